@@ -1,0 +1,1 @@
+//! HTTP client of the conductor, for nodes, targets and tools.

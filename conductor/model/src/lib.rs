@@ -1,0 +1,1 @@
+//! Ids, units, volume map, epochs, placement, membership. Pure.

@@ -1,0 +1,1 @@
+//! The conductor: HTTP + JSON over the model, state in redb.

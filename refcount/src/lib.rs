@@ -1,0 +1,1 @@
+//! Who keeps an object alive, and why: typed holds, a reaper, live tables.

@@ -1,0 +1,1 @@
+//! Sessions, IOCBs, range locks, stamps, fan-out, settling. Pure.

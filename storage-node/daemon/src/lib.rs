@@ -1,0 +1,1 @@
+//! A storage node's process: reactors, disks, heartbeats.

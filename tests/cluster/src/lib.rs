@@ -1,0 +1,1 @@
+//! Real processes on loopback: the harness and its suites.

@@ -1,0 +1,2 @@
+//! The guest runner.
+fn main() {}

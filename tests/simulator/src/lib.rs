@@ -1,0 +1,1 @@
+//! The real cores in a simulated cluster: fault mix, linearizability, coverage floors.

@@ -1,0 +1,2 @@
+//! The trine command.
+fn main() {}

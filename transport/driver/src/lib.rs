@@ -1,0 +1,1 @@
+//! The seam between logic and the machine: time, operations, completions.

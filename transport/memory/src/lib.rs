@@ -1,0 +1,1 @@
+//! Registered, aligned memory behind buffer descriptors.

@@ -1,0 +1,1 @@
+//! A reactor thread: its ring, op slab, timers and mailbox.

@@ -1,0 +1,1 @@
+//! Framed connections over byte streams: one receive drains many messages, one send carries all that is ready.

@@ -1,0 +1,1 @@
+//! The frame: header, checksums, credits, handshake. Pure.

@@ -1,0 +1,1 @@
+//! The volume client: routing, resending, back-pressure. Pure.

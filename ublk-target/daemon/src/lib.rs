@@ -1,0 +1,1 @@
+//! A target's process: one volume, one front end.
