@@ -1,0 +1,76 @@
+//! A shard's configuration: who holds its copies in one epoch, and which of them is primary.
+//!
+//! Decided by the conductor, persisted there before anybody is told, carried to the copies by Join alone (rule 20), and
+//! persisted by each copy before it answers that Join (rule 12).
+
+use crate::{AttachGeneration, Bytes, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// What a member's copy counts as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CopyState {
+    /// Holds every acknowledged write.
+    InSync,
+    /// Is being filled; never read from, never promoted.
+    Syncing,
+}
+
+/// One copy of the shard in one epoch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// The copy's own name.
+    pub copy: CopyId,
+    /// The node that serves it.
+    pub node: NodeId,
+    /// The disk that holds it.
+    pub disk: DiskId,
+    /// The opening of that disk's store that this epoch is valid for (rule 2).
+    pub open: OpenId,
+    /// Whether it holds every acknowledged write.
+    pub state: CopyState,
+    /// Where the reactor that owns the disk listens. Not part of the identity: an address may change under one epoch.
+    pub endpoint: SocketAddr,
+}
+
+/// The configuration of one shard in one epoch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Configuration {
+    /// The shard.
+    pub shard: ShardId,
+    /// Its version; only higher ones replace it.
+    pub epoch: Epoch,
+    /// The member that orders writes.
+    pub primary: CopyId,
+    /// All members, the primary among them.
+    pub members: Vec<Member>,
+    /// The copies of the last epoch that had at least `min_copies` (rule 11).
+    pub full_set: Vec<CopyId>,
+    /// Fewest in-sync copies that may acknowledge a write.
+    pub min_copies: u8,
+    /// The volume's attach generation when this was decided (rule 19).
+    pub attach: AttachGeneration,
+    /// Size of the shard. A whole number of blocks; the last shard of a volume may be smaller than the others.
+    pub size: Bytes,
+    /// False until the primary has confirmed that every copy was created: only such a Join may create an empty copy. A
+    /// copy that is missing later is lost, never silently empty.
+    pub born: bool,
+}
+
+impl Configuration {
+    /// The member with this copy id.
+    pub fn member(&self, copy: CopyId) -> Option<&Member> {
+        self.members.iter().find(|m| m.copy == copy)
+    }
+
+    /// The primary's entry; `None` only in a malformed configuration.
+    pub fn primary_member(&self) -> Option<&Member> {
+        self.member(self.primary)
+    }
+
+    /// How many members hold every acknowledged write.
+    pub fn in_sync(&self) -> usize {
+        self.members.iter().filter(|m| m.state == CopyState::InSync).count()
+    }
+}

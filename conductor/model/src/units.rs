@@ -1,0 +1,96 @@
+//! Bytes and blocks. A block is 4 KiB: the checksum unit, and what replicas receive whole.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Bytes in a block.
+pub const BLOCK: usize = 4096;
+/// Bytes in a sector: the smallest request a block device front end passes on.
+pub const SECTOR: u64 = 512;
+/// Default size of a shard.
+pub const DEFAULT_SHARD: Bytes = Bytes(4 << 30);
+
+/// A number of bytes, or a byte offset.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+/// A number of 4 KiB blocks, or a block offset within a shard. 32 bits reach 16 TiB, far above the largest shard.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Blocks(pub u32);
+
+impl Bytes {
+    /// True if it starts or ends on a block boundary.
+    pub fn is_block_aligned(self) -> bool {
+        self.0.is_multiple_of(BLOCK as u64)
+    }
+}
+
+impl Blocks {
+    /// The same in bytes.
+    pub fn bytes(self) -> Bytes {
+        Bytes(u64::from(self.0) * BLOCK as u64)
+    }
+}
+
+/// A range of blocks of one shard: `from..from + count`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct BlockRange {
+    /// First block.
+    pub from: Blocks,
+    /// How many; never 0 in a request.
+    pub count: Blocks,
+}
+
+impl BlockRange {
+    /// The blocks touched by `len` bytes at byte `offset` of a shard; `None` if that lies beyond what 32 bits of blocks
+    /// reach, or `len` is 0.
+    pub fn covering(offset: Bytes, len: Bytes) -> Option<Self> {
+        let end = offset.0.checked_add(len.0)?;
+        let first = u32::try_from(offset.0 / BLOCK as u64).ok()?;
+        let last = u32::try_from(end.div_ceil(BLOCK as u64)).ok()?;
+        (len.0 > 0).then_some(Self { from: Blocks(first), count: Blocks(last - first) })
+    }
+
+    /// The block after the last, as a plain 64-bit number: it may not fit a `Blocks`.
+    pub fn end(self) -> u64 {
+        u64::from(self.from.0) + u64::from(self.count.0)
+    }
+
+    /// True if the two share a block.
+    pub fn overlaps(self, other: Self) -> bool {
+        u64::from(self.from.0) < other.end() && u64::from(other.from.0) < self.end()
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} B", self.0)
+    }
+}
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+impl fmt::Display for Blocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b{}", self.0)
+    }
+}
+impl fmt::Debug for Blocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+impl fmt::Display for BlockRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.from.0, self.count.0)
+    }
+}
+impl fmt::Debug for BlockRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
