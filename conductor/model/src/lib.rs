@@ -4,12 +4,14 @@
 //! conductor's service persists what comes out before it answers; the simulator runs the very same code.
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod config;
 pub mod ids;
 pub mod units;
 
 pub use config::{Configuration, CopyState, Member};
 pub use ids::{
-    AttachGeneration, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, Sequence, ShardId, ShardIndex, Stamp, VolumeId,
+    AttachGeneration, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, Sequence, ShardId, ShardIndex, Stamp,
+    VolumeId,
 };
 pub use units::{BLOCK, BlockRange, Blocks, Bytes, DEFAULT_SHARD, SECTOR};

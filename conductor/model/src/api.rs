@@ -1,0 +1,151 @@
+//! What nodes and targets say to the conductor, and what it answers. The service carries these as JSON over HTTP, the
+//! simulator as values.
+
+use crate::{
+    AttachGeneration, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, ShardIndex,
+    VolumeId,
+};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// A disk as its node reports it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DiskReport {
+    /// The disk's own name.
+    pub disk: DiskId,
+    /// This opening of its store.
+    pub open: OpenId,
+    /// Where the reactor that owns it listens.
+    pub endpoint: SocketAddr,
+    /// Its size for data.
+    pub capacity: Bytes,
+    /// Bytes in use.
+    pub used: Bytes,
+    /// Every copy found on it, with the newest configuration it joined (rule 12).
+    pub copies: Vec<(CopyId, Configuration)>,
+}
+
+/// Sent once by a node that started, and again when the conductor answers `unknown node`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Register {
+    /// The node.
+    pub node: NodeId,
+    /// Its machine, for people and for failure domains.
+    pub host: String,
+    /// Its disks, each freshly opened.
+    pub disks: Vec<DiskReport>,
+}
+
+/// Why a shard does not serve at the moment, as its primary sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Trouble {
+    /// The shard.
+    pub shard: ShardId,
+    /// Requests that wait for it.
+    pub waiting: u32,
+    /// One sentence for `trine status`.
+    pub reason: String,
+}
+
+/// Sent by a node about twice a second; held open by the conductor while it has nothing new (long poll).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// The node.
+    pub node: NodeId,
+    /// The newest `HeartbeatAnswer::version` it has acted upon; 0 after a start.
+    pub after: u64,
+    /// Open ids and usage of its disks: an unknown open id is answered `unknown node`.
+    pub disks: Vec<(DiskId, OpenId, Bytes)>,
+    /// Shards that it is primary of and that do not serve.
+    pub troubles: Vec<Trouble>,
+    /// Copies it has deleted as told.
+    pub dropped: Vec<CopyId>,
+}
+
+/// What a node has to know.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HeartbeatAnswer {
+    /// Version of this answer's content, to be sent back in `after`.
+    pub version: u64,
+    /// The conductor's commit number (rule 12).
+    pub commit: u64,
+    /// Configurations of shards whose primary is on this node, changed since `after`.
+    pub assignments: Vec<Configuration>,
+    /// Copies to delete for good: their volume is gone. Repeated until confirmed in `dropped`.
+    pub drop: Vec<CopyId>,
+}
+
+/// A change of one shard's configuration, asked by its primary (rule 12: names the epoch it was made under).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MembershipRequest {
+    /// The shard.
+    pub shard: ShardId,
+    /// The epoch this was asked under; takes effect only if that is still current.
+    pub epoch: Epoch,
+    /// The asking primary's copy.
+    pub by: CopyId,
+    /// What is asked.
+    pub change: MembershipChange,
+}
+
+/// The changes a primary may ask for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MembershipChange {
+    /// Every copy was created on its disk: from now on a missing copy is a lost copy.
+    Born,
+    /// These copies' stores were opened anew: name their new open ids (rule 6, rule 10).
+    Reopened(Vec<(CopyId, OpenId)>),
+}
+
+/// The conductor's answer to one `MembershipRequest`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MembershipAnswer {
+    /// Persisted: the new configuration, one epoch higher.
+    Granted(Configuration),
+    /// The epoch was not current (any more): the configuration that is. Also what a repeated request gets that was granted
+    /// before, its answer lost.
+    Stale(Configuration),
+    /// Not allowed, or no such shard; one sentence.
+    Refused(String),
+}
+
+/// Where a shard is served.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShardPlace {
+    /// Position in the volume.
+    pub index: ShardIndex,
+    /// Current epoch.
+    pub epoch: Epoch,
+    /// The primary's node.
+    pub node: NodeId,
+    /// Where the primary's reactor listens.
+    pub endpoint: SocketAddr,
+}
+
+/// What a target needs to route requests.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumeMap {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Its size: a multiple of a block.
+    pub size: Bytes,
+    /// Size of every shard but perhaps the last: a power of two of blocks.
+    pub shard_size: Bytes,
+    /// Current attach generation.
+    pub attach: AttachGeneration,
+    /// All shards in order.
+    pub shards: Vec<ShardPlace>,
+}
+
+impl VolumeMap {
+    /// Size of shard `index` in blocks.
+    pub fn shard_blocks(&self, index: ShardIndex) -> Blocks {
+        let start = u64::from(index.0) * self.shard_size.0;
+        let bytes = self.size.0.saturating_sub(start).min(self.shard_size.0);
+        Blocks(u32::try_from(bytes / crate::BLOCK as u64).unwrap_or(u32::MAX))
+    }
+}
