@@ -1,0 +1,66 @@
+//! What a connection is to the count: a name that is not given to another one while anybody holds it.
+//!
+//! The connection's state lives in its provider's slab under the same `ConnId`; the slot is freed when the reaper hands the
+//! `Conn` back, that is, after the last hold went.
+
+use refcount::Counted;
+use std::fmt;
+
+/// A connection's name: a slot and how often it was used before. A stale one matches nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId {
+    /// Index in the provider's slab.
+    pub slot: u32,
+    /// Which use of that slot.
+    pub generation: u32,
+}
+
+/// Which part of a machine a connection belongs to: decides where its completions go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Provider {
+    /// Trine's own frames (`tcp::Net`).
+    Framed,
+    /// A client of the NBD server.
+    Nbd,
+}
+
+/// The counted part of a connection.
+#[derive(Debug)]
+pub struct Conn {
+    /// Its name.
+    pub id: ConnId,
+    /// Whose it is.
+    pub provider: Provider,
+}
+
+refcount::reasons! {
+    /// Why a connection is held.
+    pub mod why for super::Conn as "conn" {
+        /// By its provider's slab, from birth to removal.
+        Owner "owner",
+        /// By each posted receive slot (2·depth + 2 at rest).
+        Rx "rx",
+        /// By each posted send: queued → completed, flushed or failed.
+        Tx "tx",
+        /// By each membership of a list or sweep.
+        Listed "listed",
+        /// By each IOCB that will answer on it.
+        Answers "answers",
+    }
+}
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.slot, self.generation)
+    }
+}
+impl fmt::Debug for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+const _: fn() = || {
+    fn counted<T: Counted>() {}
+    counted::<Conn>();
+};

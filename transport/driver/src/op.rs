@@ -1,0 +1,169 @@
+//! The operations a machine can ask for, each owning what it touches until it is done.
+
+use crate::{Conn, why};
+use memory::{Filling, Reads};
+use refcount::Hold;
+use smallvec::SmallVec;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Where to connect to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Address {
+    /// A TCP endpoint.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// An open byte stream of this driver. The driver never gives a number out twice while an operation on it is outstanding.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StreamId(pub u32);
+
+/// A listening socket of this driver.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ListenerId(pub u32);
+
+/// A disk of this driver: one file or block device, opened under an exclusive lock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DiskIndex(pub u32);
+
+/// An error number of the kernel (or the simulator's, which uses the same).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("{}", std::io::Error::from_raw_os_error(self.0))]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// I/O error.
+    pub const IO: Self = Self(5);
+    /// No space left on the device.
+    pub const NO_SPACE: Self = Self(28);
+    /// Operation cancelled: flushed by a close.
+    pub const CANCELED: Self = Self(125);
+    /// Connection reset by peer.
+    pub const RESET: Self = Self(104);
+    /// Connection refused.
+    pub const REFUSED: Self = Self(111);
+    /// Timed out.
+    pub const TIMED_OUT: Self = Self(110);
+}
+
+impl std::fmt::Debug for Errno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "errno {}", self.0)
+    }
+}
+
+/// A piece of memory to be read by an operation.
+#[derive(Debug)]
+pub struct Part {
+    /// The memory, held for reading.
+    pub mem: Reads,
+    /// First byte.
+    pub from: usize,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+/// An operation. Offsets and lengths on disks are multiples of 4096, and so is the memory's alignment (O_DIRECT).
+#[derive(Debug)]
+pub enum Op {
+    /// Wait for one incoming connection. Done with the new stream's number.
+    Accept {
+        /// Where.
+        listener: ListenerId,
+    },
+    /// Connect. Done with the new stream's number.
+    Connect {
+        /// The connection that is being made.
+        on: Hold<Conn, why::Rx>,
+        /// The peer.
+        to: Address,
+    },
+    /// Receive at least one byte into `into[from..]`. Done with the number of bytes; 0 is the peer's end of stream.
+    Recv {
+        /// From which stream.
+        stream: StreamId,
+        /// The connection whose receive slot is posted.
+        on: Hold<Conn, why::Rx>,
+        /// Where to.
+        into: Filling,
+        /// First byte to fill.
+        from: usize,
+    },
+    /// Send all parts in order. Done with the number of bytes: all of them (drivers resume short sends), or an error.
+    /// Never two at a time on one stream.
+    Send {
+        /// To which stream.
+        stream: StreamId,
+        /// One hold per message in it.
+        on: SmallVec<[Hold<Conn, why::Tx>; 4]>,
+        /// What to send.
+        parts: SmallVec<[Part; 8]>,
+    },
+    /// Shut a stream down both ways: what is outstanding on it completes.
+    Shutdown {
+        /// Which.
+        stream: StreamId,
+    },
+    /// Close a stream; submitted when nothing else is outstanding on it.
+    Close {
+        /// Which.
+        stream: StreamId,
+    },
+    /// Read `len` bytes into `into[from..]`. Done with the number of bytes: all of them, or an error.
+    DiskRead {
+        /// Which disk.
+        disk: DiskIndex,
+        /// The submitter's name for it.
+        tag: u64,
+        /// Byte offset on the disk.
+        at: u64,
+        /// Where to.
+        into: Filling,
+        /// First byte to fill.
+        from: usize,
+        /// Bytes to read.
+        len: usize,
+    },
+    /// Write the parts one after the other from `at` on. Done with the number of bytes: all of them, or an error.
+    DiskWrite {
+        /// Which disk.
+        disk: DiskIndex,
+        /// The submitter's name for it.
+        tag: u64,
+        /// Byte offset on the disk.
+        at: u64,
+        /// What to write.
+        parts: SmallVec<[Part; 8]>,
+        /// Done only when it is on stable storage (RWF_DSYNC).
+        durable: bool,
+    },
+    /// Give the range back to the file system or device below; it may read as anything afterwards.
+    DiskPunch {
+        /// Which disk.
+        disk: DiskIndex,
+        /// The submitter's name for it.
+        tag: u64,
+        /// Byte offset on the disk.
+        at: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// All that was done before is on stable storage.
+    DiskSync {
+        /// Which disk.
+        disk: DiskIndex,
+        /// The submitter's name for it.
+        tag: u64,
+    },
+}
+
+/// An operation that is over: what it owned comes back here.
+#[derive(Debug)]
+pub struct Done {
+    /// The operation.
+    pub op: Op,
+    /// What came of it: see each operation.
+    pub result: Result<u32, Errno>,
+}
