@@ -22,5 +22,6 @@ mod time;
 
 pub use conn::{Conn, ConnId, Provider, why};
 pub use machine::{Machine, Outbox, Vecs};
-pub use op::{Address, DiskIndex, Done, Errno, ListenerId, Op, Part, StreamId};
+pub use memory::Part;
+pub use op::{Address, DiskIndex, Done, Errno, ListenerId, Op, StreamId};
 pub use time::{Span, Time};

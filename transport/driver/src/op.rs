@@ -1,7 +1,7 @@
 //! The operations a machine can ask for, each owning what it touches until it is done.
 
 use crate::{Conn, why};
-use memory::{Filling, Reads};
+use memory::{Filling, Part};
 use refcount::Hold;
 use smallvec::SmallVec;
 use std::net::SocketAddr;
@@ -52,17 +52,6 @@ impl std::fmt::Debug for Errno {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "errno {}", self.0)
     }
-}
-
-/// A piece of memory to be read by an operation.
-#[derive(Debug)]
-pub struct Part {
-    /// The memory, held for reading.
-    pub mem: Reads,
-    /// First byte.
-    pub from: usize,
-    /// Number of bytes.
-    pub len: usize,
 }
 
 /// An operation. Offsets and lengths on disks are multiples of 4096, and so is the memory's alignment (O_DIRECT).

@@ -1,0 +1,251 @@
+//! One reactor's memory: five regions, one for each class and one for all.
+//!
+//! ```text
+//!   │ settle │ replica │ resync │ client │ common                    │   take: the class's own region first,
+//!     own      own       own      own      whoever comes first           then the common one
+//! ```
+//!
+//! Regions, not counters, keep the reserves: a class that cut the common pages into crumbs has not touched another's.
+
+use crate::buddy::Buddy;
+use crate::buffer::{Filling, Mem};
+use crate::mapping::Mapping;
+use crate::{MAX_LEN, PAGE};
+use refcount::{LeakReport, Table};
+use std::cell::RefCell;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::rc::Rc;
+
+/// Huge pages are this big on every machine that we run on; the arena is rounded up to it.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// 64 KiB in pages. Buffers up to that are powers of two, so that they grow together again well; above, a power of two would waste up to half.
+const COARSE: u32 = 16;
+
+/// Page numbers are 32 bits wide: 8 TiB for one reactor, which is more than a machine has.
+const MAX_BYTES: usize = (1 << 31) * PAGE;
+
+const COMMON: usize = 4;
+const REGIONS: usize = 5;
+
+/// What memory is taken for; the classes of replication rule 21, most urgent first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Class {
+    /// Joins and settling.
+    Settle,
+    /// Replica writes.
+    Replica,
+    /// Bringing a copy up to date.
+    Resync,
+    /// Requests of clients.
+    Client,
+}
+
+/// Bytes that only one class may use. What is left belongs to whoever comes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shares {
+    /// For [`Class::Settle`].
+    pub settle: usize,
+    /// For [`Class::Replica`].
+    pub replica: usize,
+    /// For [`Class::Resync`].
+    pub resync: usize,
+    /// For [`Class::Client`].
+    pub client: usize,
+}
+
+impl Shares {
+    /// An eighth of `bytes` for each class, half for all.
+    pub fn even(bytes: usize) -> Self {
+        let each = bytes / 8 / PAGE * PAGE;
+        Self { settle: each, replica: each, resync: each, client: each }
+    }
+
+    /// No reserves: for a reactor that only serves clients.
+    pub fn only_client() -> Self {
+        Self::default()
+    }
+
+    fn in_order(self) -> [usize; COMMON] {
+        [self.settle, self.replica, self.resync, self.client]
+    }
+}
+
+/// What stands behind the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// Ordinary memory; the kernel uses huge pages when it has them.
+    Heap,
+    /// Huge pages that the administrator reserved.
+    HugePages,
+}
+
+/// How to make an arena.
+#[derive(Clone, Copy, Debug)]
+pub struct ArenaOptions {
+    /// Its size; rounded up to whole pages, or whole huge pages.
+    pub bytes: usize,
+    /// What stands behind it.
+    pub backing: Backing,
+    /// The reserves.
+    pub shares: Shares,
+}
+
+/// Why there is no arena.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// Nothing asked for, or more than page numbers can count.
+    #[error("an arena of {0} bytes cannot be made: ask for 4 KiB to 8 TiB")]
+    Size(usize),
+    /// More reserved than there is.
+    #[error("the classes reserve {reserved} bytes of an arena of {bytes}: reserve less or make it larger")]
+    Shares {
+        /// The sum of the shares.
+        reserved: usize,
+        /// The size asked for.
+        bytes: usize,
+    },
+    /// The system has no ordinary memory left.
+    #[error(
+        "no memory for an arena of {bytes} bytes ({error}): make it smaller, or raise the memory limit of this process"
+    )]
+    NoMemory {
+        /// The size asked for.
+        bytes: usize,
+        /// The kernel's word.
+        error: nix::errno::Errno,
+    },
+    /// Too few huge pages are reserved.
+    #[error(
+        "no {pages} huge pages of 2 MiB for an arena ({error}): reserve them with `sysctl vm.nr_hugepages`, or use ordinary memory"
+    )]
+    NoHugePages {
+        /// How many it takes.
+        pages: usize,
+        /// The kernel's word.
+        error: nix::errno::Errno,
+    },
+}
+
+/// One reactor's memory. A clone is the same arena; it cannot leave its thread.
+#[derive(Clone)]
+pub struct Arena(Rc<Shared>);
+
+/// What an arena's clones and buffers have in common; gone, with the mapping, after the last of them.
+pub(crate) struct Shared {
+    pub(crate) mapping: Mapping,
+    table: Table<Mem>,
+    regions: RefCell<[Buddy; REGIONS]>,
+    /// The first byte of each region.
+    starts: [usize; REGIONS],
+    capacity: usize,
+}
+
+impl Arena {
+    /// Maps the memory and sets the reserves aside.
+    pub fn new(options: ArenaOptions) -> Result<Self, ArenaError> {
+        let ArenaOptions { bytes, backing, shares } = options;
+        if bytes == 0 || bytes > MAX_BYTES {
+            return Err(ArenaError::Size(bytes));
+        }
+        let unit = if backing == Backing::HugePages { HUGE_PAGE } else { PAGE };
+        let capacity = NonZeroUsize::new(bytes.next_multiple_of(unit)).ok_or(ArenaError::Size(bytes))?;
+        let reserved = shares.in_order().into_iter().fold(0, usize::saturating_add);
+        let mut sizes = [0; REGIONS];
+        for (size, share) in sizes.iter_mut().zip(shares.in_order()) {
+            *size = share / PAGE * PAGE;
+        }
+        let own: usize = if reserved <= capacity.get() { sizes.iter().sum() } else { usize::MAX };
+        sizes[COMMON] = capacity.get().checked_sub(own).ok_or(ArenaError::Shares { reserved, bytes })?;
+        let mapping = match backing {
+            Backing::Heap => Mapping::heap(capacity).map_err(|error| ArenaError::NoMemory { bytes, error })?,
+            Backing::HugePages => Mapping::huge(capacity)
+                .map_err(|error| ArenaError::NoHugePages { pages: capacity.get() / HUGE_PAGE, error })?,
+        };
+        let mut starts = [0; REGIONS];
+        for region in 1..REGIONS {
+            starts[region] = starts[region - 1] + sizes[region - 1];
+        }
+        let regions = RefCell::new(sizes.map(|size| Buddy::new(pages(size))));
+        Ok(Self(Rc::new(Shared { mapping, table: Table::new(), regions, starts, capacity: capacity.get() })))
+    }
+
+    /// Ordinary memory without reserves, for tests and the simulator. Panics if the system has none.
+    pub fn small(bytes: usize) -> Self {
+        let made = Self::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() });
+        made.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A buffer of `len` bytes (1 to [`MAX_LEN`], else `None`), 4096-aligned, of unspecified content: it may be another
+    /// volume's, so overwrite all that you show. `None` is back-pressure: wait until some comes back.
+    pub fn take(&self, len: usize, class: Class) -> Option<Filling> {
+        if len == 0 || len > MAX_LEN {
+            return None;
+        }
+        let pages = rounded(pages(len.next_multiple_of(PAGE)));
+        let (region, page) = {
+            let mut regions = self.0.regions.borrow_mut();
+            [class as usize, COMMON].into_iter().find_map(|region| Some((region, regions[region].take(pages)?)))?
+        };
+        let at = self.0.starts[region] + page as usize * PAGE;
+        #[expect(clippy::cast_possible_truncation, reason = "below REGIONS")]
+        let mem = Mem { region: region as u8, page, pages, at };
+        Some(Filling::new(self.0.table.insert(mem), Rc::clone(&self.0), len))
+    }
+
+    /// Like [`Arena::take`], filled with zeros.
+    pub fn take_zeroed(&self, len: usize, class: Class) -> Option<Filling> {
+        let mut zeros = self.take(len, class)?;
+        zeros.fill(0);
+        Some(zeros)
+    }
+
+    /// Bytes that are set aside for buffers, rounding included.
+    pub fn in_use(&self) -> usize {
+        let free: u32 = self.0.regions.borrow().iter().map(Buddy::free).sum();
+        self.0.capacity - free as usize * PAGE
+    }
+
+    /// Bytes that `class` could still take, not always in one piece.
+    pub fn free(&self, class: Class) -> usize {
+        let regions = self.0.regions.borrow();
+        (regions[class as usize].free() + regions[COMMON].free()) as usize * PAGE
+    }
+
+    /// Its size in bytes.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity
+    }
+
+    /// The assertion at the end: `Err` names every buffer that is still held, and why.
+    pub fn leaks(&self) -> Result<(), LeakReport> {
+        self.0.table.leaks()
+    }
+}
+
+impl Shared {
+    /// Returns the pages of buffers whose last hold went.
+    pub(crate) fn collect(&self) {
+        while let Some(mem) = self.table.reap() {
+            self.regions.borrow_mut()[usize::from(mem.region)].give(mem.page, mem.pages);
+        }
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "arena: {} of {} bytes in use", self.in_use(), self.capacity())
+    }
+}
+
+/// `bytes`, a multiple of a page, in pages.
+fn pages(bytes: usize) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "no arena is larger than MAX_BYTES, no buffer than MAX_LEN")]
+    let pages = (bytes / PAGE) as u32;
+    pages
+}
+
+fn rounded(pages: u32) -> u32 {
+    if pages <= COARSE { pages.next_power_of_two() } else { pages.next_multiple_of(COARSE) }
+}

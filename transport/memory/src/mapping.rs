@@ -1,0 +1,52 @@
+//! The pages themselves: one anonymous mapping, unmapped when the last buffer and the arena are gone.
+
+use nix::errno::Errno;
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+
+/// A private anonymous mapping that starts on a page.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<c_void>,
+    len: NonZeroUsize,
+}
+
+impl Mapping {
+    /// Ordinary pages, which the kernel may back with huge ones when it has some.
+    pub(crate) fn heap(len: NonZeroUsize) -> Result<Self, Errno> {
+        let mapping = Self::map(len, MapFlags::empty())?;
+        // SAFETY: the range is our own fresh mapping; the advice changes how it is backed, not what it holds.
+        // A kernel without transparent huge pages refuses, and loses nothing but speed.
+        let _ = unsafe { madvise(mapping.start, len.get(), MmapAdvise::MADV_HUGEPAGE) };
+        Ok(mapping)
+    }
+
+    /// Reserved huge pages: all there now, or an error.
+    pub(crate) fn huge(len: NonZeroUsize) -> Result<Self, Errno> {
+        Self::map(len, MapFlags::MAP_HUGETLB | MapFlags::MAP_POPULATE)
+    }
+
+    fn map(len: NonZeroUsize, more: MapFlags) -> Result<Self, Errno> {
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS | more;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
+        let start = unsafe { mmap_anonymous(None, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags)? };
+        Ok(Self { start, len })
+    }
+
+    /// Where byte `at` is. `at + len` lies in the mapping.
+    pub(crate) fn at(&self, at: usize, len: usize) -> NonNull<u8> {
+        assert!(at <= self.len.get() && len <= self.len.get() - at, "a buffer lies in its mapping");
+        // SAFETY: checked just now: the result is in the mapping, or one past its end.
+        unsafe { self.start.cast::<u8>().add(at) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: start and len are what mmap returned; every buffer holds the arena's Rc, so nobody has a reference into it.
+        let unmapped = unsafe { munmap(self.start, self.len.get()) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}

@@ -1,0 +1,208 @@
+//! An arena against a model of it: what is taken belongs to one, reserves hold, everything comes back.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use memory::{Arena, ArenaError, ArenaOptions, Backing, Class, Filling, MAX_LEN, PAGE, Reads, Shares};
+use proptest::prelude::*;
+
+const CLASSES: [Class; 4] = [Class::Settle, Class::Replica, Class::Resync, Class::Client];
+const BYTES: usize = 16 << 20;
+
+fn arena(shares: Shares) -> Arena {
+    Arena::new(ArenaOptions { bytes: BYTES, backing: Backing::Heap, shares }).unwrap()
+}
+
+fn fill_up(arena: &Arena, class: Class, len: usize) -> Vec<Filling> {
+    std::iter::from_fn(|| arena.take(len, class)).collect()
+}
+
+#[test]
+fn a_buffer_is_aligned_and_shows_exactly_what_was_asked_for() {
+    let arena = Arena::small(BYTES);
+    for (len, capacity) in [(1, PAGE), (4096, PAGE), (4097, 2 * PAGE), (65537, 128 << 10), (MAX_LEN, MAX_LEN)] {
+        let mut filling = arena.take(len, Class::Client).unwrap();
+        assert_eq!((filling.len(), filling.capacity(), filling.as_ptr() as usize % PAGE), (len, capacity, 0));
+        assert_eq!(arena.in_use(), capacity);
+        filling.fill(7);
+        filling.truncate(len.div_ceil(2));
+        let reads = filling.filled();
+        assert!(reads.len() == len.div_ceil(2) && reads.iter().all(|byte| *byte == 7));
+    }
+    assert_eq!(arena.in_use(), 0);
+    assert!(arena.take(0, Class::Client).is_none() && arena.take(MAX_LEN + 1, Class::Client).is_none());
+}
+
+#[test]
+fn memory_comes_back_with_its_last_reader_and_a_leak_has_a_name() {
+    let arena = Arena::small(BYTES);
+    let reads = arena.take(PAGE, Class::Client).unwrap().filled();
+    let other = reads.share();
+    let filling = arena.take(PAGE, Class::Client).unwrap();
+    let report = arena.leaks().unwrap_err().to_string();
+    assert!(report.contains("2 reads") && report.contains("1 filling"), "{report}");
+    drop((reads, filling));
+    assert_eq!(arena.in_use(), PAGE);
+    drop(other);
+    assert_eq!(arena.in_use(), 0);
+    arena.leaks().unwrap();
+}
+
+#[test]
+fn only_the_last_reader_can_write_again() {
+    let arena = Arena::small(BYTES);
+    let reads = arena.take_zeroed(10, Class::Client).unwrap().filled();
+    let other = reads.share();
+    let reads = reads.try_filling().unwrap_err();
+    drop(other);
+    let mut filling = reads.try_filling().unwrap();
+    assert_eq!(*filling, [0; 10]);
+    filling[0] = 1;
+}
+
+#[test]
+fn a_part_names_bytes_of_shared_memory() {
+    let arena = Arena::small(BYTES);
+    let mut filling = arena.take(4, Class::Client).unwrap();
+    filling.copy_from_slice(b"abcd");
+    let reads = filling.filled();
+    assert_eq!(memory::Part { mem: reads.share(), from: 1, len: 2 }.bytes(), b"bc");
+    assert_eq!(reads.whole().bytes(), b"abcd");
+}
+
+#[test]
+fn a_buffer_outlives_the_arena_that_it_came_from() {
+    let arena = Arena::small(BYTES);
+    let mut filling = arena.take(MAX_LEN, Class::Client).unwrap();
+    drop(arena);
+    filling.fill(1);
+    assert_eq!(filling.filled()[MAX_LEN - 1], 1);
+}
+
+#[test]
+fn clients_that_take_all_they_can_leave_each_class_its_own_whole_pieces() {
+    let arena = arena(Shares::even(BYTES));
+    let crumbs = fill_up(&arena, Class::Client, 1);
+    assert_eq!(crumbs.len(), BYTES * 5 / 8 / PAGE);
+    for class in [Class::Settle, Class::Replica, Class::Resync] {
+        assert_eq!(arena.free(class), BYTES / 8);
+        assert!(arena.take(1 << 20, class).is_some(), "{class:?} has a megabyte in one piece");
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_said_in_one_sentence() {
+    let make = |bytes, backing, shares| Arena::new(ArenaOptions { bytes, backing, shares }).unwrap_err();
+    assert!(matches!(make(0, Backing::Heap, Shares::only_client()), ArenaError::Size(0)));
+    let greedy = Shares { settle: PAGE, replica: usize::MAX, ..Shares::default() };
+    assert!(matches!(make(PAGE, Backing::Heap, greedy), ArenaError::Shares { .. }));
+    let huge = make(1 << 40, Backing::HugePages, Shares::only_client());
+    assert!(huge.to_string().contains("vm.nr_hugepages"), "{huge}");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take { len: usize, class: usize },
+    Fill { which: usize },
+    Share { which: usize },
+    Drop { which: usize },
+    TryFilling { which: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let len = prop_oneof![4 => 1..=PAGE, 2 => 1..=65536_usize, 1 => 1..=MAX_LEN];
+    let step = prop_oneof![
+        5 => (len, 0..4_usize).prop_map(|(len, class)| Step::Take { len, class }),
+        2 => any::<usize>().prop_map(|which| Step::Fill { which }),
+        2 => any::<usize>().prop_map(|which| Step::Share { which }),
+        4 => any::<usize>().prop_map(|which| Step::Drop { which }),
+        1 => any::<usize>().prop_map(|which| Step::TryFilling { which }),
+    ];
+    prop::collection::vec(step, 1..300)
+}
+
+enum Life {
+    Filling(Filling),
+    Reads(Reads),
+}
+
+/// One handle: its stamp, which fills its memory, tells whether anybody else wrote there.
+struct Handle {
+    life: Life,
+    stamp: u8,
+    buffer: usize,
+}
+
+struct Buffer {
+    at: usize,
+    capacity: usize,
+    handles: usize,
+    class: Class,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn no_two_buffers_overlap_reserves_hold_and_everything_comes_back(steps in steps(), even in any::<bool>()) {
+        let shares = if even { Shares::even(BYTES) } else { Shares { settle: 3 << 20, resync: 5 * PAGE, ..Shares::default() } };
+        let own = [shares.settle, shares.replica, shares.resync, shares.client];
+        let arena = arena(shares);
+        let fresh = CLASSES.map(|class| arena.free(class));
+        let (mut handles, mut buffers) = (Vec::<Handle>::new(), Vec::<Buffer>::new());
+        for (number, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Take { len, class } => {
+                    let class = CLASSES[class];
+                    let free = arena.free(class);
+                    let Some(mut filling) = arena.take(len, class) else {
+                        // 4 KiB needs no luck with pieces: if there is one page, it can be had.
+                        prop_assert!(len > PAGE || free == 0);
+                        continue;
+                    };
+                    let (at, capacity) = (filling.as_ptr() as usize, filling.capacity());
+                    prop_assert!(at % PAGE == 0 && filling.len() == len && capacity >= len && capacity <= free);
+                    for other in buffers.iter().filter(|other| other.handles > 0) {
+                        prop_assert!(at + capacity <= other.at || other.at + other.capacity <= at);
+                    }
+                    let stamp = number.to_le_bytes()[0];
+                    filling.fill(stamp);
+                    handles.push(Handle { life: Life::Filling(filling), stamp, buffer: buffers.len() });
+                    buffers.push(Buffer { at, capacity, handles: 1, class });
+                }
+                Step::Fill { which } | Step::Share { which } | Step::Drop { which } | Step::TryFilling { which }
+                    if !handles.is_empty() =>
+                {
+                    let Handle { life, stamp, buffer } = handles.swap_remove(which % handles.len());
+                    let intact = match &life { Life::Filling(bytes) => bytes.iter().all(|b| *b == stamp), Life::Reads(bytes) => bytes.iter().all(|b| *b == stamp) };
+                    prop_assert!(intact, "somebody else wrote here");
+                    let mut keep = |life| handles.push(Handle { life, stamp, buffer });
+                    match (step, life) {
+                        (Step::Fill { .. }, Life::Filling(filling)) => keep(Life::Reads(filling.filled())),
+                        (Step::Share { .. }, Life::Reads(reads)) => {
+                            buffers[buffer].handles += 1;
+                            keep(Life::Reads(reads.share()));
+                            keep(Life::Reads(reads));
+                        }
+                        (Step::TryFilling { .. }, Life::Reads(reads)) => match reads.try_filling() {
+                            Ok(filling) => { prop_assert_eq!(buffers[buffer].handles, 1); keep(Life::Filling(filling)) }
+                            Err(reads) => { prop_assert!(buffers[buffer].handles > 1); keep(Life::Reads(reads)) }
+                        },
+                        (Step::Drop { .. }, life) => { buffers[buffer].handles -= 1; drop(life) }
+                        (_, life) => keep(life),
+                    }
+                }
+                _ => {}
+            }
+            let used = |class| buffers.iter().filter(|b| b.handles > 0 && b.class == class).map(|b| b.capacity).sum::<usize>();
+            prop_assert_eq!(arena.in_use(), CLASSES.map(used).iter().sum::<usize>());
+            for (class, own) in CLASSES.into_iter().zip(own) {
+                // Only what a class uses itself can lessen its own reserve.
+                prop_assert!(arena.free(class) + used(class) >= own);
+            }
+        }
+        drop(handles);
+        arena.leaks().unwrap();
+        prop_assert_eq!(arena.in_use(), 0);
+        prop_assert_eq!(CLASSES.map(|class| arena.free(class)), fresh);
+        let whole: Vec<_> = fill_up(&arena, Class::Settle, 1 << 20);
+        prop_assert!(whole.len() >= 10, "free pieces grew together again");
+    }
+}
