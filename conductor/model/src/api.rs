@@ -2,14 +2,15 @@
 //! simulator as values.
 
 use crate::{
-    AttachGeneration, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, ShardIndex,
-    VolumeId,
+    AttachGeneration, Blocks, Bytes, ClusterId, Configuration, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId,
+    ShardIndex, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// A disk as its node reports it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DiskReport {
     /// The disk's own name.
     pub disk: DiskId,
@@ -27,6 +28,7 @@ pub struct DiskReport {
 
 /// Sent once by a node that started, and again when the conductor answers `unknown node`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Register {
     /// The node.
     pub node: NodeId,
@@ -36,8 +38,18 @@ pub struct Register {
     pub disks: Vec<DiskReport>,
 }
 
+/// The answer to a registration.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Registered {
+    /// The cluster that this conductor leads.
+    pub cluster: ClusterId,
+    /// The conductor's commit number (rule 12).
+    pub commit: u64,
+}
+
 /// Why a shard does not serve at the moment, as its primary sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Trouble {
     /// The shard.
     pub shard: ShardId,
@@ -49,6 +61,7 @@ pub struct Trouble {
 
 /// Sent by a node about twice a second; held open by the conductor while it has nothing new (long poll).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Heartbeat {
     /// The node.
     pub node: NodeId,
@@ -71,12 +84,16 @@ pub struct HeartbeatAnswer {
     pub commit: u64,
     /// Configurations of shards whose primary is on this node, changed since `after`.
     pub assignments: Vec<Configuration>,
+    /// Attach generations of volumes with a copy on this node, changed since `after` (rule 19). A heartbeat whose `after` is
+    /// this answer's `version` confirms them.
+    pub generations: Vec<(VolumeId, AttachGeneration)>,
     /// Copies to delete for good: their volume is gone. Repeated until confirmed in `dropped`.
     pub drop: Vec<CopyId>,
 }
 
 /// A change of one shard's configuration, asked by its primary (rule 12: names the epoch it was made under).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MembershipRequest {
     /// The shard.
     pub shard: ShardId,

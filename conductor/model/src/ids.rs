@@ -42,6 +42,10 @@ id!(/// Version of a shard's replica configuration. 0 is "none yet"; the first i
     Epoch(u64) "e{}");
 id!(/// Position of a write in its shard's order within an epoch. 0 is "none yet"; the first is 1.
     Sequence(u64) "{}");
+id!(/// One cluster: drawn at random when its conductor starts for the first time.
+    ClusterId(u64) "k{:016x}");
+id!(/// Number of a conductor's transaction; the first is 1, and it only grows.
+    Commit(u64) "#{}");
 id!(/// Version of a volume's attachment; nodes refuse lower ones. 0 is "never attached".
     AttachGeneration(u64) "g{}");
 

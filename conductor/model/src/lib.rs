@@ -5,13 +5,30 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod attach;
 pub mod config;
+mod error;
+mod handle;
 pub mod ids;
+pub mod limits;
+mod membership;
+mod nodes;
+mod placement;
+pub mod record;
+mod state;
+mod status;
 pub mod units;
+pub mod views;
+mod volumes;
 
 pub use config::{Configuration, CopyState, Member};
+pub use error::{Class, Error, UNKNOWN_NODE};
+pub use handle::{Answer, Request};
 pub use ids::{
-    AttachGeneration, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, Sequence, ShardId, ShardIndex, Stamp,
-    VolumeId,
+    AttachGeneration, ClusterId, Commit, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, Sequence, ShardId,
+    ShardIndex, Stamp, VolumeId,
 };
-pub use units::{BLOCK, BlockRange, Blocks, Bytes, DEFAULT_SHARD, SECTOR};
+pub use record::{Dirty, Key, Record};
+pub use state::{Conductor, Corrupt, Draw};
+pub use units::{BLOCK, BlockRange, Blocks, Bytes, DEFAULT_SHARD, Millis, SECTOR};
+pub use volumes::check_volume_name;

@@ -34,6 +34,19 @@ impl Blocks {
     }
 }
 
+/// A moment in milliseconds since the Unix epoch, as the driver's clock shows it: set once at start and then counted
+/// monotonically, so that it never goes back while a process lives.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Millis(pub u64);
+
+impl Millis {
+    /// Milliseconds from `earlier` to here; 0 if `earlier` is later.
+    pub fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
 /// A range of blocks of one shard: `from..from + count`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct BlockRange {

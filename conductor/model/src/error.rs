@@ -1,0 +1,150 @@
+//! Why the conductor refuses a command. A refused command changes nothing.
+
+use crate::{Bytes, DiskId, NodeId, ShardId, VolumeId};
+
+/// `Error::kind` of the answer that makes a node register anew.
+pub const UNKNOWN_NODE: &str = "unknown-node";
+
+/// Whose fault it is, coarsely: HTTP makes its status of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// The request can never be granted as it is.
+    Invalid,
+    /// What it names does not exist.
+    NotFound,
+    /// It contradicts the present state, which may change.
+    Conflict,
+}
+
+/// A refusal: one sentence that names the object and, where there is one, the way out.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// A name or a number that is not allowed.
+    #[error("{0}")]
+    Invalid(String),
+    /// A limit of `limits` would be passed.
+    #[error("no more than {limit} {what}")]
+    Limit {
+        /// What there would be too many of.
+        what: &'static str,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// A node that has not registered, or with other disks or openings than it has now.
+    #[error("unknown node {0}: register its disks first")]
+    UnknownNode(NodeId),
+    /// No node has this id.
+    #[error("no node {0}")]
+    NoNode(NodeId),
+    /// A disk that another node has, or that must go back to where its copies are expected.
+    #[error("disk {disk} of {asking} is already registered by {holder}: a cloned disk, or one moved with copies on it")]
+    DiskElsewhere {
+        /// The disk.
+        disk: DiskId,
+        /// Who wants to register it.
+        asking: NodeId,
+        /// Who has it.
+        holder: NodeId,
+    },
+    /// The conductor knows less than a node does (rule 12).
+    #[error("{node} has seen {seen}, this conductor only {own}: its state is from the past, or of another cluster")]
+    Behind {
+        /// Who knows more.
+        node: NodeId,
+        /// What it has seen.
+        seen: String,
+        /// What the conductor has.
+        own: String,
+    },
+    /// No volume of this name.
+    #[error("no volume {0}")]
+    NoVolume(String),
+    /// The name is taken.
+    #[error("volume {0} exists already")]
+    VolumeExists(String),
+    /// Too few nodes to place a shard.
+    #[error("volume needs {needed} nodes, {}", up_sentence(.up))]
+    TooFewNodes {
+        /// Nodes needed.
+        needed: u8,
+        /// Nodes that could take a copy.
+        up: Vec<NodeId>,
+    },
+    /// A volume only grows.
+    #[error("volume {name} has {size} already and cannot shrink to {asked}")]
+    Shrink {
+        /// The volume.
+        name: String,
+        /// Its size.
+        size: Bytes,
+        /// The size asked for.
+        asked: Bytes,
+    },
+    /// Somebody else has the volume.
+    #[error("volume {name} is attached by {holder}; --force takes it away")]
+    Attached {
+        /// The volume.
+        name: String,
+        /// Who has it.
+        holder: String,
+    },
+    /// The attachment named is not the current one.
+    #[error("volume {name} is not attached by {client} in that generation")]
+    NotAttached {
+        /// The volume.
+        name: String,
+        /// Who asked.
+        client: String,
+    },
+    /// The conductor's record of the shard is in doubt (rule 12).
+    #[error("shard {shard} is not changed: {why}")]
+    Distrusted {
+        /// The shard.
+        shard: ShardId,
+        /// Where the doubt comes from.
+        why: String,
+    },
+    /// The random source gave the same number again and again.
+    #[error("no fresh copy id for {0}: the random source repeats itself")]
+    BadDraw(VolumeId),
+}
+
+impl Error {
+    /// One word for programs, stable over versions.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid",
+            Self::Limit { .. } => "limit",
+            Self::UnknownNode(_) => UNKNOWN_NODE,
+            Self::NoNode(_) => "no-node",
+            Self::DiskElsewhere { .. } => "disk-elsewhere",
+            Self::Behind { .. } => "behind",
+            Self::NoVolume(_) => "no-volume",
+            Self::VolumeExists(_) => "volume-exists",
+            Self::TooFewNodes { .. } => "too-few-nodes",
+            Self::Shrink { .. } => "shrink",
+            Self::Attached { .. } => "attached",
+            Self::NotAttached { .. } => "not-attached",
+            Self::Distrusted { .. } => "distrusted",
+            Self::BadDraw(_) => "bad-draw",
+        }
+    }
+
+    /// Whose fault it is.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Invalid(_) | Self::Shrink { .. } => Class::Invalid,
+            Self::UnknownNode(_) | Self::NoNode(_) | Self::NoVolume(_) => Class::NotFound,
+            _ => Class::Conflict,
+        }
+    }
+}
+
+fn up_sentence(up: &[NodeId]) -> String {
+    let names = up.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+    match up.len() {
+        0 => "none is up".to_owned(),
+        1 => format!("1 is up: {names}"),
+        n => format!("{n} are up: {names}"),
+    }
+}

@@ -1,0 +1,260 @@
+//! Nodes: registration, heartbeats and what a node is told.
+//!
+//! A registration replaces what is known of a node's disks and openings, never a shard's configuration: a restart takes no
+//! copy out, the shard's primary asks for what it needs (rule 10). A node is told, in one message, the configurations of
+//! the shards it is primary of, the attach generations of the volumes it has copies of, and the copies it has to delete.
+
+use crate::api::{Heartbeat, HeartbeatAnswer, Register, Registered};
+use crate::limits::{MAX_DISK, MAX_DISKS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_REASON, MAX_TROUBLES_PER_NODE};
+use crate::record::{DiskRecord, NodeRecord};
+use crate::state::Presence;
+use crate::views::VolumeState;
+use crate::{Commit, Conductor, Configuration, CopyId, Dirty, DiskId, Error, Key, Millis, NodeId, ShardId, VolumeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Conductor {
+    /// A node that started, or that was told to register anew. Repeats change nothing.
+    pub fn register(&mut self, now: Millis, register: &Register) -> Result<(Registered, Dirty), Error> {
+        let node = register.node;
+        self.check_registration(now, register)?;
+        let doubts = self.doubts(register)?;
+        let at = self.next_commit();
+        let mut dirty = Dirty::default();
+
+        let moved_here: BTreeSet<DiskId> = register.disks.iter().map(|d| d.disk).collect();
+        for other in self.nodes.values_mut().filter(|n| n.node != node) {
+            let before = other.disks.len();
+            other.disks.retain(|d| !moved_here.contains(&d.disk));
+            if other.disks.len() != before {
+                dirty.add(Key::Node(other.node));
+            }
+        }
+
+        let record = self.registered(register, at);
+        let moved_endpoints: BTreeSet<DiskId> =
+            record.disks.iter().filter(|d| d.endpoint_at == at).map(|d| d.disk).collect();
+        if self.nodes.get(&node) != Some(&record) {
+            self.nodes.insert(node, record);
+            dirty.add(Key::Node(node));
+            self.tell_of_endpoints(&moved_endpoints, at);
+        }
+        for (shard, why) in doubts {
+            if let Some(record) = self.shards.get_mut(&shard).filter(|r| r.distrusted.is_none()) {
+                record.distrusted = Some(why);
+                dirty.add(Key::Shard(shard));
+            }
+        }
+        let used = register.disks.iter().map(|d| (d.disk, d.used)).collect();
+        self.presence.insert(node, Presence { heard: Some(now), used, ..Presence::default() });
+        let dirty = self.seal(dirty);
+        Ok((Registered { cluster: self.meta.cluster, commit: self.meta.commit.0 }, dirty))
+    }
+
+    /// A sign of life. The answer may be held back while `has_news` is false.
+    pub fn heartbeat(&mut self, now: Millis, beat: &Heartbeat) -> Result<(HeartbeatAnswer, Dirty), Error> {
+        let known = self.nodes.get(&beat.node).ok_or(Error::UnknownNode(beat.node))?;
+        let expected = known.disks.iter().filter(|d| d.present).map(|d| (d.disk, d.open));
+        let said: BTreeMap<_, _> = beat.disks.iter().map(|(disk, open, _)| (*disk, *open)).collect();
+        if said.len() != beat.disks.len() || expected.collect::<BTreeMap<_, _>>() != said {
+            return Err(Error::UnknownNode(beat.node));
+        }
+        if beat.after > self.meta.commit.0 {
+            return Err(Error::Behind {
+                node: beat.node,
+                seen: format!("commit {}", beat.after),
+                own: format!("commit {}", self.meta.commit.0),
+            });
+        }
+        let presence = self.presence.entry(beat.node).or_default();
+        presence.heard = Some(now);
+        presence.acted = Commit(beat.after);
+        presence.used = beat.disks.iter().map(|(disk, _, used)| (*disk, *used)).collect();
+        presence.troubles = beat.troubles.iter().take(MAX_TROUBLES_PER_NODE).cloned().collect();
+        for trouble in &mut presence.troubles {
+            trouble.reason = trouble.reason.chars().take(MAX_REASON).collect();
+        }
+        let dirty = self.confirm_drops(beat.node, &beat.dropped);
+        Ok((self.answer(beat.node, Commit(beat.after)), dirty))
+    }
+
+    /// True if a node that acted upon `after` has something new to hear.
+    pub fn has_news(&self, node: NodeId, after: Commit) -> bool {
+        self.news.get(&node).is_some_and(|newest| *newest > after)
+    }
+
+    /// What a node that acted upon `after` has to know.
+    pub fn answer(&self, node: NodeId, after: Commit) -> HeartbeatAnswer {
+        let mut assignments = Vec::new();
+        let mut generations: BTreeMap<VolumeId, _> = BTreeMap::new();
+        if self.has_news(node, after) {
+            for shard in self.shards.values() {
+                let config = &shard.config;
+                let is_primary = config.primary_member().is_some_and(|m| m.node == node);
+                if is_primary && self.assignment_at(shard) > after {
+                    assignments.push(self.with_endpoints(config));
+                }
+                let volume = self.volumes.get(&config.shard.volume).filter(|v| v.attach_at > after);
+                if let Some(volume) = volume.filter(|_| config.members.iter().any(|m| m.node == node)) {
+                    generations.insert(volume.id, volume.attach);
+                }
+            }
+        }
+        HeartbeatAnswer {
+            version: self.meta.commit.0,
+            commit: self.meta.commit.0,
+            assignments,
+            generations: generations.into_iter().collect(),
+            drop: self.drops_on(node).collect(),
+        }
+    }
+
+    pub(crate) fn drops_on(&self, node: NodeId) -> impl Iterator<Item = CopyId> {
+        self.drops.range((node, CopyId(0))..=(node, CopyId(u64::MAX))).map(|((_, copy), _)| *copy)
+    }
+
+    /// The node deleted these copies: they are forgotten, and with its last one the volume.
+    fn confirm_drops(&mut self, node: NodeId, dropped: &[CopyId]) -> Dirty {
+        let mut dirty = Dirty::default();
+        let mut volumes = BTreeSet::new();
+        for copy in dropped {
+            if let Some(drop) = self.drops.remove(&(node, *copy)) {
+                dirty.add(Key::Drop(node, *copy));
+                volumes.insert(drop.volume);
+            }
+        }
+        if !volumes.is_empty() {
+            for drop in self.drops.values() {
+                volumes.remove(&drop.volume);
+            }
+        }
+        for volume in volumes {
+            if self.volumes.get(&volume).is_some_and(|v| v.state == VolumeState::Deleting) {
+                self.volumes.remove(&volume);
+                dirty.add(Key::Volume(volume));
+            }
+        }
+        self.seal(dirty)
+    }
+
+    fn check_registration(&self, now: Millis, register: &Register) -> Result<(), Error> {
+        let node = register.node;
+        let invalid = |what: String| Err(Error::Invalid(what));
+        if node.0 == 0 {
+            return invalid("node ids start at 1".to_owned());
+        }
+        if !is_plain(&register.host, MAX_HOST_NAME) {
+            return invalid(format!("{node}: a host name is 1 to {MAX_HOST_NAME} printable characters without spaces"));
+        }
+        if register.disks.is_empty() {
+            return invalid(format!("{node} has no disk"));
+        }
+        let mut seen = BTreeSet::new();
+        for disk in &register.disks {
+            if !seen.insert(disk.disk) {
+                return invalid(format!("{node} names disk {} twice", disk.disk));
+            }
+            if disk.capacity > MAX_DISK {
+                return invalid(format!("disk {} is larger than {MAX_DISK}", disk.disk));
+            }
+            self.check_not_elsewhere(now, node, disk.disk)?;
+        }
+        if !self.nodes.contains_key(&node) && self.nodes.len() >= MAX_NODES {
+            return Err(Error::Limit { what: "nodes", limit: MAX_NODES });
+        }
+        let missing = self.nodes.get(&node).into_iter().flat_map(|n| &n.disks);
+        let all = seen.len() + missing.filter(|d| !seen.contains(&d.disk)).count();
+        if all > MAX_DISKS_PER_NODE {
+            return Err(Error::Limit { what: "disks in a node", limit: MAX_DISKS_PER_NODE });
+        }
+        Ok(())
+    }
+
+    /// A disk may come from another node only if that one is without it, and only while no copy is expected there.
+    fn check_not_elsewhere(&self, now: Millis, node: NodeId, disk: DiskId) -> Result<(), Error> {
+        for holder in self.nodes.values().filter(|n| n.node != node) {
+            let Some(record) = holder.disks.iter().find(|d| d.disk == disk) else { continue };
+            let in_use = record.present && self.is_possibly_up(holder.node, now);
+            let on_it = |n: NodeId, d: DiskId| n == holder.node && d == disk;
+            let holds_copies = self.shards.values().any(|s| s.config.members.iter().any(|m| on_it(m.node, m.disk)))
+                || self.drops.values().any(|d| on_it(d.node, d.disk));
+            if in_use || holds_copies {
+                return Err(Error::DiskElsewhere { disk, asking: node, holder: holder.node });
+            }
+        }
+        Ok(())
+    }
+
+    fn registered(&self, register: &Register, at: Commit) -> NodeRecord {
+        let before = self.nodes.get(&register.node).map_or(&[][..], |n| &n.disks);
+        let mut disks: BTreeMap<DiskId, DiskRecord> =
+            before.iter().map(|d| (d.disk, DiskRecord { present: false, ..d.clone() })).collect();
+        for report in &register.disks {
+            let same_place = disks.get(&report.disk).filter(|d| d.endpoint == report.endpoint);
+            let record = DiskRecord {
+                disk: report.disk,
+                open: report.open,
+                endpoint: report.endpoint,
+                endpoint_at: same_place.map_or(at, |d| d.endpoint_at),
+                capacity: report.capacity,
+                present: true,
+            };
+            disks.insert(report.disk, record);
+        }
+        NodeRecord { node: register.node, host: register.host.clone(), disks: disks.into_values().collect() }
+    }
+
+    fn tell_of_endpoints(&mut self, moved: &BTreeSet<DiskId>, at: Commit) {
+        if moved.is_empty() {
+            return;
+        }
+        let touched = self.shards.values().filter(|s| s.config.members.iter().any(|m| moved.contains(&m.disk)));
+        let primaries: BTreeSet<NodeId> = touched.filter_map(|s| Some(s.config.primary_member()?.node)).collect();
+        for node in primaries {
+            self.tell(node, at);
+        }
+    }
+
+    /// Rule 12: shards of which the node holds a configuration that this conductor's record cannot have led to.
+    fn doubts(&self, register: &Register) -> Result<Vec<(ShardId, String)>, Error> {
+        let mut doubts = Vec::new();
+        for (_, reported) in register.disks.iter().flat_map(|d| &d.copies) {
+            let shard = reported.shard;
+            if shard.volume >= self.meta.next_volume {
+                return Err(Error::Behind {
+                    node: register.node,
+                    seen: format!("volume {}", shard.volume),
+                    own: format!("volumes below {}", self.meta.next_volume),
+                });
+            }
+            // A volume that is gone was deleted here: its copies are in the drop list, or were confirmed.
+            let Some(own) = self.shards.get(&shard).map(|r| &r.config) else { continue };
+            if reported.epoch > own.epoch {
+                doubts.push((shard, format!("{} has joined {}, own is {}", register.node, reported.epoch, own.epoch)));
+            } else if reported.epoch == own.epoch && !same_content(reported, own) {
+                doubts.push((shard, format!("{} knows another content of {}", register.node, own.epoch)));
+            }
+        }
+        Ok(doubts)
+    }
+
+    /// Unlike `is_up`, gives a node that this process has not heard from yet the benefit of the doubt.
+    fn is_possibly_up(&self, node: NodeId, now: Millis) -> bool {
+        self.silence(node, now) <= crate::limits::DEAD_MS
+    }
+}
+
+/// Equal but for what may change under one epoch: endpoints, and the generation that a node has heard of since.
+fn same_content(a: &Configuration, b: &Configuration) -> bool {
+    let mut a = Configuration { attach: b.attach, ..a.clone() };
+    for member in &mut a.members {
+        if let Some(other) = b.member(member.copy) {
+            member.endpoint = other.endpoint;
+        }
+    }
+    a == *b
+}
+
+/// Printable ASCII without spaces, not empty, not too long.
+pub(crate) fn is_plain(text: &str, max: usize) -> bool {
+    !text.is_empty() && text.len() <= max && text.bytes().all(|b| b.is_ascii_graphic())
+}

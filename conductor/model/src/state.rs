@@ -1,0 +1,273 @@
+//! The conductor's state, how it becomes records and how it is built from them again.
+//!
+//! Every command checks first and changes last: an error leaves the state as it was. What a command changed it returns as
+//! `Dirty`; until those records are durable nobody may be told its answer. Commands live in the files named for them.
+
+use crate::limits::{DEAD_MS, MAX_NODES, MAX_SHARDS, MAX_VOLUMES};
+use crate::record::{DropRecord, Meta, NodeRecord, ShardRecord, VolumeRecord};
+use crate::views::VolumeState;
+use crate::{
+    Bytes, ClusterId, Commit, Configuration, CopyId, Dirty, DiskId, Key, Millis, NodeId, Record, ShardId, ShardIndex,
+    VolumeId, api,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where random numbers come from: the operating system, or a simulator's seed.
+pub trait Draw {
+    /// A number that has not been seen before, in all likelihood.
+    fn draw(&mut self) -> u64;
+}
+
+impl<F: FnMut() -> u64> Draw for F {
+    fn draw(&mut self) -> u64 {
+        self()
+    }
+}
+
+/// Records that no conductor wrote like this. The file was damaged, or mixed from two.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the conductor's records contradict each other: {0}")]
+pub struct Corrupt(pub String);
+
+/// Everything the cluster agrees on.
+#[derive(Clone, Debug)]
+pub struct Conductor {
+    // As persisted.
+    pub(crate) meta: Meta,
+    pub(crate) nodes: BTreeMap<NodeId, NodeRecord>,
+    pub(crate) volumes: BTreeMap<VolumeId, VolumeRecord>,
+    pub(crate) shards: BTreeMap<ShardId, ShardRecord>,
+    pub(crate) drops: BTreeMap<(NodeId, CopyId), DropRecord>,
+    // Derived from that.
+    pub(crate) names: BTreeMap<String, VolumeId>,
+    /// The newest transaction that changed what a node has to know.
+    pub(crate) news: BTreeMap<NodeId, Commit>,
+    // Of this process only.
+    pub(crate) presence: BTreeMap<NodeId, Presence>,
+    pub(crate) started: Millis,
+}
+
+/// What a node's messages to this process have said.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Presence {
+    pub(crate) heard: Option<Millis>,
+    pub(crate) acted: Commit,
+    pub(crate) used: BTreeMap<DiskId, Bytes>,
+    pub(crate) troubles: Vec<api::Trouble>,
+}
+
+impl Conductor {
+    /// An empty cluster.
+    pub fn new(cluster: ClusterId, now: Millis) -> (Self, Dirty) {
+        let meta = Meta { cluster, commit: Commit(0), next_volume: VolumeId(1) };
+        let mut new = Self::empty(meta, now);
+        let mut dirty = Dirty::default();
+        dirty.add(Key::Meta);
+        let dirty = new.seal(dirty);
+        (new, dirty)
+    }
+
+    /// The state that wrote these records. Liveness starts anew: no node is dead before it had time to be heard.
+    pub fn restore(records: impl IntoIterator<Item = Record>, now: Millis) -> Result<Self, Corrupt> {
+        let mut meta = None;
+        let nowhere = Meta { cluster: ClusterId(0), commit: Commit(0), next_volume: VolumeId(0) };
+        let mut state = Self::empty(nowhere, now);
+        for record in records {
+            let key = record.key();
+            let repeated = match record {
+                Record::Meta(m) => meta.replace(m).is_some(),
+                Record::Node(n) => state.nodes.insert(n.node, n).is_some(),
+                Record::Volume(v) => state.volumes.insert(v.id, v).is_some(),
+                Record::Shard(s) => state.shards.insert(s.config.shard, s).is_some(),
+                Record::Drop(d) => state.drops.insert((d.node, d.copy), d).is_some(),
+            };
+            if repeated {
+                return Err(Corrupt(format!("two records {key}")));
+            }
+        }
+        state.meta = meta.ok_or_else(|| Corrupt("the cluster's own record is missing".to_owned()))?;
+        state.check()?;
+        state.derive();
+        Ok(state)
+    }
+
+    /// All records.
+    pub fn snapshot(&self) -> Vec<Record> {
+        let meta = std::iter::once(Record::Meta(self.meta.clone()));
+        meta.chain(self.nodes.values().cloned().map(Record::Node))
+            .chain(self.volumes.values().cloned().map(Record::Volume))
+            .chain(self.shards.values().cloned().map(Record::Shard))
+            .chain(self.drops.values().cloned().map(Record::Drop))
+            .collect()
+    }
+
+    /// The record under a key; `None` if there is none (any more).
+    pub fn record(&self, key: Key) -> Option<Record> {
+        match key {
+            Key::Meta => Some(Record::Meta(self.meta.clone())),
+            Key::Node(node) => self.nodes.get(&node).cloned().map(Record::Node),
+            Key::Volume(volume) => self.volumes.get(&volume).cloned().map(Record::Volume),
+            Key::Shard(shard) => self.shards.get(&shard).cloned().map(Record::Shard),
+            Key::Drop(node, copy) => self.drops.get(&(node, copy)).cloned().map(Record::Drop),
+        }
+    }
+
+    /// How many transactions there were.
+    pub fn commit(&self) -> Commit {
+        self.meta.commit
+    }
+
+    /// The cluster's name.
+    pub fn cluster(&self) -> ClusterId {
+        self.meta.cluster
+    }
+
+    /// A shard's configuration with today's endpoints.
+    pub fn configuration(&self, shard: ShardId) -> Option<Configuration> {
+        self.shards.get(&shard).map(|record| self.with_endpoints(&record.config))
+    }
+
+    fn empty(meta: Meta, started: Millis) -> Self {
+        Self {
+            meta,
+            nodes: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            shards: BTreeMap::new(),
+            drops: BTreeMap::new(),
+            names: BTreeMap::new(),
+            news: BTreeMap::new(),
+            presence: BTreeMap::new(),
+            started,
+        }
+    }
+
+    /// The number of the transaction that the running command will be, if it changes anything.
+    pub(crate) fn next_commit(&self) -> Commit {
+        Commit(self.meta.commit.0 + 1)
+    }
+
+    /// Ends a command: what changed anything is one transaction.
+    pub(crate) fn seal(&mut self, mut dirty: Dirty) -> Dirty {
+        if !dirty.is_empty() {
+            self.meta.commit = self.next_commit();
+            dirty.add(Key::Meta);
+        }
+        dirty
+    }
+
+    /// Notes that a node has something new to hear.
+    pub(crate) fn tell(&mut self, node: NodeId, at: Commit) {
+        let newest = self.news.entry(node).or_default();
+        *newest = at.max(*newest);
+    }
+
+    pub(crate) fn shards_of(&self, volume: VolumeId) -> impl Iterator<Item = &ShardRecord> {
+        let first = ShardId { volume, index: ShardIndex(0) };
+        let last = ShardId { volume, index: ShardIndex(u32::MAX) };
+        self.shards.range(first..=last).map(|(_, shard)| shard)
+    }
+
+    pub(crate) fn with_endpoints(&self, config: &Configuration) -> Configuration {
+        let mut config = config.clone();
+        for member in &mut config.members {
+            if let Some(disk) = self.disk(member.node, member.disk) {
+                member.endpoint = disk.endpoint;
+            }
+        }
+        config
+    }
+
+    pub(crate) fn disk(&self, node: NodeId, disk: DiskId) -> Option<&crate::record::DiskRecord> {
+        self.nodes.get(&node)?.disks.iter().find(|d| d.disk == disk)
+    }
+
+    /// Milliseconds since a node was heard, or since this process started.
+    pub(crate) fn silence(&self, node: NodeId, now: Millis) -> u64 {
+        now.since(self.presence.get(&node).and_then(|p| p.heard).unwrap_or(self.started))
+    }
+
+    /// True if a copy may be placed there: heard by this process, and not dead.
+    pub(crate) fn is_up(&self, node: NodeId, now: Millis) -> bool {
+        self.presence.get(&node).is_some_and(|p| p.heard.is_some()) && self.silence(node, now) <= DEAD_MS
+    }
+
+    fn derive(&mut self) {
+        self.names =
+            self.volumes.values().filter(|v| v.state == VolumeState::Active).map(|v| (v.name.clone(), v.id)).collect();
+        let mut news: Vec<(NodeId, Commit)> = self.drops.values().map(|d| (d.node, d.dropped_at)).collect();
+        for shard in self.shards.values() {
+            if let Some(primary) = shard.config.primary_member() {
+                news.push((primary.node, self.assignment_at(shard)));
+            }
+            if let Some(volume) = self.volumes.get(&shard.config.shard.volume) {
+                news.extend(shard.config.members.iter().map(|m| (m.node, volume.attach_at)));
+            }
+        }
+        for (node, at) in news {
+            self.tell(node, at);
+        }
+    }
+
+    /// The newest transaction that changed anything in a shard's configuration, endpoints included.
+    pub(crate) fn assignment_at(&self, shard: &ShardRecord) -> Commit {
+        let endpoints = shard.config.members.iter().filter_map(|m| self.disk(m.node, m.disk)).map(|d| d.endpoint_at);
+        endpoints.fold(shard.changed_at, Commit::max)
+    }
+
+    /// What holds in every state. Checked when records are read, and after each command in the tests.
+    pub fn check(&self) -> Result<(), Corrupt> {
+        let require = |holds: bool, what: &dyn Fn() -> String| if holds { Ok(()) } else { Err(Corrupt(what())) };
+        require(self.nodes.len() <= MAX_NODES, &|| "too many nodes".to_owned())?;
+        require(self.volumes.len() <= MAX_VOLUMES, &|| "too many volumes".to_owned())?;
+        require(self.shards.len() <= MAX_SHARDS, &|| "too many shards".to_owned())?;
+        let mut names = BTreeSet::new();
+        let mut disks = BTreeSet::new();
+        let mut copies = BTreeSet::new();
+        for node in self.nodes.values() {
+            for disk in node.disks.iter().filter(|d| d.present) {
+                require(disks.insert(disk.disk), &|| format!("disk {} is in two places", disk.disk))?;
+            }
+        }
+        for volume in self.volumes.values() {
+            let shards = self.shards_of(volume.id).count() as u64;
+            let expected = match volume.state {
+                VolumeState::Active => volume.size.0.div_ceil(volume.shard_size.0.max(1)),
+                VolumeState::Deleting => 0,
+            };
+            require(shards == expected, &|| format!("{} has {shards} shards, not {expected}", volume.id))?;
+            require(volume.id < self.meta.next_volume, &|| format!("{} was never given out", volume.id))?;
+            require(volume.attach_at <= self.meta.commit, &|| format!("{} is from the future", volume.id))?;
+            let deleting = volume.state == VolumeState::Deleting;
+            require(deleting || names.insert(&volume.name), &|| format!("two volumes {}", volume.name))?;
+        }
+        for record in self.shards.values() {
+            let config = &record.config;
+            let shard = config.shard;
+            let volume = self.volumes.get(&shard.volume);
+            let volume = volume.ok_or_else(|| Corrupt(format!("{shard} belongs to no volume")))?;
+            let nodes: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).collect();
+            require(nodes.len() == usize::from(volume.copies), &|| {
+                format!("{shard} is not on {} nodes", volume.copies)
+            })?;
+            require(config.members.len() == nodes.len(), &|| format!("{shard} has two copies on one node"))?;
+            require(config.primary_member().is_some(), &|| format!("{shard} has no primary"))?;
+            require(config.epoch.0 > 0, &|| format!("{shard} has no epoch"))?;
+            require(config.attach <= volume.attach, &|| format!("{shard} is attached before its volume"))?;
+            require(record.changed_at <= self.meta.commit, &|| format!("{shard} is from the future"))?;
+            let start = u64::from(shard.index.0) * volume.shard_size.0;
+            let size = volume.size.0.saturating_sub(start).min(volume.shard_size.0);
+            require(config.size.0 == size, &|| format!("{shard} has {} of {size} B", config.size))?;
+            for member in &config.members {
+                require(copies.insert(member.copy), &|| format!("{} is listed twice", member.copy))?;
+                let disk = self.disk(member.node, member.disk);
+                require(disk.is_some(), &|| format!("{} is on an unknown disk", member.copy))?;
+            }
+        }
+        for drop in self.drops.values() {
+            require(copies.insert(drop.copy), &|| format!("{} is both listed and deleted", drop.copy))?;
+            let known = self.volumes.get(&drop.volume).is_some_and(|v| v.state == VolumeState::Deleting);
+            require(known, &|| format!("{} is deleted for no volume", drop.copy))?;
+        }
+        Ok(())
+    }
+}

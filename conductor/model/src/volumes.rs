@@ -1,0 +1,266 @@
+//! Volumes: created, grown, deleted, listed.
+//!
+//! A new shard begins at epoch 1 with all its copies in sync, because all are empty, and unborn, because none exists yet
+//! (`Configuration::born`). A deleted volume's name is free at once; its copies are remembered until each node has
+//! confirmed that they are gone.
+
+use crate::limits::{
+    COPIES, MAX_DRAWS, MAX_SHARD, MAX_SHARDS, MAX_SHARDS_PER_VOLUME, MAX_VOLUME, MAX_VOLUME_NAME, MAX_VOLUMES,
+    MIN_SHARD, MIN_VOLUME,
+};
+use crate::record::{DropRecord, ShardRecord, VolumeRecord};
+use crate::views::{NewVolume, VolumeDetail, VolumeInfo, VolumeState};
+use crate::{
+    AttachGeneration, BLOCK, Bytes, Commit, Conductor, Configuration, CopyId, CopyState, Dirty, Draw, Epoch, Error,
+    Key, Member, Millis, NodeId, ShardId, ShardIndex, VolumeId,
+};
+use std::collections::BTreeSet;
+
+/// Whether a volume may have this name: `[a-z0-9][a-z0-9._-]{0,63}`.
+pub fn check_volume_name(name: &str) -> Result<(), Error> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let first = name.bytes().next().is_some_and(plain);
+    let rest = name.bytes().all(|b| plain(b) || matches!(b, b'.' | b'_' | b'-'));
+    if first && rest && name.len() <= MAX_VOLUME_NAME {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(MAX_VOLUME_NAME).collect();
+    Err(Error::Invalid(format!(
+        "{shown:?} is no volume name: 1 to {MAX_VOLUME_NAME} of a-z, 0-9, '.', '_', '-', beginning with a letter or digit"
+    )))
+}
+
+impl Conductor {
+    /// Creates a volume and places its shards.
+    pub fn create(&mut self, now: Millis, new: &NewVolume, draw: &mut dyn Draw) -> Result<(VolumeInfo, Dirty), Error> {
+        check_volume_name(&new.name)?;
+        check_shape(new)?;
+        check_size(new.size, new.shard_size)?;
+        if self.names.contains_key(&new.name) {
+            return Err(Error::VolumeExists(new.name.clone()));
+        }
+        if self.volumes.len() >= MAX_VOLUMES || self.meta.next_volume.0 == u32::MAX {
+            return Err(Error::Limit { what: "volumes", limit: MAX_VOLUMES });
+        }
+        let id = self.meta.next_volume;
+        let at = self.next_commit();
+        let volume = VolumeRecord {
+            id,
+            name: new.name.clone(),
+            size: new.size,
+            shard_size: new.shard_size,
+            copies: new.copies,
+            min_copies: new.min_copies,
+            created: now,
+            state: VolumeState::Active,
+            attach: AttachGeneration(0),
+            attach_at: Commit(0),
+            attachment: None,
+        };
+        let shards = self.new_shards(now, &volume, 0, at, draw)?;
+
+        let mut dirty = Dirty::default();
+        self.meta.next_volume = VolumeId(id.0 + 1);
+        self.names.insert(new.name.clone(), id);
+        self.volumes.insert(id, volume.clone());
+        dirty.add(Key::Volume(id));
+        self.add_shards(shards, &mut dirty);
+        let dirty = self.seal(dirty);
+        Ok((self.volume_info(now, &volume), dirty))
+    }
+
+    /// Grows a volume: its last shard by a new epoch up to the shard size, then by more shards.
+    pub fn resize(
+        &mut self,
+        now: Millis,
+        name: &str,
+        size: Bytes,
+        draw: &mut dyn Draw,
+    ) -> Result<(VolumeInfo, Dirty), Error> {
+        let before = self.volume(name)?.clone();
+        check_size(size, before.shard_size)?;
+        if size < before.size {
+            return Err(Error::Shrink { name: name.to_owned(), size: before.size, asked: size });
+        }
+        if size == before.size {
+            return Ok((self.volume_info(now, &before), Dirty::default()));
+        }
+        let volume = VolumeRecord { size, ..before };
+        let last = self.shards_of(volume.id).last().cloned();
+        let had = last.as_ref().map_or(0, |s| s.config.shard.index.0 + 1);
+        let grown = last.map(|s| (s.distrusted, Configuration { size: shard_size(&volume, had - 1), ..s.config }));
+        let grown =
+            grown.filter(|(_, config)| self.shards.get(&config.shard).is_some_and(|s| s.config.size != config.size));
+        if let Some((Some(why), config)) = &grown {
+            return Err(Error::Distrusted { shard: config.shard, why: why.clone() });
+        }
+        let at = self.next_commit();
+        let shards = self.new_shards(now, &volume, had, at, draw)?;
+
+        let mut dirty = Dirty::default();
+        self.volumes.insert(volume.id, volume.clone());
+        dirty.add(Key::Volume(volume.id));
+        if let Some((_, config)) = grown {
+            self.advance(config, &mut dirty);
+        }
+        self.add_shards(shards, &mut dirty);
+        let dirty = self.seal(dirty);
+        Ok((self.volume_info(now, &volume), dirty))
+    }
+
+    /// Deletes a volume with all its data; an attached one only by force.
+    pub fn delete(&mut self, name: &str, force: bool) -> Result<((), Dirty), Error> {
+        let volume = self.volume(name)?;
+        let id = volume.id;
+        if let Some(attachment) = volume.attachment.as_ref().filter(|_| !force) {
+            return Err(Error::Attached { name: name.to_owned(), holder: attachment.client.clone() });
+        }
+        let at = self.next_commit();
+        let mut dirty = Dirty::default();
+        let configs: Vec<Configuration> = self.shards_of(id).map(|s| s.config.clone()).collect();
+        for config in configs {
+            self.shards.remove(&config.shard);
+            dirty.add(Key::Shard(config.shard));
+            for Member { node, copy, disk, .. } in config.members {
+                let drop = DropRecord { node, copy, disk, volume: id, dropped_at: at };
+                self.drops.insert((node, copy), drop);
+                dirty.add(Key::Drop(node, copy));
+                self.tell(node, at);
+            }
+        }
+        self.names.remove(name);
+        if let Some(volume) = self.volumes.get_mut(&id) {
+            volume.state = VolumeState::Deleting;
+            volume.attachment = None;
+        }
+        dirty.add(Key::Volume(id));
+        Ok(((), self.seal(dirty)))
+    }
+
+    /// All volumes, those being deleted included.
+    pub fn list(&self, now: Millis) -> Vec<VolumeInfo> {
+        self.volumes.values().map(|volume| self.volume_info(now, volume)).collect()
+    }
+
+    /// One volume with its shards.
+    pub fn show(&self, now: Millis, name: &str) -> Result<VolumeDetail, Error> {
+        let volume = self.volume(name)?;
+        let shards = self.shards_of(volume.id).map(|s| self.with_endpoints(&s.config)).collect();
+        Ok(VolumeDetail { info: self.volume_info(now, volume), shards })
+    }
+
+    pub(crate) fn volume(&self, name: &str) -> Result<&VolumeRecord, Error> {
+        let found = self.names.get(name).and_then(|id| self.volumes.get(id));
+        found.ok_or_else(|| Error::NoVolume(name.chars().take(MAX_VOLUME_NAME).collect()))
+    }
+
+    /// Nodes that have a copy of the volume.
+    pub(crate) fn nodes_of(&self, volume: VolumeId) -> BTreeSet<NodeId> {
+        self.shards_of(volume).flat_map(|s| s.config.members.iter().map(|m| m.node)).collect()
+    }
+
+    /// The shards that `volume` needs beyond its first `had`, placed.
+    fn new_shards(
+        &self,
+        now: Millis,
+        volume: &VolumeRecord,
+        had: u32,
+        at: Commit,
+        draw: &mut dyn Draw,
+    ) -> Result<Vec<ShardRecord>, Error> {
+        let count = u32::try_from(volume.size.0.div_ceil(volume.shard_size.0)).unwrap_or(u32::MAX);
+        let waiting = self.drops.len() / usize::from(COPIES);
+        if self.shards.len() + waiting + (count.saturating_sub(had) as usize) > MAX_SHARDS {
+            return Err(Error::Limit { what: "shards in the cluster", limit: MAX_SHARDS });
+        }
+        let mut planner = self.planner(now, volume.id);
+        let mut taken: BTreeSet<CopyId> = self.drops.keys().map(|(_, copy)| *copy).collect();
+        taken.extend(self.shards.values().flat_map(|s| s.config.members.iter().map(|m| m.copy)));
+        let mut shards = Vec::new();
+        for index in had..count {
+            let size = shard_size(volume, index);
+            let mut members = Vec::with_capacity(usize::from(volume.copies));
+            for place in planner.place(volume.copies, size)? {
+                members.push(Member {
+                    copy: fresh_copy(volume.id, &mut taken, draw)?,
+                    node: place.node,
+                    disk: place.disk,
+                    open: place.open,
+                    state: CopyState::InSync,
+                    endpoint: place.endpoint,
+                });
+            }
+            // `check_shape` wants at least one copy, and the planner gives all or none; the primary's place comes first.
+            let Some(primary) = members.first().map(|m| m.copy) else { continue };
+            let config = Configuration {
+                shard: ShardId { volume: volume.id, index: ShardIndex(index) },
+                epoch: Epoch(1),
+                primary,
+                full_set: members.iter().map(|m| m.copy).collect(),
+                members,
+                min_copies: volume.min_copies,
+                attach: volume.attach,
+                size,
+                born: false,
+            };
+            shards.push(ShardRecord { config, changed_at: at, distrusted: None });
+        }
+        Ok(shards)
+    }
+
+    fn add_shards(&mut self, shards: Vec<ShardRecord>, dirty: &mut Dirty) {
+        for record in shards {
+            let shard = record.config.shard;
+            // Every member: a node that gets its first copy of an attached volume must know its generation.
+            for member in &record.config.members {
+                self.tell(member.node, record.changed_at);
+            }
+            self.shards.insert(shard, record);
+            dirty.add(Key::Shard(shard));
+        }
+    }
+}
+
+fn shard_size(volume: &VolumeRecord, index: u32) -> Bytes {
+    let start = u64::from(index) * volume.shard_size.0;
+    Bytes(volume.size.0.saturating_sub(start).min(volume.shard_size.0))
+}
+
+fn fresh_copy(volume: VolumeId, taken: &mut BTreeSet<CopyId>, draw: &mut dyn Draw) -> Result<CopyId, Error> {
+    for _ in 0..MAX_DRAWS {
+        let copy = CopyId(draw.draw());
+        if copy.0 != 0 && taken.insert(copy) {
+            return Ok(copy);
+        }
+    }
+    Err(Error::BadDraw(volume))
+}
+
+fn check_shape(new: &NewVolume) -> Result<(), Error> {
+    let invalid = |what: String| Err(Error::Invalid(what));
+    if new.copies != COPIES {
+        return invalid(format!("a volume has {COPIES} copies, not {}", new.copies));
+    }
+    if new.min_copies == 0 || new.min_copies > new.copies {
+        return invalid(format!("min-copies is 1 to {}, not {}", new.copies, new.min_copies));
+    }
+    let shard = new.shard_size;
+    if shard < MIN_SHARD || shard > MAX_SHARD || !shard.0.is_power_of_two() {
+        return invalid(format!("a shard size is a power of two from {MIN_SHARD} to {MAX_SHARD}, not {shard}"));
+    }
+    Ok(())
+}
+
+fn check_size(size: Bytes, shard_size: Bytes) -> Result<(), Error> {
+    let invalid = |what: String| Err(Error::Invalid(what));
+    if size < MIN_VOLUME || size > MAX_VOLUME {
+        return invalid(format!("a volume has {MIN_VOLUME} to {MAX_VOLUME}, not {size}"));
+    }
+    if !size.is_block_aligned() {
+        return invalid(format!("a volume's size is a multiple of {BLOCK}, not {size}"));
+    }
+    if size.0.div_ceil(shard_size.0) > MAX_SHARDS_PER_VOLUME {
+        return invalid(format!("{size} in shards of {shard_size} makes more than {MAX_SHARDS_PER_VOLUME} shards"));
+    }
+    Ok(())
+}

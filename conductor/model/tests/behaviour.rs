@@ -1,0 +1,403 @@
+//! What the conductor promises, one promise per test.
+
+mod common;
+use common::{Cluster, MIB, disk_of, heartbeat, registration, report, request, shard};
+use conductor_model::api::{MembershipAnswer, MembershipChange, Trouble};
+use conductor_model::views::{Attach, Detach, Health, NewVolume, NodeState, VolumeState};
+use conductor_model::{
+    Answer, AttachGeneration, Bytes, Commit, Conductor, CopyId, DEFAULT_SHARD, Epoch, Error, Millis, NodeId, OpenId,
+    Request, VolumeId,
+};
+use std::collections::BTreeSet;
+
+fn attach(client: &str, force: bool) -> Attach {
+    Attach { client: client.to_owned(), read_only: false, force }
+}
+
+#[test]
+fn copies_of_a_shard_are_on_different_nodes_and_primaries_are_spread() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 10 * MIB).unwrap();
+    let mut primaries = [0; 4];
+    for index in 0..10 {
+        let config = cluster.config(1, index);
+        assert_eq!((config.epoch, config.born, config.in_sync()), (Epoch(1), false, 3));
+        assert_eq!(config.full_set.len(), 3);
+        assert_eq!(config.members.iter().map(|m| m.node).collect::<BTreeSet<_>>().len(), 3);
+        primaries[config.primary_member().unwrap().node.0 as usize] += 1;
+    }
+    primaries.sort_unstable();
+    assert_eq!(primaries, [0, 3, 3, 4]);
+}
+
+#[test]
+fn different_hosts_are_preferred_and_equal_ones_taken_when_there_are_no_others() {
+    let mut cluster = Cluster::new();
+    for (node, host) in [(1, "a"), (2, "a"), (3, "b"), (4, "c")] {
+        let mut register = registration(node, 1);
+        register.host = host.to_owned();
+        register.disks[0].capacity = Bytes((10 - u64::from(node)) << 40);
+        cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    }
+    cluster.create("db", MIB).unwrap();
+    let nodes: BTreeSet<u32> = cluster.config(1, 0).members.iter().map(|m| m.node.0).collect();
+    assert_eq!(nodes, BTreeSet::from([1, 3, 4]));
+    let mut one_host = Cluster::new();
+    for node in 1..=3 {
+        let mut register = registration(node, 1);
+        register.host = "dev".to_owned();
+        one_host.run(|m, now, _| m.register(now, &register)).unwrap();
+    }
+    one_host.create("db", MIB).unwrap();
+}
+
+#[test]
+fn a_volume_without_enough_nodes_is_refused_with_who_is_up() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.now = Millis(cluster.now.0 + 11_000);
+    cluster.beat(1, 1, 0).unwrap();
+    cluster.beat(2, 1, 0).unwrap();
+    let refused = cluster.create("db", MIB).unwrap_err();
+    assert_eq!(refused.to_string(), "volume needs 3 nodes, 2 are up: n1, n2");
+}
+
+#[test]
+fn names_and_sizes_are_checked() {
+    let mut cluster = Cluster::with_nodes(3);
+    for name in ["", "-a", "A", "a/b", "a b", "ä", &"a".repeat(65), "..", ".a"] {
+        assert!(cluster.create(name, MIB).is_err(), "{name:?}");
+    }
+    for size in [0, 4096, MIB + 1, MIB + 512, (64 << 40) + 4096, u64::MAX] {
+        assert!(cluster.create("db", size).is_err(), "{size}");
+    }
+    assert!(cluster.create("big", (64 << 40) - 4096).is_err(), "too many shards of 1 MiB");
+    cluster.create(&"a".repeat(64), MIB + 4096).unwrap();
+    assert_eq!(cluster.config(1, 1).size, Bytes(4096));
+    for (copies, min_copies, shard_size) in [(2, 2, MIB), (3, 0, MIB), (3, 4, MIB), (3, 2, 3 * MIB), (3, 2, 0)] {
+        let new = NewVolume { copies, min_copies, shard_size: Bytes(shard_size), ..NewVolume::new("x", Bytes(MIB)) };
+        assert!(cluster.run(|m, now, mut d| m.create(now, &new, &mut d)).is_err());
+    }
+}
+
+#[test]
+fn the_largest_volume_fits_the_limits() {
+    let mut cluster = Cluster::with_nodes(3);
+    let new = NewVolume::new("huge", Bytes(64 << 40));
+    assert_eq!(new.shard_size, DEFAULT_SHARD);
+    let info = cluster.run(|m, now, mut d| m.create(now, &new, &mut d)).unwrap();
+    assert_eq!(info.shards, 16_384);
+    assert_eq!(cluster.beat(1, 1, 0).unwrap().assignments.len() / 1000, 5);
+}
+
+#[test]
+fn only_the_primary_of_the_current_epoch_changes_a_shard() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", MIB).unwrap();
+    let first = cluster.config(1, 0);
+    let mut foreign = request(&first, MembershipChange::Born);
+    foreign.by = first.members[1].copy;
+    let answers = cluster.run(|m, _, _| m.membership(&[foreign])).unwrap();
+    assert_eq!(answers, [MembershipAnswer::Stale(first.clone())]);
+
+    let MembershipAnswer::Granted(second) = cluster.ask(&first, MembershipChange::Born) else { panic!() };
+    assert_eq!((second.epoch, second.born), (Epoch(2), true));
+    assert_eq!(cluster.ask(&first, MembershipChange::Born), MembershipAnswer::Stale(second.clone()));
+    assert_eq!(cluster.config(1, 0), second);
+    assert!(matches!(cluster.ask(&second, MembershipChange::Born), MembershipAnswer::Refused(_)));
+}
+
+#[test]
+fn a_new_opening_is_named_only_after_its_node_registered_it() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", MIB).unwrap();
+    let first = cluster.config(1, 0);
+    let (a, b) = (first.members[1].clone(), first.members[2].clone());
+    let both = MembershipChange::Reopened(vec![(a.copy, OpenId(2)), (b.copy, OpenId(2))]);
+    cluster.register(a.node.0, 2).unwrap();
+    assert_eq!(cluster.config(1, 0), first, "a registration changes no configuration");
+    let MembershipAnswer::Refused(why) = cluster.ask(&first, both.clone()) else { panic!() };
+    assert!(why.contains("has not registered opening"), "{why}");
+    cluster.register(b.node.0, 2).unwrap();
+    let MembershipAnswer::Granted(second) = cluster.ask(&first, both.clone()) else { panic!() };
+    assert_eq!(second.member(a.copy).unwrap().open, OpenId(2));
+    assert_eq!(second.member(b.copy).unwrap().open, OpenId(2));
+    assert_eq!((second.epoch, second.in_sync(), second.primary), (Epoch(2), 3, first.primary));
+    assert_eq!(cluster.ask(&first, both), MembershipAnswer::Stale(second.clone()));
+    for bad in [vec![], vec![(CopyId(1), OpenId(2))], vec![(a.copy, OpenId(2)), (a.copy, OpenId(2))]] {
+        assert!(matches!(cluster.ask(&second, MembershipChange::Reopened(bad)), MembershipAnswer::Refused(_)));
+    }
+}
+
+#[test]
+fn a_batch_is_one_transaction() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 30 * MIB).unwrap();
+    let before = cluster.model.commit();
+    let mut batch: Vec<_> = (0..30).map(|i| request(&cluster.config(1, i), MembershipChange::Born)).collect();
+    batch.push(batch[0].clone());
+    let answers = cluster.run(|m, _, _| m.membership(&batch)).unwrap();
+    assert_eq!(cluster.model.commit(), Commit(before.0 + 1));
+    assert!(answers[..30].iter().all(|a| matches!(a, MembershipAnswer::Granted(_))));
+    assert!(matches!(answers[30], MembershipAnswer::Stale(_)));
+}
+
+#[test]
+fn a_node_is_told_what_it_is_primary_of_and_once_only() {
+    let mut cluster = Cluster::with_nodes(3);
+    assert!(cluster.beat(1, 1, 0).unwrap().assignments.is_empty());
+    cluster.create("db", 9 * MIB).unwrap();
+    let all = cluster.beat(1, 1, 0).unwrap();
+    assert_eq!(all.assignments.len(), 3);
+    assert!(!cluster.model.has_news(NodeId(1), Commit(all.version)));
+    assert!(cluster.beat(1, 1, all.version).unwrap().assignments.is_empty());
+    let granted = cluster.ask(&all.assignments[1], MembershipChange::Born);
+    let next = cluster.beat(1, 1, all.version).unwrap();
+    assert_eq!(vec![granted], next.assignments.into_iter().map(MembershipAnswer::Granted).collect::<Vec<_>>());
+    cluster.restart();
+    assert!(!cluster.model.has_news(NodeId(1), Commit(next.version)));
+    assert_eq!(cluster.beat(1, 1, 0).unwrap().assignments.len(), 3, "a restarted node gets all");
+}
+
+#[test]
+fn a_moved_endpoint_is_told_without_a_new_epoch() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 3 * MIB).unwrap();
+    let version = cluster.beat(1, 1, 0).unwrap().version;
+    let mut register = registration(2, 2);
+    register.disks[0].endpoint = "127.0.0.1:7777".parse().unwrap();
+    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    cluster.restart();
+    let news = cluster.beat(1, 1, version).unwrap();
+    assert_eq!((news.assignments.len(), news.assignments[0].epoch), (1, Epoch(1)));
+    let moved = news.assignments[0].members.iter().find(|m| m.node == NodeId(2)).unwrap();
+    assert_eq!((moved.endpoint.port(), moved.open), (7777, OpenId(1)));
+    let map = cluster.model.map("db").unwrap();
+    assert!(map.shards.iter().any(|s| s.node == NodeId(2) && s.endpoint.port() == 7777));
+}
+
+#[test]
+fn an_unknown_node_or_opening_must_register() {
+    let mut cluster = Cluster::with_nodes(1);
+    assert_eq!(cluster.beat(9, 1, 0), Err(Error::UnknownNode(NodeId(9))));
+    assert_eq!(cluster.beat(1, 2, 0), Err(Error::UnknownNode(NodeId(1))));
+    cluster.register(1, 2).unwrap();
+    cluster.beat(1, 2, 0).unwrap();
+    let mut without = heartbeat(1, 2, 0);
+    without.disks.clear();
+    assert!(cluster.run(|m, now, _| m.heartbeat(now, &without)).is_err());
+}
+
+#[test]
+fn a_cloned_disk_is_refused() {
+    let mut cluster = Cluster::with_nodes(3);
+    let mut clone = registration(4, 5);
+    clone.disks.push(report(1, 6));
+    let try_it = |cluster: &mut Cluster| cluster.run(|m, now, _| m.register(now, &clone));
+    assert!(matches!(try_it(&mut cluster), Err(Error::DiskElsewhere { holder: NodeId(1), .. })));
+    // A node without it, and nothing on it: it may move.
+    cluster.now = Millis(cluster.now.0 + 11_000);
+    try_it(&mut cluster).unwrap();
+    assert!(cluster.model.node(cluster.now, NodeId(1)).unwrap().disks.is_empty());
+    // With copies on it, it may not.
+    for node in [2, 3] {
+        cluster.register(node, 2).unwrap();
+    }
+    cluster.create("db", MIB).unwrap();
+    cluster.now = Millis(cluster.now.0 + 11_000);
+    let mut thief = registration(1, 7);
+    thief.disks.push(report(2, 8));
+    assert!(cluster.run(|m, now, _| m.register(now, &thief)).is_err());
+}
+
+#[test]
+fn a_node_may_come_with_more_disks_and_a_missing_one_is_shown() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", MIB).unwrap();
+    let mut register = registration(1, 2);
+    register.disks[0].disk = disk_of(50);
+    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    let node = cluster.model.node(cluster.now, NodeId(1)).unwrap();
+    let shown: Vec<_> = node.disks.iter().map(|d| (d.disk, d.present)).collect();
+    assert_eq!(shown, [(disk_of(1), false), (disk_of(50), true)]);
+    let detail = cluster.model.show(cluster.now, "db").unwrap();
+    assert!(detail.info.reasons[0].contains("runs without disk"), "{:?}", detail.info.reasons);
+}
+
+#[test]
+fn attach_issues_generations_and_names_the_holder() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 3 * MIB).unwrap();
+    let version = cluster.beat(1, 1, 0).unwrap().version;
+    let map = cluster.run(|m, now, _| m.attach(now, "db", &attach("web1", false))).unwrap();
+    assert_eq!((map.attach, map.shards.len()), (AttachGeneration(1), 3));
+    assert_eq!(cluster.config(1, 0).epoch, Epoch(1));
+    let again = cluster.run(|m, now, _| m.attach(now, "db", &attach("web1", false))).unwrap();
+    assert_eq!(again.attach, AttachGeneration(2));
+    let refused = cluster.run(|m, now, _| m.attach(now, "db", &attach("web2", false))).unwrap_err();
+    assert!(refused.to_string().contains("web1"), "{refused}");
+    assert_eq!(cluster.model.unconfirmed("db").unwrap(), [NodeId(1), NodeId(2), NodeId(3)]);
+    let news = cluster.beat(1, 1, version).unwrap();
+    assert_eq!(news.generations, [(VolumeId(1), AttachGeneration(2))]);
+    assert!(news.assignments.is_empty());
+    assert!(cluster.beat(1, 1, news.version).unwrap().generations.is_empty());
+    assert_eq!(cluster.model.unconfirmed("db").unwrap(), [NodeId(2), NodeId(3)]);
+    let forced = cluster.run(|m, now, _| m.attach(now, "db", &attach("web2", true))).unwrap();
+    assert_eq!(forced.attach, AttachGeneration(3));
+    let first = cluster.config(1, 0);
+    let MembershipAnswer::Granted(born) = cluster.ask(&first, MembershipChange::Born) else { panic!() };
+    assert_eq!((first.attach, born.attach), (AttachGeneration(0), AttachGeneration(3)));
+}
+
+#[test]
+fn detach_takes_the_generation_it_was_given() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", MIB).unwrap();
+    let detach = |client: &str, g| Detach { client: client.to_owned(), generation: AttachGeneration(g) };
+    assert!(cluster.run(|m, _, _| m.detach("db", &detach("web1", 0))).is_err());
+    cluster.run(|m, now, _| m.attach(now, "db", &attach("web1", false))).unwrap();
+    cluster.run(|m, now, _| m.attach(now, "db", &attach("web1", false))).unwrap();
+    assert!(cluster.run(|m, _, _| m.detach("db", &detach("web1", 1))).is_err());
+    assert!(cluster.run(|m, _, _| m.detach("db", &detach("web2", 2))).is_err());
+    cluster.run(|m, _, _| m.detach("db", &detach("web1", 2))).unwrap();
+    cluster.run(|m, _, _| m.detach("db", &detach("web1", 2))).unwrap();
+    let map = cluster.run(|m, now, _| m.attach(now, "db", &attach("web2", false))).unwrap();
+    assert_eq!(map.attach, AttachGeneration(3));
+}
+
+#[test]
+fn a_volume_grows_its_last_shard_and_then_by_more() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", MIB + 8192).unwrap();
+    let resize = |c: &mut Cluster, size| c.run(|m, now, mut d| m.resize(now, "db", Bytes(size), &mut d));
+    assert!(resize(&mut cluster, MIB).is_err());
+    assert!(resize(&mut cluster, MIB + 8193).is_err());
+    let commit = cluster.model.commit();
+    resize(&mut cluster, MIB + 8192).unwrap();
+    assert_eq!(cluster.model.commit(), commit);
+    assert_eq!(resize(&mut cluster, 4 * MIB + 4096).unwrap().shards, 5);
+    assert_eq!((cluster.config(1, 0).epoch, cluster.config(1, 0).size), (Epoch(1), Bytes(MIB)));
+    assert_eq!((cluster.config(1, 1).epoch, cluster.config(1, 1).size), (Epoch(2), Bytes(MIB)));
+    assert_eq!((cluster.config(1, 4).epoch, cluster.config(1, 4).size), (Epoch(1), Bytes(4096)));
+    assert_eq!(cluster.model.map("db").unwrap().size, Bytes(4 * MIB + 4096));
+}
+
+#[test]
+fn a_deleted_volume_is_forgotten_when_every_node_dropped_its_copies() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 2 * MIB).unwrap();
+    cluster.run(|m, now, _| m.attach(now, "db", &attach("web1", false))).unwrap();
+    assert!(matches!(cluster.run(|m, _, _| m.delete("db", false)), Err(Error::Attached { .. })));
+    cluster.run(|m, _, _| m.delete("db", true)).unwrap();
+    assert!(cluster.model.map("db").is_err());
+    cluster.create("db", MIB).unwrap();
+    assert!(cluster.model.configuration(shard(2, 0)).is_some(), "the name is free, the id is new");
+    cluster.restart();
+    for node in 1..=3 {
+        assert!(cluster.model.list(cluster.now).iter().any(|v| v.state == VolumeState::Deleting));
+        let told = cluster.beat(node, 1, 0).unwrap();
+        assert_eq!(told.drop.len(), 2);
+        assert_eq!(cluster.beat(node, 1, told.version).unwrap().drop, told.drop, "repeated until confirmed");
+        let mut beat = heartbeat(node, 1, told.version);
+        beat.dropped = told.drop;
+        for _ in 0..2 {
+            assert!(cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap().drop.is_empty());
+        }
+    }
+    assert_eq!(cluster.model.list(cluster.now).len(), 1);
+}
+
+#[test]
+fn status_says_who_is_silent_and_what_waits() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", MIB).unwrap();
+    let status = cluster.model.status(cluster.now);
+    assert_eq!(status.health, Health::Waiting);
+    assert_eq!(status.volumes[0].reasons, ["1 shard is being created"]);
+    let first = cluster.config(1, 0);
+    cluster.ask(&first, MembershipChange::Born);
+    assert_eq!(cluster.model.status(cluster.now).health, Health::Healthy);
+
+    let primary = first.primary_member().unwrap().node.0;
+    let mut beat = heartbeat(primary, 1, 0);
+    beat.troubles = vec![Trouble { shard: shard(1, 0), waiting: 4, reason: "n2 does not answer".to_owned() }];
+    cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+    assert_eq!(cluster.model.status(cluster.now).volumes[0].reasons, ["v1/0: n2 does not answer (4 waiting)"]);
+
+    cluster.now = Millis(cluster.now.0 + 12_000);
+    for node in [1, 2] {
+        cluster.beat(node, 1, 0).unwrap();
+    }
+    let status = cluster.model.status(cluster.now);
+    assert_eq!(status.volumes[0].reasons, ["n3 (host3) silent for 12 s: writes wait"]);
+    assert_eq!(status.nodes[2].state, NodeState::Dead);
+    assert_eq!((status.totals.nodes, status.totals.nodes_alive, status.totals.volumes_waiting), (3, 2, 1));
+    cluster.restart();
+    assert_eq!(cluster.model.status(cluster.now).nodes[2].state, NodeState::Late, "nobody had time to be heard");
+}
+
+#[test]
+fn a_conductor_from_the_past_changes_nothing() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 2 * MIB).unwrap();
+    let old = cluster.file.clone();
+    let first = cluster.config(1, 0);
+    let MembershipAnswer::Granted(newer) = cluster.ask(&first, MembershipChange::Born) else { panic!() };
+    cluster.create("later", MIB).unwrap();
+    let unknown = cluster.config(2, 0);
+    let seen = cluster.model.commit();
+
+    cluster.file = old;
+    cluster.restart();
+    assert!(matches!(cluster.beat(1, 1, seen.0), Err(Error::Behind { .. })));
+    let mut register = registration(1, 1);
+    register.disks[0].copies = vec![(unknown.primary, unknown)];
+    assert!(matches!(cluster.run(|m, now, _| m.register(now, &register)), Err(Error::Behind { .. })));
+    register.disks[0].copies = vec![(newer.primary, newer)];
+    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    assert!(matches!(cluster.ask(&first, MembershipChange::Born), MembershipAnswer::Refused(_)));
+    cluster.restart();
+    assert!(matches!(cluster.ask(&first, MembershipChange::Born), MembershipAnswer::Refused(_)));
+    let other = cluster.config(1, 1);
+    assert!(matches!(cluster.ask(&other, MembershipChange::Born), MembershipAnswer::Granted(_)));
+}
+
+#[test]
+fn damaged_records_are_not_served() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 2 * MIB).unwrap();
+    for missing in cluster.file.keys() {
+        let rest = cluster.file.iter().filter(|(key, _)| *key != missing).map(|(_, record)| record.clone());
+        assert!(Conductor::restore(rest, cluster.now).is_err(), "without {missing}");
+    }
+}
+
+#[test]
+fn a_random_source_that_repeats_itself_is_refused() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.random = Box::new(|| 5);
+    assert!(matches!(cluster.create("db", MIB), Err(Error::BadDraw(_))));
+}
+
+#[test]
+fn records_survive_json() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 2 * MIB).unwrap();
+    cluster.run(|m, now, _| m.attach(now, "db", &attach("web1", false))).unwrap();
+    for record in cluster.model.snapshot() {
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<conductor_model::Record>(&text).unwrap(), record);
+    }
+}
+
+#[test]
+fn messages_are_handled_by_one_entry() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", MIB).unwrap();
+    let (answer, dirty) = cluster.model.handle(cluster.now, &Request::Attach("db".to_owned(), attach("web1", false)));
+    cluster.persist(dirty);
+    let Answer::Map(map) = answer else { panic!() };
+    let (answer, dirty) = cluster.model.handle(cluster.now, &Request::Map("db".to_owned()));
+    assert_eq!((answer, dirty.is_empty()), (Answer::Map(map), true));
+    let (answer, dirty) = cluster.model.handle(cluster.now, &Request::Map("none".to_owned()));
+    assert!(matches!(answer, Answer::Refused(Error::NoVolume(_))) && dirty.is_empty());
+}

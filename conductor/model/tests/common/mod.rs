@@ -1,0 +1,159 @@
+//! A conductor with its file beside it: every command is persisted, and compared with what a restart would find.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "shared by test programs, each using its own part"
+)]
+
+use conductor_model::api::{DiskReport, Heartbeat, MembershipAnswer, MembershipChange, MembershipRequest, Register};
+use conductor_model::views::NewVolume;
+use conductor_model::{
+    Bytes, ClusterId, Conductor, Configuration, Dirty, DiskId, Error, Key, Millis, NodeId, OpenId, Record, ShardId,
+    ShardIndex, VolumeId,
+};
+use std::collections::BTreeMap;
+
+pub const MIB: u64 = 1 << 20;
+pub const T0: Millis = Millis(1_000_000);
+
+/// A repeatable sequence of numbers (splitmix64).
+pub fn draws(mut seed: u64) -> impl FnMut() -> u64 {
+    move || {
+        seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = seed;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+pub struct Cluster {
+    pub model: Conductor,
+    pub file: BTreeMap<Key, Record>,
+    pub now: Millis,
+    pub random: Box<dyn FnMut() -> u64>,
+}
+
+impl Cluster {
+    pub fn new() -> Self {
+        let (model, dirty) = Conductor::new(ClusterId(7), T0);
+        let mut cluster = Self { model, file: BTreeMap::new(), now: T0, random: Box::new(draws(1)) };
+        cluster.persist(dirty);
+        cluster
+    }
+
+    pub fn with_nodes(nodes: u32) -> Self {
+        let mut cluster = Self::new();
+        for node in 1..=nodes {
+            cluster.register(node, 1).unwrap();
+        }
+        cluster
+    }
+
+    pub fn persist(&mut self, dirty: Dirty) {
+        for key in dirty.keys() {
+            match self.model.record(key) {
+                Some(record) => {
+                    assert_eq!(record.key(), key);
+                    self.file.insert(key, record);
+                }
+                None => {
+                    self.file.remove(&key);
+                }
+            }
+        }
+        self.model.check().unwrap();
+    }
+
+    /// What the file holds is what the state is.
+    pub fn assert_persisted(&self) {
+        let restored = Conductor::restore(self.file.values().cloned(), self.now).unwrap();
+        assert_eq!(restored.snapshot(), self.model.snapshot());
+    }
+
+    /// Runs a command and persists what it changed; a refused one must have changed nothing.
+    pub fn run<T>(
+        &mut self,
+        command: impl FnOnce(&mut Conductor, Millis, &mut dyn FnMut() -> u64) -> Result<(T, Dirty), Error>,
+    ) -> Result<T, Error> {
+        let before = self.model.snapshot();
+        match command(&mut self.model, self.now, &mut *self.random) {
+            Ok((answer, dirty)) => {
+                self.persist(dirty);
+                self.assert_persisted();
+                Ok(answer)
+            }
+            Err(refused) => {
+                assert_eq!(before, self.model.snapshot(), "refused, and yet changed: {refused}");
+                Err(refused)
+            }
+        }
+    }
+
+    pub fn restart(&mut self) {
+        self.model = Conductor::restore(self.file.values().cloned(), self.now).unwrap();
+    }
+
+    pub fn register(&mut self, node: u32, open: u64) -> Result<(), Error> {
+        let register = registration(node, open);
+        self.run(|m, now, _| m.register(now, &register)).map(|_| ())
+    }
+
+    pub fn beat(&mut self, node: u32, open: u64, after: u64) -> Result<conductor_model::api::HeartbeatAnswer, Error> {
+        let beat = heartbeat(node, open, after);
+        self.run(|m, now, _| m.heartbeat(now, &beat))
+    }
+
+    pub fn create(&mut self, name: &str, size: u64) -> Result<VolumeId, Error> {
+        let new = NewVolume { shard_size: Bytes(MIB), ..NewVolume::new(name, Bytes(size)) };
+        self.run(|m, now, mut draw| m.create(now, &new, &mut draw)).map(|info| info.id)
+    }
+
+    pub fn config(&self, volume: u32, index: u32) -> Configuration {
+        self.model.configuration(shard(volume, index)).unwrap()
+    }
+
+    pub fn ask(&mut self, under: &Configuration, change: MembershipChange) -> MembershipAnswer {
+        let request = request(under, change);
+        self.run(|m, _, _| m.membership(&[request])).unwrap().remove(0)
+    }
+}
+
+pub fn shard(volume: u32, index: u32) -> ShardId {
+    ShardId { volume: VolumeId(volume), index: ShardIndex(index) }
+}
+
+pub fn request(under: &Configuration, change: MembershipChange) -> MembershipRequest {
+    MembershipRequest { shard: under.shard, epoch: under.epoch, by: under.primary, change }
+}
+
+pub fn disk_of(node: u32) -> DiskId {
+    DiskId(0xd000 + u64::from(node))
+}
+
+pub fn report(node: u32, open: u64) -> DiskReport {
+    DiskReport {
+        disk: disk_of(node),
+        open: OpenId(open),
+        endpoint: format!("127.0.0.1:{}", 9000 + node).parse().unwrap(),
+        capacity: Bytes(1 << 40),
+        used: Bytes(0),
+        copies: Vec::new(),
+    }
+}
+
+pub fn registration(node: u32, open: u64) -> Register {
+    Register { node: NodeId(node), host: format!("host{node}"), disks: vec![report(node, open)] }
+}
+
+pub fn heartbeat(node: u32, open: u64, after: u64) -> Heartbeat {
+    Heartbeat {
+        node: NodeId(node),
+        after,
+        disks: vec![(disk_of(node), OpenId(open), Bytes(0))],
+        troubles: Vec::new(),
+        dropped: Vec::new(),
+    }
+}

@@ -1,0 +1,201 @@
+//! Any sequence of commands, restarts of conductor and nodes among them, keeps what must always hold.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+use common::{Cluster, MIB, heartbeat, request};
+use conductor_model::api::{MembershipAnswer, MembershipChange};
+use conductor_model::views::{Attach, Detach};
+use conductor_model::{
+    AttachGeneration, Bytes, Commit, Configuration, CopyId, Epoch, Millis, NodeId, OpenId, Record, ShardId, VolumeId,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Debug)]
+enum Command {
+    Register { node: u32, open: u64 },
+    Beat { node: u32, confirm: bool },
+    Create { name: u8, size: u64 },
+    Resize { name: u8, size: u64 },
+    Delete { name: u8, force: bool },
+    Attach { name: u8, client: u8, force: bool },
+    Detach { name: u8, client: u8, back: u64 },
+    Born { pick: usize, stale: bool },
+    Reopened { pick: usize, member: usize, open: u64, stale: bool },
+    Wait { ms: u64 },
+    Restart,
+}
+
+fn command(nodes: u32) -> impl Strategy<Value = Command> {
+    let size = (256u64..2048).prop_map(|blocks| blocks * 4096);
+    let node = 1..=nodes;
+    prop_oneof![
+        3 => (node.clone(), 1u64..4).prop_map(|(node, open)| Command::Register { node, open }),
+        6 => (node, any::<bool>()).prop_map(|(node, confirm)| Command::Beat { node, confirm }),
+        4 => (0u8..4, size.clone()).prop_map(|(name, size)| Command::Create { name, size }),
+        2 => (0u8..4, size).prop_map(|(name, size)| Command::Resize { name, size }),
+        1 => (0u8..4, any::<bool>()).prop_map(|(name, force)| Command::Delete { name, force }),
+        3 => (0u8..4, 0u8..2, any::<bool>())
+            .prop_map(|(name, client, force)| Command::Attach { name, client, force }),
+        2 => (0u8..4, 0u8..2, 0u64..2).prop_map(|(name, client, back)| Command::Detach { name, client, back }),
+        4 => (0usize..64, any::<bool>()).prop_map(|(pick, stale)| Command::Born { pick, stale }),
+        6 => (0usize..64, 0usize..3, 1u64..4, any::<bool>())
+            .prop_map(|(pick, member, open, stale)| Command::Reopened { pick, member, open, stale }),
+        1 => (0u64..3000).prop_map(|ms| Command::Wait { ms }),
+        1 => Just(Command::Restart),
+    ]
+}
+
+/// What was seen before, to compare with what is seen after.
+#[derive(Default)]
+struct History {
+    epochs: BTreeMap<ShardId, Configuration>,
+    generations: BTreeMap<VolumeId, AttachGeneration>,
+    copies: BTreeMap<CopyId, ShardId>,
+    commit: Commit,
+}
+
+impl History {
+    fn observe(&mut self, cluster: &Cluster, nodes: u32) {
+        assert!(cluster.model.commit() >= self.commit);
+        self.commit = cluster.model.commit();
+        let mut primaries: BTreeMap<VolumeId, BTreeMap<NodeId, u32>> = BTreeMap::new();
+        for record in cluster.model.snapshot() {
+            match record {
+                Record::Shard(record) => {
+                    let config = record.config;
+                    let distinct: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).collect();
+                    assert_eq!(distinct.len(), 3);
+                    for member in &config.members {
+                        let of = *self.copies.entry(member.copy).or_insert(config.shard);
+                        assert_eq!(of, config.shard, "{} has two lives", member.copy);
+                    }
+                    let primary = config.primary_member().unwrap().node;
+                    *primaries.entry(config.shard.volume).or_default().entry(primary).or_default() += 1;
+                    match self.epochs.get(&config.shard) {
+                        None => assert_eq!(config.epoch, Epoch(1)),
+                        Some(old) if *old == config => {}
+                        Some(old) => {
+                            assert_eq!(config.epoch.0, old.epoch.0 + 1, "{}", config.shard);
+                            assert!(config.born || !old.born, "{} is unborn again", config.shard);
+                        }
+                    }
+                    self.epochs.insert(config.shard, config);
+                }
+                Record::Volume(volume) => {
+                    let old = self.generations.insert(volume.id, volume.attach).unwrap_or_default();
+                    assert!(volume.attach >= old);
+                }
+                _ => {}
+            }
+        }
+        for (volume, counts) in primaries.iter().filter(|_| nodes == 3) {
+            let count = |n| counts.get(&NodeId(n)).copied().unwrap_or(0);
+            let (least, most) = ((1..=3).map(count).min().unwrap(), (1..=3).map(count).max().unwrap());
+            assert!(most - least <= 1, "{volume}: primaries {counts:?}");
+        }
+    }
+}
+
+struct World {
+    cluster: Cluster,
+    opens: BTreeMap<u32, u64>,
+    history: History,
+    nodes: u32,
+}
+
+impl World {
+    fn shard(&self, pick: usize) -> Option<Configuration> {
+        let all: Vec<_> = self.history.epochs.keys().filter_map(|s| self.cluster.model.configuration(*s)).collect();
+        (!all.is_empty()).then(|| all[pick % all.len()].clone())
+    }
+
+    fn ask(&mut self, mut under: Configuration, change: MembershipChange, stale: bool) {
+        if stale {
+            under.epoch = Epoch(under.epoch.0 - 1);
+        }
+        let before = self.cluster.model.snapshot();
+        let asked = request(&under, change);
+        let answer = self.cluster.run(|m, _, _| m.membership(&[asked])).unwrap().remove(0);
+        match answer {
+            MembershipAnswer::Granted(config) => {
+                assert!(!stale, "a stale epoch was granted");
+                assert_eq!(config.epoch.0, under.epoch.0 + 1);
+            }
+            MembershipAnswer::Stale(_) => {
+                assert!(stale);
+                assert_eq!(before, self.cluster.model.snapshot());
+            }
+            MembershipAnswer::Refused(_) => assert_eq!(before, self.cluster.model.snapshot()),
+        }
+    }
+
+    fn run(&mut self, command: Command) {
+        let name = |n: u8| format!("vol{n}");
+        let cluster = &mut self.cluster;
+        // Refusals are as good as successes here: `Cluster::run` checks that they change nothing.
+        match command {
+            Command::Register { node, open } => {
+                cluster.register(node, open).unwrap();
+                self.opens.insert(node, open);
+            }
+            Command::Beat { node, confirm } => {
+                let Some(open) = self.opens.get(&node) else { return };
+                let told = cluster.beat(node, *open, 0).unwrap();
+                assert!(told.assignments.iter().all(|c| c.primary_member().unwrap().node == NodeId(node)));
+                let mut beat = heartbeat(node, *open, told.version);
+                beat.dropped = if confirm { told.drop } else { Vec::new() };
+                let quiet = cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+                assert!(quiet.assignments.is_empty() && quiet.generations.is_empty());
+            }
+            Command::Create { name: n, size } => drop(cluster.create(&name(n), size)),
+            Command::Resize { name: n, size } => {
+                drop(cluster.run(|m, now, mut d| m.resize(now, &name(n), Bytes(size), &mut d)));
+            }
+            Command::Delete { name: n, force } => drop(cluster.run(|m, _, _| m.delete(&name(n), force))),
+            Command::Attach { name: n, client, force } => {
+                let attach = Attach { client: format!("client{client}"), read_only: false, force };
+                drop(cluster.run(|m, now, _| m.attach(now, &name(n), &attach)));
+            }
+            Command::Detach { name: n, client, back } => {
+                let Ok(map) = cluster.model.map(&name(n)) else { return };
+                let generation = AttachGeneration(map.attach.0.saturating_sub(back));
+                let detach = Detach { client: format!("client{client}"), generation };
+                drop(cluster.run(|m, _, _| m.detach(&name(n), &detach)));
+            }
+            Command::Born { pick, stale } => {
+                let Some(config) = self.shard(pick) else { return };
+                self.ask(config, MembershipChange::Born, stale);
+            }
+            Command::Reopened { pick, member, open, stale } => {
+                let Some(config) = self.shard(pick) else { return };
+                let copy = config.members[member].copy;
+                self.ask(config, MembershipChange::Reopened(vec![(copy, OpenId(open))]), stale);
+            }
+            Command::Wait { ms } => cluster.now = Millis(cluster.now.0 + ms),
+            Command::Restart => cluster.restart(),
+        }
+        self.history.observe(&self.cluster, self.nodes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn invariants_hold_under_any_sequence_of_commands(
+        (nodes, commands) in (3u32..=5).prop_flat_map(|n| (Just(n), prop::collection::vec(command(n), 1..60)))
+    ) {
+        let mut world = World {
+            cluster: Cluster::with_nodes(nodes),
+            opens: (1..=nodes).map(|n| (n, 1)).collect(),
+            history: History::default(),
+            nodes,
+        };
+        world.cluster.create("vol0", 3 * MIB).unwrap();
+        world.history.observe(&world.cluster, nodes);
+        for command in commands {
+            world.run(command);
+        }
+    }
+}
