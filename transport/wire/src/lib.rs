@@ -1,1 +1,35 @@
 //! The frame: header, checksums, credits, handshake. Pure.
+//!
+//! ```text
+//!   | header, 32 bytes | body, op-specific, ≤ 128 bytes | payload, ≤ 1 MiB |
+//!     header CRC covers header and body;  payload CRC covers the CRCs of the payload's 4 KiB pieces
+//! ```
+//!
+//! Promises: whatever bytes come in, an answer or an error goes out, never a panic; nothing that fails a check is handed on;
+//! the checks cannot be switched off. Never reads a clock, a random source or the body of a data message.
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod crcs;
+mod credits;
+mod handshake;
+mod header;
+mod identity;
+mod reason;
+mod secrets;
+mod state;
+mod tag;
+
+pub use crcs::{Copying, Crcs, PIECE, copy_pieces, pieces, tree};
+pub use credits::{CreditError, Credits};
+pub use handshake::{
+    Challenge, HandshakeError, Hello, HelloAck, MAC_LEN, Mac, NONCE_LEN, Nonce, Proof, Reject, Transcript,
+};
+pub use header::{
+    Body, FLAG_REPLY, Flags, HEADER_LEN, Header, HeaderError, MAGIC, MAX_BODY, MAX_HANDSHAKE_BODY, Op, VERSION,
+};
+pub use identity::{HelloInfo, Limits, MAX_DEPTH, MAX_NAME, MAX_OPENS, MAX_PAYLOAD, Role, SessionId};
+pub use reason::Reason;
+pub use secrets::{ClusterKey, Secret, Secrets};
+pub use state::{Happening, State};
+pub use tag::{ProtectionKey, tag, tags_match};

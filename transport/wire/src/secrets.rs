@@ -1,0 +1,72 @@
+//! Who knows which secret.
+
+use hmac::{Hmac, KeyInit, Mac as _};
+use sha2::Sha256;
+use std::fmt;
+
+use crate::Role;
+
+/// What a client or node and its peers share. Never sent, never printed.
+pub type Secret = [u8; 32];
+
+/// Where secrets come from. Asked by the connecting side for its own name, by the accepting side for the peer's.
+pub trait Secrets {
+    /// The secret of `name` in `role`; none if it is not known here.
+    fn secret(&self, role: Role, name: &str) -> Option<Secret>;
+}
+
+/// One key for a cluster, from which each name's secret is derived: nodes need no list of clients, and a client that is
+/// given only its own secret can impersonate nobody else.
+#[derive(Clone)]
+pub struct ClusterKey(pub Secret);
+
+impl Secrets for ClusterKey {
+    fn secret(&self, role: Role, name: &str) -> Option<Secret> {
+        Some(mac(&self.0, b"trine/1 secret", &[&[role.code()], name.as_bytes()]).finalize().into_bytes().into())
+    }
+}
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterKey")
+    }
+}
+
+/// HMAC-SHA-256 over a label and parts, each preceded by its length, so that no two inputs run together.
+pub(crate) fn mac(key: &Secret, label: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
+    // The key type's size is the one this MAC asks for, so this constructor cannot fail; the slice one can.
+    let mut block = [0; 64];
+    block[..key.len()].copy_from_slice(key);
+    let mut mac = Hmac::<Sha256>::new(&block.into());
+    for part in std::iter::once(&label).chain(parts) {
+        mac.update(&(part.len() as u64).to_le_bytes());
+        mac.update(part);
+    }
+    mac
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_and_role_has_its_own_secret() {
+        let key = ClusterKey([7; 32]);
+        let all = [key.secret(Role::Node, "a"), key.secret(Role::Client, "a"), key.secret(Role::Node, "b")];
+        assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
+        assert_eq!(all[0], ClusterKey([7; 32]).secret(Role::Node, "a"));
+        assert_ne!(all[0], ClusterKey([8; 32]).secret(Role::Node, "a"));
+    }
+
+    #[test]
+    fn a_shorter_key_is_padded_with_zeros_as_rfc_2104_says() {
+        use hmac::digest::FixedOutput;
+        let ours = mac(&[3; 32], b"l", &[b"part"]).finalize_fixed();
+        let mut theirs = Hmac::<Sha256>::new_from_slice(&[3; 32]).unwrap();
+        theirs.update(&1u64.to_le_bytes());
+        theirs.update(b"l");
+        theirs.update(&4u64.to_le_bytes());
+        theirs.update(b"part");
+        assert_eq!(ours, theirs.finalize_fixed());
+    }
+}
