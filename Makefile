@@ -1,0 +1,64 @@
+# Everything a person or a machine runs here. `make` alone lists it.
+
+SEEDS ?= 500
+FROM ?= 0
+KERNEL ?= 7.2
+SIM_PROFILE ?= release
+# A soak runs until it fails or is stopped, in batches; the next one goes on at the seed where this one ended.
+SOAK_BATCH ?= 1000
+# Seconds for one guest; the suites' own budgets are shorter.
+VM_LIMIT ?= 1800
+
+export PATH := $(PATH):$(HOME)/.cargo/bin
+CARGO := cargo
+RUNNER := $(CARGO) run --quiet --locked --package runner --bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo check test sim vm-test soak lint unit build clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## a filesystem on /dev/ublkb0 with three copies, under a real kernel (in a guest where this one has no ublk)
+	@tools/setup.sh build guest
+	$(CARGO) build --quiet --locked --release --package trine
+	@if [ -e /dev/ublk-control ]; then exec tests/demo; \
+	else exec $(RUNNER) guest -- run --kernel 7.2 --timeout $(VM_LIMIT) -- tests/demo; fi
+
+check: lint unit ## the inner loop: lint, unit tests, 50 seeds; no guest (4 minutes warm)
+	@$(MAKE) --no-print-directory sim SEEDS=50 SIM_PROFILE=dev
+
+test: ## everything, each suite under its budget (60 minutes on 2 cores from a bare machine)
+	@tools/setup.sh
+	@$(RUNNER) suites -- run
+
+sim: ## the simulated cluster: SEEDS=500 seeds FROM=0
+	$(CARGO) run --quiet --locked --profile $(SIM_PROFILE) --package simulator -- --seeds $(SEEDS) --from $(FROM)
+
+vm-test: ## the suites that need a real kernel, in a guest: KERNEL=7.2 or 6.12
+	@tools/setup.sh build guest
+	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(VM_LIMIT) --disk 512 --nvdimm 128 -- tests/guest/inside/run
+
+soak: ## the simulator without end, in batches of SOAK_BATCH=1000; goes on where the last soak ended
+	@mkdir -p target/soak; next=$$(cat target/soak/next 2>/dev/null || echo 100000); \
+	while $(MAKE) --no-print-directory sim FROM=$$next SEEDS=$(SOAK_BATCH); do \
+		next=$$((next + $(SOAK_BATCH))); echo $$next >target/soak/next; \
+	done; echo "soak: ended in the batch from seed $$next" >&2; exit 1
+
+lint: ## format, clippy, dependency rules, shell syntax
+	@tools/setup.sh build
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --quiet --locked --workspace --all-targets -- -D warnings
+	@$(RUNNER) dependencies
+	@git ls-files | xargs -r -d '\n' grep -lIE '^#!.*\b(bash|sh)$$' | xargs -r -d '\n' -n 1 bash -n
+
+unit: ## unit and property tests of every package; no process, no guest
+	@tools/setup.sh build
+	$(CARGO) test --quiet --locked --workspace --exclude cluster
+
+build: ## the release build
+	@tools/setup.sh build
+	$(CARGO) build --quiet --locked --release --package trine
+
+clean: ## removes everything built and every kernel downloaded
+	$(CARGO) clean

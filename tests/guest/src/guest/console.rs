@@ -1,0 +1,51 @@
+//! What a guest says on its console: the sentinels of its scripts, a panic, and everything else.
+
+/// How far the console's text has brought us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// A line of no meaning to the runner.
+    Text,
+    /// The guest stands; the command's output follows.
+    Started,
+    /// The command's exit status.
+    Status(u8),
+    /// The kernel gave up.
+    Panic,
+}
+
+/// Reads one line (without its end). `token` is this run's own, so that no output of the command passes for a sentinel.
+pub(crate) fn read(line: &str, token: &str) -> Said {
+    if let Some((_, rest)) = line.split_once(token) {
+        if rest.starts_with(" started") {
+            return Said::Started;
+        }
+        let status = rest.strip_prefix(" status ").and_then(|rest| rest.split('.').next()).map(str::parse);
+        if let Some(Ok(status)) = status {
+            return Said::Status(status);
+        }
+    }
+    // The kernel's own line has its time before it, or nothing.
+    let text = if line.starts_with('[') { line.split_once("] ").map_or(line, |(_, text)| text) } else { line };
+    if text.starts_with("Kernel panic - not syncing") { Said::Panic } else { Said::Text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentinels_count_only_with_this_runs_token() {
+        assert_eq!(read("guest-17 started", "guest-17"), Said::Started);
+        assert_eq!(read("guest-17 status 3.", "guest-17"), Said::Status(3));
+        assert_eq!(read("guest-17 status 3.[   9.1] late word", "guest-17"), Said::Status(3));
+        assert_eq!(read("guest-16 status 0.", "guest-17"), Said::Text);
+        assert_eq!(read("guest-17 status 999.", "guest-17"), Said::Text);
+    }
+
+    #[test]
+    fn a_panic_is_the_kernels_line_and_not_a_mention_of_one() {
+        assert_eq!(read("[    3.1] Kernel panic - not syncing: Attempted to kill init!", "t"), Said::Panic);
+        assert_eq!(read("Kernel panic - not syncing: sysrq", "t"), Said::Panic);
+        assert_eq!(read("grep: Kernel panic - not syncing", "t"), Said::Text);
+    }
+}

@@ -1,2 +1,0 @@
-//! The guest runner.
-fn main() {}
