@@ -1,1 +1,51 @@
-//! The bodies of the data-path messages: what a client says to a primary and a primary to its replicas. Pure.
+//! The bodies of the data-path messages: what a client says to a primary, and a primary to the other copies.
+//!
+//! `docs/protocol.md` draws every byte. All numbers are little-endian; every body is a fixed struct that is parsed with the
+//! received length; a body of any other length is `BadRequest`. Every request body starts with the session prefix (session,
+//! word, tag) that the connection fills in and checks; what the word means is said per body.
+#![forbid(unsafe_code)]
+
+mod bodies;
+mod held;
+mod status;
+
+pub use bodies::{
+    IoBody, JoinAnswer, JoinBody, NOT_IN_THIS_EPOCH, Prefix, PromiseAnswer, PromiseBody, ReplicaBody, ReplyBody,
+    StaleBody,
+};
+pub use held::{decode_held, encode_held};
+pub use status::Status;
+
+/// Message ops above the transport's own (which end at 15).
+pub mod op {
+    use wire::Op;
+
+    /// Client → primary: read a byte range. Answered by a reply with the bytes as payload.
+    pub const READ: Op = Op(16);
+    /// Client → primary: write the payload at a byte offset; any alignment.
+    pub const WRITE: Op = Op(17);
+    /// Client → primary: the range, whole blocks, reads as zeros.
+    pub const WRITE_ZEROES: Op = Op(18);
+    /// Client → primary: the range, whole blocks, is not needed any more; it reads as zeros.
+    pub const DISCARD: Op = Op(19);
+    /// Primary → copy: write whole blocks under a stamp.
+    pub const REPLICA_WRITE: Op = Op(32);
+    /// Primary → copy: zero whole blocks under a stamp.
+    pub const REPLICA_ZERO: Op = Op(33);
+    /// Primary → copy: take part in an epoch. The payload is the configuration as JSON.
+    pub const JOIN: Op = Op(40);
+    /// Primary → node: promise not to join a newer epoch under another primary for a while.
+    pub const PROMISE: Op = Op(41);
+
+    /// All data ops, for tables and coverage floors.
+    pub const ALL: [(Op, &str); 8] = [
+        (READ, "read"),
+        (WRITE, "write"),
+        (WRITE_ZEROES, "write-zeroes"),
+        (DISCARD, "discard"),
+        (REPLICA_WRITE, "replica-write"),
+        (REPLICA_ZERO, "replica-zero"),
+        (JOIN, "join"),
+        (PROMISE, "promise"),
+    ];
+}

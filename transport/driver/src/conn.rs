@@ -3,7 +3,6 @@
 //! The connection's state lives in its provider's slab under the same `ConnId`; the slot is freed when the reaper hands the
 //! `Conn` back, that is, after the last hold went.
 
-use refcount::Counted;
 use std::fmt;
 
 /// A connection's name: a slot and how often it was used before. A stale one matches nothing.
@@ -35,7 +34,7 @@ pub struct Conn {
 
 refcount::reasons! {
     /// Why a connection is held.
-    pub mod why for super::Conn as "conn" {
+    pub mod why for super::Conn as "conn" labelled (|conn| (u64::from(conn.id.slot), u64::from(conn.id.generation))) {
         /// By its provider's slab, from birth to removal.
         Owner "owner",
         /// By each posted receive slot (2·depth + 2 at rest).
@@ -59,8 +58,3 @@ impl fmt::Debug for ConnId {
         fmt::Display::fmt(self, f)
     }
 }
-
-const _: fn() = || {
-    fn counted<T: Counted>() {}
-    counted::<Conn>();
-};

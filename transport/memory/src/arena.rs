@@ -1,8 +1,8 @@
-//! One reactor's memory: five regions, one for each class and one for all.
+//! One reactor's memory: six regions, one for each class and one for all.
 //!
 //! ```text
-//!   │ settle │ replica │ resync │ client │ common                    │   take: the class's own region first,
-//!     own      own       own      own      whoever comes first           then the common one
+//!   │ settle │ replica │ resync │ work │ client │ common             │   take: the class's own region first,
+//!     own      own       own     own     own     whoever comes first      then the common one
 //! ```
 //!
 //! Regions, not counters, keep the reserves: a class that cut the common pages into crumbs has not touched another's.
@@ -26,8 +26,8 @@ const COARSE: u32 = 16;
 /// Page numbers are 32 bits wide: 8 TiB for one reactor, which is more than a machine has.
 const MAX_BYTES: usize = (1 << 31) * PAGE;
 
-const COMMON: usize = 4;
-const REGIONS: usize = 5;
+const COMMON: usize = 5;
+const REGIONS: usize = 6;
 
 /// What memory is taken for; the classes of replication rule 21, most urgent first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -38,7 +38,10 @@ pub enum Class {
     Replica,
     /// Bringing a copy up to date.
     Resync,
-    /// Requests of clients.
+    /// What admitted requests of clients need to be finished: memory to read and merge into. Its own class, so that requests
+    /// which hold their payload never wait for memory that newer payloads took.
+    Work,
+    /// Payloads of clients' requests.
     Client,
 }
 
@@ -51,15 +54,17 @@ pub struct Shares {
     pub replica: usize,
     /// For [`Class::Resync`].
     pub resync: usize,
+    /// For [`Class::Work`].
+    pub work: usize,
     /// For [`Class::Client`].
     pub client: usize,
 }
 
 impl Shares {
-    /// An eighth of `bytes` for each class, half for all.
+    /// An eighth of `bytes` for each class, three eighths for all.
     pub fn even(bytes: usize) -> Self {
         let each = bytes / 8 / PAGE * PAGE;
-        Self { settle: each, replica: each, resync: each, client: each }
+        Self { settle: each, replica: each, resync: each, work: each, client: each }
     }
 
     /// No reserves: for a reactor that only serves clients.
@@ -68,7 +73,7 @@ impl Shares {
     }
 
     fn in_order(self) -> [usize; COMMON] {
-        [self.settle, self.replica, self.resync, self.client]
+        [self.settle, self.replica, self.resync, self.work, self.client]
     }
 }
 

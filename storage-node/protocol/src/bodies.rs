@@ -1,0 +1,318 @@
+//! Fixed bodies. Sizes are asserted here and pinned by golden bytes in the tests.
+
+use crate::Status;
+use conductor_model::{
+    BlockRange, Blocks, Bytes, CopyId, Epoch, OpenId, Sequence, ShardId, ShardIndex, Stamp, VolumeId,
+};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// In a distance: there is no such point in this epoch yet.
+pub const NOT_IN_THIS_EPOCH: u32 = u32::MAX;
+
+macro_rules! body {
+    ($(#[$doc:meta])* $name:ident = $size:literal { $($(#[$field_doc:meta])* $field:ident: $of:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+        #[repr(C)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $of,)* }
+
+        const _: () = assert!(size_of::<$name>() == $size);
+
+        impl $name {
+            /// Exactly this many bytes on the wire.
+            pub const LEN: usize = $size;
+
+            /// From a received body; `None` unless it has exactly the right length.
+            pub fn parse(body: &[u8]) -> Option<Self> {
+                Self::read_from_bytes(body).ok()
+            }
+
+            /// The bytes to send.
+            pub fn bytes(&self) -> &[u8] {
+                self.as_bytes()
+            }
+        }
+    };
+}
+
+body! {
+    /// What every request body starts with. The sender leaves it zero but for the word; the connection fills in session
+    /// and tag and checks them on arrival.
+    Prefix = 16 {
+        /// The session that the connection is bound to.
+        session: U32,
+        /// A number that belongs to the body.
+        word: U32,
+        /// Keyed hash of op, slot, generation and body under the session's protection key.
+        tag: U64,
+    }
+}
+
+body! {
+    /// READ, WRITE, WRITE_ZEROES, DISCARD. The prefix's word is the length in bytes.
+    IoBody = 48 {
+        /// Session prefix; word = length in bytes.
+        prefix: Prefix,
+        /// Volume.
+        volume: U32,
+        /// Shard in it.
+        shard: U32,
+        /// The epoch in the client's map.
+        epoch: U64,
+        /// The client's own number of this request; the same when it is resent.
+        sequence: U64,
+        /// Byte offset within the shard.
+        offset: U64,
+    }
+}
+
+impl IoBody {
+    /// A request of `len` bytes at `offset` of `shard`.
+    pub fn new(shard: ShardId, epoch: Epoch, sequence: u64, offset: Bytes, len: u32) -> Self {
+        Self {
+            prefix: Prefix { word: len.into(), ..Prefix::default() },
+            volume: shard.volume.0.into(),
+            shard: shard.index.0.into(),
+            epoch: epoch.0.into(),
+            sequence: sequence.into(),
+            offset: offset.0.into(),
+        }
+    }
+    /// Whom it is for.
+    pub fn shard(&self) -> ShardId {
+        ShardId { volume: VolumeId(self.volume.get()), index: ShardIndex(self.shard.get()) }
+    }
+    /// Length in bytes.
+    pub fn len(&self) -> u32 {
+        self.prefix.word.get()
+    }
+    /// True if nothing is asked for (which is refused).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+body! {
+    /// REPLICA_WRITE, REPLICA_ZERO. The prefix's word is the number of blocks.
+    ReplicaBody = 56 {
+        /// Session prefix; word = number of blocks.
+        prefix: Prefix,
+        /// Volume.
+        volume: U32,
+        /// Shard in it.
+        shard: U32,
+        /// Epoch of the stamp.
+        epoch: U64,
+        /// Sequence of the stamp.
+        sequence: U64,
+        /// First block.
+        at: U32,
+        /// K, as a distance below the sequence; all ones: not yet in this epoch (rule 3).
+        known_good: U32,
+        /// F, as a distance below the sequence: what lies at or below it is never sent again (rule 5); all ones: nothing yet.
+        floor: U32,
+        /// Zero.
+        reserved: U32,
+    }
+}
+
+impl ReplicaBody {
+    /// A write of `at` under `stamp`. `known_good` and `floor` are sequences of the same epoch.
+    pub fn new(
+        shard: ShardId,
+        stamp: Stamp,
+        at: BlockRange,
+        known_good: Option<Sequence>,
+        floor: Option<Sequence>,
+    ) -> Self {
+        Self {
+            prefix: Prefix { word: at.count.0.into(), ..Prefix::default() },
+            volume: shard.volume.0.into(),
+            shard: shard.index.0.into(),
+            epoch: stamp.epoch.0.into(),
+            sequence: stamp.sequence.0.into(),
+            at: at.from.0.into(),
+            known_good: distance(stamp.sequence, known_good).into(),
+            floor: distance(stamp.sequence, floor).into(),
+            reserved: 0.into(),
+        }
+    }
+    /// Whom it is for.
+    pub fn shard(&self) -> ShardId {
+        ShardId { volume: VolumeId(self.volume.get()), index: ShardIndex(self.shard.get()) }
+    }
+    /// Its stamp.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { epoch: Epoch(self.epoch.get()), sequence: Sequence(self.sequence.get()) }
+    }
+    /// The blocks it is about.
+    pub fn range(&self) -> BlockRange {
+        BlockRange { from: Blocks(self.at.get()), count: Blocks(self.prefix.word.get()) }
+    }
+    /// K, if it lies in this epoch; `None` also for a distance that reaches below the first stamp.
+    pub fn known_good(&self) -> Option<Sequence> {
+        below(self.sequence.get(), self.known_good.get())
+    }
+    /// F, likewise.
+    pub fn floor(&self) -> Option<Sequence> {
+        below(self.sequence.get(), self.floor.get())
+    }
+}
+
+fn distance(sequence: Sequence, point: Option<Sequence>) -> u32 {
+    point.and_then(|p| u32::try_from(sequence.0.checked_sub(p.0)?).ok()).unwrap_or(NOT_IN_THIS_EPOCH)
+}
+
+fn below(sequence: u64, distance: u32) -> Option<Sequence> {
+    if distance == NOT_IN_THIS_EPOCH { None } else { sequence.checked_sub(u64::from(distance)).map(Sequence) }
+}
+
+body! {
+    /// JOIN. The payload is the configuration as JSON. The prefix's word is zero.
+    JoinBody = 64 {
+        /// Session prefix.
+        prefix: Prefix,
+        /// Volume.
+        volume: U32,
+        /// Shard in it.
+        shard: U32,
+        /// Epoch to join.
+        epoch: U64,
+        /// The copy that is to join.
+        copy: U64,
+        /// The opening of its store that the epoch names (rule 2).
+        open: U64,
+        /// The primary's copy.
+        primary: U64,
+        /// The opening of the primary's store.
+        primary_open: U64,
+    }
+}
+
+impl JoinBody {
+    /// Whom it is for.
+    pub fn shard(&self) -> ShardId {
+        ShardId { volume: VolumeId(self.volume.get()), index: ShardIndex(self.shard.get()) }
+    }
+    /// The epoch to join.
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.get())
+    }
+    /// The copy that is to join.
+    pub fn copy(&self) -> CopyId {
+        CopyId(self.copy.get())
+    }
+    /// The opening of its store that is meant.
+    pub fn open(&self) -> OpenId {
+        OpenId(self.open.get())
+    }
+}
+
+body! {
+    /// A reply without more to say: every op's good reply, and most bad ones.
+    ReplyBody = 8 {
+        /// See `Status`.
+        status: U16,
+        /// Zero.
+        reserved: U16,
+        /// Depends on the op; zero if not said otherwise.
+        word: U32,
+    }
+}
+
+impl ReplyBody {
+    /// A reply with this status.
+    pub fn new(status: Status) -> Self {
+        Self { status: status.code().into(), ..Self::default() }
+    }
+    /// The status in the first bytes of any reply body, whatever follows.
+    pub fn status_of(body: &[u8]) -> Option<Status> {
+        let code = body.get(..2)?;
+        Status::from_code(u16::from_le_bytes([code[0], code[1]]))
+    }
+}
+
+body! {
+    /// A reply with `StaleEpoch`, `Later` or `NotJoined`: says which epoch the node is in.
+    StaleBody = 16 {
+        /// The status, as in any reply.
+        reply: ReplyBody,
+        /// The epoch that the node knows; 0 if none.
+        epoch: U64,
+    }
+}
+
+body! {
+    /// A good reply to JOIN. The payload is what the copy holds above K (`held`).
+    JoinAnswer = 32 {
+        /// The status; the word is the number of entries in the payload.
+        reply: ReplyBody,
+        /// Epoch of K.
+        known_good_epoch: U64,
+        /// Sequence of K.
+        known_good_sequence: U64,
+        /// Blocks that its disk has free.
+        free_blocks: U64,
+    }
+}
+
+body! {
+    /// PROMISE. The prefix's word is the promise's length asked for, in milliseconds.
+    PromiseBody = 16 {
+        /// Session prefix; word = milliseconds.
+        prefix: Prefix,
+    }
+}
+
+body! {
+    /// A good reply to PROMISE. The word of the reply is the length granted, in milliseconds, counted from when the request
+    /// was sent (by the asker) or answered (by the giver): rule 14.
+    PromiseAnswer = 16 {
+        /// The status; the word is the length granted.
+        reply: ReplyBody,
+        /// Blocks that the fullest disk of the reactor has free.
+        free_blocks: U64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_survive_the_wire_and_hostile_ones_mean_nothing() {
+        let shard = ShardId { volume: VolumeId(7), index: ShardIndex(3) };
+        let stamp = Stamp { epoch: Epoch(9), sequence: Sequence(100) };
+        let at = BlockRange { from: Blocks(5), count: Blocks(2) };
+        let body = ReplicaBody::new(shard, stamp, at, Some(Sequence(98)), None);
+        let back = ReplicaBody::parse(body.bytes()).unwrap();
+        assert_eq!((back.shard(), back.stamp(), back.range()), (shard, stamp, at));
+        assert_eq!((back.known_good(), back.floor()), (Some(Sequence(98)), None));
+        let hostile = ReplicaBody { sequence: 3.into(), floor: 4.into(), ..body };
+        assert_eq!(hostile.floor(), None);
+    }
+
+    #[test]
+    fn a_write_body_has_these_bytes() {
+        let shard = ShardId { volume: VolumeId(0x0102_0304), index: ShardIndex(5) };
+        let body = IoBody::new(shard, Epoch(6), 7, Bytes(0x1000), 4096);
+        let want = [
+            [0, 0, 0, 0, 0, 0x10, 0, 0],
+            [0; 8],
+            [4, 3, 2, 1, 5, 0, 0, 0],
+            [6, 0, 0, 0, 0, 0, 0, 0],
+            [7, 0, 0, 0, 0, 0, 0, 0],
+            [0, 0x10, 0, 0, 0, 0, 0, 0],
+        ];
+        assert_eq!(body.bytes(), want.as_flattened());
+    }
+
+    #[test]
+    fn a_body_of_another_length_is_no_body() {
+        assert!(IoBody::parse(&[0; 47]).is_none());
+        assert!(IoBody::parse(&[0; 49]).is_none());
+        assert!(ReplyBody::status_of(&[1]).is_none());
+        assert_eq!(ReplyBody::status_of(&[1, 0, 9]), Some(Status::StaleEpoch));
+    }
+}

@@ -1,0 +1,52 @@
+//! What a copy holds above K, as it travels in the payload of a Join's answer: 32 bytes an entry.
+//!
+//! ```text
+//! 0 epoch u64 | 8 sequence u64 | 16 first block u32 | 20 blocks u32 | 24 kind u32 (0 write, 1 zero) | 28 zero u32
+//! ```
+
+use conductor_model::{BlockRange, Blocks, Epoch, Sequence, Stamp};
+
+/// Bytes of one entry.
+const ENTRY: usize = 32;
+
+/// Appends one entry.
+pub fn encode_held(out: &mut Vec<u8>, stamp: Stamp, at: BlockRange, zero: bool) {
+    out.extend_from_slice(&stamp.epoch.0.to_le_bytes());
+    out.extend_from_slice(&stamp.sequence.0.to_le_bytes());
+    out.extend_from_slice(&at.from.0.to_le_bytes());
+    out.extend_from_slice(&at.count.0.to_le_bytes());
+    out.extend_from_slice(&u32::from(zero).to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+}
+
+/// Reads all entries; `None` if the length is not a whole number of them.
+pub fn decode_held(payload: &[u8]) -> Option<Vec<(Stamp, BlockRange, bool)>> {
+    let (entries, rest) = payload.as_chunks::<ENTRY>();
+    let long = |e: &[u8; ENTRY], at: usize| u64::from_le_bytes(std::array::from_fn(|i| e[at + i]));
+    let word = |e: &[u8; ENTRY], at: usize| u32::from_le_bytes(std::array::from_fn(|i| e[at + i]));
+    rest.is_empty().then(|| {
+        entries
+            .iter()
+            .map(|e| {
+                let stamp = Stamp { epoch: Epoch(long(e, 0)), sequence: Sequence(long(e, 8)) };
+                (stamp, BlockRange { from: Blocks(word(e, 16)), count: Blocks(word(e, 20)) }, word(e, 24) == 1)
+            })
+            .collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_come_back_as_they_went() {
+        let stamp = Stamp { epoch: Epoch(3), sequence: Sequence(4) };
+        let at = BlockRange { from: Blocks(5), count: Blocks(6) };
+        let mut bytes = Vec::new();
+        encode_held(&mut bytes, stamp, at, true);
+        encode_held(&mut bytes, stamp, at, false);
+        assert_eq!(decode_held(&bytes), Some(vec![(stamp, at, true), (stamp, at, false)]));
+        assert_eq!(decode_held(&bytes[1..]), None);
+    }
+}
