@@ -1,0 +1,49 @@
+//! The conductor's address as people write it.
+
+use crate::Error;
+
+/// `http://HOST:PORT`, from that, from `http://HOST:PORT/`, or from `HOST:PORT`.
+pub(crate) fn base_url(address: &str) -> Result<String, Error> {
+    let bad = |why| Error::BadAddress { address: address.to_owned(), why };
+    let rest = match address.split_once("://") {
+        Some(("http", rest)) => rest,
+        Some(_) => return Err(bad("only http is spoken")),
+        None => address,
+    };
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    let (host, port) = rest.rsplit_once(':').ok_or(bad("it names no port"))?;
+    if port.parse::<u16>().is_err() {
+        return Err(bad("its port is no number from 0 to 65535"));
+    }
+    let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+    let is_host = match bracketed {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.bytes().all(plain),
+    };
+    if !is_host {
+        return Err(bad("it is not HOST:PORT"));
+    }
+    Ok(format!("http://{host}:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_of_writing_it_are_one() {
+        for address in ["http://127.0.0.1:7070", "http://127.0.0.1:7070/", "127.0.0.1:7070"] {
+            assert_eq!(base_url(address).unwrap(), "http://127.0.0.1:7070");
+        }
+        assert_eq!(base_url("[::1]:7070").unwrap(), "http://[::1]:7070");
+        assert_eq!(base_url("conductor-1.example:80").unwrap(), "http://conductor-1.example:80");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for address in ["", ":", "host", "host:", "host:x", "host:70000", "https://h:1", "h/p:1", "u@h:1", "::1:80"] {
+            assert!(base_url(address).is_err(), "{address}");
+        }
+    }
+}

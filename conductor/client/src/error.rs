@@ -1,0 +1,78 @@
+//! Why a call has no answer.
+
+use conductor_model::UNKNOWN_NODE;
+
+/// Three sorts: nobody there, a conductor that says no, and something that is no conductor.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be one.
+    #[error("{address:?} is no conductor address: {why}")]
+    BadAddress {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// No answer in time, or none at all. A command may have taken effect or not.
+    #[error("conductor {address} cannot be reached: {why}")]
+    Unreachable {
+        /// Where it was expected.
+        address: String,
+        /// What happened.
+        why: String,
+    },
+    /// The conductor refuses; nothing was changed, unless `kind` is `stopped`, `timeout` or `unconfirmed`.
+    #[error("{message}")]
+    Refused {
+        /// One word for programs.
+        kind: String,
+        /// One sentence for people.
+        message: String,
+        /// The HTTP status it came with.
+        status: u16,
+    },
+    /// What answers does not speak like a conductor.
+    #[error("{address} does not answer like a conductor: {what}")]
+    Protocol {
+        /// Who.
+        address: String,
+        /// What it said.
+        what: String,
+    },
+}
+
+impl Error {
+    /// True if the node has to register before its heartbeats count.
+    pub fn is_unknown_node(&self) -> bool {
+        self.kind() == Some(UNKNOWN_NODE)
+    }
+
+    /// The conductor's word for its refusal.
+    pub fn kind(&self) -> Option<&str> {
+        match self {
+            Self::Refused { kind, .. } => Some(kind),
+            _ => None,
+        }
+    }
+
+    /// True if asking again later may help, without anything else being done.
+    pub fn is_temporary(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused { status, .. } => matches!(status, 408 | 503),
+            Self::BadAddress { .. } | Self::Protocol { .. } => false,
+        }
+    }
+
+    pub(crate) fn of_call(address: &str, error: ureq::Error) -> Self {
+        let address = address.to_owned();
+        match error {
+            ureq::Error::Io(_)
+            | ureq::Error::Timeout(_)
+            | ureq::Error::HostNotFound
+            | ureq::Error::ConnectionFailed
+            | ureq::Error::BodyStalled => Self::Unreachable { address, why: error.to_string() },
+            other => Self::Protocol { address, what: other.to_string() },
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Limits of the service; those of the state are in `conductor_model::limits`.
+
+use std::time::Duration;
+
+/// How long a heartbeat without news is held: a node is heard about twice a second, well inside what counts as alive.
+pub(crate) const HOLD: Duration = Duration::from_millis(500);
+/// A request, its body included, that takes longer is given up: covers the largest volume's creation many times.
+pub(crate) const REQUEST: Duration = Duration::from_secs(30);
+/// How long a forced attach waits for the primaries' nodes: ten heartbeats.
+pub(crate) const CONFIRM: Duration = Duration::from_secs(5);
+/// How often it looks.
+pub(crate) const CONFIRM_EVERY: Duration = Duration::from_millis(50);
+/// How long requests under way may take to end when the conductor stops.
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// Body of what people send: a handful of short fields.
+pub(crate) const SMALL_BODY: usize = 64 << 10;
+/// Body of what nodes send: a registration names every copy with its configuration, about 1 KiB each for 25,600 shards.
+pub(crate) const NODE_BODY: usize = 64 << 20;
+/// Requests at once: every node's held heartbeat, and targets and people beside them.
+pub(crate) const REQUESTS_AT_ONCE: usize = 256 + 512;
+/// Commands waiting for the state's thread; more wait in their connections.
+pub(crate) const QUEUE: usize = 1024;
+/// Commands that share one durable transaction.
+pub(crate) const BATCH: usize = 256;
+/// Threads for HTTP: the control plane must not take the machine from the data path.
+pub(crate) const WORKERS: usize = 2;

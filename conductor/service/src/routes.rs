@@ -1,0 +1,278 @@
+//! Every route, in one table. `openapi.json` describes the same ones, which a test checks.
+//!
+//! Handlers parse, ask the ledger and serialise; the only waiting that is done here is holding a heartbeat without news,
+//! and a forced attach that the primaries have not confirmed yet (rule 19).
+
+use crate::answer::{Failure, body};
+use crate::ledger::Ledger;
+use crate::limits::{CONFIRM, CONFIRM_EVERY, HOLD, NODE_BODY, REQUEST, REQUESTS_AT_ONCE, SMALL_BODY};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, delete, get, post};
+use axum::{Json, Router};
+use conductor_model::api::{
+    Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, Register, Registered, VolumeMap,
+};
+use conductor_model::views::{Attach, Detach, NewVolume, NodeInfo, Resize, Status, Version, VolumeDetail, VolumeInfo};
+use conductor_model::{Commit, Conductor, Dirty, Error, Millis, NodeId, check_volume_name};
+use serde::Deserialize;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
+
+type Answer<T> = Result<Json<T>, Failure>;
+type Name = Result<Path<String>, PathRejection>;
+
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// Method, path and handler of everything that is served.
+fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
+    vec![
+        ("get", "/v1/version", get(version)),
+        ("get", "/v1/openapi.json", get(openapi)),
+        ("get", "/v1/status", get(status)),
+        ("get", "/v1/nodes", get(nodes)),
+        ("get", "/v1/nodes/{id}", get(node)),
+        ("post", "/v1/nodes/register", post(register)),
+        ("post", "/v1/nodes/heartbeat", post(heartbeat)),
+        ("post", "/v1/membership", post(membership)),
+        ("get", "/v1/volumes", get(volumes)),
+        ("post", "/v1/volumes", post(create)),
+        ("get", "/v1/volumes/{name}", get(show)),
+        ("delete", "/v1/volumes/{name}", delete(remove)),
+        ("post", "/v1/volumes/{name}/resize", post(resize)),
+        ("post", "/v1/volumes/{name}/attach", post(attach)),
+        ("post", "/v1/volumes/{name}/detach", post(detach)),
+        ("get", "/v1/volumes/{name}/map", get(map)),
+    ]
+}
+
+/// The whole service.
+pub(crate) fn router(ledger: Ledger) -> Router {
+    let routes = table().into_iter().fold(Router::new(), |router, (_, path, handler)| router.route(path, handler));
+    let at_once = Arc::new(Semaphore::new(REQUESTS_AT_ONCE));
+    let limited = from_fn(move |request: Request, next: Next| limit(Arc::clone(&at_once), request, next));
+    routes
+        .fallback(async || Failure::new(StatusCode::NOT_FOUND, "no-route", "no such path: see /v1/openapi.json"))
+        .method_not_allowed_fallback(async || {
+            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "no-method", "not with this method: see /v1/openapi.json")
+        })
+        .layer(limited)
+        .with_state(ledger)
+}
+
+/// Neither too many requests at once, nor one for ever.
+async fn limit(at_once: Arc<Semaphore>, request: Request, next: Next) -> Response {
+    let Ok(_permit) = at_once.try_acquire() else {
+        return Failure::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "too many requests at once").into_response();
+    };
+    match timeout(REQUEST, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request took too long").into_response(),
+    }
+}
+
+/// Runs a command that may change something.
+async fn change<T: Send + 'static>(
+    ledger: &Ledger,
+    command: impl FnOnce(&mut Conductor, Millis) -> Result<(T, Dirty), Error> + Send + 'static,
+) -> Result<T, Failure> {
+    let answer = ledger.ask(move |model, now| match command(model, now) {
+        Ok((answer, dirty)) => (Ok(answer), dirty),
+        Err(refused) => (Err(refused), Dirty::default()),
+    });
+    Ok(answer.await??)
+}
+
+/// Runs one that only looks.
+async fn look<T: Send + 'static>(
+    ledger: &Ledger,
+    question: impl FnOnce(&Conductor, Millis) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Failure> {
+    Ok(ledger.ask(move |model, now| (question(model, now), Dirty::default())).await??)
+}
+
+/// Random copy ids. A source that fails gives 0, which the model takes for no number at all and gives up after a few.
+fn draw() -> u64 {
+    getrandom::u64().unwrap_or(0)
+}
+
+/// A name from a path, checked before anything is made of it.
+fn name(path: Name) -> Result<String, Failure> {
+    let Path(name) = path.map_err(|error| Failure::bad_request(error.body_text()))?;
+    check_volume_name(&name)?;
+    Ok(name)
+}
+
+async fn version(State(ledger): State<Ledger>) -> Answer<Version> {
+    let about = |m: &Conductor, _: Millis| {
+        Ok(Version { version: env!("CARGO_PKG_VERSION").to_owned(), cluster: m.cluster(), commit: m.commit().0 })
+    };
+    look(&ledger, about).await.map(Json)
+}
+
+async fn openapi() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI)
+}
+
+async fn status(State(ledger): State<Ledger>) -> Answer<Status> {
+    look(&ledger, |m, now| Ok(m.status(now))).await.map(Json)
+}
+
+async fn nodes(State(ledger): State<Ledger>) -> Answer<Vec<NodeInfo>> {
+    look(&ledger, |m, now| Ok(m.node_list(now))).await.map(Json)
+}
+
+/// Takes `3` and `n3`.
+async fn node(State(ledger): State<Ledger>, id: Name) -> Answer<NodeInfo> {
+    let Path(id) = id.map_err(|error| Failure::bad_request(error.body_text()))?;
+    let number = id.strip_prefix('n').unwrap_or(&id).parse();
+    let node = NodeId(number.map_err(|_| Failure::bad_request("a node's id is a number, like 3 or n3"))?);
+    look(&ledger, move |m, now| m.node(now, node)).await.map(Json)
+}
+
+async fn register(State(ledger): State<Ledger>, request: Request) -> Answer<Registered> {
+    let register: Register = body(request, NODE_BODY).await?;
+    let node = register.node;
+    let registered = change(&ledger, move |m, now| m.register(now, &register)).await?;
+    tracing::info!(%node, "node registered");
+    Ok(Json(registered))
+}
+
+async fn heartbeat(State(ledger): State<Ledger>, request: Request) -> Answer<HeartbeatAnswer> {
+    let beat: Heartbeat = body(request, NODE_BODY).await?;
+    let (node, after) = (beat.node, Commit(beat.after));
+    let until = Instant::now() + HOLD;
+    let mut news = ledger.news();
+    let heard = move |m: &mut Conductor, now| {
+        let (answer, dirty) = m.heartbeat(now, &beat)?;
+        Ok(((answer, m.has_news(node, after)), dirty))
+    };
+    let (mut answer, mut is_news) = change(&ledger, heard).await?;
+    while !is_news {
+        match timeout_at(until, news.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(_) => break,
+        }
+        let newer = move |m: &Conductor, _: Millis| Ok((m.answer(node, after), m.has_news(node, after)));
+        (answer, is_news) = look(&ledger, newer).await?;
+    }
+    Ok(Json(answer))
+}
+
+async fn membership(State(ledger): State<Ledger>, request: Request) -> Answer<Vec<MembershipAnswer>> {
+    let requests: Vec<MembershipRequest> = body(request, NODE_BODY).await?;
+    change(&ledger, move |m, _| m.membership(&requests)).await.map(Json)
+}
+
+async fn volumes(State(ledger): State<Ledger>) -> Answer<Vec<VolumeInfo>> {
+    look(&ledger, |m, now| Ok(m.list(now))).await.map(Json)
+}
+
+async fn create(State(ledger): State<Ledger>, request: Request) -> Result<(StatusCode, Json<VolumeInfo>), Failure> {
+    let new: NewVolume = body(request, SMALL_BODY).await?;
+    let info = change(&ledger, move |m, now| m.create(now, &new, &mut draw)).await?;
+    tracing::info!(volume = info.name, size = info.size.0, "volume created");
+    Ok((StatusCode::CREATED, Json(info)))
+}
+
+async fn show(State(ledger): State<Ledger>, path: Name) -> Answer<VolumeDetail> {
+    let name = name(path)?;
+    look(&ledger, move |m, now| m.show(now, &name)).await.map(Json)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Force {
+    #[serde(default)]
+    force: bool,
+}
+
+async fn remove(
+    State(ledger): State<Ledger>,
+    path: Name,
+    query: Result<Query<Force>, QueryRejection>,
+) -> Result<StatusCode, Failure> {
+    let name = name(path)?;
+    let Query(Force { force }) = query.map_err(|error| Failure::bad_request(error.body_text()))?;
+    tracing::info!(volume = name, force, "volume deletion asked");
+    change(&ledger, move |m, _| m.delete(&name, force)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn resize(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<VolumeInfo> {
+    let name = name(path)?;
+    let Resize { size } = body(request, SMALL_BODY).await?;
+    change(&ledger, move |m, now| m.resize(now, &name, size, &mut draw)).await.map(Json)
+}
+
+async fn attach(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<VolumeMap> {
+    let name = name(path)?;
+    let attach: Attach = body(request, SMALL_BODY).await?;
+    let force = attach.force;
+    let volume = name.clone();
+    let map = change(&ledger, move |m, now| m.attach(now, &volume, &attach)).await?;
+    tracing::info!(volume = name, generation = %map.attach, force, "volume attached");
+    if force {
+        confirmed(&ledger, &name, &map).await?;
+    }
+    Ok(Json(map))
+}
+
+/// Rule 19: a forced attach has taken effect when no primary would serve the old client any more.
+async fn confirmed(ledger: &Ledger, name: &str, map: &VolumeMap) -> Result<(), Failure> {
+    let until = Instant::now() + CONFIRM;
+    loop {
+        let volume = name.to_owned();
+        let missing = look(ledger, move |m, _| m.unconfirmed(&volume)).await?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            let missing = missing.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+            let message = format!("{name} is attached as {}, but {missing} may still serve the old client", map.attach);
+            return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unconfirmed", message));
+        }
+        tokio::time::sleep(CONFIRM_EVERY).await;
+    }
+}
+
+async fn detach(State(ledger): State<Ledger>, path: Name, request: Request) -> Result<StatusCode, Failure> {
+    let name = name(path)?;
+    let detach: Detach = body(request, SMALL_BODY).await?;
+    change(&ledger, move |m, _| m.detach(&name, &detach)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn map(State(ledger): State<Ledger>, path: Name) -> Answer<VolumeMap> {
+    let name = name(path)?;
+    look(&ledger, move |m, _| m.map(&name)).await.map(Json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_openapi_document_describes_exactly_the_routes() {
+        let document: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+        let mut described = BTreeSet::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                assert!(operation["summary"].is_string(), "{method} {path}");
+                assert!(operation["responses"].is_object(), "{method} {path}");
+                described.insert((method.clone(), path.clone()));
+            }
+        }
+        let served: BTreeSet<_> = table().iter().map(|(m, p, _)| ((*m).to_owned(), (*p).to_owned())).collect();
+        assert_eq!(described, served);
+        for reference in OPENAPI.split("\"#/components/schemas/").skip(1) {
+            let name = reference.split('"').next().unwrap();
+            assert!(document["components"]["schemas"][name].is_object(), "{name} is not described");
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The conductor as others meet it: over HTTP on a loopback port, restarted, interrupted and talked nonsense to.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use conductor_client::{Client, Error};
+use conductor_model::api::{DiskReport, Heartbeat, MembershipAnswer, MembershipChange, MembershipRequest, Register};
+use conductor_model::views::{Attach, Detach, Health, NewVolume, VolumeState};
+use conductor_model::{AttachGeneration, Bytes, Configuration, DiskId, NodeId, OpenId};
+use conductor_service::{Options, run};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+/// A directory of one test's own, removed with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("trine-conductor-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+    fn store(&self) -> PathBuf {
+        self.0.join("conductor.redb")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Conductor {
+    client: Client,
+    address: SocketAddr,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), conductor_service::Error>>>,
+}
+
+impl Conductor {
+    fn start(store: &Path) -> Self {
+        Self::try_start(store).unwrap()
+    }
+
+    fn try_start(store: &Path) -> Result<Self, conductor_service::Error> {
+        let options = Options { listen: "127.0.0.1:0".parse().unwrap(), store: store.to_owned(), plaintext: false };
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let (ready, address) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            let until = async { drop(stopped.await) };
+            runtime.block_on(run(options, move |address| ready.send(address).unwrap(), until))
+        });
+        match address.recv() {
+            Ok(address) => {
+                let client = Client::new(&address.to_string()).unwrap();
+                Ok(Self { client, address, stop: Some(stop), thread: Some(thread) })
+            }
+            Err(_) => Err(thread.join().unwrap().unwrap_err()),
+        }
+    }
+
+    fn stop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap().unwrap();
+        }
+    }
+
+    /// Sends bytes as they are and reads all that comes back.
+    fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(bytes).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn http(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let length = body.len();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+        let answer = self.raw(format!("{head}{body}").as_bytes());
+        let status = answer.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+        (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+    }
+}
+
+impl Drop for Conductor {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+    }
+}
+
+fn registration(node: u32, open: u64) -> Register {
+    let disk = DiskReport {
+        disk: DiskId(u64::MAX - u64::from(node)),
+        open: OpenId(open),
+        endpoint: format!("127.0.0.1:{}", 9000 + node).parse().unwrap(),
+        capacity: Bytes(1 << 40),
+        used: Bytes(0),
+        copies: Vec::new(),
+    };
+    Register { node: NodeId(node), host: format!("host{node}"), disks: vec![disk] }
+}
+
+fn heartbeat(node: u32, open: u64, after: u64) -> Heartbeat {
+    let disks = vec![(DiskId(u64::MAX - u64::from(node)), OpenId(open), Bytes(5))];
+    Heartbeat { node: NodeId(node), after, disks, troubles: Vec::new(), dropped: Vec::new() }
+}
+
+fn three_nodes(client: &Client) {
+    for node in 1..=3 {
+        client.register(&registration(node, 1)).unwrap();
+    }
+}
+
+fn small(name: &str, size: u64) -> NewVolume {
+    NewVolume { shard_size: Bytes(MIB), ..NewVolume::new(name, Bytes(size)) }
+}
+
+fn born(config: &Configuration) -> MembershipRequest {
+    MembershipRequest { shard: config.shard, epoch: config.epoch, by: config.primary, change: MembershipChange::Born }
+}
+
+fn attach(client: &str, force: bool) -> Attach {
+    Attach { client: client.to_owned(), read_only: false, force }
+}
+
+#[test]
+fn a_volume_lives_and_dies_over_http() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = &conductor.client;
+    let refused = client.create_volume(&small("db", MIB)).unwrap_err();
+    assert_eq!(refused.to_string(), "volume needs 3 nodes, none is up");
+    three_nodes(client);
+    assert_eq!(client.nodes().unwrap().len(), 3);
+    assert_eq!(client.node(NodeId(2)).unwrap().host, "host2");
+    assert_eq!(client.node(NodeId(9)).unwrap_err().kind(), Some("no-node"));
+
+    assert_eq!(client.create_volume(&small("db", 3 * MIB)).unwrap().shards, 3);
+    assert_eq!(client.create_volume(&small("db", MIB)).unwrap_err().kind(), Some("volume-exists"));
+    assert_eq!(client.status().unwrap().health, Health::Waiting);
+    let shards = client.volume("db").unwrap().shards;
+    let answers = client.membership(&shards.iter().map(born).collect::<Vec<_>>()).unwrap();
+    assert!(answers.iter().all(|a| matches!(a, MembershipAnswer::Granted(c) if c.born && c.epoch.0 == 2)));
+    assert_eq!(client.status().unwrap().health, Health::Healthy);
+    assert_eq!(client.resize_volume("db", Bytes(5 * MIB)).unwrap().shards, 5);
+
+    let map = client.attach("db", &attach("web1", false)).unwrap();
+    assert_eq!((map.attach, map.shards.len(), map.clone()), (AttachGeneration(1), 5, client.map("db").unwrap()));
+    assert_eq!(client.attach("db", &attach("web2", false)).unwrap_err().kind(), Some("attached"));
+    assert_eq!(client.delete_volume("db", false).unwrap_err().kind(), Some("attached"));
+    client.detach("db", &Detach { client: "web1".to_owned(), generation: map.attach }).unwrap();
+    client.delete_volume("db", false).unwrap();
+    assert_eq!(client.volume("db").unwrap_err().kind(), Some("no-volume"));
+    for node in 1..=3 {
+        let told = client.heartbeat(&heartbeat(node, 1, 0)).unwrap();
+        assert_eq!(told.drop.len(), 5);
+        assert_eq!(client.volumes().unwrap()[0].state, VolumeState::Deleting);
+        client.heartbeat(&Heartbeat { dropped: told.drop, ..heartbeat(node, 1, told.version) }).unwrap();
+    }
+    assert!(client.volumes().unwrap().is_empty());
+    assert!(client.openapi().unwrap()["paths"].is_object());
+    conductor.stop();
+}
+
+#[test]
+fn a_restart_keeps_everything_and_the_commit_number_grows() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    three_nodes(&conductor.client);
+    conductor.client.create_volume(&small("db", 4 * MIB)).unwrap();
+    conductor.client.attach("db", &attach("web1", false)).unwrap();
+    let (version, map) = (conductor.client.version().unwrap(), conductor.client.map("db").unwrap());
+    let shards = conductor.client.volume("db").unwrap().shards;
+    conductor.stop();
+
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = &conductor.client;
+    assert_eq!(client.version().unwrap(), version);
+    assert_eq!((client.map("db").unwrap(), client.volume("db").unwrap().shards), (map, shards));
+    assert_eq!(client.attach("db", &attach("web2", false)).unwrap_err().kind(), Some("attached"));
+    client.heartbeat(&heartbeat(1, 1, version.commit)).unwrap();
+    assert_eq!(client.version().unwrap().commit, version.commit, "a heartbeat writes nothing");
+    assert_eq!(client.attach("db", &attach("web1", false)).unwrap().attach, AttachGeneration(2));
+    assert_eq!(client.version().unwrap().commit, version.commit + 1);
+    conductor.stop();
+}
+
+#[test]
+fn a_command_whose_answer_was_lost_can_be_asked_again() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    client.create_volume(&small("db", MIB)).unwrap();
+    let first = client.volume("db").unwrap().shards.remove(0);
+    let commit = client.version().unwrap().commit;
+
+    let body = serde_json::to_string(&[born(&first)]).unwrap();
+    let mut stream = TcpStream::connect(conductor.address).unwrap();
+    let head = format!("POST /v1/membership HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    while client.version().unwrap().commit == commit {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(stream);
+    // The file as a killed conductor leaves it: never closed.
+    let killed = scratch.0.join("killed.redb");
+    std::fs::copy(scratch.store(), &killed).unwrap();
+    conductor.stop();
+
+    let mut conductor = Conductor::start(&killed);
+    let answers = conductor.client.membership(&[born(&first), born(&first)]).unwrap();
+    for answer in answers {
+        let MembershipAnswer::Stale(current) = answer else { panic!("{answer:?}") };
+        assert_eq!((current.epoch.0, current.born), (2, true));
+    }
+    conductor.stop();
+}
+
+#[test]
+fn a_heartbeat_is_held_until_there_is_news() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    let version = client.heartbeat(&heartbeat(1, 1, 0)).unwrap().version;
+
+    let start = Instant::now();
+    assert!(client.heartbeat(&heartbeat(1, 1, version)).unwrap().assignments.is_empty());
+    assert!(start.elapsed() >= Duration::from_millis(450), "held: {:?}", start.elapsed());
+
+    let waiting = client.clone();
+    let held = std::thread::spawn(move || (waiting.heartbeat(&heartbeat(1, 1, version)).unwrap(), Instant::now()));
+    std::thread::sleep(Duration::from_millis(100));
+    client.create_volume(&small("db", 3 * MIB)).unwrap();
+    let (news, _) = held.join().unwrap();
+    assert_eq!(news.assignments.len(), 1);
+
+    let error = client.heartbeat(&heartbeat(1, 2, 0)).unwrap_err();
+    assert!(error.is_unknown_node(), "{error:?}");
+    assert_eq!(client.heartbeat(&heartbeat(1, 1, u64::MAX)).unwrap_err().kind(), Some("behind"));
+    conductor.stop();
+}
+
+#[test]
+fn a_forced_attach_waits_for_the_primaries() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    client.create_volume(&small("db", 3 * MIB)).unwrap();
+    client.attach("db", &attach("web1", false)).unwrap();
+
+    let forcing = client.clone();
+    let forced = std::thread::spawn(move || forcing.attach("db", &attach("web2", true)));
+    let mut after = [0; 4];
+    while !forced.is_finished() {
+        for node in 1..=3 {
+            let told = client.heartbeat(&heartbeat(node, 1, after[node as usize])).unwrap();
+            after[node as usize] = told.version;
+        }
+    }
+    assert_eq!(forced.join().unwrap().unwrap().attach, AttachGeneration(2));
+    // Nobody confirms: said so, and not taken for done.
+    let error = client.attach("db", &attach("web3", true)).unwrap_err();
+    assert_eq!(error.kind(), Some("unconfirmed"));
+    assert!(error.is_temporary() && error.to_string().contains("n1, n2, n3"), "{error}");
+    assert_eq!(client.volume("db").unwrap().info.attachment.unwrap().client, "web3");
+    conductor.stop();
+}
+
+#[test]
+fn garbage_is_answered_and_the_next_one_served() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    three_nodes(&conductor.client);
+    let commit = conductor.client.version().unwrap().commit;
+    let deep = "[".repeat(100_000);
+    let posts = [
+        "/v1/nodes/register",
+        "/v1/nodes/heartbeat",
+        "/v1/membership",
+        "/v1/volumes",
+        "/v1/volumes/db/resize",
+        "/v1/volumes/db/attach",
+        "/v1/volumes/db/detach",
+    ];
+    let unknown_field = r#"{"name":"db","size":1048576,"colour":"red"}"#;
+    let wrong_numbers = r#"{"name":"db","size":-1}"#;
+    for path in posts {
+        for body in ["", "{", "null", "7", "\0\u{fffd}", "\"x\"", unknown_field, wrong_numbers] {
+            let (status, answer) = conductor.http("POST", path, body);
+            assert_eq!(status, 400, "{path} {body}: {answer}");
+            assert!(answer.contains("\"message\""), "{answer}");
+        }
+        assert_eq!(conductor.http("POST", path, &deep).0 / 100, 4);
+        assert_eq!(conductor.http("PUT", path, "{}").0, 405);
+    }
+    let (status, answer) = conductor.http("POST", "/v1/volumes", &" ".repeat(65 << 10));
+    assert!(status == 413 && answer.contains("too-large"), "{status} {answer}");
+    for path in ["/", "/v2/status", "/v1/volumes/db/x", "/v1/../v1/x", "/v1/nodes/n9", "/v1/volumes/none"] {
+        assert_eq!(conductor.http("GET", path, "").0, 404, "{path}");
+    }
+    for path in ["/v1/volumes/%ff", "/v1/volumes/%2e%2e", "/v1/volumes/A/map", "/v1/nodes/x", "/v1/nodes/99999999999"] {
+        assert_eq!(conductor.http("GET", path, "").0, 400, "{path}");
+    }
+    assert_eq!(conductor.http("DELETE", "/v1/volumes/db?force=perhaps", "").0, 400);
+    assert_eq!(conductor.http("DELETE", "/v1/volumes/db?farce=true", "").0, 400);
+    conductor.raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
+    assert_eq!(conductor.client.version().unwrap().commit, commit);
+    // A request that never ends does not keep the conductor from stopping.
+    let mut half = TcpStream::connect(conductor.address).unwrap();
+    half.write_all(b"POST /v1/volumes HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{").unwrap();
+    let start = Instant::now();
+    conductor.stop();
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn curl_needs_only_a_name_and_a_size() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    three_nodes(&conductor.client);
+    let (status, answer) = conductor.http("POST", "/v1/volumes", r#"{"name":"db","size":1073741824}"#);
+    assert_eq!(status, 201, "{answer}");
+    assert_eq!(conductor.http("GET", "/v1/nodes/n1", "").0, 200);
+    assert_eq!(conductor.http("DELETE", "/v1/volumes/db", "").0, 204);
+    conductor.stop();
+}
+
+#[test]
+fn a_file_in_use_or_damaged_is_said_to_be() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let second = Conductor::try_start(&scratch.store()).err().unwrap();
+    assert!(second.to_string().contains("in use by another conductor"), "{second}");
+    conductor.stop();
+    let noise = scratch.0.join("noise");
+    std::fs::write(&noise, [7; 5000]).unwrap();
+    assert!(Conductor::try_start(&noise).is_err());
+    assert!(Conductor::try_start(&scratch.0.join("no/such/directory")).is_err());
+    assert!(Conductor::try_start(&scratch.0).is_err());
+}
+
+#[test]
+fn beyond_loopback_only_when_told() {
+    let scratch = Scratch::new();
+    let options = |plaintext| Options { listen: "0.0.0.0:0".parse().unwrap(), store: scratch.store(), plaintext };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let refused = runtime.block_on(run(options(false), |_| (), async {}));
+    assert!(matches!(refused, Err(conductor_service::Error::Plaintext(_))));
+    runtime.block_on(run(options(true), |_| (), async {})).unwrap();
+}
+
+#[test]
+fn a_stopped_conductor_is_unreachable() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    conductor.client.version().unwrap();
+    conductor.stop();
+    let error = conductor.client.version().unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+}
