@@ -1,0 +1,99 @@
+//! What is to be sent, in order: small bytes (headers, option replies), which are copied, and data of reads, which is not.
+
+use crate::limits::HEADERS_PER_SEND;
+use memory::{Arena, Class, Part};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// The parts of a send.
+pub type Parts = SmallVec<[Part; 8]>;
+/// The data of a read.
+pub type Data = SmallVec<[Part; 2]>;
+
+enum Entry {
+    /// So many bytes from the front of `small`. Never two in a row.
+    Small(usize),
+    Data(Part),
+}
+
+/// The queue. Its storage is reused.
+#[derive(Default)]
+pub(crate) struct Output {
+    small: VecDeque<u8>,
+    entries: VecDeque<Entry>,
+}
+
+impl Output {
+    pub(crate) fn small(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.small.extend(bytes);
+        match self.entries.back_mut() {
+            Some(Entry::Small(len)) => *len += bytes.len(),
+            _ => self.entries.push_back(Entry::Small(bytes.len())),
+        }
+    }
+
+    pub(crate) fn data(&mut self, part: Part) {
+        self.entries.push_back(Entry::Data(part));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Small bytes that wait.
+    pub(crate) fn small_len(&self) -> usize {
+        self.small.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The next `max_parts` parts at most, and how many bytes of data are in them. `None`: nothing to send, or no memory for
+    /// the headers (then nothing has changed).
+    pub(crate) fn take(&mut self, arena: &Arena, max_parts: usize) -> Option<(Parts, u64)> {
+        let mut small = 0;
+        for entry in self.entries.iter().take(max_parts) {
+            if let Entry::Small(len) = entry {
+                small += len;
+            }
+        }
+        let small = small.min(HEADERS_PER_SEND);
+        let headers = if small == 0 {
+            None
+        } else {
+            let mut memory = arena.take(small, Class::Client)?;
+            for (to, from) in memory.iter_mut().zip(self.small.drain(..small)) {
+                *to = from;
+            }
+            Some(memory.filled())
+        };
+        let (mut parts, mut copied, mut data) = (Parts::new(), 0, 0);
+        while parts.len() < max_parts {
+            match self.entries.pop_front() {
+                None => break,
+                Some(Entry::Data(part)) => {
+                    data += part.len as u64;
+                    parts.push(part);
+                }
+                Some(Entry::Small(len)) => {
+                    let now = len.min(small - copied);
+                    if now < len {
+                        self.entries.push_front(Entry::Small(len - now));
+                    }
+                    if let (Some(headers), 1..) = (&headers, now) {
+                        parts.push(Part { mem: headers.share(), from: copied, len: now });
+                        copied += now;
+                    }
+                    if now < len {
+                        break;
+                    }
+                }
+            }
+        }
+        (!parts.is_empty()).then_some((parts, data))
+    }
+}
