@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod connections;
 mod ledger;
 mod limits;
 mod routes;
@@ -121,7 +122,8 @@ pub async fn run(
         // An error is a dropped sender: as good as a stop.
         let _ = asked.wait_for(|stop| *stop).await;
     };
-    let server = axum::serve(listener, routes::router(ledger.clone())).with_graceful_shutdown(until_stopped);
+    let server = axum::serve(connections::Bounded::new(listener), routes::router(ledger.clone()))
+        .with_graceful_shutdown(until_stopped);
     let mut server = tokio::spawn(server.into_future());
     ready(address);
 

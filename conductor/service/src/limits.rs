@@ -17,7 +17,11 @@ pub(crate) const SMALL_BODY: usize = 64 << 10;
 /// Body of what nodes send: a registration names every copy with its configuration, about 1 KiB each for 25,600 shards.
 pub(crate) const NODE_BODY: usize = 64 << 20;
 /// Requests at once: every node's held heartbeat, and targets and people beside them.
-pub(crate) const REQUESTS_AT_ONCE: usize = 256 + 512;
+pub(crate) const REQUESTS_AT_ONCE: usize = 256 + 256;
+/// Connections at once: those of the requests and some idle ones; three quarters of the usual 1024 descriptors.
+pub(crate) const CONNECTIONS: usize = 768;
+/// A connection that moved nothing for so long is closed: longer than any request may take.
+pub(crate) const IDLE: Duration = Duration::from_secs(60);
 /// Commands waiting for the state's thread; more wait in their connections.
 pub(crate) const QUEUE: usize = 1024;
 /// Commands that share one durable transaction.

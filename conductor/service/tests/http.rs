@@ -50,7 +50,11 @@ impl Conductor {
     }
 
     fn try_start(store: &Path) -> Result<Self, conductor_service::Error> {
-        let options = Options { listen: "127.0.0.1:0".parse().unwrap(), store: store.to_owned(), plaintext: false };
+        Self::start_at("127.0.0.1:0".parse().unwrap(), store)
+    }
+
+    fn start_at(listen: SocketAddr, store: &Path) -> Result<Self, conductor_service::Error> {
+        let options = Options { listen, store: store.to_owned(), plaintext: false };
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (ready, address) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -372,4 +376,40 @@ fn a_stopped_conductor_is_unreachable() {
     conductor.stop();
     let error = conductor.client.version().unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+}
+
+#[test]
+fn a_client_goes_on_with_a_restarted_conductor() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    let before = client.version().unwrap();
+    for _ in 0..3 {
+        conductor.stop();
+        conductor = Conductor::start_at(conductor.address, &scratch.store()).unwrap();
+        assert_eq!(client.version().unwrap(), before, "its kept connection is gone, which is no error");
+    }
+    conductor.stop();
+}
+
+#[test]
+fn the_largest_volume_is_one_transaction_and_one_batch() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    let commit = client.version().unwrap().commit;
+    let start = Instant::now();
+    assert_eq!(client.create_volume(&NewVolume::new("huge", Bytes(64 << 40))).unwrap().shards, 16_384);
+    let created = start.elapsed();
+    let mut batch = Vec::new();
+    for node in 1..=3 {
+        batch.extend(client.heartbeat(&heartbeat(node, 1, 0)).unwrap().assignments.iter().map(born));
+    }
+    let told = start.elapsed();
+    let answers = client.membership(&batch).unwrap();
+    println!("create {created:?}, tell {:?}, born {:?}", told - created, start.elapsed() - told);
+    assert!(answers.len() == 16_384 && answers.iter().all(|a| matches!(a, MembershipAnswer::Granted(_))));
+    assert_eq!(client.version().unwrap().commit, commit + 2);
+    conductor.stop();
 }
