@@ -1,0 +1,213 @@
+//! Streams, partitions, resets and processes, seen from two machines that check every byte.
+
+mod common;
+
+use common::{Echo, Log, Seen, Talker, address};
+use driver::{Errno, Span, Time};
+use sim::{Clock, News, Options, ProcessId, Setup, Stall, State, World};
+
+type Echoes = World<(), ()>;
+
+fn pair(seed: u64, options: Options, chunk: usize) -> (Echoes, ProcessId, ProcessId, Log<Seen>) {
+    let mut world = World::new(seed, options);
+    let echo = world.spawn(Setup::named("echo").listen(address(1)), |_| Echo::new());
+    let seen = Log::<Seen>::default();
+    let log = seen.clone();
+    let fast = Clock { offset: 77_000, ppm: 250 };
+    let talker = world.spawn(Setup::named("talker").clock(fast), move |_| Talker::new(address(1), chunk, log.clone()));
+    (world, echo, talker, seen)
+}
+
+fn run(world: &mut Echoes, millis: u64) {
+    let until = world.now() + Span::millis(millis);
+    world.run_until(until, |_, _: News<()>| {});
+}
+
+#[test]
+fn the_same_seed_gives_the_same_hash_and_another_one_another() {
+    let hash = |seed| {
+        let (mut world, echo, talker, _) = pair(seed, Options::default(), 3000);
+        world.network().reset_ppm = 2_000;
+        run(&mut world, 100);
+        world.partition(echo, talker);
+        run(&mut world, 50);
+        world.heal_all();
+        world.kill(echo);
+        world.restart(echo);
+        run(&mut world, 100);
+        world.hash()
+    };
+    assert_eq!(hash(1), hash(1));
+    assert_ne!(hash(1), hash(2));
+}
+
+#[test]
+fn bytes_arrive_in_order_in_pieces_and_replies_may_overtake_send_completions() {
+    let mut overtaken = 0;
+    for seed in 0..10 {
+        let (mut world, _, _, seen) = pair(seed, Options::default(), 6000);
+        run(&mut world, 200);
+        let seen = seen.borrow();
+        assert!(seen.echoed > 500_000, "{seen:?}");
+        assert!(seen.pieces > seen.echoed / 6000, "some were cut");
+        assert!(seen.errors.is_empty());
+        overtaken += seen.echoed_when_sent.iter().zip(1..).filter(|(heard, n)| **heard >= n * 6000).count();
+    }
+    assert!(overtaken > 0, "a whole echo came back before its own send was complete");
+}
+
+#[test]
+fn memory_is_given_back_only_after_its_last_byte_was_read() {
+    let mut world_scribbled = 0;
+    for seed in 0..10 {
+        let mut options = Options::default();
+        options.network.piece = 512;
+        options.network.window = 4096;
+        let (mut world, _, talker, seen) = pair(seed, options, 10_000);
+        run(&mut world, 200);
+        world_scribbled += world.machine::<Talker>(talker).unwrap().scribbled;
+        assert!(seen.borrow().echoed > 50_000, "{:?}", seen.borrow());
+        assert!(world.count("net.window_full") > 0);
+    }
+    // The talker overwrites what it sent the moment it is the only holder, and checks every echoed byte.
+    assert!(world_scribbled > 50);
+}
+
+#[test]
+fn a_reset_gives_every_operation_back_and_cuts_frames() {
+    let mut mid_frame = 0;
+    for seed in 0..20 {
+        let (mut world, echo, talker, seen) = pair(seed, Options::default(), 5000);
+        world.network().reset_ppm = 10_000;
+        run(&mut world, 400);
+        world.network().reset_ppm = 0;
+        world.reset_between(echo, talker);
+        run(&mut world, 100);
+        let seen = seen.borrow();
+        assert!(seen.connected > 2, "{seen:?}");
+        assert!(seen.errors.contains(&Errno::RESET));
+        assert!(
+            seen.submitted - seen.returned <= 3,
+            "two receives and a send of the stream that is open now: {seen:?}"
+        );
+        mid_frame += u32::from(!seen.echoed.is_multiple_of(5000));
+    }
+    assert!(mid_frame > 5);
+}
+
+#[test]
+fn a_short_partition_delays_and_a_long_one_breaks() {
+    let (mut world, echo, talker, seen) = pair(3, Options::default(), 5000);
+    run(&mut world, 50);
+    world.partition(echo, talker);
+    run(&mut world, 20);
+    let before = seen.borrow().echoed;
+    run(&mut world, 5_000);
+    assert_eq!(seen.borrow().echoed, before, "nothing passes");
+    assert!(world.count("net.held") > 0);
+    world.heal(echo, talker);
+    run(&mut world, 100);
+    assert!(seen.borrow().echoed > before);
+    assert_eq!(seen.borrow().connected, 1, "the stream survived");
+
+    world.partition_one_way(echo, talker);
+    run(&mut world, 60_000);
+    assert!(seen.borrow().errors.contains(&Errno::TIMED_OUT), "{:?}", seen.borrow().errors);
+    let before = seen.borrow().echoed;
+    world.heal_all();
+    run(&mut world, 3_000);
+    assert!(seen.borrow().echoed > before && seen.borrow().connected == 2);
+}
+
+#[test]
+fn a_silenced_stream_is_given_up_and_a_new_one_works() {
+    let (mut world, echo, talker, seen) = pair(4, Options::default(), 5000);
+    run(&mut world, 50);
+    world.silence_between(echo, talker);
+    run(&mut world, 40_000);
+    assert_eq!(seen.borrow().connected, 2);
+    assert!(seen.borrow().errors.contains(&Errno::TIMED_OUT));
+}
+
+#[test]
+fn a_dead_process_refuses_and_one_without_power_is_silent() {
+    let (mut world, echo, _, seen) = pair(5, Options::default(), 5000);
+    run(&mut world, 50);
+    world.kill(echo);
+    assert_eq!(world.state(echo), State::Dead);
+    run(&mut world, 200);
+    assert!(seen.borrow().errors.contains(&Errno::REFUSED));
+    world.restart(echo);
+    run(&mut world, 200);
+    assert!(seen.borrow().connected >= 2);
+
+    seen.borrow_mut().errors.clear();
+    world.cut_power(echo);
+    run(&mut world, 10_000);
+    assert!(seen.borrow().errors.is_empty(), "nobody tells: {:?}", seen.borrow().errors);
+    let before = seen.borrow().connected;
+    world.restart(echo);
+    assert!(world.local(echo) < Time(1_000_000), "its clock started with its host");
+    run(&mut world, 3_000);
+    assert!(seen.borrow().connected > before, "what was sent to the old life was answered by a reset");
+
+    world.cut_power(echo);
+    run(&mut world, 60_000);
+    assert!(seen.borrow().errors.contains(&Errno::TIMED_OUT), "streams and connects give up");
+}
+
+#[test]
+fn a_killed_peer_is_seen_as_an_end_or_as_a_reset() {
+    let (mut ends, mut resets) = (0, 0);
+    for seed in 0..40 {
+        let (mut world, echo, _, seen) = pair(seed, Options::default(), 5000);
+        run(&mut world, 20);
+        world.kill(echo);
+        run(&mut world, 20);
+        ends += seen.borrow().ends.min(1);
+        resets += u64::from(seen.borrow().errors.contains(&Errno::RESET));
+    }
+    assert!(ends > 5 && resets > 5, "{ends} {resets}");
+}
+
+#[test]
+fn a_paused_process_gets_nothing_and_then_all_of_it() {
+    let (mut world, _, talker, seen) = pair(6, Options::default(), 5000);
+    run(&mut world, 20);
+    world.pause(talker);
+    let returned = seen.borrow().returned;
+    run(&mut world, 1_000);
+    assert_eq!(seen.borrow().returned, returned);
+    world.resume(talker);
+    run(&mut world, 20);
+    assert!(seen.borrow().returned > returned);
+    assert_eq!(seen.borrow().connected, 1);
+}
+
+#[test]
+fn a_world_in_which_nothing_can_happen_any_more_says_who_waits_for_what() {
+    let mut world = Echoes::new(1, Options::default());
+    world.spawn(Setup::named("lonely").listen(address(9)), |_| Echo::new());
+    let stall = world.run_until_done(Time(1_000_000), |_, _| {}, |_| false).unwrap_err();
+    assert!(
+        matches!(&stall, Stall::Idle(report) if report.contains("lonely") && report.contains("1 accept")),
+        "{stall}"
+    );
+}
+
+#[test]
+fn alarms_come_when_asked_for_and_the_trace_tells_what_happened() {
+    let (mut world, _, _, _) = pair(7, Options::default(), 100);
+    world.keep_trace(50);
+    world.alarm_at(Time(5_000_000), 42);
+    let mut heard = None;
+    world.run_until(Time(10_000_000), |world, news| {
+        if news == News::Alarm(42) {
+            heard = Some(world.now());
+        }
+    });
+    assert_eq!(heard, Some(Time(5_000_000)));
+    assert_eq!(world.now(), Time(10_000_000));
+    assert_eq!(world.trace().count(), 50);
+    assert!(world.trace().any(|line| line.contains("done.recv")));
+}
