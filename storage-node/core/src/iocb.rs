@@ -1,0 +1,164 @@
+//! One request in flight on a node, its subtasks and its stages.
+//!
+//! ```text
+//!  read:          Queued ──lock──► Locked ──lease, memory──► Reading ─────────────────────────► answered
+//!  write, zero:   Queued ──lock──► Locked ──[merge]──► Merging ──► Ready ──stamp──► Stamped ──► answered
+//!  settling:                                           Reading ──► Ready ──stamp──► Stamped ──► done
+//! ```
+//!
+//! The server's three buffer descriptors are `answer` (the command's receive slot, which reserves the reply's), `payload` (the
+//! data) and the reply, which belongs to the connection from the moment it is queued. An IOCB is counted: one *request* hold until
+//! it is answered or dropped, one *subtask* hold per start of a subtask, kept in the table of what is pending. A subtask that was
+//! started twice completes twice, and only then does the reaper free the slot.
+
+use conductor_model::{BlockRange, CopyId, ShardId, Stamp};
+use driver::{ConnId, Time};
+use node_protocol::IoBody;
+use refcount::Hold;
+use smallvec::SmallVec;
+use tcp::{Answer, Payload};
+
+/// The counted part of an IOCB.
+#[derive(Debug)]
+pub(crate) struct ServerIocb {
+    /// Its slot.
+    pub(crate) key: usize,
+}
+
+refcount::reasons! {
+    /// Why an IOCB is held.
+    pub(crate) mod why for ServerIocb as "iocb" labelled (|iocb| iocb.key as u64) {
+        /// Until it is answered or dropped.
+        Request "request",
+        /// By each start of a subtask, until that start completed.
+        Subtask "subtask",
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Zero,
+    /// A piece of a settling: the primary's own content, written to every copy.
+    Settle,
+}
+
+/// Where it stands: see the module's drawing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    Queued,
+    Locked,
+    Merging,
+    Reading,
+    Ready,
+    Stamped,
+}
+
+/// One copy's part of a stamped IOCB.
+#[derive(Debug)]
+pub(crate) struct Leg {
+    pub(crate) copy: CopyId,
+    pub(crate) state: LegState,
+}
+
+/// Where a leg stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LegState {
+    /// To be started as soon as the link has a credit.
+    Waiting,
+    /// Started, not completed.
+    Running,
+    /// Refused by the copy (space, disk): to be started again then.
+    Refused(Time),
+    /// Durable there.
+    Done,
+}
+
+/// One request in flight.
+#[derive(Debug)]
+pub(crate) struct Iocb {
+    /// Until it is answered or dropped.
+    pub(crate) request: Option<Hold<ServerIocb, why::Request>>,
+    pub(crate) shard: ShardId,
+    pub(crate) kind: Kind,
+    pub(crate) phase: Phase,
+    /// The connection that it came on; `None` for settling.
+    pub(crate) conn: Option<ConnId>,
+    pub(crate) answer: Option<Answer>,
+    pub(crate) body: IoBody,
+    pub(crate) range: BlockRange,
+    pub(crate) payload: Option<Payload>,
+    pub(crate) stamp: Option<Stamp>,
+    /// Its connection was fenced before it was stamped: it must never be.
+    pub(crate) fenced: bool,
+    pub(crate) legs: SmallVec<[Leg; 3]>,
+    pub(crate) stages: Stages,
+}
+
+/// Positions in the life of a request, in the order in which they are passed. `docs/architecture.md` says where in the code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Stage {
+    /// The frame was complete and verified.
+    Received,
+    /// Its range lock was granted.
+    Locked,
+    /// It got its stamp.
+    Stamped,
+    /// The forwards to the other copies were queued.
+    Forwarded,
+    /// The local write was given to the store.
+    LocalStarted,
+    /// The first copy was durable.
+    FirstDone,
+    /// The last copy was durable.
+    LastDone,
+    /// The reply was queued.
+    Replied,
+}
+
+impl Stage {
+    /// All of them, in order.
+    pub const ALL: [(Self, &'static str); 8] = [
+        (Self::Received, "received"),
+        (Self::Locked, "locked"),
+        (Self::Stamped, "stamped"),
+        (Self::Forwarded, "forwarded"),
+        (Self::LocalStarted, "local.started"),
+        (Self::FirstDone, "first.done"),
+        (Self::LastDone, "last.done"),
+        (Self::Replied, "replied"),
+    ];
+}
+
+/// When a request passed each stage; 0 for one it did not pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stages {
+    /// The client's number of the request.
+    pub sequence: u64,
+    /// The op's number.
+    pub op: u8,
+    /// Nanoseconds, indexed by `Stage`.
+    pub at: [u64; Stage::ALL.len()],
+    /// In which order the stages were marked: several may share one turn's time.
+    pub order: [u8; Stage::ALL.len()],
+    marked: u8,
+}
+
+impl Stages {
+    pub(crate) fn new(op: u8, sequence: u64) -> Self {
+        Self { op, sequence, ..Self::default() }
+    }
+
+    /// Passes a stage; only the first time counts.
+    pub(crate) fn mark(&mut self, stage: Stage, now: Time) {
+        let at = stage as usize;
+        if self.order[at] == 0 {
+            self.marked += 1;
+            self.order[at] = self.marked;
+            self.at[at] = now.0;
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Every limit of a node's reactor, with the sum that justifies it.
+//!
+//! Memory of one reactor, beside the arena (whose bytes are an option): per session about 200 B; per client connection
+//! `2·depth + 2` receive slots of 16 B and one 64 KiB stream buffer; per IOCB about 600 B. With the defaults below that is
+//! 64 sessions × 64 KiB + 64 × 128 IOCBs × 600 B ≈ 9 MiB.
+
+use driver::Span;
+
+/// Most client sessions at once on one reactor.
+pub const MAX_SESSIONS: usize = 256;
+/// Most lanes (connections) of one session: a target opens one per queue.
+pub const MAX_LANES: u16 = 64;
+/// Longest range of one request, in bytes: what a payload can carry.
+pub const MAX_REQUEST: u32 = 1 << 20;
+/// Longest range of one WRITE_ZEROES or DISCARD, in bytes. Their subtasks carry no payload, so only the lock is large.
+pub const MAX_ZERO: u32 = 1 << 30;
+/// Most stamped writes of one shard that are not finished on every copy: the window above F that a replica remembers.
+pub const WINDOW: u64 = 1024;
+/// Credits of a link to another node that only Joins and Promises may use (rule 21).
+pub const LINK_RESERVED_CREDITS: u16 = 8;
+/// Longest range that one settling write covers, in blocks (256 KiB: small enough for the settle class's reserve).
+pub const SETTLE_PIECE: u32 = 64;
+/// Settling writes of one shard at once.
+pub const SETTLE_DEPTH: usize = 8;
+/// Most entries that a copy may hold above K and still be joined: two windows, because K may lag by one when an epoch ends and
+/// settling adds at most as many again.
+pub const MAX_HELD: usize = 8192;
+/// How long a promise binds its giver (rule 14: at most the detection time, 2 s).
+pub const PROMISE: Span = Span::millis(2000);
+/// How often a primary renews its promises.
+pub const KEEPALIVE: Span = Span::millis(400);
+/// A subtask that has not completed by then is started again on a new connection.
+pub const SUBTASK_DEADLINE: Span = Span::seconds(5);
+/// A Join that has not been answered by then is sent again on a new connection.
+pub const JOIN_DEADLINE: Span = Span::seconds(10);
+/// Between two attempts to reach a peer, at first and at most.
+pub const RECONNECT_MIN: Span = Span::millis(50);
+/// See `RECONNECT_MIN`.
+pub const RECONNECT_MAX: Span = Span::millis(1000);
+/// An unanswered question to the conductor is asked again after this.
+pub const ASK_AGAIN: Span = Span::millis(1000);
+/// A subtask that a copy refused for want of space, or whose disk failed, is tried again after this.
+pub const RETRY_REFUSED: Span = Span::millis(500);
+/// How often time-driven work is looked at while there is any.
+pub const TICK: Span = Span::millis(50);
+/// Blocks kept free on every disk: what settling and metadata need when a disk is full to the brim.
+pub const RESERVED_BLOCKS: u64 = 256;
+/// Finished requests whose stages are kept for `trine node show --trace`.
+pub const TRACES: usize = 64;

@@ -1,0 +1,159 @@
+//! Connections to the reactors that hold the other copies: one per endpoint, opened on first use, made again when lost.
+//!
+//! A link carries replica writes, Joins and Promises. Replica writes wait in its backlog for credits; some credits are kept for Joins
+//! and Promises, so that settling and leases never wait behind writes (rule 21).
+
+use crate::limits::{LINK_RESERVED_CREDITS, RECONNECT_MAX, RECONNECT_MIN};
+use conductor_model::{CopyId, DiskId, OpenId, Stamp};
+use driver::{ConnId, Span, Time};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+/// A leg that waits for a credit. It may be overtaken by events: whoever takes it from the queue looks whether it still waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WaitingLeg {
+    pub(crate) iocb: usize,
+    pub(crate) stamp: Stamp,
+    pub(crate) copy: CopyId,
+}
+
+/// One link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) conn: Option<ConnId>,
+    /// Established; with the peer's process and what its Hello says about its disks.
+    pub(crate) up: Option<Peer>,
+    pub(crate) backlog: VecDeque<WaitingLeg>,
+    /// The newest promise: when the keepalive that it answers was sent, and until when it holds.
+    pub(crate) promise: Option<Promise>,
+    pub(crate) promise_asked: bool,
+    pub(crate) next_keepalive: Time,
+    /// Free blocks as last reported, less what was sent since.
+    pub(crate) free_blocks: u64,
+    /// Shards that need this link.
+    pub(crate) users: usize,
+    retry_at: Time,
+    backoff: Span,
+}
+
+/// The other side of an established link.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) opens: Vec<(DiskId, OpenId)>,
+}
+
+impl Peer {
+    /// This process's opening of `disk`.
+    pub(crate) fn open_of(&self, disk: DiskId) -> Option<OpenId> {
+        self.opens.iter().find(|(d, _)| *d == disk).map(|(_, open)| *open)
+    }
+}
+
+/// A node's word not to join a newer epoch under another primary.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Promise {
+    pub(crate) sent: Time,
+    pub(crate) until: Time,
+}
+
+/// All links of one reactor.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    links: BTreeMap<SocketAddr, Link>,
+    by_conn: BTreeMap<ConnId, SocketAddr>,
+}
+
+impl Links {
+    /// A shard needs the link to `to`.
+    pub(crate) fn need(&mut self, to: SocketAddr) {
+        self.links.entry(to).or_insert_with(Link::new).users += 1;
+    }
+
+    /// A shard does not need it any more. With its last user gone the connection is returned, to be closed.
+    pub(crate) fn release(&mut self, to: SocketAddr) -> Option<ConnId> {
+        let link = self.links.get_mut(&to)?;
+        link.users = link.users.saturating_sub(1);
+        if link.users > 0 {
+            return None;
+        }
+        let gone = self.links.remove(&to)?;
+        self.by_conn.retain(|_, at| *at != to);
+        gone.conn
+    }
+
+    pub(crate) fn get(&self, to: SocketAddr) -> Option<&Link> {
+        self.links.get(&to)
+    }
+
+    pub(crate) fn get_mut(&mut self, to: SocketAddr) -> Option<&mut Link> {
+        self.links.get_mut(&to)
+    }
+
+    /// The endpoint that a connection of ours leads to.
+    pub(crate) fn endpoint(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.by_conn.get(&conn).copied()
+    }
+
+    /// A connection to `to` is being made.
+    pub(crate) fn connecting(&mut self, to: SocketAddr, conn: ConnId) {
+        if let Some(link) = self.links.get_mut(&to) {
+            link.conn = Some(conn);
+            self.by_conn.insert(conn, to);
+        }
+    }
+
+    /// A connection is down: the endpoint it led to, if it was one of ours.
+    pub(crate) fn down(&mut self, now: Time, conn: ConnId) -> Option<SocketAddr> {
+        let to = self.by_conn.remove(&conn)?;
+        let link = self.links.get_mut(&to)?;
+        if link.conn == Some(conn) {
+            if link.up.is_some() {
+                link.backoff = RECONNECT_MIN;
+            }
+            link.conn = None;
+            link.up = None;
+            link.promise_asked = false;
+            link.retry_at = now + link.backoff;
+            link.backoff = Span((link.backoff.0 * 2).min(RECONNECT_MAX.0));
+        }
+        Some(to)
+    }
+
+    /// Endpoints whose next attempt is due.
+    pub(crate) fn due(&self, now: Time) -> Vec<SocketAddr> {
+        self.links.iter().filter(|(_, l)| l.conn.is_none() && l.retry_at <= now).map(|(to, _)| *to).collect()
+    }
+
+    /// Endpoints whose next keepalive is due.
+    pub(crate) fn keepalives_due(&self, now: Time) -> Vec<SocketAddr> {
+        let due = |l: &Link| l.up.is_some() && !l.promise_asked && l.next_keepalive <= now;
+        self.links.iter().filter(|(_, l)| due(l)).map(|(to, _)| *to).collect()
+    }
+
+    /// True if nothing is linked: then no timer is needed either.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+}
+
+impl Link {
+    fn new() -> Self {
+        Self {
+            conn: None,
+            up: None,
+            backlog: VecDeque::new(),
+            promise: None,
+            promise_asked: false,
+            next_keepalive: Time::default(),
+            free_blocks: 0,
+            users: 0,
+            retry_at: Time::default(),
+            backoff: RECONNECT_MIN,
+        }
+    }
+
+    /// The connection, if a replica write may use one of its `credits`.
+    pub(crate) fn conn_for_writes(&self, credits: u16) -> Option<ConnId> {
+        (self.up.is_some() && credits > LINK_RESERVED_CREDITS).then_some(self.conn).flatten()
+    }
+}

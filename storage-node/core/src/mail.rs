@@ -1,0 +1,105 @@
+//! What passes between a node's reactor and the rest of its process: the control thread that talks to the conductor, and whoever
+//! asks for a look inside.
+
+use crate::iocb::Stages;
+use conductor_model::api::{MembershipAnswer, MembershipRequest, Trouble};
+use conductor_model::{
+    AttachGeneration, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, OpenId, ShardId, VolumeId,
+};
+use std::collections::BTreeMap;
+
+/// To the reactor.
+#[derive(Debug)]
+pub enum Mail {
+    /// Configurations of shards whose primary is on this reactor.
+    Assign(Vec<Configuration>),
+    /// The conductor's answer to a `Letter::Ask`.
+    Membership(ShardId, MembershipAnswer),
+    /// Current attach generations.
+    Generations(Vec<(VolumeId, AttachGeneration)>),
+    /// Delete these copies for good.
+    Drop(Vec<CopyId>),
+    /// Answer with a `Letter::View` that carries the same number.
+    Look(u64),
+    /// Finish what was admitted, close everything and end.
+    Stop,
+}
+
+/// From the reactor.
+#[derive(Debug)]
+pub enum Letter {
+    /// For the conductor; asked again until its answer comes.
+    Ask(MembershipRequest),
+    /// This copy is deleted for good.
+    Dropped(CopyId),
+    /// The shards that do not serve now; sent when that changed.
+    Troubles(Vec<Trouble>),
+    /// A disk's blocks in use changed noticeably.
+    Usage(DiskId, Bytes),
+    /// The answer to `Mail::Look`.
+    View(u64, Box<View>),
+    /// The reactor cannot go on serving this disk; one sentence.
+    DiskFailed(DiskId, String),
+}
+
+/// A look inside one reactor.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct View {
+    /// Its disks.
+    pub disks: Vec<DiskView>,
+    /// Its copies.
+    pub copies: Vec<CopyView>,
+    /// Its sessions.
+    pub sessions: Vec<SessionView>,
+    /// Live objects and the holds that keep them, one line each (`conn 17: 1 owner + 66 rx`).
+    pub refs: Vec<String>,
+    /// Counters by name.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// The stages of requests that finished lately, oldest first.
+    pub traces: Vec<Stages>,
+}
+
+/// One disk.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DiskView {
+    /// Its name.
+    pub disk: DiskId,
+    /// This opening.
+    pub open: OpenId,
+    /// Its size for data.
+    pub capacity: Bytes,
+    /// In use.
+    pub used: Bytes,
+}
+
+/// One copy.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CopyView {
+    /// Of which shard.
+    pub shard: ShardId,
+    /// Its name.
+    pub copy: CopyId,
+    /// The epoch that it has joined.
+    pub epoch: Epoch,
+    /// `primary: serving`, `replica`, …
+    pub role: String,
+    /// Its size.
+    pub blocks: Blocks,
+    /// Requests that hold or wait for locks.
+    pub requests: usize,
+}
+
+/// One client session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionView {
+    /// Its number on this reactor.
+    pub id: u32,
+    /// The client's name.
+    pub client: String,
+    /// What it has attached.
+    pub volume: VolumeId,
+    /// Its attach generation.
+    pub generation: AttachGeneration,
+    /// Its connections.
+    pub lanes: usize,
+}

@@ -1,0 +1,324 @@
+//! The legs of a stamped IOCB: one write to the local store, one to each other copy; answered when all are durable.
+//!
+//! A leg that was lost with its connection, or timed out, is started again on the next one; the copy's duplicate filter makes the
+//! repeat harmless. Each start takes a *subtask* hold on the IOCB and gives it back when that very start completes.
+
+use super::{Node, Pending};
+use crate::iocb::{Kind, Leg, LegState, Phase, Stage, why};
+use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE};
+use crate::links::WaitingLeg;
+use crate::mail::Letter;
+use crate::primary::Phase as PrimaryPhase;
+use conductor_model::{CopyId, ShardId, Stamp};
+use driver::{Outbox, Time};
+use node_protocol::{ReplicaBody, ReplyBody, Status, op};
+use node_store::{Store, StoreError, StoreOp};
+use std::net::SocketAddr;
+use tcp::{Lost, Payload};
+use wire::{Body, Op};
+
+impl<S: Store> Node<S> {
+    /// Starts every leg of an IOCB that was just stamped: the forwards first, then the local write.
+    pub(super) fn start_legs(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
+        let iocb = &self.iocbs[key];
+        let (shard, Some(stamp)) = (iocb.shard, iocb.stamp) else { return };
+        let Some(primary) = self.primaries.get(&shard) else { return };
+        let own = primary.config.primary;
+        let others: Vec<(CopyId, SocketAddr)> = primary.others().map(|m| (m.copy, m.endpoint)).collect();
+        self.iocbs[key].legs =
+            primary.config.members.iter().map(|m| Leg { copy: m.copy, state: LegState::Waiting }).collect();
+        for (copy, endpoint) in others {
+            self.queue_leg(now, endpoint, WaitingLeg { iocb: key, stamp, copy });
+        }
+        self.iocbs[key].stages.mark(Stage::Forwarded, now);
+        self.start_local_leg(now, key, own, out);
+        self.iocbs[key].stages.mark(Stage::LocalStarted, now);
+    }
+
+    fn start_local_leg(&mut self, now: Time, key: usize, copy: CopyId, out: &mut dyn Outbox<Letter>) {
+        let iocb = &mut self.iocbs[key];
+        let (shard, range, Some(stamp), Some(request)) = (iocb.shard, iocb.range, iocb.stamp, &iocb.request) else {
+            return;
+        };
+        let hold = request.share::<why::Subtask>();
+        set_leg(&mut iocb.legs, copy, LegState::Running);
+        let Some(replica) = self.replicas.get_mut(&shard) else { return };
+        if let Some(known_good) =
+            self.primaries.get(&shard).and_then(|p| Some(Stamp { epoch: p.config.epoch, sequence: p.known_good()? }))
+        {
+            replica.known_good = known_good;
+        }
+        replica.in_disk += 1;
+        let known_good = replica.known_good;
+        let operation = match &iocb.payload {
+            Some(payload) => StoreOp::Write {
+                copy,
+                stamp,
+                at: range,
+                data: payload.mem.share(),
+                crcs: payload.crcs.clone(),
+                known_good,
+            },
+            None => StoreOp::Zero { copy, stamp, at: range, known_good },
+        };
+        let disk = replica.disk;
+        self.counters.count("leg.started");
+        self.store(now, disk, operation, Pending::LocalLeg { iocb: key, stamp, copy, hold }, out);
+    }
+
+    /// Puts a leg into its link's backlog and sends what credits allow.
+    fn queue_leg(&mut self, now: Time, to: SocketAddr, leg: WaitingLeg) {
+        if let Some(link) = self.links.get_mut(to) {
+            link.backlog.push_back(leg);
+        }
+        self.drain_backlog(now, to);
+    }
+
+    /// Starts waiting legs on a link while it has credits for them.
+    pub(super) fn drain_backlog(&mut self, now: Time, to: SocketAddr) {
+        loop {
+            let Some(link) = self.links.get(to) else { return };
+            let credits = link.conn.map_or(0, |conn| self.net.credits(conn));
+            let Some(conn) = link.conn_for_writes(credits) else { return };
+            let Some(leg) = self.links.get_mut(to).and_then(|l| l.backlog.pop_front()) else { return };
+            let Some(iocb) = self.iocbs.get(leg.iocb) else { continue };
+            let waits = iocb.stamp == Some(leg.stamp)
+                && iocb.legs.iter().any(|l| l.copy == leg.copy && l.state == LegState::Waiting);
+            let (true, Some(request), Some(primary)) = (waits, &iocb.request, self.primaries.get(&iocb.shard)) else {
+                continue;
+            };
+            if primary.config.epoch != leg.stamp.epoch {
+                // Its epoch is over; it is stamped again when the next one is settled.
+                continue;
+            }
+            let body = ReplicaBody::new(iocb.shard, leg.stamp, iocb.range, primary.known_good(), Some(primary.floor()));
+            let (op, payload) = match &iocb.payload {
+                Some(p) => (op::REPLICA_WRITE, Some(Payload { mem: p.mem.share(), len: p.len, crcs: p.crcs.clone() })),
+                None => (op::REPLICA_ZERO, None),
+            };
+            let hold = request.share::<why::Subtask>();
+            let pending = Pending::RemoteLeg { iocb: leg.iocb, stamp: leg.stamp, copy: leg.copy, hold };
+            let token = self.pending.insert(pending) as u64;
+            let deadline = now + SUBTASK_DEADLINE;
+            if self.net.request(now, conn, op, body.bytes(), payload, token, deadline).is_err() {
+                self.forget_pending(token);
+                if let Some(link) = self.links.get_mut(to) {
+                    link.backlog.push_front(leg);
+                }
+                return;
+            }
+            let blocks = if op == op::REPLICA_WRITE { u64::from(self.iocbs[leg.iocb].range.count.0) } else { 0 };
+            if let Some(link) = self.links.get_mut(to) {
+                link.free_blocks = link.free_blocks.saturating_sub(blocks);
+            }
+            set_leg(&mut self.iocbs[leg.iocb].legs, leg.copy, LegState::Running);
+            self.counters.count("leg.started");
+        }
+    }
+
+    /// A request that was never sent: what waited for its answer is given back.
+    pub(super) fn forget_pending(&mut self, token: u64) {
+        if let Some(key) = usize::try_from(token).ok().filter(|key| self.pending.contains(*key)) {
+            self.pending.remove(key);
+        }
+    }
+
+    /// A reply on a link, whatever it belongs to.
+    pub(super) fn link_reply(
+        &mut self,
+        now: Time,
+        conn: driver::ConnId,
+        token: u64,
+        result: Result<(Op, Body, Option<Payload>), Lost>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let Some(pending) = usize::try_from(token).ok().and_then(|key| self.pending.try_remove(key)) else {
+            debug_assert!(false, "a reply to what was never asked");
+            return;
+        };
+        match pending {
+            Pending::RemoteLeg { iocb, stamp, copy, hold } => {
+                let status = match &result {
+                    Ok((_, body, _)) => ReplyBody::status_of(body).ok_or(()),
+                    Err(_) => Err(()),
+                };
+                self.remote_leg_done(now, iocb, stamp, copy, status, out);
+                drop(hold);
+            }
+            Pending::Join { shard, epoch, copy, sent } => {
+                self.join_answered(now, shard, epoch, copy, sent, result, out)
+            }
+            Pending::Promise { link, sent } => self.promise_answered(now, link, sent, result),
+            _ => debug_assert!(false, "a store's completion came from a link"),
+        }
+        if let Some(to) = self.links.endpoint(conn) {
+            self.drain_backlog(now, to);
+        }
+    }
+
+    /// One start of a remote leg is over.
+    fn remote_leg_done(
+        &mut self,
+        now: Time,
+        key: usize,
+        stamp: Stamp,
+        copy: CopyId,
+        status: Result<Status, ()>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        self.counters.count(match status {
+            Ok(Status::Ok) => "leg.done",
+            Ok(_) => "leg.refused",
+            Err(()) => "leg.lost",
+        });
+        if !self.is_current(key, stamp) {
+            self.counters.count("leg.stale");
+            return;
+        }
+        let shard = self.iocbs[key].shard;
+        match status {
+            Ok(Status::Ok) => self.leg_done(now, key, copy),
+            Ok(Status::StaleEpoch) => {
+                // Somebody has made a newer epoch: nothing is served until it is known (rule 20).
+                self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
+                self.ask_for_news(now, shard, out);
+            }
+            Ok(_) => self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED)),
+            Err(()) => {
+                self.set_leg_state(key, copy, LegState::Waiting);
+                self.requeue(now, key, copy);
+            }
+        }
+    }
+
+    /// Puts a waiting leg back into its link's backlog, in the order of stamps.
+    fn requeue(&mut self, now: Time, key: usize, copy: CopyId) {
+        let iocb = &self.iocbs[key];
+        let (Some(stamp), Some(primary)) = (iocb.stamp, self.primaries.get(&iocb.shard)) else { return };
+        let Some(to) = primary.config.member(copy).map(|m| m.endpoint) else { return };
+        self.counters.count("leg.started-again");
+        if let Some(link) = self.links.get_mut(to) {
+            let at = link.backlog.partition_point(|w| w.stamp < stamp);
+            link.backlog.insert(at, WaitingLeg { iocb: key, stamp, copy });
+        }
+        self.drain_backlog(now, to);
+    }
+
+    /// The local store is done with the primary's own leg.
+    pub(super) fn local_leg_done(
+        &mut self,
+        now: Time,
+        key: usize,
+        stamp: Stamp,
+        copy: CopyId,
+        result: Result<(), StoreError>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        // The subtask's hold keeps the slot, so the IOCB is there even if its request is long answered.
+        let Some(shard) = self.iocbs.get(key).map(|i| i.shard) else { return };
+        if let Some(replica) = self.replicas.get_mut(&shard) {
+            replica.in_disk -= 1;
+        }
+        self.counters.count(if result.is_ok() { "leg.done" } else { "leg.refused" });
+        match result {
+            _ if !self.is_current(key, stamp) => self.counters.count("leg.stale"),
+            Ok(()) => self.leg_done(now, key, copy),
+            Err(StoreError::NoSpace) => self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED)),
+            Err(error) => self.fail_primary(shard, &error),
+        }
+        self.go_on_joining(now, shard, out);
+    }
+
+    /// Is this IOCB still running under this stamp?
+    fn is_current(&self, key: usize, stamp: Stamp) -> bool {
+        let Some(iocb) = self.iocbs.get(key) else { return false };
+        let epoch = self.primaries.get(&iocb.shard).map(|p| p.config.epoch);
+        iocb.request.is_some() && iocb.stamp == Some(stamp) && epoch == Some(stamp.epoch)
+    }
+
+    fn set_leg_state(&mut self, key: usize, copy: CopyId, state: LegState) {
+        set_leg(&mut self.iocbs[key].legs, copy, state);
+    }
+
+    fn leg_done(&mut self, now: Time, key: usize, copy: CopyId) {
+        let iocb = &mut self.iocbs[key];
+        set_leg(&mut iocb.legs, copy, LegState::Done);
+        let done = iocb.legs.iter().filter(|l| l.state == LegState::Done).count();
+        iocb.stages.mark(Stage::FirstDone, now);
+        if done == 2
+            && driver::mutant::on("ack_after_two")
+            && let Some(answer) = iocb.answer.take()
+        {
+            self.refuse(now, answer, Status::Ok);
+        }
+        if done == self.iocbs[key].legs.len() {
+            self.iocbs[key].stages.mark(Stage::LastDone, now);
+            self.all_legs_done(now, key);
+        }
+    }
+
+    /// Durable on every in-sync copy: the point of it all.
+    fn all_legs_done(&mut self, now: Time, key: usize) {
+        let iocb = &self.iocbs[key];
+        let (shard, kind, Some(stamp)) = (iocb.shard, iocb.kind, iocb.stamp) else { return };
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        primary.window.finished(stamp.sequence);
+        self.ready.extend(primary.stalled.iter().copied());
+        if kind == Kind::Settle {
+            self.piece_settled(now, key);
+        } else {
+            self.answer(now, key, Status::Ok);
+        }
+    }
+
+    /// Starts refused legs again whose time has come, on copies that are joined.
+    pub(super) fn retry_refused(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        let Some(primary) = self.primaries.get(&shard) else { return };
+        if !matches!(primary.phase, PrimaryPhase::Serving | PrimaryPhase::Settling(_)) {
+            return;
+        }
+        let own = primary.config.primary;
+        let settling = match &primary.phase {
+            PrimaryPhase::Settling(s) => s.running.clone(),
+            _ => std::collections::BTreeSet::new(),
+        };
+        let keys: Vec<usize> = primary.requests.iter().chain(&settling).copied().collect();
+        for key in keys {
+            if self.iocbs[key].phase != Phase::Stamped {
+                continue;
+            }
+            let due: Vec<CopyId> = self.iocbs[key]
+                .legs
+                .iter()
+                .filter(|l| matches!(l.state, LegState::Refused(at) if at <= now))
+                .map(|l| l.copy)
+                .collect();
+            for copy in due {
+                if copy == own {
+                    self.start_local_leg(now, key, copy, out);
+                } else {
+                    self.set_leg_state(key, copy, LegState::Waiting);
+                    self.requeue(now, key, copy);
+                }
+            }
+        }
+    }
+
+    /// Stamped in an epoch that is over: stamped again in this one, under the same lock (rule 6).
+    pub(super) fn restart_unfinished(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        let Some(primary) = self.primaries.get(&shard) else { return };
+        let unfinished: Vec<usize> =
+            primary.requests.iter().copied().filter(|key| self.iocbs[*key].phase == Phase::Stamped).collect();
+        for key in unfinished {
+            if !self.stamp(now, key, out) {
+                self.iocbs[key].phase = Phase::Ready;
+            }
+        }
+    }
+}
+
+fn set_leg(legs: &mut [Leg], copy: CopyId, state: LegState) {
+    if let Some(leg) = legs.iter_mut().find(|l| l.copy == copy) {
+        leg.state = state;
+    }
+}

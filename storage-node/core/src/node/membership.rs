@@ -1,0 +1,354 @@
+//! Configurations: taking them up, asking for the next one, collecting the answers of all members.
+
+use super::{Node, Pending, whole_payload};
+use crate::limits::{ASK_AGAIN, JOIN_DEADLINE, RETRY_REFUSED};
+use crate::mail::Letter;
+use crate::primary::{JoinState, Phase, Primary};
+use crate::replica::Asker;
+use conductor_model::api::{MembershipAnswer, MembershipChange, MembershipRequest, Trouble};
+use conductor_model::{Configuration, CopyId, Epoch, Member, OpenId, ShardId, Stamp};
+use driver::{Outbox, Time};
+use memory::Class;
+use node_protocol::{JoinAnswer, JoinBody, Prefix, ReplyBody, Status, decode_held, op};
+use node_store::{Held, HeldKind, Store, StoreError};
+use std::net::SocketAddr;
+use tcp::{Lost, Payload};
+use wire::{Body, Op, Reason};
+
+impl<S: Store> Node<S> {
+    /// The conductor has decided a configuration whose primary is here.
+    pub(super) fn adopt(&mut self, now: Time, config: Configuration, out: &mut dyn Outbox<Letter>) {
+        let shard = config.shard;
+        let known = self.primaries.get(&shard).map_or(Epoch(0), |p| p.config.epoch);
+        let here = config.primary_member().and_then(|m| self.disks.iter().position(|d| d.disk == m.disk));
+        let Some(disk) = here else {
+            if known < config.epoch {
+                self.step_down(now, shard, out);
+            }
+            return;
+        };
+        if known >= config.epoch {
+            return;
+        }
+        self.counters.count("epoch.adopted");
+        let fence = self.sessions.set_generation(shard.volume, config.attach);
+        self.fence(now, &fence, out);
+        for link in self.primaries.get_mut(&shard).map(|p| std::mem::take(&mut p.links)).unwrap_or_default() {
+            self.release_link(now, link, out);
+        }
+        match self.primaries.get_mut(&shard) {
+            Some(primary) => primary.enter(config),
+            None => {
+                self.primaries.insert(shard, Primary::new(config));
+            }
+        }
+        self.forget_old_settling(shard);
+        self.start_joining(now, shard, disk, out);
+    }
+
+    /// Asks everybody to join, itself first; or asks the conductor, if an open id is not the one named.
+    fn start_joining(&mut self, now: Time, shard: ShardId, disk: usize, out: &mut dyn Outbox<Letter>) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let config = primary.config.clone();
+        let endpoints: Vec<SocketAddr> = primary.others().map(|m| m.endpoint).collect();
+        primary.links.clone_from(&endpoints);
+        for to in &endpoints {
+            self.links.need(*to);
+        }
+        if let Some(own) = config.primary_member().filter(|m| self.named_wrongly(m, self.disks[disk].open)) {
+            let change = MembershipChange::Reopened(vec![(own.copy, self.disks[disk].open)]);
+            self.ask(now, shard, change, out);
+            return;
+        }
+        self.begin_join(now, disk, config.primary, config, Asker::Local, out);
+        for to in endpoints {
+            self.send_joins(now, to, out);
+        }
+    }
+
+    /// Is a member's store opened anew since the configuration was made (rule 2)?
+    fn named_wrongly(&self, member: &Member, open: OpenId) -> bool {
+        member.open != open && !driver::mutant::on("restarted_node_trusted")
+    }
+
+    /// Asks the conductor for a change under the present epoch, until it answers.
+    fn ask(&mut self, now: Time, shard: ShardId, change: MembershipChange, out: &mut dyn Outbox<Letter>) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        primary.asked = now;
+        primary.phase = Phase::Asking(change.clone());
+        self.counters.count(match change {
+            MembershipChange::Born => "ask.born",
+            MembershipChange::Reopened(_) => "ask.reopened",
+        });
+        let (epoch, by) = (primary.config.epoch, primary.config.primary);
+        out.post(Letter::Ask(MembershipRequest { shard, epoch, by, change }));
+    }
+
+    /// A member turned out to be opened anew: asks for an epoch that names its new open id.
+    pub(super) fn ask_reopened(
+        &mut self,
+        now: Time,
+        shard: ShardId,
+        copy: CopyId,
+        open: OpenId,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        self.ask(now, shard, MembershipChange::Reopened(vec![(copy, open)]), out);
+    }
+
+    /// Somebody knows a newer epoch of a shard: nothing is served until its configuration is known here (rule 20). A question under the
+    /// old epoch is answered with the present configuration; this one names what is already named, in case it is not that old.
+    pub(super) fn ask_for_news(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        self.counters.count("epoch.newer-elsewhere");
+        let Some(own) = self.primaries.get(&shard).and_then(|p| p.config.primary_member()) else { return };
+        let named = vec![(own.copy, own.open)];
+        self.ask(now, shard, MembershipChange::Reopened(named), out);
+    }
+
+    /// The conductor's answer.
+    pub(super) fn conductor_answered(
+        &mut self,
+        now: Time,
+        shard: ShardId,
+        answer: MembershipAnswer,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        match answer {
+            MembershipAnswer::Granted(config) | MembershipAnswer::Stale(config) => self.adopt(now, config, out),
+            // Asked again by the tick: what it lacks (a registration) is on its way.
+            MembershipAnswer::Refused(_) => {
+                self.counters.count("ask.refused");
+                if let Some(primary) = self.primaries.get_mut(&shard) {
+                    primary.asked = now;
+                }
+            }
+        }
+    }
+
+    /// Sends the Joins that the members behind an established link have not got yet.
+    pub(super) fn send_joins(&mut self, now: Time, to: SocketAddr, out: &mut dyn Outbox<Letter>) {
+        let Some((conn, peer)) = self.links.get(to).and_then(|l| Some((l.conn?, l.up.clone()?))) else { return };
+        let due = |p: &Primary, m: &Member| match p.joins.get(&m.copy).copied().unwrap_or(JoinState::Unsent) {
+            JoinState::Unsent => true,
+            JoinState::Again(at) => at <= now,
+            JoinState::Sent | JoinState::Joined => false,
+        };
+        let waiting: Vec<(ShardId, Member)> = self
+            .primaries
+            .iter()
+            .filter(|(_, p)| matches!(p.phase, Phase::Joining))
+            .flat_map(|(shard, p)| p.others().filter(|m| m.endpoint == to && due(p, m)).map(|m| (*shard, m.clone())))
+            .collect();
+        for (shard, member) in waiting {
+            let Some(open) = peer.open_of(member.disk) else {
+                // Another node, or one without that disk, answers at this address: wait for a better map.
+                self.counters.count("link.other-disk");
+                continue;
+            };
+            if self.named_wrongly(&member, open) {
+                self.ask(now, shard, MembershipChange::Reopened(vec![(member.copy, open)]), out);
+                continue;
+            }
+            self.send_join(now, conn, shard, &member);
+        }
+    }
+
+    fn send_join(&mut self, now: Time, conn: driver::ConnId, shard: ShardId, member: &Member) {
+        let Some(config) = self.primaries.get(&shard).map(|p| p.config.clone()) else { return };
+        let Some(own) = config.primary_member() else { return };
+        let body = JoinBody {
+            prefix: Prefix::default(),
+            volume: shard.volume.0.into(),
+            shard: shard.index.0.into(),
+            epoch: config.epoch.0.into(),
+            copy: member.copy.0.into(),
+            open: member.open.0.into(),
+            primary: config.primary.0.into(),
+            primary_open: own.open.0.into(),
+        };
+        let (Ok(json), state) = (serde_json::to_vec(&config), JoinState::Again(now + RETRY_REFUSED)) else { return };
+        let sent = self.arena.take(json.len(), Class::Settle).is_some_and(|mut into| {
+            into.copy_from_slice(&json);
+            let pending = Pending::Join { shard, epoch: config.epoch, copy: member.copy, sent: now };
+            let token = self.pending.insert(pending) as u64;
+            let payload = Some(whole_payload(into));
+            let result = self.net.request(now, conn, op::JOIN, body.bytes(), payload, token, now + JOIN_DEADLINE);
+            if result.is_err() {
+                self.forget_pending(token);
+            }
+            result.is_ok()
+        });
+        let state = if sent { JoinState::Sent } else { state };
+        if let Some(primary) = self.primaries.get_mut(&shard) {
+            primary.joins.insert(member.copy, state);
+        }
+    }
+
+    /// A member's answer to a Join, or its loss.
+    #[allow(clippy::too_many_arguments, reason = "what a Join is known by")]
+    pub(super) fn join_answered(
+        &mut self,
+        now: Time,
+        shard: ShardId,
+        epoch: Epoch,
+        copy: CopyId,
+        sent: Time,
+        result: Result<(Op, Body, Option<Payload>), Lost>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let Some(primary) = self.primaries.get_mut(&shard).filter(|p| p.config.epoch == epoch) else { return };
+        let good = match &result {
+            Ok((_, body, payload)) if ReplyBody::status_of(body) == Some(Status::Ok) => {
+                let held = payload.as_ref().map_or(Some(Vec::new()), |p| decode_held(&p.mem[..p.len]));
+                JoinAnswer::parse(body).zip(held)
+            }
+            _ => None,
+        };
+        let Some((answer, held)) = good else {
+            self.counters.count("join.refused");
+            let status = result.ok().and_then(|(_, body, _)| ReplyBody::status_of(&body));
+            let again = if status.is_some() { JoinState::Again(now + RETRY_REFUSED) } else { JoinState::Unsent };
+            primary.joins.insert(copy, again);
+            if status == Some(Status::StaleEpoch) {
+                self.ask_for_news(now, shard, out);
+            }
+            return;
+        };
+        primary.joins.insert(copy, JoinState::Joined);
+        primary.lease.joined(copy, sent, now);
+        if let Some(link) = primary.config.member(copy).and_then(|m| self.links.get_mut(m.endpoint)) {
+            link.free_blocks = answer.free_blocks.get();
+        }
+        let held: Vec<Held> = held
+            .into_iter()
+            .map(|(stamp, at, zero)| Held { stamp, at, kind: if zero { HeldKind::Zero } else { HeldKind::Write } })
+            .collect();
+        self.member_joined(now, shard, epoch, copy, &held, out);
+    }
+
+    /// If every member has answered: born, or to be settled.
+    pub(super) fn all_joined(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        let Some(primary) = self.primaries.get(&shard) else { return };
+        let complete = primary.config.members.iter().all(|m| primary.answers.contains_key(&m.copy));
+        if !complete {
+            return;
+        }
+        if primary.config.born {
+            self.start_settling(now, shard, out);
+        } else {
+            self.ask(now, shard, MembershipChange::Born, out);
+        }
+    }
+
+    /// This reactor is not the shard's primary any more: everything queued is answered, nothing survives into a later epoch (rule 8).
+    pub(super) fn step_down(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        let Some(primary) = self.primaries.remove(&shard) else { return };
+        self.counters.count("primary.stepped-down");
+        for key in primary.requests {
+            self.answer_epoch(now, key, Status::StaleEpoch, primary.config.epoch);
+        }
+        self.forget_old_settling(shard);
+        for link in primary.links {
+            self.release_link(now, link, out);
+        }
+    }
+
+    /// The own disk failed: nothing is answered any more (rule 15); what waits, waits visibly.
+    pub(super) fn fail_primary(&mut self, shard: ShardId, error: &StoreError) {
+        self.counters.count("primary.failed");
+        if let Some(primary) = self.primaries.get_mut(&shard) {
+            primary.phase = Phase::Failed(error.to_string());
+        }
+    }
+
+    /// A read for a request failed: a damaged block is that request's error, anything else is the disk's.
+    pub(super) fn local_disk_failed(
+        &mut self,
+        now: Time,
+        key: usize,
+        error: &StoreError,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let shard = self.iocbs[key].shard;
+        if matches!(error, StoreError::Corrupt { .. }) && self.iocbs[key].conn.is_some() {
+            self.answer(now, key, Status::Io);
+            return;
+        }
+        if let Some(replica) = self.replicas.get(&shard) {
+            out.post(Letter::DiskFailed(self.disks[replica.disk].disk, error.to_string()));
+        }
+        self.fail_primary(shard, error);
+    }
+
+    /// Time-driven work of all primaries.
+    pub(super) fn tick_primaries(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        let shards: Vec<ShardId> = self.primaries.keys().copied().collect();
+        for shard in shards {
+            let Some(primary) = self.primaries.get(&shard) else { continue };
+            match &primary.phase {
+                Phase::Asking(change) if now.since(primary.asked) >= ASK_AGAIN => {
+                    let change = change.clone();
+                    self.ask(now, shard, change, out);
+                }
+                Phase::Joining => {
+                    for to in primary.links.clone() {
+                        self.send_joins(now, to, out);
+                    }
+                }
+                Phase::Serving | Phase::Settling(_) => {
+                    self.ready.extend(primary.stalled.iter().copied());
+                    self.retry_refused(now, shard, out);
+                    self.go_on_settling(now, shard, out);
+                }
+                Phase::Asking(_) | Phase::Failed(_) => {}
+            }
+        }
+    }
+
+    /// Why a shard does not serve, in one sentence; `None` if it does.
+    pub(super) fn trouble(&self, primary: &Primary) -> Option<String> {
+        let silent = |m: &&Member| self.links.get(m.endpoint).is_none_or(|l| l.up.is_none());
+        let names = |members: Vec<&Member>| members.iter().map(|m| m.node.to_string()).collect::<Vec<_>>().join(", ");
+        match &primary.phase {
+            Phase::Serving | Phase::Settling(_) => {
+                let away: Vec<&Member> = primary.others().filter(silent).collect();
+                (!away.is_empty()).then(|| format!("{} cannot be reached: writes wait for it", names(away)))
+            }
+            Phase::Joining => {
+                let missing: Vec<&Member> =
+                    primary.config.members.iter().filter(|m| !primary.answers.contains_key(&m.copy)).collect();
+                Some(format!("waiting for {} to join {}", names(missing), primary.config.epoch))
+            }
+            Phase::Asking(_) => Some("waiting for the conductor to persist a new epoch".to_owned()),
+            Phase::Failed(why) => Some(format!("the primary's disk failed: {why}")),
+        }
+    }
+
+    pub(super) fn report_troubles(&mut self, out: &mut dyn Outbox<Letter>) {
+        let troubles: Vec<Trouble> = self
+            .primaries
+            .iter()
+            .filter_map(|(shard, p)| {
+                let waiting = u32::try_from(p.requests.len()).unwrap_or(u32::MAX);
+                Some(Trouble { shard: *shard, waiting, reason: self.trouble(p)? })
+            })
+            .collect();
+        if troubles != self.troubles {
+            self.troubles.clone_from(&troubles);
+            out.post(Letter::Troubles(troubles));
+        }
+    }
+
+    /// Gives up one use of a link; closes it with the last.
+    fn release_link(&mut self, now: Time, to: SocketAddr, out: &mut dyn Outbox<Letter>) {
+        if let Some(conn) = self.links.release(to) {
+            self.net.close(now, conn, Reason::Closed, out);
+        }
+    }
+
+    /// The stamp of the newest write that is finished everywhere, for the view.
+    pub(super) fn known_good_of(&self, shard: ShardId) -> Option<Stamp> {
+        let primary = self.primaries.get(&shard)?;
+        Some(Stamp { epoch: primary.config.epoch, sequence: primary.known_good()? })
+    }
+}

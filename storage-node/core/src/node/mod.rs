@@ -1,0 +1,361 @@
+//! One reactor's storage node: a `driver::Machine` that owns the connections, the stores, the sessions and the shards.
+//!
+//! Each file of this folder is one thing that a node does, written as methods on `Node`:
+//!
+//! | file | what |
+//! |---|---|
+//! | `requests` | a client's request: checks, lock, lease, stamp, answer |
+//! | `fanout` | a stamped IOCB's legs: local store, replica writes, completion |
+//! | `copies` | what other primaries ask of the copies here: Join, replica writes, promises |
+//! | `membership` | configurations, asking the conductor, collecting Joins |
+//! | `settle` | making the copies equal before serving |
+//! | `peers` | links to other reactors: connecting, keepalives |
+//! | `view` | a look inside |
+
+mod copies;
+mod fanout;
+mod membership;
+mod peers;
+mod requests;
+mod settle;
+mod view;
+
+use crate::iocb::{self, Iocb, ServerIocb};
+use crate::limits::{PROMISE, TICK};
+use crate::links::Links;
+use crate::mail::{Letter, Mail};
+use crate::primary::Primary;
+use crate::replica::{Quarantine, Replica};
+use crate::session::Sessions;
+use conductor_model::api::Trouble;
+use conductor_model::{CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, Stamp};
+use driver::{ConnId, DiskIndex, Done, Machine, Op, Outbox, Time};
+use memory::{Arena, Filling};
+use node_store::{Store, StoreError, StoreOp, Tag};
+use refcount::{Hold, Table};
+use slab::Slab;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use tcp::{Net, NetEvent, Payload};
+
+/// A disk with its opened store.
+#[derive(Debug)]
+pub struct Disk<S> {
+    /// Its name.
+    pub disk: DiskId,
+    /// This opening.
+    pub open: OpenId,
+    /// The driver's number of it: where its completions come from.
+    pub index: DiskIndex,
+    /// The store, open and recovered.
+    pub store: S,
+}
+
+/// What a node is made of.
+#[derive(Debug)]
+pub struct NodeOptions {
+    /// Its number.
+    pub node: NodeId,
+    /// Random per life of the process; the same on all its reactors.
+    pub process: u64,
+    /// Which of the process's reactors this is.
+    pub lane: u16,
+}
+
+/// What a completion of the store or of a link belongs to.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    LocalLeg { iocb: usize, stamp: Stamp, copy: CopyId, hold: Hold<ServerIocb, iocb::why::Subtask> },
+    RemoteLeg { iocb: usize, stamp: Stamp, copy: CopyId, hold: Hold<ServerIocb, iocb::why::Subtask> },
+    Read { iocb: usize, hold: Hold<ServerIocb, iocb::why::Subtask> },
+    ReplicaWrite { shard: ShardId, stamp: Stamp },
+    Persist { shard: ShardId, epoch: Epoch },
+    Above { shard: ShardId, epoch: Epoch },
+    Delete { copy: CopyId },
+    Join { shard: ShardId, epoch: Epoch, copy: CopyId, sent: Time },
+    Promise { link: SocketAddr, sent: Time },
+}
+
+/// Who is at the other end of a connection that came to us.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Visitor {
+    Client,
+    Node { name: String, lane: u16, process: u64 },
+}
+
+/// Plain counters of one reactor.
+#[derive(Debug, Default, Clone)]
+pub struct Counters {
+    by_name: BTreeMap<&'static str, u64>,
+}
+
+impl Counters {
+    /// One more of `name`.
+    pub(crate) fn count(&mut self, name: &'static str) {
+        *self.by_name.entry(name).or_default() += 1;
+    }
+    /// All of them.
+    pub fn all(&self) -> &BTreeMap<&'static str, u64> {
+        &self.by_name
+    }
+}
+
+/// One reactor's storage node.
+pub struct Node<S> {
+    options: NodeOptions,
+    arena: Arena,
+    net: Net,
+    disks: Vec<Disk<S>>,
+    listeners: Vec<driver::ListenerId>,
+    sessions: Sessions,
+    visitors: BTreeMap<ConnId, Visitor>,
+    links: Links,
+    replicas: BTreeMap<ShardId, Replica>,
+    primaries: BTreeMap<ShardId, Primary>,
+    iocbs: Slab<Iocb>,
+    iocb_holds: Table<ServerIocb>,
+    pending: Slab<Pending>,
+    /// IOCBs that may be able to go on.
+    ready: Vec<usize>,
+    /// Promises given: the process that holds one, and until when.
+    promised: BTreeMap<u64, Time>,
+    quarantine: Quarantine,
+    doomed: BTreeSet<CopyId>,
+    next_tick: Time,
+    troubles: Vec<Trouble>,
+    /// Shards with a settling piece that just finished.
+    settled: Vec<ShardId>,
+    last_session: u64,
+    traces: std::collections::VecDeque<crate::iocb::Stages>,
+    counters: Counters,
+    stopping: bool,
+}
+
+impl<S: Store> Node<S> {
+    /// A node over opened disks. `started` is when the process started: it joins nothing for one promise time after (rule 14), unless
+    /// its disks hold no copy at all, so that no process before it can have promised anything.
+    pub fn new(
+        options: NodeOptions,
+        arena: Arena,
+        net: Net,
+        disks: Vec<Disk<S>>,
+        listeners: Vec<driver::ListenerId>,
+        started: Time,
+    ) -> Self {
+        let mut replicas = BTreeMap::new();
+        for (at, disk) in disks.iter().enumerate() {
+            for (copy, config) in disk.store.copies() {
+                replicas.insert(config.shard, Replica::new(at, copy, config));
+            }
+        }
+        let until = if replicas.is_empty() { started } else { started + PROMISE };
+        Self {
+            options,
+            arena,
+            net,
+            disks,
+            listeners,
+            sessions: Sessions::default(),
+            visitors: BTreeMap::new(),
+            links: Links::default(),
+            replicas,
+            primaries: BTreeMap::new(),
+            iocbs: Slab::new(),
+            iocb_holds: Table::new(),
+            pending: Slab::new(),
+            ready: Vec::new(),
+            promised: BTreeMap::new(),
+            quarantine: Quarantine { until },
+            doomed: BTreeSet::new(),
+            next_tick: started,
+            troubles: Vec::new(),
+            settled: Vec::new(),
+            last_session: 0,
+            traces: std::collections::VecDeque::new(),
+            counters: Counters::default(),
+            stopping: false,
+        }
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Gives a store an operation; its completion comes back as `pending`.
+    fn store(&mut self, now: Time, disk: usize, op: StoreOp, pending: Pending, out: &mut dyn Outbox<Letter>) {
+        let tag = Tag(self.pending.insert(pending) as u64);
+        self.disks[disk].store.submit(now, tag, op, &mut |op| out.submit(op));
+    }
+
+    /// Hands every completion of a store to what it belongs to.
+    fn drain_store(&mut self, now: Time, disk: usize, out: &mut dyn Outbox<Letter>) {
+        while let Some((tag, result)) = self.disks[disk].store.next_completion() {
+            let Some(pending) = usize::try_from(tag.0).ok().and_then(|key| self.pending.try_remove(key)) else {
+                debug_assert!(false, "the store completed what it was not given");
+                continue;
+            };
+            match pending {
+                Pending::LocalLeg { iocb, stamp, copy, hold } => {
+                    self.local_leg_done(now, iocb, stamp, copy, result.map(drop), out);
+                    drop(hold);
+                }
+                Pending::Read { iocb, hold } => {
+                    self.read_done(now, iocb, result, out);
+                    drop(hold);
+                }
+                Pending::ReplicaWrite { shard, stamp } => {
+                    self.replica_write_done(now, shard, stamp, result.map(drop), out)
+                }
+                Pending::Persist { shard, epoch } => self.join_persisted(now, shard, epoch, result.map(drop), out),
+                Pending::Above { shard, epoch } => self.join_listed(now, shard, epoch, result, out),
+                Pending::Delete { copy } => {
+                    let gone = matches!(result, Ok(_) | Err(StoreError::NoSuchCopy(_)));
+                    self.copy_deleted(copy, gone, out);
+                }
+                Pending::RemoteLeg { .. } | Pending::Join { .. } | Pending::Promise { .. } => {
+                    debug_assert!(false, "a link's completion came from a store");
+                }
+            }
+        }
+    }
+
+    fn drain_net(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        while let Some(event) = self.net.next_event() {
+            match event {
+                NetEvent::Hello { conn, peer } => self.hello(now, conn, &peer, out),
+                NetEvent::Up { conn, peer, .. } => self.link_up(now, conn, &peer, out),
+                NetEvent::Request { conn, op, body, payload, answer } => {
+                    self.request(now, conn, op, &body, payload, answer, out);
+                }
+                NetEvent::Reply { conn, token, result } => self.link_reply(now, conn, token, result, out),
+                NetEvent::Down { conn, .. } => self.conn_down(now, conn, out),
+            }
+        }
+    }
+
+    /// Goes on with every IOCB that may be able to; what that frees may free others.
+    fn run_ready(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        loop {
+            if let Some(shard) = self.settled.pop() {
+                self.go_on_settling(now, shard, out);
+            } else if let Some(key) = self.ready.pop() {
+                self.advance(now, key, out);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Some(gone) = self.iocb_holds.reap() {
+            if let Some(iocb) = self.iocbs.try_remove(gone.key) {
+                debug_assert!(iocb.answer.is_none(), "an IOCB is answered before it goes");
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        self.tick_links(now, out);
+        self.tick_parked(now, out);
+        self.tick_primaries(now, out);
+        self.report_troubles(out);
+    }
+
+    fn stop(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        self.stopping = true;
+        self.net.stop(now, out);
+    }
+}
+
+/// Memory that was just filled, as a payload.
+pub(crate) fn whole_payload(filling: Filling) -> Payload {
+    let crcs = wire::pieces(&filling);
+    Payload { len: filling.len(), mem: filling.filled(), crcs }
+}
+
+impl<S: Store> Machine for Node<S> {
+    type Mail = Mail;
+    type Letter = Letter;
+
+    fn start(&mut self, _now: Time, out: &mut dyn Outbox<Letter>) {
+        for listener in std::mem::take(&mut self.listeners) {
+            self.net.listen(listener, out);
+        }
+    }
+
+    fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Letter>) {
+        let disk = match &done.op {
+            Op::DiskRead { disk, .. }
+            | Op::DiskWrite { disk, .. }
+            | Op::DiskPunch { disk, .. }
+            | Op::DiskSync { disk, .. } => self.disks.iter().position(|d| d.index == *disk),
+            _ => {
+                self.net.done(now, done, out);
+                self.drain_net(now, out);
+                self.run_ready(now, out);
+                return;
+            }
+        };
+        if let Some(at) = disk {
+            self.disks[at].store.done(now, done, &mut |op| out.submit(op));
+            self.drain_store(now, at, out);
+            self.run_ready(now, out);
+        }
+    }
+
+    fn mail(&mut self, now: Time, mail: Mail, out: &mut dyn Outbox<Letter>) {
+        match mail {
+            Mail::Assign(configs) => {
+                for config in configs {
+                    self.adopt(now, config, out);
+                }
+            }
+            Mail::Membership(shard, answer) => self.conductor_answered(now, shard, answer, out),
+            Mail::Generations(list) => {
+                for (volume, generation) in list {
+                    let fence = self.sessions.set_generation(volume, generation);
+                    self.fence(now, &fence, out);
+                }
+            }
+            Mail::Drop(copies) => self.drop_copies(now, copies, out),
+            Mail::Look(number) => out.post(Letter::View(number, Box::new(self.view()))),
+            Mail::Stop => self.stop(now, out),
+        }
+        self.run_ready(now, out);
+    }
+
+    fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        if now >= self.next_tick {
+            self.next_tick = now + TICK;
+            self.tick(now, out);
+        }
+        // Reads of what was never written complete at once: their replies go with this turn's send.
+        for at in 0..self.disks.len() {
+            self.drain_store(now, at, out);
+        }
+        self.run_ready(now, out);
+        // Forwards leave before the local writes: the network is the longer way.
+        self.net.end_turn(now, out);
+        self.drain_net(now, out);
+        for at in 0..self.disks.len() {
+            self.disks[at].store.end_turn(now, &mut |op| out.submit(op));
+            self.drain_store(now, at, out);
+        }
+        self.run_ready(now, out);
+        // What that answered must not wait for the next completion. A second send to the same peer waits for the first.
+        self.net.end_turn(now, out);
+        self.drain_net(now, out);
+        self.reap();
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let busy = !self.links.is_empty() || !self.primaries.is_empty() || self.replicas.values().any(Replica::parked);
+        let stores = self.disks.iter().filter_map(|d| d.store.next_deadline());
+        stores.chain(self.net.next_deadline()).chain(busy.then_some(self.next_tick)).min()
+    }
+
+    fn finished(&self) -> bool {
+        self.stopping && self.net.finished() && self.disks.iter().all(|d| d.store.idle())
+    }
+}

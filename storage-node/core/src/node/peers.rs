@@ -1,0 +1,151 @@
+//! Links to the reactors that hold the other copies: connecting, keepalives, what happens when one is lost.
+
+use super::{Node, Pending};
+use crate::iocb::LegState;
+use crate::lease::relied_until;
+use crate::limits::{KEEPALIVE, PROMISE, SUBTASK_DEADLINE};
+use crate::links::{Peer, Promise, WaitingLeg};
+use crate::mail::Letter;
+use crate::primary::{JoinState, Phase, Primary};
+use conductor_model::{DiskId, OpenId, ShardId};
+use driver::{Address, ConnId, Outbox, Span, Time};
+use node_protocol::{Prefix, PromiseAnswer, PromiseBody, ReplyBody, Status, op};
+use node_store::Store;
+use std::net::SocketAddr;
+use tcp::{Lost, Payload};
+use wire::{Body, HelloInfo, Op};
+
+impl<S: Store> Node<S> {
+    /// Who this reactor is, to a peer: its node, its process, and every disk with its open id (rule 2).
+    pub fn hello_info(options: &super::NodeOptions, disks: &[super::Disk<S>]) -> HelloInfo {
+        let mut info = HelloInfo::new(wire::Role::Node, options.node.to_string(), options.process);
+        info.lane = options.lane;
+        info.opens = disks.iter().map(|d| (d.disk.0, d.open.0)).collect();
+        info
+    }
+
+    /// Connects what is due, renews promises.
+    pub(super) fn tick_links(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        if self.stopping {
+            return;
+        }
+        for to in self.links.due(now) {
+            let info = Self::hello_info(&self.options, &self.disks);
+            let conn = self.net.connect(now, Address::Tcp(to), info, out);
+            self.counters.count("link.connecting");
+            self.links.connecting(to, conn);
+        }
+        for to in self.links.keepalives_due(now) {
+            self.ask_promise(now, to);
+        }
+    }
+
+    fn ask_promise(&mut self, now: Time, to: SocketAddr) {
+        let Some(conn) = self.links.get(to).and_then(|l| l.conn) else { return };
+        let word = u32::try_from(PROMISE.as_millis()).unwrap_or(u32::MAX);
+        let body = PromiseBody { prefix: Prefix { word: word.into(), ..Prefix::default() } };
+        let token = self.pending.insert(Pending::Promise { link: to, sent: now }) as u64;
+        let sent = self.net.request(now, conn, op::PROMISE, body.bytes(), None, token, now + SUBTASK_DEADLINE).is_ok();
+        if !sent {
+            self.forget_pending(token);
+        }
+        if let Some(link) = self.links.get_mut(to) {
+            link.promise_asked = sent;
+            link.next_keepalive = now + KEEPALIVE;
+        }
+    }
+
+    /// The answer to a keepalive: counted from when it was asked for (rule 14).
+    pub(super) fn promise_answered(
+        &mut self,
+        now: Time,
+        to: SocketAddr,
+        sent: Time,
+        result: Result<(Op, Body, Option<Payload>), Lost>,
+    ) {
+        let Some(link) = self.links.get_mut(to) else { return };
+        link.promise_asked = false;
+        let Ok((_, body, _)) = result else { return };
+        let good = ReplyBody::status_of(&body) == Some(Status::Ok);
+        let Some(answer) = PromiseAnswer::parse(&body).filter(|_| good) else { return };
+        let until = relied_until(sent, Span::millis(u64::from(answer.reply.word.get())));
+        link.promise = Some(Promise { sent, until });
+        link.free_blocks = answer.free_blocks.get();
+        link.next_keepalive = sent + KEEPALIVE;
+        self.counters.count("promise.renewed");
+        let _ = now;
+        let waiting = |p: &&Primary| p.others().any(|m| m.endpoint == to);
+        let stalled: Vec<usize> =
+            self.primaries.values().filter(waiting).flat_map(|p| p.stalled.iter().copied()).collect();
+        self.ready.extend(stalled);
+    }
+
+    /// May reads of this shard be served now (rule 9)?
+    pub(super) fn lease_holds(&self, now: Time, shard: ShardId) -> bool {
+        let Some(primary) = self.primaries.get(&shard) else { return false };
+        driver::mutant::on("no_lease")
+            || primary.others().all(|m| {
+                let promise = self.links.get(m.endpoint).and_then(|l| l.promise);
+                primary.lease.holds(now, m.copy, promise)
+            })
+    }
+
+    /// A connection is established. If it is a link of ours: who is there, and what waits for it?
+    pub(super) fn link_up(&mut self, now: Time, conn: ConnId, peer: &HelloInfo, out: &mut dyn Outbox<Letter>) {
+        let Some(to) = self.links.endpoint(conn) else { return };
+        self.counters.count("link.up");
+        let opens: Vec<(DiskId, OpenId)> = peer.opens.iter().map(|(d, o)| (DiskId(*d), OpenId(*o))).collect();
+        let peer = Peer { opens };
+        if let Some(link) = self.links.get_mut(to) {
+            link.up = Some(peer.clone());
+            link.next_keepalive = now;
+        }
+        // A member that was opened anew has forgotten its membership: the epoch is over (rule 2, rule 10).
+        let reopened: Vec<(ShardId, _, OpenId)> = self
+            .primaries
+            .iter()
+            .filter(|(_, p)| matches!(p.phase, Phase::Serving | Phase::Settling(_) | Phase::Joining))
+            .flat_map(|(shard, p)| {
+                let wrong = |m: &&conductor_model::Member| {
+                    m.endpoint == to && peer.open_of(m.disk).is_some_and(|o| o != m.open)
+                };
+                p.others().filter(wrong).filter_map(|m| Some((*shard, m.copy, peer.open_of(m.disk)?)))
+            })
+            .collect();
+        if !driver::mutant::on("restarted_node_trusted") {
+            for (shard, copy, open) in reopened {
+                self.counters.count("member.reopened");
+                self.ask_reopened(now, shard, copy, open, out);
+            }
+        }
+        self.send_joins(now, to, out);
+        self.drain_backlog(now, to);
+    }
+
+    /// A connection is down, whosesoever.
+    pub(super) fn conn_down(&mut self, now: Time, conn: ConnId, _out: &mut dyn Outbox<Letter>) {
+        self.visitors.remove(&conn);
+        self.sessions.gone(conn);
+        self.drop_unstamped(now, conn);
+        let Some(to) = self.links.down(now, conn) else { return };
+        self.counters.count("link.down");
+        for primary in self.primaries.values_mut() {
+            let there: Vec<_> = primary.others().filter(|m| m.endpoint == to).map(|m| m.copy).collect();
+            for copy in there {
+                if let Some(state @ JoinState::Sent) = primary.joins.get_mut(&copy) {
+                    *state = JoinState::Unsent;
+                }
+            }
+        }
+    }
+
+    /// Legs that wait for the link to `to`, for the view.
+    pub(super) fn waiting_legs(&self, to: SocketAddr) -> usize {
+        let waits = |w: &&WaitingLeg| {
+            self.iocbs.get(w.iocb).is_some_and(|i| {
+                i.stamp == Some(w.stamp) && i.legs.iter().any(|l| l.copy == w.copy && l.state == LegState::Waiting)
+            })
+        };
+        self.links.get(to).map_or(0, |l| l.backlog.iter().filter(waits).count())
+    }
+}

@@ -1,0 +1,531 @@
+//! A client's request on its way from the frame to the answer.
+
+use super::{Node, Pending, Visitor};
+use crate::iocb::{Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
+use crate::limits::{MAX_REQUEST, MAX_ZERO, RESERVED_BLOCKS, TRACES};
+use crate::mail::Letter;
+use crate::range_lock::Mode;
+use crate::session::{Refusal, Wanted};
+use conductor_model::{
+    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Epoch, Incarnation, ShardId, Stamp, VolumeId,
+};
+use driver::{ConnId, Outbox, Time};
+use memory::{Class, Filling};
+use node_protocol::{IoBody, ReplyBody, StaleBody, Status, op};
+use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp};
+use smallvec::SmallVec;
+use tcp::{Admission, Answer, Payload};
+use wire::{HelloInfo, Op, Reason, Role, SessionId};
+
+impl<S: Store> Node<S> {
+    /// A peer has proved who it is and wants in. A client's older connections are fenced before it is let in (rule 8).
+    pub(super) fn hello(&mut self, now: Time, conn: ConnId, peer: &HelloInfo, out: &mut dyn Outbox<Letter>) {
+        if self.stopping {
+            self.net.reject_peer(now, conn, Reason::Stopping, out);
+            return;
+        }
+        if peer.role == Role::Node {
+            // What an older connection of that reactor still carries must not be taken after what the new one brings.
+            let same =
+                |v: &Visitor| matches!(v, Visitor::Node { name, lane, .. } if *name == peer.name && *lane == peer.lane);
+            let older: Vec<ConnId> = self.visitors.iter().filter(|(_, v)| same(v)).map(|(conn, _)| *conn).collect();
+            for old in older {
+                self.counters.count("node.fenced");
+                self.visitors.remove(&old);
+                self.net.close(now, old, Reason::Fenced, out);
+            }
+            let visitor = Visitor::Node { name: peer.name.clone(), lane: peer.lane, process: peer.process };
+            self.visitors.insert(conn, visitor);
+            self.accept(now, conn, out);
+            return;
+        }
+        let wanted = Wanted {
+            client: &peer.name,
+            volume: VolumeId(peer.volume),
+            generation: AttachGeneration(peer.generation),
+            incarnation: Incarnation(peer.incarnation),
+            lane: peer.lane,
+        };
+        match self.sessions.admit(conn, &wanted) {
+            Ok((_, fence)) => {
+                self.fence(now, &fence, out);
+                self.visitors.insert(conn, Visitor::Client);
+                self.accept(now, conn, out);
+            }
+            Err(why) => {
+                self.counters.count("hello.refused");
+                let reason = match why {
+                    Refusal::Fenced => Reason::Fenced,
+                    Refusal::Busy => Reason::Busy,
+                };
+                self.net.reject_peer(now, conn, reason, out);
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Time, conn: ConnId, out: &mut dyn Outbox<Letter>) {
+        self.last_session += 1;
+        let admission =
+            Admission { hello: Self::hello_info(&self.options, &self.disks), session: SessionId(self.last_session) };
+        self.net.accept_peer(now, conn, admission, out);
+    }
+
+    /// Closes connections and drops their unstamped requests. Stamped ones run on under their locks.
+    pub(super) fn fence(&mut self, now: Time, conns: &[ConnId], out: &mut dyn Outbox<Letter>) {
+        if driver::mutant::on("no_fencing") {
+            return;
+        }
+        for conn in conns {
+            self.counters.count("session.fenced");
+            self.drop_unstamped(now, *conn);
+            self.net.close(now, *conn, Reason::Fenced, out);
+        }
+    }
+
+    /// Nobody waits for these requests any more, and they have not been stamped: they never will be.
+    pub(super) fn drop_unstamped(&mut self, now: Time, conn: ConnId) {
+        let theirs: Vec<usize> = self
+            .iocbs
+            .iter()
+            .filter(|(_, i)| i.conn == Some(conn) && i.request.is_some())
+            .map(|(key, _)| key)
+            .collect();
+        for key in theirs {
+            match self.iocbs[key].phase {
+                Phase::Stamped => {}
+                // The store still reads for it: it goes when that is done.
+                Phase::Merging | Phase::Reading => self.iocbs[key].fenced = true,
+                Phase::Queued | Phase::Locked | Phase::Ready => {
+                    self.counters.count("request.dropped");
+                    self.end(now, key);
+                }
+            }
+        }
+    }
+
+    /// Any request on an incoming connection.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one NetEvent")]
+    pub(super) fn request(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        op: Op,
+        body: &[u8],
+        payload: Option<Payload>,
+        answer: Answer,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        match (op, self.visitors.get(&conn)) {
+            (op::READ | op::WRITE | op::WRITE_ZEROES | op::DISCARD, Some(Visitor::Client)) => {
+                self.client_request(now, conn, op, body, payload, answer);
+            }
+            (op::REPLICA_WRITE | op::REPLICA_ZERO, Some(&Visitor::Node { process, .. })) => {
+                self.replica_write(now, process, op, body, payload, answer, out);
+            }
+            (op::JOIN, Some(&Visitor::Node { process, .. })) => {
+                self.join_asked(now, process, body, payload, answer, out)
+            }
+            (op::PROMISE, Some(&Visitor::Node { process, .. })) => self.promise_asked(now, process, body, answer),
+            (op, _) => {
+                let known = op::ALL.iter().any(|(known, _)| *known == op);
+                self.counters.count(if known { "request.denied" } else { "request.unsupported" });
+                self.refuse(now, answer, if known { Status::Denied } else { Status::Unsupported });
+            }
+        }
+    }
+
+    /// Answers with a bare status.
+    pub(super) fn refuse(&mut self, now: Time, answer: Answer, status: Status) {
+        self.net.reply(now, answer, Op::REPLY, ReplyBody::new(status).bytes(), None);
+    }
+
+    /// Answers with a status and the epoch that this node knows.
+    pub(super) fn refuse_epoch(&mut self, now: Time, answer: Answer, status: Status, epoch: Epoch) {
+        let body = StaleBody { reply: ReplyBody::new(status), epoch: epoch.0.into() };
+        self.net.reply(now, answer, Op::REPLY, body.bytes(), None);
+    }
+
+    fn client_request(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        op: Op,
+        body: &[u8],
+        payload: Option<Payload>,
+        answer: Answer,
+    ) {
+        let checked = IoBody::parse(body).ok_or(Status::BadRequest).and_then(|body| {
+            let kind = self.check(conn, op, &body, payload.as_ref())?;
+            Ok((body, kind))
+        });
+        let (body, (kind, range)) = match checked {
+            Ok(good) => good,
+            Err(status) => {
+                self.counters.count(refusal_name(status));
+                let epoch = IoBody::parse(body).and_then(|b| self.primaries.get(&b.shard()));
+                match (status, epoch.map(|p| p.config.epoch)) {
+                    (Status::StaleEpoch | Status::Later, epoch) => {
+                        self.refuse_epoch(now, answer, status, epoch.unwrap_or_default());
+                    }
+                    _ => self.refuse(now, answer, status),
+                }
+                return;
+            }
+        };
+        let mut stages = Stages::new(op.0, body.sequence.get());
+        stages.mark(Stage::Received, now);
+        self.counters.count(match kind {
+            Kind::Read => "op.read",
+            Kind::Write => "op.write",
+            _ if op == op::DISCARD => "op.discard",
+            _ => "op.write-zeroes",
+        });
+        let shard = body.shard();
+        let key = self.new_iocb(Iocb {
+            request: None,
+            shard,
+            kind,
+            phase: Phase::Queued,
+            conn: Some(conn),
+            answer: Some(answer),
+            body,
+            range,
+            payload,
+            stamp: None,
+            fenced: false,
+            legs: SmallVec::new(),
+            stages,
+        });
+        let mode = if kind == Kind::Read { Mode::Shared } else { Mode::Exclusive };
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        primary.requests.insert(key);
+        if primary.locks.acquire(key, range, mode) {
+            self.iocbs[key].phase = Phase::Locked;
+            self.ready.push(key);
+        }
+    }
+
+    /// A new IOCB with its request hold.
+    pub(super) fn new_iocb(&mut self, iocb: Iocb) -> usize {
+        let entry = self.iocbs.vacant_entry();
+        let key = entry.key();
+        entry.insert(Iocb { request: Some(self.iocb_holds.insert::<why::Request>(ServerIocb { key })), ..iocb });
+        key
+    }
+
+    /// All that can be said about a request before it waits for anything.
+    fn check(
+        &self,
+        conn: ConnId,
+        op: Op,
+        body: &IoBody,
+        payload: Option<&Payload>,
+    ) -> Result<(Kind, BlockRange), Status> {
+        let session = self.sessions.of(conn).ok_or(Status::Denied)?;
+        if session.volume != body.shard().volume {
+            return Err(Status::Denied);
+        }
+        let (kind, longest) = match op {
+            op::READ => (Kind::Read, MAX_REQUEST),
+            op::WRITE => (Kind::Write, MAX_REQUEST),
+            _ => (Kind::Zero, MAX_ZERO),
+        };
+        let len = body.len();
+        let carried = payload.map_or(0, |p| p.len as u64);
+        let expected = if kind == Kind::Write { u64::from(len) } else { 0 };
+        if len == 0 || len > longest || carried != expected {
+            return Err(Status::BadRequest);
+        }
+        let primary = self.primaries.get(&body.shard()).ok_or(Status::StaleEpoch)?;
+        self.check_epoch(body, primary.config.epoch)?;
+        let offset = Bytes(body.offset.get());
+        let end = offset.0.checked_add(u64::from(len)).ok_or(Status::OutOfRange)?;
+        if end > primary.config.size.0 {
+            return Err(Status::OutOfRange);
+        }
+        if kind == Kind::Zero && !(offset.is_block_aligned() && Bytes(end).is_block_aligned()) {
+            return Err(Status::BadRequest);
+        }
+        let range = BlockRange::covering(offset, Bytes(u64::from(len))).ok_or(Status::OutOfRange)?;
+        Ok((kind, range))
+    }
+
+    fn check_epoch(&self, body: &IoBody, epoch: Epoch) -> Result<(), Status> {
+        let theirs = Epoch(body.epoch.get());
+        if driver::mutant::on("no_epoch_check") || theirs == epoch {
+            Ok(())
+        } else if theirs < epoch {
+            Err(Status::StaleEpoch)
+        } else {
+            Err(Status::Later)
+        }
+    }
+
+    /// Goes on with an IOCB as far as it can.
+    pub(super) fn advance(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
+        let Some(iocb) = self.iocbs.get_mut(key) else { return };
+        if iocb.request.is_none() || !matches!(iocb.phase, Phase::Locked | Phase::Ready) {
+            return;
+        }
+        iocb.stages.mark(Stage::Locked, now);
+        let (shard, kind, phase, body) = (iocb.shard, iocb.kind, iocb.phase, iocb.body);
+        // A settling piece is this epoch's own; what was stamped before is bound to be finished, in whatever epoch.
+        let bound = kind == Kind::Settle || iocb.stamp.is_some();
+        if iocb.fenced {
+            self.counters.count("request.dropped");
+            self.end(now, key);
+            return;
+        }
+        let Some(primary) = self.primaries.get(&shard) else { return };
+        if !bound && let Err(status) = self.check_epoch(&body, primary.config.epoch) {
+            self.answer_epoch(now, key, status, self.primaries[&shard].config.epoch);
+            return;
+        }
+        let may = primary.is_serving() || kind == Kind::Settle;
+        let went_on = may
+            && match (kind, phase) {
+                (Kind::Read, _) => self.start_read(now, key, out),
+                (Kind::Write, Phase::Locked) if !is_whole(&body) => self.start_merge(now, key, out),
+                _ => self.stamp(now, key, out),
+            };
+        if let Some(primary) = self.primaries.get_mut(&shard) {
+            if went_on {
+                primary.stalled.remove(&key);
+            } else {
+                primary.stalled.insert(key);
+            }
+        }
+    }
+
+    /// Reads what is asked for, if the lease holds and there is memory.
+    fn start_read(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
+        let iocb = &self.iocbs[key];
+        let (shard, range) = (iocb.shard, iocb.range);
+        if !self.lease_holds(now, shard) {
+            self.counters.count("read.waits-for-lease");
+            return false;
+        }
+        self.read_into(now, key, shard, range, Phase::Reading, out)
+    }
+
+    /// Reads the blocks that an unaligned write touches, to merge it into them (rule 22).
+    fn start_merge(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
+        let iocb = &self.iocbs[key];
+        let (shard, range) = (iocb.shard, iocb.range);
+        let started = self.read_into(now, key, shard, range, Phase::Merging, out);
+        if started {
+            self.counters.count("write.merged");
+        }
+        started
+    }
+
+    pub(super) fn read_into(
+        &mut self,
+        now: Time,
+        key: usize,
+        shard: ShardId,
+        range: BlockRange,
+        phase: Phase,
+        out: &mut dyn Outbox<Letter>,
+    ) -> bool {
+        let class = if self.iocbs[key].kind == Kind::Settle { Class::Settle } else { Class::Work };
+        let len = range.count.0 as usize * BLOCK;
+        let Some(replica) = self.replicas.get(&shard) else { return false };
+        let Some(into) = self.arena.take(len, class) else {
+            self.counters.count("memory.waits");
+            return false;
+        };
+        let (disk, copy) = (replica.disk, replica.copy);
+        let iocb = &mut self.iocbs[key];
+        iocb.phase = phase;
+        let Some(request) = &iocb.request else { return false };
+        let hold = request.share::<why::Subtask>();
+        self.store(now, disk, StoreOp::Read { copy, at: range, into }, Pending::Read { iocb: key, hold }, out);
+        true
+    }
+
+    /// The store has read for an IOCB: answer with it, merge it, or settle with it.
+    pub(super) fn read_done(
+        &mut self,
+        now: Time,
+        key: usize,
+        result: Result<StoreDone, StoreError>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let Some(iocb) = self.iocbs.get(key) else { return };
+        if iocb.request.is_none() {
+            return;
+        }
+        if iocb.fenced {
+            self.counters.count("request.dropped");
+            self.end(now, key);
+            return;
+        }
+        let (data, crcs) = match result {
+            Ok(StoreDone::Read(data, crcs)) => (data, crcs),
+            Ok(_) => {
+                debug_assert!(false, "a read is answered with data");
+                return;
+            }
+            Err(error) => {
+                self.counters.count("read.failed");
+                self.local_disk_failed(now, key, &error, out);
+                return;
+            }
+        };
+        match self.iocbs[key].phase {
+            Phase::Reading if self.iocbs[key].kind == Kind::Settle => self.settle_read(now, key, data, crcs, out),
+            Phase::Reading => self.answer_read(now, key, data, crcs),
+            Phase::Merging => {
+                self.merge(key, data);
+                self.ready.push(key);
+            }
+            _ => debug_assert!(false, "nobody reads in this phase"),
+        }
+    }
+
+    fn answer_read(&mut self, now: Time, key: usize, mut data: Filling, crcs: Crcs) {
+        let iocb = &mut self.iocbs[key];
+        let len = iocb.body.len() as usize;
+        let crcs = if is_whole(&iocb.body) {
+            crcs
+        } else {
+            let from = sub_block(&iocb.body);
+            data.copy_within(from..from + len, 0);
+            data.truncate(len);
+            wire::pieces(&data)
+        };
+        iocb.stages.mark(Stage::Replied, now);
+        if let Some(answer) = iocb.answer.take() {
+            let payload = Payload { mem: data.filled(), len, crcs };
+            self.net.reply(now, answer, Op::REPLY, ReplyBody::new(Status::Ok).bytes(), Some(payload));
+        }
+        self.counters.count("reply.ok");
+        self.end(now, key);
+    }
+
+    /// Lays an unaligned write's bytes over the blocks that it touches.
+    fn merge(&mut self, key: usize, mut blocks: Filling) {
+        let iocb = &mut self.iocbs[key];
+        let from = sub_block(&iocb.body);
+        if let Some(payload) = &iocb.payload {
+            blocks[from..from + payload.len].copy_from_slice(&payload.mem[..payload.len]);
+        }
+        let (len, crcs) = (blocks.len(), wire::pieces(&blocks));
+        iocb.payload = Some(Payload { mem: blocks.filled(), len, crcs });
+        iocb.phase = Phase::Ready;
+    }
+
+    /// Gives an IOCB its stamp and starts its legs, if there is space and room in the window. From here on it takes effect.
+    pub(super) fn stamp(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
+        let iocb = &self.iocbs[key];
+        let (shard, kind, range) = (iocb.shard, iocb.kind, iocb.range);
+        if kind == Kind::Write && iocb.stamp.is_none() && !self.has_space(shard, range.count) {
+            self.counters.count("write.no-space");
+            self.answer(now, key, Status::NoSpace);
+            return true;
+        }
+        let Some(primary) = self.primaries.get_mut(&shard) else { return false };
+        let Some(sequence) = primary.window.stamp() else {
+            self.counters.count("window.full");
+            return false;
+        };
+        let stamp = Stamp { epoch: primary.config.epoch, sequence };
+        let iocb = &mut self.iocbs[key];
+        iocb.stages.mark(Stage::Stamped, now);
+        if iocb.stamp.is_some() {
+            self.counters.count("write.stamped-again");
+        }
+        iocb.stamp = Some(stamp);
+        iocb.phase = Phase::Stamped;
+        self.start_legs(now, key, out);
+        true
+    }
+
+    /// Is there surely room for `blocks` on every copy (rule 15)? Asked before any copy is touched.
+    fn has_space(&self, shard: ShardId, blocks: Blocks) -> bool {
+        let (Some(primary), Some(replica)) = (self.primaries.get(&shard), self.replicas.get(&shard)) else {
+            return true;
+        };
+        let needed = u64::from(blocks.0) + RESERVED_BLOCKS;
+        let local = self.disks[replica.disk].store.usage().free();
+        local >= needed
+            && primary
+                .others()
+                .all(|m| self.links.get(m.endpoint).is_none_or(|l| l.up.is_none() || l.free_blocks >= needed))
+    }
+
+    /// Answers with a status and ends the request.
+    pub(super) fn answer(&mut self, now: Time, key: usize, status: Status) {
+        let iocb = &mut self.iocbs[key];
+        iocb.stages.mark(Stage::Replied, now);
+        if let Some(answer) = iocb.answer.take() {
+            self.refuse(now, answer, status);
+        }
+        self.counters.count(if status == Status::Ok { "reply.ok" } else { refusal_name(status) });
+        self.end(now, key);
+    }
+
+    pub(super) fn answer_epoch(&mut self, now: Time, key: usize, status: Status, epoch: Epoch) {
+        if let Some(answer) = self.iocbs[key].answer.take() {
+            self.refuse_epoch(now, answer, status, epoch);
+        }
+        self.counters.count(refusal_name(status));
+        self.end(now, key);
+    }
+
+    /// The request is over: its lock goes to those who wait, its hold back. The slot is freed when its last subtask completed.
+    pub(super) fn end(&mut self, _now: Time, key: usize) {
+        let iocb = &mut self.iocbs[key];
+        let request = iocb.request.take();
+        iocb.payload = None;
+        iocb.answer = None;
+        if iocb.kind != Kind::Settle {
+            if self.traces.len() == TRACES {
+                self.traces.pop_front();
+            }
+            self.traces.push_back(iocb.stages);
+        }
+        let shard = iocb.shard;
+        if let Some(primary) = self.primaries.get_mut(&shard) {
+            primary.requests.remove(&key);
+            primary.stalled.remove(&key);
+            let mut granted = Vec::new();
+            primary.locks.release(key, &mut granted);
+            for next in granted {
+                self.iocbs[next].phase = Phase::Locked;
+                self.ready.push(next);
+            }
+        }
+        drop(request);
+    }
+}
+
+/// Does it cover whole blocks only?
+fn is_whole(body: &IoBody) -> bool {
+    body.offset.get().is_multiple_of(BLOCK as u64) && (body.len() as usize).is_multiple_of(BLOCK)
+}
+
+/// Where its first byte lies within its first block.
+fn sub_block(body: &IoBody) -> usize {
+    #[allow(clippy::cast_possible_truncation, reason = "less than a block")]
+    let within = (body.offset.get() % BLOCK as u64) as usize;
+    within
+}
+
+/// The counter of a refusal.
+pub(super) fn refusal_name(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "reply.ok",
+        Status::StaleEpoch => "reply.stale-epoch",
+        Status::Later => "reply.later",
+        Status::NotJoined => "reply.not-joined",
+        Status::Reopened => "reply.reopened",
+        Status::OutOfRange => "reply.out-of-range",
+        Status::BadRequest => "reply.bad-request",
+        Status::NoSpace => "reply.no-space",
+        Status::Io => "reply.io",
+        Status::Denied => "reply.denied",
+        Status::Unsupported => "reply.unsupported",
+    }
+}

@@ -1,0 +1,144 @@
+//! Settling: a primary makes the copies equal for everything that was in flight, before it serves (rule 6).
+//!
+//! The union of what the members hold above K is written again to every copy, itself included, with the primary's own content, as
+//! ordinary writes of the new epoch. What was never acknowledged may so be kept or undone, but everywhere alike.
+
+use super::Node;
+use crate::iocb::{Iocb, Kind, Phase as IocbPhase, Stages};
+use crate::limits::{SETTLE_DEPTH, SETTLE_PIECE};
+use crate::mail::Letter;
+use crate::primary::{Phase, Settling};
+use conductor_model::{BlockRange, ShardId};
+use driver::{Outbox, Time};
+use memory::Filling;
+use node_protocol::IoBody;
+use node_store::{Crcs, Store};
+use smallvec::SmallVec;
+use tcp::Payload;
+
+impl<S: Store> Node<S> {
+    /// Every member has joined: starts to settle.
+    pub(super) fn start_settling(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let left = if driver::mutant::on("no_settling") { Vec::new() } else { primary.union(SETTLE_PIECE) };
+        self.counters.count(if left.is_empty() { "settle.nothing" } else { "settle.started" });
+        primary.phase = Phase::Settling(Settling { left, running: std::collections::BTreeSet::new() });
+        self.go_on_settling(now, shard, out);
+    }
+
+    /// Starts pieces while there is room for more; serves when nothing is left.
+    pub(super) fn go_on_settling(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        loop {
+            let Some(primary) = self.primaries.get_mut(&shard) else { return };
+            let Phase::Settling(settling) = &mut primary.phase else { return };
+            if settling.running.len() >= SETTLE_DEPTH {
+                return;
+            }
+            let Some(piece) = settling.left.pop() else {
+                if settling.running.is_empty() {
+                    self.serve(now, shard, out);
+                }
+                return;
+            };
+            if !self.start_piece(now, shard, piece, out) {
+                if let Some(Phase::Settling(s)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+                    s.left.push(piece);
+                }
+                return;
+            }
+        }
+    }
+
+    fn start_piece(&mut self, now: Time, shard: ShardId, range: BlockRange, out: &mut dyn Outbox<Letter>) -> bool {
+        let key = self.new_iocb(Iocb {
+            request: None,
+            shard,
+            kind: Kind::Settle,
+            phase: IocbPhase::Locked,
+            conn: None,
+            answer: None,
+            body: IoBody::default(),
+            range,
+            payload: None,
+            stamp: None,
+            fenced: false,
+            legs: SmallVec::new(),
+            stages: Stages::default(),
+        });
+        if !self.read_into(now, key, shard, range, IocbPhase::Reading, out) {
+            self.end(now, key);
+            return false;
+        }
+        self.counters.count("settle.piece");
+        if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+            settling.running.insert(key);
+        }
+        true
+    }
+
+    /// The primary's own content of a piece: written to every copy, or zeroed there if it is nothing but zeros.
+    pub(super) fn settle_read(
+        &mut self,
+        now: Time,
+        key: usize,
+        data: Filling,
+        crcs: Crcs,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let shard = self.iocbs[key].shard;
+        let current = self
+            .primaries
+            .get(&shard)
+            .is_some_and(|p| matches!(&p.phase, Phase::Settling(s) if s.running.contains(&key)));
+        if !current {
+            self.end(now, key);
+            return;
+        }
+        let iocb = &mut self.iocbs[key];
+        if data.iter().any(|byte| *byte != 0) {
+            iocb.payload = Some(Payload { len: data.len(), mem: data.filled(), crcs });
+        }
+        iocb.phase = IocbPhase::Ready;
+        let stamped = self.stamp(now, key, out);
+        debug_assert!(stamped, "the window is wider than all settling pieces at once");
+    }
+
+    /// A piece is equal on all copies.
+    pub(super) fn piece_settled(&mut self, now: Time, key: usize) {
+        let shard = self.iocbs[key].shard;
+        self.end(now, key);
+        if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+            settling.running.remove(&key);
+            self.settled.push(shard);
+        }
+    }
+
+    /// Pieces of an epoch that is over are dropped; what they still have in flight finishes without effect.
+    pub(super) fn forget_old_settling(&mut self, shard: ShardId) {
+        let old: Vec<usize> = self
+            .iocbs
+            .iter()
+            .filter(|(_, i)| i.shard == shard && i.kind == Kind::Settle && i.request.is_some())
+            .map(|(key, _)| key)
+            .collect();
+        for key in old {
+            match self.iocbs[key].phase {
+                IocbPhase::Reading => self.iocbs[key].fenced = true,
+                _ => self.end(Time::default(), key),
+            }
+        }
+    }
+
+    /// All is settled: K enters the epoch, what was unfinished is stamped anew, and requests are served.
+    fn serve(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        primary.phase = Phase::Serving;
+        primary.settled = true;
+        self.counters.count("primary.serves");
+        self.restart_unfinished(now, shard, out);
+        if let Some(primary) = self.primaries.get(&shard) {
+            let waiting = primary.requests.iter().copied().filter(|key| primary.locks.is_granted(*key));
+            self.ready.extend(waiting);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! A look inside a reactor, for `trine node show` and for tests.
+
+use super::Node;
+use crate::mail::{CopyView, DiskView, View};
+use crate::primary::Phase;
+use conductor_model::{BLOCK, Blocks, ShardId};
+use node_store::Store;
+
+impl<S: Store> Node<S> {
+    /// Everything there is to see.
+    pub fn view(&self) -> View {
+        let mut refs: Vec<String> = self.iocb_holds.report().iter().map(ToString::to_string).collect();
+        refs.extend(self.net.refs().iter().map(ToString::to_string));
+        refs.sort();
+        let mut counters = self.counters.all().clone();
+        counters.extend(net_counters(self.net.counters()));
+        View {
+            disks: self
+                .disks
+                .iter()
+                .map(|d| {
+                    let usage = d.store.usage();
+                    DiskView { disk: d.disk, open: d.open, capacity: usage.capacity.bytes(), used: usage.used.bytes() }
+                })
+                .collect(),
+            copies: self.replicas.keys().filter_map(|shard| self.copy_view(*shard)).collect(),
+            sessions: self.sessions.view(),
+            refs,
+            counters,
+            traces: self.traces.iter().copied().collect(),
+        }
+    }
+
+    fn copy_view(&self, shard: ShardId) -> Option<CopyView> {
+        let replica = self.replicas.get(&shard)?;
+        let primary = self.primaries.get(&shard);
+        let role = match primary.map(|p| &p.phase) {
+            None if replica.joined.is_some() => "replica: joined".to_owned(),
+            None => "replica: not joined".to_owned(),
+            Some(Phase::Asking(_)) => "primary: asking".to_owned(),
+            Some(Phase::Joining) => "primary: joining".to_owned(),
+            Some(Phase::Settling(s)) => format!("primary: settling, {} pieces left", s.left.len() + s.running.len()),
+            Some(Phase::Serving) => match self.known_good_of(shard) {
+                Some(stamp) => format!("primary: serving, good up to {stamp}"),
+                None => "primary: serving".to_owned(),
+            },
+            Some(Phase::Failed(why)) => format!("primary: failed: {why}"),
+        };
+        let backlog = primary.map_or(0, |p| p.others().map(|m| self.waiting_legs(m.endpoint)).sum());
+        Some(CopyView {
+            shard,
+            copy: replica.copy,
+            epoch: replica.joined.map_or(replica.config.epoch, |(epoch, _)| epoch),
+            role,
+            blocks: Blocks(u32::try_from(replica.size().0 / BLOCK as u64).unwrap_or(u32::MAX)),
+            requests: primary.map_or(0, |p| p.requests.len()) + backlog,
+        })
+    }
+
+    /// True if nothing is in flight: every request answered, every hold given back. For tests of counts at rest.
+    pub fn is_at_rest(&self) -> bool {
+        self.pending.is_empty() && self.iocb_holds.live() == 0 && self.iocbs.is_empty()
+    }
+}
+
+/// The connections' counters by name.
+fn net_counters(net: &tcp::Counters) -> impl Iterator<Item = (&'static str, u64)> {
+    [
+        ("net.accepted", net.accepted),
+        ("net.established", net.established),
+        ("net.frames-in", net.frames_in),
+        ("net.frames-out", net.frames_out),
+        ("net.bytes-in", net.bytes_in),
+        ("net.bytes-out", net.bytes_out),
+        ("net.recvs", net.recvs),
+        ("net.sends", net.sends),
+        ("net.timed-out", net.timed_out),
+        ("net.stalls", net.stalls),
+        ("net.stale-replies", net.stale_replies),
+        ("net.refused", net.refused),
+        ("net.closed.bad-frame", net.closed_for(wire::Reason::BadFrame)),
+        ("net.closed.bad-payload", net.closed_for(wire::Reason::BadPayload)),
+    ]
+    .into_iter()
+}

@@ -1,0 +1,216 @@
+//! One copy on this reactor, as any primary sees it: which epoch it has joined, and which stamps it has begun.
+//!
+//! ```text
+//!   not joined ──Join──► draining ──► persisting ──► listing ──answer──► joined
+//!        ▲                  ▲                                              │
+//!        └── (opened anew)  └───────────── Join of a newer epoch ◄─────────┘
+//! ```
+//!
+//! From the moment a Join begins, writes of older epochs are refused; those already handed to the disk finish before the answer
+//! (rule 6). Membership lives in this memory only (rule 2). Each stamp begins once: a repeat waits for the first or is answered from
+//! its result, and what lies at or below the floor is done (rule 5).
+
+use crate::limits::WINDOW;
+use conductor_model::{Bytes, Configuration, CopyId, Epoch, Sequence, Stamp};
+use driver::Time;
+use node_protocol::Status;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use tcp::Answer;
+
+/// Who asked for a Join, and therefore gets its answer.
+#[derive(Debug)]
+pub(crate) enum Asker {
+    /// The primary on this very reactor.
+    Local,
+    /// A primary elsewhere: its connection's process is the only one whose writes are taken afterwards.
+    Remote(Answer, u64),
+}
+
+/// A Join under way.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    pub(crate) config: Configuration,
+    pub(crate) asker: Asker,
+    pub(crate) step: JoinStep,
+}
+
+/// How far a Join has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum JoinStep {
+    /// A promise to another primary, or the time after a start, does not permit it yet (rules 13, 14, 20).
+    Parked,
+    /// Writes handed to the disk are finishing.
+    Draining,
+    /// The configuration is being stored.
+    Persisting,
+    /// K and what lies above it are being listed.
+    Listing,
+}
+
+/// What is known of a stamp.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// Handed to the disk; these wait for it.
+    Running(SmallVec<[Answer; 1]>),
+    /// Finished so.
+    Finished(Status),
+}
+
+/// What to do with a replica write.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Hand it to the disk.
+    Begin,
+    /// A repeat: waits for the first.
+    Wait,
+    /// A repeat, or below the floor: this is its answer.
+    Answer(Status),
+}
+
+/// One copy.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    pub(crate) disk: usize,
+    pub(crate) copy: CopyId,
+    /// The newest configuration that is stored on disk.
+    pub(crate) config: Configuration,
+    /// The epoch whose writes are taken, and the process that may send them (`None`: the primary on this reactor).
+    pub(crate) joined: Option<(Epoch, Option<u64>)>,
+    pub(crate) joining: Option<Joining>,
+    /// Writes handed to the disk and not finished, of any epoch.
+    pub(crate) in_disk: u32,
+    /// K as last told.
+    pub(crate) known_good: Stamp,
+    begun: BTreeMap<u64, Begun>,
+    floor: u64,
+}
+
+impl Replica {
+    /// A copy found on disk, or just created: it has joined nothing.
+    pub(crate) fn new(disk: usize, copy: CopyId, config: Configuration) -> Self {
+        Self {
+            disk,
+            copy,
+            config,
+            joined: None,
+            joining: None,
+            in_disk: 0,
+            known_good: Stamp::default(),
+            begun: BTreeMap::new(),
+            floor: 0,
+        }
+    }
+
+    /// The newest epoch that it knows of: only older ones are refused for good.
+    pub(crate) fn epoch(&self) -> Epoch {
+        let joined = self.joined.map_or(Epoch(0), |(epoch, _)| epoch);
+        let joining = self.joining.as_ref().map_or(Epoch(0), |j| j.config.epoch);
+        self.config.epoch.max(joined).max(joining)
+    }
+
+    /// Its size.
+    pub(crate) fn size(&self) -> Bytes {
+        self.config.size
+    }
+
+    /// May `process` write under `epoch`? Else the status to refuse with.
+    pub(crate) fn permits(&self, epoch: Epoch, process: u64) -> Result<(), Status> {
+        match self.joined {
+            _ if driver::mutant::on("replica_ignores_epoch") => Ok(()),
+            _ if self.joining.is_some() => {
+                Err(if epoch < self.epoch() { Status::StaleEpoch } else { Status::NotJoined })
+            }
+            Some((joined, Some(by))) if joined == epoch && by == process => Ok(()),
+            _ if epoch < self.epoch() => Err(Status::StaleEpoch),
+            _ => Err(Status::NotJoined),
+        }
+    }
+
+    /// The duplicate filter: what to do with `sequence` of the joined epoch.
+    pub(crate) fn admit(&mut self, sequence: Sequence, floor: Option<Sequence>) -> Admission {
+        if let Some(floor) = floor
+            && floor.0 > self.floor
+            && floor < sequence
+        {
+            self.floor = floor.0;
+            self.begun = self.begun.split_off(&(floor.0 + 1));
+        }
+        if driver::mutant::on("no_duplicate_filter") {
+            return Admission::Begin;
+        }
+        if sequence.0 <= self.floor {
+            return Admission::Answer(Status::Ok);
+        }
+        if sequence.0 - self.floor > WINDOW {
+            return Admission::Answer(Status::BadRequest);
+        }
+        match self.begun.get(&sequence.0) {
+            Some(Begun::Finished(status)) => Admission::Answer(*status),
+            Some(Begun::Running(_)) => Admission::Wait,
+            None => Admission::Begin,
+        }
+    }
+
+    /// Someone waits for a stamp that is, or is about to be, handed to the disk.
+    pub(crate) fn wait_for(&mut self, sequence: Sequence, answer: Answer) {
+        match self.begun.entry(sequence.0).or_insert_with(|| Begun::Running(SmallVec::new())) {
+            Begun::Running(waiting) => waiting.push(answer),
+            Begun::Finished(_) => debug_assert!(false, "answered at once, not made to wait"),
+        }
+    }
+
+    /// The disk is done with a stamp of `stamp.epoch`: those who wait for it. A refusal for want of space is forgotten, so that a
+    /// repeat tries again.
+    pub(crate) fn finished(&mut self, stamp: Stamp, status: Status) -> SmallVec<[Answer; 1]> {
+        self.in_disk -= 1;
+        if self.joined.is_none_or(|(epoch, _)| epoch != stamp.epoch) {
+            return SmallVec::new();
+        }
+        let found = self.begun.remove(&stamp.sequence.0);
+        if status != Status::NoSpace && stamp.sequence.0 > self.floor {
+            self.begun.insert(stamp.sequence.0, Begun::Finished(status));
+        }
+        match found {
+            Some(Begun::Running(waiting)) => waiting,
+            _ => SmallVec::new(),
+        }
+    }
+
+    /// Starts to join: older epochs are refused from now on. What waited for stamps of the old epoch is returned, to be refused.
+    pub(crate) fn start_joining(&mut self, config: Configuration, asker: Asker, step: JoinStep) -> Vec<Answer> {
+        self.joining = Some(Joining { config, asker, step });
+        self.joined = None;
+        self.floor = 0;
+        let begun = std::mem::take(&mut self.begun);
+        begun
+            .into_values()
+            .flat_map(|b| match b {
+                Begun::Running(waiting) => waiting.into_vec(),
+                Begun::Finished(_) => Vec::new(),
+            })
+            .collect()
+    }
+
+    /// True while a promise given under the epoch it joined last binds it against `config`: another copy is primary there.
+    pub(crate) fn other_primary(&self, config: &Configuration) -> bool {
+        self.config.primary != config.primary
+    }
+
+    /// True if nothing of a newer epoch can be refused for the sake of `until`.
+    pub(crate) fn parked(&self) -> bool {
+        self.joining.as_ref().is_some_and(|j| j.step == JoinStep::Parked)
+    }
+}
+
+/// Until when this reactor may not join any epoch: it does not know what the process before it promised (rule 14).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quarantine {
+    pub(crate) until: Time,
+}
+
+impl Quarantine {
+    pub(crate) fn is_over(self, now: Time) -> bool {
+        now >= self.until || driver::mutant::on("no_quarantine")
+    }
+}

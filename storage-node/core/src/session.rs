@@ -1,0 +1,196 @@
+//! Client sessions: one client's authenticated presence on this reactor, on one or more lanes.
+//!
+//! Fencing (rule 8, rule 24): a Hello with a higher incarnation, or a second one on the same lane, fences the older connections
+//! before it is admitted: they are closed and their unstamped requests are gone. Stamped ones run on under their locks, so a resend
+//! queues behind its twin. One reactor's sessions are all that has to be fenced, although the rule says node-wide: a shard belongs to
+//! one reactor, so the twin of a resend can only be here.
+
+use crate::limits::{MAX_LANES, MAX_SESSIONS};
+use crate::mail::SessionView;
+use conductor_model::{AttachGeneration, Incarnation, VolumeId};
+use driver::ConnId;
+use std::collections::BTreeMap;
+
+/// One client's presence.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: u32,
+    pub(crate) client: String,
+    pub(crate) volume: VolumeId,
+    pub(crate) generation: AttachGeneration,
+    incarnation: Incarnation,
+    lanes: BTreeMap<u16, ConnId>,
+}
+
+/// Why a Hello was not admitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// A newer incarnation of this client, or a newer attachment of the volume, is known.
+    Fenced,
+    /// No room for another session or lane.
+    Busy,
+}
+
+/// What a Hello says about the session that it wants.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) client: &'a str,
+    pub(crate) volume: VolumeId,
+    pub(crate) generation: AttachGeneration,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) lane: u16,
+}
+
+/// All sessions of one reactor.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    by_client: BTreeMap<(VolumeId, String), Session>,
+    by_conn: BTreeMap<ConnId, (VolumeId, String)>,
+    generations: BTreeMap<VolumeId, AttachGeneration>,
+    last_id: u32,
+}
+
+impl Sessions {
+    /// Admits a connection. The second part lists connections to fence *before* the acknowledgement leaves.
+    pub(crate) fn admit(&mut self, conn: ConnId, wanted: &Wanted<'_>) -> Result<(u32, Vec<ConnId>), Refusal> {
+        if wanted.generation < self.generation(wanted.volume) {
+            return Err(Refusal::Fenced);
+        }
+        let key = (wanted.volume, wanted.client.to_owned());
+        let known = self.by_client.get(&key);
+        if known.is_some_and(|s| s.incarnation > wanted.incarnation) {
+            return Err(Refusal::Fenced);
+        }
+        if wanted.lane >= MAX_LANES || (known.is_none() && self.by_client.len() >= MAX_SESSIONS) {
+            return Err(Refusal::Busy);
+        }
+        let mut fence = self.set_generation(wanted.volume, wanted.generation);
+        self.last_id += 1;
+        let session = self.by_client.entry(key.clone()).or_insert_with(|| Session {
+            id: self.last_id,
+            client: wanted.client.to_owned(),
+            volume: wanted.volume,
+            generation: wanted.generation,
+            incarnation: wanted.incarnation,
+            lanes: BTreeMap::new(),
+        });
+        if session.incarnation < wanted.incarnation {
+            fence.extend(session.lanes.values());
+            session.lanes.clear();
+            session.incarnation = wanted.incarnation;
+            session.id = self.last_id;
+        }
+        session.generation = wanted.generation;
+        fence.extend(session.lanes.insert(wanted.lane, conn));
+        let id = session.id;
+        for gone in &fence {
+            self.by_conn.remove(gone);
+        }
+        self.by_conn.insert(conn, key);
+        Ok((id, fence))
+    }
+
+    /// A newer attach generation of a volume is known. Returns the connections of older attachments: to be fenced.
+    pub(crate) fn set_generation(&mut self, volume: VolumeId, generation: AttachGeneration) -> Vec<ConnId> {
+        let known = self.generations.entry(volume).or_default();
+        if *known >= generation {
+            return Vec::new();
+        }
+        *known = generation;
+        let mut fence = Vec::new();
+        self.by_client.retain(|key, session| {
+            let stale = key.0 == volume && session.generation < generation;
+            if stale {
+                fence.extend(session.lanes.values());
+            }
+            !stale
+        });
+        for gone in &fence {
+            self.by_conn.remove(gone);
+        }
+        fence
+    }
+
+    /// The newest attach generation known of a volume.
+    pub(crate) fn generation(&self, volume: VolumeId) -> AttachGeneration {
+        self.generations.get(&volume).copied().unwrap_or_default()
+    }
+
+    /// The session that a connection is bound to; `None` if it was fenced or is none of a client's.
+    pub(crate) fn of(&self, conn: ConnId) -> Option<&Session> {
+        self.by_client.get(self.by_conn.get(&conn)?)
+    }
+
+    /// A connection is down. Its session goes with its last lane.
+    pub(crate) fn gone(&mut self, conn: ConnId) {
+        let Some(key) = self.by_conn.remove(&conn) else { return };
+        if let Some(session) = self.by_client.get_mut(&key) {
+            session.lanes.retain(|_, bound| *bound != conn);
+            if session.lanes.is_empty() {
+                self.by_client.remove(&key);
+            }
+        }
+    }
+
+    pub(crate) fn view(&self) -> Vec<SessionView> {
+        self.by_client
+            .values()
+            .map(|s| SessionView {
+                id: s.id,
+                client: s.client.clone(),
+                volume: s.volume,
+                generation: s.generation,
+                lanes: s.lanes.len(),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(slot: u32) -> ConnId {
+        ConnId { slot, generation: 0 }
+    }
+    fn wanted(incarnation: u64, generation: u64, lane: u16) -> Wanted<'static> {
+        Wanted {
+            client: "host",
+            volume: VolumeId(1),
+            generation: AttachGeneration(generation),
+            incarnation: Incarnation(incarnation),
+            lane,
+        }
+    }
+
+    #[test]
+    fn a_second_hello_on_a_lane_fences_the_first() {
+        let mut all = Sessions::default();
+        let (first, none) = all.admit(conn(1), &wanted(5, 1, 0)).unwrap();
+        assert!(none.is_empty());
+        let (same, none) = all.admit(conn(2), &wanted(5, 1, 1)).unwrap();
+        assert!(none.is_empty() && same == first, "another lane joins the session");
+        assert_eq!(all.admit(conn(3), &wanted(5, 1, 0)).unwrap(), (first, vec![conn(1)]));
+        assert!(all.of(conn(1)).is_none() && all.of(conn(2)).is_some());
+    }
+
+    #[test]
+    fn a_higher_incarnation_fences_every_lane_and_a_lower_one_is_refused() {
+        let mut all = Sessions::default();
+        all.admit(conn(1), &wanted(5, 1, 0)).unwrap();
+        all.admit(conn(2), &wanted(5, 1, 1)).unwrap();
+        assert_eq!(all.admit(conn(3), &wanted(6, 1, 0)).unwrap().1, [conn(1), conn(2)]);
+        assert_eq!(all.admit(conn(4), &wanted(5, 1, 2)), Err(Refusal::Fenced));
+    }
+
+    #[test]
+    fn a_newer_attachment_fences_the_older_one() {
+        let mut all = Sessions::default();
+        all.admit(conn(1), &wanted(5, 1, 0)).unwrap();
+        assert_eq!(all.set_generation(VolumeId(1), AttachGeneration(2)), [conn(1)]);
+        assert_eq!(all.admit(conn(2), &wanted(9, 1, 0)), Err(Refusal::Fenced));
+        all.admit(conn(3), &wanted(9, 2, 0)).unwrap();
+        all.gone(conn(3));
+        assert!(all.view().is_empty());
+    }
+}
