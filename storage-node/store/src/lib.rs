@@ -1,1 +1,17 @@
 //! The store that owns one disk. Pure: the disk is its only seam.
+//!
+//! [`Store`] is what the node's core sees: operations go in, completions come out in any order, and what the disk shall
+//! do leaves as [`driver::Op`]s. Promised by every engine: an acknowledged write is durable, a block is never torn,
+//! a read returns what was written or says [`StoreError::Corrupt`], what was never written reads as zeros, and after
+//! a failed write or sync nothing is washed clean: the disk is distrusted until it is opened again.
+//!
+//! [`simple`] is the first engine: honest and small. The journaled engine takes its place behind the same seam.
+#![forbid(unsafe_code)]
+
+mod seam;
+pub mod simple;
+
+pub use seam::{
+    Counters, Crcs, DiskOut, Held, HeldKind, Store, StoreDone, StoreError, StoreOp, Tag, Usage, ZERO_BLOCK_CRC,
+    block_crcs,
+};

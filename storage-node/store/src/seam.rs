@@ -1,0 +1,285 @@
+//! The asynchronous interface of any store: submit, completions in any order.
+//!
+//! The caller keeps the order (range locks): no two overlapping changes, nor a read and an overlapping change, of one copy
+//! are in flight together; a `Join` or `Delete` of a copy comes when its older changes are over, and nothing else of that
+//! copy is in flight beside a `Delete`. The caller calls `end_turn` after each turn in which it called anything else.
+//! A store never blocks, never reads a clock, and never calls back.
+
+use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, Epoch, Stamp};
+use driver::{Errno, Op, Time};
+use memory::{Filling, Reads};
+use smallvec::SmallVec;
+use std::fmt;
+
+/// The caller's name for an operation: comes back with its completion. The store does not look at it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+
+impl fmt::Debug for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tag {}", self.0)
+    }
+}
+
+/// CRC32C of each block of a range, in order.
+pub type Crcs = SmallVec<[u32; 4]>;
+
+/// Where a store puts its disk operations; they start with the caller's batch.
+pub type DiskOut<'a> = dyn FnMut(Op) + 'a;
+
+/// CRC32C of a block of zeros.
+pub const ZERO_BLOCK_CRC: u32 = 0x98f9_4189;
+
+/// The checksums of whole blocks.
+pub fn block_crcs(data: &[u8]) -> Crcs {
+    data.chunks(BLOCK).map(crc32c::crc32c).collect()
+}
+
+/// What can be asked of a store.
+#[derive(Debug)]
+pub enum StoreOp {
+    /// Make an empty copy (K = 0). Done at once if it exists.
+    Create {
+        /// Its new name.
+        copy: CopyId,
+        /// The configuration it is born with.
+        config: Configuration,
+    },
+    /// Keep the newest joined configuration: durable before the Join is answered (rule 12). A larger size grows the copy.
+    Join {
+        /// Which copy.
+        copy: CopyId,
+        /// What it joins.
+        config: Configuration,
+    },
+    /// Remove a copy and give its space back.
+    Delete {
+        /// Which copy.
+        copy: CopyId,
+    },
+    /// Write whole blocks; durable when completed.
+    Write {
+        /// Which copy.
+        copy: CopyId,
+        /// The write's place in the shard's order.
+        stamp: Stamp,
+        /// Where.
+        at: BlockRange,
+        /// Exactly `at.count` blocks.
+        data: Reads,
+        /// Exactly `at.count` checksums, carried from where the data was received.
+        crcs: Crcs,
+        /// The known-good point told with it (rule 3).
+        known_good: Stamp,
+    },
+    /// Discard or write-zeroes: reads as zeros, space comes back; durable when completed.
+    Zero {
+        /// Which copy.
+        copy: CopyId,
+        /// Its place in the shard's order.
+        stamp: Stamp,
+        /// Where; of any length within the copy.
+        at: BlockRange,
+        /// The known-good point told with it (rule 3).
+        known_good: Stamp,
+    },
+    /// Read whole blocks, each verified.
+    Read {
+        /// Which copy.
+        copy: CopyId,
+        /// Where.
+        at: BlockRange,
+        /// Memory of exactly `at.count` blocks.
+        into: Filling,
+    },
+    /// K, and all the copy holds above K (rule 6).
+    Above {
+        /// Which copy.
+        copy: CopyId,
+    },
+    /// Remember K: in memory at once, on the disk with the copy's next record.
+    KnownGood {
+        /// Which copy.
+        copy: CopyId,
+        /// The new K; a lower one than the present is ignored.
+        stamp: Stamp,
+    },
+}
+
+/// What a change above K was.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum HeldKind {
+    /// Data.
+    Write,
+    /// A discard or write-zeroes.
+    Zero,
+}
+
+/// A change above K that this copy holds, or may hold in part: settling overwrites its range, so naming too much is safe.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Held {
+    /// Its stamp (the newest, if several were merged to bound the list).
+    pub stamp: Stamp,
+    /// The blocks.
+    pub at: BlockRange,
+    /// What it was.
+    pub kind: HeldKind,
+}
+
+/// What an operation that succeeded gives back.
+#[derive(Debug)]
+pub enum StoreDone {
+    /// Create, Join, Delete, Write, Zero, KnownGood.
+    Done,
+    /// The memory, filled, and each block's verified checksum.
+    Read(Filling, Crcs),
+    /// The answer to `Above`.
+    Above {
+        /// K.
+        known_good: Stamp,
+        /// In no particular order.
+        held: Vec<Held>,
+    },
+}
+
+/// Why an operation failed. Nothing was touched, except where said.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The disk is full.
+    #[error("no space left in the store")]
+    NoSpace,
+    /// A block does not read as it was written.
+    #[error("block {block} of copy {copy} is damaged")]
+    Corrupt {
+        /// Whose.
+        copy: CopyId,
+        /// Which.
+        block: Blocks,
+    },
+    /// The disk failed. After a failed write or sync every later operation fails with it; the change may or may not be there.
+    #[error("the disk failed: {0}")]
+    Disk(Errno),
+    /// No such copy here.
+    #[error("copy {0} is not in this store")]
+    NoSuchCopy(CopyId),
+    /// Not within the copy, or longer than one request may be.
+    #[error("blocks {at} are not within copy {copy}, or more than one request may carry")]
+    OutOfRange {
+        /// Whose.
+        copy: CopyId,
+        /// What was asked for.
+        at: BlockRange,
+    },
+    /// Memory or checksums do not match the range.
+    #[error("memory or checksums do not match blocks {at}")]
+    BadLength {
+        /// What was asked for.
+        at: BlockRange,
+    },
+    /// A size that is not whole blocks, or shrinks the copy, or is beyond the limit; or too many members.
+    #[error("the configuration of copy {0} is not one this store can keep")]
+    BadConfiguration(CopyId),
+    /// The copy has joined a newer epoch.
+    #[error("copy {copy} has joined epoch {held}, newer than {given}")]
+    OlderEpoch {
+        /// Whose.
+        copy: CopyId,
+        /// What it has joined.
+        held: Epoch,
+        /// What was asked for.
+        given: Epoch,
+    },
+    /// The store has as many copies as it was formatted for.
+    #[error("the store holds as many copies as it was formatted for")]
+    TooManyCopies,
+    /// More operations in flight than the limit; the caller's bound is too high.
+    #[error("too many operations in flight")]
+    Busy,
+}
+
+/// Space, true to the block. Blocks of 4 KiB that data can take; the store's own part of the disk is not in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Blocks that can be held at once.
+    pub capacity: Blocks,
+    /// Blocks held.
+    pub used: Blocks,
+    /// Copies held.
+    pub copies: u32,
+    /// True when little is left (less than 1/16).
+    pub near_full: bool,
+}
+
+impl Usage {
+    /// Blocks that can still be taken.
+    pub fn free(&self) -> u64 {
+        u64::from(self.capacity.0.saturating_sub(self.used.0))
+    }
+}
+
+/// What happened since the store was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counters {
+    /// Write operations that succeeded.
+    pub writes: u64,
+    /// Blocks in them.
+    pub blocks_written: u64,
+    /// Zero operations that succeeded.
+    pub zeroes: u64,
+    /// Read operations that succeeded.
+    pub reads: u64,
+    /// Reads that met a damaged block.
+    pub corrupt: u64,
+    /// Writes refused for lack of space.
+    pub no_space: u64,
+    /// Writes taken while little space was left.
+    pub near_full: u64,
+    /// Writes to the metadata log: group commits.
+    pub groups: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Switches to the other log, each followed by a checkpoint.
+    pub switches: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+    /// Turns in which records waited for a checkpoint to complete.
+    pub log_waits: u64,
+    /// Writes that waited for space that was coming back.
+    pub slot_waits: u64,
+    /// Disk operations that failed.
+    pub disk_errors: u64,
+    /// Completions that belong to nothing.
+    pub strays: u64,
+}
+
+/// A store: see the module's head for what the caller keeps.
+pub trait Store {
+    /// Start an operation; its completion comes out of `next_completion`, perhaps at once.
+    fn submit(&mut self, now: Time, tag: Tag, op: StoreOp, out: &mut DiskOut<'_>);
+    /// A disk operation of this store is over.
+    fn done(&mut self, now: Time, done: driver::Done, out: &mut DiskOut<'_>);
+    /// The end of a turn: group commit, background work.
+    fn end_turn(&mut self, now: Time, out: &mut DiskOut<'_>);
+    /// The next operation that is over; each submitted one comes out exactly once.
+    fn next_completion(&mut self) -> Option<(Tag, Result<StoreDone, StoreError>)>;
+    /// When to be called again at the latest, if nothing completes before.
+    fn next_deadline(&self) -> Option<Time>;
+    /// True if nothing is in flight, neither for the caller nor on the disk.
+    fn idle(&self) -> bool;
+    /// Space.
+    fn usage(&self) -> Usage;
+    /// All copies with their newest joined configuration, by copy id.
+    fn copies(&self) -> Vec<(CopyId, Configuration)>;
+    /// What happened since the store was opened.
+    fn counters(&self) -> Counters;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_of_zeros_is_the_constant() {
+        assert_eq!(block_crcs(&[0; 2 * BLOCK]).as_slice(), [ZERO_BLOCK_CRC; 2]);
+    }
+}

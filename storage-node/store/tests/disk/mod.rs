@@ -1,0 +1,291 @@
+//! A tiny disk for tests: any completion order, and crashes that keep, drop or tear (by 512 B sectors) what was not durable.
+#![allow(dead_code, unreachable_pub, missing_docs)] // each test file uses its part
+
+use conductor_model::{
+    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Epoch, Member,
+    NodeId, OpenId, Sequence, ShardId, Stamp,
+};
+use driver::{DiskIndex, Done, Errno, Op, Time};
+use memory::{Arena, Class, Reads};
+use node_store::simple::{Format, FormatOptions, Geometry, Identity, OpenError, OpenOptions, Opening, SimpleStore};
+use node_store::{Store, StoreDone, StoreError, StoreOp, Tag, block_crcs};
+
+pub const DISK: DiskIndex = DiskIndex(3);
+pub const NOW: Time = Time(1);
+
+/// A small generator: the tests need no better one.
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 11) % n
+    }
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+pub struct Disk {
+    /// What a read sees.
+    pub visible: Vec<u8>,
+    /// What a crash leaves for sure.
+    stable: Vec<u8>,
+    /// Completed but not synced: (offset, bytes).
+    cached: Vec<(usize, Vec<u8>)>,
+    /// Submitted, each with the number of cached writes at that time (what a sync covers).
+    pub inflight: Vec<(Op, usize)>,
+    pub random: Random,
+    /// Fail the next write or sync.
+    pub fail_write: bool,
+    /// Fail the next read.
+    pub fail_read: bool,
+}
+
+impl Disk {
+    pub fn new(bytes: usize, seed: u64) -> Self {
+        let random = Random(seed | 1);
+        let (cached, inflight) = (vec![], vec![]);
+        Self {
+            visible: vec![0; bytes],
+            stable: vec![0; bytes],
+            cached,
+            inflight,
+            random,
+            fail_write: false,
+            fail_read: false,
+        }
+    }
+
+    pub fn from_image(image: Vec<u8>) -> Self {
+        let mut this = Self::new(0, 1);
+        this.stable = image.clone();
+        this.visible = image;
+        this
+    }
+
+    pub fn submit(&mut self, op: Op) {
+        match &op {
+            Op::DiskRead { at, from, len, into, .. } => {
+                assert!(*len > 0 && from + len <= into.len() && at % 4096 == 0 && len % 4096 == 0 && from % 4096 == 0);
+                assert!(*at as usize + len <= self.visible.len(), "a read beyond the disk");
+            }
+            Op::DiskWrite { at, parts, .. } => {
+                let len: usize = parts.iter().map(|p| p.len).sum();
+                assert!(len > 0 && at % 4096 == 0 && len % 4096 == 0);
+                assert!(*at as usize + len <= self.visible.len(), "a write beyond the disk");
+            }
+            Op::DiskSync { .. } => {}
+            other => panic!("not a disk operation: {other:?}"),
+        }
+        self.inflight.push((op, self.cached.len()));
+    }
+
+    /// Complete any one of the operations.
+    pub fn step(&mut self) -> Option<Done> {
+        if self.inflight.is_empty() {
+            return None;
+        }
+        let pick = self.random.below(self.inflight.len() as u64) as usize;
+        let (mut op, covers) = self.inflight.swap_remove(pick);
+        let result = match &mut op {
+            Op::DiskRead { at, into, from, len, .. } => {
+                if std::mem::take(&mut self.fail_read) {
+                    return Some(Done { op, result: Err(Errno::IO) });
+                }
+                into[*from..*from + *len].copy_from_slice(&self.visible[*at as usize..][..*len]);
+                *len as u32
+            }
+            Op::DiskWrite { at, parts, durable, .. } => {
+                if std::mem::take(&mut self.fail_write) {
+                    return Some(Done { op, result: Err(Errno::IO) });
+                }
+                let bytes: Vec<u8> = parts.iter().flat_map(|p| &p.mem[p.from..p.from + p.len]).copied().collect();
+                self.visible[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
+                if *durable {
+                    self.stable[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
+                } else {
+                    self.cached.push((*at as usize, bytes.clone()));
+                }
+                bytes.len() as u32
+            }
+            Op::DiskSync { .. } => {
+                for (at, bytes) in self.cached.drain(..covers) {
+                    self.stable[at..][..bytes.len()].copy_from_slice(&bytes);
+                }
+                self.inflight.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(covers));
+                0
+            }
+            _ => unreachable!("checked at submit"),
+        };
+        Some(Done { op, result: Ok(result) })
+    }
+
+    /// The power fails: of each write that is not stable any sectors may be there.
+    pub fn crash(&mut self) {
+        let flying = std::mem::take(&mut self.inflight).into_iter().filter_map(|(op, _)| match op {
+            Op::DiskWrite { at, parts, .. } => {
+                Some((at as usize, parts.iter().flat_map(|p| &p.mem[p.from..p.from + p.len]).copied().collect()))
+            }
+            _ => None,
+        });
+        let mut open: Vec<(usize, Vec<u8>)> = std::mem::take(&mut self.cached);
+        open.extend(flying);
+        for (at, bytes) in open {
+            let kept = self.random.below(4); // none, all, or a mixture
+            for (n, sector) in bytes.chunks(512).enumerate() {
+                if kept == 3 || (kept > 0 && self.random.one_in(2)) {
+                    self.stable[at + n * 512..][..sector.len()].copy_from_slice(sector);
+                }
+            }
+        }
+        self.visible.clone_from(&self.stable);
+    }
+}
+
+pub fn identity() -> Identity {
+    Identity { cluster: 0xc1, node: NodeId(1), disk: DiskId(0xd15c) }
+}
+
+pub fn format(disk: &mut Disk, arena: &Arena, geometry: Geometry) -> Result<(), OpenError> {
+    format_with(disk, arena, FormatOptions { disk: DISK, identity: identity(), geometry, overwrite: false })
+}
+
+pub fn format_with(disk: &mut Disk, arena: &Arena, options: FormatOptions) -> Result<(), OpenError> {
+    let mut format = Format::start(options, arena, &mut |op| disk.submit(op))?;
+    loop {
+        let done = disk.step().expect("a format waits for its disk");
+        if let Some(result) = format.done(done, &mut |op| disk.submit(op)) {
+            return result;
+        }
+    }
+}
+
+pub fn open(disk: &mut Disk, arena: &Arena) -> Result<SimpleStore, OpenError> {
+    open_until(disk, arena, u64::MAX).expect("it was given all the time")
+}
+
+/// Open, but stop after so many disk operations.
+pub fn open_until(disk: &mut Disk, arena: &Arena, steps: u64) -> Option<Result<SimpleStore, OpenError>> {
+    let size = Bytes(disk.visible.len() as u64);
+    let options = OpenOptions { disk: DISK, size, cluster: Some(0xc1), node: Some(NodeId(1)) };
+    let mut opening = match Opening::start(options, arena, &mut |op| disk.submit(op)) {
+        Ok(opening) => opening,
+        Err(error) => return Some(Err(error)),
+    };
+    for _ in 0..steps {
+        let done = disk.step().expect("an opening waits for its disk");
+        if let Some(result) = opening.done(NOW, done, &mut |op| disk.submit(op)) {
+            return Some(result);
+        }
+    }
+    None
+}
+
+pub fn config(epoch: u64, blocks: u32) -> Configuration {
+    let member = Member {
+        copy: CopyId(1),
+        node: NodeId(1),
+        disk: DiskId(1),
+        open: OpenId(epoch),
+        state: CopyState::InSync,
+        endpoint: "127.0.0.1:7000".parse().unwrap(),
+    };
+    Configuration {
+        shard: ShardId::default(),
+        epoch: Epoch(epoch),
+        primary: CopyId(1),
+        members: vec![member],
+        full_set: vec![CopyId(1)],
+        min_copies: 1,
+        attach: AttachGeneration(1),
+        size: Blocks(blocks).bytes(),
+        born: true,
+    }
+}
+
+pub fn range(from: u32, count: u32) -> BlockRange {
+    BlockRange { from: Blocks(from), count: Blocks(count) }
+}
+
+pub fn stamp(sequence: u64) -> Stamp {
+    Stamp { epoch: Epoch(1), sequence: Sequence(sequence) }
+}
+
+/// A block's worth of bytes that only this seed gives.
+pub fn fill_block(seed: u64, block: &mut [u8]) {
+    for (n, word) in block.chunks_mut(8).enumerate() {
+        word.copy_from_slice(&(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n as u64).to_le_bytes());
+    }
+}
+
+pub fn data(arena: &Arena, seeds: impl ExactSizeIterator<Item = u64>) -> Reads {
+    let mut memory = arena.take(seeds.len() * BLOCK, Class::Client).expect("the test has memory");
+    memory.chunks_mut(BLOCK).zip(seeds).for_each(|(block, seed)| fill_block(seed, block));
+    memory.filled()
+}
+
+pub fn write(arena: &Arena, copy: u64, at: BlockRange, sequence: u64, seed: u64) -> StoreOp {
+    let data = data(arena, (0..at.count.0).map(|n| seed + u64::from(n)));
+    let crcs = block_crcs(&data);
+    StoreOp::Write { copy: CopyId(copy), stamp: stamp(sequence), at, data, crcs, known_good: Stamp::default() }
+}
+
+/// Run one operation to its end.
+pub fn run(store: &mut SimpleStore, disk: &mut Disk, op: StoreOp) -> Result<StoreDone, StoreError> {
+    store.submit(NOW, Tag(u64::MAX), op, &mut |op| disk.submit(op));
+    loop {
+        store.end_turn(NOW, &mut |op| disk.submit(op));
+        if let Some((tag, result)) = store.next_completion() {
+            assert_eq!(tag, Tag(u64::MAX));
+            return result;
+        }
+        let done = disk.step().expect("an operation waits for its disk");
+        store.done(NOW, done, &mut |op| disk.submit(op));
+    }
+}
+
+/// Let the disk finish all that the store asks of it.
+pub fn quiesce(store: &mut SimpleStore, disk: &mut Disk) {
+    loop {
+        store.end_turn(NOW, &mut |op| disk.submit(op));
+        let Some(done) = disk.step() else { break };
+        store.done(NOW, done, &mut |op| disk.submit(op));
+    }
+}
+
+/// Let everything finish; all completions have been taken.
+pub fn drain(store: &mut SimpleStore, disk: &mut Disk) {
+    quiesce(store, disk);
+    assert!(store.idle());
+}
+
+/// Read one block: its bytes, or what the store says.
+pub fn read(
+    store: &mut SimpleStore,
+    disk: &mut Disk,
+    arena: &Arena,
+    copy: u64,
+    at: BlockRange,
+) -> Result<Vec<u8>, StoreError> {
+    let into = arena.take(at.count.0 as usize * BLOCK, Class::Client).expect("the test has memory");
+    match run(store, disk, StoreOp::Read { copy: CopyId(copy), at, into })? {
+        StoreDone::Read(data, crcs) => {
+            assert_eq!(block_crcs(&data), crcs);
+            Ok(data.to_vec())
+        }
+        other => panic!("a read was answered {other:?}"),
+    }
+}
+
+pub fn block_of(seed: u64) -> Vec<u8> {
+    let mut block = vec![0; BLOCK];
+    fill_block(seed, &mut block);
+    block
+}
