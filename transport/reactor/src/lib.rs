@@ -1,1 +1,38 @@
-//! A reactor thread: its ring, op slab, timers and mailbox.
+//! A reactor thread: its ring, its operations in flight, its mailbox, and the machine that it runs.
+//!
+//! ```text
+//!   other threads ──Mailbox──▶ Reactor ◀──letters── Machine (all decisions)
+//!                                 │ Op ▼ ▲ Done
+//!                               Uring ── slab, streams, listeners, disks
+//!                                 │
+//!                               Ring: its own, or libublk's
+//! ```
+//!
+//! - **One enter per turn** submits everything that the last turn asked for and waits for what comes; the time is read after.
+//! - **Each operation comes back exactly once**, with all that it owned; one whose memory the kernel may still touch never goes.
+//! - **The completion queue cannot overflow**: what is in the kernel is bounded by [`Limits`], the rest waits here.
+//! - It holds no decisions: no retry, no routing, no deadline but a connect's. It never blocks except in its one enter.
+#![deny(clippy::undocumented_unsafe_blocks)]
+
+pub mod clock;
+mod disk;
+mod error;
+mod flight;
+mod limits;
+mod mailbox;
+mod reactor;
+mod ring;
+mod sockets;
+mod spin;
+mod token;
+mod uring;
+
+pub use disk::{DiskInfo, DiskOptions};
+pub use error::ReactorError;
+pub use limits::Limits;
+pub use mailbox::{Door, MailRx, Mailbox, NotSent, mailbox, why};
+pub use reactor::{Ended, Reactor, run};
+pub use ring::{Cqe, OwnRing, Ring};
+pub use spin::spare_cores;
+pub use token::is_ours;
+pub use uring::{Counters, Uring};

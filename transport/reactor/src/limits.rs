@@ -1,0 +1,56 @@
+//! How much a reactor has in the kernel at a time, and the completion queue that holds the sum.
+//!
+//! An operation gives one completion; a connect's deadline one more; a cancellation at the end one more. Operations over the
+//! limit wait here for a slot, so the completion queue cannot overflow whatever a machine asks for.
+
+use driver::Span;
+
+/// Streams that one reactor has open: a few hundred clients, and its share of the other nodes.
+const STREAMS: u16 = 1024;
+/// Operations on disks: more than any device works on at a time.
+const DISK_OPS: u32 = 1024;
+/// Each stream has one receive and one send posted, and then a shutdown or a close.
+const OPS_PER_STREAM: u32 = 2;
+/// Accepts and connects.
+const OPENING: u32 = 256;
+/// Entries of the submission queue: a turn's worth; a fuller turn submits in between.
+const SUBMISSIONS: u32 = 256;
+
+/// A connect that took longer fails with TIMED_OUT (DESIGN section 4).
+const CONNECT: Span = Span::seconds(12);
+
+/// Completions per operation: its own, a deadline's, a cancellation's.
+const COMPLETIONS_PER_OP: u32 = 3;
+/// The mailbox's read, and its cancellation.
+const COMPLETIONS_OF_MAILBOX: u32 = 2;
+
+/// The limits of one reactor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Operations in the kernel at a time; more wait.
+    pub ops: u32,
+    /// Open streams; an accept or connect over it fails with EMFILE.
+    pub streams: u16,
+    /// Entries of the submission queue.
+    pub submissions: u32,
+    /// How long a connect may take.
+    pub connect: Span,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            ops: STREAMS as u32 * OPS_PER_STREAM + DISK_OPS + OPENING,
+            streams: STREAMS,
+            submissions: SUBMISSIONS,
+            connect: CONNECT,
+        }
+    }
+}
+
+impl Limits {
+    /// Completions that can be there at a time: the size of the completion queue (on a shared ring: our part of it).
+    pub fn completions(&self) -> u32 {
+        self.ops.saturating_mul(COMPLETIONS_PER_OP).saturating_add(COMPLETIONS_OF_MAILBOX)
+    }
+}

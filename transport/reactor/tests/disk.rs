@@ -1,0 +1,94 @@
+//! Disks on the real kernel: durable, direct, and ours alone.
+#![allow(clippy::unwrap_used, dead_code, reason = "a test, and helpers that not every test uses")]
+
+mod common;
+
+use common::{Bench, Dir, driver};
+use driver::{DiskIndex, Errno, Op};
+use reactor::{DiskOptions, Limits, ReactorError};
+use std::fs::File;
+use std::path::PathBuf;
+
+const SIZE: u64 = 32 << 20;
+
+fn disk_file(dir: &Dir) -> PathBuf {
+    let path = dir.0.join("disk");
+    File::create(&path).unwrap().set_len(SIZE).unwrap();
+    path
+}
+
+fn read(bench: &mut Bench, disk: DiskIndex, at: u64, len: usize) -> (Result<u32, Errno>, Vec<u8>) {
+    let into = bench.page(len + 4096, 0xEE);
+    bench.submit(Op::DiskRead { disk, tag: 5, at, into, from: 4096, len });
+    let done = bench.dones(1).pop().unwrap();
+    let Op::DiskRead { into, tag: 5, .. } = done.op else { panic!("{:?}", done.op) };
+    assert!(into[..4096].iter().all(|byte| *byte == 0xEE), "only what was asked for");
+    (done.result, into[4096..].to_vec())
+}
+
+#[test]
+fn what_is_written_durably_is_read_back_and_punched_away() {
+    let dir = Dir::new();
+    let mut bench = Bench::new();
+    let disk = bench.reactor.driver().open_disk(&disk_file(&dir), DiskOptions::default()).unwrap();
+    let info = bench.reactor.driver().disk_info(disk).unwrap();
+    assert_eq!((info.bytes, info.block_device, info.direct), (SIZE, false, true));
+    for durable in [true, false] {
+        let parts = [1, 2].map(|byte| bench.page(1 << 20, byte).filled().whole()).into_iter().collect();
+        assert_eq!(bench.result(Op::DiskWrite { disk, tag: 1, at: 8192, parts, durable }), Ok(2 << 20));
+        assert_eq!(bench.result(Op::DiskSync { disk, tag: 2 }), Ok(0));
+        let (result, bytes) = read(&mut bench, disk, 8192 + (1 << 20) - 4096, 8192);
+        assert_eq!((result, bytes), (Ok(8192), [[1; 4096], [2; 4096]].concat()));
+        assert_eq!(bench.result(Op::DiskPunch { disk, tag: 3, at: 8192, len: 2 << 20 }), Ok(0));
+        let (result, bytes) = read(&mut bench, disk, 8192, 4096);
+        assert_eq!((result, bytes), (Ok(4096), vec![0; 4096]));
+    }
+    bench.assert_empty();
+}
+
+#[test]
+fn a_write_of_more_pieces_than_the_kernel_takes_goes_on_where_it_stopped() {
+    let dir = Dir::new();
+    let mut bench = Bench::new();
+    let disk = bench.reactor.driver().open_disk(&disk_file(&dir), DiskOptions::default()).unwrap();
+    let page = bench.page(8192, 3).filled();
+    let parts = (0..1500).map(|_| memory::Part { mem: page.share(), from: 4096, len: 4096 }).collect();
+    drop(page);
+    assert_eq!(bench.result(Op::DiskWrite { disk, tag: 1, at: 0, parts, durable: true }), Ok(1500 * 4096));
+    assert_eq!(bench.reactor.driver().counters().resumed, 1);
+    assert_eq!(read(&mut bench, disk, 1499 * 4096, 8192).1, [[3; 4096], [0; 4096]].concat());
+    bench.assert_empty();
+}
+
+#[test]
+fn a_read_past_the_end_and_an_unaligned_one_are_errors() {
+    let dir = Dir::new();
+    let mut bench = Bench::new();
+    let disk = bench.reactor.driver().open_disk(&disk_file(&dir), DiskOptions::default()).unwrap();
+    assert_eq!(read(&mut bench, disk, SIZE - 4096, 8192).0, Err(Errno::IO));
+    assert_eq!(read(&mut bench, disk, 100, 4096).0, Err(Errno(libc::EINVAL)), "also where the file system would do it");
+    assert_eq!(read(&mut bench, DiskIndex(9), 0, 4096).0, Err(Errno(libc::EBADF)));
+    bench.assert_empty();
+}
+
+#[test]
+fn a_second_opener_is_refused_until_the_first_is_gone() {
+    let dir = Dir::new();
+    let path = disk_file(&dir);
+    let mut first = driver(Limits::default());
+    first.open_disk(&path, DiskOptions::default()).unwrap();
+    let error = driver(Limits::default()).open_disk(&path, DiskOptions::default()).unwrap_err();
+    assert!(matches!(error, ReactorError::DiskInUse { .. }) && error.to_string().contains("disk"), "{error}");
+    drop(first);
+    driver(Limits::default()).open_disk(&path, DiskOptions::default()).unwrap();
+}
+
+#[test]
+fn what_is_no_disk_is_refused_with_its_path() {
+    let dir = Dir::new();
+    let mut driver = driver(Limits::default());
+    let error = driver.open_disk(&dir.0, DiskOptions::default()).unwrap_err();
+    assert!(matches!(error, ReactorError::NotADisk { .. }), "{error}");
+    let error = driver.open_disk(&dir.0.join("none"), DiskOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("none"), "{error}");
+}
