@@ -211,3 +211,41 @@ impl Slab {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memory::{Arena, Class};
+
+    #[test]
+    fn a_short_transfer_goes_on_at_its_very_next_byte() {
+        let arena = Arena::small(1 << 20);
+        let mut bytes = arena.take(300, Class::Client).unwrap();
+        (0..=255).zip(&mut *bytes).for_each(|(value, byte)| *byte = value);
+        let mem = bytes.filled();
+        let part = |from, len| Part { mem: mem.share(), from, len };
+        let parts = [part(0, 10), part(50, 0), part(100, 20), part(20, 5)];
+        for step in 1..35 {
+            let mut scratch = Scratch::new();
+            let all = scratch.list(&parts);
+            assert_eq!(all, 35);
+            let mut seen = Vec::new();
+            while seen.len() < all {
+                let piece = scratch.left()[0];
+                // SAFETY: the pieces lie in `mem`, which is held.
+                let now = unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+                // As the kernel does: up to `step` bytes, also across pieces.
+                let mut moved: Vec<u8> = now.to_vec();
+                if let Some(next) = scratch.left().get(1).filter(|_| moved.len() < step) {
+                    // SAFETY: as above.
+                    moved.extend(unsafe { std::slice::from_raw_parts(next.iov_base.cast::<u8>(), next.iov_len) });
+                }
+                moved.truncate(step);
+                scratch.advance(moved.len());
+                seen.extend(moved);
+            }
+            assert_eq!(seen, (0..10).chain(100..120).chain(20..25).collect::<Vec<u8>>());
+            assert!(scratch.left().is_empty());
+        }
+    }
+}
