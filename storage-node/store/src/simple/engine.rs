@@ -405,7 +405,7 @@ impl SimpleStore {
 
     fn data_done(&mut self, key: usize) {
         if let Some(Pending::Change(change)) = self.pending.get_mut(key) {
-            change.data_left -= 1;
+            change.data_left = change.data_left.saturating_sub(1);
         }
         self.settle(key);
     }

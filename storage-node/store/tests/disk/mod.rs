@@ -73,12 +73,18 @@ impl Disk {
     pub fn submit(&mut self, op: Op) {
         match &op {
             Op::DiskRead { at, from, len, into, .. } => {
-                assert!(*len > 0 && from + len <= into.len() && at % 4096 == 0 && len % 4096 == 0 && from % 4096 == 0);
+                assert!(
+                    *len > 0
+                        && from + len <= into.len()
+                        && at.is_multiple_of(4096)
+                        && len.is_multiple_of(4096)
+                        && from.is_multiple_of(4096)
+                );
                 assert!(*at as usize + len <= self.visible.len(), "a read beyond the disk");
             }
             Op::DiskWrite { at, parts, .. } => {
                 let len: usize = parts.iter().map(|p| p.len).sum();
-                assert!(len > 0 && at % 4096 == 0 && len % 4096 == 0);
+                assert!(len > 0 && at.is_multiple_of(4096) && len.is_multiple_of(4096));
                 assert!(*at as usize + len <= self.visible.len(), "a write beyond the disk");
             }
             Op::DiskSync { .. } => {}
