@@ -1,1 +1,38 @@
 //! Framed connections over byte streams: one receive drains many messages, one send carries all that is ready.
+//!
+//! ```text
+//!                  Done                                  NetEvent
+//!   driver ───────────────────────► Net ───────────────────────────► machine (node core, volume client)
+//!          ◄───────────────────────     ◄───────────────────────────
+//!            Op: Recv, Send, …            connect, request, reply, close
+//! ```
+//!
+//! Promises: every `request` that was taken has exactly one reply event; every announced connection exactly one `Down`, after
+//! them; what was submitted comes back exactly once before a connection's slot is used again; bytes that fail a check are
+//! never delivered; no remote input panics, and a peer that has not proven itself costs at most 12 KiB and a deadline.
+//!
+//! Never: calls the system, reads a clock, has two sends or two receives outstanding on one stream, reads a data message's body.
+#![forbid(unsafe_code)]
+
+mod closing;
+mod counters;
+mod event;
+mod handshake;
+mod inbound;
+mod limits;
+mod link;
+mod listener;
+mod messages;
+mod net;
+mod outbound;
+mod slots;
+mod turn;
+
+pub use counters::{ConnStatus, Counters};
+pub use event::{Admission, Answer, Lost, NetEvent, Payload, Refused};
+pub use limits::{
+    ADMISSION_DEADLINE, CLOSING_LONG, CONNECT_DEADLINE, COPY_LIMIT, DRAIN_DEADLINE, HANDSHAKE_DEADLINE, MAX_HANDSHAKES,
+    PEER_SILENT, PING_IDLE,
+};
+pub use net::{Net, NetOptions};
+pub use outbound::rx_slots;

@@ -145,11 +145,6 @@ impl Challenge {
         transcript.check(SERVER_PROOF, &[], &self.proof)?;
         Ok(transcript)
     }
-
-    /// The accepting process; proven once [`Challenge::verify`] succeeded.
-    pub fn process(&self) -> u64 {
-        self.process
-    }
 }
 
 /// The connecting side's proof.
@@ -263,6 +258,11 @@ impl Transcript {
     /// For the accepting side.
     pub fn verify(&self, proof: &Proof) -> Result<(), HandshakeError> {
         self.check(CLIENT_PROOF, &[], &proof.0)
+    }
+
+    /// The accepting process, which its HelloAck must name again.
+    pub fn process(&self) -> u64 {
+        self.process
     }
 
     /// The key of the session.

@@ -1,0 +1,48 @@
+//! Every limit of a connection, and why it has that value.
+//!
+//! Memory per connection: `SMALL_STREAM + SCRATCH` = 12 KiB for as long as it lives, of the most urgent class, since settling and
+//! replication must find their connections; times `max_conns` that is at most 12 MiB by default. `LARGE_STREAM` and payloads
+//! while it is busy, of the peer's class: who finds none goes on with what it has, or stops reading.
+
+use driver::Span;
+
+/// A payload up to this is copied out of the stream buffer, in the pass that checksums it: a copy of 16 KiB costs less than
+/// the extra receive that in-place reception needs.
+pub const COPY_LIMIT: usize = 16 << 10;
+/// Stream buffer of a connection at rest, and of one whose peer is not yet known: holds the longest head (1 KiB) and a few
+/// small messages; what an idle connection costs.
+pub(crate) const SMALL_STREAM: usize = 4 << 10;
+/// Stream buffer of a busy connection: about fifteen 4 KiB writes per receive.
+pub(crate) const LARGE_STREAM: usize = 64 << 10;
+/// A connection is busy for so long after a receive that a small buffer could hardly have held.
+pub(crate) const BUSY: Span = Span::seconds(1);
+/// Heads (header and body) of one send: at most 160 B each, so at least 51, and at typical bodies about 100 messages.
+pub(crate) const SCRATCH: usize = 8 << 10;
+/// Pieces of memory in one send: well under the kernel's 1024.
+pub(crate) const SEND_PARTS: usize = 128;
+/// Payload bytes in one send: two of the largest payloads, so that a reply behind them waits microseconds.
+pub(crate) const SEND_BYTES: usize = 2 << 20;
+/// From `connect` to a stream.
+pub const CONNECT_DEADLINE: Span = Span::seconds(12);
+/// From a stream to both proofs.
+pub const HANDSHAKE_DEADLINE: Span = Span::seconds(5);
+/// From the proof to admission: the machine may have to fence an earlier life first.
+pub const ADMISSION_DEADLINE: Span = Span::seconds(15);
+/// A connection on which nothing was sent for so long sends a Ping.
+pub const PING_IDLE: Span = Span::seconds(2);
+/// A peer of which nothing was heard for so long is gone: three pings of its own, and answers to three of ours.
+pub const PEER_SILENT: Span = Span::seconds(6);
+/// How long Goodbye may take to leave.
+pub const DRAIN_DEADLINE: Span = Span::seconds(5);
+/// Closing for longer than this is reported with the holds that keep it.
+pub const CLOSING_LONG: Span = Span::seconds(30);
+/// Handshakes in progress: 64 × 12 KiB is what strangers can cost.
+pub const MAX_HANDSHAKES: usize = 64;
+/// After a failed accept (no file descriptors left), doubling up to a second.
+pub(crate) const ACCEPT_PAUSE: Span = Span::millis(50);
+pub(crate) const ACCEPT_PAUSE_MAX: Span = Span::seconds(1);
+/// How soon memory is asked for again when nothing else happens.
+pub(crate) const STALL_RETRY: Span = Span::millis(1);
+
+const _: () = assert!(SMALL_STREAM > wire::HEADER_LEN + wire::MAX_HANDSHAKE_BODY);
+const _: () = assert!(SCRATCH > wire::HEADER_LEN + wire::MAX_HANDSHAKE_BODY);

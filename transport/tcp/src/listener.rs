@@ -1,0 +1,81 @@
+//! Accepting: one accept armed per listener, a pause after a failure, a limit on strangers.
+
+use driver::{ListenerId, Op, Span, StreamId, Time};
+use wire::{Happening, Limits};
+
+use crate::limits::{ACCEPT_PAUSE, ACCEPT_PAUSE_MAX, HANDSHAKE_DEADLINE, MAX_HANDSHAKES};
+use crate::link::Step;
+use crate::net::Net;
+
+/// A listening socket.
+pub(crate) struct Listener {
+    id: ListenerId,
+    armed: bool,
+    /// The last pause after a failure; none after a success.
+    pause: Span,
+    retry: Time,
+}
+
+impl Net {
+    pub(crate) fn add_listener(&mut self, id: ListenerId) {
+        self.listeners.push(Listener { id, armed: false, pause: Span(0), retry: Time(0) });
+        self.arm_accepts(Time(0));
+    }
+
+    /// Arms each listener that may be. When stopping, none.
+    pub(crate) fn arm_accepts(&mut self, now: Time) {
+        if self.stopping {
+            return;
+        }
+        for listener in &mut self.listeners {
+            if listener.armed {
+                continue;
+            }
+            if listener.retry <= now {
+                listener.armed = true;
+                self.ops.push(Op::Accept { listener: listener.id });
+            } else {
+                self.wake = Some(self.wake.map_or(listener.retry, |wake| wake.min(listener.retry)));
+            }
+        }
+    }
+
+    pub(crate) fn accept_done(&mut self, now: Time, id: ListenerId, result: Result<u32, driver::Errno>) {
+        let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == id && listener.armed) else {
+            self.counters.stale_completions += 1;
+            return;
+        };
+        listener.armed = false;
+        match result {
+            Ok(stream) => {
+                listener.pause = Span(0);
+                self.accepted(now, StreamId(stream));
+            }
+            Err(_) => {
+                listener.pause = Span((listener.pause.0 * 2).clamp(ACCEPT_PAUSE.0, ACCEPT_PAUSE_MAX.0));
+                listener.retry = now + listener.pause;
+                self.counters.accept_errors += 1;
+            }
+        }
+        self.arm_accepts(now);
+    }
+
+    fn accepted(&mut self, now: Time, stream: StreamId) {
+        if self.stopping || self.handshakes >= MAX_HANDSHAKES || self.open >= self.options.max_conns {
+            self.counters.refused += 1;
+            self.streams.insert(stream, None);
+            self.ops.push(Op::Close { stream });
+            return;
+        }
+        self.counters.accepted += 1;
+        self.handshakes += 1;
+        let limits = Limits { depth: self.options.depth, max_payload: self.options.max_payload };
+        let mut link = self.make(self.options.name.clone(), limits, Step::AwaitHello, now);
+        link.state = link.state.after(Happening::Accept);
+        link.stream = Some(stream);
+        self.streams.insert(stream, Some(link.id));
+        self.set_deadline(&mut link, now + HANDSHAKE_DEADLINE);
+        self.drain(now, &mut link);
+        self.put_back(now, link);
+    }
+}

@@ -1,0 +1,146 @@
+//! Messages of an established connection: in, out, and what belongs to the connection itself.
+
+use driver::{Errno, Op as Action, Time};
+use memory::Class;
+use wire::{Body, Flags, Happening, Header, Op, Reason, Role, State};
+
+use crate::event::{Answer, NetEvent, Payload};
+use crate::inbound::{Frame, Next};
+use crate::limits::SMALL_STREAM;
+use crate::link::{Link, Step};
+use crate::net::Net;
+
+impl Net {
+    /// Reads all messages that are there, then receives more. Stops where it must: a handshake that waits for its send, no
+    /// memory, no receive slot.
+    pub(crate) fn drain(&mut self, now: Time, link: &mut Link) {
+        while link.state.is_open() && link.step.reads() && !link.receiving {
+            // One slot for the message, one for the receive that follows. A legal peer never gets here: it is our own
+            // machine that has not taken its events.
+            if link.step == Step::Open && link.rx.len() < 2 {
+                return self.stall(link);
+            }
+            let (arena, class) = (&self.arena, link.class());
+            match link.inbound.next(link.max_payload(), &|len| arena.take(len, class)) {
+                Next::Frame(frame) => {
+                    self.counters.frames_in += 1;
+                    if link.step == Step::Open {
+                        self.message(now, link, frame);
+                    } else {
+                        self.handshake(now, link, &frame);
+                    }
+                }
+                Next::More => {
+                    let take = |len| arena.take(len, if len > SMALL_STREAM { class } else { Class::Settle });
+                    let Some((into, from)) = link.inbound.receive(now, &take) else { return self.stall(link) };
+                    let Some(stream) = link.stream else { return };
+                    let on = if link.step == Step::Open { link.rx.pop() } else { Some(link.owner.share()) };
+                    let Some(on) = on else { return };
+                    link.receiving = true;
+                    self.ops.push(Action::Recv { stream, on, into, from });
+                }
+                Next::NoMemory => return self.stall(link),
+                Next::Bad(reason) => self.end(now, link, reason, Happening::Disconnected),
+            }
+        }
+    }
+
+    fn stall(&mut self, link: &mut Link) {
+        if !link.stalled {
+            self.counters.stalls += 1;
+        }
+        link.stalled = true;
+        self.stalled.push(link.id);
+    }
+
+    pub(crate) fn recv_done(
+        &mut self,
+        now: Time,
+        link: &mut Link,
+        done: (memory::Filling, usize),
+        result: Result<u32, Errno>,
+    ) {
+        let (into, from) = done;
+        match result {
+            Ok(0) => self.end(now, link, Reason::PeerClosed, Happening::Disconnected),
+            Ok(n) => {
+                self.counters.recvs += 1;
+                self.counters.bytes_in += u64::from(n);
+                link.heard = now;
+                if link.inbound.received(now, into, from, n as usize) {
+                    self.counters.recvs_in_place += 1;
+                }
+                self.drain(now, link);
+            }
+            Err(_) => self.end(now, link, Reason::Io, Happening::Disconnected),
+        }
+    }
+
+    /// One message on an established connection.
+    fn message(&mut self, now: Time, link: &mut Link, frame: Frame) {
+        let Frame { header, body, payload } = frame;
+        if link.credits.returned(header.credits).is_err() {
+            return self.end(now, link, Reason::Credits, Happening::Disconnected);
+        }
+        if header.flags.is_reply() {
+            return self.reply_in(link, header, body, payload);
+        }
+        match header.op {
+            Op::PING => self.pong(link),
+            Op::PONG => {}
+            Op::GOODBYE => self.end(now, link, Reason::Goodbye, Happening::Disconnected),
+            op if op.is_handshake() || op == Op::REPLY => {
+                self.end(now, link, Reason::Unexpected, Happening::Disconnected);
+            }
+            // Nobody asks a client for anything.
+            _ if link.mine.role == Role::Client => self.end(now, link, Reason::Unexpected, Happening::Disconnected),
+            op => {
+                if link.credits.arrived().is_err() {
+                    return self.end(now, link, Reason::Credits, Happening::Disconnected);
+                }
+                self.counters.requests_in += 1;
+                let answer = Answer {
+                    slot: header.slot,
+                    generation: header.generation,
+                    hold: link.owner.share(),
+                    abandoned: Some(self.abandoned.clone()),
+                };
+                let slot = link.rx.pop();
+                self.tell_with(NetEvent::Request { conn: link.id, op, body, payload, answer }, slot);
+            }
+        }
+    }
+
+    fn reply_in(&mut self, link: &mut Link, header: Header, body: Body, payload: Option<Payload>) {
+        let Some(token) = link.slots.close(header.slot, header.generation) else {
+            self.counters.stale_replies += 1;
+            return;
+        };
+        let slot = link.rx.pop();
+        self.tell_with(NetEvent::Reply { conn: link.id, token, result: Ok((header.op, body, payload)) }, slot);
+    }
+
+    /// One Pong for all Pings that have not been answered yet: a peer cannot make the queue grow.
+    fn pong(&mut self, link: &mut Link) {
+        if !link.outbound.queue.iter().any(|message| message.header.op == Op::PONG) {
+            self.queue(link, Header::new(Op::PONG, Flags::NONE, 0, 0), &[], None);
+        }
+    }
+
+    pub(crate) fn ping(&mut self, link: &mut Link) {
+        self.counters.pings += 1;
+        self.queue(link, Header::new(Op::PING, Flags::NONE, 0, 0), &[], None);
+    }
+
+    /// An answer was dropped: its credit goes back, by itself if much is owed.
+    pub(crate) fn unanswered(&mut self, link: &mut Link) {
+        if link.state != State::Established {
+            return;
+        }
+        self.counters.answers_dropped += 1;
+        link.credits.answered();
+        if link.credits.owes_much() && link.outbound.queue.is_empty() {
+            self.ping(link);
+        }
+    }
+}

@@ -1,0 +1,558 @@
+//! All framed connections of one reactor.
+
+use driver::{Address, Conn, ConnId, Done, ListenerId, Op, Outbox, Provider, StreamId, Time, why};
+use memory::Arena;
+use refcount::{Entry, Hold, LeakReport, Table};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use wire::{
+    Body, Flags, Happening, Header, HelloInfo, Limits, MAX_BODY, MAX_DEPTH, MAX_PAYLOAD, ProtectionKey, Reason,
+    Secrets, SessionId, State,
+};
+
+use crate::counters::{ConnStatus, Counters};
+use crate::event::{Abandoned, Admission, Answer, NetEvent, Payload, Refused};
+use crate::limits::{CLOSING_LONG, CONNECT_DEADLINE, DRAIN_DEADLINE};
+use crate::link::{Link, Step};
+use crate::listener::Listener;
+use crate::outbound::Message;
+
+/// What a `Net` is made with.
+pub struct NetOptions {
+    /// Who this process is.
+    pub name: HelloInfo,
+    /// Where secrets come from.
+    pub secrets: Rc<dyn Secrets>,
+    /// Random numbers for nonces: never the same sequence twice outside of a simulation.
+    pub random: Box<dyn FnMut() -> u64>,
+    /// Requests in flight per connection and direction, 1..=[`MAX_DEPTH`].
+    pub depth: u16,
+    /// Longest payload taken, at most [`MAX_PAYLOAD`].
+    pub max_payload: u32,
+    /// Connections at a time, both directions together.
+    pub max_conns: usize,
+}
+
+impl NetOptions {
+    /// The usual: 128 requests in flight, 1 MiB payloads, 1024 connections.
+    pub fn new(name: HelloInfo, secrets: Rc<dyn Secrets>, random: Box<dyn FnMut() -> u64>) -> Self {
+        Self { name, secrets, random, depth: 128, max_payload: MAX_PAYLOAD, max_conns: 1024 }
+    }
+}
+
+/// All framed connections of one reactor.
+pub struct Net {
+    pub(crate) options: NetOptions,
+    pub(crate) arena: Arena,
+    table: Table<Conn>,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    /// Streams the driver has open for us; none for those that were refused.
+    pub(crate) streams: BTreeMap<StreamId, Option<ConnId>>,
+    pub(crate) listeners: Vec<Listener>,
+    events: VecDeque<Queued>,
+    /// Given to the outbox at the end of each call.
+    pub(crate) ops: Vec<Op>,
+    pub(crate) ready: Vec<ConnId>,
+    /// Those that read no further for want of memory or receive slots, and those that do not send for want of memory.
+    pub(crate) stalled: Vec<ConnId>,
+    pub(crate) starved: Vec<ConnId>,
+    pub(crate) abandoned: Abandoned,
+    /// Connections that are not yet removed, and those of them that are accepted and not yet established.
+    pub(crate) open: usize,
+    pub(crate) handshakes: usize,
+    /// When something is due at the latest; may be early, never late.
+    pub(crate) wake: Option<Time>,
+    pub(crate) stopping: bool,
+    pub(crate) counters: Counters,
+}
+
+/// A connection's slot. Free when the reaper has brought its `Conn` back.
+struct Place {
+    generation: u32,
+    /// Boxed, so that taking it out to work on it moves a pointer.
+    link: Option<Box<Link>>,
+    /// Removed, but somebody still holds it.
+    gone: Option<Time>,
+}
+
+/// An event, and the receive slot that its message occupies until the machine takes it.
+struct Queued {
+    event: NetEvent,
+    slot: Option<Hold<Conn, why::Rx>>,
+}
+
+impl Net {
+    /// No connection yet. Options beyond the protocol's limits are brought within them.
+    pub fn new(mut options: NetOptions, arena: Arena) -> Self {
+        options.depth = options.depth.clamp(1, MAX_DEPTH);
+        options.max_payload = options.max_payload.min(MAX_PAYLOAD);
+        Self {
+            options,
+            arena,
+            table: Table::new(),
+            places: Vec::new(),
+            free: Vec::new(),
+            streams: BTreeMap::new(),
+            listeners: Vec::new(),
+            events: VecDeque::new(),
+            ops: Vec::new(),
+            ready: Vec::new(),
+            stalled: Vec::new(),
+            starved: Vec::new(),
+            abandoned: Abandoned::default(),
+            open: 0,
+            handshakes: 0,
+            wake: None,
+            stopping: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Keeps one accept armed on `listener`.
+    pub fn listen<L>(&mut self, listener: ListenerId, out: &mut dyn Outbox<L>) {
+        self.add_listener(listener);
+        self.flush(out);
+    }
+
+    /// Connects to `to` as `hello`. Ends in `Up` or `Down`.
+    pub fn connect<L>(&mut self, now: Time, to: Address, hello: HelloInfo, out: &mut dyn Outbox<L>) -> ConnId {
+        self.counters.connects += 1;
+        let full = self.open >= self.options.max_conns;
+        let limits = Limits { depth: self.options.depth, max_payload: self.options.max_payload };
+        let mut link = self.make(hello, limits, Step::Connect, now);
+        let id = link.id;
+        link.state = link.state.after(Happening::Connect);
+        link.announced = true;
+        if full || self.stopping {
+            let reason = if full { Reason::Busy } else { Reason::Stopping };
+            self.end(now, &mut link, reason, Happening::ConnectError);
+        } else {
+            link.connecting = true;
+            self.set_deadline(&mut link, now + CONNECT_DEADLINE);
+            self.ops.push(Op::Connect { on: link.owner.share(), to });
+        }
+        self.put_back(now, link);
+        self.flush(out);
+        id
+    }
+
+    /// Whether completions of operations on this stream belong here.
+    pub fn owns(&self, stream: StreamId) -> bool {
+        self.streams.contains_key(&stream)
+    }
+
+    /// An operation is over. What belongs to nothing is dropped and counted.
+    pub fn done<L>(&mut self, now: Time, done: Done, out: &mut dyn Outbox<L>) {
+        self.completed(now, done);
+        self.flush(out);
+    }
+
+    /// What happened, in order. To be drained after each call that may cause events.
+    pub fn next_event(&mut self) -> Option<NetEvent> {
+        let Queued { event, slot } = self.events.pop_front()?;
+        if let Some(slot) = slot {
+            // Posted again; a connection that has closed meanwhile gets it back for good.
+            if let Some(link) = self.link_mut(slot.id).filter(|link| link.state == State::Established) {
+                link.rx.push(slot);
+            }
+        }
+        Some(event)
+    }
+
+    /// A hold for somebody who will answer on it later.
+    pub fn hold(&self, conn: ConnId) -> Option<Hold<Conn, why::Answers>> {
+        Some(self.link(conn)?.owner.share())
+    }
+
+    /// The slot and generation that the next request on this connection will have: its session tag covers them.
+    pub fn next_slot(&self, conn: ConnId) -> Option<(u32, u32)> {
+        self.link(conn)?.slots.next()
+    }
+
+    /// The session's name and key, once both sides know them.
+    pub fn session(&self, conn: ConnId) -> Option<(SessionId, ProtectionKey)> {
+        self.link(conn)?.session
+    }
+
+    /// Sends a request with this turn's batch; it costs one credit. Refused, it gives everything back. Taken, exactly one
+    /// [`NetEvent::Reply`] with `token` follows, at `deadline` at the latest.
+    #[expect(clippy::too_many_arguments, reason = "each is one field of the request")]
+    pub fn request(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        op: wire::Op,
+        body: &[u8],
+        payload: Option<Payload>,
+        token: u64,
+        deadline: Time,
+    ) -> Result<(), (Refused, Option<Payload>)> {
+        let refusal = match self.link(conn) {
+            None => Some(Refused::Gone),
+            Some(link) if link.leaving.is_some() || !link.state.is_open() => Some(Refused::Gone),
+            Some(link) if link.state != State::Established => Some(Refused::NotUp),
+            Some(link) if !fits(link, body, payload.as_ref()) => Some(Refused::TooLarge),
+            Some(link) if link.available() == 0 => Some(Refused::NoCredit),
+            Some(_) => None,
+        };
+        if let Some(refused) = refusal {
+            return Err((refused, payload));
+        }
+        let mut payload = payload;
+        let taken = self.with(now, conn, |net, link| {
+            let Some((slot, generation)) = link.slots.open(token, deadline) else { return false };
+            let spent = link.credits.spend();
+            debug_assert!(spent, "available() saw a credit");
+            net.counters.requests_out += 1;
+            net.arm(deadline);
+            net.queue(link, Header::new(op, Flags::NONE, slot, generation), body, payload.take());
+            true
+        });
+        if taken == Some(true) { Ok(()) } else { Err((Refused::Gone, payload)) }
+    }
+
+    /// Answers a request with this turn's batch; needs no credit. On a connection that has closed it is dropped and counted;
+    /// a reply that is larger than what was agreed closes it.
+    pub fn reply(&mut self, now: Time, mut answer: Answer, op: wire::Op, body: &[u8], payload: Option<Payload>) {
+        answer.abandoned = None;
+        let (slot, generation) = answer.slot();
+        let sent = self.with(now, answer.conn(), |net, link| {
+            if link.state != State::Established {
+                return false;
+            }
+            if !fits(link, body, payload.as_ref()) {
+                debug_assert!(false, "a reply of {} bytes of body is larger than the connection takes", body.len());
+                net.end(now, link, Reason::Closed, Happening::Close);
+                return false;
+            }
+            link.credits.answered();
+            net.queue(link, Header::new(op, Flags::REPLY, slot, generation), body, payload);
+            true
+        });
+        if sent != Some(true) {
+            self.counters.replies_dropped += 1;
+        }
+    }
+
+    /// Admits a peer that said Hello. `Up` follows when it has been told.
+    pub fn accept_peer<L>(&mut self, now: Time, conn: ConnId, admission: Admission, out: &mut dyn Outbox<L>) {
+        self.with(now, conn, |net, link| net.admit(now, link, admission));
+        self.flush(out);
+    }
+
+    /// Refuses a peer that said Hello. `Down` follows when it has been told.
+    pub fn reject_peer<L>(&mut self, now: Time, conn: ConnId, reason: Reason, out: &mut dyn Outbox<L>) {
+        self.with(now, conn, |net, link| {
+            if link.step == Step::Admission && link.state.is_open() {
+                net.reject(link, reason);
+            }
+        });
+        self.flush(out);
+    }
+
+    /// Ends a connection at once. Does nothing to one that is gone.
+    pub fn close<L>(&mut self, now: Time, conn: ConnId, why: Reason, out: &mut dyn Outbox<L>) {
+        self.with(now, conn, |net, link| net.end(now, link, why, Happening::Close));
+        self.flush(out);
+    }
+
+    /// No new connections; those there are say Goodbye after what is queued, then close.
+    pub fn stop<L>(&mut self, now: Time, out: &mut dyn Outbox<L>) {
+        self.stopping = true;
+        for id in self.ids() {
+            self.with(now, id, |net, link| {
+                if link.state != State::Established {
+                    return net.end(now, link, Reason::Stopping, Happening::Close);
+                }
+                if link.leaving.replace(Reason::Stopping).is_none() {
+                    let code = Reason::Stopping.code().to_le_bytes();
+                    net.queue(link, Header::new(wire::Op::GOODBYE, Flags::NONE, 0, 0), &code, None);
+                    net.set_deadline(link, now + DRAIN_DEADLINE);
+                }
+            });
+        }
+        self.flush(out);
+    }
+
+    /// The end of a turn: deadlines, one send per connection with all that is ready, the reaper. Deadlines cause events:
+    /// take them afterwards.
+    pub fn end_turn<L>(&mut self, now: Time, out: &mut dyn Outbox<L>) {
+        self.turn(now);
+        self.flush(out);
+    }
+
+    /// When to call `end_turn` at the latest: at once, if the last one left events to take or its events were answered.
+    pub fn next_deadline(&self) -> Option<Time> {
+        if self.events.is_empty() && self.ready.is_empty() { self.wake } else { Some(Time::default()) }
+    }
+
+    /// Requests that could be made now.
+    pub fn credits(&self, conn: ConnId) -> u16 {
+        self.link(conn).map_or(0, Link::available)
+    }
+
+    /// Every connection, for status.
+    pub fn conns(&self, now: Time) -> Vec<ConnStatus> {
+        let links = self.places.iter().filter_map(|place| place.link.as_deref());
+        links.map(|link| status(link, now)).collect()
+    }
+
+    /// Every connection that is held, and why, removed ones too: for `--refs`.
+    pub fn refs(&self) -> Vec<Entry> {
+        self.table.report()
+    }
+
+    /// The assertion at the end of a reactor.
+    pub fn leaks(&self) -> Result<(), LeakReport> {
+        self.table.leaks()
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Told to stop, no connection left, nothing outstanding but armed accepts, which own nothing.
+    pub fn finished(&self) -> bool {
+        self.stopping && self.streams.is_empty() && self.table.live() == 0
+    }
+
+    // --- for the other files of this package ---
+
+    fn flush<L>(&mut self, out: &mut dyn Outbox<L>) {
+        for op in self.ops.drain(..) {
+            out.submit(op);
+        }
+    }
+
+    fn completed(&mut self, now: Time, done: Done) {
+        let Done { op, result } = done;
+        let known = match op {
+            Op::Accept { listener } => return self.accept_done(now, listener, result),
+            Op::Connect { on, .. } => {
+                let id = name(&on);
+                // Given back before anything else is taken: the handshake's counts go 2 → 1 → 2.
+                drop(on);
+                self.with_if(now, id, |link| &mut link.connecting, |net, link| net.connect_done(now, link, result))
+            }
+            Op::Recv { on, into, from, .. } => self.with_if(
+                now,
+                name(&on),
+                |link| &mut link.receiving,
+                |net, link| {
+                    if link.state == State::Established {
+                        link.rx.push(on);
+                    } else {
+                        drop(on);
+                    }
+                    if link.state.is_open() {
+                        net.recv_done(now, link, (into, from), result);
+                    }
+                },
+            ),
+            Op::Send { mut on, parts, .. } => {
+                let id = on.first().and_then(name);
+                on.clear();
+                self.with_if(
+                    now,
+                    id,
+                    |link| &mut link.sending,
+                    |net, link| {
+                        if link.state.is_open() {
+                            link.outbound.sent((on, parts));
+                            net.send_done(now, link, result);
+                        }
+                    },
+                )
+            }
+            Op::Shutdown { stream } => {
+                let id = self.streams.get(&stream).copied().flatten();
+                self.with_if(now, id, |link| &mut link.shutting, |_, _| {})
+            }
+            Op::Close { stream } => match self.streams.remove(&stream) {
+                Some(Some(id)) => self.with_if(now, Some(id), |link| &mut link.closing, |_, link| link.stream = None),
+                refused => refused.is_some(),
+            },
+            Op::DiskRead { .. } | Op::DiskWrite { .. } | Op::DiskPunch { .. } | Op::DiskSync { .. } => false,
+        };
+        if !known {
+            self.counters.stale_completions += 1;
+        }
+    }
+
+    fn connect_done(&mut self, now: Time, link: &mut Link, result: Result<u32, driver::Errno>) {
+        match result {
+            Ok(stream) => {
+                let stream = StreamId(stream);
+                self.streams.insert(stream, Some(link.id));
+                link.stream = Some(stream);
+                if link.state.is_open() {
+                    self.say_hello(now, link);
+                }
+            }
+            Err(_) => self.end(now, link, Reason::ConnectFailed, Happening::ConnectError),
+        }
+    }
+
+    /// Works on a connection if an operation of this kind is out for it; false if not.
+    fn with_if(
+        &mut self,
+        now: Time,
+        id: Option<ConnId>,
+        out: impl FnOnce(&mut Link) -> &mut bool,
+        work: impl FnOnce(&mut Self, &mut Link),
+    ) -> bool {
+        let Some(id) = id else { return false };
+        let known = self.with(now, id, |net, link| {
+            let known = std::mem::take(out(link));
+            if known {
+                work(net, link);
+                net.finish(link);
+            }
+            known
+        });
+        known == Some(true)
+    }
+
+    /// Works on a connection; none if the name is stale.
+    pub(crate) fn with<R>(&mut self, now: Time, id: ConnId, work: impl FnOnce(&mut Self, &mut Link) -> R) -> Option<R> {
+        let place = self.places.get_mut(id.slot as usize).filter(|place| place.generation == id.generation)?;
+        let mut link = place.link.take()?;
+        let result = work(self, &mut link);
+        self.put_back(now, link);
+        Some(result)
+    }
+
+    /// A new connection, to be put back after it was worked on.
+    pub(crate) fn make(&mut self, mine: HelloInfo, limits: Limits, step: Step, now: Time) -> Box<Link> {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 1, link: None, gone: None });
+            // A process runs out of memory long before it has 2^32 connections.
+            u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
+        });
+        let id = ConnId { slot, generation: self.places[slot as usize].generation };
+        self.open += 1;
+        Box::new(Link::new(self.table.insert(Conn { id, provider: Provider::Framed }), mine, limits, step, now))
+    }
+
+    /// Back to its place, or away for ever if it is over.
+    pub(crate) fn put_back(&mut self, now: Time, link: Box<Link>) {
+        let place = &mut self.places[link.id.slot as usize];
+        if link.state == State::Disconnected {
+            place.gone = Some(now);
+            self.open -= 1;
+            drop(link);
+            self.arm(now + CLOSING_LONG);
+        } else {
+            place.link = Some(link);
+        }
+    }
+
+    /// Removed connections that somebody still holds.
+    pub(crate) fn due_gone(&mut self, now: Time) {
+        let mut next = None;
+        for place in &mut self.places {
+            let Some(due) = place.gone.map(|gone| gone + CLOSING_LONG) else { continue };
+            if due <= now {
+                place.gone = None;
+                self.counters.closing_long += 1;
+            } else {
+                next = Some(next.map_or(due, |next: Time| next.min(due)));
+            }
+        }
+        next.into_iter().for_each(|next| self.arm(next));
+    }
+
+    /// Connections that nobody holds any more free their slots, for the next generation.
+    pub(crate) fn reap(&mut self) {
+        while let Some(conn) = self.table.reap() {
+            let place = &mut self.places[conn.id.slot as usize];
+            place.generation = place.generation.wrapping_add(1);
+            place.gone = None;
+            self.free.push(conn.id.slot);
+        }
+    }
+
+    pub(crate) fn ids(&self) -> Vec<ConnId> {
+        self.places.iter().filter_map(|place| Some(place.link.as_ref()?.id)).collect()
+    }
+
+    fn link(&self, id: ConnId) -> Option<&Link> {
+        let place = self.places.get(id.slot as usize).filter(|place| place.generation == id.generation)?;
+        place.link.as_deref()
+    }
+
+    fn link_mut(&mut self, id: ConnId) -> Option<&mut Link> {
+        let place = self.places.get_mut(id.slot as usize).filter(|place| place.generation == id.generation)?;
+        place.link.as_deref_mut()
+    }
+
+    pub(crate) fn tell(&mut self, event: NetEvent) {
+        self.tell_with(event, None);
+    }
+
+    pub(crate) fn tell_with(&mut self, event: NetEvent, slot: Option<Hold<Conn, why::Rx>>) {
+        self.events.push_back(Queued { event, slot });
+    }
+
+    pub(crate) fn arm(&mut self, at: Time) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    pub(crate) fn set_deadline(&mut self, link: &mut Link, at: Time) {
+        link.deadline = Some(at);
+        self.arm(at);
+    }
+
+    /// Queues a message for this turn's send. The connection is held for it from here on.
+    pub(crate) fn queue(&mut self, link: &mut Link, mut header: Header, body: &[u8], payload: Option<Payload>) {
+        if let Some(payload) = &payload {
+            debug_assert_eq!(payload.crcs.len(), payload.len.div_ceil(wire::PIECE), "one CRC for each piece");
+            // `fits` saw that it is at most MAX_PAYLOAD.
+            header.payload_len = u32::try_from(payload.len).unwrap_or(u32::MAX);
+            header.payload_crc = wire::tree(&payload.crcs);
+        }
+        let payload = payload.filter(|payload| payload.len > 0);
+        link.outbound.queue.push_back(Message {
+            hold: link.owner.share(),
+            header,
+            body: Body::from_slice(body),
+            payload,
+        });
+        self.mark_ready(link);
+    }
+
+    /// It will be looked at when this turn's sends are made; while a send is out, its completion does that.
+    pub(crate) fn mark_ready(&mut self, link: &mut Link) {
+        if !link.ready && !link.sending {
+            link.ready = true;
+            self.ready.push(link.id);
+        }
+    }
+}
+
+fn name<R: refcount::Reason<Conn>>(hold: &Hold<Conn, R>) -> Option<ConnId> {
+    (hold.provider == Provider::Framed).then_some(hold.id)
+}
+
+fn fits(link: &Link, body: &[u8], payload: Option<&Payload>) -> bool {
+    let len = payload.map_or(0, |payload| payload.len);
+    body.len() <= MAX_BODY && len <= link.limits.max_payload as usize && payload.is_none_or(|p| p.len <= p.mem.len())
+}
+
+fn status(link: &Link, now: Time) -> ConnStatus {
+    ConnStatus {
+        id: link.id,
+        state: link.state,
+        peer: link.peer.as_ref().filter(|_| link.session.is_some()).map(|peer| peer.name.clone()),
+        waiting: link.slots.waiting(),
+        handling: link.credits.handling(),
+        queued: link.outbound.queue.len(),
+        credits: link.available(),
+        stalled: link.stalled,
+        closing_for: (link.state == State::Closing).then(|| now.since(link.closing_since)),
+        reason: link.reason,
+        holds: *link.owner.counts(),
+    }
+}

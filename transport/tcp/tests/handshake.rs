@@ -1,0 +1,385 @@
+//! From a stream to Established, and every way not to get there.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::needless_range_loop, reason = "a test")]
+
+mod common;
+
+use common::*;
+use driver::{Done, Errno, ListenerId, Op, Span};
+use std::rc::Rc;
+use wire::{Flags, HEADER_LEN, Header, Hello, HelloInfo, Limits, Nonce, Reason, Role, Secrets};
+
+#[test]
+fn the_counts_of_a_handshake_go_2_1_2_1_and_then_to_rest() {
+    let mut world = World::new(1);
+    let [client, server] = world.establish();
+    let rest = format!("1 owner + {RX} rx");
+    let receive = "1 owner + 1 rx";
+    let send = "1 owner + 1 tx";
+    // connect, hello, challenge, proof, ack
+    assert_eq!(world.counts[CLIENT], [receive, send, receive, send, receive, &rest]);
+    // hello, challenge, proof, ack: the machine admits at once
+    assert_eq!(world.counts[SERVER], [receive, send, receive, send, &rest]);
+    assert_eq!(world.holds(CLIENT, client), Some(rest.clone()));
+    assert_eq!(world.holds(SERVER, server), Some(rest));
+    world.end();
+}
+
+#[test]
+fn a_peer_that_waits_for_admission_costs_one_hold() {
+    let mut world = World::new(2);
+    world.sides[SERVER].admits = false;
+    world.connect();
+    world.pump();
+    assert_eq!(world.counts[SERVER].last().map(String::as_str), Some("1 owner"));
+    assert_eq!(world.sides[SERVER].seen.len(), 1, "Hello, and no more");
+    world.end();
+}
+
+#[test]
+fn after_close_flush_completions_bring_the_count_to_one_and_removal_to_zero() {
+    let mut world = World::new(3);
+    let [client, server] = world.establish();
+    let side = &mut world.sides[CLIENT];
+    side.net.close(world.now, client, Reason::Closed, &mut side.out);
+    world.collect();
+    // The receive that is out; all others were at rest.
+    assert_eq!(world.holds(CLIENT, client).as_deref(), Some("1 owner + 1 rx"));
+    world.counts[CLIENT].clear();
+    world.pump();
+    assert_eq!(world.counts[CLIENT].last().map(String::as_str), Some("1 owner"));
+    assert_eq!(world.holds(CLIENT, client), None);
+    assert!(world.sides[CLIENT].net.refs().is_empty());
+    assert_eq!(world.down(CLIENT, client), Some(Reason::Closed));
+    assert_eq!(world.down(SERVER, server), Some(Reason::PeerClosed));
+    world.end();
+}
+
+#[test]
+fn a_wrong_secret_is_refused_by_whoever_sees_it_first() {
+    let (mut connecting, server) = (options(Role::Client, "c", 1, [1; 32]), options(Role::Node, "s", 2, KEY));
+    connecting.depth = 4;
+    let mut world = World::with(4, connecting, server, 8 << 20);
+    let client = world.connect();
+    world.pump();
+    assert_eq!(world.down(CLIENT, client), Some(Reason::Unauthenticated));
+    assert!(world.sides[SERVER].seen.is_empty(), "nobody is announced who has not proven who he is");
+    world.end();
+}
+
+struct Nobody;
+impl Secrets for Nobody {
+    fn secret(&self, _: Role, _: &str) -> Option<wire::Secret> {
+        None
+    }
+}
+
+#[test]
+fn an_unknown_name_is_rejected_with_the_reason() {
+    let mut server = options(Role::Node, "s", 2, KEY);
+    server.secrets = Rc::new(Nobody);
+    let mut world = World::with(5, options(Role::Client, "c", 1, KEY), server, 8 << 20);
+    let client = world.connect();
+    world.pump();
+    assert_eq!(world.down(CLIENT, client), Some(Reason::Unauthenticated));
+    assert_eq!(world.sides[SERVER].net.counters().closed_for(Reason::Unauthenticated), 1);
+    world.end();
+}
+
+#[test]
+fn a_machine_may_reject_a_peer_and_the_peer_learns_why() {
+    let mut world = World::new(6);
+    world.sides[SERVER].admits = false;
+    let client = world.connect();
+    world.pump();
+    let Some(Seen::Hello(server, _)) = world.sides[SERVER].seen.first().cloned() else { panic!("no Hello") };
+    let side = &mut world.sides[SERVER];
+    side.net.reject_peer(world.now, server, Reason::Fenced, &mut side.out);
+    world.collect();
+    world.pump();
+    assert_eq!(world.down(CLIENT, client), Some(Reason::Fenced));
+    assert_eq!(world.down(SERVER, server), Some(Reason::Fenced));
+    world.end();
+}
+
+#[test]
+fn the_smaller_depth_holds_on_both_sides() {
+    let mut connecting = options(Role::Client, "c", 1, KEY);
+    connecting.depth = 3;
+    let mut world = World::with(7, connecting, options(Role::Node, "s", 2, KEY), 8 << 20);
+    let [client, server] = world.establish();
+    assert_eq!(world.holds(CLIENT, client).as_deref(), Some("1 owner + 8 rx"));
+    assert_eq!(world.holds(SERVER, server).as_deref(), Some("1 owner + 8 rx"));
+    assert_eq!(world.sides[CLIENT].net.credits(client), 3);
+    world.end();
+}
+
+#[test]
+fn a_replayed_handshake_is_refused() {
+    let mut world = World::new(8);
+    world.establish();
+    let recorded = world.tapped[CLIENT].clone();
+    let ups = world.count_seen(SERVER, |seen| matches!(seen, Seen::Up(_)));
+    let stream = world.raw();
+    world.raw_send(stream, &recorded);
+    world.pass(Span::seconds(1));
+    assert!(world.raw_is_closed(stream));
+    assert_eq!(world.count_seen(SERVER, |seen| matches!(seen, Seen::Up(_))), ups);
+    assert_eq!(world.sides[SERVER].net.counters().closed_for(Reason::Unauthenticated), 1);
+    world.end();
+}
+
+/// After each possible number of steps the peer dies or falls silent.
+fn peer_ends_at_each_step(survivor: usize, reset: bool) {
+    for steps in 0.. {
+        let mut world = World::new(9);
+        let client = world.connect();
+        let mut taken = 0;
+        while taken < steps && world.step() {
+            taken += 1;
+        }
+        let finished = taken < steps;
+        let dead = 1 - survivor;
+        if reset {
+            world.kill(dead);
+        } else {
+            world.sides[dead].frozen = true;
+        }
+        world.pass(Span::seconds(60));
+        let left = world.sides[survivor].net.conns(world.now);
+        // Nobody can take a connect back that the kernel never finishes; here it always ends.
+        assert!(left.is_empty(), "after {steps} steps: {left:?}");
+        if survivor == CLIENT {
+            assert!(world.down(CLIENT, client).is_some(), "after {steps} steps");
+        }
+        world.end();
+        if finished {
+            assert!(steps > 10);
+            return;
+        }
+    }
+}
+
+#[test]
+fn the_server_dies_at_each_step() {
+    peer_ends_at_each_step(CLIENT, true);
+}
+
+#[test]
+fn the_client_dies_at_each_step() {
+    peer_ends_at_each_step(SERVER, true);
+}
+
+#[test]
+fn the_server_falls_silent_at_each_step() {
+    peer_ends_at_each_step(CLIENT, false);
+}
+
+#[test]
+fn the_client_falls_silent_at_each_step() {
+    peer_ends_at_each_step(SERVER, false);
+}
+
+#[test]
+fn connecting_to_nobody_ends_in_down() {
+    let mut world = World::new(10);
+    world.listening = false;
+    let client = world.connect();
+    world.pump();
+    assert_eq!(world.down(CLIENT, client), Some(Reason::ConnectFailed));
+    world.end();
+}
+
+#[test]
+fn a_connect_that_hangs_is_given_up_after_its_deadline_and_reported_while_it_lasts() {
+    let mut world = World::new(11);
+    world.sides[CLIENT].frozen = true;
+    let client = world.connect();
+    world.pass(tcp::CONNECT_DEADLINE);
+    assert_eq!(world.down(CLIENT, client), Some(Reason::ConnectTimeout));
+    assert_eq!(world.holds(CLIENT, client).as_deref(), Some("1 owner + 1 rx"), "the driver still has it");
+    world.pass(Span::seconds(31));
+    assert_eq!(world.sides[CLIENT].net.counters().closing_long, 1);
+    world.end();
+}
+
+#[test]
+fn strangers_are_bounded_in_number_and_memory() {
+    let mut world = World::new(12);
+    let streams: Vec<_> = (0..tcp::MAX_HANDSHAKES + 10).map(|_| world.raw()).collect();
+    assert_eq!(streams.iter().filter(|stream| world.raw_is_closed(**stream)).count(), 10);
+    assert_eq!(world.sides[SERVER].net.counters().refused, 10);
+    assert!(world.sides[SERVER].arena.in_use() <= tcp::MAX_HANDSHAKES * 12 * 1024);
+    world.pass(tcp::HANDSHAKE_DEADLINE);
+    assert!(streams.iter().all(|stream| world.raw_is_closed(*stream)));
+    world.establish();
+    world.end();
+}
+
+#[test]
+fn a_failing_accept_is_tried_again_after_a_pause_that_grows() {
+    let mut world = World::new(13);
+    let emfile = || Done { op: Op::Accept { listener: ListenerId(0) }, result: Err(Errno(24)) };
+    world.take_accept();
+    world.done(SERVER, emfile());
+    assert!(!world.take_accept(), "not at once");
+    world.now = world.now + Span::millis(50);
+    world.collect();
+    assert!(world.take_accept());
+    world.done(SERVER, emfile());
+    world.now = world.now + Span::millis(50);
+    world.collect();
+    assert!(!world.take_accept(), "the second pause is longer");
+    world.now = world.now + Span::millis(50);
+    world.collect();
+    assert_eq!(world.sides[SERVER].net.counters().accept_errors, 2);
+    world.establish();
+    world.end();
+}
+
+/// A peer made of bytes that knows the secret.
+fn prove(world: &mut World, after_proof: &[u8]) -> driver::StreamId {
+    let limits = Limits { depth: DEPTH, max_payload: 1 << 20 };
+    let info = HelloInfo::new(Role::Client, "raw", 5);
+    let hello = Hello { nonce: Nonce([9; 16]), limits, info }.encode().unwrap();
+    let stream = world.raw();
+    world.raw_send(stream, &frame(wire::Op::HELLO, Flags::NONE, &hello, 0));
+    let answer = world.raw_recv(stream);
+    let challenge = wire::Challenge::parse(&answer[HEADER_LEN..]).unwrap();
+    let secret = wire::ClusterKey(KEY).secret(Role::Client, "raw").unwrap();
+    let proof = challenge.verify(&hello, &secret).unwrap().prove().encode();
+    let mut bytes = frame(wire::Op::PROOF, Flags::NONE, &proof, 0);
+    bytes.extend(after_proof);
+    world.raw_send(stream, &bytes);
+    stream
+}
+
+fn frame(op: wire::Op, flags: Flags, body: &[u8], credits: u16) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_LEN + body.len()];
+    Header { credits, ..Header::new(op, flags, 0, 1) }.put(body, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_message_before_established_is_kept_and_handled_right_after() {
+    let mut world = World::new(14);
+    world.sides[SERVER].withhold_sends = false;
+    let request = frame(wire::Op(20), Flags::NONE, b"early", 0);
+    world.sides[SERVER].admits = false;
+    let stream = prove(&mut world, &request);
+    let Some(Seen::Hello(id, _)) = world.sides[SERVER].seen.last().cloned() else { panic!("no Hello") };
+    let side = &mut world.sides[SERVER];
+    let admission = tcp::Admission { hello: side.info.clone(), session: wire::SessionId(1) };
+    side.net.accept_peer(world.now, id, admission, &mut side.out);
+    world.collect();
+    assert_eq!(world.sides[SERVER].seen.len(), 1, "still only Hello");
+    world.pump();
+    let expected = [Seen::Up(id), Seen::Request(id, 20, b"early".to_vec(), Vec::new())];
+    assert_eq!(world.sides[SERVER].seen[1..], expected);
+    assert!(!world.raw_is_closed(stream));
+    world.end();
+}
+
+#[test]
+fn a_request_that_beats_the_completion_of_hello_ack_waits_for_it() {
+    let mut world = World::new(15);
+    world.sides[SERVER].admits = false;
+    let client = world.connect();
+    world.pump();
+    let Some(Seen::Hello(id, _)) = world.sides[SERVER].seen.last().cloned() else { panic!("no Hello") };
+    world.sides[SERVER].withhold_sends = true;
+    let side = &mut world.sides[SERVER];
+    let admission = tcp::Admission { hello: side.info.clone(), session: wire::SessionId(1) };
+    side.net.accept_peer(world.now, id, admission, &mut side.out);
+    world.collect();
+    world.pump();
+    assert!(world.request(CLIENT, client, 1, b"first"), "the client is up");
+    world.collect();
+    world.pump();
+    assert_eq!(world.sides[SERVER].seen.len(), 1, "the server is not");
+    world.sides[SERVER].withhold_sends = false;
+    world.pump();
+    assert_eq!(world.sides[SERVER].seen[1], Seen::Up(id));
+    assert_eq!(world.count_seen(CLIENT, |seen| matches!(seen, Seen::Reply(_, 1, Ok(_)))), 1);
+    world.end();
+}
+
+#[test]
+fn over_returned_credits_close_the_connection() {
+    let mut world = World::new(16);
+    let stream = prove(&mut world, &[]);
+    world.raw_send(stream, &frame(wire::Op::PONG, Flags::NONE, &[], 1));
+    assert!(world.raw_is_closed(stream));
+    assert_eq!(world.sides[SERVER].net.counters().closed_for(Reason::Credits), 1);
+    world.end();
+}
+
+#[test]
+fn requests_without_credits_close_the_connection() {
+    let mut world = World::new(17);
+    world.sides[SERVER].replies = false;
+    let stream = prove(&mut world, &[]);
+    for _ in 0..DEPTH {
+        world.raw_send(stream, &frame(wire::Op(99), Flags::NONE, b"x", 0));
+    }
+    assert!(!world.raw_is_closed(stream));
+    assert_eq!(world.sides[SERVER].answers.len(), usize::from(DEPTH), "an unknown op is the machine's to answer");
+    world.raw_send(stream, &frame(wire::Op(99), Flags::NONE, b"x", 0));
+    assert!(world.raw_is_closed(stream));
+    assert_eq!(world.sides[SERVER].net.counters().closed_for(Reason::Credits), 1);
+    world.end();
+}
+
+#[test]
+fn a_reply_to_nobody_is_counted_and_dropped() {
+    let mut world = World::new(18);
+    let stream = prove(&mut world, &[]);
+    world.raw_send(stream, &frame(wire::Op::REPLY, Flags::REPLY, b"", 0));
+    assert!(!world.raw_is_closed(stream));
+    assert_eq!(world.sides[SERVER].net.counters().stale_replies, 1);
+    world.end();
+}
+
+#[test]
+fn half_a_header_followed_by_silence_is_closed() {
+    let mut world = World::new(19);
+    let strange = world.raw();
+    world.raw_send(strange, b"TRN1\x01");
+    let known = prove(&mut world, &[]);
+    world.raw_send(known, b"TRN1\x01");
+    world.pass(Span::seconds(7));
+    assert!(world.raw_is_closed(strange) && world.raw_is_closed(known));
+    let counters = world.sides[SERVER].net.counters();
+    assert_eq!((counters.closed_for(Reason::HandshakeTimeout), counters.closed_for(Reason::PeerSilent)), (1, 1));
+    world.end();
+}
+
+#[test]
+fn pings_cannot_make_the_queue_grow() {
+    let mut world = World::new(20);
+    let stream = prove(&mut world, &[]);
+    world.sides[SERVER].withhold_sends = true;
+    for _ in 0..100 {
+        world.raw_send(stream, &frame(wire::Op::PING, Flags::NONE, &[], 0));
+    }
+    assert!(world.sides[SERVER].net.conns(world.now).iter().all(|conn| conn.queued <= 2));
+    world.end();
+}
+
+#[test]
+fn random_streams_are_closed_and_nothing_else_happens() {
+    for seed in 0..300 {
+        let mut world = World::new(seed);
+        let mut bytes = pattern(seed, 1 + (seed as usize * 37) % 3000);
+        let stream = if seed % 3 == 0 { prove(&mut world, &[]) } else { world.raw() };
+        if seed % 2 == 0 {
+            let head = b"TRN1\x01";
+            let n = bytes.len().min(head.len());
+            bytes[..n].copy_from_slice(&head[..n]);
+        }
+        world.raw_send(stream, &bytes);
+        world.pass(Span::seconds(7));
+        assert!(world.raw_is_closed(stream));
+        assert_eq!(world.count_seen(SERVER, |seen| matches!(seen, Seen::Request(..))), 0);
+        world.end();
+    }
+}
