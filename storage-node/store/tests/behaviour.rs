@@ -3,7 +3,7 @@
 
 mod disk;
 
-use conductor_model::{BLOCK, Bytes, CopyId, Stamp};
+use conductor_model::{BLOCK, Blocks, Bytes, CopyId, Stamp};
 use disk::*;
 use driver::{DiskIndex, Done, Op};
 use memory::{Arena, Class};
@@ -244,4 +244,24 @@ fn the_usual_division_leaves_nearly_all_of_a_disk_to_data() {
         assert!(percent >= least, "{percent} % of {gib} GiB");
     }
     assert!(Geometry::of_disk(Bytes(MIN_DISK_BYTES)).unwrap().capacity() > 12_000);
+}
+
+#[test]
+fn what_is_held_is_listed_run_by_run() {
+    let (mut disk, arena, mut store) = fresh(1500, 4);
+    create(&mut store, &mut disk, 1, 2000).unwrap();
+    for (stamp, (from, count)) in [(3, 2), (5, 1), (513, 1), (600, 272), (872, 5)].into_iter().enumerate() {
+        run(&mut store, &mut disk, write(&arena, 1, range(from, count), stamp as u64 + 1, 1)).unwrap();
+    }
+    let mut runs = Vec::new();
+    let mut from = 0;
+    while let Some(run) = store.next_held(CopyId(1), Blocks(from)) {
+        runs.push((run.from.0, run.count.0));
+        from = run.from.0 + run.count.0;
+    }
+    assert_eq!(runs, [(3, 3), (513, 1), (600, 272), (872, 5)]);
+    assert_eq!(store.next_held(CopyId(1), Blocks(4)), Some(range(4, 2)));
+    assert_eq!((store.held(CopyId(1)), store.held(CopyId(9))), (Some(Blocks(281)), None));
+    assert_eq!(store.next_held(CopyId(9), Blocks(0)), None);
+    assert_eq!(store.identity().disk, store.disk_id());
 }

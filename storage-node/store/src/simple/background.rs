@@ -7,11 +7,11 @@
 
 use super::checkpoint::{Header, Snapshot};
 use super::copies::Copies;
-use super::layout::Geometry;
+use super::layout::{Geometry, Identity};
 use super::limits::CHUNK;
 use super::{Kind, tag};
 use crate::DiskOut;
-use conductor_model::{BLOCK, DiskId};
+use conductor_model::BLOCK;
 use driver::{DiskIndex, Errno, Op, Part};
 use memory::{Arena, Class, Filling};
 use smallvec::smallvec;
@@ -20,7 +20,7 @@ use smallvec::smallvec;
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) disk: DiskIndex,
-    pub(super) id: DiskId,
+    pub(super) identity: Identity,
     pub(super) geometry: Geometry,
 }
 
@@ -92,7 +92,7 @@ impl Checkpointer {
         let (at, len) = match &mut self.stage {
             Stage::Chunks(snapshot) => {
                 let index = self.header.chunks;
-                if !snapshot.next_chunk(place.id, self.header.generation, index, &mut buffer) {
+                if !snapshot.next_chunk(place.identity.disk, self.header.generation, index, &mut buffer) {
                     self.buffer = Some(buffer);
                     self.stage = Stage::Sync;
                     return self.pump(place, arena, copies, watermark, out);
@@ -105,7 +105,7 @@ impl Checkpointer {
                 (place.geometry.chunk(area, index), CHUNK)
             }
             Stage::Seal | Stage::Idle | Stage::Draining | Stage::Sync => {
-                self.header.encode(place.id, &mut buffer[..BLOCK]);
+                self.header.encode(place.identity.disk, &mut buffer[..BLOCK]);
                 (place.geometry.checkpoint_header(area), BLOCK)
             }
         };

@@ -122,7 +122,7 @@ impl SimpleStore {
 
     /// Whose disk it is.
     pub fn disk_id(&self) -> DiskId {
-        self.place.id
+        self.place.identity.disk
     }
 
     /// What the disk failed with, if it did.
@@ -362,7 +362,7 @@ impl SimpleStore {
 
     fn fill_page(&mut self, group: u64, page: &mut [u8]) {
         let mut head = PageHead {
-            disk: self.place.id,
+            disk: self.place.identity.disk,
             generation: self.log.generation,
             sequence: self.log.sequence,
             group,

@@ -37,6 +37,7 @@ mod codec;
 mod copies;
 mod engine;
 mod format;
+mod inspect;
 mod layout;
 mod limits;
 mod log;

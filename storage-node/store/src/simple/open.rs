@@ -10,7 +10,7 @@ use super::background::Place;
 use super::checkpoint::{Header, load_chunk};
 use super::copies::Copies;
 use super::engine::SimpleStore;
-use super::layout::{Geometry, NoSuperblock, Superblock};
+use super::layout::{Geometry, Identity, NoSuperblock, Superblock};
 use super::limits::{CHUNK, CHUNK_BLOCKS, SUPERBLOCKS};
 use super::log_page::PageHead;
 use super::record::Record;
@@ -158,7 +158,7 @@ impl Opening {
                 self.read(geometry.checkpoint_header(0), BLOCK, buffer, out);
             }
             Phase::Header(n) => {
-                let (disk, geometry) = self.identified()?;
+                let (Identity { disk, .. }, geometry) = self.identified()?;
                 self.headers[n] = Header::decode(bytes, disk).filter(|header| header.chunks <= geometry.chunks());
                 if n == 0 {
                     self.phase = Phase::Header(1);
@@ -168,14 +168,14 @@ impl Opening {
                 return self.next_chunk(now, Copies::new(), 0, buffer, out);
             }
             Phase::Chunk { mut copies, index } => {
-                let (disk, geometry) = self.identified()?;
+                let (Identity { disk, .. }, geometry) = self.identified()?;
                 let (_, header) = self.base()?;
                 load_chunk(bytes, disk, &header, index, geometry.slots(), geometry.max_copies(), &mut copies)
                     .ok_or(OpenError::Damaged("the checkpoint"))?;
                 return self.next_chunk(now, copies, index + 1, buffer, out);
             }
             Phase::Log { mut replay, second, mut page } => {
-                let (disk, _) = self.identified()?;
+                let (Identity { disk, .. }, _) = self.identified()?;
                 for bytes in bytes.chunks(BLOCK) {
                     replay.page(PageHead::decode(bytes, disk))?;
                     page += 1;
@@ -192,7 +192,7 @@ impl Opening {
     }
 
     /// The disk and its division, as the first good superblock has them.
-    fn identified(&self) -> Result<(DiskId, Geometry), OpenError> {
+    fn identified(&self) -> Result<(Identity, Geometry), OpenError> {
         let found = self.superblocks.iter().flatten();
         let good = found.clone().find_map(|superblock| superblock.ok());
         let Some(Superblock { identity, geometry }) = good else {
@@ -211,7 +211,7 @@ impl Opening {
         if self.options.size < geometry.size() {
             return Err(OpenError::Truncated { need: geometry.size(), have: self.options.size });
         }
-        Ok((identity.disk, geometry))
+        Ok((identity, geometry))
     }
 
     /// The newest complete checkpoint and its area.
@@ -290,7 +290,7 @@ impl Opening {
     }
 
     fn recovered(&mut self, now: Time, replay: Replay, out: &mut DiskOut<'_>) -> Result<Outcome, OpenError> {
-        let (disk, geometry) = self.identified()?;
+        let (identity, geometry) = self.identified()?;
         let (area, _) = self.base()?;
         let header = replay.continuation().ok_or(OpenError::Damaged("page numbers"))?;
         if replay.copies.len() > geometry.max_copies() as usize {
@@ -302,7 +302,7 @@ impl Opening {
                 return Err(OpenError::Damaged("two blocks in one slot"));
             }
         }
-        let place = Place { disk: self.options.disk, id: disk, geometry };
+        let place = Place { disk: self.options.disk, identity, geometry };
         let store = SimpleStore::recovered(place, self.arena.clone(), replay.copies, slots, area, header);
         self.phase = Phase::Settle(Box::new(store));
         Ok(self.settle(now, out))
