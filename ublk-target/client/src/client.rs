@@ -1,0 +1,314 @@
+//! The volume client of one lane: the engine and its connections.
+
+use crate::engine::{Engine, Network, NotPosted, Post, Reply, Settings};
+use crate::iocb::PartState;
+use crate::limits::WAIT_VISIBLE;
+use crate::link::State;
+use crate::request::{BlockError, BlockRequest, ClientError, Completion};
+use crate::view::{Counters, LinkView, ShardWait, View};
+use conductor_model::api::VolumeMap;
+use conductor_model::{AttachGeneration, Bytes, ShardIndex};
+use driver::{Address, ConnId, Done, Outbox, Span, StreamId, Time};
+use memory::Arena;
+use refcount::LeakReport;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use tcp::{Net, NetEvent, NetOptions, Refused};
+use wire::{HelloInfo, Reason, Role, Secrets};
+
+/// What a lane is made with.
+pub struct ClientOptions {
+    /// The client's name: the same for all lanes of one attachment.
+    pub name: String,
+    /// Random per process life.
+    pub process: u64,
+    /// The attach generation that the conductor gave out: it is also the client's incarnation, so that a restarted target, which
+    /// attaches again, fences its former life.
+    pub attach: AttachGeneration,
+    /// Which of the attachment's lanes this is.
+    pub lane: u16,
+    /// Refuse what would change the volume.
+    pub read_only: bool,
+    /// Fail a request that has not been answered for so long.
+    pub io_timeout: Option<Span>,
+    /// Requests in flight: the front end's depth.
+    pub depth: u16,
+    /// Requests in flight per connection, at most.
+    pub conn_depth: u16,
+    /// Where the client's secret comes from.
+    pub secrets: Rc<dyn Secrets>,
+    /// Random numbers for nonces.
+    pub random: Box<dyn FnMut() -> u64>,
+}
+
+/// The volume client of one lane (one reactor, one ublk queue). See the crate's documentation.
+pub struct VolumeClient {
+    engine: Engine,
+    net: Net,
+    hello: HelloInfo,
+    /// Something happened after this turn's sends were put together: another turn, at once.
+    again: bool,
+    stopping: bool,
+    /// `net` was told to stop.
+    stopped: bool,
+}
+
+/// The engine's hands for one call.
+struct Hands<'a, L> {
+    net: &'a mut Net,
+    hello: &'a HelloInfo,
+    now: Time,
+    out: &'a mut dyn Outbox<L>,
+}
+
+impl<L> Network for Hands<'_, L> {
+    fn connect(&mut self, to: SocketAddr) -> ConnId {
+        self.net.connect(self.now, Address::Tcp(to), self.hello.clone(), self.out)
+    }
+    fn request(&mut self, conn: ConnId, post: Post) -> Result<(), NotPosted> {
+        let Post { op, body, payload, token, deadline } = post;
+        match self.net.request(self.now, conn, op, body.bytes(), payload, token, deadline) {
+            Ok(_) => Ok(()),
+            Err((Refused::NoCredit, _)) => Err(NotPosted::Credit),
+            Err((Refused::NotUp | Refused::Gone, _)) => Err(NotPosted::Gone),
+            Err((Refused::TooLarge | Refused::TooShort, _)) => Err(NotPosted::TooLarge),
+        }
+    }
+    fn close(&mut self, conn: ConnId, why: Reason) {
+        self.net.close(self.now, conn, why, self.out);
+    }
+}
+
+macro_rules! hands {
+    ($self:ident, $now:expr, $out:expr) => {
+        &mut Hands { net: &mut $self.net, hello: &$self.hello, now: $now, out: $out }
+    };
+}
+
+impl VolumeClient {
+    /// A lane without connections: they are opened on first use.
+    pub fn new(options: ClientOptions, map: &VolumeMap, arena: Arena) -> Result<Self, ClientError> {
+        let mut hello = HelloInfo::new(Role::Client, options.name, options.process);
+        hello.incarnation = options.attach.0;
+        hello.generation = options.attach.0;
+        hello.lane = options.lane;
+        hello.volume = map.volume.0;
+        if hello.check().is_err() {
+            return Err(ClientError::Name(hello.name));
+        }
+        let settings = Settings {
+            depth: usize::from(options.depth.max(1)),
+            read_only: options.read_only,
+            io_timeout: options.io_timeout,
+        };
+        let engine = Engine::new(settings, map, arena.clone())?;
+        let mut net = NetOptions::new(hello.clone(), options.secrets, options.random);
+        net.depth = options.conn_depth;
+        Ok(Self { engine, net: Net::new(net, arena), hello, again: false, stopping: false, stopped: false })
+    }
+
+    /// Takes a request; it is sent at the end of the turn. Given back if `depth` are in flight or memory is short: submit it again
+    /// after a completion, or a turn later. Whatever else is wrong with it is said by its completion.
+    pub fn submit(&mut self, now: Time, request: BlockRequest) -> Result<(), BlockRequest> {
+        self.engine.submit(now, request)
+    }
+
+    /// The next request that is over. To be drained after `end_turn`.
+    pub fn next_completion(&mut self) -> Option<Completion> {
+        self.engine.next_completion()
+    }
+
+    /// Whether completions of operations on this stream belong here.
+    pub fn owns(&self, stream: StreamId) -> bool {
+        self.net.owns(stream)
+    }
+
+    /// An operation is over.
+    pub fn done<L>(&mut self, now: Time, done: Done, out: &mut dyn Outbox<L>) {
+        self.net.done(now, done, out);
+        self.events(now, out);
+    }
+
+    /// A map arrived, asked for or not.
+    pub fn map(&mut self, now: Time, map: &VolumeMap) {
+        self.engine.map(now, map);
+    }
+
+    /// True if a fresh map should be fetched now. To be asked at the end of each turn (`next_deadline` counts on it); says so at a bounded rate, again until the
+    /// trouble is over.
+    pub fn wants_map(&mut self, now: Time) -> bool {
+        self.engine.wants_map(now)
+    }
+
+    /// The end of a turn: deadlines, what can be sent, one send per connection, the reaper.
+    pub fn end_turn<L>(&mut self, now: Time, out: &mut dyn Outbox<L>) {
+        self.again = false;
+        self.engine.turn(now, hands!(self, now, out));
+        self.engine.reap(now);
+        if self.stopping && !self.stopped && self.engine.is_idle() {
+            self.stopped = true;
+            self.net.stop(now, out);
+        }
+        self.net.end_turn(now, out);
+        self.again |= self.events(now, out);
+        self.engine.reap(now);
+    }
+
+    /// Hands the connections' events to the engine; true if there were any.
+    fn events<L>(&mut self, now: Time, out: &mut dyn Outbox<L>) -> bool {
+        let mut any = false;
+        while let Some(event) = self.net.next_event() {
+            any = true;
+            match event {
+                NetEvent::Up { conn, .. } => self.engine.up(conn),
+                NetEvent::Down { conn, reason, .. } => self.engine.down(now, conn, reason, hands!(self, now, out)),
+                NetEvent::Reply { token, result, .. } => {
+                    let hands = hands!(self, now, out);
+                    match result {
+                        Ok((op, body, payload)) => {
+                            self.engine.answered(now, token, Some(Reply { op, body: &body, payload }), hands);
+                        }
+                        Err(_lost) => self.engine.answered(now, token, None, hands),
+                    }
+                }
+                // We have no listener, and nobody asks a client for anything.
+                NetEvent::Hello { .. } | NetEvent::Request { .. } => self.engine.counters.stray_events += 1,
+            }
+        }
+        any
+    }
+
+    /// When to be called again at the latest.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let at_once = self.again.then_some(Time(0));
+        [at_once, self.engine.next_deadline(), self.net.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Finishes what is in flight, however long that takes, and says goodbye. The front end hands over nothing more.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Fails what is in flight (`detach --force`) and stops.
+    pub fn abort<L>(&mut self, now: Time, out: &mut dyn Outbox<L>) {
+        self.stopping = true;
+        self.engine.end(now, BlockError::Stopped, hands!(self, now, out));
+    }
+
+    /// Stopped, everything handed up, and nothing outstanding.
+    pub fn finished(&self) -> bool {
+        self.stopped && self.engine.is_idle() && self.net.finished()
+    }
+
+    /// A newer attachment of the volume exists: every request fails.
+    pub fn is_fenced(&self) -> bool {
+        self.engine.over == Some(BlockError::Fenced)
+    }
+
+    /// Requests in flight.
+    pub fn in_flight(&self) -> usize {
+        self.engine.requests.len()
+    }
+
+    /// The volume's size, which only grows.
+    pub fn size(&self) -> Bytes {
+        self.engine.routes.size
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.engine.counters
+    }
+
+    /// What happened on the connections so far.
+    pub fn net_counters(&self) -> &tcp::Counters {
+        self.net.counters()
+    }
+
+    /// The assertion at the end: no request is held any more.
+    pub fn leaks(&self) -> Result<(), LeakReport> {
+        self.engine.table.leaks()?;
+        self.net.leaks()
+    }
+
+    /// A look inside.
+    pub fn view(&self, now: Time) -> View {
+        let engine = &self.engine;
+        let links = engine.links.iter().map(|(endpoint, link)| {
+            let state = match (link.state, link.last) {
+                (State::Up(_), _) => "up".to_owned(),
+                (State::Opening(_), None) => "connecting".to_owned(),
+                (State::Opening(_), Some(reason)) => format!("connecting again ({reason})"),
+                (State::Closing(_), _) => "closing".to_owned(),
+                (State::Down(_), Some(reason)) => format!("down: {reason}"),
+                (State::Down(_), None) => "down".to_owned(),
+            };
+            LinkView { endpoint: *endpoint, state, queued: link.queued(), posted: link.posted }
+        });
+        let mut refs: Vec<String> = engine.table.report().iter().map(ToString::to_string).collect();
+        refs.extend(self.net.refs().iter().map(ToString::to_string));
+        View {
+            volume: engine.routes.volume,
+            size: engine.routes.size,
+            fenced: self.is_fenced(),
+            requests: engine.requests.len(),
+            links: links.collect(),
+            waiting: self.waiting(now),
+            refs,
+            counters: engine.counters.named(),
+            traces: engine.traces.iter().copied().collect(),
+        }
+    }
+
+    fn waiting(&self, now: Time) -> Vec<ShardWait> {
+        let engine = &self.engine;
+        let mut shards: BTreeMap<ShardIndex, ShardWait> = BTreeMap::new();
+        for (_, part) in &engine.parts {
+            let submitted = engine.requests[part.request].stages.at[crate::Stage::Submitted as usize];
+            let age = now.since(submitted.unwrap_or(now));
+            if matches!(part.state, PartState::Done) || age < WAIT_VISIBLE {
+                continue;
+            }
+            let shard = engine.routes.id(part.shard);
+            let wait = shards.entry(part.shard).or_insert(ShardWait {
+                shard,
+                parts: 0,
+                longest: Span(0),
+                reason: String::new(),
+            });
+            wait.parts += 1;
+            if age >= wait.longest {
+                wait.longest = age;
+                wait.reason = self.reason(&part.state);
+            }
+        }
+        shards.into_values().collect()
+    }
+
+    /// Why a part waits.
+    fn reason(&self, state: &PartState) -> String {
+        use crate::iocb::Pause;
+        match state {
+            PartState::Queued(endpoint) => match self.engine.links.get(endpoint) {
+                Some(link) if matches!(link.state, State::Up(_)) => format!("{endpoint} takes no more requests now"),
+                Some(link) => match link.last {
+                    Some(reason) => format!("no connection to {endpoint}: {reason}"),
+                    None => format!("no connection to {endpoint} yet"),
+                },
+                None => format!("no connection to {endpoint} yet"),
+            },
+            PartState::Posted(endpoint, _) => format!("the primary at {endpoint} has not answered yet"),
+            PartState::Paused(_, Pause::StaleEpoch) => "the shard has a newer epoch than the map".to_owned(),
+            PartState::Paused(_, Pause::Later) => "the primary does not know the map's epoch yet".to_owned(),
+            PartState::Twin => "a failed request waits until its node has fenced it".to_owned(),
+            PartState::Done => String::new(),
+        }
+    }
+}
+
+impl std::fmt::Debug for VolumeClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "client of {}: {} in flight", self.engine.routes.volume, self.engine.requests.len())
+    }
+}

@@ -1,0 +1,518 @@
+//! Routing, resending, failing: every decision of the client, without the connections themselves (`Network`).
+//!
+//! Why a resend is safe (rules 8 and 24). A part has one sequence and is posted on at most one connection at a time. It is sent again
+//! only
+//!
+//! - after "stale epoch" or "later": the node answered, so nothing of it is left there;
+//! - to the same endpoint, on a connection whose HelloAck came after the last one was gone: before that HelloAck the node dropped all
+//!   that it had not stamped, and what it had stamped holds its range lock, so that the resend queues behind its twin;
+//! - to another endpoint, under a newer epoch: nothing of the old one can be stamped any more, and the new primary settled what was
+//!   before it serves. (At the same epoch another endpoint means another process with the same store, which only one can hold open.)
+//!
+//! `intake` makes requests out of what front ends hand over; `failing` ends those that cannot be answered.
+
+mod failing;
+mod intake;
+
+use crate::iocb::{ClientIocb, Lost, Part, PartState, Pause, Posted, Request, Stage, Stages};
+use crate::limits::{FENCE_GRACE, MAP_MAX, MAP_MIN, MOVE_GRACE, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, TRACES};
+use crate::link::{Link, State};
+use crate::request::{BlockDone, BlockError, ClientError, Completion};
+use crate::routes::Routes;
+use crate::split::{Action, Kind};
+use crate::view::Counters;
+use conductor_model::BLOCK;
+use conductor_model::api::VolumeMap;
+use driver::{ConnId, Span, Time};
+use memory::{Arena, Class, Reads};
+use node_protocol::{IoBody, ReplyBody, Status, op};
+use refcount::Table;
+use slab::Slab;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use tcp::Payload;
+use wire::{Op, Reason};
+
+/// What the engine does with connections.
+pub(crate) trait Network {
+    /// Starts to connect.
+    fn connect(&mut self, to: SocketAddr) -> ConnId;
+    /// Queues a request; exactly one answer comes for each that was taken.
+    fn request(&mut self, conn: ConnId, post: Post) -> Result<(), NotPosted>;
+    /// Closes a connection; its requests come back as lost.
+    fn close(&mut self, conn: ConnId, why: Reason);
+}
+
+/// A request for a connection.
+pub(crate) struct Post {
+    pub(crate) op: Op,
+    /// Its session and tag are filled in by the connection.
+    pub(crate) body: IoBody,
+    pub(crate) payload: Option<Payload>,
+    pub(crate) token: u64,
+    pub(crate) deadline: Time,
+}
+
+/// Why a connection did not take a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotPosted {
+    /// No credit: later.
+    Credit,
+    /// The connection is closing; its end will be reported.
+    Gone,
+    /// More than the node agreed to take (our bodies are never too short).
+    TooLarge,
+}
+
+/// A reply, taken apart.
+pub(crate) struct Reply<'a> {
+    pub(crate) op: Op,
+    pub(crate) body: &'a [u8],
+    pub(crate) payload: Option<Payload>,
+}
+
+/// What the engine has to know from outside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) depth: usize,
+    pub(crate) read_only: bool,
+    pub(crate) io_timeout: Option<Span>,
+}
+
+/// All requests of one lane and the links that carry them.
+pub(crate) struct Engine {
+    settings: Settings,
+    pub(crate) routes: Routes,
+    arena: Arena,
+    /// One block of zeros, for the edges of unaligned zeroes.
+    zeros: Reads,
+    pub(crate) table: Table<ClientIocb>,
+    pub(crate) requests: Slab<Request>,
+    pub(crate) parts: Slab<Part>,
+    pub(crate) links: BTreeMap<SocketAddr, Link>,
+    paused: BTreeSet<(Time, usize)>,
+    deadlines: BTreeSet<(Time, usize)>,
+    /// Failed requests that are not handed up yet.
+    failing: BTreeSet<usize>,
+    completions: VecDeque<Completion>,
+    pub(crate) traces: VecDeque<Stages>,
+    last_sequence: u64,
+    map_wanted: bool,
+    map_not_before: Time,
+    map_backoff: Span,
+    /// Nothing is served any more: every request fails with this.
+    pub(crate) over: Option<BlockError>,
+    pub(crate) counters: Counters,
+}
+
+impl Engine {
+    pub(crate) fn new(settings: Settings, map: &VolumeMap, arena: Arena) -> Result<Self, ClientError> {
+        let zeros = arena.take_zeroed(BLOCK, Class::Client).ok_or(ClientError::NoMemory)?.filled();
+        Ok(Self {
+            settings,
+            routes: Routes::new(map)?,
+            arena,
+            zeros,
+            table: Table::with_capacity(settings.depth),
+            requests: Slab::with_capacity(settings.depth),
+            parts: Slab::with_capacity(settings.depth),
+            links: BTreeMap::new(),
+            paused: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            failing: BTreeSet::new(),
+            completions: VecDeque::with_capacity(settings.depth),
+            traces: VecDeque::with_capacity(TRACES),
+            last_sequence: 0,
+            map_wanted: false,
+            map_not_before: Time(0),
+            map_backoff: MAP_MIN,
+            over: None,
+            counters: Counters::default(),
+        })
+    }
+
+    fn enqueue_all(&mut self, now: Time, slot: usize) {
+        for at in 0..self.requests[slot].parts.len() {
+            self.enqueue(now, self.requests[slot].parts[at]);
+        }
+    }
+
+    /// Queues a part where its shard is served now.
+    fn enqueue(&mut self, now: Time, key: usize) {
+        let part = &mut self.parts[key];
+        // Routes only grow, and submit checked the range: the place is there.
+        let Some(place) = self.routes.place(part.shard) else { return };
+        part.state = PartState::Queued(place.endpoint);
+        self.links.entry(place.endpoint).or_insert_with(|| Link::new(now)).push(part.sequence, key);
+    }
+
+    /// Sends what links have queued and their connections take; opens connections that are needed.
+    fn pump(&mut self, now: Time, net: &mut dyn Network) {
+        let Self { links, requests, parts, routes, counters, .. } = self;
+        for (endpoint, link) in links.iter_mut() {
+            match link.state {
+                State::Down(until) if until <= now && link.wants_connection() => {
+                    link.state = State::Opening(net.connect(*endpoint));
+                    counters.connects += 1;
+                }
+                State::Up(conn) => {
+                    while let Some(key) = link.front() {
+                        let part = &mut parts[key];
+                        let Some(place) = routes.place(part.shard) else { break };
+                        let (shard, payload) = (routes.id(part.shard), part.payload.as_ref().map(Payload::share));
+                        let body = IoBody::new(shard, place.epoch, part.sequence, part.offset, part.len);
+                        let (op, token, deadline) =
+                            (op_of(part.action), token(key, part.sequence), now + REQUEST_DEADLINE);
+                        match net.request(conn, Post { op, body, payload, token, deadline }) {
+                            Ok(()) => {}
+                            Err(NotPosted::Gone) => break,
+                            // Limits are agreed in the handshake; a node that takes less than a message can be is shown as such.
+                            Err(NotPosted::TooLarge) => {
+                                close(link, Reason::Incompatible, net);
+                                break;
+                            }
+                            Err(NotPosted::Credit) => {
+                                counters.no_credit += 1;
+                                break;
+                            }
+                        }
+                        link.pop();
+                        link.posted += 1;
+                        let request = &mut requests[part.request];
+                        let Some(front_end) = &request.front_end else {
+                            unreachable!("a request without its front end's hold has no queued part: decide")
+                        };
+                        part.state = PartState::Posted(*endpoint, Posted::new(front_end, part.action));
+                        part.epoch = place.epoch;
+                        part.lost = None;
+                        part.sent += 1;
+                        if part.sent > 1 {
+                            counters.resent += 1;
+                        } else {
+                            counters.sent += 1;
+                            request.stages.mark(Stage::Sent, now);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The answer to what was posted under `token`; `None`: it was lost with its connection, or its deadline passed.
+    pub(crate) fn answered(&mut self, now: Time, token: u64, reply: Option<Reply<'_>>, net: &mut dyn Network) {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is a slot")]
+        let key = token as u32 as usize;
+        let posted = self.parts.get_mut(key).filter(|part| self::token(key, part.sequence) == token);
+        let Some(part) = posted.filter(|part| matches!(part.state, PartState::Posted(..))) else {
+            self.counters.stray_events += 1;
+            return;
+        };
+        let PartState::Posted(endpoint, holds) = std::mem::replace(&mut part.state, PartState::Done) else { return };
+        let slot = part.request;
+        let link = self.links.get_mut(&endpoint);
+        debug_assert!(link.is_some(), "a link stays while anything is posted on it");
+        let status = reply.as_ref().map(|reply| judge(part, reply));
+        if let Some(link) = link {
+            link.posted -= 1;
+            match status {
+                Some(Ok(_)) => link.worked(),
+                // A node that answers nonsense is not trusted with what it has; whatever it holds comes back as lost.
+                Some(Err(Nonsense)) => close(link, Reason::Unexpected, net),
+                None => close(link, Reason::RequestTimeout, net),
+            }
+        }
+        match status {
+            Some(Ok(Status::Ok)) => {
+                part.answer = reply.and_then(|reply| reply.payload).filter(|_| part.action == Action::Read);
+                self.requests[slot].stages.mark(Stage::Replied, now);
+                self.part_done(slot);
+            }
+            Some(Ok(_)) if self.requests[slot].failed.is_some() => self.part_done(slot),
+            Some(Ok(status @ (Status::StaleEpoch | Status::Later))) => self.put_off(now, key, status),
+            Some(Ok(status)) => {
+                self.part_done(slot);
+                self.fail(now, slot, error_of(status));
+            }
+            lost => {
+                self.counters.bad_replies += u64::from(lost.is_some());
+                self.counters.lost += u64::from(lost.is_none());
+                self.map_wanted |= lost.is_none();
+                part.lost = Some(Lost { endpoint, epoch: part.epoch });
+                if self.requests[slot].failed.is_some() {
+                    part.state = PartState::Twin;
+                } else {
+                    self.enqueue(now, key);
+                }
+            }
+        }
+        // Not earlier: the last hold to go hands the request to the reaper.
+        drop(holds);
+        self.decide(slot);
+    }
+
+    /// The node told a part to come again.
+    fn put_off(&mut self, now: Time, key: usize, status: Status) {
+        let part = &mut self.parts[key];
+        let known = self.routes.place(part.shard).map(|place| place.epoch);
+        let pause = if status == Status::Later {
+            self.counters.laters += 1;
+            Pause::Later
+        } else {
+            self.counters.stale_epochs += 1;
+            Pause::StaleEpoch
+        };
+        if pause == Pause::StaleEpoch && known > Some(part.epoch) {
+            // A newer map came while it was under way.
+            self.enqueue(now, key);
+            return;
+        }
+        let wait = Span(RETRY_MIN.0 << part.put_off.min(16)).min(RETRY_MAX);
+        part.put_off += 1;
+        part.state = PartState::Paused(now + wait, pause);
+        self.paused.insert((now + wait, key));
+        if pause == Pause::StaleEpoch {
+            self.map_wanted = true;
+        }
+    }
+
+    fn part_done(&mut self, slot: usize) {
+        self.requests[slot].open -= 1;
+    }
+
+    /// A connection is established: the node has fenced what came before it.
+    pub(crate) fn up(&mut self, conn: ConnId) {
+        match self.links.values_mut().find(|link| link.state == State::Opening(conn)) {
+            Some(link) => {
+                link.state = State::Up(conn);
+                self.counters.ups += 1;
+            }
+            None => self.counters.stray_events += 1,
+        }
+    }
+
+    /// A connection is gone; what was posted on it was given back before.
+    pub(crate) fn down(&mut self, now: Time, conn: ConnId, reason: Reason, net: &mut dyn Network) {
+        let Some(link) = self.links.values_mut().find(|link| link.conn() == Some(conn)) else {
+            self.counters.stray_events += 1;
+            return;
+        };
+        debug_assert_eq!(link.posted, 0, "every request comes back before its connection's end is reported");
+        // In the handshake it is the node's verdict on this client; later it may be about one connection only, and the next
+        // handshake will tell.
+        let refused = matches!(link.state, State::Opening(_)) && reason == Reason::Fenced;
+        let expected = matches!(link.state, State::Closing(_));
+        link.down(now, reason);
+        self.counters.downs += 1;
+        if refused {
+            self.end(now, BlockError::Fenced, net);
+        } else if !expected {
+            self.map_wanted = true;
+        }
+    }
+
+    /// A map arrived.
+    pub(crate) fn map(&mut self, now: Time, map: &VolumeMap) {
+        let news = match self.routes.update(map) {
+            Ok(news) => news,
+            Err(_) => {
+                self.counters.bad_maps += 1;
+                return;
+            }
+        };
+        self.counters.maps += 1;
+        self.counters.stale_entries += news.stale as u64;
+        self.counters.shrinking_maps += u64::from(news.shrunk);
+        if news.moved == 0 {
+            return;
+        }
+        self.map_backoff = MAP_MIN;
+        let keys: Vec<usize> = self.parts.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let part = &mut self.parts[key];
+            let Some(place) = self.routes.place(part.shard) else { continue };
+            match part.state {
+                PartState::Queued(endpoint) if endpoint != place.endpoint => {
+                    if let Some(link) = self.links.get_mut(&endpoint) {
+                        link.remove(part.sequence);
+                    }
+                    self.enqueue(now, key);
+                }
+                PartState::Paused(until, _) if place.epoch > part.epoch => {
+                    part.put_off = 0;
+                    self.paused.remove(&(until, key));
+                    self.enqueue(now, key);
+                }
+                // Not sent to the new endpoint while the old connection lives: never two of one part on live connections. The old
+                // primary answers (done, or stale epoch), or its connection is closed.
+                PartState::Posted(endpoint, _) if endpoint != place.endpoint => {
+                    if let Some(link) = self.links.get_mut(&endpoint) {
+                        link.drain_by.get_or_insert(now + MOVE_GRACE);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// When a fresh map is to be asked for: only while something waits.
+    fn map_due(&self) -> Option<Time> {
+        let wanted = self.map_wanted && self.over.is_none() && !self.requests.is_empty();
+        wanted.then_some(self.map_not_before)
+    }
+
+    /// True if the outside should fetch a fresh map now; not more often than the back-off allows.
+    pub(crate) fn wants_map(&mut self, now: Time) -> bool {
+        if self.map_due().is_none_or(|at| now < at) {
+            return false;
+        }
+        self.map_wanted = false;
+        self.map_not_before = now + self.map_backoff;
+        self.map_backoff = Span(self.map_backoff.0.saturating_mul(2)).min(MAP_MAX);
+        true
+    }
+
+    /// The end of a turn: what time brings, then what can be sent.
+    pub(crate) fn turn(&mut self, now: Time, net: &mut dyn Network) {
+        while let Some(&(until, key)) = self.paused.first().filter(|(until, _)| *until <= now) {
+            self.paused.remove(&(until, key));
+            self.enqueue(now, key);
+        }
+        while let Some(&(until, slot)) = self.deadlines.first().filter(|(until, _)| *until <= now) {
+            self.deadlines.remove(&(until, slot));
+            self.time_out(now, slot, net);
+        }
+        self.drain_moved(now, net);
+        self.resolve_twins(now);
+        self.pump(now, net);
+        let Self { links, routes, .. } = self;
+        links.retain(|endpoint, link| {
+            let unused = link.queued() == 0 && link.posted == 0 && !link.fence_wanted && !routes.uses(*endpoint);
+            if unused {
+                close(link, Reason::Closed, net);
+            }
+            !(unused && link.is_idle())
+        });
+    }
+
+    /// Closes connections that owe answers for shards which moved away too long ago.
+    fn drain_moved(&mut self, now: Time, net: &mut dyn Network) {
+        let Self { links, parts, routes, counters, .. } = self;
+        for (endpoint, link) in links.iter_mut().filter(|(_, link)| link.drain_by.is_some_and(|by| by <= now)) {
+            link.drain_by = None;
+            let owes = parts.iter().any(|(_, part)| {
+                matches!(&part.state, PartState::Posted(on, _) if on == endpoint)
+                    && routes.place(part.shard).is_some_and(|place| place.endpoint != *endpoint)
+            });
+            if owes {
+                counters.drained += 1;
+                close(link, Reason::Closed, net);
+            }
+        }
+    }
+
+    /// Completes what nothing holds any more.
+    pub(crate) fn reap(&mut self, now: Time) {
+        while let Some(ClientIocb { key }) = self.table.reap() {
+            let mut request = self.requests.remove(key);
+            self.failing.remove(&key);
+            if let Some(deadline) = request.deadline {
+                self.deadlines.remove(&(deadline, key));
+            }
+            let parts = request.parts.iter().map(|&part| self.parts.remove(part));
+            let read: SmallVec<[memory::Part; 1]> = parts
+                .filter_map(|part| part.answer)
+                .map(|answer| memory::Part { mem: answer.mem, from: 0, len: answer.len })
+                .collect();
+            let result = match request.failed {
+                Some((error, _)) => Err(error),
+                None if request.kind == Kind::Read => Ok(BlockDone::Read(read)),
+                None => Ok(BlockDone::Done),
+            };
+            if result.is_ok() {
+                self.counters.completed += 1;
+            } else {
+                self.counters.failed += 1;
+            }
+            request.stages.mark(Stage::Completed, now);
+            if self.traces.len() == TRACES {
+                self.traces.pop_front();
+            }
+            self.traces.push_back(request.stages);
+            self.completions.push_back(Completion { tag: request.tag, result });
+        }
+    }
+
+    pub(crate) fn next_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// Nothing in flight, nothing to hand up.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.completions.is_empty()
+    }
+
+    /// Nothing is left that needs a turn of this engine before something arrives, until then.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        let links = self.links.values().flat_map(|link| {
+            let retry = match link.state {
+                State::Down(until) if link.wants_connection() => Some(until),
+                _ => None,
+            };
+            retry.into_iter().chain(link.drain_by)
+        });
+        let failing = self.failing.iter().filter_map(|&slot| {
+            let request = &self.requests[slot];
+            let waits = request.parts.iter().any(|&key| matches!(self.parts[key].state, PartState::Twin));
+            request.failed.filter(|_| waits).map(|(_, since)| since + FENCE_GRACE)
+        });
+        let first = |set: &BTreeSet<(Time, usize)>| set.first().map(|&(until, _)| until);
+        let own = [first(&self.paused), first(&self.deadlines), self.map_due()];
+        links.chain(failing).chain(own.into_iter().flatten()).min()
+    }
+}
+
+/// A reply that is none.
+struct Nonsense;
+
+/// What a reply says, if it fits the part that it answers.
+fn judge(part: &Part, reply: &Reply<'_>) -> Result<Status, Nonsense> {
+    let status = ReplyBody::status_of(reply.body).filter(|_| reply.op == Op::REPLY).ok_or(Nonsense)?;
+    let wanted = if part.action == Action::Read && status == Status::Ok { part.len as usize } else { 0 };
+    let fits = reply.payload.as_ref().map_or(0, |payload| payload.len) == wanted;
+    let ours = !matches!(status, Status::NotJoined | Status::Reopened);
+    if fits && ours { Ok(status) } else { Err(Nonsense) }
+}
+
+fn error_of(status: Status) -> BlockError {
+    match status {
+        Status::NoSpace => BlockError::NoSpace,
+        Status::Io => BlockError::Io,
+        Status::Denied => BlockError::Denied,
+        other => BlockError::Refused(other),
+    }
+}
+
+/// Closes a link's connection, if it is open.
+fn close(link: &mut Link, why: Reason, net: &mut dyn Network) {
+    if let State::Opening(conn) | State::Up(conn) = link.state {
+        link.state = State::Closing(conn);
+        net.close(conn, why);
+    }
+}
+
+fn op_of(action: Action) -> Op {
+    match action {
+        Action::Read => op::READ,
+        Action::Write | Action::ZeroEdge => op::WRITE,
+        Action::WriteZeroes => op::WRITE_ZEROES,
+        Action::Discard => op::DISCARD,
+    }
+}
+
+/// A part's name on a connection: its slot and the low half of its sequence, so that an answer to an earlier user of the slot fits
+/// nothing.
+fn token(key: usize, sequence: u64) -> u64 {
+    (sequence << 32) | (key as u64 & u64::from(u32::MAX))
+}

@@ -1,0 +1,120 @@
+//! Ends requests that cannot be answered, without leaving anything behind that could still take effect.
+//!
+//! Why a failed request waits (`Twin`). An error handed up while the node may still hold an unstamped twin could let that twin take
+//! effect *after* a later request of the same client on another lane was acknowledged. So a failed request is handed up only when each
+//! part that was lost with a connection is fenced: its node acknowledged a new connection, or its shard moved (see `engine`); what is stamped then is ordered before all that follows,
+//! and the request did or did not take effect, like any disk's failed write. If no fence can be had within `FENCE_GRACE` (the node
+//! cannot be reached), it is handed up nevertheless and counted as `unfenced`: bytes of the closed connection that the network still
+//! holds could then be executed late, but only by a node that nobody of this lane has talked to since.
+
+use super::{Engine, Network, close};
+use crate::iocb::PartState;
+use crate::limits::FENCE_GRACE;
+use crate::link::State;
+use crate::request::BlockError;
+use crate::routes::Place;
+use driver::Time;
+use smallvec::SmallVec;
+use wire::Reason;
+
+impl Engine {
+    /// Fails a request: what was not sent never will be, what is posted is waited for, what was lost is to be fenced.
+    pub(super) fn fail(&mut self, now: Time, slot: usize, error: BlockError) {
+        if self.requests[slot].failed.is_some() {
+            return;
+        }
+        self.requests[slot].failed = Some((error, now));
+        self.failing.insert(slot);
+        for at in 0..self.requests[slot].parts.len() {
+            let key = self.requests[slot].parts[at];
+            let part = &mut self.parts[key];
+            match part.state {
+                PartState::Queued(endpoint) => {
+                    if let Some(link) = self.links.get_mut(&endpoint) {
+                        link.remove(part.sequence);
+                    }
+                }
+                PartState::Paused(until, _) => {
+                    self.paused.remove(&(until, key));
+                }
+                PartState::Posted(..) | PartState::Twin | PartState::Done => continue,
+            }
+            if part.lost.is_some() {
+                part.state = PartState::Twin;
+            } else {
+                part.state = PartState::Done;
+                self.part_done(slot);
+            }
+        }
+    }
+
+    /// Gives the front end's hold back once every part is done: a failed request's posted parts may yet be lost, and then have to be
+    /// fenced.
+    pub(super) fn decide(&mut self, slot: usize) {
+        let request = &mut self.requests[slot];
+        if request.open == 0 {
+            request.front_end = None;
+        }
+    }
+
+    /// Twins that are fenced, or that were waited for long enough.
+    pub(super) fn resolve_twins(&mut self, now: Time) {
+        for link in self.links.values_mut() {
+            link.fence_wanted = false;
+        }
+        let failing: SmallVec<[usize; 8]> = self.failing.iter().copied().collect();
+        for slot in failing {
+            let Some((_, since)) = self.requests[slot].failed else { continue };
+            let mut given_up = false;
+            for at in 0..self.requests[slot].parts.len() {
+                let part = &mut self.parts[self.requests[slot].parts[at]];
+                let (PartState::Twin, Some(lost)) = (&part.state, part.lost) else { continue };
+                let link = self.links.get_mut(&lost.endpoint);
+                // Moved, or up again, which is to say that a HelloAck came since.
+                let fenced = self.routes.place(part.shard)
+                    != Some(Place { epoch: lost.epoch, endpoint: lost.endpoint })
+                    || link.as_ref().is_some_and(|link| matches!(link.state, State::Up(_)));
+                let over = self.over.is_some();
+                if fenced || over || now >= since + FENCE_GRACE {
+                    given_up |= !fenced && !over;
+                    part.state = PartState::Done;
+                    self.requests[slot].open -= 1;
+                } else if let Some(link) = link {
+                    link.fence_wanted = true;
+                }
+            }
+            self.counters.unfenced += u64::from(given_up);
+            self.decide(slot);
+        }
+    }
+
+    /// Fails everything in flight and closes every connection.
+    pub(crate) fn end(&mut self, now: Time, error: BlockError, net: &mut dyn Network) {
+        self.over.get_or_insert(error);
+        let all: Vec<usize> = self.requests.iter().map(|(slot, _)| slot).collect();
+        for slot in all {
+            self.fail(now, slot, error);
+            self.decide(slot);
+        }
+        for link in self.links.values_mut() {
+            close(link, Reason::Closed, net);
+        }
+    }
+
+    /// `--io-timeout` struck: the connections that carry the request are closed, and it fails once they are gone and fenced.
+    pub(super) fn time_out(&mut self, now: Time, slot: usize, net: &mut dyn Network) {
+        if self.requests[slot].failed.is_some() {
+            return;
+        }
+        self.counters.timed_out += 1;
+        for &key in &self.requests[slot].parts {
+            if let PartState::Posted(endpoint, _) = &self.parts[key].state
+                && let Some(link) = self.links.get_mut(endpoint)
+            {
+                close(link, Reason::RequestTimeout, net);
+            }
+        }
+        self.fail(now, slot, BlockError::TimedOut);
+        self.decide(slot);
+    }
+}

@@ -1,0 +1,142 @@
+//! Takes requests in: checks, cuts, and gives each part its payload and number.
+
+use super::{Engine, op_of};
+use crate::iocb::{ClientIocb, Part, PartState, Request, Stage, Stages};
+use crate::limits::MAX_READ;
+use crate::request::{BlockError, BlockOp, BlockRequest};
+use crate::split::{Action, Kind, Piece, split};
+use conductor_model::{BLOCK, Epoch};
+use driver::Time;
+use memory::Class;
+use smallvec::SmallVec;
+use tcp::Payload;
+
+impl Engine {
+    /// Takes a request, or hands it back when there are `depth` already or memory is short: try again after a completion.
+    pub(crate) fn submit(&mut self, now: Time, request: BlockRequest) -> Result<(), BlockRequest> {
+        if self.requests.len() >= self.settings.depth {
+            self.counters.refused_full += 1;
+            return Err(request);
+        }
+        let kind = kind_of(&request.op);
+        let checked = self.check(&request).and_then(|()| {
+            split(kind, request.offset, request.len, self.routes.shard_size).ok_or(BlockError::BadLength)
+        });
+        let made = match &checked {
+            Ok(pieces) => pieces.iter().map(|piece| self.payload(piece, &request.op)).collect(),
+            Err(_) => Some(SmallVec::<[_; 2]>::new()),
+        };
+        let Some(payloads) = made else {
+            self.counters.refused_full += 1;
+            return Err(request);
+        };
+        self.counters.submitted += 1;
+        let pieces = checked.as_deref().unwrap_or_default();
+        let mut stages = Stages { offset: request.offset, len: request.len, ..Stages::default() };
+        stages.mark(Stage::Submitted, now);
+        if let Some(first) = pieces.first() {
+            (stages.sequence, stages.op) = (self.last_sequence + 1, op_of(first.action).0);
+        }
+        let slot = self.requests.vacant_key();
+        let deadline = self.settings.io_timeout.map(|span| now + span);
+        let mut parts = SmallVec::new();
+        for (piece, payload) in pieces.iter().zip(payloads) {
+            parts.push(self.add_part(slot, piece, payload));
+        }
+        self.requests.insert(Request {
+            tag: request.tag,
+            kind,
+            front_end: Some(self.table.insert(ClientIocb { key: slot })),
+            open: parts.len(),
+            parts,
+            failed: None,
+            deadline,
+            stages,
+        });
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, slot));
+        }
+        match checked {
+            Err(error) => self.fail(now, slot, error),
+            Ok(_) => self.enqueue_all(now, slot),
+        }
+        self.decide(slot);
+        Ok(())
+    }
+
+    fn check(&self, request: &BlockRequest) -> Result<(), BlockError> {
+        if let Some(error) = self.over {
+            return Err(error);
+        }
+        if self.settings.read_only && request.op.is_change() {
+            return Err(BlockError::ReadOnly);
+        }
+        if matches!(request.op, BlockOp::Flush) {
+            return Ok(());
+        }
+        let end = request.offset.0.checked_add(request.len.0).ok_or(BlockError::OutOfRange)?;
+        if end > self.routes.size.0 {
+            return Err(BlockError::OutOfRange);
+        }
+        match &request.op {
+            BlockOp::Read if request.len.0 > MAX_READ => Err(BlockError::BadLength),
+            BlockOp::Write { data, .. } if request.len.0 > data.len() as u64 => Err(BlockError::BadLength),
+            _ => Ok(()),
+        }
+    }
+
+    /// The payload of one piece; the outer `None` is a lack of memory.
+    fn payload(&self, piece: &Piece, op: &BlockOp) -> Option<Option<Payload>> {
+        let len = piece.len as usize;
+        match (piece.action, op) {
+            (Action::ZeroEdge, _) => {
+                let crcs = wire::pieces(&self.zeros[..len]);
+                Some(Some(Payload { mem: self.zeros.share(), len, crcs }))
+            }
+            (Action::Write, BlockOp::Write { data, crcs }) if piece.from == 0 => {
+                // Known CRCs serve whole blocks, and a short last one only where the data ends with it.
+                let known = crcs.as_ref().filter(|_| len.is_multiple_of(BLOCK) || len == data.len());
+                let crcs = known.and_then(|crcs| crcs.get(..len.div_ceil(BLOCK)));
+                let crcs = crcs.map_or_else(|| wire::pieces(&data[..len]), Into::into);
+                Some(Some(Payload { mem: data.share(), len, crcs }))
+            }
+            (Action::Write, BlockOp::Write { data, .. }) => {
+                // A message's payload starts where its memory does. Only what crosses a shard boundary comes here.
+                let mut copy = self.arena.take(len, Class::Client)?;
+                copy.copy_from_slice(&data[piece.from..][..len]);
+                let crcs = wire::pieces(&copy);
+                Some(Some(Payload { mem: copy.filled(), len, crcs }))
+            }
+            _ => Some(None),
+        }
+    }
+
+    fn add_part(&mut self, request: usize, piece: &Piece, payload: Option<Payload>) -> usize {
+        self.last_sequence += 1;
+        self.parts.insert(Part {
+            request,
+            sequence: self.last_sequence,
+            action: piece.action,
+            shard: piece.shard,
+            offset: piece.offset,
+            len: piece.len,
+            payload,
+            answer: None,
+            state: PartState::Done,
+            epoch: Epoch::default(),
+            lost: None,
+            sent: 0,
+            put_off: 0,
+        })
+    }
+}
+
+fn kind_of(op: &BlockOp) -> Kind {
+    match op {
+        BlockOp::Read => Kind::Read,
+        BlockOp::Write { .. } => Kind::Write,
+        BlockOp::WriteZeroes => Kind::WriteZeroes,
+        BlockOp::Discard => Kind::Discard,
+        BlockOp::Flush => Kind::Flush,
+    }
+}

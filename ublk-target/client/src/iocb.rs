@@ -1,0 +1,175 @@
+//! One request in flight, its parts, and its stages.
+//!
+//! ```text
+//!   part:  Queued ──post──► Posted ──answer──► Done
+//!            ▲                │ │
+//!            │◄── lost ───────┘ ├─ stale epoch, later ─► Paused ──► Queued
+//!            │                  └─ lost, request failed ─► Twin ──fenced──► Done
+//! ```
+//!
+//! The IOCB is counted: one *front end* hold from submit until its result is decided and nothing unfenced is left of it; and while a
+//! part is posted one each for its *command*, its *data* (if it carries any, either way) and its *reply*. The reaper takes the IOCB
+//! when the last hold went, and only the reaper completes it: exactly once, with nothing of it in flight.
+
+use crate::request::BlockError;
+use crate::split::{Action, Kind};
+use conductor_model::{Bytes, Epoch, ShardIndex};
+use driver::Time;
+use refcount::Hold;
+use smallvec::SmallVec;
+use std::net::SocketAddr;
+use tcp::Payload;
+
+/// The counted part of a request in flight.
+#[derive(Debug)]
+pub(crate) struct ClientIocb {
+    /// Its slot.
+    pub(crate) key: usize,
+}
+
+refcount::reasons! {
+    /// Why a client's IOCB is held.
+    pub(crate) mod why for ClientIocb as "client-iocb" labelled (|iocb| iocb.key as u64) {
+        /// By the front end, until the result is decided.
+        FrontEnd "front end",
+        /// By each part whose command is posted.
+        Command "command",
+        /// By each posted part that carries data, either way.
+        Data "data",
+        /// By each part that waits for its reply.
+        Reply "reply",
+    }
+}
+
+/// What a posted part keeps.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    _command: Hold<ClientIocb, why::Command>,
+    _data: Option<Hold<ClientIocb, why::Data>>,
+    _reply: Hold<ClientIocb, why::Reply>,
+}
+
+impl Posted {
+    pub(crate) fn new(iocb: &Hold<ClientIocb, why::FrontEnd>, action: Action) -> Self {
+        let carries = matches!(action, Action::Read | Action::Write | Action::ZeroEdge);
+        Self { _command: iocb.share(), _data: carries.then(|| iocb.share()), _reply: iocb.share() }
+    }
+}
+
+/// Where a part stands: see the module's drawing.
+#[derive(Debug)]
+pub(crate) enum PartState {
+    /// In the queue of the link to this endpoint.
+    Queued(SocketAddr),
+    /// On the connection to this endpoint.
+    Posted(SocketAddr, Posted),
+    /// To be sent again then.
+    Paused(Time, Pause),
+    /// Its request failed, and the part was lost with a connection: what the node has of it may still take effect.
+    Twin,
+    /// Answered, or never to be.
+    Done,
+}
+
+/// Why a part is paused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pause {
+    /// The node is not the primary of this epoch.
+    StaleEpoch,
+    /// The node does not know this epoch yet.
+    Later,
+}
+
+/// A sending of a part that was neither answered nor fenced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lost {
+    pub(crate) endpoint: SocketAddr,
+    pub(crate) epoch: Epoch,
+}
+
+/// One wire request.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) request: usize,
+    /// The client's number for it; the same however often it is sent.
+    pub(crate) sequence: u64,
+    pub(crate) action: Action,
+    pub(crate) shard: ShardIndex,
+    pub(crate) offset: Bytes,
+    pub(crate) len: u32,
+    /// What it writes.
+    pub(crate) payload: Option<Payload>,
+    /// What it read.
+    pub(crate) answer: Option<Payload>,
+    pub(crate) state: PartState,
+    /// The epoch it was last sent under.
+    pub(crate) epoch: Epoch,
+    pub(crate) lost: Option<Lost>,
+    /// How often it was sent.
+    pub(crate) sent: u32,
+    /// How often it was told to come again, in a row.
+    pub(crate) put_off: u32,
+}
+
+/// One request of the front end.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) tag: u64,
+    pub(crate) kind: Kind,
+    /// Gone as soon as nothing but posted parts keeps the request.
+    pub(crate) front_end: Option<Hold<ClientIocb, why::FrontEnd>>,
+    /// Keys of its parts, in order.
+    pub(crate) parts: SmallVec<[usize; 2]>,
+    /// Parts that are not done.
+    pub(crate) open: usize,
+    /// It failed, and when: it is handed up as soon as nothing of it is in flight or unfenced.
+    pub(crate) failed: Option<(BlockError, Time)>,
+    /// When `--io-timeout` strikes.
+    pub(crate) deadline: Option<Time>,
+    pub(crate) stages: Stages,
+}
+
+/// Positions in the life of a request, in the order in which they are passed. `docs/architecture.md` says where in the code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Stage {
+    /// The front end handed it over.
+    Submitted,
+    /// Its last part was posted for the first time.
+    Sent,
+    /// Its last part was answered.
+    Replied,
+    /// It was handed up.
+    Completed,
+}
+
+impl Stage {
+    /// All of them, in order.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Submitted, "submitted"),
+        (Self::Sent, "sent"),
+        (Self::Replied, "replied"),
+        (Self::Completed, "completed"),
+    ];
+}
+
+/// When a request passed each stage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stages {
+    /// The sequence of its first part, by which the node's stages of the same request are found; 0 if it had no part.
+    pub sequence: u64,
+    /// The first part's op on the wire; 0 if it had none.
+    pub op: u8,
+    /// First byte in the volume.
+    pub offset: Bytes,
+    /// Length.
+    pub len: Bytes,
+    /// Indexed by `Stage`; `None` for one that it did not pass.
+    pub at: [Option<Time>; Stage::ALL.len()],
+}
+
+impl Stages {
+    pub(crate) fn mark(&mut self, stage: Stage, now: Time) {
+        self.at[stage as usize] = Some(now);
+    }
+}

@@ -1,0 +1,38 @@
+//! Every limit of one lane's client, with its reason.
+//!
+//! Memory of one lane beside the arena: depth × about 400 B per request, 250 B per part (MAX_PARTS bounds the parts of one
+//! request; front ends send one or two), 200 B per link, and `TRACES` stages of 64 B.
+
+use driver::Span;
+
+/// Longest READ or WRITE on the wire, in bytes: what one payload carries.
+pub const MAX_IO: u64 = wire::MAX_PAYLOAD as u64;
+/// Longest WRITE_ZEROES or DISCARD on the wire, in bytes: a node's own bound.
+pub const MAX_ZERO: u64 = 1 << 30;
+/// Longest read of one request, in bytes: all of it is in the arena at once, so it must be far below the arena's size.
+pub const MAX_READ: u64 = 32 << 20;
+/// Most parts of one request: 4 GiB of zeroes over shards of 1 MiB, with room to spare.
+pub const MAX_PARTS: usize = 8192;
+/// Between two attempts to connect, at first; doubled each time.
+pub const RECONNECT_MIN: Span = Span::millis(50);
+/// See `RECONNECT_MIN`: at most.
+pub const RECONNECT_MAX: Span = Span::millis(1000);
+/// A part that was told "stale epoch" or "later" is sent again after this at first; doubled each time.
+pub const RETRY_MIN: Span = Span::millis(20);
+/// See `RETRY_MIN`: at most.
+pub const RETRY_MAX: Span = Span::millis(1000);
+/// Between two questions for a fresh map, at first; doubled until one brings news.
+pub const MAP_MIN: Span = Span::millis(50);
+/// See `MAP_MIN`: at most.
+pub const MAP_MAX: Span = Span::millis(2000);
+/// A request that a node has not answered by then is sent again on a new connection. Long, because writes rightly wait while a
+/// copy is away; a peer that is dead is noticed by the connection's own pings.
+pub const REQUEST_DEADLINE: Span = Span::seconds(30);
+/// A shard moved, and the old endpoint still owes answers: its connection is closed after this.
+pub const MOVE_GRACE: Span = Span::millis(1000);
+/// A failed request waits at most this long for proof that no twin of its parts can take effect any more (see `engine::failing`).
+pub const FENCE_GRACE: Span = Span::seconds(2);
+/// A part that waits longer than this shows in the view.
+pub const WAIT_VISIBLE: Span = Span::millis(500);
+/// Finished requests whose stages are kept.
+pub const TRACES: usize = 64;

@@ -1,0 +1,153 @@
+//! The way to one endpoint: at most one connection at a time, and the parts that wait for it.
+//!
+//! ```text
+//!   Down ── something to send, back-off over ──► Opening ── HelloAck ──► Up
+//!    ▲                                             │                     │ close()
+//!    │                                             │                  Closing
+//!    └──────────── the connection is gone ─────────┴─────────────────────┘
+//! ```
+//!
+//! The next connection starts only after the last one is gone and all that was posted on it was given back. With the node's
+//! fencing (a second Hello on a lane drops what the first one left unstamped, before HelloAck) that makes a resend safe (rule 8).
+
+use crate::limits::{RECONNECT_MAX, RECONNECT_MIN};
+use driver::{ConnId, Span, Time};
+use std::collections::VecDeque;
+use wire::Reason;
+
+/// Where a link stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// No connection; none is tried before this time.
+    Down(Time),
+    /// Connecting, or in the handshake.
+    Opening(ConnId),
+    /// Requests flow.
+    Up(ConnId),
+    /// We closed it; its operations are coming back.
+    Closing(ConnId),
+}
+
+/// The way to one endpoint.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) state: State,
+    /// Parts to send, by sequence: resends come before what is newer.
+    queue: VecDeque<(u64, usize)>,
+    /// Parts posted on the connection and not answered.
+    pub(crate) posted: usize,
+    /// Close it then, if it still owes answers for shards that moved away.
+    pub(crate) drain_by: Option<Time>,
+    /// A failed request waits for this node to fence its twin: connect although nothing is to be sent.
+    pub(crate) fence_wanted: bool,
+    backoff: Span,
+    /// Why the last connection ended.
+    pub(crate) last: Option<Reason>,
+}
+
+impl Link {
+    pub(crate) fn new(now: Time) -> Self {
+        Self {
+            state: State::Down(now),
+            queue: VecDeque::new(),
+            posted: 0,
+            drain_by: None,
+            fence_wanted: false,
+            backoff: RECONNECT_MIN,
+            last: None,
+        }
+    }
+
+    /// Queues a part in its place.
+    pub(crate) fn push(&mut self, sequence: u64, part: usize) {
+        // Nearly always the newest: a new part goes to the end.
+        let at = match self.queue.back() {
+            Some(&(last, _)) if last > sequence => self.queue.partition_point(|&(queued, _)| queued < sequence),
+            _ => self.queue.len(),
+        };
+        self.queue.insert(at, (sequence, part));
+    }
+
+    pub(crate) fn front(&self) -> Option<usize> {
+        self.queue.front().map(|&(_, part)| part)
+    }
+
+    pub(crate) fn pop(&mut self) {
+        self.queue.pop_front();
+    }
+
+    /// Takes one part out.
+    pub(crate) fn remove(&mut self, sequence: u64) {
+        if let Ok(at) = self.queue.binary_search_by_key(&sequence, |&(queued, _)| queued) {
+            self.queue.remove(at);
+        }
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Its connection, in whatever state.
+    pub(crate) fn conn(&self) -> Option<ConnId> {
+        match self.state {
+            State::Down(_) => None,
+            State::Opening(conn) | State::Up(conn) | State::Closing(conn) => Some(conn),
+        }
+    }
+
+    /// Something needs a connection.
+    pub(crate) fn wants_connection(&self) -> bool {
+        !self.queue.is_empty() || self.fence_wanted
+    }
+
+    /// Nothing queued, posted or connected.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Down(_)) && self.queue.is_empty() && self.posted == 0
+    }
+
+    /// The connection is gone.
+    pub(crate) fn down(&mut self, now: Time, reason: Reason) {
+        self.state = State::Down(now + self.backoff);
+        // Only an answer shows that a connection was worth making: a node that accepts and drops must not be hammered.
+        self.backoff = Span(self.backoff.0.saturating_mul(2)).min(RECONNECT_MAX);
+        self.last = Some(reason);
+        self.drain_by = None;
+    }
+
+    /// A sound answer came.
+    pub(crate) fn worked(&mut self) {
+        self.backoff = RECONNECT_MIN;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resend_goes_before_what_is_newer() {
+        let mut link = Link::new(Time(0));
+        for (sequence, part) in [(3, 30), (4, 40), (7, 70), (1, 10), (5, 50), (2, 20)] {
+            link.push(sequence, part);
+        }
+        link.remove(4);
+        let order: Vec<_> = std::iter::from_fn(|| link.front().inspect(|_| link.pop())).collect();
+        assert_eq!(order, [10, 20, 30, 50, 70]);
+    }
+
+    #[test]
+    fn the_back_off_doubles_until_an_answer_comes() {
+        let mut link = Link::new(Time(0));
+        let waits: Vec<_> = (0..7)
+            .map(|_| {
+                link.down(Time(0), Reason::ConnectFailed);
+                let State::Down(until) = link.state else { panic!() };
+                until.0 / 1_000_000
+            })
+            .collect();
+        assert_eq!(waits, [50, 100, 200, 400, 800, 1000, 1000]);
+        link.worked();
+        link.down(Time(0), Reason::Io);
+        assert_eq!(link.state, State::Down(Time(0) + RECONNECT_MIN));
+    }
+}

@@ -1,0 +1,132 @@
+//! What a front end asks for, and what it is told.
+
+use conductor_model::{Bytes, VolumeId};
+use memory::{Part, Reads};
+use node_protocol::Status;
+use smallvec::SmallVec;
+use wire::Crcs;
+
+/// One request of a front end.
+#[derive(Debug)]
+pub struct BlockRequest {
+    /// The front end's own name for it; comes back with the completion.
+    pub tag: u64,
+    /// What to do.
+    pub op: BlockOp,
+    /// First byte in the volume; any alignment.
+    pub offset: Bytes,
+    /// How many bytes; 0 completes at once.
+    pub len: Bytes,
+}
+
+/// Kinds of requests. There is no FUA flag, because every acknowledged write is durable on every in-sync copy already.
+#[derive(Debug)]
+pub enum BlockOp {
+    /// Completes with the bytes.
+    Read,
+    /// Write the first `len` bytes of `data`.
+    Write {
+        /// Memory that holds at least `len` bytes.
+        data: Reads,
+        /// The CRC32C of each 4 KiB piece of those bytes, if the front end has them; else they are computed here.
+        crcs: Option<Crcs>,
+    },
+    /// The range reads as zeros afterwards.
+    WriteZeroes,
+    /// The range is not needed any more. Only whole blocks are discarded; partial ones at its ends keep their content.
+    Discard,
+    /// All writes that completed before are durable. They are by the time they complete (volumes are `durability = always`), so
+    /// this completes at once; it becomes a message with rule 18's flush volumes.
+    Flush,
+}
+
+impl BlockOp {
+    /// True if it changes the volume.
+    pub fn is_change(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::WriteZeroes | Self::Discard)
+    }
+}
+
+/// A request that is over.
+#[derive(Debug)]
+pub struct Completion {
+    /// The front end's name for it.
+    pub tag: u64,
+    /// How it ended.
+    pub result: Result<BlockDone, BlockError>,
+}
+
+/// A request that succeeded.
+#[derive(Debug)]
+pub enum BlockDone {
+    /// The bytes, in order: the parts cover exactly what was asked for.
+    Read(SmallVec<[Part; 1]>),
+    /// Anything else.
+    Done,
+}
+
+/// Why a request failed. A change that failed may have taken effect, in part or in whole, like any disk's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BlockError {
+    /// It ends after the end of the volume.
+    #[error("the range ends after the end of the volume")]
+    OutOfRange,
+    /// Longer than `MAX_READ` or `MAX_PARTS` allow, or longer than its data.
+    #[error("the request is too long, or longer than its data")]
+    BadLength,
+    /// The volume is attached read-only.
+    #[error("the volume is attached read-only")]
+    ReadOnly,
+    /// No space on the volume's disks.
+    #[error("no space left on the volume's disks: add disks or delete data")]
+    NoSpace,
+    /// The primary's disk failed, or a block does not match its checksum.
+    #[error("the volume's disk failed, or a block does not match its checksum")]
+    Io,
+    /// The node does not let this client do that.
+    #[error("the node denies this client access to the volume")]
+    Denied,
+    /// The node found fault with the request.
+    #[error("the node refused the request: {0:?}")]
+    Refused(Status),
+    /// `--io-timeout` passed.
+    #[error("not answered within the I/O timeout")]
+    TimedOut,
+    /// A newer attachment of the volume exists.
+    #[error("fenced: the volume was attached again elsewhere")]
+    Fenced,
+    /// The client was stopped.
+    #[error("the volume client was stopped")]
+    Stopped,
+}
+
+impl BlockError {
+    /// The kernel's number for it.
+    pub fn errno(self) -> driver::Errno {
+        const PERMISSION: driver::Errno = driver::Errno(1);
+        const ACCESS: driver::Errno = driver::Errno(13);
+        const INVALID: driver::Errno = driver::Errno(22);
+        match self {
+            Self::OutOfRange | Self::BadLength | Self::Refused(_) => INVALID,
+            Self::ReadOnly => PERMISSION,
+            Self::Denied => ACCESS,
+            Self::NoSpace => driver::Errno::NO_SPACE,
+            Self::TimedOut => driver::Errno::TIMED_OUT,
+            Self::Io | Self::Fenced | Self::Stopped => driver::Errno::IO,
+        }
+    }
+}
+
+/// Why there is no client.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The map contradicts itself.
+    #[error("the map of volume {0} is damaged: {1}")]
+    Map(VolumeId, &'static str),
+    /// The name cannot be sent, or is empty.
+    #[error("a client cannot be called {0:?}: 1 to 64 bytes")]
+    Name(String),
+    /// Not even one block.
+    #[error("no memory for a volume client: make its arena larger")]
+    NoMemory,
+}

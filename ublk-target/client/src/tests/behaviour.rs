@@ -1,0 +1,431 @@
+//! What the engine does, one behaviour at a time.
+
+use super::fake::{Bench, SETTINGS};
+use super::{SHARD, map};
+use crate::engine::Settings;
+use crate::iocb::{Stage, why};
+use crate::limits::{FENCE_GRACE, MOVE_GRACE, RECONNECT_MAX, RETRY_MAX};
+use crate::request::{BlockError, BlockOp};
+use driver::{Span, Time};
+use node_protocol::{Status, op};
+use wire::Reason;
+
+fn bench(shards: &[(u64, u16)]) -> Bench {
+    Bench::new(shards, SETTINGS)
+}
+
+fn with_timeout() -> Bench {
+    Bench::new(&[(1, 1)], Settings { io_timeout: Some(Span::seconds(1)), ..SETTINGS })
+}
+
+#[test]
+fn a_read_over_two_shards_comes_back_in_order_whatever_order_it_is_answered_in() {
+    let mut b = bench(&[(1, 1), (1, 2)]);
+    b.submit(7, BlockOp::Read, SHARD - 3, 8);
+    b.turn();
+    b.up(2);
+    b.answer(2, 0, Status::Ok, b"defgh");
+    assert_eq!(b.completions, []);
+    b.up(1);
+    assert_eq!(b.posted(1)[0].body.offset.get(), SHARD - 3);
+    b.answer(1, 0, Status::Ok, b"abc");
+    assert_eq!(b.completions, [(7, Ok(b"abcdefgh".to_vec()))]);
+    b.assert_clean();
+}
+
+#[test]
+fn a_write_over_two_shards_sends_each_its_own_bytes() {
+    let mut b = bench(&[(1, 1), (1, 1)]);
+    let bytes: Vec<u8> = (0..10_000u32).map(|i| i as u8).collect();
+    b.write(1, SHARD - 5000, &bytes);
+    b.turn();
+    b.up(1);
+    assert_eq!((b.posted(1)[0].op, b.posted(1)[1].op), (op::WRITE, op::WRITE));
+    assert_eq!([&b.posted(1)[0].data[..], &b.posted(1)[1].data[..]].concat(), bytes);
+    b.answer(1, 1, Status::Ok, b"");
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results(), [(1, Ok(0))]);
+    b.assert_clean();
+}
+
+#[test]
+fn known_checksums_are_used_and_not_computed_again() {
+    let mut b = bench(&[(1, 1)]);
+    let bytes = vec![3; 5000];
+    let BlockOp::Write { data, .. } = b.data(&bytes) else { panic!() };
+    let crcs = wire::pieces(&bytes);
+    // The fake checks them against the bytes; a shorter request does not use the CRC of the longer last piece.
+    b.submit(1, BlockOp::Write { data: data.share(), crcs: Some(crcs.clone()) }, 0, 5000);
+    b.submit(2, BlockOp::Write { data, crcs: Some(crcs) }, 8192, 4500);
+    b.turn();
+    b.up(1);
+    assert_eq!(b.posted(1).len(), 2);
+}
+
+#[test]
+fn unaligned_zeroes_have_written_edges_and_a_discard_only_whole_blocks() {
+    let mut b = bench(&[(1, 1)]);
+    b.submit(1, BlockOp::WriteZeroes, 4000, 9000);
+    b.submit(2, BlockOp::Discard, 4000, 9000);
+    b.submit(3, BlockOp::Discard, 1, 8190);
+    b.turn();
+    assert_eq!(b.results(), [(3, Ok(0))], "nothing inside");
+    b.up(1);
+    let seen: Vec<_> = b.posted(1).iter().map(|p| (p.op, p.body.offset.get(), p.body.len(), p.data.len())).collect();
+    let wanted = [
+        (op::WRITE, 4000, 96, 96),
+        (op::WRITE_ZEROES, 4096, 8192, 0),
+        (op::WRITE, 12288, 712, 712),
+        (op::DISCARD, 4096, 8192, 0),
+    ];
+    assert_eq!(seen, wanted);
+    assert!(b.posted(1).iter().all(|p| p.data.iter().all(|byte| *byte == 0)));
+}
+
+#[test]
+fn what_needs_no_node_completes_without_one() {
+    let mut b = bench(&[(1, 1)]);
+    b.submit(1, BlockOp::Flush, 0, 0);
+    b.submit(2, BlockOp::Read, SHARD, 0);
+    b.submit(3, BlockOp::Read, SHARD, 1);
+    b.submit(4, BlockOp::Read, u64::MAX, 2);
+    b.submit(5, BlockOp::Read, SHARD - 1, 2);
+    let short = b.data(&[1; 10]);
+    b.submit(6, short, 0, 11);
+    b.turn();
+    let out = Err(BlockError::OutOfRange);
+    assert_eq!(b.results(), [(1, Ok(0)), (2, Ok(0)), (3, out), (4, out), (5, out), (6, Err(BlockError::BadLength))]);
+    assert!(b.net.conns.is_empty());
+    b.assert_clean();
+    let mut b = Bench::new(&[(1, 1)], Settings { read_only: true, ..SETTINGS });
+    b.submit(1, BlockOp::Discard, 0, 4096);
+    b.turn();
+    assert_eq!(b.results(), [(1, Err(BlockError::ReadOnly))]);
+}
+
+#[test]
+fn an_iocb_is_held_by_what_is_posted_and_released_once() {
+    let mut b = bench(&[(1, 1)]);
+    b.write(1, 0, &[1; 4096]);
+    b.submit(2, BlockOp::Discard, 4096, 4096);
+    b.turn();
+    let refs = |b: &Bench| {
+        let mut lines: Vec<_> = b.engine.table.report().iter().map(ToString::to_string).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(refs(&b), ["client-iocb 0: 1 front end", "client-iocb 1: 1 front end"]);
+    b.up(1);
+    let posted = "1 front end + 1 command";
+    assert_eq!(
+        refs(&b),
+        [format!("client-iocb 0: {posted} + 1 data + 1 reply"), format!("client-iocb 1: {posted} + 1 reply")]
+    );
+    b.answer(1, 0, Status::Ok, b"");
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(refs(&b), [""; 0]);
+    assert_eq!(b.engine.table.total::<why::Reply>(), 0);
+    b.assert_clean();
+}
+
+#[test]
+fn what_a_lost_connection_carried_is_sent_again_in_its_order_after_the_next_acknowledgement() {
+    let mut b = bench(&[(1, 1)]);
+    (0..5).for_each(|tag| assert!(b.write(tag, tag * 4096, &[tag as u8; 4096])));
+    b.turn();
+    b.up(1);
+    b.answer(1, 1, Status::Ok, b"");
+    b.lose(b.conn(1), Reason::PeerClosed);
+    b.write(9, 40960, &[9; 512]);
+    b.turn();
+    assert!(!b.has_conn(1), "back-off first");
+    b.pass(RECONNECT_MAX);
+    assert!(b.posted(1).is_empty(), "nothing before HelloAck");
+    b.up(1);
+    assert_eq!(b.sequences(1), [1, 3, 4, 5, 6]);
+    assert_eq!(b.posted(1)[1].data, [2; 4096]);
+    (0..5).for_each(|_| b.answer(1, 0, Status::Ok, b""));
+    assert_eq!(b.completions.len(), 6);
+    assert_eq!(b.engine.counters.resent, 4);
+    b.assert_clean();
+}
+
+#[test]
+fn a_stale_epoch_asks_for_a_map_and_goes_on_under_the_new_epoch() {
+    let mut b = bench(&[(1, 1)]);
+    b.write(1, 0, &[1; 512]);
+    b.turn();
+    b.up(1);
+    b.answer(1, 0, Status::StaleEpoch, b"");
+    assert!(b.engine.wants_map(b.now));
+    assert!(!b.engine.wants_map(b.now), "a bounded rate");
+    b.engine.map(b.now, &map(&[(2, 2)]));
+    b.turn();
+    assert!(!b.has_conn(1), "nobody needs the old endpoint any more");
+    b.up(2);
+    assert_eq!((b.posted(2)[0].body.epoch.get(), b.sequences(2)), (2, vec![1]));
+    b.answer(2, 0, Status::Ok, b"");
+    assert_eq!(b.results(), [(1, Ok(0))]);
+    b.assert_clean();
+}
+
+#[test]
+fn a_stale_epoch_without_a_newer_map_is_tried_again_and_again() {
+    let mut b = bench(&[(1, 1)]);
+    b.write(1, 0, &[1; 512]);
+    b.turn();
+    b.up(1);
+    let mut asked = 0;
+    for _ in 0..10 {
+        b.answer(1, 0, Status::StaleEpoch, b"");
+        asked += u32::from(b.engine.wants_map(b.now));
+        let before = b.engine.next_deadline().unwrap();
+        assert!(before <= b.now + RETRY_MAX);
+        b.pass(RETRY_MAX);
+        assert_eq!(b.sequences(1), [1]);
+    }
+    assert!((2..10).contains(&asked), "{asked}: at a bounded rate");
+    b.answer(1, 0, Status::Ok, b"");
+    b.assert_clean();
+}
+
+#[test]
+fn later_comes_again_after_a_while_on_the_same_connection() {
+    let mut b = bench(&[(5, 1)]);
+    b.submit(1, BlockOp::Read, 0, 4);
+    b.turn();
+    b.up(1);
+    b.answer(1, 0, Status::Later, b"");
+    assert!(b.posted(1).is_empty() && !b.engine.wants_map(b.now));
+    b.now = b.engine.next_deadline().unwrap();
+    b.turn();
+    b.answer(1, 0, Status::Ok, b"abcd");
+    assert_eq!(b.results(), [(1, Ok(4))]);
+    b.assert_clean();
+}
+
+#[test]
+fn a_moved_shard_waits_for_the_old_connection_to_answer_or_closes_it() {
+    let mut b = bench(&[(1, 1), (1, 1)]);
+    b.write(1, 0, &[1; 512]);
+    b.write(2, 512, &[2; 512]);
+    b.turn();
+    b.up(1);
+    b.engine.map(b.now, &map(&[(2, 2), (1, 1)]));
+    b.write(3, 1024, &[3; 512]);
+    b.turn();
+    b.up(2);
+    assert_eq!((b.sequences(1), b.sequences(2)), (vec![1, 2], vec![3]));
+    b.answer(1, 0, Status::Ok, b"");
+    b.pass(MOVE_GRACE);
+    assert!(!b.has_conn(1), "closed: it still owed an answer");
+    assert_eq!(b.sequences(2), [3, 2]);
+    assert_eq!(b.engine.counters.drained, 1);
+    b.answer(2, 0, Status::Ok, b"");
+    b.answer(2, 0, Status::Ok, b"");
+    b.assert_clean();
+}
+
+#[test]
+fn errors_of_nodes_are_told_apart() {
+    for (status, error, errno) in [
+        (Status::NoSpace, BlockError::NoSpace, 28),
+        (Status::Io, BlockError::Io, 5),
+        (Status::Denied, BlockError::Denied, 13),
+        (Status::OutOfRange, BlockError::Refused(Status::OutOfRange), 22),
+        (Status::BadRequest, BlockError::Refused(Status::BadRequest), 22),
+        (Status::Unsupported, BlockError::Refused(Status::Unsupported), 22),
+    ] {
+        let mut b = bench(&[(1, 1), (1, 1)]);
+        // The second part is posted too: the request is over only when that is answered.
+        b.write(1, SHARD - 512, &[1; 1024]);
+        b.turn();
+        b.up(1);
+        b.answer(1, 0, status, b"");
+        assert_eq!(b.results(), []);
+        b.answer(1, 0, Status::Ok, b"");
+        assert_eq!(b.results(), [(1, Err(error))]);
+        assert_eq!(error.errno().0, errno);
+        b.assert_clean();
+    }
+}
+
+#[test]
+fn a_nonsensical_answer_closes_the_connection_and_fails_nothing() {
+    let mut b = bench(&[(1, 1)]);
+    b.submit(1, BlockOp::Read, 0, 4);
+    for (nonsense, data) in [(Status::Ok, &b"abc"[..]), (Status::NotJoined, b""), (Status::Io, b"abcd")] {
+        b.pass(RECONNECT_MAX);
+        b.up(1);
+        b.answer(1, 0, nonsense, data);
+        assert!(!b.has_conn(1));
+    }
+    b.engine.answered(b.now, 99 << 32, None, &mut b.net);
+    assert_eq!((b.engine.counters.bad_replies, b.engine.counters.stray_events), (3, 1));
+    b.pass(RECONNECT_MAX);
+    b.up(1);
+    b.answer(1, 0, Status::Ok, b"abcd");
+    assert_eq!(b.results(), [(1, Ok(4))]);
+}
+
+#[test]
+fn more_than_depth_is_given_back_and_what_has_no_credit_waits_in_order() {
+    let mut b = Bench::new(&[(1, 1)], Settings { depth: 4, ..SETTINGS });
+    b.net.credits = 2;
+    (0..4).for_each(|tag| assert!(b.write(tag, tag * 512, &[0; 512])));
+    assert!(!b.write(4, 0, &[0; 512]), "given back");
+    b.turn();
+    b.up(1);
+    assert_eq!(b.sequences(1), [1, 2]);
+    b.answer(1, 1, Status::Ok, b"");
+    assert_eq!(b.sequences(1), [1, 3]);
+    assert!(b.write(4, 0, &[0; 512]));
+    assert!(b.engine.counters.no_credit > 0 && b.engine.counters.refused_full == 1);
+}
+
+#[test]
+fn a_request_that_needs_memory_which_is_not_there_is_given_back() {
+    let mut b = bench(&[(1, 1), (1, 1)]);
+    let op = b.data(&[1; 1024]);
+    let all: Vec<_> = std::iter::from_fn(|| b.arena.take(4096, memory::Class::Client)).collect();
+    assert!(!b.submit(1, op, SHARD - 512, 1024));
+    drop(all);
+    assert!(b.write(1, SHARD - 512, &[1; 1024]));
+}
+
+#[test]
+fn a_timed_out_write_is_handed_up_when_its_node_has_fenced_it() {
+    let mut b = with_timeout();
+    b.write(1, 0, &[1; 512]);
+    b.turn();
+    b.up(1);
+    b.pass(Span::seconds(1));
+    assert!(!b.has_conn(1), "closed first");
+    assert_eq!(b.results(), []);
+    b.pass(Span::millis(100));
+    assert!(b.has_conn(1), "connects only to have it fenced");
+    b.up(1);
+    assert_eq!(b.results(), [(1, Err(BlockError::TimedOut))]);
+    assert!(b.posted(1).is_empty() && b.engine.counters.unfenced == 0);
+    b.assert_clean();
+}
+
+#[test]
+fn a_timed_out_write_to_a_node_that_cannot_be_reached_is_handed_up_after_a_grace() {
+    let mut b = with_timeout();
+    b.write(1, 0, &[1; 512]);
+    b.write(2, 512, &[1; 512]);
+    b.turn();
+    b.up(1);
+    b.pass(Span::seconds(1));
+    assert_eq!(b.results(), []);
+    b.pass(FENCE_GRACE);
+    assert_eq!(b.results(), [(1, Err(BlockError::TimedOut)), (2, Err(BlockError::TimedOut))]);
+    assert_eq!(b.engine.counters.unfenced, 2);
+    b.assert_clean();
+}
+
+#[test]
+fn a_timed_out_write_of_a_shard_that_moved_is_fenced_by_the_epoch() {
+    let mut b = with_timeout();
+    b.write(1, 0, &[1; 512]);
+    b.turn();
+    b.up(1);
+    b.pass(Span::seconds(1));
+    b.engine.map(b.now, &map(&[(2, 2)]));
+    b.turn();
+    assert_eq!(b.results(), [(1, Err(BlockError::TimedOut))]);
+    b.assert_clean();
+}
+
+#[test]
+fn what_was_never_sent_times_out_at_once() {
+    let mut b = with_timeout();
+    b.write(1, 0, &[1; 512]);
+    b.turn();
+    assert_eq!(b.engine.next_deadline(), Some(b.now + Span::seconds(1)));
+    b.pass(Span::seconds(1));
+    assert_eq!(b.results(), [(1, Err(BlockError::TimedOut))]);
+    b.assert_clean();
+}
+
+#[test]
+fn without_a_timeout_nothing_ever_fails() {
+    let mut b = bench(&[(1, 1)]);
+    b.write(1, 0, &[1; 512]);
+    for _ in 0..100 {
+        b.pass(RECONNECT_MAX);
+        b.lose(b.conn(1), Reason::ConnectFailed);
+    }
+    assert_eq!(b.results(), []);
+    b.pass(RECONNECT_MAX);
+    b.up(1);
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results(), [(1, Ok(0))]);
+}
+
+#[test]
+fn a_fenced_client_fails_everything_and_says_so() {
+    let mut b = bench(&[(1, 1), (1, 2)]);
+    b.write(1, 0, &[1; 512]);
+    b.write(2, SHARD, &[1; 512]);
+    b.turn();
+    b.up(1);
+    b.lose(b.conn(2), Reason::Fenced);
+    b.turn();
+    let fenced = Err(BlockError::Fenced);
+    let mut results = b.results();
+    results.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(results, [(1, fenced), (2, fenced)]);
+    b.write(3, 0, &[1; 512]);
+    b.turn();
+    assert_eq!(b.results()[2], (3, fenced));
+    assert!(b.net.conns.is_empty() && !b.engine.wants_map(b.now + RECONNECT_MAX));
+    b.assert_clean();
+}
+
+#[test]
+fn other_refusals_are_tried_again() {
+    let mut b = bench(&[(1, 1)]);
+    b.write(1, 0, &[1; 512]);
+    for reason in [Reason::Busy, Reason::Unauthenticated, Reason::NotServed] {
+        b.pass(RECONNECT_MAX);
+        b.lose(b.conn(1), reason);
+    }
+    b.pass(RECONNECT_MAX);
+    b.up(1);
+    // A Fenced on an established connection may be about that one only: the next handshake tells.
+    b.lose(b.conn(1), Reason::Fenced);
+    b.pass(RECONNECT_MAX);
+    b.up(1);
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results(), [(1, Ok(0))]);
+}
+
+#[test]
+fn a_volume_that_grew_is_used_at_once() {
+    let mut b = bench(&[(1, 1)]);
+    b.engine.map(b.now, &map(&[(1, 1), (1, 1)]));
+    b.engine.map(b.now, &map(&[(1, 1)]));
+    b.submit(1, BlockOp::Read, SHARD, 2);
+    b.turn();
+    b.up(1);
+    b.answer(1, 0, Status::Ok, b"ab");
+    assert_eq!(b.results(), [(1, Ok(2))]);
+    assert_eq!(b.engine.counters.shrinking_maps, 1);
+}
+
+#[test]
+fn the_stages_of_a_request_are_kept_in_order() {
+    let mut b = bench(&[(1, 1)]);
+    b.write(1, 8192, &[1; 4096]);
+    b.pass(Span::millis(1));
+    b.pass(Span::millis(1));
+    b.up(1);
+    b.now = b.now + Span::millis(1);
+    b.answer(1, 0, Status::Ok, b"");
+    let stages = b.engine.traces[0];
+    assert_eq!((stages.sequence, stages.op, stages.offset.0, stages.len.0), (1, op::WRITE.0, 8192, 4096));
+    let at: Vec<Time> = Stage::ALL.iter().map(|(stage, _)| stages.at[*stage as usize].unwrap()).collect();
+    assert!(at.is_sorted() && at[0] < at[1] && at[1] < at[2]);
+}
