@@ -1,0 +1,105 @@
+//! Why a target does not start, or ended badly. One sentence each, with what to do.
+
+use crate::record::Record;
+use std::path::PathBuf;
+
+/// See the module's head.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// The same volume is attached from this directory, by a process that lives.
+    #[error("{} is already attached here as {} by process {}: `trine detach {}` first", .0.volume, .0.device, .0.pid, .0.volume)]
+    Attached(Box<Record>),
+    /// Another process is just attaching or detaching it.
+    #[error("{volume} is just being attached or detached here: try again")]
+    Busy {
+        /// The volume.
+        volume: String,
+    },
+    /// It is not attached from this directory.
+    #[error("{volume} is not attached here: `trine attached` lists what is")]
+    NotAttached {
+        /// The volume.
+        volume: String,
+    },
+    /// NBD over TCP is neither authenticated nor encrypted.
+    #[error(
+        "an NBD export on {0} is open to everybody on that network: use a loopback address or a Unix socket, or say --plaintext"
+    )]
+    Plaintext(std::net::SocketAddr),
+    /// The conductor's word.
+    #[error(transparent)]
+    Conductor(#[from] conductor_client::Error),
+    /// No volume client.
+    #[error(transparent)]
+    Client(#[from] volume_client::ClientError),
+    /// No reactor.
+    #[error(transparent)]
+    Reactor(#[from] reactor::ReactorError),
+    /// No memory.
+    #[error(transparent)]
+    Arena(#[from] memory::ArenaError),
+    /// A name that NBD cannot carry.
+    #[error(transparent)]
+    Export(#[from] nbd_session::ExportError),
+    /// A file of the attachment.
+    #[error("cannot {what} {}: {error}", .path.display())]
+    File {
+        /// What was to be done with it.
+        what: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// The system's word.
+        error: std::io::Error,
+    },
+    /// The record is not one of ours.
+    #[error("{} is not an attachment's record ({error}): remove it if no target runs", .path.display())]
+    BadRecord {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        error: serde_json::Error,
+    },
+    /// The system refuses something that every process may do.
+    #[error("cannot {what}: {error}")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// The system's word.
+        error: std::io::Error,
+    },
+    /// No answer on the control socket.
+    #[error("the target of {volume} does not answer ({why}): `trine detach --force {volume}` ends it")]
+    Silent {
+        /// The volume.
+        volume: String,
+        /// What happened.
+        why: String,
+    },
+    /// The target did not end in time.
+    #[error("the target of {volume} still runs: {reason}")]
+    StillRuns {
+        /// The volume.
+        volume: String,
+        /// What it waits for.
+        reason: String,
+    },
+    /// Its reactor ended by itself.
+    #[error("the target's thread ended unexpectedly: see its log")]
+    Ended,
+    /// Something was still held at the end: a bug, reported with who holds what.
+    #[error("objects were still held at the end: {0}")]
+    Leaks(String),
+}
+
+impl TargetError {
+    /// For `map_err` on files.
+    pub(crate) fn file(what: &'static str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |error| Self::File { what, path, error }
+    }
+
+    /// For `map_err` on system calls.
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| Self::System { what, error }
+    }
+}

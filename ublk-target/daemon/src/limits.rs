@@ -1,0 +1,59 @@
+//! Every limit of a target, with its reason.
+//!
+//! ```text
+//!   arena = MAX_SESSIONS × (twice SESSION_BYTES + SESSION_EXTRA) + NETWORK        392 MiB of addresses, touched when used
+//! ```
+//!
+//! Twice, because a buffer is rounded up to a power of two of pages. With this sum no session ever waits for memory that another
+//! one keeps, so that a large read without structured replies, which must go out in order, always ends.
+
+use driver::Span;
+use std::time::Duration;
+
+/// NBD clients at a time: a few hosts with a handful of connections each (nbdcopy opens four, qemu at most sixteen).
+pub const MAX_SESSIONS: usize = 16;
+/// Commands of one client in flight: the deepest queue that clients use.
+pub const SESSION_COMMANDS: usize = 128;
+/// Payloads of one client in flight: eight of the largest pieces, more than a socket's bandwidth times its delay.
+pub const SESSION_BYTES: usize = 8 << 20;
+/// What a session has beside its payloads: the stream buffer, headers, a page for each small command.
+pub const SESSION_EXTRA: usize = 1 << 20;
+/// Messages to and from the nodes: stream buffers and replies not yet taken.
+pub const NETWORK: usize = 120 << 20;
+/// The arena of one lane.
+pub const ARENA: usize = MAX_SESSIONS * (2 * SESSION_BYTES + SESSION_EXTRA) + NETWORK;
+/// Requests of all clients in flight, unless `--depth` says otherwise.
+pub const DEPTH: u16 = 256;
+/// Requests in flight on one connection to a node: what a node grants.
+pub const CONN_DEPTH: u16 = 128;
+/// Parts of one send: the kernel takes 1024; a send of this many headers and pages fills any socket buffer.
+pub const SEND_PARTS: usize = 256;
+/// A client that has not chosen the export by then is let go.
+pub const HANDSHAKE_DEADLINE: Span = Span::seconds(10);
+/// A client that has not taken a send by then is let go: its memory is wanted.
+pub const SEND_DEADLINE: Span = Span::seconds(30);
+/// After an accept that failed (no descriptors left, mostly) until the next one.
+pub const ACCEPT_AGAIN: Span = Span::millis(100);
+/// A session that waits for memory or for room in the volume client looks again after this, if nothing happens before.
+pub const LOOK_AGAIN: Span = Span::millis(2);
+
+/// How long a lane looks for work before it sleeps, where cores are to spare: about what a wake-up costs.
+pub const SPIN: Span = Span::micros(30);
+/// Letters that wait for the reactor: maps, looks, stops; each is rare.
+pub const MAILBOX: usize = 64;
+/// How often the map is fetched when nobody asks: a grown volume shows within this.
+pub const MAP_EVERY: Duration = Duration::from_secs(5);
+/// A clean detach finishes what is in flight for so long; then it fails it.
+pub const DRAIN: Duration = Duration::from_secs(10);
+/// A reactor that was told to fail everything and has not ended after this is reported and left.
+pub const GIVE_UP: Duration = Duration::from_secs(5);
+/// A control connection is served one at a time, and for no longer than this.
+pub const CONTROL_IO: Duration = Duration::from_secs(2);
+/// How long a look may wait for the reactor's turn.
+pub const LOOK: Duration = Duration::from_secs(2);
+/// Longest line of a control command.
+pub const CONTROL_LINE: u64 = 256;
+/// Looks at a target that is ending.
+pub const LOCK_POLL: Duration = Duration::from_millis(20);
+/// What a target needs to end beside `DRAIN` and `GIVE_UP`: one call of the conductor.
+pub const DETACH_CALL: Duration = Duration::from_secs(11);

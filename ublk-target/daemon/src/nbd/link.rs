@@ -1,0 +1,206 @@
+//! One NBD client's connection: its session, its stream, and what the driver has of it.
+//!
+//! ```text
+//!   Open ──over, output sent──▶ Shutting ──everything back──▶ Closing ──▶ Closed ──session finished──▶ removed
+//!     └───────────────nothing posted────────────────────────────▲
+//! ```
+
+use crate::limits::{HANDSHAKE_DEADLINE, SEND_DEADLINE, SEND_PARTS};
+use driver::{Conn, Op, Outbox, Part, StreamId, Time, why};
+use memory::{Arena, Filling};
+use nbd_session::{Closed, Outcome, Session, Ticket};
+use refcount::Hold;
+use smallvec::{SmallVec, smallvec};
+use volume_client::BlockRequest;
+
+/// Where its stream is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Open,
+    /// A shutdown was asked for; it is back.
+    Shutting(bool),
+    Closing,
+    Closed,
+}
+
+/// One connection, from its accept until nothing of it is outstanding.
+pub(super) struct Link {
+    pub(super) owner: Hold<Conn, why::Owner>,
+    pub(super) session: Session,
+    pub(super) stream: StreamId,
+    pub(super) since: Time,
+    receiving: bool,
+    sending: Option<Time>,
+    end: End,
+    /// Requests at the volume client.
+    pub(super) asked: usize,
+    /// A request that the volume client has no room for now, and its ticket. Nothing more is taken from this client before it.
+    pub(super) stuck: Option<(Ticket, BlockRequest)>,
+    /// Why the session is over.
+    pub(super) over: Option<Closed>,
+    /// No new commands are read: the target is stopping.
+    pub(super) draining: bool,
+    /// Something happened since it was last looked at.
+    pub(super) touched: bool,
+}
+
+impl Link {
+    pub(super) fn new(owner: Hold<Conn, why::Owner>, session: Session, stream: StreamId, now: Time) -> Self {
+        Self {
+            owner,
+            session,
+            stream,
+            since: now,
+            receiving: false,
+            sending: None,
+            end: End::Open,
+            asked: 0,
+            stuck: None,
+            over: None,
+            draining: false,
+            touched: true,
+        }
+    }
+
+    pub(super) fn received(&mut self, into: Filling, len: usize) {
+        self.receiving = false;
+        self.touched = true;
+        self.session.received(into, len);
+    }
+
+    pub(super) fn sent(&mut self, whole: bool) {
+        self.sending = None;
+        self.touched = true;
+        self.session.sent();
+        if !whole {
+            self.session.close();
+        }
+    }
+
+    pub(super) fn finish(&mut self, ticket: Ticket, outcome: Outcome) {
+        self.touched = true;
+        self.session.finish(ticket, outcome);
+    }
+
+    pub(super) fn shut(&mut self) {
+        self.touched = true;
+        if let End::Shutting(back) = &mut self.end {
+            *back = true;
+        }
+    }
+
+    pub(super) fn closed(&mut self) {
+        self.touched = true;
+        self.end = End::Closed;
+    }
+
+    /// True while something could still be taken from the client.
+    pub(super) fn takes_more(&self) -> bool {
+        self.over.is_none() && self.stuck.is_none()
+    }
+
+    /// It may go: nobody has anything of it.
+    pub(super) fn is_finished(&self) -> bool {
+        self.end == End::Closed && self.asked == 0 && self.stuck.is_none() && self.session.is_finished()
+    }
+
+    /// Posts what is due: a send, a receive, or the next step to the end. `now` is when a send begins to count.
+    pub(super) fn post<L>(&mut self, now: Time, arena: &Arena, out: &mut dyn Outbox<L>) {
+        if self.end == End::Open {
+            self.send(now, arena, out);
+            self.receive(arena, out);
+        }
+        self.wind_down(out);
+    }
+
+    fn send<L>(&mut self, now: Time, arena: &Arena, out: &mut dyn Outbox<L>) {
+        if self.sending.is_some() {
+            return;
+        }
+        if let Some(parts) = self.session.take_output(arena, SEND_PARTS) {
+            let parts: SmallVec<[Part; 8]> = parts;
+            self.sending = Some(now);
+            out.submit(Op::Send { stream: self.stream, on: smallvec![self.owner.share()], parts });
+        }
+    }
+
+    fn receive<L>(&mut self, arena: &Arena, out: &mut dyn Outbox<L>) {
+        if self.receiving || self.draining || !self.takes_more() {
+            return;
+        }
+        if let Some(recv) = self.session.next_recv(arena) {
+            self.receiving = true;
+            out.submit(Op::Recv { stream: self.stream, on: self.owner.share(), into: recv.into, from: recv.from });
+        }
+    }
+
+    fn wind_down<L>(&mut self, out: &mut dyn Outbox<L>) {
+        let posted = self.receiving || self.sending.is_some();
+        match self.end {
+            End::Open if self.over.is_some() && self.sending.is_none() && !self.session.wants_memory() => {
+                if posted {
+                    self.cut(out);
+                } else {
+                    self.close(out);
+                }
+            }
+            End::Shutting(true) if !posted => self.close(out),
+            _ => {}
+        }
+    }
+
+    fn close<L>(&mut self, out: &mut dyn Outbox<L>) {
+        self.end = End::Closing;
+        out.submit(Op::Close { stream: self.stream });
+    }
+
+    /// Brings back what is posted.
+    fn cut<L>(&mut self, out: &mut dyn Outbox<L>) {
+        if self.end == End::Open {
+            self.end = End::Shutting(false);
+            out.submit(Op::Shutdown { stream: self.stream });
+        }
+    }
+
+    /// Ends it at once; what waits to be sent is dropped.
+    pub(super) fn drop_client<L>(&mut self, out: &mut dyn Outbox<L>) {
+        self.touched = true;
+        self.session.close();
+        if self.receiving || self.sending.is_some() {
+            self.cut(out);
+        }
+    }
+
+    /// When it is let go if nothing happens.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        if self.end != End::Open {
+            return None;
+        }
+        let send = self.sending.map(|since| since + SEND_DEADLINE);
+        let handshake =
+            (self.over.is_none() && !self.session.is_transmitting()).then(|| self.since + HANDSHAKE_DEADLINE);
+        [send, handshake].into_iter().flatten().min()
+    }
+
+    /// Stopping, and everything that was taken from the client is answered and sent.
+    pub(super) fn is_drained(&self) -> bool {
+        self.draining
+            && self.over.is_none()
+            && self.asked == 0
+            && self.stuck.is_none()
+            && self.sending.is_none()
+            && !self.session.wants_memory()
+    }
+
+    /// In a word, for the view.
+    pub(super) fn state(&self) -> &'static str {
+        match (self.end, &self.over) {
+            (End::Open, None) if self.draining => "draining",
+            (End::Open, None) if !self.session.is_transmitting() => "negotiating",
+            (End::Open, None) if self.stuck.is_some() => "waiting for the volume",
+            (End::Open, None) if self.session.wants_memory() => "waiting for memory",
+            (End::Open, None) => "open",
+            _ => "closing",
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! The machine: NBD clients on one side, the volume client on the other.
+//!
+//! ```text
+//!   NBD clients ══ Link, Session ── request ──▶ VolumeClient ══ nodes
+//!                        ▲                           │
+//!                        └──── finish ◀── tag ◀── completion
+//! ```
+//!
+//! Promises: each request of a session is finished exactly once, also when its client is gone; a client that the volume has no
+//! room for is read no further; nothing a client does costs another one more than its share of the turn. Decides nothing about
+//! routing, resending or the volume: that is the volume client's.
+
+use super::convert::{self, Step};
+use super::link::Link;
+use crate::limits::{ACCEPT_AGAIN, LOOK_AGAIN, MAX_SESSIONS, SESSION_BYTES, SESSION_COMMANDS};
+use crate::view::{SessionView, TargetView};
+use conductor_model::Bytes;
+use conductor_model::api::VolumeMap;
+use driver::{Conn, ConnId, Done, Errno, ListenerId, Machine, Op, Outbox, Provider, StreamId, Time, why};
+use memory::Arena;
+use nbd_session::{Event, Export, Limits, Session, Ticket};
+use refcount::{Hold, LeakReport, Table};
+use slab::Slab;
+use std::collections::BTreeMap;
+use volume_client::VolumeClient;
+
+/// What the process tells the machine.
+#[derive(Debug)]
+pub enum Mail {
+    /// A map, asked for or not.
+    Map(Box<VolumeMap>),
+    /// Answer with [`Letter::View`] of the same number.
+    Look(u64),
+    /// Take nothing new, finish what is in flight, and end.
+    Stop,
+    /// Fail what is in flight, and end.
+    Abort,
+}
+
+/// What the machine tells the process.
+#[derive(Debug)]
+pub enum Letter {
+    /// The map is out of date.
+    WantMap,
+    /// A look inside.
+    View(u64, Box<TargetView>),
+    /// A newer attachment of the volume exists: nothing is served any more. Said once.
+    Fenced,
+}
+
+/// What an NBD target is made with.
+pub struct NbdOptions {
+    /// The volume client, without connections.
+    pub client: VolumeClient,
+    /// The lane's memory, which the volume client uses too.
+    pub arena: Arena,
+    /// What is served; its size is the volume's, when a client connects.
+    pub export: Export,
+    /// Where clients connect.
+    pub listeners: Vec<ListenerId>,
+}
+
+/// See the module's head.
+pub struct NbdTarget {
+    client: VolumeClient,
+    arena: Arena,
+    export: Export,
+    table: Table<Conn>,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    streams: BTreeMap<StreamId, u32>,
+    listeners: Vec<Accepting>,
+    asked: Slab<Asked>,
+    /// The first link to be looked at in the next turn: everybody is first once.
+    turn: usize,
+    /// Somebody waits for memory or room: look again then.
+    again: Option<Time>,
+    stopping: bool,
+    said_fenced: bool,
+    counters: Counters,
+}
+
+/// A connection's slot. Free when the reaper brought its `Conn` back.
+struct Place {
+    generation: u32,
+    link: Option<Box<Link>>,
+}
+
+struct Accepting {
+    id: ListenerId,
+    armed: bool,
+    /// The last one failed.
+    after: Option<Time>,
+}
+
+/// A request at the volume client.
+struct Asked {
+    on: Hold<Conn, why::Answers>,
+    ticket: Ticket,
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Default, Debug)]
+struct Counters {
+    accepted: u64,
+    refused: u64,
+    accept_errors: u64,
+    requests: u64,
+    stuck: u64,
+    dropped: u64,
+    closed: u64,
+    stray: u64,
+}
+
+impl NbdTarget {
+    /// A target without clients.
+    pub fn new(options: NbdOptions) -> Self {
+        let NbdOptions { client, arena, export, listeners } = options;
+        let listeners = listeners.into_iter().map(|id| Accepting { id, armed: false, after: None }).collect();
+        Self {
+            client,
+            arena,
+            export,
+            table: Table::new(),
+            places: Vec::new(),
+            free: Vec::new(),
+            streams: BTreeMap::new(),
+            listeners,
+            asked: Slab::new(),
+            turn: 0,
+            again: None,
+            stopping: false,
+            said_fenced: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The assertion at the end: nothing of any client or node is held.
+    pub fn leaks(&self) -> Result<(), LeakReport> {
+        self.table.leaks()?;
+        self.client.leaks()
+    }
+
+    /// A look inside.
+    pub fn view(&self, now: Time) -> TargetView {
+        let sessions = self.links().map(|link| SessionView {
+            conn: link.owner.id.to_string(),
+            state: link.state().to_owned(),
+            seconds: now.since(link.since).as_millis() / 1000,
+            commands: link.session.in_flight(),
+            bytes: link.session.bytes_in_flight().0,
+        });
+        let mut refs: Vec<String> = self.table.report().iter().map(ToString::to_string).collect();
+        let Counters { accepted, refused, accept_errors, requests, stuck, dropped, closed, stray } = self.counters;
+        let counters = BTreeMap::from([
+            ("nbd_accepted", accepted),
+            ("nbd_refused", refused),
+            ("nbd_accept_errors", accept_errors),
+            ("nbd_requests", requests),
+            ("nbd_waited_for_room", stuck),
+            ("nbd_dropped_for_silence", dropped),
+            ("nbd_closed", closed),
+            ("nbd_stray_completions", stray),
+        ]);
+        let client = self.client.view(now);
+        refs.extend(client.refs.iter().cloned());
+        TargetView::new(&client, sessions.collect(), refs, counters, self.arena.in_use(), self.arena.capacity())
+    }
+
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        self.places.iter().filter_map(|place| place.link.as_deref())
+    }
+
+    fn link_of(&mut self, id: ConnId) -> Option<&mut Link> {
+        let place = self.places.get_mut(id.slot as usize).filter(|place| place.generation == id.generation)?;
+        place.link.as_deref_mut()
+    }
+
+    fn link_on(&mut self, stream: StreamId) -> Option<&mut Link> {
+        let slot = *self.streams.get(&stream)?;
+        self.places.get_mut(slot as usize)?.link.as_deref_mut()
+    }
+
+    fn accepted(&mut self, now: Time, listener: ListenerId, result: Result<u32, Errno>, out: &mut dyn Outbox<Letter>) {
+        if let Some(accepting) = self.listeners.iter_mut().find(|accepting| accepting.id == listener) {
+            accepting.armed = false;
+            accepting.after = result.is_err().then(|| now + ACCEPT_AGAIN);
+        }
+        let stream = match result {
+            Ok(stream) => StreamId(stream),
+            Err(_) => {
+                self.counters.accept_errors += u64::from(!self.stopping);
+                return;
+            }
+        };
+        if self.stopping || self.streams.len() >= MAX_SESSIONS {
+            self.counters.refused += 1;
+            out.submit(Op::Close { stream });
+            return;
+        }
+        self.counters.accepted += 1;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, link: None });
+            u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
+        });
+        let place = &mut self.places[slot as usize];
+        let id = ConnId { slot, generation: place.generation };
+        let owner = self.table.insert::<why::Owner>(Conn { id, provider: Provider::Nbd });
+        let mut export = self.export.clone();
+        export.size = self.client.size();
+        let session = Session::new(export, Limits { commands: SESSION_COMMANDS, bytes: Bytes(SESSION_BYTES as u64) });
+        place.link = Some(Box::new(Link::new(owner, session, stream, now)));
+        self.streams.insert(stream, slot);
+    }
+
+    fn nbd_done(&mut self, op: Op, result: Result<u32, Errno>) {
+        let known = match op {
+            Op::Recv { on, into, .. } => {
+                let link = self.link_of(on.id);
+                let len = result.map_or(0, |len| len as usize);
+                link.map(|link| link.received(into, len))
+            }
+            Op::Send { on, parts, .. } => {
+                let id = on.first().map(|on| on.id);
+                drop((on, parts)); // the memory first: the session may take it at once
+                id.and_then(|id| self.link_of(id)).map(|link| link.sent(result.is_ok()))
+            }
+            Op::Shutdown { stream } => self.link_on(stream).map(Link::shut),
+            // A refused stream's close is nobody's.
+            Op::Close { stream } => match self.link_on(stream) {
+                Some(link) => {
+                    link.closed();
+                    self.streams.remove(&stream);
+                    Some(())
+                }
+                None => Some(()),
+            },
+            _ => None,
+        };
+        self.counters.stray += u64::from(known.is_none());
+    }
+
+    /// Takes what clients ask for, as far as there is room. True if the volume client got something.
+    fn pump(&mut self, now: Time, out: &mut dyn Outbox<Letter>) -> bool {
+        let before = self.counters.requests;
+        let count = self.places.len();
+        for index in 0..count {
+            let slot = (self.turn + index) % count;
+            let Some(mut link) = self.places[slot].link.take() else { continue };
+            if link.touched || link.stuck.is_some() || link.session.wants_memory() {
+                link.touched = false;
+                self.pump_one(now, &mut link, out);
+            }
+            if link.is_finished() {
+                self.counters.closed += 1; // and its owner's hold goes here
+            } else {
+                self.places[slot].link = Some(link);
+            }
+        }
+        self.counters.requests > before
+    }
+
+    fn pump_one(&mut self, now: Time, link: &mut Link, out: &mut dyn Outbox<Letter>) {
+        if let Some((ticket, request)) = link.stuck.take() {
+            self.ask(now, link, ticket, request);
+        }
+        while link.takes_more() {
+            match link.session.poll(&self.arena) {
+                None if link.is_drained() => link.session.close(),
+                None => break,
+                Some(Event::Closed(why)) => {
+                    tracing::debug!(conn = %link.owner.id, %why, "NBD client gone");
+                    link.over = Some(why);
+                }
+                Some(Event::Request(request)) => match convert::step(request, 0) {
+                    Step::Answer(ticket, outcome) => link.finish(ticket, outcome),
+                    Step::Ask(ticket, request) => self.ask(now, link, ticket, request),
+                },
+            }
+        }
+        link.post(now, &self.arena, out);
+    }
+
+    fn ask(&mut self, now: Time, link: &mut Link, ticket: Ticket, mut request: volume_client::BlockRequest) {
+        let vacant = self.asked.vacant_entry();
+        request.tag = vacant.key() as u64;
+        match self.client.submit(now, request) {
+            Ok(()) => {
+                vacant.insert(Asked { on: link.owner.share(), ticket });
+                link.asked += 1;
+                self.counters.requests += 1;
+            }
+            Err(request) => {
+                link.stuck = Some((ticket, request));
+                self.counters.stuck += 1;
+            }
+        }
+    }
+
+    /// Hands the volume's answers to their sessions.
+    fn answers(&mut self) {
+        while let Some(completion) = self.client.next_completion() {
+            let Some(Asked { on, ticket }) =
+                usize::try_from(completion.tag).ok().and_then(|tag| self.asked.try_remove(tag))
+            else {
+                self.counters.stray += 1;
+                continue;
+            };
+            match self.link_of(on.id) {
+                Some(link) => {
+                    link.asked -= 1;
+                    link.finish(ticket, convert::outcome(completion));
+                }
+                None => self.counters.stray += 1,
+            }
+        }
+    }
+
+    fn deadlines(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        for link in self.places.iter_mut().filter_map(|place| place.link.as_deref_mut()) {
+            if link.deadline().is_some_and(|deadline| deadline <= now) {
+                self.counters.dropped += 1;
+                link.drop_client(out);
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        if self.stopping {
+            return;
+        }
+        for accepting in &mut self.listeners {
+            if !accepting.armed && accepting.after.is_none_or(|after| after <= now) {
+                accepting.armed = true;
+                out.submit(Op::Accept { listener: accepting.id });
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        for link in self.places.iter_mut().filter_map(|place| place.link.as_deref_mut()) {
+            link.draining = true;
+            link.touched = true;
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Some(conn) = self.table.reap() {
+            if let Some(place) = self.places.get_mut(conn.id.slot as usize) {
+                place.generation = place.generation.wrapping_add(1);
+                self.free.push(conn.id.slot);
+            }
+        }
+    }
+}
+
+impl Machine for NbdTarget {
+    type Mail = Mail;
+    type Letter = Letter;
+
+    fn start(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        self.accept(now, out);
+    }
+
+    fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Letter>) {
+        let ours = match &done.op {
+            Op::Accept { .. } => true,
+            Op::Connect { .. } => false,
+            Op::Recv { on, .. } => on.provider == Provider::Nbd,
+            Op::Send { on, .. } => on.first().is_some_and(|on| on.provider == Provider::Nbd),
+            Op::Shutdown { stream } | Op::Close { stream } => !self.client.owns(*stream),
+            _ => false,
+        };
+        match (ours, done) {
+            (true, Done { op: Op::Accept { listener }, result }) => self.accepted(now, listener, result, out),
+            (true, Done { op, result }) => self.nbd_done(op, result),
+            (false, done) => self.client.done(now, done, out),
+        }
+    }
+
+    fn mail(&mut self, now: Time, mail: Mail, out: &mut dyn Outbox<Letter>) {
+        match mail {
+            Mail::Map(map) => self.client.map(now, &map),
+            Mail::Look(number) => out.post(Letter::View(number, Box::new(self.view(now)))),
+            Mail::Stop => self.stop(),
+            Mail::Abort => {
+                self.stop();
+                self.client.abort(now, out);
+                for link in self.places.iter_mut().filter_map(|place| place.link.as_deref_mut()) {
+                    link.drop_client(out);
+                }
+            }
+        }
+    }
+
+    fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        self.deadlines(now, out);
+        self.pump(now, out);
+        if self.stopping && self.streams.is_empty() {
+            self.client.stop();
+        }
+        self.client.end_turn(now, out);
+        self.answers();
+        if self.pump(now, out) {
+            // What there was room for only now leaves in this turn, too.
+            self.client.end_turn(now, out);
+            self.answers();
+        }
+        self.turn = self.turn.wrapping_add(1) % self.places.len().max(1);
+        let waits = self.links().any(|link| link.stuck.is_some() || link.session.wants_memory());
+        let touched = self.links().any(|link| link.touched);
+        self.again = if touched { Some(now) } else { waits.then(|| now + LOOK_AGAIN) };
+        if self.client.wants_map(now) {
+            out.post(Letter::WantMap);
+        }
+        if self.client.is_fenced() && !self.said_fenced {
+            self.said_fenced = true;
+            out.post(Letter::Fenced);
+        }
+        self.accept(now, out);
+        self.reap();
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let accepts = self.listeners.iter().filter(|accepting| !accepting.armed && !self.stopping);
+        let accepts = accepts.filter_map(|accepting| accepting.after).min();
+        let links = self.links().filter_map(Link::deadline).min();
+        [self.again, accepts, links, self.client.next_deadline()].into_iter().flatten().min()
+    }
+
+    fn finished(&self) -> bool {
+        self.stopping && self.table.live() == 0 && self.asked.is_empty() && self.client.finished()
+    }
+}

@@ -1,0 +1,240 @@
+//! What is known of an attachment on its host: a few files beside each other.
+//!
+//! ```text
+//!   DIR/attached/VOLUME.json   the record: written whole or not at all, removed by a clean detach
+//!                VOLUME.pid    locked as long as the target lives: a dead one cannot be mistaken for a living one
+//!                VOLUME.sock   the control socket
+//!                VOLUME.log    what it had to say
+//! ```
+//!
+//! A record whose lock nobody holds is a dead attachment: `trine attach` takes it up again, `trine detach` ends it.
+
+use crate::error::TargetError;
+use conductor_model::AttachGeneration;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// One attachment.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The volume.
+    pub volume: String,
+    /// The target's process.
+    pub pid: u32,
+    /// When that process started, in clock ticks since boot: pids are used again.
+    pub started: u64,
+    /// Milliseconds since 1970.
+    pub since_ms: u64,
+    /// `/dev/ublkbN`, or an NBD URI.
+    pub device: String,
+    /// Its name at the conductor.
+    pub client: String,
+    /// The attach generation that it was given.
+    pub generation: AttachGeneration,
+    /// It refuses writes.
+    pub read_only: bool,
+}
+
+/// The files of one volume's attachment.
+#[derive(Clone, Debug)]
+pub struct Place {
+    volume: String,
+    dir: PathBuf,
+}
+
+/// The right to be the target of a volume on this host. Released by the kernel, however the process ends.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Place {
+    /// The attachment of `volume` under `DIR/attached`; `dir` is that directory.
+    pub fn new(dir: &Path, volume: &str) -> Self {
+        Self { volume: volume.to_owned(), dir: dir.to_owned() }
+    }
+
+    /// All that have a record in `dir`, by name.
+    pub fn all(dir: &Path) -> Result<Vec<Self>, TargetError> {
+        let entries = match fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(TargetError::file("list", dir)(error)),
+        };
+        let mut volumes = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(TargetError::file("list", dir))?.file_name();
+            volumes.extend(name.to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
+        }
+        volumes.sort();
+        Ok(volumes.into_iter().map(|volume| Self::new(dir, &volume)).collect())
+    }
+
+    /// The volume's name.
+    pub fn volume(&self) -> &str {
+        &self.volume
+    }
+
+    fn file(&self, ending: &str) -> PathBuf {
+        self.dir.join(format!("{}.{ending}", self.volume))
+    }
+    /// The control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.file("sock")
+    }
+    /// The log.
+    pub fn log(&self) -> PathBuf {
+        self.file("log")
+    }
+    fn record(&self) -> PathBuf {
+        self.file("json")
+    }
+
+    /// Becomes the volume's target on this host. `None` if somebody else is.
+    pub fn lock(&self) -> Result<Option<Lock>, TargetError> {
+        fs::create_dir_all(&self.dir).map_err(TargetError::file("create", &self.dir))?;
+        let path = self.file("pid");
+        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let mut file = file.map_err(TargetError::file("open", &path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(TargetError::file("lock", &path)(error)),
+        }
+        // A clean detach removes the file: a lock on one that nobody finds any more would keep nobody out.
+        let same = || Ok::<_, std::io::Error>(fs::metadata(&path)?.ino() == file.metadata()?.ino());
+        if !same().unwrap_or(false) {
+            return Ok(None);
+        }
+        let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        written.map_err(TargetError::file("write", &path))?;
+        Ok(Some(Lock { _file: file }))
+    }
+
+    /// True if its target lives.
+    pub fn is_live(&self) -> Result<bool, TargetError> {
+        let path = self.file("pid");
+        match File::open(&path) {
+            Ok(file) => match file.try_lock_shared() {
+                Ok(()) => Ok(false),
+                Err(TryLockError::WouldBlock) => Ok(true),
+                Err(TryLockError::Error(error)) => Err(TargetError::file("lock", &path)(error)),
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(TargetError::file("open", &path)(error)),
+        }
+    }
+
+    /// The record, if there is one.
+    pub fn read(&self) -> Result<Option<Record>, TargetError> {
+        let path = self.record();
+        match fs::read(&path) {
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map(Some).map_err(|error| TargetError::BadRecord { path, error })
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(TargetError::file("read", &path)(error)),
+        }
+    }
+
+    /// Writes the record: whole, and on stable storage, or not at all.
+    pub fn write(&self, record: &Record) -> Result<(), TargetError> {
+        let (path, new) = (self.record(), self.file("json.new"));
+        let text = serde_json::to_vec_pretty(record).unwrap_or_default();
+        let written = || {
+            let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&new, &path)?;
+            File::open(&self.dir)?.sync_all()
+        };
+        written().map_err(TargetError::file("write", &path))
+    }
+
+    /// Removes what a clean detach leaves nothing of. The log stays.
+    pub fn remove(&self) -> Result<(), TargetError> {
+        for path in [self.record(), self.socket(), self.file("pid")] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(TargetError::file("remove", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When process `pid` started, in clock ticks since boot; `None` if there is none.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything; what follows its last parenthesis is numbers, of which the 20th is field 22.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("trine-record-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    }
+
+    fn record(volume: &str) -> Record {
+        Record {
+            volume: volume.into(),
+            pid: std::process::id(),
+            started: start_time(std::process::id()).unwrap(),
+            since_ms: 1,
+            device: "nbd+unix:///?socket=/x".into(),
+            client: format!("host/{volume}"),
+            generation: AttachGeneration(3),
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn a_target_is_live_exactly_as_long_as_its_lock_is_held() {
+        let dir = dir("live");
+        let place = Place::new(&dir, "db");
+        assert!(!place.is_live().unwrap());
+        let lock = place.lock().unwrap().unwrap();
+        assert!(place.is_live().unwrap() && place.lock().unwrap().is_none());
+        drop(lock);
+        assert!(!place.is_live().unwrap() && place.lock().unwrap().is_some());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_record_is_read_back_and_a_clean_detach_leaves_none() {
+        let dir = dir("record");
+        let place = Place::new(&dir, "db");
+        let _lock = place.lock().unwrap().unwrap();
+        assert_eq!(place.read().unwrap(), None);
+        place.write(&record("db")).unwrap();
+        assert_eq!(place.read().unwrap(), Some(record("db")));
+        let names: Vec<_> = Place::all(&dir).unwrap().iter().map(|place| place.volume().to_owned()).collect();
+        assert_eq!(names, ["db"]);
+        place.remove().unwrap();
+        place.remove().unwrap();
+        assert!(Place::all(&dir).unwrap().is_empty() && place.read().unwrap().is_none());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_record_is_named() {
+        let dir = dir("bad");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("db.json"), "{}").unwrap();
+        let error = Place::new(&dir, "db").read().unwrap_err().to_string();
+        assert!(error.contains("db.json") && error.contains("remove it"), "{error}");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

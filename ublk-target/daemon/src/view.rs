@@ -1,0 +1,136 @@
+//! What a target tells about itself: copied out of the machine, sent over the control socket as one JSON object.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use volume_client::{Stage, View};
+
+/// One look inside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TargetView {
+    /// The volume's size in bytes, as far as this target knows.
+    pub size: u64,
+    /// A newer attachment of the volume exists; nothing is served any more.
+    pub fenced: bool,
+    /// Requests in flight.
+    pub requests: usize,
+    /// Shards for which something waits, and why.
+    pub waiting: Vec<WaitView>,
+    /// The way to each endpoint.
+    pub links: Vec<LinkView>,
+    /// Clients of the NBD server.
+    pub sessions: Vec<SessionView>,
+    /// Live objects and who holds them, one line each.
+    pub refs: Vec<String>,
+    /// What happened so far.
+    pub counters: BTreeMap<String, u64>,
+    /// Stages of requests that finished lately, oldest first.
+    pub traces: Vec<TraceView>,
+    /// Bytes of the arena in use.
+    pub arena_in_use: usize,
+    /// Bytes of the arena.
+    pub arena_bytes: usize,
+}
+
+/// A shard that does not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitView {
+    /// Which: `v1/0`.
+    pub shard: String,
+    /// Parts of requests that wait.
+    pub parts: usize,
+    /// For how long the oldest has.
+    pub longest_ms: u64,
+    /// Why the oldest does: one sentence.
+    pub reason: String,
+}
+
+/// The way to one endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkView {
+    /// Where.
+    pub endpoint: String,
+    /// `up`, or what else.
+    pub state: String,
+    /// Parts that wait for a connection or a credit.
+    pub queued: usize,
+    /// Parts that wait for their answer.
+    pub posted: usize,
+}
+
+/// One client of the NBD server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionView {
+    /// Its name in `refs`.
+    pub conn: String,
+    /// What it is doing.
+    pub state: String,
+    /// For how long it has been connected.
+    pub seconds: u64,
+    /// Commands received and not answered.
+    pub commands: usize,
+    /// Bytes of them in memory.
+    pub bytes: u64,
+}
+
+/// The stages of one finished request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceView {
+    /// The sequence of its first part, by which the node's stages of the same request are found.
+    pub sequence: u64,
+    /// Its op on the wire.
+    pub op: u8,
+    /// First byte in the volume.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Stages it passed, in order, with CLOCK_BOOTTIME in nanoseconds.
+    pub stages: Vec<(String, u64)>,
+}
+
+impl TargetView {
+    pub(crate) fn new(
+        client: &View,
+        sessions: Vec<SessionView>,
+        refs: Vec<String>,
+        more: BTreeMap<&'static str, u64>,
+        arena_in_use: usize,
+        arena_bytes: usize,
+    ) -> Self {
+        let waiting = client.waiting.iter().map(|wait| WaitView {
+            shard: wait.shard.to_string(),
+            parts: wait.parts,
+            longest_ms: wait.longest.as_millis(),
+            reason: wait.reason.clone(),
+        });
+        let links = client.links.iter().map(|link| LinkView {
+            endpoint: link.endpoint.to_string(),
+            state: link.state.clone(),
+            queued: link.queued,
+            posted: link.posted,
+        });
+        let traces = client.traces.iter().map(|trace| TraceView {
+            sequence: trace.sequence,
+            op: trace.op,
+            offset: trace.offset.0,
+            len: trace.len.0,
+            stages: Stage::ALL
+                .iter()
+                .filter_map(|(stage, name)| Some(((*name).to_owned(), trace.at[*stage as usize]?.0)))
+                .collect(),
+        });
+        let counters = client.counters.iter().chain(&more).map(|(name, value)| ((*name).to_owned(), *value));
+        Self {
+            size: client.size.0,
+            fenced: client.fenced,
+            requests: client.requests,
+            waiting: waiting.collect(),
+            links: links.collect(),
+            sessions,
+            refs,
+            counters: counters.collect(),
+            traces: traces.collect(),
+            arena_in_use,
+            arena_bytes,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A lane on a real reactor, a node that a test can hold back, and a small NBD client.
+#![allow(dead_code, clippy::unwrap_used, clippy::cast_possible_truncation, reason = "each test file uses its part")]
+
+mod client;
+mod node;
+
+pub(crate) use client::NbdClient;
+pub(crate) use node::FakeNode;
+
+use conductor_model::api::{ShardPlace, VolumeMap};
+use conductor_model::{AttachGeneration, Bytes, Epoch, NodeId, ShardIndex, VolumeId};
+use driver::Address;
+use memory::{Arena, ArenaOptions, Backing, Shares};
+use nbd_session::Export;
+use reactor::{Limits, Mailbox, OwnRing, Reactor, Uring, mailbox};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use target_daemon::{Letter, Mail, NbdOptions, NbdTarget, TargetView};
+use volume_client::{ClientOptions, VolumeClient};
+use wire::ClusterKey;
+
+pub(crate) const KEY: [u8; 32] = [7; 32];
+pub(crate) const SHARD: u64 = 2 << 20;
+pub(crate) const SIZE: u64 = 8 << 20;
+
+pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
+    let place = |index: u64| ShardPlace { index: ShardIndex(index as u32), epoch: Epoch(1), node: NodeId(1), endpoint };
+    VolumeMap {
+        volume: VolumeId(1),
+        name: "db".into(),
+        size: Bytes(size),
+        shard_size: Bytes(SHARD),
+        attach: AttachGeneration(1),
+        shards: (0..size.div_ceil(SHARD)).map(place).collect(),
+    }
+}
+
+fn socket_path() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("trine-nbd-{}-{number}.sock", std::process::id()))
+}
+
+/// A lane and its node.
+pub(crate) struct Lane {
+    pub(crate) node: FakeNode,
+    pub(crate) path: PathBuf,
+    pub(crate) mail: Mailbox<Mail>,
+    pub(crate) letters: Receiver<Letter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Lane {
+    /// With the usual depth.
+    pub(crate) fn start() -> Self {
+        Self::with(128, false)
+    }
+
+    pub(crate) fn with(depth: u16, read_only: bool) -> Self {
+        let node = FakeNode::start(SIZE);
+        let map = map(node.endpoint, SIZE);
+        let path = socket_path();
+        let listen = Address::Unix(path.clone());
+        let (mail, rx) = mailbox(16).unwrap();
+        let (tell, letters) = channel();
+        let (started, ready) = channel();
+        let thread = std::thread::spawn(move || {
+            let limits = Limits::default();
+            let mut driver = Uring::new(OwnRing::new(&limits).unwrap(), limits).unwrap();
+            let (listener, _) = driver.listen(&listen).unwrap();
+            let shares = Shares::only_client();
+            let bytes = target_daemon::limits::ARENA;
+            let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares }).unwrap();
+            let mut export = Export::new("db", "a test", map.size).unwrap();
+            export.read_only = read_only;
+            let mut random = 1;
+            let options = ClientOptions {
+                name: "test/db".into(),
+                process: 1,
+                attach: map.attach,
+                lane: 0,
+                read_only,
+                io_timeout: None,
+                depth,
+                conn_depth: 32,
+                secrets: Rc::new(ClusterKey(KEY)),
+                random: Box::new(move || {
+                    random += 1;
+                    random
+                }),
+            };
+            let client = VolumeClient::new(options, &map, arena.clone()).unwrap();
+            let listeners = vec![listener];
+            let machine = NbdTarget::new(NbdOptions { client, arena: arena.clone(), export, listeners });
+            let reactor = Reactor::start(machine, driver, rx).unwrap();
+            started.send(()).unwrap();
+            let ended = reactor.run(|letter| drop(tell.send(letter))).unwrap();
+            ended.machine.leaks().unwrap();
+            assert_eq!(ended.streams_left_open, 0);
+            drop(ended.machine);
+            arena.leaks().unwrap();
+        });
+        ready.recv().unwrap();
+        Self { node, path, mail, letters, thread: Some(thread) }
+    }
+
+    pub(crate) fn connect(&self) -> NbdClient {
+        NbdClient::connect(&self.path)
+    }
+
+    pub(crate) fn look(&self) -> TargetView {
+        self.mail.send(Mail::Look(9)).unwrap();
+        loop {
+            if let Letter::View(9, view) = self.letters.recv_timeout(Duration::from_secs(10)).unwrap() {
+                return *view;
+            }
+        }
+    }
+
+    /// Looks until what is seen is what is expected.
+    pub(crate) fn until(&self, what: &str, is: impl Fn(&TargetView) -> bool) -> TargetView {
+        for _ in 0..500 {
+            let view = self.look();
+            if is(&view) {
+                return view;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("never: {what}: {:#?}", self.look());
+    }
+
+    /// Ends it; the thread asserts that nothing is left.
+    pub(crate) fn stop(mut self, mail: Mail) {
+        self.mail.send(mail).unwrap();
+        self.thread.take().unwrap().join().unwrap();
+        let _ = std::fs::remove_file(&self.path);
+        self.node.stop();
+    }
+}
