@@ -110,6 +110,9 @@ pub enum Refused {
     /// Body or payload exceed what was agreed.
     #[error("the message is too large for this connection")]
     TooLarge,
+    /// A data message's body has no room for the session prefix.
+    #[error("a data message's body starts with a session prefix of {len} bytes", len = wire::PREFIX_LEN)]
+    TooShort,
 }
 
 /// How the machine admits a peer.
@@ -138,11 +141,6 @@ impl Answer {
     /// The connection it will be sent on.
     pub fn conn(&self) -> ConnId {
         self.hold.id
-    }
-
-    /// The request's slot and generation, which its session tag covers.
-    pub fn slot(&self) -> (u32, u32) {
-        (self.slot, self.generation)
     }
 }
 

@@ -1,7 +1,9 @@
 //! The handshake as it is played on a stream: say, wait until it is sent, listen, one after the other.
 
 use driver::Time;
-use wire::{Challenge, Flags, Happening, Header, Hello, HelloAck, Nonce, Op, Proof, Reason, Reject, State, Transcript};
+use wire::{
+    Body, Challenge, Flags, Happening, Header, Hello, HelloAck, Nonce, Op, Proof, Reason, Reject, State, Transcript,
+};
 
 use crate::event::{Admission, NetEvent};
 use crate::inbound::Frame;
@@ -138,7 +140,7 @@ impl Net {
 
     fn say(&mut self, link: &mut Link, step: Step, op: Op, body: &[u8]) {
         link.step = step;
-        self.queue(link, Header::new(op, Flags::NONE, 0, 0), body, None);
+        self.queue(link, Header::new(op, Flags::NONE, 0, 0), Body::from_slice(body), None);
     }
 
     /// Both sides have proven who they are. Last of all the machine is told.

@@ -11,7 +11,8 @@
 //! them; what was submitted comes back exactly once before a connection's slot is used again; bytes that fail a check are
 //! never delivered; no remote input panics, and a peer that has not proven itself costs at most 12 KiB and a deadline.
 //!
-//! Never: calls the system, reads a clock, has two sends or two receives outstanding on one stream, reads a data message's body.
+//! Never: calls the system, reads a clock, has two sends or two receives outstanding on one stream, delivers a data request
+//! without a valid session tag, reads its body beyond the session prefix.
 #![forbid(unsafe_code)]
 
 mod closing;

@@ -2,7 +2,7 @@
 
 use driver::{Errno, Op as Action, Time};
 use memory::Class;
-use wire::{Body, Flags, Happening, Header, Op, Reason, Role, State};
+use wire::{Body, Flags, Happening, Header, Op, Reason, Role, State, prefix};
 
 use crate::event::{Answer, NetEvent, Payload};
 use crate::inbound::{Frame, Next};
@@ -79,6 +79,10 @@ impl Net {
     /// One message on an established connection.
     fn message(&mut self, now: Time, link: &mut Link, frame: Frame) {
         let Frame { header, body, payload } = frame;
+        // First of all: what is not the session's own changes nothing here but that the connection ends.
+        if header.op.is_data() && !header.flags.is_reply() && !authentic(link, &header, &body) {
+            return self.end(now, link, Reason::Unauthenticated, Happening::Disconnected);
+        }
         if link.credits.returned(header.credits).is_err() {
             return self.end(now, link, Reason::Credits, Happening::Disconnected);
         }
@@ -123,13 +127,13 @@ impl Net {
     /// One Pong for all Pings that have not been answered yet: a peer cannot make the queue grow.
     fn pong(&mut self, link: &mut Link) {
         if !link.outbound.queue.iter().any(|message| message.header.op == Op::PONG) {
-            self.queue(link, Header::new(Op::PONG, Flags::NONE, 0, 0), &[], None);
+            self.queue(link, Header::new(Op::PONG, Flags::NONE, 0, 0), Body::new(), None);
         }
     }
 
     pub(crate) fn ping(&mut self, link: &mut Link) {
         self.counters.pings += 1;
-        self.queue(link, Header::new(Op::PING, Flags::NONE, 0, 0), &[], None);
+        self.queue(link, Header::new(Op::PING, Flags::NONE, 0, 0), Body::new(), None);
     }
 
     /// An answer was dropped: its credit goes back, by itself if much is owed.
@@ -143,4 +147,11 @@ impl Net {
             self.ping(link);
         }
     }
+}
+
+/// Whether a data request names this connection's session and its sender holds the session's key.
+fn authentic(link: &Link, header: &Header, body: &[u8]) -> bool {
+    let Some((session, key)) = &link.session else { return false };
+    prefix::check(body, *session, key, header.op, header.slot, header.generation)
+        || driver::mutant::on("session_tag_not_checked")
 }

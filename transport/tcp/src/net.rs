@@ -6,8 +6,8 @@ use refcount::{Entry, Hold, LeakReport, Table};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use wire::{
-    Body, Flags, Happening, Header, HelloInfo, Limits, MAX_BODY, MAX_DEPTH, MAX_PAYLOAD, ProtectionKey, Reason,
-    Secrets, SessionId, State,
+    Body, Flags, Happening, Header, HelloInfo, Limits, MAX_BODY, MAX_DEPTH, MAX_PAYLOAD, PREFIX_LEN, Reason, Secrets,
+    State, prefix,
 };
 
 use crate::counters::{ConnStatus, Counters};
@@ -165,18 +165,9 @@ impl Net {
         Some(self.link(conn)?.owner.share())
     }
 
-    /// The slot and generation that the next request on this connection will have: its session tag covers them.
-    pub fn next_slot(&self, conn: ConnId) -> Option<(u32, u32)> {
-        self.link(conn)?.slots.next()
-    }
-
-    /// The session's name and key, once both sides know them.
-    pub fn session(&self, conn: ConnId) -> Option<(SessionId, ProtectionKey)> {
-        self.link(conn)?.session
-    }
-
     /// Sends a request with this turn's batch; it costs one credit. Refused, it gives everything back. Taken, exactly one
-    /// [`NetEvent::Reply`] with `token` follows, at `deadline` at the latest.
+    /// [`NetEvent::Reply`] with `token` follows, at `deadline` at the latest. A data message's body starts with the session
+    /// prefix, of which the caller sets the word; session and tag are filled in here ([`wire::prefix`]).
     #[expect(clippy::too_many_arguments, reason = "each is one field of the request")]
     pub fn request(
         &mut self,
@@ -193,6 +184,7 @@ impl Net {
             Some(link) if link.leaving.is_some() || !link.state.is_open() => Some(Refused::Gone),
             Some(link) if link.state != State::Established => Some(Refused::NotUp),
             Some(link) if !fits(link, body, payload.as_ref()) => Some(Refused::TooLarge),
+            Some(_) if op.is_data() && body.len() < PREFIX_LEN => Some(Refused::TooShort),
             Some(link) if link.available() == 0 => Some(Refused::NoCredit),
             Some(_) => None,
         };
@@ -201,7 +193,14 @@ impl Net {
         }
         let mut payload = payload;
         let taken = self.with(now, conn, |net, link| {
+            // Both sides have known it since before Established.
+            let Some((session, key)) = link.session else { return false };
             let Some((slot, generation)) = link.slots.open(token, deadline) else { return false };
+            let mut body = Body::from_slice(body);
+            if op.is_data() {
+                let stamped = prefix::stamp(&mut body, session, &key, op, slot, generation);
+                debug_assert!(stamped, "a shorter body was refused");
+            }
             let spent = link.credits.spend();
             debug_assert!(spent, "available() saw a credit");
             net.counters.requests_out += 1;
@@ -216,7 +215,7 @@ impl Net {
     /// a reply that is larger than what was agreed closes it.
     pub fn reply(&mut self, now: Time, mut answer: Answer, op: wire::Op, body: &[u8], payload: Option<Payload>) {
         answer.abandoned = None;
-        let (slot, generation) = answer.slot();
+        let (slot, generation) = (answer.slot, answer.generation);
         let sent = self.with(now, answer.conn(), |net, link| {
             if link.state != State::Established {
                 return false;
@@ -227,7 +226,7 @@ impl Net {
                 return false;
             }
             link.credits.answered();
-            net.queue(link, Header::new(op, Flags::REPLY, slot, generation), body, payload);
+            net.queue(link, Header::new(op, Flags::REPLY, slot, generation), Body::from_slice(body), payload);
             true
         });
         if sent != Some(true) {
@@ -266,8 +265,8 @@ impl Net {
                     return net.end(now, link, Reason::Stopping, Happening::Close);
                 }
                 if link.leaving.replace(Reason::Stopping).is_none() {
-                    let code = Reason::Stopping.code().to_le_bytes();
-                    net.queue(link, Header::new(wire::Op::GOODBYE, Flags::NONE, 0, 0), &code, None);
+                    let code = Body::from_slice(&Reason::Stopping.code().to_le_bytes());
+                    net.queue(link, Header::new(wire::Op::GOODBYE, Flags::NONE, 0, 0), code, None);
                     net.set_deadline(link, now + DRAIN_DEADLINE);
                 }
             });
@@ -506,7 +505,7 @@ impl Net {
     }
 
     /// Queues a message for this turn's send. The connection is held for it from here on.
-    pub(crate) fn queue(&mut self, link: &mut Link, mut header: Header, body: &[u8], payload: Option<Payload>) {
+    pub(crate) fn queue(&mut self, link: &mut Link, mut header: Header, body: Body, payload: Option<Payload>) {
         if let Some(payload) = &payload {
             debug_assert_eq!(payload.crcs.len(), payload.len.div_ceil(wire::PIECE), "one CRC for each piece");
             // `fits` saw that it is at most MAX_PAYLOAD.
@@ -514,12 +513,7 @@ impl Net {
             header.payload_crc = wire::tree(&payload.crcs);
         }
         let payload = payload.filter(|payload| payload.len > 0);
-        link.outbound.queue.push_back(Message {
-            hold: link.owner.share(),
-            header,
-            body: Body::from_slice(body),
-            payload,
-        });
+        link.outbound.queue.push_back(Message { hold: link.owner.share(), header, body, payload });
         self.mark_ready(link);
     }
 

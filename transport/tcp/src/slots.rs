@@ -38,12 +38,6 @@ impl Slots {
         self.slots.len() - self.free.len()
     }
 
-    /// What `open` would give.
-    pub(crate) fn next(&self) -> Option<(u32, u32)> {
-        let index = *self.free.last()?;
-        Some((index, self.slots[index as usize].generation))
-    }
-
     /// A slot for a request, with its generation.
     pub(crate) fn open(&mut self, token: u64, deadline: Time) -> Option<(u32, u32)> {
         let index = self.free.pop()?;

@@ -4,9 +4,12 @@
 mod common;
 
 use common::*;
-use driver::{Done, Errno, ListenerId, Op, Span};
+use driver::{Done, Errno, ListenerId, Op, Span, StreamId};
 use std::rc::Rc;
-use wire::{Flags, HEADER_LEN, Header, Hello, HelloInfo, Limits, Nonce, Reason, Role, Secrets};
+use wire::{
+    Flags, HEADER_LEN, Header, Hello, HelloInfo, Limits, Nonce, PREFIX_LEN, ProtectionKey, Reason, Role, Secrets,
+    SessionId,
+};
 
 #[test]
 fn the_counts_of_a_handshake_go_2_1_2_1_and_then_to_rest() {
@@ -237,7 +240,13 @@ fn a_failing_accept_is_tried_again_after_a_pause_that_grows() {
 }
 
 /// A peer made of bytes that knows the secret.
-fn prove(world: &mut World, after_proof: &[u8]) -> driver::StreamId {
+struct Known {
+    stream: StreamId,
+    key: ProtectionKey,
+}
+
+/// A proven peer, right after its proof and what it sends along with it.
+fn prove(world: &mut World, after_proof: impl FnOnce(&ProtectionKey) -> Vec<u8>) -> Known {
     let limits = Limits { depth: DEPTH, max_payload: 1 << 20 };
     let info = HelloInfo::new(Role::Client, "raw", 5);
     let hello = Hello { nonce: Nonce([9; 16]), limits, info }.encode().unwrap();
@@ -246,26 +255,45 @@ fn prove(world: &mut World, after_proof: &[u8]) -> driver::StreamId {
     let answer = world.raw_recv(stream);
     let challenge = wire::Challenge::parse(&answer[HEADER_LEN..]).unwrap();
     let secret = wire::ClusterKey(KEY).secret(Role::Client, "raw").unwrap();
-    let proof = challenge.verify(&hello, &secret).unwrap().prove().encode();
-    let mut bytes = frame(wire::Op::PROOF, Flags::NONE, &proof, 0);
-    bytes.extend(after_proof);
+    let transcript = challenge.verify(&hello, &secret).unwrap();
+    let key = transcript.protection_key();
+    let mut bytes = frame(wire::Op::PROOF, Flags::NONE, &transcript.prove().encode(), 0);
+    bytes.extend(after_proof(&key));
     world.raw_send(stream, &bytes);
-    stream
+    Known { stream, key }
 }
 
+fn known(world: &mut World) -> Known {
+    prove(world, |_| Vec::new())
+}
+
+/// Slot and generation of every hand-made frame, unless said otherwise.
+const AT: (u32, u32) = (0, 1);
+
 fn frame(op: wire::Op, flags: Flags, body: &[u8], credits: u16) -> Vec<u8> {
+    frame_at(AT, op, flags, body, credits)
+}
+
+fn frame_at((slot, generation): (u32, u32), op: wire::Op, flags: Flags, body: &[u8], credits: u16) -> Vec<u8> {
     let mut bytes = vec![0; HEADER_LEN + body.len()];
-    Header { credits, ..Header::new(op, flags, 0, 1) }.put(body, &mut bytes);
+    Header { credits, ..Header::new(op, flags, slot, generation) }.put(body, &mut bytes);
     bytes
+}
+
+/// A body as an honest sender's connection would send it in a frame of slot and generation [`AT`].
+fn tagged(session: SessionId, key: &ProtectionKey, op: wire::Op) -> Vec<u8> {
+    let mut body = body(1).to_vec();
+    assert!(wire::prefix::stamp(&mut body, session, key, op, AT.0, AT.1));
+    body
 }
 
 #[test]
 fn a_message_before_established_is_kept_and_handled_right_after() {
     let mut world = World::new(14);
     world.sides[SERVER].withhold_sends = false;
-    let request = frame(wire::Op(20), Flags::NONE, b"early", 0);
     world.sides[SERVER].admits = false;
-    let stream = prove(&mut world, &request);
+    let Known { stream, key } =
+        prove(&mut world, |key| frame(wire::Op(20), Flags::NONE, &tagged(SessionId(1), key, wire::Op(20)), 0));
     let Some(Seen::Hello(id, _)) = world.sides[SERVER].seen.last().cloned() else { panic!("no Hello") };
     let side = &mut world.sides[SERVER];
     let admission = tcp::Admission { hello: side.info.clone(), session: wire::SessionId(1) };
@@ -273,7 +301,8 @@ fn a_message_before_established_is_kept_and_handled_right_after() {
     world.collect();
     assert_eq!(world.sides[SERVER].seen.len(), 1, "still only Hello");
     world.pump();
-    let expected = [Seen::Up(id), Seen::Request(id, 20, b"early".to_vec(), Vec::new())];
+    let early = tagged(SessionId(1), &key, wire::Op(20));
+    let expected = [Seen::Up(id), Seen::Request(id, 20, early, Vec::new())];
     assert_eq!(world.sides[SERVER].seen[1..], expected);
     assert!(!world.raw_is_closed(stream));
     world.end();
@@ -306,7 +335,7 @@ fn a_request_that_beats_the_completion_of_hello_ack_waits_for_it() {
 #[test]
 fn over_returned_credits_close_the_connection() {
     let mut world = World::new(16);
-    let stream = prove(&mut world, &[]);
+    let Known { stream, .. } = known(&mut world);
     world.raw_send(stream, &frame(wire::Op::PONG, Flags::NONE, &[], 1));
     assert!(world.raw_is_closed(stream));
     assert_eq!(world.sides[SERVER].net.counters().closed_for(Reason::Credits), 1);
@@ -317,22 +346,106 @@ fn over_returned_credits_close_the_connection() {
 fn requests_without_credits_close_the_connection() {
     let mut world = World::new(17);
     world.sides[SERVER].replies = false;
-    let stream = prove(&mut world, &[]);
+    let Known { stream, key } = known(&mut world);
+    let request = frame(wire::Op(99), Flags::NONE, &tagged(SESSION, &key, wire::Op(99)), 0);
     for _ in 0..DEPTH {
-        world.raw_send(stream, &frame(wire::Op(99), Flags::NONE, b"x", 0));
+        world.raw_send(stream, &request);
     }
     assert!(!world.raw_is_closed(stream));
     assert_eq!(world.sides[SERVER].answers.len(), usize::from(DEPTH), "an unknown op is the machine's to answer");
-    world.raw_send(stream, &frame(wire::Op(99), Flags::NONE, b"x", 0));
+    world.raw_send(stream, &request);
     assert!(world.raw_is_closed(stream));
     assert_eq!(world.sides[SERVER].net.counters().closed_for(Reason::Credits), 1);
     world.end();
 }
 
+const ASKED: wire::Op = wire::Op(17);
+
+/// After a good request, which is delivered, comes one that `forge` makes of the key and a good body.
+fn forged(seed: u64, forge: impl FnOnce(&ProtectionKey, Vec<u8>) -> Vec<u8>) {
+    let mut world = World::new(seed);
+    world.sides[SERVER].replies = false;
+    let Known { stream, key } = known(&mut world);
+    let good = tagged(SESSION, &key, ASKED);
+    world.raw_send(stream, &frame(ASKED, Flags::NONE, &good, 0));
+    assert!(!world.raw_is_closed(stream));
+    let forged = forge(&key, good);
+    world.raw_send(stream, &forged);
+    assert!(world.raw_is_closed(stream));
+    let side = &world.sides[SERVER];
+    assert_eq!(side.net.counters().closed_for(Reason::Unauthenticated), 1);
+    assert_eq!(side.net.counters().requests_in, 1);
+    assert_eq!(side.answers.len(), 1);
+    assert_eq!(world.count_seen(SERVER, |seen| matches!(seen, Seen::Request(..))), 1, "only the good one is delivered");
+    world.end();
+}
+
+#[test]
+fn an_untagged_request_closes_the_connection() {
+    forged(30, |_, mut body| {
+        body[8..PREFIX_LEN].fill(0);
+        frame(ASKED, Flags::NONE, &body, 0)
+    });
+}
+
+#[test]
+fn a_request_with_a_wrong_tag_or_a_changed_body_closes_the_connection() {
+    for at in 0..body(0).len() {
+        forged(31, |_, mut body| {
+            body[at] ^= 1;
+            frame(ASKED, Flags::NONE, &body, 0)
+        });
+    }
+}
+
+#[test]
+fn a_request_in_another_sessions_name_closes_the_connection() {
+    // With this session's key, as a client would that has only its own; and with a key that is another session's.
+    let other = SessionId(SESSION.0 + 1);
+    forged(32, |key, _| frame(ASKED, Flags::NONE, &tagged(other, key, ASKED), 0));
+    let key = ProtectionKey::from_bytes([9; 16]);
+    forged(32, |_, _| frame(ASKED, Flags::NONE, &tagged(other, &key, ASKED), 0));
+    forged(32, |_, _| frame(ASKED, Flags::NONE, &tagged(SESSION, &key, ASKED), 0));
+}
+
+#[test]
+fn a_tag_replayed_on_another_connection_closes_that_one() {
+    // The same client, the same session name, a new handshake: a new key.
+    let mut first = World::new(33);
+    let mut recorded = Vec::new();
+    let stream = prove(&mut first, |key| {
+        recorded = tagged(SESSION, key, ASKED);
+        frame(ASKED, Flags::NONE, &recorded, 0)
+    })
+    .stream;
+    assert!(!first.raw_is_closed(stream));
+    forged(34, |_, _| frame(ASKED, Flags::NONE, &recorded, 0));
+    first.end();
+}
+
+#[test]
+fn a_tag_replayed_on_another_slot_generation_or_op_closes_the_connection() {
+    forged(35, |_, body| frame_at((AT.0 + 1, AT.1), ASKED, Flags::NONE, &body, 0));
+    forged(35, |_, body| frame_at((AT.0, AT.1 + 1), ASKED, Flags::NONE, &body, 0));
+    forged(35, |_, body| frame(wire::Op(ASKED.0 + 1), Flags::NONE, &body, 0));
+}
+
+#[test]
+fn a_request_without_room_for_a_prefix_closes_the_connection() {
+    for len in [0, PREFIX_LEN - 1] {
+        forged(36, |_, body| frame(ASKED, Flags::NONE, &body[..len], 0));
+    }
+}
+
+#[test]
+fn an_unauthenticated_request_is_closed_for_that_before_its_credits_are_looked_at() {
+    forged(37, |_, body| frame(ASKED, Flags::NONE, &body[..8], DEPTH));
+}
+
 #[test]
 fn a_reply_to_nobody_is_counted_and_dropped() {
     let mut world = World::new(18);
-    let stream = prove(&mut world, &[]);
+    let Known { stream, .. } = known(&mut world);
     world.raw_send(stream, &frame(wire::Op::REPLY, Flags::REPLY, b"", 0));
     assert!(!world.raw_is_closed(stream));
     assert_eq!(world.sides[SERVER].net.counters().stale_replies, 1);
@@ -344,7 +457,7 @@ fn half_a_header_followed_by_silence_is_closed() {
     let mut world = World::new(19);
     let strange = world.raw();
     world.raw_send(strange, b"TRN1\x01");
-    let known = prove(&mut world, &[]);
+    let known = known(&mut world).stream;
     world.raw_send(known, b"TRN1\x01");
     world.pass(Span::seconds(7));
     assert!(world.raw_is_closed(strange) && world.raw_is_closed(known));
@@ -356,7 +469,7 @@ fn half_a_header_followed_by_silence_is_closed() {
 #[test]
 fn pings_cannot_make_the_queue_grow() {
     let mut world = World::new(20);
-    let stream = prove(&mut world, &[]);
+    let Known { stream, .. } = known(&mut world);
     world.sides[SERVER].withhold_sends = true;
     for _ in 0..100 {
         world.raw_send(stream, &frame(wire::Op::PING, Flags::NONE, &[], 0));
@@ -370,7 +483,7 @@ fn random_streams_are_closed_and_nothing_else_happens() {
     for seed in 0..300 {
         let mut world = World::new(seed);
         let mut bytes = pattern(seed, 1 + (seed as usize * 37) % 3000);
-        let stream = if seed % 3 == 0 { prove(&mut world, &[]) } else { world.raw() };
+        let stream = if seed % 3 == 0 { known(&mut world).stream } else { world.raw() };
         if seed % 2 == 0 {
             let head = b"TRN1\x01";
             let n = bytes.len().min(head.len());

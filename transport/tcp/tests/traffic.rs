@@ -8,7 +8,7 @@ use driver::{Conn, ConnId, Done, Op, Provider, Span, StreamId, why};
 use memory::{Arena, Class};
 use refcount::Table;
 use tcp::{Lost, Refused};
-use wire::{Reason, Role};
+use wire::{PREFIX_LEN, Reason, Role};
 
 fn replies(world: &World, at: usize) -> Vec<(u64, Result<Vec<u8>, Lost>)> {
     let seen = world.sides[at].seen.iter();
@@ -47,9 +47,61 @@ fn a_payload_too_large_for_the_connection_is_refused_and_given_back() {
     let side = &mut world.sides[CLIENT];
     let large = payload(&side.arena, &[0; 8193]);
     let deadline = world.now + Span::seconds(1);
-    let refused = side.net.request(world.now, client, wire::Op(17), &[], Some(large), 1, deadline);
+    let refused = side.net.request(world.now, client, wire::Op(17), &body(1), Some(large), 1, deadline);
     assert!(matches!(refused, Err((Refused::TooLarge, Some(_)))));
     drop(refused);
+    world.end();
+}
+
+#[test]
+fn a_data_request_arrives_with_its_senders_session_and_tag_and_nothing_else_changed() {
+    let mut world = World::nodes(16);
+    let ids = world.establish();
+    for (from, to) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
+        assert!(world.request(from, ids[from], 5, &[]));
+        world.collect();
+        world.pump();
+        let Some(Seen::Request(_, 17, got, _)) = world.sides[to].seen.last().cloned() else { panic!("no request") };
+        assert_eq!(got[..4], 7u32.to_le_bytes(), "the session");
+        assert_eq!(got[4..8], body(5)[4..8], "the word is the sender's");
+        assert_ne!(got[8..PREFIX_LEN], [0; 8], "the tag");
+        assert_eq!(got[PREFIX_LEN..], body(5)[PREFIX_LEN..]);
+    }
+    world.end();
+}
+
+#[test]
+fn the_connection_overwrites_what_its_user_says_about_session_and_tag() {
+    let mut world = World::new(17);
+    let [client, _] = world.establish();
+    let side = &mut world.sides[CLIENT];
+    let deadline = world.now + Span::seconds(1);
+    side.net.request(world.now, client, wire::Op(17), &[0xff; 48], None, 1, deadline).unwrap();
+    world.collect();
+    world.pump();
+    assert_eq!(replies(&world, CLIENT), [(1, Ok(Vec::new()))]);
+    world.end();
+}
+
+#[test]
+fn a_data_request_without_room_for_the_prefix_is_refused_and_nothing_is_sent() {
+    let mut world = World::new(18);
+    let [client, _] = world.establish();
+    let sent = world.tapped[CLIENT].len();
+    let side = &mut world.sides[CLIENT];
+    let deadline = world.now + Span::seconds(1);
+    for len in [0, PREFIX_LEN - 1] {
+        let payload = payload(&side.arena, b"given back");
+        let refused =
+            side.net.request(world.now, client, wire::Op::FIRST_DATA, &vec![0; len], Some(payload), 1, deadline);
+        assert!(matches!(refused, Err((Refused::TooShort, Some(_)))));
+    }
+    assert_eq!((side.net.credits(client), side.net.counters().requests_out), (DEPTH, 0));
+    side.net.request(world.now, client, wire::Op::FIRST_DATA, &[0; PREFIX_LEN], None, 1, deadline).unwrap();
+    assert_eq!(world.tapped[CLIENT].len(), sent);
+    world.collect();
+    world.pump();
+    assert_eq!(replies(&world, CLIENT), [(1, Ok(Vec::new()))]);
     world.end();
 }
 
@@ -327,8 +379,8 @@ fn flipped(to: usize, position: usize, bit: u8) -> usize {
     world.pass(Span::seconds(7));
     for seen in &world.sides[SERVER].seen {
         if let Seen::Request(_, op, body, bytes) = seen {
-            let token = usize::from(body[0]);
-            assert_eq!((*op, body.len(), bytes), (17, 8, &sent[token]), "byte {position} to {to}");
+            let token = usize::from(body[PREFIX_LEN]);
+            assert_eq!((*op, body.len(), bytes), (17, PREFIX_LEN + 8, &sent[token]), "byte {position} to {to}");
         }
     }
     for (token, result) in replies(&world, CLIENT) {

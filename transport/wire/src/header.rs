@@ -60,6 +60,11 @@ impl Op {
         (Self::HELLO..=Self::REJECT).contains(&self)
     }
 
+    /// True for messages that are not the transport's own. Requests among them carry a session prefix.
+    pub fn is_data(self) -> bool {
+        self >= Self::FIRST_DATA
+    }
+
     fn max_body(self) -> usize {
         if self.is_handshake() { MAX_HANDSHAKE_BODY } else { MAX_BODY }
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Promises: whatever bytes come in, an answer or an error goes out, never a panic; nothing that fails a check is handed on;
-//! the checks cannot be switched off. Never reads a clock, a random source or the body of a data message.
+//! the checks cannot be switched off. Never reads a clock, a random source, or a data message's body beyond its session prefix.
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -15,6 +15,7 @@ mod credits;
 mod handshake;
 mod header;
 mod identity;
+pub mod prefix;
 mod reason;
 mod secrets;
 mod state;
@@ -29,7 +30,8 @@ pub use header::{
     Body, FLAG_REPLY, Flags, HEADER_LEN, Header, HeaderError, MAGIC, MAX_BODY, MAX_HANDSHAKE_BODY, Op, VERSION,
 };
 pub use identity::{HelloInfo, Limits, MAX_DEPTH, MAX_NAME, MAX_OPENS, MAX_PAYLOAD, Role, SessionId};
+pub use prefix::PREFIX_LEN;
 pub use reason::Reason;
 pub use secrets::{ClusterKey, Secret, Secrets};
 pub use state::{Happening, State};
-pub use tag::{ProtectionKey, tag, tags_match};
+pub use tag::ProtectionKey;

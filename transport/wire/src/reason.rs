@@ -49,7 +49,7 @@ pub enum Reason {
     /// A request without a credit, or credits returned that were never spent.
     #[error("the peer broke the credit rules")]
     Credits = 15,
-    /// The proof does not fit the name: wrong or unknown secret.
+    /// The proof does not fit the name, wrong or unknown secret; or a data request's session tag does not fit the session.
     #[error("the peer could not prove who it is (check its secret)")]
     Unauthenticated = 16,
     /// As many connections or handshakes as are allowed.

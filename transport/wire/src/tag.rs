@@ -1,8 +1,8 @@
-//! The session tag: proof in each data message that its sender holds the key of the session it names.
+//! The session tag: proof in each data request that its sender holds the key of the session it names.
 //!
-//! SipHash-2-4 under the 128-bit protection key over op, slot, generation and the body without its tag field (zeroed by the
-//! caller). 64 bits: forging one takes 2^63 guesses on average, each of which closes a session; it guards against a
-//! client that uses another one's session, not against a wire that an attacker can write to (TLS does).
+//! SipHash-2-4 under the 128-bit protection key over op, slot, generation and the body with the tag's bytes zero. 64 bits:
+//! forging one takes 2^63 guesses on average, each of which closes a session; it guards against a client that uses another
+//! one's session, not against a wire that an attacker can write to (TLS does).
 
 use siphasher::sip::SipHasher24;
 use std::fmt;
@@ -28,20 +28,23 @@ impl fmt::Debug for ProtectionKey {
     }
 }
 
-/// The tag of a message. `body_without_tag` is the body as sent, the tag's own bytes zero or left out.
-pub fn tag(key: &ProtectionKey, op: Op, slot: u32, generation: u32, body_without_tag: &[u8]) -> u64 {
+/// The tag of a message. `body_without_tag` is the body as sent, the tag's own bytes zero, in pieces: where they are cut does
+/// not matter.
+pub(crate) fn tag(key: &ProtectionKey, op: Op, slot: u32, generation: u32, body_without_tag: &[&[u8]]) -> u64 {
     let mut hasher = SipHasher24::new_with_key(&key.0);
     let mut head = [0; 9];
     head[0] = op.0;
     head[1..5].copy_from_slice(&slot.to_le_bytes());
     head[5..9].copy_from_slice(&generation.to_le_bytes());
     hasher.write(&head);
-    hasher.write(body_without_tag);
+    for piece in body_without_tag {
+        hasher.write(piece);
+    }
     hasher.finish()
 }
 
 /// Compares two tags in a time that does not depend on where they differ.
-pub fn tags_match(a: u64, b: u64) -> bool {
+pub(crate) fn tags_match(a: u64, b: u64) -> bool {
     black_box(a ^ b) == 0
 }
 
@@ -52,16 +55,16 @@ mod tests {
     #[test]
     fn every_input_changes_the_tag() {
         let key = ProtectionKey([1; 16]);
-        let base = tag(&key, Op(16), 1, 2, b"body");
+        let base = tag(&key, Op(16), 1, 2, &[b"body"]);
         let others = [
-            tag(&ProtectionKey([2; 16]), Op(16), 1, 2, b"body"),
-            tag(&key, Op(17), 1, 2, b"body"),
-            tag(&key, Op(16), 2, 2, b"body"),
-            tag(&key, Op(16), 1, 3, b"body"),
-            tag(&key, Op(16), 1, 2, b"bodz"),
+            tag(&ProtectionKey([2; 16]), Op(16), 1, 2, &[b"body"]),
+            tag(&key, Op(17), 1, 2, &[b"body"]),
+            tag(&key, Op(16), 2, 2, &[b"body"]),
+            tag(&key, Op(16), 1, 3, &[b"body"]),
+            tag(&key, Op(16), 1, 2, &[b"bodz"]),
         ];
         assert!(others.iter().all(|other| !tags_match(base, *other)));
-        assert!(tags_match(base, tag(&key, Op(16), 1, 2, b"body")));
+        assert!(tags_match(base, tag(&key, Op(16), 1, 2, &[b"body"])));
     }
 
     #[test]
@@ -73,7 +76,7 @@ mod tests {
             Op(0),
             u32::from_le_bytes([1, 2, 3, 4]),
             u32::from_le_bytes([5, 6, 7, 8]),
-            &[9, 10, 11, 12, 13, 14],
+            &[&[9, 10], &[], &[11, 12, 13, 14]],
         );
         assert_eq!(tagged, 0xa129_ca61_49be_45e5);
     }

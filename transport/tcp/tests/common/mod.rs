@@ -13,7 +13,7 @@ use memory::{Arena, Class};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use tcp::{Admission, Answer, Lost, Net, NetEvent, NetOptions, Payload};
-use wire::{ClusterKey, HelloInfo, Reason, Role, SessionId};
+use wire::{ClusterKey, HelloInfo, PREFIX_LEN, Reason, Role, SessionId};
 
 pub const CLIENT: usize = 0;
 pub const SERVER: usize = 1;
@@ -202,7 +202,7 @@ impl World {
                     NetEvent::Hello { conn, peer } => {
                         side.seen.push(Seen::Hello(conn, peer.name.clone()));
                         if side.admits {
-                            let admission = Admission { hello: side.info.clone(), session: SessionId(7) };
+                            let admission = Admission { hello: side.info.clone(), session: SESSION };
                             side.net.accept_peer(self.now, conn, admission, &mut side.out);
                         }
                     }
@@ -416,7 +416,7 @@ impl World {
     pub fn request_until(&mut self, at: usize, conn: ConnId, token: u64, bytes: &[u8], deadline: Time) -> bool {
         let side = &mut self.sides[at];
         let payload = (!bytes.is_empty()).then(|| payload(&side.arena, bytes));
-        side.net.request(self.now, conn, wire::Op(17), &token.to_le_bytes(), payload, token, deadline).is_ok()
+        side.net.request(self.now, conn, wire::Op(17), &body(token), payload, token, deadline).is_ok()
     }
 
     pub fn holds(&self, at: usize, conn: ConnId) -> Option<String> {
@@ -508,6 +508,17 @@ fn stream_of(op: &Op) -> Option<StreamId> {
 pub fn checked(payload: &Payload) -> Vec<u8> {
     assert_eq!(wire::pieces(payload.bytes()), payload.crcs);
     payload.bytes().to_vec()
+}
+
+/// The session that each `World` admits to.
+pub const SESSION: SessionId = SessionId(7);
+
+/// A data request's body: a prefix whose word is for the connection to leave alone, then the token.
+pub fn body(token: u64) -> [u8; PREFIX_LEN + 8] {
+    let mut body = [0; PREFIX_LEN + 8];
+    body[4..8].copy_from_slice(b"word");
+    body[PREFIX_LEN..].copy_from_slice(&token.to_le_bytes());
+    body
 }
 
 pub fn payload(arena: &Arena, bytes: &[u8]) -> Payload {
