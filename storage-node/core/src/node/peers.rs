@@ -7,6 +7,7 @@ use crate::limits::{KEEPALIVE, PROMISE, SUBTASK_DEADLINE};
 use crate::links::{Peer, Promise, WaitingLeg};
 use crate::mail::Letter;
 use crate::primary::{JoinState, Phase, Primary};
+use conductor_model::api::MembershipChange;
 use conductor_model::{DiskId, OpenId, ShardId};
 use driver::{Address, ConnId, Outbox, Span, Time};
 use node_protocol::{Prefix, PromiseAnswer, PromiseBody, ReplyBody, Status, op};
@@ -100,11 +101,16 @@ impl<S: Store> Node<S> {
             link.up = Some(peer.clone());
             link.next_keepalive = now;
         }
-        // A member that was opened anew has forgotten its membership: the epoch is over (rule 2, rule 10).
+        // A member that was opened anew has forgotten its membership: the epoch is over (rule 2, rule 10). Also while a new epoch
+        // is asked for: the opening that the question names may be gone again, and the conductor refuses it for ever.
         let reopened: Vec<(ShardId, _, OpenId)> = self
             .primaries
             .iter()
-            .filter(|(_, p)| matches!(p.phase, Phase::Serving | Phase::Settling(_) | Phase::Joining))
+            .filter(|(_, p)| match &p.phase {
+                Phase::Serving | Phase::Settling(_) | Phase::Joining => true,
+                Phase::Asking(change) => matches!(change, MembershipChange::Reopened(_)),
+                Phase::Failed(_) => false,
+            })
             .flat_map(|(shard, p)| {
                 let wrong = |m: &&conductor_model::Member| {
                     m.endpoint == to && peer.open_of(m.disk).is_some_and(|o| o != m.open)
