@@ -1,0 +1,597 @@
+//! Everything around the cores: the nodes' control threads, the way to the conductor, the client's attachment, alarms.
+
+use crate::conductor::Service;
+use crate::inspector::Found;
+use crate::lane::{Attachment, Lane};
+use crate::mail::{LaneMail, Letter, Mail};
+use crate::node::{Home, NodeProcess};
+use crate::workload::Workload;
+use conductor_model::api::{DiskReport, Heartbeat, Register, Trouble, VolumeMap};
+use conductor_model::views::Attach;
+use conductor_model::{Answer, Bytes, CopyId, Error, Millis, Request, ShardId};
+use driver::{Address, Span};
+use sim::{DiskId, DiskOptions, News, ProcessId, Rng, Setup, State, World};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+pub(crate) type Sim = World<Mail, Letter>;
+
+/// The volume's name.
+pub(crate) const VOLUME: &str = "vol";
+/// How often a node says that it lives.
+const HEARTBEAT: Span = Span::millis(500);
+/// Before an attach that got no answer is asked again.
+const ATTACH_AGAIN: Span = Span::millis(300);
+/// How often the director looks whether a phase is over.
+const TICK: Span = Span::millis(5);
+/// Storage nodes.
+pub(crate) const NODES: usize = 3;
+
+/// Who asked the conductor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    Node(usize, u32),
+    Lane(ProcessId, u32),
+    /// The attachment of this number.
+    Attach(u64),
+}
+
+/// What the director wants to be told at a certain time.
+pub(crate) enum Alarm {
+    /// A request reaches the conductor.
+    Asked(Source, Request),
+    /// An answer is back.
+    Answered(Source, ShardId, Answer),
+    /// A node's heartbeat is due.
+    Beat(usize, u32),
+    /// An attach is due.
+    Attach(u64),
+    /// The next fault is due.
+    Fault,
+    /// The end of a fault.
+    Undo(crate::faults::Undo),
+    /// Look around.
+    Tick,
+}
+
+/// A node and what its control thread knows.
+pub(crate) struct NodeHost {
+    pub(crate) process: ProcessId,
+    pub(crate) disk: DiskId,
+    control: Option<Control>,
+}
+
+struct Control {
+    life: u32,
+    report: DiskReport,
+    registered: bool,
+    after: u64,
+    troubles: Vec<Trouble>,
+    used: Bytes,
+    dropped: Vec<CopyId>,
+}
+
+/// The lanes of one client process; it may be started again under another generation.
+pub(crate) struct ClientHost {
+    pub(crate) lanes: Vec<ProcessId>,
+    attachment: Rc<RefCell<Option<Attachment>>>,
+}
+
+pub(crate) struct Director {
+    pub(crate) rng: Rng,
+    pub(crate) shared: Rc<RefCell<Workload>>,
+    pub(crate) service: Service,
+    pub(crate) nodes: Vec<NodeHost>,
+    /// Two: a new client may run beside one that does not know yet that it is superseded.
+    pub(crate) clients: Vec<ClientHost>,
+    /// Which of them is the current one.
+    pub(crate) current: usize,
+    lanes: u16,
+    conn_depth: u16,
+    pub(crate) client_name: String,
+    names: u32,
+    attempt: u64,
+    /// True from wanting an attachment until its lanes run.
+    pub(crate) attaching: bool,
+    alarms: BTreeMap<u64, Alarm>,
+    last_alarm: u64,
+    /// Per million: messages to and from the conductor that are lost, or come twice; and how late they come at most.
+    pub(crate) lost_ppm: u32,
+    pub(crate) twice_ppm: u32,
+    pub(crate) late: Span,
+    pub(crate) faults: u32,
+    pub(crate) faulty: bool,
+    pub(crate) inspect: Rc<Cell<bool>>,
+    pub(crate) found: Vec<Vec<Found>>,
+    pub(crate) stopped: u32,
+    /// Counters of machines that are gone, and the director's own.
+    pub(crate) counts: BTreeMap<String, u64>,
+    /// Set by the tick that saw the end of the phase.
+    ticked: bool,
+}
+
+fn endpoint(node: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, u8::try_from(node + 1).unwrap_or(0)], 7000))
+}
+
+impl Director {
+    pub(crate) fn new(w: &mut Sim, shared: Rc<RefCell<Workload>>) -> Self {
+        let mut rng = w.rng().fork();
+        let cluster = rng.next_u64();
+        let inspect = Rc::new(Cell::new(false));
+        let depth = [12, 24, 128][rng.index(3)];
+        let mut nodes = Vec::new();
+        for node in 0..NODES {
+            let disk = w.add_disk(DiskOptions::sized(crate::node::DISK_BYTES));
+            let home = Home {
+                node: conductor_model::NodeId(u32::try_from(node + 1).unwrap_or(0)),
+                cluster,
+                endpoint: endpoint(node),
+                depth,
+                inspect: Rc::clone(&inspect),
+            };
+            let offset = rng.below(1_000_000_000_000);
+            let ppm = i32::try_from(rng.below(400)).unwrap_or(0) - 200;
+            let setup = Setup::named(format!("node {}", node + 1))
+                .disk(disk)
+                .listen(Address::Tcp(endpoint(node)))
+                .clock(sim::Clock { offset, ppm });
+            let process = w.spawn(setup, move |birth| NodeProcess::new(home.clone(), birth));
+            nodes.push(NodeHost { process, disk, control: None });
+        }
+        let service = Service::new(cluster, Millis(0));
+        let lanes = u16::try_from(rng.up_to(3)).unwrap_or(1);
+        let conn_depth = [4, 16, 64][rng.index(3)];
+        let host = || ClientHost { lanes: Vec::new(), attachment: Rc::default() };
+        let mut this = Self {
+            rng,
+            shared,
+            service,
+            nodes,
+            clients: vec![host(), host()],
+            current: 0,
+            lanes,
+            conn_depth,
+            client_name: "host".to_owned(),
+            names: 0,
+            attempt: 0,
+            attaching: false,
+            alarms: BTreeMap::new(),
+            last_alarm: 0,
+            lost_ppm: 0,
+            twice_ppm: 0,
+            late: Span::millis(4),
+            faults: 0,
+            faulty: false,
+            inspect,
+            found: Vec::new(),
+            stopped: 0,
+            counts: BTreeMap::new(),
+            ticked: false,
+        };
+        this.alarm(w, TICK, Alarm::Tick);
+        this
+    }
+
+    pub(crate) fn count(&mut self, name: &str, n: u64) {
+        if n > 0 {
+            *self.counts.entry(name.to_owned()).or_default() += n;
+        }
+    }
+
+    pub(crate) fn alarm(&mut self, w: &mut Sim, after: Span, alarm: Alarm) {
+        self.last_alarm += 1;
+        self.alarms.insert(self.last_alarm, alarm);
+        w.alarm_at(w.now() + after, self.last_alarm);
+    }
+
+    fn fail(&self, what: String) {
+        self.shared.borrow_mut().failures.push(what);
+    }
+
+    pub(crate) fn millis(w: &Sim) -> Millis {
+        Millis(w.now().0 / 1_000_000)
+    }
+
+    /// Lets time pass until `done`, which is asked now and then.
+    pub(crate) fn run(
+        &mut self,
+        w: &mut Sim,
+        what: &str,
+        limit: Span,
+        mut done: impl FnMut(&mut Self, &mut Sim) -> bool,
+    ) -> Result<(), String> {
+        let limit = w.now() + limit;
+        loop {
+            if let Some(failure) = self.shared.borrow().failures.first() {
+                return Err(failure.clone());
+            }
+            if std::mem::take(&mut self.ticked) && done(self, w) {
+                return Ok(());
+            }
+            if w.now() > limit {
+                return Err(format!("{what} did not come to its end\n{}", self.report(w)));
+            }
+            match w.step() {
+                sim::Step::News(news) => self.news(w, news),
+                sim::Step::Quiet => {}
+                sim::Step::Idle => return Err(format!("{what}: nothing is scheduled\n{}", w.report())),
+            }
+        }
+    }
+
+    fn news(&mut self, w: &mut Sim, news: News<Letter>) {
+        match news {
+            News::Alarm(id) => match self.alarms.remove(&id) {
+                Some(alarm) => self.ring(w, alarm),
+                None => debug_assert!(false, "an alarm that was not set"),
+            },
+            News::Finished(_) => {}
+            News::Letter { from, life, letter } => self.letter(w, from, life, letter),
+        }
+    }
+
+    fn ring(&mut self, w: &mut Sim, alarm: Alarm) {
+        match alarm {
+            Alarm::Asked(source, request) => self.asked(w, source, &request),
+            Alarm::Answered(source, shard, answer) => self.answered(w, source, shard, answer),
+            Alarm::Beat(node, life) => self.beat(w, node, life),
+            Alarm::Attach(attempt) if attempt == self.attempt && self.attaching => self.ask_attach(w),
+            Alarm::Attach(_) => {}
+            Alarm::Fault => self.next_fault(w),
+            Alarm::Undo(undo) => self.undo(w, undo),
+            Alarm::Tick => {
+                self.ticked = true;
+                self.alarm(w, TICK, Alarm::Tick);
+            }
+        }
+    }
+
+    fn letter(&mut self, w: &mut Sim, from: ProcessId, life: u32, letter: Letter) {
+        if w.life(from) != life || (w.state(from) == State::Dead && !matches!(letter, Letter::Stopped(_))) {
+            return;
+        }
+        let node = self.nodes.iter().position(|n| n.process == from);
+        match (letter, node) {
+            (Letter::Opened(report), Some(node)) => {
+                let used = report.used;
+                let control = Control {
+                    life,
+                    report,
+                    registered: false,
+                    after: 0,
+                    troubles: Vec::new(),
+                    used,
+                    dropped: Vec::new(),
+                };
+                self.nodes[node].control = Some(control);
+                self.beat(w, node, life);
+            }
+            (Letter::Node(letter), Some(node)) => self.node_says(w, node, life, letter),
+            (Letter::Found(found), Some(_)) => self.found.push(found),
+            (Letter::WantsMap, None) => {
+                self.ask(w, Source::Lane(from, life), Request::Map(VOLUME.to_owned()));
+            }
+            (Letter::Stopped(Ok(())), _) => self.stopped += 1,
+            (Letter::Stopped(Err(held)), _) => self.fail(format!("{from:?} stopped and still holds: {held}")),
+            (Letter::Failed(error), _) => self.fail(format!("{from:?} cannot go on: {error}")),
+            (other, _) => self.fail(format!("{from:?} sent {other:?}")),
+        }
+    }
+
+    fn node_says(&mut self, w: &mut Sim, node: usize, life: u32, letter: node_core::Letter) {
+        let Some(control) = &mut self.nodes[node].control else { return };
+        match letter {
+            node_core::Letter::Ask(request) => {
+                self.ask(w, Source::Node(node, life), Request::Membership(vec![request]));
+            }
+            node_core::Letter::Dropped(copy) => control.dropped.push(copy),
+            node_core::Letter::Troubles(troubles) => control.troubles = troubles,
+            node_core::Letter::Usage(_, used) => control.used = used,
+            node_core::Letter::View(..) => {}
+            node_core::Letter::DiskFailed(disk, why) => self.fail(format!("disk {disk} failed: {why}")),
+        }
+    }
+
+    /// What a control thread does about twice a second.
+    fn beat(&mut self, w: &mut Sim, node: usize, life: u32) {
+        let process = self.nodes[node].process;
+        if w.life(process) != life || w.state(process) == State::Dead {
+            return;
+        }
+        let jitter = self.rng.below(Span::millis(50).0);
+        self.alarm(w, Span(HEARTBEAT.0 + jitter), Alarm::Beat(node, life));
+        if w.state(process) == State::Paused {
+            return;
+        }
+        let Some(control) = self.nodes[node].control.as_ref().filter(|c| c.life == life) else { return };
+        let id = conductor_model::NodeId(u32::try_from(node + 1).unwrap_or(0));
+        let request = if control.registered {
+            Request::Heartbeat(Heartbeat {
+                node: id,
+                after: control.after,
+                disks: vec![(control.report.disk, control.report.open, control.used)],
+                troubles: control.troubles.clone(),
+                dropped: control.dropped.clone(),
+            })
+        } else {
+            Request::Register(Register { node: id, host: format!("h{node}"), disks: vec![control.report.clone()] })
+        };
+        self.ask(w, Source::Node(node, life), request);
+    }
+
+    /// Sends a request on its way to the conductor.
+    fn ask(&mut self, w: &mut Sim, source: Source, request: Request) {
+        self.count(
+            match &request {
+                Request::Register(_) => "conductor.register",
+                Request::Heartbeat(_) => "conductor.heartbeat",
+                Request::Membership(_) => "conductor.membership",
+                Request::Attach(..) => "conductor.attach",
+                Request::Detach(..) => "conductor.detach",
+                Request::Map(_) => "conductor.map",
+            },
+            1,
+        );
+        // Whoever attaches knows that an attempt failed before it makes another.
+        let sure = matches!(source, Source::Attach(_));
+        if !sure && self.rng.chance(self.lost_ppm) {
+            self.count("conductor.request-lost", 1);
+            return;
+        }
+        let late = self.rng.span(self.late);
+        if !sure && self.rng.chance(self.twice_ppm) {
+            self.count("conductor.request-twice", 1);
+            let later = Span(late.0 + self.rng.below(self.late.0));
+            self.alarm(w, later, Alarm::Asked(source, request.clone()));
+        }
+        self.alarm(w, late, Alarm::Asked(source, request));
+    }
+
+    fn asked(&mut self, w: &mut Sim, source: Source, request: &Request) {
+        let was_up = self.service.is_up();
+        let answer = self.service.handle(Self::millis(w), request);
+        if was_up && !self.service.is_up() {
+            self.count("conductor.died-before-persisting", 1);
+        }
+        let lost = answer.is_none() || self.rng.chance(self.lost_ppm);
+        if let Source::Attach(attempt) = source
+            && lost
+        {
+            self.alarm(w, ATTACH_AGAIN, Alarm::Attach(attempt));
+        }
+        let Some(answer) = answer.filter(|_| !lost) else {
+            self.count("conductor.answer-lost", 1);
+            return;
+        };
+        let shard = match request {
+            Request::Membership(requests) => requests.first().map(|r| r.shard).unwrap_or_default(),
+            _ => ShardId::default(),
+        };
+        let late = self.rng.span(self.late);
+        if !matches!(source, Source::Attach(_)) && self.rng.chance(self.twice_ppm) {
+            self.count("conductor.answer-twice", 1);
+            let later = Span(late.0 + self.rng.below(self.late.0));
+            self.alarm(w, later, Alarm::Answered(source, shard, answer.clone()));
+        }
+        self.alarm(w, late, Alarm::Answered(source, shard, answer));
+    }
+
+    fn answered(&mut self, w: &mut Sim, source: Source, shard: ShardId, answer: Answer) {
+        match (source, answer) {
+            (Source::Node(node, life), answer) => self.node_answered(w, node, life, shard, answer),
+            (Source::Lane(process, life), Answer::Map(map)) if w.life(process) == life => {
+                w.mail_after(process, Span(0), Mail::Lane(LaneMail::Map(map)));
+            }
+            (Source::Attach(attempt), Answer::Map(map)) if attempt == self.attempt && self.attaching => {
+                self.start_lanes(w, map);
+            }
+            (Source::Attach(_), Answer::Refused(error)) => self.fail(format!("the attach was refused: {error}")),
+            _ => {}
+        }
+    }
+
+    fn node_answered(&mut self, w: &mut Sim, node: usize, life: u32, shard: ShardId, answer: Answer) {
+        let process = self.nodes[node].process;
+        let Some(control) = self.nodes[node].control.as_mut().filter(|c| c.life == life && w.life(process) == life)
+        else {
+            return;
+        };
+        let tell = |w: &mut Sim, mail| w.mail_after(process, Span(0), Mail::Node(mail));
+        match answer {
+            Answer::Registered(_) => {
+                control.registered = true;
+                self.count("conductor.registered", 1);
+            }
+            Answer::Heartbeat(answer) => {
+                control.after = control.after.max(answer.version);
+                control.dropped.retain(|copy| answer.drop.contains(copy));
+                if !answer.generations.is_empty() {
+                    tell(w, node_core::Mail::Generations(answer.generations));
+                }
+                if !answer.assignments.is_empty() {
+                    self.count("conductor.assignment", 1);
+                    tell(w, node_core::Mail::Assign(answer.assignments));
+                }
+                if !answer.drop.is_empty() {
+                    tell(w, node_core::Mail::Drop(answer.drop));
+                }
+            }
+            Answer::Membership(answers) => {
+                for answer in answers {
+                    self.count(
+                        match &answer {
+                            conductor_model::api::MembershipAnswer::Granted(_) => "membership.granted",
+                            conductor_model::api::MembershipAnswer::Stale(_) => "membership.stale",
+                            conductor_model::api::MembershipAnswer::Refused(_) => "membership.refused",
+                        },
+                        1,
+                    );
+                    tell(w, node_core::Mail::Membership(shard, answer));
+                }
+            }
+            Answer::Refused(Error::UnknownNode(_)) => {
+                control.registered = false;
+                self.count("conductor.unknown-node", 1);
+            }
+            Answer::Refused(error) => self.fail(format!("node {}: the conductor refused: {error}", node + 1)),
+            Answer::Map(_) | Answer::Detached => {}
+        }
+    }
+
+    /// True if every node serves and is registered.
+    pub(crate) fn all_registered(&self) -> bool {
+        self.nodes.iter().all(|n| n.control.as_ref().is_some_and(|c| c.registered))
+    }
+
+    // ---- the client
+
+    /// Wants the volume for a new life of the client.
+    pub(crate) fn attach(&mut self, w: &mut Sim, after: Span) {
+        self.attempt += 1;
+        self.attaching = true;
+        self.alarm(w, after, Alarm::Attach(self.attempt));
+    }
+
+    fn ask_attach(&mut self, w: &mut Sim) {
+        let attach = Attach { client: self.client_name.clone(), read_only: false, force: true };
+        self.ask(w, Source::Attach(self.attempt), Request::Attach(VOLUME.to_owned(), attach));
+    }
+
+    /// From now on the client calls itself something else.
+    pub(crate) fn rename_client(&mut self) {
+        self.names += 1;
+        self.client_name = format!("host-{}", self.names);
+    }
+
+    fn start_lanes(&mut self, w: &mut Sim, map: VolumeMap) {
+        self.attaching = false;
+        self.count("client.started", 1);
+        // The other one may still run, not knowing that it is superseded.
+        let alive = |w: &Sim, host: &ClientHost| host.lanes.iter().any(|lane| w.state(*lane) != State::Dead);
+        if alive(w, &self.clients[self.current]) {
+            self.current = 1 - self.current;
+        }
+        self.kill_client(w, self.current);
+        let process = self.rng.next_u64();
+        let (name, conn_depth) = (self.client_name.clone(), self.conn_depth);
+        let attachment = Attachment { name, process, lane: 0, conn_depth, map };
+        let host = &mut self.clients[self.current];
+        *host.attachment.borrow_mut() = Some(attachment);
+        if host.lanes.is_empty() {
+            for lane in 0..self.lanes {
+                let (shared, attachment) = (Rc::clone(&self.shared), Rc::clone(&host.attachment));
+                let setup = Setup::named(format!("lane {}.{lane}", self.current));
+                host.lanes.push(w.spawn(setup, move |birth| {
+                    let attachment = attachment.borrow().clone();
+                    let attachment = attachment.unwrap_or_else(|| unreachable!("set before its lanes are started"));
+                    Lane::new(Attachment { lane, ..attachment }, Rc::clone(&shared), birth)
+                }));
+            }
+        } else {
+            for lane in host.lanes.clone() {
+                w.restart(lane);
+            }
+        }
+    }
+
+    /// Kills a client's lanes.
+    pub(crate) fn kill_client(&mut self, w: &mut Sim, client: usize) {
+        for lane in self.clients[client].lanes.clone() {
+            self.harvest_lane(w, lane);
+            w.kill(lane);
+        }
+    }
+
+    /// The lanes that are not dead, of both clients.
+    pub(crate) fn live_lanes(&self, w: &Sim) -> Vec<ProcessId> {
+        let all = self.clients.iter().flat_map(|c| &c.lanes).copied();
+        all.filter(|lane| w.state(*lane) != State::Dead).collect()
+    }
+
+    /// True if nobody waits for an answer.
+    pub(crate) fn all_answered(&self, w: &Sim) -> bool {
+        let idle = |lane: &ProcessId| {
+            let client = w.machine::<Lane>(*lane).and_then(Lane::client);
+            client.is_none_or(|client| client.in_flight() == 0)
+        };
+        let shared = self.shared.borrow();
+        shared.left == 0 && shared.script.is_empty() && !self.attaching && self.live_lanes(w).iter().all(idle)
+    }
+
+    // ---- counters
+
+    /// Adds up a lane's counters before it is gone.
+    pub(crate) fn harvest_lane(&mut self, w: &Sim, lane: ProcessId) {
+        let Some(client) = w.machine::<Lane>(lane).and_then(Lane::client) else { return };
+        let counters = client.counters().named();
+        let net = client.net_counters().clone();
+        for (name, n) in counters {
+            self.count(&format!("client.{}", name.replace('_', "-")), n);
+        }
+        self.harvest_net(&net, "client");
+    }
+
+    /// Adds up a node's counters before it is gone.
+    pub(crate) fn harvest_node(&mut self, w: &Sim, node: usize) {
+        let Some(node) = w.machine::<NodeProcess>(self.nodes[node].process).and_then(NodeProcess::node) else { return };
+        let view = node.view();
+        for (name, n) in view.counters {
+            self.count(name, n);
+        }
+        for what in ["net.closed.bad-frame", "net.closed.bad-payload"] {
+            if self.counts.get(what).is_some_and(|n| *n > 0) {
+                self.fail(format!("{what}: bytes did not arrive as they were sent"));
+            }
+        }
+    }
+
+    fn harvest_net(&mut self, net: &tcp::Counters, whose: &str) {
+        for reason in wire::Reason::ALL {
+            self.count(&format!("{whose}.closed.{reason:?}").to_lowercase(), net.closed_for(reason));
+        }
+        let bad = net.closed_for(wire::Reason::BadFrame) + net.closed_for(wire::Reason::BadPayload);
+        if bad > 0 {
+            self.fail("a client met bytes that did not arrive as they were sent".to_owned());
+        }
+    }
+
+    /// What everybody is doing, for people.
+    pub(crate) fn report(&self, w: &Sim) -> String {
+        let mut text = w.report();
+        for host in &self.nodes {
+            let Some(node) = w.machine::<NodeProcess>(host.process).and_then(NodeProcess::node) else { continue };
+            let view = node.view();
+            text += &format!("{:?}: at rest: {}\n", host.process, node.is_at_rest());
+            for copy in view.copies {
+                text += &format!(
+                    "    {} {} {} {}: {} requests\n",
+                    copy.shard, copy.copy, copy.epoch, copy.role, copy.requests
+                );
+            }
+            text += &format!("    {}\n", view.refs.join("\n    "));
+        }
+        for lane in self.live_lanes(w) {
+            let Some(machine) = w.machine::<Lane>(lane) else { continue };
+            if let Some(client) = machine.client() {
+                let view = client.view(w.local(lane));
+                text += &format!(
+                    "{lane:?}: {:?} {:?}\n    {}\n",
+                    view.links,
+                    view.waiting,
+                    machine.waiting().join("\n    ")
+                );
+            }
+        }
+        text += &format!("conductor up: {}, commit {}\n", self.service.is_up(), self.service.model().commit());
+        let shared = self.shared.borrow();
+        text + &format!(
+            "{} requests left, {} scripted, attaching: {}\n",
+            shared.left,
+            shared.script.len(),
+            self.attaching
+        )
+    }
+}

@@ -1,0 +1,300 @@
+//! What goes wrong, when, and when it is over.
+
+use crate::director::{Alarm, Director, NODES, Sim, VOLUME};
+use crate::mail::{LaneMail, Mail};
+use conductor_model::{BLOCK, Bytes};
+use driver::Span;
+use sim::{DiskOptions, Latency, NetworkOptions, ProcessId, State};
+
+/// A volume does not grow beyond this.
+const LARGEST: u64 = 6 << 20;
+
+/// How a fault ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Undo {
+    Heal(ProcessId, ProcessId),
+    Restart(usize),
+    Resume(ProcessId),
+    Conductor,
+    ConductorFast,
+    Disk(usize),
+    Unstick(usize),
+    Network,
+}
+
+/// Every fault, by name.
+pub(crate) const FAULTS: [&str; 20] = [
+    "fault.reset",
+    "fault.silence",
+    "fault.partition",
+    "fault.one-way",
+    "fault.kill",
+    "fault.power-cut",
+    "fault.kill-two",
+    "fault.kill-all",
+    "fault.pause",
+    "fault.client-pause",
+    "fault.client-kill",
+    "fault.client-superseded",
+    "fault.conductor-crash",
+    "fault.conductor-dies-unpersisted",
+    "fault.conductor-slow",
+    "fault.slow-disk-kill",
+    "fault.stuck-disk",
+    "fault.slow-network",
+    "fault.flaky-network",
+    "fault.grow",
+];
+
+fn slow_disk() -> DiskOptions {
+    let mut options = DiskOptions::sized(crate::node::DISK_BYTES);
+    options.latency = Latency::micros(500, 40_000).tailed(50_000, Span::millis(200));
+    options
+}
+
+impl Director {
+    /// Starts to break things.
+    pub(crate) fn start_faults(&mut self, w: &mut Sim) {
+        self.faulty = true;
+        (self.lost_ppm, self.twice_ppm) = (30_000, 30_000);
+        let after = self.rng.span(Span::millis(400));
+        self.alarm(w, after, Alarm::Fault);
+    }
+
+    pub(crate) fn next_fault(&mut self, w: &mut Sim) {
+        if !self.faulty {
+            return;
+        }
+        let which = self.rng.index(FAULTS.len());
+        if self.break_something(w, FAULTS[which]) {
+            self.faults += 1;
+            self.count(FAULTS[which], 1);
+        }
+        let after = Span::millis(50 + self.rng.below(1_500));
+        self.alarm(w, after, Alarm::Fault);
+    }
+
+    fn some_span(&mut self, most_ms: u64) -> Span {
+        // Mostly short, sometimes long enough for every deadline.
+        let most = if self.rng.chance(200_000) { most_ms } else { most_ms / 5 };
+        Span(Span::millis(10).0 + self.rng.below(Span::millis(most).0))
+    }
+
+    /// Two processes that talk to each other.
+    fn pair(&mut self, w: &Sim) -> Option<(ProcessId, ProcessId)> {
+        let one = self.rng.index(NODES);
+        let a = self.nodes[one].process;
+        let lanes = self.live_lanes(w);
+        if self.rng.coin() {
+            return (!lanes.is_empty()).then(|| lanes[self.rng.index(lanes.len())]).map(|lane| (lane, a));
+        }
+        let b = self.nodes[(one + 1 + self.rng.index(NODES - 1)) % NODES].process;
+        Some((a, b))
+    }
+
+    fn kill_node(&mut self, w: &mut Sim, node: usize, cut: bool) -> bool {
+        let process = self.nodes[node].process;
+        if w.state(process) == State::Dead {
+            return false;
+        }
+        self.harvest_node(w, node);
+        if cut {
+            w.cut_power(process);
+        } else {
+            w.kill(process);
+        }
+        let after = self.some_span(6_000);
+        self.alarm(w, after, Alarm::Undo(Undo::Restart(node)));
+        true
+    }
+
+    /// Does it, or says that it cannot be done now.
+    fn break_something(&mut self, w: &mut Sim, what: &str) -> bool {
+        let node = self.rng.index(NODES);
+        let process = self.nodes[node].process;
+        match what {
+            "fault.reset" => {
+                let Some((a, b)) = self.pair(w) else { return false };
+                w.reset_between(a, b);
+            }
+            "fault.silence" => {
+                let Some((a, b)) = self.pair(w) else { return false };
+                w.silence_between(a, b);
+            }
+            "fault.partition" | "fault.one-way" => {
+                let Some((a, b)) = self.pair(w) else { return false };
+                match (what, self.rng.coin()) {
+                    ("fault.partition", _) => w.partition(a, b),
+                    (_, true) => w.partition_one_way(a, b),
+                    (_, false) => w.partition_one_way(b, a),
+                }
+                let after = self.some_span(12_000);
+                self.alarm(w, after, Alarm::Undo(Undo::Heal(a, b)));
+            }
+            "fault.kill" => return self.kill_node(w, node, false),
+            "fault.power-cut" => return self.kill_node(w, node, true),
+            "fault.kill-two" => {
+                let cut = self.rng.coin();
+                let one = self.kill_node(w, node, cut);
+                return self.kill_node(w, (node + 1) % NODES, cut) || one;
+            }
+            "fault.kill-all" => {
+                let mut any = false;
+                for node in 0..NODES {
+                    let cut = self.rng.coin();
+                    any |= self.kill_node(w, node, cut);
+                }
+                return any;
+            }
+            "fault.pause" => return self.pause(w, process),
+            "fault.client-pause" => {
+                let lanes = self.live_lanes(w);
+                if lanes.is_empty() {
+                    return false;
+                }
+                let lane = lanes[self.rng.index(lanes.len())];
+                return self.pause(w, lane);
+            }
+            "fault.client-kill" | "fault.client-superseded" => {
+                return self.replace_client(w, what == "fault.client-kill");
+            }
+            "fault.conductor-crash" | "fault.conductor-dies-unpersisted" => {
+                if what == "fault.conductor-crash" {
+                    self.service.crash();
+                } else {
+                    self.service.crash_at_next_change();
+                }
+                let after = self.some_span(8_000);
+                self.alarm(w, after, Alarm::Undo(Undo::Conductor));
+            }
+            "fault.conductor-slow" => {
+                (self.lost_ppm, self.twice_ppm, self.late) = (250_000, 250_000, Span::millis(1_500));
+                let after = self.some_span(10_000);
+                self.alarm(w, after, Alarm::Undo(Undo::ConductorFast));
+            }
+            "fault.slow-disk-kill" => {
+                *w.disk(self.nodes[node].disk) = slow_disk();
+                let after = self.some_span(2_000);
+                self.alarm(w, after, Alarm::Undo(Undo::Disk(node)));
+            }
+            "fault.stuck-disk" => {
+                w.stick(self.nodes[node].disk);
+                let after = self.some_span(8_000);
+                self.alarm(w, after, Alarm::Undo(Undo::Unstick(node)));
+            }
+            "fault.slow-network" | "fault.flaky-network" => {
+                let slow = NetworkOptions::default().latency.slower(1 + self.rng.below(200));
+                let network = w.network();
+                if what == "fault.slow-network" {
+                    network.latency = slow;
+                } else {
+                    (network.reset_ppm, network.silent_ppm) = (10_000, 2_000);
+                }
+                let after = self.some_span(5_000);
+                self.alarm(w, after, Alarm::Undo(Undo::Network));
+            }
+            _ => return self.grow(w),
+        }
+        true
+    }
+
+    fn pause(&mut self, w: &mut Sim, process: ProcessId) -> bool {
+        if w.state(process) != State::Running {
+            return false;
+        }
+        w.pause(process);
+        let after = self.some_span(9_000);
+        self.alarm(w, after, Alarm::Undo(Undo::Resume(process)));
+        true
+    }
+
+    /// The client dies, or hangs and is taken for dead; another life of it attaches.
+    fn replace_client(&mut self, w: &mut Sim, kill: bool) -> bool {
+        if self.attaching {
+            return false;
+        }
+        if kill {
+            self.kill_client(w, self.current);
+        } else {
+            for lane in self.clients[self.current].lanes.clone() {
+                self.pause(w, lane);
+            }
+        }
+        if self.rng.coin() {
+            self.rename_client();
+        }
+        let after = self.some_span(2_000);
+        self.attach(w, after);
+        true
+    }
+
+    fn grow(&mut self, w: &mut Sim) -> bool {
+        if !self.service.is_up() {
+            return false;
+        }
+        let now = Self::millis(w);
+        let Ok(detail) = self.service.model().show(now, VOLUME) else { return false };
+        let more = (1 + self.rng.below(256)) * BLOCK as u64;
+        let size = Bytes((detail.info.size.0 + more).min(LARGEST));
+        let rng = &mut self.rng;
+        let grown = self.service.command(|model| model.resize(now, VOLUME, size, &mut || rng.next_u64()));
+        if grown.is_err() || size == detail.info.size {
+            return false;
+        }
+        let Ok(map) = self.service.model().map(VOLUME) else { return false };
+        for lane in self.live_lanes(w) {
+            w.mail_after(lane, Span::millis(1), Mail::Lane(LaneMail::Map(map.clone())));
+        }
+        true
+    }
+
+    pub(crate) fn undo(&mut self, w: &mut Sim, undo: Undo) {
+        match undo {
+            Undo::Heal(a, b) => w.heal(a, b),
+            Undo::Restart(node) => {
+                let process = self.nodes[node].process;
+                if w.state(process) == State::Dead && !self.inspect.get() {
+                    w.restart(process);
+                    self.count("node.restarted", 1);
+                }
+            }
+            Undo::Resume(process) => w.resume(process),
+            Undo::Conductor => {
+                if let Err(corrupt) = self.service.restart(Self::millis(w)) {
+                    self.shared.borrow_mut().failures.push(corrupt.to_string());
+                }
+                self.count("conductor.restarted", 1);
+            }
+            Undo::ConductorFast => {
+                (self.lost_ppm, self.twice_ppm, self.late) = (30_000, 30_000, Span::millis(4));
+            }
+            Undo::Disk(node) => {
+                if self.rng.coin() && self.faulty {
+                    let cut = self.rng.coin();
+                    self.kill_node(w, node, cut);
+                }
+                *w.disk(self.nodes[node].disk) = DiskOptions::sized(crate::node::DISK_BYTES);
+            }
+            Undo::Unstick(node) => w.unstick(self.nodes[node].disk),
+            Undo::Network => *w.network() = NetworkOptions::default(),
+        }
+    }
+
+    /// Nothing is broken any more, and nothing will be.
+    pub(crate) fn end_faults(&mut self, w: &mut Sim) {
+        self.faulty = false;
+        w.heal_all();
+        self.undo(w, Undo::Conductor);
+        self.undo(w, Undo::Network);
+        (self.lost_ppm, self.twice_ppm, self.late) = (0, 0, Span::millis(4));
+        for node in 0..NODES {
+            self.undo(w, Undo::Unstick(node));
+            self.undo(w, Undo::Disk(node));
+            self.undo(w, Undo::Resume(self.nodes[node].process));
+            self.undo(w, Undo::Restart(node));
+        }
+        for lane in self.live_lanes(w) {
+            self.undo(w, Undo::Resume(lane));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Reads every block of every copy in a store, through the store's own read path.
+
+use crate::mail::Letter;
+use conductor_model::{BLOCK, BlockRange, Blocks, CopyId, Epoch, ShardId};
+use driver::{Done, Outbox, Time};
+use memory::{Arena, Class};
+use node_store::simple::SimpleStore;
+use node_store::{Store, StoreDone, StoreOp, Tag};
+
+/// Blocks of one read.
+const PIECE: u32 = 128;
+
+/// A copy and the checksums of its blocks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) shard: ShardId,
+    pub(crate) copy: CopyId,
+    pub(crate) epoch: Epoch,
+    pub(crate) blocks: Vec<u32>,
+}
+
+/// An inspection under way.
+pub(crate) struct Inspector {
+    store: SimpleStore,
+    arena: Arena,
+    left: Vec<(Found, u32)>,
+    found: Vec<Found>,
+}
+
+impl Inspector {
+    pub(crate) fn new(store: SimpleStore, arena: Arena) -> Self {
+        let left = store.copies().into_iter().map(|(copy, config)| {
+            let blocks = u32::try_from(config.size.0 / BLOCK as u64).unwrap_or(u32::MAX);
+            (Found { shard: config.shard, copy, epoch: config.epoch, blocks: Vec::new() }, blocks)
+        });
+        Self { left: left.collect(), found: Vec::new(), store, arena }
+    }
+
+    /// Reads the next piece.
+    pub(crate) fn go_on(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        while let Some((found, blocks)) = self.left.last() {
+            let at = u32::try_from(found.blocks.len()).unwrap_or(u32::MAX);
+            if at >= *blocks {
+                let done = self.left.pop().map(|(found, _)| found);
+                self.found.extend(done);
+                continue;
+            }
+            let count = PIECE.min(blocks - at);
+            let Some(into) = self.arena.take(count as usize * BLOCK, Class::Client) else {
+                return out.post(Letter::Failed("no memory to inspect with".to_owned()));
+            };
+            let at = BlockRange { from: Blocks(at), count: Blocks(count) };
+            let op = StoreOp::Read { copy: found.copy, at, into };
+            self.store.submit(now, Tag(0), op, &mut |op| out.submit(op));
+            if !self.take(out) {
+                return;
+            }
+        }
+        out.post(Letter::Found(std::mem::take(&mut self.found)));
+    }
+
+    /// Takes the completion of the piece, if it is there.
+    fn take(&mut self, out: &mut dyn Outbox<Letter>) -> bool {
+        let Some((_, result)) = self.store.next_completion() else { return false };
+        match (result, self.left.last_mut()) {
+            (Ok(StoreDone::Read(_, crcs)), Some((found, _))) => found.blocks.extend(crcs),
+            (other, _) => {
+                out.post(Letter::Failed(format!("an inspection failed: {other:?}")));
+                self.left.clear();
+            }
+        }
+        true
+    }
+
+    pub(crate) fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Letter>) {
+        self.store.done(now, done, &mut |op| out.submit(op));
+        if self.take(out) {
+            self.go_on(now, out);
+        }
+    }
+
+    pub(crate) fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        self.store.end_turn(now, &mut |op| out.submit(op));
+        if self.take(out) {
+            self.go_on(now, out);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! A storage node's process: formats its disk or opens what is there, then is the node. What the daemon does, without the threads.
+
+use crate::inspector::Inspector;
+use crate::mail::Letter;
+use conductor_model::api::DiskReport;
+use conductor_model::{Bytes, DiskId, NodeId, OpenId};
+use driver::{DiskIndex, Done, ListenerId, Machine, Op, Outbox, Time};
+use memory::{Arena, ArenaOptions, Backing, Shares};
+use node_core::{Disk, Node, NodeOptions};
+use node_store::Store;
+use node_store::simple::{Format, FormatOptions, Geometry, Identity, OpenError, OpenOptions, Opening, SimpleStore};
+use sim::{Birth, Rng};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use tcp::{Net, NetOptions};
+use wire::ClusterKey;
+
+/// Size of a node's disk: room for every shard several times over.
+pub(crate) const DISK_BYTES: u64 = 40 << 20;
+/// Pages of each of a store's logs: few, so that they switch often.
+const LOG_PAGES: u32 = 24;
+/// Copies that a store can hold.
+const MAX_COPIES: u32 = 16;
+/// A node's memory.
+const ARENA_BYTES: usize = 24 << 20;
+/// The cluster's key.
+pub(crate) const KEY: ClusterKey = ClusterKey([7; 32]);
+
+/// What all lives of a node have in common.
+#[derive(Clone)]
+pub(crate) struct Home {
+    pub(crate) node: NodeId,
+    pub(crate) cluster: u64,
+    pub(crate) endpoint: SocketAddr,
+    /// Requests in flight per connection.
+    pub(crate) depth: u16,
+    /// From now on lives only look at what is on the disk.
+    pub(crate) inspect: Rc<Cell<bool>>,
+}
+
+enum Stage {
+    Formatting(Format),
+    Opening(Opening),
+    Serving(Box<Node<SimpleStore>>),
+    Inspecting(Inspector),
+    /// Nothing more to do; finished if it stopped as told.
+    Over(bool),
+}
+
+/// One life of a node's process.
+pub(crate) struct NodeProcess {
+    home: Home,
+    arena: Arena,
+    random: Rng,
+    process: u64,
+    started: Time,
+    stage: Stage,
+}
+
+/// An outbox for a node's letters.
+struct Letters<'a>(&'a mut dyn Outbox<Letter>);
+
+impl Outbox<node_core::Letter> for Letters<'_> {
+    fn submit(&mut self, op: Op) {
+        self.0.submit(op);
+    }
+    fn post(&mut self, letter: node_core::Letter) {
+        self.0.post(Letter::Node(letter));
+    }
+}
+
+impl NodeProcess {
+    pub(crate) fn new(home: Home, birth: Birth) -> Self {
+        let mut random = Rng::new(birth.seed);
+        let shares = Shares::even(ARENA_BYTES);
+        let arena = Arena::new(ArenaOptions { bytes: ARENA_BYTES, backing: Backing::Heap, shares });
+        let arena = arena.unwrap_or_else(|error| panic!("{error}"));
+        let process = random.next_u64();
+        Self { home, arena, random, process, started: birth.now, stage: Stage::Over(false) }
+    }
+
+    /// The node, once it serves.
+    pub(crate) fn node(&self) -> Option<&Node<SimpleStore>> {
+        if let Stage::Serving(node) = &self.stage { Some(node) } else { None }
+    }
+
+    fn open(&mut self, out: &mut dyn Outbox<Letter>) {
+        let options = OpenOptions {
+            disk: DiskIndex(0),
+            size: Bytes(DISK_BYTES),
+            cluster: Some(self.home.cluster),
+            node: Some(self.home.node),
+        };
+        match Opening::start(options, &self.arena, &mut |op| out.submit(op)) {
+            Ok(opening) => self.stage = Stage::Opening(opening),
+            Err(error) => self.fail(&error, out),
+        }
+    }
+
+    fn format(&mut self, out: &mut dyn Outbox<Letter>) {
+        let Some(geometry) = Geometry::new(Bytes(DISK_BYTES), LOG_PAGES, MAX_COPIES) else { return };
+        let identity =
+            Identity { cluster: self.home.cluster, node: self.home.node, disk: DiskId(self.random.next_u64() | 1) };
+        let options = FormatOptions { disk: DiskIndex(0), identity, geometry, overwrite: false };
+        match Format::start(options, &self.arena, &mut |op| out.submit(op)) {
+            Ok(format) => self.stage = Stage::Formatting(format),
+            Err(error) => self.fail(&error, out),
+        }
+    }
+
+    fn fail(&mut self, error: &OpenError, out: &mut dyn Outbox<Letter>) {
+        self.stage = Stage::Over(false);
+        out.post(Letter::Failed(error.to_string()));
+    }
+
+    fn opened(&mut self, now: Time, disk: DiskId, store: SimpleStore, out: &mut dyn Outbox<Letter>) {
+        if self.home.inspect.get() {
+            let mut inspector = Inspector::new(store, self.arena.clone());
+            inspector.go_on(now, out);
+            self.stage = Stage::Inspecting(inspector);
+            return;
+        }
+        let usage = store.usage();
+        let open = OpenId(self.random.next_u64() | 1);
+        out.post(Letter::Opened(DiskReport {
+            disk,
+            open,
+            endpoint: self.home.endpoint,
+            capacity: usage.capacity.bytes(),
+            used: usage.used.bytes(),
+            copies: store.copies(),
+        }));
+        let options = NodeOptions { node: self.home.node, process: self.process, lane: 0 };
+        let disks = vec![Disk { disk, open, index: DiskIndex(0), store }];
+        let mut nonces = self.random.fork();
+        let hello = Node::hello_info(&options, &disks);
+        let mut net = NetOptions::new(hello, Rc::new(KEY), Box::new(move || nonces.next_u64()));
+        net.depth = self.home.depth;
+        let net = Net::new(net, self.arena.clone());
+        let mut node = Node::new(options, self.arena.clone(), net, disks, vec![ListenerId(0)], self.started);
+        node.start(now, &mut Letters(out));
+        self.stage = Stage::Serving(Box::new(node));
+    }
+}
+
+impl Machine for NodeProcess {
+    type Mail = node_core::Mail;
+    type Letter = Letter;
+
+    fn start(&mut self, _now: Time, out: &mut dyn Outbox<Letter>) {
+        self.open(out);
+    }
+
+    fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Letter>) {
+        match &mut self.stage {
+            Stage::Formatting(format) => match format.done(done, &mut |op| out.submit(op)) {
+                Some(Ok(())) => self.open(out),
+                Some(Err(error)) => self.fail(&error, out),
+                None => {}
+            },
+            Stage::Opening(opening) => match opening.done(now, done, &mut |op| out.submit(op)) {
+                Some(Ok(store)) => {
+                    let disk = store.disk_id();
+                    self.opened(now, disk, store, out);
+                }
+                Some(Err(OpenError::NotAStore)) => self.format(out),
+                Some(Err(error)) => self.fail(&error, out),
+                None => {}
+            },
+            Stage::Serving(node) => node.done(now, done, &mut Letters(out)),
+            Stage::Inspecting(inspector) => inspector.done(now, done, out),
+            Stage::Over(_) => {}
+        }
+    }
+
+    fn mail(&mut self, now: Time, mail: node_core::Mail, out: &mut dyn Outbox<Letter>) {
+        if let Stage::Serving(node) = &mut self.stage {
+            node.mail(now, mail, &mut Letters(out));
+        }
+    }
+
+    fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        match &mut self.stage {
+            Stage::Serving(node) => {
+                node.end_turn(now, &mut Letters(out));
+                if !node.finished() {
+                    return;
+                }
+                let view = node.view();
+                let held = view.refs.join("; ");
+                self.stage = Stage::Over(true);
+                let left = if held.is_empty() { self.arena.leaks().map_err(|r| r.to_string()) } else { Err(held) };
+                out.post(Letter::Stopped(left));
+            }
+            Stage::Inspecting(inspector) => inspector.end_turn(now, out),
+            Stage::Formatting(_) | Stage::Opening(_) | Stage::Over(_) => {}
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        match &self.stage {
+            Stage::Serving(node) => node.next_deadline(),
+            _ => None,
+        }
+    }
+
+    fn finished(&self) -> bool {
+        matches!(self.stage, Stage::Over(true))
+    }
+}

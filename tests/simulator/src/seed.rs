@@ -1,0 +1,229 @@
+//! One seed from the first boot to the last comparison.
+
+use crate::checker;
+use crate::content::SECTOR;
+use crate::director::{Director, NODES, Sim, VOLUME};
+use crate::inspector::Found;
+use crate::lane::Lane;
+use crate::mail::{LaneMail, Mail};
+use crate::node::NodeProcess;
+use crate::workload::{Kind, Mood, Wish, Workload};
+use conductor_model::views::NewVolume;
+use conductor_model::{BLOCK, Bytes};
+use driver::Span;
+use sim::{Options, State, World};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Requests of each seed, at least.
+pub const OPERATIONS: usize = 520;
+/// Faults of each seed, at least.
+pub const FAULTS: u32 = 3;
+/// More requests when the faults were too few by then.
+const MORE: usize = 60;
+/// Virtual time for booting.
+const BOOT: Span = Span::seconds(20);
+/// Virtual time for the traffic.
+const TRAFFIC: Span = Span::seconds(600);
+/// Virtual time for everything to come back, once nothing is broken any more.
+const RECOVERY: Span = Span::seconds(120);
+/// Bytes of one read of the last look at the whole volume.
+const SCAN: u64 = 128 << 10;
+
+/// What became of a seed.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// A hash over everything that any process noticed and any client saw.
+    pub hash: u64,
+    /// Client operations, those without effect (flushes) not counted.
+    pub operations: usize,
+    /// Sector reads that were checked.
+    pub checked: u64,
+    /// Faults injected.
+    pub faults: u32,
+    /// Virtual time.
+    pub time: Span,
+    /// What happened how often.
+    pub counts: BTreeMap<String, u64>,
+    /// What is wrong.
+    pub failure: Option<String>,
+    /// The last events in words, if they were asked for.
+    pub trace: Vec<String>,
+}
+
+/// Runs a seed; keeps so many lines of its trace.
+pub fn run(seed: u64, trace: usize) -> Outcome {
+    let mut w: Sim = World::new(seed, Options::default());
+    w.keep_trace(trace);
+    let mut rng = w.rng().fork();
+    let shard = Bytes([1, 2][rng.index(2)] << 20);
+    let size = Bytes(shard.0 * 2 + (rng.below(200) + 1) * BLOCK as u64);
+    let mood = Mood::new(&mut rng, size.0, shard.0);
+    let shared = Rc::new(RefCell::new(Workload::new(mood, OPERATIONS)));
+    let mut director = Director::new(&mut w, Rc::clone(&shared));
+    let result = play(&mut w, &mut director, size, shard);
+    let shared = shared.borrow();
+    let mut counts = director.counts;
+    for (name, n) in w.counts().iter().chain(&shared.counts) {
+        *counts.entry((*name).to_owned()).or_default() += n;
+    }
+    Outcome {
+        seed,
+        hash: w.hash(),
+        operations: shared.history.operations.len(),
+        checked: *result.as_ref().unwrap_or(&0),
+        faults: director.faults,
+        time: Span(w.now().0),
+        counts,
+        failure: result.err(),
+        trace: w.trace().map(str::to_owned).collect(),
+    }
+}
+
+fn play(w: &mut Sim, d: &mut Director, size: Bytes, shard: Bytes) -> Result<u64, String> {
+    d.run(w, "booting", BOOT, |d, _| d.all_registered())?;
+    let new = NewVolume { shard_size: shard, ..NewVolume::new(VOLUME, size) };
+    let now = Director::millis(w);
+    let rng = &mut d.rng;
+    d.service.command(|m| m.create(now, &new, &mut || rng.next_u64())).map_err(|error| error.to_string())?;
+    d.attach(w, Span(0));
+
+    d.start_faults(w);
+    d.run(w, "the traffic", TRAFFIC, |d, _| {
+        let mut shared = d.shared.borrow_mut();
+        if shared.left == 0 && d.faults < FAULTS {
+            shared.left += MORE;
+        }
+        shared.left == 0
+    })?;
+    d.end_faults(w);
+    d.run(w, "the recovery", RECOVERY, |d, w| d.all_answered(w))?;
+
+    let end = d.service.model().show(Director::millis(w), VOLUME).map_err(|error| error.to_string())?;
+    scan(w, d, end.info.size.0);
+    d.run(w, "the last look", RECOVERY, |d, w| d.all_answered(w))?;
+    d.run(w, "coming to rest", RECOVERY, |d, w| at_rest(d, w).is_ok())
+        .map_err(|stall| format!("{}\n{stall}", at_rest(d, w).err().unwrap_or_default()))?;
+
+    stop(w, d)?;
+    let found = inspect(w, d)?;
+    compare(&found, end.shards.len())?;
+    checker::check(&d.shared.borrow().history)
+        .map_err(|v| format!("sector {} (block {}): {}\n{}", v.sector, v.sector / 8, v.what, blame(d, &v)))
+}
+
+/// The operations that touched the sector, for people.
+fn blame(d: &Director, v: &checker::Violation) -> String {
+    let shared = d.shared.borrow();
+    let touched = shared.history.operations.iter().filter(|o| o.first <= v.sector && v.sector < o.first + o.sectors);
+    let at = |o: &crate::history::Operation| usize::try_from(v.sector - o.first).unwrap_or(0);
+    let lines = touched.map(|o| {
+        let what = match &o.what {
+            crate::history::What::Read(values) => format!("Read {:?}", values.get(at(o))),
+            other => format!("{other:?}"),
+        };
+        let mark = if v.operations.contains(&o.id) { "→" } else { " " };
+        format!(
+            "  {mark} {} g{} {what} {} … {:?} (from {} for {})",
+            o.id, o.generation, o.began, o.end, o.first, o.sectors
+        )
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Reads the whole volume once more.
+fn scan(w: &mut Sim, d: &mut Director, size: u64) {
+    let mut offset = 0;
+    while offset < size {
+        let len = SCAN.min(size - offset);
+        d.shared.borrow_mut().script.push_back(Wish { kind: Kind::Read, offset, len });
+        offset += len;
+    }
+    for lane in d.live_lanes(w) {
+        w.mail_after(lane, Span(0), Mail::Lane(LaneMail::Wake));
+    }
+}
+
+/// Whether nothing is in flight and every connection holds what an idle one holds (`docs/lifetimes.md`).
+fn at_rest(d: &Director, w: &Sim) -> Result<(), String> {
+    let idle = |refs: &[String]| {
+        let odd = refs.iter().find(|line| {
+            let held = line.split_once(": ").map_or("", |(_, held)| held);
+            let slots = held.strip_prefix("1 owner + ").and_then(|rest| rest.strip_suffix(" rx"));
+            !slots.and_then(|n| n.parse::<u32>().ok()).is_some_and(|n| n >= 4 && n.is_multiple_of(2))
+        });
+        odd.map_or(Ok(()), |line| Err(format!("held at rest: {line}")))
+    };
+    for host in &d.nodes {
+        let node = w.machine::<NodeProcess>(host.process).and_then(NodeProcess::node).ok_or("a node is away")?;
+        if !node.is_at_rest() {
+            return Err(format!("{:?} is not at rest", host.process));
+        }
+        idle(&node.view().refs)?;
+    }
+    for lane in d.live_lanes(w) {
+        let Some(client) = w.machine::<Lane>(lane).and_then(Lane::client) else { continue };
+        idle(&client.view(w.local(lane)).refs)?;
+    }
+    Ok(())
+}
+
+/// Stops everything in order: clients, then nodes. Each says what it still held.
+fn stop(w: &mut Sim, d: &mut Director) -> Result<(), String> {
+    let lanes = d.live_lanes(w);
+    for lane in &lanes {
+        d.harvest_lane(w, *lane);
+        w.mail_after(*lane, Span(0), Mail::Lane(LaneMail::Stop));
+    }
+    d.run(w, "stopping the client", RECOVERY, |_, w| lanes.iter().all(|lane| w.state(*lane) == State::Dead))?;
+    for node in 0..NODES {
+        d.harvest_node(w, node);
+        w.mail_after(d.nodes[node].process, Span(0), Mail::Node(node_core::Mail::Stop));
+    }
+    d.run(w, "stopping the nodes", RECOVERY, |d, w| d.nodes.iter().all(|n| w.state(n.process) == State::Dead))?;
+    let expected = u32::try_from(lanes.len() + NODES).unwrap_or(0);
+    if d.stopped == expected { Ok(()) } else { Err(format!("{} of {expected} stopped as told", d.stopped)) }
+}
+
+/// Opens each store once more and reads all that is in it.
+fn inspect(w: &mut Sim, d: &mut Director) -> Result<Vec<Vec<Found>>, String> {
+    d.inspect.set(true);
+    for host in &d.nodes {
+        w.restart(host.process);
+    }
+    d.run(w, "the inspection", RECOVERY, |d, _| d.found.len() == NODES)?;
+    Ok(std::mem::take(&mut d.found))
+}
+
+/// Three copies of each shard, equal block by block.
+fn compare(found: &[Vec<Found>], shards: usize) -> Result<(), String> {
+    let mut by_shard: BTreeMap<_, Vec<&Found>> = BTreeMap::new();
+    for copy in found.iter().flatten() {
+        by_shard.entry(copy.shard).or_default().push(copy);
+    }
+    if by_shard.len() != shards {
+        return Err(format!("copies of {} shards instead of {shards}", by_shard.len()));
+    }
+    for (shard, copies) in by_shard {
+        if copies.len() != NODES {
+            return Err(format!("{shard} has {} copies", copies.len()));
+        }
+        for pair in copies.windows(2) {
+            let (a, b) = (pair[0], pair[1]);
+            if a.epoch != b.epoch || a.blocks.len() != b.blocks.len() {
+                return Err(format!("{shard}: {} in {} and {} in {}", a.copy, a.epoch, b.copy, b.epoch));
+            }
+            if let Some(block) = a.blocks.iter().zip(&b.blocks).position(|(x, y)| x != y) {
+                let sector = block * BLOCK / SECTOR;
+                return Err(format!(
+                    "{shard}: copies {} and {} differ in block {block} (sector {sector} of the shard)",
+                    a.copy, b.copy
+                ));
+            }
+        }
+    }
+    Ok(())
+}
