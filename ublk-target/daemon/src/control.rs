@@ -4,21 +4,19 @@
 //! The socket's directory entry is its protection: only its owner can connect.
 
 use crate::error::TargetError;
-use crate::lane::Happening;
-use crate::limits::{CONTROL_IO, CONTROL_LINE, DETACH_CALL, DRAIN, GIVE_UP, LOCK_POLL, LOOK};
-use crate::nbd::Mail;
+use crate::happening::Happening;
+use crate::limits::{ANSWER, CONTROL_IO, CONTROL_LINE, DETACH_CALL, DRAIN, GIVE_UP, LOCK_POLL};
 use crate::record::{Place, Record, start_time};
+use crate::ublk;
 use crate::view::TargetView;
 use conductor_client::Client;
 use conductor_model::views::Detach;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use reactor::Mailbox;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Sender, sync_channel};
 use std::thread;
 use std::time::Instant;
 
@@ -27,10 +25,8 @@ use std::time::Instant;
 pub struct Look {
     /// The attachment.
     pub record: Record,
-    /// The lane.
+    /// What its lanes say.
     pub target: TargetView,
-    /// What its reactor did so far.
-    pub reactor: BTreeMap<String, u64>,
 }
 
 /// The answer to everything else.
@@ -41,84 +37,53 @@ struct Said {
     error: Option<String>,
 }
 
-/// The target's end.
-pub(crate) struct Server {
-    pub(crate) listener: UnixListener,
-    pub(crate) record: Record,
-    pub(crate) mailbox: Mailbox<Mail>,
-    pub(crate) views: Receiver<(u64, Box<TargetView>)>,
-    pub(crate) tell: Sender<Happening>,
-}
-
-impl Server {
-    /// Serves until the process ends.
-    pub(crate) fn run(self) {
-        for (number, stream) in (0..).zip(self.listener.incoming()) {
-            match stream.and_then(|stream| self.serve(stream, number)) {
-                Ok(()) => {}
-                Err(error) => {
-                    tracing::debug!(%error, "control connection");
-                    thread::sleep(LOCK_POLL); // out of descriptors, perhaps: not in a tight loop
-                }
-            }
+/// The target's end: serves until the process ends.
+pub(crate) fn serve(listener: &UnixListener, tell: &Sender<Happening>) {
+    for stream in listener.incoming() {
+        if let Err(error) = stream.and_then(|stream| answer(stream, tell)) {
+            tracing::debug!(%error, "control connection");
+            thread::sleep(LOCK_POLL); // out of descriptors, perhaps: not in a tight loop
         }
     }
+}
 
-    fn serve(&self, mut stream: UnixStream, number: u64) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(CONTROL_IO))?;
-        stream.set_write_timeout(Some(CONTROL_IO))?;
-        let mut line = String::new();
-        BufReader::new(&stream).take(CONTROL_LINE).read_line(&mut line)?;
-        let said = |error: Option<String>| serde_json::to_vec(&Said { error });
-        let mut answer = match line.trim() {
-            "look" => match self.look(number) {
-                Ok(look) => serde_json::to_vec(&look)?,
-                Err(why) => said(Some(why))?,
-            },
-            "stop" => self.stop(false, &said)?,
-            "stop now" => self.stop(true, &said)?,
-            other => said(Some(format!("no command {other:?}: look, stop, stop now")))?,
-        };
-        answer.push(b'\n');
-        stream.write_all(&answer)
-    }
-
-    fn stop<E>(&self, now: bool, said: &impl Fn(Option<String>) -> Result<Vec<u8>, E>) -> Result<Vec<u8>, E> {
-        // A main thread that no longer listens is ending.
-        let _ = self.tell.send(Happening::Stop(now));
-        said(None)
-    }
-
-    fn look(&self, number: u64) -> Result<Look, String> {
-        let until = Instant::now() + LOOK;
-        self.mailbox.send(Mail::Look(number)).map_err(|error| error.to_string())?;
-        let view = loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match self.views.recv_timeout(left) {
-                Ok((of, view)) if of == number => break view,
-                Ok(_) => {} // an answer that was too late for its question
-                Err(_) => return Err("the lane does not answer".to_owned()),
+fn answer(mut stream: UnixStream, tell: &Sender<Happening>) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(CONTROL_IO))?;
+    stream.set_write_timeout(Some(CONTROL_IO))?;
+    let mut line = String::new();
+    BufReader::new(&stream).take(CONTROL_LINE).read_line(&mut line)?;
+    let mut answer = match line.trim() {
+        "look" => {
+            let (to, from) = sync_channel(1);
+            let _ending = tell.send(Happening::Look(to));
+            match from.recv_timeout(ANSWER) {
+                Ok(Some(look)) => serde_json::to_vec(&look)?,
+                _ => said(Some("its lanes do not answer".to_owned()))?,
             }
-        };
-        let counters = self.mailbox.counters(LOOK).unwrap_or_default();
-        let reactor = [
-            ("turns", counters.turns),
-            ("enters", counters.enters),
-            ("sqes", counters.sqes),
-            ("cqes", counters.cqes),
-            ("wakes", counters.wakes),
-            ("waited", counters.waited),
-            ("stale", counters.stale),
-        ];
-        let reactor = reactor.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Ok(Look { record: self.record.clone(), target: *view, reactor })
-    }
+        }
+        "stop" => said(stop(false, tell))?,
+        "stop now" => said(stop(true, tell))?,
+        other => said(Some(format!("no command {other:?}: look, stop, stop now")))?,
+    };
+    answer.push(b'\n');
+    stream.write_all(&answer)
+}
+
+fn said(error: Option<String>) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(&Said { error })
+}
+
+/// Why it does not end, if it does not. One that takes its time is ending.
+fn stop(now: bool, tell: &Sender<Happening>) -> Option<String> {
+    let (answer, from) = sync_channel(1);
+    let _ending = tell.send(Happening::Stop { now, answer });
+    from.recv_timeout(ANSWER).ok().flatten()
 }
 
 fn ask(place: &Place, command: &str) -> Result<String, TargetError> {
     let ask = || {
         let mut stream = UnixStream::connect(place.socket())?;
-        stream.set_read_timeout(Some(CONTROL_IO + LOOK + LOOK))?;
+        stream.set_read_timeout(Some(CONTROL_IO + ANSWER))?;
         stream.set_write_timeout(Some(CONTROL_IO))?;
         stream.write_all(format!("{command}\n").as_bytes())?;
         let mut answer = String::new();
@@ -154,7 +119,11 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
     };
     if place.is_live()? {
         match ask(place, if force { "stop now" } else { "stop" }) {
-            Ok(_) => {}
+            Ok(answer) => {
+                if let Some(why) = serde_json::from_str::<Said>(&answer).ok().and_then(|said| said.error) {
+                    return Err(TargetError::Refused { volume: volume(), why });
+                }
+            }
             Err(_) if force => end(&record),
             Err(error) => return Err(error),
         }
@@ -174,8 +143,9 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
             return Ok(());
         }
     }
-    // It died, or could not tell the conductor: so do we, in its name.
+    // It died, left its device behind, or could not tell the conductor: we end it in its name.
     let Some(lock) = place.lock()? else { return Err(TargetError::Busy { volume: volume() }) };
+    ublk::forget(&record.volume, &record.device)?;
     let said = conductor.detach(&record.volume, &Detach { client: record.client, generation: record.generation });
     match said {
         Ok(()) => {}

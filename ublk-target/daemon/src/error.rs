@@ -29,6 +29,28 @@ pub enum TargetError {
     /// The conductor's word.
     #[error(transparent)]
     Conductor(#[from] conductor_client::Error),
+    /// Its device is there and waits for a target.
+    #[error("{} still has {}, which waits for its target: `trine attach {}` goes on with it, `trine detach {}` ends it", .0.volume, .0.device, .0.volume, .0.volume)]
+    Waits(Box<Record>),
+    /// The target goes on, because.
+    #[error("{volume} stays attached: {why}")]
+    Refused {
+        /// The volume.
+        volume: String,
+        /// Why.
+        why: String,
+    },
+    /// A ublk device.
+    #[error(transparent)]
+    Device(#[from] ublk_device::DeviceError),
+    /// A queue of a device ended by itself.
+    #[error("queue {queue} ended unexpectedly: {failure}; the device waits for `trine attach`")]
+    Queue {
+        /// Which.
+        queue: u16,
+        /// Why.
+        failure: ublk_device::QueueFailure,
+    },
     /// No volume client.
     #[error(transparent)]
     Client(#[from] volume_client::ClientError),

@@ -1,12 +1,10 @@
 //! A target's process: one volume, one front end.
 //!
 //! ```text
-//!   main thread ── attach, record, signals, detach        maps thread ── conductor
-//!        ▲ Ended, Fenced                                       │ Mail::Map      ▲ WantMap
-//!        │                                                     ▼                │
-//!   lane thread: Reactor { NbdTarget { sessions, VolumeClient } } ──────────────┘
-//!        ▲ Mail::Look, Stop                │ Letter::View
-//!   control thread ── DIR/attached/VOLUME.sock ── `trine attached`, `trine detach`
+//!   signals ───────┐                                       ┌── lane: Reactor { NbdTarget { sessions, VolumeClient } }
+//!   control socket ┼─▶ main thread: attach, record, detach ─┤                          or
+//!   maps thread ───┘        ▲ mail ▼ letters                └── queues of a ublk device: Reactor { Volume }, one each
+//!        └── conductor
 //! ```
 //!
 //! Promises: a volume has at most one target per directory, and at most one client in the cluster (the conductor says who); what
@@ -16,12 +14,15 @@
 
 mod control;
 mod error;
-mod lane;
+mod happening;
 pub mod limits;
 mod maps;
 mod nbd;
+pub mod probe;
 mod process;
 mod record;
+mod setup;
+mod ublk;
 mod view;
 
 pub use control::{Look, detach, look};

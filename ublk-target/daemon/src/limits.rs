@@ -51,6 +51,14 @@ pub const GIVE_UP: Duration = Duration::from_secs(5);
 pub const CONTROL_IO: Duration = Duration::from_secs(2);
 /// How long a look may wait for the reactor's turn.
 pub const LOOK: Duration = Duration::from_secs(2);
+/// How long a control command waits for the main thread, which may be looking, or stopping a device.
+pub const ANSWER: Duration = Duration::from_secs(8);
+/// Requests in flight per ublk queue, unless `--depth` says otherwise: the kernel's own default for fast disks.
+pub const UBLK_DEPTH: u16 = 128;
+/// Messages of one ublk queue to and from the nodes, beside the memory of its requests.
+pub const UBLK_NETWORK: usize = 32 << 20;
+/// How often the queues of a device are looked at.
+pub const QUEUES_EVERY: Duration = Duration::from_millis(200);
 /// Longest line of a control command.
 pub const CONTROL_LINE: u64 = 256;
 /// Looks at a target that is ending.

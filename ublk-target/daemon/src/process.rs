@@ -6,23 +6,26 @@
 //!
 //! A failure on the way up takes back what was done. A failure on the way down leaves the record, so that it is not forgotten.
 
-use crate::control::Server;
+use crate::control::{self, Look};
 use crate::error::TargetError;
-use crate::lane::{self, Happening, Lane, Setup};
-use crate::limits::{DEPTH, DRAIN, GIVE_UP};
-use crate::maps;
-use crate::nbd::Mail;
+use crate::happening::Happening;
+use crate::limits::{DRAIN, GIVE_UP, QUEUES_EVERY};
+use crate::maps::{self, Early};
+use crate::nbd::{Mail, NbdLane};
 use crate::record::{Lock, Place, Record, start_time};
+use crate::setup::{Setup, random};
+use crate::ublk::{self, UblkFront, UblkShape};
+use crate::view::TargetView;
 use conductor_client::Client;
 use conductor_model::api::VolumeMap;
 use conductor_model::views::{Attach, Detach};
 use driver::{Address, Span};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
-use reactor::{Mailbox, NotSent};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::ClusterKey;
@@ -30,6 +33,11 @@ use wire::ClusterKey;
 /// How a target presents its volume.
 #[derive(Clone, Debug)]
 pub enum FrontEnd {
+    /// A block device: `/dev/ublkbN`.
+    Ublk {
+        /// Threads that serve it.
+        queues: u16,
+    },
     /// An NBD server.
     Nbd {
         /// Where it listens; port 0 is the system's choice.
@@ -63,19 +71,30 @@ pub struct Options {
     pub depth: Option<u16>,
 }
 
-/// Attaches the volume, says so to `ready`, and serves it until SIGTERM, SIGINT or a detach. To be called once in a process, before
-/// it starts threads.
-pub fn run(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetError> {
-    let FrontEnd::Nbd { listen: Address::Tcp(at), plaintext } = &options.front_end else {
-        return attach(options, ready);
-    };
-    if !at.ip().is_loopback() && !plaintext {
-        return Err(TargetError::Plaintext(*at));
-    }
-    attach(options, ready)
+/// What the process serves.
+enum Front {
+    Nbd(NbdLane),
+    Ublk(UblkFront),
 }
 
-fn attach(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetError> {
+/// How it ended.
+enum Over {
+    /// Nothing is left.
+    Detached,
+    /// The device waits for the next target; so does the volume.
+    Left,
+}
+
+/// Attaches the volume, says so to `ready`, and serves it until SIGTERM, SIGINT or a detach. To be called once in a process, before
+/// it starts threads. A device that is in use is left to the next target by a signal, and stays by a detach.
+pub fn run(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetError> {
+    match &options.front_end {
+        FrontEnd::Nbd { listen: Address::Tcp(at), plaintext: false } if !at.ip().is_loopback() => {
+            return Err(TargetError::Plaintext(*at));
+        }
+        FrontEnd::Nbd { .. } => {}
+        FrontEnd::Ublk { .. } => ublk::prepare_process()?,
+    }
     // Sockets and records are for their owner alone.
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
     // Before any thread: all of them inherit the mask, and only the one that waits for signals gets them.
@@ -84,13 +103,21 @@ fn attach(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetErr
 
     let place = Place::new(&options.dir, &options.volume);
     let lock = claim(&place)?;
-    let Options { volume, conductor, client_name, read_only, force, .. } = &options;
+    let (recover, client_name) = former(&place, &options)?;
+    let Options { volume, conductor, read_only, force, .. } = &options;
     let asked = Attach { client: client_name.clone(), read_only: *read_only, force: *force };
     let map = conductor.attach(volume, &asked)?;
     let detach = Detach { client: client_name.clone(), generation: map.attach };
     let (conductor, volume) = (conductor.clone(), volume.clone());
 
-    let served = serve(options, map, &place, stops, ready);
+    let served = serve(options, client_name, recover, map, &place, stops, ready);
+    let over = match served {
+        Ok(Over::Left) => return Ok(()),
+        // What is to be recovered is still to be recovered.
+        Err(error) if recover.is_some() || matches!(error, TargetError::Queue { .. }) => return Err(error),
+        Ok(Over::Detached) => Ok(()),
+        Err(error) => Err(error),
+    };
     // Also after a failure: no request of ours is answered any more, so nobody needs the volume from us.
     let detached = match conductor.detach(&volume, &detach) {
         // Taken by somebody else meanwhile, or deleted.
@@ -101,7 +128,7 @@ fn attach(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetErr
         place.remove()?;
     }
     drop(lock);
-    served.and(detached)
+    over.and(detached)
 }
 
 fn claim(place: &Place) -> Result<Lock, TargetError> {
@@ -114,35 +141,54 @@ fn claim(place: &Place) -> Result<Lock, TargetError> {
     })
 }
 
+/// What a dead target left: the device to be taken over, if it waits, and the name under which the conductor knows us.
+fn former(place: &Place, options: &Options) -> Result<(Option<u32>, String), TargetError> {
+    let Some(record) = place.read()? else { return Ok((None, options.client_name.clone())) };
+    match (ublk::waits(&record.device)?, &options.front_end) {
+        (Some(_), FrontEnd::Nbd { .. }) => Err(TargetError::Waits(Box::new(record))),
+        (recover, _) => Ok((recover, record.client)),
+    }
+}
+
 fn serve(
     options: Options,
+    client_name: String,
+    recover: Option<u32>,
     map: VolumeMap,
     place: &Place,
     stops: SigSet,
     ready: impl FnOnce(&Record),
-) -> Result<(), TargetError> {
-    let Options { volume, conductor, key, client_name, front_end, read_only, io_timeout, depth, .. } = options;
-    let FrontEnd::Nbd { listen, .. } = front_end;
+) -> Result<Over, TargetError> {
+    let Options { volume, conductor, key, front_end, read_only, io_timeout, depth, .. } = options;
     let generation = map.attach;
     let setup = Setup {
         map,
         client_name: client_name.clone(),
-        process: lane::random(),
+        process: random(),
         key,
         read_only,
         io_timeout: io_timeout.map(|time| Span(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))),
-        depth: depth.unwrap_or(DEPTH),
-        listen,
+        depth,
     };
     let (tell, heard) = channel();
-    let Lane { mailbox, address, views, asked } = lane::start(setup, tell.clone())?;
+    let (asks, asked) = sync_channel(1);
+    let early = Early::default();
+    let (lanes, news, name) = (Arc::clone(&early), tell.clone(), volume.clone());
+    spawn("maps", move || maps::run(&conductor, &name, &asked, &lanes, &news))?;
+    let mut front = match front_end {
+        FrontEnd::Nbd { listen, .. } => Front::Nbd(NbdLane::start(setup, listen, asks, tell.clone())?),
+        FrontEnd::Ublk { queues } => {
+            let shape = UblkShape { queues, recover };
+            Front::Ublk(UblkFront::start(setup, &shape, &early, asks, tell.clone())?)
+        }
+    };
     let pid = std::process::id();
     let record = Record {
         volume: volume.clone(),
         pid,
         started: start_time(pid).unwrap_or(0),
         since_ms: now_ms(),
-        device: uri(&address, &volume),
+        device: front.device(&volume),
         client: client_name,
         generation,
         read_only,
@@ -152,59 +198,58 @@ fn serve(
         // We hold the lock: whose socket this was is dead.
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).map_err(TargetError::file("listen on", &socket))?;
-        let server = Server { listener, record: record.clone(), mailbox: mailbox.clone(), views, tell: tell.clone() };
-        spawn("control", move || server.run())?;
-        let lane = mailbox.clone();
-        spawn("maps", move || maps::run(&conductor, &volume, &asked, &lane))?;
+        let control = tell.clone();
+        spawn("control", move || control::serve(&listener, &control))?;
         spawn("signals", move || signals(&stops, &tell))?;
         place.write(&record)
     };
     let up = up();
     match &up {
         Ok(()) => {
-            tracing::info!(volume = record.volume, device = record.device, generation = %record.generation, "attached");
+            tracing::info!(volume, device = record.device, %generation, "attached");
             ready(&record);
         }
-        Err(_) => send(&mailbox, || Mail::Abort),
+        Err(_) => front.abort(),
     }
-    let ended = attend(&heard, &mailbox, up.is_err());
-    if let Address::Unix(path) = &address {
+    let over = attend(&mut front, &record, &heard, up.is_err());
+    if let Front::Nbd(NbdLane { address: Address::Unix(path), .. }) = &front {
         let _ = std::fs::remove_file(path);
     }
-    up.and(ended)
+    up.and(over)
 }
 
-/// Sees the lane through to its end. `stopping`: it was told already.
-fn attend(heard: &Receiver<Happening>, mailbox: &Mailbox<Mail>, stopping: bool) -> Result<(), TargetError> {
-    let mut stop = if stopping { Stop::Failing(Instant::now() + GIVE_UP) } else { Stop::No };
-    loop {
-        let happening = match stop {
-            Stop::No => heard.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Stop::Draining(until) | Stop::Failing(until) => {
-                heard.recv_timeout(until.saturating_duration_since(Instant::now()))
+impl Front {
+    fn device(&self, volume: &str) -> String {
+        match self {
+            Self::Nbd(lane) => uri(&lane.address, volume),
+            Self::Ublk(front) => front.path().display().to_string(),
+        }
+    }
+
+    fn look(&mut self) -> Option<TargetView> {
+        match self {
+            Self::Nbd(lane) => lane.look(),
+            Self::Ublk(front) => front.look(),
+        }
+    }
+
+    fn map(&mut self, map: &Arc<VolumeMap>) {
+        match self {
+            Self::Nbd(lane) => lane.send(Mail::Map(Box::new((**map).clone()))),
+            Self::Ublk(front) => front.map(map),
+        }
+    }
+
+    /// It has not begun to serve: no matter what becomes of what is in flight.
+    fn abort(&mut self) {
+        match self {
+            Self::Nbd(lane) => lane.send(Mail::Abort),
+            Self::Ublk(front) => {
+                if let Err(error) = front.detach(true) {
+                    tracing::warn!(%error, "the device is still there");
+                }
             }
-        };
-        stop = match (happening, stop) {
-            (Ok(Happening::Ended(result)), _) => return result,
-            (Ok(Happening::Fenced), stop) => {
-                tracing::warn!("fenced: the volume was attached elsewhere; every request fails from now on");
-                stop
-            }
-            (Ok(Happening::Signal | Happening::Stop(false)), Stop::No) => {
-                tracing::info!("detaching");
-                send(mailbox, || Mail::Stop);
-                Stop::Draining(Instant::now() + DRAIN)
-            }
-            // Asked twice, or out of patience.
-            (Ok(Happening::Signal | Happening::Stop(true)) | Err(RecvTimeoutError::Timeout), Stop::Draining(_))
-            | (Ok(Happening::Stop(true)), Stop::No) => {
-                tracing::warn!("failing what is still in flight");
-                send(mailbox, || Mail::Abort);
-                Stop::Failing(Instant::now() + GIVE_UP)
-            }
-            (Ok(_), stop) => stop,
-            (Err(_), _) => return Err(TargetError::Ended),
-        };
+        }
     }
 }
 
@@ -215,15 +260,82 @@ enum Stop {
     Failing(Instant),
 }
 
-/// Sends to a lane that may have its hands full for a moment. One that has ended has said so, too.
-fn send(mailbox: &Mailbox<Mail>, mail: impl Fn() -> Mail) {
-    const TRIES: u32 = 100;
-    for _ in 0..TRIES {
-        match mailbox.send(mail()) {
-            Err(NotSent::Full(_)) => thread::sleep(Duration::from_millis(10)),
-            Ok(()) | Err(NotSent::Ended(_)) => return,
+/// Sees the front end through to its end. `aborted`: it was told already.
+fn attend(front: &mut Front, record: &Record, heard: &Receiver<Happening>, aborted: bool) -> Result<Over, TargetError> {
+    let mut stop = if aborted { Stop::Failing(Instant::now() + GIVE_UP) } else { Stop::No };
+    loop {
+        if let Front::Ublk(device) = front {
+            if aborted {
+                return Ok(Over::Detached);
+            }
+            if let Some(ended) = device.ended() {
+                return ended.map(|()| Over::Detached);
+            }
+        }
+        let patience = match stop {
+            Stop::Draining(until) | Stop::Failing(until) => until.saturating_duration_since(Instant::now()),
+            Stop::No => QUEUES_EVERY,
+        };
+        let happening = match (heard.recv_timeout(patience), stop) {
+            (Ok(happening), _) => happening,
+            (Err(RecvTimeoutError::Timeout), Stop::No) => continue,
+            (Err(RecvTimeoutError::Timeout), Stop::Draining(_)) => {
+                stop = fail(front);
+                continue;
+            }
+            (Err(_), _) => return Err(TargetError::Ended),
+        };
+        match (happening, &mut *front) {
+            (Happening::Map(map), front) => front.map(&map),
+            (Happening::Look(answer), front) => {
+                let look = front.look().map(|target| Box::new(Look { record: record.clone(), target }));
+                let _gone = answer.send(look);
+            }
+            (Happening::Fenced, _) => {
+                tracing::warn!("fenced: the volume was attached elsewhere; every request fails from now on");
+            }
+            (Happening::Ended(result), _) => return result.map(|()| Over::Detached),
+            (Happening::Signal, Front::Nbd(_)) => stop = next(front, stop, false),
+            (Happening::Stop { now, answer }, Front::Nbd(_)) => {
+                stop = next(front, stop, now);
+                let _gone = answer.send(None);
+            }
+            (Happening::Signal, Front::Ublk(device)) => {
+                let Err(error) = device.detach(false) else { return Ok(Over::Detached) };
+                tracing::warn!(%error, "the device is left to the next target");
+                device.leave();
+                return Ok(Over::Left);
+            }
+            (Happening::Stop { now, answer }, Front::Ublk(device)) => {
+                let refused = device.detach(now).err();
+                let _gone = answer.send(refused.as_ref().map(ToString::to_string));
+                if refused.is_none() {
+                    return Ok(Over::Detached);
+                }
+            }
         }
     }
+}
+
+/// The next step to the end of an NBD lane. Asked twice means: at once.
+fn next(front: &Front, stop: Stop, now: bool) -> Stop {
+    match (front, stop) {
+        (Front::Nbd(lane), Stop::No) if !now => {
+            tracing::info!("detaching");
+            lane.send(Mail::Stop);
+            Stop::Draining(Instant::now() + DRAIN)
+        }
+        (_, Stop::No | Stop::Draining(_)) => fail(front),
+        (_, failing @ Stop::Failing(_)) => failing,
+    }
+}
+
+fn fail(front: &Front) -> Stop {
+    if let Front::Nbd(lane) = front {
+        tracing::warn!("failing what is still in flight");
+        lane.send(Mail::Abort);
+    }
+    Stop::Failing(Instant::now() + GIVE_UP)
 }
 
 fn signals(stops: &SigSet, tell: &Sender<Happening>) {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use volume_client::{Stage, View};
+use volume_client::{ShardWait, Stage, Stages, View};
 
 /// One look inside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,27 +88,21 @@ pub struct TraceView {
 }
 
 impl TargetView {
-    pub(crate) fn new(
-        client: &View,
-        sessions: Vec<SessionView>,
-        refs: Vec<String>,
-        more: BTreeMap<&'static str, u64>,
-        arena_in_use: usize,
-        arena_bytes: usize,
-    ) -> Self {
-        let waiting = client.waiting.iter().map(|wait| WaitView {
+    /// What the volume clients of all lanes say.
+    pub(crate) fn of(lanes: &[View]) -> Self {
+        let waiting = |wait: &ShardWait| WaitView {
             shard: wait.shard.to_string(),
             parts: wait.parts,
             longest_ms: wait.longest.as_millis(),
             reason: wait.reason.clone(),
-        });
-        let links = client.links.iter().map(|link| LinkView {
+        };
+        let link = |link: &volume_client::LinkView| LinkView {
             endpoint: link.endpoint.to_string(),
             state: link.state.clone(),
             queued: link.queued,
             posted: link.posted,
-        });
-        let traces = client.traces.iter().map(|trace| TraceView {
+        };
+        let trace = |trace: &Stages| TraceView {
             sequence: trace.sequence,
             op: trace.op,
             offset: trace.offset.0,
@@ -117,20 +111,43 @@ impl TargetView {
                 .iter()
                 .filter_map(|(stage, name)| Some(((*name).to_owned(), trace.at[*stage as usize]?.0)))
                 .collect(),
-        });
-        let counters = client.counters.iter().chain(&more).map(|(name, value)| ((*name).to_owned(), *value));
-        Self {
-            size: client.size.0,
-            fenced: client.fenced,
-            requests: client.requests,
-            waiting: waiting.collect(),
-            links: links.collect(),
-            sessions,
-            refs,
-            counters: counters.collect(),
-            traces: traces.collect(),
-            arena_in_use,
-            arena_bytes,
+        };
+        let mut view = Self {
+            size: lanes.iter().map(|lane| lane.size.0).max().unwrap_or(0),
+            fenced: lanes.iter().any(|lane| lane.fenced),
+            requests: lanes.iter().map(|lane| lane.requests).sum(),
+            waiting: lanes.iter().flat_map(|lane| lane.waiting.iter().map(waiting)).collect(),
+            links: lanes.iter().flat_map(|lane| lane.links.iter().map(link)).collect(),
+            sessions: Vec::new(),
+            refs: lanes.iter().flat_map(|lane| lane.refs.iter().cloned()).collect(),
+            counters: BTreeMap::new(),
+            traces: lanes.iter().flat_map(|lane| lane.traces.iter().map(trace)).collect(),
+            arena_in_use: 0,
+            arena_bytes: 0,
+        };
+        for (name, value) in lanes.iter().flat_map(|lane| &lane.counters) {
+            view.count(name, *value);
+        }
+        view
+    }
+
+    /// Adds to a counter.
+    pub(crate) fn count(&mut self, name: &str, value: u64) {
+        *self.counters.entry(name.to_owned()).or_default() += value;
+    }
+
+    /// Adds what a reactor did so far.
+    pub(crate) fn add_reactor(&mut self, counters: &reactor::Counters) {
+        for (name, value) in [
+            ("reactor_turns", counters.turns),
+            ("reactor_enters", counters.enters),
+            ("reactor_sqes", counters.sqes),
+            ("reactor_cqes", counters.cqes),
+            ("reactor_wakes", counters.wakes),
+            ("reactor_waited", counters.waited),
+            ("reactor_stale", counters.stale),
+        ] {
+            self.count(name, value);
         }
     }
 }

@@ -150,9 +150,11 @@ impl NbdTarget {
             commands: link.session.in_flight(),
             bytes: link.session.bytes_in_flight().0,
         });
-        let mut refs: Vec<String> = self.table.report().iter().map(ToString::to_string).collect();
+        let mut view = TargetView::of(&[self.client.view(now)]);
+        view.sessions = sessions.collect();
+        view.refs.extend(self.table.report().iter().map(ToString::to_string));
         let Counters { accepted, refused, accept_errors, requests, stuck, dropped, closed, stray } = self.counters;
-        let counters = BTreeMap::from([
+        for (name, value) in [
             ("nbd_accepted", accepted),
             ("nbd_refused", refused),
             ("nbd_accept_errors", accept_errors),
@@ -161,10 +163,11 @@ impl NbdTarget {
             ("nbd_dropped_for_silence", dropped),
             ("nbd_closed", closed),
             ("nbd_stray_completions", stray),
-        ]);
-        let client = self.client.view(now);
-        refs.extend(client.refs.iter().cloned());
-        TargetView::new(&client, sessions.collect(), refs, counters, self.arena.in_use(), self.arena.capacity())
+        ] {
+            view.count(name, value);
+        }
+        (view.arena_in_use, view.arena_bytes) = (self.arena.in_use(), self.arena.capacity());
+        view
     }
 
     fn links(&self) -> impl Iterator<Item = &Link> {

@@ -1,0 +1,22 @@
+//! What the main thread is told by the others.
+
+use crate::control::Look;
+use crate::error::TargetError;
+use conductor_model::api::VolumeMap;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+pub(crate) enum Happening {
+    /// A signal to end.
+    Signal,
+    /// Somebody asked for an end; `now`: without finishing what is in flight. Answered with why not, if not.
+    Stop { now: bool, answer: SyncSender<Option<String>> },
+    /// Somebody wants to look inside; `None` if there is no answer.
+    Look(SyncSender<Option<Box<Look>>>),
+    /// The conductor's newest map.
+    Map(Arc<VolumeMap>),
+    /// The volume was attached elsewhere.
+    Fenced,
+    /// The NBD lane's thread is over.
+    Ended(Result<(), TargetError>),
+}

@@ -1,0 +1,141 @@
+//! The NBD lane's thread: a reactor with the machine, from its arena to the proof that nothing is left.
+
+use super::{Letter, Mail, NbdOptions, NbdTarget};
+use crate::error::TargetError;
+use crate::happening::Happening;
+use crate::limits::{ARENA, DEPTH, LOOK, MAILBOX, SPIN};
+use crate::setup::Setup;
+use crate::view::TargetView;
+use conductor_model::api::VolumeMap;
+use driver::Address;
+use memory::{Arena, ArenaOptions, Backing, Shares};
+use nbd_session::Export;
+use reactor::{Limits, MailRx, Mailbox, NotSent, OwnRing, Reactor, Uring, mailbox, spare_cores};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A lane that runs, and the way to it.
+pub(crate) struct NbdLane {
+    mailbox: Mailbox<Mail>,
+    /// Where it listens.
+    pub(crate) address: Address,
+    views: Receiver<(u64, Box<TargetView>)>,
+    looks: u64,
+}
+
+/// Where a lane's letters go. Nothing here waits: a lane never does.
+struct Post {
+    views: SyncSender<(u64, Box<TargetView>)>,
+    asks: SyncSender<()>,
+    tell: Sender<Happening>,
+}
+
+impl Post {
+    fn letter(&self, letter: Letter) {
+        // A receiver that is full or gone has what it needs, or needs nothing.
+        match letter {
+            Letter::WantMap => drop(self.asks.try_send(())),
+            Letter::View(number, view) => drop(self.views.try_send((number, view))),
+            Letter::Fenced => drop(self.tell.send(Happening::Fenced)),
+        }
+    }
+}
+
+impl NbdLane {
+    /// Starts the thread; returns when it listens. It asks for maps by `asks`, and its end is told.
+    pub(crate) fn start(
+        setup: Setup,
+        listen: Address,
+        asks: SyncSender<()>,
+        tell: Sender<Happening>,
+    ) -> Result<Self, TargetError> {
+        let (mailbox, rx) = mailbox(MAILBOX)?;
+        let (views_tx, views) = sync_channel(1);
+        let (started_tx, started) = sync_channel(1);
+        let post = Post { views: views_tx, asks, tell: tell.clone() };
+        let thread = move || {
+            let ended = match reactor(&setup, &listen, rx) {
+                Ok((reactor, arena, address)) => {
+                    let _ = started_tx.send(Ok(address));
+                    work(reactor, &arena, &post)
+                }
+                Err(error) => {
+                    let _ = started_tx.send(Err(error));
+                    Ok(())
+                }
+            };
+            let _ = tell.send(Happening::Ended(ended));
+        };
+        thread::Builder::new().name("lane".into()).spawn(thread).map_err(TargetError::system("start a thread"))?;
+        let address = started.recv().map_err(|_| TargetError::Ended)??;
+        Ok(Self { mailbox, address, views, looks: 0 })
+    }
+
+    /// Sends to a lane that may have its hands full for a moment. One that has ended has said so, too.
+    pub(crate) fn send(&self, mail: Mail) {
+        const TRIES: u32 = 100;
+        let mut mail = mail;
+        for _ in 0..TRIES {
+            match self.mailbox.send(mail) {
+                Err(NotSent::Full(back)) => mail = back,
+                Ok(()) | Err(NotSent::Ended(_)) => return,
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// A look inside; `None` if it does not answer.
+    pub(crate) fn look(&mut self) -> Option<TargetView> {
+        self.looks += 1;
+        let until = Instant::now() + LOOK;
+        self.mailbox.send(Mail::Look(self.looks)).ok()?;
+        let mut view = loop {
+            match self.views.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok((number, view)) if number == self.looks => break view,
+                Ok(_) => {} // an answer that was too late for its question
+                Err(_) => return None,
+            }
+        };
+        if let Some(counters) = self.mailbox.counters(LOOK) {
+            view.add_reactor(&counters);
+        }
+        Some(*view)
+    }
+}
+
+type NbdReactor = Reactor<NbdTarget, OwnRing>;
+
+fn reactor(setup: &Setup, listen: &Address, mail: MailRx<Mail>) -> Result<(NbdReactor, Arena, Address), TargetError> {
+    let limits = Limits::default();
+    let mut driver = Uring::new(OwnRing::new(&limits)?, limits)?;
+    let (listener, address) = driver.listen(listen)?;
+    let arena = Arena::new(ArenaOptions { bytes: ARENA, backing: Backing::Heap, shares: Shares::only_client() })?;
+    let mut export = Export::new(&setup.map.name, &description(&setup.map), setup.map.size)?;
+    export.read_only = setup.read_only;
+    export.fast_zero = true;
+    let client = setup.client(0, setup.depth.unwrap_or(DEPTH), &arena)?;
+    let machine = NbdTarget::new(NbdOptions { client, arena: arena.clone(), export, listeners: vec![listener] });
+    let mut reactor = Reactor::start(machine, driver, mail)?;
+    if spare_cores(1) {
+        reactor = reactor.spin(SPIN);
+    }
+    Ok((reactor, arena, address))
+}
+
+fn work(reactor: NbdReactor, arena: &Arena, post: &Post) -> Result<(), TargetError> {
+    let ended = reactor.run(|letter| post.letter(letter))?;
+    let leaks = |report: refcount::LeakReport| TargetError::Leaks(report.to_string());
+    ended.machine.leaks().map_err(leaks)?;
+    let left = ended.streams_left_open;
+    drop(ended.machine);
+    arena.leaks().map_err(leaks)?;
+    if left > 0 {
+        return Err(TargetError::Leaks(format!("{left} streams were left open")));
+    }
+    Ok(())
+}
+
+fn description(map: &VolumeMap) -> String {
+    format!("trine volume {} ({} bytes)", map.name, map.size.0)
+}

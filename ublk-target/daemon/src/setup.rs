@@ -1,0 +1,48 @@
+//! What every lane's volume client is made of, whatever front end it serves.
+
+use crate::error::TargetError;
+use crate::limits::CONN_DEPTH;
+use conductor_model::api::VolumeMap;
+use driver::Span;
+use memory::Arena;
+use std::hash::{BuildHasher, RandomState};
+use std::rc::Rc;
+use volume_client::{ClientOptions, VolumeClient};
+use wire::ClusterKey;
+
+/// One attachment, as its lanes need to know it. Crosses to their threads.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) map: VolumeMap,
+    pub(crate) client_name: String,
+    /// Random per process life.
+    pub(crate) process: u64,
+    pub(crate) key: ClusterKey,
+    pub(crate) read_only: bool,
+    pub(crate) io_timeout: Option<Span>,
+    pub(crate) depth: Option<u16>,
+}
+
+impl Setup {
+    /// A volume client for one lane, on the thread that calls.
+    pub(crate) fn client(&self, lane: u16, depth: u16, arena: &Arena) -> Result<VolumeClient, TargetError> {
+        let options = ClientOptions {
+            name: self.client_name.clone(),
+            process: self.process,
+            attach: self.map.attach,
+            lane,
+            read_only: self.read_only,
+            io_timeout: self.io_timeout,
+            depth,
+            conn_depth: CONN_DEPTH,
+            secrets: Rc::new(self.key.clone()),
+            random: Box::new(random),
+        };
+        Ok(VolumeClient::new(options, &self.map, arena.clone())?)
+    }
+}
+
+/// A random number. Where the system has none left, the hasher's keys, which came from it, still make unlike ones.
+pub(crate) fn random() -> u64 {
+    getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0))
+}
