@@ -26,6 +26,7 @@ mod ublk;
 mod view;
 
 pub use control::{Look, detach, look};
+pub use driver::Address;
 pub use error::TargetError;
 pub use nbd::{Letter, Mail, NbdOptions, NbdTarget};
 pub use process::{FrontEnd, Options, run};

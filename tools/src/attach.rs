@@ -1,0 +1,355 @@
+//! `trine attach`, `trine detach`, `trine attached`: volumes on this host.
+//!
+//! `attach` starts itself once more as the target, in a session of its own with its log in a file, and waits for one line on its
+//! standard output: the device, or why there is none. `--foreground` is the target itself, for service managers.
+
+use crate::config::ClusterArgs;
+use crate::output::{Exit, Failure, Outcome, OutputArgs, print, table};
+use anyhow::Context;
+use clap::Args;
+use nix::unistd::{Uid, dup2_stdout, setsid};
+use serde::Serialize;
+use std::env;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+use std::sync::mpsc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use target_daemon::{Address, FrontEnd, Look, Options, Place, Record, TargetError, detach, look};
+use wire::ClusterKey;
+
+/// A target attaches within the conductor's call (10 s); a device that is recovered waits for its old daemon (30 s) and for nodes.
+const READY: Duration = Duration::from_secs(90);
+/// Marks the line that says why there is no device; everything else is the device.
+const FAILED: &str = "failed: ";
+
+#[derive(Args)]
+pub(crate) struct AttachArgs {
+    /// The volume
+    volume: String,
+    /// Serve it over NBD, at unix:PATH or tcp:ADDRESS:PORT, instead of as /dev/ublkbN
+    #[arg(long, value_name = "WHERE")]
+    nbd: Option<Nbd>,
+    /// Let NBD listen beyond loopback, where everybody can read and write the volume
+    #[arg(long, requires = "nbd")]
+    plaintext: bool,
+    /// Threads that serve the block device
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "nbd", value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
+    /// Requests in flight, per queue [default: 128; 256 for NBD]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    depth: Option<u16>,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+    /// Fail a request that no node has answered for so long, like 30s or 5m [default: wait for ever]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    io_timeout: Option<Duration>,
+    /// Take the volume from the client that has it
+    #[arg(long)]
+    force: bool,
+    /// This client's name in the cluster [default: HOST/VOLUME]
+    #[arg(long, value_name = "NAME")]
+    client_name: Option<String>,
+    /// Stay, instead of serving in the background
+    #[arg(long)]
+    foreground: bool,
+    /// The target of an attach that waits for its line
+    #[arg(long, hide = true)]
+    background: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct DetachArgs {
+    /// The volume
+    volume: String,
+    /// End it although it is in use or does not answer; what is in flight fails
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct AttachedArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Where NBD listens.
+#[derive(Clone, Debug)]
+struct Nbd(Address);
+
+impl FromStr for Nbd {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            let path = std::path::absolute(path).map_err(|why| format!("{path:?} is no path: {why}"))?;
+            return Ok(Self(Address::Unix(path)));
+        }
+        let at = text.strip_prefix("tcp:").and_then(|at| at.parse::<SocketAddr>().ok());
+        at.map(|at| Self(Address::Tcp(at)))
+            .ok_or_else(|| "write unix:PATH or tcp:ADDRESS:PORT, like tcp:127.0.0.1:10809".to_owned())
+    }
+}
+
+impl From<TargetError> for Failure {
+    fn from(error: TargetError) -> Self {
+        let exit = match error {
+            TargetError::Conductor(error) => return error.into(),
+            TargetError::NotAttached { .. } => Exit::NoSuch,
+            TargetError::Attached(_)
+            | TargetError::Busy { .. }
+            | TargetError::Waits(_)
+            | TargetError::Refused { .. }
+            | TargetError::Plaintext(_) => Exit::Refused,
+            TargetError::Silent { .. } | TargetError::StillRuns { .. } => Exit::TimedOut,
+            _ => Exit::Failed,
+        };
+        Self::new(exit, error)
+    }
+}
+
+impl AttachArgs {
+    /// True for the process that serves.
+    pub(crate) fn is_daemon(&self) -> bool {
+        self.foreground || self.background
+    }
+}
+
+pub(crate) fn attach(args: AttachArgs) -> Outcome {
+    if args.background {
+        return in_background(args);
+    }
+    if args.foreground {
+        return Ok(target_daemon::run(options(args)?, |record| {
+            // A reader that went away does not end the service.
+            let _said = print(&record.device);
+        })?);
+    }
+    // What can be said at once is said here, without a second process.
+    let place = Place::new(&records(&args.cluster)?, &args.volume);
+    options(args)?;
+    spawn(&place)
+}
+
+fn options(args: AttachArgs) -> Outcome<Options> {
+    conductor_model::check_volume_name(&args.volume).map_err(Failure::usage)?;
+    let client_name = match args.client_name {
+        Some(name) => name,
+        None => default_name(&args.volume)?,
+    };
+    Ok(Options {
+        dir: records(&args.cluster)?,
+        conductor: args.cluster.client()?,
+        key: ClusterKey(args.cluster.key()?),
+        client_name,
+        front_end: match args.nbd {
+            Some(Nbd(listen)) => FrontEnd::Nbd { listen, plaintext: args.plaintext },
+            None => FrontEnd::Ublk { queues: args.queues },
+        },
+        volume: args.volume,
+        read_only: args.read_only,
+        force: args.force,
+        io_timeout: args.io_timeout,
+        depth: args.depth,
+    })
+}
+
+/// `HOST/VOLUME`, cut where a name may not be longer.
+fn default_name(volume: &str) -> Outcome<String> {
+    let host = nix::unistd::gethostname().context("cannot read this host's name")?;
+    let host = host.to_string_lossy();
+    let room = wire::MAX_NAME.saturating_sub(volume.len() + 1);
+    let host: String = host.chars().filter(char::is_ascii_graphic).take(room).collect();
+    Ok(if host.is_empty() { volume.to_owned() } else { format!("{host}/{volume}") })
+}
+
+/// Where attachments are recorded. They end with the host's uptime, and so may their records, unless there is a directory for all.
+fn records(cluster: &ClusterArgs) -> Outcome<PathBuf> {
+    let state = match (&cluster.conductor, &cluster.dir.dir) {
+        (Some(_), None) if Uid::effective().is_root() => PathBuf::from("/run/trine"),
+        (Some(_), None) => match env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+            Some(dir) => PathBuf::from(dir).join("trine"),
+            None => cluster.dir.path()?,
+        },
+        _ => cluster.dir.path()?,
+    };
+    let state = std::path::absolute(&state).with_context(|| format!("{} is no path", state.display()))?;
+    Ok(state.join("attached"))
+}
+
+/// The target itself, behind an attach that waits for one line.
+fn in_background(args: AttachArgs) -> Outcome {
+    // It was started as a child and leads no group yet; if it does, it is as good.
+    let _leads_already = setsid();
+    let served = options(args).and_then(|options| Ok(target_daemon::run(options, |record| say(&record.device))?));
+    if let Err(failure) = &served {
+        say(&format!("{FAILED}{:#}", failure.why));
+    }
+    served
+}
+
+/// The one line. After it nobody listens, and nobody may wait for our end.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
+    if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
+        let _stays_open = dup2_stdout(null);
+    }
+}
+
+fn spawn(place: &Place) -> Outcome {
+    let program = env::current_exe().context("cannot find this program")?;
+    let mut child = Command::new(program)
+        .args(env::args_os().skip(1))
+        .arg("--background")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log(place)?)
+        .spawn()
+        .context("cannot start the target")?;
+    match first_line(&mut child)? {
+        Some(line) => match line.strip_prefix(FAILED) {
+            None => print(&line),
+            Some(why) => Err(Failure::new(code(&mut child)?, why)),
+        },
+        None => {
+            let log = place.log();
+            let status = child.wait().context("cannot wait for the target")?;
+            Err(Failure::new(Exit::Failed, format!("the target ended ({status}): see {}", log.display())))
+        }
+    }
+}
+
+fn log(place: &Place) -> Outcome<File> {
+    let path = place.log();
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    }
+    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+    Ok(opened.with_context(|| format!("cannot open {}", path.display()))?)
+}
+
+/// `None`: it ended without a word.
+fn first_line(child: &mut Child) -> Outcome<Option<String>> {
+    let Some(stdout) = child.stdout.take() else { return Ok(None) };
+    let (to, from) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = BufReader::new(stdout).read_line(&mut line);
+        // Nobody waits any more for what comes too late.
+        let _late = to.send(read.map(|len| (len > 0).then(|| line.trim_end().to_owned())));
+    });
+    match from.recv_timeout(READY) {
+        Ok(line) => Ok(line.context("cannot hear the target")?),
+        Err(_) => Err(Failure::new(
+            Exit::TimedOut,
+            format!("the target is not ready after {} s; it goes on trying: see `trine attached`", READY.as_secs()),
+        )),
+    }
+}
+
+/// The code that the target ended with.
+fn code(child: &mut Child) -> Outcome<Exit> {
+    let status = child.wait().context("cannot wait for the target")?;
+    Ok(match status.code() {
+        Some(2) => Exit::Usage,
+        Some(3) => Exit::Unreachable,
+        Some(4) => Exit::NoSuch,
+        Some(5) => Exit::Refused,
+        Some(6) => Exit::TimedOut,
+        _ => Exit::Failed,
+    })
+}
+
+pub(crate) fn run_detach(args: &DetachArgs) -> Outcome {
+    conductor_model::check_volume_name(&args.volume).map_err(Failure::usage)?;
+    let place = Place::new(&records(&args.cluster)?, &args.volume);
+    Ok(detach(&place, &args.cluster.client()?, args.force)?)
+}
+
+/// One attachment in a listing.
+#[derive(Serialize)]
+struct Attached {
+    /// The target's process lives.
+    live: bool,
+    record: Record,
+    /// What it says of itself, if it lives and answers.
+    look: Option<Look>,
+}
+
+pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
+    let mut all = Vec::new();
+    for place in Place::all(&records(&args.cluster)?)? {
+        // One that is detached meanwhile is none.
+        if let Some(record) = place.read()? {
+            let live = place.is_live()?;
+            let look = if live { look(&place).ok() } else { None };
+            all.push(Attached { live, record, look });
+        }
+    }
+    args.output.print(&all, |all| people(all))
+}
+
+fn people(all: &[Attached]) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let rows = all.iter().map(|Attached { live, record, look }| {
+        let since = now.saturating_sub(Duration::from_millis(record.since_ms));
+        let state = match (live, look) {
+            (false, _) => "dead (recover with trine attach)",
+            (true, None) => "silent",
+            (true, Some(look)) if look.target.fenced => "fenced",
+            (true, Some(_)) => "live",
+        };
+        let requests = look.as_ref().map_or_else(|| "-".to_owned(), |look| look.target.requests.to_string());
+        vec![
+            record.volume.clone(),
+            record.device.clone(),
+            state.to_owned(),
+            record.pid.to_string(),
+            humantime::format_duration(Duration::from_secs(since.as_secs())).to_string(),
+            requests,
+        ]
+    });
+    let mut text = table(&["VOLUME", "DEVICE", "STATE", "PID", "SINCE", "REQUESTS"], rows);
+    for (record, look) in all.iter().filter_map(|one| Some((&one.record, one.look.as_ref()?))) {
+        for wait in &look.target.waiting {
+            let seconds = wait.longest_ms / 1000;
+            text += &format!("  {}: shard {} waits for {seconds} s: {}\n", record.volume, wait.shard, wait.reason);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_nbd_listens_is_said_in_two_ways() {
+        let parse = |text: &str| text.parse::<Nbd>().map(|nbd| nbd.0);
+        assert_eq!(parse("unix:/run/x"), Ok(Address::Unix("/run/x".into())));
+        assert!(matches!(parse("unix:x"), Ok(Address::Unix(path)) if path.is_absolute()));
+        assert_eq!(parse("tcp:127.0.0.1:0"), Ok(Address::Tcp(([127, 0, 0, 1], 0).into())));
+        for bad in ["", "unix:", "tcp:", "tcp:1", "tcp:host:1", "/run/x"] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_clients_name_fits_whatever_the_volume_is_called() {
+        let long = "v".repeat(64);
+        assert_eq!(default_name(&long).unwrap(), long);
+        let name = default_name("db").unwrap();
+        assert!(name.len() <= wire::MAX_NAME && name.ends_with("db"), "{name}");
+    }
+}
