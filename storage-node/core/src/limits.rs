@@ -43,6 +43,8 @@ pub const ASK_AGAIN: Span = Span::millis(1000);
 pub const RETRY_REFUSED: Span = Span::millis(500);
 /// How often time-driven work is looked at while there is any.
 pub const TICK: Span = Span::millis(50);
+/// A disk's use is reported when it changed by so many blocks: 1 MiB.
+pub const NOTICEABLE_USE: u32 = 256;
 /// Blocks kept free on every disk: what settling and metadata need when a disk is full to the brim.
 pub const RESERVED_BLOCKS: u64 = 256;
 /// Finished requests whose stages are kept for `trine node show --trace`.

@@ -81,6 +81,8 @@ pub struct CopyView {
     pub copy: CopyId,
     /// The epoch that it has joined.
     pub epoch: Epoch,
+    /// The newest configuration that it keeps: what a registration reports (rule 12).
+    pub config: Configuration,
     /// `primary: serving`, `replica`, …
     pub role: String,
     /// Its size.

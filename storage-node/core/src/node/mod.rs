@@ -21,14 +21,14 @@ mod settle;
 mod view;
 
 use crate::iocb::{self, Iocb, ServerIocb};
-use crate::limits::{PROMISE, TICK};
+use crate::limits::{NOTICEABLE_USE, PROMISE, TICK};
 use crate::links::Links;
 use crate::mail::{Letter, Mail};
 use crate::primary::Primary;
 use crate::replica::{Quarantine, Replica};
 use crate::session::Sessions;
 use conductor_model::api::Trouble;
-use conductor_model::{CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, Stamp};
+use conductor_model::{Blocks, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, Stamp};
 use driver::{ConnId, DiskIndex, Done, Machine, Op, Outbox, Time};
 use memory::{Arena, Filling};
 use node_store::{Store, StoreError, StoreOp, Tag};
@@ -123,6 +123,8 @@ pub struct Node<S> {
     doomed: BTreeSet<CopyId>,
     next_tick: Time,
     troubles: Vec<Trouble>,
+    /// What was last said of each disk's blocks in use.
+    said_used: Vec<Blocks>,
     /// Shards with a settling piece that just finished.
     settled: Vec<ShardId>,
     last_session: u64,
@@ -149,6 +151,7 @@ impl<S: Store> Node<S> {
             }
         }
         let until = if replicas.is_empty() { started } else { started + PROMISE };
+        let said_used = disks.iter().map(|d| d.store.usage().used).collect();
         Self {
             options,
             arena,
@@ -169,6 +172,7 @@ impl<S: Store> Node<S> {
             doomed: BTreeSet::new(),
             next_tick: started,
             troubles: Vec::new(),
+            said_used,
             settled: Vec::new(),
             last_session: 0,
             traces: std::collections::VecDeque::new(),
@@ -260,6 +264,17 @@ impl<S: Store> Node<S> {
         self.tick_parked(now, out);
         self.tick_primaries(now, out);
         self.report_troubles(out);
+        self.report_usage(out);
+    }
+
+    fn report_usage(&mut self, out: &mut dyn Outbox<Letter>) {
+        for (disk, said) in self.disks.iter().zip(&mut self.said_used) {
+            let used = disk.store.usage().used;
+            if used.0.abs_diff(said.0) >= NOTICEABLE_USE {
+                *said = used;
+                out.post(Letter::Usage(disk.disk, used.bytes()));
+            }
+        }
     }
 
     fn stop(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {

@@ -5,6 +5,7 @@ use crate::mail::{CopyView, DiskView, View};
 use crate::primary::Phase;
 use conductor_model::{BLOCK, Blocks, ShardId};
 use node_store::Store;
+use wire::Reason;
 
 impl<S: Store> Node<S> {
     /// Everything there is to see.
@@ -51,6 +52,7 @@ impl<S: Store> Node<S> {
             shard,
             copy: replica.copy,
             epoch: replica.joined.map_or(replica.config.epoch, |(epoch, _)| epoch),
+            config: replica.config.clone(),
             role,
             blocks: Blocks(u32::try_from(replica.size().0 / BLOCK as u64).unwrap_or(u32::MAX)),
             requests: primary.map_or(0, |p| p.requests.len()) + backlog,
@@ -78,8 +80,34 @@ fn net_counters(net: &tcp::Counters) -> impl Iterator<Item = (&'static str, u64)
         ("net.stalls", net.stalls),
         ("net.stale-replies", net.stale_replies),
         ("net.refused", net.refused),
-        ("net.closed.bad-frame", net.closed_for(wire::Reason::BadFrame)),
-        ("net.closed.bad-payload", net.closed_for(wire::Reason::BadPayload)),
     ]
     .into_iter()
+    .chain(Reason::ALL.into_iter().map(|reason| (closed_name(reason), net.closed_for(reason))))
+}
+
+/// The counter of connections that ended for `reason`.
+fn closed_name(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Closed => "net.closed.by-us",
+        Reason::Stopping => "net.closed.stopping",
+        Reason::Goodbye => "net.closed.goodbye",
+        Reason::PeerClosed => "net.closed.by-peer",
+        Reason::Io => "net.closed.io",
+        Reason::ConnectFailed => "net.closed.connect-failed",
+        Reason::ConnectTimeout => "net.closed.connect-timeout",
+        Reason::HandshakeTimeout => "net.closed.handshake-timeout",
+        Reason::PeerSilent => "net.closed.peer-silent",
+        Reason::RequestTimeout => "net.closed.request-timeout",
+        Reason::BadFrame => "net.closed.bad-frame",
+        Reason::BadPayload => "net.closed.bad-payload",
+        Reason::BadHandshake => "net.closed.bad-handshake",
+        Reason::Unexpected => "net.closed.unexpected",
+        Reason::Credits => "net.closed.credits",
+        Reason::Unauthenticated => "net.closed.unauthenticated",
+        Reason::Busy => "net.closed.busy",
+        Reason::Fenced => "net.closed.fenced",
+        Reason::NotServed => "net.closed.not-served",
+        Reason::Incompatible => "net.closed.incompatible",
+        Reason::NoMemory => "net.closed.no-memory",
+    }
 }
