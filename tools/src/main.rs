@@ -1,2 +1,188 @@
-//! The trine command.
-fn main() {}
+//! The trine command: the tree of what can be typed, and where it goes. One file per noun; `output` and `config` for all of them.
+#![deny(clippy::undocumented_unsafe_blocks)]
+
+mod attach;
+mod completions;
+mod conductor;
+mod config;
+mod dev;
+mod doctor;
+mod man;
+mod node;
+mod output;
+mod pidfile;
+mod status;
+mod store;
+mod volume;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use output::{Failure, Outcome};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+const AFTER: &str = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 conductor unreachable, 4 no such object, 5 refused, 6 timed out.
+Sizes are whole numbers with K, M, G or T, all powers of 1024: 100G and 100GiB are the same.
+Every option can also be given in the environment (see [env: …]) or in a TOML file: `conductor = \"HOST:PORT\"` at its top is for all
+commands, `[node.run]` for one of them. Flags win over the environment, the environment over the file.
+
+A first session:  trine dev start && trine volume create db --size 10G && trine status";
+
+/// Trine: a replicated block store. Every write lands on three machines.
+#[derive(Parser)]
+#[command(name = "trine", version, after_help = AFTER, max_term_width = 110, propagate_version = false)]
+struct Cli {
+    /// TOML file with options [default: /etc/trine/trine.toml if it exists]
+    #[arg(long, env = "TRINE_CONFIG", value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    /// What to log to stderr: error, warn, info, debug, or tracing's filter syntax [default: info for daemons, else warn]
+    #[arg(long, env = "TRINE_LOG", value_name = "FILTER", global = true)]
+    log: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+#[command(disable_help_subcommand = true)]
+enum Command {
+    /// Is everything well? Nodes, volumes, and why writes wait if they do
+    Status(status::StatusArgs),
+    /// Create, list, grow and delete volumes
+    #[command(subcommand)]
+    Volume(volume::VolumeCommand),
+    /// Attach a volume to this host, as /dev/ublkbN or over NBD
+    Attach(attach::AttachArgs),
+    /// End an attachment
+    Detach(attach::DetachArgs),
+    /// The volumes that are attached to this host, and what they wait for
+    Attached(attach::AttachedArgs),
+    /// What this machine offers, and what to do about what it does not
+    Doctor(doctor::DoctorArgs),
+    /// Run a storage node, or look at the nodes there are
+    #[command(subcommand)]
+    Node(node::NodeCommand),
+    /// Run the conductor, which knows nodes and volumes
+    #[command(subcommand)]
+    Conductor(conductor::ConductorCommand),
+    /// A whole cluster on this machine, for development and for trying Trine out
+    #[command(subcommand)]
+    Dev(dev::DevCommand),
+    /// Look at disks whose nodes are stopped: compare copies, check every block, show what is there
+    #[command(subcommand)]
+    Store(store::StoreCommand),
+    /// Print a completion script: trine completions bash > /etc/bash_completion.d/trine
+    Completions(completions::CompletionsArgs),
+    /// Write the man pages into a directory: trine man /usr/share/man/man1
+    Man(man::ManArgs),
+}
+
+impl Command {
+    fn is_daemon(&self) -> bool {
+        match self {
+            Self::Conductor(conductor::ConductorCommand::Run(_)) | Self::Node(node::NodeCommand::Run(_)) => true,
+            Self::Attach(args) => args.is_daemon(),
+            _ => false,
+        }
+    }
+
+    fn run(self) -> Outcome {
+        match self {
+            Self::Status(args) => status::run(&args),
+            Self::Volume(command) => volume::run(command),
+            Self::Attach(args) => attach::attach(args),
+            Self::Detach(args) => attach::run_detach(&args),
+            Self::Attached(args) => attach::attached(&args),
+            Self::Doctor(args) => doctor::run(&args),
+            Self::Node(command) => node::run(command),
+            Self::Conductor(command) => conductor::run(command),
+            Self::Dev(command) => dev::run(command),
+            Self::Store(command) => store::run(command),
+            Self::Completions(args) => completions::run(&args),
+            Self::Man(args) => man::run(&args),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().collect();
+    let command = match config::with_file(Cli::command(), &args) {
+        Ok(command) => command,
+        Err(failure) => return failure.report(),
+    };
+    let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => return wrong_usage(&error),
+    };
+    if let Err(failure) = log_to_stderr(&cli) {
+        return failure.report();
+    }
+    match cli.command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// One sentence and code 2; what is no error (--help, --version) as clap prints it.
+fn wrong_usage(error: &clap::Error) -> ExitCode {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        error.exit();
+    }
+    Failure::usage(one_sentence(&error.render().to_string())).report()
+}
+
+/// What clap says in paragraphs, without its usage line and its advice to read the help.
+fn one_sentence(rendered: &str) -> String {
+    let said = rendered.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let said: Vec<&str> = said.map(str::trim).filter(|line| !line.is_empty()).collect();
+    let said = said.join(" ");
+    said.strip_prefix("error: ").unwrap_or(&said).to_owned()
+}
+
+fn log_to_stderr(cli: &Cli) -> Outcome {
+    let default = if cli.command.is_daemon() { "info" } else { "warn" };
+    let filter = cli.log.as_deref().unwrap_or(default);
+    let filter =
+        EnvFilter::try_new(filter).map_err(|why| Failure::usage(format!("{filter:?} is no log filter: {why}")))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_usage_is_one_sentence() {
+        for args in [["trine", "volume", "create"].as_slice(), &["trine", "volum"], &["trine", "node", "show", "x"]] {
+            let Err(error) = Cli::try_parse_from(args) else { panic!("{args:?} is wrong") };
+            let text = one_sentence(&error.render().to_string());
+            assert!(!text.contains('\n') && !text.contains("Usage") && !text.starts_with("error"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_tree_is_consistent_and_everything_has_a_help_text() {
+        fn check(command: &clap::Command, path: &str) {
+            assert!(command.get_about().is_some(), "{path} says what it is for");
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some(), "{path} {} has a help text", arg.get_id());
+            }
+            for sub in command.get_subcommands() {
+                check(sub, &format!("{path} {}", sub.get_name()));
+            }
+        }
+        let command = Cli::command();
+        command.clone().debug_assert();
+        check(&command, "trine");
+    }
+}

@@ -1,1 +1,34 @@
-//! A storage node's process: reactors, disks, heartbeats.
+//! A storage node's process: reactors, disks, heartbeats. A thin driver: every decision about data is `node-core`'s.
+//!
+//! ```text
+//!   conductor ◄─ heartbeat thread ─┐                       ┌─► reactor thread 0: ring, arena, net, stores, Node
+//!   conductor ◄─ asking thread ────┼─ Desk (letters, news) ┼─► reactor thread 1: …
+//!   control.sock ─ socket thread ──┘      Mail ───────────►┘
+//! ```
+//!
+//! Promises: nothing is served before its disk's store is recovered; a disk of another node or cluster, or one in use, is refused;
+//! an unreachable conductor stops no I/O; a panic anywhere ends the whole process, since half a node is worse than none.
+//! Never: reads files other than its disks, the environment or arguments; decides anything about a shard.
+#![deny(clippy::undocumented_unsafe_blocks)]
+
+mod control;
+mod desk;
+mod disks;
+mod error;
+mod life;
+mod limits;
+mod look;
+pub mod offline;
+mod opening;
+mod options;
+mod process;
+mod socket;
+mod thread;
+
+pub use error::Error;
+pub use limits::{DEFAULT_DEPTH, DEFAULT_MEMORY, MAX_DISKS_PER_REACTOR, MIN_MEMORY};
+pub use look::{CopyLook, DiskLook, NodeLook, ReactorLook, SessionLook, StageLook, TraceLook};
+pub use node_store::simple::MIN_DISK_BYTES;
+pub use options::{DiskPlan, NodeOptions};
+pub use process::{Ready, run};
+pub use socket::ask_for_look;

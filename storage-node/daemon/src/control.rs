@@ -1,0 +1,216 @@
+//! The node's side of the conversation with the conductor: registration, heartbeats, questions.
+//!
+//! Two threads: a heartbeat may be held for half a second, and a question of a primary must not wait for it. What is heard is handed to
+//! the reactors before `after` says that it was heard. An unreachable conductor is asked again with growing pauses; I/O goes on.
+
+use crate::desk::{Desk, Lane};
+use crate::limits::{ASKS_AT_ONCE, BEAT_PAUSE, CONDUCTOR_RETRY, CONDUCTOR_RETRY_MAX, LOOK, MAIL_AGAIN};
+use conductor_client::{Client, Error as Refusal};
+use conductor_model::api::{DiskReport, Heartbeat, HeartbeatAnswer, Register};
+use conductor_model::{ClusterId, DiskId, NodeId};
+use node_core::{Mail, View};
+use reactor::{Mailbox, NotSent};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Who talks, and to whom.
+pub(crate) struct Control {
+    pub(crate) node: NodeId,
+    pub(crate) host: String,
+    pub(crate) cluster: ClusterId,
+    pub(crate) client: Client,
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) mailboxes: Vec<Mailbox<Mail>>,
+    /// As they were opened, in the order of the reactors.
+    pub(crate) disks: Mutex<Vec<(Lane, DiskReport)>>,
+    pub(crate) lane_of: BTreeMap<DiskId, Lane>,
+}
+
+/// Growing pauses.
+#[derive(Debug)]
+pub(crate) struct Pauses(Duration);
+
+impl Pauses {
+    pub(crate) fn new() -> Self {
+        Self(CONDUCTOR_RETRY)
+    }
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (self.0 * 2).min(CONDUCTOR_RETRY_MAX);
+        pause
+    }
+}
+
+impl Control {
+    /// Registers, as often as it takes. A refusal is final.
+    pub(crate) fn register_first(&self) -> Result<(), Refusal> {
+        let mut pauses = Pauses::new();
+        loop {
+            match self.register() {
+                Err(why) if why.is_temporary() => {
+                    self.note(Some(&why));
+                    if self.desk.pause(pauses.next()) {
+                        return Ok(());
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn register(&self) -> Result<(), Refusal> {
+        let disks: Vec<DiskReport> = self.disks().iter().map(|(_, report)| report.clone()).collect();
+        let register = Register { node: self.node, host: self.host.clone(), disks };
+        let registered = self.client.register(&register)?;
+        if registered.cluster != self.cluster {
+            let address = self.client.address().to_owned();
+            let what = format!("it leads cluster {}, this node belongs to {}", registered.cluster, self.cluster);
+            return Err(Refusal::Protocol { address, what });
+        }
+        self.note(None);
+        tracing::info!(node = %self.node, commit = registered.commit, "registered");
+        Ok(())
+    }
+
+    /// Copies and usage as they are now, for a conductor that has forgotten this node (rule 12).
+    fn refresh(&self) {
+        let views = self.look();
+        let mut disks = self.disks();
+        for (lane, report) in disks.iter_mut() {
+            let Some(view) = views.get(lane) else { continue };
+            let here = view.copies.iter().filter(|c| c.config.member(c.copy).is_some_and(|m| m.disk == report.disk));
+            report.copies = here.map(|c| (c.copy, c.config.clone())).collect();
+            if let Some(disk) = view.disks.iter().find(|d| d.disk == report.disk) {
+                report.used = disk.used;
+            }
+        }
+    }
+
+    /// A look at all reactors.
+    pub(crate) fn look(&self) -> BTreeMap<Lane, View> {
+        let number = self.desk.begin_look();
+        for mailbox in &self.mailboxes {
+            // One that has ended or is stuck is missing in the answer.
+            let _ = mailbox.send(Mail::Look(number));
+        }
+        self.desk.finish_look(number, LOOK)
+    }
+
+    /// The heartbeat thread.
+    pub(crate) fn beat(&self) {
+        let (mut after, mut pauses) = (0, Pauses::new());
+        while !self.desk.pause(BEAT_PAUSE) {
+            let dropped = self.desk.dropped();
+            let beat = Heartbeat {
+                node: self.node,
+                after,
+                disks: self
+                    .disks()
+                    .iter()
+                    .map(|(_, d)| (d.disk, d.open, self.desk.used(d.disk).unwrap_or(d.used)))
+                    .collect(),
+                troubles: self.desk.troubles(),
+                dropped: dropped.clone(),
+            };
+            let outcome = match self.client.heartbeat(&beat) {
+                Ok(answer) => {
+                    self.desk.forget_dropped(&dropped);
+                    let version = answer.version;
+                    if self.hand_on(answer) {
+                        after = version;
+                    }
+                    self.note(None);
+                    pauses = Pauses::new();
+                    continue;
+                }
+                Err(why) if why.is_unknown_node() => {
+                    tracing::warn!("the conductor does not know this node as it is: registering again");
+                    after = 0;
+                    self.refresh();
+                    self.register()
+                }
+                Err(why) => Err(why),
+            };
+            if let Err(why) = outcome {
+                self.note(Some(&why));
+                self.desk.pause(pauses.next());
+            }
+        }
+    }
+
+    /// Turns an answer into mail. False if a reactor did not take it: it ends, or is told again.
+    fn hand_on(&self, answer: HeartbeatAnswer) -> bool {
+        let mut assign: BTreeMap<Lane, Vec<_>> = BTreeMap::new();
+        for config in answer.assignments {
+            match config.primary_member().and_then(|m| self.lane_of.get(&m.disk)) {
+                Some(lane) => assign.entry(*lane).or_default().push(config),
+                None => tracing::warn!(shard = %config.shard, "assigned a shard on a disk that is not here"),
+            }
+        }
+        let assigned = assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs)));
+        let all = |mail: &dyn Fn() -> Mail| self.lanes().all(|lane| self.deliver(lane, mail()));
+        assigned
+            && (answer.generations.is_empty() || all(&|| Mail::Generations(answer.generations.clone())))
+            && (answer.drop.is_empty() || all(&|| Mail::Drop(answer.drop.clone())))
+    }
+
+    /// The thread that asks for changes of shards.
+    pub(crate) fn ask(&self) {
+        let mut pauses = Pauses::new();
+        loop {
+            let asks = self.desk.take_asks(ASKS_AT_ONCE);
+            if asks.is_empty() {
+                return;
+            }
+            let (lanes, requests): (Vec<Lane>, Vec<_>) = asks.into_iter().unzip();
+            match self.client.membership(&requests) {
+                Ok(answers) => {
+                    pauses = Pauses::new();
+                    for ((lane, request), answer) in lanes.into_iter().zip(requests).zip(answers) {
+                        self.deliver(lane, Mail::Membership(request.shard, answer));
+                    }
+                }
+                // The nodes ask again by themselves.
+                Err(why) => {
+                    self.note(Some(&why));
+                    self.desk.pause(pauses.next());
+                }
+            }
+        }
+    }
+
+    /// Sends mail, waiting while the mailbox is full. False if the reactor or the process ends.
+    fn deliver(&self, lane: Lane, mail: Mail) -> bool {
+        let Some(mailbox) = self.mailboxes.get(usize::from(lane)) else { return false };
+        let mut mail = mail;
+        loop {
+            match mailbox.send(mail) {
+                Ok(()) => return true,
+                Err(NotSent::Ended(_)) => return false,
+                Err(NotSent::Full(back)) => mail = back,
+            }
+            if self.desk.pause(MAIL_AGAIN) {
+                return false;
+            }
+        }
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = Lane> {
+        (0..).take(self.mailboxes.len())
+    }
+
+    fn disks(&self) -> std::sync::MutexGuard<'_, Vec<(Lane, DiskReport)>> {
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says when the conductor goes and when it is back, once each.
+    fn note(&self, why: Option<&Refusal>) {
+        if self.desk.conductor(why.map(ToString::to_string)) {
+            match why {
+                Some(why) => tracing::warn!(%why, "no word from the conductor; I/O goes on"),
+                None => tracing::info!("the conductor is back"),
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Where the reactors' letters lie until the control threads fetch them.
+//!
+//! Letters are merged as they come (the newest question per shard, the newest troubles per reactor), so what lies here is bounded by
+//! what the node holds, however long the conductor is away. A reactor holds the lock for one map operation per letter.
+
+use conductor_model::api::{MembershipRequest, Trouble};
+use conductor_model::{Bytes, CopyId, DiskId, ShardId};
+use node_core::{Letter, View};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Which reactor.
+pub(crate) type Lane = u16;
+
+#[derive(Debug, Default)]
+struct State {
+    asks: BTreeMap<(Lane, ShardId), MembershipRequest>,
+    /// Copies that are not (or no longer) on these reactors.
+    dropped: BTreeMap<CopyId, BTreeSet<Lane>>,
+    troubles: BTreeMap<Lane, Vec<Trouble>>,
+    used: BTreeMap<DiskId, Bytes>,
+    failed: BTreeMap<DiskId, String>,
+    looks: BTreeMap<u64, BTreeMap<Lane, View>>,
+    last_look: u64,
+    conductor: Option<String>,
+    stopping: bool,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    lanes: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Desk {
+    pub(crate) fn new(lanes: usize) -> Self {
+        Self { lanes, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// A letter from a reactor.
+    pub(crate) fn post(&self, lane: Lane, letter: Letter) {
+        let mut state = self.lock();
+        match letter {
+            Letter::Ask(request) => {
+                state.asks.insert((lane, request.shard), request);
+                self.changed.notify_all();
+            }
+            Letter::Dropped(copy) => {
+                state.dropped.entry(copy).or_default().insert(lane);
+            }
+            Letter::Troubles(troubles) => {
+                state.troubles.insert(lane, troubles);
+            }
+            Letter::Usage(disk, used) => {
+                state.used.insert(disk, used);
+            }
+            Letter::View(number, view) => {
+                if let Some(look) = state.looks.get_mut(&number) {
+                    look.insert(lane, *view);
+                    self.changed.notify_all();
+                }
+            }
+            Letter::DiskFailed(disk, why) => {
+                if state.failed.insert(disk, why.clone()).is_none() {
+                    tracing::error!(%disk, why, "DISK FAILED: its copies do not serve until it is replaced or the node restarted");
+                }
+            }
+        }
+    }
+
+    /// Waits for questions to the conductor; none if it is time to stop.
+    pub(crate) fn take_asks(&self, most: usize) -> Vec<(Lane, MembershipRequest)> {
+        let idle = |state: &mut State| state.asks.is_empty() && !state.stopping;
+        let mut state = self.changed.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        if state.stopping {
+            return Vec::new();
+        }
+        let mut taken = Vec::new();
+        while let Some(((lane, _), request)) = if taken.len() < most { state.asks.pop_first() } else { None } {
+            taken.push((lane, request));
+        }
+        taken
+    }
+
+    /// Copies that are on no reactor any more. Each reactor has to say so: one that never had a copy says it at once.
+    pub(crate) fn dropped(&self) -> Vec<CopyId> {
+        let state = self.lock();
+        state.dropped.iter().filter(|(_, lanes)| lanes.len() == self.lanes).map(|(copy, _)| *copy).collect()
+    }
+
+    /// The conductor knows that these are gone.
+    pub(crate) fn forget_dropped(&self, copies: &[CopyId]) {
+        let mut state = self.lock();
+        for copy in copies {
+            state.dropped.remove(copy);
+        }
+    }
+
+    /// The shards that do not serve.
+    pub(crate) fn troubles(&self) -> Vec<Trouble> {
+        self.lock().troubles.values().flatten().cloned().collect()
+    }
+
+    /// What is in use on a disk, if that was said.
+    pub(crate) fn used(&self, disk: DiskId) -> Option<Bytes> {
+        self.lock().used.get(&disk).copied()
+    }
+
+    /// Disks that failed, and how.
+    pub(crate) fn failed(&self) -> BTreeMap<DiskId, String> {
+        self.lock().failed.clone()
+    }
+
+    /// Begins a look at all reactors; its number goes with `Mail::Look`.
+    pub(crate) fn begin_look(&self) -> u64 {
+        let mut state = self.lock();
+        state.last_look += 1;
+        let number = state.last_look;
+        state.looks.insert(number, BTreeMap::new());
+        number
+    }
+
+    /// What the reactors have said within the given time, in their order.
+    pub(crate) fn finish_look(&self, number: u64, within: Duration) -> BTreeMap<Lane, View> {
+        let waits = |state: &mut State| state.looks.get(&number).is_some_and(|look| look.len() < self.lanes);
+        let (mut state, _) =
+            self.changed.wait_timeout_while(self.lock(), within, waits).unwrap_or_else(PoisonError::into_inner);
+        state.looks.remove(&number).unwrap_or_default()
+    }
+
+    /// How the last call of the conductor went: `None` is well. True if that is a change.
+    pub(crate) fn conductor(&self, trouble: Option<String>) -> bool {
+        let mut state = self.lock();
+        let changed = state.conductor.is_some() != trouble.is_some();
+        state.conductor = trouble;
+        changed
+    }
+
+    /// What is wrong with the conductor.
+    pub(crate) fn conductor_trouble(&self) -> Option<String> {
+        self.lock().conductor.clone()
+    }
+
+    /// Tells all control threads to end.
+    pub(crate) fn stop(&self) {
+        self.lock().stopping = true;
+        self.changed.notify_all();
+    }
+
+    /// Sleeps; true if it is time to stop.
+    pub(crate) fn pause(&self, span: Duration) -> bool {
+        let until = Instant::now() + span;
+        let mut state = self.lock();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if state.stopping || left.is_zero() {
+                return state.stopping;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A panic ends the process, so whoever finds the lock poisoned is about to end as well.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::Epoch;
+    use conductor_model::api::MembershipChange;
+
+    #[test]
+    fn a_copy_is_dropped_when_every_reactor_has_said_so() {
+        let desk = Desk::new(2);
+        desk.post(0, Letter::Dropped(CopyId(7)));
+        assert!(desk.dropped().is_empty(), "reactor 1 may still be deleting it");
+        desk.post(0, Letter::Dropped(CopyId(7)));
+        assert!(desk.dropped().is_empty());
+        desk.post(1, Letter::Dropped(CopyId(7)));
+        assert_eq!(desk.dropped(), [CopyId(7)]);
+        desk.forget_dropped(&[CopyId(7)]);
+        assert!(desk.dropped().is_empty());
+    }
+
+    #[test]
+    fn the_newest_question_of_a_shard_replaces_older_ones() {
+        let desk = Desk::new(1);
+        let ask = |epoch| MembershipRequest {
+            shard: ShardId::default(),
+            epoch: Epoch(epoch),
+            by: CopyId(1),
+            change: MembershipChange::Born,
+        };
+        desk.post(0, Letter::Ask(ask(1)));
+        desk.post(0, Letter::Ask(ask(2)));
+        assert_eq!(desk.take_asks(10), [(0, ask(2))]);
+        desk.stop();
+        assert!(desk.take_asks(10).is_empty() && desk.pause(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn a_look_waits_for_all_reactors_and_not_for_ever() {
+        let desk = Desk::new(2);
+        let number = desk.begin_look();
+        desk.post(1, Letter::View(number, Box::default()));
+        desk.post(1, Letter::View(number + 1, Box::default()));
+        assert_eq!(desk.finish_look(number, Duration::from_millis(5)).len(), 1);
+        assert!(desk.finish_look(number, Duration::from_secs(5)).is_empty(), "it is over");
+    }
+}

@@ -1,0 +1,98 @@
+//! Makes files that are to be disks: written in full, and under their name only when complete.
+
+use crate::{DiskPlan, Error};
+use node_store::simple::MIN_DISK_BYTES;
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// One write: large enough for any device, small enough for the stack of a page cache.
+const PIECE: usize = 1 << 20;
+
+/// Makes what has to be made. A path that exists is left as it is.
+pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool) -> Result<(), Error> {
+    let mut seen = BTreeSet::new();
+    for disk in disks {
+        if !disk.path.exists() {
+            let Some(bytes) = disk.create else { return Err(Error::Missing(disk.path.clone())) };
+            if bytes < MIN_DISK_BYTES {
+                return Err(Error::TooSmall { path: disk.path.clone(), bytes });
+            }
+            tracing::info!(path = %disk.path.display(), bytes, "making a disk file");
+            create(&disk.path, bytes, sparse).map_err(|source| Error::Create {
+                path: disk.path.clone(),
+                bytes,
+                source,
+            })?;
+        }
+        let real = fs::canonicalize(&disk.path).unwrap_or_else(|_| disk.path.clone());
+        if !seen.insert(real) {
+            return Err(Error::Twice(disk.path.clone()));
+        }
+    }
+    Ok(())
+}
+
+fn create(path: &Path, bytes: u64, sparse: bool) -> io::Result<()> {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let unfinished = parent.join(format!(".{}.unfinished", name.to_string_lossy()));
+    let made = if sparse { make_sparse(&unfinished, bytes) } else { write_zeros(&unfinished, bytes) };
+    let made = made.and_then(|()| fs::rename(&unfinished, path));
+    if made.is_err() {
+        // The error that matters is the first one.
+        let _ = fs::remove_file(&unfinished);
+    }
+    made?;
+    File::open(parent)?.sync_all()
+}
+
+fn make_sparse(path: &Path, bytes: u64) -> io::Result<()> {
+    let file = File::create(path)?;
+    file.set_len(bytes)?;
+    file.sync_all()
+}
+
+fn write_zeros(path: &Path, bytes: u64) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    let zeros = vec![0; PIECE];
+    let mut left = bytes;
+    while left > 0 {
+        let piece = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
+        file.write_all(&zeros[..piece])?;
+        left -= piece as u64;
+    }
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::PathBuf;
+
+    fn plan(path: PathBuf, create: Option<u64>) -> DiskPlan {
+        DiskPlan { path, create }
+    }
+
+    #[test]
+    fn a_missing_file_is_made_with_all_its_blocks_and_an_existing_one_is_left_alone() {
+        let dir = std::env::temp_dir().join(format!("trine-disks-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("disk0");
+        assert!(matches!(prepare(&[plan(path.clone(), None)], false), Err(Error::Missing(_))));
+        assert!(matches!(prepare(&[plan(path.clone(), Some(1 << 20))], false), Err(Error::TooSmall { .. })));
+        prepare(&[plan(path.clone(), Some(MIN_DISK_BYTES))], false).unwrap();
+        let meta = fs::metadata(&path).unwrap();
+        assert_eq!(meta.len(), MIN_DISK_BYTES);
+        assert!(meta.blocks() * 512 >= MIN_DISK_BYTES, "not sparse");
+        fs::write(&path, b"somebody's").unwrap();
+        prepare(&[plan(path.clone(), Some(MIN_DISK_BYTES))], false).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"somebody's");
+        let twice = [plan(path.clone(), None), plan(dir.join("./disk0"), None)];
+        assert!(matches!(prepare(&twice, false), Err(Error::Twice(_))));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing unfinished is left");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

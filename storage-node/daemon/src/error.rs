@@ -1,0 +1,130 @@
+//! Why a node does not run (any more): one sentence each, with the way out.
+
+use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY};
+use node_store::simple::{MIN_DISK_BYTES, OpenError};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// See the module's head.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing to store on.
+    #[error("a node needs at least one disk")]
+    NoDisk,
+    /// A reactor without a disk has nothing to do.
+    #[error("{reactors} reactors for {disks} disks: use 1 to as many as there are disks")]
+    Reactors {
+        /// Asked for.
+        reactors: usize,
+        /// There are.
+        disks: usize,
+    },
+    /// A handshake cannot name more.
+    #[error("{disks} disks on {reactors} reactors are more than {MAX_DISKS_PER_REACTOR} on one: use more reactors")]
+    TooManyDisks {
+        /// There are.
+        disks: usize,
+        /// Asked for.
+        reactors: usize,
+    },
+    /// Too little to work with.
+    #[error("{bytes} bytes of memory for {reactors} reactors are too few: each needs {MIN_MEMORY}")]
+    Memory {
+        /// Asked for.
+        bytes: u64,
+        /// Asked for.
+        reactors: usize,
+    },
+    /// Anybody on the way could read and change what passes.
+    #[error("{0} is reachable from other machines and nothing is encrypted: allow it with the plaintext option")]
+    Plaintext(SocketAddr),
+    /// Others cannot connect to "any address".
+    #[error("{0} is no address that others could connect to: say which one with the advertise option")]
+    Unspecified(SocketAddr),
+    /// The ports after the first one do not exist.
+    #[error("there are not enough ports from {0} on for all reactors: use a lower one")]
+    Ports(SocketAddr),
+    /// Same path twice.
+    #[error("disk {0} is named twice")]
+    Twice(PathBuf),
+    /// Nothing there, and nothing to be made.
+    #[error("disk {0} does not exist: name an existing file or device, or say how large a file to make")]
+    Missing(PathBuf),
+    /// The file could not be made.
+    #[error("cannot make disk {path} of {bytes} bytes: {source}")]
+    Create {
+        /// Where.
+        path: PathBuf,
+        /// How large.
+        bytes: u64,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// Metadata would be out of proportion.
+    #[error("disk {path} has {bytes} bytes, a store needs at least {MIN_DISK_BYTES}")]
+    TooSmall {
+        /// Which.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The store on it cannot be used.
+    #[error("disk {path}: {source}")]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// The reactor's own.
+    #[error(transparent)]
+    Reactor(#[from] reactor::ReactorError),
+    /// The memory's own.
+    #[error(transparent)]
+    Arena(#[from] memory::ArenaError),
+    /// The conductor refuses this node, or is none.
+    #[error(transparent)]
+    Conductor(#[from] conductor_client::Error),
+    /// No random numbers.
+    #[error("the system gives no random numbers: {0}")]
+    Random(getrandom::Error),
+    /// The system refuses something that every process can have.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The control socket.
+    #[error("cannot listen on control socket {path}: {source}")]
+    Control {
+        /// Where.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// Nobody there, or nobody who answers.
+    #[error("no answer on control socket {path}: {source}")]
+    NoLook {
+        /// Where.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// A reactor thread is gone though nobody told it to stop.
+    #[error("reactor {0} ended by itself")]
+    Ended(u16),
+    /// Told to stop, a reactor did not.
+    #[error("a reactor did not stop in time")]
+    NotStopped,
+    /// What was taken and not given back.
+    #[error("stopped, but reactor {lane} has leaked: {report}")]
+    Leaked {
+        /// Which.
+        lane: u16,
+        /// What, and held by whom.
+        report: String,
+    },
+}

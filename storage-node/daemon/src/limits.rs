@@ -1,0 +1,36 @@
+//! Limits of the process around the reactors; those of a reactor are in `node_core::limits` and `reactor::Limits`.
+
+use std::time::Duration;
+
+/// Memory of all reactors together, unless the operator says otherwise.
+pub const DEFAULT_MEMORY: u64 = 256 << 20;
+/// Least memory per reactor: an eighth each for five classes must hold at least two of the largest payloads.
+pub const MIN_MEMORY: u64 = 32 << 20;
+/// Requests in flight per connection and direction.
+pub const DEFAULT_DEPTH: u16 = 128;
+/// Disks of one reactor: as many as a handshake can name.
+pub const MAX_DISKS_PER_REACTOR: usize = wire::MAX_OPENS;
+/// Mail waiting for a reactor. Assignments come in one letter per heartbeat, looks one at a time; answers to asks one per shard.
+pub(crate) const MAIL: usize = 4096;
+/// How soon a letter is offered again to a full mailbox.
+pub(crate) const MAIL_AGAIN: Duration = Duration::from_millis(10);
+/// Membership questions in one request; more go with the next.
+pub(crate) const ASKS_AT_ONCE: usize = 4096;
+/// Between two attempts to reach the conductor, at first and at most.
+pub(crate) const CONDUCTOR_RETRY: Duration = Duration::from_millis(100);
+/// See `CONDUCTOR_RETRY`.
+pub(crate) const CONDUCTOR_RETRY_MAX: Duration = Duration::from_secs(2);
+/// Least time between two heartbeats: the conductor holds each for half a second unless there is news.
+pub(crate) const BEAT_PAUSE: Duration = Duration::from_millis(20);
+/// How long a reactor may take to describe itself.
+pub(crate) const LOOK: Duration = Duration::from_secs(5);
+/// How long a client of the control socket may take to say what it wants, and to take the answer.
+pub(crate) const SOCKET: Duration = Duration::from_secs(2);
+/// Longest request on the control socket.
+pub(crate) const SOCKET_LINE: u64 = 4096;
+/// How long the reactors may take to stop: connections drain for at most 5 s.
+pub(crate) const STOP: Duration = Duration::from_secs(15);
+/// How long a reactor looks for completions before it sleeps, where there are cores to spare: below a wake-up's price.
+pub(crate) const SPIN: driver::Span = driver::Span::micros(20);
+/// Open files asked for: streams of the reactors, disks, and some.
+pub(crate) const OPEN_FILES: u64 = 65_536;

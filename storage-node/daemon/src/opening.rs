@@ -1,0 +1,138 @@
+//! Opens all disks of a reactor side by side: recovers the store of each, and makes one where that is asked for.
+//!
+//! ```text
+//!   opening ──no store there, and asked to make one──► formatting ──► opening ──► open
+//! ```
+
+use crate::Error;
+use conductor_model::{Bytes, DiskId, NodeId};
+use driver::{DiskIndex, Done, Op, Time};
+use memory::Arena;
+use node_store::simple::{Format, FormatOptions, Geometry, Identity, OpenError, OpenOptions, Opening, SimpleStore};
+use std::path::PathBuf;
+
+/// One disk that is to be opened.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) path: PathBuf,
+    pub(crate) index: DiskIndex,
+    pub(crate) bytes: u64,
+    pub(crate) cluster: u64,
+    pub(crate) node: NodeId,
+    /// Make a store if there is none, under this freshly drawn name.
+    pub(crate) format_as: Option<DiskId>,
+}
+
+#[derive(Debug)]
+enum State {
+    Opening(Box<Opening>),
+    Formatting(Format),
+    Open(Box<SimpleStore>),
+    Failed(Error),
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Opener {
+    arena: Arena,
+    disks: Vec<(Task, Option<State>)>,
+}
+
+impl Opener {
+    pub(crate) fn new(arena: Arena, tasks: Vec<Task>) -> Self {
+        Self { arena, disks: tasks.into_iter().map(|task| (task, None)).collect() }
+    }
+
+    /// Submits the first reads.
+    pub(crate) fn start(&mut self, out: &mut dyn FnMut(Op)) {
+        for (task, state) in &mut self.disks {
+            *state = Some(task.open(&self.arena, out));
+        }
+    }
+
+    /// An operation on one of the disks is over.
+    pub(crate) fn done(&mut self, now: Time, done: Done, out: &mut dyn FnMut(Op)) {
+        let (Op::DiskRead { disk, .. } | Op::DiskWrite { disk, .. } | Op::DiskSync { disk, .. }) = &done.op else {
+            return;
+        };
+        let index = *disk;
+        let Some((task, state)) = self.disks.iter_mut().find(|(task, _)| task.index == index) else { return };
+        match state.take() {
+            Some(State::Opening(mut opening)) => {
+                *state = Some(match opening.done(now, done, out) {
+                    None => State::Opening(opening),
+                    Some(Ok(store)) => State::Open(Box::new(store)),
+                    Some(Err(OpenError::NotAStore)) if task.format_as.is_some() => task.format(&self.arena, out),
+                    Some(Err(why)) => State::Failed(task.failed(why)),
+                });
+            }
+            Some(State::Formatting(mut format)) => {
+                *state = Some(match format.done(done, out) {
+                    None => State::Formatting(format),
+                    Some(Ok(())) => {
+                        tracing::info!(path = %task.path.display(), "made a store");
+                        task.format_as = None;
+                        task.open(&self.arena, out)
+                    }
+                    Some(Err(why)) => State::Failed(task.failed(why)),
+                });
+            }
+            other => *state = other,
+        }
+    }
+
+    /// True when all are open, or one cannot be.
+    pub(crate) fn is_over(&self) -> bool {
+        let is = |state: &Option<State>, failed: bool| match state {
+            Some(State::Open(_)) => !failed,
+            Some(State::Failed(_)) => failed,
+            _ => false,
+        };
+        self.disks.iter().all(|(_, s)| is(s, false)) || self.disks.iter().any(|(_, s)| is(s, true))
+    }
+
+    /// The stores in the order of the tasks, or the first failure.
+    pub(crate) fn finish(self) -> Result<Vec<(DiskIndex, SimpleStore)>, Error> {
+        let mut open = Vec::with_capacity(self.disks.len());
+        for (task, state) in self.disks {
+            match state {
+                Some(State::Open(store)) => open.push((task.index, *store)),
+                Some(State::Failed(why)) => return Err(why),
+                // Another one has failed before it was over; its error is found further on.
+                _ => {}
+            }
+        }
+        Ok(open)
+    }
+}
+
+impl Task {
+    fn open(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
+        let options = OpenOptions {
+            disk: self.index,
+            size: Bytes(self.bytes),
+            cluster: Some(self.cluster),
+            node: Some(self.node),
+        };
+        match Opening::start(options, arena, out) {
+            Ok(opening) => State::Opening(Box::new(opening)),
+            Err(why) => State::Failed(self.failed(why)),
+        }
+    }
+
+    fn format(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
+        let Some((geometry, disk)) = Geometry::of_disk(Bytes(self.bytes)).zip(self.format_as) else {
+            return State::Failed(Error::TooSmall { path: self.path.clone(), bytes: self.bytes });
+        };
+        let identity = Identity { cluster: self.cluster, node: self.node, disk };
+        let options = FormatOptions { disk: self.index, identity, geometry, overwrite: false };
+        match Format::start(options, arena, out) {
+            Ok(format) => State::Formatting(format),
+            Err(why) => State::Failed(self.failed(why)),
+        }
+    }
+
+    fn failed(&self, source: OpenError) -> Error {
+        Error::Open { path: self.path.clone(), source }
+    }
+}

@@ -1,0 +1,158 @@
+//! What a node is started with.
+
+use crate::Error;
+use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY};
+use conductor_model::NodeId;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+/// One disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskPlan {
+    /// A file or a block device.
+    pub path: PathBuf,
+    /// Bytes of the file to be made if there is nothing at that path.
+    pub create: Option<u64>,
+}
+
+/// How to run a node.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Its number, from 1; the same for ever.
+    pub node: NodeId,
+    /// Its machine, for people and for failure domains.
+    pub host: String,
+    /// Its disks.
+    pub disks: Vec<DiskPlan>,
+    /// Reserve no space for files that are made. They are slow at first, and the file system can be full before they are: for trying
+    /// out only. Otherwise they are written in full.
+    pub sparse: bool,
+    /// Make a store on disks that hold none. A disk that holds one is never formatted.
+    pub format: bool,
+    /// Take the page cache where a file system refuses O_DIRECT.
+    pub allow_buffered: bool,
+    /// Where the first reactor listens; the others on the ports after it. Port 0 takes any free one for each.
+    pub listen: SocketAddr,
+    /// The address that others use, if it is not the one listened on.
+    pub advertise: Option<IpAddr>,
+    /// `HOST:PORT` of the conductor.
+    pub conductor: String,
+    /// What proves that a peer belongs to the cluster.
+    pub key: [u8; 32],
+    /// Where to listen for `trine node show`; nowhere if none.
+    pub control: Option<PathBuf>,
+    /// Buffer memory of all reactors together, in bytes.
+    pub memory: u64,
+    /// Requests in flight per connection and direction.
+    pub depth: u16,
+    /// Reactor threads; the disks are spread over them.
+    pub reactors: usize,
+    /// Processors for the reactor threads, in turn; empty leaves it to the kernel.
+    pub pin: Vec<usize>,
+    /// Listen beyond loopback although nothing is encrypted.
+    pub plaintext: bool,
+}
+
+impl NodeOptions {
+    /// What can be known to be wrong before anything is done.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.disks.is_empty() {
+            return Err(Error::NoDisk);
+        }
+        if self.reactors == 0 || self.reactors > self.disks.len() {
+            return Err(Error::Reactors { reactors: self.reactors, disks: self.disks.len() });
+        }
+        if self.disks.len().div_ceil(self.reactors) > MAX_DISKS_PER_REACTOR {
+            return Err(Error::TooManyDisks { disks: self.disks.len(), reactors: self.reactors });
+        }
+        if self.memory / (self.reactors as u64) < MIN_MEMORY {
+            return Err(Error::Memory { bytes: self.memory, reactors: self.reactors });
+        }
+        if !self.listen.ip().is_loopback() && !self.plaintext {
+            return Err(Error::Plaintext(self.listen));
+        }
+        if self.listen.ip().is_unspecified() && self.advertise.is_none() {
+            return Err(Error::Unspecified(self.listen));
+        }
+        let last = usize::from(self.listen.port()) + self.reactors - 1;
+        if self.listen.port() != 0 && last > usize::from(u16::MAX) {
+            return Err(Error::Ports(self.listen));
+        }
+        Ok(())
+    }
+
+    /// Where reactor `lane` listens.
+    pub(crate) fn listen_of(&self, lane: u16) -> SocketAddr {
+        let port = if self.listen.port() == 0 { 0 } else { self.listen.port().saturating_add(lane) };
+        SocketAddr::new(self.listen.ip(), port)
+    }
+
+    /// What others are told of the address `actual`.
+    pub(crate) fn endpoint(&self, actual: SocketAddr) -> SocketAddr {
+        SocketAddr::new(self.advertise.unwrap_or(actual.ip()), actual.port())
+    }
+
+    /// The disks of reactor `lane`.
+    pub(crate) fn disks_of(&self, lane: u16) -> impl Iterator<Item = &DiskPlan> {
+        self.disks.iter().skip(usize::from(lane)).step_by(self.reactors)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn options(disks: usize) -> NodeOptions {
+        NodeOptions {
+            node: NodeId(1),
+            host: "here".to_owned(),
+            disks: (0..disks).map(|n| DiskPlan { path: format!("disk{n}").into(), create: None }).collect(),
+            sparse: false,
+            format: false,
+            allow_buffered: false,
+            listen: "127.0.0.1:7100".parse().unwrap(),
+            advertise: None,
+            conductor: "127.0.0.1:7000".to_owned(),
+            key: [0; 32],
+            control: None,
+            memory: crate::DEFAULT_MEMORY,
+            depth: crate::DEFAULT_DEPTH,
+            reactors: 1,
+            pin: Vec::new(),
+            plaintext: false,
+        }
+    }
+
+    #[test]
+    fn disks_are_spread_and_each_reactor_has_its_port() {
+        let options = NodeOptions { reactors: 2, ..options(5) };
+        options.check().unwrap();
+        let of = |lane| options.disks_of(lane).map(|d| d.path.display().to_string()).collect::<Vec<_>>();
+        assert_eq!(
+            (of(0), of(1)),
+            (vec!["disk0".into(), "disk2".into(), "disk4".into()], vec!["disk1".into(), "disk3".into()])
+        );
+        assert_eq!(options.listen_of(1), "127.0.0.1:7101".parse().unwrap());
+        assert_eq!(options.endpoint("127.0.0.1:9".parse().unwrap()), "127.0.0.1:9".parse().unwrap());
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_a_sentence() {
+        let beyond = |plaintext, advertise: Option<&str>| NodeOptions {
+            listen: "0.0.0.0:7100".parse().unwrap(),
+            plaintext,
+            advertise: advertise.map(|a| a.parse().unwrap()),
+            ..options(1)
+        };
+        assert!(matches!(beyond(false, Some("10.0.0.1")).check(), Err(Error::Plaintext(_))));
+        assert!(matches!(beyond(true, None).check(), Err(Error::Unspecified(_))));
+        assert!(beyond(true, Some("10.0.0.1")).check().is_ok());
+        assert!(matches!(options(0).check(), Err(Error::NoDisk)));
+        assert!(matches!(NodeOptions { reactors: 2, ..options(1) }.check(), Err(Error::Reactors { .. })));
+        assert!(matches!(NodeOptions { reactors: 0, ..options(1) }.check(), Err(Error::Reactors { .. })));
+        assert!(matches!(options(MAX_DISKS_PER_REACTOR + 1).check(), Err(Error::TooManyDisks { .. })));
+        assert!(matches!(NodeOptions { memory: 1 << 20, ..options(1) }.check(), Err(Error::Memory { .. })));
+        let high = NodeOptions { listen: "127.0.0.1:65535".parse().unwrap(), reactors: 2, ..options(2) };
+        assert!(matches!(high.check(), Err(Error::Ports(_))));
+    }
+}

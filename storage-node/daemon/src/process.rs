@@ -1,0 +1,309 @@
+//! The process from start to stop.
+//!
+//! ```text
+//!   check ─► cluster (conductor) ─► disks made ─► reactors open ─► registered ─► ready ─► SIGTERM ─► reactors drain ─► leak report
+//! ```
+
+use crate::control::{Control, Pauses};
+use crate::desk::{Desk, Lane};
+use crate::limits::{MAIL, OPEN_FILES, STOP};
+use crate::thread::{self, Plan, random};
+use crate::{Error, NodeOptions, disks, socket};
+use conductor_client::Client;
+use conductor_model::ClusterId;
+use conductor_model::api::DiskReport;
+use driver::Time;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use node_core::Mail;
+use reactor::{MailRx, Mailbox};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
+
+/// A node that is registered and serves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ready {
+    /// Where its reactors listen, as others are told.
+    pub endpoints: Vec<SocketAddr>,
+    /// Its disks as they were reported.
+    pub disks: Vec<DiskReport>,
+}
+
+/// What the main thread waits for.
+enum Event {
+    Signal,
+    Opened { lane: Lane, endpoint: SocketAddr, disks: Vec<DiskReport> },
+    Ended { lane: Lane, outcome: Result<(), Error> },
+    Registered(Result<(), conductor_client::Error>),
+}
+
+/// Runs a node until SIGTERM or SIGINT; a second signal ends it at once. `ready` is called when it is registered.
+pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error> {
+    options.check()?;
+    let started = reactor::clock::now();
+    abort_on_panic();
+    raise_open_files();
+    let (tell, events) = mpsc::channel();
+    watch_signals(tell.clone())?;
+    let client = Client::new(&options.conductor)?;
+    let Some(cluster) = find_cluster(&client, &events)? else { return Ok(()) };
+    disks::prepare(&options.disks, options.sparse)?;
+
+    let desk = Arc::new(Desk::new(options.reactors));
+    let mut node = Process { tell, events, desk, running: 0 };
+    let mailboxes = node.start_lanes(&Arc::new(options.clone()), cluster, started)?;
+    // Until all are open nothing was served: there is nothing to wait for, and a store can be left at any moment.
+    let Some(opened) = node.wait_until_open(options.reactors)? else { return Ok(()) };
+    let outcome = node.serve(&options, cluster, client, &mailboxes, opened, ready);
+    let stopped = node.wait_until_stopped();
+    outcome.and(stopped)
+}
+
+/// Each reactor's endpoint and disks.
+type OpenLanes = BTreeMap<Lane, (SocketAddr, Vec<DiskReport>)>;
+
+struct Process {
+    tell: Sender<Event>,
+    events: Receiver<Event>,
+    desk: Arc<Desk>,
+    /// Reactor threads that have not said that they ended.
+    running: usize,
+}
+
+impl Process {
+    fn start_lanes(
+        &mut self,
+        options: &Arc<NodeOptions>,
+        cluster: ClusterId,
+        started: Time,
+    ) -> Result<Vec<Mailbox<Mail>>, Error> {
+        let process = random()?;
+        let mut mailboxes = Vec::new();
+        for lane in (0..).take(options.reactors) {
+            let (mailbox, mail) = reactor::mailbox(MAIL)?;
+            mailboxes.push(mailbox);
+            let (options, desk, tell) = (Arc::clone(options), Arc::clone(&self.desk), self.tell.clone());
+            let run = move || {
+                let plan = Plan { options: &options, lane, cluster, process, started };
+                let outcome = run_lane(&plan, mail, &desk, &tell);
+                let _ = tell.send(Event::Ended { lane, outcome });
+            };
+            spawn(format!("reactor {lane}"), run)?;
+            self.running += 1;
+        }
+        Ok(mailboxes)
+    }
+
+    /// `None` if a signal came first.
+    fn wait_until_open(&mut self, reactors: usize) -> Result<Option<OpenLanes>, Error> {
+        let mut opened = BTreeMap::new();
+        while opened.len() < reactors {
+            match self.events.recv() {
+                Ok(Event::Opened { lane, endpoint, disks }) => drop(opened.insert(lane, (endpoint, disks))),
+                Ok(Event::Ended { lane, outcome }) => {
+                    outcome?;
+                    return Err(Error::Ended(lane));
+                }
+                Ok(Event::Signal | Event::Registered(_)) | Err(_) => return Ok(None),
+            }
+        }
+        Ok(Some(opened))
+    }
+
+    /// From opened disks to a signal; the reactors are told to stop when it returns.
+    fn serve(
+        &mut self,
+        options: &NodeOptions,
+        cluster: ClusterId,
+        client: Client,
+        mailboxes: &[Mailbox<Mail>],
+        opened: OpenLanes,
+        ready: impl FnOnce(&Ready),
+    ) -> Result<(), Error> {
+        let endpoints = opened.values().map(|(endpoint, _)| *endpoint).collect();
+        let disks: Vec<(Lane, DiskReport)> =
+            opened.into_iter().flat_map(|(lane, (_, disks))| disks.into_iter().map(move |d| (lane, d))).collect();
+        let ready_node = Ready { endpoints, disks: disks.iter().map(|(_, d)| d.clone()).collect() };
+        let control = Arc::new(Control {
+            node: options.node,
+            host: options.host.clone(),
+            cluster,
+            client,
+            desk: Arc::clone(&self.desk),
+            mailboxes: mailboxes.to_vec(),
+            lane_of: disks.iter().map(|(lane, d)| (d.disk, *lane)).collect(),
+            disks: Mutex::new(disks),
+        });
+        let mut helpers = Helpers::default();
+        let outcome = self.serve_with(options, &control, &mut helpers, ready, &ready_node);
+        tracing::info!("stopping");
+        self.desk.stop();
+        for mailbox in mailboxes {
+            // One that has ended already has nothing to stop.
+            let _ = mailbox.send(Mail::Stop);
+        }
+        helpers.end();
+        outcome
+    }
+
+    fn serve_with(
+        &mut self,
+        options: &NodeOptions,
+        control: &Arc<Control>,
+        helpers: &mut Helpers,
+        ready: impl FnOnce(&Ready),
+        ready_node: &Ready,
+    ) -> Result<(), Error> {
+        if let Some(path) = &options.control {
+            let listener = socket::listen(path)?;
+            helpers.socket = Some(path.clone());
+            let control = Arc::clone(control);
+            helpers.threads.push(spawn("control socket".to_owned(), move || socket::serve(&listener, &control))?);
+        }
+        let (asking, beating, tell) = (Arc::clone(control), Arc::clone(control), self.tell.clone());
+        helpers.threads.push(spawn("asking".to_owned(), move || asking.ask())?);
+        let beat = move || {
+            let registered = beating.register_first();
+            let go_on = registered.is_ok();
+            let _ = tell.send(Event::Registered(registered));
+            if go_on {
+                beating.beat();
+            }
+        };
+        helpers.threads.push(spawn("heartbeat".to_owned(), beat)?);
+        let mut ready = Some(ready);
+        loop {
+            match self.events.recv() {
+                Ok(Event::Registered(Ok(()))) => {
+                    if let Some(ready) = ready.take() {
+                        ready(ready_node);
+                    }
+                }
+                Ok(Event::Registered(Err(why))) => return Err(why.into()),
+                Ok(Event::Ended { lane, outcome }) => {
+                    self.running -= 1;
+                    return outcome.and(Err(Error::Ended(lane)));
+                }
+                Ok(Event::Opened { .. }) => {}
+                Ok(Event::Signal) | Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// The worst that any reactor says at its end.
+    fn wait_until_stopped(mut self) -> Result<(), Error> {
+        let until = Instant::now() + STOP;
+        let mut worst = Ok(());
+        while self.running > 0 {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Event::Ended { outcome, .. }) => {
+                    self.running -= 1;
+                    worst = worst.and(outcome);
+                }
+                Ok(_) => {}
+                Err(_) => return worst.and(Err(Error::NotStopped)),
+            }
+        }
+        if worst.is_ok() {
+            tracing::info!("stopped; nothing leaked");
+        }
+        worst
+    }
+}
+
+/// The control threads, and what wakes the one that waits for visitors.
+#[derive(Default)]
+struct Helpers {
+    threads: Vec<JoinHandle<()>>,
+    socket: Option<PathBuf>,
+}
+
+impl Helpers {
+    /// They have been told; a heartbeat under way is waited for.
+    fn end(self) {
+        if let Some(path) = &self.socket {
+            // A knock wakes it from its accept.
+            drop(UnixStream::connect(path));
+            let _ = std::fs::remove_file(path);
+        }
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run_lane(plan: &Plan<'_>, mail: MailRx<Mail>, desk: &Desk, tell: &Sender<Event>) -> Result<(), Error> {
+    let opened = thread::open(plan, mail)?;
+    let news = Event::Opened { lane: plan.lane, endpoint: opened.endpoint, disks: opened.disks.clone() };
+    let _ = tell.send(news);
+    opened.run(desk)
+}
+
+/// The cluster's name, without which no disk can be told from a foreign one. `None` if a signal came first.
+fn find_cluster(client: &Client, events: &Receiver<Event>) -> Result<Option<ClusterId>, Error> {
+    let mut pauses = Pauses::new();
+    let mut said = false;
+    loop {
+        match client.version() {
+            Ok(version) => return Ok(Some(version.cluster)),
+            Err(why) if why.is_temporary() => {
+                if !said {
+                    tracing::warn!(%why, "waiting for the conductor");
+                    said = true;
+                }
+            }
+            Err(why) => return Err(why.into()),
+        }
+        if events.recv_timeout(pauses.next()).is_ok() {
+            return Ok(None);
+        }
+    }
+}
+
+fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let spawned = Builder::new().name(name).spawn(run);
+    spawned.map_err(|source| Error::System { what: "start a thread", source })
+}
+
+/// Half a node is worse than none: its peers would wait for the other half.
+fn abort_on_panic() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        say(info);
+        std::process::abort();
+    }));
+}
+
+/// As many files as the system allows, up to what may be of use. With fewer it still works, for fewer clients.
+fn raise_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let wanted = hard.min(OPEN_FILES).max(soft);
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard);
+    }
+}
+
+/// Signals are taken by one thread; all threads started later inherit the mask.
+fn watch_signals(tell: Sender<Event>) -> Result<(), Error> {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTERM);
+    set.add(Signal::SIGINT);
+    let failed = |errno: nix::errno::Errno| Error::System { what: "watch for signals", source: errno.into() };
+    set.thread_block().map_err(failed)?;
+    spawn("signals".to_owned(), move || {
+        let mut first = true;
+        while set.wait().is_ok() {
+            if !std::mem::replace(&mut first, false) {
+                tracing::warn!("a second signal: ending at once");
+                std::process::exit(1);
+            }
+            let _ = tell.send(Event::Signal);
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! A reactor thread: ring, disks, memory, stores, listener, node; then turn after turn until told to stop.
+
+use crate::desk::{Desk, Lane};
+use crate::life::Life;
+use crate::limits::SPIN;
+use crate::opening::{Opener, Task};
+use crate::{Error, NodeOptions};
+use conductor_model::api::DiskReport;
+use conductor_model::{ClusterId, DiskId, OpenId};
+use driver::{Address, DiskIndex, Time};
+use memory::{Arena, ArenaOptions, Backing, Shares};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use node_core::{Letter, Mail, Node};
+use node_store::Store;
+use node_store::simple::SimpleStore;
+use reactor::{DiskOptions, Limits, MailRx, OwnRing, Reactor, Uring};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use tcp::{Net, NetOptions};
+use wire::ClusterKey;
+
+/// What a reactor thread is made of.
+pub(crate) struct Plan<'a> {
+    pub(crate) options: &'a NodeOptions,
+    pub(crate) lane: Lane,
+    pub(crate) cluster: ClusterId,
+    /// Drawn at random for this life of the process.
+    pub(crate) process: u64,
+    pub(crate) started: Time,
+}
+
+/// A reactor whose disks are open and which listens.
+pub(crate) struct Opened {
+    reactor: Reactor<Life, OwnRing>,
+    arena: Arena,
+    lane: Lane,
+    pub(crate) endpoint: SocketAddr,
+    pub(crate) disks: Vec<DiskReport>,
+}
+
+/// Opens everything; takes as long as the stores take to recover.
+pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error> {
+    let options = plan.options;
+    pin(options, plan.lane)?;
+    let limits = Limits::default();
+    let mut uring = Uring::new(OwnRing::new(&limits)?, limits)?;
+    let arena = arena(options)?;
+    let mut tasks = Vec::new();
+    for disk in options.disks_of(plan.lane) {
+        let index = uring.open_disk(&disk.path, DiskOptions { allow_buffered: options.allow_buffered })?;
+        let bytes = uring.disk_info(index).map_or(0, |info| info.bytes);
+        let may_format = options.format || disk.create.is_some();
+        tasks.push(Task {
+            path: disk.path.clone(),
+            index,
+            bytes,
+            cluster: plan.cluster.0,
+            node: options.node,
+            format_as: if may_format { Some(DiskId(random()?)) } else { None },
+        });
+    }
+    let mut reactor = Reactor::start(Life::Opening(Opener::new(arena.clone(), tasks)), uring, mail)?;
+    if reactor::spare_cores(options.reactors) {
+        reactor = reactor.spin(SPIN);
+    }
+    let stores = loop {
+        if let Some(opened) = reactor.machine().opened() {
+            break opened?;
+        }
+        reactor.turn()?;
+    };
+    serve(plan, reactor, arena, stores)
+}
+
+fn serve(
+    plan: &Plan<'_>,
+    mut reactor: Reactor<Life, OwnRing>,
+    arena: Arena,
+    stores: Vec<(DiskIndex, SimpleStore)>,
+) -> Result<Opened, Error> {
+    let options = plan.options;
+    let (listener, address) = reactor.driver().listen(&Address::Tcp(options.listen_of(plan.lane)))?;
+    let Address::Tcp(actual) = address else { unreachable!("a TCP listener has a TCP address") };
+    let endpoint = options.endpoint(actual);
+    let mut disks = Vec::with_capacity(stores.len());
+    let mut reports = Vec::with_capacity(stores.len());
+    for (index, store) in stores {
+        let (disk, open) = (store.disk_id(), OpenId(random()?));
+        let usage = store.usage();
+        reports.push(DiskReport {
+            disk,
+            open,
+            endpoint,
+            capacity: usage.capacity.bytes(),
+            used: usage.used.bytes(),
+            copies: store.copies(),
+        });
+        disks.push(node_core::Disk { disk, open, index, store });
+    }
+    let node = node_core::NodeOptions { node: options.node, process: plan.process, lane: plan.lane };
+    let name = Node::<SimpleStore>::hello_info(&node, &disks);
+    let mut net = NetOptions::new(name, Rc::new(ClusterKey(options.key)), nonces()?);
+    net.depth = options.depth;
+    let net = Net::new(net, arena.clone());
+    let node = Node::new(node, arena.clone(), net, disks, vec![listener], plan.started);
+    reactor.machine().become_node(node);
+    Ok(Opened { reactor, arena, lane: plan.lane, endpoint, disks: reports })
+}
+
+impl Opened {
+    /// Turn after turn until it was told to stop and has everything back.
+    pub(crate) fn run(self, desk: &Desk) -> Result<(), Error> {
+        let Self { reactor, arena, lane, .. } = self;
+        let ended = reactor.run(|letter: Letter| desk.post(lane, letter))?;
+        // The handles to its mailbox are the control threads', which end after it: their report says nothing here.
+        let leaked = |report: String| Err(Error::Leaked { lane, report });
+        if ended.streams_left_open > 0 {
+            return leaked(format!("{} streams left open", ended.streams_left_open));
+        }
+        drop(ended);
+        arena.leaks().or_else(|report| leaked(report.to_string()))
+    }
+}
+
+fn arena(options: &NodeOptions) -> Result<Arena, Error> {
+    let bytes = usize::try_from(options.memory).unwrap_or(usize::MAX) / options.reactors;
+    Ok(Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::even(bytes) })?)
+}
+
+fn pin(options: &NodeOptions, lane: Lane) -> Result<(), Error> {
+    let Some(cpu) = options.pin.iter().cycle().nth(usize::from(lane)) else { return Ok(()) };
+    let mut set = CpuSet::new();
+    let pinned = set.set(*cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+    pinned.map_err(|errno| Error::System { what: "pin a reactor to its processor", source: errno.into() })
+}
+
+/// Random and never 0, which everywhere means "none".
+pub(crate) fn random() -> Result<u64, Error> {
+    getrandom::u64().map(|drawn| drawn.max(1)).map_err(Error::Random)
+}
+
+/// Nonces: the system's random numbers. The source was tried once; should it fail later, no handshake may go on with a guess.
+fn nonces() -> Result<Box<dyn FnMut() -> u64>, Error> {
+    random()?;
+    Ok(Box::new(|| match getrandom::u64() {
+        Ok(drawn) => drawn,
+        Err(why) => panic!("the system gives no random numbers any more: {why}"),
+    }))
+}

@@ -1,0 +1,432 @@
+//! `trine dev`: a conductor and some nodes in the background of this machine.
+//!
+//! ```text
+//!   DIR/ cluster.json  cluster.key  conductor.{redb,addr,pid,log}  nN/{disk0,node.pid,node.log,control.sock}  attached/
+//! ```
+//! Everything about the cluster is in that directory: what it consists of, which ports, who runs. Starting starts what does not run;
+//! stopping signals exactly the processes that were started from here.
+
+use crate::config::DirArgs;
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, print, table};
+use crate::pidfile::{self, Process};
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long a process may take until it is ready: a node writes its disk first.
+const READY: Duration = Duration::from_secs(300);
+/// How long it may take to stop before it is killed: a node's own limit is 15 s.
+const STOP: Duration = Duration::from_secs(20);
+/// Lines of a log that are shown when its process did not start.
+const LOG_LINES: usize = 5;
+/// Most nodes on one machine: a guard against a slip of the finger.
+const MAX_NODES: u32 = 32;
+
+#[derive(Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub(crate) enum DevCommand {
+    /// Start the cluster, or what of it does not run; returns when all nodes are registered
+    Start(StartArgs),
+    /// Stop the cluster; its data stays, unless --destroy
+    Stop(StopArgs),
+    /// Show the cluster's processes
+    Status(StatusArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct StartArgs {
+    /// Nodes, at the first start [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NODES)))]
+    nodes: Option<u32>,
+    /// Size of each node's disk, at the first start; the file is written in full [default: 1G]
+    #[arg(long, value_name = "SIZE")]
+    disk_size: Option<Size>,
+    /// First of the ports to use, at the first start [default: any free ones]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// Reserve no space for the disks' files
+    #[arg(long)]
+    sparse: bool,
+    /// Use the page cache on file systems without O_DIRECT
+    #[arg(long, env = "TRINE_ALLOW_BUFFERED")]
+    allow_buffered: bool,
+    #[command(flatten)]
+    dir: DirArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct StopArgs {
+    /// Delete the cluster and all its data afterwards
+    #[arg(long)]
+    destroy: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// Stop although volumes are attached: their I/O waits until the cluster is back
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    dir: DirArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    dir: DirArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(crate) fn run(command: DevCommand) -> Outcome {
+    match command {
+        DevCommand::Start(args) => start(&args),
+        DevCommand::Stop(args) => stop(&args),
+        DevCommand::Status(args) => status(&args),
+    }
+}
+
+/// What `cluster.json` says: chosen at the first start.
+#[derive(Serialize, Deserialize)]
+struct Plan {
+    conductor: SocketAddr,
+    nodes: Vec<SocketAddr>,
+    disk_size: u64,
+}
+
+/// A development cluster on disk.
+struct Cluster {
+    dir: PathBuf,
+    plan: Plan,
+    /// Held while something is started or stopped.
+    _lock: File,
+}
+
+/// One of its processes.
+#[derive(Serialize)]
+struct Member {
+    name: String,
+    pid: Option<u32>,
+    address: SocketAddr,
+    log: PathBuf,
+}
+
+impl Cluster {
+    /// The cluster in `dir`, if there is one.
+    fn open(dir: &Path) -> Outcome<Option<Self>> {
+        let file = dir.join("cluster.json");
+        let Ok(text) = fs::read_to_string(&file) else { return Ok(None) };
+        let plan = serde_json::from_str(&text).with_context(|| format!("{} is damaged", file.display()))?;
+        Ok(Some(Self { dir: dir.to_path_buf(), plan, _lock: lock(dir)? }))
+    }
+
+    fn create(dir: &Path, args: &StartArgs) -> Outcome<Self> {
+        let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
+        make(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let lock = lock(dir)?;
+        let nodes = args.nodes.unwrap_or(3);
+        let ports = ports(args.port, nodes as usize + 1)?;
+        let [conductor, nodes @ ..] = ports.as_slice() else { return Err(Failure::usage("no ports")) };
+        let disk_size = args.disk_size.map_or(1 << 30, |size| size.0);
+        if disk_size < node_daemon::MIN_DISK_BYTES {
+            let least = Size(node_daemon::MIN_DISK_BYTES);
+            return Err(Failure::usage(format!("a disk of {} is too small: use at least {least}", Size(disk_size))));
+        }
+        let plan = Plan { conductor: *conductor, nodes: nodes.to_vec(), disk_size };
+        let key_file = dir.join("cluster.key");
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).map_err(|why| Failure::new(Exit::Failed, format!("no random numbers: {why}")))?;
+        let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        write_new(&key_file, &(hex + "\n"))?;
+        write_new(&dir.join("conductor.addr"), &format!("{conductor}\n"))?;
+        // Last: a directory without it is no cluster.
+        let json = serde_json::to_string_pretty(&plan).map_err(anyhow::Error::from)?;
+        write_new(&dir.join("cluster.json"), &json)?;
+        Ok(Self { dir: dir.to_path_buf(), plan, _lock: lock })
+    }
+
+    fn node_dir(&self, n: usize) -> PathBuf {
+        self.dir.join(format!("n{}", n + 1))
+    }
+
+    fn conductor_pid(&self) -> PathBuf {
+        self.dir.join("conductor.pid")
+    }
+
+    fn node_pid(&self, n: usize) -> PathBuf {
+        self.node_dir(n).join("node.pid")
+    }
+
+    fn members(&self) -> Vec<Member> {
+        let pid = |file: PathBuf| pidfile::read(&file).map(|p| p.pid);
+        let nodes = self.plan.nodes.iter().enumerate().map(|(n, address)| Member {
+            name: format!("n{}", n + 1),
+            pid: pid(self.node_pid(n)),
+            address: *address,
+            log: self.node_dir(n).join("node.log"),
+        });
+        let conductor = Member {
+            name: "conductor".to_owned(),
+            pid: pid(self.conductor_pid()),
+            address: self.plan.conductor,
+            log: self.dir.join("conductor.log"),
+        };
+        std::iter::once(conductor).chain(nodes).collect()
+    }
+
+    /// Volumes whose daemon runs.
+    fn attached(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.join("attached")).into_iter().flatten().flatten().map(|entry| entry.path());
+        let pids = entries.filter(|path| path.extension().is_some_and(|e| e == "pid") && pidfile::read(path).is_some());
+        pids.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect()
+    }
+}
+
+fn start(args: &StartArgs) -> Outcome {
+    let dir = absolute(&args.dir)?;
+    let cluster = match Cluster::open(&dir)? {
+        Some(cluster) => {
+            let nodes = args.nodes.is_some_and(|n| n as usize != cluster.plan.nodes.len());
+            let disk = args.disk_size.is_some_and(|size| size.0 != cluster.plan.disk_size);
+            let port = args.port.is_some_and(|port| port != cluster.plan.conductor.port());
+            if nodes || disk || port {
+                let why = format!(
+                    "the cluster in {} exists and is not like that: leave the options out, or `trine dev stop --destroy` it first",
+                    dir.display()
+                );
+                return Err(Failure::new(Exit::Refused, why));
+            }
+            cluster
+        }
+        None => Cluster::create(&dir, args)?,
+    };
+    let mut started = 0;
+    if pidfile::read(&cluster.conductor_pid()).is_none() {
+        let log = cluster.dir.join("conductor.log");
+        let mut command = own_command(&["conductor", "run", "--listen", &cluster.plan.conductor.to_string()])?;
+        command.arg("--store").arg(prefixed("redb:", &cluster.dir.join("conductor.redb")));
+        let child = Starting::spawn("conductor", command, &log, &cluster.conductor_pid())?;
+        child.wait_until_ready()?;
+        started += 1;
+    }
+    // All at once: each may have a disk to write.
+    let mut starting = Vec::new();
+    for (n, address) in cluster.plan.nodes.iter().enumerate() {
+        if pidfile::read(&cluster.node_pid(n)).is_some() {
+            continue;
+        }
+        let dir = cluster.node_dir(n);
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let mut command = own_command(&["node", "run", "--format", "--node", &(n + 1).to_string()])?;
+        command.args(["--listen", &address.to_string(), "--create", &cluster.plan.disk_size.to_string()]);
+        command.args(["--conductor", &cluster.plan.conductor.to_string()]);
+        command.arg("--key-file").arg(cluster.dir.join("cluster.key"));
+        command.arg("--disk").arg(dir.join("disk0")).arg("--control-socket").arg(dir.join("control.sock"));
+        command.args(args.sparse.then_some("--sparse")).args(args.allow_buffered.then_some("--allow-buffered"));
+        starting.push(Starting::spawn(
+            &format!("node n{}", n + 1),
+            command,
+            &dir.join("node.log"),
+            &cluster.node_pid(n),
+        )?);
+    }
+    started += starting.len();
+    // Draws nothing unless stderr is a terminal.
+    let bar = ProgressBar::new_spinner().with_message(format!("{} nodes are starting", starting.len()));
+    bar.enable_steady_tick(Duration::from_millis(100));
+    for child in starting {
+        child.wait_until_ready()?;
+    }
+    bar.finish_and_clear();
+    let nodes = cluster.plan.nodes.len();
+    let what = if started == 0 { "runs already" } else { "runs" };
+    print(&format!("a cluster of {nodes} nodes {what} in {}; conductor at {}", dir.display(), cluster.plan.conductor))
+}
+
+/// A process that was started and is not ready yet.
+struct Starting {
+    name: String,
+    log: PathBuf,
+    child: Child,
+    said: mpsc::Receiver<String>,
+}
+
+impl Starting {
+    fn spawn(name: &str, mut command: Command, log: &Path, pid_file: &Path) -> Outcome<Self> {
+        let output = OpenOptions::new().create(true).append(true).mode(0o600).open(log);
+        let output = output.with_context(|| format!("cannot write {}", log.display()))?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(output);
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        let process = Process::of(child.id());
+        if let Some(process) = process {
+            pidfile::write(pid_file, process)?;
+        }
+        let (tell, said) = mpsc::channel();
+        if let Some(stdout) = child.stdout.take() {
+            std::thread::spawn(move || first_line(stdout, &tell));
+        }
+        Ok(Self { name: name.to_owned(), log: log.to_path_buf(), child, said })
+    }
+
+    /// Until it has printed its first line, which it does when it is ready.
+    fn wait_until_ready(mut self) -> Outcome {
+        match self.said.recv_timeout(READY) {
+            Ok(line) if line.starts_with("ready") => Ok(()),
+            Ok(_) | Err(mpsc::RecvTimeoutError::Disconnected) => {
+                // It has closed its output without that: it is ending.
+                let status = self.child.wait().map_or("?".to_owned(), |status| status.to_string());
+                let text =
+                    fs::read(&self.log).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default();
+                let lines: Vec<&str> = text.lines().collect();
+                let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
+                let why =
+                    format!("{} did not start ({status}); the end of {}:\n  {last}", self.name, self.log.display());
+                Err(Failure::new(Exit::Failed, why))
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                let why = format!("{} is not ready after {} s: see {}", self.name, READY.as_secs(), self.log.display());
+                Err(Failure::new(Exit::TimedOut, why))
+            }
+        }
+    }
+}
+
+fn first_line(stdout: ChildStdout, tell: &mpsc::Sender<String>) {
+    let mut line = String::new();
+    if matches!(BufReader::new(stdout).read_line(&mut line), Ok(1..)) {
+        // Nobody waits any more if that took too long.
+        let _ = tell.send(line);
+    }
+}
+
+fn stop(args: &StopArgs) -> Outcome {
+    let dir = absolute(&args.dir)?;
+    let Some(cluster) = Cluster::open(&dir)? else {
+        return print(&format!("no cluster in {}", dir.display()));
+    };
+    let attached = cluster.attached();
+    if !attached.is_empty() && !args.force {
+        let why = format!(
+            "attached: {}. Detach them first, or pass --force: their I/O waits until the cluster is back",
+            attached.join(", ")
+        );
+        return Err(Failure::new(Exit::Refused, why));
+    }
+    if args.destroy {
+        confirm(&format!("Delete the cluster in {} and all its data for good?", dir.display()), args.yes)?;
+    }
+    // Nodes first: they say goodbye to each other, and the conductor hears their last word.
+    let nodes = (0..cluster.plan.nodes.len()).map(|n| cluster.node_pid(n)).collect::<Vec<_>>();
+    let stopped = end(&nodes)? + end(&[cluster.conductor_pid()])?;
+    if args.destroy {
+        fs::remove_dir_all(&dir).with_context(|| format!("cannot delete {}", dir.display()))?;
+        return print(&format!("cluster in {} stopped and deleted", dir.display()));
+    }
+    print(&format!("{stopped} processes stopped; the data stays in {}", dir.display()))
+}
+
+/// Ends the processes of these files, together; says how many there were.
+fn end(files: &[PathBuf]) -> Outcome<usize> {
+    let processes: Vec<Process> = files.iter().filter_map(|file| pidfile::read(file)).collect();
+    for process in &processes {
+        process.terminate()?;
+    }
+    let until = Instant::now() + STOP;
+    for process in &processes {
+        if !process.wait(until) {
+            eprintln!("trine: process {} did not stop in {} s: killing it", process.pid, STOP.as_secs());
+            process.kill()?;
+            process.wait(Instant::now() + STOP);
+        }
+    }
+    for file in files {
+        let _ = fs::remove_file(file);
+    }
+    Ok(processes.len())
+}
+
+fn status(args: &StatusArgs) -> Outcome {
+    let dir = absolute(&args.dir)?;
+    let Some(cluster) = Cluster::open(&dir)? else {
+        return Err(Failure::new(
+            Exit::NoSuch,
+            format!("no cluster in {}: `trine dev start` makes one", dir.display()),
+        ));
+    };
+    args.output.print(&cluster.members(), |members| {
+        let row = |m: &Member| {
+            let pid = m.pid.map_or("-".to_owned(), |pid| pid.to_string());
+            let state = if m.pid.is_some() { "running" } else { "STOPPED" };
+            vec![m.name.clone(), state.to_owned(), pid, m.address.to_string(), m.log.display().to_string()]
+        };
+        table(&["PROCESS", "STATE", "PID", "ADDRESS", "LOG"], members.iter().map(row))
+    })
+}
+
+/// This very program, detached from the terminal and with nothing of our environment that could change its options.
+fn own_command(args: &[&str]) -> Outcome<Command> {
+    use std::os::unix::process::CommandExt;
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    let mut command = Command::new(program);
+    command.args(args).current_dir("/");
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRINE_") && name != "TRINE_LOG")
+    {
+        command.env_remove(name);
+    }
+    command.env("TRINE_CONFIG", "/dev/null");
+    // SAFETY: setsid is async-signal-safe and takes nothing from this process.
+    unsafe {
+        command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(Into::into));
+    }
+    Ok(command)
+}
+
+/// Free ports: those from `base` on, or any. All are held until all are chosen.
+fn ports(base: Option<u16>, count: usize) -> Outcome<Vec<SocketAddr>> {
+    let mut held = Vec::with_capacity(count);
+    for n in 0..count {
+        let port = match base {
+            None => 0,
+            Some(base) => u16::try_from(usize::from(base) + n)
+                .map_err(|_| Failure::usage(format!("there are not {count} ports from {base} on")))?,
+        };
+        let listener = TcpListener::bind(("127.0.0.1", port))
+            .map_err(|why| Failure::new(Exit::Refused, format!("port {port} of 127.0.0.1 cannot be used: {why}")))?;
+        held.push(listener);
+    }
+    Ok(held.iter().map(TcpListener::local_addr).collect::<Result<_, _>>().map_err(anyhow::Error::from)?)
+}
+
+fn lock(dir: &Path) -> Outcome<File> {
+    let path = dir.join("lock");
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
+}
+
+/// Only for its owner's eyes.
+fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn prefixed(prefix: &str, path: &Path) -> std::ffi::OsString {
+    let mut text = std::ffi::OsString::from(prefix);
+    text.push(path);
+    text
+}
+
+/// The processes run elsewhere, so the directory is named from the root.
+fn absolute(dir: &DirArgs) -> Outcome<PathBuf> {
+    Ok(std::path::absolute(dir.path()?).context("cannot find the present directory")?)
+}

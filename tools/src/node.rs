@@ -1,0 +1,349 @@
+//! `trine node`.
+
+use crate::config::ClusterArgs;
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, print, size, table};
+use clap::{Args, Subcommand};
+use conductor_model::NodeId;
+use conductor_model::views::{NodeInfo, NodeState};
+use node_daemon::{DiskPlan, Error, NodeLook, NodeOptions, TraceLook};
+use serde::Serialize;
+use std::fmt::Write;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+#[derive(Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub(crate) enum NodeCommand {
+    /// Run a storage node in the foreground until SIGTERM; prints "ready NODE ADDRESS…" when it is registered
+    Run(Box<RunArgs>),
+    /// List all nodes
+    List(ListArgs),
+    /// Show one node; on its own machine also what it is doing
+    Show(ShowArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    /// The node's number, from 1, the same for ever: 3 or n3
+    #[arg(long, env = "TRINE_NODE", value_name = "NODE", value_parser = node_id)]
+    node: NodeId,
+    /// A file or block device to store on; repeat it for more
+    #[arg(long = "disk", env = "TRINE_DISKS", value_name = "PATH", required = true, value_delimiter = ',')]
+    disks: Vec<PathBuf>,
+    /// Make files of this size for --disk paths at which there is nothing
+    #[arg(long, value_name = "SIZE")]
+    create: Option<Size>,
+    /// Reserve no space for files that are made: slow at first, and the file system may fill up; for trying out
+    #[arg(long)]
+    sparse: bool,
+    /// Make a store on disks that hold none. What else is on such a disk is lost; one with a store is never formatted
+    #[arg(long)]
+    format: bool,
+    /// Use the page cache on file systems without O_DIRECT instead of refusing them
+    #[arg(long, env = "TRINE_ALLOW_BUFFERED")]
+    allow_buffered: bool,
+    /// Where the first reactor listens, the others on the ports after it; port 0 takes any free ones
+    #[arg(long, env = "TRINE_NODE_LISTEN", default_value = "127.0.0.1:7100", value_name = "IP:PORT")]
+    listen: SocketAddr,
+    /// The address that others use, if it is another than the one listened on
+    #[arg(long, env = "TRINE_ADVERTISE", value_name = "IP")]
+    advertise: Option<IpAddr>,
+    /// The machine's name, for people and failure domains [default: this host's name]
+    #[arg(long, env = "TRINE_HOST", value_name = "NAME")]
+    host: Option<String>,
+    /// Socket for `trine node show` [default: /run/trine/NODE.sock if /run/trine exists]
+    #[arg(long, env = "TRINE_CONTROL_SOCKET", value_name = "PATH")]
+    control_socket: Option<PathBuf>,
+    /// Buffer memory of all reactors together
+    #[arg(long, env = "TRINE_NODE_MEMORY", default_value = "256M", value_name = "SIZE")]
+    memory: Size,
+    /// Requests in flight per connection
+    #[arg(long, default_value_t = node_daemon::DEFAULT_DEPTH, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    depth: u16,
+    /// Reactor threads; the disks are spread over them
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    reactors: u16,
+    /// Processors for the reactor threads, in turn: 0,2
+    #[arg(long, value_name = "CPU", value_delimiter = ',')]
+    pin: Vec<usize>,
+    /// Listen beyond loopback although nothing is encrypted
+    #[arg(long, env = "TRINE_PLAINTEXT")]
+    plaintext: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ShowArgs {
+    /// The node: 3 or n3
+    #[arg(value_parser = node_id)]
+    node: NodeId,
+    /// Look inside: disks, copies, sessions, counters, and every live object with what holds it
+    #[arg(long)]
+    refs: bool,
+    /// Look inside: the stages of the requests that finished last
+    #[arg(long)]
+    trace: bool,
+    /// The node's control socket [default: the one in --dir, else /run/trine/NODE.sock]
+    #[arg(long, env = "TRINE_CONTROL_SOCKET", value_name = "PATH")]
+    control_socket: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// `n3` or `3`.
+pub(crate) fn node_id(text: &str) -> Result<NodeId, String> {
+    match text.strip_prefix('n').unwrap_or(text).parse() {
+        Ok(number) if number > 0 => Ok(NodeId(number)),
+        _ => Err("write its number, 1 or more: 3 or n3".to_owned()),
+    }
+}
+
+pub(crate) fn run(command: NodeCommand) -> Outcome {
+    match command {
+        NodeCommand::Run(args) => run_node(*args),
+        NodeCommand::List(args) => args.output.print(&args.cluster.client()?.nodes()?, |nodes| nodes_table(nodes)),
+        NodeCommand::Show(args) => show(&args),
+    }
+}
+
+fn run_node(args: RunArgs) -> Outcome {
+    let host = match args.host {
+        Some(host) => host,
+        None => host_name()?,
+    };
+    let usual = PathBuf::from("/run/trine");
+    let control = args.control_socket.or_else(|| usual.is_dir().then(|| usual.join(format!("{}.sock", args.node))));
+    let create = args.create.map(|size| size.0);
+    let node = args.node;
+    let options = NodeOptions {
+        node,
+        host,
+        disks: args.disks.into_iter().map(|path| DiskPlan { path, create }).collect(),
+        sparse: args.sparse,
+        format: args.format,
+        allow_buffered: args.allow_buffered,
+        listen: args.listen,
+        advertise: args.advertise,
+        conductor: args.cluster.address()?,
+        key: args.cluster.key()?,
+        control,
+        memory: args.memory.0,
+        depth: args.depth,
+        reactors: args.reactors.into(),
+        pin: args.pin,
+        plaintext: args.plaintext,
+    };
+    let ready = |ready: &node_daemon::Ready| {
+        let endpoints: Vec<String> = ready.endpoints.iter().map(ToString::to_string).collect();
+        // Whoever started it may not be listening.
+        let _ = print(&format!("ready {node} {}", endpoints.join(" ")));
+    };
+    node_daemon::run(options, ready).map_err(failure)
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Conductor(error) => error.into(),
+        Error::Plaintext(address) => Failure::usage(format!(
+            "{address} is reachable from other machines and nothing is encrypted: pass --plaintext to allow it"
+        )),
+        error => {
+            let wrong_usage = matches!(
+                error,
+                Error::NoDisk
+                    | Error::Reactors { .. }
+                    | Error::TooManyDisks { .. }
+                    | Error::Memory { .. }
+                    | Error::Unspecified(_)
+                    | Error::Ports(_)
+                    | Error::Twice(_)
+                    | Error::Missing(_)
+                    | Error::TooSmall { .. }
+            );
+            Failure::new(if wrong_usage { Exit::Usage } else { Exit::Failed }, error)
+        }
+    }
+}
+
+/// This machine's name.
+pub(crate) fn host_name() -> Outcome<String> {
+    let name = nix::unistd::gethostname().map_err(anyhow::Error::from)?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// What `node show` prints.
+#[derive(Serialize)]
+struct Shown {
+    /// What the conductor knows.
+    info: NodeInfo,
+    /// What the node itself says, if that was asked for.
+    inside: Option<NodeLook>,
+}
+
+fn show(args: &ShowArgs) -> Outcome {
+    let inside = if args.refs || args.trace { Some(look(args)?) } else { None };
+    let shown = Shown { info: args.cluster.client()?.node(args.node)?, inside };
+    args.output.print(&shown, |shown| {
+        let mut text = format!("{}\n{}", nodes_table(std::slice::from_ref(&shown.info)), disks_table(&shown.info));
+        if let Some(inside) = &shown.inside {
+            describe(inside, args.refs, args.trace, &mut text);
+        }
+        text
+    })
+}
+
+fn look(args: &ShowArgs) -> Outcome<NodeLook> {
+    let path = match &args.control_socket {
+        Some(path) => path.clone(),
+        None => {
+            let dev = args.cluster.dir.path()?.join(args.node.to_string()).join("control.sock");
+            if dev.exists() { dev } else { PathBuf::from(format!("/run/trine/{}.sock", args.node)) }
+        }
+    };
+    if fs::metadata(&path).is_err() {
+        let why = format!(
+            "node {} has no control socket here ({}): run this on its machine, or pass --control-socket",
+            args.node,
+            path.display()
+        );
+        return Err(Failure::new(Exit::NoSuch, why));
+    }
+    let inside = node_daemon::ask_for_look(&path).map_err(anyhow::Error::from)?;
+    if inside.node != args.node {
+        return Err(Failure::new(Exit::NoSuch, format!("{} is the control socket of {}", path.display(), inside.node)));
+    }
+    Ok(inside)
+}
+
+/// All nodes, one line each.
+pub(crate) fn nodes_table(nodes: &[NodeInfo]) -> String {
+    let row = |n: &NodeInfo| {
+        let state = match n.state {
+            NodeState::Alive => "alive".to_owned(),
+            NodeState::Late => format!("late, silent for {} s", n.silent_ms / 1000),
+            NodeState::Dead => format!("DEAD, silent for {} s", n.silent_ms / 1000),
+        };
+        let sum = |of: &dyn Fn(&conductor_model::views::DiskInfo) -> u64| {
+            Size(n.disks.iter().filter(|d| d.present).map(of).sum()).to_string()
+        };
+        let copies: u32 = n.disks.iter().map(|d| d.copies).sum();
+        vec![
+            n.node.to_string(),
+            n.host.clone(),
+            state,
+            n.disks.len().to_string(),
+            sum(&|d| d.used.0),
+            sum(&|d| d.capacity.0),
+            copies.to_string(),
+            n.primaries.to_string(),
+        ]
+    };
+    table(&["NODE", "HOST", "STATE", "DISKS", "USED", "CAPACITY", "COPIES", "PRIMARIES"], nodes.iter().map(row))
+}
+
+fn disks_table(node: &NodeInfo) -> String {
+    let rows = node.disks.iter().map(|d| {
+        vec![
+            d.disk.to_string(),
+            d.endpoint.to_string(),
+            if d.present { "present" } else { "MISSING" }.to_owned(),
+            size(d.used),
+            size(d.capacity),
+            size(d.provisioned),
+            d.copies.to_string(),
+        ]
+    });
+    table(&["DISK", "SERVED AT", "STATE", "USED", "CAPACITY", "PROVISIONED", "COPIES"], rows)
+}
+
+/// Formatting into a String cannot fail.
+fn describe(inside: &NodeLook, refs: bool, trace: bool, text: &mut String) {
+    let _ = writeln!(text, "\nprocess {}", inside.pid);
+    if let Some(trouble) = &inside.conductor_trouble {
+        let _ = writeln!(text, "conductor: {trouble}");
+    }
+    for (disk, why) in &inside.failed_disks {
+        let _ = writeln!(text, "disk {disk} FAILED: {why}");
+    }
+    for reactor in &inside.reactors {
+        let _ = writeln!(text, "\nreactor {}", reactor.lane);
+        if refs {
+            let copies = reactor.copies.iter().map(|c| {
+                let blocks = size(c.blocks.bytes());
+                vec![
+                    c.shard.to_string(),
+                    c.copy.to_string(),
+                    c.epoch.to_string(),
+                    blocks,
+                    c.requests.to_string(),
+                    c.role.clone(),
+                ]
+            });
+            let _ = write!(text, "{}", table(&["SHARD", "COPY", "EPOCH", "SIZE", "REQUESTS", "ROLE"], copies));
+            let sessions = reactor.sessions.iter().map(|s| {
+                vec![
+                    s.id.to_string(),
+                    s.client.clone(),
+                    s.volume.to_string(),
+                    s.generation.to_string(),
+                    s.lanes.to_string(),
+                ]
+            });
+            let _ = write!(text, "\n{}", table(&["SESSION", "CLIENT", "VOLUME", "GENERATION", "LANES"], sessions));
+            let _ = writeln!(text, "\nlive objects:");
+            for line in &reactor.refs {
+                let _ = writeln!(text, "  {line}");
+            }
+            let _ = writeln!(text, "counters:");
+            for (name, count) in &reactor.counters {
+                let _ = writeln!(text, "  {name} {count}");
+            }
+        }
+        if trace {
+            let _ = writeln!(text, "requests, oldest first, in µs after they were received:");
+            for trace in &reactor.traces {
+                let _ = writeln!(text, "  {}", trace_line(trace));
+            }
+        }
+    }
+}
+
+fn trace_line(trace: &TraceLook) -> String {
+    let start = trace.stages.first().map_or(0, |s| s.at_ns);
+    let stages: Vec<String> =
+        trace.stages.iter().map(|s| format!("{} {}", s.stage, s.at_ns.saturating_sub(start) / 1000)).collect();
+    format!("op {} #{}: {}", trace.op, trace.sequence, stages.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use node_daemon::StageLook;
+
+    #[test]
+    fn a_node_is_named_by_its_number() {
+        assert_eq!((node_id("3"), node_id("n3")), (Ok(NodeId(3)), Ok(NodeId(3))));
+        for bad in ["", "n", "0", "n0", "x3", "-1", "nn1"] {
+            assert!(node_id(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_trace_is_one_line() {
+        let stage = |name: &str, at_ns| StageLook { stage: name.into(), at_ns };
+        let trace = TraceLook { sequence: 7, op: 2, stages: vec![stage("received", 5_000), stage("locked", 9_000)] };
+        assert_eq!(trace_line(&trace), "op 2 #7: received 0, locked 4");
+    }
+}

@@ -1,0 +1,216 @@
+//! `trine volume`.
+
+use crate::config::ClusterArgs;
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, print, size, table};
+use clap::{Args, Subcommand};
+use conductor_client::Client;
+use conductor_model::views::{Health, NewVolume, VolumeDetail, VolumeInfo, VolumeState};
+use conductor_model::{Bytes, check_volume_name};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+/// How often a volume that is waited for is looked at.
+const POLL: Duration = Duration::from_millis(100);
+
+#[derive(Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub(crate) enum VolumeCommand {
+    /// Create a volume and wait until all of it serves
+    Create(CreateArgs),
+    /// List all volumes
+    List(ListArgs),
+    /// Show one volume with its shards
+    Show(ShowArgs),
+    /// Grow a volume; it never shrinks. Attached front ends notice by themselves
+    Resize(ResizeArgs),
+    /// Delete a volume and all its data
+    Delete(DeleteArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct CreateArgs {
+    /// Its name: lower-case letters, digits, dots, dashes and underscores, at most 64
+    #[arg(value_parser = name)]
+    name: String,
+    /// Its size: a multiple of 4 KiB, from 1 MiB to 64 TiB. Nothing is reserved: volumes are thin
+    #[arg(long, value_name = "SIZE")]
+    size: Size,
+    /// Size of the pieces that are placed on nodes: 4 KiB times a power of two, at least 1 MiB
+    #[arg(long, default_value = "4G", value_name = "SIZE")]
+    shard_size: Size,
+    /// Fewest durable copies that may acknowledge a write, of three
+    #[arg(long, default_value_t = conductor_model::limits::DEFAULT_MIN_COPIES, value_name = "N")]
+    min_copies: u8,
+    #[command(flatten)]
+    wait: WaitArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct WaitArgs {
+    /// Wait until every shard serves (this is the default)
+    #[arg(long, overrides_with = "no_wait")]
+    wait: bool,
+    /// Return as soon as the conductor has taken it
+    #[arg(long, overrides_with = "wait")]
+    no_wait: bool,
+    /// How long to wait: 30s, 5m
+    #[arg(long, default_value = "5m", value_name = "TIME", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ShowArgs {
+    /// The volume
+    #[arg(value_parser = name)]
+    name: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ResizeArgs {
+    /// The volume
+    #[arg(value_parser = name)]
+    name: String,
+    /// Its new size, larger than before
+    #[arg(long, value_name = "SIZE")]
+    size: Size,
+    #[command(flatten)]
+    wait: WaitArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct DeleteArgs {
+    /// The volume
+    #[arg(value_parser = name)]
+    name: String,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// Delete it although it is attached
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// A volume's name, checked before anything is sent.
+pub(crate) fn name(text: &str) -> Result<String, String> {
+    check_volume_name(text).map(|()| text.to_owned()).map_err(|why| why.to_string())
+}
+
+pub(crate) fn run(command: VolumeCommand) -> Outcome {
+    match command {
+        VolumeCommand::Create(args) => create(&args),
+        VolumeCommand::List(args) => args.output.print(&args.cluster.client()?.volumes()?, |v| volumes_table(v)),
+        VolumeCommand::Show(args) => args.output.print(&args.cluster.client()?.volume(&args.name)?, detail),
+        VolumeCommand::Resize(args) => resize(&args),
+        VolumeCommand::Delete(args) => delete(&args),
+    }
+}
+
+fn create(args: &CreateArgs) -> Outcome {
+    let client = args.cluster.client()?;
+    let new = NewVolume {
+        shard_size: Bytes(args.shard_size.0),
+        min_copies: args.min_copies,
+        ..NewVolume::new(args.name.as_str(), Bytes(args.size.0))
+    };
+    let info = client.create_volume(&new)?;
+    finish(&client, info, &args.wait, args.output, "created")
+}
+
+fn resize(args: &ResizeArgs) -> Outcome {
+    let client = args.cluster.client()?;
+    let info = client.resize_volume(&args.name, Bytes(args.size.0))?;
+    finish(&client, info, &args.wait, args.output, "grown")
+}
+
+fn finish(client: &Client, info: VolumeInfo, wait: &WaitArgs, output: OutputArgs, done: &str) -> Outcome {
+    let info = if wait.no_wait { info } else { wait_until_served(client, &info, wait.timeout)? };
+    output.print(&info, |info| format!("volume {} {done}: {} in {} shards", info.name, size(info.size), info.shards))
+}
+
+/// Until every shard was born and none is in trouble.
+fn wait_until_served(client: &Client, info: &VolumeInfo, timeout: Duration) -> Outcome<VolumeInfo> {
+    let until = Instant::now() + timeout;
+    // Draws nothing unless stderr is a terminal.
+    let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} shards").map_err(anyhow::Error::from)?;
+    let bar = ProgressBar::new(info.shards.into()).with_style(style).with_message(info.name.clone());
+    loop {
+        let now = client.volume(&info.name)?;
+        bar.set_position(now.shards.iter().filter(|s| s.born).count() as u64);
+        if now.info.health == Health::Healthy && now.shards.iter().all(|s| s.born) {
+            bar.finish_and_clear();
+            return Ok(now.info);
+        }
+        if Instant::now() >= until {
+            bar.abandon();
+            let reasons =
+                if now.info.reasons.is_empty() { "no reason known".to_owned() } else { now.info.reasons.join("; ") };
+            return Err(Failure::new(Exit::TimedOut, format!("volume {} does not serve yet: {reasons}", info.name)));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+fn delete(args: &DeleteArgs) -> Outcome {
+    let client = args.cluster.client()?;
+    if !args.yes {
+        let info = client.volume(&args.name)?.info;
+        confirm(&format!("Delete volume {} and its {} for good?", info.name, size(info.size)), false)?;
+    }
+    client.delete_volume(&args.name, args.force)?;
+    print(&format!("volume {} deleted", args.name))
+}
+
+/// All volumes, one line each.
+pub(crate) fn volumes_table(volumes: &[VolumeInfo]) -> String {
+    let row = |v: &VolumeInfo| {
+        let state = match (v.state, v.health) {
+            (VolumeState::Deleting, _) => format!("deleting, {} copies left", v.drops_left),
+            (VolumeState::Active, Health::Healthy) => "healthy".to_owned(),
+            (VolumeState::Active, Health::Waiting) => "waiting".to_owned(),
+        };
+        let attached = v
+            .attachment
+            .as_ref()
+            .map_or("-".to_owned(), |a| format!("{}{}", a.client, if a.read_only { " (read-only)" } else { "" }));
+        vec![v.name.clone(), size(v.size), v.shards.to_string(), v.copies.to_string(), state, attached]
+    };
+    table(&["VOLUME", "SIZE", "SHARDS", "COPIES", "STATE", "ATTACHED BY"], volumes.iter().map(row))
+}
+
+fn detail(volume: &VolumeDetail) -> String {
+    let mut text = volumes_table(std::slice::from_ref(&volume.info));
+    for reason in &volume.info.reasons {
+        let _ = writeln!(text, "  {reason}");
+    }
+    let rows = volume.shards.iter().map(|s| {
+        let primary = s.primary_member().map_or("-".to_owned(), |m| format!("{} at {}", m.node, m.endpoint));
+        let members: Vec<String> = s.members.iter().map(|m| m.node.to_string()).collect();
+        let state = if s.born { format!("{} in sync", s.in_sync()) } else { "being created".to_owned() };
+        vec![s.shard.index.to_string(), size(s.size), s.epoch.to_string(), primary, members.join(" "), state]
+    });
+    let _ = write!(text, "\n{}", table(&["SHARD", "SIZE", "EPOCH", "PRIMARY", "ON NODES", "STATE"], rows));
+    text
+}

@@ -1,0 +1,212 @@
+//! Real processes on loopback: a development cluster from first start to destruction, and what wrong usage gets.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+/// A cluster's directory. Whatever happens, its processes are ended and its files removed.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = env::temp_dir().join(format!("trine-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn cluster(&self) -> PathBuf {
+        self.0.join("cluster")
+    }
+
+    fn trine(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trine"));
+        for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRINE_")) {
+            command.env_remove(name);
+        }
+        command.env("TRINE_DIR", self.cluster()).env("TRINE_CONFIG", "/dev/null");
+        command.args(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    #[track_caller]
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.trine(args);
+        let (said, complained) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "trine {args:?}: {}\n{said}{complained}", output.status);
+        said
+    }
+
+    #[track_caller]
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(&[args, &["-o", "json"]].concat())).unwrap()
+    }
+
+    /// It fails with this code and one sentence.
+    #[track_caller]
+    fn fails(&self, code: i32, args: &[&str]) -> String {
+        let output = self.trine(args);
+        let complained = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "trine {args:?}: {complained}");
+        assert!(complained.starts_with("trine: ") && complained.trim_end().lines().count() == 1, "{complained}");
+        complained
+    }
+
+    fn pids(&self) -> Vec<Value> {
+        self.json(&["dev", "status"]).as_array().unwrap().iter().map(|member| member["pid"].clone()).collect()
+    }
+
+    /// The roles of all copies, as the nodes say themselves.
+    fn roles(&self) -> Vec<String> {
+        let looks = ["n1", "n2", "n3"].map(|node| self.json(&["node", "show", node, "--refs"]));
+        let copies = looks.iter().flat_map(|look| look["inside"]["reactors"][0]["copies"].as_array().unwrap().clone());
+        copies.map(|copy| copy["role"].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[track_caller]
+    fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let until = Instant::now() + Duration::from_secs(30);
+        while !is_so() {
+            assert!(Instant::now() < until, "{what}: still not so; {}", self.ok(&["status"]));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let nodes = (1..=3).map(|n| self.cluster().join(format!("n{n}/node.pid")));
+        for file in nodes.chain([self.cluster().join("conductor.pid")]) {
+            if let Some(pid) = living(&file) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The process that a pid file names, if it still is the one that was started.
+fn living(file: &Path) -> Option<i32> {
+    let note = fs::read_to_string(file).ok()?;
+    let (pid, started) = note.trim().split_once(' ')?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let field = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.to_owned();
+    (field == started).then(|| pid.parse().ok())?
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_development_cluster_keeps_its_volumes_over_a_restart() {
+    let dir = Dir::new("dev");
+    dir.ok(&["dev", "start", "--disk-size", "64M"]);
+    let pids = dir.pids();
+    assert!(pids.len() == 4 && pids.iter().all(Value::is_u64), "{pids:?}");
+    dir.ok(&["dev", "start"]);
+    assert_eq!(dir.pids(), pids, "what runs is left alone");
+    dir.fails(5, &["dev", "start", "--nodes", "4"]);
+
+    let created = dir.json(&["volume", "create", "db", "--size", "1G"]);
+    assert_eq!((&created["name"], &created["size"]), (&Value::from("db"), &Value::from(1_u64 << 30)));
+    let status = dir.json(&["status"]);
+    assert_eq!((&status["health"], &status["totals"]["nodes_alive"]), (&Value::from("healthy"), &Value::from(3)));
+    assert_eq!(status["volumes"][0]["name"], "db");
+    let mut roles = dir.roles();
+    roles.sort();
+    assert!(roles.len() == 3 && roles[0].starts_with("primary: serving"), "{roles:?}");
+    assert_eq!(roles[1..], ["replica: joined", "replica: joined"]);
+
+    dir.fails(5, &["volume", "create", "db", "--size", "1G"]);
+    dir.fails(4, &["volume", "show", "nothing"]);
+    dir.fails(4, &["node", "show", "9"]);
+    dir.fails(2, &["volume", "resize", "db", "--size", "512M"]);
+    dir.fails(2, &["volume", "create", "odd", "--size", "1000001"]);
+    assert!(dir.fails(2, &["volume", "delete", "db"]).contains("--yes"));
+    dir.ok(&["volume", "resize", "db", "--size", "2G"]);
+
+    dir.ok(&["dev", "stop"]);
+    assert!(dir.pids().iter().all(Value::is_null));
+    dir.fails(3, &["status"]);
+    for n in 1..=3 {
+        let log = fs::read_to_string(dir.cluster().join(format!("n{n}/node.log"))).unwrap();
+        assert!(log.contains("nothing leaked"), "{log}");
+    }
+
+    dir.ok(&["dev", "start"]);
+    dir.wait_until("serving again", || dir.roles().iter().any(|role| role.starts_with("primary: serving")));
+    dir.wait_until("healthy again", || dir.json(&["status"])["health"] == "healthy");
+    assert_eq!(dir.json(&["volume", "show", "db"])["info"]["size"], 2_u64 << 30);
+
+    dir.ok(&["volume", "delete", "db", "--yes"]);
+    dir.wait_until("deleted on all nodes", || dir.json(&["volume", "list"]).as_array().unwrap().is_empty());
+    assert!(dir.roles().is_empty());
+    dir.fails(2, &["dev", "stop", "--destroy"]);
+    dir.ok(&["dev", "stop", "--destroy", "--yes"]);
+    assert!(!dir.cluster().exists());
+}
+
+#[test]
+fn wrong_usage_is_one_sentence_and_code_2() {
+    let dir = Dir::new("usage");
+    for args in [
+        ["volum"].as_slice(),
+        &["volume", "create", "db"],
+        &["volume", "create", "DB", "--size", "1G"],
+        &["volume", "create", "db", "--size", "1.5G"],
+        &["volume", "create", "db", "--size", "1G", "--timeout", "soon"],
+        &["volume", "list", "-o", "yaml"],
+        &["volume", "list", "--conductor", "nonsense"],
+        &["node", "show", "nine"],
+        &["node", "run", "--node", "0", "--disk", "x"],
+        &["node", "run", "--node", "1"],
+        &["dev", "start", "--nodes", "0"],
+        &["dev", "start", "--disk-size", "1M"],
+        &["conductor", "run", "--store", "etcd://x"],
+        &["conductor", "run", "--listen", "0.0.0.0:0", "--store", "redb:/dev/null"],
+        &["status", "--log", "a=b=c"],
+        &["status", "--config", "/nonexistent"],
+        &["status"],
+    ] {
+        dir.fails(2, args);
+    }
+    fs::write(dir.0.join("bad.toml"), "conducter = 'x'").unwrap();
+    let file = dir.0.join("bad.toml");
+    assert!(dir.fails(2, &["status", "--config", file.to_str().unwrap()]).contains("conducter"));
+    assert!(!dir.cluster().join("cluster.json").exists(), "nothing was made");
+}
+
+#[test]
+fn a_node_refuses_a_disk_that_is_not_its_own() {
+    let dir = Dir::new("foreign");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
+    let disk = |n: u32| dir.cluster().join(format!("n{n}/disk0"));
+    let run = |disk: &Path| {
+        let conductor = fs::read_to_string(dir.cluster().join("conductor.addr")).unwrap();
+        let fixed = ["node", "run", "--node", "2", "--listen", "127.0.0.1:0", "--log", "error", "--conductor"];
+        dir.fails(1, &[&fixed[..], &[conductor.trim(), "--disk", disk.to_str().unwrap()]].concat())
+    };
+    assert!(run(&disk(2)).contains("in use"));
+    let copy = dir.0.join("copy");
+    fs::copy(disk(1), &copy).unwrap();
+    assert!(run(&copy).contains("belongs to node n1"));
+    fs::write(&copy, vec![7; 64 << 20]).unwrap();
+    assert!(run(&copy).contains("holds no store"));
+    dir.ok(&["dev", "stop", "--destroy", "--yes"]);
+}
+
+#[test]
+fn help_completions_and_man_pages_need_no_cluster() {
+    let dir = Dir::new("help");
+    assert!(dir.ok(&["--help"]).contains("Exit codes"));
+    assert!(dir.ok(&["volume", "create", "--help"]).contains("--size"));
+    assert!(dir.ok(&["--version"]).starts_with("trine "));
+    assert!(dir.ok(&["completions", "bash"]).contains("complete -F"));
+    let pages = dir.0.join("man");
+    dir.ok(&["man", pages.to_str().unwrap()]);
+    assert!(fs::read_to_string(pages.join("trine-volume-create.1")).unwrap().contains(".SH SYNOPSIS"));
+}
