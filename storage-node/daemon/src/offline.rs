@@ -1,0 +1,503 @@
+//! Stores without a node: what `trine store check | compare | dump` stand on.
+//!
+//! Opens disks as a node does: each under its exclusive lock, each recovered to what a node would find, which writes a checkpoint
+//! beside the old one. Beyond that nothing is changed. Every block comes through the store's verified reads, so that
+//! "equal" is said of content that matches its checksums, and a damaged block is found where it is.
+//!
+//! One thread, one ring, all disks side by side; memory is bounded by one read per disk.
+
+use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, ShardId, Stamp};
+use driver::{DiskIndex, Done, Machine, Op, Outbox, Time};
+use memory::{Arena, ArenaError, ArenaOptions, Backing, Class, Filling, Shares};
+use node_store::simple::{Geometry, Identity, MAX_REQUEST_BLOCKS, OpenError, OpenOptions, Opening, SimpleStore};
+use node_store::{Store, StoreDone, StoreError, StoreOp, Tag, Usage};
+use reactor::{DiskOptions, Limits, MailRx, OwnRing, Reactor, ReactorError, Uring, clock, mailbox};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::PathBuf;
+
+/// Disks at a time: more than a person types, and 128 MiB of memory.
+pub const MAX_DISKS: usize = 64;
+/// Memory per disk: one read of 1 MiB + 64 KiB, rounded up to 2 MiB by the arena.
+const BYTES_PER_DISK: usize = 2 << 20;
+
+/// Why the disks cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// More than [`MAX_DISKS`], or none.
+    #[error("name between 1 and {MAX_DISKS} disks")]
+    HowMany,
+    /// A disk cannot be opened (in use, above all), or the kernel refused.
+    #[error(transparent)]
+    Reactor(#[from] ReactorError),
+    /// No memory.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// What is on the disk is no store, or a damaged one.
+    #[error("{}: {error}", .path.display())]
+    Open {
+        /// Which disk.
+        path: PathBuf,
+        /// Why.
+        error: OpenError,
+    },
+    /// The disk failed while it was read.
+    #[error("{}: {error}", .path.display())]
+    Store {
+        /// Which disk.
+        path: PathBuf,
+        /// Why.
+        error: StoreError,
+    },
+}
+
+/// A copy as its disk has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopyOnDisk {
+    /// Its name.
+    pub copy: CopyId,
+    /// The newest configuration that it joined.
+    pub config: Configuration,
+    /// Its known-good point.
+    pub known_good: Stamp,
+    /// Changes above it that the disk lists.
+    pub above: usize,
+    /// Blocks that hold data.
+    pub held: Blocks,
+}
+
+/// A disk and what is on it.
+#[derive(Clone, Debug)]
+pub struct DiskContent {
+    /// Where it was opened.
+    pub path: PathBuf,
+    /// Whose it is.
+    pub identity: Identity,
+    /// How it is divided.
+    pub geometry: Geometry,
+    /// Space.
+    pub usage: Usage,
+    /// All copies, by shard.
+    pub copies: Vec<CopyOnDisk>,
+}
+
+/// What reading every block of a copy found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Checked {
+    /// Which disk, as given to [`Offline::open`].
+    pub disk: usize,
+    /// Which copy.
+    pub copy: CopyId,
+    /// Which shard.
+    pub shard: ShardId,
+    /// Blocks that read as they were written.
+    pub good: u64,
+    /// Those that do not: how many, and the first.
+    pub damaged: u64,
+    /// The first of them.
+    pub first_damaged: Option<Blocks>,
+}
+
+/// Where copies of a shard part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Difference {
+    /// The block's content differs between these two disks.
+    Content {
+        /// Which block.
+        block: Blocks,
+        /// A disk, as given to [`Offline::open`], and one that differs from it.
+        disks: (usize, usize),
+    },
+    /// The block is damaged on this disk.
+    Damaged {
+        /// Which block.
+        block: Blocks,
+        /// Which disk.
+        disk: usize,
+    },
+}
+
+/// The copies of one shard, compared.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Compared {
+    /// Which shard.
+    pub shard: ShardId,
+    /// The disks with a copy and the copies.
+    pub copies: Vec<(usize, CopyId)>,
+    /// Copies that the newest configuration among them names.
+    pub members: usize,
+    /// Blocks compared: those that hold data on any of the disks. All others read as zeros on each.
+    pub blocks: u64,
+    /// Blocks that are not the same and whole on every disk.
+    pub different: u64,
+    /// The first of them.
+    pub first: Option<Difference>,
+}
+
+impl Compared {
+    /// True if no block differs.
+    pub fn is_equal(&self) -> bool {
+        self.different == 0
+    }
+}
+
+/// Open disks.
+pub struct Offline {
+    reactor: Reactor<Stores, OwnRing>,
+    arena: Arena,
+    paths: Vec<PathBuf>,
+}
+
+impl std::fmt::Debug for Offline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "offline {:?}", self.paths)
+    }
+}
+
+impl Offline {
+    /// Opens all of them, or none.
+    pub fn open(paths: &[PathBuf]) -> Result<Self, OfflineError> {
+        if paths.is_empty() || paths.len() > MAX_DISKS {
+            return Err(OfflineError::HowMany);
+        }
+        let arena = Arena::new(ArenaOptions {
+            bytes: paths.len() * BYTES_PER_DISK,
+            backing: Backing::Heap,
+            shares: Shares::only_client(),
+        })?;
+        let limits = Limits { ops: 1024, streams: 1, submissions: 128, ..Limits::default() };
+        let mut driver = Uring::new(OwnRing::new(&limits)?, limits)?;
+        let mut openings = Vec::new();
+        for path in paths {
+            // A file system without O_DIRECT is no reason not to look at what is on it.
+            let disk = driver.open_disk(path, DiskOptions { allow_buffered: true })?;
+            let size = conductor_model::Bytes(driver.disk_info(disk).map_or(0, |info| info.bytes));
+            openings.push((path, OpenOptions { disk, size, cluster: None, node: None }));
+        }
+        let mut disks = Vec::new();
+        for (path, options) in openings {
+            let failed = |error| OfflineError::Open { path: path.clone(), error };
+            let opening = Opening::start(options, &arena, &mut |op| driver.submit(op)).map_err(failed)?;
+            disks.push(Disk { index: options.disk, state: State::Opening(Box::new(opening)) });
+        }
+        let (_, mail): (_, MailRx<Infallible>) = mailbox(1)?;
+        let machine = Stores { disks, done: BTreeMap::new() };
+        let mut this = Self { reactor: Reactor::start(machine, driver, mail)?, arena, paths: paths.to_vec() };
+        while this.reactor.machine().disks.iter().any(|disk| matches!(disk.state, State::Opening(_))) {
+            this.reactor.turn()?;
+        }
+        for n in 0..this.paths.len() {
+            if let State::Failed(error) = &this.reactor.machine().disks[n].state {
+                let error = error.clone();
+                return Err(OfflineError::Open { path: this.paths[n].clone(), error });
+            }
+        }
+        Ok(this)
+    }
+
+    /// Which disks.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// What is on a disk.
+    pub fn content(&mut self, disk: usize) -> Result<DiskContent, OfflineError> {
+        let path = self.paths.get(disk).ok_or(OfflineError::HowMany)?.clone();
+        let store = self.store(disk)?;
+        let (identity, geometry, usage) = (store.identity(), store.geometry(), store.usage());
+        let held: Vec<_> = store.copies().into_iter().map(|(copy, config)| (store.held(copy), copy, config)).collect();
+        let mut copies = Vec::new();
+        for (held, copy, config) in held {
+            let (known_good, above) = match self.ask(vec![(disk, StoreOp::Above { copy })])?.pop() {
+                Some(Ok(StoreDone::Above { known_good, held })) => (known_good, held.len()),
+                Some(Err(error)) => return Err(self.failed(disk, error)),
+                _ => (Stamp::default(), 0),
+            };
+            copies.push(CopyOnDisk { copy, config, known_good, above, held: held.unwrap_or_default() });
+        }
+        copies.sort_by_key(|on_disk| on_disk.config.shard);
+        Ok(DiskContent { path, identity, geometry, usage, copies })
+    }
+
+    /// Reads every block that holds data, of every copy on every disk. `progress` is told the blocks done.
+    pub fn check(&mut self, progress: &mut dyn FnMut(u64)) -> Result<Vec<Checked>, OfflineError> {
+        let mut all = Vec::new();
+        for disk in 0..self.paths.len() {
+            for (copy, config) in self.store(disk)?.copies() {
+                let shard = config.shard;
+                all.push(self.check_copy(disk, copy, shard, progress)?);
+            }
+        }
+        all.sort_by_key(|checked| (checked.disk, checked.shard));
+        Ok(all)
+    }
+
+    fn check_copy(
+        &mut self,
+        disk: usize,
+        copy: CopyId,
+        shard: ShardId,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Checked, OfflineError> {
+        let mut checked = Checked { disk, copy, shard, good: 0, damaged: 0, first_damaged: None };
+        let mut from = Blocks(0);
+        while let Some(at) = self.store(disk)?.next_held(copy, from) {
+            let before = checked.good + checked.damaged;
+            match self.read(&[(disk, copy)], at)?.pop() {
+                Some(Err(Damaged(block))) => {
+                    // All before it in this read is good; the rest is read again.
+                    checked.good += u64::from(block.0 - at.from.0);
+                    checked.damaged += 1;
+                    checked.first_damaged.get_or_insert(block);
+                    from = Blocks(block.0 + 1);
+                }
+                _ => {
+                    checked.good += u64::from(at.count.0);
+                    from = Blocks(at.from.0 + at.count.0);
+                }
+            }
+            progress(checked.good + checked.damaged - before);
+        }
+        Ok(checked)
+    }
+
+    /// Compares the copies of each shard that is on more than one of the disks, in the order of shards. `progress` is told
+    /// the blocks done.
+    pub fn compare(&mut self, progress: &mut dyn FnMut(u64)) -> Result<Vec<Compared>, OfflineError> {
+        let mut shards: BTreeMap<ShardId, Vec<(usize, CopyId, Configuration)>> = BTreeMap::new();
+        for disk in 0..self.paths.len() {
+            for (copy, config) in self.store(disk)?.copies() {
+                shards.entry(config.shard).or_default().push((disk, copy, config));
+            }
+        }
+        shards.retain(|_, copies| copies.len() > 1);
+        shards.into_iter().map(|(shard, copies)| self.compare_shard(shard, &copies, progress)).collect()
+    }
+
+    fn compare_shard(
+        &mut self,
+        shard: ShardId,
+        found: &[(usize, CopyId, Configuration)],
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Compared, OfflineError> {
+        let copies: Vec<(usize, CopyId)> = found.iter().map(|(disk, copy, _)| (*disk, *copy)).collect();
+        let newest = found.iter().map(|(.., config)| config).max_by_key(|config| config.epoch);
+        let size = found.iter().map(|(.., config)| config.size.0 / BLOCK as u64).min().unwrap_or(0);
+        let size = u32::try_from(size).unwrap_or(u32::MAX);
+        let members = newest.map_or(0, |config| config.members.len());
+        let mut compared = Compared { shard, copies, members, blocks: 0, different: 0, first: None };
+        let mut from = Blocks(0);
+        while let Some(mut at) = self.next_held_by_any(&compared.copies, from)? {
+            // Copies may differ in size while a volume grows: what only the larger ones have is not compared.
+            if at.from.0 >= size {
+                break;
+            }
+            at.count.0 = at.count.0.min(size - at.from.0);
+            let read = self.read(&compared.copies, at)?;
+            let damaged = read.iter().zip(&compared.copies).filter_map(|(outcome, (disk, _))| match outcome {
+                Err(Damaged(block)) => Some((*block, *disk)),
+                Ok(_) => None,
+            });
+            match damaged.min() {
+                Some((block, disk)) if block == at.from => {
+                    compared.note(Difference::Damaged { block, disk });
+                    at.count = Blocks(1);
+                }
+                // Up to the damaged block all can be compared; the loop comes back to it.
+                Some((block, _)) => {
+                    at.count = Blocks(block.0 - at.from.0);
+                    let read = self.read(&compared.copies, at)?;
+                    compared.note_all(at, &read);
+                }
+                None => compared.note_all(at, &read),
+            }
+            compared.blocks += u64::from(at.count.0);
+            progress(u64::from(at.count.0));
+            from = Blocks(at.from.0 + at.count.0);
+        }
+        Ok(compared)
+    }
+
+    /// The first run at or after `from` that holds data on any of the disks.
+    fn next_held_by_any(
+        &mut self,
+        copies: &[(usize, CopyId)],
+        from: Blocks,
+    ) -> Result<Option<BlockRange>, OfflineError> {
+        let mut first: Option<BlockRange> = None;
+        for &(disk, copy) in copies {
+            let next = self.store(disk)?.next_held(copy, from);
+            first = match (first, next) {
+                (Some(a), Some(b)) => Some(if (b.from, a.count) < (a.from, b.count) { b } else { a }),
+                (a, b) => a.or(b),
+            };
+        }
+        Ok(first)
+    }
+
+    /// The same range of several copies.
+    fn read(&mut self, copies: &[(usize, CopyId)], at: BlockRange) -> Result<Vec<Outcome>, OfflineError> {
+        let len = at.count.0 as usize * BLOCK;
+        debug_assert!(at.count.0 <= MAX_REQUEST_BLOCKS);
+        let mut ops = Vec::new();
+        for &(disk, copy) in copies {
+            let into = self.arena.take(len, Class::Client);
+            let into =
+                into.ok_or_else(|| OfflineError::Open { path: self.paths[disk].clone(), error: OpenError::Memory })?;
+            ops.push((disk, StoreOp::Read { copy, at, into }));
+        }
+        let outcomes = self.ask(ops)?;
+        outcomes
+            .into_iter()
+            .zip(copies)
+            .map(|(result, &(disk, _))| match result {
+                Ok(StoreDone::Read(bytes, _)) => Ok(Ok(bytes)),
+                Err(StoreError::Corrupt { block, .. }) => Ok(Err(Damaged(block))),
+                Err(error) => Err(self.failed(disk, error)),
+                Ok(other) => unreachable!("a read ends as a read, not as {other:?}"),
+            })
+            .collect()
+    }
+
+    fn failed(&self, disk: usize, error: StoreError) -> OfflineError {
+        OfflineError::Store { path: self.paths[disk].clone(), error }
+    }
+
+    fn store(&mut self, disk: usize) -> Result<&mut SimpleStore, OfflineError> {
+        match self.reactor.machine().disks.get_mut(disk).map(|disk| &mut disk.state) {
+            Some(State::Open(store)) => Ok(store),
+            _ => Err(OfflineError::HowMany),
+        }
+    }
+
+    /// Starts all of them and waits for all: their outcomes in the same order.
+    fn ask(&mut self, ops: Vec<(usize, StoreOp)>) -> Result<Vec<Result<StoreDone, StoreError>>, OfflineError> {
+        let (now, count) = (clock::now(), ops.len());
+        for (n, (disk, op)) in ops.into_iter().enumerate() {
+            let mut started = Vec::new();
+            let store = self.store(disk)?;
+            store.submit(now, Tag(n as u64), op, &mut |op| started.push(op));
+            store.end_turn(now, &mut |op| started.push(op));
+            started.into_iter().for_each(|op| self.reactor.driver().submit(op));
+        }
+        self.reactor.machine().collect();
+        while self.reactor.machine().done.len() < count {
+            self.reactor.turn()?;
+        }
+        Ok(std::mem::take(&mut self.reactor.machine().done).into_values().collect())
+    }
+}
+
+/// A read's memory, or the first block that is damaged.
+type Outcome = Result<Filling, Damaged>;
+
+/// A block that does not read as it was written.
+#[derive(Clone, Copy, Debug)]
+struct Damaged(Blocks);
+
+impl Compared {
+    fn note(&mut self, difference: Difference) {
+        self.different += 1;
+        self.first.get_or_insert(difference);
+    }
+
+    /// Blocks of a range that were read whole from every disk.
+    fn note_all(&mut self, at: BlockRange, read: &[Outcome]) {
+        let bytes =
+            |n: usize| read.get(n).and_then(|outcome| outcome.as_ref().ok()).map_or(&[][..], |filling| &filling[..]);
+        for block in 0..at.count.0 {
+            let place = block as usize * BLOCK..(block as usize + 1) * BLOCK;
+            let unlike = (1..read.len()).find(|n| bytes(*n).get(place.clone()) != bytes(0).get(place.clone()));
+            if let Some(n) = unlike {
+                let disks = (self.copies[0].0, self.copies[n].0);
+                self.note(Difference::Content { block: Blocks(at.from.0 + block), disks });
+            }
+        }
+    }
+}
+
+/// The machine: gives each completion to its store, and keeps what comes of it.
+struct Stores {
+    disks: Vec<Disk>,
+    done: BTreeMap<Tag, Result<StoreDone, StoreError>>,
+}
+
+struct Disk {
+    index: DiskIndex,
+    state: State,
+}
+
+enum State {
+    Opening(Box<Opening>),
+    Open(Box<SimpleStore>),
+    Failed(OpenError),
+}
+
+impl Stores {
+    fn collect(&mut self) {
+        for disk in &mut self.disks {
+            if let State::Open(store) = &mut disk.state {
+                while let Some((tag, result)) = store.next_completion() {
+                    self.done.insert(tag, result);
+                }
+            }
+        }
+    }
+}
+
+fn disk_of(op: &Op) -> Option<DiskIndex> {
+    match op {
+        Op::DiskRead { disk, .. }
+        | Op::DiskWrite { disk, .. }
+        | Op::DiskPunch { disk, .. }
+        | Op::DiskSync { disk, .. } => Some(*disk),
+        _ => None,
+    }
+}
+
+impl Machine for Stores {
+    type Mail = Infallible;
+    type Letter = Infallible;
+
+    fn start(&mut self, _: Time, _: &mut dyn Outbox<Infallible>) {}
+
+    fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Infallible>) {
+        let index = disk_of(&done.op);
+        let Some(disk) = self.disks.iter_mut().find(|disk| Some(disk.index) == index) else { return };
+        let mut submit = |op| out.submit(op);
+        match &mut disk.state {
+            State::Open(store) => store.done(now, done, &mut submit),
+            State::Opening(opening) => match opening.done(now, done, &mut submit) {
+                Some(Ok(store)) => disk.state = State::Open(Box::new(store)),
+                Some(Err(error)) => disk.state = State::Failed(error),
+                None => {}
+            },
+            State::Failed(_) => {}
+        }
+    }
+
+    fn mail(&mut self, _: Time, mail: Infallible, _: &mut dyn Outbox<Infallible>) {
+        match mail {}
+    }
+
+    fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Infallible>) {
+        for disk in &mut self.disks {
+            if let State::Open(store) = &mut disk.state {
+                store.end_turn(now, &mut |op| out.submit(op));
+            }
+        }
+        self.collect();
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let open = self.disks.iter().filter_map(|disk| match &disk.state {
+            State::Open(store) => store.next_deadline(),
+            _ => None,
+        });
+        open.min()
+    }
+
+    fn finished(&self) -> bool {
+        false
+    }
+}
