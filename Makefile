@@ -37,6 +37,7 @@ sim: ## the simulated cluster: SEEDS=500 seeds FROM=0
 
 vm-test: ## the suites that need a real kernel, in a guest: KERNEL=7.2 or 6.12
 	@tools/setup.sh build guest
+	$(CARGO) build --quiet --locked --package ublk-device --example ublk-ram
 	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(VM_LIMIT) --disk 512 --nvdimm 128 -- tests/guest/inside/run
 
 soak: ## the simulator without end, in batches of SOAK_BATCH=1000; goes on where the last soak ended

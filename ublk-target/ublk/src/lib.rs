@@ -1,1 +1,39 @@
-//! The ublk front end: libublk behind one module, sockets on the queue's ring.
+//! The ublk front end: a volume as `/dev/ublkbN`.
+//!
+//! ```text
+//!   /dev/ublkbN ─▶ kernel ══ ring of queue 0 ══ thread: Reactor<Lane<Executor>> ── sockets on the same ring
+//!                         ══ ring of queue 1 ══ thread: Reactor<Lane<Executor>> ── …
+//!   attach, grow, detach ── control commands          ▲ Mailbox: mail, stop, look
+//! ```
+//!
+//! - **One thread, one ring, one executor per queue**: between fetching a request and sending it nothing changes hands, and a
+//!   turn is one `io_uring_enter`.
+//! - **No I/O error by a restart**: devices are made for recovery. A daemon that is killed leaves its device waiting; the next
+//!   one takes it over ([`DeviceOptions::recover`]), and the kernel asks again for all that was not answered.
+//! - **A failed start is an error**, never a hang: the kernel is told to start only when every queue has fetched.
+//! - All of libublk is in `kernel`; nothing outside it names a type of libublk's.
+#![deny(clippy::undocumented_unsafe_blocks)]
+
+mod attached;
+pub mod daemon;
+mod device;
+mod error;
+mod executor;
+mod features;
+mod kernel;
+mod limits;
+mod links;
+mod options;
+mod queue;
+mod volume;
+
+pub use attached::{KernelDevice, KernelState, forget, known};
+pub use device::{Device, Ended};
+pub use error::{BuildError, DeviceError, QueueFailure};
+pub use executor::{Executor, QueueId};
+pub use features::{Feature, Probe, probe};
+pub use limits::{MAX_DEPTH, MAX_IO_BYTES, MAX_QUEUES};
+pub use links::{LINKS, link, link_of, unlink, unlink_stale};
+pub use options::DeviceOptions;
+pub use queue::{Counters, QueueView};
+pub use volume::{Volume, VolumeLetter, VolumeMail};

@@ -1,0 +1,326 @@
+//! A device's life, from the first command to the last.
+//!
+//! ```text
+//!   attach:   ADD_DEV, SET_PARAMS ─▶ queues fetch ─▶ START_DEV ─────────▶ served ─▶ detach: STOP_DEV, DEL_DEV
+//!   recover:  START_USER_RECOVERY ─▶ queues fetch ─▶ END_USER_RECOVERY ─▶ served ─▶ leave, or a kill: the device waits
+//! ```
+
+use crate::attached::path_of;
+use crate::features::{Feature, Probe};
+use crate::kernel::{Control, Gate, Info, State};
+use crate::limits::{MAIL, RECOVER_POLL, RECOVER_WAIT};
+use crate::queue::{QueueMail, QueueView, Report, serve};
+use crate::{BuildError, DeviceError, DeviceOptions, Executor, QueueFailure, QueueId};
+use conductor_model::Bytes;
+use driver::Errno;
+use nix::fcntl::OFlag;
+use reactor::{Mailbox, NotSent, mailbox};
+use std::any::Any;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A device to be recovered whose daemon still runs after this is not going to be ours.
+const SERVED_WAIT: Duration = Duration::from_secs(2);
+
+/// A queue that does not show itself within this is not waited for.
+const LOOK_WAIT: Duration = Duration::from_secs(1);
+
+/// The memory that the kernel copies into and out of, kept until the thread is gone.
+type Buffers = Vec<crate::kernel::Buffer>;
+
+/// A device that is served. Dropping it is leaving: the device waits for the next daemon.
+pub struct Device<M> {
+    id: u32,
+    path: PathBuf,
+    gate: Option<Arc<Gate>>,
+    queues: Vec<Mailbox<QueueMail<M>>>,
+    threads: Vec<JoinHandle<Buffers>>,
+    reports: Receiver<Report>,
+}
+
+/// A queue that ended while its device was served. Well: the device was stopped by somebody else. Not well: the process should
+/// end, and another one recover the device.
+#[derive(Debug)]
+pub struct Ended {
+    /// Which.
+    pub queue: QueueId,
+    /// How.
+    pub result: Result<QueueView, QueueFailure>,
+}
+
+impl<M: Send + 'static> Device<M> {
+    /// Makes a device, or takes one over, and returns when it is usable: the kernel has read from it by then, which takes as
+    /// long as the executors take to answer. `build` makes each queue's executor on that queue's thread; `on_letter` gets what
+    /// executors have to say, on that thread too.
+    pub fn attach<E>(
+        options: &DeviceOptions,
+        build: impl Fn(QueueId) -> Result<E, BuildError> + Send + Sync + 'static,
+        on_letter: impl Fn(QueueId, E::Letter) + Send + Sync + 'static,
+    ) -> Result<Self, DeviceError>
+    where
+        E: Executor<Mail = M> + 'static,
+    {
+        options.check()?;
+        let mut control = Control::open()?;
+        let gate = match options.recover {
+            None => Gate::make(options)?,
+            Some(id) => {
+                let info = take_over(&mut control, id)?;
+                Gate::reopen(&info)?
+            }
+        };
+        let (id, queues) = (gate.id(), gate.queues());
+        let (reporter, reports) = channel();
+        let (queue_mail, threads) = (Vec::new(), Vec::new());
+        let mut device =
+            Self { id, path: path_of(id), gate: Some(Arc::new(gate)), queues: queue_mail, threads, reports };
+        let parts = Arc::new((build, on_letter));
+        let started = (0..queues)
+            .try_for_each(|queue| device.spawn(&options.name, QueueId(queue), &parts, &reporter))
+            .and_then(|()| device.all_ready())
+            .and_then(|()| match options.recover {
+                None => control.shape(id, options).and_then(|()| control.start(id)),
+                Some(_) => control.end_recovery(id),
+            });
+        if let Err(error) = started {
+            device.leave();
+            if options.recover.is_none() {
+                // What is left of it is of no use to anybody; the first error is the one to tell.
+                let _deleted = control.delete(id);
+            }
+            return Err(error);
+        }
+        Ok(device)
+    }
+
+    fn spawn<E, B, L>(
+        &mut self,
+        name: &str,
+        queue: QueueId,
+        parts: &Arc<(B, L)>,
+        reporter: &Sender<Report>,
+    ) -> Result<(), DeviceError>
+    where
+        E: Executor<Mail = M> + 'static,
+        B: Fn(QueueId) -> Result<E, BuildError> + Send + Sync + 'static,
+        L: Fn(QueueId, E::Letter) + Send + Sync + 'static,
+    {
+        let Some(gate) = self.gate.clone() else { return Err(DeviceError::NoDevice(self.id)) };
+        let (letters, mail) = mailbox(MAIL).map_err(DeviceError::Mailbox)?;
+        let (parts, reporter) = (Arc::clone(parts), reporter.clone());
+        let body = move || {
+            let mut buffers = gate.buffers();
+            let (build, on_letter) = &*parts;
+            let ready = reporter.clone();
+            let served = catch_unwind(AssertUnwindSafe(|| {
+                let on_letter = |letter| on_letter(queue, letter);
+                // A device that is gone does not listen.
+                let on_ready = || drop(ready.send(Report::Ready));
+                serve(&gate, queue, &mut buffers, mail, build, on_letter, on_ready)
+            }));
+            let result = served.unwrap_or_else(|panic| Err(QueueFailure::Panic(text_of(&*panic))));
+            drop((gate, parts));
+            drop(reporter.send(Report::Ended(queue, result)));
+            buffers
+        };
+        // A thread's name has 15 bytes.
+        let name = format!("ublk{queue} {name}");
+        let name = name.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(15).collect();
+        let thread = std::thread::Builder::new().name(name).spawn(body).map_err(DeviceError::Thread)?;
+        self.threads.push(thread);
+        self.queues.push(letters);
+        Ok(())
+    }
+
+    /// Waits until every queue has fetched, or one has failed.
+    fn all_ready(&self) -> Result<(), DeviceError> {
+        for _ in 0..self.threads.len() {
+            match self.reports.recv() {
+                Ok(Report::Ready) => {}
+                Ok(Report::Ended(queue, result)) => {
+                    let failure = result.err().unwrap_or_else(|| QueueFailure::Open("it was stopped".to_owned()));
+                    return Err(DeviceError::Queue { id: self.id, queue, failure });
+                }
+                Err(_) => return Err(DeviceError::NoDevice(self.id)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernel's number for it.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// `/dev/ublkbN`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many queues it has.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Its size, as the kernel has it.
+    pub fn size(&self) -> Result<Bytes, DeviceError> {
+        Control::open()?.read_shape(self.id).map(|shape| shape.size)
+    }
+
+    /// Sends mail to one queue's executor; given back if the queue is busy, has ended, or does not exist.
+    pub fn mail(&self, queue: QueueId, mail: M) -> Result<(), NotSent<M>> {
+        let Some(to) = self.queues.get(usize::from(queue.0)) else { return Err(NotSent::Ended(mail)) };
+        let back = |mail: QueueMail<M>, not: fn(M) -> NotSent<M>| match mail {
+            QueueMail::Mail(mail) => Err(not(mail)),
+            _ => unreachable!("what comes back is what was sent"),
+        };
+        match to.send(QueueMail::Mail(mail)) {
+            Ok(()) => Ok(()),
+            Err(NotSent::Full(mail)) => back(mail, NotSent::Full),
+            Err(NotSent::Ended(mail)) => back(mail, NotSent::Ended),
+        }
+    }
+
+    /// A look at each queue that answers.
+    pub fn look(&self) -> Vec<QueueView> {
+        let (to, views) = channel();
+        for queue in &self.queues {
+            // One that is too busy to take mail does not show.
+            let _busy = queue.send(QueueMail::Look(to.clone()));
+        }
+        drop(to);
+        let end = Instant::now() + LOOK_WAIT;
+        let next = || views.recv_timeout(end.saturating_duration_since(Instant::now())).ok();
+        std::iter::from_fn(next).collect()
+    }
+
+    /// Waits for a queue to end by itself; `None` if all are well after `timeout`.
+    pub fn wait(&self, timeout: Duration) -> Option<Ended> {
+        match self.reports.recv_timeout(timeout) {
+            Ok(Report::Ended(queue, result)) => Some(Ended { queue, result }),
+            Ok(Report::Ready) | Err(_) => None,
+        }
+    }
+
+    /// Makes the live device larger. The volume must be that large already.
+    pub fn grow(&self, size: Bytes) -> Result<(), DeviceError> {
+        let mut control = Control::open()?;
+        let now = control.read_shape(self.id)?.size;
+        if size == now {
+            return Ok(());
+        }
+        if size < now || !size.is_block_aligned() {
+            return Err(DeviceError::Options("a device only grows, by whole 4 KiB blocks"));
+        }
+        if !Probe::of(control.features()?).has(Feature::UpdateSize) {
+            return Err(DeviceError::TooOld("grow a live device", "6.16"));
+        }
+        control.resize(self.id, size)
+    }
+
+    /// Ends the device. Fails with [`DeviceError::InUse`] if it is mounted or the like, and then goes on serving; with `force`
+    /// nobody is asked, and what is in flight fails.
+    pub fn detach(&mut self, force: bool) -> Result<(), DeviceError> {
+        let mut control = Control::open()?;
+        if force {
+            self.tell_all(|| QueueMail::Refuse);
+            control.stop(self.id)?;
+        } else if Probe::of(control.features()?).has(Feature::SafeStop) {
+            control.stop_unused(self.id)?;
+        } else if is_claimed(&self.path) {
+            return Err(DeviceError::InUse(self.id));
+        } else {
+            control.stop(self.id)?;
+        }
+        // The stop takes all tags back: the queues end.
+        self.leave();
+        control.delete(self.id)
+    }
+
+    /// Stops serving, with nothing lost: what is in flight is finished or will be asked again, and the device waits for the
+    /// daemon that recovers it.
+    pub fn leave(&mut self) {
+        self.tell_all(|| QueueMail::Leave);
+        for thread in self.threads.drain(..) {
+            // Its panics were caught and reported.
+            let _buffers = thread.join();
+        }
+        self.queues.clear();
+        self.gate = None;
+    }
+}
+
+impl<M> Device<M> {
+    /// Until each has taken it, or has ended.
+    fn tell_all(&self, mail: impl Fn() -> QueueMail<M>) {
+        for queue in &self.queues {
+            while let Err(NotSent::Full(_)) = queue.send(mail()) {
+                std::thread::sleep(RECOVER_POLL);
+            }
+        }
+    }
+}
+
+impl<M> Drop for Device<M> {
+    fn drop(&mut self) {
+        self.tell_all(|| QueueMail::Leave);
+        for thread in self.threads.drain(..) {
+            let _buffers = thread.join();
+        }
+    }
+}
+
+impl<M> std::fmt::Debug for Device<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ublk device {} with {} queues", self.id, self.queues.len())
+    }
+}
+
+/// Waits until the kernel has seen that the device's daemon is gone, and says that we are the next one.
+fn take_over(control: &mut Control, id: u32) -> Result<Info, DeviceError> {
+    let begin = Instant::now();
+    loop {
+        let info = control.info(id)?;
+        if !info.ours || !info.recoverable || info.state == State::Dead {
+            return Err(DeviceError::NotOurs(id));
+        }
+        if info.state != State::Live {
+            match control.begin_recovery(id) {
+                // Its character device is still being closed.
+                Err(DeviceError::Refused { errno: Errno(libc::EBUSY), .. }) => {}
+                other => return other.map(|()| info),
+            }
+        }
+        let waited = begin.elapsed();
+        if waited > RECOVER_WAIT || waited > SERVED_WAIT && runs(info.pid) {
+            return Err(DeviceError::Served { id, pid: info.pid });
+        }
+        std::thread::sleep(RECOVER_POLL);
+    }
+}
+
+/// True if that process exists and has not ended.
+fn runs(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state follows the name, which may contain anything, in parentheses.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// True if a filesystem or a driver has the device for itself.
+fn is_claimed(path: &Path) -> bool {
+    let exclusive = OpenOptions::new().read(true).custom_flags(OFlag::O_EXCL.bits()).open(path);
+    exclusive.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+}
+
+/// What a panic said.
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}

@@ -1,0 +1,111 @@
+//! A device's character device, through which its queues are served.
+
+use super::control::{FLAGS, Info, OURS};
+use crate::{DeviceError, DeviceOptions};
+use driver::Errno;
+use libublk::UblkFlags;
+use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
+use libublk::helpers::IoBuf;
+use libublk::io::UblkDev;
+use nix::sys::signal::{SigSet, SigmaskHow};
+use std::path::PathBuf;
+
+/// Memory that the kernel copies one request's data into or out of.
+pub(crate) type Buffer = IoBuf<u8>;
+
+/// The open character device.
+pub(crate) struct Gate {
+    pub(super) dev: UblkDev,
+}
+
+impl Gate {
+    /// Makes a device of which nothing but its number and its character device exists yet. It stays when the gate goes.
+    pub(crate) fn make(options: &DeviceOptions) -> Result<Self, DeviceError> {
+        let refused = |errno| DeviceError::Refused { command: "ADD_DEV", id: u32::MAX, errno };
+        without_signals(|| {
+            let builder = UblkCtrlBuilder::default()
+                .name("trine")
+                .nr_queues(options.queues)
+                .depth(options.depth)
+                .io_buf_bytes(options.io_buf_bytes)
+                .ctrl_flags(u64::from(FLAGS))
+                .ctrl_target_flags(OURS)
+                .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV);
+            let ctrl = builder.build().map_err(|error| refused(errno(&error)))?;
+            // libublk takes EBUSY for success.
+            if ctrl.dev_info().dev_id == u32::MAX {
+                return Err(refused(Errno(libc::EBUSY)));
+            }
+            let gate = Self::open(&ctrl);
+            // Without this, dropping `ctrl` deletes the device; where there is no gate it may.
+            if gate.is_ok() {
+                ctrl.disown();
+            }
+            gate
+        })
+    }
+
+    /// Opens a device that is being recovered. libublk complains on stderr that it finds no file of its own for it.
+    pub(crate) fn reopen(info: &Info) -> Result<Self, DeviceError> {
+        without_signals(|| {
+            let id = i32::try_from(info.id).map_err(|_| DeviceError::NoDevice(info.id))?;
+            let builder = UblkCtrlBuilder::default()
+                .name("trine")
+                .id(id)
+                .nr_queues(info.queues)
+                .depth(info.depth)
+                .io_buf_bytes(info.io_buf_bytes)
+                .dev_flags(UblkFlags::UBLK_DEV_F_RECOVER_DEV);
+            let failed = |error| DeviceError::Refused { command: "GET_DEV_INFO", id: info.id, errno: errno(&error) };
+            Self::open(&builder.build().map_err(failed)?)
+        })
+    }
+
+    fn open(ctrl: &UblkCtrl) -> Result<Self, DeviceError> {
+        let opened = UblkDev::new("trine".to_owned(), |_| Ok(()), ctrl);
+        let path = PathBuf::from(ctrl.get_cdev_path());
+        let dev = opened
+            .map_err(|error| DeviceError::Open { path, error: std::io::Error::from_raw_os_error(errno(&error).0) })?;
+        Ok(Self { dev })
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.dev.dev_info.dev_id
+    }
+
+    /// How many queues it has.
+    pub(crate) fn queues(&self) -> u16 {
+        self.dev.dev_info.nr_hw_queues
+    }
+
+    /// Requests per queue.
+    pub(crate) fn depth(&self) -> u16 {
+        self.dev.dev_info.queue_depth
+    }
+
+    /// One buffer per tag of a queue. They must outlive the thread whose ring the queue is on.
+    pub(crate) fn buffers(&self) -> Vec<Buffer> {
+        self.dev.alloc_queue_io_bufs()
+    }
+}
+
+/// libublk's commands do not go on after a signal, while the kernel still writes to their memory: let signals go elsewhere.
+fn without_signals<T>(f: impl FnOnce() -> T) -> T {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    let result = f();
+    if let Ok(before) = before {
+        // It was the mask a moment ago, so it is a valid one.
+        let _set = before.thread_set_mask();
+    }
+    result
+}
+
+/// The kernel's word in an error of libublk.
+pub(super) fn errno(error: &libublk::UblkError) -> Errno {
+    match error {
+        libublk::UblkError::UringIOError(result) | libublk::UblkError::OtherError(result) => Errno(result.abs()),
+        libublk::UblkError::IOError(error) => error.raw_os_error().map_or(Errno::IO, Errno),
+        _ => Errno::IO,
+    }
+}

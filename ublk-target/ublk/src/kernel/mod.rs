@@ -1,0 +1,13 @@
+//! The one module that knows libublk, whose next version will look different.
+//!
+//! Used of it: the character device (`UblkDev`), the queue (`UblkQueue`) and its ring in thread-local storage, and the kernel's
+//! numbers (`sys`). Control commands are our own: libublk's lose a command to a signal, take EBUSY for success, and keep
+//! state in a directory that anybody can write to.
+
+mod control;
+mod gate;
+mod queue;
+
+pub(crate) use control::{Control, Info, State};
+pub(crate) use gate::{Buffer, Gate};
+pub(crate) use queue::{Event, KernelQueue, QueueRing, make_ring};

@@ -1,0 +1,45 @@
+//! Every limit of a device, with its reason.
+//!
+//! Memory of one queue: `depth` × `io_buf_bytes` for the kernel's copies (touched only as far as requests are large), about
+//! 100 B per tag here, and a completion queue of 16 B × ([`RING`]'s sum + 2 × depth).
+
+use driver::Span;
+use reactor::Limits;
+
+/// Queues of one device: one thread each, and no machine gains from more.
+pub const MAX_QUEUES: u16 = 64;
+/// Requests in flight per queue: more only wait elsewhere. The kernel's own limit is 4096.
+pub const MAX_DEPTH: u16 = 1024;
+/// Longest READ or WRITE: one buffer of the arena.
+pub const MAX_IO_BYTES: u32 = 1 << 20;
+
+/// Longest DISCARD and WRITE_ZEROES, in sectors (64 MiB): short enough to end well within the I/O timeout of a slow node, long
+/// enough that 1 TiB is 16384 requests.
+pub(crate) const MAX_ZERO_SECTORS: u32 = 64 << 20 >> 9;
+/// The kernel's unit.
+pub(crate) const SECTOR: u64 = 512;
+
+/// Streams of one queue: one per endpoint, and those that are being closed beside the ones that take their place.
+const STREAMS: u16 = 512;
+/// Connects that are under way.
+const OPENING: u32 = 64;
+/// Our operations on a queue's ring: a receive and a send per stream. The completion queue holds their sum and two completions
+/// per tag.
+pub(crate) const RING: Limits =
+    Limits { ops: STREAMS as u32 * 2 + OPENING, streams: STREAMS, submissions: 256, connect: Span::seconds(12) };
+
+/// Letters that wait for a queue.
+pub(crate) const MAIL: usize = 64;
+
+/// A request for which there was no memory or no place is tried again after this, or with the next completion.
+pub(crate) const HELD_WAIT: Span = Span::millis(1);
+/// A queue that was told to leave waits this long for what is in flight; what is left then is asked again by the kernel.
+pub(crate) const LEAVE_WAIT: Span = Span::seconds(5);
+/// And then this long for goodbyes to nodes.
+pub(crate) const GOODBYE_WAIT: Span = Span::seconds(2);
+
+/// Between two looks whether the kernel has noticed that a daemon is gone: libublk's own 100 ms would be the longest part of
+/// a recovery.
+pub(crate) const RECOVER_POLL: std::time::Duration = std::time::Duration::from_millis(5);
+/// A daemon whose requests are all out is gone after milliseconds; one that is still there after this is alive.
+pub(crate) const RECOVER_WAIT: std::time::Duration = std::time::Duration::from_secs(30);

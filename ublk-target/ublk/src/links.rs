@@ -1,0 +1,106 @@
+//! `/dev/trine/VOLUME`: a name that stays, whatever number the kernel gives the device. Made here, because udev may be absent.
+
+use crate::DeviceError;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// Where the names are.
+pub const LINKS: &str = "/dev/trine";
+
+/// Points `LINKS/volume` to `device`, whatever it pointed to before; gives the link's path.
+pub fn link(volume: &str, device: &Path) -> Result<PathBuf, DeviceError> {
+    link_in(Path::new(LINKS), volume, device)
+}
+
+/// Removes `LINKS/volume` if it points to `device`.
+pub fn unlink(volume: &str, device: &Path) -> Result<(), DeviceError> {
+    unlink_in(Path::new(LINKS), volume, device)
+}
+
+/// The volume whose name points to `device`.
+pub fn link_of(device: &Path) -> Option<String> {
+    let all = fs::read_dir(LINKS).ok()?.flatten();
+    let mut ours = all.filter(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == device));
+    ours.next()?.file_name().into_string().ok()
+}
+
+/// Removes names of devices that are gone; gives them.
+pub fn unlink_stale() -> Result<Vec<String>, DeviceError> {
+    unlink_stale_in(Path::new(LINKS))
+}
+
+fn path_of(dir: &Path, volume: &str) -> Result<PathBuf, DeviceError> {
+    if volume.is_empty() || volume.starts_with('.') || volume.contains(['/', '\0']) {
+        return Err(DeviceError::LinkName(volume.to_owned()));
+    }
+    Ok(dir.join(volume))
+}
+
+fn link_in(dir: &Path, volume: &str, device: &Path) -> Result<PathBuf, DeviceError> {
+    let path = path_of(dir, volume)?;
+    let failed = |error| DeviceError::Link { path: path.clone(), error };
+    fs::create_dir_all(dir).map_err(failed)?;
+    // A rename replaces an old link at once; a name with a leading dot is nobody's volume.
+    let new = dir.join(format!(".{volume}.{}", std::process::id()));
+    let _left_by_a_namesake = fs::remove_file(&new);
+    symlink(device, &new).and_then(|()| fs::rename(&new, &path)).map_err(failed)?;
+    Ok(path)
+}
+
+fn unlink_in(dir: &Path, volume: &str, device: &Path) -> Result<(), DeviceError> {
+    let path = path_of(dir, volume)?;
+    match fs::read_link(&path) {
+        Ok(target) if target == device => {
+            fs::remove_file(&path).map_err(|error| DeviceError::Link { path: path.clone(), error })?;
+            let _others_may_be_in_it = fs::remove_dir(dir);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unlink_stale_in(dir: &Path) -> Result<Vec<String>, DeviceError> {
+    let failed = |error| DeviceError::Link { path: dir.to_path_buf(), error };
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut gone = Vec::new();
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_symlink() && !path.exists() {
+            fs::remove_file(&path).map_err(|error| DeviceError::Link { path, error })?;
+            gone.extend(entry.file_name().into_string());
+        }
+    }
+    Ok(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_follows_its_device_and_goes_with_it() {
+        let dir = std::env::temp_dir().join(format!("trine-links-{}", std::process::id()));
+        let (one, two) = (dir.join("one"), dir.join("two"));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(&one, "").unwrap();
+        let names = dir.join("names");
+        link_in(&names, "db", &one).unwrap();
+        let path = link_in(&names, "db", &two).unwrap();
+        assert_eq!(fs::read_link(&path).unwrap(), two);
+        link_in(&names, "other", &one).unwrap();
+        unlink_in(&names, "other", &two).unwrap();
+        assert!(names.join("other").exists(), "another device's name stays");
+        assert_eq!(unlink_stale_in(&names).unwrap(), ["db"]);
+        unlink_in(&names, "other", &one).unwrap();
+        assert!(!names.exists(), "the last name takes the directory with it");
+        for bad in ["", "a/b", "..", ".hidden"] {
+            assert!(link_in(&names, bad, &one).is_err(), "{bad:?}");
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,88 @@
+//! What a device is made with.
+
+use crate::DeviceError;
+use crate::limits::{MAX_DEPTH, MAX_IO_BYTES, MAX_QUEUES, SECTOR};
+use conductor_model::Bytes;
+
+/// What a device is made with. A device that is recovered keeps what it was made with; only `name` and `recover` count then.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceOptions {
+    /// What its threads are called after: the volume.
+    pub name: String,
+    /// How large it is: whole 4 KiB blocks.
+    pub size: Bytes,
+    /// Threads that serve it, each with its own ring.
+    pub queues: u16,
+    /// Requests in flight per queue.
+    pub depth: u16,
+    /// Longest READ or WRITE in bytes: whole pages, at most [`crate::MAX_IO_BYTES`].
+    pub io_buf_bytes: u32,
+    /// No writes.
+    pub read_only: bool,
+    /// Acknowledged writes may be lost by a crash until they are flushed: the kernel sends FLUSH and FUA. False (every
+    /// acknowledged write is durable) spares them.
+    pub write_back: bool,
+    /// Take this device over instead of making one.
+    pub recover: Option<u32>,
+}
+
+impl DeviceOptions {
+    /// One queue of 128 requests of up to 512 KiB; writable, every acknowledged write durable.
+    pub fn new(name: impl Into<String>, size: Bytes) -> Self {
+        Self {
+            name: name.into(),
+            size,
+            queues: 1,
+            depth: 128,
+            io_buf_bytes: 512 << 10,
+            read_only: false,
+            write_back: false,
+            recover: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), DeviceError> {
+        let bad = |what| Err(DeviceError::Options(what));
+        if self.recover.is_some() {
+            return Ok(());
+        }
+        if self.size.0 == 0 || !self.size.is_block_aligned() || self.size.0 / SECTOR > i64::MAX as u64 / SECTOR {
+            return bad("its size is not a number of 4 KiB blocks that Linux can address");
+        }
+        if self.queues == 0 || self.queues > MAX_QUEUES {
+            return bad("choose 1 to 64 queues");
+        }
+        if self.depth == 0 || self.depth > MAX_DEPTH {
+            return bad("choose a depth of 1 to 1024");
+        }
+        if self.io_buf_bytes == 0 || self.io_buf_bytes > MAX_IO_BYTES || !self.io_buf_bytes.is_multiple_of(4096) {
+            return bad("its buffers are not whole pages of at most 1 MiB");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_make_no_device_are_refused_before_the_kernel_sees_them() {
+        let good = DeviceOptions::new("v", Bytes(1 << 20));
+        assert!(good.check().is_ok());
+        let bad = [
+            DeviceOptions { size: Bytes(0), ..good.clone() },
+            DeviceOptions { size: Bytes(4097), ..good.clone() },
+            DeviceOptions { size: Bytes(u64::MAX - 4095), ..good.clone() },
+            DeviceOptions { queues: 0, ..good.clone() },
+            DeviceOptions { queues: MAX_QUEUES + 1, ..good.clone() },
+            DeviceOptions { depth: 0, ..good.clone() },
+            DeviceOptions { depth: MAX_DEPTH + 1, ..good.clone() },
+            DeviceOptions { io_buf_bytes: 512, ..good.clone() },
+            DeviceOptions { io_buf_bytes: MAX_IO_BYTES + 4096, ..good },
+        ];
+        for options in bad {
+            assert!(options.check().is_err(), "{options:?}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A volume client as the executor of a queue.
+
+use crate::Executor;
+use conductor_model::api::VolumeMap;
+use driver::{Done, Machine, Outbox, Time};
+use memory::{Arena, Class, Filling};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use volume_client::{BlockRequest, Completion, View, VolumeClient};
+
+/// What the daemon tells a lane.
+#[derive(Debug)]
+pub enum VolumeMail {
+    /// A map arrived from the conductor, asked for or not.
+    Map(Arc<VolumeMap>),
+    /// Show yourself.
+    Look(Sender<View>),
+}
+
+/// What a lane tells the daemon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VolumeLetter {
+    /// A fresh map is needed now.
+    WantsMap,
+    /// A newer attachment of the volume exists: every request fails. Said once.
+    Fenced,
+}
+
+/// A volume client and the arena that it shares with its queue.
+pub struct Volume {
+    client: VolumeClient,
+    arena: Arena,
+    fenced: bool,
+    maps: Option<Receiver<Arc<VolumeMap>>>,
+}
+
+impl Volume {
+    /// `arena` is the one that `client` was made with.
+    pub fn new(client: VolumeClient, arena: Arena) -> Self {
+        Self { client, arena, fenced: false, maps: None }
+    }
+
+    /// Takes maps from here, too, at each turn: a device is started by reading from it, and a lane that needs a newer map for that
+    /// cannot be sent mail yet.
+    pub fn with_maps(mut self, maps: Receiver<Arc<VolumeMap>>) -> Self {
+        self.maps = Some(maps);
+        self
+    }
+}
+
+impl Machine for Volume {
+    type Mail = VolumeMail;
+    type Letter = VolumeLetter;
+
+    fn start(&mut self, _: Time, _: &mut dyn Outbox<VolumeLetter>) {}
+
+    fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<VolumeLetter>) {
+        self.client.done(now, done, out);
+    }
+
+    fn mail(&mut self, now: Time, mail: VolumeMail, _: &mut dyn Outbox<VolumeLetter>) {
+        match mail {
+            VolumeMail::Map(map) => self.client.map(now, &map),
+            VolumeMail::Look(to) => {
+                // Who asked may have given up.
+                let _gone = to.send(self.client.view(now));
+            }
+        }
+    }
+
+    fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<VolumeLetter>) {
+        while let Some(map) = self.maps.as_ref().and_then(|maps| maps.try_recv().ok()) {
+            self.client.map(now, &map);
+        }
+        self.client.end_turn(now, out);
+        if self.client.wants_map(now) {
+            out.post(VolumeLetter::WantsMap);
+        }
+        if self.client.is_fenced() && !self.fenced {
+            self.fenced = true;
+            out.post(VolumeLetter::Fenced);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.client.next_deadline()
+    }
+
+    fn finished(&self) -> bool {
+        self.client.finished()
+    }
+}
+
+impl Executor for Volume {
+    fn memory(&self, len: usize) -> Option<Filling> {
+        self.arena.take(len, Class::Client)
+    }
+
+    fn submit(&mut self, now: Time, request: BlockRequest) -> Result<(), BlockRequest> {
+        self.client.submit(now, request)
+    }
+
+    fn next_completion(&mut self) -> Option<Completion> {
+        self.client.next_completion()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.client.in_flight()
+    }
+
+    fn stop(&mut self) {
+        self.client.stop();
+    }
+
+    fn abort(&mut self, now: Time, out: &mut dyn Outbox<VolumeLetter>) {
+        self.client.abort(now, out);
+    }
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(&self.client, f)
+    }
+}
