@@ -182,11 +182,15 @@ impl Cluster {
         std::iter::once(conductor).chain(nodes).collect()
     }
 
-    /// Volumes whose daemon runs.
-    fn attached(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.dir.join("attached")).into_iter().flatten().flatten().map(|entry| entry.path());
-        let pids = entries.filter(|path| path.extension().is_some_and(|e| e == "pid") && pidfile::read(path).is_some());
-        pids.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect()
+    /// Volumes of this cluster that are attached to this host.
+    fn attached(&self) -> anyhow::Result<Vec<String>> {
+        let mut volumes = Vec::new();
+        for place in target_daemon::Place::all(&self.dir.join("attached"))? {
+            if place.is_live()? {
+                volumes.push(place.volume().to_owned());
+            }
+        }
+        Ok(volumes)
     }
 }
 
@@ -312,7 +316,7 @@ fn stop(args: &StopArgs) -> Outcome {
     let Some(cluster) = Cluster::open(&dir)? else {
         return print(&format!("no cluster in {}", dir.display()));
     };
-    let attached = cluster.attached();
+    let attached = cluster.attached()?;
     if !attached.is_empty() && !args.force {
         let why = format!(
             "attached: {}. Detach them first, or pass --force: their I/O waits until the cluster is back",

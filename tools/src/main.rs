@@ -25,8 +25,8 @@ use tracing_subscriber::EnvFilter;
 const AFTER: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 conductor unreachable, 4 no such object, 5 refused, 6 timed out.
 Sizes are whole numbers with K, M, G or T, all powers of 1024: 100G and 100GiB are the same.
-Every option can also be given in the environment (see [env: …]) or in a TOML file: `conductor = \"HOST:PORT\"` at its top is for all
-commands, `[node.run]` for one of them. Flags win over the environment, the environment over the file.
+Options come from flags, then from the environment where it says [env: …], then from a TOML file: a key at its top, such as
+conductor = \"HOST:PORT\", is for all commands, and one under [node.run] for that one.
 
 A first session:  trine dev start && trine volume create db --size 10G && trine status";
 
@@ -149,11 +149,7 @@ fn log_to_stderr(cli: &Cli) -> Outcome {
     let filter = cli.log.as_deref().unwrap_or(default);
     let filter =
         EnvFilter::try_new(filter).map_err(|why| Failure::usage(format!("{filter:?} is no log filter: {why}")))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     Ok(())
 }
 

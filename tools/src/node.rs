@@ -186,17 +186,25 @@ pub(crate) fn host_name() -> Outcome<String> {
 /// What `node show` prints.
 #[derive(Serialize)]
 struct Shown {
-    /// What the conductor knows.
-    info: NodeInfo,
+    /// What the conductor knows; none if it cannot be reached, but the node itself can.
+    info: Option<NodeInfo>,
     /// What the node itself says, if that was asked for.
     inside: Option<NodeLook>,
 }
 
 fn show(args: &ShowArgs) -> Outcome {
     let inside = if args.refs || args.trace { Some(look(args)?) } else { None };
-    let shown = Shown { info: args.cluster.client()?.node(args.node)?, inside };
-    args.output.print(&shown, |shown| {
-        let mut text = format!("{}\n{}", nodes_table(std::slice::from_ref(&shown.info)), disks_table(&shown.info));
+    let known = args.cluster.client().and_then(|client| Ok(client.node(args.node)?));
+    let info = match known {
+        Ok(info) => Some(info),
+        Err(failure) if inside.is_some() && failure.exit == Exit::Unreachable => None,
+        Err(failure) => return Err(failure),
+    };
+    args.output.print(&Shown { info, inside }, |shown| {
+        let mut text = String::new();
+        if let Some(info) = &shown.info {
+            text = format!("{}\n{}\n", nodes_table(std::slice::from_ref(info)), disks_table(info));
+        }
         if let Some(inside) = &shown.inside {
             describe(inside, args.refs, args.trace, &mut text);
         }
@@ -270,9 +278,9 @@ fn disks_table(node: &NodeInfo) -> String {
 
 /// Formatting into a String cannot fail.
 fn describe(inside: &NodeLook, refs: bool, trace: bool, text: &mut String) {
-    let _ = writeln!(text, "\nprocess {}", inside.pid);
+    let _ = writeln!(text, "process {}", inside.pid);
     if let Some(trouble) = &inside.conductor_trouble {
-        let _ = writeln!(text, "conductor: {trouble}");
+        let _ = writeln!(text, "no word from the conductor: {trouble}");
     }
     for (disk, why) in &inside.failed_disks {
         let _ = writeln!(text, "disk {disk} FAILED: {why}");

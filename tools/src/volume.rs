@@ -4,14 +4,17 @@ use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, print, size, table};
 use clap::{Args, Subcommand};
 use conductor_client::Client;
-use conductor_model::views::{Health, NewVolume, VolumeDetail, VolumeInfo, VolumeState};
-use conductor_model::{Bytes, check_volume_name};
+use conductor_model::views::{Health, NewVolume, NodeInfo, VolumeDetail, VolumeInfo, VolumeState};
+use conductor_model::{Bytes, NodeId, check_volume_name};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 /// How often a volume that is waited for is looked at.
 const POLL: Duration = Duration::from_millis(100);
+/// A node notices within this time that a shard of its own does not serve: two of its ticks.
+const NOTICED: Duration = Duration::from_millis(100);
 
 #[derive(Subcommand)]
 #[command(disable_help_subcommand = true)]
@@ -150,23 +153,36 @@ fn finish(client: &Client, info: VolumeInfo, wait: &WaitArgs, output: OutputArgs
     output.print(&info, |info| format!("volume {} {done}: {} in {} shards", info.name, size(info.size), info.shards))
 }
 
-/// Until every shard was born and none is in trouble.
+/// Until every shard was born, and every primary's node has spoken since and complains of none of them.
 fn wait_until_served(client: &Client, info: &VolumeInfo, timeout: Duration) -> Outcome<VolumeInfo> {
-    let until = Instant::now() + timeout;
+    let start = Instant::now();
     // Draws nothing unless stderr is a terminal.
     let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} shards").map_err(anyhow::Error::from)?;
     let bar = ProgressBar::new(info.shards.into()).with_style(style).with_message(info.name.clone());
+    let mut born = None;
     loop {
+        // The nodes first: what they said by then is in what the conductor says of the volume next.
+        let asked = Instant::now();
+        let nodes = client.nodes()?;
         let now = client.volume(&info.name)?;
         bar.set_position(now.shards.iter().filter(|s| s.born).count() as u64);
-        if now.info.health == Health::Healthy && now.shards.iter().all(|s| s.born) {
-            bar.finish_and_clear();
-            return Ok(now.info);
+        if now.shards.iter().all(|s| s.born) {
+            let since = asked.saturating_duration_since(*born.get_or_insert_with(Instant::now));
+            let primaries: BTreeSet<NodeId> =
+                now.shards.iter().filter_map(|s| Some(s.primary_member()?.node)).collect();
+            let spoke = |node: &NodeInfo| Duration::from_millis(node.silent_ms) + NOTICED < since;
+            let all_spoke = nodes.iter().filter(|n| primaries.contains(&n.node)).all(spoke);
+            if all_spoke && now.info.health == Health::Healthy {
+                bar.finish_and_clear();
+                return Ok(now.info);
+            }
         }
-        if Instant::now() >= until {
+        if start.elapsed() >= timeout {
             bar.abandon();
-            let reasons =
-                if now.info.reasons.is_empty() { "no reason known".to_owned() } else { now.info.reasons.join("; ") };
+            let reasons = match now.info.reasons.as_slice() {
+                [] => "its nodes have not spoken since it was created".to_owned(),
+                reasons => reasons.join("; "),
+            };
             return Err(Failure::new(Exit::TimedOut, format!("volume {} does not serve yet: {reasons}", info.name)));
         }
         std::thread::sleep(POLL);

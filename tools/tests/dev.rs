@@ -70,7 +70,7 @@ impl Dir {
     fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let until = Instant::now() + Duration::from_secs(30);
         while !is_so() {
-            assert!(Instant::now() < until, "{what}: still not so; {}", self.ok(&["status"]));
+            assert!(Instant::now() < until, "{what}: still not so; {}", text(&self.trine(&["status"]).stdout));
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -128,6 +128,14 @@ fn a_development_cluster_keeps_its_volumes_over_a_restart() {
     dir.fails(2, &["volume", "create", "odd", "--size", "1000001"]);
     assert!(dir.fails(2, &["volume", "delete", "db"]).contains("--yes"));
     dir.ok(&["volume", "resize", "db", "--size", "2G"]);
+
+    // Without a conductor a node can still be looked at, and only the conductor is started again.
+    let conductor = living(&dir.cluster().join("conductor.pid")).unwrap();
+    kill(Pid::from_raw(conductor), Signal::SIGKILL).unwrap();
+    dir.wait_until("the conductor is gone", || dir.trine(&["status"]).status.code() == Some(3));
+    assert!(dir.json(&["node", "show", "n1", "--refs"])["info"].is_null());
+    dir.ok(&["dev", "start"]);
+    assert_eq!((&dir.pids()[1..], dir.pids()[0].is_u64()), (&pids[1..], true));
 
     dir.ok(&["dev", "stop"]);
     assert!(dir.pids().iter().all(Value::is_null));

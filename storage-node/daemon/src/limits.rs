@@ -19,7 +19,12 @@ pub(crate) const ASKS_AT_ONCE: usize = 4096;
 /// Between two attempts to reach the conductor, at first and at most.
 pub(crate) const CONDUCTOR_RETRY: Duration = Duration::from_millis(100);
 /// See `CONDUCTOR_RETRY`.
-pub(crate) const CONDUCTOR_RETRY_MAX: Duration = Duration::from_secs(2);
+pub(crate) const CONDUCTOR_RETRY_MAX: Duration = Duration::from_secs(1);
+/// How long a node waits for a disk in use: its last user may have been killed with writes under way, which a slow disk takes its time
+/// for.
+pub(crate) const DISK_IN_USE: Duration = Duration::from_secs(10);
+/// How long the offline tools do: people wait there.
+pub(crate) const DISK_IN_USE_OFFLINE: Duration = Duration::from_secs(2);
 /// Least time between two heartbeats: the conductor holds each for half a second unless there is news.
 pub(crate) const BEAT_PAUSE: Duration = Duration::from_millis(20);
 /// How long a reactor may take to describe itself.
