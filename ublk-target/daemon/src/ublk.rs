@@ -96,14 +96,28 @@ impl UblkFront {
         let device = Device::attach(&options, build, on_letter)?;
         // Mail reaches them from now on.
         early.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let size = device.size()?;
-        let new = Self { device, volume, size };
+        let mut new = Self { device, volume, size };
+        match new.name() {
+            Ok(()) => Ok(new),
+            Err(error) => {
+                // One that was taken over has its users; a new one has none yet.
+                if shape.recover.is_none() {
+                    let _first_error_counts = new.detach(true);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Its size as the kernel has it, and its name in `/dev/trine`.
+    fn name(&mut self) -> Result<(), TargetError> {
+        self.size = self.device.size()?;
         let gone = ublk_device::unlink_stale()?;
         if !gone.is_empty() {
             tracing::info!(?gone, "names of devices that are gone were removed");
         }
-        ublk_device::link(&new.volume, new.device.path())?;
-        Ok(new)
+        ublk_device::link(&self.volume, self.device.path())?;
+        Ok(())
     }
 
     pub(crate) fn path(&self) -> &Path {
