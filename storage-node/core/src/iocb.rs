@@ -81,6 +81,8 @@ pub(crate) enum LegState {
 pub(crate) struct Iocb {
     /// Until it is answered or dropped.
     pub(crate) request: Option<Hold<ServerIocb, why::Request>>,
+    /// Its place in the order of arrival.
+    pub(crate) arrival: u64,
     pub(crate) shard: ShardId,
     pub(crate) kind: Kind,
     pub(crate) phase: Phase,

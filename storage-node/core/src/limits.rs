@@ -15,13 +15,18 @@ pub const MAX_REQUEST: u32 = 1 << 20;
 /// Longest range of one WRITE_ZEROES or DISCARD, in bytes. Their subtasks carry no payload, so only the lock is large.
 pub const MAX_ZERO: u32 = 1 << 30;
 /// Most stamped writes of one shard that are not finished on every copy: the window above F that a replica remembers.
-pub const WINDOW: u64 = 1024;
+pub const WINDOW: u64 = 256;
+/// What a copy may hold above K when an epoch ends is at most one window, plus what settling had written again: the store must remember
+/// that many changes without merging them into wider ones.
+const _: () = assert!(WINDOW + SETTLE_DEPTH as u64 <= node_store::simple::MAX_HELD as u64);
 /// Credits of a link to another node that only Joins and Promises may use (rule 21).
 pub const LINK_RESERVED_CREDITS: u16 = 8;
 /// Longest range that one settling write covers, in blocks (256 KiB: small enough for the settle class's reserve).
 pub const SETTLE_PIECE: u32 = 64;
 /// Settling writes of one shard at once.
-pub const SETTLE_DEPTH: usize = 8;
+pub const SETTLE_DEPTH: usize = 4;
+/// Settling writes of one reactor at once: 16 × 256 KiB = 4 MiB of the settle class.
+pub const SETTLE_AT_ONCE: usize = 16;
 /// Most entries that a copy may hold above K and still be joined: two windows, because K may lag by one when an epoch ends and
 /// settling adds at most as many again.
 pub const MAX_HELD: usize = 8192;
@@ -45,7 +50,18 @@ pub const RETRY_REFUSED: Span = Span::millis(500);
 pub const TICK: Span = Span::millis(50);
 /// A disk's use is reported when it changed by so many blocks: 1 MiB.
 pub const NOTICEABLE_USE: u32 = 256;
-/// Blocks kept free on every disk: what settling and metadata need when a disk is full to the brim.
-pub const RESERVED_BLOCKS: u64 = 256;
+/// Blocks kept free on every disk (4 MiB): what settling needs when a disk is full, and what other primaries may have in flight to it.
+pub const RESERVED_BLOCKS: u64 = 1024;
+/// Operations that one disk's store is given at once, whoever asks: under its own bound. Clients' reads and writes stop at half of it,
+/// so that Joins, settling and other primaries' writes always find room (rule 21).
+pub const STORE_OPS: usize = 3584;
+const _: () = assert!(STORE_OPS < node_store::simple::MAX_IN_FLIGHT);
+/// Payload bytes of one volume that may wait here while their shard does not serve. More are answered `later`, so that one volume
+/// that waits does not take the memory of those that are served (rule 21).
+pub const MAX_WAITING_BYTES: usize = 16 << 20;
+/// Connections of clients; the rest of `tcp`'s limit is left for nodes and for links of our own.
+pub const MAX_CLIENT_CONNS: usize = 896;
+/// Stalled requests that are looked at again when something was freed; the tick looks at all.
+pub const WAKE_AT_ONCE: usize = 8;
 /// Finished requests whose stages are kept for `trine node show --trace`.
 pub const TRACES: usize = 64;

@@ -28,7 +28,7 @@ pub(crate) struct Link {
     pub(crate) promise: Option<Promise>,
     pub(crate) promise_asked: bool,
     pub(crate) next_keepalive: Time,
-    /// Free blocks as last reported, less what was sent since.
+    /// Free blocks of each of its disks, as last reported.
     pub(crate) free_blocks: u64,
     /// Shards that need this link.
     pub(crate) users: usize,

@@ -75,10 +75,10 @@ pub(crate) struct Primary {
     /// True once this epoch is settled: only then does K enter it (rule 3).
     pub(crate) settled: bool,
     pub(crate) locks: RangeLock,
-    /// IOCBs of this shard, in order of arrival.
-    pub(crate) requests: BTreeSet<usize>,
+    /// IOCBs of this shard, by arrival.
+    pub(crate) requests: BTreeMap<u64, usize>,
     /// Of those, the ones that wait for something other than their lock.
-    pub(crate) stalled: BTreeSet<usize>,
+    pub(crate) stalled: BTreeMap<u64, usize>,
     pub(crate) answers: BTreeMap<CopyId, Joined>,
     pub(crate) joins: BTreeMap<CopyId, JoinState>,
     pub(crate) lease: Lease,
@@ -95,8 +95,8 @@ impl Primary {
             window: Window::default(),
             settled: false,
             locks: RangeLock::default(),
-            requests: BTreeSet::new(),
-            stalled: BTreeSet::new(),
+            requests: BTreeMap::new(),
+            stalled: BTreeMap::new(),
             answers: BTreeMap::new(),
             joins: BTreeMap::new(),
             lease: Lease::default(),

@@ -14,7 +14,6 @@ use crate::limits::WINDOW;
 use conductor_model::{Bytes, Configuration, CopyId, Epoch, Sequence, Stamp};
 use driver::Time;
 use node_protocol::Status;
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use tcp::Answer;
 
@@ -51,8 +50,8 @@ pub(crate) enum JoinStep {
 /// What is known of a stamp.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// Handed to the disk; these wait for it.
-    Running(SmallVec<[Answer; 1]>),
+    /// Handed to the disk; this waits for it.
+    Running(Option<Answer>),
     /// Finished so.
     Finished(Status),
 }
@@ -78,8 +77,12 @@ pub(crate) struct Replica {
     /// The epoch whose writes are taken, and the process that may send them (`None`: the primary on this reactor).
     pub(crate) joined: Option<(Epoch, Option<u64>)>,
     pub(crate) joining: Option<Joining>,
+    /// Its store has it: found there, or created.
+    pub(crate) exists: bool,
     /// Writes handed to the disk and not finished, of any epoch.
     pub(crate) in_disk: u32,
+    /// Reads handed to the disk and not finished.
+    pub(crate) reading: u32,
     /// K as last told.
     pub(crate) known_good: Stamp,
     begun: BTreeMap<u64, Begun>,
@@ -95,7 +98,9 @@ impl Replica {
             config,
             joined: None,
             joining: None,
+            exists: false,
             in_disk: 0,
+            reading: 0,
             known_good: Stamp::default(),
             begun: BTreeMap::new(),
             floor: 0,
@@ -154,26 +159,27 @@ impl Replica {
 
     /// Someone waits for a stamp that is, or is about to be, handed to the disk.
     pub(crate) fn wait_for(&mut self, sequence: Sequence, answer: Answer) {
-        match self.begun.entry(sequence.0).or_insert_with(|| Begun::Running(SmallVec::new())) {
-            Begun::Running(waiting) => waiting.push(answer),
+        match self.begun.entry(sequence.0).or_insert(Begun::Running(None)) {
+            // Only the newest is waited for: the connections of the others were closed when its own was admitted.
+            Begun::Running(waiting) => *waiting = Some(answer),
             Begun::Finished(_) => debug_assert!(false, "answered at once, not made to wait"),
         }
     }
 
-    /// The disk is done with a stamp of `stamp.epoch`: those who wait for it. A refusal for want of space is forgotten, so that a
-    /// repeat tries again.
-    pub(crate) fn finished(&mut self, stamp: Stamp, status: Status) -> SmallVec<[Answer; 1]> {
+    /// The disk is done with a stamp of `stamp.epoch`: who waits for it. Only success is remembered: a repeat of what was refused
+    /// tries again.
+    pub(crate) fn finished(&mut self, stamp: Stamp, status: Status) -> Option<Answer> {
         self.in_disk -= 1;
         if self.joined.is_none_or(|(epoch, _)| epoch != stamp.epoch) {
-            return SmallVec::new();
+            return None;
         }
         let found = self.begun.remove(&stamp.sequence.0);
-        if status != Status::NoSpace && stamp.sequence.0 > self.floor {
+        if status == Status::Ok && stamp.sequence.0 > self.floor {
             self.begun.insert(stamp.sequence.0, Begun::Finished(status));
         }
         match found {
             Some(Begun::Running(waiting)) => waiting,
-            _ => SmallVec::new(),
+            _ => None,
         }
     }
 
@@ -186,8 +192,8 @@ impl Replica {
         begun
             .into_values()
             .flat_map(|b| match b {
-                Begun::Running(waiting) => waiting.into_vec(),
-                Begun::Finished(_) => Vec::new(),
+                Begun::Running(waiting) => waiting,
+                Begun::Finished(_) => None,
             })
             .collect()
     }

@@ -90,7 +90,7 @@ impl<S: Store> Node<S> {
             Err(error) => self.store_status(shard, &error, out),
         };
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
-        for answer in replica.finished(stamp, status) {
+        if let Some(answer) = replica.finished(stamp, status) {
             self.refuse(now, answer, status);
         }
         self.go_on_joining(now, shard, out);
@@ -100,6 +100,8 @@ impl<S: Store> Node<S> {
     fn store_status(&mut self, shard: ShardId, error: &StoreError, out: &mut dyn Outbox<Letter>) -> Status {
         match error {
             StoreError::NoSpace => Status::NoSpace,
+            // Not a failure of the copy: asked again.
+            StoreError::Busy => Status::Later,
             error => {
                 self.counters.count("store.failed");
                 if let Some(replica) = self.replicas.get(&shard) {
@@ -156,6 +158,11 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let shard = config.shard;
+        if self.gone.contains(&copy) || self.doomed.contains(&copy) {
+            // Its volume is deleted; whoever still asks has not been told yet.
+            self.join_refused(now, shard, asker, Status::NotJoined, "the volume was deleted");
+            return;
+        }
         let known = self.replicas.get(&shard).filter(|r| r.copy == copy);
         if known.is_none() && config.born {
             // It should be here and is not: lost, never silently empty.
@@ -191,7 +198,12 @@ impl<S: Store> Node<S> {
             }
             self.counters.count("join.repeated");
         }
-        let binding = replica.other_primary(&config) && self.promised.values().any(|until| now < *until);
+        let asks = match &asker {
+            Asker::Local => None,
+            Asker::Remote(_, process) => Some(*process),
+        };
+        let bound = |(to, until): (&u64, &Time)| Some(*to) != asks && now < *until;
+        let binding = replica.other_primary(&config) && self.promised.iter().any(bound);
         let step = if !self.quarantine.is_over(now) || binding { JoinStep::Parked } else { JoinStep::Draining };
         if step == JoinStep::Parked {
             self.counters.count("join.parked");
@@ -212,7 +224,7 @@ impl<S: Store> Node<S> {
     /// Takes a Join to its next step if it can go there.
     pub(super) fn go_on_joining(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
-        let in_disk = replica.in_disk;
+        let (in_disk, exists) = (replica.in_disk, replica.exists);
         let (disk, copy) = (replica.disk, replica.copy);
         let Some(joining) = &mut replica.joining else { return };
         if joining.step != JoinStep::Draining || (in_disk > 0 && !driver::mutant::on("join_without_draining")) {
@@ -221,7 +233,7 @@ impl<S: Store> Node<S> {
         joining.step = JoinStep::Persisting;
         let config = joining.config.clone();
         let epoch = config.epoch;
-        let operation = if config.born { StoreOp::Join { copy, config } } else { StoreOp::Create { copy, config } };
+        let operation = if exists { StoreOp::Join { copy, config } } else { StoreOp::Create { copy, config } };
         self.store(now, disk, operation, Pending::Persist { shard, epoch }, out);
     }
 
@@ -248,6 +260,7 @@ impl<S: Store> Node<S> {
             return;
         }
         joining.step = JoinStep::Listing;
+        replica.exists = true;
         replica.config = joining.config.clone();
         let (disk, copy) = (replica.disk, replica.copy);
         self.store(now, disk, StoreOp::Above { copy }, Pending::Above { shard, epoch }, out);
@@ -411,12 +424,14 @@ impl<S: Store> Node<S> {
             let Some((shard, disk)) = self.replicas.iter().find(|(_, r)| r.copy == copy).map(|(s, r)| (*s, r.disk))
             else {
                 if !self.doomed.contains(&copy) {
+                    self.gone.insert(copy);
                     out.post(Letter::Dropped(copy));
                 }
                 continue;
             };
             self.step_down(now, shard, out);
-            if self.replicas[&shard].in_disk > 0 {
+            let replica = &self.replicas[&shard];
+            if replica.in_disk > 0 || replica.reading > 0 || replica.joining.is_some() {
                 // It is told again, and by then the disk is done.
                 continue;
             }
@@ -430,6 +445,7 @@ impl<S: Store> Node<S> {
     pub(super) fn copy_deleted(&mut self, copy: CopyId, gone: bool, out: &mut dyn Outbox<Letter>) {
         self.doomed.remove(&copy);
         if gone {
+            self.gone.insert(copy);
             self.counters.count("copy.deleted");
             out.post(Letter::Dropped(copy));
         }

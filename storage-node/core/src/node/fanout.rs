@@ -5,7 +5,7 @@
 
 use super::{Node, Pending};
 use crate::iocb::{Kind, Leg, LegState, Phase, Stage, why};
-use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE};
+use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE, WAKE_AT_ONCE};
 use crate::links::WaitingLeg;
 use crate::mail::Letter;
 use crate::primary::Phase as PrimaryPhase;
@@ -107,10 +107,6 @@ impl<S: Store> Node<S> {
                 }
                 return;
             }
-            let blocks = if op == op::REPLICA_WRITE { u64::from(self.iocbs[leg.iocb].range.count.0) } else { 0 };
-            if let Some(link) = self.links.get_mut(to) {
-                link.free_blocks = link.free_blocks.saturating_sub(blocks);
-            }
             set_leg(&mut self.iocbs[leg.iocb].legs, leg.copy, LegState::Running);
             self.counters.count("leg.started");
         }
@@ -191,6 +187,14 @@ impl<S: Store> Node<S> {
         }
     }
 
+    /// A leg that waits for a link that is another one now.
+    pub(super) fn requeue_waiting(&mut self, now: Time, key: usize, copy: CopyId) {
+        let waits = |l: &Leg| l.copy == copy && l.state == LegState::Waiting;
+        if self.iocbs[key].phase == Phase::Stamped && self.iocbs[key].legs.iter().any(waits) {
+            self.requeue(now, key, copy);
+        }
+    }
+
     /// Puts a waiting leg back into its link's backlog, in the order of stamps.
     fn requeue(&mut self, now: Time, key: usize, copy: CopyId) {
         let iocb = &self.iocbs[key];
@@ -223,7 +227,9 @@ impl<S: Store> Node<S> {
         match result {
             _ if !self.is_current(key, stamp) => self.counters.count("leg.stale"),
             Ok(()) => self.leg_done(now, key, copy),
-            Err(StoreError::NoSpace) => self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED)),
+            Err(StoreError::NoSpace | StoreError::Busy) => {
+                self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
+            }
             Err(error) => self.fail_primary(shard, &error),
         }
         self.go_on_joining(now, shard, out);
@@ -263,7 +269,7 @@ impl<S: Store> Node<S> {
         let (shard, kind, Some(stamp)) = (iocb.shard, iocb.kind, iocb.stamp) else { return };
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.window.finished(stamp.sequence);
-        self.ready.extend(primary.stalled.iter().copied());
+        self.ready.extend(primary.stalled.values().take(WAKE_AT_ONCE).copied());
         if kind == Kind::Settle {
             self.piece_settled(now, key);
         } else {
@@ -282,7 +288,7 @@ impl<S: Store> Node<S> {
             PrimaryPhase::Settling(s) => s.running.clone(),
             _ => std::collections::BTreeSet::new(),
         };
-        let keys: Vec<usize> = primary.requests.iter().chain(&settling).copied().collect();
+        let keys: Vec<usize> = primary.requests.values().chain(&settling).copied().collect();
         for key in keys {
             if self.iocbs[key].phase != Phase::Stamped {
                 continue;
@@ -308,7 +314,7 @@ impl<S: Store> Node<S> {
     pub(super) fn restart_unfinished(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get(&shard) else { return };
         let unfinished: Vec<usize> =
-            primary.requests.iter().copied().filter(|key| self.iocbs[*key].phase == Phase::Stamped).collect();
+            primary.requests.values().copied().filter(|key| self.iocbs[*key].phase == Phase::Stamped).collect();
         for key in unfinished {
             if !self.stamp(now, key, out) {
                 self.iocbs[key].phase = Phase::Ready;

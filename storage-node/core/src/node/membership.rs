@@ -1,6 +1,7 @@
 //! Configurations: taking them up, asking for the next one, collecting the answers of all members.
 
 use super::{Node, Pending, whole_payload};
+use crate::iocb::Phase as IocbPhase;
 use crate::limits::{ASK_AGAIN, JOIN_DEADLINE, RETRY_REFUSED};
 use crate::mail::Letter;
 use crate::primary::{JoinState, Phase, Primary};
@@ -11,6 +12,7 @@ use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{JoinAnswer, JoinBody, Prefix, ReplyBody, Status, decode_held, op};
 use node_store::{Held, HeldKind, Store, StoreError};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use tcp::{Lost, Payload};
 use wire::{Body, Op, Reason};
@@ -27,15 +29,19 @@ impl<S: Store> Node<S> {
             }
             return;
         };
+        if self.gone.contains(&config.primary) || self.doomed.contains(&config.primary) {
+            return;
+        }
         if known >= config.epoch {
+            if known == config.epoch {
+                self.new_endpoints(now, &config, out);
+            }
             return;
         }
         self.counters.count("epoch.adopted");
         let fence = self.sessions.set_generation(shard.volume, config.attach);
         self.fence(now, &fence, out);
-        for link in self.primaries.get_mut(&shard).map(|p| std::mem::take(&mut p.links)).unwrap_or_default() {
-            self.release_link(now, link, out);
-        }
+        let old_links = self.primaries.get_mut(&shard).map(|p| std::mem::take(&mut p.links)).unwrap_or_default();
         match self.primaries.get_mut(&shard) {
             Some(primary) => primary.enter(config),
             None => {
@@ -43,18 +49,59 @@ impl<S: Store> Node<S> {
             }
         }
         self.forget_old_settling(shard);
+        self.use_links(shard);
+        for link in old_links {
+            self.release_link(now, link, out);
+        }
         self.start_joining(now, shard, disk, out);
+    }
+
+    /// The shard needs a link to each of its other members.
+    fn use_links(&mut self, shard: ShardId) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        primary.links = primary.others().map(|m| m.endpoint).collect();
+        for to in primary.links.clone() {
+            self.links.need(to);
+        }
+    }
+
+    /// The same epoch with other addresses: a node came back elsewhere. Its Hello will say whether its stores were opened anew.
+    fn new_endpoints(&mut self, now: Time, config: &Configuration, out: &mut dyn Outbox<Letter>) {
+        let shard = config.shard;
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let mut moved = Vec::new();
+        for member in &mut primary.config.members {
+            if let Some(there) = config.member(member.copy).filter(|m| m.endpoint != member.endpoint) {
+                member.endpoint = there.endpoint;
+                moved.push(member.copy);
+            }
+        }
+        if moved.is_empty() {
+            return;
+        }
+        self.counters.count("member.moved");
+        for copy in &moved {
+            if let Some(state @ JoinState::Sent) = primary.joins.get_mut(copy) {
+                *state = JoinState::Unsent;
+            }
+        }
+        let old_links = std::mem::take(&mut primary.links);
+        let requests: Vec<usize> = primary.requests.values().copied().collect();
+        self.use_links(shard);
+        for link in old_links {
+            self.release_link(now, link, out);
+        }
+        for key in requests {
+            for copy in &moved {
+                self.requeue_waiting(now, key, *copy);
+            }
+        }
     }
 
     /// Asks everybody to join, itself first; or asks the conductor, if an open id is not the one named.
     fn start_joining(&mut self, now: Time, shard: ShardId, disk: usize, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        let config = primary.config.clone();
-        let endpoints: Vec<SocketAddr> = primary.others().map(|m| m.endpoint).collect();
-        primary.links.clone_from(&endpoints);
-        for to in &endpoints {
-            self.links.need(*to);
-        }
+        let (config, endpoints) = (primary.config.clone(), primary.links.clone());
         if let Some(own) = config.primary_member().filter(|m| self.named_wrongly(m, self.disks[disk].open)) {
             let change = MembershipChange::Reopened(vec![(own.copy, self.disks[disk].open)]);
             self.ask(now, shard, change, out);
@@ -62,6 +109,21 @@ impl<S: Store> Node<S> {
         }
         self.begin_join(now, disk, config.primary, config, Asker::Local, out);
         for to in endpoints {
+            self.send_joins(now, to, out);
+        }
+    }
+
+    /// Everybody joins the present epoch once more. No stamp is given out twice: the window stays.
+    pub(super) fn join_again(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        primary.phase = Phase::Joining;
+        primary.answers.clear();
+        primary.joins.clear();
+        let (config, links) = (primary.config.clone(), primary.links.clone());
+        let here = config.primary_member().and_then(|m| self.disks.iter().position(|d| d.disk == m.disk));
+        let Some(disk) = here else { return };
+        self.begin_join(now, disk, config.primary, config, Asker::Local, out);
+        for to in links {
             self.send_joins(now, to, out);
         }
     }
@@ -244,7 +306,7 @@ impl<S: Store> Node<S> {
     pub(super) fn step_down(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.remove(&shard) else { return };
         self.counters.count("primary.stepped-down");
-        for key in primary.requests {
+        for key in primary.requests.into_values() {
             self.answer_epoch(now, key, Status::StaleEpoch, primary.config.epoch);
         }
         self.forget_old_settling(shard);
@@ -274,6 +336,25 @@ impl<S: Store> Node<S> {
             self.answer(now, key, Status::Io);
             return;
         }
+        // It waits like everything else of the shard; a piece of a settling is begun anew.
+        if self.iocbs[key].conn.is_some() {
+            let iocb = &mut self.iocbs[key];
+            iocb.phase = IocbPhase::Locked;
+            let arrival = iocb.arrival;
+            if let Some(primary) = self.primaries.get_mut(&shard) {
+                primary.stalled.insert(arrival, key);
+            }
+        } else {
+            let range = self.iocbs[key].range;
+            self.end(now, key);
+            if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+                settling.running.remove(&key);
+                settling.left.push(range);
+            }
+        }
+        if matches!(error, StoreError::Busy) {
+            return;
+        }
         if let Some(replica) = self.replicas.get(&shard) {
             out.post(Letter::DiskFailed(self.disks[replica.disk].disk, error.to_string()));
         }
@@ -282,6 +363,11 @@ impl<S: Store> Node<S> {
 
     /// Time-driven work of all primaries.
     pub(super) fn tick_primaries(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        let joining = self.primaries.values().filter(|p| matches!(p.phase, Phase::Joining));
+        let links: BTreeSet<SocketAddr> = joining.flat_map(|p| p.links.iter().copied()).collect();
+        for to in links {
+            self.send_joins(now, to, out);
+        }
         let shards: Vec<ShardId> = self.primaries.keys().copied().collect();
         for shard in shards {
             let Some(primary) = self.primaries.get(&shard) else { continue };
@@ -290,17 +376,12 @@ impl<S: Store> Node<S> {
                     let change = change.clone();
                     self.ask(now, shard, change, out);
                 }
-                Phase::Joining => {
-                    for to in primary.links.clone() {
-                        self.send_joins(now, to, out);
-                    }
-                }
                 Phase::Serving | Phase::Settling(_) => {
-                    self.ready.extend(primary.stalled.iter().copied());
+                    self.ready.extend(primary.stalled.values().copied());
                     self.retry_refused(now, shard, out);
                     self.go_on_settling(now, shard, out);
                 }
-                Phase::Asking(_) | Phase::Failed(_) => {}
+                Phase::Asking(_) | Phase::Joining | Phase::Failed(_) => {}
             }
         }
     }

@@ -28,13 +28,13 @@ use crate::primary::Primary;
 use crate::replica::{Quarantine, Replica};
 use crate::session::Sessions;
 use conductor_model::api::Trouble;
-use conductor_model::{Blocks, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, Stamp};
+use conductor_model::{Blocks, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, Stamp, VolumeId};
 use driver::{ConnId, DiskIndex, Done, Machine, Op, Outbox, Time};
 use memory::{Arena, Filling};
 use node_store::{Store, StoreError, StoreOp, Tag};
 use refcount::{Hold, Table};
 use slab::Slab;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use tcp::{Net, NetEvent, Payload};
 
@@ -100,6 +100,9 @@ impl Counters {
     }
 }
 
+/// Rounds of one turn; what is left then is the next turn's, which follows at once.
+const ROUNDS: usize = 4;
+
 /// One reactor's storage node.
 pub struct Node<S> {
     options: NodeOptions,
@@ -116,7 +119,20 @@ pub struct Node<S> {
     iocb_holds: Table<ServerIocb>,
     pending: Slab<Pending>,
     /// IOCBs that may be able to go on.
-    ready: Vec<usize>,
+    ready: VecDeque<usize>,
+    arrivals: u64,
+    /// A store was given something since its last end of turn.
+    store_touched: bool,
+    /// Operations that each disk's store has.
+    in_store: Vec<usize>,
+    /// Settling pieces under way on the whole reactor.
+    settling: usize,
+    /// Payload bytes of clients' requests, by volume.
+    payload_bytes: BTreeMap<VolumeId, usize>,
+    /// Blocks of writes that are stamped and not finished.
+    blocks_in_flight: u64,
+    /// Copies that were deleted in this process's life: never made again.
+    gone: BTreeSet<CopyId>,
     /// Promises given: the process that holds one, and until when.
     promised: BTreeMap<u64, Time>,
     quarantine: Quarantine,
@@ -128,7 +144,7 @@ pub struct Node<S> {
     /// Shards with a settling piece that just finished.
     settled: Vec<ShardId>,
     last_session: u64,
-    traces: std::collections::VecDeque<crate::iocb::Stages>,
+    traces: VecDeque<crate::iocb::Stages>,
     counters: Counters,
     stopping: bool,
 }
@@ -147,10 +163,14 @@ impl<S: Store> Node<S> {
         let mut replicas = BTreeMap::new();
         for (at, disk) in disks.iter().enumerate() {
             for (copy, config) in disk.store.copies() {
-                replicas.insert(config.shard, Replica::new(at, copy, config));
+                let shard = config.shard;
+                let mut replica = Replica::new(at, copy, config);
+                replica.exists = true;
+                replicas.insert(shard, replica);
             }
         }
         let until = if replicas.is_empty() { started } else { started + PROMISE };
+        let disks_len = disks.len();
         let said_used = disks.iter().map(|d| d.store.usage().used).collect();
         Self {
             options,
@@ -166,7 +186,14 @@ impl<S: Store> Node<S> {
             iocbs: Slab::new(),
             iocb_holds: Table::new(),
             pending: Slab::new(),
-            ready: Vec::new(),
+            ready: VecDeque::new(),
+            arrivals: 0,
+            store_touched: false,
+            in_store: vec![0; disks_len],
+            settling: 0,
+            payload_bytes: BTreeMap::new(),
+            blocks_in_flight: 0,
+            gone: BTreeSet::new(),
             promised: BTreeMap::new(),
             quarantine: Quarantine { until },
             doomed: BTreeSet::new(),
@@ -175,7 +202,7 @@ impl<S: Store> Node<S> {
             said_used,
             settled: Vec::new(),
             last_session: 0,
-            traces: std::collections::VecDeque::new(),
+            traces: VecDeque::new(),
             counters: Counters::default(),
             stopping: false,
         }
@@ -189,6 +216,8 @@ impl<S: Store> Node<S> {
     /// Gives a store an operation; its completion comes back as `pending`.
     fn store(&mut self, now: Time, disk: usize, op: StoreOp, pending: Pending, out: &mut dyn Outbox<Letter>) {
         let tag = Tag(self.pending.insert(pending) as u64);
+        self.store_touched = true;
+        self.in_store[disk] += 1;
         self.disks[disk].store.submit(now, tag, op, &mut |op| out.submit(op));
     }
 
@@ -199,6 +228,7 @@ impl<S: Store> Node<S> {
                 debug_assert!(false, "the store completed what it was not given");
                 continue;
             };
+            self.in_store[disk] -= 1;
             match pending {
                 Pending::LocalLeg { iocb, stamp, copy, hold } => {
                     self.local_leg_done(now, iocb, stamp, copy, result.map(drop), out);
@@ -243,12 +273,37 @@ impl<S: Store> Node<S> {
         loop {
             if let Some(shard) = self.settled.pop() {
                 self.go_on_settling(now, shard, out);
-            } else if let Some(key) = self.ready.pop() {
+            } else if let Some(key) = self.ready.pop_front() {
                 self.advance(now, key, out);
             } else {
                 return;
             }
         }
+    }
+
+    /// Goes round until nothing moves: what a store answers at once (a read of what was never written) goes with this turn's send,
+    /// and forwards leave before the local writes, because the network is the longer way.
+    fn settle_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        for _ in 0..ROUNDS {
+            for at in 0..self.disks.len() {
+                self.drain_store(now, at, out);
+            }
+            self.run_ready(now, out);
+            self.net.end_turn(now, out);
+            self.drain_net(now, out);
+            if !self.store_touched && self.ready.is_empty() && self.settled.is_empty() {
+                return;
+            }
+            self.store_touched = false;
+            for at in 0..self.disks.len() {
+                self.disks[at].store.end_turn(now, &mut |op| out.submit(op));
+            }
+        }
+    }
+
+    /// Is there work that no completion and no deadline would bring back?
+    fn unsettled(&self) -> bool {
+        self.store_touched || !self.ready.is_empty() || !self.settled.is_empty()
     }
 
     fn reap(&mut self) {
@@ -313,6 +368,7 @@ impl<S: Store> Machine for Node<S> {
             }
         };
         if let Some(at) = disk {
+            self.store_touched = true;
             self.disks[at].store.done(now, done, &mut |op| out.submit(op));
             self.drain_store(now, at, out);
             self.run_ready(now, out);
@@ -345,26 +401,14 @@ impl<S: Store> Machine for Node<S> {
             self.next_tick = now + TICK;
             self.tick(now, out);
         }
-        // Reads of what was never written complete at once: their replies go with this turn's send.
-        for at in 0..self.disks.len() {
-            self.drain_store(now, at, out);
-        }
-        self.run_ready(now, out);
-        // Forwards leave before the local writes: the network is the longer way.
-        self.net.end_turn(now, out);
-        self.drain_net(now, out);
-        for at in 0..self.disks.len() {
-            self.disks[at].store.end_turn(now, &mut |op| out.submit(op));
-            self.drain_store(now, at, out);
-        }
-        self.run_ready(now, out);
-        // What that answered must not wait for the next completion. A second send to the same peer waits for the first.
-        self.net.end_turn(now, out);
-        self.drain_net(now, out);
+        self.settle_turn(now, out);
         self.reap();
     }
 
     fn next_deadline(&self) -> Option<Time> {
+        if self.unsettled() {
+            return Some(Time::default());
+        }
         let busy = !self.links.is_empty() || !self.primaries.is_empty() || self.replicas.values().any(Replica::parked);
         let stores = self.disks.iter().filter_map(|d| d.store.next_deadline());
         stores.chain(self.net.next_deadline()).chain(busy.then_some(self.next_tick)).min()

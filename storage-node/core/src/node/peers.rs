@@ -77,7 +77,7 @@ impl<S: Store> Node<S> {
         let _ = now;
         let waiting = |p: &&Primary| p.others().any(|m| m.endpoint == to);
         let stalled: Vec<usize> =
-            self.primaries.values().filter(waiting).flat_map(|p| p.stalled.iter().copied()).collect();
+            self.primaries.values().filter(waiting).flat_map(|p| p.stalled.values().copied()).collect();
         self.ready.extend(stalled);
     }
 
@@ -124,8 +124,26 @@ impl<S: Store> Node<S> {
                 self.ask_reopened(now, shard, copy, open, out);
             }
         }
+        self.join_as_named(now, to, &peer, out);
         self.send_joins(now, to, out);
         self.drain_backlog(now, to);
+    }
+
+    /// The conductor was asked about an opening behind `to` that is gone again, and the configuration names the present one: the
+    /// old process was met by a connection that had outlived it. Nobody will grant that question.
+    fn join_as_named(&mut self, now: Time, to: SocketAddr, peer: &Peer, out: &mut dyn Outbox<Letter>) {
+        let moot = |p: &Primary| match &p.phase {
+            Phase::Asking(MembershipChange::Reopened(asked)) => p.others().any(|m| {
+                let gone = asked.iter().any(|(copy, open)| *copy == m.copy && *open != m.open);
+                gone && m.endpoint == to && peer.open_of(m.disk) == Some(m.open)
+            }),
+            _ => false,
+        };
+        let shards: Vec<ShardId> = self.primaries.iter().filter(|(_, p)| moot(p)).map(|(shard, _)| *shard).collect();
+        for shard in shards {
+            self.counters.count("ask.moot");
+            self.join_again(now, shard, out);
+        }
     }
 
     /// A connection is down, whosesoever.

@@ -2,7 +2,7 @@
 
 use super::{Node, Pending, Visitor};
 use crate::iocb::{Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
-use crate::limits::{MAX_REQUEST, MAX_ZERO, RESERVED_BLOCKS, TRACES};
+use crate::limits::{MAX_CLIENT_CONNS, MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, RESERVED_BLOCKS, STORE_OPS, TRACES};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
 use crate::session::{Refusal, Wanted};
@@ -37,6 +37,11 @@ impl<S: Store> Node<S> {
             let visitor = Visitor::Node { name: peer.name.clone(), lane: peer.lane, process: peer.process };
             self.visitors.insert(conn, visitor);
             self.accept(now, conn, out);
+            return;
+        }
+        if self.visitors.values().filter(|v| **v == Visitor::Client).count() >= MAX_CLIENT_CONNS {
+            self.counters.count("hello.refused");
+            self.net.reject_peer(now, conn, Reason::Busy, out);
             return;
         }
         let wanted = Wanted {
@@ -92,7 +97,8 @@ impl<S: Store> Node<S> {
             .collect();
         for key in theirs {
             match self.iocbs[key].phase {
-                Phase::Stamped => {}
+                // It is finished all the same, but nobody is left to answer.
+                Phase::Stamped => self.iocbs[key].answer = None,
                 // The store still reads for it: it goes when that is done.
                 Phase::Merging | Phase::Reading => self.iocbs[key].fenced = true,
                 Phase::Queued | Phase::Locked | Phase::Ready => {
@@ -183,6 +189,7 @@ impl<S: Store> Node<S> {
         let shard = body.shard();
         let key = self.new_iocb(Iocb {
             request: None,
+            arrival: 0,
             shard,
             kind,
             phase: Phase::Queued,
@@ -197,11 +204,12 @@ impl<S: Store> Node<S> {
             stages,
         });
         let mode = if kind == Kind::Read { Mode::Shared } else { Mode::Exclusive };
+        let arrival = self.iocbs[key].arrival;
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        primary.requests.insert(key);
+        primary.requests.insert(arrival, key);
         if primary.locks.acquire(key, range, mode) {
             self.iocbs[key].phase = Phase::Locked;
-            self.ready.push(key);
+            self.ready.push_back(key);
         }
     }
 
@@ -209,7 +217,13 @@ impl<S: Store> Node<S> {
     pub(super) fn new_iocb(&mut self, iocb: Iocb) -> usize {
         let entry = self.iocbs.vacant_entry();
         let key = entry.key();
-        entry.insert(Iocb { request: Some(self.iocb_holds.insert::<why::Request>(ServerIocb { key })), ..iocb });
+        self.arrivals += 1;
+        self.settling += usize::from(iocb.kind == Kind::Settle);
+        let request = Some(self.iocb_holds.insert::<why::Request>(ServerIocb { key }));
+        if let Some(payload) = &iocb.payload {
+            *self.payload_bytes.entry(iocb.shard.volume).or_default() += payload.len;
+        }
+        entry.insert(Iocb { request, arrival: self.arrivals, ..iocb });
         key
     }
 
@@ -245,6 +259,10 @@ impl<S: Store> Node<S> {
         }
         if kind == Kind::Zero && !(offset.is_block_aligned() && Bytes(end).is_block_aligned()) {
             return Err(Status::BadRequest);
+        }
+        let waiting = self.payload_bytes.get(&body.shard().volume).copied().unwrap_or(0);
+        if kind == Kind::Write && !primary.is_serving() && waiting >= MAX_WAITING_BYTES {
+            return Err(Status::Later);
         }
         let range = BlockRange::covering(offset, Bytes(u64::from(len))).ok_or(Status::OutOfRange)?;
         Ok((kind, range))
@@ -289,10 +307,11 @@ impl<S: Store> Node<S> {
                 _ => self.stamp(now, key, out),
             };
         if let Some(primary) = self.primaries.get_mut(&shard) {
+            let arrival = self.iocbs[key].arrival;
             if went_on {
-                primary.stalled.remove(&key);
+                primary.stalled.remove(&arrival);
             } else {
-                primary.stalled.insert(key);
+                primary.stalled.insert(arrival, key);
             }
         }
     }
@@ -330,18 +349,29 @@ impl<S: Store> Node<S> {
     ) -> bool {
         let class = if self.iocbs[key].kind == Kind::Settle { Class::Settle } else { Class::Work };
         let len = range.count.0 as usize * BLOCK;
-        let Some(replica) = self.replicas.get(&shard) else { return false };
+        let Some(replica) = self.replicas.get_mut(&shard) else { return false };
+        if self.in_store[replica.disk] >= self.store_room(key) {
+            self.counters.count("store.waits");
+            return false;
+        }
+        let Some(replica) = self.replicas.get_mut(&shard) else { return false };
         let Some(into) = self.arena.take(len, class) else {
             self.counters.count("memory.waits");
             return false;
         };
         let (disk, copy) = (replica.disk, replica.copy);
         let iocb = &mut self.iocbs[key];
-        iocb.phase = phase;
         let Some(request) = &iocb.request else { return false };
+        iocb.phase = phase;
+        replica.reading += 1;
         let hold = request.share::<why::Subtask>();
         self.store(now, disk, StoreOp::Read { copy, at: range, into }, Pending::Read { iocb: key, hold }, out);
         true
+    }
+
+    /// How many operations its disk's store may have for this IOCB to add one: clients leave half to the others.
+    fn store_room(&self, key: usize) -> usize {
+        if self.iocbs[key].kind == Kind::Settle { STORE_OPS } else { STORE_OPS / 2 }
     }
 
     /// The store has read for an IOCB: answer with it, merge it, or settle with it.
@@ -352,6 +382,14 @@ impl<S: Store> Node<S> {
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        // The subtask's hold keeps the slot, so this is still the IOCB that was read for.
+        let Some(iocb) = self.iocbs.get(key) else { return };
+        let shard = iocb.shard;
+        if let Some(replica) = self.replicas.get_mut(&shard) {
+            replica.reading -= 1;
+            // Settling waits for reads of the epoch before.
+            self.settled.push(shard);
+        }
         let Some(iocb) = self.iocbs.get(key) else { return };
         if iocb.request.is_none() {
             return;
@@ -378,7 +416,7 @@ impl<S: Store> Node<S> {
             Phase::Reading => self.answer_read(now, key, data, crcs),
             Phase::Merging => {
                 self.merge(key, data);
-                self.ready.push(key);
+                self.ready.push_back(key);
             }
             _ => debug_assert!(false, "nobody reads in this phase"),
         }
@@ -412,6 +450,9 @@ impl<S: Store> Node<S> {
             blocks[from..from + payload.len].copy_from_slice(&payload.mem[..payload.len]);
         }
         let (len, crcs) = (blocks.len(), wire::pieces(&blocks));
+        let before = iocb.payload.as_ref().map_or(0, |p| p.len);
+        let bytes = self.payload_bytes.entry(iocb.shard.volume).or_default();
+        *bytes = *bytes + len - before;
         iocb.payload = Some(Payload { mem: blocks.filled(), len, crcs });
         iocb.phase = Phase::Ready;
     }
@@ -420,6 +461,12 @@ impl<S: Store> Node<S> {
     pub(super) fn stamp(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
         let iocb = &self.iocbs[key];
         let (shard, kind, range) = (iocb.shard, iocb.kind, iocb.range);
+        if let Some(replica) = self.replicas.get(&shard)
+            && self.in_store[replica.disk] >= self.store_room(key)
+        {
+            self.counters.count("store.waits");
+            return false;
+        }
         if kind == Kind::Write && iocb.stamp.is_none() && !self.has_space(shard, range.count) {
             self.counters.count("write.no-space");
             self.answer(now, key, Status::NoSpace);
@@ -436,18 +483,22 @@ impl<S: Store> Node<S> {
         if iocb.stamp.is_some() {
             self.counters.count("write.stamped-again");
         }
+        if iocb.stamp.is_none() && kind == Kind::Write {
+            self.blocks_in_flight += u64::from(range.count.0);
+        }
         iocb.stamp = Some(stamp);
         iocb.phase = Phase::Stamped;
         self.start_legs(now, key, out);
         true
     }
 
-    /// Is there surely room for `blocks` on every copy (rule 15)? Asked before any copy is touched.
+    /// Is there room for `blocks` on every copy (rule 15)? Asked before any copy is touched. What is stamped and not finished counts as
+    /// taken, on every disk.
     fn has_space(&self, shard: ShardId, blocks: Blocks) -> bool {
         let (Some(primary), Some(replica)) = (self.primaries.get(&shard), self.replicas.get(&shard)) else {
             return true;
         };
-        let needed = u64::from(blocks.0) + RESERVED_BLOCKS;
+        let needed = self.blocks_in_flight + u64::from(blocks.0) + RESERVED_BLOCKS;
         let local = self.disks[replica.disk].store.usage().free();
         local >= needed
             && primary
@@ -478,7 +529,20 @@ impl<S: Store> Node<S> {
     pub(super) fn end(&mut self, _now: Time, key: usize) {
         let iocb = &mut self.iocbs[key];
         let request = iocb.request.take();
-        iocb.payload = None;
+        if iocb.stamp.is_some() && iocb.kind == Kind::Write {
+            self.blocks_in_flight -= u64::from(iocb.range.count.0);
+        }
+        let (volume, arrival) = (iocb.shard.volume, iocb.arrival);
+        self.settling -= usize::from(iocb.kind == Kind::Settle && request.is_some());
+        if let Some(payload) = iocb.payload.take()
+            && iocb.kind == Kind::Write
+            && let Some(bytes) = self.payload_bytes.get_mut(&volume)
+        {
+            *bytes -= payload.len;
+            if *bytes == 0 {
+                self.payload_bytes.remove(&volume);
+            }
+        }
         iocb.answer = None;
         if iocb.kind != Kind::Settle {
             if self.traces.len() == TRACES {
@@ -488,13 +552,13 @@ impl<S: Store> Node<S> {
         }
         let shard = iocb.shard;
         if let Some(primary) = self.primaries.get_mut(&shard) {
-            primary.requests.remove(&key);
-            primary.stalled.remove(&key);
+            primary.requests.remove(&arrival);
+            primary.stalled.remove(&arrival);
             let mut granted = Vec::new();
             primary.locks.release(key, &mut granted);
             for next in granted {
                 self.iocbs[next].phase = Phase::Locked;
-                self.ready.push(next);
+                self.ready.push_back(next);
             }
         }
         drop(request);

@@ -5,7 +5,7 @@
 
 use super::Node;
 use crate::iocb::{Iocb, Kind, Phase as IocbPhase, Stages};
-use crate::limits::{SETTLE_DEPTH, SETTLE_PIECE};
+use crate::limits::{SETTLE_AT_ONCE, SETTLE_DEPTH, SETTLE_PIECE};
 use crate::mail::Letter;
 use crate::primary::{Phase, Settling};
 use conductor_model::{BlockRange, ShardId};
@@ -34,6 +34,14 @@ impl<S: Store> Node<S> {
             if settling.running.len() >= SETTLE_DEPTH {
                 return;
             }
+            // Reads of the epoch before are not overtaken by writes to the same blocks.
+            let reads = primary
+                .requests
+                .values()
+                .any(|key| matches!(self.iocbs[*key].phase, IocbPhase::Reading | IocbPhase::Merging));
+            if reads || (self.settling >= SETTLE_AT_ONCE && !settling.left.is_empty()) {
+                return;
+            }
             let Some(piece) = settling.left.pop() else {
                 if settling.running.is_empty() {
                     self.serve(now, shard, out);
@@ -52,6 +60,7 @@ impl<S: Store> Node<S> {
     fn start_piece(&mut self, now: Time, shard: ShardId, range: BlockRange, out: &mut dyn Outbox<Letter>) -> bool {
         let key = self.new_iocb(Iocb {
             request: None,
+            arrival: 0,
             shard,
             kind: Kind::Settle,
             phase: IocbPhase::Locked,
@@ -99,8 +108,12 @@ impl<S: Store> Node<S> {
             iocb.payload = Some(Payload { len: data.len(), mem: data.filled(), crcs });
         }
         iocb.phase = IocbPhase::Ready;
-        let stamped = self.stamp(now, key, out);
-        debug_assert!(stamped, "the window is wider than all settling pieces at once");
+        if !self.stamp(now, key, out) {
+            let arrival = self.iocbs[key].arrival;
+            if let Some(primary) = self.primaries.get_mut(&shard) {
+                primary.stalled.insert(arrival, key);
+            }
+        }
     }
 
     /// A piece is equal on all copies.
@@ -137,7 +150,7 @@ impl<S: Store> Node<S> {
         self.counters.count("primary.serves");
         self.restart_unfinished(now, shard, out);
         if let Some(primary) = self.primaries.get(&shard) {
-            let waiting = primary.requests.iter().copied().filter(|key| primary.locks.is_granted(*key));
+            let waiting = primary.requests.values().copied().filter(|key| primary.locks.is_granted(*key));
             self.ready.extend(waiting);
         }
     }

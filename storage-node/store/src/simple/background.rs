@@ -85,7 +85,7 @@ impl Checkpointer {
             out(Op::DiskSync { disk: place.disk, tag: tag(Kind::Checkpoint, 0) });
             return Ok(true);
         }
-        let Some(mut buffer) = self.buffer.take().or_else(|| arena.take(CHUNK, Class::Client)) else {
+        let Some(mut buffer) = self.buffer.take().or_else(|| arena.take(CHUNK, Class::Settle)) else {
             return Ok(false);
         };
         let area = 1 - self.area;

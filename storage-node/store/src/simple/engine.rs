@@ -337,7 +337,7 @@ impl SimpleStore {
         if self.log.unsettled() >= MAX_UNSETTLED {
             return;
         }
-        let Some(mut buffer) = self.log_buffer.take().or_else(|| self.arena.take(CHUNK, Class::Client)) else {
+        let Some(mut buffer) = self.log_buffer.take().or_else(|| self.arena.take(CHUNK, Class::Settle)) else {
             self.retry = Some(now + RETRY);
             return;
         };
