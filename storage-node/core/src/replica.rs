@@ -122,7 +122,6 @@ impl Replica {
     /// May `process` write under `epoch`? Else the status to refuse with.
     pub(crate) fn permits(&self, epoch: Epoch, process: u64) -> Result<(), Status> {
         match self.joined {
-            _ if driver::mutant::on("replica_ignores_epoch") => Ok(()),
             _ if self.joining.is_some() => {
                 Err(if epoch < self.epoch() { Status::StaleEpoch } else { Status::NotJoined })
             }
@@ -217,6 +216,6 @@ pub(crate) struct Quarantine {
 
 impl Quarantine {
     pub(crate) fn is_over(self, now: Time) -> bool {
-        now >= self.until || driver::mutant::on("no_quarantine")
+        now >= self.until
     }
 }
