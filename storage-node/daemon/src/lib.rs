@@ -11,6 +11,7 @@
 //! Never: reads files other than its disks, the environment or arguments; decides anything about a shard.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod claim;
 mod control;
 mod desk;
 mod disks;

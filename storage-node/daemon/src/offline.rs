@@ -6,6 +6,8 @@
 //!
 //! One thread, one ring, all disks side by side; memory is bounded by one read per disk.
 
+use crate::claim::claim;
+use crate::limits::DISK_IN_USE_OFFLINE;
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, ShardId, Stamp};
 use driver::{DiskIndex, Done, Machine, Op, Outbox, Time};
 use memory::{Arena, ArenaError, ArenaOptions, Backing, Class, Filling, Shares};
@@ -170,7 +172,7 @@ impl Offline {
         let mut openings = Vec::new();
         for path in paths {
             // A file system without O_DIRECT is no reason not to look at what is on it.
-            let disk = driver.open_disk(path, DiskOptions { allow_buffered: true })?;
+            let disk = claim(&mut driver, path, DiskOptions { allow_buffered: true }, DISK_IN_USE_OFFLINE)?;
             let size = conductor_model::Bytes(driver.disk_info(disk).map_or(0, |info| info.bytes));
             openings.push((path, OpenOptions { disk, size, cluster: None, node: None }));
         }

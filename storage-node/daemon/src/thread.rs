@@ -1,8 +1,9 @@
 //! A reactor thread: ring, disks, memory, stores, listener, node; then turn after turn until told to stop.
 
+use crate::claim::claim;
 use crate::desk::{Desk, Lane};
 use crate::life::Life;
-use crate::limits::SPIN;
+use crate::limits::{DISK_IN_USE, SPIN};
 use crate::opening::{Opener, Task};
 use crate::{Error, NodeOptions};
 use conductor_model::api::DiskReport;
@@ -48,7 +49,8 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
     let arena = arena(options)?;
     let mut tasks = Vec::new();
     for disk in options.disks_of(plan.lane) {
-        let index = uring.open_disk(&disk.path, DiskOptions { allow_buffered: options.allow_buffered })?;
+        let buffered = DiskOptions { allow_buffered: options.allow_buffered };
+        let index = claim(&mut uring, &disk.path, buffered, DISK_IN_USE)?;
         let bytes = uring.disk_info(index).map_or(0, |info| info.bytes);
         let may_format = options.format || disk.create.is_some();
         tasks.push(Task {
