@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn a_write_may_take_effect_twice_before_its_end_and_never_after() {
         // 1, then 2, then 1 again while 1 is still in flight: a resend.
-        good(&[(1, Write, 1, 20), (1, read(1), 2, 3), (1, Write, 4, 5), (1, read(2), 6, 7), (1, read(1), 8, 9)]);
-        bad(&[(1, Write, 1, 4), (1, Write, 5, 6), (1, read(2), 7, 8), (1, read(1), 9, 10)], &[4, 2]);
+        good(&[(1, Write, 1, 20), (1, read(1), 2, 3), (1, Write, 4, 5), (1, read(3), 6, 7), (1, read(1), 8, 9)]);
+        bad(&[(1, Write, 1, 4), (1, Write, 5, 6), (1, read(2), 7, 8), (1, read(1), 9, 10)], &[3, 4]);
     }
 
     #[test]

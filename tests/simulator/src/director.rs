@@ -108,6 +108,8 @@ pub(crate) struct Director {
     pub(crate) stopped: u32,
     /// Counters of machines that are gone, and the director's own.
     pub(crate) counts: BTreeMap<String, u64>,
+    /// Why the conductor refused a change of membership the last time.
+    last_refusal: String,
     /// Set by the tick that saw the end of the phase.
     ticked: bool,
 }
@@ -122,6 +124,8 @@ impl Director {
         let cluster = rng.next_u64();
         let inspect = Rc::new(Cell::new(false));
         let depth = [12, 24, 128][rng.index(3)];
+        // Little memory, too, so that requests wait for it.
+        let arena = [4, 8, 24][rng.index(3)] << 20;
         let mut nodes = Vec::new();
         for node in 0..NODES {
             let disk = w.add_disk(DiskOptions::sized(crate::node::DISK_BYTES));
@@ -130,6 +134,7 @@ impl Director {
                 cluster,
                 endpoint: endpoint(node),
                 depth,
+                arena,
                 inspect: Rc::clone(&inspect),
             };
             let offset = rng.below(1_000_000_000_000);
@@ -169,6 +174,7 @@ impl Director {
             found: Vec::new(),
             stopped: 0,
             counts: BTreeMap::new(),
+            last_refusal: String::new(),
             ticked: false,
         };
         this.alarm(w, TICK, Alarm::Tick);
@@ -421,6 +427,9 @@ impl Director {
             }
             Answer::Membership(answers) => {
                 for answer in answers {
+                    if let conductor_model::api::MembershipAnswer::Refused(why) = &answer {
+                        self.last_refusal = format!("{shard} by node {}: {why}", node + 1);
+                    }
                     self.count(
                         match &answer {
                             conductor_model::api::MembershipAnswer::Granted(_) => "membership.granted",
@@ -586,6 +595,7 @@ impl Director {
             }
         }
         text += &format!("conductor up: {}, commit {}\n", self.service.is_up(), self.service.model().commit());
+        text += &format!("the last refusal of a membership: {}\n", self.last_refusal);
         let shared = self.shared.borrow();
         text + &format!(
             "{} requests left, {} scripted, attaching: {}\n",

@@ -19,6 +19,8 @@ pub(crate) enum Undo {
     ConductorFast,
     Disk(usize),
     Unstick(usize),
+    /// Rather the second half of it.
+    Reset(ProcessId, ProcessId),
     Network,
 }
 
@@ -179,7 +181,13 @@ impl Director {
             }
             "fault.stuck-disk" => {
                 w.stick(self.nodes[node].disk);
-                let after = self.some_span(8_000);
+                if self.rng.coin() {
+                    // Those who wait for it lose their connection, and ask again.
+                    let other = self.nodes[(node + 1 + self.rng.index(NODES - 1)) % NODES].process;
+                    let soon = Span::millis(20 + self.rng.below(300));
+                    self.alarm(w, soon, Alarm::Undo(Undo::Reset(process, other)));
+                }
+                let after = Span(self.some_span(8_000).0 + Span::millis(300).0);
                 self.alarm(w, after, Alarm::Undo(Undo::Unstick(node)));
             }
             "fault.slow-network" | "fault.flaky-network" => {
@@ -276,6 +284,7 @@ impl Director {
                 *w.disk(self.nodes[node].disk) = DiskOptions::sized(crate::node::DISK_BYTES);
             }
             Undo::Unstick(node) => w.unstick(self.nodes[node].disk),
+            Undo::Reset(a, b) => w.reset_between(a, b),
             Undo::Network => *w.network() = NetworkOptions::default(),
         }
     }

@@ -23,6 +23,7 @@ mod lane;
 mod mail;
 mod node;
 pub mod seed;
+mod strict;
 mod workload;
 
 pub use content::SECTOR;

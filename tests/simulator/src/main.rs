@@ -1,4 +1,4 @@
-//! `simulator --seeds N [--from M] [--seed K] [--trace] [--threads T]`: runs seeds and says what they met.
+//! `simulator --seeds N [--from M] [--seed K] [--trace] [--threads T] [--until-failure]`: runs seeds and says what they met.
 #![forbid(unsafe_code)]
 
 use simulator::coverage;
@@ -20,6 +20,8 @@ struct Options {
     from: u64,
     trace: bool,
     threads: usize,
+    /// Stop at the first failure, and look at no floors.
+    until_failure: bool,
     floors: bool,
 }
 
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
-    let mut options = Options { seeds: 50, from: 0, trace: false, threads: 2, floors: true };
+    let mut options = Options { seeds: 50, from: 0, trace: false, threads: 2, until_failure: false, floors: true };
     while let Some(arg) = args.next() {
         let mut number = || {
             let value = args.next().ok_or(format!("{arg} wants a number"))?;
@@ -53,6 +55,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "--seed" => (options.from, options.seeds, options.floors) = (number()?, 1, false),
             "--threads" => options.threads = usize::try_from(number()?).unwrap_or(1).max(1),
             "--trace" => options.trace = true,
+            "--until-failure" => (options.until_failure, options.floors) = (true, false),
             other => return Err(format!("{other:?} is none of --seeds, --from, --seed, --threads, --trace")),
         }
     }
@@ -101,6 +104,9 @@ fn run_all(options: &Options) -> Vec<Outcome> {
                             "seed {seed} FAILED: {failure}\n  again: cargo run -p simulator -- --seed {seed} --trace\n"
                         );
                     }
+                    if options.until_failure && outcome.failure.is_some() {
+                        next.store(end, Ordering::Relaxed);
+                    }
                     if let Ok(mut outcomes) = outcomes.lock() {
                         outcomes.push(outcome);
                     }
@@ -129,9 +135,11 @@ fn report(options: &Options, outcomes: &[Outcome]) -> ExitCode {
             println!("{line}");
         }
     }
-    println!("what happened how often:");
-    for (name, n) in &counts {
-        println!("  {n:>12} {name}");
+    if !options.until_failure {
+        println!("what happened how often:");
+        for (name, n) in &counts {
+            println!("  {n:>12} {name}");
+        }
     }
     let failed: Vec<u64> = outcomes.iter().filter(|o| o.failure.is_some()).map(|o| o.seed).collect();
     println!(

@@ -2,6 +2,7 @@
 
 use crate::inspector::Inspector;
 use crate::mail::Letter;
+use crate::strict::Strict;
 use conductor_model::api::DiskReport;
 use conductor_model::{Bytes, DiskId, NodeId, OpenId};
 use driver::{DiskIndex, Done, ListenerId, Machine, Op, Outbox, Time};
@@ -22,8 +23,6 @@ pub(crate) const DISK_BYTES: u64 = 40 << 20;
 const LOG_PAGES: u32 = 24;
 /// Copies that a store can hold.
 const MAX_COPIES: u32 = 16;
-/// A node's memory.
-const ARENA_BYTES: usize = 24 << 20;
 /// The cluster's key.
 pub(crate) const KEY: ClusterKey = ClusterKey([7; 32]);
 
@@ -35,15 +34,17 @@ pub(crate) struct Home {
     pub(crate) endpoint: SocketAddr,
     /// Requests in flight per connection.
     pub(crate) depth: u16,
+    /// Bytes of memory.
+    pub(crate) arena: usize,
     /// From now on lives only look at what is on the disk.
     pub(crate) inspect: Rc<Cell<bool>>,
 }
 
 enum Stage {
     Formatting(Format),
-    Opening(Opening),
-    Serving(Box<Node<SimpleStore>>),
-    Inspecting(Inspector),
+    Opening(Box<Opening>),
+    Serving(Box<Node<Strict<SimpleStore>>>),
+    Inspecting(Box<Inspector>),
     /// Nothing more to do; finished if it stopped as told.
     Over(bool),
 }
@@ -73,15 +74,15 @@ impl Outbox<node_core::Letter> for Letters<'_> {
 impl NodeProcess {
     pub(crate) fn new(home: Home, birth: Birth) -> Self {
         let mut random = Rng::new(birth.seed);
-        let shares = Shares::even(ARENA_BYTES);
-        let arena = Arena::new(ArenaOptions { bytes: ARENA_BYTES, backing: Backing::Heap, shares });
+        let shares = Shares::even(home.arena);
+        let arena = Arena::new(ArenaOptions { bytes: home.arena, backing: Backing::Heap, shares });
         let arena = arena.unwrap_or_else(|error| panic!("{error}"));
         let process = random.next_u64();
         Self { home, arena, random, process, started: birth.now, stage: Stage::Over(false) }
     }
 
     /// The node, once it serves.
-    pub(crate) fn node(&self) -> Option<&Node<SimpleStore>> {
+    pub(crate) fn node(&self) -> Option<&Node<Strict<SimpleStore>>> {
         if let Stage::Serving(node) = &self.stage { Some(node) } else { None }
     }
 
@@ -93,7 +94,7 @@ impl NodeProcess {
             node: Some(self.home.node),
         };
         match Opening::start(options, &self.arena, &mut |op| out.submit(op)) {
-            Ok(opening) => self.stage = Stage::Opening(opening),
+            Ok(opening) => self.stage = Stage::Opening(Box::new(opening)),
             Err(error) => self.fail(&error, out),
         }
     }
@@ -118,7 +119,7 @@ impl NodeProcess {
         if self.home.inspect.get() {
             let mut inspector = Inspector::new(store, self.arena.clone());
             inspector.go_on(now, out);
-            self.stage = Stage::Inspecting(inspector);
+            self.stage = Stage::Inspecting(Box::new(inspector));
             return;
         }
         let usage = store.usage();
@@ -132,7 +133,7 @@ impl NodeProcess {
             copies: store.copies(),
         }));
         let options = NodeOptions { node: self.home.node, process: self.process, lane: 0 };
-        let disks = vec![Disk { disk, open, index: DiskIndex(0), store }];
+        let disks = vec![Disk { disk, open, index: DiskIndex(0), store: Strict::new(store) }];
         let mut nonces = self.random.fork();
         let hello = Node::hello_info(&options, &disks);
         let mut net = NetOptions::new(hello, Rc::new(KEY), Box::new(move || nonces.next_u64()));

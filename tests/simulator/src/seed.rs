@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Requests of each seed, at least.
-pub const OPERATIONS: usize = 520;
+pub const OPERATIONS: usize = 800;
 /// Faults of each seed, at least.
 pub const FAULTS: u32 = 3;
 /// More requests when the faults were too few by then.
