@@ -20,8 +20,8 @@ use std::path::PathBuf;
 
 /// Disks at a time: more than a person types, and 128 MiB of memory.
 pub const MAX_DISKS: usize = 64;
-/// Memory per disk: one read of 1 MiB + 64 KiB, rounded up to 2 MiB by the arena.
-const BYTES_PER_DISK: usize = 2 << 20;
+/// Memory per disk: one read of 1 MiB + 64 KiB, in one piece beside the store's own buffers.
+const BYTES_PER_DISK: usize = 4 << 20;
 
 /// Why the disks cannot be looked at.
 #[derive(Debug, thiserror::Error)]
