@@ -14,7 +14,7 @@ CARGO := cargo
 RUNNER := $(CARGO) run --quiet --locked --package runner --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test sim vm-test soak lint unit build clean
+.PHONY: help demo check test sim cluster vm-test soak lint unit build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,11 @@ test: ## everything, each suite under its budget (60 minutes on 2 cores from a b
 
 sim: ## the simulated cluster: SEEDS=500 seeds FROM=0
 	$(CARGO) run --quiet --locked --profile $(SIM_PROFILE) --package simulator -- --seeds $(SEEDS) --from $(FROM)
+
+cluster: ## real processes on loopback: killed, frozen, filled up, attacked
+	@tools/setup.sh build
+	$(CARGO) build --quiet --locked --package trine
+	$(CARGO) test --quiet --locked --package cluster -- --nocapture --test-threads 2
 
 vm-test: ## the suites that need a real kernel, in a guest: KERNEL=7.2 or 6.12
 	@tools/setup.sh build guest

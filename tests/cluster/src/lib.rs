@@ -1,1 +1,27 @@
-//! Real processes on loopback: the harness and its suites.
+//! Real processes on loopback: a cluster that tests start, kill, freeze, restart and look into, and clients of their own.
+//!
+//! ```text
+//!   Workload ─ Nbd ─► target ─► n1 n2 n3      every byte against the Ledger
+//!   Peer ──────────────────────► n1           a node's protocol, spoken well or badly
+//!   Cluster: trine dev start; kill -9, SIGSTOP, restart by pid; trine status -o json
+//! ```
+//!
+//! Promises: whatever happens to a test, none of its processes and files stays; two tests at a time do not meet. Wall-clock
+//! promises are printed, never asserted; the limits here are far above what anything takes.
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod command;
+mod ledger;
+pub mod nbd;
+pub mod peer;
+mod process;
+mod random;
+mod workload;
+
+pub use cluster::{Cluster, LONG, Shape, wait_until};
+pub use command::{Outcome, binary};
+pub use ledger::{Ledger, SECTOR, ZEROS, content};
+pub use process::{Process, Recipe};
+pub use random::Random;
+pub use workload::{Done, Options, Workload};

@@ -1,0 +1,77 @@
+//! The `trine` command as a person types it, with a time limit.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// No command of these tests takes longer than this on any machine that can build it.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a command left behind.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The exit code; −1 for a signal.
+    pub code: i32,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+/// The built binary: `TRINE`, or what lies beside the test's own directory.
+pub fn binary() -> Result<PathBuf> {
+    let path = match std::env::var_os("TRINE") {
+        Some(path) => PathBuf::from(path),
+        None => {
+            let test = std::env::current_exe()?;
+            test.parent().and_then(Path::parent).context("a test lies in target/PROFILE/deps")?.join("trine")
+        }
+    };
+    ensure!(path.is_file(), "{} is not there: `cargo build -p trine` first", path.display());
+    Ok(fs::canonicalize(path)?)
+}
+
+/// Runs `trine` with these arguments and nothing of the caller's own settings. `dir` becomes TRINE_DIR.
+pub(crate) fn trine<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> Result<Outcome> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Files, not pipes: what stays behind in the background must not keep us waiting.
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let files = ["out", "err"].map(|end| dir.with_extension(format!("{n}.{end}")));
+    let shown = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let mut command = Command::new(binary()?);
+    command.args(args).stdin(Stdio::null()).stdout(File::create(&files[0])?).stderr(File::create(&files[1])?);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRINE")) {
+        command.env_remove(name);
+    }
+    let mut child = command.env("TRINE_DIR", dir).spawn()?;
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > LIMIT {
+            child.kill()?;
+            child.wait()?;
+            bail!("`trine {shown}` took longer than {LIMIT:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let [stdout, stderr] = files.map(|file| {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let _ = fs::remove_file(file);
+        text
+    });
+    Ok(Outcome { code: status.code().unwrap_or(-1), stdout, stderr })
+}
+
+/// Runs it and expects success.
+pub(crate) fn trine_ok<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> Result<String> {
+    let shown = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let outcome = trine(dir, args)?;
+    ensure!(outcome.code == 0, "`trine {shown}` ended with {}: {}{}", outcome.code, outcome.stderr, outcome.stdout);
+    Ok(outcome.stdout)
+}

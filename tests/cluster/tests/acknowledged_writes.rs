@@ -1,0 +1,172 @@
+//! What was acknowledged is there, whoever was killed or silent meanwhile; I/O goes on afterwards; the copies are equal at the end.
+#![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
+
+use cluster::{Cluster, LONG, Options, Shape, Workload};
+use std::time::Duration;
+
+const VOLUME: &str = "db";
+/// Requests that must be acknowledged before, between and after the faults.
+const SOME: u64 = 300;
+
+struct Bench {
+    cluster: Cluster,
+    workload: Workload,
+    seed: u64,
+}
+
+fn options(cluster: &Cluster, seed: u64) -> Options {
+    Options { place: cluster.place(VOLUME), export: VOLUME.to_owned(), depth: 16, seed, patience: 2 * LONG }
+}
+
+impl Bench {
+    /// A volume of 32 MiB in shards of so many MiB, with a writer on it.
+    fn new(shard_mib: u64, seed: u64) -> Self {
+        let mut cluster = Cluster::start(Shape::default()).unwrap();
+        cluster.create(VOLUME, 32, shard_mib).unwrap();
+        cluster.attach(VOLUME).unwrap();
+        let workload = Workload::start(options(&cluster, seed)).unwrap();
+        workload.progress(SOME, LONG).unwrap();
+        Self { cluster, workload, seed }
+    }
+
+    fn goes_on(&self, what: &str) {
+        let took = self.workload.progress(SOME, LONG);
+        let took = took.unwrap_or_else(|error| panic!("{what}: {error:#}\n{}", self.cluster.last_words()));
+        println!("{what}: {SOME} requests acknowledged {took:?} later");
+    }
+
+    /// kill -9 of a node; its writes wait, visibly; it returns; all is well.
+    fn kill_and_restart(&mut self, node: usize, role: &str) {
+        let name = self.cluster.nodes[node].name.clone();
+        self.cluster.nodes[node].kill().unwrap();
+        let (seen, reasons) = self.cluster.wait_waiting(VOLUME).unwrap();
+        println!("{role} {name} killed: waiting after {seen:?}: {reasons:?}");
+        self.cluster.nodes[node].start().unwrap();
+        let healthy = self.cluster.wait_healthy(VOLUME).unwrap();
+        println!("{role} {name} back: healthy after {healthy:?}");
+        self.goes_on(role);
+    }
+
+    /// SIGSTOP for three seconds.
+    fn freeze(&mut self, node: usize, role: &str) {
+        self.cluster.nodes[node].freeze().unwrap();
+        std::thread::sleep(Duration::from_secs(3));
+        self.cluster.nodes[node].thaw().unwrap();
+        self.goes_on(role);
+        self.cluster.wait_healthy(VOLUME).unwrap();
+    }
+
+    /// Everything that was acknowledged is read back, and the three disks agree about it.
+    fn end(self) {
+        let Self { mut cluster, workload, .. } = self;
+        let (_, done) = workload.stop().unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.last_words()));
+        println!("{done:?}");
+        assert!(done.writes > SOME / 2 && done.reads > 0, "{done:?}");
+        cluster.detach(VOLUME).unwrap();
+        let compared = cluster.stop_and_compare().unwrap();
+        let shards = compared["shards"].as_array().unwrap();
+        let blocks: u64 = shards.iter().map(|shard| shard["blocks"].as_u64().unwrap()).sum();
+        println!("{} shards, {blocks} blocks on three disks: equal", shards.len());
+        assert!(blocks > 100, "{compared}");
+        assert!(shards.iter().all(|shard| shard["copies"].as_array().unwrap().len() == 3), "{compared}");
+    }
+}
+
+#[test]
+fn a_replica_and_a_primary_are_killed_and_return() {
+    let mut bench = Bench::new(32, 1);
+    let primary = bench.cluster.primary(VOLUME, 0).unwrap();
+    bench.kill_and_restart((primary + 1) % 3, "replica");
+    bench.kill_and_restart(primary, "primary");
+    bench.end();
+}
+
+#[test]
+fn all_nodes_are_killed_at_once_and_return_in_any_order() {
+    let mut bench = Bench::new(8, 2);
+    for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
+        for node in &mut bench.cluster.nodes {
+            node.kill().unwrap();
+        }
+        for node in order {
+            bench.cluster.nodes[node].start().unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let healthy = bench.cluster.wait_healthy(VOLUME).unwrap();
+        println!("all killed, back in order {order:?}: healthy after {healthy:?}");
+        bench.goes_on("all killed");
+    }
+    bench.end();
+}
+
+#[test]
+fn silent_nodes_hold_writes_up_and_lose_none() {
+    let mut bench = Bench::new(32, 3);
+    let primary = bench.cluster.primary(VOLUME, 0).unwrap();
+    bench.freeze((primary + 2) % 3, "replica frozen for 3 s");
+    bench.freeze(primary, "primary frozen for 3 s");
+    bench.end();
+}
+
+#[test]
+fn io_goes_on_without_the_conductor_and_it_returns() {
+    let mut bench = Bench::new(8, 4);
+    bench.cluster.conductor.kill().unwrap();
+    bench.goes_on("conductor killed");
+    assert_eq!(bench.cluster.try_trine(&["status"]).unwrap().code, 3, "exit code 3: conductor unreachable");
+    bench.cluster.conductor.start().unwrap();
+    bench.cluster.wait_alive(3).unwrap();
+    bench.cluster.wait_healthy(VOLUME).unwrap();
+    bench.goes_on("conductor back");
+    // And a node that returns finds its shards through the new conductor.
+    bench.kill_and_restart(0, "n1 under the restarted conductor");
+    bench.end();
+}
+
+#[test]
+fn a_killed_target_is_attached_again_and_its_client_goes_on() {
+    let mut bench = Bench::new(8, 5);
+    for round in 0..3 {
+        bench.cluster.target(VOLUME).unwrap().kill().unwrap();
+        bench.cluster.attach(VOLUME).unwrap();
+        bench.goes_on(&format!("target killed, round {round}"));
+    }
+    bench.end();
+}
+
+#[test]
+fn everything_is_killed_at_once_and_nothing_acknowledged_is_lost() {
+    let Bench { mut cluster, workload, seed } = Bench::new(8, 6);
+    cluster.target(VOLUME).unwrap().kill().unwrap();
+    cluster.conductor.kill().unwrap();
+    for node in &mut cluster.nodes {
+        node.kill().unwrap();
+    }
+    cluster.conductor.start().unwrap();
+    for node in &mut cluster.nodes {
+        node.start().unwrap();
+    }
+    cluster.wait_alive(3).unwrap();
+    cluster.attach(VOLUME).unwrap();
+    let bench = Bench { cluster, workload, seed };
+    bench.goes_on("everything killed");
+    bench.end();
+}
+
+#[test]
+fn a_clean_stop_and_start_keeps_everything_and_another_client_reads_it() {
+    let Bench { mut cluster, workload, seed } = Bench::new(8, 7);
+    let (ledger, done) = workload.stop().unwrap();
+    println!("{done:?}");
+    cluster.detach(VOLUME).unwrap();
+    for node in &mut cluster.nodes {
+        node.terminate().unwrap();
+        node.start().unwrap();
+    }
+    cluster.wait_healthy(VOLUME).unwrap();
+    cluster.attach(VOLUME).unwrap();
+    let workload = Workload::resume(options(&cluster, seed + 100), ledger).unwrap();
+    let bench = Bench { cluster, workload, seed };
+    bench.goes_on("stopped and started");
+    bench.end();
+}
