@@ -310,8 +310,8 @@ impl Drop for Cluster {
         }
         self.targets.clear();
         self.nodes.clear();
-        let dir = self.dir.clone();
-        // The conductor goes with the fields; its files may be in use until then, which removing them does not mind.
-        let _ = fs::remove_dir_all(dir);
+        // Before its directory goes: it writes there. One that is gone already is as good.
+        let _ = self.conductor.kill();
+        let _ = fs::remove_dir_all(&self.dir);
     }
 }

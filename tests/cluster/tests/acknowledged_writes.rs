@@ -1,7 +1,7 @@
 //! What was acknowledged is there, whoever was killed or silent meanwhile; I/O goes on afterwards; the copies are equal at the end.
-#![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a test: small numbers, and a panic is its way to fail
 
-use cluster::{Cluster, LONG, Options, Shape, Workload};
+use cluster::{Cluster, LONG, Options, Random, Shape, Workload};
 use std::time::Duration;
 
 const VOLUME: &str = "db";
@@ -168,5 +168,81 @@ fn a_clean_stop_and_start_keeps_everything_and_another_client_reads_it() {
     let workload = Workload::resume(options(&cluster, seed + 100), ledger).unwrap();
     let bench = Bench { cluster, workload, seed };
     bench.goes_on("stopped and started");
+    bench.end();
+}
+
+/// What may happen to a cluster that does not stop being used.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    KillNode(usize),
+    FreezeNode(usize),
+    StopNode(usize),
+    KillTwoNodes(usize),
+    KillConductor,
+    KillTarget,
+}
+
+#[test]
+fn blow_after_blow_at_random_loses_nothing() {
+    let seed = std::env::var("SEED").map_or(8, |seed| seed.parse().unwrap());
+    let rounds = std::env::var("ROUNDS").map_or(12, |rounds| rounds.parse().unwrap());
+    let mut random = Random::new(seed);
+    let mut bench = Bench::new(4, seed);
+    for round in 0..rounds {
+        let node = random.below(3) as usize;
+        let blow = match random.below(8) {
+            0 | 1 => Blow::KillNode(node),
+            2 => Blow::FreezeNode(node),
+            3 => Blow::StopNode(node),
+            4 | 5 => Blow::KillTwoNodes(node),
+            6 => Blow::KillConductor,
+            _ => Blow::KillTarget,
+        };
+        let pause = Duration::from_millis(random.below(700));
+        let cluster = &mut bench.cluster;
+        match blow {
+            Blow::KillNode(node) => {
+                cluster.nodes[node].kill().unwrap();
+                std::thread::sleep(pause);
+                cluster.nodes[node].start().unwrap();
+            }
+            Blow::FreezeNode(node) => {
+                cluster.nodes[node].freeze().unwrap();
+                std::thread::sleep(5 * pause);
+                cluster.nodes[node].thaw().unwrap();
+            }
+            Blow::StopNode(node) => {
+                cluster.nodes[node].terminate().unwrap();
+                std::thread::sleep(pause);
+                cluster.nodes[node].start().unwrap();
+            }
+            Blow::KillTwoNodes(node) => {
+                let other = (node + 1) % 3;
+                cluster.nodes[node].kill().unwrap();
+                std::thread::sleep(pause / 4);
+                cluster.nodes[other].kill().unwrap();
+                cluster.nodes[node].start().unwrap();
+                std::thread::sleep(pause);
+                cluster.nodes[other].start().unwrap();
+            }
+            Blow::KillConductor => {
+                cluster.conductor.kill().unwrap();
+                std::thread::sleep(pause);
+                cluster.conductor.start().unwrap();
+            }
+            Blow::KillTarget => {
+                cluster.target(VOLUME).unwrap().kill().unwrap();
+                std::thread::sleep(pause);
+                cluster.wait_alive(3).unwrap();
+                cluster.attach(VOLUME).unwrap();
+            }
+        }
+        // Sometimes the next one falls before the last is over.
+        if random.below(3) > 0 {
+            bench.goes_on(&format!("round {round}: {blow:?}, back after {pause:?}"));
+        }
+    }
+    bench.goes_on("after the last blow");
+    bench.cluster.wait_healthy(VOLUME).unwrap();
     bench.end();
 }

@@ -1,0 +1,64 @@
+//! `trine store`: disks looked at without their nodes.
+#![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
+
+use cluster::nbd::{Command, Nbd};
+use cluster::{Cluster, LONG, Shape};
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const BLOCK: usize = 4096;
+
+/// Turns one bit on the disk wherever a block of this byte lies.
+fn rot(disk: &Path, byte: u8) {
+    let file = File::options().read(true).write(true).open(disk).unwrap();
+    let bytes = std::fs::read(disk).unwrap();
+    let at = bytes.chunks(BLOCK).position(|block| block.iter().all(|b| *b == byte)).unwrap() * BLOCK;
+    file.write_all_at(&[byte ^ 1], at as u64 + 99).unwrap();
+}
+
+#[test]
+fn disks_are_compared_checked_and_dumped_and_one_bad_bit_is_found() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 16, 8).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut nbd = Nbd::connect(&place, "db").unwrap();
+    for (n, offset) in (0xA0u8..).zip([0, 1 << 20, 9 << 20]) {
+        nbd.call(&Command::Write { offset, bytes: vec![n; 300 << 10] }, LONG).unwrap().unwrap();
+    }
+    nbd.disconnect().unwrap();
+    cluster.detach("db").unwrap();
+    let disks: Vec<String> = (0..3).map(|n| cluster.disk(n).display().to_string()).collect();
+    let [a, b, c] = [&disks[0], &disks[1], &disks[2]].map(String::as_str);
+
+    let busy = cluster.try_trine(&["store", "check", a]).unwrap();
+    assert_eq!((busy.code, busy.stderr.lines().count()), (1, 1), "{busy:?}");
+    assert!(busy.stderr.contains("in use"), "{}", busy.stderr);
+
+    let compared = cluster.stop_and_compare().unwrap();
+    let blocks: Vec<u64> =
+        compared["shards"].as_array().unwrap().iter().map(|s| s["blocks"].as_u64().unwrap()).collect();
+    assert_eq!((compared["equal"].as_bool(), blocks), (Some(true), vec![150, 75]));
+    let checked: Value =
+        serde_json::from_str(&cluster.trine(&["store", "check", "-o", "json", a, b, c]).unwrap()).unwrap();
+    assert_eq!(checked["good"], true, "{checked}");
+    let good = |disk: &Value| {
+        disk["checked"].as_array().unwrap().iter().map(|copy| copy["good"].as_u64().unwrap()).sum::<u64>()
+    };
+    assert!(checked["disks"].as_array().unwrap().iter().all(|disk| good(disk) == 225), "{checked}");
+    let dumped: Value = serde_json::from_str(&cluster.trine(&["store", "dump", "-o", "json", b]).unwrap()).unwrap();
+    assert_eq!((&dumped["node"], dumped["copies"].as_array().unwrap().len()), (&Value::from("n2"), 2), "{dumped}");
+    assert_eq!(dumped["used"].as_u64(), Some(225 * BLOCK as u64));
+
+    rot(&cluster.disk(1), 0xA1);
+    let different = cluster.try_trine(&["store", "compare", a, b, c]).unwrap();
+    assert_eq!(different.code, 1, "{different:?}");
+    assert!(different.stdout.contains(&format!("1 DIFFERENT, first: block 256 on {b} is damaged")), "{different:?}");
+    let damaged = cluster.try_trine(&["store", "check", b]).unwrap();
+    assert_eq!(damaged.code, 1, "{damaged:?}");
+    assert!(damaged.stdout.contains("1 DAMAGED, first: block 256"), "{damaged:?}");
+    assert_eq!(cluster.try_trine(&["store", "compare", a, c]).unwrap().code, 0, "the other two are equal");
+    assert_eq!(cluster.try_trine(&["store", "compare", a]).unwrap().code, 1, "nothing to compare with");
+    assert_eq!(cluster.try_trine(&["store", "compare"]).unwrap().code, 2, "wrong usage");
+}
