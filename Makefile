@@ -3,7 +3,6 @@
 SEEDS ?= 500
 FROM ?= 0
 KERNEL ?= 7.2
-SIM_PROFILE ?= release
 # A soak runs until it fails or is stopped, in batches; the next one goes on at the seed where this one ended.
 SOAK_BATCH ?= 1000
 # Seconds for one guest; the suites' own budgets are shorter.
@@ -26,14 +25,14 @@ demo: ## a filesystem on /dev/ublkb0 with three copies, under a real kernel (in 
 	else exec $(RUNNER) guest -- run --kernel 7.2 --timeout $(VM_LIMIT) -- tests/demo; fi
 
 check: lint unit ## the inner loop: lint, unit tests, 50 seeds; no guest (4 minutes warm)
-	@$(MAKE) --no-print-directory sim SEEDS=50 SIM_PROFILE=dev
+	@$(MAKE) --no-print-directory sim SEEDS=50
 
 test: ## everything, each suite under its budget (60 minutes on 2 cores from a bare machine)
 	@tools/setup.sh
 	@$(RUNNER) suites -- run
 
 sim: ## the simulated cluster: SEEDS=500 seeds FROM=0
-	$(CARGO) run --quiet --locked --profile $(SIM_PROFILE) --package simulator -- --seeds $(SEEDS) --from $(FROM)
+	$(CARGO) run --quiet --locked --package simulator -- --seeds $(SEEDS) --from $(FROM)
 
 cluster: ## real processes on loopback: killed, frozen, filled up, attacked
 	@tools/setup.sh build

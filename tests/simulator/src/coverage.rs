@@ -30,6 +30,7 @@ pub const REQUIRED: &[&str] = &[
     "reply.stale-epoch",
     "reply.later",
     "read.waits-for-lease",
+    "memory.waits",
     "leg.started",
     "leg.done",
     "leg.refused",

@@ -124,8 +124,8 @@ impl Director {
         let cluster = rng.next_u64();
         let inspect = Rc::new(Cell::new(false));
         let depth = [12, 24, 128][rng.index(3)];
-        // Little memory, too, so that requests wait for it.
-        let arena = [4, 8, 24][rng.index(3)] << 20;
+        // Little memory, too, so that requests wait for it: an eighth, a class's share, just holds the longest request.
+        let arena = [3, 8, 24][rng.index(3)] << 20;
         let mut nodes = Vec::new();
         for node in 0..NODES {
             let disk = w.add_disk(DiskOptions::sized(crate::node::DISK_BYTES));

@@ -67,7 +67,7 @@ fn run_one(seed: u64, trace: usize) -> Outcome {
     let once = |trace| {
         catch_unwind(AssertUnwindSafe(|| run(seed, trace))).unwrap_or_else(|_| {
             let what = PANIC.with(|last| last.borrow_mut().take()).unwrap_or_default();
-            let failure = Some(format!("panic: {what}"));
+            let failure = Some(format!("panic: {}", what.replace('\n', " ")));
             let (counts, trace, time) = (BTreeMap::new(), Vec::new(), driver::Span(0));
             Outcome { seed, hash: 0, operations: 0, checked: 0, faults: 0, time, counts, failure, trace }
         })
