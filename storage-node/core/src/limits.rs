@@ -10,7 +10,7 @@ use driver::Span;
 pub const MAX_SESSIONS: usize = 256;
 /// Most lanes (connections) of one session: a target opens one per queue.
 pub const MAX_LANES: u16 = 64;
-/// Longest range of one request, in bytes: what a payload can carry.
+/// Longest range of one request, in bytes, counting the whole blocks that it touches: what a payload can carry.
 pub const MAX_REQUEST: u32 = 1 << 20;
 /// Longest range of one WRITE_ZEROES or DISCARD, in bytes. Their subtasks carry no payload, so only the lock is large.
 pub const MAX_ZERO: u32 = 1 << 30;

@@ -265,6 +265,10 @@ impl<S: Store> Node<S> {
             return Err(Status::Later);
         }
         let range = BlockRange::covering(offset, Bytes(u64::from(len))).ok_or(Status::OutOfRange)?;
+        // The forwards carry whole blocks, and a message carries no more than it can: an unaligned request is shorter by a block.
+        if kind != Kind::Zero && range.count.bytes() > Bytes(u64::from(MAX_REQUEST)) {
+            return Err(Status::BadRequest);
+        }
         Ok((kind, range))
     }
 
