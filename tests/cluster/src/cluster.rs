@@ -6,6 +6,7 @@
 use crate::command::{Outcome, trine, trine_ok};
 use crate::nbd::Place;
 use crate::process::Process;
+use crate::watcher::Watcher;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -43,6 +44,8 @@ pub struct Cluster {
     /// The nodes; n1 is at 0.
     pub nodes: Vec<Process>,
     targets: BTreeMap<String, Process>,
+    /// Last: it takes care of what the others leave behind.
+    _watcher: Watcher,
 }
 
 /// Waits until `is_so`; says how long that took.
@@ -61,18 +64,6 @@ fn number(path: &Path) -> Result<u32> {
     Ok(first.parse()?)
 }
 
-/// A directory for a cluster: removed, if starting fails.
-struct Fresh(Option<PathBuf>);
-
-impl Drop for Fresh {
-    fn drop(&mut self) {
-        if let Some(dir) = &self.0 {
-            let _ = trine(dir, &["dev", "stop", "--force"]);
-            let _ = fs::remove_dir_all(dir);
-        }
-    }
-}
-
 impl Cluster {
     /// Starts one and waits until all of it is there.
     pub fn start(shape: Shape) -> Result<Self> {
@@ -80,7 +71,7 @@ impl Cluster {
         let name = format!("trine-cluster-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let dir = std::env::temp_dir().join(name);
         fs::create_dir_all(&dir)?;
-        let mut fresh = Fresh(Some(dir.clone()));
+        let watcher = Watcher::start(&dir)?;
         let (nodes, disk) = (shape.nodes.to_string(), shape.disk.to_string());
         trine_ok(&dir, &["dev", "start", "--nodes", &nodes, "--disk-size", &disk])?;
         let conductor = Process::adopt("conductor", number(&dir.join("conductor.pid"))?, &dir.join("conductor.log"))?;
@@ -89,8 +80,7 @@ impl Cluster {
             Process::adopt(&format!("n{n}"), number(&at.join("node.pid"))?, &at.join("node.log"))
         };
         let nodes = (1..=shape.nodes).map(node).collect::<Result<_>>()?;
-        fresh.0 = None;
-        let this = Self { dir, conductor, nodes, targets: BTreeMap::new() };
+        let this = Self { dir, conductor, nodes, targets: BTreeMap::new(), _watcher: watcher };
         this.wait_alive(shape.nodes)?;
         Ok(this)
     }
@@ -298,20 +288,5 @@ impl Drop for Cluster {
         if std::thread::panicking() {
             eprintln!("{}", self.last_words());
         }
-        // Also what an attach that failed half-way may have left running.
-        let attached = fs::read_dir(self.dir.join("attached")).into_iter().flatten().flatten();
-        for entry in attached.filter(|entry| entry.path().extension().is_some_and(|end| end == "json")) {
-            let record = fs::read(entry.path()).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
-            let pid = record.and_then(|record| u32::try_from(record["pid"].as_u64()?).ok());
-            if let Some(pid) = pid {
-                // Dropped at once: killed, if it still runs.
-                let _ = Process::adopt("target", pid, &entry.path());
-            }
-        }
-        self.targets.clear();
-        self.nodes.clear();
-        // Before its directory goes: it writes there. One that is gone already is as good.
-        let _ = self.conductor.kill();
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn trine<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> Result<Outcome> 
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // Files, not pipes: what stays behind in the background must not keep us waiting.
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    let files = ["out", "err"].map(|end| dir.with_extension(format!("{n}.{end}")));
+    let files = ["out", "err"].map(|end| dir.join(format!("command-{n}.{end}")));
     let shown = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
     let mut command = Command::new(binary()?);
     command.args(args).stdin(Stdio::null()).stdout(File::create(&files[0])?).stderr(File::create(&files[1])?);

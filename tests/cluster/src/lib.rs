@@ -17,6 +17,7 @@ pub mod nbd;
 pub mod peer;
 mod process;
 mod random;
+mod watcher;
 mod workload;
 
 pub use cluster::{Cluster, LONG, Shape, wait_until};

@@ -242,6 +242,9 @@ fn a_broken_client_with_a_good_key_is_answered_or_closed_and_counted() {
     answered("a write that says another length", bad, op::WRITE, body(0, 8192), &[1; 4096], Status::BadRequest);
     answered("a write without payload", bad, op::WRITE, body(0, 4096), &[], Status::BadRequest);
     answered("a read with a payload", bad, op::READ, body(0, 4096), &[1; 4096], Status::BadRequest);
+    let long = body(512, 1 << 20);
+    answered("1 MiB that touches 257 blocks", bad, op::WRITE, long, &vec![1; 1 << 20], Status::BadRequest);
+    answered("a read that touches 257 blocks", bad, op::READ, long, &[], Status::BadRequest);
     answered("a discard of half a block", bad, op::DISCARD, body(2048, 2048), &[], Status::BadRequest);
     let old = IoBody { epoch: (bench.epoch().0 - 1).into(), ..body(0, 4096) };
     answered("a stale epoch", "reply.stale-epoch", op::READ, old, &[], Status::StaleEpoch);

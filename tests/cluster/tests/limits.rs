@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 const SESSIONS: u64 = 64;
 const REQUESTS: u64 = 16;
+/// The buffers of a node that was told nothing else: `node_daemon::DEFAULT_MEMORY`.
+const ARENA: u64 = 256 << 20;
 /// Rounds of `REQUESTS` that each session sends.
 const ROUNDS: u64 = 24;
 /// What a node may take for them, by the sums in `node_core::limits`, `tcp` and `node_daemon`: 9 MiB beside the arena for sessions and
@@ -138,4 +140,52 @@ fn a_full_disk_says_so_goes_on_reading_and_takes_again_what_was_given_back() {
     let took = wait_until("the space of a deleted volume comes back", LONG, empty).unwrap();
     println!("deleted: space back after {took:?}");
     cluster.create("next", 32, 32).unwrap();
+}
+
+#[test]
+fn more_large_requests_than_fit_in_memory_wait_and_all_end() {
+    const LARGE_SESSIONS: u64 = 64;
+    const EACH: u64 = 8;
+    const STEP: u64 = 1 << 20;
+    /// Unaligned, so that it touches 256 blocks: the longest there is.
+    const LARGE: u64 = STEP - 4096;
+    let cluster = Cluster::start(Shape { nodes: 3, disk: 256 << 20 }).unwrap();
+    cluster.create("db", 128, 128).unwrap();
+    let conductor = Client::new(&cluster.conductor_address().unwrap()).unwrap();
+    let attach = Attach { client: "large".to_owned(), read_only: false, force: false };
+    let map = conductor.attach("db", &attach).unwrap();
+    let (node, at, epoch) = (map.shards[0].node.0 as usize - 1, map.shards[0].endpoint, map.shards[0].epoch);
+    let shard = ShardId { volume: map.volume, index: ShardIndex(0) };
+    let key = cluster.key().unwrap();
+    let before = cluster.nodes[node].memory().unwrap();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for n in 0..LARGE_SESSIONS {
+            let who = Identity::of(key, &format!("large-{n}"), &map);
+            scope.spawn(move || {
+                let mut peer = Peer::connect(at, &who).unwrap().unwrap();
+                let (mut sent, mut answered) = (0, 0);
+                while answered < EACH {
+                    // Writes first, all of them; then reads. Neighbours overlap, so locks are waited for as well.
+                    while sent < EACH && (sent < EACH / 2 || answered >= EACH / 2) {
+                        let offset = Bytes((n * 3 + sent % 4) % 127 * STEP + 512);
+                        let body = IoBody::new(shard, epoch, sent, offset, LARGE as u32);
+                        let write = sent < EACH / 2;
+                        let data = if write { vec![n as u8; LARGE as usize] } else { vec![] };
+                        let bytes = peer.request(if write { op::WRITE } else { op::READ }, body.bytes(), &data).1;
+                        peer.send(&bytes).unwrap();
+                        sent += 1;
+                    }
+                    let reply = peer.reply().unwrap().expect("the node keeps the session");
+                    assert_eq!(reply.status(), Some(Status::Ok));
+                    answered += 1;
+                }
+            });
+        }
+    });
+    let stalls = cluster.counter(node, "net.stalls").unwrap();
+    let after = cluster.nodes[node].memory().unwrap();
+    println!("{} requests of 1 MiB in {:?}, {stalls} stalls", LARGE_SESSIONS * EACH, start.elapsed());
+    println!("memory: {} MiB before, {} MiB after", before >> 20, after >> 20);
+    assert!(after < before + ARENA + BOUND, "{before} → {after}");
 }

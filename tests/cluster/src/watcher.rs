@@ -1,0 +1,40 @@
+//! Cleans up behind a test that was killed itself.
+//!
+//! A small shell, in a session of its own, that holds the other end of a pipe. When the pipe ends, however the test ended, it kills
+//! the `trine` processes whose command line names a file of the cluster's directory, and removes the directory.
+
+use crate::command::binary;
+use anyhow::{Context, Result};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// `$0` is the directory, `$1` the binary: nobody else's processes have both.
+const SCRIPT: &str = r#"
+read -r nothing
+for process in /proc/[0-9]*; do
+    case "$(readlink "$process/exe")" in "$1"*) ;; *) continue ;; esac
+    if grep -qsF "$0/" "$process/cmdline"; then kill -9 "${process#/proc/}"; fi
+done
+rm -rf "$0"
+"#;
+
+/// The watcher of one cluster.
+#[derive(Debug)]
+pub(crate) struct Watcher(Child);
+
+impl Watcher {
+    /// Starts it for the cluster in `dir`.
+    pub(crate) fn start(dir: &Path) -> Result<Self> {
+        let mut command = Command::new("setsid");
+        command.args(["sh", "-c", SCRIPT]).arg(dir).arg(binary()?);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self(command.spawn().context("setsid")?))
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
