@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use target_daemon::{Address, FrontEnd, Look, Options, Place, Record, TargetError, detach, look};
+use target_daemon::{Address, FrontEnd, Options, Place, Record, TargetError, TargetView, detach, look};
 use wire::ClusterKey;
 
 /// A target attaches within the conductor's call (10 s); a device that is recovered waits for its old daemon (30 s) and for nodes.
@@ -280,11 +280,14 @@ pub(crate) fn run_detach(args: &DetachArgs) -> Outcome {
 /// One attachment in a listing.
 #[derive(Serialize)]
 struct Attached {
+    #[serde(flatten)]
+    record: Record,
     /// The target's process lives.
     live: bool,
-    record: Record,
+    /// `live`, `dead`, `fenced` (a newer attachment exists), or `silent` (it lives and does not answer).
+    state: &'static str,
     /// What it says of itself, if it lives and answers.
-    look: Option<Look>,
+    target: Option<TargetView>,
 }
 
 pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
@@ -294,7 +297,14 @@ pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
         if let Some(record) = place.read()? {
             let live = place.is_live()?;
             let look = if live { look(&place).ok() } else { None };
-            all.push(Attached { live, record, look });
+            let target = look.map(|look| look.target);
+            let state = match &target {
+                _ if !live => "dead",
+                None => "silent",
+                Some(target) if target.fenced => "fenced",
+                Some(_) => "live",
+            };
+            all.push(Attached { record, live, state, target });
         }
     }
     args.output.print(&all, |all| people(all))
@@ -302,27 +312,22 @@ pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
 
 fn people(all: &[Attached]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let rows = all.iter().map(|Attached { live, record, look }| {
+    let rows = all.iter().map(|Attached { record, live, state, target }| {
         let since = now.saturating_sub(Duration::from_millis(record.since_ms));
-        let state = match (live, look) {
-            (false, _) => "dead (recover with trine attach)",
-            (true, None) => "silent",
-            (true, Some(look)) if look.target.fenced => "fenced",
-            (true, Some(_)) => "live",
-        };
-        let requests = look.as_ref().map_or_else(|| "-".to_owned(), |look| look.target.requests.to_string());
+        let state = if *live { (*state).to_owned() } else { format!("{state} (recover with trine attach)") };
+        let requests = target.as_ref().map_or_else(|| "-".to_owned(), |target| target.requests.to_string());
         vec![
             record.volume.clone(),
             record.device.clone(),
-            state.to_owned(),
+            state,
             record.pid.to_string(),
             humantime::format_duration(Duration::from_secs(since.as_secs())).to_string(),
             requests,
         ]
     });
     let mut text = table(&["VOLUME", "DEVICE", "STATE", "PID", "SINCE", "REQUESTS"], rows);
-    for (record, look) in all.iter().filter_map(|one| Some((&one.record, one.look.as_ref()?))) {
-        for wait in &look.target.waiting {
+    for (record, target) in all.iter().filter_map(|one| Some((&one.record, one.target.as_ref()?))) {
+        for wait in &target.waiting {
             let seconds = wait.longest_ms / 1000;
             text += &format!("  {}: shard {} waits for {seconds} s: {}\n", record.volume, wait.shard, wait.reason);
         }
