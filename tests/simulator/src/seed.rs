@@ -103,7 +103,7 @@ fn play(w: &mut Sim, d: &mut Director, size: Bytes, shard: Bytes) -> Result<u64,
     d.run(w, "the recovery", RECOVERY, |d, w| d.all_answered(w))?;
 
     let end = d.service.model().show(Director::millis(w), VOLUME).map_err(|error| error.to_string())?;
-    scan(w, d, end.info.size.0);
+    scan(w, d, end.info.size.0)?;
     d.run(w, "the last look", RECOVERY, |d, w| d.all_answered(w))?;
     d.run(w, "coming to rest", RECOVERY, |d, w| at_rest(d, w).is_ok())
         .map_err(|stall| format!("{}\n{stall}", at_rest(d, w).err().unwrap_or_default()))?;
@@ -135,16 +135,20 @@ fn blame(d: &Director, v: &checker::Violation) -> String {
 }
 
 /// Reads the whole volume once more.
-fn scan(w: &mut Sim, d: &mut Director, size: u64) {
+fn scan(w: &mut Sim, d: &mut Director, size: u64) -> Result<(), String> {
     let mut offset = 0;
     while offset < size {
         let len = SCAN.min(size - offset);
         d.shared.borrow_mut().script.push_back(Wish { kind: Kind::Read, offset, len });
         offset += len;
     }
+    let map = d.service.model().map(VOLUME).map_err(|error| error.to_string())?;
     for lane in d.live_lanes(w) {
+        // It may have missed that the volume grew.
+        w.mail_after(lane, Span(0), Mail::Lane(LaneMail::Map(map.clone())));
         w.mail_after(lane, Span(0), Mail::Lane(LaneMail::Wake));
     }
+    Ok(())
 }
 
 /// Whether nothing is in flight and every connection holds what an idle one holds (`docs/lifetimes.md`).
