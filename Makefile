@@ -13,13 +13,13 @@ CARGO := cargo
 RUNNER := $(CARGO) run --quiet --locked --package runner --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test sim cluster vm-test soak lint unit build clean
+.PHONY: help demo check test sim cluster vm-test soak lint unit loom build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## a filesystem on /dev/ublkb0 with three copies, under a real kernel (in a guest where this one has no ublk)
-	@tools/setup.sh build guest
+	@tools/setup.sh
 	$(CARGO) build --quiet --locked --release --package trine
 	@if [ -e /dev/ublk-control ]; then exec tests/demo; \
 	else exec $(RUNNER) guest -- run --kernel 7.2 --timeout $(VM_LIMIT) -- tests/demo; fi
@@ -40,7 +40,8 @@ cluster: ## real processes on loopback: killed, frozen, filled up, attacked
 	$(CARGO) test --quiet --locked --package cluster -- --nocapture --test-threads 2
 
 vm-test: ## the suites that need a real kernel, in a guest: KERNEL=7.2 or 6.12
-	@tools/setup.sh build guest
+	@tools/setup.sh
+	$(CARGO) build --quiet --locked --release --package trine
 	$(CARGO) build --quiet --locked --package ublk-device --example ublk-ram
 	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(VM_LIMIT) --disk 512 --nvdimm 128 -- tests/guest/inside/run
 
@@ -56,6 +57,9 @@ lint: ## format, clippy, dependency rules, shell syntax
 	$(CARGO) clippy --quiet --locked --workspace --all-targets -- -D warnings
 	@$(RUNNER) dependencies
 	@git ls-files | xargs -r -d '\n' grep -lIE '^#!.*\b(bash|sh)$$' | xargs -r -d '\n' -n 1 bash -n
+
+loom: ## holds that cross threads, in every interleaving
+	RUSTFLAGS='--cfg loom' $(CARGO) test --quiet --locked --release --package refcount --test loom --target-dir target/loom
 
 unit: ## unit and property tests of every package; no process, no guest
 	@tools/setup.sh build

@@ -118,7 +118,7 @@ impl Conductor {
     fn reasons(&self, now: Millis, volume: &VolumeRecord) -> Vec<String> {
         let mut reasons = Vec::new();
         let nodes = self.nodes_of(volume.id);
-        for node in nodes.iter().filter(|n| self.node_state(now, **n) == NodeState::Dead) {
+        for node in nodes.iter().filter(|n| self.node_state(now, **n) != NodeState::Alive) {
             let host = self.nodes.get(node).map_or("?", |n| &n.host);
             reasons.push(format!("{node} ({host}) silent for {} s: writes wait", self.silence(*node, now) / 1000));
         }
@@ -129,6 +129,13 @@ impl Conductor {
                 reasons.push(format!("{}: this conductor's record is in doubt: {why}", shard.config.shard));
             }
             for member in &shard.config.members {
+                // Its primary has not named the new opening yet: what was in flight is not settled.
+                if self.disk(member.node, member.disk).is_some_and(|d| d.present && d.open != member.open) {
+                    let restarted = format!("{} restarted: its copies are not settled yet", member.node);
+                    if !reasons.contains(&restarted) && reasons.len() < MAX_REASONS_PER_VOLUME {
+                        reasons.push(restarted);
+                    }
+                }
                 if self.disk(member.node, member.disk).is_some_and(|d| !d.present) {
                     let missing = format!("{} runs without disk {}: writes wait", member.node, member.disk);
                     if !reasons.contains(&missing) && reasons.len() < MAX_REASONS_PER_VOLUME {
