@@ -362,6 +362,9 @@ impl Director {
         if was_up && !self.service.is_up() {
             self.count("conductor.died-before-persisting", 1);
         }
+        if matches!(answer, Some(Answer::Refused(Error::UnknownNode(_)))) {
+            self.count("conductor.unknown-node", 1);
+        }
         let lost = answer.is_none() || self.rng.chance(self.lost_ppm);
         if let Source::Attach(attempt) = source
             && lost
@@ -443,7 +446,6 @@ impl Director {
             }
             Answer::Refused(Error::UnknownNode(_)) => {
                 control.registered = false;
-                self.count("conductor.unknown-node", 1);
             }
             Answer::Refused(error) => self.fail(format!("node {}: the conductor refused: {error}", node + 1)),
             Answer::Map(_) | Answer::Detached => {}

@@ -87,8 +87,8 @@ impl<S: Store> Node<S> {
             let (true, Some(request), Some(primary)) = (waits, &iocb.request, self.primaries.get(&iocb.shard)) else {
                 continue;
             };
-            if primary.config.epoch != leg.stamp.epoch {
-                // Its epoch is over; it is stamped again when the next one is settled.
+            if primary.config.epoch != leg.stamp.epoch || !(primary.is_serving() || iocb.kind == Kind::Settle) {
+                // Its epoch is over, or is being joined and settled again: it is stamped anew after that.
                 continue;
             }
             let body = ReplicaBody::new(iocb.shard, leg.stamp, iocb.range, primary.known_good(), Some(primary.floor()));
@@ -284,11 +284,11 @@ impl<S: Store> Node<S> {
             return;
         }
         let own = primary.config.primary;
-        let settling = match &primary.phase {
-            PrimaryPhase::Settling(s) => s.running.clone(),
-            _ => std::collections::BTreeSet::new(),
+        // While it settles only the pieces go on: the requests are stamped anew after that.
+        let keys: Vec<usize> = match &primary.phase {
+            PrimaryPhase::Settling(settling) => settling.running.iter().copied().collect(),
+            _ => primary.requests.values().copied().collect(),
         };
-        let keys: Vec<usize> = primary.requests.values().chain(&settling).copied().collect();
         for key in keys {
             if self.iocbs[key].phase != Phase::Stamped {
                 continue;

@@ -117,8 +117,11 @@ impl<S: Store> Node<S> {
     pub(super) fn join_again(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.phase = Phase::Joining;
+        primary.settled = false;
         primary.answers.clear();
         primary.joins.clear();
+        self.forget_old_settling(shard);
+        let Some(primary) = self.primaries.get(&shard) else { return };
         let (config, links) = (primary.config.clone(), primary.links.clone());
         let here = config.primary_member().and_then(|m| self.disks.iter().position(|d| d.disk == m.disk));
         let Some(disk) = here else { return };

@@ -463,6 +463,7 @@ impl<S: Store> Node<S> {
 
     /// Gives an IOCB its stamp and starts its legs, if there is space and room in the window. From here on it takes effect.
     pub(super) fn stamp(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
+        self.abandon_stamp(key);
         let iocb = &self.iocbs[key];
         let (shard, kind, range) = (iocb.shard, iocb.kind, iocb.range);
         if let Some(replica) = self.replicas.get(&shard)
@@ -494,6 +495,18 @@ impl<S: Store> Node<S> {
         iocb.phase = Phase::Stamped;
         self.start_legs(now, key, out);
         true
+    }
+
+    /// A stamp of the present epoch that is given up, because the epoch was settled once more, leaves no gap below K and F: what it
+    /// did is equal on all copies by then, and it is never sent again.
+    pub(super) fn abandon_stamp(&mut self, key: usize) {
+        let iocb = &self.iocbs[key];
+        let Some(primary) = self.primaries.get_mut(&iocb.shard) else { return };
+        if iocb.phase == Phase::Stamped
+            && let Some(stamp) = iocb.stamp.filter(|stamp| stamp.epoch == primary.config.epoch)
+        {
+            primary.window.finished(stamp.sequence);
+        }
     }
 
     /// Is there room for `blocks` on every copy (rule 15)? Asked before any copy is touched. What is stamped and not finished counts as

@@ -137,7 +137,10 @@ impl<S: Store> Node<S> {
         for key in old {
             match self.iocbs[key].phase {
                 IocbPhase::Reading => self.iocbs[key].fenced = true,
-                _ => self.end(Time::default(), key),
+                _ => {
+                    self.abandon_stamp(key);
+                    self.end(Time::default(), key);
+                }
             }
         }
     }
