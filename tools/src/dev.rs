@@ -13,6 +13,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -132,6 +133,12 @@ impl Cluster {
         let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
         make(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let lock = lock(dir)?;
+        // `stop --destroy` deletes the whole directory, so nothing of anybody else may be in it.
+        let ours = ["lock", "cluster.key", "conductor.addr", "attached"];
+        if let Some(name) = names_in(dir)?.into_iter().find(|name| ours.iter().all(|our| name != our)) {
+            let why = format!("{} is not empty: {} is in it; name another directory", dir.display(), name.display());
+            return Err(Failure::new(Exit::Refused, why));
+        }
         let nodes = args.nodes.unwrap_or(3);
         let ports = ports(args.port, nodes as usize + 1)?;
         let [conductor, nodes @ ..] = ports.as_slice() else { return Err(Failure::usage("no ports")) };
@@ -309,6 +316,13 @@ fn first_line(stdout: ChildStdout, tell: &mpsc::Sender<String>) {
         // Nobody waits any more if that took too long.
         let _ = tell.send(line);
     }
+}
+
+/// What is in a directory.
+fn names_in(dir: &Path) -> Outcome<Vec<OsString>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let names: std::io::Result<Vec<OsString>> = entries.map(|entry| Ok(entry?.file_name())).collect();
+    Ok(names.with_context(|| format!("cannot read {}", dir.display()))?)
 }
 
 fn stop(args: &StopArgs) -> Outcome {

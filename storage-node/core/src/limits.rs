@@ -52,8 +52,9 @@ pub const TICK: Span = Span::millis(50);
 pub const NOTICEABLE_USE: u32 = 256;
 /// Blocks kept free on every disk (4 MiB): what settling needs when a disk is full, and what other primaries may have in flight to it.
 pub const RESERVED_BLOCKS: u64 = 1024;
-/// Operations that one disk's store is given at once, whoever asks: under its own bound. Clients' reads and writes stop at half of it,
-/// so that Joins, settling and other primaries' writes always find room (rule 21).
+/// Operations that the stores of one reactor are given at once, an equal part each: under a store's own bound and the ring's, so that a
+/// disk that hangs keeps neither the others nor the network from working. Clients' reads and writes stop at half of that, so that Joins,
+/// settling and other primaries' writes always find room (rule 21).
 pub const STORE_OPS: usize = 3584;
 const _: () = assert!(STORE_OPS < node_store::simple::MAX_IN_FLIGHT);
 /// Payload bytes of one volume that may wait here while their shard does not serve. More are answered `later`, so that one volume

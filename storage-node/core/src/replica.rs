@@ -83,6 +83,8 @@ pub(crate) struct Replica {
     pub(crate) in_disk: u32,
     /// Reads handed to the disk and not finished.
     pub(crate) reading: u32,
+    /// Configurations handed to the disk and not finished: one at a time.
+    pub(crate) persisting: u32,
     /// K as last told.
     pub(crate) known_good: Stamp,
     begun: BTreeMap<u64, Begun>,
@@ -101,6 +103,7 @@ impl Replica {
             exists: false,
             in_disk: 0,
             reading: 0,
+            persisting: 0,
             known_good: Stamp::default(),
             begun: BTreeMap::new(),
             floor: 0,

@@ -4,7 +4,7 @@ use crate::{DiskPlan, Error};
 use node_store::simple::MIN_DISK_BYTES;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 /// One write: large enough for any device, small enough for the stack of a page cache.
@@ -37,15 +37,30 @@ pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool) -> Result<(), Error> {
 fn create(path: &Path, bytes: u64, sparse: bool) -> io::Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let unfinished = parent.join(format!(".{}.unfinished", name.to_string_lossy()));
+    // Its own name, and a link that does not replace: of two that start at once one makes the disk, and nobody writes to the other's.
+    let unfinished = parent.join(format!(".{}.unfinished.{}", name.to_string_lossy(), std::process::id()));
     let made = if sparse { make_sparse(&unfinished, bytes) } else { write_zeros(&unfinished, bytes) };
-    let made = made.and_then(|()| fs::rename(&unfinished, path));
-    if made.is_err() {
-        // The error that matters is the first one.
-        let _ = fs::remove_file(&unfinished);
+    let made = made.and_then(|()| fs::hard_link(&unfinished, path));
+    // The error that matters is the first one.
+    let _ = fs::remove_file(&unfinished);
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made?,
     }
-    made?;
     File::open(parent)?.sync_all()
+}
+
+/// How much of a disk a store's superblocks take: 64 KiB.
+const HEAD: u64 = 64 << 10;
+
+/// A regular file that begins with nothing but zeros, as one that was just made does: only such a one is formatted without being told.
+pub(crate) fn is_blank(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| {
+        let regular = file.metadata()?.is_file();
+        file.take(HEAD).read_to_end(&mut head).map(|_| regular)
+    });
+    read.is_ok_and(|regular| regular) && head.iter().all(|byte| *byte == 0)
 }
 
 fn make_sparse(path: &Path, bytes: u64) -> io::Result<()> {

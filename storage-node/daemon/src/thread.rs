@@ -2,6 +2,7 @@
 
 use crate::claim::claim;
 use crate::desk::{Desk, Lane};
+use crate::disks::is_blank;
 use crate::life::Life;
 use crate::limits::{DISK_IN_USE, SPIN};
 use crate::opening::{Opener, Task};
@@ -52,7 +53,7 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
         let buffered = DiskOptions { allow_buffered: options.allow_buffered };
         let index = claim(&mut uring, &disk.path, buffered, DISK_IN_USE)?;
         let bytes = uring.disk_info(index).map_or(0, |info| info.bytes);
-        let may_format = options.format || disk.create.is_some();
+        let may_format = options.format || (disk.create.is_some() && is_blank(&disk.path));
         tasks.push(Task {
             path: disk.path.clone(),
             index,

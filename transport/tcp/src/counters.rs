@@ -13,6 +13,8 @@ pub struct Counters {
     pub accept_errors: u64,
     /// Streams closed at once because of a limit.
     pub refused: u64,
+    /// Strangers that were silent for longest and made room for another.
+    pub strangers_displaced: u64,
     /// Connections begun by this side.
     pub connects: u64,
     /// Handshakes completed.

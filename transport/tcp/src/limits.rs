@@ -32,6 +32,9 @@ pub const ADMISSION_DEADLINE: Span = Span::seconds(15);
 pub const PING_IDLE: Span = Span::seconds(2);
 /// A peer of which nothing was heard for so long is gone: three pings of its own, and answers to three of ours.
 pub const PEER_SILENT: Span = Span::seconds(6);
+/// A send of at most two megabytes that is not over by then goes to a peer that does not read: its memory is wanted back, however
+/// busily the peer talks.
+pub const SEND_STUCK: Span = Span::seconds(20);
 /// How long Goodbye may take to leave.
 pub const DRAIN_DEADLINE: Span = Span::seconds(5);
 /// Closing for longer than this is reported with the holds that keep it.

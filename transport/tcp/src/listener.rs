@@ -1,10 +1,10 @@
 //! Accepting: one accept armed per listener, a pause after a failure, a limit on strangers.
 
 use driver::{ListenerId, Op, Span, StreamId, Time};
-use wire::{Happening, Limits};
+use wire::{Happening, Limits, Reason, State};
 
 use crate::limits::{ACCEPT_PAUSE, ACCEPT_PAUSE_MAX, HANDSHAKE_DEADLINE, MAX_HANDSHAKES};
-use crate::link::Step;
+use crate::link::{Link, Step};
 use crate::net::Net;
 
 /// A listening socket.
@@ -60,7 +60,18 @@ impl Net {
         self.arm_accepts(now);
     }
 
+    /// The stranger that has said nothing for longest makes room for the next: whoever opens streams and is silent locks nobody out.
+    fn make_room(&mut self, now: Time) {
+        let silent = |link: &Link| link.state == State::Accepted && link.step == Step::AwaitHello;
+        let Some(oldest) = self.oldest(silent) else { return };
+        self.counters.strangers_displaced += 1;
+        self.with(now, oldest, |net, link| net.end(now, link, Reason::HandshakeTimeout, Happening::Rejected));
+    }
+
     fn accepted(&mut self, now: Time, stream: StreamId) {
+        if self.handshakes >= MAX_HANDSHAKES {
+            self.make_room(now);
+        }
         if self.stopping || self.handshakes >= MAX_HANDSHAKES || self.open >= self.options.max_conns {
             self.counters.refused += 1;
             self.streams.insert(stream, None);

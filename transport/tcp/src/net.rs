@@ -477,6 +477,12 @@ impl Net {
         self.places.iter().filter_map(|place| Some(place.link.as_ref()?.id)).collect()
     }
 
+    /// Of the connections that are `so`, the one from which nothing was heard for longest.
+    pub(crate) fn oldest(&self, so: impl Fn(&Link) -> bool) -> Option<ConnId> {
+        let links = self.places.iter().filter_map(|place| place.link.as_deref());
+        links.filter(|link| so(link)).min_by_key(|link| link.heard).map(|link| link.id)
+    }
+
     fn link(&self, id: ConnId) -> Option<&Link> {
         let place = self.places.get(id.slot as usize).filter(|place| place.generation == id.generation)?;
         place.link.as_deref()

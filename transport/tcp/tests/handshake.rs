@@ -206,15 +206,15 @@ fn a_connect_that_hangs_is_given_up_after_its_deadline_and_reported_while_it_las
 }
 
 #[test]
-fn strangers_are_bounded_in_number_and_memory() {
+fn strangers_are_bounded_in_number_and_memory_and_lock_nobody_out() {
     let mut world = World::new(12);
     let streams: Vec<_> = (0..tcp::MAX_HANDSHAKES + 10).map(|_| world.raw()).collect();
     assert_eq!(streams.iter().filter(|stream| world.raw_is_closed(**stream)).count(), 10);
-    assert_eq!(world.sides[SERVER].net.counters().refused, 10);
+    assert_eq!(world.sides[SERVER].net.counters().strangers_displaced, 10, "the oldest made room");
+    world.establish();
     assert!(world.sides[SERVER].arena.in_use() <= tcp::MAX_HANDSHAKES * 12 * 1024);
     world.pass(tcp::HANDSHAKE_DEADLINE);
     assert!(streams.iter().all(|stream| world.raw_is_closed(*stream)));
-    world.establish();
     world.end();
 }
 
@@ -329,6 +329,23 @@ fn a_request_that_beats_the_completion_of_hello_ack_waits_for_it() {
     world.pump();
     assert_eq!(world.sides[SERVER].seen[1], Seen::Up(id));
     assert_eq!(world.count_seen(CLIENT, |seen| matches!(seen, Seen::Reply(_, 1, Ok(_)))), 1);
+    world.end();
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_closed_however_busily_it_talks() {
+    let mut world = World::new(27);
+    let stream = prove(&mut world, |_| Vec::new()).stream;
+    world.sides[SERVER].withhold_sends = true;
+    let begin = world.now;
+    while !world.raw_is_closed(stream) {
+        assert!(world.now < begin + tcp::SEND_STUCK + Span::seconds(5), "still open");
+        // Each of these is answered, and none of the answers is read.
+        world.raw_send(stream, &frame(wire::Op::PING, Flags::NONE, &[], 0));
+        world.pass(Span::seconds(1));
+    }
+    assert!(world.now >= begin + tcp::SEND_STUCK);
+    assert_eq!(world.sides[SERVER].net.counters().closed_for(Reason::PeerSilent), 1);
     world.end();
 }
 

@@ -1,7 +1,7 @@
 //! What primaries ask of the copies on this reactor: to join an epoch, to write under a stamp, to promise.
 
 use super::{Node, Pending, whole_payload};
-use crate::limits::{MAX_HELD, PROMISE};
+use crate::limits::{MAX_HELD, PROMISE, STORE_OPS};
 use crate::mail::Letter;
 use crate::primary::{Joined, Phase as PrimaryPhase};
 use crate::replica::{Admission, Asker, JoinStep, Replica};
@@ -50,7 +50,12 @@ impl<S: Store> Node<S> {
             self.refuse(now, answer, if fits { Status::BadRequest } else { Status::OutOfRange });
             return;
         }
+        let full = self.in_store[replica.disk] >= STORE_OPS / self.disks.len().max(1);
         match replica.admit(stamp.sequence, body.floor()) {
+            Admission::Begin if full => {
+                self.counters.count("store.waits");
+                self.refuse(now, answer, Status::Later);
+            }
             Admission::Answer(status) => {
                 self.counters.count("replica.repeat-answered");
                 self.refuse(now, answer, status);
@@ -225,12 +230,16 @@ impl<S: Store> Node<S> {
     pub(super) fn go_on_joining(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         let (in_disk, exists) = (replica.in_disk, replica.exists);
+        if replica.persisting > 0 {
+            return;
+        }
         let (disk, copy) = (replica.disk, replica.copy);
         let Some(joining) = &mut replica.joining else { return };
         if joining.step != JoinStep::Draining || (in_disk > 0 && !driver::mutant::on("join_without_draining")) {
             return;
         }
         joining.step = JoinStep::Persisting;
+        replica.persisting += 1;
         let config = joining.config.clone();
         let epoch = config.epoch;
         let operation = if exists { StoreOp::Join { copy, config } } else { StoreOp::Create { copy, config } };
@@ -248,9 +257,13 @@ impl<S: Store> Node<S> {
     ) {
         let status = result.as_ref().err().map(|error| self.store_status(shard, error, out));
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
+        replica.persisting -= 1;
+        replica.exists |= status.is_none();
         let Some(joining) =
             replica.joining.as_mut().filter(|j| j.config.epoch == epoch && j.step == JoinStep::Persisting)
         else {
+            // A newer Join has come meanwhile, and waited for this.
+            self.go_on_joining(now, shard, out);
             return;
         };
         if let Some(status) = status {
@@ -260,7 +273,6 @@ impl<S: Store> Node<S> {
             return;
         }
         joining.step = JoinStep::Listing;
-        replica.exists = true;
         replica.config = joining.config.clone();
         let (disk, copy) = (replica.disk, replica.copy);
         self.store(now, disk, StoreOp::Above { copy }, Pending::Above { shard, epoch }, out);
@@ -342,6 +354,8 @@ impl<S: Store> Node<S> {
     fn join_refused(&mut self, now: Time, shard: ShardId, asker: Asker, status: Status, why: &str) {
         match asker {
             Asker::Remote(answer, _) => self.refuse(now, answer, status),
+            // The store was busy: the tick begins it again.
+            Asker::Local if status == Status::Later => self.counters.count("join.again"),
             Asker::Local => {
                 if let Some(primary) = self.primaries.get_mut(&shard) {
                     primary.phase = PrimaryPhase::Failed(why.to_owned());
@@ -431,7 +445,7 @@ impl<S: Store> Node<S> {
             };
             self.step_down(now, shard, out);
             let replica = &self.replicas[&shard];
-            if replica.in_disk > 0 || replica.reading > 0 || replica.joining.is_some() {
+            if replica.in_disk > 0 || replica.reading > 0 || replica.persisting > 0 || replica.joining.is_some() {
                 // It is told again, and by then the disk is done.
                 continue;
             }

@@ -113,6 +113,23 @@ impl<S: Store> Node<S> {
         }
     }
 
+    /// Has the primary's own copy neither joined nor begun to?
+    fn own_join_is_due(&self, shard: ShardId) -> bool {
+        let (Some(primary), Some(replica)) = (self.primaries.get(&shard), self.replicas.get(&shard)) else {
+            return false;
+        };
+        !primary.answers.contains_key(&primary.config.primary) && replica.joining.is_none()
+    }
+
+    /// The primary's own copy joins.
+    fn join_here(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        let Some(config) = self.primaries.get(&shard).map(|p| p.config.clone()) else { return };
+        let here = config.primary_member().and_then(|m| self.disks.iter().position(|d| d.disk == m.disk));
+        if let Some(disk) = here {
+            self.begin_join(now, disk, config.primary, config, Asker::Local, out);
+        }
+    }
+
     /// Everybody joins the present epoch once more. No stamp is given out twice: the window stays.
     pub(super) fn join_again(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
@@ -121,11 +138,8 @@ impl<S: Store> Node<S> {
         primary.answers.clear();
         primary.joins.clear();
         self.forget_old_settling(shard);
-        let Some(primary) = self.primaries.get(&shard) else { return };
-        let (config, links) = (primary.config.clone(), primary.links.clone());
-        let here = config.primary_member().and_then(|m| self.disks.iter().position(|d| d.disk == m.disk));
-        let Some(disk) = here else { return };
-        self.begin_join(now, disk, config.primary, config, Asker::Local, out);
+        let Some(links) = self.primaries.get(&shard).map(|p| p.links.clone()) else { return };
+        self.join_here(now, shard, out);
         for to in links {
             self.send_joins(now, to, out);
         }
@@ -384,6 +398,8 @@ impl<S: Store> Node<S> {
                     self.retry_refused(now, shard, out);
                     self.go_on_settling(now, shard, out);
                 }
+                // Its own Join was refused for want of room in the store.
+                Phase::Joining if self.own_join_is_due(shard) => self.join_here(now, shard, out),
                 Phase::Asking(_) | Phase::Joining | Phase::Failed(_) => {}
             }
         }

@@ -284,6 +284,7 @@ impl<S: Store> Node<S> {
     /// Goes round until nothing moves: what a store answers at once (a read of what was never written) goes with this turn's send,
     /// and forwards leave before the local writes, because the network is the longer way.
     fn settle_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        self.store_touched |= self.disks.iter().any(|d| d.store.next_deadline().is_some_and(|at| at <= now));
         for _ in 0..ROUNDS {
             for at in 0..self.disks.len() {
                 self.drain_store(now, at, out);

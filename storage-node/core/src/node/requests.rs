@@ -375,7 +375,8 @@ impl<S: Store> Node<S> {
 
     /// How many operations its disk's store may have for this IOCB to add one: clients leave half to the others.
     fn store_room(&self, key: usize) -> usize {
-        if self.iocbs[key].kind == Kind::Settle { STORE_OPS } else { STORE_OPS / 2 }
+        let each = STORE_OPS / self.disks.len().max(1);
+        if self.iocbs[key].kind == Kind::Settle { each } else { each / 2 }
     }
 
     /// The store has read for an IOCB: answer with it, merge it, or settle with it.

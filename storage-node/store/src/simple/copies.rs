@@ -96,7 +96,8 @@ pub(super) fn apply(
 ) -> bool {
     match record {
         Record::Create { copy, config } => {
-            copies.entry(*copy).or_insert_with(|| CopyRecord::new(config.clone()));
+            // Two creations may be under way at once, the second under a newer configuration.
+            copies.entry(*copy).or_insert_with(|| CopyRecord::new(config.clone())).join(config);
             return true;
         }
         Record::Delete { copy } => {
