@@ -34,7 +34,9 @@ pub(super) struct Link {
     end: End,
     /// Requests at the volume client.
     pub(super) asked: usize,
-    /// A request that the volume client has no room for now, and its ticket. Nothing more is taken from this client before it.
+    /// Those of them that change the volume.
+    pub(super) changes: usize,
+    /// A request that may not go to the volume client now, and its ticket. Nothing more is taken from this client before it.
     pub(super) stuck: Option<(Ticket, BlockRequest)>,
     /// Why the session is over.
     pub(super) over: Option<Closed>,
@@ -55,6 +57,7 @@ impl Link {
             sending: None,
             end: End::Open,
             asked: 0,
+            changes: 0,
             stuck: None,
             over: None,
             draining: false,
@@ -97,6 +100,16 @@ impl Link {
     /// True while something could still be taken from the client.
     pub(super) fn takes_more(&self) -> bool {
         self.over.is_none() && self.stuck.is_none()
+    }
+
+    /// Of a session that had chosen the export: it is over, whether it has said so or not.
+    pub(super) fn is_gone(&self) -> bool {
+        !self.session.is_transmitting()
+    }
+
+    /// Its client will not hear of changes that are still at the volume client.
+    pub(super) fn has_orphans(&self) -> bool {
+        self.changes > 0 && self.is_gone()
     }
 
     /// It may go: nobody has anything of it.

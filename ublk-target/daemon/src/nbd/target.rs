@@ -7,8 +7,15 @@
 //! ```
 //!
 //! Promises: each request of a session is finished exactly once, also when its client is gone; a client that the volume has no
-//! room for is read no further; nothing a client does costs another one more than its share of the turn. Decides nothing about
-//! routing, resending or the volume: that is the volume client's.
+//! room for is read no further; nothing a client does costs another one more than its share of the turn; while a change of a session
+//! that is over is still at the volume client, no other session's change goes there. Decides nothing about routing, resending or the
+//! volume: that is the volume client's.
+//!
+//! Why changes wait for those of a session that is over (rule 24). A client that lost its connection sends its unanswered commands
+//! again on the next one, or on another that it has already, and goes on when they are answered. What the lost connection left at
+//! the volume client may be sent as late as ever (it may just pause, or wait for a node), and would overwrite what was acknowledged
+//! after it. Who belongs to whom nobody says, so that it holds for all sessions. It begins when the end is seen, by a receive or a
+//! send: the end of a client that is read no further for lack of room is seen no earlier than that.
 
 use super::convert::{self, Step};
 use super::link::Link;
@@ -18,11 +25,11 @@ use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
 use driver::{Conn, ConnId, Done, Errno, ListenerId, Machine, Op, Outbox, Provider, StreamId, Time, why};
 use memory::Arena;
-use nbd_session::{Event, Export, Limits, Session, Ticket};
+use nbd_session::{Event, Export, Fault, Limits, Outcome, Session, Ticket};
 use refcount::{Hold, LeakReport, Table};
 use slab::Slab;
 use std::collections::BTreeMap;
-use volume_client::VolumeClient;
+use volume_client::{BlockRequest, VolumeClient};
 
 /// What the process tells the machine.
 #[derive(Debug)]
@@ -97,6 +104,7 @@ struct Accepting {
 struct Asked {
     on: Hold<Conn, why::Answers>,
     ticket: Ticket,
+    change: bool,
 }
 
 /// What happened so far.
@@ -107,6 +115,7 @@ struct Counters {
     accept_errors: u64,
     requests: u64,
     stuck: u64,
+    held_back: u64,
     dropped: u64,
     closed: u64,
     stray: u64,
@@ -153,13 +162,15 @@ impl NbdTarget {
         let mut view = TargetView::of(&[self.client.view(now)]);
         view.sessions = sessions.collect();
         view.refs.extend(self.table.report().iter().map(ToString::to_string));
-        let Counters { accepted, refused, accept_errors, requests, stuck, dropped, closed, stray } = self.counters;
+        let Counters { accepted, refused, accept_errors, requests, stuck, held_back, dropped, closed, stray } =
+            self.counters;
         for (name, value) in [
             ("nbd_accepted", accepted),
             ("nbd_refused", refused),
             ("nbd_accept_errors", accept_errors),
             ("nbd_requests", requests),
             ("nbd_waited_for_room", stuck),
+            ("nbd_waited_for_orphans", held_back),
             ("nbd_dropped_for_silence", dropped),
             ("nbd_closed", closed),
             ("nbd_stray_completions", stray),
@@ -264,8 +275,12 @@ impl NbdTarget {
     }
 
     fn pump_one(&mut self, now: Time, link: &mut Link, out: &mut dyn Outbox<Letter>) {
-        if let Some((ticket, request)) = link.stuck.take() {
-            self.ask(now, link, ticket, request);
+        // Its own place is empty now, and a session that is over asks for nothing more: these are the others.
+        let orphans = self.links().any(Link::has_orphans);
+        match link.stuck.take() {
+            Some((ticket, _)) if link.is_gone() => link.finish(ticket, Outcome::Failed(Fault::Shutdown)),
+            Some((ticket, request)) => self.ask(now, link, ticket, request, orphans),
+            None => {}
         }
         while link.takes_more() {
             match link.session.poll(&self.arena) {
@@ -277,20 +292,28 @@ impl NbdTarget {
                 }
                 Some(Event::Request(request)) => match convert::step(request, 0) {
                     Step::Answer(ticket, outcome) => link.finish(ticket, outcome),
-                    Step::Ask(ticket, request) => self.ask(now, link, ticket, request),
+                    Step::Ask(ticket, request) => self.ask(now, link, ticket, request, orphans),
                 },
             }
         }
         link.post(now, &self.arena, out);
     }
 
-    fn ask(&mut self, now: Time, link: &mut Link, ticket: Ticket, mut request: volume_client::BlockRequest) {
+    /// Hands a request to the volume client, unless it has no room, or the request is a change and `orphans` are there.
+    fn ask(&mut self, now: Time, link: &mut Link, ticket: Ticket, mut request: BlockRequest, orphans: bool) {
+        let change = request.op.is_change();
+        if change && orphans {
+            link.stuck = Some((ticket, request));
+            self.counters.held_back += 1;
+            return;
+        }
         let vacant = self.asked.vacant_entry();
         request.tag = vacant.key() as u64;
         match self.client.submit(now, request) {
             Ok(()) => {
-                vacant.insert(Asked { on: link.owner.share(), ticket });
+                vacant.insert(Asked { on: link.owner.share(), ticket, change });
                 link.asked += 1;
+                link.changes += usize::from(change);
                 self.counters.requests += 1;
             }
             Err(request) => {
@@ -303,7 +326,7 @@ impl NbdTarget {
     /// Hands the volume's answers to their sessions.
     fn answers(&mut self) {
         while let Some(completion) = self.client.next_completion() {
-            let Some(Asked { on, ticket }) =
+            let Some(Asked { on, ticket, change }) =
                 usize::try_from(completion.tag).ok().and_then(|tag| self.asked.try_remove(tag))
             else {
                 self.counters.stray += 1;
@@ -312,6 +335,7 @@ impl NbdTarget {
             match self.link_of(on.id) {
                 Some(link) => {
                     link.asked -= 1;
+                    link.changes -= usize::from(change);
                     link.finish(ticket, convert::outcome(completion));
                 }
                 None => self.counters.stray += 1,

@@ -1,4 +1,4 @@
-//! A node with one copy in memory that answers at once, or not before it is told to.
+//! A node with one copy in memory that answers at once, or not before it is told to, or has changes come again later.
 
 use driver::{Address, Done, ListenerId, Machine, Outbox, Time};
 use memory::{Arena, Class};
@@ -20,6 +20,7 @@ pub(crate) struct FakeNode {
 /// What a test tells it.
 enum Order {
     Hold(bool),
+    PutOff(bool),
     Stop,
 }
 
@@ -32,6 +33,7 @@ struct Node {
     data: Vec<u8>,
     holding: bool,
     held: Vec<Request>,
+    putting_off: bool,
     sessions: u64,
 }
 
@@ -53,7 +55,8 @@ impl FakeNode {
             let name = HelloInfo::new(Role::Node, "n1", 77);
             let net = Net::new(NetOptions::new(name, Rc::new(ClusterKey(super::KEY)), random), arena.clone());
             let data = vec![0; size as usize];
-            let machine = Node { net, arena, listener, data, holding: false, held: Vec::new(), sessions: 0 };
+            let held = Vec::new();
+            let machine = Node { net, arena, listener, data, holding: false, held, putting_off: false, sessions: 0 };
             let reactor = Reactor::start(machine, driver, rx).unwrap();
             started.send(endpoint).unwrap();
             reactor.run(|()| {}).unwrap();
@@ -64,6 +67,11 @@ impl FakeNode {
     /// From now on it keeps requests, or answers all that it kept.
     pub(crate) fn hold(&self, hold: bool) {
         self.mail.send(Order::Hold(hold)).unwrap();
+    }
+
+    /// From now on it answers every change with "later", or no more.
+    pub(crate) fn put_off(&self, put_off: bool) {
+        self.mail.send(Order::PutOff(put_off)).unwrap();
     }
 
     pub(crate) fn stop(&mut self) {
@@ -84,7 +92,13 @@ impl Node {
                 }
                 NetEvent::Request { op, body, payload, answer, .. } => {
                     let request = (op, IoBody::parse(&body).unwrap(), payload, answer);
-                    if self.holding { self.held.push(request) } else { self.execute(now, request) }
+                    if self.putting_off && op != op::READ {
+                        self.net.reply(now, request.3, Op::REPLY, ReplyBody::new(Status::Later).bytes(), None);
+                    } else if self.holding {
+                        self.held.push(request);
+                    } else {
+                        self.execute(now, request);
+                    }
                 }
                 _ => {}
             }
@@ -130,6 +144,7 @@ impl Machine for Node {
                     self.execute(now, request);
                 }
             }
+            Order::PutOff(put_off) => self.putting_off = put_off,
             Order::Stop => {
                 self.held.clear();
                 self.net.stop(now, out);

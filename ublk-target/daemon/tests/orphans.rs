@@ -1,0 +1,102 @@
+//! Changes of NBD clients that are gone, and what the clients after them may do meanwhile (rule 24).
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{Lane, NbdClient};
+use target_daemon::Mail;
+
+const WRITE: u16 = 1;
+const TRIM: u16 = 4;
+const ZEROES: u16 = 6;
+const BLOCK: u32 = 4096;
+/// So often told "later", the volume client pauses for 640 ms: longer than a client needs to come back and write twice.
+const LATERS: u64 = 6;
+
+fn block(byte: u8) -> Vec<u8> {
+    vec![byte; BLOCK as usize]
+}
+
+/// The client's change is put off, and the client goes. The change is in the middle of a pause, and so is every next try.
+fn orphan(lane: &Lane, mut client: NbdClient, kind: u16, payload: &[u8]) {
+    lane.node.put_off(true);
+    client.send(kind, 0, 0, BLOCK, payload);
+    lane.until("put off", |view| view.counters["laters"] >= LATERS);
+    let sessions = lane.look().sessions.len();
+    drop(client);
+    lane.until("noticed", |view| {
+        let open = view.sessions.iter().filter(|session| session.state != "closing").count();
+        open == sessions - 1
+    });
+}
+
+#[test]
+fn a_write_of_a_client_that_is_gone_never_lands_on_what_was_acknowledged_after_it() {
+    let lane = Lane::start();
+    orphan(&lane, lane.connect(), WRITE, &block(1));
+    lane.node.put_off(false);
+    let mut next = lane.connect();
+    assert_eq!(next.write(0, &block(1)), 0, "sent again");
+    assert_eq!(next.write(0, &block(2)), 0);
+    lane.until("nothing in flight", |view| view.requests == 0);
+    assert_eq!(next.read(0, BLOCK as usize), block(2));
+    lane.stop(Mail::Stop);
+}
+
+#[test]
+fn while_any_change_of_a_client_that_is_gone_is_in_flight_other_connections_read_but_change_nothing() {
+    for (kind, payload) in [(WRITE, block(1)), (TRIM, vec![]), (ZEROES, vec![])] {
+        let lane = Lane::start();
+        let mut sibling = lane.connect();
+        assert_eq!(sibling.write(0, &block(7)), 0);
+        orphan(&lane, lane.connect(), kind, &payload);
+        let mut next = lane.connect();
+        let cookies = [sibling.send(WRITE, 0, 0, BLOCK, &block(2)), next.send(TRIM, 0, 1 << 20, BLOCK, &[])];
+        lane.until("both wait", |view| {
+            view.sessions.iter().filter(|session| session.state == "waiting for the volume").count() == 2
+        });
+        assert_eq!(lane.connect().read(0, BLOCK as usize), block(7), "reads go on");
+        assert_eq!(lane.look().requests, 1, "only the change that was left behind");
+        lane.node.put_off(false);
+        assert_eq!(sibling.reply(), (cookies[0], 0));
+        assert_eq!(next.reply(), (cookies[1], 0));
+        assert_eq!(next.read(0, BLOCK as usize), block(2));
+        lane.stop(Mail::Stop);
+    }
+}
+
+#[test]
+fn reads_of_a_client_that_is_gone_hold_nobody_back() {
+    let lane = Lane::start();
+    let mut sibling = lane.connect();
+    lane.node.hold(true);
+    let mut client = lane.connect();
+    client.send(0, 0, 0, BLOCK, &[]);
+    lane.until("asked", |view| view.requests == 1);
+    drop(client);
+    lane.until("noticed", |view| view.sessions.iter().any(|session| session.state == "closing"));
+    let cookie = sibling.send(WRITE, 0, 0, BLOCK, &block(2));
+    lane.until("asked, too", |view| view.requests == 2);
+    lane.node.hold(false);
+    assert_eq!(sibling.reply(), (cookie, 0));
+    lane.stop(Mail::Stop);
+}
+
+#[test]
+fn a_change_that_still_waited_when_its_client_went_is_never_made() {
+    let lane = Lane::start();
+    orphan(&lane, lane.connect(), WRITE, &block(1));
+    lane.node.hold(true);
+    let mut client = lane.connect();
+    client.send(0, 0, 0, BLOCK, &[]);
+    client.send(WRITE, 0, 0, BLOCK, &block(2));
+    let waits = |state: &str| state == "waiting for the volume";
+    lane.until("waits", |view| view.sessions.iter().any(|session| waits(&session.state)));
+    drop(client);
+    lane.node.hold(false); // the read's reply finds nobody
+    lane.until("noticed", |view| view.sessions.iter().all(|session| session.state == "closing"));
+    lane.node.put_off(false);
+    lane.until("gone", |view| view.sessions.is_empty() && view.requests == 0);
+    assert_eq!(lane.connect().read(0, BLOCK as usize), block(1));
+    lane.stop(Mail::Stop);
+}
