@@ -191,7 +191,11 @@ fn records(cluster: &ClusterArgs) -> Outcome<PathBuf> {
 fn in_background(args: AttachArgs) -> Outcome {
     // It was started as a child and leads no group yet; if it does, it is as good.
     let _leads_already = setsid();
-    let served = options(args).and_then(|options| Ok(target_daemon::run(options, |record| say(&record.device))?));
+    let served = options(args).and_then(|options| {
+        // All paths are absolute or read by now; the caller's directory may be on a filesystem that is to be unmounted.
+        env::set_current_dir("/").context("cannot leave the working directory")?;
+        Ok(target_daemon::run(options, |record| say(&record.device))?)
+    });
     if let Err(failure) = &served {
         say(&format!("{FAILED}{:#}", failure.why));
     }

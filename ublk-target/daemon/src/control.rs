@@ -145,7 +145,7 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
     }
     // It died, left its device behind, or could not tell the conductor: we end it in its name.
     let Some(lock) = place.lock()? else { return Err(TargetError::Busy { volume: volume() }) };
-    ublk::forget(&record.volume, &record.device)?;
+    ublk::forget(&record, force)?;
     let said = conductor.detach(&record.volume, &Detach { client: record.client, generation: record.generation });
     match said {
         Ok(()) => {}

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use ublk_device::Owner;
 use wire::ClusterKey;
 
 /// How a target presents its volume.
@@ -144,7 +145,7 @@ fn claim(place: &Place) -> Result<Lock, TargetError> {
 /// What a dead target left: the device to be taken over, if it waits, and the name under which the conductor knows us.
 fn former(place: &Place, options: &Options) -> Result<(Option<u32>, String), TargetError> {
     let Some(record) = place.read()? else { return Ok((None, options.client_name.clone())) };
-    match (ublk::waits(&record.device)?, &options.front_end) {
+    match (ublk::waits(&record)?, &options.front_end) {
         (Some(_), FrontEnd::Nbd { .. }) => Err(TargetError::Waits(Box::new(record))),
         (recover, _) => Ok((recover, record.client)),
     }
@@ -160,7 +161,8 @@ fn serve(
     ready: impl FnOnce(&Record),
 ) -> Result<Over, TargetError> {
     let Options { volume, conductor, key, front_end, read_only, io_timeout, depth, .. } = options;
-    let generation = map.attach;
+    let (generation, volume_id) = (map.attach, map.volume);
+    let cluster = conductor.version()?.cluster;
     let setup = Setup {
         map,
         client_name: client_name.clone(),
@@ -178,13 +180,15 @@ fn serve(
     let mut front = match front_end {
         FrontEnd::Nbd { listen, .. } => Front::Nbd(NbdLane::start(setup, listen, asks, tell.clone())?),
         FrontEnd::Ublk { queues } => {
-            let shape = UblkShape { queues, recover };
+            let shape = UblkShape { queues, owner: Owner::of(cluster, volume_id), recover };
             Front::Ublk(UblkFront::start(setup, &shape, &early, asks, tell.clone())?)
         }
     };
     let pid = std::process::id();
     let record = Record {
         volume: volume.clone(),
+        cluster,
+        volume_id,
         pid,
         started: start_time(pid).unwrap_or(0),
         since_ms: now_ms(),
@@ -209,7 +213,7 @@ fn serve(
             tracing::info!(volume, device = record.device, %generation, "attached");
             ready(&record);
         }
-        Err(_) => front.abort(),
+        Err(_) => front.abort(recover.is_some()),
     }
     let over = attend(&mut front, &record, &heard, up.is_err());
     if let Front::Nbd(NbdLane { address: Address::Unix(path), .. }) = &front {
@@ -240,10 +244,12 @@ impl Front {
         }
     }
 
-    /// It has not begun to serve: no matter what becomes of what is in flight.
-    fn abort(&mut self) {
+    /// It has not begun to serve: no matter what becomes of what is in flight. One that was taken over has its users, and waits
+    /// on for the next target.
+    fn abort(&mut self, taken_over: bool) {
         match self {
             Self::Nbd(lane) => lane.send(Mail::Abort),
+            Self::Ublk(front) if taken_over => front.leave(),
             Self::Ublk(front) => {
                 if let Err(error) = front.detach(true) {
                     tracing::warn!(%error, "the device is still there");

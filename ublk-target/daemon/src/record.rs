@@ -10,7 +10,7 @@
 //! A record whose lock nobody holds is a dead attachment: `trine attach` takes it up again, `trine detach` ends it.
 
 use crate::error::TargetError;
-use conductor_model::AttachGeneration;
+use conductor_model::{AttachGeneration, ClusterId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -23,6 +23,10 @@ use std::path::{Path, PathBuf};
 pub struct Record {
     /// The volume.
     pub volume: String,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its number there.
+    pub volume_id: VolumeId,
     /// The target's process.
     pub pid: u32,
     /// When that process started, in clock ticks since boot: pids are used again.
@@ -190,6 +194,8 @@ mod tests {
     fn record(volume: &str) -> Record {
         Record {
             volume: volume.into(),
+            cluster: ClusterId(0xc1),
+            volume_id: VolumeId(7),
             pid: std::process::id(),
             started: start_time(std::process::id()).unwrap(),
             since_ms: 1,

@@ -4,6 +4,7 @@ use crate::error::TargetError;
 use crate::happening::Happening;
 use crate::limits::{LOOK, UBLK_DEPTH, UBLK_NETWORK};
 use crate::maps::Early;
+use crate::record::Record;
 use crate::setup::Setup;
 use crate::view::TargetView;
 use conductor_model::Bytes;
@@ -13,7 +14,9 @@ use std::path::Path;
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
-use ublk_device::{Device, DeviceOptions, KernelState, QueueId, Volume, VolumeLetter, VolumeMail};
+use ublk_device::{
+    Device, DeviceError, DeviceOptions, KernelDevice, KernelState, Owner, QueueId, Volume, VolumeLetter, VolumeMail,
+};
 
 /// A device that is served.
 pub(crate) struct UblkFront {
@@ -25,6 +28,8 @@ pub(crate) struct UblkFront {
 /// What to make of it.
 pub(crate) struct UblkShape {
     pub(crate) queues: u16,
+    /// Whose it is.
+    pub(crate) owner: Owner,
     /// Take this device over.
     pub(crate) recover: Option<u32>,
 }
@@ -34,20 +39,34 @@ pub(crate) fn number(device: &str) -> Option<u32> {
     device.strip_prefix("/dev/ublkb")?.parse().ok()
 }
 
-/// True if the kernel keeps this device, and what it was asked, for the next daemon.
-pub(crate) fn waits(device: &str) -> Result<Option<u32>, TargetError> {
-    let Some(id) = number(device) else { return Ok(None) };
-    let waits = ublk_device::known()?.iter().any(|known| known.id == id && known.state != KernelState::Dead);
-    Ok(waits.then_some(id))
+/// The attachment's own device among `known`. Its number may be another volume's by now.
+fn device_of<'k>(record: &Record, known: &'k [KernelDevice]) -> Option<&'k KernelDevice> {
+    let (id, owner) = (number(&record.device)?, Owner::of(record.cluster, record.volume_id));
+    known.iter().find(|known| known.id == id && known.owner == owner)
 }
 
-/// Removes what a dead target left of its device.
-pub(crate) fn forget(volume: &str, device: &str) -> Result<(), TargetError> {
-    let Some(id) = number(device) else { return Ok(()) };
-    if ublk_device::known()?.iter().any(|known| known.id == id) {
-        ublk_device::forget(id)?;
+/// The number of the attachment's device, if the kernel keeps it, and what it was asked, for the next daemon.
+pub(crate) fn waits(record: &Record) -> Result<Option<u32>, TargetError> {
+    if number(&record.device).is_none() {
+        return Ok(None);
     }
-    Ok(ublk_device::unlink(volume, Path::new(device))?)
+    let known = ublk_device::known()?;
+    let waits = device_of(record, &known).filter(|known| known.state != KernelState::Dead);
+    Ok(waits.map(|known| known.id))
+}
+
+/// Removes what a dead target left of its device; without `force` not if it is in use.
+pub(crate) fn forget(record: &Record, force: bool) -> Result<(), TargetError> {
+    if number(&record.device).is_none() {
+        return Ok(());
+    }
+    if let Some(known) = device_of(record, &ublk_device::known()?) {
+        ublk_device::forget(known.id, known.owner, force).map_err(|error| match error {
+            DeviceError::InUse(_) => TargetError::Refused { volume: record.volume.clone(), why: error.to_string() },
+            other => other.into(),
+        })?;
+    }
+    Ok(ublk_device::unlink(&record.volume, Path::new(&record.device))?)
 }
 
 /// To be called before the process has a second thread.
@@ -70,6 +89,7 @@ impl UblkFront {
         let (volume, size) = (setup.map.name.clone(), setup.map.size);
         let mut options = DeviceOptions::new(&volume, size);
         options.queues = shape.queues;
+        options.owner = shape.owner;
         options.depth = setup.depth.unwrap_or(UBLK_DEPTH);
         options.read_only = setup.read_only;
         options.recover = shape.recover;
@@ -185,5 +205,45 @@ impl UblkFront {
     /// Leaves the device to the next daemon; nothing is lost.
     pub(crate) fn leave(&mut self) {
         self.device.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::{AttachGeneration, ClusterId, VolumeId};
+
+    #[test]
+    fn a_device_whose_number_is_another_volumes_by_now_is_not_the_attachments() {
+        let record = Record {
+            volume: "db".into(),
+            cluster: ClusterId(0xc1),
+            volume_id: VolumeId(7),
+            pid: 1,
+            started: 1,
+            since_ms: 1,
+            device: "/dev/ublkb3".into(),
+            client: "host/db".into(),
+            generation: AttachGeneration(3),
+            read_only: false,
+        };
+        let device = |id, cluster, volume| KernelDevice {
+            id,
+            owner: Owner::of(ClusterId(cluster), VolumeId(volume)),
+            path: format!("/dev/ublkb{id}").into(),
+            state: KernelState::Waiting,
+            pid: None,
+            queues: 1,
+            depth: 1,
+            size: Bytes(4096),
+            read_only: false,
+        };
+        let all = [device(2, 0xc1, 7), device(3, 0xc1, 7)];
+        assert_eq!(device_of(&record, &all), Some(&all[1]));
+        assert_eq!(device_of(&record, &[device(2, 0xc1, 7)]), None);
+        assert_eq!(device_of(&record, &[device(3, 0xc1, 8)]), None);
+        assert_eq!(device_of(&record, &[device(3, 0xc2, 7)]), None);
+        let nbd = Record { device: "nbd://127.0.0.1:10809/db".into(), ..record };
+        assert_eq!(device_of(&nbd, &all), None);
     }
 }

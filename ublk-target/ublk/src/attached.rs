@@ -1,8 +1,9 @@
 //! What the kernel knows of devices, whoever serves them or does no more.
 
-use crate::DeviceError;
+use crate::device::stop_unused;
 use crate::features::driver_is_loaded;
 use crate::kernel::{Control, Info, State};
+use crate::{DeviceError, Owner};
 use conductor_model::Bytes;
 use std::path::PathBuf;
 
@@ -25,6 +26,8 @@ pub enum KernelState {
 pub struct KernelDevice {
     /// Its number.
     pub id: u32,
+    /// Whose it is.
+    pub owner: Owner,
     /// `/dev/ublkbN`.
     pub path: PathBuf,
     /// How it stands.
@@ -54,20 +57,25 @@ pub fn known() -> Result<Vec<KernelDevice>, DeviceError> {
     let mut all = Vec::new();
     for id in ids {
         match control.info(id) {
-            Ok(info) if info.ours => all.push(describe(&mut control, info)?),
-            // Another's, or gone since it was listed.
-            Ok(_) | Err(DeviceError::NoDevice(_)) => {}
+            Ok(info) => {
+                if let Some(owner) = info.owner {
+                    all.push(describe(&mut control, info, owner)?);
+                }
+            }
+            // Gone since it was listed.
+            Err(DeviceError::NoDevice(_)) => {}
             Err(error) => return Err(error),
         }
     }
     Ok(all)
 }
 
-fn describe(control: &mut Control, info: Info) -> Result<KernelDevice, DeviceError> {
+fn describe(control: &mut Control, info: Info, owner: Owner) -> Result<KernelDevice, DeviceError> {
     let Info { id, state, pid, queues, depth, .. } = info;
     let shape = control.read_shape(id)?;
     Ok(KernelDevice {
         id,
+        owner,
         path: path_of(id),
         state: match state {
             State::Live => KernelState::Live,
@@ -82,17 +90,23 @@ fn describe(control: &mut Control, info: Info) -> Result<KernelDevice, DeviceErr
     })
 }
 
-/// Stops and removes a device that nobody serves: what waits for it fails.
-pub fn forget(id: u32) -> Result<(), DeviceError> {
+/// Stops and removes `owner`'s device that nobody serves: what waits for it fails. Without `force` not if somebody uses it
+/// ([`DeviceError::InUse`]).
+pub fn forget(id: u32, owner: Owner, force: bool) -> Result<(), DeviceError> {
     let mut control = Control::open()?;
     let info = control.info(id)?;
-    if !info.ours {
+    if info.owner != Some(owner) {
         return Err(DeviceError::NotOurs(id));
     }
     if info.state == State::Live && info.pid > 0 {
         return Err(DeviceError::Served { id, pid: info.pid });
     }
-    control.stop(id)?;
+    // A dead one has no block device that could be in use.
+    if force || info.state == State::Dead {
+        control.stop(id)?;
+    } else {
+        stop_unused(&mut control, id)?;
+    }
     control.delete(id)
 }
 

@@ -10,7 +10,7 @@ use crate::features::{Feature, Probe};
 use crate::kernel::{Control, Gate, Info, State};
 use crate::limits::{MAIL, RECOVER_POLL, RECOVER_WAIT};
 use crate::queue::{QueueMail, QueueView, Report, serve};
-use crate::{BuildError, DeviceError, DeviceOptions, Executor, QueueFailure, QueueId};
+use crate::{BuildError, DeviceError, DeviceOptions, Executor, Owner, QueueFailure, QueueId};
 use conductor_model::Bytes;
 use driver::Errno;
 use nix::fcntl::OFlag;
@@ -71,7 +71,7 @@ impl<M: Send + 'static> Device<M> {
         let gate = match options.recover {
             None => Gate::make(options)?,
             Some(id) => {
-                let info = take_over(&mut control, id)?;
+                let info = take_over(&mut control, id, options.owner)?;
                 Gate::reopen(&info)?
             }
         };
@@ -231,12 +231,8 @@ impl<M: Send + 'static> Device<M> {
         if force {
             self.tell_all(|| QueueMail::Refuse);
             control.stop(self.id)?;
-        } else if Probe::of(control.features()?).has(Feature::SafeStop) {
-            control.stop_unused(self.id)?;
-        } else if is_claimed(&self.path) {
-            return Err(DeviceError::InUse(self.id));
         } else {
-            control.stop(self.id)?;
+            stop_unused(&mut control, self.id)?;
         }
         // The stop takes all tags back: the queues end.
         self.leave();
@@ -283,11 +279,11 @@ impl<M> std::fmt::Debug for Device<M> {
 }
 
 /// Waits until the kernel has seen that the device's daemon is gone, and says that we are the next one.
-fn take_over(control: &mut Control, id: u32) -> Result<Info, DeviceError> {
+fn take_over(control: &mut Control, id: u32, owner: Owner) -> Result<Info, DeviceError> {
     let begin = Instant::now();
     loop {
         let info = control.info(id)?;
-        if !info.ours || !info.recoverable || info.state == State::Dead {
+        if info.owner != Some(owner) || !info.recoverable || info.state == State::Dead {
             return Err(DeviceError::NotOurs(id));
         }
         if info.state != State::Live {
@@ -311,6 +307,17 @@ fn runs(pid: i32) -> bool {
     // The state follows the name, which may contain anything, in parentheses.
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// Stops a device unless somebody uses it: has it open, or at least for himself where the kernel knows no more.
+pub(crate) fn stop_unused(control: &mut Control, id: u32) -> Result<(), DeviceError> {
+    if Probe::of(control.features()?).has(Feature::SafeStop) {
+        control.stop_unused(id)
+    } else if is_claimed(&path_of(id)) {
+        Err(DeviceError::InUse(id))
+    } else {
+        control.stop(id)
+    }
 }
 
 /// True if a filesystem or a driver has the device for itself.

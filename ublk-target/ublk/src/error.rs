@@ -44,8 +44,8 @@ pub enum DeviceError {
         /// By whom.
         pid: i32,
     },
-    /// The device was not made for recovery, or not by Trine.
-    #[error("ublk device {0} cannot be recovered: it was not made by Trine, or was stopped already")]
+    /// The device was not made for recovery, not by Trine, or for another volume.
+    #[error("ublk device {0} is not this volume's: it was made by another, or was stopped already")]
     NotOurs(u32),
     /// The device cannot be opened.
     #[error("cannot open {}: {error}", .path.display())]

@@ -34,6 +34,6 @@ pub use executor::{Executor, QueueId};
 pub use features::{Feature, Probe, probe};
 pub use limits::{MAX_DEPTH, MAX_IO_BYTES, MAX_QUEUES};
 pub use links::{LINKS, link, link_of, unlink, unlink_stale};
-pub use options::DeviceOptions;
+pub use options::{DeviceOptions, Owner};
 pub use queue::{Counters, QueueView};
 pub use volume::{Volume, VolumeLetter, VolumeMail};

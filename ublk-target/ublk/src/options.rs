@@ -2,13 +2,42 @@
 
 use crate::DeviceError;
 use crate::limits::{MAX_DEPTH, MAX_IO_BYTES, MAX_QUEUES, SECTOR};
-use conductor_model::Bytes;
+use conductor_model::{Bytes, ClusterId, VolumeId};
 
-/// What a device is made with. A device that is recovered keeps what it was made with; only `name` and `recover` count then.
+/// Whose a device is, as the kernel keeps it: device numbers are used again, so a number alone says nothing. 24 bits: no two of a
+/// cluster's volumes share one within 16 million volumes, and another cluster's volume does by rare chance only.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Owner(u32);
+
+impl Owner {
+    /// How many bits there are.
+    pub(crate) const BITS: u32 = 24;
+
+    /// A cluster's volume. Clusters' ids are random, volumes' are counted.
+    pub fn of(cluster: ClusterId, volume: VolumeId) -> Self {
+        Self::from_flags(cluster.0.wrapping_add(volume.0.into()))
+    }
+
+    /// In the low bits of what the kernel keeps.
+    pub(crate) fn from_flags(flags: u64) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the bits that are cut are masked out")]
+        let low = flags as u32;
+        Self(low & ((1 << Self::BITS) - 1))
+    }
+
+    /// The low bits of what the kernel keeps.
+    pub(crate) fn to_flags(self) -> u64 {
+        self.0.into()
+    }
+}
+
+/// What a device is made with. A device that is recovered keeps what it was made with; only `name`, `owner` and `recover` count then.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceOptions {
     /// What its threads are called after: the volume.
     pub name: String,
+    /// Whose it is; one that is recovered must be this one's.
+    pub owner: Owner,
     /// How large it is: whole 4 KiB blocks.
     pub size: Bytes,
     /// Threads that serve it, each with its own ring.
@@ -27,10 +56,11 @@ pub struct DeviceOptions {
 }
 
 impl DeviceOptions {
-    /// One queue of 128 requests of up to 512 KiB; writable, every acknowledged write durable.
+    /// One queue of 128 requests of up to 512 KiB; writable, every acknowledged write durable; nobody's.
     pub fn new(name: impl Into<String>, size: Bytes) -> Self {
         Self {
             name: name.into(),
+            owner: Owner::default(),
             size,
             queues: 1,
             depth: 128,

@@ -2,7 +2,7 @@
 
 use crate::features::driver_is_loaded;
 use crate::limits::{MAX_ZERO_SECTORS, SECTOR};
-use crate::{DeviceError, DeviceOptions};
+use crate::{DeviceError, DeviceOptions, Owner};
 use conductor_model::Bytes;
 use driver::Errno;
 use io_uring::{IoUring, opcode, squeue::Entry128, types::Fd};
@@ -13,9 +13,10 @@ use std::os::fd::AsRawFd;
 
 const PATH: &str = "/dev/ublk-control";
 
-/// In the flags that the kernel keeps for the server: "TRINE", so that a device can be recognised as ours without any file.
-pub(super) const OURS: u64 = u64::from_be_bytes(*b"TRINE\0\0\0");
-const OURS_MASK: u64 = u64::MAX << 24;
+/// In the flags that the kernel keeps for the server: "TRINE", so that a device can be recognised as ours without any file. Below
+/// it, whose it is.
+const OURS: u64 = u64::from_be_bytes(*b"TRINE\0\0\0");
+const OURS_MASK: u64 = u64::MAX << Owner::BITS;
 
 /// What devices are made with wherever the kernel has it (6.1): see `UBLK_F_USER_RECOVERY` in linux/ublk_cmd.h.
 pub(super) const FLAGS: u32 = sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE;
@@ -43,7 +44,8 @@ pub(crate) struct Info {
     pub(crate) queues: u16,
     pub(crate) depth: u16,
     pub(crate) io_buf_bytes: u32,
-    pub(crate) ours: bool,
+    /// Whose it is; `None`: not made by Trine.
+    pub(crate) owner: Option<Owner>,
     pub(crate) recoverable: bool,
 }
 
@@ -88,7 +90,7 @@ impl Control {
             queues: raw.nr_hw_queues,
             depth: raw.queue_depth,
             io_buf_bytes: raw.max_io_buf_bytes,
-            ours: raw.ublksrv_flags & OURS_MASK == OURS,
+            owner: owner(raw.ublksrv_flags),
             recoverable: raw.flags & u64::from(FLAGS) == u64::from(FLAGS),
         })
     }
@@ -203,6 +205,16 @@ impl Control {
     }
 }
 
+/// What the kernel is to keep for us with a device.
+pub(super) fn server_flags(owner: Owner) -> u64 {
+    OURS | owner.to_flags()
+}
+
+/// Whose a device is, by what the kernel kept.
+fn owner(server_flags: u64) -> Option<Owner> {
+    (server_flags & OURS_MASK == OURS).then(|| Owner::from_flags(server_flags))
+}
+
 fn pid() -> i32 {
     std::process::id().cast_signed()
 }
@@ -246,5 +258,24 @@ fn params(options: &DeviceOptions) -> sys::ublk_params {
             reserved0: 0,
         },
         ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::{ClusterId, VolumeId};
+
+    #[test]
+    fn a_device_tells_whose_it_is() {
+        let clusters = [0, 1 << 40, 0x1234_5678_9abc_def0, u64::MAX].map(ClusterId);
+        for cluster in clusters {
+            let volume = Owner::of(cluster, VolumeId(7));
+            assert_eq!(owner(server_flags(volume)), Some(volume));
+            for other in [Owner::of(cluster, VolumeId(8)), Owner::of(ClusterId(0x5eed), VolumeId(7))] {
+                assert_ne!(owner(server_flags(other)), Some(volume));
+            }
+        }
+        assert_eq!(owner(0x1234), None, "another server's");
     }
 }

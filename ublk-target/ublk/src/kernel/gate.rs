@@ -1,6 +1,6 @@
 //! A device's character device, through which its queues are served.
 
-use super::control::{FLAGS, Info, OURS};
+use super::control::{FLAGS, Info, server_flags};
 use crate::{DeviceError, DeviceOptions};
 use driver::Errno;
 use libublk::UblkFlags;
@@ -29,7 +29,7 @@ impl Gate {
                 .depth(options.depth)
                 .io_buf_bytes(options.io_buf_bytes)
                 .ctrl_flags(u64::from(FLAGS))
-                .ctrl_target_flags(OURS)
+                .ctrl_target_flags(server_flags(options.owner))
                 .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV);
             let ctrl = builder.build().map_err(|error| refused(errno(&error)))?;
             // libublk takes EBUSY for success.
