@@ -27,11 +27,18 @@ mount -t overlay -o lowerdir=/host,upperdir=/cover/upper,workdir=/cover/work roo
 mkdir -p "/root/lib/modules/$RELEASE" /root/results
 mount --bind "/host$MODULES" "/root/lib/modules/$RELEASE" || die "the kernel's modules cannot be mounted"
 mount -t 9p -o "rw,$nine" results /root/results || die "the results cannot be mounted"
+# A checkout below one of the places that are covered next shows through.
+mkdir /checkout
+mount --bind "/root$DIRECTORY" /checkout || die "the working directory cannot be mounted"
 for place in tmp run var/tmp; do
     mkdir -p "/root/$place"
     mount -t tmpfs -o size=90%,mode=1777 "${place##*/}" "/root/$place"
 done
 chmod 755 /root/run
+case "$DIRECTORY/" in
+/tmp/* | /run/* | /var/tmp/*) mkdir -p "/root$DIRECTORY" && mount --move /checkout "/root$DIRECTORY" ;;
+*) umount /checkout ;;
+esac
 mkdir /root/run/guest
 cp /bin/busybox /system /settings /command /root/run/guest/
 mount --move /proc /root/proc
