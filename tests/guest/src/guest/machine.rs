@@ -47,6 +47,8 @@ pub(crate) enum Outcome {
     TimeLimit,
     Panic,
     Silent,
+    /// It panicked or went silent before the command began: the emulated clock does that to a booting kernel now and then.
+    NoBoot,
 }
 
 pub(crate) struct Ended {
@@ -134,6 +136,7 @@ impl Machine<'_> {
             let line = match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Timeout) => return Ok(outcome.unwrap_or(Outcome::TimeLimit)),
+                Err(RecvTimeoutError::Disconnected) if !started => return Ok(Outcome::NoBoot),
                 Err(RecvTimeoutError::Disconnected) => return Ok(outcome.unwrap_or(Outcome::Silent)),
             };
             writeln!(log, "{line}")?;
@@ -150,7 +153,7 @@ impl Machine<'_> {
                     }
                 }
                 Said::Panic => {
-                    outcome = Some(Outcome::Panic);
+                    outcome = Some(if started { Outcome::Panic } else { Outcome::NoBoot });
                     println!("{line}");
                 }
                 Said::Text if started && !matches!(outcome, Some(Outcome::Status(_))) => println!("{line}"),

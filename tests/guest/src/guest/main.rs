@@ -29,6 +29,8 @@ use crate::machine::{Machine, Outcome};
 const EXIT_TIME_LIMIT: u8 = 124;
 /// The guest's kernel panicked. Above what a shell reports for a signal (128 + 64), as are the next two.
 const EXIT_PANIC: u8 = 240;
+/// Attempts to boot. What happens after the command began is never tried again.
+const BOOTS: u32 = 3;
 /// The guest ended without saying how its command ended.
 const EXIT_SILENT: u8 = 241;
 /// The guest could not be started.
@@ -148,7 +150,14 @@ fn in_guest(cache: &Path, kernel: &Kernel, run: Run) -> Result<u8> {
         scratch: cache.join("scratch"),
         command: run.command.join(" "),
     };
-    let ended = machine.run()?;
+    let mut ended = machine.run()?;
+    for _ in 1..BOOTS {
+        if ended.outcome != Outcome::NoBoot {
+            break;
+        }
+        println!("guest: it did not come up, booting again");
+        ended = machine.run()?;
+    }
     let log = results.join("console.log");
     let took = ended.took.as_secs_f64();
     Ok(match ended.outcome {
@@ -159,6 +168,10 @@ fn in_guest(cache: &Path, kernel: &Kernel, run: Run) -> Result<u8> {
         Outcome::TimeLimit => {
             eprintln!("guest: stopped at its time limit of {} s; console: {}", run.timeout, log.display());
             EXIT_TIME_LIMIT
+        }
+        Outcome::NoBoot => {
+            eprintln!("guest: it did not come up in {BOOTS} attempts; console: {}", log.display());
+            EXIT_PANIC
         }
         Outcome::Panic => {
             eprintln!("guest: the kernel panicked after {took:.1} s; console: {}", log.display());
