@@ -128,13 +128,16 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
             Err(error) => return Err(error),
         }
         let mut until = Instant::now() + DRAIN + GIVE_UP + DETACH_CALL;
+        let mut killed = false;
         while place.is_live()? {
             if Instant::now() >= until {
-                if !force {
+                // Killed and still there: another process has taken the attachment up, and is still coming up.
+                if !force || killed {
                     let reason = reason(place);
                     return Err(TargetError::StillRuns { volume: volume(), reason });
                 }
                 end(&record);
+                killed = true;
                 until += GIVE_UP;
             }
             thread::sleep(LOCK_POLL);
