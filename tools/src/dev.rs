@@ -13,7 +13,6 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -133,10 +132,8 @@ impl Cluster {
         let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
         make(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let lock = lock(dir)?;
-        // `stop --destroy` deletes the whole directory, so nothing of anybody else may be in it.
-        let ours = ["lock", "cluster.key", "conductor.addr", "attached"];
-        if let Some(name) = names_in(dir)?.into_iter().find(|name| ours.iter().all(|our| name != our)) {
-            let why = format!("{} is not empty: {} is in it; name another directory", dir.display(), name.display());
+        if dir.join("cluster.json").exists() {
+            let why = format!("another start has just made the cluster in {}: try again", dir.display());
             return Err(Failure::new(Exit::Refused, why));
         }
         let nodes = args.nodes.unwrap_or(3);
@@ -318,11 +315,29 @@ fn first_line(stdout: ChildStdout, tell: &mpsc::Sender<String>) {
     }
 }
 
-/// What is in a directory.
-fn names_in(dir: &Path) -> Outcome<Vec<OsString>> {
-    let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
-    let names: std::io::Result<Vec<OsString>> = entries.map(|entry| Ok(entry?.file_name())).collect();
-    Ok(names.with_context(|| format!("cannot read {}", dir.display()))?)
+/// Deletes what a cluster keeps in its directory, and the directory if nobody else has anything in it.
+fn destroy(dir: &Path, nodes: usize) -> std::io::Result<()> {
+    let trees = (1..=nodes).map(|n| format!("n{n}")).chain(["attached".to_owned()]);
+    for tree in trees {
+        gone(fs::remove_dir_all(dir.join(tree)))?;
+    }
+    let conductor = ["addr", "log", "pid", "redb"].map(|what| format!("conductor.{what}"));
+    // The plan last but for the lock: without it the directory is no cluster.
+    for file in conductor.iter().map(String::as_str).chain(["cluster.key", "cluster.json", "lock"]) {
+        gone(fs::remove_file(dir.join(file)))?;
+    }
+    match fs::remove_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        result => result,
+    }
+}
+
+/// What is not there need not be deleted.
+fn gone(result: std::io::Result<()>) -> std::io::Result<()> {
+    match result {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
 }
 
 fn stop(args: &StopArgs) -> Outcome {
@@ -345,7 +360,7 @@ fn stop(args: &StopArgs) -> Outcome {
     let nodes = (0..cluster.plan.nodes.len()).map(|n| cluster.node_pid(n)).collect::<Vec<_>>();
     let stopped = end(&nodes)? + end(&[cluster.conductor_pid()])?;
     if args.destroy {
-        fs::remove_dir_all(&dir).with_context(|| format!("cannot delete {}", dir.display()))?;
+        destroy(&dir, cluster.plan.nodes.len()).with_context(|| format!("cannot delete {}", dir.display()))?;
         return print(&format!("cluster in {} stopped and deleted", dir.display()));
     }
     print(&format!("{stopped} processes stopped; the data stays in {}", dir.display()))
