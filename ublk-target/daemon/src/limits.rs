@@ -43,6 +43,10 @@ pub const SPIN: Span = Span::micros(30);
 pub const MAILBOX: usize = 64;
 /// How often the map is fetched when nobody asks: a grown volume shows within this.
 pub const MAP_EVERY: Duration = Duration::from_secs(5);
+/// An address that is taken is tried again for so long: a killed target's is free after some milliseconds, a living one's is not.
+pub const LISTEN_PATIENCE: Duration = Duration::from_secs(2);
+/// How often.
+pub const LISTEN_AGAIN: Duration = Duration::from_millis(10);
 /// A clean detach finishes what is in flight for so long; then it fails it.
 pub const DRAIN: Duration = Duration::from_secs(10);
 /// A reactor that was told to fail everything and has not ended after this is reported and left.

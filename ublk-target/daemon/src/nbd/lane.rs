@@ -3,14 +3,15 @@
 use super::{Letter, Mail, NbdOptions, NbdTarget};
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{ARENA, DEPTH, LOOK, MAILBOX, SPIN};
+use crate::limits::{ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, SPIN};
 use crate::setup::Setup;
 use crate::view::TargetView;
 use conductor_model::api::VolumeMap;
-use driver::Address;
+use driver::{Address, ListenerId};
 use memory::{Arena, ArenaOptions, Backing, Shares};
 use nbd_session::Export;
-use reactor::{Limits, MailRx, Mailbox, NotSent, OwnRing, Reactor, Uring, mailbox, spare_cores};
+use reactor::{Limits, MailRx, Mailbox, NotSent, OwnRing, Reactor, ReactorError, Uring, mailbox, spare_cores};
+use std::io::ErrorKind;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -109,7 +110,7 @@ type NbdReactor = Reactor<NbdTarget, OwnRing>;
 fn reactor(setup: &Setup, listen: &Address, mail: MailRx<Mail>) -> Result<(NbdReactor, Arena, Address), TargetError> {
     let limits = Limits::default();
     let mut driver = Uring::new(OwnRing::new(&limits)?, limits)?;
-    let (listener, address) = driver.listen(listen)?;
+    let (listener, address) = claim(&mut driver, listen)?;
     let arena = Arena::new(ArenaOptions { bytes: ARENA, backing: Backing::Heap, shares: Shares::only_client() })?;
     let mut export = Export::new(&setup.map.name, &description(&setup.map), setup.map.size)?;
     export.read_only = setup.read_only;
@@ -121,6 +122,21 @@ fn reactor(setup: &Setup, listen: &Address, mail: MailRx<Mail>) -> Result<(NbdRe
         reactor = reactor.spin(SPIN);
     }
     Ok((reactor, arena, address))
+}
+
+/// Listens as soon as nobody else does. The kernel ends a killed target's accepts behind the scenes, and until then its address is taken.
+fn claim(driver: &mut Uring<OwnRing>, at: &Address) -> Result<(ListenerId, Address), ReactorError> {
+    let until = Instant::now() + LISTEN_PATIENCE;
+    loop {
+        match driver.listen(at) {
+            Err(ReactorError::Listen { error, .. })
+                if error.kind() == ErrorKind::AddrInUse && Instant::now() < until =>
+            {
+                thread::sleep(LISTEN_AGAIN);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 fn work(reactor: NbdReactor, arena: &Arena, post: &Post) -> Result<(), TargetError> {
