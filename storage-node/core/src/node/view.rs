@@ -80,6 +80,7 @@ fn net_counters(net: &tcp::Counters) -> impl Iterator<Item = (&'static str, u64)
         ("net.stalls", net.stalls),
         ("net.stale-replies", net.stale_replies),
         ("net.refused", net.refused),
+        ("net.strangers-displaced", net.strangers_displaced),
     ]
     .into_iter()
     .chain(Reason::ALL.into_iter().map(|reason| (closed_name(reason), net.closed_for(reason))))
