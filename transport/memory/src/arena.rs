@@ -9,6 +9,7 @@
 
 use crate::buddy::Buddy;
 use crate::buffer::{Filling, Mem};
+use crate::huge::{HUGE_PAGE, HugePages, TooFewHugePages};
 use crate::mapping::Mapping;
 use crate::{MAX_LEN, PAGE};
 use refcount::{LeakReport, Table};
@@ -16,9 +17,6 @@ use std::cell::RefCell;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
-
-/// Huge pages are this big on every machine that we run on; the arena is rounded up to it.
-const HUGE_PAGE: usize = 2 << 20;
 
 /// 64 KiB in pages. Buffers up to that are powers of two, so that they grow together again well; above, a power of two would waste up to half.
 const COARSE: u32 = 16;
@@ -122,12 +120,15 @@ pub enum ArenaError {
         error: nix::errno::Errno,
     },
     /// Too few huge pages are reserved.
+    #[error(transparent)]
+    TooFewHugePages(#[from] TooFewHugePages),
+    /// They are there, but not for this process.
     #[error(
-        "no {pages} huge pages of 2 MiB for an arena ({error}): reserve them with `sysctl vm.nr_hugepages`, or use ordinary memory"
+        "{pages} huge pages of 2 MiB are free, but not to be had ({error}): raise hugetlb.2MB.max of the process's control group, or use ordinary memory"
     )]
     NoHugePages {
         /// How many it takes.
-        pages: usize,
+        pages: u64,
         /// The kernel's word.
         error: nix::errno::Errno,
     },
@@ -165,8 +166,7 @@ impl Arena {
         sizes[COMMON] = capacity.get().checked_sub(own).ok_or(ArenaError::Shares { reserved, bytes })?;
         let mapping = match backing {
             Backing::Heap => Mapping::heap(capacity).map_err(|error| ArenaError::NoMemory { bytes, error })?,
-            Backing::HugePages => Mapping::huge(capacity)
-                .map_err(|error| ArenaError::NoHugePages { pages: capacity.get() / HUGE_PAGE, error })?,
+            Backing::HugePages => Mapping::huge(capacity).map_err(|error| no_huge_pages(capacity.get(), error))?,
         };
         let mut starts = [0; REGIONS];
         for region in 1..REGIONS {
@@ -242,6 +242,11 @@ impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "arena: {} of {} bytes in use", self.in_use(), self.capacity())
     }
+}
+
+fn no_huge_pages(bytes: usize, error: nix::errno::Errno) -> ArenaError {
+    let pages = HugePages::for_bytes(bytes);
+    HugePages::read().check(pages).err().map_or(ArenaError::NoHugePages { pages, error }, ArenaError::from)
 }
 
 /// `bytes`, a multiple of a page, in pages.

@@ -19,10 +19,12 @@
 mod arena;
 mod buddy;
 mod buffer;
+mod huge;
 mod mapping;
 
 pub use arena::{Arena, ArenaError, ArenaOptions, Backing, Class, Shares};
 pub use buffer::{Filling, Part, Reads, why};
+pub use huge::{HugePages, TooFewHugePages};
 
 /// The unit and the alignment of all buffers: a page, and a block of the store (O_DIRECT wants both).
 pub const PAGE: usize = 4096;

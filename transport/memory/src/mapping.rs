@@ -25,7 +25,11 @@ impl Mapping {
 
     /// Reserved huge pages: all there now, or an error.
     pub(crate) fn huge(len: NonZeroUsize) -> Result<Self, Errno> {
-        Self::map(len, MapFlags::MAP_HUGETLB | MapFlags::MAP_POPULATE)
+        let mapping = Self::map(len, MapFlags::MAP_HUGETLB | MapFlags::MAP_HUGE_2MB)?;
+        // MAP_POPULATE would keep a failure to itself, and the first touch of the missing page would end the process.
+        // SAFETY: the range is our own fresh mapping of zeros; populating it changes nothing that it holds.
+        unsafe { madvise(mapping.start, len.get(), MmapAdvise::MADV_POPULATE_WRITE)? };
+        Ok(mapping)
     }
 
     fn map(len: NonZeroUsize, more: MapFlags) -> Result<Self, Errno> {
