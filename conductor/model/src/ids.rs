@@ -46,6 +46,8 @@ id!(/// One cluster: drawn at random when its conductor starts for the first tim
     ClusterId(u64) "k{:016x}");
 id!(/// Number of a conductor's transaction; the first is 1, and it only grows.
     Commit(u64) "#{}");
+id!(/// A snapshot of a volume: counted up by the conductor, never used twice in a cluster.
+    SnapshotId(u64) "s{}");
 id!(/// Version of a volume's attachment; nodes refuse lower ones. 0 is "never attached".
     AttachGeneration(u64) "g{}");
 

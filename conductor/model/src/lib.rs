@@ -26,7 +26,7 @@ pub use error::{Class, Error, UNKNOWN_NODE};
 pub use handle::{Answer, Request};
 pub use ids::{
     AttachGeneration, ClusterId, Commit, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, Sequence, ShardId,
-    ShardIndex, Stamp, VolumeId,
+    ShardIndex, SnapshotId, Stamp, VolumeId,
 };
 pub use record::{Dirty, Key, Record};
 pub use state::{Conductor, Corrupt, Draw};

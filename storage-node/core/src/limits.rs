@@ -18,7 +18,7 @@ pub const MAX_ZERO: u32 = 1 << 30;
 pub const WINDOW: u64 = 256;
 /// What a copy may hold above K when an epoch ends is at most one window, plus what settling had written again: the store must remember
 /// that many changes without merging them into wider ones.
-const _: () = assert!(WINDOW + SETTLE_DEPTH as u64 <= node_store::simple::MAX_HELD as u64);
+const _: () = assert!(WINDOW + SETTLE_DEPTH as u64 <= node_store::MAX_HELD as u64);
 /// Credits of a link to another node that only Joins and Promises may use (rule 21).
 pub const LINK_RESERVED_CREDITS: u16 = 8;
 /// Longest range that one settling write covers, in blocks (256 KiB: small enough for the settle class's reserve).
@@ -56,7 +56,7 @@ pub const RESERVED_BLOCKS: u64 = 1024;
 /// disk that hangs keeps neither the others nor the network from working. Clients' reads and writes stop at half of that, so that Joins,
 /// settling and other primaries' writes always find room (rule 21).
 pub const STORE_OPS: usize = 3584;
-const _: () = assert!(STORE_OPS < node_store::simple::MAX_IN_FLIGHT);
+const _: () = assert!(STORE_OPS < node_store::MAX_IN_FLIGHT);
 /// Payload bytes of one volume that may wait here while their shard does not serve. More are answered `later`, so that one volume
 /// that waits does not take the memory of those that are served (rule 21).
 pub const MAX_WAITING_BYTES: usize = 16 << 20;

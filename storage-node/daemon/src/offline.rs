@@ -11,8 +11,8 @@ use crate::limits::DISK_IN_USE_OFFLINE;
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, ShardId, Stamp};
 use driver::{DiskIndex, Done, Machine, Op, Outbox, Time};
 use memory::{Arena, ArenaError, ArenaOptions, Backing, Class, Filling, Shares};
-use node_store::simple::{Geometry, Identity, MAX_REQUEST_BLOCKS, OpenError, OpenOptions, Opening, SimpleStore};
-use node_store::{Store, StoreDone, StoreError, StoreOp, Tag, Usage};
+use node_store::simple::{Geometry, Identity, OpenError, OpenOptions, Opening, SimpleStore};
+use node_store::{MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View};
 use reactor::{DiskOptions, Limits, MailRx, OwnRing, Reactor, ReactorError, Uring, clock, mailbox};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -346,7 +346,7 @@ impl Offline {
             let into = self.arena.take(len, Class::Client);
             let into =
                 into.ok_or_else(|| OfflineError::Open { path: self.paths[disk].clone(), error: OpenError::Memory })?;
-            ops.push((disk, StoreOp::Read { copy, at, into }));
+            ops.push((disk, StoreOp::Read { copy, view: View::Live, at, into }));
         }
         let outcomes = self.ask(ops)?;
         outcomes

@@ -109,7 +109,7 @@ impl Disk {
         let at = BlockRange { from: Blocks(from), count: Blocks((bytes.len() / BLOCK) as u32) };
         let stamp = Stamp { epoch: Epoch(1), sequence: Sequence(sequence) };
         let (copy, crcs, data) = (CopyId(copy), block_crcs(bytes), data.filled());
-        self.run(store, StoreOp::Write { copy, stamp, at, data, crcs, known_good: Stamp::default() });
+        self.run(store, StoreOp::Write { copy, stamp, at, data, crcs, known_good: Stamp::default(), durable: true });
     }
 }
 

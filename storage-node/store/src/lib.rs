@@ -12,6 +12,6 @@ mod seam;
 pub mod simple;
 
 pub use seam::{
-    Counters, Crcs, DiskOut, Held, HeldKind, Store, StoreDone, StoreError, StoreOp, Tag, Usage, ZERO_BLOCK_CRC,
-    block_crcs,
+    Counters, Crcs, DiskOut, Held, HeldKind, MAX_HELD, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Parent, Store, StoreDone,
+    StoreError, StoreOp, Tag, Usage, View, ZERO_BLOCK_CRC, block_crcs,
 };

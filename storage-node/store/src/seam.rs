@@ -5,7 +5,7 @@
 //! copy is in flight beside a `Delete`. The caller calls `end_turn` after each turn in which it called anything else.
 //! A store never blocks, never reads a clock, and never calls back.
 
-use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, Epoch, Stamp};
+use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, Epoch, SnapshotId, Stamp};
 use driver::{Errno, Op, Time};
 use memory::{Filling, Reads};
 use smallvec::SmallVec;
@@ -35,15 +35,42 @@ pub fn block_crcs(data: &[u8]) -> Crcs {
     data.chunks(BLOCK).map(crc32c::crc32c).collect()
 }
 
+/// Most changes above K that a store remembers per copy; more are merged to fewer, wider ones. A primary's window is smaller.
+pub const MAX_HELD: usize = 512;
+/// Most operations in flight on one store: 64 sessions · 16 requests · 4 classes.
+pub const MAX_IN_FLIGHT: usize = 4096;
+/// Blocks in one Write, Read or Repair: the arena's largest piece, 1 MiB + 64 KiB.
+pub const MAX_REQUEST_BLOCKS: u32 = 272;
+
+/// Which content of a copy: what is written to, or one of its snapshots.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum View {
+    /// What is written to.
+    Live,
+    /// As it was at the snapshot's barrier. Read-only.
+    Snapshot(SnapshotId),
+}
+
+/// What a clone begins as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parent {
+    /// A copy in the same store.
+    pub copy: CopyId,
+    /// One of its snapshots.
+    pub snapshot: SnapshotId,
+}
+
 /// What can be asked of a store.
 #[derive(Debug)]
 pub enum StoreOp {
-    /// Make an empty copy (K = 0). Done at once if it exists.
+    /// Make a copy with K = 0: empty, or the clone of a snapshot. Done at once if it exists.
     Create {
         /// Its new name.
         copy: CopyId,
         /// The configuration it is born with.
         config: Configuration,
+        /// What it reads as at first, where it is a clone; zeros beyond the parent's size.
+        parent: Option<Parent>,
     },
     /// Keep the newest joined configuration: durable before the Join is answered (rule 12). A larger size grows the copy.
     Join {
@@ -71,6 +98,8 @@ pub enum StoreOp {
         crcs: Crcs,
         /// The known-good point told with it (rule 3).
         known_good: Stamp,
+        /// False under durability=flush: completed when it would survive the process, durable at the next `Sync`.
+        durable: bool,
     },
     /// Discard or write-zeroes: reads as zeros, space comes back; durable when completed.
     Zero {
@@ -82,11 +111,90 @@ pub enum StoreOp {
         at: BlockRange,
         /// The known-good point told with it (rule 3).
         known_good: Stamp,
+        /// As of `Write`.
+        durable: bool,
+    },
+    /// All that was completed for this copy before is durable when this is completed (rule 18).
+    Sync {
+        /// Which copy.
+        copy: CopyId,
+    },
+    /// What the copy reads as now stays readable under this name (rule 17). No change of the copy is in flight beside it.
+    /// Done at once if it exists.
+    Snapshot {
+        /// Which copy.
+        copy: CopyId,
+        /// The barrier's place in the shard's order.
+        stamp: Stamp,
+        /// Its name.
+        snapshot: SnapshotId,
+        /// The known-good point told with it (rule 3).
+        known_good: Stamp,
+    },
+    /// The copy reads as its snapshot again; the snapshot stays. No change of the copy is in flight beside it.
+    Rollback {
+        /// Which copy.
+        copy: CopyId,
+        /// Its place in the shard's order.
+        stamp: Stamp,
+        /// Which snapshot.
+        snapshot: SnapshotId,
+        /// The known-good point told with it (rule 3).
+        known_good: Stamp,
+    },
+    /// Forget a snapshot and give back what only it needed. Done at once if it is not there; no read of it is in flight.
+    DropSnapshot {
+        /// Which copy.
+        copy: CopyId,
+        /// Which snapshot.
+        snapshot: SnapshotId,
+    },
+    /// Copy-range: the range reads as the same range of another copy's snapshot in this store, sharing its chunks (rule 16).
+    Share {
+        /// The copy that changes.
+        copy: CopyId,
+        /// Its place in the order of the shard that changes.
+        stamp: Stamp,
+        /// Where; of any length within both copies.
+        at: BlockRange,
+        /// What to read as.
+        from: Parent,
+        /// The known-good point told with it (rule 3).
+        known_good: Stamp,
+    },
+    /// A clone stops needing its parent; it shares chunks instead. Done when it needs it no more.
+    Flatten {
+        /// Which copy.
+        copy: CopyId,
+    },
+    /// Put right what did not read as it was written, with the content of another copy. What reads well is left alone.
+    Repair {
+        /// Which copy.
+        copy: CopyId,
+        /// Of which content.
+        view: View,
+        /// Where.
+        at: BlockRange,
+        /// Exactly `at.count` blocks.
+        data: Reads,
+        /// Exactly `at.count` checksums.
+        crcs: Crcs,
+    },
+    /// Which blocks at or after `from` may hold something else than zeros.
+    Extents {
+        /// Which copy.
+        copy: CopyId,
+        /// Of which content.
+        view: View,
+        /// First block of interest.
+        from: Blocks,
     },
     /// Read whole blocks, each verified.
     Read {
         /// Which copy.
         copy: CopyId,
+        /// Of which content.
+        view: View,
         /// Where.
         at: BlockRange,
         /// Memory of exactly `at.count` blocks.
@@ -113,6 +221,8 @@ pub enum HeldKind {
     Write,
     /// A discard or write-zeroes.
     Zero,
+    /// A snapshot's barrier; its range is the whole copy, and nothing changed what that reads as.
+    Barrier,
 }
 
 /// A change above K that this copy holds, or may hold in part: settling overwrites its range, so naming too much is safe.
@@ -129,8 +239,15 @@ pub struct Held {
 /// What an operation that succeeded gives back.
 #[derive(Debug)]
 pub enum StoreDone {
-    /// Create, Join, Delete, Write, Zero, KnownGood.
+    /// All that give nothing back.
     Done,
+    /// The answer to `Extents`.
+    Extents {
+        /// In ascending order; between them, and before the first, all is zeros.
+        data: Vec<BlockRange>,
+        /// Where to ask on; the copy's size at the end.
+        next: Blocks,
+    },
     /// The memory, filled, and each block's verified checksum.
     Read(Filling, Crcs),
     /// The answer to `Above`.
@@ -192,6 +309,20 @@ pub enum StoreError {
     /// The store has as many copies as it was formatted for.
     #[error("the store holds as many copies as it was formatted for")]
     TooManyCopies,
+    /// No such snapshot of the copy here.
+    #[error("copy {copy} has no snapshot {snapshot} in this store")]
+    NoSuchSnapshot {
+        /// Whose.
+        copy: CopyId,
+        /// Which.
+        snapshot: SnapshotId,
+    },
+    /// Something else needs it.
+    #[error("{0} is needed by a clone: flatten or delete that first")]
+    Needed(CopyId),
+    /// This engine cannot do it.
+    #[error("this engine cannot {0}")]
+    Unsupported(&'static str),
     /// More operations in flight than the limit; the caller's bound is too high.
     #[error("too many operations in flight")]
     Busy,
@@ -270,6 +401,10 @@ pub trait Store {
     fn usage(&self) -> Usage;
     /// All copies with their newest joined configuration, by copy id.
     fn copies(&self) -> Vec<(CopyId, Configuration)>;
+    /// The snapshots of a copy, oldest first.
+    fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId>;
+    /// Blocks that a copy and its snapshots hold by themselves; what a clone shares with its parent counts for the parent.
+    fn used_by(&self, copy: CopyId) -> Blocks;
     /// What happened since the store was opened.
     fn counters(&self) -> Counters;
 }

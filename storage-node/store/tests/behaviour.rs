@@ -7,8 +7,10 @@ use conductor_model::{BLOCK, Blocks, Bytes, CopyId, Stamp};
 use disk::*;
 use driver::{DiskIndex, Done, Op};
 use memory::{Arena, Class};
-use node_store::simple::{Geometry, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, MIN_DISK_BYTES, SimpleStore};
-use node_store::{Held, HeldKind, Store, StoreDone, StoreError, StoreOp, Tag, block_crcs};
+use node_store::simple::{Geometry, MIN_DISK_BYTES, SimpleStore};
+use node_store::{
+    Held, HeldKind, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag, View, block_crcs,
+};
 
 fn fresh(blocks: usize, copies: u32) -> (Disk, Arena, SimpleStore) {
     let arena = Arena::small(32 << 20);
@@ -50,8 +52,13 @@ fn a_full_disk_refuses_cleanly_still_rewrites_and_takes_again_what_was_given_bac
     }
     assert!(store.counters().slot_waits > 0);
     assert_eq!(store.usage(), full);
-    let zero =
-        StoreOp::Zero { copy: CopyId(1), stamp: stamp(20_000), at: range(10, 100), known_good: Stamp::default() };
+    let zero = StoreOp::Zero {
+        copy: CopyId(1),
+        stamp: stamp(20_000),
+        at: range(10, 100),
+        known_good: Stamp::default(),
+        durable: true,
+    };
     run(&mut store, &mut disk, zero).unwrap();
     assert_eq!(store.usage().used.0, capacity - 100);
     run(&mut store, &mut disk, write(&arena, 2, range(0, 100), 1, 1)).unwrap();
@@ -108,7 +115,7 @@ fn large_io_is_one_disk_operation_and_fragments_read_back_in_order() {
     quiesce(&mut store, &mut disk);
     assert!(store.next_completion().is_some());
     let into = arena.take(272 * BLOCK, Class::Client).unwrap();
-    let op = StoreOp::Read { copy: CopyId(1), at: range(0, 272), into };
+    let op = StoreOp::Read { copy: CopyId(1), view: View::Live, at: range(0, 272), into };
     store.submit(NOW, Tag(2), op, &mut |op| disk.submit(op));
     assert!(matches!(&disk.inflight[..], [(Op::DiskRead { len, .. }, _)] if *len == 272 * BLOCK));
     quiesce(&mut store, &mut disk);
@@ -147,7 +154,7 @@ fn creating_twice_keeps_the_first_and_its_data() {
     create(&mut store, &mut disk, 2, 100).unwrap();
     assert_eq!(create(&mut store, &mut disk, 3, 100).err(), Some(StoreError::TooManyCopies));
     let uneven = conductor_model::Configuration { size: Bytes(4097), ..config(1, 1) };
-    let op = StoreOp::Create { copy: CopyId(2), config: uneven };
+    let op = StoreOp::Create { copy: CopyId(2), config: uneven, parent: None };
     assert_eq!(run(&mut store, &mut disk, op).err(), Some(StoreError::BadConfiguration(CopyId(2))));
 }
 
@@ -157,8 +164,12 @@ fn above_lists_writes_and_zeroes_until_known_good_passes_them() {
     create(&mut store, &mut disk, 1, 100).unwrap();
     run(&mut store, &mut disk, write(&arena, 1, range(3, 2), 1, 1)).unwrap();
     let at = range(50, 10);
-    run(&mut store, &mut disk, StoreOp::Zero { copy: CopyId(1), stamp: stamp(2), at, known_good: Stamp::default() })
-        .unwrap();
+    run(
+        &mut store,
+        &mut disk,
+        StoreOp::Zero { copy: CopyId(1), stamp: stamp(2), at, known_good: Stamp::default(), durable: true },
+    )
+    .unwrap();
     let above = |store: &mut SimpleStore, disk: &mut Disk| match run(store, disk, StoreOp::Above { copy: CopyId(1) }) {
         Ok(StoreDone::Above { known_good, held }) => (known_good, held),
         other => panic!("{other:?}"),
@@ -179,7 +190,7 @@ fn bad_requests_are_answered_and_touch_nothing() {
     create(&mut store, &mut disk, 1, 100).unwrap();
     drain(&mut store, &mut disk);
     let into = |blocks: usize| arena.take(blocks * BLOCK, Class::Client).unwrap();
-    let read = |copy, at, blocks| StoreOp::Read { copy: CopyId(copy), at, into: into(blocks) };
+    let read = |copy, at, blocks| StoreOp::Read { copy: CopyId(copy), view: View::Live, at, into: into(blocks) };
     let cases = [
         (read(2, range(0, 1), 1), StoreError::NoSuchCopy(CopyId(2))),
         (read(1, range(100, 1), 1), StoreError::OutOfRange { copy: CopyId(1), at: range(100, 1) }),
@@ -194,7 +205,7 @@ fn bad_requests_are_answered_and_touch_nothing() {
         (StoreOp::Above { copy: CopyId(9) }, StoreError::NoSuchCopy(CopyId(9))),
         (StoreOp::Delete { copy: CopyId(9) }, StoreError::NoSuchCopy(CopyId(9))),
         (
-            StoreOp::Zero { copy: CopyId(1), stamp: stamp(1), at: range(0, 0), known_good: stamp(0) },
+            StoreOp::Zero { copy: CopyId(1), stamp: stamp(1), at: range(0, 0), known_good: stamp(0), durable: true },
             StoreError::OutOfRange { copy: CopyId(1), at: range(0, 0) },
         ),
     ];
@@ -203,7 +214,15 @@ fn bad_requests_are_answered_and_touch_nothing() {
     }
     let data = data(&arena, [1].into_iter());
     let crcs = block_crcs(&data).into_iter().chain([0]).collect();
-    let op = StoreOp::Write { copy: CopyId(1), stamp: stamp(1), at: range(0, 1), data, crcs, known_good: stamp(0) };
+    let op = StoreOp::Write {
+        copy: CopyId(1),
+        stamp: stamp(1),
+        at: range(0, 1),
+        data,
+        crcs,
+        known_good: stamp(0),
+        durable: true,
+    };
     assert_eq!(run(&mut store, &mut disk, op).err(), Some(StoreError::BadLength { at: range(0, 1) }));
     assert!(store.idle() && store.usage().used.0 == 0);
 }
@@ -212,7 +231,13 @@ fn bad_requests_are_answered_and_touch_nothing() {
 fn more_in_flight_than_the_limit_is_refused() {
     let (mut disk, _arena, mut store) = fresh(1200, 4);
     create(&mut store, &mut disk, 1, 5000).unwrap();
-    let zero = || StoreOp::Zero { copy: CopyId(1), stamp: stamp(1), at: range(0, 1), known_good: Stamp::default() };
+    let zero = || StoreOp::Zero {
+        copy: CopyId(1),
+        stamp: stamp(1),
+        at: range(0, 1),
+        known_good: Stamp::default(),
+        durable: true,
+    };
     for n in 0..=MAX_IN_FLIGHT {
         store.submit(NOW, Tag(n as u64), zero(), &mut |op| disk.submit(op));
     }

@@ -7,7 +7,7 @@ use conductor_model::{BLOCK, Blocks, Bytes, Configuration, CopyId, Stamp};
 use disk::*;
 use memory::Arena;
 use node_store::simple::{Geometry, SimpleStore};
-use node_store::{Counters, Held, HeldKind, Store, StoreDone, StoreError, StoreOp, Tag};
+use node_store::{Counters, Held, HeldKind, Store, StoreDone, StoreError, StoreOp, Tag, View};
 use std::collections::BTreeMap;
 
 const COPIES: u64 = 4;
@@ -147,7 +147,7 @@ impl World {
             self.next_copy += 1;
             return self.submit(
                 Flying::Create { copy, config: config.clone() },
-                StoreOp::Create { copy: CopyId(copy), config },
+                StoreOp::Create { copy: CopyId(copy), config, parent: None },
             );
         }
         let copy = ids[self.random.below(ids.len() as u64) as usize];
@@ -177,13 +177,16 @@ impl World {
             9..=24 if self.free(copy, from, count) => {
                 let held = Held { stamp: sequence, at, kind: HeldKind::Zero };
                 let known_good = self.known_good(copy);
-                let op = StoreOp::Zero { copy: CopyId(copy), stamp: sequence, at, known_good };
+                let op = StoreOp::Zero { copy: CopyId(copy), stamp: sequence, at, known_good, durable: true };
                 self.submit(Flying::Zero { copy, held, known_good }, op);
             }
             25..=39 if self.free(copy, from, count) => {
                 let into = self.arena.take(count as usize * BLOCK, memory::Class::Client).expect("memory");
                 let expected = self.copies[&copy].blocks[from as usize..(from + count) as usize].to_vec();
-                self.submit(Flying::Read { copy, from, expected }, StoreOp::Read { copy: CopyId(copy), at, into });
+                self.submit(
+                    Flying::Read { copy, from, expected },
+                    StoreOp::Read { copy: CopyId(copy), view: View::Live, at, into },
+                );
             }
             40.. if self.free(copy, from, count) => {
                 let held = Held { stamp: sequence, at, kind: HeldKind::Write };
@@ -191,7 +194,8 @@ impl World {
                 let data = data(&self.arena, seeds.iter().copied());
                 let crcs = node_store::block_crcs(&data);
                 let known_good = self.known_good(copy);
-                let op = StoreOp::Write { copy: CopyId(copy), stamp: sequence, at, data, crcs, known_good };
+                let op =
+                    StoreOp::Write { copy: CopyId(copy), stamp: sequence, at, data, crcs, known_good, durable: true };
                 self.submit(Flying::Write { copy, held, seeds, known_good }, op);
             }
             _ => {}

@@ -5,7 +5,7 @@ use conductor_model::{BLOCK, BlockRange, Blocks, CopyId, Epoch, ShardId};
 use driver::{Done, Outbox, Time};
 use memory::{Arena, Class};
 use node_store::simple::SimpleStore;
-use node_store::{Store, StoreDone, StoreOp, Tag};
+use node_store::{Store, StoreDone, StoreOp, Tag, View};
 
 /// Blocks of one read.
 const PIECE: u32 = 128;
@@ -50,7 +50,7 @@ impl Inspector {
                 return out.post(Letter::Failed("no memory to inspect with".to_owned()));
             };
             let at = BlockRange { from: Blocks(at), count: Blocks(count) };
-            let op = StoreOp::Read { copy: found.copy, at, into };
+            let op = StoreOp::Read { copy: found.copy, view: View::Live, at, into };
             self.store.submit(now, Tag(0), op, &mut |op| out.submit(op));
             if !self.take(out) {
                 return;

@@ -3,7 +3,7 @@
 //! No change overlaps another change or a read of the same copy that is in flight; a Join comes when the copy's older changes are
 //! over; a Delete comes alone. A breach panics, with both operations.
 
-use conductor_model::{BlockRange, Configuration, CopyId};
+use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId};
 use driver::{Done, Time};
 use node_store::{Counters, DiskOut, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ pub(crate) struct Strict<S> {
 enum What {
     Change(BlockRange),
     Read(BlockRange),
+    /// A snapshot or a rollback: no change beside it.
+    Barrier,
     Join,
     Delete,
     Other,
@@ -31,13 +33,21 @@ impl<S> Strict<S> {
 
 fn what(op: &StoreOp) -> (CopyId, What) {
     match op {
-        StoreOp::Write { copy, at, .. } | StoreOp::Zero { copy, at, .. } => (*copy, What::Change(*at)),
+        StoreOp::Write { copy, at, .. }
+        | StoreOp::Zero { copy, at, .. }
+        | StoreOp::Share { copy, at, .. }
+        | StoreOp::Repair { copy, at, .. } => (*copy, What::Change(*at)),
+        StoreOp::Snapshot { copy, .. } | StoreOp::Rollback { copy, .. } => (*copy, What::Barrier),
         StoreOp::Read { copy, at, .. } => (*copy, What::Read(*at)),
         StoreOp::Join { copy, .. } => (*copy, What::Join),
         StoreOp::Delete { copy } => (*copy, What::Delete),
-        StoreOp::Create { copy, .. } | StoreOp::Above { copy } | StoreOp::KnownGood { copy, .. } => {
-            (*copy, What::Other)
-        }
+        StoreOp::Create { copy, .. }
+        | StoreOp::Above { copy }
+        | StoreOp::KnownGood { copy, .. }
+        | StoreOp::Sync { copy }
+        | StoreOp::DropSnapshot { copy, .. }
+        | StoreOp::Flatten { copy }
+        | StoreOp::Extents { copy, .. } => (*copy, What::Other),
     }
 }
 
@@ -45,7 +55,7 @@ fn what(op: &StoreOp) -> (CopyId, What) {
 fn agree(old: What, new: What) -> bool {
     match (old, new) {
         (What::Change(a), What::Change(b) | What::Read(b)) | (What::Read(a), What::Change(b)) => !a.overlaps(b),
-        (What::Change(_), What::Join) => false,
+        (What::Change(_), What::Join | What::Barrier) | (What::Barrier, What::Change(_) | What::Join) => false,
         (What::Delete, _) | (_, What::Delete) => false,
         _ => true,
     }
@@ -83,6 +93,12 @@ impl<S: Store> Store for Strict<S> {
     fn copies(&self) -> Vec<(CopyId, Configuration)> {
         self.store.copies()
     }
+    fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId> {
+        self.store.snapshots(copy)
+    }
+    fn used_by(&self, copy: CopyId) -> Blocks {
+        self.store.used_by(copy)
+    }
     fn counters(&self) -> Counters {
         self.store.counters()
     }
@@ -91,7 +107,6 @@ impl<S: Store> Store for Strict<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::Blocks;
 
     #[test]
     fn what_overlaps_a_change_waits_for_it_and_a_join_waits_for_all_changes() {

@@ -73,8 +73,10 @@ impl<S: Store> Node<S> {
                 let (disk, copy, known_good) = (replica.disk, replica.copy, replica.known_good);
                 self.counters.count(if payload.is_some() { "op.replica-write" } else { "op.replica-zero" });
                 let operation = match payload {
-                    Some(p) => StoreOp::Write { copy, stamp, at: range, data: p.mem, crcs: p.crcs, known_good },
-                    None => StoreOp::Zero { copy, stamp, at: range, known_good },
+                    Some(p) => {
+                        StoreOp::Write { copy, stamp, at: range, data: p.mem, crcs: p.crcs, known_good, durable: true }
+                    }
+                    None => StoreOp::Zero { copy, stamp, at: range, known_good, durable: true },
                 };
                 self.store(now, disk, operation, Pending::ReplicaWrite { shard, stamp }, out);
             }
@@ -242,7 +244,8 @@ impl<S: Store> Node<S> {
         replica.persisting += 1;
         let config = joining.config.clone();
         let epoch = config.epoch;
-        let operation = if exists { StoreOp::Join { copy, config } } else { StoreOp::Create { copy, config } };
+        let operation =
+            if exists { StoreOp::Join { copy, config } } else { StoreOp::Create { copy, config, parent: None } };
         self.store(now, disk, operation, Pending::Persist { shard, epoch }, out);
     }
 

@@ -58,8 +58,9 @@ impl<S: Store> Node<S> {
                 data: payload.mem.share(),
                 crcs: payload.crcs.clone(),
                 known_good,
+                durable: true,
             },
-            None => StoreOp::Zero { copy, stamp, at: range, known_good },
+            None => StoreOp::Zero { copy, stamp, at: range, known_good, durable: true },
         };
         let disk = replica.disk;
         self.counters.count("leg.started");

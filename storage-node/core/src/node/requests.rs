@@ -12,7 +12,7 @@ use conductor_model::{
 use driver::{ConnId, Outbox, Time};
 use memory::{Class, Filling};
 use node_protocol::{IoBody, ReplyBody, StaleBody, Status, op};
-use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp};
+use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp, View};
 use smallvec::SmallVec;
 use tcp::{Admission, Answer, Payload};
 use wire::{HelloInfo, Op, Reason, Role, SessionId};
@@ -369,7 +369,13 @@ impl<S: Store> Node<S> {
         iocb.phase = phase;
         replica.reading += 1;
         let hold = request.share::<why::Subtask>();
-        self.store(now, disk, StoreOp::Read { copy, at: range, into }, Pending::Read { iocb: key, hold }, out);
+        self.store(
+            now,
+            disk,
+            StoreOp::Read { copy, view: View::Live, at: range, into },
+            Pending::Read { iocb: key, hold },
+            out,
+        );
         true
     }
 

@@ -129,6 +129,7 @@ impl Snapshot {
                         items.u8(match held.kind {
                             HeldKind::Write => 1,
                             HeldKind::Zero => 2,
+                            HeldKind::Barrier => 3,
                         });
                     }
                     self.stage = Stage::Held(from + count);
@@ -203,6 +204,7 @@ pub(super) fn load_chunk(
                     let kind = match items.u8()? {
                         1 => HeldKind::Write,
                         2 => HeldKind::Zero,
+                        3 => HeldKind::Barrier,
                         _ => return None,
                     };
                     copy.hold(Held { stamp, at, kind });

@@ -5,9 +5,9 @@
 //! change is listed once.
 
 use super::block_map::BlockMap;
-use super::limits::MAX_HELD;
 use super::record::{Record, blocks_of};
 use super::slots::{Runs, Slot};
+use crate::MAX_HELD;
 use crate::{Held, HeldKind};
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, Stamp};
 use std::collections::BTreeMap;

@@ -3,15 +3,17 @@
 use super::background::{Checkpointer, Place};
 use super::checkpoint::Header;
 use super::copies::{Copies, apply};
-use super::limits::{CHUNK, GROUP_PAGES, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, MAX_UNSETTLED, SEALED_HEAD};
+use super::limits::{CHUNK, GROUP_PAGES, MAX_UNSETTLED, SEALED_HEAD};
 use super::log::Log;
 use super::log_page::PageHead;
 use super::reads::Look;
 use super::record::{Record, blocks_of};
 use super::slots::{Runs, Slot, Slots};
 use super::{Kind, tag, untag};
-use crate::{Counters, DiskOut, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
-use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, DiskId, Stamp};
+use crate::{
+    Counters, DiskOut, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View,
+};
+use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, DiskId, SnapshotId, Stamp};
 use driver::{Done, Errno, Op, Part, Span, Time, mutant};
 use memory::{Arena, Class, Filling, Reads};
 use slab::Slab;
@@ -142,13 +144,13 @@ impl SimpleStore {
             return Err(StoreError::Busy);
         }
         match op {
-            StoreOp::Create { copy, config } => {
+            StoreOp::Create { copy, config, parent } => {
                 blocks_of(config).ok_or(StoreError::BadConfiguration(*copy))?;
                 let copies = self.copies.len() + self.creating as usize;
                 if !self.copies.contains_key(copy) && copies >= self.place.geometry.max_copies() as usize {
                     return Err(StoreError::TooManyCopies);
                 }
-                Ok(())
+                parent.is_none().then_some(()).ok_or(StoreError::Unsupported("clone"))
             }
             StoreOp::Join { copy, config } => {
                 let here = &self.copies.get(copy).ok_or(StoreError::NoSuchCopy(*copy))?.config;
@@ -178,7 +180,16 @@ impl SimpleStore {
                 let state = self.copies.get(copy).ok_or(StoreError::NoSuchCopy(*copy))?;
                 state.contains(*at).then_some(()).ok_or(StoreError::OutOfRange { copy: *copy, at: *at })
             }
-            StoreOp::Read { copy, at, into } => self.check_request(*copy, *at, into.len()),
+            StoreOp::Read { copy, view: View::Live, at, into } => self.check_request(*copy, *at, into.len()),
+            StoreOp::Sync { copy } => self.copies.contains_key(copy).then_some(()).ok_or(StoreError::NoSuchCopy(*copy)),
+            StoreOp::Read { .. }
+            | StoreOp::Snapshot { .. }
+            | StoreOp::Rollback { .. }
+            | StoreOp::DropSnapshot { .. }
+            | StoreOp::Share { .. }
+            | StoreOp::Flatten { .. }
+            | StoreOp::Repair { .. }
+            | StoreOp::Extents { .. } => Err(StoreError::Unsupported("keep snapshots, share or repair")),
         }
     }
 
@@ -428,14 +439,14 @@ impl Store for SimpleStore {
             StoreOp::Create { copy, .. } if self.copies.contains_key(&copy) => {
                 return self.finish(tag, Ok(StoreDone::Done));
             }
-            StoreOp::Create { copy, config } => Record::Create { copy, config },
+            StoreOp::Create { copy, config, .. } => Record::Create { copy, config },
             StoreOp::Join { copy, config } => Record::Join { copy, config },
             StoreOp::Delete { copy } => Record::Delete { copy },
-            StoreOp::Zero { copy, stamp, at, known_good } => {
+            StoreOp::Zero { copy, stamp, at, known_good, .. } => {
                 let known_good = self.advance(copy, known_good);
                 Record::Zero { copy, stamp, known_good, at }
             }
-            StoreOp::Write { copy, stamp, at, data, crcs, known_good } => {
+            StoreOp::Write { copy, stamp, at, data, crcs, known_good, .. } => {
                 let known_good = self.advance(copy, known_good);
                 self.counters.near_full += u64::from(self.is_near_full());
                 let key = self.change(tag, Record::Write { copy, stamp, known_good, at, runs: Runs::new(), crcs });
@@ -449,7 +460,17 @@ impl Store for SimpleStore {
                 }
                 return;
             }
-            StoreOp::Read { copy, at, into } => return self.start_read(tag, copy, at, into, out),
+            StoreOp::Read { copy, at, into, .. } => return self.start_read(tag, copy, at, into, out),
+            // Every change of this engine is durable when it is over.
+            StoreOp::Sync { .. } => return self.finish(tag, Ok(StoreDone::Done)),
+            // Refused by `check`.
+            StoreOp::Snapshot { .. }
+            | StoreOp::Rollback { .. }
+            | StoreOp::DropSnapshot { .. }
+            | StoreOp::Share { .. }
+            | StoreOp::Flatten { .. }
+            | StoreOp::Repair { .. }
+            | StoreOp::Extents { .. } => return self.finish(tag, Err(StoreError::Unsupported("do that"))),
             StoreOp::Above { copy } => {
                 let state = self.copies.get(&copy).ok_or(StoreError::NoSuchCopy(copy));
                 let above = state.map(|s| StoreDone::Above { known_good: s.known_good, held: s.held.clone() });
@@ -556,6 +577,14 @@ impl Store for SimpleStore {
 
     fn copies(&self) -> Vec<(CopyId, Configuration)> {
         self.copies.iter().map(|(id, copy)| (*id, copy.config.clone())).collect()
+    }
+
+    fn snapshots(&self, _copy: CopyId) -> Vec<SnapshotId> {
+        Vec::new()
+    }
+
+    fn used_by(&self, copy: CopyId) -> Blocks {
+        Blocks(self.copies.get(&copy).map_or(0, |copy| copy.map.mapped()))
     }
 
     fn counters(&self) -> Counters {

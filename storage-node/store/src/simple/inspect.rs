@@ -2,7 +2,7 @@
 
 use super::engine::SimpleStore;
 use super::layout::{Geometry, Identity};
-use super::limits::MAX_REQUEST_BLOCKS;
+use crate::MAX_REQUEST_BLOCKS;
 use conductor_model::{BlockRange, Blocks, CopyId};
 
 impl SimpleStore {

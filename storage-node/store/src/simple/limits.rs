@@ -1,5 +1,6 @@
 //! Every bound of the simple engine, with its reason.
 
+use crate::{MAX_HELD, MAX_REQUEST_BLOCKS};
 use conductor_model::BLOCK;
 
 /// Blocks before the first log: two superblocks apart from each other, room to spare.
@@ -15,11 +16,8 @@ pub(super) const CHUNK_BLOCKS: u32 = 16;
 const _: () = assert!(CHUNK == CHUNK_BLOCKS as usize * BLOCK);
 /// Bytes before the first item of a chunk, and before the first record of a log page.
 pub(super) const SEALED_HEAD: usize = 64;
-/// Blocks in one Write or Read: the arena's largest piece, 1 MiB + 64 KiB. Its record fits one page even in 272 fragments:
-/// 51 + 272 · (8 + 4) = 3315 of 4032 bytes.
-pub const MAX_REQUEST_BLOCKS: u32 = 272;
-/// Operations in flight: 64 sessions · 16 requests · 4 classes. A pending one is some 200 bytes: under 1 MiB.
-pub const MAX_IN_FLIGHT: usize = 4096;
+/// A write of `MAX_REQUEST_BLOCKS` has a record that fits one page even in 272 fragments: 51 + 272 · (8 + 4) = 3315 of 4032 bytes.
+const _: () = assert!(51 + MAX_REQUEST_BLOCKS as usize * (8 + 4) <= BLOCK - SEALED_HEAD);
 /// Records between the oldest incomplete one and the newest: what recovery holds in memory and may have to verify. A disk that
 /// hangs one write stops the store after that many others.
 pub(super) const MAX_UNSETTLED: usize = 16384;
@@ -27,8 +25,6 @@ pub(super) const MAX_UNSETTLED: usize = 16384;
 pub const MAX_MEMBERS: usize = 16;
 /// Blocks of one copy: 1 TiB, 256 times the default shard.
 pub const MAX_SHARD_BLOCKS: u32 = 1 << 28;
-/// Changes above K remembered per copy; more are merged to fewer, wider ones. A primary's window is smaller.
-pub const MAX_HELD: usize = 512;
 /// Bytes of one mapped block in a checkpoint.
 pub(super) const ENTRY_BYTES: usize = 12;
 /// Bytes of one held change in a checkpoint.

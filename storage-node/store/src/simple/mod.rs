@@ -51,7 +51,7 @@ mod slots;
 pub use engine::SimpleStore;
 pub use format::{Format, FormatOptions};
 pub use layout::{FORMAT_VERSION, Geometry, Identity};
-pub use limits::{MAX_HELD, MAX_IN_FLIGHT, MAX_MEMBERS, MAX_REQUEST_BLOCKS, MAX_SHARD_BLOCKS, MIN_DISK_BYTES};
+pub use limits::{MAX_MEMBERS, MAX_SHARD_BLOCKS, MIN_DISK_BYTES};
 pub use open::{OpenError, OpenOptions, Opening};
 
 /// What a disk operation is for: in the top byte of its tag, the operation's key below.

@@ -7,9 +7,10 @@
 //! ```
 
 use super::codec::{Put, Take};
-use super::limits::{MAX_MEMBERS, MAX_REQUEST_BLOCKS, MAX_SHARD_BLOCKS};
+use super::limits::{MAX_MEMBERS, MAX_SHARD_BLOCKS};
 use super::slots::{Run, Runs};
 use crate::Crcs;
+use crate::MAX_REQUEST_BLOCKS;
 use conductor_model::{
     AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Epoch, Member,
     NodeId, OpenId, ShardId, ShardIndex, Stamp, VolumeId,

@@ -8,7 +8,7 @@ use conductor_model::{
 use driver::{DiskIndex, Done, Errno, Op, Time};
 use memory::{Arena, Class, Reads};
 use node_store::simple::{Format, FormatOptions, Geometry, Identity, OpenError, OpenOptions, Opening, SimpleStore};
-use node_store::{Store, StoreDone, StoreError, StoreOp, Tag, block_crcs};
+use node_store::{Store, StoreDone, StoreError, StoreOp, Tag, View, block_crcs};
 
 pub const DISK: DiskIndex = DiskIndex(3);
 pub const NOW: Time = Time(1);
@@ -240,7 +240,15 @@ pub fn data(arena: &Arena, seeds: impl ExactSizeIterator<Item = u64>) -> Reads {
 pub fn write(arena: &Arena, copy: u64, at: BlockRange, sequence: u64, seed: u64) -> StoreOp {
     let data = data(arena, (0..at.count.0).map(|n| seed + u64::from(n)));
     let crcs = block_crcs(&data);
-    StoreOp::Write { copy: CopyId(copy), stamp: stamp(sequence), at, data, crcs, known_good: Stamp::default() }
+    StoreOp::Write {
+        copy: CopyId(copy),
+        stamp: stamp(sequence),
+        at,
+        data,
+        crcs,
+        known_good: Stamp::default(),
+        durable: true,
+    }
 }
 
 /// Run one operation to its end.
@@ -281,7 +289,7 @@ pub fn read(
     at: BlockRange,
 ) -> Result<Vec<u8>, StoreError> {
     let into = arena.take(at.count.0 as usize * BLOCK, Class::Client).expect("the test has memory");
-    match run(store, disk, StoreOp::Read { copy: CopyId(copy), at, into })? {
+    match run(store, disk, StoreOp::Read { copy: CopyId(copy), view: View::Live, at, into })? {
         StoreDone::Read(data, crcs) => {
             assert_eq!(block_crcs(&data), crcs);
             Ok(data.to_vec())
