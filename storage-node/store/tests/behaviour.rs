@@ -22,7 +22,7 @@ fn fresh(blocks: usize, copies: u32) -> (Disk, Arena, SimpleStore) {
 }
 
 fn create(store: &mut SimpleStore, disk: &mut Disk, copy: u64, blocks: u32) -> Result<StoreDone, StoreError> {
-    run(store, disk, StoreOp::Create { copy: CopyId(copy), config: config(1, blocks) })
+    run(store, disk, StoreOp::Create { copy: CopyId(copy), config: config(1, blocks), parent: None })
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn written(arena: &Arena) -> Disk {
     let mut disk = Disk::new(900 * BLOCK, 5);
     format(&mut disk, arena, small()).unwrap();
     let mut store = open(&mut disk, arena).unwrap();
-    let create = StoreOp::Create { copy: CopyId(1), config: config(1, BLOCKS) };
+    let create = StoreOp::Create { copy: CopyId(1), config: config(1, BLOCKS), parent: None };
     run(&mut store, &mut disk, create).unwrap();
     for n in 0..60u32 {
         run(&mut store, &mut disk, write(arena, 1, range(n % 48, 1), u64::from(n) + 1, u64::from(n % 48))).unwrap();
