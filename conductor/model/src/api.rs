@@ -2,8 +2,8 @@
 //! simulator as values.
 
 use crate::{
-    AttachGeneration, Blocks, Bytes, ClusterId, Configuration, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId,
-    ShardIndex, VolumeId,
+    AttachGeneration, BlockRange, Blocks, Bytes, ClusterId, Configuration, CopyId, DiskId, Epoch, NodeId, OpenId,
+    OrderId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -89,6 +89,118 @@ pub struct HeartbeatAnswer {
     pub generations: Vec<(VolumeId, AttachGeneration)>,
     /// Copies to delete for good: their volume is gone. Repeated until confirmed in `dropped`.
     pub drop: Vec<CopyId>,
+    /// All orders that are open for shards whose primary is on this node. One that is not named any more is over: done,
+    /// given up or paused.
+    #[serde(default)]
+    pub orders: Vec<Order>,
+    /// All work that is open for copies on this node.
+    #[serde(default)]
+    pub work: Vec<CopyWork>,
+}
+
+/// Something that a shard's primary is to do in the order of the shard's writes. Given again until its outcome is known here, also
+/// to a new primary: doing it twice is doing it once.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// Its name.
+    pub id: OrderId,
+    /// The shard.
+    pub shard: ShardId,
+    /// What to do.
+    pub what: ShardOrder,
+}
+
+/// What a primary can be told to do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShardOrder {
+    /// Place a snapshot's barrier on every copy, say so, and then execute without acknowledging until this order is not named any
+    /// more or `hold_ms` have passed since the barrier was placed (rule 17).
+    Barrier {
+        /// The snapshot.
+        snapshot: SnapshotId,
+        /// The hold time H.
+        hold_ms: u32,
+    },
+    /// Read as this snapshot again, on every copy. The volume is not attached.
+    Rollback {
+        /// The snapshot.
+        snapshot: SnapshotId,
+    },
+    /// The range reads as the same range of another volume's snapshot (rule 16).
+    CopyRange {
+        /// What to read as.
+        from: ShardSnapshot,
+        /// Where.
+        at: BlockRange,
+    },
+    /// Read everything on every copy, and put right what does not read as it was written.
+    Scrub {
+        /// Where to begin: what an earlier run has done is behind it.
+        from: Blocks,
+        /// Most bytes per second to read on each copy.
+        rate: Bytes,
+    },
+}
+
+/// How an order stands, said by its shard's primary.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrderReport {
+    /// Which order.
+    pub id: OrderId,
+    /// Its shard.
+    pub shard: ShardId,
+    /// The epoch in which this was so.
+    pub epoch: Epoch,
+    /// How it stands.
+    pub state: OrderState,
+}
+
+/// How an order stands.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OrderState {
+    /// On its way; done up to this block.
+    Running {
+        /// First block that is not done.
+        next: Blocks,
+        /// Damaged blocks met, on all copies.
+        damaged: u64,
+        /// Of these, put right.
+        repaired: u64,
+    },
+    /// Done on every copy. For a barrier: placed.
+    Done {
+        /// Damaged blocks met, on all copies.
+        damaged: u64,
+        /// Of these, put right.
+        repaired: u64,
+    },
+    /// It cannot be done; one sentence.
+    Failed(String),
+}
+
+/// Something that one copy does by itself, in no order with writes. Given again until it is said to be done.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CopyWork {
+    /// Forget a snapshot.
+    DropSnapshot(CopyId, SnapshotId),
+    /// Need the parent no more.
+    Flatten(CopyId),
+}
+
+/// Sent by a node as soon as there is something to say, beside its heartbeats; said again until it is accepted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// The node.
+    pub node: NodeId,
+    /// How its orders stand: those that changed.
+    pub orders: Vec<OrderReport>,
+    /// Work that is done.
+    pub worked: Vec<CopyWork>,
 }
 
 /// A change of one shard's configuration, asked by its primary (rule 12: names the epoch it was made under).
@@ -154,6 +266,9 @@ pub struct VolumeMap {
     pub shard_size: Bytes,
     /// Current attach generation.
     pub attach: AttachGeneration,
+    /// The snapshot that is to be read, if it is not the live content: then nothing can be written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
     /// All shards in order.
     pub shards: Vec<ShardPlace>,
 }

@@ -80,6 +80,7 @@ impl Conductor {
             size: *size,
             shard_size: *shard_size,
             attach: *attach,
+            snapshot: None,
             shards: places.collect(),
         })
     }

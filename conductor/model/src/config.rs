@@ -3,7 +3,7 @@
 //! Decided by the conductor, persisted there before anybody is told, carried to the copies by Join alone (rule 20), and
 //! persisted by each copy before it answers that Join (rule 12).
 
-use crate::{AttachGeneration, Bytes, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId};
+use crate::{AttachGeneration, Bytes, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, SnapshotId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -56,6 +56,19 @@ pub struct Configuration {
     /// False until the primary has confirmed that every copy was created: only such a Join may create an empty copy. A
     /// copy that is missing later is lost, never silently empty.
     pub born: bool,
+    /// What the shard began as, where it is a clone's: a snapshot of this other shard, whose copies lie on the same disks (rule 16).
+    /// `None` once it is flattened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ShardSnapshot>,
+}
+
+/// One shard as it was at a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct ShardSnapshot {
+    /// The shard.
+    pub shard: ShardId,
+    /// The snapshot.
+    pub snapshot: SnapshotId,
 }
 
 impl Configuration {

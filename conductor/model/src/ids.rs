@@ -48,6 +48,8 @@ id!(/// Number of a conductor's transaction; the first is 1, and it only grows.
     Commit(u64) "#{}");
 id!(/// A snapshot of a volume: counted up by the conductor, never used twice in a cluster.
     SnapshotId(u64) "s{}");
+id!(/// Something the conductor has given a node to do: counted up, never used twice in a cluster.
+    OrderId(u64) "q{}");
 id!(/// Version of a volume's attachment; nodes refuse lower ones. 0 is "never attached".
     AttachGeneration(u64) "g{}");
 

@@ -21,12 +21,12 @@ pub mod units;
 pub mod views;
 mod volumes;
 
-pub use config::{Configuration, CopyState, Member};
+pub use config::{Configuration, CopyState, Member, ShardSnapshot};
 pub use error::{Class, Error, UNKNOWN_NODE};
 pub use handle::{Answer, Request};
 pub use ids::{
-    AttachGeneration, ClusterId, Commit, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, Sequence, ShardId,
-    ShardIndex, SnapshotId, Stamp, VolumeId,
+    AttachGeneration, ClusterId, Commit, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, OrderId, Sequence,
+    ShardId, ShardIndex, SnapshotId, Stamp, VolumeId,
 };
 pub use record::{Dirty, Key, Record};
 pub use state::{Conductor, Corrupt, Draw};

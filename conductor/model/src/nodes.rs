@@ -105,6 +105,8 @@ impl Conductor {
             assignments,
             generations: generations.into_iter().collect(),
             drop: self.drops_on(node).collect(),
+            orders: Vec::new(),
+            work: Vec::new(),
         }
     }
 

@@ -189,6 +189,7 @@ mod tests {
             attach: AttachGeneration(0),
             size: Bytes(1 << 30),
             born: true,
+            parent: None,
         });
         primary.answers.insert(CopyId(1), Joined { held: vec![range(0, 3), range(10, 5)] });
         primary.answers.insert(CopyId(2), Joined { held: vec![range(2, 4), range(14, 1), range(20, 1)] });

@@ -132,6 +132,7 @@ fn config(shard: u32, copies: &[u64]) -> Configuration {
         attach: AttachGeneration(1),
         size: Bytes(16 << 20),
         born: true,
+        parent: None,
     }
 }
 
@@ -141,7 +142,7 @@ fn three_copies(dir: &Dir) -> Vec<(Disk, SimpleStore)> {
         .map(|node| {
             let (disk, mut store) = Disk::format(dir, node);
             let copy = u64::from(node);
-            disk.run(&mut store, StoreOp::Create { copy: CopyId(copy), config: config(0, &[1, 2, 3]) });
+            disk.run(&mut store, StoreOp::Create { copy: CopyId(copy), config: config(0, &[1, 2, 3]), parent: None });
             for n in 0..4u8 {
                 disk.write(&mut store, copy, u64::from(n) + 1, u32::from(n) * 300, &vec![n + 1; 20 * BLOCK]);
             }

@@ -148,6 +148,7 @@ mod tests {
             attach: AttachGeneration(0),
             size: Bytes(1 << 30),
             born: true,
+            parent: None,
         });
         let stamp = |n| Stamp { epoch: Epoch(1), sequence: Sequence(n) };
         for n in 1..=5000u32 {

@@ -163,7 +163,8 @@ pub(super) fn decode_configuration(from: &mut Take<'_>) -> Option<Configuration>
     let born = flag(from.u8()?)?;
     let members = (0..from.u8()?).map(|_| decode_member(from)).collect::<Option<Vec<_>>>()?;
     let full_set = (0..from.u8()?).map(|_| from.u64().map(CopyId)).collect::<Option<Vec<_>>>()?;
-    let config = Configuration { shard, epoch, primary, members, full_set, min_copies, attach, size, born };
+    let config =
+        Configuration { shard, epoch, primary, members, full_set, min_copies, attach, size, born, parent: None };
     blocks_of(&config).map(|_| config)
 }
 
@@ -225,6 +226,7 @@ mod tests {
             attach: AttachGeneration(6),
             size: Bytes(4 << 30),
             born: true,
+            parent: None,
         }
     }
 

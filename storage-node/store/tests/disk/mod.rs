@@ -213,6 +213,7 @@ pub fn config(epoch: u64, blocks: u32) -> Configuration {
         attach: AttachGeneration(1),
         size: Blocks(blocks).bytes(),
         born: true,
+        parent: None,
     }
 }
 

@@ -30,6 +30,7 @@ pub(crate) fn map(shards: &[(u64, u16)]) -> VolumeMap {
         size: Bytes(shards.len() as u64 * SHARD),
         shard_size: Bytes(SHARD),
         attach: AttachGeneration(1),
+        snapshot: None,
         shards: shards.iter().enumerate().map(place).collect(),
     }
 }

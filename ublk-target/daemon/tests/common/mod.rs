@@ -36,6 +36,7 @@ pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
         size: Bytes(size),
         shard_size: Bytes(SHARD),
         attach: AttachGeneration(1),
+        snapshot: None,
         shards: (0..size.div_ceil(SHARD)).map(place).collect(),
     }
 }
