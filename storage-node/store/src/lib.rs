@@ -8,6 +8,7 @@
 //! [`simple`] is the first engine: honest and small. The journaled engine takes its place behind the same seam.
 #![forbid(unsafe_code)]
 
+pub mod journaled;
 mod seam;
 pub mod simple;
 

@@ -1,0 +1,48 @@
+//! The limits of the journal, with the sums that justify them.
+
+use crate::MAX_REQUEST_BLOCKS;
+use conductor_model::BLOCK;
+use driver::Span;
+
+/// The fixed part of a group's header.
+pub(super) const HEAD: usize = 80;
+/// Blocks of a header: 64 KiB, the arena's largest piece that is a power of two.
+pub(super) const MAX_HEADER_BLOCKS: usize = 16;
+/// Bytes of the records in one group: they and the echo of as many fit a header. At 70 B for a small write, 466 of them.
+pub(super) const MAX_RECORDS_BYTES: usize = MAX_HEADER_BLOCKS * BLOCK / 2 - HEAD;
+/// Payload blocks of a group: 2 MiB, some milliseconds of a slow disk, and a group is what a small record behind it waits for.
+pub(super) const MAX_PAYLOAD_BLOCKS: u32 = 512;
+/// Each part of a group's write is its header, or at least one block: they are fewer than the kernel's IOV_MAX.
+const _: () = assert!(1 + MAX_PAYLOAD_BLOCKS < 1024);
+/// Blocks of the largest group.
+pub(super) const MAX_GROUP_BLOCKS: u32 = MAX_HEADER_BLOCKS as u32 + MAX_PAYLOAD_BLOCKS;
+/// Payload blocks of one record: a whole request's.
+pub(crate) const MAX_RECORD_BLOCKS: u32 = MAX_REQUEST_BLOCKS;
+/// Bytes before a record's checksums: body length u16, payload blocks u16.
+pub(super) const RECORD_HEAD: usize = 4;
+/// Bytes of a record's body: far above a configuration (1200 B) or 17 chunks with their checksums (1.2 KiB).
+pub(crate) const MAX_BODY: usize = 16 << 10;
+const _: () = assert!(RECORD_HEAD + 4 * MAX_RECORD_BLOCKS as usize + MAX_BODY <= MAX_RECORDS_BYTES);
+const _: () = assert!(MAX_RECORD_BLOCKS <= MAX_PAYLOAD_BLOCKS);
+/// Groups in flight: one is written while the next is gathered and sent; a third would only make the groups smaller.
+pub(super) const MAX_FLYING: usize = 2;
+/// Blocks of a group without records: its head and the echo of a full one.
+pub(super) const MAX_SEAL_BLOCKS: u32 = (2 * HEAD + MAX_RECORDS_BYTES).div_ceil(BLOCK) as u32;
+/// Blocks that only groups without records may use, so that a full journal can still be sealed, and opened after a crash: one such
+/// group, of which one before the ring's end may be lost as padding.
+pub(super) const RESERVE_BLOCKS: u32 = 2 * MAX_SEAL_BLOCKS;
+/// Smallest ring: when it is empty, wherever its head is, one of the two pieces takes the largest record.
+pub(crate) const MIN_RING_BLOCKS: u32 = 2 * (MAX_RECORD_BLOCKS + MAX_HEADER_BLOCKS as u32 + RESERVE_BLOCKS);
+/// A journal that rests so long is sealed: long against the time between two requests of a busy client, so that they do not pay
+/// for it; short against the time in which a disk rots.
+pub(super) const SEAL_AFTER: Span = Span::millis(50);
+/// Bytes of a read at opening.
+pub(super) const PIECE_BLOCKS: u32 = 256;
+/// Pieces in memory at opening: the one being looked at, the next ones on their way.
+pub(super) const PIECES: usize = 4;
+/// Where no group is found, so many blocks are searched for proof that there was one: 16 MiB, some 10 ms, far beyond two groups
+/// and the usual damaged range of a disk.
+pub(super) const SEARCH_BLOCKS: u32 = 4096;
+const _: () = assert!(SEARCH_BLOCKS > 4 * MAX_GROUP_BLOCKS);
+/// Blocks that may give an error when they are read at opening; beyond, the disk has failed.
+pub(super) const MAX_UNREADABLE: u32 = 1024;
