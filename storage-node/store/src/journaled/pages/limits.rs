@@ -1,0 +1,20 @@
+//! The limits of paged arrays, with their reasons.
+
+/// Page reads asked for and not yet over. More wait in their callers, who ask again; each has a buffer of one page: 256 KiB.
+pub(super) const MAX_LOADS: usize = 64;
+/// Pages in one write: 64 KiB, from where on a disk's cost is by the byte.
+pub(super) const WRITE_PAGES: usize = 16;
+/// Writes of pages in flight, each to two mirrors: 2 × 16 operations and 1 MiB of memory.
+pub(super) const MAX_WRITES: usize = 16;
+/// Mirrors being put right at a time; what is beyond stays as it is until it is read again.
+pub(super) const MAX_HEALS: usize = 16;
+/// The smallest cache in pages: the reads in flight keep a path of at most 4 pages each in memory (509³ leaves are beyond any
+/// disk), and a change keeps one of its own. With less, reads could wait for each other's memory.
+pub(super) const MIN_CACHE_PAGES: usize = 320;
+/// Places that only giving back may use: it dirties the pages above what goes, one path at a time, and must not need what it is
+/// about to give. Also what a full region needs to become less full.
+pub(super) const FREEING_PLACES: u32 = 32;
+/// Damaged pages that are remembered, so as not to be read again at every request; past that they are all forgotten.
+pub(super) const MAX_DAMAGED: usize = 1024;
+/// A root of more levels is damage: 509⁸ leaves exceed 64 bits' worth of any record.
+pub(super) const MAX_LEVELS: u8 = 8;
