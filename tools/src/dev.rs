@@ -1,7 +1,7 @@
 //! `trine dev`: a conductor and some nodes in the background of this machine.
 //!
 //! ```text
-//!   DIR/ cluster.json  cluster.key  conductor.{redb,addr,pid,log}  nN/{disk0,node.pid,node.log,control.sock}  attached/
+//!   DIR/ cluster.json  cluster.key  conductor.{redb,addr,pid,log}  nN/{disk0…,node.pid,node.log,control.sock}  attached/
 //! ```
 //! Everything about the cluster is in that directory: what it consists of, which ports, who runs. Starting starts what does not run;
 //! stopping signals exactly the processes that were started from here.
@@ -30,6 +30,10 @@ const STOP: Duration = Duration::from_secs(20);
 const LOG_LINES: usize = 5;
 /// Most nodes on one machine: a guard against a slip of the finger.
 const MAX_NODES: u32 = 32;
+/// Most reactors of a node: as many as its default memory is enough for.
+const MAX_REACTORS: u16 = 8;
+/// Attempts to find free ports in a row.
+const PORT_ATTEMPTS: usize = 100;
 
 #[derive(Subcommand)]
 #[command(disable_help_subcommand = true)]
@@ -50,6 +54,9 @@ pub(crate) struct StartArgs {
     /// Size of each node's disk, at the first start; the file is written in full [default: 1G]
     #[arg(long, value_name = "SIZE")]
     disk_size: Option<Size>,
+    /// Reactors of each node, at the first start; each has a disk of its own [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_REACTORS)))]
+    reactors: Option<u16>,
     /// First of the ports to use, at the first start [default: any free ones]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
@@ -59,6 +66,9 @@ pub(crate) struct StartArgs {
     /// Use the page cache on file systems without O_DIRECT
     #[arg(long, env = "TRINE_ALLOW_BUFFERED")]
     allow_buffered: bool,
+    /// Have the nodes' buffer memory on huge pages of 2 MiB, which must be reserved: sysctl vm.nr_hugepages
+    #[arg(long, env = "TRINE_HUGE_PAGES")]
+    huge_pages: bool,
     #[command(flatten)]
     dir: DirArgs,
 }
@@ -100,6 +110,13 @@ struct Plan {
     conductor: SocketAddr,
     nodes: Vec<SocketAddr>,
     disk_size: u64,
+    /// Of each node, and disks too.
+    #[serde(default = "one")]
+    reactors: u16,
+}
+
+fn one() -> u16 {
+    1
 }
 
 /// A development cluster on disk.
@@ -136,15 +153,17 @@ impl Cluster {
             let why = format!("another start has just made the cluster in {}: try again", dir.display());
             return Err(Failure::new(Exit::Refused, why));
         }
-        let nodes = args.nodes.unwrap_or(3);
-        let ports = ports(args.port, nodes as usize + 1)?;
+        let (nodes, reactors) = (args.nodes.unwrap_or(3), args.reactors.unwrap_or(1));
+        let mut rows = vec![1];
+        rows.resize(nodes as usize + 1, reactors);
+        let ports = ports(args.port, &rows)?;
         let [conductor, nodes @ ..] = ports.as_slice() else { return Err(Failure::usage("no ports")) };
         let disk_size = args.disk_size.map_or(1 << 30, |size| size.0);
         if disk_size < node_daemon::MIN_DISK_BYTES {
             let least = Size(node_daemon::MIN_DISK_BYTES);
             return Err(Failure::usage(format!("a disk of {} is too small: use at least {least}", Size(disk_size))));
         }
-        let plan = Plan { conductor: *conductor, nodes: nodes.to_vec(), disk_size };
+        let plan = Plan { conductor: *conductor, nodes: nodes.to_vec(), disk_size, reactors };
         let key_file = dir.join("cluster.key");
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(|why| Failure::new(Exit::Failed, format!("no random numbers: {why}")))?;
@@ -205,7 +224,8 @@ fn start(args: &StartArgs) -> Outcome {
             let nodes = args.nodes.is_some_and(|n| n as usize != cluster.plan.nodes.len());
             let disk = args.disk_size.is_some_and(|size| size.0 != cluster.plan.disk_size);
             let port = args.port.is_some_and(|port| port != cluster.plan.conductor.port());
-            if nodes || disk || port {
+            let reactors = args.reactors.is_some_and(|n| n != cluster.plan.reactors);
+            if nodes || disk || port || reactors {
                 let why = format!(
                     "the cluster in {} exists and is not like that: leave the options out, or `trine dev stop --destroy` it first",
                     dir.display()
@@ -216,6 +236,13 @@ fn start(args: &StartArgs) -> Outcome {
         }
         None => Cluster::create(&dir, args)?,
     };
+    if args.huge_pages {
+        let stopped = (0..cluster.plan.nodes.len()).filter(|n| pidfile::read(&cluster.node_pid(*n)).is_none()).count();
+        let of_each = node_daemon::huge_pages_needed(node_daemon::DEFAULT_MEMORY, cluster.plan.reactors.into());
+        // Together: each alone would find enough for itself only.
+        let there_are = node_daemon::HugePages::read();
+        there_are.check(of_each * stopped as u64).map_err(|few| Failure::new(Exit::Refused, few))?;
+    }
     let mut started = 0;
     if pidfile::read(&cluster.conductor_pid()).is_none() {
         let log = cluster.dir.join("conductor.log");
@@ -237,7 +264,12 @@ fn start(args: &StartArgs) -> Outcome {
         command.args(["--listen", &address.to_string(), "--create", &cluster.plan.disk_size.to_string()]);
         command.args(["--conductor", &cluster.plan.conductor.to_string()]);
         command.arg("--key-file").arg(cluster.dir.join("cluster.key"));
-        command.arg("--disk").arg(dir.join("disk0")).arg("--control-socket").arg(dir.join("control.sock"));
+        for disk in 0..cluster.plan.reactors {
+            command.arg("--disk").arg(dir.join(format!("disk{disk}")));
+        }
+        command.args(["--reactors", &cluster.plan.reactors.to_string()]);
+        command.arg("--control-socket").arg(dir.join("control.sock"));
+        command.args(args.huge_pages.then_some("--huge-pages"));
         command.args(args.sparse.then_some("--sparse")).args(args.allow_buffered.then_some("--allow-buffered"));
         starting.push(Starting::spawn(
             &format!("node n{}", n + 1),
@@ -423,20 +455,50 @@ fn own_command(args: &[&str]) -> Outcome<Command> {
     Ok(command)
 }
 
-/// Free ports: those from `base` on, or any. All are held until all are chosen.
-fn ports(base: Option<u16>, count: usize) -> Outcome<Vec<SocketAddr>> {
-    let mut held = Vec::with_capacity(count);
-    for n in 0..count {
-        let port = match base {
-            None => 0,
-            Some(base) => u16::try_from(usize::from(base) + n)
-                .map_err(|_| Failure::usage(format!("there are not {count} ports from {base} on")))?,
+/// Free ports, so many in a row for each: from `base` on, or any. All are held until all are chosen. The first of each row.
+fn ports(base: Option<u16>, rows: &[u16]) -> Outcome<Vec<SocketAddr>> {
+    let mut held = Vec::new();
+    let mut next = base;
+    for count in rows {
+        let row = match next {
+            Some(first) => {
+                let row = row(first, *count).map_err(|why| {
+                    Failure::new(
+                        Exit::Refused,
+                        format!("{count} ports of 127.0.0.1 from {first} on cannot be used: {why}"),
+                    )
+                })?;
+                next = Some(first.checked_add(*count).ok_or_else(|| Failure::usage("there are no ports after 65535"))?);
+                row
+            }
+            None => any_row(*count)?,
         };
-        let listener = TcpListener::bind(("127.0.0.1", port))
-            .map_err(|why| Failure::new(Exit::Refused, format!("port {port} of 127.0.0.1 cannot be used: {why}")))?;
-        held.push(listener);
+        held.push(row);
     }
-    Ok(held.iter().map(TcpListener::local_addr).collect::<Result<_, _>>().map_err(anyhow::Error::from)?)
+    let first = held.iter().filter_map(|row| row.first()).map(TcpListener::local_addr);
+    Ok(first.collect::<Result<_, _>>().map_err(anyhow::Error::from)?)
+}
+
+fn row(first: u16, count: u16) -> std::io::Result<Vec<TcpListener>> {
+    (0..count)
+        .map(|n| TcpListener::bind(("127.0.0.1", first.checked_add(n).ok_or(std::io::ErrorKind::AddrNotAvailable)?)))
+        .collect()
+}
+
+/// The kernel names the first one; those after it may be taken.
+fn any_row(count: u16) -> Outcome<Vec<TcpListener>> {
+    for _ in 0..PORT_ATTEMPTS {
+        let first = TcpListener::bind("127.0.0.1:0").map_err(anyhow::Error::from)?;
+        let port = first.local_addr().map_err(anyhow::Error::from)?.port();
+        let others = port.checked_add(1).map(|second| row(second, count - 1));
+        if let Some(Ok(others)) = others {
+            return Ok(std::iter::once(first).chain(others).collect());
+        }
+    }
+    Err(Failure::new(
+        Exit::Failed,
+        format!("found no {count} free ports in a row on 127.0.0.1: choose some with --port"),
+    ))
 }
 
 fn lock(dir: &Path) -> Outcome<File> {

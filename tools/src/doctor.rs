@@ -4,6 +4,7 @@ use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, Outcome, OutputArgs};
 use clap::Args;
 use nix::sys::resource::{Resource, getrlimit};
+use node_daemon::HugePages;
 use serde::Serialize;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -190,15 +191,12 @@ fn memlock() -> Finding {
 
 fn huge_pages() -> Finding {
     const NAME: &str = "huge pages";
-    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let value = |key: &str| {
-        let line = info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-        line.split_ascii_whitespace().next()?.parse::<u64>().ok()
-    };
     let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let thp = thp.split(['[', ']']).nth(1).unwrap_or("absent");
-    let (free, total) = (value("HugePages_Free").unwrap_or(0), value("HugePages_Total").unwrap_or(0));
-    Finding::ok(NAME, format!("{free} of {total} reserved ones free, transparent ones: {thp} (none are required)"))
+    let HugePages { free, total } = HugePages::read();
+    let node = node_daemon::huge_pages_needed(node_daemon::DEFAULT_MEMORY, 1);
+    let takes = format!("none are required; a node with --huge-pages takes {node} unless --memory says otherwise");
+    Finding::ok(NAME, format!("{free} of {total} reserved ones of 2 MiB free, transparent ones: {thp} ({takes})"))
 }
 
 fn rdma() -> Finding {

@@ -40,6 +40,9 @@ pub(crate) struct RunArgs {
     /// Make a store on disks that hold none. What else is on such a disk is lost; one with a store is never formatted
     #[arg(long)]
     format: bool,
+    /// With --format: even on disks with a file system, a partition table or the like, which is lost. One in use stays refused
+    #[arg(long, requires = "format")]
+    force: bool,
     /// Use the page cache on file systems without O_DIRECT instead of refusing them
     #[arg(long, env = "TRINE_ALLOW_BUFFERED")]
     allow_buffered: bool,
@@ -58,6 +61,9 @@ pub(crate) struct RunArgs {
     /// Buffer memory of all reactors together
     #[arg(long, env = "TRINE_NODE_MEMORY", default_value = "256M", value_name = "SIZE")]
     memory: Size,
+    /// Have that memory on huge pages of 2 MiB, which must be reserved: sysctl vm.nr_hugepages
+    #[arg(long, env = "TRINE_HUGE_PAGES")]
+    huge_pages: bool,
     /// Requests in flight per connection
     #[arg(long, default_value_t = node_daemon::DEFAULT_DEPTH, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
@@ -133,6 +139,7 @@ fn run_node(args: RunArgs) -> Outcome {
         disks: args.disks.into_iter().map(|path| DiskPlan { path, create }).collect(),
         sparse: args.sparse,
         format: args.format,
+        force: args.force,
         allow_buffered: args.allow_buffered,
         listen: args.listen,
         advertise: args.advertise,
@@ -140,6 +147,7 @@ fn run_node(args: RunArgs) -> Outcome {
         key: args.cluster.key()?,
         control,
         memory: args.memory.0,
+        huge_pages: args.huge_pages,
         depth: args.depth,
         reactors: args.reactors.into(),
         pin: args.pin,
@@ -159,6 +167,14 @@ fn failure(error: Error) -> Failure {
         Error::Plaintext(address) => Failure::usage(format!(
             "{address} is reachable from other machines and nothing is encrypted: pass --plaintext to allow it"
         )),
+        Error::Marked { path, mark } => Failure::new(
+            Exit::Refused,
+            format!(
+                "disk {} carries {mark}: name another disk, or, if nobody needs what is on it, pass --force",
+                path.display()
+            ),
+        ),
+        error @ (Error::Used { .. } | Error::HugePages(_)) => Failure::new(Exit::Refused, error),
         error => {
             let wrong_usage = matches!(
                 error,
@@ -279,6 +295,11 @@ fn disks_table(node: &NodeInfo) -> String {
 /// Formatting into a String cannot fail.
 fn describe(inside: &NodeLook, refs: bool, trace: bool, text: &mut String) {
     let _ = writeln!(text, "process {}", inside.pid);
+    let behind = match inside.memory.huge_pages {
+        0 => "ordinary pages".to_owned(),
+        pages => format!("{pages} reserved huge pages"),
+    };
+    let _ = writeln!(text, "buffer memory {} on {behind}", size(inside.memory.bytes));
     if let Some(trouble) = &inside.conductor_trouble {
         let _ = writeln!(text, "no word from the conductor: {trouble}");
     }

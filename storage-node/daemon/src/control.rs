@@ -5,6 +5,7 @@
 
 use crate::desk::{Desk, Lane};
 use crate::limits::{ASKS_AT_ONCE, BEAT_PAUSE, CONDUCTOR_RETRY, CONDUCTOR_RETRY_MAX, LOOK, MAIL_AGAIN};
+use crate::look::MemoryLook;
 use conductor_client::{Client, Error as Refusal};
 use conductor_model::api::{DiskReport, Heartbeat, HeartbeatAnswer, Register};
 use conductor_model::{ClusterId, DiskId, NodeId};
@@ -17,6 +18,7 @@ use std::time::Duration;
 /// Who talks, and to whom.
 pub(crate) struct Control {
     pub(crate) node: NodeId,
+    pub(crate) memory: MemoryLook,
     pub(crate) host: String,
     pub(crate) cluster: ClusterId,
     pub(crate) client: Client,

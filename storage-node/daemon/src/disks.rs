@@ -1,6 +1,6 @@
 //! Makes files that are to be disks: written in full, and under their name only when complete.
 
-use crate::{DiskPlan, Error};
+use crate::{DiskPlan, Error, users};
 use node_store::simple::MIN_DISK_BYTES;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -25,6 +25,9 @@ pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool) -> Result<(), Error> {
                 bytes,
                 source,
             })?;
+        }
+        if let Some(by) = users::of_device(&disk.path) {
+            return Err(Error::Used { path: disk.path.clone(), by });
         }
         let real = fs::canonicalize(&disk.path).unwrap_or_else(|_| disk.path.clone());
         if !seen.insert(real) {

@@ -69,6 +69,32 @@ pub enum Error {
         /// Its size.
         bytes: u64,
     },
+    /// Somebody's data may be on it.
+    #[error(
+        "disk {path} carries {mark}: name another disk, or, if nobody needs what is on it, say so with the force option"
+    )]
+    Marked {
+        /// Which.
+        path: PathBuf,
+        /// What was recognized.
+        mark: &'static str,
+    },
+    /// The kernel itself uses it; forcing does not help.
+    #[error("disk {path} is in use: {by}. Name another disk, or end that first")]
+    Used {
+        /// Which.
+        path: PathBuf,
+        /// By whom.
+        by: String,
+    },
+    /// Its first or last blocks cannot be read.
+    #[error("cannot read disk {path}: {source}")]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
     /// The store on it cannot be used.
     #[error("disk {path}: {source}")]
     Open {
@@ -83,6 +109,9 @@ pub enum Error {
     /// The memory's own.
     #[error(transparent)]
     Arena(#[from] memory::ArenaError),
+    /// Asked for huge pages that are not reserved.
+    #[error(transparent)]
+    HugePages(#[from] memory::TooFewHugePages),
     /// The conductor refuses this node, or is none.
     #[error(transparent)]
     Conductor(#[from] conductor_client::Error),

@@ -1,7 +1,10 @@
 //! A look inside the node as JSON: what `trine node show` prints. Mirrors `node_core::View`; the field names are stable.
 
+use crate::NodeOptions;
 use crate::control::Control;
+use crate::options::huge_pages_needed;
 use conductor_model::{AttachGeneration, Blocks, Bytes, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, VolumeId};
+use memory::HugePages;
 use node_core::{Stage, Stages, View};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,12 +16,23 @@ pub struct NodeLook {
     pub node: NodeId,
     /// Its process id.
     pub pid: u32,
+    /// The buffer memory of its reactors.
+    pub memory: MemoryLook,
     /// What is wrong with the conductor, if it cannot be reached.
     pub conductor_trouble: Option<String>,
     /// Disks that failed, and how.
     pub failed_disks: BTreeMap<DiskId, String>,
     /// Its reactors in order; one that did not answer is missing.
     pub reactors: Vec<ReactorLook>,
+}
+
+/// Buffer memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemoryLook {
+    /// Of all reactors together, as it was mapped.
+    pub bytes: Bytes,
+    /// Reserved huge pages of 2 MiB that it lies on; 0 if it is ordinary memory.
+    pub huge_pages: u64,
 }
 
 /// One reactor.
@@ -110,10 +124,19 @@ impl NodeLook {
         Self {
             node: control.node,
             pid: std::process::id(),
+            memory: control.memory,
             conductor_trouble: control.desk.conductor_trouble(),
             failed_disks: control.desk.failed(),
             reactors: control.look().into_iter().map(|(lane, view)| ReactorLook::of(lane, view)).collect(),
         }
+    }
+}
+
+impl MemoryLook {
+    pub(crate) fn of(options: &NodeOptions) -> Self {
+        let huge_pages = if options.huge_pages { huge_pages_needed(options.memory, options.reactors) } else { 0 };
+        let asked = (options.memory_of_each() * options.reactors) as u64;
+        Self { bytes: Bytes(asked.max(huge_pages * HugePages::BYTES)), huge_pages }
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   opening ──no store there, and asked to make one──► formatting ──► opening ──► open
+//!      └───────the same, marked by something else, forced──► wiping ──┘ (before formatting)
 //! ```
 
-use crate::Error;
+use crate::{Error, marks};
 use conductor_model::{Bytes, DiskId, NodeId};
 use driver::{DiskIndex, Done, Op, Time};
-use memory::Arena;
+use memory::{Arena, Class};
 use node_store::simple::{Format, FormatOptions, Geometry, Identity, OpenError, OpenOptions, Opening, SimpleStore};
 use std::path::PathBuf;
 
@@ -21,11 +22,17 @@ pub(crate) struct Task {
     pub(crate) node: NodeId,
     /// Make a store if there is none, under this freshly drawn name.
     pub(crate) format_as: Option<DiskId>,
+    /// What else the disk was recognized as.
+    pub(crate) marks: Option<&'static str>,
+    /// Make one even so.
+    pub(crate) force: bool,
 }
 
 #[derive(Debug)]
 enum State {
     Opening(Box<Opening>),
+    /// So many writes of zeros are out.
+    Wiping(usize),
     Formatting(Format),
     Open(Box<SimpleStore>),
     Failed(Error),
@@ -62,8 +69,15 @@ impl Opener {
                 *state = Some(match opening.done(now, done, out) {
                     None => State::Opening(opening),
                     Some(Ok(store)) => State::Open(Box::new(store)),
-                    Some(Err(OpenError::NotAStore)) if task.format_as.is_some() => task.format(&self.arena, out),
+                    Some(Err(OpenError::NotAStore)) if task.format_as.is_some() => task.make(&self.arena, out),
                     Some(Err(why)) => State::Failed(task.failed(why)),
+                });
+            }
+            Some(State::Wiping(left)) => {
+                *state = Some(match (done.result, left) {
+                    (Err(errno), _) => State::Failed(task.failed(OpenError::Disk(errno))),
+                    (Ok(_), 0 | 1) => task.format(&self.arena, out),
+                    (Ok(_), left) => State::Wiping(left - 1),
                 });
             }
             Some(State::Formatting(mut format)) => {
@@ -118,6 +132,28 @@ impl Task {
             Ok(opening) => State::Opening(Box::new(opening)),
             Err(why) => State::Failed(self.failed(why)),
         }
+    }
+
+    /// Makes a store on a disk without one.
+    fn make(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
+        match self.marks {
+            None => self.format(arena, out),
+            Some(_) if self.force => self.wipe(arena, out),
+            Some(mark) => State::Failed(Error::Marked { path: self.path.clone(), mark }),
+        }
+    }
+
+    /// Zeros wherever marks are looked for, so that nobody takes the disk for what it was.
+    fn wipe(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
+        let Some(zeros) = arena.take_zeroed(marks::ENDS, Class::Client) else {
+            return State::Failed(self.failed(OpenError::Memory));
+        };
+        let (zeros, ends) = (zeros.filled(), marks::ends(self.bytes));
+        for at in ends {
+            let parts = [zeros.share().whole()].into_iter().collect();
+            out(Op::DiskWrite { disk: self.index, tag: 0, at, parts, durable: true });
+        }
+        State::Wiping(ends.len())
     }
 
     fn format(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {

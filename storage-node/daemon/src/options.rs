@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY};
 use conductor_model::NodeId;
+use memory::HugePages;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -29,6 +30,8 @@ pub struct NodeOptions {
     pub sparse: bool,
     /// Make a store on disks that hold none. A disk that holds one is never formatted.
     pub format: bool,
+    /// Make it although a disk carries something else's marks, which are wiped. One that is mounted or otherwise in use stays refused.
+    pub force: bool,
     /// Take the page cache where a file system refuses O_DIRECT.
     pub allow_buffered: bool,
     /// Where the first reactor listens; the others on the ports after it. Port 0 takes any free one for each.
@@ -43,6 +46,8 @@ pub struct NodeOptions {
     pub control: Option<PathBuf>,
     /// Buffer memory of all reactors together, in bytes.
     pub memory: u64,
+    /// Have it on reserved huge pages, all there from the start.
+    pub huge_pages: bool,
     /// Requests in flight per connection and direction.
     pub depth: u16,
     /// Reactor threads; the disks are spread over them.
@@ -51,6 +56,13 @@ pub struct NodeOptions {
     pub pin: Vec<usize>,
     /// Listen beyond loopback although nothing is encrypted.
     pub plaintext: bool,
+}
+
+/// Huge pages that a node with this much memory for its reactors takes.
+pub fn huge_pages_needed(memory: u64, reactors: usize) -> u64 {
+    let reactors = reactors.max(1);
+    let each = usize::try_from(memory).unwrap_or(usize::MAX) / reactors;
+    HugePages::for_bytes(each) * reactors as u64
 }
 
 impl NodeOptions {
@@ -81,6 +93,11 @@ impl NodeOptions {
         Ok(())
     }
 
+    /// Buffer memory of each reactor, in bytes.
+    pub(crate) fn memory_of_each(&self) -> usize {
+        usize::try_from(self.memory).unwrap_or(usize::MAX) / self.reactors
+    }
+
     /// Where reactor `lane` listens.
     pub(crate) fn listen_of(&self, lane: u16) -> SocketAddr {
         let port = if self.listen.port() == 0 { 0 } else { self.listen.port().saturating_add(lane) };
@@ -109,6 +126,7 @@ pub(crate) mod tests {
             disks: (0..disks).map(|n| DiskPlan { path: format!("disk{n}").into(), create: None }).collect(),
             sparse: false,
             format: false,
+            force: false,
             allow_buffered: false,
             listen: "127.0.0.1:7100".parse().unwrap(),
             advertise: None,
@@ -116,6 +134,7 @@ pub(crate) mod tests {
             key: [0; 32],
             control: None,
             memory: crate::DEFAULT_MEMORY,
+            huge_pages: false,
             depth: crate::DEFAULT_DEPTH,
             reactors: 1,
             pin: Vec::new(),

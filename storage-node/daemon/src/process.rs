@@ -7,12 +7,15 @@
 use crate::control::{Control, Pauses};
 use crate::desk::{Desk, Lane};
 use crate::limits::{MAIL, OPEN_FILES, STOP};
+use crate::look::MemoryLook;
+use crate::options::huge_pages_needed;
 use crate::thread::{self, Plan, random};
 use crate::{Error, NodeOptions, disks, socket};
 use conductor_client::Client;
 use conductor_model::ClusterId;
 use conductor_model::api::DiskReport;
 use driver::Time;
+use memory::HugePages;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use node_core::Mail;
@@ -46,6 +49,9 @@ enum Event {
 /// Runs a node until SIGTERM or SIGINT; a second signal ends it at once. `ready` is called when it is registered.
 pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error> {
     options.check()?;
+    if options.huge_pages {
+        HugePages::read().check(huge_pages_needed(options.memory, options.reactors))?;
+    }
     let started = reactor::clock::now();
     abort_on_panic();
     raise_open_files();
@@ -132,6 +138,7 @@ impl Process {
         let ready_node = Ready { endpoints, disks: disks.iter().map(|(_, d)| d.clone()).collect() };
         let control = Arc::new(Control {
             node: options.node,
+            memory: MemoryLook::of(options),
             host: options.host.clone(),
             cluster,
             client,

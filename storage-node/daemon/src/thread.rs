@@ -6,7 +6,7 @@ use crate::disks::is_blank;
 use crate::life::Life;
 use crate::limits::{DISK_IN_USE, SPIN};
 use crate::opening::{Opener, Task};
-use crate::{Error, NodeOptions};
+use crate::{Error, NodeOptions, marks};
 use conductor_model::api::DiskReport;
 use conductor_model::{ClusterId, DiskId, OpenId};
 use driver::{Address, DiskIndex, Time};
@@ -61,6 +61,9 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
             cluster: plan.cluster.0,
             node: options.node,
             format_as: if may_format { Some(DiskId(random()?)) } else { None },
+            marks: marks::of_disk(&disk.path, bytes)
+                .map_err(|source| Error::Unreadable { path: disk.path.clone(), source })?,
+            force: options.force,
         });
     }
     let mut reactor = Reactor::start(Life::Opening(Opener::new(arena.clone(), tasks)), uring, mail)?;
@@ -127,8 +130,9 @@ impl Opened {
 }
 
 fn arena(options: &NodeOptions) -> Result<Arena, Error> {
-    let bytes = usize::try_from(options.memory).unwrap_or(usize::MAX) / options.reactors;
-    Ok(Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::even(bytes) })?)
+    let bytes = options.memory_of_each();
+    let backing = if options.huge_pages { Backing::HugePages } else { Backing::Heap };
+    Ok(Arena::new(ArenaOptions { bytes, backing, shares: Shares::even(bytes) })?)
 }
 
 fn pin(options: &NodeOptions, lane: Lane) -> Result<(), Error> {

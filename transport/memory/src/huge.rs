@@ -31,6 +31,9 @@ pub struct TooFewHugePages {
 }
 
 impl HugePages {
+    /// The size of one.
+    pub const BYTES: u64 = HUGE_PAGE as u64;
+
     /// As the kernel counts them now; none if it knows no huge pages.
     pub fn read() -> Self {
         let count = |name: &str| {
