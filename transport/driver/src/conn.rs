@@ -41,6 +41,8 @@ refcount::reasons! {
         Rx "rx",
         /// By each posted send: queued → completed, flushed or failed.
         Tx "tx",
+        /// By the watch for the peer's end: posted → over.
+        Watch "watch",
         /// By each membership of a list or sweep.
         Listed "listed",
         /// By each IOCB that will answer on it.

@@ -90,6 +90,15 @@ pub enum Op {
         /// What to send.
         parts: SmallVec<[Part; 8]>,
     },
+    /// Wait, without reading, until the peer sends nothing more: it closed the stream or its side of it, the stream broke, or it
+    /// was shut down here. What came before is still there to be received. One at a time on a stream. Over TCP the peer's end
+    /// comes behind all that it sent: it is seen no earlier than our side's buffer has room for that.
+    Watch {
+        /// Which stream.
+        stream: StreamId,
+        /// The connection that is watched.
+        on: Hold<Conn, why::Watch>,
+    },
     /// Shut a stream down both ways: what is outstanding on it completes.
     Shutdown {
         /// Which.

@@ -15,6 +15,9 @@ use std::os::fd::{AsRawFd, RawFd};
 /// Pieces that the kernel takes at a time (UIO_MAXIOV); what is beyond goes with the next round of the same operation.
 const MAX_PIECES: usize = 1024;
 
+/// What a peer's end looks like to poll: half closed, closed, or broken. The kernel adds the last two by itself.
+const HANGUP: u32 = (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as u32;
+
 /// An operation in the kernel.
 pub(crate) struct Flight {
     pub(crate) op: Op,
@@ -131,6 +134,7 @@ impl Slot {
                 let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL).cast_unsigned();
                 opcode::SendMsg::new(fd, &raw const scratch.head).flags(flags).build()
             }
+            Op::Watch { .. } => opcode::PollAdd::new(fd, HANGUP).build(),
             Op::Shutdown { .. } => opcode::Shutdown::new(fd, libc::SHUT_RDWR).build(),
             Op::Close { .. } => opcode::Close::new(fd).build(),
             Op::DiskRead { at, into, from, len, .. } => {

@@ -9,8 +9,8 @@ use driver::Span;
 const STREAMS: u16 = 1024;
 /// Operations on disks: more than any device works on at a time.
 const DISK_OPS: u32 = 1024;
-/// Each stream has one receive and one send posted, and a shutdown that must not wait for either; a close stands alone.
-const OPS_PER_STREAM: u32 = 3;
+/// Each stream has one receive and one send posted, a watch, and a shutdown that must not wait for any of them; a close stands alone.
+const OPS_PER_STREAM: u32 = 4;
 /// Accepts and connects.
 const OPENING: u32 = 256;
 /// Entries of the submission queue: a turn's worth; a fuller turn submits in between.

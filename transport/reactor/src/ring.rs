@@ -130,12 +130,13 @@ impl std::fmt::Debug for OwnRing {
 }
 
 /// All operations that this package uses.
-const NEEDED: [(u8, &str); 12] = [
+const NEEDED: [(u8, &str); 13] = [
     (opcode::Accept::CODE, "ACCEPT"),
     (opcode::Connect::CODE, "CONNECT"),
     (opcode::LinkTimeout::CODE, "LINK_TIMEOUT"),
     (opcode::Recv::CODE, "RECV"),
     (opcode::SendMsg::CODE, "SENDMSG"),
+    (opcode::PollAdd::CODE, "POLL_ADD"),
     (opcode::Shutdown::CODE, "SHUTDOWN"),
     (opcode::Close::CODE, "CLOSE"),
     (opcode::Read::CODE, "READ"),

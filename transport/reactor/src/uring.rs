@@ -184,7 +184,9 @@ impl<R: Ring> Uring<R> {
                 (flight.socket, address) = (Some(socket), Some(at));
                 fd
             }),
-            Op::Recv { stream, .. } | Op::Send { stream, .. } | Op::Shutdown { stream } => self.streams.begin(*stream),
+            Op::Recv { stream, .. } | Op::Send { stream, .. } | Op::Watch { stream, .. } | Op::Shutdown { stream } => {
+                self.streams.begin(*stream)
+            }
             Op::Close { stream } => match self.streams.begin_close(*stream) {
                 Ok(Closing::Now(fd)) => Ok(fd),
                 Ok(Closing::Later) => return self.parked.push(*stream),
@@ -420,6 +422,8 @@ impl<R: Ring> Uring<R> {
                 }
                 result.map(i32::cast_unsigned)
             }
+            // Which of the ways to end it was, a receive or send tells better.
+            (Op::Watch { .. }, Ok(_)) => Ok(0),
             // Not connected any more is what a shutdown is for.
             (Op::Shutdown { .. }, Err(Errno(libc::ENOTCONN))) => Ok(0),
             // Punching is a kindness to the device below: one that cannot take it loses nothing.
@@ -522,9 +526,11 @@ impl<R: Ring> std::fmt::Debug for Uring<R> {
 /// The stream whose descriptor an operation uses.
 fn stream_of(op: &Op) -> Option<StreamId> {
     match op {
-        Op::Recv { stream, .. } | Op::Send { stream, .. } | Op::Shutdown { stream } | Op::Close { stream } => {
-            Some(*stream)
-        }
+        Op::Recv { stream, .. }
+        | Op::Send { stream, .. }
+        | Op::Watch { stream, .. }
+        | Op::Shutdown { stream }
+        | Op::Close { stream } => Some(*stream),
         _ => None,
     }
 }

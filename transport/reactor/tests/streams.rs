@@ -77,13 +77,59 @@ fn with_everything_in_flight_a_shutdown_brings_every_operation_back_once() {
 }
 
 #[test]
+fn a_watch_sees_the_end_behind_bytes_that_nobody_read_and_they_can_be_read_still() {
+    let dir = Dir::new();
+    for address in [any_port(), dir.socket()] {
+        let mut bench = Bench::new();
+        let (a, b) = bench.pair(&address);
+        let (watch, send) = (bench.watch(b), bench.send(a, [bench.page(1000, 5).filled().whole()]));
+        bench.submit(watch);
+        assert_eq!(bench.result(send), Ok(1000), "bytes are no end");
+        bench.submit(Op::Close { stream: a });
+        let dones = bench.dones(2);
+        assert!(dones.iter().all(|done| done.result == Ok(0)), "{dones:?}");
+        assert!(dones.iter().any(|done| matches!(done.op, Op::Watch { stream, .. } if stream == b)));
+        drop(dones);
+        for expected in [Ok(1000), Ok(0)] {
+            let recv = bench.recv(b, 4096);
+            assert_eq!(bench.result(recv), expected);
+        }
+        let again = bench.watch(b);
+        assert_eq!(bench.result(again), Ok(0), "an end stays one");
+        assert_eq!(bench.result(Op::Close { stream: b }), Ok(0));
+        bench.assert_empty();
+    }
+}
+
+#[test]
+fn a_watch_is_over_before_its_stream_is_closed() {
+    let dir = Dir::new();
+    for address in [any_port(), dir.socket()] {
+        let mut bench = Bench::new();
+        let (a, b) = bench.pair(&address);
+        let watch = bench.watch(b);
+        for op in [watch, Op::Shutdown { stream: b }, Op::Close { stream: b }] {
+            bench.submit(op);
+        }
+        let dones = bench.dones(3);
+        assert!(dones.iter().all(|done| done.result == Ok(0)), "{dones:?}");
+        assert!(matches!(dones[2].op, Op::Close { .. }), "{dones:?}");
+        drop(dones);
+        let watch = bench.watch(b);
+        assert_eq!(bench.result(watch), Err(Errno(libc::EBADF)), "a closed stream has no end to wait for");
+        assert_eq!(bench.result(Op::Close { stream: a }), Ok(0));
+        bench.assert_empty();
+    }
+}
+
+#[test]
 fn a_driver_that_is_dropped_in_flight_gives_all_memory_back() {
     let mut bench = Bench::new();
     let (a, _) = bench.pair(&any_port());
     let (listener, _) = bench.reactor.driver().listen(&any_port()).unwrap();
     let send = bench.send(a, (0..16).map(|_| bench.page(1 << 20, 1).filled().whole()));
-    let recv = bench.recv(a, 4096);
-    for op in [send, recv, Op::Accept { listener }] {
+    let (recv, watch) = (bench.recv(a, 4096), bench.watch(a));
+    for op in [send, recv, watch, Op::Accept { listener }] {
         bench.submit(op);
     }
     bench.reactor.push_pending().unwrap();

@@ -93,8 +93,8 @@ impl Trace {
 }
 
 /// Kinds of operations, for counts of what is outstanding.
-pub(crate) const KINDS: [&str; 10] =
-    ["accept", "connect", "recv", "send", "shutdown", "close", "read", "write", "punch", "sync"];
+pub(crate) const KINDS: [&str; 11] =
+    ["accept", "connect", "recv", "send", "shutdown", "close", "read", "write", "punch", "sync", "watch"];
 
 pub(crate) fn kind_of(op: &Op) -> usize {
     match op {
@@ -108,6 +108,7 @@ pub(crate) fn kind_of(op: &Op) -> usize {
         Op::DiskWrite { .. } => 7,
         Op::DiskPunch { .. } => 8,
         Op::DiskSync { .. } => 9,
+        Op::Watch { .. } => 10,
     }
 }
 
@@ -123,5 +124,6 @@ fn name_of(op: &Op) -> (&'static str, u64) {
         Op::DiskWrite { tag, .. } => ("done.write", *tag),
         Op::DiskPunch { tag, .. } => ("done.punch", *tag),
         Op::DiskSync { tag, .. } => ("done.sync", *tag),
+        Op::Watch { stream, .. } => ("done.watch", u64::from(stream.0)),
     }
 }

@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Echo, Log, Seen, Talker, address};
-use driver::{Errno, Span, Time};
+use driver::{Conn, ConnId, Done, Errno, ListenerId, Machine, Op, Outbox, Provider, Span, StreamId, Time, why};
+use memory::{Arena, Class};
+use refcount::Table;
 use sim::{Clock, News, Options, ProcessId, Setup, Stall, State, World};
 
 type Echoes = World<(), ()>;
@@ -210,4 +212,89 @@ fn alarms_come_when_asked_for_and_the_trace_tells_what_happened() {
     assert_eq!(world.now(), Time(10_000_000));
     assert_eq!(world.trace().count(), 50);
     assert!(world.trace().any(|line| line.contains("done.recv")));
+}
+
+/// Watches what it accepts, and reads nothing before the watch is over; then all.
+struct Deaf {
+    arena: Arena,
+    conns: Table<Conn>,
+    noticed: Option<Time>,
+    read: u64,
+    over: bool,
+}
+
+impl Deaf {
+    fn conn() -> Conn {
+        Conn { id: ConnId { slot: 0, generation: 0 }, provider: Provider::Nbd }
+    }
+
+    fn receive(&self, stream: StreamId, out: &mut dyn Outbox<()>) {
+        let into = self.arena.take(4096, Class::Client).unwrap();
+        out.submit(Op::Recv { stream, on: self.conns.insert::<why::Rx>(Self::conn()), into, from: 0 });
+    }
+}
+
+impl Machine for Deaf {
+    type Mail = ();
+    type Letter = ();
+    fn start(&mut self, _: Time, out: &mut dyn Outbox<()>) {
+        out.submit(Op::Accept { listener: ListenerId(0) });
+    }
+    fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<()>) {
+        match (done.op, done.result) {
+            (Op::Accept { .. }, Ok(stream)) => {
+                let on = self.conns.insert::<why::Watch>(Self::conn());
+                out.submit(Op::Watch { stream: StreamId(stream), on });
+            }
+            (Op::Watch { stream, .. }, result) => {
+                assert_eq!(result, Ok(0));
+                assert!(self.noticed.replace(now).is_none(), "once");
+                self.receive(stream, out);
+            }
+            (Op::Recv { stream, .. }, Ok(n)) if n > 0 => {
+                self.read += u64::from(n);
+                self.receive(stream, out);
+            }
+            (Op::Recv { stream, .. }, _) => out.submit(Op::Close { stream }),
+            (Op::Close { .. }, _) => self.over = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    fn mail(&mut self, _: Time, (): (), _: &mut dyn Outbox<()>) {}
+    fn end_turn(&mut self, _: Time, _: &mut dyn Outbox<()>) {
+        while self.conns.reap().is_some() {}
+    }
+    fn next_deadline(&self) -> Option<Time> {
+        None
+    }
+    fn finished(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_watch_notices_a_peer_that_died_or_was_cut_off_though_nothing_is_read() {
+    let mut unread = 0;
+    for seed in 0..20 {
+        let mut world: Echoes = World::new(seed, Options::default());
+        let deaf = || Deaf { arena: Arena::small(1 << 20), conns: Table::new(), noticed: None, read: 0, over: false };
+        let server = world.spawn(Setup::named("deaf").listen(address(1)), move |_| deaf());
+        let log = Log::<Seen>::default();
+        let talker = world.spawn(Setup::named("talker"), move |_| Talker::new(address(1), 3000, log.clone()));
+        run(&mut world, 200);
+        assert_eq!(world.machine::<Deaf>(server).unwrap().noticed, None, "bytes are no end");
+        let before = world.local(server);
+        if seed % 2 == 0 {
+            world.kill(talker);
+        } else {
+            world.reset_between(server, talker);
+        }
+        run(&mut world, 15);
+        let it = world.machine::<Deaf>(server).unwrap();
+        assert!(it.noticed.is_some_and(|at| at >= before), "seed {seed}: {}", world.report());
+        unread += it.read;
+        run(&mut world, 500);
+        assert!(world.machine::<Deaf>(server).unwrap().over, "seed {seed}: {}", world.report());
+    }
+    assert!(unread > 0, "what came before the end was there to be read");
 }

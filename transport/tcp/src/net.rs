@@ -373,7 +373,12 @@ impl Net {
                 Some(Some(id)) => self.with_if(now, Some(id), |link| &mut link.closing, |_, link| link.stream = None),
                 refused => refused.is_some(),
             },
-            Op::DiskRead { .. } | Op::DiskWrite { .. } | Op::DiskPunch { .. } | Op::DiskSync { .. } => false,
+            // A connection of frames is always being read: it needs no watch.
+            Op::Watch { .. }
+            | Op::DiskRead { .. }
+            | Op::DiskWrite { .. }
+            | Op::DiskPunch { .. }
+            | Op::DiskSync { .. } => false,
         };
         if !known {
             self.counters.stale_completions += 1;

@@ -92,6 +92,11 @@ impl Bench {
         Op::Recv { stream, on: self.rx(), into: self.page(len, 0), from: 0 }
     }
 
+    pub(crate) fn watch(&self, stream: StreamId) -> Op {
+        let conn = Conn { id: ConnId { slot: 0, generation: 0 }, provider: Provider::Framed };
+        Op::Watch { stream, on: self.conns.insert(conn) }
+    }
+
     pub(crate) fn send(&self, stream: StreamId, parts: impl IntoIterator<Item = Part>) -> Op {
         Op::Send { stream, on: SmallVec::new(), parts: parts.into_iter().collect() }
     }

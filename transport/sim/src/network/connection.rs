@@ -51,6 +51,8 @@ pub(crate) struct End {
     /// When the last receive completed: the next one does not before.
     pub(crate) last_receive: Time,
     pub(crate) sending: Option<Sending>,
+    /// Waits for the peer's end, whatever is unread before it.
+    pub(crate) watch: Option<Op>,
     /// The sender waits for the peer to read.
     pub(crate) wants_room: bool,
     /// Towards the peer, in order.
@@ -76,6 +78,7 @@ impl End {
             receives: VecDeque::new(),
             last_receive: Time(0),
             sending: None,
+            watch: None,
             wants_room: false,
             wire: VecDeque::new(),
             wire_bytes: 0,
@@ -88,6 +91,7 @@ impl End {
     pub(crate) fn drop_operations(&mut self) {
         self.receives.clear();
         self.sending = None;
+        self.watch = None;
         self.connecting = None;
     }
 }

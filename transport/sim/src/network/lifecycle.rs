@@ -101,8 +101,29 @@ impl Network {
             }
             self.finish_sending(k, at);
             self.serve_receives(k, at);
+            self.serve_watch(k, at);
         }
         k.complete_at(k.now + wait, process, op, Ok(0));
+    }
+
+    pub(super) fn watch(&mut self, k: &mut Kernel, at: EndId, op: Op) {
+        if let Some(end) = self.end(at) {
+            end.watch = Some(op);
+        }
+        self.serve_watch(k, at);
+    }
+
+    /// Ends a watch if there is nothing to wait for any more. It may overtake receives and sends, or come after them.
+    pub(super) fn serve_watch(&mut self, k: &mut Kernel, at: EndId) {
+        let Some(end) = self.end(at) else { return };
+        if !(end.ended || end.shut || end.failed.is_some()) {
+            return;
+        }
+        let process = end.process;
+        if let Some(op) = end.watch.take() {
+            let wait = self.options.completion.sample(&mut k.rng);
+            k.complete_at(k.now + wait, process, op, Ok(0));
+        }
     }
 
     pub(super) fn close(&mut self, k: &mut Kernel, process: ProcessId, at: EndId, op: Op) {
@@ -186,6 +207,7 @@ impl Network {
         }
         k.trace.event(k.now, process, "net.broken");
         self.serve_receives(k, at);
+        self.serve_watch(k, at);
         self.forget_if_over(at.connection);
     }
 

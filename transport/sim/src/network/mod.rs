@@ -47,6 +47,7 @@ struct Slot {
     /// Operations that the machine has not got back.
     outstanding: u32,
     sending: bool,
+    watching: bool,
     closing: bool,
 }
 
@@ -105,6 +106,16 @@ impl Network {
                 let at = slot.at;
                 self.send(k, at, op);
             }
+            Op::Watch { stream, .. } => {
+                let slot = self.slot(k, process, *stream);
+                if slot.watching {
+                    k.broken(process, format_args!("two watches at a time on {stream:?}"));
+                }
+                slot.watching = true;
+                slot.outstanding += 1;
+                let at = slot.at;
+                self.watch(k, at, op);
+            }
             Op::Shutdown { stream } => {
                 let slot = self.slot(k, process, *stream);
                 slot.outstanding += 1;
@@ -126,11 +137,17 @@ impl Network {
 
     /// The machine is about to get this back.
     pub(crate) fn returned(&mut self, process: ProcessId, op: &Op) {
-        let (Op::Recv { stream, .. } | Op::Send { stream, .. } | Op::Shutdown { stream }) = op else { return };
+        let (Op::Recv { stream, .. } | Op::Send { stream, .. } | Op::Watch { stream, .. } | Op::Shutdown { stream }) =
+            op
+        else {
+            return;
+        };
         if let Some(Some(slot)) = self.streams[process.index()].get_mut(stream.0 as usize) {
             slot.outstanding -= 1;
-            if matches!(op, Op::Send { .. }) {
-                slot.sending = false;
+            match op {
+                Op::Send { .. } => slot.sending = false,
+                Op::Watch { .. } => slot.watching = false,
+                _ => {}
             }
         }
     }
@@ -177,6 +194,7 @@ impl Network {
                     ("failed", end.failed.is_some()),
                     ("sending", end.sending.is_some()),
                     ("receiving", !end.receives.is_empty()),
+                    ("watched", end.watch.is_some()),
                     ("wants room", end.wants_room),
                     ("in doubt", end.doubt.is_some()),
                 ] {
@@ -220,7 +238,7 @@ impl Network {
         if free == slots.len() {
             slots.push(None);
         }
-        slots[free] = Some(Slot { at, outstanding: 0, sending: false, closing: false });
+        slots[free] = Some(Slot { at, outstanding: 0, sending: false, watching: false, closing: false });
         StreamId(u32::try_from(free).unwrap_or(u32::MAX))
     }
 

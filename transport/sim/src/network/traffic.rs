@@ -128,6 +128,7 @@ impl Network {
             None => {}
         }
         self.serve_receives(k, from.other());
+        self.serve_watch(k, from.other());
     }
 
     /// An end has died: a sender that waits for it to read goes on (TCP: a window probe), and will be told, or not.
