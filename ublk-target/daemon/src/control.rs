@@ -6,7 +6,7 @@
 use crate::error::TargetError;
 use crate::happening::Happening;
 use crate::limits::{ANSWER, CONTROL_IO, CONTROL_LINE, DETACH_CALL, DRAIN, GIVE_UP, LOCK_POLL};
-use crate::record::{Place, Record, start_time};
+use crate::record::{Holder, Place, Record, start_time};
 use crate::ublk;
 use crate::view::TargetView;
 use conductor_client::Client;
@@ -14,7 +14,7 @@ use conductor_model::views::Detach;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Sender, sync_channel};
 use std::thread;
@@ -27,6 +27,8 @@ pub struct Look {
     pub record: Record,
     /// What its lanes say.
     pub target: TargetView,
+    /// Its device is not usable yet.
+    pub starting: bool,
 }
 
 /// The answer to everything else.
@@ -82,7 +84,7 @@ fn stop(now: bool, tell: &Sender<Happening>) -> Option<String> {
 
 fn ask(place: &Place, command: &str) -> Result<String, TargetError> {
     let ask = || {
-        let mut stream = UnixStream::connect(place.socket())?;
+        let mut stream = connect(place)?;
         stream.set_read_timeout(Some(CONTROL_IO + ANSWER))?;
         stream.set_write_timeout(Some(CONTROL_IO))?;
         stream.write_all(format!("{command}\n").as_bytes())?;
@@ -91,6 +93,22 @@ fn ask(place: &Place, command: &str) -> Result<String, TargetError> {
         Ok(answer)
     };
     ask().map_err(|error: std::io::Error| silent(place, error.to_string()))
+}
+
+/// A target takes its lock first, and listens a moment later.
+fn connect(place: &Place) -> std::io::Result<UnixStream> {
+    let until = Instant::now() + CONTROL_IO;
+    loop {
+        match UnixStream::connect(place.socket()) {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+                    && Instant::now() < until =>
+            {
+                thread::sleep(LOCK_POLL);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 fn silent(place: &Place, why: String) -> TargetError {
@@ -107,16 +125,10 @@ pub fn look(place: &Place) -> Result<Look, TargetError> {
 }
 
 /// Ends an attachment, and waits until it has ended. A living target finishes what is in flight first, unless `force`, which also
-/// kills one that does not answer. What a dead one left behind is cleaned up, here and at the conductor.
+/// kills one that does not answer; one that comes up takes back what it did so far. What a dead one left behind is cleaned up,
+/// here and at the conductor.
 pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), TargetError> {
     let volume = || place.volume().to_owned();
-    let Some(record) = place.read()? else {
-        return Err(if place.is_live()? {
-            TargetError::Busy { volume: volume() }
-        } else {
-            TargetError::NotAttached { volume: volume() }
-        });
-    };
     if place.is_live()? {
         match ask(place, if force { "stop now" } else { "stop" }) {
             Ok(answer) => {
@@ -124,7 +136,9 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
                     return Err(TargetError::Refused { volume: volume(), why });
                 }
             }
-            Err(_) if force => end(&record),
+            // It has ended since.
+            Err(_) if !place.is_live()? => {}
+            Err(_) if force => end(place),
             Err(error) => return Err(error),
         }
         let mut until = Instant::now() + DRAIN + GIVE_UP + DETACH_CALL;
@@ -136,7 +150,7 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
                     let reason = reason(place);
                     return Err(TargetError::StillRuns { volume: volume(), reason });
                 }
-                end(&record);
+                end(place);
                 killed = true;
                 until += GIVE_UP;
             }
@@ -146,6 +160,7 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
             return Ok(());
         }
     }
+    let Some(record) = place.read()? else { return Err(TargetError::NotAttached { volume: volume() }) };
     // It died, left its device behind, or could not tell the conductor: we end it in its name.
     let Some(lock) = place.lock()? else { return Err(TargetError::Busy { volume: volume() }) };
     ublk::forget(&record, force)?;
@@ -162,11 +177,12 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
     Ok(())
 }
 
-/// Kills the target, if the process of that number is still the one that wrote the record.
-fn end(record: &Record) {
-    let Ok(pid) = i32::try_from(record.pid) else { return };
-    if start_time(record.pid) == Some(record.started) {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+/// Kills the target, if the process of that number is still the one that took the lock.
+fn end(place: &Place) {
+    let Some(Holder { pid, started }) = place.holder() else { return };
+    let Ok(raw) = i32::try_from(pid) else { return };
+    if start_time(pid) == Some(started) {
+        let _ = kill(Pid::from_raw(raw), Signal::SIGKILL);
     }
 }
 

@@ -10,7 +10,9 @@ pub enum TargetError {
     #[error("{} is already attached here as {} by process {}: `trine detach {}` first", .0.volume, .0.device, .0.pid, .0.volume)]
     Attached(Box<Record>),
     /// Another process is just attaching or detaching it.
-    #[error("{volume} is just being attached or detached here: try again")]
+    #[error(
+        "{volume} is just being attached or detached here: `trine attached` shows it, `trine detach {volume}` ends it"
+    )]
     Busy {
         /// The volume.
         volume: String,
@@ -32,6 +34,14 @@ pub enum TargetError {
     /// Its device is there and waits for a target.
     #[error("{} still has {}, which waits for its target: `trine attach {}` goes on with it, `trine detach {}` ends it", .0.volume, .0.device, .0.volume, .0.volume)]
     Waits(Box<Record>),
+    /// Told to end before it served.
+    #[error("the target of {volume} was told to end before {volume} was attached: {left}")]
+    Stopped {
+        /// The volume.
+        volume: String,
+        /// What is left.
+        left: &'static str,
+    },
     /// The target goes on, because.
     #[error("{volume} stays attached: {why}")]
     Refused {

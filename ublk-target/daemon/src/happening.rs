@@ -17,6 +17,12 @@ pub(crate) enum Happening {
     Map(Arc<VolumeMap>),
     /// The volume was attached elsewhere.
     Fenced,
-    /// The NBD lane's thread is over.
+    /// The device has been started; or it has not, and is gone, unless it was taken over.
+    Started(Result<(), TargetError>),
+    /// The device was told to end, and goes on, because.
+    Stays(TargetError),
+    /// The device waits for the next target.
+    Left,
+    /// The front end is over.
     Ended(Result<(), TargetError>),
 }

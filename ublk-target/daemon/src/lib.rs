@@ -4,14 +4,18 @@
 //!   signals ───────┐                                       ┌── lane: Reactor { NbdTarget { sessions, VolumeClient } }
 //!   control socket ┼─▶ main thread: attach, record, detach ─┤                          or
 //!   maps thread ───┘        ▲ mail ▼ letters                └── queues of a ublk device: Reactor { Volume }, one each
-//!        └── conductor
+//!        └── conductor                                          ▲ started, grown, stopped by the device's own thread
 //! ```
+//!
+//! The main thread never waits for the device: the kernel answers START_DEV and STOP_DEV only when requests are, and a request
+//! may need the map that the main thread passes on.
 //!
 //! Promises: a volume has at most one target per directory, and at most one client in the cluster (the conductor says who); what
 //! was acknowledged to a front end is durable; a clean end leaves nothing behind, an unclean one leaves a record from which
 //! `trine attach` goes on and `trine detach` cleans up. Reads no configuration: its options come from `tools`.
 #![forbid(unsafe_code)]
 
+mod attend;
 mod control;
 mod error;
 mod happening;
@@ -30,5 +34,5 @@ pub use driver::Address;
 pub use error::TargetError;
 pub use nbd::{Letter, Mail, NbdOptions, NbdTarget};
 pub use process::{FrontEnd, Options, run};
-pub use record::{Lock, Place, Record, start_time};
+pub use record::{Holder, Lock, Place, Record};
 pub use view::{LinkView, SessionView, TargetView, TraceView, WaitView};

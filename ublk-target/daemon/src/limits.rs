@@ -61,7 +61,10 @@ pub const ANSWER: Duration = Duration::from_secs(8);
 pub const UBLK_DEPTH: u16 = 128;
 /// Messages of one ublk queue to and from the nodes, beside the memory of its requests.
 pub const UBLK_NETWORK: usize = 32 << 20;
-/// How often the queues of a device are looked at.
+/// A device whose requests all fail is stopped within milliseconds, and its queues say goodbye for up to 7 s; one that is still there
+/// after this is the kernel's to keep.
+pub const DEVICE_GIVE_UP: Duration = Duration::from_secs(15);
+/// How often the queues of a device are looked at, and whether it is to grow.
 pub const QUEUES_EVERY: Duration = Duration::from_millis(200);
 /// Longest line of a control command.
 pub const CONTROL_LINE: u64 = 256;

@@ -1,21 +1,23 @@
 //! The life of a target: attach, serve, detach.
 //!
 //! ```text
-//!   lock ─▶ attach at the conductor ─▶ lane ─▶ control socket ─▶ record ─▶ ready ─▶ … ─▶ drain ─▶ detach ─▶ record removed
+//!   lock ─▶ signals, control socket ─▶ attach at the conductor ─▶ device or lane ─▶ record ─▶ ready ─▶ … ─▶ detach ─▶ record removed
 //! ```
 //!
-//! A failure on the way up takes back what was done. A failure on the way down leaves the record, so that it is not forgotten.
+//! It can be told to end at every step, and does so as soon as the step is over: a call of the conductor (10 s), the end of a
+//! device's former daemon (30 s), anything else within milliseconds. A failure on the way up, and being told to end there, takes back
+//! what was done. A failure on the way down leaves the record, so that it is not forgotten.
 
-use crate::control::{self, Look};
+use crate::attend::{Attending, End, Front, Over, stopped};
+use crate::control;
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{DRAIN, GIVE_UP, QUEUES_EVERY};
-use crate::maps::{self, Early};
+use crate::limits::GIVE_UP;
+use crate::maps;
 use crate::nbd::{Mail, NbdLane};
-use crate::record::{Lock, Place, Record, start_time};
+use crate::record::{Holder, Lock, Place, Record};
 use crate::setup::{Setup, random};
-use crate::ublk::{self, UblkFront, UblkShape};
-use crate::view::TargetView;
+use crate::ublk::{self, UblkMade, UblkShape};
 use conductor_client::Client;
 use conductor_model::api::VolumeMap;
 use conductor_model::views::{Attach, Detach};
@@ -24,8 +26,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ublk_device::Owner;
@@ -72,20 +73,6 @@ pub struct Options {
     pub depth: Option<u16>,
 }
 
-/// What the process serves.
-enum Front {
-    Nbd(NbdLane),
-    Ublk(UblkFront),
-}
-
-/// How it ended.
-enum Over {
-    /// Nothing is left.
-    Detached,
-    /// The device waits for the next target; so does the volume.
-    Left,
-}
-
 /// Attaches the volume, says so to `ready`, and serves it until SIGTERM, SIGINT or a detach. To be called once in a process, before
 /// it starts threads. A device that is in use is left to the next target by a signal, and stays by a detach.
 pub fn run(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetError> {
@@ -104,21 +91,28 @@ pub fn run(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetEr
 
     let place = Place::new(&options.dir, &options.volume);
     let lock = claim(&place)?;
-    let (recover, client_name) = former(&place, &options)?;
+    let ended = hold(options, &place, stops, ready);
+    let closed = place.close();
+    drop(lock);
+    ended.and(closed)
+}
+
+/// The target's life, with the lock held.
+fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Record)) -> Result<(), TargetError> {
+    let (tell, heard) = channel();
+    listen(place, stops, &tell)?;
+    let former = former(place, &options)?;
     let Options { volume, conductor, read_only, force, .. } = &options;
-    let asked = Attach { client: client_name.clone(), read_only: *read_only, force: *force };
+    let client = former.client.clone();
+    let asked = Attach { client: client.clone(), read_only: *read_only, force: *force };
     let map = conductor.attach(volume, &asked)?;
-    let detach = Detach { client: client_name.clone(), generation: map.attach };
+    let detach = Detach { client, generation: map.attach };
     let (conductor, volume) = (conductor.clone(), volume.clone());
 
-    let served = serve(options, client_name, recover, map, &place, stops, ready);
-    let over = match served {
-        Ok(Over::Left) => return Ok(()),
-        // What is to be recovered is still to be recovered.
-        Err(error) if recover.is_some() || matches!(error, TargetError::Queue { .. }) => return Err(error),
-        Ok(Over::Detached) => Ok(()),
-        Err(error) => Err(error),
-    };
+    let End { over, result } = serve(options, former, map, place, (tell, heard), ready);
+    if over == Over::Left {
+        return result;
+    }
     // Also after a failure: no request of ours is answered any more, so nobody needs the volume from us.
     let detached = match conductor.detach(&volume, &detach) {
         // Taken by somebody else meanwhile, or deleted.
@@ -128,8 +122,35 @@ pub fn run(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetEr
     if detached.is_ok() {
         place.remove()?;
     }
-    drop(lock);
-    over.and(detached)
+    result.and(detached)
+}
+
+/// From here on the target hears who wants it to end.
+fn listen(place: &Place, stops: SigSet, tell: &Sender<Happening>) -> Result<(), TargetError> {
+    let socket = place.socket();
+    // We hold the lock: whose socket this was is dead.
+    let _ = std::fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).map_err(TargetError::file("listen on", &socket))?;
+    let (control, signal) = (tell.clone(), tell.clone());
+    spawn("control", move || control::serve(&listener, &control))?;
+    spawn("signals", move || signals(&stops, &signal))
+}
+
+/// True if somebody did, so far. Others are told to ask again.
+fn told_to_end(volume: &str, left: bool, heard: &Receiver<Happening>) -> Result<(), TargetError> {
+    let mut told = false;
+    for happening in heard.try_iter() {
+        match happening {
+            Happening::Signal => told = true,
+            Happening::Stop { answer, .. } => {
+                told = true;
+                let _gone = answer.send(None);
+            }
+            Happening::Look(answer) => drop(answer.send(None)),
+            _ => {}
+        }
+    }
+    if told { Err(stopped(volume, left)) } else { Ok(()) }
 }
 
 fn claim(place: &Place) -> Result<Lock, TargetError> {
@@ -142,206 +163,124 @@ fn claim(place: &Place) -> Result<Lock, TargetError> {
     })
 }
 
-/// What a dead target left: the device to be taken over, if it waits, and the name under which the conductor knows us.
-fn former(place: &Place, options: &Options) -> Result<(Option<u32>, String), TargetError> {
-    let Some(record) = place.read()? else { return Ok((None, options.client_name.clone())) };
+/// What a dead target left.
+struct Former {
+    /// The device to be taken over, if it waits.
+    recover: Option<u32>,
+    /// The name under which the conductor knows us.
+    client: String,
+    record: Option<Record>,
+}
+
+fn former(place: &Place, options: &Options) -> Result<Former, TargetError> {
+    let Some(record) = place.read()? else {
+        return Ok(Former { recover: None, client: options.client_name.clone(), record: None });
+    };
     match (ublk::waits(&record)?, &options.front_end) {
         (Some(_), FrontEnd::Nbd { .. }) => Err(TargetError::Waits(Box::new(record))),
-        (recover, _) => Ok((recover, record.client)),
+        (recover, _) => Ok(Former { recover, client: record.client.clone(), record: Some(record) }),
     }
 }
 
 fn serve(
     options: Options,
-    client_name: String,
-    recover: Option<u32>,
+    former: Former,
     map: VolumeMap,
     place: &Place,
-    stops: SigSet,
+    (tell, heard): (Sender<Happening>, Receiver<Happening>),
     ready: impl FnOnce(&Record),
-) -> Result<Over, TargetError> {
+) -> End {
+    let recovered = former.recover.is_some();
+    match bring_up(options, former, map, place, &tell, &heard) {
+        Ok((mut front, record)) => {
+            let end = Attending::new(&mut front, &record, recovered, ready).run(&heard);
+            remove_socket(&front);
+            end
+        }
+        // What is to be recovered is still to be recovered.
+        Err(error) => End { over: if recovered { Over::Left } else { Over::Detached }, result: Err(error) },
+    }
+}
+
+/// Everything up to a front end that is known by its record, and that serves, or is being started.
+fn bring_up(
+    options: Options,
+    former: Former,
+    map: VolumeMap,
+    place: &Place,
+    tell: &Sender<Happening>,
+    heard: &Receiver<Happening>,
+) -> Result<(Front, Record), TargetError> {
     let Options { volume, conductor, key, front_end, read_only, io_timeout, depth, .. } = options;
     let (generation, volume_id) = (map.attach, map.volume);
+    let recovered = former.recover.is_some();
+    if let Some(record) = former.record.filter(|_| recovered) {
+        // Should we not get any further, this is what the conductor wants to hear at a detach.
+        place.write(&Record { generation, ..record })?;
+    }
+    told_to_end(&volume, recovered, heard)?;
     let cluster = conductor.version()?.cluster;
+    told_to_end(&volume, recovered, heard)?;
     let setup = Setup {
         map,
-        client_name: client_name.clone(),
+        client_name: former.client.clone(),
         process: random(),
         key,
         read_only,
         io_timeout: io_timeout.map(|time| Span(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))),
         depth,
     };
-    let (tell, heard) = channel();
     let (asks, asked) = sync_channel(1);
-    let early = Early::default();
-    let (lanes, news, name) = (Arc::clone(&early), tell.clone(), volume.clone());
-    spawn("maps", move || maps::run(&conductor, &name, &asked, &lanes, &news))?;
-    let mut front = match front_end {
-        FrontEnd::Nbd { listen, .. } => Front::Nbd(NbdLane::start(setup, listen, asks, tell.clone())?),
-        FrontEnd::Ublk { queues } => {
-            let shape = UblkShape { queues, owner: Owner::of(cluster, volume_id), recover };
-            Front::Ublk(UblkFront::start(setup, &shape, &early, asks, tell.clone())?)
-        }
-    };
-    let pid = std::process::id();
-    let record = Record {
+    let (news, name) = (tell.clone(), volume.clone());
+    spawn("maps", move || maps::run(&conductor, &name, &asked, &news))?;
+    let Holder { pid, started } = Holder::this();
+    let record = |device| Record {
         volume: volume.clone(),
         cluster,
         volume_id,
         pid,
-        started: start_time(pid).unwrap_or(0),
+        started,
         since_ms: now_ms(),
-        device: front.device(&volume),
-        client: client_name,
+        device,
+        client: former.client,
         generation,
         read_only,
     };
-    let up = || {
-        let socket = place.socket();
-        // We hold the lock: whose socket this was is dead.
-        let _ = std::fs::remove_file(&socket);
-        let listener = UnixListener::bind(&socket).map_err(TargetError::file("listen on", &socket))?;
-        let control = tell.clone();
-        spawn("control", move || control::serve(&listener, &control))?;
-        spawn("signals", move || signals(&stops, &tell))?;
-        place.write(&record)
-    };
-    let up = up();
-    match &up {
-        Ok(()) => {
-            tracing::info!(volume, device = record.device, %generation, "attached");
-            ready(&record);
+    match front_end {
+        FrontEnd::Nbd { listen, .. } => {
+            let front = Front::Nbd(NbdLane::start(setup, listen, asks, tell.clone())?);
+            let Front::Nbd(lane) = &front else { return Err(TargetError::Ended) };
+            let record = record(uri(&lane.address, &volume));
+            if let Err(error) = place.write(&record) {
+                lane.send(Mail::Abort);
+                let until = Instant::now() + GIVE_UP;
+                let next = || heard.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+                let _ended = std::iter::from_fn(next).find(|happening| matches!(happening, Happening::Ended(_)));
+                remove_socket(&front);
+                return Err(error);
+            }
+            Ok((front, record))
         }
-        Err(_) => front.abort(recover.is_some()),
+        FrontEnd::Ublk { queues } => {
+            let shape = UblkShape { queues, owner: Owner::of(cluster, volume_id), recover: former.recover };
+            let made = UblkMade::make(setup, &shape, asks, tell.clone())?;
+            let record = record(made.path().display().to_string());
+            // Before the kernel makes a block device of it: whatever becomes of us, it can be found.
+            match place.write(&record) {
+                Ok(()) => Ok((Front::Ublk(made.start(tell.clone())?), record)),
+                Err(error) => {
+                    made.abandon();
+                    Err(error)
+                }
+            }
+        }
     }
-    let over = attend(&mut front, &record, &heard, up.is_err());
-    if let Front::Nbd(NbdLane { address: Address::Unix(path), .. }) = &front {
+}
+
+fn remove_socket(front: &Front) {
+    if let Front::Nbd(NbdLane { address: Address::Unix(path), .. }) = front {
         let _ = std::fs::remove_file(path);
     }
-    up.and(over)
-}
-
-impl Front {
-    fn device(&self, volume: &str) -> String {
-        match self {
-            Self::Nbd(lane) => uri(&lane.address, volume),
-            Self::Ublk(front) => front.path().display().to_string(),
-        }
-    }
-
-    fn look(&mut self) -> Option<TargetView> {
-        match self {
-            Self::Nbd(lane) => lane.look(),
-            Self::Ublk(front) => front.look(),
-        }
-    }
-
-    fn map(&mut self, map: &Arc<VolumeMap>) {
-        match self {
-            Self::Nbd(lane) => lane.send(Mail::Map(Box::new((**map).clone()))),
-            Self::Ublk(front) => front.map(map),
-        }
-    }
-
-    /// It has not begun to serve: no matter what becomes of what is in flight. One that was taken over has its users, and waits
-    /// on for the next target.
-    fn abort(&mut self, taken_over: bool) {
-        match self {
-            Self::Nbd(lane) => lane.send(Mail::Abort),
-            Self::Ublk(front) if taken_over => front.leave(),
-            Self::Ublk(front) => {
-                if let Err(error) = front.detach(true) {
-                    tracing::warn!(%error, "the device is still there");
-                }
-            }
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Stop {
-    No,
-    Draining(Instant),
-    Failing(Instant),
-}
-
-/// Sees the front end through to its end. `aborted`: it was told already.
-fn attend(front: &mut Front, record: &Record, heard: &Receiver<Happening>, aborted: bool) -> Result<Over, TargetError> {
-    let mut stop = if aborted { Stop::Failing(Instant::now() + GIVE_UP) } else { Stop::No };
-    loop {
-        if let Front::Ublk(device) = front {
-            if aborted {
-                return Ok(Over::Detached);
-            }
-            if let Some(ended) = device.ended() {
-                return ended.map(|()| Over::Detached);
-            }
-        }
-        let patience = match stop {
-            Stop::Draining(until) | Stop::Failing(until) => until.saturating_duration_since(Instant::now()),
-            Stop::No => QUEUES_EVERY,
-        };
-        let happening = match (heard.recv_timeout(patience), stop) {
-            (Ok(happening), _) => happening,
-            (Err(RecvTimeoutError::Timeout), Stop::No) => continue,
-            (Err(RecvTimeoutError::Timeout), Stop::Draining(_)) => {
-                stop = fail(front);
-                continue;
-            }
-            (Err(_), _) => return Err(TargetError::Ended),
-        };
-        match (happening, &mut *front) {
-            (Happening::Map(map), front) => front.map(&map),
-            (Happening::Look(answer), front) => {
-                let look = front.look().map(|target| Box::new(Look { record: record.clone(), target }));
-                let _gone = answer.send(look);
-            }
-            (Happening::Fenced, _) => {
-                tracing::warn!("fenced: the volume was attached elsewhere; every request fails from now on");
-            }
-            (Happening::Ended(result), _) => return result.map(|()| Over::Detached),
-            (Happening::Signal, Front::Nbd(_)) => stop = next(front, stop, false),
-            (Happening::Stop { now, answer }, Front::Nbd(_)) => {
-                stop = next(front, stop, now);
-                let _gone = answer.send(None);
-            }
-            (Happening::Signal, Front::Ublk(device)) => {
-                let Err(error) = device.detach(false) else { return Ok(Over::Detached) };
-                tracing::warn!(%error, "the device is left to the next target");
-                device.leave();
-                return Ok(Over::Left);
-            }
-            (Happening::Stop { now, answer }, Front::Ublk(device)) => {
-                let refused = device.detach(now).err();
-                let _gone = answer.send(refused.as_ref().map(ToString::to_string));
-                if refused.is_none() {
-                    return Ok(Over::Detached);
-                }
-            }
-        }
-    }
-}
-
-/// The next step to the end of an NBD lane. Asked twice means: at once.
-fn next(front: &Front, stop: Stop, now: bool) -> Stop {
-    match (front, stop) {
-        (Front::Nbd(lane), Stop::No) if !now => {
-            tracing::info!("detaching");
-            lane.send(Mail::Stop);
-            Stop::Draining(Instant::now() + DRAIN)
-        }
-        (_, Stop::No | Stop::Draining(_)) => fail(front),
-        (_, failing @ Stop::Failing(_)) => failing,
-    }
-}
-
-fn fail(front: &Front) -> Stop {
-    if let Front::Nbd(lane) = front {
-        tracing::warn!("failing what is still in flight");
-        lane.send(Mail::Abort);
-    }
-    Stop::Failing(Instant::now() + GIVE_UP)
 }
 
 fn signals(stops: &SigSet, tell: &Sender<Happening>) {

@@ -2,16 +2,18 @@
 //!
 //! ```text
 //!   DIR/attached/VOLUME.json   the record: written whole or not at all, removed by a clean detach
-//!                VOLUME.pid    locked as long as the target lives: a dead one cannot be mistaken for a living one
+//!                VOLUME.pid    locked as long as the target lives: a dead one cannot be mistaken for a living one; whose it is
 //!                VOLUME.sock   the control socket
 //!                VOLUME.log    what it had to say
 //! ```
 //!
-//! A record whose lock nobody holds is a dead attachment: `trine attach` takes it up again, `trine detach` ends it.
+//! A record whose lock nobody holds is a dead attachment: `trine attach` takes it up again, `trine detach` ends it. A lock that is held
+//! without a record of its holder's is a target that comes up.
 
 use crate::error::TargetError;
 use conductor_model::{AttachGeneration, ClusterId, VolumeId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -43,6 +45,30 @@ pub struct Record {
     pub read_only: bool,
 }
 
+impl Record {
+    /// True if it was written by the process that `holder` is: not by a target before it.
+    pub fn is_of(&self, holder: Holder) -> bool {
+        (self.pid, self.started) == (holder.pid, holder.started)
+    }
+}
+
+/// The process that is the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub started: u64,
+}
+
+impl Holder {
+    /// The process that calls.
+    pub(crate) fn this() -> Self {
+        let pid = std::process::id();
+        Self { pid, started: start_time(pid).unwrap_or(0) }
+    }
+}
+
 /// The files of one volume's attachment.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -62,19 +88,25 @@ impl Place {
         Self { volume: volume.to_owned(), dir: dir.to_owned() }
     }
 
-    /// All that have a record in `dir`, by name.
+    /// All that have a record in `dir`, or a target that comes up, by name.
     pub fn all(dir: &Path) -> Result<Vec<Self>, TargetError> {
         let entries = match fs::read_dir(dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(TargetError::file("list", dir)(error)),
         };
-        let mut volumes = Vec::new();
+        let mut volumes = BTreeSet::new();
         for entry in entries {
             let name = entry.map_err(TargetError::file("list", dir))?.file_name();
-            volumes.extend(name.to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
+            let Some(name) = name.to_str() else { continue };
+            if let Some(volume) = name.strip_suffix(".json") {
+                volumes.insert(volume.to_owned());
+            } else if let Some(volume) = name.strip_suffix(".pid")
+                && Self::new(dir, volume).is_live()?
+            {
+                volumes.insert(volume.to_owned());
+            }
         }
-        volumes.sort();
         Ok(volumes.into_iter().map(|volume| Self::new(dir, &volume)).collect())
     }
 
@@ -114,7 +146,8 @@ impl Place {
         if !same().unwrap_or(false) {
             return Ok(None);
         }
-        let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        let Holder { pid, started } = Holder::this();
+        let written = file.set_len(0).and_then(|()| writeln!(file, "{pid} {started}"));
         written.map_err(TargetError::file("write", &path))?;
         Ok(Some(Lock { _file: file }))
     }
@@ -131,6 +164,13 @@ impl Place {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(TargetError::file("open", &path)(error)),
         }
+    }
+
+    /// Who holds the lock, or held it last.
+    pub fn holder(&self) -> Option<Holder> {
+        let text = fs::read_to_string(self.file("pid")).ok()?;
+        let (pid, started) = text.trim().split_once(' ')?;
+        Some(Holder { pid: pid.parse().ok()?, started: started.parse().ok()? })
     }
 
     /// The record, if there is one.
@@ -159,22 +199,31 @@ impl Place {
         written().map_err(TargetError::file("write", &path))
     }
 
+    /// What a target removes at its end: the socket, and where it leaves no record, everything.
+    pub(crate) fn close(&self) -> Result<(), TargetError> {
+        if self.record().exists() { remove(&[self.socket()]) } else { self.remove() }
+    }
+
     /// Removes what a clean detach leaves nothing of. The log stays.
     pub fn remove(&self) -> Result<(), TargetError> {
-        for path in [self.record(), self.socket(), self.file("pid")] {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(TargetError::file("remove", &path)(error));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        remove(&[self.record(), self.socket(), self.file("pid")])
     }
 }
 
+fn remove(paths: &[PathBuf]) -> Result<(), TargetError> {
+    for path in paths {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(TargetError::file("remove", path)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// When process `pid` started, in clock ticks since boot; `None` if there is none.
-pub fn start_time(pid: u32) -> Option<u64> {
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold anything; what follows its last parenthesis is numbers, of which the 20th is field 22.
     let (_, fields) = stat.rsplit_once(')')?;
@@ -213,6 +262,7 @@ mod tests {
         assert!(!place.is_live().unwrap());
         let lock = place.lock().unwrap().unwrap();
         assert!(place.is_live().unwrap() && place.lock().unwrap().is_none());
+        assert!(record("db").is_of(place.holder().unwrap()));
         drop(lock);
         assert!(!place.is_live().unwrap() && place.lock().unwrap().is_some());
         fs::remove_dir_all(&dir).unwrap();
@@ -231,6 +281,18 @@ mod tests {
         place.remove().unwrap();
         place.remove().unwrap();
         assert!(Place::all(&dir).unwrap().is_empty() && place.read().unwrap().is_none());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_target_that_comes_up_is_listed_before_it_has_a_record_and_not_when_it_has_gone() {
+        let dir = dir("starting");
+        let place = Place::new(&dir, "db");
+        let count = || Place::all(&dir).unwrap().len();
+        let lock = place.lock().unwrap().unwrap();
+        assert_eq!((count(), place.read().unwrap()), (1, None));
+        drop(lock);
+        assert_eq!(count(), 0);
         fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -1,9 +1,14 @@
-//! The ublk front end: a device whose queues are lanes.
+//! The ublk front end: a device whose queues are lanes, and the thread that gives the kernel its commands.
+//!
+//! ```text
+//!   main thread ──Order──▶ device's thread ──START_DEV, UPDATE_SIZE, STOP_DEV──▶ kernel ──requests──▶ queues
+//!      ▲  └───────────────────────── maps, looks, refuse ─────────────────────────────────────────────▲
+//!      └──── Started, Stays, Left, Ended ┘
+//! ```
 
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{LOOK, UBLK_DEPTH, UBLK_NETWORK};
-use crate::maps::Early;
+use crate::limits::{LOOK, QUEUES_EVERY, UBLK_DEPTH, UBLK_NETWORK};
 use crate::record::Record;
 use crate::setup::Setup;
 use crate::view::TargetView;
@@ -11,15 +16,34 @@ use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
 use memory::{Arena, ArenaOptions, Backing, Shares};
 use std::path::Path;
-use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 use ublk_device::{
-    Device, DeviceError, DeviceOptions, KernelDevice, KernelState, Owner, QueueId, Volume, VolumeLetter, VolumeMail,
+    Device, DeviceError, DeviceOptions, KernelDevice, KernelState, Owner, QueueId, Queues, Volume, VolumeLetter,
+    VolumeMail,
 };
 
-/// A device that is served.
+/// A device that is started and served, as the main thread knows it.
 pub(crate) struct UblkFront {
+    queues: Queues<VolumeMail>,
+    orders: Sender<Order>,
+    wanted: Arc<AtomicU64>,
+}
+
+/// What the device's thread is told. It does one after the other, and says what came of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Order {
+    /// End the device, if nobody uses it; `now`: in any case. `Ended`, or `Stays`.
+    Stop { now: bool },
+    /// Leave the device to the next target; nothing is lost. `Left`.
+    Leave,
+}
+
+/// A device whose queues are ready, and of which nobody knows yet.
+pub(crate) struct UblkMade {
     device: Device<VolumeMail>,
     volume: String,
     size: Bytes,
@@ -45,14 +69,20 @@ fn device_of<'k>(record: &Record, known: &'k [KernelDevice]) -> Option<&'k Kerne
     known.iter().find(|known| known.id == id && known.owner == owner)
 }
 
-/// The number of the attachment's device, if the kernel keeps it, and what it was asked, for the next daemon.
+/// The number of the attachment's device, if the kernel keeps it, and what it was asked, for the next daemon. One that was never
+/// started, or was stopped already, is of no use to anybody, and removed.
 pub(crate) fn waits(record: &Record) -> Result<Option<u32>, TargetError> {
     if number(&record.device).is_none() {
         return Ok(None);
     }
     let known = ublk_device::known()?;
-    let waits = device_of(record, &known).filter(|known| known.state != KernelState::Dead);
-    Ok(waits.map(|known| known.id))
+    match device_of(record, &known) {
+        Some(KernelDevice { id, owner, state: KernelState::Dead, .. }) => {
+            ublk_device::forget(*id, *owner, false)?;
+            Ok(None)
+        }
+        known => Ok(known.map(|known| known.id)),
+    }
 }
 
 /// Removes what a dead target left of its device; without `force` not if it is in use.
@@ -77,12 +107,11 @@ pub(crate) fn prepare_process() -> Result<(), TargetError> {
     ublk_device::daemon::own_mount_namespace().map_err(system("get a mount namespace (run as root)"))
 }
 
-impl UblkFront {
-    /// Makes the device, or takes it over; returns when it is usable.
-    pub(crate) fn start(
+impl UblkMade {
+    /// Makes the device, or takes it over; returns when it can be started.
+    pub(crate) fn make(
         setup: Setup,
         shape: &UblkShape,
-        early: &Early,
         asks: SyncSender<()>,
         tell: Sender<Happening>,
     ) -> Result<Self, TargetError> {
@@ -101,32 +130,91 @@ impl UblkFront {
         let depth = kept.unwrap_or(options.depth);
         // Every request can have all its memory, twice for rounding; so nothing waits for memory for ever.
         let bytes = usize::from(depth) * 2 * options.io_buf_bytes as usize + UBLK_NETWORK;
-        let lanes = Arc::clone(early);
         let build = move |queue: QueueId| {
             let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() })?;
             let client = setup.client(queue.0, depth, &arena)?;
-            let (to, maps) = sync_channel(1);
-            lanes.lock().unwrap_or_else(PoisonError::into_inner).push(to);
-            Ok(Volume::new(client, arena).with_maps(maps))
+            Ok(Volume::new(client, arena))
         };
         let on_letter = move |_, letter| match letter {
             VolumeLetter::WantsMap => drop(asks.try_send(())),
             VolumeLetter::Fenced => drop(tell.send(Happening::Fenced)),
         };
-        let device = Device::attach(&options, build, on_letter)?;
-        // Mail reaches them from now on.
-        early.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let mut new = Self { device, volume, size };
-        match new.name() {
-            Ok(()) => Ok(new),
-            Err(error) => {
-                // One that was taken over has its users; a new one has none yet.
-                if shape.recover.is_none() {
-                    let _first_error_counts = new.detach(true);
+        Ok(Self { device: Device::make(&options, build, on_letter)?, volume, size })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.device.path()
+    }
+
+    /// Takes it back.
+    pub(crate) fn abandon(mut self) {
+        self.device.abandon();
+    }
+
+    /// Starts it, which is told, and serves it from now on.
+    pub(crate) fn start(self, tell: Sender<Happening>) -> Result<UblkFront, TargetError> {
+        let (orders, ordered) = channel();
+        let wanted = Arc::new(AtomicU64::new(0));
+        let front = UblkFront { queues: self.device.queues().clone(), orders, wanted: Arc::clone(&wanted) };
+        let keeper = Keeper { device: self.device, volume: self.volume, size: self.size, wanted };
+        let thread = thread::Builder::new().name("device".into()).spawn(move || keeper.run(&ordered, &tell));
+        thread.map_err(TargetError::system("start a thread"))?;
+        Ok(front)
+    }
+}
+
+/// Owns the device, on a thread of its own: the kernel's answers may take as long as requests do.
+struct Keeper {
+    device: Device<VolumeMail>,
+    volume: String,
+    size: Bytes,
+    /// The volume's size, when all lanes were told.
+    wanted: Arc<AtomicU64>,
+}
+
+impl Keeper {
+    fn run(mut self, orders: &Receiver<Order>, tell: &Sender<Happening>) {
+        // Nobody listens to a target that is over.
+        let tell = |what| drop(tell.send(what));
+        let started = self.start();
+        let failed = started.is_err();
+        tell(Happening::Started(started));
+        if failed {
+            return;
+        }
+        loop {
+            match orders.recv_timeout(QUEUES_EVERY) {
+                Ok(Order::Stop { now }) => match self.stop(now) {
+                    Ok(()) => return tell(Happening::Ended(Ok(()))),
+                    Err(error) => tell(Happening::Stays(error)),
+                },
+                Ok(Order::Leave) => {
+                    self.device.leave();
+                    return tell(Happening::Left);
                 }
-                Err(error)
+                Err(RecvTimeoutError::Timeout) => {
+                    // A queue that ended by itself; well, if somebody else stopped the device.
+                    if let Some(ended) = self.device.wait(Duration::ZERO) {
+                        let failed = |failure| TargetError::Queue { queue: ended.queue.0, failure };
+                        return tell(Happening::Ended(ended.result.map(drop).map_err(failed)));
+                    }
+                    self.grow();
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    fn start(&mut self) -> Result<(), TargetError> {
+        self.device.start()?;
+        self.name().inspect_err(|_| {
+            // Nobody knows of a new one yet, and nobody uses it; one that was taken over has its users.
+            if !self.device.is_recovered()
+                && let Err(error) = self.stop(true)
+            {
+                tracing::warn!(%error, "the device is still there");
+            }
+        })
     }
 
     /// Its size as the kernel has it, and its name in `/dev/trine`.
@@ -140,36 +228,53 @@ impl UblkFront {
         Ok(())
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        self.device.path()
+    /// The device grows with the volume. The lanes must know the new size before the kernel uses it: a look is answered after what
+    /// was sent before.
+    fn grow(&mut self) {
+        let wanted = Bytes(self.wanted.load(Ordering::Acquire));
+        if wanted <= self.size || self.device.queues().look().len() < self.device.queues().count() {
+            return;
+        }
+        match self.device.grow(wanted) {
+            Ok(()) => tracing::info!(size = wanted.0, "the device has grown"),
+            Err(error) => tracing::warn!(%error, "the volume has grown, the device has not"),
+        }
+        self.size = wanted;
+    }
+
+    fn stop(&mut self, now: bool) -> Result<(), TargetError> {
+        self.device.detach(now)?;
+        Ok(ublk_device::unlink(&self.volume, self.device.path())?)
+    }
+}
+
+impl UblkFront {
+    /// False if the device's thread is over.
+    pub(crate) fn order(&self, order: Order) -> bool {
+        self.orders.send(order).is_ok()
+    }
+
+    /// Fails everything from now on: nothing waits for the device any more.
+    pub(crate) fn refuse(&self) {
+        self.queues.refuse();
     }
 
     /// A new map for every queue; the device grows with the volume.
-    pub(crate) fn map(&mut self, map: &Arc<VolumeMap>) {
-        let queues = (0..self.device.queues()).filter_map(|queue| u16::try_from(queue).ok());
-        let told = queues.map(|queue| self.device.mail(QueueId(queue), VolumeMail::Map(Arc::clone(map))));
-        let all = told.filter(Result::is_err).count() == 0;
-        // The lanes must know the new size before the kernel uses it; a look is answered after what was sent before.
-        if map.size > self.size && all && self.device.look().len() == self.device.queues() {
-            match self.device.grow(map.size) {
-                Ok(()) => tracing::info!(size = map.size.0, "the device has grown"),
-                Err(error) => tracing::warn!(%error, "the volume has grown, the device has not"),
-            }
-            self.size = map.size;
+    pub(crate) fn map(&self, map: &Arc<VolumeMap>) {
+        if self.queues.mail(|| VolumeMail::Map(Arc::clone(map))) == self.queues.count() {
+            self.wanted.store(map.size.0, Ordering::Release);
         }
     }
 
-    pub(crate) fn look(&self) -> Option<TargetView> {
+    pub(crate) fn look(&self) -> TargetView {
         let (to, views) = channel();
-        for queue in (0..self.device.queues()).filter_map(|queue| u16::try_from(queue).ok()) {
-            // One that is too busy to take mail does not show.
-            let _busy = self.device.mail(QueueId(queue), VolumeMail::Look(to.clone()));
-        }
+        // One that is too busy to take mail does not show.
+        let _all = self.queues.mail(|| VolumeMail::Look(to.clone()));
         drop(to);
         let until = Instant::now() + LOOK;
         let next = || views.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
         let mut view = TargetView::of(&std::iter::from_fn(next).collect::<Vec<_>>());
-        for queue in self.device.look() {
+        for queue in self.queues.look() {
             view.add_reactor(&queue.reactor);
             let c = queue.counters;
             for (name, value) in [
@@ -187,24 +292,7 @@ impl UblkFront {
                 view.count(name, value);
             }
         }
-        Some(view)
-    }
-
-    /// A queue that ended by itself: `Ok` if somebody else stopped the device.
-    pub(crate) fn ended(&self) -> Option<Result<(), TargetError>> {
-        let ended = self.device.wait(Duration::ZERO)?;
-        Some(ended.result.map(drop).map_err(|failure| TargetError::Queue { queue: ended.queue.0, failure }))
-    }
-
-    /// Ends the device, if nobody uses it; `now`: in any case.
-    pub(crate) fn detach(&mut self, now: bool) -> Result<(), TargetError> {
-        self.device.detach(now)?;
-        Ok(ublk_device::unlink(&self.volume, self.device.path())?)
-    }
-
-    /// Leaves the device to the next daemon; nothing is lost.
-    pub(crate) fn leave(&mut self) {
-        self.device.leave();
+        view
     }
 }
 

@@ -190,7 +190,8 @@ fn main() -> Result<()> {
         let (file, arena) = (Arc::clone(&disk), Arena::small(ARENA));
         Ok(Ram { file, arena, delay, due: VecDeque::new(), now: Time(0), depth, stopped: false })
     };
-    let mut device = Device::attach(&options, build, |_, ()| {})?;
+    let mut device = Device::make(&options, build, |_, ()| {})?;
+    device.start()?;
     let path = device.path().to_path_buf();
     let link = ublk_device::link(&cli.name, &path)?;
     println!("ready {} {} {} of {}", device.id(), path.display(), link.display(), device.size()?);
@@ -219,7 +220,7 @@ fn main() -> Result<()> {
                 }
             }
             "look" => {
-                for view in device.look() {
+                for view in device.queues().look() {
                     println!("{view:?}");
                 }
                 if let Some(ended) = device.wait(Duration::ZERO) {

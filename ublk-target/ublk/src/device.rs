@@ -1,20 +1,24 @@
 //! A device's life, from the first command to the last.
 //!
 //! ```text
-//!   attach:   ADD_DEV, SET_PARAMS ─▶ queues fetch ─▶ START_DEV ─────────▶ served ─▶ detach: STOP_DEV, DEL_DEV
-//!   recover:  START_USER_RECOVERY ─▶ queues fetch ─▶ END_USER_RECOVERY ─▶ served ─▶ leave, or a kill: the device waits
+//!   make:  ADD_DEV, SET_PARAMS ─▶ queues fetch ─▶ start: START_DEV ─────────▶ served ─▶ detach: STOP_DEV, DEL_DEV
+//!          START_USER_RECOVERY ─▶ queues fetch ─▶ start: END_USER_RECOVERY ─▶ served ─▶ leave, or a kill: the device waits
 //! ```
+//!
+//! `start`, `grow` and `detach` wait for the kernel, which may wait for requests of this device: whoever calls them is not who
+//! tells the executors what they need for an answer. That one has [`Queues`].
 
 use crate::attached::path_of;
 use crate::features::{Feature, Probe};
 use crate::kernel::{Control, Gate, Info, State};
 use crate::limits::{MAIL, RECOVER_POLL, RECOVER_WAIT};
-use crate::queue::{QueueMail, QueueView, Report, serve};
+use crate::queue::{QueueView, Report, serve};
+use crate::queues::Queues;
 use crate::{BuildError, DeviceError, DeviceOptions, Executor, Owner, QueueFailure, QueueId};
 use conductor_model::Bytes;
 use driver::Errno;
 use nix::fcntl::OFlag;
-use reactor::{Mailbox, NotSent, mailbox};
+use reactor::mailbox;
 use std::any::Any;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -28,9 +32,6 @@ use std::time::{Duration, Instant};
 /// A device to be recovered whose daemon still runs after this is not going to be ours.
 const SERVED_WAIT: Duration = Duration::from_secs(2);
 
-/// A queue that does not show itself within this is not waited for.
-const LOOK_WAIT: Duration = Duration::from_secs(1);
-
 /// The memory that the kernel copies into and out of, kept until the thread is gone.
 type Buffers = Vec<crate::kernel::Buffer>;
 
@@ -39,9 +40,11 @@ pub struct Device<M> {
     id: u32,
     path: PathBuf,
     gate: Option<Arc<Gate>>,
-    queues: Vec<Mailbox<QueueMail<M>>>,
+    queues: Queues<M>,
     threads: Vec<JoinHandle<Buffers>>,
     reports: Receiver<Report>,
+    /// Made by a daemon before us.
+    recovered: bool,
 }
 
 /// A queue that ended while its device was served. Well: the device was stopped by somebody else. Not well: the process should
@@ -55,10 +58,10 @@ pub struct Ended {
 }
 
 impl<M: Send + 'static> Device<M> {
-    /// Makes a device, or takes one over, and returns when it is usable: the kernel has read from it by then, which takes as
-    /// long as the executors take to answer. `build` makes each queue's executor on that queue's thread; `on_letter` gets what
-    /// executors have to say, on that thread too.
-    pub fn attach<E>(
+    /// Makes a device, or takes one over, whose queues are ready for [`Device::start`]. Waits for no request, but up to
+    /// 30 s for the end of the daemon before. `build` makes each queue's executor on that queue's thread; `on_letter`
+    /// gets what executors have to say, on that thread too.
+    pub fn make<E>(
         options: &DeviceOptions,
         build: impl Fn(QueueId) -> Result<E, BuildError> + Send + Sync + 'static,
         on_letter: impl Fn(QueueId, E::Letter) + Send + Sync + 'static,
@@ -77,26 +80,51 @@ impl<M: Send + 'static> Device<M> {
         };
         let (id, queues) = (gate.id(), gate.queues());
         let (reporter, reports) = channel();
-        let (queue_mail, threads) = (Vec::new(), Vec::new());
-        let mut device =
-            Self { id, path: path_of(id), gate: Some(Arc::new(gate)), queues: queue_mail, threads, reports };
+        let mut device = Self {
+            id,
+            path: path_of(id),
+            gate: Some(Arc::new(gate)),
+            queues: Queues::default(),
+            threads: Vec::new(),
+            reports,
+            recovered: options.recover.is_some(),
+        };
         let parts = Arc::new((build, on_letter));
-        let started = (0..queues)
+        let made = (0..queues)
             .try_for_each(|queue| device.spawn(&options.name, QueueId(queue), &parts, &reporter))
             .and_then(|()| device.all_ready())
-            .and_then(|()| match options.recover {
-                None => control.shape(id, options).and_then(|()| control.start(id)),
-                Some(_) => control.end_recovery(id),
-            });
-        if let Err(error) = started {
-            device.leave();
-            if options.recover.is_none() {
-                // What is left of it is of no use to anybody; the first error is the one to tell.
-                let _deleted = control.delete(id);
+            .and_then(|()| if device.recovered { Ok(()) } else { control.shape(id, options) });
+        match made {
+            Ok(()) => Ok(device),
+            Err(error) => {
+                device.abandon();
+                Err(error)
             }
-            return Err(error);
         }
-        Ok(device)
+    }
+
+    /// Makes it usable. The kernel may read from it before this returns, which takes as long as the executors take to answer;
+    /// [`Queues::refuse`] ends that. After an error a new device is gone, and one that was taken over waits for the next daemon.
+    pub fn start(&mut self) -> Result<(), DeviceError> {
+        let started = Control::open().and_then(|mut control| match self.recovered {
+            false => control.start(self.id),
+            true => control.end_recovery(self.id),
+        });
+        if started.is_err() {
+            self.abandon();
+        }
+        started
+    }
+
+    /// Gives up a device that was never started: a new one is removed, one that was taken over waits for the next daemon.
+    pub fn abandon(&mut self) {
+        self.leave();
+        if !self.recovered {
+            let deleted = Control::open().and_then(|mut control| control.delete(self.id));
+            if let Err(error) = deleted {
+                tracing::warn!(%error, "a device that was never started is still there");
+            }
+        }
     }
 
     fn spawn<E, B, L>(
@@ -134,7 +162,7 @@ impl<M: Send + 'static> Device<M> {
         let name = name.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(15).collect();
         let thread = std::thread::Builder::new().name(name).spawn(body).map_err(DeviceError::Thread)?;
         self.threads.push(thread);
-        self.queues.push(letters);
+        self.queues.add(letters);
         Ok(())
     }
 
@@ -163,41 +191,19 @@ impl<M: Send + 'static> Device<M> {
         &self.path
     }
 
-    /// How many queues it has.
-    pub fn queues(&self) -> usize {
-        self.queues.len()
+    /// True if a daemon before us made it.
+    pub fn is_recovered(&self) -> bool {
+        self.recovered
+    }
+
+    /// The way to its queues, for other threads too.
+    pub fn queues(&self) -> &Queues<M> {
+        &self.queues
     }
 
     /// Its size, as the kernel has it.
     pub fn size(&self) -> Result<Bytes, DeviceError> {
         Control::open()?.read_shape(self.id).map(|shape| shape.size)
-    }
-
-    /// Sends mail to one queue's executor; given back if the queue is busy, has ended, or does not exist.
-    pub fn mail(&self, queue: QueueId, mail: M) -> Result<(), NotSent<M>> {
-        let Some(to) = self.queues.get(usize::from(queue.0)) else { return Err(NotSent::Ended(mail)) };
-        let back = |mail: QueueMail<M>, not: fn(M) -> NotSent<M>| match mail {
-            QueueMail::Mail(mail) => Err(not(mail)),
-            _ => unreachable!("what comes back is what was sent"),
-        };
-        match to.send(QueueMail::Mail(mail)) {
-            Ok(()) => Ok(()),
-            Err(NotSent::Full(mail)) => back(mail, NotSent::Full),
-            Err(NotSent::Ended(mail)) => back(mail, NotSent::Ended),
-        }
-    }
-
-    /// A look at each queue that answers.
-    pub fn look(&self) -> Vec<QueueView> {
-        let (to, views) = channel();
-        for queue in &self.queues {
-            // One that is too busy to take mail does not show.
-            let _busy = queue.send(QueueMail::Look(to.clone()));
-        }
-        drop(to);
-        let end = Instant::now() + LOOK_WAIT;
-        let next = || views.recv_timeout(end.saturating_duration_since(Instant::now())).ok();
-        std::iter::from_fn(next).collect()
     }
 
     /// Waits for a queue to end by itself; `None` if all are well after `timeout`.
@@ -229,7 +235,7 @@ impl<M: Send + 'static> Device<M> {
     pub fn detach(&mut self, force: bool) -> Result<(), DeviceError> {
         let mut control = Control::open()?;
         if force {
-            self.tell_all(|| QueueMail::Refuse);
+            self.queues.refuse();
             control.stop(self.id)?;
         } else {
             stop_unused(&mut control, self.id)?;
@@ -242,39 +248,31 @@ impl<M: Send + 'static> Device<M> {
     /// Stops serving, with nothing lost: what is in flight is finished or will be asked again, and the device waits for the
     /// daemon that recovers it.
     pub fn leave(&mut self) {
-        self.tell_all(|| QueueMail::Leave);
-        for thread in self.threads.drain(..) {
-            // Its panics were caught and reported.
-            let _buffers = thread.join();
-        }
-        self.queues.clear();
+        self.end_queues();
+        self.queues = Queues::default();
         self.gate = None;
     }
 }
 
 impl<M> Device<M> {
-    /// Until each has taken it, or has ended.
-    fn tell_all(&self, mail: impl Fn() -> QueueMail<M>) {
-        for queue in &self.queues {
-            while let Err(NotSent::Full(_)) = queue.send(mail()) {
-                std::thread::sleep(RECOVER_POLL);
-            }
+    fn end_queues(&mut self) {
+        self.queues.leave();
+        for thread in self.threads.drain(..) {
+            // Its panics were caught and reported.
+            let _buffers = thread.join();
         }
     }
 }
 
 impl<M> Drop for Device<M> {
     fn drop(&mut self) {
-        self.tell_all(|| QueueMail::Leave);
-        for thread in self.threads.drain(..) {
-            let _buffers = thread.join();
-        }
+        self.end_queues();
     }
 }
 
 impl<M> std::fmt::Debug for Device<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ublk device {} with {} queues", self.id, self.queues.len())
+        write!(f, "ublk device {} with {} queues", self.id, self.queues.count())
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   /dev/ublkbN ─▶ kernel ══ ring of queue 0 ══ thread: Reactor<Lane<Executor>> ── sockets on the same ring
 //!                         ══ ring of queue 1 ══ thread: Reactor<Lane<Executor>> ── …
-//!   attach, grow, detach ── control commands          ▲ Mailbox: mail, stop, look
+//!   start, grow, detach ── control commands           ▲ Queues: mail, look, refuse
 //! ```
 //!
 //! - **One thread, one ring, one executor per queue**: between fetching a request and sending it nothing changes hands, and a
@@ -25,6 +25,7 @@ mod limits;
 mod links;
 mod options;
 mod queue;
+mod queues;
 mod volume;
 
 pub use attached::{KernelDevice, KernelState, forget, known};
@@ -36,4 +37,5 @@ pub use limits::{MAX_DEPTH, MAX_IO_BYTES, MAX_QUEUES};
 pub use links::{LINKS, link, link_of, unlink, unlink_stale};
 pub use options::{DeviceOptions, Owner};
 pub use queue::{Counters, QueueView};
+pub use queues::Queues;
 pub use volume::{Volume, VolumeLetter, VolumeMail};

@@ -5,7 +5,7 @@ use conductor_model::api::VolumeMap;
 use driver::{Done, Machine, Outbox, Time};
 use memory::{Arena, Class, Filling};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Sender;
 use volume_client::{BlockRequest, Completion, View, VolumeClient};
 
 /// What the daemon tells a lane.
@@ -31,20 +31,12 @@ pub struct Volume {
     client: VolumeClient,
     arena: Arena,
     fenced: bool,
-    maps: Option<Receiver<Arc<VolumeMap>>>,
 }
 
 impl Volume {
     /// `arena` is the one that `client` was made with.
     pub fn new(client: VolumeClient, arena: Arena) -> Self {
-        Self { client, arena, fenced: false, maps: None }
-    }
-
-    /// Takes maps from here, too, at each turn: a device is started by reading from it, and a lane that needs a newer map for that
-    /// cannot be sent mail yet.
-    pub fn with_maps(mut self, maps: Receiver<Arc<VolumeMap>>) -> Self {
-        self.maps = Some(maps);
-        self
+        Self { client, arena, fenced: false }
     }
 }
 
@@ -69,9 +61,6 @@ impl Machine for Volume {
     }
 
     fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<VolumeLetter>) {
-        while let Some(map) = self.maps.as_ref().and_then(|maps| maps.try_recv().ok()) {
-            self.client.map(now, &map);
-        }
         self.client.end_turn(now, out);
         if self.client.wants_map(now) {
             out.post(VolumeLetter::WantsMap);

@@ -1,0 +1,300 @@
+//! What a target does with what it is told, from the moment its front end is there to its end.
+//!
+//! ```text
+//!            a device's START_DEV is back            NBD: asked to end        its time is over, or asked twice
+//!   Starting ───────────────────────────▶ Serving ──────────────────▶ Draining ──────────────────▶ Failing ─▶ over
+//!      │ asked to end: every request fails  │ ▲
+//!      │                  a device: asked   ▼ │ it is in use
+//!      └────────────────────────────────▶ Ending ─▶ over, or left to the next target
+//! ```
+//!
+//! Nothing here waits for a device: its own thread does, and says what came of it.
+
+use crate::control::Look;
+use crate::error::TargetError;
+use crate::happening::Happening;
+use crate::limits::{DEVICE_GIVE_UP, DRAIN, GIVE_UP};
+use crate::nbd::{Mail, NbdLane};
+use crate::record::Record;
+use crate::ublk::{Order, UblkFront};
+use crate::view::TargetView;
+use conductor_model::api::VolumeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::Instant;
+
+/// What the process serves.
+pub(crate) enum Front {
+    Nbd(NbdLane),
+    Ublk(UblkFront),
+}
+
+/// What is left of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Over {
+    /// Nothing.
+    Detached,
+    /// The device, which waits for the next target; so does the volume.
+    Left,
+}
+
+/// How it ended.
+pub(crate) struct End {
+    pub(crate) over: Over,
+    pub(crate) result: Result<(), TargetError>,
+}
+
+/// Who asked for an end, and is to hear why not, if not.
+type Asked = SyncSender<Option<String>>;
+
+enum Stage {
+    Starting,
+    Serving,
+    /// What is in flight is finished, until then.
+    Draining(Instant),
+    /// It is failed, and the lane ends by then.
+    Failing(Instant),
+    /// The device was told to end.
+    Ending(Ending),
+}
+
+struct Ending {
+    /// What the device's thread has not answered yet.
+    orders: u32,
+    asked: Vec<Asked>,
+    /// If it is in use, it is left to the next target.
+    leave: bool,
+    /// It was never started, or fails everything: there is nothing that it could wait for.
+    until: Option<Instant>,
+}
+
+/// One front end, seen through to its end.
+pub(crate) struct Attending<'a, R> {
+    front: &'a mut Front,
+    record: &'a Record,
+    /// The device is another target's, who made it.
+    recovered: bool,
+    /// Told once, when it serves.
+    ready: Option<R>,
+    stage: Stage,
+}
+
+impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
+    pub(crate) fn new(front: &'a mut Front, record: &'a Record, recovered: bool, ready: R) -> Self {
+        Self { front, record, recovered, ready: Some(ready), stage: Stage::Starting }
+    }
+
+    pub(crate) fn run(mut self, heard: &Receiver<Happening>) -> End {
+        if matches!(self.front, Front::Nbd(_)) {
+            self.serves();
+        }
+        loop {
+            let end = match self.deadline() {
+                None => heard.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(until) => heard.recv_timeout(until.saturating_duration_since(Instant::now())),
+            };
+            let end = match end {
+                Ok(happening) => self.on(happening),
+                Err(RecvTimeoutError::Timeout) => self.late(),
+                Err(RecvTimeoutError::Disconnected) => Some(self.left(Err(TargetError::Ended))),
+            };
+            if let Some(end) = end {
+                self.answer(None);
+                return end;
+            }
+        }
+    }
+
+    fn serves(&mut self) {
+        let Record { volume, device, generation, .. } = self.record;
+        tracing::info!(volume, device, %generation, "attached");
+        self.stage = Stage::Serving;
+        if let Some(ready) = self.ready.take() {
+            ready(self.record);
+        }
+    }
+
+    fn on(&mut self, happening: Happening) -> Option<End> {
+        match happening {
+            Happening::Map(map) => self.front.map(&map),
+            Happening::Look(answer) => {
+                let starting = matches!(self.stage, Stage::Starting);
+                let look = self.front.look();
+                let look = look.map(|target| Box::new(Look { record: self.record.clone(), target, starting }));
+                let _gone = answer.send(look);
+            }
+            Happening::Fenced => {
+                tracing::warn!("fenced: the volume was attached elsewhere; every request fails from now on");
+            }
+            Happening::Signal => return self.stop(false, None),
+            Happening::Stop { now, answer } => return self.stop(now, Some(answer)),
+            Happening::Started(Ok(())) => {
+                if matches!(self.stage, Stage::Starting) {
+                    self.serves();
+                }
+            }
+            Happening::Started(Err(error)) => return Some(self.never_served(error)),
+            Happening::Stays(error) => return self.stays(error),
+            Happening::Left => return Some(self.left(self.served())),
+            Happening::Ended(Ok(())) => return Some(End { over: Over::Detached, result: self.served() }),
+            // What is left of a queue that failed is for the next target.
+            Happening::Ended(Err(error @ TargetError::Queue { .. })) => return Some(self.left(Err(error))),
+            Happening::Ended(Err(error)) => return Some(End { over: Over::Detached, result: Err(error) }),
+        }
+        None
+    }
+
+    /// The next step to the end. An NBD lane that is asked twice ends at once; a device, if the second one says so.
+    fn stop(&mut self, now: bool, asked: Option<Asked>) -> Option<End> {
+        match self.front {
+            Front::Nbd(lane) => {
+                match self.stage {
+                    Stage::Starting | Stage::Serving if !now => {
+                        tracing::info!("detaching");
+                        lane.send(Mail::Stop);
+                        self.stage = Stage::Draining(Instant::now() + DRAIN);
+                    }
+                    Stage::Failing(_) => {}
+                    _ => self.fail(),
+                }
+                // It ends in any case.
+                asked.inspect(|asked| drop(asked.send(None)));
+                None
+            }
+            Front::Ublk(device) => {
+                let signal = asked.is_none();
+                // What nobody could use yet is used by nobody; the kernel's own requests need not be answered well.
+                let now = now || matches!(self.stage, Stage::Starting) && !self.recovered;
+                if now {
+                    device.refuse();
+                }
+                let until = now.then(|| Instant::now() + DEVICE_GIVE_UP);
+                let (orders, asked) = (1, asked.into_iter().collect());
+                match &mut self.stage {
+                    Stage::Ending(ending) => {
+                        ending.asked.extend(asked);
+                        ending.leave |= signal;
+                        if !now || ending.until.is_some() {
+                            return None;
+                        }
+                        (ending.orders, ending.until) = (ending.orders + 1, until);
+                    }
+                    stage => {
+                        tracing::info!("detaching");
+                        *stage = Stage::Ending(Ending { orders, asked, leave: signal, until });
+                    }
+                }
+                self.order(Order::Stop { now })
+            }
+        }
+    }
+
+    /// The device was not stopped.
+    fn stays(&mut self, error: TargetError) -> Option<End> {
+        let Stage::Ending(ending) = &mut self.stage else { return None };
+        ending.orders = ending.orders.saturating_sub(1);
+        if ending.orders > 0 {
+            return None;
+        }
+        if ending.leave {
+            tracing::warn!(%error, "the device is left to the next target");
+            // From here on it is quick.
+            ending.until = Some(Instant::now() + DEVICE_GIVE_UP);
+            return self.order(Order::Leave);
+        }
+        if self.ready.is_some() && !self.recovered {
+            return Some(self.left(Err(error)));
+        }
+        self.answer(Some(&error));
+        self.serves();
+        None
+    }
+
+    fn order(&mut self, order: Order) -> Option<End> {
+        let Front::Ublk(device) = &self.front else { return None };
+        // A thread that is over has said so, unless it broke.
+        if device.order(order) { None } else { Some(self.left(Err(TargetError::Ended))) }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match &self.stage {
+            Stage::Starting | Stage::Serving => None,
+            Stage::Draining(until) | Stage::Failing(until) => Some(*until),
+            Stage::Ending(ending) => ending.until,
+        }
+    }
+
+    fn late(&mut self) -> Option<End> {
+        match &self.stage {
+            Stage::Draining(_) => {
+                self.fail();
+                None
+            }
+            Stage::Ending(_) => {
+                let reason = format!("the kernel does not let go of {}", self.record.device);
+                Some(self.left(Err(TargetError::StillRuns { volume: self.record.volume.clone(), reason })))
+            }
+            _ => Some(End { over: Over::Detached, result: Err(TargetError::Ended) }),
+        }
+    }
+
+    /// Fails what is in flight in an NBD lane.
+    fn fail(&mut self) {
+        if let Front::Nbd(lane) = self.front {
+            tracing::warn!("failing what is still in flight");
+            lane.send(Mail::Abort);
+        }
+        self.stage = Stage::Failing(Instant::now() + GIVE_UP);
+    }
+
+    fn answer(&mut self, error: Option<&TargetError>) {
+        if let Stage::Ending(ending) = &mut self.stage {
+            for asked in ending.asked.drain(..) {
+                // Who asked may have given up.
+                let _gone = asked.send(error.map(ToString::to_string));
+            }
+        }
+    }
+
+    /// An end that was asked for: as good as one, if it ever served.
+    fn served(&self) -> Result<(), TargetError> {
+        if self.ready.is_some() { Err(stopped(&self.record.volume, self.recovered)) } else { Ok(()) }
+    }
+
+    /// The device did not start.
+    fn never_served(&self, error: TargetError) -> End {
+        let asked = matches!(self.stage, Stage::Ending(_));
+        let result = Err(if asked { stopped(&self.record.volume, self.recovered) } else { error });
+        End { over: if self.recovered { Over::Left } else { Over::Detached }, result }
+    }
+
+    fn left(&self, result: Result<(), TargetError>) -> End {
+        End { over: Over::Left, result }
+    }
+}
+
+/// It was told to end before it served.
+pub(crate) fn stopped(volume: &str, left: bool) -> TargetError {
+    let left = if left {
+        "its device waits; `trine attach` goes on with it, `trine detach` ends it"
+    } else {
+        "nothing is left of it"
+    };
+    TargetError::Stopped { volume: volume.to_owned(), left }
+}
+
+impl Front {
+    fn look(&mut self) -> Option<TargetView> {
+        match self {
+            Self::Nbd(lane) => lane.look(),
+            Self::Ublk(device) => Some(device.look()),
+        }
+    }
+
+    fn map(&mut self, map: &Arc<VolumeMap>) {
+        match self {
+            Self::Nbd(lane) => lane.send(Mail::Map(Box::new((**map).clone()))),
+            Self::Ublk(device) => device.map(map),
+        }
+    }
+}
