@@ -1,12 +1,15 @@
 //! `trine attach`, `trine detach`, `trine attached`: volumes on this host.
 //!
 //! `attach` starts itself once more as the target, in a session of its own with its log in a file, and waits for one line on its
-//! standard output: the device, or why there is none. `--foreground` is the target itself, for service managers.
+//! standard output: the device, or why there is none. `--foreground` is the target itself, for service managers. An `attach` that is
+//! told to end while it waits (Ctrl-C) ends the target that it started.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, print, table};
+use crate::output::{Exit, Failure, ListArgs, Outcome, print, table};
+use crate::pidfile::Process;
 use anyhow::Context;
 use clap::Args;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Uid, dup2_stdout, setsid};
 use serde::Serialize;
 use std::env;
@@ -18,12 +21,15 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::sync::mpsc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use target_daemon::{Address, FrontEnd, Options, Place, Record, TargetError, TargetView, detach, look};
 use wire::ClusterKey;
 
 /// A target attaches within the conductor's call (10 s); a device that is recovered waits for its old daemon (30 s) and for nodes.
 const READY: Duration = Duration::from_secs(90);
+/// A target that is told to end while it comes up finishes a call of the conductor and gives the volume back by another (10 s each), or
+/// fails what its device waits for (15 s); an old target's device may have to be waited for, too (30 s).
+const ENDED: Duration = Duration::from_secs(45);
 /// Marks the line that says why there is no device; everything else is the device.
 const FAILED: &str = "failed: ";
 
@@ -74,14 +80,6 @@ pub(crate) struct DetachArgs {
     force: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-#[derive(Args)]
-pub(crate) struct AttachedArgs {
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 /// Where NBD listens.
@@ -212,6 +210,9 @@ fn say(line: &str) {
 }
 
 fn spawn(place: &Place) -> Outcome {
+    // From before there is a target: nobody ends us without ending it. It has the mask, too, and wants it.
+    let stops = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+    stops.thread_block().context("cannot block signals")?;
     let program = env::current_exe().context("cannot find this program")?;
     let mut child = Command::new(program)
         .args(env::args_os().skip(1))
@@ -221,17 +222,37 @@ fn spawn(place: &Place) -> Outcome {
         .stderr(log(place)?)
         .spawn()
         .context("cannot start the target")?;
-    match first_line(&mut child)? {
-        Some(line) => match line.strip_prefix(FAILED) {
+    match heard(&mut child, stops)? {
+        Heard::Line(line) => match line.strip_prefix(FAILED) {
             None => print(&line),
             Some(why) => Err(Failure::new(code(&mut child)?, why)),
         },
-        None => {
+        Heard::End => {
             let log = place.log();
             let status = child.wait().context("cannot wait for the target")?;
             Err(Failure::new(Exit::Failed, format!("the target ended ({status}): see {}", log.display())))
         }
+        Heard::Stop => give_up(place, &mut child),
     }
+}
+
+/// Ends the target that was started, as Ctrl-C would if it were in the foreground.
+fn give_up(place: &Place, child: &mut Child) -> Outcome {
+    let volume = place.volume();
+    eprintln!("trine: ending the target of {volume}; what it did is taken back");
+    let until = Instant::now() + ENDED;
+    if let Some(target) = Process::of(child.id()) {
+        target.terminate()?;
+        // It is our child: what is waited for is that it becomes a zombie.
+        if !target.wait(until) {
+            let why = format!("the target of {volume} still runs: `trine detach --force {volume}` ends it");
+            return Err(Failure::new(Exit::TimedOut, why));
+        }
+    }
+    let status = child.wait().context("cannot wait for the target")?;
+    let left = place.read()?.is_some();
+    let left = if left { format!(": `trine attach {volume}` goes on with what is left") } else { String::new() };
+    Err(Failure::new(Exit::Failed, format!("told to end; the target of {volume} has ended ({status}){left}")))
 }
 
 fn log(place: &Place) -> Outcome<File> {
@@ -243,21 +264,40 @@ fn log(place: &Place) -> Outcome<File> {
     Ok(opened.with_context(|| format!("cannot open {}", path.display()))?)
 }
 
-/// `None`: it ended without a word.
-fn first_line(child: &mut Child) -> Outcome<Option<String>> {
-    let Some(stdout) = child.stdout.take() else { return Ok(None) };
+/// What an attach waits for.
+enum Heard {
+    /// The target's one line.
+    Line(String),
+    /// It ended without a word.
+    End,
+    /// We are told to end.
+    Stop,
+}
+
+fn heard(child: &mut Child, stops: SigSet) -> Outcome<Heard> {
+    let Some(stdout) = child.stdout.take() else { return Ok(Heard::End) };
     let (to, from) = mpsc::channel();
+    let stopped = to.clone();
+    // Both threads wait until this process ends, which is soon. What comes too late is heard by nobody.
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = BufReader::new(stdout).read_line(&mut line);
-        // Nobody waits any more for what comes too late.
-        let _late = to.send(read.map(|len| (len > 0).then(|| line.trim_end().to_owned())));
+        let end = |len| if len > 0 { Heard::Line(line.trim_end().to_owned()) } else { Heard::End };
+        let _late = to.send(read.map(end));
+    });
+    std::thread::spawn(move || {
+        if stops.wait().is_ok() {
+            let _late = stopped.send(Ok(Heard::Stop));
+        }
     });
     match from.recv_timeout(READY) {
-        Ok(line) => Ok(line.context("cannot hear the target")?),
+        Ok(heard) => Ok(heard.context("cannot hear the target")?),
         Err(_) => Err(Failure::new(
             Exit::TimedOut,
-            format!("the target is not ready after {} s; it goes on trying: see `trine attached`", READY.as_secs()),
+            format!(
+                "the target is not ready after {} s; it goes on trying: `trine attached` shows it, `trine detach` ends it",
+                READY.as_secs()
+            ),
         )),
     }
 }
@@ -285,52 +325,78 @@ pub(crate) fn run_detach(args: &DetachArgs) -> Outcome {
 #[derive(Serialize)]
 struct Attached {
     #[serde(flatten)]
-    record: Record,
+    known: Known,
     /// The target's process lives.
     live: bool,
-    /// `live`, `dead`, `fenced` (a newer attachment exists), or `silent` (it lives and does not answer).
+    /// `live`, `dead`, `starting` (its device is not usable yet), `fenced` (a newer attachment exists), or `silent` (it lives and does
+    /// not answer).
     state: &'static str,
     /// What it says of itself, if it lives and answers.
     target: Option<TargetView>,
 }
 
-pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
+/// What there is to know of it.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Known {
+    Record(Record),
+    /// It has just begun.
+    Nothing {
+        volume: String,
+        pid: Option<u32>,
+    },
+}
+
+pub(crate) fn attached(args: &ListArgs) -> Outcome {
     let mut all = Vec::new();
     for place in Place::all(&records(&args.cluster)?)? {
-        // One that is detached meanwhile is none.
-        if let Some(record) = place.read()? {
-            let live = place.is_live()?;
-            let look = if live { look(&place).ok() } else { None };
-            let target = look.map(|look| look.target);
-            let state = match &target {
-                _ if !live => "dead",
-                None => "silent",
-                Some(target) if target.fenced => "fenced",
-                Some(_) => "live",
-            };
-            all.push(Attached { record, live, state, target });
-        }
+        let (live, holder) = (place.is_live()?, place.holder());
+        // One that comes up may show what a dead one left.
+        let own = |record: &Record| holder.is_some_and(|holder| record.is_of(holder));
+        all.push(match place.read()? {
+            Some(record) if !live => Attached { known: Known::Record(record), live, state: "dead", target: None },
+            Some(record) if own(&record) => {
+                let look = look(&place).ok();
+                let state = match &look {
+                    None => "silent",
+                    Some(look) if look.target.fenced => "fenced",
+                    Some(look) if look.starting => "starting",
+                    Some(_) => "live",
+                };
+                Attached { known: Known::Record(record), live, state, target: look.map(|look| look.target) }
+            }
+            _ if live => {
+                let known = Known::Nothing { volume: place.volume().to_owned(), pid: holder.map(|holder| holder.pid) };
+                Attached { known, live, state: "starting", target: None }
+            }
+            // One that is detached meanwhile is none.
+            _ => continue,
+        });
     }
     args.output.print(&all, |all| people(all))
 }
 
 fn people(all: &[Attached]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let rows = all.iter().map(|Attached { record, live, state, target }| {
-        let since = now.saturating_sub(Duration::from_millis(record.since_ms));
+    let none = || "-".to_owned();
+    let rows = all.iter().map(|Attached { known, live, state, target }| {
         let state = if *live { (*state).to_owned() } else { format!("{state} (recover with trine attach)") };
-        let requests = target.as_ref().map_or_else(|| "-".to_owned(), |target| target.requests.to_string());
-        vec![
-            record.volume.clone(),
-            record.device.clone(),
-            state,
-            record.pid.to_string(),
-            humantime::format_duration(Duration::from_secs(since.as_secs())).to_string(),
-            requests,
-        ]
+        let requests = target.as_ref().map_or_else(none, |target| target.requests.to_string());
+        match known {
+            Known::Record(record) => {
+                let since = now.saturating_sub(Duration::from_millis(record.since_ms));
+                let since = humantime::format_duration(Duration::from_secs(since.as_secs())).to_string();
+                vec![record.volume.clone(), record.device.clone(), state, record.pid.to_string(), since, requests]
+            }
+            Known::Nothing { volume, pid } => {
+                let pid = pid.map_or_else(none, |pid| pid.to_string());
+                vec![volume.clone(), none(), state, pid, none(), requests]
+            }
+        }
     });
     let mut text = table(&["VOLUME", "DEVICE", "STATE", "PID", "SINCE", "REQUESTS"], rows);
-    for (record, target) in all.iter().filter_map(|one| Some((&one.record, one.target.as_ref()?))) {
+    for Attached { known, target, .. } in all {
+        let (Known::Record(record), Some(target)) = (known, target) else { continue };
         for wait in &target.waiting {
             let seconds = wait.longest_ms / 1000;
             text += &format!("  {}: shard {} waits for {seconds} s: {}\n", record.volume, wait.shard, wait.reason);

@@ -48,7 +48,7 @@ struct Cli {
 #[command(disable_help_subcommand = true)]
 enum Command {
     /// Is everything well? Nodes, volumes, and why writes wait if they do
-    Status(status::StatusArgs),
+    Status(output::ListArgs),
     /// Create, list, grow and delete volumes
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
@@ -57,7 +57,7 @@ enum Command {
     /// End an attachment
     Detach(attach::DetachArgs),
     /// The volumes that are attached to this host, and what they wait for
-    Attached(attach::AttachedArgs),
+    Attached(output::ListArgs),
     /// What this machine offers, and what to do about what it does not
     Doctor(doctor::DoctorArgs),
     /// Run a storage node, or look at the nodes there are

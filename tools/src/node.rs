@@ -1,7 +1,7 @@
 //! `trine node`.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, print, size, table};
+use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, print, size, table};
 use clap::{Args, Subcommand};
 use conductor_model::NodeId;
 use conductor_model::views::{NodeInfo, NodeState};
@@ -78,14 +78,6 @@ pub(crate) struct RunArgs {
     plaintext: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-#[derive(Args)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Args)]

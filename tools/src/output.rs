@@ -10,6 +10,7 @@
 //! | 5 | refused: it exists already, is attached, or is not allowed now |
 //! | 6 | timed out; what was asked for may still happen |
 
+use crate::config::ClusterArgs;
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -87,6 +88,15 @@ pub(crate) struct OutputArgs {
     /// Print a table for people, or JSON whose field names do not change
     #[arg(short, long, env = "TRINE_OUTPUT", default_value = "table", value_name = "FORMAT", help_heading = "Output")]
     pub(crate) output: Format,
+}
+
+/// A listing of something in a cluster, without any choice.
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -1,21 +1,11 @@
 //! `trine status`.
 
-use crate::config::ClusterArgs;
-use crate::output::{Outcome, OutputArgs, size};
+use crate::output::{ListArgs, Outcome, size};
 use crate::{node, volume};
-use clap::Args;
 use conductor_model::views::{Health, Status};
 use std::fmt::Write;
 
-#[derive(Args)]
-pub(crate) struct StatusArgs {
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
-pub(crate) fn run(args: &StatusArgs) -> Outcome {
+pub(crate) fn run(args: &ListArgs) -> Outcome {
     let status = args.cluster.client()?.status()?;
     args.output.print(&status, people)
 }

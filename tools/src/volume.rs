@@ -1,7 +1,7 @@
 //! `trine volume`.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, print, size, table};
+use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, print, size, table};
 use clap::{Args, Subcommand};
 use conductor_client::Client;
 use conductor_model::views::{Health, NewVolume, NodeInfo, VolumeDetail, VolumeInfo, VolumeState};
@@ -64,14 +64,6 @@ pub(crate) struct WaitArgs {
     /// How long to wait: 30s, 5m
     #[arg(long, default_value = "5m", value_name = "TIME", value_parser = humantime::parse_duration)]
     timeout: Duration,
-}
-
-#[derive(Args)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Args)]
