@@ -8,9 +8,15 @@
 //! [`simple`] is the first engine: honest and small. The journaled engine takes its place behind the same seam.
 #![forbid(unsafe_code)]
 
+mod codec;
+mod configuration;
 pub mod journaled;
+mod opening;
 mod seam;
 pub mod simple;
+
+pub use configuration::{MAX_MEMBERS, MAX_SHARD_BLOCKS};
+pub use opening::{Identity, OpenError, OpenOptions};
 
 pub use seam::{
     Counters, Crcs, DiskOut, Held, HeldKind, MAX_HELD, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Parent, Store, StoreDone,

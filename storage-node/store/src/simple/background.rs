@@ -7,10 +7,11 @@
 
 use super::checkpoint::{Header, Snapshot};
 use super::copies::Copies;
-use super::layout::{Geometry, Identity};
+use super::layout::Geometry;
 use super::limits::CHUNK;
 use super::{Kind, tag};
 use crate::DiskOut;
+use crate::opening::Identity;
 use conductor_model::BLOCK;
 use driver::{DiskIndex, Errno, Op, Part};
 use memory::{Arena, Class, Filling};

@@ -10,11 +10,11 @@
 //! A checkpoint of generation G holds the effect of every record before log G began, and of some after: replaying log G on top
 //! ends in the right state whatever it holds of it (see `copies`).
 
-use super::codec::{Put, Take, seal, unseal};
 use super::copies::{Copies, CopyRecord};
 use super::limits::{CHUNK, ENTRY_BYTES, HELD_BYTES, MAX_ITEM, SEALED_HEAD};
-use super::record::{decode_configuration, decode_range, encode_configuration};
 use super::slots::Run;
+use crate::codec::{Put, Take, seal, unseal};
+use crate::configuration::{decode_configuration, decode_range, encode_configuration};
 use crate::{Held, HeldKind};
 use conductor_model::{CopyId, DiskId};
 use std::collections::VecDeque;

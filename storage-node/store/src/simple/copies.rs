@@ -5,9 +5,10 @@
 //! change is listed once.
 
 use super::block_map::BlockMap;
-use super::record::{Record, blocks_of};
+use super::record::Record;
 use super::slots::{Runs, Slot};
 use crate::MAX_HELD;
+use crate::configuration::blocks_of;
 use crate::{Held, HeldKind};
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, Stamp};
 use std::collections::BTreeMap;

@@ -7,9 +7,10 @@ use super::limits::{CHUNK, GROUP_PAGES, MAX_UNSETTLED, SEALED_HEAD};
 use super::log::Log;
 use super::log_page::PageHead;
 use super::reads::Look;
-use super::record::{Record, blocks_of};
+use super::record::Record;
 use super::slots::{Runs, Slot, Slots};
 use super::{Kind, tag, untag};
+use crate::configuration::blocks_of;
 use crate::{
     Counters, DiskOut, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View,
 };

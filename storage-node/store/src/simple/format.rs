@@ -3,10 +3,11 @@
 //! The superblocks are written last: a disk whose formatting was cut short is no store.
 
 use super::checkpoint::Header;
-use super::layout::{Geometry, Identity, Superblock};
+use super::layout::{Geometry, Superblock};
 use super::limits::SUPERBLOCKS;
-use super::open::OpenError;
 use crate::DiskOut;
+use crate::opening::Identity;
+use crate::opening::OpenError;
 use conductor_model::BLOCK;
 use driver::{DiskIndex, Done, Op};
 use memory::{Arena, Class, Filling};

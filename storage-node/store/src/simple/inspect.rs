@@ -1,8 +1,9 @@
 //! What offline tools ask of an open store beyond serving: whose it is, how it is divided, what it holds.
 
 use super::engine::SimpleStore;
-use super::layout::{Geometry, Identity};
+use super::layout::Geometry;
 use crate::MAX_REQUEST_BLOCKS;
+use crate::opening::Identity;
 use conductor_model::{BlockRange, Blocks, CopyId};
 
 impl SimpleStore {

@@ -1,27 +1,17 @@
 //! Where things are on the disk, and the superblock that says so.
 
-use super::codec::{Put, Take, seal, unseal};
 use super::limits::{
     BYTES_PER_COPY, CHUNK, CHUNK_BLOCKS, COPY_BYTES, ENTRY_BYTES, HEAD_BLOCKS, LOG_PART, MAX_COPIES, MAX_ITEM,
     MAX_LOG_PAGES, MAX_SLOTS, MIN_COPIES, MIN_DISK_BYTES, MIN_LOG_PAGES, SEALED_HEAD, SPARE_SLOTS,
 };
 use super::slots::Slot;
+use crate::codec::{Put, Take, seal, unseal};
+use crate::opening::Identity;
 use conductor_model::{BLOCK, Bytes, DiskId, NodeId};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRS1");
 /// Version of the format that this engine reads and writes.
 pub const FORMAT_VERSION: u32 = 1;
-
-/// Whose disk it is, as named in its superblocks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Identity {
-    /// The cluster.
-    pub cluster: u64,
-    /// The node it was formatted for.
-    pub node: NodeId,
-    /// The disk itself; drawn at random at each format, so that what an older store left behind is foreign.
-    pub disk: DiskId,
-}
 
 /// How a disk is divided. All follows from three numbers, which the superblock holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -21,10 +21,6 @@ const _: () = assert!(51 + MAX_REQUEST_BLOCKS as usize * (8 + 4) <= BLOCK - SEAL
 /// Records between the oldest incomplete one and the newest: what recovery holds in memory and may have to verify. A disk that
 /// hangs one write stops the store after that many others.
 pub(super) const MAX_UNSETTLED: usize = 16384;
-/// Members of a configuration, and copies of a full set: three are usual, a move adds one or two.
-pub const MAX_MEMBERS: usize = 16;
-/// Blocks of one copy: 1 TiB, 256 times the default shard.
-pub const MAX_SHARD_BLOCKS: u32 = 1 << 28;
 /// Bytes of one mapped block in a checkpoint.
 pub(super) const ENTRY_BYTES: usize = 12;
 /// Bytes of one held change in a checkpoint.

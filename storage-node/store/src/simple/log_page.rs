@@ -8,9 +8,9 @@
 //! pages before it were durable when it was written: a valid page whose group begins after a page that does not read is proof of
 //! damage, not of a crash. All records below the *watermark* had complete data when the page was written.
 
-use super::codec::{Put, Take, seal, unseal};
 use super::limits::SEALED_HEAD;
 use super::record::Record;
+use crate::codec::{Put, Take, seal, unseal};
 use conductor_model::DiskId;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRL1");

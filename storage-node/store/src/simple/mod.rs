@@ -33,7 +33,6 @@
 mod background;
 mod block_map;
 mod checkpoint;
-mod codec;
 mod copies;
 mod engine;
 mod format;
@@ -48,11 +47,13 @@ mod record;
 mod replay;
 mod slots;
 
+pub use crate::opening::{Identity, OpenError, OpenOptions};
+pub use crate::{MAX_MEMBERS, MAX_SHARD_BLOCKS};
 pub use engine::SimpleStore;
 pub use format::{Format, FormatOptions};
-pub use layout::{FORMAT_VERSION, Geometry, Identity};
-pub use limits::{MAX_MEMBERS, MAX_SHARD_BLOCKS, MIN_DISK_BYTES};
-pub use open::{OpenError, OpenOptions, Opening};
+pub use layout::{FORMAT_VERSION, Geometry};
+pub use limits::MIN_DISK_BYTES;
+pub use open::Opening;
 
 /// What a disk operation is for: in the top byte of its tag, the operation's key below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

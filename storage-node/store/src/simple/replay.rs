@@ -1,12 +1,12 @@
 //! Puts the state together from a checkpoint and the two logs.
 
 use super::checkpoint::Header;
-use super::codec::Take;
 use super::copies::{Copies, apply};
 use super::limits::{GROUP_PAGES, MAX_UNSETTLED};
 use super::log_page::PageHead;
-use super::open::OpenError;
 use super::record::Record;
+use crate::codec::Take;
+use crate::opening::OpenError;
 use conductor_model::BLOCK;
 use std::collections::VecDeque;
 

@@ -5,7 +5,7 @@
 use conductor_model::{Epoch, Sequence, Stamp};
 
 /// Append little-endian fields.
-pub(super) trait Put {
+pub(crate) trait Put {
     fn u8(&mut self, n: u8);
     fn u16(&mut self, n: u16);
     fn u32(&mut self, n: u32);
@@ -33,33 +33,33 @@ impl Put for Vec<u8> {
 
 /// Take little-endian fields off the front.
 #[derive(Debug)]
-pub(super) struct Take<'a>(pub(super) &'a [u8]);
+pub(crate) struct Take<'a>(pub(crate) &'a [u8]);
 
 impl Take<'_> {
-    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*head)
     }
-    pub(super) fn u8(&mut self) -> Option<u8> {
+    pub(crate) fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|[n]| n)
     }
-    pub(super) fn u16(&mut self) -> Option<u16> {
+    pub(crate) fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
     }
-    pub(super) fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
-    pub(super) fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
-    pub(super) fn stamp(&mut self) -> Option<Stamp> {
+    pub(crate) fn stamp(&mut self) -> Option<Stamp> {
         Some(Stamp { epoch: Epoch(self.u64()?), sequence: Sequence(self.u64()?) })
     }
 }
 
 /// Write magic, checksum and body into `page`; the rest becomes zeros. The body fits: callers count their bytes.
-pub(super) fn seal(page: &mut [u8], magic: u32, body: &[u8]) {
+pub(crate) fn seal(page: &mut [u8], magic: u32, body: &[u8]) {
     let (head, rest) = page.split_at_mut(8);
     let (used, unused) = rest.split_at_mut(body.len());
     used.copy_from_slice(body);
@@ -69,7 +69,7 @@ pub(super) fn seal(page: &mut [u8], magic: u32, body: &[u8]) {
 }
 
 /// The body of a sealed page, padding included; `None` if it is torn, damaged, or something else.
-pub(super) fn unseal(page: &[u8], magic: u32) -> Option<Take<'_>> {
+pub(crate) fn unseal(page: &[u8], magic: u32) -> Option<Take<'_>> {
     let mut head = Take(page);
     if head.u32()? != magic {
         return None;
