@@ -1,5 +1,7 @@
 //! Streams, partitions, resets and processes, seen from two machines that check every byte.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use common::{Echo, Log, Seen, Talker, address};

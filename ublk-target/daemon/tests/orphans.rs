@@ -1,12 +1,15 @@
 //! Changes of NBD clients that are gone, and what the clients after them may do meanwhile (rule 24).
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
 
 mod common;
 
 use common::{Lane, NbdClient};
+use std::net::Shutdown;
 use target_daemon::Mail;
+use target_daemon::limits::{SESSION_BYTES, SESSION_COMMANDS};
 
 const WRITE: u16 = 1;
+const DISCONNECT: u16 = 2;
 const TRIM: u16 = 4;
 const ZEROES: u16 = 6;
 const BLOCK: u32 = 4096;
@@ -98,5 +101,85 @@ fn a_change_that_still_waited_when_its_client_went_is_never_made() {
     lane.node.put_off(false);
     lane.until("gone", |view| view.sessions.is_empty() && view.requests == 0);
     assert_eq!(lane.connect().read(0, BLOCK as usize), block(1));
+    lane.stop(Mail::Stop);
+}
+
+/// Why a client is read no further, and how to get there: the volume client's depth, and writes that fill it up.
+const GATES: [(&str, u16, usize, usize); 3] = [
+    ("its commands", 256, SESSION_COMMANDS, BLOCK as usize),
+    ("its bytes", 256, SESSION_BYTES >> 20, 1 << 20),
+    ("the volume's room", 4, 4, BLOCK as usize),
+];
+
+#[test]
+fn what_a_client_sent_that_was_not_read_when_it_went_is_never_executed_after_its_successor() {
+    for ((gate, depth, count, len), half) in GATES.iter().flat_map(|gate| [(*gate, false), (*gate, true)]) {
+        println!("held up by {gate}, {}", if half { "half closed" } else { "closed" });
+        let lane = Lane::with(depth, false);
+        lane.node.hold(true);
+        let mut client = lane.connect();
+        for n in 0..count {
+            client.send(WRITE, 0, (4 << 20) + (n * len) as u64 % (1 << 20), len as u32, &vec![3; len]);
+        }
+        lane.until("full", |view| view.requests == count);
+        for byte in [8, 9, 1] {
+            client.send(WRITE, 0, 0, BLOCK, &block(byte));
+        }
+        let kept = if half {
+            client.stream.shutdown(Shutdown::Write).unwrap();
+            Some(client)
+        } else {
+            drop(client);
+            None
+        };
+        let mut next = lane.connect();
+        let cookie = next.send(WRITE, 0, 0, BLOCK, &block(2));
+        // It waits for what is in flight of the other one, or would be in flight itself: nothing comes before the node goes on.
+        lane.until("asked or waiting", |view| {
+            let waits = view.sessions.iter().any(|session| session.state == "waiting for the volume");
+            waits || view.requests > count
+        });
+        lane.node.hold(false);
+        assert_eq!(next.reply(), (cookie, 0));
+        lane.until("the old session is over", |view| view.sessions.len() == 1 && view.requests == 0);
+        assert_eq!(next.read(0, BLOCK as usize), block(2), "{gate}");
+        assert_eq!(next.read(4 << 20, BLOCK as usize), block(3), "what was in flight was executed");
+        drop(kept);
+        lane.stop(Mail::Stop);
+    }
+}
+
+#[test]
+fn a_client_that_went_is_noticed_though_nothing_of_it_is_read_and_nothing_is_in_anyones_way() {
+    let lane = Lane::start();
+    lane.node.hold(true);
+    let mut client = lane.connect();
+    for n in 0..SESSION_COMMANDS as u64 + 1 {
+        client.send(0, 0, n * u64::from(BLOCK), BLOCK, &[]);
+    }
+    lane.until("full", |view| view.sessions[0].commands == SESSION_COMMANDS);
+    assert_eq!(lane.look().sessions[0].state, "open");
+    drop(client);
+    let view = lane.until("noticed", |view| view.sessions.iter().all(|session| session.state == "closing"));
+    assert_eq!(view.counters["nbd_abandoned"], 1);
+    lane.node.hold(false);
+    lane.until("gone", |view| view.sessions.is_empty());
+    lane.stop(Mail::Stop);
+}
+
+#[test]
+fn commands_before_a_goodbye_are_executed_though_the_client_did_not_wait_for_them() {
+    let lane = Lane::start();
+    let mut client = lane.connect();
+    for n in 0..100u8 {
+        client.send(WRITE, 0, u64::from(n) * u64::from(BLOCK), BLOCK, &block(n));
+    }
+    client.send(DISCONNECT, 0, 0, 0, &[]);
+    drop(client);
+    lane.until("gone", |view| view.sessions.is_empty() && view.requests == 0);
+    let mut next = lane.connect();
+    for n in 0..100u8 {
+        assert_eq!(next.read(u64::from(n) * u64::from(BLOCK), BLOCK as usize), block(n));
+    }
     lane.stop(Mail::Stop);
 }

@@ -310,6 +310,11 @@ impl Session {
         self.end(Closed::Local);
     }
 
+    /// Its client is gone: what was received and not handed out is forgotten, and what waits to be sent is dropped.
+    pub fn abandon(&mut self) {
+        self.end(Closed::EndOfStream);
+    }
+
     /// True once the client chose the export: a deadline for the handshake ends here.
     pub fn is_transmitting(&self) -> bool {
         match self.phase {

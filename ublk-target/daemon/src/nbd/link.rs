@@ -4,6 +4,8 @@
 //!   Open ──over, output sent──▶ Shutting ──everything back──▶ Closing ──▶ Closed ──session finished──▶ removed
 //!     └───────────────nothing posted────────────────────────────▲
 //! ```
+//!
+//! A watch for the client's end is posted from the first turn on: a client that is gone is noticed also while it is not read.
 
 use crate::limits::{HANDSHAKE_DEADLINE, SEND_DEADLINE, SEND_PARTS};
 use driver::{Conn, Op, Outbox, Part, StreamId, Time, why};
@@ -31,6 +33,9 @@ pub(super) struct Link {
     pub(super) since: Time,
     receiving: bool,
     sending: Option<Time>,
+    watching: bool,
+    /// The client is gone, or said that it sends nothing more; there may still be bytes of it that were not read.
+    pub(super) hung_up: bool,
     end: End,
     /// Requests at the volume client.
     pub(super) asked: usize,
@@ -55,6 +60,8 @@ impl Link {
             since: now,
             receiving: false,
             sending: None,
+            watching: false,
+            hung_up: false,
             end: End::Open,
             asked: 0,
             changes: 0,
@@ -78,6 +85,13 @@ impl Link {
         if !whole {
             self.session.close();
         }
+    }
+
+    /// The watch is over: for the client's end, or for ours.
+    pub(super) fn ended(&mut self) {
+        self.watching = false;
+        self.hung_up = true;
+        self.touched = true;
     }
 
     pub(super) fn finish(&mut self, ticket: Ticket, outcome: Outcome) {
@@ -109,7 +123,12 @@ impl Link {
 
     /// Its client will not hear of changes that are still at the volume client.
     pub(super) fn has_orphans(&self) -> bool {
-        self.changes > 0 && self.is_gone()
+        self.changes > 0 && (self.hung_up || self.is_gone())
+    }
+
+    /// Its client hung up, and what it left unread would have to wait for something: see the module's head.
+    pub(super) fn is_stranded(&self) -> bool {
+        self.hung_up && self.over.is_none() && !self.receiving
     }
 
     /// It may go: nobody has anything of it.
@@ -120,10 +139,19 @@ impl Link {
     /// Posts what is due: a send, a receive, or the next step to the end. `now` is when a send begins to count.
     pub(super) fn post<L>(&mut self, now: Time, arena: &Arena, out: &mut dyn Outbox<L>) {
         if self.end == End::Open {
+            self.watch(out);
             self.send(now, arena, out);
             self.receive(arena, out);
         }
         self.wind_down(out);
+    }
+
+    /// Once for each connection, from its first turn on.
+    fn watch<L>(&mut self, out: &mut dyn Outbox<L>) {
+        if !self.watching && !self.hung_up {
+            self.watching = true;
+            out.submit(Op::Watch { stream: self.stream, on: self.owner.share() });
+        }
     }
 
     fn send<L>(&mut self, now: Time, arena: &Arena, out: &mut dyn Outbox<L>) {
@@ -148,7 +176,7 @@ impl Link {
     }
 
     fn wind_down<L>(&mut self, out: &mut dyn Outbox<L>) {
-        let posted = self.receiving || self.sending.is_some();
+        let posted = self.is_posted();
         match self.end {
             End::Open if self.over.is_some() && self.sending.is_none() && !self.session.wants_memory() => {
                 if posted {
@@ -179,9 +207,13 @@ impl Link {
     pub(super) fn drop_client<L>(&mut self, out: &mut dyn Outbox<L>) {
         self.touched = true;
         self.session.close();
-        if self.receiving || self.sending.is_some() {
+        if self.is_posted() {
             self.cut(out);
         }
+    }
+
+    fn is_posted(&self) -> bool {
+        self.receiving || self.sending.is_some() || self.watching
     }
 
     /// When it is let go if nothing happens.

@@ -14,8 +14,12 @@
 //! Why changes wait for those of a session that is over (rule 24). A client that lost its connection sends its unanswered commands
 //! again on the next one, or on another that it has already, and goes on when they are answered. What the lost connection left at
 //! the volume client may be sent as late as ever (it may just pause, or wait for a node), and would overwrite what was acknowledged
-//! after it. Who belongs to whom nobody says, so that it holds for all sessions. It begins when the end is seen, by a receive or a
-//! send: the end of a client that is read no further for lack of room is seen no earlier than that.
+//! after it. Who belongs to whom nobody says, so that it holds for all sessions.
+//!
+//! A watch on each stream sees the end also of a client that is read no further. What that client sent and nobody executed is then
+//! read and executed only as long as nothing holds it up and no other client has the export: a client that says goodbye without
+//! waiting for its replies gets what it asked for, and one with a successor cannot overwrite it. Otherwise it is forgotten. A client
+//! that closes only its own direction hung up, too: over TCP nobody can tell the two apart before it is too late.
 
 use super::convert::{self, Step};
 use super::link::Link;
@@ -117,6 +121,7 @@ struct Counters {
     stuck: u64,
     held_back: u64,
     dropped: u64,
+    abandoned: u64,
     closed: u64,
     stray: u64,
 }
@@ -162,8 +167,18 @@ impl NbdTarget {
         let mut view = TargetView::of(&[self.client.view(now)]);
         view.sessions = sessions.collect();
         view.refs.extend(self.table.report().iter().map(ToString::to_string));
-        let Counters { accepted, refused, accept_errors, requests, stuck, held_back, dropped, closed, stray } =
-            self.counters;
+        let Counters {
+            accepted,
+            refused,
+            accept_errors,
+            requests,
+            stuck,
+            held_back,
+            dropped,
+            abandoned,
+            closed,
+            stray,
+        } = self.counters;
         for (name, value) in [
             ("nbd_accepted", accepted),
             ("nbd_refused", refused),
@@ -172,6 +187,7 @@ impl NbdTarget {
             ("nbd_waited_for_room", stuck),
             ("nbd_waited_for_orphans", held_back),
             ("nbd_dropped_for_silence", dropped),
+            ("nbd_abandoned", abandoned),
             ("nbd_closed", closed),
             ("nbd_stray_completions", stray),
         ] {
@@ -239,6 +255,7 @@ impl NbdTarget {
                 drop((on, parts)); // the memory first: the session may take it at once
                 id.and_then(|id| self.link_of(id)).map(|link| link.sent(result.is_ok()))
             }
+            Op::Watch { on, .. } => self.link_of(on.id).map(Link::ended),
             Op::Shutdown { stream } => self.link_on(stream).map(Link::shut),
             // A refused stream's close is nobody's.
             Op::Close { stream } => match self.link_on(stream) {
@@ -275,6 +292,27 @@ impl NbdTarget {
     }
 
     fn pump_one(&mut self, now: Time, link: &mut Link, out: &mut dyn Outbox<Letter>) {
+        // Somebody who could be its successor: from here on nothing of it may begin that the successor does not know of.
+        if link.hung_up && self.links().any(|other| other.session.is_transmitting()) {
+            self.abandon(link);
+        }
+        self.take(now, link);
+        link.post(now, &self.arena, out);
+        if link.is_stranded() {
+            self.abandon(link);
+            self.take(now, link);
+            link.post(now, &self.arena, out);
+        }
+    }
+
+    /// Forgets what a client that hung up has not had executed.
+    fn abandon(&mut self, link: &mut Link) {
+        self.counters.abandoned += u64::from(link.over.is_none());
+        link.session.abandon();
+    }
+
+    /// Takes what a client asks for, as far as there is room.
+    fn take(&mut self, now: Time, link: &mut Link) {
         // Its own place is empty now, and a session that is over asks for nothing more: these are the others.
         let orphans = self.links().any(Link::has_orphans);
         match link.stuck.take() {
@@ -296,7 +334,6 @@ impl NbdTarget {
                 },
             }
         }
-        link.post(now, &self.arena, out);
     }
 
     /// Hands a request to the volume client, unless it has no room, or the request is a change and `orphans` are there.
@@ -395,6 +432,7 @@ impl Machine for NbdTarget {
             Op::Accept { .. } => true,
             Op::Connect { .. } => false,
             Op::Recv { on, .. } => on.provider == Provider::Nbd,
+            Op::Watch { on, .. } => on.provider == Provider::Nbd,
             Op::Send { on, .. } => on.first().is_some_and(|on| on.provider == Provider::Nbd),
             Op::Shutdown { stream } | Op::Close { stream } => !self.client.owns(*stream),
             _ => false,
