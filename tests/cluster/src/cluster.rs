@@ -23,15 +23,17 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// What to start.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Nodes, each with one disk.
+    /// Nodes.
     pub nodes: usize,
+    /// Reactors of each node, each with a disk of its own.
+    pub reactors: usize,
     /// Bytes of each disk.
     pub disk: u64,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { nodes: 3, disk: 128 << 20 }
+        Self { nodes: 3, reactors: 1, disk: 128 << 20 }
     }
 }
 
@@ -39,6 +41,7 @@ impl Default for Shape {
 #[derive(Debug)]
 pub struct Cluster {
     dir: PathBuf,
+    shape: Shape,
     /// The conductor.
     pub conductor: Process,
     /// The nodes; n1 is at 0.
@@ -72,15 +75,15 @@ impl Cluster {
         let dir = std::env::temp_dir().join(name);
         fs::create_dir_all(&dir)?;
         let watcher = Watcher::start(&dir)?;
-        let (nodes, disk) = (shape.nodes.to_string(), shape.disk.to_string());
-        trine_ok(&dir, &["dev", "start", "--nodes", &nodes, "--disk-size", &disk])?;
+        let [nodes, reactors, disk] = [shape.nodes as u64, shape.reactors as u64, shape.disk].map(|n| n.to_string());
+        trine_ok(&dir, &["dev", "start", "--nodes", &nodes, "--reactors", &reactors, "--disk-size", &disk])?;
         let conductor = Process::adopt("conductor", number(&dir.join("conductor.pid"))?, &dir.join("conductor.log"))?;
         let node = |n: usize| {
             let at = dir.join(format!("n{n}"));
             Process::adopt(&format!("n{n}"), number(&at.join("node.pid"))?, &at.join("node.log"))
         };
         let nodes = (1..=shape.nodes).map(node).collect::<Result<_>>()?;
-        let this = Self { dir, conductor, nodes, targets: BTreeMap::new(), _watcher: watcher };
+        let this = Self { dir, shape, conductor, nodes, targets: BTreeMap::new(), _watcher: watcher };
         this.wait_alive(shape.nodes)?;
         Ok(this)
     }
@@ -90,7 +93,7 @@ impl Cluster {
         &self.dir
     }
 
-    /// The path of node `n`'s disk; n1 is 0.
+    /// The path of node `n`'s first disk; n1 is 0.
     pub fn disk(&self, n: usize) -> PathBuf {
         self.dir.join(format!("n{}/disk0", n + 1))
     }
@@ -262,7 +265,10 @@ impl Cluster {
                 node.terminate()?;
             }
         }
-        let disks: Vec<String> = (0..self.nodes.len()).map(|n| self.disk(n).display().to_string()).collect();
+        let mut disks = Vec::new();
+        for n in 1..=self.nodes.len() {
+            disks.extend((0..self.shape.reactors).map(|disk| format!("{}/n{n}/disk{disk}", self.dir.display())));
+        }
         let mut args = vec!["store", "compare", "-o", "json"];
         args.extend(disks.iter().map(String::as_str));
         let outcome = self.try_trine(&args)?;

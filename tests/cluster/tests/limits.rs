@@ -94,7 +94,7 @@ fn sixty_four_sessions_with_sixteen_requests_each_stay_within_the_stated_memory(
 
 #[test]
 fn a_full_disk_says_so_goes_on_reading_and_takes_again_what_was_given_back() {
-    let mut cluster = Cluster::start(Shape { nodes: 3, disk: 64 << 20 }).unwrap();
+    let mut cluster = Cluster::start(Shape { disk: 64 << 20, ..Shape::default() }).unwrap();
     cluster.create("db", 128, 32).unwrap();
     let place = cluster.attach("db").unwrap();
     let mut nbd = Nbd::connect(&place, "db").unwrap();
@@ -149,7 +149,7 @@ fn more_large_requests_than_fit_in_memory_wait_and_all_end() {
     const STEP: u64 = 1 << 20;
     /// Unaligned, so that it touches 256 blocks: the longest there is.
     const LARGE: u64 = STEP - 4096;
-    let cluster = Cluster::start(Shape { nodes: 3, disk: 256 << 20 }).unwrap();
+    let cluster = Cluster::start(Shape { disk: 256 << 20, ..Shape::default() }).unwrap();
     cluster.create("db", 128, 128).unwrap();
     let conductor = Client::new(&cluster.conductor_address().unwrap()).unwrap();
     let attach = Attach { client: "large".to_owned(), read_only: false, force: false };
