@@ -5,6 +5,7 @@ use crate::inspector::Found;
 use crate::lane::{Attachment, Lane};
 use crate::mail::{LaneMail, Letter, Mail};
 use crate::node::{Home, NodeProcess};
+use crate::strict::Breaches;
 use crate::workload::Workload;
 use conductor_model::api::{DiskReport, Heartbeat, Register, Trouble, VolumeMap};
 use conductor_model::views::Attach;
@@ -104,6 +105,7 @@ pub(crate) struct Director {
     pub(crate) faults: u32,
     pub(crate) faulty: bool,
     pub(crate) inspect: Rc<Cell<bool>>,
+    pub(crate) breaches: Breaches,
     pub(crate) found: Vec<Vec<Found>>,
     pub(crate) stopped: u32,
     /// Counters of machines that are gone, and the director's own.
@@ -114,7 +116,7 @@ pub(crate) struct Director {
     ticked: bool,
 }
 
-fn endpoint(node: usize) -> SocketAddr {
+pub(crate) fn endpoint(node: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, u8::try_from(node + 1).unwrap_or(0)], 7000))
 }
 
@@ -123,6 +125,7 @@ impl Director {
         let mut rng = w.rng().fork();
         let cluster = rng.next_u64();
         let inspect = Rc::new(Cell::new(false));
+        let breaches = Breaches::default();
         let depth = [12, 24, 128][rng.index(3)];
         // Little memory, too, so that requests wait for it: an eighth, a class's share, just holds the longest request.
         let arena = [3, 8, 24][rng.index(3)] << 20;
@@ -136,6 +139,7 @@ impl Director {
                 depth,
                 arena,
                 inspect: Rc::clone(&inspect),
+                breaches: Rc::clone(&breaches),
             };
             let offset = rng.below(1_000_000_000_000);
             let ppm = i32::try_from(rng.below(400)).unwrap_or(0) - 200;
@@ -171,6 +175,7 @@ impl Director {
             faults: 0,
             faulty: false,
             inspect,
+            breaches,
             found: Vec::new(),
             stopped: 0,
             counts: BTreeMap::new(),
@@ -194,7 +199,7 @@ impl Director {
     }
 
     fn fail(&self, what: String) {
-        self.shared.borrow_mut().failures.push(what);
+        self.shared.borrow_mut().failures.push(what.into());
     }
 
     pub(crate) fn millis(w: &Sim) -> Millis {
@@ -211,8 +216,8 @@ impl Director {
     ) -> Result<(), String> {
         let limit = w.now() + limit;
         loop {
-            if let Some(failure) = self.shared.borrow().failures.first() {
-                return Err(failure.clone());
+            if let Some(failure) = self.shared.borrow().failures.iter().find(|f| !f.kind.is_noted()) {
+                return Err(failure.what.clone());
             }
             if std::mem::take(&mut self.ticked) && done(self, w) {
                 return Ok(());

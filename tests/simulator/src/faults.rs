@@ -1,13 +1,22 @@
 //! What goes wrong, when, and when it is over.
 
-use crate::director::{Alarm, Director, NODES, Sim, VOLUME};
+use crate::director::{Alarm, Director, NODES, Sim, VOLUME, endpoint};
 use crate::mail::{LaneMail, Mail};
+use crate::workload::{Kind, Wish};
 use conductor_model::{BLOCK, Bytes};
 use driver::Span;
 use sim::{DiskOptions, Latency, NetworkOptions, ProcessId, State};
 
 /// A volume does not grow beyond this.
 const LARGEST: u64 = 6 << 20;
+
+/// How long a straggler takes at most: longer than a restarted node joins nothing, so that a whole epoch fits in.
+const STRAGGLE: Span = Span::millis(5_000);
+
+/// How often a spot is hammered, with how many requests, and its blocks.
+const HAMMERED: u32 = 20;
+const PER_ROUND: u32 = 2;
+const SPOT: u64 = 3;
 
 /// How a fault ends.
 #[derive(Clone, Copy, Debug)]
@@ -19,13 +28,19 @@ pub(crate) enum Undo {
     ConductorFast,
     Disk(usize),
     Unstick(usize),
+    /// No new operation of its disk is held up; those that are come when they come.
+    Brisk(usize),
+    /// Rather the second half of it: the last shard gets a new epoch, by a little growth, or others do, by another node's restart.
+    NewEpoch(usize, bool),
+    /// Requests for few blocks from this offset on keep coming, so many times more.
+    Hammer(u64, u32),
     /// Rather the second half of it.
     Reset(ProcessId, ProcessId),
     Network,
 }
 
 /// Every fault, by name.
-pub(crate) const FAULTS: [&str; 20] = [
+pub(crate) const FAULTS: [&str; 21] = [
     "fault.reset",
     "fault.silence",
     "fault.partition",
@@ -43,6 +58,7 @@ pub(crate) const FAULTS: [&str; 20] = [
     "fault.conductor-slow",
     "fault.slow-disk-kill",
     "fault.stuck-disk",
+    "fault.straggling-disk",
     "fault.slow-network",
     "fault.flaky-network",
     "fault.grow",
@@ -51,6 +67,13 @@ pub(crate) const FAULTS: [&str; 20] = [
 fn slow_disk() -> DiskOptions {
     let mut options = DiskOptions::sized(crate::node::DISK_BYTES);
     options.latency = Latency::micros(500, 40_000).tailed(50_000, Span::millis(200));
+    options
+}
+
+/// Some operations take very long, while others that come later overtake them.
+fn straggling_disk() -> DiskOptions {
+    let mut options = DiskOptions::sized(crate::node::DISK_BYTES);
+    options.latency = Latency::micros(10, 150).tailed(150_000, STRAGGLE);
     options
 }
 
@@ -190,6 +213,22 @@ impl Director {
                 let after = Span(self.some_span(8_000).0 + Span::millis(300).0);
                 self.alarm(w, after, Alarm::Undo(Undo::Unstick(node)));
             }
+            "fault.straggling-disk" => {
+                let at_end = self.rng.coin();
+                let spot = self.spot(w, at_end);
+                // A primary's disk every other time: what it holds is what clients read.
+                let primary = spot.and_then(|spot| self.primary_of(spot));
+                let node = primary.filter(|_| self.rng.coin()).unwrap_or(node);
+                *w.disk(self.nodes[node].disk) = straggling_disk();
+                // Soon over, so that few of the store's own log writes, which everything waits for, are among the stragglers.
+                let brief = Span::millis(10 + self.rng.below(40));
+                self.alarm(w, brief, Alarm::Undo(Undo::Brisk(node)));
+                let soon = Span(brief.0 + self.rng.below(Span::millis(40).0));
+                self.alarm(w, soon, Alarm::Undo(Undo::NewEpoch(node, at_end)));
+                if let Some(spot) = spot {
+                    self.hammer(w, spot, HAMMERED);
+                }
+            }
             "fault.slow-network" | "fault.flaky-network" => {
                 let slow = NetworkOptions::default().latency.slower(1 + self.rng.below(200));
                 let network = w.network();
@@ -201,7 +240,7 @@ impl Director {
                 let after = self.some_span(5_000);
                 self.alarm(w, after, Alarm::Undo(Undo::Network));
             }
-            _ => return self.grow(w),
+            _ => return self.grow(w, 256),
         }
         true
     }
@@ -236,13 +275,51 @@ impl Director {
         true
     }
 
-    fn grow(&mut self, w: &mut Sim) -> bool {
+    /// Where few blocks are: anywhere, or in the last shard, which gets a new epoch when the volume grows.
+    fn spot(&mut self, w: &Sim, at_end: bool) -> Option<u64> {
+        let blocks = self.service.model().show(Self::millis(w), VOLUME).ok()?.info.size.0 / BLOCK as u64;
+        let span = if at_end { blocks.min(16) } else { blocks };
+        let first = blocks - span + self.rng.below(span.saturating_sub(SPOT) + 1);
+        Some(first * BLOCK as u64)
+    }
+
+    /// The node that is primary there, as far as the conductor knows.
+    fn primary_of(&self, spot: u64) -> Option<usize> {
+        let map = self.service.model().map(VOLUME).ok()?;
+        let shard = map.shards.get(usize::try_from(spot / map.shard_size.0).ok()?)?;
+        (0..NODES).find(|node| endpoint(*node) == shard.endpoint)
+    }
+
+    /// Has the clients write and read the same few blocks now, and again soon.
+    fn hammer(&mut self, w: &mut Sim, spot: u64, left: u32) {
+        let mut shared = self.shared.borrow_mut();
+        for _ in 0..PER_ROUND {
+            // Writes at first; then ever fewer, so that what a late one left is read before it is overwritten.
+            let kind = if self.rng.below(HAMMERED.into()) < left.into() { Kind::Write } else { Kind::Read };
+            let first = self.rng.below(SPOT);
+            let count = self.rng.below(SPOT - first) + 1;
+            let wish = Wish { kind, offset: spot + first * BLOCK as u64, len: count * BLOCK as u64 };
+            shared.script.push_back(wish);
+        }
+        drop(shared);
+        for lane in self.live_lanes(w) {
+            w.mail_after(lane, Span(0), Mail::Lane(LaneMail::Wake));
+        }
+        if left > 0 {
+            // Closely at first, while the disk straggles; then now and then, for as long as stragglers may take.
+            let wait = if left + 4 > HAMMERED { Span::millis(6) } else { Span::millis(50 + self.rng.below(500)) };
+            self.alarm(w, wait, Alarm::Undo(Undo::Hammer(spot, left - 1)));
+        }
+    }
+
+    /// The volume grows by up to so many blocks: its last shard gets a new epoch.
+    fn grow(&mut self, w: &mut Sim, most: u64) -> bool {
         if !self.service.is_up() {
             return false;
         }
         let now = Self::millis(w);
         let Ok(detail) = self.service.model().show(now, VOLUME) else { return false };
-        let more = (1 + self.rng.below(256)) * BLOCK as u64;
+        let more = (1 + self.rng.below(most)) * BLOCK as u64;
         let size = Bytes((detail.info.size.0 + more).min(LARGEST));
         let rng = &mut self.rng;
         let grown = self.service.command(|model| model.resize(now, VOLUME, size, &mut || rng.next_u64()));
@@ -269,7 +346,7 @@ impl Director {
             Undo::Resume(process) => w.resume(process),
             Undo::Conductor => {
                 if let Err(corrupt) = self.service.restart(Self::millis(w)) {
-                    self.shared.borrow_mut().failures.push(corrupt.to_string());
+                    self.shared.borrow_mut().failures.push(corrupt.to_string().into());
                 }
                 self.count("conductor.restarted", 1);
             }
@@ -284,6 +361,16 @@ impl Director {
                 *w.disk(self.nodes[node].disk) = DiskOptions::sized(crate::node::DISK_BYTES);
             }
             Undo::Unstick(node) => w.unstick(self.nodes[node].disk),
+            Undo::Brisk(node) => *w.disk(self.nodes[node].disk) = DiskOptions::sized(crate::node::DISK_BYTES),
+            Undo::NewEpoch(..) | Undo::Hammer(..) if !self.faulty => {}
+            Undo::Hammer(spot, left) => self.hammer(w, spot, left),
+            Undo::NewEpoch(node, grow) => {
+                if !grow || !self.grow(w, 4) {
+                    let other = (node + 1 + self.rng.index(NODES - 1)) % NODES;
+                    let cut = self.rng.coin();
+                    self.kill_node(w, other, cut);
+                }
+            }
             Undo::Reset(a, b) => w.reset_between(a, b),
             Undo::Network => *w.network() = NetworkOptions::default(),
         }

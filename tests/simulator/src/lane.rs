@@ -4,6 +4,7 @@ use crate::content::{SECTOR, WORD, attribute, fill};
 use crate::history::What;
 use crate::mail::{LaneMail, Letter};
 use crate::node::KEY;
+use crate::verdict::{self, Failure};
 use crate::workload::{Kind, Wish, Workload};
 use conductor_model::api::VolumeMap;
 use conductor_model::{AttachGeneration, Bytes};
@@ -109,7 +110,9 @@ impl Lane {
                     None => return,
                 },
             };
-            let think = self.shared.borrow().mood.think;
+            // What is in the script is wanted now.
+            let scripted = !self.shared.borrow().script.is_empty();
+            let think = if scripted { Span(0) } else { self.shared.borrow().mood.think };
             self.next_at = now + self.rng.span(think);
             if !self.submit(now, wish) {
                 self.waiting = Some(wish);
@@ -155,7 +158,8 @@ impl Lane {
     fn complete(&mut self, completion: Completion) {
         let mut shared = self.shared.borrow_mut();
         let Some(Running { wish, id, .. }) = self.running.remove(&completion.tag) else {
-            shared.failures.push(format!("request {} was completed twice, or never made", completion.tag));
+            let what = format!("request {} was completed twice, or never made", completion.tag);
+            shared.failures.push(what.into());
             return;
         };
         shared.count(match (wish.kind, &completion.result) {
@@ -171,11 +175,17 @@ impl Lane {
         match completion.result {
             Ok(BlockDone::Read(parts)) => match values(&wish, &parts) {
                 Ok(values) => shared.history.end(id, true, values),
-                Err(what) => shared.failures.push(format!("read {id} returned garbage: {what}")),
+                Err(what) => {
+                    let what = format!("read {id} returned garbage: {what}");
+                    shared.failures.push(Failure::new(verdict::Kind::WrongRead, what));
+                }
             },
             Ok(BlockDone::Done) => shared.history.end(id, true, Vec::new()),
             Err(BlockError::Fenced) => shared.history.end(id, false, Vec::new()),
-            Err(error) => shared.failures.push(format!("operation {id} ({wish:?}) failed: {error}")),
+            Err(error) => {
+                let what = format!("operation {id} ({wish:?}) failed: {error}");
+                shared.failures.push(Failure::new(verdict::Kind::Refused, what));
+            }
         }
     }
 }

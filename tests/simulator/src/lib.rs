@@ -24,6 +24,7 @@ mod mail;
 mod node;
 pub mod seed;
 mod strict;
+pub mod verdict;
 mod workload;
 
 pub use content::SECTOR;

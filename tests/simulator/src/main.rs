@@ -1,8 +1,10 @@
-//! `simulator --seeds N [--from M] [--seed K] [--trace] [--threads T] [--until-failure]`: runs seeds and says what they met.
+//! `simulator --seeds N [--from M] [--seed K] [--trace] [--threads T] [--until-failure KINDS]`:
+//! runs seeds and says what they met.
 #![forbid(unsafe_code)]
 
 use simulator::coverage;
 use simulator::seed::{FAULTS, OPERATIONS, Outcome, run};
+use simulator::verdict::{Failure, Kind};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,8 +22,8 @@ struct Options {
     from: u64,
     trace: bool,
     threads: usize,
-    /// Stop at the first failure, and look at no floors.
-    until_failure: bool,
+    /// Stop at the first failure of one of these kinds, take no other for one, and look at no floors.
+    until: Option<Vec<Kind>>,
     floors: bool,
 }
 
@@ -43,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
-    let mut options = Options { seeds: 50, from: 0, trace: false, threads: 2, until_failure: false, floors: true };
+    let mut options = Options { seeds: 50, from: 0, trace: false, threads: 2, until: None, floors: true };
     while let Some(arg) = args.next() {
         let mut number = || {
             let value = args.next().ok_or(format!("{arg} wants a number"))?;
@@ -55,8 +57,16 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "--seed" => (options.from, options.seeds, options.floors) = (number()?, 1, false),
             "--threads" => options.threads = usize::try_from(number()?).unwrap_or(1).max(1),
             "--trace" => options.trace = true,
-            "--until-failure" => (options.until_failure, options.floors) = (true, false),
-            other => return Err(format!("{other:?} is none of --seeds, --from, --seed, --threads, --trace")),
+            "--until-failure" => {
+                let kinds = args.next().ok_or("--until-failure wants kinds of failures, with commas between them")?;
+                options.until = Some(Kind::several(&kinds)?);
+                options.floors = false;
+            }
+            other => {
+                return Err(format!(
+                    "{other:?} is none of --seeds, --from, --seed, --threads, --trace, --until-failure"
+                ));
+            }
         }
     }
     Ok(options)
@@ -67,7 +77,7 @@ fn run_one(seed: u64, trace: usize) -> Outcome {
     let once = |trace| {
         catch_unwind(AssertUnwindSafe(|| run(seed, trace))).unwrap_or_else(|_| {
             let what = PANIC.with(|last| last.borrow_mut().take()).unwrap_or_default();
-            let failure = Some(format!("panic: {}", what.replace('\n', " ")));
+            let failure = Some(Failure { kind: Kind::Panic, what: what.replace('\n', " ") });
             let (counts, trace, time) = (BTreeMap::new(), Vec::new(), driver::Span(0));
             Outcome { seed, hash: 0, operations: 0, checked: 0, faults: 0, time, counts, failure, trace }
         })
@@ -76,12 +86,13 @@ fn run_one(seed: u64, trace: usize) -> Outcome {
     if outcome.failure.is_none() && seed.is_multiple_of(TWICE) {
         let again = once(0);
         if again.hash != outcome.hash {
-            outcome.failure = Some(format!("not deterministic: {:016x}, then {:016x}", outcome.hash, again.hash));
+            let what = format!("not deterministic: {:016x}, then {:016x}", outcome.hash, again.hash);
+            outcome.failure = Some(what.into());
         }
     }
     if outcome.failure.is_none() && (outcome.operations < OPERATIONS || outcome.faults < FAULTS) {
         let Outcome { operations, faults, .. } = outcome;
-        outcome.failure = Some(format!("only {operations} operations and {faults} faults"));
+        outcome.failure = Some(format!("only {operations} operations and {faults} faults").into());
     }
     outcome
 }
@@ -98,13 +109,16 @@ fn run_all(options: &Options) -> Vec<Outcome> {
                     if seed >= end {
                         return;
                     }
-                    let outcome = run_one(seed, if options.trace { LINES } else { 0 });
+                    let mut outcome = run_one(seed, if options.trace { LINES } else { 0 });
+                    if let Some(kinds) = &options.until {
+                        outcome.failure = outcome.failure.filter(|failure| kinds.contains(&failure.kind));
+                    }
                     if let Some(failure) = &outcome.failure {
                         eprintln!(
                             "seed {seed} FAILED: {failure}\n  again: cargo run -p simulator -- --seed {seed} --trace\n"
                         );
                     }
-                    if options.until_failure && outcome.failure.is_some() {
+                    if options.until.is_some() && outcome.failure.is_some() {
                         next.store(end, Ordering::Relaxed);
                     }
                     if let Ok(mut outcomes) = outcomes.lock() {
@@ -135,7 +149,7 @@ fn report(options: &Options, outcomes: &[Outcome]) -> ExitCode {
             println!("{line}");
         }
     }
-    if !options.until_failure {
+    if options.until.is_none() {
         println!("what happened how often:");
         for (name, n) in &counts {
             println!("  {n:>12} {name}");

@@ -2,7 +2,7 @@
 
 use crate::inspector::Inspector;
 use crate::mail::Letter;
-use crate::strict::Strict;
+use crate::strict::{Breaches, Strict};
 use conductor_model::api::DiskReport;
 use conductor_model::{Bytes, DiskId, NodeId, OpenId};
 use driver::{DiskIndex, Done, ListenerId, Machine, Op, Outbox, Time};
@@ -38,6 +38,8 @@ pub(crate) struct Home {
     pub(crate) arena: usize,
     /// From now on lives only look at what is on the disk.
     pub(crate) inspect: Rc<Cell<bool>>,
+    /// Where its stores' callers are told off.
+    pub(crate) breaches: Breaches,
 }
 
 enum Stage {
@@ -133,7 +135,8 @@ impl NodeProcess {
             copies: store.copies(),
         }));
         let options = NodeOptions { node: self.home.node, process: self.process, lane: 0 };
-        let disks = vec![Disk { disk, open, index: DiskIndex(0), store: Strict::new(store) }];
+        let disks =
+            vec![Disk { disk, open, index: DiskIndex(0), store: Strict::new(store, Rc::clone(&self.home.breaches)) }];
         let mut nonces = self.random.fork();
         let hello = Node::hello_info(&options, &disks);
         let mut net = NetOptions::new(hello, Rc::new(KEY), Box::new(move || nonces.next_u64()));

@@ -3,10 +3,12 @@
 use crate::checker;
 use crate::content::SECTOR;
 use crate::director::{Director, NODES, Sim, VOLUME};
+use crate::history::{History, Operation, What};
 use crate::inspector::Found;
 use crate::lane::Lane;
 use crate::mail::{LaneMail, Mail};
 use crate::node::NodeProcess;
+use crate::verdict::{self, Failure};
 use crate::workload::{Kind, Mood, Wish, Workload};
 use conductor_model::views::NewVolume;
 use conductor_model::{BLOCK, Bytes};
@@ -48,8 +50,8 @@ pub struct Outcome {
     pub time: Span,
     /// What happened how often.
     pub counts: BTreeMap<String, u64>,
-    /// What is wrong.
-    pub failure: Option<String>,
+    /// The worst of what is wrong.
+    pub failure: Option<Failure>,
     /// The last events in words, if they were asked for.
     pub trace: Vec<String>,
 }
@@ -64,8 +66,19 @@ pub fn run(seed: u64, trace: usize) -> Outcome {
     let mood = Mood::new(&mut rng, size.0, shard.0);
     let shared = Rc::new(RefCell::new(Workload::new(mood, OPERATIONS)));
     let mut director = Director::new(&mut w, Rc::clone(&shared));
-    let result = play(&mut w, &mut director, size, shard);
+    let played = play(&mut w, &mut director, size, shard);
     let shared = shared.borrow();
+    // However far it came: what clients have seen by then has an order.
+    let checked = checker::check(&shared.history).map_err(|violation| {
+        let checker::Violation { sector, what, .. } = &violation;
+        let what = format!("sector {sector} (block {}): {what}\n{}", sector / 8, blame(&shared.history, &violation));
+        Failure::new(verdict::Kind::WrongRead, what)
+    });
+    let breaches = director.breaches.take();
+    let breaches = (!breaches.is_empty()).then(|| Failure::new(verdict::Kind::Contract, breaches.join("\n  ")));
+    let (checked, violation) = checked.map_or_else(|v| (0, Some(v)), |checked| (checked, None));
+    let found = violation.into_iter().chain(shared.failures.iter().cloned()).chain(played.err()).chain(breaches);
+    let failure = verdict::worst(found);
     let mut counts = director.counts;
     for (name, n) in w.counts().iter().chain(&shared.counts) {
         *counts.entry((*name).to_owned()).or_default() += n;
@@ -74,16 +87,16 @@ pub fn run(seed: u64, trace: usize) -> Outcome {
         seed,
         hash: w.hash(),
         operations: shared.history.operations.len(),
-        checked: *result.as_ref().unwrap_or(&0),
+        checked,
         faults: director.faults,
         time: Span(w.now().0),
         counts,
-        failure: result.err(),
+        failure,
         trace: w.trace().map(str::to_owned).collect(),
     }
 }
 
-fn play(w: &mut Sim, d: &mut Director, size: Bytes, shard: Bytes) -> Result<u64, String> {
+fn play(w: &mut Sim, d: &mut Director, size: Bytes, shard: Bytes) -> Result<(), Failure> {
     d.run(w, "booting", BOOT, |d, _| d.all_registered())?;
     let new = NewVolume { shard_size: shard, ..NewVolume::new(VOLUME, size) };
     let now = Director::millis(w);
@@ -110,19 +123,16 @@ fn play(w: &mut Sim, d: &mut Director, size: Bytes, shard: Bytes) -> Result<u64,
 
     stop(w, d)?;
     let found = inspect(w, d)?;
-    compare(&found, end.shards.len())?;
-    checker::check(&d.shared.borrow().history)
-        .map_err(|v| format!("sector {} (block {}): {}\n{}", v.sector, v.sector / 8, v.what, blame(d, &v)))
+    compare(&found, end.shards.len())
 }
 
 /// The operations that touched the sector, for people.
-fn blame(d: &Director, v: &checker::Violation) -> String {
-    let shared = d.shared.borrow();
-    let touched = shared.history.operations.iter().filter(|o| o.first <= v.sector && v.sector < o.first + o.sectors);
-    let at = |o: &crate::history::Operation| usize::try_from(v.sector - o.first).unwrap_or(0);
+fn blame(history: &History, v: &checker::Violation) -> String {
+    let touched = history.operations.iter().filter(|o| o.first <= v.sector && v.sector < o.first + o.sectors);
+    let at = |o: &Operation| usize::try_from(v.sector - o.first).unwrap_or(0);
     let lines = touched.map(|o| {
         let what = match &o.what {
-            crate::history::What::Read(values) => format!("Read {:?}", values.get(at(o))),
+            What::Read(values) => format!("Read {:?}", values.get(at(o))),
             other => format!("{other:?}"),
         };
         let mark = if v.operations.contains(&o.id) { "→" } else { " " };
@@ -203,29 +213,33 @@ fn inspect(w: &mut Sim, d: &mut Director) -> Result<Vec<Vec<Found>>, String> {
 }
 
 /// Three copies of each shard, equal block by block.
-fn compare(found: &[Vec<Found>], shards: usize) -> Result<(), String> {
+fn compare(found: &[Vec<Found>], shards: usize) -> Result<(), Failure> {
+    let unequal = verdict::Kind::UnequalCopies;
     let mut by_shard: BTreeMap<_, Vec<&Found>> = BTreeMap::new();
     for copy in found.iter().flatten() {
         by_shard.entry(copy.shard).or_default().push(copy);
     }
     if by_shard.len() != shards {
-        return Err(format!("copies of {} shards instead of {shards}", by_shard.len()));
+        let what = format!("copies of {} shards instead of {shards}", by_shard.len());
+        return Err(Failure::new(unequal, what));
     }
     for (shard, copies) in by_shard {
         if copies.len() != NODES {
-            return Err(format!("{shard} has {} copies", copies.len()));
+            return Err(Failure::new(unequal, format!("{shard} has {} copies", copies.len())));
         }
         for pair in copies.windows(2) {
             let (a, b) = (pair[0], pair[1]);
             if a.epoch != b.epoch || a.blocks.len() != b.blocks.len() {
-                return Err(format!("{shard}: {} in {} and {} in {}", a.copy, a.epoch, b.copy, b.epoch));
+                let what = format!("{shard}: {} in {} and {} in {}", a.copy, a.epoch, b.copy, b.epoch);
+                return Err(Failure::new(unequal, what));
             }
             if let Some(block) = a.blocks.iter().zip(&b.blocks).position(|(x, y)| x != y) {
                 let sector = block * BLOCK / SECTOR;
-                return Err(format!(
+                let what = format!(
                     "{shard}: copies {} and {} differ in block {block} (sector {sector} of the shard)",
                     a.copy, b.copy
-                ));
+                );
+                return Err(Failure::new(unequal, what));
             }
         }
     }

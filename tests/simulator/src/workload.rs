@@ -2,6 +2,7 @@
 
 use crate::content::{SECTOR, WORD};
 use crate::history::History;
+use crate::verdict::Failure;
 use conductor_model::BLOCK;
 use driver::Span;
 use sim::Rng;
@@ -95,7 +96,7 @@ pub(crate) struct Workload {
     pub(crate) script: VecDeque<Wish>,
     pub(crate) history: History,
     /// What must not happen, in words.
-    pub(crate) failures: Vec<String>,
+    pub(crate) failures: Vec<Failure>,
     /// Requests by kind and outcome.
     pub(crate) counts: BTreeMap<&'static str, u64>,
 }
