@@ -1,6 +1,7 @@
 # Everything a person or a machine runs here. `make` alone lists it.
 
 SEEDS ?= 500
+POINTS ?= 2000
 FROM ?= 0
 KERNEL ?= 7.2
 # A soak runs until it fails or is stopped, in batches; the next one goes on at the seed where this one ended.
@@ -13,7 +14,7 @@ CARGO := cargo
 RUNNER := $(CARGO) run --quiet --locked --package runner --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test sim cluster vm-test soak lint unit loom build clean
+.PHONY: help demo check test sim crash cluster vm-test soak lint unit loom build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +34,9 @@ test: ## everything, each suite under its budget (60 minutes on 2 cores from a b
 
 sim: ## the simulated cluster: SEEDS=500 seeds FROM=0
 	$(CARGO) run --quiet --locked --package simulator -- --seeds $(SEEDS) --from $(FROM)
+
+crash: ## the store on disks that lose power: stopped at POINTS=2000 places, damaged, compared with a flat model
+	$(CARGO) run --quiet --locked --package crash -- --points $(POINTS)
 
 cluster: ## real processes on loopback: killed, frozen, filled up, attacked
 	@tools/setup.sh build
