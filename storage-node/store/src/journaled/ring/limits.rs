@@ -7,15 +7,15 @@ use driver::Span;
 /// The fixed part of a group's header.
 pub(super) const HEAD: usize = 80;
 /// Blocks of a header: 64 KiB, the arena's largest piece that is a power of two.
-pub(super) const MAX_HEADER_BLOCKS: usize = 16;
+pub(super) const MAX_HEADER_BLOCKS: u32 = 16;
 /// Bytes of the records in one group: they and the echo of as many fit a header. At 70 B for a small write, 466 of them.
-pub(super) const MAX_RECORDS_BYTES: usize = MAX_HEADER_BLOCKS * BLOCK / 2 - HEAD;
+pub(super) const MAX_RECORDS_BYTES: usize = MAX_HEADER_BLOCKS as usize * BLOCK / 2 - HEAD;
 /// Payload blocks of a group: 2 MiB, some milliseconds of a slow disk, and a group is what a small record behind it waits for.
 pub(super) const MAX_PAYLOAD_BLOCKS: u32 = 512;
 /// Each part of a group's write is its header, or at least one block: they are fewer than the kernel's IOV_MAX.
 const _: () = assert!(1 + MAX_PAYLOAD_BLOCKS < 1024);
 /// Blocks of the largest group.
-pub(super) const MAX_GROUP_BLOCKS: u32 = MAX_HEADER_BLOCKS as u32 + MAX_PAYLOAD_BLOCKS;
+pub(super) const MAX_GROUP_BLOCKS: u32 = MAX_HEADER_BLOCKS + MAX_PAYLOAD_BLOCKS;
 /// Payload blocks of one record: a whole request's.
 pub(crate) const MAX_RECORD_BLOCKS: u32 = MAX_REQUEST_BLOCKS;
 /// Bytes before a record's checksums: body length u16, payload blocks u16.
@@ -27,12 +27,13 @@ const _: () = assert!(MAX_RECORD_BLOCKS <= MAX_PAYLOAD_BLOCKS);
 /// Groups in flight: one is written while the next is gathered and sent; a third would only make the groups smaller.
 pub(super) const MAX_FLYING: usize = 2;
 /// Blocks of a group without records: its head and the echo of a full one.
-pub(super) const MAX_SEAL_BLOCKS: u32 = (2 * HEAD + MAX_RECORDS_BYTES).div_ceil(BLOCK) as u32;
+pub(super) const MAX_SEAL_BLOCKS: u32 = MAX_HEADER_BLOCKS / 2 + 1;
+const _: () = assert!(MAX_SEAL_BLOCKS as usize == (2 * HEAD + MAX_RECORDS_BYTES).div_ceil(BLOCK));
 /// Blocks that only groups without records may use, so that a full journal can still be sealed, and opened after a crash: one such
 /// group, of which one before the ring's end may be lost as padding.
 pub(super) const RESERVE_BLOCKS: u32 = 2 * MAX_SEAL_BLOCKS;
 /// Smallest ring: when it is empty, wherever its head is, one of the two pieces takes the largest record.
-pub(crate) const MIN_RING_BLOCKS: u32 = 2 * (MAX_RECORD_BLOCKS + MAX_HEADER_BLOCKS as u32 + RESERVE_BLOCKS);
+pub(crate) const MIN_RING_BLOCKS: u32 = 2 * (MAX_RECORD_BLOCKS + MAX_HEADER_BLOCKS + RESERVE_BLOCKS);
 /// A journal that rests so long is sealed: long against the time between two requests of a busy client, so that they do not pay
 /// for it; short against the time in which a disk rots.
 pub(super) const SEAL_AFTER: Span = Span::millis(50);

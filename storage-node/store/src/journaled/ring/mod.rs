@@ -36,12 +36,20 @@
 //! failure:  ring.done gives the error for ever; nothing is reported or written after it
 //! ```
 
+mod append;
+mod group;
 mod limits;
+mod order;
+mod pieces;
+mod scan;
+mod space;
 
 use conductor_model::{BLOCK, DiskId};
 use driver::DiskIndex;
 
+pub(crate) use append::{Ring, RingCounters};
 pub(crate) use limits::{MAX_BODY, MAX_RECORD_BLOCKS, MIN_RING_BLOCKS};
+pub(crate) use scan::{Replayed, Scan, ScanCounts, ScanEnd, ScanError};
 
 /// Where the ring is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,3 +126,21 @@ pub(crate) struct Appended {
     /// Its first payload block.
     pub(crate) payload: Option<JournalBlock>,
 }
+
+/// Where appending goes on: what a [`Scan`] ends with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RingState {
+    boot: u64,
+    tail: Mark,
+    /// Behind the last group, and all before it is stable.
+    head: Mark,
+    /// The echo of the last group.
+    echo: Vec<u8>,
+    /// What the last header says is durable.
+    told_durable: u64,
+    /// The newest group with records.
+    newest_records: u64,
+}
+
+#[cfg(test)]
+mod tests;
