@@ -103,15 +103,18 @@ impl<M: Send + 'static> Device<M> {
         }
     }
 
-    /// Makes it usable. The kernel may read from it before this returns, which takes as long as the executors take to answer;
-    /// [`Queues::refuse`] ends that. After an error a new device is gone, and one that was taken over waits for the next daemon.
+    /// Makes it usable. The kernel reads the partition table of a new one before this returns, which takes as long as the executors
+    /// take to answer; [`Queues::refuse`] ends that. After an error a new device is gone, and one that was taken over waits for the
+    /// next daemon.
     pub fn start(&mut self) -> Result<(), DeviceError> {
         let started = Control::open().and_then(|mut control| match self.recovered {
             false => control.start(self.id),
             true => control.end_recovery(self.id),
         });
-        if started.is_err() {
-            self.abandon();
+        match started {
+            Ok(()) if !self.recovered => wait_for_partitions(&self.path),
+            Ok(()) => {}
+            Err(_) => self.abandon(),
         }
         started
     }
@@ -315,6 +318,14 @@ pub(crate) fn stop_unused(control: &mut Control, id: u32) -> Result<(), DeviceEr
         Err(DeviceError::InUse(id))
     } else {
         control.stop(id)
+    }
+}
+
+/// From Linux 6.19 on the kernel reads the partition table after START_DEV, with the device locked, so that it can neither be used
+/// nor stopped until that is over. So is nobody else's open, and this one has no other purpose.
+fn wait_for_partitions(path: &Path) {
+    if let Err(error) = OpenOptions::new().read(true).open(path) {
+        tracing::debug!(path = %path.display(), %error, "a device that was just started cannot be opened");
     }
 }
 

@@ -55,8 +55,7 @@ pub enum DeviceError {
         /// The system's word.
         error: std::io::Error,
     },
-    /// Mounted, opened, or used by another driver. From Linux 6.19 on the kernel itself has a device open until it has read the
-    /// partition table.
+    /// Mounted, opened, or used by another driver.
     #[error("/dev/ublkb{0} is in use: unmount and close it first")]
     InUse(u32),
     /// A queue did not start.
