@@ -113,6 +113,7 @@ impl Pieces {
                     into[from..from + len].fill(0);
                     self.unreadable += 1;
                     if self.unreadable > MAX_UNREADABLE {
+                        self.pieces.swap_remove(position);
                         return Err(errno);
                     }
                 }

@@ -86,6 +86,9 @@ impl Disk {
 
     pub(super) fn submit(&mut self, op: Op) {
         let (at, len) = match &op {
+            Op::DiskRead { disk, .. } | Op::DiskWrite { disk, .. } | Op::DiskSync { disk, .. } if disk.0 != 7 => {
+                panic!("an operation on another disk: {op:?}")
+            }
             Op::DiskRead { at, from, len, into, .. } => {
                 assert!(from + len <= into.len() && from.is_multiple_of(BLOCK));
                 self.reads += 1;

@@ -1,6 +1,6 @@
 //! A journal on a disk, and the model that says what a scan must find.
 
-use super::super::{Appended, JournalBlock, Mark, Ring, RingPlace, Scan, ScanCounts, ScanError};
+use super::super::{Appended, JournalBlock, MAX_RECORD_BLOCKS, Mark, Ring, RingPlace, Scan, ScanCounts, ScanError};
 use super::disk::{Disk, Random};
 use conductor_model::{BLOCK, DiskId};
 use driver::{DiskIndex, Time};
@@ -128,14 +128,15 @@ impl Journal {
         bytes.resize(body.max(8), u8::try_from(key % 251).unwrap());
         let mut crcs = Vec::new();
         let payload = (blocks > 0).then(|| {
-            // A block before it that is not part of it.
-            let mut memory = self.arena.take((blocks + 1) * BLOCK, Class::Client).expect("the test has memory");
-            memory[..BLOCK].fill(0xee);
-            for (n, block) in memory[BLOCK..].chunks_mut(BLOCK).enumerate() {
+            // A block before it that is not part of it, if the arena's largest piece has room for that.
+            let before = if blocks < MAX_RECORD_BLOCKS as usize { BLOCK } else { 0 };
+            let mut memory = self.arena.take(before + blocks * BLOCK, Class::Client).expect("the test has memory");
+            memory[..before].fill(0xee);
+            for (n, block) in memory[before..].chunks_mut(BLOCK).enumerate() {
                 block.copy_from_slice(&block_of(key, n));
                 crcs.push(crc32c::crc32c(block));
             }
-            Part { mem: memory.filled(), from: BLOCK, len: blocks * BLOCK }
+            Part { mem: memory.filled(), from: before, len: blocks * BLOCK }
         });
         self.ring.append(key, &bytes, payload, &crcs, durable);
         self.records.push(Record { key, body: bytes, crcs, durable });
