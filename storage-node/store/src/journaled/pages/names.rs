@@ -1,6 +1,6 @@
 //! What callers of paged arrays give and get: places on the disk, roots, answers.
 
-use super::page::PAGE;
+use super::page::{BODY, FAN, PAGE};
 use super::places::map_pages;
 use conductor_model::{Bytes, DiskId};
 use driver::DiskIndex;
@@ -29,6 +29,18 @@ impl Region {
     /// Bytes on disk of one page map for so many places, mirror included.
     pub(crate) fn map_bytes(places: u32) -> Bytes {
         Bytes(2 * map_pages(places) as u64 * PAGE as u64)
+    }
+
+    /// Pages of a full array, those of pointers included. A region needs as many places as all arrays together have pages, and
+    /// one more for each page that changes between two checkpoints.
+    pub(crate) fn pages_for(records: u64, record_len: usize) -> u64 {
+        let mut level = records.div_ceil((BODY / record_len.clamp(1, BODY)) as u64);
+        let mut pages = level;
+        while level > 1 {
+            level = level.div_ceil(FAN as u64);
+            pages += level;
+        }
+        pages
     }
 
     /// Where a place, or its mirror, begins.

@@ -186,20 +186,18 @@ impl Places {
         }
     }
 
-    /// All places as a checkpoint's map has them. `None` if it speaks of places that do not exist.
-    pub(super) fn load(places: u32, image: MapImage) -> Option<Self> {
-        let mut this = Self::new(places);
-        if image.0.len() != this.taken.len() {
-            return None;
+    /// Become what a checkpoint's map says. False, and nothing changed, if it is not a map of this region.
+    pub(super) fn load(&mut self, image: MapImage) -> bool {
+        let fresh = Self::new(self.places);
+        let all = fresh.taken.iter().zip(&image.0);
+        // Place 0 and those beyond the end are taken in both.
+        if image.0.len() != fresh.taken.len() || all.clone().any(|(ours, theirs)| ours & !theirs != 0) {
+            return false;
         }
-        let all = this.taken.iter().zip(&image.0);
-        // Place 0 and those beyond the end are taken in both, or the map is of another region.
-        if all.clone().any(|(ours, theirs)| ours & !theirs != 0) {
-            return None;
-        }
-        this.free -= all.map(|(ours, theirs)| (theirs & !ours).count_ones()).sum::<u32>();
-        this.taken = image.0;
-        Some(this)
+        let free = fresh.free - all.map(|(ours, theirs)| (theirs & !ours).count_ones()).sum::<u32>();
+        // Heals may be on their way: reading comes before the map.
+        *self = Self { taken: image.0, free, healing: std::mem::take(&mut self.healing), ..fresh };
+        true
     }
 }
 
@@ -328,11 +326,12 @@ mod tests {
                 assert_eq!(again.decode(n + 1, DiskId(1), &page), None);
             }
             assert_eq!(again, image);
-            let loaded = Places::load(count, again).unwrap();
+            let mut loaded = Places::new(count);
+            assert!(!loaded.load(MapImage::empty(count)), "place 0 is never free");
+            assert!(loaded.load(again));
             places.committed();
             assert_eq!(loaded.taken, places.taken);
             assert_eq!(loaded.available(), places.available());
-            assert!(Places::load(count, MapImage::empty(count)).is_none(), "place 0 is never free");
         }
     }
 }

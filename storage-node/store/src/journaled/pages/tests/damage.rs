@@ -1,0 +1,216 @@
+//! One bad mirror is read around and put right; two are said.
+
+use super::rig::{A, B, LEN, Rig, bytes};
+use crate::journaled::pages::{LookupMut, MapDamaged, Pages, Step};
+use conductor_model::{Bytes, DiskId};
+use driver::{Done, Errno, Op};
+use memory::Class;
+
+fn filled() -> Rig {
+    let mut rig = Rig::new(600, &[4], 1);
+    let names = rig.names();
+    (0..150).for_each(|n| rig.set(names[n as usize % 3], n * 9, n + 1).unwrap());
+    rig.checkpoint().unwrap();
+    rig
+}
+
+#[test]
+fn a_damaged_mirror_is_read_around_and_put_right() {
+    let mut rig = filled();
+    rig.rot_mirror(0);
+    rig.reopen();
+    rig.verify();
+    rig.quiesce();
+    assert!(rig.pages.counters().healed > 150);
+    assert_eq!(rig.pages.counters().damaged, 0);
+    // The first mirror is good again, for now the other one goes.
+    rig.disk.sync();
+    rig.rot_mirror(1);
+    rig.reopen();
+    rig.verify();
+    assert_eq!(rig.pages.counters().healed, 0);
+}
+
+#[test]
+fn an_unreadable_mirror_is_as_good_as_a_damaged_one() {
+    let mut rig = filled();
+    rig.disk.unreadable = Some(rig.place_at(0, 0)..rig.place_at(0, 1));
+    rig.reopen();
+    rig.verify();
+    assert!(rig.pages.counters().healed > 0);
+}
+
+#[test]
+fn a_place_that_is_being_healed_is_not_used_for_something_else() {
+    for seed in 1..20 {
+        let mut rig = Rig::new(90, &[], seed);
+        (0..20).for_each(|n| rig.set(A, n * 2, n + 1).unwrap());
+        rig.checkpoint().unwrap();
+        rig.rot_mirror(0);
+        rig.reopen();
+        // All is read, healed and moved at once; the disk asserts that no two writes of one place meet.
+        for round in 0..6 {
+            (0..20).for_each(|n| rig.set(A, n * 2, 100 * round + n).unwrap());
+            rig.checkpoint().unwrap();
+        }
+        rig.quiesce();
+        rig.disk.sync();
+        rig.rot_mirror(1);
+        rig.reopen();
+        rig.verify();
+    }
+}
+
+#[test]
+fn a_page_damaged_in_both_mirrors_is_said_and_the_others_are_read() {
+    let mut rig = filled();
+    rig.rot_mirror(0);
+    let model = rig.model.clone();
+    // Leaves hold what was written: find that of A 9·3.
+    let victim = bytes(model[&(A, 27)]);
+    let at = rig.disk.visible.windows(64).rposition(|window| *window == victim[..64]).unwrap();
+    assert!(at >= rig.place_at(0, 1), "the second mirror has it too");
+    rig.disk.rot(at);
+    rig.reopen();
+    for ((name, index), seed) in model {
+        let read = rig.read(name, index).unwrap();
+        let same_leaf = name == A && index / 2 == 27 / 2;
+        assert_eq!(read, (!same_leaf).then(|| bytes(seed)), "{name:?} {index}");
+    }
+    assert_eq!(rig.pages.counters().damaged, 1);
+    assert_eq!(rig.pages.get_mut(A, 27), LookupMut::Damaged);
+    assert_eq!(rig.read(A, 26), Ok(None));
+    assert_eq!(rig.pages.counters().damaged, 1, "it is not read again and again");
+    rig.set(A, 36, 500).unwrap(); // the rest of the array goes on
+    rig.checkpoint().unwrap();
+}
+
+#[test]
+fn an_array_with_damaged_pages_can_be_given_back() {
+    let mut rig = filled();
+    rig.rot_mirror(0);
+    rig.rot_mirror(1);
+    rig.reopen_damaged();
+    assert_eq!(rig.read(A, 27), Ok(None));
+    let step = loop {
+        match rig.pages.free_array(A) {
+            Step::Load => rig.turn().unwrap(),
+            Step::Again => {}
+            other => break other,
+        }
+    };
+    assert_eq!(step, Step::Done);
+    assert!(rig.pages.counters().lost > 0);
+    rig.model.retain(|(name, _), _| *name != A);
+    assert_eq!(rig.read(A, 27), Ok(Some(vec![0; LEN])));
+    rig.set(A, 27, 4).unwrap();
+    assert_eq!(rig.read(A, 27), Ok(Some(bytes(4))));
+}
+
+#[test]
+fn pages_of_another_store_on_the_same_disk_are_damage_not_content() {
+    let mut rig = filled();
+    rig.region.disk_id = DiskId(0xd15d);
+    rig.pages = Pages::new(rig.region, Bytes(0), rig.arena.clone(), super::rig::TAGS);
+    let newest = rig.supers[0].clone().unwrap();
+    rig.pages.open_array(A, LEN, newest.roots[&A]);
+    assert_eq!(rig.read(A, 0), Ok(None));
+    rig.pages.load_map(newest.map);
+    while rig.pages.ready().is_none() {
+        rig.turn().unwrap();
+    }
+    assert_eq!(rig.pages.ready(), Some(Err(MapDamaged)));
+}
+
+#[test]
+fn an_older_page_in_the_right_place_is_damage() {
+    let mut rig = Rig::new(100, &[], 1);
+    let before = rig.disk.visible.clone();
+    rig.set(A, 0, 1).unwrap();
+    rig.checkpoint().unwrap();
+    // The write of both mirrors was lost although the disk said that it was done.
+    let places = rig.place_at(0, 0);
+    rig.disk.overwrite(places, &before[places..]);
+    rig.reopen();
+    assert_eq!(rig.read(A, 0), Ok(None));
+}
+
+#[test]
+fn a_map_is_read_from_what_is_good_of_its_mirrors() {
+    let places = 3 * 32_576; // three pages of map
+    let mut rig = Rig::new(places, &[], 1);
+    (0..20).for_each(|n| rig.set(A, n * 2, n + 1).unwrap());
+    rig.checkpoint().unwrap();
+    let free = rig.pages.free_places();
+    let map = rig.supers[0].as_ref().unwrap().map;
+    let at = rig.region.map_at[usize::from(map.area)].0 as usize;
+    rig.disk.rot(at + 100);
+    rig.disk.rot(at + 4 * 4096 + 77);
+    rig.reopen();
+    assert_eq!(rig.pages.free_places(), free);
+    rig.verify();
+    rig.disk.rot(at + 3 * 4096 + 5); // both mirrors of the first page
+    rig.pages = Pages::new(rig.region, Bytes(0), rig.arena.clone(), super::rig::TAGS);
+    rig.pages.load_map(map);
+    while rig.pages.ready().is_none() {
+        rig.turn().unwrap();
+    }
+    assert_eq!(rig.pages.ready(), Some(Err(MapDamaged)));
+}
+
+#[test]
+fn a_map_page_whose_write_was_lost_in_one_mirror_is_found_out() {
+    let mut rig = Rig::new(200, &[], 1);
+    let first = rig.supers[0].as_ref().unwrap().map;
+    let at = rig.region.map_at[usize::from(first.area)].0 as usize;
+    let old = rig.disk.visible[at..at + 4096].to_vec();
+    for n in 0..2 {
+        rig.set(A, n * 2, n + 1).unwrap();
+        rig.checkpoint().unwrap();
+    }
+    let map = rig.supers[0].as_ref().unwrap().map;
+    assert_eq!(map.area, first.area);
+    let free = rig.pages.free_places();
+    rig.disk.overwrite(at, &old);
+    rig.reopen();
+    assert_eq!(rig.pages.free_places(), free);
+    rig.disk.overwrite(at + 4096, &old);
+    rig.pages.load_map(map);
+    while rig.pages.ready().is_none() {
+        rig.turn().unwrap();
+    }
+    assert_eq!(rig.pages.ready(), Some(Err(MapDamaged)));
+}
+
+#[test]
+fn after_a_failed_write_no_checkpoint_ends() {
+    let mut rig = Rig::new(200, &[], 1);
+    rig.set(A, 1, 1).unwrap();
+    rig.disk.fail_write = true;
+    let outcome = loop {
+        if let Some(outcome) = rig.pages.checkpoint_inner(&mut |op| rig.disk.submit(op)).and_then(Result::err) {
+            break Err(outcome);
+        }
+        if let Some(outcome) = rig.pages.checkpoint(&mut |op| rig.disk.submit(op)) {
+            break outcome;
+        }
+        rig.turn().unwrap();
+    };
+    assert_eq!(outcome, Err(Errno::IO));
+    assert_eq!(rig.pages.failure(), Some(Errno::IO));
+    assert_eq!(rig.read(A, 1), Ok(Some(bytes(1))));
+    assert_eq!(rig.pages.checkpoint(&mut |_| panic!("the disk is not asked again")), Some(Err(Errno::IO)));
+}
+
+#[test]
+fn a_completion_that_belongs_to_nothing_is_counted() {
+    let mut rig = Rig::new(200, &[], 1);
+    for tag in [0, super::rig::TAGS, super::rig::TAGS | 1 << 40] {
+        let into = rig.arena.take(4096, Class::Client).unwrap();
+        let op = Op::DiskRead { disk: rig.region.disk, tag, at: 0, into, from: 0, len: 4096 };
+        assert!(!rig.pages.done(Done { op, result: Ok(4096) }));
+    }
+    assert_eq!(rig.pages.counters().strays, 3);
+    rig.set(B, 1, 1).unwrap();
+    rig.verify();
+}

@@ -1,0 +1,120 @@
+//! Memory and places are bounded, and who meets a bound waits or is told.
+
+use super::rig::{A, B, Rig, bytes};
+use crate::journaled::pages::{ArrayName, Lookup, LookupMut};
+use memory::Class;
+
+#[test]
+fn the_cache_keeps_to_its_budget_whatever_changes_or_is_read() {
+    let mut rig = Rig::new(9000, &[8], 3);
+    rig.budget = 400 * 4096;
+    rig.reopen();
+    let name = ArrayName::map_of(8);
+    for n in 0..3000 {
+        rig.set(name, (n * 769) % 3000 * 2, n + 1).unwrap(); // `pump` asserts the budget
+    }
+    assert!(rig.pages.counters().written_early > 2000);
+    rig.verify();
+    rig.checkpoint().unwrap();
+    assert!(rig.pages.counters().evicted > 2000);
+    rig.crash();
+    rig.verify();
+}
+
+#[test]
+fn reads_far_more_than_fit_all_end_while_everything_else_is_dirty() {
+    let mut rig = Rig::new(9000, &[], 3);
+    (0..2000).for_each(|n| rig.set(A, n * 2, n + 1).unwrap());
+    rig.checkpoint().unwrap();
+    rig.reopen();
+    // Dirty as much as goes, then ask for all at once, again and again.
+    (0..300).for_each(|n| rig.set(B, n * 2, n + 1).unwrap());
+    let mut left: Vec<u64> = (0..2000).collect();
+    while !left.is_empty() {
+        left.retain(|n| match rig.pages.get(A, n * 2) {
+            Lookup::Here(record) => {
+                assert_eq!(record, bytes(n + 1));
+                false
+            }
+            other => {
+                assert_eq!(other, Lookup::Load);
+                true
+            }
+        });
+        if !left.is_empty() {
+            rig.turn().unwrap();
+            assert!(rig.pages.in_flight() <= 64 + 32 + 16);
+        }
+    }
+    rig.verify();
+}
+
+#[test]
+fn a_page_that_many_ask_for_is_read_once() {
+    let mut rig = Rig::new(200, &[], 3);
+    rig.set(A, 0, 1).unwrap();
+    rig.checkpoint().unwrap();
+    rig.reopen();
+    let before = rig.disk.reads;
+    (0..50).for_each(|_| assert_eq!(rig.pages.get(A, 0), Lookup::Load));
+    rig.quiesce();
+    assert_eq!(rig.pages.get(A, 0), Lookup::Here(&bytes(1)));
+    assert_eq!(rig.disk.reads - before, 1);
+}
+
+#[test]
+fn a_full_region_is_said_before_anything_is_touched_and_freeing_makes_room_again() {
+    let mut rig = Rig::new(300, &[], 3);
+    let mut round = 0;
+    // Each round changes all, and so needs every page twice.
+    let filled = (0..).find(|n| !rig.try_set(A, n * 2, n + 1).unwrap()).unwrap();
+    assert!(filled > 200, "{filled} leaves");
+    rig.verify();
+    rig.checkpoint().unwrap(); // what was promised is there
+    assert_eq!(rig.try_set(A, filled * 2, 9), Ok(false));
+    assert_eq!(rig.pages.get_mut(A, 0), LookupMut::Full, "to change needs a second place");
+    rig.verify();
+    rig.reopen();
+    rig.verify();
+    assert_eq!(rig.try_set(B, 0, 1), Ok(false));
+    rig.free(A).unwrap();
+    assert_eq!(rig.try_set(B, 0, 1), Ok(false), "a crash would still need what was there");
+    rig.checkpoint().unwrap();
+    while round < 200 {
+        rig.set(B, round * 2, 1).unwrap();
+        round += 1;
+    }
+    rig.checkpoint().unwrap();
+    rig.crash();
+    rig.verify();
+}
+
+#[test]
+fn without_memory_of_the_arena_it_waits_and_says_so() {
+    let mut rig = Rig::new(300, &[], 3);
+    rig.set(A, 0, 1).unwrap();
+    let hog: Vec<_> = std::iter::from_fn(|| rig.arena.take(4096, Class::Client)).collect();
+    assert!(rig.pages.checkpoint_inner(&mut |_| panic!("nothing to write")).is_some());
+    assert!(rig.pages.checkpoint(&mut |_| panic!("no memory to write from")).is_none());
+    assert!(rig.pages.starved());
+    drop(hog);
+    rig.checkpoint().unwrap();
+    assert!(!rig.pages.starved());
+    rig.reopen();
+    let hog: Vec<_> = std::iter::from_fn(|| rig.arena.take(4096, Class::Client)).collect();
+    assert_eq!(rig.pages.get(A, 0), Lookup::Load);
+    rig.pump();
+    assert!(rig.pages.starved());
+    drop(hog);
+    rig.verify();
+}
+
+#[test]
+fn neighbours_are_written_together() {
+    let mut rig = Rig::new(600, &[], 3);
+    (0..320).for_each(|n| rig.set(A, n, 1).unwrap());
+    let before = rig.disk.bytes_written;
+    rig.checkpoint().unwrap();
+    let pages = 160 + 1 + 1; // leaves, pointers, map
+    assert_eq!(rig.disk.bytes_written - before, 2 * 4096 * pages);
+}
