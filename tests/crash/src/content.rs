@@ -54,6 +54,13 @@ pub(crate) fn memory(arena: &Arena, blocks: impl ExactSizeIterator<Item = Conten
     Some(memory.filled())
 }
 
+/// So many blocks with contents from this one on.
+pub(crate) fn bytes(first: Content, blocks: u32) -> Vec<u8> {
+    let mut bytes = vec![0; blocks as usize * BLOCK];
+    (first.0..).zip(bytes.chunks_mut(BLOCK)).for_each(|(n, block)| fill(Content(n), block));
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -323,7 +323,7 @@ impl Disks {
 
     fn write(&mut self, disk: usize, at: usize, bytes: Vec<u8>, durable: bool) {
         match self.fault {
-            Some(Fault::Lost) if durable => {
+            Some(Fault::Lost) => {
                 (self.fault, self.planted) = (None, Some(format!("lost write at {at}+{} of disk {disk}", bytes.len())));
             }
             Some(Fault::Misdirected) => {

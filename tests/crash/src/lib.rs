@@ -17,11 +17,14 @@ mod flying;
 mod model;
 mod moment;
 mod mood;
+pub mod operations;
 pub mod points;
 mod recover;
+pub mod rot;
 mod world;
 
 pub use disk::{Disks, Open};
 pub use engine::{Ability, Begun, Engine, Progress, Refused, Shape, Simple};
 pub use moment::Moment;
+pub use points::Outcome;
 pub use world::Counts;

@@ -34,8 +34,6 @@ pub(crate) enum Mood {
 const DEPTH: usize = 24;
 /// Snapshots that a copy is given at most.
 const SNAPSHOTS: usize = 5;
-/// Sizes of copies, in blocks: some 20 to 50 chunks, of a whole number of chunks or not.
-const COPY_BLOCKS: std::ops::Range<u64> = 300..800;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Pick {
@@ -280,7 +278,7 @@ impl<E: Engine> World<E> {
                 let old = &self.copies[&copy].config;
                 let (mut new, grown) = (old.clone(), self.rng.below(3) == 0);
                 new.epoch.0 += 1;
-                if grown && u64::from(blocks) < COPY_BLOCKS.end {
+                if grown && u64::from(blocks) < self.copy_blocks.end {
                     new.size.0 += 4096 * (1 + self.rng.below(40));
                 }
                 What::Join { config: new }
@@ -323,7 +321,8 @@ impl<E: Engine> World<E> {
                 own + u32::try_from(self.rng.below(2) * self.rng.below(30)).expect("small")
             }
             None => {
-                u32::try_from(COPY_BLOCKS.start + self.rng.below(COPY_BLOCKS.end - COPY_BLOCKS.start)).expect("small")
+                let std::ops::Range { start, end } = self.copy_blocks;
+                u32::try_from(start + self.rng.below(end - start)).expect("small")
             }
         };
         let copy = self.next_copy;

@@ -14,6 +14,8 @@ use node_store::{Store, StoreDone, StoreError, StoreOp, Tag, block_crcs};
 use sim::Rng;
 use std::collections::BTreeMap;
 
+/// Sizes of copies, in blocks: some 20 to 50 chunks, of a whole number of chunks or not.
+const COPY_BLOCKS: std::ops::Range<u64> = 300..800;
 /// Memory for a store and what is asked of it.
 const ARENA_BYTES: usize = 96 << 20;
 /// Turns in which nothing happens although something is in flight: after so many it never will.
@@ -48,6 +50,13 @@ impl Counts {
     }
 }
 
+/// An operation that succeeded, and the data that it wrote or read.
+pub(crate) struct Seen {
+    pub(crate) copy: u64,
+    pub(crate) what: What,
+    pub(crate) data: Option<Vec<u8>>,
+}
+
 pub(crate) struct World<E: Engine> {
     pub(crate) shape: Shape,
     pub(crate) disks: Disks,
@@ -63,6 +72,10 @@ pub(crate) struct World<E: Engine> {
     pub(crate) counts: Counts,
     /// Reads may say that a block is damaged: something was planted.
     pub(crate) damaged: bool,
+    /// What succeeded, in order, for somebody who follows.
+    pub(crate) seen: Option<Vec<Seen>>,
+    /// Sizes that copies are made with.
+    pub(crate) copy_blocks: std::ops::Range<u64>,
     next_tag: u64,
     next_content: u64,
     pub(crate) next_copy: u64,
@@ -79,6 +92,12 @@ impl<E: Engine> World<E> {
             data_blocks: 1_200 + u32::try_from(rng.below(4)).expect("small") * 400,
             copies: 5,
         };
+        Self::with(shape, rng.next_u64())
+    }
+
+    /// A fresh store of this shape.
+    pub(crate) fn with(shape: Shape, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
         let disks = Disks::new(&E::disks(shape), rng.fork());
         let mut this = Self::on(shape, disks, rng);
         this.format();
@@ -102,11 +121,28 @@ impl<E: Engine> World<E> {
             mood: Mood::default(),
             counts: Counts::default(),
             damaged: false,
+            seen: None,
+            copy_blocks: COPY_BLOCKS,
             next_tag: 1,
             next_content: 1,
             next_copy: 1,
             next_snapshot: 1,
             idle_turns: 0,
+        }
+    }
+
+    /// The same world on other disks that hold the same, at rest; not opened yet.
+    pub(crate) fn on_copies_of(&self, disks: Disks, seed: u64) -> Self {
+        let fresh = Self::on(self.shape, disks, Rng::new(seed));
+        Self {
+            copies: self.copies.clone(),
+            now: self.now,
+            completions: self.completions,
+            next_tag: self.next_tag,
+            next_content: self.next_content,
+            next_copy: self.next_copy,
+            next_snapshot: self.next_snapshot,
+            ..fresh
         }
     }
 
@@ -312,6 +348,14 @@ impl<E: Engine> World<E> {
             let flying = self.flying.remove(&tag).expect("a completion comes once, for what was submitted");
             finished += 1;
             self.completions += 1;
+            if let (Some(seen), Ok(done)) = (&mut self.seen, &result) {
+                let data = match (&flying.what, done) {
+                    (What::Write { at, first, .. }, _) => Some(content::bytes(*first, at.count.0)),
+                    (_, StoreDone::Read(data, _)) => Some(data.to_vec()),
+                    _ => None,
+                };
+                seen.push(Seen { copy: flying.copy, what: flying.what.clone(), data });
+            }
             self.completed(flying, result);
         }
         finished
@@ -442,8 +486,15 @@ impl<E: Engine> World<E> {
                 What::Write { .. } | What::Share { .. } | What::Create { .. } | What::Snapshot { .. } | What::Flatten,
                 StoreError::NoSpace,
             ) => {
+                // Space is promised to what is in flight, by the chunk; beyond that it must not be refused while half is free.
+                let promised = |what: &What| {
+                    if let What::Write { at, .. } | What::Share { at, .. } = what { at.count.0 + 32 } else { 0 }
+                };
+                let promised: u32 =
+                    self.flying.values().map(|flying| promised(&flying.what)).sum::<u32>() + promised(what);
                 let usage = self.store().usage();
-                assert!(usage.free() < u64::from(usage.capacity.0) / 2, "no space for {what:?} with {usage:?}");
+                let free = usage.free().saturating_sub(u64::from(promised));
+                assert!(free < u64::from(usage.capacity.0) / 2, "no space for {what:?} with {usage:?}");
                 true
             }
             (What::Delete, StoreError::Needed(_)) => needed(None),
