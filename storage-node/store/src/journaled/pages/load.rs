@@ -123,7 +123,9 @@ impl Pages {
 
     /// A read is over.
     pub(super) fn loaded(&mut self, id: usize, key: Key, mirror: u8, into: Filling, whole: bool) -> bool {
-        let Some(load) = self.loads.wanted.get_mut(&key).filter(|load| load.job == Some(id)) else { return false };
+        let Some(load) = self.loads.wanted.get_mut(&key).filter(|load| load.job == Some(id)) else {
+            return true; // cancelled; who was beyond the limit may ask again
+        };
         load.job = None;
         self.loads.reading -= 1;
         let page = into.first_chunk::<PAGE>().filter(|_| whole);
@@ -173,6 +175,6 @@ impl Pages {
     pub(super) fn healed(&mut self, place: Place) -> bool {
         self.loads.healing -= 1;
         self.places.healed(place);
-        false
+        true
     }
 }

@@ -22,7 +22,7 @@
 //!   loop { checkpoint_inner(out) → roots of inner arrays }     no get_mut meanwhile
 //!   get_mut the records those roots live in                    dirtied together with the array's first change: so they have places
 //!   loop { checkpoint(out) → the other roots, the map }        no get_mut meanwhile
-//!   DiskSync; both superblocks                                 get_mut is allowed again
+//!   DiskSync; both superblocks                                 get_mut is allowed again: it belongs to the next checkpoint
 //!   committed()
 //! ```
 

@@ -91,13 +91,18 @@ impl Places {
         self.free.saturating_sub(self.promised).saturating_sub(FREEING_PLACES)
     }
 
-    /// Promise so many; false, and nothing promised, if there are not as many.
-    pub(super) fn promise(&mut self, count: u32, purpose: Purpose) -> bool {
+    /// True if giving it back makes it free at once.
+    pub(super) fn is_free_when_given(&self, place: Place) -> bool {
+        bit(&self.young, place) && !self.is_healing(place)
+    }
+
+    /// Promise so many, of which `coming` will be given back at once; false, and nothing promised, if there are not as many.
+    pub(super) fn promise(&mut self, count: u32, coming: u32, purpose: Purpose) -> bool {
         let there = match purpose {
             Purpose::Change => self.available(),
             Purpose::Freeing => self.free.saturating_sub(self.promised),
         };
-        let enough = count <= there;
+        let enough = count <= there.saturating_add(coming);
         self.promised += if enough { count } else { 0 };
         enough
     }
@@ -162,6 +167,11 @@ impl Places {
                 self.release(place);
             }
         }
+    }
+
+    /// True if a heal of any is under way.
+    pub(super) fn heals_any(&self) -> bool {
+        !self.healing.is_empty()
     }
 
     /// True if a heal of it is under way.
@@ -239,7 +249,7 @@ mod tests {
     use super::*;
 
     fn taken(places: &mut Places, count: u32) -> Vec<Place> {
-        assert!(places.promise(count, Purpose::Change));
+        assert!(places.promise(count, 0, Purpose::Change));
         let (mut got, mut left) = (vec![], count);
         while left > 0 {
             let (first, n) = places.take(left).unwrap();
@@ -298,11 +308,11 @@ mod tests {
     #[test]
     fn the_last_places_are_for_giving_back_and_all_are_used_once() {
         let mut places = Places::new(70);
-        assert!(!places.promise(69 - FREEING_PLACES + 1, Purpose::Change));
+        assert!(!places.promise(69 - FREEING_PLACES + 1, 0, Purpose::Change));
         let mut all = taken(&mut places, 69 - FREEING_PLACES);
-        assert!(!places.promise(1, Purpose::Change));
-        assert!(places.promise(FREEING_PLACES, Purpose::Freeing));
-        assert!(!places.promise(1, Purpose::Freeing));
+        assert!(!places.promise(1, 0, Purpose::Change));
+        assert!(places.promise(FREEING_PLACES, 0, Purpose::Freeing));
+        assert!(!places.promise(1, 0, Purpose::Freeing));
         while let Some((first, n)) = places.take(5) {
             all.extend((first.0..first.0 + n).map(Place));
         }

@@ -72,7 +72,8 @@ impl Pages {
         Some((leaf, from, from + array.record_len))
     }
 
-    /// A record. Never blocks; what is missing is read by the next pumps.
+    /// A record. Never blocks; what is missing is read by the next pumps. A page that was `Here` stays until the next `pump`, or until a
+    /// `get_mut` makes new pages; one that was made dirty stays dirty until the next `pump`.
     pub(crate) fn get(&mut self, name: ArrayName, index: u64) -> Lookup<'_> {
         let Some((leaf, from, to)) = self.locate(name, index) else { return Lookup::Damaged };
         match self.find(leaf) {
@@ -83,7 +84,8 @@ impl Pages {
         }
     }
 
-    /// A record, to be changed. Not while a checkpoint is written (see the module's head).
+    /// A record, to be changed. Not while a checkpoint is written (see the module's head). A record whose page was changed since the
+    /// last checkpoint is never refused with `Full`.
     pub(crate) fn get_mut(&mut self, name: ArrayName, index: u64) -> LookupMut<'_> {
         self.assert_changeable();
         let Some((leaf, from, to)) = self.locate(name, index) else { return LookupMut::Damaged };
@@ -169,30 +171,33 @@ impl Pages {
 
     /// Make a page and all above it dirty, or nothing.
     pub(super) fn dirty(&mut self, slot: Slot, purpose: Purpose) -> Result<(), Refused> {
-        let clean = self.clean_path(Some(slot));
+        let (clean, coming) = self.clean_path(Some(slot));
         if clean == 0 {
             return Ok(());
         }
-        self.promise(clean, purpose)?;
+        self.promise(clean, coming, purpose)?;
         self.dirty_promised(Some(slot));
         Ok(())
     }
 
-    /// How many pages, from this one up, are not dirty.
-    fn clean_path(&self, mut at: Option<Slot>) -> u32 {
-        let mut clean = 0;
+    /// How many pages, from this one up, are not dirty; and how many of them give a place back at once when they become so. (A page
+    /// that was written early can therefore always be changed again before its checkpoint.)
+    fn clean_path(&self, mut at: Option<Slot>) -> (u32, u32) {
+        let (mut clean, mut coming) = (0, 0);
         while let Some(slot) = at.filter(|slot| !self.cache.frame(*slot).is_dirty()) {
+            let frame = self.cache.frame(slot);
             clean += 1;
-            at = self.cache.frame(slot).parent;
+            coming += u32::from(matches!(frame.state(), State::Clean(place) if self.places.is_free_when_given(place)));
+            at = frame.parent;
         }
-        clean
+        (clean, coming)
     }
 
-    fn promise(&mut self, count: u32, purpose: Purpose) -> Result<(), Refused> {
-        match self.places.promise(count, purpose) {
+    fn promise(&mut self, count: u32, coming: u32, purpose: Purpose) -> Result<(), Refused> {
+        match self.places.promise(count, coming, purpose) {
             true => Ok(()),
-            // A place that is still written to may be given back when it is over.
-            false if self.writes() > 0 => Err(Refused::Load),
+            // Places that are still written to, or healed, may be given back when that is over.
+            false if self.writes() > 0 || self.places.heals_any() => Err(Refused::Load),
             false => Err(Refused::Full),
         }
     }
@@ -250,7 +255,8 @@ impl Pages {
         if !room {
             return Err(Refused::Load);
         }
-        self.promise(missing + self.clean_path(existing), Purpose::Change)?;
+        let (clean, coming) = self.clean_path(existing);
+        self.promise(missing + clean, coming, Purpose::Change)?;
         self.dirty_promised(existing);
         self.grow(name, root, levels);
         let mut parent = existing;

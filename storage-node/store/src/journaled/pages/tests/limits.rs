@@ -90,6 +90,23 @@ fn a_full_region_is_said_before_anything_is_touched_and_freeing_makes_room_again
 }
 
 #[test]
+fn what_changed_since_the_last_checkpoint_can_change_again_in_a_full_region() {
+    let mut rig = Rig::new(1000, &[2], 3);
+    let name = ArrayName::map_of(2);
+    rig.set(name, 0, 1).unwrap();
+    let filled = (1..).find(|n| !rig.try_set(name, n * 2, n + 1).unwrap()).unwrap();
+    assert!(rig.pages.counters().written_early > 500);
+    for n in 0..2 * filled {
+        rig.set(name, (n * 401) % filled * 2, n + 1).unwrap();
+    }
+    assert_eq!(rig.try_set(name, filled * 2, 1), Ok(false));
+    rig.verify();
+    rig.checkpoint().unwrap(); // the record of the root can change too
+    rig.crash();
+    rig.verify();
+}
+
+#[test]
 fn without_memory_of_the_arena_it_waits_and_says_so() {
     let mut rig = Rig::new(300, &[], 3);
     rig.set(A, 0, 1).unwrap();

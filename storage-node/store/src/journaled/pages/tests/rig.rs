@@ -214,6 +214,20 @@ impl Rig {
 
     /// Write a checkpoint and both superblocks. A read now and then goes on meanwhile.
     pub(super) fn checkpoint(&mut self) -> Result<(), Crashed> {
+        self.checkpoint_among(0)
+    }
+
+    /// What belongs to the next checkpoint changes while the superblocks of this one are written.
+    fn change_on(&mut self, changes: u64) -> Result<(), Crashed> {
+        for _ in 0..changes {
+            let (index, seed) = (self.random.below(60), self.random.below(1000));
+            self.set(A, index, seed)?;
+        }
+        Ok(())
+    }
+
+    /// As `checkpoint`, and the next changes do not wait for the superblocks.
+    pub(super) fn checkpoint_among(&mut self, changes: u64) -> Result<(), Crashed> {
         let inner = loop {
             if let Some(roots) = self.pages.checkpoint_inner(&mut |op| self.disk.submit(op)) {
                 break roots.unwrap();
@@ -237,9 +251,11 @@ impl Rig {
         };
         self.roots.extend(written.roots);
         let now = Super { map: written.map, roots: self.roots.clone(), model: self.model.clone() };
+        self.change_on(changes)?;
         self.spend()?;
         self.disk.sync();
         for n in 0..2 {
+            self.change_on(changes)?;
             self.spend()?;
             self.supers[n] = Some(now.clone());
         }
