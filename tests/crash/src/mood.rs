@@ -6,7 +6,7 @@ use crate::moment::Moment;
 use crate::world::World;
 use conductor_model::{
     AttachGeneration, Blocks, Configuration, CopyId, CopyState, DiskId, Epoch, Member, NodeId, OpenId, ShardId,
-    ShardIndex, VolumeId,
+    ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
 };
 use node_store::MAX_REQUEST_BLOCKS;
 
@@ -278,6 +278,9 @@ impl<E: Engine> World<E> {
                 let old = &self.copies[&copy].config;
                 let (mut new, grown) = (old.clone(), self.rng.below(3) == 0);
                 new.epoch.0 += 1;
+                if self.copies[&copy].parent.is_none() {
+                    new.parent = None;
+                }
                 if grown && u64::from(blocks) < self.copy_blocks.end {
                     new.size.0 += 4096 * (1 + self.rng.below(40));
                 }
@@ -327,7 +330,12 @@ impl<E: Engine> World<E> {
         };
         let copy = self.next_copy;
         self.next_copy += 1;
-        Some((copy, What::Create { config: config(copy, blocks), parent }))
+        let mut config = config(copy, blocks);
+        config.parent = parent.map(|(source, snapshot)| ShardSnapshot {
+            shard: self.copies[&source].config.shard,
+            snapshot: SnapshotId(snapshot),
+        });
+        Some((copy, What::Create { config, parent }))
     }
 }
 
