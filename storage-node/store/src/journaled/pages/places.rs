@@ -211,7 +211,8 @@ impl Places {
     }
 }
 
-/// A map of taken places on its way to or from the disk.
+/// A map of taken places on its way to or from the disk: pages of kind 2 (level and array 0, numbered from 0), each of 509 little-endian
+/// words of 64 places, bit 0 the lowest; 1 is taken. Place 0 and what is behind the last one are taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct MapImage(Vec<u64>);
 

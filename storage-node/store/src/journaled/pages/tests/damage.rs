@@ -1,7 +1,7 @@
 //! One bad mirror is read around and put right; two are said.
 
 use super::rig::{A, B, LEN, Rig, bytes};
-use crate::journaled::pages::{LookupMut, MapDamaged, Pages, Step};
+use crate::journaled::pages::{LookupMut, MapDamaged, Pages, Root, Step};
 use conductor_model::{Bytes, DiskId};
 use driver::{Done, Errno, Op};
 use memory::Class;
@@ -125,12 +125,21 @@ fn pages_of_another_store_on_the_same_disk_are_damage_not_content() {
 #[test]
 fn an_older_page_in_the_right_place_is_damage() {
     let mut rig = Rig::new(100, &[], 1);
-    let before = rig.disk.visible.clone();
-    rig.set(A, 0, 1).unwrap();
-    rig.checkpoint().unwrap();
-    // The write of both mirrors was lost although the disk said that it was done.
-    let places = rig.place_at(0, 0);
-    rig.disk.overwrite(places, &before[places..]);
+    let mut older: Vec<(Root, Vec<u8>)> = vec![];
+    let lost = (1..).find_map(|seed| {
+        rig.set(A, 0, seed).unwrap();
+        rig.checkpoint().unwrap();
+        let root = rig.pages.root(A);
+        let same_place = older.iter().find(|(before, _)| before.place == root.place).cloned();
+        older.push((root, rig.disk.visible.clone()));
+        same_place
+    });
+    // The last write of both mirrors was lost although the disk said that it was done: the page is as it was some time ago.
+    let (root, before) = lost.unwrap();
+    for mirror in [0, 1] {
+        let at = rig.place_at(root.place.0, mirror);
+        rig.disk.overwrite(at, &before[at..at + 4096]);
+    }
     rig.reopen();
     assert_eq!(rig.read(A, 0), Ok(None));
 }

@@ -1,7 +1,7 @@
 //! Memory and places are bounded, and who meets a bound waits or is told.
 
 use super::rig::{A, B, Rig, bytes};
-use crate::journaled::pages::{ArrayName, Lookup, LookupMut};
+use crate::journaled::pages::{ArrayName, Lookup, LookupMut, Step};
 use memory::Class;
 
 #[test]
@@ -86,6 +86,34 @@ fn a_full_region_is_said_before_anything_is_touched_and_freeing_makes_room_again
     }
     rig.checkpoint().unwrap();
     rig.crash();
+    rig.verify();
+}
+
+#[test]
+fn giving_back_works_in_a_full_region_although_it_changes_pages() {
+    let mut rig = Rig::new(300, &[], 3);
+    // Under three pages of pointers, whose own page changes with each of them.
+    let full = (0..).find(|n| !rig.try_set(A, n * 2 % 3 * 1018 + n * 2, n + 1).unwrap()).unwrap();
+    rig.checkpoint().unwrap();
+    assert_eq!(rig.pages.get_mut(A, 0), LookupMut::Full);
+    rig.reopen();
+    assert_eq!(rig.try_set(B, 0, 1), Ok(false));
+    assert!(full > 200);
+    let step = loop {
+        match rig.pages.free_array(A) {
+            Step::Load => rig.turn().unwrap(),
+            other => break other,
+        }
+    };
+    assert_eq!(step, Step::Again, "a part of it is left");
+    rig.model.retain(|(name, index), _| *name != A || *index >= 1018);
+    rig.verify();
+    rig.checkpoint().unwrap();
+    rig.crash();
+    rig.verify();
+    rig.free(A).unwrap();
+    rig.checkpoint().unwrap();
+    rig.set(B, 0, 1).unwrap();
     rig.verify();
 }
 
