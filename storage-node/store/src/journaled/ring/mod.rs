@@ -27,11 +27,12 @@
 //! opening:  Scan::start(place, tail, boot, &arena, out)?            loop { scan.done(done, out); while let Some(r) = scan.next_record() {…} }
 //!           scan.end() -> Option<Result<ScanEnd, ScanError>>        ScanEnd { state, counts } → Ring::new(place, state, &arena)?
 //! change:   ring.fits(body, blocks) → ring.append(key, body, payload: Option<Part>, crcs, durable)       (never fails, only queues)
+//!           a full ring: fits says no; ring.stalled() says that something queued waits for a trim; ring.free_blocks() for deciding when to fold
 //!           ring.barrier(key)         finished when all that was appended before is stable (durability=flush)
 //! turn:     ring.end_turn(now, out)   builds groups; seals; syncs where needed       ring.next_deadline()
 //!           ring.done(done)?          then  while let Some(Appended { key, payload }) = ring.next_finished() {…}
-//! fold:     let mark = ring.mark()    all that next_finished gave so far is before it
-//!           …superblocks durable…     ring.trim(mark)
+//! fold:     let mark = ring.mark()    all that next_finished gave is before it, if it gave all it had
+//!           …superblocks durable…     ring.trim(mark)               may finish something, as ring.synced may
 //!           ring.sync_point() → DiskSync of the ring's disk by the caller → ring.synced(point)           (a sync made anyway counts)
 //! failure:  ring.done gives the error for ever; nothing is reported or written after it
 //! ```

@@ -102,9 +102,9 @@ impl Order {
         true
     }
 
-    /// All up to `sequence` is stable.
+    /// All up to `sequence`, which is written, is stable.
     pub(super) fn stable(&mut self, sequence: u64) {
-        self.durable_through = self.durable_through.max(sequence.min(self.written_through));
+        self.durable_through = self.durable_through.max(sequence);
         self.settle();
     }
 
@@ -133,8 +133,9 @@ impl Order {
                 break;
             }
             self.written_through = self.written_through.max(group.sequence);
-            if group.stable_write && group.sequence == self.durable_through + 1 {
-                self.durable_through = group.sequence;
+            if group.stable_write {
+                // All before it are: those that were asked to be are written, and there were no others.
+                self.durable_through = self.durable_through.max(group.sequence);
             }
         }
         while let Some(group) = self.groups.front() {

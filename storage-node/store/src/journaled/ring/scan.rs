@@ -110,7 +110,7 @@ struct Group {
 enum Stage {
     Find,
     Payload { group: Group, crcs: Vec<u32>, verified: u32 },
-    Search { offset: u32, found: Option<Box<(u64, Header)>> },
+    Search { offset: u32, found: Option<Box<Header>> },
     Sync,
     Overwrite,
     Over,
@@ -272,9 +272,7 @@ impl Scan {
 
     /// True if it is the group behind the cursor, of the same chain.
     fn continues(&self, header: &Header) -> bool {
-        let (is, expected) = (header.head.at, self.cursor);
-        let here = is.position == expected.position || is.position.0 == 0;
-        here && Mark { position: expected.position, ..is } == expected
+        Mark { position: self.cursor.position, ..header.head.at } == self.cursor
     }
 
     fn look_at(&mut self, header: Header, echoed: bool) -> Step {
@@ -355,20 +353,19 @@ impl Scan {
         }
         let Stage::Search { found, .. } = std::mem::replace(&mut self.stage, Stage::Find) else { return Step::Again };
         match found {
-            Some(found) => self.look_at(found.1, true),
+            Some(echo) => self.look_at(*echo, true),
             None => self.end_of_chain(out),
         }
     }
 
     /// A later group was found by searching: what does it say about the one that is missing?
     fn consider(&mut self, later: &Header) {
-        let durable_through = later.head.durable_through;
-        self.evidence = self.evidence.max(durable_through);
+        self.evidence = self.evidence.max(later.head.durable_through);
         let Some(echo) = later.echoed(&self.place).filter(|echo| self.continues(echo)) else { return };
         if let Stage::Search { found, .. } = &mut self.stage
-            && found.as_ref().is_none_or(|best| durable_through > best.0)
+            && found.is_none()
         {
-            *found = Some(Box::new((durable_through, echo)));
+            *found = Some(Box::new(echo));
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::super::Mark;
 use super::disk::{Disk, Loss, Random};
-use super::journal::Journal;
+use super::journal::{Journal, START, arena, scan};
+use conductor_model::BLOCK;
 
 /// At this very moment, whatever a loss of power leaves, what was promised is found, and nothing that was not appended.
 fn survives(journal: &Journal, random: &mut Random) {
@@ -55,6 +56,22 @@ fn what_was_reported_survives_a_loss_of_power_at_every_step() {
     }
 }
 
+/// At rest, one block rots: whatever the history of the ring, nothing that was promised is missing.
+fn rots(journal: &mut Journal, random: &mut Random) {
+    journal.rest();
+    if journal.ring.stalled() {
+        return;
+    }
+    let block = random.below(u64::from(journal.place.blocks)) as usize;
+    let mut image = journal.disk.visible.clone();
+    image[START as usize + block * BLOCK..][..BLOCK].fill(0x99);
+    let (found, end) = scan(&mut Disk::of(image), journal.place, journal.tail, random.next(), &arena());
+    let promised = journal.records[..journal.stable].iter().filter(|record| !record.body.is_empty());
+    let promised: Vec<u64> = promised.map(|record| record.key).collect();
+    let found: Vec<u64> = found.iter().map(|record| record.key).collect();
+    assert!(end.is_ok() && found.starts_with(&promised), "block {block}: {end:?}, {found:?} of {promised:?}");
+}
+
 /// Long lives: laps around the ring, many openings, any mixture of events.
 fn life(seed: u64, blocks: u32, largest: u64) {
     let mut random = Random::new(seed);
@@ -97,6 +114,7 @@ fn life(seed: u64, blocks: u32, largest: u64) {
                     journal.turn();
                 }
             }
+            38 if random.one_in(3) => rots(&mut journal, &mut random),
             38 if random.one_in(2) => {
                 groups += journal.ring.counters().groups;
                 openings += 1;

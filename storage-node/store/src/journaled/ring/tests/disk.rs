@@ -117,7 +117,7 @@ impl Disk {
             Op::DiskRead { at, into, from, len, .. } => {
                 let range = *at as usize..*at as usize + *len;
                 if range.start < self.unreadable.end && self.unreadable.start < range.end {
-                    into[*from..*from + *len].fill(0x5a); // of unspecified content
+                    into[*from..*from + *len].copy_from_slice(&self.visible[range]); // unspecified: even the right content
                     return Done { op, result: Err(Errno::IO) };
                 }
                 into[*from..*from + *len].copy_from_slice(&self.visible[range]);

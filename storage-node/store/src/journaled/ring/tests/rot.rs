@@ -1,7 +1,7 @@
 //! Damage to what was durable is told from what a crash cut short, and survived where there is an echo.
 
-use super::super::group::{Header, seems_header};
-use super::super::{Mark, ScanCounts, ScanEnd, ScanError};
+use super::super::group::{Head, Header, encode, put_record, seems_header};
+use super::super::{JournalBlock, Mark, ScanCounts, ScanEnd, ScanError};
 use super::disk::{Disk, Random};
 use super::journal::{Found, Journal, START, arena, place, scan};
 use conductor_model::{BLOCK, DiskId};
@@ -231,7 +231,7 @@ fn a_mark_that_is_too_old_is_damage() {
     journal.rest();
     let (_, end) = scan(&mut journal.disk, journal.place, old, 9, &arena());
     assert_eq!(end.unwrap_err(), ScanError::Damaged { sequence: old.sequence });
-    let beyond = Mark { position: super::super::JournalBlock(96), ..old };
+    let beyond = Mark { position: JournalBlock(96), ..old };
     let (_, end) = scan(&mut journal.disk, journal.place, beyond, 9, &arena());
     assert_eq!(end.unwrap_err(), ScanError::Mark { position: 96, blocks: 96 });
 }
@@ -242,6 +242,39 @@ fn groups_of_another_store_are_not_found() {
     let other = super::super::RingPlace { disk_id: DiskId(0xd15d), ..journal.place };
     let (found, end) = scan(&mut journal.disk, other, Mark::FIRST, 9, &arena());
     assert_eq!((found, end.unwrap().counts), (vec![], ScanCounts::default()));
+}
+
+/// A group that continues the chain but for one thing is no group of the chain.
+#[test]
+fn only_a_group_that_continues_the_chain_in_every_respect_is_found() {
+    let mut journal = Journal::new(96);
+    journal.append(40, 1, true);
+    journal.drain();
+    let (mark, echo) = (journal.ring.mark(), headers(&journal.disk, 96)[0].bytes.clone());
+    let found_with = |head: Head, block: u32| {
+        let mut disk = Disk::of(journal.disk.visible.clone());
+        let mut record = Vec::new();
+        put_record(&2u64.to_le_bytes(), &[], &mut record);
+        encode(&head, &record, &mut echo.clone(), &mut disk.visible[byte(block)..]);
+        keys(&found_in(&journal, &mut disk).0)
+    };
+    let right = Head { disk: journal.place.disk_id, boot: 5, at: mark, durable_through: 0, payload_blocks: 0 };
+    let here = mark.position.0;
+    let with = |at: Mark| Head { at, ..right };
+    assert_eq!(found_with(right, here), [1, 2]);
+    let wrong = [
+        Head { disk: DiskId(4), ..right },
+        with(Mark { sequence: mark.sequence - 1, ..mark }),
+        with(Mark { sequence: mark.sequence + 1, ..mark }),
+        with(Mark { previous_crc: mark.previous_crc ^ 1, ..mark }),
+        with(Mark { previous_boot: mark.previous_boot ^ 1, ..mark }),
+        with(Mark { position: JournalBlock(here + 1), ..mark }),
+        Head { payload_blocks: 1, ..right },
+    ];
+    for head in wrong {
+        assert_eq!(found_with(head, here), [1], "{head:?}");
+    }
+    assert_eq!(found_with(with(Mark { position: JournalBlock(here + 1), ..mark }), here + 1), [1], "behind a gap");
 }
 
 #[test]
