@@ -7,8 +7,11 @@ use conductor_model::{
 };
 use driver::{DiskIndex, Done, Errno, Op, Time};
 use memory::{Arena, Class, Reads};
-use node_store::simple::{Format, FormatOptions, Geometry, Identity, OpenError, OpenOptions, Opening, SimpleStore};
-use node_store::{Store, StoreDone, StoreError, StoreOp, Tag, View, block_crcs};
+use node_store::simple::{Format, FormatOptions, Geometry, SimpleStore};
+use node_store::{
+    DiskOut, Identity, OpenError, OpenOptions, Store, StoreDone, StoreError, StoreOp, Tag, View, block_crcs, journaled,
+    simple,
+};
 
 pub const DISK: DiskIndex = DiskIndex(3);
 pub const NOW: Time = Time(1);
@@ -87,6 +90,10 @@ impl Disk {
                 assert!(len > 0 && at.is_multiple_of(4096) && len.is_multiple_of(4096));
                 assert!(*at as usize + len <= self.visible.len(), "a write beyond the disk");
             }
+            Op::DiskPunch { at, len, .. } => {
+                assert!(*len > 0 && at.is_multiple_of(4096) && len.is_multiple_of(4096));
+                assert!((*at + *len) as usize <= self.visible.len(), "a punch beyond the disk");
+            }
             Op::DiskSync { .. } => {}
             other => panic!("not a disk operation: {other:?}"),
         }
@@ -115,11 +122,26 @@ impl Disk {
                 let bytes: Vec<u8> = parts.iter().flat_map(|p| &p.mem[p.from..p.from + p.len]).copied().collect();
                 self.visible[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
                 if *durable {
+                    // What was in the cache for the same place does not come after it.
+                    let end = *at as usize + bytes.len();
+                    for (old, cached) in &mut self.cached {
+                        if *old < end && (*at as usize) < *old + cached.len() {
+                            self.stable[*old..][..cached.len()].copy_from_slice(cached);
+                            cached.clear();
+                        }
+                    }
                     self.stable[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
                 } else {
                     self.cached.push((*at as usize, bytes.clone()));
                 }
                 bytes.len() as u32
+            }
+            Op::DiskPunch { at, len, .. } => {
+                // What is given back may read as anything.
+                let bytes = vec![0xee; *len as usize];
+                self.visible[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
+                self.cached.push((*at as usize, bytes));
+                0
             }
             Op::DiskSync { .. } => {
                 for (at, bytes) in self.cached.drain(..covers) {
@@ -139,6 +161,7 @@ impl Disk {
             Op::DiskWrite { at, parts, .. } => {
                 Some((at as usize, parts.iter().flat_map(|p| &p.mem[p.from..p.from + p.len]).copied().collect()))
             }
+            Op::DiskPunch { at, len, .. } => Some((at as usize, vec![0xee; len as usize])),
             _ => None,
         });
         let mut open: Vec<(usize, Vec<u8>)> = std::mem::take(&mut self.cached);
@@ -159,6 +182,79 @@ pub fn identity() -> Identity {
     Identity { cluster: 0xc1, node: NodeId(1), disk: DiskId(0xd15c) }
 }
 
+/// What differs between the engines: how they are made and opened.
+pub trait Engine {
+    type Store: Store;
+    type Geometry: Copy;
+    type Opening;
+
+    fn format(disk: &mut Disk, arena: &Arena, geometry: Self::Geometry) -> Result<(), OpenError>;
+    fn start(options: OpenOptions, arena: &Arena, out: &mut DiskOut<'_>) -> Result<Self::Opening, OpenError>;
+    fn go_on(opening: &mut Self::Opening, done: Done, out: &mut DiskOut<'_>) -> Option<Result<Self::Store, OpenError>>;
+    fn failure(store: &Self::Store) -> Option<Errno>;
+}
+
+pub struct Simple;
+
+impl Engine for Simple {
+    type Store = SimpleStore;
+    type Geometry = Geometry;
+    type Opening = simple::Opening;
+
+    fn format(disk: &mut Disk, arena: &Arena, geometry: Geometry) -> Result<(), OpenError> {
+        format(disk, arena, geometry)
+    }
+    fn start(options: OpenOptions, arena: &Arena, out: &mut DiskOut<'_>) -> Result<Self::Opening, OpenError> {
+        simple::Opening::start(options, arena, out)
+    }
+    fn go_on(opening: &mut Self::Opening, done: Done, out: &mut DiskOut<'_>) -> Option<Result<SimpleStore, OpenError>> {
+        opening.done(NOW, done, out)
+    }
+    fn failure(store: &SimpleStore) -> Option<Errno> {
+        store.failure()
+    }
+}
+
+pub struct Journaled;
+
+impl Engine for Journaled {
+    type Store = journaled::JournaledStore;
+    type Geometry = journaled::Geometry;
+    type Opening = journaled::Opening;
+
+    fn format(disk: &mut Disk, arena: &Arena, geometry: journaled::Geometry) -> Result<(), OpenError> {
+        let options =
+            journaled::FormatOptions { disk: DISK, journal: None, identity: identity(), geometry, overwrite: false };
+        format_journaled(disk, arena, options)
+    }
+    fn start(options: OpenOptions, arena: &Arena, out: &mut DiskOut<'_>) -> Result<Self::Opening, OpenError> {
+        journaled::Opening::start(options, journaled::Tuning::default(), arena, out)
+    }
+    fn go_on(opening: &mut Self::Opening, done: Done, out: &mut DiskOut<'_>) -> Option<Result<Self::Store, OpenError>> {
+        opening.done(NOW, done, out)
+    }
+    fn failure(store: &Self::Store) -> Option<Errno> {
+        store.failure()
+    }
+}
+
+pub fn format_journaled(disk: &mut Disk, arena: &Arena, options: journaled::FormatOptions) -> Result<(), OpenError> {
+    let mut format = journaled::Format::start(options, arena, &mut |op| disk.submit(op))?;
+    loop {
+        let done = disk.step().expect("a format waits for its disk");
+        if let Some(result) = format.done(done, &mut |op| disk.submit(op)) {
+            return result;
+        }
+    }
+}
+
+/// A division of the journaled engine with so many blocks for data, about.
+pub fn journaled_geometry(ring_blocks: u32, places: u32, data_blocks: u32, copies: u32) -> journaled::Geometry {
+    let meta = u64::from(ring_blocks) + 2 * u64::from(places) + 48;
+    let size = Bytes((meta + u64::from(data_blocks)) * BLOCK as u64);
+    journaled::Geometry::new(size, ring_blocks, places, copies).expect("large enough")
+}
+
 pub fn format(disk: &mut Disk, arena: &Arena, geometry: Geometry) -> Result<(), OpenError> {
     format_with(disk, arena, FormatOptions { disk: DISK, identity: identity(), geometry, overwrite: false })
 }
@@ -174,20 +270,24 @@ pub fn format_with(disk: &mut Disk, arena: &Arena, options: FormatOptions) -> Re
 }
 
 pub fn open(disk: &mut Disk, arena: &Arena) -> Result<SimpleStore, OpenError> {
-    open_until(disk, arena, u64::MAX).expect("it was given all the time")
+    open_engine::<Simple>(disk, arena)
+}
+
+pub fn open_engine<E: Engine>(disk: &mut Disk, arena: &Arena) -> Result<E::Store, OpenError> {
+    open_until::<E>(disk, arena, u64::MAX).expect("it was given all the time")
 }
 
 /// Open, but stop after so many disk operations.
-pub fn open_until(disk: &mut Disk, arena: &Arena, steps: u64) -> Option<Result<SimpleStore, OpenError>> {
+pub fn open_until<E: Engine>(disk: &mut Disk, arena: &Arena, steps: u64) -> Option<Result<E::Store, OpenError>> {
     let size = Bytes(disk.visible.len() as u64);
     let options = OpenOptions { disk: DISK, size, cluster: Some(0xc1), node: Some(NodeId(1)) };
-    let mut opening = match Opening::start(options, arena, &mut |op| disk.submit(op)) {
+    let mut opening = match E::start(options, arena, &mut |op| disk.submit(op)) {
         Ok(opening) => opening,
         Err(error) => return Some(Err(error)),
     };
     for _ in 0..steps {
         let done = disk.step().expect("an opening waits for its disk");
-        if let Some(result) = opening.done(NOW, done, &mut |op| disk.submit(op)) {
+        if let Some(result) = E::go_on(&mut opening, done, &mut |op| disk.submit(op)) {
             return Some(result);
         }
     }
@@ -253,7 +353,7 @@ pub fn write(arena: &Arena, copy: u64, at: BlockRange, sequence: u64, seed: u64)
 }
 
 /// Run one operation to its end.
-pub fn run(store: &mut SimpleStore, disk: &mut Disk, op: StoreOp) -> Result<StoreDone, StoreError> {
+pub fn run<S: Store>(store: &mut S, disk: &mut Disk, op: StoreOp) -> Result<StoreDone, StoreError> {
     store.submit(NOW, Tag(u64::MAX), op, &mut |op| disk.submit(op));
     loop {
         store.end_turn(NOW, &mut |op| disk.submit(op));
@@ -267,23 +367,28 @@ pub fn run(store: &mut SimpleStore, disk: &mut Disk, op: StoreOp) -> Result<Stor
 }
 
 /// Let the disk finish all that the store asks of it.
-pub fn quiesce(store: &mut SimpleStore, disk: &mut Disk) {
+pub fn quiesce<S: Store>(store: &mut S, disk: &mut Disk) {
+    quiesce_at(NOW, store, disk);
+}
+
+/// The same at some time.
+pub fn quiesce_at<S: Store>(now: Time, store: &mut S, disk: &mut Disk) {
     loop {
-        store.end_turn(NOW, &mut |op| disk.submit(op));
+        store.end_turn(now, &mut |op| disk.submit(op));
         let Some(done) = disk.step() else { break };
-        store.done(NOW, done, &mut |op| disk.submit(op));
+        store.done(now, done, &mut |op| disk.submit(op));
     }
 }
 
 /// Let everything finish; all completions have been taken.
-pub fn drain(store: &mut SimpleStore, disk: &mut Disk) {
+pub fn drain<S: Store>(store: &mut S, disk: &mut Disk) {
     quiesce(store, disk);
     assert!(store.idle());
 }
 
 /// Read one block: its bytes, or what the store says.
-pub fn read(
-    store: &mut SimpleStore,
+pub fn read<S: Store>(
+    store: &mut S,
     disk: &mut Disk,
     arena: &Arena,
     copy: u64,

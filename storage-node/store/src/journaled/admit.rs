@@ -1,0 +1,474 @@
+//! Changes before their records: is there room, where does the data go, and when does the record.
+//!
+//! ```text
+//! submit ─► waiting (in order) ─room─► data of whole chunks ─durable─► ready ─room in the ring─► appended ─► applied ─► over
+//! ```
+//! All that can refuse a change refuses it here, before anything is touched.
+
+use super::engine::{JournaledStore, Pending};
+use super::entry::ChunkNo;
+use super::layers::LayerId;
+use super::limits::{CHUNK, CHUNK_BLOCKS, CHUNKS_PER_LEAF, MAX_PATCHES, MAX_RANGES, SPARE_PLACES};
+use super::overlay::{Overlay, Source, part};
+use super::record::{Record, Stamped};
+use super::tables::Wait;
+use super::{Kind, tag};
+use crate::{Crcs, DiskOut, Parent, StoreDone, StoreError, StoreOp, Tag};
+use conductor_model::{BLOCK, BlockRange, Blocks, CopyId};
+use driver::{Op, Part, mutant};
+use memory::Reads;
+use smallvec::{SmallVec, smallvec};
+
+/// A write's part that goes through the journal.
+#[derive(Clone, Debug)]
+pub(super) struct Journaled {
+    pub(super) part: BlockRange,
+    /// For each of its chunks, in order: a free chunk was set aside; the entry's own was promised.
+    pub(super) kept: SmallVec<[(bool, bool); 2]>,
+}
+
+/// One record of a write.
+#[derive(Clone, Debug)]
+pub(super) enum Piece {
+    Journal(Journaled),
+    /// Whole chunks, the first of them, and where they went.
+    Chunks(u32, Vec<ChunkNo>),
+}
+
+/// A write.
+#[derive(Debug)]
+pub(super) struct Write {
+    pub(super) copy: CopyId,
+    pub(super) layer: LayerId,
+    pub(super) stamped: Stamped,
+    pub(super) at: BlockRange,
+    data: Reads,
+    pub(super) crcs: Crcs,
+    durable: bool,
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// What a change is.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// One record without data; true if it must be durable to be over.
+    Record(Record, bool),
+    Write(Write),
+}
+
+/// A change that is not over.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) tag: Tag,
+    pub(super) work: Work,
+    /// Data writes that are out.
+    pub(super) data_left: u32,
+    /// Records that are not applied.
+    pub(super) records_left: u32,
+    /// Chunks set aside for a copy-range.
+    pub(super) reserved: u32,
+    /// Patches it was counted for.
+    promised: usize,
+}
+
+/// Whether a change may begin.
+enum Admission {
+    Yes,
+    /// When a fold, or a page, has come.
+    Wait,
+    No(StoreError),
+}
+
+impl Write {
+    /// The index of a block of it.
+    pub(super) fn offset(&self, block: u32) -> u32 {
+        block - self.at.from.0
+    }
+
+    /// Its chunks: which, first block within, blocks.
+    fn chunks(at: BlockRange) -> impl Iterator<Item = (u32, u32, u32)> {
+        let (from, end) = (at.from.0, at.from.0 + at.count.0);
+        (from / CHUNK_BLOCKS..=(end - 1) / CHUNK_BLOCKS).map(move |chunk| {
+            let start = chunk * CHUNK_BLOCKS;
+            let low = from.max(start);
+            (chunk, low - start, end.min(start + CHUNK_BLOCKS) - low)
+        })
+    }
+}
+
+impl JournaledStore {
+    pub(super) fn start_change(&mut self, tag: Tag, op: StoreOp, out: &mut DiskOut<'_>) {
+        let stamped = |this: &mut Self, copy, stamp, known_good| Stamped {
+            stamp,
+            known_good: this.catalog.advance(copy, known_good),
+        };
+        let done = Ok(StoreDone::Done);
+        let work = match op {
+            StoreOp::Create { copy, .. } if self.catalog.copies.contains_key(&copy) => return self.finish(tag, done),
+            StoreOp::Create { copy, config, parent } => {
+                self.creating += 1;
+                let parent = parent.map(|Parent { copy, snapshot }| Source { copy, snapshot });
+                Work::Record(Record::Create { copy, live: self.new_layer(), parent, config }, true)
+            }
+            StoreOp::Join { copy, config } => Work::Record(Record::Join { copy, config }, true),
+            StoreOp::Delete { copy } => Work::Record(Record::Delete { copy }, true),
+            StoreOp::Zero { copy, stamp, at, known_good, durable } => {
+                let stamped = stamped(self, copy, stamp, known_good);
+                Work::Record(Record::Zero { copy, stamped, at }, durable)
+            }
+            StoreOp::Snapshot { copy, snapshot, .. } if self.catalog.snapshot(copy, snapshot).is_some() => {
+                return self.finish(tag, done);
+            }
+            StoreOp::Snapshot { copy, stamp, snapshot, known_good } => {
+                let stamped = stamped(self, copy, stamp, known_good);
+                Work::Record(Record::Snapshot { copy, stamped, snapshot, top: self.new_layer() }, true)
+            }
+            StoreOp::Rollback { copy, stamp, snapshot, known_good } => {
+                let stamped = stamped(self, copy, stamp, known_good);
+                Work::Record(Record::Rollback { copy, stamped, snapshot, top: self.new_layer() }, true)
+            }
+            StoreOp::DropSnapshot { copy, snapshot } if self.catalog.snapshot(copy, snapshot).is_none() => {
+                return self.finish(tag, done);
+            }
+            StoreOp::DropSnapshot { copy, snapshot } => Work::Record(Record::Drop { copy, snapshot }, true),
+            StoreOp::Share { copy, stamp, at, from, known_good } => {
+                let stamped = stamped(self, copy, stamp, known_good);
+                let from = Source { copy: from.copy, snapshot: from.snapshot };
+                Work::Record(Record::Share { copy, stamped, at, from }, true)
+            }
+            StoreOp::Write { copy, stamp, at, data, crcs, known_good, durable } => {
+                let stamped = stamped(self, copy, stamp, known_good);
+                let Some(layer) = self.catalog.copies.get(&copy).map(|state| state.live) else { return };
+                self.counters.near_full += u64::from(self.is_near_full());
+                Work::Write(Write { copy, layer, stamped, at, data, crcs, durable, pieces: Vec::new() })
+            }
+            // Handled where they were submitted.
+            StoreOp::Sync { .. }
+            | StoreOp::Flatten { .. }
+            | StoreOp::Repair { .. }
+            | StoreOp::Extents { .. }
+            | StoreOp::Read { .. }
+            | StoreOp::Above { .. }
+            | StoreOp::KnownGood { .. } => return self.finish(tag, Err(StoreError::Unsupported("do that"))),
+        };
+        let change = Change { tag, work, data_left: 0, records_left: 1, reserved: 0, promised: 0 };
+        let key = self.pending.insert(Pending::Change(Box::new(change)));
+        self.waiting.push_back(key);
+        if self.waiting.len() == 1 {
+            self.admit_waiting(out);
+        }
+    }
+
+    fn new_layer(&mut self) -> LayerId {
+        let id = LayerId(self.catalog.next_layer);
+        self.catalog.next_layer += 1;
+        id
+    }
+
+    /// Let in what there is room for, in order.
+    pub(super) fn admit_waiting(&mut self, out: &mut DiskOut<'_>) {
+        while let Some(&key) = self.ready.front() {
+            if !self.append(key) {
+                break;
+            }
+            self.ready.pop_front();
+        }
+        while self.failed.is_none()
+            && let Some(&key) = self.waiting.front()
+        {
+            let Some(Pending::Change(mut change)) = self.take_change(key) else {
+                self.waiting.pop_front();
+                continue;
+            };
+            let admission = self.admit(key, &mut change, out);
+            let (tag, ready) = (change.tag, change.data_left == 0);
+            self.pending[key] = Pending::Change(change);
+            match admission {
+                Admission::Yes => {
+                    self.waiting.pop_front();
+                    if ready {
+                        self.ready.push_back(key);
+                        if self.ready.len() == 1 && self.append(key) {
+                            self.ready.pop_front();
+                        }
+                    }
+                }
+                Admission::Wait => break,
+                Admission::No(error) => {
+                    self.waiting.pop_front();
+                    self.counters.no_space += u64::from(error == StoreError::NoSpace);
+                    self.pending.remove(key);
+                    self.finish(tag, Err(error));
+                }
+            }
+        }
+    }
+
+    /// Take a change out of its slot, to be put back: a stand-in keeps the slot.
+    fn take_change(&mut self, key: usize) -> Option<Pending> {
+        let slot = self.pending.get_mut(key)?;
+        matches!(slot, Pending::Change(_)).then(|| std::mem::replace(slot, Pending::Sync(Tag(0))))
+    }
+
+    fn admit(&mut self, key: usize, change: &mut Change, out: &mut DiskOut<'_>) -> Admission {
+        match &mut change.work {
+            Work::Record(Record::Zero { at, .. }, _) => {
+                let leaves = at.count.0 / CHUNK_BLOCKS / super::limits::ENTRIES_PER_LEAF + 4;
+                if self.fresh.range_count() >= MAX_RANGES || !self.has_patches(2) {
+                    return self.wait_for_fold();
+                }
+                if !self.has_places(leaves as usize) {
+                    return self.no_space_unless_folding();
+                }
+                change.promised = 2;
+            }
+            Work::Record(Record::Share { copy, at, from, .. }, _) => {
+                let (copy, at, from) = (*copy, *at, *from);
+                match self.share_needs(copy, at, from) {
+                    Ok(chunks) if chunks <= self.space.available() => {
+                        self.space.reserve(chunks);
+                        change.reserved = chunks;
+                    }
+                    Ok(_) => return self.no_space_unless_folding(),
+                    Err(Wait::Load) => return Admission::Wait,
+                    Err(Wait::Damaged | Wait::Full) => {
+                        return Admission::No(StoreError::Corrupt { copy: from.copy, block: at.from });
+                    }
+                }
+            }
+            Work::Record(..) => {}
+            Work::Write(write) => {
+                let count = Write::chunks(write.at).count();
+                if !self.has_patches(count) {
+                    return self.wait_for_fold();
+                }
+                if !self.has_places(2 + count) {
+                    return self.no_space_unless_folding();
+                }
+                match self.place(write) {
+                    Ok(true) => {}
+                    Ok(false) => return self.no_space_unless_folding(),
+                    Err(_) => return Admission::Wait,
+                }
+                change.promised = count;
+                change.records_left = u32::try_from(write.pieces.len()).unwrap_or(u32::MAX); // at most three
+                change.data_left = self.write_chunks(key, write, out);
+            }
+        }
+        self.promised += change.promised;
+        Admission::Yes
+    }
+
+    /// True if so many patches more are within the overlay's bound.
+    fn has_patches(&self, count: usize) -> bool {
+        self.fresh.patches.len() + self.promised + count <= MAX_PATCHES
+    }
+
+    /// True if the pages have room for all that the fold will change, and so many leaves more.
+    fn has_places(&self, leaves: usize) -> bool {
+        let generations = || std::iter::once(&self.fresh).chain(&self.folding);
+        let maps: usize = generations().map(Overlay::leaves).sum();
+        let patches: usize = generations().map(|overlay| overlay.patches.len()).sum();
+        let chunks = (self.space.total() / CHUNKS_PER_LEAF + 1) as usize;
+        // Above 508 leaves there is one page more, and above that hardly any.
+        let below = maps + leaves + 2 * self.promised + (patches + self.promised).min(chunks);
+        self.tables.pages.free_places() as usize >= below + below / 256 + SPARE_PLACES as usize
+    }
+
+    fn wait_for_fold(&mut self) -> Admission {
+        self.counters.log_waits += 1;
+        self.fold.want();
+        Admission::Wait
+    }
+
+    /// No space now. If a fold or something in flight may still give some, wait for it.
+    fn no_space_unless_folding(&mut self) -> Admission {
+        let quiet = self.fresh.is_empty()
+            && self.fold.is_idle()
+            && !self.has_work()
+            && self.space.returning() == 0
+            && self.returns.is_empty()
+            && self.promised == 0;
+        if quiet {
+            return Admission::No(StoreError::NoSpace);
+        }
+        self.counters.slot_waits += 1;
+        self.fold.want();
+        Admission::Wait
+    }
+
+    /// Decide where a write's data goes, and set aside what that needs. False if there is not enough.
+    fn place(&mut self, write: &mut Write) -> Result<bool, Wait> {
+        let chunks: SmallVec<[(u32, u32, u32); 4]> = Write::chunks(write.at).collect();
+        let need = u32::try_from(chunks.len()).unwrap_or(u32::MAX); // at most 18
+        if need > self.space.available() {
+            return self.place_in_place(write, &chunks);
+        }
+        let mut pieces: Vec<Piece> = Vec::new();
+        for &(chunk, from, count) in &chunks {
+            if count == CHUNK_BLOCKS {
+                let Some(fresh) = self.space.take() else { return Ok(false) };
+                match pieces.last_mut() {
+                    Some(Piece::Chunks(_, taken)) => taken.push(fresh),
+                    _ => pieces.push(Piece::Chunks(chunk, vec![fresh])),
+                }
+                continue;
+            }
+            self.space.reserve(1);
+            let part = BlockRange { from: Blocks(chunk * CHUNK_BLOCKS + from), count: Blocks(count) };
+            match pieces.last_mut() {
+                Some(Piece::Journal(journaled)) => {
+                    journaled.part.count.0 += count;
+                    journaled.kept.push((true, false));
+                }
+                _ => pieces.push(Piece::Journal(Journaled { part, kept: smallvec![(true, false)] })),
+            }
+        }
+        write.pieces = pieces;
+        Ok(true)
+    }
+
+    /// Little space is left: look which chunks the write needs, and which it has.
+    fn place_in_place(&mut self, write: &mut Write, chunks: &[(u32, u32, u32)]) -> Result<bool, Wait> {
+        let mut kept: SmallVec<[(bool, bool); 2]> = SmallVec::new();
+        for &(chunk, ..) in chunks {
+            let key = (write.layer, chunk);
+            let said = self.fresh.touches(key) || self.folding.as_ref().is_some_and(|folding| folding.touches(key));
+            let entry = self.tables.entry(write.layer, chunk)?;
+            let own = match entry.chunk {
+                Some(physical) if !said => self.tables.chunk(physical)?.refs == 1,
+                _ => false,
+            };
+            kept.push((!own, own));
+        }
+        let need = kept.iter().map(|&(reserved, _)| u32::from(reserved)).sum::<u32>();
+        if need > self.space.available() {
+            return Ok(false);
+        }
+        self.space.reserve(need);
+        for (&(chunk, ..), &(_, claim)) in chunks.iter().zip(&kept) {
+            if claim {
+                *self.claims.entry((write.layer, chunk)).or_default() += 1;
+            }
+        }
+        write.pieces = vec![Piece::Journal(Journaled { part: write.at, kept })];
+        Ok(true)
+    }
+
+    /// Write the whole chunks; how many writes are out.
+    fn write_chunks(&mut self, key: usize, write: &Write, out: &mut DiskOut<'_>) -> u32 {
+        let mut started = 0;
+        for piece in &write.pieces {
+            let Piece::Chunks(first, taken) = piece else { continue };
+            let base = write.offset(first * CHUNK_BLOCKS) as usize * BLOCK;
+            let mut from = 0;
+            while from < taken.len() {
+                let mut to = from + 1;
+                while to < taken.len() && taken[to].number() == taken[to - 1].number() + 1 {
+                    to += 1;
+                }
+                let (at, len) = (self.place.geometry.chunk(taken[from]), (to - from) * CHUNK);
+                let parts = smallvec![Part { mem: write.data.share(), from: base + from * CHUNK, len }];
+                // Durable even where the write need not be: its record must not be found without its data.
+                let durable = !mutant::on("store-data-not-durable");
+                out(Op::DiskWrite { disk: self.place.disk, tag: tag(Kind::Data, key), at, parts, durable });
+                self.outstanding += 1;
+                started += 1;
+                from = to;
+            }
+        }
+        started
+    }
+
+    /// A data write is over.
+    pub(super) fn data_done(&mut self, key: usize, out: &mut DiskOut<'_>) {
+        let Some(Pending::Change(change)) = self.pending.get_mut(key) else { return };
+        change.data_left = change.data_left.saturating_sub(1);
+        if change.data_left > 0 {
+            return;
+        }
+        if let Some(errno) = self.failed {
+            return self.end_failed(key, errno);
+        }
+        self.ready.push_back(key);
+        self.admit_waiting(out);
+    }
+
+    /// Queue a change's records, if the ring has room for them.
+    fn append(&mut self, key: usize) -> bool {
+        let Some(Pending::Change(change)) = self.pending.get_mut(key) else { return true };
+        let durable = |wanted: bool| wanted && !mutant::on("store-journal-not-durable");
+        let name = (key as u64) << 2;
+        match &change.work {
+            Work::Record(record, wanted) => {
+                let mut body = Vec::with_capacity(128);
+                record.encode(&mut body);
+                if !self.ring.fits(body.len(), 0) {
+                    self.counters.log_waits += 1;
+                    self.fold.want();
+                    return false;
+                }
+                self.ring.append(name, &body, None, &[], durable(*wanted));
+            }
+            Work::Write(write) => {
+                let journaled: u32 = write
+                    .pieces
+                    .iter()
+                    .map(|piece| match piece {
+                        Piece::Journal(journaled) => journaled.part.count.0,
+                        Piece::Chunks(..) => 0,
+                    })
+                    .sum();
+                // Three records at most, the largest of them with a checksum for each block.
+                if !self.ring.fits(3 * 96 + 8 * write.crcs.len(), journaled) {
+                    self.counters.log_waits += 1;
+                    self.fold.want();
+                    return false;
+                }
+                for (n, piece) in write.pieces.iter().enumerate() {
+                    let (record, from, count) = write.record(piece);
+                    let mut body = Vec::with_capacity(128);
+                    record.encode(&mut body);
+                    let name = name | n as u64;
+                    if let Piece::Chunks(..) = piece {
+                        self.ring.append(name, &body, None, &[], durable(write.durable));
+                        continue;
+                    }
+                    let (at, len) = (from as usize * BLOCK, count as usize * BLOCK);
+                    let payload = Part { mem: write.data.share(), from: at, len };
+                    let crcs = part(&write.crcs, from, count);
+                    self.ring.append(name, &body, Some(payload), crcs, durable(write.durable));
+                }
+            }
+        }
+        true
+    }
+
+    /// A change is over, one way or the other.
+    pub(super) fn change_over(&mut self, key: usize, result: Result<StoreDone, StoreError>) {
+        let Some(Pending::Change(change)) = self.pending.try_remove(key) else { return };
+        self.promised -= change.promised;
+        if let Work::Record(Record::Create { .. }, _) = change.work {
+            self.creating -= 1;
+        }
+        self.finish(change.tag, result);
+    }
+}
+
+impl Write {
+    /// The record of a piece, and which of its blocks it is about.
+    fn record(&self, piece: &Piece) -> (Record, u32, u32) {
+        let Self { copy, stamped, at, .. } = *self;
+        match piece {
+            Piece::Journal(Journaled { part, .. }) => {
+                (Record::Write { copy, stamped, at, part: *part }, self.offset(part.from.0), part.count.0)
+            }
+            Piece::Chunks(first, chunks) => {
+                let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX) * CHUNK_BLOCKS; // at most 17 chunks
+                let from = self.offset(first * CHUNK_BLOCKS);
+                let crcs = part(&self.crcs, from, count).iter().copied().collect();
+                (Record::Chunks { copy, stamped, at, first: *first, chunks: chunks.clone(), crcs }, from, count)
+            }
+        }
+    }
+}

@@ -1,0 +1,602 @@
+//! The store while it serves: the seam, and what goes where.
+
+use super::admit::Change;
+use super::entry::ChunkNo;
+use super::fold::Fold;
+use super::geometry::Geometry;
+use super::layers::{Catalog, LayerId};
+use super::limits::{FOLD_IDLE, MAX_DEPTH, MAX_LAYERS, MAX_PUNCHES, RETRY};
+use super::overlay::{Key, Overlay};
+use super::read::{Goal, Look};
+use super::ring::{Appended, Mark, Ring, RingPlace};
+use super::space::{Eras, Space, Waiting};
+use super::superblock::Superblock;
+use super::tables::Tables;
+use super::{Kind, tag, untag};
+use crate::configuration::blocks_of;
+use crate::opening::Identity;
+use crate::{
+    Counters, DiskOut, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View,
+};
+use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, DiskId, SnapshotId};
+use driver::{DiskIndex, Done, Errno, Op, Time};
+use memory::Arena;
+use slab::Slab;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Whose disk, and how it is divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) disk: DiskIndex,
+    pub(super) identity: Identity,
+    pub(super) geometry: Geometry,
+}
+
+/// An `Extents` that waits for a page.
+#[derive(Debug)]
+pub(super) struct Asking {
+    tag: Tag,
+    copy: CopyId,
+    layer: LayerId,
+    size: u32,
+    from: u32,
+    data: Vec<BlockRange>,
+    next: u32,
+}
+
+/// A caller's operation that is not over.
+#[derive(Debug)]
+pub(super) enum Pending {
+    Change(Box<Change>),
+    Look(Box<Look>),
+    Extents(Box<Asking>),
+    Sync(Tag),
+    /// Waits for the fold to finish the flattening of a copy.
+    Flatten(Tag, CopyId),
+}
+
+/// The journaled engine, serving one disk. See the module's head.
+#[derive(Debug)]
+pub struct JournaledStore {
+    pub(super) place: Place,
+    pub(super) ring_place: RingPlace,
+    pub(super) arena: Arena,
+    pub(super) ring: Ring,
+    pub(super) tables: Tables,
+    pub(super) catalog: Catalog,
+    /// Counts changes of which layer stands on which, and of entries that went from one to another.
+    pub(super) structure: u64,
+    pub(super) fresh: Overlay,
+    /// The generation that the fold works on.
+    pub(super) folding: Option<Overlay>,
+    pub(super) space: Space,
+    /// Promises that an entry's chunk stays where it is, by chunk of a layer.
+    pub(super) claims: BTreeMap<Key, u32>,
+    pub(super) fold: Fold,
+    pub(super) superblock: Superblock,
+    pub(super) pending: Slab<Pending>,
+    /// Changes that wait for room, in order.
+    pub(super) waiting: VecDeque<usize>,
+    /// Changes whose data is in place and whose records wait for room in the ring.
+    pub(super) ready: VecDeque<usize>,
+    /// Patches that changes in flight will make.
+    pub(super) promised: usize,
+    pub(super) creating: u32,
+    /// Looks that wait for pages.
+    pub(super) looking: VecDeque<usize>,
+    pub(super) eras: Eras,
+    /// Where the tail may go when older reads are over.
+    pub(super) trims: Waiting<Mark>,
+    /// Chunks that come back then; true if they were discarded, and are punched.
+    pub(super) returns: Waiting<Vec<(ChunkNo, bool)>>,
+    punches: VecDeque<(ChunkNo, u32)>,
+    punching: Slab<(ChunkNo, u32)>,
+    finished: VecDeque<(Tag, Result<StoreDone, StoreError>)>,
+    pub(super) failed: Option<Errno>,
+    pub(super) outstanding: usize,
+    pub(super) retry: Option<Time>,
+    /// When something was last asked for.
+    last_change: Option<Time>,
+    pub(super) counters: Counters,
+}
+
+/// All that opening puts together.
+pub(super) struct Parts {
+    pub(super) place: Place,
+    pub(super) ring_place: RingPlace,
+    pub(super) arena: Arena,
+    pub(super) ring: Ring,
+    pub(super) tables: Tables,
+    pub(super) catalog: Catalog,
+    pub(super) persisted: Catalog,
+    pub(super) fresh: Overlay,
+    pub(super) space: Space,
+    pub(super) superblock: Superblock,
+}
+
+impl JournaledStore {
+    pub(super) fn recovered(parts: Parts) -> Self {
+        let Parts { place, ring_place, arena, ring, tables, catalog, persisted, fresh, space, superblock } = parts;
+        Self {
+            place,
+            ring_place,
+            arena,
+            ring,
+            tables,
+            catalog,
+            structure: 0,
+            fresh,
+            folding: None,
+            space,
+            claims: BTreeMap::new(),
+            fold: Fold::new(persisted),
+            superblock,
+            pending: Slab::new(),
+            waiting: VecDeque::new(),
+            ready: VecDeque::new(),
+            promised: 0,
+            creating: 0,
+            looking: VecDeque::new(),
+            eras: Eras::default(),
+            trims: Waiting::default(),
+            returns: Waiting::default(),
+            punches: VecDeque::new(),
+            punching: Slab::new(),
+            finished: VecDeque::new(),
+            failed: None,
+            outstanding: 0,
+            retry: None,
+            last_change: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Whose disk it is.
+    pub fn disk_id(&self) -> DiskId {
+        self.place.identity.disk
+    }
+    /// What the superblock says.
+    pub fn identity(&self) -> Identity {
+        self.place.identity
+    }
+    /// How the disk is divided.
+    pub fn geometry(&self) -> Geometry {
+        self.place.geometry
+    }
+    /// What the disk failed with, if it did.
+    pub fn failure(&self) -> Option<Errno> {
+        self.failed
+    }
+    /// True if the journal holds nothing that is not home, and no background work is left.
+    pub fn settled(&self) -> bool {
+        self.fresh.is_empty() && self.fold.is_idle() && !self.has_work()
+    }
+
+    pub(super) fn finish(&mut self, tag: Tag, result: Result<StoreDone, StoreError>) {
+        self.finished.push_back((tag, result));
+    }
+
+    pub(super) fn check_request(&self, copy: CopyId, at: BlockRange, len: usize) -> Result<(), StoreError> {
+        let state = self.catalog.copies.get(&copy).ok_or(StoreError::NoSuchCopy(copy))?;
+        if !state.contains(at) || at.count.0 > MAX_REQUEST_BLOCKS {
+            return Err(StoreError::OutOfRange { copy, at });
+        }
+        (len == at.count.0 as usize * BLOCK).then_some(()).ok_or(StoreError::BadLength { at })
+    }
+
+    fn has_copy(&self, copy: CopyId) -> Result<(), StoreError> {
+        self.catalog.copies.contains_key(&copy).then_some(()).ok_or(StoreError::NoSuchCopy(copy))
+    }
+
+    fn check_range(&self, copy: CopyId, at: BlockRange) -> Result<(), StoreError> {
+        let state = self.catalog.copies.get(&copy).ok_or(StoreError::NoSuchCopy(copy))?;
+        state.contains(at).then_some(()).ok_or(StoreError::OutOfRange { copy, at })
+    }
+
+    /// True if one more layer may be put on this one.
+    fn check_layers(&self, below: Option<LayerId>) -> Result<(), StoreError> {
+        let depth = below.map_or(0, |layer| self.catalog.chain(layer).count());
+        let room = depth < MAX_DEPTH && self.catalog.layers.len() + self.creating as usize + 1 < MAX_LAYERS;
+        room.then_some(()).ok_or(StoreError::NoSpace)
+    }
+
+    fn check(&self, op: &StoreOp) -> Result<(), StoreError> {
+        if let Some(errno) = self.failed {
+            return Err(StoreError::Disk(errno));
+        }
+        if self.pending.len() >= MAX_IN_FLIGHT {
+            return Err(StoreError::Busy);
+        }
+        match op {
+            StoreOp::Create { copy, config, parent } => {
+                blocks_of(config).ok_or(StoreError::BadConfiguration(*copy))?;
+                if self.catalog.copies.contains_key(copy) {
+                    return Ok(());
+                }
+                let copies = self.catalog.copies.len() + self.creating as usize;
+                if copies >= self.place.geometry.max_copies() as usize {
+                    return Err(StoreError::TooManyCopies);
+                }
+                let parent = parent.map(|p| self.layer_of(p.copy, View::Snapshot(p.snapshot))).transpose()?;
+                self.check_layers(parent)
+            }
+            StoreOp::Join { copy, config } => {
+                let here = &self.catalog.copies.get(copy).ok_or(StoreError::NoSuchCopy(*copy))?.config;
+                if config.epoch < here.epoch {
+                    return Err(StoreError::OlderEpoch { copy: *copy, held: here.epoch, given: config.epoch });
+                }
+                let kept = blocks_of(config).is_some() && config.size >= here.size;
+                kept.then_some(()).ok_or(StoreError::BadConfiguration(*copy))
+            }
+            StoreOp::Delete { copy } => {
+                self.has_copy(*copy)?;
+                self.catalog.clone_of(*copy).map_or(Ok(()), |clone| Err(StoreError::Needed(clone)))
+            }
+            StoreOp::Above { copy }
+            | StoreOp::KnownGood { copy, .. }
+            | StoreOp::Sync { copy }
+            | StoreOp::Flatten { copy } => self.has_copy(*copy),
+            StoreOp::Write { copy, at, data, crcs, .. } => {
+                self.check_request(*copy, *at, data.len())?;
+                (crcs.len() == at.count.0 as usize).then_some(()).ok_or(StoreError::BadLength { at: *at })
+            }
+            StoreOp::Repair { copy, view, at, data, crcs } => {
+                self.check_request(*copy, *at, data.len())?;
+                self.layer_of(*copy, *view)?;
+                (crcs.len() == at.count.0 as usize).then_some(()).ok_or(StoreError::BadLength { at: *at })
+            }
+            StoreOp::Zero { copy, at, .. } => self.check_range(*copy, *at),
+            StoreOp::Read { copy, view, at, into } => {
+                self.check_request(*copy, *at, into.len())?;
+                self.layer_of(*copy, *view).map(|_| ())
+            }
+            StoreOp::Snapshot { copy, snapshot, .. } => {
+                self.has_copy(*copy)?;
+                let live = self.catalog.copies.get(copy).map(|state| state.live);
+                match self.catalog.snapshot(*copy, *snapshot) {
+                    Some(_) => Ok(()),
+                    None => self.check_layers(live),
+                }
+            }
+            StoreOp::Rollback { copy, snapshot, .. } => {
+                let layer = self.layer_of(*copy, View::Snapshot(*snapshot))?;
+                self.check_layers(Some(layer))
+            }
+            StoreOp::DropSnapshot { copy, snapshot } => {
+                self.has_copy(*copy)?;
+                let Some(layer) = self.catalog.snapshot(*copy, *snapshot) else { return Ok(()) };
+                let clone = self.catalog.children(layer).find(|(_, child)| child.copy != *copy);
+                clone.map_or(Ok(()), |(_, child)| Err(StoreError::Needed(child.copy)))
+            }
+            StoreOp::Share { copy, at, from, .. } => {
+                self.check_range(*copy, *at)?;
+                let layer = self.layer_of(from.copy, View::Snapshot(from.snapshot))?;
+                let size = self.catalog.layers.get(&layer).map_or(0, |layer| layer.blocks);
+                let within = at.end() <= u64::from(size);
+                within.then_some(()).ok_or(StoreError::OutOfRange { copy: from.copy, at: *at })
+            }
+            StoreOp::Extents { copy, view, .. } => self.layer_of(*copy, *view).map(|_| ()),
+        }
+    }
+
+    pub(super) fn is_near_full(&self) -> bool {
+        let total = self.space.total();
+        total - total.min(self.space.used()) < total / 16 + super::limits::SPARE_CHUNKS
+    }
+
+    /// The disk failed: nothing is written any more, everything ends with the error as soon as it is back.
+    pub(super) fn fail(&mut self, errno: Errno) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = Some(errno);
+        self.waiting.clear();
+        self.ready.clear();
+        self.looking.clear();
+        let keys: Vec<usize> = self.pending.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            match self.pending.get(key) {
+                // What the disk still works on comes back first.
+                Some(Pending::Change(change)) if change.data_left > 0 => {}
+                Some(Pending::Look(look)) if look.is_out() => {}
+                Some(_) => self.end_failed(key, errno),
+                None => {}
+            }
+        }
+    }
+
+    /// End whatever it is with the disk's error.
+    pub(super) fn end_failed(&mut self, key: usize, errno: Errno) {
+        let tag = match self.pending.try_remove(key) {
+            Some(Pending::Change(change)) => change.tag,
+            Some(Pending::Look(look)) => look.tag,
+            Some(Pending::Extents(asking)) => asking.tag,
+            Some(Pending::Sync(tag) | Pending::Flatten(tag, _)) => tag,
+            None => return,
+        };
+        self.finish(tag, Err(StoreError::Disk(errno)));
+    }
+
+    /// Go on with an `Extents`.
+    fn ask(&mut self, key: usize) {
+        let Some(Pending::Extents(asking)) = self.pending.get_mut(key) else { return };
+        let (copy, layer, size, from) = (asking.copy, asking.layer, asking.size, asking.from);
+        let (mut data, mut next) = (std::mem::take(&mut asking.data), asking.next);
+        let over = self.extents(layer, size, from, &mut data, &mut next);
+        let Some(Pending::Extents(asking)) = self.pending.get_mut(key) else { return };
+        if over.is_none() {
+            (asking.data, asking.next) = (data, next);
+            self.looking.push_back(key);
+            return;
+        }
+        let tag = asking.tag;
+        self.pending.remove(key);
+        let here = self.catalog.copies.contains_key(&copy);
+        let done = StoreDone::Extents { data, next: Blocks(next) };
+        self.finish(tag, here.then_some(done).ok_or(StoreError::NoSuchCopy(copy)));
+    }
+
+    /// Pages came: what waited for them goes on.
+    pub(super) fn look_again(&mut self, out: &mut DiskOut<'_>) {
+        for key in std::mem::take(&mut self.looking) {
+            match self.pending.get(key) {
+                Some(Pending::Look(_)) => self.look(key, out),
+                Some(Pending::Extents(_)) => self.ask(key),
+                _ => {}
+            }
+        }
+    }
+
+    fn start_look(&mut self, tag: Tag, copy: CopyId, view: View, at: BlockRange, goal: Goal, out: &mut DiskOut<'_>) {
+        let layer = match self.layer_of(copy, view) {
+            Ok(layer) => layer,
+            Err(error) => return self.finish(tag, Err(error)),
+        };
+        let era = self.eras.begin();
+        let look = Look::new((tag, copy, at, layer), era, goal);
+        let key = self.pending.insert(Pending::Look(Box::new(look)));
+        self.look(key, out);
+    }
+
+    /// Records that are durable now take effect, in order.
+    fn take_finished(&mut self, now: Time) {
+        while let Some(Appended { key, payload }) = self.ring.next_finished() {
+            self.last_change = Some(now);
+            self.appended(key, payload);
+        }
+    }
+
+    /// What no read needs any more comes back.
+    fn give_back(&mut self, out: &mut DiskOut<'_>) {
+        while let Some(mark) = self.trims.pop(&self.eras) {
+            self.ring.trim(mark);
+        }
+        while let Some(mut chunks) = self.returns.pop(&self.eras) {
+            chunks.sort_unstable();
+            for (chunk, punch) in chunks {
+                if !punch {
+                    self.space.freed(chunk);
+                    continue;
+                }
+                match self.punches.back_mut() {
+                    Some((first, count)) if first.number() + *count == chunk.number() && *count < 1 << 14 => {
+                        *count += 1
+                    }
+                    _ => self.punches.push_back((chunk, 1)),
+                }
+            }
+        }
+        while self.punching.len() < MAX_PUNCHES
+            && let Some((first, count)) = self.punches.pop_front()
+        {
+            let key = self.punching.insert((first, count));
+            self.outstanding += 1;
+            let (at, len) = (self.place.geometry.chunk(first), u64::from(count) * super::limits::CHUNK as u64);
+            out(Op::DiskPunch { disk: self.place.disk, tag: tag(Kind::Punch, key), at, len });
+        }
+    }
+
+    fn punched(&mut self, key: usize) {
+        let Some((first, count)) = self.punching.try_remove(key) else { return };
+        for index in first.index()..first.index() + count {
+            if let Some(chunk) = ChunkNo::at(index) {
+                self.space.freed(chunk);
+            }
+        }
+    }
+
+    /// True if the fold's idle time has come.
+    pub(super) fn is_rested(&self, now: Time) -> bool {
+        self.last_change.is_none_or(|last| now >= last + FOLD_IDLE)
+    }
+}
+
+impl Store for JournaledStore {
+    fn submit(&mut self, now: Time, tag: Tag, op: StoreOp, out: &mut DiskOut<'_>) {
+        if let Err(error) = self.check(&op) {
+            return self.finish(tag, Err(error));
+        }
+        match op {
+            StoreOp::Read { copy, view, at, into } => {
+                self.start_look(tag, copy, view, at, Goal::Read(Some(into)), out);
+            }
+            StoreOp::Repair { copy, view, at, data, crcs } => match self.arena.take(BLOCK, memory::Class::Settle) {
+                Some(scratch) => self.start_look(tag, copy, view, at, Goal::repair(data, crcs, scratch), out),
+                None => self.finish(tag, Err(StoreError::Busy)),
+            },
+            StoreOp::Extents { copy, view, from } => {
+                let Ok(layer) = self.layer_of(copy, view) else { return };
+                let size = self.catalog.layers.get(&layer).map_or(0, |layer| layer.blocks);
+                let asking = Asking { tag, copy, layer, size, from: from.0, data: Vec::new(), next: from.0.min(size) };
+                let key = self.pending.insert(Pending::Extents(Box::new(asking)));
+                self.ask(key);
+            }
+            StoreOp::Above { copy } => {
+                let state = self.catalog.copies.get(&copy).ok_or(StoreError::NoSuchCopy(copy));
+                let above = state.map(|s| StoreDone::Above { known_good: s.known_good, held: s.held.clone() });
+                self.finish(tag, above);
+            }
+            StoreOp::KnownGood { copy, stamp } => {
+                self.catalog.advance(copy, stamp);
+                self.finish(tag, Ok(StoreDone::Done));
+            }
+            StoreOp::Sync { .. } => {
+                let key = self.pending.insert(Pending::Sync(tag));
+                self.ring.barrier((key as u64) << 2);
+            }
+            StoreOp::Flatten { copy } => {
+                self.last_change = Some(now);
+                self.start_flatten(tag, copy);
+            }
+            op => {
+                self.last_change = Some(now);
+                self.start_change(tag, op, out);
+            }
+        }
+    }
+
+    fn done(&mut self, now: Time, done: Done, out: &mut DiskOut<'_>) {
+        let (disk, name, expected) = match &done.op {
+            Op::DiskRead { disk, tag, len, .. } => (*disk, *tag, *len),
+            Op::DiskWrite { disk, tag, parts, .. } => (*disk, *tag, parts.iter().map(|part| part.len).sum()),
+            Op::DiskSync { disk, tag } | Op::DiskPunch { disk, tag, .. } => (*disk, *tag, 0),
+            _ => (self.place.disk, u64::MAX, 0),
+        };
+        let ours = disk == self.place.disk || disk == self.ring_place.disk;
+        let Some((kind, key)) = untag(name).filter(|_| ours) else {
+            self.counters.strays += 1;
+            return;
+        };
+        match kind {
+            Kind::Ring => {
+                if let Err(errno) = self.ring.done(done) {
+                    self.counters.disk_errors += 1;
+                    return self.fail(errno);
+                }
+                return self.take_finished(now);
+            }
+            Kind::Pages => {
+                let again = self.tables.pages.done(done);
+                if let Some(errno) = self.tables.pages.failure() {
+                    self.counters.disk_errors += 1;
+                    return self.fail(errno);
+                }
+                if again {
+                    self.look_again(out);
+                    self.admit_waiting(out);
+                }
+                return;
+            }
+            _ => {}
+        }
+        if self.outstanding == 0 {
+            self.counters.strays += 1;
+            return;
+        }
+        self.outstanding -= 1;
+        let failure = match done.result {
+            Ok(bytes) if expected == 0 || bytes as usize == expected => None,
+            Ok(_) => Some(Errno::IO),
+            Err(errno) => Some(errno),
+        };
+        // A punch that cannot be done gives no space back below; that is all.
+        let harmless = matches!(kind, Kind::Read | Kind::Fetch | Kind::Punch);
+        self.counters.disk_errors += u64::from(failure.is_some() && kind != Kind::Punch);
+        if let (Some(errno), false) = (failure, harmless) {
+            self.fail(errno);
+        }
+        match (kind, done.op) {
+            (Kind::Data, _) => self.data_done(key, out),
+            (Kind::Read, Op::DiskRead { into, .. }) => self.read_done(key, into, failure, out),
+            (Kind::Repair, _) => self.repaired(key, out),
+            (Kind::Fetch, Op::DiskRead { into, .. }) => self.fetched(key, into, failure, out),
+            (Kind::Store, op) => self.stored(key, op),
+            (Kind::Sync, _) => self.fold_synced(key),
+            (Kind::Super, op) => self.superblock_written(op),
+            (Kind::Punch, _) => self.punched(key),
+            _ => {}
+        }
+    }
+
+    fn end_turn(&mut self, now: Time, out: &mut DiskOut<'_>) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.retry = None;
+        loop {
+            self.give_back(out);
+            self.admit_waiting(out);
+            let before = self.counters.checkpoints;
+            self.fold_turn(now, out);
+            if self.failed.is_some() {
+                return;
+            }
+            // A commit makes room for what waits, and what waits may want the next fold.
+            if before == self.counters.checkpoints {
+                break;
+            }
+        }
+        self.ring.end_turn(now, out);
+        self.take_finished(now);
+        self.tables.pages.pump(out);
+        if self.tables.pages.starved() {
+            self.retry = Some(now + RETRY);
+        }
+    }
+
+    fn next_completion(&mut self) -> Option<(Tag, Result<StoreDone, StoreError>)> {
+        self.finished.pop_front()
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let idle = (!self.fresh.is_empty() && self.fold.is_idle())
+            .then(|| self.last_change.map_or(Time::default(), |last| last + FOLD_IDLE));
+        [self.retry, self.ring.next_deadline(), idle].into_iter().flatten().min()
+    }
+
+    fn idle(&self) -> bool {
+        let quiet = self.pending.is_empty() && self.finished.is_empty() && self.outstanding == 0;
+        quiet
+            && self.tables.pages.in_flight() == 0
+            && (self.failed.is_some() || (self.ring.idle() && self.fold.is_idle() && self.waiting.is_empty()))
+    }
+
+    fn usage(&self) -> Usage {
+        let capacity = self.place.geometry.capacity();
+        let used = (self.space.used().saturating_mul(super::limits::CHUNK_BLOCKS)).min(capacity);
+        Usage {
+            capacity: Blocks(capacity),
+            used: Blocks(used),
+            copies: u32::try_from(self.catalog.copies.len()).unwrap_or(u32::MAX),
+            near_full: self.is_near_full(),
+        }
+    }
+
+    fn copies(&self) -> Vec<(CopyId, Configuration)> {
+        self.catalog.copies.iter().map(|(id, copy)| (*id, copy.config.clone())).collect()
+    }
+
+    fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId> {
+        self.catalog.snapshots(copy)
+    }
+
+    fn used_by(&self, copy: CopyId) -> Blocks {
+        let own = self.catalog.layers.iter().filter(|(_, layer)| layer.copy == copy);
+        let chunks: u32 = own.filter_map(|(id, _)| self.tables.trees.get(id)).map(|tree| tree.chunks).sum();
+        Blocks(chunks.saturating_mul(super::limits::CHUNK_BLOCKS))
+    }
+
+    fn counters(&self) -> Counters {
+        let ring = self.ring.counters();
+        Counters { groups: ring.groups, records: ring.records, ..self.counters }
+    }
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,325 @@
+//! Layers that nobody names: released when nothing stands on them, merged when one layer does. And clones that are flattened.
+//!
+//! Entry by entry, with a cursor that a checkpoint keeps: what is behind it does not count any more, in the map of the layer
+//! that goes. So many entries per fold, so that a checkpoint is never far.
+
+use super::super::engine::JournaledStore;
+use super::super::entry::{ChunkRecord, Entry, Mask};
+use super::super::layers::LayerId;
+use super::super::limits::{CHUNK_BLOCKS, STEPS_PER_TURN};
+use super::super::pages::{ArrayName, Step as PageStep};
+use super::super::tables::Wait;
+use super::{Stage, Step};
+use crate::StoreError;
+use conductor_model::Stamp;
+
+/// What is done about a layer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Job {
+    Release(LayerId),
+    Merge(LayerId, LayerId),
+    Flatten,
+}
+
+/// Blocks of a chunk that lie in a physical one: which, and where.
+pub(super) type Supply = (Mask, Entry, ChunkRecord);
+
+impl JournaledStore {
+    /// After anything that changes which layer is needed.
+    pub(in super::super) fn find_work(&mut self) {
+        let catalog = &self.catalog;
+        let stuck = &self.fold.stuck;
+        self.fold.work = catalog
+            .layers
+            .keys()
+            .any(|&id| catalog.is_dropping(id) && !stuck.contains(&id) && catalog.children(id).nth(1).is_none());
+    }
+
+    fn next_job(&self) -> Option<Job> {
+        let frozen = &self.fold.frozen;
+        let dropping = || frozen.layers.keys().copied().filter(|id| frozen.is_dropping(*id));
+        if let Some(id) = dropping().rev().find(|id| frozen.children(*id).next().is_none()) {
+            return Some(Job::Release(id));
+        }
+        let merge = dropping().filter(|id| !self.fold.stuck.contains(id)).find_map(|id| {
+            let mut children = frozen.children(id);
+            let (child, _) = children.next()?;
+            (children.next().is_none() && !frozen.is_dropping(child)).then_some(Job::Merge(id, child))
+        });
+        merge.or_else(|| self.fold.flattens.iter().any(|flatten| !flatten.done).then_some(Job::Flatten))
+    }
+
+    pub(super) fn fold_layers(&mut self) -> Step {
+        for _ in 0..STEPS_PER_TURN {
+            // One after the other: what one moves, the next may move on.
+            let Some(job) = self.next_job().filter(|_| self.fold.work_left > 0) else {
+                if !self.fold.quiet() {
+                    return Step::Stay;
+                }
+                self.gather_records();
+                self.fold.stage = Stage::Catalog;
+                return Step::On;
+            };
+            if self.fold.moves.len() >= super::super::limits::MAX_MOVES_QUEUED || !self.has_room_to_work() {
+                if self.fold.quiet() {
+                    self.fold.work_left = 0;
+                    continue;
+                }
+                return Step::Stay;
+            }
+            let done = match job {
+                Job::Release(layer) => self.release_next(layer),
+                Job::Merge(layer, child) => self.merge_next(layer, child),
+                Job::Flatten => self.flatten_next(),
+            };
+            match done {
+                Ok(over) => {
+                    self.structure += 1;
+                    self.fold.work_left -= 1;
+                    if over && !self.fold.quiet() {
+                        return Step::Stay;
+                    }
+                }
+                // Space for pages comes with the commit.
+                Err(Wait::Full) => self.fold.work_left = 0,
+                Err(wait) => return self.waits(wait),
+            }
+        }
+        Step::On
+    }
+
+    /// True if the pages have room for a step, and for the checkpoint's own.
+    fn has_room_to_work(&self) -> bool {
+        self.tables.pages.free_places() > super::super::limits::SPARE_PLACES / 2
+    }
+
+    /// The layer's map goes, and the layer.
+    fn remove_layer(&mut self, layer: LayerId) -> Result<bool, Wait> {
+        loop {
+            match self.tables.pages.free_array(ArrayName::map_of(layer.0)) {
+                PageStep::Done => break,
+                PageStep::Again => {}
+                PageStep::Load => return Err(Wait::Load),
+                PageStep::Full => return Err(Wait::Full),
+            }
+        }
+        self.fold.frozen.layers.remove(&layer);
+        self.catalog.layers.remove(&layer);
+        self.fold.gone.push(layer);
+        Ok(true)
+    }
+
+    /// The layer's record has a place in this checkpoint: its cursor moves.
+    fn touch_layer(&mut self, layer: LayerId, chunk: u32) -> Result<(), Wait> {
+        self.tables.touch_entry(layer, chunk)
+    }
+
+    fn set_cursor(&mut self, layer: LayerId, cursor: u32) {
+        if let Some(tree) = self.tables.trees.get_mut(&layer) {
+            tree.cursor = cursor;
+        }
+    }
+
+    /// Give the next entry of a layer back. True when the layer is gone.
+    fn release_next(&mut self, layer: LayerId) -> Result<bool, Wait> {
+        let Some((chunk, entry)) = self.tables.next_entry(layer, 0)? else { return self.remove_layer(layer) };
+        let record = entry.chunk.map(|physical| self.tables.chunk(physical)).transpose()?;
+        self.touch_layer(layer, chunk)?;
+        if let (Some(physical), Some(record)) = (entry.chunk, record) {
+            self.tables.touch_chunk(physical)?;
+            self.let_go(physical, &record, true)?;
+        }
+        self.set_cursor(layer, chunk + 1);
+        Ok(false)
+    }
+
+    /// Move the next entry of a layer to the one above. True when the layer is gone.
+    fn merge_next(&mut self, layer: LayerId, child: LayerId) -> Result<bool, Wait> {
+        let parent = self.fold.frozen.layers.get(&layer).and_then(|info| info.parent);
+        let Some((chunk, lower)) = self.tables.next_entry(layer, 0)? else {
+            let over = self.remove_layer(layer)?;
+            for catalog in [&mut self.fold.frozen, &mut self.catalog] {
+                for info in catalog.layers.values_mut().filter(|info| info.parent == Some(layer)) {
+                    info.parent = parent;
+                }
+            }
+            return Ok(over);
+        };
+        let upper = self.tables.entry(child, chunk)?;
+        let wanted = lower.present & !upper.decided();
+        let zero = lower.zero & !upper.decided();
+        let record = lower.chunk.map(|physical| self.tables.chunk(physical)).transpose()?;
+        self.touch_layer(layer, chunk)?;
+        if let Some(physical) = lower.chunk {
+            self.tables.touch_chunk(physical)?;
+        }
+        let mut supplies: Vec<Supply> = Vec::new();
+        if let (Some(record), true) = (record, wanted != 0) {
+            supplies.push((wanted, lower, record));
+        }
+        let version = upper.version.max(lower.version);
+        let moved = match self.absorb(child, chunk, upper, &supplies, zero, version, None) {
+            Ok(shared) => shared,
+            Err(Wait::Full) => {
+                // No chunk to unshare with: when some are free again.
+                self.fold.stuck.push(layer);
+                return Ok(false);
+            }
+            Err(wait) => return Err(wait),
+        };
+        if let Some(physical) = lower.chunk {
+            // Read again: if the child took it, the child is counted by now.
+            let record = self.tables.chunk(physical)?;
+            self.let_go(physical, &record, false)?;
+        }
+        let _ = moved;
+        self.set_cursor(layer, chunk + 1);
+        Ok(false)
+    }
+
+    /// Where the blocks of a chunk come from, from a layer down; and which of them it says are zeros.
+    pub(super) fn supplies(&mut self, layer: LayerId, chunk: u32, wanted: Mask) -> Result<(Vec<Supply>, Mask), Wait> {
+        let (mut left, mut zero, mut found) = (wanted, 0, Vec::new());
+        let mut at = Some(layer);
+        while let Some(layer) = at.filter(|_| left != 0) {
+            let entry = self.tables.entry(layer, chunk)?;
+            let present = entry.present & left;
+            if let (Some(physical), true) = (entry.chunk, present != 0) {
+                found.push((present, entry, self.tables.chunk(physical)?));
+            }
+            zero |= entry.zero & left;
+            left &= !entry.decided();
+            at = self.fold.frozen.layers.get(&layer).and_then(|info| info.parent);
+        }
+        Ok((found, zero))
+    }
+
+    /// Make an entry hold blocks of other chunks as well: it shares the chunk if it is the only one, and has them copied if not.
+    /// `old` is what the entry is now, less what is replaced; a chunk of its own that it lost is the caller's. True if it shares.
+    #[expect(clippy::too_many_arguments, reason = "an entry, and all that goes into it")]
+    pub(super) fn absorb(
+        &mut self,
+        layer: LayerId,
+        chunk: u32,
+        old: Entry,
+        supplies: &[Supply],
+        zero: Mask,
+        version: Stamp,
+        mut share: Option<&mut u32>,
+    ) -> Result<bool, Wait> {
+        let Some((shard, has_parent)) = self.layer_info(layer) else { return Ok(false) };
+        let before = self.tables.entry(layer, chunk)?;
+        self.tables.touch_entry(layer, chunk)?;
+        if let Some(physical) = old.chunk {
+            self.tables.touch_chunk(physical)?;
+        }
+        for (_, entry, _) in supplies {
+            if let Some(physical) = entry.chunk {
+                self.tables.touch_chunk(physical)?;
+            }
+        }
+        let zero = if has_parent { old.zero | zero } else { old.zero };
+        let mut entry = Entry { zero, version, ..old };
+        if let (None, [(mask, source, record)]) = (old.chunk, supplies)
+            && let (Some(physical), true) = (source.chunk, record.refs < u16::MAX)
+        {
+            entry = Entry { chunk: source.chunk, present: *mask, zero: zero & !mask, owner: source.owner, ..entry };
+            self.tables.put_chunk(physical, &ChunkRecord { refs: record.refs + 1, ..*record })?;
+            self.tables.put_entry(layer, chunk, &entry, Self::growth(shard, &before, &entry))?;
+            return Ok(true);
+        }
+        if supplies.is_empty() {
+            self.tables.put_entry(layer, chunk, &entry, Self::growth(shard, &before, &entry))?;
+            return Ok(false);
+        }
+        let old_record = old.chunk.map(|physical| self.tables.chunk(physical)).transpose()?;
+        let own = old.chunk.filter(|_| old_record.is_some_and(|record| record.refs == 1));
+        let target = match own {
+            Some(own) => own,
+            None => {
+                let reserved = share.as_ref().is_some_and(|reserved| **reserved > 0);
+                let taken = if reserved || self.space.has_spare() { self.space.take() } else { None };
+                let taken = taken.ok_or(Wait::Full)?;
+                if let Err(wait) = self.tables.touch_chunk(taken) {
+                    self.space.give_back_unused(taken);
+                    return Err(wait);
+                }
+                if let Some(reserved) = share.as_mut().filter(|_| reserved) {
+                    **reserved -= 1;
+                    self.space.unreserve(1);
+                }
+                taken
+            }
+        };
+        let owner = if own.is_some() { old.owner } else { shard };
+        let mut record = match own {
+            Some(_) => old_record.unwrap_or_default(),
+            None => ChunkRecord { refs: 1, ..ChunkRecord::default() },
+        };
+        if let (None, Some(physical), Some(shared)) = (own, old.chunk, old_record) {
+            self.copy_blocks((physical, &shared, old.owner), old.present, (target, &mut record, owner), chunk);
+            self.let_go(physical, &shared, false)?;
+        }
+        let mut present = old.present;
+        for (mask, source, shared) in supplies {
+            let Some(physical) = source.chunk else { continue };
+            self.copy_blocks((physical, shared, source.owner), *mask, (target, &mut record, owner), chunk);
+            present |= mask;
+        }
+        entry = Entry { chunk: Some(target), present, zero: zero & !present, owner, ..entry };
+        self.tables.put_chunk(target, &record)?;
+        self.tables.put_entry(layer, chunk, &entry, Self::growth(shard, &before, &entry))?;
+        Ok(false)
+    }
+
+    /// The next chunk of a clone that its parent still supplies. True when it needs it no more.
+    fn flatten_next(&mut self) -> Result<bool, Wait> {
+        let Some(n) = self.fold.flattens.iter().position(|flatten| !flatten.done) else { return Ok(true) };
+        let super::Flatten { copy, cursor, .. } = self.fold.flattens[n];
+        let live = self.fold.frozen.copies.get(&copy).map(|state| state.live);
+        // A copy created after the freeze has its turn in the next fold; one that is gone needs nothing.
+        let bottom = live.and_then(|live| {
+            self.fold.frozen.chain(live).take_while(|(_, info)| info.copy == copy).last().map(|(id, info)| (id, *info))
+        });
+        let Some((bottom, info)) = bottom else {
+            self.fold.flattens[n].done = true;
+            return Ok(true);
+        };
+        let Some(parent) = info.parent else {
+            self.fold.flattens[n].done = true;
+            return Ok(true);
+        };
+        let end = info.blocks.div_ceil(CHUNK_BLOCKS);
+        let mut next: Option<u32> = None;
+        let mut at = Some(parent);
+        while let Some(layer) = at {
+            let found = self.tables.next_entry(layer, cursor)?.map(|(chunk, _)| chunk);
+            next = next.into_iter().chain(found).min();
+            at = self.fold.frozen.layers.get(&layer).and_then(|info| info.parent);
+        }
+        let Some(chunk) = next.filter(|chunk| *chunk < end) else {
+            for catalog in [&mut self.fold.frozen, &mut self.catalog] {
+                if let Some(info) = catalog.layers.get_mut(&bottom) {
+                    info.parent = None;
+                }
+            }
+            self.fold.flattens[n].done = true;
+            return Ok(true);
+        };
+        let old = self.tables.entry(bottom, chunk)?;
+        let (supplies, _) = self.supplies(parent, chunk, !old.decided())?;
+        if !supplies.is_empty() {
+            match self.absorb(bottom, chunk, old, &supplies, 0, old.version, None) {
+                Ok(_) => {}
+                Err(Wait::Full) => {
+                    let Some(flatten) = self.fold.flattens.remove(n) else { return Ok(true) };
+                    self.end_waiting(flatten.key, Err(StoreError::NoSpace));
+                    return Ok(true);
+                }
+                Err(wait) => return Err(wait),
+            }
+        }
+        self.fold.flattens[n].cursor = chunk + 1;
+        Ok(false)
+    }
+}

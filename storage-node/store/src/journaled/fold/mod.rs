@@ -1,0 +1,260 @@
+//! The fold: what is durable in the journal goes home, and the pages learn of it, in the background.
+//!
+//! ```text
+//! Idle ─freeze─► Ranges ─► Patches ─► (moves over) Shares ─► Layers ─► (moves over) Catalog ─► Inner ─► Roots ─► Outer ─► Sync
+//!   ▲                                                                                                                    │
+//!   └── commit: tail, freed pages and chunks ◄── superblock B durable ◄── superblock A durable ◄──────────────────────────┘
+//! ```
+//! It changes entries and chunk records in the cache, and tells the disk what to move; readers see none of it before the commit,
+//! because the frozen generation hides what it changes. One sync covers moved data and pages: both are named only by the
+//! superblocks that follow.
+
+mod commit;
+mod layers;
+mod moves;
+mod patches;
+mod shares;
+
+use super::engine::JournaledStore;
+use super::entry::ChunkNo;
+use super::layers::{Catalog, LayerId};
+use super::limits::{FOLD_AT, MAX_PATCHES, MAX_RANGES};
+use super::overlay::Key;
+use super::pages::ArrayName;
+use super::ring::Mark;
+use crate::{DiskOut, Tag};
+pub(super) use commit::{decode_copy, decode_held, decode_layer};
+use conductor_model::{CopyId, Stamp};
+use driver::{Errno, Time};
+use memory::Filling;
+use moves::Move;
+use slab::Slab;
+use std::collections::VecDeque;
+
+/// Where a fold is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Idle,
+    Ranges,
+    Patches,
+    Shares,
+    Layers,
+    Catalog,
+    Inner,
+    Roots,
+    Outer,
+    Sync,
+    Super(usize),
+}
+
+/// Whether a stage has come to something that it waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// Call again, perhaps in another stage.
+    On,
+    /// Something has to come first: a page, a move, the disk.
+    Stay,
+}
+
+/// Discarded chunks whose entries are to go.
+#[derive(Clone, Copy, Debug)]
+struct Discard {
+    layer: LayerId,
+    next: u32,
+    end: u32,
+    version: Stamp,
+}
+
+/// A clone that is to need its parent no more.
+#[derive(Clone, Copy, Debug)]
+struct Flatten {
+    key: usize,
+    copy: CopyId,
+    cursor: u32,
+    done: bool,
+}
+
+/// What the fold works on.
+#[derive(Debug)]
+pub(super) struct Fold {
+    stage: Stage,
+    wanted: bool,
+    /// Copies and layers as of the last checkpoint, and as of the next.
+    persisted: Catalog,
+    frozen: Catalog,
+    mark: Mark,
+    discards: VecDeque<Discard>,
+    /// The patch that comes next.
+    patch: Option<Key>,
+    /// The copy-range in hand, and its next chunk.
+    share: (usize, u32),
+    /// Operations whose copy-ranges are in the fresh and in the folding generation.
+    fresh_shares: Vec<usize>,
+    share_keys: Vec<usize>,
+    flattens: VecDeque<Flatten>,
+    /// Entries that this fold may still release, merge or share.
+    work_left: u32,
+    /// A layer whose merging waits for space, in this fold.
+    stuck: Vec<LayerId>,
+    /// Something is left for the next fold.
+    work: bool,
+    moves: VecDeque<Move>,
+    moving: Slab<Move>,
+    moving_blocks: u32,
+    /// Chunks that come back with the commit; true if what they held was discarded.
+    freed: Vec<(ChunkNo, bool)>,
+    /// Layers that are gone with the commit.
+    gone: Vec<LayerId>,
+    /// Records of the outer arrays to be written.
+    records: VecDeque<(ArrayName, u64, Vec<u8>)>,
+    in_flight: bool,
+    sync_point: u64,
+    buffer: Option<Filling>,
+}
+
+impl Fold {
+    pub(super) fn new(persisted: Catalog) -> Self {
+        Self {
+            stage: Stage::Idle,
+            wanted: false,
+            frozen: persisted.clone(),
+            persisted,
+            mark: Mark::FIRST,
+            discards: VecDeque::new(),
+            patch: None,
+            share: (0, 0),
+            fresh_shares: Vec::new(),
+            share_keys: Vec::new(),
+            flattens: VecDeque::new(),
+            work_left: 0,
+            stuck: Vec::new(),
+            work: false,
+            moves: VecDeque::new(),
+            moving: Slab::new(),
+            moving_blocks: 0,
+            freed: Vec::new(),
+            gone: Vec::new(),
+            records: VecDeque::new(),
+            in_flight: false,
+            sync_point: 0,
+            buffer: None,
+        }
+    }
+
+    /// Something waits for what a fold gives.
+    pub(super) fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// True if none is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.stage == Stage::Idle
+    }
+
+    /// A copy-range was applied to the fresh generation: its operation is over with that one's commit.
+    pub(super) fn share_added(&mut self, key: usize) {
+        self.fresh_shares.push(key);
+    }
+
+    fn quiet(&self) -> bool {
+        self.moves.is_empty() && self.moving.is_empty()
+    }
+}
+
+impl JournaledStore {
+    /// True if layers are to be released, merged or flattened.
+    pub(super) fn has_work(&self) -> bool {
+        self.fold.work || !self.fold.flattens.is_empty()
+    }
+
+    /// The end of a turn: begin a fold, or go on with it.
+    pub(super) fn fold_turn(&mut self, now: Time, out: &mut DiskOut<'_>) {
+        if self.fold.is_idle() {
+            if !self.fold_is_due(now) {
+                self.fold.wanted &= !self.fresh.is_empty();
+                return;
+            }
+            self.freeze();
+        }
+        loop {
+            let step = match self.fold.stage {
+                Stage::Idle => Step::Stay,
+                Stage::Ranges => self.fold_ranges(),
+                Stage::Patches => self.fold_patches(),
+                Stage::Shares => self.fold_shares(),
+                Stage::Layers => self.fold_layers(),
+                Stage::Catalog | Stage::Roots => self.put_records(),
+                Stage::Inner => self.write_inner(out),
+                Stage::Outer => self.write_outer(out),
+                Stage::Sync => self.sync(out),
+                Stage::Super(n) => self.write_superblock(n, now, out),
+            };
+            if step == Step::Stay || self.failed.is_some() {
+                break;
+            }
+        }
+        self.move_on(now, out);
+    }
+
+    fn fold_is_due(&self, now: Time) -> bool {
+        if self.has_work() {
+            return true;
+        }
+        let fresh = &self.fresh;
+        !fresh.is_empty()
+            && (self.fold.wanted
+                || fresh.patches.len() >= MAX_PATCHES / FOLD_AT
+                || fresh.range_count() >= MAX_RANGES / FOLD_AT
+                || self.ring.stalled()
+                || self.ring.free_blocks() < self.place.geometry.ring_blocks() / 2
+                || self.is_rested(now))
+    }
+
+    /// A generation is complete: what comes from now on goes to the next.
+    fn freeze(&mut self) {
+        let mut folding = std::mem::take(&mut self.fresh);
+        let fold = &mut self.fold;
+        fold.stage = Stage::Ranges;
+        fold.wanted = false;
+        fold.frozen = self.catalog.clone();
+        fold.mark = self.ring.mark();
+        fold.patch = folding.patches.keys().next().copied();
+        fold.share = (0, 0);
+        fold.share_keys = std::mem::take(&mut fold.fresh_shares);
+        fold.work_left = super::limits::WORK_PER_FOLD;
+        fold.stuck.clear();
+        fold.freed = folding.freed.drain(..).map(|chunk| (chunk, false)).collect();
+        fold.discards = folding
+            .ranges
+            .iter()
+            .flat_map(|(layer, ranges)| ranges.iter().map(move |(from, range)| (*layer, *from, *range)))
+            .map(|(layer, next, range)| Discard { layer, next, end: range.end, version: range.version })
+            .collect();
+        self.folding = Some(folding);
+        self.tables.begin();
+        self.counters.switches += 1;
+    }
+
+    /// What could not be had: wait for it, or give the store up.
+    fn waits(&mut self, wait: super::tables::Wait) -> Step {
+        use super::tables::Wait;
+        match wait {
+            Wait::Load => {}
+            // Space was counted before; metadata that is damaged twice cannot be written on top of.
+            Wait::Full => self.fail(Errno::NO_SPACE),
+            Wait::Damaged => self.fail(Errno::IO),
+        }
+        Step::Stay
+    }
+
+    /// Ask for the flattening of a copy.
+    pub(super) fn start_flatten(&mut self, tag: Tag, copy: CopyId) {
+        let key = self.pending.insert(super::engine::Pending::Flatten(tag, copy));
+        self.fold.flattens.push_back(Flatten { key, copy, cursor: 0, done: false });
+    }
+
+    /// True while copy-ranges of an older life are not home.
+    pub(super) fn unfinished_shares(&self) -> bool {
+        !self.fresh.shares.is_empty() || self.folding.as_ref().is_some_and(|folding| !folding.shares.is_empty())
+    }
+}

@@ -1,0 +1,123 @@
+//! Where things are on the disk. All follows from five numbers, which the superblock holds.
+//!
+//! ```text
+//! superblocks (16 blocks) | ring | page map 0 | page map 1 | pages | their mirrors | chunks of 64 KiB …
+//! ```
+
+use super::entry::ChunkNo;
+use super::limits::{
+    BYTES_PER_COPY, CHUNK, CHUNK_BLOCKS, HEAD_BLOCKS, MAX_COPIES, MAX_PLACES, MAX_RING_BLOCKS, MIN_COPIES,
+    MIN_DISK_BYTES, MIN_PLACES, MIN_USUAL_RING, PAGES_PART, RING_PART, SPARE_CHUNKS,
+};
+use super::pages::Region;
+use super::ring::MIN_RING_BLOCKS;
+use conductor_model::{BLOCK, Bytes};
+
+/// How a disk is divided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    disk_blocks: u64,
+    ring_blocks: u32,
+    places: u32,
+    max_copies: u32,
+    external_journal: bool,
+    chunks: u32,
+}
+
+impl Geometry {
+    /// The usual division of a disk of this size; `None` if it is too small.
+    pub fn of_disk(size: Bytes) -> Option<Self> {
+        if size.0 < MIN_DISK_BYTES {
+            return None;
+        }
+        let blocks = size.0 / BLOCK as u64;
+        let ring = (blocks / RING_PART).clamp(MIN_USUAL_RING, MAX_RING_BLOCKS);
+        let places = (blocks / PAGES_PART).clamp(u64::from(MIN_PLACES), MAX_PLACES);
+        let copies = (size.0 / BYTES_PER_COPY).clamp(MIN_COPIES, MAX_COPIES);
+        Self::new(size, u32::try_from(ring).ok()?, u32::try_from(places).ok()?, u32::try_from(copies).ok()?)
+    }
+
+    /// A division of one's own, however small; `None` if it cannot work: ring or page region below the least, or nothing left
+    /// for data.
+    pub fn new(size: Bytes, ring_blocks: u32, places: u32, max_copies: u32) -> Option<Self> {
+        let disk_blocks = size.0 / BLOCK as u64;
+        Self { disk_blocks, ring_blocks, places, max_copies, external_journal: false, chunks: 0 }.divided()
+    }
+
+    /// The same with the journal on another disk, from that one's first block on.
+    pub fn external(size: Bytes, ring_blocks: u32, places: u32, max_copies: u32) -> Option<Self> {
+        let disk_blocks = size.0 / BLOCK as u64;
+        Self { disk_blocks, ring_blocks, places, max_copies, external_journal: true, chunks: 0 }.divided()
+    }
+
+    fn divided(mut self) -> Option<Self> {
+        if self.ring_blocks < MIN_RING_BLOCKS
+            || u64::from(self.ring_blocks) > MAX_RING_BLOCKS
+            || self.places < MIN_PLACES
+            || u64::from(self.places) > MAX_PLACES
+            || u64::from(self.max_copies) > MAX_COPIES
+        {
+            return None;
+        }
+        let left = (self.disk_blocks * BLOCK as u64).checked_sub(self.chunks_start())?;
+        self.chunks = u32::try_from((left / CHUNK as u64).min(u64::from(u32::MAX) - 1)).ok()?;
+        (self.chunks > SPARE_CHUNKS && u64::from(self.chunks) * u64::from(CHUNK_BLOCKS) < u64::from(u32::MAX))
+            .then_some(self)
+    }
+
+    /// Bytes of the disk that are used; it may be larger.
+    pub fn size(&self) -> Bytes {
+        Bytes(self.disk_blocks * BLOCK as u64)
+    }
+    /// Blocks of the journal.
+    pub fn ring_blocks(&self) -> u32 {
+        self.ring_blocks
+    }
+    /// Places for metadata pages, each there twice.
+    pub fn places(&self) -> u32 {
+        self.places
+    }
+    /// Copies that the store can hold.
+    pub fn max_copies(&self) -> u32 {
+        self.max_copies
+    }
+    /// True if the journal is on another disk.
+    pub fn external_journal(&self) -> bool {
+        self.external_journal
+    }
+    /// Chunks of 64 KiB.
+    pub fn chunks(&self) -> u32 {
+        self.chunks
+    }
+    /// Blocks that data can hold: chunks less those kept for background work.
+    pub fn capacity(&self) -> u32 {
+        (self.chunks - SPARE_CHUNKS) * CHUNK_BLOCKS
+    }
+    /// Bytes that the journal's own disk must have, where it has one.
+    pub fn journal_bytes(&self) -> Bytes {
+        Bytes(u64::from(self.ring_blocks) * BLOCK as u64)
+    }
+
+    /// Where the ring begins, on its disk.
+    pub(super) fn ring_start(&self) -> u64 {
+        if self.external_journal { 0 } else { HEAD_BLOCKS * BLOCK as u64 }
+    }
+    /// Where the two page maps begin.
+    pub(super) fn maps_start(&self) -> [Bytes; 2] {
+        let ring = if self.external_journal { 0 } else { u64::from(self.ring_blocks) };
+        let first = (HEAD_BLOCKS + ring) * BLOCK as u64;
+        [Bytes(first), Bytes(first + Region::map_bytes(self.places).0)]
+    }
+    /// Where the pages begin.
+    pub(super) fn pages_start(&self) -> Bytes {
+        Bytes(self.maps_start()[1].0 + Region::map_bytes(self.places).0)
+    }
+    /// Where the chunks begin: a multiple of a chunk.
+    pub(super) fn chunks_start(&self) -> u64 {
+        (self.pages_start().0 + Region::places_bytes(self.places).0).next_multiple_of(CHUNK as u64)
+    }
+    /// Byte offset of a chunk.
+    pub(super) fn chunk(&self, chunk: ChunkNo) -> u64 {
+        self.chunks_start() + u64::from(chunk.index()) * CHUNK as u64
+    }
+}

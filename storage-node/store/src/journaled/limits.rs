@@ -1,0 +1,94 @@
+//! Every bound of the journaled engine, with its reason. The ring's and the pages' own are theirs.
+
+use super::ring::MIN_RING_BLOCKS;
+use conductor_model::BLOCK;
+use driver::Span;
+
+/// Blocks in a chunk: the unit of allocation, sharing and discard.
+pub(super) const CHUNK_BLOCKS: u32 = 16;
+/// Bytes in a chunk.
+pub(super) const CHUNK: usize = CHUNK_BLOCKS as usize * BLOCK;
+/// Blocks before the ring: two superblocks apart from each other, room to spare.
+pub(super) const HEAD_BLOCKS: u64 = 16;
+/// Where the two superblocks are: a stray write of a few KiB does not hit both.
+pub(super) const SUPERBLOCKS: [u64; 2] = [0, 8];
+/// Smallest disk for ordinary use: below, the metadata is out of proportion.
+pub const MIN_DISK_BYTES: u64 = 64 << 20;
+/// The ring is this part of the disk…
+pub(super) const RING_PART: u64 = 16;
+/// …but at least 16 MiB…
+pub(super) const MIN_USUAL_RING: u64 = (16 << 20) / BLOCK as u64;
+/// …and at most 1 GiB: it is read whole at opening, in some seconds.
+pub(super) const MAX_RING_BLOCKS: u64 = (1 << 30) / BLOCK as u64;
+const _: () = assert!(MIN_RING_BLOCKS as u64 <= MIN_USUAL_RING);
+/// Metadata pages take this part of the disk, and their mirrors as much again. A full disk whose map is dense needs 1/640: 68 B + 32 B for
+/// 64 KiB; snapshots with few blocks each need more.
+pub(super) const PAGES_PART: u64 = 64;
+/// Smallest page region: a few copies, their maps two levels deep, twice over while a checkpoint is written.
+pub(super) const MIN_PLACES: u32 = 256;
+/// Largest: 64 GiB of pages, the metadata of 40 TiB.
+pub(super) const MAX_PLACES: u64 = 1 << 24;
+/// One copy for so many bytes of disk by default…
+pub(super) const BYTES_PER_COPY: u64 = 4 << 20;
+/// …but at least this many…
+pub(super) const MIN_COPIES: u64 = 64;
+/// …and at most this many: in memory with their lists above K 100 MiB at the worst.
+pub(super) const MAX_COPIES: u64 = 4096;
+/// Layers of a store: each is 100 B in memory, and an open array of pages.
+pub(super) const MAX_LAYERS: usize = 1 << 16;
+/// Layers from a live one down to its bottom: what a read may have to look through.
+pub(super) const MAX_DEPTH: usize = 256;
+/// Chunks that only background work may use: merging a shared chunk needs one before it gives one back.
+pub(super) const SPARE_CHUNKS: u32 = 4;
+/// Places for pages that only the fold itself may use, beside what changes in the overlay reserve: copies, layers, lists, the
+/// bitmap, and the paths above them.
+pub(super) const SPARE_PLACES: u32 = 96;
+/// Patches of one overlay generation: at some 150 B each (two blocks inline, key, node of the tree) 20 MiB, 40 MiB for both
+/// generations. A full ring of 1 GiB holds 262,144 blocks, half of them in a generation.
+pub(super) const MAX_PATCHES: usize = 1 << 17;
+/// Ranges of whole discarded chunks in one overlay generation: 64 B each, 4 MiB.
+pub(super) const MAX_RANGES: usize = 1 << 16;
+/// A fold begins when the generation has this part of its bound, …
+pub(super) const FOLD_AT: usize = 2;
+/// …or when nothing was asked for so long.
+pub(super) const FOLD_IDLE: Span = Span::millis(1000);
+/// How long to wait before asking again for memory that nothing else will bring.
+pub(super) const RETRY: Span = Span::millis(1);
+/// Blocks on their way home at a time: 2 MiB in pieces of up to a chunk.
+pub(super) const MOVING_BLOCKS: u32 = 512;
+/// Moves decided but not begun: what the fold's steps may be ahead of the disk.
+pub(super) const MAX_MOVES_QUEUED: usize = 1024;
+/// Keys looked up ahead, so that their pages are loaded together.
+pub(super) const LOOK_AHEAD: usize = 64;
+/// Patches that the fold places in one turn: about a millisecond.
+pub(super) const STEPS_PER_TURN: usize = 1024;
+/// Entries released, merged or shared between two checkpoints: their changed pages fit the smallest region many times over
+/// when they lie together, and a foreground that waits for the checkpoint does not wait long.
+pub(super) const WORK_PER_FOLD: u32 = 4096;
+/// Punches in flight; more wait.
+pub(super) const MAX_PUNCHES: usize = 8;
+/// Chunks looked at by one `Extents`: 16 MiB of a copy.
+pub(super) const EXTENTS_CHUNKS: u32 = 256;
+/// Bytes of a copy's record: fixed part and a configuration.
+pub(super) const COPY_BYTES: usize = 1152;
+const _: () = assert!(COPY_BYTES >= 64 + crate::configuration::MAX_CONFIGURATION);
+/// Bytes of a layer's record.
+pub(super) const LAYER_BYTES: usize = 64;
+/// Bytes of a change above K.
+pub(super) const HELD_BYTES: usize = 32;
+/// Bytes of a mapping entry.
+pub(super) const ENTRY_BYTES: usize = 32;
+/// Bytes of a chunk's record.
+pub(super) const CHUNK_RECORD_BYTES: usize = 4 + 4 * CHUNK_BLOCKS as usize;
+/// Bytes of a piece of the bitmap of used chunks.
+pub(super) const USED_BYTES: usize = 64;
+/// Chunks in it.
+pub(super) const USED_CHUNKS: u32 = USED_BYTES as u32 * 8;
+/// Mapping entries in a leaf (4072 B), chunk records in a leaf.
+pub(super) const ENTRIES_PER_LEAF: u32 = 4072 / ENTRY_BYTES as u32;
+pub(super) const CHUNKS_PER_LEAF: u32 = 4072 / CHUNK_RECORD_BYTES as u32;
+/// Cache for metadata pages if nothing is said: dense metadata of 10 GiB of data.
+pub const DEFAULT_CACHE_BYTES: u64 = 16 << 20;
+/// Bytes of one write of zeros at formatting, and how many are in flight.
+pub(super) const FORMAT_PIECE: usize = 1 << 20;
+pub(super) const FORMAT_DEPTH: usize = 4;

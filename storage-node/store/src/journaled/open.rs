@@ -1,0 +1,496 @@
+//! Opens a store: reads what the last checkpoint left, replays the journal behind it, and hands over a store that serves.
+//!
+//! ```text
+//! Superblocks → both again, with a new boot number → map of pages, copies, layers, lists, used chunks → journal
+//!             → (copy-ranges that were cut short are finished) → serving
+//! ```
+//! Whatever the disk holds, the outcome is a consistent state or an error. Time and reads are bounded by the ring, the copies and
+//! layers, and a bit per chunk.
+
+use super::apply::State;
+use super::engine::{JournaledStore, Parts, Place};
+use super::entry::ChunkNo;
+use super::fold::{decode_copy, decode_held, decode_layer};
+use super::layers::{Catalog, CopyState, LayerId};
+use super::limits::{DEFAULT_CACHE_BYTES, SUPERBLOCKS, USED_CHUNKS};
+use super::overlay::Overlay;
+use super::pages::{Pages, Region};
+use super::record::Record;
+use super::ring::{Ring, RingPlace, Scan, ScanError};
+use super::space::Space;
+use super::superblock::{COPIES, HELD, LAYERS, NoSuperblock, Superblock, USED};
+use super::tables::{Tables, Tree, Wait};
+use super::{Kind, tag, untag};
+use crate::opening::{OpenError, OpenOptions};
+use crate::{DiskOut, MAX_HELD, Store};
+use conductor_model::{BLOCK, Bytes, CopyId};
+use driver::{DiskIndex, Done, Errno, Op, Part, Time};
+use memory::{Arena, Class, Filling};
+use smallvec::smallvec;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// How the store is to be run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// The journal's own disk, if the store was formatted with one.
+    pub journal: Option<DiskIndex>,
+    /// Memory for metadata pages; at least 1.25 MiB are used.
+    pub cache: Bytes,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { journal: None, cache: Bytes(DEFAULT_CACHE_BYTES) }
+    }
+}
+
+/// Where a store's pages are.
+pub(super) fn region(place: &Place) -> Region {
+    Region {
+        disk: place.disk,
+        disk_id: place.identity.disk,
+        start: place.geometry.pages_start(),
+        places: place.geometry.places(),
+        map_at: place.geometry.maps_start(),
+    }
+}
+
+/// What is being put together.
+#[derive(Debug)]
+struct Loaded {
+    place: Place,
+    ring_place: RingPlace,
+    superblock: Superblock,
+    tables: Tables,
+    catalog: Catalog,
+    /// Changes above K still to be read: slot, how many.
+    held: BTreeMap<u32, (CopyId, u16)>,
+    space: Space,
+    persisted: Catalog,
+    overlay: Overlay,
+    next: u64,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Superblock(usize),
+    Rewrite(usize),
+    Copies(Box<Loaded>),
+    Layers(Box<Loaded>),
+    Held(Box<Loaded>),
+    Used(Box<Loaded>),
+    Replay(Box<Loaded>, Box<Scan>),
+    Settle(Box<JournaledStore>),
+    Over,
+}
+
+/// A store being opened.
+#[derive(Debug)]
+pub struct Opening {
+    options: OpenOptions,
+    tuning: Tuning,
+    arena: Arena,
+    phase: Phase,
+    superblocks: [Option<Result<Superblock, NoSuperblock>>; 2],
+    newest: Option<Superblock>,
+}
+
+type Outcome = Option<Result<JournaledStore, OpenError>>;
+
+impl Opening {
+    /// Begin.
+    pub fn start(
+        options: OpenOptions,
+        tuning: Tuning,
+        arena: &Arena,
+        out: &mut DiskOut<'_>,
+    ) -> Result<Self, OpenError> {
+        let need = Bytes((SUPERBLOCKS[1] + 1) * BLOCK as u64);
+        if options.size < need {
+            return Err(OpenError::Truncated { need, have: options.size });
+        }
+        let this = Self {
+            options,
+            tuning,
+            arena: arena.clone(),
+            phase: Phase::Superblock(0),
+            superblocks: [None; 2],
+            newest: None,
+        };
+        this.read_superblock(0, out)?;
+        Ok(this)
+    }
+
+    /// Its operation is over. `Some` when the store is open, or cannot be.
+    pub fn done(&mut self, now: Time, done: Done, out: &mut DiskOut<'_>) -> Outcome {
+        self.step(now, done, out).unwrap_or_else(|error| Some(Err(error)))
+    }
+
+    fn read_superblock(&self, n: usize, out: &mut DiskOut<'_>) -> Result<(), OpenError> {
+        let into = self.arena.take(BLOCK, Class::Client).ok_or(OpenError::Memory)?;
+        let at = SUPERBLOCKS[n] * BLOCK as u64;
+        out(Op::DiskRead { disk: self.options.disk, tag: tag(Kind::Super, n), at, into, from: 0, len: BLOCK });
+        Ok(())
+    }
+
+    fn write_superblock(&self, n: usize, out: &mut DiskOut<'_>) -> Result<(), OpenError> {
+        let mut buffer = self.arena.take(BLOCK, Class::Client).ok_or(OpenError::Memory)?;
+        if let Some(superblock) = &self.newest {
+            superblock.encode(&mut buffer);
+        }
+        let at = SUPERBLOCKS[n] * BLOCK as u64;
+        let parts = smallvec![Part { mem: buffer.filled(), from: 0, len: BLOCK }];
+        out(Op::DiskWrite { disk: self.options.disk, tag: tag(Kind::Super, n), at, parts, durable: true });
+        Ok(())
+    }
+
+    fn step(&mut self, now: Time, done: Done, out: &mut DiskOut<'_>) -> Result<Outcome, OpenError> {
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Superblock(n) => {
+                let into = read_of(done)?;
+                self.superblocks[n] = into.map(|into| Superblock::decode(&into));
+                if n == 0 {
+                    self.phase = Phase::Superblock(1);
+                    self.read_superblock(1, out)?;
+                    return Ok(None);
+                }
+                let superblock = self.identified()?;
+                // A new boot number, durable before anything else is written: two openings never write the same.
+                self.newest =
+                    Some(Superblock { generation: superblock.generation + 1, boot: superblock.boot + 1, ..superblock });
+                self.phase = Phase::Rewrite(0);
+                self.write_superblock(0, out)?;
+                Ok(None)
+            }
+            Phase::Rewrite(n) => {
+                if let Err(errno) = done.result {
+                    return Err(OpenError::Disk(errno));
+                }
+                if n == 0 {
+                    self.phase = Phase::Rewrite(1);
+                    self.write_superblock(1, out)?;
+                    return Ok(None);
+                }
+                let state = self.begin()?;
+                self.phase = Phase::Copies(Box::new(state));
+                self.load(out)
+            }
+            phase @ (Phase::Copies(_) | Phase::Layers(_) | Phase::Held(_) | Phase::Used(_)) => {
+                self.phase = phase;
+                if let Some(tables) = self.tables() {
+                    tables.pages.done(done);
+                    if let Some(errno) = tables.pages.failure() {
+                        return Err(OpenError::Disk(errno));
+                    }
+                }
+                self.load(out)
+            }
+            Phase::Replay(mut state, mut scan) => {
+                match name_of(&done.op).and_then(untag) {
+                    Some((Kind::Pages, _)) => {
+                        state.tables.pages.done(done);
+                    }
+                    _ => scan.done(done, out),
+                }
+                self.replay(now, state, scan, out)
+            }
+            Phase::Settle(mut store) => {
+                store.done(now, done, out);
+                self.settle(now, store, out)
+            }
+            Phase::Over => Ok(None),
+        }
+    }
+
+    fn tables(&mut self) -> Option<&mut Tables> {
+        match &mut self.phase {
+            Phase::Copies(state) | Phase::Layers(state) | Phase::Held(state) | Phase::Used(state) => {
+                Some(&mut state.tables)
+            }
+            _ => None,
+        }
+    }
+
+    /// The newest good superblock, if it is one that is wanted.
+    fn identified(&self) -> Result<Superblock, OpenError> {
+        let found = self.superblocks.iter().flatten();
+        let good = found.clone().filter_map(|superblock| superblock.ok()).max_by_key(|good| good.generation);
+        let Some(superblock) = good else {
+            let version = found.clone().find_map(|superblock| match superblock {
+                Err(NoSuperblock::Version(version)) => Some(OpenError::Version(*version)),
+                _ => None,
+            });
+            return Err(version.unwrap_or(OpenError::NotAStore));
+        };
+        let Superblock { identity, geometry, .. } = superblock;
+        if self.options.cluster.is_some_and(|cluster| cluster != identity.cluster) {
+            return Err(OpenError::OtherCluster(identity.cluster));
+        }
+        if self.options.node.is_some_and(|node| node != identity.node) {
+            return Err(OpenError::OtherNode(identity.node));
+        }
+        if self.options.size < geometry.size() {
+            return Err(OpenError::Truncated { need: geometry.size(), have: self.options.size });
+        }
+        if geometry.external_journal() != self.tuning.journal.is_some() {
+            return Err(OpenError::Damaged("the choice of a journal disk"));
+        }
+        Ok(superblock)
+    }
+
+    fn begin(&self) -> Result<Loaded, OpenError> {
+        let superblock = self.newest.ok_or(OpenError::NotAStore)?;
+        let Superblock { identity, geometry, map, roots, next_layer, .. } = superblock;
+        let place = Place { disk: self.options.disk, identity, geometry };
+        let ring_place = RingPlace {
+            disk: self.tuning.journal.unwrap_or(self.options.disk),
+            start: geometry.ring_start(),
+            blocks: geometry.ring_blocks(),
+            disk_id: identity.disk,
+            kind: Kind::Ring as u8,
+        };
+        let mut pages = Pages::new(region(&place), self.tuning.cache, self.arena.clone(), tag(Kind::Pages, 0));
+        pages.load_map(map);
+        Ok(Loaded {
+            place,
+            ring_place,
+            superblock,
+            tables: Tables::new(pages, roots, geometry.chunks()),
+            catalog: Catalog { next_layer: next_layer.max(1), ..Catalog::default() },
+            held: BTreeMap::new(),
+            space: Space::new(geometry.chunks()),
+            persisted: Catalog::default(),
+            overlay: Overlay::default(),
+            next: 0,
+        })
+    }
+
+    /// Read copies, layers, lists and the bitmap, one array after the other.
+    fn load(&mut self, out: &mut DiskOut<'_>) -> Result<Outcome, OpenError> {
+        loop {
+            match std::mem::replace(&mut self.phase, Phase::Over) {
+                Phase::Copies(mut state) => {
+                    if !waits(state.copies(), "the copies")? {
+                        self.phase = Phase::Copies(state);
+                        break;
+                    }
+                    state.next = 0;
+                    self.phase = Phase::Layers(state);
+                }
+                Phase::Layers(mut state) => {
+                    if !waits(state.layers(), "the layers")? {
+                        self.phase = Phase::Layers(state);
+                        break;
+                    }
+                    state.next = 0;
+                    self.phase = Phase::Held(state);
+                }
+                Phase::Held(mut state) => {
+                    if !waits(state.held(), "the lists above K")? {
+                        self.phase = Phase::Held(state);
+                        break;
+                    }
+                    state.next = 0;
+                    self.phase = Phase::Used(state);
+                }
+                Phase::Used(mut state) => {
+                    let ready = state.tables.pages.ready();
+                    if !waits(state.used(), "the used chunks")? || ready.is_none() {
+                        self.phase = Phase::Used(state);
+                        break;
+                    }
+                    if ready.is_some_and(|ready| ready.is_err()) {
+                        return Err(OpenError::Damaged("the map of pages"));
+                    }
+                    let (place, superblock) = (state.ring_place, state.superblock);
+                    let scan = Scan::start(place, superblock.tail, superblock.boot, &self.arena, out);
+                    let scan = scan.map_err(scan_error)?;
+                    state.persisted = state.catalog.clone();
+                    self.phase = Phase::Replay(state, Box::new(scan));
+                    return Ok(None);
+                }
+                phase => {
+                    self.phase = phase;
+                    break;
+                }
+            }
+        }
+        if let Some(tables) = self.tables() {
+            tables.pages.pump(out);
+            if tables.pages.starved() && tables.pages.in_flight() == 0 {
+                return Err(OpenError::Memory);
+            }
+        }
+        Ok(None)
+    }
+
+    fn replay(
+        &mut self,
+        now: Time,
+        mut state: Box<Loaded>,
+        mut scan: Box<Scan>,
+        out: &mut DiskOut<'_>,
+    ) -> Result<Outcome, OpenError> {
+        while let Some(record) = scan.next_record() {
+            let chunks = state.place.geometry.chunks();
+            let change = Record::decode(record.body, chunks).ok_or(OpenError::Damaged("a journal record"))?;
+            let Loaded { catalog, overlay, space, tables, .. } = &mut *state;
+            let effect = State { catalog, overlay, space }.replay(&change, &record.crcs, record.payload);
+            let effect = effect.ok_or(OpenError::Damaged("the chunks of a journal record"))?;
+            if let Some(layer) = effect.opened {
+                tables.open_layer(layer, Tree::default());
+            }
+        }
+        let Some(end) = scan.end() else {
+            self.phase = Phase::Replay(state, scan);
+            return Ok(None);
+        };
+        let end = end.map_err(scan_error)?;
+        let Loaded { place, ring_place, superblock, tables, catalog, space, persisted, overlay, .. } = *state;
+        let ring = Ring::new(ring_place, end.state, &self.arena).ok_or(OpenError::Memory)?;
+        let arena = self.arena.clone();
+        let fresh = overlay;
+        let parts = Parts { place, ring_place, arena, ring, tables, catalog, persisted, fresh, space, superblock };
+        let mut store = JournaledStore::recovered(parts);
+        store.find_work();
+        self.settle(now, Box::new(store), out)
+    }
+
+    /// A copy-range that was cut short is finished before anything reads what it is about.
+    fn settle(
+        &mut self,
+        now: Time,
+        mut store: Box<JournaledStore>,
+        out: &mut DiskOut<'_>,
+    ) -> Result<Outcome, OpenError> {
+        if !store.unfinished_shares() {
+            return Ok(Some(Ok(*store)));
+        }
+        store.fold.want();
+        store.end_turn(now, out);
+        if let Some(errno) = store.failure() {
+            return Err(OpenError::Disk(errno));
+        }
+        if store.retry.is_some() && store.outstanding == 0 && store.tables.pages.in_flight() == 0 {
+            return Err(OpenError::Memory);
+        }
+        if !store.unfinished_shares() {
+            return Ok(Some(Ok(*store)));
+        }
+        self.phase = Phase::Settle(store);
+        Ok(None)
+    }
+}
+
+fn name_of(op: &Op) -> Option<u64> {
+    match op {
+        Op::DiskRead { tag, .. } | Op::DiskWrite { tag, .. } | Op::DiskSync { tag, .. } => Some(*tag),
+        _ => None,
+    }
+}
+
+/// What a superblock's read gave; `None` if that block cannot be read.
+fn read_of(done: Done) -> Result<Option<Filling>, OpenError> {
+    match (done.op, done.result) {
+        (Op::DiskRead { into, len, .. }, Ok(read)) if read as usize == len => Ok(Some(into)),
+        (Op::DiskRead { .. }, _) => Ok(None),
+        _ => Err(OpenError::Disk(Errno::IO)),
+    }
+}
+
+fn scan_error(error: ScanError) -> OpenError {
+    match error {
+        ScanError::Disk(errno) => OpenError::Disk(errno),
+        ScanError::Memory => OpenError::Memory,
+        _ => OpenError::Damaged("the journal"),
+    }
+}
+
+/// True if it is all there, false if it waits for a page.
+fn waits(outcome: Result<(), Wait>, what: &'static str) -> Result<bool, OpenError> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(Wait::Load) => Ok(false),
+        Err(Wait::Damaged | Wait::Full) => Err(OpenError::Damaged(what)),
+    }
+}
+
+impl Loaded {
+    fn copies(&mut self) -> Result<(), Wait> {
+        while let Some(index) = self.tables.next(COPIES, self.next)? {
+            let slot = u32::try_from(index).map_err(|_| Wait::Damaged)?;
+            if let Some(bytes) = self.tables.get(COPIES, index)?
+                && let Some((copy, state, held)) = decode_copy(slot, bytes).ok_or(Wait::Damaged)?
+            {
+                self.held.insert(slot, (copy, held));
+                if self.catalog.copies.insert(copy, Rc::new(state)).is_some() {
+                    return Err(Wait::Damaged);
+                }
+            }
+            self.next = index + 1;
+        }
+        Ok(())
+    }
+
+    fn layers(&mut self) -> Result<(), Wait> {
+        while let Some(index) = self.tables.next(LAYERS, self.next)? {
+            let id = LayerId(u32::try_from(index).map_err(|_| Wait::Damaged)?);
+            if let Some(bytes) = self.tables.get(LAYERS, index)?
+                && let Some((layer, tree)) = decode_layer(bytes).ok_or(Wait::Damaged)?
+            {
+                // A layer's parent is older: no layer is below itself.
+                if layer.parent.is_some_and(|parent| parent >= id) || id.0 >= self.catalog.next_layer {
+                    return Err(Wait::Damaged);
+                }
+                self.catalog.layers.insert(id, layer);
+                self.tables.open_layer(id, tree);
+            }
+            self.next = index + 1;
+        }
+        let live = |state: &Rc<CopyState>| self.catalog.layers.contains_key(&state.live);
+        let sound = self.catalog.copies.values().all(live);
+        sound.then_some(()).ok_or(Wait::Damaged)
+    }
+
+    fn held(&mut self) -> Result<(), Wait> {
+        while let Some(entry) = self.held.first_entry() {
+            let (slot, (copy, count)) = (*entry.key(), *entry.get());
+            while self.next < u64::from(count) {
+                let index = u64::from(slot) * MAX_HELD as u64 + self.next;
+                let held = self.tables.get(HELD, index)?.and_then(decode_held).ok_or(Wait::Damaged)?;
+                if let Some(state) = self.catalog.copy_mut(copy) {
+                    state.held.push(held);
+                }
+                self.next += 1;
+            }
+            self.held.remove(&slot);
+            self.next = 0;
+        }
+        Ok(())
+    }
+
+    fn used(&mut self) -> Result<(), Wait> {
+        while let Some(index) = self.tables.next(USED, self.next)? {
+            let first = u32::try_from(index).ok().and_then(|index| index.checked_mul(USED_CHUNKS));
+            let first = first.ok_or(Wait::Damaged)?;
+            if let Some(bytes) = self.tables.get(USED, index)? {
+                let bits = bytes.iter().zip((first..).step_by(8));
+                for (byte, at) in bits.filter(|(byte, _)| **byte != 0) {
+                    for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
+                        let chunk = ChunkNo::at(at + bit).filter(|chunk| self.space.claim(*chunk));
+                        chunk.ok_or(Wait::Damaged)?;
+                    }
+                }
+            }
+            self.next = index + 1;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Scan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scan").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,389 @@
+//! One generation of changes that are durable in the journal and not yet in the pages.
+//!
+//! ```text
+//! (layer, chunk) → patch: some blocks, each zero, in the journal, or in a fresh chunk written whole; newer than
+//! layer → ranges of whole chunks that were discarded; newer than all older generations and the pages
+//! ```
+//! Changed only by records, in their order, while serving and at replay alike: so both end in the same state.
+
+use super::entry::{ALL, ChunkNo, Mask, blocks, mask};
+use super::layers::LayerId;
+use super::limits::{CHUNK_BLOCKS, ENTRIES_PER_LEAF};
+use super::ring::JournalBlock;
+use crate::Crcs;
+use conductor_model::{BlockRange, CopyId, SnapshotId, Stamp};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+
+/// A chunk of a layer.
+pub(super) type Key = (LayerId, u32);
+
+/// Where the newest content of a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Spot {
+    /// Zeros.
+    Zero,
+    /// In the journal.
+    Journal(JournalBlock),
+    /// In the patch's own chunk.
+    Direct,
+}
+
+/// A block of a patch; `crc` is plain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct PatchBlock {
+    pub(super) n: u8,
+    pub(super) spot: Spot,
+    pub(super) crc: u32,
+}
+
+/// Changes of one chunk of a layer.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Patch {
+    /// In order of `n`.
+    pub(super) blocks: SmallVec<[PatchBlock; 2]>,
+    /// A fresh chunk that was written whole.
+    pub(super) direct: Option<ChunkNo>,
+    /// Of the newest change.
+    pub(super) version: Stamp,
+    /// A free chunk is set aside for it.
+    pub(super) reserved: bool,
+    /// Writes that rely on the entry's chunk staying where it is.
+    pub(super) claims: u32,
+}
+
+impl Patch {
+    /// Blocks that it says anything of.
+    pub(super) fn decided(&self) -> Mask {
+        self.blocks.iter().fold(0, |mask, block| mask | 1 << block.n)
+    }
+    /// Blocks that it says are zeros.
+    pub(super) fn zeros(&self) -> Mask {
+        self.blocks.iter().filter(|block| block.spot == Spot::Zero).fold(0, |mask, block| mask | 1 << block.n)
+    }
+    /// What it says of a block.
+    pub(super) fn get(&self, n: u32) -> Option<&PatchBlock> {
+        self.blocks.iter().find(|block| u32::from(block.n) == n)
+    }
+    /// True if the fold needs a chunk to put it in.
+    fn needs_chunk(&self) -> bool {
+        self.direct.is_none() && self.blocks.iter().any(|block| matches!(block.spot, Spot::Journal(_)))
+    }
+    fn set(&mut self, n: u32, spot: Spot, crc: u32) {
+        let n = n as u8 & 15; // a chunk has 16 blocks
+        match self.blocks.binary_search_by_key(&n, |block| block.n) {
+            Ok(at) => self.blocks[at] = PatchBlock { n, spot, crc },
+            Err(at) => self.blocks.insert(at, PatchBlock { n, spot, crc }),
+        }
+    }
+}
+
+/// A run of discarded chunks, without its first one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Range {
+    /// The chunk after the last.
+    pub(super) end: u32,
+    pub(super) version: Stamp,
+}
+
+/// A copy-range that waits for the fold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Share {
+    pub(super) layer: LayerId,
+    pub(super) at: BlockRange,
+    pub(super) from: LayerId,
+    pub(super) stamp: Stamp,
+    /// Chunks set aside for it.
+    pub(super) reserved: u32,
+}
+
+/// What a record gave back.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Returned {
+    /// Chunks that were set aside and are not needed.
+    pub(super) reservations: u32,
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(super) struct Overlay {
+    pub(super) patches: BTreeMap<Key, Patch>,
+    pub(super) ranges: BTreeMap<LayerId, BTreeMap<u32, Range>>,
+    pub(super) shares: Vec<Share>,
+    /// Chunks that were written whole and replaced in the same generation: free when the journal no longer names them.
+    pub(super) freed: Vec<ChunkNo>,
+    /// Leaves of maps that its patches touch.
+    leaves: usize,
+    /// Any record at all came since it began.
+    pub(super) touched: bool,
+}
+
+impl Overlay {
+    /// True if there is nothing to fold.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.touched
+    }
+
+    /// Leaves that the fold may have to make.
+    pub(super) fn leaves(&self) -> usize {
+        let ranges = self.ranges.values().flat_map(BTreeMap::iter);
+        let in_ranges = ranges.map(|(from, range)| ((range.end - from) / ENTRIES_PER_LEAF + 2) as usize);
+        let in_shares =
+            self.shares.iter().map(|share| (share.at.count.0 / CHUNK_BLOCKS / ENTRIES_PER_LEAF + 2) as usize);
+        self.leaves + in_ranges.sum::<usize>() + in_shares.sum::<usize>()
+    }
+
+    /// Runs of discarded chunks.
+    pub(super) fn range_count(&self) -> usize {
+        self.ranges.values().map(BTreeMap::len).sum()
+    }
+
+    /// Chunks set aside for what is in it.
+    pub(super) fn reservations(&self) -> u32 {
+        let patches = self.patches.values().map(|patch| u32::from(patch.reserved)).sum::<u32>();
+        patches + self.shares.iter().map(|share| share.reserved).sum::<u32>()
+    }
+
+    /// True if anything is said of the chunk.
+    pub(super) fn touches(&self, key: Key) -> bool {
+        self.patches.contains_key(&key) || self.in_range(key)
+    }
+
+    /// True if the chunk was discarded as a part of a range.
+    pub(super) fn in_range(&self, (layer, chunk): Key) -> bool {
+        let ranges = self.ranges.get(&layer);
+        ranges.and_then(|ranges| ranges.range(..=chunk).next_back()).is_some_and(|(_, range)| chunk < range.end)
+    }
+
+    fn patch(&mut self, key: Key) -> &mut Patch {
+        if !self.patches.contains_key(&key) {
+            let leaf = |(layer, chunk): Key| (layer, chunk / ENTRIES_PER_LEAF);
+            let before = self.patches.range(..key).next_back().is_some_and(|(&k, _)| leaf(k) == leaf(key));
+            let after = self.patches.range(key..).next().is_some_and(|(&k, _)| leaf(k) == leaf(key));
+            self.leaves += usize::from(!before && !after);
+        }
+        self.patches.entry(key).or_default()
+    }
+
+    /// Blocks of one chunk are in the journal now. `reserved`: a chunk was set aside; `claim`: the entry's own was promised.
+    pub(super) fn write(
+        &mut self,
+        key: Key,
+        first: u32,
+        at: JournalBlock,
+        crcs: &[u32],
+        version: Stamp,
+        (reserved, claim): (bool, bool),
+    ) -> Returned {
+        self.touched = true;
+        let patch = self.patch(key);
+        for (n, &crc) in (0u32..).zip(crcs) {
+            patch.set(first + n, Spot::Journal(JournalBlock(at.0 + n)), crc);
+        }
+        patch.version = patch.version.max(version);
+        patch.claims += u32::from(claim);
+        let mut returned = Returned { reservations: u32::from(reserved && (patch.reserved || patch.direct.is_some())) };
+        patch.reserved |= reserved && patch.direct.is_none();
+        if patch.direct.is_some() && std::mem::take(&mut patch.reserved) {
+            returned.reservations += 1;
+        }
+        returned
+    }
+
+    /// A whole chunk was written to a fresh place.
+    pub(super) fn direct(&mut self, key: Key, chunk: ChunkNo, crcs: &[u32], version: Stamp) -> Returned {
+        self.touched = true;
+        let patch = self.patch(key);
+        patch.blocks.clear();
+        for (n, &crc) in (0u32..).zip(crcs) {
+            patch.set(n, Spot::Direct, crc);
+        }
+        patch.version = patch.version.max(version);
+        let returned = Returned { reservations: std::mem::take(&mut patch.reserved).into() };
+        if let Some(old) = patch.direct.replace(chunk) {
+            self.freed.push(old);
+        }
+        returned
+    }
+
+    /// Blocks read as zeros now.
+    pub(super) fn zero(&mut self, layer: LayerId, at: BlockRange, version: Stamp) -> Returned {
+        self.touched = true;
+        let (from, end) = (u64::from(at.from.0), at.end());
+        let chunk_of = |block: u64| u32::try_from(block / u64::from(CHUNK_BLOCKS)).unwrap_or(u32::MAX); // blocks are 32 bits
+        let (first, last) = (chunk_of(from), chunk_of(end - 1));
+        let mut returned = Returned::default();
+        let (mut whole_from, mut whole_end) = (first, last + 1);
+        let start = |chunk: u32| u64::from(chunk) * u64::from(CHUNK_BLOCKS);
+        let within = |chunk: u32| {
+            let low = from.saturating_sub(start(chunk));
+            let high = (end - start(chunk)).min(u64::from(CHUNK_BLOCKS));
+            mask(low as u32, high as u32) // both within a chunk
+        };
+        for chunk in [first, last] {
+            let which = within(chunk);
+            if which != ALL {
+                returned.reservations += self.zero_blocks((layer, chunk), which, version);
+                if chunk == first {
+                    whole_from = first + 1;
+                } else {
+                    whole_end = last;
+                }
+                if first == last {
+                    break;
+                }
+            }
+        }
+        if whole_from < whole_end {
+            returned.reservations += self.zero_chunks(layer, whole_from, whole_end, version);
+        }
+        returned
+    }
+
+    fn zero_blocks(&mut self, key: Key, which: Mask, version: Stamp) -> u32 {
+        let patch = self.patch(key);
+        for n in blocks(which) {
+            patch.set(n, Spot::Zero, 0);
+        }
+        patch.version = patch.version.max(version);
+        let mut returned = 0;
+        if !patch.needs_chunk() && std::mem::take(&mut patch.reserved) {
+            returned = 1;
+        }
+        if !patch.blocks.iter().any(|block| block.spot == Spot::Direct || matches!(block.spot, Spot::Journal(_)))
+            && let Some(old) = patch.direct.take()
+        {
+            self.freed.push(old);
+        }
+        returned
+    }
+
+    fn zero_chunks(&mut self, layer: LayerId, from: u32, end: u32, version: Stamp) -> u32 {
+        // What was patched stays a patch, of zeros: it makes a tombstone (rule 7).
+        let patched: Vec<u32> = self.patches.range((layer, from)..(layer, end)).map(|((_, chunk), _)| *chunk).collect();
+        let returned = patched.into_iter().map(|chunk| self.zero_blocks((layer, chunk), ALL, version)).sum();
+        let ranges = self.ranges.entry(layer).or_default();
+        // Overlapping older runs are cut, and the new one takes their place.
+        let mut cut = Vec::new();
+        for (&start, &range) in ranges.range(..end).rev() {
+            if range.end <= from {
+                break;
+            }
+            cut.push((start, range));
+        }
+        for (start, range) in cut {
+            ranges.remove(&start);
+            if start < from {
+                ranges.insert(start, Range { end: from, ..range });
+            }
+            if range.end > end {
+                ranges.insert(end, range);
+            }
+        }
+        ranges.insert(from, Range { end, version });
+        returned
+    }
+
+    /// Forget a layer that nothing reads any more.
+    pub(super) fn drop_layer(&mut self, layer: LayerId) -> (Returned, Vec<Key>) {
+        self.touched = true;
+        self.ranges.remove(&layer);
+        let keys: Vec<Key> = self.patches.range((layer, 0)..=(layer, u32::MAX)).map(|(key, _)| *key).collect();
+        let (mut returned, mut claims) = (Returned::default(), Vec::new());
+        for key in keys {
+            let Some(patch) = self.patches.remove(&key) else { continue };
+            returned.reservations += u32::from(patch.reserved);
+            self.freed.extend(patch.direct);
+            claims.extend((0..patch.claims).map(|_| key));
+        }
+        for share in self.shares.iter_mut().filter(|share| share.layer == layer) {
+            returned.reservations += std::mem::take(&mut share.reserved);
+        }
+        self.shares.retain(|share| share.layer != layer);
+        // `leaves` stays: it is an upper bound, and the next generation begins at zero.
+        (returned, claims)
+    }
+
+    /// Where the first chunk at or after `from` is that a layer's patches or ranges say anything of.
+    pub(super) fn next_touched(&self, layer: LayerId, from: u32) -> Option<u32> {
+        let patched = self.patches.range((layer, from)..=(layer, u32::MAX)).next().map(|((_, chunk), _)| *chunk);
+        patched.into_iter().min()
+    }
+}
+
+/// A copy-range as its record says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Source {
+    pub(super) copy: CopyId,
+    pub(super) snapshot: SnapshotId,
+}
+
+/// The plain checksums of a run of blocks within a request.
+pub(super) fn part(crcs: &Crcs, from: u32, count: u32) -> &[u32] {
+    crcs.get(from as usize..).and_then(|rest| rest.get(..count as usize)).unwrap_or(&[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::{Blocks, Epoch, Sequence};
+
+    const L: LayerId = LayerId(1);
+
+    fn stamp(n: u64) -> Stamp {
+        Stamp { epoch: Epoch(1), sequence: Sequence(n) }
+    }
+    fn at(from: u32, count: u32) -> BlockRange {
+        BlockRange { from: Blocks(from), count: Blocks(count) }
+    }
+    fn chunk(n: u32) -> ChunkNo {
+        ChunkNo::new(n, 1000).unwrap()
+    }
+
+    #[test]
+    fn the_newest_change_of_a_block_counts() {
+        let mut overlay = Overlay::default();
+        assert_eq!(overlay.write((L, 2), 3, JournalBlock(10), &[7, 8], stamp(1), (true, false)).reservations, 0);
+        assert_eq!(overlay.write((L, 2), 4, JournalBlock(20), &[9], stamp(2), (true, false)).reservations, 1);
+        let patch = &overlay.patches[&(L, 2)];
+        assert_eq!(patch.get(3).map(|b| (b.spot, b.crc)), Some((Spot::Journal(JournalBlock(10)), 7)));
+        assert_eq!(patch.get(4).map(|b| (b.spot, b.crc)), Some((Spot::Journal(JournalBlock(20)), 9)));
+        assert_eq!((patch.get(5), patch.decided(), patch.version), (None, 0b11000, stamp(2)));
+        assert_eq!(overlay.zero(L, at(35, 1), stamp(3)).reservations, 0);
+        assert_eq!(overlay.zero(L, at(36, 1), stamp(4)).reservations, 1, "nothing but zeros needs no chunk");
+        assert_eq!(overlay.patches[&(L, 2)].zeros(), 0b11000);
+    }
+
+    #[test]
+    fn a_whole_chunk_takes_the_place_of_patches_and_gives_up_its_own() {
+        let mut overlay = Overlay::default();
+        overlay.write((L, 0), 0, JournalBlock(1), &[1], stamp(1), (true, false));
+        assert_eq!(overlay.direct((L, 0), chunk(5), &[3; 16], stamp(2)).reservations, 1);
+        overlay.direct((L, 0), chunk(6), &[4; 16], stamp(3));
+        assert_eq!(overlay.freed, [chunk(5)]);
+        assert_eq!(overlay.write((L, 0), 2, JournalBlock(9), &[8], stamp(4), (true, false)).reservations, 1);
+        assert!(!overlay.patches[&(L, 0)].reserved);
+        assert_eq!(overlay.patches[&(L, 0)].get(2).map(|b| b.spot), Some(Spot::Journal(JournalBlock(9))));
+        overlay.zero(L, at(0, 16), stamp(5));
+        assert_eq!((overlay.freed.len(), overlay.patches[&(L, 0)].zeros()), (2, ALL));
+        assert!(overlay.in_range((L, 0)) && !overlay.in_range((L, 1)));
+    }
+
+    #[test]
+    fn a_discard_of_any_length_is_one_range_and_two_edges() {
+        let mut overlay = Overlay::default();
+        overlay.zero(L, at(10, 1_000_000), stamp(1));
+        assert_eq!((overlay.patches.len(), overlay.range_count()), (2, 1));
+        assert_eq!(overlay.patches[&(L, 0)].zeros(), mask(10, 16));
+        assert_eq!(overlay.patches[&(L, 62500)].zeros(), mask(0, 10));
+        assert!(overlay.in_range((L, 1)) && overlay.in_range((L, 62499)) && !overlay.in_range((L, 62500)));
+        overlay.zero(L, at(160, 160), stamp(2));
+        assert_eq!(overlay.range_count(), 3);
+        assert_eq!(overlay.ranges[&L][&10], Range { end: 20, version: stamp(2) });
+        assert_eq!(overlay.ranges[&L][&20], Range { end: 62500, version: stamp(1) });
+        overlay.write((L, 12), 0, JournalBlock(1), &[1], stamp(3), (true, false));
+        assert_eq!(overlay.reservations(), 1);
+        let (returned, _) = overlay.drop_layer(L);
+        assert_eq!((returned.reservations, overlay.patches.len(), overlay.range_count()), (1, 0, 0));
+    }
+}

@@ -1,0 +1,116 @@
+//! The superblock: whose disk it is, how it is divided, and where the newest checkpoint's state begins.
+
+use super::geometry::Geometry;
+use super::pages::{ArrayName, MapRef, Root};
+use super::ring::Mark;
+use crate::codec::{Put, Take, seal, unseal};
+use crate::opening::Identity;
+use conductor_model::{BLOCK, Bytes, DiskId, NodeId};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"TRS2");
+/// What superblocks of other engines begin with.
+const OLDER: &[u8] = b"TRS1";
+/// Version of the format that this engine reads and writes.
+pub const FORMAT_VERSION: u32 = 2;
+
+/// The arrays whose roots the superblock holds, in its order.
+pub(super) const COPIES: ArrayName = ArrayName(1);
+pub(super) const LAYERS: ArrayName = ArrayName(2);
+pub(super) const CHUNKS: ArrayName = ArrayName(3);
+pub(super) const HELD: ArrayName = ArrayName(4);
+pub(super) const USED: ArrayName = ArrayName(5);
+pub(super) const OUTER: [ArrayName; 5] = [COPIES, LAYERS, CHUNKS, HELD, USED];
+
+/// What a superblock says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Superblock {
+    pub(super) identity: Identity,
+    pub(super) geometry: Geometry,
+    /// Counts superblocks written: the higher one is newer.
+    pub(super) generation: u64,
+    /// Counts openings.
+    pub(super) boot: u64,
+    /// Where the journal begins that continues this state.
+    pub(super) tail: Mark,
+    pub(super) map: MapRef,
+    /// Of the arrays in `OUTER`.
+    pub(super) roots: [Root; 5],
+    /// Layer ids from here on were never used.
+    pub(super) next_layer: u32,
+}
+
+/// Why a superblock cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoSuperblock {
+    /// It is none of ours, or damaged.
+    Foreign,
+    /// It is ours, of a version this program does not know.
+    Version(u32),
+}
+
+impl Superblock {
+    pub(super) fn encode(&self, page: &mut [u8]) {
+        let mut body = Vec::with_capacity(256);
+        body.u32(FORMAT_VERSION);
+        body.u32(self.identity.node.0);
+        body.u64(self.identity.cluster);
+        body.u64(self.identity.disk.0);
+        body.u64(self.geometry.size().0 / BLOCK as u64);
+        body.u32(self.geometry.ring_blocks());
+        body.u32(self.geometry.places());
+        body.u32(self.geometry.max_copies());
+        body.u32(self.geometry.external_journal().into());
+        body.u64(self.generation);
+        body.u64(self.boot);
+        body.extend_from_slice(&self.tail.encode());
+        body.u32(self.next_layer);
+        body.u32(self.map.area.into());
+        body.u32(self.map.crc);
+        for root in self.roots {
+            body.extend_from_slice(&root.encode());
+        }
+        seal(page, MAGIC, &body);
+    }
+
+    pub(super) fn decode(page: &[u8]) -> Result<Self, NoSuperblock> {
+        if page.starts_with(OLDER) {
+            return Err(NoSuperblock::Version(1));
+        }
+        let mut body = unseal(page, MAGIC).ok_or(NoSuperblock::Foreign)?;
+        let version = body.u32().ok_or(NoSuperblock::Foreign)?;
+        if version != FORMAT_VERSION {
+            return Err(NoSuperblock::Version(version));
+        }
+        Self::fields(&mut body).ok_or(NoSuperblock::Foreign)
+    }
+
+    fn fields(body: &mut Take<'_>) -> Option<Self> {
+        let node = NodeId(body.u32()?);
+        let cluster = body.u64()?;
+        let disk = DiskId(body.u64()?);
+        let size = Bytes(body.u64()?.checked_mul(BLOCK as u64)?);
+        let (ring, places, copies) = (body.u32()?, body.u32()?, body.u32()?);
+        let external = body.u32()?;
+        let mut geometry = Geometry::new(size, ring, places, copies);
+        if external == 1 {
+            geometry = Geometry::external(size, ring, places, copies);
+        }
+        let geometry = geometry?;
+        let (generation, boot) = (body.u64()?, body.u64()?);
+        let tail = Mark::decode(&body.array()?);
+        let next_layer = body.u32()?;
+        let area = u8::try_from(body.u32()?).ok().filter(|area| *area < 2)?;
+        let map = MapRef { area, crc: body.u32()? };
+        let mut roots = [Root::default(); 5];
+        for root in &mut roots {
+            *root = Root::decode(body.array()?);
+        }
+        let identity = Identity { cluster, node, disk };
+        Some(Self { identity, geometry, generation, boot, tail, map, roots, next_layer })
+    }
+
+    /// True if the page begins like a superblock of ours, be it damaged or of another version: `format` asks before it goes on.
+    pub(super) fn is_marked(page: &[u8]) -> bool {
+        page.starts_with(&MAGIC.to_le_bytes()) || page.starts_with(OLDER)
+    }
+}
