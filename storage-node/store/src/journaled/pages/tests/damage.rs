@@ -212,6 +212,28 @@ fn after_a_failed_write_no_checkpoint_ends() {
 }
 
 #[test]
+fn what_failed_to_be_written_stays_in_memory() {
+    let mut rig = Rig::new(2000, &[], 1);
+    (0..400).for_each(|n| rig.set(B, n * 2, n + 1).unwrap());
+    rig.checkpoint().unwrap();
+    rig.reopen();
+    rig.set(A, 1, 1).unwrap();
+    assert!(rig.pages.checkpoint(&mut |op| rig.disk.submit(op)).is_none());
+    while rig.pages.in_flight() > 0 {
+        rig.disk.fail_write = true;
+        rig.turn().unwrap();
+    }
+    assert!(rig.pages.failure().is_some());
+    rig.disk.fail_write = false;
+    // What else the cache has goes.
+    for n in 0..400 {
+        assert_eq!(rig.read(B, n * 2), Ok(Some(bytes(n + 1))));
+    }
+    assert!(rig.pages.counters().evicted > 0);
+    assert_eq!(rig.read(A, 1), Ok(Some(bytes(1))));
+}
+
+#[test]
 fn a_completion_that_belongs_to_nothing_is_counted() {
     let mut rig = Rig::new(200, &[], 1);
     for tag in [0, super::rig::TAGS, super::rig::TAGS | 1 << 40] {

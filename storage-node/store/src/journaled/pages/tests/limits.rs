@@ -155,6 +155,42 @@ fn without_memory_of_the_arena_it_waits_and_says_so() {
 }
 
 #[test]
+fn a_large_checkpoint_has_so_many_writes_on_their_way_and_no_more() {
+    let mut rig = Rig::new(3000, &[], 3);
+    rig.budget = 3000 * 4096;
+    rig.reopen();
+    (0..1000).for_each(|n| rig.set(A, n * 2, n + 1).unwrap());
+    assert_eq!(rig.pages.dirty_bytes().0, 4096 * 1003);
+    assert!(rig.pages.checkpoint_inner(&mut |_| panic!("no inner array")).is_some());
+    let mut most = 0;
+    while rig.pages.checkpoint(&mut |op| rig.disk.submit(op)).is_none() {
+        most = most.max(rig.pages.in_flight());
+        rig.turn().unwrap();
+    }
+    assert_eq!(most, 2 * 16);
+    assert_eq!(rig.pages.dirty_bytes().0, 0);
+}
+
+#[test]
+fn a_read_whose_page_is_given_back_meanwhile_brings_nothing_but_wakes() {
+    let mut rig = Rig::new(300, &[], 3);
+    rig.set(A, 0, 1).unwrap();
+    rig.checkpoint().unwrap();
+    rig.reopen();
+    assert_eq!(rig.pages.get(A, 0), Lookup::Load);
+    rig.pump();
+    assert_eq!(rig.pages.in_flight(), 1);
+    rig.free(A).unwrap();
+    let done = rig.disk.step().unwrap();
+    assert!(rig.pages.done(done));
+    assert_eq!(rig.pages.get(A, 0), Lookup::Hole);
+    rig.set(A, 0, 2).unwrap();
+    rig.checkpoint().unwrap();
+    rig.crash();
+    rig.verify();
+}
+
+#[test]
 fn neighbours_are_written_together() {
     let mut rig = Rig::new(600, &[], 3);
     (0..320).for_each(|n| rig.set(A, n, 1).unwrap());
