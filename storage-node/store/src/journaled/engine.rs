@@ -22,6 +22,7 @@ use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, DiskId, 
 use driver::{DiskIndex, Done, Errno, Op, Time};
 use memory::Arena;
 use slab::Slab;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Whose disk, and how it is divided.
@@ -69,6 +70,8 @@ pub struct JournaledStore {
     pub(super) fresh: Overlay,
     /// The generation that the fold works on.
     pub(super) folding: Option<Overlay>,
+    /// Blocks that the fold copies between chunks, and where they are until it commits: block of the chunk, byte, plain checksum.
+    pub(super) copying: BTreeMap<Key, SmallVec<[(u32, u64, u32); 4]>>,
     pub(super) space: Space,
     /// Promises that an entry's chunk stays where it is, by chunk of a layer.
     pub(super) claims: BTreeMap<Key, u32>,
@@ -128,6 +131,7 @@ impl JournaledStore {
             fresh,
             folding: None,
             space,
+            copying: BTreeMap::new(),
             claims: BTreeMap::new(),
             fold: Fold::new(persisted),
             superblock,

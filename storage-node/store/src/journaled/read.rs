@@ -1,7 +1,7 @@
 //! Where the content of a view is, block by block, and reads of it.
 //!
 //! ```text
-//! per chunk, from the view's layer down:   fresh patches ► fresh ranges ► folding patches ► folding ranges ► entry ► layer below ► … ► zeros
+//! per chunk, from the view's layer down:   fresh generation ► folding one ► blocks being copied ► entry ► layer below ► … ► zeros
 //! ```
 //! A read holds its era: what it found stays where it is until the read is over.
 
@@ -174,6 +174,12 @@ impl JournaledStore {
             self.in_overlay(&self.fresh, (layer, chunk), &mut walk.left, &mut walk.found);
             if let Some(folding) = &self.folding {
                 self.in_overlay(folding, (layer, chunk), &mut walk.left, &mut walk.found);
+            }
+            for &(n, at, crc) in self.copying.get(&(layer, chunk)).into_iter().flatten() {
+                if walk.left >> n & 1 == 1 {
+                    walk.left &= !(1 << n);
+                    walk.found[n as usize] = Found::At { disk: self.place.disk, at, crc };
+                }
             }
             if walk.left == 0 {
                 break;

@@ -266,6 +266,7 @@ impl JournaledStore {
     /// Both superblocks are durable: what was freed is free when older reads are over.
     fn commit(&mut self) {
         self.tables.pages.committed();
+        self.copying.clear();
         self.fold.persisted = self.fold.frozen.clone();
         let era = self.eras.advance();
         self.trims.push(era, self.fold.mark);
@@ -293,6 +294,6 @@ impl JournaledStore {
         }
         self.fold.stage = Stage::Idle;
         self.counters.checkpoints += 1;
-        self.find_work();
+        self.work_over();
     }
 }

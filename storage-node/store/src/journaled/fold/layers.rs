@@ -28,11 +28,25 @@ impl JournaledStore {
     /// After anything that changes which layer is needed.
     pub(in super::super) fn find_work(&mut self) {
         let catalog = &self.catalog;
-        let stuck = &self.fold.stuck;
-        self.fold.work = catalog
-            .layers
-            .keys()
-            .any(|&id| catalog.is_dropping(id) && !stuck.contains(&id) && catalog.children(id).nth(1).is_none());
+        let due = |id| catalog.is_dropping(id) && catalog.children(id).nth(1).is_none();
+        self.fold.work = catalog.layers.keys().any(|&id| due(id));
+    }
+
+    /// A fold is over. If it could do nothing about the layers, the next could not either, until something has changed.
+    pub(super) fn work_over(&mut self) {
+        let worked = std::mem::take(&mut self.fold.worked);
+        self.find_work();
+        if worked {
+            return;
+        }
+        self.fold.work = false;
+        for flatten in std::mem::take(&mut self.fold.flattens) {
+            // One that came after the freeze has its turn.
+            match flatten.tried {
+                true => self.end_waiting(flatten.key, Err(StoreError::NoSpace)),
+                false => self.fold.flattens.push_back(flatten),
+            }
+        }
     }
 
     fn next_job(&self) -> Option<Job> {
@@ -44,7 +58,7 @@ impl JournaledStore {
         let merge = dropping().filter(|id| !self.fold.stuck.contains(id)).find_map(|id| {
             let mut children = frozen.children(id);
             let (child, _) = children.next()?;
-            (children.next().is_none() && !frozen.is_dropping(child)).then_some(Job::Merge(id, child))
+            children.next().is_none().then_some(Job::Merge(id, child))
         });
         merge.or_else(|| self.fold.flattens.iter().any(|flatten| !flatten.done).then_some(Job::Flatten))
     }
@@ -60,6 +74,11 @@ impl JournaledStore {
                 self.fold.stage = Stage::Catalog;
                 return Step::On;
             };
+            if job == Job::Flatten
+                && let Some(flatten) = self.fold.flattens.iter_mut().find(|flatten| !flatten.done)
+            {
+                flatten.tried = true;
+            }
             if self.fold.moves.len() >= super::super::limits::MAX_MOVES_QUEUED || !self.has_room_to_work() {
                 if self.fold.quiet() {
                     self.fold.work_left = 0;
@@ -76,11 +95,13 @@ impl JournaledStore {
                 Ok(over) => {
                     self.structure += 1;
                     self.fold.work_left -= 1;
+                    self.fold.worked = true;
                     if over && !self.fold.quiet() {
                         return Step::Stay;
                     }
                 }
-                // Space for pages comes with the commit.
+                // Space comes with the commit, if at all.
+                Err(Wait::Full) if matches!(job, Job::Merge(layer, _) if self.fold.stuck.contains(&layer)) => {}
                 Err(Wait::Full) => self.fold.work_left = 0,
                 Err(wait) => return self.waits(wait),
             }
@@ -163,7 +184,7 @@ impl JournaledStore {
             Err(Wait::Full) => {
                 // No chunk to unshare with: when some are free again.
                 self.fold.stuck.push(layer);
-                return Ok(false);
+                return Err(Wait::Full);
             }
             Err(wait) => return Err(wait),
         };
@@ -233,7 +254,7 @@ impl JournaledStore {
             return Ok(false);
         }
         let old_record = old.chunk.map(|physical| self.tables.chunk(physical)).transpose()?;
-        let own = old.chunk.filter(|_| old_record.is_some_and(|record| record.refs == 1));
+        let own = self.own_chunk(&old, old_record.as_ref());
         let target = match own {
             Some(own) => own,
             None => {
@@ -257,13 +278,13 @@ impl JournaledStore {
             None => ChunkRecord { refs: 1, ..ChunkRecord::default() },
         };
         if let (None, Some(physical), Some(shared)) = (own, old.chunk, old_record) {
-            self.copy_blocks((physical, &shared, old.owner), old.present, (target, &mut record, owner), chunk);
+            self.copy_blocks((physical, &shared, old.owner), old.present, (target, &mut record, owner), (layer, chunk));
             self.let_go(physical, &shared, false)?;
         }
         let mut present = old.present;
         for (mask, source, shared) in supplies {
             let Some(physical) = source.chunk else { continue };
-            self.copy_blocks((physical, shared, source.owner), *mask, (target, &mut record, owner), chunk);
+            self.copy_blocks((physical, shared, source.owner), *mask, (target, &mut record, owner), (layer, chunk));
             present |= mask;
         }
         entry = Entry { chunk: Some(target), present, zero: zero & !present, owner, ..entry };

@@ -29,7 +29,7 @@ use driver::{Errno, Time};
 use memory::Filling;
 use moves::Move;
 use slab::Slab;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Where a fold is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +71,8 @@ struct Flatten {
     key: usize,
     copy: CopyId,
     cursor: u32,
+    /// A fold has come to it.
+    tried: bool,
     done: bool,
 }
 
@@ -98,11 +100,15 @@ pub(super) struct Fold {
     stuck: Vec<LayerId>,
     /// Something is left for the next fold.
     work: bool,
+    /// This one did something about layers.
+    worked: bool,
     moves: VecDeque<Move>,
     moving: Slab<Move>,
     moving_blocks: u32,
     /// Chunks that come back with the commit; true if what they held was discarded.
     freed: Vec<(ChunkNo, bool)>,
+    /// Chunks that fewer entries share than in the last checkpoint: that one still needs their content as it is.
+    unshared: BTreeSet<ChunkNo>,
     /// Layers that are gone with the commit.
     gone: Vec<LayerId>,
     /// Records of the outer arrays to be written.
@@ -129,10 +135,12 @@ impl Fold {
             work_left: 0,
             stuck: Vec::new(),
             work: false,
+            worked: false,
             moves: VecDeque::new(),
             moving: Slab::new(),
             moving_blocks: 0,
             freed: Vec::new(),
+            unshared: BTreeSet::new(),
             gone: Vec::new(),
             records: VecDeque::new(),
             in_flight: false,
@@ -223,6 +231,7 @@ impl JournaledStore {
         fold.share_keys = std::mem::take(&mut fold.fresh_shares);
         fold.work_left = super::limits::WORK_PER_FOLD;
         fold.stuck.clear();
+        fold.unshared.clear();
         fold.freed = folding.freed.drain(..).map(|chunk| (chunk, false)).collect();
         fold.discards = folding
             .ranges
@@ -250,7 +259,7 @@ impl JournaledStore {
     /// Ask for the flattening of a copy.
     pub(super) fn start_flatten(&mut self, tag: Tag, copy: CopyId) {
         let key = self.pending.insert(super::engine::Pending::Flatten(tag, copy));
-        self.fold.flattens.push_back(Flatten { key, copy, cursor: 0, done: false });
+        self.fold.flattens.push_back(Flatten { key, copy, cursor: 0, tried: false, done: false });
     }
 
     /// True while copy-ranges of an older life are not home.

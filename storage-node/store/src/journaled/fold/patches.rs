@@ -35,12 +35,20 @@ impl JournaledStore {
         own(new) - own(old)
     }
 
+    /// An entry's chunk, if nothing else needs what is in it: neither now nor in the last checkpoint.
+    pub(super) fn own_chunk(&self, entry: &Entry, record: Option<&ChunkRecord>) -> Option<ChunkNo> {
+        let alone = record.is_some_and(|record| record.refs == 1);
+        entry.chunk.filter(|chunk| alone && !self.fold.unshared.contains(chunk))
+    }
+
     /// One entry less shares a chunk; the record was touched before.
     pub(super) fn let_go(&mut self, chunk: ChunkNo, record: &ChunkRecord, discarded: bool) -> Result<(), Wait> {
         let refs = record.refs.saturating_sub(1);
         self.tables.put_chunk(chunk, &ChunkRecord { refs, ..*record })?;
         if refs == 0 {
             self.fold.freed.push((chunk, discarded));
+        } else {
+            self.fold.unshared.insert(chunk);
         }
         Ok(())
     }
@@ -154,7 +162,7 @@ impl JournaledStore {
         let zeros = patch.zeros();
         let written = patch.decided() & !zeros;
         let keep = old.present & !patch.decided();
-        let in_place = old_record.is_some_and(|record| record.refs == 1) && patch.direct.is_none();
+        let in_place = patch.direct.is_none() && self.own_chunk(&old, old_record.as_ref()).is_some();
         self.tables.touch_entry(layer, chunk)?;
         if let Some(physical) = old.chunk {
             self.tables.touch_chunk(physical)?;
@@ -210,7 +218,7 @@ impl JournaledStore {
             record.crcs[n as usize] = stored_crc(block.crc, owner, chunk * CHUNK_BLOCKS + n);
         }
         if let (Some(physical), Some(shared), true) = (old.chunk, old_record, fresh) {
-            self.copy_blocks((physical, &shared, old.owner), keep, (target, &mut record, owner), chunk);
+            self.copy_blocks((physical, &shared, old.owner), keep, (target, &mut record, owner), key);
             self.let_go(physical, &shared, false)?;
         }
         let entry = Entry {
@@ -224,13 +232,14 @@ impl JournaledStore {
         self.tables.put_entry(layer, chunk, &entry, Self::growth(shard, &old, &entry))
     }
 
-    /// Copy blocks of one physical chunk to another, and their checksums with the other's identity.
+    /// Copy blocks of one physical chunk to another, and their checksums with the other's identity. Until the commit they are read
+    /// where they were.
     pub(super) fn copy_blocks(
         &mut self,
         (source, shared, old_owner): (ChunkNo, &ChunkRecord, ShardId),
         which: Mask,
         (target, record, owner): (ChunkNo, &mut ChunkRecord, ShardId),
-        chunk: u32,
+        (layer, chunk): Key,
     ) {
         let (from, to) = (self.place.geometry.chunk(source), self.place.geometry.chunk(target));
         for n in blocks(which) {
@@ -238,6 +247,7 @@ impl JournaledStore {
             let plain = plain_crc(shared.crcs[n as usize], old_owner, block);
             record.crcs[n as usize] = stored_crc(plain, owner, block);
             self.queue_move(self.place.disk, from + at, to + at, plain);
+            self.copying.entry((layer, chunk)).or_default().push((n, from + at, plain));
         }
     }
 }

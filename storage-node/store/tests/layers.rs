@@ -1,0 +1,327 @@
+//! Snapshots, clones, rollbacks, copy-range and flattening against a flat model: one operation after the other, with power cuts
+//! while the store works behind them.
+#![allow(clippy::cast_possible_truncation, clippy::unwrap_used)] // a test: small numbers, and a panic is its way to fail
+
+mod disk;
+
+use conductor_model::{BLOCK, Blocks, CopyId, ShardId, ShardIndex, SnapshotId, Stamp, VolumeId};
+use disk::*;
+use driver::Span;
+use memory::{Arena, Class};
+use node_store::journaled::JournaledStore;
+use node_store::{Parent, Store, StoreDone, StoreError, StoreOp, View, block_crcs};
+use std::collections::BTreeMap;
+
+const BLOCKS: u32 = 200;
+
+type Content = Vec<Option<u64>>;
+
+#[derive(Clone)]
+struct Copy {
+    live: Content,
+    snapshots: BTreeMap<u64, Content>,
+}
+
+struct World {
+    disk: Disk,
+    arena: Arena,
+    store: JournaledStore,
+    random: Random,
+    copies: BTreeMap<u64, Copy>,
+    next: u64,
+    seen: BTreeMap<&'static str, u64>,
+}
+
+fn config_of(copy: u64) -> conductor_model::Configuration {
+    let shard = ShardId { volume: VolumeId(copy as u32), index: ShardIndex(7) };
+    conductor_model::Configuration { shard, ..config(1, BLOCKS) }
+}
+
+impl World {
+    fn new(seed: u64, data_blocks: u32) -> Self {
+        let arena = Arena::small(16 << 20);
+        let geometry = journaled_geometry(620, 320, data_blocks, 6);
+        let mut disk = Disk::new(geometry.size().0 as usize, seed);
+        Journaled::format(&mut disk, &arena, geometry).unwrap();
+        let store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+        let random = Random(seed.wrapping_mul(7919) | 1);
+        Self { disk, arena, store, random, copies: BTreeMap::new(), next: 1, seen: BTreeMap::new() }
+    }
+
+    fn did(&mut self, what: &'static str) {
+        *self.seen.entry(what).or_default() += 1;
+    }
+
+    fn pick(&mut self) -> u64 {
+        let ids: Vec<u64> = self.copies.keys().copied().collect();
+        ids[self.random.below(ids.len() as u64) as usize]
+    }
+
+    fn pick_snapshot(&mut self, copy: u64) -> Option<u64> {
+        let names: Vec<u64> = self.copies[&copy].snapshots.keys().copied().collect();
+        (!names.is_empty()).then(|| names[self.random.below(names.len() as u64) as usize])
+    }
+
+    fn range(&mut self) -> (u32, u32) {
+        let longest = if self.random.one_in(3) { 100 } else { 8 };
+        let count = 1 + self.random.below(longest) as u32;
+        (self.random.below(u64::from(BLOCKS - count)) as u32, count)
+    }
+
+    /// Run it; true if it was done, false if there was no space.
+    fn run(&mut self, what: &'static str, op: StoreOp) -> bool {
+        match run(&mut self.store, &mut self.disk, op) {
+            Ok(StoreDone::Done) => {
+                self.did(what);
+                true
+            }
+            Err(StoreError::NoSpace) => {
+                self.did("no space");
+                false
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+
+    fn create(&mut self, parent: Option<(u64, u64)>) {
+        let id = self.next;
+        let live =
+            parent.map_or(vec![None; BLOCKS as usize], |(copy, name)| self.copies[&copy].snapshots[&name].clone());
+        let op = StoreOp::Create {
+            copy: CopyId(id),
+            config: config_of(id),
+            parent: parent.map(|(copy, name)| Parent { copy: CopyId(copy), snapshot: SnapshotId(name) }),
+        };
+        if self.run(if parent.is_some() { "clone" } else { "create" }, op) {
+            self.copies.insert(id, Copy { live, snapshots: BTreeMap::new() });
+        }
+    }
+
+    fn act(&mut self) {
+        self.next += 1;
+        let (sequence, known_good) = (stamp(self.next), Stamp::default());
+        let pick = self.random.below(100);
+        if self.copies.is_empty() || (pick < 4 && self.copies.len() < 3) {
+            return self.create(None);
+        }
+        let copy = self.pick();
+        let (from, count) = self.range();
+        let at = range(from, count);
+        let span = from as usize..(from + count) as usize;
+        match pick {
+            4..=9 => {
+                if let (Some(name), true) = (self.pick_snapshot(copy), self.copies.len() < 6) {
+                    self.create(Some((copy, name)));
+                }
+            }
+            10..=21 if self.copies[&copy].snapshots.len() < 5 => {
+                let name = 1000 + self.next;
+                let snapshot = SnapshotId(name);
+                if self.run("snapshot", StoreOp::Snapshot { copy: CopyId(copy), stamp: sequence, snapshot, known_good })
+                {
+                    let model = self.copies.get_mut(&copy).unwrap();
+                    model.snapshots.insert(name, model.live.clone());
+                    let names = model.snapshots.keys().map(|n| SnapshotId(*n)).collect::<Vec<_>>();
+                    assert_eq!(self.store.snapshots(CopyId(copy)), names);
+                }
+            }
+            22..=25 => {
+                let Some(name) = self.pick_snapshot(copy) else { return };
+                let snapshot = SnapshotId(name);
+                if self.run("rollback", StoreOp::Rollback { copy: CopyId(copy), stamp: sequence, snapshot, known_good })
+                {
+                    let model = self.copies.get_mut(&copy).unwrap();
+                    model.live = model.snapshots[&name].clone();
+                }
+            }
+            26..=33 => {
+                let Some(name) = self.pick_snapshot(copy) else { return };
+                let op = StoreOp::DropSnapshot { copy: CopyId(copy), snapshot: SnapshotId(name) };
+                match run(&mut self.store, &mut self.disk, op) {
+                    Ok(_) => {
+                        self.did("drop");
+                        self.copies.get_mut(&copy).unwrap().snapshots.remove(&name);
+                    }
+                    Err(StoreError::Needed(clone)) => self.flatten(clone.0),
+                    Err(StoreError::NoSpace) => self.did("no space"),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            34..=36 => self.flatten(copy),
+            37..=38 => self.delete(copy),
+            39..=46 => {
+                let source = self.pick();
+                let Some(name) = self.pick_snapshot(source) else { return };
+                let parent = Parent { copy: CopyId(source), snapshot: SnapshotId(name) };
+                let op = StoreOp::Share { copy: CopyId(copy), stamp: sequence, at, from: parent, known_good };
+                if self.run("share", op) {
+                    let content = self.copies[&source].snapshots[&name][span.clone()].to_vec();
+                    self.copies.get_mut(&copy).unwrap().live[span].clone_from_slice(&content);
+                }
+            }
+            47..=56 => {
+                let op = StoreOp::Zero { copy: CopyId(copy), stamp: sequence, at, known_good, durable: true };
+                if self.run("zero", op) {
+                    self.copies.get_mut(&copy).unwrap().live[span].fill(None);
+                }
+            }
+            57..=64 => self.compare_some(copy),
+            _ => {
+                let seed = self.next << 16;
+                if self.run("write", write(&self.arena, copy, at, self.next, seed)) {
+                    let live = &mut self.copies.get_mut(&copy).unwrap().live;
+                    live[span].iter_mut().zip(seed..).for_each(|(block, seed)| *block = Some(seed));
+                }
+            }
+        }
+    }
+
+    fn flatten(&mut self, copy: u64) {
+        self.run("flatten", StoreOp::Flatten { copy: CopyId(copy) });
+    }
+
+    fn delete(&mut self, copy: u64) {
+        match run(&mut self.store, &mut self.disk, StoreOp::Delete { copy: CopyId(copy) }) {
+            Ok(_) => {
+                self.did("delete");
+                self.copies.remove(&copy);
+            }
+            Err(StoreError::Needed(clone)) => {
+                self.did("needed");
+                self.flatten(clone.0);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn read(&mut self, copy: u64, view: View, from: u32, count: u32) -> Vec<u8> {
+        let into = self.arena.take(count as usize * BLOCK, Class::Client).unwrap();
+        let op = StoreOp::Read { copy: CopyId(copy), view, at: range(from, count), into };
+        match run(&mut self.store, &mut self.disk, op).unwrap() {
+            StoreDone::Read(data, crcs) => {
+                assert_eq!(block_crcs(&data), crcs);
+                data.to_vec()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn compare_view(&mut self, copy: u64, view: View, content: &Content) {
+        let mut held = vec![false; BLOCKS as usize];
+        let mut from = Blocks(0);
+        while from.0 < BLOCKS {
+            let op = StoreOp::Extents { copy: CopyId(copy), view, from };
+            let StoreDone::Extents { data, next } = run(&mut self.store, &mut self.disk, op).unwrap() else { panic!() };
+            assert!(next > from);
+            for at in data {
+                held[at.from.0 as usize..at.end() as usize].fill(true);
+            }
+            from = next;
+        }
+        let data = self.read(copy, view, 0, BLOCKS);
+        for (n, block) in data.chunks(BLOCK).enumerate() {
+            assert!(
+                block == content[n].map_or(vec![0; BLOCK], block_of),
+                "block {n} of {copy} {view:?}: not {:?}",
+                content[n]
+            );
+            assert!(held[n] || content[n].is_none(), "block {n} of {copy} {view:?} is not listed");
+        }
+    }
+
+    fn compare_some(&mut self, copy: u64) {
+        match self.pick_snapshot(copy).filter(|_| self.random.one_in(2)) {
+            Some(name) => {
+                let content = self.copies[&copy].snapshots[&name].clone();
+                self.compare_view(copy, View::Snapshot(SnapshotId(name)), &content);
+            }
+            None => {
+                let content = self.copies[&copy].live.clone();
+                self.compare_view(copy, View::Live, &content);
+            }
+        }
+    }
+
+    fn compare(&mut self) {
+        for (copy, model) in self.copies.clone() {
+            let names = model.snapshots.keys().map(|n| SnapshotId(*n)).collect::<Vec<_>>();
+            assert_eq!(self.store.snapshots(CopyId(copy)), names);
+            self.compare_view(copy, View::Live, &model.live);
+            for (name, content) in &model.snapshots {
+                self.compare_view(copy, View::Snapshot(SnapshotId(*name)), content);
+            }
+        }
+    }
+
+    fn rest(&mut self) {
+        quiesce_at(NOW + Span::millis(5000), &mut self.store, &mut self.disk);
+        assert!(self.store.idle());
+    }
+
+    fn crash(&mut self) {
+        // Somewhere in the middle of what goes on behind.
+        let later = if self.random.one_in(2) { NOW } else { NOW + Span::millis(5000) };
+        for _ in 0..self.random.below(60) {
+            let disk = &mut self.disk;
+            self.store.end_turn(later, &mut |op| disk.submit(op));
+            let Some(done) = self.disk.step() else { break };
+            let disk = &mut self.disk;
+            self.store.done(later, done, &mut |op| disk.submit(op));
+        }
+        self.disk.crash();
+        self.did("crash");
+        loop {
+            let steps = if self.random.one_in(3) { self.random.below(40) } else { u64::MAX };
+            match open_until::<Journaled>(&mut self.disk, &self.arena, steps) {
+                Some(opened) => break self.store = opened.expect("a crash leaves a store that opens"),
+                None => self.disk.crash(),
+            }
+        }
+        self.compare();
+    }
+}
+
+#[test]
+fn snapshots_clones_and_shared_ranges_read_as_they_should_whatever_happens() {
+    let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for seed in 1..=16 {
+        let mut world = World::new(seed, if seed % 4 == 0 { 600 } else { 4000 });
+        for _ in 0..700 {
+            world.act();
+            match world.random.below(60) {
+                0 => world.crash(),
+                1 => world.rest(),
+                2 => world.compare(),
+                _ => {}
+            }
+        }
+        world.compare();
+        world.rest();
+        world.compare();
+        // All that was shared is given back in the end.
+        for copy in world.copies.keys().copied().collect::<Vec<_>>() {
+            world.run("flatten", StoreOp::Flatten { copy: CopyId(copy) });
+        }
+        let mut left = usize::MAX;
+        while !world.copies.is_empty() && world.copies.len() < left {
+            left = world.copies.len();
+            for copy in world.copies.keys().copied().collect::<Vec<_>>() {
+                world.delete(copy);
+            }
+        }
+        world.rest();
+        assert_eq!((world.store.usage().used, world.copies.len()), (Blocks(0), 0), "seed {seed}");
+        world.disk.crash();
+        let store = open_engine::<Journaled>(&mut world.disk, &world.arena).unwrap();
+        assert_eq!(store.usage().used, Blocks(0));
+        for (what, count) in &world.seen {
+            *seen.entry(what).or_default() += count;
+        }
+    }
+    println!("{seen:?}");
+    for what in
+        ["write", "zero", "snapshot", "clone", "rollback", "drop", "share", "flatten", "delete", "crash", "needed"]
+    {
+        assert!(seen.get(what).is_some_and(|count| *count > 20), "{what}: {seen:?}");
+    }
+}
