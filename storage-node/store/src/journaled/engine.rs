@@ -45,6 +45,9 @@ pub(super) struct Asking {
     next: u32,
 }
 
+/// Blocks of a chunk that are being copied: which, from which byte of the disk, with which plain checksum.
+pub(super) type Copying = SmallVec<[(u32, u64, u32); 4]>;
+
 /// A caller's operation that is not over.
 #[derive(Debug)]
 pub(super) enum Pending {
@@ -53,7 +56,7 @@ pub(super) enum Pending {
     Extents(Box<Asking>),
     Sync(Tag),
     /// Waits for the fold to finish the flattening of a copy.
-    Flatten(Tag, CopyId),
+    Flatten(Tag),
 }
 
 /// The journaled engine, serving one disk. See the module's head.
@@ -70,8 +73,8 @@ pub struct JournaledStore {
     pub(super) fresh: Overlay,
     /// The generation that the fold works on.
     pub(super) folding: Option<Overlay>,
-    /// Blocks that the fold copies between chunks, and where they are until it commits: block of the chunk, byte, plain checksum.
-    pub(super) copying: BTreeMap<Key, SmallVec<[(u32, u64, u32); 4]>>,
+    /// Blocks that the fold copies between chunks, and where they are until it commits.
+    pub(super) copying: BTreeMap<Key, Copying>,
     pub(super) space: Space,
     /// Promises that an entry's chunk stays where it is, by chunk of a layer.
     pub(super) claims: BTreeMap<Key, u32>,
@@ -315,7 +318,7 @@ impl JournaledStore {
             Some(Pending::Change(change)) => change.tag,
             Some(Pending::Look(look)) => look.tag,
             Some(Pending::Extents(asking)) => asking.tag,
-            Some(Pending::Sync(tag) | Pending::Flatten(tag, _)) => tag,
+            Some(Pending::Sync(tag) | Pending::Flatten(tag)) => tag,
             None => return,
         };
         self.finish(tag, Err(StoreError::Disk(errno)));

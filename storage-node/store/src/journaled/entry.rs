@@ -82,15 +82,15 @@ const TOP: [u8; 256] = top();
 
 const fn table() -> [u32; 256] {
     let mut table = [0; 256];
-    let mut n = 0;
+    let (mut n, mut byte) = (0, 0u32);
     while n < 256 {
-        let (mut crc, mut bit) = (n as u32, 0);
+        let (mut crc, mut bit) = (byte, 0);
         while bit < 8 {
             crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
             bit += 1;
         }
         table[n] = crc;
-        n += 1;
+        (n, byte) = (n + 1, byte + 1);
     }
     table
 }

@@ -162,10 +162,10 @@ impl Format {
                 while self.in_flight < FORMAT_DEPTH
                     && let Some((disk, from, to)) = self.ranges.first_mut()
                 {
-                    let len = (*to - *from).min(self.zeros.len() as u64);
-                    let parts = smallvec![Part { mem: self.zeros.share(), from: 0, len: len as usize }];
+                    let len = usize::try_from(*to - *from).map_or(self.zeros.len(), |left| left.min(self.zeros.len()));
+                    let parts = smallvec![Part { mem: self.zeros.share(), from: 0, len }];
                     out(Op::DiskWrite { disk: *disk, tag: tag(Kind::Store, 0), at: *from, parts, durable: false });
-                    *from += len;
+                    *from += len as u64;
                     if from == to {
                         self.ranges.remove(0);
                     }

@@ -81,12 +81,14 @@ pub(super) const ENTRY_BYTES: usize = 32;
 /// Bytes of a chunk's record.
 pub(super) const CHUNK_RECORD_BYTES: usize = 4 + 4 * CHUNK_BLOCKS as usize;
 /// Bytes of a piece of the bitmap of used chunks.
-pub(super) const USED_BYTES: usize = 64;
+pub(super) const USED_BYTES: usize = USED_CHUNKS as usize / 8;
 /// Chunks in it.
-pub(super) const USED_CHUNKS: u32 = USED_BYTES as u32 * 8;
+pub(super) const USED_CHUNKS: u32 = 512;
 /// Mapping entries in a leaf (4072 B), chunk records in a leaf.
-pub(super) const ENTRIES_PER_LEAF: u32 = 4072 / ENTRY_BYTES as u32;
-pub(super) const CHUNKS_PER_LEAF: u32 = 4072 / CHUNK_RECORD_BYTES as u32;
+pub(super) const ENTRIES_PER_LEAF: u32 = 127;
+pub(super) const CHUNKS_PER_LEAF: u32 = 59;
+const _: () =
+    assert!(ENTRIES_PER_LEAF as usize == 4072 / ENTRY_BYTES && CHUNKS_PER_LEAF as usize == 4072 / CHUNK_RECORD_BYTES);
 /// Cache for metadata pages if nothing is said: dense metadata of 10 GiB of data.
 pub const DEFAULT_CACHE_BYTES: u64 = 16 << 20;
 /// Bytes of one write of zeros at formatting, and how many are in flight.

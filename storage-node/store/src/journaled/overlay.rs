@@ -62,7 +62,8 @@ impl Patch {
         self.blocks.iter().filter(|block| block.spot == Spot::Zero).fold(0, |mask, block| mask | 1 << block.n)
     }
     /// What it says of a block.
-    pub(super) fn get(&self, n: u32) -> Option<&PatchBlock> {
+    #[cfg(test)]
+    fn get(&self, n: u32) -> Option<&PatchBlock> {
         self.blocks.iter().find(|block| u32::from(block.n) == n)
     }
     /// True if the fold needs a chunk to put it in.
@@ -70,7 +71,7 @@ impl Patch {
         self.direct.is_none() && self.blocks.iter().any(|block| matches!(block.spot, Spot::Journal(_)))
     }
     fn set(&mut self, n: u32, spot: Spot, crc: u32) {
-        let n = n as u8 & 15; // a chunk has 16 blocks
+        let n = u8::try_from(n).unwrap_or(u8::MAX) & 15; // a chunk has 16 blocks
         match self.blocks.binary_search_by_key(&n, |block| block.n) {
             Ok(at) => self.blocks[at] = PatchBlock { n, spot, crc },
             Err(at) => self.blocks.insert(at, PatchBlock { n, spot, crc }),
@@ -216,9 +217,8 @@ impl Overlay {
         let (mut whole_from, mut whole_end) = (first, last + 1);
         let start = |chunk: u32| u64::from(chunk) * u64::from(CHUNK_BLOCKS);
         let within = |chunk: u32| {
-            let low = from.saturating_sub(start(chunk));
-            let high = (end - start(chunk)).min(u64::from(CHUNK_BLOCKS));
-            mask(low as u32, high as u32) // both within a chunk
+            let n = |block: u64| u32::try_from(block.saturating_sub(start(chunk))).unwrap_or(u32::MAX);
+            mask(n(from), n(end)) // both within a chunk, or beyond its end
         };
         for chunk in [first, last] {
             let which = within(chunk);

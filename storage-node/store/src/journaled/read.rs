@@ -218,10 +218,12 @@ impl JournaledStore {
         let mut found = std::mem::take(&mut look.found);
         let mut walk = look.walk.take();
         let mut waits = false;
-        while (found.len() as u32) < at.count.0 {
-            let block = at.from.0 + found.len() as u32;
+        while let done = u32::try_from(found.len()).unwrap_or(u32::MAX)
+            && done < at.count.0
+        {
+            let block = at.from.0 + done;
             let (chunk, first) = (block / CHUNK_BLOCKS, block % CHUNK_BLOCKS);
-            let count = (CHUNK_BLOCKS - first).min(at.count.0 - found.len() as u32);
+            let count = (CHUNK_BLOCKS - first).min(at.count.0 - done);
             let mut going = walk
                 .take()
                 .filter(|walk| walk.structure == self.structure)
@@ -361,9 +363,9 @@ impl JournaledStore {
             self.outstanding += 1;
             return out(Op::DiskWrite { disk, tag: tag(Kind::Repair, key), at, parts: smallvec![part], durable: true });
         }
-        let lost = look.found.iter().position(|found| *found == Found::Lost);
+        let lost = (0u32..).zip(&look.found).find(|(_, found)| **found == Found::Lost);
         let result = match lost {
-            Some(n) => Err(StoreError::Corrupt { copy, block: Blocks(from + n as u32) }),
+            Some((n, _)) => Err(StoreError::Corrupt { copy, block: Blocks(from + n) }),
             None => Ok(StoreDone::Done),
         };
         self.look_over(key, result);

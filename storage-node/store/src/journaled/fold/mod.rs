@@ -258,7 +258,7 @@ impl JournaledStore {
 
     /// Ask for the flattening of a copy.
     pub(super) fn start_flatten(&mut self, tag: Tag, copy: CopyId) {
-        let key = self.pending.insert(super::engine::Pending::Flatten(tag, copy));
+        let key = self.pending.insert(super::engine::Pending::Flatten(tag));
         self.fold.flattens.push_back(Flatten { key, copy, cursor: 0, tried: false, done: false });
     }
 

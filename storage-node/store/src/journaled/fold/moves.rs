@@ -95,7 +95,7 @@ impl JournaledStore {
     pub(super) fn end_waiting(&mut self, key: usize, result: Result<crate::StoreDone, crate::StoreError>) {
         match self.pending.get(key) {
             Some(Pending::Change(_)) => self.change_over(key, result),
-            Some(Pending::Flatten(tag, _)) => {
+            Some(Pending::Flatten(tag)) => {
                 let tag = *tag;
                 self.pending.remove(key);
                 self.finish(tag, result);
