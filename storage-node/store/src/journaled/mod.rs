@@ -37,6 +37,7 @@ mod entry;
 mod fold;
 mod format;
 mod geometry;
+mod inspect;
 mod layers;
 mod limits;
 mod open;

@@ -1,0 +1,15 @@
+//! What is asked of an open store beyond serving: versions of entries.
+
+use super::engine::JournaledStore;
+use super::limits::CHUNK_BLOCKS;
+use conductor_model::{Blocks, CopyId, Stamp};
+
+impl JournaledStore {
+    /// The version of the chunk that a block of a live copy lies in (rule 7), as the last fold left it: what was changed last, be
+    /// it gone since. `None` if nothing is known of it, or not in memory: a read brings it there.
+    pub fn version_of(&mut self, copy: CopyId, block: Blocks) -> Option<Stamp> {
+        let live = self.catalog.copies.get(&copy)?.live;
+        let entry = self.tables.entry(live, block.0 / CHUNK_BLOCKS).ok()?;
+        (!entry.is_absent()).then_some(entry.version)
+    }
+}

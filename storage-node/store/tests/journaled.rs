@@ -1,0 +1,332 @@
+//! What only the journaled engine promises, one promise at a time.
+#![allow(clippy::cast_possible_truncation, clippy::unwrap_used)] // a test: small numbers, and a panic is its way to fail
+
+mod disk;
+
+use conductor_model::{BLOCK, Blocks, CopyId, ShardId, ShardIndex, SnapshotId, Stamp, VolumeId};
+use disk::*;
+use driver::{Errno, Op, Span};
+use memory::{Arena, Class};
+use node_store::journaled::JournaledStore;
+use node_store::{Held, HeldKind, Parent, Store, StoreDone, StoreError, StoreOp, Tag, View, block_crcs};
+
+const BLOCKS: u32 = 400;
+
+fn fresh(data_blocks: u32) -> (Disk, Arena, JournaledStore) {
+    let arena = Arena::small(32 << 20);
+    let geometry = journaled_geometry(620, 320, data_blocks, 4);
+    let mut disk = Disk::new(geometry.size().0 as usize, 11);
+    Journaled::format(&mut disk, &arena, geometry).unwrap();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    for copy in 1..=2 {
+        create(&mut store, &mut disk, copy, None);
+    }
+    (disk, arena, store)
+}
+
+fn create(store: &mut JournaledStore, disk: &mut Disk, copy: u64, parent: Option<Parent>) {
+    let shard = ShardId { volume: VolumeId(copy as u32), index: ShardIndex(3) };
+    let config = conductor_model::Configuration { shard, ..config(1, BLOCKS) };
+    run(store, disk, StoreOp::Create { copy: CopyId(copy), config, parent }).unwrap();
+}
+
+fn fold(store: &mut JournaledStore, disk: &mut Disk) {
+    quiesce_at(NOW + Span::millis(5000), store, disk);
+    assert!(store.settled() && store.idle());
+}
+
+fn zero(copy: u64, from: u32, count: u32, sequence: u64, known_good: u64) -> StoreOp {
+    let (stamp, known_good) = (stamp(sequence), stamp(known_good));
+    StoreOp::Zero { copy: CopyId(copy), stamp, at: range(from, count), known_good, durable: true }
+}
+
+fn snapshot(copy: u64, name: u64, sequence: u64) -> StoreOp {
+    let (stamp, known_good) = (stamp(sequence), Stamp::default());
+    StoreOp::Snapshot { copy: CopyId(copy), stamp, snapshot: SnapshotId(name), known_good }
+}
+
+/// The byte of the disk from which a block is read.
+fn place_of(store: &mut JournaledStore, disk: &mut Disk, arena: &Arena, copy: u64, block: u32) -> usize {
+    let into = arena.take(BLOCK, Class::Client).unwrap();
+    let op = StoreOp::Read { copy: CopyId(copy), view: View::Live, at: range(block, 1), into };
+    store.submit(NOW, Tag(0), op, &mut |op| disk.submit(op));
+    let found = disk.inflight.iter().find_map(|(op, _)| match op {
+        Op::DiskRead { at, .. } => Some(*at as usize),
+        _ => None,
+    });
+    quiesce(store, disk);
+    while store.next_completion().is_some() {}
+    found.expect("its pages are in memory, so the read is of the block")
+}
+
+fn repair(arena: &Arena, copy: u64, from: u32, seeds: std::ops::Range<u64>) -> StoreOp {
+    let data = data(arena, seeds.collect::<Vec<_>>().into_iter());
+    let crcs = block_crcs(&data);
+    let at = range(from, crcs.len() as u32);
+    StoreOp::Repair { copy: CopyId(copy), view: View::Live, at, data, crcs }
+}
+
+#[test]
+fn a_small_write_is_one_durable_write_of_the_journal_and_many_share_it() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    fold(&mut store, &mut disk);
+    let before = store.counters().groups;
+    for n in 0..50 {
+        store.submit(NOW, Tag(n), write(&arena, 1, range(n as u32 * 3, 1), n + 1, n), &mut |op| disk.submit(op));
+    }
+    store.end_turn(NOW, &mut |op| disk.submit(op));
+    assert!(matches!(&disk.inflight[..], [(Op::DiskWrite { durable: true, .. }, _)]));
+    assert!(store.next_completion().is_none());
+    quiesce(&mut store, &mut disk);
+    assert_eq!(std::iter::from_fn(|| store.next_completion()).filter(|(_, r)| r.is_ok()).count(), 50);
+    assert_eq!(store.counters().groups, before + 1);
+}
+
+#[test]
+fn whole_chunks_are_written_once_and_before_their_record() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    fold(&mut store, &mut disk);
+    store.submit(NOW, Tag(1), write(&arena, 1, range(16, 256), 1, 0), &mut |op| disk.submit(op));
+    store.end_turn(NOW, &mut |op| disk.submit(op));
+    assert!(matches!(&disk.inflight[..], [(Op::DiskWrite { durable: true, parts, .. }, _)] if parts[0].len == 1 << 20));
+    let done = disk.step().unwrap();
+    store.done(NOW, done, &mut |op| disk.submit(op));
+    store.end_turn(NOW, &mut |op| disk.submit(op));
+    assert!(store.next_completion().is_none(), "its record is not durable");
+    assert!(matches!(&disk.inflight[..], [(Op::DiskWrite { durable: true, parts, .. }, _)] if parts[0].len < 65536));
+    quiesce(&mut store, &mut disk);
+    assert!(matches!(store.next_completion(), Some((Tag(1), Ok(StoreDone::Done)))));
+}
+
+#[test]
+fn under_flush_a_write_may_be_lost_until_a_sync_and_not_after() {
+    for synced in [false, true] {
+        let mut lost = 0;
+        for seed in 1..=20 {
+            let (mut disk, arena, mut store) = fresh(2000);
+            disk.random = Random(seed);
+            let StoreOp::Write { copy, stamp, at, data, crcs, known_good, .. } = write(&arena, 1, range(5, 3), 1, 70)
+            else {
+                panic!()
+            };
+            let op = StoreOp::Write { copy, stamp, at, data, crcs, known_good, durable: false };
+            run(&mut store, &mut disk, op).unwrap();
+            if synced {
+                run(&mut store, &mut disk, StoreOp::Sync { copy }).unwrap();
+            }
+            disk.crash();
+            let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+            for n in 0..3 {
+                let block = read(&mut store, &mut disk, &arena, 1, range(5 + n, 1)).unwrap();
+                lost += u32::from(block == vec![0; BLOCK]);
+                assert!(block == block_of(70 + u64::from(n)) || block == vec![0; BLOCK], "old or new, never torn");
+            }
+        }
+        assert_eq!(lost == 0, synced);
+    }
+}
+
+#[test]
+fn damage_is_never_returned_and_is_put_right_with_another_copys_content() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 40), 1, 100)).unwrap();
+    run(&mut store, &mut disk, write(&arena, 1, range(60, 2), 2, 200)).unwrap();
+    for folded in [false, true] {
+        if folded {
+            fold(&mut store, &mut disk);
+        }
+        for (block, seed) in [(3, 103), (35, 135), (61, 201)] {
+            let at = place_of(&mut store, &mut disk, &arena, 1, block);
+            disk.visible[at + 77] ^= 4;
+            let corrupt = StoreError::Corrupt { copy: CopyId(1), block: Blocks(block) };
+            assert_eq!(read(&mut store, &mut disk, &arena, 1, range(block, 1)).err(), Some(corrupt.clone()));
+            let wrong = repair(&arena, 1, block, 7..8);
+            assert_eq!(run(&mut store, &mut disk, wrong).err(), Some(corrupt), "that is not what was written");
+            run(&mut store, &mut disk, repair(&arena, 1, block, seed..seed + 1)).unwrap();
+            assert_eq!(read(&mut store, &mut disk, &arena, 1, range(block, 1)).unwrap(), block_of(seed));
+        }
+    }
+    let good = read(&mut store, &mut disk, &arena, 1, range(0, 40)).unwrap();
+    run(&mut store, &mut disk, repair(&arena, 1, 0, 100..140)).unwrap();
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(0, 40)).unwrap(), good);
+}
+
+#[test]
+fn damage_in_the_journal_stays_damage_when_it_is_moved_home() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(4, 3), 1, 100)).unwrap();
+    let at = place_of(&mut store, &mut disk, &arena, 1, 5);
+    disk.visible[at] ^= 1;
+    fold(&mut store, &mut disk);
+    assert_ne!(place_of(&mut store, &mut disk, &arena, 1, 5), at);
+    for n in [4, 6] {
+        assert_eq!(read(&mut store, &mut disk, &arena, 1, range(n, 1)).unwrap(), block_of(96 + u64::from(n)));
+    }
+    assert!(matches!(read(&mut store, &mut disk, &arena, 1, range(5, 1)), Err(StoreError::Corrupt { .. })));
+    run(&mut store, &mut disk, repair(&arena, 1, 5, 101..102)).unwrap();
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(5, 1)).unwrap(), block_of(101));
+}
+
+#[test]
+fn a_block_that_is_another_ones_is_damage_although_it_is_whole() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    // The same bytes, in another copy and in another place: only the identity tells them apart.
+    for (copy, from) in [(1, 0), (1, 16), (2, 0)] {
+        run(&mut store, &mut disk, write(&arena, copy, range(from, 16), u64::from(from) + 1, 500)).unwrap();
+    }
+    fold(&mut store, &mut disk);
+    let home = place_of(&mut store, &mut disk, &arena, 1, 0);
+    let crc_of = |disk: &Disk, at: usize| block_crcs(&disk.visible[at..at + BLOCK]);
+    for (copy, block) in [(1, 16), (2, 0)] {
+        let other = place_of(&mut store, &mut disk, &arena, copy, block);
+        assert_eq!(crc_of(&disk, home), crc_of(&disk, other));
+    }
+    // A lost write: the block still holds what an older write put there.
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 1), 40, 900)).unwrap();
+    let before = disk.visible[home..home + BLOCK].to_vec();
+    fold(&mut store, &mut disk);
+    disk.visible[home..home + BLOCK].copy_from_slice(&before);
+    assert!(matches!(read(&mut store, &mut disk, &arena, 1, range(0, 1)), Err(StoreError::Corrupt { .. })));
+}
+
+#[test]
+fn versions_belong_to_entries_and_tombstones_stay_until_known_good_has_passed_them() {
+    let (mut disk, arena, mut store) = fresh(4000);
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 48), 5, 100)).unwrap();
+    run(&mut store, &mut disk, snapshot(1, 9, 6)).unwrap();
+    let from = Parent { copy: CopyId(1), snapshot: SnapshotId(9) };
+    let share =
+        StoreOp::Share { copy: CopyId(2), stamp: stamp(77), at: range(0, 32), from, known_good: Stamp::default() };
+    run(&mut store, &mut disk, share).unwrap();
+    assert_eq!(store.version_of(CopyId(2), Blocks(3)), Some(stamp(77)), "its own shard's numbering");
+    assert_eq!(read(&mut store, &mut disk, &arena, 2, range(31, 1)).unwrap(), block_of(131));
+    run(&mut store, &mut disk, zero(2, 0, 32, 80, 70)).unwrap();
+    fold(&mut store, &mut disk);
+    for block in [0, 16] {
+        assert_eq!(store.version_of(CopyId(2), Blocks(block)), Some(stamp(80)), "a tombstone");
+    }
+    assert_eq!(read(&mut store, &mut disk, &arena, 2, range(0, 32)).unwrap(), vec![0; 32 * BLOCK]);
+    run(&mut store, &mut disk, zero(2, 0, 16, 81, 81)).unwrap();
+    fold(&mut store, &mut disk);
+    assert_eq!(store.version_of(CopyId(2), Blocks(0)), None, "every copy has passed it");
+}
+
+#[test]
+fn a_parent_goes_only_when_no_clone_needs_it() {
+    let (mut disk, arena, mut store) = fresh(4000);
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 100), 1, 100)).unwrap();
+    run(&mut store, &mut disk, snapshot(1, 9, 2)).unwrap();
+    create(&mut store, &mut disk, 7, Some(Parent { copy: CopyId(1), snapshot: SnapshotId(9) }));
+    run(&mut store, &mut disk, write(&arena, 7, range(10, 1), 1, 900)).unwrap();
+    let delete = || StoreOp::Delete { copy: CopyId(1) };
+    assert_eq!(run(&mut store, &mut disk, delete()).err(), Some(StoreError::Needed(CopyId(7))));
+    let drop = StoreOp::DropSnapshot { copy: CopyId(1), snapshot: SnapshotId(9) };
+    assert_eq!(run(&mut store, &mut disk, drop).err(), Some(StoreError::Needed(CopyId(7))));
+    run(&mut store, &mut disk, StoreOp::Flatten { copy: CopyId(7) }).unwrap();
+    let shared = store.usage().used;
+    run(&mut store, &mut disk, delete()).unwrap();
+    fold(&mut store, &mut disk);
+    assert!(store.usage().used < shared);
+    disk.crash();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    let all = read(&mut store, &mut disk, &arena, 7, range(0, 100)).unwrap();
+    for (n, block) in (0u64..).zip(all.chunks(BLOCK)) {
+        assert_eq!(block, block_of(if n == 10 { 900 } else { 100 + n }));
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_cleanly_still_rewrites_and_takes_again_what_was_given_back() {
+    let (mut disk, arena, mut store) = fresh(500);
+    let capacity = store.usage().capacity.0;
+    assert!(capacity < BLOCKS * 2);
+    let mut refused = Vec::new();
+    for n in 0..BLOCKS / 16 * 2 {
+        let (copy, from) = (1 + u64::from(n % 2), n / 2 * 16);
+        match run(
+            &mut store,
+            &mut disk,
+            write(&arena, copy, range(from, 16), u64::from(n) + 1, 1000 + u64::from(n) * 16),
+        ) {
+            Ok(_) => assert!(refused.is_empty(), "what was refused before is refused again"),
+            Err(error) => {
+                assert_eq!(error, StoreError::NoSpace);
+                refused.push((copy, from));
+            }
+        }
+    }
+    assert!(!refused.is_empty() && store.counters().no_space == refused.len() as u64);
+    fold(&mut store, &mut disk);
+    let full = store.usage();
+    assert_eq!((full.used, full.near_full), (full.capacity, true));
+    for round in 0..3u64 {
+        for n in 0..capacity / 16 {
+            let (copy, from) = (1 + u64::from(n % 2), n / 2 * 16);
+            let (from, count) = if n % 3 == 0 { (from, 16) } else { (from + n % 11, 4) };
+            run(&mut store, &mut disk, write(&arena, copy, range(from, count), 9000 + round, 1)).unwrap();
+        }
+    }
+    fold(&mut store, &mut disk);
+    assert_eq!(store.usage(), full);
+    let (copy, from) = refused[0];
+    assert_eq!(read(&mut store, &mut disk, &arena, copy, range(from, 16)).unwrap(), vec![0; 16 * BLOCK]);
+    run(&mut store, &mut disk, zero(1, 0, 64, 20_000, 0)).unwrap();
+    for (copy, from) in refused.into_iter().take(4) {
+        run(&mut store, &mut disk, write(&arena, copy, range(from, 16), 20_001, 1)).unwrap();
+    }
+    fold(&mut store, &mut disk);
+    assert_eq!(store.usage().used, full.used);
+}
+
+#[test]
+fn after_a_failed_write_nothing_is_done_any_more_until_the_store_is_opened_again() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 5), 1, 40)).unwrap();
+    for n in 0..6 {
+        let op = write(&arena, 1, range(10 + n * 17, 17), 2 + u64::from(n), 500);
+        store.submit(NOW, Tag(u64::from(n)), op, &mut |op| disk.submit(op));
+    }
+    store.end_turn(NOW, &mut |op| disk.submit(op));
+    disk.fail_write = true;
+    quiesce(&mut store, &mut disk);
+    let failed = std::iter::from_fn(|| store.next_completion())
+        .filter(|(_, result)| matches!(result, Err(StoreError::Disk(Errno::IO))));
+    assert!(failed.count() >= 1 && store.idle());
+    let ops = [
+        StoreOp::Above { copy: CopyId(1) },
+        write(&arena, 1, range(9, 1), 300, 9),
+        StoreOp::Sync { copy: CopyId(1) },
+        StoreOp::Flatten { copy: CopyId(1) },
+        snapshot(1, 3, 301),
+    ];
+    for op in ops {
+        assert_eq!(run(&mut store, &mut disk, op).err(), Some(StoreError::Disk(Errno::IO)));
+    }
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(4, 1)).unwrap(), block_of(44));
+}
+
+#[test]
+fn what_is_above_known_good_outlives_the_journal() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(3, 2), 1, 1)).unwrap();
+    run(&mut store, &mut disk, zero(1, 50, 10, 2, 0)).unwrap();
+    run(&mut store, &mut disk, snapshot(1, 8, 3)).unwrap();
+    let held = vec![
+        Held { stamp: stamp(1), at: range(3, 2), kind: HeldKind::Write },
+        Held { stamp: stamp(2), at: range(50, 10), kind: HeldKind::Zero },
+        Held { stamp: stamp(3), at: range(0, BLOCKS), kind: HeldKind::Barrier },
+    ];
+    for folded in [false, true, true] {
+        let mut above = |store: &mut JournaledStore| match run(store, &mut disk, StoreOp::Above { copy: CopyId(1) }) {
+            Ok(StoreDone::Above { known_good, held }) => (known_good, held),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(above(&mut store), (stamp(0), held.clone()));
+        if folded {
+            fold(&mut store, &mut disk);
+        }
+        disk.crash();
+        store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    }
+}
