@@ -518,7 +518,7 @@ impl Store for JournaledStore {
             (Kind::Repair, _) => self.repaired(key, out),
             (Kind::Fetch, Op::DiskRead { into, .. }) => self.fetched(key, into, failure, out),
             (Kind::Store, op) => self.stored(key, op),
-            (Kind::Sync, _) => self.fold_synced(key),
+            (Kind::Sync, _) => self.fold_synced(),
             (Kind::Super, op) => self.superblock_written(op),
             (Kind::Punch, _) => self.punched(key),
             _ => {}

@@ -205,6 +205,22 @@ impl JournaledStore {
         Step::On
     }
 
+    /// What moves home overwrites older data in place: first it is stable in the journal, from where it is moved again after a crash.
+    /// (Written under durability=flush it need not be.)
+    pub(super) fn settle_journal(&mut self, out: &mut DiskOut<'_>) -> Step {
+        if self.ring.is_stable_before(self.fold.mark) {
+            self.fold.stage = Stage::Ranges;
+            return Step::On;
+        }
+        if !self.fold.in_flight {
+            self.fold.in_flight = true;
+            self.fold.sync_point = self.ring.sync_point();
+            self.outstanding += 1;
+            out(Op::DiskSync { disk: self.ring_place.disk, tag: tag(Kind::Sync, 0) });
+        }
+        Step::Stay
+    }
+
     /// Moved data and pages become stable.
     pub(super) fn sync(&mut self, out: &mut DiskOut<'_>) -> Step {
         if mutant::on("store-superblock-before-pages") {
@@ -220,10 +236,13 @@ impl JournaledStore {
         Step::Stay
     }
 
-    pub(in super::super) fn fold_synced(&mut self, _key: usize) {
+    pub(in super::super) fn fold_synced(&mut self) {
         self.fold.in_flight = false;
         if self.failed.is_some() {
             return;
+        }
+        if self.fold.stage == Stage::Journal {
+            return self.ring.synced(self.fold.sync_point);
         }
         if self.ring_place.disk == self.place.disk {
             self.ring.synced(self.fold.sync_point);

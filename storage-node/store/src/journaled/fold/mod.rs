@@ -1,7 +1,7 @@
 //! The fold: what is durable in the journal goes home, and the pages learn of it, in the background.
 //!
 //! ```text
-//! Idle ─freeze─► Ranges ─► Patches ─► (moves over) Shares ─► Layers ─► (moves over) Catalog ─► Inner ─► Roots ─► Outer ─► Sync
+//! Idle ─freeze─► Journal ─► Ranges ─► Patches ─► (moves over) Shares ─► Layers ─► (moves over) Catalog ─► Inner ─► Roots ─► Outer ─► Sync
 //!   ▲                                                                                                                    │
 //!   └── commit: tail, freed pages and chunks ◄── superblock B durable ◄── superblock A durable ◄──────────────────────────┘
 //! ```
@@ -35,6 +35,7 @@ use std::collections::{BTreeSet, VecDeque};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Idle,
+    Journal,
     Ranges,
     Patches,
     Shares,
@@ -187,6 +188,7 @@ impl JournaledStore {
         loop {
             let step = match self.fold.stage {
                 Stage::Idle => Step::Stay,
+                Stage::Journal => self.settle_journal(out),
                 Stage::Ranges => self.fold_ranges(),
                 Stage::Patches => self.fold_patches(),
                 Stage::Shares => self.fold_shares(),
@@ -222,7 +224,7 @@ impl JournaledStore {
     fn freeze(&mut self) {
         let mut folding = std::mem::take(&mut self.fresh);
         let fold = &mut self.fold;
-        fold.stage = Stage::Ranges;
+        fold.stage = Stage::Journal;
         fold.wanted = false;
         fold.frozen = self.catalog.clone();
         fold.mark = self.ring.mark();

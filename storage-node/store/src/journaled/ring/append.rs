@@ -206,6 +206,11 @@ impl Ring {
         self.order.written_through()
     }
 
+    /// True if all before `mark` is stable.
+    pub(crate) fn is_stable_before(&self, mark: Mark) -> bool {
+        self.order.durable_through() >= mark.sequence - 1
+    }
+
     /// A sync of the ring's disk that the caller sent at `sync_point` is over.
     pub(crate) fn synced(&mut self, point: u64) {
         if self.failed.is_none() {
