@@ -15,6 +15,8 @@ use std::ops::Range;
 
 /// The unit of tearing.
 const SECTOR: usize = 512;
+/// Bytes of a write that are shown to who looks at what is open.
+const HEAD: usize = 128;
 /// What punched space may read as.
 const GARBAGE: u8 = 0xdb;
 
@@ -56,6 +58,10 @@ pub struct Open {
     pub flying: bool,
     /// Submitted as a durable one.
     pub durable: bool,
+    /// Space is given back, nothing is written.
+    pub punch: bool,
+    /// Its first bytes.
+    pub head: [u8; HEAD],
 }
 
 /// Where to stop, counted in durable writes and syncs.
@@ -208,10 +214,12 @@ impl Disks {
         let flying = self.flights.iter().filter_map(|flight| match &flight.op {
             Op::DiskWrite { disk, at, parts, durable, .. } => {
                 let len = parts.iter().map(|part| part.len as u64).sum();
-                Some(Open { disk: *disk, at: *at, len, flying: true, durable: *durable })
+                let head = head(parts.first()?.bytes());
+                Some(Open { disk: *disk, at: *at, len, flying: true, durable: *durable, punch: false, head })
             }
             Op::DiskPunch { disk, at, len, .. } => {
-                Some(Open { disk: *disk, at: *at, len: *len, flying: true, durable: false })
+                let (durable, head) = (false, [0; HEAD]);
+                Some(Open { disk: *disk, at: *at, len: *len, flying: true, durable, punch: true, head })
             }
             _ => None,
         });
@@ -221,6 +229,8 @@ impl Disks {
             len: cached.bytes.len() as u64,
             flying: false,
             durable: false,
+            punch: false,
+            head: head(&cached.bytes),
         });
         flying.chain(cached).collect()
     }
@@ -443,8 +453,14 @@ impl Platter {
     }
 }
 
+fn head(bytes: &[u8]) -> [u8; HEAD] {
+    bytes[..HEAD].try_into().expect("a write is at least a block")
+}
+
 fn gather(parts: &[Part]) -> Vec<u8> {
-    parts.iter().flat_map(Part::bytes).copied().collect()
+    let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len).sum());
+    parts.iter().for_each(|part| bytes.extend_from_slice(part.bytes()));
+    bytes
 }
 
 fn index(disk: usize) -> DiskIndex {

@@ -1,7 +1,9 @@
 //! What is crashed: an engine behind the store's seam, and what only its author knows about its disk.
 
+mod journaled;
 mod simple;
 
+pub use journaled::Journaled;
 pub use simple::Simple;
 
 use crate::disk::{Disks, Open};

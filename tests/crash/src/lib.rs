@@ -21,10 +21,11 @@ pub mod operations;
 pub mod points;
 mod recover;
 pub mod rot;
+pub mod trace;
 mod world;
 
 pub use disk::{Disks, Open};
-pub use engine::{Ability, Begun, Engine, Progress, Refused, Shape, Simple};
+pub use engine::{Ability, Begun, Engine, Journaled, Progress, Refused, Shape, Simple};
 pub use moment::Moment;
 pub use points::Outcome;
 pub use world::Counts;

@@ -1,7 +1,7 @@
 //! `crash [--points N] [--rot N] [--operations N] [--seed S]`: stops stores, damages them, compares them; says what it met.
 #![forbid(unsafe_code)]
 
-use crash::{Counts, Engine, Moment, Outcome, Simple, operations, points, rot};
+use crash::{Counts, Engine, Journaled, Moment, Outcome, Simple, operations, points, rot};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 const USAGE: &str =
-    "usage: crash [--engine simple] [--points N] [--rot PLANTS] [--operations N] [--seed S] [--threads T]
-       crash [--engine simple] --only points|rot|operations --seed S [--point P]";
+    "usage: crash [--engine simple|journaled] [--points N] [--rot PLANTS] [--operations N] [--seed S] [--threads T]
+       crash [--engine simple|journaled] --only points|rot|operations --seed S [--point P] [--trace]";
 /// Seeds between two lines of progress.
 const PROGRESS: usize = 20;
 
@@ -88,6 +88,7 @@ fn main() -> ExitCode {
     }));
     match options.engine.as_str() {
         Simple::NAME => all::<Simple>(&options),
+        Journaled::NAME => all::<Journaled>(&options),
         other => {
             eprintln!("crash: no engine is called {other:?}\n{USAGE}");
             ExitCode::from(2)
@@ -105,6 +106,10 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         engine: Simple::NAME.to_owned(),
     };
     while let Some(arg) = args.next() {
+        if arg == "--trace" {
+            crash::trace::switch_on();
+            continue;
+        }
         let value = args.next().ok_or(format!("{arg} wants a value"))?;
         match arg.as_str() {
             "--engine" => {

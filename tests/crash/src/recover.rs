@@ -62,6 +62,20 @@ impl<E: Engine> World<E> {
         let kill = E::can(Ability::KillThenPowerCut) && self.rng.below(4) == 0;
         let how = if kill { End::Kill } else { End::PowerCut };
         self.counts.bump(if kill { "kills" } else { "power cuts" });
+        self.tell(|| {
+            let open = self.disks.open();
+            let list = open.iter().map(|o| {
+                format!(
+                    "{:?}@{}+{} {}{}",
+                    o.disk,
+                    o.at,
+                    o.len,
+                    if o.flying { "flying" } else { "cached" },
+                    if o.durable { " durable" } else { "" }
+                )
+            });
+            format!("{how:?} with {}", list.collect::<Vec<_>>().join(", "))
+        });
         self.store = None;
         self.disks.end(how);
         self.check_disks();
@@ -78,6 +92,7 @@ impl<E: Engine> World<E> {
     pub(crate) fn restart(&mut self) {
         assert!(self.drain(), "nothing stops this");
         self.counts.bump("restarts");
+        self.tell(|| "restart".to_owned());
         self.store = None;
         self.check_disks();
         self.store = Some(self.open().expect("nothing stops this").expect("it was in good order"));
@@ -177,7 +192,7 @@ impl<E: Engine> World<E> {
                 let model = &self.copies[&id];
                 let mut image = model.snapshot(*snapshot).expect("it stays").clone();
                 image.resize(model.blocks());
-                rolled.insert(id, Rolled { image, stamp: *stamp, happened: false });
+                rolled.insert(id, Rolled { image, stamp: *stamp, happened: false, certain: false });
             }
             _ => {}
         }
@@ -294,7 +309,7 @@ impl<E: Engine> World<E> {
                     let at = change.held.at;
                     (0..at.count.0).any(|n| live.get(at.from.0 + n) == Content(first.0 + u64::from(n)))
                 });
-                let whole = rolled.get(id).is_some_and(|rolled| rolled.stamp == change.held.stamp && rolled.happened);
+                let whole = rolled.get(id).is_some_and(|rolled| rolled.stamp == change.held.stamp && rolled.certain);
                 change.certain = seen || whole;
             }
         }
@@ -321,13 +336,16 @@ struct Rolled {
     image: Image,
     stamp: conductor_model::Stamp,
     happened: bool,
+    certain: bool,
 }
 
 impl Rolled {
     /// Decide by what was found.
     fn settle(&mut self, before: &Image, found: &[Content], copy: u64) {
         let fits = |image: &Image| (0..).zip(found).all(|(n, found)| image.allows(n, *found));
-        self.happened = fits(&self.image);
-        assert!(self.happened || fits(before), "the rollback of copy {copy} happened in part");
+        let (after, before) = (fits(&self.image), fits(before));
+        assert!(after || before, "the rollback of copy {copy} happened in part");
+        // Where nothing had changed since the snapshot both are right, and nobody can tell.
+        (self.happened, self.certain) = (after, !before);
     }
 }

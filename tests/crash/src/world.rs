@@ -7,6 +7,7 @@ use crate::flying::{Flying, What, clash, parent, range, view};
 use crate::model::{Change, Copy, Image, When};
 use crate::moment::Moments;
 use crate::mood::Mood;
+use crate::trace;
 use conductor_model::{BLOCK, Blocks, Bytes, CopyId, SnapshotId, Stamp};
 use driver::{Span, Time};
 use memory::{Arena, Class};
@@ -23,7 +24,7 @@ const STUCK_TURNS: u32 = 20_000;
 /// Longest step of time in a turn.
 const TURN: Span = Span::micros(300);
 /// Turns that quiescing may take: background work is bounded by the disk's size.
-const QUIESCE_TURNS: u32 = 200_000;
+const QUIESCE_TURNS: u32 = 50_000;
 
 /// How often what was done.
 #[derive(Clone, Default, Debug)]
@@ -192,6 +193,13 @@ impl<E: Engine> World<E> {
         !self.flying.values().any(|old| clash(old, &new))
     }
 
+    /// For `--trace`.
+    pub(crate) fn tell(&self, what: impl FnOnce() -> String) {
+        if trace::is_on() {
+            println!("{:?} {}", self.now, what());
+        }
+    }
+
     /// The next contents, for so many blocks.
     pub(crate) fn contents(&mut self, blocks: u32) -> Content {
         let first = self.next_content;
@@ -220,6 +228,7 @@ impl<E: Engine> World<E> {
         }
         let tag = self.next_tag;
         self.next_tag += 1;
+        self.tell(|| format!("asked {tag}: copy {copy} {what:?}"));
         self.flying.insert(tag, Flying { copy, what });
         let disks = &mut self.disks;
         let store = self.store.as_mut().expect("it is alive");
@@ -311,12 +320,15 @@ impl<E: Engine> World<E> {
 
     /// Until nothing is in flight; false when stopped.
     pub(crate) fn drain(&mut self) -> bool {
-        while !(self.flying.is_empty() && self.disks.is_idle()) {
+        for _ in 0..QUIESCE_TURNS {
+            if self.flying.is_empty() && self.disks.is_idle() {
+                return true;
+            }
             if !self.turn() {
                 return false;
             }
         }
-        true
+        panic!("the store never comes to rest: in flight {:?}", self.flying.values().collect::<Vec<_>>());
     }
 
     /// Until the store has nothing to do any more, not even later; false when stopped.
@@ -348,6 +360,9 @@ impl<E: Engine> World<E> {
             let flying = self.flying.remove(&tag).expect("a completion comes once, for what was submitted");
             finished += 1;
             self.completions += 1;
+            self.tell(|| {
+                format!("over {tag}: {}", result.as_ref().err().map_or(String::from("done"), |error| error.to_string()))
+            });
             if let (Some(seen), Ok(done)) = (&mut self.seen, &result) {
                 let data = match (&flying.what, done) {
                     (What::Write { at, first, .. }, _) => Some(content::bytes(*first, at.count.0)),

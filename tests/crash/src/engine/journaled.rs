@@ -1,0 +1,138 @@
+//! The journaled engine.
+
+use super::{Ability, Begun, Engine, Progress, Refused, Shape};
+use crate::disk::{Disks, Open};
+use crate::moment::Moment;
+use conductor_model::{BLOCK, Bytes, DiskId, NodeId};
+use driver::{DiskIndex, Done, Time};
+use memory::Arena;
+use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
+use node_store::{DiskOut, Identity, OpenError, OpenOptions};
+
+const DISK: DiskIndex = DiskIndex(0);
+const JOURNAL: DiskIndex = DiskIndex(1);
+const CLUSTER: u64 = 0xc1;
+const NODE: NodeId = NodeId(1);
+const CHUNK: u64 = 16 * BLOCK as u64;
+/// Blocks before the ring, and the two superblocks among them.
+const HEAD: u64 = 16 * BLOCK as u64;
+/// Places for pages: the fewest.
+const PLACES: u32 = 256;
+/// Blocks of the ring: the fewest, to about twice that.
+const RINGS: [u32; 4] = [612, 700, 1_200, 900];
+/// Cache for metadata pages: so small that pages are loaded all the time.
+const CACHE: Bytes = Bytes(1 << 20);
+/// In a group's header, the bytes of its records: none in a seal.
+const RECORDS: std::ops::Range<usize> = 64..68;
+
+/// See the module's head.
+#[derive(Clone, Copy, Debug)]
+pub struct Journaled;
+
+/// The last of the shapes has its journal on a disk of its own.
+fn external(shape: Shape) -> Option<DiskIndex> {
+    (shape.journal == 3).then_some(JOURNAL)
+}
+
+fn geometry(shape: Shape) -> Geometry {
+    let ring = RINGS[usize::try_from(shape.journal).expect("small")];
+    let new = if external(shape).is_some() { Geometry::external } else { Geometry::new };
+    // The metadata takes what it takes: grow the disk until the data has its room.
+    let mut size = Bytes(u64::from(shape.data_blocks / 16) * CHUNK);
+    loop {
+        match new(size, ring, PLACES, shape.copies) {
+            Some(geometry) if geometry.capacity() >= shape.data_blocks => return geometry,
+            _ => size.0 += CHUNK,
+        }
+    }
+}
+
+fn tuning(shape: Shape) -> Tuning {
+    Tuning { journal: external(shape), cache: CACHE }
+}
+
+impl Progress<()> for Format {
+    fn done(&mut self, _: Time, done: Done, out: &mut DiskOut<'_>) -> Option<Result<(), Refused>> {
+        Some(Format::done(self, done, out)?.map_err(refused))
+    }
+}
+
+impl Progress<JournaledStore> for Opening {
+    fn done(&mut self, now: Time, done: Done, out: &mut DiskOut<'_>) -> Option<Result<JournaledStore, Refused>> {
+        Some(Opening::done(self, now, done, out)?.map_err(refused))
+    }
+}
+
+fn refused(error: OpenError) -> Refused {
+    match error {
+        OpenError::NotAStore | OpenError::Damaged(_) | OpenError::Version(_) => Refused::Damaged(error.to_string()),
+        other => Refused::Other(other.to_string()),
+    }
+}
+
+impl Engine for Journaled {
+    type Store = JournaledStore;
+    const NAME: &'static str = "journaled";
+
+    fn can(ability: Ability) -> bool {
+        ability != Ability::ExactUsage
+    }
+
+    fn disks(shape: Shape) -> Vec<u64> {
+        let geometry = geometry(shape);
+        let journal = external(shape).map(|_| geometry.journal_bytes().0);
+        std::iter::once(geometry.size().0).chain(journal).collect()
+    }
+
+    fn format(shape: Shape, arena: &Arena, out: &mut DiskOut<'_>) -> Begun<()> {
+        let identity = Identity { cluster: CLUSTER, node: NODE, disk: DiskId(0xd15c) };
+        let (journal, geometry) = (external(shape), geometry(shape));
+        let options = FormatOptions { disk: DISK, journal, identity, geometry, overwrite: false };
+        Ok(Box::new(Format::start(options, arena, out).map_err(refused)?))
+    }
+
+    fn open(shape: Shape, arena: &Arena, out: &mut DiskOut<'_>) -> Begun<JournaledStore> {
+        let size = geometry(shape).size();
+        let options = OpenOptions { disk: DISK, size, cluster: Some(CLUSTER), node: Some(NODE) };
+        Ok(Box::new(Opening::start(options, tuning(shape), arena, out).map_err(refused)?))
+    }
+
+    fn check(_: &Disks) -> Vec<String> {
+        vec![]
+    }
+
+    fn meets(_: Moment) -> bool {
+        true
+    }
+
+    fn moments(shape: Shape, _: &JournaledStore, open: &[Open]) -> Vec<Moment> {
+        let geometry = geometry(shape);
+        let ring_bytes = u64::from(geometry.ring_blocks()) * BLOCK as u64;
+        let (ring_disk, ring) = match external(shape) {
+            Some(disk) => (disk, 0..ring_bytes),
+            None => (DISK, HEAD..HEAD + ring_bytes),
+        };
+        let chunks = geometry.size().0 - u64::from(geometry.chunks()) * CHUNK;
+        let mut moments = vec![];
+        for open in open {
+            if open.disk == ring_disk && ring.contains(&open.at) {
+                moments.push(Moment::Journal);
+                if open.at == ring.start {
+                    moments.push(Moment::JournalWrap);
+                }
+                if open.head[RECORDS].iter().all(|byte| *byte == 0) {
+                    moments.push(Moment::Seal);
+                }
+            } else if open.at < HEAD {
+                moments.push(Moment::Superblock);
+            } else if open.at < chunks {
+                moments.push(Moment::FoldPages);
+            } else if open.punch {
+                moments.push(Moment::Punch);
+            } else if !open.durable {
+                moments.push(Moment::FoldMove);
+            }
+        }
+        moments
+    }
+}
