@@ -4,7 +4,7 @@ use super::admit::Change;
 use super::entry::ChunkNo;
 use super::fold::Fold;
 use super::geometry::Geometry;
-use super::layers::{Catalog, LayerId};
+use super::layers::{Catalog, Layer, LayerId};
 use super::limits::{FOLD_IDLE, MAX_DEPTH, MAX_LAYERS, MAX_PUNCHES, RETRY};
 use super::overlay::{Key, Overlay};
 use super::read::{Goal, Look};
@@ -272,7 +272,8 @@ impl JournaledStore {
             StoreOp::DropSnapshot { copy, snapshot } => {
                 self.has_copy(*copy)?;
                 let Some(layer) = self.catalog.snapshot(*copy, *snapshot) else { return Ok(()) };
-                let clone = self.catalog.children(layer).find(|(_, child)| child.copy != *copy);
+                let is_clone = |child: &Layer| child.copy != *copy && self.catalog.copies.contains_key(&child.copy);
+                let clone = self.catalog.children(layer).find(|(_, child)| is_clone(child));
                 clone.map_or(Ok(()), |(_, child)| Err(StoreError::Needed(child.copy)))
             }
             StoreOp::Share { copy, at, from, .. } => {

@@ -128,10 +128,11 @@ impl Catalog {
         .take(2 * MAX_DEPTH)
     }
 
-    /// A clone that stands on a layer of this copy.
+    /// A clone that stands on a layer of this copy; what a deleted one left needs nothing.
     pub(super) fn clone_of(&self, copy: CopyId) -> Option<CopyId> {
         let of = |id: LayerId| self.layers.get(&id).is_some_and(|layer| layer.copy == copy);
-        self.layers.values().find(|layer| layer.copy != copy && layer.parent.is_some_and(of)).map(|layer| layer.copy)
+        let clone = |layer: &&Layer| layer.copy != copy && self.copies.contains_key(&layer.copy);
+        self.layers.values().filter(clone).find(|layer| layer.parent.is_some_and(of)).map(|layer| layer.copy)
     }
 
     /// Change a copy.

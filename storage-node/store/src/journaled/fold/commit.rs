@@ -115,14 +115,16 @@ impl JournaledStore {
     pub(super) fn gather_records(&mut self) {
         let (old, new) = (&self.fold.persisted, &self.fold.frozen);
         let mut records = Vec::new();
+        // A copy that was deleted and made again has another place.
+        let same_place = |copy: &CopyId, slot| new.copies.get(copy).is_some_and(|state| state.slot == slot);
         for (copy, state) in &old.copies {
-            if !new.copies.contains_key(copy) {
+            if !same_place(copy, state.slot) {
                 records.push((COPIES, u64::from(state.slot), vec![0; COPY_BYTES]));
                 records.extend((0..state.held.len()).map(|n| (HELD, held_at(state.slot, n), vec![0; HELD_BYTES])));
             }
         }
         for (copy, state) in &new.copies {
-            let before = old.copies.get(copy);
+            let before = old.copies.get(copy).filter(|before| before.slot == state.slot);
             if before.is_some_and(|before| Rc::ptr_eq(before, state) || **before == **state) {
                 continue;
             }
@@ -208,16 +210,17 @@ impl JournaledStore {
     /// What moves home overwrites older data in place: first it is stable in the journal, from where it is moved again after a crash.
     /// (Written under durability=flush it need not be.)
     pub(super) fn settle_journal(&mut self, out: &mut DiskOut<'_>) -> Step {
+        if self.fold.in_flight {
+            return Step::Stay; // be the journal stable by other means: the sync's completion belongs to this stage
+        }
         if self.ring.is_stable_before(self.fold.mark) {
             self.fold.stage = Stage::Ranges;
             return Step::On;
         }
-        if !self.fold.in_flight {
-            self.fold.in_flight = true;
-            self.fold.sync_point = self.ring.sync_point();
-            self.outstanding += 1;
-            out(Op::DiskSync { disk: self.ring_place.disk, tag: tag(Kind::Sync, 0) });
-        }
+        self.fold.in_flight = true;
+        self.fold.sync_point = self.ring.sync_point();
+        self.outstanding += 1;
+        out(Op::DiskSync { disk: self.ring_place.disk, tag: tag(Kind::Sync, 0) });
         Step::Stay
     }
 
