@@ -15,7 +15,7 @@ use conductor_model::Stamp;
 
 /// What is done about a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Job {
+pub(super) enum Job {
     Release(LayerId),
     Merge(LayerId, LayerId),
     Flatten,
@@ -60,12 +60,17 @@ impl JournaledStore {
             let (child, _) = children.next()?;
             children.next().is_none().then_some(Job::Merge(id, child))
         });
-        merge.or_else(|| self.fold.flattens.iter().any(|flatten| !flatten.done).then_some(Job::Flatten))
+        merge.or_else(|| self.next_flatten().map(|_| Job::Flatten))
+    }
+
+    /// The flattening in hand. That of a copy created after the freeze has its turn in the next fold.
+    fn next_flatten(&self) -> Option<usize> {
+        let here = |copy| self.fold.frozen.copies.contains_key(copy) || !self.catalog.copies.contains_key(copy);
+        self.fold.flattens.iter().position(|flatten| !flatten.done && here(&flatten.copy))
     }
 
     pub(super) fn fold_layers(&mut self) -> Step {
         for _ in 0..STEPS_PER_TURN {
-            // One after the other: what one moves, the next may move on.
             let Some(job) = self.next_job().filter(|_| self.fold.work_left > 0) else {
                 if !self.fold.quiet() {
                     return Step::Stay;
@@ -74,10 +79,15 @@ impl JournaledStore {
                 self.fold.stage = Stage::Catalog;
                 return Step::On;
             };
-            if job == Job::Flatten
-                && let Some(flatten) = self.fold.flattens.iter_mut().find(|flatten| !flatten.done)
-            {
-                flatten.tried = true;
+            if self.fold.job != Some(job) {
+                // What one moves, the next may move on.
+                if !self.fold.quiet() {
+                    return Step::Stay;
+                }
+                self.fold.job = Some(job);
+            }
+            if let (Job::Flatten, Some(n)) = (job, self.next_flatten()) {
+                self.fold.flattens[n].tried = true;
             }
             if self.fold.moves.len() >= super::super::limits::MAX_MOVES_QUEUED || !self.has_room_to_work() {
                 if self.fold.quiet() {
@@ -96,8 +106,8 @@ impl JournaledStore {
                     self.structure += 1;
                     self.fold.work_left -= 1;
                     self.fold.worked = true;
-                    if over && !self.fold.quiet() {
-                        return Step::Stay;
+                    if over {
+                        self.fold.job = None;
                     }
                 }
                 // Space comes with the commit, if at all.
@@ -295,10 +305,10 @@ impl JournaledStore {
 
     /// The next chunk of a clone that its parent still supplies. True when it needs it no more.
     fn flatten_next(&mut self) -> Result<bool, Wait> {
-        let Some(n) = self.fold.flattens.iter().position(|flatten| !flatten.done) else { return Ok(true) };
+        let Some(n) = self.next_flatten() else { return Ok(true) };
         let super::Flatten { copy, cursor, .. } = self.fold.flattens[n];
         let live = self.fold.frozen.copies.get(&copy).map(|state| state.live);
-        // A copy created after the freeze has its turn in the next fold; one that is gone needs nothing.
+        // A copy that is gone needs nothing.
         let bottom = live.and_then(|live| {
             self.fold.frozen.chain(live).take_while(|(_, info)| info.copy == copy).last().map(|(id, info)| (id, *info))
         });

@@ -97,6 +97,8 @@ pub(super) struct Fold {
     flattens: VecDeque<Flatten>,
     /// Entries that this fold may still release, merge or share.
     work_left: u32,
+    /// What is being done about layers.
+    job: Option<layers::Job>,
     /// A layer whose merging waits for space, in this fold.
     stuck: Vec<LayerId>,
     /// Something is left for the next fold.
@@ -134,6 +136,7 @@ impl Fold {
             share_keys: Vec::new(),
             flattens: VecDeque::new(),
             work_left: 0,
+            job: None,
             stuck: Vec::new(),
             work: false,
             worked: false,
@@ -233,6 +236,7 @@ impl JournaledStore {
         fold.share_keys = std::mem::take(&mut fold.fresh_shares);
         fold.work_left = super::limits::WORK_PER_FOLD;
         fold.stuck.clear();
+        fold.job = None;
         fold.unshared.clear();
         fold.freed = folding.freed.drain(..).map(|chunk| (chunk, false)).collect();
         fold.discards = folding
