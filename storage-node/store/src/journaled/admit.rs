@@ -336,7 +336,10 @@ impl JournaledStore {
             let said = self.fresh.touches(key) || self.folding.as_ref().is_some_and(|folding| folding.touches(key));
             let entry = self.tables.entry(write.layer, chunk)?;
             let own = match entry.chunk {
-                Some(physical) if !said => self.tables.chunk(physical)?.refs == 1,
+                Some(physical) if !said => {
+                    let record = self.tables.chunk(physical)?;
+                    self.own_chunk(&entry, Some(&record)).is_some()
+                }
                 _ => false,
             };
             kept.push((!own, own));

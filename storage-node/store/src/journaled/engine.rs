@@ -75,6 +75,8 @@ pub struct JournaledStore {
     pub(super) folding: Option<Overlay>,
     /// Blocks that the fold copies between chunks, and where they are until it commits.
     pub(super) copying: BTreeMap<Key, Copying>,
+    /// Chunks that fewer entries share than before, and the era whose reads may still know them from those that are gone.
+    pub(super) lingering: BTreeMap<ChunkNo, u64>,
     pub(super) space: Space,
     /// Promises that an entry's chunk stays where it is, by chunk of a layer.
     pub(super) claims: BTreeMap<Key, u32>,
@@ -135,6 +137,7 @@ impl JournaledStore {
             folding: None,
             space,
             copying: BTreeMap::new(),
+            lingering: BTreeMap::new(),
             claims: BTreeMap::new(),
             fold: Fold::new(persisted),
             superblock,

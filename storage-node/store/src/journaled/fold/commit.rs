@@ -292,6 +292,9 @@ impl JournaledStore {
         self.fold.persisted = self.fold.frozen.clone();
         let era = self.eras.advance();
         self.trims.push(era, self.fold.mark);
+        let eras = &self.eras;
+        self.lingering.retain(|_, era| !eras.is_over(*era));
+        self.lingering.extend(std::mem::take(&mut self.fold.unshared).into_iter().map(|chunk| (chunk, era)));
         let freed = std::mem::take(&mut self.fold.freed);
         self.space.began_returning(u32::try_from(freed.len()).unwrap_or(u32::MAX)); // chunks are 32 bits
         self.returns.push(era, freed);

@@ -35,6 +35,7 @@ impl JournaledStore {
     /// A fold is over. If it could do nothing about the layers, the next could not either, until something has changed.
     pub(super) fn work_over(&mut self) {
         let worked = std::mem::take(&mut self.fold.worked);
+        self.fold.merged = false;
         self.find_work();
         if worked {
             return;
@@ -106,6 +107,7 @@ impl JournaledStore {
                     self.structure += 1;
                     self.fold.work_left -= 1;
                     self.fold.worked = true;
+                    self.fold.merged |= matches!(job, Job::Merge(..));
                     if over {
                         self.fold.job = None;
                     }

@@ -105,6 +105,8 @@ pub(super) struct Fold {
     work: bool,
     /// This one did something about layers.
     worked: bool,
+    /// This one moved entries of a layer to the one above.
+    merged: bool,
     moves: VecDeque<Move>,
     moving: Slab<Move>,
     moving_blocks: u32,
@@ -140,6 +142,7 @@ impl Fold {
             stuck: Vec::new(),
             work: false,
             worked: false,
+            merged: false,
             moves: VecDeque::new(),
             moving: Slab::new(),
             moving_blocks: 0,
@@ -174,6 +177,11 @@ impl Fold {
 }
 
 impl JournaledStore {
+    /// True while a fold is under way that merges a layer into the one above: the crash tests stop in the midst of it.
+    pub fn is_merging(&self) -> bool {
+        self.fold.merged
+    }
+
     /// True if layers are to be released, merged or flattened.
     pub(super) fn has_work(&self) -> bool {
         self.fold.work || !self.fold.flattens.is_empty()

@@ -35,10 +35,12 @@ impl JournaledStore {
         own(new) - own(old)
     }
 
-    /// An entry's chunk, if nothing else needs what is in it: neither now nor in the last checkpoint.
-    pub(super) fn own_chunk(&self, entry: &Entry, record: Option<&ChunkRecord>) -> Option<ChunkNo> {
+    /// An entry's chunk, if nothing else needs what is in it: not now, not in the last checkpoint, and no read that began when it
+    /// was shared.
+    pub(in super::super) fn own_chunk(&self, entry: &Entry, record: Option<&ChunkRecord>) -> Option<ChunkNo> {
         let alone = record.is_some_and(|record| record.refs == 1);
-        entry.chunk.filter(|chunk| alone && !self.fold.unshared.contains(chunk))
+        let read = |chunk: &ChunkNo| self.lingering.get(chunk).is_some_and(|era| !self.eras.is_over(*era));
+        entry.chunk.filter(|chunk| alone && !self.fold.unshared.contains(chunk) && !read(chunk))
     }
 
     /// One entry less shares a chunk; the record was touched before.
