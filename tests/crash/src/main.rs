@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 const USAGE: &str =
-    "usage: crash [--engine simple|journaled] [--points N] [--rot PLANTS] [--operations N] [--seed S] [--threads T]
-       crash [--engine simple|journaled] --only points|rot|operations --seed S [--point P] [--trace]";
+    "usage: crash [--engine journaled|simple] [--points N] [--rot PLANTS] [--operations N] [--seed S] [--threads T]
+       crash [--engine journaled|simple] --only points|rot|operations --seed S [--point P] [--trace]";
 /// Seeds between two lines of progress.
 const PROGRESS: usize = 20;
 
@@ -103,7 +103,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         only: None,
         point: None,
         threads: 2,
-        engine: Simple::NAME.to_owned(),
+        engine: Journaled::NAME.to_owned(),
     };
     while let Some(arg) = args.next() {
         if arg == "--trace" {

@@ -142,7 +142,15 @@ impl<E: Engine> World<E> {
 
     /// Ask for what leads to this moment, if it is one that can be asked for.
     pub(crate) fn act_towards(&mut self, moment: Moment) {
+        let full = self.copies.len() >= self.shape.copies as usize;
+        let named = self.copies.values().any(|copy| !copy.snapshots.is_empty());
         let pick = match moment {
+            Moment::JournalWrap => {
+                self.mood = Mood::Small;
+                Pick::Write
+            }
+            Moment::Clone | Moment::Create if full => Pick::Delete,
+            Moment::Clone | Moment::Rollback | Moment::Share | Moment::Drop | Moment::Merge if !named => Pick::Snapshot,
             Moment::Write | Moment::WholeChunk | Moment::Loose => Pick::Write,
             Moment::Discard => Pick::Zero,
             Moment::Sync => Pick::Sync,

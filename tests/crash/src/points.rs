@@ -7,6 +7,7 @@
 use crate::disk::Stop;
 use crate::engine::{Ability, Engine};
 use crate::moment::{FLOOR, FULL_RUN, Moment};
+use crate::mood::Mood;
 use crate::world::{Counts, World};
 
 /// Points of one seed.
@@ -99,7 +100,9 @@ fn work_until<E: Engine>(world: &mut World<E>) {
         assert!(world.turn(), "nothing stops this");
     });
     for _ in 0..PATIENCE {
-        if world.rng.below(4) == 0 {
+        if aim == Moment::Seal {
+            world.mood = Mood::Quiet;
+        } else if world.rng.below(4) == 0 {
             world.act_towards(aim);
         }
         world.act();

@@ -90,7 +90,7 @@ impl<E: Engine> World<E> {
         let mut rng = Rng::new(seed);
         let shape = Shape {
             journal: rng.below(4),
-            data_blocks: 1_200 + u32::try_from(rng.below(4)).expect("small") * 400,
+            data_blocks: 1_500 + u32::try_from(rng.below(4)).expect("small") * 900,
             copies: 5,
         };
         Self::with(shape, rng.next_u64())

@@ -105,7 +105,7 @@ impl Engine for Journaled {
         true
     }
 
-    fn moments(shape: Shape, _: &JournaledStore, open: &[Open]) -> Vec<Moment> {
+    fn moments(shape: Shape, store: &JournaledStore, open: &[Open]) -> Vec<Moment> {
         let geometry = geometry(shape);
         let ring_bytes = u64::from(geometry.ring_blocks()) * BLOCK as u64;
         let (ring_disk, ring) = match external(shape) {
@@ -114,6 +114,7 @@ impl Engine for Journaled {
         };
         let chunks = geometry.size().0 - u64::from(geometry.chunks()) * CHUNK;
         let mut moments = vec![];
+        moments.extend(store.is_merging().then_some(Moment::Merge));
         for open in open {
             if open.disk == ring_disk && ring.contains(&open.at) {
                 moments.push(Moment::Journal);
