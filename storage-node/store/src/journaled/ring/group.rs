@@ -159,6 +159,11 @@ pub(super) fn seems_header(block: &[u8], place: &RingPlace, at: u32) -> Option<u
     fixed(block, place).filter(|fixed| fixed.head.at.position.0 == at).map(|fixed| fixed.blocks)
 }
 
+/// What a header says that begins here, be it torn.
+pub(super) fn begins_as(block: &[u8], place: &RingPlace) -> Option<Head> {
+    fixed(block, place).map(|fixed| fixed.head)
+}
+
 impl Header {
     /// The header in these blocks; `None` if it is torn, damaged or foreign, or not what this journal writes.
     pub(super) fn decode(mut memory: Vec<u8>, place: &RingPlace) -> Option<Self> {

@@ -13,8 +13,8 @@
 //! ```
 //! A group that is not whole stays pending, and those behind it, until one of them says that it was durable. What is left pending
 //! at the end was never acknowledged. The sync makes durable what was only in the disk's cache, before anybody relies on it; and
-//! where a group of this chain is given up, its header is overwritten by a group without records, so that no later opening,
-//! after parts of it were written once more, can take it for whole.
+//! where a group of this chain is given up, its header, be it torn itself, is overwritten by a group without records, so that no later
+//! opening, after parts of it were written once more, can take it for whole.
 
 use super::group::{self, Head, Header, take_record};
 use super::limits::{MAX_SEAL_BLOCKS, SEARCH_BLOCKS};
@@ -138,6 +138,8 @@ pub(crate) struct Scan {
     /// The same of any group found by searching.
     evidence: u64,
     pending: VecDeque<Group>,
+    /// Where the next group must begin, the beginning of its header is, and not all of it.
+    torn: bool,
     ready: VecDeque<Group>,
     /// In the first of them: bytes of records, and payload blocks, already given.
     given: (usize, u32),
@@ -172,6 +174,7 @@ impl Scan {
             proof: 0,
             evidence: 0,
             pending: VecDeque::new(),
+            torn: false,
             ready: VecDeque::new(),
             given: (0, 0),
             state,
@@ -259,20 +262,24 @@ impl Scan {
         if self.cursor.position.0 != 0 {
             places.push(0);
         }
+        self.torn = false;
         for at in places {
             match self.header_at(at) {
                 None => return Step::Wait,
-                Some(Some(header)) if self.continues(&header) => return self.look_at(header, false),
+                Some(Some(header)) if self.continues(&header.head) => return self.look_at(header, false),
                 Some(_) => {}
             }
+            let Some(block) = self.pieces.block(at) else { return Step::Wait };
+            let begins = group::begins_as(block, &self.place);
+            self.torn |= begins.is_some_and(|head| self.continues(&head));
         }
         self.stage = Stage::Search { offset: 0, found: None };
         Step::Again
     }
 
     /// True if it is the group behind the cursor, of the same chain.
-    fn continues(&self, header: &Header) -> bool {
-        Mark { position: self.cursor.position, ..header.head.at } == self.cursor
+    fn continues(&self, head: &Head) -> bool {
+        Mark { position: self.cursor.position, ..head.at } == self.cursor
     }
 
     fn look_at(&mut self, header: Header, echoed: bool) -> Step {
@@ -361,7 +368,7 @@ impl Scan {
     /// A later group was found by searching: what does it say about the one that is missing?
     fn consider(&mut self, later: &Header) {
         self.evidence = self.evidence.max(later.head.durable_through);
-        let Some(echo) = later.echoed(&self.place).filter(|echo| self.continues(echo)) else { return };
+        let Some(echo) = later.echoed(&self.place).filter(|echo| self.continues(&echo.head)) else { return };
         if let Stage::Search { found, .. } = &mut self.stage
             && found.is_none()
         {
@@ -382,7 +389,7 @@ impl Scan {
 
     /// What was read is durable now. A group that is given up gets overwritten.
     fn synced(&mut self, out: &mut DiskOut<'_>) {
-        if self.pending.is_empty() {
+        if self.pending.is_empty() && !self.torn {
             return self.finish(Ok(()));
         }
         match self.overwrite() {

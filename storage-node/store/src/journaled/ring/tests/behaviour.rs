@@ -287,6 +287,31 @@ fn openings_that_come_to_nothing_use_no_room() {
 }
 
 #[test]
+fn a_torn_header_is_not_made_whole_by_what_is_written_in_its_place() {
+    const SECTOR: usize = 512;
+    let mut journal = Journal::new(96);
+    journal.append(40, 3, true);
+    journal.drain();
+    let before = journal.disk.visible.clone();
+    journal.append(40, 0, true);
+    journal.drain();
+    let whole = journal.disk.visible.clone();
+    let at = (0..whole.len()).step_by(BLOCK).find(|&at| whole[at..at + BLOCK] != before[at..at + BLOCK]).unwrap();
+    // Of the second group's header only the first sector is there, the rest is of an older lap.
+    let mut torn = before;
+    torn[at..at + SECTOR].copy_from_slice(&whole[at..at + SECTOR]);
+    torn[at + SECTOR..at + BLOCK].fill(0x77);
+    let mut disk = Disk::of(torn);
+    let (found, end) = scan(&mut disk, place(96), Mark::FIRST, 10, &arena());
+    assert!(found.len() == 1 && end.is_ok());
+    // The next group in its place is torn as well: all but its first sector is there, and that is zeros.
+    let mut torn = disk.visible;
+    torn[at + SECTOR..at + BLOCK].fill(0);
+    let (found, end) = scan(&mut Disk::of(torn), place(96), Mark::FIRST, 11, &arena());
+    assert!(found.len() == 1 && end.is_ok());
+}
+
+#[test]
 fn a_mark_is_in_a_superblock_what_it_was() {
     let mut journal = Journal::new(96);
     journal.append(40, 3, true);
