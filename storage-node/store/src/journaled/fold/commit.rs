@@ -290,6 +290,12 @@ impl JournaledStore {
         self.tables.pages.committed();
         self.copying.clear();
         self.fold.persisted = self.fold.frozen.clone();
+        for (id, layer) in &self.fold.frozen.layers {
+            // Clones that were flattened.
+            if let Some(live) = self.catalog.layers.get_mut(id) {
+                live.parent = layer.parent;
+            }
+        }
         let era = self.eras.advance();
         self.trims.push(era, self.fold.mark);
         let eras = &self.eras;

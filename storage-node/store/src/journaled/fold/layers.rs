@@ -168,10 +168,10 @@ impl JournaledStore {
 
     /// Move the next entry of a layer to the one above. True when the layer is gone.
     fn merge_next(&mut self, layer: LayerId, child: LayerId) -> Result<bool, Wait> {
-        let parent = self.fold.frozen.layers.get(&layer).and_then(|info| info.parent);
         let Some((chunk, lower)) = self.tables.next_entry(layer, 0)? else {
+            let parents = [&self.fold.frozen, &self.catalog].map(|catalog| catalog.layers.get(&layer)?.parent);
             let over = self.remove_layer(layer)?;
-            for catalog in [&mut self.fold.frozen, &mut self.catalog] {
+            for (catalog, parent) in [&mut self.fold.frozen, &mut self.catalog].into_iter().zip(parents) {
                 for info in catalog.layers.values_mut().filter(|info| info.parent == Some(layer)) {
                     info.parent = parent;
                 }
@@ -331,10 +331,10 @@ impl JournaledStore {
             at = self.fold.frozen.layers.get(&layer).and_then(|info| info.parent);
         }
         let Some(chunk) = next.filter(|chunk| *chunk < end) else {
-            for catalog in [&mut self.fold.frozen, &mut self.catalog] {
-                if let Some(info) = catalog.layers.get_mut(&bottom) {
-                    info.parent = None;
-                }
+            // Not in the live catalog before the commit: until then a replay finds the clone standing on its parent, which nobody
+            // may delete.
+            if let Some(info) = self.fold.frozen.layers.get_mut(&bottom) {
+                info.parent = None;
             }
             self.fold.flattens[n].done = true;
             return Ok(true);
