@@ -60,6 +60,27 @@ pub struct Configuration {
     /// `None` once it is flattened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<ShardSnapshot>,
+    /// When a write may be acknowledged.
+    #[serde(default, skip_serializing_if = "Durability::is_always")]
+    pub durability: Durability,
+}
+
+/// When a write may be acknowledged (rule 18).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// When it is durable on every in-sync copy: a flush has nothing to do.
+    #[default]
+    Always,
+    /// When every in-sync copy has executed it: it is durable with the next flush, or with a write that asks for it (FUA).
+    Flush,
+}
+
+impl Durability {
+    /// True for the default.
+    pub fn is_always(&self) -> bool {
+        *self == Self::Always
+    }
 }
 
 /// One shard as it was at a snapshot.

@@ -21,7 +21,7 @@ pub mod units;
 pub mod views;
 mod volumes;
 
-pub use config::{Configuration, CopyState, Member, ShardSnapshot};
+pub use config::{Configuration, CopyState, Durability, Member, ShardSnapshot};
 pub use error::{Class, Error, UNKNOWN_NODE};
 pub use handle::{Answer, Request};
 pub use ids::{

@@ -202,6 +202,7 @@ impl Conductor {
                 attach: volume.attach,
                 size,
                 born: false,
+                durability: crate::Durability::Always,
                 parent: None,
             };
             shards.push(ShardRecord { config, changed_at: at, distrusted: None });

@@ -189,6 +189,7 @@ mod tests {
             attach: AttachGeneration(0),
             size: Bytes(1 << 30),
             born: true,
+            durability: conductor_model::Durability::Always,
             parent: None,
         });
         primary.answers.insert(CopyId(1), Joined { held: vec![range(0, 3), range(10, 5)] });

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::opening::Opener;
 use driver::{DiskIndex, Done, Machine, Outbox, Time};
 use node_core::{Letter, Mail, Node};
-use node_store::simple::SimpleStore;
+use node_store::journaled::JournaledStore;
 
 /// See the module's head.
 pub(crate) enum Life {
@@ -13,12 +13,12 @@ pub(crate) enum Life {
     /// They were taken out, to make a node of them.
     Between,
     /// A node. It starts with the next turn's end.
-    Node { node: Box<Node<SimpleStore>>, started: bool },
+    Node { node: Box<Node<JournaledStore>>, started: bool },
 }
 
 impl Life {
     /// The stores, when all are open or one cannot be.
-    pub(crate) fn opened(&mut self) -> Option<Result<Vec<(DiskIndex, SimpleStore)>, Error>> {
+    pub(crate) fn opened(&mut self) -> Option<Result<Vec<(DiskIndex, JournaledStore)>, Error>> {
         match std::mem::replace(self, Self::Between) {
             Self::Opening(opener) if opener.is_over() => Some(opener.finish()),
             other => {
@@ -29,7 +29,7 @@ impl Life {
     }
 
     /// From now on it is this node.
-    pub(crate) fn become_node(&mut self, node: Node<SimpleStore>) {
+    pub(crate) fn become_node(&mut self, node: Node<JournaledStore>) {
         *self = Self::Node { node: Box::new(node), started: false };
     }
 }

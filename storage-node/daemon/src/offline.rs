@@ -11,8 +11,10 @@ use crate::limits::DISK_IN_USE_OFFLINE;
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, ShardId, Stamp};
 use driver::{DiskIndex, Done, Machine, Op, Outbox, Time};
 use memory::{Arena, ArenaError, ArenaOptions, Backing, Class, Filling, Shares};
-use node_store::simple::{Geometry, Identity, OpenError, OpenOptions, Opening, SimpleStore};
-use node_store::{MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View};
+use node_store::journaled::{Geometry, JournaledStore, Opening, Tuning};
+use node_store::{
+    Identity, MAX_REQUEST_BLOCKS, OpenError, OpenOptions, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View,
+};
 use reactor::{DiskOptions, Limits, MailRx, OwnRing, Reactor, ReactorError, Uring, clock, mailbox};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -64,7 +66,7 @@ pub struct CopyOnDisk {
     pub known_good: Stamp,
     /// Changes above it that the disk lists.
     pub above: usize,
-    /// Blocks that hold data.
+    /// Blocks that it takes up, in whole chunks.
     pub held: Blocks,
 }
 
@@ -179,7 +181,8 @@ impl Offline {
         let mut disks = Vec::new();
         for (path, options) in openings {
             let failed = |error| OfflineError::Open { path: path.clone(), error };
-            let opening = Opening::start(options, &arena, &mut |op| driver.submit(op)).map_err(failed)?;
+            let opening =
+                Opening::start(options, Tuning::default(), &arena, &mut |op| driver.submit(op)).map_err(failed)?;
             disks.push(Disk { index: options.disk, state: State::Opening(Box::new(opening)) });
         }
         let (_, mail): (_, MailRx<Infallible>) = mailbox(1)?;
@@ -207,7 +210,8 @@ impl Offline {
         let path = self.paths.get(disk).ok_or(OfflineError::HowMany)?.clone();
         let store = self.store(disk)?;
         let (identity, geometry, usage) = (store.identity(), store.geometry(), store.usage());
-        let held: Vec<_> = store.copies().into_iter().map(|(copy, config)| (store.held(copy), copy, config)).collect();
+        let held: Vec<_> =
+            store.copies().into_iter().map(|(copy, config)| (store.used_by(copy), copy, config)).collect();
         let mut copies = Vec::new();
         for (held, copy, config) in held {
             let (known_good, above) = match self.ask(vec![(disk, StoreOp::Above { copy })])?.pop() {
@@ -215,7 +219,7 @@ impl Offline {
                 Some(Err(error)) => return Err(self.failed(disk, error)),
                 _ => (Stamp::default(), 0),
             };
-            copies.push(CopyOnDisk { copy, config, known_good, above, held: held.unwrap_or_default() });
+            copies.push(CopyOnDisk { copy, config, known_good, above, held });
         }
         copies.sort_by_key(|on_disk| on_disk.config.shard);
         Ok(DiskContent { path, identity, geometry, usage, copies })
@@ -243,7 +247,7 @@ impl Offline {
     ) -> Result<Checked, OfflineError> {
         let mut checked = Checked { disk, copy, shard, good: 0, damaged: 0, first_damaged: None };
         let mut from = Blocks(0);
-        while let Some(at) = self.store(disk)?.next_held(copy, from) {
+        while let Some(at) = self.next_held(disk, copy, from)? {
             let before = checked.good + checked.damaged;
             match self.read(&[(disk, copy)], at)?.pop() {
                 Some(Err(Damaged(block))) => {
@@ -320,6 +324,27 @@ impl Offline {
         Ok(compared)
     }
 
+    /// The first run of a copy at or after `from` that may hold data: one read's worth at most.
+    fn next_held(&mut self, disk: usize, copy: CopyId, from: Blocks) -> Result<Option<BlockRange>, OfflineError> {
+        let mut from = from;
+        loop {
+            let op = StoreOp::Extents { copy, view: View::Live, from };
+            let (data, next) = match self.ask(vec![(disk, op)])?.pop() {
+                Some(Ok(StoreDone::Extents { data, next })) => (data, next),
+                Some(Err(error)) => return Err(self.failed(disk, error)),
+                _ => return Ok(None),
+            };
+            if let Some(first) = data.first() {
+                let count = Blocks(first.count.0.min(MAX_REQUEST_BLOCKS));
+                return Ok(Some(BlockRange { from: first.from, count }));
+            }
+            if next <= from {
+                return Ok(None);
+            }
+            from = next;
+        }
+    }
+
     /// The first run at or after `from` that holds data on any of the disks.
     fn next_held_by_any(
         &mut self,
@@ -328,7 +353,7 @@ impl Offline {
     ) -> Result<Option<BlockRange>, OfflineError> {
         let mut first: Option<BlockRange> = None;
         for &(disk, copy) in copies {
-            let next = self.store(disk)?.next_held(copy, from);
+            let next = self.next_held(disk, copy, from)?;
             first = match (first, next) {
                 (Some(a), Some(b)) => Some(if (b.from, a.count) < (a.from, b.count) { b } else { a }),
                 (a, b) => a.or(b),
@@ -365,7 +390,7 @@ impl Offline {
         OfflineError::Store { path: self.paths[disk].clone(), error }
     }
 
-    fn store(&mut self, disk: usize) -> Result<&mut SimpleStore, OfflineError> {
+    fn store(&mut self, disk: usize) -> Result<&mut JournaledStore, OfflineError> {
         match self.reactor.machine().disks.get_mut(disk).map(|disk| &mut disk.state) {
             Some(State::Open(store)) => Ok(store),
             _ => Err(OfflineError::HowMany),
@@ -431,7 +456,7 @@ struct Disk {
 
 enum State {
     Opening(Box<Opening>),
-    Open(Box<SimpleStore>),
+    Open(Box<JournaledStore>),
     Failed(OpenError),
 }
 

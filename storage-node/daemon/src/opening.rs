@@ -9,7 +9,8 @@ use crate::{Error, marks};
 use conductor_model::{Bytes, DiskId, NodeId};
 use driver::{DiskIndex, Done, Op, Time};
 use memory::{Arena, Class};
-use node_store::simple::{Format, FormatOptions, Geometry, Identity, OpenError, OpenOptions, Opening, SimpleStore};
+use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
+use node_store::{Identity, OpenError, OpenOptions};
 use std::path::PathBuf;
 
 /// One disk that is to be opened.
@@ -34,7 +35,7 @@ enum State {
     /// So many writes of zeros are out.
     Wiping(usize),
     Formatting(Format),
-    Open(Box<SimpleStore>),
+    Open(Box<JournaledStore>),
     Failed(Error),
 }
 
@@ -106,7 +107,7 @@ impl Opener {
     }
 
     /// The stores in the order of the tasks, or the first failure.
-    pub(crate) fn finish(self) -> Result<Vec<(DiskIndex, SimpleStore)>, Error> {
+    pub(crate) fn finish(self) -> Result<Vec<(DiskIndex, JournaledStore)>, Error> {
         let mut open = Vec::with_capacity(self.disks.len());
         for (task, state) in self.disks {
             match state {
@@ -128,7 +129,7 @@ impl Task {
             cluster: Some(self.cluster),
             node: Some(self.node),
         };
-        match Opening::start(options, arena, out) {
+        match Opening::start(options, Tuning::default(), arena, out) {
             Ok(opening) => State::Opening(Box::new(opening)),
             Err(why) => State::Failed(self.failed(why)),
         }
@@ -161,7 +162,7 @@ impl Task {
             return State::Failed(Error::TooSmall { path: self.path.clone(), bytes: self.bytes });
         };
         let identity = Identity { cluster: self.cluster, node: self.node, disk };
-        let options = FormatOptions { disk: self.index, identity, geometry, overwrite: false };
+        let options = FormatOptions { disk: self.index, journal: None, identity, geometry, overwrite: false };
         match Format::start(options, arena, out) {
             Ok(format) => State::Formatting(format),
             Err(why) => State::Failed(self.failed(why)),

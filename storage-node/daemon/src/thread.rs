@@ -15,7 +15,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use node_core::{Letter, Mail, Node};
 use node_store::Store;
-use node_store::simple::SimpleStore;
+use node_store::journaled::JournaledStore;
 use reactor::{DiskOptions, Limits, MailRx, OwnRing, Reactor, Uring};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -83,7 +83,7 @@ fn serve(
     plan: &Plan<'_>,
     mut reactor: Reactor<Life, OwnRing>,
     arena: Arena,
-    stores: Vec<(DiskIndex, SimpleStore)>,
+    stores: Vec<(DiskIndex, JournaledStore)>,
 ) -> Result<Opened, Error> {
     let options = plan.options;
     let (listener, address) = reactor.driver().listen(&Address::Tcp(options.listen_of(plan.lane)))?;
@@ -105,7 +105,7 @@ fn serve(
         disks.push(node_core::Disk { disk, open, index, store });
     }
     let node = node_core::NodeOptions { node: options.node, process: plan.process, lane: plan.lane };
-    let name = Node::<SimpleStore>::hello_info(&node, &disks);
+    let name = Node::<JournaledStore>::hello_info(&node, &disks);
     let mut net = NetOptions::new(name, Rc::new(ClusterKey(options.key)), nonces()?);
     net.depth = options.depth;
     let net = Net::new(net, arena.clone());

@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a test: small numbers, and a panic is its way to fail
 
 use conductor_model::{
-    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Epoch, Member,
-    NodeId, OpenId, Sequence, ShardId, ShardIndex, Stamp, VolumeId,
+    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Durability, Epoch,
+    Member, NodeId, OpenId, Sequence, ShardId, ShardIndex, Stamp, VolumeId,
 };
 use driver::{DiskIndex, Done, Op, Time};
 use memory::{Arena, Class};
 use node_daemon::offline::{Difference, Offline, OfflineError};
-use node_store::simple::{Format, FormatOptions, Geometry, Identity, OpenOptions, Opening, SimpleStore};
-use node_store::{Store, StoreOp, Tag, block_crcs};
+use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
+use node_store::{Identity, OpenOptions, Store, StoreOp, Tag, block_crcs};
 use std::cell::RefCell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -46,23 +46,23 @@ struct Disk {
 }
 
 impl Disk {
-    fn format(dir: &Dir, node: u32) -> (Self, SimpleStore) {
+    fn format(dir: &Dir, node: u32) -> (Self, JournaledStore) {
         let path = dir.0.join(format!("disk{node}"));
         let file = File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
         file.set_len(SIZE).unwrap();
         let disk = Self { path, file, arena: Arena::small(8 << 20), waiting: RefCell::default() };
         let identity = Identity { cluster: 7, node: NodeId(node), disk: DiskId(u64::from(node)) };
         let geometry = Geometry::of_disk(Bytes(SIZE)).unwrap();
-        let options = FormatOptions { disk: DiskIndex(0), identity, geometry, overwrite: false };
+        let options = FormatOptions { disk: DiskIndex(0), journal: None, identity, geometry, overwrite: false };
         let mut format = Format::start(options, &disk.arena, &mut |op| disk.submit(op)).unwrap();
         while format.done(disk.step().unwrap(), &mut |op| disk.submit(op)).is_none() {}
         let store = disk.open();
         (disk, store)
     }
 
-    fn open(&self) -> SimpleStore {
+    fn open(&self) -> JournaledStore {
         let options = OpenOptions { disk: DiskIndex(0), size: Bytes(SIZE), cluster: None, node: None };
-        let mut opening = Opening::start(options, &self.arena, &mut |op| self.submit(op)).unwrap();
+        let mut opening = Opening::start(options, Tuning::default(), &self.arena, &mut |op| self.submit(op)).unwrap();
         loop {
             if let Some(store) = opening.done(NOW, self.step().unwrap(), &mut |op| self.submit(op)) {
                 return store.unwrap();
@@ -91,7 +91,7 @@ impl Disk {
         Some(Done { op, result: Ok(result) })
     }
 
-    fn run(&self, store: &mut SimpleStore, op: StoreOp) {
+    fn run(&self, store: &mut JournaledStore, op: StoreOp) {
         store.submit(NOW, Tag(1), op, &mut |op| self.submit(op));
         loop {
             store.end_turn(NOW, &mut |op| self.submit(op));
@@ -103,7 +103,7 @@ impl Disk {
         }
     }
 
-    fn write(&self, store: &mut SimpleStore, copy: u64, sequence: u64, from: u32, bytes: &[u8]) {
+    fn write(&self, store: &mut JournaledStore, copy: u64, sequence: u64, from: u32, bytes: &[u8]) {
         let mut data = self.arena.take(bytes.len(), Class::Client).unwrap();
         data.copy_from_slice(bytes);
         let at = BlockRange { from: Blocks(from), count: Blocks((bytes.len() / BLOCK) as u32) };
@@ -132,12 +132,13 @@ fn config(shard: u32, copies: &[u64]) -> Configuration {
         attach: AttachGeneration(1),
         size: Bytes(16 << 20),
         born: true,
+        durability: Durability::Always,
         parent: None,
     }
 }
 
 /// Three disks with a copy each of shard 0, all written the same.
-fn three_copies(dir: &Dir) -> Vec<(Disk, SimpleStore)> {
+fn three_copies(dir: &Dir) -> Vec<(Disk, JournaledStore)> {
     (1..=3)
         .map(|node| {
             let (disk, mut store) = Disk::format(dir, node);
@@ -151,7 +152,7 @@ fn three_copies(dir: &Dir) -> Vec<(Disk, SimpleStore)> {
         .collect()
 }
 
-fn paths(disks: &[(Disk, SimpleStore)]) -> Vec<PathBuf> {
+fn paths(disks: &[(Disk, JournaledStore)]) -> Vec<PathBuf> {
     disks.iter().map(|(disk, _)| disk.path.clone()).collect()
 }
 

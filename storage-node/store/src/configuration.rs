@@ -2,8 +2,8 @@
 
 use crate::codec::{Put, Take};
 use conductor_model::{
-    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Epoch, Member,
-    NodeId, OpenId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
+    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Durability, Epoch,
+    Member, NodeId, OpenId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -66,6 +66,10 @@ pub(crate) fn encode_configuration(config: &Configuration, out: &mut Vec<u8>) {
     for copy in &config.full_set {
         out.u64(copy.0);
     }
+    out.u8(match config.durability {
+        Durability::Always => 0,
+        Durability::Flush => 1,
+    });
     out.u8(config.parent.is_some().into());
     if let Some(parent) = config.parent {
         out.u32(parent.shard.volume.0);
@@ -84,6 +88,7 @@ pub(crate) fn decode_configuration(from: &mut Take<'_>) -> Option<Configuration>
     let born = flag(from.u8()?)?;
     let members = (0..from.u8()?).map(|_| decode_member(from)).collect::<Option<Vec<_>>>()?;
     let full_set = (0..from.u8()?).map(|_| from.u64().map(CopyId)).collect::<Option<Vec<_>>>()?;
+    let durability = if flag(from.u8()?)? { Durability::Flush } else { Durability::Always };
     let parent = match flag(from.u8()?)? {
         true => {
             let shard = ShardId { volume: VolumeId(from.u32()?), index: ShardIndex(from.u32()?) };
@@ -91,7 +96,8 @@ pub(crate) fn decode_configuration(from: &mut Take<'_>) -> Option<Configuration>
         }
         false => None,
     };
-    let config = Configuration { shard, epoch, primary, members, full_set, min_copies, attach, size, born, parent };
+    let config =
+        Configuration { shard, epoch, primary, members, full_set, min_copies, attach, size, born, parent, durability };
     blocks_of(&config).map(|_| config)
 }
 

@@ -5,8 +5,8 @@ use crate::flying::{What, range};
 use crate::moment::Moment;
 use crate::world::World;
 use conductor_model::{
-    AttachGeneration, Blocks, Configuration, CopyId, CopyState, DiskId, Epoch, Member, NodeId, OpenId, ShardId,
-    ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
+    AttachGeneration, Blocks, Configuration, CopyId, CopyState, DiskId, Durability, Epoch, Member, NodeId, OpenId,
+    ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
 };
 use node_store::MAX_REQUEST_BLOCKS;
 
@@ -367,6 +367,7 @@ pub(crate) fn config(copy: u64, blocks: u32) -> Configuration {
         attach: AttachGeneration(1),
         size: Blocks(blocks).bytes(),
         born: true,
+        durability: Durability::Always,
         parent: None,
     }
 }

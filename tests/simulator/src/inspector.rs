@@ -4,7 +4,7 @@ use crate::mail::Letter;
 use conductor_model::{BLOCK, BlockRange, Blocks, CopyId, Epoch, ShardId};
 use driver::{Done, Outbox, Time};
 use memory::{Arena, Class};
-use node_store::simple::SimpleStore;
+use node_store::journaled::JournaledStore;
 use node_store::{Store, StoreDone, StoreOp, Tag, View};
 
 /// Blocks of one read.
@@ -21,14 +21,14 @@ pub(crate) struct Found {
 
 /// An inspection under way.
 pub(crate) struct Inspector {
-    store: SimpleStore,
+    store: JournaledStore,
     arena: Arena,
     left: Vec<(Found, u32)>,
     found: Vec<Found>,
 }
 
 impl Inspector {
-    pub(crate) fn new(store: SimpleStore, arena: Arena) -> Self {
+    pub(crate) fn new(store: JournaledStore, arena: Arena) -> Self {
         let left = store.copies().into_iter().map(|(copy, config)| {
             let blocks = u32::try_from(config.size.0 / BLOCK as u64).unwrap_or(u32::MAX);
             (Found { shard: config.shard, copy, epoch: config.epoch, blocks: Vec::new() }, blocks)

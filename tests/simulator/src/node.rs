@@ -8,8 +8,8 @@ use conductor_model::{Bytes, DiskId, NodeId, OpenId};
 use driver::{DiskIndex, Done, ListenerId, Machine, Op, Outbox, Time};
 use memory::{Arena, ArenaOptions, Backing, Shares};
 use node_core::{Disk, Node, NodeOptions};
-use node_store::Store;
-use node_store::simple::{Format, FormatOptions, Geometry, Identity, OpenError, OpenOptions, Opening, SimpleStore};
+use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
+use node_store::{Identity, OpenError, OpenOptions, Store};
 use sim::{Birth, Rng};
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -19,8 +19,10 @@ use wire::ClusterKey;
 
 /// Size of a node's disk: room for every shard several times over.
 pub(crate) const DISK_BYTES: u64 = 40 << 20;
-/// Pages of each of a store's logs: few, so that they switch often.
-const LOG_PAGES: u32 = 24;
+/// Blocks of a store's journal: few, so that it goes round often.
+const RING_BLOCKS: u32 = 700;
+/// Places for a store's metadata pages: the fewest.
+const PLACES: u32 = 256;
 /// Copies that a store can hold.
 const MAX_COPIES: u32 = 16;
 /// The cluster's key.
@@ -45,7 +47,7 @@ pub(crate) struct Home {
 enum Stage {
     Formatting(Format),
     Opening(Box<Opening>),
-    Serving(Box<Node<Strict<SimpleStore>>>),
+    Serving(Box<Node<Strict<JournaledStore>>>),
     Inspecting(Box<Inspector>),
     /// Nothing more to do; finished if it stopped as told.
     Over(bool),
@@ -84,7 +86,7 @@ impl NodeProcess {
     }
 
     /// The node, once it serves.
-    pub(crate) fn node(&self) -> Option<&Node<Strict<SimpleStore>>> {
+    pub(crate) fn node(&self) -> Option<&Node<Strict<JournaledStore>>> {
         if let Stage::Serving(node) = &self.stage { Some(node) } else { None }
     }
 
@@ -95,17 +97,17 @@ impl NodeProcess {
             cluster: Some(self.home.cluster),
             node: Some(self.home.node),
         };
-        match Opening::start(options, &self.arena, &mut |op| out.submit(op)) {
+        match Opening::start(options, Tuning::default(), &self.arena, &mut |op| out.submit(op)) {
             Ok(opening) => self.stage = Stage::Opening(Box::new(opening)),
             Err(error) => self.fail(&error, out),
         }
     }
 
     fn format(&mut self, out: &mut dyn Outbox<Letter>) {
-        let Some(geometry) = Geometry::new(Bytes(DISK_BYTES), LOG_PAGES, MAX_COPIES) else { return };
+        let Some(geometry) = Geometry::new(Bytes(DISK_BYTES), RING_BLOCKS, PLACES, MAX_COPIES) else { return };
         let identity =
             Identity { cluster: self.home.cluster, node: self.home.node, disk: DiskId(self.random.next_u64() | 1) };
-        let options = FormatOptions { disk: DiskIndex(0), identity, geometry, overwrite: false };
+        let options = FormatOptions { disk: DiskIndex(0), journal: None, identity, geometry, overwrite: false };
         match Format::start(options, &self.arena, &mut |op| out.submit(op)) {
             Ok(format) => self.stage = Stage::Formatting(format),
             Err(error) => self.fail(&error, out),
@@ -117,7 +119,7 @@ impl NodeProcess {
         out.post(Letter::Failed(error.to_string()));
     }
 
-    fn opened(&mut self, now: Time, disk: DiskId, store: SimpleStore, out: &mut dyn Outbox<Letter>) {
+    fn opened(&mut self, now: Time, disk: DiskId, store: JournaledStore, out: &mut dyn Outbox<Letter>) {
         if self.home.inspect.get() {
             let mut inspector = Inspector::new(store, self.arena.clone());
             inspector.go_on(now, out);

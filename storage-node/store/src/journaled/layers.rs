@@ -240,6 +240,7 @@ mod tests {
             attach: AttachGeneration(0),
             size: Bytes(1 << 30),
             born: true,
+            durability: conductor_model::Durability::Always,
             parent: None,
         }
     }

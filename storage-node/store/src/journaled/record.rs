@@ -206,6 +206,7 @@ mod tests {
             attach: AttachGeneration(6),
             size: Bytes(4 << 30),
             born: true,
+            durability: conductor_model::Durability::Always,
             parent: None,
         };
         let (copy, snapshot) = (CopyId(0xabcd), SnapshotId(6));

@@ -149,6 +149,7 @@ mod tests {
             attach: AttachGeneration(0),
             size: Bytes(1 << 30),
             born: true,
+            durability: conductor_model::Durability::Always,
             parent: None,
         });
         let stamp = |n| Stamp { epoch: Epoch(1), sequence: Sequence(n) };

@@ -102,8 +102,8 @@ mod tests {
     use super::*;
     use crate::MAX_MEMBERS;
     use conductor_model::{
-        AttachGeneration, BLOCK, Blocks, Bytes, CopyState, DiskId, Epoch, Member, NodeId, OpenId, Sequence, ShardId,
-        ShardIndex, VolumeId,
+        AttachGeneration, BLOCK, Blocks, Bytes, CopyState, DiskId, Epoch, Member, NodeId, OpenId, Sequence,
+        ShardId, ShardIndex, VolumeId,
     };
     use proptest::prelude::*;
 
@@ -126,6 +126,7 @@ mod tests {
             attach: AttachGeneration(6),
             size: Bytes(4 << 30),
             born: true,
+            durability: conductor_model::Durability::Always,
             parent: None,
         }
     }

@@ -2,8 +2,8 @@
 #![allow(dead_code, unreachable_pub, missing_docs)] // each test file uses its part
 
 use conductor_model::{
-    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Epoch, Member,
-    NodeId, OpenId, Sequence, ShardId, Stamp,
+    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Durability, Epoch,
+    Member, NodeId, OpenId, Sequence, ShardId, Stamp,
 };
 use driver::{DiskIndex, Done, Errno, Op, Time};
 use memory::{Arena, Class, Reads};
@@ -313,6 +313,7 @@ pub fn config(epoch: u64, blocks: u32) -> Configuration {
         attach: AttachGeneration(1),
         size: Blocks(blocks).bytes(),
         born: true,
+        durability: Durability::Always,
         parent: None,
     }
 }
