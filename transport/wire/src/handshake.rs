@@ -305,6 +305,7 @@ mod tests {
             lane: 1,
             volume: 9,
             generation: 4,
+            view: 0x0a0b,
             features: 5,
             opens: smallvec::smallvec![(6, 7)],
             ..HelloInfo::new(Role::Node, "n1", 2)
@@ -333,24 +334,24 @@ mod tests {
         assert_eq!(
             hex(&hello),
             "1111111111111111111111111111111120000000000010000202010001000000090000000500000002000000000000000300000000000000\
-             04000000000000006e3106000000000000000700000000000000"
+             04000000000000000b0a0000000000006e3106000000000000000700000000000000"
         );
         assert_eq!(
             hex(&challenge.encode()),
-            "222222222222222222222222222222220800000000000000352f9425d62c1afa5cda31b3f83fb786a9aea35be47b138aee47\
-             f667c68438c5"
+            "222222222222222222222222222222220800000000000000550bf4fe581707eb36913fea9ea15ebfc49eb73d6ec71dc18202\
+             b017ca94b96c"
         );
         assert_eq!(
             hex(&transcript.prove().encode()),
-            "a859b0c3fa60d5e12b97b539e7f9e9d1aa56b483840561be1670e1876ae7d239"
+            "9a4095647e8caf6eb96801918c229cae35af8eeb64ddebd4b013e4c908149c65"
         );
         assert_eq!(
             hex(&ack().encode(&transcript).unwrap()),
             "7700000000000000200000000000100002020000000000000000000000000000080000000000000000000000000000000000\
-             0000000000006e3282127952645549ca4ea8f88f0a8acffae00a322855b37badc30be4965e096b9a"
+             00000000000000000000000000006e32390c64cffcaebb93fa9f3c592e206be654d8da8ac7d294e03e649ff8f6fcb611"
         );
         assert_eq!(hex(&reject.encode()), "12002000000000001000");
-        assert_eq!(hex(&transcript.protection_key().0), "fe2e8900f8e566acf1b079572b0a6e17");
+        assert_eq!(hex(&transcript.protection_key().0), "b1ef01e0c4650d64cb8577d562a8382d");
     }
 
     #[test]
@@ -425,7 +426,7 @@ mod tests {
         assert_eq!(with(24, 3), Err(HandshakeError::Role(3)));
         assert_eq!(with(25, 65), Err(HandshakeError::Short));
         assert_eq!(with(26, 33), Err(HandshakeError::Opens));
-        assert_eq!(with(64, 0xff), Err(HandshakeError::Name));
+        assert_eq!(with(72, 0xff), Err(HandshakeError::Name));
         assert_eq!(Hello::parse(&[&bytes[..], &[0]].concat()), Err(HandshakeError::Trailing));
         assert_eq!(Reject::parse(&[0xff; 10]), Err(HandshakeError::Reason(0xffff)));
         for cut in 0..bytes.len() {
@@ -437,12 +438,12 @@ mod tests {
         #[test]
         fn what_is_encoded_is_parsed(
             nonce: [u8; 16], depth in 1..=crate::MAX_DEPTH, max_payload in 0..=crate::MAX_PAYLOAD, client: bool, name in "[a-z]{1,64}",
-            process: u64, incarnation: u64, lane: u16, volume: u32, generation: u64, features: u32,
+            process: u64, incarnation: u64, lane: u16, volume: u32, generation: u64, view: u64, features: u32,
             opens in proptest::collection::vec(any::<(u64, u64)>(), 0..=MAX_OPENS),
         ) {
             let role = if client { Role::Client } else { Role::Node };
             let opens = opens.into_iter().collect();
-            let info = HelloInfo { role, name, process, incarnation, lane, volume, generation, features, opens };
+            let info = HelloInfo { role, name, process, incarnation, lane, volume, generation, view, features, opens };
             let hello = Hello { nonce: Nonce(nonce), limits: Limits { depth, max_payload }, info };
             prop_assert_eq!(Hello::parse(&hello.encode().unwrap()), Ok(hello));
         }

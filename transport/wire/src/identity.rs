@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! HelloInfo   0 role u8 | 1 name_len u8 | 2 opens u8 | 3 zero | 4 lane u16 | 6 zero u16 | 8 volume u32 | 12 features u32
-//!            16 process u64 | 24 incarnation u64 | 32 generation u64 | 40 name | opens × (disk u64, open u64)
+//!            16 process u64 | 24 incarnation u64 | 32 generation u64 | 40 view u64 | 48 name | opens × (disk u64, open u64)
 //! Limits      0 depth u16 | 2 zero u16 | 4 max_payload u32
 //! ```
 
@@ -68,6 +68,8 @@ pub struct HelloInfo {
     pub volume: u32,
     /// The attach generation of that volume.
     pub generation: u64,
+    /// What of that volume is read: 0 is its live content, anything else the id of one of its snapshots, which nobody writes.
+    pub view: u64,
     /// Feature bits.
     pub features: u32,
     /// A node's disks and open ids: at most [`MAX_OPENS`].
@@ -85,6 +87,7 @@ impl HelloInfo {
             lane: 0,
             volume: 0,
             generation: 0,
+            view: 0,
             features: 0,
             opens: SmallVec::new(),
         }
@@ -113,6 +116,7 @@ impl HelloInfo {
         into.extend(self.process.to_le_bytes());
         into.extend(self.incarnation.to_le_bytes());
         into.extend(self.generation.to_le_bytes());
+        into.extend(self.view.to_le_bytes());
         into.extend(self.name.as_bytes());
         for (disk, open) in &self.opens {
             into.extend(disk.to_le_bytes());
@@ -133,12 +137,13 @@ impl HelloInfo {
         let process = from.u64()?;
         let incarnation = from.u64()?;
         let generation = from.u64()?;
+        let view = from.u64()?;
         if opens_len > MAX_OPENS {
             return Err(HandshakeError::Opens);
         }
         let name = std::str::from_utf8(from.take(name_len)?).map_err(|_| HandshakeError::Name)?.to_owned();
         let opens = (0..opens_len).map(|_| Ok((from.u64()?, from.u64()?))).collect::<Result<_, HandshakeError>>()?;
-        let info = Self { role, name, process, incarnation, lane, volume, generation, features, opens };
+        let info = Self { role, name, process, incarnation, lane, volume, generation, view, features, opens };
         info.check()?;
         Ok(info)
     }
