@@ -347,6 +347,8 @@ impl Opening {
             return Ok(None);
         };
         let end = end.map_err(scan_error)?;
+        // The ring takes the memory that the scan gives back.
+        drop(scan);
         let Loaded { place, ring_place, superblock, tables, catalog, space, persisted, overlay, .. } = *state;
         let ring = Ring::new(ring_place, end.state, &self.arena).ok_or(OpenError::Memory)?;
         let arena = self.arena.clone();

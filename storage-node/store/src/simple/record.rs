@@ -102,8 +102,8 @@ mod tests {
     use super::*;
     use crate::MAX_MEMBERS;
     use conductor_model::{
-        AttachGeneration, BLOCK, Blocks, Bytes, CopyState, DiskId, Epoch, Member, NodeId, OpenId, Sequence,
-        ShardId, ShardIndex, VolumeId,
+        AttachGeneration, BLOCK, Blocks, Bytes, CopyState, DiskId, Epoch, Member, NodeId, OpenId, Sequence, ShardId,
+        ShardIndex, VolumeId,
     };
     use proptest::prelude::*;
 

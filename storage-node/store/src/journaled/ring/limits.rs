@@ -37,8 +37,8 @@ pub(crate) const MIN_RING_BLOCKS: u32 = 2 * (MAX_RECORD_BLOCKS + MAX_HEADER_BLOC
 /// A journal that rests so long is sealed: long against the time between two requests of a busy client, so that they do not pay
 /// for it; short against the time in which a disk rots.
 pub(super) const SEAL_AFTER: Span = Span::millis(50);
-/// Bytes of a read at opening.
-pub(super) const PIECE_BLOCKS: u32 = 256;
+/// Blocks of a read at opening, as the memory allows: many disks may be opened by one reactor at the same time.
+pub(super) const PIECE_BLOCKS: [u32; 3] = [256, 64, 16];
 /// Pieces in memory at opening: the one being looked at, the next ones on their way.
 pub(super) const PIECES: usize = 4;
 /// Where no group is found, so many blocks are searched for proof that there was one: 16 MiB, some 10 ms, far beyond two groups

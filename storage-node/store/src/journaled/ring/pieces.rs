@@ -24,6 +24,8 @@ struct Piece {
 /// The pieces.
 pub(super) struct Pieces {
     place: RingPlace,
+    /// Blocks of a piece.
+    size: u32,
     pieces: Vec<Piece>,
     spare: Vec<Filling>,
     wanted: Option<u32>,
@@ -34,9 +36,11 @@ pub(super) struct Pieces {
 impl Pieces {
     /// `None` if the arena has no memory for them.
     pub(super) fn new(place: RingPlace, arena: &Arena) -> Option<Self> {
-        let take = |_| arena.take(PIECE_BLOCKS as usize * BLOCK, Class::Work);
-        let spare = (0..PIECES).map(take).collect::<Option<Vec<_>>>()?;
-        Some(Self { place, pieces: Vec::new(), spare, wanted: None, clock: 0, unreadable: 0 })
+        let (size, spare) = PIECE_BLOCKS.into_iter().find_map(|size| {
+            let take = |_| arena.take(size as usize * BLOCK, Class::Work);
+            Some((size, (0..PIECES).map(take).collect::<Option<Vec<_>>>()?))
+        })?;
+        Some(Self { place, size, pieces: Vec::new(), spare, wanted: None, clock: 0, unreadable: 0 })
     }
 
     pub(super) fn unreadable(&self) -> u32 {
@@ -50,20 +54,20 @@ impl Pieces {
 
     /// A block of the ring, if it is in memory; else it is asked for by the next `pump`.
     pub(super) fn block(&mut self, block: u32) -> Option<&[u8]> {
-        let index = block / PIECE_BLOCKS;
+        let index = block / self.size;
         self.clock += 1;
         let Some(piece) = self.pieces.iter_mut().find(|piece| piece.index == index && piece.ready()) else {
             self.wanted = Some(index);
             return None;
         };
         piece.used = self.clock;
-        piece.memory.as_deref()?.get((block % PIECE_BLOCKS) as usize * BLOCK..)?.get(..BLOCK)
+        piece.memory.as_deref()?.get((block % self.size) as usize * BLOCK..)?.get(..BLOCK)
     }
 
     /// Asks the disk for what is wanted, and the piece behind it.
     pub(super) fn pump(&mut self, out: &mut DiskOut<'_>) {
         let Some(index) = self.wanted.take() else { return };
-        let last = (self.place.blocks - 1) / PIECE_BLOCKS;
+        let last = (self.place.blocks - 1) / self.size;
         self.fetch(index, index, out);
         self.fetch(if index == last { 0 } else { index + 1 }, index, out);
     }
@@ -84,11 +88,11 @@ impl Pieces {
     }
 
     fn blocks_in(&self, index: u32) -> u32 {
-        PIECE_BLOCKS.min(self.place.blocks - index * PIECE_BLOCKS)
+        self.size.min(self.place.blocks - index * self.size)
     }
 
     fn read(&self, index: u32, into: Filling, from: u32, blocks: u32) -> Op {
-        let at = self.place.position_bytes(JournalBlock(index * PIECE_BLOCKS + from));
+        let at = self.place.position_bytes(JournalBlock(index * self.size + from));
         let (from, len) = (from as usize * BLOCK, blocks as usize * BLOCK);
         Op::DiskRead { disk: self.place.disk, tag: self.place.tag(u64::from(index)), at, into, from, len }
     }

@@ -24,7 +24,7 @@ use super::{JournalBlock, Mark, RingPlace, RingState};
 use crate::{Crcs, DiskOut};
 use conductor_model::BLOCK;
 use driver::{Done, Errno, Op};
-use memory::{Arena, Class, Part};
+use memory::{Arena, Class, Filling, Part};
 use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
 
@@ -128,7 +128,8 @@ pub(crate) struct Scan {
     place: RingPlace,
     tail: Mark,
     boot: u64,
-    arena: Arena,
+    /// For the group that is written in the place of what is given up.
+    spare: Option<Filling>,
     pieces: Pieces,
     stage: Stage,
     /// Behind the newest group that was looked at.
@@ -167,7 +168,7 @@ impl Scan {
             place,
             tail,
             boot,
-            arena: arena.clone(),
+            spare: Some(arena.take(MAX_SEAL_BLOCKS as usize * BLOCK, Class::Work).ok_or(ScanError::Memory)?),
             pieces: Pieces::new(place, arena).ok_or(ScanError::Memory)?,
             stage: Stage::Find,
             cursor: tail,
@@ -407,8 +408,7 @@ impl Scan {
         let space = Space { blocks: self.place.blocks, head: state.head.position.0, tail: self.tail.position.0 };
         let blocks = group::header_blocks(0, state.echo.len());
         let at = space.place(blocks, 1).ok_or(ScanError::NoRoom)?;
-        let memory = self.arena.take(MAX_SEAL_BLOCKS as usize * BLOCK, Class::Work);
-        let mut memory = memory.ok_or(ScanError::Memory)?;
+        let mut memory = self.spare.take().ok_or(ScanError::Memory)?;
         let head = Head {
             disk: self.place.disk_id,
             boot: self.boot,
