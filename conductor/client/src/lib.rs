@@ -11,12 +11,13 @@ pub use error::Error;
 
 use address::base_url;
 use conductor_model::api::{
-    Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, Register, Registered, VolumeMap,
+    Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, Register, Registered, Report, VolumeMap,
 };
 use conductor_model::views::{
-    Attach, Detach, ErrorBody, NewVolume, NodeInfo, Resize, Status, Version, VolumeDetail, VolumeInfo,
+    Attach, CopyInfo, CopyRange, Detach, ErrorBody, NewSnapshot, NewVolume, NodeInfo, Resize, Scrub, ScrubInfo,
+    SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
 };
-use conductor_model::{Bytes, NodeId, check_volume_name};
+use conductor_model::{Bytes, NodeId, check_snapshot_name, check_volume_name};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
@@ -106,6 +107,17 @@ impl Client {
         Ok(answers)
     }
 
+    /// Says how orders stand and which work is done.
+    pub fn report(&self, report: &Report) -> Result<(), Error> {
+        let request = self.agent.post(format!("{}/v1/nodes/report", self.base));
+        self.expect_nothing(request.send_json(report))
+    }
+
+    /// Space of disks and volumes.
+    pub fn space(&self) -> Result<Space, Error> {
+        self.get("/v1/space")
+    }
+
     /// All volumes.
     pub fn volumes(&self) -> Result<Vec<VolumeInfo>, Error> {
         self.get("/v1/volumes")
@@ -147,6 +159,59 @@ impl Client {
     /// Where a volume's shards are served.
     pub fn map(&self, name: &str) -> Result<VolumeMap, Error> {
         self.get(&volume_path(name, "/map")?)
+    }
+
+    /// A volume's snapshots.
+    pub fn snapshots(&self, volume: &str) -> Result<Vec<SnapshotInfo>, Error> {
+        self.get(&volume_path(volume, "/snapshots")?)
+    }
+
+    /// Makes a snapshot of the whole volume at one point in time; returns when it is complete, or could not be made.
+    pub fn create_snapshot(&self, volume: &str, name: &str) -> Result<SnapshotInfo, Error> {
+        let new = NewSnapshot { name: name.to_owned() };
+        self.post(&volume_path(volume, "/snapshots")?, &new, LONG_CALL)
+    }
+
+    /// Deletes a snapshot that no clone needs.
+    pub fn delete_snapshot(&self, volume: &str, name: &str) -> Result<(), Error> {
+        let url = format!("{}{}", self.base, snapshot_path(volume, name, "")?);
+        let request = self.agent.delete(&url).config().timeout_global(Some(LONG_CALL)).build();
+        self.expect_nothing(request.call())
+    }
+
+    /// Begins to make a volume read as its snapshot again; `VolumeInfo::rollback` says how far it is.
+    pub fn rollback(&self, volume: &str, name: &str) -> Result<VolumeInfo, Error> {
+        self.post(&snapshot_path(volume, name, "/rollback")?, &(), LONG_CALL)
+    }
+
+    /// Where a snapshot is read: its own size, and `VolumeMap::snapshot` set. No attachment is needed, or taken.
+    pub fn snapshot_map(&self, volume: &str, name: &str) -> Result<VolumeMap, Error> {
+        self.get(&snapshot_path(volume, name, "/map")?)
+    }
+
+    /// Begins to make a clone independent of its parent; `VolumeInfo::flatten` says how far it is.
+    pub fn flatten(&self, volume: &str) -> Result<VolumeInfo, Error> {
+        self.post(&volume_path(volume, "/flatten")?, &(), LONG_CALL)
+    }
+
+    /// Begins to copy a range into a volume; what is under way is in `copies`.
+    pub fn copy_range(&self, volume: &str, range: &CopyRange) -> Result<CopyInfo, Error> {
+        self.post(&volume_path(volume, "/copies")?, range, LONG_CALL)
+    }
+
+    /// Copy-ranges into a volume that are under way.
+    pub fn copies(&self, volume: &str) -> Result<Vec<CopyInfo>, Error> {
+        self.get(&volume_path(volume, "/copies")?)
+    }
+
+    /// Starts, pauses, resumes or cancels a volume's scrub.
+    pub fn change_scrub(&self, volume: &str, scrub: &Scrub) -> Result<ScrubInfo, Error> {
+        self.post(&volume_path(volume, "/scrub")?, scrub, CALL)
+    }
+
+    /// How a volume's scrubs stand.
+    pub fn scrub(&self, volume: &str) -> Result<ScrubInfo, Error> {
+        self.get(&volume_path(volume, "/scrub")?)
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
@@ -192,12 +257,20 @@ impl Client {
     }
 }
 
+fn snapshot_path(volume: &str, name: &str, verb: &str) -> Result<String, Error> {
+    checked(check_snapshot_name(name))?;
+    volume_path(volume, &format!("/snapshots/{name}{verb}"))
+}
+
 /// Only proper names become part of a path: nothing needs to be escaped.
 fn volume_path(name: &str, verb: &str) -> Result<String, Error> {
-    let refused = |error: conductor_model::Error| {
+    checked(check_volume_name(name))?;
+    Ok(format!("/v1/volumes/{name}{verb}"))
+}
+
+fn checked(name: Result<(), conductor_model::Error>) -> Result<(), Error> {
+    name.map_err(|error| {
         let (kind, message) = (error.kind().to_owned(), error.to_string());
         Error::Refused { kind, message, status: 400 }
-    };
-    check_volume_name(name).map_err(refused)?;
-    Ok(format!("/v1/volumes/{name}{verb}"))
+    })
 }

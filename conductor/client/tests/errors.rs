@@ -47,6 +47,8 @@ fn a_silent_server_meets_the_deadline() {
         disks: Vec::new(),
         troubles: Vec::new(),
         dropped: Vec::new(),
+        copies: Vec::new(),
+        integrity: Vec::new(),
     };
     let start = Instant::now();
     let error = server(b"").heartbeat(&beat).unwrap_err();

@@ -2,8 +2,8 @@
 //! simulator as values.
 
 use crate::{
-    AttachGeneration, BlockRange, Blocks, Bytes, ClusterId, Configuration, CopyId, DiskId, Epoch, NodeId, OpenId,
-    OrderId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
+    AttachGeneration, BlockRange, Blocks, Bytes, ClusterId, Configuration, CopyId, DiskId, Durability, Epoch, NodeId,
+    OpenId, OrderId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -73,6 +73,25 @@ pub struct Heartbeat {
     pub troubles: Vec<Trouble>,
     /// Copies it has deleted as told.
     pub dropped: Vec<CopyId>,
+    /// Space that its copies hold by themselves, as counted last. Sent now and then, in parts if there are many: of a copy that is not
+    /// named the last word stays.
+    #[serde(default)]
+    pub copies: Vec<(CopyId, Bytes)>,
+    /// What its disks gave back that was not what had been written, and what was put right, since they were opened.
+    #[serde(default)]
+    pub integrity: Vec<DiskIntegrity>,
+}
+
+/// Damage met on one disk, by reads and scrubs, since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskIntegrity {
+    /// The disk.
+    pub disk: DiskId,
+    /// Blocks that did not read as they were written.
+    pub damaged: u64,
+    /// Of these, put right with another copy's content.
+    pub repaired: u64,
 }
 
 /// What a node has to know.
@@ -269,6 +288,9 @@ pub struct VolumeMap {
     /// The snapshot that is to be read, if it is not the live content: then nothing can be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
+    /// When a write is acknowledged.
+    #[serde(default, skip_serializing_if = "Durability::is_always")]
+    pub durability: Durability,
     /// All shards in order.
     pub shards: Vec<ShardPlace>,
 }

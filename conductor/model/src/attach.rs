@@ -81,6 +81,7 @@ impl Conductor {
             shard_size: *shard_size,
             attach: *attach,
             snapshot: None,
+            durability: crate::Durability::Always,
             shards: places.collect(),
         })
     }

@@ -31,4 +31,4 @@ pub use ids::{
 pub use record::{Dirty, Key, Record};
 pub use state::{Conductor, Corrupt, Draw};
 pub use units::{BLOCK, BlockRange, Blocks, Bytes, DEFAULT_SHARD, Millis, SECTOR};
-pub use volumes::check_volume_name;
+pub use volumes::{check_snapshot_name, check_volume_name};

@@ -42,6 +42,10 @@ pub const MAX_REASON: usize = 256;
 pub const MAX_REASONS_PER_VOLUME: usize = 8;
 /// How often a drawn copy id may turn out to be taken. A random source that repeats itself this often is broken.
 pub const MAX_DRAWS: usize = 16;
+/// A disk used by more than this is nearly full: what is left of a disk of 1 TiB is an hour of 40 MB/s.
+pub const NEAR_FULL_PERCENT: u32 = 85;
+/// A disk used by more than this is as good as full: stores keep the last sixteenth for what gives space back.
+pub const FULL_PERCENT: u32 = 93;
 /// A node heard from within this time is alive: four heartbeats.
 pub const ALIVE_MS: u64 = 2_000;
 /// A node silent for this long is dead; between the two it is late.

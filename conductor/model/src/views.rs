@@ -2,7 +2,8 @@
 //! `api`.
 
 use crate::{
-    AttachGeneration, Bytes, ClusterId, Configuration, DEFAULT_SHARD, DiskId, Millis, NodeId, VolumeId, limits,
+    AttachGeneration, Bytes, ClusterId, Configuration, DEFAULT_SHARD, DiskId, Durability, Millis, NodeId, OrderId,
+    SnapshotId, VolumeId, limits,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use std::net::SocketAddr;
 pub struct NewVolume {
     /// Its name: `[a-z0-9][a-z0-9._-]{0,63}`.
     pub name: String,
-    /// Its size: a multiple of 4096, from 1 MiB to 64 TiB.
+    /// Its size: a multiple of 4096, from 1 MiB to 64 TiB. 0 for a clone: as large as the snapshot.
     pub size: Bytes,
     /// Copies of each shard.
     #[serde(default = "default_copies")]
@@ -24,6 +25,12 @@ pub struct NewVolume {
     /// Fewest in-sync copies that may acknowledge a write.
     #[serde(default = "default_min_copies")]
     pub min_copies: u8,
+    /// When a write is acknowledged.
+    #[serde(default)]
+    pub durability: Durability,
+    /// `VOLUME@SNAPSHOT` that it begins as a clone of. Its shards are as large as the parent's, whatever `shard_size` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
 }
 
 impl NewVolume {
@@ -35,7 +42,14 @@ impl NewVolume {
             copies: default_copies(),
             shard_size: default_shard(),
             min_copies: default_min_copies(),
+            durability: Durability::Always,
+            parent: None,
         }
+    }
+
+    /// A clone of `VOLUME@SNAPSHOT`, as large as that.
+    pub fn clone_of(name: impl Into<String>, parent: impl Into<String>) -> Self {
+        Self { parent: Some(parent.into()), ..Self::new(name, Bytes(0)) }
     }
 }
 
@@ -90,6 +104,218 @@ pub struct Attachment {
     pub read_only: bool,
     /// Since when.
     pub since: Millis,
+}
+
+/// A snapshot to be made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewSnapshot {
+    /// Its name: as of a volume, and none other of the volume's snapshots has it.
+    pub name: String,
+}
+
+/// Where a snapshot is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SnapshotState {
+    /// Not to be used yet: its barrier is being placed on every copy (rule 17).
+    Creating,
+    /// It can be read, cloned, copied from and rolled back to.
+    Complete,
+    /// Its copies are being forgotten; its name is free.
+    Deleting,
+}
+
+/// A snapshot in a listing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotInfo {
+    /// Its id.
+    pub id: SnapshotId,
+    /// Its volume's name.
+    pub volume: String,
+    /// Its name.
+    pub name: String,
+    /// The volume's size at that time.
+    pub size: Bytes,
+    /// When it was asked for.
+    pub created: Millis,
+    /// Where it is in its life.
+    pub state: SnapshotState,
+    /// Copies that are still to forget it.
+    pub drops_left: u32,
+    /// Volumes that need it: clones that are not flattened.
+    pub clones: Vec<String>,
+}
+
+/// How far something long has come.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Progress {
+    /// Parts done: bytes, or copies, as said where it is used.
+    pub done: u64,
+    /// Of so many.
+    pub of: u64,
+    /// Why it does not come further, if it does not.
+    pub reasons: Vec<String>,
+}
+
+/// A range to be copied from a snapshot into another volume, at the same offset (rule 16).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopyRange {
+    /// `VOLUME@SNAPSHOT`: what to copy from.
+    pub source: String,
+    /// First byte, in both: a multiple of 4096.
+    pub offset: Bytes,
+    /// How many: a multiple of 4096.
+    pub length: Bytes,
+}
+
+/// A copy-range that is under way.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyInfo {
+    /// Its number.
+    pub id: OrderId,
+    /// `VOLUME@SNAPSHOT`: what is copied from.
+    pub source: String,
+    /// The volume that is copied into.
+    pub volume: String,
+    /// First byte.
+    pub offset: Bytes,
+    /// How many.
+    pub length: Bytes,
+    /// When it was asked for.
+    pub started: Millis,
+    /// In bytes.
+    pub progress: Progress,
+}
+
+/// What to do about a volume's scrub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScrubVerb {
+    /// Begin, or go on with the new rate if it runs or is paused.
+    Start,
+    /// Stop for now.
+    Pause,
+    /// Go on where it was paused.
+    Resume,
+    /// Stop, and forget how far it was.
+    Cancel,
+}
+
+/// A change of a volume's scrub.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scrub {
+    /// What to do.
+    pub verb: ScrubVerb,
+    /// Most bytes per second that are read on each copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Bytes>,
+}
+
+/// Whether a volume is being scrubbed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScrubState {
+    /// No.
+    #[default]
+    Idle,
+    /// Yes.
+    Running,
+    /// Begun, and waiting for somebody to resume it.
+    Paused,
+}
+
+/// How a volume's scrubs stand.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubInfo {
+    /// The volume's name.
+    pub volume: String,
+    /// Whether one is under way.
+    pub state: ScrubState,
+    /// Most bytes per second that it reads on each copy.
+    pub rate: Bytes,
+    /// When it began, or the last one did.
+    pub started: Option<Millis>,
+    /// When the last one was through.
+    pub finished: Option<Millis>,
+    /// In bytes of the volume.
+    pub progress: Progress,
+    /// Damaged blocks met by this one, or the last one, on all copies.
+    pub damaged: u64,
+    /// Of these, put right.
+    pub repaired: u64,
+    /// Damaged blocks met by all scrubs of this volume.
+    pub damaged_ever: u64,
+    /// Of these, put right.
+    pub repaired_ever: u64,
+}
+
+/// How full a disk is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fullness {
+    /// There is room.
+    Room,
+    /// More than `limits::NEAR_FULL_PERCENT` is used.
+    NearFull,
+    /// More than `limits::FULL_PERCENT` is used: writes that need space fail soon, or do already.
+    Full,
+}
+
+/// A disk's space.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DiskSpace {
+    /// Its node.
+    pub node: NodeId,
+    /// The node's machine.
+    pub host: String,
+    /// The disk.
+    pub disk: DiskId,
+    /// False if its node runs without it, or is not heard: the numbers are old.
+    pub present: bool,
+    /// Its size for data.
+    pub capacity: Bytes,
+    /// In use.
+    pub used: Bytes,
+    /// The rest.
+    pub free: Bytes,
+    /// Sum of the sizes of the shards placed on it.
+    pub provisioned: Bytes,
+    /// How full it is.
+    pub fullness: Fullness,
+}
+
+/// A volume's space.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumeSpace {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size: Bytes,
+    /// What all its copies hold by themselves, snapshots included, what is shared with a parent not; unknown until every node with a
+    /// copy has counted.
+    pub used: Option<Bytes>,
+    /// The least that any disk with a copy of it has left: what it can grow by at least, if nothing else does.
+    pub free: Bytes,
+    /// Its snapshots.
+    pub snapshots: u32,
+    /// The fullest disk with a copy of it.
+    pub fullness: Fullness,
+}
+
+/// Who uses what space.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Space {
+    /// A disk that is used by more than so many percent is nearly full.
+    pub near_full_percent: u32,
+    /// And by more than so many, full.
+    pub full_percent: u32,
+    /// All disks.
+    pub disks: Vec<DiskSpace>,
+    /// All volumes but those being deleted.
+    pub volumes: Vec<VolumeSpace>,
 }
 
 /// Where a volume is in its life.

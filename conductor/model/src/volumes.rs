@@ -30,6 +30,16 @@ pub fn check_volume_name(name: &str) -> Result<(), Error> {
     )))
 }
 
+/// Whether a snapshot may have this name: the rule for volumes.
+pub fn check_snapshot_name(name: &str) -> Result<(), Error> {
+    check_volume_name(name).map_err(|_| {
+        let shown: String = name.chars().take(MAX_VOLUME_NAME).collect();
+        Error::Invalid(format!(
+            "{shown:?} is no snapshot name: 1 to {MAX_VOLUME_NAME} of a-z, 0-9, '.', '_', '-', beginning with a letter or digit"
+        ))
+    })
+}
+
 impl Conductor {
     /// Creates a volume and places its shards.
     pub fn create(&mut self, now: Millis, new: &NewVolume, draw: &mut dyn Draw) -> Result<(VolumeInfo, Dirty), Error> {

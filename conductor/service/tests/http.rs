@@ -118,7 +118,15 @@ fn registration(node: u32, open: u64) -> Register {
 
 fn heartbeat(node: u32, open: u64, after: u64) -> Heartbeat {
     let disks = vec![(DiskId(u64::MAX - u64::from(node)), OpenId(open), Bytes(5))];
-    Heartbeat { node: NodeId(node), after, disks, troubles: Vec::new(), dropped: Vec::new() }
+    Heartbeat {
+        node: NodeId(node),
+        after,
+        disks,
+        troubles: Vec::new(),
+        dropped: Vec::new(),
+        copies: Vec::new(),
+        integrity: Vec::new(),
+    }
 }
 
 fn three_nodes(client: &Client) {

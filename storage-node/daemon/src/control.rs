@@ -114,6 +114,8 @@ impl Control {
                     .collect(),
                 troubles: self.desk.troubles(),
                 dropped: dropped.clone(),
+                copies: Vec::new(),
+                integrity: Vec::new(),
             };
             let outcome = match self.client.heartbeat(&beat) {
                 Ok(answer) => {

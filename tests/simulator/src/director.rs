@@ -326,6 +326,8 @@ impl Director {
                 disks: vec![(control.report.disk, control.report.open, control.used)],
                 troubles: control.troubles.clone(),
                 dropped: control.dropped.clone(),
+                copies: Vec::new(),
+                integrity: Vec::new(),
             })
         } else {
             Request::Register(Register { node: id, host: format!("h{node}"), disks: vec![control.report.clone()] })

@@ -155,5 +155,7 @@ pub fn heartbeat(node: u32, open: u64, after: u64) -> Heartbeat {
         disks: vec![(disk_of(node), OpenId(open), Bytes(0))],
         troubles: Vec::new(),
         dropped: Vec::new(),
+        copies: Vec::new(),
+        integrity: Vec::new(),
     }
 }

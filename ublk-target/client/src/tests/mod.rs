@@ -31,6 +31,7 @@ pub(crate) fn map(shards: &[(u64, u16)]) -> VolumeMap {
         shard_size: Bytes(SHARD),
         attach: AttachGeneration(1),
         snapshot: None,
+        durability: conductor_model::Durability::Always,
         shards: shards.iter().enumerate().map(place).collect(),
     }
 }

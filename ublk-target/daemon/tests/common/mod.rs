@@ -37,6 +37,7 @@ pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
         shard_size: Bytes(SHARD),
         attach: AttachGeneration(1),
         snapshot: None,
+        durability: conductor_model::Durability::Always,
         shards: (0..size.div_ceil(SHARD)).map(place).collect(),
     }
 }
