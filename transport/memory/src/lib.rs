@@ -19,11 +19,14 @@
 mod arena;
 mod buddy;
 mod buffer;
+mod fault;
+mod file;
 mod huge;
 mod mapping;
 
 pub use arena::{Arena, ArenaError, ArenaOptions, Backing, Class, Shares};
 pub use buffer::{Filling, Part, Reads, why};
+pub use file::MappedFile;
 pub use huge::{HugePages, TooFewHugePages};
 
 /// The unit and the alignment of all buffers: a page, and a block of the store (O_DIRECT wants both).

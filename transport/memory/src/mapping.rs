@@ -1,12 +1,13 @@
-//! The pages themselves: one anonymous mapping, unmapped when the last buffer and the arena are gone.
+//! The pages themselves: one mapping, anonymous or of a file, unmapped when the last buffer and the arena are gone.
 
 use nix::errno::Errno;
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
+use std::fs::File;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-/// A private anonymous mapping that starts on a page.
+/// A mapping that starts on a page.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<c_void>,
@@ -32,11 +33,25 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// The first bytes of a file, shared with it. With `sync` every page that can be stored to is on persistent memory for good: only
+    /// a DAX file system gives that.
+    pub(crate) fn of_file(file: &File, len: NonZeroUsize, sync: bool) -> Result<Self, Errno> {
+        let flags = if sync { MapFlags::MAP_SHARED_VALIDATE | MapFlags::MAP_SYNC } else { MapFlags::MAP_SHARED };
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
+        let start = unsafe { mmap(None, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags, file, 0)? };
+        Ok(Self { start, len })
+    }
+
     fn map(len: NonZeroUsize, more: MapFlags) -> Result<Self, Errno> {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS | more;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
         let start = unsafe { mmap_anonymous(None, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags)? };
         Ok(Self { start, len })
+    }
+
+    /// Its length.
+    pub(crate) fn len(&self) -> usize {
+        self.len.get()
     }
 
     /// Where byte `at` is. `at + len` lies in the mapping.
