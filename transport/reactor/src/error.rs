@@ -42,6 +42,14 @@ pub enum ReactorError {
         /// Which.
         path: PathBuf,
     },
+    /// A journal's file cannot be mapped with all its blocks.
+    #[error("cannot map journal {} with all its blocks: {error}: check the space on its file system, and that it is not empty", .path.display())]
+    MapDisk {
+        /// Which.
+        path: PathBuf,
+        /// The system's word.
+        error: std::io::Error,
+    },
     /// Somebody else has it.
     #[error("disk {} is in use by another process, which holds its lock: stop that one first", .path.display())]
     DiskInUse {

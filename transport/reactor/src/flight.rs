@@ -25,10 +25,20 @@ pub(crate) struct Flight {
     pub(crate) stream: Option<StreamId>,
     /// The socket that connects; nobody's stream yet.
     pub(crate) socket: Option<Socket>,
+    /// Bytes before the disk's first one, in what it is a part of.
+    pub(crate) head: u64,
     /// Bytes moved so far.
     pub(crate) moved: usize,
+    /// A write whose bytes are where they belong already: all that is left is to sync them.
+    pub(crate) stored: bool,
     /// A cancellation is on its way.
     pub(crate) cancelled: bool,
+}
+
+impl Flight {
+    pub(crate) fn new(op: Op) -> Self {
+        Self { op, stream: None, socket: None, head: 0, moved: 0, stored: false, cancelled: false }
+    }
 }
 
 /// What the kernel reads while the operation is in flight, besides the payload.
@@ -110,7 +120,7 @@ impl Slot {
     pub(crate) fn entry(&mut self, index: u32, fd: RawFd) -> Option<squeue::Entry> {
         let Self { generation, flight, scratch } = self;
         let flight = flight.as_mut()?;
-        let moved = flight.moved;
+        let (head, moved) = (flight.head, flight.moved);
         let fd = Fd(fd);
         let entry = match &mut flight.op {
             Op::Accept { .. } => {
@@ -139,22 +149,28 @@ impl Slot {
             Op::Close { .. } => opcode::Close::new(fd).build(),
             Op::DiskRead { at, into, from, len, .. } => {
                 let space = &mut into[*from..*from + *len][moved..];
-                opcode::Read::new(fd, space.as_mut_ptr(), clamp(space.len())).offset(*at + moved as u64).build()
+                let read = opcode::Read::new(fd, space.as_mut_ptr(), clamp(space.len()));
+                read.offset(head + *at + moved as u64).build()
             }
+            Op::DiskWrite { .. } if flight.stored => datasync(fd),
             Op::DiskWrite { at, durable, .. } => {
                 let pieces = scratch.left();
                 let flags = if *durable { libc::RWF_DSYNC } else { 0 };
                 let write = opcode::Writev::new(fd, pieces.as_ptr(), clamp(pieces.len()));
-                write.offset(*at + moved as u64).rw_flags(flags).build()
+                write.offset(head + *at + moved as u64).rw_flags(flags).build()
             }
             Op::DiskPunch { at, len, .. } => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                opcode::Fallocate::new(fd, *len).offset(*at).mode(mode).build()
+                opcode::Fallocate::new(fd, *len).offset(head + *at).mode(mode).build()
             }
-            Op::DiskSync { .. } => opcode::Fsync::new(fd).flags(io_uring::types::FsyncFlags::DATASYNC).build(),
+            Op::DiskSync { .. } => datasync(fd),
         };
         Some(entry.user_data(Token::new(Kind::Op, *generation, index).bits()))
     }
+}
+
+fn datasync(fd: Fd) -> squeue::Entry {
+    opcode::Fsync::new(fd).flags(io_uring::types::FsyncFlags::DATASYNC).build()
 }
 
 /// A length as the kernel takes it; what is beyond goes with the next round.

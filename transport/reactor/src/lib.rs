@@ -27,7 +27,7 @@ mod spin;
 mod token;
 mod uring;
 
-pub use disk::{DiskInfo, DiskOptions};
+pub use disk::{DiskInfo, DiskOptions, Mapped};
 pub use error::ReactorError;
 pub use limits::Limits;
 pub use mailbox::{Door, MailRx, Mailbox, NotSent, mailbox, why};

@@ -9,7 +9,7 @@
 //! It decides nothing: no retries but for short transfers, no deadline but a connect's. What it cannot even start comes back
 //! as a `Done` like everything else, in the next turn.
 
-use crate::disk::{Disk, DiskInfo, DiskOptions, disk};
+use crate::disk::{Disk, DiskInfo, DiskOptions, Mapped, disk};
 use crate::flight::{Flight, Slab};
 use crate::ring::{Cqe, Ring, probe, timespec};
 use crate::sockets::{Closing, Listener, Streams, connecting, listener, tune};
@@ -139,6 +139,13 @@ impl<R: Ring> Uring<R> {
         Ok(DiskIndex(index(self.disks.len() - 1)))
     }
 
+    /// Opens what a store keeps its journal on, for us alone: a device, or a file, which is mapped. The disk begins behind `head` bytes,
+    /// a multiple of a block.
+    pub fn open_journal(&mut self, path: &Path, head: u64) -> Result<DiskIndex, ReactorError> {
+        self.disks.push(Disk::journal(path, head)?);
+        Ok(DiskIndex(index(self.disks.len() - 1)))
+    }
+
     /// What a disk is; `None` if there is no such disk.
     pub fn disk_info(&self, disk: DiskIndex) -> Option<DiskInfo> {
         self.disks.get(disk.0 as usize).map(|disk| disk.info)
@@ -175,7 +182,10 @@ impl<R: Ring> Uring<R> {
     }
 
     fn start(&mut self, op: Op) {
-        let mut flight = Flight { op, stream: None, socket: None, moved: 0, cancelled: false };
+        let mut flight = Flight::new(op);
+        if let Some(result) = self.in_memory(&mut flight) {
+            return self.ready.push_back(Done { op: flight.op, result });
+        }
         let mut address = None;
         let found = match &flight.op {
             Op::Accept { listener: id } => listener(&self.listeners, *id).map(Listener::fd),
@@ -217,6 +227,31 @@ impl<R: Ring> Uring<R> {
             self.small_sends += 1;
         }
         self.post(slot, fd);
+    }
+
+    /// What a mapped file does without the ring: its result, unless the ring has to end it.
+    fn in_memory(&mut self, flight: &mut Flight) -> Option<Result<u32, Errno>> {
+        let disk = self.disks.get_mut(disk_of(&flight.op)?.0 as usize)?;
+        flight.head = disk.head;
+        let mapped = disk.info.mapped?;
+        match &flight.op {
+            Op::DiskWrite { at, parts, durable, .. } => {
+                let len: usize = parts.iter().map(|part| part.len).sum();
+                if !(at | len as u64).is_multiple_of(BLOCK) {
+                    return Some(Err(Errno(libc::EINVAL)));
+                }
+                match disk.store(*at, parts)? {
+                    Ok(persistent) if *durable && !persistent => flight.stored = true,
+                    stored => return Some(stored.map(|_| u32::try_from(len).unwrap_or(u32::MAX))),
+                }
+                None
+            }
+            // All that was stored is there; broken memory says so once more.
+            Op::DiskSync { .. } if mapped == Mapped::Persistent => Some(disk.store(0, &[])?.map(|_| 0)),
+            // A journal's blocks are used again and again.
+            Op::DiskPunch { .. } => Some(Ok(0)),
+            _ => None,
+        }
     }
 
     /// The descriptor of a disk. A range that O_DIRECT cannot move is refused here, also where this file system would do it
@@ -348,11 +383,15 @@ impl<R: Ring> Uring<R> {
         };
         let moved = usize::try_from(result).map_err(|_| Errno(-result));
         let flight = slot.flight.as_ref()?;
-        let whole = match &flight.op {
+        let whole: usize = match &flight.op {
             Op::Send { parts, .. } | Op::DiskWrite { parts, .. } => parts.iter().map(|part| part.len).sum(),
             Op::DiskRead { len, .. } => *len,
             _ => return self.over(token.slot, moved.map(|_| result)),
         };
+        if flight.stored {
+            // That was its sync, of which there is no second try: the kernel tells of a lost page once.
+            return self.over(token.slot, moved.map(|_| i32::try_from(whole).unwrap_or(i32::MAX)));
+        }
         let retry = matches!(moved, Err(Errno(libc::EINTR | libc::EAGAIN)));
         match moved {
             Err(error) if !retry => self.over(token.slot, Err(error)),
@@ -443,9 +482,7 @@ impl<R: Ring> Uring<R> {
         self.parked.swap_remove(at);
         let op = Op::Close { stream };
         match self.streams.fd(stream) {
-            Ok(fd) => {
-                self.launch(Flight { op, stream: Some(stream), socket: None, moved: 0, cancelled: false }, fd, None)
-            }
+            Ok(fd) => self.launch(Flight { stream: Some(stream), ..Flight::new(op) }, fd, None),
             Err(error) => self.ready.push_back(Done { op, result: Err(error) }),
         }
     }
@@ -531,6 +568,17 @@ fn stream_of(op: &Op) -> Option<StreamId> {
         | Op::Watch { stream, .. }
         | Op::Shutdown { stream }
         | Op::Close { stream } => Some(*stream),
+        _ => None,
+    }
+}
+
+/// The disk that an operation is for.
+fn disk_of(op: &Op) -> Option<DiskIndex> {
+    match op {
+        Op::DiskRead { disk, .. }
+        | Op::DiskWrite { disk, .. }
+        | Op::DiskPunch { disk, .. }
+        | Op::DiskSync { disk, .. } => Some(*disk),
         _ => None,
     }
 }

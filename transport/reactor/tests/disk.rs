@@ -5,7 +5,7 @@ mod common;
 
 use common::{Bench, Dir, driver};
 use driver::{DiskIndex, Errno, Op};
-use reactor::{DiskOptions, Limits, ReactorError};
+use reactor::{DiskOptions, Limits, Mapped, ReactorError};
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -91,4 +91,70 @@ fn what_is_no_disk_is_refused_with_its_path() {
     assert!(matches!(error, ReactorError::NotADisk { .. }), "{error}");
     let error = driver.open_disk(&dir.0.join("none"), DiskOptions::default()).unwrap_err();
     assert!(error.to_string().contains("none"), "{error}");
+}
+
+const HEAD: usize = 64 << 10;
+const JOURNAL: u64 = SIZE - HEAD as u64;
+
+#[test]
+fn a_journal_on_a_file_is_mapped_behind_its_head_and_does_all_that_a_disk_does() {
+    let dir = Dir::new();
+    let path = disk_file(&dir);
+    std::fs::write(&path, vec![5; 32 << 20]).unwrap();
+    let mut bench = Bench::new();
+    let disk = bench.reactor.driver().open_journal(&path, HEAD as u64).unwrap();
+    let info = bench.reactor.driver().disk_info(disk).unwrap();
+    assert_eq!((info.bytes, info.block_device, info.mapped), (JOURNAL, false, Some(Mapped::Cached)));
+    for (durable, byte) in [(true, 1), (false, 2)] {
+        let parts = [byte, byte + 10].map(|byte| bench.page(8192, byte).filled().whole()).into_iter().collect();
+        assert_eq!(bench.result(Op::DiskWrite { disk, tag: 1, at: 4096, parts, durable }), Ok(16384));
+        let (result, bytes) = read(&mut bench, disk, 8192, 8192);
+        assert_eq!((result, bytes), (Ok(8192), [[byte; 4096], [byte + 10; 4096]].concat()));
+        assert_eq!(bench.result(Op::DiskSync { disk, tag: 2 }), Ok(0));
+    }
+    // The head is not the disk's, and what is before and behind the write is as it was.
+    let on_file = std::fs::read(&path).unwrap();
+    assert!(on_file[..HEAD + 4096].iter().chain(&on_file[HEAD + 4096 + 16384..]).all(|b| *b == 5));
+    assert_eq!(on_file[HEAD + 4096..][..16384], [[2; 8192], [12; 8192]].concat());
+    let whole = |bench: &mut Bench, at, len| {
+        let parts = [bench.page(len, 3).filled().whole()].into_iter().collect();
+        bench.result(Op::DiskWrite { disk, tag: 1, at, parts, durable: true })
+    };
+    assert_eq!(whole(&mut bench, JOURNAL - 4096, 4096), Ok(4096));
+    assert_eq!(whole(&mut bench, JOURNAL - 4096, 8192), Err(Errno::NO_SPACE));
+    assert_eq!(whole(&mut bench, 100, 4096), Err(Errno(libc::EINVAL)));
+    assert_eq!(read(&mut bench, disk, JOURNAL - 4096, 8192).0, Err(Errno::IO), "past the end");
+    let error = driver(Limits::default()).open_journal(&path, HEAD as u64).map(|_| ()).unwrap_err();
+    assert!(matches!(error, ReactorError::DiskInUse { .. }), "{error}");
+    bench.assert_empty();
+}
+
+#[test]
+fn a_journals_file_has_all_its_blocks_and_keeps_them() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = Dir::new();
+    let path = disk_file(&dir);
+    let mut bench = Bench::new();
+    let disk = bench.reactor.driver().open_journal(&path, HEAD as u64).unwrap();
+    assert_eq!(bench.result(Op::DiskPunch { disk, tag: 3, at: 0, len: 1 << 20 }), Ok(0));
+    assert!(std::fs::metadata(&path).unwrap().blocks() * 512 >= SIZE, "it was sparse");
+    let empty = dir.0.join("empty");
+    File::create(&empty).unwrap();
+    let error = bench.reactor.driver().open_journal(&empty, HEAD as u64).unwrap_err();
+    assert!(matches!(error, ReactorError::MapDisk { .. }) && error.to_string().contains("empty"), "{error}");
+    bench.assert_empty();
+}
+
+#[test]
+fn a_journals_file_that_is_cut_short_is_an_io_error_from_then_on() {
+    let dir = Dir::new();
+    let path = disk_file(&dir);
+    let mut bench = Bench::new();
+    let disk = bench.reactor.driver().open_journal(&path, HEAD as u64).unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+    for at in [2 << 20, 0] {
+        let parts = [bench.page(4096, 3).filled().whole()].into_iter().collect();
+        assert_eq!(bench.result(Op::DiskWrite { disk, tag: 1, at, parts, durable: true }), Err(Errno::IO));
+    }
+    bench.assert_empty();
 }
