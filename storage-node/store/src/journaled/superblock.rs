@@ -1,6 +1,7 @@
 //! The superblock: whose disk it is, how it is divided, and where the newest checkpoint's state begins.
 
 use super::geometry::Geometry;
+use super::limits::SUPERBLOCKS;
 use super::pages::{ArrayName, MapRef, Root};
 use super::ring::Mark;
 use crate::codec::{Put, Take, seal, unseal};
@@ -46,6 +47,14 @@ pub(super) enum NoSuperblock {
     Foreign,
     /// It is ours, of a version this program does not know.
     Version(u32),
+}
+
+/// Whose store begins with these bytes (64 KiB are enough) and how it is divided; `None` if neither superblock is good. For what must be
+/// known before an opening writes anything.
+pub fn identify(head: &[u8]) -> Option<(Identity, Geometry)> {
+    let block = |n: &u64| usize::try_from(*n).ok().and_then(|n| head.get(n * BLOCK..(n + 1) * BLOCK));
+    let good = SUPERBLOCKS.iter().filter_map(block).filter_map(|block| Superblock::decode(block).ok());
+    good.max_by_key(|good| good.generation).map(|good| (good.identity, good.geometry))
 }
 
 impl Superblock {
