@@ -185,7 +185,6 @@ impl Engine {
                         };
                         part.state = PartState::Posted(*endpoint, Posted::new(front_end, part.action));
                         part.epoch = place.epoch;
-                        part.lost = None;
                         part.sent += 1;
                         if part.sent > 1 {
                             counters.resent += 1;
@@ -225,21 +224,22 @@ impl Engine {
         }
         match status {
             Some(Ok(Status::Ok)) => {
+                self.routes.served(part.shard, part.epoch);
                 part.answer = reply.and_then(|reply| reply.payload).filter(|_| part.action == Action::Read);
                 self.requests[slot].stages.mark(Stage::Replied, now);
                 self.part_done(slot);
             }
-            Some(Ok(_)) if self.requests[slot].failed.is_some() => self.part_done(slot),
+            Some(Ok(_)) if self.requests[slot].failed.is_some() => self.part_failed(key),
             Some(Ok(status @ (Status::StaleEpoch | Status::Later))) => self.put_off(now, key, status),
             Some(Ok(status)) => {
-                self.part_done(slot);
+                self.part_failed(key);
                 self.fail(now, slot, error_of(status));
             }
             lost => {
                 self.counters.bad_replies += u64::from(lost.is_some());
                 self.counters.lost += u64::from(lost.is_none());
                 self.map_wanted |= lost.is_none();
-                part.lost = Some(Lost { endpoint, epoch: part.epoch });
+                part.lost.push(Lost { endpoint, epoch: part.epoch });
                 if self.requests[slot].failed.is_some() {
                     part.state = PartState::Twin;
                 } else {
@@ -277,6 +277,17 @@ impl Engine {
         }
     }
 
+    /// Nothing is left of it where it was answered; where it was lost before, perhaps.
+    fn part_failed(&mut self, key: usize) {
+        let part = &mut self.parts[key];
+        if part.lost.is_empty() {
+            let slot = part.request;
+            self.part_done(slot);
+        } else {
+            part.state = PartState::Twin;
+        }
+    }
+
     fn part_done(&mut self, slot: usize) {
         self.requests[slot].open -= 1;
     }
@@ -288,7 +299,11 @@ impl Engine {
                 link.state = State::Up(conn);
                 self.counters.ups += 1;
             }
-            None => self.counters.stray_events += 1,
+            None => return self.counters.stray_events += 1,
+        }
+        let endpoint = self.links.iter().find(|(_, link)| link.state == State::Up(conn)).map(|(endpoint, _)| *endpoint);
+        for (_, part) in &mut self.parts {
+            part.lost.retain(|lost| Some(lost.endpoint) != endpoint);
         }
     }
 

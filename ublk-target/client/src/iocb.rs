@@ -80,7 +80,7 @@ pub(crate) enum Pause {
     Later,
 }
 
-/// A sending of a part that was neither answered nor fenced.
+/// A sending of a part that was neither answered nor fenced: its node may still execute it, as long as it is the primary of that epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lost {
     pub(crate) endpoint: SocketAddr,
@@ -104,7 +104,8 @@ pub(crate) struct Part {
     pub(crate) state: PartState,
     /// The epoch it was last sent under.
     pub(crate) epoch: Epoch,
-    pub(crate) lost: Option<Lost>,
+    /// One for each endpoint at most.
+    pub(crate) lost: SmallVec<[Lost; 1]>,
     /// How often it was sent.
     pub(crate) sent: u32,
     /// How often it was told to come again, in a row.

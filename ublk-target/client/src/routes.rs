@@ -3,6 +3,7 @@
 //! Maps can arrive in any order (several places ask for them), so each shard only ever moves to an epoch that is not older.
 
 use crate::ClientError;
+use crate::iocb::Lost;
 use conductor_model::api::VolumeMap;
 use conductor_model::{Bytes, Epoch, ShardId, ShardIndex, VolumeId};
 use std::net::SocketAddr;
@@ -21,6 +22,8 @@ pub(crate) struct Routes {
     pub(crate) size: Bytes,
     pub(crate) shard_size: Bytes,
     places: Vec<Place>,
+    /// By shard: the newest epoch under which a request was done. Its primary had settled by then what was before it.
+    served: Vec<Epoch>,
 }
 
 /// What a new map brought.
@@ -39,7 +42,13 @@ pub(crate) struct News {
 impl Routes {
     pub(crate) fn new(map: &VolumeMap) -> Result<Self, ClientError> {
         check(map)?;
-        let mut routes = Self { volume: map.volume, size: Bytes(0), shard_size: map.shard_size, places: Vec::new() };
+        let mut routes = Self {
+            volume: map.volume,
+            size: Bytes(0),
+            shard_size: map.shard_size,
+            places: Vec::new(),
+            served: Vec::new(),
+        };
         routes.update(map)?;
         Ok(routes)
     }
@@ -55,7 +64,10 @@ impl Routes {
         for (index, shard) in map.shards.iter().enumerate() {
             let place = Place { epoch: shard.epoch, endpoint: shard.endpoint };
             match self.places.get_mut(index) {
-                None => self.places.push(place),
+                None => {
+                    self.places.push(place);
+                    self.served.push(Epoch::default());
+                }
                 Some(known) if place.epoch < known.epoch => news.stale += 1,
                 // The same epoch at another endpoint: the primary's process was replaced (its store is opened under an exclusive
                 // lock, so the old one is gone).
@@ -72,6 +84,20 @@ impl Routes {
     /// The place of a shard within the volume; `None` beyond its end.
     pub(crate) fn place(&self, shard: ShardIndex) -> Option<Place> {
         self.places.get(shard.0 as usize).copied()
+    }
+
+    /// A request was done under that epoch.
+    pub(crate) fn served(&mut self, shard: ShardIndex, epoch: Epoch) {
+        if let Some(served) = self.served.get_mut(shard.0 as usize) {
+            *served = epoch.max(*served);
+        }
+    }
+
+    /// True if what was lost can take effect no more: the shard was served under a newer epoch, or another process has taken up the
+    /// same store (see `update`).
+    pub(crate) fn is_past(&self, shard: ShardIndex, lost: Lost) -> bool {
+        let served = self.served.get(shard.0 as usize).is_some_and(|served| *served > lost.epoch);
+        served || self.place(shard).is_some_and(|place| place.epoch == lost.epoch && place.endpoint != lost.endpoint)
     }
 
     pub(crate) fn id(&self, index: ShardIndex) -> ShardId {

@@ -2,17 +2,18 @@
 //!
 //! Why a failed request waits (`Twin`). An error handed up while the node may still hold an unstamped twin could let that twin take
 //! effect *after* a later request of the same client on another lane was acknowledged. So a failed request is handed up only when each
-//! part that was lost with a connection is fenced: its node acknowledged a new connection, or its shard moved (see `engine`); what is stamped then is ordered before all that follows,
-//! and the request did or did not take effect, like any disk's failed write. If no fence can be had within `FENCE_GRACE` (the node
-//! cannot be reached), it is handed up nevertheless and counted as `unfenced`: bytes of the closed connection that the network still
-//! holds could then be executed late, but only by a node that nobody of this lane has talked to since.
+//! part that was lost with a connection is fenced everywhere it was lost: the node acknowledged a new connection, or is gone, or the
+//! shard was served under a newer epoch (`Routes::is_past`); what is stamped then is ordered before all that follows, and the request
+//! did or did not take effect, like any disk's failed write. A newer map alone fences nothing: the old primary serves until its copies
+//! have left its epoch. If no fence can be had within `FENCE_GRACE` (the node cannot be reached), the request is handed up nevertheless
+//! and counted as `unfenced`: bytes of the closed connection that the network still holds could then be executed late, but only by a
+//! node that nobody of this lane has talked to since.
 
 use super::{Engine, Network, close};
 use crate::iocb::PartState;
 use crate::limits::FENCE_GRACE;
-use crate::link::State;
+use crate::link::Link;
 use crate::request::BlockError;
-use crate::routes::Place;
 use driver::Time;
 use smallvec::SmallVec;
 use wire::Reason;
@@ -39,7 +40,7 @@ impl Engine {
                 }
                 PartState::Posted(..) | PartState::Twin | PartState::Done => continue,
             }
-            if part.lost.is_some() {
+            if !part.lost.is_empty() {
                 part.state = PartState::Twin;
             } else {
                 part.state = PartState::Done;
@@ -68,19 +69,20 @@ impl Engine {
             let mut given_up = false;
             for at in 0..self.requests[slot].parts.len() {
                 let part = &mut self.parts[self.requests[slot].parts[at]];
-                let (PartState::Twin, Some(lost)) = (&part.state, part.lost) else { continue };
-                let link = self.links.get_mut(&lost.endpoint);
-                // Moved, or up again, which is to say that a HelloAck came since.
-                let fenced = self.routes.place(part.shard)
-                    != Some(Place { epoch: lost.epoch, endpoint: lost.endpoint })
-                    || link.as_ref().is_some_and(|link| matches!(link.state, State::Up(_)));
-                let over = self.over.is_some();
-                if fenced || over || now >= since + FENCE_GRACE {
-                    given_up |= !fenced && !over;
+                if !matches!(part.state, PartState::Twin) {
+                    continue;
+                }
+                // A HelloAck of the node took its entry out already: `up`.
+                part.lost.retain(|lost| !self.routes.is_past(part.shard, *lost));
+                if part.lost.is_empty() || self.over.is_some() || now >= since + FENCE_GRACE {
+                    given_up |= !part.lost.is_empty() && self.over.is_none();
                     part.state = PartState::Done;
                     self.requests[slot].open -= 1;
-                } else if let Some(link) = link {
-                    link.fence_wanted = true;
+                    continue;
+                }
+                for lost in &part.lost {
+                    // Its link may have gone when the shard moved.
+                    self.links.entry(lost.endpoint).or_insert_with(|| Link::new(now)).fence_wanted = true;
                 }
             }
             self.counters.unfenced += u64::from(given_up);

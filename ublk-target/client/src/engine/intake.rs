@@ -124,7 +124,7 @@ impl Engine {
             answer: None,
             state: PartState::Done,
             epoch: Epoch::default(),
-            lost: None,
+            lost: SmallVec::new(),
             sent: 0,
             put_off: 0,
         })

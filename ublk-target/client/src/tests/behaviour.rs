@@ -4,7 +4,7 @@ use super::fake::{Bench, SETTINGS};
 use super::{SHARD, map};
 use crate::engine::Settings;
 use crate::iocb::{Stage, why};
-use crate::limits::{FENCE_GRACE, MOVE_GRACE, RECONNECT_MAX, RETRY_MAX};
+use crate::limits::{FENCE_GRACE, MOVE_GRACE, RECONNECT_MAX, RETRY_MAX, RETRY_MIN};
 use crate::request::{BlockError, BlockOp};
 use driver::{Span, Time};
 use node_protocol::{Status, op};
@@ -326,13 +326,87 @@ fn a_timed_out_write_to_a_node_that_cannot_be_reached_is_handed_up_after_a_grace
 }
 
 #[test]
-fn a_timed_out_write_of_a_shard_that_moved_is_fenced_by_the_epoch() {
+fn a_timed_out_write_of_a_shard_that_moved_is_fenced_when_the_new_primary_has_served() {
     let mut b = with_timeout();
     b.write(1, 0, &[1; 512]);
     b.turn();
     b.up(1);
     b.pass(Span::seconds(1));
     b.engine.map(b.now, &map(&[(2, 2)]));
+    b.submit(2, BlockOp::Read, 512, 4);
+    b.turn();
+    assert_eq!(b.results(), [], "the old primary may not know yet, and another lane may be served by it");
+    b.up(2);
+    b.answer(2, 0, Status::Later, b"");
+    assert_eq!(b.results(), [], "nor does the new one");
+    b.pass(RETRY_MIN);
+    b.answer(2, 0, Status::Ok, b"abcd");
+    assert_eq!(b.results(), [(2, Ok(4)), (1, Err(BlockError::TimedOut))]);
+    assert_eq!(b.engine.counters.unfenced, 0);
+    b.assert_clean();
+}
+
+#[test]
+fn a_timed_out_write_of_a_shard_that_moved_is_fenced_by_the_old_primary_too() {
+    let mut b = with_timeout();
+    b.write(1, 0, &[1; 512]);
+    b.turn();
+    b.up(1);
+    b.pass(Span::seconds(1));
+    b.engine.map(b.now, &map(&[(2, 2)]));
+    b.pass(Span::millis(100));
+    b.up(1);
+    assert_eq!(b.results(), [(1, Err(BlockError::TimedOut))]);
+    assert!(!b.has_conn(1), "of no other use");
+    b.assert_clean();
+}
+
+#[test]
+fn a_write_that_was_sent_to_two_primaries_is_handed_up_when_both_have_fenced_it() {
+    let mut b = with_timeout();
+    b.write(1, 0, &[1; 512]);
+    b.turn();
+    b.up(1);
+    b.lose(b.conn(1), Reason::PeerClosed);
+    b.engine.map(b.now, &map(&[(2, 2)]));
+    b.turn();
+    b.up(2);
+    assert_eq!(b.sequences(2), [1]);
+    b.pass(Span::seconds(1));
+    b.pass(Span::millis(100));
+    b.up(2);
+    assert_eq!(b.results(), [], "the first one may still be primary");
+    b.up(1);
+    assert_eq!(b.results(), [(1, Err(BlockError::TimedOut))]);
+    b.assert_clean();
+}
+
+#[test]
+fn a_refused_write_that_was_lost_elsewhere_is_fenced_there_first() {
+    let mut b = bench(&[(1, 1)]);
+    b.write(1, 0, &[1; 512]);
+    b.turn();
+    b.up(1);
+    b.lose(b.conn(1), Reason::PeerClosed);
+    b.engine.map(b.now, &map(&[(2, 2)]));
+    b.turn();
+    b.up(2);
+    b.answer(2, 0, Status::Denied, b"");
+    assert_eq!(b.results(), []);
+    b.pass(RECONNECT_MAX);
+    b.up(1);
+    assert_eq!(b.results(), [(1, Err(BlockError::Denied))]);
+    b.assert_clean();
+}
+
+#[test]
+fn a_timed_out_write_to_a_process_that_was_replaced_is_fenced() {
+    let mut b = with_timeout();
+    b.write(1, 0, &[1; 512]);
+    b.turn();
+    b.up(1);
+    b.pass(Span::seconds(1));
+    b.engine.map(b.now, &map(&[(1, 2)]));
     b.turn();
     assert_eq!(b.results(), [(1, Err(BlockError::TimedOut))]);
     b.assert_clean();
