@@ -78,6 +78,11 @@ impl Space {
         self.free.saturating_sub(self.reserved).saturating_sub(SPARE_CHUNKS)
     }
 
+    /// True if more is promised than is left: a fold tells what of it was needed.
+    pub(super) fn is_promised_away(&self) -> bool {
+        self.reserved > self.available()
+    }
+
     /// True if background work may take one.
     pub(super) fn has_spare(&self) -> bool {
         self.free > self.reserved

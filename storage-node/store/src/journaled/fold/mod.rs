@@ -228,6 +228,7 @@ impl JournaledStore {
                 || fresh.range_count() >= MAX_RANGES / FOLD_AT
                 || self.ring.stalled()
                 || self.ring.free_blocks() < self.place.geometry.ring_blocks() / 2
+                || self.space.is_promised_away()
                 || self.is_rested(now))
     }
 
