@@ -155,6 +155,13 @@ impl Disks {
         self.platters.iter().map(|platter| (platter.visible.clone(), platter.touched.clone())).collect()
     }
 
+    /// What a read would see, without one; false if it is not within the disk.
+    pub fn look(&self, disk: DiskIndex, at: u64, into: &mut [u8]) -> bool {
+        let platter = self.platters.get(disk.0 as usize);
+        let bytes = platter.and_then(|platter| platter.visible.get(size(at)..)?.get(..into.len()));
+        bytes.map(|bytes| into.copy_from_slice(bytes)).is_some()
+    }
+
     /// The size of each.
     pub fn sizes(&self) -> Vec<u64> {
         self.platters.iter().map(|platter| platter.visible.len() as u64).collect()

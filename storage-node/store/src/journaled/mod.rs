@@ -32,6 +32,7 @@
 
 mod admit;
 mod apply;
+pub mod check;
 mod engine;
 mod entry;
 mod fold;
@@ -62,7 +63,7 @@ pub use superblock::{FORMAT_VERSION, identify};
 
 /// What a disk operation is for: in the top byte of its tag, the operation's key below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub enum Kind {
     /// A whole chunk's data.
     Data = 1,
     /// The ring's own.
@@ -89,6 +90,11 @@ const KIND_SHIFT: u32 = 56;
 
 fn tag(kind: Kind, key: usize) -> u64 {
     (kind as u64) << KIND_SHIFT | key as u64
+}
+
+/// What a disk operation of this engine is for, by its tag.
+pub fn kind_of(tag: u64) -> Option<Kind> {
+    untag(tag).map(|(kind, _)| kind)
 }
 
 fn untag(tag: u64) -> Option<(Kind, usize)> {

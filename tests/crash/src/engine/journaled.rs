@@ -6,6 +6,7 @@ use crate::moment::Moment;
 use conductor_model::{BLOCK, Bytes, DiskId, NodeId};
 use driver::{DiskIndex, Done, Time};
 use memory::Arena;
+use node_store::journaled::check::{CheckOptions, Depth, Finding, Part, Severity, check};
 use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
 use node_store::{DiskOut, Identity, OpenError, OpenOptions};
 
@@ -22,6 +23,8 @@ const PLACES: u32 = 256;
 const RINGS: [u32; 4] = [612, 700, 1_200, 900];
 /// Cache for metadata pages: so small that pages are loaded all the time.
 const CACHE: Bytes = Bytes(1 << 20);
+/// Memory for the offline check.
+const CHECK_BYTES: usize = 16 << 20;
 /// In a group's header, the bytes of its records: none in a seal.
 const RECORDS: std::ops::Range<usize> = 64..68;
 
@@ -97,8 +100,20 @@ impl Engine for Journaled {
         Ok(Box::new(Opening::start(options, tuning(shape), arena, out).map_err(refused)?))
     }
 
-    fn check(_: &Disks) -> Vec<String> {
-        vec![]
+    /// All of it, data included. A crash may leave a superblock torn, the other being whole; and nothing else.
+    fn check(disks: &Disks) -> Vec<String> {
+        let sizes = disks.sizes();
+        let options = CheckOptions {
+            disk: DISK,
+            size: Bytes(sizes[0]),
+            journal: sizes.get(1).map(|size| (JOURNAL, Bytes(*size))),
+            depth: Depth::Data,
+        };
+        let arena = Arena::small(CHECK_BYTES);
+        let mut read = |disk: DiskIndex, at: u64, into: &mut [u8]| disks.look(disk, at, into);
+        let report = check(&options, &arena, &mut read, &mut |_| ());
+        let torn = |finding: &Finding| finding.part == Part::Superblock && finding.severity == Severity::Notice;
+        report.findings.iter().filter(|finding| !torn(finding)).map(ToString::to_string).collect()
     }
 
     fn meets(_: Moment) -> bool {

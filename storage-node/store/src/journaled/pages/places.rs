@@ -222,6 +222,11 @@ impl MapImage {
         Self(vec![0; map_pages(places) * WORDS])
     }
 
+    /// True if the place is taken.
+    pub(super) fn taken(&self, place: Place) -> bool {
+        bit(&self.0, place)
+    }
+
     /// Pages of it.
     pub(super) fn pages(&self) -> usize {
         self.0.len() / WORDS

@@ -143,5 +143,12 @@ pub(crate) struct RingState {
     newest_records: u64,
 }
 
+impl RingState {
+    /// Where the next group goes, and its number.
+    pub(crate) fn head(&self) -> (u32, u64) {
+        (self.head.position.0, self.head.sequence)
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -48,7 +48,7 @@ pub(crate) struct ScanCounts {
     pub(crate) groups: u64,
     /// Records in them.
     pub(crate) records: u64,
-    /// Headers that were taken from an echo.
+    /// Headers of groups that were durable, taken from an echo.
     pub(crate) damaged_headers: u64,
     /// Payload blocks that were durable and do not read well.
     pub(crate) damaged_blocks: u64,
@@ -142,6 +142,8 @@ pub(crate) struct Scan {
     /// Where the next group must begin, the beginning of its header is, and not all of it.
     torn: bool,
     ready: VecDeque<Group>,
+    /// Groups whose headers were taken from an echo: torn in flight, or damaged.
+    echoed: Vec<u64>,
     /// In the first of them: bytes of records, and payload blocks, already given.
     given: (usize, u32),
     /// Behind the newest group that counts.
@@ -177,6 +179,7 @@ impl Scan {
             pending: VecDeque::new(),
             torn: false,
             ready: VecDeque::new(),
+            echoed: Vec::new(),
             given: (0, 0),
             state,
             counts: ScanCounts::default(),
@@ -320,7 +323,7 @@ impl Scan {
                 return;
             }
             self.counts.groups += 1;
-            self.counts.damaged_headers += u64::from(group.echoed);
+            self.echoed.extend(group.echoed.then_some(head.at.sequence));
             self.counts.damaged_blocks += group.damaged.len() as u64;
             self.state.head = group.header.end(&self.place);
             self.state.told_durable = head.durable_through;
@@ -426,6 +429,8 @@ impl Scan {
 
     fn finish(&mut self, result: Result<(), ScanError>) {
         self.stage = Stage::Over;
+        let durable = self.proof.max(self.evidence);
+        self.counts.damaged_headers = self.echoed.iter().filter(|sequence| **sequence <= durable).count() as u64;
         self.counts.unreadable_blocks = u64::from(self.pieces.unreadable());
         self.end = Some(result.map(|()| ScanEnd { state: self.state.clone(), counts: self.counts }));
     }
