@@ -6,6 +6,10 @@ use clap::{Args, Subcommand};
 use conductor_service::{Error, Options};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Below this a scrub would begin before the last is over.
+const LEAST_SCRUB_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Subcommand)]
 #[command(disable_help_subcommand = true)]
@@ -25,6 +29,24 @@ pub(crate) struct RunArgs {
     /// Listen beyond loopback although nothing is encrypted and nobody is authenticated
     #[arg(long, env = "TRINE_PLAINTEXT")]
     plaintext: bool,
+    /// How often every volume is scrubbed, in the background: 24h, 7d; or off
+    #[arg(long, env = "TRINE_SCRUB_EVERY", default_value = "24h", value_name = "TIME", value_parser = every)]
+    scrub_every: Every,
+}
+
+/// A period, or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Every(Option<Duration>);
+
+fn every(text: &str) -> Result<Every, String> {
+    if text == "off" {
+        return Ok(Every(None));
+    }
+    let period = humantime::parse_duration(text).map_err(|why| format!("{why}; write a time such as 24h, or off"))?;
+    if period < LEAST_SCRUB_EVERY {
+        return Err(format!("at least {}", humantime::format_duration(LEAST_SCRUB_EVERY)));
+    }
+    Ok(Every(Some(period)))
 }
 
 fn store(text: &str) -> Result<PathBuf, String> {
@@ -35,7 +57,7 @@ fn store(text: &str) -> Result<PathBuf, String> {
 }
 
 pub(crate) fn run(command: ConductorCommand) -> Outcome {
-    let ConductorCommand::Run(RunArgs { listen, store, plaintext }) = command;
+    let ConductorCommand::Run(RunArgs { listen, store, plaintext, scrub_every: Every(scrub_every) }) = command;
     let directory = store.parent().filter(|p| !p.as_os_str().is_empty());
     if let Some(directory) = directory {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
@@ -44,7 +66,8 @@ pub(crate) fn run(command: ConductorCommand) -> Outcome {
         // Whoever started it may not be listening.
         let _ = print(&format!("ready {address}"));
     };
-    conductor_service::serve(Options { listen, store, plaintext }, ready).map_err(|error| match error {
+    let options = Options { listen, store, plaintext, scrub_every };
+    conductor_service::serve(options, ready).map_err(|error| match error {
         Error::Plaintext(address) => Failure::usage(format!(
             "{address} is reachable from other machines and nothing is encrypted: pass --plaintext to allow it"
         )),
@@ -60,5 +83,12 @@ mod tests {
     fn the_only_store_is_redb() {
         assert_eq!(store("redb:/x/y"), Ok("/x/y".into()));
         assert!(store("etcd://h:1").is_err() && store("redb:").is_err() && store("/x").is_err());
+    }
+
+    #[test]
+    fn scrubs_come_regularly_or_not_at_all() {
+        assert_eq!(every("off"), Ok(Every(None)));
+        assert_eq!(every("24h"), Ok(Every(Some(Duration::from_secs(86_400)))));
+        assert!(every("1s").is_err() && every("").is_err() && every("0").is_err() && every("never").is_err());
     }
 }

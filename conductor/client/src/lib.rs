@@ -17,7 +17,7 @@ use conductor_model::views::{
     Attach, CopyInfo, CopyRange, Detach, ErrorBody, NewSnapshot, NewVolume, NodeInfo, Resize, Scrub, ScrubInfo,
     SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
 };
-use conductor_model::{Bytes, NodeId, check_snapshot_name, check_volume_name};
+use conductor_model::{Bytes, NodeId, OrderId, check_snapshot_name, check_volume_name};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
@@ -202,6 +202,12 @@ impl Client {
     /// Copy-ranges into a volume that are under way.
     pub fn copies(&self, volume: &str) -> Result<Vec<CopyInfo>, Error> {
         self.get(&volume_path(volume, "/copies")?)
+    }
+
+    /// Ends a copy-range, or removes a failed one from the list. What was copied by then stays.
+    pub fn cancel_copy(&self, volume: &str, id: OrderId) -> Result<(), Error> {
+        let url = format!("{}{}", self.base, volume_path(volume, &format!("/copies/{}", id.0))?);
+        self.expect_nothing(self.agent.delete(&url).call())
     }
 
     /// Starts, pauses, resumes or cancels a volume's scrub.

@@ -201,13 +201,22 @@ pub enum OrderState {
 }
 
 /// Something that one copy does by itself, in no order with writes. Given again until it is said to be done.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CopyWork {
     /// Forget a snapshot.
     DropSnapshot(CopyId, SnapshotId),
     /// Need the parent no more.
     Flatten(CopyId),
+}
+
+impl CopyWork {
+    /// Whose work it is.
+    pub fn copy(&self) -> CopyId {
+        match self {
+            Self::DropSnapshot(copy, _) | Self::Flatten(copy) => *copy,
+        }
+    }
 }
 
 /// Sent by a node as soon as there is something to say, beside its heartbeats; said again until it is accepted.

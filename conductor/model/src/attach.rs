@@ -21,6 +21,9 @@ impl Conductor {
             )));
         }
         let volume = self.volume(name)?;
+        if volume.rollback.is_some() {
+            return Err(Error::Busy { name: name.to_owned(), what: "is being rolled back" });
+        }
         let holder = volume.attachment.as_ref().filter(|held| held.client != *client);
         if let Some(holder) = holder.filter(|_| !force) {
             return Err(Error::Attached { name: name.to_owned(), holder: holder.client.clone() });
@@ -73,7 +76,7 @@ impl Conductor {
                 endpoint: today,
             })
         });
-        let VolumeRecord { id, name, size, shard_size, attach, .. } = volume;
+        let VolumeRecord { id, name, size, shard_size, attach, durability, .. } = volume;
         Ok(VolumeMap {
             volume: *id,
             name: name.clone(),
@@ -81,7 +84,7 @@ impl Conductor {
             shard_size: *shard_size,
             attach: *attach,
             snapshot: None,
-            durability: crate::Durability::Always,
+            durability: *durability,
             shards: places.collect(),
         })
     }

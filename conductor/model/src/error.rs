@@ -1,6 +1,6 @@
 //! Why the conductor refuses a command. A refused command changes nothing.
 
-use crate::{Bytes, DiskId, NodeId, ShardId, VolumeId};
+use crate::{Bytes, DiskId, NodeId, OrderId, ShardId, VolumeId};
 
 /// `Error::kind` of the answer that makes a node register anew.
 pub const UNKNOWN_NODE: &str = "unknown-node";
@@ -88,6 +88,80 @@ pub enum Error {
         /// Who has it.
         holder: String,
     },
+    /// No snapshot of this name.
+    #[error("volume {volume} has no snapshot {name}")]
+    NoSnapshot {
+        /// The volume.
+        volume: String,
+        /// The name.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("snapshot {volume}@{name} exists already")]
+    SnapshotExists {
+        /// The volume.
+        volume: String,
+        /// The name.
+        name: String,
+    },
+    /// The snapshot is not complete yet (rule 17).
+    #[error("snapshot {volume}@{name} is still being made")]
+    SnapshotIncomplete {
+        /// The volume.
+        volume: String,
+        /// The name.
+        name: String,
+    },
+    /// All attempts failed.
+    #[error("no snapshot was made: {0}")]
+    SnapshotFailed(String),
+    /// Something else has to end first.
+    #[error("volume {name} {what}: wait until that is over")]
+    Busy {
+        /// The volume.
+        name: String,
+        /// What it does.
+        what: &'static str,
+    },
+    /// Clones or copies need it.
+    #[error("{what} is needed by {}: {way_out}", .by.join(", "))]
+    Needed {
+        /// The volume, or VOLUME@SNAPSHOT.
+        what: String,
+        /// Who needs it.
+        by: Vec<String>,
+        /// What can be done.
+        way_out: &'static str,
+    },
+    /// Flattening a volume that needs nothing.
+    #[error("volume {0} is no clone, or was flattened already")]
+    NoClone(String),
+    /// A disk that a clone has to be placed on is not there.
+    #[error("a clone of shard {shard} belongs on disk {disk} of {node}, which is not there")]
+    NotHere {
+        /// The parent's shard.
+        shard: ShardId,
+        /// The node.
+        node: NodeId,
+        /// The disk.
+        disk: DiskId,
+    },
+    /// No copy-range of this number.
+    #[error("volume {volume} has no copy {id} under way")]
+    NoCopyJob {
+        /// The volume.
+        volume: String,
+        /// The number.
+        id: OrderId,
+    },
+    /// A scrub that is not in that state.
+    #[error("volume {name} {what}")]
+    NoScrub {
+        /// The volume.
+        name: String,
+        /// What it does not have.
+        what: &'static str,
+    },
     /// The attachment named is not the current one.
     #[error("volume {name} is not attached by {client} in that generation")]
     NotAttached {
@@ -124,6 +198,16 @@ impl Error {
             Self::TooFewNodes { .. } => "too-few-nodes",
             Self::Shrink { .. } => "shrink",
             Self::Attached { .. } => "attached",
+            Self::NoSnapshot { .. } => "no-snapshot",
+            Self::SnapshotExists { .. } => "snapshot-exists",
+            Self::SnapshotIncomplete { .. } => "snapshot-incomplete",
+            Self::SnapshotFailed(_) => "snapshot-failed",
+            Self::Busy { .. } => "busy-volume",
+            Self::Needed { .. } => "needed",
+            Self::NoClone(_) => "no-clone",
+            Self::NotHere { .. } => "not-here",
+            Self::NoCopyJob { .. } => "no-copy",
+            Self::NoScrub { .. } => "no-scrub",
             Self::NotAttached { .. } => "not-attached",
             Self::Distrusted { .. } => "distrusted",
             Self::BadDraw(_) => "bad-draw",
@@ -135,6 +219,7 @@ impl Error {
         match self {
             Self::Invalid(_) | Self::Shrink { .. } => Class::Invalid,
             Self::UnknownNode(_) | Self::NoNode(_) | Self::NoVolume(_) => Class::NotFound,
+            Self::NoSnapshot { .. } | Self::NoCopyJob { .. } => Class::NotFound,
             _ => Class::Conflict,
         }
     }

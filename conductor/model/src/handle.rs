@@ -1,6 +1,8 @@
 //! One entry for everything nodes and targets say: what the simulator drives, message in and answer out.
 
-use crate::api::{Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, Register, Registered, VolumeMap};
+use crate::api::{
+    Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, Register, Registered, Report, VolumeMap,
+};
 use crate::views::{Attach, Detach};
 use crate::{Conductor, Dirty, Error, Millis};
 
@@ -19,6 +21,8 @@ pub enum Request {
     Detach(String, Detach),
     /// See `Conductor::map`: the volume's name.
     Map(String),
+    /// See `Conductor::report`.
+    Report(Report),
 }
 
 /// What comes back. Not to be sent before the records in `Dirty` are durable.
@@ -34,6 +38,8 @@ pub enum Answer {
     Map(VolumeMap),
     /// To `Detach`.
     Detached,
+    /// To `Report`: taken, and not to be said again.
+    Reported,
     /// To any: nothing was changed.
     Refused(Error),
 }
@@ -47,6 +53,7 @@ impl Conductor {
             Request::Membership(requests) => self.membership(requests).map(|(a, d)| (Answer::Membership(a), d)),
             Request::Attach(name, attach) => self.attach(now, name, attach).map(|(a, d)| (Answer::Map(a), d)),
             Request::Detach(name, detach) => self.detach(name, detach).map(|((), d)| (Answer::Detached, d)),
+            Request::Report(report) => self.report(now, report).map(|((), d)| (Answer::Reported, d)),
             Request::Map(name) => self.map(name).map(|map| (Answer::Map(map), Dirty::default())),
         };
         handled.unwrap_or_else(|refused| (Answer::Refused(refused), Dirty::default()))

@@ -6,20 +6,28 @@
 
 pub mod api;
 mod attach;
+mod clones;
 pub mod config;
+mod copies;
 mod error;
 mod handle;
 pub mod ids;
 pub mod limits;
 mod membership;
 mod nodes;
+mod orders;
 mod placement;
 pub mod record;
+mod rollback;
+mod scrubs;
+mod snapshots;
+mod space;
 mod state;
 mod status;
 pub mod units;
 pub mod views;
 mod volumes;
+mod work;
 
 pub use config::{Configuration, CopyState, Durability, Member, ShardSnapshot};
 pub use error::{Class, Error, UNKNOWN_NODE};
@@ -29,6 +37,7 @@ pub use ids::{
     ShardId, ShardIndex, SnapshotId, Stamp, VolumeId,
 };
 pub use record::{Dirty, Key, Record};
+pub use snapshots::split_snapshot;
 pub use state::{Conductor, Corrupt, Draw};
 pub use units::{BLOCK, BlockRange, Blocks, Bytes, DEFAULT_SHARD, Millis, SECTOR};
 pub use volumes::{check_snapshot_name, check_volume_name};

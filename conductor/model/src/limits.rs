@@ -46,10 +46,43 @@ pub const MAX_DRAWS: usize = 16;
 pub const NEAR_FULL_PERCENT: u32 = 85;
 /// A disk used by more than this is as good as full: stores keep the last sixteenth for what gives space back.
 pub const FULL_PERCENT: u32 = 93;
+/// Snapshots of one volume, those being deleted included: each is a layer in every copy, and a store has 65,536 of these.
+pub const MAX_SNAPSHOTS_PER_VOLUME: usize = 128;
+/// Snapshots in a cluster: 4 for every volume there can be.
+pub const MAX_SNAPSHOTS: usize = 16_384;
+/// The hold time H of a snapshot (rule 17): how long a primary executes without acknowledging at most. A host notices a pause of
+/// some seconds as little as a slow disk.
+pub const SNAPSHOT_HOLD_MS: u32 = 4_000;
+/// How long an attempt may take: half of H, so that no primary has let go before the other half is over (rule 17). Nodes hear of
+/// a barrier at once, and placing it takes one write on every copy.
+pub const SNAPSHOT_PLACE_MS: u64 = SNAPSHOT_HOLD_MS as u64 / 2;
+/// Attempts at one snapshot. With the pauses between them below the 30 s that a request may take.
+pub const SNAPSHOT_ATTEMPTS: u32 = 6;
+/// The pause after the first failed attempt; each later one is twice as long: 250 · (1 + 2 + 4 + 8 + 16) = 7.75 s in all.
+pub const SNAPSHOT_PAUSE_MS: u64 = 250;
+/// Failed creations whose reasons are remembered for whoever waits: a request is given its outcome within milliseconds.
+pub const MAX_OUTCOMES: usize = 64;
+/// Works of copies that are waiting to be confirmed: one for every copy there can be.
+pub const MAX_WORK: usize = COPIES as usize * MAX_SHARDS;
+/// Orders given to one node at once, barriers aside: enough to keep it busy, and its messages small.
+pub const MAX_ORDERS_AT_ONCE: usize = 64;
+/// Works given to one node at once: as for orders.
+pub const MAX_WORK_AT_ONCE: usize = 1024;
+/// Before something that a shard could not do is tried again: what is in its way is a restart, or full disks.
+pub const ORDER_PAUSE_MS: u64 = 3_000;
+/// Copy-ranges at once in a cluster, failed ones that nobody has looked at included.
+pub const MAX_COPY_JOBS: usize = 256;
+/// What a scrub reads per second on each copy if nobody says otherwise: a disk of 1 TiB in nine hours.
+pub const SCRUB_RATE: Bytes = Bytes(32 << 20);
+/// Slowest scrub: below this a shard of 64 GiB takes more than a day.
+pub const MIN_SCRUB_RATE: Bytes = Bytes(1 << 20);
 /// A node heard from within this time is alive: four heartbeats.
 pub const ALIVE_MS: u64 = 2_000;
 /// A node silent for this long is dead; between the two it is late.
 pub const DEAD_MS: u64 = 10_000;
 
 const _: () = assert!(MAX_VOLUME.0 / (4 << 30) <= MAX_SHARDS_PER_VOLUME);
+const _: () = assert!(
+    SNAPSHOT_ATTEMPTS as u64 * SNAPSHOT_PLACE_MS + SNAPSHOT_PAUSE_MS * ((1 << (SNAPSHOT_ATTEMPTS - 1)) - 1) < 30_000
+);
 const _: () = assert!(MAX_SHARD.0 / (BLOCK as u64) <= u32::MAX as u64);

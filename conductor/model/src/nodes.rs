@@ -5,7 +5,9 @@
 //! the shards it is primary of, the attach generations of the volumes it has copies of, and the copies it has to delete.
 
 use crate::api::{Heartbeat, HeartbeatAnswer, Register, Registered};
-use crate::limits::{MAX_DISK, MAX_DISKS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_REASON, MAX_TROUBLES_PER_NODE};
+use crate::limits::{
+    MAX_DISK, MAX_DISKS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE,
+};
 use crate::record::{DiskRecord, NodeRecord};
 use crate::state::Presence;
 use crate::views::VolumeState;
@@ -46,6 +48,7 @@ impl Conductor {
         }
         let used = register.disks.iter().map(|d| (d.disk, d.used)).collect();
         self.presence.insert(node, Presence { heard: Some(now), used, ..Presence::default() });
+        self.renew_orders(node, &mut dirty);
         let dirty = self.seal(dirty);
         Ok((Registered { cluster: self.meta.cluster, commit: self.meta.commit.0 }, dirty))
     }
@@ -73,6 +76,12 @@ impl Conductor {
         for trouble in &mut presence.troubles {
             trouble.reason = trouble.reason.chars().take(MAX_REASON).collect();
         }
+        // Copies that are gone stay named until there are too many: they are few, and never looked up.
+        if presence.copies.len() + beat.copies.len() > MAX_SHARDS {
+            presence.copies.clear();
+        }
+        presence.copies.extend(beat.copies.iter().copied().take(MAX_SHARDS));
+        presence.integrity = beat.integrity.iter().map(|said| (said.disk, *said)).collect();
         let dirty = self.confirm_drops(beat.node, &beat.dropped);
         Ok((self.answer(beat.node, Commit(beat.after)), dirty))
     }
@@ -105,13 +114,16 @@ impl Conductor {
             assignments,
             generations: generations.into_iter().collect(),
             drop: self.drops_on(node).collect(),
-            orders: Vec::new(),
-            work: Vec::new(),
+            orders: self.orders_for(node),
+            work: self.work_for(node),
         }
     }
 
     pub(crate) fn drops_on(&self, node: NodeId) -> impl Iterator<Item = CopyId> {
-        self.drops.range((node, CopyId(0))..=(node, CopyId(u64::MAX))).map(|((_, copy), _)| *copy)
+        // A deleted parent's copy waits for its deleted clones' on that node.
+        let needed: BTreeSet<VolumeId> = self.needed_on(node).into_iter().map(|(volume, _)| volume).collect();
+        let all = self.drops.range((node, CopyId(0))..=(node, CopyId(u64::MAX)));
+        all.filter(move |(_, drop)| !needed.contains(&drop.volume)).map(|((_, copy), _)| *copy)
     }
 
     /// The node deleted these copies: they are forgotten, and with its last one the volume.
@@ -245,9 +257,10 @@ impl Conductor {
     }
 }
 
-/// Equal but for what may change under one epoch: endpoints, and the generation that a node has heard of since.
+/// Equal but for what may change under one epoch: endpoints, the generation that a node has heard of since, and a parent that is needed
+/// no more.
 fn same_content(a: &Configuration, b: &Configuration) -> bool {
-    let mut a = Configuration { attach: b.attach, ..a.clone() };
+    let mut a = Configuration { attach: b.attach, parent: a.parent.filter(|_| b.parent.is_some()), ..a.clone() };
     for member in &mut a.members {
         if let Some(other) = b.member(member.copy) {
             member.endpoint = other.endpoint;

@@ -80,6 +80,19 @@ impl Conductor {
 }
 
 impl Planner {
+    /// Remembers that a shard went to these places, the primary's first.
+    pub(crate) fn take(&mut self, places: Vec<Place>, size: Bytes) -> Vec<Place> {
+        for (at, place) in places.iter().enumerate() {
+            let Some(site) = self.sites.iter_mut().find(|site| site.node == place.node) else { continue };
+            site.primaries_of_volume += u32::from(at == 0);
+            site.primaries += u32::from(at == 0);
+            if let Some((_, free)) = site.disks.iter_mut().find(|(disk, _)| disk.disk == place.disk) {
+                *free -= Free::from(size.0);
+            }
+        }
+        places
+    }
+
     /// Places of a shard's copies, the primary's first.
     pub(crate) fn place(&mut self, copies: u8, size: Bytes) -> Result<Vec<Place>, Error> {
         let wanted = usize::from(copies);

@@ -1,16 +1,18 @@
-//! What the conductor persists: one record per node, volume, shard and copy to be deleted, and one for the cluster.
+//! What the conductor persists: one record per node, volume, shard, snapshot and copy to be deleted, one for everything that is under
+//! way (work of a copy, a copy-range, a scrub), and one for the cluster.
 //!
 //! A command returns the keys of the records it changed; whoever drives the model writes exactly those in one transaction
 //! before the answer leaves, and can build the same state again from all records. Nothing else is remembered: liveness,
 //! usage and troubles come back with the next heartbeats.
 
-use crate::views::{Attachment, VolumeState};
+use crate::api::CopyWork;
+use crate::views::{Attachment, ScrubState, SnapshotState, VolumeState};
 use crate::{
-    AttachGeneration, Bytes, ClusterId, Commit, Configuration, CopyId, DiskId, Millis, NodeId, OpenId, ShardId,
-    VolumeId,
+    AttachGeneration, BlockRange, Blocks, Bytes, ClusterId, Commit, Configuration, CopyId, DiskId, Durability, Millis,
+    NodeId, OpenId, OrderId, ShardId, ShardIndex, SnapshotId, VolumeId,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -27,6 +29,14 @@ pub enum Key {
     Shard(ShardId),
     /// A copy that its node has to delete.
     Drop(NodeId, CopyId),
+    /// A snapshot.
+    Snapshot(VolumeId, SnapshotId),
+    /// Something that a copy still has to do.
+    Work(NodeId, CopyWork),
+    /// A copy-range that is under way.
+    Copy(OrderId),
+    /// A volume's scrubs.
+    Scrub(VolumeId),
 }
 
 impl fmt::Display for Key {
@@ -38,6 +48,13 @@ impl fmt::Display for Key {
             Self::Volume(volume) => write!(f, "volume/{:010}", volume.0),
             Self::Shard(shard) => write!(f, "shard/{:010}/{:010}", shard.volume.0, shard.index.0),
             Self::Drop(node, copy) => write!(f, "drop/{:010}/{:016x}", node.0, copy.0),
+            Self::Snapshot(volume, snapshot) => write!(f, "snapshot/{:010}/{:020}", volume.0, snapshot.0),
+            Self::Work(node, CopyWork::DropSnapshot(copy, snapshot)) => {
+                write!(f, "work/{:010}/{:016x}/drop/{:020}", node.0, copy.0, snapshot.0)
+            }
+            Self::Work(node, CopyWork::Flatten(copy)) => write!(f, "work/{:010}/{:016x}/flatten", node.0, copy.0),
+            Self::Copy(job) => write!(f, "copy/{:020}", job.0),
+            Self::Scrub(volume) => write!(f, "scrub/{:010}", volume.0),
         }
     }
 }
@@ -81,6 +98,14 @@ pub enum Record {
     Shard(ShardRecord),
     /// See `DropRecord`.
     Drop(DropRecord),
+    /// See `SnapshotRecord`.
+    Snapshot(SnapshotRecord),
+    /// See `WorkRecord`.
+    Work(WorkRecord),
+    /// See `CopyRecord`.
+    Copy(CopyRecord),
+    /// See `ScrubRecord`.
+    Scrub(ScrubRecord),
 }
 
 impl Record {
@@ -92,6 +117,10 @@ impl Record {
             Self::Volume(volume) => Key::Volume(volume.id),
             Self::Shard(shard) => Key::Shard(shard.config.shard),
             Self::Drop(drop) => Key::Drop(drop.node, drop.copy),
+            Self::Snapshot(snapshot) => Key::Snapshot(snapshot.volume, snapshot.id),
+            Self::Work(work) => Key::Work(work.node, work.work),
+            Self::Copy(copy) => Key::Copy(copy.id),
+            Self::Scrub(scrub) => Key::Scrub(scrub.volume),
         }
     }
 }
@@ -105,6 +134,19 @@ pub struct Meta {
     pub commit: Commit,
     /// The next volume's id: none is used twice.
     pub next_volume: VolumeId,
+    /// The next snapshot's id.
+    #[serde(default = "first_snapshot")]
+    pub next_snapshot: SnapshotId,
+    /// The next order's id.
+    #[serde(default = "first_order")]
+    pub next_order: OrderId,
+}
+
+fn first_snapshot() -> SnapshotId {
+    SnapshotId(1)
+}
+fn first_order() -> OrderId {
+    OrderId(1)
 }
 
 /// A node as it last registered.
@@ -160,6 +202,119 @@ pub struct VolumeRecord {
     pub attach_at: Commit,
     /// Who has it, if anybody.
     pub attachment: Option<Attachment>,
+    /// When a write is acknowledged.
+    #[serde(default)]
+    pub durability: Durability,
+    /// What it is a clone of, until it is flattened.
+    #[serde(default)]
+    pub parent: Option<ParentRecord>,
+    /// Set while it is being rolled back: it cannot be attached then.
+    #[serde(default)]
+    pub rollback: Option<RollbackRecord>,
+}
+
+/// What a clone needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ParentRecord {
+    /// The parent's id.
+    pub volume: VolumeId,
+    /// The snapshot of it.
+    pub snapshot: SnapshotId,
+    /// True while its copies are told to need it no more.
+    pub flattening: bool,
+}
+
+/// A rollback under way.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RollbackRecord {
+    /// To this snapshot.
+    pub snapshot: SnapshotId,
+    /// Shards that have not said yet that they are done.
+    pub left: BTreeSet<ShardIndex>,
+}
+
+/// A snapshot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotRecord {
+    /// Its id: of this attempt, while it is being created.
+    pub id: SnapshotId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// Its name; free for others while it is being deleted.
+    pub name: String,
+    /// The volume's size at that time.
+    pub size: Bytes,
+    /// When it was asked for.
+    pub created: Millis,
+    /// Where it is in its life.
+    pub state: SnapshotState,
+    /// The id of its first attempt: what whoever asked for it waits for.
+    pub asked: SnapshotId,
+    /// Which attempt this is, or was; the first is 1.
+    pub attempt: u32,
+}
+
+/// Something that a copy has to do, until its node has confirmed that it is done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WorkRecord {
+    /// The node that holds the copy.
+    pub node: NodeId,
+    /// What, and which copy.
+    pub work: CopyWork,
+    /// The volume it belongs to.
+    pub volume: VolumeId,
+    /// The transaction that decided it.
+    pub since: Commit,
+}
+
+/// A copy-range under way, or one that failed and was not looked at yet.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyRecord {
+    /// Its number.
+    pub id: OrderId,
+    /// The volume that is copied from.
+    pub source: VolumeId,
+    /// The snapshot of it.
+    pub snapshot: SnapshotId,
+    /// The volume that is copied into.
+    pub into: VolumeId,
+    /// First byte, in both.
+    pub offset: Bytes,
+    /// How many.
+    pub length: Bytes,
+    /// When it was asked for.
+    pub started: Millis,
+    /// What is left in each shard.
+    pub left: BTreeMap<ShardIndex, BlockRange>,
+    /// Why it was given up.
+    pub failed: Option<String>,
+}
+
+/// A volume's scrubs: the present one, and what all have found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubRecord {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Whether one is under way.
+    pub state: ScrubState,
+    /// Most bytes per second to read on each copy.
+    pub rate: Bytes,
+    /// When the present or last one began.
+    pub started: Option<Millis>,
+    /// When the last one was through.
+    pub finished: Option<Millis>,
+    /// Bytes to scrub, when it began.
+    pub of: Bytes,
+    /// The first block that is not done, of each shard that is not through.
+    pub left: BTreeMap<ShardIndex, Blocks>,
+    /// Damaged blocks met by the present or last one.
+    pub damaged: u64,
+    /// Of these, put right.
+    pub repaired: u64,
+    /// Damaged blocks met by all.
+    pub damaged_ever: u64,
+    /// Of these, put right.
+    pub repaired_ever: u64,
 }
 
 /// A shard.

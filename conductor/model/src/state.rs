@@ -4,11 +4,15 @@
 //! `Dirty`; until those records are durable nobody may be told its answer. Commands live in the files named for them.
 
 use crate::limits::{DEAD_MS, MAX_NODES, MAX_SHARDS, MAX_VOLUMES};
-use crate::record::{DropRecord, Meta, NodeRecord, ShardRecord, VolumeRecord};
+use crate::orders::Orders;
+use crate::record::{
+    CopyRecord, DropRecord, Meta, NodeRecord, ScrubRecord, ShardRecord, SnapshotRecord, VolumeRecord, WorkRecord,
+};
+use crate::snapshots::Attempts;
 use crate::views::VolumeState;
 use crate::{
-    Bytes, ClusterId, Commit, Configuration, CopyId, Dirty, DiskId, Key, Millis, NodeId, Record, ShardId, ShardIndex,
-    VolumeId, api,
+    Bytes, ClusterId, Commit, Configuration, CopyId, Dirty, DiskId, Key, Millis, NodeId, OrderId, Record, ShardId,
+    ShardIndex, SnapshotId, VolumeId, api,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,6 +42,10 @@ pub struct Conductor {
     pub(crate) volumes: BTreeMap<VolumeId, VolumeRecord>,
     pub(crate) shards: BTreeMap<ShardId, ShardRecord>,
     pub(crate) drops: BTreeMap<(NodeId, CopyId), DropRecord>,
+    pub(crate) snapshots: BTreeMap<(VolumeId, SnapshotId), SnapshotRecord>,
+    pub(crate) work: BTreeMap<(NodeId, api::CopyWork), WorkRecord>,
+    pub(crate) copies: BTreeMap<OrderId, CopyRecord>,
+    pub(crate) scrubs: BTreeMap<VolumeId, ScrubRecord>,
     // Derived from that.
     pub(crate) names: BTreeMap<String, VolumeId>,
     /// The newest transaction that changed what a node has to know.
@@ -45,6 +53,9 @@ pub struct Conductor {
     // Of this process only.
     pub(crate) presence: BTreeMap<NodeId, Presence>,
     pub(crate) started: Millis,
+    pub(crate) orders: Orders,
+    pub(crate) attempts: Attempts,
+    pub(crate) scrub_every: Option<u64>,
 }
 
 /// What a node's messages to this process have said.
@@ -54,12 +65,14 @@ pub(crate) struct Presence {
     pub(crate) acted: Commit,
     pub(crate) used: BTreeMap<DiskId, Bytes>,
     pub(crate) troubles: Vec<api::Trouble>,
+    pub(crate) copies: BTreeMap<CopyId, Bytes>,
+    pub(crate) integrity: BTreeMap<DiskId, api::DiskIntegrity>,
 }
 
 impl Conductor {
     /// An empty cluster.
     pub fn new(cluster: ClusterId, now: Millis) -> (Self, Dirty) {
-        let meta = Meta { cluster, commit: Commit(0), next_volume: VolumeId(1) };
+        let meta = first_meta(cluster, VolumeId(1));
         let mut new = Self::empty(meta, now);
         let mut dirty = Dirty::default();
         dirty.add(Key::Meta);
@@ -70,8 +83,7 @@ impl Conductor {
     /// The state that wrote these records. Liveness starts anew: no node is dead before it had time to be heard.
     pub fn restore(records: impl IntoIterator<Item = Record>, now: Millis) -> Result<Self, Corrupt> {
         let mut meta = None;
-        let nowhere = Meta { cluster: ClusterId(0), commit: Commit(0), next_volume: VolumeId(0) };
-        let mut state = Self::empty(nowhere, now);
+        let mut state = Self::empty(first_meta(ClusterId(0), VolumeId(0)), now);
         for record in records {
             let key = record.key();
             let repeated = match record {
@@ -80,6 +92,10 @@ impl Conductor {
                 Record::Volume(v) => state.volumes.insert(v.id, v).is_some(),
                 Record::Shard(s) => state.shards.insert(s.config.shard, s).is_some(),
                 Record::Drop(d) => state.drops.insert((d.node, d.copy), d).is_some(),
+                Record::Snapshot(s) => state.snapshots.insert((s.volume, s.id), s).is_some(),
+                Record::Work(w) => state.work.insert((w.node, w.work), w).is_some(),
+                Record::Copy(c) => state.copies.insert(c.id, c).is_some(),
+                Record::Scrub(s) => state.scrubs.insert(s.volume, s).is_some(),
             };
             if repeated {
                 return Err(Corrupt(format!("two records {key}")));
@@ -98,6 +114,10 @@ impl Conductor {
             .chain(self.volumes.values().cloned().map(Record::Volume))
             .chain(self.shards.values().cloned().map(Record::Shard))
             .chain(self.drops.values().cloned().map(Record::Drop))
+            .chain(self.snapshots.values().cloned().map(Record::Snapshot))
+            .chain(self.work.values().cloned().map(Record::Work))
+            .chain(self.copies.values().cloned().map(Record::Copy))
+            .chain(self.scrubs.values().cloned().map(Record::Scrub))
             .collect()
     }
 
@@ -109,6 +129,10 @@ impl Conductor {
             Key::Volume(volume) => self.volumes.get(&volume).cloned().map(Record::Volume),
             Key::Shard(shard) => self.shards.get(&shard).cloned().map(Record::Shard),
             Key::Drop(node, copy) => self.drops.get(&(node, copy)).cloned().map(Record::Drop),
+            Key::Snapshot(volume, id) => self.snapshots.get(&(volume, id)).cloned().map(Record::Snapshot),
+            Key::Work(node, work) => self.work.get(&(node, work)).cloned().map(Record::Work),
+            Key::Copy(job) => self.copies.get(&job).cloned().map(Record::Copy),
+            Key::Scrub(volume) => self.scrubs.get(&volume).cloned().map(Record::Scrub),
         }
     }
 
@@ -134,10 +158,17 @@ impl Conductor {
             volumes: BTreeMap::new(),
             shards: BTreeMap::new(),
             drops: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            work: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            scrubs: BTreeMap::new(),
             names: BTreeMap::new(),
             news: BTreeMap::new(),
             presence: BTreeMap::new(),
             started,
+            orders: Orders::default(),
+            attempts: Attempts::default(),
+            scrub_every: None,
         }
     }
 
@@ -195,6 +226,7 @@ impl Conductor {
         self.names =
             self.volumes.values().filter(|v| v.state == VolumeState::Active).map(|v| (v.name.clone(), v.id)).collect();
         let mut news: Vec<(NodeId, Commit)> = self.drops.values().map(|d| (d.node, d.dropped_at)).collect();
+        news.extend(self.work.values().map(|w| (w.node, w.since)));
         for shard in self.shards.values() {
             if let Some(primary) = shard.config.primary_member() {
                 news.push((primary.node, self.assignment_at(shard)));
@@ -268,6 +300,59 @@ impl Conductor {
             let known = self.volumes.get(&drop.volume).is_some_and(|v| v.state == VolumeState::Deleting);
             require(known, &|| format!("{} is deleted for no volume", drop.copy))?;
         }
+        self.check_snapshots()
+    }
+
+    /// What holds of snapshots, clones and everything under way.
+    fn check_snapshots(&self) -> Result<(), Corrupt> {
+        let require = |holds: bool, what: &dyn Fn() -> String| if holds { Ok(()) } else { Err(Corrupt(what())) };
+        let active = |id: VolumeId| self.volumes.get(&id).filter(|v| v.state == VolumeState::Active);
+        let complete = |volume: VolumeId, id: SnapshotId| {
+            self.snapshots.get(&(volume, id)).is_some_and(|s| s.state == crate::views::SnapshotState::Complete)
+        };
+        let mut names = BTreeSet::new();
+        for record in self.snapshots.values() {
+            let id = record.id;
+            require(id < self.meta.next_snapshot, &|| format!("{id} was never given out"))?;
+            require(active(record.volume).is_some(), &|| format!("{id} is of no volume"))?;
+            let taken = record.state == crate::views::SnapshotState::Deleting;
+            require(taken || names.insert((record.volume, &record.name)), &|| {
+                format!("two snapshots {}", record.name)
+            })?;
+        }
+        for volume in self.volumes.values().filter(|v| v.state == VolumeState::Active) {
+            if let Some(parent) = volume.parent {
+                let known = complete(parent.volume, parent.snapshot);
+                require(known, &|| format!("{} is a clone of nothing", volume.id))?;
+            }
+            if let Some(rollback) = &volume.rollback {
+                let known = complete(volume.id, rollback.snapshot);
+                require(known, &|| format!("{} is rolled back to nothing", volume.id))?;
+                require(volume.attachment.is_none(), &|| format!("{} is rolled back while attached", volume.id))?;
+            }
+        }
+        for record in self.shards.values() {
+            let parent = self.volumes.get(&record.config.shard.volume).and_then(|v| v.parent);
+            let of = record.config.parent.map(|p| (p.shard.volume, p.snapshot));
+            let same = of.is_none() || of == parent.map(|p| (p.volume, p.snapshot));
+            require(same, &|| format!("{} is of another parent than its volume", record.config.shard))?;
+        }
+        for work in self.work.values() {
+            require(active(work.volume).is_some(), &|| format!("{:?} is of no volume", work.work))?;
+        }
+        for copy in self.copies.values() {
+            require(copy.id < self.meta.next_order, &|| format!("copy {} was never given out", copy.id))?;
+            require(active(copy.into).is_some(), &|| format!("copy {} is into no volume", copy.id))?;
+            let known = copy.failed.is_some() || complete(copy.source, copy.snapshot);
+            require(known, &|| format!("copy {} is from nothing", copy.id))?;
+        }
+        for scrub in self.scrubs.values() {
+            require(active(scrub.volume).is_some(), &|| format!("a scrub of {}, which is no volume", scrub.volume))?;
+        }
         Ok(())
     }
+}
+
+fn first_meta(cluster: ClusterId, next_volume: VolumeId) -> Meta {
+    Meta { cluster, commit: Commit(0), next_volume, next_snapshot: SnapshotId(1), next_order: OrderId(1) }
 }

@@ -4,6 +4,7 @@
 
 use crate::limits::{ALIVE_MS, DEAD_MS, MAX_REASONS_PER_VOLUME};
 use crate::record::{NodeRecord, VolumeRecord};
+use crate::space::fullness;
 use crate::views::{DiskInfo, Health, NodeInfo, NodeState, Status, Totals, VolumeInfo, VolumeState};
 use crate::{Bytes, Conductor, DiskId, Error, Millis, NodeId};
 use std::collections::BTreeMap;
@@ -26,9 +27,12 @@ impl Conductor {
             capacity: sum(&mut disks().filter(|d| d.present).map(|d| d.capacity)),
             used: sum(&mut disks().filter(|d| d.present).map(|d| d.used)),
             provisioned: sum(&mut disks().map(|d| d.provisioned)),
+            damaged: disks().map(|d| d.damaged).fold(0, u64::saturating_add),
+            repaired: disks().map(|d| d.repaired).fold(0, u64::saturating_add),
         };
+        let warnings = self.warnings(&nodes);
         let health = if waiting == 0 { Health::Healthy } else { Health::Waiting };
-        Status { cluster: self.meta.cluster, commit: self.meta.commit.0, health, totals, nodes, volumes }
+        Status { cluster: self.meta.cluster, commit: self.meta.commit.0, health, totals, warnings, nodes, volumes }
     }
 
     /// All nodes.
@@ -64,6 +68,12 @@ impl Conductor {
             reasons,
             attach: volume.attach,
             attachment: volume.attachment.clone(),
+            durability: volume.durability,
+            parent: volume.parent.map(|p| self.snapshot_name(p.volume, p.snapshot)),
+            snapshots: self.snapshot_count(volume.id),
+            rollback: self.rollback_info(volume.id),
+            flatten: self.flatten_progress(volume),
+            scrub: self.scrub_info(volume.id),
         }
     }
 
@@ -79,14 +89,19 @@ impl Conductor {
         let used = self.presence.get(&node.node).map(|p| &p.used);
         let disks = node.disks.iter().map(|d| {
             let (copies, provisioned) = load.disks.get(&(node.node, d.disk)).copied().unwrap_or_default();
+            let used = used.and_then(|used| used.get(&d.disk)).copied().unwrap_or_default();
+            let (damaged, repaired) = self.integrity_of(node.node, d.disk);
             DiskInfo {
                 disk: d.disk,
                 endpoint: d.endpoint,
                 present: d.present,
                 capacity: d.capacity,
-                used: used.and_then(|used| used.get(&d.disk)).copied().unwrap_or_default(),
+                used,
                 provisioned: Bytes(provisioned),
                 copies,
+                fullness: fullness(used, d.capacity),
+                damaged,
+                repaired,
             }
         });
         NodeInfo {

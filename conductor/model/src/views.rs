@@ -187,6 +187,8 @@ pub struct CopyInfo {
     pub started: Millis,
     /// In bytes.
     pub progress: Progress,
+    /// Why it was given up, if it was: what was copied by then stays.
+    pub failed: Option<String>,
 }
 
 /// What to do about a volume's scrub.
@@ -367,6 +369,12 @@ pub struct DiskInfo {
     pub provisioned: Bytes,
     /// Copies on it.
     pub copies: u32,
+    /// How full it is.
+    pub fullness: Fullness,
+    /// Blocks that did not read as they were written, since its node opened it.
+    pub damaged: u64,
+    /// Of these, put right with another copy's content.
+    pub repaired: u64,
 }
 
 /// A node in a listing.
@@ -417,6 +425,27 @@ pub struct VolumeInfo {
     pub attach: AttachGeneration,
     /// Who has it.
     pub attachment: Option<Attachment>,
+    /// When a write is acknowledged.
+    pub durability: Durability,
+    /// `VOLUME@SNAPSHOT` that it is a clone of, until it is flattened.
+    pub parent: Option<String>,
+    /// Its snapshots, those being deleted not counted.
+    pub snapshots: u32,
+    /// The rollback that is under way.
+    pub rollback: Option<RollbackInfo>,
+    /// How far flattening is, in copies, if it is under way.
+    pub flatten: Option<Progress>,
+    /// How its scrubs stand, once there was one.
+    pub scrub: Option<ScrubInfo>,
+}
+
+/// A rollback under way.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RollbackInfo {
+    /// To this snapshot.
+    pub snapshot: String,
+    /// In shards.
+    pub progress: Progress,
 }
 
 /// One volume with everything about it.
@@ -447,6 +476,10 @@ pub struct Totals {
     pub used: Bytes,
     /// Sum of the sizes of all copies.
     pub provisioned: Bytes,
+    /// Damaged blocks met on all disks since their nodes opened them.
+    pub damaged: u64,
+    /// Of these, put right.
+    pub repaired: u64,
 }
 
 /// The cluster at a glance.
@@ -460,6 +493,8 @@ pub struct Status {
     pub health: Health,
     /// Sums.
     pub totals: Totals,
+    /// What needs somebody's attention soon although I/O goes on: disks nearly full, damage that was not put right.
+    pub warnings: Vec<String>,
     /// All nodes.
     pub nodes: Vec<NodeInfo>,
     /// All volumes.

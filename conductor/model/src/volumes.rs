@@ -44,6 +44,11 @@ impl Conductor {
     /// Creates a volume and places its shards.
     pub fn create(&mut self, now: Millis, new: &NewVolume, draw: &mut dyn Draw) -> Result<(VolumeInfo, Dirty), Error> {
         check_volume_name(&new.name)?;
+        let origin = self.origin(new)?;
+        let size = origin.filter(|_| new.size.0 == 0).map_or(new.size, |o| o.size);
+        let shard_size = origin.map_or(new.shard_size, |o| o.shard_size);
+        let copies = origin.map_or(new.copies, |o| o.copies);
+        let new = &NewVolume { size, shard_size, copies, ..new.clone() };
         check_shape(new)?;
         check_size(new.size, new.shard_size)?;
         if self.names.contains_key(&new.name) {
@@ -66,6 +71,9 @@ impl Conductor {
             attach: AttachGeneration(0),
             attach_at: Commit(0),
             attachment: None,
+            durability: new.durability,
+            parent: origin.map(|o| o.parent),
+            rollback: None,
         };
         let shards = self.new_shards(now, &volume, 0, at, draw)?;
 
@@ -89,6 +97,12 @@ impl Conductor {
     ) -> Result<(VolumeInfo, Dirty), Error> {
         let before = self.volume(name)?.clone();
         check_size(size, before.shard_size)?;
+        if before.rollback.is_some() {
+            return Err(Error::Busy { name: name.to_owned(), what: "is being rolled back" });
+        }
+        if self.creates_snapshot(before.id) {
+            return Err(Error::Busy { name: name.to_owned(), what: "is in the middle of a snapshot" });
+        }
         if size < before.size {
             return Err(Error::Shrink { name: name.to_owned(), size: before.size, asked: size });
         }
@@ -118,15 +132,21 @@ impl Conductor {
         Ok((self.volume_info(now, &volume), dirty))
     }
 
-    /// Deletes a volume with all its data; an attached one only by force.
+    /// Deletes a volume with all its data and snapshots; an attached one only by force, one that a clone needs not at all.
     pub fn delete(&mut self, name: &str, force: bool) -> Result<((), Dirty), Error> {
         let volume = self.volume(name)?;
         let id = volume.id;
         if let Some(attachment) = volume.attachment.as_ref().filter(|_| !force) {
             return Err(Error::Attached { name: name.to_owned(), holder: attachment.client.clone() });
         }
+        self.check_not_needed(&format!("volume {name}"), id, None)?;
         let at = self.next_commit();
         let mut dirty = Dirty::default();
+        self.close_orders(id, None, &mut dirty);
+        self.remove_snapshots(id, &mut dirty);
+        self.remove_work(id, &mut dirty);
+        self.remove_copies(id, &mut dirty);
+        self.remove_scrub(id, &mut dirty);
         let configs: Vec<Configuration> = self.shards_of(id).map(|s| s.config.clone()).collect();
         for config in configs {
             self.shards.remove(&config.shard);
@@ -142,6 +162,7 @@ impl Conductor {
         if let Some(volume) = self.volumes.get_mut(&id) {
             volume.state = VolumeState::Deleting;
             volume.attachment = None;
+            volume.rollback = None;
         }
         dirty.add(Key::Volume(id));
         Ok(((), self.seal(dirty)))
@@ -190,7 +211,12 @@ impl Conductor {
         for index in had..count {
             let size = shard_size(volume, index);
             let mut members = Vec::with_capacity(usize::from(volume.copies));
-            for place in planner.place(volume.copies, size)? {
+            let beside = self.place_beside_parent(now, volume, index)?;
+            let (places, parent) = match beside {
+                Some((places, parent)) => (planner.take(places, size), Some(parent)),
+                None => (planner.place(volume.copies, size)?, None),
+            };
+            for place in places {
                 members.push(Member {
                     copy: fresh_copy(volume.id, &mut taken, draw)?,
                     node: place.node,
@@ -212,8 +238,8 @@ impl Conductor {
                 attach: volume.attach,
                 size,
                 born: false,
-                durability: crate::Durability::Always,
-                parent: None,
+                durability: volume.durability,
+                parent,
             };
             shards.push(ShardRecord { config, changed_at: at, distrusted: None });
         }

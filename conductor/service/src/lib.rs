@@ -10,6 +10,7 @@ mod connections;
 mod ledger;
 mod limits;
 mod routes;
+mod snapshots;
 mod store;
 
 use ledger::Ledger;
@@ -17,6 +18,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use store::Store;
 
 /// How to run a conductor.
@@ -28,6 +30,8 @@ pub struct Options {
     pub store: PathBuf,
     /// Listen beyond loopback although nothing is encrypted and nobody is authenticated.
     pub plaintext: bool,
+    /// How often every volume is scrubbed; `None` is never.
+    pub scrub_every: Option<Duration>,
 }
 
 /// Why a conductor does not run (any more).
@@ -102,7 +106,7 @@ pub async fn run(
     ready: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
-    let Options { listen, store, plaintext } = options;
+    let Options { listen, store, plaintext, scrub_every } = options;
     if !listen.ip().is_loopback() && !plaintext {
         return Err(Error::Plaintext(listen));
     }
@@ -111,8 +115,9 @@ pub async fn run(
     let address = listener.local_addr().map_err(refused)?;
     let clock = ledger::Clock::start();
     let opened = tokio::task::spawn_blocking(move || Store::open(store, clock.now())).await;
-    let (store, model) = opened.map_err(|_| Error::LedgerEnded)??;
+    let (store, mut model) = opened.map_err(|_| Error::LedgerEnded)??;
     let cluster = model.cluster();
+    model.set_scrub_every(scrub_every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)));
     let (ledger, mut owner) = Ledger::start(store, model, clock)?;
     tracing::info!(%address, %cluster, "conductor ready");
 
@@ -125,6 +130,7 @@ pub async fn run(
     let server = axum::serve(connections::Bounded::new(listener), routes::router(ledger.clone()))
         .with_graceful_shutdown(until_stopped);
     let mut server = tokio::spawn(server.into_future());
+    let ticking = tokio::spawn(tick(ledger.clone()));
     ready(address);
 
     let ended = tokio::select! {
@@ -135,10 +141,27 @@ pub async fn run(
     if tokio::time::timeout(limits::GRACE, &mut server).await.is_err() {
         server.abort();
     }
+    ticking.abort();
     ledger.stop().await;
     let closed = tokio::task::spawn_blocking(move || owner.join()).await.map_err(|_| Error::LedgerEnded)?;
     tracing::info!("conductor stopped");
     ended.and(closed)
+}
+
+/// Tells the model the time whenever it has something to do, and now and then.
+async fn tick(ledger: Ledger) {
+    let mut news = ledger.news();
+    loop {
+        let now = |model: &mut conductor_model::Conductor, now: conductor_model::Millis| {
+            let dirty = model.tick(now);
+            (model.next_deadline().map(|due| due.since(now)), dirty)
+        };
+        let Ok(due) = ledger.ask(now).await else { return };
+        let pause = due.map_or(limits::TICK_MOST, Duration::from_millis).clamp(limits::TICK_LEAST, limits::TICK_MOST);
+        // A transaction may have set an earlier deadline.
+        tokio::time::sleep(limits::TICK_LEAST).await;
+        let _ = tokio::time::timeout(pause - limits::TICK_LEAST, news.changed()).await;
+    }
 }
 
 /// Runs a conductor on a runtime of its own until SIGTERM or SIGINT.

@@ -26,5 +26,9 @@ pub(crate) const IDLE: Duration = Duration::from_secs(60);
 pub(crate) const QUEUE: usize = 1024;
 /// Commands that share one durable transaction.
 pub(crate) const BATCH: usize = 256;
+/// The model hears the time no more often than this, and no less often than that: deadlines are a quarter of a second at least, and a
+/// node that comes back is given what is left within a second.
+pub(crate) const TICK_LEAST: Duration = Duration::from_millis(20);
+pub(crate) const TICK_MOST: Duration = Duration::from_secs(1);
 /// Threads for HTTP: the control plane must not take the machine from the data path.
 pub(crate) const WORKERS: usize = 2;

@@ -6,6 +6,7 @@
 use crate::answer::{Failure, body};
 use crate::ledger::Ledger;
 use crate::limits::{CONFIRM, CONFIRM_EVERY, HOLD, NODE_BODY, REQUEST, REQUESTS_AT_ONCE, SMALL_BODY};
+use crate::snapshots;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
@@ -14,17 +15,19 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Json, Router};
 use conductor_model::api::{
-    Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, Register, Registered, VolumeMap,
+    Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, Register, Registered, Report, VolumeMap,
 };
-use conductor_model::views::{Attach, Detach, NewVolume, NodeInfo, Resize, Status, Version, VolumeDetail, VolumeInfo};
+use conductor_model::views::{
+    Attach, Detach, NewVolume, NodeInfo, Resize, Space, Status, Version, VolumeDetail, VolumeInfo,
+};
 use conductor_model::{Commit, Conductor, Dirty, Error, Millis, NodeId, check_volume_name};
 use serde::Deserialize;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
-type Answer<T> = Result<Json<T>, Failure>;
-type Name = Result<Path<String>, PathRejection>;
+pub(crate) type Answer<T> = Result<Json<T>, Failure>;
+pub(crate) type Name = Result<Path<String>, PathRejection>;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
@@ -38,7 +41,9 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("get", "/v1/nodes/{id}", get(node)),
         ("post", "/v1/nodes/register", post(register)),
         ("post", "/v1/nodes/heartbeat", post(heartbeat)),
+        ("post", "/v1/nodes/report", post(report)),
         ("post", "/v1/membership", post(membership)),
+        ("get", "/v1/space", get(space)),
         ("get", "/v1/volumes", get(volumes)),
         ("post", "/v1/volumes", post(create)),
         ("get", "/v1/volumes/{name}", get(show)),
@@ -47,6 +52,17 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("post", "/v1/volumes/{name}/attach", post(attach)),
         ("post", "/v1/volumes/{name}/detach", post(detach)),
         ("get", "/v1/volumes/{name}/map", get(map)),
+        ("get", "/v1/volumes/{name}/snapshots", get(snapshots::list)),
+        ("post", "/v1/volumes/{name}/snapshots", post(snapshots::create)),
+        ("delete", "/v1/volumes/{name}/snapshots/{snapshot}", delete(snapshots::remove)),
+        ("post", "/v1/volumes/{name}/snapshots/{snapshot}/rollback", post(snapshots::rollback)),
+        ("get", "/v1/volumes/{name}/snapshots/{snapshot}/map", get(snapshots::map)),
+        ("post", "/v1/volumes/{name}/flatten", post(snapshots::flatten)),
+        ("get", "/v1/volumes/{name}/copies", get(snapshots::copies)),
+        ("post", "/v1/volumes/{name}/copies", post(snapshots::copy)),
+        ("delete", "/v1/volumes/{name}/copies/{id}", delete(snapshots::cancel_copy)),
+        ("get", "/v1/volumes/{name}/scrub", get(snapshots::scrub)),
+        ("post", "/v1/volumes/{name}/scrub", post(snapshots::change_scrub)),
     ]
 }
 
@@ -76,7 +92,7 @@ async fn limit(at_once: Arc<Semaphore>, request: Request, next: Next) -> Respons
 }
 
 /// Runs a command that may change something.
-async fn change<T: Send + 'static>(
+pub(crate) async fn change<T: Send + 'static>(
     ledger: &Ledger,
     command: impl FnOnce(&mut Conductor, Millis) -> Result<(T, Dirty), Error> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -88,7 +104,7 @@ async fn change<T: Send + 'static>(
 }
 
 /// Runs one that only looks.
-async fn look<T: Send + 'static>(
+pub(crate) async fn look<T: Send + 'static>(
     ledger: &Ledger,
     question: impl FnOnce(&Conductor, Millis) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -101,7 +117,7 @@ fn draw() -> u64 {
 }
 
 /// A name from a path, checked before anything is made of it.
-fn name(path: Name) -> Result<String, Failure> {
+pub(crate) fn name(path: Name) -> Result<String, Failure> {
     let Path(name) = path.map_err(|error| Failure::bad_request(error.body_text()))?;
     check_volume_name(&name)?;
     Ok(name)
@@ -161,6 +177,17 @@ async fn heartbeat(State(ledger): State<Ledger>, request: Request) -> Answer<Hea
         (answer, is_news) = look(&ledger, newer).await?;
     }
     Ok(Json(answer))
+}
+
+/// How orders stand. Taken when it is durable.
+async fn report(State(ledger): State<Ledger>, request: Request) -> Result<StatusCode, Failure> {
+    let report: Report = body(request, NODE_BODY).await?;
+    change(&ledger, move |m, now| m.report(now, &report)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn space(State(ledger): State<Ledger>) -> Answer<Space> {
+    look(&ledger, |m, now| Ok(m.space(now))).await.map(Json)
 }
 
 async fn membership(State(ledger): State<Ledger>, request: Request) -> Answer<Vec<MembershipAnswer>> {

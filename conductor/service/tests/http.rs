@@ -54,7 +54,7 @@ impl Conductor {
     }
 
     fn start_at(listen: SocketAddr, store: &Path) -> Result<Self, conductor_service::Error> {
-        let options = Options { listen, store: store.to_owned(), plaintext: false };
+        let options = Options { listen, store: store.to_owned(), plaintext: false, scrub_every: None };
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (ready, address) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -369,7 +369,12 @@ fn a_file_in_use_or_damaged_is_said_to_be() {
 #[test]
 fn beyond_loopback_only_when_told() {
     let scratch = Scratch::new();
-    let options = |plaintext| Options { listen: "0.0.0.0:0".parse().unwrap(), store: scratch.store(), plaintext };
+    let options = |plaintext| Options {
+        listen: "0.0.0.0:0".parse().unwrap(),
+        store: scratch.store(),
+        plaintext,
+        scrub_every: None,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let refused = runtime.block_on(run(options(false), |_| (), async {}));
     assert!(matches!(refused, Err(conductor_service::Error::Plaintext(_))));

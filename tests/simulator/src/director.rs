@@ -345,6 +345,7 @@ impl Director {
                 Request::Attach(..) => "conductor.attach",
                 Request::Detach(..) => "conductor.detach",
                 Request::Map(_) => "conductor.map",
+                Request::Report(_) => "conductor.report",
             },
             1,
         );

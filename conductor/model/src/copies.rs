@@ -1,0 +1,197 @@
+//! Copy-range: a range of a volume reads as the same range of another volume's snapshot (rule 16).
+//!
+//! Ordered by the primaries of the destination's shards, one order for each shard that the range touches. What is left is persisted, so
+//! that it goes on after a restart, and is never done again once it is done: the destination may be attached and written. What
+//! fails is given up and stays listed until somebody has looked.
+
+use crate::api::{OrderReport, OrderState, ShardOrder};
+use crate::limits::{MAX_COPY_JOBS, MAX_REASON};
+use crate::orders::Purpose;
+use crate::record::CopyRecord;
+use crate::views::{CopyInfo, CopyRange, Progress};
+use crate::{
+    BLOCK, BlockRange, Blocks, Bytes, Conductor, Dirty, Error, Key, Millis, OrderId, ShardId, ShardIndex,
+    ShardSnapshot, VolumeId, split_snapshot,
+};
+use std::collections::BTreeMap;
+
+impl Conductor {
+    /// Begins to copy a range into a volume.
+    pub fn copy_range(&mut self, now: Millis, into: &str, range: &CopyRange) -> Result<(CopyInfo, Dirty), Error> {
+        let (source, name) = split_snapshot(&range.source)?;
+        let snapshot = self.complete_snapshot(source, name)?;
+        let (from, to) = (self.volume(source)?, self.volume(into)?);
+        let invalid = |what: String| Err(Error::Invalid(what));
+        if from.id == to.id {
+            return invalid(format!(
+                "{} is of {into} itself: roll back to it, or copy from a clone of it",
+                range.source
+            ));
+        }
+        if from.shard_size != to.shard_size {
+            return invalid(format!(
+                "{source} has shards of {} and {into} of {}: chunks are shared only where shards are equally large",
+                from.shard_size, to.shard_size
+            ));
+        }
+        let CopyRange { offset, length, .. } = *range;
+        if length.0 == 0 || !offset.is_block_aligned() || !length.is_block_aligned() {
+            return invalid(format!("offset and length are multiples of {BLOCK}, and there is something to copy"));
+        }
+        let end = offset.0.checked_add(length.0);
+        let Some(end) = end.filter(|end| *end <= snapshot.size.0 && *end <= to.size.0) else {
+            return invalid(format!(
+                "{length} from {offset} on reach beyond the end of {} ({}) or of {into} ({})",
+                range.source, snapshot.size, to.size
+            ));
+        };
+        if to.rollback.is_some() {
+            return Err(Error::Busy { name: into.to_owned(), what: "is being rolled back" });
+        }
+        let shard_size = to.shard_size.0;
+        let (source, snapshot, into_id) = (from.id, snapshot.id, to.id);
+        self.check_settled(into, into_id)?;
+        self.make_room_for_copy()?;
+        let mut dirty = Dirty::default();
+        let id = self.meta.next_order;
+        self.meta.next_order = OrderId(id.0 + 1);
+        dirty.add(Key::Meta);
+        let left = parts(shard_size, offset.0, end);
+        let record =
+            CopyRecord { id, source, snapshot, into: into_id, offset, length, started: now, left, failed: None };
+        if self.copies.len() >= MAX_COPY_JOBS {
+            self.drop_oldest_failed(&mut dirty);
+        }
+        self.copies.insert(id, record.clone());
+        dirty.add(Key::Copy(id));
+        self.schedule(now, &mut dirty);
+        let dirty = self.seal(dirty);
+        Ok((self.copy_info(&record), dirty))
+    }
+
+    /// Copies into a volume that are under way, and failed ones.
+    pub fn copy_list(&self, into: &str) -> Result<Vec<CopyInfo>, Error> {
+        let id = self.volume(into)?.id;
+        Ok(self.copies.values().filter(|c| c.into == id).map(|c| self.copy_info(c)).collect())
+    }
+
+    /// Ends a copy, or forgets a failed one.
+    pub fn cancel_copy(&mut self, into: &str, id: OrderId) -> Result<((), Dirty), Error> {
+        let volume = self.volume(into)?.id;
+        if self.copies.get(&id).is_none_or(|c| c.into != volume) {
+            return Err(Error::NoCopyJob { volume: into.to_owned(), id });
+        }
+        let mut dirty = Dirty::default();
+        self.copies.remove(&id);
+        dirty.add(Key::Copy(id));
+        self.close_orders(volume, Some(Purpose::Copy(id)), &mut dirty);
+        Ok(((), self.seal(dirty)))
+    }
+
+    pub(crate) fn copy_stands(&mut self, job: OrderId, said: &OrderReport, dirty: &mut Dirty) {
+        let Some(copy) = self.copies.get_mut(&job) else { return };
+        let index = said.shard.index;
+        match &said.state {
+            OrderState::Running { next, .. } => {
+                let Some(left) = copy.left.get_mut(&index).filter(|l| l.from < *next && u64::from(next.0) < l.end())
+                else {
+                    return;
+                };
+                *left = BlockRange { from: *next, count: Blocks(left.count.0 - (next.0 - left.from.0)) };
+                dirty.add(Key::Copy(job));
+            }
+            OrderState::Done { .. } => {
+                copy.left.remove(&index);
+                let over = copy.left.is_empty();
+                dirty.add(Key::Copy(job));
+                self.close_order(said.id, dirty);
+                if over {
+                    self.copies.remove(&job);
+                }
+            }
+            OrderState::Failed(why) => {
+                let why: String = format!("{}: {why}", said.shard).chars().take(MAX_REASON).collect();
+                copy.failed = Some(why);
+                let into = copy.into;
+                dirty.add(Key::Copy(job));
+                self.close_orders(into, Some(Purpose::Copy(job)), dirty);
+            }
+        }
+    }
+
+    pub(crate) fn schedule_copies(&mut self, now: Millis, dirty: &mut Dirty) {
+        let mut due = Vec::new();
+        for copy in self.copies.values().filter(|c| c.failed.is_none()) {
+            for (index, at) in &copy.left {
+                let shard = ShardId { volume: copy.into, index: *index };
+                if !self.orders.is_spoken_for(Purpose::Copy(copy.id), shard, now) {
+                    let from = ShardId { volume: copy.source, index: *index };
+                    let from = ShardSnapshot { shard: from, snapshot: copy.snapshot };
+                    due.push((shard, ShardOrder::CopyRange { from, at: *at }, Purpose::Copy(copy.id)));
+                }
+            }
+        }
+        for (shard, what, purpose) in due {
+            self.open_order(shard, what, purpose, dirty);
+        }
+    }
+
+    /// A deleted volume is not copied into any more.
+    pub(crate) fn remove_copies(&mut self, into: VolumeId, dirty: &mut Dirty) {
+        let ids: Vec<OrderId> = self.copies.values().filter(|c| c.into == into).map(|c| c.id).collect();
+        for id in ids {
+            self.copies.remove(&id);
+            dirty.add(Key::Copy(id));
+        }
+    }
+
+    fn copy_info(&self, copy: &CopyRecord) -> CopyInfo {
+        let left: u64 = copy.left.values().map(|at| at.count.bytes().0).sum();
+        CopyInfo {
+            id: copy.id,
+            source: self.snapshot_name(copy.source, copy.snapshot),
+            volume: self.volumes.get(&copy.into).map(|v| v.name.clone()).unwrap_or_default(),
+            offset: copy.offset,
+            length: copy.length,
+            started: copy.started,
+            progress: Progress {
+                done: copy.length.0.saturating_sub(left),
+                of: copy.length.0,
+                reasons: self.orders.reasons(Purpose::Copy(copy.id), copy.into),
+            },
+            failed: copy.failed.clone(),
+        }
+    }
+
+    fn make_room_for_copy(&self) -> Result<(), Error> {
+        let failed = self.copies.values().any(|c| c.failed.is_some());
+        if self.copies.len() >= MAX_COPY_JOBS && !failed {
+            return Err(Error::Limit { what: "copies at once", limit: MAX_COPY_JOBS });
+        }
+        Ok(())
+    }
+
+    fn drop_oldest_failed(&mut self, dirty: &mut Dirty) {
+        let oldest = self.copies.values().find(|c| c.failed.is_some()).map(|c| c.id);
+        if let Some(id) = oldest {
+            self.copies.remove(&id);
+            dirty.add(Key::Copy(id));
+        }
+    }
+}
+
+/// The blocks of each shard that `offset..end` touches; all are whole.
+fn parts(shard_size: u64, offset: u64, end: u64) -> BTreeMap<ShardIndex, BlockRange> {
+    let mut parts = BTreeMap::new();
+    let mut at = offset;
+    while at < end {
+        let index = at / shard_size;
+        let stop = end.min((index + 1) * shard_size);
+        let range = BlockRange::covering(Bytes(at % shard_size), Bytes(stop - at));
+        if let (Ok(index), Some(range)) = (u32::try_from(index), range) {
+            parts.insert(ShardIndex(index), range);
+        }
+        at = stop;
+    }
+    parts
+}

@@ -1,0 +1,211 @@
+//! Orders: what primaries are given to do in the order of their shards' writes, and how they stand.
+//!
+//! ```text
+//! records (what is left to do) ──tick──► open orders ──heartbeat answers──► primaries
+//!            ▲                                                                  │
+//!            └──────────────────────────── reports ◄────────────────────────────┘
+//! ```
+//! Open orders are of this process only: after a restart what is left is given out again under fresh ids, and a primary gives up
+//! an order that is not named any more. Doing something twice is doing it once.
+
+use crate::api::{Order, OrderReport, OrderState, Report, ShardOrder};
+use crate::limits::{MAX_ORDERS_AT_ONCE, MAX_REASON, ORDER_PAUSE_MS};
+use crate::{Conductor, Dirty, Error, Key, Millis, NodeId, OrderId, ShardId, SnapshotId, VolumeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What an order is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Purpose {
+    /// A snapshot that is being created.
+    Barrier(SnapshotId),
+    /// Its volume's rollback.
+    Rollback,
+    /// A copy-range, by its number.
+    Copy(OrderId),
+    /// Its volume's scrub.
+    Scrub,
+}
+
+/// An order that was given and is not over.
+#[derive(Clone, Debug)]
+pub(crate) struct Open {
+    pub(crate) shard: ShardId,
+    pub(crate) what: ShardOrder,
+    pub(crate) purpose: Purpose,
+    /// Damaged and repaired blocks that were counted already: reports say the sums since the order began.
+    pub(crate) counted: (u64, u64),
+}
+
+/// All open orders, and what is not tried again yet.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Orders {
+    pub(crate) open: BTreeMap<OrderId, Open>,
+    by_purpose: BTreeMap<(Purpose, ShardId), OrderId>,
+    paused: BTreeMap<(Purpose, ShardId), (Millis, String)>,
+}
+
+impl Orders {
+    /// True if it is given already, or not to be given again yet.
+    pub(crate) fn is_spoken_for(&self, purpose: Purpose, shard: ShardId, now: Millis) -> bool {
+        let key = (purpose, shard);
+        self.by_purpose.contains_key(&key) || self.paused.get(&key).is_some_and(|(until, _)| *until > now)
+    }
+
+    /// Why something of a volume does not come further.
+    pub(crate) fn reasons(&self, purpose: Purpose, volume: VolumeId) -> Vec<String> {
+        let paused = self.paused.iter().filter(|((p, shard), _)| *p == purpose && shard.volume == volume);
+        let said = paused.map(|((_, shard), (_, why))| format!("{shard}: {why}"));
+        said.take(crate::limits::MAX_REASONS_PER_VOLUME).collect()
+    }
+
+    fn next_deadline(&self) -> Option<Millis> {
+        self.paused.values().map(|(until, _)| *until).min()
+    }
+}
+
+impl Conductor {
+    /// Takes note of how orders stand and which work is done. What is not known any more is as good as taken.
+    pub fn report(&mut self, now: Millis, report: &Report) -> Result<((), Dirty), Error> {
+        if !self.nodes.contains_key(&report.node) {
+            return Err(Error::UnknownNode(report.node));
+        }
+        let mut dirty = Dirty::default();
+        for said in &report.orders {
+            self.order_stands(now, report.node, said, &mut dirty);
+        }
+        self.confirm_work(report.node, &report.worked, &mut dirty);
+        self.schedule(now, &mut dirty);
+        Ok(((), self.seal(dirty)))
+    }
+
+    /// What is due by now: attempts that took too long, orders to be given, scrubs to begin. To be called at `next_deadline`, and
+    /// after a start.
+    pub fn tick(&mut self, now: Millis) -> Dirty {
+        let mut dirty = Dirty::default();
+        self.tick_snapshots(now, &mut dirty);
+        self.begin_daily_scrubs(now, &mut dirty);
+        self.schedule(now, &mut dirty);
+        self.seal(dirty)
+    }
+
+    /// When `tick` has something to do, as far as is known now.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        let mut deadlines = vec![self.attempts.next_deadline(), self.orders.next_deadline(), self.next_daily_scrub()];
+        deadlines.retain(Option::is_some);
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Gives out what can be given out now.
+    pub(crate) fn schedule(&mut self, now: Millis, dirty: &mut Dirty) {
+        self.orders.paused.retain(|_, (until, _)| *until > now);
+        self.schedule_rollbacks(now, dirty);
+        self.schedule_copies(now, dirty);
+        self.schedule_scrubs(now, dirty);
+    }
+
+    fn order_stands(&mut self, now: Millis, node: NodeId, said: &OrderReport, dirty: &mut Dirty) {
+        let Some(open) = self.orders.open.get(&said.id).filter(|o| o.shard == said.shard).cloned() else { return };
+        let Some(config) = self.shards.get(&said.shard).map(|s| &s.config) else { return };
+        let is_primary = config.primary_member().is_some_and(|m| m.node == node);
+        // A deposed primary may still be talking; what it did in its epoch counts only where epochs do not matter.
+        if !is_primary || said.epoch > config.epoch {
+            return;
+        }
+        match open.purpose {
+            Purpose::Barrier(snapshot) => self.barrier_stands(now, snapshot, said, dirty),
+            Purpose::Rollback => self.rollback_stands(now, said, dirty),
+            Purpose::Copy(job) => self.copy_stands(job, said, dirty),
+            Purpose::Scrub => self.scrub_stands(now, &open, said, dirty),
+        }
+    }
+
+    /// Gives an order to the shard's primary.
+    pub(crate) fn open_order(&mut self, shard: ShardId, what: ShardOrder, purpose: Purpose, dirty: &mut Dirty) {
+        let id = self.meta.next_order;
+        self.meta.next_order = OrderId(id.0 + 1);
+        // Persisted with the rest of the transaction: no id is given out twice.
+        dirty.add(Key::Meta);
+        self.orders.open.insert(id, Open { shard, what, purpose, counted: (0, 0) });
+        self.orders.by_purpose.insert((purpose, shard), id);
+        self.orders.paused.remove(&(purpose, shard));
+        self.tell_primary(shard);
+    }
+
+    /// The order is over, however it went: its primary hears that it is not named any more.
+    pub(crate) fn close_order(&mut self, id: OrderId, dirty: &mut Dirty) {
+        if let Some(open) = self.orders.open.remove(&id) {
+            self.orders.by_purpose.remove(&(open.purpose, open.shard));
+            self.tell_primary(open.shard);
+            // A transaction of its own, if nothing else makes one: only a new commit is news.
+            dirty.add(Key::Meta);
+        }
+    }
+
+    /// The same for all orders of one purpose in a volume.
+    pub(crate) fn close_orders(&mut self, volume: VolumeId, purpose: Option<Purpose>, dirty: &mut Dirty) {
+        let of_it = |open: &Open| open.shard.volume == volume && purpose.is_none_or(|p| p == open.purpose);
+        let ids: Vec<OrderId> = self.orders.open.iter().filter(|(_, open)| of_it(open)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.close_order(id, dirty);
+        }
+        self.orders.paused.retain(|(p, shard), _| shard.volume != volume || purpose.is_some_and(|only| only != *p));
+    }
+
+    /// It did not work: not again before a pause.
+    pub(crate) fn pause_order(&mut self, now: Millis, said: &OrderReport, why: &str, dirty: &mut Dirty) {
+        let Some(purpose) = self.orders.open.get(&said.id).map(|open| open.purpose) else { return };
+        self.close_order(said.id, dirty);
+        let why = why.chars().take(MAX_REASON).collect();
+        self.orders.paused.insert((purpose, said.shard), (Millis(now.0 + ORDER_PAUSE_MS), why));
+    }
+
+    /// A node started anew: what its primaries had begun begins again, where it was reported last.
+    pub(crate) fn renew_orders(&mut self, node: NodeId, dirty: &mut Dirty) {
+        let renewed = |open: &Open| match open.purpose {
+            Purpose::Barrier(_) | Purpose::Rollback => false,
+            Purpose::Copy(_) | Purpose::Scrub => self.primary_node(open.shard) == Some(node),
+        };
+        let ids: Vec<OrderId> = self.orders.open.iter().filter(|(_, open)| renewed(open)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.close_order(id, dirty);
+        }
+    }
+
+    /// All open orders of shards whose primary is on `node`: every barrier, and of the rest the oldest.
+    pub(crate) fn orders_for(&self, node: NodeId) -> Vec<Order> {
+        let mut room = MAX_ORDERS_AT_ONCE;
+        let mine = self.orders.open.iter().filter(|(_, open)| self.primary_node(open.shard) == Some(node));
+        let given = mine.filter(|(_, open)| {
+            let is_barrier = matches!(open.what, ShardOrder::Barrier { .. });
+            let fits = is_barrier || room > 0;
+            room -= usize::from(fits && !is_barrier);
+            fits
+        });
+        given.map(|(id, open)| Order { id: *id, shard: open.shard, what: open.what.clone() }).collect()
+    }
+
+    pub(crate) fn primary_node(&self, shard: ShardId) -> Option<NodeId> {
+        self.shards.get(&shard)?.config.primary_member().map(|m| m.node)
+    }
+
+    /// Nodes whose primaries are busy with a scrub.
+    pub(crate) fn scrubbing_nodes(&self) -> BTreeSet<NodeId> {
+        let scrubs = self.orders.open.values().filter(|open| open.purpose == Purpose::Scrub);
+        scrubs.filter_map(|open| self.primary_node(open.shard)).collect()
+    }
+
+    fn tell_primary(&mut self, shard: ShardId) {
+        let at = self.next_commit();
+        if let Some(node) = self.primary_node(shard) {
+            self.tell(node, at);
+        }
+    }
+}
+
+/// What a report adds to what was counted before.
+pub(crate) fn counted(state: &OrderState) -> (u64, u64) {
+    match state {
+        OrderState::Running { damaged, repaired, .. } | OrderState::Done { damaged, repaired } => (*damaged, *repaired),
+        OrderState::Failed(_) => (0, 0),
+    }
+}

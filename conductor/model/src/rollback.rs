@@ -1,0 +1,95 @@
+//! Rollback: a volume reads as one of its snapshots again.
+//!
+//! Only while nobody has it attached, and nobody can attach it until every shard's primary has said that all copies are
+//! done: a host would see one half old and one half new. It is persisted and goes on after a restart.
+
+use crate::api::{OrderReport, OrderState, ShardOrder};
+use crate::orders::Purpose;
+use crate::record::RollbackRecord;
+use crate::views::{Progress, RollbackInfo, VolumeInfo};
+use crate::{Conductor, Dirty, Error, Key, Millis, ShardId, VolumeId};
+
+impl Conductor {
+    /// Begins to roll back; asked again for the same snapshot, says how far it is.
+    pub fn rollback(&mut self, now: Millis, volume: &str, name: &str) -> Result<(VolumeInfo, Dirty), Error> {
+        let snapshot = self.complete_snapshot(volume, name)?;
+        let (id, size) = (snapshot.id, snapshot.size);
+        let record = self.volume(volume)?.clone();
+        let busy = |what| Err(Error::Busy { name: volume.to_owned(), what });
+        if let Some(attachment) = record.attachment {
+            return Err(Error::Attached { name: volume.to_owned(), holder: attachment.client });
+        }
+        match &record.rollback {
+            Some(under_way) if under_way.snapshot == id => {
+                return Ok((self.show(now, volume)?.info, Dirty::default()));
+            }
+            Some(_) => return busy("is being rolled back to another snapshot"),
+            None => {}
+        }
+        if size != record.size {
+            return Err(Error::Invalid(format!(
+                "volume {volume} has grown from {size} to {} since {volume}@{name}: make a clone of that instead",
+                record.size
+            )));
+        }
+        if self.creates_snapshot(record.id) {
+            return busy("is in the middle of a snapshot");
+        }
+        if self.copies.values().any(|copy| copy.into == record.id && copy.failed.is_none()) {
+            return busy("is being copied into");
+        }
+        self.check_settled(volume, record.id)?;
+        let mut dirty = Dirty::default();
+        let left = self.shards_of(record.id).map(|s| s.config.shard.index).collect();
+        if let Some(volume) = self.volumes.get_mut(&record.id) {
+            volume.rollback = Some(RollbackRecord { snapshot: id, left });
+            dirty.add(Key::Volume(record.id));
+        }
+        self.schedule(now, &mut dirty);
+        let dirty = self.seal(dirty);
+        Ok((self.show(now, volume)?.info, dirty))
+    }
+
+    pub(crate) fn rollback_stands(&mut self, now: Millis, said: &OrderReport, dirty: &mut Dirty) {
+        match &said.state {
+            OrderState::Running { .. } => {}
+            OrderState::Failed(why) => self.pause_order(now, said, why, dirty),
+            OrderState::Done { .. } => {
+                self.close_order(said.id, dirty);
+                let Some(volume) = self.volumes.get_mut(&said.shard.volume) else { return };
+                let over = volume.rollback.as_mut().is_some_and(|rollback| {
+                    rollback.left.remove(&said.shard.index);
+                    rollback.left.is_empty()
+                });
+                if over {
+                    volume.rollback = None;
+                }
+                dirty.add(Key::Volume(volume.id));
+            }
+        }
+    }
+
+    pub(crate) fn schedule_rollbacks(&mut self, now: Millis, dirty: &mut Dirty) {
+        let mut due = Vec::new();
+        for volume in self.volumes.values() {
+            let Some(rollback) = &volume.rollback else { continue };
+            for index in &rollback.left {
+                let shard = ShardId { volume: volume.id, index: *index };
+                if !self.orders.is_spoken_for(Purpose::Rollback, shard, now) {
+                    due.push((shard, rollback.snapshot));
+                }
+            }
+        }
+        for (shard, snapshot) in due {
+            self.open_order(shard, ShardOrder::Rollback { snapshot }, Purpose::Rollback, dirty);
+        }
+    }
+
+    pub(crate) fn rollback_info(&self, volume: VolumeId) -> Option<RollbackInfo> {
+        let rollback = self.volumes.get(&volume)?.rollback.as_ref()?;
+        let name = self.snapshots.get(&(volume, rollback.snapshot)).map(|s| s.name.clone()).unwrap_or_default();
+        let (of, left) = (self.shards_of(volume).count() as u64, rollback.left.len() as u64);
+        let reasons = self.orders.reasons(Purpose::Rollback, volume);
+        Some(RollbackInfo { snapshot: name, progress: Progress { done: of.saturating_sub(left), of, reasons } })
+    }
+}

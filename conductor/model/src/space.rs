@@ -1,0 +1,107 @@
+//! Who uses what space, and what is nearly full or was found damaged.
+//!
+//! From the nodes' last heartbeats; nothing here is persisted. What several volumes share is counted where it was written first.
+
+use crate::limits::{FULL_PERCENT, NEAR_FULL_PERCENT};
+use crate::views::{DiskSpace, Fullness, NodeInfo, Space, VolumeSpace, VolumeState};
+use crate::{Bytes, Conductor, Millis, NodeId, VolumeId};
+use std::collections::BTreeMap;
+
+/// How full a disk is that has so much in use.
+pub(crate) fn fullness(used: Bytes, capacity: Bytes) -> Fullness {
+    let above = |percent: u32| u128::from(used.0) * 100 > u128::from(capacity.0) * u128::from(percent);
+    match () {
+        () if above(FULL_PERCENT) => Fullness::Full,
+        () if above(NEAR_FULL_PERCENT) => Fullness::NearFull,
+        () => Fullness::Room,
+    }
+}
+
+impl Conductor {
+    /// Space of all disks and volumes.
+    pub fn space(&self, now: Millis) -> Space {
+        let mut disks = Vec::new();
+        for node in self.node_list(now) {
+            let heard = self.is_up(node.node, now);
+            for disk in &node.disks {
+                disks.push(DiskSpace {
+                    node: node.node,
+                    host: node.host.clone(),
+                    disk: disk.disk,
+                    present: disk.present && heard,
+                    capacity: disk.capacity,
+                    used: disk.used,
+                    free: Bytes(disk.capacity.0.saturating_sub(disk.used.0)),
+                    provisioned: disk.provisioned,
+                    fullness: disk.fullness,
+                });
+            }
+        }
+        let by_disk: BTreeMap<_, &DiskSpace> = disks.iter().map(|d| ((d.node, d.disk), d)).collect();
+        let active = self.volumes.values().filter(|v| v.state == VolumeState::Active);
+        let volumes = active.map(|volume| {
+            let members = || self.shards_of(volume.id).flat_map(|s| &s.config.members);
+            let on = members().filter_map(|m| by_disk.get(&(m.node, m.disk)));
+            let (mut free, mut worst) = (Bytes(u64::MAX), Fullness::Room);
+            for disk in on {
+                free = free.min(disk.free);
+                worst = worst.max(disk.fullness);
+            }
+            VolumeSpace {
+                name: volume.name.clone(),
+                size: volume.size,
+                used: self.used_by(volume.id),
+                free,
+                snapshots: self.snapshot_count(volume.id),
+                fullness: worst,
+            }
+        });
+        let volumes = volumes.collect();
+        Space { near_full_percent: NEAR_FULL_PERCENT, full_percent: FULL_PERCENT, disks, volumes }
+    }
+
+    /// What all copies of a volume hold by themselves, once all were counted.
+    fn used_by(&self, volume: VolumeId) -> Option<Bytes> {
+        let mut sum = 0_u64;
+        for member in self.shards_of(volume).flat_map(|s| &s.config.members) {
+            sum = sum.saturating_add(self.presence.get(&member.node)?.copies.get(&member.copy)?.0);
+        }
+        Some(Bytes(sum))
+    }
+
+    pub(crate) fn snapshot_count(&self, volume: VolumeId) -> u32 {
+        let kept = self.snapshots_of(volume).filter(|s| s.state != crate::views::SnapshotState::Deleting);
+        u32::try_from(kept.count()).unwrap_or(u32::MAX)
+    }
+
+    /// What needs attention soon although I/O goes on.
+    pub(crate) fn warnings(&self, nodes: &[NodeInfo]) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (node, disk) in nodes.iter().flat_map(|n| n.disks.iter().map(move |d| (n.node, d))) {
+            let percent = u128::from(disk.used.0) * 100 / u128::from(disk.capacity.0.max(1));
+            match disk.fullness {
+                Fullness::Room => {}
+                Fullness::NearFull => {
+                    warnings.push(format!("disk {} of {node} is nearly full: {percent} %", disk.disk))
+                }
+                Fullness::Full => warnings.push(format!("disk {} of {node} is full: {percent} %", disk.disk)),
+            }
+            if disk.damaged > 0 {
+                let (damaged, repaired) = (disk.damaged, disk.repaired);
+                warnings.push(format!("disk {} of {node}: {damaged} blocks damaged, {repaired} repaired", disk.disk));
+            }
+        }
+        for (volume, scrub) in self.scrubs.iter().filter(|(_, s)| s.damaged > s.repaired) {
+            let name = self.volumes.get(volume).map_or("?", |v| &v.name);
+            let left = scrub.damaged - scrub.repaired;
+            warnings.push(format!("volume {name}: {left} damaged blocks found by its scrub could not be put right"));
+        }
+        warnings
+    }
+
+    /// Damaged and repaired blocks on a disk, since its node opened it.
+    pub(crate) fn integrity_of(&self, node: NodeId, disk: crate::DiskId) -> (u64, u64) {
+        let said = self.presence.get(&node).and_then(|p| p.integrity.get(&disk));
+        said.map_or((0, 0), |said| (said.damaged, said.repaired))
+    }
+}

@@ -1,0 +1,101 @@
+//! Work of single copies, in no order with writes: persisted with the decision, repeated until its node has confirmed it.
+//!
+//! A node that is told to forget a snapshot may still hold a deleted clone of it: that one goes first.
+
+use crate::api::CopyWork;
+use crate::limits::{MAX_WORK, MAX_WORK_AT_ONCE};
+use crate::record::WorkRecord;
+use crate::views::SnapshotState;
+use crate::{Conductor, CopyId, Dirty, Error, Key, NodeId, SnapshotId, VolumeId};
+use std::collections::BTreeSet;
+
+impl Conductor {
+    pub(crate) fn give_work(&mut self, node: NodeId, work: CopyWork, volume: VolumeId, dirty: &mut Dirty) {
+        let since = self.next_commit();
+        self.work.insert((node, work), WorkRecord { node, work, volume, since });
+        dirty.add(Key::Work(node, work));
+        self.tell(node, since);
+    }
+
+    /// What copies on `node` have to do.
+    pub(crate) fn work_for(&self, node: NodeId) -> Vec<CopyWork> {
+        let first = CopyWork::DropSnapshot(CopyId(0), SnapshotId(0));
+        let last = CopyWork::Flatten(CopyId(u64::MAX));
+        let needed = self.needed_on(node);
+        let held_back = |record: &WorkRecord| match record.work {
+            CopyWork::DropSnapshot(_, snapshot) => needed.contains(&(record.volume, snapshot)),
+            CopyWork::Flatten(_) => false,
+        };
+        let all = self.work.range((node, first)..=(node, last)).map(|(_, record)| record);
+        all.filter(|record| !held_back(record)).map(|record| record.work).take(MAX_WORK_AT_ONCE).collect()
+    }
+
+    /// Snapshots whose deleted clones are still on `node`.
+    pub(crate) fn needed_on(&self, node: NodeId) -> BTreeSet<(VolumeId, SnapshotId)> {
+        let drops = self.drops.range((node, CopyId(0))..=(node, CopyId(u64::MAX))).map(|(_, drop)| drop.volume);
+        let volumes: BTreeSet<VolumeId> = drops.collect();
+        let parents = volumes.iter().filter_map(|id| self.volumes.get(id)?.parent);
+        parents.map(|parent| (parent.volume, parent.snapshot)).collect()
+    }
+
+    /// The node has done these.
+    pub(crate) fn confirm_work(&mut self, node: NodeId, worked: &[CopyWork], dirty: &mut Dirty) {
+        let mut snapshots = BTreeSet::new();
+        let mut flattened = BTreeSet::new();
+        for work in worked {
+            let Some(record) = self.work.remove(&(node, *work)) else { continue };
+            dirty.add(Key::Work(node, *work));
+            match record.work {
+                CopyWork::DropSnapshot(_, snapshot) => {
+                    snapshots.insert((record.volume, snapshot));
+                }
+                CopyWork::Flatten(_) => {
+                    flattened.insert(record.volume);
+                }
+            }
+        }
+        if snapshots.is_empty() && flattened.is_empty() {
+            return;
+        }
+        for record in self.work.values() {
+            match record.work {
+                CopyWork::DropSnapshot(_, snapshot) => snapshots.remove(&(record.volume, snapshot)),
+                CopyWork::Flatten(_) => flattened.remove(&record.volume),
+            };
+        }
+        for key in snapshots {
+            if self.snapshots.get(&key).is_some_and(|s| s.state == SnapshotState::Deleting) {
+                self.snapshots.remove(&key);
+                dirty.add(Key::Snapshot(key.0, key.1));
+            }
+        }
+        for volume in flattened {
+            self.flattened(volume, dirty);
+        }
+    }
+
+    /// Copies that have not confirmed yet that they forgot the snapshot.
+    pub(crate) fn works_left(&self, volume: VolumeId, snapshot: SnapshotId) -> usize {
+        let of_it = |work: &CopyWork| matches!(work, CopyWork::DropSnapshot(_, id) if *id == snapshot);
+        self.work.values().filter(|record| record.volume == volume && of_it(&record.work)).count()
+    }
+
+    /// The volume's copies go, and their work with them.
+    pub(crate) fn remove_work(&mut self, volume: VolumeId, dirty: &mut Dirty) {
+        let of_it = self.work.iter().filter(|(_, record)| record.volume == volume);
+        let keys: Vec<(NodeId, CopyWork)> = of_it.map(|(key, _)| *key).collect();
+        for key in keys {
+            self.work.remove(&key);
+            dirty.add(Key::Work(key.0, key.1));
+        }
+    }
+
+    /// One more work for every copy of the volume must fit.
+    pub(crate) fn check_room_for_work(&self, volume: VolumeId) -> Result<(), Error> {
+        let copies: usize = self.shards_of(volume).map(|s| s.config.members.len()).sum();
+        if self.work.len() + copies > MAX_WORK {
+            return Err(Error::Limit { what: "copies that have something to do at once", limit: MAX_WORK });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,559 @@
+//! What the conductor promises about snapshots, rollback and clones, one promise per test.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+use common::{Cluster, MIB, heartbeat, registration, shard};
+use conductor_model::api::{
+    CopyWork, HeartbeatAnswer, MembershipAnswer, MembershipChange, Order, OrderReport, OrderState, Report, ShardOrder,
+};
+use conductor_model::limits::{MAX_SNAPSHOTS_PER_VOLUME, SNAPSHOT_ATTEMPTS, SNAPSHOT_HOLD_MS, SNAPSHOT_PLACE_MS};
+use conductor_model::views::{Attach, NewVolume, SnapshotInfo, SnapshotState};
+use conductor_model::{
+    Bytes, Commit, Durability, Epoch, Error, Millis, NodeId, OpenId, Record, ShardSnapshot, SnapshotId, VolumeId,
+};
+use std::collections::BTreeSet;
+
+const DONE: OrderState = OrderState::Done { damaged: 0, repaired: 0 };
+
+/// Three nodes and a volume of three shards, each with another primary.
+fn with_volume() -> Cluster {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 3 * MIB).unwrap();
+    cluster.bear(1);
+    cluster
+}
+
+impl Cluster {
+    /// All copies of the volume are created.
+    fn bear(&mut self, volume: u32) {
+        for index in 0.. {
+            let Some(config) = self.model.configuration(shard(volume, index)) else { return };
+            assert!(matches!(self.ask(&config, MembershipChange::Born), MembershipAnswer::Granted(_)));
+        }
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.now = Millis(self.now.0 + ms);
+        self.tick();
+    }
+
+    fn tick(&mut self) {
+        self.run(|m, now, _| Ok(((), m.tick(now)))).unwrap();
+    }
+
+    /// What a node that acted upon nothing yet is told.
+    fn told(&mut self, node: u32) -> HeartbeatAnswer {
+        self.beat(node, 1, 0).unwrap()
+    }
+
+    fn orders(&mut self) -> Vec<(u32, Order)> {
+        (1..=3).flat_map(|node| self.told(node).orders.into_iter().map(move |order| (node, order))).collect()
+    }
+
+    fn say(&mut self, node: u32, order: &Order, state: OrderState) {
+        let epoch = self.model.configuration(order.shard).unwrap().epoch;
+        self.say_in(node, order, epoch, state);
+    }
+
+    fn say_in(&mut self, node: u32, order: &Order, epoch: Epoch, state: OrderState) {
+        let said = OrderReport { id: order.id, shard: order.shard, epoch, state };
+        let report = Report { node: NodeId(node), orders: vec![said], worked: Vec::new() };
+        self.run(|m, now, _| m.report(now, &report)).unwrap();
+    }
+
+    fn all_done(&mut self) {
+        for (node, order) in self.orders() {
+            self.say(node, &order, DONE);
+        }
+    }
+
+    /// Every node does its work, as often as there is any.
+    fn work_off(&mut self) {
+        for node in 1..=3 {
+            let report = Report { node: NodeId(node), orders: Vec::new(), worked: self.told(node).work };
+            self.run(|m, now, _| m.report(now, &report)).unwrap();
+        }
+    }
+
+    fn begin(&mut self, volume: &str, name: &str) -> Result<SnapshotId, Error> {
+        self.run(|m, now, _| m.create_snapshot(now, volume, name))
+    }
+
+    fn snapshot(&mut self, volume: &str, name: &str) -> SnapshotInfo {
+        let asked = self.begin(volume, name).unwrap();
+        self.all_done();
+        self.model.snapshot_outcome(asked).unwrap().unwrap()
+    }
+
+    fn list(&self, volume: &str) -> Vec<SnapshotInfo> {
+        self.model.snapshot_list(volume).unwrap()
+    }
+
+    fn clone_of(&mut self, name: &str, parent: &str) -> Result<VolumeId, Error> {
+        self.make(&NewVolume::clone_of(name, parent))
+    }
+
+    fn make(&mut self, new: &NewVolume) -> Result<VolumeId, Error> {
+        self.run(|m, now, mut draw| m.create(now, new, &mut draw)).map(|info| info.id)
+    }
+
+    fn delete(&mut self, volume: &str) -> Result<(), Error> {
+        self.run(|m, _, _| m.delete(volume, false))
+    }
+
+    fn delete_snapshot(&mut self, volume: &str, name: &str) -> Result<(), Error> {
+        self.run(|m, _, _| m.delete_snapshot(volume, name))
+    }
+
+    fn attach(&mut self, volume: &str) -> Result<(), Error> {
+        let attach = Attach { client: "web1".to_owned(), read_only: false, force: false };
+        self.run(|m, now, _| m.attach(now, volume, &attach)).map(|_| ())
+    }
+}
+
+#[test]
+fn a_snapshot_is_complete_when_every_primary_has_placed_its_barrier() {
+    let mut cluster = with_volume();
+    let asked = cluster.begin("db", "a").unwrap();
+    let orders = cluster.orders();
+    assert_eq!(orders.iter().map(|(node, _)| node).collect::<BTreeSet<_>>().len(), 3);
+    assert_eq!(orders.iter().map(|(_, order)| order.id).collect::<BTreeSet<_>>().len(), 3);
+    for (n, (node, order)) in orders.iter().enumerate() {
+        assert_eq!(order.what, ShardOrder::Barrier { snapshot: asked, hold_ms: SNAPSHOT_HOLD_MS });
+        assert_eq!(cluster.orders().len(), 3, "held until the last has said so");
+        assert!(cluster.model.snapshot_outcome(asked).is_none(), "after {n}");
+        assert_eq!(cluster.model.snapshot_map("db", "a").unwrap_err().kind(), "snapshot-incomplete");
+        assert_eq!(cluster.clone_of("copy", "db@a").unwrap_err().kind(), "snapshot-incomplete");
+        cluster.say(*node, order, DONE);
+        cluster.say(*node, order, DONE);
+    }
+    assert!(cluster.orders().is_empty(), "its primaries go on");
+    let info = cluster.model.snapshot_outcome(asked).unwrap().unwrap();
+    assert_eq!((info.state, info.size, info.id), (SnapshotState::Complete, Bytes(3 * MIB), asked));
+    let map = cluster.model.snapshot_map("db", "a").unwrap();
+    assert_eq!((map.snapshot, map.size, map.shards.len()), (Some(asked), Bytes(3 * MIB), 3));
+    cluster.restart();
+    cluster.tick();
+    assert_eq!(cluster.list("db")[0].state, SnapshotState::Complete);
+}
+
+#[test]
+fn orders_and_their_end_are_news() {
+    let mut cluster = with_volume();
+    let before: Vec<u64> = (1..=3).map(|node| cluster.told(node).version).collect();
+    cluster.begin("db", "a").unwrap();
+    for node in 1..=3 {
+        assert!(cluster.model.has_news(NodeId(node), Commit(before[node as usize - 1])));
+    }
+    let given: Vec<u64> = (1..=3).map(|node| cluster.told(node).version).collect();
+    assert!((1..=3).all(|node| !cluster.model.has_news(NodeId(node), Commit(given[node as usize - 1]))));
+    cluster.all_done();
+    for node in 1..=3 {
+        assert!(cluster.model.has_news(NodeId(node), Commit(given[node as usize - 1])), "n{node} holds its writes");
+    }
+}
+
+#[test]
+fn a_primary_that_does_not_answer_fails_the_attempt_and_then_the_snapshot() {
+    let mut cluster = with_volume();
+    let asked = cluster.begin("db", "a").unwrap();
+    let mut ids = BTreeSet::new();
+    for attempt in 1..=SNAPSHOT_ATTEMPTS {
+        let orders = cluster.orders();
+        let ShardOrder::Barrier { snapshot, .. } = orders[0].1.what else { panic!() };
+        assert!(ids.insert(snapshot), "attempt {attempt} has an id of its own");
+        for (node, order) in orders.iter().filter(|(node, _)| *node != 2) {
+            cluster.say(*node, order, DONE);
+        }
+        cluster.wait(SNAPSHOT_PLACE_MS);
+        assert_eq!(cluster.orders().len(), 3, "there is still time");
+        cluster.wait(1);
+        assert!(cluster.orders().is_empty());
+        let drops: Vec<_> = (1..=3).flat_map(|node| cluster.told(node).work).collect();
+        let of_it = drops.iter().filter(|w| matches!(w, CopyWork::DropSnapshot(_, id) if *id == snapshot)).count();
+        assert_eq!(of_it, 9, "forgotten on every copy");
+        if attempt < SNAPSHOT_ATTEMPTS {
+            assert!(cluster.model.snapshot_outcome(asked).is_none());
+            let due = cluster.model.next_deadline().unwrap();
+            assert!(due > cluster.now, "a pause");
+            cluster.wait(due.since(cluster.now));
+        }
+    }
+    let why = cluster.model.snapshot_outcome(asked).unwrap().unwrap_err().to_string();
+    assert!(why.contains("6 attempts failed") && why.contains("n2 did not confirm"), "{why}");
+    assert!(cluster.list("db").is_empty());
+    cluster.restart();
+    cluster.work_off();
+    assert!((1..=3).all(|node| cluster.told(node).work.is_empty()));
+    cluster.snapshot("db", "a");
+}
+
+#[test]
+fn a_late_confirmation_does_not_count() {
+    let mut cluster = with_volume();
+    let asked = cluster.begin("db", "a").unwrap();
+    let orders = cluster.orders();
+    for (node, order) in &orders[1..] {
+        cluster.say(*node, order, DONE);
+    }
+    // The driver's tick is late, too.
+    cluster.now = Millis(cluster.now.0 + SNAPSHOT_PLACE_MS + 1);
+    cluster.say(orders[0].0, &orders[0].1, DONE);
+    assert!(cluster.model.snapshot_outcome(asked).is_none());
+    cluster.tick();
+    assert_eq!(cluster.list("db")[0].state, SnapshotState::Creating);
+    assert_ne!(cluster.list("db")[0].id, asked);
+    let due = cluster.model.next_deadline().unwrap();
+    cluster.wait(due.since(cluster.now));
+    cluster.all_done();
+    assert_eq!(cluster.model.snapshot_outcome(asked).unwrap().unwrap().state, SnapshotState::Complete);
+}
+
+#[test]
+fn a_new_epoch_in_the_middle_fails_the_attempt() {
+    let mut cluster = with_volume();
+    let asked = cluster.begin("db", "a").unwrap();
+    let orders = cluster.orders();
+    let changed = cluster.config(1, 0);
+    let other = changed.members.iter().find(|m| m.copy != changed.primary).unwrap().clone();
+    for (node, order) in orders.iter().filter(|(_, order)| order.shard == changed.shard) {
+        cluster.say(*node, order, DONE);
+    }
+    cluster.register(other.node.0, 2).unwrap();
+    let reopened = MembershipChange::Reopened(vec![(other.copy, OpenId(2))]);
+    assert!(matches!(cluster.ask(&changed, reopened), MembershipAnswer::Granted(_)));
+    for (node, order) in orders.iter().filter(|(_, order)| order.shard != changed.shard) {
+        cluster.say(*node, order, DONE);
+    }
+    assert!(cluster.model.snapshot_outcome(asked).is_none(), "not complete");
+    let again = cluster.list("db").remove(0);
+    assert!(again.state == SnapshotState::Creating && again.id != asked);
+    // Whoever confirms the attempt that is over changes nothing.
+    for (node, order) in &orders {
+        cluster.say(*node, order, DONE);
+    }
+    assert_eq!(cluster.list("db"), [again]);
+}
+
+#[test]
+fn a_barrier_placed_in_another_epoch_does_not_count() {
+    let mut cluster = with_volume();
+    let asked = cluster.begin("db", "a").unwrap();
+    for (node, order) in cluster.orders() {
+        let epoch = cluster.config(1, order.shard.index.0).epoch;
+        cluster.say_in(node, &order, Epoch(epoch.0 - 1), DONE);
+        cluster.say_in(node, &order, Epoch(epoch.0 + 1), DONE);
+        let not_primary = node % 3 + 1;
+        cluster.say_in(not_primary, &order, epoch, DONE);
+    }
+    assert!(cluster.model.snapshot_outcome(asked).is_none());
+    assert_eq!(cluster.orders().len(), 3);
+}
+
+#[test]
+fn a_refusing_primary_fails_the_attempt_at_once() {
+    let mut cluster = with_volume();
+    let asked = cluster.begin("db", "a").unwrap();
+    for _ in 0..SNAPSHOT_ATTEMPTS {
+        let (node, order) = cluster.orders().remove(0);
+        cluster.say(node, &order, OrderState::Failed("no space left in the store".to_owned()));
+        assert!(cluster.orders().is_empty());
+        cluster.wait(10_000);
+    }
+    let why = cluster.model.snapshot_outcome(asked).unwrap().unwrap_err().to_string();
+    assert!(why.contains("no space left"), "{why}");
+}
+
+#[test]
+fn a_restarted_conductor_forgets_what_was_not_complete() {
+    let mut cluster = with_volume();
+    let asked = cluster.begin("db", "a").unwrap();
+    let orders = cluster.orders();
+    cluster.say(orders[0].0, &orders[0].1, DONE);
+    cluster.restart();
+    assert!(cluster.orders().is_empty(), "its primaries let go");
+    cluster.tick();
+    assert!(cluster.list("db").is_empty());
+    let dropped: BTreeSet<_> = (1..=3).flat_map(|node| cluster.told(node).work).collect();
+    assert_eq!(dropped.len(), 9);
+    assert!(dropped.iter().all(|w| matches!(w, CopyWork::DropSnapshot(_, id) if *id == asked)));
+    cluster.restart();
+    assert_eq!((1..=3).flat_map(|node| cluster.told(node).work).collect::<BTreeSet<_>>(), dropped, "until confirmed");
+    for (node, order) in &orders {
+        cluster.say(*node, order, DONE);
+    }
+    assert!(cluster.list("db").is_empty());
+    let next = cluster.begin("db", "a").unwrap();
+    assert!(next > asked, "no id is given out twice");
+}
+
+#[test]
+fn one_snapshot_at_a_time_and_none_of_what_is_not_there() {
+    let mut cluster = with_volume();
+    cluster.create("new", MIB).unwrap();
+    assert_eq!(cluster.begin("new", "a").unwrap_err().kind(), "busy-volume", "not born yet");
+    assert_eq!(cluster.begin("none", "a").unwrap_err().kind(), "no-volume");
+    for name in ["", "A", "a@b", "a/b", "..", &"a".repeat(65)] {
+        assert_eq!(cluster.begin("db", name).unwrap_err().kind(), "invalid", "{name:?}");
+    }
+    cluster.begin("db", "a").unwrap();
+    assert_eq!(cluster.begin("db", "a").unwrap_err().kind(), "snapshot-exists");
+    assert_eq!(cluster.begin("db", "b").unwrap_err().kind(), "busy-volume");
+    assert_eq!(cluster.delete_snapshot("db", "a").unwrap_err().kind(), "snapshot-incomplete");
+    let resized = cluster.run(|m, now, mut d| m.resize(now, "db", Bytes(4 * MIB), &mut d));
+    assert_eq!(resized.unwrap_err().kind(), "busy-volume");
+    cluster.all_done();
+    assert_eq!(cluster.begin("db", "a").unwrap_err().kind(), "snapshot-exists");
+    for n in 1..MAX_SNAPSHOTS_PER_VOLUME {
+        cluster.snapshot("db", &format!("s{n}"));
+    }
+    assert!(matches!(cluster.begin("db", "more"), Err(Error::Limit { limit: MAX_SNAPSHOTS_PER_VOLUME, .. })));
+    cluster.delete_snapshot("db", "s7").unwrap();
+    assert!(cluster.begin("db", "more").is_err(), "not before it is gone");
+    cluster.work_off();
+    cluster.snapshot("db", "more");
+}
+
+#[test]
+fn a_deleted_snapshot_is_forgotten_when_every_copy_forgot_it() {
+    let mut cluster = with_volume();
+    cluster.snapshot("db", "a");
+    cluster.delete_snapshot("db", "a").unwrap();
+    assert_eq!(cluster.delete_snapshot("db", "a").unwrap_err().kind(), "no-snapshot");
+    assert_eq!(cluster.snapshot("db", "a").state, SnapshotState::Complete, "the name is free");
+    cluster.restart();
+    for node in 1..=3 {
+        let left = cluster.list("db")[0].drops_left;
+        assert_eq!((cluster.list("db")[0].state, left), (SnapshotState::Deleting, 9 - 3 * (node - 1)));
+        let report = Report { node: NodeId(node), orders: Vec::new(), worked: cluster.told(node).work };
+        for _ in 0..2 {
+            cluster.run(|m, now, _| m.report(now, &report)).unwrap();
+        }
+    }
+    assert_eq!(cluster.list("db").len(), 1);
+    assert_eq!(cluster.list("db")[0].state, SnapshotState::Complete);
+}
+
+#[test]
+fn a_deleted_volume_takes_its_snapshots_along() {
+    let mut cluster = with_volume();
+    cluster.snapshot("db", "a");
+    cluster.snapshot("db", "b");
+    cluster.delete_snapshot("db", "a").unwrap();
+    let asked = cluster.begin("db", "c").unwrap();
+    cluster.delete("db").unwrap();
+    assert!(cluster.model.snapshot_outcome(asked).unwrap().is_err());
+    assert!(!cluster.model.snapshot().iter().any(|r| matches!(r, Record::Snapshot(_) | Record::Work(_))));
+    assert!((1..=3).all(|node| cluster.told(node).orders.is_empty() && cluster.told(node).work.is_empty()));
+}
+
+#[test]
+fn a_rollback_keeps_everybody_out_until_it_is_over() {
+    let mut cluster = with_volume();
+    let snapshot = cluster.snapshot("db", "a").id;
+    cluster.attach("db").unwrap();
+    let rollback = |c: &mut Cluster, name: &str| c.run(|m, now, _| m.rollback(now, "db", name));
+    assert_eq!(rollback(&mut cluster, "a").unwrap_err().kind(), "attached");
+    cluster
+        .run(|m, _, _| {
+            let generation = m.map("db")?.attach;
+            m.detach("db", &conductor_model::views::Detach { client: "web1".to_owned(), generation })
+        })
+        .unwrap();
+    let info = rollback(&mut cluster, "a").unwrap().rollback.unwrap();
+    assert_eq!((info.snapshot.as_str(), info.progress.done, info.progress.of), ("a", 0, 3));
+    assert_eq!(cluster.attach("db").unwrap_err().kind(), "busy-volume");
+    assert_eq!(cluster.begin("db", "b").unwrap_err().kind(), "busy-volume");
+    assert_eq!(cluster.delete_snapshot("db", "a").unwrap_err().kind(), "busy-volume");
+    let (node, order) = cluster.orders().remove(0);
+    assert_eq!(order.what, ShardOrder::Rollback { snapshot });
+    cluster.say(node, &order, DONE);
+    assert_eq!(rollback(&mut cluster, "a").unwrap().rollback.unwrap().progress.done, 1, "asked again");
+
+    cluster.restart();
+    cluster.tick();
+    assert_eq!(cluster.attach("db").unwrap_err().kind(), "busy-volume");
+    let left = cluster.orders();
+    assert_eq!(left.len(), 2, "only what is left");
+    assert!(left.iter().all(|(_, left)| left.id > order.id && left.shard != order.shard));
+    cluster.say(left[0].0, &left[0].1, OrderState::Failed("the disk is full".to_owned()));
+    let waiting = cluster.model.show(cluster.now, "db").unwrap().info.rollback.unwrap().progress;
+    assert!(waiting.reasons[0].contains("the disk is full"), "{waiting:?}");
+    assert_eq!(cluster.orders().len(), 1);
+    cluster.wait(10_000);
+    for node in 1..=3 {
+        cluster.beat(node, 1, 0).unwrap();
+    }
+    cluster.all_done();
+    assert_eq!(cluster.model.show(cluster.now, "db").unwrap().info.rollback, None);
+    cluster.attach("db").unwrap();
+    assert_eq!(cluster.list("db")[0].state, SnapshotState::Complete, "the snapshot stays");
+}
+
+#[test]
+fn a_volume_that_has_grown_is_not_rolled_back() {
+    let mut cluster = with_volume();
+    cluster.snapshot("db", "a");
+    cluster.run(|m, now, mut d| m.resize(now, "db", Bytes(4 * MIB), &mut d)).unwrap();
+    let refused = cluster.run(|m, now, _| m.rollback(now, "db", "a")).unwrap_err();
+    assert!(refused.to_string().contains("make a clone"), "{refused}");
+    let map = cluster.model.snapshot_map("db", "a").unwrap();
+    assert_eq!((map.size, map.shards.len()), (Bytes(3 * MIB), 3), "a snapshot keeps its size");
+}
+
+#[test]
+fn a_clone_lies_where_its_parent_lies() {
+    let mut cluster = with_volume();
+    for node in 4..=5 {
+        cluster.register(node, 1).unwrap();
+    }
+    let snapshot = cluster.snapshot("db", "a").id;
+    let id = cluster.clone_of("copy", "db@a").unwrap();
+    for index in 0..3 {
+        let (parent, clone) = (cluster.config(1, index), cluster.config(id.0, index));
+        assert_eq!(clone.parent, Some(ShardSnapshot { shard: parent.shard, snapshot }));
+        assert_eq!((clone.size, clone.born, clone.in_sync()), (parent.size, false, 3));
+        let disks = |c: &conductor_model::Configuration| c.members.iter().map(|m| m.disk).collect::<BTreeSet<_>>();
+        assert_eq!(disks(&clone), disks(&parent));
+        assert_eq!(clone.primary_member().unwrap().node, parent.primary_member().unwrap().node);
+        assert!(clone.members.iter().all(|m| parent.member(m.copy).is_none()), "copies of its own");
+    }
+    let larger = NewVolume { size: Bytes(5 * MIB), ..NewVolume::clone_of("larger", "db@a") };
+    let larger = cluster.make(&larger).unwrap();
+    assert!(cluster.config(larger.0, 2).parent.is_some());
+    assert_eq!(cluster.config(larger.0, 3).parent, None);
+    let smaller = NewVolume { size: Bytes(2 * MIB), ..NewVolume::clone_of("smaller", "db@a") };
+    assert_eq!(cluster.make(&smaller).unwrap_err().kind(), "invalid");
+    assert_eq!(cluster.clone_of("x", "db@none").unwrap_err().kind(), "no-snapshot");
+    assert_eq!(cluster.clone_of("x", "db").unwrap_err().kind(), "invalid");
+    assert_eq!(cluster.model.show(cluster.now, "copy").unwrap().info.parent.as_deref(), Some("db@a"));
+
+    cluster.now = Millis(cluster.now.0 + 11_000);
+    for node in [2, 3, 4, 5] {
+        cluster.beat(node, 1, 0).unwrap();
+    }
+    assert_eq!(cluster.clone_of("late", "db@a").unwrap_err().kind(), "not-here");
+}
+
+#[test]
+fn what_a_clone_needs_is_not_deleted_before_it_is_flattened() {
+    let mut cluster = with_volume();
+    cluster.snapshot("db", "a");
+    let id = cluster.clone_of("copy", "db@a").unwrap();
+    assert_eq!(cluster.list("db")[0].clones, ["copy"]);
+    for refused in [cluster.delete_snapshot("db", "a").unwrap_err(), cluster.delete("db").unwrap_err()] {
+        assert!(refused.kind() == "needed" && refused.to_string().contains("copy"), "{refused}");
+    }
+    let flatten = |c: &mut Cluster, name: &str| c.run(|m, now, _| m.flatten(now, name));
+    assert_eq!(flatten(&mut cluster, "db").unwrap_err().kind(), "no-clone");
+    assert_eq!(flatten(&mut cluster, "copy").unwrap_err().kind(), "busy-volume", "not born yet");
+    cluster.bear(id.0);
+    let info = flatten(&mut cluster, "copy").unwrap();
+    assert_eq!(info.flatten.unwrap().of, 9);
+    cluster.restart();
+    assert_eq!(flatten(&mut cluster, "copy").unwrap().flatten.unwrap().done, 0, "asked again");
+    for node in 1..=3 {
+        assert_eq!(cluster.delete_snapshot("db", "a").unwrap_err().kind(), "needed");
+        let work = cluster.told(node).work;
+        assert!(work.len() == 3 && work.iter().all(|w| matches!(w, CopyWork::Flatten(_))));
+        let report = Report { node: NodeId(node), orders: Vec::new(), worked: work };
+        cluster.run(|m, now, _| m.report(now, &report)).unwrap();
+    }
+    let flat = cluster.config(id.0, 0);
+    assert_eq!((flat.parent, flat.epoch), (None, Epoch(2)), "no new epoch");
+    assert_eq!(cluster.model.show(cluster.now, "copy").unwrap().info.parent, None);
+    cluster.delete_snapshot("db", "a").unwrap();
+    cluster.delete("db").unwrap();
+}
+
+#[test]
+fn a_node_that_joined_before_the_flattening_is_not_doubted() {
+    let mut cluster = with_volume();
+    cluster.snapshot("db", "a");
+    let id = cluster.clone_of("copy", "db@a").unwrap();
+    cluster.bear(id.0);
+    let joined = cluster.config(id.0, 0);
+    cluster.run(|m, now, _| m.flatten(now, "copy")).unwrap();
+    cluster.work_off();
+    let mut register = registration(joined.members[1].node.0, 2);
+    register.disks[0].copies = vec![(joined.members[1].copy, joined.clone())];
+    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    let config = cluster.config(id.0, 0);
+    let reopened = MembershipChange::Reopened(vec![(joined.members[1].copy, OpenId(2))]);
+    assert!(matches!(cluster.ask(&config, reopened), MembershipAnswer::Granted(c) if c.parent.is_none()));
+}
+
+#[test]
+fn a_deleted_clone_is_gone_before_its_parent() {
+    let mut cluster = with_volume();
+    cluster.snapshot("db", "a");
+    let id = cluster.clone_of("copy", "db@a").unwrap();
+    cluster.delete("copy").unwrap();
+    cluster.delete_snapshot("db", "a").unwrap();
+    for node in 1..=3 {
+        let told = cluster.told(node);
+        assert_eq!((told.drop.len(), told.work.len()), (3, 0), "the clone first");
+    }
+    cluster.delete("db").unwrap();
+    for node in 1..=3 {
+        let told = cluster.told(node);
+        assert_eq!(told.drop.len(), 3, "and only the clone");
+        let mut beat = heartbeat(node, 1, told.version);
+        beat.dropped = told.drop;
+        let rest = cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+        beat.dropped = if rest.drop.is_empty() { cluster.told(node).drop } else { rest.drop };
+        assert_eq!(beat.dropped.len(), 3, "then its parent");
+        cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+    }
+    assert!(cluster.model.list(cluster.now).is_empty(), "{id}");
+}
+
+#[test]
+fn durability_is_the_volumes_and_every_shards() {
+    let mut cluster = Cluster::with_nodes(3);
+    let new = NewVolume { durability: Durability::Flush, shard_size: Bytes(MIB), ..NewVolume::new("db", Bytes(MIB)) };
+    cluster.make(&new).unwrap();
+    cluster.run(|m, now, mut d| m.resize(now, "db", Bytes(2 * MIB), &mut d)).unwrap();
+    assert!((0..2).all(|index| cluster.config(1, index).durability == Durability::Flush));
+    assert_eq!(cluster.model.map("db").unwrap().durability, Durability::Flush);
+    assert_eq!(cluster.model.show(cluster.now, "db").unwrap().info.durability, Durability::Flush);
+}
+
+#[test]
+fn records_of_an_older_program_are_read() {
+    let mut cluster = with_volume();
+    cluster.tick();
+    let old: Vec<Record> = cluster
+        .file
+        .values()
+        .map(|record| {
+            let mut value = serde_json::to_value(record).unwrap();
+            for (kind, fields) in
+                [("meta", ["next_snapshot", "next_order", ""]), ("volume", ["durability", "parent", "rollback"])]
+            {
+                if let Some(object) = value.get_mut(kind).and_then(|v| v.as_object_mut()) {
+                    fields.iter().for_each(|field| drop(object.remove(*field)));
+                }
+            }
+            serde_json::from_value(value).unwrap()
+        })
+        .collect();
+    let model = conductor_model::Conductor::restore(old, cluster.now).unwrap();
+    assert_eq!(model.snapshot(), cluster.model.snapshot());
+}
+
+#[test]
+fn every_record_survives_json() {
+    let mut cluster = with_volume();
+    cluster.snapshot("db", "a");
+    let id = cluster.clone_of("copy", "db@a").unwrap();
+    cluster.bear(id.0);
+    cluster.snapshot("copy", "b");
+    cluster.delete_snapshot("copy", "b").unwrap();
+    cluster.run(|m, now, _| m.flatten(now, "copy")).unwrap();
+    cluster.run(|m, now, _| m.rollback(now, "db", "a")).unwrap();
+    for record in cluster.model.snapshot() {
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+    }
+}

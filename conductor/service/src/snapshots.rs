@@ -1,0 +1,116 @@
+//! Routes of snapshots, clones, copies and scrubs.
+//!
+//! Handlers carry no decision, as in `routes`; the only waiting done here is for a snapshot that is being made, whose outcome the model
+//! has in bounded time (`conductor_model::limits::SNAPSHOT_ATTEMPTS`).
+
+use crate::answer::{Failure, body};
+use crate::ledger::Ledger;
+use crate::limits::SMALL_BODY;
+use crate::routes::{Answer, Name, change, look, name};
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use conductor_model::api::VolumeMap;
+use conductor_model::views::{CopyInfo, CopyRange, NewSnapshot, Scrub, ScrubInfo, SnapshotInfo, VolumeInfo};
+use conductor_model::{OrderId, check_snapshot_name, check_volume_name};
+
+type Names = Result<Path<(String, String)>, PathRejection>;
+
+/// Two names from a path: a volume's and a snapshot's.
+fn names(path: Names) -> Result<(String, String), Failure> {
+    let Path((volume, snapshot)) = path.map_err(|error| Failure::bad_request(error.body_text()))?;
+    check_volume_name(&volume)?;
+    check_snapshot_name(&snapshot)?;
+    Ok((volume, snapshot))
+}
+
+pub(crate) async fn list(State(ledger): State<Ledger>, path: Name) -> Answer<Vec<SnapshotInfo>> {
+    let volume = name(path)?;
+    look(&ledger, move |m, _| m.snapshot_list(&volume)).await.map(Json)
+}
+
+/// Answers when the snapshot is complete, or all attempts have failed.
+pub(crate) async fn create(
+    State(ledger): State<Ledger>,
+    path: Name,
+    request: Request,
+) -> Result<(StatusCode, Json<SnapshotInfo>), Failure> {
+    let volume = name(path)?;
+    let NewSnapshot { name } = body(request, SMALL_BODY).await?;
+    let mut news = ledger.news();
+    let (of, named) = (volume.clone(), name.clone());
+    let asked = change(&ledger, move |m, now| m.create_snapshot(now, &of, &named)).await?;
+    loop {
+        if let Some(outcome) = look(&ledger, move |m, _| Ok(m.snapshot_outcome(asked))).await? {
+            match &outcome {
+                Ok(info) => tracing::info!(volume, name, snapshot = %info.id, "snapshot complete"),
+                Err(why) => tracing::warn!(volume, name, %why, "no snapshot"),
+            }
+            return Ok((StatusCode::CREATED, Json(outcome?)));
+        }
+        // Every step of an attempt is a transaction.
+        if news.changed().await.is_err() {
+            return Err(crate::ledger::Stopped.into());
+        }
+    }
+}
+
+pub(crate) async fn remove(State(ledger): State<Ledger>, path: Names) -> Result<StatusCode, Failure> {
+    let (volume, name) = names(path)?;
+    tracing::info!(volume, name, "snapshot deletion asked");
+    change(&ledger, move |m, _| m.delete_snapshot(&volume, &name)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(crate) async fn rollback(State(ledger): State<Ledger>, path: Names) -> Answer<VolumeInfo> {
+    let (volume, name) = names(path)?;
+    tracing::info!(volume, name, "rollback asked");
+    change(&ledger, move |m, now| m.rollback(now, &volume, &name)).await.map(Json)
+}
+
+pub(crate) async fn map(State(ledger): State<Ledger>, path: Names) -> Answer<VolumeMap> {
+    let (volume, name) = names(path)?;
+    look(&ledger, move |m, _| m.snapshot_map(&volume, &name)).await.map(Json)
+}
+
+pub(crate) async fn flatten(State(ledger): State<Ledger>, path: Name) -> Answer<VolumeInfo> {
+    let name = name(path)?;
+    change(&ledger, move |m, now| m.flatten(now, &name)).await.map(Json)
+}
+
+pub(crate) async fn copies(State(ledger): State<Ledger>, path: Name) -> Answer<Vec<CopyInfo>> {
+    let name = name(path)?;
+    look(&ledger, move |m, _| m.copy_list(&name)).await.map(Json)
+}
+
+pub(crate) async fn copy(
+    State(ledger): State<Ledger>,
+    path: Name,
+    request: Request,
+) -> Result<(StatusCode, Json<CopyInfo>), Failure> {
+    let name = name(path)?;
+    let range: CopyRange = body(request, SMALL_BODY).await?;
+    let info = change(&ledger, move |m, now| m.copy_range(now, &name, &range)).await?;
+    Ok((StatusCode::CREATED, Json(info)))
+}
+
+pub(crate) async fn cancel_copy(State(ledger): State<Ledger>, path: Names) -> Result<StatusCode, Failure> {
+    let Path((volume, id)) = path.map_err(|error| Failure::bad_request(error.body_text()))?;
+    check_volume_name(&volume)?;
+    let number = id.strip_prefix('q').unwrap_or(&id).parse();
+    let id = OrderId(number.map_err(|_| Failure::bad_request("a copy's id is a number, like 3 or q3"))?);
+    change(&ledger, move |m, _| m.cancel_copy(&volume, id)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(crate) async fn scrub(State(ledger): State<Ledger>, path: Name) -> Answer<ScrubInfo> {
+    let name = name(path)?;
+    look(&ledger, move |m, _| m.scrub(&name)).await.map(Json)
+}
+
+pub(crate) async fn change_scrub(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<ScrubInfo> {
+    let name = name(path)?;
+    let scrub: Scrub = body(request, SMALL_BODY).await?;
+    change(&ledger, move |m, now| m.change_scrub(now, &name, &scrub)).await.map(Json)
+}
