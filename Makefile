@@ -14,10 +14,10 @@ CARGO := cargo
 RUNNER := $(CARGO) run --quiet --locked --package runner --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test sim crash cluster vm-test soak lint unit loom build clean
+.PHONY: help demo check test sim crash bench-store cluster vm-test soak lint unit loom build clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## a filesystem on /dev/ublkb0 with three copies, under a real kernel (in a guest where this one has no ublk)
 	@tools/setup.sh
@@ -37,6 +37,10 @@ sim: ## the simulated cluster: SEEDS=500 seeds FROM=0
 
 crash: ## the store on disks that lose power: stopped at POINTS=2000 places, damaged, compared with a flat model
 	$(CARGO) run --quiet --locked --package crash -- --points $(POINTS)
+
+bench-store: ## the store beside raw fio on the same file: bytes, rates, restart (BENCH="--quick" for a look; 16 GiB of disk)
+	@tools/setup.sh test
+	$(CARGO) run --quiet --locked --release --package bench -- $(BENCH)
 
 cluster: ## real processes on loopback: killed, frozen, filled up, attacked
 	@tools/setup.sh build

@@ -1,8 +1,9 @@
-//! What is asked of an open store beyond serving: versions of entries.
+//! What is asked of an open store beyond serving: versions of entries, how far the fold is, what is in memory.
 
 use super::engine::JournaledStore;
 use super::limits::CHUNK_BLOCKS;
-use conductor_model::{Blocks, CopyId, Stamp};
+use crate::Store;
+use conductor_model::{Blocks, Bytes, CopyId, Stamp};
 
 impl JournaledStore {
     /// The version of the chunk that a block of a live copy lies in (rule 7), as the last fold left it: what was changed last, be
@@ -11,5 +12,20 @@ impl JournaledStore {
         let live = self.catalog.copies.get(&copy)?.live;
         let entry = self.tables.entry(live, block.0 / CHUNK_BLOCKS).ok()?;
         (!entry.is_absent()).then_some(entry.version)
+    }
+
+    /// True if all that is in the journal is home, and nothing is under way.
+    pub fn is_settled(&self) -> bool {
+        self.fresh.is_empty() && self.fold.is_idle() && !self.has_work() && self.idle()
+    }
+
+    /// Blocks of the journal that are not in use.
+    pub fn journal_free(&self) -> Blocks {
+        Blocks(self.ring.free_blocks())
+    }
+
+    /// Metadata pages in memory.
+    pub fn cached(&self) -> Bytes {
+        self.tables.pages.cached_bytes()
     }
 }
