@@ -18,6 +18,7 @@ use crate::window::Window;
 use conductor_model::api::MembershipChange;
 use conductor_model::{BlockRange, Configuration, CopyId, Member, Sequence};
 use driver::Time;
+use node_protocol::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -81,6 +82,8 @@ pub(crate) struct Primary {
     pub(crate) stalled: BTreeMap<u64, usize>,
     pub(crate) answers: BTreeMap<CopyId, Joined>,
     pub(crate) joins: BTreeMap<CopyId, JoinState>,
+    /// Copies that refused their last write of this epoch although they are reached, and how: writes wait for them.
+    pub(crate) refusing: BTreeMap<CopyId, Status>,
     pub(crate) lease: Lease,
     /// Links that this shard counts as a user of.
     pub(crate) links: Vec<SocketAddr>,
@@ -99,6 +102,7 @@ impl Primary {
             stalled: BTreeMap::new(),
             answers: BTreeMap::new(),
             joins: BTreeMap::new(),
+            refusing: BTreeMap::new(),
             lease: Lease::default(),
             links: Vec::new(),
         }
@@ -112,6 +116,7 @@ impl Primary {
         self.settled = false;
         self.answers.clear();
         self.joins.clear();
+        self.refusing.clear();
         self.lease = Lease::default();
     }
 

@@ -180,7 +180,12 @@ impl<S: Store> Node<S> {
                 self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
                 self.ask_for_news(now, shard, out);
             }
-            Ok(_) => self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED)),
+            Ok(status) => {
+                self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
+                if let Some(primary) = self.primaries.get_mut(&shard).filter(|_| status != Status::Later) {
+                    primary.refusing.insert(copy, status);
+                }
+            }
             Err(()) => {
                 self.set_leg_state(key, copy, LegState::Waiting);
                 self.requeue(now, key, copy);
@@ -249,6 +254,9 @@ impl<S: Store> Node<S> {
 
     fn leg_done(&mut self, now: Time, key: usize, copy: CopyId) {
         let iocb = &mut self.iocbs[key];
+        if let Some(primary) = self.primaries.get_mut(&iocb.shard).filter(|p| !p.refusing.is_empty()) {
+            primary.refusing.remove(&copy);
+        }
         set_leg(&mut iocb.legs, copy, LegState::Done);
         let done = iocb.legs.iter().filter(|l| l.state == LegState::Done).count();
         iocb.stages.mark(Stage::FirstDone, now);

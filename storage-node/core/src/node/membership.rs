@@ -412,7 +412,17 @@ impl<S: Store> Node<S> {
         match &primary.phase {
             Phase::Serving | Phase::Settling(_) => {
                 let away: Vec<&Member> = primary.others().filter(silent).collect();
-                (!away.is_empty()).then(|| format!("{} cannot be reached: writes wait for it", names(away)))
+                if !away.is_empty() {
+                    return Some(format!("{} cannot be reached: writes wait for it", names(away)));
+                }
+                let (copy, status) = primary.refusing.first_key_value()?;
+                let how = match status {
+                    Status::Io => "its disk failed",
+                    Status::NoSpace => "its disk is full",
+                    _ => "it refuses them",
+                };
+                let node = primary.config.member(*copy)?.node;
+                Some(format!("{node} does not take writes, {how}: they wait for it"))
             }
             Phase::Joining => {
                 let missing: Vec<&Member> =
