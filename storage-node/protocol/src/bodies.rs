@@ -36,6 +36,8 @@ macro_rules! body {
     };
 }
 
+pub(crate) use body;
+
 body! {
     /// What every request body starts with. The sender leaves it zero but for the word; the connection fills in session
     /// and tag and checks them on arrival.

@@ -8,6 +8,7 @@
 mod bodies;
 mod held;
 mod status;
+mod view;
 
 pub use bodies::{
     IoBody, JoinAnswer, JoinBody, NOT_IN_THIS_EPOCH, Prefix, PromiseAnswer, PromiseBody, ReplicaBody, ReplyBody,
@@ -15,6 +16,7 @@ pub use bodies::{
 };
 pub use held::{decode_held, encode_held};
 pub use status::Status;
+pub use view::{MAX_VERIFY_BLOCKS, VerifyAnswer, ViewBody, decode_crcs, encode_crcs};
 
 /// Message ops above the transport's own (which end at 15).
 pub mod op {
@@ -36,9 +38,15 @@ pub mod op {
     pub const JOIN: Op = Op(40);
     /// Primary → node: promise not to join a newer epoch under another primary for a while.
     pub const PROMISE: Op = Op(41);
+    /// Primary → copy: read whole blocks of a view, each verified. Answered by a reply with the blocks as payload.
+    pub const REPLICA_READ: Op = Op(42);
+    /// Primary → copy: which blocks of a view do not read as they were written, and the checksums of the others.
+    pub const REPLICA_VERIFY: Op = Op(43);
+    /// Primary → copy: put right what does not read as it was written. The payload is another copy's content.
+    pub const REPLICA_REPAIR: Op = Op(44);
 
     /// All data ops, for tables and coverage floors.
-    pub const ALL: [(Op, &str); 8] = [
+    pub const ALL: [(Op, &str); 11] = [
         (READ, "read"),
         (WRITE, "write"),
         (WRITE_ZEROES, "write-zeroes"),
@@ -47,5 +55,8 @@ pub mod op {
         (REPLICA_ZERO, "replica-zero"),
         (JOIN, "join"),
         (PROMISE, "promise"),
+        (REPLICA_READ, "replica-read"),
+        (REPLICA_VERIFY, "replica-verify"),
+        (REPLICA_REPAIR, "replica-repair"),
     ];
 }
