@@ -4,6 +4,8 @@
 //!  read:          Queued ──lock──► Locked ──lease, memory──► Reading ─────────────────────────► answered
 //!  write, zero:   Queued ──lock──► Locked ──[merge]──► Merging ──► Ready ──stamp──► Stamped ──► answered
 //!  settling:                                           Reading ──► Ready ──stamp──► Stamped ──► done
+//!  scrub:         Queued ──lock──► Locked ──► Mending ──► done         a read that meets damage goes back to be locked alone,
+//!  rewrite:                        Locked ──► Mending ──► Ready ──stamp──► Stamped ──► done          then Mending, then on as before
 //! ```
 //!
 //! The server's three buffer descriptors are `answer` (the command's receive slot, which reserves the reply's), `payload` (the
@@ -11,9 +13,11 @@
 //! it is answered or dropped, one *subtask* hold per start of a subtask, kept in the table of what is pending. A subtask that was
 //! started twice completes twice, and only then does the reaper free the slot.
 
-use conductor_model::{BlockRange, CopyId, ShardId, Stamp};
+use crate::mend::Mend;
+use conductor_model::{BlockRange, Blocks, CopyId, Epoch, ShardId, Stamp};
 use driver::{ConnId, Time};
 use node_protocol::IoBody;
+use node_store::View;
 use refcount::Hold;
 use smallvec::SmallVec;
 use tcp::{Answer, Payload};
@@ -43,6 +47,10 @@ pub(crate) enum Kind {
     Zero,
     /// A piece of a settling: the primary's own content, written to every copy.
     Settle,
+    /// A piece of a scrub: looked through on every copy, and put right.
+    Scrub,
+    /// What one copy cannot take as a repair: another copy's content, written to every copy.
+    Rewrite,
 }
 
 /// Where it stands: see the module's drawing.
@@ -50,6 +58,8 @@ pub(crate) enum Kind {
 pub(crate) enum Phase {
     Queued,
     Locked,
+    /// Damage is being put right, or content of another copy fetched.
+    Mending,
     Merging,
     Reading,
     Ready,
@@ -97,6 +107,50 @@ pub(crate) struct Iocb {
     pub(crate) fenced: bool,
     pub(crate) legs: SmallVec<[Leg; 3]>,
     pub(crate) stages: Stages,
+    /// Which content a read is of.
+    pub(crate) view: View,
+    pub(crate) heal: Heal,
+}
+
+/// What an IOCB knows of damage in its range.
+#[derive(Debug, Default)]
+pub(crate) struct Heal {
+    /// To be put right from this block on, before anything else.
+    pub(crate) due: Option<Blocks>,
+    /// Under way, in this epoch.
+    pub(crate) mend: Option<(Epoch, Box<Mend>)>,
+    /// Answers that are still to come for it.
+    pub(crate) waits: u32,
+    /// What was fetched last.
+    pub(crate) fetched: Option<Payload>,
+    /// So often for this request; for a rewrite, copies that have been asked.
+    pub(crate) times: usize,
+    /// The range is locked alone.
+    pub(crate) alone: bool,
+}
+
+impl Iocb {
+    /// What nobody has asked for on a connection.
+    pub(crate) fn internal(shard: ShardId, kind: Kind, range: BlockRange, phase: Phase) -> Self {
+        Self {
+            request: None,
+            arrival: 0,
+            shard,
+            kind,
+            phase,
+            conn: None,
+            answer: None,
+            body: IoBody::default(),
+            range,
+            payload: None,
+            stamp: None,
+            fenced: false,
+            legs: SmallVec::new(),
+            stages: Stages::default(),
+            view: View::Live,
+            heal: Heal::default(),
+        }
+    }
 }
 
 /// Positions in the life of a request, in the order in which they are passed. `docs/architecture.md` says where in the code.

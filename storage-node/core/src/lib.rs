@@ -12,11 +12,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod inspection;
 mod iocb;
 mod lease;
 pub mod limits;
 mod links;
 mod mail;
+mod mend;
 mod node;
 mod primary;
 mod range_lock;

@@ -12,6 +12,8 @@ pub const MAX_SESSIONS: usize = 256;
 pub const MAX_LANES: u16 = 64;
 /// Longest range of one request, in bytes, counting the whole blocks that it touches: what a payload can carry.
 pub const MAX_REQUEST: u32 = 1 << 20;
+/// The same in blocks.
+pub const MAX_REQUEST_BLOCKS: u32 = MAX_REQUEST >> 12;
 /// Longest range of one WRITE_ZEROES or DISCARD, in bytes. Their subtasks carry no payload, so only the lock is large.
 pub const MAX_ZERO: u32 = 1 << 30;
 /// Most stamped writes of one shard that are not finished on every copy: the window above F that a replica remembers.
@@ -50,6 +52,22 @@ pub const RETRY_REFUSED: Span = Span::millis(500);
 pub const TICK: Span = Span::millis(50);
 /// A disk's use is reported when it changed by so many blocks: 1 MiB.
 pub const NOTICEABLE_USE: u32 = 256;
+/// Questions of other primaries about content at once, on one reactor. Each takes 64 KiB of the resync class at a time, or up to 1 MiB
+/// for a read; more are answered `later`.
+pub const SERVICES: usize = 64;
+/// How often one request's range is put right before it is given up: a 1 MiB request has four pieces, and each may need a second go
+/// because the store moved what it held.
+pub const MAX_HEALS: usize = 8;
+/// Pieces of one shard that a scrub has under way, each of 64 blocks (256 KiB): one is read while the other's answers travel.
+pub const SCRUB_DEPTH: usize = 2;
+/// Such pieces on one reactor: with 64 KiB of memory each, 512 KiB of the resync class.
+pub const SCRUB_AT_ONCE: usize = 8;
+/// How often a scrub says how far it is.
+pub const SCRUB_REPORT: Span = Span::seconds(2);
+/// How much of a second's rate a scrub may save up while it waits for something else.
+pub const SCRUB_BURST: u64 = 4;
+/// At most one line about damage in this time; the next one says how many were left out.
+pub const DAMAGE_LINE: Span = Span::seconds(1);
 /// Blocks kept free on every disk (4 MiB): what settling needs when a disk is full, and what other primaries may have in flight to it.
 pub const RESERVED_BLOCKS: u64 = 1024;
 /// Operations that the stores of one reactor are given at once, an equal part each: under a store's own bound and the ring's, so that a

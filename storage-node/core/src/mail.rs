@@ -2,7 +2,7 @@
 //! asks for a look inside.
 
 use crate::iocb::Stages;
-use conductor_model::api::{MembershipAnswer, MembershipRequest, Trouble};
+use conductor_model::api::{MembershipAnswer, MembershipRequest, Order, OrderReport, Trouble};
 use conductor_model::{
     AttachGeneration, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, OpenId, ShardId, VolumeId,
 };
@@ -19,6 +19,8 @@ pub enum Mail {
     Generations(Vec<(VolumeId, AttachGeneration)>),
     /// Delete these copies for good.
     Drop(Vec<CopyId>),
+    /// All orders that are open for shards of this node, each time: one that is missing is over.
+    Orders(Vec<Order>),
     /// Answer with a `Letter::View` that carries the same number.
     Look(u64),
     /// Finish what was admitted, close everything and end.
@@ -32,6 +34,8 @@ pub enum Letter {
     Ask(MembershipRequest),
     /// This copy is deleted for good.
     Dropped(CopyId),
+    /// How an order stands. Said again with each `Mail::Orders` that still names it.
+    Report(OrderReport),
     /// The shards that do not serve now; sent when that changed.
     Troubles(Vec<Trouble>),
     /// A disk's blocks in use changed noticeably.
@@ -40,6 +44,8 @@ pub enum Letter {
     View(u64, Box<View>),
     /// The reactor cannot go on serving this disk; one sentence.
     DiskFailed(DiskId, String),
+    /// Blocks that did not read as they were written, and what became of them; one sentence for the log, at most one a second.
+    Damage(String),
 }
 
 /// A look inside one reactor.
@@ -70,6 +76,10 @@ pub struct DiskView {
     pub capacity: Bytes,
     /// In use.
     pub used: Bytes,
+    /// Blocks that did not read as they were written, since the process started.
+    pub damaged: u64,
+    /// Of these, put right from another copy.
+    pub repaired: u64,
 }
 
 /// One copy.

@@ -62,6 +62,13 @@ impl RangeLock {
         }
     }
 
+    /// `key`'s lock, as it stands, belongs to `to` from now on: nobody comes in between.
+    pub(crate) fn hand_over(&mut self, key: usize, to: usize) {
+        if let Some(entry) = self.entries.iter_mut().find(|e| e.key == key) {
+            entry.key = to;
+        }
+    }
+
     /// True if `key` holds its lock.
     pub(crate) fn is_granted(&self, key: usize) -> bool {
         self.entries.iter().any(|e| e.key == key && e.blockers == 0)
@@ -104,6 +111,21 @@ mod tests {
         assert!(!lock.acquire(3, range(1, 1), Mode::Shared));
         lock.release(2, &mut granted);
         assert_eq!(granted, [3]);
+    }
+
+    #[test]
+    fn a_lock_that_is_handed_over_keeps_its_place() {
+        let mut lock = RangeLock::default();
+        let mut granted = Vec::new();
+        assert!(lock.acquire(1, range(0, 4), Mode::Exclusive));
+        assert!(!lock.acquire(2, range(1, 1), Mode::Exclusive));
+        lock.hand_over(1, 9);
+        assert!(!lock.acquire(1, range(0, 4), Mode::Shared), "whoever gave it away comes last");
+        assert!(lock.is_granted(9) && !lock.is_granted(2));
+        lock.release(9, &mut granted);
+        assert_eq!(granted, [2]);
+        lock.release(2, &mut granted);
+        assert_eq!(granted, [2, 1]);
     }
 
     proptest! {

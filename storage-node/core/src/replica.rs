@@ -11,7 +11,7 @@
 //! its result, and what lies at or below the floor is done (rule 5).
 
 use crate::limits::WINDOW;
-use conductor_model::{Bytes, Configuration, CopyId, Epoch, Sequence, Stamp};
+use conductor_model::{BlockRange, Bytes, Configuration, CopyId, Epoch, Sequence, Stamp};
 use driver::Time;
 use node_protocol::Status;
 use std::collections::BTreeMap;
@@ -83,6 +83,8 @@ pub(crate) struct Replica {
     pub(crate) in_disk: u32,
     /// Reads handed to the disk and not finished.
     pub(crate) reading: u32,
+    /// Blocks that the store looks at or repairs for somebody's question, each look with its number: no write begins there.
+    pub(crate) busy: Vec<(u64, BlockRange)>,
     /// Configurations handed to the disk and not finished: one at a time.
     pub(crate) persisting: u32,
     /// K as last told.
@@ -103,6 +105,7 @@ impl Replica {
             exists: false,
             in_disk: 0,
             reading: 0,
+            busy: Vec::new(),
             persisting: 0,
             known_good: Stamp::default(),
             begun: BTreeMap::new(),
@@ -115,6 +118,11 @@ impl Replica {
         let joined = self.joined.map_or(Epoch(0), |(epoch, _)| epoch);
         let joining = self.joining.as_ref().map_or(Epoch(0), |j| j.config.epoch);
         self.config.epoch.max(joined).max(joining)
+    }
+
+    /// Does the store look at some of these blocks, or repair them?
+    pub(crate) fn is_busy(&self, at: BlockRange) -> bool {
+        self.busy.iter().any(|(_, busy)| busy.overlaps(at))
     }
 
     /// Its size.

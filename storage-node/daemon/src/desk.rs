@@ -63,6 +63,9 @@ impl Desk {
                     self.changed.notify_all();
                 }
             }
+            Letter::Damage(what) => tracing::warn!(what, "DAMAGE"),
+            // The conductor's thread takes these up with its orders.
+            Letter::Report(_) => {}
             Letter::DiskFailed(disk, why) => {
                 if state.failed.insert(disk, why.clone()).is_none() {
                     tracing::error!(%disk, why, "DISK FAILED: its copies do not serve until it is replaced or the node restarted");

@@ -301,7 +301,7 @@ impl Director {
             node_core::Letter::Dropped(copy) => control.dropped.push(copy),
             node_core::Letter::Troubles(troubles) => control.troubles = troubles,
             node_core::Letter::Usage(_, used) => control.used = used,
-            node_core::Letter::View(..) => {}
+            node_core::Letter::View(..) | node_core::Letter::Damage(_) | node_core::Letter::Report(_) => {}
             node_core::Letter::DiskFailed(disk, why) => self.fail(format!("disk {disk} failed: {why}")),
         }
     }

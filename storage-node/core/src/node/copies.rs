@@ -50,7 +50,8 @@ impl<S: Store> Node<S> {
             self.refuse(now, answer, if fits { Status::BadRequest } else { Status::OutOfRange });
             return;
         }
-        let full = self.in_store[replica.disk] >= STORE_OPS / self.disks.len().max(1);
+        // Beside a full store: a look that nobody waits for any more is not over in it.
+        let full = self.in_store[replica.disk] >= STORE_OPS / self.disks.len().max(1) || replica.is_busy(range);
         match replica.admit(stamp.sequence, body.floor()) {
             Admission::Begin if full => {
                 self.counters.count("store.waits");
@@ -104,7 +105,7 @@ impl<S: Store> Node<S> {
     }
 
     /// What a store's refusal means to whoever asked. A failed disk is reported once.
-    fn store_status(&mut self, shard: ShardId, error: &StoreError, out: &mut dyn Outbox<Letter>) -> Status {
+    pub(super) fn store_status(&mut self, shard: ShardId, error: &StoreError, out: &mut dyn Outbox<Letter>) -> Status {
         match error {
             StoreError::NoSpace => Status::NoSpace,
             // Not a failure of the copy: asked again.
@@ -448,7 +449,8 @@ impl<S: Store> Node<S> {
             };
             self.step_down(now, shard, out);
             let replica = &self.replicas[&shard];
-            if replica.in_disk > 0 || replica.reading > 0 || replica.persisting > 0 || replica.joining.is_some() {
+            let looked_at = replica.reading > 0 || !replica.busy.is_empty();
+            if replica.in_disk > 0 || looked_at || replica.persisting > 0 || replica.joining.is_some() {
                 // It is told again, and by then the disk is done.
                 continue;
             }

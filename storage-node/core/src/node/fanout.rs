@@ -41,8 +41,13 @@ impl<S: Store> Node<S> {
             return;
         };
         let hold = request.share::<why::Subtask>();
-        set_leg(&mut iocb.legs, copy, LegState::Running);
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
+        if replica.is_busy(range) {
+            // A look that nobody waits for any more, of an epoch before: its turn comes when that is over.
+            set_leg(&mut iocb.legs, copy, LegState::Refused(now + RETRY_REFUSED));
+            return;
+        }
+        set_leg(&mut iocb.legs, copy, LegState::Running);
         if let Some(known_good) =
             self.primaries.get(&shard).and_then(|p| Some(Stamp { epoch: p.config.epoch, sequence: p.known_good()? }))
         {
@@ -146,6 +151,10 @@ impl<S: Store> Node<S> {
                 self.join_answered(now, shard, epoch, copy, sent, result, out)
             }
             Pending::Promise { link, sent } => self.promise_answered(now, link, sent, result),
+            Pending::Asked { iocb, copy, what, hold } => {
+                self.copy_answered(now, iocb, copy, what, result, out);
+                drop(hold);
+            }
             _ => debug_assert!(false, "a store's completion came from a link"),
         }
         if let Some(to) = self.links.endpoint(conn) {
@@ -281,6 +290,10 @@ impl<S: Store> Node<S> {
         self.ready.extend(primary.stalled.values().take(WAKE_AT_ONCE).copied());
         if kind == Kind::Settle {
             self.piece_settled(now, key);
+        } else if kind == Kind::Rewrite {
+            self.counters.count("damage.rewritten");
+            self.scrub_rewrote(shard, self.iocbs[key].range.count);
+            self.end(now, key);
         } else {
             self.answer(now, key, Status::Ok);
         }

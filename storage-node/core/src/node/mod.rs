@@ -10,14 +10,22 @@
 //! | `membership` | configurations, asking the conductor, collecting Joins |
 //! | `settle` | making the copies equal before serving |
 //! | `peers` | links to other reactors: connecting, keepalives |
+//! | `settle_damage` | settling what the own copy cannot read |
+//! | `verify` | looking at the content of copies here, and repairing it, for whoever asks |
+//! | `heal` | putting right what does not read as it was written, from another copy |
+//! | `scrub` | looking through everything, slowly |
 //! | `view` | a look inside |
 
 mod copies;
 mod fanout;
+mod heal;
 mod membership;
 mod peers;
 mod requests;
+mod scrub;
 mod settle;
+mod settle_damage;
+mod verify;
 mod view;
 
 use crate::iocb::{self, Iocb, ServerIocb};
@@ -74,6 +82,8 @@ pub(crate) enum Pending {
     Delete { copy: CopyId },
     Join { shard: ShardId, epoch: Epoch, copy: CopyId, sent: Time },
     Promise { link: SocketAddr, sent: Time },
+    Content { shard: ShardId, look: u64, changes: bool, whose: verify::For },
+    Asked { iocb: usize, copy: usize, what: heal::Question, hold: Hold<ServerIocb, iocb::why::Subtask> },
 }
 
 /// Who is at the other end of a connection that came to us.
@@ -133,6 +143,11 @@ pub struct Node<S> {
     blocks_in_flight: u64,
     /// Copies that were deleted in this process's life: never made again.
     gone: BTreeSet<CopyId>,
+    /// Questions about content that are being answered.
+    services: Slab<verify::Service>,
+    last_look: u64,
+    damage: heal::Damage,
+    scrubs: BTreeMap<ShardId, scrub::Scrub>,
     /// Promises given: the process that holds one, and until when.
     promised: BTreeMap<u64, Time>,
     quarantine: Quarantine,
@@ -194,6 +209,10 @@ impl<S: Store> Node<S> {
             payload_bytes: BTreeMap::new(),
             blocks_in_flight: 0,
             gone: BTreeSet::new(),
+            services: Slab::new(),
+            last_look: 0,
+            damage: heal::Damage::new(disks_len),
+            scrubs: BTreeMap::new(),
             promised: BTreeMap::new(),
             quarantine: Quarantine { until },
             doomed: BTreeSet::new(),
@@ -247,7 +266,10 @@ impl<S: Store> Node<S> {
                     let gone = matches!(result, Ok(_) | Err(StoreError::NoSuchCopy(_)));
                     self.copy_deleted(copy, gone, out);
                 }
-                Pending::RemoteLeg { .. } | Pending::Join { .. } | Pending::Promise { .. } => {
+                Pending::Content { shard, look, changes, whose } => {
+                    self.content_done(now, shard, look, changes, whose, result, out);
+                }
+                Pending::RemoteLeg { .. } | Pending::Join { .. } | Pending::Promise { .. } | Pending::Asked { .. } => {
                     debug_assert!(false, "a link's completion came from a store");
                 }
             }
@@ -319,6 +341,8 @@ impl<S: Store> Node<S> {
         self.tick_links(now, out);
         self.tick_parked(now, out);
         self.tick_primaries(now, out);
+        self.tick_scrubs(now, out);
+        self.tick_damage(now, out);
         self.report_troubles(out);
         self.report_usage(out);
     }
@@ -391,6 +415,7 @@ impl<S: Store> Machine for Node<S> {
                 }
             }
             Mail::Drop(copies) => self.drop_copies(now, copies, out),
+            Mail::Orders(orders) => self.scrubs_ordered(now, &orders, out),
             Mail::Look(number) => out.post(Letter::View(number, Box::new(self.view()))),
             Mail::Stop => self.stop(now, out),
         }

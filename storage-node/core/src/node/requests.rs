@@ -1,7 +1,7 @@
 //! A client's request on its way from the frame to the answer.
 
 use super::{Node, Pending, Visitor};
-use crate::iocb::{Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
+use crate::iocb::{Heal, Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
 use crate::limits::{MAX_CLIENT_CONNS, MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, RESERVED_BLOCKS, STORE_OPS, TRACES};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
@@ -13,7 +13,6 @@ use driver::{ConnId, Outbox, Time};
 use memory::{Class, Filling};
 use node_protocol::{IoBody, ReplyBody, StaleBody, Status, op};
 use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp, View};
-use smallvec::SmallVec;
 use tcp::{Admission, Answer, Payload};
 use wire::{HelloInfo, Op, Reason, Role, SessionId};
 
@@ -100,7 +99,7 @@ impl<S: Store> Node<S> {
                 // It is finished all the same, but nobody is left to answer.
                 Phase::Stamped => self.iocbs[key].answer = None,
                 // The store still reads for it: it goes when that is done.
-                Phase::Merging | Phase::Reading => self.iocbs[key].fenced = true,
+                Phase::Merging | Phase::Reading | Phase::Mending => self.iocbs[key].fenced = true,
                 Phase::Queued | Phase::Locked | Phase::Ready => {
                     self.counters.count("request.dropped");
                     self.end(now, key);
@@ -130,6 +129,9 @@ impl<S: Store> Node<S> {
             }
             (op::JOIN, Some(&Visitor::Node { process, .. })) => {
                 self.join_asked(now, process, body, payload, answer, out)
+            }
+            (op::REPLICA_READ | op::REPLICA_VERIFY | op::REPLICA_REPAIR, Some(&Visitor::Node { process, .. })) => {
+                self.content_asked(now, process, op, body, payload, answer, out);
             }
             (op::PROMISE, Some(&Visitor::Node { process, .. })) => self.promise_asked(now, process, body, answer),
             (op, _) => {
@@ -188,20 +190,12 @@ impl<S: Store> Node<S> {
         });
         let shard = body.shard();
         let key = self.new_iocb(Iocb {
-            request: None,
-            arrival: 0,
-            shard,
-            kind,
-            phase: Phase::Queued,
             conn: Some(conn),
             answer: Some(answer),
             body,
-            range,
             payload,
-            stamp: None,
-            fenced: false,
-            legs: SmallVec::new(),
             stages,
+            ..Iocb::internal(shard, kind, range, Phase::Queued)
         });
         let mode = if kind == Kind::Read { Mode::Shared } else { Mode::Exclusive };
         let arrival = self.iocbs[key].arrival;
@@ -292,12 +286,13 @@ impl<S: Store> Node<S> {
         iocb.stages.mark(Stage::Locked, now);
         let (shard, kind, phase, body) = (iocb.shard, iocb.kind, iocb.phase, iocb.body);
         // A settling piece is this epoch's own; what was stamped before is bound to be finished, in whatever epoch.
-        let bound = kind == Kind::Settle || iocb.stamp.is_some();
+        let bound = iocb.conn.is_none() || iocb.stamp.is_some();
         if iocb.fenced {
             self.counters.count("request.dropped");
             self.end(now, key);
             return;
         }
+        let due = iocb.heal.due.is_some();
         let Some(primary) = self.primaries.get(&shard) else { return };
         if !bound && let Err(status) = self.check_epoch(&body, primary.config.epoch) {
             self.answer_epoch(now, key, status, self.primaries[&shard].config.epoch);
@@ -306,6 +301,9 @@ impl<S: Store> Node<S> {
         let may = primary.is_serving() || kind == Kind::Settle;
         let went_on = may
             && match (kind, phase) {
+                (Kind::Scrub, _) => self.start_mend(now, key, out),
+                _ if due => self.start_mend(now, key, out),
+                (Kind::Rewrite, Phase::Locked) => self.start_refetch(now, key),
                 (Kind::Read, _) => self.start_read(now, key, out),
                 (Kind::Write, Phase::Locked) if !is_whole(&body) => self.start_merge(now, key, out),
                 _ => self.stamp(now, key, out),
@@ -414,6 +412,11 @@ impl<S: Store> Node<S> {
             Ok(StoreDone::Read(data, crcs)) => (data, crcs),
             Ok(_) => {
                 debug_assert!(false, "a read is answered with data");
+                return;
+            }
+
+            Err(StoreError::Corrupt { block, .. }) if !driver::mutant::on("damage_not_healed") => {
+                self.met_damage(now, key, block, out);
                 return;
             }
             Err(error) => {
@@ -568,7 +571,8 @@ impl<S: Store> Node<S> {
             }
         }
         iocb.answer = None;
-        if iocb.kind != Kind::Settle {
+        iocb.heal = Heal::default();
+        if !matches!(iocb.kind, Kind::Settle | Kind::Scrub | Kind::Rewrite) {
             if self.traces.len() == TRACES {
                 self.traces.pop_front();
             }
@@ -580,12 +584,17 @@ impl<S: Store> Node<S> {
             primary.stalled.remove(&arrival);
             let mut granted = Vec::new();
             primary.locks.release(key, &mut granted);
-            for next in granted {
-                self.iocbs[next].phase = Phase::Locked;
-                self.ready.push_back(next);
-            }
+            self.wake(granted);
         }
         drop(request);
+    }
+
+    /// These hold their locks from now on.
+    pub(super) fn wake(&mut self, granted: Vec<usize>) {
+        for next in granted {
+            self.iocbs[next].phase = Phase::Locked;
+            self.ready.push_back(next);
+        }
     }
 }
 

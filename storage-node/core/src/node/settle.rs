@@ -4,16 +4,14 @@
 //! ordinary writes of the new epoch. What was never acknowledged may so be kept or undone, but everywhere alike.
 
 use super::Node;
-use crate::iocb::{Iocb, Kind, Phase as IocbPhase, Stages};
+use crate::iocb::{Iocb, Kind, Phase as IocbPhase};
 use crate::limits::{SETTLE_AT_ONCE, SETTLE_DEPTH, SETTLE_PIECE};
 use crate::mail::Letter;
 use crate::primary::{Phase, Settling};
 use conductor_model::{BlockRange, ShardId};
 use driver::{Outbox, Time};
 use memory::Filling;
-use node_protocol::IoBody;
 use node_store::{Crcs, Store};
-use smallvec::SmallVec;
 use tcp::Payload;
 
 impl<S: Store> Node<S> {
@@ -58,22 +56,7 @@ impl<S: Store> Node<S> {
     }
 
     fn start_piece(&mut self, now: Time, shard: ShardId, range: BlockRange, out: &mut dyn Outbox<Letter>) -> bool {
-        let key = self.new_iocb(Iocb {
-            request: None,
-            arrival: 0,
-            shard,
-            kind: Kind::Settle,
-            phase: IocbPhase::Locked,
-            conn: None,
-            answer: None,
-            body: IoBody::default(),
-            range,
-            payload: None,
-            stamp: None,
-            fenced: false,
-            legs: SmallVec::new(),
-            stages: Stages::default(),
-        });
+        let key = self.new_iocb(Iocb::internal(shard, Kind::Settle, range, IocbPhase::Locked));
         if !self.read_into(now, key, shard, range, IocbPhase::Reading, out) {
             self.end(now, key);
             return false;

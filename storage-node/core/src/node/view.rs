@@ -19,9 +19,17 @@ impl<S: Store> Node<S> {
             disks: self
                 .disks
                 .iter()
-                .map(|d| {
+                .zip(&self.damage.by_disk)
+                .map(|(d, (damaged, repaired))| {
                     let usage = d.store.usage();
-                    DiskView { disk: d.disk, open: d.open, capacity: usage.capacity.bytes(), used: usage.used.bytes() }
+                    DiskView {
+                        disk: d.disk,
+                        open: d.open,
+                        capacity: usage.capacity.bytes(),
+                        used: usage.used.bytes(),
+                        damaged: *damaged,
+                        repaired: *repaired,
+                    }
                 })
                 .collect(),
             copies: self.replicas.keys().filter_map(|shard| self.copy_view(*shard)).collect(),

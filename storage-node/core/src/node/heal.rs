@@ -1,0 +1,611 @@
+//! Putting right what does not read as it was written: nobody is ever answered with it.
+//!
+//! ```text
+//!  a read (of a client, a merge, a settling) meets a damaged block
+//!      └─► locked alone ─► each damaged block: another copy's content (REPLICA_READ) laid over it (Repair) ─► read again
+//!             no copy has it ─► EIO              no content fits: its metadata is lost ─► the range is written again, as a write
+//! ```
+//!
+//! The lock is alone from the look to the repair: the content of every in-sync copy is the same then, and the store sees no read beside
+//! the repair. A repair writes nothing where the content is not what the block's checksum says, so it cannot bring back older data.
+//! Where every sound copy has the same content and yet the damaged one refuses it, that copy's own metadata is lost: for what is
+//! written to, the range is then written again on all copies under a stamp, with one copy's content, under the same lock. A snapshot
+//! is not written to: such a block of it stays damaged in that copy and costs EIO.
+
+use super::verify::For;
+use super::{Node, Pending};
+use crate::iocb::{Iocb, Kind, Phase, why};
+use crate::limits::{DAMAGE_LINE, LINK_RESERVED_CREDITS, MAX_HEALS, SUBTASK_DEADLINE};
+use crate::mail::Letter;
+use crate::mend::{Act, Failure, Mend, Outcome};
+use crate::primary::Phase as PrimaryPhase;
+use crate::range_lock::Mode;
+use conductor_model::{BLOCK, BlockRange, Blocks, CopyId, Epoch, ShardId};
+use driver::{Outbox, Time};
+use node_protocol::{MAX_VERIFY_BLOCKS, ReplyBody, Status, VerifyAnswer, ViewBody, decode_crcs, op};
+use node_store::{Store, StoreDone, StoreError, View};
+use std::net::SocketAddr;
+use tcp::{Lost, Payload};
+use wire::{Body, Op};
+
+/// What another copy was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Question {
+    Verify,
+    Read,
+    Repair,
+    /// A range, for a rewrite.
+    Range,
+}
+
+/// What was met on this reactor, and what was said of it.
+#[derive(Debug)]
+pub(crate) struct Damage {
+    /// Of each disk: damaged, and of these repaired.
+    pub(crate) by_disk: Vec<(u64, u64)>,
+    /// Lines that were left out since the last one.
+    unsaid: u64,
+    line: Option<String>,
+    next_line: Time,
+}
+
+impl Damage {
+    pub(crate) fn new(disks: usize) -> Self {
+        Self { by_disk: vec![(0, 0); disks], unsaid: 0, line: None, next_line: Time::default() }
+    }
+}
+
+impl<S: Store> Node<S> {
+    /// A read for an IOCB met a damaged block.
+    pub(super) fn met_damage(&mut self, now: Time, key: usize, block: Blocks, out: &mut dyn Outbox<Letter>) {
+        self.counters.count("read.damaged");
+        let iocb = &mut self.iocbs[key];
+        iocb.heal.times += 1;
+        iocb.heal.due = Some(block);
+        if iocb.kind == Kind::Settle {
+            self.settle_met_damage(now, key, out);
+            return;
+        }
+        if iocb.heal.times > MAX_HEALS {
+            self.counters.count("read.unhealed");
+            self.answer(now, key, Status::Io);
+            return;
+        }
+        let has_it_alone = iocb.kind != Kind::Read || iocb.heal.alone;
+        iocb.phase = Phase::Locked;
+        if has_it_alone {
+            self.ready.push_back(key);
+        } else {
+            self.lock_again(key, Mode::Exclusive);
+        }
+    }
+
+    /// Gives the IOCB's lock back and asks for it again, behind all who wait.
+    fn lock_again(&mut self, key: usize, mode: Mode) {
+        let iocb = &mut self.iocbs[key];
+        let (shard, range, arrival) = (iocb.shard, iocb.range, iocb.arrival);
+        iocb.heal.alone = mode == Mode::Exclusive;
+        iocb.phase = Phase::Queued;
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        primary.stalled.remove(&arrival);
+        let mut granted = Vec::new();
+        primary.locks.release(key, &mut granted);
+        if primary.locks.acquire(key, range, mode) {
+            granted.push(key);
+        }
+        self.wake(granted);
+    }
+
+    /// May content be looked at and put right for this IOCB now?
+    fn may_mend(&self, key: usize) -> Option<Epoch> {
+        let iocb = &self.iocbs[key];
+        let primary = self.primaries.get(&iocb.shard)?;
+        let may = match &primary.phase {
+            PrimaryPhase::Serving => iocb.kind != Kind::Settle,
+            PrimaryPhase::Settling(settling) => settling.running.contains(&key),
+            _ => false,
+        };
+        may.then_some(primary.config.epoch)
+    }
+
+    /// Begins to put right what is due, or to look through a piece of a scrub.
+    pub(super) fn start_mend(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
+        let Some(epoch) = self.may_mend(key) else { return false };
+        let iocb = &self.iocbs[key];
+        let Some(primary) = self.primaries.get(&iocb.shard) else { return false };
+        let scrubs = iocb.kind == Kind::Scrub;
+        let from = iocb.heal.due.filter(|_| !scrubs).unwrap_or(iocb.range.from);
+        let left = iocb.range.end().saturating_sub(from.0.into()).min(MAX_VERIFY_BLOCKS.into());
+        let piece = BlockRange { from, count: Blocks(u32::try_from(left).unwrap_or(0)) };
+        let own = (primary.config.primary, None);
+        let others = primary.others().map(|m| (m.copy, Some(m.endpoint)));
+        let mend = Mend::new(piece, std::iter::once(own).chain(others), scrubs, !scrubs || iocb.heal.alone);
+        let iocb = &mut self.iocbs[key];
+        iocb.phase = Phase::Mending;
+        iocb.heal.mend = Some((epoch, Box::new(mend)));
+        self.go_on_mending(now, key, out);
+        true
+    }
+
+    /// Takes a mend as far as it can go without waiting.
+    pub(super) fn go_on_mending(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
+        loop {
+            let Some(iocb) = self.iocbs.get(key) else { return };
+            if iocb.request.is_none() || iocb.heal.mend.is_none() || iocb.heal.waits > 0 {
+                return;
+            }
+            if iocb.fenced {
+                self.counters.count("request.dropped");
+                self.end(now, key);
+                return;
+            }
+            let current = self.may_mend(key);
+            let iocb = &mut self.iocbs[key];
+            let (shard, view) = (iocb.shard, iocb.view);
+            let Some((_, mend)) = iocb.heal.mend.as_mut().filter(|(epoch, _)| current == Some(*epoch)) else {
+                self.mend_later(now, key);
+                return;
+            };
+            match mend.next() {
+                Act::Look(at) => {
+                    if !self.begin(key, |node, hold| node.look_here(now, shard, view, at, For::Look(key, hold), out)) {
+                        self.mend_later(now, key);
+                        return;
+                    }
+                }
+                Act::Ask => {
+                    let (piece, copies) = (mend.piece, mend.copies());
+                    for copy in 1..copies {
+                        if !self.ask_copy(now, key, copy, piece, Question::Verify, None)
+                            && let Some((_, mend)) = &mut self.iocbs[key].heal.mend
+                        {
+                            mend.verified(copy, Err(Failure::Away));
+                        }
+                    }
+                }
+                Act::Fetch(copy, block) => {
+                    let at = BlockRange { from: block, count: Blocks(1) };
+                    let begun = if copy == 0 {
+                        self.begin(key, |node, hold| node.look_here(now, shard, view, at, For::Own(key, hold), out))
+                    } else {
+                        self.ask_copy(now, key, copy, at, Question::Read, None)
+                    };
+                    if !begun && let Some((_, mend)) = &mut self.iocbs[key].heal.mend {
+                        mend.fetched(Err(Failure::Away));
+                    }
+                }
+                Act::Put(copy, block) => {
+                    let at = BlockRange { from: block, count: Blocks(1) };
+                    if !self.put_content(now, key, copy, at, out)
+                        && let Some((_, mend)) = &mut self.iocbs[key].heal.mend
+                    {
+                        mend.put(copy, Err(Failure::Away));
+                    }
+                }
+                Act::LockAlone => {
+                    self.iocbs[key].heal.mend = None;
+                    self.lock_again(key, Mode::Exclusive);
+                    return;
+                }
+                Act::Over => {
+                    self.mend_over(now, key, out);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Starts a subtask of a mend; `start` says whether it could be started.
+    fn begin(
+        &mut self,
+        key: usize,
+        start: impl FnOnce(&mut Self, refcount::Hold<crate::iocb::ServerIocb, why::Subtask>) -> bool,
+    ) -> bool {
+        let Some(request) = &self.iocbs[key].request else { return false };
+        let hold = request.share::<why::Subtask>();
+        self.iocbs[key].heal.waits += 1;
+        let begun = start(self, hold);
+        if !begun {
+            self.iocbs[key].heal.waits -= 1;
+        }
+        begun
+    }
+
+    /// Lays what was fetched over a block of the own copy or of another.
+    fn put_content(
+        &mut self,
+        now: Time,
+        key: usize,
+        copy: usize,
+        at: BlockRange,
+        out: &mut dyn Outbox<Letter>,
+    ) -> bool {
+        let iocb = &self.iocbs[key];
+        let (shard, view) = (iocb.shard, iocb.view);
+        let Some(with) = iocb.heal.fetched.as_ref().map(Payload::share) else { return false };
+        if copy > 0 {
+            return self.ask_copy(now, key, copy, at, Question::Repair, Some(with));
+        }
+        if self.replicas.get(&shard).is_none_or(|r| r.is_busy(at)) {
+            return false;
+        }
+        self.begin(key, |node, hold| {
+            node.repair_here(now, shard, view, at, with, For::Repaired(key, hold), out);
+            true
+        })
+    }
+
+    /// Sends a question about content to the copy of this number; false if its link has no room for it, or is down.
+    fn ask_copy(
+        &mut self,
+        now: Time,
+        key: usize,
+        copy: usize,
+        at: BlockRange,
+        what: Question,
+        payload: Option<Payload>,
+    ) -> bool {
+        let iocb = &self.iocbs[key];
+        let snapshot = if let View::Snapshot(snapshot) = iocb.view { Some(snapshot) } else { None };
+        let Some(primary) = self.primaries.get(&iocb.shard) else { return false };
+        let body = ViewBody::new(iocb.shard, primary.config.epoch, snapshot, at);
+        let to: Option<SocketAddr> = match &iocb.heal.mend {
+            Some((_, mend)) => mend.copy(copy).at,
+            None => primary.others().nth(copy).map(|m| m.endpoint),
+        };
+        let Some(conn) = to.and_then(|to| self.links.get(to)).filter(|l| l.up.is_some()).and_then(|l| l.conn) else {
+            return false;
+        };
+        // Half of what is kept for Joins and promises: writes do not keep a client from what it waits for.
+        if self.net.credits(conn) <= LINK_RESERVED_CREDITS / 2 {
+            return false;
+        }
+        let op = match what {
+            Question::Verify => op::REPLICA_VERIFY,
+            Question::Read | Question::Range => op::REPLICA_READ,
+            Question::Repair => op::REPLICA_REPAIR,
+        };
+        self.begin(key, |node, hold| {
+            let token = node.pending.insert(Pending::Asked { iocb: key, copy, what, hold }) as u64;
+            let deadline = now + SUBTASK_DEADLINE;
+            let sent = node.net.request(now, conn, op, body.bytes(), payload, token, deadline).is_ok();
+            if !sent {
+                node.forget_pending(token);
+            }
+            sent
+        })
+    }
+
+    /// Another copy's answer to a question about content.
+    pub(super) fn copy_answered(
+        &mut self,
+        now: Time,
+        key: usize,
+        copy: usize,
+        what: Question,
+        result: Result<(Op, Body, Option<Payload>), Lost>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let Some(iocb) = self.iocbs.get_mut(key) else { return };
+        iocb.heal.waits = iocb.heal.waits.saturating_sub(1);
+        if iocb.request.is_none() {
+            return;
+        }
+        let (shard, range) = (iocb.shard, iocb.range);
+        let status = result.as_ref().ok().and_then(|(_, body, _)| ReplyBody::status_of(body));
+        if status == Some(Status::StaleEpoch) {
+            // Somebody has made a newer epoch: nothing is served until it is known (rule 20).
+            self.ask_for_news(now, shard, out);
+        }
+        let answer = match (status, result) {
+            (Some(Status::Ok), Ok((_, body, payload))) => Ok((body, payload)),
+            (Some(Status::Io), _) => Err(Failure::Damaged),
+            (Some(Status::OutOfRange), _) => Err(Failure::Without),
+            _ => Err(Failure::Away),
+        };
+        if what == Question::Range {
+            self.refetched(now, key, range, answer);
+            return;
+        }
+        let Some((_, mend)) = &mut self.iocbs[key].heal.mend else { return };
+        match what {
+            Question::Verify => {
+                let count = mend.piece.count.0;
+                let said = answer.and_then(|(body, payload)| {
+                    let crcs = payload.and_then(|p| decode_crcs(&p.mem[..p.len], count));
+                    VerifyAnswer::parse(&body).zip(crcs).ok_or(Failure::Away)
+                });
+                mend.verified(copy, said.map(|(answer, crcs)| (answer.damaged.get(), crcs)));
+            }
+            Question::Repair => mend.put(copy, answer.map(drop)),
+            Question::Read | Question::Range => {
+                let content = answer.and_then(|(_, p)| p.filter(|p| p.len == BLOCK).ok_or(Failure::Away));
+                mend.fetched(content.as_ref().map(|p| p.crcs.first().copied().unwrap_or(0)).map_err(|f| *f));
+                self.iocbs[key].heal.fetched = content.ok().or(self.iocbs[key].heal.fetched.take());
+            }
+        }
+        self.go_on_mending(now, key, out);
+    }
+
+    /// A subtask of a mend here is over: is there still a mend?
+    fn mend_of(&mut self, key: usize) -> Option<&mut Mend> {
+        let iocb = self.iocbs.get_mut(key)?;
+        iocb.heal.waits = iocb.heal.waits.saturating_sub(1);
+        iocb.request.as_ref()?;
+        iocb.heal.mend.as_mut().map(|(_, mend)| &mut **mend)
+    }
+
+    /// A part of the own copy was looked through.
+    pub(super) fn mend_looked(
+        &mut self,
+        now: Time,
+        key: usize,
+        result: Result<StoreDone, StoreError>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let Some(mend) = self.mend_of(key) else { return };
+        match result {
+            Ok(StoreDone::Read(_, crcs)) => mend.looked(Ok(&crcs)),
+            Err(StoreError::Corrupt { block, .. }) => mend.looked(Err(block)),
+            Ok(_) | Err(_) => {
+                self.mend_failed(now, key, result.err(), out);
+                return;
+            }
+        }
+        self.go_on_mending(now, key, out);
+    }
+
+    /// The own copy's content for another one.
+    pub(super) fn mend_read(
+        &mut self,
+        now: Time,
+        key: usize,
+        result: Result<StoreDone, StoreError>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let Some(mend) = self.mend_of(key) else { return };
+        match result {
+            Ok(StoreDone::Read(data, crcs)) => {
+                mend.fetched(Ok(crcs.first().copied().unwrap_or(0)));
+                let payload = Payload { len: data.len(), mem: data.filled(), crcs };
+                self.iocbs[key].heal.fetched = Some(payload);
+            }
+            Err(StoreError::Corrupt { .. }) => mend.fetched(Err(Failure::Damaged)),
+            Ok(_) | Err(_) => {
+                self.mend_failed(now, key, result.err(), out);
+                return;
+            }
+        }
+        self.go_on_mending(now, key, out);
+    }
+
+    /// A block of the own copy was repaired, or would not be.
+    pub(super) fn mend_repaired(
+        &mut self,
+        now: Time,
+        key: usize,
+        result: Result<StoreDone, StoreError>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let shard = self.iocbs.get(key).map(|i| i.shard).unwrap_or_default();
+        self.count_repair(shard, 1, &result);
+        let Some(mend) = self.mend_of(key) else { return };
+        match result {
+            Ok(_) => mend.put(0, Ok(())),
+            Err(StoreError::Corrupt { .. }) => mend.put(0, Err(Failure::Damaged)),
+            Err(StoreError::Busy) => mend.put(0, Err(Failure::Away)),
+            Err(error) => {
+                self.mend_failed(now, key, Some(error), out);
+                return;
+            }
+        }
+        self.go_on_mending(now, key, out);
+    }
+
+    /// The own store would not look: a failed disk, or no room, or a view that is gone.
+    fn mend_failed(&mut self, now: Time, key: usize, error: Option<StoreError>, out: &mut dyn Outbox<Letter>) {
+        let (kind, shard) = (self.iocbs[key].kind, self.iocbs[key].shard);
+        match error {
+            Some(StoreError::NoSuchSnapshot { .. }) if kind == Kind::Scrub => {
+                self.scrubbed(now, key, Outcome::default(), out);
+            }
+            Some(error @ StoreError::Disk(_)) => {
+                self.store_status(shard, &error, out);
+                self.fail_primary(shard, &error);
+                self.mend_later(now, key);
+            }
+            _ => self.mend_later(now, key),
+        }
+    }
+
+    /// It cannot go on now: it begins anew when its shard serves and there is room.
+    fn mend_later(&mut self, now: Time, key: usize) {
+        self.counters.count("mend.put-off");
+        let iocb = &mut self.iocbs[key];
+        iocb.heal.mend = None;
+        iocb.heal.fetched = None;
+        iocb.phase = Phase::Locked;
+        let (kind, shard, arrival, range) = (iocb.kind, iocb.shard, iocb.arrival, iocb.range);
+        match kind {
+            // It locks nothing while it waits.
+            Kind::Scrub => self.scrub_again(now, key),
+            Kind::Settle => self.settle_again(now, key, range),
+            _ => {
+                if let Some(primary) = self.primaries.get_mut(&shard) {
+                    primary.stalled.insert(arrival, key);
+                }
+            }
+        }
+    }
+
+    /// All that can be done is done.
+    fn mend_over(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
+        let iocb = &mut self.iocbs[key];
+        let Some((_, mend)) = iocb.heal.mend.take() else { return };
+        let fetched = iocb.heal.fetched.take();
+        let (shard, view, kind) = (iocb.shard, iocb.view, iocb.kind);
+        let read = mend.blocks_read();
+        let mut outcome = mend.into_outcome();
+        if view != View::Live
+            && let Some(range) = outcome.rewrite.take()
+        {
+            // A snapshot is not written to.
+            let own = self.replicas.get(&shard).map(|r| r.copy).unwrap_or_default();
+            outcome.lost.extend((range.from.0..).take(range.count.0 as usize).map(|n| (own, Blocks(n))));
+        }
+        self.record(now, shard, view, &outcome, out);
+        match kind {
+            Kind::Scrub => {
+                self.scrub_read(shard, read);
+                if let Some(range) = outcome.rewrite {
+                    self.rewrite(key, range);
+                }
+                self.scrubbed(now, key, outcome, out);
+            }
+            Kind::Settle => self.settle_mended(now, key, &outcome, fetched, out),
+            _ if outcome.own_is_sound => {
+                let iocb = &mut self.iocbs[key];
+                iocb.heal.due = None;
+                iocb.phase = Phase::Locked;
+                self.ready.push_back(key);
+            }
+            _ if outcome.rewrite.is_some() => {
+                if let Some(range) = outcome.rewrite {
+                    self.rewrite(key, range);
+                }
+                self.iocbs[key].heal.due = None;
+                let mode = if kind == Kind::Read { Mode::Shared } else { Mode::Exclusive };
+                self.lock_again(key, mode);
+            }
+            _ if outcome.again => self.mend_later(now, key),
+            _ => {
+                self.counters.count("read.unhealed");
+                self.answer(now, key, Status::Io);
+            }
+        }
+    }
+
+    /// Has a range written again on every copy, under the lock that `key` has and gives away here.
+    fn rewrite(&mut self, key: usize, range: BlockRange) {
+        let shard = self.iocbs[key].shard;
+        let new = self.new_iocb(Iocb::internal(shard, Kind::Rewrite, range, Phase::Locked));
+        let arrival = self.iocbs[new].arrival;
+        if let Some(primary) = self.primaries.get_mut(&shard) {
+            primary.requests.insert(arrival, new);
+            primary.locks.hand_over(key, new);
+        }
+        self.ready.push_back(new);
+    }
+
+    /// Asks the next of the other copies for the range of a rewrite.
+    pub(super) fn start_refetch(&mut self, now: Time, key: usize) -> bool {
+        let (range, copy) = (self.iocbs[key].range, self.iocbs[key].heal.times);
+        let begun = self.ask_copy(now, key, copy, range, Question::Range, None);
+        if begun {
+            self.iocbs[key].phase = Phase::Mending;
+        }
+        begun
+    }
+
+    /// A copy's content for a rewrite, or none.
+    fn refetched(
+        &mut self,
+        now: Time,
+        key: usize,
+        range: BlockRange,
+        answer: Result<(Body, Option<Payload>), Failure>,
+    ) {
+        let shard = self.iocbs[key].shard;
+        let others = self.primaries.get(&shard).map_or(0, |p| p.others().count());
+        let content =
+            answer.and_then(|(_, p)| p.filter(|p| p.len as u64 == range.count.bytes().0).ok_or(Failure::Away));
+        let iocb = &mut self.iocbs[key];
+        iocb.phase = Phase::Locked;
+        match content {
+            Ok(payload) => {
+                iocb.payload = Some(payload);
+                iocb.phase = Phase::Ready;
+                self.ready.push_back(key);
+            }
+            Err(Failure::Away) => {
+                let arrival = iocb.arrival;
+                iocb.heal.times = 0;
+                if let Some(primary) = self.primaries.get_mut(&shard) {
+                    primary.stalled.insert(arrival, key);
+                }
+            }
+            Err(_) if iocb.heal.times + 1 < others => {
+                iocb.heal.times += 1;
+                self.ready.push_back(key);
+            }
+            Err(_) => {
+                // It stays damaged: whoever reads it will be told so.
+                self.counters.count("damage.not-rewritten");
+                self.end(now, key);
+            }
+        }
+    }
+
+    /// Counts what the store here did with a repair.
+    pub(super) fn count_repair(&mut self, shard: ShardId, blocks: u64, result: &Result<StoreDone, StoreError>) {
+        let disk = self.replicas.get(&shard).map(|r| r.disk);
+        let Some((damaged, repaired)) = disk.and_then(|disk| self.damage.by_disk.get_mut(disk)) else { return };
+        match result {
+            Ok(_) => (*damaged, *repaired) = (*damaged + blocks, *repaired + blocks),
+            Err(StoreError::Corrupt { .. }) => *damaged += blocks,
+            Err(_) => {}
+        }
+    }
+
+    /// Counts what came of a mend, and says it.
+    fn record(&mut self, now: Time, shard: ShardId, view: View, outcome: &Outcome, out: &mut dyn Outbox<Letter>) {
+        let own = self.replicas.get(&shard).map(|r| (r.copy, r.disk));
+        let mut said = |node: &mut Self, copy: CopyId, block: Blocks, what: &str| {
+            let of =
+                if let View::Snapshot(snapshot) = view { format!(" of snapshot {snapshot}") } else { String::new() };
+            let line =
+                format!("block {block} of shard {shard}{of} does not read as it was written on copy {copy}: {what}");
+            node.say_damage(now, line, out);
+        };
+        for (copy, block) in &outcome.repaired {
+            self.counters.count("damage.found");
+            self.counters.count("damage.repaired");
+            said(self, *copy, *block, "put right from another copy");
+        }
+        for (copy, block) in &outcome.lost {
+            self.counters.count("damage.found");
+            self.counters.count("damage.unrepairable");
+            if let Some((_, disk)) = own.filter(|(own, _)| own == copy)
+                && let Some((damaged, _)) = self.damage.by_disk.get_mut(disk)
+            {
+                *damaged += 1;
+            }
+            said(self, *copy, *block, "NO COPY HAS IT: restore it from a backup, or write it again");
+        }
+        for block in &outcome.diverged {
+            self.counters.count("damage.diverged");
+            let line = format!("block {block} of shard {shard}: its copies are sound and DIFFER; left as it is");
+            self.say_damage(now, line, out);
+        }
+    }
+
+    fn say_damage(&mut self, now: Time, line: String, out: &mut dyn Outbox<Letter>) {
+        if self.damage.line.replace(line).is_some() {
+            self.damage.unsaid += 1;
+        }
+        self.tick_damage(now, out);
+    }
+
+    /// Says the newest line about damage, if enough time has passed since the last.
+    pub(super) fn tick_damage(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        if now < self.damage.next_line {
+            return;
+        }
+        if let Some(line) = self.damage.line.take() {
+            let more = std::mem::take(&mut self.damage.unsaid);
+            let more = if more > 0 { format!(" (and {more} more lines like this)") } else { String::new() };
+            out.post(Letter::Damage(line + &more));
+            self.damage.next_line = now + DAMAGE_LINE;
+        }
+    }
+}
