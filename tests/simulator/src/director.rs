@@ -456,7 +456,7 @@ impl Director {
                 control.registered = false;
             }
             Answer::Refused(error) => self.fail(format!("node {}: the conductor refused: {error}", node + 1)),
-            Answer::Map(_) | Answer::Detached => {}
+            Answer::Map(_) | Answer::Detached | Answer::Reported => {}
         }
     }
 
