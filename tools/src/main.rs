@@ -5,12 +5,17 @@ mod attach;
 mod completions;
 mod conductor;
 mod config;
+mod copies;
 mod dev;
 mod doctor;
 mod man;
 mod node;
 mod output;
 mod pidfile;
+mod progress;
+mod scrub;
+mod snapshot;
+mod space;
 mod status;
 mod store;
 mod volume;
@@ -49,9 +54,14 @@ struct Cli {
 enum Command {
     /// Is everything well? Nodes, volumes, and why writes wait if they do
     Status(output::ListArgs),
-    /// Create, list, grow and delete volumes
+    /// Create, list, grow, clone, scrub and delete volumes
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
+    /// Make, list and delete snapshots of volumes, and go back to them
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
+    /// Space: what disks have, what volumes use, what is nearly full
+    Df(output::ListArgs),
     /// Attach a volume to this host, as /dev/ublkbN or over NBD
     Attach(attach::AttachArgs),
     /// End an attachment
@@ -91,6 +101,8 @@ impl Command {
         match self {
             Self::Status(args) => status::run(&args),
             Self::Volume(command) => volume::run(command),
+            Self::Snapshot(command) => snapshot::run(command),
+            Self::Df(args) => space::run(&args),
             Self::Attach(args) => attach::attach(args),
             Self::Detach(args) => attach::run_detach(&args),
             Self::Attached(args) => attach::attached(&args),

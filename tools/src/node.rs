@@ -2,6 +2,7 @@
 
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, print, size, table};
+use crate::space;
 use clap::{Args, Subcommand};
 use conductor_model::NodeId;
 use conductor_model::views::{NodeInfo, NodeState};
@@ -274,14 +275,17 @@ fn disks_table(node: &NodeInfo) -> String {
         vec![
             d.disk.to_string(),
             d.endpoint.to_string(),
-            if d.present { "present" } else { "MISSING" }.to_owned(),
+            if d.present { space::fullness(d.fullness) } else { "MISSING" }.to_owned(),
             size(d.used),
             size(d.capacity),
             size(d.provisioned),
             d.copies.to_string(),
+            d.damaged.to_string(),
+            d.repaired.to_string(),
         ]
     });
-    table(&["DISK", "SERVED AT", "STATE", "USED", "CAPACITY", "PROVISIONED", "COPIES"], rows)
+    let head = ["DISK", "SERVED AT", "STATE", "USED", "CAPACITY", "PROVISIONED", "COPIES", "DAMAGED", "REPAIRED"];
+    table(&head, rows)
 }
 
 /// Formatting into a String cannot fail.

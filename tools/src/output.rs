@@ -18,6 +18,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::time::{Duration, SystemTime};
 
 /// Why the command did not do what it was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,8 +135,20 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
     for (n, name) in head.iter().enumerate() {
         if let Some(column) = table.column_mut(n) {
             column.set_padding((0, 2));
-            if matches!(*name, "SIZE" | "USED" | "CAPACITY" | "PROVISIONED" | "SHARDS" | "COPIES" | "PRIMARIES" | "PID")
-            {
+            if matches!(
+                *name,
+                "SIZE"
+                    | "USED"
+                    | "CAPACITY"
+                    | "PROVISIONED"
+                    | "SHARDS"
+                    | "COPIES"
+                    | "PRIMARIES"
+                    | "PID"
+                    | "FREE"
+                    | "USE%"
+                    | "SNAPSHOTS"
+            ) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
@@ -183,6 +196,15 @@ impl fmt::Display for Size {
 /// The same for the model's bytes.
 pub(crate) fn size(bytes: conductor_model::Bytes) -> String {
     Size(bytes.0).to_string()
+}
+
+/// The end of the year 9999, in milliseconds: no moment behind it has a usual form.
+const LAST_MOMENT: u64 = 253_402_300_799_999;
+
+/// A moment, in UTC.
+pub(crate) fn when(at: conductor_model::Millis) -> String {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_millis(at.0.min(LAST_MOMENT));
+    humantime::format_rfc3339_seconds(time).to_string()
 }
 
 /// Asks on the terminal; without one, or without `yes`, it is refused.
@@ -234,6 +256,11 @@ mod tests {
             [vec!["db".to_owned(), "1 GiB".to_owned()], vec!["x".to_owned(), "20 GiB".to_owned()]],
         );
         assert_eq!(text, "NAME    SIZE\ndb     1 GiB\nx     20 GiB\n");
+    }
+
+    #[test]
+    fn a_moment_that_makes_no_sense_is_shown_all_the_same() {
+        assert_eq!(when(conductor_model::Millis(u64::MAX)), "9999-12-31T23:59:59Z");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `trine status`.
 
 use crate::output::{ListArgs, Outcome, size};
-use crate::{node, volume};
-use conductor_model::views::{Health, Status};
+use crate::{node, scrub, volume};
+use conductor_model::views::{Health, ScrubInfo, ScrubState, Status};
 use std::fmt::Write;
 
 pub(crate) fn run(args: &ListArgs) -> Outcome {
@@ -32,10 +32,26 @@ fn people(status: &Status) -> String {
         size(totals.provisioned),
     );
     for volume in &status.volumes {
-        for reason in &volume.reasons {
-            let _ = writeln!(text, "  {}: {reason}", volume.name);
+        for line in volume.reasons.iter().chain(&volume::under_way(volume)) {
+            let _ = writeln!(text, "  {}: {line}", volume.name);
         }
     }
+    for warning in &status.warnings {
+        let _ = writeln!(text, "  warning: {warning}");
+    }
+    for scrub in status.volumes.iter().filter_map(|v| v.scrub.as_ref()).filter(|s| s.state != ScrubState::Idle) {
+        let _ = writeln!(text, "  {}", scrub::describe(scrub).replace('\n', "\n  "));
+    }
+    let (damaged, repaired) = (totals.damaged, totals.repaired);
+    let by_scrubs = |count: &dyn Fn(&ScrubInfo) -> u64| -> u64 {
+        status.volumes.iter().filter_map(|v| v.scrub.as_ref()).map(count).sum()
+    };
+    let _ = writeln!(
+        text,
+        "integrity: {damaged} damaged blocks met since the nodes started, {repaired} repaired; by all scrubs {} and {}",
+        by_scrubs(&|s| s.damaged_ever),
+        by_scrubs(&|s| s.repaired_ever)
+    );
     if !status.nodes.is_empty() {
         let _ = write!(text, "\n{}", node::nodes_table(&status.nodes));
     }

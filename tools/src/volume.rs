@@ -2,10 +2,12 @@
 
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, print, size, table};
-use clap::{Args, Subcommand};
+use crate::progress::{Unit, sentence};
+use crate::{copies, scrub};
+use clap::{Args, Subcommand, ValueEnum};
 use conductor_client::Client;
 use conductor_model::views::{Health, NewVolume, NodeInfo, VolumeDetail, VolumeInfo, VolumeState};
-use conductor_model::{Bytes, NodeId, check_volume_name};
+use conductor_model::{Bytes, Durability, NodeId, check_volume_name};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -27,8 +29,16 @@ pub(crate) enum VolumeCommand {
     Show(ShowArgs),
     /// Grow a volume; it never shrinks. Attached front ends notice by themselves
     Resize(ResizeArgs),
-    /// Delete a volume and all its data
+    /// Delete a volume with all its data and snapshots; not while a clone needs one of them
     Delete(DeleteArgs),
+    /// Make a new writable volume that begins as a snapshot of another: at once, and sharing its space
+    Clone(copies::CloneArgs),
+    /// Make a clone independent of the volume that it was made from, which can be deleted then
+    Flatten(copies::FlattenArgs),
+    /// Make a range of a volume read as the same range of another volume's snapshot, sharing its space
+    CopyRange(copies::CopyRangeArgs),
+    /// Read everything on every copy in the background, and put right what is damaged
+    Scrub(scrub::ScrubArgs),
 }
 
 #[derive(Args)]
@@ -46,6 +56,8 @@ pub(crate) struct CreateArgs {
     #[arg(long, default_value_t = conductor_model::limits::DEFAULT_MIN_COPIES, value_name = "N")]
     min_copies: u8,
     #[command(flatten)]
+    durability: DurabilityArg,
+    #[command(flatten)]
     wait: WaitArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -53,17 +65,42 @@ pub(crate) struct CreateArgs {
     output: OutputArgs,
 }
 
+/// When writes are acknowledged.
+#[derive(Clone, Copy, Args)]
+pub(crate) struct DurabilityArg {
+    /// When a write is acknowledged: always durable, or only by the next flush, as of a disk with a write cache
+    #[arg(long, value_enum, default_value = "always", value_name = "WHEN")]
+    durability: When,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum When {
+    /// When it is durable on every copy that is in sync
+    Always,
+    /// When every copy that is in sync has executed it; a flush, or a write with FUA, makes it durable
+    Flush,
+}
+
+impl From<DurabilityArg> for Durability {
+    fn from(arg: DurabilityArg) -> Self {
+        match arg.durability {
+            When::Always => Self::Always,
+            When::Flush => Self::Flush,
+        }
+    }
+}
+
 #[derive(Args)]
 pub(crate) struct WaitArgs {
-    /// Wait until every shard serves (this is the default)
+    /// Wait until it is done, a volume until every shard serves (this is the default)
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
     /// Return as soon as the conductor has taken it
     #[arg(long, overrides_with = "wait")]
-    no_wait: bool,
-    /// How long to wait: 30s, 5m
+    pub(crate) no_wait: bool,
+    /// How long to wait: 30s, 5m; what was begun goes on after that
     #[arg(long, default_value = "5m", value_name = "TIME", value_parser = humantime::parse_duration)]
-    timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 #[derive(Args)]
@@ -120,6 +157,10 @@ pub(crate) fn run(command: VolumeCommand) -> Outcome {
         VolumeCommand::Show(args) => args.output.print(&args.cluster.client()?.volume(&args.name)?, detail),
         VolumeCommand::Resize(args) => resize(&args),
         VolumeCommand::Delete(args) => delete(&args),
+        VolumeCommand::Clone(args) => copies::clone(&args),
+        VolumeCommand::Flatten(args) => copies::flatten(&args),
+        VolumeCommand::CopyRange(args) => copies::copy_range(&args),
+        VolumeCommand::Scrub(args) => scrub::run(&args),
     }
 }
 
@@ -128,6 +169,7 @@ fn create(args: &CreateArgs) -> Outcome {
     let new = NewVolume {
         shard_size: Bytes(args.shard_size.0),
         min_copies: args.min_copies,
+        durability: args.durability.into(),
         ..NewVolume::new(args.name.as_str(), Bytes(args.size.0))
     };
     let info = client.create_volume(&new)?;
@@ -140,7 +182,8 @@ fn resize(args: &ResizeArgs) -> Outcome {
     finish(&client, info, &args.wait, args.output, "grown")
 }
 
-fn finish(client: &Client, info: VolumeInfo, wait: &WaitArgs, output: OutputArgs, done: &str) -> Outcome {
+/// Waits, if that is wanted, until the volume serves, and says so.
+pub(crate) fn finish(client: &Client, info: VolumeInfo, wait: &WaitArgs, output: OutputArgs, done: &str) -> Outcome {
     let info = if wait.no_wait { info } else { wait_until_served(client, &info, wait.timeout)? };
     output.print(&info, |info| format!("volume {} {done}: {} in {} shards", info.name, size(info.size), info.shards))
 }
@@ -185,7 +228,12 @@ fn delete(args: &DeleteArgs) -> Outcome {
     let client = args.cluster.client()?;
     if !args.yes {
         let info = client.volume(&args.name)?.info;
-        confirm(&format!("Delete volume {} and its {} for good?", info.name, size(info.size)), false)?;
+        let snapshots = match info.snapshots {
+            0 => String::new(),
+            1 => ", with its snapshot,".to_owned(),
+            n => format!(", with its {n} snapshots,"),
+        };
+        confirm(&format!("Delete volume {} and its {}{snapshots} for good?", info.name, size(info.size)), false)?;
     }
     client.delete_volume(&args.name, args.force)?;
     print(&format!("volume {} deleted", args.name))
@@ -208,10 +256,37 @@ pub(crate) fn volumes_table(volumes: &[VolumeInfo]) -> String {
     table(&["VOLUME", "SIZE", "SHARDS", "COPIES", "STATE", "ATTACHED BY"], volumes.iter().map(row))
 }
 
+/// What is being done to a volume: one line each.
+pub(crate) fn under_way(info: &VolumeInfo) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(rollback) = &info.rollback {
+        let far = sentence(&rollback.progress, Unit::Parts("shards"));
+        lines.push(format!("being rolled back to {}@{}: {far}", info.name, rollback.snapshot));
+    }
+    if let Some(progress) = &info.flatten {
+        lines.push(format!("being flattened: {}", sentence(progress, Unit::Parts("copies"))));
+    }
+    lines
+}
+
 fn detail(volume: &VolumeDetail) -> String {
     let mut text = volumes_table(std::slice::from_ref(&volume.info));
-    for reason in &volume.info.reasons {
-        let _ = writeln!(text, "  {reason}");
+    for line in volume.info.reasons.iter().chain(&under_way(&volume.info)) {
+        let _ = writeln!(text, "  {line}");
+    }
+    let info = &volume.info;
+    let durability = match info.durability {
+        Durability::Always => "always durable",
+        Durability::Flush => "durable by the next flush",
+    };
+    let _ = writeln!(text, "\nacknowledged writes: {durability}, on at least {} copies", info.min_copies);
+    let _ = writeln!(text, "snapshots: {}", info.snapshots);
+    if let Some(parent) = &info.parent {
+        let _ = writeln!(text, "clone of: {parent}");
+    }
+    match &info.scrub {
+        Some(scrub) => drop(writeln!(text, "{}", scrub::describe(scrub))),
+        None => drop(writeln!(text, "never scrubbed")),
     }
     let rows = volume.shards.iter().map(|s| {
         let primary = s.primary_member().map_or("-".to_owned(), |m| format!("{} at {}", m.node, m.endpoint));

@@ -1,0 +1,135 @@
+//! `trine volume clone`, `flatten` and `copy-range`: volumes that share with others.
+
+use crate::config::ClusterArgs;
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, print, size};
+use crate::progress::{Unit, follow};
+use crate::snapshot::SnapshotName;
+use crate::volume::{DurabilityArg, WaitArgs, finish, name};
+use clap::Args;
+use conductor_client::Client;
+use conductor_model::Bytes;
+use conductor_model::views::{CopyRange, NewVolume};
+
+#[derive(Args)]
+pub(crate) struct CloneArgs {
+    /// The snapshot to begin as
+    #[arg(value_name = "VOLUME@SNAPSHOT")]
+    snapshot: SnapshotName,
+    /// The new volume's name
+    #[arg(value_name = "NEW", value_parser = name)]
+    name: String,
+    /// Its size, at least the snapshot's: a multiple of 4 KiB, such as 100G [default: the snapshot's]
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Size>,
+    /// Fewest durable copies that may acknowledge a write, of three
+    #[arg(long, default_value_t = conductor_model::limits::DEFAULT_MIN_COPIES, value_name = "N")]
+    min_copies: u8,
+    #[command(flatten)]
+    durability: DurabilityArg,
+    #[command(flatten)]
+    wait: WaitArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct FlattenArgs {
+    /// The clone
+    #[arg(value_parser = name)]
+    name: String,
+    #[command(flatten)]
+    wait: WaitArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct CopyRangeArgs {
+    /// The snapshot to copy from
+    #[arg(value_name = "VOLUME@SNAPSHOT")]
+    source: SnapshotName,
+    /// The volume to copy into, at the same offset; its shards must be as large as the source's
+    #[arg(value_parser = name)]
+    volume: String,
+    /// First byte: a multiple of 4 KiB, such as 0 or 512M
+    #[arg(long, default_value = "0", value_name = "SIZE")]
+    offset: Size,
+    /// How many bytes: a multiple of 4 KiB, such as 1G [default: up to the end of the smaller of the two]
+    #[arg(long, value_name = "SIZE")]
+    length: Option<Size>,
+    #[command(flatten)]
+    wait: WaitArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(crate) fn clone(args: &CloneArgs) -> Outcome {
+    let client = args.cluster.client()?;
+    let new = NewVolume {
+        size: Bytes(args.size.map_or(0, |size| size.0)),
+        min_copies: args.min_copies,
+        durability: args.durability.into(),
+        ..NewVolume::clone_of(args.name.as_str(), args.snapshot.to_string())
+    };
+    let info = client.create_volume(&new)?;
+    finish(&client, info, &args.wait, args.output, "cloned")
+}
+
+pub(crate) fn flatten(args: &FlattenArgs) -> Outcome {
+    let client = args.cluster.client()?;
+    client.flatten(&args.name)?;
+    if args.wait.no_wait {
+        return print(&format!("volume {} is being flattened", args.name));
+    }
+    follow(&format!("flattening of {}", args.name), Unit::Parts("copies"), args.wait.timeout, || {
+        Ok(client.volume(&args.name)?.info.flatten.map_or(Ok(()), Err))
+    })?;
+    print(&format!("volume {} needs no other volume any more", args.name))
+}
+
+pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {
+    let client = args.cluster.client()?;
+    let offset = Bytes(args.offset.0);
+    let length = match args.length {
+        Some(length) => Bytes(length.0),
+        None => rest(&client, args, offset)?,
+    };
+    let range = CopyRange { source: args.source.to_string(), offset, length };
+    let begun = client.copy_range(&args.volume, &range)?;
+    let done = |how: &str| {
+        let (length, source) = (size(length), &args.source);
+        args.output.print(&begun, |copy| format!("copy {}: {length} of {source} {how} {}", copy.id, copy.volume))
+    };
+    if args.wait.no_wait {
+        return done("are being copied into");
+    }
+    follow(&format!("copy {} into {}", begun.id, args.volume), Unit::Bytes, args.wait.timeout, || {
+        let Some(copy) = client.copies(&args.volume)?.into_iter().find(|c| c.id == begun.id) else { return Ok(Ok(())) };
+        match copy.failed {
+            None => Ok(Err(copy.progress)),
+            Some(why) => {
+                // Looked at: it need not be listed any more.
+                client.cancel_copy(&args.volume, begun.id)?;
+                let (copied, of) = (Size(copy.progress.done), Size(copy.progress.of));
+                Err(Failure::new(Exit::Failed, format!("the copy ended after {copied} of {of}: {why}")))
+            }
+        }
+    })?;
+    done("copied into")
+}
+
+/// Up to where both end.
+fn rest(client: &Client, args: &CopyRangeArgs, offset: Bytes) -> Outcome<Bytes> {
+    let source = client.snapshot_map(&args.source.volume, &args.source.name)?.size;
+    let end = source.min(client.volume(&args.volume)?.info.size);
+    match end.0.checked_sub(offset.0) {
+        Some(length) if length > 0 => Ok(Bytes(length)),
+        _ => {
+            Err(Failure::usage(format!("there is nothing to copy from {} on: both end at {}", args.offset, size(end))))
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Waiting for something long that the conductor does: a bar, a deadline, and the reason if it stands still.
+
+use crate::output::{Exit, Failure, Outcome, Size};
+use conductor_model::views::Progress;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::time::{Duration, Instant};
+
+/// How often it is looked at.
+const POLL: Duration = Duration::from_millis(200);
+
+/// What the parts of a `Progress` are.
+#[derive(Clone, Copy)]
+pub(crate) enum Unit {
+    Bytes,
+    Parts(&'static str),
+}
+
+/// Waits until `look` says that it is over. It goes on in the cluster if this ends before.
+pub(crate) fn follow<T>(
+    what: &str,
+    unit: Unit,
+    timeout: Duration,
+    mut look: impl FnMut() -> Outcome<Result<T, Progress>>,
+) -> Outcome<T> {
+    let start = Instant::now();
+    let template = match unit {
+        Unit::Bytes => "{msg} {bar:40} {bytes}/{total_bytes}".to_owned(),
+        Unit::Parts(name) => format!("{{msg}} {{bar:40}} {{pos}}/{{len}} {name}"),
+    };
+    // Draws nothing unless stderr is a terminal.
+    let style = ProgressStyle::with_template(&template).map_err(anyhow::Error::from)?;
+    let bar = ProgressBar::new(0).with_style(style).with_message(what.to_owned());
+    loop {
+        let progress = match look()? {
+            Ok(over) => {
+                bar.finish_and_clear();
+                return Ok(over);
+            }
+            Err(progress) => progress,
+        };
+        bar.set_length(progress.of);
+        bar.set_position(progress.done);
+        if start.elapsed() >= timeout {
+            bar.abandon();
+            let why = format!("{what} is not over, and goes on: {}", sentence(&progress, unit));
+            return Err(Failure::new(Exit::TimedOut, why));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// How far it is, and what is in its way.
+pub(crate) fn sentence(progress: &Progress, unit: Unit) -> String {
+    let far = match unit {
+        Unit::Bytes => format!("{} of {} done", Size(progress.done), Size(progress.of)),
+        Unit::Parts(name) => format!("{} of {} {name} done", progress.done, progress.of),
+    };
+    match progress.reasons.as_slice() {
+        [] => far,
+        reasons => format!("{far}; {}", reasons.join("; ")),
+    }
+}
+
+/// Whole percents, 100 only when all is done.
+pub(crate) fn percent(done: u64, of: u64) -> u64 {
+    u64::try_from(u128::from(done) * 100 / u128::from(of.max(1))).unwrap_or(100).min(100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(done: u64, of: u64) -> Progress {
+        Progress { done, of, reasons: Vec::new() }
+    }
+
+    #[test]
+    fn what_stands_still_is_reported_with_its_reason() {
+        let stuck = || Ok(Err::<(), _>(Progress { reasons: vec!["v1/0: full".to_owned()], ..progress(1, 3) }));
+        let failure = follow("rollback of db", Unit::Parts("shards"), Duration::ZERO, stuck).unwrap_err();
+        assert_eq!(failure.exit, Exit::TimedOut);
+        let why = failure.why.to_string();
+        assert_eq!(why, "rollback of db is not over, and goes on: 1 of 3 shards done; v1/0: full");
+    }
+
+    #[test]
+    fn what_ends_is_given_back_and_failures_end_it() {
+        let mut looks = 0;
+        let over = follow("copy", Unit::Bytes, Duration::from_secs(60), || {
+            looks += 1;
+            Ok(if looks == 2 { Ok(7) } else { Err(progress(0, 1)) })
+        });
+        assert_eq!(over.unwrap(), 7);
+        let failed = follow::<()>("copy", Unit::Bytes, Duration::ZERO, || Err(Failure::usage("no")));
+        assert_eq!(failed.unwrap_err().exit, Exit::Usage);
+    }
+
+    #[test]
+    fn percents_are_whole_and_never_too_many() {
+        assert_eq!((percent(0, 0), percent(999, 1000), percent(3, 3), percent(5, 3)), (0, 99, 100, 100));
+    }
+}

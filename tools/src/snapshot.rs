@@ -1,0 +1,183 @@
+//! `trine snapshot`.
+
+use crate::config::ClusterArgs;
+use crate::output::{Exit, Failure, Outcome, OutputArgs, confirm, print, size, table, when};
+use crate::progress::{Unit, follow};
+use crate::volume::{WaitArgs, name};
+use clap::{Args, Subcommand};
+use conductor_model::split_snapshot;
+use conductor_model::views::{SnapshotInfo, SnapshotState};
+use std::fmt;
+use std::str::FromStr;
+
+/// `VOLUME@NAME`, checked before anything is sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SnapshotName {
+    pub(crate) volume: String,
+    pub(crate) name: String,
+}
+
+impl FromStr for SnapshotName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (volume, name) = split_snapshot(text).map_err(|why| why.to_string())?;
+        Ok(Self { volume: volume.to_owned(), name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for SnapshotName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.volume, self.name)
+    }
+}
+
+#[derive(Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub(crate) enum SnapshotCommand {
+    /// Make a snapshot of a whole volume at one point in time; returns when it is complete
+    Create(CreateArgs),
+    /// List a volume's snapshots
+    List(ListArgs),
+    /// Delete a snapshot that no clone needs; its space comes back in the background
+    Delete(DeleteArgs),
+    /// Make a volume that is not attached read as its snapshot again: everything written since is lost
+    Rollback(RollbackArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct CreateArgs {
+    /// The volume, and the new snapshot's name
+    #[arg(value_name = "VOLUME@NAME")]
+    snapshot: SnapshotName,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    /// The volume
+    #[arg(value_parser = name)]
+    volume: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct DeleteArgs {
+    /// The snapshot
+    #[arg(value_name = "VOLUME@NAME")]
+    snapshot: SnapshotName,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct RollbackArgs {
+    /// The snapshot
+    #[arg(value_name = "VOLUME@NAME")]
+    snapshot: SnapshotName,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(crate) fn run(command: SnapshotCommand) -> Outcome {
+    match command {
+        SnapshotCommand::Create(args) => create(&args),
+        SnapshotCommand::List(args) => {
+            args.output.print(&args.cluster.client()?.snapshots(&args.volume)?, |list| snapshots_table(list))
+        }
+        SnapshotCommand::Delete(args) => delete(&args),
+        SnapshotCommand::Rollback(args) => rollback(&args),
+    }
+}
+
+fn create(args: &CreateArgs) -> Outcome {
+    let SnapshotName { volume, name } = &args.snapshot;
+    let info = args.cluster.client()?.create_snapshot(volume, name).map_err(|error| match error.kind() {
+        // Nobody refused: it was tried.
+        Some("snapshot-failed") => Failure::new(Exit::Failed, error),
+        _ => error.into(),
+    })?;
+    args.output.print(&info, |info| format!("snapshot {} created: {}", args.snapshot, size(info.size)))
+}
+
+fn delete(args: &DeleteArgs) -> Outcome {
+    let SnapshotName { volume, name } = &args.snapshot;
+    confirm(&format!("Delete snapshot {} for good?", args.snapshot), args.yes)?;
+    args.cluster.client()?.delete_snapshot(volume, name)?;
+    print(&format!("snapshot {} deleted", args.snapshot))
+}
+
+fn rollback(args: &RollbackArgs) -> Outcome {
+    let SnapshotName { volume, name } = &args.snapshot;
+    let question = format!("Roll volume {volume} back to {}? Everything written since is lost.", args.snapshot);
+    confirm(&question, args.yes)?;
+    let client = args.cluster.client()?;
+    client.rollback(volume, name)?;
+    if args.wait.no_wait {
+        return print(&format!("volume {volume} is being rolled back to {}", args.snapshot));
+    }
+    let what = format!("rollback of {volume}");
+    follow(&what, Unit::Parts("shards"), args.wait.timeout, || {
+        Ok(client.volume(volume)?.info.rollback.map_or(Ok(()), |rollback| Err(rollback.progress)))
+    })?;
+    print(&format!("volume {volume} rolled back to {}", args.snapshot))
+}
+
+fn snapshots_table(snapshots: &[SnapshotInfo]) -> String {
+    let row = |s: &SnapshotInfo| {
+        let state = match s.state {
+            SnapshotState::Creating => "being created".to_owned(),
+            SnapshotState::Complete => "complete".to_owned(),
+            SnapshotState::Deleting => format!("deleting, {} copies left", s.drops_left),
+        };
+        let clones = if s.clones.is_empty() { "-".to_owned() } else { s.clones.join(" ") };
+        vec![format!("{}@{}", s.volume, s.name), size(s.size), when(s.created), state, clones]
+    };
+    table(&["SNAPSHOT", "SIZE", "CREATED", "STATE", "CLONES"], snapshots.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::{Bytes, Millis, SnapshotId};
+
+    #[test]
+    fn a_snapshot_is_named_by_its_volume_and_its_own_name() {
+        let parsed: SnapshotName = "db@monday".parse().unwrap();
+        assert_eq!((parsed.volume.as_str(), parsed.name.as_str()), ("db", "monday"));
+        assert_eq!(parsed.to_string(), "db@monday");
+        for wrong in ["db", "@a", "db@", "db@A", "D@a", "db@a@b", "db@a/b", ""] {
+            assert!(wrong.parse::<SnapshotName>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_list_says_what_still_needs_a_snapshot() {
+        let info = |state, clones: &[&str]| SnapshotInfo {
+            id: SnapshotId(1),
+            volume: "db".to_owned(),
+            name: "a".to_owned(),
+            size: Bytes(1 << 30),
+            created: Millis(0),
+            state,
+            drops_left: 2,
+            clones: clones.iter().map(|c| (*c).to_owned()).collect(),
+        };
+        let text = snapshots_table(&[info(SnapshotState::Complete, &["x", "y"]), info(SnapshotState::Deleting, &[])]);
+        assert!(text.contains("db@a") && text.contains("x y") && text.contains("deleting, 2 copies left"), "{text}");
+        assert!(text.contains("1970-01-01T00:00:00Z"), "{text}");
+    }
+}
