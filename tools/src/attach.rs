@@ -22,7 +22,7 @@ use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use target_daemon::{Address, FrontEnd, Options, Place, Record, TargetError, TargetView, detach, look};
+use target_daemon::{Address, FrontEnd, Options, Place, Record, Subject, TargetError, TargetView, detach, look};
 use wire::ClusterKey;
 
 /// A target attaches within the conductor's call (10 s); a device that is recovered waits for its old daemon (30 s) and for nodes.
@@ -35,8 +35,8 @@ const FAILED: &str = "failed: ";
 
 #[derive(Args)]
 pub(crate) struct AttachArgs {
-    /// The volume
-    volume: String,
+    /// The volume, or VOLUME@SNAPSHOT: read only, by as many as like
+    volume: Subject,
     /// Serve it over NBD, at unix:PATH or tcp:ADDRESS:PORT, instead of as /dev/ublkbN
     #[arg(long, value_name = "WHERE")]
     nbd: Option<Nbd>,
@@ -73,8 +73,8 @@ pub(crate) struct AttachArgs {
 
 #[derive(Args)]
 pub(crate) struct DetachArgs {
-    /// The volume
-    volume: String,
+    /// The volume, or VOLUME@SNAPSHOT
+    volume: Subject,
     /// End it although it is in use or does not answer; what is in flight fails
     #[arg(long)]
     force: bool,
@@ -134,13 +134,15 @@ pub(crate) fn attach(args: AttachArgs) -> Outcome {
         })?);
     }
     // What can be said at once is said here, without a second process.
-    let place = Place::new(&records(&args.cluster)?, &args.volume);
+    let place = Place::new(&records(&args.cluster)?, &args.volume.to_string());
     options(args)?;
     spawn(&place)
 }
 
 fn options(args: AttachArgs) -> Outcome<Options> {
-    conductor_model::check_volume_name(&args.volume).map_err(Failure::usage)?;
+    if args.force && args.volume.is_snapshot() {
+        return Err(Failure::usage("a snapshot is shared by all: leave --force out"));
+    }
     let client_name = match args.client_name {
         Some(name) => name,
         None => default_name(&args.volume)?,
@@ -154,7 +156,7 @@ fn options(args: AttachArgs) -> Outcome<Options> {
             Some(Nbd(listen)) => FrontEnd::Nbd { listen, plaintext: args.plaintext },
             None => FrontEnd::Ublk { queues: args.queues },
         },
-        volume: args.volume,
+        subject: args.volume,
         read_only: args.read_only,
         force: args.force,
         io_timeout: args.io_timeout,
@@ -162,13 +164,17 @@ fn options(args: AttachArgs) -> Outcome<Options> {
     })
 }
 
-/// `HOST/VOLUME`, cut where a name may not be longer.
-fn default_name(volume: &str) -> Outcome<String> {
+/// `HOST/VOLUME`, cut where a name may not be longer. Targets of one snapshot are told apart by their processes, too: none of them
+/// takes the place of another.
+fn default_name(subject: &Subject) -> Outcome<String> {
     let host = nix::unistd::gethostname().context("cannot read this host's name")?;
     let host = host.to_string_lossy();
-    let room = wire::MAX_NAME.saturating_sub(volume.len() + 1);
+    let name = subject.to_string();
+    let process = if subject.is_snapshot() { format!("#{}", std::process::id()) } else { String::new() };
+    let name: String = name.chars().take(wire::MAX_NAME - process.len()).collect();
+    let room = wire::MAX_NAME.saturating_sub(name.len() + process.len() + 1);
     let host: String = host.chars().filter(char::is_ascii_graphic).take(room).collect();
-    Ok(if host.is_empty() { volume.to_owned() } else { format!("{host}/{volume}") })
+    Ok(if host.is_empty() { format!("{name}{process}") } else { format!("{host}/{name}{process}") })
 }
 
 /// Where attachments are recorded. They end with the host's uptime, and so may their records, unless there is a directory for all.
@@ -316,8 +322,7 @@ fn code(child: &mut Child) -> Outcome<Exit> {
 }
 
 pub(crate) fn run_detach(args: &DetachArgs) -> Outcome {
-    conductor_model::check_volume_name(&args.volume).map_err(Failure::usage)?;
-    let place = Place::new(&records(&args.cluster)?, &args.volume);
+    let place = Place::new(&records(&args.cluster)?, &args.volume.to_string());
     Ok(detach(&place, &args.cluster.client()?, args.force)?)
 }
 
@@ -422,9 +427,13 @@ mod tests {
 
     #[test]
     fn a_clients_name_fits_whatever_the_volume_is_called() {
+        let name = |subject: &str| default_name(&subject.parse().unwrap()).unwrap();
         let long = "v".repeat(64);
-        assert_eq!(default_name(&long).unwrap(), long);
-        let name = default_name("db").unwrap();
-        assert!(name.len() <= wire::MAX_NAME && name.ends_with("db"), "{name}");
+        assert_eq!(name(&long), long);
+        assert!(name("db").len() <= wire::MAX_NAME && name("db").ends_with("db"), "{}", name("db"));
+        for snapshot in [format!("{long}@{long}"), "db@monday".to_owned()] {
+            let name = name(&snapshot);
+            assert!(name.len() <= wire::MAX_NAME && name.ends_with(&format!("#{}", std::process::id())), "{name}");
+        }
     }
 }

@@ -28,7 +28,7 @@ pub struct ClientOptions {
     pub attach: AttachGeneration,
     /// Which of the attachment's lanes this is.
     pub lane: u16,
-    /// Refuse what would change the volume.
+    /// Refuse what would change the volume; it is refused in any case where the map is a snapshot's.
     pub read_only: bool,
     /// Fail a request that has not been answered for so long.
     pub io_timeout: Option<Span>,
@@ -94,12 +94,13 @@ impl VolumeClient {
         hello.generation = options.attach.0;
         hello.lane = options.lane;
         hello.volume = map.volume.0;
+        hello.view = map.snapshot.map_or(0, |snapshot| snapshot.0);
         if hello.check().is_err() {
             return Err(ClientError::Name(hello.name));
         }
         let settings = Settings {
             depth: usize::from(options.depth.max(1)),
-            read_only: options.read_only,
+            read_only: options.read_only || map.snapshot.is_some(),
             io_timeout: options.io_timeout,
         };
         let engine = Engine::new(settings, map, arena.clone())?;

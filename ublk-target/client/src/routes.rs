@@ -5,7 +5,7 @@
 use crate::ClientError;
 use crate::iocb::Lost;
 use conductor_model::api::VolumeMap;
-use conductor_model::{Bytes, Epoch, ShardId, ShardIndex, VolumeId};
+use conductor_model::{Bytes, Epoch, ShardId, ShardIndex, SnapshotId, VolumeId};
 use std::net::SocketAddr;
 
 /// Where one shard is served.
@@ -19,6 +19,8 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Routes {
     pub(crate) volume: VolumeId,
+    /// Which of its views it is: the live content, or a snapshot.
+    snapshot: Option<SnapshotId>,
     pub(crate) size: Bytes,
     pub(crate) shard_size: Bytes,
     places: Vec<Place>,
@@ -44,6 +46,7 @@ impl Routes {
         check(map)?;
         let mut routes = Self {
             volume: map.volume,
+            snapshot: map.snapshot,
             size: Bytes(0),
             shard_size: map.shard_size,
             places: Vec::new(),
@@ -58,6 +61,9 @@ impl Routes {
         check(map)?;
         if map.volume != self.volume || map.shard_size != self.shard_size {
             return Err(ClientError::Map(map.volume, "it is another volume's, or has another shard size"));
+        }
+        if map.snapshot != self.snapshot {
+            return Err(ClientError::Map(map.volume, "it is of another snapshot"));
         }
         let mut news = News { grew: map.size > self.size, shrunk: map.size < self.size, ..News::default() };
         self.size = self.size.max(map.size);
@@ -157,6 +163,8 @@ mod tests {
         let mut routes = Routes::new(&map(&[(1, 1)])).unwrap();
         let other = VolumeMap { volume: VolumeId(9), ..map(&[(2, 2)]) };
         assert!(routes.update(&other).is_err());
+        let snapshot = VolumeMap { snapshot: Some(SnapshotId(1)), ..map(&[(2, 2)]) };
+        assert!(routes.update(&snapshot).is_err());
         assert_eq!(routes.place(ShardIndex(0)).unwrap().epoch, Epoch(1));
     }
 }

@@ -164,7 +164,11 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
     // It died, left its device behind, or could not tell the conductor: we end it in its name.
     let Some(lock) = place.lock()? else { return Err(TargetError::Busy { volume: volume() }) };
     ublk::forget(&record, force)?;
-    let said = conductor.detach(&record.volume, &Detach { client: record.client, generation: record.generation });
+    let said = match record.snapshot {
+        // The conductor knows of no target of a snapshot.
+        Some(_) => Ok(()),
+        None => conductor.detach(&record.volume, &Detach { client: record.client, generation: record.generation }),
+    };
     match said {
         Ok(()) => {}
         // Somebody else has it, or it is gone: nothing is left of this attachment there.

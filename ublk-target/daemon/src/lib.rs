@@ -26,6 +26,7 @@ pub mod probe;
 mod process;
 mod record;
 mod setup;
+mod subject;
 mod ublk;
 mod view;
 
@@ -35,4 +36,5 @@ pub use error::TargetError;
 pub use nbd::{Letter, Mail, NbdOptions, NbdTarget};
 pub use process::{FrontEnd, Options, run};
 pub use record::{Holder, Lock, Place, Record};
+pub use subject::Subject;
 pub use view::{LinkView, SessionView, TargetView, TraceView, WaitView};

@@ -2,19 +2,20 @@
 
 use crate::happening::Happening;
 use crate::limits::MAP_EVERY;
+use crate::subject::Subject;
 use conductor_client::Client;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 
 /// Runs until the lanes or the main thread have ended. A conductor that is away is no trouble as long as no map changes.
-pub(crate) fn run(client: &Client, volume: &str, asked: &Receiver<()>, tell: &Sender<Happening>) {
+pub(crate) fn run(client: &Client, subject: &Subject, asked: &Receiver<()>, tell: &Sender<Happening>) {
     let mut reachable = true;
     loop {
         match asked.recv_timeout(MAP_EVERY) {
             Ok(()) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        match client.map(volume) {
+        match subject.map(client) {
             Ok(map) => {
                 reachable = true;
                 if tell.send(Happening::Map(Arc::new(map))).is_err() {

@@ -17,6 +17,7 @@ use crate::maps;
 use crate::nbd::{Mail, NbdLane};
 use crate::record::{Holder, Lock, Place, Record};
 use crate::setup::{Setup, random};
+use crate::subject::{Subject, check_same};
 use crate::ublk::{self, UblkMade, UblkShape};
 use conductor_client::Client;
 use conductor_model::api::VolumeMap;
@@ -51,8 +52,8 @@ pub enum FrontEnd {
 
 /// What a target is made with.
 pub struct Options {
-    /// The volume's name.
-    pub volume: String,
+    /// What is attached.
+    pub subject: Subject,
     /// The conductor.
     pub conductor: Client,
     /// The cluster's key.
@@ -89,7 +90,7 @@ pub fn run(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetEr
     let stops = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
     stops.thread_block().map_err(|error| TargetError::system("block signals")(error.into()))?;
 
-    let place = Place::new(&options.dir, &options.volume);
+    let place = Place::new(&options.dir, &options.subject.to_string());
     let lock = claim(&place)?;
     let ended = hold(options, &place, stops, ready);
     let closed = place.close();
@@ -102,12 +103,22 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
     let (tell, heard) = channel();
     listen(place, stops, &tell)?;
     let former = former(place, &options)?;
-    let Options { volume, conductor, read_only, force, .. } = &options;
+    let Options { subject, conductor, read_only, force, .. } = &options;
+    if subject.is_snapshot() {
+        // The conductor knows nothing of it, and hears nothing of its end.
+        let map = subject.map(conductor)?;
+        let End { over, result } = serve(options, former, map, place, (tell, heard), ready);
+        if over == Over::Detached {
+            place.remove()?;
+        }
+        return result;
+    }
     let client = former.client.clone();
     let asked = Attach { client: client.clone(), read_only: *read_only, force: *force };
-    let map = conductor.attach(volume, &asked)?;
+    let volume = subject.to_string();
+    let map = conductor.attach(&volume, &asked)?;
     let detach = Detach { client, generation: map.attach };
-    let (conductor, volume) = (conductor.clone(), volume.clone());
+    let conductor = conductor.clone();
 
     let End { over, result } = serve(options, former, map, place, (tell, heard), ready);
     if over == Over::Left {
@@ -211,10 +222,13 @@ fn bring_up(
     tell: &Sender<Happening>,
     heard: &Receiver<Happening>,
 ) -> Result<(Front, Record), TargetError> {
-    let Options { volume, conductor, key, front_end, read_only, io_timeout, depth, .. } = options;
-    let (generation, volume_id) = (map.attach, map.volume);
+    let Options { subject, conductor, key, front_end, read_only, io_timeout, depth, .. } = options;
+    let (generation, volume_id, snapshot) = (map.attach, map.volume, map.snapshot);
+    let read_only = read_only || snapshot.is_some();
+    let volume = subject.to_string();
     let recovered = former.recover.is_some();
     if let Some(record) = former.record.filter(|_| recovered) {
+        check_same(&record, &map)?;
         // Should we not get any further, this is what the conductor wants to hear at a detach.
         place.write(&Record { generation, ..record })?;
     }
@@ -223,6 +237,7 @@ fn bring_up(
     told_to_end(&volume, recovered, heard)?;
     let setup = Setup {
         map,
+        name: volume.clone(),
         client_name: former.client.clone(),
         process: random(),
         key,
@@ -231,11 +246,12 @@ fn bring_up(
         depth,
     };
     let (asks, asked) = sync_channel(1);
-    let (news, name) = (tell.clone(), volume.clone());
-    spawn("maps", move || maps::run(&conductor, &name, &asked, &news))?;
+    let news = tell.clone();
+    spawn("maps", move || maps::run(&conductor, &subject, &asked, &news))?;
     let Holder { pid, started } = Holder::this();
     let record = |device| Record {
         volume: volume.clone(),
+        snapshot,
         cluster,
         volume_id,
         pid,
@@ -262,7 +278,7 @@ fn bring_up(
             Ok((front, record))
         }
         FrontEnd::Ublk { queues } => {
-            let shape = UblkShape { queues, owner: Owner::of(cluster, volume_id), recover: former.recover };
+            let shape = UblkShape { queues, owner: Owner::of(cluster, volume_id, snapshot), recover: former.recover };
             let made = UblkMade::make(setup, &shape, asks, tell.clone())?;
             let record = record(made.path().display().to_string());
             // Before the kernel makes a block device of it: whatever becomes of us, it can be found.

@@ -11,7 +11,7 @@
 //! without a record of its holder's is a target that comes up.
 
 use crate::error::TargetError;
-use conductor_model::{AttachGeneration, ClusterId, VolumeId};
+use conductor_model::{AttachGeneration, ClusterId, SnapshotId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -23,8 +23,11 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// The volume.
+    /// The volume, or `VOLUME@SNAPSHOT`.
     pub volume: String,
+    /// The snapshot's number; none for the volume itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
     /// Its cluster.
     pub cluster: ClusterId,
     /// Its number there.
@@ -37,9 +40,9 @@ pub struct Record {
     pub since_ms: u64,
     /// `/dev/ublkbN`, or an NBD URI.
     pub device: String,
-    /// Its name at the conductor.
+    /// Its name at the conductor, and at the nodes.
     pub client: String,
-    /// The attach generation that it was given.
+    /// The attach generation that it was given; of a snapshot's, the one it found.
     pub generation: AttachGeneration,
     /// It refuses writes.
     pub read_only: bool,
@@ -243,6 +246,7 @@ mod tests {
     fn record(volume: &str) -> Record {
         Record {
             volume: volume.into(),
+            snapshot: None,
             cluster: ClusterId(0xc1),
             volume_id: VolumeId(7),
             pid: std::process::id(),

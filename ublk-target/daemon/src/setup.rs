@@ -14,6 +14,8 @@ use wire::ClusterKey;
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) map: VolumeMap,
+    /// Of the volume, or of its snapshot.
+    pub(crate) name: String,
     pub(crate) client_name: String,
     /// Random per process life.
     pub(crate) process: u64,

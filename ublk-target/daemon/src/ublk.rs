@@ -65,7 +65,7 @@ pub(crate) fn number(device: &str) -> Option<u32> {
 
 /// The attachment's own device among `known`. Its number may be another volume's by now.
 fn device_of<'k>(record: &Record, known: &'k [KernelDevice]) -> Option<&'k KernelDevice> {
-    let (id, owner) = (number(&record.device)?, Owner::of(record.cluster, record.volume_id));
+    let (id, owner) = (number(&record.device)?, Owner::of(record.cluster, record.volume_id, record.snapshot));
     known.iter().find(|known| known.id == id && known.owner == owner)
 }
 
@@ -115,7 +115,7 @@ impl UblkMade {
         asks: SyncSender<()>,
         tell: Sender<Happening>,
     ) -> Result<Self, TargetError> {
-        let (volume, size) = (setup.map.name.clone(), setup.map.size);
+        let (volume, size) = (setup.name.clone(), setup.map.size);
         let mut options = DeviceOptions::new(&volume, size);
         options.queues = shape.queues;
         options.owner = shape.owner;
@@ -299,12 +299,13 @@ impl UblkFront {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::{AttachGeneration, ClusterId, VolumeId};
+    use conductor_model::{AttachGeneration, ClusterId, SnapshotId, VolumeId};
 
     #[test]
     fn a_device_whose_number_is_another_volumes_by_now_is_not_the_attachments() {
         let record = Record {
             volume: "db".into(),
+            snapshot: None,
             cluster: ClusterId(0xc1),
             volume_id: VolumeId(7),
             pid: 1,
@@ -317,7 +318,7 @@ mod tests {
         };
         let device = |id, cluster, volume| KernelDevice {
             id,
-            owner: Owner::of(ClusterId(cluster), VolumeId(volume)),
+            owner: Owner::of(ClusterId(cluster), VolumeId(volume), None),
             path: format!("/dev/ublkb{id}").into(),
             state: KernelState::Waiting,
             pid: None,
@@ -331,6 +332,8 @@ mod tests {
         assert_eq!(device_of(&record, &[device(2, 0xc1, 7)]), None);
         assert_eq!(device_of(&record, &[device(3, 0xc1, 8)]), None);
         assert_eq!(device_of(&record, &[device(3, 0xc2, 7)]), None);
+        let snapshot = Record { snapshot: Some(SnapshotId(1)), ..record.clone() };
+        assert_eq!(device_of(&snapshot, &all), None, "the volume's own");
         let nbd = Record { device: "nbd://127.0.0.1:10809/db".into(), ..record };
         assert_eq!(device_of(&nbd, &all), None);
     }

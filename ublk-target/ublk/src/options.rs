@@ -2,7 +2,7 @@
 
 use crate::DeviceError;
 use crate::limits::{MAX_DEPTH, MAX_IO_BYTES, MAX_QUEUES, SECTOR};
-use conductor_model::{Bytes, ClusterId, VolumeId};
+use conductor_model::{Bytes, ClusterId, SnapshotId, VolumeId};
 
 /// Whose a device is, as the kernel keeps it: device numbers are used again, so a number alone says nothing. 24 bits: no two of a
 /// cluster's volumes share one within 16 million volumes, and another cluster's volume does by rare chance only.
@@ -13,9 +13,11 @@ impl Owner {
     /// How many bits there are.
     pub(crate) const BITS: u32 = 24;
 
-    /// A cluster's volume. Clusters' ids are random, volumes' are counted.
-    pub fn of(cluster: ClusterId, volume: VolumeId) -> Self {
-        Self::from_flags(cluster.0.wrapping_add(volume.0.into()))
+    /// A cluster's volume, or one of its snapshots. Clusters' ids are random, volumes' and snapshots' are counted: the factor, which
+    /// is odd, keeps a snapshot apart from the volumes near it.
+    pub fn of(cluster: ClusterId, volume: VolumeId, snapshot: Option<SnapshotId>) -> Self {
+        let snapshot = snapshot.map_or(0, |snapshot| snapshot.0.wrapping_mul(0x9e_3779));
+        Self::from_flags(cluster.0.wrapping_add(volume.0.into()).wrapping_add(snapshot))
     }
 
     /// In the low bits of what the kernel keeps.

@@ -6,7 +6,6 @@ use crate::happening::Happening;
 use crate::limits::{ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, SPIN};
 use crate::setup::Setup;
 use crate::view::TargetView;
-use conductor_model::api::VolumeMap;
 use driver::{Address, ListenerId};
 use memory::{Arena, ArenaOptions, Backing, Shares};
 use nbd_session::Export;
@@ -112,7 +111,7 @@ fn reactor(setup: &Setup, listen: &Address, mail: MailRx<Mail>) -> Result<(NbdRe
     let mut driver = Uring::new(OwnRing::new(&limits)?, limits)?;
     let (listener, address) = claim(&mut driver, listen)?;
     let arena = Arena::new(ArenaOptions { bytes: ARENA, backing: Backing::Heap, shares: Shares::only_client() })?;
-    let mut export = Export::new(&setup.map.name, &description(&setup.map), setup.map.size)?;
+    let mut export = Export::new(&setup.name, &description(setup), setup.map.size)?;
     export.read_only = setup.read_only;
     export.fast_zero = true;
     let client = setup.client(0, setup.depth.unwrap_or(DEPTH), &arena)?;
@@ -152,6 +151,7 @@ fn work(reactor: NbdReactor, arena: &Arena, post: &Post) -> Result<(), TargetErr
     Ok(())
 }
 
-fn description(map: &VolumeMap) -> String {
-    format!("trine volume {} ({} bytes)", map.name, map.size.0)
+fn description(setup: &Setup) -> String {
+    let what = if setup.map.snapshot.is_some() { "snapshot" } else { "volume" };
+    format!("trine {what} {} ({} bytes)", setup.name, setup.map.size.0)
 }

@@ -264,15 +264,19 @@ fn params(options: &DeviceOptions) -> sys::ublk_params {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::{ClusterId, VolumeId};
+    use conductor_model::{ClusterId, SnapshotId, VolumeId};
 
     #[test]
     fn a_device_tells_whose_it_is() {
         let clusters = [0, 1 << 40, 0x1234_5678_9abc_def0, u64::MAX].map(ClusterId);
         for cluster in clusters {
-            let volume = Owner::of(cluster, VolumeId(7));
+            let volume = Owner::of(cluster, VolumeId(7), None);
             assert_eq!(owner(server_flags(volume)), Some(volume));
-            for other in [Owner::of(cluster, VolumeId(8)), Owner::of(ClusterId(0x5eed), VolumeId(7))] {
+            for other in [
+                Owner::of(cluster, VolumeId(8), None),
+                Owner::of(ClusterId(0x5eed), VolumeId(7), None),
+                Owner::of(cluster, VolumeId(7), Some(SnapshotId(1))),
+            ] {
                 assert_ne!(owner(server_flags(other)), Some(volume));
             }
         }
