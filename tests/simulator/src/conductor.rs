@@ -58,6 +58,14 @@ impl Service {
         Ok(answer)
     }
 
+    /// Time has passed.
+    pub(crate) fn tick(&mut self, now: Millis) {
+        if self.up {
+            let dirty = self.model.tick(now);
+            self.finish(&dirty);
+        }
+    }
+
     fn finish(&mut self, dirty: &Dirty) -> bool {
         if self.dies_before_persisting && !dirty.is_empty() {
             self.crash();

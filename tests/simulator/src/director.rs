@@ -7,7 +7,7 @@ use crate::mail::{LaneMail, Letter, Mail};
 use crate::node::{Home, NodeProcess};
 use crate::strict::Breaches;
 use crate::workload::Workload;
-use conductor_model::api::{DiskReport, Heartbeat, Register, Trouble, VolumeMap};
+use conductor_model::api::{DiskReport, Heartbeat, Register, Report, Trouble, VolumeMap};
 use conductor_model::views::Attach;
 use conductor_model::{Answer, Bytes, CopyId, Error, Millis, Request, ShardId};
 use driver::{Address, Span};
@@ -72,6 +72,8 @@ struct Control {
     troubles: Vec<Trouble>,
     used: Bytes,
     dropped: Vec<CopyId>,
+    /// The last answer named orders.
+    has_orders: bool,
 }
 
 /// The lanes of one client process; it may be started again under another generation.
@@ -104,6 +106,8 @@ pub(crate) struct Director {
     pub(crate) late: Span,
     pub(crate) faults: u32,
     pub(crate) faulty: bool,
+    /// The node whose disk rots.
+    pub(crate) rots: usize,
     pub(crate) inspect: Rc<Cell<bool>>,
     pub(crate) breaches: Breaches,
     pub(crate) found: Vec<Vec<Found>>,
@@ -129,6 +133,7 @@ impl Director {
         let depth = [12, 24, 128][rng.index(3)];
         // Little memory, too, so that requests wait for it: an eighth, a class's share, just holds the longest request.
         let arena = [3, 8, 24][rng.index(3)] << 20;
+        let rots = rng.index(NODES);
         let mut nodes = Vec::new();
         for node in 0..NODES {
             let disk = w.add_disk(DiskOptions::sized(crate::node::DISK_BYTES));
@@ -174,6 +179,7 @@ impl Director {
             late: Span::millis(4),
             faults: 0,
             faulty: false,
+            rots,
             inspect,
             breaches,
             found: Vec::new(),
@@ -248,7 +254,10 @@ impl Director {
         match alarm {
             Alarm::Asked(source, request) => self.asked(w, source, &request),
             Alarm::Answered(source, shard, answer) => self.answered(w, source, shard, answer),
-            Alarm::Beat(node, life) => self.beat(w, node, life),
+            Alarm::Beat(node, life) => {
+                self.service.tick(Self::millis(w));
+                self.beat(w, node, life);
+            }
             Alarm::Attach(attempt) if attempt == self.attempt && self.attaching => self.ask_attach(w),
             Alarm::Attach(_) => {}
             Alarm::Fault => self.next_fault(w),
@@ -276,6 +285,7 @@ impl Director {
                     troubles: Vec::new(),
                     used,
                     dropped: Vec::new(),
+                    has_orders: false,
                 };
                 self.nodes[node].control = Some(control);
                 self.beat(w, node, life);
@@ -301,7 +311,12 @@ impl Director {
             node_core::Letter::Dropped(copy) => control.dropped.push(copy),
             node_core::Letter::Troubles(troubles) => control.troubles = troubles,
             node_core::Letter::Usage(_, used) => control.used = used,
-            node_core::Letter::View(..) | node_core::Letter::Damage(_) | node_core::Letter::Report(_) => {}
+            node_core::Letter::View(..) | node_core::Letter::Damage(_) => {}
+            node_core::Letter::Report(report) => {
+                let node_id = conductor_model::NodeId(u32::try_from(node + 1).unwrap_or(0));
+                let report = Report { node: node_id, orders: vec![report], worked: Vec::new() };
+                self.ask(w, Source::Node(node, life), Request::Report(report));
+            }
             node_core::Letter::DiskFailed(disk, why) => self.fail(format!("disk {disk} failed: {why}")),
         }
     }
@@ -424,6 +439,10 @@ impl Director {
             }
             Answer::Heartbeat(answer) => {
                 control.after = control.after.max(answer.version);
+                if !answer.orders.is_empty() || control.has_orders {
+                    control.has_orders = !answer.orders.is_empty();
+                    tell(w, node_core::Mail::Orders(answer.orders));
+                }
                 control.dropped.retain(|copy| answer.drop.contains(copy));
                 if !answer.generations.is_empty() {
                     tell(w, node_core::Mail::Generations(answer.generations));

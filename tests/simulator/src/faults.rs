@@ -3,6 +3,7 @@
 use crate::director::{Alarm, Director, NODES, Sim, VOLUME, endpoint};
 use crate::mail::{LaneMail, Mail};
 use crate::workload::{Kind, Wish};
+use conductor_model::views::{Scrub, ScrubVerb};
 use conductor_model::{BLOCK, Bytes};
 use driver::Span;
 use sim::{DiskOptions, Latency, NetworkOptions, ProcessId, State};
@@ -40,7 +41,7 @@ pub(crate) enum Undo {
 }
 
 /// Every fault, by name.
-pub(crate) const FAULTS: [&str; 21] = [
+pub(crate) const FAULTS: [&str; 22] = [
     "fault.reset",
     "fault.silence",
     "fault.partition",
@@ -61,8 +62,12 @@ pub(crate) const FAULTS: [&str; 21] = [
     "fault.straggling-disk",
     "fault.slow-network",
     "fault.flaky-network",
+    "fault.rot",
     "fault.grow",
 ];
+
+/// Blocks that rot at once, at most.
+const ROTTEN: u64 = 24;
 
 fn slow_disk() -> DiskOptions {
     let mut options = DiskOptions::sized(crate::node::DISK_BYTES);
@@ -229,6 +234,15 @@ impl Director {
                     self.hammer(w, spot, HAMMERED);
                 }
             }
+            "fault.rot" => {
+                // Always of the same disk: two copies of a block that rot between two looks are a loss that nobody can prevent.
+                let disk = self.nodes[self.rots].disk;
+                let blocks = 1 + self.rng.below(ROTTEN);
+                let rotten =
+                    (0..blocks).filter(|_| w.rot_somewhere(disk, crate::node::home_of_data()).is_some()).count();
+                self.scrub(w);
+                return rotten > 0;
+            }
             "fault.slow-network" | "fault.flaky-network" => {
                 let slow = NetworkOptions::default().latency.slower(1 + self.rng.below(200));
                 let network = w.network();
@@ -243,6 +257,13 @@ impl Director {
             _ => return self.grow(w, 256),
         }
         true
+    }
+
+    /// Has the volume scrubbed, if the conductor is there; every other time it stops in between.
+    pub(crate) fn scrub(&mut self, w: &Sim) -> bool {
+        let verb = if self.faulty && self.rng.coin() { ScrubVerb::Pause } else { ScrubVerb::Start };
+        let scrub = Scrub { verb, rate: None };
+        self.service.is_up() && self.service.command(|m| m.change_scrub(Self::millis(w), VOLUME, &scrub)).is_ok()
     }
 
     fn pause(&mut self, w: &mut Sim, process: ProcessId) -> bool {

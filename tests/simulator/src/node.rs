@@ -13,6 +13,7 @@ use node_store::{Identity, OpenError, OpenOptions, Store};
 use sim::{Birth, Rng};
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::rc::Rc;
 use tcp::{Net, NetOptions};
 use wire::ClusterKey;
@@ -23,8 +24,20 @@ pub(crate) const DISK_BYTES: u64 = 40 << 20;
 const RING_BLOCKS: u32 = 700;
 /// Places for a store's metadata pages: the fewest.
 const PLACES: u32 = 256;
+/// Bytes of a store's chunk.
+const CHUNK: u64 = 64 << 10;
 /// Copies that a store can hold.
 const MAX_COPIES: u32 = 16;
+fn geometry() -> Option<Geometry> {
+    Geometry::new(Bytes(DISK_BYTES), RING_BLOCKS, PLACES, MAX_COPIES)
+}
+
+/// Where data is at home on a disk: behind everything else.
+pub(crate) fn home_of_data() -> Range<u64> {
+    let chunks = geometry().map_or(0, |geometry| u64::from(geometry.chunks()));
+    DISK_BYTES - chunks * CHUNK..DISK_BYTES
+}
+
 /// The cluster's key.
 pub(crate) const KEY: ClusterKey = ClusterKey([7; 32]);
 
@@ -104,7 +117,7 @@ impl NodeProcess {
     }
 
     fn format(&mut self, out: &mut dyn Outbox<Letter>) {
-        let Some(geometry) = Geometry::new(Bytes(DISK_BYTES), RING_BLOCKS, PLACES, MAX_COPIES) else { return };
+        let Some(geometry) = geometry() else { return };
         let identity =
             Identity { cluster: self.home.cluster, node: self.home.node, disk: DiskId(self.random.next_u64() | 1) };
         let options = FormatOptions { disk: DiskIndex(0), journal: None, identity, geometry, overwrite: false };

@@ -10,7 +10,7 @@ use crate::mail::{LaneMail, Mail};
 use crate::node::NodeProcess;
 use crate::verdict::{self, Failure};
 use crate::workload::{Kind, Mood, Wish, Workload};
-use conductor_model::views::NewVolume;
+use conductor_model::views::{NewVolume, ScrubInfo, ScrubState};
 use conductor_model::{BLOCK, Bytes};
 use driver::Span;
 use sim::{Options, State, World};
@@ -115,6 +115,7 @@ fn play(w: &mut Sim, d: &mut Director, size: Bytes, shard: Bytes) -> Result<(), 
     d.end_faults(w);
     d.run(w, "the recovery", RECOVERY, |d, w| d.all_answered(w))?;
 
+    scrub(w, d)?;
     let end = d.service.model().show(Director::millis(w), VOLUME).map_err(|error| error.to_string())?;
     scan(w, d, end.info.size.0)?;
     d.run(w, "the last look", RECOVERY, |d, w| d.all_answered(w))?;
@@ -142,6 +143,28 @@ fn blame(history: &History, v: &checker::Violation) -> String {
         )
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Looks through every copy: what rotted and nobody read is put right, too.
+fn scrub(w: &mut Sim, d: &mut Director) -> Result<(), String> {
+    let began = Director::millis(w);
+    let started = |info: &ScrubInfo| info.started.is_some_and(|at| at >= began);
+    d.run(w, "the scrub", RECOVERY, |d, w| {
+        let Ok(info) = d.service.model().scrub(VOLUME) else { return false };
+        if started(&info) && info.state == ScrubState::Idle {
+            return true;
+        }
+        // One that had begun before comes to its end first: it has passed what rotted behind it.
+        if info.state != ScrubState::Running {
+            d.scrub(w);
+        }
+        false
+    })
+    .map_err(|stall| format!("{:?}\n{stall}", d.service.model().scrub(VOLUME)))?;
+    let info = d.service.model().scrub(VOLUME).map_err(|error| error.to_string())?;
+    d.count("scrub.damaged", info.damaged_ever);
+    d.count("scrub.repaired", info.repaired_ever);
+    if info.damaged == info.repaired { Ok(()) } else { Err(format!("the last scrub: {info:?}")) }
 }
 
 /// Reads the whole volume once more.
