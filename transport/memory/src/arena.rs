@@ -11,6 +11,7 @@ use crate::buddy::Buddy;
 use crate::buffer::{Filling, Mem};
 use crate::huge::{HUGE_PAGE, HugePages, TooFewHugePages};
 use crate::mapping::Mapping;
+use crate::named::{NamedError, NamedFiles, Piece};
 use crate::{MAX_LEN, PAGE};
 use refcount::{LeakReport, Table};
 use std::cell::RefCell;
@@ -119,6 +120,9 @@ pub enum ArenaError {
         /// The kernel's word.
         error: nix::errno::Errno,
     },
+    /// Memory on files that cannot be had.
+    #[error(transparent)]
+    Named(#[from] NamedError),
     /// Too few huge pages are reserved.
     #[error(transparent)]
     TooFewHugePages(#[from] TooFewHugePages),
@@ -140,6 +144,8 @@ pub struct Arena(Rc<Shared>);
 
 /// What an arena's clones and buffers have in common; gone, with the mapping, after the last of them.
 pub(crate) struct Shared {
+    /// The files behind the mapping, if any; before it, since they watch its range.
+    _files: Vec<Piece>,
     pub(crate) mapping: Mapping,
     table: Table<Mem>,
     regions: RefCell<[Buddy; REGIONS]>,
@@ -151,6 +157,16 @@ pub(crate) struct Shared {
 impl Arena {
     /// Maps the memory and sets the reserves aside.
     pub fn new(options: ArenaOptions) -> Result<Self, ArenaError> {
+        Self::behind(options, None)
+    }
+
+    /// The same on files, of which `options.backing` says nothing: on NVDIMM above all. They keep their names and their bytes when the
+    /// arena goes, for the next one that is made of as many bytes under the same names.
+    pub fn on_files(bytes: usize, shares: Shares, files: &NamedFiles) -> Result<Self, ArenaError> {
+        Self::behind(ArenaOptions { bytes, backing: Backing::Heap, shares }, Some(files))
+    }
+
+    fn behind(options: ArenaOptions, files: Option<&NamedFiles>) -> Result<Self, ArenaError> {
         let ArenaOptions { bytes, backing, shares } = options;
         if bytes == 0 || bytes > MAX_BYTES {
             return Err(ArenaError::Size(bytes));
@@ -164,16 +180,27 @@ impl Arena {
         }
         let own: usize = if reserved <= capacity.get() { sizes.iter().sum() } else { usize::MAX };
         sizes[COMMON] = capacity.get().checked_sub(own).ok_or(ArenaError::Shares { reserved, bytes })?;
-        let mapping = match backing {
-            Backing::Heap => Mapping::heap(capacity).map_err(|error| ArenaError::NoMemory { bytes, error })?,
-            Backing::HugePages => Mapping::huge(capacity).map_err(|error| no_huge_pages(capacity.get(), error))?,
+        let heap = |capacity| Mapping::heap(capacity).map_err(|error| ArenaError::NoMemory { bytes, error });
+        let huge =
+            |capacity| Mapping::huge(capacity).map_err(|error| no_huge_pages(NonZeroUsize::get(capacity), error));
+        let (mapping, files) = match (files, backing) {
+            (Some(files), _) => files.map(capacity)?,
+            (None, Backing::Heap) => (heap(capacity)?, Vec::new()),
+            (None, Backing::HugePages) => (huge(capacity)?, Vec::new()),
         };
         let mut starts = [0; REGIONS];
         for region in 1..REGIONS {
             starts[region] = starts[region - 1] + sizes[region - 1];
         }
         let regions = RefCell::new(sizes.map(|size| Buddy::new(pages(size))));
-        Ok(Self(Rc::new(Shared { mapping, table: Table::new(), regions, starts, capacity: capacity.get() })))
+        Ok(Self(Rc::new(Shared {
+            _files: files,
+            mapping,
+            table: Table::new(),
+            regions,
+            starts,
+            capacity: capacity.get(),
+        })))
     }
 
     /// Ordinary memory without reserves, for tests and the simulator. Panics if the system has none.

@@ -28,7 +28,6 @@ pub(crate) enum OnFault {
     /// Go on with a page that is thrown away; [`Guard::is_broken`] tells. For memory that is only written, and whose writer asks.
     Spare,
     /// Say why, and end: for memory that is read as well, where going on would make up data.
-    #[expect(dead_code, reason = "arenas on files are the next step")]
     Tell,
 }
 

@@ -42,6 +42,25 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
+    /// Addresses without memory, to put files at.
+    pub(crate) fn reserved(len: NonZeroUsize) -> Result<Self, Errno> {
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS | MapFlags::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
+        let start = unsafe { mmap_anonymous(None, len, ProtFlags::PROT_NONE, flags)? };
+        Ok(Self { start, len })
+    }
+
+    /// Shares the first `len` bytes of `file` from byte `at` on, a multiple of a page; what was mapped there is gone.
+    pub(crate) fn put(&mut self, at: usize, file: &File, len: usize) -> Result<(), Errno> {
+        let place = self.at(at, len).as_ptr() as usize;
+        let (place, len) = NonZeroUsize::new(place).zip(NonZeroUsize::new(len)).ok_or(Errno::EINVAL)?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
+        // SAFETY: `at` has checked that the range is in our own mapping, into which `&mut self` leaves nobody a reference.
+        unsafe { mmap(Some(place), len, protection, flags, file, 0)? };
+        Ok(())
+    }
+
     fn map(len: NonZeroUsize, more: MapFlags) -> Result<Self, Errno> {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS | more;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.

@@ -1,8 +1,11 @@
 //! An arena against a model of it: what is taken belongs to one, reserves hold, everything comes back.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use memory::{Arena, ArenaError, ArenaOptions, Backing, Class, Filling, MAX_LEN, PAGE, Reads, Shares};
+use memory::{
+    Arena, ArenaError, ArenaOptions, Backing, Class, Filling, MAX_LEN, NamedError, NamedFiles, PAGE, Reads, Shares,
+};
 use proptest::prelude::*;
+use std::path::PathBuf;
 
 const CLASSES: [Class; 5] = [Class::Settle, Class::Replica, Class::Resync, Class::Work, Class::Client];
 const BYTES: usize = 16 << 20;
@@ -205,4 +208,63 @@ proptest! {
         let whole: Vec<_> = fill_up(&arena, Class::Settle, 1 << 20);
         prop_assert!(whole.len() >= 8, "free pieces grew together again");
     }
+}
+
+/// Directories that stand for memory nodes.
+struct Nodes(Vec<PathBuf>);
+
+impl Nodes {
+    fn new(name: &str, count: usize) -> Self {
+        let dir = |n| std::env::temp_dir().join(format!("trine-arena-{}-{name}-{n}", std::process::id()));
+        let dirs: Vec<PathBuf> = (0..count).map(dir).collect();
+        dirs.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+        Self(dirs)
+    }
+    fn files(&self) -> NamedFiles {
+        NamedFiles { dirs: self.0.clone(), name: "lane0".to_owned() }
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|dir| drop(std::fs::remove_dir_all(dir)));
+    }
+}
+
+#[test]
+fn an_arena_on_files_is_spread_over_its_directories_and_finds_its_bytes_again() {
+    let nodes = Nodes::new("found", 2);
+    let bytes = (65 << 20) + 1;
+    let make = || Arena::on_files(bytes, Shares::only_client(), &nodes.files());
+    let arena = make().unwrap();
+    assert_eq!(arena.capacity(), bytes.next_multiple_of(PAGE));
+    let in_use = make().unwrap_err();
+    assert!(matches!(in_use, ArenaError::Named(NamedError::InUse(_))), "{in_use}");
+    // As many buffers as there are, so that both files hold some.
+    let mut count = 0_u8;
+    let taken: Vec<_> = std::iter::from_fn(|| arena.take(1 << 20, Class::Client))
+        .map(|mut buffer| {
+            count += 1;
+            buffer.fill(count);
+            buffer
+        })
+        .collect();
+    assert_eq!((arena.take(1 << 20, Class::Client).is_none(), count), (true, 65));
+    drop((taken, arena));
+    let sizes = |dir: usize, file: &str| std::fs::metadata(nodes.0[dir].join(file)).unwrap().len();
+    assert_eq!((sizes(0, "lane0.0"), sizes(1, "lane0.1")), (64 << 20, (1 << 20) + 4096));
+
+    let again = make().unwrap();
+    let buffers = fill_up(&again, Class::Client, 1 << 20);
+    assert!(buffers.iter().all(|buffer| buffer.iter().all(|byte| *byte == buffer[0])));
+    let mut found: Vec<u8> = buffers.iter().map(|buffer| buffer[0]).collect();
+    found.sort_unstable();
+    assert_eq!(found, (1..=65).collect::<Vec<u8>>());
+}
+
+#[test]
+fn files_that_cannot_be_had_are_said_in_one_sentence() {
+    let none = NamedFiles { dirs: vec!["/nowhere/at/all".into()], name: "m".to_owned() };
+    let error = Arena::on_files(1 << 20, Shares::only_client(), &none).unwrap_err();
+    assert!(error.to_string().contains("/nowhere/at/all/m.0"), "{error}");
 }
