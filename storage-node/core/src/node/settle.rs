@@ -39,7 +39,10 @@ impl<S: Store> Node<S> {
                 .any(|key| matches!(self.iocbs[*key].phase, IocbPhase::Reading | IocbPhase::Merging));
             // Nor are those of an earlier settling, whose pieces nobody waits for any more.
             let given_up = |iocb: &Iocb| iocb.shard == shard && iocb.kind == Kind::Settle && iocb.fenced;
-            if reads || self.iocbs.iter().any(|(_, iocb)| given_up(iocb)) || (self.settling >= SETTLE_AT_ONCE && !settling.left.is_empty()) {
+            if reads
+                || self.iocbs.iter().any(|(_, iocb)| given_up(iocb))
+                || (self.settling >= SETTLE_AT_ONCE && !settling.left.is_empty())
+            {
                 return;
             }
             let Some(piece) = settling.left.pop() else {
