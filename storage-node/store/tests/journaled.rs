@@ -212,6 +212,22 @@ fn versions_belong_to_entries_and_tombstones_stay_until_known_good_has_passed_th
 }
 
 #[test]
+fn extents_name_what_is_held_be_it_home_or_not_and_no_hole_beside_it() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    for (n, from) in (1..).zip([3, 100, 290]) {
+        run(&mut store, &mut disk, write(&arena, 1, range(from, 20), n, 7)).unwrap();
+    }
+    for folded in [false, true] {
+        if folded {
+            fold(&mut store, &mut disk);
+        }
+        let op = StoreOp::Extents { copy: CopyId(1), view: View::Live, from: Blocks(0) };
+        let StoreDone::Extents { data, next } = run(&mut store, &mut disk, op).unwrap() else { panic!() };
+        assert_eq!((data, next), (vec![range(3, 20), range(100, 20), range(290, 20)], Blocks(BLOCKS)), "{folded}");
+    }
+}
+
+#[test]
 fn a_parent_goes_only_when_no_clone_needs_it() {
     let (mut disk, arena, mut store) = fresh(4000);
     run(&mut store, &mut disk, write(&arena, 1, range(0, 100), 1, 100)).unwrap();

@@ -398,7 +398,8 @@ impl JournaledStore {
     fn data_in(&mut self, layer: LayerId, chunk: u32) -> Result<Mask, Wait> {
         let mut walk = self.begin_walk(layer, ALL);
         match self.walk(&mut walk, chunk) {
-            Ok(()) | Err(Wait::Damaged | Wait::Full) => {}
+            Ok(()) => walk.left = 0, // of these nothing is said down to the bottom: zeros
+            Err(Wait::Damaged | Wait::Full) => {}
             Err(Wait::Load) => return Err(Wait::Load),
         }
         let held = walk.found.iter().zip(0..).filter(|(found, _)| **found != Found::Zero);

@@ -15,7 +15,7 @@ use crate::{
     Counters, DiskOut, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View,
 };
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, DiskId, SnapshotId, Stamp};
-use driver::{Done, Errno, Op, Part, Span, Time, mutant};
+use driver::{Done, Errno, Op, Part, Span, Time};
 use memory::{Arena, Class, Filling, Reads};
 use slab::Slab;
 use smallvec::smallvec;
@@ -243,9 +243,8 @@ impl SimpleStore {
         for run in &taken {
             let len = run.count as usize * BLOCK;
             let parts = smallvec![Part { mem: data.share(), from, len }];
-            let durable = !mutant::on("store-data-not-durable");
             let at = self.place.geometry.slot(run.from);
-            out(Op::DiskWrite { disk: self.place.disk, tag: tag(Kind::Data, key), at, parts, durable });
+            out(Op::DiskWrite { disk: self.place.disk, tag: tag(Kind::Data, key), at, parts, durable: true });
             change.data_left += 1;
             self.outstanding += 1;
             from += len;
@@ -367,9 +366,8 @@ impl SimpleStore {
         self.counters.groups += 1;
         self.log.in_flight = true;
         self.outstanding += 1;
-        let durable = !mutant::on("store-log-not-durable");
         let parts = smallvec![Part { mem: buffer.filled(), from: 0, len }];
-        out(Op::DiskWrite { disk: self.place.disk, tag: tag(Kind::Log, 0), at, parts, durable });
+        out(Op::DiskWrite { disk: self.place.disk, tag: tag(Kind::Log, 0), at, parts, durable: true });
     }
 
     fn fill_page(&mut self, group: u64, page: &mut [u8]) {

@@ -12,6 +12,7 @@ use super::super::tables::Wait;
 use super::{Stage, Step};
 use crate::StoreError;
 use conductor_model::Stamp;
+use driver::mutant;
 
 /// What is done about a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -257,7 +258,8 @@ impl JournaledStore {
             && let (Some(physical), true) = (source.chunk, record.refs < u16::MAX)
         {
             entry = Entry { chunk: source.chunk, present: *mask, zero: zero & !mask, owner: source.owner, ..entry };
-            self.tables.put_chunk(physical, &ChunkRecord { refs: record.refs + 1, ..*record })?;
+            let refs = record.refs + u16::from(!mutant::on("store-chunk-doubly-owned"));
+            self.tables.put_chunk(physical, &ChunkRecord { refs, ..*record })?;
             self.tables.put_entry(layer, chunk, &entry, Self::growth(shard, &before, &entry))?;
             return Ok(true);
         }

@@ -1,0 +1,26 @@
+//! The journaled engine is stopped at some points of every kind, is damaged, and does what the flat model does: enough of it that each of
+//! the store's mutants turns this red. `cargo run -p crash` does more.
+
+use crash::{Journaled, operations, points, rot};
+
+/// Sweeps (every third) and journeys.
+const SEEDS: u64 = 8;
+
+#[test]
+fn it_loses_nothing_wherever_it_is_stopped_and_the_offline_check_finds_nothing() {
+    for seed in 0..SEEDS {
+        points::run::<Journaled>(seed, None, &|_| ());
+    }
+}
+
+#[test]
+fn damage_in_one_place_is_never_wrong_data_and_is_repaired() {
+    rot::run::<Journaled>(0, None, &|_| ());
+}
+
+#[test]
+fn it_does_what_the_flat_model_does() {
+    let outcome = operations::run::<Journaled>(2);
+    let missing = operations::missing::<Journaled>(&outcome.counts, outcome.points);
+    assert!(missing.is_empty(), "{missing:?}");
+}
