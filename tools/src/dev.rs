@@ -57,6 +57,10 @@ pub(crate) struct StartArgs {
     /// Reactors of each node, at the first start; each has a disk of its own [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_REACTORS)))]
     reactors: Option<u16>,
+    /// Directories for the disks' journals, in turn, at the first start: mounts with DAX on NVDIMM, one for each of the machine's
+    /// memory nodes [default: each on its disk]
+    #[arg(long, value_name = "DIR", value_delimiter = ',')]
+    journals: Vec<PathBuf>,
     /// First of the ports to use, at the first start [default: any free ones]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
@@ -113,6 +117,9 @@ struct Plan {
     /// Of each node, and disks too.
     #[serde(default = "one")]
     reactors: u16,
+    /// Where the disks' journals are, in turn; on the disks if nowhere.
+    #[serde(default)]
+    journals: Vec<PathBuf>,
 }
 
 fn one() -> u16 {
@@ -163,7 +170,8 @@ impl Cluster {
             let least = Size(node_daemon::MIN_DISK_BYTES);
             return Err(Failure::usage(format!("a disk of {} is too small: use at least {least}", Size(disk_size))));
         }
-        let plan = Plan { conductor: *conductor, nodes: nodes.to_vec(), disk_size, reactors };
+        let journals = journal_dirs(args)?;
+        let plan = Plan { conductor: *conductor, nodes: nodes.to_vec(), disk_size, reactors, journals };
         let key_file = dir.join("cluster.key");
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(|why| Failure::new(Exit::Failed, format!("no random numbers: {why}")))?;
@@ -178,6 +186,20 @@ impl Cluster {
 
     fn node_dir(&self, n: usize) -> PathBuf {
         self.dir.join(format!("n{}", n + 1))
+    }
+
+    /// A disk of a node, and where its journal is if that is elsewhere. Neighbours have theirs in different places.
+    fn disk(&self, n: usize, disk: u16) -> (PathBuf, Option<PathBuf>) {
+        let turn = n * usize::from(self.plan.reactors) + usize::from(disk);
+        let dir = self.plan.journals.iter().cycle().nth(turn);
+        let journal = dir.map(|dir| dir.join(format!("trine-n{}-disk{disk}.journal", n + 1)));
+        (self.node_dir(n).join(format!("disk{disk}")), journal)
+    }
+
+    /// All journals that are not on their disks.
+    fn journals(&self) -> impl Iterator<Item = PathBuf> {
+        let disks = (0..self.plan.nodes.len()).flat_map(|n| (0..self.plan.reactors).map(move |disk| (n, disk)));
+        disks.filter_map(|(n, disk)| self.disk(n, disk).1)
     }
 
     fn conductor_pid(&self) -> PathBuf {
@@ -225,7 +247,8 @@ fn start(args: &StartArgs) -> Outcome {
             let disk = args.disk_size.is_some_and(|size| size.0 != cluster.plan.disk_size);
             let port = args.port.is_some_and(|port| port != cluster.plan.conductor.port());
             let reactors = args.reactors.is_some_and(|n| n != cluster.plan.reactors);
-            if nodes || disk || port || reactors {
+            let journals = !args.journals.is_empty() && journal_dirs(args)? != cluster.plan.journals;
+            if nodes || disk || port || reactors || journals {
                 let why = format!(
                     "the cluster in {} exists and is not like that: leave the options out, or `trine dev stop --destroy` it first",
                     dir.display()
@@ -265,7 +288,14 @@ fn start(args: &StartArgs) -> Outcome {
         command.args(["--conductor", &cluster.plan.conductor.to_string()]);
         command.arg("--key-file").arg(cluster.dir.join("cluster.key"));
         for disk in 0..cluster.plan.reactors {
-            command.arg("--disk").arg(dir.join(format!("disk{disk}")));
+            let (mut path, journal) = cluster.disk(n, disk);
+            if let Some(journal) = journal {
+                let mut both = path.into_os_string();
+                both.push(",journal=");
+                both.push(journal);
+                path = both.into();
+            }
+            command.arg("--disk").arg(path);
         }
         command.args(["--reactors", &cluster.plan.reactors.to_string()]);
         command.arg("--control-socket").arg(dir.join("control.sock"));
@@ -392,6 +422,7 @@ fn stop(args: &StopArgs) -> Outcome {
     let nodes = (0..cluster.plan.nodes.len()).map(|n| cluster.node_pid(n)).collect::<Vec<_>>();
     let stopped = end(&nodes)? + end(&[cluster.conductor_pid()])?;
     if args.destroy {
+        cluster.journals().try_for_each(|file| gone(fs::remove_file(file))).context("cannot delete the journals")?;
         destroy(&dir, cluster.plan.nodes.len()).with_context(|| format!("cannot delete {}", dir.display()))?;
         return print(&format!("cluster in {} stopped and deleted", dir.display()));
     }
@@ -519,6 +550,15 @@ fn prefixed(prefix: &str, path: &Path) -> std::ffi::OsString {
     let mut text = std::ffi::OsString::from(prefix);
     text.push(path);
     text
+}
+
+/// Directories for journals, named from the root like everything that the processes are told.
+fn journal_dirs(args: &StartArgs) -> Outcome<Vec<PathBuf>> {
+    let dirs = args.journals.iter().map(|dir| match dir.is_dir() {
+        true => Ok(std::path::absolute(dir).context("cannot find the present directory")?),
+        false => Err(Failure::usage(format!("--journals: there is no directory {}", dir.display()))),
+    });
+    dirs.collect()
 }
 
 /// The processes run elsewhere, so the directory is named from the root.

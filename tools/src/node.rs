@@ -29,10 +29,11 @@ pub(crate) struct RunArgs {
     /// The node's number, from 1, the same for ever: 3 or n3
     #[arg(long, env = "TRINE_NODE", value_name = "NODE", value_parser = node_id)]
     node: NodeId,
-    /// A file or block device to store on; repeat it for more
-    #[arg(long = "disk", env = "TRINE_DISKS", value_name = "PATH", required = true, value_delimiter = ',')]
-    disks: Vec<PathBuf>,
-    /// Make files of this size for --disk paths at which there is nothing
+    /// A file or block device to store on, and where its journal is to be if not on it: a block device, or a file, which is mapped
+    /// (on a DAX file system on NVDIMM: written without the kernel). Repeat it, or list more behind commas
+    #[arg(long = "disk", env = "TRINE_DISKS", value_name = "PATH[,journal=PATH]", required = true)]
+    disks: Vec<String>,
+    /// Make files of this size for --disk paths at which there is nothing, and files for their journals
     #[arg(long, value_name = "SIZE")]
     create: Option<Size>,
     /// Reserve no space for files that are made: slow at first, and the file system may fill up; for trying out
@@ -62,9 +63,15 @@ pub(crate) struct RunArgs {
     /// Buffer memory of all reactors together
     #[arg(long, env = "TRINE_NODE_MEMORY", default_value = "256M", value_name = "SIZE")]
     memory: Size,
-    /// Have that memory on huge pages of 2 MiB, which must be reserved: sysctl vm.nr_hugepages
+    /// Memory for each disk's metadata pages, beside that; at least 1280K, and about 1/640 of the data that is in use at a time
+    #[arg(long, env = "TRINE_METADATA_CACHE", default_value = "16M", value_name = "SIZE")]
+    metadata_cache: Size,
+    /// Have the buffer memory on huge pages of 2 MiB, which must be reserved: sysctl vm.nr_hugepages
     #[arg(long, env = "TRINE_HUGE_PAGES")]
     huge_pages: bool,
+    /// Have that memory on files in these directories instead, best one on each memory node of the machine: 32 GiB is 10 files
+    #[arg(long, env = "TRINE_MEMORY_DIR", value_name = "DIR", value_delimiter = ',', conflicts_with = "huge_pages")]
+    memory_dir: Vec<PathBuf>,
     /// Requests in flight per connection
     #[arg(long, default_value_t = node_daemon::DEFAULT_DEPTH, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
@@ -124,12 +131,12 @@ fn run_node(args: RunArgs) -> Outcome {
     };
     let usual = PathBuf::from("/run/trine");
     let control = args.control_socket.or_else(|| usual.is_dir().then(|| usual.join(format!("{}.sock", args.node))));
-    let create = args.create.map(|size| size.0);
+    let disks = disk_plans(&args.disks, args.create.map(|size| size.0)).map_err(Failure::usage)?;
     let node = args.node;
     let options = NodeOptions {
         node,
         host,
-        disks: args.disks.into_iter().map(|path| DiskPlan { path, create }).collect(),
+        disks,
         sparse: args.sparse,
         format: args.format,
         force: args.force,
@@ -140,7 +147,9 @@ fn run_node(args: RunArgs) -> Outcome {
         key: args.cluster.key()?,
         control,
         memory: args.memory.0,
+        metadata_cache: args.metadata_cache.0,
         huge_pages: args.huge_pages,
+        memory_dirs: args.memory_dir,
         depth: args.depth,
         reactors: args.reactors.into(),
         pin: args.pin,
@@ -152,6 +161,25 @@ fn run_node(args: RunArgs) -> Outcome {
         let _ = print(&format!("ready {node} {}", endpoints.join(" ")));
     };
     node_daemon::run(options, ready).map_err(failure)
+}
+
+/// `PATH`, `PATH,journal=PATH`, or several of these behind commas: a journal belongs to the disk before it.
+fn disk_plans(given: &[String], create: Option<u64>) -> Result<Vec<DiskPlan>, String> {
+    let mut plans: Vec<DiskPlan> = Vec::new();
+    for value in given {
+        let first = plans.len();
+        for item in value.split(',') {
+            match (item.strip_prefix("journal="), plans[first..].last_mut()) {
+                (Some(""), _) => return Err(format!("--disk {value:?}: the journal has no path")),
+                (None, _) if item.is_empty() => return Err(format!("--disk {value:?}: a disk has no path")),
+                (None, _) => plans.push(DiskPlan { path: item.into(), create, journal: None }),
+                (Some(journal), Some(DiskPlan { journal: unnamed @ None, .. })) => *unnamed = Some(journal.into()),
+                (Some(_), Some(_)) => return Err(format!("--disk {value:?}: a disk has one journal")),
+                (Some(_), None) => return Err(format!("--disk {value:?}: a journal needs its disk before it")),
+            }
+        }
+    }
+    Ok(plans)
 }
 
 fn failure(error: Error) -> Failure {
@@ -167,7 +195,20 @@ fn failure(error: Error) -> Failure {
                 path.display()
             ),
         ),
-        error @ (Error::Used { .. } | Error::HugePages(_)) => Failure::new(Exit::Refused, error),
+        Error::JournalTaken { journal, store } => Failure::new(
+            Exit::Refused,
+            format!(
+                "journal {} belongs to store {store}: name another one, or, if that store is gone for good, pass --force",
+                journal.display()
+            ),
+        ),
+        error @ (Error::Used { .. }
+        | Error::HugePages(_)
+        | Error::JournalMissing { .. }
+        | Error::JournalUnused { .. }
+        | Error::JournalEmpty { .. }
+        | Error::JournalOfOther { .. }
+        | Error::JournalShort { .. }) => Failure::new(Exit::Refused, error),
         error => {
             let wrong_usage = matches!(
                 error,
@@ -180,6 +221,9 @@ fn failure(error: Error) -> Failure {
                     | Error::Twice(_)
                     | Error::Missing(_)
                     | Error::TooSmall { .. }
+                    | Error::NoJournal(_)
+                    | Error::JournalTooSmall { .. }
+                    | Error::Cache(_)
             );
             Failure::new(if wrong_usage { Exit::Usage } else { Exit::Failed }, error)
         }
@@ -362,6 +406,22 @@ mod tests {
         assert_eq!((node_id("3"), node_id("n3")), (Ok(NodeId(3)), Ok(NodeId(3))));
         for bad in ["", "n", "0", "n0", "x3", "-1", "nn1"] {
             assert!(node_id(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_disk_is_named_with_its_journal() {
+        let plan = |path: &str, journal: Option<&str>| DiskPlan {
+            path: path.into(),
+            create: Some(9),
+            journal: journal.map(Into::into),
+        };
+        let given = ["a,journal=/j/a,b".to_owned(), "c".to_owned(), "d,journal=e".to_owned()];
+        let plans = [plan("a", Some("/j/a")), plan("b", None), plan("c", None), plan("d", Some("e"))];
+        assert_eq!(disk_plans(&given, Some(9)), Ok(plans.to_vec()));
+        for bad in ["journal=x", "a,journal=", "a,journal=x,journal=y", "a,,b", ""] {
+            let given = ["first".to_owned(), bad.to_owned()];
+            assert!(disk_plans(&given, None).is_err(), "{bad}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! on its ring behind the scenes, and only then lets go. A successor that comes at once finds the disk in use, and must
 //! not give up for that; one that finds it in use by a living process must, soon enough for a person.
 
+use crate::journal::HEAD;
 use driver::DiskIndex;
 use reactor::{DiskOptions, OwnRing, ReactorError, Uring};
 use std::path::Path;
@@ -20,10 +21,27 @@ pub(crate) fn claim(
     options: DiskOptions,
     patience: Duration,
 ) -> Result<DiskIndex, ReactorError> {
+    patiently(path, patience, || uring.open_disk(path, options))
+}
+
+/// The same with what a journal is on: the disk that is its ring.
+pub(crate) fn claim_journal(
+    uring: &mut Uring<OwnRing>,
+    path: &Path,
+    patience: Duration,
+) -> Result<DiskIndex, ReactorError> {
+    patiently(path, patience, || uring.open_journal(path, HEAD))
+}
+
+fn patiently(
+    path: &Path,
+    patience: Duration,
+    mut open: impl FnMut() -> Result<DiskIndex, ReactorError>,
+) -> Result<DiskIndex, ReactorError> {
     let until = Instant::now() + patience;
     let mut waited = false;
     loop {
-        match uring.open_disk(path, options) {
+        match open() {
             Err(ReactorError::DiskInUse { .. }) if Instant::now() < until => {
                 if !std::mem::replace(&mut waited, true) {
                     tracing::info!(path = %path.display(), "the disk is in use: waiting for its last user to be gone");

@@ -1,6 +1,7 @@
 //! Makes files that are to be disks: written in full, and under their name only when complete.
 
-use crate::{DiskPlan, Error, users};
+use crate::{DiskPlan, Error, journal, users};
+use conductor_model::Bytes;
 use node_store::simple::MIN_DISK_BYTES;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -26,12 +27,21 @@ pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool) -> Result<(), Error> {
                 source,
             })?;
         }
-        if let Some(by) = users::of_device(&disk.path) {
-            return Err(Error::Used { path: disk.path.clone(), by });
+        if let Some(path) = disk.journal.as_ref().filter(|path| !path.exists()) {
+            let bytes = disk.create.and_then(|bytes| journal::file_bytes(Bytes(bytes)));
+            let Some(bytes) = bytes else { return Err(Error::NoJournal(path.clone())) };
+            tracing::info!(path = %path.display(), bytes, "making a journal's file");
+            // Never sparse: it is written all the time.
+            create(path, bytes, false).map_err(|source| Error::Create { path: path.clone(), bytes, source })?;
         }
-        let real = fs::canonicalize(&disk.path).unwrap_or_else(|_| disk.path.clone());
-        if !seen.insert(real) {
-            return Err(Error::Twice(disk.path.clone()));
+        for path in std::iter::once(&disk.path).chain(&disk.journal) {
+            if let Some(by) = users::of_device(path) {
+                return Err(Error::Used { path: path.clone(), by });
+            }
+            let real = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+            if !seen.insert(real) {
+                return Err(Error::Twice(path.clone()));
+            }
         }
     }
     Ok(())
@@ -91,7 +101,7 @@ mod tests {
     use std::path::PathBuf;
 
     fn plan(path: PathBuf, create: Option<u64>) -> DiskPlan {
-        DiskPlan { path, create }
+        DiskPlan { path, create, journal: None }
     }
 
     #[test]
@@ -111,6 +121,18 @@ mod tests {
         let twice = [plan(path.clone(), None), plan(dir.join("./disk0"), None)];
         assert!(matches!(prepare(&twice, false), Err(Error::Twice(_))));
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing unfinished is left");
+        let with = |disk: &str, create, journal: &str| DiskPlan {
+            journal: Some(dir.join(journal)),
+            ..plan(dir.join(disk), create)
+        };
+        assert!(matches!(prepare(&[with("disk0", None, "journal")], false), Err(Error::NoJournal(_))));
+        let sizes = Some(MIN_DISK_BYTES);
+        let shared = [with("disk0", sizes, "journal"), with("disk1", sizes, "./journal")];
+        assert!(matches!(prepare(&shared, true), Err(Error::Twice(_))), "two stores, one journal");
+        assert!(matches!(prepare(&[with("disk0", sizes, "disk0")], true), Err(Error::Twice(_))));
+        let meta = fs::metadata(dir.join("journal")).unwrap();
+        assert_eq!(meta.len(), (16 << 20) + (64 << 10));
+        assert!(meta.blocks() * 512 >= meta.len(), "not sparse");
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -1,6 +1,7 @@
 //! Why a node does not run (any more): one sentence each, with the way out.
 
-use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY};
+use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY, MIN_METADATA_CACHE};
+use conductor_model::DiskId;
 use node_store::simple::{MIN_DISK_BYTES, OpenError};
 use std::io;
 use std::net::SocketAddr;
@@ -46,11 +47,93 @@ pub enum Error {
     #[error("there are not enough ports from {0} on for all reactors: use a lower one")]
     Ports(SocketAddr),
     /// Same path twice.
-    #[error("disk {0} is named twice")]
+    #[error("{0} is named twice: each store and each journal needs a disk or file of its own")]
     Twice(PathBuf),
     /// Nothing there, and nothing to be made.
     #[error("disk {0} does not exist: name an existing file or device, or say how large a file to make")]
     Missing(PathBuf),
+    /// No journal there, and nothing that says how large one would be.
+    #[error("journal {0} does not exist: name an existing file or device, or say how large a disk to make for it")]
+    NoJournal(PathBuf),
+    /// The store's journal is elsewhere.
+    #[error(
+        "the store on disk {disk} keeps its journal elsewhere: name the journal that it was formatted with, as --disk {disk},journal=PATH"
+    )]
+    JournalMissing {
+        /// The store's.
+        disk: PathBuf,
+    },
+    /// The store's journal is on the store's own disk.
+    #[error(
+        "the store on disk {disk} keeps its journal on that disk: leave out journal {journal}, of which it knows nothing"
+    )]
+    JournalUnused {
+        /// The store's.
+        disk: PathBuf,
+        /// What was named.
+        journal: PathBuf,
+    },
+    /// What was acknowledged last is not there.
+    #[error(
+        "journal {journal} is nobody's, and the store on disk {disk} has one: name that one, without which its last writes would be lost"
+    )]
+    JournalEmpty {
+        /// The store's.
+        disk: PathBuf,
+        /// What was named.
+        journal: PathBuf,
+    },
+    /// Another store's.
+    #[error("journal {journal} belongs to store {other}, the one on disk {disk} is {store}: name its own journal")]
+    JournalOfOther {
+        /// The store's.
+        disk: PathBuf,
+        /// What was named.
+        journal: PathBuf,
+        /// The store's name.
+        store: DiskId,
+        /// The one that the journal is of.
+        other: DiskId,
+    },
+    /// It would be taken from its store.
+    #[error(
+        "journal {journal} belongs to store {store}: name another one, or, if that store is gone for good, say so with the force option"
+    )]
+    JournalTaken {
+        /// What was named.
+        journal: PathBuf,
+        /// Whose it is.
+        store: DiskId,
+    },
+    /// It became shorter, or never was one.
+    #[error("journal {journal} has room for {bytes} bytes, its store's takes {need}")]
+    JournalShort {
+        /// Which.
+        journal: PathBuf,
+        /// What there is.
+        bytes: u64,
+        /// What there must be.
+        need: u64,
+    },
+    /// Not even the largest request would fit.
+    #[error("journal {journal} has room for {bytes} bytes: make it 16 MiB or more")]
+    JournalTooSmall {
+        /// Which.
+        journal: PathBuf,
+        /// What there is.
+        bytes: u64,
+    },
+    /// Its first blocks cannot be written.
+    #[error("cannot label journal {path}: {source}")]
+    Label {
+        /// Which.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// Too little for a disk's metadata.
+    #[error("{0} bytes of cache for each disk's metadata are too few: at least {MIN_METADATA_CACHE}")]
+    Cache(u64),
     /// The file could not be made.
     #[error("cannot make disk {path} of {bytes} bytes: {source}")]
     Create {

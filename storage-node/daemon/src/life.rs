@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::opening::Opener;
-use driver::{DiskIndex, Done, Machine, Outbox, Time};
+use driver::{DiskIndex, Done, Machine, Op, Outbox, Time};
 use node_core::{Letter, Mail, Node};
 use node_store::journaled::JournaledStore;
 
@@ -13,7 +13,12 @@ pub(crate) enum Life {
     /// They were taken out, to make a node of them.
     Between,
     /// A node. It starts with the next turn's end.
-    Node { node: Box<Node<JournaledStore>>, started: bool },
+    Node {
+        node: Box<Node<JournaledStore>>,
+        started: bool,
+        /// Disks that are journals, and the disks of their stores.
+        journals: Vec<(DiskIndex, DiskIndex)>,
+    },
 }
 
 impl Life {
@@ -28,9 +33,21 @@ impl Life {
         }
     }
 
-    /// From now on it is this node.
-    pub(crate) fn become_node(&mut self, node: Node<JournaledStore>) {
-        *self = Self::Node { node: Box::new(node), started: false };
+    /// From now on it is this node, whose `journals` belong to the stores on these disks.
+    pub(crate) fn become_node(&mut self, node: Node<JournaledStore>, journals: Vec<(DiskIndex, DiskIndex)>) {
+        *self = Self::Node { node: Box::new(node), started: false, journals };
+    }
+}
+
+/// A node knows each store by one disk: what is over on its journal's comes back under that name. The store itself goes by its tags.
+fn under_its_store(journals: &[(DiskIndex, DiskIndex)], done: &mut Done) {
+    if let Op::DiskRead { disk, .. }
+    | Op::DiskWrite { disk, .. }
+    | Op::DiskPunch { disk, .. }
+    | Op::DiskSync { disk, .. } = &mut done.op
+        && let Some((_, store)) = journals.iter().find(|(journal, _)| journal == disk)
+    {
+        *disk = *store;
     }
 }
 
@@ -44,11 +61,14 @@ impl Machine for Life {
         }
     }
 
-    fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Letter>) {
+    fn done(&mut self, now: Time, mut done: Done, out: &mut dyn Outbox<Letter>) {
         match self {
             Self::Opening(opener) => opener.done(now, done, &mut |op| out.submit(op)),
             Self::Between => {}
-            Self::Node { node, .. } => node.done(now, done, out),
+            Self::Node { node, journals, .. } => {
+                under_its_store(journals, &mut done);
+                node.done(now, done, out);
+            }
         }
     }
 
@@ -60,7 +80,7 @@ impl Machine for Life {
     }
 
     fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
-        if let Self::Node { node, started } = self {
+        if let Self::Node { node, started, .. } = self {
             if !*started {
                 *started = true;
                 node.start(now, out);

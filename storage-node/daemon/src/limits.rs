@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const DEFAULT_MEMORY: u64 = 256 << 20;
 /// Least memory per reactor: an eighth each for five classes must hold at least two of the largest payloads.
 pub const MIN_MEMORY: u64 = 32 << 20;
+/// Least memory for a disk's metadata pages: a path of 4 pages for each of 64 reads at a time, and one more of its own for a change.
+pub const MIN_METADATA_CACHE: u64 = 320 * 4096;
 /// Requests in flight per connection and direction.
 pub const DEFAULT_DEPTH: u16 = 128;
 /// Disks of one reactor: as many as a handshake can name.

@@ -5,6 +5,7 @@
 //!      └───────the same, marked by something else, forced──► wiping ──┘ (before formatting)
 //! ```
 
+use crate::journal::{self, Label};
 use crate::{Error, marks};
 use conductor_model::{Bytes, DiskId, NodeId};
 use driver::{DiskIndex, Done, Op, Time};
@@ -27,6 +28,25 @@ pub(crate) struct Task {
     pub(crate) marks: Option<&'static str>,
     /// Make one even so.
     pub(crate) force: bool,
+    /// Where its journal is, if not on the disk itself.
+    pub(crate) journal: Option<Journal>,
+    /// Memory for metadata pages.
+    pub(crate) cache: Bytes,
+}
+
+/// A journal on a disk of its own.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    pub(crate) path: PathBuf,
+    pub(crate) index: DiskIndex,
+    /// Room for the ring.
+    pub(crate) bytes: u64,
+}
+
+impl Journal {
+    pub(crate) fn place(&self) -> journal::Place<'_> {
+        journal::Place { path: &self.path, bytes: self.bytes }
+    }
 }
 
 #[derive(Debug)]
@@ -34,7 +54,7 @@ enum State {
     Opening(Box<Opening>),
     /// So many writes of zeros are out.
     Wiping(usize),
-    Formatting(Format),
+    Formatting(Box<Format>),
     Open(Box<JournaledStore>),
     Failed(Error),
 }
@@ -64,7 +84,7 @@ impl Opener {
             return;
         };
         let index = *disk;
-        let Some((task, state)) = self.disks.iter_mut().find(|(task, _)| task.index == index) else { return };
+        let Some((task, state)) = self.disks.iter_mut().find(|(task, _)| task.uses(index)) else { return };
         match state.take() {
             Some(State::Opening(mut opening)) => {
                 *state = Some(match opening.done(now, done, out) {
@@ -86,8 +106,13 @@ impl Opener {
                     None => State::Formatting(format),
                     Some(Ok(())) => {
                         tracing::info!(path = %task.path.display(), "made a store");
-                        task.format_as = None;
-                        task.open(&self.arena, out)
+                        match task.label(true) {
+                            Ok(()) => {
+                                task.format_as = None;
+                                task.open(&self.arena, out)
+                            }
+                            Err(why) => State::Failed(why),
+                        }
                     }
                     Some(Err(why)) => State::Failed(task.failed(why)),
                 });
@@ -122,6 +147,10 @@ impl Opener {
 }
 
 impl Task {
+    fn uses(&self, disk: DiskIndex) -> bool {
+        self.index == disk || self.journal.as_ref().is_some_and(|journal| journal.index == disk)
+    }
+
     fn open(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
         let options = OpenOptions {
             disk: self.index,
@@ -129,7 +158,8 @@ impl Task {
             cluster: Some(self.cluster),
             node: Some(self.node),
         };
-        match Opening::start(options, Tuning::default(), arena, out) {
+        let tuning = Tuning { journal: self.journal.as_ref().map(|journal| journal.index), cache: self.cache };
+        match Opening::start(options, tuning, arena, out) {
             Ok(opening) => State::Opening(Box::new(opening)),
             Err(why) => State::Failed(self.failed(why)),
         }
@@ -158,15 +188,33 @@ impl Task {
     }
 
     fn format(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
-        let Some((geometry, disk)) = Geometry::of_disk(Bytes(self.bytes)).zip(self.format_as) else {
+        let Some((usual, disk)) = Geometry::of_disk(Bytes(self.bytes)).zip(self.format_as) else {
             return State::Failed(Error::TooSmall { path: self.path.clone(), bytes: self.bytes });
         };
+        let mut geometry = usual;
+        if let Some(Journal { path, bytes, .. }) = &self.journal {
+            let Some(divided) = journal::geometry(Bytes(self.bytes), *bytes) else {
+                return State::Failed(Error::JournalTooSmall { journal: path.clone(), bytes: *bytes });
+            };
+            geometry = divided;
+        }
+        if let Err(why) = self.label(false) {
+            return State::Failed(why);
+        }
         let identity = Identity { cluster: self.cluster, node: self.node, disk };
-        let options = FormatOptions { disk: self.index, journal: None, identity, geometry, overwrite: false };
+        let journal = self.journal.as_ref().map(|journal| journal.index);
+        let options = FormatOptions { disk: self.index, journal, identity, geometry, overwrite: false };
         match Format::start(options, arena, out) {
-            Ok(format) => State::Formatting(format),
+            Ok(format) => State::Formatting(Box::new(format)),
             Err(why) => State::Failed(self.failed(why)),
         }
+    }
+
+    /// Says on the journal whose it is: before its store is made, if it may be taken, and when that is `made`.
+    fn label(&self, made: bool) -> Result<(), Error> {
+        let Some((journal, disk)) = self.journal.as_ref().zip(self.format_as) else { return Ok(()) };
+        let wipe = !made && journal::may_take(journal.place(), self.force)?;
+        Label { cluster: self.cluster, disk, made }.write(&journal.path, journal.bytes + journal::HEAD, wipe)
     }
 
     fn failed(&self, source: OpenError) -> Error {

@@ -1,9 +1,9 @@
 //! What a node is started with.
 
 use crate::Error;
-use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY};
+use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY, MIN_METADATA_CACHE};
 use conductor_model::NodeId;
-use memory::HugePages;
+use memory::{HugePages, NamedFiles};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -14,6 +14,9 @@ pub struct DiskPlan {
     pub path: PathBuf,
     /// Bytes of the file to be made if there is nothing at that path.
     pub create: Option<u64>,
+    /// Where its store keeps its journal, if not on the disk itself: a block device, or a file, which is mapped; best on NVDIMM. A file
+    /// is made if there is none and the disk's size is said.
+    pub journal: Option<PathBuf>,
 }
 
 /// How to run a node.
@@ -46,8 +49,12 @@ pub struct NodeOptions {
     pub control: Option<PathBuf>,
     /// Buffer memory of all reactors together, in bytes.
     pub memory: u64,
-    /// Have it on reserved huge pages, all there from the start.
+    /// Memory for the metadata of each disk, beside that: at least [`crate::MIN_METADATA_CACHE`].
+    pub metadata_cache: u64,
+    /// Have the buffers on reserved huge pages, all there from the start.
     pub huge_pages: bool,
+    /// Or on files in these directories, best one on each memory node; in ordinary memory if there is none.
+    pub memory_dirs: Vec<PathBuf>,
     /// Requests in flight per connection and direction.
     pub depth: u16,
     /// Reactor threads; the disks are spread over them.
@@ -80,6 +87,9 @@ impl NodeOptions {
         if self.memory / (self.reactors as u64) < MIN_MEMORY {
             return Err(Error::Memory { bytes: self.memory, reactors: self.reactors });
         }
+        if self.metadata_cache < MIN_METADATA_CACHE {
+            return Err(Error::Cache(self.metadata_cache));
+        }
         if !self.listen.ip().is_loopback() && !self.plaintext {
             return Err(Error::Plaintext(self.listen));
         }
@@ -96,6 +106,14 @@ impl NodeOptions {
     /// Buffer memory of each reactor, in bytes.
     pub(crate) fn memory_of_each(&self) -> usize {
         usize::try_from(self.memory).unwrap_or(usize::MAX) / self.reactors
+    }
+
+    /// The files that hold the buffers of reactor `lane`, if they are on files: its first directory is its own, as far as there are enough.
+    pub(crate) fn memory_files_of(&self, lane: u16) -> Option<NamedFiles> {
+        let mut dirs = self.memory_dirs.clone();
+        let first = usize::from(lane).checked_rem(dirs.len())?;
+        dirs.rotate_left(first);
+        Some(NamedFiles { dirs, name: format!("trine-{}-lane{lane}", self.node) })
     }
 
     /// Where reactor `lane` listens.
@@ -123,7 +141,9 @@ pub(crate) mod tests {
         NodeOptions {
             node: NodeId(1),
             host: "here".to_owned(),
-            disks: (0..disks).map(|n| DiskPlan { path: format!("disk{n}").into(), create: None }).collect(),
+            disks: (0..disks)
+                .map(|n| DiskPlan { path: format!("disk{n}").into(), create: None, journal: None })
+                .collect(),
             sparse: false,
             format: false,
             force: false,
@@ -134,7 +154,9 @@ pub(crate) mod tests {
             key: [0; 32],
             control: None,
             memory: crate::DEFAULT_MEMORY,
+            metadata_cache: crate::DEFAULT_METADATA_CACHE,
             huge_pages: false,
+            memory_dirs: Vec::new(),
             depth: crate::DEFAULT_DEPTH,
             reactors: 1,
             pin: Vec::new(),
@@ -152,6 +174,11 @@ pub(crate) mod tests {
             (vec!["disk0".into(), "disk2".into(), "disk4".into()], vec!["disk1".into(), "disk3".into()])
         );
         assert_eq!(options.listen_of(1), "127.0.0.1:7101".parse().unwrap());
+        assert_eq!(options.memory_files_of(1), None);
+        let options = NodeOptions { memory_dirs: vec!["/a".into(), "/b".into()], ..options };
+        let files = |lane| options.memory_files_of(lane).unwrap();
+        assert_eq!((files(1).dirs, files(2).dirs), (vec!["/b".into(), "/a".into()], vec!["/a".into(), "/b".into()]));
+        assert_ne!(files(0).name, files(2).name);
         assert_eq!(options.endpoint("127.0.0.1:9".parse().unwrap()), "127.0.0.1:9".parse().unwrap());
     }
 
@@ -171,6 +198,7 @@ pub(crate) mod tests {
         assert!(matches!(NodeOptions { reactors: 0, ..options(1) }.check(), Err(Error::Reactors { .. })));
         assert!(matches!(options(MAX_DISKS_PER_REACTOR + 1).check(), Err(Error::TooManyDisks { .. })));
         assert!(matches!(NodeOptions { memory: 1 << 20, ..options(1) }.check(), Err(Error::Memory { .. })));
+        assert!(matches!(NodeOptions { metadata_cache: 1 << 20, ..options(1) }.check(), Err(Error::Cache(_))));
         let high = NodeOptions { listen: "127.0.0.1:65535".parse().unwrap(), reactors: 2, ..options(2) };
         assert!(matches!(high.check(), Err(Error::Ports(_))));
     }

@@ -1,14 +1,14 @@
 //! A reactor thread: ring, disks, memory, stores, listener, node; then turn after turn until told to stop.
 
-use crate::claim::claim;
+use crate::claim::{claim, claim_journal};
 use crate::desk::{Desk, Lane};
 use crate::disks::is_blank;
 use crate::life::Life;
 use crate::limits::{DISK_IN_USE, SPIN};
-use crate::opening::{Opener, Task};
-use crate::{Error, NodeOptions, marks};
+use crate::opening::{Journal, Opener, Task};
+use crate::{Error, NodeOptions, journal, marks};
 use conductor_model::api::DiskReport;
-use conductor_model::{ClusterId, DiskId, OpenId};
+use conductor_model::{Bytes, ClusterId, DiskId, OpenId};
 use driver::{Address, DiskIndex, Time};
 use memory::{Arena, ArenaOptions, Backing, Shares};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -16,8 +16,9 @@ use nix::unistd::Pid;
 use node_core::{Letter, Mail, Node};
 use node_store::Store;
 use node_store::journaled::JournaledStore;
-use reactor::{DiskOptions, Limits, MailRx, OwnRing, Reactor, Uring};
+use reactor::{DiskOptions, Limits, MailRx, Mapped, OwnRing, Reactor, Uring};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 use tcp::{Net, NetOptions};
 use wire::ClusterKey;
@@ -47,12 +48,14 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
     pin(options, plan.lane)?;
     let limits = Limits::default();
     let mut uring = Uring::new(OwnRing::new(&limits)?, limits)?;
-    let arena = arena(options)?;
+    let arena = arena(options, plan.lane)?;
     let mut tasks = Vec::new();
     for disk in options.disks_of(plan.lane) {
         let buffered = DiskOptions { allow_buffered: options.allow_buffered };
         let index = claim(&mut uring, &disk.path, buffered, DISK_IN_USE)?;
         let bytes = uring.disk_info(index).map_or(0, |info| info.bytes);
+        let journal = disk.journal.as_deref().map(|path| open_journal(&mut uring, path)).transpose()?;
+        journal::check(&disk.path, journal.as_ref().map(Journal::place))?;
         let may_format = options.format || (disk.create.is_some() && is_blank(&disk.path));
         tasks.push(Task {
             path: disk.path.clone(),
@@ -64,8 +67,11 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
             marks: marks::of_disk(&disk.path, bytes)
                 .map_err(|source| Error::Unreadable { path: disk.path.clone(), source })?,
             force: options.force,
+            journal,
+            cache: Bytes(options.metadata_cache),
         });
     }
+    let journals = tasks.iter().filter_map(|task| Some((task.journal.as_ref()?.index, task.index))).collect();
     let mut reactor = Reactor::start(Life::Opening(Opener::new(arena.clone(), tasks)), uring, mail)?;
     if reactor::spare_cores(options.reactors) {
         reactor = reactor.spin(SPIN);
@@ -76,7 +82,19 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
         }
         reactor.turn()?;
     };
-    serve(plan, reactor, arena, stores)
+    serve(plan, reactor, arena, stores, journals)
+}
+
+fn open_journal(uring: &mut Uring<OwnRing>, path: &Path) -> Result<Journal, Error> {
+    let index = claim_journal(uring, path, DISK_IN_USE)?;
+    let info = uring.disk_info(index);
+    let how = match info.and_then(|info| info.mapped) {
+        None => "a device: durable writes",
+        Some(Mapped::Cached) => "mapped in the page cache: stores, and a sync of the file",
+        Some(Mapped::Persistent) => "mapped persistent memory: stores alone",
+    };
+    tracing::info!(path = %path.display(), how, "a journal");
+    Ok(Journal { path: path.to_path_buf(), index, bytes: info.map_or(0, |info| info.bytes) })
 }
 
 fn serve(
@@ -84,6 +102,7 @@ fn serve(
     mut reactor: Reactor<Life, OwnRing>,
     arena: Arena,
     stores: Vec<(DiskIndex, JournaledStore)>,
+    journals: Vec<(DiskIndex, DiskIndex)>,
 ) -> Result<Opened, Error> {
     let options = plan.options;
     let (listener, address) = reactor.driver().listen(&Address::Tcp(options.listen_of(plan.lane)))?;
@@ -110,7 +129,7 @@ fn serve(
     net.depth = options.depth;
     let net = Net::new(net, arena.clone());
     let node = Node::new(node, arena.clone(), net, disks, vec![listener], plan.started);
-    reactor.machine().become_node(node);
+    reactor.machine().become_node(node, journals);
     Ok(Opened { reactor, arena, lane: plan.lane, endpoint, disks: reports })
 }
 
@@ -129,8 +148,11 @@ impl Opened {
     }
 }
 
-fn arena(options: &NodeOptions) -> Result<Arena, Error> {
+fn arena(options: &NodeOptions, lane: Lane) -> Result<Arena, Error> {
     let bytes = options.memory_of_each();
+    if let Some(files) = options.memory_files_of(lane) {
+        return Ok(Arena::on_files(bytes, Shares::even(bytes), &files)?);
+    }
     let backing = if options.huge_pages { Backing::HugePages } else { Backing::Heap };
     Ok(Arena::new(ArenaOptions { bytes, backing, shares: Shares::even(bytes) })?)
 }

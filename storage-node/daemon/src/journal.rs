@@ -1,0 +1,295 @@
+//! Journals away from their stores: whose a journal is, and that it is no other's.
+//!
+//! ```text
+//!   block 0            label: which store it belongs to                     ┐ the head, 64 KiB, which is ours
+//!   blocks 1 to 15     zeros                                                ┘
+//!   from block 16 on   the ring, of which the store knows nothing else     `Uring::open_journal` begins there
+//! ```
+//!
+//! An empty ring says nothing: opened with one, a store would take what it acknowledged for never written. So both sides are asked
+//! before either is written: the store whether its journal is elsewhere, the label whether it names this store.
+//!
+//! A label is written before its store is formatted, as *being made*, and again when it is, as *made*. Only a journal that is made is
+//! somebody's: one whose store was never finished can be taken by the next format.
+
+use crate::{Error, marks};
+use conductor_model::{BLOCK, Bytes, DiskId};
+use node_store::journaled::{Geometry, identify};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Bytes before the ring: as many as before a store's, so that what looks for file systems sees zeros in the usual places.
+pub(crate) const HEAD: u64 = 64 << 10;
+
+const MAGIC: &[u8; 4] = b"TRJL";
+const VERSION: u32 = 1;
+
+/// What a journal says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Label {
+    /// The store's cluster.
+    pub(crate) cluster: u64,
+    /// The store.
+    pub(crate) disk: DiskId,
+    /// Its store was formatted.
+    pub(crate) made: bool,
+}
+
+impl Label {
+    fn encode(self) -> [u8; BLOCK] {
+        let mut block = [0; BLOCK];
+        block[..4].copy_from_slice(MAGIC);
+        block[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        block[12..16].copy_from_slice(&u32::from(self.made).to_le_bytes());
+        block[16..24].copy_from_slice(&self.cluster.to_le_bytes());
+        block[24..32].copy_from_slice(&self.disk.0.to_le_bytes());
+        let crc = crc32c::crc32c(&block[8..]);
+        block[4..8].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    fn decode(block: &[u8; BLOCK]) -> Option<Self> {
+        let u32_at = |at: usize| block[at..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+        let u64_at = |at: usize| block[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        let ours = block.starts_with(MAGIC)
+            && u32_at(4) == Some(crc32c::crc32c(&block[8..]))
+            && u32_at(8) == Some(VERSION)
+            && u32_at(12)? < 2;
+        ours.then_some(Self { cluster: u64_at(16)?, disk: DiskId(u64_at(24)?), made: u32_at(12) == Some(1) })
+    }
+
+    /// The label on a journal. A damaged one is none.
+    pub(crate) fn read(path: &Path) -> Result<Option<Self>, Error> {
+        let mut block = [0; BLOCK];
+        let read = File::open(path).and_then(|file| file.read_exact_at(&mut block, 0));
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            read => read.map(|()| Self::decode(&block)).map_err(|source| unreadable(path, source)),
+        }
+    }
+
+    /// Labels a journal of `bytes` in all, durably; with `wipe`, nothing is left of the marks that somebody else wrote on it.
+    pub(crate) fn write(self, path: &Path, bytes: u64, wipe: bool) -> Result<(), Error> {
+        let written = OpenOptions::new().write(true).open(path).and_then(|file| {
+            if wipe {
+                let zeros = vec![0; marks::ENDS];
+                for at in marks::ends(bytes) {
+                    file.write_all_at(
+                        &zeros[..zeros.len().min(usize::try_from(bytes - at).unwrap_or(usize::MAX))],
+                        at,
+                    )?;
+                }
+            }
+            file.write_all_at(&self.encode(), 0)?;
+            file.sync_all()
+        });
+        written.map_err(|source| Error::Label { path: path.to_path_buf(), source })
+    }
+}
+
+/// A journal that was opened for a disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) path: &'a Path,
+    /// Its ring's part of it.
+    pub(crate) bytes: u64,
+}
+
+/// Refuses a store whose journal is not this one. What is no store yet is not asked.
+pub(crate) fn check(disk: &Path, journal: Option<Place<'_>>) -> Result<(), Error> {
+    let mut head = Vec::new();
+    let read = File::open(disk).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    read.map_err(|source| unreadable(disk, source))?;
+    let Some((identity, geometry)) = identify(&head) else { return Ok(()) };
+    let disk = disk.to_path_buf();
+    let Some(Place { path, bytes }) = journal else {
+        return if geometry.external_journal() { Err(Error::JournalMissing { disk }) } else { Ok(()) };
+    };
+    let journal = path.to_path_buf();
+    if !geometry.external_journal() {
+        return Err(Error::JournalUnused { disk, journal });
+    }
+    let Some(label) = Label::read(path)? else { return Err(Error::JournalEmpty { disk, journal }) };
+    if (label.cluster, label.disk) != (identity.cluster, identity.disk) {
+        return Err(Error::JournalOfOther { disk, journal, store: identity.disk, other: label.disk });
+    }
+    let need = geometry.journal_bytes().0;
+    if bytes < need {
+        return Err(Error::JournalShort { journal, bytes, need });
+    }
+    if label.made { Ok(()) } else { Label { made: true, ..label }.write(path, 0, false) }
+}
+
+/// Refuses to make a journal of what is somebody's. True if marks have to be wiped.
+pub(crate) fn may_take(journal: Place<'_>, force: bool) -> Result<bool, Error> {
+    let path = journal.path.to_path_buf();
+    let mark = marks::of_disk(journal.path, journal.bytes + HEAD).map_err(|source| unreadable(journal.path, source))?;
+    match (Label::read(journal.path)?, mark) {
+        _ if force => Ok(mark.is_some()),
+        (Some(Label { made: true, disk, .. }), _) => Err(Error::JournalTaken { journal: path, store: disk }),
+        (_, Some(mark)) => Err(Error::Marked { path, mark }),
+        (_, None) => Ok(false),
+    }
+}
+
+/// How a disk of `size` with a journal of `bytes` is divided: as usual, but that its ring is there, as large as there is room.
+pub(crate) fn geometry(size: Bytes, bytes: u64) -> Option<Geometry> {
+    let usual = Geometry::of_disk(size)?;
+    let room = u32::try_from(bytes / BLOCK as u64).unwrap_or(u32::MAX);
+    Geometry::external(size, usual.ring_blocks().min(room), usual.places(), usual.max_copies())
+}
+
+/// How large a journal's file is made for a disk of `size`.
+pub(crate) fn file_bytes(size: Bytes) -> Option<u64> {
+    Geometry::of_disk(size).map(|usual| usual.journal_bytes().0 + HEAD)
+}
+
+fn unreadable(path: &Path, source: io::Error) -> Error {
+    Error::Unreadable { path: path.to_path_buf(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeOptions;
+    use crate::options::tests::options;
+    use crate::thread::{self, Plan};
+    use conductor_model::ClusterId;
+    use driver::Time;
+    use node_core::Mail;
+    use std::fs;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    const DISK: u64 = 64 << 20;
+    const JOURNAL: u64 = (8 << 20) + HEAD;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new() -> Self {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let name = format!("trine-journal-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+        fn file(&self, name: &str, bytes: u64) -> PathBuf {
+            let path = self.0.join(name);
+            if !path.exists() {
+                File::create(&path).unwrap().set_len(bytes).unwrap();
+            }
+            path
+        }
+        /// Opens a reactor on one disk and perhaps a journal.
+        fn open(&self, disk: &str, journal: Option<&str>, format: bool, force: bool) -> Result<(), Error> {
+            let mut options = NodeOptions { format, force, allow_buffered: true, ..options(1) };
+            options.listen = "127.0.0.1:0".parse().unwrap();
+            options.disks[0].path = self.file(disk, DISK);
+            options.disks[0].journal = journal.map(|journal| self.file(journal, JOURNAL));
+            let (_mailbox, mail) = reactor::mailbox::<Mail>(16).unwrap();
+            let plan = Plan { options: &options, lane: 0, cluster: ClusterId(7), process: 1, started: Time::default() };
+            thread::open(&plan, mail).map(|opened| assert_eq!(opened.disks.len(), 1))
+        }
+        fn bytes(&self) -> Vec<(String, Vec<u8>)> {
+            let mut all: Vec<_> = fs::read_dir(&self.0)
+                .unwrap()
+                .map(|entry| entry.unwrap())
+                .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+                .collect();
+            all.sort();
+            all
+        }
+        fn label(&self, journal: &str) -> Option<Label> {
+            Label::read(&self.0.join(journal)).unwrap()
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_label_reads_as_it_was_written_and_a_damaged_one_is_none() {
+        let label = Label { cluster: 0x1122, disk: DiskId(0x3344), made: true };
+        let mut block = label.encode();
+        assert_eq!(Label::decode(&block), Some(label));
+        assert_eq!(block[8..32], [1, 0, 0, 0, 1, 0, 0, 0, 0x22, 0x11, 0, 0, 0, 0, 0, 0, 0x44, 0x33, 0, 0, 0, 0, 0, 0]);
+        for at in [0, 5, 9, 30, 4000] {
+            block[at] ^= 1;
+            assert_eq!(Label::decode(&block), None, "{at}");
+            block[at] ^= 1;
+        }
+    }
+
+    #[test]
+    fn a_store_and_its_journal_are_made_together_and_opened_only_together() {
+        let dir = Dir::new();
+        assert!(dir.open("disk", Some("journal"), false, false).is_err(), "nothing to open, not told to make it");
+        assert_eq!(dir.label("journal"), None);
+        dir.open("disk", Some("journal"), true, false).unwrap();
+        let label = dir.label("journal").unwrap();
+        assert!(label.made && label.cluster == 7);
+        dir.open("disk", Some("journal"), true, false).unwrap();
+        assert_eq!(dir.label("journal"), Some(label), "one that is a store already is not made again");
+
+        dir.open("other", Some("its-journal"), true, false).unwrap();
+        dir.open("plain", None, true, false).unwrap();
+        dir.file("blank", JOURNAL);
+        let before = dir.bytes();
+        let refused = |disk, journal| dir.open(disk, journal, true, true).unwrap_err();
+        assert!(matches!(refused("disk", None), Error::JournalMissing { .. }));
+        assert!(matches!(refused("disk", Some("blank")), Error::JournalEmpty { .. }));
+        assert!(matches!(refused("disk", Some("its-journal")), Error::JournalOfOther { .. }));
+        assert!(matches!(refused("plain", Some("journal")), Error::JournalUnused { .. }));
+        let said = refused("disk", Some("its-journal")).to_string();
+        assert!(said.contains("its-journal") && said.contains(&label.disk.to_string()), "{said}");
+        assert!(before == dir.bytes(), "what is refused is not written");
+        File::options().write(true).open(dir.0.join("journal")).unwrap().set_len(JOURNAL - 4096).unwrap();
+        assert!(matches!(refused("disk", Some("journal")), Error::JournalShort { .. }));
+    }
+
+    #[test]
+    fn a_journal_is_taken_from_another_store_only_by_force_but_from_one_that_was_never_finished_at_once() {
+        let dir = Dir::new();
+        dir.open("disk", Some("journal"), true, false).unwrap();
+        let first = dir.label("journal").unwrap();
+        let refused = dir.open("second", Some("journal"), true, false).unwrap_err();
+        assert!(matches!(refused, Error::JournalTaken { store, .. } if store == first.disk), "{refused}");
+        assert_eq!(dir.label("journal"), Some(first));
+        dir.open("second", Some("journal"), true, true).unwrap();
+        let second = dir.label("journal").unwrap();
+        assert!(second.made && second.disk != first.disk);
+        assert!(matches!(dir.open("disk", Some("journal"), false, false), Err(Error::JournalOfOther { .. })));
+
+        let path = dir.0.join("journal");
+        Label { made: false, ..first }.write(&path, JOURNAL, false).unwrap();
+        dir.open("third", Some("journal"), true, false).unwrap();
+        // A crash between the store's last write and the label's: they name each other.
+        let third = dir.label("journal").unwrap();
+        Label { made: false, ..third }.write(&path, JOURNAL, false).unwrap();
+        dir.open("third", Some("journal"), false, false).unwrap();
+        assert_eq!(dir.label("journal"), Some(third));
+    }
+
+    #[test]
+    fn what_is_somebodys_is_no_journal_unless_forced_and_then_nobody_takes_it_for_what_it_was() {
+        let dir = Dir::new();
+        let journal = File::options().write(true).open(dir.file("journal", JOURNAL)).unwrap();
+        journal.write_all_at(b"XFSB", 0).unwrap();
+        journal.write_all_at(&[0xfc, 0x4e, 0x2b, 0xa9], JOURNAL - (8 << 10)).unwrap();
+        let refused = dir.open("disk", Some("journal"), true, false).unwrap_err();
+        assert!(matches!(&refused, Error::Marked { path, .. } if path.ends_with("journal")), "{refused}");
+        dir.open("disk", Some("journal"), true, true).unwrap();
+        assert_eq!(marks::of_disk(&dir.0.join("journal"), JOURNAL).unwrap(), None);
+        dir.open("disk", Some("journal"), false, false).unwrap();
+        // The smallest that works is small; less is refused before anything is written.
+        dir.file("tiny", HEAD + (1 << 20));
+        assert!(matches!(dir.open("new", Some("tiny"), true, false), Err(Error::JournalTooSmall { .. })));
+        assert_eq!(dir.label("tiny"), None);
+    }
+}
