@@ -2,114 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
-use common::{Cluster, MIB, heartbeat, registration, shard};
-use conductor_model::api::{
-    CopyWork, HeartbeatAnswer, MembershipAnswer, MembershipChange, Order, OrderReport, OrderState, Report, ShardOrder,
-};
+use common::{Cluster, DONE, MIB, heartbeat, registration, with_volume};
+use conductor_model::api::{CopyWork, MembershipAnswer, MembershipChange, OrderState, Report, ShardOrder};
 use conductor_model::limits::{MAX_SNAPSHOTS_PER_VOLUME, SNAPSHOT_ATTEMPTS, SNAPSHOT_HOLD_MS, SNAPSHOT_PLACE_MS};
-use conductor_model::views::{Attach, NewVolume, SnapshotInfo, SnapshotState};
-use conductor_model::{
-    Bytes, Commit, Durability, Epoch, Error, Millis, NodeId, OpenId, Record, ShardSnapshot, SnapshotId, VolumeId,
-};
+use conductor_model::views::{NewVolume, SnapshotState};
+use conductor_model::{Bytes, Commit, Durability, Epoch, Error, Millis, NodeId, OpenId, Record, ShardSnapshot};
 use std::collections::BTreeSet;
-
-const DONE: OrderState = OrderState::Done { damaged: 0, repaired: 0 };
-
-/// Three nodes and a volume of three shards, each with another primary.
-fn with_volume() -> Cluster {
-    let mut cluster = Cluster::with_nodes(3);
-    cluster.create("db", 3 * MIB).unwrap();
-    cluster.bear(1);
-    cluster
-}
-
-impl Cluster {
-    /// All copies of the volume are created.
-    fn bear(&mut self, volume: u32) {
-        for index in 0.. {
-            let Some(config) = self.model.configuration(shard(volume, index)) else { return };
-            assert!(matches!(self.ask(&config, MembershipChange::Born), MembershipAnswer::Granted(_)));
-        }
-    }
-
-    fn wait(&mut self, ms: u64) {
-        self.now = Millis(self.now.0 + ms);
-        self.tick();
-    }
-
-    fn tick(&mut self) {
-        self.run(|m, now, _| Ok(((), m.tick(now)))).unwrap();
-    }
-
-    /// What a node that acted upon nothing yet is told.
-    fn told(&mut self, node: u32) -> HeartbeatAnswer {
-        self.beat(node, 1, 0).unwrap()
-    }
-
-    fn orders(&mut self) -> Vec<(u32, Order)> {
-        (1..=3).flat_map(|node| self.told(node).orders.into_iter().map(move |order| (node, order))).collect()
-    }
-
-    fn say(&mut self, node: u32, order: &Order, state: OrderState) {
-        let epoch = self.model.configuration(order.shard).unwrap().epoch;
-        self.say_in(node, order, epoch, state);
-    }
-
-    fn say_in(&mut self, node: u32, order: &Order, epoch: Epoch, state: OrderState) {
-        let said = OrderReport { id: order.id, shard: order.shard, epoch, state };
-        let report = Report { node: NodeId(node), orders: vec![said], worked: Vec::new() };
-        self.run(|m, now, _| m.report(now, &report)).unwrap();
-    }
-
-    fn all_done(&mut self) {
-        for (node, order) in self.orders() {
-            self.say(node, &order, DONE);
-        }
-    }
-
-    /// Every node does its work, as often as there is any.
-    fn work_off(&mut self) {
-        for node in 1..=3 {
-            let report = Report { node: NodeId(node), orders: Vec::new(), worked: self.told(node).work };
-            self.run(|m, now, _| m.report(now, &report)).unwrap();
-        }
-    }
-
-    fn begin(&mut self, volume: &str, name: &str) -> Result<SnapshotId, Error> {
-        self.run(|m, now, _| m.create_snapshot(now, volume, name))
-    }
-
-    fn snapshot(&mut self, volume: &str, name: &str) -> SnapshotInfo {
-        let asked = self.begin(volume, name).unwrap();
-        self.all_done();
-        self.model.snapshot_outcome(asked).unwrap().unwrap()
-    }
-
-    fn list(&self, volume: &str) -> Vec<SnapshotInfo> {
-        self.model.snapshot_list(volume).unwrap()
-    }
-
-    fn clone_of(&mut self, name: &str, parent: &str) -> Result<VolumeId, Error> {
-        self.make(&NewVolume::clone_of(name, parent))
-    }
-
-    fn make(&mut self, new: &NewVolume) -> Result<VolumeId, Error> {
-        self.run(|m, now, mut draw| m.create(now, new, &mut draw)).map(|info| info.id)
-    }
-
-    fn delete(&mut self, volume: &str) -> Result<(), Error> {
-        self.run(|m, _, _| m.delete(volume, false))
-    }
-
-    fn delete_snapshot(&mut self, volume: &str, name: &str) -> Result<(), Error> {
-        self.run(|m, _, _| m.delete_snapshot(volume, name))
-    }
-
-    fn attach(&mut self, volume: &str) -> Result<(), Error> {
-        let attach = Attach { client: "web1".to_owned(), read_only: false, force: false };
-        self.run(|m, now, _| m.attach(now, volume, &attach)).map(|_| ())
-    }
-}
 
 #[test]
 fn a_snapshot_is_complete_when_every_primary_has_placed_its_barrier() {

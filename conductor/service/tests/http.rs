@@ -2,9 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use conductor_client::{Client, Error};
-use conductor_model::api::{DiskReport, Heartbeat, MembershipAnswer, MembershipChange, MembershipRequest, Register};
-use conductor_model::views::{Attach, Detach, Health, NewVolume, VolumeState};
-use conductor_model::{AttachGeneration, Bytes, Configuration, DiskId, NodeId, OpenId};
+use conductor_model::api::{
+    DiskReport, Heartbeat, MembershipAnswer, MembershipChange, MembershipRequest, Order, OrderReport, OrderState,
+    Register, Report,
+};
+use conductor_model::views::{
+    Attach, CopyRange, Detach, Health, NewVolume, Scrub, ScrubState, ScrubVerb, SnapshotInfo, SnapshotState,
+    VolumeState,
+};
+use conductor_model::{AttachGeneration, Bytes, Configuration, DiskId, Epoch, NodeId, OpenId, OrderId};
 use conductor_service::{Options, run};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -308,6 +314,10 @@ fn garbage_is_answered_and_the_next_one_served() {
         "/v1/volumes/db/resize",
         "/v1/volumes/db/attach",
         "/v1/volumes/db/detach",
+        "/v1/volumes/db/snapshots",
+        "/v1/volumes/db/copies",
+        "/v1/volumes/db/scrub",
+        "/v1/nodes/report",
     ];
     let unknown_field = r#"{"name":"db","size":1048576,"colour":"red"}"#;
     let wrong_numbers = r#"{"name":"db","size":-1}"#;
@@ -325,6 +335,10 @@ fn garbage_is_answered_and_the_next_one_served() {
     for path in ["/", "/v2/status", "/v1/volumes/db/x", "/v1/../v1/x", "/v1/nodes/n9", "/v1/volumes/none"] {
         assert_eq!(conductor.http("GET", path, "").0, 404, "{path}");
     }
+    for path in ["/v1/volumes/db/snapshots/A/map", "/v1/volumes/A/snapshots/a/map"] {
+        assert_eq!(conductor.http("GET", path, "").0, 400, "{path}");
+    }
+    assert_eq!(conductor.http("DELETE", "/v1/volumes/db/copies/x", "").0, 400);
     for path in ["/v1/volumes/%ff", "/v1/volumes/%2e%2e", "/v1/volumes/A/map", "/v1/nodes/x", "/v1/nodes/99999999999"] {
         assert_eq!(conductor.http("GET", path, "").0, 400, "{path}");
     }
@@ -424,5 +438,113 @@ fn the_largest_volume_is_one_transaction_and_one_batch() {
     println!("create {created:?}, tell {:?}, born {:?}", told - created, start.elapsed() - told);
     assert!(answers.len() == 16_384 && answers.iter().all(|a| matches!(a, MembershipAnswer::Granted(_))));
     assert_eq!(client.version().unwrap().commit, commit + 2);
+    conductor.stop();
+}
+
+/// Three nodes that do what they are told, one heartbeat of each.
+fn obey(client: &Client, after: &mut [u64; 4]) -> usize {
+    let mut orders = 0;
+    for node in 1..=3 {
+        let told = client.heartbeat(&heartbeat(node, 1, after[node as usize])).unwrap();
+        after[node as usize] = told.version;
+        orders += told.orders.len();
+        let done = |order: &Order| {
+            let epoch = told_epoch(client, order);
+            let state = OrderState::Done { damaged: 0, repaired: 0 };
+            OrderReport { id: order.id, shard: order.shard, epoch, state }
+        };
+        let orders = told.orders.iter().map(done).collect();
+        client.report(&Report { node: NodeId(node), orders, worked: told.work }).unwrap();
+    }
+    orders
+}
+
+fn told_epoch(client: &Client, order: &Order) -> Epoch {
+    let volumes = client.volumes().unwrap();
+    let volume = volumes.iter().find(|v| v.id == order.shard.volume).unwrap();
+    client.volume(&volume.name).unwrap().shards[order.shard.index.0 as usize].epoch
+}
+
+fn bear(client: &Client, volume: &str) {
+    let shards = client.volume(volume).unwrap().shards;
+    client.membership(&shards.iter().map(born).collect::<Vec<_>>()).unwrap();
+}
+
+fn snapshot(client: &Client, volume: &str, name: &str, after: &mut [u64; 4]) -> Result<SnapshotInfo, Error> {
+    let asking = client.clone();
+    let (volume, name) = (volume.to_owned(), name.to_owned());
+    let asked = std::thread::spawn(move || asking.create_snapshot(&volume, &name));
+    while !asked.is_finished() {
+        obey(client, after);
+    }
+    asked.join().unwrap()
+}
+
+#[test]
+fn a_snapshot_is_answered_when_it_is_complete() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    client.create_volume(&small("db", 3 * MIB)).unwrap();
+    bear(&client, "db");
+    let mut after = [0; 4];
+    let info = snapshot(&client, "db", "a", &mut after).unwrap();
+    assert_eq!((info.state, info.size), (SnapshotState::Complete, Bytes(3 * MIB)));
+    assert_eq!(obey(&client, &mut [0; 4]), 0, "its orders are over");
+    assert_eq!(client.create_snapshot("db", "a").unwrap_err().kind(), Some("snapshot-exists"));
+    assert_eq!(client.create_snapshot("db", "A").unwrap_err().kind(), Some("invalid"));
+    let map = client.snapshot_map("db", "a").unwrap();
+    assert_eq!((map.snapshot, map.size), (Some(info.id), Bytes(3 * MIB)));
+    conductor.stop();
+
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    assert_eq!(client.snapshots("db").unwrap(), [info]);
+    let clone = client.create_volume(&NewVolume::clone_of("copy", "db@a")).unwrap();
+    assert_eq!((clone.size, clone.parent.as_deref()), (Bytes(3 * MIB), Some("db@a")));
+    bear(&client, "copy");
+    let refused = client.delete_snapshot("db", "a").unwrap_err();
+    assert_eq!((refused.kind(), refused.to_string().contains("copy")), (Some("needed"), true), "{refused}");
+
+    assert_eq!(client.rollback("db", "a").unwrap().rollback.unwrap().progress.of, 3);
+    assert_eq!(client.attach("db", &attach("web1", false)).unwrap_err().kind(), Some("busy-volume"));
+    assert_eq!(client.flatten("copy").unwrap().flatten.unwrap().of, 9);
+    let range = CopyRange { source: "db@a".to_owned(), offset: Bytes(0), length: Bytes(2 * MIB) };
+    assert_eq!(client.copy_range("copy", &range).unwrap().progress.of, 2 * MIB);
+    let scrub = client.change_scrub("db", &Scrub { verb: ScrubVerb::Start, rate: None }).unwrap();
+    assert_eq!(scrub.state, ScrubState::Running);
+    let mut after = [0; 4];
+    let over = || {
+        let (db, copy) = (client.volume("db").unwrap().info, client.volume("copy").unwrap().info);
+        let idle = client.scrub("db").unwrap().state == ScrubState::Idle;
+        db.rollback.is_none() && copy.flatten.is_none() && client.copies("copy").unwrap().is_empty() && idle
+    };
+    while !over() {
+        obey(&client, &mut after);
+    }
+    client.attach("db", &attach("web1", false)).unwrap();
+    client.delete_snapshot("db", "a").unwrap();
+    obey(&client, &mut [0; 4]);
+    assert!(client.snapshots("db").unwrap().is_empty());
+    assert_eq!(client.space().unwrap().disks.len(), 3);
+    assert_eq!(client.cancel_copy("copy", OrderId(1)).unwrap_err().kind(), Some("no-copy"));
+    conductor.stop();
+}
+
+#[test]
+fn a_snapshot_that_nobody_answers_fails_with_the_reason() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    client.create_volume(&small("db", 3 * MIB)).unwrap();
+    bear(&client, "db");
+    // Attempts are counted by the conductor's own clock: nothing else happens here.
+    let refused = client.create_snapshot("db", "a").unwrap_err();
+    assert_eq!(refused.kind(), Some("snapshot-failed"), "{refused}");
+    assert!(refused.to_string().contains("n1, n2, n3 did not confirm"), "{refused}");
+    assert!(client.snapshots("db").unwrap().is_empty());
     conductor.stop();
 }

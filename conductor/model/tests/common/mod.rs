@@ -7,11 +7,14 @@
     reason = "shared by test programs, each using its own part"
 )]
 
-use conductor_model::api::{DiskReport, Heartbeat, MembershipAnswer, MembershipChange, MembershipRequest, Register};
-use conductor_model::views::NewVolume;
+use conductor_model::api::{
+    DiskReport, Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipChange, MembershipRequest, Order, OrderReport,
+    OrderState, Register, Report,
+};
+use conductor_model::views::{Attach, NewVolume, SnapshotInfo};
 use conductor_model::{
-    Bytes, ClusterId, Conductor, Configuration, Dirty, DiskId, Error, Key, Millis, NodeId, OpenId, Record, ShardId,
-    ShardIndex, VolumeId,
+    Bytes, ClusterId, Conductor, Configuration, Dirty, DiskId, Epoch, Error, Key, Millis, NodeId, OpenId, Record,
+    ShardId, ShardIndex, SnapshotId, VolumeId,
 };
 use std::collections::BTreeMap;
 
@@ -101,7 +104,7 @@ impl Cluster {
         self.run(|m, now, _| m.register(now, &register)).map(|_| ())
     }
 
-    pub fn beat(&mut self, node: u32, open: u64, after: u64) -> Result<conductor_model::api::HeartbeatAnswer, Error> {
+    pub fn beat(&mut self, node: u32, open: u64, after: u64) -> Result<HeartbeatAnswer, Error> {
         let beat = heartbeat(node, open, after);
         self.run(|m, now, _| m.heartbeat(now, &beat))
     }
@@ -118,6 +121,104 @@ impl Cluster {
     pub fn ask(&mut self, under: &Configuration, change: MembershipChange) -> MembershipAnswer {
         let request = request(under, change);
         self.run(|m, _, _| m.membership(&[request])).unwrap().remove(0)
+    }
+}
+
+pub const DONE: OrderState = OrderState::Done { damaged: 0, repaired: 0 };
+
+/// Three nodes and a volume of three shards, each with another primary.
+pub fn with_volume() -> Cluster {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 3 * MIB).unwrap();
+    cluster.bear(1);
+    cluster
+}
+
+impl Cluster {
+    /// All copies of the volume are created.
+    pub fn bear(&mut self, volume: u32) {
+        for index in 0.. {
+            let Some(config) = self.model.configuration(shard(volume, index)) else { return };
+            assert!(matches!(self.ask(&config, MembershipChange::Born), MembershipAnswer::Granted(_)));
+        }
+    }
+
+    pub fn wait(&mut self, ms: u64) {
+        self.now = Millis(self.now.0 + ms);
+        self.tick();
+    }
+
+    pub fn tick(&mut self) {
+        self.run(|m, now, _| Ok(((), m.tick(now)))).unwrap();
+    }
+
+    /// What a node that acted upon nothing yet is told.
+    pub fn told(&mut self, node: u32) -> HeartbeatAnswer {
+        self.beat(node, 1, 0).unwrap()
+    }
+
+    pub fn orders(&mut self) -> Vec<(u32, Order)> {
+        (1..=3).flat_map(|node| self.told(node).orders.into_iter().map(move |order| (node, order))).collect()
+    }
+
+    pub fn say(&mut self, node: u32, order: &Order, state: OrderState) {
+        let epoch = self.model.configuration(order.shard).unwrap().epoch;
+        self.say_in(node, order, epoch, state);
+    }
+
+    pub fn say_in(&mut self, node: u32, order: &Order, epoch: Epoch, state: OrderState) {
+        let said = OrderReport { id: order.id, shard: order.shard, epoch, state };
+        let report = Report { node: NodeId(node), orders: vec![said], worked: Vec::new() };
+        self.run(|m, now, _| m.report(now, &report)).unwrap();
+    }
+
+    pub fn all_done(&mut self) {
+        for (node, order) in self.orders() {
+            self.say(node, &order, DONE);
+        }
+    }
+
+    /// Every node does its work, as often as there is any.
+    pub fn work_off(&mut self) {
+        for node in 1..=3 {
+            let report = Report { node: NodeId(node), orders: Vec::new(), worked: self.told(node).work };
+            self.run(|m, now, _| m.report(now, &report)).unwrap();
+        }
+    }
+
+    pub fn begin(&mut self, volume: &str, name: &str) -> Result<SnapshotId, Error> {
+        self.run(|m, now, _| m.create_snapshot(now, volume, name))
+    }
+
+    pub fn snapshot(&mut self, volume: &str, name: &str) -> SnapshotInfo {
+        let asked = self.begin(volume, name).unwrap();
+        self.all_done();
+        self.model.snapshot_outcome(asked).unwrap().unwrap()
+    }
+
+    pub fn list(&self, volume: &str) -> Vec<SnapshotInfo> {
+        self.model.snapshot_list(volume).unwrap()
+    }
+
+    pub fn clone_of(&mut self, name: &str, parent: &str) -> Result<VolumeId, Error> {
+        self.make(&NewVolume::clone_of(name, parent))
+    }
+
+    pub fn make(&mut self, new: &NewVolume) -> Result<VolumeId, Error> {
+        self.run(|m, now, mut draw| m.create(now, new, &mut draw)).map(|info| info.id)
+    }
+
+    pub fn delete(&mut self, volume: &str) -> Result<(), Error> {
+        self.run(|m, _, _| m.delete(volume, false))
+    }
+
+    pub fn delete_snapshot(&mut self, volume: &str, name: &str) -> Result<(), Error> {
+        self.run(|m, _, _| m.delete_snapshot(volume, name))
+    }
+
+    pub fn attach(&mut self, volume: &str) -> Result<(), Error> {
+        let attach = Attach { client: "web1".to_owned(), read_only: false, force: false };
+        self.run(|m, now, _| m.attach(now, volume, &attach)).map(|_| ())
     }
 }
 
