@@ -97,6 +97,8 @@ pub struct CopyView {
     pub role: String,
     /// Its size.
     pub blocks: Blocks,
+    /// What it and its snapshots hold by themselves.
+    pub used: Blocks,
     /// Requests that hold or wait for locks.
     pub requests: usize,
 }

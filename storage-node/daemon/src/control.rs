@@ -4,16 +4,19 @@
 //! the reactors before `after` says that it was heard. An unreachable conductor is asked again with growing pauses; I/O goes on.
 
 use crate::desk::{Desk, Lane};
-use crate::limits::{ASKS_AT_ONCE, BEAT_PAUSE, CONDUCTOR_RETRY, CONDUCTOR_RETRY_MAX, LOOK, MAIL_AGAIN};
+use crate::limits::{
+    ASKS_AT_ONCE, BEAT_PAUSE, CONDUCTOR_RETRY, CONDUCTOR_RETRY_MAX, COPIES_PER_COUNT, COUNT, COUNT_EVERY, LOOK,
+    MAIL_AGAIN,
+};
 use crate::look::MemoryLook;
 use conductor_client::{Client, Error as Refusal};
-use conductor_model::api::{DiskReport, Heartbeat, HeartbeatAnswer, Register};
-use conductor_model::{ClusterId, DiskId, NodeId};
+use conductor_model::api::{DiskIntegrity, DiskReport, Heartbeat, HeartbeatAnswer, Register};
+use conductor_model::{Bytes, ClusterId, CopyId, DiskId, NodeId};
 use node_core::{Mail, View};
 use reactor::{Mailbox, NotSent};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Who talks, and to whom.
 pub(crate) struct Control {
@@ -27,6 +30,15 @@ pub(crate) struct Control {
     /// As they were opened, in the order of the reactors.
     pub(crate) disks: Mutex<Vec<(Lane, DiskReport)>>,
     pub(crate) lane_of: BTreeMap<DiskId, Lane>,
+}
+
+/// What was counted last, as far as it is still to be said.
+#[derive(Default)]
+struct Count {
+    /// When to count again; at once if not set.
+    due: Option<Instant>,
+    copies: Vec<(CopyId, Bytes)>,
+    integrity: Vec<DiskIntegrity>,
 }
 
 /// Growing pauses.
@@ -99,10 +111,29 @@ impl Control {
         self.desk.finish_look(number, LOOK)
     }
 
+    /// What copies hold, and what damage was met on disks.
+    fn count(&self) -> Count {
+        let number = self.desk.begin_look();
+        for mailbox in &self.mailboxes {
+            // One that has ended or is stuck is missing in the answer.
+            let _ = mailbox.send(Mail::Look(number));
+        }
+        let views = self.desk.finish_look(number, COUNT);
+        let copies = views.values().flat_map(|v| &v.copies).map(|c| (c.copy, c.used.bytes())).collect::<Vec<_>>();
+        let disks = views.values().flat_map(|v| &v.disks);
+        let integrity = disks.map(|d| DiskIntegrity { disk: d.disk, damaged: d.damaged, repaired: d.repaired });
+        let pause = COUNT_EVERY * u32::try_from(1 + copies.len() / COPIES_PER_COUNT).unwrap_or(u32::MAX);
+        Count { due: Some(Instant::now() + pause), integrity: integrity.collect(), copies }
+    }
+
     /// The heartbeat thread.
     pub(crate) fn beat(&self) {
         let (mut after, mut pauses) = (0, Pauses::new());
+        let mut count = Count::default();
         while !self.desk.pause(BEAT_PAUSE) {
+            if count.due.is_none_or(|due| due <= Instant::now()) {
+                count = self.count();
+            }
             let dropped = self.desk.dropped();
             let beat = Heartbeat {
                 node: self.node,
@@ -114,8 +145,8 @@ impl Control {
                     .collect(),
                 troubles: self.desk.troubles(),
                 dropped: dropped.clone(),
-                copies: Vec::new(),
-                integrity: Vec::new(),
+                copies: std::mem::take(&mut count.copies),
+                integrity: count.integrity.clone(),
             };
             let outcome = match self.client.heartbeat(&beat) {
                 Ok(answer) => {
@@ -136,6 +167,8 @@ impl Control {
                 }
                 Err(why) => Err(why),
             };
+            // The conductor has not heard it, or has forgotten it.
+            count.due = None;
             if let Err(why) = outcome {
                 self.note(Some(&why));
                 self.desk.pause(pauses.next());

@@ -29,6 +29,11 @@ pub(crate) const DISK_IN_USE: Duration = Duration::from_secs(10);
 pub(crate) const DISK_IN_USE_OFFLINE: Duration = Duration::from_secs(2);
 /// Least time between two heartbeats: the conductor holds each for half a second unless there is news.
 pub(crate) const BEAT_PAUSE: Duration = Duration::from_millis(20);
+/// How often it is counted what copies hold: looking at many takes a reactor's time, so that for each so many it is one pause more.
+pub(crate) const COUNT_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const COPIES_PER_COUNT: usize = 256;
+/// How long that may take: the heartbeat waits for it.
+pub(crate) const COUNT: Duration = Duration::from_millis(500);
 /// How long a reactor may take to describe itself.
 pub(crate) const LOOK: Duration = Duration::from_secs(5);
 /// How long a client of the control socket may take to say what it wants, and to take the answer.

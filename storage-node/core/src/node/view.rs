@@ -55,6 +55,7 @@ impl<S: Store> Node<S> {
             },
             Some(Phase::Failed(why)) => format!("primary: failed: {why}"),
         };
+        let used = self.disks.get(replica.disk).map_or(Blocks(0), |disk| disk.store.used_by(replica.copy));
         let backlog = primary.map_or(0, |p| p.others().map(|m| self.waiting_legs(m.endpoint)).sum());
         Some(CopyView {
             shard,
@@ -62,6 +63,7 @@ impl<S: Store> Node<S> {
             epoch: replica.joined.map_or(replica.config.epoch, |(epoch, _)| epoch),
             config: replica.config.clone(),
             role,
+            used,
             blocks: Blocks(u32::try_from(replica.size().0 / BLOCK as u64).unwrap_or(u32::MAX)),
             requests: primary.map_or(0, |p| p.requests.len()) + backlog,
         })
