@@ -8,7 +8,7 @@ use memory::{Arena, Class, Reads};
 use node_store::journaled::{Format, JournaledStore, Kind, Opening, kind_of};
 use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp, Tag, block_crcs};
 use reactor::clock;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;
 
 /// The only copy.
@@ -115,6 +115,8 @@ pub(crate) struct Bench {
     known_good: u64,
     /// The checksum that each block must have.
     pub(crate) expected: Vec<u32>,
+    /// But for these, which were in flight at a crash.
+    pub(crate) unknown: BTreeSet<u32>,
     pub(crate) cached_most: u64,
 }
 
@@ -137,14 +139,17 @@ impl Bench {
             over: VecDeque::new(),
             known_good: 0,
             expected: vec![node_store::ZERO_BLOCK_CRC; volume_blocks as usize],
+            unknown: BTreeSet::new(),
             cached_most: 0,
         }
     }
 
-    /// The same, for the next life of the disk.
+    /// The same, for the next life of the disk. What was in flight is there or is not.
     pub(crate) fn reborn(self) -> Self {
-        let Self { expected, sequence, known_good, .. } = self;
-        Self { sequence: sequence + 1, known_good, expected, ..Self::new(0) }
+        let Self { expected, sequence, known_good, load, cached_most, .. } = self;
+        let flying = load.into_iter().flat_map(|load| load.flying);
+        let unknown = flying.flat_map(|(_, at, _)| at.from.0..at.from.0 + at.count.0).collect();
+        Self { sequence: sequence + 1, known_good, expected, unknown, cached_most, ..Self::new(0) }
     }
 
     pub(crate) fn store(&self) -> Option<&JournaledStore> {

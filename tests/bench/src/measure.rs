@@ -23,16 +23,16 @@ pub(crate) fn all(options: &Options) -> anyhow::Result<Report> {
     let scratch = Scratch::new(&options.file, options.store() + options.raw())?;
     let blocks = u32::try_from(options.volume() / BLOCK as u64)?;
     let mut rig = Rig::new(scratch.path(), options.store(), Bench::new(blocks))?;
-    rig.format(options.journal(), options.volume())?;
+    rig.format(options.journal(), options.places(), options.volume())?;
     fill(options, &mut rig, &mut report)?;
     if options.wants(Part::Random) {
         random(options, &mut rig, &scratch, &mut report)?;
     }
-    if options.wants(Part::Snapshot) {
-        snapshot(options, &mut rig, &mut report)?;
-    }
     if options.wants(Part::Restart) {
         rig = restart(options, rig, &scratch, &mut report)?;
+    }
+    if options.wants(Part::Snapshot) {
+        snapshot(options, &mut rig, &mut report)?;
     }
     let budget = node_store::journaled::DEFAULT_CACHE_BYTES as f64;
     report.limits.push(Limit::most("metadata in memory / its bound", rig.cached_most() as f64 / budget, 1.0, true));

@@ -67,9 +67,15 @@ impl Options {
         if self.quick { 256 << 20 } else { 1 << 30 }
     }
 
-    /// Bytes of the store: journal, metadata, the volume, as much again behind a snapshot, and what is written but not yet given back.
+    /// Places for metadata pages, far more than are needed: 1/16 of the volume, and their mirrors.
+    pub(crate) fn places(&self) -> u64 {
+        self.volume() >> 16
+    }
+
+    /// Bytes of the store: journal, metadata, the volume, as much again behind a snapshot, and what is set aside for twice as much of
+    /// small writes, so that it is never nearly full.
     pub(crate) fn store(&self) -> u64 {
-        self.journal() + self.volume() / 4 * 11
+        self.journal() + self.volume() / 8 * 35
     }
 
     /// Bytes behind the store in the same file, for fio.

@@ -551,7 +551,7 @@ impl Store for JournaledStore {
         self.take_finished(now);
         self.tables.pages.pump(out);
         if self.tables.pages.starved() {
-            self.retry = Some(now + RETRY);
+            self.retry.get_or_insert(now + RETRY);
         }
     }
 

@@ -116,6 +116,10 @@ impl Geometry {
     pub(super) fn chunks_start(&self) -> u64 {
         (self.pages_start().0 + Region::places_bytes(self.places).0).next_multiple_of(CHUNK as u64)
     }
+    /// Byte offset of a block of the chunks.
+    pub(super) fn block(&self, block: u32) -> u64 {
+        self.chunks_start() + u64::from(block) * BLOCK as u64
+    }
     /// Byte offset of a chunk.
     pub(super) fn chunk(&self, chunk: ChunkNo) -> u64 {
         self.chunks_start() + u64::from(chunk.index()) * CHUNK as u64

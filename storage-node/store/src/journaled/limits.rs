@@ -54,14 +54,21 @@ pub(super) const FOLD_AT: usize = 2;
 pub(super) const FOLD_IDLE: Span = Span::millis(1000);
 /// How long to wait before asking again for memory that nothing else will bring.
 pub(super) const RETRY: Span = Span::millis(1);
-/// Blocks on their way home at a time: 2 MiB in pieces of up to a chunk.
-pub(super) const MOVING_BLOCKS: u32 = 512;
-/// Moves decided but not begun: what the fold's steps may be ahead of the disk.
+/// Blocks that are read at a time to be moved: 4 MiB of memory, if the arena has so much.
+pub(super) const MOVING_BLOCKS: u32 = 1024;
+/// The journal goes home by windows of 1 MiB, the arena's largest even piece: one read brings the payload of many groups, and what
+/// lies together at home is written together. The positions of a whole generation are kept until then: 12 B for a block, 3 MiB.
+pub(super) const WINDOW_BLOCKS: u32 = 256;
+/// Blocks read in vain rather than that a read ends: headers, and what was written again since.
+pub(super) const GAP_BLOCKS: u32 = 8;
+/// Blocks of one write home: 16 chunks.
+pub(super) const HOME_BLOCKS: usize = 256;
+/// Moves between chunks, decided but not begun: what the fold's steps may be ahead of the disk.
 pub(super) const MAX_MOVES_QUEUED: usize = 1024;
 /// Keys looked up ahead, so that their pages are loaded together.
 pub(super) const LOOK_AHEAD: usize = 64;
-/// Patches that the fold places in one turn: about a millisecond.
-pub(super) const STEPS_PER_TURN: usize = 1024;
+/// Patches that the fold places in one turn: some tenths of a millisecond, in which requests wait.
+pub(super) const STEPS_PER_TURN: usize = 256;
 /// Entries released, merged or shared between two checkpoints: their changed pages fit the smallest region many times over
 /// when they lie together, and a foreground that waits for the checkpoint does not wait long.
 pub(super) const WORK_PER_FOLD: u32 = 4096;

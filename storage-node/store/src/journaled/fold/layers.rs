@@ -119,7 +119,7 @@ impl JournaledStore {
                 Err(wait) => return self.waits(wait),
             }
         }
-        Step::On
+        Step::Later
     }
 
     /// True if the pages have room for a step, and for the checkpoint's own.

@@ -27,7 +27,7 @@ pub(super) use commit::{decode_copy, decode_held, decode_layer};
 use conductor_model::{CopyId, Stamp};
 use driver::{Errno, Time};
 use memory::Filling;
-use moves::Move;
+use moves::{Homing, Move};
 use slab::Slab;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -53,6 +53,8 @@ enum Stage {
 enum Step {
     /// Call again, perhaps in another stage.
     On,
+    /// Call again in the next turn: requests have waited long enough.
+    Later,
     /// Something has to come first: a page, a move, the disk.
     Stay,
 }
@@ -107,8 +109,10 @@ pub(super) struct Fold {
     worked: bool,
     /// This one moved entries of a layer to the one above.
     merged: bool,
+    homing: Homing,
     moves: VecDeque<Move>,
     moving: Slab<Move>,
+    /// Blocks read, or being read, for them.
     moving_blocks: u32,
     /// Chunks that come back with the commit; true if what they held was discarded.
     freed: Vec<(ChunkNo, bool)>,
@@ -143,6 +147,7 @@ impl Fold {
             work: false,
             worked: false,
             merged: false,
+            homing: Homing::new(),
             moves: VecDeque::new(),
             moving: Slab::new(),
             moving_blocks: 0,
@@ -172,7 +177,7 @@ impl Fold {
     }
 
     fn quiet(&self) -> bool {
-        self.moves.is_empty() && self.moving.is_empty()
+        self.homing.is_empty() && self.moves.is_empty() && self.moving.is_empty()
     }
 }
 
@@ -210,7 +215,10 @@ impl JournaledStore {
                 Stage::Sync => self.sync(out),
                 Stage::Super(n) => self.write_superblock(n, now, out),
             };
-            if step == Step::Stay || self.failed.is_some() {
+            if step == Step::Later {
+                self.retry = Some(now);
+            }
+            if step != Step::On || self.failed.is_some() {
                 break;
             }
         }

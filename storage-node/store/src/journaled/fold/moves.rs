@@ -1,50 +1,159 @@
 //! Moving blocks: from the journal home, or from a chunk to another. What does not read well is moved as it is.
+//!
+//! ```text
+//! journal:  │ window │ window │ …    the blocks of a generation, by where they are in the journal
+//!             run ─read─► memory ─writes, by where they go─► home
+//! ```
+//! A window is cut into runs, each read in one piece, when all patches have their places.
 
 use super::super::engine::{JournaledStore, Pending};
-use super::super::limits::{MOVING_BLOCKS, RETRY};
+use super::super::limits::{GAP_BLOCKS, HOME_BLOCKS, MOVING_BLOCKS, RETRY, WINDOW_BLOCKS};
+use super::super::ring::JournalBlock;
 use super::super::{Kind, tag};
+use super::Fold;
 use crate::DiskOut;
 use conductor_model::BLOCK;
 use driver::{DiskIndex, Errno, Op, Part, Time};
 use memory::{Class, Filling};
 use smallvec::{SmallVec, smallvec};
+use std::collections::{BTreeMap, VecDeque};
 
-/// Blocks that lie together, and will.
-#[derive(Clone, Debug)]
-pub(super) struct Move {
-    pub(super) disk: DiskIndex,
-    pub(super) from: u64,
-    pub(super) to: u64,
-    /// The plain checksum of each block.
-    pub(super) crcs: SmallVec<[u32; 2]>,
+/// A block of a piece: which, where it goes (in blocks from the first chunk on), and its plain checksum.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    n: u32,
+    to: u32,
+    crc: u32,
 }
 
-impl JournaledStore {
-    /// Queue a block to be moved; together with the one before, if they lie together.
-    pub(super) fn queue_move(&mut self, disk: DiskIndex, from: u64, to: u64, crc: u32) {
-        if let Some(last) = self.fold.moves.back_mut() {
-            let len = (last.crcs.len() * BLOCK) as u64;
-            if last.disk == disk && last.from + len == from && last.to + len == to && last.crcs.len() < 16 {
-                last.crcs.push(crc);
+/// A piece of a disk that is read, and where its blocks go.
+#[derive(Debug)]
+pub(super) struct Move {
+    disk: DiskIndex,
+    from: u64,
+    /// Blocks that are read.
+    len: u32,
+    /// Those of them that are moved.
+    blocks: SmallVec<[Moved; 2]>,
+    /// Writes that are out.
+    left: u32,
+}
+
+/// Blocks of the journal that go home, by window.
+pub(super) type Homing = BTreeMap<u32, Vec<(JournalBlock, u32, u32)>>;
+
+impl Fold {
+    /// A block of the journal goes home as soon as all patches have their places.
+    pub(super) fn send_home(&mut self, from: JournalBlock, to: u32, crc: u32) {
+        self.homing.entry(from.0 / WINDOW_BLOCKS).or_default().push((from, to, crc));
+    }
+
+    /// Queue a block of a chunk to be moved to another; together with the one before, if they lie together.
+    pub(super) fn queue_move(&mut self, disk: DiskIndex, from: u64, to: u32, crc: u32) {
+        if let Some(last) = self.moves.back_mut()
+            && let Some(&before) = last.blocks.last()
+        {
+            let follows = last.disk == disk && last.from + u64::from(last.len) * BLOCK as u64 == from;
+            if follows && before.to + 1 == to && last.len < super::super::limits::CHUNK_BLOCKS {
+                last.blocks.push(Moved { n: last.len, to, crc });
+                last.len += 1;
                 return;
             }
         }
-        self.fold.moves.push_back(Move { disk, from, to, crcs: smallvec![crc] });
+        self.moves.push_back(Move { disk, from, len: 1, blocks: smallvec![Moved { n: 0, to, crc }], left: 0 });
+    }
+}
+
+/// A window's blocks, cut into runs: from which block on, and all of it.
+fn runs(mut window: Vec<(JournalBlock, u32, u32)>) -> VecDeque<(u32, SmallVec<[Moved; 2]>)> {
+    window.sort_unstable_by_key(|(from, ..)| from.0);
+    let mut runs: VecDeque<(u32, SmallVec<[Moved; 2]>)> = VecDeque::new();
+    for (JournalBlock(at), to, crc) in window {
+        match runs.back_mut() {
+            Some((start, blocks)) if blocks.last().is_some_and(|last| at - (*start + last.n) <= GAP_BLOCKS + 1) => {
+                blocks.push(Moved { n: at - *start, to, crc });
+            }
+            _ => runs.push_back((at, smallvec![Moved { n: 0, to, crc }])),
+        }
+    }
+    runs
+}
+
+impl Move {
+    fn of_run(disk: DiskIndex, from: u64, blocks: SmallVec<[Moved; 2]>) -> Self {
+        let len = blocks.last().map_or(0, |last| last.n + 1);
+        Self { disk, from, len, blocks, left: 0 }
+    }
+
+    /// Two halves, where it has more than one block to move.
+    fn halve(self) -> (Self, Option<Self>) {
+        let Self { disk, from, blocks, .. } = self;
+        let (low, high) = blocks.split_at(blocks.len().div_ceil(2));
+        let piece = |blocks: &[Moved]| {
+            let first = blocks.first()?.n;
+            let at = from + u64::from(first) * BLOCK as u64;
+            Some(Self::of_run(disk, at, blocks.iter().map(|block| Moved { n: block.n - first, ..*block }).collect()))
+        };
+        let second = piece(high);
+        (piece(low).unwrap_or(Self { disk, from, len: 0, blocks: SmallVec::new(), left: 0 }), second)
+    }
+
+    /// What goes to the same place, in the order of places: from which block on, and the parts of the piece.
+    fn writes(&mut self) -> Vec<(u32, Vec<Moved>)> {
+        self.blocks.sort_unstable_by_key(|block| block.to);
+        let mut writes: Vec<(u32, Vec<Moved>)> = Vec::new();
+        for &block in &self.blocks {
+            match writes.last_mut() {
+                Some((to, blocks))
+                    if *to as usize + blocks.len() == block.to as usize && blocks.len() < HOME_BLOCKS =>
+                {
+                    blocks.push(block);
+                }
+                _ => writes.push((block.to, vec![block])),
+            }
+        }
+        writes
+    }
+}
+
+impl JournaledStore {
+    /// The next piece to be moved.
+    fn next_move(&mut self) -> Option<Move> {
+        // Only when all patches have their places is a window complete.
+        if self.fold.moves.is_empty() && self.fold.patch.is_none() {
+            let (_, window) = self.fold.homing.pop_first()?;
+            for (start, blocks) in runs(window) {
+                let from = self.ring_place.position_bytes(JournalBlock(start));
+                self.fold.moves.push_back(Move::of_run(self.ring_place.disk, from, blocks));
+            }
+        }
+        self.fold.moves.pop_front()
     }
 
     /// Begin as many moves as may be in flight.
     pub(super) fn move_on(&mut self, now: Time, out: &mut DiskOut<'_>) {
         while self.failed.is_none()
             && self.fold.moving_blocks < MOVING_BLOCKS
-            && let Some(next) = self.fold.moves.pop_front()
+            && let Some(next) = self.next_move()
         {
-            let len = next.crcs.len() * BLOCK;
+            let len = next.len as usize * BLOCK;
             let Some(into) = self.arena.take(len, Class::Settle) else {
-                self.fold.moves.push_front(next);
-                self.retry = Some(now + RETRY);
-                return;
+                if self.fold.moving_blocks > 0 {
+                    self.fold.moves.push_front(next); // what is moving brings memory back
+                    return;
+                }
+                // Perhaps there is never so much in one piece.
+                let (first, second) = next.halve();
+                let smallest = second.is_none();
+                second.into_iter().for_each(|second| self.fold.moves.push_front(second));
+                self.fold.moves.push_front(first);
+                if smallest {
+                    self.retry = Some(now + RETRY);
+                    return;
+                }
+                continue;
             };
-            self.fold.moving_blocks += u32::try_from(next.crcs.len()).unwrap_or(0); // at most 16
+            self.fold.moving_blocks += next.len;
             let (disk, at) = (next.disk, next.from);
             let key = self.fold.moving.insert(next);
             self.outstanding += 1;
@@ -60,34 +169,61 @@ impl JournaledStore {
         failure: Option<Errno>,
         out: &mut DiskOut<'_>,
     ) {
-        let Some(moving) = self.fold.moving.get(key) else { return };
+        let Some(moving) = self.fold.moving.get_mut(key) else { return };
         if self.failed.is_some() {
             self.end_move(key);
             return;
         }
-        for (block, &crc) in into.chunks_mut(BLOCK).zip(&moving.crcs) {
+        if failure.is_some() && moving.len > 1 {
+            // One of them cannot be read: each by itself.
+            let (disk, from) = (moving.disk, moving.from);
+            for block in std::mem::take(&mut moving.blocks).into_iter().rev() {
+                let at = from + u64::from(block.n) * BLOCK as u64;
+                let alone = Move::of_run(disk, at, smallvec![Moved { n: 0, ..block }]);
+                self.fold.moves.push_front(alone);
+            }
+            self.end_move(key);
+            return;
+        }
+        for moved in &moving.blocks {
+            let block = &mut into[moved.n as usize * BLOCK..][..BLOCK];
             if failure.is_some() {
                 // It could not be read: it stays damaged, never something else.
                 block.fill(0xdb);
-                block[0] ^= u8::from(crc32c::crc32c(block) == crc);
+                block[0] ^= u8::from(crc32c::crc32c(block) == moved.crc);
             }
-            self.counters.corrupt += u64::from(crc32c::crc32c(block) != crc);
+            self.counters.corrupt += u64::from(crc32c::crc32c(block) != moved.crc);
         }
-        let (at, len) = (moving.to, moving.crcs.len() * BLOCK);
-        let parts = smallvec![Part { mem: into.filled(), from: 0, len }];
-        self.outstanding += 1;
-        out(Op::DiskWrite { disk: self.place.disk, tag: tag(Kind::Store, key), at, parts, durable: false });
+        let memory = into.filled();
+        for (to, blocks) in moving.writes() {
+            let mut parts: SmallVec<[Part; 8]> = SmallVec::new();
+            for block in blocks {
+                let from = block.n as usize * BLOCK;
+                match parts.last_mut() {
+                    Some(last) if last.from + last.len == from => last.len += BLOCK,
+                    _ => parts.push(Part { mem: memory.share(), from, len: BLOCK }),
+                }
+            }
+            moving.left += 1;
+            self.outstanding += 1;
+            let at = self.place.geometry.block(to);
+            out(Op::DiskWrite { disk: self.place.disk, tag: tag(Kind::Store, key), at, parts, durable: false });
+        }
     }
 
     /// Blocks are in their new place.
     pub(in super::super) fn stored(&mut self, key: usize, op: Op) {
         drop(op);
-        self.end_move(key);
+        let Some(moving) = self.fold.moving.get_mut(key) else { return };
+        moving.left -= 1;
+        if moving.left == 0 {
+            self.end_move(key);
+        }
     }
 
     fn end_move(&mut self, key: usize) {
         if let Some(moved) = self.fold.moving.try_remove(key) {
-            self.fold.moving_blocks -= u32::try_from(moved.crcs.len()).unwrap_or(0); // as it was added
+            self.fold.moving_blocks -= moved.len;
         }
     }
 

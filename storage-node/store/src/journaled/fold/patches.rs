@@ -89,7 +89,7 @@ impl JournaledStore {
                 Err(wait) => return self.waits(wait),
             }
         }
-        Step::On
+        Step::Later
     }
 
     /// The next entry of a discard; where to go on.
@@ -119,15 +119,16 @@ impl JournaledStore {
     /// Patches, in order of their places.
     pub(super) fn fold_patches(&mut self) -> Step {
         let Some(mut folding) = self.folding.take() else { return Step::Stay };
-        let mut step = Step::On;
+        let mut step = Step::Later;
         for _ in 0..STEPS_PER_TURN {
             let Some(key) = self.fold.patch else {
                 // What follows reads chunks that patches are being moved to.
-                if self.fold.quiet() {
+                step = if self.fold.quiet() {
                     self.fold.stage = Stage::Shares;
+                    Step::On
                 } else {
-                    step = Step::Stay;
-                }
+                    Step::Stay
+                };
                 break;
             };
             if self.fold.moves.len() >= MAX_MOVES_QUEUED {
@@ -205,17 +206,13 @@ impl JournaledStore {
         let owner = if fresh { shard } else { old.owner };
         let mut record =
             if fresh { ChunkRecord { refs: 1, ..ChunkRecord::default() } } else { old_record.unwrap_or_default() };
-        let base = self.place.geometry.chunk(target);
-        let to = |n: u32| base + u64::from(n) * BLOCK as u64;
+        let base = target.index() * CHUNK_BLOCKS; // as blocks of all chunks are counted in 32 bits
         for block in &patch.blocks {
             let n = u32::from(block.n);
             match block.spot {
                 Spot::Zero => continue,
                 Spot::Direct => {}
-                Spot::Journal(at) => {
-                    let from = self.ring_place.position_bytes(at);
-                    self.queue_move(self.ring_place.disk, from, to(n), block.crc);
-                }
+                Spot::Journal(at) => self.fold.send_home(at, base + n, block.crc),
             }
             record.crcs[n as usize] = stored_crc(block.crc, owner, chunk * CHUNK_BLOCKS + n);
         }
@@ -243,12 +240,12 @@ impl JournaledStore {
         (target, record, owner): (ChunkNo, &mut ChunkRecord, ShardId),
         (layer, chunk): Key,
     ) {
-        let (from, to) = (self.place.geometry.chunk(source), self.place.geometry.chunk(target));
+        let (from, to) = (self.place.geometry.chunk(source), target.index() * CHUNK_BLOCKS);
         for n in blocks(which) {
             let (at, block) = (u64::from(n) * BLOCK as u64, chunk * CHUNK_BLOCKS + n);
             let plain = plain_crc(shared.crcs[n as usize], old_owner, block);
             record.crcs[n as usize] = stored_crc(plain, owner, block);
-            self.queue_move(self.place.disk, from + at, to + at, plain);
+            self.fold.queue_move(self.place.disk, from + at, to + n, plain);
             self.copying.entry((layer, chunk)).or_default().push((n, from + at, plain));
         }
     }

@@ -55,15 +55,16 @@ impl JournaledStore {
 
     pub(super) fn fold_shares(&mut self) -> Step {
         let Some(mut folding) = self.folding.take() else { return Step::Stay };
-        let mut step = Step::On;
+        let mut step = Step::Later;
         for _ in 0..STEPS_PER_TURN {
             let (n, chunk) = self.fold.share;
             let Some(share) = folding.shares.get_mut(n) else {
-                if self.fold.quiet() {
+                step = if self.fold.quiet() {
                     self.fold.stage = Stage::Layers;
+                    Step::On
                 } else {
-                    step = Step::Stay;
-                }
+                    Step::Stay
+                };
                 break;
             };
             let range = chunks(share.at);

@@ -3,13 +3,13 @@
 //! The first group never waits: with nothing in flight, whatever is queued at the end of a turn goes at once, so that a single
 //! request pays one write. Behind a group in flight a second one goes only if it is at least half as large, in records: requests
 //! that trickle in behind a large group wait for it and go together with those that its end brings back, instead of
-//! splitting the load into a large group and crumbs for ever. Two equal halves, one written while the other is gathered, are
-//! what a deep queue settles to.
+//! splitting the load into a large group and crumbs for ever. What is more goes in even parts, written side by side, as long
+//! as each is worth its header: that is what a deep queue settles to.
 
 use super::group::{self, Head};
 use super::limits::{
-    HEAD, MAX_BODY, MAX_FLYING, MAX_HEADER_BLOCKS, MAX_PAYLOAD_BLOCKS, MAX_RECORD_BLOCKS, MAX_RECORDS_BYTES,
-    RESERVE_BLOCKS, SEAL_AFTER,
+    FIRST_HEADERS, HEAD, MAX_BODY, MAX_FLYING, MAX_HEADER_BLOCKS, MAX_PAYLOAD_BLOCKS, MAX_RECORD_BLOCKS,
+    MAX_RECORDS_BYTES, RESERVE_BLOCKS, SEAL_AFTER, WORTH_BLOCKS,
 };
 use super::order::{Group, Order};
 use super::space::{Space, worst_cost, worst_echo};
@@ -67,6 +67,9 @@ pub(crate) struct Ring {
     records: Vec<u8>,
     /// The sum of the queue's costs.
     queued_cost: u64,
+    /// Payload blocks in the queue, and in flight.
+    queued_blocks: u32,
+    flying_blocks: u32,
     order: Order,
     /// Writes in flight, and the records in the newest one.
     flying: usize,
@@ -87,7 +90,7 @@ pub(crate) struct Ring {
 impl Ring {
     /// Goes on where a [`Scan`](super::Scan) ended. `None` if the arena has no memory for the headers.
     pub(crate) fn new(place: RingPlace, state: RingState, arena: &Arena) -> Option<Self> {
-        let headers = (0..MAX_FLYING).map(|_| take_header(arena)).collect::<Option<Vec<_>>>()?;
+        let headers = (0..FIRST_HEADERS).map(|_| take_header(arena)).collect::<Option<Vec<_>>>()?;
         let RingState { boot, tail, head, echo, told_durable, newest_records } = state;
         Some(Self {
             place,
@@ -99,6 +102,8 @@ impl Ring {
             queue: VecDeque::new(),
             records: Vec::new(),
             queued_cost: 0,
+            queued_blocks: 0,
+            flying_blocks: 0,
             order: Order::new(head),
             flying: 0,
             newest_flying: 0,
@@ -144,6 +149,7 @@ impl Ring {
         let (bytes, cost) = (self.records.len() - before, worst_cost(body.len(), crcs.len()));
         self.queued_cost += cost;
         let payload = payload.filter(|part| part.len > 0);
+        self.queued_blocks += payload.as_ref().map_or(0, part_blocks);
         self.queue.push_back(Queued { key, bytes, payload, durable, cost });
     }
 
@@ -180,6 +186,8 @@ impl Ring {
     pub(crate) fn done(&mut self, done: Done) -> Result<(), Errno> {
         let known = match done.op {
             Op::DiskWrite { tag, mut parts, .. } => {
+                let payload = parts.iter().skip(1).map(part_blocks).sum::<u32>();
+                self.flying_blocks = self.flying_blocks.saturating_sub(payload);
                 self.keep_header(&mut parts);
                 self.flying = self.flying.saturating_sub(1);
                 // Ours until it is known to have failed: then it is not marked as written.
@@ -253,12 +261,32 @@ impl Ring {
             self.stalled = false;
             self.queue.clear();
             self.records.clear();
-            self.queued_cost = 0;
+            (self.queued_cost, self.queued_blocks) = (0, 0);
         }
     }
 
-    fn may_write(&self) -> bool {
-        self.flying == 0 || (self.flying < MAX_FLYING && self.queue.len() * 2 >= self.newest_flying)
+    fn may_write(&mut self) -> bool {
+        match self.flying {
+            0 => true,
+            1 if self.queue.len() * 2 >= self.newest_flying => true,
+            1..MAX_FLYING => self.queued_blocks >= self.even_part() && self.has_header(),
+            _ => false,
+        }
+    }
+
+    /// Payload blocks of a group if all that is queued and in flight went in even parts.
+    fn even_part(&self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "a few")]
+        let parts = MAX_FLYING as u32;
+        ((self.queued_blocks + self.flying_blocks) / parts).max(WORTH_BLOCKS)
+    }
+
+    /// True if there is memory for one more header; else one in flight will bring some.
+    fn has_header(&mut self) -> bool {
+        if self.headers.is_empty() {
+            self.headers.extend(take_header(&self.arena));
+        }
+        !self.headers.is_empty()
     }
 
     /// Barriers in front wait for the groups that were built.
@@ -278,14 +306,19 @@ impl Ring {
         }
     }
 
-    /// How many of the queue go into the next group, the bytes of their records and their payload blocks: as many as the limits
-    /// and the room allow, up to a barrier.
+    /// How many of the queue go into the next group, the bytes of their records and their payload blocks: an even part, or all if
+    /// what is left were not worth a group; as many as the limits and the room allow, up to a barrier.
     fn gather(&self) -> (usize, usize, u32) {
         let largest = self.space.largest(RESERVE_BLOCKS);
+        let part = self.even_part();
+        let part = if self.queued_blocks >= part + WORTH_BLOCKS { part } else { u32::MAX };
         let (mut count, mut bytes, mut blocks) = (0, 0, 0);
         for next in self.queue.iter().take_while(|next| next.bytes > 0) {
             let with_bytes = bytes + next.bytes;
             let with_blocks = blocks + next.payload.as_ref().map_or(0, part_blocks);
+            if blocks >= part && with_blocks > blocks {
+                break;
+            }
             let size = group::header_blocks(with_bytes, self.echo.len()) + with_blocks;
             if with_bytes > MAX_RECORDS_BYTES || with_blocks > MAX_PAYLOAD_BLOCKS || size > largest {
                 break;
@@ -320,6 +353,8 @@ impl Ring {
             }
         }
         self.records.drain(..bytes);
+        self.queued_blocks -= payload_blocks;
+        self.flying_blocks += payload_blocks;
         self.newest_records = sequence;
         self.counters.groups += 1;
         self.counters.records += count as u64;

@@ -24,8 +24,13 @@ pub(super) const RECORD_HEAD: usize = 4;
 pub(crate) const MAX_BODY: usize = 16 << 10;
 const _: () = assert!(RECORD_HEAD + 4 * MAX_RECORD_BLOCKS as usize + MAX_BODY <= MAX_RECORDS_BYTES);
 const _: () = assert!(MAX_RECORD_BLOCKS <= MAX_PAYLOAD_BLOCKS);
-/// Groups in flight: one is written while the next is gathered and sent; a third would only make the groups smaller.
-pub(super) const MAX_FLYING: usize = 2;
+/// Groups in flight. A stable write waits for the disk's flush, which serves several at once: on a disk where a flush is long against
+/// the transfer, four groups of 8 blocks end twice as fast as one of 32. More would make the groups smaller than is worth a header.
+pub(super) const MAX_FLYING: usize = 4;
+/// Memory for headers that a ring has from the beginning; the rest is taken when there is something to write side by side.
+pub(super) const FIRST_HEADERS: usize = 2;
+/// Payload blocks of a group that is written beside two others, or is only a part of what is queued: headers are 1/8 of the payload then.
+pub(super) const WORTH_BLOCKS: u32 = 8;
 /// Blocks of a group without records: its head and the echo of a full one.
 pub(super) const MAX_SEAL_BLOCKS: u32 = MAX_HEADER_BLOCKS / 2 + 1;
 const _: () = assert!(MAX_SEAL_BLOCKS as usize == (2 * HEAD + MAX_RECORDS_BYTES).div_ceil(BLOCK));
@@ -41,9 +46,9 @@ pub(super) const SEAL_AFTER: Span = Span::millis(50);
 pub(super) const PIECE_BLOCKS: [u32; 3] = [256, 64, 16];
 /// Pieces in memory at opening: the one being looked at, the next ones on their way.
 pub(super) const PIECES: usize = 4;
-/// Where no group is found, so many blocks are searched for proof that there was one: 16 MiB, some 10 ms, far beyond two groups
-/// and the usual damaged range of a disk.
+/// Where no group is found, so many blocks are searched for proof that there was one: 16 MiB, some 10 ms, beyond all groups in
+/// flight and the usual damaged range of a disk.
 pub(super) const SEARCH_BLOCKS: u32 = 4096;
-const _: () = assert!(SEARCH_BLOCKS > 4 * MAX_GROUP_BLOCKS);
+const _: () = assert!(SEARCH_BLOCKS as usize > (MAX_FLYING + 2) * MAX_GROUP_BLOCKS as usize);
 /// Blocks that may give an error when they are read at opening; beyond, the disk has failed.
 pub(super) const MAX_UNREADABLE: u32 = 1024;

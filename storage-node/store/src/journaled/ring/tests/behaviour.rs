@@ -1,6 +1,6 @@
 //! What the journal asks of the disk, and when.
 
-use super::super::limits::{MAX_BODY, MAX_PAYLOAD_BLOCKS, MAX_RECORD_BLOCKS, SEAL_AFTER};
+use super::super::limits::{MAX_BODY, MAX_FLYING, MAX_PAYLOAD_BLOCKS, MAX_RECORD_BLOCKS, SEAL_AFTER};
 use super::super::{Appended, Mark};
 use super::disk::Disk;
 use super::journal::{Journal, arena, place, scan};
@@ -45,7 +45,7 @@ fn many_records_are_one_write_and_their_payload_is_not_copied() {
 }
 
 #[test]
-fn the_first_group_never_waits_and_a_second_goes_when_it_is_worth_a_write() {
+fn the_first_group_never_waits_and_others_go_when_they_are_worth_a_write() {
     let mut journal = Journal::new(700);
     journal.append(40, 1, true);
     journal.turn();
@@ -53,22 +53,39 @@ fn the_first_group_never_waits_and_a_second_goes_when_it_is_worth_a_write() {
     journal.append(40, 1, true);
     journal.turn();
     assert_eq!(writes(&journal).len(), 2, "as large as the one in flight");
-    for _ in 0..20 {
-        journal.append(40, 1, true);
-    }
-    journal.turn();
-    assert_eq!(writes(&journal).len(), 2, "never three");
-    journal.complete(0);
-    journal.turn();
-    assert_eq!(writes(&journal), [(true, 2), (true, 21)], "what waited goes together");
-    journal.complete(0);
-    for n in 1..=10 {
+    for n in 1..=8 {
         journal.append(40, 1, true);
         journal.turn();
-        assert_eq!(writes(&journal).len(), if n < 10 { 1 } else { 2 }, "{n} behind 20");
+        assert_eq!(writes(&journal).len(), if n < 8 { 2 } else { 3 }, "{n} beside two");
+    }
+    journal.complete(0);
+    journal.complete(0);
+    assert_eq!(writes(&journal), [(true, 9)], "what waited went together");
+    for n in 1..=4 {
+        journal.append(40, 1, true);
+        journal.turn();
+        assert_eq!(writes(&journal).len(), if n < 4 { 1 } else { 2 }, "{n} behind 8");
     }
     journal.drain();
-    assert_eq!((journal.over, journal.ring.counters().groups), (32, 4));
+    assert_eq!((journal.over, journal.ring.counters().groups), (14, 4));
+}
+
+#[test]
+fn a_deep_queue_goes_in_even_parts_side_by_side_and_a_shallow_one_in_one() {
+    for (queued, parts) in
+        [(15, vec![15]), (16, vec![8, 8]), (32, vec![8; 4]), (40, vec![10; 4]), (45, vec![11, 11, 11, 12])]
+    {
+        let mut journal = Journal::new(700);
+        for _ in 0..queued {
+            journal.append(40, 1, true);
+        }
+        journal.turn();
+        let expected: Vec<_> = parts.iter().map(|blocks| (true, 1 + blocks)).collect();
+        assert_eq!(writes(&journal), expected, "{queued} queued");
+        journal.append(40, 1, true);
+        journal.drain();
+        assert_eq!(journal.over, queued + 1);
+    }
 }
 
 #[test]
@@ -104,16 +121,16 @@ fn records_over_several_header_blocks_and_none_with_payload_are_found() {
 #[test]
 fn more_than_a_group_takes_becomes_several_with_no_more_parts_than_the_kernel_takes() {
     let mut journal = Journal::new(3000);
-    for _ in 0..1500 {
+    for _ in 0..2500 {
         journal.append(40, 1, true);
     }
     journal.turn();
-    assert_eq!(writes(&journal).len(), 2);
+    assert_eq!(writes(&journal).len(), MAX_FLYING);
     assert!(writes(&journal).iter().all(|(_, parts)| *parts <= 1 + MAX_PAYLOAD_BLOCKS as usize && *parts > 400));
     journal.drain();
-    assert_eq!(journal.over, 1500);
+    assert_eq!(journal.over, 2500);
     let mut disk = Disk::of(std::mem::take(&mut journal.disk.visible));
-    journal.check(&mut disk, 1500, 5);
+    journal.check(&mut disk, 2500, 5);
 }
 
 #[test]
