@@ -6,7 +6,10 @@
 //!  settling:                                           Reading ──► Ready ──stamp──► Stamped ──► done
 //!  scrub:         Queued ──lock──► Locked ──► Mending ──► done         a read that meets damage goes back to be locked alone,
 //!  rewrite:                        Locked ──► Mending ──► Ready ──stamp──► Stamped ──► done          then Mending, then on as before
+//!  copied bytes:  Queued ──lock──► Locked ──memory──► Reading ──► Ready ──stamp──► Stamped ──► told to its order
 //! ```
+//!
+//! While a barrier's hold lasts (rule 17), what is finished stays *Held*, with its lock, until the hold is over.
 //!
 //! The server's three buffer descriptors are `answer` (the command's receive slot, which reserves the reply's), `payload` (the
 //! data) and the reply, which belongs to the connection from the moment it is queued. An IOCB is counted: one *request* hold until
@@ -14,7 +17,9 @@
 //! started twice completes twice, and only then does the reaper free the slot.
 
 use crate::mend::Mend;
-use conductor_model::{BlockRange, Blocks, CopyId, Epoch, ShardId, Stamp};
+use conductor_model::{
+    BlockRange, Blocks, CopyId, Epoch, OrderId, Sequence, ShardId, ShardSnapshot, SnapshotId, Stamp,
+};
 use driver::{ConnId, Time};
 use node_protocol::IoBody;
 use node_store::View;
@@ -51,6 +56,28 @@ pub(crate) enum Kind {
     Scrub,
     /// What one copy cannot take as a repair: another copy's content, written to every copy.
     Rewrite,
+    /// All that was finished before becomes durable on every copy.
+    Flush,
+    /// A snapshot is placed on every copy.
+    Barrier(SnapshotId),
+    /// Every copy reads as its snapshot again.
+    Rollback(SnapshotId),
+    /// A range shares with another shard's snapshot on every copy's own disk.
+    Share(ShardSnapshot),
+    /// A range is written with what the primary reads from another shard's snapshot.
+    Copied(ShardSnapshot),
+}
+
+impl Kind {
+    /// Does it write data that takes space?
+    pub(crate) fn takes_space(self) -> bool {
+        matches!(self, Self::Write | Self::Copied(_))
+    }
+
+    /// Is it held back while a barrier's hold lasts (rule 17)? All that changes what the shard reads as.
+    pub(crate) fn is_held(self) -> bool {
+        matches!(self, Self::Write | Self::Zero | Self::Share(_) | Self::Copied(_))
+    }
 }
 
 /// Where it stands: see the module's drawing.
@@ -64,6 +91,7 @@ pub(crate) enum Phase {
     Reading,
     Ready,
     Stamped,
+    Held,
 }
 
 /// One copy's part of a stamped IOCB.
@@ -96,7 +124,7 @@ pub(crate) struct Iocb {
     pub(crate) shard: ShardId,
     pub(crate) kind: Kind,
     pub(crate) phase: Phase,
-    /// The connection that it came on; `None` for settling.
+    /// The connection that it came on; `None` for what the primary does by itself.
     pub(crate) conn: Option<ConnId>,
     pub(crate) answer: Option<Answer>,
     pub(crate) body: IoBody,
@@ -110,6 +138,10 @@ pub(crate) struct Iocb {
     /// Which content a read is of.
     pub(crate) view: View,
     pub(crate) heal: Heal,
+    /// The order that it is a part of.
+    pub(crate) order: Option<OrderId>,
+    /// For a flush: the prefix that was finished everywhere when it was stamped.
+    pub(crate) covers: Sequence,
 }
 
 /// What an IOCB knows of damage in its range.
@@ -149,7 +181,14 @@ impl Iocb {
             stages: Stages::default(),
             view: View::Live,
             heal: Heal::default(),
+            order: None,
+            covers: Sequence(0),
         }
+    }
+
+    /// Must it be durable where a flush volume's writes need not be? FUA, and what settling or an order makes.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.conn.is_none() || self.body.is_fua()
     }
 }
 

@@ -12,6 +12,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod change;
 mod inspection;
 mod iocb;
 mod lease;

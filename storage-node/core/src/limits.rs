@@ -70,6 +70,9 @@ pub const SCRUB_BURST: u64 = 4;
 pub const DAMAGE_LINE: Span = Span::seconds(1);
 /// Blocks kept free on every disk (4 MiB): what settling needs when a disk is full, and what other primaries may have in flight to it.
 pub const RESERVED_BLOCKS: u64 = 1024;
+/// How long a write waits for room that comes back by itself, before it ends with "no space": what was overwritten is free again when a
+/// store has moved its journal home, a second after it has come to rest, and the copies tell of it with their promises.
+pub const ROOM_WAIT: Span = Span::seconds(4);
 /// Operations that the stores of one reactor are given at once, an equal part each: under a store's own bound and the ring's, so that a
 /// disk that hangs keeps neither the others nor the network from working. Clients' reads and writes stop at half of that, so that Joins,
 /// settling and other primaries' writes always find room (rule 21).
@@ -84,3 +87,17 @@ pub const MAX_CLIENT_CONNS: usize = 896;
 pub const WAKE_AT_ONCE: usize = 8;
 /// Finished requests whose stages are kept for `trine node show --trace`.
 pub const TRACES: usize = 64;
+/// Blocks of one shared piece of a copy-range (64 MiB): each costs the store one fold, and keeps writes to its range waiting so long.
+pub const SHARE_PIECE: u32 = 16_384;
+/// Blocks of one piece of a copy-range whose bytes are sent (256 KiB: small enough for the resync class's reserve).
+pub const COPY_PIECE: u32 = 64;
+/// Such pieces of one order at once.
+pub const COPY_DEPTH: usize = 4;
+/// How often a copy-range says how far it is.
+pub const PROGRESS: Span = Span::millis(1000);
+/// Snapshots that a copy remembers to have dropped, the newest of them (8 bytes each): more than can be late at once.
+pub const DROPPED_KEPT: usize = 64;
+/// Of a flush volume's writes, so many may be finished and not synced before the primary syncs by itself: a store lists what is above K
+/// true to the block only as long as there are fewer than `node_store::MAX_HELD`.
+pub const UNSYNCED: u64 = 192;
+const _: () = assert!(WINDOW + UNSYNCED + SETTLE_DEPTH as u64 <= node_store::MAX_HELD as u64);

@@ -2,9 +2,9 @@
 //! asks for a look inside.
 
 use crate::iocb::Stages;
-use conductor_model::api::{MembershipAnswer, MembershipRequest, Order, OrderReport, Trouble};
+use conductor_model::api::{CopyWork, MembershipAnswer, MembershipRequest, Order, OrderReport, Trouble};
 use conductor_model::{
-    AttachGeneration, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, OpenId, ShardId, VolumeId,
+    AttachGeneration, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, OpenId, ShardId, SnapshotId, VolumeId,
 };
 use std::collections::BTreeMap;
 
@@ -21,6 +21,8 @@ pub enum Mail {
     Drop(Vec<CopyId>),
     /// All orders that are open for shards of this node, each time: one that is missing is over.
     Orders(Vec<Order>),
+    /// All work that is open for copies of this node, each time.
+    Work(Vec<CopyWork>),
     /// Answer with a `Letter::View` that carries the same number.
     Look(u64),
     /// Finish what was admitted, close everything and end.
@@ -36,6 +38,8 @@ pub enum Letter {
     Dropped(CopyId),
     /// How an order stands. Said again with each `Mail::Orders` that still names it.
     Report(OrderReport),
+    /// This work is done, or its copy is not here. Said again with each `Mail::Work` that still names it.
+    Worked(CopyWork),
     /// The shards that do not serve now; sent when that changed.
     Troubles(Vec<Trouble>),
     /// A disk's blocks in use changed noticeably.
@@ -101,6 +105,8 @@ pub struct CopyView {
     pub used: Blocks,
     /// Requests that hold or wait for locks.
     pub requests: usize,
+    /// Its snapshots, oldest first.
+    pub snapshots: Vec<SnapshotId>,
 }
 
 /// One client session.

@@ -16,7 +16,7 @@ use crate::lease::Lease;
 use crate::range_lock::RangeLock;
 use crate::window::Window;
 use conductor_model::api::MembershipChange;
-use conductor_model::{BlockRange, Configuration, CopyId, Member, Sequence};
+use conductor_model::{BlockRange, Configuration, CopyId, Member, OrderId, Sequence};
 use driver::Time;
 use node_protocol::Status;
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,6 +87,16 @@ pub(crate) struct Primary {
     pub(crate) lease: Lease,
     /// Links that this shard counts as a user of.
     pub(crate) links: Vec<SocketAddr>,
+    /// Everything up to here is durable on every copy: K under durability=flush (rule 18).
+    pub(crate) synced: Sequence,
+    /// A sync of its own is on its way.
+    pub(crate) syncing: bool,
+    /// Barriers that were placed, and until when at the latest nothing is acknowledged for their sake (rule 17).
+    pub(crate) holds: BTreeMap<OrderId, Time>,
+    /// Why members refused to join, as they said it last.
+    pub(crate) refusals: BTreeMap<CopyId, String>,
+    /// Since when no write found room on every copy.
+    pub(crate) short_since: Option<Time>,
 }
 
 impl Primary {
@@ -105,6 +115,11 @@ impl Primary {
             refusing: BTreeMap::new(),
             lease: Lease::default(),
             links: Vec::new(),
+            synced: Sequence(0),
+            syncing: false,
+            holds: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            short_since: None,
         }
     }
 
@@ -118,6 +133,9 @@ impl Primary {
         self.joins.clear();
         self.refusing.clear();
         self.lease = Lease::default();
+        self.synced = Sequence(0);
+        self.syncing = false;
+        self.refusals.clear();
     }
 
     /// The members beside the primary's own copy.
@@ -129,9 +147,10 @@ impl Primary {
         matches!(self.phase, Phase::Serving)
     }
 
-    /// K, once it has entered this epoch.
+    /// K, once it has entered this epoch: of a flush volume only what is synced (rule 18).
     pub(crate) fn known_good(&self) -> Option<Sequence> {
-        self.settled.then(|| self.window.prefix())
+        let finished = || if self.config.durability.is_always() { self.window.prefix() } else { self.synced };
+        self.settled.then(finished)
     }
 
     /// F: what is finished everywhere is never sent again.

@@ -10,11 +10,14 @@
 //! (rule 6). Membership lives in this memory only (rule 2). Each stamp begins once: a repeat waits for the first or is answered from
 //! its result, and what lies at or below the floor is done (rule 5).
 
-use crate::limits::WINDOW;
-use conductor_model::{BlockRange, Bytes, Configuration, CopyId, Epoch, Sequence, Stamp};
+use crate::change::Change;
+use crate::limits::{DROPPED_KEPT, WINDOW};
+use conductor_model::api::CopyWork;
+use conductor_model::{BlockRange, Bytes, Configuration, CopyId, Epoch, Sequence, SnapshotId, Stamp};
 use driver::Time;
 use node_protocol::Status;
-use std::collections::BTreeMap;
+use node_store::View;
+use std::collections::{BTreeMap, BTreeSet};
 use tcp::Answer;
 
 /// Who asked for a Join, and therefore gets its answer.
@@ -87,6 +90,16 @@ pub(crate) struct Replica {
     pub(crate) busy: Vec<(u64, BlockRange)>,
     /// Configurations handed to the disk and not finished: one at a time.
     pub(crate) persisting: u32,
+    /// Of the operations in the disk, those that change nothing.
+    pub(crate) syncs: BTreeSet<Stamp>,
+    /// A snapshot or rollback is in the disk, under this stamp: no change may be beside it.
+    pub(crate) alone: Option<Stamp>,
+    /// Work of this copy that is in the disk.
+    pub(crate) working: BTreeSet<CopyWork>,
+    /// Reads of each snapshot that are in the disk: it is not dropped beside them.
+    pub(crate) snapshot_reads: BTreeMap<SnapshotId, u32>,
+    /// Snapshots that were dropped, the latest of them: a barrier that comes late does not bring one back.
+    dropped: BTreeSet<SnapshotId>,
     /// K as last told.
     pub(crate) known_good: Stamp,
     begun: BTreeMap<u64, Begun>,
@@ -107,6 +120,11 @@ impl Replica {
             reading: 0,
             busy: Vec::new(),
             persisting: 0,
+            syncs: BTreeSet::new(),
+            alone: None,
+            working: BTreeSet::new(),
+            snapshot_reads: BTreeMap::new(),
+            dropped: BTreeSet::new(),
             known_good: Stamp::default(),
             begun: BTreeMap::new(),
             floor: 0,
@@ -167,6 +185,57 @@ impl Replica {
         }
     }
 
+    /// May a change of these blocks be handed to the disk now, beside what is there?
+    pub(crate) fn bears(&self, change: &Change, at: BlockRange) -> bool {
+        let others = self.in_disk as usize > self.syncs.len();
+        self.alone.is_none() && !(change.is_alone() && others) && !self.is_busy(at)
+    }
+
+    /// A change is handed to the disk.
+    pub(crate) fn enters_disk(&mut self, stamp: Stamp, change: &Change) {
+        self.in_disk += 1;
+        match change {
+            Change::Sync => drop(self.syncs.insert(stamp)),
+            change if change.is_alone() => self.alone = Some(stamp),
+            _ => {}
+        }
+    }
+
+    /// A snapshot is, or is about to be, forgotten: it is never made again.
+    pub(crate) fn forget_snapshot(&mut self, snapshot: SnapshotId) {
+        self.dropped.insert(snapshot);
+        if self.dropped.len() > DROPPED_KEPT {
+            self.dropped.pop_first();
+        }
+    }
+
+    /// Was it dropped?
+    pub(crate) fn has_dropped(&self, snapshot: SnapshotId) -> bool {
+        self.dropped.contains(&snapshot)
+    }
+
+    /// A read of this content is out of the disk again.
+    pub(crate) fn read_is_over(&mut self, view: View) {
+        self.reading -= 1;
+        if let View::Snapshot(snapshot) = view
+            && let Some(left) = self.snapshot_reads.get_mut(&snapshot)
+        {
+            *left -= 1;
+            if *left == 0 {
+                self.snapshot_reads.remove(&snapshot);
+            }
+        }
+    }
+
+    /// Nothing of it is in the disk.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.in_disk == 0
+            && self.reading == 0
+            && self.persisting == 0
+            && self.working.is_empty()
+            && self.busy.is_empty()
+    }
+
     /// Someone waits for a stamp that is, or is about to be, handed to the disk.
     pub(crate) fn wait_for(&mut self, sequence: Sequence, answer: Answer) {
         match self.begun.entry(sequence.0).or_insert(Begun::Running(None)) {
@@ -179,7 +248,7 @@ impl Replica {
     /// The disk is done with a stamp of `stamp.epoch`: who waits for it. Only success is remembered: a repeat of what was refused
     /// tries again.
     pub(crate) fn finished(&mut self, stamp: Stamp, status: Status) -> Option<Answer> {
-        self.in_disk -= 1;
+        self.left_disk(stamp);
         if self.joined.is_none_or(|(epoch, _)| epoch != stamp.epoch) {
             return None;
         }
@@ -190,6 +259,15 @@ impl Replica {
         match found {
             Some(Begun::Running(waiting)) => waiting,
             _ => None,
+        }
+    }
+
+    /// A stamped operation is out of the disk again.
+    pub(crate) fn left_disk(&mut self, stamp: Stamp) {
+        self.in_disk -= 1;
+        self.syncs.remove(&stamp);
+        if self.alone == Some(stamp) {
+            self.alone = None;
         }
     }
 

@@ -7,8 +7,9 @@
 
 use crate::limits::{MAX_LANES, MAX_SESSIONS};
 use crate::mail::SessionView;
-use conductor_model::{AttachGeneration, Incarnation, VolumeId};
+use conductor_model::{AttachGeneration, Incarnation, SnapshotId, VolumeId};
 use driver::ConnId;
+use node_store::View;
 use std::collections::BTreeMap;
 
 /// One client's presence.
@@ -18,9 +19,14 @@ pub(crate) struct Session {
     pub(crate) client: String,
     pub(crate) volume: VolumeId,
     pub(crate) generation: AttachGeneration,
+    /// What it reads. A snapshot's readers write nothing, so any number of them is there at once and nobody fences them.
+    pub(crate) view: View,
     incarnation: Incarnation,
     lanes: BTreeMap<u16, ConnId>,
 }
+
+/// What a session is known by. Readers of a snapshot also by their incarnation: they have nothing to do with one another.
+type Key = (VolumeId, String, Option<(SnapshotId, Incarnation)>);
 
 /// Why a Hello was not admitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,13 +45,14 @@ pub(crate) struct Wanted<'a> {
     pub(crate) generation: AttachGeneration,
     pub(crate) incarnation: Incarnation,
     pub(crate) lane: u16,
+    pub(crate) view: View,
 }
 
 /// All sessions of one reactor.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    by_client: BTreeMap<(VolumeId, String), Session>,
-    by_conn: BTreeMap<ConnId, (VolumeId, String)>,
+    by_client: BTreeMap<Key, Session>,
+    by_conn: BTreeMap<ConnId, Key>,
     generations: BTreeMap<VolumeId, AttachGeneration>,
     last_id: u32,
 }
@@ -53,10 +60,14 @@ pub(crate) struct Sessions {
 impl Sessions {
     /// Admits a connection. The second part lists connections to fence *before* the acknowledgement leaves.
     pub(crate) fn admit(&mut self, conn: ConnId, wanted: &Wanted<'_>) -> Result<(u32, Vec<ConnId>), Refusal> {
-        if wanted.generation < self.generation(wanted.volume) {
+        let reader = match wanted.view {
+            View::Live => None,
+            View::Snapshot(snapshot) => Some((snapshot, wanted.incarnation)),
+        };
+        if reader.is_none() && wanted.generation < self.generation(wanted.volume) {
             return Err(Refusal::Fenced);
         }
-        let key = (wanted.volume, wanted.client.to_owned());
+        let key = (wanted.volume, wanted.client.to_owned(), reader);
         let known = self.by_client.get(&key);
         if known.is_some_and(|s| s.incarnation > wanted.incarnation) {
             return Err(Refusal::Fenced);
@@ -64,13 +75,17 @@ impl Sessions {
         if wanted.lane >= MAX_LANES || (known.is_none() && self.by_client.len() >= MAX_SESSIONS) {
             return Err(Refusal::Busy);
         }
-        let mut fence = self.set_generation(wanted.volume, wanted.generation);
+        let mut fence = match reader {
+            None => self.set_generation(wanted.volume, wanted.generation),
+            Some(_) => Vec::new(),
+        };
         self.last_id += 1;
         let session = self.by_client.entry(key.clone()).or_insert_with(|| Session {
             id: self.last_id,
             client: wanted.client.to_owned(),
             volume: wanted.volume,
             generation: wanted.generation,
+            view: wanted.view,
             incarnation: wanted.incarnation,
             lanes: BTreeMap::new(),
         });
@@ -99,7 +114,7 @@ impl Sessions {
         *known = generation;
         let mut fence = Vec::new();
         self.by_client.retain(|key, session| {
-            let stale = key.0 == volume && session.generation < generation;
+            let stale = key.0 == volume && session.view == View::Live && session.generation < generation;
             if stale {
                 fence.extend(session.lanes.values());
             }
@@ -160,6 +175,7 @@ mod tests {
             generation: AttachGeneration(generation),
             incarnation: Incarnation(incarnation),
             lane,
+            view: View::Live,
         }
     }
 
@@ -192,5 +208,20 @@ mod tests {
         all.admit(conn(3), &wanted(9, 2, 0)).unwrap();
         all.gone(conn(3));
         assert!(all.view().is_empty());
+    }
+
+    #[test]
+    fn readers_of_a_snapshot_fence_nobody_and_are_fenced_by_nobody() {
+        let mut all = Sessions::default();
+        let reader = |incarnation| Wanted { view: View::Snapshot(SnapshotId(7)), ..wanted(incarnation, 0, 0) };
+        all.admit(conn(1), &wanted(5, 3, 0)).unwrap();
+        assert!(
+            all.admit(conn(2), &reader(5)).unwrap().1.is_empty(),
+            "of no generation, beside the writer of the same name"
+        );
+        assert!(all.admit(conn(3), &reader(4)).unwrap().1.is_empty(), "an older incarnation beside a newer one");
+        assert_eq!(all.set_generation(VolumeId(1), AttachGeneration(9)), [conn(1)]);
+        assert!(all.of(conn(2)).is_some() && all.of(conn(3)).is_some());
+        assert_eq!(all.admit(conn(4), &reader(4)).unwrap().1, [conn(3)], "the same one on the same lane again");
     }
 }

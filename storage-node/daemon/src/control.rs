@@ -1,16 +1,16 @@
 //! The node's side of the conversation with the conductor: registration, heartbeats, questions.
 //!
-//! Two threads: a heartbeat may be held for half a second, and a question of a primary must not wait for it. What is heard is handed to
-//! the reactors before `after` says that it was heard. An unreachable conductor is asked again with growing pauses; I/O goes on.
+//! Three threads: a heartbeat may be held for half a second, and neither a question of a primary nor a word on an order must wait for
+//! it. What is heard is handed to the reactors before `after` says that it was heard. An unreachable conductor is asked again with growing pauses; I/O goes on.
 
-use crate::desk::{Desk, Lane};
+use crate::desk::{Desk, Lane, REPORTS_AT_ONCE};
 use crate::limits::{
     ASKS_AT_ONCE, BEAT_PAUSE, CONDUCTOR_RETRY, CONDUCTOR_RETRY_MAX, COPIES_PER_COUNT, COUNT, COUNT_EVERY, LOOK,
     MAIL_AGAIN,
 };
 use crate::look::MemoryLook;
 use conductor_client::{Client, Error as Refusal};
-use conductor_model::api::{DiskIntegrity, DiskReport, Heartbeat, HeartbeatAnswer, Register};
+use conductor_model::api::{DiskIntegrity, DiskReport, Heartbeat, HeartbeatAnswer, Register, Report};
 use conductor_model::{Bytes, ClusterId, CopyId, DiskId, NodeId};
 use node_core::{Mail, View};
 use reactor::{Mailbox, NotSent};
@@ -128,7 +128,7 @@ impl Control {
 
     /// The heartbeat thread.
     pub(crate) fn beat(&self) {
-        let (mut after, mut pauses) = (0, Pauses::new());
+        let (mut after, mut pauses, mut named) = (0, Pauses::new(), false);
         let mut count = Count::default();
         while !self.desk.pause(BEAT_PAUSE) {
             if count.due.is_none_or(|due| due <= Instant::now()) {
@@ -152,7 +152,7 @@ impl Control {
                 Ok(answer) => {
                     self.desk.forget_dropped(&dropped);
                     let version = answer.version;
-                    if self.hand_on(answer) {
+                    if self.hand_on(answer, &mut named) {
                         after = version;
                     }
                     self.note(None);
@@ -176,8 +176,8 @@ impl Control {
         }
     }
 
-    /// Turns an answer into mail. False if a reactor did not take it: it ends, or is told again.
-    fn hand_on(&self, answer: HeartbeatAnswer) -> bool {
+    /// Turns an answer into mail; `named`: the last one named orders. False if a reactor did not take it: it ends, or is told again.
+    fn hand_on(&self, answer: HeartbeatAnswer, named: &mut bool) -> bool {
         let mut assign: BTreeMap<Lane, Vec<_>> = BTreeMap::new();
         for config in answer.assignments {
             match config.primary_member().and_then(|m| self.lane_of.get(&m.disk)) {
@@ -187,7 +187,11 @@ impl Control {
         }
         let assigned = assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs)));
         let all = |mail: &dyn Fn() -> Mail| self.lanes().all(|lane| self.deliver(lane, mail()));
+        // Named in full each time: an answer without any ends what the last one named, once.
+        let orders = std::mem::replace(named, !answer.orders.is_empty()) || *named;
         assigned
+            && (!orders || all(&|| Mail::Orders(answer.orders.clone())))
+            && (answer.work.is_empty() || all(&|| Mail::Work(answer.work.clone())))
             && (answer.generations.is_empty() || all(&|| Mail::Generations(answer.generations.clone())))
             && (answer.drop.is_empty() || all(&|| Mail::Drop(answer.drop.clone())))
     }
@@ -209,6 +213,33 @@ impl Control {
                     }
                 }
                 // The nodes ask again by themselves.
+                Err(why) => {
+                    self.note(Some(&why));
+                    self.desk.pause(pauses.next());
+                }
+            }
+        }
+    }
+
+    /// The thread that says how orders and work stand, until it is heard.
+    pub(crate) fn report(&self) {
+        let mut pauses = Pauses::new();
+        loop {
+            let (orders, worked) = self.desk.wait_for_reports(REPORTS_AT_ONCE);
+            if orders.is_empty() && worked.is_empty() {
+                return;
+            }
+            let report = Report { node: self.node, orders, worked };
+            match self.client.report(&report) {
+                Ok(()) => {
+                    self.desk.forget_reports(&report.orders, &report.worked);
+                    pauses = Pauses::new();
+                }
+                // What the conductor does not take for good is not said for ever: the next heartbeat names what is still open.
+                Err(why) if !why.is_temporary() && !why.is_unknown_node() => {
+                    tracing::warn!(%why, "the conductor refused a report");
+                    self.desk.forget_reports(&report.orders, &report.worked);
+                }
                 Err(why) => {
                     self.note(Some(&why));
                     self.desk.pause(pauses.next());

@@ -3,12 +3,15 @@
 //! Letters are merged as they come (the newest question per shard, the newest troubles per reactor), so what lies here is bounded by
 //! what the node holds, however long the conductor is away. A reactor holds the lock for one map operation per letter.
 
-use conductor_model::api::{MembershipRequest, Trouble};
-use conductor_model::{Bytes, CopyId, DiskId, ShardId};
+use conductor_model::api::{CopyWork, MembershipRequest, OrderReport, Trouble};
+use conductor_model::{Bytes, CopyId, DiskId, OrderId, ShardId};
 use node_core::{Letter, View};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Words on orders, and on work, in one report; more go with the next.
+pub(crate) const REPORTS_AT_ONCE: usize = 4096;
 
 /// Which reactor.
 pub(crate) type Lane = u16;
@@ -18,6 +21,10 @@ struct State {
     asks: BTreeMap<(Lane, ShardId), MembershipRequest>,
     /// Copies that are not (or no longer) on these reactors.
     dropped: BTreeMap<CopyId, BTreeSet<Lane>>,
+    /// The newest word on each order.
+    reports: BTreeMap<OrderId, OrderReport>,
+    /// Work that is done, or whose copy is not there, on these reactors.
+    worked: BTreeMap<CopyWork, BTreeSet<Lane>>,
     troubles: BTreeMap<Lane, Vec<Trouble>>,
     used: BTreeMap<DiskId, Bytes>,
     failed: BTreeMap<DiskId, String>,
@@ -51,6 +58,17 @@ impl Desk {
             Letter::Dropped(copy) => {
                 state.dropped.entry(copy).or_default().insert(lane);
             }
+            Letter::Report(report) => {
+                state.reports.insert(report.id, report);
+                self.changed.notify_all();
+            }
+            Letter::Worked(work) => {
+                let lanes = state.worked.entry(work).or_default();
+                lanes.insert(lane);
+                if lanes.len() == self.lanes {
+                    self.changed.notify_all();
+                }
+            }
             Letter::Troubles(troubles) => {
                 state.troubles.insert(lane, troubles);
             }
@@ -64,8 +82,6 @@ impl Desk {
                 }
             }
             Letter::Damage(what) => tracing::warn!(what, "DAMAGE"),
-            // The conductor's thread takes these up with its orders.
-            Letter::Report(_) => {}
             Letter::DiskFailed(disk, why) => {
                 if state.failed.insert(disk, why.clone()).is_none() {
                     tracing::error!(%disk, why, "DISK FAILED: its copies do not serve until it is replaced or the node restarted");
@@ -86,6 +102,34 @@ impl Desk {
             taken.push((lane, request));
         }
         taken
+    }
+
+    /// Waits for something to say of orders and work: at most so much of each. Nothing if it is time to stop. It stays here until
+    /// it is known to be heard.
+    pub(crate) fn wait_for_reports(&self, most: usize) -> (Vec<OrderReport>, Vec<CopyWork>) {
+        let done = |state: &State| -> Vec<CopyWork> {
+            let said = state.worked.iter().filter(|(_, lanes)| lanes.len() == self.lanes);
+            said.map(|(work, _)| *work).take(most).collect()
+        };
+        let idle = |state: &mut State| state.reports.is_empty() && done(state).is_empty() && !state.stopping;
+        let state = self.changed.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        if state.stopping {
+            return Default::default();
+        }
+        (state.reports.values().take(most).cloned().collect(), done(&state))
+    }
+
+    /// The conductor knows this. What was said anew meanwhile is said again.
+    pub(crate) fn forget_reports(&self, reports: &[OrderReport], worked: &[CopyWork]) {
+        let mut state = self.lock();
+        for report in reports {
+            if state.reports.get(&report.id) == Some(report) {
+                state.reports.remove(&report.id);
+            }
+        }
+        for work in worked {
+            state.worked.remove(work);
+        }
     }
 
     /// Copies that are on no reactor any more. Each reactor has to say so: one that never had a copy says it at once.
@@ -176,7 +220,7 @@ impl Desk {
 mod tests {
     use super::*;
     use conductor_model::Epoch;
-    use conductor_model::api::MembershipChange;
+    use conductor_model::api::{MembershipChange, OrderState};
 
     #[test]
     fn a_copy_is_dropped_when_every_reactor_has_said_so() {
@@ -205,6 +249,28 @@ mod tests {
         assert_eq!(desk.take_asks(10), [(0, ask(2))]);
         desk.stop();
         assert!(desk.take_asks(10).is_empty() && desk.pause(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn a_word_on_an_order_stays_until_it_is_heard_and_a_newer_one_is_said_after_it() {
+        let desk = Desk::new(2);
+        let word = |damaged| {
+            let state = OrderState::Done { damaged, repaired: 0 };
+            OrderReport { id: OrderId(1), shard: ShardId::default(), epoch: Epoch(1), state }
+        };
+        let work = CopyWork::Flatten(CopyId(5));
+        desk.post(0, Letter::Report(word(0)));
+        desk.post(0, Letter::Worked(work));
+        let (said, worked) = desk.wait_for_reports(10);
+        assert_eq!((&said[..], &worked[..]), (&[word(0)][..], &[][..]), "the other reactor may have the copy");
+        desk.post(1, Letter::Worked(work));
+        desk.post(0, Letter::Report(word(1)));
+        desk.forget_reports(&said, &worked);
+        let (said, worked) = desk.wait_for_reports(10);
+        assert_eq!((&said[..], &worked[..]), (&[word(1)][..], &[work][..]));
+        desk.forget_reports(&said, &worked);
+        desk.stop();
+        assert_eq!(desk.wait_for_reports(10), (Vec::new(), Vec::new()));
     }
 
     #[test]

@@ -174,6 +174,8 @@ impl Process {
             helpers.threads.push(spawn("control socket".to_owned(), move || socket::serve(&listener, &control))?);
         }
         let (asking, beating, tell) = (Arc::clone(control), Arc::clone(control), self.tell.clone());
+        let reporting = Arc::clone(control);
+        helpers.threads.push(spawn("reporting".to_owned(), move || reporting.report())?);
         helpers.threads.push(spawn("asking".to_owned(), move || asking.ask())?);
         let beat = move || {
             let registered = beating.register_first();

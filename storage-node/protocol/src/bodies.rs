@@ -2,13 +2,19 @@
 
 use crate::Status;
 use conductor_model::{
-    BlockRange, Blocks, Bytes, CopyId, Epoch, OpenId, Sequence, ShardId, ShardIndex, Stamp, VolumeId,
+    BlockRange, Blocks, Bytes, CopyId, Epoch, OpenId, Sequence, ShardId, ShardIndex, ShardSnapshot, SnapshotId, Stamp,
+    VolumeId,
 };
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// In a distance: there is no such point in this epoch yet.
 pub const NOT_IN_THIS_EPOCH: u32 = u32::MAX;
+
+/// In the word of an `IoBody`, beside the length (1 GiB at most): under durability=flush, durable before it is acknowledged.
+const FUA: u32 = 1 << 31;
+/// In the flags of a `ReplicaBody`: likewise.
+const DURABLE: u32 = 1;
 
 macro_rules! body {
     ($(#[$doc:meta])* $name:ident = $size:literal { $($(#[$field_doc:meta])* $field:ident: $of:ty,)* }) => {
@@ -52,9 +58,9 @@ body! {
 }
 
 body! {
-    /// READ, WRITE, WRITE_ZEROES, DISCARD. The prefix's word is the length in bytes.
+    /// READ, WRITE, WRITE_ZEROES, DISCARD, FLUSH. The prefix's word is the length in bytes, 0 for a FLUSH; its highest bit is FUA.
     IoBody = 48 {
-        /// Session prefix; word = length in bytes.
+        /// Session prefix; word = length in bytes, and FUA.
         prefix: Prefix,
         /// Volume.
         volume: U32,
@@ -87,7 +93,16 @@ impl IoBody {
     }
     /// Length in bytes.
     pub fn len(&self) -> u32 {
-        self.prefix.word.get()
+        self.prefix.word.get() & !FUA
+    }
+    /// The same request, to be durable before it is acknowledged even under durability=flush.
+    pub fn with_fua(mut self) -> Self {
+        self.prefix.word = (self.prefix.word.get() | FUA).into();
+        self
+    }
+    /// Was that asked for?
+    pub fn is_fua(&self) -> bool {
+        self.prefix.word.get() & FUA != 0
     }
     /// True if nothing is asked for (which is refused).
     pub fn is_empty(&self) -> bool {
@@ -96,7 +111,7 @@ impl IoBody {
 }
 
 body! {
-    /// REPLICA_WRITE, REPLICA_ZERO. The prefix's word is the number of blocks.
+    /// REPLICA_WRITE, REPLICA_ZERO, REPLICA_SYNC (of no blocks). The prefix's word is the number of blocks.
     ReplicaBody = 56 {
         /// Session prefix; word = number of blocks.
         prefix: Prefix,
@@ -114,8 +129,8 @@ body! {
         known_good: U32,
         /// F, as a distance below the sequence: what lies at or below it is never sent again (rule 5); all ones: nothing yet.
         floor: U32,
-        /// Zero.
-        reserved: U32,
+        /// Bit 0: durable before it is answered, even under durability=flush. The others are zero.
+        flags: U32,
     }
 }
 
@@ -137,8 +152,16 @@ impl ReplicaBody {
             at: at.from.0.into(),
             known_good: distance(stamp.sequence, known_good).into(),
             floor: distance(stamp.sequence, floor).into(),
-            reserved: 0.into(),
+            flags: 0.into(),
         }
+    }
+    /// The same, to be durable before it is answered even under durability=flush.
+    pub fn with_durable(self, durable: bool) -> Self {
+        Self { flags: if durable { DURABLE } else { 0 }.into(), ..self }
+    }
+    /// Must it be?
+    pub fn is_durable(&self) -> bool {
+        self.flags.get() & DURABLE != 0
     }
     /// Whom it is for.
     pub fn shard(&self) -> ShardId {
@@ -168,6 +191,37 @@ fn distance(sequence: Sequence, point: Option<Sequence>) -> u32 {
 
 fn below(sequence: u64, distance: u32) -> Option<Sequence> {
     if distance == NOT_IN_THIS_EPOCH { None } else { sequence.checked_sub(u64::from(distance)).map(Sequence) }
+}
+
+body! {
+    /// REPLICA_SNAPSHOT, REPLICA_ROLLBACK (of the whole shard), REPLICA_SHARE.
+    LayerBody = 72 {
+        /// The stamp, and the blocks that it is about.
+        change: ReplicaBody,
+        /// The snapshot: to be made, to go back to, or to share with.
+        snapshot: U64,
+        /// Volume of the shard that the snapshot is of.
+        of_volume: U32,
+        /// That shard.
+        of_shard: U32,
+    }
+}
+
+impl LayerBody {
+    /// A change that is about a snapshot.
+    pub fn new(change: ReplicaBody, of: ShardSnapshot) -> Self {
+        Self {
+            change,
+            snapshot: of.snapshot.0.into(),
+            of_volume: of.shard.volume.0.into(),
+            of_shard: of.shard.index.0.into(),
+        }
+    }
+    /// The snapshot.
+    pub fn of(&self) -> ShardSnapshot {
+        let shard = ShardId { volume: VolumeId(self.of_volume.get()), index: ShardIndex(self.of_shard.get()) };
+        ShardSnapshot { shard, snapshot: SnapshotId(self.snapshot.get()) }
+    }
 }
 
 body! {
@@ -308,6 +362,39 @@ mod tests {
             [0, 0x10, 0, 0, 0, 0, 0, 0],
         ];
         assert_eq!(body.bytes(), want.as_flattened());
+    }
+
+    #[test]
+    fn a_share_body_has_these_bytes() {
+        let shard = ShardId { volume: VolumeId(1), index: ShardIndex(2) };
+        let stamp = Stamp { epoch: Epoch(3), sequence: Sequence(4) };
+        let at = BlockRange { from: Blocks(5), count: Blocks(6) };
+        let change = ReplicaBody::new(shard, stamp, at, None, Some(Sequence(3))).with_durable(true);
+        let of =
+            ShardSnapshot { shard: ShardId { volume: VolumeId(7), index: ShardIndex(8) }, snapshot: SnapshotId(9) };
+        let body = LayerBody::new(change, of);
+        let want = [
+            [0, 0, 0, 0, 6, 0, 0, 0],
+            [0; 8],
+            [1, 0, 0, 0, 2, 0, 0, 0],
+            [3, 0, 0, 0, 0, 0, 0, 0],
+            [4, 0, 0, 0, 0, 0, 0, 0],
+            [5, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+            [1, 0, 0, 0, 1, 0, 0, 0],
+            [9, 0, 0, 0, 0, 0, 0, 0],
+            [7, 0, 0, 0, 8, 0, 0, 0],
+        ];
+        assert_eq!(body.bytes(), want.as_flattened());
+        let back = LayerBody::parse(body.bytes()).unwrap();
+        assert_eq!((back.of(), back.change.is_durable(), back.change.range()), (of, true, at));
+    }
+
+    #[test]
+    fn fua_is_beside_the_length() {
+        let shard = ShardId { volume: VolumeId(1), index: ShardIndex(2) };
+        let body = IoBody::new(shard, Epoch(6), 7, Bytes(0), 1 << 30);
+        assert!(!body.is_fua());
+        assert_eq!((body.with_fua().is_fua(), body.with_fua().len()), (true, 1 << 30));
     }
 
     #[test]

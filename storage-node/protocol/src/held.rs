@@ -1,7 +1,7 @@
 //! What a copy holds above K, as it travels in the payload of a Join's answer: 32 bytes an entry.
 //!
 //! ```text
-//! 0 epoch u64 | 8 sequence u64 | 16 first block u32 | 20 blocks u32 | 24 kind u32 (0 write, 1 zero) | 28 zero u32
+//! 0 epoch u64 | 8 sequence u64 | 16 first block u32 | 20 blocks u32 | 24 kind u32 (0 write, 1 zero, 2 barrier) | 28 zero u32
 //! ```
 
 use conductor_model::{BlockRange, Blocks, Epoch, Sequence, Stamp};
@@ -9,18 +9,31 @@ use conductor_model::{BlockRange, Blocks, Epoch, Sequence, Stamp};
 /// Bytes of one entry.
 const ENTRY: usize = 32;
 
+/// What a change above K was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum HeldAs {
+    /// Data, or anything that is to be made equal by data.
+    Write = 0,
+    /// A discard or write-zeroes.
+    Zero = 1,
+    /// A snapshot's barrier: nothing changed what the shard reads as.
+    Barrier = 2,
+}
+
 /// Appends one entry.
-pub fn encode_held(out: &mut Vec<u8>, stamp: Stamp, at: BlockRange, zero: bool) {
+pub fn encode_held(out: &mut Vec<u8>, stamp: Stamp, at: BlockRange, kind: HeldAs) {
     out.extend_from_slice(&stamp.epoch.0.to_le_bytes());
     out.extend_from_slice(&stamp.sequence.0.to_le_bytes());
     out.extend_from_slice(&at.from.0.to_le_bytes());
     out.extend_from_slice(&at.count.0.to_le_bytes());
-    out.extend_from_slice(&u32::from(zero).to_le_bytes());
+    out.extend_from_slice(&(kind as u32).to_le_bytes());
     out.extend_from_slice(&[0; 4]);
 }
 
-/// Reads all entries; `None` if the length is not a whole number of them.
-pub fn decode_held(payload: &[u8]) -> Option<Vec<(Stamp, BlockRange, bool)>> {
+/// Reads all entries; `None` if the length is not a whole number of them. A kind that is not known counts as a write: to make too much
+/// equal is safe.
+pub fn decode_held(payload: &[u8]) -> Option<Vec<(Stamp, BlockRange, HeldAs)>> {
     let (entries, rest) = payload.as_chunks::<ENTRY>();
     let long = |e: &[u8; ENTRY], at: usize| u64::from_le_bytes(std::array::from_fn(|i| e[at + i]));
     let word = |e: &[u8; ENTRY], at: usize| u32::from_le_bytes(std::array::from_fn(|i| e[at + i]));
@@ -29,7 +42,12 @@ pub fn decode_held(payload: &[u8]) -> Option<Vec<(Stamp, BlockRange, bool)>> {
             .iter()
             .map(|e| {
                 let stamp = Stamp { epoch: Epoch(long(e, 0)), sequence: Sequence(long(e, 8)) };
-                (stamp, BlockRange { from: Blocks(word(e, 16)), count: Blocks(word(e, 20)) }, word(e, 24) == 1)
+                let kind = match word(e, 24) {
+                    1 => HeldAs::Zero,
+                    2 => HeldAs::Barrier,
+                    _ => HeldAs::Write,
+                };
+                (stamp, BlockRange { from: Blocks(word(e, 16)), count: Blocks(word(e, 20)) }, kind)
             })
             .collect()
     })
@@ -44,9 +62,9 @@ mod tests {
         let stamp = Stamp { epoch: Epoch(3), sequence: Sequence(4) };
         let at = BlockRange { from: Blocks(5), count: Blocks(6) };
         let mut bytes = Vec::new();
-        encode_held(&mut bytes, stamp, at, true);
-        encode_held(&mut bytes, stamp, at, false);
-        assert_eq!(decode_held(&bytes), Some(vec![(stamp, at, true), (stamp, at, false)]));
+        let kinds = [HeldAs::Zero, HeldAs::Write, HeldAs::Barrier];
+        kinds.into_iter().for_each(|kind| encode_held(&mut bytes, stamp, at, kind));
+        assert_eq!(decode_held(&bytes), Some(kinds.map(|kind| (stamp, at, kind)).to_vec()));
         assert_eq!(decode_held(&bytes[1..]), None);
     }
 }

@@ -11,10 +11,10 @@ mod status;
 mod view;
 
 pub use bodies::{
-    IoBody, JoinAnswer, JoinBody, NOT_IN_THIS_EPOCH, Prefix, PromiseAnswer, PromiseBody, ReplicaBody, ReplyBody,
-    StaleBody,
+    IoBody, JoinAnswer, JoinBody, LayerBody, NOT_IN_THIS_EPOCH, Prefix, PromiseAnswer, PromiseBody, ReplicaBody,
+    ReplyBody, StaleBody,
 };
-pub use held::{decode_held, encode_held};
+pub use held::{HeldAs, decode_held, encode_held};
 pub use status::Status;
 pub use view::{MAX_VERIFY_BLOCKS, VerifyAnswer, ViewBody, decode_crcs, encode_crcs};
 
@@ -30,10 +30,20 @@ pub mod op {
     pub const WRITE_ZEROES: Op = Op(18);
     /// Client → primary: the range, whole blocks, is not needed any more; it reads as zeros.
     pub const DISCARD: Op = Op(19);
+    /// Client → primary: all that was acknowledged before is durable on every in-sync copy.
+    pub const FLUSH: Op = Op(20);
     /// Primary → copy: write whole blocks under a stamp.
     pub const REPLICA_WRITE: Op = Op(32);
     /// Primary → copy: zero whole blocks under a stamp.
     pub const REPLICA_ZERO: Op = Op(33);
+    /// Primary → copy: what the copy reads as stays readable as a snapshot. Nothing of the shard is in flight beside it.
+    pub const REPLICA_SNAPSHOT: Op = Op(34);
+    /// Primary → copy: read as a snapshot again. Nothing of the shard is in flight beside it.
+    pub const REPLICA_ROLLBACK: Op = Op(35);
+    /// Primary → copy: a range reads as that of a snapshot of another copy on the same disk.
+    pub const REPLICA_SHARE: Op = Op(36);
+    /// Primary → copy: all that was finished there before is durable.
+    pub const REPLICA_SYNC: Op = Op(37);
     /// Primary → copy: take part in an epoch. The payload is the configuration as JSON.
     pub const JOIN: Op = Op(40);
     /// Primary → node: promise not to join a newer epoch under another primary for a while.
@@ -46,13 +56,18 @@ pub mod op {
     pub const REPLICA_REPAIR: Op = Op(44);
 
     /// All data ops, for tables and coverage floors.
-    pub const ALL: [(Op, &str); 11] = [
+    pub const ALL: [(Op, &str); 16] = [
         (READ, "read"),
         (WRITE, "write"),
         (WRITE_ZEROES, "write-zeroes"),
         (DISCARD, "discard"),
+        (FLUSH, "flush"),
         (REPLICA_WRITE, "replica-write"),
         (REPLICA_ZERO, "replica-zero"),
+        (REPLICA_SNAPSHOT, "replica-snapshot"),
+        (REPLICA_ROLLBACK, "replica-rollback"),
+        (REPLICA_SHARE, "replica-share"),
+        (REPLICA_SYNC, "replica-sync"),
         (JOIN, "join"),
         (PROMISE, "promise"),
         (REPLICA_READ, "replica-read"),

@@ -26,11 +26,13 @@ pub enum Status {
     Denied = 9,
     /// No such op here.
     Unsupported = 10,
+    /// The snapshot, or the copy that it is of, is not on this disk.
+    NoSnapshot = 11,
 }
 
 impl Status {
     /// Every status, in order of its number.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Ok,
         Self::StaleEpoch,
         Self::Later,
@@ -42,6 +44,7 @@ impl Status {
         Self::Io,
         Self::Denied,
         Self::Unsupported,
+        Self::NoSnapshot,
     ];
 
     /// The number that travels.

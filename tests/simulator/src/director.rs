@@ -7,7 +7,7 @@ use crate::mail::{LaneMail, Letter, Mail};
 use crate::node::{Home, NodeProcess};
 use crate::strict::Breaches;
 use crate::workload::Workload;
-use conductor_model::api::{DiskReport, Heartbeat, Register, Report, Trouble, VolumeMap};
+use conductor_model::api::{CopyWork, DiskReport, Heartbeat, OrderReport, Register, Report, Trouble, VolumeMap};
 use conductor_model::views::Attach;
 use conductor_model::{Answer, Bytes, CopyId, Error, Millis, Request, ShardId};
 use driver::{Address, Span};
@@ -312,13 +312,16 @@ impl Director {
             node_core::Letter::Troubles(troubles) => control.troubles = troubles,
             node_core::Letter::Usage(_, used) => control.used = used,
             node_core::Letter::View(..) | node_core::Letter::Damage(_) => {}
-            node_core::Letter::Report(report) => {
-                let node_id = conductor_model::NodeId(u32::try_from(node + 1).unwrap_or(0));
-                let report = Report { node: node_id, orders: vec![report], worked: Vec::new() };
-                self.ask(w, Source::Node(node, life), Request::Report(report));
-            }
+            node_core::Letter::Report(report) => self.forward(w, node, life, vec![report], Vec::new()),
+            node_core::Letter::Worked(work) => self.forward(w, node, life, Vec::new(), vec![work]),
             node_core::Letter::DiskFailed(disk, why) => self.fail(format!("disk {disk} failed: {why}")),
         }
+    }
+
+    /// What is said beside the heartbeats.
+    fn forward(&mut self, w: &mut Sim, node: usize, life: u32, orders: Vec<OrderReport>, worked: Vec<CopyWork>) {
+        let id = conductor_model::NodeId(u32::try_from(node + 1).unwrap_or(0));
+        self.ask(w, Source::Node(node, life), Request::Report(Report { node: id, orders, worked }));
     }
 
     /// What a control thread does about twice a second.
@@ -442,6 +445,9 @@ impl Director {
                 if !answer.orders.is_empty() || control.has_orders {
                     control.has_orders = !answer.orders.is_empty();
                     tell(w, node_core::Mail::Orders(answer.orders));
+                }
+                if !answer.work.is_empty() {
+                    tell(w, node_core::Mail::Work(answer.work));
                 }
                 control.dropped.retain(|copy| answer.drop.contains(copy));
                 if !answer.generations.is_empty() {

@@ -1,22 +1,25 @@
 //! What primaries ask of the copies on this reactor: to join an epoch, to write under a stamp, to promise.
 
+use super::requests::refusal_name;
 use super::{Node, Pending, whole_payload};
+use crate::change::{Change, Target};
 use crate::limits::{MAX_HELD, PROMISE, STORE_OPS};
 use crate::mail::Letter;
 use crate::primary::{Joined, Phase as PrimaryPhase};
 use crate::replica::{Admission, Asker, JoinStep, Replica};
-use conductor_model::{BLOCK, BlockRange, Configuration, CopyId, Epoch, ShardId, Stamp};
+use conductor_model::{BLOCK, BlockRange, Configuration, CopyId, Epoch, ShardId, ShardSnapshot, Stamp};
 use driver::{Outbox, Span, Time};
 use memory::Class;
 use node_protocol::{
-    JoinAnswer, JoinBody, PromiseAnswer, PromiseBody, ReplicaBody, ReplyBody, Status, encode_held, op,
+    HeldAs, JoinAnswer, JoinBody, LayerBody, PromiseAnswer, PromiseBody, ReplicaBody, ReplyBody, Status, encode_held,
+    op,
 };
 use node_store::{Held, HeldKind, Store, StoreDone, StoreError, StoreOp};
 use tcp::{Answer, Payload};
 use wire::Op;
 
 impl<S: Store> Node<S> {
-    /// REPLICA_WRITE or REPLICA_ZERO: whole blocks under a stamp of the epoch that this copy has joined.
+    /// Something under a stamp of the epoch that this copy has joined.
     #[allow(clippy::too_many_arguments, reason = "the parts of one NetEvent")]
     pub(super) fn replica_write(
         &mut self,
@@ -28,7 +31,13 @@ impl<S: Store> Node<S> {
         answer: Answer,
         out: &mut dyn Outbox<Letter>,
     ) {
-        let Some(body) = ReplicaBody::parse(body) else {
+        let layer = matches!(op, op::REPLICA_SNAPSHOT | op::REPLICA_ROLLBACK | op::REPLICA_SHARE);
+        let parsed = if layer {
+            LayerBody::parse(body).map(|body| (body.change, Some(body.of())))
+        } else {
+            ReplicaBody::parse(body).map(|body| (body, None))
+        };
+        let Some((body, of)) = parsed else {
             self.refuse(now, answer, Status::BadRequest);
             return;
         };
@@ -45,7 +54,8 @@ impl<S: Store> Node<S> {
         }
         let carried = payload.as_ref().map_or(0, |p| p.len as u64);
         let expected = if op == op::REPLICA_WRITE { range.count.bytes().0 } else { 0 };
-        let fits = range.count.0 > 0 && range.end() * BLOCK as u64 <= replica.size().0;
+        let empty = op == op::REPLICA_SYNC;
+        let fits = (range.count.0 == 0) == empty && range.end() * BLOCK as u64 <= replica.size().0;
         if !fits || carried != expected || stamp.sequence.0 == 0 {
             self.refuse(now, answer, if fits { Status::BadRequest } else { Status::OutOfRange });
             return;
@@ -65,23 +75,74 @@ impl<S: Store> Node<S> {
                 self.counters.count("replica.repeat-waits");
                 replica.wait_for(stamp.sequence, answer);
             }
-            Admission::Begin => {
-                replica.wait_for(stamp.sequence, answer);
-                replica.in_disk += 1;
-                if let Some(known_good) = body.known_good() {
-                    replica.known_good = Stamp { epoch: stamp.epoch, sequence: known_good };
+            Admission::Begin => match self.change_asked(shard, op, range, of, payload) {
+                Ok(change) => {
+                    self.begin_change(now, &body, change, of.filter(|_| op == op::REPLICA_SHARE), answer, out)
                 }
-                let (disk, copy, known_good) = (replica.disk, replica.copy, replica.known_good);
-                self.counters.count(if payload.is_some() { "op.replica-write" } else { "op.replica-zero" });
-                let operation = match payload {
-                    Some(p) => {
-                        StoreOp::Write { copy, stamp, at: range, data: p.mem, crcs: p.crcs, known_good, durable: true }
-                    }
-                    None => StoreOp::Zero { copy, stamp, at: range, known_good, durable: true },
-                };
-                self.store(now, disk, operation, Pending::ReplicaWrite { shard, stamp }, out);
-            }
+                Err(status) => {
+                    self.counters.count(refusal_name(status));
+                    self.refuse(now, answer, status);
+                }
+            },
         }
+    }
+
+    /// What a stamped message asks for, if this copy can do it now.
+    fn change_asked(
+        &mut self,
+        shard: ShardId,
+        op: Op,
+        at: BlockRange,
+        of: Option<ShardSnapshot>,
+        payload: Option<Payload>,
+    ) -> Result<Change, Status> {
+        let replica = self.replicas.get(&shard).ok_or(Status::NotJoined)?;
+        let change = match (op, of, payload) {
+            (op::REPLICA_SNAPSHOT, Some(of), _) if replica.has_dropped(of.snapshot) => return Err(Status::NoSnapshot),
+            (op::REPLICA_SNAPSHOT, Some(of), _) => Change::Snapshot(of.snapshot),
+            (op::REPLICA_ROLLBACK, Some(of), _) => Change::Rollback(of.snapshot),
+            (op::REPLICA_SHARE, Some(of), _) => Change::Share(self.beside(replica.disk, of).ok_or(Status::NoSnapshot)?),
+            (op::REPLICA_SYNC, ..) => Change::Sync,
+            (_, _, Some(payload)) => Change::Write(payload),
+            (_, _, None) => Change::Zero,
+        };
+        // One that was given up by its primary may still be in the disk: what came after it waits.
+        replica.bears(&change, at).then_some(change).ok_or(Status::Later)
+    }
+
+    /// Hands a change to the disk that was not begun before.
+    fn begin_change(
+        &mut self,
+        now: Time,
+        body: &ReplicaBody,
+        change: Change,
+        from: Option<ShardSnapshot>,
+        answer: Answer,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let (shard, stamp, at) = (body.shard(), body.stamp(), body.range());
+        let Some(replica) = self.replicas.get_mut(&shard) else { return };
+        replica.wait_for(stamp.sequence, answer);
+        replica.enters_disk(stamp, &change);
+        if let Some(known_good) = body.known_good() {
+            replica.known_good = Stamp { epoch: stamp.epoch, sequence: known_good };
+        }
+        let (disk, copy, known_good) = (replica.disk, replica.copy, replica.known_good);
+        let durable = body.is_durable() || replica.config.durability.is_always();
+        self.counters.count(match change {
+            Change::Write(_) => "op.replica-write",
+            Change::Zero => "op.replica-zero",
+            Change::Snapshot(_) => "op.replica-snapshot",
+            Change::Rollback(_) => "op.replica-rollback",
+            Change::Share(_) => "op.replica-share",
+            Change::Sync => "op.replica-sync",
+        });
+        if let Change::Sync = change {
+            self.store(now, disk, StoreOp::KnownGood { copy, stamp: known_good }, Pending::Told, out);
+        }
+        self.sharing(from);
+        let operation = change.operation(Target { copy, stamp, at, known_good, durable });
+        self.store(now, disk, operation, Pending::ReplicaWrite { shard, stamp, from }, out);
     }
 
     /// The disk is done with a replica write: durable, or refused.
@@ -110,6 +171,7 @@ impl<S: Store> Node<S> {
             StoreError::NoSpace => Status::NoSpace,
             // Not a failure of the copy: asked again.
             StoreError::Busy => Status::Later,
+            StoreError::NoSuchSnapshot { .. } => Status::NoSnapshot,
             error => {
                 self.counters.count("store.failed");
                 if let Some(replica) = self.replicas.get(&shard) {
@@ -237,6 +299,17 @@ impl<S: Store> Node<S> {
             return;
         }
         let (disk, copy) = (replica.disk, replica.copy);
+        let begins_as = replica.joining.as_ref().and_then(|j| j.config.parent).filter(|_| !exists);
+        let parent = begins_as.map(|of| self.beside(disk, of));
+        let Some(replica) = self.replicas.get_mut(&shard) else { return };
+        if let (Some(None), Some(of)) = (parent, begins_as)
+            && let Some(joining) = replica.joining.take_if(|j| j.step == JoinStep::Draining)
+        {
+            let why = format!("its disk does not hold {} of {}, which this clone begins as", of.snapshot, of.shard);
+            self.join_refused(now, shard, joining.asker, Status::NoSnapshot, &why);
+            return;
+        }
+        let parent = parent.flatten();
         let Some(joining) = &mut replica.joining else { return };
         if joining.step != JoinStep::Draining || (in_disk > 0 && !driver::mutant::on("join_without_draining")) {
             return;
@@ -245,8 +318,7 @@ impl<S: Store> Node<S> {
         replica.persisting += 1;
         let config = joining.config.clone();
         let epoch = config.epoch;
-        let operation =
-            if exists { StoreOp::Join { copy, config } } else { StoreOp::Create { copy, config, parent: None } };
+        let operation = if exists { StoreOp::Join { copy, config } } else { StoreOp::Create { copy, config, parent } };
         self.store(now, disk, operation, Pending::Persist { shard, epoch }, out);
     }
 
@@ -348,7 +420,12 @@ impl<S: Store> Node<S> {
         }
         let mut bytes = Vec::with_capacity(held.len() * 32);
         for entry in held {
-            encode_held(&mut bytes, entry.stamp, entry.at, entry.kind == HeldKind::Zero);
+            let kind = match entry.kind {
+                HeldKind::Write => HeldAs::Write,
+                HeldKind::Zero => HeldAs::Zero,
+                HeldKind::Barrier => HeldAs::Barrier,
+            };
+            encode_held(&mut bytes, entry.stamp, entry.at, kind);
         }
         let mut into = self.arena.take(bytes.len(), Class::Settle)?;
         into.copy_from_slice(&bytes);
@@ -358,8 +435,13 @@ impl<S: Store> Node<S> {
     fn join_refused(&mut self, now: Time, shard: ShardId, asker: Asker, status: Status, why: &str) {
         match asker {
             Asker::Remote(answer, _) => self.refuse(now, answer, status),
-            // The store was busy: the tick begins it again.
-            Asker::Local if status == Status::Later => self.counters.count("join.again"),
+            // The store was busy, or what it begins as is not here: the tick begins it again.
+            Asker::Local if matches!(status, Status::Later | Status::NoSnapshot) => {
+                self.counters.count("join.again");
+                if let Some(primary) = self.primaries.get_mut(&shard) {
+                    primary.refusals.insert(primary.config.primary, why.to_owned());
+                }
+            }
             Asker::Local => {
                 if let Some(primary) = self.primaries.get_mut(&shard) {
                     primary.phase = PrimaryPhase::Failed(why.to_owned());
@@ -431,7 +513,9 @@ impl<S: Store> Node<S> {
         }
         let size = u64::from(u32::MAX).min(primary.config.size.0 / BLOCK as u64);
         let fits = |r: &BlockRange| r.count.0 > 0 && r.end() <= size;
-        let held = held.iter().map(|h| h.at).filter(fits).collect();
+        // A barrier changed nothing that the copy reads as: there is nothing to make equal (docs/replication.md, rule 17).
+        let held = held.iter().filter(|h| h.kind != HeldKind::Barrier).map(|h| h.at).filter(fits).collect();
+        primary.refusals.remove(&copy);
         primary.answers.insert(copy, Joined { held });
         self.all_joined(now, shard, out);
     }
@@ -449,8 +533,7 @@ impl<S: Store> Node<S> {
             };
             self.step_down(now, shard, out);
             let replica = &self.replicas[&shard];
-            let looked_at = replica.reading > 0 || !replica.busy.is_empty();
-            if replica.in_disk > 0 || looked_at || replica.persisting > 0 || replica.joining.is_some() {
+            if !replica.is_quiet() || replica.joining.is_some() {
                 // It is told again, and by then the disk is done.
                 continue;
             }

@@ -4,15 +4,16 @@
 //! repeat harmless. Each start takes a *subtask* hold on the IOCB and gives it back when that very start completes.
 
 use super::{Node, Pending};
-use crate::iocb::{Kind, Leg, LegState, Phase, Stage, why};
-use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE, WAKE_AT_ONCE};
+use crate::change::{Change, Target};
+use crate::iocb::{Iocb, Kind, Leg, LegState, Phase, Stage, why};
+use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE, UNSYNCED, WAKE_AT_ONCE};
 use crate::links::WaitingLeg;
 use crate::mail::Letter;
 use crate::primary::Phase as PrimaryPhase;
-use conductor_model::{CopyId, ShardId, Stamp};
+use conductor_model::{CopyId, ShardId, ShardSnapshot, Stamp};
 use driver::{Outbox, Time};
-use node_protocol::{ReplicaBody, ReplyBody, Status, op};
-use node_store::{Store, StoreError, StoreOp};
+use node_protocol::{LayerBody, ReplicaBody, ReplyBody, Status, op};
+use node_store::{Store, StoreError, StoreOp, View};
 use std::net::SocketAddr;
 use tcp::{Lost, Payload};
 use wire::{Body, Op};
@@ -36,40 +37,43 @@ impl<S: Store> Node<S> {
     }
 
     fn start_local_leg(&mut self, now: Time, key: usize, copy: CopyId, out: &mut dyn Outbox<Letter>) {
-        let iocb = &mut self.iocbs[key];
-        let (shard, range, Some(stamp), Some(request)) = (iocb.shard, iocb.range, iocb.stamp, &iocb.request) else {
+        let iocb = &self.iocbs[key];
+        let (shard, kind, range, Some(stamp), Some(request)) =
+            (iocb.shard, iocb.kind, iocb.range, iocb.stamp, &iocb.request)
+        else {
             return;
         };
         let hold = request.share::<why::Subtask>();
-        let Some(replica) = self.replicas.get_mut(&shard) else { return };
-        if replica.is_busy(range) {
-            // A look that nobody waits for any more, of an epoch before: its turn comes when that is over.
-            set_leg(&mut iocb.legs, copy, LegState::Refused(now + RETRY_REFUSED));
-            return;
-        }
-        set_leg(&mut iocb.legs, copy, LegState::Running);
-        if let Some(known_good) =
-            self.primaries.get(&shard).and_then(|p| Some(Stamp { epoch: p.config.epoch, sequence: p.known_good()? }))
-        {
-            replica.known_good = known_good;
-        }
-        replica.in_disk += 1;
-        let known_good = replica.known_good;
-        let operation = match &iocb.payload {
-            Some(payload) => StoreOp::Write {
-                copy,
-                stamp,
-                at: range,
-                data: payload.mem.share(),
-                crcs: payload.crcs.clone(),
-                known_good,
-                durable: true,
-            },
-            None => StoreOp::Zero { copy, stamp, at: range, known_good, durable: true },
+        let Some(disk) = self.replicas.get(&shard).map(|r| r.disk) else { return };
+        let from = match kind {
+            Kind::Share(from) => Some(from),
+            _ => None,
         };
-        let disk = replica.disk;
+        let beside = from.and_then(|from| self.beside(disk, from));
+        let change = Change::of(kind, iocb.payload.as_ref(), beside);
+        let durable = iocb.is_durable();
+        let (Some(replica), Some(primary)) = (self.replicas.get_mut(&shard), self.primaries.get(&shard)) else {
+            return;
+        };
+        let Some(change) = change.filter(|change| replica.bears(change, range)) else {
+            self.counters.count("leg.waits");
+            self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
+            return;
+        };
+        if let Some(sequence) = primary.known_good() {
+            replica.known_good = Stamp { epoch: primary.config.epoch, sequence };
+        }
+        let durable = durable || primary.config.durability.is_always();
+        replica.enters_disk(stamp, &change);
+        let known_good = replica.known_good;
+        let operation = change.operation(Target { copy, stamp, at: range, known_good, durable });
+        self.set_leg_state(key, copy, LegState::Running);
         self.counters.count("leg.started");
-        self.store(now, disk, operation, Pending::LocalLeg { iocb: key, stamp, copy, hold }, out);
+        self.sharing(from);
+        if kind == Kind::Flush {
+            self.store(now, disk, StoreOp::KnownGood { copy, stamp: known_good }, Pending::Told, out);
+        }
+        self.store(now, disk, operation, Pending::LocalLeg { iocb: key, stamp, copy, from, hold }, out);
     }
 
     /// Puts a leg into its link's backlog and sends what credits allow.
@@ -97,16 +101,14 @@ impl<S: Store> Node<S> {
                 // Its epoch is over, or is being joined and settled again: it is stamped anew after that.
                 continue;
             }
-            let body = ReplicaBody::new(iocb.shard, leg.stamp, iocb.range, primary.known_good(), Some(primary.floor()));
-            let (op, payload) = match &iocb.payload {
-                Some(p) => (op::REPLICA_WRITE, Some(Payload { mem: p.mem.share(), len: p.len, crcs: p.crcs.clone() })),
-                None => (op::REPLICA_ZERO, None),
-            };
+            let body = ReplicaBody::new(iocb.shard, leg.stamp, iocb.range, primary.known_good(), Some(primary.floor()))
+                .with_durable(iocb.is_durable());
+            let (op, body, payload) = message(iocb, body);
             let hold = request.share::<why::Subtask>();
             let pending = Pending::RemoteLeg { iocb: leg.iocb, stamp: leg.stamp, copy: leg.copy, hold };
             let token = self.pending.insert(pending) as u64;
             let deadline = now + SUBTASK_DEADLINE;
-            if self.net.request(now, conn, op, body.bytes(), payload, token, deadline).is_err() {
+            if self.net.request(now, conn, op, &body, payload, token, deadline).is_err() {
                 self.forget_pending(token);
                 if let Some(link) = self.links.get_mut(to) {
                     link.backlog.push_front(leg);
@@ -236,13 +238,13 @@ impl<S: Store> Node<S> {
         // The subtask's hold keeps the slot, so the IOCB is there even if its request is long answered.
         let Some(shard) = self.iocbs.get(key).map(|i| i.shard) else { return };
         if let Some(replica) = self.replicas.get_mut(&shard) {
-            replica.in_disk -= 1;
+            replica.left_disk(stamp);
         }
         self.counters.count(if result.is_ok() { "leg.done" } else { "leg.refused" });
         match result {
             _ if !self.is_current(key, stamp) => self.counters.count("leg.stale"),
             Ok(()) => self.leg_done(now, key, copy),
-            Err(StoreError::NoSpace | StoreError::Busy) => {
+            Err(StoreError::NoSpace | StoreError::Busy | StoreError::NoSuchSnapshot { .. }) => {
                 self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
             }
             Err(error) => self.fail_primary(shard, &error),
@@ -257,12 +259,34 @@ impl<S: Store> Node<S> {
         iocb.request.is_some() && iocb.stamp == Some(stamp) && epoch == Some(stamp.epoch)
     }
 
+    /// A share reads a snapshot of another copy here.
+    pub(super) fn sharing(&mut self, from: Option<ShardSnapshot>) {
+        if let Some(from) = from
+            && let Some(source) = self.replicas.get_mut(&from.shard)
+        {
+            source.reading += 1;
+            *source.snapshot_reads.entry(from.snapshot).or_default() += 1;
+        }
+    }
+
+    /// It is over.
+    pub(super) fn shared(&mut self, from: Option<ShardSnapshot>) {
+        if let Some(from) = from
+            && let Some(source) = self.replicas.get_mut(&from.shard)
+        {
+            source.read_is_over(View::Snapshot(from.snapshot));
+        }
+    }
+
     fn set_leg_state(&mut self, key: usize, copy: CopyId, state: LegState) {
         set_leg(&mut self.iocbs[key].legs, copy, state);
     }
 
     fn leg_done(&mut self, now: Time, key: usize, copy: CopyId) {
         let iocb = &mut self.iocbs[key];
+        if iocb.phase != Phase::Stamped {
+            return;
+        }
         if let Some(primary) = self.primaries.get_mut(&iocb.shard).filter(|p| !p.refusing.is_empty()) {
             primary.refusing.remove(&copy);
         }
@@ -288,14 +312,37 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.window.finished(stamp.sequence);
         self.ready.extend(primary.stalled.values().take(WAKE_AT_ONCE).copied());
-        if kind == Kind::Settle {
-            self.piece_settled(now, key);
-        } else if kind == Kind::Rewrite {
-            self.counters.count("damage.rewritten");
-            self.scrub_rewrote(shard, self.iocbs[key].range.count);
-            self.end(now, key);
-        } else {
-            self.answer(now, key, Status::Ok);
+        let covers = self.iocbs[key].covers;
+        match kind {
+            Kind::Settle => self.piece_settled(now, key),
+            Kind::Rewrite => {
+                self.counters.count("damage.rewritten");
+                self.scrub_rewrote(shard, self.iocbs[key].range.count);
+                self.end(now, key);
+            }
+            Kind::Barrier(_) => self.barrier_placed(now, key),
+            Kind::Flush => {
+                if let Some(primary) = self.primaries.get_mut(&shard) {
+                    primary.synced = primary.synced.max(covers);
+                    primary.syncing = false;
+                }
+                self.answer(now, key, Status::Ok);
+            }
+            _ => {
+                self.finished_write(now, key);
+                self.sync_if_due(shard);
+            }
+        }
+    }
+
+    /// A flush volume's writes above K are bounded: a sync of our own moves it (rule 18).
+    fn sync_if_due(&mut self, shard: ShardId) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let unsynced = primary.window.prefix().0 - primary.synced.0.min(primary.window.prefix().0);
+        if !primary.config.durability.is_always() && unsynced >= UNSYNCED && !primary.syncing {
+            primary.syncing = true;
+            self.counters.count("sync.by-itself");
+            self.sync_shard(shard);
         }
     }
 
@@ -342,6 +389,21 @@ impl<S: Store> Node<S> {
                 self.iocbs[key].phase = Phase::Ready;
             }
         }
+    }
+}
+
+/// The message that carries an IOCB to another copy.
+fn message(iocb: &Iocb, body: ReplicaBody) -> (Op, Body, Option<Payload>) {
+    let layer = |op, of: ShardSnapshot| (op, Body::from_slice(LayerBody::new(body, of).bytes()), None);
+    let own = |snapshot| ShardSnapshot { shard: iocb.shard, snapshot };
+    let plain = Body::from_slice(body.bytes());
+    match (iocb.kind, &iocb.payload) {
+        (Kind::Barrier(snapshot), _) => layer(op::REPLICA_SNAPSHOT, own(snapshot)),
+        (Kind::Rollback(snapshot), _) => layer(op::REPLICA_ROLLBACK, own(snapshot)),
+        (Kind::Share(from), _) => layer(op::REPLICA_SHARE, from),
+        (Kind::Flush, _) => (op::REPLICA_SYNC, plain, None),
+        (_, Some(p)) => (op::REPLICA_WRITE, plain, Some(p.share())),
+        (_, None) => (op::REPLICA_ZERO, plain, None),
     }
 }
 

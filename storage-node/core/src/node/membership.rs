@@ -1,7 +1,7 @@
 //! Configurations: taking them up, asking for the next one, collecting the answers of all members.
 
 use super::{Node, Pending, whole_payload};
-use crate::iocb::Phase as IocbPhase;
+use crate::iocb::{Kind, Phase as IocbPhase};
 use crate::limits::{ASK_AGAIN, JOIN_DEADLINE, RETRY_REFUSED};
 use crate::mail::Letter;
 use crate::primary::{JoinState, Phase, Primary};
@@ -10,7 +10,7 @@ use conductor_model::api::{MembershipAnswer, MembershipChange, MembershipRequest
 use conductor_model::{Configuration, CopyId, Epoch, Member, OpenId, ShardId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
-use node_protocol::{JoinAnswer, JoinBody, Prefix, ReplyBody, Status, decode_held, op};
+use node_protocol::{HeldAs, JoinAnswer, JoinBody, Prefix, ReplyBody, Status, decode_held, op};
 use node_store::{Held, HeldKind, Store, StoreError};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -49,6 +49,7 @@ impl<S: Store> Node<S> {
             }
         }
         self.forget_old_settling(shard);
+        self.end_barriers(now, shard);
         self.use_links(shard);
         for link in old_links {
             self.release_link(now, link, out);
@@ -288,6 +289,10 @@ impl<S: Store> Node<S> {
             let status = result.ok().and_then(|(_, body, _)| ReplyBody::status_of(&body));
             let again = if status.is_some() { JoinState::Again(now + RETRY_REFUSED) } else { JoinState::Unsent };
             primary.joins.insert(copy, again);
+            if status == Some(Status::NoSnapshot) {
+                let why = "its disk does not hold the snapshot which this clone begins as".to_owned();
+                primary.refusals.insert(copy, why);
+            }
             if status == Some(Status::StaleEpoch) {
                 self.ask_for_news(now, shard, out);
             }
@@ -300,7 +305,14 @@ impl<S: Store> Node<S> {
         }
         let held: Vec<Held> = held
             .into_iter()
-            .map(|(stamp, at, zero)| Held { stamp, at, kind: if zero { HeldKind::Zero } else { HeldKind::Write } })
+            .map(|(stamp, at, kind)| {
+                let kind = match kind {
+                    HeldAs::Write => HeldKind::Write,
+                    HeldAs::Zero => HeldKind::Zero,
+                    HeldAs::Barrier => HeldKind::Barrier,
+                };
+                Held { stamp, at, kind }
+            })
             .collect();
         self.member_joined(now, shard, epoch, copy, &held, out);
     }
@@ -327,6 +339,7 @@ impl<S: Store> Node<S> {
             self.answer_epoch(now, key, Status::StaleEpoch, primary.config.epoch);
         }
         self.forget_old_settling(shard);
+        self.orders_left(shard);
         for link in primary.links {
             self.release_link(now, link, out);
         }
@@ -349,6 +362,14 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let shard = self.iocbs[key].shard;
+        if matches!(self.iocbs[key].kind, Kind::Copied(_)) {
+            self.source_failed(now, key, error);
+            return;
+        }
+        if matches!(error, StoreError::NoSuchSnapshot { .. }) {
+            self.answer(now, key, Status::NoSnapshot);
+            return;
+        }
         if matches!(error, StoreError::Corrupt { .. }) && self.iocbs[key].conn.is_some() {
             self.answer(now, key, Status::Io);
             return;
@@ -427,7 +448,12 @@ impl<S: Store> Node<S> {
             Phase::Joining => {
                 let missing: Vec<&Member> =
                     primary.config.members.iter().filter(|m| !primary.answers.contains_key(&m.copy)).collect();
-                Some(format!("waiting for {} to join {}", names(missing), primary.config.epoch))
+                let waits = format!("waiting for {} to join {}", names(missing), primary.config.epoch);
+                let refused = primary
+                    .refusals
+                    .iter()
+                    .find_map(|(copy, why)| Some(format!(": {} refuses: {why}", primary.config.member(*copy)?.node)));
+                Some(waits + &refused.unwrap_or_default())
             }
             Phase::Asking(_) => Some("waiting for the conductor to persist a new epoch".to_owned()),
             Phase::Failed(why) => Some(format!("the primary's disk failed: {why}")),

@@ -9,6 +9,10 @@
 //! | `copies` | what other primaries ask of the copies here: Join, replica writes, promises |
 //! | `membership` | configurations, asking the conductor, collecting Joins |
 //! | `settle` | making the copies equal before serving |
+//! | `orders` | what the conductor told primaries here to do in the order of writes |
+//! | `barrier` | snapshots: placing a barrier, holding answers |
+//! | `copying` | copy-range |
+//! | `work` | what single copies do by themselves: dropping snapshots, flattening |
 //! | `peers` | links to other reactors: connecting, keepalives |
 //! | `settle_damage` | settling what the own copy cannot read |
 //! | `verify` | looking at the content of copies here, and repairing it, for whoever asks |
@@ -16,10 +20,13 @@
 //! | `scrub` | looking through everything, slowly |
 //! | `view` | a look inside |
 
+mod barrier;
 mod copies;
+mod copying;
 mod fanout;
 mod heal;
 mod membership;
+mod orders;
 mod peers;
 mod requests;
 mod scrub;
@@ -27,6 +34,7 @@ mod settle;
 mod settle_damage;
 mod verify;
 mod view;
+mod work;
 
 use crate::iocb::{self, Iocb, ServerIocb};
 use crate::limits::{NOTICEABLE_USE, PROMISE, TICK};
@@ -35,11 +43,14 @@ use crate::mail::{Letter, Mail};
 use crate::primary::Primary;
 use crate::replica::{Quarantine, Replica};
 use crate::session::Sessions;
-use conductor_model::api::Trouble;
-use conductor_model::{Blocks, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, Stamp, VolumeId};
+use conductor_model::api::{CopyWork, OrderReport, Trouble};
+use conductor_model::{
+    Blocks, CopyId, DiskId, Epoch, NodeId, OpenId, OrderId, ShardId, ShardSnapshot, Stamp, VolumeId,
+};
 use driver::{ConnId, DiskIndex, Done, Machine, Op, Outbox, Time};
 use memory::{Arena, Filling};
-use node_store::{Store, StoreError, StoreOp, Tag};
+use node_store::{Store, StoreError, StoreOp, Tag, View as StoreView};
+use orders::{PartDone, Standing};
 use refcount::{Hold, Table};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -73,17 +84,69 @@ pub struct NodeOptions {
 /// What a completion of the store or of a link belongs to.
 #[derive(Debug)]
 pub(crate) enum Pending {
-    LocalLeg { iocb: usize, stamp: Stamp, copy: CopyId, hold: Hold<ServerIocb, iocb::why::Subtask> },
-    RemoteLeg { iocb: usize, stamp: Stamp, copy: CopyId, hold: Hold<ServerIocb, iocb::why::Subtask> },
-    Read { iocb: usize, hold: Hold<ServerIocb, iocb::why::Subtask> },
-    ReplicaWrite { shard: ShardId, stamp: Stamp },
-    Persist { shard: ShardId, epoch: Epoch },
-    Above { shard: ShardId, epoch: Epoch },
-    Delete { copy: CopyId },
-    Join { shard: ShardId, epoch: Epoch, copy: CopyId, sent: Time },
-    Promise { link: SocketAddr, sent: Time },
-    Content { shard: ShardId, look: u64, changes: bool, whose: verify::For },
-    Asked { iocb: usize, copy: usize, what: heal::Question, hold: Hold<ServerIocb, iocb::why::Subtask> },
+    LocalLeg {
+        iocb: usize,
+        stamp: Stamp,
+        copy: CopyId,
+        from: Option<ShardSnapshot>,
+        hold: Hold<ServerIocb, iocb::why::Subtask>,
+    },
+    RemoteLeg {
+        iocb: usize,
+        stamp: Stamp,
+        copy: CopyId,
+        hold: Hold<ServerIocb, iocb::why::Subtask>,
+    },
+    Read {
+        iocb: usize,
+        of: ShardId,
+        view: StoreView,
+        hold: Hold<ServerIocb, iocb::why::Subtask>,
+    },
+    ReplicaWrite {
+        shard: ShardId,
+        stamp: Stamp,
+        from: Option<ShardSnapshot>,
+    },
+    Work {
+        shard: ShardId,
+        task: CopyWork,
+    },
+    /// Nobody waits for it.
+    Told,
+    Persist {
+        shard: ShardId,
+        epoch: Epoch,
+    },
+    Above {
+        shard: ShardId,
+        epoch: Epoch,
+    },
+    Delete {
+        copy: CopyId,
+    },
+    Join {
+        shard: ShardId,
+        epoch: Epoch,
+        copy: CopyId,
+        sent: Time,
+    },
+    Promise {
+        link: SocketAddr,
+        sent: Time,
+    },
+    Content {
+        shard: ShardId,
+        look: u64,
+        changes: bool,
+        whose: verify::For,
+    },
+    Asked {
+        iocb: usize,
+        copy: usize,
+        what: heal::Question,
+        hold: Hold<ServerIocb, iocb::why::Subtask>,
+    },
 }
 
 /// Who is at the other end of a connection that came to us.
@@ -156,6 +219,12 @@ pub struct Node<S> {
     troubles: Vec<Trouble>,
     /// What was last said of each disk's blocks in use.
     said_used: Vec<Blocks>,
+    /// Orders that are named, with what became of them.
+    orders: BTreeMap<OrderId, Standing>,
+    /// Parts of orders that just finished.
+    order_news: VecDeque<PartDone>,
+    /// What is to be said of orders.
+    reports: Vec<OrderReport>,
     /// Shards with a settling piece that just finished.
     settled: Vec<ShardId>,
     last_session: u64,
@@ -219,6 +288,9 @@ impl<S: Store> Node<S> {
             next_tick: started,
             troubles: Vec::new(),
             said_used,
+            orders: BTreeMap::new(),
+            order_news: VecDeque::new(),
+            reports: Vec::new(),
             settled: Vec::new(),
             last_session: 0,
             traces: VecDeque::new(),
@@ -249,15 +321,17 @@ impl<S: Store> Node<S> {
             };
             self.in_store[disk] -= 1;
             match pending {
-                Pending::LocalLeg { iocb, stamp, copy, hold } => {
+                Pending::LocalLeg { iocb, stamp, copy, from, hold } => {
+                    self.shared(from);
                     self.local_leg_done(now, iocb, stamp, copy, result.map(drop), out);
                     drop(hold);
                 }
-                Pending::Read { iocb, hold } => {
-                    self.read_done(now, iocb, result, out);
+                Pending::Read { iocb, of, view, hold } => {
+                    self.read_done(now, iocb, (of, view), result, out);
                     drop(hold);
                 }
-                Pending::ReplicaWrite { shard, stamp } => {
+                Pending::ReplicaWrite { shard, stamp, from } => {
+                    self.shared(from);
                     self.replica_write_done(now, shard, stamp, result.map(drop), out)
                 }
                 Pending::Persist { shard, epoch } => self.join_persisted(now, shard, epoch, result.map(drop), out),
@@ -269,6 +343,8 @@ impl<S: Store> Node<S> {
                 Pending::Content { shard, look, changes, whose } => {
                     self.content_done(now, shard, look, changes, whose, result, out);
                 }
+                Pending::Work { shard, task } => self.worked(shard, task, result.map(drop), out),
+                Pending::Told => {}
                 Pending::RemoteLeg { .. } | Pending::Join { .. } | Pending::Promise { .. } | Pending::Asked { .. } => {
                     debug_assert!(false, "a link's completion came from a store");
                 }
@@ -297,7 +373,10 @@ impl<S: Store> Node<S> {
                 self.go_on_settling(now, shard, out);
             } else if let Some(key) = self.ready.pop_front() {
                 self.advance(now, key, out);
+            } else if let Some(part) = self.order_news.pop_front() {
+                self.part_done(now, part);
             } else {
+                self.post_reports(out);
                 return;
             }
         }
@@ -314,7 +393,7 @@ impl<S: Store> Node<S> {
             self.run_ready(now, out);
             self.net.end_turn(now, out);
             self.drain_net(now, out);
-            if !self.store_touched && self.ready.is_empty() && self.settled.is_empty() {
+            if !self.unsettled() {
                 return;
             }
             self.store_touched = false;
@@ -326,7 +405,7 @@ impl<S: Store> Node<S> {
 
     /// Is there work that no completion and no deadline would bring back?
     fn unsettled(&self) -> bool {
-        self.store_touched || !self.ready.is_empty() || !self.settled.is_empty()
+        self.store_touched || !self.ready.is_empty() || !self.settled.is_empty() || !self.order_news.is_empty()
     }
 
     fn reap(&mut self) {
@@ -343,6 +422,7 @@ impl<S: Store> Node<S> {
         self.tick_primaries(now, out);
         self.tick_scrubs(now, out);
         self.tick_damage(now, out);
+        self.tick_orders(now);
         self.report_troubles(out);
         self.report_usage(out);
     }
@@ -415,7 +495,11 @@ impl<S: Store> Machine for Node<S> {
                 }
             }
             Mail::Drop(copies) => self.drop_copies(now, copies, out),
-            Mail::Orders(orders) => self.scrubs_ordered(now, &orders, out),
+            Mail::Orders(orders) => {
+                self.scrubs_ordered(now, &orders, out);
+                self.orders_named(now, orders);
+            }
+            Mail::Work(work) => self.work_named(now, work, out),
             Mail::Look(number) => out.post(Letter::View(number, Box::new(self.view()))),
             Mail::Stop => self.stop(now, out),
         }

@@ -1,13 +1,16 @@
 //! A client's request on its way from the frame to the answer.
 
+use super::orders::PartDone;
 use super::{Node, Pending, Visitor};
 use crate::iocb::{Heal, Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
-use crate::limits::{MAX_CLIENT_CONNS, MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, RESERVED_BLOCKS, STORE_OPS, TRACES};
+use crate::limits::{
+    MAX_CLIENT_CONNS, MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, RESERVED_BLOCKS, ROOM_WAIT, STORE_OPS, TRACES,
+};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
 use crate::session::{Refusal, Wanted};
 use conductor_model::{
-    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Epoch, Incarnation, ShardId, Stamp, VolumeId,
+    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Epoch, Incarnation, ShardId, SnapshotId, Stamp, VolumeId,
 };
 use driver::{ConnId, Outbox, Time};
 use memory::{Class, Filling};
@@ -49,6 +52,7 @@ impl<S: Store> Node<S> {
             generation: AttachGeneration(peer.generation),
             incarnation: Incarnation(peer.incarnation),
             lane: peer.lane,
+            view: if peer.view == 0 { View::Live } else { View::Snapshot(SnapshotId(peer.view)) },
         };
         match self.sessions.admit(conn, &wanted) {
             Ok((_, fence)) => {
@@ -97,7 +101,7 @@ impl<S: Store> Node<S> {
         for key in theirs {
             match self.iocbs[key].phase {
                 // It is finished all the same, but nobody is left to answer.
-                Phase::Stamped => self.iocbs[key].answer = None,
+                Phase::Stamped | Phase::Held => self.iocbs[key].answer = None,
                 // The store still reads for it: it goes when that is done.
                 Phase::Merging | Phase::Reading | Phase::Mending => self.iocbs[key].fenced = true,
                 Phase::Queued | Phase::Locked | Phase::Ready => {
@@ -121,12 +125,18 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         match (op, self.visitors.get(&conn)) {
-            (op::READ | op::WRITE | op::WRITE_ZEROES | op::DISCARD, Some(Visitor::Client)) => {
+            (op::READ | op::WRITE | op::WRITE_ZEROES | op::DISCARD | op::FLUSH, Some(Visitor::Client)) => {
                 self.client_request(now, conn, op, body, payload, answer);
             }
-            (op::REPLICA_WRITE | op::REPLICA_ZERO, Some(&Visitor::Node { process, .. })) => {
-                self.replica_write(now, process, op, body, payload, answer, out);
-            }
+            (
+                op::REPLICA_WRITE
+                | op::REPLICA_ZERO
+                | op::REPLICA_SNAPSHOT
+                | op::REPLICA_ROLLBACK
+                | op::REPLICA_SHARE
+                | op::REPLICA_SYNC,
+                Some(&Visitor::Node { process, .. }),
+            ) => self.replica_write(now, process, op, body, payload, answer, out),
             (op::JOIN, Some(&Visitor::Node { process, .. })) => {
                 self.join_asked(now, process, body, payload, answer, out)
             }
@@ -185,20 +195,34 @@ impl<S: Store> Node<S> {
         self.counters.count(match kind {
             Kind::Read => "op.read",
             Kind::Write => "op.write",
+            Kind::Flush => "op.flush",
             _ if op == op::DISCARD => "op.discard",
             _ => "op.write-zeroes",
         });
         let shard = body.shard();
+        let view = self.sessions.of(conn).map_or(View::Live, |session| session.view);
+        let flushes = self.primaries.get(&shard).is_some_and(|p| !p.config.durability.is_always());
         let key = self.new_iocb(Iocb {
             conn: Some(conn),
             answer: Some(answer),
             body,
             payload,
             stages,
+            view,
             ..Iocb::internal(shard, kind, range, Phase::Queued)
         });
+        if kind == Kind::Flush && (!flushes || view != View::Live) {
+            // Every acknowledged write is durable everywhere already.
+            self.answer(now, key, Status::Ok);
+            return;
+        }
+        self.queue_for_lock(key);
+    }
+
+    /// An IOCB waits for its range in the order of arrival.
+    pub(super) fn queue_for_lock(&mut self, key: usize) {
+        let Iocb { shard, kind, range, arrival, .. } = self.iocbs[key];
         let mode = if kind == Kind::Read { Mode::Shared } else { Mode::Exclusive };
-        let arrival = self.iocbs[key].arrival;
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.requests.insert(arrival, key);
         if primary.locks.acquire(key, range, mode) {
@@ -236,16 +260,24 @@ impl<S: Store> Node<S> {
         let (kind, longest) = match op {
             op::READ => (Kind::Read, MAX_REQUEST),
             op::WRITE => (Kind::Write, MAX_REQUEST),
+            op::FLUSH => (Kind::Flush, 0),
             _ => (Kind::Zero, MAX_ZERO),
         };
+        if session.view != View::Live && !matches!(kind, Kind::Read | Kind::Flush) {
+            return Err(Status::Denied);
+        }
         let len = body.len();
         let carried = payload.map_or(0, |p| p.len as u64);
         let expected = if kind == Kind::Write { u64::from(len) } else { 0 };
-        if len == 0 || len > longest || carried != expected {
+        if (len == 0) != (kind == Kind::Flush) || len > longest || carried != expected {
             return Err(Status::BadRequest);
         }
         let primary = self.primaries.get(&body.shard()).ok_or(Status::StaleEpoch)?;
         self.check_epoch(body, primary.config.epoch)?;
+        if kind == Kind::Flush {
+            // It locks nothing.
+            return Ok((kind, BlockRange { from: Blocks(0), count: Blocks(0) }));
+        }
         let offset = Bytes(body.offset.get());
         let end = offset.0.checked_add(u64::from(len)).ok_or(Status::OutOfRange)?;
         if end > primary.config.size.0 {
@@ -285,7 +317,7 @@ impl<S: Store> Node<S> {
         }
         iocb.stages.mark(Stage::Locked, now);
         let (shard, kind, phase, body) = (iocb.shard, iocb.kind, iocb.phase, iocb.body);
-        // A settling piece is this epoch's own; what was stamped before is bound to be finished, in whatever epoch.
+        // What the primary does by itself is of this epoch; what was stamped before is bound to be finished, in whatever epoch.
         let bound = iocb.conn.is_none() || iocb.stamp.is_some();
         if iocb.fenced {
             self.counters.count("request.dropped");
@@ -306,6 +338,7 @@ impl<S: Store> Node<S> {
                 (Kind::Rewrite, Phase::Locked) => self.start_refetch(now, key),
                 (Kind::Read, _) => self.start_read(now, key, out),
                 (Kind::Write, Phase::Locked) if !is_whole(&body) => self.start_merge(now, key, out),
+                (Kind::Copied(from), Phase::Locked) => self.read_to_copy(now, key, from, out),
                 _ => self.stamp(now, key, out),
             };
         if let Some(primary) = self.primaries.get_mut(&shard) {
@@ -340,6 +373,7 @@ impl<S: Store> Node<S> {
         started
     }
 
+    /// Reads `range` of the copy of `shard` that is here, for an IOCB of whatever shard.
     pub(super) fn read_into(
         &mut self,
         now: Time,
@@ -349,10 +383,13 @@ impl<S: Store> Node<S> {
         phase: Phase,
         out: &mut dyn Outbox<Letter>,
     ) -> bool {
-        let class = if self.iocbs[key].kind == Kind::Settle { Class::Settle } else { Class::Work };
+        let (class, view) = match self.iocbs[key].kind {
+            Kind::Settle => (Class::Settle, View::Live),
+            Kind::Copied(from) => (Class::Resync, View::Snapshot(from.snapshot)),
+            _ => (Class::Work, self.iocbs[key].view),
+        };
         let len = range.count.0 as usize * BLOCK;
-        let Some(replica) = self.replicas.get_mut(&shard) else { return false };
-        if self.in_store[replica.disk] >= self.store_room(key) {
+        if self.replicas.get(&shard).is_some_and(|r| self.in_store[r.disk] >= self.store_room(key)) {
             self.counters.count("store.waits");
             return false;
         }
@@ -366,14 +403,12 @@ impl<S: Store> Node<S> {
         let Some(request) = &iocb.request else { return false };
         iocb.phase = phase;
         replica.reading += 1;
+        if let View::Snapshot(snapshot) = view {
+            *replica.snapshot_reads.entry(snapshot).or_default() += 1;
+        }
         let hold = request.share::<why::Subtask>();
-        self.store(
-            now,
-            disk,
-            StoreOp::Read { copy, view: View::Live, at: range, into },
-            Pending::Read { iocb: key, hold },
-            out,
-        );
+        let pending = Pending::Read { iocb: key, of: shard, view, hold };
+        self.store(now, disk, StoreOp::Read { copy, view, at: range, into }, pending, out);
         true
     }
 
@@ -388,17 +423,17 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         key: usize,
+        (of, view): (ShardId, View),
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        if let Some(replica) = self.replicas.get_mut(&of) {
+            replica.read_is_over(view);
+        }
         // The subtask's hold keeps the slot, so this is still the IOCB that was read for.
         let Some(iocb) = self.iocbs.get(key) else { return };
-        let shard = iocb.shard;
-        if let Some(replica) = self.replicas.get_mut(&shard) {
-            replica.reading -= 1;
-            // Settling waits for reads of the epoch before.
-            self.settled.push(shard);
-        }
+        // Settling waits for reads of the epoch before.
+        self.settled.push(iocb.shard);
         let Some(iocb) = self.iocbs.get(key) else { return };
         if iocb.request.is_none() {
             return;
@@ -414,7 +449,11 @@ impl<S: Store> Node<S> {
                 debug_assert!(false, "a read is answered with data");
                 return;
             }
-
+            // The source of a copy-range is another shard: its own primary puts it right.
+            Err(error @ StoreError::Corrupt { .. }) if matches!(self.iocbs[key].kind, Kind::Copied(_)) => {
+                self.source_failed(now, key, &error);
+                return;
+            }
             Err(StoreError::Corrupt { block, .. }) if !driver::mutant::on("damage_not_healed") => {
                 self.met_damage(now, key, block, out);
                 return;
@@ -427,6 +466,7 @@ impl<S: Store> Node<S> {
         };
         match self.iocbs[key].phase {
             Phase::Reading if self.iocbs[key].kind == Kind::Settle => self.settle_read(now, key, data, crcs, out),
+            Phase::Reading if matches!(self.iocbs[key].kind, Kind::Copied(_)) => self.copied_read(key, data, crcs),
             Phase::Reading => self.answer_read(now, key, data, crcs),
             Phase::Merging => {
                 self.merge(key, data);
@@ -482,12 +522,23 @@ impl<S: Store> Node<S> {
             self.counters.count("store.waits");
             return false;
         }
-        if kind == Kind::Write && iocb.stamp.is_none() && !self.has_space(shard, range.count) {
+        let needs = if kind.takes_space() { range.count } else { Blocks(0) };
+        let asks = kind.takes_space() || matches!(kind, Kind::Share(_));
+        let short = asks && iocb.stamp.is_none() && !self.has_space(shard, needs);
+        let Some(primary) = self.primaries.get_mut(&shard) else { return false };
+        if short {
+            if now < *primary.short_since.get_or_insert(now) + ROOM_WAIT {
+                self.counters.count("write.waits-for-room");
+                return false;
+            }
             self.counters.count("write.no-space");
             self.answer(now, key, Status::NoSpace);
             return true;
         }
-        let Some(primary) = self.primaries.get_mut(&shard) else { return false };
+        if asks {
+            primary.short_since = None;
+        }
+        let covers = primary.window.prefix();
         let Some(sequence) = primary.window.stamp() else {
             self.counters.count("window.full");
             return false;
@@ -498,11 +549,12 @@ impl<S: Store> Node<S> {
         if iocb.stamp.is_some() {
             self.counters.count("write.stamped-again");
         }
-        if iocb.stamp.is_none() && kind == Kind::Write {
+        if iocb.stamp.is_none() && kind.takes_space() {
             self.blocks_in_flight += u64::from(range.count.0);
         }
         iocb.stamp = Some(stamp);
         iocb.phase = Phase::Stamped;
+        iocb.covers = covers;
         self.start_legs(now, key, out);
         true
     }
@@ -540,6 +592,10 @@ impl<S: Store> Node<S> {
         if let Some(answer) = iocb.answer.take() {
             self.refuse(now, answer, status);
         }
+        if let Some(order) = self.iocbs[key].order {
+            let range = self.iocbs[key].range;
+            self.order_news.push_back(PartDone { order, range, status });
+        }
         self.counters.count(if status == Status::Ok { "reply.ok" } else { refusal_name(status) });
         self.end(now, key);
     }
@@ -556,7 +612,7 @@ impl<S: Store> Node<S> {
     pub(super) fn end(&mut self, _now: Time, key: usize) {
         let iocb = &mut self.iocbs[key];
         let request = iocb.request.take();
-        if iocb.stamp.is_some() && iocb.kind == Kind::Write {
+        if iocb.stamp.is_some() && iocb.kind.takes_space() {
             self.blocks_in_flight -= u64::from(iocb.range.count.0);
         }
         let (volume, arrival) = (iocb.shard.volume, iocb.arrival);
@@ -572,7 +628,7 @@ impl<S: Store> Node<S> {
         }
         iocb.answer = None;
         iocb.heal = Heal::default();
-        if !matches!(iocb.kind, Kind::Settle | Kind::Scrub | Kind::Rewrite) {
+        if iocb.conn.is_some() {
             if self.traces.len() == TRACES {
                 self.traces.pop_front();
             }
@@ -624,5 +680,6 @@ pub(super) fn refusal_name(status: Status) -> &'static str {
         Status::Io => "reply.io",
         Status::Denied => "reply.denied",
         Status::Unsupported => "reply.unsupported",
+        Status::NoSnapshot => "reply.no-snapshot",
     }
 }

@@ -138,8 +138,11 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.phase = Phase::Serving;
         primary.settled = true;
+        // What settling wrote is durable.
+        primary.synced = primary.window.prefix();
         self.counters.count("primary.serves");
         self.restart_unfinished(now, shard, out);
+        self.begin_orders(now, shard);
         if let Some(primary) = self.primaries.get(&shard) {
             let waiting = primary.requests.values().copied().filter(|key| primary.locks.is_granted(*key));
             self.ready.extend(waiting);

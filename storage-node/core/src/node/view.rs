@@ -66,6 +66,7 @@ impl<S: Store> Node<S> {
             used,
             blocks: Blocks(u32::try_from(replica.size().0 / BLOCK as u64).unwrap_or(u32::MAX)),
             requests: primary.map_or(0, |p| p.requests.len()) + backlog,
+            snapshots: self.disks[replica.disk].store.snapshots(replica.copy),
         })
     }
 

@@ -1,0 +1,60 @@
+//! What a stamped operation does to a copy: the same on the primary's own and on the others.
+
+use crate::iocb::Kind;
+use conductor_model::{BlockRange, CopyId, SnapshotId, Stamp};
+use node_store::{Parent, StoreOp};
+use tcp::Payload;
+
+/// A change under a stamp.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Write(Payload),
+    Zero,
+    Snapshot(SnapshotId),
+    Rollback(SnapshotId),
+    /// With a snapshot of a copy beside it.
+    Share(Parent),
+    Sync,
+}
+
+/// Whom it is done to, as what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) copy: CopyId,
+    pub(crate) stamp: Stamp,
+    pub(crate) at: BlockRange,
+    pub(crate) known_good: Stamp,
+    pub(crate) durable: bool,
+}
+
+impl Change {
+    /// What an IOCB does: one more reader of its payload. `None` for a share that has nothing beside it.
+    pub(crate) fn of(kind: Kind, payload: Option<&Payload>, beside: Option<Parent>) -> Option<Self> {
+        Some(match (kind, payload) {
+            (Kind::Barrier(snapshot), _) => Self::Snapshot(snapshot),
+            (Kind::Rollback(snapshot), _) => Self::Rollback(snapshot),
+            (Kind::Share(_), _) => Self::Share(beside?),
+            (Kind::Flush, _) => Self::Sync,
+            (_, Some(payload)) => Self::Write(payload.share()),
+            (_, None) => Self::Zero,
+        })
+    }
+
+    /// Must nothing else of the copy be in the disk beside it?
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self, Self::Snapshot(_) | Self::Rollback(_))
+    }
+
+    /// For the store.
+    pub(crate) fn operation(self, to: Target) -> StoreOp {
+        let Target { copy, stamp, at, known_good, durable } = to;
+        match self {
+            Self::Write(p) => StoreOp::Write { copy, stamp, at, data: p.mem, crcs: p.crcs, known_good, durable },
+            Self::Zero => StoreOp::Zero { copy, stamp, at, known_good, durable },
+            Self::Snapshot(snapshot) => StoreOp::Snapshot { copy, stamp, snapshot, known_good },
+            Self::Rollback(snapshot) => StoreOp::Rollback { copy, stamp, snapshot, known_good },
+            Self::Share(from) => StoreOp::Share { copy, stamp, at, from, known_good },
+            Self::Sync => StoreOp::Sync { copy },
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Orders: what the conductor has told primaries here to do in the order of their shards' writes.
+//!
+//! ```text
+//!   named ──► Due ──shard serves──► Placing (barrier, rollback) ──────────► Over, and said again while it is named
+//!              ▲                 └► Copying (piece after piece) ──────────►
+//!              └───────────────── this reactor is not the primary any more
+//! ```
+//!
+//! Each `Mail::Orders` names all that are open. One that is not named any more is forgotten: what it holds is released, what was not
+//! stamped is withdrawn, what was stamped runs on and is told to nobody (a barrier is given up: see `barrier`).
+
+use super::Node;
+use super::copying::Copying;
+use crate::iocb::{Iocb, Kind, Phase};
+use crate::mail::Letter;
+use crate::primary::Primary;
+use conductor_model::api::{Order, OrderReport, OrderState, ShardOrder};
+use conductor_model::{BLOCK, BlockRange, Blocks, OrderId, ShardId, SnapshotId};
+use driver::{Outbox, Span, Time};
+use node_protocol::Status;
+use node_store::Store;
+use std::collections::BTreeSet;
+
+/// An order that is named.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(super) order: Order,
+    pub(super) step: Step,
+}
+
+/// How far an order is.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// To be begun as soon as the shard serves here.
+    Due,
+    /// This IOCB is on its way to every copy; a barrier is given up then.
+    Placing(usize, Time),
+    /// Piece after piece.
+    Copying(Copying),
+    /// It is over; what was said of it.
+    Over(OrderReport),
+}
+
+/// A part of an order is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartDone {
+    pub(super) order: OrderId,
+    pub(super) range: BlockRange,
+    pub(super) status: Status,
+}
+
+impl<S: Store> Node<S> {
+    /// All orders that are open.
+    pub(super) fn orders_named(&mut self, now: Time, orders: Vec<Order>) {
+        let named: BTreeSet<OrderId> = orders.iter().map(|order| order.id).collect();
+        let gone: Vec<OrderId> = self.orders.keys().copied().filter(|id| !named.contains(id)).collect();
+        for id in gone {
+            self.forget_order(now, id);
+        }
+        let mut shards = BTreeSet::new();
+        // A scrub walks beside the writes, in no order with them: `scrub` has those.
+        for order in orders.into_iter().filter(|order| !matches!(order.what, ShardOrder::Scrub { .. })) {
+            let standing = self.orders.entry(order.id).or_insert_with(|| {
+                shards.insert(order.shard);
+                Standing { order, step: Step::Due }
+            });
+            if let Step::Over(report) = &standing.step {
+                self.reports.push(report.clone());
+            }
+        }
+        for shard in shards {
+            self.begin_orders(now, shard);
+        }
+    }
+
+    /// An order is not named any more.
+    fn forget_order(&mut self, now: Time, id: OrderId) {
+        let Some(Standing { order, step }) = self.orders.remove(&id) else { return };
+        if let Step::Placing(key, _) = step {
+            self.withdraw(now, key);
+        }
+        if let Step::Copying(_) = step {
+            self.withdraw_parts(now, order.shard, id);
+        }
+        self.release_hold(now, order.shard, id);
+    }
+
+    /// Nothing of an order is wanted any more.
+    pub(super) fn withdraw_parts(&mut self, now: Time, shard: ShardId, id: OrderId) {
+        let Some(primary) = self.primaries.get(&shard) else { return };
+        let parts = primary.requests.values().copied().filter(|key| self.iocbs[*key].order == Some(id));
+        for key in parts.collect::<Vec<_>>() {
+            self.withdraw(now, key);
+        }
+    }
+
+    /// A part of an order is not wanted any more.
+    fn withdraw(&mut self, now: Time, key: usize) {
+        let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| iocb.request.is_some()) else { return };
+        iocb.order = None;
+        match iocb.phase {
+            Phase::Stamped if matches!(iocb.kind, Kind::Barrier(_)) => self.give_up_barrier(now, key),
+            // It takes effect, and nobody is told; the store still reads for it: it goes when that is done.
+            Phase::Stamped | Phase::Held => {}
+            Phase::Reading | Phase::Merging | Phase::Mending => iocb.fenced = true,
+            Phase::Queued | Phase::Locked | Phase::Ready => self.end(now, key),
+        }
+    }
+
+    /// Begins what is due on a shard that serves.
+    pub(super) fn begin_orders(&mut self, now: Time, shard: ShardId) {
+        if !self.primaries.get(&shard).is_some_and(Primary::is_serving) {
+            return;
+        }
+        let due = |s: &&Standing| s.order.shard == shard && matches!(s.step, Step::Due);
+        let due: Vec<Order> = self.orders.values().filter(due).map(|s| s.order.clone()).collect();
+        for Order { id, what, .. } in due {
+            match what {
+                ShardOrder::Barrier { snapshot, hold_ms } => {
+                    let until = now + Span::millis(u64::from(hold_ms));
+                    self.place(shard, id, Kind::Barrier(snapshot), until);
+                }
+                ShardOrder::Rollback { snapshot } => self.begin_rollback(shard, id, snapshot),
+                ShardOrder::CopyRange { from, at } => self.begin_copying(now, shard, id, from, at),
+                ShardOrder::Scrub { .. } => {}
+            }
+        }
+    }
+
+    /// Everything of the shard that came before is finished on every copy, then this, then everything that comes after.
+    fn place(&mut self, shard: ShardId, id: OrderId, kind: Kind, until: Time) {
+        let Some(primary) = self.primaries.get(&shard) else { return };
+        let blocks = u32::try_from(primary.config.size.0 / BLOCK as u64).unwrap_or(u32::MAX);
+        let whole = BlockRange { from: Blocks(0), count: Blocks(blocks) };
+        let key = self.order_iocb(shard, id, kind, whole);
+        self.step_to(id, Step::Placing(key, until));
+    }
+
+    /// A part of an order, queued for its lock.
+    pub(super) fn order_iocb(&mut self, shard: ShardId, id: OrderId, kind: Kind, range: BlockRange) -> usize {
+        let iocb = Iocb { order: Some(id), ..Iocb::internal(shard, kind, range, Phase::Queued) };
+        let key = self.new_iocb(iocb);
+        self.queue_for_lock(key);
+        key
+    }
+
+    fn begin_rollback(&mut self, shard: ShardId, id: OrderId, snapshot: SnapshotId) {
+        if !self.has_snapshot(shard, snapshot) {
+            let why = format!("the primary's copy of {shard} has no snapshot {snapshot}");
+            self.order_over(id, OrderState::Failed(why));
+            return;
+        }
+        // Its lock is not in the way of anybody: the volume is not attached.
+        self.place(shard, id, Kind::Rollback(snapshot), Time(u64::MAX));
+    }
+
+    /// Does the copy of `shard` that is here have this snapshot?
+    pub(super) fn has_snapshot(&self, shard: ShardId, snapshot: SnapshotId) -> bool {
+        let has = |replica: &crate::replica::Replica| {
+            replica.exists
+                && !replica.has_dropped(snapshot)
+                && self.disks[replica.disk].store.snapshots(replica.copy).contains(&snapshot)
+        };
+        self.replicas.get(&shard).is_some_and(has)
+    }
+
+    pub(super) fn step_to(&mut self, id: OrderId, step: Step) {
+        if let Some(standing) = self.orders.get_mut(&id) {
+            standing.step = step;
+        }
+    }
+
+    /// Says how an order stands, if it still stands.
+    pub(super) fn say_order(&mut self, id: OrderId, state: OrderState) -> Option<OrderReport> {
+        let shard = self.orders.get(&id)?.order.shard;
+        let epoch = self.primaries.get(&shard)?.config.epoch;
+        let report = OrderReport { id, shard, epoch, state };
+        self.reports.push(report.clone());
+        Some(report)
+    }
+
+    /// An order is done, or cannot be.
+    pub(super) fn order_over(&mut self, id: OrderId, state: OrderState) {
+        self.counters.count(match state {
+            OrderState::Failed(_) => "order.failed",
+            _ => "order.done",
+        });
+        if let Some(report) = self.say_order(id, state) {
+            self.step_to(id, Step::Over(report));
+        }
+    }
+
+    /// A part of an order is over.
+    pub(super) fn part_done(&mut self, now: Time, part: PartDone) {
+        let Some(standing) = self.orders.get(&part.order) else { return };
+        match standing.step {
+            Step::Placing(..) => {
+                let shard = standing.order.shard;
+                self.order_over(part.order, OrderState::Done { damaged: 0, repaired: 0 });
+                // Carries K past it: until then it counts as in flight, and settling would write the whole shard again.
+                self.sync_shard(shard);
+            }
+            Step::Copying(_) => self.piece_copied(now, part),
+            Step::Due | Step::Over(_) => {}
+        }
+    }
+
+    /// All that is finished becomes durable everywhere, and K is told.
+    pub(super) fn sync_shard(&mut self, shard: ShardId) {
+        let nothing = BlockRange { from: Blocks(0), count: Blocks(0) };
+        let key = self.new_iocb(Iocb::internal(shard, Kind::Flush, nothing, Phase::Queued));
+        self.queue_for_lock(key);
+    }
+
+    /// This reactor is not the shard's primary any more: if it is again, what is named then is begun again.
+    pub(super) fn orders_left(&mut self, shard: ShardId) {
+        for standing in self.orders.values_mut().filter(|s| s.order.shard == shard) {
+            if !matches!(standing.step, Step::Over(_)) {
+                standing.step = Step::Due;
+            }
+        }
+    }
+
+    /// Time-driven work of orders.
+    pub(super) fn tick_orders(&mut self, now: Time) {
+        let late: Vec<(OrderId, usize)> = self
+            .orders
+            .iter()
+            .filter_map(|(id, s)| match s.step {
+                Step::Placing(key, until) if until <= now => Some((*id, key)),
+                _ => None,
+            })
+            .collect();
+        for (id, key) in late {
+            self.order_over(id, OrderState::Failed("the barrier could not be placed on every copy in time".to_owned()));
+            self.withdraw(now, key);
+        }
+        let due: BTreeSet<ShardId> =
+            self.orders.values().filter(|s| matches!(s.step, Step::Due)).map(|s| s.order.shard).collect();
+        for shard in due {
+            self.begin_orders(now, shard);
+        }
+        self.tick_holds(now);
+    }
+
+    /// Posts what is to be said.
+    pub(super) fn post_reports(&mut self, out: &mut dyn Outbox<Letter>) {
+        for report in self.reports.drain(..) {
+            out.post(Letter::Report(report));
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Three real nodes on simulated disks and a simulated network, bare clients, and a conductor of a few lines.
+#![allow(
+    unreachable_pub,
+    dead_code,
+    clippy::unwrap_used,
+    reason = "test helpers, of which each file uses its own part"
+)]
+
+mod client;
+mod storage;
+
+pub use client::{Ask, Client};
+use conductor_model::api::{CopyWork, MembershipAnswer, MembershipChange, Order, OrderReport, OrderState, ShardOrder};
+use conductor_model::{
+    AttachGeneration, BLOCK, Bytes, Configuration, CopyId, CopyState, DiskId, Durability, Epoch, Member, NodeId,
+    OpenId, OrderId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
+};
+use driver::{Address, Span, Time};
+use node_core::{Letter, Mail, View};
+use node_protocol::{Status, op};
+use sim::{DiskOptions, News, Options, ProcessId, Setup, World};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+pub use storage::Storage;
+use wire::{ClusterKey, HelloInfo, Role};
+
+pub const KEY: ClusterKey = ClusterKey([7; 32]);
+pub const DISK_BYTES: u64 = 40 << 20;
+/// Size of every shard here, in blocks.
+pub const BLOCKS: u32 = 256;
+
+/// To a machine.
+pub enum Post {
+    Node(Mail),
+    Client(Ask),
+}
+
+impl TryFrom<Post> for Mail {
+    type Error = ();
+    fn try_from(post: Post) -> Result<Self, ()> {
+        if let Post::Node(mail) = post { Ok(mail) } else { Err(()) }
+    }
+}
+impl TryFrom<Post> for Ask {
+    type Error = ();
+    fn try_from(post: Post) -> Result<Self, ()> {
+        if let Post::Client(ask) = post { Ok(ask) } else { Err(()) }
+    }
+}
+
+/// From a machine.
+#[derive(Debug)]
+pub enum Said {
+    Opened(DiskId, OpenId),
+    Node(Letter),
+    Answered(u64, Status, Vec<u8>),
+    Down,
+}
+
+pub struct Cluster {
+    pub w: World<Post, Said>,
+    pub nodes: Vec<ProcessId>,
+    pub disks: Vec<sim::DiskId>,
+    opened: Vec<Option<(DiskId, OpenId)>>,
+    pub configs: BTreeMap<ShardId, Configuration>,
+    pub answers: BTreeMap<u64, (Status, Vec<u8>)>,
+    pub reports: Vec<OrderReport>,
+    pub worked: Vec<CopyWork>,
+    pub troubles: Vec<String>,
+    pub failed: Vec<String>,
+    last: u64,
+}
+
+pub fn shard(volume: u32) -> ShardId {
+    ShardId { volume: VolumeId(volume), index: ShardIndex(0) }
+}
+
+pub fn endpoint(node: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, u8::try_from(node + 1).unwrap()], 7000))
+}
+
+/// A block full of one byte.
+pub fn block(of: u8) -> Vec<u8> {
+    vec![of; BLOCK]
+}
+
+impl Cluster {
+    pub fn new(seed: u64) -> Self {
+        let mut w = World::new(seed, Options::default());
+        w.keep_trace(200);
+        let (mut nodes, mut disks) = (Vec::new(), Vec::new());
+        for node in 0..3 {
+            let disk = w.add_disk(DiskOptions::sized(DISK_BYTES));
+            let setup = Setup::named(format!("node {node}")).disk(disk).listen(Address::Tcp(endpoint(node)));
+            nodes.push(w.spawn(setup, move |birth| Storage::new(NodeId(node as u32 + 1), birth)));
+            disks.push(disk);
+        }
+        let mut this = Self {
+            w,
+            nodes,
+            disks,
+            opened: vec![None; 3],
+            configs: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            reports: Vec::new(),
+            worked: Vec::new(),
+            troubles: Vec::new(),
+            failed: Vec::new(),
+            last: 0,
+        };
+        this.until("the nodes open", |this| this.opened.iter().all(Option::is_some));
+        this
+    }
+
+    /// Goes on until something is so, for a minute at most.
+    pub fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+        let limit = self.w.now() + Span::seconds(60);
+        while !done(self) {
+            assert!(self.w.now() < limit, "{what}: not within a minute\n{}", self.picture());
+            self.run(Span::millis(5));
+        }
+    }
+
+    pub fn run(&mut self, span: Span) {
+        let until = self.w.now() + span;
+        let mut news = Vec::new();
+        self.w.run_until(until, |_, n| news.push(n));
+        for n in news {
+            if let News::Letter { from, letter, .. } = n {
+                self.heard(from, letter);
+            }
+        }
+    }
+
+    fn heard(&mut self, from: ProcessId, said: Said) {
+        let node = self.nodes.iter().position(|p| *p == from);
+        match (said, node) {
+            (Said::Opened(disk, open), Some(node)) => {
+                self.opened[node] = Some((disk, open));
+                for config in self.configs.values().cloned().collect::<Vec<_>>() {
+                    if config.primary_member().unwrap().disk == disk {
+                        self.mail(node, Mail::Assign(vec![config]));
+                    }
+                }
+            }
+            (Said::Answered(token, status, data), _) => drop(self.answers.insert(token, (status, data))),
+            (Said::Node(Letter::Ask(request)), Some(node)) => {
+                let config = self.configs.get_mut(&request.shard).unwrap();
+                let answer = if request.epoch == config.epoch {
+                    match request.change {
+                        MembershipChange::Born => config.born = true,
+                        MembershipChange::Reopened(list) => {
+                            for (copy, open) in list {
+                                config.members.iter_mut().find(|m| m.copy == copy).unwrap().open = open;
+                            }
+                        }
+                    }
+                    config.epoch.0 += 1;
+                    MembershipAnswer::Granted(config.clone())
+                } else {
+                    MembershipAnswer::Stale(config.clone())
+                };
+                self.mail(node, Mail::Membership(request.shard, answer));
+            }
+            (Said::Node(Letter::Report(report)), _) => self.reports.push(report),
+            (Said::Node(Letter::Worked(work)), _) => self.worked.push(work),
+            (Said::Node(Letter::Troubles(list)), _) => self.troubles = list.into_iter().map(|t| t.reason).collect(),
+            (Said::Node(Letter::DiskFailed(_, why)), _) => self.failed.push(why),
+            _ => {}
+        }
+    }
+
+    pub fn mail(&mut self, node: usize, mail: Mail) {
+        self.w.mail_after(self.nodes[node], Span(0), Post::Node(mail));
+    }
+
+    /// Tells every node the same, as the conductor does with its own.
+    pub fn orders(&mut self, orders: &[Order]) {
+        (0..3).for_each(|node| self.mail(node, Mail::Orders(orders.to_vec())));
+    }
+
+    pub fn work(&mut self, work: &[CopyWork]) {
+        for node in 0..3 {
+            let theirs = |w: &&CopyWork| match w {
+                CopyWork::DropSnapshot(copy, _) | CopyWork::Flatten(copy) => copy.0 % 100 == node as u64 + 1,
+            };
+            self.mail(node, Mail::Work(work.iter().filter(theirs).cloned().collect()));
+        }
+    }
+
+    /// A volume of one shard with a copy on each of these nodes; the first is primary.
+    pub fn create(&mut self, volume: u32, nodes: &[usize], parent: Option<ShardSnapshot>, durability: Durability) {
+        self.create_unborn(volume, nodes, parent, durability);
+        self.until_serving(volume);
+    }
+
+    pub fn create_unborn(
+        &mut self,
+        volume: u32,
+        nodes: &[usize],
+        parent: Option<ShardSnapshot>,
+        durability: Durability,
+    ) {
+        let members: Vec<Member> = nodes
+            .iter()
+            .map(|node| {
+                let (disk, open) = self.opened[*node].unwrap();
+                Member {
+                    copy: copy(volume, *node),
+                    node: NodeId(*node as u32 + 1),
+                    disk,
+                    open,
+                    state: CopyState::InSync,
+                    endpoint: endpoint(*node),
+                }
+            })
+            .collect();
+        let config = Configuration {
+            shard: shard(volume),
+            epoch: Epoch(1),
+            primary: copy(volume, nodes[0]),
+            full_set: members.iter().map(|m| m.copy).collect(),
+            members,
+            min_copies: 2,
+            attach: AttachGeneration(1),
+            size: Bytes(u64::from(BLOCKS) * BLOCK as u64),
+            born: false,
+            parent,
+            durability,
+        };
+        self.configs.insert(shard(volume), config.clone());
+        self.mail(nodes[0], Mail::Assign(vec![config]));
+    }
+
+    pub fn primary(&self, volume: u32) -> usize {
+        let disk = self.configs[&shard(volume)].primary_member().unwrap().disk;
+        self.opened.iter().position(|o| o.is_some_and(|(d, _)| d == disk)).unwrap()
+    }
+
+    pub fn until_serving(&mut self, volume: u32) {
+        self.until("the shard serves", |this| this.role(volume).contains("serving"));
+    }
+
+    pub fn role(&self, volume: u32) -> String {
+        let view = self.view(self.primary(volume));
+        let copies = view.map(|v| v.copies).unwrap_or_default();
+        copies.into_iter().find(|c| c.shard == shard(volume)).map(|c| c.role).unwrap_or_default()
+    }
+
+    pub fn view(&self, node: usize) -> Option<View> {
+        Some(self.w.machine::<Storage>(self.nodes[node])?.node()?.view())
+    }
+
+    /// How often something happened on all nodes.
+    pub fn count(&self, name: &str) -> u64 {
+        (0..3).filter_map(|node| self.view(node)?.counters.get(name).copied()).sum()
+    }
+
+    pub fn snapshots(&self, volume: u32, node: usize) -> Vec<SnapshotId> {
+        let copies = self.view(node).map(|v| v.copies).unwrap_or_default();
+        copies.into_iter().find(|c| c.shard == shard(volume)).map(|c| c.snapshots).unwrap_or_default()
+    }
+
+    /// Another node is primary from now on, in an epoch of its own.
+    pub fn promote(&mut self, volume: u32, node: usize) {
+        let old = self.primary(volume);
+        let config = self.configs.get_mut(&shard(volume)).unwrap();
+        config.primary = copy(volume, node);
+        config.epoch.0 += 1;
+        let config = config.clone();
+        self.mail(old, Mail::Assign(vec![config.clone()]));
+        self.mail(node, Mail::Assign(vec![config]));
+        self.until_serving(volume);
+    }
+
+    /// Deletes a volume; its nodes owe its primary nothing afterwards.
+    pub fn delete(&mut self, volume: u32) {
+        let config = self.configs.remove(&shard(volume)).unwrap();
+        let copies: Vec<CopyId> = config.members.iter().map(|m| m.copy).collect();
+        for _ in 0..3 {
+            (0..3).for_each(|node| self.mail(node, Mail::Drop(copies.clone())));
+            self.run(Span::millis(200));
+        }
+    }
+
+    /// A client of the volume's primary.
+    pub fn client(&mut self, volume: u32, view: u64) -> ProcessId {
+        self.last += 1;
+        let to = endpoint(self.primary(volume));
+        let mut info = HelloInfo::new(Role::Client, "host", self.last);
+        (info.volume, info.generation, info.incarnation, info.view) = (volume, 1, self.last, view);
+        if view != 0 {
+            info.generation = 0;
+        }
+        self.w.spawn(Setup::named(format!("client {}", self.last)), move |birth| Client::new(to, info.clone(), birth))
+    }
+
+    /// Asks, and does not wait. Returns the name of the answer.
+    pub fn ask(&mut self, client: ProcessId, volume: u32, op: wire::Op, offset: u64, len: u32, data: Vec<u8>) -> u64 {
+        self.last += 1;
+        let token = self.last;
+        let (shard, epoch) = (shard(volume), self.configs[&shard(volume)].epoch);
+        let ask = Ask { token, op, shard, epoch, offset, len, data };
+        self.w.mail_after(client, Span(0), Post::Client(ask));
+        token
+    }
+
+    pub fn start_write(&mut self, client: ProcessId, volume: u32, at: u32, of: u8) -> u64 {
+        self.ask(client, volume, op::WRITE, u64::from(at) * BLOCK as u64, BLOCK as u32, block(of))
+    }
+
+    pub fn answer(&mut self, token: u64) -> (Status, Vec<u8>) {
+        self.until("an answer", |this| this.answers.contains_key(&token));
+        self.answers[&token].clone()
+    }
+
+    pub fn write(&mut self, client: ProcessId, volume: u32, at: u32, of: u8) {
+        let token = self.start_write(client, volume, at, of);
+        assert_eq!(self.answer(token).0, Status::Ok);
+    }
+
+    /// The byte that a block is full of.
+    pub fn read(&mut self, client: ProcessId, volume: u32, at: u32) -> u8 {
+        let token = self.ask(client, volume, op::READ, u64::from(at) * BLOCK as u64, BLOCK as u32, Vec::new());
+        let (status, data) = self.answer(token);
+        assert_eq!(status, Status::Ok);
+        assert!(data.iter().all(|b| *b == data[0]), "a block of one byte");
+        data[0]
+    }
+
+    /// Gives an order and waits for what becomes of it; it stays named.
+    pub fn carry_out(&mut self, id: u64, volume: u32, what: ShardOrder) -> OrderReport {
+        let order = Order { id: OrderId(id), shard: shard(volume), what };
+        self.orders(&[order]);
+        self.outcome(id)
+    }
+
+    /// The last word on an order.
+    pub fn outcome(&mut self, id: u64) -> OrderReport {
+        let over = |r: &&OrderReport| r.id == OrderId(id) && !matches!(r.state, OrderState::Running { .. });
+        self.until("an order is over", |this| this.reports.iter().any(|r| over(&r)));
+        self.reports.iter().rfind(over).unwrap().clone()
+    }
+
+    pub fn snapshot(&mut self, volume: u32, id: u64) {
+        let what = ShardOrder::Barrier { snapshot: SnapshotId(id), hold_ms: 2000 };
+        let report = self.carry_out(1000 + id, volume, what);
+        assert!(matches!(report.state, OrderState::Done { .. }), "{report:?}");
+        self.orders(&[]);
+        self.run(Span::millis(5));
+    }
+
+    pub fn now(&self) -> Time {
+        self.w.now()
+    }
+
+    pub fn picture(&self) -> String {
+        let mut text = self.w.report();
+        for node in 0..3 {
+            let Some(view) = self.view(node) else { continue };
+            let line = |c: &node_core::CopyView| format!("{} {} {} {:?}", c.shard, c.epoch, c.role, c.snapshots);
+            text += &format!("{:#?}\n{:#?}\n", view.copies.iter().map(line).collect::<Vec<_>>(), view.counters);
+        }
+        text + &format!("{:?}\n{:?}\n", self.troubles, self.reports)
+    }
+}
+
+pub fn copy(volume: u32, node: usize) -> CopyId {
+    CopyId(u64::from(volume) * 100 + node as u64 + 1)
+}
+
+pub fn of(volume: u32, snapshot: u64) -> ShardSnapshot {
+    ShardSnapshot { shard: shard(volume), snapshot: SnapshotId(snapshot) }
+}

@@ -1,0 +1,95 @@
+//! durability=flush: what is acknowledged when, and what survives.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Cluster, block};
+use conductor_model::Durability;
+use driver::Span;
+use node_protocol::{Status, op};
+
+#[test]
+fn a_flush_reaches_every_copy_and_what_it_covered_survives_all_of_them() {
+    let mut c = Cluster::new(21);
+    c.create(1, &[0, 1, 2], None, Durability::Flush);
+    let client = c.client(1, 0);
+    for at in 0..40 {
+        c.write(client, 1, at, 7);
+    }
+    assert_eq!(c.count("op.replica-sync"), 0, "writes are acknowledged without a sync");
+    let flush = c.ask(client, 1, op::FLUSH, 0, 0, Vec::new());
+    assert_eq!(c.answer(flush).0, Status::Ok);
+    assert_eq!(c.count("op.replica-sync"), 2);
+    // Two copies take K with the next write; all that is in memory only is lost on all of them.
+    c.write(client, 1, 50, 8);
+    (0..3).for_each(|node| c.w.cut_power(c.nodes[node]));
+    (0..3).for_each(|node| c.w.restart(c.nodes[node]));
+    c.run(Span::seconds(1));
+    c.until_serving(1);
+    for node in 0..3 {
+        if node != 0 {
+            c.promote(1, node);
+        }
+        let client = c.client(1, 0);
+        for at in 0..40 {
+            assert_eq!(c.read(client, 1, at), 7, "block {at} on node {node}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_lost_unsynced_writes_gets_them_again() {
+    let mut c = Cluster::new(22);
+    c.create(1, &[0, 1, 2], None, Durability::Flush);
+    let client = c.client(1, 0);
+    for at in 0..60 {
+        c.write(client, 1, at, 7);
+    }
+    c.w.cut_power(c.nodes[2]);
+    c.w.restart(c.nodes[2]);
+    c.run(Span::seconds(5));
+    c.until_serving(1);
+    c.promote(1, 2);
+    let client = c.client(1, 0);
+    for at in 0..60 {
+        assert_eq!(c.read(client, 1, at), 7, "block {at}");
+    }
+}
+
+#[test]
+fn writes_of_a_flush_volume_are_synced_by_themselves_now_and_then() {
+    let mut c = Cluster::new(23);
+    c.create(1, &[0, 1, 2], None, Durability::Flush);
+    let client = c.client(1, 0);
+    for n in 0..450u32 {
+        c.write(client, 1, n % 50, 1);
+    }
+    assert_eq!(c.count("sync.by-itself"), 2);
+}
+
+#[test]
+fn a_flush_of_a_volume_that_is_always_durable_asks_nobody() {
+    let mut c = Cluster::new(24);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    let flush = c.ask(client, 1, op::FLUSH, 0, 0, Vec::new());
+    assert_eq!((c.answer(flush).0, c.count("op.replica-sync")), (Status::Ok, 0));
+    let odd = c.ask(client, 1, op::FLUSH, 0, 4096, Vec::new());
+    assert_eq!(c.answer(odd).0, Status::BadRequest);
+}
+
+#[test]
+fn a_sync_that_fails_takes_the_disk_out_of_service_and_no_later_one_washes_it_clean() {
+    let mut c = Cluster::new(25);
+    c.create(1, &[0, 1, 2], None, Durability::Flush);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    let write = c.ask(client, 1, op::WRITE, 4096, 4096, block(2));
+    c.answer(write);
+    c.w.disk(c.disks[2]).fail_writes = 1;
+    let flush = c.ask(client, 1, op::FLUSH, 0, 0, Vec::new());
+    c.run(Span::seconds(20));
+    assert!(!c.answers.contains_key(&flush), "one copy is not durable: it waits for an epoch without it");
+    assert!(!c.failed.is_empty(), "the disk is reported");
+}

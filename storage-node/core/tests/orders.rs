@@ -1,0 +1,276 @@
+//! What the conductor orders, carried out by three real nodes: snapshots and their hold, rollback, copy-range, clones, dropped snapshots.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{BLOCKS, Cluster, copy, of, shard};
+use conductor_model::api::{CopyWork, Order, OrderState, ShardOrder};
+use conductor_model::{BlockRange, Blocks, Durability, OrderId, SnapshotId};
+use driver::Span;
+use node_protocol::{Status, op};
+use sim::State;
+
+fn barrier(snapshot: u64) -> ShardOrder {
+    ShardOrder::Barrier { snapshot: SnapshotId(snapshot), hold_ms: 2000 }
+}
+
+fn is_done(state: &OrderState) -> bool {
+    matches!(state, OrderState::Done { .. })
+}
+
+#[test]
+fn a_barrier_is_on_every_copy_and_the_snapshot_reads_as_it_was() {
+    let mut c = Cluster::new(1);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let writer = c.client(1, 0);
+    c.write(writer, 1, 3, 0xaa);
+    c.snapshot(1, 7);
+    (0..3).for_each(|node| assert_eq!(c.snapshots(1, node), [SnapshotId(7)]));
+    c.write(writer, 1, 3, 0xbb);
+    let (reader, another) = (c.client(1, 7), c.client(1, 7));
+    assert_eq!((c.read(reader, 1, 3), c.read(another, 1, 3), c.read(writer, 1, 3)), (0xaa, 0xaa, 0xbb));
+    let token = c.start_write(reader, 1, 3, 1);
+    assert_eq!(c.answer(token).0, Status::Denied, "a snapshot is not written to");
+    let stranger = c.client(1, 99);
+    let token = c.ask(stranger, 1, op::READ, 0, 4096, Vec::new());
+    assert_eq!(c.answer(token).0, Status::NoSnapshot);
+    assert_eq!(c.read(writer, 1, 3), 0xbb, "the writer was not fenced by readers");
+}
+
+#[test]
+fn a_write_after_the_barrier_is_executed_but_not_acknowledged_until_the_order_is_over() {
+    let mut c = Cluster::new(2);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    let report = c.carry_out(1, 1, barrier(7));
+    assert!(is_done(&report.state) && report.epoch == c.configs[&shard(1)].epoch);
+    let (write, zero) = (c.start_write(client, 1, 0, 2), c.ask(client, 1, op::DISCARD, 8 * 4096, 4096, Vec::new()));
+    let read = c.ask(client, 1, op::READ, 0, 4096, Vec::new());
+    let elsewhere = c.ask(client, 1, op::READ, 20 * 4096, 4096, Vec::new());
+    c.until("executed", |c| c.count("write.held") == 2);
+    assert_eq!(c.answer(elsewhere).0, Status::Ok, "what nobody wrote since is read");
+    c.run(Span::millis(500));
+    let waits = [write, zero, read].iter().all(|token| !c.answers.contains_key(token));
+    assert!(waits, "held, and so is the read of what was written");
+    c.orders(&[]);
+    assert_eq!((c.answer(write).0, c.answer(zero).0), (Status::Ok, Status::Ok));
+    assert_eq!(c.answer(read).1[0], 2);
+    c.write(client, 1, 0, 3);
+}
+
+#[test]
+fn a_hold_ends_by_itself() {
+    let mut c = Cluster::new(3);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    c.carry_out(1, 1, barrier(7));
+    let placed = c.now();
+    c.write(client, 1, 0, 2);
+    let held = c.now().since(placed);
+    assert!(held > Span::millis(1800) && held < Span::millis(2300), "{held:?}");
+}
+
+#[test]
+fn a_barrier_named_again_is_placed_once_and_said_again() {
+    let mut c = Cluster::new(4);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    c.carry_out(1, 1, barrier(7));
+    let (said, placed) = (c.reports.len(), c.count("barrier.placed"));
+    c.carry_out(1, 1, barrier(7));
+    c.run(Span::millis(100));
+    assert_eq!((c.reports.len(), c.count("barrier.placed")), (said + 1, placed));
+}
+
+#[test]
+fn a_barrier_that_a_copy_does_not_get_is_given_up_and_writes_go_on() {
+    let mut c = Cluster::new(5);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    c.w.partition(c.nodes[0], c.nodes[2]);
+    let report = c.carry_out(1, 1, barrier(7));
+    assert!(matches!(report.state, OrderState::Failed(_)), "{report:?}");
+    // The conductor gives it up as well: dropped before the copy hears of the barrier.
+    c.orders(&[]);
+    let drops: Vec<_> = (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(7))).collect();
+    c.work(&drops);
+    c.until("dropped", |c| drops.iter().all(|work| c.worked.contains(work)));
+    c.w.heal_all();
+    c.write(client, 1, 0, 2);
+    c.run(Span::seconds(8));
+    (0..3).for_each(|node| assert!(c.snapshots(1, node).is_empty(), "node {node} made a snapshot that was dropped"));
+    c.snapshot(1, 8);
+    (0..3).for_each(|node| assert_eq!(c.snapshots(1, node), [SnapshotId(8)]));
+}
+
+#[test]
+fn an_unfinished_barrier_dies_with_its_epoch_and_is_not_settled_as_data() {
+    let mut c = Cluster::new(6);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    let settled = c.count("settle.piece");
+    c.w.kill(c.nodes[2]);
+    let order = Order {
+        id: OrderId(1),
+        shard: shard(1),
+        what: ShardOrder::Barrier { snapshot: SnapshotId(7), hold_ms: 60_000 },
+    };
+    c.orders(&[order]);
+    c.until("on the others", |c| c.snapshots(1, 0).len() + c.snapshots(1, 1).len() == 2);
+    c.w.restart(c.nodes[2]);
+    let report = c.outcome(1);
+    assert!(matches!(report.state, OrderState::Failed(_)), "{report:?}");
+    c.orders(&[]);
+    c.until_serving(1);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 2);
+    let pieces = c.count("settle.piece") - settled;
+    assert!(pieces <= 1, "{pieces} pieces settled: the write above K, not the whole shard");
+    assert_eq!(c.w.state(c.nodes[2]), State::Running);
+}
+
+#[test]
+fn a_rollback_reads_as_the_snapshot_on_every_copy() {
+    let mut c = Cluster::new(7);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    c.snapshot(1, 7);
+    c.write(client, 1, 0, 2);
+    c.write(client, 1, 9, 2);
+    let report = c.carry_out(2, 1, ShardOrder::Rollback { snapshot: SnapshotId(7) });
+    assert!(is_done(&report.state), "{report:?}");
+    c.orders(&[]);
+    for node in [0, 1, 2] {
+        if node != 0 {
+            c.promote(1, node);
+        }
+        let client = c.client(1, 0);
+        assert_eq!((c.read(client, 1, 0), c.read(client, 1, 9)), (1, 0), "node {node}");
+        c.write(client, 1, 20, 5);
+    }
+    let report = c.carry_out(3, 1, ShardOrder::Rollback { snapshot: SnapshotId(55) });
+    assert!(matches!(report.state, OrderState::Failed(_)), "{report:?}");
+}
+
+#[test]
+fn a_rollback_survives_the_restart_of_a_copy() {
+    let mut c = Cluster::new(8);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    c.snapshot(1, 7);
+    c.write(client, 1, 0, 2);
+    c.w.kill(c.nodes[1]);
+    c.orders(&[Order { id: OrderId(2), shard: shard(1), what: ShardOrder::Rollback { snapshot: SnapshotId(7) } }]);
+    c.run(Span::millis(300));
+    c.w.restart(c.nodes[1]);
+    assert!(is_done(&c.outcome(2).state));
+    c.orders(&[]);
+    for node in [1, 2] {
+        c.promote(1, node);
+        let client = c.client(1, 0);
+        assert_eq!(c.read(client, 1, 0), 1, "node {node}");
+    }
+}
+
+#[test]
+fn a_clone_begins_as_its_parents_snapshot_on_every_copy_and_is_flattened() {
+    let mut c = Cluster::new(9);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    c.snapshot(1, 7);
+    c.write(client, 1, 0, 2);
+    c.create(2, &[1, 0, 2], Some(of(1, 7)), Durability::Always);
+    let clone = c.client(2, 0);
+    assert_eq!((c.read(clone, 2, 0), c.read(clone, 2, 1)), (1, 0));
+    c.write(clone, 2, 1, 9);
+    assert_eq!((c.read(client, 1, 0), c.read(client, 1, 1)), (2, 0));
+    let drops: Vec<_> = (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(7))).collect();
+    c.work(&drops);
+    c.run(Span::millis(500));
+    assert!(c.worked.is_empty(), "the clone needs it");
+    let flattens: Vec<_> = (0..3).map(|node| CopyWork::Flatten(copy(2, node))).collect();
+    c.work(&flattens);
+    c.until("flattened", |c| flattens.iter().all(|work| c.worked.contains(work)));
+    c.work(&drops);
+    c.until("dropped", |c| drops.iter().all(|work| c.worked.contains(work)));
+    c.delete(1);
+    for node in [1, 0, 2] {
+        if node != 1 {
+            c.promote(2, node);
+        }
+        let clone = c.client(2, 0);
+        assert_eq!((c.read(clone, 2, 0), c.read(clone, 2, 1)), (1, 9), "node {node}");
+    }
+    let absent = CopyWork::Flatten(copy(99, 0));
+    c.work(&[absent]);
+    c.until("what is not here is done", |c| c.worked.contains(&absent));
+}
+
+#[test]
+fn a_clone_whose_parent_is_not_on_the_disk_says_so() {
+    let mut c = Cluster::new(10);
+    c.create(1, &[0, 1], None, Durability::Always);
+    c.snapshot(1, 7);
+    c.create_unborn(2, &[0, 1, 2], Some(of(1, 7)), Durability::Always);
+    c.until("a reason", |c| c.troubles.iter().any(|t| t.contains("n3 refuses") && t.contains("snapshot")));
+    c.create_unborn(3, &[0, 1], Some(of(1, 8)), Durability::Always);
+    c.until("a reason", |c| c.troubles.iter().any(|t| t.contains("does not hold s8")));
+}
+
+fn copy_range(from: conductor_model::ShardSnapshot, first: u32, count: u32) -> ShardOrder {
+    ShardOrder::CopyRange { from, at: BlockRange { from: Blocks(first), count: Blocks(count) } }
+}
+
+#[test]
+fn a_copied_range_is_shared_where_the_source_is_on_every_disk() {
+    let mut c = Cluster::new(11);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    c.create(2, &[2, 1, 0], None, Durability::Always);
+    check_copy_range(&mut c, "copy.by-sharing");
+}
+
+#[test]
+fn a_copied_range_is_sent_where_a_disk_lacks_the_source() {
+    let mut c = Cluster::new(12);
+    c.create(1, &[0, 1], None, Durability::Always);
+    c.create(2, &[1, 0, 2], None, Durability::Always);
+    c.create(3, &[2, 1], None, Durability::Always);
+    let report = c.carry_out(3, 3, copy_range(of(1, 7), 0, 4));
+    assert!(matches!(&report.state, OrderState::Failed(why) if why.contains("does not hold s7")), "{report:?}");
+    c.orders(&[]);
+    c.delete(3);
+    check_copy_range(&mut c, "copy.by-bytes");
+}
+
+fn check_copy_range(c: &mut Cluster, how: &str) {
+    let (source, to) = (c.client(1, 0), c.client(2, 0));
+    for (at, value) in [(0, 1), (17, 2), (100, 3), (200, 4)] {
+        c.write(source, 1, at, value);
+    }
+    for at in [0, 50, 100, 200] {
+        c.write(to, 2, at, 0xee);
+    }
+    c.snapshot(1, 7);
+    c.write(source, 1, 100, 0xdd);
+    let report = c.carry_out(2, 2, copy_range(of(1, 7), 5, BLOCKS - 80));
+    assert!(is_done(&report.state), "{report:?}");
+    assert_eq!(c.count(how), 1);
+    c.orders(&[]);
+    c.delete(1);
+    let nodes: Vec<usize> = (0..3).filter(|node| c.configs[&shard(2)].member(copy(2, *node)).is_some()).collect();
+    for node in nodes {
+        if c.primary(2) != node {
+            c.promote(2, node);
+        }
+        let client = c.client(2, 0);
+        for (at, value) in [(0, 0xee), (17, 2), (50, 0), (100, 3), (200, 0xee)] {
+            assert_eq!(c.read(client, 2, at), value, "block {at} on node {node}");
+        }
+    }
+}
