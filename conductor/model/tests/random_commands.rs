@@ -3,26 +3,100 @@
 
 mod common;
 use common::{Cluster, MIB, heartbeat, request};
-use conductor_model::api::{MembershipAnswer, MembershipChange};
-use conductor_model::views::{Attach, Detach};
+use conductor_model::api::{MembershipAnswer, MembershipChange, Order, OrderReport, OrderState, Report};
+use conductor_model::views::{Attach, CopyRange, Detach, Scrub, ScrubVerb, SnapshotState};
 use conductor_model::{
-    AttachGeneration, Bytes, Commit, Configuration, CopyId, Epoch, Millis, NodeId, OpenId, Record, ShardId, VolumeId,
+    AttachGeneration, Bytes, Commit, Configuration, CopyId, Epoch, Millis, NodeId, OpenId, Record, ShardId, SnapshotId,
+    VolumeId,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug)]
 enum Command {
-    Register { node: u32, open: u64 },
-    Beat { node: u32, confirm: bool },
-    Create { name: u8, size: u64 },
-    Resize { name: u8, size: u64 },
-    Delete { name: u8, force: bool },
-    Attach { name: u8, client: u8, force: bool },
-    Detach { name: u8, client: u8, back: u64 },
-    Born { pick: usize, stale: bool },
-    Reopened { pick: usize, member: usize, open: u64, stale: bool },
-    Wait { ms: u64 },
+    Register {
+        node: u32,
+        open: u64,
+    },
+    Beat {
+        node: u32,
+        confirm: bool,
+    },
+    Create {
+        name: u8,
+        size: u64,
+    },
+    Resize {
+        name: u8,
+        size: u64,
+    },
+    Delete {
+        name: u8,
+        force: bool,
+    },
+    Attach {
+        name: u8,
+        client: u8,
+        force: bool,
+    },
+    Detach {
+        name: u8,
+        client: u8,
+        back: u64,
+    },
+    Born {
+        pick: usize,
+        stale: bool,
+    },
+    Reopened {
+        pick: usize,
+        member: usize,
+        open: u64,
+        stale: bool,
+    },
+    BearAll {
+        name: u8,
+    },
+    Snapshot {
+        name: u8,
+        snapshot: u8,
+    },
+    DeleteSnapshot {
+        name: u8,
+        snapshot: u8,
+    },
+    Clone {
+        name: u8,
+        of: u8,
+        snapshot: u8,
+    },
+    Flatten {
+        name: u8,
+    },
+    Rollback {
+        name: u8,
+        snapshot: u8,
+    },
+    Copy {
+        name: u8,
+        of: u8,
+        snapshot: u8,
+        offset: u64,
+        length: u64,
+    },
+    Scrub {
+        name: u8,
+        verb: ScrubVerb,
+    },
+    /// A node does what it is told, or says that it cannot.
+    Obey {
+        node: u32,
+        done: bool,
+    },
+    Tick,
+    Wait {
+        ms: u64,
+    },
     Restart,
 }
 
@@ -41,10 +115,24 @@ fn command(nodes: u32) -> impl Strategy<Value = Command> {
         4 => (0usize..64, any::<bool>()).prop_map(|(pick, stale)| Command::Born { pick, stale }),
         6 => (0usize..64, 0usize..3, 1u64..4, any::<bool>())
             .prop_map(|(pick, member, open, stale)| Command::Reopened { pick, member, open, stale }),
+        6 => (0u8..4).prop_map(|name| Command::BearAll { name }),
+        6 => (0u8..4, 0u8..2).prop_map(|(name, snapshot)| Command::Snapshot { name, snapshot }),
+        2 => (0u8..4, 0u8..2).prop_map(|(name, snapshot)| Command::DeleteSnapshot { name, snapshot }),
+        4 => (0u8..4, 0u8..4, 0u8..2).prop_map(|(name, of, snapshot)| Command::Clone { name, of, snapshot }),
+        2 => (0u8..4).prop_map(|name| Command::Flatten { name }),
+        2 => (0u8..4, 0u8..2).prop_map(|(name, snapshot)| Command::Rollback { name, snapshot }),
+        2 => (0u8..4, 0u8..4, 0u8..2, 0u64..512, 1u64..512).prop_map(|(name, of, snapshot, offset, length)| {
+            Command::Copy { name, of, snapshot, offset: offset * 4096, length: length * 4096 }
+        }),
+        2 => (0u8..4, 0usize..4).prop_map(|(name, verb)| Command::Scrub { name, verb: VERBS[verb] }),
+        16 => (1..=nodes, 0u8..8).prop_map(|(node, luck)| Command::Obey { node, done: luck > 0 }),
+        3 => Just(Command::Tick),
         1 => (0u64..3000).prop_map(|ms| Command::Wait { ms }),
         1 => Just(Command::Restart),
     ]
 }
+
+const VERBS: [ScrubVerb; 4] = [ScrubVerb::Start, ScrubVerb::Pause, ScrubVerb::Resume, ScrubVerb::Cancel];
 
 /// What was seen before, to compare with what is seen after.
 #[derive(Default)]
@@ -52,6 +140,7 @@ struct History {
     epochs: BTreeMap<ShardId, Configuration>,
     generations: BTreeMap<VolumeId, AttachGeneration>,
     copies: BTreeMap<CopyId, ShardId>,
+    snapshots: BTreeMap<SnapshotId, (VolumeId, SnapshotState)>,
     commit: Commit,
 }
 
@@ -75,6 +164,8 @@ impl History {
                     match self.epochs.get(&config.shard) {
                         None => assert_eq!(config.epoch, Epoch(1)),
                         Some(old) if *old == config => {}
+                        // Flattened: under the same epoch.
+                        Some(old) if Configuration { parent: None, ..old.clone() } == config => {}
                         Some(old) => {
                             assert_eq!(config.epoch.0, old.epoch.0 + 1, "{}", config.shard);
                             assert!(config.born || !old.born, "{} is unborn again", config.shard);
@@ -85,6 +176,17 @@ impl History {
                 Record::Volume(volume) => {
                     let old = self.generations.insert(volume.id, volume.attach).unwrap_or_default();
                     assert!(volume.attach >= old);
+                }
+                Record::Snapshot(snapshot) => {
+                    let now = (snapshot.volume, snapshot.state);
+                    let (of, was) = self.snapshots.insert(snapshot.id, now).unwrap_or(now);
+                    assert_eq!(of, snapshot.volume, "{} has two lives", snapshot.id);
+                    let order = |state| match state {
+                        SnapshotState::Creating => 0,
+                        SnapshotState::Complete => 1,
+                        SnapshotState::Deleting => 2,
+                    };
+                    assert!(order(was) <= order(snapshot.state), "{} is {was:?} again", snapshot.id);
                 }
                 _ => {}
             }
@@ -172,6 +274,49 @@ impl World {
                 let copy = config.members[member].copy;
                 self.ask(config, MembershipChange::Reopened(vec![(copy, OpenId(open))]), stale);
             }
+            Command::BearAll { name: n } => {
+                let Ok(detail) = cluster.model.show(cluster.now, &name(n)) else { return };
+                for config in detail.shards.into_iter().filter(|c| !c.born) {
+                    self.ask(config, MembershipChange::Born, false);
+                    self.history.observe(&self.cluster, self.nodes);
+                }
+            }
+            Command::Snapshot { name: n, snapshot } => drop(cluster.begin(&name(n), &format!("s{snapshot}"))),
+            Command::DeleteSnapshot { name: n, snapshot } => {
+                drop(cluster.delete_snapshot(&name(n), &format!("s{snapshot}")));
+            }
+            Command::Clone { name: n, of, snapshot } => {
+                drop(cluster.clone_of(&name(n), &format!("{}@s{snapshot}", name(of))));
+            }
+            Command::Flatten { name: n } => drop(cluster.run(|m, now, _| m.flatten(now, &name(n)))),
+            Command::Rollback { name: n, snapshot } => {
+                drop(cluster.run(|m, now, _| m.rollback(now, &name(n), &format!("s{snapshot}"))));
+            }
+            Command::Copy { name: n, of, snapshot, offset, length } => {
+                let source = format!("{}@s{snapshot}", name(of));
+                let range = CopyRange { source, offset: Bytes(offset), length: Bytes(length) };
+                drop(cluster.run(|m, now, _| m.copy_range(now, &name(n), &range)));
+            }
+            Command::Scrub { name: n, verb } => {
+                drop(cluster.run(|m, now, _| m.change_scrub(now, &name(n), &Scrub { verb, rate: None })));
+            }
+            Command::Obey { node, done } => {
+                let Some(open) = self.opens.get(&node) else { return };
+                let told = cluster.beat(node, *open, 0).unwrap();
+                let state = match done {
+                    true => OrderState::Done { damaged: 0, repaired: 0 },
+                    false => OrderState::Failed("no".to_owned()),
+                };
+                let say = |order: &Order| {
+                    let config = cluster.model.configuration(order.shard).unwrap();
+                    assert_eq!(config.primary_member().unwrap().node, NodeId(node));
+                    OrderReport { id: order.id, shard: order.shard, epoch: config.epoch, state: state.clone() }
+                };
+                let orders = told.orders.iter().map(say).collect();
+                let report = Report { node: NodeId(node), orders, worked: told.work };
+                cluster.run(|m, now, _| m.report(now, &report)).unwrap();
+            }
+            Command::Tick => cluster.tick(),
             Command::Wait { ms } => cluster.now = Millis(cluster.now.0 + ms),
             Command::Restart => cluster.restart(),
         }
@@ -184,7 +329,7 @@ proptest! {
 
     #[test]
     fn invariants_hold_under_any_sequence_of_commands(
-        (nodes, commands) in (3u32..=5).prop_flat_map(|n| (Just(n), prop::collection::vec(command(n), 1..60)))
+        (nodes, commands) in (3u32..=5).prop_flat_map(|n| (Just(n), prop::collection::vec(command(n), 1..120)))
     ) {
         let mut world = World {
             cluster: Cluster::with_nodes(nodes),
