@@ -3,6 +3,7 @@
     unreachable_pub,
     dead_code,
     clippy::unwrap_used,
+    clippy::cast_possible_truncation,
     reason = "test helpers, of which each file uses its own part"
 )]
 
