@@ -361,6 +361,12 @@ pub struct Counters {
     pub reads: u64,
     /// Reads that met a damaged block.
     pub corrupt: u64,
+    /// Blocks that a Repair wrote again.
+    pub repaired: u64,
+    /// Metadata pages one of whose mirrors was bad, and is put right from the other.
+    pub healed_pages: u64,
+    /// Metadata pages neither of whose mirrors was good.
+    pub damaged_pages: u64,
     /// Writes refused for lack of space.
     pub no_space: u64,
     /// Writes taken while little space was left.

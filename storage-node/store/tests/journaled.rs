@@ -153,6 +153,12 @@ fn damage_is_never_returned_and_is_put_right_with_another_copys_content() {
     let good = read(&mut store, &mut disk, &arena, 1, range(0, 40)).unwrap();
     run(&mut store, &mut disk, repair(&arena, 1, 0, 100..140)).unwrap();
     assert_eq!(read(&mut store, &mut disk, &arena, 1, range(0, 40)).unwrap(), good);
+    let counters = store.counters();
+    assert_eq!(
+        (counters.repaired, counters.healed_pages, counters.damaged_pages),
+        (6, 0, 0),
+        "what was good is left alone"
+    );
 }
 
 #[test]

@@ -602,7 +602,9 @@ impl Store for JournaledStore {
 
     fn counters(&self) -> Counters {
         let ring = self.ring.counters();
-        Counters { groups: ring.groups, records: ring.records, ..self.counters }
+        let pages = self.tables.pages.counters();
+        let (healed_pages, damaged_pages) = (pages.healed, pages.damaged);
+        Counters { groups: ring.groups, records: ring.records, healed_pages, damaged_pages, ..self.counters }
     }
 }
 

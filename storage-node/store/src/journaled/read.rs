@@ -375,6 +375,7 @@ impl JournaledStore {
     pub(super) fn repaired(&mut self, key: usize, out: &mut DiskOut<'_>) {
         if let Some(Pending::Look(look)) = self.pending.get_mut(key) {
             look.out = false;
+            self.counters.repaired += u64::from(self.failed.is_none());
         }
         self.repair_on(key, out);
     }

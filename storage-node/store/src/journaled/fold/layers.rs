@@ -241,7 +241,9 @@ impl JournaledStore {
         version: Stamp,
         mut share: Option<&mut u32>,
     ) -> Result<bool, Wait> {
-        let Some((shard, has_parent)) = self.layer_info(layer) else { return Ok(false) };
+        // Only what a living copy needs takes anything over: leaves that nobody needs are released before anything is merged. Going
+        // on would lose what the layer below is about to give away.
+        let Some((shard, has_parent)) = self.layer_info(layer) else { return Err(Wait::Damaged) };
         let before = self.tables.entry(layer, chunk)?;
         self.tables.touch_entry(layer, chunk)?;
         if let Some(physical) = old.chunk {
