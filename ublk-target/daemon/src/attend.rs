@@ -64,6 +64,8 @@ struct Ending {
     asked: Vec<Asked>,
     /// If it is in use, it is left to the next target.
     leave: bool,
+    /// It is being left.
+    leaving: bool,
     /// It was never started, or fails everything: there is nothing that it could wait for.
     until: Option<Instant>,
 }
@@ -181,7 +183,7 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
                     }
                     stage => {
                         tracing::info!("detaching");
-                        *stage = Stage::Ending(Ending { orders, asked, leave: signal, until });
+                        *stage = Stage::Ending(Ending { orders, asked, leave: signal, leaving: false, until });
                     }
                 }
                 self.order(Order::Stop { now })
@@ -199,6 +201,7 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
         if ending.leave {
             tracing::warn!(%error, "the device is left to the next target");
             // From here on it is quick.
+            ending.leaving = true;
             ending.until = Some(Instant::now() + DEVICE_GIVE_UP);
             return self.order(Order::Leave);
         }
@@ -230,7 +233,15 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
                 self.fail();
                 None
             }
-            Stage::Ending(_) => {
+            Stage::Ending(ending) => {
+                // What is left to the next target has its users; nobody uses what was failed, or was never started.
+                if !ending.leaving
+                    && let Front::Ublk(device) = &self.front
+                    && device.wrest(self.record)
+                {
+                    tracing::warn!("the kernel did not let go of the device, which was taken from it");
+                    return Some(End { over: Over::Detached, result: self.served() });
+                }
                 let reason = format!("the kernel does not let go of {}", self.record.device);
                 Some(self.left(Err(TargetError::StillRuns { volume: self.record.volume.clone(), reason })))
             }

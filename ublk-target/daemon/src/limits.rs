@@ -64,6 +64,8 @@ pub const UBLK_NETWORK: usize = 32 << 20;
 /// A device whose requests all fail is stopped within milliseconds, and its queues say goodbye for up to 7 s; one that is still there
 /// after this is the kernel's to keep.
 pub const DEVICE_GIVE_UP: Duration = Duration::from_secs(15);
+/// A device that its kernel keeps is taken away from it: its queues, which fail everything, say goodbye for up to 2 s and are closed.
+pub const LET_GO: Duration = Duration::from_secs(5);
 /// How often the queues of a device are looked at, and whether it is to grow.
 pub const QUEUES_EVERY: Duration = Duration::from_millis(200);
 /// Longest line of a control command.

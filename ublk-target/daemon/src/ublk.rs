@@ -8,7 +8,7 @@
 
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{LOOK, QUEUES_EVERY, UBLK_DEPTH, UBLK_NETWORK};
+use crate::limits::{LET_GO, LOCK_POLL, LOOK, QUEUES_EVERY, UBLK_DEPTH, UBLK_NETWORK};
 use crate::record::Record;
 use crate::setup::Setup;
 use crate::view::TargetView;
@@ -257,6 +257,28 @@ impl UblkFront {
     /// Fails everything from now on: nothing waits for the device any more.
     pub(crate) fn refuse(&self) {
         self.queues.refuse();
+    }
+
+    /// Takes the device from the kernel's hands by force, although its own thread still waits for the kernel: without its queues nothing
+    /// that the kernel waits for is ours. False if that failed.
+    pub(crate) fn wrest(&self, record: &Record) -> bool {
+        if !self.queues.let_go(LET_GO) {
+            return false;
+        }
+        let until = Instant::now() + LET_GO;
+        loop {
+            match forget(record, true) {
+                Ok(()) => return true,
+                // The kernel notices a moment later.
+                Err(TargetError::Device(DeviceError::Served { .. })) if Instant::now() < until => {
+                    thread::sleep(LOCK_POLL);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the device is still there");
+                    return false;
+                }
+            }
+        }
     }
 
     /// A new map for every queue; the device grows with the volume.

@@ -10,7 +10,7 @@
 
 use crate::attached::path_of;
 use crate::features::{Feature, Probe};
-use crate::kernel::{Control, Gate, Info, State};
+use crate::kernel::{Control, Gate, Info, State, read_partitions};
 use crate::limits::{MAIL, RECOVER_POLL, RECOVER_WAIT};
 use crate::queue::{QueueView, Report, serve};
 use crate::queues::Queues;
@@ -39,12 +39,13 @@ type Buffers = Vec<crate::kernel::Buffer>;
 pub struct Device<M> {
     id: u32,
     path: PathBuf,
-    gate: Option<Arc<Gate>>,
     queues: Queues<M>,
     threads: Vec<JoinHandle<Buffers>>,
     reports: Receiver<Report>,
     /// Made by a daemon before us.
     recovered: bool,
+    /// The kernel leaves the partition table to us.
+    reads_partitions: bool,
 }
 
 /// A queue that ended while its device was served. Well: the device was stopped by somebody else. Not well: the process should
@@ -71,27 +72,37 @@ impl<M: Send + 'static> Device<M> {
     {
         options.check()?;
         let mut control = Control::open()?;
-        let gate = match options.recover {
-            None => Gate::make(options)?,
-            Some(id) => {
-                let info = take_over(&mut control, id, options.owner)?;
-                Gate::reopen(&info)?
-            }
+        // A kernel before 6.5 does not say; none of what is looked for here is older.
+        let probe = control.features().map_or(Probe::of(0), Probe::of);
+        let info = match options.recover {
+            None => control.add(options, &probe)?,
+            Some(id) => take_over(&mut control, id, options.owner)?,
         };
+        let gate = Gate::open(&info).inspect_err(|_| {
+            if options.recover.is_none()
+                && let Err(error) = control.delete(info.id)
+            {
+                tracing::warn!(%error, "a device that was never started is still there");
+            }
+        })?;
         let (id, queues) = (gate.id(), gate.queues());
         let (reporter, reports) = channel();
+        // The queues' alone: with the last of them the kernel is rid of this daemon, whatever else of it still waits.
+        let gate = Arc::new(gate);
         let mut device = Self {
             id,
             path: path_of(id),
-            gate: Some(Arc::new(gate)),
-            queues: Queues::default(),
+            queues: Queues::behind(&gate),
             threads: Vec::new(),
             reports,
             recovered: options.recover.is_some(),
+            reads_partitions: probe.has(Feature::NoPartitionScan),
         };
         let parts = Arc::new((build, on_letter));
-        let made = (0..queues)
-            .try_for_each(|queue| device.spawn(&options.name, QueueId(queue), &parts, &reporter))
+        let made =
+            (0..queues).try_for_each(|queue| device.spawn(&options.name, QueueId(queue), &gate, &parts, &reporter));
+        drop(gate);
+        let made = made
             .and_then(|()| device.all_ready())
             .and_then(|()| if device.recovered { Ok(()) } else { control.shape(id, options) });
         match made {
@@ -112,7 +123,7 @@ impl<M: Send + 'static> Device<M> {
             true => control.end_recovery(self.id),
         });
         match started {
-            Ok(()) if !self.recovered => wait_for_partitions(&self.path),
+            Ok(()) if !self.recovered => self.wait_for_partitions(),
             Ok(()) => {}
             Err(_) => self.abandon(),
         }
@@ -134,6 +145,7 @@ impl<M: Send + 'static> Device<M> {
         &mut self,
         name: &str,
         queue: QueueId,
+        gate: &Arc<Gate>,
         parts: &Arc<(B, L)>,
         reporter: &Sender<Report>,
     ) -> Result<(), DeviceError>
@@ -142,7 +154,7 @@ impl<M: Send + 'static> Device<M> {
         B: Fn(QueueId) -> Result<E, BuildError> + Send + Sync + 'static,
         L: Fn(QueueId, E::Letter) + Send + Sync + 'static,
     {
-        let Some(gate) = self.gate.clone() else { return Err(DeviceError::NoDevice(self.id)) };
+        let gate = Arc::clone(gate);
         let (letters, mail) = mailbox(MAIL).map_err(DeviceError::Mailbox)?;
         let (parts, reporter) = (Arc::clone(parts), reporter.clone());
         let body = move || {
@@ -253,7 +265,19 @@ impl<M: Send + 'static> Device<M> {
     pub fn leave(&mut self) {
         self.end_queues();
         self.queues = Queues::default();
-        self.gate = None;
+    }
+
+    /// Until the kernel has read the partition table. From Linux 6.19 to 7.0 it does so at a time of its own: there an open waits, if
+    /// it does not come first.
+    fn wait_for_partitions(&self) {
+        let read = if self.reads_partitions {
+            read_partitions(&self.path)
+        } else {
+            OpenOptions::new().read(true).open(&self.path).map(drop)
+        };
+        if let Err(error) = read {
+            tracing::debug!(path = %self.path.display(), %error, "the partition table of a new device cannot be read");
+        }
     }
 }
 
@@ -318,14 +342,6 @@ pub(crate) fn stop_unused(control: &mut Control, id: u32) -> Result<(), DeviceEr
         Err(DeviceError::InUse(id))
     } else {
         control.stop(id)
-    }
-}
-
-/// From Linux 6.19 on the kernel reads the partition table after START_DEV, with the device locked, so that it can neither be used
-/// nor stopped until that is over. So is nobody else's open, and this one has no other purpose.
-fn wait_for_partitions(path: &Path) {
-    if let Err(error) = OpenOptions::new().read(true).open(path) {
-        tracing::debug!(path = %path.display(), %error, "a device that was just started cannot be opened");
     }
 }
 

@@ -40,6 +40,8 @@ pub enum Feature {
     UpdateSize = 1 << 10,
     /// A device can be stopped on condition that nobody has it open.
     SafeStop = 1 << 17,
+    /// The partition table is read when somebody asks for it, not some time after START_DEV.
+    NoPartitionScan = 1 << 18,
 }
 
 /// What the kernel offers.
@@ -56,6 +58,11 @@ impl Probe {
     /// Whether it has a feature.
     pub fn has(&self, feature: Feature) -> bool {
         self.bits & feature as u64 != 0
+    }
+
+    /// The feature's bit if it is there.
+    pub(crate) fn bit(&self, feature: Feature) -> u64 {
+        self.bits & feature as u64
     }
 
     /// The names of all of them; those that we know no name for by their bit.

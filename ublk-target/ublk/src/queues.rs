@@ -1,36 +1,46 @@
 //! The way to a device's queues, from whatever thread: it works while a control command keeps the device itself waiting.
 
+use crate::kernel::Gate;
 use crate::limits::RECOVER_POLL;
 use crate::queue::{QueueMail, QueueView};
 use reactor::{Mailbox, NotSent};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A queue that does not show itself within this is not waited for.
 const LOOK_WAIT: Duration = Duration::from_secs(1);
 
 /// Mail for the queues of one device; clone it freely.
-pub struct Queues<M>(Vec<Mailbox<QueueMail<M>>>);
+pub struct Queues<M> {
+    all: Vec<Mailbox<QueueMail<M>>>,
+    /// What they serve the device through.
+    gate: Weak<Gate>,
+}
 
 impl<M> Queues<M> {
+    pub(crate) fn behind(gate: &Arc<Gate>) -> Self {
+        Self { all: Vec::new(), gate: Arc::downgrade(gate) }
+    }
+
     pub(crate) fn add(&mut self, queue: Mailbox<QueueMail<M>>) {
-        self.0.push(queue);
+        self.all.push(queue);
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     /// Sends mail to every queue's executor, and says to how many it went: one that is too busy, or has ended, gets none.
     pub fn mail(&self, mail: impl Fn() -> M) -> usize {
-        self.0.iter().filter(|queue| queue.send(QueueMail::Mail(mail())).is_ok()).count()
+        self.all.iter().filter(|queue| queue.send(QueueMail::Mail(mail())).is_ok()).count()
     }
 
     /// A look at each queue that answers.
     pub fn look(&self) -> Vec<QueueView> {
         let (to, views) = channel();
-        for queue in &self.0 {
+        for queue in &self.all {
             // One that is too busy to take mail does not show.
             let _busy = queue.send(QueueMail::Look(to.clone()));
         }
@@ -45,6 +55,20 @@ impl<M> Queues<M> {
         self.tell_all(|| QueueMail::Refuse);
     }
 
+    /// Ends the queues, and waits for it; false if one does not end within that time. The kernel has the device for the next daemon
+    /// then, and all that was asked of this one. For who cannot wait for [`crate::Device`] itself.
+    pub fn let_go(&self, within: Duration) -> bool {
+        self.leave();
+        let end = Instant::now() + within;
+        while self.gate.strong_count() > 0 {
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(RECOVER_POLL);
+        }
+        true
+    }
+
     /// Ends the queues; what is in flight is finished first, for a while.
     pub(crate) fn leave(&self) {
         self.tell_all(|| QueueMail::Leave);
@@ -52,7 +76,7 @@ impl<M> Queues<M> {
 
     /// Until each has taken it, or has ended.
     fn tell_all(&self, mail: impl Fn() -> QueueMail<M>) {
-        for queue in &self.0 {
+        for queue in &self.all {
             while let Err(NotSent::Full(_)) = queue.send(mail()) {
                 std::thread::sleep(RECOVER_POLL);
             }
@@ -62,18 +86,18 @@ impl<M> Queues<M> {
 
 impl<M> Default for Queues<M> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self { all: Vec::new(), gate: Weak::new() }
     }
 }
 
 impl<M> Clone for Queues<M> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self { all: self.all.clone(), gate: self.gate.clone() }
     }
 }
 
 impl<M> std::fmt::Debug for Queues<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} queues", self.0.len())
+        write!(f, "{} queues", self.all.len())
     }
 }

@@ -1,6 +1,6 @@
 //! Control commands to ublk: one at a time, each waited for to its end.
 
-use crate::features::driver_is_loaded;
+use crate::features::{Feature, Probe, driver_is_loaded};
 use crate::limits::{MAX_ZERO_SECTORS, SECTOR};
 use crate::{DeviceError, DeviceOptions, Owner};
 use conductor_model::Bytes;
@@ -13,13 +13,16 @@ use std::os::fd::AsRawFd;
 
 const PATH: &str = "/dev/ublk-control";
 
+/// No device, or whichever number is free.
+const ANY: u32 = u32::MAX;
+
 /// In the flags that the kernel keeps for the server: "TRINE", so that a device can be recognised as ours without any file. Below
 /// it, whose it is.
 const OURS: u64 = u64::from_be_bytes(*b"TRINE\0\0\0");
 const OURS_MASK: u64 = u64::MAX << Owner::BITS;
 
 /// What devices are made with wherever the kernel has it (6.1): see `UBLK_F_USER_RECOVERY` in linux/ublk_cmd.h.
-pub(super) const FLAGS: u32 = sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE;
+const FLAGS: u32 = sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE;
 
 /// Life of a device as the kernel sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +50,26 @@ pub(crate) struct Info {
     /// Whose it is; `None`: not made by Trine.
     pub(crate) owner: Option<Owner>,
     pub(crate) recoverable: bool,
+}
+
+impl Info {
+    fn of(raw: sys::ublksrv_ctrl_dev_info) -> Self {
+        Self {
+            id: raw.dev_id,
+            state: match u32::from(raw.state) {
+                sys::UBLK_S_DEV_LIVE => State::Live,
+                sys::UBLK_S_DEV_QUIESCED => State::Quiesced,
+                sys::UBLK_S_DEV_FAIL_IO => State::FailIo,
+                _ => State::Dead,
+            },
+            pid: raw.ublksrv_pid,
+            queues: raw.nr_hw_queues,
+            depth: raw.queue_depth,
+            io_buf_bytes: raw.max_io_buf_bytes,
+            owner: owner(raw.ublksrv_flags),
+            recoverable: raw.flags & u64::from(FLAGS) == u64::from(FLAGS),
+        }
+    }
 }
 
 /// What the block layer is told of a device.
@@ -78,21 +101,23 @@ impl Control {
 
     pub(crate) fn info(&mut self, id: u32) -> Result<Info, DeviceError> {
         let empty = sys::ublksrv_ctrl_dev_info::default();
-        self.filled("GET_DEV_INFO", sys::UBLK_U_CMD_GET_DEV_INFO, id, empty).map(|raw| Info {
-            id: raw.dev_id,
-            state: match u32::from(raw.state) {
-                sys::UBLK_S_DEV_LIVE => State::Live,
-                sys::UBLK_S_DEV_QUIESCED => State::Quiesced,
-                sys::UBLK_S_DEV_FAIL_IO => State::FailIo,
-                _ => State::Dead,
-            },
-            pid: raw.ublksrv_pid,
-            queues: raw.nr_hw_queues,
-            depth: raw.queue_depth,
-            io_buf_bytes: raw.max_io_buf_bytes,
-            owner: owner(raw.ublksrv_flags),
-            recoverable: raw.flags & u64::from(FLAGS) == u64::from(FLAGS),
-        })
+        self.filled("GET_DEV_INFO", sys::UBLK_U_CMD_GET_DEV_INFO, id, empty).map(Info::of)
+    }
+
+    /// Makes a device of which nothing but its number and its character device exists yet. The kernel may give it fewer queues. libublk
+    /// knows no `NoPartitionScan`.
+    pub(crate) fn add(&mut self, options: &DeviceOptions, probe: &Probe) -> Result<Info, DeviceError> {
+        let wanted = sys::ublksrv_ctrl_dev_info {
+            dev_id: ANY,
+            nr_hw_queues: options.queues,
+            queue_depth: options.depth,
+            max_io_buf_bytes: options.io_buf_bytes,
+            ublksrv_pid: pid(),
+            flags: u64::from(FLAGS) | probe.bit(Feature::NoPartitionScan),
+            ublksrv_flags: server_flags(options.owner),
+            ..Default::default()
+        };
+        self.filled("ADD_DEV", sys::UBLK_U_CMD_ADD_DEV, ANY, wanted).map(Info::of)
     }
 
     /// Tells the block layer what the device will be.
@@ -206,7 +231,7 @@ impl Control {
 }
 
 /// What the kernel is to keep for us with a device.
-pub(super) fn server_flags(owner: Owner) -> u64 {
+fn server_flags(owner: Owner) -> u64 {
     OURS | owner.to_flags()
 }
 

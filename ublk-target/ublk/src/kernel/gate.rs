@@ -1,10 +1,10 @@
 //! A device's character device, through which its queues are served.
 
-use super::control::{FLAGS, Info, server_flags};
-use crate::{DeviceError, DeviceOptions};
+use super::control::Info;
+use crate::DeviceError;
 use driver::Errno;
 use libublk::UblkFlags;
-use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
+use libublk::ctrl::UblkCtrlBuilder;
 use libublk::helpers::IoBuf;
 use libublk::io::UblkDev;
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -19,34 +19,8 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Makes a device of which nothing but its number and its character device exists yet. It stays when the gate goes.
-    pub(crate) fn make(options: &DeviceOptions) -> Result<Self, DeviceError> {
-        let refused = |errno| DeviceError::Refused { command: "ADD_DEV", id: u32::MAX, errno };
-        without_signals(|| {
-            let builder = UblkCtrlBuilder::default()
-                .name("trine")
-                .nr_queues(options.queues)
-                .depth(options.depth)
-                .io_buf_bytes(options.io_buf_bytes)
-                .ctrl_flags(u64::from(FLAGS))
-                .ctrl_target_flags(server_flags(options.owner))
-                .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV);
-            let ctrl = builder.build().map_err(|error| refused(errno(&error)))?;
-            // libublk takes EBUSY for success.
-            if ctrl.dev_info().dev_id == u32::MAX {
-                return Err(refused(Errno(libc::EBUSY)));
-            }
-            let gate = Self::open(&ctrl);
-            // Without this, dropping `ctrl` deletes the device; where there is no gate it may.
-            if gate.is_ok() {
-                ctrl.disown();
-            }
-            gate
-        })
-    }
-
-    /// Opens a device that is being recovered. libublk complains on stderr that it finds no file of its own for it.
-    pub(crate) fn reopen(info: &Info) -> Result<Self, DeviceError> {
+    /// Opens a device that is there, new or to be recovered. libublk complains on stderr that it finds no file of its own for it.
+    pub(crate) fn open(info: &Info) -> Result<Self, DeviceError> {
         without_signals(|| {
             let id = i32::try_from(info.id).map_err(|_| DeviceError::NoDevice(info.id))?;
             let builder = UblkCtrlBuilder::default()
@@ -57,16 +31,13 @@ impl Gate {
                 .io_buf_bytes(info.io_buf_bytes)
                 .dev_flags(UblkFlags::UBLK_DEV_F_RECOVER_DEV);
             let failed = |error| DeviceError::Refused { command: "GET_DEV_INFO", id: info.id, errno: errno(&error) };
-            Self::open(&builder.build().map_err(failed)?)
+            let ctrl = builder.build().map_err(failed)?;
+            let opened = UblkDev::new("trine".to_owned(), |_| Ok(()), &ctrl);
+            let path = PathBuf::from(ctrl.get_cdev_path());
+            let error = |error| std::io::Error::from_raw_os_error(errno(&error).0);
+            let dev = opened.map_err(|failed| DeviceError::Open { path, error: error(failed) })?;
+            Ok(Self { dev })
         })
-    }
-
-    fn open(ctrl: &UblkCtrl) -> Result<Self, DeviceError> {
-        let opened = UblkDev::new("trine".to_owned(), |_| Ok(()), ctrl);
-        let path = PathBuf::from(ctrl.get_cdev_path());
-        let dev = opened
-            .map_err(|error| DeviceError::Open { path, error: std::io::Error::from_raw_os_error(errno(&error).0) })?;
-        Ok(Self { dev })
     }
 
     /// Its number.

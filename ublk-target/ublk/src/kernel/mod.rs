@@ -6,8 +6,10 @@
 
 mod control;
 mod gate;
+mod partitions;
 mod queue;
 
 pub(crate) use control::{Control, Info, State};
 pub(crate) use gate::{Buffer, Gate};
+pub(crate) use partitions::read as read_partitions;
 pub(crate) use queue::{Event, KernelQueue, QueueRing, make_ring};
