@@ -174,6 +174,25 @@ fn a_scrub_looks_through_snapshots() {
 }
 
 #[test]
+fn a_reader_of_a_snapshot_never_meets_rot() {
+    let mut t = written(16, 64);
+    t.restart((1..=3).map(|node| (node, vec![Prepared::Snapshot(5)])));
+    t.write(range(0, 64), 2);
+    t.rot(1, 30, 1);
+    t.rot(2, 30, 1);
+    t.rot(1, 31, 2);
+    assert!(t.read_snapshot(5, range(0, 64)) == Ok(contents(0, 64, 1)), "as it was at the barrier");
+    assert_eq!(t.counter(1, "damage.repaired"), 2, "of the snapshot, on two copies");
+    t.assert_reads(range(0, 64), 2);
+    assert_eq!(t.counter(1, "damage.repaired"), 3);
+    for node in 1..=3 {
+        t.rot(node, 40, 1);
+    }
+    assert!(t.read_snapshot(5, range(32, 16)) == Err(Status::Io), "what no copy has is an error there, too");
+    t.assert_reads(range(0, 64), 2);
+}
+
+#[test]
 fn sound_copies_that_differ_are_counted_and_left_as_they_are() {
     let mut t = known(9, 8);
     t.restart([(2, vec![Prepared::Write(4, content(4, 9))])]);

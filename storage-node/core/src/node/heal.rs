@@ -300,7 +300,7 @@ impl<S: Store> Node<S> {
         let answer = match (status, result) {
             (Some(Status::Ok), Ok((_, body, payload))) => Ok((body, payload)),
             (Some(Status::Io), _) => Err(Failure::Damaged),
-            (Some(Status::OutOfRange), _) => Err(Failure::Without),
+            (Some(Status::NoSnapshot | Status::OutOfRange), _) => Err(Failure::Without),
             _ => Err(Failure::Away),
         };
         if what == Question::Range {
@@ -409,6 +409,7 @@ impl<S: Store> Node<S> {
             Some(StoreError::NoSuchSnapshot { .. }) if kind == Kind::Scrub => {
                 self.scrubbed(now, key, Outcome::default(), out);
             }
+            Some(StoreError::NoSuchSnapshot { .. }) if kind == Kind::Read => self.answer(now, key, Status::NoSnapshot),
             Some(error @ StoreError::Disk(_)) => {
                 self.store_status(shard, &error, out);
                 self.fail_primary(shard, &error);

@@ -335,6 +335,7 @@ impl<S: Store> Node<S> {
     pub(super) fn step_down(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.remove(&shard) else { return };
         self.counters.count("primary.stepped-down");
+        self.scrubs.remove(&shard);
         for key in primary.requests.into_values() {
             self.answer_epoch(now, key, Status::StaleEpoch, primary.config.epoch);
         }

@@ -283,7 +283,8 @@ impl<S: Store> Node<S> {
     fn content_status(&mut self, shard: ShardId, error: &StoreError, out: &mut dyn Outbox<Letter>) -> Status {
         match error {
             StoreError::Corrupt { .. } => Status::Io,
-            StoreError::NoSuchSnapshot { .. } | StoreError::OutOfRange { .. } => Status::OutOfRange,
+            StoreError::NoSuchSnapshot { .. } => Status::NoSnapshot,
+            StoreError::OutOfRange { .. } => Status::OutOfRange,
             StoreError::Busy | StoreError::NoSuchCopy(_) => Status::Later,
             error => {
                 // Not damage that another copy can put right: this disk's words are worth nothing.

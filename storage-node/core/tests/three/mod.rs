@@ -520,6 +520,14 @@ impl Three {
         self.ask(0, op::READ, at.from.bytes().0, u32::try_from(at.count.bytes().0).unwrap(), Vec::new())
     }
 
+    /// What a reader of a snapshot gets.
+    pub(crate) fn read_snapshot(&mut self, snapshot: u64, at: BlockRange) -> Result<Vec<u8>, Status> {
+        let (offset, len) = (at.from.bytes().0, u32::try_from(at.count.bytes().0).unwrap());
+        let tag = self.ask(snapshot, op::READ, offset, len, Vec::new());
+        let (status, data) = self.answer(tag);
+        if status == Status::Ok { Ok(data) } else { Err(status) }
+    }
+
     /// Has this been answered?
     pub(crate) fn is_answered(&self, tag: u64) -> bool {
         self.answers.contains_key(&tag)
