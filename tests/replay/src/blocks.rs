@@ -56,7 +56,7 @@ fn direct(device: &Path, write: bool) -> Result<File> {
 }
 
 /// One sector's content: its place, the write's number, and what follows from both.
-fn fill(sector: u64, id: u64, into: &mut [u8]) {
+pub fn fill(sector: u64, id: u64, into: &mut [u8]) {
     let seed = mix(sector) ^ id.rotate_left(32);
     for (n, word) in (0_u64..).zip(into.chunks_exact_mut(8)) {
         let value = match n {
@@ -121,11 +121,18 @@ fn choose(range: Range, random: &mut Random) -> Deed {
     if zero { Deed::Zero { sector, sectors } } else { Deed::Write { sector, sectors } }
 }
 
-/// Writes until told to stop.
+/// Writes until told to stop. `errors_pass`: an error is noted, and the next write begins.
 ///
 /// # Errors
 /// A write failed, or the ledger cannot be written.
-pub fn write(device: &Path, range: Range, seed: u64, ledger: &Ledger, stop: &AtomicBool) -> Result<()> {
+pub fn write(
+    device: &Path,
+    range: Range,
+    seed: u64,
+    errors_pass: bool,
+    ledger: &Ledger,
+    stop: &AtomicBool,
+) -> Result<()> {
     ensure!(range.sectors >= MOST, "{} sectors are too few to write to", range.sectors);
     let file = direct(device, true)?;
     let mut memory = Aligned::new(MOST * SECTOR)?;
@@ -148,8 +155,13 @@ pub fn write(device: &Path, range: Range, seed: u64, ledger: &Ledger, stop: &Ato
             }
             _ => Ok(()),
         };
-        done.with_context(|| format!("{}: {deed:?} failed", device.display()))?;
-        ledger.acknowledge(id)?;
+        match done {
+            Err(_) if errors_pass => ledger.fail(id)?,
+            done => {
+                done.with_context(|| format!("{}: {deed:?} failed", device.display()))?;
+                ledger.acknowledge(id)?;
+            }
+        }
     }
     Ok(())
 }
@@ -223,26 +235,36 @@ pub fn check(device: &Path, range: Range, moment: &Moment, errors_pass: bool) ->
 
 /// The states that a block may be in: a number per sector, 0 for zeros.
 fn states(first: u64, writes: &[Begun], moment: &Moment) -> Vec<[u64; BLOCK_SECTORS]> {
-    let mut state = [0; BLOCK_SECTORS];
-    let mut all = vec![state];
+    // What it may be when all so far is over, and what of that or of before may be seen.
+    let mut over = vec![[0; BLOCK_SECTORS]];
+    let mut seen = over.clone();
     for begun in writes {
         let (from, sectors, id) = match begun.deed {
             Deed::Write { sector, sectors } => (sector, sectors, begun.id),
             Deed::Zero { sector, sectors } => (sector, sectors, 0),
             _ => continue,
         };
-        for (n, slot) in (first..).zip(&mut state) {
+        let mut after = over.clone();
+        for (n, slot) in after.iter_mut().flat_map(|state| (first..).zip(state)) {
             if (from..from + sectors).contains(&n) {
                 *slot = id;
             }
         }
+        if moment.is_failed(begun.id) {
+            after.extend(over);
+        }
+        over = after;
+        over.sort_unstable();
+        over.dedup();
         // What was before an acknowledged write may not be seen any more.
         if moment.is_sure(begun.id) {
-            all.clear();
+            seen.clear();
         }
-        all.push(state);
+        seen.extend(&over);
     }
-    all
+    seen.sort_unstable();
+    seen.dedup();
+    seen
 }
 
 #[cfg(test)]

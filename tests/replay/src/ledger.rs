@@ -6,7 +6,7 @@
 //! b ID SECTOR SECTORS   a write of that many sectors of 512 bytes           z ID SECTOR SECTORS   the same range is made zeros
 //! c ID BYTES            a file of its own is written and synced             u ID FILE             the file of that id is removed
 //! g ID BYTES            the growing file is extended to that length         r ID BYTES            the current file is replaced
-//! e ID                  acknowledged
+//! e ID                  acknowledged                                        x ID                  answered with an error
 //! m NAME, M NAME        a mark is being set; it is set
 //! ```
 
@@ -123,6 +123,14 @@ impl Ledger {
         })
     }
 
+    /// Notes that a deed was answered with an error: it may have been done or not.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn fail(&self, id: u64) -> Result<()> {
+        self.with(|inner| inner.file.write_all(format!("x {id}\n").as_bytes()).context("cannot write the ledger"))
+    }
+
     /// Notes that a mark is being set, or is set.
     ///
     /// # Errors
@@ -148,6 +156,7 @@ pub struct Moment {
     /// All deeds begun before the mark was set, in their order. None that began later can be there.
     pub begun: Vec<Begun>,
     acknowledged: HashSet<u64>,
+    failed: HashSet<u64>,
 }
 
 impl Moment {
@@ -157,7 +166,7 @@ impl Moment {
     /// The ledger cannot be read, or lacks the mark.
     pub fn read(path: &Path, mark: Option<&str>) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let mut moment = Self { begun: Vec::new(), acknowledged: HashSet::new() };
+        let mut moment = Self { begun: Vec::new(), acknowledged: HashSet::new(), failed: HashSet::new() };
         let mut sure = true;
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -167,6 +176,7 @@ impl Moment {
                 ["m" | "M", _] => {}
                 ["e", id] if sure => drop(moment.acknowledged.insert(id.parse()?)),
                 ["e", _] => {}
+                ["x", id] => drop(moment.failed.insert(id.parse()?)),
                 [word, id, ref numbers @ ..] => {
                     let deed = deed(word, numbers).with_context(|| format!("{}: a line is: {line}", path.display()))?;
                     moment.begun.push(Begun { id: id.parse()?, deed });
@@ -184,6 +194,12 @@ impl Moment {
     #[must_use]
     pub fn is_sure(&self, id: u64) -> bool {
         self.acknowledged.contains(&id)
+    }
+
+    /// Whether a deed was answered with an error.
+    #[must_use]
+    pub fn is_failed(&self, id: u64) -> bool {
+        self.failed.contains(&id)
     }
 
     /// Deeds acknowledged before the mark.

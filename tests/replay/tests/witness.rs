@@ -37,7 +37,7 @@ fn written(dir: &Path) -> (PathBuf, PathBuf) {
     let (device, notes) = (dir.join("device"), dir.join("ledger"));
     File::create(&device).unwrap().set_len(BYTES).unwrap();
     let ledger = Ledger::create(&notes).unwrap();
-    until(&ledger, 400, |stop| blocks::write(&device, RANGE, 7, &ledger, stop).unwrap());
+    until(&ledger, 400, |stop| blocks::write(&device, RANGE, 7, false, &ledger, stop).unwrap());
     (device, notes)
 }
 
@@ -112,6 +112,28 @@ fn a_write_under_way_may_be_there_or_not_and_one_after_the_mark_may_not() {
     let error =
         blocks::check(&device, RANGE, &at_mark(&format!("{before}\nm 1\nM 1\n")), false).err().expect("not noticed");
     assert!(error.to_string().contains("hold what they cannot"));
+}
+
+#[test]
+fn a_write_that_failed_is_there_or_not_under_what_came_later() {
+    let dir = room("failed");
+    let notes = dir.join("ledger");
+    fs::write(&notes, "b 1 0 8\ne 1\nb 2 0 4\nx 2\nb 3 0 1\ne 3\n").unwrap();
+    let moment = Moment::read(&notes, None).unwrap();
+    let device = dir.join("device");
+    let check = |writes: &[u64]| {
+        let mut raw = vec![0; 4096];
+        for (sector, id) in (0..).zip(writes) {
+            blocks::fill(sector, *id, &mut raw[usize::try_from(sector).unwrap() * 512..][..512]);
+        }
+        fs::write(&device, raw).unwrap();
+        File::open(&device).unwrap().sync_all().unwrap();
+        blocks::check(&device, Range { first: 0, sectors: 8 }, &moment, false).is_ok()
+    };
+    assert!(check(&[3, 2, 2, 2, 1, 1, 1, 1]), "it was done");
+    assert!(check(&[3, 1, 1, 1, 1, 1, 1, 1]), "it was not");
+    assert!(!check(&[3, 2, 1, 1, 1, 1, 1, 1]), "it is torn");
+    assert!(!check(&[2, 2, 2, 2, 1, 1, 1, 1]), "what came later is lost");
 }
 
 #[test]

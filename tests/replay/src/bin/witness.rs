@@ -97,6 +97,9 @@ struct Write {
     /// Deeds acknowledged between two marks, on average
     #[arg(long, default_value_t = 100)]
     between: u64,
+    /// A write of blocks that is answered with an error is noted, and the next begins
+    #[arg(long)]
+    errors_pass: bool,
     /// Stop when this file exists
     #[arg(long)]
     until: Option<PathBuf>,
@@ -152,7 +155,8 @@ fn write_all(write: &Write) -> Result<()> {
             let part = range.part(n, write.threads);
             let device = &write.blocks.device;
             let seed = write.seed.wrapping_add(n);
-            threads.push(scope.spawn(move || ending(blocks::write(device, part, seed, ledger, stop))));
+            threads
+                .push(scope.spawn(move || ending(blocks::write(device, part, seed, write.errors_pass, ledger, stop))));
         }
         if let Some(dir) = &write.files {
             let (ledger, stop) = (&ledger, &stop);
