@@ -60,7 +60,8 @@ disk() { # disk FILE SIZE
     loops+=("$LOOP")
 }
 loops=()
-mapped() { # mapped NAME TABLE: there is no udev here that would make its node
+mapped() { # mapped NAME TABLE: there is no udev here that would make its node, or remove one that is left of another device
+    rm -f "/dev/mapper/$1"
     dmsetup create "$1" --noudevsync --noudevrules --table "$2"
     [ -b "/dev/mapper/$1" ] || dmsetup mknodes "$1"
     [ -b "/dev/mapper/$1" ] || fail "no /dev/mapper/$1"
