@@ -6,6 +6,9 @@ FROM ?= 0
 KERNEL ?= 7.2
 # A soak runs until it fails or is stopped, in batches; the next one goes on at the seed where this one ended.
 SOAK_BATCH ?= 1000
+# Before that, moments of power loss below real nodes, and the seconds that the guest may take for them.
+SOAK_POINTS ?= 200
+SOAK_LIMIT ?= 14400
 # Seconds for one guest; the suites' own budgets are shorter.
 VM_LIMIT ?= 1800
 
@@ -38,7 +41,7 @@ sim: ## the simulated cluster: SEEDS=500 seeds FROM=0
 crash: ## the store on disks that lose power: stopped at POINTS=2000 places, damaged, compared with a flat model
 	$(CARGO) run --quiet --locked --package crash -- --points $(POINTS)
 
-bench-store: ## the store beside raw fio on the same file: bytes, rates, restart (BENCH="--quick" for a look; 16 GiB of disk)
+bench-store: ## the store beside raw fio on the same file: bytes, rates, restart (BENCH="--quick" for a look; 23 GiB of disk)
 	@tools/setup.sh test
 	$(CARGO) run --quiet --locked --release --package bench -- $(BENCH)
 
@@ -51,9 +54,15 @@ vm-test: ## the suites that need a real kernel, in a guest: KERNEL=7.2 or 6.12
 	@tools/setup.sh
 	$(CARGO) build --quiet --locked --release --package trine
 	$(CARGO) build --quiet --locked --package ublk-device --example ublk-ram
+	$(CARGO) build --quiet --locked --package replay
 	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(VM_LIMIT) --disk 512 --nvdimm 128 -- tests/guest/inside/run
 
-soak: ## the simulator without end, in batches of SOAK_BATCH=1000; goes on where the last soak ended
+soak: ## power loss at SOAK_POINTS=200 moments in a guest, then the simulator without end, in batches; goes on where it ended
+	@tools/setup.sh
+	$(CARGO) build --quiet --locked --release --package trine
+	$(CARGO) build --quiet --locked --package replay
+	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(SOAK_LIMIT) --mem 8192 -- \
+		'cd $$(mktemp -d) && POWER_POINTS=$(SOAK_POINTS) $(CURDIR)/tests/guest/inside/all/power-loss'
 	@mkdir -p target/soak; next=$$(cat target/soak/next 2>/dev/null || echo 100000); \
 	while $(MAKE) --no-print-directory sim FROM=$$next SEEDS=$(SOAK_BATCH); do \
 		next=$$((next + $(SOAK_BATCH))); echo $$next >target/soak/next; \
