@@ -1,26 +1,27 @@
-//! `trine store …`: looks at disks without a node. The disks' nodes must be stopped; each disk is recovered as its node would do at its
-//! next start, and otherwise left as it is.
+//! `trine store …`: looks at disks without a node. The disks' nodes must be stopped. `check` and `dump` write nothing; `compare` recovers
+//! each disk as its node would do at its next start, and otherwise leaves it as it is.
 
 use crate::output::{self, Exit, Failure, Outcome, OutputArgs};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use node_daemon::offline::{Checked, Compared, Difference, DiskContent, Offline};
+use node_daemon::offline::check::{Content, CopySeen, Depth, Finding, LayerSeen, Report};
+use node_daemon::offline::{Compared, Difference, Held, HeldKind, Journals, Offline, OfflineError, View, inspect};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[derive(Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Compare the copies of each shard on several disks, block by block; exit code 1 if any differ
-    Compare(DisksArgs),
-    /// Read every block on the disks against its checksum; exit code 1 if any is damaged
-    Check(DisksArgs),
-    /// What a disk says: whose it is, its copies, how they stand, its space
-    Dump(DiskArgs),
+    /// Compare the copies of each shard on several disks, block by block, and each snapshot that several have; exit code 1 if any differ
+    Compare(CompareArgs),
+    /// Check all metadata on disks, and with --data every block against its checksum; writes nothing; exit code 1 if anything is found
+    Check(CheckArgs),
+    /// What a disk says: whose it is, its copies, layers and snapshots, how they stand, its space; writes nothing
+    Dump(DumpArgs),
 }
 
 #[derive(Args)]
-pub(crate) struct DisksArgs {
+pub(crate) struct CompareArgs {
     /// Files or block devices with a store. Their nodes must be stopped: a disk in use is refused. Each is recovered first, as its
     /// node would do
     #[arg(required = true, value_name = "DISK")]
@@ -30,10 +31,28 @@ pub(crate) struct DisksArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct DiskArgs {
+pub(crate) struct CheckArgs {
+    /// Files or block devices with a store. Their nodes must be stopped: a disk in use is refused
+    #[arg(required = true, value_name = "DISK")]
+    disks: Vec<PathBuf>,
+    /// Read every block of data as well
+    #[arg(long)]
+    data: bool,
+    /// The journal of a store that has it elsewhere; several in the order of those DISKs
+    #[arg(long = "journal", value_name = "PATH")]
+    journals: Vec<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct DumpArgs {
     /// A file or block device with a store. Its node must be stopped
     #[arg(value_name = "DISK")]
     disk: PathBuf,
+    /// Its journal, if it has that elsewhere
+    #[arg(long, value_name = "PATH")]
+    journal: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -50,7 +69,7 @@ fn open(disks: &[PathBuf]) -> Outcome<Offline> {
     Offline::open(disks).map_err(|error| Failure::new(Exit::Failed, error))
 }
 
-fn failed(error: node_daemon::offline::OfflineError) -> Failure {
+fn failed(error: OfflineError) -> Failure {
     Failure::new(Exit::Failed, error)
 }
 
@@ -74,6 +93,7 @@ struct Comparison {
 #[derive(Serialize)]
 struct ComparedShard {
     shard: String,
+    view: String,
     copies: Vec<CopyPlace>,
     members: usize,
     blocks: u64,
@@ -92,7 +112,7 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn compare(args: &DisksArgs) -> Outcome {
+fn compare(args: &CompareArgs) -> Outcome {
     let mut disks = open(&args.disks)?;
     let bar = progress();
     let compared = disks.compare(&mut |blocks| bar.inc(blocks * BLOCK)).map_err(failed)?;
@@ -112,9 +132,9 @@ fn compare(args: &DisksArgs) -> Outcome {
                 None => "equal".to_owned(),
                 Some(first) => format!("{} DIFFERENT, first: {first}", shard.different),
             };
-            vec![shard.shard.clone(), copies, shard.blocks.to_string(), verdict]
+            vec![shard.shard.clone(), shard.view.clone(), copies, shard.blocks.to_string(), verdict]
         });
-        output::table(&["SHARD", "COPIES", "BLOCKS", "RESULT"], rows)
+        output::table(&["SHARD", "VIEW", "COPIES", "BLOCKS", "RESULT"], rows)
     })?;
     if equal { Ok(()) } else { Err(Failure::new(Exit::Failed, "the copies differ")) }
 }
@@ -123,6 +143,10 @@ fn compared_shard(shard: &Compared, disks: &[PathBuf]) -> ComparedShard {
     let place = |disk: usize| disks.get(disk).map(|path| shown(path)).unwrap_or_default();
     ComparedShard {
         shard: shard.shard.to_string(),
+        view: match shard.view {
+            View::Live => "live".to_owned(),
+            View::Snapshot(snapshot) => format!("snapshot {snapshot}"),
+        },
         copies: shard
             .copies
             .iter()
@@ -142,78 +166,150 @@ fn compared_shard(shard: &Compared, disks: &[PathBuf]) -> ComparedShard {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct Checked {
     good: bool,
     disks: Vec<CheckedDisk>,
 }
 
 #[derive(Serialize)]
 struct CheckedDisk {
-    #[serde(flatten)]
-    disk: Disk,
-    checked: Vec<CheckedCopy>,
-}
-
-#[derive(Serialize)]
-struct CheckedCopy {
-    copy: String,
-    shard: String,
-    good: u64,
-    damaged: u64,
-    first_damaged: Option<u32>,
-}
-
-fn check(args: &DisksArgs) -> Outcome {
-    let mut disks = open(&args.disks)?;
-    let bar = progress();
-    let checked = disks.check(&mut |blocks| bar.inc(blocks * BLOCK)).map_err(failed)?;
-    bar.finish_and_clear();
-    let mut reports = Vec::new();
-    for n in 0..args.disks.len() {
-        let copies = checked.iter().filter(|copy| copy.disk == n).map(checked_copy).collect();
-        reports.push(CheckedDisk { disk: Disk::of(disks.content(n).map_err(failed)?), checked: copies });
-    }
-    let damaged: u64 = checked.iter().map(|copy| copy.damaged).sum();
-    args.output.print(&Report { good: damaged == 0, disks: reports }, |report| {
-        let of_disk = |disk: &CheckedDisk| {
-            let path = disk.disk.path.clone();
-            let row = |copy: &CheckedCopy| {
-                let verdict = match copy.first_damaged {
-                    None => "good".to_owned(),
-                    Some(first) => format!("{} DAMAGED, first: block {first}", copy.damaged),
-                };
-                vec![path.clone(), copy.shard.clone(), copy.copy.clone(), copy.good.to_string(), verdict]
-            };
-            disk.checked.iter().map(row).collect::<Vec<_>>()
-        };
-        output::table(&["DISK", "SHARD", "COPY", "GOOD BLOCKS", "RESULT"], report.disks.iter().flat_map(of_disk))
-    })?;
-    match damaged {
-        0 => Ok(()),
-        n => Err(Failure::new(Exit::Failed, format!("blocks that do not read as they were written: {n}"))),
-    }
-}
-
-fn checked_copy(copy: &Checked) -> CheckedCopy {
-    CheckedCopy {
-        copy: copy.copy.to_string(),
-        shard: copy.shard.to_string(),
-        good: copy.good,
-        damaged: copy.damaged,
-        first_damaged: copy.first_damaged.map(|block| block.0),
-    }
-}
-
-#[derive(Serialize)]
-struct Disk {
     path: String,
-    cluster: String,
-    node: String,
-    disk: String,
-    bytes: u64,
-    capacity: u64,
-    used: u64,
+    good: bool,
+    findings: Vec<Found>,
+    /// Those beyond what is listed.
+    unlisted: u64,
+    pages: u64,
+    entries: u64,
+    chunks: u64,
+    blocks: u64,
+}
+
+#[derive(Serialize)]
+struct Found {
+    severity: String,
+    part: String,
+    at: String,
+    what: String,
+    repairable_by_scrub: bool,
+}
+
+impl Found {
+    fn of(finding: &Finding) -> Self {
+        Self {
+            severity: finding.severity.to_string(),
+            part: finding.part.to_string(),
+            at: finding.at.clone(),
+            what: finding.what.clone(),
+            repairable_by_scrub: finding.by_scrub,
+        }
+    }
+}
+
+impl CheckedDisk {
+    fn of(path: &Path, report: &Report) -> Self {
+        let totals = report.totals;
+        Self {
+            path: shown(path),
+            good: report.is_good(),
+            findings: report.findings.iter().map(Found::of).collect(),
+            unlisted: report.unlisted,
+            pages: totals.pages,
+            entries: totals.entries,
+            chunks: totals.chunks,
+            blocks: totals.blocks,
+        }
+    }
+}
+
+fn check(args: &CheckArgs) -> Outcome {
+    let depth = if args.data { Depth::Data } else { Depth::Structure };
+    let bar = progress();
+    let mut journals = Journals(&args.journals);
+    let mut disks = Vec::new();
+    for path in &args.disks {
+        let report = inspect(path, &mut journals, depth, &mut |blocks| bar.inc(blocks * BLOCK)).map_err(failed)?;
+        disks.push(CheckedDisk::of(path, &report));
+    }
+    bar.finish_and_clear();
+    unused(&journals)?;
+    let good = disks.iter().all(|disk| disk.good);
+    let found: u64 = disks.iter().map(|disk| disk.findings.len() as u64 + disk.unlisted).sum();
+    args.output.print(&Checked { good, disks }, |checked| {
+        let row = |disk: &CheckedDisk| {
+            let count = disk.findings.len() as u64 + disk.unlisted;
+            let verdict = if disk.good { "good".to_owned() } else { format!("{count} FOUND") };
+            let counts = [disk.pages, disk.entries, disk.chunks, disk.blocks].map(|count| count.to_string());
+            [disk.path.clone()].into_iter().chain(counts).chain([verdict]).collect::<Vec<_>>()
+        };
+        let columns = ["DISK", "PAGES", "ENTRIES", "CHUNKS", "BLOCKS", "RESULT"];
+        let lines = checked.disks.iter().flat_map(|disk| {
+            disk.findings.iter().map(|found| {
+                let scrub = if found.repairable_by_scrub { " (a scrub repairs it)" } else { "" };
+                let Found { severity, part, at, what, .. } = found;
+                format!("{}: {severity}: {part} {at}: {what}{scrub}\n", disk.path)
+            })
+        });
+        output::table(&columns, checked.disks.iter().map(row)) + &lines.collect::<String>()
+    })?;
+    match found {
+        0 => Ok(()),
+        n => Err(Failure::new(Exit::Failed, format!("things that are not as they should be: {n}"))),
+    }
+}
+
+/// A journal that no store asked for is a mistake.
+fn unused(journals: &Journals<'_>) -> Outcome {
+    match journals.0.first() {
+        None => Ok(()),
+        Some(path) => Err(Failure::usage(format!("{}: no store named here has its journal elsewhere", path.display()))),
+    }
+}
+
+#[derive(Serialize)]
+struct Dump {
+    path: String,
+    cluster: Option<String>,
+    node: Option<String>,
+    disk: Option<String>,
+    superblocks: Vec<SuperblockLine>,
+    geometry: Option<GeometryLine>,
+    capacity: Option<u64>,
+    used: Option<u64>,
     copies: Vec<CopyLine>,
+    layers: Vec<LayerLine>,
+    journal: JournalLine,
+    /// What is in the way of knowing more.
+    findings: Vec<Found>,
+}
+
+#[derive(Serialize)]
+struct SuperblockLine {
+    block: u64,
+    generation: Option<u64>,
+    boot: Option<u64>,
+    damage: Option<String>,
+}
+
+#[derive(Serialize)]
+struct GeometryLine {
+    bytes: u64,
+    chunks: u32,
+    places: u32,
+    places_taken: Option<u32>,
+    journal_blocks: u32,
+    max_copies: u32,
+}
+
+#[derive(Serialize)]
+struct JournalLine {
+    external: bool,
+    tail_block: u32,
+    tail_sequence: u64,
+    head_block: Option<u32>,
+    head_sequence: Option<u64>,
+    groups: u64,
+    records: u64,
+    torn_groups: u64,
 }
 
 #[derive(Serialize)]
@@ -221,49 +317,148 @@ struct CopyLine {
     copy: String,
     shard: String,
     known_good: String,
-    above_known_good: usize,
+    above_known_good: Vec<HeldLine>,
     held_blocks: u32,
+    live_layer: u32,
+    snapshots: Vec<String>,
     configuration: conductor_model::Configuration,
 }
 
-impl Disk {
-    fn of(content: DiskContent) -> Self {
-        let line = |copy: node_daemon::offline::CopyOnDisk| CopyLine {
-            copy: copy.copy.to_string(),
-            shard: copy.config.shard.to_string(),
-            known_good: copy.known_good.to_string(),
-            above_known_good: copy.above,
-            held_blocks: copy.held.0,
-            configuration: copy.config,
-        };
+#[derive(Serialize)]
+struct HeldLine {
+    stamp: String,
+    from: u32,
+    blocks: u32,
+    kind: &'static str,
+}
+
+#[derive(Serialize)]
+struct LayerLine {
+    layer: u32,
+    copy: String,
+    parent: Option<u32>,
+    snapshot: Option<String>,
+    state: &'static str,
+    base: String,
+    blocks: u32,
+    given_back_before_chunk: u32,
+    own_chunks: u32,
+}
+
+impl LayerLine {
+    fn of(layer: &LayerSeen) -> Self {
         Self {
-            path: shown(&content.path),
-            cluster: conductor_model::ClusterId(content.identity.cluster).to_string(),
-            node: content.identity.node.to_string(),
-            disk: content.identity.disk.to_string(),
-            bytes: content.geometry.size().0,
-            capacity: content.usage.capacity.bytes().0,
-            used: content.usage.used.bytes().0,
-            copies: content.copies.into_iter().map(line).collect(),
+            layer: layer.layer,
+            copy: layer.copy.to_string(),
+            parent: layer.parent,
+            snapshot: layer.snapshot.map(|snapshot| snapshot.to_string()),
+            state: match (layer.live, layer.snapshot) {
+                (true, _) => "live",
+                (false, Some(_)) => "snapshot",
+                (false, None) => "dropping",
+            },
+            base: layer.base.to_string(),
+            blocks: layer.blocks,
+            given_back_before_chunk: layer.cursor,
+            own_chunks: layer.chunks,
         }
     }
 }
 
-fn dump(args: &DiskArgs) -> Outcome {
-    let mut disks = open(std::slice::from_ref(&args.disk))?;
-    let disk = Disk::of(disks.content(0).map_err(failed)?);
-    args.output.print(&disk, |disk| {
+impl CopyLine {
+    fn of(copy: &CopySeen, layers: &[LayerSeen]) -> Self {
+        let own = layers.iter().filter(|layer| layer.copy == copy.copy);
+        let held = |held: &Held| HeldLine {
+            stamp: held.stamp.to_string(),
+            from: held.at.from.0,
+            blocks: held.at.count.0,
+            kind: match held.kind {
+                HeldKind::Write => "write",
+                HeldKind::Zero => "zero",
+                HeldKind::Barrier => "barrier",
+            },
+        };
+        Self {
+            copy: copy.copy.to_string(),
+            shard: copy.config.shard.to_string(),
+            known_good: copy.known_good.to_string(),
+            above_known_good: copy.held.iter().map(held).collect(),
+            held_blocks: copy.used.0,
+            live_layer: copy.live,
+            snapshots: own.filter_map(|layer| layer.snapshot).map(|snapshot| snapshot.to_string()).collect(),
+            configuration: copy.config.clone(),
+        }
+    }
+}
+
+impl Dump {
+    fn of(path: &Path, report: &Report) -> Self {
+        let Content { superblocks, identity, geometry, usage, places, copies, layers, journal } = &report.content;
+        let identity = identity.as_ref();
+        let mut copies: Vec<&CopySeen> = copies.iter().collect();
+        copies.sort_by_key(|copy| copy.config.shard);
+        Self {
+            path: shown(path),
+            cluster: identity.map(|identity| conductor_model::ClusterId(identity.cluster).to_string()),
+            node: identity.map(|identity| identity.node.to_string()),
+            disk: identity.map(|identity| identity.disk.to_string()),
+            superblocks: superblocks
+                .iter()
+                .map(|seen| SuperblockLine {
+                    block: seen.block,
+                    generation: seen.state.as_ref().ok().map(|(generation, _)| *generation),
+                    boot: seen.state.as_ref().ok().map(|(_, boot)| *boot),
+                    damage: seen.state.as_ref().err().cloned(),
+                })
+                .collect(),
+            geometry: geometry.map(|geometry| GeometryLine {
+                bytes: geometry.size().0,
+                chunks: geometry.chunks(),
+                places: geometry.places(),
+                places_taken: places.map(|(taken, _)| taken),
+                journal_blocks: geometry.ring_blocks(),
+                max_copies: geometry.max_copies(),
+            }),
+            capacity: usage.map(|usage| usage.capacity.bytes().0),
+            used: usage.map(|usage| usage.used.bytes().0),
+            copies: copies.into_iter().map(|copy| CopyLine::of(copy, layers)).collect(),
+            layers: layers.iter().map(LayerLine::of).collect(),
+            journal: JournalLine {
+                external: journal.external,
+                tail_block: journal.tail.0,
+                tail_sequence: journal.tail.1,
+                head_block: journal.head.map(|head| head.0),
+                head_sequence: journal.head.map(|head| head.1),
+                groups: journal.groups,
+                records: journal.records,
+                torn_groups: journal.torn_groups,
+            },
+            findings: report.findings.iter().map(Found::of).collect(),
+        }
+    }
+}
+
+fn dump(args: &DumpArgs) -> Outcome {
+    let mut journals = Journals(args.journal.as_slice());
+    let report = inspect(&args.disk, &mut journals, Depth::Catalog, &mut |_| ()).map_err(failed)?;
+    unused(&journals)?;
+    let dump = Dump::of(&args.disk, &report);
+    args.output.print(&dump, |dump| {
         let size = |bytes: u64| output::Size(bytes).to_string();
-        let head = format!(
-            "{}: disk {} of node {} in cluster {}\n{} in all, {} for data, {} used\n\n",
-            disk.path,
-            disk.disk,
-            disk.node,
-            disk.cluster,
-            size(disk.bytes),
-            size(disk.capacity),
-            size(disk.used)
+        let known = |name: &Option<String>| name.clone().unwrap_or_else(|| "?".to_owned());
+        let mut text = format!(
+            "{}: disk {} of node {} in cluster {}\n",
+            dump.path,
+            known(&dump.disk),
+            known(&dump.node),
+            known(&dump.cluster)
         );
+        if let (Some(geometry), Some(capacity), Some(used)) = (&dump.geometry, dump.capacity, dump.used) {
+            let (all, capacity, used) = (size(geometry.bytes), size(capacity), size(used));
+            text += &format!("{all} in all, {capacity} for data, {used} used\n");
+        }
+        let journal = &dump.journal;
+        text += &format!("{} groups with {} records in the journal\n\n", journal.groups, journal.records);
         let row = |copy: &CopyLine| {
             let config = &copy.configuration;
             let role = if config.primary.to_string() == copy.copy { "primary" } else { "replica" };
@@ -273,12 +468,24 @@ fn dump(args: &DiskArgs) -> Outcome {
                 config.epoch.to_string(),
                 role.to_owned(),
                 copy.known_good.clone(),
-                copy.above_known_good.to_string(),
+                copy.above_known_good.len().to_string(),
                 output::size(config.size),
                 size(u64::from(copy.held_blocks) * BLOCK),
+                copy.snapshots.len().to_string(),
             ]
         };
-        let columns = ["SHARD", "COPY", "EPOCH", "ROLE", "GOOD UP TO", "ABOVE", "SIZE", "USED"];
-        head + &output::table(&columns, disk.copies.iter().map(row))
-    })
+        let columns = ["SHARD", "COPY", "EPOCH", "ROLE", "GOOD UP TO", "ABOVE", "SIZE", "USED", "SNAPSHOTS"];
+        text += &output::table(&columns, dump.copies.iter().map(row));
+        for found in &dump.findings {
+            text += &format!("{}: {} {}: {}\n", found.severity, found.part, found.at, found.what);
+        }
+        text
+    })?;
+    if report.content.identity.is_none() {
+        return Err(Failure::new(
+            Exit::Failed,
+            format!("{}: it holds no store, or nothing of it can be read", dump.path),
+        ));
+    }
+    Ok(())
 }

@@ -1,20 +1,24 @@
 //! Stores without a node: what `trine store check | compare | dump` stand on.
 //!
-//! Opens disks as a node does: each under its exclusive lock, each recovered to what a node would find, which writes a checkpoint
-//! beside the old one. Beyond that nothing is changed. Every block comes through the store's verified reads, so that
-//! "equal" is said of content that matches its checksums, and a damaged block is found where it is.
+//! [`inspect`] reads, and writes nothing. [`Offline`], which compares, opens disks as a node does: each under its exclusive
+//! lock, each recovered to what a node would find, which writes superblocks and may fold the journal. Every block comes through the store's
+//! verified reads, so that "equal" is said of content that matches its checksums, and a damaged block is found where it is.
 //!
 //! One thread, one ring, all disks side by side; memory is bounded by one read per disk.
 
+mod inspect;
+
+pub use inspect::{Journals, inspect};
+pub use node_store::journaled::check;
+pub use node_store::{Held, HeldKind, View};
+
 use crate::claim::claim;
 use crate::limits::DISK_IN_USE_OFFLINE;
-use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, ShardId, Stamp};
+use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, ShardId, SnapshotId};
 use driver::{DiskIndex, Done, Machine, Op, Outbox, Time};
 use memory::{Arena, ArenaError, ArenaOptions, Backing, Class, Filling, Shares};
-use node_store::journaled::{Geometry, JournaledStore, Opening, Tuning};
-use node_store::{
-    Identity, MAX_REQUEST_BLOCKS, OpenError, OpenOptions, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View,
-};
+use node_store::journaled::{JournaledStore, Opening, Tuning};
+use node_store::{MAX_REQUEST_BLOCKS, OpenError, OpenOptions, Store, StoreDone, StoreError, StoreOp, Tag};
 use reactor::{DiskOptions, Limits, MailRx, OwnRing, Reactor, ReactorError, Uring, clock, mailbox};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -45,6 +49,16 @@ pub enum OfflineError {
         /// Why.
         error: OpenError,
     },
+    /// The journal that was named cannot be the store's.
+    #[error("{}: {}: {why}", .disk.display(), .journal.display())]
+    Journal {
+        /// Which disk.
+        disk: PathBuf,
+        /// What was named.
+        journal: PathBuf,
+        /// Why.
+        why: String,
+    },
     /// The disk failed while it was read.
     #[error("{}: {error}", .path.display())]
     Store {
@@ -53,53 +67,6 @@ pub enum OfflineError {
         /// Why.
         error: StoreError,
     },
-}
-
-/// A copy as its disk has it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CopyOnDisk {
-    /// Its name.
-    pub copy: CopyId,
-    /// The newest configuration that it joined.
-    pub config: Configuration,
-    /// Its known-good point.
-    pub known_good: Stamp,
-    /// Changes above it that the disk lists.
-    pub above: usize,
-    /// Blocks that it takes up, in whole chunks.
-    pub held: Blocks,
-}
-
-/// A disk and what is on it.
-#[derive(Clone, Debug)]
-pub struct DiskContent {
-    /// Where it was opened.
-    pub path: PathBuf,
-    /// Whose it is.
-    pub identity: Identity,
-    /// How it is divided.
-    pub geometry: Geometry,
-    /// Space.
-    pub usage: Usage,
-    /// All copies, by shard.
-    pub copies: Vec<CopyOnDisk>,
-}
-
-/// What reading every block of a copy found.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Checked {
-    /// Which disk, as given to [`Offline::open`].
-    pub disk: usize,
-    /// Which copy.
-    pub copy: CopyId,
-    /// Which shard.
-    pub shard: ShardId,
-    /// Blocks that read as they were written.
-    pub good: u64,
-    /// Those that do not: how many, and the first.
-    pub damaged: u64,
-    /// The first of them.
-    pub first_damaged: Option<Blocks>,
 }
 
 /// Where copies of a shard part.
@@ -126,6 +93,8 @@ pub enum Difference {
 pub struct Compared {
     /// Which shard.
     pub shard: ShardId,
+    /// Which content of it.
+    pub view: View,
     /// The disks with a copy and the copies.
     pub copies: Vec<(usize, CopyId)>,
     /// Copies that the newest configuration among them names.
@@ -205,70 +174,8 @@ impl Offline {
         &self.paths
     }
 
-    /// What is on a disk.
-    pub fn content(&mut self, disk: usize) -> Result<DiskContent, OfflineError> {
-        let path = self.paths.get(disk).ok_or(OfflineError::HowMany)?.clone();
-        let store = self.store(disk)?;
-        let (identity, geometry, usage) = (store.identity(), store.geometry(), store.usage());
-        let held: Vec<_> =
-            store.copies().into_iter().map(|(copy, config)| (store.used_by(copy), copy, config)).collect();
-        let mut copies = Vec::new();
-        for (held, copy, config) in held {
-            let (known_good, above) = match self.ask(vec![(disk, StoreOp::Above { copy })])?.pop() {
-                Some(Ok(StoreDone::Above { known_good, held })) => (known_good, held.len()),
-                Some(Err(error)) => return Err(self.failed(disk, error)),
-                _ => (Stamp::default(), 0),
-            };
-            copies.push(CopyOnDisk { copy, config, known_good, above, held });
-        }
-        copies.sort_by_key(|on_disk| on_disk.config.shard);
-        Ok(DiskContent { path, identity, geometry, usage, copies })
-    }
-
-    /// Reads every block that holds data, of every copy on every disk. `progress` is told the blocks done.
-    pub fn check(&mut self, progress: &mut dyn FnMut(u64)) -> Result<Vec<Checked>, OfflineError> {
-        let mut all = Vec::new();
-        for disk in 0..self.paths.len() {
-            for (copy, config) in self.store(disk)?.copies() {
-                let shard = config.shard;
-                all.push(self.check_copy(disk, copy, shard, progress)?);
-            }
-        }
-        all.sort_by_key(|checked| (checked.disk, checked.shard));
-        Ok(all)
-    }
-
-    fn check_copy(
-        &mut self,
-        disk: usize,
-        copy: CopyId,
-        shard: ShardId,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Checked, OfflineError> {
-        let mut checked = Checked { disk, copy, shard, good: 0, damaged: 0, first_damaged: None };
-        let mut from = Blocks(0);
-        while let Some(at) = self.next_held(disk, copy, from)? {
-            let before = checked.good + checked.damaged;
-            match self.read(&[(disk, copy)], at)?.pop() {
-                Some(Err(Damaged(block))) => {
-                    // All before it in this read is good; the rest is read again.
-                    checked.good += u64::from(block.0 - at.from.0);
-                    checked.damaged += 1;
-                    checked.first_damaged.get_or_insert(block);
-                    from = Blocks(block.0 + 1);
-                }
-                _ => {
-                    checked.good += u64::from(at.count.0);
-                    from = Blocks(at.from.0 + at.count.0);
-                }
-            }
-            progress(checked.good + checked.damaged - before);
-        }
-        Ok(checked)
-    }
-
-    /// Compares the copies of each shard that is on more than one of the disks, in the order of shards. `progress` is told
-    /// the blocks done.
+    /// Compares the copies of each shard that is on more than one of the disks, in the order of shards: what is written to, and then
+    /// each snapshot that more than one of them has, oldest first. `progress` is told the blocks done.
     pub fn compare(&mut self, progress: &mut dyn FnMut(u64)) -> Result<Vec<Compared>, OfflineError> {
         let mut shards: BTreeMap<ShardId, Vec<(usize, CopyId, Configuration)>> = BTreeMap::new();
         for disk in 0..self.paths.len() {
@@ -277,12 +184,38 @@ impl Offline {
             }
         }
         shards.retain(|_, copies| copies.len() > 1);
-        shards.into_iter().map(|(shard, copies)| self.compare_shard(shard, &copies, progress)).collect()
+        let mut compared = Vec::new();
+        for (shard, copies) in shards {
+            compared.push(self.compare_view(shard, View::Live, &copies, progress)?);
+            for (snapshot, copies) in self.common_snapshots(&copies)? {
+                compared.push(self.compare_view(shard, View::Snapshot(snapshot), &copies, progress)?);
+            }
+        }
+        Ok(compared)
     }
 
-    fn compare_shard(
+    /// The snapshots that several of these copies have, and which of them.
+    fn common_snapshots(
+        &mut self,
+        copies: &[(usize, CopyId, Configuration)],
+    ) -> Result<Vec<(SnapshotId, Vec<(usize, CopyId, Configuration)>)>, OfflineError> {
+        let mut common: Vec<(SnapshotId, Vec<(usize, CopyId, Configuration)>)> = Vec::new();
+        for found in copies {
+            for snapshot in self.store(found.0)?.snapshots(found.1) {
+                match common.iter_mut().find(|(name, _)| *name == snapshot) {
+                    Some((_, copies)) => copies.push(found.clone()),
+                    None => common.push((snapshot, vec![found.clone()])),
+                }
+            }
+        }
+        common.retain(|(_, copies)| copies.len() > 1);
+        Ok(common)
+    }
+
+    fn compare_view(
         &mut self,
         shard: ShardId,
+        view: View,
         found: &[(usize, CopyId, Configuration)],
         progress: &mut dyn FnMut(u64),
     ) -> Result<Compared, OfflineError> {
@@ -291,15 +224,15 @@ impl Offline {
         let size = found.iter().map(|(.., config)| config.size.0 / BLOCK as u64).min().unwrap_or(0);
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         let members = newest.map_or(0, |config| config.members.len());
-        let mut compared = Compared { shard, copies, members, blocks: 0, different: 0, first: None };
+        let mut compared = Compared { shard, view, copies, members, blocks: 0, different: 0, first: None };
         let mut from = Blocks(0);
-        while let Some(mut at) = self.next_held_by_any(&compared.copies, from)? {
+        while let Some(mut at) = self.next_held_by_any(&compared.copies, view, from)? {
             // Copies may differ in size while a volume grows: what only the larger ones have is not compared.
             if at.from.0 >= size {
                 break;
             }
             at.count.0 = at.count.0.min(size - at.from.0);
-            let read = self.read(&compared.copies, at)?;
+            let read = self.read(&compared.copies, view, at)?;
             let damaged = read.iter().zip(&compared.copies).filter_map(|(outcome, (disk, _))| match outcome {
                 Err(Damaged(block)) => Some((*block, *disk)),
                 Ok(_) => None,
@@ -312,7 +245,7 @@ impl Offline {
                 // Up to the damaged block all can be compared; the loop comes back to it.
                 Some((block, _)) => {
                     at.count = Blocks(block.0 - at.from.0);
-                    let read = self.read(&compared.copies, at)?;
+                    let read = self.read(&compared.copies, view, at)?;
                     compared.note_all(at, &read);
                 }
                 None => compared.note_all(at, &read),
@@ -325,10 +258,16 @@ impl Offline {
     }
 
     /// The first run of a copy at or after `from` that may hold data: one read's worth at most.
-    fn next_held(&mut self, disk: usize, copy: CopyId, from: Blocks) -> Result<Option<BlockRange>, OfflineError> {
+    fn next_held(
+        &mut self,
+        disk: usize,
+        copy: CopyId,
+        view: View,
+        from: Blocks,
+    ) -> Result<Option<BlockRange>, OfflineError> {
         let mut from = from;
         loop {
-            let op = StoreOp::Extents { copy, view: View::Live, from };
+            let op = StoreOp::Extents { copy, view, from };
             let (data, next) = match self.ask(vec![(disk, op)])?.pop() {
                 Some(Ok(StoreDone::Extents { data, next })) => (data, next),
                 Some(Err(error)) => return Err(self.failed(disk, error)),
@@ -349,11 +288,12 @@ impl Offline {
     fn next_held_by_any(
         &mut self,
         copies: &[(usize, CopyId)],
+        view: View,
         from: Blocks,
     ) -> Result<Option<BlockRange>, OfflineError> {
         let mut first: Option<BlockRange> = None;
         for &(disk, copy) in copies {
-            let next = self.next_held(disk, copy, from)?;
+            let next = self.next_held(disk, copy, view, from)?;
             first = match (first, next) {
                 (Some(a), Some(b)) => Some(if (b.from, a.count) < (a.from, b.count) { b } else { a }),
                 (a, b) => a.or(b),
@@ -363,7 +303,7 @@ impl Offline {
     }
 
     /// The same range of several copies.
-    fn read(&mut self, copies: &[(usize, CopyId)], at: BlockRange) -> Result<Vec<Outcome>, OfflineError> {
+    fn read(&mut self, copies: &[(usize, CopyId)], view: View, at: BlockRange) -> Result<Vec<Outcome>, OfflineError> {
         let len = at.count.0 as usize * BLOCK;
         debug_assert!(at.count.0 <= MAX_REQUEST_BLOCKS);
         let mut ops = Vec::new();
@@ -371,7 +311,7 @@ impl Offline {
             let into = self.arena.take(len, Class::Client);
             let into =
                 into.ok_or_else(|| OfflineError::Open { path: self.paths[disk].clone(), error: OpenError::Memory })?;
-            ops.push((disk, StoreOp::Read { copy, view: View::Live, at, into }));
+            ops.push((disk, StoreOp::Read { copy, view, at, into }));
         }
         let outcomes = self.ask(ops)?;
         outcomes

@@ -3,11 +3,12 @@
 
 use conductor_model::{
     AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Durability, Epoch,
-    Member, NodeId, OpenId, Sequence, ShardId, ShardIndex, Stamp, VolumeId,
+    Member, NodeId, OpenId, Sequence, ShardId, ShardIndex, SnapshotId, Stamp, VolumeId,
 };
 use driver::{DiskIndex, Done, Op, Time};
 use memory::{Arena, Class};
-use node_daemon::offline::{Difference, Offline, OfflineError};
+use node_daemon::offline::check::{Depth, Part, Report, Severity};
+use node_daemon::offline::{Difference, Journals, Offline, OfflineError, View, inspect};
 use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
 use node_store::{Identity, OpenOptions, Store, StoreOp, Tag, block_crcs};
 use std::cell::RefCell;
@@ -156,6 +157,22 @@ fn paths(disks: &[(Disk, JournaledStore)]) -> Vec<PathBuf> {
     disks.iter().map(|(disk, _)| disk.path.clone()).collect()
 }
 
+/// What an inspection says, which leaves every byte as it was.
+fn looked_at(path: &Path, depth: Depth) -> Report {
+    let before = std::fs::read(path).unwrap();
+    let report = inspect(path, &mut Journals(&[]), depth, &mut |_| ()).unwrap();
+    assert!(std::fs::read(path).unwrap() == before, "it was written to");
+    report
+}
+
+/// Change a byte.
+fn flip(path: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], at).unwrap();
+}
+
 /// Overwrite a block on the disk behind its store's back.
 fn rot(path: &Path, content: u8) {
     let file = File::options().read(true).write(true).open(path).unwrap();
@@ -193,33 +210,97 @@ fn a_block_that_differs_is_named_with_its_disks() {
 }
 
 #[test]
-fn a_damaged_block_is_found_by_compare_and_by_check_and_all_others_are_still_looked_at() {
+fn snapshots_that_several_have_are_compared_and_holes_are_zeros() {
+    let dir = Dir::new();
+    let mut disks = three_copies(&dir);
+    for (n, (disk, store)) in (1..).zip(&mut disks) {
+        let stamp = Stamp { epoch: Epoch(1), sequence: Sequence(10) };
+        let snapshot = |name| StoreOp::Snapshot {
+            copy: CopyId(n),
+            stamp,
+            snapshot: SnapshotId(name),
+            known_good: Stamp::default(),
+        };
+        // Zeros in the snapshot of one, holes in those of the others.
+        if n == 1 {
+            disk.write(store, n, 9, 1000, &[0; 4 * BLOCK]);
+        }
+        disk.run(store, snapshot(1));
+        disk.write(store, n, 11, 0, &[0x55; 2 * BLOCK]);
+        if n < 3 {
+            if n == 2 {
+                disk.write(store, n, 12, 5, &[0x66; BLOCK]);
+            }
+            disk.run(store, snapshot(2));
+            disk.write(store, n, 13, 5, &[0x77; BLOCK]);
+        } else {
+            disk.write(store, n, 13, 5, &[0x77; BLOCK]);
+        }
+    }
+    let compared = Offline::open(&paths(&disks)).unwrap().compare(&mut |_| ()).unwrap();
+    let of = |view| compared.iter().find(|compared| compared.view == view).unwrap();
+    assert_eq!(compared.len(), 3);
+    assert!(of(View::Live).is_equal());
+    let first = of(View::Snapshot(SnapshotId(1)));
+    assert_eq!((first.copies.len(), first.different, first.blocks), (3, 0, 84));
+    let second = of(View::Snapshot(SnapshotId(2)));
+    assert_eq!((second.copies.len(), second.different), (2, 1));
+    assert_eq!(second.first, Some(Difference::Content { block: Blocks(5), disks: (0, 1) }));
+}
+
+#[test]
+fn a_damaged_block_is_found_by_compare_and_by_a_check_of_data_and_all_others_are_still_looked_at() {
     let dir = Dir::new();
     let disks = three_copies(&dir);
     let paths = paths(&disks);
     rot(&paths[1], 2); // the first block of the second write: block 300
-    let mut offline = Offline::open(&paths).unwrap();
-    let compared = offline.compare(&mut |_| ()).unwrap();
+    // Blocks 300 to 303 are in the journal, as an edge of the write.
+    let report = looked_at(&paths[1], Depth::Data);
+    let found: Vec<_> = report.findings.iter().map(|found| (found.part, found.severity, found.by_scrub)).collect();
+    assert_eq!(found, [(Part::Journal, Severity::Error, true)], "{:?}", report.findings);
+    for path in [&paths[0], &paths[2]] {
+        assert_eq!(looked_at(path, Depth::Data).findings, []);
+    }
+    let compared = Offline::open(&paths).unwrap().compare(&mut |_| ()).unwrap();
     assert_eq!((compared[0].different, compared[0].blocks), (1, 80));
     assert_eq!(compared[0].first, Some(Difference::Damaged { block: Blocks(300), disk: 1 }));
-    let mut done = 0;
-    let checked = offline.check(&mut |blocks| done += blocks).unwrap();
-    let counts: Vec<_> = checked.iter().map(|c| (c.disk, c.good, c.damaged, c.first_damaged)).collect();
-    assert_eq!(counts, [(0, 80, 0, None), (1, 79, 1, Some(Blocks(300))), (2, 80, 0, None)]);
-    assert_eq!(done, 240);
+    // Block 0: in a chunk of its own, which the journal has nothing of.
+    let bytes = std::fs::read(&paths[0]).unwrap();
+    let chunk = bytes.chunks(16 * BLOCK).position(|chunk| chunk.iter().all(|byte| *byte == 1)).unwrap();
+    flip(&paths[0], (chunk * 16 * BLOCK) as u64 + 77);
+    assert_eq!(looked_at(&paths[0], Depth::Structure).findings, []);
+    let report = looked_at(&paths[0], Depth::Data);
+    assert_eq!((report.findings.len(), report.totals.blocks), (1, 80));
+    let found = &report.findings[0];
+    assert!(found.part == Part::Block && found.by_scrub && found.at.starts_with("0 of copy"), "{found}");
 }
 
 #[test]
-fn content_tells_whose_a_disk_is_and_what_it_holds() {
+fn what_is_in_the_store_is_told_and_as_much_as_can_be_of_a_damaged_one() {
     let dir = Dir::new();
     let disks = three_copies(&dir);
-    let mut offline = Offline::open(&paths(&disks)[..1]).unwrap();
-    let content = offline.content(0).unwrap();
-    assert_eq!((content.identity.cluster, content.identity.node), (7, NodeId(1)));
-    assert_eq!((content.usage.used, content.copies.len()), (Blocks(80), 1));
+    let path = &paths(&disks)[0];
+    let whole = looked_at(path, Depth::Catalog);
+    let content = &whole.content;
+    assert!(whole.is_good());
+    assert_eq!(content.identity.map(|identity| (identity.cluster, identity.node)), Some((7, NodeId(1))));
+    assert_eq!((content.copies.len(), content.layers.len()), (1, 1));
     let copy = &content.copies[0];
-    assert_eq!((copy.held, copy.above, copy.known_good), (Blocks(80), 4, Stamp::default()));
-    assert!(offline.compare(&mut |_| ()).unwrap().is_empty(), "one disk has nothing to be compared with");
+    assert_eq!((copy.held.len(), copy.known_good, copy.live), (4, Stamp::default(), content.layers[0].layer));
+    assert_eq!(content.usage.map(|usage| usage.copies), Some(1));
+    assert!(content.journal.records > 4 && content.journal.head.is_some());
+    // One superblock is enough.
+    flip(path, 100);
+    let damaged = looked_at(path, Depth::Data);
+    assert_eq!(
+        damaged.findings.iter().map(|found| (found.part, found.severity)).collect::<Vec<_>>(),
+        [(Part::Superblock, Severity::Notice)]
+    );
+    assert_eq!(damaged.content.copies, content.copies);
+    // None is too few, and is said so.
+    flip(path, 8 * BLOCK as u64 + 100);
+    let gone = looked_at(path, Depth::Data);
+    assert_eq!((gone.findings.len(), gone.findings[0].severity, gone.content.identity), (2, Severity::Fatal, None));
 }
 
 #[test]
@@ -230,6 +311,8 @@ fn a_disk_in_use_and_a_file_that_is_no_store_are_refused_in_one_sentence() {
     let held = Offline::open(&paths[..1]).unwrap();
     let refused = Offline::open(&paths).unwrap_err().to_string();
     assert!(refused.contains("in use") && refused.contains("disk1") && !refused.contains('\n'), "{refused}");
+    let refused = inspect(&paths[0], &mut Journals(&[]), Depth::Catalog, &mut |_| ()).unwrap_err().to_string();
+    assert!(refused.contains("in use"), "{refused}");
     drop(held);
     Offline::open(&paths).unwrap();
     let other = dir.0.join("other");

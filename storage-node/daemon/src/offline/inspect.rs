@@ -1,0 +1,113 @@
+//! Looks at a store and writes nothing: what `trine store check` and `dump` stand on.
+//!
+//! The disk is opened for reading only, under the lock that a node holds. No recovery is needed: the check reads the journal itself.
+
+use super::OfflineError;
+use crate::journal::{HEAD, Label};
+use crate::limits::DISK_IN_USE_OFFLINE;
+use conductor_model::Bytes;
+use driver::DiskIndex;
+use memory::Arena;
+use node_store::journaled::check::{CheckOptions, Depth, Report, check};
+use node_store::journaled::identify;
+use reactor::ReactorError;
+use std::fs::{File, TryLockError};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Memory for reading the journal.
+const ARENA_BYTES: usize = 16 << 20;
+/// How often a disk in use is tried again.
+const AGAIN: Duration = Duration::from_millis(20);
+const DISK: DiskIndex = DiskIndex(0);
+const JOURNAL: DiskIndex = DiskIndex(1);
+
+/// Something opened for reading.
+struct Source {
+    file: File,
+    /// Bytes before what the store knows of.
+    head: u64,
+    size: Bytes,
+}
+
+impl Source {
+    fn open(path: &Path, head: u64) -> Result<Self, OfflineError> {
+        let failed = |error| ReactorError::OpenDisk { path: path.to_path_buf(), error };
+        let mut file = File::open(path).map_err(failed)?;
+        let until = Instant::now() + DISK_IN_USE_OFFLINE;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(AGAIN),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(ReactorError::DiskInUse { path: path.to_path_buf() }.into());
+                }
+                Err(TryLockError::Error(error)) => return Err(failed(error).into()),
+            }
+        }
+        // The length of a block device is where its end is.
+        let end = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        Ok(Self { file, head, size: Bytes(end.saturating_sub(head)) })
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> bool {
+        self.file.read_exact_at(into, self.head + at).is_ok()
+    }
+}
+
+/// The journals that were named, taken in turn by the stores that have theirs elsewhere.
+#[derive(Debug)]
+pub struct Journals<'a>(pub &'a [std::path::PathBuf]);
+
+impl Journals<'_> {
+    /// The next one, if this store needs one.
+    fn of(&mut self, disk: &Path, head: &[u8]) -> Result<Option<Source>, OfflineError> {
+        let Some((identity, geometry)) = identify(head) else { return Ok(None) };
+        if !geometry.external_journal() {
+            return Ok(None);
+        }
+        let Some((path, rest)) = self.0.split_first() else { return Ok(None) };
+        self.0 = rest;
+        let label = Label::read(path).map_err(|error| OfflineError::Journal {
+            disk: disk.to_path_buf(),
+            journal: path.clone(),
+            why: error.to_string(),
+        })?;
+        if label.is_none_or(|label| label.disk != identity.disk) {
+            let why = "it is the journal of another store, or of none".to_owned();
+            return Err(OfflineError::Journal { disk: disk.to_path_buf(), journal: path.clone(), why });
+        }
+        Source::open(path, HEAD).map(Some)
+    }
+}
+
+/// Looks at one store; `progress` is told blocks of data as they are read.
+pub fn inspect(
+    disk: &Path,
+    journals: &mut Journals<'_>,
+    depth: Depth,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Report, OfflineError> {
+    let source = Source::open(disk, 0)?;
+    let mut head = vec![0; HEAD.min(source.size.0).try_into().unwrap_or(0)];
+    if !source.read(0, &mut head) {
+        head.clear();
+    }
+    let journal = journals.of(disk, &head)?;
+    let arena = Arena::small(ARENA_BYTES);
+    let options = CheckOptions {
+        disk: DISK,
+        size: source.size,
+        journal: journal.as_ref().map(|journal| (JOURNAL, journal.size)),
+        depth,
+    };
+    let mut read = |which: DiskIndex, at: u64, into: &mut [u8]| match (which, &journal) {
+        (DISK, _) => source.read(at, into),
+        (_, Some(journal)) => journal.read(at, into),
+        _ => false,
+    };
+    Ok(check(&options, &arena, &mut read, progress))
+}
