@@ -339,6 +339,11 @@ proptest! {
         };
         world.cluster.create("vol0", 3 * MIB).unwrap();
         world.history.observe(&world.cluster, nodes);
+        // A snapshot to begin with: completing one takes the right commands in a row.
+        world.run(Command::BearAll { name: 0 });
+        world.run(Command::Snapshot { name: 0, snapshot: 0 });
+        (1..=nodes).for_each(|node| world.run(Command::Obey { node, done: true }));
+        assert!(world.history.snapshots.values().any(|(_, state)| *state == SnapshotState::Complete));
         for command in commands {
             world.run(command);
         }
