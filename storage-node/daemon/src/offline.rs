@@ -114,6 +114,9 @@ impl Compared {
     }
 }
 
+/// A copy that was found: on which of the disks, its name, what it joined.
+type FoundCopy = (usize, CopyId, Configuration);
+
 /// Open disks.
 pub struct Offline {
     reactor: Reactor<Stores, OwnRing>,
@@ -177,7 +180,7 @@ impl Offline {
     /// Compares the copies of each shard that is on more than one of the disks, in the order of shards: what is written to, and then
     /// each snapshot that more than one of them has, oldest first. `progress` is told the blocks done.
     pub fn compare(&mut self, progress: &mut dyn FnMut(u64)) -> Result<Vec<Compared>, OfflineError> {
-        let mut shards: BTreeMap<ShardId, Vec<(usize, CopyId, Configuration)>> = BTreeMap::new();
+        let mut shards: BTreeMap<ShardId, Vec<FoundCopy>> = BTreeMap::new();
         for disk in 0..self.paths.len() {
             for (copy, config) in self.store(disk)?.copies() {
                 shards.entry(config.shard).or_default().push((disk, copy, config));
@@ -195,11 +198,8 @@ impl Offline {
     }
 
     /// The snapshots that several of these copies have, and which of them.
-    fn common_snapshots(
-        &mut self,
-        copies: &[(usize, CopyId, Configuration)],
-    ) -> Result<Vec<(SnapshotId, Vec<(usize, CopyId, Configuration)>)>, OfflineError> {
-        let mut common: Vec<(SnapshotId, Vec<(usize, CopyId, Configuration)>)> = Vec::new();
+    fn common_snapshots(&mut self, copies: &[FoundCopy]) -> Result<Vec<(SnapshotId, Vec<FoundCopy>)>, OfflineError> {
+        let mut common: Vec<(SnapshotId, Vec<FoundCopy>)> = Vec::new();
         for found in copies {
             for snapshot in self.store(found.0)?.snapshots(found.1) {
                 match common.iter_mut().find(|(name, _)| *name == snapshot) {
@@ -216,7 +216,7 @@ impl Offline {
         &mut self,
         shard: ShardId,
         view: View,
-        found: &[(usize, CopyId, Configuration)],
+        found: &[FoundCopy],
         progress: &mut dyn FnMut(u64),
     ) -> Result<Compared, OfflineError> {
         let copies: Vec<(usize, CopyId)> = found.iter().map(|(disk, copy, _)| (*disk, *copy)).collect();

@@ -58,7 +58,7 @@ pub(crate) struct Home {
 }
 
 enum Stage {
-    Formatting(Format),
+    Formatting(Box<Format>),
     Opening(Box<Opening>),
     Serving(Box<Node<Strict<JournaledStore>>>),
     Inspecting(Box<Inspector>),
@@ -122,7 +122,7 @@ impl NodeProcess {
             Identity { cluster: self.home.cluster, node: self.home.node, disk: DiskId(self.random.next_u64() | 1) };
         let options = FormatOptions { disk: DiskIndex(0), journal: None, identity, geometry, overwrite: false };
         match Format::start(options, &self.arena, &mut |op| out.submit(op)) {
-            Ok(format) => self.stage = Stage::Formatting(format),
+            Ok(format) => self.stage = Stage::Formatting(Box::new(format)),
             Err(error) => self.fail(&error, out),
         }
     }
