@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Workload ─ Nbd ─► target ─► n1 n2 n3      every byte against the Ledger
+//!   Chains ─ Nbd ─────────────► …          pictures of which it can be told whether they are of one moment
 //!   Peer ──────────────────────► n1           a node's protocol, spoken well or badly
 //!   Cluster: trine dev start; kill -9, SIGSTOP, restart by pid; trine status -o json
 //! ```
@@ -10,6 +11,7 @@
 //! promises are printed, never asserted; the limits here are far above what anything takes.
 #![forbid(unsafe_code)]
 
+mod chains;
 mod cluster;
 mod command;
 mod ledger;
@@ -20,6 +22,7 @@ mod random;
 mod watcher;
 mod workload;
 
+pub use chains::{CHAINS, Chains, Layout, Picture, Steps};
 pub use cluster::{Cluster, LONG, Shape, wait_until};
 pub use command::{Outcome, binary};
 pub use ledger::{Ledger, SECTOR, ZEROS, content};
