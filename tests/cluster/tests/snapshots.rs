@@ -1,12 +1,94 @@
 //! Snapshots, rollback, clones and copies of ranges, as a person makes them, beside clients that write.
 #![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
 
-use cluster::nbd::{Command, Nbd};
-use cluster::{Chains, Cluster, LONG, Layout, Picture, Shape};
+use cluster::nbd::{Command, Nbd, Place};
+use cluster::{Chains, Cluster, LONG, Layout, Outcome, Picture, Random, Shape, wait_until};
+use serde_json::Value;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An NBD server's word for a write that is not allowed.
 const EPERM: u32 = 1;
 const READ_ONLY: u16 = 2;
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const REFUSED: i32 = 5;
+
+/// A volume under NBD and the bytes that it must have.
+struct Model {
+    nbd: Nbd,
+    name: String,
+    bytes: Vec<u8>,
+    random: Random,
+}
+
+fn at(range: &Range<u64>) -> Range<usize> {
+    usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()
+}
+
+impl Model {
+    fn open(place: &Place, name: &str, bytes: Vec<u8>) -> Self {
+        let nbd = Nbd::connect(place, name).unwrap();
+        assert_eq!(nbd.size, bytes.len() as u64, "{name}");
+        // No two of them write the same.
+        static SEED: AtomicU64 = AtomicU64::new(1);
+        let random = Random::new(SEED.fetch_add(1, Ordering::Relaxed));
+        Self { nbd, name: name.to_owned(), bytes, random }
+    }
+
+    fn write(&mut self, range: Range<u64>) {
+        let mut next = range.start;
+        while next < range.end {
+            let end = range.end.min(next + MIB);
+            let bytes = self.random.bytes(usize::try_from(end - next).unwrap());
+            self.bytes[at(&(next..end))].copy_from_slice(&bytes);
+            self.nbd.call(&Command::Write { offset: next, bytes }, LONG).unwrap().unwrap();
+            next = end;
+        }
+    }
+
+    fn trim(&mut self, range: Range<u64>) {
+        let len = u32::try_from(range.end - range.start).unwrap();
+        self.nbd.call(&Command::Trim { offset: range.start, len }, LONG).unwrap().unwrap();
+        self.bytes[at(&range)].fill(0);
+    }
+
+    /// Every byte.
+    fn check(&mut self) {
+        let chunk = usize::try_from(MIB).unwrap();
+        for (n, expected) in self.bytes.chunks(chunk).enumerate() {
+            let (offset, len) = (n as u64 * MIB, u32::try_from(expected.len()).unwrap());
+            let read = self.nbd.call(&Command::Read { offset, len }, LONG).unwrap().unwrap();
+            let wrong = read.chunks(4096).zip(expected.chunks(4096)).position(|(read, expected)| read != expected);
+            assert_eq!(wrong.map(|block| block as u64 + offset / 4096), None, "{}: a wrong block", self.name);
+        }
+    }
+}
+
+/// Attaches, compares every byte, and detaches.
+fn holds(cluster: &mut Cluster, name: &str, bytes: &[u8]) {
+    let place = cluster.attach(name).unwrap();
+    Model::open(&place, name, bytes.to_vec()).check();
+    cluster.detach(name).unwrap();
+}
+
+fn refused(outcome: &Outcome, why: &[&str]) {
+    assert_eq!((outcome.code, outcome.stderr.lines().count()), (REFUSED, 1), "{outcome:?}");
+    for why in why {
+        assert!(outcome.stderr.contains(why), "{why}: {outcome:?}");
+    }
+}
+
+/// Bytes that all disks have given away.
+fn used(cluster: &Cluster) -> u64 {
+    let space = cluster.json(&["df"]).unwrap();
+    space["disks"].as_array().unwrap().iter().map(|disk| disk["used"].as_u64().unwrap()).sum()
+}
+
+fn names(listed: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    listed.as_array().unwrap().iter().map(|snapshot| (text(&snapshot["name"]), text(&snapshot["state"]))).collect()
+}
 
 #[test]
 fn a_snapshot_under_full_load_is_of_one_moment_and_nobody_writes_to_it() {
@@ -50,4 +132,150 @@ fn a_snapshot_under_full_load_is_of_one_moment_and_nobody_writes_to_it() {
     let shards = compared["shards"].as_array().unwrap();
     assert_eq!(shards.len(), 4 * 4, "the live view and three snapshots of four shards: {compared}");
     assert!(shards.iter().all(|shard| shard["copies"].as_array().unwrap().len() == 3), "{compared}");
+}
+
+#[test]
+fn a_rollback_brings_back_a_snapshot_and_leaves_later_ones_as_they_are() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 8, 2).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut db = Model::open(&place, "db", vec![0; 8 << 20]);
+    db.write(MIB + 1536..5 * MIB);
+    cluster.trine(&["snapshot", "create", "db@first"]).unwrap();
+    let first = db.bytes.clone();
+    db.trim(2 * MIB..3 * MIB);
+    db.write(0..MIB + 256 * KIB);
+    db.write(7 * MIB..8 * MIB);
+    cluster.trine(&["snapshot", "create", "db@second"]).unwrap();
+    let second = db.bytes.clone();
+    db.write(MIB..4 * MIB);
+    db.check();
+
+    let rollback = ["snapshot", "rollback", "db@first", "--yes"];
+    refused(&cluster.try_trine(&rollback).unwrap(), &["attached"]);
+    db.check();
+    drop(db);
+    cluster.detach("db").unwrap();
+    // Who reads a snapshot is in nobody's way.
+    let place = cluster.attach("db@second").unwrap();
+    let mut reader = Model::open(&place, "db@second", second.clone());
+    cluster.trine(&rollback).unwrap();
+    reader.check();
+    holds(&mut cluster, "db", &first);
+
+    let place = cluster.attach("db").unwrap();
+    let mut db = Model::open(&place, "db", first.clone());
+    db.write(512 * KIB..6 * MIB);
+    db.check();
+    drop(db);
+    cluster.detach("db").unwrap();
+    reader.check();
+    drop(reader);
+    cluster.detach("db@second").unwrap();
+    holds(&mut cluster, "db@first", &first);
+    // Forward again: of the two, neither is the other's past.
+    cluster.trine(&["snapshot", "rollback", "db@second", "--yes"]).unwrap();
+    holds(&mut cluster, "db", &second);
+    holds(&mut cluster, "db@first", &first);
+    cluster.stop_and_compare().unwrap();
+}
+
+#[test]
+fn a_clone_is_there_at_once_shares_what_it_does_not_write_and_stands_alone_when_flattened() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    let empty = used(&cluster);
+    cluster.create("db", 16, 4).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut db = Model::open(&place, "db", vec![0; 16 << 20]);
+    db.write(MIB..10 * MIB);
+    db.write(15 * MIB..16 * MIB);
+    cluster.trine(&["snapshot", "create", "db@s"]).unwrap();
+    let snapshot = db.bytes.clone();
+    wait_until("db's ten MiB are counted thrice", LONG, || Ok(used(&cluster) >= empty + 30 * MIB)).unwrap();
+    let before = used(&cluster);
+    cluster.trine(&["volume", "clone", "db@s", "copy", "--size", "20M"]).unwrap();
+    let mut larger = snapshot.clone();
+    larger.resize(20 << 20, 0);
+    let copy_place = cluster.attach("copy").unwrap();
+    let mut copy = Model::open(&copy_place, "copy", larger);
+    copy.check();
+    assert!(used(&cluster) < before + 3 * MIB, "a clone takes no space of its own: {before} → {}", used(&cluster));
+    copy.write(2 * MIB + 512..3 * MIB);
+    copy.write(11 * MIB..12 * MIB);
+    copy.trim(5 * MIB..6 * MIB);
+    copy.write(17 * MIB..18 * MIB);
+    db.write(4 * MIB..8 * MIB);
+    copy.check();
+    db.check();
+    // A clone's clone.
+    cluster.trine(&["snapshot", "create", "copy@t"]).unwrap();
+    cluster.trine(&["volume", "clone", "copy@t", "third"]).unwrap();
+    let third = copy.bytes.clone();
+    copy.write(8 * MIB..9 * MIB);
+
+    refused(&cluster.try_trine(&["snapshot", "delete", "db@s", "--yes"]).unwrap(), &["copy", "flatten"]);
+    drop(db);
+    cluster.detach("db").unwrap();
+    refused(&cluster.try_trine(&["volume", "delete", "db", "--yes"]).unwrap(), &["copy", "flatten"]);
+    assert_eq!(cluster.json(&["snapshot", "list", "db"]).unwrap()[0]["clones"][0], "copy");
+    cluster.trine(&["volume", "flatten", "copy"]).unwrap();
+    refused(&cluster.try_trine(&["volume", "flatten", "copy"]).unwrap(), &["no clone"]);
+    copy.check();
+    assert_eq!(cluster.json(&["volume", "show", "copy"]).unwrap()["parent"], Value::Null);
+    cluster.trine(&["snapshot", "delete", "db@s", "--yes"]).unwrap();
+    wait_until("db@s is gone", LONG, || Ok(names(&cluster.json(&["snapshot", "list", "db"])?).is_empty())).unwrap();
+    let full = used(&cluster);
+    cluster.trine(&["volume", "delete", "db", "--yes"]).unwrap();
+    // Four MiB were db's alone, and one of the snapshot was written over by the clone's own.
+    wait_until("db's space is back", LONG, || Ok(used(&cluster) + 12 * MIB <= full)).unwrap();
+    copy.check();
+    drop(copy);
+    cluster.detach("copy").unwrap();
+    holds(&mut cluster, "third", &third);
+    refused(&cluster.try_trine(&["volume", "delete", "copy", "--yes"]).unwrap(), &["third"]);
+    cluster.trine(&["volume", "delete", "third", "--yes"]).unwrap();
+    let gone = || Ok(cluster.json(&["volume", "list"])?.as_array().unwrap().len() == 1);
+    wait_until("third is gone", LONG, gone).unwrap();
+    cluster.trine(&["volume", "delete", "copy", "--yes"]).unwrap();
+    wait_until("all space is back", LONG, || Ok(used(&cluster) < empty + 3 * MIB)).unwrap();
+}
+
+#[test]
+fn a_copied_range_reads_as_the_snapshot_and_what_lies_beside_it_as_before() {
+    // Four nodes: some copies have the source on their disk and share, some do not and are sent it.
+    let mut cluster = Cluster::start(Shape { nodes: 4, ..Shape::default() }).unwrap();
+    cluster.create("from", 16, 4).unwrap();
+    let place = cluster.attach("from").unwrap();
+    let mut from = Model::open(&place, "from", vec![0; 16 << 20]);
+    from.write(MIB..3 * MIB);
+    from.write(3 * MIB + 256 * KIB..7 * MIB + 4 * KIB);
+    from.write(12 * MIB..13 * MIB);
+    cluster.trine(&["snapshot", "create", "from@s"]).unwrap();
+    let source = from.bytes.clone();
+    from.write(0..16 * MIB);
+    drop(from);
+    cluster.detach("from").unwrap();
+    for (name, mib, range) in [("part", 16, 2 * MIB + 8 * KIB..12 * MIB + 4 * KIB), ("whole", 12, 0..12 * MIB)] {
+        cluster.create(name, mib, 4).unwrap();
+        let place = cluster.attach(name).unwrap();
+        let mut to = Model::open(&place, name, vec![0; usize::try_from(mib * MIB).unwrap()]);
+        to.write(MIB + 512..5 * MIB);
+        to.write(10 * MIB..mib * MIB);
+        let (offset, length) = (range.start.to_string(), (range.end - range.start).to_string());
+        let some = ["--offset", offset.as_str(), "--length", length.as_str()];
+        let args = if name == "part" { &some[..] } else { &[] };
+        cluster.trine(&[&["volume", "copy-range", "from@s", name], args].concat()).unwrap();
+        to.bytes[at(&range)].copy_from_slice(&source[at(&range)]);
+        to.check();
+        // It is the volume's own from now on.
+        to.write(6 * MIB..6 * MIB + 64 * KIB);
+        to.check();
+        drop(to);
+        cluster.detach(name).unwrap();
+    }
+    holds(&mut cluster, "from@s", &source);
+    cluster.create("other", 16, 8).unwrap();
+    let other = cluster.try_trine(&["volume", "copy-range", "from@s", "other"]).unwrap();
+    assert_eq!((other.code, other.stderr.lines().count()), (2, 1), "shards of another size: {other:?}");
+    cluster.stop_and_compare().unwrap();
 }
