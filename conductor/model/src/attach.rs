@@ -9,7 +9,7 @@ use crate::limits::MAX_CLIENT_NAME;
 use crate::nodes::is_plain;
 use crate::record::VolumeRecord;
 use crate::views::{Attach, Attachment, Detach};
-use crate::{AttachGeneration, Conductor, Dirty, Error, Key, Millis, NodeId};
+use crate::{AttachGeneration, Commit, Conductor, Dirty, Error, Key, Millis, NodeId, VolumeId};
 
 impl Conductor {
     /// Gives a volume to a client. Returns its map with the new generation.
@@ -23,6 +23,9 @@ impl Conductor {
         let volume = self.volume(name)?;
         if volume.rollback.is_some() {
             return Err(Error::Busy { name: name.to_owned(), what: "is being rolled back" });
+        }
+        if self.is_copied_into(volume.id) {
+            return Err(Error::Busy { name: name.to_owned(), what: "is being copied into" });
         }
         let holder = volume.attachment.as_ref().filter(|held| held.client != *client);
         if let Some(holder) = holder.filter(|_| !force) {
@@ -93,11 +96,16 @@ impl Conductor {
     /// are none (rule 19).
     pub fn unconfirmed(&self, name: &str) -> Result<Vec<NodeId>, Error> {
         let volume = self.volume(name)?;
+        Ok(self.primaries_before(volume.id, volume.attach_at))
+    }
+
+    /// Primaries' nodes of a volume that have not acted upon this transaction yet.
+    pub(crate) fn primaries_before(&self, volume: VolumeId, at: Commit) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> =
-            self.shards_of(volume.id).filter_map(|s| Some(s.config.primary_member()?.node)).collect();
+            self.shards_of(volume).filter_map(|s| Some(s.config.primary_member()?.node)).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        nodes.retain(|node| self.presence.get(node).is_none_or(|p| p.acted < volume.attach_at));
-        Ok(nodes)
+        nodes.retain(|node| self.presence.get(node).is_none_or(|p| p.acted < at));
+        nodes
     }
 }

@@ -1,7 +1,8 @@
 //! Copy-range: a range of a volume reads as the same range of another volume's snapshot (rule 16).
 //!
 //! Ordered by the primaries of the destination's shards, one order for each shard that the range touches. What is left is persisted, so
-//! that it goes on after a restart, and is never done again once it is done: the destination may be attached and written. What
+//! that it goes on after a restart. A primary that starts anew does some of it again, what it had not reported: only while nobody has
+//! the destination attached, and nobody can attach it until it is done, or every primary has heard that it was given up. What
 //! fails is given up and stays listed until somebody has looked.
 
 use crate::api::{OrderReport, OrderState, ShardOrder};
@@ -10,7 +11,7 @@ use crate::orders::Purpose;
 use crate::record::CopyRecord;
 use crate::views::{CopyInfo, CopyRange, Progress};
 use crate::{
-    BLOCK, BlockRange, Blocks, Bytes, Conductor, Dirty, Error, Key, Millis, OrderId, ShardId, ShardIndex,
+    BLOCK, BlockRange, Blocks, Bytes, Commit, Conductor, Dirty, Error, Key, Millis, OrderId, ShardId, ShardIndex,
     ShardSnapshot, VolumeId, split_snapshot,
 };
 use std::collections::BTreeMap;
@@ -45,6 +46,9 @@ impl Conductor {
                 range.source, snapshot.size, to.size
             ));
         };
+        if let Some(attachment) = &to.attachment {
+            return Err(Error::Attached { name: into.to_owned(), holder: attachment.client.clone() });
+        }
         if to.rollback.is_some() {
             return Err(Error::Busy { name: into.to_owned(), what: "is being rolled back" });
         }
@@ -84,8 +88,28 @@ impl Conductor {
         let mut dirty = Dirty::default();
         self.copies.remove(&id);
         dirty.add(Key::Copy(id));
-        self.close_orders(volume, Some(Purpose::Copy(id)), &mut dirty);
+        self.give_up_copy(volume, id, &mut dirty);
         Ok(((), self.seal(dirty)))
+    }
+
+    /// Its primaries are told to stop.
+    fn give_up_copy(&mut self, into: VolumeId, id: OrderId, dirty: &mut Dirty) {
+        self.close_orders(into, Some(Purpose::Copy(id)), dirty);
+        let at = self.next_commit();
+        if let Some(volume) = self.volumes.get_mut(&into) {
+            volume.given_up_at = at;
+            dirty.add(Key::Volume(into));
+        }
+        for node in self.primaries_before(into, at) {
+            self.tell(node, at);
+        }
+    }
+
+    /// True while a primary may change the volume for the sake of a copy.
+    pub(crate) fn is_copied_into(&self, into: VolumeId) -> bool {
+        let given_up_at = self.volumes.get(&into).map_or(Commit(0), |volume| volume.given_up_at);
+        self.copies.values().any(|copy| copy.into == into && copy.failed.is_none())
+            || (given_up_at > Commit(0) && !self.primaries_before(into, given_up_at).is_empty())
     }
 
     pub(crate) fn copy_stands(&mut self, job: OrderId, said: &OrderReport, dirty: &mut Dirty) {
@@ -114,7 +138,7 @@ impl Conductor {
                 copy.failed = Some(why);
                 let into = copy.into;
                 dirty.add(Key::Copy(job));
-                self.close_orders(into, Some(Purpose::Copy(job)), dirty);
+                self.give_up_copy(into, job, dirty);
             }
         }
     }

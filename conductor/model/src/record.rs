@@ -211,6 +211,9 @@ pub struct VolumeRecord {
     /// Set while it is being rolled back: it cannot be attached then.
     #[serde(default)]
     pub rollback: Option<RollbackRecord>,
+    /// The transaction in which a copy into it was given up last: its primaries have heard of it before it is attached again.
+    #[serde(default)]
+    pub given_up_at: Commit,
 }
 
 /// What a clone needs.

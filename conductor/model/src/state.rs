@@ -232,7 +232,8 @@ impl Conductor {
                 news.push((primary.node, self.assignment_at(shard)));
             }
             if let Some(volume) = self.volumes.get(&shard.config.shard.volume) {
-                news.extend(shard.config.members.iter().map(|m| (m.node, volume.attach_at)));
+                let at = volume.attach_at.max(volume.given_up_at);
+                news.extend(shard.config.members.iter().map(|m| (m.node, at)));
             }
         }
         for (node, at) in news {

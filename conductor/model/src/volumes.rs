@@ -74,6 +74,7 @@ impl Conductor {
             durability: new.durability,
             parent: origin.map(|o| o.parent),
             rollback: None,
+            given_up_at: Commit(0),
         };
         let shards = self.new_shards(now, &volume, 0, at, draw)?;
 

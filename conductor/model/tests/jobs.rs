@@ -6,7 +6,7 @@ use common::{Cluster, DONE, MIB, disk_of, heartbeat, with_volume};
 use conductor_model::api::{DiskIntegrity, Order, OrderState, ShardOrder};
 use conductor_model::limits::SCRUB_RATE;
 use conductor_model::views::{
-    CopyInfo, CopyRange, Fullness, NewVolume, Scrub, ScrubInfo, ScrubState, ScrubVerb, Space,
+    CopyInfo, CopyRange, Detach, Fullness, NewVolume, Scrub, ScrubInfo, ScrubState, ScrubVerb, Space,
 };
 use conductor_model::{
     BlockRange, Blocks, Bytes, Error, Millis, NodeId, OpenId, OrderId, Record, ShardIndex, VolumeId,
@@ -142,6 +142,35 @@ fn what_a_copy_reads_is_not_deleted() {
     cancel(&mut cluster, info.id).unwrap();
     assert!(cluster.orders().iter().all(|(_, o)| matches!(o.what, ShardOrder::Barrier { .. })));
     cluster.delete_snapshot("db", "a").unwrap();
+}
+
+#[test]
+fn what_is_copied_into_is_not_attached_before_every_primary_has_heard_of_the_end() {
+    let mut cluster = with_two();
+    cluster.attach("other").unwrap();
+    assert_eq!(copy(&mut cluster, "other", "db@a", 0, 3 * MIB).unwrap_err().kind(), "attached");
+    let generation = cluster.model.map("other").unwrap().attach;
+    let detach = Detach { client: "web1".to_owned(), generation };
+    cluster.run(|m, _, _| m.detach("other", &detach)).unwrap();
+
+    copy(&mut cluster, "other", "db@a", 0, 3 * MIB).unwrap();
+    assert_eq!(cluster.attach("other").unwrap_err().kind(), "busy-volume");
+    cluster.all_done();
+    cluster.attach("other").unwrap();
+    let detach = Detach { client: "web1".to_owned(), generation: cluster.model.map("other").unwrap().attach };
+    cluster.run(|m, _, _| m.detach("other", &detach)).unwrap();
+
+    let info = copy(&mut cluster, "other", "db@a", 0, 3 * MIB).unwrap();
+    cluster.run(|m, _, _| m.cancel_copy("other", info.id)).unwrap();
+    let mut heard = 0;
+    for node in 1..=3 {
+        // A primary that has not heard may still be at it.
+        heard += u32::from(cluster.attach("other").is_err());
+        let after = cluster.beat(node, 1, 0).unwrap().version;
+        cluster.beat(node, 1, after).unwrap();
+    }
+    assert_eq!(heard, 3, "all three are primaries here");
+    cluster.attach("other").unwrap();
 }
 
 #[test]
