@@ -5,6 +5,7 @@ use crate::iocb::PartState;
 use crate::limits::WAIT_VISIBLE;
 use crate::link::State;
 use crate::request::{BlockError, BlockRequest, ClientError, Completion};
+use crate::unflushed::Unflushed;
 use crate::view::{Counters, LinkView, ShardWait, View};
 use conductor_model::api::VolumeMap;
 use conductor_model::{AttachGeneration, Bytes, ShardIndex};
@@ -14,6 +15,7 @@ use refcount::LeakReport;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use tcp::{Net, NetEvent, NetOptions, Refused};
 use wire::{HelloInfo, Reason, Role, Secrets};
 
@@ -107,6 +109,21 @@ impl VolumeClient {
         let mut net = NetOptions::new(hello.clone(), options.secrets, options.random);
         net.depth = options.conn_depth;
         Ok(Self { engine, net: Net::new(net, arena), hello, again: false, stopping: false, stopped: false })
+    }
+
+    /// What is unflushed on this lane is so on all lanes that were given the same set: to be given to each lane of an attachment before
+    /// its first request. Without it a lane's flush covers what the lane itself has written.
+    #[must_use]
+    pub fn sharing(mut self, unflushed: &Arc<Unflushed>) -> Self {
+        self.engine.share(unflushed);
+        self
+    }
+
+    /// For a front end whose user was told that nothing needs a flush: every change of a flush volume is durable before it completes.
+    #[must_use]
+    pub fn write_through(mut self) -> Self {
+        self.engine.write_through();
+        self
     }
 
     /// Takes a request; it is sent at the end of the turn. Given back if `depth` are in flight or memory is short: submit it again

@@ -20,6 +20,7 @@ use crate::link::{Link, State};
 use crate::request::{BlockDone, BlockError, ClientError, Completion};
 use crate::routes::Routes;
 use crate::split::{Action, Kind};
+use crate::unflushed::Unflushed;
 use crate::view::Counters;
 use conductor_model::BLOCK;
 use conductor_model::api::VolumeMap;
@@ -31,6 +32,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use tcp::Payload;
 use wire::{Op, Reason};
 
@@ -98,6 +100,11 @@ pub(crate) struct Engine {
     completions: VecDeque<Completion>,
     pub(crate) traces: VecDeque<Stages>,
     last_sequence: u64,
+    /// What must be flushed to be durable; `None`: every acknowledged change is (a snapshot, or `durability = always`, which a volume
+    /// keeps for life).
+    unflushed: Option<Arc<Unflushed>>,
+    /// Nobody flushes: every change asks for FUA.
+    write_through: bool,
     map_wanted: bool,
     map_not_before: Time,
     map_backoff: Span,
@@ -124,12 +131,26 @@ impl Engine {
             completions: VecDeque::with_capacity(settings.depth),
             traces: VecDeque::with_capacity(TRACES),
             last_sequence: 0,
+            unflushed: (!map.durability.is_always() && map.snapshot.is_none()).then(Arc::default),
+            write_through: false,
             map_wanted: false,
             map_not_before: Time(0),
             map_backoff: MAP_MIN,
             over: None,
             counters: Counters::default(),
         })
+    }
+
+    /// Of a flush volume: what is unflushed is known together with these lanes.
+    pub(crate) fn share(&mut self, unflushed: &Arc<Unflushed>) {
+        if let Some(own) = &mut self.unflushed {
+            *own = Arc::clone(unflushed);
+        }
+    }
+
+    /// Of a flush volume: every change is durable before it is answered.
+    pub(crate) fn write_through(&mut self) {
+        self.write_through = true;
     }
 
     fn enqueue_all(&mut self, now: Time, slot: usize) {
@@ -162,6 +183,7 @@ impl Engine {
                         let Some(place) = routes.place(part.shard) else { break };
                         let (shard, payload) = (routes.id(part.shard), part.payload.as_ref().map(Payload::share));
                         let body = IoBody::new(shard, place.epoch, part.sequence, part.offset, part.len);
+                        let body = if part.fua { body.with_fua() } else { body };
                         let (op, token, deadline) =
                             (op_of(part.action), token(key, part.sequence), now + REQUEST_DEADLINE);
                         match net.request(conn, Post { op, body, payload, token, deadline }) {
@@ -224,7 +246,17 @@ impl Engine {
         }
         match status {
             Some(Ok(Status::Ok)) => {
-                self.routes.served(part.shard, part.epoch);
+                // A FLUSH may be answered by a primary that has not settled yet, if it has nothing to sync.
+                if part.action != Action::Flush {
+                    self.routes.served(part.shard, part.epoch);
+                }
+                if let Some(unflushed) = &self.unflushed {
+                    match part.action {
+                        Action::Flush => unflushed.flushed(part.shard, part.covers),
+                        action if action.is_change() && !part.fua => unflushed.changed(part.shard),
+                        _ => {}
+                    }
+                }
                 part.answer = reply.and_then(|reply| reply.payload).filter(|_| part.action == Action::Read);
                 self.requests[slot].stages.mark(Stage::Replied, now);
                 self.part_done(slot);
@@ -523,6 +555,7 @@ fn op_of(action: Action) -> Op {
         Action::Write | Action::ZeroEdge => op::WRITE,
         Action::WriteZeroes => op::WRITE_ZEROES,
         Action::Discard => op::DISCARD,
+        Action::Flush => op::FLUSH,
     }
 }
 

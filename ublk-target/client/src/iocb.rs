@@ -97,6 +97,10 @@ pub(crate) struct Part {
     pub(crate) shard: ShardIndex,
     pub(crate) offset: Bytes,
     pub(crate) len: u32,
+    /// Durable before it is answered: asked of flush volumes only, others do so anyway.
+    pub(crate) fua: bool,
+    /// Of a FLUSH: see `Unflushed`.
+    pub(crate) covers: u64,
     /// What it writes.
     pub(crate) payload: Option<Payload>,
     /// What it read.

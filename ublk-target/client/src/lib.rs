@@ -25,11 +25,13 @@ mod link;
 mod request;
 mod routes;
 mod split;
+mod unflushed;
 mod view;
 
 pub use client::{ClientOptions, VolumeClient};
 pub use iocb::{Stage, Stages};
 pub use request::{BlockDone, BlockError, BlockOp, BlockRequest, ClientError, Completion};
+pub use unflushed::Unflushed;
 pub use view::{Counters, LinkView, ShardWait, View};
 
 #[cfg(test)]

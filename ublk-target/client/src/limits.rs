@@ -1,7 +1,7 @@
 //! Every limit of one lane's client, with its reason.
 //!
 //! Memory of one lane beside the arena: depth × about 400 B per request, 250 B per part (MAX_PARTS bounds the parts of one
-//! request; front ends send one or two), 200 B per link, and `TRACES` stages of 64 B.
+//! request, a flush has one per unflushed shard; front ends send one or two), 200 B per link, and `TRACES` stages of 64 B.
 
 use driver::Span;
 

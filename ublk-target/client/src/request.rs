@@ -17,9 +17,11 @@ pub struct BlockRequest {
     pub offset: Bytes,
     /// How many bytes; 0 completes at once.
     pub len: Bytes,
+    /// A change is to be durable when it completes (FUA), even under `durability = flush`.
+    pub fua: bool,
 }
 
-/// Kinds of requests. There is no FUA flag, because every acknowledged write is durable on every in-sync copy already.
+/// Kinds of requests.
 #[derive(Debug)]
 pub enum BlockOp {
     /// Completes with the bytes.
@@ -35,8 +37,8 @@ pub enum BlockOp {
     WriteZeroes,
     /// The range is not needed any more. Only whole blocks are discarded; partial ones at its ends keep their content.
     Discard,
-    /// All writes that completed before are durable. They are by the time they complete (volumes are `durability = always`), so
-    /// this completes at once; it becomes a message with rule 18's flush volumes.
+    /// All writes of the attachment that completed before, on whichever lane, are durable. Under `durability = always` they were when
+    /// they completed, and this completes at once; under `durability = flush` each shard with unflushed writes is asked (rule 18).
     Flush,
 }
 

@@ -87,6 +87,11 @@ impl Routes {
         Ok(news)
     }
 
+    /// All shards, as far as this lane knows.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = ShardIndex> + use<> {
+        (0..self.places.len()).filter_map(|at| u32::try_from(at).ok()).map(ShardIndex)
+    }
+
     /// The place of a shard within the volume; `None` beyond its end.
     pub(crate) fn place(&self, shard: ShardIndex) -> Option<Place> {
         self.places.get(shard.0 as usize).copied()

@@ -25,6 +25,14 @@ pub(crate) enum Action {
     ZeroEdge,
     WriteZeroes,
     Discard,
+    /// Of one whole shard; made by `intake`, not cut.
+    Flush,
+}
+
+impl Action {
+    pub(crate) fn is_change(self) -> bool {
+        !matches!(self, Self::Read | Self::Flush)
+    }
 }
 
 /// What is cut.
@@ -143,6 +151,7 @@ mod tests {
                     }
                     Action::ZeroEdge => prop_assert!(len < 4096 && !aligned, "an edge is less than a block"),
                     Action::WriteZeroes | Action::Discard => prop_assert!(aligned && len <= MAX_ZERO),
+                    Action::Flush => prop_assert!(false, "it is not cut"),
                 }
             }
             prop_assert_eq!(at, stop);

@@ -27,6 +27,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -244,6 +245,7 @@ fn bring_up(
         read_only,
         io_timeout: io_timeout.map(|time| Span(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))),
         depth,
+        unflushed: Arc::default(),
     };
     let (asks, asked) = sync_channel(1);
     let news = tell.clone();

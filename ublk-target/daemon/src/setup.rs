@@ -7,7 +7,8 @@ use driver::Span;
 use memory::Arena;
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
-use volume_client::{ClientOptions, VolumeClient};
+use std::sync::Arc;
+use volume_client::{ClientOptions, Unflushed, VolumeClient};
 use wire::ClusterKey;
 
 /// One attachment, as its lanes need to know it. Crosses to their threads.
@@ -23,9 +24,16 @@ pub(crate) struct Setup {
     pub(crate) read_only: bool,
     pub(crate) io_timeout: Option<Span>,
     pub(crate) depth: Option<u16>,
+    /// One for all lanes, new with each life of the target: a flush from any queue covers what all of them have written.
+    pub(crate) unflushed: Arc<Unflushed>,
 }
 
 impl Setup {
+    /// The front end's user has to flush: acknowledged writes may be lost by a crash until then. Never so of a snapshot.
+    pub(crate) fn write_back(&self) -> bool {
+        !self.map.durability.is_always() && self.map.snapshot.is_none()
+    }
+
     /// A volume client for one lane, on the thread that calls.
     pub(crate) fn client(&self, lane: u16, depth: u16, arena: &Arena) -> Result<VolumeClient, TargetError> {
         let options = ClientOptions {
@@ -40,7 +48,7 @@ impl Setup {
             secrets: Rc::new(self.key.clone()),
             random: Box::new(random),
         };
-        Ok(VolumeClient::new(options, &self.map, arena.clone())?)
+        Ok(VolumeClient::new(options, &self.map, arena.clone())?.sharing(&self.unflushed))
     }
 }
 

@@ -121,18 +121,22 @@ impl UblkMade {
         options.owner = shape.owner;
         options.depth = setup.depth.unwrap_or(UBLK_DEPTH);
         options.read_only = setup.read_only;
+        options.write_back = setup.write_back();
         options.recover = shape.recover;
-        // A device that is taken over keeps its depth.
+        // A device that is taken over keeps its depth, and whether the kernel flushes it: the writes of one that it never flushes are
+        // durable at once.
         let kept = match shape.recover {
-            Some(id) => ublk_device::known()?.into_iter().find(|known| known.id == id).map(|known| known.depth),
+            Some(id) => ublk_device::known()?.into_iter().find(|known| known.id == id),
             None => None,
         };
-        let depth = kept.unwrap_or(options.depth);
+        let depth = kept.as_ref().map_or(options.depth, |kept| kept.depth);
+        let write_through = shape.recover.is_some() && !kept.is_some_and(|kept| kept.write_back);
         // Every request can have all its memory, twice for rounding; so nothing waits for memory for ever.
         let bytes = usize::from(depth) * 2 * options.io_buf_bytes as usize + UBLK_NETWORK;
         let build = move |queue: QueueId| {
             let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() })?;
             let client = setup.client(queue.0, depth, &arena)?;
+            let client = if write_through { client.write_through() } else { client };
             Ok(Volume::new(client, arena))
         };
         let on_letter = move |_, letter| match letter {
@@ -348,6 +352,7 @@ mod tests {
             depth: 1,
             size: Bytes(4096),
             read_only: false,
+            write_back: false,
         };
         let all = [device(2, 0xc1, 7), device(3, 0xc1, 7)];
         assert_eq!(device_of(&record, &all), Some(&all[1]));

@@ -42,6 +42,8 @@ pub struct KernelDevice {
     pub size: Bytes,
     /// No writes.
     pub read_only: bool,
+    /// The kernel sends FLUSH: see [`crate::DeviceOptions::write_back`].
+    pub write_back: bool,
 }
 
 /// All devices that Trine made, by number. None where there is no ublk.
@@ -87,6 +89,7 @@ fn describe(control: &mut Control, info: Info, owner: Owner) -> Result<KernelDev
         depth,
         size: shape.size,
         read_only: shape.read_only,
+        write_back: shape.write_back,
     })
 }
 

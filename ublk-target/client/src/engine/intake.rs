@@ -4,8 +4,8 @@ use super::{Engine, op_of};
 use crate::iocb::{ClientIocb, Part, PartState, Request, Stage, Stages};
 use crate::limits::MAX_READ;
 use crate::request::{BlockError, BlockOp, BlockRequest};
-use crate::split::{Action, Kind, Piece, split};
-use conductor_model::{BLOCK, Epoch};
+use crate::split::{Action, Kind, Piece, Pieces, split};
+use conductor_model::{BLOCK, Bytes, Epoch};
 use driver::Time;
 use memory::Class;
 use smallvec::SmallVec;
@@ -19,8 +19,9 @@ impl Engine {
             return Err(request);
         }
         let kind = kind_of(&request.op);
-        let checked = self.check(&request).and_then(|()| {
-            split(kind, request.offset, request.len, self.routes.shard_size).ok_or(BlockError::BadLength)
+        let checked = self.check(&request).and_then(|()| match kind {
+            Kind::Flush => Ok(self.flushes()),
+            _ => split(kind, request.offset, request.len, self.routes.shard_size).ok_or(BlockError::BadLength),
         });
         let made = match &checked {
             Ok(pieces) => pieces.iter().map(|piece| self.payload(piece, &request.op)).collect(),
@@ -41,7 +42,7 @@ impl Engine {
         let deadline = self.settings.io_timeout.map(|span| now + span);
         let mut parts = SmallVec::new();
         for (piece, payload) in pieces.iter().zip(payloads) {
-            parts.push(self.add_part(slot, piece, payload));
+            parts.push(self.add_part(slot, piece, request.fua, payload));
         }
         self.requests.insert(Request {
             tag: request.tag,
@@ -62,6 +63,13 @@ impl Engine {
         }
         self.decide(slot);
         Ok(())
+    }
+
+    /// A FLUSH for each shard that has something unflushed.
+    fn flushes(&self) -> Pieces {
+        let Some(unflushed) = &self.unflushed else { return Pieces::new() };
+        let flush = |shard| Piece { action: Action::Flush, shard, offset: Bytes(0), len: 0, from: 0 };
+        self.routes.shards().filter(|&shard| unflushed.covers(shard).is_some()).map(flush).collect()
     }
 
     fn check(&self, request: &BlockRequest) -> Result<(), BlockError> {
@@ -111,8 +119,11 @@ impl Engine {
         }
     }
 
-    fn add_part(&mut self, request: usize, piece: &Piece, payload: Option<Payload>) -> usize {
+    fn add_part(&mut self, request: usize, piece: &Piece, fua: bool, payload: Option<Payload>) -> usize {
         self.last_sequence += 1;
+        let unflushed = self.unflushed.as_ref();
+        let covers = unflushed.filter(|_| piece.action == Action::Flush).and_then(|all| all.covers(piece.shard));
+        let fua = unflushed.is_some() && piece.action.is_change() && (fua || self.write_through);
         self.parts.insert(Part {
             request,
             sequence: self.last_sequence,
@@ -120,6 +131,9 @@ impl Engine {
             shard: piece.shard,
             offset: piece.offset,
             len: piece.len,
+            fua,
+            // None: another lane's flush has just covered it, and this one covers nothing new.
+            covers: covers.unwrap_or(0),
             payload,
             answer: None,
             state: PartState::Done,

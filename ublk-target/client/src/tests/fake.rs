@@ -4,6 +4,7 @@ use super::{endpoint, map};
 use crate::engine::{Engine, Network, NotPosted, Post, Reply, Settings};
 use crate::request::{BlockDone, BlockError, BlockOp, BlockRequest};
 use conductor_model::Bytes;
+use conductor_model::api::VolumeMap;
 use driver::{ConnId, Span, Time};
 use memory::{Arena, Class};
 use node_protocol::{IoBody, ReplyBody, Status};
@@ -88,14 +89,22 @@ pub(super) const SETTINGS: Settings = Settings { depth: 16, read_only: false, io
 
 impl Bench {
     pub(super) fn new(shards: &[(u64, u16)], settings: Settings) -> Self {
+        Self::of(&map(shards), settings)
+    }
+
+    pub(super) fn of(map: &VolumeMap, settings: Settings) -> Self {
         let arena = Arena::small(16 << 20);
-        let engine = Engine::new(settings, &map(shards), arena.clone()).unwrap();
+        let engine = Engine::new(settings, map, arena.clone()).unwrap();
         let net = FakeNet { credits: 64, ..FakeNet::default() };
         Self { engine, net, now: Time(1_000_000_000), arena, completions: Vec::new(), lost: Vec::new() }
     }
 
     pub(super) fn submit(&mut self, tag: u64, op: BlockOp, offset: u64, len: u64) -> bool {
-        self.engine.submit(self.now, BlockRequest { tag, op, offset: Bytes(offset), len: Bytes(len) }).is_ok()
+        self.ask(BlockRequest { tag, op, offset: Bytes(offset), len: Bytes(len), fua: false })
+    }
+
+    pub(super) fn ask(&mut self, request: BlockRequest) -> bool {
+        self.engine.submit(self.now, request).is_ok()
     }
 
     pub(super) fn data(&self, bytes: &[u8]) -> BlockOp {

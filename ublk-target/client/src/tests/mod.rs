@@ -2,6 +2,7 @@
 
 mod behaviour;
 mod fake;
+mod flush;
 mod pair;
 mod schedules;
 

@@ -181,7 +181,9 @@ impl World {
     }
 
     fn submit(&mut self, tag: u64, op: BlockOp, offset: u64, len: u64) {
-        self.client.submit(self.now, BlockRequest { tag, op, offset: Bytes(offset), len: Bytes(len) }).unwrap();
+        self.client
+            .submit(self.now, BlockRequest { tag, op, offset: Bytes(offset), len: Bytes(len), fua: false })
+            .unwrap();
     }
 
     fn write(&mut self, tag: u64, offset: u64, bytes: &[u8]) {

@@ -12,11 +12,13 @@ pub(super) enum Step {
     Answer(Ticket, Outcome),
 }
 
-/// Every acknowledged write is durable, so that FUA asks for nothing more. Space is never reserved for zeroes: "no hole" is taken
+/// FUA goes along; only a flush volume's client asks the node for it. Space is never reserved for zeroes: "no hole" is taken
 /// as the wish it is, and refused only together with "fast", which wants a promise. Nobody here knows what is allocated; the
 /// honest answer is that all of it may be.
 pub(super) fn step(request: Request, tag: u64) -> Step {
     let Request { ticket, what, offset, len } = request;
+    let fua =
+        matches!(what, What::Write { fua: true, .. } | What::Trim { fua: true } | What::WriteZeroes { fua: true, .. });
     let op = match what {
         What::Read => BlockOp::Read,
         What::Write { payload, .. } => BlockOp::Write { data: payload, crcs: None },
@@ -31,7 +33,7 @@ pub(super) fn step(request: Request, tag: u64) -> Step {
             return Step::Answer(ticket, Outcome::Extents(smallvec![all]));
         }
     };
-    Step::Ask(ticket, BlockRequest { tag, op, offset, len })
+    Step::Ask(ticket, BlockRequest { tag, op, offset, len, fua })
 }
 
 pub(super) fn outcome(completion: Completion) -> Outcome {

@@ -77,6 +77,17 @@ impl Info {
 pub(crate) struct Shape {
     pub(crate) size: Bytes,
     pub(crate) read_only: bool,
+    pub(crate) write_back: bool,
+}
+
+impl Shape {
+    fn of(params: &sys::ublk_params) -> Self {
+        Self {
+            size: Bytes(params.basic.dev_sectors.saturating_mul(SECTOR)),
+            read_only: params.basic.attrs & sys::UBLK_ATTR_READ_ONLY != 0,
+            write_back: params.basic.attrs & sys::UBLK_ATTR_VOLATILE_CACHE != 0,
+        }
+    }
 }
 
 /// The control device, and a ring for commands to it.
@@ -129,10 +140,7 @@ impl Control {
     pub(crate) fn read_shape(&mut self, id: u32) -> Result<Shape, DeviceError> {
         let empty = sys::ublk_params { len: len_of::<sys::ublk_params>().into(), ..Default::default() };
         let params = self.filled("GET_PARAMS", sys::UBLK_U_CMD_GET_PARAMS, id, empty)?;
-        Ok(Shape {
-            size: Bytes(params.basic.dev_sectors.saturating_mul(SECTOR)),
-            read_only: params.basic.attrs & sys::UBLK_ATTR_READ_ONLY != 0,
-        })
+        Ok(Shape::of(&params))
     }
 
     /// Makes the block device. All queues must have fetched; the kernel reads from it before this returns.
@@ -290,6 +298,19 @@ fn params(options: &DeviceOptions) -> sys::ublk_params {
 mod tests {
     use super::*;
     use conductor_model::{ClusterId, SnapshotId, VolumeId};
+
+    #[test]
+    fn a_write_back_device_has_a_volatile_cache_and_fua_and_another_one_needs_no_flush() {
+        let through = DeviceOptions::new("v", Bytes(1 << 20));
+        let back = DeviceOptions { write_back: true, ..through.clone() };
+        let cache = sys::UBLK_ATTR_VOLATILE_CACHE | sys::UBLK_ATTR_FUA;
+        let attrs = |options: &DeviceOptions| params(options).basic.attrs & cache;
+        assert_eq!((attrs(&back), attrs(&through)), (cache, sys::UBLK_ATTR_FUA));
+        for options in [through, back] {
+            let Shape { size, read_only, write_back } = Shape::of(&params(&options));
+            assert_eq!((size, read_only, write_back), (options.size, false, options.write_back), "as it is read back");
+        }
+    }
 
     #[test]
     fn a_device_tells_whose_it_is() {

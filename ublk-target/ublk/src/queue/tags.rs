@@ -86,6 +86,7 @@ struct Asked {
     kind: Kind,
     offset: u64,
     len: usize,
+    fua: bool,
 }
 
 /// All tags of a queue.
@@ -129,7 +130,7 @@ impl Tags {
         let op = from.op_flags & OP_MASK;
         if op == FLUSH {
             self.counters.flushes += 1;
-            return Ok(Asked { tag, kind: Kind::Flush, offset: 0, len: 0 });
+            return Ok(Asked { tag, kind: Kind::Flush, offset: 0, len: 0, fua: false });
         }
         let bytes = u64::from(from.sectors) * SECTOR;
         let (kind, count) = match op {
@@ -156,7 +157,7 @@ impl Tags {
         if matches!(kind, Kind::Read | Kind::Write) && len > buffer_len {
             return Err(INVALID);
         }
-        Ok(Asked { tag, kind, offset, len })
+        Ok(Asked { tag, kind, offset, len, fua: from.op_flags & FUA != 0 })
     }
 
     /// Hands over what there is room for, in order.
@@ -256,7 +257,7 @@ fn make<E: Executor, B: Deref<Target = [u8]>>(asked: Asked, executor: &E, buffer
         }
     };
     let (offset, len) = (Bytes(asked.offset), Bytes(asked.len as u64));
-    Some(BlockRequest { tag: u64::from(asked.tag), op, offset, len })
+    Some(BlockRequest { tag: u64::from(asked.tag), op, offset, len, fua: asked.fua })
 }
 
 fn kind_of(op: &BlockOp) -> Kind {

@@ -112,6 +112,17 @@ fn what_was_written_with_one_tag_is_read_with_another() {
 }
 
 #[test]
+fn fua_goes_along_with_every_change_that_asks_for_it() {
+    let (mut tags, mut disk, buffers) = (Tags::new(4), Disk::new(8, 1 << 20), buffers(4));
+    for (tag, op_flags) in [(0, WRITE | FUA), (1, WRITE), (2, WRITE_ZEROES | FUA), (3, FLUSH)] {
+        assert_eq!(tags.arrived(tag, ask(op_flags, 8, 0), BUFFER), None);
+    }
+    tags.feed(Time(0), &mut disk, &buffers);
+    let fua: Vec<_> = disk.taken.iter().map(|request| request.fua).collect();
+    assert_eq!(fua, [true, false, true, false]);
+}
+
+#[test]
 fn a_flush_is_recognised_by_its_operation_whatever_its_sectors_say() {
     let (mut tags, mut disk, mut buffers) = (Tags::new(1), Disk::new(8, 1 << 20), buffers(1));
     assert_eq!(tags.arrived(0, ask(FLUSH, u32::MAX, u64::MAX), BUFFER), None);
