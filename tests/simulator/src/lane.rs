@@ -139,7 +139,8 @@ impl Lane {
             }
         };
         self.last_tag += 1;
-        let request = BlockRequest { tag: self.last_tag, op, offset: Bytes(wish.offset), len: Bytes(wish.len), fua: false };
+        let request =
+            BlockRequest { tag: self.last_tag, op, offset: Bytes(wish.offset), len: Bytes(wish.len), fua: false };
         if client.submit(now, request).is_err() {
             shared.count("client.full");
             return false;

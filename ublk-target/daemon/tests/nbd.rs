@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{Lane, NbdClient, SIZE, map};
+use common::{Lane, NbdClient, SHARD, SIZE, map};
+use conductor_model::Durability;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 use target_daemon::Mail;
@@ -28,6 +29,36 @@ fn what_one_client_wrote_another_one_reads_at_any_offset() {
     assert_eq!(one.read(6000, 10), pattern[5223..5233]);
     assert_eq!(two.other(TRIM, 1 << 20, 1 << 20), 0);
     assert_eq!(one.read(1 << 20, 1 << 20), vec![0; 1 << 20]);
+    lane.stop(Mail::Stop);
+}
+
+#[test]
+fn of_a_flush_volume_what_was_flushed_on_any_connection_or_written_with_fua_outlives_a_loss_of_power() {
+    const FUA: u16 = 1;
+    let lane = Lane::of(128, false, Durability::Flush);
+    let (mut one, mut two) = (lane.connect(), lane.connect());
+    for shard in 0..SIZE / SHARD {
+        assert_eq!(one.write(shard * SHARD, &[1; 8192]), 0);
+    }
+    assert_eq!(two.other(FLUSH, 0, 0), 0);
+    lane.node.lose_power();
+    for shard in 0..SIZE / SHARD {
+        assert_eq!(two.read(shard * SHARD, 8192), [1; 8192], "shard {shard}");
+    }
+    let (durable, lost) = ([2; 4096], [3; 4096]);
+    let fua = [
+        two.send(1, FUA, 0, 4096, &durable),
+        two.send(ZEROES, FUA, SHARD, 4096, &[]),
+        two.send(TRIM, FUA, 2 * SHARD, 4096, &[]),
+    ];
+    let mut done: Vec<_> = fua.iter().map(|_| two.reply()).collect();
+    done.sort_unstable();
+    assert_eq!(done, fua.map(|cookie| (cookie, 0)));
+    assert_eq!(one.write(4096, &lost), 0);
+    lane.node.lose_power();
+    assert_eq!(one.read(0, 4096), durable);
+    assert_eq!((one.read(SHARD, 4096), one.read(2 * SHARD, 4096)), (vec![0; 4096], vec![0; 4096]));
+    assert_eq!(one.read(4096, 4096), [1; 4096], "nobody flushed it, and nobody paid for it");
     lane.stop(Mail::Stop);
 }
 

@@ -8,7 +8,7 @@ pub(crate) use client::NbdClient;
 pub(crate) use node::FakeNode;
 
 use conductor_model::api::{ShardPlace, VolumeMap};
-use conductor_model::{AttachGeneration, Bytes, Epoch, NodeId, ShardIndex, VolumeId};
+use conductor_model::{AttachGeneration, Bytes, Durability, Epoch, NodeId, ShardIndex, VolumeId};
 use driver::Address;
 use memory::{Arena, ArenaOptions, Backing, Shares};
 use nbd_session::Export;
@@ -37,7 +37,7 @@ pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
         shard_size: Bytes(SHARD),
         attach: AttachGeneration(1),
         snapshot: None,
-        durability: conductor_model::Durability::Always,
+        durability: Durability::Always,
         shards: (0..size.div_ceil(SHARD)).map(place).collect(),
     }
 }
@@ -64,8 +64,12 @@ impl Lane {
     }
 
     pub(crate) fn with(depth: u16, read_only: bool) -> Self {
+        Self::of(depth, read_only, Durability::Always)
+    }
+
+    pub(crate) fn of(depth: u16, read_only: bool, durability: Durability) -> Self {
         let node = FakeNode::start(SIZE);
-        let map = map(node.endpoint, SIZE);
+        let map = VolumeMap { durability, ..map(node.endpoint, SIZE) };
         let path = socket_path();
         let listen = Address::Unix(path.clone());
         let (mail, rx) = mailbox(16).unwrap();

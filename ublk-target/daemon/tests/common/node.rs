@@ -6,7 +6,7 @@ use node_protocol::{IoBody, ReplyBody, Status, op};
 use reactor::{Limits, Mailbox, OwnRing, Reactor, Uring, mailbox};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use tcp::{Admission, Answer, Net, NetEvent, NetOptions, Payload};
 use wire::{ClusterKey, HelloInfo, Op, Role, SessionId, pieces};
@@ -21,6 +21,7 @@ pub(crate) struct FakeNode {
 enum Order {
     Hold(bool),
     PutOff(bool),
+    LosePower(Sender<()>),
     Stop,
 }
 
@@ -31,6 +32,8 @@ struct Node {
     arena: Arena,
     listener: ListenerId,
     data: Vec<u8>,
+    /// What would be left after a loss of power: what was flushed, or written with FUA.
+    durable: Vec<u8>,
     holding: bool,
     held: Vec<Request>,
     putting_off: bool,
@@ -56,7 +59,9 @@ impl FakeNode {
             let net = Net::new(NetOptions::new(name, Rc::new(ClusterKey(super::KEY)), random), arena.clone());
             let data = vec![0; size as usize];
             let held = Vec::new();
-            let machine = Node { net, arena, listener, data, holding: false, held, putting_off: false, sessions: 0 };
+            let durable = data.clone();
+            let machine =
+                Node { net, arena, listener, data, durable, holding: false, held, putting_off: false, sessions: 0 };
             let reactor = Reactor::start(machine, driver, rx).unwrap();
             started.send(endpoint).unwrap();
             reactor.run(|()| {}).unwrap();
@@ -72,6 +77,13 @@ impl FakeNode {
     /// From now on it answers every change with "later", or no more.
     pub(crate) fn put_off(&self, put_off: bool) {
         self.mail.send(Order::PutOff(put_off)).unwrap();
+    }
+
+    /// It forgets what is not durable.
+    pub(crate) fn lose_power(&self) {
+        let (to, lost) = channel();
+        self.mail.send(Order::LosePower(to)).unwrap();
+        lost.recv().unwrap();
     }
 
     pub(crate) fn stop(&mut self) {
@@ -108,6 +120,7 @@ impl Node {
     fn execute(&mut self, now: Time, (op, body, payload, answer): Request) {
         let from = (u64::from(body.shard.get()) * super::SHARD + body.offset.get()) as usize;
         let len = body.len() as usize;
+        let mut made_durable = from..if body.is_fua() { from + len } else { from };
         let range = &mut self.data[from..from + len];
         let mut data = None;
         match op {
@@ -119,8 +132,10 @@ impl Node {
             }
             op::WRITE => range.copy_from_slice(payload.as_ref().unwrap().bytes()),
             op::WRITE_ZEROES | op::DISCARD => range.fill(0),
+            op::FLUSH => made_durable = from..(from + super::SHARD as usize).min(self.data.len()),
             other => panic!("{other:?}"),
         }
+        self.durable[made_durable.clone()].copy_from_slice(&self.data[made_durable]);
         self.net.reply(now, answer, Op::REPLY, ReplyBody::new(Status::Ok).bytes(), data);
     }
 }
@@ -145,6 +160,10 @@ impl Machine for Node {
                 }
             }
             Order::PutOff(put_off) => self.putting_off = put_off,
+            Order::LosePower(to) => {
+                self.data.clone_from(&self.durable);
+                to.send(()).unwrap();
+            }
             Order::Stop => {
                 self.held.clear();
                 self.net.stop(now, out);
