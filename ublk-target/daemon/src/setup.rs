@@ -56,3 +56,36 @@ impl Setup {
 pub(crate) fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::{AttachGeneration, Bytes, Durability, SnapshotId, VolumeId};
+
+    #[test]
+    fn only_a_flush_volume_itself_is_served_with_a_write_cache() {
+        let setup = |durability, snapshot| Setup {
+            map: VolumeMap {
+                volume: VolumeId(1),
+                name: "db".into(),
+                size: Bytes(0),
+                shard_size: Bytes(1 << 20),
+                attach: AttachGeneration(1),
+                snapshot,
+                durability,
+                shards: Vec::new(),
+            },
+            name: "db".into(),
+            client_name: "host/db".into(),
+            process: 1,
+            key: ClusterKey([1; 32]),
+            read_only: false,
+            io_timeout: None,
+            depth: None,
+            unflushed: Arc::default(),
+        };
+        assert!(setup(Durability::Flush, None).write_back());
+        assert!(!setup(Durability::Always, None).write_back());
+        assert!(!setup(Durability::Flush, Some(SnapshotId(1))).write_back());
+    }
+}
