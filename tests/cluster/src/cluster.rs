@@ -3,7 +3,7 @@
 //! Started by `trine dev start`, as a person would; from then on each process is handled by its pid, and what is killed is started
 //! again as `dev` had started it. Whatever happens to the test, no process and no file stays.
 
-use crate::command::{Outcome, trine, trine_ok};
+use crate::command::{Outcome, Running, trine, trine_ok};
 use crate::nbd::Place;
 use crate::process::Process;
 use crate::watcher::Watcher;
@@ -123,6 +123,11 @@ impl Cluster {
     /// `trine ARGS`, however it ends.
     pub fn try_trine(&self, args: &[&str]) -> Result<Outcome> {
         trine(&self.dir, args)
+    }
+
+    /// `trine ARGS`, which goes on beside the test.
+    pub fn begin(&self, args: &[&str]) -> Result<Running> {
+        Running::start(&self.dir, args)
     }
 
     /// `trine ARGS -o json`.

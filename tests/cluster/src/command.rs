@@ -1,10 +1,10 @@
 //! The `trine` command as a person types it, with a time limit.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -35,37 +35,61 @@ pub fn binary() -> Result<PathBuf> {
     Ok(fs::canonicalize(path)?)
 }
 
-/// Runs `trine` with these arguments and nothing of the caller's own settings. `dir` becomes TRINE_DIR.
-pub(crate) fn trine<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> Result<Outcome> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Files, not pipes: what stays behind in the background must not keep us waiting.
-    let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    let files = ["out", "err"].map(|end| dir.join(format!("command-{n}.{end}")));
-    let shown = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let mut command = Command::new(binary()?);
-    command.args(args).stdin(Stdio::null()).stdout(File::create(&files[0])?).stderr(File::create(&files[1])?);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRINE")) {
-        command.env_remove(name);
+/// A command that goes on beside the test. One that is let go of is killed.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    shown: String,
+    files: [PathBuf; 2],
+    since: Instant,
+}
+
+impl Running {
+    /// Starts `trine` with these arguments and nothing of the caller's own settings. `dir` becomes TRINE_DIR.
+    pub(crate) fn start<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Files, not pipes: what stays behind in the background must not keep us waiting.
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let files = ["out", "err"].map(|end| dir.join(format!("command-{n}.{end}")));
+        let shown = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
+        let mut command = Command::new(binary()?);
+        command.args(args).stdin(Stdio::null()).stdout(File::create(&files[0])?).stderr(File::create(&files[1])?);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRINE")) {
+            command.env_remove(name);
+        }
+        let child = command.env("TRINE_DIR", dir).spawn()?;
+        Ok(Self { child, shown, files, since: Instant::now() })
     }
-    let mut child = command.env("TRINE_DIR", dir).spawn()?;
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if start.elapsed() > LIMIT {
-            child.kill()?;
-            child.wait()?;
-            bail!("`trine {shown}` took longer than {LIMIT:?}");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    let [stdout, stderr] = files.map(|file| {
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        let _ = fs::remove_file(file);
-        text
-    });
-    Ok(Outcome { code: status.code().unwrap_or(-1), stdout, stderr })
+
+    /// Waits for its end.
+    pub fn end(mut self) -> Result<Outcome> {
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            ensure!(self.since.elapsed() < LIMIT, "`trine {}` took longer than {LIMIT:?}", self.shown);
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let [stdout, stderr] = self.files.each_ref().map(|file| {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            let _ = fs::remove_file(file);
+            text
+        });
+        Ok(Outcome { code: status.code().unwrap_or(-1), stdout, stderr })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended is not there to be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `trine`, however it ends.
+pub(crate) fn trine<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> Result<Outcome> {
+    Running::start(dir, args)?.end()
 }
 
 /// Runs it and expects success.

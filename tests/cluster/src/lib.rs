@@ -24,7 +24,7 @@ mod workload;
 
 pub use chains::{CHAINS, Chains, Layout, Picture, Steps};
 pub use cluster::{Cluster, LONG, Shape, wait_until};
-pub use command::{Outcome, binary};
+pub use command::{Outcome, Running, binary};
 pub use ledger::{Ledger, SECTOR, ZEROS, content};
 pub use process::{Process, Recipe};
 pub use random::Random;

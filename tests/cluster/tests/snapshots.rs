@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
 
 use cluster::nbd::{Command, Nbd, Place};
-use cluster::{Chains, Cluster, LONG, Layout, Outcome, Picture, Random, Shape, wait_until};
+use cluster::{Chains, Cluster, LONG, Layout, Outcome, Picture, Process, Random, Shape, wait_until};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -278,4 +279,83 @@ fn a_copied_range_reads_as_the_snapshot_and_what_lies_beside_it_as_before() {
     let other = cluster.try_trine(&["volume", "copy-range", "from@s", "other"]).unwrap();
     assert_eq!((other.code, other.stderr.lines().count()), (2, 1), "shards of another size: {other:?}");
     cluster.stop_and_compare().unwrap();
+}
+
+/// The snapshots that some copy on a stopped node's disk has, and the layers that are neither of one nor live.
+fn on_disk(cluster: &Cluster, n: usize) -> (BTreeSet<String>, Vec<Value>) {
+    let dump = cluster.json(&["store", "dump", &cluster.disk(n).display().to_string()]).unwrap();
+    let listed = |copy: &Value| copy["snapshots"].as_array().unwrap().clone();
+    let copies = dump["copies"].as_array().unwrap().iter().flat_map(listed);
+    let others = |layer: &&Value| !["live", "snapshot"].contains(&layer["state"].as_str().unwrap());
+    let layers = dump["layers"].as_array().unwrap().iter().filter(others).cloned().collect();
+    (copies.map(|snapshot| snapshot.as_str().unwrap().to_owned()).collect(), layers)
+}
+
+#[test]
+fn whoever_is_killed_while_a_snapshot_is_made_it_is_whole_or_not_there_and_can_be_made_again() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 16, 4).unwrap();
+    let layout = Layout { shards: 4, shard: 4 << 20 };
+    let place = cluster.attach("db").unwrap();
+    let chains = Chains::start(&place, "db", layout).unwrap();
+    let victim = cluster.primary("db", 0).unwrap();
+    let frozen = (victim + 1) % 3;
+    let mut made = Vec::new();
+    for (name, conductor) in [("db@node", false), ("db@conductor", true)] {
+        chains.progress(10).unwrap();
+        // A copy that says nothing: the snapshot is in the middle of being made until it does.
+        cluster.nodes[frozen].freeze().unwrap();
+        let create = cluster.begin(&["snapshot", "create", name]).unwrap();
+        let begun =
+            || Ok(names(&cluster.json(&["snapshot", "list", "db"])?).iter().any(|(_, state)| state == "creating"));
+        wait_until("the snapshot is being made", LONG, begun).unwrap();
+        let killed = if conductor { &mut cluster.conductor } else { &mut cluster.nodes[victim] };
+        killed.kill().unwrap();
+        killed.start().unwrap();
+        cluster.nodes[frozen].thaw().unwrap();
+        let outcome = create.end().unwrap();
+        cluster.wait_alive(3).unwrap();
+        cluster.wait_healthy("db").unwrap();
+        println!("{name}: {} {}", outcome.code, outcome.stderr);
+        let listed = names(&cluster.json(&["snapshot", "list", "db"]).unwrap());
+        let complete = listed.iter().any(|(listed, state)| name.ends_with(listed.as_str()) && state == "complete");
+        match outcome.code {
+            0 => assert!(complete, "{listed:?}"),
+            // Nobody heard what came of it.
+            1 | 3 => {
+                assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+                assert!(!listed.iter().any(|(listed, _)| name.ends_with(listed.as_str())), "{outcome:?} {listed:?}");
+                cluster.trine(&["snapshot", "create", name]).unwrap();
+            }
+            _ => panic!("{outcome:?}"),
+        }
+        let place = cluster.attach(name).unwrap();
+        let mut nbd = Nbd::connect(&place, name).unwrap();
+        let picture = Picture::read(&mut nbd, layout).unwrap();
+        picture.check().unwrap_or_else(|why| panic!("{name}: {why}"));
+        made.push((name, picture, nbd));
+    }
+    chains.progress(10).unwrap();
+    chains.stop().unwrap();
+    for (name, picture, nbd) in &mut made {
+        assert!(Picture::read(nbd, layout).unwrap() == *picture, "{name} shows something else by now");
+    }
+    drop(made);
+    // What attempts left behind is taken away in the background.
+    let listed = cluster.json(&["snapshot", "list", "db"]).unwrap();
+    assert_eq!(names(&listed).len(), 2, "{listed}");
+    let ids: BTreeSet<String> =
+        listed.as_array().unwrap().iter().map(|snapshot| format!("s{}", snapshot["id"])).collect();
+    let only_these = (ids, Vec::new());
+    let clean = wait_until("no disk has more than what is listed", LONG, || {
+        cluster.stop_and_compare()?;
+        let clean = (0..3).all(|n| on_disk(&cluster, n) == only_these);
+        if !clean {
+            println!("not yet: {:?}", (0..3).map(|n| on_disk(&cluster, n)).collect::<Vec<_>>());
+            cluster.nodes.iter_mut().try_for_each(Process::start)?;
+            cluster.wait_healthy("db")?;
+        }
+        Ok(clean)
+    });
+    clean.unwrap();
 }

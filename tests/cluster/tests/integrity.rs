@@ -1,0 +1,198 @@
+//! Disks that give back other bytes than were written to them: what clients read then, what is counted, and what a scrub puts right.
+#![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
+
+use cluster::nbd::{Command, Nbd};
+use cluster::{Cluster, LONG, Random, Shape, wait_until};
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+const BLOCK: usize = 4096;
+/// Blocks that a disk gives out at once: long writes of whole chunks go there and not to the journal.
+const CHUNK: usize = 16 * BLOCK;
+const MIB: usize = 1 << 20;
+const SHARD: usize = 2 * MIB;
+const SHARDS: usize = 8;
+const EIO: u32 = 5;
+
+/// Where on a disk the chunk of `image` at `offset` lies: in its place, and perhaps in one that was given back since.
+fn find(disk: &[u8], image: &[u8], offset: usize) -> Vec<usize> {
+    let chunk = &image[offset..offset + CHUNK];
+    let begins = |at: &usize| disk[*at..at + 64] == chunk[..64] && disk[*at..at + CHUNK] == *chunk;
+    let places: Vec<usize> = (0..disk.len() - CHUNK).step_by(BLOCK).filter(begins).collect();
+    assert!(!places.is_empty(), "what was written at {offset} lies nowhere on the disk");
+    places
+}
+
+/// Turns one bit in the first block of each of these chunks. The node is stopped.
+fn rot(cluster: &Cluster, n: usize, chunks: &[(&[u8], usize)]) {
+    let path = cluster.disk(n);
+    let bytes = std::fs::read(&path).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    for (image, offset) in chunks {
+        for place in find(&bytes, image, *offset) {
+            let at = place + 1234;
+            file.write_all_at(&[bytes[at] ^ 0x10], at as u64).unwrap();
+        }
+    }
+    file.sync_all().unwrap();
+    let path = path.display().to_string();
+    let checked = cluster.try_trine(&["store", "check", "--data", "-o", "json", &path]).unwrap();
+    assert_eq!(checked.code, 1, "{checked:?}");
+    let checked: Value = serde_json::from_str(&checked.stdout).unwrap();
+    let findings = checked["disks"][0]["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), chunks.len(), "{checked}");
+    assert!(findings.iter().all(|found| found["repairable_by_scrub"] == true), "{checked}");
+}
+
+fn write(nbd: &mut Nbd, image: &mut [u8], offset: usize, bytes: Vec<u8>) {
+    image[offset..offset + bytes.len()].copy_from_slice(&bytes);
+    nbd.call(&Command::Write { offset: offset as u64, bytes }, LONG).unwrap().unwrap();
+}
+
+/// A copy that comes back is given again what it does not know to be good on all: the last writes of each shard, which are these then.
+fn settled(nbd: &mut Nbd, image: &mut [u8]) {
+    for round in 1..4 {
+        for end in (0..=image.len()).step_by(SHARD).skip(1) {
+            write(nbd, image, end - BLOCK, vec![round; BLOCK]);
+        }
+    }
+}
+
+fn read(nbd: &mut Nbd, offset: usize, len: usize) -> Result<Vec<u8>, u32> {
+    nbd.call(&Command::Read { offset: offset as u64, len: u32::try_from(len).unwrap() }, LONG).unwrap()
+}
+
+/// Reads everything, in pieces that are no chunks.
+fn check(nbd: &mut Nbd, image: &[u8]) {
+    const PIECE: usize = 5 * BLOCK + 512;
+    for (n, expected) in image.chunks(PIECE).enumerate() {
+        let got = read(nbd, n * PIECE, expected.len());
+        assert!(got.as_deref() == Ok(expected), "at {}: {:?}", n * PIECE, got.map(|bytes| bytes.len()));
+    }
+}
+
+/// Damaged and repaired: of the cluster, and of these nodes' disks.
+fn counted(cluster: &Cluster, nodes: [usize; 2]) -> [(u64, u64); 3] {
+    let pair = |of: &Value| (of["damaged"].as_u64().unwrap(), of["repaired"].as_u64().unwrap());
+    let disk = |n: usize| {
+        let shown = cluster.json(&["node", "show", &format!("n{}", n + 1)]).unwrap();
+        pair(&shown["info"]["disks"][0])
+    };
+    let totals = pair(&cluster.status().unwrap()["totals"]);
+    [totals, disk(nodes[0]), disk(nodes[1])]
+}
+
+#[test]
+fn rotten_blocks_are_never_read_are_repaired_from_other_copies_and_a_scrub_finds_the_rest() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", (SHARD * SHARDS / MIB) as u64, (SHARD / MIB) as u64).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut nbd = Nbd::connect(&place, "db").unwrap();
+    let mut random = Random::new(3);
+    let mut image = vec![0; SHARD * SHARDS];
+    for offset in (0..SHARD * SHARDS).step_by(MIB) {
+        write(&mut nbd, &mut image, offset, random.bytes(MIB));
+    }
+    cluster.trine(&["snapshot", "create", "db@s"]).unwrap();
+    let old = image.clone();
+    // The first MiB of each shard is another one in the snapshot.
+    for offset in (0..SHARD * SHARDS).step_by(SHARD) {
+        write(&mut nbd, &mut image, offset, random.bytes(MIB));
+    }
+    settled(&mut nbd, &mut image);
+    let primaries: Vec<usize> = (0..SHARDS).map(|shard| cluster.primary("db", shard).unwrap()).collect();
+    let rotten = primaries[0];
+    let beside = primaries.iter().position(|primary| *primary != rotten).unwrap() * SHARD;
+
+    // On one node: where it is primary and where it is not, what is live, what only the snapshot has, what both have.
+    cluster.nodes[rotten].terminate().unwrap();
+    let (live, both) = ([CHUNK, 3 * CHUNK], MIB + 2 * CHUNK);
+    let mut chunks: Vec<(&[u8], usize)> = vec![(&old, 0), (&image, both), (&old, beside), (&image, beside + both)];
+    chunks.extend(live.iter().flat_map(|at| [(&image[..], *at), (&image[..], beside + at)]));
+    rot(&cluster, rotten, &chunks);
+    cluster.nodes[rotten].start().unwrap();
+    cluster.wait_healthy("db").unwrap();
+    settled(&mut nbd, &mut image);
+    check(&mut nbd, &image);
+    let snapshot = cluster.attach("db@s").unwrap();
+    let mut reader = Nbd::connect(&snapshot, "db@s").unwrap();
+    check(&mut reader, &old);
+    // Three live blocks of which it is primary were read, and one of the snapshot.
+    let healed = ["damage.found", "damage.repaired"].map(|name| cluster.counter(rotten, name).unwrap());
+    assert_eq!(healed, [4, 4]);
+
+    // Another node has rot of its own, elsewhere: each block is sound on two copies.
+    let other = (rotten + 1) % 3;
+    cluster.nodes[other].terminate().unwrap();
+    rot(&cluster, other, &[(&image, 5 * CHUNK), (&old, 6 * CHUNK), (&image, beside + MIB + 7 * CHUNK)]);
+    cluster.nodes[other].start().unwrap();
+    cluster.wait_healthy("db").unwrap();
+    let scrub = cluster.json(&["volume", "scrub", "db", "--wait"]).unwrap();
+    assert_eq!(
+        (&scrub["state"], &scrub["damaged"], &scrub["repaired"]),
+        (&"idle".into(), &7.into(), &7.into()),
+        "{scrub}"
+    );
+    assert_eq!((&scrub["damaged_ever"], &scrub["repaired_ever"]), (&7.into(), &7.into()), "{scrub}");
+    let again = cluster.json(&["volume", "scrub", "db", "--wait"]).unwrap();
+    assert_eq!((&again["damaged"], &again["damaged_ever"]), (&0.into(), &7.into()), "nothing is left: {again}");
+    check(&mut nbd, &image);
+    check(&mut reader, &old);
+    // Nodes count again every ten seconds.
+    let mut last = [(0, 0); 3];
+    let all = wait_until("all is counted", LONG, || {
+        last = counted(&cluster, [rotten, other]);
+        Ok(last[0] >= (11, 11))
+    });
+    assert_eq!((all.is_ok(), last), (true, [(11, 11), (8, 8), (3, 3)]));
+    let said = cluster.trine(&["status"]).unwrap();
+    assert!(
+        said.contains("integrity: 11 damaged blocks met") && said.contains("11 repaired; by all scrubs 7 and 7"),
+        "{said}"
+    );
+    drop((nbd, reader));
+    cluster.detach("db").unwrap();
+    cluster.detach("db@s").unwrap();
+    cluster.stop_and_compare().unwrap();
+    sound(&cluster);
+}
+
+fn sound(cluster: &Cluster) {
+    let disks: Vec<String> = (0..3).map(|n| cluster.disk(n).display().to_string()).collect();
+    let args = ["store", "check", "--data", "-o", "json"].into_iter().chain(disks.iter().map(String::as_str));
+    let checked = cluster.trine(&args.collect::<Vec<_>>()).unwrap();
+    let checked: Value = serde_json::from_str(&checked).unwrap();
+    let findings = |disk: &Value| disk["findings"].as_array().unwrap().len();
+    assert!(checked["disks"].as_array().unwrap().iter().all(|disk| findings(disk) == 0), "{checked}");
+}
+
+#[test]
+fn what_rots_on_every_copy_is_an_error_and_no_content_until_it_is_written_again() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 2, 2).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut nbd = Nbd::connect(&place, "db").unwrap();
+    let mut image = vec![0; SHARD];
+    write(&mut nbd, &mut image, 0, Random::new(4).bytes(SHARD));
+    for n in 0..3 {
+        cluster.nodes[n].terminate().unwrap();
+    }
+    for n in 0..3 {
+        rot(&cluster, n, &[(&image, CHUNK)]);
+        cluster.nodes[n].start().unwrap();
+    }
+    cluster.wait_healthy("db").unwrap();
+    assert_eq!(read(&mut nbd, CHUNK, BLOCK), Err(EIO));
+    assert_eq!(read(&mut nbd, CHUNK + BLOCK, BLOCK).as_deref(), Ok(&image[CHUNK + BLOCK..CHUNK + 2 * BLOCK]));
+    let scrub = cluster.json(&["volume", "scrub", "db", "--wait"]).unwrap();
+    assert_eq!(scrub["repaired"], 0, "{scrub}");
+    assert!(scrub["damaged"].as_u64().unwrap() > 0, "{scrub}");
+    assert_eq!(read(&mut nbd, CHUNK, 512), Err(EIO), "still");
+    write(&mut nbd, &mut image, CHUNK, vec![7; BLOCK]);
+    check(&mut nbd, &image);
+    drop(nbd);
+    cluster.detach("db").unwrap();
+    cluster.stop_and_compare().unwrap();
+    sound(&cluster);
+}
