@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// How long anything that is expected may take: far above what it does take, which is printed.
 pub const LONG: Duration = Duration::from_secs(60);
 
+/// What is left of a target that has given its lock back, at most.
+const ENDED: Duration = Duration::from_secs(5);
+
 /// What to start.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -259,7 +262,8 @@ impl Cluster {
     pub fn detach(&mut self, volume: &str) -> Result<()> {
         self.trine(&["detach", volume])?;
         let mut target = self.targets.remove(volume).with_context(|| format!("{volume} is not attached"))?;
-        ensure!(!target.is_alive(), "the target outlives `trine detach`");
+        // It gives its lock back, which is what `trine detach` waits for, as the last thing it does.
+        wait_until("the target ends with `trine detach`", ENDED, || Ok(!target.is_alive()))?;
         Ok(())
     }
 

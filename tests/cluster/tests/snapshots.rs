@@ -219,10 +219,12 @@ fn a_clone_is_there_at_once_shares_what_it_does_not_write_and_stands_alone_when_
     cluster.detach("db").unwrap();
     refused(&cluster.try_trine(&["volume", "delete", "db", "--yes"]).unwrap(), &["copy", "flatten"]);
     assert_eq!(cluster.json(&["snapshot", "list", "db"]).unwrap()[0]["clones"][0], "copy");
+    let parent = |cluster: &Cluster| cluster.json(&["volume", "show", "copy"]).unwrap()["info"]["parent"].clone();
+    assert_eq!(parent(&cluster), "db@s");
     cluster.trine(&["volume", "flatten", "copy"]).unwrap();
     refused(&cluster.try_trine(&["volume", "flatten", "copy"]).unwrap(), &["no clone"]);
     copy.check();
-    assert_eq!(cluster.json(&["volume", "show", "copy"]).unwrap()["parent"], Value::Null);
+    assert_eq!(parent(&cluster), Value::Null);
     cluster.trine(&["snapshot", "delete", "db@s", "--yes"]).unwrap();
     wait_until("db@s is gone", LONG, || Ok(names(&cluster.json(&["snapshot", "list", "db"])?).is_empty())).unwrap();
     let full = used(&cluster);
@@ -358,4 +360,128 @@ fn whoever_is_killed_while_a_snapshot_is_made_it_is_whole_or_not_there_and_can_b
         Ok(clean)
     });
     clean.unwrap();
+}
+
+/// True as long as `trine volume show` says that this is being done, or nobody answers.
+fn unfinished(cluster: &Cluster, volume: &str, what: &str) -> bool {
+    let shown = cluster.try_trine(&["volume", "show", volume, "-o", "json"]).unwrap();
+    shown.code == 3 || !serde_json::from_str::<Value>(&shown.stdout).unwrap()["info"][what].is_null()
+}
+
+#[test]
+fn what_was_begun_is_done_although_a_node_and_the_conductor_die_meanwhile() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 8, 2).unwrap();
+    cluster.create("to", 8, 2).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut db = Model::open(&place, "db", vec![0; 8 << 20]);
+    db.write(MIB..7 * MIB);
+    cluster.trine(&["snapshot", "create", "db@s"]).unwrap();
+    let old = db.bytes.clone();
+    db.write(2 * MIB..4 * MIB);
+    cluster.trine(&["snapshot", "create", "db@t"]).unwrap();
+    db.write(0..8 * MIB);
+    drop(db);
+    cluster.detach("db").unwrap();
+    cluster.trine(&["volume", "clone", "db@s", "clone"]).unwrap();
+
+    // A copy that says nothing: nothing is through until it does.
+    let victim = cluster.primary("db", 0).unwrap();
+    let frozen = (victim + 1) % 3;
+    cluster.nodes[frozen].freeze().unwrap();
+    cluster.trine(&["snapshot", "rollback", "db@s", "--yes", "--no-wait"]).unwrap();
+    cluster.trine(&["volume", "copy-range", "db@s", "to", "--no-wait"]).unwrap();
+    cluster.trine(&["volume", "flatten", "clone", "--no-wait"]).unwrap();
+    refused(&cluster.try_trine(&["snapshot", "delete", "db@s", "--yes"]).unwrap(), &["rolled back"]);
+    cluster.trine(&["snapshot", "delete", "db@t", "--yes"]).unwrap();
+    cluster.nodes[victim].kill().unwrap();
+    cluster.conductor.kill().unwrap();
+    cluster.conductor.start().unwrap();
+    cluster.nodes[victim].start().unwrap();
+    let still = [("db", "rollback"), ("clone", "flatten")].map(|(volume, what)| unfinished(&cluster, volume, what));
+    assert_eq!(still, [true; 2], "one copy has done nothing yet: a rollback and a flatten");
+    cluster.nodes[frozen].thaw().unwrap();
+    cluster.wait_alive(3).unwrap();
+    let rest = || {
+        let one = names(&cluster.json(&["snapshot", "list", "db"])?).len() == 1;
+        Ok(one && !unfinished(&cluster, "db", "rollback") && !unfinished(&cluster, "clone", "flatten"))
+    };
+    wait_until("all of it is done", LONG, rest).unwrap();
+    holds(&mut cluster, "db", &old);
+    holds(&mut cluster, "clone", &old);
+    let place = cluster.attach("to").unwrap();
+    let mut nbd = Nbd::connect(&place, "to").unwrap();
+    let copied = || {
+        let read = |n: u64| nbd.call(&Command::Read { offset: n * MIB, len: 1 << 20 }, LONG).unwrap().unwrap();
+        Ok((0..8).flat_map(read).collect::<Vec<_>>() == old)
+    };
+    wait_until("the range is copied", LONG, copied).unwrap();
+    drop(nbd);
+    cluster.detach("to").unwrap();
+    cluster.trine(&["snapshot", "delete", "db@s", "--yes"]).unwrap();
+    cluster.stop_and_compare().unwrap();
+}
+
+#[test]
+fn commands_about_snapshots_say_what_is_wrong_by_their_exit_code_and_one_line() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 2, 2).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut db = Model::open(&place, "db", vec![0; 2 << 20]);
+    db.write(0..MIB);
+    let made = cluster.json(&["snapshot", "create", "db@s"]).unwrap();
+    assert_eq!(
+        (&made["volume"], &made["name"], &made["size"]),
+        (&"db".into(), &"s".into(), &(2 << 20).into()),
+        "{made}"
+    );
+    let listed = cluster.json(&["snapshot", "list", "db"]).unwrap();
+    assert_eq!(listed, Value::Array(vec![made]));
+    let table = cluster.trine(&["snapshot", "list", "db"]).unwrap();
+    assert!(table.lines().nth(1).is_some_and(|line| line.starts_with("db@s") && line.contains("complete")), "{table}");
+    cluster.trine(&["volume", "clone", "db@s", "clone"]).unwrap();
+    let wrong: [(i32, &[&str], &str); 15] = [
+        (2, &["snapshot", "create", "db"], "VOLUME@"),
+        (2, &["snapshot", "create", "db@S"], "S"),
+        (4, &["snapshot", "create", "none@s"], "none"),
+        (5, &["snapshot", "create", "db@s"], "exists"),
+        (4, &["snapshot", "list", "none"], "none"),
+        (4, &["snapshot", "delete", "db@none", "--yes"], "none"),
+        (2, &["snapshot", "delete", "db@s"], "--yes"),
+        (5, &["snapshot", "delete", "db@s", "--yes"], "clone"),
+        (4, &["snapshot", "rollback", "db@none", "--yes"], "none"),
+        (5, &["snapshot", "rollback", "db@s", "--yes"], "attached"),
+        (4, &["volume", "clone", "db@none", "x"], "none"),
+        (5, &["volume", "clone", "db@s", "clone"], "exists"),
+        (2, &["volume", "clone", "db@s", "x", "--size", "1M"], "at least"),
+        (4, &["volume", "copy-range", "db@s", "none"], "none"),
+        (5, &["volume", "flatten", "db"], "no clone"),
+    ];
+    for (code, args, word) in wrong {
+        let outcome = cluster.try_trine(args).unwrap();
+        assert_eq!(outcome.code, code, "{args:?}: {outcome:?}");
+        assert!(outcome.stderr.contains(word), "{args:?}: {outcome:?}");
+        assert!(code == 2 || outcome.stderr.lines().count() == 1, "{args:?}: {outcome:?}");
+    }
+    let attach = cluster.try_trine(&["attach", "db@none", "--nbd", "tcp:127.0.0.1:0"]).unwrap();
+    assert_eq!(attach.code, 4, "{attach:?}");
+    // Nobody has written since: the clone and the snapshot share everything with db.
+    let counted = |name: &str| {
+        let space = cluster.json(&["df"])?;
+        let volume = space["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == name).unwrap().clone();
+        Ok::<_, anyhow::Error>((volume["used"].as_u64(), volume["snapshots"].as_u64()))
+    };
+    wait_until("what volumes use is counted", LONG, || {
+        Ok(counted("db")? == (Some(3 * MIB), Some(1)) && counted("clone")? == (Some(0), Some(0)))
+    })
+    .unwrap();
+    let table = cluster.trine(&["df"]).unwrap();
+    assert!(table.contains("CAPACITY") && table.lines().any(|line| line.starts_with("clone")), "{table}");
+    cluster.conductor.kill().unwrap();
+    for args in
+        [&["snapshot", "create", "db@x"][..], &["snapshot", "list", "db"], &["df"], &["volume", "flatten", "clone"]]
+    {
+        assert_eq!(cluster.try_trine(args).unwrap().code, 3, "{args:?}");
+    }
+    db.check();
 }
