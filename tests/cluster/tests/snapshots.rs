@@ -267,8 +267,16 @@ fn a_copied_range_reads_as_the_snapshot_and_what_lies_beside_it_as_before() {
         let (offset, length) = (range.start.to_string(), (range.end - range.start).to_string());
         let some = ["--offset", offset.as_str(), "--length", length.as_str()];
         let args = if name == "part" { &some[..] } else { &[] };
-        cluster.trine(&[&["volume", "copy-range", "from@s", name], args].concat()).unwrap();
-        to.bytes[at(&range)].copy_from_slice(&source[at(&range)]);
+        let copy = [&["volume", "copy-range", "from@s", name], args].concat();
+        refused(&cluster.try_trine(&copy).unwrap(), &["attached"]);
+        to.check();
+        let mut expected = to.bytes.clone();
+        drop(to);
+        cluster.detach(name).unwrap();
+        cluster.trine(&copy).unwrap();
+        expected[at(&range)].copy_from_slice(&source[at(&range)]);
+        let place = cluster.attach(name).unwrap();
+        let mut to = Model::open(&place, name, expected);
         to.check();
         // It is the volume's own from now on.
         to.write(6 * MIB..6 * MIB + 64 * KIB);
@@ -409,15 +417,11 @@ fn what_was_begun_is_done_although_a_node_and_the_conductor_die_meanwhile() {
     wait_until("all of it is done", LONG, rest).unwrap();
     holds(&mut cluster, "db", &old);
     holds(&mut cluster, "clone", &old);
-    let place = cluster.attach("to").unwrap();
-    let mut nbd = Nbd::connect(&place, "to").unwrap();
-    let copied = || {
-        let read = |n: u64| nbd.call(&Command::Read { offset: n * MIB, len: 1 << 20 }, LONG).unwrap().unwrap();
-        Ok((0..8).flat_map(read).collect::<Vec<_>>() == old)
-    };
+    // Nobody attaches what is being copied into.
+    let copied = || Ok(cluster.try_trine(&["attach", "to", "--read-only", "--nbd", "tcp:127.0.0.1:0"])?.code == 0);
     wait_until("the range is copied", LONG, copied).unwrap();
-    drop(nbd);
-    cluster.detach("to").unwrap();
+    cluster.trine(&["detach", "to"]).unwrap();
+    holds(&mut cluster, "to", &old);
     cluster.trine(&["snapshot", "delete", "db@s", "--yes"]).unwrap();
     cluster.stop_and_compare().unwrap();
 }
