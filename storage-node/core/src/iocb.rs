@@ -138,6 +138,8 @@ pub(crate) struct Iocb {
     /// Which content a read is of.
     pub(crate) view: View,
     pub(crate) heal: Heal,
+    /// Since when it waits for room.
+    pub(crate) short_since: Option<Time>,
     /// The order that it is a part of.
     pub(crate) order: Option<OrderId>,
     /// For a flush: the prefix that was finished everywhere when it was stamped.
@@ -181,6 +183,7 @@ impl Iocb {
             stages: Stages::default(),
             view: View::Live,
             heal: Heal::default(),
+            short_since: None,
             order: None,
             covers: Sequence(0),
         }

@@ -16,7 +16,7 @@ use crate::lease::Lease;
 use crate::range_lock::RangeLock;
 use crate::window::Window;
 use conductor_model::api::MembershipChange;
-use conductor_model::{BlockRange, Configuration, CopyId, Member, OrderId, Sequence};
+use conductor_model::{BlockRange, Configuration, CopyId, Member, OrderId, Sequence, Stamp};
 use driver::Time;
 use node_protocol::Status;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,12 +44,25 @@ pub(crate) struct Settling {
     pub(crate) left: Vec<BlockRange>,
     /// IOCBs under way.
     pub(crate) running: BTreeSet<usize>,
+    /// Where the content of what is not settled with the own comes from: by first block, up to which block, whose.
+    pub(crate) sources: BTreeMap<u32, (u64, CopyId)>,
+    /// Of these, blocks that their source cannot read: the own content has to do.
+    pub(crate) unreadable: BTreeSet<u32>,
+}
+
+impl Settling {
+    /// Whose content a piece is settled with, if not the own.
+    pub(crate) fn source(&self, at: BlockRange) -> Option<CopyId> {
+        let (_, (end, copy)) = self.sources.range(..=at.from.0).next_back()?;
+        (u64::from(at.from.0) < *end && !self.unreadable.contains(&at.from.0)).then_some(*copy)
+    }
 }
 
 /// What one member said when it joined.
 #[derive(Debug)]
 pub(crate) struct Joined {
-    pub(crate) held: Vec<BlockRange>,
+    /// What it holds above K.
+    pub(crate) held: Vec<(BlockRange, Stamp)>,
 }
 
 /// How the Join of one other member stands.
@@ -93,10 +106,11 @@ pub(crate) struct Primary {
     pub(crate) syncing: bool,
     /// Barriers that were placed, and until when at the latest nothing is acknowledged for their sake (rule 17).
     pub(crate) holds: BTreeMap<OrderId, Time>,
+    /// Members whose stores were opened anew since the shard was last settled: of a flush volume they may have lost what was
+    /// acknowledged.
+    pub(crate) doubtful: BTreeSet<CopyId>,
     /// Why members refused to join, as they said it last.
     pub(crate) refusals: BTreeMap<CopyId, String>,
-    /// Since when no write found room on every copy.
-    pub(crate) short_since: Option<Time>,
 }
 
 impl Primary {
@@ -118,13 +132,14 @@ impl Primary {
             synced: Sequence(0),
             syncing: false,
             holds: BTreeMap::new(),
+            doubtful: BTreeSet::new(),
             refusals: BTreeMap::new(),
-            short_since: None,
         }
     }
 
     /// Takes up a newer configuration: everything of the old epoch but its requests and their locks is forgotten.
     pub(crate) fn enter(&mut self, config: Configuration) {
+        self.doubt(&self.config.clone(), &config);
         self.config = config;
         self.phase = Phase::Joining;
         self.window = Window::default();
@@ -136,6 +151,12 @@ impl Primary {
         self.synced = Sequence(0);
         self.syncing = false;
         self.refusals.clear();
+    }
+
+    /// Which members were opened anew between two configurations?
+    pub(crate) fn doubt(&mut self, old: &Configuration, new: &Configuration) {
+        let anew = |m: &&Member| old.member(m.copy).is_some_and(|before| before.open != m.open);
+        self.doubtful.extend(new.members.iter().filter(anew).map(|m| m.copy));
     }
 
     /// The members beside the primary's own copy.
@@ -158,24 +179,47 @@ impl Primary {
         self.window.prefix()
     }
 
-    /// The union of what the copies hold above K, cut into pieces of at most `piece` blocks, highest first.
-    pub(crate) fn union(&self, piece: u32) -> Vec<BlockRange> {
-        let mut ranges: Vec<(u64, u64)> =
-            self.answers.values().flat_map(|a| &a.held).map(|r| (u64::from(r.from.0), r.end())).collect();
-        ranges.sort_unstable();
-        let mut merged: Vec<(u64, u64)> = Vec::new();
-        for (from, to) in ranges {
-            match merged.last_mut() {
-                Some(last) if from <= last.1 => last.1 = last.1.max(to),
-                _ => merged.push((from, to)),
+    /// The union of what the copies hold above K, cut into pieces of at most `piece` blocks, highest first, each with the copy whose
+    /// content it is settled with: the own. Of a flush volume that is not enough, because a store that was opened anew may lack what
+    /// was acknowledged and not synced: there it is a copy that was not opened anew, of these the one that lists the newest write.
+    pub(crate) fn union(&self, piece: u32) -> Vec<(BlockRange, CopyId)> {
+        let own = self.config.primary;
+        let rank = |copy: CopyId, stamp: Stamp| (!self.doubtful.contains(&copy), stamp, copy == own, copy);
+        let mut changes = Vec::new();
+        for (copy, answer) in &self.answers {
+            for (n, (at, stamp)) in answer.held.iter().enumerate() {
+                let entry = (rank(*copy, *stamp), n + 1);
+                changes.extend([(u64::from(at.from.0), true, entry), (at.end(), false, entry)]);
+            }
+        }
+        changes.sort_unstable();
+        // Who lists nothing of a block has its older content.
+        let mut listed: BTreeSet<_> = self.config.members.iter().map(|m| (rank(m.copy, Stamp::default()), 0)).collect();
+        let members = listed.len();
+        let mut merged: Vec<(u64, u64, CopyId)> = Vec::new();
+        let mut from = 0;
+        for (at, begins, entry) in changes {
+            if from < at && listed.len() > members {
+                let best = listed.last().map_or(own, |((.., copy), _)| *copy);
+                let source = if self.config.durability.is_always() { own } else { best };
+                match merged.last_mut() {
+                    Some(last) if last.1 == from && last.2 == source => last.1 = at,
+                    _ => merged.push((from, at, source)),
+                }
+            }
+            from = at;
+            if begins {
+                listed.insert(entry);
+            } else {
+                listed.remove(&entry);
             }
         }
         let mut pieces = Vec::new();
-        for (from, to) in merged {
+        for (from, to, source) in merged {
             let mut at = from;
             while at < to {
                 let count = u64::from(piece).min(to - at);
-                pieces.push(block_range(at, count));
+                pieces.push((block_range(at, count), source));
                 at += count;
             }
         }
@@ -195,31 +239,66 @@ fn block_range(from: u64, count: u64) -> BlockRange {
 mod tests {
     use super::*;
     use conductor_model::Blocks;
-    use conductor_model::{AttachGeneration, Bytes, Epoch, ShardId};
+    use conductor_model::{AttachGeneration, Bytes, CopyState, DiskId, Durability, Epoch, NodeId, OpenId, ShardId};
 
     fn range(from: u32, count: u32) -> BlockRange {
         BlockRange { from: Blocks(from), count: Blocks(count) }
     }
 
-    #[test]
-    fn the_union_covers_every_answer_once_in_pieces() {
-        let mut primary = Primary::new(Configuration {
+    fn primary(durability: Durability) -> Primary {
+        let member = |n: u64| Member {
+            copy: CopyId(n),
+            node: NodeId(1),
+            disk: DiskId(n),
+            open: OpenId(1),
+            state: CopyState::InSync,
+            endpoint: SocketAddr::from(([10, 0, 0, 1], 1)),
+        };
+        Primary::new(Configuration {
             shard: ShardId::default(),
             epoch: Epoch(1),
             primary: CopyId(1),
-            members: Vec::new(),
+            members: (1..=3).map(member).collect(),
             full_set: Vec::new(),
             min_copies: 2,
             attach: AttachGeneration(0),
             size: Bytes(1 << 30),
             born: true,
-            durability: conductor_model::Durability::Always,
+            durability,
             parent: None,
-        });
-        primary.answers.insert(CopyId(1), Joined { held: vec![range(0, 3), range(10, 5)] });
-        primary.answers.insert(CopyId(2), Joined { held: vec![range(2, 4), range(14, 1), range(20, 1)] });
-        let mut pieces = primary.union(4);
-        pieces.reverse();
-        assert_eq!(pieces, [range(0, 4), range(4, 2), range(10, 4), range(14, 1), range(20, 1)]);
+        })
+    }
+
+    fn held(list: &[(BlockRange, u64)]) -> Joined {
+        let stamp = |n: u64| Stamp { epoch: Epoch(1), sequence: Sequence(n) };
+        Joined { held: list.iter().map(|(at, n)| (*at, stamp(*n))).collect() }
+    }
+
+    fn union(primary: &Primary) -> Vec<(BlockRange, u64)> {
+        primary.union(4).into_iter().rev().map(|(at, copy)| (at, copy.0)).collect()
+    }
+
+    #[test]
+    fn the_union_covers_every_answer_once_in_pieces_of_the_own_content() {
+        let mut primary = primary(Durability::Always);
+        primary.answers.insert(CopyId(1), held(&[(range(0, 3), 1), (range(10, 5), 2)]));
+        primary.answers.insert(CopyId(2), held(&[(range(2, 4), 3), (range(14, 1), 4), (range(20, 1), 5)]));
+        let own = [range(0, 4), range(4, 2), range(10, 4), range(14, 1), range(20, 1)].map(|at| (at, 1));
+        assert_eq!(union(&primary), own);
+    }
+
+    #[test]
+    fn a_flush_volume_is_settled_with_the_newest_content_of_who_was_not_opened_anew() {
+        let mut primary = primary(Durability::Flush);
+        primary.answers.insert(CopyId(1), held(&[(range(0, 2), 1), (range(8, 1), 9)]));
+        primary.answers.insert(CopyId(2), held(&[(range(0, 2), 1), (range(3, 2), 4)]));
+        primary.answers.insert(CopyId(3), held(&[(range(1, 1), 3), (range(3, 2), 4)]));
+        assert_eq!(union(&primary), [(range(0, 1), 1), (range(1, 1), 3), (range(3, 2), 3), (range(8, 1), 1)]);
+        let mut config = primary.config.clone();
+        config.members[0].open = OpenId(2);
+        let answers = std::mem::take(&mut primary.answers);
+        primary.enter(config);
+        primary.answers = answers;
+        assert_eq!(union(&primary), [(range(0, 1), 2), (range(1, 1), 3), (range(3, 2), 3), (range(8, 1), 3)]);
     }
 }

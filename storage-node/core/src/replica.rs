@@ -87,7 +87,7 @@ pub(crate) struct Replica {
     /// Reads handed to the disk and not finished.
     pub(crate) reading: u32,
     /// Blocks that the store looks at or repairs for somebody's question, each look with its number: no write begins there.
-    pub(crate) busy: Vec<(u64, BlockRange)>,
+    pub(crate) busy: Vec<(u64, BlockRange, View)>,
     /// Configurations handed to the disk and not finished: one at a time.
     pub(crate) persisting: u32,
     /// Of the operations in the disk, those that change nothing.
@@ -140,7 +140,7 @@ impl Replica {
 
     /// Does the store look at some of these blocks, or repair them?
     pub(crate) fn is_busy(&self, at: BlockRange) -> bool {
-        self.busy.iter().any(|(_, busy)| busy.overlaps(at))
+        self.busy.iter().any(|(_, busy, _)| busy.overlaps(at))
     }
 
     /// Its size.
@@ -212,6 +212,12 @@ impl Replica {
     /// Was it dropped?
     pub(crate) fn has_dropped(&self, snapshot: SnapshotId) -> bool {
         self.dropped.contains(&snapshot)
+    }
+
+    /// Does the store read this snapshot for anybody?
+    pub(crate) fn is_read(&self, snapshot: SnapshotId) -> bool {
+        let looks = self.busy.iter().any(|(_, _, view)| *view == View::Snapshot(snapshot));
+        looks || self.snapshot_reads.contains_key(&snapshot)
     }
 
     /// A read of this content is out of the disk again.

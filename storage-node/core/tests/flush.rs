@@ -93,3 +93,27 @@ fn a_sync_that_fails_takes_the_disk_out_of_service_and_no_later_one_washes_it_cl
     assert!(!c.answers.contains_key(&flush), "one copy is not durable: it waits for an epoch without it");
     assert!(!c.failed.is_empty(), "the disk is reported");
 }
+
+#[test]
+fn a_primary_that_lost_unsynced_writes_takes_them_from_a_copy_that_did_not() {
+    let mut c = Cluster::new(26);
+    c.create(1, &[0, 1, 2], None, Durability::Flush);
+    let client = c.client(1, 0);
+    for at in 0..60 {
+        c.write(client, 1, at, 7);
+    }
+    c.w.cut_power(c.nodes[0]);
+    c.w.restart(c.nodes[0]);
+    c.run(Span::seconds(5));
+    c.until_serving(1);
+    assert!(c.count("settle.fetched") > 0, "{}", c.picture());
+    for node in 0..3 {
+        if node != 0 {
+            c.promote(1, node);
+        }
+        let client = c.client(1, 0);
+        for at in 0..60 {
+            assert_eq!(c.read(client, 1, at), 7, "block {at} on node {node}");
+        }
+    }
+}

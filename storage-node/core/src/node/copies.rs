@@ -514,7 +514,8 @@ impl<S: Store> Node<S> {
         let size = u64::from(u32::MAX).min(primary.config.size.0 / BLOCK as u64);
         let fits = |r: &BlockRange| r.count.0 > 0 && r.end() <= size;
         // A barrier changed nothing that the copy reads as: there is nothing to make equal (docs/replication.md, rule 17).
-        let held = held.iter().filter(|h| h.kind != HeldKind::Barrier).map(|h| h.at).filter(fits).collect();
+        let held =
+            held.iter().filter(|h| h.kind != HeldKind::Barrier && fits(&h.at)).map(|h| (h.at, h.stamp)).collect();
         primary.refusals.remove(&copy);
         primary.answers.insert(copy, Joined { held });
         self.all_joined(now, shard, out);
@@ -548,6 +549,7 @@ impl<S: Store> Node<S> {
         self.doomed.remove(&copy);
         if gone {
             self.gone.insert(copy);
+            self.found_full.clear();
             self.counters.count("copy.deleted");
             out.post(Letter::Dropped(copy));
         }

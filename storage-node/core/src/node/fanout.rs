@@ -328,7 +328,11 @@ impl<S: Store> Node<S> {
                 }
                 self.answer(now, key, Status::Ok);
             }
-            _ => {
+            kind => {
+                if kind == Kind::Zero {
+                    // What it gave back comes when the stores have moved their journals home.
+                    self.found_full.clear();
+                }
                 self.finished_write(now, key);
                 self.sync_if_due(shard);
             }

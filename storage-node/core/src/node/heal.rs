@@ -140,8 +140,15 @@ impl<S: Store> Node<S> {
                 return;
             }
             let current = self.may_mend(key);
+            let (shard, view) = (self.iocbs[key].shard, self.iocbs[key].view);
+            if let View::Snapshot(snapshot) = view
+                && self.is_dropped(shard, view)
+            {
+                let copy = self.replicas.get(&shard).map(|r| r.copy).unwrap_or_default();
+                self.mend_failed(now, key, Some(StoreError::NoSuchSnapshot { copy, snapshot }), out);
+                return;
+            }
             let iocb = &mut self.iocbs[key];
-            let (shard, view) = (iocb.shard, iocb.view);
             let Some((_, mend)) = iocb.heal.mend.as_mut().filter(|(epoch, _)| current == Some(*epoch)) else {
                 self.mend_later(now, key);
                 return;
@@ -236,7 +243,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Sends a question about content to the copy of this number; false if its link has no room for it, or is down.
-    fn ask_copy(
+    pub(super) fn ask_copy(
         &mut self,
         now: Time,
         key: usize,
@@ -304,7 +311,7 @@ impl<S: Store> Node<S> {
             _ => Err(Failure::Away),
         };
         if what == Question::Range {
-            self.refetched(now, key, range, answer);
+            self.refetched(now, key, range, answer, out);
             return;
         }
         let Some((_, mend)) = &mut self.iocbs[key].heal.mend else { return };
@@ -515,11 +522,16 @@ impl<S: Store> Node<S> {
         key: usize,
         range: BlockRange,
         answer: Result<(Body, Option<Payload>), Failure>,
+        out: &mut dyn Outbox<Letter>,
     ) {
         let shard = self.iocbs[key].shard;
         let others = self.primaries.get(&shard).map_or(0, |p| p.others().count());
         let content =
             answer.and_then(|(_, p)| p.filter(|p| p.len as u64 == range.count.bytes().0).ok_or(Failure::Away));
+        if self.iocbs[key].kind == Kind::Settle {
+            self.settle_fetched(now, key, content, out);
+            return;
+        }
         let iocb = &mut self.iocbs[key];
         iocb.phase = Phase::Locked;
         match content {

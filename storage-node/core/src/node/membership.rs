@@ -45,7 +45,11 @@ impl<S: Store> Node<S> {
         match self.primaries.get_mut(&shard) {
             Some(primary) => primary.enter(config),
             None => {
-                self.primaries.insert(shard, Primary::new(config));
+                let mut primary = Primary::new(config);
+                if let Some(replica) = self.replicas.get(&shard) {
+                    primary.doubt(&replica.config, &primary.config.clone());
+                }
+                self.primaries.insert(shard, primary);
             }
         }
         self.forget_old_settling(shard);

@@ -204,6 +204,8 @@ pub struct Node<S> {
     payload_bytes: BTreeMap<VolumeId, usize>,
     /// Blocks of writes that are stamped and not finished.
     blocks_in_flight: u64,
+    /// Shards with a write that waited for room in vain: how many blocks there were then.
+    found_full: BTreeMap<ShardId, i64>,
     /// Copies that were deleted in this process's life: never made again.
     gone: BTreeSet<CopyId>,
     /// Questions about content that are being answered.
@@ -277,6 +279,7 @@ impl<S: Store> Node<S> {
             settling: 0,
             payload_bytes: BTreeMap::new(),
             blocks_in_flight: 0,
+            found_full: BTreeMap::new(),
             gone: BTreeSet::new(),
             services: Slab::new(),
             last_look: 0,

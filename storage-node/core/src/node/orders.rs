@@ -18,7 +18,7 @@ use conductor_model::api::{Order, OrderReport, OrderState, ShardOrder};
 use conductor_model::{BLOCK, BlockRange, Blocks, OrderId, ShardId, SnapshotId};
 use driver::{Outbox, Span, Time};
 use node_protocol::Status;
-use node_store::Store;
+use node_store::{Store, View};
 use std::collections::BTreeSet;
 
 /// An order that is named.
@@ -162,6 +162,12 @@ impl<S: Store> Node<S> {
                 && self.disks[replica.disk].store.snapshots(replica.copy).contains(&snapshot)
         };
         self.replicas.get(&shard).is_some_and(has)
+    }
+
+    /// Is this a snapshot that is, or is about to be, dropped here? Nobody begins to read it any more.
+    pub(super) fn is_dropped(&self, shard: ShardId, view: View) -> bool {
+        let View::Snapshot(snapshot) = view else { return false };
+        self.replicas.get(&shard).is_some_and(|r| r.has_dropped(snapshot))
     }
 
     pub(super) fn step_to(&mut self, id: OrderId, step: Step) {

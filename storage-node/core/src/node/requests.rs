@@ -393,6 +393,10 @@ impl<S: Store> Node<S> {
             self.counters.count("store.waits");
             return false;
         }
+        if self.is_dropped(shard, view) {
+            self.answer(now, key, Status::NoSnapshot);
+            return true;
+        }
         let Some(replica) = self.replicas.get_mut(&shard) else { return false };
         let Some(into) = self.arena.take(len, class) else {
             self.counters.count("memory.waits");
@@ -522,22 +526,23 @@ impl<S: Store> Node<S> {
             self.counters.count("store.waits");
             return false;
         }
-        let needs = if kind.takes_space() { range.count } else { Blocks(0) };
         let asks = kind.takes_space() || matches!(kind, Kind::Share(_));
-        let short = asks && iocb.stamp.is_none() && !self.has_space(shard, needs);
-        let Some(primary) = self.primaries.get_mut(&shard) else { return false };
-        if short {
-            if now < *primary.short_since.get_or_insert(now) + ROOM_WAIT {
-                self.counters.count("write.waits-for-room");
-                return false;
+        if asks && iocb.stamp.is_none() {
+            let needs = if kind.takes_space() { i64::from(range.count.0) } else { 0 };
+            match self.find_room(now, key, needs) {
+                Room::Found => {}
+                Room::Awaited => {
+                    self.counters.count("write.waits-for-room");
+                    return false;
+                }
+                Room::None => {
+                    self.counters.count("write.no-space");
+                    self.answer(now, key, Status::NoSpace);
+                    return true;
+                }
             }
-            self.counters.count("write.no-space");
-            self.answer(now, key, Status::NoSpace);
-            return true;
         }
-        if asks {
-            primary.short_since = None;
-        }
+        let Some(primary) = self.primaries.get_mut(&shard) else { return false };
         let covers = primary.window.prefix();
         let Some(sequence) = primary.window.stamp() else {
             self.counters.count("window.full");
@@ -571,18 +576,36 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// Is there room for `blocks` on every copy (rule 15)? Asked before any copy is touched. What is stamped and not finished counts as
-    /// taken, on every disk.
-    fn has_space(&self, shard: ShardId, blocks: Blocks) -> bool {
-        let (Some(primary), Some(replica)) = (self.primaries.get(&shard), self.replicas.get(&shard)) else {
-            return true;
-        };
-        let needed = self.blocks_in_flight + u64::from(blocks.0) + RESERVED_BLOCKS;
+    /// Is there room for `needs` blocks on every copy (rule 15)? Asked before any copy is touched. One that waited in vain says for all
+    /// that need as much: as long as there is no more room than there was then, and nothing was given back here, they do not wait.
+    fn find_room(&mut self, now: Time, key: usize, needs: i64) -> Room {
+        let shard = self.iocbs[key].shard;
+        let Some(room) = self.room(shard) else { return Room::Found };
+        if self.found_full.get(&shard).is_some_and(|full| room > *full) {
+            self.found_full.remove(&shard);
+        }
+        if room >= needs {
+            self.iocbs[key].short_since = None;
+            return Room::Found;
+        }
+        let known = self.found_full.get(&shard).is_some_and(|full| needs > *full);
+        let since = *self.iocbs[key].short_since.get_or_insert(now);
+        if !known && now < since + ROOM_WAIT {
+            return Room::Awaited;
+        }
+        self.found_full.entry(shard).or_insert(room);
+        Room::None
+    }
+
+    /// Blocks that a write of this shard may take on every copy. What is stamped and not finished counts as taken, on every disk.
+    fn room(&self, shard: ShardId) -> Option<i64> {
+        let (primary, replica) = (self.primaries.get(&shard)?, self.replicas.get(&shard)?);
         let local = self.disks[replica.disk].store.usage().free();
-        local >= needed
-            && primary
-                .others()
-                .all(|m| self.links.get(m.endpoint).is_none_or(|l| l.up.is_none() || l.free_blocks >= needed))
+        let there = primary.others().filter_map(|m| self.links.get(m.endpoint).filter(|l| l.up.is_some()));
+        let free = there.map(|link| link.free_blocks).fold(local, u64::min);
+        let taken = self.blocks_in_flight + RESERVED_BLOCKS;
+        let signed = |blocks: u64| i64::try_from(blocks).unwrap_or(i64::MAX);
+        Some(signed(free).saturating_sub(signed(taken)))
     }
 
     /// Answers with a status and ends the request.
@@ -652,6 +675,14 @@ impl<S: Store> Node<S> {
             self.ready.push_back(next);
         }
     }
+}
+
+/// What becomes of a write that needs room.
+enum Room {
+    Found,
+    /// There may be some soon.
+    Awaited,
+    None,
 }
 
 /// Does it cover whole blocks only?

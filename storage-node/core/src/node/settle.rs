@@ -1,12 +1,14 @@
 //! Settling: a primary makes the copies equal for everything that was in flight, before it serves (rule 6).
 //!
-//! The union of what the members hold above K is written again to every copy, itself included, with the primary's own content, as
-//! ordinary writes of the new epoch. What was never acknowledged may so be kept or undone, but everywhere alike.
+//! The union of what the members hold above K is written again to every copy, itself included, with the primary's own content (of a
+//! flush volume that of a copy which cannot have lost anything: `Primary::union`), as ordinary writes of the new epoch. What was never acknowledged may so be kept or undone, but everywhere alike.
 
 use super::Node;
+use super::heal::Question;
 use crate::iocb::{Iocb, Kind, Phase as IocbPhase};
 use crate::limits::{SETTLE_AT_ONCE, SETTLE_DEPTH, SETTLE_PIECE};
 use crate::mail::Letter;
+use crate::mend::Failure;
 use crate::primary::{Phase, Settling};
 use conductor_model::{BlockRange, ShardId};
 use driver::{Outbox, Time};
@@ -18,9 +20,13 @@ impl<S: Store> Node<S> {
     /// Every member has joined: starts to settle.
     pub(super) fn start_settling(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        let left = if driver::mutant::on("no_settling") { Vec::new() } else { primary.union(SETTLE_PIECE) };
-        self.counters.count(if left.is_empty() { "settle.nothing" } else { "settle.started" });
-        primary.phase = Phase::Settling(Settling { left, running: std::collections::BTreeSet::new() });
+        let pieces = if driver::mutant::on("no_settling") { Vec::new() } else { primary.union(SETTLE_PIECE) };
+        self.counters.count(if pieces.is_empty() { "settle.nothing" } else { "settle.started" });
+        let own = primary.config.primary;
+        let foreign = pieces.iter().filter(|(_, source)| *source != own);
+        let sources = foreign.map(|(at, source)| (at.from.0, (at.end(), *source))).collect();
+        let left = pieces.into_iter().map(|(at, _)| at).collect();
+        primary.phase = Phase::Settling(Settling { left, sources, ..Settling::default() });
         self.go_on_settling(now, shard, out);
     }
 
@@ -62,7 +68,16 @@ impl<S: Store> Node<S> {
 
     fn start_piece(&mut self, now: Time, shard: ShardId, range: BlockRange, out: &mut dyn Outbox<Letter>) -> bool {
         let key = self.new_iocb(Iocb::internal(shard, Kind::Settle, range, IocbPhase::Locked));
-        if !self.read_into(now, key, shard, range, IocbPhase::Reading, out) {
+        let begun = match self.settling_source(shard, range) {
+            Some(other) => {
+                let asked = self.ask_copy(now, key, other, range, Question::Range, None);
+                self.iocbs[key].phase = IocbPhase::Mending;
+                self.counters.count(if asked { "settle.fetched" } else { "settle.fetch-waits" });
+                asked
+            }
+            None => self.read_into(now, key, shard, range, IocbPhase::Reading, out),
+        };
+        if !begun {
             self.end(now, key);
             return false;
         }
@@ -73,7 +88,38 @@ impl<S: Store> Node<S> {
         true
     }
 
-    /// The primary's own content of a piece: written to every copy, or zeroed there if it is nothing but zeros.
+    /// Which of the other copies has the content that a piece is settled with, if not the own?
+    fn settling_source(&self, shard: ShardId, range: BlockRange) -> Option<usize> {
+        let primary = self.primaries.get(&shard)?;
+        let Phase::Settling(settling) = &primary.phase else { return None };
+        let source = settling.source(range)?;
+        primary.others().position(|m| m.copy == source)
+    }
+
+    /// Another copy's content of a piece, or none.
+    pub(super) fn settle_fetched(
+        &mut self,
+        now: Time,
+        key: usize,
+        content: Result<Payload, Failure>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let (shard, range) = (self.iocbs[key].shard, self.iocbs[key].range);
+        match content {
+            Ok(payload) => self.settle_with(now, key, payload, out),
+            Err(Failure::Away) => self.settle_again(now, key, range),
+            Err(_) if range.count.0 > 1 => self.settle_met_damage(now, key, out),
+            Err(_) => {
+                self.counters.count("settle.source-damaged");
+                if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+                    settling.unreadable.insert(range.from.0);
+                }
+                self.settle_again(now, key, range);
+            }
+        }
+    }
+
+    /// The primary's own content of a piece.
     pub(super) fn settle_read(
         &mut self,
         now: Time,
@@ -82,6 +128,11 @@ impl<S: Store> Node<S> {
         crcs: Crcs,
         out: &mut dyn Outbox<Letter>,
     ) {
+        self.settle_with(now, key, Payload { len: data.len(), mem: data.filled(), crcs }, out);
+    }
+
+    /// Content of a piece: written to every copy, or zeroed there if it is nothing but zeros.
+    fn settle_with(&mut self, now: Time, key: usize, content: Payload, out: &mut dyn Outbox<Letter>) {
         let shard = self.iocbs[key].shard;
         let current = self
             .primaries
@@ -92,8 +143,8 @@ impl<S: Store> Node<S> {
             return;
         }
         let iocb = &mut self.iocbs[key];
-        if data.iter().any(|byte| *byte != 0) {
-            iocb.payload = Some(Payload { len: data.len(), mem: data.filled(), crcs });
+        if content.bytes().iter().any(|byte| *byte != 0) {
+            iocb.payload = Some(content);
         }
         iocb.phase = IocbPhase::Ready;
         if !self.stamp(now, key, out) {
@@ -138,6 +189,7 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.phase = Phase::Serving;
         primary.settled = true;
+        primary.doubtful.clear();
         // What settling wrote is durable.
         primary.synced = primary.window.prefix();
         self.counters.count("primary.serves");

@@ -88,6 +88,11 @@ impl<S: Store> Node<S> {
             self.refuse(now, answer, if fits { Status::BadRequest } else { Status::OutOfRange });
             return;
         }
+        if self.is_dropped(shard, body.view()) {
+            self.refuse(now, answer, Status::NoSnapshot);
+            return;
+        }
+        let Some(replica) = self.replicas.get(&shard) else { return };
         if self.services.len() >= SERVICES || (op == op::REPLICA_REPAIR && replica.is_busy(at)) {
             self.counters.count("content.put-off");
             self.refuse(now, answer, Status::Later);
@@ -115,6 +120,11 @@ impl<S: Store> Node<S> {
     fn verify_on(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
         let Some(service) = self.services.get_mut(key) else { return };
         let (shard, view) = (service.body.shard(), service.body.view());
+        if self.is_dropped(shard, view) {
+            self.end_service(now, key, Status::NoSnapshot, None);
+            return;
+        }
+        let Some(service) = self.services.get_mut(key) else { return };
         if let Some(at) = service.look.as_mut().and_then(Inspection::next) {
             if !self.look_here(now, shard, view, at, For::Service(key), out) {
                 self.end_service(now, key, Status::Later, None);
@@ -174,7 +184,7 @@ impl<S: Store> Node<S> {
             self.counters.count("memory.waits");
             return false;
         };
-        let pending = self.busy(shard, at, false, whose);
+        let pending = self.busy(shard, view, at, false, whose);
         self.store(now, disk, StoreOp::Read { copy, view, at, into }, pending, out);
         true
     }
@@ -194,16 +204,16 @@ impl<S: Store> Node<S> {
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         replica.in_disk += 1;
         let (disk, copy) = (replica.disk, replica.copy);
-        let pending = self.busy(shard, at, true, whose);
+        let pending = self.busy(shard, view, at, true, whose);
         let operation = StoreOp::Repair { copy, view, at, data: with.mem, crcs: with.crcs };
         self.store(now, disk, operation, pending, out);
     }
 
     /// Enters a range as busy until its operation is over.
-    fn busy(&mut self, shard: ShardId, at: BlockRange, changes: bool, whose: For) -> Pending {
+    fn busy(&mut self, shard: ShardId, view: View, at: BlockRange, changes: bool, whose: For) -> Pending {
         self.last_look += 1;
         if let Some(replica) = self.replicas.get_mut(&shard) {
-            replica.busy.push((self.last_look, at));
+            replica.busy.push((self.last_look, at, view));
         }
         Pending::Content { shard, look: self.last_look, changes, whose }
     }
@@ -221,7 +231,7 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         if let Some(replica) = self.replicas.get_mut(&shard) {
-            replica.busy.retain(|(number, _)| *number != look);
+            replica.busy.retain(|(number, ..)| *number != look);
             replica.in_disk -= u32::from(changes);
         }
         match whose {

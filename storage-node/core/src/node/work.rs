@@ -32,8 +32,7 @@ impl<S: Store> Node<S> {
             if let CopyWork::DropSnapshot(_, snapshot) = &task {
                 replica.forget_snapshot(*snapshot);
                 // Its readers are refused from now on; those that read already are waited for, and so is a barrier on its way.
-                let read = replica.snapshot_reads.contains_key(snapshot) || !replica.busy.is_empty();
-                if read || replica.alone.is_some() {
+                if replica.is_read(*snapshot) || replica.alone.is_some() {
                     self.counters.count("work.waits");
                     continue;
                 }
@@ -58,6 +57,7 @@ impl<S: Store> Node<S> {
         }
         match result {
             Ok(()) | Err(StoreError::NoSuchCopy(_)) => {
+                self.found_full.clear();
                 self.counters.count("work.done");
                 out.post(Letter::Worked(task));
             }

@@ -1,0 +1,66 @@
+//! A write that finds no room waits for what comes back by itself, and not for ever.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Cluster, block};
+use conductor_model::Durability;
+use driver::Span;
+use node_protocol::{Status, op};
+use sim::ProcessId;
+
+const MIB: u32 = 1 << 20;
+
+/// A cluster whose disks have room for single blocks, and not for a MiB; how many MiB were written.
+fn full(seed: u64) -> (Cluster, ProcessId, u64) {
+    let mut c = Cluster::new(seed);
+    c.blocks = 1 << 14;
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    for n in 0..64 {
+        let write = long_write(&mut c, client, n);
+        if c.answer(write).0 != Status::Ok {
+            return (c, client, n);
+        }
+    }
+    panic!("there is always room");
+}
+
+fn long_write(c: &mut Cluster, client: ProcessId, at: u64) -> u64 {
+    let data = (0..256).flat_map(|_| block(7)).collect();
+    c.ask(client, 1, op::WRITE, at * u64::from(MIB), MIB, data)
+}
+
+#[test]
+fn small_writes_that_find_room_do_not_keep_a_long_one_waiting() {
+    let (mut c, client, n) = full(31);
+    // A discard may bring room: the next long write waits for it.
+    let discard = c.ask(client, 1, op::DISCARD, 63 << 20, 4096, Vec::new());
+    assert_eq!(c.answer(discard).0, Status::Ok);
+    let long = long_write(&mut c, client, n);
+    for _ in 0..80 {
+        c.write(client, 1, 0, 1);
+        c.run(Span::millis(100));
+    }
+    assert_eq!(c.answers.get(&long).map(|a| a.0), Some(Status::NoSpace), "{}", c.picture());
+}
+
+#[test]
+fn a_disk_that_is_known_to_be_full_refuses_at_once() {
+    let (mut c, client, n) = full(32);
+    let long = long_write(&mut c, client, n);
+    c.run(Span::millis(200));
+    assert_eq!(c.answers.get(&long).map(|a| a.0), Some(Status::NoSpace));
+}
+
+#[test]
+fn a_write_behind_a_discard_waits_for_what_that_gives_back_however_long_ago_the_disk_was_full() {
+    let (mut c, client, n) = full(33);
+    c.run(Span::seconds(10));
+    let waited = c.count("write.waits-for-room");
+    let discard = c.ask(client, 1, op::DISCARD, 0, 4 * MIB, Vec::new());
+    assert_eq!(c.answer(discard).0, Status::Ok);
+    let long = long_write(&mut c, client, n);
+    assert_eq!(c.answer(long).0, Status::Ok);
+    assert!(c.count("write.waits-for-room") > waited, "it had to wait");
+}
