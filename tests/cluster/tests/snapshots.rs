@@ -99,6 +99,10 @@ fn a_snapshot_under_full_load_is_of_one_moment_and_nobody_writes_to_it() {
     let place = cluster.attach("db").unwrap();
     let chains = Chains::start(&place, "db", layout).unwrap();
     let names = ["db@s1", "db@s2", "db@s3"];
+    // What is read of the live volume meanwhile is of no moment, and that is noticed.
+    let mut beside = Nbd::connect(&place, "db").unwrap();
+    let torn = || Ok(Picture::read(&mut beside, layout)?.check().is_err());
+    wait_until("a picture of several moments", LONG, torn).unwrap();
     let mut pictures = Vec::new();
     for name in names {
         chains.progress(40).unwrap();
@@ -125,7 +129,7 @@ fn a_snapshot_under_full_load_is_of_one_moment_and_nobody_writes_to_it() {
     let live = Picture::read(&mut nbd, layout).unwrap();
     live.check().unwrap();
     assert_eq!(live.steps(), done);
-    drop((nbd, pictures));
+    drop((nbd, beside, pictures));
     for name in ["db", "db@s1", "db@s2", "db@s3"] {
         cluster.detach(name).unwrap();
     }
