@@ -138,6 +138,8 @@ pub(crate) struct Iocb {
     /// Which content a read is of.
     pub(crate) view: View,
     pub(crate) heal: Heal,
+    /// A share that some copy cannot do: ended when its range was settled.
+    pub(crate) given_up: bool,
     /// Since when it waits for room.
     pub(crate) short_since: Option<Time>,
     /// The order that it is a part of.
@@ -183,6 +185,7 @@ impl Iocb {
             stages: Stages::default(),
             view: View::Live,
             heal: Heal::default(),
+            given_up: false,
             short_since: None,
             order: None,
             covers: Sequence(0),

@@ -293,13 +293,57 @@ fn a_snapshot_that_is_read_all_the_time_is_dropped_and_its_readers_are_told() {
     for _ in 0..2000 {
         c.work(&drops);
         c.run(Span::micros(100));
-        for n in 0..under_way.len() {
-            if let Some((status, _)) = c.answers.get(&under_way[n]) {
+        for (n, token) in under_way.iter_mut().enumerate() {
+            if let Some((status, _)) = c.answers.get(token) {
                 refused += usize::from(*status == Status::NoSnapshot);
-                under_way[n] = read(&mut c, n);
+                *token = read(&mut c, n);
             }
         }
     }
     c.until("dropped", |c| drops.iter().all(|work| c.worked.contains(work)));
     assert!(refused > 0 && c.count("work.waits") < 500, "{refused} refused\n{}", c.picture());
+}
+
+#[test]
+fn a_share_that_was_given_up_and_whose_source_is_gone_keeps_nobody_waiting() {
+    for restarts in [false, true] {
+        let mut c = Cluster::new(14);
+        c.create(1, &[0, 1, 2], None, Durability::Always);
+        c.create(2, &[0, 1, 2], None, Durability::Always);
+        let source = c.client(1, 0);
+        for at in 0..20 {
+            c.write(source, 1, at, 5);
+        }
+        c.snapshot(1, 7);
+        if restarts {
+            c.w.kill(c.nodes[2]);
+        } else {
+            c.w.partition(c.nodes[0], c.nodes[2]);
+        }
+        let order = Order { id: OrderId(2), shard: shard(2), what: copy_range(of(1, 7), 0, BLOCKS) };
+        c.orders(&[order]);
+        c.until("shared on one other copy", |c| c.count("op.replica-share") == 1);
+        c.run(Span::millis(100));
+        c.orders(&[]);
+        if restarts {
+            c.w.restart(c.nodes[2]);
+            c.until("the third node is there", |c| c.view(2).is_some());
+        }
+        let drops: Vec<_> = (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(7))).collect();
+        for _ in 0..10 {
+            c.work(&drops);
+            c.run(Span::millis(20));
+        }
+        c.until("dropped", |c| drops.iter().all(|work| c.worked.contains(work)));
+        c.w.heal_all();
+        c.run(Span::seconds(8));
+        c.until_serving(2);
+        let client = c.client(2, 0);
+        c.write(client, 2, 30, 9);
+        let found = c.read(client, 2, 3);
+        c.delete(1);
+        c.promote(2, 2);
+        let client = c.client(2, 0);
+        assert_eq!((c.read(client, 2, 3), c.read(client, 2, 30)), (found, 9), "equal on every copy");
+    }
 }

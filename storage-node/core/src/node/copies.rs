@@ -150,12 +150,14 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         shard: ShardId,
-        stamp: Stamp,
+        (stamp, shares): (Stamp, bool),
         result: Result<(), StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
         let status = match result {
             Ok(()) => Status::Ok,
+            // It is the source's damage, not this copy's and not the disk's: bytes are sent instead.
+            Err(StoreError::Corrupt { .. }) if shares => Status::NoSnapshot,
             Err(error) => self.store_status(shard, &error, out),
         };
         let Some(replica) = self.replicas.get_mut(&shard) else { return };

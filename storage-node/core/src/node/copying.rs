@@ -110,6 +110,13 @@ impl<S: Store> Node<S> {
         copying.running.remove(&part.range.from.0);
         match part.status {
             Status::Ok => self.go_on_copying(now, shard, part.order),
+            // A copy could not share it: bytes from here on.
+            Status::NoSnapshot if copying.shares => {
+                self.counters.count("copy.by-bytes");
+                copying.shares = false;
+                copying.next = part.range.from.0;
+                self.go_on_copying(now, shard, part.order);
+            }
             Status::NoSpace => {
                 self.stop_copying(
                     now,

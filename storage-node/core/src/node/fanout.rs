@@ -52,6 +52,9 @@ impl<S: Store> Node<S> {
         let beside = from.and_then(|from| self.beside(disk, from));
         let change = Change::of(kind, iocb.payload.as_ref(), beside);
         let durable = iocb.is_durable();
+        if change.is_none() {
+            self.share_refused(key);
+        }
         let (Some(replica), Some(primary)) = (self.replicas.get_mut(&shard), self.primaries.get(&shard)) else {
             return;
         };
@@ -193,6 +196,9 @@ impl<S: Store> Node<S> {
             }
             Ok(status) => {
                 self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
+                if matches!(status, Status::NoSnapshot) {
+                    self.share_refused(key);
+                }
                 if let Some(primary) = self.primaries.get_mut(&shard).filter(|_| status != Status::Later) {
                     primary.refusing.insert(copy, status);
                 }
@@ -230,8 +236,7 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         key: usize,
-        stamp: Stamp,
-        copy: CopyId,
+        (stamp, copy, from): (Stamp, CopyId, Option<ShardSnapshot>),
         result: Result<(), StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
@@ -244,8 +249,15 @@ impl<S: Store> Node<S> {
         match result {
             _ if !self.is_current(key, stamp) => self.counters.count("leg.stale"),
             Ok(()) => self.leg_done(now, key, copy),
-            Err(StoreError::NoSpace | StoreError::Busy | StoreError::NoSuchSnapshot { .. }) => {
+            Err(error @ (StoreError::NoSpace | StoreError::Busy | StoreError::NoSuchSnapshot { .. })) => {
                 self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
+                if matches!(error, StoreError::NoSuchSnapshot { .. }) {
+                    self.share_refused(key);
+                }
+            }
+            Err(StoreError::Corrupt { .. }) if from.is_some() => {
+                self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
+                self.share_refused(key);
             }
             Err(error) => self.fail_primary(shard, &error),
         }
@@ -276,6 +288,21 @@ impl<S: Store> Node<S> {
         {
             source.read_is_over(View::Snapshot(from.snapshot));
         }
+    }
+
+    /// A copy cannot share: what it would share with is dropped or damaged there. Other copies may have done it, so the range is to be
+    /// settled: the tick has everybody join again for that.
+    fn share_refused(&mut self, key: usize) {
+        if let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| matches!(iocb.kind, Kind::Share(_)) && !iocb.given_up)
+        {
+            iocb.given_up = true;
+            self.counters.count("copy.share-given-up");
+        }
+    }
+
+    /// Does a share of this shard wait for its range to be settled?
+    pub(super) fn has_given_up_a_share(&self, shard: ShardId) -> bool {
+        self.primaries.get(&shard).is_some_and(|p| p.requests.values().any(|key| self.iocbs[*key].given_up))
     }
 
     fn set_leg_state(&mut self, key: usize, copy: CopyId, state: LegState) {
@@ -389,6 +416,13 @@ impl<S: Store> Node<S> {
         let unfinished: Vec<usize> =
             primary.requests.values().copied().filter(|key| self.iocbs[*key].phase == Phase::Stamped).collect();
         for key in unfinished {
+            let Iocb { kind, order, given_up, .. } = self.iocbs[key];
+            if matches!(kind, Kind::Share(_)) && (order.is_none() || given_up) {
+                // Settling has made its range equal. What it copies from may be gone, or damaged: an order goes on with bytes.
+                self.abandon_stamp(key);
+                self.answer(now, key, Status::NoSnapshot);
+                continue;
+            }
             if !self.stamp(now, key, out) {
                 self.iocbs[key].phase = Phase::Ready;
             }

@@ -506,8 +506,13 @@ impl<S: Store> Node<S> {
     }
 
     /// Asks the next of the other copies for the range of a rewrite.
-    pub(super) fn start_refetch(&mut self, now: Time, key: usize) -> bool {
-        let (range, copy) = (self.iocbs[key].range, self.iocbs[key].heal.times);
+    pub(super) fn start_refetch(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
+        let Iocb { shard, range, .. } = self.iocbs[key];
+        let copy = self.iocbs[key].heal.times;
+        if copy >= self.primaries.get(&shard).map_or(0, |p| p.others().count()) {
+            // No other copy has it.
+            return self.read_into(now, key, shard, range, Phase::Reading, out);
+        }
         let begun = self.ask_copy(now, key, copy, range, Question::Range, None);
         if begun {
             self.iocbs[key].phase = Phase::Mending;
@@ -547,16 +552,18 @@ impl<S: Store> Node<S> {
                     primary.stalled.insert(arrival, key);
                 }
             }
-            Err(_) if iocb.heal.times + 1 < others => {
+            Err(_) if iocb.heal.times < others => {
                 iocb.heal.times += 1;
                 self.ready.push_back(key);
             }
-            Err(_) => {
-                // It stays damaged: whoever reads it will be told so.
-                self.counters.count("damage.not-rewritten");
-                self.end(now, key);
-            }
+            Err(_) => self.not_rewritten(now, key),
         }
+    }
+
+    /// It stays damaged: whoever reads it will be told so.
+    pub(super) fn not_rewritten(&mut self, now: Time, key: usize) {
+        self.counters.count("damage.not-rewritten");
+        self.end(now, key);
     }
 
     /// Counts what the store here did with a repair.

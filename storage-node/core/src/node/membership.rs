@@ -419,6 +419,7 @@ impl<S: Store> Node<S> {
                     let change = change.clone();
                     self.ask(now, shard, change, out);
                 }
+                Phase::Serving if self.has_given_up_a_share(shard) => self.join_again(now, shard, out),
                 Phase::Serving | Phase::Settling(_) => {
                     self.ready.extend(primary.stalled.values().copied());
                     self.retry_refused(now, shard, out);

@@ -326,7 +326,7 @@ impl<S: Store> Node<S> {
             match pending {
                 Pending::LocalLeg { iocb, stamp, copy, from, hold } => {
                     self.shared(from);
-                    self.local_leg_done(now, iocb, stamp, copy, result.map(drop), out);
+                    self.local_leg_done(now, iocb, (stamp, copy, from), result.map(drop), out);
                     drop(hold);
                 }
                 Pending::Read { iocb, of, view, hold } => {
@@ -335,7 +335,7 @@ impl<S: Store> Node<S> {
                 }
                 Pending::ReplicaWrite { shard, stamp, from } => {
                     self.shared(from);
-                    self.replica_write_done(now, shard, stamp, result.map(drop), out)
+                    self.replica_write_done(now, shard, (stamp, from.is_some()), result.map(drop), out)
                 }
                 Pending::Persist { shard, epoch } => self.join_persisted(now, shard, epoch, result.map(drop), out),
                 Pending::Above { shard, epoch } => self.join_listed(now, shard, epoch, result, out),

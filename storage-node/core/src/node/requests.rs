@@ -335,7 +335,7 @@ impl<S: Store> Node<S> {
             && match (kind, phase) {
                 (Kind::Scrub, _) => self.start_mend(now, key, out),
                 _ if due => self.start_mend(now, key, out),
-                (Kind::Rewrite, Phase::Locked) => self.start_refetch(now, key),
+                (Kind::Rewrite, Phase::Locked) => self.start_refetch(now, key, out),
                 (Kind::Read, _) => self.start_read(now, key, out),
                 (Kind::Write, Phase::Locked) if !is_whole(&body) => self.start_merge(now, key, out),
                 (Kind::Copied(from), Phase::Locked) => self.read_to_copy(now, key, from, out),
@@ -458,6 +458,10 @@ impl<S: Store> Node<S> {
                 self.source_failed(now, key, &error);
                 return;
             }
+            Err(StoreError::Corrupt { .. }) if self.iocbs[key].kind == Kind::Rewrite => {
+                self.not_rewritten(now, key);
+                return;
+            }
             Err(StoreError::Corrupt { block, .. }) if !driver::mutant::on("damage_not_healed") => {
                 self.met_damage(now, key, block, out);
                 return;
@@ -471,6 +475,7 @@ impl<S: Store> Node<S> {
         match self.iocbs[key].phase {
             Phase::Reading if self.iocbs[key].kind == Kind::Settle => self.settle_read(now, key, data, crcs, out),
             Phase::Reading if matches!(self.iocbs[key].kind, Kind::Copied(_)) => self.copied_read(key, data, crcs),
+            Phase::Reading if self.iocbs[key].kind == Kind::Rewrite => self.copied_read(key, data, crcs),
             Phase::Reading => self.answer_read(now, key, data, crcs),
             Phase::Merging => {
                 self.merge(key, data);

@@ -2,7 +2,8 @@
 //!
 //! What is settled may be any in-sync copy's content of a block, because each holds every acknowledged write. So a damaged block is
 //! put right from another copy like any other; and where that copy's content is not what was damaged (it has not finished the same
-//! writes), it is simply what is settled. A block that no copy has is left as it is: it stays damaged everywhere, and reads say so.
+//! writes), it is simply what is settled, also where the other copies'
+//! differ. A block that no copy has is left as it is: it stays damaged everywhere, and reads say so.
 
 use super::Node;
 use crate::iocb::Phase as IocbPhase;
@@ -52,7 +53,11 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let range = self.iocbs[key].range;
-        match fetched.filter(|_| outcome.own_is_sound || outcome.rewrite.is_some()) {
+        // Where the others differ, too, unless one of them may have lost what a flush volume has acknowledged.
+        let primary = self.primaries.get(&self.iocbs[key].shard);
+        let any = primary.is_some_and(|p| p.config.durability.is_always() || p.doubtful.is_empty());
+        let sound = outcome.own_is_sound || outcome.rewrite.is_some() || (any && !outcome.again);
+        match fetched.filter(|_| sound) {
             Some(content) => {
                 // Also where the repair was taken: it is the same content.
                 let iocb = &mut self.iocbs[key];
