@@ -41,8 +41,13 @@ fn start_time(pid: Pid) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace();
     let state = fields.next()?;
-    // A zombie runs no more: its parent just has not looked.
-    if state == "Z" { None } else { fields.nth(18)?.parse().ok() }
+    // A zombie runs no more: its parent just has not looked. But a killed process is one while some of its threads still end, and
+    // they have its files and sockets until then.
+    if state == "Z" && threads(pid) <= 1 { None } else { fields.nth(18)?.parse().ok() }
+}
+
+fn threads(pid: Pid) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
 fn split(bytes: Vec<u8>) -> Vec<OsString> {
