@@ -101,7 +101,7 @@ pub struct HeartbeatAnswer {
     pub version: u64,
     /// The conductor's commit number (rule 12).
     pub commit: u64,
-    /// Configurations of shards whose primary is on this node, changed since `after`.
+    /// Configurations, changed since `after`, of shards whose primary is on this node, or was until another was promoted.
     pub assignments: Vec<Configuration>,
     /// Attach generations of volumes with a copy on this node, changed since `after` (rule 19). A heartbeat whose `after` is
     /// this answer's `version` confirms them.
@@ -253,6 +253,15 @@ pub enum MembershipChange {
     Born,
     /// These copies' stores were opened anew: name their new open ids (rule 6, rule 10).
     Reopened(Vec<(CopyId, OpenId)>),
+    /// These copies failed, or the filling of one ended: they are absent from the next epoch on. Never the asking one.
+    Drop(Vec<CopyId>),
+    /// This absent copy, whose store is opened so, is to be filled: it is syncing in the next epoch. One at a time.
+    Sync(CopyId, OpenId),
+    /// This syncing copy holds everything: it is in sync in the next epoch (rule 1).
+    Add(CopyId),
+    /// The asking primary's own disk fails or hangs: another copy is to be promoted; its own is absent then, if enough others are in sync
+    /// (rule 15).
+    StepDown,
 }
 
 /// The conductor's answer to one `MembershipRequest`.

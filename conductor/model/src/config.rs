@@ -15,6 +15,9 @@ pub enum CopyState {
     InSync,
     /// Is being filled; never read from, never promoted.
     Syncing,
+    /// Takes no part in the epoch: it failed, or was never filled. Listed, because the volume wants a copy there: the primary brings it
+    /// back when it is reached (rule 12: placement is a wish to the primary), and tombstones are kept for it (rule 7).
+    Absent,
 }
 
 /// One copy of the shard in one epoch.
@@ -43,7 +46,7 @@ pub struct Configuration {
     pub epoch: Epoch,
     /// The member that orders writes.
     pub primary: CopyId,
-    /// All members, the primary among them.
+    /// All listed copies, the primary among them; those that are absent take no part.
     pub members: Vec<Member>,
     /// The copies of the last epoch that had at least `min_copies` (rule 11).
     pub full_set: Vec<CopyId>,
@@ -103,8 +106,18 @@ impl Configuration {
         self.member(self.primary)
     }
 
+    /// Members that hold every acknowledged write.
+    pub fn in_sync_members(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|m| m.state == CopyState::InSync)
+    }
+
     /// How many members hold every acknowledged write.
     pub fn in_sync(&self) -> usize {
-        self.members.iter().filter(|m| m.state == CopyState::InSync).count()
+        self.in_sync_members().count()
+    }
+
+    /// Too few copies to acknowledge anything: the epoch stamps nothing (rule 11).
+    pub fn is_sealed(&self) -> bool {
+        self.in_sync() < usize::from(self.min_copies)
     }
 }

@@ -36,6 +36,10 @@ impl Conductor {
             MembershipChange::Born if current.born => Err(format!("{shard} was born before {}", current.epoch)),
             MembershipChange::Born => Ok(Configuration { born: true, ..current.clone() }),
             MembershipChange::Reopened(opens) => self.reopened(current, opens),
+            MembershipChange::Drop(_)
+            | MembershipChange::Sync(..)
+            | MembershipChange::Add(_)
+            | MembershipChange::StepDown => Err("not known here".to_owned()),
         };
         match next {
             Ok(next) => MembershipAnswer::Granted(self.advance(next, dirty)),

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bodies;
+mod filling;
 mod held;
 mod status;
 mod view;
@@ -14,6 +15,7 @@ pub use bodies::{
     IoBody, JoinAnswer, JoinBody, LayerBody, NOT_IN_THIS_EPOCH, Prefix, PromiseAnswer, PromiseBody, ReplicaBody,
     ReplyBody, StaleBody,
 };
+pub use filling::{FillBody, Mark, MarkBody, ScanBody, decode_changed, encode_changed};
 pub use held::{HeldAs, decode_held, encode_held};
 pub use status::Status;
 pub use view::{MAX_VERIFY_BLOCKS, VerifyAnswer, ViewBody, decode_crcs, encode_crcs};
@@ -54,9 +56,17 @@ pub mod op {
     pub const REPLICA_VERIFY: Op = Op(43);
     /// Primary → copy: put right what does not read as it was written. The payload is another copy's content.
     pub const REPLICA_REPAIR: Op = Op(44);
+    /// Primary → syncing copy: which chunks were changed there above a stamp.
+    pub const FILL_SCAN: Op = Op(45);
+    /// Primary → syncing copy: content of whole blocks, with its version.
+    pub const FILL: Op = Op(46);
+    /// Primary → syncing copy: what it reads as now is a snapshot that it lacks.
+    pub const FILL_SNAPSHOT: Op = Op(47);
+    /// Primary → syncing copy: how far it is filled.
+    pub const FILL_MARK: Op = Op(48);
 
     /// All data ops, for tables and coverage floors.
-    pub const ALL: [(Op, &str); 16] = [
+    pub const ALL: [(Op, &str); 20] = [
         (READ, "read"),
         (WRITE, "write"),
         (WRITE_ZEROES, "write-zeroes"),
@@ -73,5 +83,9 @@ pub mod op {
         (REPLICA_READ, "replica-read"),
         (REPLICA_VERIFY, "replica-verify"),
         (REPLICA_REPAIR, "replica-repair"),
+        (FILL_SCAN, "fill-scan"),
+        (FILL, "fill"),
+        (FILL_SNAPSHOT, "fill-snapshot"),
+        (FILL_MARK, "fill-mark"),
     ];
 }

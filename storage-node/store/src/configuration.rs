@@ -48,6 +48,7 @@ pub(crate) fn encode_configuration(config: &Configuration, out: &mut Vec<u8>) {
         out.u8(match member.state {
             CopyState::InSync => 1,
             CopyState::Syncing => 2,
+            CopyState::Absent => 3,
         });
         match member.endpoint {
             SocketAddr::V4(v4) => {
@@ -109,6 +110,7 @@ fn decode_member(from: &mut Take<'_>) -> Option<Member> {
     let state = match from.u8()? {
         1 => CopyState::InSync,
         2 => CopyState::Syncing,
+        3 => CopyState::Absent,
         _ => return None,
     };
     let (ip, scope) = match from.u8()? {

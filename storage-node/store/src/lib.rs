@@ -20,5 +20,5 @@ pub use opening::{Identity, OpenError, OpenOptions};
 
 pub use seam::{
     Counters, Crcs, DiskOut, Held, HeldKind, MAX_HELD, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Parent, Store, StoreDone,
-    StoreError, StoreOp, Tag, Usage, View, ZERO_BLOCK_CRC, block_crcs,
+    StoreError, StoreOp, SyncMark, Tag, Usage, View, ZERO_BLOCK_CRC, block_crcs,
 };

@@ -189,6 +189,28 @@ pub enum StoreOp {
         /// First block of interest.
         from: Blocks,
     },
+    /// Which chunks at or after `from` were changed above a stamp (rule 3): by a write, a discard (tombstones count), or something that
+    /// changed the whole copy (its base version). Of a clone only its own changes count, unless `above` is zero: then all that it reads as
+    /// counts, and what it has from its parent is named with version (1, 0).
+    Changed {
+        /// Which copy.
+        copy: CopyId,
+        /// Of which content.
+        view: View,
+        /// Chunks whose version is above this.
+        above: Stamp,
+        /// First block of interest.
+        from: Blocks,
+    },
+    /// Remember how far the filling of this copy is; durable when completed, and so is all that was completed for it before.
+    Mark {
+        /// Which copy.
+        copy: CopyId,
+        /// How far.
+        mark: SyncMark,
+        /// The filling is over: K rises to this, and the mark is forgotten.
+        known_good: Option<Stamp>,
+    },
     /// Read whole blocks, each verified.
     Read {
         /// Which copy.
@@ -250,6 +272,13 @@ pub enum StoreDone {
     },
     /// The memory, filled, and each block's verified checksum.
     Read(Filling, Crcs),
+    /// The answer to `Changed`: whole chunks, cut at the copy's end, with the version of the newest change in each.
+    Changed {
+        /// In ascending order; neighbours of one version may be one range.
+        chunks: Vec<(BlockRange, Stamp)>,
+        /// Where to ask on; the copy's size at the end.
+        next: Blocks,
+    },
     /// The answer to `Above`.
     Above {
         /// K.
@@ -257,6 +286,17 @@ pub enum StoreDone {
         /// In no particular order.
         held: Vec<Held>,
     },
+}
+
+/// How far the filling of a copy has come (rule 4). The store only keeps it. All zero: nothing was filled.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SyncMark {
+    /// The copy equals its primary but for what has a version above this on either side, wherever the cursor is.
+    pub base: Stamp,
+    /// Chunks before this block were filled …
+    pub cursor: Blocks,
+    /// … and equal the primary's but for what has a version above this on either side (S).
+    pub upto: Stamp,
 }
 
 /// Why an operation failed. Nothing was touched, except where said.
@@ -409,6 +449,8 @@ pub trait Store {
     fn copies(&self) -> Vec<(CopyId, Configuration)>;
     /// The snapshots of a copy, oldest first.
     fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId>;
+    /// How far the filling of a copy is.
+    fn sync_mark(&self, copy: CopyId) -> SyncMark;
     /// Blocks that a copy and its snapshots hold by themselves; what a clone shares with its parent counts for the parent.
     fn used_by(&self, copy: CopyId) -> Blocks;
     /// What happened since the store was opened.

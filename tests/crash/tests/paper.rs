@@ -9,7 +9,8 @@ use crash::{Ability, Begun, Disks, Engine, Moment, Open, Progress, Refused, Shap
 use driver::{DiskIndex, Done, Op, Time};
 use memory::{Arena, Class, Filling};
 use node_store::{
-    Counters, DiskOut, Held, HeldKind, Parent, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View, block_crcs,
+    Counters, DiskOut, Held, HeldKind, Parent, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage, View,
+    block_crcs,
 };
 use smallvec::smallvec;
 use std::cell::RefCell;
@@ -203,8 +204,10 @@ fn apply(copies: &mut Copies, op: StoreOp) -> Result<StoreDone, StoreError> {
         }
         StoreOp::Flatten { copy } => copies.get_mut(&copy.0).unwrap().parent = None,
         StoreOp::KnownGood { copy, stamp } => told(copies.get_mut(&copy.0).unwrap(), stamp, None),
-        StoreOp::Sync { .. } | StoreOp::Repair { .. } => {}
-        StoreOp::Read { .. } | StoreOp::Extents { .. } | StoreOp::Above { .. } => unreachable!("no change"),
+        StoreOp::Sync { .. } | StoreOp::Repair { .. } | StoreOp::Mark { .. } => {}
+        StoreOp::Read { .. } | StoreOp::Extents { .. } | StoreOp::Changed { .. } | StoreOp::Above { .. } => {
+            unreachable!("no change")
+        }
     }
     Ok(StoreDone::Done)
 }
@@ -281,6 +284,9 @@ impl Store for Paper {
     }
     fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId> {
         self.copies[&copy.0].snapshots.iter().map(|(id, _)| SnapshotId(*id)).collect()
+    }
+    fn sync_mark(&self, _: CopyId) -> SyncMark {
+        SyncMark::default()
     }
     fn used_by(&self, _: CopyId) -> Blocks {
         Blocks(0)

@@ -6,7 +6,7 @@
 
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId};
 use driver::{Done, Time};
-use node_store::{Counters, DiskOut, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
+use node_store::{Counters, DiskOut, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -56,7 +56,9 @@ fn what(op: &StoreOp) -> (CopyId, What) {
         | StoreOp::Sync { copy }
         | StoreOp::DropSnapshot { copy, .. }
         | StoreOp::Flatten { copy }
-        | StoreOp::Extents { copy, .. } => (*copy, What::Other),
+        | StoreOp::Extents { copy, .. }
+        | StoreOp::Changed { copy, .. }
+        | StoreOp::Mark { copy, .. } => (*copy, What::Other),
     }
 }
 
@@ -107,6 +109,9 @@ impl<S: Store> Store for Strict<S> {
     }
     fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId> {
         self.store.snapshots(copy)
+    }
+    fn sync_mark(&self, copy: CopyId) -> SyncMark {
+        self.store.sync_mark(copy)
     }
     fn used_by(&self, copy: CopyId) -> Blocks {
         self.store.used_by(copy)

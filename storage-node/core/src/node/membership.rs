@@ -163,6 +163,10 @@ impl<S: Store> Node<S> {
         self.counters.count(match change {
             MembershipChange::Born => "ask.born",
             MembershipChange::Reopened(_) => "ask.reopened",
+            MembershipChange::Drop(_) => "ask.drop",
+            MembershipChange::Sync(..) => "ask.sync",
+            MembershipChange::Add(_) => "ask.add",
+            MembershipChange::StepDown => "ask.step-down",
         });
         let (epoch, by) = (primary.config.epoch, primary.config.primary);
         out.post(Letter::Ask(MembershipRequest { shard, epoch, by, change }));

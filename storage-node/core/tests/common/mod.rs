@@ -151,12 +151,20 @@ impl Cluster {
             (Said::Node(Letter::Ask(request)), Some(node)) => {
                 let config = self.configs.get_mut(&request.shard).unwrap();
                 let answer = if request.epoch == config.epoch {
+                    let mut member =
+                        |copy: CopyId| config.members.iter_mut().find(|m| m.copy == copy).expect("a member");
                     match request.change {
+                        MembershipChange::Drop(list) => {
+                            list.into_iter().for_each(|copy| member(copy).state = CopyState::Absent);
+                        }
+                        MembershipChange::Sync(copy, open) => {
+                            (member(copy).state, member(copy).open) = (CopyState::Syncing, open);
+                        }
+                        MembershipChange::Add(copy) => member(copy).state = CopyState::InSync,
+                        MembershipChange::StepDown => panic!("nobody else is promoted here"),
                         MembershipChange::Born => config.born = true,
                         MembershipChange::Reopened(list) => {
-                            for (copy, open) in list {
-                                config.members.iter_mut().find(|m| m.copy == copy).unwrap().open = open;
-                            }
+                            list.into_iter().for_each(|(copy, open)| member(copy).open = open);
                         }
                     }
                     config.epoch.0 += 1;

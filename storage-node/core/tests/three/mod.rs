@@ -441,12 +441,17 @@ impl Three {
             match request.change {
                 MembershipChange::Born => self.config.born = true,
                 MembershipChange::Reopened(_) => {}
+                _ => return self.decided(MembershipAnswer::Refused("all three are wanted here".to_owned())),
             }
             self.new_epoch();
             MembershipAnswer::Granted(self.config.clone())
         } else {
             MembershipAnswer::Stale(self.config.clone())
         };
+        self.decided(answer);
+    }
+
+    fn decided(&mut self, answer: MembershipAnswer) {
         let mail = node_core::Mail::Membership(SHARD, answer);
         self.world.mail_after(self.nodes[0], Span(0), Mail::Node(mail));
     }

@@ -147,6 +147,8 @@ impl JournaledStore {
             | StoreOp::Flatten { .. }
             | StoreOp::Repair { .. }
             | StoreOp::Extents { .. }
+            | StoreOp::Changed { .. }
+            | StoreOp::Mark { .. }
             | StoreOp::Read { .. }
             | StoreOp::Above { .. }
             | StoreOp::KnownGood { .. } => return self.finish(tag, Err(StoreError::Unsupported("do that"))),

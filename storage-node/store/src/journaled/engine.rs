@@ -16,7 +16,8 @@ use super::{Kind, tag, untag};
 use crate::configuration::blocks_of;
 use crate::opening::Identity;
 use crate::{
-    Counters, DiskOut, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View,
+    Counters, DiskOut, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage,
+    View,
 };
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, DiskId, SnapshotId};
 use driver::{DiskIndex, Done, Errno, Op, Time};
@@ -287,6 +288,7 @@ impl JournaledStore {
                 within.then_some(()).ok_or(StoreError::OutOfRange { copy: from.copy, at: *at })
             }
             StoreOp::Extents { copy, view, .. } => self.layer_of(*copy, *view).map(|_| ()),
+            StoreOp::Changed { .. } | StoreOp::Mark { .. } => Err(StoreError::Unsupported("do that yet")),
         }
     }
 
@@ -594,6 +596,9 @@ impl Store for JournaledStore {
         self.catalog.snapshots(copy)
     }
 
+    fn sync_mark(&self, _copy: CopyId) -> SyncMark {
+        SyncMark::default()
+    }
     fn used_by(&self, copy: CopyId) -> Blocks {
         let own = self.catalog.layers.iter().filter(|(_, layer)| layer.copy == copy);
         let chunks: u32 = own.filter_map(|(id, _)| self.tables.trees.get(id)).map(|tree| tree.chunks).sum();

@@ -12,7 +12,8 @@ use super::slots::{Runs, Slot, Slots};
 use super::{Kind, tag, untag};
 use crate::configuration::blocks_of;
 use crate::{
-    Counters, DiskOut, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View,
+    Counters, DiskOut, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage,
+    View,
 };
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, DiskId, SnapshotId, Stamp};
 use driver::{Done, Errno, Op, Part, Span, Time};
@@ -190,7 +191,9 @@ impl SimpleStore {
             | StoreOp::Share { .. }
             | StoreOp::Flatten { .. }
             | StoreOp::Repair { .. }
-            | StoreOp::Extents { .. } => Err(StoreError::Unsupported("keep snapshots, share or repair")),
+            | StoreOp::Changed { .. }
+            | StoreOp::Mark { .. }
+            | StoreOp::Extents { .. } => Err(StoreError::Unsupported("keep snapshots or versions, share or repair")),
         }
     }
 
@@ -469,6 +472,8 @@ impl Store for SimpleStore {
             | StoreOp::Share { .. }
             | StoreOp::Flatten { .. }
             | StoreOp::Repair { .. }
+            | StoreOp::Changed { .. }
+            | StoreOp::Mark { .. }
             | StoreOp::Extents { .. } => return self.finish(tag, Err(StoreError::Unsupported("do that"))),
             StoreOp::Above { copy } => {
                 let state = self.copies.get(&copy).ok_or(StoreError::NoSuchCopy(copy));
@@ -582,6 +587,9 @@ impl Store for SimpleStore {
         Vec::new()
     }
 
+    fn sync_mark(&self, _copy: CopyId) -> SyncMark {
+        SyncMark::default()
+    }
     fn used_by(&self, copy: CopyId) -> Blocks {
         Blocks(self.copies.get(&copy).map_or(0, |copy| copy.map.mapped()))
     }
