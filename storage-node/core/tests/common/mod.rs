@@ -151,20 +151,25 @@ impl Cluster {
             (Said::Node(Letter::Ask(request)), Some(node)) => {
                 let config = self.configs.get_mut(&request.shard).unwrap();
                 let answer = if request.epoch == config.epoch {
-                    let mut member =
-                        |copy: CopyId| config.members.iter_mut().find(|m| m.copy == copy).expect("a member");
+                    let members = &mut config.members;
+                    let mut change = |copy: CopyId, state, open: Option<OpenId>| {
+                        let member = members.iter_mut().find(|m| m.copy == copy).expect("a member");
+                        member.state = state;
+                        member.open = open.unwrap_or(member.open);
+                    };
                     match request.change {
                         MembershipChange::Drop(list) => {
-                            list.into_iter().for_each(|copy| member(copy).state = CopyState::Absent);
+                            list.into_iter().for_each(|copy| change(copy, CopyState::Absent, None));
                         }
                         MembershipChange::Sync(copy, open) => {
-                            (member(copy).state, member(copy).open) = (CopyState::Syncing, open);
+                            change(copy, CopyState::Syncing, Some(open));
                         }
-                        MembershipChange::Add(copy) => member(copy).state = CopyState::InSync,
+                        MembershipChange::Add(copy) => change(copy, CopyState::InSync, None),
                         MembershipChange::StepDown => panic!("nobody else is promoted here"),
                         MembershipChange::Born => config.born = true,
                         MembershipChange::Reopened(list) => {
-                            list.into_iter().for_each(|(copy, open)| member(copy).open = open);
+                            let mut named = |(copy, open)| change(copy, CopyState::InSync, Some(open));
+                            list.into_iter().for_each(&mut named);
                         }
                     }
                     config.epoch.0 += 1;
