@@ -272,7 +272,8 @@ pub enum StoreDone {
     },
     /// The memory, filled, and each block's verified checksum.
     Read(Filling, Crcs),
-    /// The answer to `Changed`: whole chunks, cut at the copy's end, with the version of the newest change in each.
+    /// The answer to `Changed`: whole chunks, cut at the copy's end, with the version of the newest change in each. Some 1000 ranges at
+    /// most; none only at the end.
     Changed {
         /// In ascending order; neighbours of one version may be one range.
         chunks: Vec<(BlockRange, Stamp)>,

@@ -1,6 +1,6 @@
 //! The format is what `docs/disk-format.md` says, to the byte: an image of today's format is read, and made again, exactly.
 //!
-//! `golden/v2.txt` is that image. When [`FORMAT_VERSION`] is raised, a new one is made by `cargo test -p node-store --test golden -- --ignored`,
+//! `golden/v3.txt` is that image. When [`FORMAT_VERSION`] is raised, a new one is made by `cargo test -p node-store --test golden -- --ignored`,
 //! which writes `golden/v<version>.txt`; look at what changed in it, write that into the document, name the new file in `IMAGE`, and
 //! delete the old one. A change of these bytes under the same version is an incompatible store under a name that says otherwise,
 //! unless only the order of writes changed.
@@ -8,17 +8,17 @@
 
 mod disk;
 
-use conductor_model::{BLOCK, Bytes, CopyId, SnapshotId, Stamp};
+use conductor_model::{BLOCK, Blocks, Bytes, CopyId, SnapshotId, Stamp};
 use disk::*;
 use driver::{DiskIndex, Span};
 use memory::{Arena, Class};
 use node_store::journaled::FORMAT_VERSION;
 use node_store::journaled::check::{CheckOptions, Depth, check};
-use node_store::{Parent, Store, StoreDone, StoreOp, View};
+use node_store::{OpenError, Parent, Store, StoreDone, StoreOp, SyncMark, View};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-const IMAGE: &str = include_str!("golden/v2.txt");
+const IMAGE: &str = include_str!("golden/v3.txt");
 const BLOCKS: u32 = 64;
 
 /// A block of one word.
@@ -38,7 +38,12 @@ fn plain(arena: &Arena, copy: u64, from: u32, seeds: std::ops::Range<u64>, seque
     StoreOp::Write { copy: CopyId(copy), stamp: stamp(sequence), at, data, crcs, known_good, durable: true }
 }
 
-/// A copy with a snapshot and a clone of it; whole chunks and single blocks, folded; a discard and a write in the journal.
+fn mark(copy: u64) -> StoreOp {
+    let mark = SyncMark { base: stamp(copy), cursor: Blocks(16 * copy as u32), upto: stamp(copy + 2) };
+    StoreOp::Mark { copy: CopyId(copy), mark, known_good: None }
+}
+
+/// A copy with a snapshot and a clone of it; whole chunks, single blocks and a mark, folded; a discard, a write and a mark in the journal.
 fn make(arena: &Arena) -> Disk {
     let geometry = journaled_geometry(620, 256, 200, 4);
     let mut disk = Disk::new(geometry.size().0 as usize, 3);
@@ -52,11 +57,13 @@ fn make(arena: &Arena) -> Disk {
     run(&mut store, &mut disk, StoreOp::Snapshot { copy, stamp: stamp(2), snapshot, known_good }).unwrap();
     run(&mut store, &mut disk, create(2, parent)).unwrap();
     run(&mut store, &mut disk, plain(arena, 2, 20, 30..32, 3)).unwrap();
+    run(&mut store, &mut disk, mark(2)).unwrap();
     quiesce_at(NOW + Span::millis(5000), &mut store, &mut disk);
     run(&mut store, &mut disk, plain(arena, 1, 15, 40..42, 4)).unwrap();
     let known_good = stamp(2);
     run(&mut store, &mut disk, StoreOp::Zero { copy, stamp: stamp(5), at: range(30, 20), known_good, durable: true })
         .unwrap();
+    run(&mut store, &mut disk, mark(1)).unwrap();
     disk
 }
 
@@ -134,6 +141,10 @@ fn the_image_of_this_version_opens_and_reads_as_it_was_written() {
     let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
     assert_eq!(store.copies(), [(CopyId(1), config(1, BLOCKS)), (CopyId(2), config(1, BLOCKS))]);
     assert_eq!(store.snapshots(CopyId(1)), [SnapshotId(6)]);
+    for copy in [1, 2] {
+        let StoreOp::Mark { mark, .. } = mark(copy) else { panic!("a mark") };
+        assert_eq!(store.sync_mark(CopyId(copy)), mark);
+    }
     match run(&mut store, &mut disk, StoreOp::Above { copy: CopyId(1) }).unwrap() {
         StoreDone::Above { known_good, held } => {
             assert_eq!(known_good, stamp(2));
@@ -153,6 +164,19 @@ fn the_image_of_this_version_opens_and_reads_as_it_was_written() {
             assert!(block.chunks(8).all(|found| found == word(seed)), "block {n} of copy {copy}, {view:?}");
         }
     }
+}
+
+#[test]
+fn a_store_of_the_version_before_is_refused_by_its_number() {
+    let mut bytes = image(IMAGE);
+    for at in [0, 8 * BLOCK] {
+        bytes[at + 8..at + 12].copy_from_slice(&(FORMAT_VERSION - 1).to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[at + 8..at + BLOCK]);
+        bytes[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+    }
+    let refused = open_engine::<Journaled>(&mut Disk::from_image(bytes), &Arena::small(32 << 20)).unwrap_err();
+    assert_eq!(refused, OpenError::Version(FORMAT_VERSION - 1));
+    assert_eq!(refused.to_string(), "the store has format version 2, which this program does not know");
 }
 
 #[test]

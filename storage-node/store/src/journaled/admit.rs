@@ -136,6 +136,8 @@ impl JournaledStore {
                 let from = Source { copy: from.copy, snapshot: from.snapshot };
                 Work::Record(Record::Share { copy, stamped, at, from }, true)
             }
+            // Durable by itself, and so is all before it in the journal.
+            StoreOp::Mark { copy, mark, known_good } => Work::Record(Record::Mark { copy, mark, known_good }, true),
             StoreOp::Write { copy, stamp, at, data, crcs, known_good, durable } => {
                 let stamped = stamped(self, copy, stamp, known_good);
                 let Some(layer) = self.catalog.copies.get(&copy).map(|state| state.live) else { return };
@@ -148,7 +150,6 @@ impl JournaledStore {
             | StoreOp::Repair { .. }
             | StoreOp::Extents { .. }
             | StoreOp::Changed { .. }
-            | StoreOp::Mark { .. }
             | StoreOp::Read { .. }
             | StoreOp::Above { .. }
             | StoreOp::KnownGood { .. } => return self.finish(tag, Err(StoreError::Unsupported("do that"))),

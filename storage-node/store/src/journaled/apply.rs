@@ -151,6 +151,7 @@ impl State<'_> {
                 self.chunks(live, *first, chunks, crcs, *stamped);
                 self.stamp(copy, *stamped, *at, HeldKind::Write);
             }
+            Record::Mark { mark, known_good, .. } => self.catalog.mark(copy, *mark, *known_good),
             Record::Write { stamped, at, .. } => self.stamp(copy, *stamped, *at, HeldKind::Write),
             Record::Create { .. } => {}
         }

@@ -1,11 +1,12 @@
 //! The store while it serves: the seam, and what goes where.
 
 use super::admit::Change;
+use super::changed::Listing;
 use super::entry::ChunkNo;
 use super::fold::Fold;
 use super::geometry::Geometry;
 use super::layers::{Catalog, Layer, LayerId};
-use super::limits::{FOLD_IDLE, MAX_DEPTH, MAX_LAYERS, MAX_PUNCHES, RETRY};
+use super::limits::{CHUNK_BLOCKS, FOLD_IDLE, MAX_DEPTH, MAX_LAYERS, MAX_PUNCHES, RETRY};
 use super::overlay::{Key, Overlay};
 use super::read::{Goal, Look};
 use super::ring::{Appended, Mark, Ring, RingPlace};
@@ -55,6 +56,7 @@ pub(super) enum Pending {
     Change(Box<Change>),
     Look(Box<Look>),
     Extents(Box<Asking>),
+    Changed(Box<Listing>),
     Sync(Tag),
     /// Waits for the fold to finish the flattening of a copy.
     Flatten(Tag),
@@ -93,6 +95,8 @@ pub struct JournaledStore {
     pub(super) creating: u32,
     /// Looks that wait for pages.
     pub(super) looking: VecDeque<usize>,
+    /// Lists of changes that go on in the next turn.
+    pub(super) listing: VecDeque<usize>,
     pub(super) eras: Eras,
     /// Where the tail may go when older reads are over.
     pub(super) trims: Waiting<Mark>,
@@ -148,6 +152,7 @@ impl JournaledStore {
             promised: 0,
             creating: 0,
             looking: VecDeque::new(),
+            listing: VecDeque::new(),
             eras: Eras::default(),
             trims: Waiting::default(),
             returns: Waiting::default(),
@@ -245,6 +250,7 @@ impl JournaledStore {
             }
             StoreOp::Above { copy }
             | StoreOp::KnownGood { copy, .. }
+            | StoreOp::Mark { copy, .. }
             | StoreOp::Sync { copy }
             | StoreOp::Flatten { copy } => self.has_copy(*copy),
             StoreOp::Write { copy, at, data, crcs, .. } => {
@@ -287,8 +293,9 @@ impl JournaledStore {
                 let within = at.end() <= u64::from(size);
                 within.then_some(()).ok_or(StoreError::OutOfRange { copy: from.copy, at: *at })
             }
-            StoreOp::Extents { copy, view, .. } => self.layer_of(*copy, *view).map(|_| ()),
-            StoreOp::Changed { .. } | StoreOp::Mark { .. } => Err(StoreError::Unsupported("do that yet")),
+            StoreOp::Extents { copy, view, .. } | StoreOp::Changed { copy, view, .. } => {
+                self.layer_of(*copy, *view).map(|_| ())
+            }
         }
     }
 
@@ -306,6 +313,7 @@ impl JournaledStore {
         self.waiting.clear();
         self.ready.clear();
         self.looking.clear();
+        self.listing.clear();
         let keys: Vec<usize> = self.pending.iter().map(|(key, _)| key).collect();
         for key in keys {
             match self.pending.get(key) {
@@ -324,6 +332,7 @@ impl JournaledStore {
             Some(Pending::Change(change)) => change.tag,
             Some(Pending::Look(look)) => look.tag,
             Some(Pending::Extents(asking)) => asking.tag,
+            Some(Pending::Changed(listing)) => listing.tag,
             Some(Pending::Sync(tag) | Pending::Flatten(tag)) => tag,
             None => return,
         };
@@ -355,6 +364,7 @@ impl JournaledStore {
             match self.pending.get(key) {
                 Some(Pending::Look(_)) => self.look(key, out),
                 Some(Pending::Extents(_)) => self.ask(key),
+                Some(Pending::Changed(_)) => self.list_on(key),
                 _ => {}
             }
         }
@@ -443,6 +453,15 @@ impl Store for JournaledStore {
                 let asking = Asking { tag, copy, layer, size, from: from.0, data: Vec::new(), next: from.0.min(size) };
                 let key = self.pending.insert(Pending::Extents(Box::new(asking)));
                 self.ask(key);
+            }
+            StoreOp::Changed { copy, view, above, from } => {
+                let Ok(layer) = self.layer_of(copy, view) else { return };
+                let size = self.catalog.layers.get(&layer).map_or(0, |layer| layer.blocks);
+                // The end lies within a chunk, perhaps.
+                let next = if from.0 < size { from.0 / CHUNK_BLOCKS } else { size.div_ceil(CHUNK_BLOCKS) };
+                let listing = Listing::new(tag, copy, view, above, next);
+                let key = self.pending.insert(Pending::Changed(Box::new(listing)));
+                self.list_on(key);
             }
             StoreOp::Above { copy } => {
                 let state = self.catalog.copies.get(&copy).ok_or(StoreError::NoSuchCopy(copy));
@@ -536,6 +555,7 @@ impl Store for JournaledStore {
             return;
         }
         self.retry = None;
+        self.list_turn(now);
         loop {
             self.give_back(out);
             self.admit_waiting(out);
@@ -579,7 +599,7 @@ impl Store for JournaledStore {
 
     fn usage(&self) -> Usage {
         let capacity = self.place.geometry.capacity();
-        let used = (self.space.used().saturating_mul(super::limits::CHUNK_BLOCKS)).min(capacity);
+        let used = (self.space.used().saturating_mul(CHUNK_BLOCKS)).min(capacity);
         Usage {
             capacity: Blocks(capacity),
             used: Blocks(used),
@@ -596,13 +616,14 @@ impl Store for JournaledStore {
         self.catalog.snapshots(copy)
     }
 
-    fn sync_mark(&self, _copy: CopyId) -> SyncMark {
-        SyncMark::default()
+    fn sync_mark(&self, copy: CopyId) -> SyncMark {
+        self.catalog.copies.get(&copy).map_or(SyncMark::default(), |state| state.mark)
     }
+
     fn used_by(&self, copy: CopyId) -> Blocks {
         let own = self.catalog.layers.iter().filter(|(_, layer)| layer.copy == copy);
         let chunks: u32 = own.filter_map(|(id, _)| self.tables.trees.get(id)).map(|tree| tree.chunks).sum();
-        Blocks(chunks.saturating_mul(super::limits::CHUNK_BLOCKS))
+        Blocks(chunks.saturating_mul(CHUNK_BLOCKS))
     }
 
     fn counters(&self) -> Counters {

@@ -9,7 +9,7 @@
 
 use super::limits::MAX_DEPTH;
 use crate::configuration::blocks_of;
-use crate::{Held, HeldKind, MAX_HELD};
+use crate::{Held, HeldKind, MAX_HELD, SyncMark};
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId, Stamp};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -39,6 +39,8 @@ pub(super) struct CopyState {
     pub(super) config: Configuration,
     pub(super) known_good: Stamp,
     pub(super) held: Vec<Held>,
+    /// How far its filling is.
+    pub(super) mark: SyncMark,
     pub(super) live: LayerId,
     /// Its place in the array of copies.
     pub(super) slot: u32,
@@ -153,6 +155,16 @@ impl Catalog {
         known_good
     }
 
+    /// Remember how far the filling is; with a K it is over, and forgotten.
+    pub(super) fn mark(&mut self, copy: CopyId, mark: SyncMark, known_good: Option<Stamp>) {
+        if let Some(state) = self.copy_mut(copy) {
+            state.mark = known_good.map_or(mark, |_| SyncMark::default());
+        }
+        if let Some(known_good) = known_good {
+            self.advance(copy, known_good);
+        }
+    }
+
     /// List a change that is above K.
     pub(super) fn hold(&mut self, copy: CopyId, held: Held) {
         if let Some(state) = self.copy_mut(copy) {
@@ -186,7 +198,8 @@ impl Catalog {
         slots.sort_unstable();
         let slot = (0u32..).zip(&slots).find(|(n, slot)| n != *slot).map_or(slots.len(), |(n, _)| n as usize);
         let slot = u32::try_from(slot).unwrap_or(u32::MAX); // as many as copies
-        let state = CopyState { config, known_good: Stamp::default(), held: Vec::new(), live, slot };
+        let (known_good, mark) = (Stamp::default(), SyncMark::default());
+        let state = CopyState { config, known_good, held: Vec::new(), mark, live, slot };
         let layer = Layer { copy, parent, snapshot: None, base: Stamp::default(), blocks: state.blocks() };
         self.copies.insert(copy, Rc::new(state));
         self.add_layer(live, layer);

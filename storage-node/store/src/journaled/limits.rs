@@ -76,9 +76,15 @@ pub(super) const WORK_PER_FOLD: u32 = 4096;
 pub(super) const MAX_PUNCHES: usize = 8;
 /// Chunks looked at by one `Extents`: 16 MiB of a copy.
 pub(super) const EXTENTS_CHUNKS: u32 = 256;
+/// Chunks looked at by a `Changed` in one turn: some tenths of a millisecond, in which requests wait.
+pub(super) const CHANGED_STEPS: usize = 2048;
+/// Ranges in one answer to it: 24 B each on the wire, 24 KiB.
+pub(super) const CHANGED_RANGES: usize = 1024;
+/// Leaves of a map that it asks for beyond the one that it waits for: read together.
+pub(super) const CHANGED_AHEAD: u32 = 8;
 /// Bytes of a copy's record: fixed part and a configuration.
 pub(super) const COPY_BYTES: usize = 1152;
-const _: () = assert!(COPY_BYTES >= 64 + crate::configuration::MAX_CONFIGURATION);
+const _: () = assert!(COPY_BYTES >= 67 + crate::configuration::MAX_CONFIGURATION);
 /// Bytes of a layer's record.
 pub(super) const LAYER_BYTES: usize = 64;
 /// Bytes of a change above K.

@@ -32,6 +32,7 @@
 
 mod admit;
 mod apply;
+mod changed;
 pub mod check;
 mod engine;
 mod entry;

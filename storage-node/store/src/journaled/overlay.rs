@@ -98,6 +98,14 @@ pub(super) struct Share {
     pub(super) reserved: u32,
 }
 
+impl Share {
+    /// The chunks that it lies in.
+    pub(super) fn chunks(&self) -> std::ops::Range<u32> {
+        let end = u32::try_from(self.at.end()).unwrap_or(u32::MAX); // ranges lie within a copy
+        self.at.from.0 / CHUNK_BLOCKS..end.div_ceil(CHUNK_BLOCKS)
+    }
+}
+
 /// What a record gave back.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Returned {
@@ -151,9 +159,14 @@ impl Overlay {
     }
 
     /// True if the chunk was discarded as a part of a range.
-    pub(super) fn in_range(&self, (layer, chunk): Key) -> bool {
-        let ranges = self.ranges.get(&layer);
-        ranges.and_then(|ranges| ranges.range(..=chunk).next_back()).is_some_and(|(_, range)| chunk < range.end)
+    pub(super) fn in_range(&self, key: Key) -> bool {
+        self.range_over(key).is_some()
+    }
+
+    /// The range that the chunk was discarded with.
+    pub(super) fn range_over(&self, (layer, chunk): Key) -> Option<Range> {
+        let (_, range) = self.ranges.get(&layer)?.range(..=chunk).next_back()?;
+        (chunk < range.end).then_some(*range)
     }
 
     fn patch(&mut self, key: Key) -> &mut Patch {
@@ -263,7 +276,8 @@ impl Overlay {
         let patched: Vec<u32> = self.patches.range((layer, from)..(layer, end)).map(|((_, chunk), _)| *chunk).collect();
         let returned = patched.into_iter().map(|chunk| self.zero_blocks((layer, chunk), ALL, version)).sum();
         let ranges = self.ranges.entry(layer).or_default();
-        // Overlapping older runs are cut, and the new one takes their place.
+        // Overlapping runs are cut, and the new one takes their place, except where they are newer: what a copy is filled with is older
+        // than what it got meanwhile.
         let mut cut = Vec::new();
         for (&start, &range) in ranges.range(..end).rev() {
             if range.end <= from {
@@ -271,16 +285,27 @@ impl Overlay {
             }
             cut.push((start, range));
         }
-        for (start, range) in cut {
+        let mut next = from;
+        for (start, range) in cut.into_iter().rev() {
             ranges.remove(&start);
             if start < from {
                 ranges.insert(start, Range { end: from, ..range });
+            }
+            if range.version > version {
+                let (newer, newer_end) = (start.max(from), range.end.min(end));
+                if next < newer {
+                    ranges.insert(next, Range { end: newer, version });
+                }
+                ranges.insert(newer, Range { end: newer_end, ..range });
+                next = newer_end;
             }
             if range.end > end {
                 ranges.insert(end, range);
             }
         }
-        ranges.insert(from, Range { end, version });
+        if next < end {
+            ranges.insert(next, Range { end, version });
+        }
         returned
     }
 
@@ -381,6 +406,12 @@ mod tests {
         assert_eq!(overlay.range_count(), 3);
         assert_eq!(overlay.ranges[&L][&10], Range { end: 20, version: stamp(2) });
         assert_eq!(overlay.ranges[&L][&20], Range { end: 62500, version: stamp(1) });
+        // An older one, of what a copy is filled with, takes nothing from the newer.
+        overlay.zero(L, at(128, 320), stamp(1));
+        assert_eq!(overlay.ranges[&L][&10], Range { end: 20, version: stamp(2) });
+        assert_eq!(overlay.ranges[&L][&8], Range { end: 10, version: stamp(1) });
+        assert_eq!(overlay.ranges[&L][&20], Range { end: 28, version: stamp(1) });
+        assert!((1..62500).all(|chunk| overlay.in_range((L, chunk))));
         overlay.write((L, 12), 0, JournalBlock(1), &[1], stamp(3), (true, false));
         assert_eq!(overlay.reservations(), 1);
         let (returned, _) = overlay.drop_layer(L);

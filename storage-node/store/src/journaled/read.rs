@@ -385,14 +385,19 @@ impl JournaledStore {
         let mut next: Option<u32> = None;
         let mut at = Some(layer);
         while let Some(layer) = at {
-            let generations = [Some(&self.fresh), self.folding.as_ref()];
-            let patched = generations.into_iter().flatten().filter_map(|overlay| overlay.next_touched(layer, from));
-            let stored = self.tables.next(ArrayName::map_of(layer.0), from.into())?;
-            let stored = stored.and_then(|index| u32::try_from(index).ok());
-            next = patched.chain(stored).chain(next).min();
+            next = self.said_by(layer, from)?.into_iter().chain(next).min();
             at = self.catalog.layers.get(&layer).and_then(|layer| layer.parent);
         }
         Ok(next)
+    }
+
+    /// The next chunk at or after `from` of which this layer says anything; or whose page does of another.
+    pub(super) fn said_by(&mut self, layer: LayerId, from: u32) -> Result<Option<u32>, Wait> {
+        let generations = [Some(&self.fresh), self.folding.as_ref()];
+        let patched = generations.into_iter().flatten().filter_map(|overlay| overlay.next_touched(layer, from));
+        let stored = self.tables.next(ArrayName::map_of(layer.0), from.into())?;
+        let stored = stored.and_then(|index| u32::try_from(index).ok());
+        Ok(patched.chain(stored).min())
     }
 
     /// Which blocks of a chunk may hold something else than zeros.

@@ -9,6 +9,7 @@
 //! snapshot 7 | copy u64 | stamp 16 | K 16 | snapshot u64 | new layer u32    rollback 8 | the same
 //! drop     9 | copy u64 | snapshot u64
 //! share   10 | copy u64 | stamp 16 | K 16 | from u32 | count u32 | source copy u64 | source snapshot u64
+//! mark    11 | copy u64 | base 16 | cursor u32 | upto 16 | over u8 | K 16 (0 unless over)
 //! ```
 //! A write that is partly journaled and partly in chunks of its own is several records, each naming the whole range.
 
@@ -18,7 +19,7 @@ use super::limits::CHUNK_BLOCKS;
 use super::overlay::Source;
 use crate::codec::{Put, Take};
 use crate::configuration::{decode_configuration, decode_range, encode_configuration};
-use crate::{Crcs, MAX_REQUEST_BLOCKS};
+use crate::{Crcs, MAX_REQUEST_BLOCKS, SyncMark};
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId, Stamp};
 
 /// Most chunks in one record: a request's.
@@ -45,6 +46,7 @@ pub(super) enum Record {
     Rollback { copy: CopyId, stamped: Stamped, snapshot: SnapshotId, top: LayerId },
     Drop { copy: CopyId, snapshot: SnapshotId },
     Share { copy: CopyId, stamped: Stamped, at: BlockRange, from: Source },
+    Mark { copy: CopyId, mark: SyncMark, known_good: Option<Stamp> },
 }
 
 impl Record {
@@ -60,7 +62,8 @@ impl Record {
             | Self::Snapshot { copy, .. }
             | Self::Rollback { copy, .. }
             | Self::Drop { copy, .. }
-            | Self::Share { copy, .. } => copy,
+            | Self::Share { copy, .. }
+            | Self::Mark { copy, .. } => copy,
         }
     }
 
@@ -76,6 +79,7 @@ impl Record {
             Self::Rollback { .. } => 8,
             Self::Drop { .. } => 9,
             Self::Share { .. } => 10,
+            Self::Mark { .. } => 11,
         };
         out.u8(kind);
         out.u64(self.copy().0);
@@ -116,6 +120,11 @@ impl Record {
                 encode_range(*at, out);
                 out.u64(from.copy.0);
                 out.u64(from.snapshot.0);
+            }
+            Self::Mark { mark, known_good, .. } => {
+                encode_mark(mark, out);
+                out.u8(known_good.is_some().into());
+                out.stamp(known_good.unwrap_or_default());
             }
         }
     }
@@ -163,6 +172,10 @@ impl Record {
                 let source = Source { copy: CopyId(from.u64()?), snapshot: SnapshotId(from.u64()?) };
                 Self::Share { copy, stamped, at, from: source }
             }
+            11 => {
+                let (mark, over, known_good) = (decode_mark(from)?, from.u8()?, from.stamp()?);
+                Self::Mark { copy, mark, known_good: (over == 1).then_some(known_good) }
+            }
             _ => return None,
         };
         take.0.is_empty().then_some(record)
@@ -177,6 +190,18 @@ impl Stamped {
     fn decode(from: &mut Take<'_>) -> Option<Self> {
         Some(Self { stamp: from.stamp()?, known_good: from.stamp()? })
     }
+}
+
+/// `base 16 | cursor u32 | upto 16`.
+pub(super) fn encode_mark(mark: &SyncMark, out: &mut Vec<u8>) {
+    out.stamp(mark.base);
+    out.u32(mark.cursor.0);
+    out.stamp(mark.upto);
+}
+
+/// The same, read.
+pub(super) fn decode_mark(from: &mut Take<'_>) -> Option<SyncMark> {
+    Some(SyncMark { base: from.stamp()?, cursor: Blocks(from.u32()?), upto: from.stamp()? })
 }
 
 fn encode_range(at: BlockRange, out: &mut Vec<u8>) {
@@ -230,6 +255,12 @@ mod tests {
             Record::Rollback { copy, stamped, snapshot, top: LayerId(8) },
             Record::Drop { copy, snapshot },
             Record::Share { copy, stamped, at, from: source },
+            Record::Mark {
+                copy,
+                mark: SyncMark { base: stamp(5), cursor: Blocks(64), upto: stamp(6) },
+                known_good: None,
+            },
+            Record::Mark { copy, mark: SyncMark::default(), known_good: Some(stamp(7)) },
         ];
         for record in records {
             let mut bytes = Vec::new();
@@ -243,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(mut bytes in proptest::collection::vec(any::<u8>(), 1..400), kind in 1u8..11) {
+        fn no_bytes_panic(mut bytes in proptest::collection::vec(any::<u8>(), 1..400), kind in 1u8..12) {
             bytes[0] = kind;
             let _ = Record::decode(&bytes, 1000);
         }

@@ -12,7 +12,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"TRS2");
 /// What superblocks of other engines begin with.
 const OLDER: &[u8] = b"TRS1";
 /// Version of the format that this engine reads and writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// The arrays whose roots the superblock holds, in its order.
 pub(super) const COPIES: ArrayName = ArrayName(1);

@@ -362,7 +362,13 @@ pub fn run<S: Store>(store: &mut S, disk: &mut Disk, op: StoreOp) -> Result<Stor
             assert_eq!(tag, Tag(u64::MAX));
             return result;
         }
-        let done = disk.step().expect("an operation waits for its disk");
+        let Some(done) = disk.step() else {
+            assert!(
+                store.next_deadline().is_some_and(|at| at <= NOW),
+                "an operation waits for its disk, or its next turn"
+            );
+            continue;
+        };
         store.done(NOW, done, &mut |op| disk.submit(op));
     }
 }

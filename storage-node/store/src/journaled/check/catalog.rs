@@ -240,6 +240,7 @@ impl Found {
             config: state.config.clone(),
             known_good: state.known_good,
             held: state.held.clone(),
+            mark: state.mark,
             live: state.live.0,
             used: Blocks(used(*copy).saturating_mul(CHUNK_BLOCKS)),
         };

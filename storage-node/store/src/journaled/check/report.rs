@@ -2,7 +2,7 @@
 
 use super::super::geometry::Geometry;
 use crate::opening::Identity;
-use crate::{Held, Usage};
+use crate::{Held, SyncMark, Usage};
 use conductor_model::{Blocks, Configuration, CopyId, SnapshotId, Stamp};
 use std::fmt;
 
@@ -123,6 +123,8 @@ pub struct CopySeen {
     pub known_good: Stamp,
     /// Changes above it.
     pub held: Vec<Held>,
+    /// How far its filling is; all zero unless it is being filled.
+    pub mark: SyncMark,
     /// Its live layer.
     pub live: u32,
     /// Blocks that it takes up by itself, in whole chunks, as of the last checkpoint.

@@ -4,6 +4,7 @@ use super::super::engine::JournaledStore;
 use super::super::layers::{CopyState, Layer, LayerId};
 use super::super::limits::{COPY_BYTES, HELD_BYTES, LAYER_BYTES, RETRY, SUPERBLOCKS};
 use super::super::pages::{ArrayName, Root};
+use super::super::record::{decode_mark, encode_mark};
 use super::super::superblock::{COPIES, HELD, LAYERS, OUTER};
 use super::super::tables::Tree;
 use super::super::{Kind, tag};
@@ -17,7 +18,7 @@ use memory::Class;
 use smallvec::smallvec;
 use std::rc::Rc;
 
-/// A copy's record: `1 u8 | copy u64 | K 16 | live layer u32 | held u16 | configuration`.
+/// A copy's record: `1 u8 | copy u64 | K 16 | live layer u32 | held u16 | mark 36 | configuration`.
 pub(in super::super) fn encode_copy(copy: CopyId, state: &CopyState) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(COPY_BYTES);
     bytes.u8(1);
@@ -25,6 +26,7 @@ pub(in super::super) fn encode_copy(copy: CopyId, state: &CopyState) -> Vec<u8> 
     bytes.stamp(state.known_good);
     bytes.u32(state.live.0);
     bytes.u16(u16::try_from(state.held.len()).unwrap_or(u16::MAX)); // at most MAX_HELD
+    encode_mark(&state.mark, &mut bytes);
     encode_configuration(&state.config, &mut bytes);
     bytes.resize(COPY_BYTES, 0);
     bytes
@@ -42,8 +44,9 @@ pub(in super::super) fn decode_copy(slot: u32, bytes: &[u8]) -> Option<Option<(C
     let known_good = take.stamp()?;
     let live = LayerId(take.u32()?);
     let held = take.u16()?;
+    let mark = decode_mark(&mut take)?;
     let config = decode_configuration(&mut take)?;
-    let state = CopyState { config, known_good, held: Vec::new(), live, slot };
+    let state = CopyState { config, known_good, held: Vec::new(), mark, live, slot };
     (usize::from(held) <= MAX_HELD).then_some(Some((copy, state, held)))
 }
 

@@ -266,6 +266,7 @@ impl JournaledStore {
             return Ok(true);
         }
         if supplies.is_empty() {
+            let entry = self.emptied((layer, chunk), entry, has_parent);
             self.tables.put_entry(layer, chunk, &entry, Self::growth(shard, &before, &entry))?;
             return Ok(false);
         }

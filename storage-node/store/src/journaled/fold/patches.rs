@@ -56,7 +56,7 @@ impl JournaledStore {
     }
 
     /// What an entry without data becomes: a tombstone, as long as one is needed.
-    fn emptied(&self, key: Key, entry: Entry, has_parent: bool) -> Entry {
+    pub(super) fn emptied(&self, key: Key, entry: Entry, has_parent: bool) -> Entry {
         if entry.present != 0 || entry.chunk.is_some() {
             return entry;
         }

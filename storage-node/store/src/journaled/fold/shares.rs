@@ -17,12 +17,6 @@ fn within(at: BlockRange, chunk: u32) -> Mask {
     mask(at.from.0.max(start) - start, end.min(start + CHUNK_BLOCKS) - start)
 }
 
-/// Its chunks.
-fn chunks(at: BlockRange) -> std::ops::Range<u32> {
-    let end = u32::try_from(at.end()).unwrap_or(u32::MAX); // ranges lie within a copy
-    at.from.0 / CHUNK_BLOCKS..end.div_ceil(CHUNK_BLOCKS)
-}
-
 impl JournaledStore {
     /// How many chunks a copy-range needs at most. Nothing is in the overlay then: `Load` until that is so.
     pub(in super::super) fn share_needs(&mut self, _copy: CopyId, at: BlockRange, from: Source) -> Result<u32, Wait> {
@@ -33,7 +27,8 @@ impl JournaledStore {
         let Some(source) = self.catalog.snapshot(from.copy, from.snapshot) else { return Ok(0) };
         // Where one layer supplies all, its chunk is shared; else one is composed. The edges keep what is beside the range.
         let depth = self.catalog.chain(source).count();
-        let chunks = chunks(at);
+        let end = u32::try_from(at.end()).unwrap_or(u32::MAX); // ranges lie within a copy
+        let chunks = at.from.0 / CHUNK_BLOCKS..end.div_ceil(CHUNK_BLOCKS);
         let composed = if depth > 1 { self.composed(source, chunks.clone())? } else { 0 };
         Ok(composed + 2)
     }
@@ -67,7 +62,7 @@ impl JournaledStore {
                 };
                 break;
             };
-            let range = chunks(share.at);
+            let range = share.chunks();
             let chunk = chunk.max(range.start);
             if chunk >= range.end {
                 // Two ranges may meet in a chunk: one after the other.
