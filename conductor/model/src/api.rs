@@ -80,6 +80,25 @@ pub struct Heartbeat {
     /// What its disks gave back that was not what had been written, and what was put right, since they were opened.
     #[serde(default)]
     pub integrity: Vec<DiskIntegrity>,
+    /// Copies that its primaries are filling.
+    #[serde(default)]
+    pub filling: Vec<Filling>,
+}
+
+/// How far a primary is with the filling of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Filling {
+    /// The shard.
+    pub shard: ShardId,
+    /// The copy that is filled.
+    pub copy: CopyId,
+    /// Bytes done.
+    pub done: Bytes,
+    /// Bytes to do in all, as far as is known.
+    pub of: Bytes,
+    /// Bytes per second, lately.
+    pub rate: Bytes,
 }
 
 /// Damage met on one disk, by reads and scrubs, since it was opened.

@@ -50,7 +50,7 @@ impl Conductor {
         let handled = match request {
             Request::Register(register) => self.register(now, register).map(|(a, d)| (Answer::Registered(a), d)),
             Request::Heartbeat(beat) => self.heartbeat(now, beat).map(|(a, d)| (Answer::Heartbeat(a), d)),
-            Request::Membership(requests) => self.membership(requests).map(|(a, d)| (Answer::Membership(a), d)),
+            Request::Membership(requests) => self.membership(now, requests).map(|(a, d)| (Answer::Membership(a), d)),
             Request::Attach(name, attach) => self.attach(now, name, attach).map(|(a, d)| (Answer::Map(a), d)),
             Request::Detach(name, detach) => self.detach(name, detach).map(|((), d)| (Answer::Detached, d)),
             Request::Report(report) => self.report(now, report).map(|((), d)| (Answer::Reported, d)),

@@ -17,6 +17,7 @@ mod membership;
 mod nodes;
 mod orders;
 mod placement;
+mod promotion;
 pub mod record;
 mod rollback;
 mod scrubs;

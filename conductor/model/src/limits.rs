@@ -81,6 +81,16 @@ pub const ALIVE_MS: u64 = 2_000;
 /// A node silent for this long is dead; between the two it is late.
 pub const DEAD_MS: u64 = 10_000;
 
+/// A node silent for this long is dead for the shards that it is primary of: the detection time, four heartbeats. No promise that a
+/// primary serves reads by is longer (rules 11 and 14).
+pub const NODE_SILENT_MS: u64 = 2_000;
+/// A conductor that was not told the time for so long stood still itself, and heard nobody: it is told once a second at least. What
+/// waits for it then is no silence.
+pub const STALL_MS: u64 = 1_500;
+/// Copies that one node is filling, as remembered from its heartbeat: more do not make `trine status` any clearer.
+pub const MAX_FILLINGS_PER_NODE: usize = 1024;
+
+const _: () = assert!(STALL_MS < NODE_SILENT_MS);
 const _: () = assert!(MAX_VOLUME.0 / (4 << 30) <= MAX_SHARDS_PER_VOLUME);
 const _: () = assert!(
     SNAPSHOT_ATTEMPTS as u64 * SNAPSHOT_PLACE_MS + SNAPSHOT_PAUSE_MS * ((1 << (SNAPSHOT_ATTEMPTS - 1)) - 1) < 30_000

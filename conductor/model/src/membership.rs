@@ -3,24 +3,43 @@
 //! A request names the epoch it was made under and takes effect only if that epoch is current and the asking copy is its
 //! primary; then there is a new epoch, one higher. Whatever comes late, twice or from a deposed primary gets the
 //! configuration that is current and changes nothing.
+//!
+//! ```text
+//!            Drop                    Drop (the filling ended)
+//! in sync ─────────► absent ◄──────────────────────┐
+//!    ▲                  │ Sync: one at a time      │
+//!    └──────────────────┴──────────► syncing ──────┤
+//!                                                  └─ Add ─► in sync
+//! ```
 
 use crate::api::{MembershipAnswer, MembershipChange, MembershipRequest};
 use crate::limits::MAX_SHARDS;
-use crate::{Conductor, Configuration, CopyId, CopyState, Dirty, Epoch, Error, Key, OpenId};
+use crate::{Conductor, Configuration, CopyId, CopyState, Dirty, Epoch, Error, Key, Member, Millis, OpenId};
 use std::collections::BTreeSet;
 
 impl Conductor {
     /// One answer per request, in order; all of it one transaction (rule 25).
-    pub fn membership(&mut self, requests: &[MembershipRequest]) -> Result<(Vec<MembershipAnswer>, Dirty), Error> {
+    pub fn membership(
+        &mut self,
+        now: Millis,
+        requests: &[MembershipRequest],
+    ) -> Result<(Vec<MembershipAnswer>, Dirty), Error> {
         if requests.len() > MAX_SHARDS {
             return Err(Error::Limit { what: "requests at once", limit: MAX_SHARDS });
         }
         let mut dirty = Dirty::default();
-        let answers = requests.iter().map(|request| self.change(request, &mut dirty)).collect();
+        let answers: Vec<_> = requests.iter().map(|request| self.change(now, request, &mut dirty)).collect();
+        let stepped_down = requests.iter().zip(&answers).filter(
+            |(request, answer)| matches!(answer, MembershipAnswer::Granted(config) if config.primary != request.by),
+        );
+        let stepped_down: BTreeSet<_> = stepped_down.map(|(request, _)| request.shard).collect();
+        if !stepped_down.is_empty() {
+            self.renew_orders(|shard| stepped_down.contains(&shard), &mut dirty);
+        }
         Ok((answers, self.seal(dirty)))
     }
 
-    fn change(&mut self, request: &MembershipRequest, dirty: &mut Dirty) -> MembershipAnswer {
+    fn change(&mut self, now: Millis, request: &MembershipRequest, dirty: &mut Dirty) -> MembershipAnswer {
         let shard = request.shard;
         let Some(record) = self.shards.get(&shard) else {
             return MembershipAnswer::Refused(format!("no shard {shard}"));
@@ -36,10 +55,10 @@ impl Conductor {
             MembershipChange::Born if current.born => Err(format!("{shard} was born before {}", current.epoch)),
             MembershipChange::Born => Ok(Configuration { born: true, ..current.clone() }),
             MembershipChange::Reopened(opens) => self.reopened(current, opens),
-            MembershipChange::Drop(_)
-            | MembershipChange::Sync(..)
-            | MembershipChange::Add(_)
-            | MembershipChange::StepDown => Err("not known here".to_owned()),
+            MembershipChange::Drop(copies) => dropped(current, copies),
+            MembershipChange::Sync(copy, open) => self.syncing(current, *copy, *open),
+            MembershipChange::Add(copy) => added(current, *copy),
+            MembershipChange::StepDown => self.successor(now, current),
         };
         match next {
             Ok(next) => MembershipAnswer::Granted(self.advance(next, dirty)),
@@ -55,18 +74,38 @@ impl Conductor {
         let mut next = current.clone();
         let mut named = BTreeSet::new();
         for (copy, open) in opens {
-            let member = next.members.iter_mut().find(|m| m.copy == *copy);
-            let member = member.ok_or_else(|| format!("{copy} is not a member of {}", current.shard))?;
+            let member = member_mut(&mut next, *copy)?;
             if !named.insert(*copy) {
                 return Err(format!("{copy} is named twice"));
             }
-            let registered = self.disk(member.node, member.disk).is_some_and(|d| d.present && d.open == *open);
-            if !registered {
-                return Err(format!("{} has not registered opening {open} of {} yet", member.node, member.disk));
-            }
+            self.check_registered(member, *open)?;
             member.open = *open;
         }
         Ok(next)
+    }
+
+    /// The copy is to be filled. Not two at once: each takes the primary's time, and counts for every write (rule 1).
+    fn syncing(&self, current: &Configuration, copy: CopyId, open: OpenId) -> Result<Configuration, String> {
+        let mut next = current.clone();
+        if let Some(other) = current.members.iter().find(|m| m.state == CopyState::Syncing) {
+            return Err(format!("{} of {} is being filled: one copy at a time", other.copy, current.shard));
+        }
+        let member = member_mut(&mut next, copy)?;
+        if member.state != CopyState::Absent {
+            return Err(format!("{copy} is in sync already"));
+        }
+        self.check_registered(member, open)?;
+        member.open = open;
+        member.state = CopyState::Syncing;
+        Ok(next)
+    }
+
+    fn check_registered(&self, member: &Member, open: OpenId) -> Result<(), String> {
+        let registered = self.disk(member.node, member.disk).is_some_and(|d| d.present && d.open == open);
+        match registered {
+            true => Ok(()),
+            false => Err(format!("{} has not registered opening {open} of {} yet", member.node, member.disk)),
+        }
     }
 
     /// Makes `next` the shard's configuration, one epoch above the current one.
@@ -79,15 +118,56 @@ impl Conductor {
             next.full_set = next.members.iter().filter(|m| m.state == CopyState::InSync).map(|m| m.copy).collect();
         }
         next = self.with_endpoints(&next);
-        if let Some(primary) = next.primary_member() {
-            self.tell(primary.node, at);
+        let Some(record) = self.shards.get(&shard) else { return next };
+        debug_assert_eq!(record.config.epoch.0 + 1, next.epoch.0, "an epoch follows the one before it");
+        let former = self.formers(record, &next);
+        for node in former.iter().copied().chain(next.primary_member().map(|m| m.node)) {
+            self.tell(node, at);
         }
         if let Some(record) = self.shards.get_mut(&shard) {
-            debug_assert_eq!(record.config.epoch.0 + 1, next.epoch.0, "an epoch follows the one before it");
+            self.primaries.leave(&record.config);
+            self.primaries.enter(&next);
             record.config = next.clone();
             record.changed_at = at;
+            record.former = former;
             dirty.add(Key::Shard(shard));
         }
         next
     }
+}
+
+/// The copies are absent from now on. That may leave too few: then the epoch is sealed, and the last full set stays known (rule 11).
+fn dropped(current: &Configuration, copies: &[CopyId]) -> Result<Configuration, String> {
+    if copies.is_empty() {
+        return Err(format!("{}: no copy named", current.shard));
+    }
+    let mut next = current.clone();
+    for copy in copies {
+        if *copy == current.primary {
+            return Err(format!("{copy} is the primary of {}: it steps down, nobody drops it", current.shard));
+        }
+        let member = member_mut(&mut next, *copy)?;
+        if member.state == CopyState::Absent {
+            return Err(format!("{copy} takes no part in {} of {}", current.epoch, current.shard));
+        }
+        member.state = CopyState::Absent;
+    }
+    Ok(next)
+}
+
+/// The copy holds everything (rule 1).
+fn added(current: &Configuration, copy: CopyId) -> Result<Configuration, String> {
+    let mut next = current.clone();
+    let member = member_mut(&mut next, copy)?;
+    if member.state != CopyState::Syncing {
+        return Err(format!("{copy} of {} is not being filled", current.shard));
+    }
+    member.state = CopyState::InSync;
+    Ok(next)
+}
+
+fn member_mut(config: &mut Configuration, copy: CopyId) -> Result<&mut Member, String> {
+    let shard = config.shard;
+    let member = config.members.iter_mut().find(|m| m.copy == copy);
+    member.ok_or_else(|| format!("{copy} is not a member of {shard}"))
 }

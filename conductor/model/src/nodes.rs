@@ -6,7 +6,8 @@
 
 use crate::api::{Heartbeat, HeartbeatAnswer, Register, Registered};
 use crate::limits::{
-    MAX_DISK, MAX_DISKS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE,
+    MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_REASON, MAX_SHARDS,
+    MAX_TROUBLES_PER_NODE,
 };
 use crate::record::{DiskRecord, NodeRecord};
 use crate::state::Presence;
@@ -48,7 +49,8 @@ impl Conductor {
         }
         let used = register.disks.iter().map(|d| (d.disk, d.used)).collect();
         self.presence.insert(node, Presence { heard: Some(now), used, ..Presence::default() });
-        self.renew_orders(node, &mut dirty);
+        let mine = self.primaries.of(node);
+        self.renew_orders(|shard| mine.contains(&shard), &mut dirty);
         let dirty = self.seal(dirty);
         Ok((Registered { cluster: self.meta.cluster, commit: self.meta.commit.0 }, dirty))
     }
@@ -81,6 +83,7 @@ impl Conductor {
             presence.copies.clear();
         }
         presence.copies.extend(beat.copies.iter().copied().take(MAX_SHARDS));
+        presence.filling = beat.filling.iter().take(MAX_FILLINGS_PER_NODE).copied().collect();
         presence.integrity = beat.integrity.iter().map(|said| (said.disk, *said)).collect();
         let dirty = self.confirm_drops(beat.node, &beat.dropped);
         Ok((self.answer(beat.node, Commit(beat.after)), dirty))
@@ -99,7 +102,8 @@ impl Conductor {
             for shard in self.shards.values() {
                 let config = &shard.config;
                 let is_primary = config.primary_member().is_some_and(|m| m.node == node);
-                if is_primary && self.assignment_at(shard) > after {
+                let concerned = is_primary || shard.former.contains(&node);
+                if concerned && self.assignment_at(shard) > after {
                     assignments.push(self.with_endpoints(config));
                 }
                 let volume = self.volumes.get(&config.shard.volume).filter(|v| v.attach_at > after);
@@ -221,6 +225,7 @@ impl Conductor {
         if moved.is_empty() {
             return;
         }
+        // A former primary does not join any more: it needs no address.
         let touched = self.shards.values().filter(|s| s.config.members.iter().any(|m| moved.contains(&m.disk)));
         let primaries: BTreeSet<NodeId> = touched.filter_map(|s| Some(s.config.primary_member()?.node)).collect();
         for node in primaries {

@@ -78,10 +78,11 @@ impl Conductor {
         Ok(((), self.seal(dirty)))
     }
 
-    /// What is due by now: attempts that took too long, orders to be given, scrubs to begin. To be called at `next_deadline`, and
+    /// What is due by now: primaries to be replaced, attempts that took too long, orders to be given, scrubs to begin. To be called at `next_deadline`, and
     /// after a start.
     pub fn tick(&mut self, now: Millis) -> Dirty {
         let mut dirty = Dirty::default();
+        self.promote(now, &mut dirty);
         self.tick_snapshots(now, &mut dirty);
         self.begin_daily_scrubs(now, &mut dirty);
         self.schedule(now, &mut dirty);
@@ -90,9 +91,8 @@ impl Conductor {
 
     /// When `tick` has something to do, as far as is known now.
     pub fn next_deadline(&self) -> Option<Millis> {
-        let mut deadlines = vec![self.attempts.next_deadline(), self.orders.next_deadline(), self.next_daily_scrub()];
-        deadlines.retain(Option::is_some);
-        deadlines.into_iter().flatten().min()
+        let orders = [self.attempts.next_deadline(), self.orders.next_deadline(), self.next_daily_scrub()];
+        orders.into_iter().chain([self.next_silence()]).flatten().min()
     }
 
     /// Gives out what can be given out now.
@@ -159,11 +159,11 @@ impl Conductor {
         self.orders.paused.insert((purpose, said.shard), (Millis(now.0 + ORDER_PAUSE_MS), why));
     }
 
-    /// A node started anew: what its primaries had begun begins again, where it was reported last.
-    pub(crate) fn renew_orders(&mut self, node: NodeId, dirty: &mut Dirty) {
+    /// The primaries of these shards started anew, or are others: what was begun begins again, where it was reported last.
+    pub(crate) fn renew_orders(&mut self, concerns: impl Fn(ShardId) -> bool, dirty: &mut Dirty) {
         let renewed = |open: &Open| match open.purpose {
             Purpose::Barrier(_) | Purpose::Rollback => false,
-            Purpose::Copy(_) | Purpose::Scrub => self.primary_node(open.shard) == Some(node),
+            Purpose::Copy(_) | Purpose::Scrub => concerns(open.shard),
         };
         let ids: Vec<OrderId> = self.orders.open.iter().filter(|(_, open)| renewed(open)).map(|(id, _)| *id).collect();
         for id in ids {

@@ -329,6 +329,9 @@ pub struct ShardRecord {
     pub changed_at: Commit,
     /// Set when a node reported a configuration that this record cannot have led to (rule 12): nothing is changed then.
     pub distrusted: Option<String>,
+    /// Nodes that were its primary until another copy was promoted, and may not have heard of it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub former: BTreeSet<NodeId>,
 }
 
 /// A copy whose volume is gone, until its node has confirmed that it is deleted.

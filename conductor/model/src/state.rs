@@ -5,14 +5,15 @@
 
 use crate::limits::{DEAD_MS, MAX_NODES, MAX_SHARDS, MAX_VOLUMES};
 use crate::orders::Orders;
+use crate::promotion::{Attention, Primaries};
 use crate::record::{
     CopyRecord, DropRecord, Meta, NodeRecord, ScrubRecord, ShardRecord, SnapshotRecord, VolumeRecord, WorkRecord,
 };
 use crate::snapshots::Attempts;
 use crate::views::VolumeState;
 use crate::{
-    Bytes, ClusterId, Commit, Configuration, CopyId, Dirty, DiskId, Key, Millis, NodeId, OrderId, Record, ShardId,
-    ShardIndex, SnapshotId, VolumeId, api,
+    Bytes, ClusterId, Commit, Configuration, CopyId, CopyState, Dirty, DiskId, Key, Millis, NodeId, OrderId, Record,
+    ShardId, ShardIndex, SnapshotId, VolumeId, api,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,11 +49,13 @@ pub struct Conductor {
     pub(crate) scrubs: BTreeMap<VolumeId, ScrubRecord>,
     // Derived from that.
     pub(crate) names: BTreeMap<String, VolumeId>,
+    pub(crate) primaries: Primaries,
     /// The newest transaction that changed what a node has to know.
     pub(crate) news: BTreeMap<NodeId, Commit>,
     // Of this process only.
     pub(crate) presence: BTreeMap<NodeId, Presence>,
     pub(crate) started: Millis,
+    pub(crate) attention: Attention,
     pub(crate) orders: Orders,
     pub(crate) attempts: Attempts,
     pub(crate) scrub_every: Option<u64>,
@@ -66,6 +69,7 @@ pub(crate) struct Presence {
     pub(crate) used: BTreeMap<DiskId, Bytes>,
     pub(crate) troubles: Vec<api::Trouble>,
     pub(crate) copies: BTreeMap<CopyId, Bytes>,
+    pub(crate) filling: Vec<api::Filling>,
     pub(crate) integrity: BTreeMap<DiskId, api::DiskIntegrity>,
 }
 
@@ -163,9 +167,11 @@ impl Conductor {
             copies: BTreeMap::new(),
             scrubs: BTreeMap::new(),
             names: BTreeMap::new(),
+            primaries: Primaries::default(),
             news: BTreeMap::new(),
             presence: BTreeMap::new(),
             started,
+            attention: Attention::from(started),
             orders: Orders::default(),
             attempts: Attempts::default(),
             scrub_every: None,
@@ -227,10 +233,13 @@ impl Conductor {
             self.volumes.values().filter(|v| v.state == VolumeState::Active).map(|v| (v.name.clone(), v.id)).collect();
         let mut news: Vec<(NodeId, Commit)> = self.drops.values().map(|d| (d.node, d.dropped_at)).collect();
         news.extend(self.work.values().map(|w| (w.node, w.since)));
+        self.primaries = Primaries::default();
         for shard in self.shards.values() {
-            if let Some(primary) = shard.config.primary_member() {
-                news.push((primary.node, self.assignment_at(shard)));
-            }
+            self.primaries.enter(&shard.config);
+            let concerned =
+                shard.config.primary_member().map(|m| m.node).into_iter().chain(shard.former.iter().copied());
+            let at = self.assignment_at(shard);
+            news.extend(concerned.map(|node| (node, at)));
             if let Some(volume) = self.volumes.get(&shard.config.shard.volume) {
                 let at = volume.attach_at.max(volume.given_up_at);
                 news.extend(shard.config.members.iter().map(|m| (m.node, at)));
@@ -283,7 +292,7 @@ impl Conductor {
                 format!("{shard} is not on {} nodes", volume.copies)
             })?;
             require(config.members.len() == nodes.len(), &|| format!("{shard} has two copies on one node"))?;
-            require(config.primary_member().is_some(), &|| format!("{shard} has no primary"))?;
+            check_members(config)?;
             require(config.epoch.0 > 0, &|| format!("{shard} has no epoch"))?;
             require(config.attach <= volume.attach, &|| format!("{shard} is attached before its volume"))?;
             require(record.changed_at <= self.meta.commit, &|| format!("{shard} is from the future"))?;
@@ -351,6 +360,26 @@ impl Conductor {
             require(active(scrub.volume).is_some(), &|| format!("a scrub of {}, which is no volume", scrub.volume))?;
         }
         Ok(())
+    }
+}
+
+/// What holds of one shard's members in every epoch.
+fn check_members(config: &Configuration) -> Result<(), Corrupt> {
+    let shard = config.shard;
+    let require = |holds: bool, what: &str| if holds { Ok(()) } else { Err(Corrupt(format!("{shard} {what}"))) };
+    let primary = config.primary_member();
+    require(primary.is_some(), "has no primary")?;
+    require(primary.is_some_and(|m| m.state == CopyState::InSync), "has a primary that is not in sync")?;
+    let syncing = config.members.iter().filter(|m| m.state == CopyState::Syncing).count();
+    require(syncing <= 1, "is being filled on two copies")?;
+    let full: BTreeSet<CopyId> = config.full_set.iter().copied().collect();
+    require(full.len() == config.full_set.len(), "names a copy of its full set twice")?;
+    if config.is_sealed() {
+        require(full.iter().all(|copy| config.member(*copy).is_some()), "does not list its last full set")?;
+        require(full.len() >= usize::from(config.min_copies), "is sealed and has no full set")
+    } else {
+        let in_sync: BTreeSet<CopyId> = config.in_sync_members().map(|m| m.copy).collect();
+        require(full == in_sync, "has a full set that is not what is in sync")
     }
 }
 

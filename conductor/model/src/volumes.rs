@@ -151,6 +151,7 @@ impl Conductor {
         let configs: Vec<Configuration> = self.shards_of(id).map(|s| s.config.clone()).collect();
         for config in configs {
             self.shards.remove(&config.shard);
+            self.primaries.leave(&config);
             dirty.add(Key::Shard(config.shard));
             for Member { node, copy, disk, .. } in config.members {
                 let drop = DropRecord { node, copy, disk, volume: id, dropped_at: at };
@@ -242,7 +243,7 @@ impl Conductor {
                 durability: volume.durability,
                 parent,
             };
-            shards.push(ShardRecord { config, changed_at: at, distrusted: None });
+            shards.push(ShardRecord { config, changed_at: at, distrusted: None, former: BTreeSet::new() });
         }
         Ok(shards)
     }
@@ -254,6 +255,7 @@ impl Conductor {
             for member in &record.config.members {
                 self.tell(member.node, record.changed_at);
             }
+            self.primaries.enter(&record.config);
             self.shards.insert(shard, record);
             dirty.add(Key::Shard(shard));
         }

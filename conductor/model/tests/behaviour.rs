@@ -96,7 +96,7 @@ fn only_the_primary_of_the_current_epoch_changes_a_shard() {
     let first = cluster.config(1, 0);
     let mut foreign = request(&first, MembershipChange::Born);
     foreign.by = first.members[1].copy;
-    let answers = cluster.run(|m, _, _| m.membership(&[foreign])).unwrap();
+    let answers = cluster.run(|m, now, _| m.membership(now, &[foreign])).unwrap();
     assert_eq!(answers, [MembershipAnswer::Stale(first.clone())]);
 
     let MembershipAnswer::Granted(second) = cluster.ask(&first, MembershipChange::Born) else { panic!() };
@@ -135,7 +135,7 @@ fn a_batch_is_one_transaction() {
     let before = cluster.model.commit();
     let mut batch: Vec<_> = (0..30).map(|i| request(&cluster.config(1, i), MembershipChange::Born)).collect();
     batch.push(batch[0].clone());
-    let answers = cluster.run(|m, _, _| m.membership(&batch)).unwrap();
+    let answers = cluster.run(|m, now, _| m.membership(now, &batch)).unwrap();
     assert_eq!(cluster.model.commit(), Commit(before.0 + 1));
     assert!(answers[..30].iter().all(|a| matches!(a, MembershipAnswer::Granted(_))));
     assert!(matches!(answers[30], MembershipAnswer::Stale(_)));

@@ -6,8 +6,8 @@ use common::{Cluster, MIB, heartbeat, request};
 use conductor_model::api::{MembershipAnswer, MembershipChange, Order, OrderReport, OrderState, Report};
 use conductor_model::views::{Attach, CopyRange, Detach, Scrub, ScrubVerb, SnapshotState};
 use conductor_model::{
-    AttachGeneration, Bytes, Commit, Configuration, CopyId, Epoch, Millis, NodeId, OpenId, Record, ShardId, SnapshotId,
-    VolumeId,
+    AttachGeneration, Bytes, Commit, Configuration, CopyId, CopyState, Epoch, Member, Millis, NodeId, OpenId, Record,
+    ShardId, SnapshotId, VolumeId,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +56,33 @@ enum Command {
     },
     BearAll {
         name: u8,
+    },
+    /// Of the members, these are dropped: bit by bit.
+    Drop {
+        pick: usize,
+        members: u8,
+        stale: bool,
+    },
+    /// Under the opening that is registered, or another one.
+    Sync {
+        pick: usize,
+        member: usize,
+        other_open: bool,
+        stale: bool,
+    },
+    Add {
+        pick: usize,
+        member: usize,
+        stale: bool,
+    },
+    StepDown {
+        pick: usize,
+        stale: bool,
+    },
+    /// Time passes, and all nodes are heard but these: bit by bit.
+    Pass {
+        ms: u64,
+        silent: u8,
     },
     Snapshot {
         name: u8,
@@ -116,6 +143,12 @@ fn command(nodes: u32) -> impl Strategy<Value = Command> {
         6 => (0usize..64, 0usize..3, 1u64..4, any::<bool>())
             .prop_map(|(pick, member, open, stale)| Command::Reopened { pick, member, open, stale }),
         6 => (0u8..4).prop_map(|name| Command::BearAll { name }),
+        6 => (0usize..64, 0u8..8, luck()).prop_map(|(pick, members, stale)| Command::Drop { pick, members, stale }),
+        6 => (0usize..64, 0usize..3, luck(), luck())
+            .prop_map(|(pick, member, other_open, stale)| Command::Sync { pick, member, other_open, stale }),
+        6 => (0usize..64, 0usize..3, luck()).prop_map(|(pick, member, stale)| Command::Add { pick, member, stale }),
+        2 => (0usize..64, luck()).prop_map(|(pick, stale)| Command::StepDown { pick, stale }),
+        6 => (0u64..4000, 0u8..32).prop_map(|(ms, silent)| Command::Pass { ms, silent }),
         6 => (0u8..4, 0u8..2).prop_map(|(name, snapshot)| Command::Snapshot { name, snapshot }),
         2 => (0u8..4, 0u8..2).prop_map(|(name, snapshot)| Command::DeleteSnapshot { name, snapshot }),
         4 => (0u8..4, 0u8..4, 0u8..2).prop_map(|(name, of, snapshot)| Command::Clone { name, of, snapshot }),
@@ -132,6 +165,11 @@ fn command(nodes: u32) -> impl Strategy<Value = Command> {
     ]
 }
 
+/// Now and then.
+fn luck() -> impl Strategy<Value = bool> {
+    prop::bool::weighted(0.2)
+}
+
 const VERBS: [ScrubVerb; 4] = [ScrubVerb::Start, ScrubVerb::Pause, ScrubVerb::Resume, ScrubVerb::Cancel];
 
 /// What was seen before, to compare with what is seen after.
@@ -140,6 +178,9 @@ struct History {
     epochs: BTreeMap<ShardId, Configuration>,
     generations: BTreeMap<VolumeId, AttachGeneration>,
     copies: BTreeMap<CopyId, ShardId>,
+    /// Copies that hold every acknowledged write, if one was acknowledged in every epoch that could, and settled in all.
+    holders: BTreeMap<ShardId, BTreeSet<CopyId>>,
+    primaries: BTreeMap<ShardId, BTreeSet<NodeId>>,
     snapshots: BTreeMap<SnapshotId, (VolumeId, SnapshotState)>,
     commit: Commit,
 }
@@ -169,8 +210,19 @@ impl History {
                         Some(old) => {
                             assert_eq!(config.epoch.0, old.epoch.0 + 1, "{}", config.shard);
                             assert!(config.born || !old.born, "{} is unborn again", config.shard);
+                            let filled = |m: &Member| old.member(m.copy).unwrap().state == CopyState::Syncing;
+                            let holders = self.holders.get_mut(&config.shard).unwrap();
+                            holders.extend(config.in_sync_members().filter(|m| filled(m)).map(|m| m.copy));
+                            assert!(!config.is_sealed() || config.full_set == old.full_set);
                         }
                     }
+                    let in_sync: BTreeSet<CopyId> = config.in_sync_members().map(|m| m.copy).collect();
+                    let holders = self.holders.entry(config.shard).or_insert_with(|| in_sync.clone());
+                    assert!(in_sync.is_subset(holders), "{config:?} counts what lacks a write: {holders:?} have it");
+                    if !config.is_sealed() {
+                        *holders = in_sync;
+                    }
+                    self.primaries.entry(config.shard).or_default().insert(primary);
                     self.epochs.insert(config.shard, config);
                 }
                 Record::Volume(volume) => {
@@ -191,7 +243,8 @@ impl History {
                 _ => {}
             }
         }
-        for (volume, counts) in primaries.iter().filter(|_| nodes == 3) {
+        let moved = |volume| self.primaries.iter().any(|(shard, nodes)| shard.volume == volume && nodes.len() > 1);
+        for (volume, counts) in primaries.iter().filter(|(volume, _)| nodes == 3 && !moved(**volume)) {
             let count = |n| counts.get(&NodeId(n)).copied().unwrap_or(0);
             let (least, most) = ((1..=3).map(count).min().unwrap(), (1..=3).map(count).max().unwrap());
             assert!(most - least <= 1, "{volume}: primaries {counts:?}");
@@ -218,7 +271,7 @@ impl World {
         }
         let before = self.cluster.model.snapshot();
         let asked = request(&under, change);
-        let answer = self.cluster.run(|m, _, _| m.membership(&[asked])).unwrap().remove(0);
+        let answer = self.cluster.run(|m, now, _| m.membership(now, &[asked])).unwrap().remove(0);
         match answer {
             MembershipAnswer::Granted(config) => {
                 assert!(!stale, "a stale epoch was granted");
@@ -244,7 +297,8 @@ impl World {
             Command::Beat { node, confirm } => {
                 let Some(open) = self.opens.get(&node) else { return };
                 let told = cluster.beat(node, *open, 0).unwrap();
-                assert!(told.assignments.iter().all(|c| c.primary_member().unwrap().node == NodeId(node)));
+                let ever = |shard| self.history.primaries[shard].contains(&NodeId(node));
+                assert!(told.assignments.iter().all(|c| ever(&c.shard)));
                 let mut beat = heartbeat(node, *open, told.version);
                 beat.dropped = if confirm { told.drop } else { Vec::new() };
                 let quiet = cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
@@ -273,6 +327,35 @@ impl World {
                 let Some(config) = self.shard(pick) else { return };
                 let copy = config.members[member].copy;
                 self.ask(config, MembershipChange::Reopened(vec![(copy, OpenId(open))]), stale);
+            }
+            Command::Drop { pick, members, stale } => {
+                let Some(config) = self.shard(pick) else { return };
+                let named = config.members.iter().enumerate().filter(|(at, _)| members & (1 << at) != 0);
+                let copies = named.map(|(_, m)| m.copy).collect();
+                self.ask(config, MembershipChange::Drop(copies), stale);
+            }
+            Command::Sync { pick, member, other_open, stale } => {
+                let Some(config) = self.shard(pick) else { return };
+                let Member { copy, node, .. } = config.members[member];
+                let open = OpenId(self.opens[&node.0] + u64::from(other_open));
+                self.ask(config, MembershipChange::Sync(copy, open), stale);
+            }
+            Command::Add { pick, member, stale } => {
+                let Some(config) = self.shard(pick) else { return };
+                let copy = config.members[member].copy;
+                self.ask(config, MembershipChange::Add(copy), stale);
+            }
+            Command::StepDown { pick, stale } => {
+                let Some(config) = self.shard(pick) else { return };
+                self.ask(config, MembershipChange::StepDown, stale);
+            }
+            Command::Pass { ms, silent } => {
+                let heard = self.opens.iter().filter(|(node, _)| silent & (1 << (*node - 1)) == 0);
+                let heard: Vec<(u32, u64)> = heard.map(|(node, open)| (*node, *open)).collect();
+                for _ in 0..ms / 500 {
+                    self.cluster.pass(500, &heard);
+                    self.history.observe(&self.cluster, self.nodes);
+                }
             }
             Command::BearAll { name: n } => {
                 let Ok(detail) = cluster.model.show(cluster.now, &name(n)) else { return };

@@ -192,7 +192,7 @@ async fn space(State(ledger): State<Ledger>) -> Answer<Space> {
 
 async fn membership(State(ledger): State<Ledger>, request: Request) -> Answer<Vec<MembershipAnswer>> {
     let requests: Vec<MembershipRequest> = body(request, NODE_BODY).await?;
-    change(&ledger, move |m, _| m.membership(&requests)).await.map(Json)
+    change(&ledger, move |m, now| m.membership(now, &requests)).await.map(Json)
 }
 
 async fn volumes(State(ledger): State<Ledger>) -> Answer<Vec<VolumeInfo>> {

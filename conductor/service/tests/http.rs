@@ -132,6 +132,7 @@ fn heartbeat(node: u32, open: u64, after: u64) -> Heartbeat {
         dropped: Vec::new(),
         copies: Vec::new(),
         integrity: Vec::new(),
+        filling: Vec::new(),
     }
 }
 

@@ -147,6 +147,7 @@ impl Control {
                 dropped: dropped.clone(),
                 copies: std::mem::take(&mut count.copies),
                 integrity: count.integrity.clone(),
+                filling: Vec::new(),
             };
             let outcome = match self.client.heartbeat(&beat) {
                 Ok(answer) => {

@@ -346,6 +346,7 @@ impl Director {
                 dropped: control.dropped.clone(),
                 copies: Vec::new(),
                 integrity: Vec::new(),
+                filling: Vec::new(),
             })
         } else {
             Request::Register(Register { node: id, host: format!("h{node}"), disks: vec![control.report.clone()] })

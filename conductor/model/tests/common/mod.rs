@@ -13,8 +13,8 @@ use conductor_model::api::{
 };
 use conductor_model::views::{Attach, NewVolume, SnapshotInfo};
 use conductor_model::{
-    Bytes, ClusterId, Conductor, Configuration, Dirty, DiskId, Epoch, Error, Key, Millis, NodeId, OpenId, Record,
-    ShardId, ShardIndex, SnapshotId, VolumeId,
+    Bytes, ClusterId, Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Epoch, Error, Key, Member, Millis,
+    NodeId, OpenId, Record, ShardId, ShardIndex, SnapshotId, VolumeId,
 };
 use std::collections::BTreeMap;
 
@@ -120,7 +120,7 @@ impl Cluster {
 
     pub fn ask(&mut self, under: &Configuration, change: MembershipChange) -> MembershipAnswer {
         let request = request(under, change);
-        self.run(|m, _, _| m.membership(&[request])).unwrap().remove(0)
+        self.run(|m, now, _| m.membership(now, &[request])).unwrap().remove(0)
     }
 }
 
@@ -258,5 +258,43 @@ pub fn heartbeat(node: u32, open: u64, after: u64) -> Heartbeat {
         dropped: Vec::new(),
         copies: Vec::new(),
         integrity: Vec::new(),
+        filling: Vec::new(),
     }
+}
+
+impl Cluster {
+    /// Time passes while these nodes, each with this opening, are heard.
+    pub fn pass(&mut self, ms: u64, heard: &[(u32, u64)]) {
+        let end = self.now.0 + ms;
+        while self.now.0 < end {
+            self.now = Millis((self.now.0 + 500).min(end));
+            for (node, open) in heard {
+                self.beat(*node, *open, 0).unwrap();
+            }
+            self.tick();
+        }
+    }
+
+    pub fn grant(&mut self, under: &Configuration, change: MembershipChange) -> Configuration {
+        match self.ask(under, change) {
+            MembershipAnswer::Granted(next) => next,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn refuse(&mut self, under: &Configuration, change: MembershipChange) -> String {
+        let before = self.file.clone();
+        let MembershipAnswer::Refused(why) = self.ask(under, change) else { panic!() };
+        assert_eq!(before, self.file);
+        why
+    }
+}
+
+/// A member that is not the primary: the first, or the second.
+pub fn other(config: &Configuration, which: usize) -> Member {
+    config.members.iter().filter(|m| m.copy != config.primary).nth(which).unwrap().clone()
+}
+
+pub fn state(config: &Configuration, copy: CopyId) -> CopyState {
+    config.member(copy).unwrap().state
 }

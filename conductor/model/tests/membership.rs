@@ -1,0 +1,165 @@
+//! What a primary may ask about its shard's copies, one promise per test (rules 1, 10, 11, 12).
+
+mod common;
+use common::{Cluster, MIB, other, registration, request, shard, state, with_volume};
+use conductor_model::api::{MembershipAnswer, MembershipChange};
+use conductor_model::{Configuration, CopyId, CopyState, Epoch, NodeId, OpenId};
+
+fn dropped(cluster: &mut Cluster, which: &[usize]) -> Configuration {
+    let config = cluster.config(1, 0);
+    let copies = which.iter().map(|which| other(&config, *which).copy).collect();
+    cluster.grant(&config, MembershipChange::Drop(copies))
+}
+
+#[test]
+fn a_dropped_copy_is_absent_and_the_rest_is_the_full_set() {
+    let mut cluster = with_volume();
+    let before = cluster.config(1, 0);
+    let gone = other(&before, 0);
+    let next = dropped(&mut cluster, &[0]);
+    assert_eq!((next.epoch.0, next.primary), (before.epoch.0 + 1, before.primary));
+    assert_eq!((state(&next, gone.copy), next.members.len(), next.in_sync()), (CopyState::Absent, 3, 2));
+    assert_eq!(next.full_set, next.in_sync_members().map(|m| m.copy).collect::<Vec<_>>());
+    cluster.restart();
+    assert_eq!(cluster.config(1, 0), next);
+}
+
+#[test]
+fn dropping_too_many_seals_the_epoch_and_keeps_the_last_full_set() {
+    let mut cluster = with_volume();
+    let before = cluster.config(1, 0);
+    let both = dropped(&mut cluster, &[0, 1]);
+    assert!(both.is_sealed());
+    assert_eq!(both.full_set, before.full_set);
+
+    let mut cluster = with_volume();
+    let first = dropped(&mut cluster, &[0]);
+    let left = first.in_sync_members().find(|m| m.copy != first.primary).unwrap().copy;
+    let second = cluster.grant(&first, MembershipChange::Drop(vec![left]));
+    assert!(second.is_sealed());
+    assert_eq!(second.full_set, first.full_set, "the copy that left first is not of it");
+}
+
+#[test]
+fn neither_the_primary_nor_a_stranger_nor_nobody_is_dropped() {
+    let mut cluster = with_volume();
+    let config = dropped(&mut cluster, &[0]);
+    let absent = other(&config, 0).copy;
+    for bad in [vec![], vec![config.primary], vec![CopyId(5)], vec![absent], vec![other(&config, 1).copy, absent]] {
+        cluster.refuse(&config, MembershipChange::Drop(bad));
+    }
+}
+
+#[test]
+fn a_copy_is_filled_before_it_counts() {
+    let mut cluster = with_volume();
+    let config = dropped(&mut cluster, &[0]);
+    let absent = other(&config, 0);
+    assert!(cluster.refuse(&config, MembershipChange::Add(absent.copy)).contains("is not being filled"));
+    let in_sync = other(&config, 1).copy;
+    assert!(cluster.refuse(&config, MembershipChange::Add(in_sync)).contains("is not being filled"));
+    let filling = cluster.grant(&config, MembershipChange::Sync(absent.copy, OpenId(1)));
+    assert_eq!((state(&filling, absent.copy), filling.in_sync()), (CopyState::Syncing, 2));
+    assert!(!filling.full_set.contains(&absent.copy));
+    let added = cluster.grant(&filling, MembershipChange::Add(absent.copy));
+    assert_eq!((added.in_sync(), added.full_set.len()), (3, 3));
+}
+
+#[test]
+fn a_copy_is_filled_only_under_the_opening_that_is_registered() {
+    let mut cluster = with_volume();
+    let config = dropped(&mut cluster, &[0]);
+    let absent = other(&config, 0);
+    let sync = |open| MembershipChange::Sync(absent.copy, OpenId(open));
+    assert!(cluster.refuse(&config, sync(2)).contains("has not registered"));
+    cluster.register(absent.node.0, 2).unwrap();
+    assert!(cluster.refuse(&config, sync(1)).contains("has not registered"));
+    assert_eq!(cluster.grant(&config, sync(2)).member(absent.copy).unwrap().open, OpenId(2));
+
+    let mut without = registration(absent.node.0, 3);
+    without.disks[0].disk = common::disk_of(70);
+    let mut cluster = with_volume();
+    let config = dropped(&mut cluster, &[0]);
+    let absent = other(&config, 0);
+    without.node = absent.node;
+    cluster.run(|m, now, _| m.register(now, &without)).unwrap();
+    cluster.refuse(&config, MembershipChange::Sync(absent.copy, OpenId(1)));
+}
+
+#[test]
+fn one_copy_is_filled_at_a_time() {
+    let mut cluster = with_volume();
+    let config = dropped(&mut cluster, &[0, 1]);
+    let (a, b) = (other(&config, 0).copy, other(&config, 1).copy);
+    let filling = cluster.grant(&config, MembershipChange::Sync(a, OpenId(1)));
+    assert!(filling.is_sealed());
+    assert!(cluster.refuse(&filling, MembershipChange::Sync(b, OpenId(1))).contains("one copy at a time"));
+    let enough = cluster.grant(&filling, MembershipChange::Add(a));
+    assert!(!enough.is_sealed());
+    assert_eq!(enough.full_set, [enough.primary, a].into_iter().collect::<Vec<_>>());
+    let again = cluster.grant(&enough, MembershipChange::Sync(b, OpenId(1)));
+    // The filling ended badly.
+    let ended = cluster.grant(&again, MembershipChange::Drop(vec![b]));
+    assert_eq!(state(&ended, b), CopyState::Absent);
+}
+
+#[test]
+fn what_was_asked_under_an_older_epoch_changes_nothing() {
+    let mut cluster = with_volume();
+    let first = cluster.config(1, 0);
+    let (a, b) = (other(&first, 0).copy, other(&first, 1).copy);
+    let absent = cluster.grant(&first, MembershipChange::Drop(vec![a]));
+    let filling = cluster.grant(&absent, MembershipChange::Sync(a, OpenId(1)));
+    // Given up under a persisted epoch: the "add" that was asked before comes late.
+    let given_up = cluster.grant(&filling, MembershipChange::Drop(vec![a]));
+    let file = cluster.file.clone();
+    let late = [
+        (&filling, MembershipChange::Add(a)),
+        (&first, MembershipChange::Drop(vec![b])),
+        (&filling, MembershipChange::Drop(vec![b])),
+        (&absent, MembershipChange::Sync(a, OpenId(1))),
+        (&first, MembershipChange::StepDown),
+    ];
+    for (under, change) in late {
+        assert_eq!(cluster.ask(under, change), MembershipAnswer::Stale(given_up.clone()));
+    }
+    let mut foreign = request(&given_up, MembershipChange::Drop(vec![a]));
+    foreign.by = b;
+    let answers = cluster.run(|m, now, _| m.membership(now, &[foreign])).unwrap();
+    assert_eq!(answers, [MembershipAnswer::Stale(given_up)]);
+    assert_eq!(file, cluster.file);
+}
+
+#[test]
+fn a_primary_that_steps_down_is_followed_by_one_that_is_heard() {
+    let mut cluster = with_volume();
+    let first = cluster.config(1, 0);
+    let (a, b) = (other(&first, 0), other(&first, 1));
+    let old = first.primary_member().unwrap().node;
+    cluster.pass(2_000, &[(old.0, 1), (b.node.0, 1)]);
+    let first = cluster.config(1, 0);
+    let next = cluster.grant(&first, MembershipChange::StepDown);
+    assert_eq!((next.primary, next.epoch.0), (b.copy, first.epoch.0 + 1));
+    assert_eq!(state(&next, first.primary), CopyState::Absent, "two others are in sync");
+    assert_eq!(next.full_set.len(), 2);
+    assert_eq!(cluster.model.map("db").unwrap().shards[0].node, b.node);
+
+    let next = cluster.grant(&next, MembershipChange::Drop(vec![a.copy]));
+    assert!(cluster.refuse(&next, MembershipChange::StepDown).contains("no other copy"), "sealed, and a is silent");
+    cluster.beat(a.node.0, 1, 0).unwrap();
+    let back = cluster.grant(&next, MembershipChange::StepDown);
+    assert_eq!(back.primary, a.copy, "of the last full set");
+    assert_eq!((back.in_sync(), back.is_sealed()), (2, false), "nobody is left out where too few would remain");
+}
+
+#[test]
+fn a_shard_that_is_being_created_keeps_its_primary() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", MIB).unwrap();
+    let config = cluster.config(1, 0);
+    assert!(cluster.refuse(&config, MembershipChange::StepDown).contains("being created"));
+    let primary = config.primary_member().unwrap().node;
+    let others: Vec<_> = (1..=3).filter(|n| NodeId(*n) != primary).map(|n| (n, 1)).collect();
+    cluster.pass(5_000, &others);
+    assert_eq!(cluster.model.configuration(shard(1, 0)).unwrap().epoch, Epoch(1));
+}
