@@ -9,6 +9,7 @@ use disk::*;
 use memory::Arena;
 use node_store::journaled::JournaledStore;
 use node_store::{Parent, Store, StoreDone, StoreError, StoreOp, SyncMark, View, block_crcs};
+use std::collections::BTreeMap;
 
 const CHUNK: u32 = 16;
 const LATER: driver::Time = driver::Time(6_000_000_000);
@@ -42,6 +43,17 @@ fn changed(
         }
         from = next;
     }
+}
+
+/// The version of each chunk that is named.
+fn by_chunk(list: &[(BlockRange, Stamp)], blocks: u32) -> BTreeMap<u32, Stamp> {
+    let mut chunks = BTreeMap::new();
+    for (at, version) in list {
+        let (from, end) = (at.from.0, at.end() as u32);
+        assert!(from.is_multiple_of(CHUNK) && (end.is_multiple_of(CHUNK) || end == blocks), "{at:?} of {blocks}");
+        chunks.extend((from / CHUNK..end.div_ceil(CHUNK)).map(|chunk| (chunk, *version)));
+    }
+    chunks
 }
 
 fn ranges(list: &[(BlockRange, Stamp)]) -> Vec<(u32, u32, u64)> {
@@ -239,4 +251,371 @@ fn a_mark_survives_reopening_with_all_before_it_and_ends_with_known_good() {
         rig.run(StoreOp::Mark { copy: CopyId(8), mark, known_good: None }).unwrap_err(),
         StoreError::NoSuchCopy(CopyId(8))
     );
+}
+
+/// What a view holds, as far as versions go.
+#[derive(Clone)]
+struct Holds {
+    /// Blocks with data.
+    data: Vec<bool>,
+    /// For each chunk: the newest change that must be known, and the newest that may be (a discard of nothing may be forgotten).
+    chunks: Vec<(u64, u64)>,
+    /// The last rollback: everything is as new as that, what the copy grows by too.
+    base: u64,
+}
+
+impl Holds {
+    fn new(blocks: u32) -> Self {
+        Self { data: vec![false; blocks as usize], chunks: vec![(0, 0); blocks.div_ceil(CHUNK) as usize], base: 0 }
+    }
+    fn blocks(&self) -> u32 {
+        self.data.len() as u32
+    }
+    fn resize(&mut self, blocks: u32) {
+        self.data.resize(blocks as usize, false);
+        self.chunks.resize(blocks.div_ceil(CHUNK) as usize, (self.base, self.base));
+    }
+    /// Blocks of a chunk, as far as they lie in a range.
+    fn span(&self, chunk: u32, at: BlockRange) -> std::ops::Range<usize> {
+        let end = (at.end() as u32).min((chunk + 1) * CHUNK).min(self.blocks());
+        (at.from.0.max(chunk * CHUNK) as usize)..end as usize
+    }
+    fn has_data(&self, chunk: u32, at: BlockRange) -> bool {
+        self.data.get(self.span(chunk, at)).is_some_and(|blocks| blocks.contains(&true))
+    }
+    /// A change of a range by which each of its blocks has data or not; `known`: it must be known of a chunk.
+    fn change(
+        &mut self,
+        at: BlockRange,
+        version: u64,
+        known: impl Fn(&Self, u32) -> bool,
+        data: impl Fn(usize) -> bool,
+    ) {
+        for chunk in at.from.0 / CHUNK..(at.end() as u32).div_ceil(CHUNK) {
+            let must = if known(self, chunk) { version } else { 0 };
+            let (newest, may) = self.chunks[chunk as usize];
+            self.chunks[chunk as usize] = (newest.max(must), may.max(version));
+            for block in self.span(chunk, at) {
+                self.data[block] = data(block);
+            }
+        }
+    }
+}
+
+struct Model {
+    live: Holds,
+    snapshots: BTreeMap<u64, Holds>,
+    mark: SyncMark,
+    /// K.
+    good: u64,
+    /// No member is absent: what a discard left may be forgotten below K.
+    purges: bool,
+}
+
+struct World {
+    rig: Rig,
+    random: Random,
+    copies: BTreeMap<u64, Model>,
+    next: u64,
+    seen: BTreeMap<&'static str, u64>,
+}
+
+fn whole(chunk: u32) -> BlockRange {
+    range(chunk * CHUNK, CHUNK)
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let random = Random(seed.wrapping_mul(7919) | 1);
+        Self { rig: Rig::new(seed, 6000), random, copies: BTreeMap::new(), next: 1, seen: BTreeMap::new() }
+    }
+
+    fn did(&mut self, what: &'static str) {
+        *self.seen.entry(what).or_default() += 1;
+    }
+
+    fn pick(&mut self) -> u64 {
+        let ids: Vec<u64> = self.copies.keys().copied().collect();
+        ids[self.random.below(ids.len() as u64) as usize]
+    }
+
+    fn pick_snapshot(&mut self, copy: u64) -> Option<u64> {
+        let names: Vec<u64> = self.copies[&copy].snapshots.keys().copied().collect();
+        (!names.is_empty()).then(|| names[self.random.below(names.len() as u64) as usize])
+    }
+
+    /// True if it was done; false if something else needs what it would take, or there is no room for one more layer.
+    fn run(&mut self, what: &'static str, op: StoreOp) -> bool {
+        match self.rig.run(op) {
+            Ok(StoreDone::Done) => {
+                self.did(what);
+                true
+            }
+            Err(StoreError::Needed(clone)) => {
+                self.rig.run(StoreOp::Flatten { copy: clone }).unwrap();
+                self.did("flatten");
+                false
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+
+    fn config(copy: u64, blocks: u32, purges: bool) -> Configuration {
+        let shard = conductor_model::ShardId {
+            volume: conductor_model::VolumeId(copy as u32),
+            index: conductor_model::ShardIndex(7),
+        };
+        Configuration { shard, ..if purges { config(1, blocks) } else { degraded(blocks) } }
+    }
+
+    fn create(&mut self, parent: Option<(u64, u64)>) {
+        let (copy, purges) = (self.next, self.random.one_in(3));
+        let mut live =
+            parent.map_or_else(|| Holds::new(200), |(copy, name)| self.copies[&copy].snapshots[&name].clone());
+        (live.base, _) = (0, live.chunks.fill((0, 0)));
+        live.resize(live.blocks() + 8 * self.random.below(3) as u32);
+        let config = Self::config(copy, live.blocks(), purges);
+        let from = parent.map(|(copy, name)| Parent { copy: CopyId(copy), snapshot: SnapshotId(name) });
+        let what = if parent.is_some() { "clone" } else { "create" };
+        if self.run(what, StoreOp::Create { copy: CopyId(copy), config, parent: from }) {
+            let mark = SyncMark::default();
+            self.copies.insert(copy, Model { live, snapshots: BTreeMap::new(), mark, good: 0, purges });
+        }
+    }
+
+    fn act(&mut self) {
+        self.next += 1;
+        let pick = self.random.below(100);
+        if self.copies.is_empty() || (pick < 3 && self.copies.len() < 3) {
+            return self.create(None);
+        }
+        let copy = self.pick();
+        let (newest, blocks) = (self.next, self.copies[&copy].live.blocks());
+        // What a copy is filled with has the version that it has elsewhere.
+        let filled = self.random.one_in(4);
+        let version = if filled { 1 + self.random.below(newest) } else { newest };
+        let longest = if self.random.one_in(3) { 100 } else { 20 };
+        let count = 1 + self.random.below(longest) as u32;
+        let at = range(self.random.below(u64::from(blocks - count)) as u32, count);
+        let model = self.copies.get_mut(&copy).unwrap();
+        if model.purges && self.random.one_in(8) {
+            model.good = model.good.max(self.random.below(newest));
+        }
+        let known_good = if model.good > 0 { stamp(model.good) } else { none() };
+        let id = CopyId(copy);
+        match pick {
+            3..=8 => {
+                if let (Some(name), true) = (self.pick_snapshot(copy), self.copies.len() < 6) {
+                    self.create(Some((copy, name)));
+                }
+            }
+            9..=18 if self.copies[&copy].snapshots.len() < 5 => {
+                let snapshot = SnapshotId(1000 + newest);
+                if self.run("snapshot", StoreOp::Snapshot { copy: id, stamp: stamp(newest), snapshot, known_good }) {
+                    let model = self.copies.get_mut(&copy).unwrap();
+                    model.snapshots.insert(snapshot.0, model.live.clone());
+                }
+            }
+            19..=21 => {
+                let Some(name) = self.pick_snapshot(copy) else { return };
+                let snapshot = SnapshotId(name);
+                if self.run("rollback", StoreOp::Rollback { copy: id, stamp: stamp(newest), snapshot, known_good }) {
+                    let model = self.copies.get_mut(&copy).unwrap();
+                    model.live = model.snapshots[&name].clone();
+                    model.live.resize(blocks);
+                    (model.live.base, _) = (newest, model.live.chunks.fill((newest, newest)));
+                }
+            }
+            22..=28 => {
+                let Some(name) = self.pick_snapshot(copy) else { return };
+                if self.run("drop", StoreOp::DropSnapshot { copy: id, snapshot: SnapshotId(name) }) {
+                    self.copies.get_mut(&copy).unwrap().snapshots.remove(&name);
+                }
+            }
+            29..=30 => {
+                self.run("flatten", StoreOp::Flatten { copy: id });
+            }
+            31 => {
+                if self.run("delete", StoreOp::Delete { copy: id }) {
+                    self.copies.remove(&copy);
+                }
+            }
+            32 if blocks < 300 => {
+                let model = self.copies.get_mut(&copy).unwrap();
+                model.live.resize(blocks + 8);
+                let config = Self::config(copy, blocks + 8, model.purges);
+                self.run("grow", StoreOp::Join { copy: id, config });
+            }
+            33..=38 => {
+                let mark = SyncMark { base: stamp(version), cursor: at.from, upto: stamp(newest) };
+                let over = self.random.one_in(4);
+                let model = self.copies.get_mut(&copy).unwrap();
+                if over {
+                    model.good = model.good.max(version);
+                }
+                model.mark = if over { SyncMark::default() } else { mark };
+                self.run("mark", StoreOp::Mark { copy: id, mark, known_good: over.then(|| stamp(version)) });
+            }
+            39..=47 => {
+                let source = self.pick();
+                let Some(name) = self.pick_snapshot(source) else { return };
+                let shared = self.copies[&source].snapshots[&name].clone();
+                if at.end() > u64::from(shared.blocks()) {
+                    return;
+                }
+                let from = Parent { copy: CopyId(source), snapshot: SnapshotId(name) };
+                if self.run("share", StoreOp::Share { copy: id, stamp: stamp(version), at, from, known_good }) {
+                    let known = |own: &Holds, chunk| own.has_data(chunk, at) || shared.has_data(chunk, at);
+                    let live = &mut self.copies.get_mut(&copy).unwrap().live;
+                    live.change(at, version, known, |block| shared.data[block]);
+                }
+            }
+            48..=60 => {
+                if self.run("zero", StoreOp::Zero { copy: id, stamp: stamp(version), at, known_good, durable: true }) {
+                    let live = &mut self.copies.get_mut(&copy).unwrap().live;
+                    live.change(at, version, |own, chunk| own.has_data(chunk, whole(chunk)), |_| false);
+                }
+            }
+            61..=75 => self.compare_some(copy),
+            _ => {
+                let op = write(&self.rig.arena, copy, at, version, 100);
+                if self.run(if filled { "fill" } else { "write" }, op) {
+                    let live = &mut self.copies.get_mut(&copy).unwrap().live;
+                    live.change(at, version, |_, _| true, |_| true);
+                }
+            }
+        }
+    }
+
+    fn compare_some(&mut self, copy: u64) {
+        let name = self.pick_snapshot(copy).filter(|_| self.random.one_in(2));
+        self.compare(copy, name);
+    }
+
+    /// The list above some stamp, chunk by chunk.
+    fn compare(&mut self, copy: u64, name: Option<u64>) {
+        let model = &self.copies[&copy];
+        let holds = name.map_or(&model.live, |name| &model.snapshots[&name]).clone();
+        let (good, purges) = (model.good, model.purges);
+        assert_eq!(self.rig.store.sync_mark(CopyId(copy)), model.mark);
+        let view = name.map_or(View::Live, |name| View::Snapshot(SnapshotId(name)));
+        let above = match self.random.below(4) {
+            0 => none(),
+            1 => stamp(self.random.below(self.next + 1)),
+            _ => stamp(self.next - self.random.below(self.next.min(60))),
+        };
+        let (list, end, _) = changed(&mut self.rig.store, &mut self.rig.disk, copy, view, above);
+        assert_eq!(end, holds.blocks());
+        let named = by_chunk(&list, end);
+        for (chunk, (must, may)) in (0u32..).zip(holds.chunks.iter().copied()) {
+            let at = || format!("chunk {chunk} of {copy} {view:?} above {above}: {must} to {may}, K {good}");
+            let data = holds.has_data(chunk, whole(chunk));
+            let version = named.get(&chunk).copied();
+            if let Some(version) = version {
+                assert!(version <= stamp(may).max(inherited()), "{}, named with {version}", at());
+                self.did(if data { "named" } else { "a tombstone named" });
+            }
+            // Below K of all copies, a discard and the versions before it may be forgotten.
+            let forgotten = purges && must <= good;
+            if above < stamp(must) && must > 0 && !forgotten {
+                assert!(version.is_some_and(|version| version >= stamp(must)), "{}, named with {version:?}", at());
+            }
+            if above == none() && data {
+                let version = version.unwrap_or_else(|| panic!("{} has data and is not named", at()));
+                if may == 0 {
+                    assert_eq!(version, inherited(), "{}", at());
+                    self.did("inherited");
+                }
+            }
+            if above >= stamp(may) {
+                assert_eq!(version, None, "{}", at());
+            }
+        }
+        // Asked from somewhere on, it is the rest of the same list.
+        let from = Blocks(self.random.below(u64::from(end)) as u32);
+        let op = StoreOp::Changed { copy: CopyId(copy), view, above, from };
+        let StoreDone::Changed { chunks, next } = self.rig.run(op).unwrap() else { panic!("an answer") };
+        let rest = named.range(from.0 / CHUNK..).map(|(chunk, version)| (*chunk, *version)).collect();
+        assert_eq!((by_chunk(&chunks, end), next.0), (rest, end));
+        self.did("compared");
+    }
+
+    fn compare_all(&mut self) {
+        for copy in self.copies.keys().copied().collect::<Vec<_>>() {
+            let names: Vec<u64> = self.copies[&copy].snapshots.keys().copied().collect();
+            names.into_iter().map(Some).chain([None]).for_each(|name| self.compare(copy, name));
+        }
+    }
+
+    /// The power fails somewhere in the middle of what goes on behind.
+    fn crash(&mut self) {
+        let later = if self.random.one_in(2) { NOW } else { LATER };
+        let Rig { disk, store, .. } = &mut self.rig;
+        for _ in 0..self.random.below(60) {
+            store.end_turn(later, &mut |op| disk.submit(op));
+            let Some(done) = disk.step() else { break };
+            store.done(later, done, &mut |op| disk.submit(op));
+        }
+        self.rig.reopen();
+        self.did("crash");
+        self.compare_all();
+    }
+
+    /// Part of what goes on behind: later operations meet a fold under way.
+    fn fold_some(&mut self) {
+        let Rig { disk, store, .. } = &mut self.rig;
+        for _ in 0..self.random.below(30) {
+            store.end_turn(LATER, &mut |op| disk.submit(op));
+            let Some(done) = disk.step() else { break };
+            store.done(LATER, done, &mut |op| disk.submit(op));
+        }
+        self.did("part of a fold");
+    }
+}
+
+#[test]
+fn versions_are_those_of_a_model_whatever_happens() {
+    let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for seed in 1..=12 {
+        let mut world = World::new(seed);
+        for _ in 0..900 {
+            world.act();
+            match world.random.below(60) {
+                0 => world.crash(),
+                1 => world.rig.fold(),
+                2 => world.compare_all(),
+                3..=6 => world.fold_some(),
+                _ => {}
+            }
+        }
+        world.rig.fold();
+        world.compare_all();
+        for (what, count) in world.seen {
+            *seen.entry(what).or_default() += count;
+        }
+    }
+    println!("{seen:?}");
+    let floors = [
+        ("write", 1000),
+        ("fill", 400),
+        ("zero", 800),
+        ("share", 150),
+        ("snapshot", 300),
+        ("rollback", 100),
+        ("clone", 100),
+        ("drop", 200),
+        ("flatten", 100),
+        ("delete", 30),
+        ("grow", 30),
+        ("mark", 300),
+        ("crash", 100),
+        ("part of a fold", 300),
+        ("compared", 2000),
+        ("named", 10_000),
+        ("a tombstone named", 2000),
+        ("inherited", 500),
+    ];
+    for (what, floor) in floors {
+        assert!(seen.get(what).is_some_and(|count| *count >= floor), "{what}: {seen:?}");
+    }
 }
