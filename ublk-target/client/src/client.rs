@@ -181,13 +181,13 @@ impl VolumeClient {
             match event {
                 NetEvent::Up { conn, .. } => self.engine.up(conn),
                 NetEvent::Down { conn, reason, .. } => self.engine.down(now, conn, reason, hands!(self, now, out)),
-                NetEvent::Reply { token, result, .. } => {
+                NetEvent::Reply { conn, token, result } => {
                     let hands = hands!(self, now, out);
                     match result {
                         Ok((op, body, payload)) => {
-                            self.engine.answered(now, token, Some(Reply { op, body: &body, payload }), hands);
+                            self.engine.answered(now, conn, token, Some(Reply { op, body: &body, payload }), hands);
                         }
-                        Err(_lost) => self.engine.answered(now, token, None, hands),
+                        Err(_lost) => self.engine.answered(now, conn, token, None, hands),
                     }
                 }
                 // We have no listener, and nobody asks a client for anything.

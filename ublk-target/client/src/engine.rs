@@ -15,7 +15,9 @@ mod failing;
 mod intake;
 
 use crate::iocb::{ClientIocb, Lost, Part, PartState, Pause, Posted, Request, Stage, Stages};
-use crate::limits::{FENCE_GRACE, MAP_MAX, MAP_MIN, MOVE_GRACE, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, TRACES};
+use crate::limits::{
+    FENCE_GRACE, LOOK, MAP_MAX, MAP_MIN, MAP_QUIET, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, STALLED, TRACES,
+};
 use crate::link::{Link, State};
 use crate::request::{BlockDone, BlockError, ClientError, Completion};
 use crate::routes::Routes;
@@ -108,6 +110,8 @@ pub(crate) struct Engine {
     map_wanted: bool,
     map_not_before: Time,
     map_backoff: Span,
+    /// When to look for requests that are stalled.
+    look_at: Time,
     /// Nothing is served any more: every request fails with this.
     pub(crate) over: Option<BlockError>,
     pub(crate) counters: Counters,
@@ -136,6 +140,7 @@ impl Engine {
             map_wanted: false,
             map_not_before: Time(0),
             map_backoff: MAP_MIN,
+            look_at: Time(0),
             over: None,
             counters: Counters::default(),
         })
@@ -199,8 +204,7 @@ impl Engine {
                                 break;
                             }
                         }
-                        link.pop();
-                        link.posted += 1;
+                        link.post(now);
                         let request = &mut requests[part.request];
                         let Some(front_end) = &request.front_end else {
                             unreachable!("a request without its front end's hold has no queued part: decide")
@@ -221,12 +225,22 @@ impl Engine {
         }
     }
 
-    /// The answer to what was posted under `token`; `None`: it was lost with its connection, or its deadline passed.
-    pub(crate) fn answered(&mut self, now: Time, token: u64, reply: Option<Reply<'_>>, net: &mut dyn Network) {
+    /// The answer to what was posted under `token` on `conn`; `None`: it was lost with its connection, or its deadline passed. An answer
+    /// on another connection than the one that it was posted on last is nobody's.
+    pub(crate) fn answered(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        token: u64,
+        reply: Option<Reply<'_>>,
+        net: &mut dyn Network,
+    ) {
         #[expect(clippy::cast_possible_truncation, reason = "the low half is a slot")]
         let key = token as u32 as usize;
         let posted = self.parts.get_mut(key).filter(|part| self::token(key, part.sequence) == token);
-        let Some(part) = posted.filter(|part| matches!(part.state, PartState::Posted(..))) else {
+        let links = &self.links;
+        let on = |endpoint: &SocketAddr| links.get(endpoint).and_then(Link::conn) == Some(conn);
+        let Some(part) = posted.filter(|part| matches!(&part.state, PartState::Posted(to, _) if on(to))) else {
             self.counters.stray_events += 1;
             return;
         };
@@ -236,9 +250,9 @@ impl Engine {
         debug_assert!(link.is_some(), "a link stays while anything is posted on it");
         let status = reply.as_ref().map(|reply| judge(part, reply));
         if let Some(link) = link {
-            link.posted -= 1;
+            link.back(now, matches!(status, Some(Ok(_))));
             match status {
-                Some(Ok(_)) => link.worked(),
+                Some(Ok(_)) => {}
                 // A node that answers nonsense is not trusted with what it has; whatever it holds comes back as lost.
                 Some(Err(Nonsense)) => close(link, Reason::Unexpected, net),
                 None => close(link, Reason::RequestTimeout, net),
@@ -391,11 +405,12 @@ impl Engine {
                     self.paused.remove(&(until, key));
                     self.enqueue(now, key);
                 }
-                // Not sent to the new endpoint while the old connection lives: never two of one part on live connections. The old
-                // primary answers (done, or stale epoch), or its connection is closed.
+                // Not sent to the new endpoint while the old connection lives: never two of one part on live connections, so that no
+                // answer comes late. The old primary answers (done, or stale epoch), or its connection is closed: at once, if it
+                // has been quiet already.
                 PartState::Posted(endpoint, _) if endpoint != place.endpoint => {
                     if let Some(link) = self.links.get_mut(&endpoint) {
-                        link.drain_by.get_or_insert(now + MOVE_GRACE);
+                        link.drain(now);
                     }
                 }
                 _ => {}
@@ -415,13 +430,29 @@ impl Engine {
             return false;
         }
         self.map_wanted = false;
+        self.counters.maps_wanted += 1;
+        if now > self.map_not_before + MAP_QUIET {
+            self.map_backoff = MAP_MIN;
+        }
         self.map_not_before = now + self.map_backoff;
         self.map_backoff = Span(self.map_backoff.0.saturating_mul(2)).min(MAP_MAX);
         true
     }
 
+    /// A request that waits for long has the map asked for: its shard may be served elsewhere by now.
+    fn look(&mut self, now: Time) {
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK;
+        let submitted = |request: &Request| request.stages.at[Stage::Submitted as usize];
+        let stalled = |since: Time| since + STALLED <= now;
+        self.map_wanted |= self.requests.iter().any(|(_, request)| submitted(request).is_some_and(stalled));
+    }
+
     /// The end of a turn: what time brings, then what can be sent.
     pub(crate) fn turn(&mut self, now: Time, net: &mut dyn Network) {
+        self.look(now);
         while let Some(&(until, key)) = self.paused.first().filter(|(until, _)| *until <= now) {
             self.paused.remove(&(until, key));
             self.enqueue(now, key);
@@ -515,7 +546,8 @@ impl Engine {
             request.failed.filter(|_| waits).map(|(_, since)| since + FENCE_GRACE)
         });
         let first = |set: &BTreeSet<(Time, usize)>| set.first().map(|&(until, _)| until);
-        let own = [first(&self.paused), first(&self.deadlines), self.map_due()];
+        let look = (!self.requests.is_empty()).then_some(self.look_at);
+        let own = [first(&self.paused), first(&self.deadlines), self.map_due(), look];
         links.chain(failing).chain(own.into_iter().flatten()).min()
     }
 }

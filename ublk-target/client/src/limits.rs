@@ -15,21 +15,29 @@ pub const MAX_READ: u64 = 32 << 20;
 pub const MAX_PARTS: usize = 8192;
 /// Between two attempts to connect, at first; doubled each time.
 pub const RECONNECT_MIN: Span = Span::millis(50);
-/// See `RECONNECT_MIN`: at most.
-pub const RECONNECT_MAX: Span = Span::millis(1000);
+/// See `RECONNECT_MIN`: at most. A node that was killed and started again is found within it.
+pub const RECONNECT_MAX: Span = Span::millis(500);
 /// A part that was told "stale epoch" or "later" is sent again after this at first; doubled each time.
 pub const RETRY_MIN: Span = Span::millis(20);
-/// See `RETRY_MIN`: at most.
-pub const RETRY_MAX: Span = Span::millis(1000);
-/// Between two questions for a fresh map, at first; doubled until one brings news.
+/// See `RETRY_MIN`: at most. It is added to the pause of a failover: a new primary may hear of its shard after the client does.
+pub const RETRY_MAX: Span = Span::millis(250);
+/// A request that waits for so long, for whatever reason, has the map asked for until it is over: a primary that was killed, is frozen
+/// or cannot be reached has a successor after 2 s, of which nobody else tells a client.
+pub const STALLED: Span = Span::millis(1000);
+/// How often it is seen whether one does.
+pub const LOOK: Span = Span::millis(100);
+/// Between two questions for a fresh map, at first; doubled until one brings news, or nothing was asked for `MAP_QUIET`.
 pub const MAP_MIN: Span = Span::millis(50);
-/// See `MAP_MIN`: at most.
-pub const MAP_MAX: Span = Span::millis(2000);
+/// See `MAP_MIN`: at most. The share of the pause of a failover in which the map is there and the client does not know.
+pub const MAP_MAX: Span = Span::millis(400);
+/// See `MAP_MIN`: the next trouble is another one.
+pub const MAP_QUIET: Span = Span::seconds(2);
 /// A request that a node has not answered by then is sent again on a new connection. Long, because writes rightly wait while a
 /// copy is away; a peer that is dead is noticed by the connection's own pings.
 pub const REQUEST_DEADLINE: Span = Span::seconds(30);
-/// A shard moved, and the old endpoint still owes answers: its connection is closed after this.
-pub const MOVE_GRACE: Span = Span::millis(1000);
+/// A shard moved, and the old endpoint still owes answers: its connection is closed when it has said nothing for so long. A living
+/// node answers "stale epoch" as soon as it hears of the move, and the connection may be of use to other shards.
+pub const MOVE_GRACE: Span = Span::millis(250);
 /// A failed request waits at most this long for proof that no twin of its parts can take effect any more (see `engine::failing`).
 pub const FENCE_GRACE: Span = Span::seconds(2);
 /// A part that waits longer than this shows in the view.

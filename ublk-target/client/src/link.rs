@@ -10,7 +10,7 @@
 //! The next connection starts only after the last one is gone and all that was posted on it was given back. With the node's
 //! fencing (a second Hello on a lane drops what the first one left unstamped, before HelloAck) that makes a resend safe (rule 8).
 
-use crate::limits::{RECONNECT_MAX, RECONNECT_MIN};
+use crate::limits::{MOVE_GRACE, RECONNECT_MAX, RECONNECT_MIN};
 use driver::{ConnId, Span, Time};
 use std::collections::VecDeque;
 use wire::Reason;
@@ -36,6 +36,8 @@ pub(crate) struct Link {
     queue: VecDeque<(u64, usize)>,
     /// Parts posted on the connection and not answered.
     pub(crate) posted: usize,
+    /// Since when it owes answers and gives none.
+    quiet: Option<Time>,
     /// Close it then, if it still owes answers for shards that moved away.
     pub(crate) drain_by: Option<Time>,
     /// A failed request waits for this node to fence its twin: connect although nothing is to be sent.
@@ -51,6 +53,7 @@ impl Link {
             state: State::Down(now),
             queue: VecDeque::new(),
             posted: 0,
+            quiet: None,
             drain_by: None,
             fence_wanted: false,
             backoff: RECONNECT_MIN,
@@ -72,7 +75,7 @@ impl Link {
         self.queue.front().map(|&(_, part)| part)
     }
 
-    pub(crate) fn pop(&mut self) {
+    fn pop(&mut self) {
         self.queue.pop_front();
     }
 
@@ -114,9 +117,26 @@ impl Link {
         self.drain_by = None;
     }
 
-    /// A sound answer came.
-    pub(crate) fn worked(&mut self) {
-        self.backoff = RECONNECT_MIN;
+    /// A part went out on the connection.
+    pub(crate) fn post(&mut self, now: Time) {
+        self.pop();
+        self.posted += 1;
+        self.quiet.get_or_insert(now);
+    }
+
+    /// What was posted is back; `answered`: by a sound answer.
+    pub(crate) fn back(&mut self, now: Time, answered: bool) {
+        self.posted -= 1;
+        self.quiet = (self.posted > 0).then_some(now);
+        if answered {
+            self.backoff = RECONNECT_MIN;
+        }
+    }
+
+    /// A shard moved away to whom it owes an answer: close the connection when it has been quiet for the grace.
+    pub(crate) fn drain(&mut self, now: Time) {
+        let by = self.quiet.unwrap_or(now) + MOVE_GRACE;
+        self.drain_by.get_or_insert(by.max(now));
     }
 }
 
@@ -145,8 +165,10 @@ mod tests {
                 until.0 / 1_000_000
             })
             .collect();
-        assert_eq!(waits, [50, 100, 200, 400, 800, 1000, 1000]);
-        link.worked();
+        assert_eq!(waits, [50, 100, 200, 400, 500, 500, 500]);
+        link.push(1, 1);
+        link.post(Time(0));
+        link.back(Time(0), true);
         link.down(Time(0), Reason::Io);
         assert_eq!(link.state, State::Down(Time(0) + RECONNECT_MIN));
     }

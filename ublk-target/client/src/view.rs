@@ -103,6 +103,8 @@ counters! {
     downs,
     /// Connections closed because a shard moved away and its answers did not come.
     drained,
+    /// Times that a map was asked for.
+    maps_wanted,
     /// Maps taken.
     maps,
     /// Maps refused as damaged.

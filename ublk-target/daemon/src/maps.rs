@@ -1,7 +1,9 @@
 //! Fetches the volume's map: when a lane asks, and now and then to see that the volume has grown.
+//!
+//! One question at a time, whatever the number of lanes, and a pause between two. While a conductor does not answer, the lanes ask on.
 
 use crate::happening::Happening;
-use crate::limits::MAP_EVERY;
+use crate::limits::{MAP_EVERY, MAP_PAUSE};
 use crate::subject::Subject;
 use conductor_client::Client;
 use std::sync::Arc;
@@ -28,5 +30,6 @@ pub(crate) fn run(client: &Client, subject: &Subject, asked: &Receiver<()>, tell
                 }
             }
         }
+        std::thread::sleep(MAP_PAUSE);
     }
 }

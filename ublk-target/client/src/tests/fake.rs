@@ -164,7 +164,7 @@ impl Bench {
         let at = self.net.conns.iter().position(|c| c.id == id).unwrap();
         let conn = self.net.conns.remove(at);
         for lost in &conn.posted {
-            self.engine.answered(self.now, lost.token, None, &mut Deaf);
+            self.engine.answered(self.now, id, lost.token, None, &mut Deaf);
         }
         self.engine.down(self.now, id, reason, &mut self.net);
         self.lost.extend(conn.posted.into_iter().map(|lost| (conn.to, lost)));
@@ -184,11 +184,11 @@ impl Bench {
         let conn = self.net.conns.iter_mut().find(|c| c.id == id).unwrap();
         conn.credits += 1;
         let request = conn.posted.remove(nth);
-        self.reply(request.token, status, data);
+        self.reply(id, request.token, status, data);
         self.turn();
     }
 
-    pub(super) fn reply(&mut self, token: u64, status: Status, data: &[u8]) {
+    pub(super) fn reply(&mut self, conn: ConnId, token: u64, status: Status, data: &[u8]) {
         let payload = (!data.is_empty()).then(|| {
             let mut mem = self.arena.take(data.len(), Class::Client).unwrap();
             mem.copy_from_slice(data);
@@ -196,7 +196,7 @@ impl Bench {
         });
         let body = ReplyBody::new(status);
         let reply = Reply { op: Op::REPLY, body: body.bytes(), payload };
-        self.engine.answered(self.now, token, Some(reply), &mut self.net);
+        self.engine.answered(self.now, conn, token, Some(reply), &mut self.net);
     }
 
     pub(super) fn results(&self) -> Vec<(u64, Result<usize, BlockError>)> {

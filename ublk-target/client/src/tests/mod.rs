@@ -1,6 +1,7 @@
 //! The client against scripted networks: `fake` for the engine alone, `pair` for whole connections.
 
 mod behaviour;
+mod failover;
 mod fake;
 mod flush;
 mod pair;
