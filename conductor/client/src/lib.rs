@@ -28,8 +28,12 @@ use ureq::{Agent, Body};
 const CONNECT: Duration = Duration::from_secs(2);
 /// An ordinary call. Also covers the 5 s that a forced attach may wait for the primaries.
 const CALL: Duration = Duration::from_secs(10);
-/// A heartbeat is held for half a second; what takes three is a conductor in trouble.
-const HEARTBEAT: Duration = Duration::from_secs(3);
+/// A heartbeat is held for half a second; what takes a second more is lost or a conductor in trouble. A node that is not heard for 2 s
+/// is taken for dead: the next one has to leave before.
+const HEARTBEAT: Duration = Duration::from_millis(1500);
+/// The map of the largest volume is 2 MB. A target that looks for a new primary asks again, over a connection of its own: the last
+/// one's packets may be lost for longer than the trouble lasts.
+const MAP: Duration = Duration::from_secs(2);
 /// Creating the largest volume, or registering a node with all the copies it can have.
 const LONG_CALL: Duration = Duration::from_secs(30);
 /// Largest answer read: all assignments of the largest cluster's node.
@@ -158,7 +162,7 @@ impl Client {
 
     /// Where a volume's shards are served.
     pub fn map(&self, name: &str) -> Result<VolumeMap, Error> {
-        self.get(&volume_path(name, "/map")?)
+        self.get_within(&volume_path(name, "/map")?, MAP)
     }
 
     /// A volume's snapshots.
@@ -186,7 +190,7 @@ impl Client {
 
     /// Where a snapshot is read: its own size, and `VolumeMap::snapshot` set. No attachment is needed, or taken.
     pub fn snapshot_map(&self, volume: &str, name: &str) -> Result<VolumeMap, Error> {
-        self.get(&snapshot_path(volume, name, "/map")?)
+        self.get_within(&snapshot_path(volume, name, "/map")?, MAP)
     }
 
     /// Begins to make a clone independent of its parent; `VolumeInfo::flatten` says how far it is.
@@ -221,7 +225,12 @@ impl Client {
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        self.expect_json(self.agent.get(format!("{}{path}", self.base)).call())
+        self.get_within(path, CALL)
+    }
+
+    fn get_within<T: DeserializeOwned>(&self, path: &str, deadline: Duration) -> Result<T, Error> {
+        let request = self.agent.get(format!("{}{path}", self.base));
+        self.expect_json(request.config().timeout_global(Some(deadline)).build().call())
     }
 
     fn post<B: Serialize + ?Sized, T: DeserializeOwned>(
