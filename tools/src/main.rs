@@ -13,6 +13,7 @@ mod node;
 mod output;
 mod pidfile;
 mod progress;
+mod resync;
 mod scrub;
 mod snapshot;
 mod space;
@@ -52,7 +53,7 @@ struct Cli {
 #[derive(Subcommand)]
 #[command(disable_help_subcommand = true)]
 enum Command {
-    /// Is everything well? Nodes, volumes, and why writes wait if they do
+    /// Is everything well? Nodes, volumes, what is missing or waited for, and what to do about it
     Status(output::ListArgs),
     /// Create, list, grow, clone, scrub and delete volumes
     #[command(subcommand)]

@@ -12,11 +12,15 @@ pub(crate) fn run(args: &ListArgs) -> Outcome {
 
 fn people(status: &Status) -> String {
     let totals = &status.totals;
+    let all = totals.volumes;
     let mut text = match status.health {
         Health::Healthy => "healthy\n".to_owned(),
-        Health::Waiting => {
-            format!("WAITING: writes of {} of {} volumes wait\n", totals.volumes_waiting, totals.volumes)
+        Health::Resyncing => {
+            format!("RESYNCING: copies of {} of {all} volumes are being filled\n", totals.volumes_resyncing)
         }
+        Health::Degraded => format!("DEGRADED: {} of {all} volumes miss copies\n", totals.volumes_degraded),
+        Health::Waiting => format!("WAITING: writes of {} of {all} volumes wait\n", totals.volumes_waiting),
+        Health::Lost => format!("LOST: {} of {all} volumes lost every copy of something\n", totals.volumes_lost),
     };
     // Formatting into a String cannot fail.
     let _ = writeln!(

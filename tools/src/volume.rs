@@ -3,11 +3,11 @@
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, print, size, table};
 use crate::progress::{Unit, sentence};
-use crate::{copies, scrub};
+use crate::{copies, resync, scrub};
 use clap::{Args, Subcommand, ValueEnum};
 use conductor_client::Client;
 use conductor_model::views::{Health, NewVolume, NodeInfo, VolumeDetail, VolumeInfo, VolumeState};
-use conductor_model::{Bytes, Durability, NodeId, check_volume_name};
+use conductor_model::{Bytes, CopyState, Durability, Member, NodeId, check_volume_name};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -207,7 +207,8 @@ fn wait_until_served(client: &Client, info: &VolumeInfo, timeout: Duration) -> O
                 now.shards.iter().filter_map(|s| Some(s.primary_member()?.node)).collect();
             let spoke = |node: &NodeInfo| Duration::from_millis(node.silent_ms) + NOTICED < since;
             let all_spoke = nodes.iter().filter(|n| primaries.contains(&n.node)).all(spoke);
-            if all_spoke && now.info.health == Health::Healthy {
+            // Copies may be missing: it serves without them.
+            if all_spoke && now.info.health < Health::Waiting {
                 bar.finish_and_clear();
                 return Ok(now.info);
             }
@@ -244,8 +245,7 @@ pub(crate) fn volumes_table(volumes: &[VolumeInfo]) -> String {
     let row = |v: &VolumeInfo| {
         let state = match (v.state, v.health) {
             (VolumeState::Deleting, _) => format!("deleting, {} copies left", v.drops_left),
-            (VolumeState::Active, Health::Healthy) => "healthy".to_owned(),
-            (VolumeState::Active, Health::Waiting) => "waiting".to_owned(),
+            (VolumeState::Active, health) => health.to_string(),
         };
         let attached = v
             .attachment
@@ -259,6 +259,7 @@ pub(crate) fn volumes_table(volumes: &[VolumeInfo]) -> String {
 /// What is being done to a volume: one line each.
 pub(crate) fn under_way(info: &VolumeInfo) -> Vec<String> {
     let mut lines = Vec::new();
+    lines.extend(info.filling.as_ref().filter(|f| f.of.0 > 0).map(resync::describe));
     if let Some(rollback) = &info.rollback {
         let far = sentence(&rollback.progress, Unit::Parts("shards"));
         lines.push(format!("being rolled back to {}@{}: {far}", info.name, rollback.snapshot));
@@ -290,10 +291,23 @@ fn detail(volume: &VolumeDetail) -> String {
     }
     let rows = volume.shards.iter().map(|s| {
         let primary = s.primary_member().map_or("-".to_owned(), |m| format!("{} at {}", m.node, m.endpoint));
-        let members: Vec<String> = s.members.iter().map(|m| m.node.to_string()).collect();
-        let state = if s.born { format!("{} in sync", s.in_sync()) } else { "being created".to_owned() };
+        let members: Vec<String> = s.members.iter().map(member).collect();
+        let state = match (s.born, s.is_sealed()) {
+            (false, _) => "being created".to_owned(),
+            (true, false) => format!("{} in sync", s.in_sync()),
+            (true, true) => format!("{} in sync: too few", s.in_sync()),
+        };
         vec![s.shard.index.to_string(), size(s.size), s.epoch.to_string(), primary, members.join(" "), state]
     });
     let _ = write!(text, "\n{}", table(&["SHARD", "SIZE", "EPOCH", "PRIMARY", "ON NODES", "STATE"], rows));
     text
+}
+
+/// Where a copy is, and what it counts as if it is not in sync.
+fn member(member: &Member) -> String {
+    match member.state {
+        CopyState::InSync => member.node.to_string(),
+        CopyState::Syncing => format!("{} (filling)", member.node),
+        CopyState::Absent => format!("{} (absent)", member.node),
+    }
 }

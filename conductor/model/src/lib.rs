@@ -11,6 +11,7 @@ pub mod config;
 mod copies;
 mod error;
 mod handle;
+mod health;
 pub mod ids;
 pub mod limits;
 mod membership;

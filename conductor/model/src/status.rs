@@ -2,7 +2,8 @@
 //!
 //! Derived on demand from the state and the last heartbeats; nothing here is persisted.
 
-use crate::limits::{ALIVE_MS, DEAD_MS, MAX_REASONS_PER_VOLUME};
+use crate::health::Verdict;
+use crate::limits::{ALIVE_MS, DEAD_MS};
 use crate::record::{NodeRecord, VolumeRecord};
 use crate::space::fullness;
 use crate::views::{DiskInfo, Health, NodeInfo, NodeState, Status, Totals, VolumeInfo, VolumeState};
@@ -15,14 +16,17 @@ impl Conductor {
         let nodes = self.node_list(now);
         let volumes = self.list(now);
         let active = || volumes.iter().filter(|v| v.state == VolumeState::Active);
-        let waiting = active().filter(|v| v.health == Health::Waiting).count();
+        let with = |health| count(active().filter(|v| v.health == health).count());
         let disks = || nodes.iter().flat_map(|n| &n.disks);
         let sum = |amounts: &mut dyn Iterator<Item = Bytes>| Bytes(amounts.fold(0, |sum, b| sum.saturating_add(b.0)));
         let totals = Totals {
             nodes: count(nodes.len()),
             nodes_alive: count(nodes.iter().filter(|n| n.state == NodeState::Alive).count()),
             volumes: count(active().count()),
-            volumes_waiting: count(waiting),
+            volumes_resyncing: with(Health::Resyncing),
+            volumes_degraded: with(Health::Degraded),
+            volumes_waiting: with(Health::Waiting),
+            volumes_lost: with(Health::Lost),
             shards: count(self.shards.len()),
             capacity: sum(&mut disks().filter(|d| d.present).map(|d| d.capacity)),
             used: sum(&mut disks().filter(|d| d.present).map(|d| d.used)),
@@ -31,7 +35,7 @@ impl Conductor {
             repaired: disks().map(|d| d.repaired).fold(0, u64::saturating_add),
         };
         let warnings = self.warnings(&nodes);
-        let health = if waiting == 0 { Health::Healthy } else { Health::Waiting };
+        let health = active().map(|v| v.health).max().unwrap_or(Health::Healthy);
         Status { cluster: self.meta.cluster, commit: self.meta.commit.0, health, totals, warnings, nodes, volumes }
     }
 
@@ -48,7 +52,7 @@ impl Conductor {
     }
 
     pub(crate) fn volume_info(&self, now: Millis, volume: &VolumeRecord) -> VolumeInfo {
-        let reasons = self.reasons(now, volume);
+        let Verdict { health, reasons, filling } = self.verdict(now, volume);
         let drops_left = match volume.state {
             VolumeState::Active => 0,
             VolumeState::Deleting => self.drops.values().filter(|d| d.volume == volume.id).count(),
@@ -64,8 +68,9 @@ impl Conductor {
             created: volume.created,
             state: volume.state,
             drops_left: count(drops_left),
-            health: if reasons.is_empty() { Health::Healthy } else { Health::Waiting },
+            health,
             reasons,
+            filling,
             attach: volume.attach,
             attachment: volume.attachment.clone(),
             durability: volume.durability,
@@ -77,7 +82,7 @@ impl Conductor {
         }
     }
 
-    fn node_state(&self, now: Millis, node: NodeId) -> NodeState {
+    pub(crate) fn node_state(&self, now: Millis, node: NodeId) -> NodeState {
         match self.silence(node, now) {
             silent if silent > DEAD_MS => NodeState::Dead,
             silent if silent < ALIVE_MS && self.is_up(node, now) => NodeState::Alive,
@@ -127,54 +132,6 @@ impl Conductor {
             }
         }
         load
-    }
-
-    /// Why a volume's writes wait; empty if they do not. Silence first: it explains most of the rest.
-    fn reasons(&self, now: Millis, volume: &VolumeRecord) -> Vec<String> {
-        let mut reasons = Vec::new();
-        let nodes = self.nodes_of(volume.id);
-        for node in nodes.iter().filter(|n| self.node_state(now, **n) != NodeState::Alive) {
-            let host = self.nodes.get(node).map_or("?", |n| &n.host);
-            reasons.push(format!("{node} ({host}) silent for {} s: writes wait", self.silence(*node, now) / 1000));
-        }
-        let mut unborn = 0;
-        for shard in self.shards_of(volume.id) {
-            unborn += usize::from(!shard.config.born);
-            if let Some(why) = &shard.distrusted {
-                reasons.push(format!("{}: this conductor's record is in doubt: {why}", shard.config.shard));
-            }
-            for member in &shard.config.members {
-                // Its primary has not named the new opening yet: what was in flight is not settled.
-                if self.disk(member.node, member.disk).is_some_and(|d| d.present && d.open != member.open) {
-                    let restarted = format!("{} restarted: its copies are not settled yet", member.node);
-                    if !reasons.contains(&restarted) && reasons.len() < MAX_REASONS_PER_VOLUME {
-                        reasons.push(restarted);
-                    }
-                }
-                if self.disk(member.node, member.disk).is_some_and(|d| !d.present) {
-                    let missing = format!("{} runs without disk {}: writes wait", member.node, member.disk);
-                    if !reasons.contains(&missing) && reasons.len() < MAX_REASONS_PER_VOLUME {
-                        reasons.push(missing);
-                    }
-                }
-            }
-        }
-        for (node, presence) in self.presence.iter().filter(|(n, _)| self.node_state(now, **n) != NodeState::Dead) {
-            for trouble in presence.troubles.iter().filter(|t| t.shard.volume == volume.id) {
-                // Of an assignment that moved on only the present primary's word counts.
-                let config = self.shards.get(&trouble.shard).map(|s| &s.config);
-                if config.and_then(|c| c.primary_member()).is_some_and(|m| m.node == *node) {
-                    reasons.push(format!("{}: {} ({} waiting)", trouble.shard, trouble.reason, trouble.waiting));
-                }
-            }
-        }
-        match unborn {
-            0 => {}
-            1 => reasons.push("1 shard is being created".to_owned()),
-            n => reasons.push(format!("{n} shards are being created")),
-        }
-        reasons.truncate(MAX_REASONS_PER_VOLUME);
-        reasons
     }
 }
 

@@ -6,6 +6,7 @@ use crate::{
     SnapshotId, VolumeId, limits,
 };
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::SocketAddr;
 
 /// A volume to be created.
@@ -330,14 +331,47 @@ pub enum VolumeState {
     Deleting,
 }
 
-/// Whether I/O can go on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// How things are, in one word; the worse is the greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
-    /// Every copy is there.
+    /// Every copy is in sync.
     Healthy,
-    /// Some writes wait; reasons are listed.
+    /// Copies are being filled; writes go on.
+    Resyncing,
+    /// Copies are missing; writes go on.
+    Degraded,
+    /// Some writes wait.
     Waiting,
+    /// No copy that holds every write is left, until a disk comes back.
+    Lost,
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Healthy => "healthy",
+            Self::Resyncing => "resyncing",
+            Self::Degraded => "degraded",
+            Self::Waiting => "waiting",
+            Self::Lost => "lost",
+        })
+    }
+}
+
+/// How far the filling of copies is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FillInfo {
+    /// Copies that are being filled: the bytes are theirs.
+    pub copies: u32,
+    /// Copies that are in reach, and wait their turn.
+    pub waiting: u32,
+    /// Bytes done.
+    pub done: Bytes,
+    /// Bytes to do in all, as far as their primaries know.
+    pub of: Bytes,
+    /// Bytes per second, lately.
+    pub rate: Bytes,
 }
 
 /// How lately a node was heard from.
@@ -417,10 +451,12 @@ pub struct VolumeInfo {
     pub state: VolumeState,
     /// Copies that are still to be deleted.
     pub drops_left: u32,
-    /// Whether I/O can go on.
+    /// How it is.
     pub health: Health,
-    /// Why not; the first few reasons.
+    /// Why it is not healthy, and what to do; the worst few reasons.
     pub reasons: Vec<String>,
+    /// How far the filling of its copies is, if there is something to fill.
+    pub filling: Option<FillInfo>,
     /// The newest attach generation.
     pub attach: AttachGeneration,
     /// Who has it.
@@ -466,8 +502,14 @@ pub struct Totals {
     pub nodes_alive: u32,
     /// Volumes, without those being deleted.
     pub volumes: u32,
+    /// Of these, volumes whose copies are being filled.
+    pub volumes_resyncing: u32,
+    /// Volumes that miss copies.
+    pub volumes_degraded: u32,
     /// Volumes that wait.
     pub volumes_waiting: u32,
+    /// Volumes that lost something.
+    pub volumes_lost: u32,
     /// Shards.
     pub shards: u32,
     /// Size of all disks that are present.
@@ -489,7 +531,7 @@ pub struct Status {
     pub cluster: ClusterId,
     /// The conductor's commit number.
     pub commit: u64,
-    /// `waiting` if any volume is.
+    /// Of the volume that is worst off.
     pub health: Health,
     /// Sums.
     pub totals: Totals,

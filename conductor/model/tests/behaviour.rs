@@ -328,7 +328,7 @@ fn status_says_who_is_silent_and_what_waits() {
         cluster.beat(node, 1, 0).unwrap();
     }
     let status = cluster.model.status(cluster.now);
-    assert_eq!(status.volumes[0].reasons, ["n3 (host3) silent for 12 s: writes wait"]);
+    assert_eq!(status.volumes[0].reasons, ["n3 (host3) silent for 12 s: writes wait; start it again"]);
     assert_eq!(status.nodes[2].state, NodeState::Dead);
     assert_eq!((status.totals.nodes, status.totals.nodes_alive, status.totals.volumes_waiting), (3, 2, 1));
     cluster.restart();

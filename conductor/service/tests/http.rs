@@ -549,3 +549,42 @@ fn a_snapshot_that_nobody_answers_fails_with_the_reason() {
     assert!(client.snapshots("db").unwrap().is_empty());
     conductor.stop();
 }
+
+#[test]
+fn a_dead_primary_is_replaced_without_anybody_asking() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    client.create_volume(&small("db", 3 * MIB)).unwrap();
+    let shards = client.volume("db").unwrap().shards;
+    client.membership(&shards.iter().map(born).collect::<Vec<_>>()).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let start = Instant::now();
+    let took = std::thread::scope(|scope| {
+        for node in [2, 3] {
+            let (client, over) = (client.clone(), &over);
+            scope.spawn(move || {
+                let mut after = 0;
+                while !over.load(Ordering::Relaxed) {
+                    // On a busy machine one may come too late; the next one counts.
+                    after = client.heartbeat(&heartbeat(node, 1, after)).map_or(after, |told| told.version);
+                }
+            });
+        }
+        let on_dead = || client.map("db").unwrap().shards.iter().filter(|s| s.node == NodeId(1)).count();
+        while on_dead() > 0 && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let (left, took) = (on_dead(), start.elapsed());
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(left, 0, "after {took:?}");
+        took
+    });
+    println!("replaced after {took:?}");
+    assert!(took >= Duration::from_millis(1_900), "it was heard until then");
+    let lost = shards.iter().find(|s| s.primary_member().unwrap().node == NodeId(1)).unwrap();
+    let now = client.volume("db").unwrap().shards.into_iter().find(|s| s.shard == lost.shard).unwrap();
+    assert!(now.epoch > lost.epoch && now.primary != lost.primary, "{now:?}");
+    conductor.stop();
+}

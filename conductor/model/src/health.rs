@@ -1,0 +1,236 @@
+//! The truth about a volume in one word, with the reasons and the next step.
+//!
+//! ```text
+//! healthy     all copies are in sync
+//! resyncing   copies are being filled, none is out of reach           writes go on
+//! degraded    copies are missing                                     writes go on
+//! waiting     writes wait: for a node, a copy, a settling, an epoch   some writes wait
+//! lost        no copy that holds every write is left                 until its disk comes back
+//! ```
+//! Derived on demand from the configurations, who is heard, and what primaries say of their shards; the worst wins. A node that holds
+//! only copies that take no part keeps nobody waiting.
+
+use crate::api::Filling;
+use crate::limits::MAX_REASONS_PER_VOLUME;
+use crate::record::{ShardRecord, VolumeRecord};
+use crate::views::{FillInfo, Health, NodeState};
+use crate::{Bytes, Conductor, CopyId, CopyState, DiskId, Member, Millis, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A volume's word, why, and how far its copies are filled.
+pub(crate) struct Verdict {
+    pub(crate) health: Health,
+    pub(crate) reasons: Vec<String>,
+    pub(crate) filling: Option<FillInfo>,
+}
+
+/// What was seen in a volume's shards, by whom it concerns: thousands of shards make a handful of sentences.
+#[derive(Default)]
+struct Findings {
+    lost: Several,
+    sealed: Several,
+    unborn: u32,
+    /// Copies that writes wait for.
+    silent: BTreeSet<NodeId>,
+    missing: BTreeSet<(NodeId, DiskId)>,
+    restarted: BTreeSet<NodeId>,
+    /// Copies that writes do not wait for, and why they are not filled.
+    absent_silent: BTreeMap<NodeId, u32>,
+    absent_missing: BTreeMap<(NodeId, DiskId), u32>,
+    absent: u32,
+    syncing: Vec<CopyId>,
+    doubts: Vec<String>,
+}
+
+/// So many shards, and the first of them.
+#[derive(Default)]
+struct Several {
+    count: u32,
+    first: Option<String>,
+}
+
+impl Several {
+    fn add(&mut self, shard: impl ToString) {
+        self.count += 1;
+        self.first.get_or_insert_with(|| shard.to_string());
+    }
+
+    /// `v1/0`, or `3 shards (v1/0 first)`.
+    fn name(&self) -> String {
+        match (self.count, &self.first) {
+            (1, Some(first)) => first.clone(),
+            (n, Some(first)) => format!("{n} shards ({first} first)"),
+            (n, None) => format!("{n} shards"),
+        }
+    }
+}
+
+impl Conductor {
+    pub(crate) fn verdict(&self, now: Millis, volume: &VolumeRecord) -> Verdict {
+        let mut found = Findings::default();
+        for record in self.shards_of(volume.id) {
+            self.look_at(now, record, &mut found);
+        }
+        let mut said = self.say(now, volume, &found);
+        said.extend(self.troubles(now, volume).map(|trouble| (Health::Waiting, trouble)));
+        said.extend(found.doubts.into_iter().map(|why| (Health::Degraded, why)));
+        let filling = self.filling(volume, &found.syncing, found.absent);
+        if let Some(filling) = &filling {
+            // Copies in reach that wait their turn while another one is filled are on their way, too.
+            let word = if filling.copies == 0 { Health::Degraded } else { Health::Resyncing };
+            said.push((word, filling.sentence()));
+        }
+        said.sort_by(|(a, _), (b, _)| b.cmp(a));
+        let health = said.first().map_or(Health::Healthy, |(health, _)| *health);
+        said.truncate(MAX_REASONS_PER_VOLUME);
+        Verdict { health, reasons: said.into_iter().map(|(_, why)| why).collect(), filling }
+    }
+
+    fn look_at(&self, now: Millis, record: &ShardRecord, found: &mut Findings) {
+        let config = &record.config;
+        found.unborn += u32::from(!config.born);
+        if let Some(why) = record.distrusted.as_ref().filter(|_| found.doubts.len() < MAX_REASONS_PER_VOLUME) {
+            found
+                .doubts
+                .push(format!("{}: this conductor's record is in doubt, it changes nothing: {why}", config.shard));
+        }
+        let sealed = config.is_sealed();
+        if sealed {
+            found.sealed.add(config.shard);
+        }
+        let gone = |m: &Member| self.disk(m.node, m.disk).is_none_or(|d| !d.present);
+        let holds_all = |m: &&Member| m.state == CopyState::InSync || (sealed && config.full_set.contains(&m.copy));
+        if config.members.iter().filter(holds_all).all(gone) {
+            found.lost.add(config.shard);
+        }
+        for member in &config.members {
+            let silent = self.node_state(now, member.node) != NodeState::Alive;
+            match member.state {
+                CopyState::Absent if silent => *found.absent_silent.entry(member.node).or_default() += 1,
+                CopyState::Absent if gone(member) => {
+                    *found.absent_missing.entry((member.node, member.disk)).or_default() += 1;
+                }
+                CopyState::Absent => found.absent += 1,
+                CopyState::Syncing => found.syncing.push(member.copy),
+                CopyState::InSync if silent => {
+                    found.silent.insert(member.node);
+                }
+                CopyState::InSync if gone(member) => {
+                    found.missing.insert((member.node, member.disk));
+                }
+                // Its primary has not named the new opening yet: what was in flight is not settled.
+                CopyState::InSync => {
+                    if self.disk(member.node, member.disk).is_some_and(|d| d.open != member.open) {
+                        found.restarted.insert(member.node);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Silence first: it explains most of the rest.
+    fn say(&self, now: Millis, volume: &VolumeRecord, found: &Findings) -> Vec<(Health, String)> {
+        let mut said = Vec::new();
+        let silence = |node: &NodeId| {
+            let host = self.nodes.get(node).map_or("?", |n| &n.host);
+            format!("{node} ({host}) silent for {} s", self.silence(*node, now) / 1000)
+        };
+        if found.lost.count > 0 {
+            let name = found.lost.name();
+            let disks = found.missing.iter().chain(found.absent_missing.keys());
+            let disks: BTreeSet<String> = disks.map(|(node, disk)| format!("{disk} of {node}")).collect();
+            let disks = disks.into_iter().take(MAX_REASONS_PER_VOLUME).collect::<Vec<_>>().join(", ");
+            said.push((Health::Lost, format!("{name}: no copy with all writes is left: bring back disk {disks}")));
+        }
+        for node in &found.silent {
+            said.push((Health::Waiting, format!("{}: writes wait; start it again", silence(node))));
+        }
+        for (node, disk) in &found.missing {
+            said.push((Health::Waiting, format!("{node} runs without disk {disk}: writes wait; bring the disk back")));
+        }
+        for node in &found.restarted {
+            said.push((Health::Waiting, format!("{node} restarted: its copies are not settled yet")));
+        }
+        if found.sealed.count > 0 {
+            let (name, min) = (found.sealed.name(), volume.min_copies);
+            said.push((
+                Health::Waiting,
+                format!("{name}: fewer than {min} copies in sync: writes wait until one is filled"),
+            ));
+        }
+        match found.unborn {
+            0 => {}
+            1 => said.push((Health::Waiting, "1 shard is being created".to_owned())),
+            n => said.push((Health::Waiting, format!("{n} shards are being created"))),
+        }
+        for (node, count) in &found.absent_silent {
+            said.push((Health::Degraded, format!("{}: {} missing; start it again", silence(node), copies(*count))));
+        }
+        for ((node, disk), count) in &found.absent_missing {
+            let missing = format!("{node} runs without disk {disk}: {} missing; bring the disk back", copies(*count));
+            said.push((Health::Degraded, missing));
+        }
+        said
+    }
+
+    /// What the primaries say of shards that do not serve.
+    fn troubles(&self, now: Millis, volume: &VolumeRecord) -> impl Iterator<Item = String> {
+        let id = volume.id;
+        let heard = self.presence.iter().filter(move |(n, _)| self.node_state(now, **n) != NodeState::Dead);
+        let all = heard.flat_map(|(node, presence)| presence.troubles.iter().map(move |trouble| (*node, trouble)));
+        all.filter(move |(node, trouble)| {
+            // Of an assignment that moved on only the present primary's word counts.
+            trouble.shard.volume == id && self.primary_node(trouble.shard) == Some(*node)
+        })
+        .map(|(_, trouble)| format!("{}: {} ({} waiting)", trouble.shard, trouble.reason, trouble.waiting))
+        .take(MAX_REASONS_PER_VOLUME)
+    }
+
+    fn filling(&self, volume: &VolumeRecord, syncing: &[CopyId], waiting: u32) -> Option<FillInfo> {
+        if syncing.is_empty() && waiting == 0 {
+            return None;
+        }
+        let said = self.presence.iter().flat_map(|(node, p)| p.filling.iter().map(move |f| (*node, f)));
+        let said: BTreeMap<CopyId, &Filling> = said
+            .filter(|(node, f)| f.shard.volume == volume.id && self.primary_node(f.shard) == Some(*node))
+            .map(|(_, f)| (f.copy, f))
+            .collect();
+        let sum = |of: &dyn Fn(&Filling) -> Bytes| {
+            Bytes(syncing.iter().filter_map(|copy| said.get(copy)).map(|f| of(f).0).fold(0, u64::saturating_add))
+        };
+        Some(FillInfo {
+            copies: u32::try_from(syncing.len()).unwrap_or(u32::MAX),
+            waiting,
+            done: sum(&|f| f.done),
+            of: sum(&|f| f.of),
+            rate: sum(&|f| f.rate),
+        })
+    }
+}
+
+impl FillInfo {
+    /// Seconds until what is known to be left is done; `None` while nothing moves.
+    pub fn eta_seconds(&self) -> Option<u64> {
+        let left = self.of.0.saturating_sub(self.done.0);
+        left.checked_add(self.rate.0.saturating_sub(1))?.checked_div(self.rate.0)
+    }
+
+    fn sentence(&self) -> String {
+        let waiting = match self.waiting {
+            0 => String::new(),
+            n => format!("{} to be filled", copies(n)),
+        };
+        match self.copies {
+            0 => waiting,
+            n if waiting.is_empty() => format!("{} being filled", copies(n)),
+            n => format!("{} being filled, {waiting}", copies(n)),
+        }
+    }
+}
+
+fn copies(count: u32) -> String {
+    match count {
+        1 => "1 copy".to_owned(),
+        n => format!("{n} copies"),
+    }
+}

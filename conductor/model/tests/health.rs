@@ -1,0 +1,123 @@
+//! The word for a volume and for the cluster, and what is said with it.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+use common::{Cluster, MIB, disk_of, heartbeat, other, registration, report, with_volume};
+use conductor_model::api::{Filling, MembershipChange};
+use conductor_model::views::Health;
+use conductor_model::{Bytes, Configuration, CopyState, Millis, NodeId, OpenId};
+
+fn info(cluster: &Cluster) -> (Health, Vec<String>) {
+    let info = cluster.model.show(cluster.now, "db").unwrap().info;
+    assert_eq!(cluster.model.status(cluster.now).health, info.health, "there is no other volume");
+    (info.health, info.reasons)
+}
+
+/// Every primary drops its copy on this node.
+fn leave_behind(cluster: &mut Cluster, node: u32) {
+    for index in 0..3 {
+        let config = cluster.config(1, index);
+        if let Some(member) = config.in_sync_members().find(|m| m.node == NodeId(node) && m.copy != config.primary) {
+            cluster.grant(&config, MembershipChange::Drop(vec![member.copy]));
+        }
+    }
+}
+
+fn without_its_disk(cluster: &mut Cluster, node: u32) {
+    let mut register = registration(node, 9);
+    register.disks = vec![report(node + 50, 9)];
+    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+}
+
+#[test]
+fn a_node_that_holds_only_absent_copies_keeps_nobody_waiting() {
+    let mut cluster = with_volume();
+    assert_eq!(info(&cluster), (Health::Healthy, vec![]));
+    cluster.pass(2_000, &[(1, 1), (2, 1)]);
+    let (health, reasons) = info(&cluster);
+    assert_eq!((health, reasons.len()), (Health::Waiting, 2), "{reasons:?}");
+    assert_eq!(reasons[0], "n3 (host3) silent for 2 s: writes wait; start it again");
+    leave_behind(&mut cluster, 3);
+    cluster.pass(10_000, &[(1, 1), (2, 1)]);
+    let told = vec!["n3 (host3) silent for 12 s: 3 copies missing; start it again".to_owned()];
+    assert_eq!(info(&cluster), (Health::Degraded, told));
+    let totals = cluster.model.status(cluster.now).totals;
+    assert_eq!((totals.volumes_degraded, totals.volumes_waiting), (1, 0));
+}
+
+#[test]
+fn a_copy_in_reach_that_is_not_filled_yet_is_missing_and_one_that_is_filled_is_on_its_way() {
+    let mut cluster = with_volume();
+    cluster.pass(500, &[(1, 1), (2, 1), (3, 1)]);
+    let primary = cluster.config(1, 0).primary_member().unwrap().node.0;
+    let away = other(&cluster.config(1, 0), 0).node.0;
+    leave_behind(&mut cluster, away);
+    assert_eq!(info(&cluster), (Health::Degraded, vec!["2 copies to be filled".to_owned()]));
+    let config = cluster.config(1, 0);
+    let copy = config.members.iter().find(|m| m.state == CopyState::Absent).unwrap().copy;
+    let config = cluster.grant(&config, MembershipChange::Sync(copy, OpenId(1)));
+    assert_eq!(info(&cluster), (Health::Resyncing, vec!["1 copy being filled, 1 copy to be filled".to_owned()]));
+
+    let said = Filling { shard: config.shard, copy, done: Bytes(MIB / 4), of: Bytes(MIB), rate: Bytes(MIB / 4) };
+    // What a node says that is not its primary is old.
+    for (node, done) in [(primary, MIB / 2), (away, MIB)] {
+        let filling = vec![Filling { done: Bytes(done), ..said }];
+        let beat = conductor_model::api::Heartbeat { filling, ..heartbeat(node, 1, 0) };
+        cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+    }
+    let filling = cluster.model.show(cluster.now, "db").unwrap().info.filling.unwrap();
+    assert_eq!((filling.copies, filling.waiting), (1, 1));
+    assert_eq!((filling.done, filling.of, filling.rate), (Bytes(MIB / 2), Bytes(MIB), Bytes(MIB / 4)));
+    assert_eq!(filling.eta_seconds(), Some(2));
+
+    cluster.grant(&config, MembershipChange::Add(copy));
+    let filling = cluster.model.show(cluster.now, "db").unwrap().info.filling.unwrap();
+    assert_eq!((filling.copies, filling.of, filling.eta_seconds()), (0, Bytes(0), None));
+}
+
+#[test]
+fn a_sealed_shard_waits_although_its_primary_is_alive() {
+    let mut cluster = with_volume();
+    let config = cluster.config(1, 0);
+    let both = vec![other(&config, 0).copy, other(&config, 1).copy];
+    cluster.grant(&config, MembershipChange::Drop(both));
+    let (health, reasons) = info(&cluster);
+    assert_eq!(health, Health::Waiting);
+    assert!(reasons[0].starts_with("v1/0: fewer than 2 copies in sync"), "{reasons:?}");
+}
+
+#[test]
+fn a_shard_without_any_disk_that_holds_all_writes_is_lost_until_one_comes_back() {
+    let mut cluster = with_volume();
+    let config = cluster.config(1, 0);
+    let left = other(&config, 0);
+    let next = cluster.grant(&config, MembershipChange::Drop(vec![left.copy]));
+    let holders: Vec<u32> = next.in_sync_members().map(|m| m.node.0).collect();
+    let holds = |config: &Configuration| config.in_sync();
+    assert_eq!(holds(&next), 2);
+    without_its_disk(&mut cluster, holders[0]);
+    assert_eq!(info(&cluster).0, Health::Waiting, "the other one holds all");
+    without_its_disk(&mut cluster, holders[1]);
+    let (health, reasons) = info(&cluster);
+    assert_eq!(health, Health::Lost, "{} has its disk, and may lack a write", left.node);
+    let disk = disk_of(holders[0]).to_string();
+    assert!(
+        reasons[0].starts_with("v1/0: no copy with all writes is left") && reasons[0].contains(&disk),
+        "{reasons:?}"
+    );
+    assert_eq!(cluster.model.status(cluster.now).totals.volumes_lost, 1);
+    cluster.register(holders[1], 10).unwrap();
+    assert_eq!(info(&cluster).0, Health::Waiting);
+}
+
+#[test]
+fn the_cluster_is_as_well_as_its_worst_volume() {
+    let mut cluster = with_volume();
+    cluster.create("young", MIB).unwrap();
+    let status = cluster.model.status(cluster.now);
+    let words: Vec<_> = status.volumes.iter().map(|v| v.health.to_string()).collect();
+    assert_eq!((words, status.health), (vec!["healthy".to_owned(), "waiting".to_owned()], Health::Waiting));
+    cluster.now = Millis(cluster.now.0 + 1);
+    cluster.bear(2);
+    assert_eq!(cluster.model.status(cluster.now).health, Health::Healthy);
+}
