@@ -1,20 +1,22 @@
 //! The node's side of the conversation with the conductor: registration, heartbeats, questions.
 //!
-//! Three threads: a heartbeat may be held for half a second, and neither a question of a primary nor a word on an order must wait for
-//! it. What is heard is handed to the reactors before `after` says that it was heard. An unreachable conductor is asked again with growing pauses; I/O goes on.
+//! Four threads: a heartbeat may be held for half a second, and neither a question of a primary nor a word on an order must wait for
+//! it; and a node that is not heard for two seconds is taken for dead, so that a heartbeat waits neither for reactors that are asked
+//! what their copies hold, nor for long for one that does not take its mail. What is heard is handed to the reactors before `after`
+//! says that it was heard. An unreachable conductor is asked again with growing pauses; I/O goes on.
 
-use crate::desk::{Desk, Lane, REPORTS_AT_ONCE};
+use crate::desk::{Counts, Desk, Lane, REPORTS_AT_ONCE};
 use crate::limits::{
-    ASKS_AT_ONCE, BEAT_PAUSE, CONDUCTOR_RETRY, CONDUCTOR_RETRY_MAX, COPIES_PER_COUNT, COUNT, COUNT_EVERY, LOOK,
-    MAIL_AGAIN,
+    ASKS_AT_ONCE, BEAT_PAUSE, CONDUCTOR_RETRY, CONDUCTOR_RETRY_MAX, COPIES_PER_COUNT, COUNT, COUNT_EVERY, HAND_ON,
+    LOOK, MAIL_AGAIN,
 };
 use crate::look::MemoryLook;
 use conductor_client::{Client, Error as Refusal};
 use conductor_model::api::{DiskIntegrity, DiskReport, Heartbeat, HeartbeatAnswer, Register, Report};
-use conductor_model::{Bytes, ClusterId, CopyId, DiskId, NodeId};
+use conductor_model::{ClusterId, Configuration, DiskId, NodeId};
 use node_core::{Mail, View};
 use reactor::{Mailbox, NotSent};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,15 +32,6 @@ pub(crate) struct Control {
     /// As they were opened, in the order of the reactors.
     pub(crate) disks: Mutex<Vec<(Lane, DiskReport)>>,
     pub(crate) lane_of: BTreeMap<DiskId, Lane>,
-}
-
-/// What was counted last, as far as it is still to be said.
-#[derive(Default)]
-struct Count {
-    /// When to count again; at once if not set.
-    due: Option<Instant>,
-    copies: Vec<(CopyId, Bytes)>,
-    integrity: Vec<DiskIntegrity>,
 }
 
 /// Growing pauses.
@@ -103,37 +96,38 @@ impl Control {
 
     /// A look at all reactors.
     pub(crate) fn look(&self) -> BTreeMap<Lane, View> {
-        let number = self.desk.begin_look();
-        for mailbox in &self.mailboxes {
-            // One that has ended or is stuck is missing in the answer.
-            let _ = mailbox.send(Mail::Look(number));
-        }
-        self.desk.finish_look(number, LOOK)
+        self.look_within(LOOK)
     }
 
-    /// What copies hold, and what damage was met on disks.
-    fn count(&self) -> Count {
+    fn look_within(&self, limit: Duration) -> BTreeMap<Lane, View> {
         let number = self.desk.begin_look();
         for mailbox in &self.mailboxes {
             // One that has ended or is stuck is missing in the answer.
             let _ = mailbox.send(Mail::Look(number));
         }
-        let views = self.desk.finish_look(number, COUNT);
-        let copies = views.values().flat_map(|v| &v.copies).map(|c| (c.copy, c.used.bytes())).collect::<Vec<_>>();
-        let disks = views.values().flat_map(|v| &v.disks);
-        let integrity = disks.map(|d| DiskIntegrity { disk: d.disk, damaged: d.damaged, repaired: d.repaired });
-        let pause = COUNT_EVERY * u32::try_from(1 + copies.len() / COPIES_PER_COUNT).unwrap_or(u32::MAX);
-        Count { due: Some(Instant::now() + pause), integrity: integrity.collect(), copies }
+        self.desk.finish_look(number, limit)
+    }
+
+    /// The thread that counts what copies hold, and what damage was met on disks.
+    pub(crate) fn count(&self) {
+        loop {
+            let views = self.look_within(COUNT);
+            let copies: Vec<_> = views.values().flat_map(|v| &v.copies).map(|c| (c.copy, c.used.bytes())).collect();
+            let disks = views.values().flat_map(|v| &v.disks);
+            let integrity = disks.map(|d| DiskIntegrity { disk: d.disk, damaged: d.damaged, repaired: d.repaired });
+            let pause = COUNT_EVERY * u32::try_from(1 + copies.len() / COPIES_PER_COUNT).unwrap_or(u32::MAX);
+            self.desk.counted(Counts { integrity: integrity.collect(), copies });
+            if self.desk.wait_to_count(pause) {
+                return;
+            }
+        }
     }
 
     /// The heartbeat thread.
     pub(crate) fn beat(&self) {
         let (mut after, mut pauses, mut named) = (0, Pauses::new(), false);
-        let mut count = Count::default();
         while !self.desk.pause(BEAT_PAUSE) {
-            if count.due.is_none_or(|due| due <= Instant::now()) {
-                count = self.count();
-            }
+            let Counts { copies, integrity } = self.desk.counts();
             let dropped = self.desk.dropped();
             let beat = Heartbeat {
                 node: self.node,
@@ -145,8 +139,8 @@ impl Control {
                     .collect(),
                 troubles: self.desk.troubles(),
                 dropped: dropped.clone(),
-                copies: std::mem::take(&mut count.copies),
-                integrity: count.integrity.clone(),
+                copies,
+                integrity,
                 filling: Vec::new(),
             };
             let outcome = match self.client.heartbeat(&beat) {
@@ -169,7 +163,7 @@ impl Control {
                 Err(why) => Err(why),
             };
             // The conductor has not heard it, or has forgotten it.
-            count.due = None;
+            self.desk.count_again();
             if let Err(why) = outcome {
                 self.note(Some(&why));
                 self.desk.pause(pauses.next());
@@ -179,22 +173,28 @@ impl Control {
 
     /// Turns an answer into mail; `named`: the last one named orders. False if a reactor did not take it: it ends, or is told again.
     fn hand_on(&self, answer: HeartbeatAnswer, named: &mut bool) -> bool {
+        let until = Some(Instant::now() + HAND_ON);
         let mut assign: BTreeMap<Lane, Vec<_>> = BTreeMap::new();
         for config in answer.assignments {
-            match config.primary_member().and_then(|m| self.lane_of.get(&m.disk)) {
-                Some(lane) => assign.entry(*lane).or_default().push(config),
-                None => tracing::warn!(shard = %config.shard, "assigned a shard on a disk that is not here"),
+            let lanes = lanes_of(&config, &self.lane_of);
+            if lanes.is_empty() && config.primary_member().is_some_and(|member| member.node == self.node) {
+                tracing::warn!(shard = %config.shard, "assigned a shard on a disk that is not here");
+            }
+            for lane in lanes {
+                assign.entry(lane).or_default().push(config.clone());
             }
         }
-        let assigned = assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs)));
-        let all = |mail: &dyn Fn() -> Mail| self.lanes().all(|lane| self.deliver(lane, mail()));
+        let all = |mail: &dyn Fn() -> Mail| self.lanes().all(|lane| self.deliver(lane, mail(), until));
         // Named in full each time: an answer without any ends what the last one named, once.
-        let orders = std::mem::replace(named, !answer.orders.is_empty()) || *named;
-        assigned
+        let orders = *named || !answer.orders.is_empty();
+        let taken = assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs), until))
             && (!orders || all(&|| Mail::Orders(answer.orders.clone())))
             && (answer.work.is_empty() || all(&|| Mail::Work(answer.work.clone())))
             && (answer.generations.is_empty() || all(&|| Mail::Generations(answer.generations.clone())))
-            && (answer.drop.is_empty() || all(&|| Mail::Drop(answer.drop.clone())))
+            && (answer.drop.is_empty() || all(&|| Mail::Drop(answer.drop.clone())));
+        // What was not taken may have been the end of what was named.
+        *named = !answer.orders.is_empty() || (orders && !taken);
+        taken
     }
 
     /// The thread that asks for changes of shards.
@@ -210,7 +210,7 @@ impl Control {
                 Ok(answers) => {
                     pauses = Pauses::new();
                     for ((lane, request), answer) in lanes.into_iter().zip(requests).zip(answers) {
-                        self.deliver(lane, Mail::Membership(request.shard, answer));
+                        self.deliver(lane, Mail::Membership(request.shard, answer), None);
                     }
                 }
                 // The nodes ask again by themselves.
@@ -249,8 +249,8 @@ impl Control {
         }
     }
 
-    /// Sends mail, waiting while the mailbox is full. False if the reactor or the process ends.
-    fn deliver(&self, lane: Lane, mail: Mail) -> bool {
+    /// Sends mail, waiting while the mailbox is full, until then at most. False if it was too late, or the reactor or the process ends.
+    fn deliver(&self, lane: Lane, mail: Mail, until: Option<Instant>) -> bool {
         let Some(mailbox) = self.mailboxes.get(usize::from(lane)) else { return false };
         let mut mail = mail;
         loop {
@@ -259,7 +259,7 @@ impl Control {
                 Err(NotSent::Ended(_)) => return false,
                 Err(NotSent::Full(back)) => mail = back,
             }
-            if self.desk.pause(MAIL_AGAIN) {
+            if until.is_some_and(|until| until <= Instant::now()) || self.desk.pause(MAIL_AGAIN) {
                 return false;
             }
         }
@@ -281,5 +281,50 @@ impl Control {
                 None => tracing::info!("the conductor is back"),
             }
         }
+    }
+}
+
+/// The reactors that have to hear of a configuration: its primary's; where that is another node's, those with a copy, so that the one
+/// that was the primary until a promotion steps down.
+fn lanes_of(config: &Configuration, lane_of: &BTreeMap<DiskId, Lane>) -> BTreeSet<Lane> {
+    match config.primary_member().and_then(|member| lane_of.get(&member.disk)) {
+        Some(lane) => BTreeSet::from([*lane]),
+        None => config.members.iter().filter_map(|member| lane_of.get(&member.disk)).copied().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::{AttachGeneration, Bytes, CopyId, CopyState, Durability, Epoch, Member, OpenId, ShardId};
+
+    fn member(n: u8, state: CopyState) -> Member {
+        let (copy, disk) = (CopyId(n.into()), DiskId(n.into()));
+        let endpoint = ([10, 0, 0, n], 1).into();
+        Member { copy, node: NodeId(n.into()), disk, open: OpenId(1), state, endpoint }
+    }
+
+    #[test]
+    fn a_former_primary_hears_of_its_successor_and_a_primary_of_its_shard() {
+        let states = [CopyState::Absent, CopyState::InSync, CopyState::InSync];
+        let members: Vec<_> = (1..).zip(states).map(|(n, state)| member(n, state)).collect();
+        let config = Configuration {
+            shard: ShardId::default(),
+            epoch: Epoch(2),
+            primary: CopyId(2),
+            members,
+            full_set: vec![CopyId(2), CopyId(3)],
+            min_copies: 2,
+            attach: AttachGeneration(1),
+            size: Bytes(1 << 20),
+            born: true,
+            parent: None,
+            durability: Durability::Always,
+        };
+        let here = |disk: u8, lane| BTreeMap::from([(DiskId(disk.into()), lane), (DiskId(9), 7)]);
+        let lanes = |disk, lane| lanes_of(&config, &here(disk, lane)).into_iter().collect::<Vec<_>>();
+        assert_eq!(lanes(2, 3), [3], "the primary's reactor");
+        assert_eq!(lanes(1, 4), [4], "the former primary's, which is left behind");
+        assert_eq!(lanes(5, 4), [0; 0], "nobody here has to do with it");
     }
 }

@@ -3,7 +3,8 @@
 //! Letters are merged as they come (the newest question per shard, the newest troubles per reactor), so what lies here is bounded by
 //! what the node holds, however long the conductor is away. A reactor holds the lock for one map operation per letter.
 
-use conductor_model::api::{CopyWork, MembershipRequest, OrderReport, Trouble};
+use crate::limits::COUNT_AGAIN;
+use conductor_model::api::{CopyWork, DiskIntegrity, MembershipRequest, OrderReport, Trouble};
 use conductor_model::{Bytes, CopyId, DiskId, OrderId, ShardId};
 use node_core::{Letter, View};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,13 @@ pub(crate) const REPORTS_AT_ONCE: usize = 4096;
 
 /// Which reactor.
 pub(crate) type Lane = u16;
+
+/// What was counted last, as far as it is still to be said.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) copies: Vec<(CopyId, Bytes)>,
+    pub(crate) integrity: Vec<DiskIntegrity>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -30,6 +38,9 @@ struct State {
     failed: BTreeMap<DiskId, String>,
     looks: BTreeMap<u64, BTreeMap<Lane, View>>,
     last_look: u64,
+    counts: Counts,
+    /// The conductor has not heard the last count, or has forgotten it.
+    count_again: bool,
     conductor: Option<String>,
     stopping: bool,
 }
@@ -178,6 +189,38 @@ impl Desk {
         state.looks.remove(&number).unwrap_or_default()
     }
 
+    /// Something was counted anew.
+    pub(crate) fn counted(&self, counts: Counts) {
+        self.lock().counts = counts;
+    }
+
+    /// What is to be said of it: what copies hold once, what befell the disks each time.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut state = self.lock();
+        Counts { copies: std::mem::take(&mut state.counts.copies), integrity: state.counts.integrity.clone() }
+    }
+
+    /// It was not heard.
+    pub(crate) fn count_again(&self) {
+        self.lock().count_again = true;
+        self.changed.notify_all();
+    }
+
+    /// Sleeps until it is time to count: that long, or `COUNT_AGAIN` if it was not heard. True if it is time to stop.
+    pub(crate) fn wait_to_count(&self, span: Duration) -> bool {
+        let since = Instant::now();
+        let mut state = self.lock();
+        loop {
+            let waits = if state.count_again { COUNT_AGAIN.min(span) } else { span };
+            let left = waits.saturating_sub(since.elapsed());
+            if state.stopping || left.is_zero() {
+                state.count_again = false;
+                return state.stopping;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// How the last call of the conductor went: `None` is well. True if that is a change.
     pub(crate) fn conductor(&self, trouble: Option<String>) -> bool {
         let mut state = self.lock();
@@ -271,6 +314,18 @@ mod tests {
         desk.forget_reports(&said, &worked);
         desk.stop();
         assert_eq!(desk.wait_for_reports(10), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn a_count_is_said_once_and_taken_again_when_it_was_not_heard() {
+        let desk = Desk::new(1);
+        desk.counted(Counts { copies: vec![(CopyId(1), Bytes(2))], integrity: Vec::new() });
+        assert_eq!(desk.counts().copies, [(CopyId(1), Bytes(2))]);
+        assert_eq!(desk.counts().copies, []);
+        desk.count_again();
+        assert!(!desk.wait_to_count(Duration::from_secs(3600)), "or this test never ends");
+        desk.stop();
+        assert!(desk.wait_to_count(Duration::from_secs(3600)));
     }
 
     #[test]

@@ -18,10 +18,14 @@ pub(crate) const MAIL: usize = 4096;
 pub(crate) const MAIL_AGAIN: Duration = Duration::from_millis(10);
 /// Membership questions in one request; more go with the next.
 pub(crate) const ASKS_AT_ONCE: usize = 4096;
-/// Between two attempts to reach the conductor, at first and at most.
+/// Between two attempts to reach the conductor, at first and at most. A node that is silent for 2 s is taken for dead: a heartbeat
+/// that is given up after 1.5 s, and this, stay below it.
 pub(crate) const CONDUCTOR_RETRY: Duration = Duration::from_millis(100);
 /// See `CONDUCTOR_RETRY`.
-pub(crate) const CONDUCTOR_RETRY_MAX: Duration = Duration::from_secs(1);
+pub(crate) const CONDUCTOR_RETRY_MAX: Duration = Duration::from_millis(250);
+/// How long reactors may take to take what a heartbeat brought, before the next one leaves and is told it again: with the half second
+/// that a heartbeat is held, well below the 2 s.
+pub(crate) const HAND_ON: Duration = Duration::from_millis(500);
 /// How long a node waits for a disk in use: its last user may have been killed with writes under way, which a slow disk takes its time
 /// for.
 pub(crate) const DISK_IN_USE: Duration = Duration::from_secs(10);
@@ -32,7 +36,9 @@ pub(crate) const BEAT_PAUSE: Duration = Duration::from_millis(20);
 /// How often it is counted what copies hold: looking at many takes a reactor's time, so that for each so many it is one pause more.
 pub(crate) const COUNT_EVERY: Duration = Duration::from_secs(10);
 pub(crate) const COPIES_PER_COUNT: usize = 256;
-/// How long that may take: the heartbeat waits for it.
+/// After a count that the conductor has not heard.
+pub(crate) const COUNT_AGAIN: Duration = Duration::from_secs(1);
+/// How long a count waits for reactors: one that has not answered is in the next one.
 pub(crate) const COUNT: Duration = Duration::from_millis(500);
 /// How long a reactor may take to describe itself.
 pub(crate) const LOOK: Duration = Duration::from_secs(5);

@@ -174,9 +174,10 @@ impl Process {
             helpers.threads.push(spawn("control socket".to_owned(), move || socket::serve(&listener, &control))?);
         }
         let (asking, beating, tell) = (Arc::clone(control), Arc::clone(control), self.tell.clone());
-        let reporting = Arc::clone(control);
+        let (reporting, counting) = (Arc::clone(control), Arc::clone(control));
         helpers.threads.push(spawn("reporting".to_owned(), move || reporting.report())?);
         helpers.threads.push(spawn("asking".to_owned(), move || asking.ask())?);
+        helpers.threads.push(spawn("counting".to_owned(), move || counting.count())?);
         let beat = move || {
             let registered = beating.register_first();
             let go_on = registered.is_ok();
