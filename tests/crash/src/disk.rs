@@ -118,6 +118,9 @@ pub struct Disks {
     events: u64,
     steps: u64,
     stop: Stop,
+    /// A store on them came to an end in the midst of something, and another one wrote since.
+    ended: bool,
+    lived_on: bool,
     fault: Option<Fault>,
     /// What the fault did, for the story of a failure.
     planted: Option<String>,
@@ -145,9 +148,16 @@ impl Disks {
             events: 0,
             steps: 0,
             stop: Stop::Never,
+            ended: false,
+            lived_on: false,
             fault: None,
             planted: None,
         }
+    }
+
+    /// True if something was written after a crash: what that tore may lie before it.
+    pub fn lived_on(&self) -> bool {
+        self.lived_on
     }
 
     /// What reads would see, and which blocks were ever written.
@@ -254,6 +264,7 @@ impl Disks {
                 (*disk, *at..at + *len as u64)
             }
             Op::DiskWrite { disk, at, parts, .. } => {
+                self.lived_on |= self.ended;
                 let len: u64 = parts.iter().map(|part| part.len as u64).sum();
                 assert!(len > 0, "an empty write: {op:?}");
                 assert!(
@@ -384,6 +395,7 @@ impl Disks {
     /// The store ends here: what it had in flight, and perhaps what it had not synced, is left to chance.
     pub fn end(&mut self, how: End) {
         self.stop = Stop::Never;
+        self.ended = true;
         let flights = std::mem::take(&mut self.flights).into_iter().filter_map(|flight| match flight.op {
             Op::DiskWrite { disk, at, parts, .. } => {
                 Some(Cached { disk: disk.0 as usize, at: size(at), bytes: gather(&parts), order: u64::MAX })

@@ -21,6 +21,8 @@ pub enum Ability {
     Repair,
     /// Extents.
     Extents,
+    /// Marks of a filling.
+    Marks,
     /// A power cut after a kill loses nothing that the life in between read.
     KillThenPowerCut,
     /// Damage in one place never keeps it from opening.

@@ -3,7 +3,7 @@
 use crate::content::Content;
 use crate::moment::Moment;
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId, Stamp};
-use node_store::{Held, HeldKind, Parent, View};
+use node_store::{Held, HeldKind, Parent, SyncMark, View};
 
 /// Blocks of a chunk: what an engine may write in one piece.
 const CHUNK_BLOCKS: u64 = 16;
@@ -75,6 +75,12 @@ pub(crate) enum What {
     Known {
         stamp: Stamp,
     },
+    /// Covers the completions up to this one, as a sync does; with a K the filling is over.
+    Mark {
+        mark: SyncMark,
+        known: Option<Stamp>,
+        until: u64,
+    },
 }
 
 /// An operation in flight.
@@ -120,6 +126,7 @@ impl What {
             Self::Flatten => "flatten",
             Self::Above => "above",
             Self::Known { .. } => "known-good",
+            Self::Mark { .. } => "mark",
         }
     }
 
@@ -149,6 +156,7 @@ impl What {
             Self::Sync { .. } => vec![Moment::Sync],
             Self::Flatten => vec![Moment::Flatten],
             Self::Known { .. } => vec![Moment::Known],
+            Self::Mark { .. } => vec![Moment::Mark],
             Self::Read { .. } | Self::Extents { .. } | Self::Above => vec![],
         }
     }
@@ -221,7 +229,7 @@ fn one_way(a: &Flying, b: &Flying) -> bool {
         (What::Rollback { .. }, What::Read { view: None, .. }) => true,
         (What::Rollback { .. }, other) if other.is_change() => true,
         (What::Drop { id }, other) if other.snapshot_used() == Some(*id) => true,
-        (What::Flatten, What::Flatten) | (What::Above, What::Above) => true,
+        (What::Flatten, What::Flatten) | (What::Above, What::Above) | (What::Mark { .. }, What::Mark { .. }) => true,
         (change, What::Read { at, .. }) if change.changed().is_some() => {
             change.changed().is_some_and(|c| c.overlaps(*at))
         }

@@ -2,7 +2,7 @@
 
 use crate::content::{Content, ZEROS};
 use conductor_model::{BlockRange, Blocks, Configuration, Stamp};
-use node_store::{Held, HeldKind};
+use node_store::{Held, HeldKind, SyncMark};
 use std::collections::BTreeMap;
 
 /// Number of a completion: what the model calls time.
@@ -96,6 +96,8 @@ pub(crate) struct Copy {
     /// The highest K told, and the highest that an acknowledged durable change carried.
     pub(crate) told: Stamp,
     pub(crate) carried: Stamp,
+    /// How far its filling is.
+    pub(crate) mark: SyncMark,
     /// Changes above K.
     pub(crate) changes: Vec<Change>,
     /// The newest stamp given out.
@@ -115,6 +117,7 @@ impl Copy {
             snapshots: vec![],
             told: none,
             carried: none,
+            mark: SyncMark::default(),
             changes: vec![],
             newest: none,
             parent,
@@ -139,6 +142,12 @@ impl Copy {
         if durable {
             self.carried = self.carried.max(known);
         }
+    }
+
+    /// How far its filling is, was kept; the mark is forgotten when that is over.
+    pub(crate) fn marked(&mut self, mark: SyncMark, known: Option<Stamp>) {
+        self.mark = known.map_or(mark, |_| SyncMark::default());
+        self.carry(known.unwrap_or_default(), true);
     }
 
     /// It has joined this configuration.

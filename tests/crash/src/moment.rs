@@ -58,6 +58,8 @@ moments! {
     Delete "delete"
     /// Known-good points told since the last crash.
     Known "known-good"
+    /// How far a filling is, being kept.
+    Mark "mark of a filling"
     /// A journal group being written.
     Journal "journal write"
     /// A journal group being written at the ring's start.

@@ -8,7 +8,7 @@ use conductor_model::{
     AttachGeneration, Blocks, Configuration, CopyId, CopyState, DiskId, Durability, Epoch, Member, NodeId, OpenId,
     ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
 };
-use node_store::MAX_REQUEST_BLOCKS;
+use node_store::{MAX_REQUEST_BLOCKS, SyncMark};
 
 /// A phase of the workload.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -54,13 +54,14 @@ enum Pick {
     Flatten,
     Above,
     Known,
+    Mark,
 }
 
 /// What is picked, by mood: weights.
 fn weights(mood: Mood) -> &'static [(Pick, u64)] {
     use Pick::{
-        Above, Clone, Create, Delete, Drop, Extents, Flatten, Join, Known, Read, Repair, Rollback, Share, Snapshot,
-        Sync, Write, Zero,
+        Above, Clone, Create, Delete, Drop, Extents, Flatten, Join, Known, Mark, Read, Repair, Rollback, Share,
+        Snapshot, Sync, Write, Zero,
     };
     match mood {
         Mood::Mixed => &[
@@ -81,6 +82,7 @@ fn weights(mood: Mood) -> &'static [(Pick, u64)] {
             (Flatten, 2),
             (Above, 2),
             (Known, 3),
+            (Mark, 2),
         ],
         Mood::Small | Mood::Large => {
             &[(Write, 80), (Zero, 3), (Read, 10), (Sync, 1), (Known, 3), (Above, 1), (Join, 1)]
@@ -109,7 +111,9 @@ fn weights(mood: Mood) -> &'static [(Pick, u64)] {
             (Rollback, 3),
             (Create, 2),
         ],
-        Mood::Loose => &[(Write, 60), (Zero, 8), (Read, 8), (Sync, 14), (Snapshot, 2), (Known, 6), (Join, 2)],
+        Mood::Loose => {
+            &[(Write, 60), (Zero, 8), (Read, 8), (Sync, 12), (Mark, 3), (Snapshot, 2), (Known, 6), (Join, 2)]
+        }
         Mood::Quiet => &[(Read, 1), (Above, 1)],
     }
 }
@@ -165,6 +169,7 @@ impl<E: Engine> World<E> {
             Moment::Grow => Pick::Join,
             Moment::Delete => Pick::Delete,
             Moment::Known => Pick::Known,
+            Moment::Mark => Pick::Mark,
             _ => return,
         };
         self.ask(pick);
@@ -282,6 +287,12 @@ impl<E: Engine> World<E> {
             Pick::Sync => What::Sync { until: self.completions },
             Pick::Above => What::Above,
             Pick::Known => What::Known { stamp: self.known(copy) },
+            Pick::Mark if E::can(Ability::Marks) => {
+                let (base, upto) = (self.known(copy), self.copies[&copy].newest);
+                let cursor = Blocks(u32::try_from(self.rng.below(u64::from(blocks))).expect("small"));
+                let known = (self.rng.below(3) == 0).then_some(base);
+                What::Mark { mark: SyncMark { base, cursor, upto }, known, until: self.completions }
+            }
             Pick::Join => {
                 let old = &self.copies[&copy].config;
                 let (mut new, grown) = (old.clone(), self.rng.below(3) == 0);

@@ -216,7 +216,8 @@ impl Flat {
             | What::Sync { .. }
             | What::Flatten
             | What::Above
-            | What::Known { .. } => {}
+            | What::Known { .. }
+            | What::Mark { .. } => {}
         }
     }
 

@@ -218,7 +218,8 @@ impl<E: Engine> World<E> {
             | What::Share { known, .. }
             | What::Snapshot { known, .. }
             | What::Rollback { known, .. }
-            | What::Known { stamp: known } = &what
+            | What::Known { stamp: known }
+            | What::Mark { known: Some(known), .. } = &what
             {
                 model.told = model.told.max(*known);
             }
@@ -273,6 +274,7 @@ impl<E: Engine> World<E> {
             What::Flatten => StoreOp::Flatten { copy },
             What::Above => StoreOp::Above { copy },
             What::Known { stamp } => StoreOp::KnownGood { copy, stamp },
+            What::Mark { mark, known, .. } => StoreOp::Mark { copy, mark, known_good: known },
         })
     }
 
@@ -466,6 +468,11 @@ impl<E: Engine> World<E> {
             (What::Drop { id }, StoreDone::Done) => model.snapshots.retain(|(other, _)| *other != id),
             (What::Join { config }, StoreDone::Done) => model.join(config),
             (What::Sync { until }, StoreDone::Done) => model.settle(until),
+            (What::Mark { mark, known, until }, StoreDone::Done) => {
+                model.settle(until);
+                model.marked(mark, known);
+                assert_eq!(self.store.as_ref().map(|store| store.sync_mark(CopyId(id))), Some(model.mark));
+            }
             (What::Flatten, StoreDone::Done) => model.parent = None,
             (What::Repair { .. } | What::Known { .. }, StoreDone::Done) => {}
             (What::Above, StoreDone::Above { known_good, held }) => {

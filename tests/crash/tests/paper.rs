@@ -44,6 +44,7 @@ struct Copy {
     known: Stamp,
     held: Vec<Held>,
     parent: Option<Parent>,
+    mark: SyncMark,
 }
 
 type Copies = BTreeMap<u64, Copy>;
@@ -57,6 +58,8 @@ fn encode(version: u64, copies: &Copies) -> Vec<u8> {
     for (id, copy) in copies {
         words.extend([*id, copy.epoch, copy.size, copy.known.epoch.0, copy.known.sequence.0]);
         let (parent, snapshot) = copy.parent.map_or((0, 0), |p| (p.copy.0, p.snapshot.0));
+        let SyncMark { base, cursor, upto } = copy.mark;
+        words.extend([base.epoch.0, base.sequence.0, cursor.0.into(), upto.epoch.0, upto.sequence.0]);
         words.extend([parent, snapshot, copy.held.len() as u64]);
         for Held { stamp, at, kind } in &copy.held {
             words.extend([stamp.epoch.0, stamp.sequence.0, at.from.0.into(), at.count.0.into(), *kind as u64]);
@@ -89,6 +92,10 @@ fn decode(bytes: &[u8]) -> Option<(u64, Copies)> {
         let id = next();
         let mut copy = Copy { epoch: next(), size: next(), ..Copy::default() };
         copy.known = Stamp { epoch: Epoch(next()), sequence: Sequence(next()) };
+        let base = Stamp { epoch: Epoch(next()), sequence: Sequence(next()) };
+        let cursor = Blocks(next() as u32);
+        let upto = Stamp { epoch: Epoch(next()), sequence: Sequence(next()) };
+        copy.mark = SyncMark { base, cursor, upto };
         let (parent, snapshot) = (next(), next());
         copy.parent = (parent > 0).then_some(Parent { copy: CopyId(parent), snapshot: SnapshotId(snapshot) });
         for _ in 0..next() {
@@ -204,7 +211,12 @@ fn apply(copies: &mut Copies, op: StoreOp) -> Result<StoreDone, StoreError> {
         }
         StoreOp::Flatten { copy } => copies.get_mut(&copy.0).unwrap().parent = None,
         StoreOp::KnownGood { copy, stamp } => told(copies.get_mut(&copy.0).unwrap(), stamp, None),
-        StoreOp::Sync { .. } | StoreOp::Repair { .. } | StoreOp::Mark { .. } => {}
+        StoreOp::Mark { copy, mark, known_good } => {
+            let copy = copies.get_mut(&copy.0).unwrap();
+            copy.mark = known_good.map_or(mark, |_| SyncMark::default());
+            told(copy, known_good.unwrap_or_default(), None);
+        }
+        StoreOp::Sync { .. } | StoreOp::Repair { .. } => {}
         StoreOp::Read { .. } | StoreOp::Extents { .. } | StoreOp::Changed { .. } | StoreOp::Above { .. } => {
             unreachable!("no change")
         }
@@ -285,8 +297,8 @@ impl Store for Paper {
     fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId> {
         self.copies[&copy.0].snapshots.iter().map(|(id, _)| SnapshotId(*id)).collect()
     }
-    fn sync_mark(&self, _: CopyId) -> SyncMark {
-        SyncMark::default()
+    fn sync_mark(&self, copy: CopyId) -> SyncMark {
+        self.copies.get(&copy.0).map_or(SyncMark::default(), |copy| copy.mark)
     }
     fn used_by(&self, _: CopyId) -> Blocks {
         Blocks(0)
@@ -357,8 +369,8 @@ impl Engine for Plain {
         vec![]
     }
     fn meets(moment: Moment) -> bool {
-        use Moment::{Clone, Drop, Flatten, Repair, Rollback, Share, Snapshot};
-        let family = [Clone, Drop, Flatten, Repair, Rollback, Share, Snapshot];
+        use Moment::{Clone, Drop, Flatten, Mark, Repair, Rollback, Share, Snapshot};
+        let family = [Clone, Drop, Flatten, Mark, Repair, Rollback, Share, Snapshot];
         let inside = [Moment::Journal, Moment::JournalWrap, Moment::FoldPages];
         family.contains(&moment) || (Simple::meets(moment) && !inside.contains(&moment))
     }

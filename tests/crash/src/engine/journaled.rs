@@ -100,7 +100,8 @@ impl Engine for Journaled {
         Ok(Box::new(Opening::start(options, tuning(shape), arena, out).map_err(refused)?))
     }
 
-    /// All of it, data included. A crash may leave a superblock torn, the other being whole; and nothing else.
+    /// All of it, data included. A crash may leave a superblock torn, the other being whole; and a header of the journal, which the next
+    /// opening takes from the group behind it, so that later groups vouch for it; and nothing else.
     fn check(disks: &Disks) -> Vec<String> {
         let sizes = disks.sizes();
         let options = CheckOptions {
@@ -113,7 +114,10 @@ impl Engine for Journaled {
         let mut read = |disk: DiskIndex, at: u64, into: &mut [u8]| disks.look(disk, at, into);
         let report = check(&options, &arena, &mut read, &mut |_| ());
         let torn = |finding: &Finding| finding.part == Part::Superblock && finding.severity == Severity::Notice;
-        report.findings.iter().filter(|finding| !torn(finding)).map(ToString::to_string).collect()
+        let echoed = |finding: &Finding| {
+            disks.lived_on() && finding.part == Part::Journal && finding.severity == Severity::Notice
+        };
+        report.findings.iter().filter(|finding| !torn(finding) && !echoed(finding)).map(ToString::to_string).collect()
     }
 
     fn meets(_: Moment) -> bool {
