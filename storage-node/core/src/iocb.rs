@@ -6,6 +6,7 @@
 //!  settling:                                           Reading ──► Ready ──stamp──► Stamped ──► done
 //!  scrub:         Queued ──lock──► Locked ──► Mending ──► done         a read that meets damage goes back to be locked alone,
 //!  rewrite:                        Locked ──► Mending ──► Ready ──stamp──► Stamped ──► done          then Mending, then on as before
+//!  filling:       Queued ──lock──► Locked ──memory──► Reading ──► Ready ──FILL──► Filling ──► done
 //!  copied bytes:  Queued ──lock──► Locked ──memory──► Reading ──► Ready ──stamp──► Stamped ──► told to its order
 //! ```
 //!
@@ -66,12 +67,19 @@ pub(crate) enum Kind {
     Share(ShardSnapshot),
     /// A range is written with what the primary reads from another shard's snapshot.
     Copied(ShardSnapshot),
+    /// A piece of the filling of a syncing copy: read here, written there.
+    Fill,
 }
 
 impl Kind {
     /// Does it write data that takes space?
     pub(crate) fn takes_space(self) -> bool {
         matches!(self, Self::Write | Self::Copied(_))
+    }
+
+    /// Does a copy that is filled get it, too?
+    pub(crate) fn is_fed(self) -> bool {
+        matches!(self, Self::Write | Self::Zero | Self::Copied(_) | Self::Rewrite)
     }
 
     /// Is it held back while a barrier's hold lasts (rule 17)? All that changes what the shard reads as.
@@ -87,6 +95,8 @@ pub(crate) enum Phase {
     Locked,
     /// Damage is being put right, or content of another copy fetched.
     Mending,
+    /// Its content is on its way to the copy that is filled.
+    Filling,
     Merging,
     Reading,
     Ready,
@@ -131,6 +141,8 @@ pub(crate) struct Iocb {
     pub(crate) range: BlockRange,
     pub(crate) payload: Option<Payload>,
     pub(crate) stamp: Option<Stamp>,
+    /// When it was stamped last.
+    pub(crate) stamped_at: Time,
     /// Its connection was fenced before it was stamped: it must never be.
     pub(crate) fenced: bool,
     pub(crate) legs: SmallVec<[Leg; 3]>,
@@ -180,6 +192,7 @@ impl Iocb {
             range,
             payload: None,
             stamp: None,
+            stamped_at: Time::default(),
             fenced: false,
             legs: SmallVec::new(),
             stages: Stages::default(),

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod change;
+mod filling;
 mod inspection;
 mod iocb;
 mod lease;
@@ -26,6 +27,7 @@ mod range_lock;
 mod replica;
 mod session;
 mod window;
+mod withheld;
 
 pub use iocb::{Stage, Stages};
 pub use mail::{CopyView, DiskView, Letter, Mail, SessionView, View};

@@ -101,3 +101,26 @@ pub const DROPPED_KEPT: usize = 64;
 /// true to the block only as long as there are fewer than `node_store::MAX_HELD`.
 pub const UNSYNCED: u64 = 192;
 const _: () = assert!(WINDOW + UNSYNCED + SETTLE_DEPTH as u64 <= node_store::MAX_HELD as u64);
+/// Nothing is heard of a member for so long, although it was asked: it is dropped (rule 15). Under the detection time of 2 s, of which the
+/// conductor's answer needs the rest.
+pub const MEMBER_SILENT: Span = Span::millis(1500);
+/// A stamped write is not finished on a copy that answers for so long: the copy is dropped; on the own one: the primary steps down.
+pub const LEG_LIMIT: Span = Span::millis(3500);
+/// A tick that comes so late says that this reactor itself was away: what it did not hear meanwhile counts from then on.
+pub const AWAY: Span = Span::millis(500);
+/// Between two attempts to fill the same copy after one came to nothing, at first and at most.
+pub const FILL_PAUSE_MIN: Span = Span::millis(1000);
+/// See `FILL_PAUSE_MIN`.
+pub const FILL_PAUSE_MAX: Span = Span::seconds(30);
+/// Copies that one reactor fills at once: 4 × 8 pieces of 64 KiB are 2 MiB of the resync class, here and there.
+pub const FILLS_AT_ONCE: usize = 4;
+/// Pieces of one filling at once.
+pub const FILL_DEPTH: usize = 8;
+/// Bytes per second of one filling, at most.
+pub const FILL_RATE: i64 = 256 << 20;
+/// The copy keeps how far it is whenever the cursor moved by so many blocks (16 MiB).
+pub const FILL_MARK: u32 = 4096;
+/// How often it is said how far fillings are.
+pub const FILL_REPORT: Span = Span::millis(1000);
+/// A filling leaves so many credits of a link to the others (rule 21).
+pub const FILL_CREDITS: u16 = LINK_RESERVED_CREDITS + 8;

@@ -4,7 +4,7 @@
 //! and Promises, so that settling and leases never wait behind writes (rule 21).
 
 use crate::limits::{LINK_RESERVED_CREDITS, RECONNECT_MAX, RECONNECT_MIN};
-use conductor_model::{CopyId, DiskId, OpenId, Stamp};
+use conductor_model::{CopyId, DiskId, Epoch, OpenId, ShardId, Stamp};
 use driver::{ConnId, Span, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -27,6 +27,11 @@ pub(crate) struct Link {
     /// The newest promise: when the keepalive that it answers was sent, and until when it holds.
     pub(crate) promise: Option<Promise>,
     pub(crate) promise_asked: bool,
+    /// Shards that its promises do not count for, and the epochs that wait there; and the generation of that list (rule 13).
+    pub(crate) withheld: BTreeMap<ShardId, Epoch>,
+    pub(crate) withheld_known: u64,
+    /// Since when a sign of life is waited for: since the link was wanted or went down, or a keepalive is unanswered.
+    quiet_since: Option<Time>,
     pub(crate) next_keepalive: Time,
     /// Free blocks of each of its disks, as last reported.
     pub(crate) free_blocks: u64,
@@ -65,8 +70,8 @@ pub(crate) struct Links {
 
 impl Links {
     /// A shard needs the link to `to`.
-    pub(crate) fn need(&mut self, to: SocketAddr) {
-        self.links.entry(to).or_insert_with(Link::new).users += 1;
+    pub(crate) fn need(&mut self, now: Time, to: SocketAddr) {
+        self.links.entry(to).or_insert_with(|| Link::new(now)).users += 1;
     }
 
     /// A shard does not need it any more. With its last user gone the connection is returned, to be closed.
@@ -113,10 +118,16 @@ impl Links {
             link.conn = None;
             link.up = None;
             link.promise_asked = false;
+            link.waits(now);
             link.retry_at = now + link.backoff;
             link.backoff = Span((link.backoff.0 * 2).min(RECONNECT_MAX.0));
         }
         Some(to)
+    }
+
+    /// This reactor itself was away for a while: what it did not hear counts from now on.
+    pub(crate) fn forgive(&mut self, now: Time) {
+        self.links.values_mut().filter(|link| link.quiet_since.is_some()).for_each(|link| link.quiet_since = Some(now));
     }
 
     /// Endpoints whose next attempt is due.
@@ -137,19 +148,37 @@ impl Links {
 }
 
 impl Link {
-    fn new() -> Self {
+    fn new(now: Time) -> Self {
         Self {
             conn: None,
             up: None,
             backlog: VecDeque::new(),
             promise: None,
             promise_asked: false,
+            withheld: BTreeMap::new(),
+            withheld_known: 0,
+            quiet_since: Some(now),
             next_keepalive: Time::default(),
             free_blocks: 0,
             users: 0,
             retry_at: Time::default(),
             backoff: RECONNECT_MIN,
         }
+    }
+
+    /// A sign of life is waited for from now on, if none is already.
+    pub(crate) fn waits(&mut self, now: Time) {
+        self.quiet_since.get_or_insert(now);
+    }
+
+    /// The peer was heard.
+    pub(crate) fn heard(&mut self) {
+        self.quiet_since = None;
+    }
+
+    /// For how long nothing was heard although something should have been.
+    pub(crate) fn silence(&self, now: Time) -> Span {
+        self.quiet_since.map_or(Span(0), |since| now.since(since))
     }
 
     /// The connection, if a replica write may use one of its `credits`.

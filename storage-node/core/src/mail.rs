@@ -2,7 +2,7 @@
 //! asks for a look inside.
 
 use crate::iocb::Stages;
-use conductor_model::api::{CopyWork, MembershipAnswer, MembershipRequest, Order, OrderReport, Trouble};
+use conductor_model::api::{CopyWork, Filling, MembershipAnswer, MembershipRequest, Order, OrderReport, Trouble};
 use conductor_model::{
     AttachGeneration, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, OpenId, ShardId, SnapshotId, VolumeId,
 };
@@ -42,6 +42,8 @@ pub enum Letter {
     Worked(CopyWork),
     /// The shards that do not serve now; sent when that changed.
     Troubles(Vec<Trouble>),
+    /// How far this reactor's primaries are with filling copies; all of them, each time.
+    Fillings(Vec<Filling>),
     /// A disk's blocks in use changed noticeably.
     Usage(DiskId, Bytes),
     /// The answer to `Mail::Look`.

@@ -7,17 +7,22 @@
 //!     Asking ──persisted: epoch + 1──► Joining ──all answered──► Settling ──all pieces durable everywhere──► Serving
 //!        ▲                               │ (not born: ask Born)                                               │
 //!        └───────────────────────────────┴──────────────── a member's process or store is another ◄──────────┘
+//!                                     Joining ──all answered, too few in sync──► Sealed
 //! ```
+//!
+//! What the primary wants changed while it goes on (a failed copy dropped, an absent one filled, a filled one added) is its *wish*: asked
+//! for beside all this, and taken up when it is granted, like any newer configuration.
 //!
 //! Nothing is served before Serving. Requests that were stamped and not finished when an epoch ends keep their locks and are stamped
 //! again in the next one, after it is settled.
 
+use crate::filling::Filling;
 use crate::lease::Lease;
 use crate::range_lock::RangeLock;
 use crate::window::Window;
 use conductor_model::api::MembershipChange;
-use conductor_model::{BlockRange, Configuration, CopyId, Member, OrderId, Sequence, Stamp};
-use driver::Time;
+use conductor_model::{BlockRange, Configuration, CopyId, CopyState, Member, OrderId, Sequence, Stamp};
+use driver::{Span, Time};
 use node_protocol::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -33,6 +38,8 @@ pub(crate) enum Phase {
     Settling(Settling),
     /// Serves.
     Serving,
+    /// Too few copies are in sync: nothing is stamped or read. A copy may be filled, which is the way out (rule 11).
+    Sealed,
     /// Its own disk failed: it answers nothing (rule 15).
     Failed(String),
 }
@@ -111,6 +118,14 @@ pub(crate) struct Primary {
     pub(crate) doubtful: BTreeSet<CopyId>,
     /// Why members refused to join, as they said it last.
     pub(crate) refusals: BTreeMap<CopyId, String>,
+    /// What the conductor is asked for while this epoch goes on, and when it was asked last.
+    pub(crate) wish: Option<(MembershipChange, Time)>,
+    /// Copies that did not do what the others did, and why: they are to be dropped (rule 15).
+    pub(crate) failed: BTreeMap<CopyId, &'static str>,
+    /// The syncing copy that is filled.
+    pub(crate) filling: Option<Box<Filling>>,
+    /// Absent copies whose filling came to nothing lately: not to be tried again before then, and the pause after that.
+    pub(crate) fill_after: BTreeMap<CopyId, (Time, Span)>,
 }
 
 impl Primary {
@@ -134,6 +149,10 @@ impl Primary {
             holds: BTreeMap::new(),
             doubtful: BTreeSet::new(),
             refusals: BTreeMap::new(),
+            wish: None,
+            failed: BTreeMap::new(),
+            filling: None,
+            fill_after: BTreeMap::new(),
         }
     }
 
@@ -151,17 +170,41 @@ impl Primary {
         self.synced = Sequence(0);
         self.syncing = false;
         self.refusals.clear();
+        self.wish = None;
+        self.failed.clear();
+        self.filling = None;
     }
 
     /// Which members were opened anew between two configurations?
     pub(crate) fn doubt(&mut self, old: &Configuration, new: &Configuration) {
-        let anew = |m: &&Member| old.member(m.copy).is_some_and(|before| before.open != m.open);
-        self.doubtful.extend(new.members.iter().filter(anew).map(|m| m.copy));
+        let in_sync = |m: &&Member| m.state == CopyState::InSync;
+        let anew = |m: &&Member| old.member(m.copy).filter(in_sync).is_some_and(|before| before.open != m.open);
+        self.doubtful.extend(new.in_sync_members().filter(anew).map(|m| m.copy));
     }
 
-    /// The members beside the primary's own copy.
+    /// The in-sync members beside the primary's own copy.
     pub(crate) fn others(&self) -> impl Iterator<Item = &Member> {
+        self.config.in_sync_members().filter(|m| m.copy != self.config.primary)
+    }
+
+    /// All listed copies beside the primary's own.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = &Member> {
         self.config.members.iter().filter(|m| m.copy != self.config.primary)
+    }
+
+    /// The copy that is to be filled in this epoch.
+    pub(crate) fn syncing_member(&self) -> Option<&Member> {
+        self.config.members.iter().find(|m| m.state == CopyState::Syncing)
+    }
+
+    /// Has the conductor been asked to add this copy? From then on it may be in sync (rule 1).
+    pub(crate) fn may_be_added(&self, copy: CopyId) -> bool {
+        self.filling.as_ref().is_some_and(|filling| filling.copy == copy && filling.add_asked)
+    }
+
+    /// Does it wait for the conductor before it goes on?
+    pub(crate) fn is_asking(&self) -> bool {
+        matches!(self.phase, Phase::Asking(_))
     }
 
     pub(crate) fn is_serving(&self) -> bool {
@@ -194,7 +237,8 @@ impl Primary {
         }
         changes.sort_unstable();
         // Who lists nothing of a block has its older content.
-        let mut listed: BTreeSet<_> = self.config.members.iter().map(|m| (rank(m.copy, Stamp::default()), 0)).collect();
+        let mut listed: BTreeSet<_> =
+            self.config.in_sync_members().map(|m| (rank(m.copy, Stamp::default()), 0)).collect();
         let members = listed.len();
         let mut merged: Vec<(u64, u64, CopyId)> = Vec::new();
         let mut from = 0;

@@ -20,13 +20,20 @@ use node_store::View;
 use std::collections::{BTreeMap, BTreeSet};
 use tcp::Answer;
 
+/// A reactor of another process: it makes and renews promises with this one by itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Caller {
+    pub(crate) process: u64,
+    pub(crate) lane: u16,
+}
+
 /// Who asked for a Join, and therefore gets its answer.
 #[derive(Debug)]
 pub(crate) enum Asker {
     /// The primary on this very reactor.
     Local,
-    /// A primary elsewhere: its connection's process is the only one whose writes are taken afterwards.
-    Remote(Answer, u64),
+    /// A primary elsewhere: its connection's reactor is the only one whose writes are taken afterwards.
+    Remote(Answer, Caller),
 }
 
 /// A Join under way.
@@ -35,6 +42,15 @@ pub(crate) struct Joining {
     pub(crate) config: Configuration,
     pub(crate) asker: Asker,
     pub(crate) step: JoinStep,
+    /// Another primary holds a promise for this copy: whose, and until when it binds (rule 13).
+    pub(crate) bound: Option<Bound>,
+}
+
+/// A promise that a Join waits for. It is not renewed for this shard: its holder is told so with each answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bound {
+    pub(crate) to: Caller,
+    pub(crate) until: Time,
 }
 
 /// How far a Join has come.
@@ -77,8 +93,10 @@ pub(crate) struct Replica {
     pub(crate) copy: CopyId,
     /// The newest configuration that is stored on disk.
     pub(crate) config: Configuration,
-    /// The epoch whose writes are taken, and the process that may send them (`None`: the primary on this reactor).
-    pub(crate) joined: Option<(Epoch, Option<u64>)>,
+    /// The epoch whose writes are taken, and the reactor that may send them (`None`: the primary on this one).
+    pub(crate) joined: Option<(Epoch, Option<Caller>)>,
+    /// Who has been promised, under the epoch joined last, that no other primary is followed.
+    pub(crate) promised_to: Option<Caller>,
     pub(crate) joining: Option<Joining>,
     /// Its store has it: found there, or created.
     pub(crate) exists: bool,
@@ -114,6 +132,7 @@ impl Replica {
             copy,
             config,
             joined: None,
+            promised_to: None,
             joining: None,
             exists: false,
             in_disk: 0,
@@ -148,13 +167,13 @@ impl Replica {
         self.config.size
     }
 
-    /// May `process` write under `epoch`? Else the status to refuse with.
-    pub(crate) fn permits(&self, epoch: Epoch, process: u64) -> Result<(), Status> {
+    /// May `caller` write under `epoch`? Else the status to refuse with.
+    pub(crate) fn permits(&self, epoch: Epoch, caller: Caller) -> Result<(), Status> {
         match self.joined {
             _ if self.joining.is_some() => {
                 Err(if epoch < self.epoch() { Status::StaleEpoch } else { Status::NotJoined })
             }
-            Some((joined, Some(by))) if joined == epoch && by == process => Ok(()),
+            Some((joined, Some(by))) if joined == epoch && by == caller => Ok(()),
             _ if epoch < self.epoch() => Err(Status::StaleEpoch),
             _ => Err(Status::NotJoined),
         }
@@ -220,6 +239,14 @@ impl Replica {
         looks || self.snapshot_reads.contains_key(&snapshot)
     }
 
+    /// A read of this content is handed to the disk.
+    pub(crate) fn read_begins(&mut self, view: View) {
+        self.reading += 1;
+        if let View::Snapshot(snapshot) = view {
+            *self.snapshot_reads.entry(snapshot).or_default() += 1;
+        }
+    }
+
     /// A read of this content is out of the disk again.
     pub(crate) fn read_is_over(&mut self, view: View) {
         self.reading -= 1;
@@ -278,8 +305,14 @@ impl Replica {
     }
 
     /// Starts to join: older epochs are refused from now on. What waited for stamps of the old epoch is returned, to be refused.
-    pub(crate) fn start_joining(&mut self, config: Configuration, asker: Asker, step: JoinStep) -> Vec<Answer> {
-        self.joining = Some(Joining { config, asker, step });
+    pub(crate) fn start_joining(
+        &mut self,
+        config: Configuration,
+        asker: Asker,
+        step: JoinStep,
+        bound: Option<Bound>,
+    ) -> Vec<Answer> {
+        self.joining = Some(Joining { config, asker, step, bound });
         self.joined = None;
         self.floor = 0;
         let begun = std::mem::take(&mut self.begun);

@@ -38,6 +38,11 @@ impl Window {
         }
     }
 
+    /// The newest that was given out.
+    pub(crate) fn last(&self) -> Sequence {
+        Sequence(self.prefix + self.above.len() as u64)
+    }
+
     /// The gapless prefix.
     pub(crate) fn prefix(&self) -> Sequence {
         Sequence(self.prefix)

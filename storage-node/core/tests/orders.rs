@@ -99,7 +99,7 @@ fn a_barrier_that_a_copy_does_not_get_is_given_up_and_writes_go_on() {
     c.until("dropped", |c| drops.iter().all(|work| c.worked.contains(work)));
     c.w.heal_all();
     c.write(client, 1, 0, 2);
-    c.run(Span::seconds(8));
+    c.until_in_sync(1);
     (0..3).for_each(|node| assert!(c.snapshots(1, node).is_empty(), "node {node} made a snapshot that was dropped"));
     c.snapshot(1, 8);
     (0..3).for_each(|node| assert_eq!(c.snapshots(1, node), [SnapshotId(8)]));

@@ -287,6 +287,10 @@ impl ReplyBody {
         let code = body.get(..2)?;
         Status::from_code(u16::from_le_bytes([code[0], code[1]]))
     }
+    /// The word of any reply; 0 if there is none.
+    pub fn word_of(body: &[u8]) -> u32 {
+        body.get(4..8).and_then(|word| word.try_into().ok()).map_or(0, u32::from_le_bytes)
+    }
 }
 
 body! {
@@ -315,20 +319,25 @@ body! {
 
 body! {
     /// PROMISE. The prefix's word is the promise's length asked for, in milliseconds.
-    PromiseBody = 16 {
+    PromiseBody = 24 {
         /// Session prefix; word = milliseconds.
         prefix: Prefix,
+        /// Generation of the withheld list that the asker knows and has acted upon; 0: none.
+        known: U64,
     }
 }
 
 body! {
     /// A good reply to PROMISE. The word of the reply is the length granted, in milliseconds, counted from when the request
     /// was sent (by the asker) or answered (by the giver): rule 14.
-    PromiseAnswer = 16 {
+    PromiseAnswer = 24 {
         /// The status; the word is the length granted.
         reply: ReplyBody,
         /// Blocks that the fullest disk of the reactor has free.
         free_blocks: U64,
+        /// Generation of the list of shards that the promise does not count for (rule 13). Where it is not the one that the asker knows,
+        /// the payload is the list.
+        withheld: U64,
     }
 }
 

@@ -245,6 +245,45 @@ pub fn decode_changed(bytes: &[u8]) -> Option<Vec<(BlockRange, Stamp)>> {
     Some(changed)
 }
 
+/// What a syncing copy says of itself in the payload of its answer to a Join: how far it is, and its snapshots.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct FillState {
+    /// How far an earlier filling had come; `complete` means nothing here.
+    pub mark: Mark,
+    /// Its snapshots, oldest first.
+    pub snapshots: Vec<SnapshotId>,
+}
+
+/// Bytes before the snapshots: base 16, upto 16, cursor u32, zero u32.
+const STATE: usize = 40;
+
+impl FillState {
+    /// As it travels.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(STATE + self.snapshots.len() * 8);
+        for stamp in [self.mark.base, self.mark.upto] {
+            bytes.extend_from_slice(&stamp.epoch.0.to_le_bytes());
+            bytes.extend_from_slice(&stamp.sequence.0.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.mark.cursor.0.to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        self.snapshots.iter().for_each(|snapshot| bytes.extend_from_slice(&snapshot.0.to_le_bytes()));
+        bytes
+    }
+
+    /// Reads it back; `None` if it is torn.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_at_checked(STATE)?;
+        let long = |at: usize| head.get(at..at + 8)?.try_into().map(u64::from_le_bytes).ok();
+        let stamp = |at| Some(Stamp { epoch: Epoch(long(at)?), sequence: Sequence(long(at + 8)?) });
+        let cursor = Blocks(head.get(32..36)?.try_into().map(u32::from_le_bytes).ok()?);
+        let (snapshots, torn) = rest.as_chunks::<8>();
+        let snapshots = snapshots.iter().map(|s| SnapshotId(u64::from_le_bytes(*s))).collect();
+        let mark = Mark { base: stamp(0)?, upto: stamp(16)?, cursor, complete: false };
+        torn.is_empty().then_some(Self { mark, snapshots })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,6 +305,16 @@ mod tests {
         let mark = Mark { base: stamp(1, 2), cursor: Blocks(48), upto: stamp(3, 4), complete: true };
         let said = MarkBody::parse(MarkBody::new(shard, Epoch(9), mark).bytes()).unwrap();
         assert_eq!((said.shard(), said.epoch(), said.mark()), (shard, Epoch(9), mark));
+    }
+
+    #[test]
+    fn a_syncing_copys_state_survives_the_wire_and_a_torn_one_is_none() {
+        let mark = Mark { base: stamp(1, 2), cursor: Blocks(48), upto: stamp(3, 4), complete: false };
+        let state = FillState { mark, snapshots: vec![SnapshotId(5), SnapshotId(9)] };
+        let bytes = state.encode();
+        assert_eq!(FillState::decode(&bytes), Some(state));
+        assert_eq!(FillState::decode(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(FillState::decode(&bytes[..STATE - 1]), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! 0 epoch u64 | 8 sequence u64 | 16 first block u32 | 20 blocks u32 | 24 kind u32 (0 write, 1 zero, 2 barrier) | 28 zero u32
 //! ```
 
-use conductor_model::{BlockRange, Blocks, Epoch, Sequence, Stamp};
+use conductor_model::{BlockRange, Blocks, Epoch, Sequence, ShardId, ShardIndex, Stamp, VolumeId};
 
 /// Bytes of one entry.
 const ENTRY: usize = 32;
@@ -51,6 +51,27 @@ pub fn decode_held(payload: &[u8]) -> Option<Vec<(Stamp, BlockRange, HeldAs)>> {
             })
             .collect()
     })
+}
+
+/// Bytes of one entry of a withheld list: volume u32, shard u32, epoch u64.
+const WITHHELD: usize = 16;
+
+/// Appends a shard to a withheld list (rule 13): `epoch` waits for the promise to end.
+pub fn encode_withheld(into: &mut Vec<u8>, shard: ShardId, epoch: Epoch) {
+    into.extend_from_slice(&shard.volume.0.to_le_bytes());
+    into.extend_from_slice(&shard.index.0.to_le_bytes());
+    into.extend_from_slice(&epoch.0.to_le_bytes());
+}
+
+/// Reads a list back; `None` if it is torn.
+pub fn decode_withheld(bytes: &[u8]) -> Option<Vec<(ShardId, Epoch)>> {
+    let entry = |entry: &[u8]| {
+        let word = |at: usize| entry.get(at..at + 4)?.try_into().map(u32::from_le_bytes).ok();
+        let epoch = entry.get(8..)?.try_into().map(u64::from_le_bytes).ok()?;
+        Some((ShardId { volume: VolumeId(word(0)?), index: ShardIndex(word(4)?) }, Epoch(epoch)))
+    };
+    let whole = bytes.len().is_multiple_of(WITHHELD);
+    bytes.chunks_exact(WITHHELD).map(entry).collect::<Option<Vec<_>>>().filter(|_| whole)
 }
 
 #[cfg(test)]

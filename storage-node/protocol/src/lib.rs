@@ -15,8 +15,8 @@ pub use bodies::{
     IoBody, JoinAnswer, JoinBody, LayerBody, NOT_IN_THIS_EPOCH, Prefix, PromiseAnswer, PromiseBody, ReplicaBody,
     ReplyBody, StaleBody,
 };
-pub use filling::{FillBody, Mark, MarkBody, ScanBody, decode_changed, encode_changed};
-pub use held::{HeldAs, decode_held, encode_held};
+pub use filling::{FillBody, FillState, Mark, MarkBody, ScanBody, decode_changed, encode_changed};
+pub use held::{HeldAs, decode_held, decode_withheld, encode_held, encode_withheld};
 pub use status::Status;
 pub use view::{MAX_VERIFY_BLOCKS, VerifyAnswer, ViewBody, decode_crcs, encode_crcs};
 

@@ -3,18 +3,17 @@
 use super::requests::refusal_name;
 use super::{Node, Pending, whole_payload};
 use crate::change::{Change, Target};
-use crate::limits::{MAX_HELD, PROMISE, STORE_OPS};
+use crate::limits::{MAX_HELD, STORE_OPS};
 use crate::mail::Letter;
 use crate::primary::{Joined, Phase as PrimaryPhase};
-use crate::replica::{Admission, Asker, JoinStep, Replica};
-use conductor_model::{BLOCK, BlockRange, Configuration, CopyId, Epoch, ShardId, ShardSnapshot, Stamp};
-use driver::{Outbox, Span, Time};
+use crate::replica::{Admission, Asker, Bound, Caller, JoinStep, Replica};
+use conductor_model::{BLOCK, BlockRange, Configuration, CopyId, CopyState, Epoch, ShardId, ShardSnapshot, Stamp};
+use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{
-    HeldAs, JoinAnswer, JoinBody, LayerBody, PromiseAnswer, PromiseBody, ReplicaBody, ReplyBody, Status, encode_held,
-    op,
+    FillState, HeldAs, JoinAnswer, JoinBody, LayerBody, Mark, ReplicaBody, ReplyBody, Status, encode_held, op,
 };
-use node_store::{Held, HeldKind, Store, StoreDone, StoreError, StoreOp};
+use node_store::{Held, HeldKind, Store, StoreDone, StoreError, StoreOp, SyncMark};
 use tcp::{Answer, Payload};
 use wire::Op;
 
@@ -24,7 +23,7 @@ impl<S: Store> Node<S> {
     pub(super) fn replica_write(
         &mut self,
         now: Time,
-        process: u64,
+        caller: Caller,
         op: Op,
         body: &[u8],
         payload: Option<Payload>,
@@ -46,7 +45,7 @@ impl<S: Store> Node<S> {
             self.refuse_epoch(now, answer, Status::NotJoined, Epoch(0));
             return;
         };
-        if let Err(status) = replica.permits(stamp.epoch, process) {
+        if let Err(status) = replica.permits(stamp.epoch, caller) {
             let epoch = replica.epoch();
             self.counters.count("replica.not-joined");
             self.refuse_epoch(now, answer, status, epoch);
@@ -189,7 +188,7 @@ impl<S: Store> Node<S> {
     pub(super) fn join_asked(
         &mut self,
         now: Time,
-        process: u64,
+        caller: Caller,
         body: &[u8],
         payload: Option<Payload>,
         answer: Answer,
@@ -216,7 +215,7 @@ impl<S: Store> Node<S> {
             return;
         }
         let copy = member.copy;
-        self.begin_join(now, disk, copy, config, Asker::Remote(answer, process), out);
+        self.begin_join(now, disk, copy, config, Asker::Remote(answer, caller), out);
     }
 
     /// Begins a Join for the primary here or elsewhere.
@@ -236,7 +235,8 @@ impl<S: Store> Node<S> {
             return;
         }
         let known = self.replicas.get(&shard).filter(|r| r.copy == copy);
-        if known.is_none() && config.born {
+        let syncing = config.member(copy).is_some_and(|m| m.state == CopyState::Syncing);
+        if known.is_none() && config.born && !syncing {
             // It should be here and is not: lost, never silently empty.
             self.counters.count("join.copy-lost");
             self.join_refused(now, shard, asker, Status::Io, "this disk does not hold the copy any more");
@@ -262,7 +262,7 @@ impl<S: Store> Node<S> {
             // The answer was lost: membership and the duplicate filter stand, the list is made again.
             let same = match &asker {
                 Asker::Local => by.is_none(),
-                Asker::Remote(_, process) => by == Some(*process) || driver::mutant::on("restarted_node_trusted"),
+                Asker::Remote(_, caller) => by == Some(*caller) || driver::mutant::on("restarted_node_trusted"),
             };
             if !same {
                 self.join_refused(now, shard, asker, Status::StaleEpoch, "another process has joined this epoch");
@@ -272,16 +272,23 @@ impl<S: Store> Node<S> {
         }
         let asks = match &asker {
             Asker::Local => None,
-            Asker::Remote(_, process) => Some(*process),
+            Asker::Remote(_, caller) => Some(*caller),
         };
-        let bound = |(to, until): (&u64, &Time)| Some(*to) != asks && now < *until;
-        let binding = replica.other_primary(&config) && self.promised.iter().any(bound);
-        let step = if !self.quarantine.is_over(now) || binding { JoinStep::Parked } else { JoinStep::Draining };
+        let bound = self.binding(now, shard, &config, asks);
+        let step = if !self.quarantine.is_over(now) || bound.is_some() { JoinStep::Parked } else { JoinStep::Draining };
         if step == JoinStep::Parked {
             self.counters.count("join.parked");
         }
+        if let Some(Bound { to, .. }) = bound {
+            self.withheld.withhold(to, shard, config.epoch);
+        }
+        if config.primary != copy && self.primaries.get(&shard).is_some_and(|p| p.config.epoch < config.epoch) {
+            // The primary here is deposed: it serves nothing from now on.
+            self.step_down(now, shard, out);
+        }
+        let Some(replica) = self.replicas.get_mut(&shard) else { return };
         let replaced = replica.joining.take();
-        let refused = replica.start_joining(config, asker, step);
+        let refused = replica.start_joining(config, asker, step, bound);
         if let Some(old) = replaced
             && let Asker::Remote(answer, _) = old.asker
         {
@@ -301,7 +308,10 @@ impl<S: Store> Node<S> {
             return;
         }
         let (disk, copy) = (replica.disk, replica.copy);
-        let begins_as = replica.joining.as_ref().and_then(|j| j.config.parent).filter(|_| !exists);
+        // One that is filled holds everything by itself.
+        let is_filled = |c: &Configuration| c.member(copy).is_some_and(|m| m.state == CopyState::Syncing);
+        let joining = replica.joining.as_ref().filter(|j| !exists && !is_filled(&j.config));
+        let begins_as = joining.and_then(|j| j.config.parent);
         let parent = begins_as.map(|of| self.beside(disk, of));
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         if let (Some(None), Some(of)) = (parent, begins_as)
@@ -388,20 +398,31 @@ impl<S: Store> Node<S> {
         match joining.asker {
             Asker::Local => {
                 replica.joined = Some((epoch, None));
+                replica.promised_to = None;
                 self.counters.count("join.answered");
                 self.member_joined(now, shard, epoch, copy, &held, out);
             }
-            Asker::Remote(answer, process) => {
-                let free_blocks = self.disks[disk].store.usage().free();
-                let Some(payload) = self.held_payload(&held) else {
+            Asker::Remote(answer, caller) => {
+                let store = &self.disks[disk].store;
+                let free_blocks = store.usage().free();
+                let syncing = joining.config.member(copy).is_some_and(|m| m.state == CopyState::Syncing);
+                let payload = if syncing {
+                    let SyncMark { base, cursor, upto } = store.sync_mark(copy);
+                    let mark = Mark { base, cursor, upto, complete: false };
+                    self.settle_payload(&FillState { mark, snapshots: store.snapshots(copy) }.encode())
+                } else {
+                    self.held_payload(&held)
+                };
+                let Some(payload) = payload else {
                     // No memory even in the settle class: the primary asks again.
                     self.refuse(now, answer, Status::Later);
                     return;
                 };
                 if let Some(replica) = self.replicas.get_mut(&shard) {
-                    replica.joined = Some((epoch, Some(process)));
+                    replica.joined = Some((epoch, Some(caller)));
+                    replica.promised_to = Some(caller);
                 }
-                let count = u32::try_from(held.len()).unwrap_or(u32::MAX);
+                let count = if syncing { 0 } else { u32::try_from(held.len()).unwrap_or(u32::MAX) };
                 let body = JoinAnswer {
                     reply: ReplyBody { word: count.into(), ..ReplyBody::new(Status::Ok) },
                     known_good_epoch: known_good.epoch.0.into(),
@@ -409,7 +430,7 @@ impl<S: Store> Node<S> {
                     free_blocks: free_blocks.into(),
                 };
                 self.counters.count("join.answered");
-                self.promise(now, process);
+                self.promise(now, caller);
                 self.net.reply(now, answer, Op::REPLY, body.bytes(), payload);
             }
         }
@@ -429,8 +450,12 @@ impl<S: Store> Node<S> {
             };
             encode_held(&mut bytes, entry.stamp, entry.at, kind);
         }
+        self.settle_payload(&bytes)
+    }
+
+    fn settle_payload(&self, bytes: &[u8]) -> Option<Option<Payload>> {
         let mut into = self.arena.take(bytes.len(), Class::Settle)?;
-        into.copy_from_slice(&bytes);
+        into.copy_from_slice(bytes);
         Some(Some(whole_payload(into)))
     }
 
@@ -450,53 +475,6 @@ impl<S: Store> Node<S> {
                 }
             }
         }
-    }
-
-    /// Parked Joins whose time has come.
-    pub(super) fn tick_parked(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
-        self.promised.retain(|_, until| now < *until);
-        if !self.quarantine.is_over(now) {
-            return;
-        }
-        let bound = !self.promised.is_empty();
-        let mut free = Vec::new();
-        for (shard, replica) in &mut self.replicas {
-            let waits_for_promise = bound && replica.joining.as_ref().is_some_and(|j| replica.other_primary(&j.config));
-            if let Some(joining) = &mut replica.joining
-                && joining.step == JoinStep::Parked
-                && !waits_for_promise
-            {
-                joining.step = JoinStep::Draining;
-                free.push(*shard);
-            }
-        }
-        for shard in free {
-            self.go_on_joining(now, shard, out);
-        }
-    }
-
-    /// PROMISE: this reactor will not join a newer epoch under another primary for the time granted.
-    pub(super) fn promise_asked(&mut self, now: Time, process: u64, body: &[u8], answer: Answer) {
-        let Some(body) = PromiseBody::parse(body) else {
-            self.refuse(now, answer, Status::BadRequest);
-            return;
-        };
-        self.counters.count("op.promise");
-        let asked = Span::millis(u64::from(body.prefix.word.get()));
-        let granted = Span(asked.0.min(PROMISE.0));
-        self.promise(now, process);
-        let free_blocks = self.disks.iter().map(|d| d.store.usage().free()).min().unwrap_or(0);
-        let word = u32::try_from(granted.as_millis()).unwrap_or(0);
-        let body = PromiseAnswer {
-            reply: ReplyBody { word: word.into(), ..ReplyBody::new(Status::Ok) },
-            free_blocks: free_blocks.into(),
-        };
-        self.net.reply(now, answer, Op::REPLY, body.bytes(), None);
-    }
-
-    /// Counted from sending the answer, and always for the full time: the asker ends it earlier.
-    fn promise(&mut self, now: Time, process: u64) {
-        self.promised.insert(process, now + PROMISE);
     }
 
     /// One member has answered its Join.

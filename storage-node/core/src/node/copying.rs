@@ -66,7 +66,7 @@ impl<S: Store> Node<S> {
         };
         let beside = |disk| source.config.members.iter().any(|m| m.disk == disk && m.state == CopyState::InSync);
         let here = self.replicas.get(&shard).is_some_and(|own| own.disk == source.disk);
-        here && primary.config.members.iter().all(|m| beside(m.disk))
+        here && primary.config.in_sync_members().all(|m| beside(m.disk))
     }
 
     /// What a copy here shares with: the source's copy on the same disk.

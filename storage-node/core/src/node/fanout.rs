@@ -25,9 +25,13 @@ impl<S: Store> Node<S> {
         let (shard, Some(stamp)) = (iocb.shard, iocb.stamp) else { return };
         let Some(primary) = self.primaries.get(&shard) else { return };
         let own = primary.config.primary;
-        let others: Vec<(CopyId, SocketAddr)> = primary.others().map(|m| (m.copy, m.endpoint)).collect();
-        self.iocbs[key].legs =
-            primary.config.members.iter().map(|m| Leg { copy: m.copy, state: LegState::Waiting }).collect();
+        // A copy that is filled gets what changes what it will hold, as soon as it is that far (rules 1 and 4).
+        let fed = primary.filling.as_ref().filter(|f| iocb.kind.is_fed() && f.is_fed(stamp.sequence)).map(|f| f.copy);
+        let fed = primary.config.members.iter().filter(|m| Some(m.copy) == fed);
+        let others: Vec<(CopyId, SocketAddr)> = primary.others().chain(fed).map(|m| (m.copy, m.endpoint)).collect();
+        let copies = std::iter::once(own).chain(others.iter().map(|(copy, _)| *copy));
+        let legs = copies.map(|copy| Leg { copy, state: LegState::Waiting }).collect();
+        self.iocbs[key].legs = legs;
         for (copy, endpoint) in others {
             self.queue_leg(now, endpoint, WaitingLeg { iocb: key, stamp, copy });
         }
@@ -104,8 +108,11 @@ impl<S: Store> Node<S> {
                 // Its epoch is over, or is being joined and settled again: it is stamped anew after that.
                 continue;
             }
-            let body = ReplicaBody::new(iocb.shard, leg.stamp, iocb.range, primary.known_good(), Some(primary.floor()))
-                .with_durable(iocb.is_durable());
+            // The K of a copy that is filled stands still until all is there (rule 4), and what it has is durable.
+            let filled = primary.filling.as_ref().is_some_and(|f| f.copy == leg.copy);
+            let known_good = if filled { None } else { primary.known_good() };
+            let body = ReplicaBody::new(iocb.shard, leg.stamp, iocb.range, known_good, Some(primary.floor()))
+                .with_durable(filled || iocb.is_durable());
             let (op, body, payload) = message(iocb, body);
             let hold = request.share::<why::Subtask>();
             let pending = Pending::RemoteLeg { iocb: leg.iocb, stamp: leg.stamp, copy: leg.copy, hold };
@@ -143,6 +150,9 @@ impl<S: Store> Node<S> {
             debug_assert!(false, "a reply to what was never asked");
             return;
         };
+        if let Some(link) = self.links.endpoint(conn).filter(|_| result.is_ok()).and_then(|to| self.links.get_mut(to)) {
+            link.heard();
+        }
         match pending {
             Pending::RemoteLeg { iocb, stamp, copy, hold } => {
                 let status = match &result {
@@ -155,7 +165,10 @@ impl<S: Store> Node<S> {
             Pending::Join { shard, epoch, copy, sent } => {
                 self.join_answered(now, shard, epoch, copy, sent, result, out)
             }
-            Pending::Promise { link, sent } => self.promise_answered(now, link, sent, result),
+            Pending::Filled { shard, epoch, copy, what } => {
+                self.filled_answered(now, shard, (epoch, copy), what, result, out);
+            }
+            Pending::Promise { link, sent } => self.promise_answered(now, link, sent, result, out),
             Pending::Asked { iocb, copy, what, hold } => {
                 self.copy_answered(now, iocb, copy, what, result, out);
                 drop(hold);
@@ -201,6 +214,9 @@ impl<S: Store> Node<S> {
                 }
                 if let Some(primary) = self.primaries.get_mut(&shard).filter(|_| status != Status::Later) {
                     primary.refusing.insert(copy, status);
+                    if status == Status::Io {
+                        primary.failed.entry(copy).or_insert("its disk failed");
+                    }
                 }
             }
             Err(()) => {

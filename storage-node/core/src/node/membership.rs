@@ -7,10 +7,10 @@ use crate::mail::Letter;
 use crate::primary::{JoinState, Phase, Primary};
 use crate::replica::Asker;
 use conductor_model::api::{MembershipAnswer, MembershipChange, MembershipRequest, Trouble};
-use conductor_model::{Configuration, CopyId, Epoch, Member, OpenId, ShardId, Stamp};
+use conductor_model::{BlockRange, Configuration, CopyId, CopyState, Epoch, Member, OpenId, Sequence, ShardId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
-use node_protocol::{HeldAs, JoinAnswer, JoinBody, Prefix, ReplyBody, Status, decode_held, op};
+use node_protocol::{FillState, HeldAs, JoinAnswer, JoinBody, Prefix, ReplyBody, Status, decode_held, op};
 use node_store::{Held, HeldKind, Store, StoreError};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -53,20 +53,21 @@ impl<S: Store> Node<S> {
             }
         }
         self.forget_old_settling(shard);
+        self.forget_filling(now, shard);
         self.end_barriers(now, shard);
-        self.use_links(shard);
+        self.use_links(now, shard);
         for link in old_links {
             self.release_link(now, link, out);
         }
         self.start_joining(now, shard, disk, out);
     }
 
-    /// The shard needs a link to each of its other members.
-    fn use_links(&mut self, shard: ShardId) {
+    /// The shard needs a link to each of its other copies; to an absent one, so that its return is seen.
+    fn use_links(&mut self, now: Time, shard: ShardId) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        primary.links = primary.others().map(|m| m.endpoint).collect();
+        primary.links = primary.listed().map(|m| m.endpoint).collect();
         for to in primary.links.clone() {
-            self.links.need(to);
+            self.links.need(now, to);
         }
     }
 
@@ -92,7 +93,7 @@ impl<S: Store> Node<S> {
         }
         let old_links = std::mem::take(&mut primary.links);
         let requests: Vec<usize> = primary.requests.values().copied().collect();
-        self.use_links(shard);
+        self.use_links(now, shard);
         for link in old_links {
             self.release_link(now, link, out);
         }
@@ -143,6 +144,7 @@ impl<S: Store> Node<S> {
         primary.answers.clear();
         primary.joins.clear();
         self.forget_old_settling(shard);
+        self.forget_filling(now, shard);
         let Some(links) = self.primaries.get(&shard).map(|p| p.links.clone()) else { return };
         self.join_here(now, shard, out);
         for to in links {
@@ -160,14 +162,7 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.asked = now;
         primary.phase = Phase::Asking(change.clone());
-        self.counters.count(match change {
-            MembershipChange::Born => "ask.born",
-            MembershipChange::Reopened(_) => "ask.reopened",
-            MembershipChange::Drop(_) => "ask.drop",
-            MembershipChange::Sync(..) => "ask.sync",
-            MembershipChange::Add(_) => "ask.add",
-            MembershipChange::StepDown => "ask.step-down",
-        });
+        self.counters.count(change_name(&change));
         let (epoch, by) = (primary.config.epoch, primary.config.primary);
         out.post(Letter::Ask(MembershipRequest { shard, epoch, by, change }));
     }
@@ -206,6 +201,7 @@ impl<S: Store> Node<S> {
             // Asked again by the tick: what it lacks (a registration) is on its way.
             MembershipAnswer::Refused(_) => {
                 self.counters.count("ask.refused");
+                // What was wished for is asked for again if it is still due.
                 if let Some(primary) = self.primaries.get_mut(&shard) {
                     primary.asked = now;
                 }
@@ -224,8 +220,17 @@ impl<S: Store> Node<S> {
         let waiting: Vec<(ShardId, Member)> = self
             .primaries
             .iter()
-            .filter(|(_, p)| matches!(p.phase, Phase::Joining))
-            .flat_map(|(shard, p)| p.others().filter(|m| m.endpoint == to && due(p, m)).map(|m| (*shard, m.clone())))
+            .flat_map(|(shard, p)| {
+                let joining = matches!(p.phase, Phase::Joining);
+                let working = matches!(p.phase, Phase::Joining | Phase::Settling(_) | Phase::Serving | Phase::Sealed);
+                let asked = move |m: &&Member| match m.state {
+                    CopyState::InSync => joining,
+                    CopyState::Syncing => working,
+                    CopyState::Absent => false,
+                };
+                let members = p.listed().filter(move |m| asked(m) && m.endpoint == to && due(p, m));
+                members.map(|m| (*shard, m.clone()))
+            })
             .collect();
         for (shard, member) in waiting {
             let Some(open) = peer.open_of(member.disk) else {
@@ -233,6 +238,10 @@ impl<S: Store> Node<S> {
                 self.counters.count("link.other-disk");
                 continue;
             };
+            if member.state == CopyState::Syncing && member.open != open {
+                // It is dropped (`wishes`), and filled anew.
+                continue;
+            }
             if self.named_wrongly(&member, open) {
                 self.ask(now, shard, MembershipChange::Reopened(vec![(member.copy, open)]), out);
                 continue;
@@ -285,14 +294,14 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let Some(primary) = self.primaries.get_mut(&shard).filter(|p| p.config.epoch == epoch) else { return };
+        let syncing = primary.config.member(copy).is_some_and(|m| m.state == CopyState::Syncing);
         let good = match &result {
             Ok((_, body, payload)) if ReplyBody::status_of(body) == Some(Status::Ok) => {
-                let held = payload.as_ref().map_or(Some(Vec::new()), |p| decode_held(&p.mem[..p.len]));
-                JoinAnswer::parse(body).zip(held)
+                JoinAnswer::parse(body).zip(Said::parse(syncing, payload.as_ref()))
             }
             _ => None,
         };
-        let Some((answer, held)) = good else {
+        let Some((answer, said)) = good else {
             self.counters.count("join.refused");
             let status = result.ok().and_then(|(_, body, _)| ReplyBody::status_of(&body));
             let again = if status.is_some() { JoinState::Again(now + RETRY_REFUSED) } else { JoinState::Unsent };
@@ -311,6 +320,16 @@ impl<S: Store> Node<S> {
         if let Some(link) = primary.config.member(copy).and_then(|m| self.links.get_mut(m.endpoint)) {
             link.free_blocks = answer.free_blocks.get();
         }
+        let held = match said {
+            Said::Held(held) => held,
+            Said::Syncing(state) => {
+                let sequence = Sequence(answer.known_good_sequence.get());
+                let known_good = Stamp { epoch: Epoch(answer.known_good_epoch.get()), sequence };
+                self.fill_joined(now, shard, copy, known_good, state);
+                self.go_on_filling(now, shard, out);
+                return;
+            }
+        };
         let held: Vec<Held> = held
             .into_iter()
             .map(|(stamp, at, kind)| {
@@ -328,11 +347,17 @@ impl<S: Store> Node<S> {
     /// If every member has answered: born, or to be settled.
     pub(super) fn all_joined(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get(&shard) else { return };
-        let complete = primary.config.members.iter().all(|m| primary.answers.contains_key(&m.copy));
+        let complete = primary.config.in_sync_members().all(|m| primary.answers.contains_key(&m.copy));
         if !complete {
             return;
         }
-        if primary.config.born {
+        if primary.config.born && primary.config.is_sealed() {
+            self.counters.count("primary.sealed");
+            if let Some(primary) = self.primaries.get_mut(&shard) {
+                primary.phase = Phase::Sealed;
+            }
+            self.go_on_filling(now, shard, out);
+        } else if primary.config.born {
             self.start_settling(now, shard, out);
         } else {
             self.ask(now, shard, MembershipChange::Born, out);
@@ -348,6 +373,7 @@ impl<S: Store> Node<S> {
             self.answer_epoch(now, key, Status::StaleEpoch, primary.config.epoch);
         }
         self.forget_old_settling(shard);
+        self.forget_filling(now, shard);
         self.orders_left(shard);
         for link in primary.links {
             self.release_link(now, link, out);
@@ -410,7 +436,9 @@ impl<S: Store> Node<S> {
 
     /// Time-driven work of all primaries.
     pub(super) fn tick_primaries(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
-        let joining = self.primaries.values().filter(|p| matches!(p.phase, Phase::Joining));
+        let joins =
+            |p: &&Primary| matches!(p.phase, Phase::Joining) || (p.syncing_member().is_some() && p.filling.is_none());
+        let joining = self.primaries.values().filter(joins);
         let links: BTreeSet<SocketAddr> = joining.flat_map(|p| p.links.iter().copied()).collect();
         for to in links {
             self.send_joins(now, to, out);
@@ -431,7 +459,7 @@ impl<S: Store> Node<S> {
                 }
                 // Its own Join was refused for want of room in the store.
                 Phase::Joining if self.own_join_is_due(shard) => self.join_here(now, shard, out),
-                Phase::Asking(_) | Phase::Joining | Phase::Failed(_) => {}
+                Phase::Asking(_) | Phase::Joining | Phase::Sealed | Phase::Failed(_) => {}
             }
         }
     }
@@ -457,13 +485,17 @@ impl<S: Store> Node<S> {
             }
             Phase::Joining => {
                 let missing: Vec<&Member> =
-                    primary.config.members.iter().filter(|m| !primary.answers.contains_key(&m.copy)).collect();
+                    primary.config.in_sync_members().filter(|m| !primary.answers.contains_key(&m.copy)).collect();
                 let waits = format!("waiting for {} to join {}", names(missing), primary.config.epoch);
                 let refused = primary
                     .refusals
                     .iter()
                     .find_map(|(copy, why)| Some(format!(": {} refuses: {why}", primary.config.member(*copy)?.node)));
                 Some(waits + &refused.unwrap_or_default())
+            }
+            Phase::Sealed => {
+                let (in_sync, least) = (primary.config.in_sync(), primary.config.min_copies);
+                Some(format!("{in_sync} of at least {least} copies in sync: everything waits for another one"))
             }
             Phase::Asking(_) => Some("waiting for the conductor to persist a new epoch".to_owned()),
             Phase::Failed(why) => Some(format!("the primary's disk failed: {why}")),
@@ -496,5 +528,33 @@ impl<S: Store> Node<S> {
     pub(super) fn known_good_of(&self, shard: ShardId) -> Option<Stamp> {
         let primary = self.primaries.get(&shard)?;
         Some(Stamp { epoch: primary.config.epoch, sequence: primary.known_good()? })
+    }
+}
+
+/// What a member says of itself in the payload of its answer to a Join.
+enum Said {
+    Held(Vec<(Stamp, BlockRange, HeldAs)>),
+    Syncing(FillState),
+}
+
+impl Said {
+    fn parse(syncing: bool, payload: Option<&Payload>) -> Option<Self> {
+        match payload {
+            payload if syncing => FillState::decode(payload?.bytes()).map(Self::Syncing),
+            Some(payload) => decode_held(payload.bytes()).map(Self::Held),
+            None => Some(Self::Held(Vec::new())),
+        }
+    }
+}
+
+/// The counter of a question to the conductor.
+pub(super) fn change_name(change: &MembershipChange) -> &'static str {
+    match change {
+        MembershipChange::Born => "ask.born",
+        MembershipChange::Reopened(_) => "ask.reopened",
+        MembershipChange::Drop(_) => "ask.drop",
+        MembershipChange::Sync(..) => "ask.sync",
+        MembershipChange::Add(_) => "ask.add",
+        MembershipChange::StepDown => "ask.step-down",
     }
 }

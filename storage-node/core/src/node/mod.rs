@@ -8,12 +8,16 @@
 //! | `fanout` | a stamped IOCB's legs: local store, replica writes, completion |
 //! | `copies` | what other primaries ask of the copies here: Join, replica writes, promises |
 //! | `membership` | configurations, asking the conductor, collecting Joins |
+//! | `wishes` | what a primary asks for while it goes on: dropping, filling, adding copies; stepping down |
+//! | `filling` | filling a syncing copy elsewhere |
+//! | `filled` | being filled: what a primary asks of a syncing copy here |
 //! | `settle` | making the copies equal before serving |
 //! | `orders` | what the conductor told primaries here to do in the order of writes |
 //! | `barrier` | snapshots: placing a barrier, holding answers |
 //! | `copying` | copy-range |
 //! | `work` | what single copies do by themselves: dropping snapshots, flattening |
-//! | `peers` | links to other reactors: connecting, keepalives |
+//! | `peers` | links to other reactors: connecting, who is there |
+//! | `promises` | promises asked for, given, waited for |
 //! | `settle_damage` | settling what the own copy cannot read |
 //! | `verify` | looking at the content of copies here, and repairing it, for whoever asks |
 //! | `heal` | putting right what does not read as it was written, from another copy |
@@ -24,25 +28,30 @@ mod barrier;
 mod copies;
 mod copying;
 mod fanout;
+mod filled;
+mod filling;
 mod heal;
 mod membership;
 mod orders;
 mod peers;
+mod promises;
 mod requests;
 mod scrub;
 mod settle;
 mod settle_damage;
 mod verify;
 mod view;
+mod wishes;
 mod work;
 
 use crate::iocb::{self, Iocb, ServerIocb};
-use crate::limits::{NOTICEABLE_USE, PROMISE, TICK};
+use crate::limits::{AWAY, NOTICEABLE_USE, PROMISE, TICK};
 use crate::links::Links;
 use crate::mail::{Letter, Mail};
 use crate::primary::Primary;
-use crate::replica::{Quarantine, Replica};
+use crate::replica::{Caller, Quarantine, Replica};
 use crate::session::Sessions;
+use crate::withheld::Withheld;
 use conductor_model::api::{CopyWork, OrderReport, Trouble};
 use conductor_model::{
     Blocks, CopyId, DiskId, Epoch, NodeId, OpenId, OrderId, ShardId, ShardSnapshot, Stamp, VolumeId,
@@ -131,6 +140,22 @@ pub(crate) enum Pending {
         copy: CopyId,
         sent: Time,
     },
+    /// A syncing copy's answer.
+    Filled {
+        shard: ShardId,
+        epoch: Epoch,
+        copy: CopyId,
+        what: filling::Asked,
+    },
+    /// The own store's list of what changed.
+    Changes {
+        shard: ShardId,
+        epoch: Epoch,
+        from: Blocks,
+        view: StoreView,
+    },
+    /// What a primary elsewhere has asked of a syncing copy here.
+    Fill(Box<filled::Task>),
     Promise {
         link: SocketAddr,
         sent: Time,
@@ -153,7 +178,7 @@ pub(crate) enum Pending {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Visitor {
     Client,
-    Node { name: String, lane: u16, process: u64 },
+    Node { name: String, caller: Caller },
 }
 
 /// Plain counters of one reactor.
@@ -213,9 +238,14 @@ pub struct Node<S> {
     last_look: u64,
     damage: heal::Damage,
     scrubs: BTreeMap<ShardId, scrub::Scrub>,
-    /// Promises given: the process that holds one, and until when.
-    promised: BTreeMap<u64, Time>,
+    /// Promises given: the reactor that holds one, and until when.
+    promised: BTreeMap<Caller, Time>,
+    /// Shards for which a promise counts no more, as its holders are told (rule 13).
+    withheld: Withheld,
     quarantine: Quarantine,
+    /// When it was said last how far fillings are, and whether there were any.
+    fillings_said: Time,
+    said_fillings: bool,
     doomed: BTreeSet<CopyId>,
     next_tick: Time,
     troubles: Vec<Trouble>,
@@ -286,7 +316,10 @@ impl<S: Store> Node<S> {
             damage: heal::Damage::new(disks_len),
             scrubs: BTreeMap::new(),
             promised: BTreeMap::new(),
+            withheld: Withheld::default(),
             quarantine: Quarantine { until },
+            fillings_said: started,
+            said_fillings: false,
             doomed: BTreeSet::new(),
             next_tick: started,
             troubles: Vec::new(),
@@ -348,7 +381,15 @@ impl<S: Store> Node<S> {
                 }
                 Pending::Work { shard, task } => self.worked(shard, task, result.map(drop), out),
                 Pending::Told => {}
-                Pending::RemoteLeg { .. } | Pending::Join { .. } | Pending::Promise { .. } | Pending::Asked { .. } => {
+                Pending::Changes { shard, epoch, from, view } => {
+                    self.changes_listed(now, shard, (epoch, from, view), result, out);
+                }
+                Pending::Fill(task) => self.fill_task_done(now, *task, result, out),
+                Pending::RemoteLeg { .. }
+                | Pending::Join { .. }
+                | Pending::Promise { .. }
+                | Pending::Filled { .. }
+                | Pending::Asked { .. } => {
                     debug_assert!(false, "a link's completion came from a store");
                 }
             }
@@ -419,10 +460,16 @@ impl<S: Store> Node<S> {
         }
     }
 
-    fn tick(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+    fn tick(&mut self, now: Time, late: bool, out: &mut dyn Outbox<Letter>) {
+        if late {
+            self.counters.count("tick.late");
+            self.links.forgive(now);
+        }
         self.tick_links(now, out);
         self.tick_parked(now, out);
         self.tick_primaries(now, out);
+        self.tick_wishes(now, late, out);
+        self.tick_fillings(now, out);
         self.tick_scrubs(now, out);
         self.tick_damage(now, out);
         self.tick_orders(now);
@@ -511,8 +558,9 @@ impl<S: Store> Machine for Node<S> {
 
     fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         if now >= self.next_tick {
+            let late = now.since(self.next_tick) >= AWAY;
             self.next_tick = now + TICK;
-            self.tick(now, out);
+            self.tick(now, late, out);
         }
         self.settle_turn(now, out);
         self.reap();

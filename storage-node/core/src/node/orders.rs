@@ -102,7 +102,7 @@ impl<S: Store> Node<S> {
             Phase::Stamped if matches!(iocb.kind, Kind::Barrier(_)) => self.give_up_barrier(now, key),
             // It takes effect, and nobody is told; the store still reads for it: it goes when that is done.
             Phase::Stamped | Phase::Held => {}
-            Phase::Reading | Phase::Merging | Phase::Mending => iocb.fenced = true,
+            Phase::Reading | Phase::Merging | Phase::Mending | Phase::Filling => iocb.fenced = true,
             Phase::Queued | Phase::Locked | Phase::Ready => self.end(now, key),
         }
     }

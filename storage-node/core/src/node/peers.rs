@@ -1,20 +1,16 @@
 //! Links to the reactors that hold the other copies: connecting, keepalives, what happens when one is lost.
 
-use super::{Node, Pending};
+use super::Node;
 use crate::iocb::LegState;
-use crate::lease::relied_until;
-use crate::limits::{KEEPALIVE, PROMISE, SUBTASK_DEADLINE};
-use crate::links::{Peer, Promise, WaitingLeg};
+use crate::links::{Peer, WaitingLeg};
 use crate::mail::Letter;
 use crate::primary::{JoinState, Phase, Primary};
 use conductor_model::api::MembershipChange;
 use conductor_model::{DiskId, OpenId, ShardId};
-use driver::{Address, ConnId, Outbox, Span, Time};
-use node_protocol::{Prefix, PromiseAnswer, PromiseBody, ReplyBody, Status, op};
+use driver::{Address, ConnId, Outbox, Time};
 use node_store::Store;
 use std::net::SocketAddr;
-use tcp::{Lost, Payload};
-use wire::{Body, HelloInfo, Op};
+use wire::HelloInfo;
 
 impl<S: Store> Node<S> {
     /// Who this reactor is, to a peer: its node, its process, and every disk with its open id (rule 2).
@@ -41,55 +37,6 @@ impl<S: Store> Node<S> {
         }
     }
 
-    fn ask_promise(&mut self, now: Time, to: SocketAddr) {
-        let Some(conn) = self.links.get(to).and_then(|l| l.conn) else { return };
-        let word = u32::try_from(PROMISE.as_millis()).unwrap_or(u32::MAX);
-        let body = PromiseBody { prefix: Prefix { word: word.into(), ..Prefix::default() } };
-        let token = self.pending.insert(Pending::Promise { link: to, sent: now }) as u64;
-        let sent = self.net.request(now, conn, op::PROMISE, body.bytes(), None, token, now + SUBTASK_DEADLINE).is_ok();
-        if !sent {
-            self.forget_pending(token);
-        }
-        if let Some(link) = self.links.get_mut(to) {
-            link.promise_asked = sent;
-            link.next_keepalive = now + KEEPALIVE;
-        }
-    }
-
-    /// The answer to a keepalive: counted from when it was asked for (rule 14).
-    pub(super) fn promise_answered(
-        &mut self,
-        now: Time,
-        to: SocketAddr,
-        sent: Time,
-        result: Result<(Op, Body, Option<Payload>), Lost>,
-    ) {
-        let Some(link) = self.links.get_mut(to) else { return };
-        link.promise_asked = false;
-        let Ok((_, body, _)) = result else { return };
-        let good = ReplyBody::status_of(&body) == Some(Status::Ok);
-        let Some(answer) = PromiseAnswer::parse(&body).filter(|_| good) else { return };
-        let until = relied_until(sent, Span::millis(u64::from(answer.reply.word.get())));
-        link.promise = Some(Promise { sent, until });
-        link.free_blocks = answer.free_blocks.get();
-        link.next_keepalive = sent + KEEPALIVE;
-        self.counters.count("promise.renewed");
-        let _ = now;
-        let waiting = |p: &&Primary| p.others().any(|m| m.endpoint == to);
-        let stalled: Vec<usize> =
-            self.primaries.values().filter(waiting).flat_map(|p| p.stalled.values().copied()).collect();
-        self.ready.extend(stalled);
-    }
-
-    /// May reads of this shard be served now (rule 9)?
-    pub(super) fn lease_holds(&self, now: Time, shard: ShardId) -> bool {
-        let Some(primary) = self.primaries.get(&shard) else { return false };
-        primary.others().all(|m| {
-            let promise = self.links.get(m.endpoint).and_then(|l| l.promise);
-            primary.lease.holds(now, m.copy, promise)
-        })
-    }
-
     /// A connection is established. If it is a link of ours: who is there, and what waits for it?
     pub(super) fn link_up(&mut self, now: Time, conn: ConnId, peer: &HelloInfo, out: &mut dyn Outbox<Letter>) {
         let Some(to) = self.links.endpoint(conn) else { return };
@@ -99,6 +46,8 @@ impl<S: Store> Node<S> {
         if let Some(link) = self.links.get_mut(to) {
             link.up = Some(peer.clone());
             link.next_keepalive = now;
+            link.heard();
+            (link.withheld, link.withheld_known) = Default::default();
         }
         // A member that was opened anew has forgotten its membership: the epoch is over (rule 2, rule 10). Also while a new epoch
         // is asked for: the opening that the question names may be gone again, and the conductor refuses it for ever.
@@ -106,7 +55,7 @@ impl<S: Store> Node<S> {
             .primaries
             .iter()
             .filter(|(_, p)| match &p.phase {
-                Phase::Serving | Phase::Settling(_) | Phase::Joining => true,
+                Phase::Serving | Phase::Settling(_) | Phase::Sealed | Phase::Joining => true,
                 Phase::Asking(change) => matches!(change, MembershipChange::Reopened(_)),
                 Phase::Failed(_) => false,
             })
@@ -153,7 +102,7 @@ impl<S: Store> Node<S> {
         let Some(to) = self.links.down(now, conn) else { return };
         self.counters.count("link.down");
         for primary in self.primaries.values_mut() {
-            let there: Vec<_> = primary.others().filter(|m| m.endpoint == to).map(|m| m.copy).collect();
+            let there: Vec<_> = primary.listed().filter(|m| m.endpoint == to).map(|m| m.copy).collect();
             for copy in there {
                 if let Some(state @ JoinState::Sent) = primary.joins.get_mut(&copy) {
                     *state = JoinState::Unsent;

@@ -8,6 +8,7 @@ use crate::limits::{
 };
 use crate::mail::Letter;
 use crate::range_lock::Mode;
+use crate::replica::Caller;
 use crate::session::{Refusal, Wanted};
 use conductor_model::{
     AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Epoch, Incarnation, ShardId, SnapshotId, Stamp, VolumeId,
@@ -28,15 +29,16 @@ impl<S: Store> Node<S> {
         }
         if peer.role == Role::Node {
             // What an older connection of that reactor still carries must not be taken after what the new one brings.
-            let same =
-                |v: &Visitor| matches!(v, Visitor::Node { name, lane, .. } if *name == peer.name && *lane == peer.lane);
+            let same = |v: &Visitor| matches!(v, Visitor::Node { name, caller } if *name == peer.name && caller.lane == peer.lane);
             let older: Vec<ConnId> = self.visitors.iter().filter(|(_, v)| same(v)).map(|(conn, _)| *conn).collect();
             for old in older {
                 self.counters.count("node.fenced");
                 self.visitors.remove(&old);
                 self.net.close(now, old, Reason::Fenced, out);
             }
-            let visitor = Visitor::Node { name: peer.name.clone(), lane: peer.lane, process: peer.process };
+            let visitor =
+                Visitor::Node { name: peer.name.clone(), caller: Caller { process: peer.process, lane: peer.lane } };
+            self.withheld.meets(&peer.name, Caller { process: peer.process, lane: peer.lane });
             self.visitors.insert(conn, visitor);
             self.accept(now, conn, out);
             return;
@@ -103,7 +105,7 @@ impl<S: Store> Node<S> {
                 // It is finished all the same, but nobody is left to answer.
                 Phase::Stamped | Phase::Held => self.iocbs[key].answer = None,
                 // The store still reads for it: it goes when that is done.
-                Phase::Merging | Phase::Reading | Phase::Mending => self.iocbs[key].fenced = true,
+                Phase::Merging | Phase::Reading | Phase::Mending | Phase::Filling => self.iocbs[key].fenced = true,
                 Phase::Queued | Phase::Locked | Phase::Ready => {
                     self.counters.count("request.dropped");
                     self.end(now, key);
@@ -135,15 +137,16 @@ impl<S: Store> Node<S> {
                 | op::REPLICA_ROLLBACK
                 | op::REPLICA_SHARE
                 | op::REPLICA_SYNC,
-                Some(&Visitor::Node { process, .. }),
-            ) => self.replica_write(now, process, op, body, payload, answer, out),
-            (op::JOIN, Some(&Visitor::Node { process, .. })) => {
-                self.join_asked(now, process, body, payload, answer, out)
+                Some(&Visitor::Node { caller, .. }),
+            ) => self.replica_write(now, caller, op, body, payload, answer, out),
+            (op::JOIN, Some(&Visitor::Node { caller, .. })) => self.join_asked(now, caller, body, payload, answer, out),
+            (op::REPLICA_READ | op::REPLICA_VERIFY | op::REPLICA_REPAIR, Some(&Visitor::Node { caller, .. })) => {
+                self.content_asked(now, caller, op, body, payload, answer, out);
             }
-            (op::REPLICA_READ | op::REPLICA_VERIFY | op::REPLICA_REPAIR, Some(&Visitor::Node { process, .. })) => {
-                self.content_asked(now, process, op, body, payload, answer, out);
+            (op::FILL_SCAN | op::FILL | op::FILL_SNAPSHOT | op::FILL_MARK, Some(&Visitor::Node { caller, .. })) => {
+                self.fill_asked(now, caller, op, body, payload, answer, out);
             }
-            (op::PROMISE, Some(&Visitor::Node { process, .. })) => self.promise_asked(now, process, body, answer),
+            (op::PROMISE, Some(&Visitor::Node { caller, .. })) => self.promise_asked(now, caller, body, answer, out),
             (op, _) => {
                 let known = op::ALL.iter().any(|(known, _)| *known == op);
                 self.counters.count(if known { "request.denied" } else { "request.unsupported" });
@@ -316,7 +319,7 @@ impl<S: Store> Node<S> {
             return;
         }
         iocb.stages.mark(Stage::Locked, now);
-        let (shard, kind, phase, body) = (iocb.shard, iocb.kind, iocb.phase, iocb.body);
+        let (shard, kind, phase, body, range) = (iocb.shard, iocb.kind, iocb.phase, iocb.body, iocb.range);
         // What the primary does by itself is of this epoch; what was stamped before is bound to be finished, in whatever epoch.
         let bound = iocb.conn.is_none() || iocb.stamp.is_some();
         if iocb.fenced {
@@ -339,6 +342,8 @@ impl<S: Store> Node<S> {
                 (Kind::Read, _) => self.start_read(now, key, out),
                 (Kind::Write, Phase::Locked) if !is_whole(&body) => self.start_merge(now, key, out),
                 (Kind::Copied(from), Phase::Locked) => self.read_to_copy(now, key, from, out),
+                (Kind::Fill, Phase::Locked) => self.read_into(now, key, shard, range, Phase::Reading, out),
+                (Kind::Fill, _) => true,
                 _ => self.stamp(now, key, out),
             };
         if let Some(primary) = self.primaries.get_mut(&shard) {
@@ -386,6 +391,7 @@ impl<S: Store> Node<S> {
         let (class, view) = match self.iocbs[key].kind {
             Kind::Settle => (Class::Settle, View::Live),
             Kind::Copied(from) => (Class::Resync, View::Snapshot(from.snapshot)),
+            Kind::Fill => (Class::Resync, self.iocbs[key].view),
             _ => (Class::Work, self.iocbs[key].view),
         };
         let len = range.count.0 as usize * BLOCK;
@@ -476,6 +482,7 @@ impl<S: Store> Node<S> {
             Phase::Reading if self.iocbs[key].kind == Kind::Settle => self.settle_read(now, key, data, crcs, out),
             Phase::Reading if matches!(self.iocbs[key].kind, Kind::Copied(_)) => self.copied_read(key, data, crcs),
             Phase::Reading if self.iocbs[key].kind == Kind::Rewrite => self.copied_read(key, data, crcs),
+            Phase::Reading if self.iocbs[key].kind == Kind::Fill => self.piece_read(now, key, data, crcs),
             Phase::Reading => self.answer_read(now, key, data, crcs),
             Phase::Merging => {
                 self.merge(key, data);
@@ -547,6 +554,9 @@ impl<S: Store> Node<S> {
                 }
             }
         }
+        if matches!(kind, Kind::Barrier(_) | Kind::Rollback(_) | Kind::Share(_)) && !self.bypass_filling(shard) {
+            return false;
+        }
         let Some(primary) = self.primaries.get_mut(&shard) else { return false };
         let covers = primary.window.prefix();
         let Some(sequence) = primary.window.stamp() else {
@@ -563,6 +573,7 @@ impl<S: Store> Node<S> {
             self.blocks_in_flight += u64::from(range.count.0);
         }
         iocb.stamp = Some(stamp);
+        iocb.stamped_at = now;
         iocb.phase = Phase::Stamped;
         iocb.covers = covers;
         self.start_legs(now, key, out);
@@ -606,7 +617,9 @@ impl<S: Store> Node<S> {
     fn room(&self, shard: ShardId) -> Option<i64> {
         let (primary, replica) = (self.primaries.get(&shard)?, self.replicas.get(&shard)?);
         let local = self.disks[replica.disk].store.usage().free();
-        let there = primary.others().filter_map(|m| self.links.get(m.endpoint).filter(|l| l.up.is_some()));
+        let filled = primary.syncing_member().filter(|_| primary.filling.is_some());
+        let there =
+            primary.others().chain(filled).filter_map(|m| self.links.get(m.endpoint).filter(|l| l.up.is_some()));
         let free = there.map(|link| link.free_blocks).fold(local, u64::min);
         let taken = self.blocks_in_flight + RESERVED_BLOCKS;
         let signed = |blocks: u64| i64::try_from(blocks).unwrap_or(i64::MAX);

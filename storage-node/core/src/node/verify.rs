@@ -9,6 +9,7 @@ use crate::inspection::Inspection;
 use crate::iocb::{ServerIocb, why};
 use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES, STORE_OPS};
 use crate::mail::Letter;
+use crate::replica::Caller;
 use conductor_model::{BLOCK, BlockRange, Epoch, ShardId};
 use driver::{Outbox, Time};
 use memory::Class;
@@ -21,7 +22,7 @@ use wire::Op;
 /// A question of another primary, on its way through the store.
 #[derive(Debug)]
 pub(crate) struct Service {
-    process: u64,
+    caller: Caller,
     body: ViewBody,
     answer: Answer,
     /// The piece, while it is verified.
@@ -58,7 +59,7 @@ impl<S: Store> Node<S> {
     pub(super) fn content_asked(
         &mut self,
         now: Time,
-        process: u64,
+        caller: Caller,
         op: Op,
         body: &[u8],
         payload: Option<Payload>,
@@ -71,7 +72,7 @@ impl<S: Store> Node<S> {
         };
         let (shard, at) = (body.shard(), body.range());
         let permitted = match self.replicas.get(&shard) {
-            Some(replica) => replica.permits(body.epoch(), process).map_err(|status| (status, replica.epoch())),
+            Some(replica) => replica.permits(body.epoch(), caller).map_err(|status| (status, replica.epoch())),
             None => Err((Status::NotJoined, Epoch(0))),
         };
         if let Err((status, epoch)) = permitted {
@@ -104,7 +105,7 @@ impl<S: Store> Node<S> {
             _ => "op.replica-repair",
         });
         let look = (op == op::REPLICA_VERIFY).then(|| Inspection::new(at));
-        let key = self.services.insert(Service { process, body, answer, look });
+        let key = self.services.insert(Service { caller, body, answer, look });
         match payload {
             Some(p) => self.repair_here(now, shard, body.view(), at, p, For::Service(key), out),
             None if op == op::REPLICA_VERIFY => self.verify_on(now, key, out),
@@ -154,7 +155,7 @@ impl<S: Store> Node<S> {
     /// Is what was found still the content of the epoch that was asked in?
     fn still_permitted(&self, service: &Service) -> bool {
         let replica = self.replicas.get(&service.body.shard());
-        replica.is_some_and(|r| r.permits(service.body.epoch(), service.process).is_ok())
+        replica.is_some_and(|r| r.permits(service.body.epoch(), service.caller).is_ok())
     }
 
     fn end_service(&mut self, now: Time, key: usize, status: Status, payload: Option<Payload>) {

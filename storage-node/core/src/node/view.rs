@@ -53,6 +53,7 @@ impl<S: Store> Node<S> {
                 Some(stamp) => format!("primary: serving, good up to {stamp}"),
                 None => "primary: serving".to_owned(),
             },
+            Some(Phase::Sealed) => "primary: sealed".to_owned(),
             Some(Phase::Failed(why)) => format!("primary: failed: {why}"),
         };
         let used = self.disks.get(replica.disk).map_or(Blocks(0), |disk| disk.store.used_by(replica.copy));

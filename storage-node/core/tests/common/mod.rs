@@ -258,6 +258,19 @@ impl Cluster {
         self.until("the shard serves", |this| this.role(volume).contains("serving"));
     }
 
+    /// All listed copies are in sync, and the shard serves.
+    pub fn until_in_sync(&mut self, volume: u32) {
+        self.until("all copies are in sync", |this| {
+            let config = &this.configs[&shard(volume)];
+            config.in_sync() == config.members.len() && this.role(volume).contains("serving")
+        });
+    }
+
+    /// Nodes whose copies are in sync.
+    pub fn in_sync(&self, volume: u32) -> Vec<u32> {
+        self.configs[&shard(volume)].in_sync_members().map(|m| m.node.0 - 1).collect()
+    }
+
     pub fn role(&self, volume: u32) -> String {
         let view = self.view(self.primary(volume));
         let copies = view.map(|v| v.copies).unwrap_or_default();
@@ -282,12 +295,38 @@ impl Cluster {
     pub fn promote(&mut self, volume: u32, node: usize) {
         let old = self.primary(volume);
         let config = self.configs.get_mut(&shard(volume)).unwrap();
-        config.primary = copy(volume, node);
+        config.primary = config.members.iter().find(|m| m.node.0 == node as u32 + 1).unwrap().copy;
         config.epoch.0 += 1;
         let config = config.clone();
         self.mail(old, Mail::Assign(vec![config.clone()]));
         self.mail(node, Mail::Assign(vec![config]));
         self.until_serving(volume);
+    }
+
+    /// A copy's successor, empty, on the same disk.
+    pub fn replace(&mut self, volume: u32, node: usize, by: CopyId) {
+        let config = self.configs.get_mut(&shard(volume)).unwrap();
+        let member = config.members.iter_mut().find(|m| m.copy == copy(volume, node)).unwrap();
+        (member.copy, member.state) = (by, CopyState::Absent);
+        config.epoch.0 += 1;
+        let config = config.clone();
+        let primary = self.primary(volume);
+        self.mail(primary, Mail::Assign(vec![config]));
+        for _ in 0..3 {
+            self.mail(node, Mail::Drop(vec![copy(volume, node)]));
+            self.run(Span::millis(200));
+        }
+    }
+
+    /// Another node is primary from now on; the present one is left out, and not told.
+    pub fn take_over(&mut self, volume: u32, node: usize) {
+        let config = self.configs.get_mut(&shard(volume)).unwrap();
+        let old = config.primary;
+        config.primary = copy(volume, node);
+        config.epoch.0 += 1;
+        config.members.iter_mut().filter(|m| m.copy == old).for_each(|m| m.state = CopyState::Absent);
+        let config = config.clone();
+        self.mail(node, Mail::Assign(vec![config]));
     }
 
     /// Deletes a volume; its nodes owe its primary nothing afterwards.

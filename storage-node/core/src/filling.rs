@@ -1,0 +1,388 @@
+//! How far the filling of a syncing copy is, as its primary knows it (rules 3, 4 and 7). No I/O here: `node/filling.rs` does that.
+//!
+//! ```text
+//!  targets: each snapshot that the copy lacks, oldest first, then what is written to
+//!
+//!            0 ........ cursor ................................ size
+//!  due:      version > upto │ version > base          on the primary, or on the copy
+//! ```
+//!
+//! `base`: the copy equals the primary but for what is newer on either side, everywhere. `upto`: the same of what lies before the cursor.
+//! Both are only ever raised to what is known to be there; the copy keeps them, so that the next run, under whatever primary, need not
+//! begin again.
+
+use conductor_model::{BlockRange, Blocks, CopyId, Sequence, SnapshotId, Stamp};
+use driver::Time;
+use node_protocol::{FillState, Mark};
+use node_store::View;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Blocks of one piece: a chunk of the store, so that a piece has one version.
+pub(crate) const PIECE: u32 = 16;
+
+/// Where the filling of one target stands.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// To be listed, from the block that the filling has listed up to, as soon as writes up to here are finished.
+    List(Sequence),
+    /// The own and the copy's changes are on their way.
+    Listing {
+        from: Blocks,
+        /// Up to where this listing goes at most: the cursor, if it begins before that.
+        to: Blocks,
+        own: Option<Listed>,
+        theirs: Option<Listed>,
+    },
+    /// Pieces are under way.
+    Fill,
+    /// The target is complete, and the copy is told so.
+    Telling,
+    /// All is there.
+    Complete,
+}
+
+/// Changes as one side lists them: ranges with their versions, and up to where that is all.
+pub(crate) type Listed = (Vec<(BlockRange, Stamp)>, Blocks);
+
+/// A piece that was read and is not known to be on the copy yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    pub(crate) at: BlockRange,
+    pub(crate) version: Stamp,
+}
+
+/// One run of filling one copy.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    pub(crate) copy: CopyId,
+    /// The conductor has been asked to add it: it may be in sync by now (rule 1).
+    pub(crate) add_asked: bool,
+    pub(crate) step: Step,
+    pub(crate) target: View,
+    base: Stamp,
+    cursor: Blocks,
+    upto: Stamp,
+    /// Snapshots that the copy has.
+    pub(crate) snapshots: Vec<SnapshotId>,
+    /// Writes with stamps above this go to the copy too.
+    pub(crate) feeds_from: Option<Sequence>,
+    /// To be filled, in order.
+    pub(crate) left: VecDeque<Piece>,
+    /// Up to here everything is listed.
+    listed: Blocks,
+    /// By IOCB.
+    pub(crate) running: BTreeMap<usize, Piece>,
+    /// The newest version listed on the own side in this target.
+    highest: Stamp,
+    /// The targets are to be looked at anew, as soon as nothing runs: something changed that is not sent to the copy.
+    pub(crate) again: bool,
+    /// Where the copy keeps its mark, and whether one is on its way.
+    marked: Blocks,
+    pub(crate) marking: bool,
+    pub(crate) progress: Progress,
+    /// Bytes that may be read now; below zero until what was read is paid for.
+    pub(crate) allowance: i64,
+    earned_at: Time,
+    /// Something was refused for now: not before.
+    pub(crate) wait_until: Time,
+}
+
+/// For people.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) began: Time,
+    /// Blocks sent.
+    pub(crate) sent: u64,
+}
+
+impl Filling {
+    /// The copy has joined, and said where it stands. `known_good` is its K.
+    pub(crate) fn new(now: Time, copy: CopyId, known_good: Stamp, said: FillState) -> Self {
+        // A mark of before the copy was in sync last says less than its K.
+        let mark = if said.mark.base < known_good { Mark { base: known_good, ..Mark::default() } } else { said.mark };
+        Self {
+            copy,
+            add_asked: false,
+            step: Step::List(Sequence(0)),
+            target: View::Live,
+            base: mark.base,
+            cursor: mark.cursor,
+            upto: mark.upto.max(mark.base),
+            snapshots: said.snapshots,
+            feeds_from: None,
+            left: VecDeque::new(),
+            listed: Blocks(0),
+            running: BTreeMap::new(),
+            highest: Stamp::default(),
+            again: true,
+            marked: mark.cursor,
+            marking: false,
+            progress: Progress { began: now, sent: 0 },
+            allowance: 0,
+            earned_at: now,
+            wait_until: now,
+        }
+    }
+
+    /// Begins with the first target that the copy lacks, of the primary's snapshots, oldest first. Writes after `last` go to the copy
+    /// too, if it is what is written to; it is listed when those before are finished.
+    pub(crate) fn aim(&mut self, snapshots: &[SnapshotId], last: Sequence) {
+        let lacking = snapshots.iter().find(|snapshot| !self.snapshots.contains(snapshot));
+        self.target = lacking.map_or(View::Live, |snapshot| View::Snapshot(*snapshot));
+        self.feeds_from = lacking.is_none().then_some(last);
+        self.step = Step::List(if lacking.is_none() { last } else { Sequence(0) });
+        self.listed = Blocks(0);
+        self.left.clear();
+        self.highest = Stamp::default();
+        self.again = false;
+    }
+
+    /// Something is stamped that the copy is not sent: from here on no write is, and the targets are looked at anew. What lies before
+    /// the cursor has everything that is finished: up to `prefix`.
+    pub(crate) fn fall_back(&mut self, prefix: Stamp) {
+        if self.feeds_from.is_some() {
+            self.advance();
+            self.raise(prefix);
+        }
+        self.feeds_from = None;
+        self.again = true;
+    }
+
+    /// What lies before the cursor has everything up to here, if this target was listed and filled past it.
+    fn raise(&mut self, known: Stamp) {
+        let mut open = self.running.values().chain(self.left.front());
+        if self.listed >= self.cursor && open.all(|piece| piece.at.from >= self.cursor) {
+            self.upto = self.upto.max(known);
+        }
+    }
+
+    /// Which versions are due in the next listing, and up to where it may go.
+    pub(crate) fn listing(&self, size: Blocks) -> (Stamp, Blocks, Blocks) {
+        let from = self.listed;
+        if from < self.cursor { (self.upto, from, self.cursor.min(size)) } else { (self.base, from, size) }
+    }
+
+    /// Is everything listed?
+    pub(crate) fn is_listed(&self, size: Blocks) -> bool {
+        self.listed >= size
+    }
+
+    /// Both sides have listed what changed from `from` on, `to` at most.
+    pub(crate) fn take_lists(&mut self, from: Blocks, to: Blocks, own: Listed, theirs: Listed) {
+        let end = own.1.min(theirs.1).min(to);
+        let mut due: BTreeMap<u32, Stamp> = BTreeMap::new();
+        for (at, version) in &own.0 {
+            self.highest = self.highest.max(*version);
+            add(&mut due, *at, *version, from, end);
+        }
+        for (at, _) in &theirs.0 {
+            // What only the copy has changed has no newer version here than what is there anyway.
+            add(&mut due, *at, self.base, from, end);
+        }
+        let pieces = due.into_iter().map(|(first, version)| {
+            let count = PIECE.min(end.0 - first);
+            Piece { at: BlockRange { from: Blocks(first), count: Blocks(count) }, version }
+        });
+        self.left.extend(pieces);
+        self.listed = end;
+        self.step = Step::Fill;
+    }
+
+    /// A piece is durable on the copy.
+    pub(crate) fn filled(&mut self, key: usize) {
+        if let Some(piece) = self.running.remove(&key) {
+            self.progress.sent += u64::from(piece.at.count.0);
+        }
+        self.advance();
+    }
+
+    /// The cursor stands before what is not done.
+    fn advance(&mut self) {
+        let open = self.running.values().chain(self.left.front()).map(|piece| piece.at.from).min();
+        let done = open.unwrap_or(self.listed).min(self.listed);
+        self.cursor = self.cursor.max(done);
+    }
+
+    /// How far it is now: `prefix` is what is finished on all copies, this one among them if it is sent writes.
+    pub(crate) fn mark(&mut self, prefix: Stamp) -> Mark {
+        self.advance();
+        // A snapshot does not change: what was listed of it and lies before the cursor is there, up to the newest listed.
+        self.raise(if self.feeds_from.is_some() { prefix } else { self.highest });
+        Mark { base: self.base, cursor: self.cursor, upto: self.upto, complete: false }
+    }
+
+    /// Is a mark due, `every` so many blocks?
+    pub(crate) fn mark_is_due(&self, every: u32) -> bool {
+        !self.marking && self.cursor.0.saturating_sub(self.marked.0) >= every
+    }
+
+    /// A mark is on its way.
+    pub(crate) fn marks(&mut self, mark: Mark) {
+        self.marking = true;
+        self.marked = mark.cursor;
+    }
+
+    /// The copy has its snapshot: everything up to the newest version in it is there.
+    pub(crate) fn has_snapshot(&mut self, snapshot: SnapshotId) -> Mark {
+        self.snapshots.push(snapshot);
+        self.base = self.base.max(self.highest);
+        (self.cursor, self.upto, self.marked) = (Blocks(0), self.base, Blocks(0));
+        self.again = true;
+        Mark { base: self.base, cursor: self.cursor, upto: self.upto, complete: false }
+    }
+
+    /// The newest version that was listed of the present target, or what is below all of it.
+    pub(crate) fn newest(&self) -> Stamp {
+        self.highest.max(self.base)
+    }
+
+    /// Is a write with this stamp sent to the copy?
+    pub(crate) fn is_fed(&self, sequence: Sequence) -> bool {
+        self.feeds_from.is_some_and(|from| sequence > from)
+    }
+
+    /// Everything is there, and K rose to this. If something comes that is not sent to the copy, it begins anew from there.
+    pub(crate) fn completed(&mut self, known_good: Stamp) {
+        (self.base, self.upto) = (self.base.max(known_good), self.base.max(known_good));
+        (self.cursor, self.marked, self.marking) = (Blocks(0), Blocks(0), false);
+        self.step = Step::Complete;
+    }
+
+    /// Time earns bytes, for a quarter of a second at most.
+    pub(crate) fn earn(&mut self, now: Time, rate: i64) {
+        let micros = i64::try_from(now.since(self.earned_at).0 / 1_000).unwrap_or(i64::MAX).min(1_000_000);
+        if micros > 0 {
+            self.allowance = (self.allowance + rate / 1_000_000 * micros).min(rate / 4);
+            self.earned_at = now;
+        }
+    }
+
+    /// Blocks done of the present target, for people.
+    pub(crate) fn done(&self) -> Blocks {
+        match self.step {
+            Step::Complete => self.listed,
+            _ => self.running.values().chain(self.left.front()).map(|p| p.at.from).min().unwrap_or(self.listed),
+        }
+    }
+}
+
+/// Cuts a range into pieces between `from` and `end`.
+fn add(due: &mut BTreeMap<u32, Stamp>, at: BlockRange, version: Stamp, from: Blocks, end: Blocks) {
+    let first = at.from.0.max(from.0) / PIECE * PIECE;
+    let last = u32::try_from(at.end()).unwrap_or(u32::MAX).min(end.0);
+    for piece in (first..last).step_by(PIECE as usize).filter(|piece| *piece >= from.0) {
+        let known = due.entry(piece).or_insert(version);
+        *known = version.max(*known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::Epoch;
+
+    const SIZE: Blocks = Blocks(1000);
+
+    fn stamp(n: u64) -> Stamp {
+        Stamp { epoch: Epoch(1), sequence: Sequence(n) }
+    }
+
+    fn range(from: u32, count: u32) -> BlockRange {
+        BlockRange { from: Blocks(from), count: Blocks(count) }
+    }
+
+    fn filling(mark: Mark) -> Filling {
+        let said = FillState { mark, snapshots: vec![SnapshotId(1)] };
+        Filling::new(Time::default(), CopyId(2), stamp(10), said)
+    }
+
+    #[test]
+    fn what_changed_on_either_side_is_due_in_whole_chunks_once() {
+        let mut filling = filling(Mark::default());
+        filling.aim(&[SnapshotId(1)], Sequence(70));
+        assert_eq!(
+            (filling.target, filling.is_fed(Sequence(70)), filling.is_fed(Sequence(71))),
+            (View::Live, false, true)
+        );
+        assert_eq!(filling.listing(SIZE), (stamp(10), Blocks(0), SIZE));
+        let own = (vec![(range(0, 16), stamp(20)), (range(64, 32), stamp(30)), (range(992, 8), stamp(31))], SIZE);
+        filling.take_lists(Blocks(0), SIZE, own, (vec![(range(64, 16), stamp(99)), (range(128, 16), stamp(12))], SIZE));
+        let due: Vec<_> = filling.left.iter().map(|p| (p.at.from.0, p.at.count.0, p.version)).collect();
+        let base = stamp(10);
+        let expected =
+            [(0, 16, stamp(20)), (64, 16, stamp(30)), (80, 16, stamp(30)), (128, 16, base), (992, 8, stamp(31))];
+        assert_eq!(due, expected);
+        assert_eq!(filling.newest(), stamp(31), "the copy's own versions say nothing");
+    }
+
+    #[test]
+    fn what_one_side_has_not_listed_yet_is_not_due_yet() {
+        let mut filling = filling(Mark::default());
+        filling.aim(&[], Sequence(0));
+        filling.take_lists(Blocks(0), SIZE, (vec![(range(0, 512), stamp(20))], Blocks(512)), (Vec::new(), Blocks(256)));
+        assert_eq!(filling.left.len(), 16);
+        assert!(!filling.is_listed(SIZE));
+        assert_eq!(filling.listing(SIZE), (stamp(10), Blocks(256), SIZE));
+    }
+
+    #[test]
+    fn the_cursor_waits_for_the_first_piece_that_is_not_done() {
+        let mut filling = filling(Mark::default());
+        filling.aim(&[], Sequence(5));
+        filling.take_lists(Blocks(0), SIZE, (vec![(range(0, 48), stamp(20))], SIZE), (Vec::new(), SIZE));
+        for key in 1..=3 {
+            let piece = filling.left.pop_front().unwrap();
+            filling.running.insert(key, piece);
+        }
+        filling.filled(2);
+        assert_eq!(filling.mark(stamp(50)).cursor, Blocks(0));
+        filling.filled(1);
+        let mark = filling.mark(stamp(50));
+        assert_eq!((mark.cursor, mark.upto, mark.base), (Blocks(32), stamp(50), stamp(10)));
+        filling.filled(3);
+        assert_eq!(filling.mark(stamp(60)).cursor, SIZE);
+    }
+
+    #[test]
+    fn a_run_goes_on_where_the_last_one_stopped_and_lists_what_is_newer_behind_the_cursor() {
+        let mark = Mark { base: stamp(10), cursor: Blocks(512), upto: stamp(40), complete: false };
+        let mut filling = filling(mark);
+        filling.aim(&[], Sequence(0));
+        assert_eq!(filling.listing(SIZE), (stamp(40), Blocks(0), Blocks(512)));
+        // What lies before the cursor may be newer than before, until it was listed and done.
+        assert_eq!(filling.mark(stamp(90)).upto, stamp(40));
+        filling.take_lists(Blocks(0), Blocks(512), (Vec::new(), SIZE), (Vec::new(), SIZE));
+        assert_eq!(filling.listing(SIZE), (stamp(10), Blocks(512), SIZE));
+        // Its K has moved since: the mark says less than that.
+        let said = FillState { mark: Mark { base: stamp(9), ..mark }, snapshots: Vec::new() };
+        let mut other = Filling::new(Time::default(), CopyId(2), stamp(10), said);
+        other.aim(&[], Sequence(0));
+        assert_eq!(other.listing(SIZE), (stamp(10), Blocks(0), SIZE));
+    }
+
+    #[test]
+    fn snapshots_come_first_and_raise_the_base() {
+        let mut filling = filling(Mark::default());
+        filling.aim(&[SnapshotId(1), SnapshotId(4), SnapshotId(6)], Sequence(7));
+        assert_eq!((filling.target, filling.feeds_from), (View::Snapshot(SnapshotId(4)), None));
+        filling.take_lists(Blocks(0), SIZE, (vec![(range(0, 16), stamp(33))], SIZE), (Vec::new(), SIZE));
+        let piece = filling.left.pop_front().unwrap();
+        filling.running.insert(1, piece);
+        filling.filled(1);
+        let mark = filling.has_snapshot(SnapshotId(4));
+        assert_eq!((mark.base, mark.cursor), (stamp(33), Blocks(0)));
+        filling.aim(&[SnapshotId(1), SnapshotId(4), SnapshotId(6)], Sequence(7));
+        assert_eq!(filling.target, View::Snapshot(SnapshotId(6)));
+    }
+
+    #[test]
+    fn what_the_copy_is_not_sent_makes_the_targets_be_looked_at_anew() {
+        let mark = Mark { base: stamp(10), cursor: Blocks(512), upto: stamp(40), complete: false };
+        let mut filling = filling(mark);
+        filling.aim(&[], Sequence(45));
+        filling.fall_back(stamp(60));
+        assert!(filling.again && !filling.is_fed(Sequence(61)));
+        filling.aim(&[SnapshotId(9)], Sequence(61));
+        assert_eq!(filling.target, View::Snapshot(SnapshotId(9)));
+    }
+}

@@ -1,0 +1,213 @@
+//! Being filled: what a primary asks of a syncing copy on this reactor (rules 3 and 4).
+//!
+//! Taken only in the epoch that the copy has joined as a syncing member, from the primary that had it join. A piece that is asked for
+//! again while the first is in the disk has to wait: the same range is never in the store twice.
+
+use super::{Node, Pending, whole_payload};
+use crate::change::Change;
+use crate::limits::STORE_OPS;
+use crate::mail::Letter;
+use crate::replica::{Caller, Replica};
+use conductor_model::{BLOCK, BlockRange, CopyState, Epoch, ShardId, SnapshotId, Stamp};
+use driver::{Outbox, Time};
+use memory::Class;
+use node_protocol::{FillBody, Mark, MarkBody, ReplyBody, ScanBody, Status, encode_changed, op};
+use node_store::{Store, StoreDone, StoreError, StoreOp, SyncMark, View};
+use tcp::{Answer, Payload};
+use wire::Op;
+
+/// What is asked.
+#[derive(Debug)]
+enum Wanted {
+    Scan(ScanBody),
+    Piece(FillBody, Option<Payload>),
+    Snapshot(FillBody),
+    Mark(Mark),
+}
+
+/// One of them in the store.
+#[derive(Debug)]
+pub(crate) struct Task {
+    shard: ShardId,
+    answer: Answer,
+    /// Since it was handed to the disk.
+    change: Option<Stamp>,
+    /// The range that is busy, under this number.
+    busy: Option<u64>,
+    snapshot: Option<SnapshotId>,
+}
+
+impl<S: Store> Node<S> {
+    /// FILL_SCAN, FILL, FILL_SNAPSHOT, FILL_MARK.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one NetEvent")]
+    pub(super) fn fill_asked(
+        &mut self,
+        now: Time,
+        caller: Caller,
+        op: Op,
+        body: &[u8],
+        payload: Option<Payload>,
+        answer: Answer,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let parsed = match op {
+            op::FILL_SCAN => ScanBody::parse(body).map(|b| (b.shard(), b.epoch(), Wanted::Scan(b))),
+            op::FILL => FillBody::parse(body).map(|b| (b.shard(), b.epoch(), Wanted::Piece(b, payload))),
+            op::FILL_SNAPSHOT => FillBody::parse(body).map(|b| (b.shard(), b.epoch(), Wanted::Snapshot(b))),
+            _ => MarkBody::parse(body).map(|b| (b.shard(), b.epoch(), Wanted::Mark(b.mark()))),
+        };
+        let Some((shard, epoch, wanted)) = parsed else {
+            self.refuse(now, answer, Status::BadRequest);
+            return;
+        };
+        let permitted = match self.replicas.get(&shard) {
+            Some(replica) => replica.permits(epoch, caller).map_err(|status| (status, replica.epoch())),
+            None => Err((Status::NotJoined, Epoch(0))),
+        };
+        if let Err((status, epoch)) = permitted {
+            self.counters.count("replica.not-joined");
+            self.refuse_epoch(now, answer, status, epoch);
+            return;
+        }
+        self.counters.count(match op {
+            op::FILL_SCAN => "op.fill-scan",
+            op::FILL => "op.fill",
+            op::FILL_SNAPSHOT => "op.fill-snapshot",
+            _ => "op.fill-mark",
+        });
+        if let Err(status) = self.may_fill(shard, &wanted) {
+            self.refuse(now, answer, status);
+            return;
+        }
+        self.start_fill_task(now, shard, wanted, answer, out);
+    }
+
+    /// Can the copy do it, and now?
+    fn may_fill(&self, shard: ShardId, wanted: &Wanted) -> Result<(), Status> {
+        let replica = self.replicas.get(&shard).ok_or(Status::NotJoined)?;
+        let syncing = |r: &Replica| r.config.member(r.copy).is_some_and(|m| m.state == CopyState::Syncing);
+        if !syncing(replica) {
+            return Err(Status::Denied);
+        }
+        if self.in_store[replica.disk] >= STORE_OPS / self.disks.len().max(1) {
+            return Err(Status::Later);
+        }
+        match wanted {
+            Wanted::Piece(body, payload) => {
+                let at = body.range();
+                let carried = payload.as_ref().map_or(0, |p| p.len as u64);
+                let expected = if body.is_zeroes() { 0 } else { at.count.bytes().0 };
+                if at.count.0 == 0 || at.end() * BLOCK as u64 > replica.size().0 {
+                    return Err(Status::OutOfRange);
+                }
+                if carried != expected {
+                    return Err(Status::BadRequest);
+                }
+                let room = replica.alone.is_none() && !replica.is_busy(at);
+                room.then_some(()).ok_or(Status::Later)
+            }
+            Wanted::Snapshot(body) if replica.has_dropped(body.snapshot()) => Err(Status::NoSnapshot),
+            Wanted::Snapshot(body) => {
+                let whole = BlockRange { from: conductor_model::Blocks(0), count: conductor_model::Blocks(0) };
+                replica.bears(&Change::Snapshot(body.snapshot()), whole).then_some(()).ok_or(Status::Later)
+            }
+            Wanted::Scan(_) | Wanted::Mark(_) => Ok(()),
+        }
+    }
+
+    fn start_fill_task(
+        &mut self,
+        now: Time,
+        shard: ShardId,
+        wanted: Wanted,
+        answer: Answer,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        self.last_look += 1;
+        let look = self.last_look;
+        let Some(replica) = self.replicas.get_mut(&shard) else { return };
+        let (disk, copy, known_good) = (replica.disk, replica.copy, replica.known_good);
+        let mut task = Task { shard, answer, change: None, busy: None, snapshot: None };
+        let operation = match wanted {
+            Wanted::Scan(body) => {
+                replica.read_begins(View::Live);
+                StoreOp::Changed { copy, view: View::Live, above: body.above(), from: body.from() }
+            }
+            Wanted::Piece(body, payload) => {
+                let (stamp, at) = (body.version(), body.range());
+                let change = payload.map_or(Change::Zero, Change::Write);
+                replica.enters_disk(stamp, &change);
+                replica.busy.push((look, at, View::Live));
+                (task.change, task.busy) = (Some(stamp), Some(look));
+                match change {
+                    Change::Write(p) => {
+                        let (data, crcs) = (p.mem, p.crcs);
+                        StoreOp::Write { copy, stamp, at, data, crcs, known_good, durable: true }
+                    }
+                    _ => StoreOp::Zero { copy, stamp, at, known_good, durable: true },
+                }
+            }
+            Wanted::Snapshot(body) => {
+                let (stamp, snapshot) = (body.version(), body.snapshot());
+                replica.enters_disk(stamp, &Change::Snapshot(snapshot));
+                (task.change, task.snapshot) = (Some(stamp), Some(snapshot));
+                StoreOp::Snapshot { copy, stamp, snapshot, known_good }
+            }
+            Wanted::Mark(mark) => {
+                let complete = mark.complete.then_some(mark.upto);
+                replica.known_good = replica.known_good.max(complete.unwrap_or_default());
+                replica.reading += 1;
+                let mark = SyncMark { base: mark.base, cursor: mark.cursor, upto: mark.upto };
+                StoreOp::Mark { copy, mark, known_good: complete }
+            }
+        };
+        self.store(now, disk, operation, Pending::Fill(Box::new(task)), out);
+    }
+
+    /// The store has done it, or not.
+    pub(super) fn fill_task_done(
+        &mut self,
+        now: Time,
+        task: Task,
+        result: Result<StoreDone, StoreError>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let Task { shard, answer, change, busy, .. } = task;
+        let Some(replica) = self.replicas.get_mut(&shard) else {
+            self.refuse(now, answer, Status::NotJoined);
+            return;
+        };
+        match change {
+            Some(stamp) => replica.left_disk(stamp),
+            None => replica.read_is_over(View::Live),
+        }
+        replica.busy.retain(|(look, ..)| Some(*look) != busy);
+        match result {
+            Ok(StoreDone::Changed { chunks, next }) => {
+                let mut list = Vec::new();
+                chunks.iter().for_each(|(at, version)| encode_changed(&mut list, *at, *version));
+                let payload = if list.is_empty() { Some(None) } else { self.taken(&list).map(Some) };
+                match payload {
+                    Some(payload) => {
+                        let reply = ReplyBody { word: next.0.into(), ..ReplyBody::new(Status::Ok) };
+                        self.net.reply(now, answer, Op::REPLY, reply.bytes(), payload);
+                    }
+                    None => self.refuse(now, answer, Status::Later),
+                }
+            }
+            Ok(_) => self.refuse(now, answer, Status::Ok),
+            Err(error) => {
+                let status = self.store_status(shard, &error, out);
+                self.refuse(now, answer, status);
+            }
+        }
+        self.go_on_joining(now, shard, out);
+    }
+
+    /// Bytes in memory that can be sent.
+    fn taken(&self, bytes: &[u8]) -> Option<Payload> {
+        let mut into = self.arena.take(bytes.len(), Class::Resync)?;
+        into.copy_from_slice(bytes);
+        Some(whole_payload(into))
+    }
+}

@@ -1,0 +1,477 @@
+//! Filling a syncing copy from its primary, while writes go on (rules 3, 4 and 7). `crate::filling` knows what is due.
+//!
+//! ```text
+//!   Sync granted ──JOIN──► the copy says K, mark, snapshots
+//!      ┌─► target: a snapshot that it lacks, else what is written to (from then on each write goes to the copy too)
+//!      │     list: own Changed ∪ FILL_SCAN ──► pieces: locked, read, FILL, durable there, unlocked ──► now and then FILL_MARK
+//!      │     all done: FILL_SNAPSHOT ─┐              FILL_MARK complete ──► Add is asked for (`wishes`)
+//!      └──────────────────────────────┘
+//! ```
+//!
+//! In a sealed epoch nothing is written, so nothing is locked. A FILL whose answer was lost is sent again under its lock; anything else
+//! that fails ends the run: the copy is dropped, and begins again later from what its mark says.
+
+use super::{Node, Pending};
+use crate::filling::{Filling, Listed, PIECE, Piece, Step};
+use crate::iocb::{Iocb, Kind, Phase as IocbPhase, why};
+use crate::limits::{
+    FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, STORE_OPS, SUBTASK_DEADLINE,
+};
+use crate::mail::Letter;
+use crate::primary::Phase;
+use conductor_model::{BLOCK, Blocks, Bytes, CopyId, Epoch, Sequence, ShardId, SnapshotId, Stamp, api};
+use driver::{ConnId, Outbox, Span, Time};
+use memory::Filling as Memory;
+use node_protocol::{FillBody, FillState, Mark, MarkBody, ReplyBody, ScanBody, Status, decode_changed, op};
+use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp, View};
+use refcount::Hold;
+use tcp::{Lost, Payload};
+use wire::{Body, Op};
+
+/// What a syncing copy was asked.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// Which chunks it has changed; this listing began there.
+    Scan(Blocks),
+    /// To write this IOCB's piece.
+    Piece(usize, Hold<crate::iocb::ServerIocb, why::Subtask>),
+    /// To keep how far it is.
+    Mark,
+    /// To have a snapshot.
+    Snapshot(SnapshotId),
+    /// To end the filling, with K at this stamp.
+    Complete(Stamp),
+}
+
+/// What came back for a question to a syncing copy.
+type Answered = Result<(Op, Body, Option<Payload>), Lost>;
+
+impl<S: Store> Node<S> {
+    /// A syncing copy has joined, and said where it stands.
+    pub(super) fn fill_joined(&mut self, now: Time, shard: ShardId, copy: CopyId, known_good: Stamp, said: FillState) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        self.counters.count("fill.started");
+        primary.filling = Some(Box::new(Filling::new(now, copy, known_good, said)));
+    }
+
+    /// Takes the filling of a shard as far as it can go now.
+    pub(super) fn go_on_filling(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        loop {
+            let own = self.replicas.get(&shard).map(|r| (r.disk, r.copy));
+            let (Some(primary), Some((disk, own))) = (self.primaries.get_mut(&shard), own) else { return };
+            if !matches!(primary.phase, Phase::Serving | Phase::Sealed) {
+                return;
+            }
+            let (last, prefix) = (primary.window.last(), primary.window.prefix());
+            let size = Blocks(u32::try_from(primary.config.size.0 / BLOCK as u64).unwrap_or(u32::MAX));
+            let Some(filling) = &mut primary.filling else { return };
+            if filling.wait_until > now {
+                return;
+            }
+            if filling.again && !filling.add_asked {
+                // What runs comes to its end first.
+                if !filling.running.is_empty() || matches!(filling.step, Step::Telling) {
+                    self.send_pieces(now, shard);
+                    return;
+                }
+                let mut snapshots = self.disks[disk].store.snapshots(own);
+                if let Some(replica) = self.replicas.get(&shard) {
+                    snapshots.retain(|snapshot| !replica.has_dropped(*snapshot));
+                }
+                filling.aim(&snapshots, last);
+            }
+            match &mut filling.step {
+                Step::List(after) if prefix < *after => return,
+                Step::List(_) => {
+                    if !self.start_listing(now, shard, size, out) {
+                        return;
+                    }
+                }
+                Step::Listing { from, to, own, theirs } => {
+                    let (Some(own), Some(theirs)) = (own.take_if(|_| theirs.is_some()), theirs.take()) else { return };
+                    let (from, to) = (*from, *to);
+                    filling.take_lists(from, to, own, theirs);
+                }
+                Step::Fill => {
+                    self.fill_pieces(now, shard, out);
+                    let Some(filling) = self.filling_of(shard) else { return };
+                    if !filling.left.is_empty() || !filling.running.is_empty() || filling.again {
+                        return;
+                    }
+                    if filling.is_listed(size) {
+                        self.tell_complete(now, shard);
+                        return;
+                    }
+                    filling.step = Step::List(Sequence(0));
+                }
+                Step::Telling | Step::Complete => return,
+            }
+        }
+    }
+
+    fn filling_of(&mut self, shard: ShardId) -> Option<&mut Filling> {
+        self.primaries.get_mut(&shard)?.filling.as_deref_mut()
+    }
+
+    /// The connection to the copy that is filled, if it has credits to spare: writes, Joins and settling come first.
+    fn fill_conn(&self, shard: ShardId) -> Option<(ConnId, Epoch, CopyId)> {
+        let primary = self.primaries.get(&shard)?;
+        let member = primary.config.member(primary.filling.as_ref()?.copy)?;
+        let link = self.links.get(member.endpoint).filter(|l| l.up.is_some())?;
+        let conn = link.conn.filter(|conn| self.net.credits(*conn) > FILL_CREDITS)?;
+        Some((conn, primary.config.epoch, member.copy))
+    }
+
+    /// Sends the copy something; false if that cannot be done now.
+    fn ask_filled(
+        &mut self,
+        now: Time,
+        shard: ShardId,
+        (op, body): (Op, &[u8]),
+        payload: Option<Payload>,
+        what: Asked,
+    ) -> bool {
+        let Some((conn, epoch, copy)) = self.fill_conn(shard) else { return false };
+        let token = self.pending.insert(Pending::Filled { shard, epoch, copy, what }) as u64;
+        let sent = self.net.request(now, conn, op, body, payload, token, now + SUBTASK_DEADLINE).is_ok();
+        if !sent {
+            self.forget_pending(token);
+        }
+        sent
+    }
+
+    /// Asks both sides what is due next.
+    fn start_listing(&mut self, now: Time, shard: ShardId, size: Blocks, out: &mut dyn Outbox<Letter>) -> bool {
+        let Some((_, epoch, _)) = self.fill_conn(shard) else { return false };
+        let Some((disk, own)) = self.replicas.get(&shard).map(|r| (r.disk, r.copy)) else { return false };
+        if self.in_store[disk] >= STORE_OPS / self.disks.len().max(1) / 2 {
+            return false;
+        }
+        let Some(filling) = self.filling_of(shard) else { return false };
+        let (above, from, to) = filling.listing(size);
+        let view = filling.target;
+        let body = ScanBody::new(shard, epoch, above, from);
+        if !self.ask_filled(now, shard, (op::FILL_SCAN, body.bytes()), None, Asked::Scan(from)) {
+            return false;
+        }
+        if let Some(filling) = self.filling_of(shard) {
+            filling.step = Step::Listing { from, to, own: None, theirs: None };
+        }
+        let pending = Pending::Changes { shard, epoch, from, view };
+        if let Some(replica) = self.replicas.get_mut(&shard) {
+            replica.read_begins(view);
+        }
+        self.store(now, disk, StoreOp::Changed { copy: own, view, above, from }, pending, out);
+        true
+    }
+
+    /// The own store has listed what changed.
+    pub(super) fn changes_listed(
+        &mut self,
+        now: Time,
+        shard: ShardId,
+        (epoch, at, view): (Epoch, Blocks, View),
+        result: Result<StoreDone, StoreError>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        if let Some(replica) = self.replicas.get_mut(&shard) {
+            replica.read_is_over(view);
+        }
+        let current = self.primaries.get(&shard).is_some_and(|p| p.config.epoch == epoch);
+        let Some(filling) = self.filling_of(shard).filter(|_| current) else { return };
+        let Step::Listing { from, own, .. } = &mut filling.step else { return };
+        match result {
+            Ok(StoreDone::Changed { chunks, next }) if *from == at && filling.target == view => {
+                *own = Some((chunks, next))
+            }
+            Ok(_) => return,
+            Err(error) => {
+                // Its snapshot is gone, or there is no room in the store: looked at anew.
+                filling.again = true;
+                filling.step = Step::List(Sequence(0));
+                filling.wait_until = now + RETRY_REFUSED;
+                if matches!(error, StoreError::Disk(_)) {
+                    self.store_status(shard, &error, out);
+                    self.fail_primary(shard, &error);
+                }
+                return;
+            }
+        }
+        self.go_on_filling(now, shard, out);
+    }
+
+    /// Starts pieces as far as rate, depth and memory allow, and sends what waits.
+    fn fill_pieces(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        self.send_pieces(now, shard);
+        loop {
+            let Some(primary) = self.primaries.get_mut(&shard) else { return };
+            let sealed = matches!(primary.phase, Phase::Sealed);
+            let prefix = Stamp { epoch: primary.config.epoch, sequence: primary.window.prefix() };
+            let Some(filling) = &mut primary.filling else { return };
+            filling.earn(now, FILL_RATE);
+            if filling.mark_is_due(FILL_MARK) {
+                let mark = filling.mark(prefix);
+                self.send_mark(now, shard, mark, Asked::Mark);
+            }
+            let Some(filling) = self.filling_of(shard) else { return };
+            if filling.running.len() >= FILL_DEPTH || filling.allowance <= 0 || filling.again {
+                return;
+            }
+            let Some(piece) = filling.left.pop_front() else { return };
+            filling.allowance -= i64::from(piece.at.count.0) * BLOCK as i64;
+            let view = filling.target;
+            let iocb = Iocb { view, ..Iocb::internal(shard, Kind::Fill, piece.at, IocbPhase::Queued) };
+            let key = self.new_iocb(iocb);
+            if let Some(filling) = self.filling_of(shard) {
+                filling.running.insert(key, piece);
+            }
+            if !sealed {
+                self.queue_for_lock(key);
+                continue;
+            }
+            // Nothing moves here: there is nothing to lock against.
+            self.iocbs[key].phase = IocbPhase::Locked;
+            if !self.read_into(now, key, shard, piece.at, IocbPhase::Reading, out) {
+                self.give_back_piece(now, key);
+                return;
+            }
+        }
+    }
+
+    /// There is no room for a piece now.
+    fn give_back_piece(&mut self, now: Time, key: usize) {
+        let shard = self.iocbs[key].shard;
+        self.end(now, key);
+        if let Some(filling) = self.filling_of(shard)
+            && let Some(piece) = filling.running.remove(&key)
+        {
+            filling.left.push_front(piece);
+        }
+    }
+
+    /// The content of a piece.
+    pub(super) fn piece_read(&mut self, now: Time, key: usize, data: Memory, crcs: Crcs) {
+        let iocb = &mut self.iocbs[key];
+        if data.iter().any(|byte| *byte != 0) {
+            iocb.payload = Some(Payload { len: data.len(), mem: data.filled(), crcs });
+        }
+        iocb.phase = IocbPhase::Ready;
+        let shard = iocb.shard;
+        self.send_pieces(now, shard);
+    }
+
+    /// Sends every piece that was read and is not on its way.
+    fn send_pieces(&mut self, now: Time, shard: ShardId) {
+        let Some(filling) = self.filling_of(shard) else { return };
+        let ready: Vec<(usize, Piece)> = filling.running.iter().map(|(key, piece)| (*key, *piece)).collect();
+        for (key, piece) in ready {
+            let Some(iocb) = self.iocbs.get(key).filter(|i| i.kind == Kind::Fill && i.request.is_some()) else {
+                // What it was read from is damaged, and no other copy has it.
+                self.fail_filling(shard, "what it is filled from is damaged");
+                return;
+            };
+            if iocb.phase != IocbPhase::Ready {
+                continue;
+            }
+            let Some((_, epoch, _)) = self.fill_conn(shard) else { return };
+            let (payload, Some(request)) = (iocb.payload.as_ref().map(Payload::share), &iocb.request) else { return };
+            let body = FillBody::new(shard, epoch, piece.version, piece.at);
+            let body = if payload.is_none() { body.with_zeroes() } else { body };
+            let hold = request.share::<why::Subtask>();
+            if !self.ask_filled(now, shard, (op::FILL, body.bytes()), payload, Asked::Piece(key, hold)) {
+                return;
+            }
+            self.iocbs[key].phase = IocbPhase::Filling;
+        }
+    }
+
+    fn send_mark(&mut self, now: Time, shard: ShardId, mark: Mark, what: Asked) -> bool {
+        let Some((_, epoch, _)) = self.fill_conn(shard) else { return false };
+        let body = MarkBody::new(shard, epoch, mark);
+        let sent = self.ask_filled(now, shard, (op::FILL_MARK, body.bytes()), None, what);
+        if sent && let Some(filling) = self.filling_of(shard) {
+            filling.marks(mark);
+        }
+        sent
+    }
+
+    /// Everything of the target is on the copy: it is told so.
+    fn tell_complete(&mut self, now: Time, shard: ShardId) {
+        let told = self.replicas.get(&shard).map(|r| r.known_good).unwrap_or_default();
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let epoch = primary.config.epoch;
+        let known_good = primary.known_good().map_or(told, |sequence| told.max(Stamp { epoch, sequence }));
+        let Some(filling) = &mut primary.filling else { return };
+        let sent = match filling.target {
+            View::Snapshot(snapshot) => {
+                let all = conductor_model::BlockRange { from: Blocks(0), count: Blocks(0) };
+                let body = FillBody::new(shard, epoch, filling.newest(), all).with_snapshot(snapshot);
+                let what = Asked::Snapshot(snapshot);
+                self.ask_filled(now, shard, (op::FILL_SNAPSHOT, body.bytes()), None, what)
+            }
+            View::Live => {
+                let mark = Mark { upto: known_good, complete: true, ..Mark::default() };
+                self.send_mark(now, shard, mark, Asked::Complete(known_good))
+            }
+        };
+        if sent && let Some(filling) = self.filling_of(shard) {
+            filling.step = Step::Telling;
+        }
+    }
+
+    /// The copy that is filled has answered, or its answer is lost.
+    pub(super) fn filled_answered(
+        &mut self,
+        now: Time,
+        shard: ShardId,
+        (epoch, copy): (Epoch, CopyId),
+        what: Asked,
+        result: Answered,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let current = self.primaries.get(&shard).is_some_and(|p| p.config.epoch == epoch);
+        let Some(filling) = self.filling_of(shard).filter(|f| current && f.copy == copy) else { return };
+        let status = result.as_ref().ok().map(|(_, body, _)| ReplyBody::status_of(body).unwrap_or(Status::Io));
+        match status {
+            Some(Status::Ok) => {}
+            Some(Status::StaleEpoch) => {
+                self.ask_for_news(now, shard, out);
+                return;
+            }
+            None | Some(Status::Later) => {
+                filling.wait_until = now + RETRY_REFUSED;
+                match what {
+                    Asked::Piece(key, _) if filling.running.contains_key(&key) => {
+                        self.iocbs[key].phase = IocbPhase::Ready;
+                    }
+                    Asked::Mark => filling.marking = false,
+                    Asked::Scan(_) => filling.step = Step::List(Sequence(0)),
+                    Asked::Snapshot(_) | Asked::Complete(_) => {
+                        filling.marking = false;
+                        filling.step = Step::Fill;
+                    }
+                    Asked::Piece(..) => {}
+                }
+                return;
+            }
+            // The conductor has had this snapshot dropped meanwhile.
+            Some(Status::NoSnapshot) => {
+                filling.again = true;
+                filling.step = Step::List(Sequence(0));
+                filling.wait_until = now + RETRY_REFUSED;
+                return;
+            }
+            Some(Status::NoSpace) => return self.fail_filling(shard, "its disk is full"),
+            Some(Status::Io) => return self.fail_filling(shard, "its disk failed"),
+            Some(_) => return self.fail_filling(shard, "it refuses to be filled"),
+        }
+        match what {
+            Asked::Scan(at) => {
+                let next = result.as_ref().ok().map(|(_, body, _)| ReplyBody::word_of(body));
+                let list = result.ok().and_then(|(_, _, p)| p.map_or(Some(Vec::new()), |p| decode_changed(p.bytes())));
+                let (Some(list), Some(next)) = (list, next) else {
+                    return self.fail_filling(shard, "its list of changes is torn");
+                };
+                if next <= at.0 {
+                    return self.fail_filling(shard, "its list of changes goes nowhere");
+                }
+                let listed: Listed = (list, Blocks(next));
+                if let Step::Listing { from, theirs, .. } = &mut filling.step
+                    && *from == at
+                {
+                    *theirs = Some(listed);
+                }
+            }
+            Asked::Piece(key, hold) => {
+                if filling.running.contains_key(&key) {
+                    filling.filled(key);
+                    self.counters.count("fill.piece");
+                    self.end(now, key);
+                }
+                drop(hold);
+            }
+            Asked::Mark => {
+                filling.marking = false;
+                self.counters.count("fill.marked");
+            }
+            Asked::Snapshot(snapshot) => {
+                let mark = filling.has_snapshot(snapshot);
+                filling.step = Step::List(Sequence(0));
+                self.counters.count("fill.snapshot");
+                self.send_mark(now, shard, mark, Asked::Mark);
+            }
+            Asked::Complete(known_good) => {
+                filling.completed(known_good);
+                self.counters.count("fill.complete");
+            }
+        }
+        self.go_on_filling(now, shard, out);
+    }
+
+    /// The run ends: the copy is to be dropped.
+    fn fail_filling(&mut self, shard: ShardId, why: &'static str) {
+        self.counters.count("fill.failed");
+        if let Some(primary) = self.primaries.get_mut(&shard)
+            && let Some(filling) = &primary.filling
+        {
+            primary.failed.insert(filling.copy, why);
+        }
+    }
+
+    /// A filling of an epoch that is over: its pieces are withdrawn.
+    pub(super) fn forget_filling(&mut self, now: Time, shard: ShardId) {
+        if let Some(primary) = self.primaries.get_mut(&shard) {
+            primary.filling = None;
+        }
+        let theirs = |iocb: &Iocb| iocb.shard == shard && iocb.kind == Kind::Fill && iocb.request.is_some();
+        let old: Vec<usize> = self.iocbs.iter().filter(|(_, i)| theirs(i)).map(|(key, _)| key).collect();
+        for key in old {
+            match self.iocbs[key].phase {
+                IocbPhase::Reading | IocbPhase::Mending => self.iocbs[key].fenced = true,
+                _ => self.end(now, key),
+            }
+        }
+    }
+
+    /// What is stamped now is not sent to a copy that is filled. False if it has to wait: the copy may be in sync by now (rule 1).
+    pub(super) fn bypass_filling(&mut self, shard: ShardId) -> bool {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return true };
+        let prefix = Stamp { epoch: primary.config.epoch, sequence: primary.window.prefix() };
+        match &mut primary.filling {
+            Some(filling) if filling.add_asked => false,
+            Some(filling) => {
+                filling.fall_back(prefix);
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// Fillings go on as their rates allow; now and then it is said how far they are.
+    pub(super) fn tick_fillings(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        let shards: Vec<ShardId> =
+            self.primaries.iter().filter(|(_, p)| p.filling.is_some()).map(|(shard, _)| *shard).collect();
+        for shard in &shards {
+            self.go_on_filling(now, *shard, out);
+        }
+        if now < self.fillings_said + FILL_REPORT || (shards.is_empty() && !self.said_fillings) {
+            return;
+        }
+        (self.fillings_said, self.said_fillings) = (now, !shards.is_empty());
+        let said = shards.iter().filter_map(|shard| {
+            let primary = self.primaries.get(shard)?;
+            let filling = primary.filling.as_ref()?;
+            let seconds = (now.since(filling.progress.began).0 / Span::seconds(1).0).max(1);
+            Some(api::Filling {
+                shard: *shard,
+                copy: filling.copy,
+                done: filling.done().bytes(),
+                of: primary.config.size,
+                rate: Bytes(filling.progress.sent * BLOCK as u64 / seconds),
+            })
+        });
+        out.post(Letter::Fillings(said.collect()));
+    }
+}
+
+const _: () = assert!(PIECE as usize * BLOCK <= 1 << 16);

@@ -1,0 +1,215 @@
+//! Promises: what keeps a deposed primary from serving reads while another one writes (rules 9, 13 and 14).
+//!
+//! ```text
+//!  primary ──PROMISE (knows list 3)──► reactor of a copy      a Join of a newer epoch under another primary waits there
+//!          ◄── granted, list 4: shard 7 ──                    until the last answer without shard 7 has run out,
+//!  stops serving shard 7, asks for news                       or until the primary says that it
+//!          ──PROMISE (knows list 4)──►                        knows list 4
+//! ```
+
+use super::{Node, Pending, whole_payload};
+use crate::lease::relied_until;
+use crate::limits::{KEEPALIVE, PROMISE, SUBTASK_DEADLINE};
+use crate::links::Promise;
+use crate::mail::Letter;
+use crate::primary::Primary;
+use crate::replica::{Bound, Caller, JoinStep};
+use conductor_model::{Configuration, ShardId};
+use driver::{Outbox, Span, Time};
+use memory::Class;
+use node_protocol::{Prefix, PromiseAnswer, PromiseBody, ReplyBody, Status, decode_withheld, encode_withheld, op};
+use node_store::Store;
+use std::net::SocketAddr;
+use tcp::{Answer, Lost, Payload};
+use wire::{Body, Op};
+
+impl<S: Store> Node<S> {
+    /// Asks the reactor behind `to` for a promise.
+    pub(super) fn ask_promise(&mut self, now: Time, to: SocketAddr) {
+        let Some((conn, known)) = self.links.get(to).and_then(|l| Some((l.conn?, l.withheld_known))) else { return };
+        let word = u32::try_from(PROMISE.as_millis()).unwrap_or(u32::MAX);
+        let prefix = Prefix { word: word.into(), ..Prefix::default() };
+        let body = PromiseBody { prefix, known: known.into() };
+        let token = self.pending.insert(Pending::Promise { link: to, sent: now }) as u64;
+        let sent = self.net.request(now, conn, op::PROMISE, body.bytes(), None, token, now + SUBTASK_DEADLINE).is_ok();
+        if !sent {
+            self.forget_pending(token);
+        }
+        if let Some(link) = self.links.get_mut(to) {
+            link.promise_asked = sent;
+            link.next_keepalive = now + KEEPALIVE;
+            if sent {
+                link.waits(now);
+            }
+        }
+    }
+
+    /// The answer to a keepalive: counted from when it was asked for (rule 14). What it is withheld from is not served any more.
+    pub(super) fn promise_answered(
+        &mut self,
+        now: Time,
+        to: SocketAddr,
+        sent: Time,
+        result: Result<(Op, Body, Option<Payload>), Lost>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let Some(link) = self.links.get_mut(to) else { return };
+        link.promise_asked = false;
+        let Ok((_, body, payload)) = result else { return };
+        let good = ReplyBody::status_of(&body) == Some(Status::Ok);
+        let Some(answer) = PromiseAnswer::parse(&body).filter(|_| good) else { return };
+        let generation = answer.withheld.get();
+        if generation != link.withheld_known {
+            let list = payload.as_ref().map_or(Some(Vec::new()), |p| decode_withheld(p.bytes()));
+            let Some(list) = list else {
+                self.counters.count("promise.torn");
+                return;
+            };
+            link.withheld_known = generation;
+            link.withheld = list.into_iter().collect();
+        }
+        let until = relied_until(sent, Span::millis(u64::from(answer.reply.word.get())));
+        link.promise = Some(Promise { sent, until });
+        link.free_blocks = answer.free_blocks.get();
+        link.next_keepalive = sent + KEEPALIVE;
+        let deposed: Vec<ShardId> = link
+            .withheld
+            .iter()
+            .filter(|(shard, epoch)| {
+                self.primaries.get(shard).is_some_and(|p| p.config.epoch < **epoch && !p.is_asking())
+            })
+            .map(|(shard, _)| *shard)
+            .collect();
+        self.counters.count("promise.renewed");
+        for shard in deposed {
+            self.counters.count("promise.withheld");
+            self.ask_for_news(now, shard, out);
+        }
+        let waiting = |p: &&Primary| p.others().any(|m| m.endpoint == to);
+        let stalled: Vec<usize> =
+            self.primaries.values().filter(waiting).flat_map(|p| p.stalled.values().copied()).collect();
+        self.ready.extend(stalled);
+    }
+
+    /// May reads of this shard be served now (rule 9)? A copy that the conductor may have added by now has a say, too.
+    pub(super) fn lease_holds(&self, now: Time, shard: ShardId) -> bool {
+        let Some(primary) = self.primaries.get(&shard) else { return false };
+        let added = primary.config.members.iter().filter(|m| primary.may_be_added(m.copy));
+        primary.others().chain(added).all(|m| {
+            let link = self.links.get(m.endpoint);
+            let withheld = link.and_then(|l| l.withheld.get(&shard)).is_some_and(|epoch| *epoch > primary.config.epoch);
+            !withheld && primary.lease.holds(now, m.copy, link.and_then(|l| l.promise))
+        })
+    }
+
+    /// PROMISE: this reactor will not join a newer epoch under another primary for the time granted, but for what it names.
+    pub(super) fn promise_asked(
+        &mut self,
+        now: Time,
+        caller: Caller,
+        body: &[u8],
+        answer: Answer,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let Some(body) = PromiseBody::parse(body) else {
+            self.refuse(now, answer, Status::BadRequest);
+            return;
+        };
+        self.counters.count("op.promise");
+        let known = body.known.get();
+        for shard in self.withheld.confirmed(caller, known) {
+            self.counters.count("promise.given-back");
+            self.release_join(now, shard, caller, out);
+        }
+        let generation = self.withheld.generation(caller);
+        let mut list = Vec::new();
+        if generation != known {
+            self.withheld.list(caller).for_each(|(shard, epoch)| encode_withheld(&mut list, shard, epoch));
+        }
+        let payload = if list.is_empty() {
+            None
+        } else {
+            let Some(mut into) = self.arena.take(list.len(), Class::Settle) else {
+                self.refuse(now, answer, Status::Later);
+                return;
+            };
+            into.copy_from_slice(&list);
+            Some(whole_payload(into))
+        };
+        let asked = Span::millis(u64::from(body.prefix.word.get()));
+        let granted = Span(asked.0.min(PROMISE.0));
+        self.promise(now, caller);
+        let free_blocks = self.disks.iter().map(|d| d.store.usage().free()).min().unwrap_or(0);
+        let word = u32::try_from(granted.as_millis()).unwrap_or(0);
+        let body = PromiseAnswer {
+            reply: ReplyBody { word: word.into(), ..ReplyBody::new(Status::Ok) },
+            free_blocks: free_blocks.into(),
+            withheld: generation.into(),
+        };
+        self.net.reply(now, answer, Op::REPLY, body.bytes(), payload);
+    }
+
+    /// Counted from sending the answer, and always for the full time: the asker ends it earlier.
+    pub(super) fn promise(&mut self, now: Time, caller: Caller) {
+        self.promised.insert(caller, now + PROMISE);
+    }
+
+    /// Does a promise stand in the way of this Join, asked for by `asks` (`None`: by the primary here)? One that an older Join already
+    /// waits for does not grow longer.
+    pub(super) fn binding(
+        &self,
+        now: Time,
+        shard: ShardId,
+        config: &Configuration,
+        asks: Option<Caller>,
+    ) -> Option<Bound> {
+        if driver::mutant::on("promise_forgotten") {
+            return None;
+        }
+        let replica = self.replicas.get(&shard)?;
+        let carried = replica.joining.as_ref().and_then(|joining| joining.bound);
+        let given = || {
+            let to = replica.promised_to.filter(|_| replica.other_primary(config))?;
+            Some(Bound { to, until: *self.promised.get(&to)? })
+        };
+        carried.or_else(given).filter(|bound| Some(bound.to) != asks && now < bound.until)
+    }
+
+    /// A Join that waits for the end of a promise to `caller` need not wait any longer.
+    fn release_join(&mut self, now: Time, shard: ShardId, caller: Caller, out: &mut dyn Outbox<Letter>) {
+        let over = self.quarantine.is_over(now);
+        let Some(replica) = self.replicas.get_mut(&shard) else { return };
+        let Some(joining) = replica.joining.as_mut().filter(|j| j.bound.is_some_and(|b| b.to == caller)) else {
+            return;
+        };
+        joining.bound = None;
+        replica.promised_to = None;
+        if joining.step == JoinStep::Parked && over {
+            joining.step = JoinStep::Draining;
+            self.go_on_joining(now, shard, out);
+        }
+    }
+
+    /// Parked Joins whose time has come.
+    pub(super) fn tick_parked(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        self.promised.retain(|_, until| now < *until);
+        if !self.quarantine.is_over(now) {
+            return;
+        }
+        let mut free = Vec::new();
+        for (shard, replica) in &mut self.replicas {
+            if let Some(joining) = &mut replica.joining
+                && joining.step == JoinStep::Parked
+                && joining.bound.is_none_or(|bound| now >= bound.until)
+            {
+                joining.step = JoinStep::Draining;
+                joining.bound = None;
+                replica.promised_to = None;
+                free.push(*shard);
+            }
+        }
+        for shard in free {
+            self.go_on_joining(now, shard, out);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a primary asks the conductor for while it goes on: to drop copies that failed, to fill absent ones, to add the filled one, to be
+//! relieved when its own disk fails (rules 1, 12 and 15).
+//!
+//! Looked at with each tick: the wish is whatever is due then. One that was asked for and is not due any more may still be granted; the
+//! copies of the present epoch all count until a newer one is taken up, so that is harmless. Only a copy that is to be added counts more:
+//! `Primary::may_be_added`.
+
+use super::Node;
+use crate::filling::Step;
+use crate::iocb::{LegState, Phase as IocbPhase};
+use crate::limits::{ASK_AGAIN, FILL_PAUSE_MAX, FILL_PAUSE_MIN, FILLS_AT_ONCE, LEG_LIMIT, MEMBER_SILENT};
+use crate::mail::Letter;
+use crate::primary::{Phase, Primary};
+use conductor_model::api::{MembershipChange, MembershipRequest};
+use conductor_model::{CopyId, CopyState, Member, ShardId};
+use driver::{Outbox, Span, Time};
+use node_store::Store;
+
+impl<S: Store> Node<S> {
+    /// Asks for what is due. After a `late` tick nobody is blamed: it was this reactor that was away.
+    pub(super) fn tick_wishes(&mut self, now: Time, late: bool, out: &mut dyn Outbox<Letter>) {
+        let shards: Vec<ShardId> = self.primaries.keys().copied().collect();
+        let mut filled = self.primaries.values().filter(|p| p.syncing_member().is_some()).count();
+        for shard in shards {
+            if !late {
+                self.blame_late_legs(now, shard);
+            }
+            let due = self.due(now, shard, filled);
+            filled += usize::from(matches!(due, Some(MembershipChange::Sync(..))));
+            self.wish(now, shard, due, out);
+        }
+    }
+
+    /// Copies that do not finish what they were given have failed; if it is the own one, the primary steps down.
+    fn blame_late_legs(&mut self, now: Time, shard: ShardId) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        if !matches!(primary.phase, Phase::Serving | Phase::Settling(_)) {
+            return;
+        }
+        let own = primary.config.primary;
+        let running = match &primary.phase {
+            Phase::Settling(settling) => settling.running.iter().copied().collect::<Vec<_>>(),
+            _ => primary.requests.values().copied().collect(),
+        };
+        let mut hangs = false;
+        for iocb in running.into_iter().filter_map(|key| self.iocbs.get(key)) {
+            if iocb.phase != IocbPhase::Stamped || now.since(iocb.stamped_at) < LEG_LIMIT {
+                continue;
+            }
+            for leg in iocb.legs.iter().filter(|leg| leg.state != LegState::Done) {
+                if leg.copy == own {
+                    hangs = true;
+                } else {
+                    primary.failed.entry(leg.copy).or_insert("it does not finish its writes");
+                }
+            }
+        }
+        if hangs {
+            self.counters.count("primary.hangs");
+            primary.phase = Phase::Failed("it does not finish its writes".to_owned());
+        }
+    }
+
+    /// What is due for a shard now?
+    fn due(&self, now: Time, shard: ShardId, filled: usize) -> Option<MembershipChange> {
+        let primary = self.primaries.get(&shard).filter(|p| p.config.born)?;
+        if let Phase::Failed(_) = primary.phase {
+            return Some(MembershipChange::StepDown);
+        }
+        let gone: Vec<CopyId> =
+            primary.listed().filter(|m| self.is_gone(now, primary, m)).map(|member| member.copy).collect();
+        if !gone.is_empty() {
+            return Some(MembershipChange::Drop(gone));
+        }
+        if !matches!(primary.phase, Phase::Serving | Phase::Sealed) {
+            return None;
+        }
+        match (&primary.filling, primary.syncing_member()) {
+            (Some(filling), Some(_)) => {
+                let complete = matches!(filling.step, Step::Complete) && (!filling.again || filling.add_asked);
+                complete.then_some(MembershipChange::Add(filling.copy))
+            }
+            (None, Some(_)) => None,
+            (_, None) if filled >= FILLS_AT_ONCE => None,
+            (_, None) => primary.listed().find_map(|member| {
+                let rests = primary.fill_after.get(&member.copy).is_some_and(|(until, _)| now < *until);
+                let absent = member.state == CopyState::Absent && !rests;
+                let open = self.links.get(member.endpoint)?.up.as_ref()?.open_of(member.disk).filter(|_| absent)?;
+                Some(MembershipChange::Sync(member.copy, open))
+            }),
+        }
+    }
+
+    /// Is this member to be dropped?
+    fn is_gone(&self, now: Time, primary: &Primary, member: &Member) -> bool {
+        if member.state == CopyState::Absent {
+            return false;
+        }
+        let link = self.links.get(member.endpoint);
+        let silent = link.is_none_or(|link| link.silence(now) >= MEMBER_SILENT);
+        let peer = link.and_then(|link| link.up.as_ref());
+        let anew = member.state == CopyState::Syncing
+            && peer.is_some_and(|peer| peer.open_of(member.disk).is_none_or(|open| open != member.open));
+        silent || anew || primary.failed.contains_key(&member.copy)
+    }
+
+    /// Asks for it, again now and then.
+    fn wish(&mut self, now: Time, shard: ShardId, due: Option<MembershipChange>, out: &mut dyn Outbox<Letter>) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let Some(change) = due else {
+            primary.wish = None;
+            return;
+        };
+        let asked = primary.wish.as_ref().filter(|(wished, _)| *wished == change).map(|(_, at)| *at);
+        if asked.is_some_and(|at| now.since(at) < ASK_AGAIN) {
+            return;
+        }
+        if asked.is_none() {
+            self.counters.count(super::membership::change_name(&change));
+            match &change {
+                MembershipChange::Drop(copies) => primary.rest(now, copies),
+                MembershipChange::Add(_) => primary.filling.iter_mut().for_each(|filling| filling.add_asked = true),
+                _ => {}
+            }
+        }
+        primary.wish = Some((change.clone(), now));
+        if let Phase::Asking(asking) = &mut primary.phase {
+            // What was asked for is about a copy that is gone by now.
+            *asking = change.clone();
+            primary.asked = now;
+        }
+        let (epoch, by) = (primary.config.epoch, primary.config.primary);
+        out.post(Letter::Ask(MembershipRequest { shard, epoch, by, change }));
+    }
+}
+
+impl Primary {
+    /// Copies that failed by themselves, or could not be filled, are not filled again at once.
+    fn rest(&mut self, now: Time, copies: &[CopyId]) {
+        for copy in copies {
+            let syncing = self.config.member(*copy).is_some_and(|m| m.state == CopyState::Syncing);
+            if syncing || self.failed.contains_key(copy) {
+                let pause = self.fill_after.get(copy).map_or(FILL_PAUSE_MIN, |(_, pause)| *pause);
+                self.fill_after.insert(*copy, (now + pause, Span((pause.0 * 2).min(FILL_PAUSE_MAX.0))));
+            }
+        }
+    }
+}
