@@ -4,6 +4,8 @@ SEEDS ?= 500
 POINTS ?= 2000
 FROM ?= 0
 KERNEL ?= 7.2
+EVENTS ?= 40
+SEED ?= 1
 # A soak runs until it fails or is stopped, in batches; the next one goes on at the seed where this one ended.
 SOAK_BATCH ?= 1000
 # Before that, moments of power loss below real nodes, and the seconds that the guest may take for them.
@@ -17,7 +19,7 @@ CARGO := cargo
 RUNNER := $(CARGO) run --quiet --locked --package runner --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test sim crash bench-store cluster vm-test soak lint unit loom build clean
+.PHONY: help demo check test sim model crash bench-store cluster chaos vm-test soak lint unit loom build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +40,9 @@ test: ## everything, each suite under its budget (60 minutes on 2 cores from a b
 sim: ## the simulated cluster: SEEDS=500 seeds FROM=0
 	$(CARGO) run --quiet --locked --package simulator -- --seeds $(SEEDS) --from $(FROM)
 
+model: ## the replication protocol in every interleaving of small clusters, and each rule broken on purpose
+	$(CARGO) run --quiet --locked --package replication-model
+
 crash: ## the store on disks that lose power: stopped at POINTS=2000 places, damaged, compared with a flat model
 	$(CARGO) run --quiet --locked --package crash -- --points $(POINTS)
 
@@ -50,6 +55,11 @@ cluster: ## real processes on loopback: killed, frozen, filled up, attacked
 	$(CARGO) build --quiet --locked --package trine
 	$(CARGO) test --quiet --locked --package cluster -- --nocapture --test-threads 2
 
+chaos: ## EVENTS=40 faults drawn from SEED=1, in a cluster under fio and our own checker (ONLY=Kill: of these kinds)
+	@tools/setup.sh build test
+	$(CARGO) build --quiet --locked --package trine
+	EVENTS=$(EVENTS) SEED=$(SEED) $(CARGO) test --quiet --locked --package cluster --test chaos -- --ignored --nocapture
+
 vm-test: ## the suites that need a real kernel, in a guest: KERNEL=7.2 or 6.12
 	@tools/setup.sh
 	$(CARGO) build --quiet --locked --release --package trine
@@ -57,12 +67,13 @@ vm-test: ## the suites that need a real kernel, in a guest: KERNEL=7.2 or 6.12
 	$(CARGO) build --quiet --locked --package replay
 	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(VM_LIMIT) --disk 512 --nvdimm 128 -- tests/guest/inside/run
 
-soak: ## power loss at SOAK_POINTS=200 moments in a guest, then the simulator without end, in batches; goes on where it ended
+soak: ## the larger models, power loss at SOAK_POINTS=200 moments in a guest, then the simulator without end, in batches; goes on where it ended
 	@tools/setup.sh
 	$(CARGO) build --quiet --locked --release --package trine
 	$(CARGO) build --quiet --locked --package replay
 	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(SOAK_LIMIT) --mem 8192 -- \
 		'cd $$(mktemp -d) && POWER_POINTS=$(SOAK_POINTS) $(CURDIR)/tests/guest/inside/all/power-loss'
+	$(CARGO) run --quiet --locked --package replication-model -- --larger
 	@mkdir -p target/soak; next=$$(cat target/soak/next 2>/dev/null || echo 100000); \
 	while $(MAKE) --no-print-directory sim FROM=$$next SEEDS=$(SOAK_BATCH); do \
 		next=$$((next + $(SOAK_BATCH))); echo $$next >target/soak/next; \

@@ -1,15 +1,19 @@
 //! A conductor, its nodes and their targets, on loopback, in a directory of their own.
 //!
-//! Started by `trine dev start`, as a person would; from then on each process is handled by its pid, and what is killed is started
+//! Started by `trine dev start`, as a person would, or one by one in a network of their own (`spread`); from then on each process is handled by its pid, and what is killed is started
 //! again as `dev` had started it. Whatever happens to the test, no process and no file stays.
+
+mod spread;
 
 use crate::command::{Outcome, Running, trine, trine_ok};
 use crate::nbd::Place;
+use crate::network::{Network, Spot};
 use crate::process::Process;
 use crate::watcher::Watcher;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -50,6 +54,8 @@ pub struct Cluster {
     /// The nodes; n1 is at 0.
     pub nodes: Vec<Process>,
     targets: BTreeMap<String, Process>,
+    /// Gone when its processes are.
+    network: Option<Network>,
     /// Last: it takes care of what the others leave behind.
     _watcher: Watcher,
 }
@@ -64,6 +70,14 @@ pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> Result
     Ok(start.elapsed())
 }
 
+fn new_dir() -> Result<PathBuf> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("trine-cluster-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let dir = std::env::temp_dir().join(name);
+    fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
 fn number(path: &Path) -> Result<u32> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let first = text.split_ascii_whitespace().next().context("an empty pid file")?;
@@ -73,22 +87,25 @@ fn number(path: &Path) -> Result<u32> {
 impl Cluster {
     /// Starts one and waits until all of it is there.
     pub fn start(shape: Shape) -> Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("trine-cluster-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let dir = std::env::temp_dir().join(name);
-        fs::create_dir_all(&dir)?;
-        let watcher = Watcher::start(&dir)?;
+        let dir = new_dir()?;
+        let watcher = Watcher::start(&dir, "")?;
         let [nodes, reactors, disk] = [shape.nodes as u64, shape.reactors as u64, shape.disk].map(|n| n.to_string());
-        trine_ok(&dir, &["dev", "start", "--nodes", &nodes, "--reactors", &reactors, "--disk-size", &disk])?;
+        trine_ok(&[], &dir, &["dev", "start", "--nodes", &nodes, "--reactors", &reactors, "--disk-size", &disk])?;
         let conductor = Process::adopt("conductor", number(&dir.join("conductor.pid"))?, &dir.join("conductor.log"))?;
         let node = |n: usize| {
             let at = dir.join(format!("n{n}"));
             Process::adopt(&format!("n{n}"), number(&at.join("node.pid"))?, &at.join("node.log"))
         };
         let nodes = (1..=shape.nodes).map(node).collect::<Result<_>>()?;
-        let this = Self { dir, shape, conductor, nodes, targets: BTreeMap::new(), _watcher: watcher };
+        let targets = BTreeMap::new();
+        let this = Self { dir, shape, conductor, nodes, targets, network: None, _watcher: watcher };
         this.wait_alive(shape.nodes)?;
         Ok(this)
+    }
+
+    /// What goes before a command line so that it runs there.
+    fn prefix(&self, spot: Spot) -> Vec<OsString> {
+        self.network.as_ref().map(|network| network.prefix(spot)).unwrap_or_default()
     }
 
     /// Its directory: TRINE_DIR.
@@ -120,17 +137,17 @@ impl Cluster {
 
     /// `trine ARGS`, which must succeed.
     pub fn trine(&self, args: &[&str]) -> Result<String> {
-        trine_ok(&self.dir, args)
+        trine_ok(&self.prefix(Spot::Observer), &self.dir, args)
     }
 
     /// `trine ARGS`, however it ends.
     pub fn try_trine(&self, args: &[&str]) -> Result<Outcome> {
-        trine(&self.dir, args)
+        trine(&self.prefix(Spot::Observer), &self.dir, args)
     }
 
     /// `trine ARGS`, which goes on beside the test.
     pub fn begin(&self, args: &[&str]) -> Result<Running> {
-        Running::start(&self.dir, args)
+        Running::start(&self.prefix(Spot::Observer), &self.dir, args)
     }
 
     /// `trine ARGS -o json`.
@@ -244,7 +261,8 @@ impl Cluster {
     /// Attaches a volume over NBD on a Unix socket.
     pub fn attach(&mut self, volume: &str) -> Result<Place> {
         let Place::Unix(path) = self.place(volume) else { bail!("a Unix socket") };
-        self.trine(&["attach", volume, "--nbd", &format!("unix:{}", path.display())])?;
+        let nbd = format!("unix:{}", path.display());
+        trine_ok(&self.prefix(Spot::Client), &self.dir, &["attach", volume, "--nbd", &nbd])?;
         let attached = self.dir.join("attached");
         let record: Value = serde_json::from_slice(&fs::read(attached.join(format!("{volume}.json")))?)?;
         let pid = u32::try_from(record["pid"].as_u64().context("no pid")?)?;

@@ -1,7 +1,7 @@
 //! The `trine` command as a person types it, with a time limit.
 
 use anyhow::{Context, Result, ensure};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -45,15 +45,21 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `trine` with these arguments and nothing of the caller's own settings. `dir` becomes TRINE_DIR.
-    pub(crate) fn start<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> Result<Self> {
+    /// Starts `trine` with these arguments, behind `prefix`, and nothing of the caller's own settings. `dir` becomes TRINE_DIR.
+    pub(crate) fn start<S: AsRef<OsStr>>(prefix: &[OsString], dir: &Path, args: &[S]) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Files, not pipes: what stays behind in the background must not keep us waiting.
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let files = ["out", "err"].map(|end| dir.join(format!("command-{n}.{end}")));
         let shown = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
-        let mut command = Command::new(binary()?);
-        command.args(args).stdin(Stdio::null()).stdout(File::create(&files[0])?).stderr(File::create(&files[1])?);
+        let argv: Vec<OsString> = prefix.iter().cloned().chain([binary()?.into()]).collect();
+        let mut command = Command::new(&argv[0]);
+        command
+            .args(&argv[1..])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(File::create(&files[0])?)
+            .stderr(File::create(&files[1])?);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRINE")) {
             command.env_remove(name);
         }
@@ -88,14 +94,14 @@ impl Drop for Running {
 }
 
 /// Runs `trine`, however it ends.
-pub(crate) fn trine<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> Result<Outcome> {
-    Running::start(dir, args)?.end()
+pub(crate) fn trine<S: AsRef<OsStr>>(prefix: &[OsString], dir: &Path, args: &[S]) -> Result<Outcome> {
+    Running::start(prefix, dir, args)?.end()
 }
 
 /// Runs it and expects success.
-pub(crate) fn trine_ok<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> Result<String> {
+pub(crate) fn trine_ok<S: AsRef<OsStr>>(prefix: &[OsString], dir: &Path, args: &[S]) -> Result<String> {
     let shown = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let outcome = trine(dir, args)?;
+    let outcome = trine(prefix, dir, args)?;
     ensure!(outcome.code == 0, "`trine {shown}` ended with {}: {}{}", outcome.code, outcome.stderr, outcome.stdout);
     Ok(outcome.stdout)
 }

@@ -76,6 +76,16 @@ impl Process {
         Ok(Self { name: name.to_owned(), pid, started, recipe, child: None })
     }
 
+    /// Starts a process, whose output goes to `log`.
+    pub(crate) fn spawn(name: &str, argv: Vec<OsString>, cwd: &Path, log: &Path) -> Result<Self> {
+        // Nothing of the caller's own settings.
+        let env = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("TRINE")).collect();
+        let recipe = Recipe { argv, env, cwd: cwd.to_owned(), log: log.to_owned() };
+        let mut this = Self { name: name.to_owned(), pid: Pid::from_raw(0), started: 0, recipe, child: None };
+        this.start()?;
+        Ok(this)
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw().unsigned_abs()

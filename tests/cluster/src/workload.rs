@@ -51,6 +51,8 @@ pub struct Done {
 struct Shared {
     stop: AtomicBool,
     acknowledged: AtomicU64,
+    /// The longest pause since it was asked for last, in nanoseconds.
+    slowest: AtomicU64,
     failed: AtomicBool,
 }
 
@@ -78,6 +80,8 @@ struct User {
     random: Random,
     flying: BTreeMap<u64, Flying>,
     done: Done,
+    /// When a request ended last.
+    last: Instant,
     shared: Arc<Shared>,
 }
 
@@ -104,6 +108,7 @@ impl Workload {
             ledger,
             flying: BTreeMap::new(),
             done: Done::default(),
+            last: Instant::now(),
             shared: Arc::clone(&shared),
         };
         let thread = std::thread::Builder::new().name("workload".to_owned()).spawn(move || user.run(nbd))?;
@@ -113,6 +118,11 @@ impl Workload {
     /// Requests acknowledged so far.
     pub fn acknowledged(&self) -> u64 {
         self.shared.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// The longest that a request took, or that no request ended, among what has ended since this was asked for last.
+    pub fn slowest(&self) -> Duration {
+        Duration::from_nanos(self.shared.slowest.swap(0, Ordering::Relaxed))
     }
 
     /// Waits until `more` requests were acknowledged from now on; says how long that took.
@@ -197,7 +207,10 @@ impl User {
     }
 
     fn finish(&mut self, reply: Reply) -> Result<()> {
-        let Flying { range, kind, .. } = self.flying.remove(&reply.handle).context("a reply to nobody")?;
+        let Flying { range, kind, since } = self.flying.remove(&reply.handle).context("a reply to nobody")?;
+        let pause = since.elapsed().max(self.last.elapsed()).as_nanos();
+        self.last = Instant::now();
+        self.shared.slowest.fetch_max(u64::try_from(pause).unwrap_or(u64::MAX), Ordering::Relaxed);
         match (kind, reply.result) {
             (_, Err(errno)) => bail!("sectors {range:?}: the server answered error {errno}"),
             (Kind::Write(version), Ok(_)) => {
