@@ -141,7 +141,7 @@ impl Control {
                 dropped: dropped.clone(),
                 copies,
                 integrity,
-                filling: Vec::new(),
+                filling: self.desk.fillings(),
             };
             let outcome = match self.client.heartbeat(&beat) {
                 Ok(answer) => {

@@ -4,7 +4,7 @@
 //! what the node holds, however long the conductor is away. A reactor holds the lock for one map operation per letter.
 
 use crate::limits::COUNT_AGAIN;
-use conductor_model::api::{CopyWork, DiskIntegrity, MembershipRequest, OrderReport, Trouble};
+use conductor_model::api::{CopyWork, DiskIntegrity, Filling, MembershipRequest, OrderReport, Trouble};
 use conductor_model::{Bytes, CopyId, DiskId, OrderId, ShardId};
 use node_core::{Letter, View};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +34,7 @@ struct State {
     /// Work that is done, or whose copy is not there, on these reactors.
     worked: BTreeMap<CopyWork, BTreeSet<Lane>>,
     troubles: BTreeMap<Lane, Vec<Trouble>>,
+    fillings: BTreeMap<Lane, Vec<Filling>>,
     used: BTreeMap<DiskId, Bytes>,
     failed: BTreeMap<DiskId, String>,
     looks: BTreeMap<u64, BTreeMap<Lane, View>>,
@@ -82,6 +83,9 @@ impl Desk {
             }
             Letter::Troubles(troubles) => {
                 state.troubles.insert(lane, troubles);
+            }
+            Letter::Fillings(fillings) => {
+                state.fillings.insert(lane, fillings);
             }
             Letter::Usage(disk, used) => {
                 state.used.insert(disk, used);
@@ -160,6 +164,11 @@ impl Desk {
     /// The shards that do not serve.
     pub(crate) fn troubles(&self) -> Vec<Trouble> {
         self.lock().troubles.values().flatten().cloned().collect()
+    }
+
+    /// How far the primaries are with filling copies.
+    pub(crate) fn fillings(&self) -> Vec<Filling> {
+        self.lock().fillings.values().flatten().copied().collect()
     }
 
     /// What is in use on a disk, if that was said.
