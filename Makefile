@@ -55,7 +55,7 @@ cluster: ## real processes on loopback: killed, frozen, filled up, attacked
 	$(CARGO) build --quiet --locked --package trine
 	$(CARGO) test --quiet --locked --package cluster -- --nocapture --test-threads 2
 
-chaos: ## EVENTS=40 faults drawn from SEED=1, in a cluster under fio and our own checker (ONLY=Kill: of these kinds)
+chaos: ## EVENTS=40 faults drawn from SEED=1, in a cluster under fio and our own checker (ONLY=Kill,Cut: of these kinds)
 	@tools/setup.sh build test
 	$(CARGO) build --quiet --locked --package trine
 	EVENTS=$(EVENTS) SEED=$(SEED) $(CARGO) test --quiet --locked --package cluster --test chaos -- --ignored --nocapture
