@@ -56,6 +56,17 @@ pub enum Error {
         /// What the conductor has.
         own: String,
     },
+    /// No disk has this id.
+    #[error("no disk {0}")]
+    NoDisk(DiskId),
+    /// Something that is still needed as it is.
+    #[error("{what} {why}")]
+    InUse {
+        /// What.
+        what: String,
+        /// Why, and what can be done.
+        why: String,
+    },
     /// No volume of this name.
     #[error("no volume {0}")]
     NoVolume(String),
@@ -191,6 +202,8 @@ impl Error {
             Self::Limit { .. } => "limit",
             Self::UnknownNode(_) => UNKNOWN_NODE,
             Self::NoNode(_) => "no-node",
+            Self::NoDisk(_) => "no-disk",
+            Self::InUse { .. } => "in-use",
             Self::DiskElsewhere { .. } => "disk-elsewhere",
             Self::Behind { .. } => "behind",
             Self::NoVolume(_) => "no-volume",
@@ -218,7 +231,7 @@ impl Error {
     pub fn class(&self) -> Class {
         match self {
             Self::Invalid(_) | Self::Shrink { .. } => Class::Invalid,
-            Self::UnknownNode(_) | Self::NoNode(_) | Self::NoVolume(_) => Class::NotFound,
+            Self::UnknownNode(_) | Self::NoNode(_) | Self::NoDisk(_) | Self::NoVolume(_) => Class::NotFound,
             Self::NoSnapshot { .. } | Self::NoCopyJob { .. } => Class::NotFound,
             _ => Class::Conflict,
         }

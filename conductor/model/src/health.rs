@@ -164,10 +164,14 @@ impl Conductor {
             n => said.push((Health::Waiting, format!("{n} shards are being created"))),
         }
         for (node, count) in &found.absent_silent {
-            said.push((Health::Degraded, format!("{}: {} missing; start it again", silence(node), copies(*count))));
+            let disks = self.nodes.get(node).into_iter().flat_map(|n| &n.disks);
+            let left = disks.filter_map(|d| self.replaced_in(now, *node, d.disk)).max();
+            let way = way_out("start it again", left);
+            said.push((Health::Degraded, format!("{}: {} missing; {way}", silence(node), copies(*count))));
         }
         for ((node, disk), count) in &found.absent_missing {
-            let missing = format!("{node} runs without disk {disk}: {} missing; bring the disk back", copies(*count));
+            let way = way_out("bring the disk back", self.replaced_in(now, *node, *disk));
+            let missing = format!("{node} runs without disk {disk}: {} missing; {way}", copies(*count));
             said.push((Health::Degraded, missing));
         }
         said
@@ -225,6 +229,16 @@ impl FillInfo {
             n if waiting.is_empty() => format!("{} being filled", copies(n)),
             n => format!("{} being filled, {waiting}", copies(n)),
         }
+    }
+}
+
+/// What to do, and what is done otherwise in so many milliseconds.
+fn way_out(what: &str, left_ms: Option<u64>) -> String {
+    match left_ms.map(|ms| ms.div_ceil(1_000)) {
+        None => what.to_owned(),
+        Some(0) => format!("{what}, or add a node that can take others"),
+        Some(s) if s <= 120 => format!("{what}, or others are made in {s} s"),
+        Some(s) => format!("{what}, or others are made in {} min", s.div_ceil(60)),
     }
 }
 

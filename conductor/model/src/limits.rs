@@ -24,8 +24,10 @@ pub const MAX_SHARDS: usize = 262_144;
 pub const MAX_SHARD: Bytes = Bytes(64 << 30);
 /// Smallest shard: a shard costs a record, a smaller one is not worth it.
 pub const MIN_SHARD: Bytes = Bytes(1 << 20);
-/// Copies of every shard. The only number there is for now.
-pub const COPIES: u8 = 3;
+/// Most copies of a shard. Beside these there may be one that takes the place of another.
+pub const MAX_COPIES: u8 = 3;
+/// Copies of a shard, unless its volume says otherwise.
+pub const DEFAULT_COPIES: u8 = 3;
 /// Fewest in-sync copies that may acknowledge a write, unless the volume says otherwise.
 pub const DEFAULT_MIN_COPIES: u8 = 2;
 /// Length of a volume's name: fits a device name and a DNS label.
@@ -63,7 +65,7 @@ pub const SNAPSHOT_PAUSE_MS: u64 = 250;
 /// Failed creations whose reasons are remembered for whoever waits: a request is given its outcome within milliseconds.
 pub const MAX_OUTCOMES: usize = 64;
 /// Works of copies that are waiting to be confirmed: one for every copy there can be.
-pub const MAX_WORK: usize = COPIES as usize * MAX_SHARDS;
+pub const MAX_WORK: usize = MAX_COPIES as usize * MAX_SHARDS;
 /// Orders given to one node at once, barriers aside: enough to keep it busy, and its messages small.
 pub const MAX_ORDERS_AT_ONCE: usize = 64;
 /// Works given to one node at once: as for orders.
@@ -87,6 +89,13 @@ pub const NODE_SILENT_MS: u64 = 2_000;
 /// A conductor that was not told the time for so long stood still itself, and heard nobody: it is told once a second at least. What
 /// waits for it then is no silence.
 pub const STALL_MS: u64 = 1_500;
+/// How long a copy that is out of reach is waited for before another one is made: longer than a restart of its machine.
+pub const REPLACE_AFTER_MS: u64 = 600_000;
+/// How often shards are looked through for copies to be replaced or moved.
+pub const RESHAPE_EVERY_MS: u64 = 1_000;
+/// Shards that get a new epoch each time: writes of each pause for some milliseconds, and a primary fills few at once anyway. 25,600
+/// shards are through in under two minutes.
+pub const RESHAPES_AT_ONCE: usize = 256;
 /// Copies that one node is filling, as remembered from its heartbeat: more do not make `trine status` any clearer.
 pub const MAX_FILLINGS_PER_NODE: usize = 1024;
 

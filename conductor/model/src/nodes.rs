@@ -11,7 +11,7 @@ use crate::limits::{
 };
 use crate::record::{DiskRecord, NodeRecord};
 use crate::state::Presence;
-use crate::views::VolumeState;
+use crate::views::{Duty, VolumeState};
 use crate::{Commit, Conductor, Configuration, CopyId, Dirty, DiskId, Error, Key, Millis, NodeId, ShardId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,6 +40,10 @@ impl Conductor {
             self.nodes.insert(node, record);
             dirty.add(Key::Node(node));
             self.tell_of_endpoints(&moved_endpoints, at);
+        }
+        for drop in self.stale_copies(register, &mut dirty) {
+            self.drops.insert((node, drop.copy), drop);
+            self.tell(node, at);
         }
         for (shard, why) in doubts {
             if let Some(record) = self.shards.get_mut(&shard).filter(|r| r.distrusted.is_none()) {
@@ -124,15 +128,25 @@ impl Conductor {
     }
 
     pub(crate) fn drops_on(&self, node: NodeId) -> impl Iterator<Item = CopyId> {
-        // A deleted parent's copy waits for its deleted clones' on that node.
-        let needed: BTreeSet<VolumeId> = self.needed_on(node).into_iter().map(|(volume, _)| volume).collect();
-        let all = self.drops.range((node, CopyId(0))..=(node, CopyId(u64::MAX)));
-        all.filter(move |(_, drop)| !needed.contains(&drop.volume)).map(|((_, copy), _)| *copy)
+        // A parent's copy that is to go waits for its clones' on that node.
+        let mut needed: BTreeSet<VolumeId> = self.needed_on(node).into_iter().map(|(volume, _)| volume).collect();
+        let all = || self.drops.range((node, CopyId(0))..=(node, CopyId(u64::MAX)));
+        let parents: BTreeSet<VolumeId> = all().map(|(_, drop)| drop.volume).collect();
+        for clone in self.volumes.values().filter(|v| v.parent.is_some_and(|p| parents.contains(&p.volume))) {
+            needed.extend(clone.parent.filter(|_| self.nodes_of(clone.id).contains(&node)).map(|p| p.volume));
+        }
+        all().filter(move |(_, drop)| !needed.contains(&drop.volume)).map(|((_, copy), _)| *copy)
     }
 
     /// The node deleted these copies: they are forgotten, and with its last one the volume.
     fn confirm_drops(&mut self, node: NodeId, dropped: &[CopyId]) -> Dirty {
         let mut dirty = Dirty::default();
+        self.forget_drops(node, dropped, &mut dirty);
+        self.seal(dirty)
+    }
+
+    /// The same within a transaction.
+    pub(crate) fn forget_drops(&mut self, node: NodeId, dropped: &[CopyId], dirty: &mut Dirty) {
         let mut volumes = BTreeSet::new();
         for copy in dropped {
             if let Some(drop) = self.drops.remove(&(node, *copy)) {
@@ -151,7 +165,6 @@ impl Conductor {
                 dirty.add(Key::Volume(volume));
             }
         }
-        self.seal(dirty)
     }
 
     fn check_registration(&self, now: Millis, register: &Register) -> Result<(), Error> {
@@ -215,10 +228,12 @@ impl Conductor {
                 endpoint_at: same_place.map_or(at, |d| d.endpoint_at),
                 capacity: report.capacity,
                 present: true,
+                leaving: disks.get(&report.disk).is_some_and(|d| d.leaving),
             };
             disks.insert(report.disk, record);
         }
-        NodeRecord { node: register.node, host: register.host.clone(), disks: disks.into_values().collect() }
+        let duty = self.nodes.get(&register.node).map_or(Duty::Serving, |n| n.duty);
+        NodeRecord { node: register.node, host: register.host.clone(), disks: disks.into_values().collect(), duty }
     }
 
     fn tell_of_endpoints(&mut self, moved: &BTreeSet<DiskId>, at: Commit) {

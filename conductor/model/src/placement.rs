@@ -4,8 +4,10 @@
 //! The primary is where the volume has the fewest, then where there are fewest at all: the primaries of a volume on three
 //! nodes differ by one at most. Nothing is random: the same state gives the same placement.
 
+use crate::record::DiskRecord;
+use crate::views::Duty;
 use crate::{Bytes, Conductor, DiskId, Error, Millis, NodeId, OpenId, VolumeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 /// Where one copy goes.
@@ -44,7 +46,7 @@ impl Site {
 }
 
 impl Conductor {
-    /// A planner over the nodes that are up, for shards of `volume`.
+    /// A planner over the nodes that are up and take copies, for shards of `volume`.
     pub(crate) fn planner(&self, now: Millis, volume: VolumeId) -> Planner {
         let mut promised: BTreeMap<(NodeId, DiskId), u64> = BTreeMap::new();
         let mut primaries: BTreeMap<NodeId, (u32, u32)> = BTreeMap::new();
@@ -58,9 +60,10 @@ impl Conductor {
                 *all += 1;
             }
         }
-        let up = self.nodes.values().filter(|n| self.is_up(n.node, now));
-        let sites = up.filter(|n| n.disks.iter().any(|d| d.present)).map(|node| {
-            let disks = node.disks.iter().filter(|d| d.present).map(|d| {
+        let up = self.nodes.values().filter(|n| self.is_up(n.node, now) && n.duty == Duty::Serving);
+        let usable = |d: &&DiskRecord| d.present && !d.leaving;
+        let sites = up.filter(|n| n.disks.iter().any(|d| usable(&d))).map(|node| {
+            let disks = node.disks.iter().filter(usable).map(|d| {
                 let used = self.presence.get(&node.node).and_then(|p| p.used.get(&d.disk)).map_or(0, |used| used.0);
                 let taken = promised.get(&(node.node, d.disk)).copied().unwrap_or(0).max(used);
                 let place = Place { node: node.node, disk: d.disk, open: d.open, endpoint: d.endpoint };
@@ -91,6 +94,27 @@ impl Planner {
             }
         }
         places
+    }
+
+    /// The place of one more copy, beside those on the nodes `taken`: on another host if that is possible, then on the disk with the
+    /// most free space.
+    pub(crate) fn place_one(
+        &mut self,
+        taken: &BTreeSet<NodeId>,
+        fits: impl Fn(&Place) -> bool,
+        size: Bytes,
+    ) -> Option<Place> {
+        let hosts: BTreeSet<String> =
+            self.sites.iter().filter(|s| taken.contains(&s.node)).map(|s| s.host.clone()).collect();
+        let disks = self.sites.iter_mut().flat_map(|site| {
+            let elsewhere = !hosts.contains(&site.host);
+            site.disks.iter_mut().map(move |disk| (elsewhere, disk))
+        });
+        let fitting = disks.filter(|(_, (place, _))| fits(place));
+        let best = fitting.max_by_key(|(elsewhere, (place, free))| (*elsewhere, *free, std::cmp::Reverse(place.disk)));
+        let (_, (place, free)) = best?;
+        *free -= Free::from(size.0);
+        Some(place.clone())
     }
 
     /// Places of a shard's copies, the primary's first.

@@ -6,7 +6,7 @@
 //! usage and troubles come back with the next heartbeats.
 
 use crate::api::CopyWork;
-use crate::views::{Attachment, ScrubState, SnapshotState, VolumeState};
+use crate::views::{Attachment, Duty, ScrubState, SnapshotState, VolumeState};
 use crate::{
     AttachGeneration, BlockRange, Blocks, Bytes, ClusterId, Commit, Configuration, CopyId, DiskId, Durability, Millis,
     NodeId, OpenId, OrderId, ShardId, ShardIndex, SnapshotId, VolumeId,
@@ -158,6 +158,9 @@ pub struct NodeRecord {
     pub host: String,
     /// Its disks, in the order of their ids; also those missing from its last registration.
     pub disks: Vec<DiskRecord>,
+    /// What is wanted of it.
+    #[serde(default)]
+    pub duty: Duty,
 }
 
 /// A disk of a node.
@@ -175,6 +178,9 @@ pub struct DiskRecord {
     pub capacity: Bytes,
     /// False if its node's last registration did not name it.
     pub present: bool,
+    /// It is to be emptied, and forgotten once its node runs without it.
+    #[serde(default)]
+    pub leaving: bool,
 }
 
 /// A volume.
@@ -334,7 +340,7 @@ pub struct ShardRecord {
     pub former: BTreeSet<NodeId>,
 }
 
-/// A copy whose volume is gone, until its node has confirmed that it is deleted.
+/// A copy whose volume is gone, or that was unlisted, until its node has confirmed that it is deleted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DropRecord {
     /// The node that holds it.
@@ -345,6 +351,6 @@ pub struct DropRecord {
     pub disk: DiskId,
     /// The volume it belonged to.
     pub volume: VolumeId,
-    /// The transaction that deleted the volume.
+    /// The transaction that decided it.
     pub dropped_at: Commit,
 }

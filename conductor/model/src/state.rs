@@ -3,12 +3,13 @@
 //! Every command checks first and changes last: an error leaves the state as it was. What a command changed it returns as
 //! `Dirty`; until those records are durable nobody may be told its answer. Commands live in the files named for them.
 
-use crate::limits::{DEAD_MS, MAX_NODES, MAX_SHARDS, MAX_VOLUMES};
+use crate::limits::{DEAD_MS, MAX_COPIES, MAX_NODES, MAX_SHARDS, MAX_VOLUMES};
 use crate::orders::Orders;
 use crate::promotion::{Attention, Primaries};
 use crate::record::{
     CopyRecord, DropRecord, Meta, NodeRecord, ScrubRecord, ShardRecord, SnapshotRecord, VolumeRecord, WorkRecord,
 };
+use crate::replacement::Absences;
 use crate::snapshots::Attempts;
 use crate::views::VolumeState;
 use crate::{
@@ -56,6 +57,7 @@ pub struct Conductor {
     pub(crate) presence: BTreeMap<NodeId, Presence>,
     pub(crate) started: Millis,
     pub(crate) attention: Attention,
+    pub(crate) absences: Absences,
     pub(crate) orders: Orders,
     pub(crate) attempts: Attempts,
     pub(crate) scrub_every: Option<u64>,
@@ -156,6 +158,7 @@ impl Conductor {
     }
 
     fn empty(meta: Meta, started: Millis) -> Self {
+        let seed = meta.cluster.0 ^ started.0;
         Self {
             meta,
             nodes: BTreeMap::new(),
@@ -172,6 +175,7 @@ impl Conductor {
             presence: BTreeMap::new(),
             started,
             attention: Attention::from(started),
+            absences: Absences::new(started, seed),
             orders: Orders::default(),
             attempts: Attempts::default(),
             scrub_every: None,
@@ -233,6 +237,7 @@ impl Conductor {
             self.volumes.values().filter(|v| v.state == VolumeState::Active).map(|v| (v.name.clone(), v.id)).collect();
         let mut news: Vec<(NodeId, Commit)> = self.drops.values().map(|d| (d.node, d.dropped_at)).collect();
         news.extend(self.work.values().map(|w| (w.node, w.since)));
+        self.volumes.keys().for_each(|volume| self.absences.reshape(*volume));
         self.primaries = Primaries::default();
         for shard in self.shards.values() {
             self.primaries.enter(&shard.config);
@@ -288,9 +293,7 @@ impl Conductor {
             let volume = self.volumes.get(&shard.volume);
             let volume = volume.ok_or_else(|| Corrupt(format!("{shard} belongs to no volume")))?;
             let nodes: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).collect();
-            require(nodes.len() == usize::from(volume.copies), &|| {
-                format!("{shard} is not on {} nodes", volume.copies)
-            })?;
+            require(nodes.len() <= usize::from(MAX_COPIES) + 1, &|| format!("{shard} is on too many nodes"))?;
             require(config.members.len() == nodes.len(), &|| format!("{shard} has two copies on one node"))?;
             check_members(config)?;
             require(config.epoch.0 > 0, &|| format!("{shard} has no epoch"))?;
@@ -307,8 +310,7 @@ impl Conductor {
         }
         for drop in self.drops.values() {
             require(copies.insert(drop.copy), &|| format!("{} is both listed and deleted", drop.copy))?;
-            let known = self.volumes.get(&drop.volume).is_some_and(|v| v.state == VolumeState::Deleting);
-            require(known, &|| format!("{} is deleted for no volume", drop.copy))?;
+            require(self.volumes.contains_key(&drop.volume), &|| format!("{} is deleted for no volume", drop.copy))?;
         }
         self.check_snapshots()
     }
@@ -376,7 +378,7 @@ fn check_members(config: &Configuration) -> Result<(), Corrupt> {
     require(full.len() == config.full_set.len(), "names a copy of its full set twice")?;
     if config.is_sealed() {
         require(full.iter().all(|copy| config.member(*copy).is_some()), "does not list its last full set")?;
-        require(full.len() >= usize::from(config.min_copies), "is sealed and has no full set")
+        require(!full.is_empty(), "is sealed and has no full set")
     } else {
         let in_sync: BTreeSet<CopyId> = config.in_sync_members().map(|m| m.copy).collect();
         require(full == in_sync, "has a full set that is not what is in sync")

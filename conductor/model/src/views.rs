@@ -55,7 +55,7 @@ impl NewVolume {
 }
 
 fn default_copies() -> u8 {
-    limits::COPIES
+    limits::DEFAULT_COPIES
 }
 fn default_shard() -> Bytes {
     DEFAULT_SHARD
@@ -374,6 +374,44 @@ pub struct FillInfo {
     pub rate: Bytes,
 }
 
+/// What is wanted of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Duty {
+    /// To serve, and to take new copies.
+    #[default]
+    Serving,
+    /// To serve what it has, and to take no new copies.
+    Cordoned,
+    /// To be emptied: its copies move to other nodes.
+    Draining,
+    /// To be forgotten: its copies are made anew on other nodes.
+    Removed,
+}
+
+/// A change of what is wanted of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewDuty {
+    /// What is wanted.
+    pub duty: Duty,
+    /// Although copies are still on it.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A change of a volume's copies; what is not named stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewCopies {
+    /// Copies of each shard.
+    #[serde(default)]
+    pub copies: Option<u8>,
+    /// Fewest in-sync copies that may acknowledge a write.
+    #[serde(default)]
+    pub min_copies: Option<u8>,
+}
+
 /// How lately a node was heard from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -395,6 +433,8 @@ pub struct DiskInfo {
     pub endpoint: SocketAddr,
     /// False if its node runs without it.
     pub present: bool,
+    /// It is to be emptied and forgotten.
+    pub leaving: bool,
     /// Its size for data.
     pub capacity: Bytes,
     /// Bytes in use, as its node said last; 0 before it did.
@@ -420,6 +460,8 @@ pub struct NodeInfo {
     pub host: String,
     /// How lately it was heard from.
     pub state: NodeState,
+    /// What is wanted of it.
+    pub duty: Duty,
     /// Milliseconds since then, or since this conductor started.
     pub silent_ms: u64,
     /// Shards that it is primary of.

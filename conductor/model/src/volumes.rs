@@ -5,7 +5,7 @@
 //! confirmed that they are gone.
 
 use crate::limits::{
-    COPIES, MAX_DRAWS, MAX_SHARD, MAX_SHARDS, MAX_SHARDS_PER_VOLUME, MAX_VOLUME, MAX_VOLUME_NAME, MAX_VOLUMES,
+    MAX_COPIES, MAX_DRAWS, MAX_SHARD, MAX_SHARDS, MAX_SHARDS_PER_VOLUME, MAX_VOLUME, MAX_VOLUME_NAME, MAX_VOLUMES,
     MIN_SHARD, MIN_VOLUME,
 };
 use crate::record::{DropRecord, ShardRecord, VolumeRecord};
@@ -202,7 +202,7 @@ impl Conductor {
         draw: &mut dyn Draw,
     ) -> Result<Vec<ShardRecord>, Error> {
         let count = u32::try_from(volume.size.0.div_ceil(volume.shard_size.0)).unwrap_or(u32::MAX);
-        let waiting = self.drops.len() / usize::from(COPIES);
+        let waiting = self.drops.len() / usize::from(MAX_COPIES);
         if self.shards.len() + waiting + (count.saturating_sub(had) as usize) > MAX_SHARDS {
             return Err(Error::Limit { what: "shards in the cluster", limit: MAX_SHARDS });
         }
@@ -267,7 +267,7 @@ fn shard_size(volume: &VolumeRecord, index: u32) -> Bytes {
     Bytes(volume.size.0.saturating_sub(start).min(volume.shard_size.0))
 }
 
-fn fresh_copy(volume: VolumeId, taken: &mut BTreeSet<CopyId>, draw: &mut dyn Draw) -> Result<CopyId, Error> {
+pub(crate) fn fresh_copy(volume: VolumeId, taken: &mut BTreeSet<CopyId>, draw: &mut dyn Draw) -> Result<CopyId, Error> {
     for _ in 0..MAX_DRAWS {
         let copy = CopyId(draw.draw());
         if copy.0 != 0 && taken.insert(copy) {
@@ -279,12 +279,7 @@ fn fresh_copy(volume: VolumeId, taken: &mut BTreeSet<CopyId>, draw: &mut dyn Dra
 
 fn check_shape(new: &NewVolume) -> Result<(), Error> {
     let invalid = |what: String| Err(Error::Invalid(what));
-    if new.copies != COPIES {
-        return invalid(format!("a volume has {COPIES} copies, not {}", new.copies));
-    }
-    if new.min_copies == 0 || new.min_copies > new.copies {
-        return invalid(format!("min-copies is 1 to {}, not {}", new.copies, new.min_copies));
-    }
+    crate::duties::check_copies(new.copies, new.min_copies)?;
     let shard = new.shard_size;
     if shard < MIN_SHARD || shard > MAX_SHARD || !shard.0.is_power_of_two() {
         return invalid(format!("a shard size is a power of two from {MIN_SHARD} to {MAX_SHARD}, not {shard}"));

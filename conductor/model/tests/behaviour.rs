@@ -73,7 +73,9 @@ fn names_and_sizes_are_checked() {
     assert!(cluster.create("big", (64 << 40) - 4096).is_err(), "too many shards of 1 MiB");
     cluster.create(&"a".repeat(64), MIB + 4096).unwrap();
     assert_eq!(cluster.config(1, 1).size, Bytes(4096));
-    for (copies, min_copies, shard_size) in [(2, 2, MIB), (3, 0, MIB), (3, 4, MIB), (3, 2, 3 * MIB), (3, 2, 0)] {
+    for (copies, min_copies, shard_size) in
+        [(4, 2, MIB), (0, 0, MIB), (1, 2, MIB), (3, 0, MIB), (3, 4, MIB), (3, 2, 3 * MIB), (3, 2, 0)]
+    {
         let new = NewVolume { copies, min_copies, shard_size: Bytes(shard_size), ..NewVolume::new("x", Bytes(MIB)) };
         assert!(cluster.run(|m, now, mut d| m.create(now, &new, &mut d)).is_err());
     }

@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
-use common::{Cluster, MIB, heartbeat, request};
+use common::{Cluster, MIB, disk_of, request};
 use conductor_model::api::{MembershipAnswer, MembershipChange, Order, OrderReport, OrderState, Report};
-use conductor_model::views::{Attach, CopyRange, Detach, Scrub, ScrubVerb, SnapshotState};
+use conductor_model::views::{Attach, CopyRange, Detach, Duty, Scrub, ScrubVerb, SnapshotState};
 use conductor_model::{
     AttachGeneration, Bytes, Commit, Configuration, CopyId, CopyState, Epoch, Member, Millis, NodeId, OpenId, Record,
     ShardId, SnapshotId, VolumeId,
@@ -79,6 +79,30 @@ enum Command {
         pick: usize,
         stale: bool,
     },
+    /// A node comes back with this one of its two disks.
+    Disk {
+        node: u32,
+        open: u64,
+        second: bool,
+    },
+    Duty {
+        node: u32,
+        duty: usize,
+        force: bool,
+    },
+    RemoveDisk {
+        node: u32,
+        force: bool,
+    },
+    Copies {
+        name: u8,
+        copies: u8,
+        min_copies: u8,
+    },
+    /// Primaries bring copies back.
+    Heal {
+        seconds: u64,
+    },
     /// Time passes, and all nodes are heard but these: bit by bit.
     Pass {
         ms: u64,
@@ -132,7 +156,7 @@ fn command(nodes: u32) -> impl Strategy<Value = Command> {
     let node = 1..=nodes;
     prop_oneof![
         3 => (node.clone(), 1u64..4).prop_map(|(node, open)| Command::Register { node, open }),
-        6 => (node, any::<bool>()).prop_map(|(node, confirm)| Command::Beat { node, confirm }),
+        6 => (node.clone(), any::<bool>()).prop_map(|(node, confirm)| Command::Beat { node, confirm }),
         4 => (0u8..4, size.clone()).prop_map(|(name, size)| Command::Create { name, size }),
         2 => (0u8..4, size).prop_map(|(name, size)| Command::Resize { name, size }),
         1 => (0u8..4, any::<bool>()).prop_map(|(name, force)| Command::Delete { name, force }),
@@ -148,6 +172,13 @@ fn command(nodes: u32) -> impl Strategy<Value = Command> {
             .prop_map(|(pick, member, other_open, stale)| Command::Sync { pick, member, other_open, stale }),
         6 => (0usize..64, 0usize..3, luck()).prop_map(|(pick, member, stale)| Command::Add { pick, member, stale }),
         2 => (0usize..64, luck()).prop_map(|(pick, stale)| Command::StepDown { pick, stale }),
+        3 => (node.clone(), 1u64..4, any::<bool>())
+            .prop_map(|(node, open, second)| Command::Disk { node, open, second }),
+        3 => (node.clone(), 0usize..4, any::<bool>()).prop_map(|(node, duty, force)| Command::Duty { node, duty, force }),
+        1 => (node.clone(), any::<bool>()).prop_map(|(node, force)| Command::RemoveDisk { node, force }),
+        2 => (0u8..4, 1u8..=3, 1u8..=3)
+            .prop_map(|(name, copies, min_copies)| Command::Copies { name, copies, min_copies }),
+        4 => (1u64..4).prop_map(|seconds| Command::Heal { seconds }),
         6 => (0u64..4000, 0u8..32).prop_map(|(ms, silent)| Command::Pass { ms, silent }),
         6 => (0u8..4, 0u8..2).prop_map(|(name, snapshot)| Command::Snapshot { name, snapshot }),
         2 => (0u8..4, 0u8..2).prop_map(|(name, snapshot)| Command::DeleteSnapshot { name, snapshot }),
@@ -181,6 +212,7 @@ struct History {
     /// Copies that hold every acknowledged write, if one was acknowledged in every epoch that could, and settled in all.
     holders: BTreeMap<ShardId, BTreeSet<CopyId>>,
     primaries: BTreeMap<ShardId, BTreeSet<NodeId>>,
+    unlisted: BTreeSet<CopyId>,
     snapshots: BTreeMap<SnapshotId, (VolumeId, SnapshotState)>,
     commit: Commit,
 }
@@ -195,10 +227,12 @@ impl History {
                 Record::Shard(record) => {
                     let config = record.config;
                     let distinct: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).collect();
-                    assert_eq!(distinct.len(), 3);
+                    assert_eq!(distinct.len(), config.members.len());
+                    assert!((1..=4).contains(&distinct.len()));
                     for member in &config.members {
                         let of = *self.copies.entry(member.copy).or_insert(config.shard);
                         assert_eq!(of, config.shard, "{} has two lives", member.copy);
+                        assert!(!self.unlisted.contains(&member.copy), "{} is listed again", member.copy);
                     }
                     let primary = config.primary_member().unwrap().node;
                     *primaries.entry(config.shard.volume).or_default().entry(primary).or_default() += 1;
@@ -210,7 +244,15 @@ impl History {
                         Some(old) => {
                             assert_eq!(config.epoch.0, old.epoch.0 + 1, "{}", config.shard);
                             assert!(config.born || !old.born, "{} is unborn again", config.shard);
-                            let filled = |m: &Member| old.member(m.copy).unwrap().state == CopyState::Syncing;
+                            let new = config.members.iter().filter(|m| old.member(m.copy).is_none());
+                            assert!(new.clone().count() <= 1);
+                            assert!(new.clone().all(|m| m.state == CopyState::Absent));
+                            let gone = old.members.iter().filter(|m| config.member(m.copy).is_none());
+                            for gone in gone {
+                                assert!(!old.is_sealed() || !old.full_set.contains(&gone.copy));
+                                self.unlisted.insert(gone.copy);
+                            }
+                            let filled = |m: &Member| old.member(m.copy).is_some_and(|m| m.state == CopyState::Syncing);
                             let holders = self.holders.get_mut(&config.shard).unwrap();
                             holders.extend(config.in_sync_members().filter(|m| filled(m)).map(|m| m.copy));
                             assert!(!config.is_sealed() || config.full_set == old.full_set);
@@ -243,8 +285,10 @@ impl History {
                 _ => {}
             }
         }
-        let moved = |volume| self.primaries.iter().any(|(shard, nodes)| shard.volume == volume && nodes.len() > 1);
-        for (volume, counts) in primaries.iter().filter(|(volume, _)| nodes == 3 && !moved(**volume)) {
+        // As they are placed; later ones move.
+        let moved = self.primaries.values().any(|nodes| nodes.len() > 1);
+        let reshaped = !self.unlisted.is_empty() || !cluster.disks.is_empty();
+        for (volume, counts) in primaries.iter().filter(|_| nodes == 3 && !reshaped && !moved) {
             let count = |n| counts.get(&NodeId(n)).copied().unwrap_or(0);
             let (least, most) = ((1..=3).map(count).min().unwrap(), (1..=3).map(count).max().unwrap());
             assert!(most - least <= 1, "{volume}: primaries {counts:?}");
@@ -263,6 +307,12 @@ impl World {
     fn shard(&self, pick: usize) -> Option<Configuration> {
         let all: Vec<_> = self.history.epochs.keys().filter_map(|s| self.cluster.model.configuration(*s)).collect();
         (!all.is_empty()).then(|| all[pick % all.len()].clone())
+    }
+
+    /// Nodes that the conductor has not forgotten, with their openings.
+    fn known(&self) -> Vec<(u32, u64)> {
+        let known = self.opens.iter().filter(|(n, _)| self.cluster.model.node(self.cluster.now, NodeId(**n)).is_ok());
+        known.map(|(node, open)| (*node, *open)).collect()
     }
 
     fn ask(&mut self, mut under: Configuration, change: MembershipChange, stale: bool) {
@@ -296,10 +346,10 @@ impl World {
             }
             Command::Beat { node, confirm } => {
                 let Some(open) = self.opens.get(&node) else { return };
-                let told = cluster.beat(node, *open, 0).unwrap();
+                let Ok(told) = cluster.beat(node, *open, 0) else { return };
                 let ever = |shard| self.history.primaries[shard].contains(&NodeId(node));
                 assert!(told.assignments.iter().all(|c| ever(&c.shard)));
-                let mut beat = heartbeat(node, *open, told.version);
+                let mut beat = cluster.heartbeat(node, *open, told.version);
                 beat.dropped = if confirm { told.drop } else { Vec::new() };
                 let quiet = cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
                 assert!(quiet.assignments.is_empty() && quiet.generations.is_empty());
@@ -325,7 +375,7 @@ impl World {
             }
             Command::Reopened { pick, member, open, stale } => {
                 let Some(config) = self.shard(pick) else { return };
-                let copy = config.members[member].copy;
+                let copy = config.members[member % config.members.len()].copy;
                 self.ask(config, MembershipChange::Reopened(vec![(copy, OpenId(open))]), stale);
             }
             Command::Drop { pick, members, stale } => {
@@ -336,22 +386,61 @@ impl World {
             }
             Command::Sync { pick, member, other_open, stale } => {
                 let Some(config) = self.shard(pick) else { return };
-                let Member { copy, node, .. } = config.members[member];
+                let Member { copy, node, .. } = config.members[member % config.members.len()];
                 let open = OpenId(self.opens[&node.0] + u64::from(other_open));
                 self.ask(config, MembershipChange::Sync(copy, open), stale);
             }
             Command::Add { pick, member, stale } => {
                 let Some(config) = self.shard(pick) else { return };
-                let copy = config.members[member].copy;
+                let copy = config.members[member % config.members.len()].copy;
                 self.ask(config, MembershipChange::Add(copy), stale);
             }
             Command::StepDown { pick, stale } => {
                 let Some(config) = self.shard(pick) else { return };
                 self.ask(config, MembershipChange::StepDown, stale);
             }
+            Command::Disk { node, open, second } => {
+                let before = cluster.disks.insert(node, node + if second { 10 } else { 0 });
+                match cluster.register(node, open) {
+                    Ok(()) => drop(self.opens.insert(node, open)),
+                    Err(_) => drop(before.map(|before| cluster.disks.insert(node, before))),
+                }
+            }
+            Command::Duty { node, duty, force } => {
+                let duty = [Duty::Serving, Duty::Cordoned, Duty::Draining, Duty::Removed][duty];
+                drop(cluster.run(|m, now, _| m.set_duty(now, NodeId(node), duty, force)));
+            }
+            Command::RemoveDisk { node, force } => {
+                drop(cluster.run(|m, now, _| m.remove_disk(now, disk_of(node), force)));
+            }
+            Command::Copies { name: n, copies, min_copies } => {
+                drop(cluster.run(|m, now, _| m.set_copies(now, &name(n), Some(copies), Some(min_copies))));
+            }
+            Command::Heal { seconds } => {
+                let heard = self.known();
+                for _ in 0..seconds * 2 {
+                    self.cluster.pass(500, &heard);
+                    self.history.observe(&self.cluster, self.nodes);
+                }
+                let shards: Vec<ShardId> = self.history.epochs.keys().copied().collect();
+                for shard in shards {
+                    for which in 0..4 {
+                        let Some(config) = self.cluster.model.configuration(shard) else { break };
+                        let Some(member) = config.members.get(which).cloned() else { break };
+                        let open = OpenId(self.opens[&member.node.0]);
+                        let change = match member.state {
+                            CopyState::InSync => continue,
+                            CopyState::Absent => MembershipChange::Sync(member.copy, open),
+                            CopyState::Syncing => MembershipChange::Add(member.copy),
+                        };
+                        self.ask(config, change, false);
+                        self.history.observe(&self.cluster, self.nodes);
+                    }
+                }
+            }
             Command::Pass { ms, silent } => {
-                let heard = self.opens.iter().filter(|(node, _)| silent & (1 << (*node - 1)) == 0);
-                let heard: Vec<(u32, u64)> = heard.map(|(node, open)| (*node, *open)).collect();
+                let heard = self.known().into_iter().filter(|(node, _)| silent & (1 << (*node - 1)) == 0);
+                let heard: Vec<(u32, u64)> = heard.collect();
                 for _ in 0..ms / 500 {
                     self.cluster.pass(500, &heard);
                     self.history.observe(&self.cluster, self.nodes);
@@ -385,7 +474,7 @@ impl World {
             }
             Command::Obey { node, done } => {
                 let Some(open) = self.opens.get(&node) else { return };
-                let told = cluster.beat(node, *open, 0).unwrap();
+                let Ok(told) = cluster.beat(node, *open, 0) else { return };
                 let state = match done {
                     true => OrderState::Done { damaged: 0, repaired: 0 },
                     false => OrderState::Failed("no".to_owned()),
@@ -401,7 +490,7 @@ impl World {
             }
             Command::Tick => cluster.tick(),
             Command::Wait { ms } => cluster.now = Millis(cluster.now.0 + ms),
-            Command::Restart => cluster.restart(),
+            Command::Restart => cluster.restart_replacing(3_000),
         }
         self.history.observe(&self.cluster, self.nodes);
     }
@@ -420,6 +509,7 @@ proptest! {
             history: History::default(),
             nodes,
         };
+        world.cluster.model.set_replace_after(3_000);
         world.cluster.create("vol0", 3 * MIB).unwrap();
         world.history.observe(&world.cluster, nodes);
         // A snapshot to begin with: completing one takes the right commands in a row.

@@ -37,12 +37,15 @@ pub struct Cluster {
     pub file: BTreeMap<Key, Record>,
     pub now: Millis,
     pub random: Box<dyn FnMut() -> u64>,
+    /// Nodes whose disk is another one than the first.
+    pub disks: BTreeMap<u32, u32>,
 }
 
 impl Cluster {
     pub fn new() -> Self {
         let (model, dirty) = Conductor::new(ClusterId(7), T0);
-        let mut cluster = Self { model, file: BTreeMap::new(), now: T0, random: Box::new(draws(1)) };
+        let mut cluster =
+            Self { model, file: BTreeMap::new(), now: T0, random: Box::new(draws(1)), disks: BTreeMap::new() };
         cluster.persist(dirty);
         cluster
     }
@@ -99,14 +102,63 @@ impl Cluster {
         self.model = Conductor::restore(self.file.values().cloned(), self.now).unwrap();
     }
 
+    pub fn restart_replacing(&mut self, after_ms: u64) {
+        self.restart();
+        self.model.set_replace_after(after_ms);
+    }
+
     pub fn register(&mut self, node: u32, open: u64) -> Result<(), Error> {
-        let register = registration(node, open);
+        let mut register = registration(node, open);
+        register.disks[0].disk = self.disk(node);
         self.run(|m, now, _| m.register(now, &register)).map(|_| ())
     }
 
     pub fn beat(&mut self, node: u32, open: u64, after: u64) -> Result<HeartbeatAnswer, Error> {
-        let beat = heartbeat(node, open, after);
+        let beat = self.heartbeat(node, open, after);
         self.run(|m, now, _| m.heartbeat(now, &beat))
+    }
+
+    pub fn heartbeat(&self, node: u32, open: u64, after: u64) -> Heartbeat {
+        let mut beat = heartbeat(node, open, after);
+        beat.disks[0].0 = self.disk(node);
+        beat
+    }
+
+    /// The disk that a node has now.
+    pub fn disk(&self, node: u32) -> DiskId {
+        disk_of(self.disks.get(&node).copied().unwrap_or(node))
+    }
+
+    /// Primaries bring back every copy that can be reached, one after the other, while these nodes are heard.
+    pub fn heal(&mut self, seconds: u64, heard: &[(u32, u64)]) {
+        for _ in 0..seconds {
+            self.pass(1_000, heard);
+            let shards: Vec<ShardId> =
+                self.file.keys().filter_map(|k| if let Key::Shard(s) = k { Some(*s) } else { None }).collect();
+            for id in shards {
+                let config = self.model.configuration(id).unwrap();
+                let reached = |m: &&Member| {
+                    m.state == CopyState::Absent && heard.iter().any(|(n, _)| *n == m.node.0 && self.disk(*n) == m.disk)
+                };
+                let Some(absent) = config.members.iter().find(reached).cloned() else { continue };
+                let open = heard.iter().find(|(n, _)| *n == absent.node.0).unwrap().1;
+                let config = self.grant(&config, MembershipChange::Sync(absent.copy, OpenId(open)));
+                self.grant(&config, MembershipChange::Add(absent.copy));
+            }
+        }
+    }
+
+    /// Every primary drops its copies on this node.
+    pub fn leave_behind(&mut self, node: u32) {
+        let shards: Vec<ShardId> =
+            self.file.keys().filter_map(|k| if let Key::Shard(s) = k { Some(*s) } else { None }).collect();
+        for id in shards {
+            let config = self.model.configuration(id).unwrap();
+            if let Some(member) = config.in_sync_members().find(|m| m.node == NodeId(node) && m.copy != config.primary)
+            {
+                self.grant(&config, MembershipChange::Drop(vec![member.copy]));
+            }
+        }
     }
 
     pub fn create(&mut self, name: &str, size: u64) -> Result<VolumeId, Error> {
@@ -158,7 +210,9 @@ impl Cluster {
     }
 
     pub fn orders(&mut self) -> Vec<(u32, Order)> {
-        (1..=3).flat_map(|node| self.told(node).orders.into_iter().map(move |order| (node, order))).collect()
+        let nodes: Vec<u32> =
+            self.file.keys().filter_map(|k| if let Key::Node(n) = k { Some(n.0) } else { None }).collect();
+        nodes.into_iter().flat_map(|node| self.told(node).orders.into_iter().map(move |order| (node, order))).collect()
     }
 
     pub fn say(&mut self, node: u32, order: &Order, state: OrderState) {

@@ -1,0 +1,341 @@
+//! Replacement: copies that do not come back are made anew elsewhere, and copies move off what is to be emptied.
+//!
+//! ```text
+//! absent, out of reach for REPLACE_AFTER ─► unlisted and deleted; a new copy is listed, absent, on the best disk elsewhere
+//! on a node or disk that is to be emptied ─► a new copy is listed beside it ─ filled ─► the old one is unlisted and deleted
+//! ```
+//! Each step is one new epoch of the same primary that changes nothing about who holds every write; the primary fills what is listed
+//! absent (rule 12: placement is a wish to it). Where the primary itself is to go, another copy in sync takes over first. Never
+//! unlisted: a copy of a sealed shard's last full set, and a copy in sync before as many others are as the volume wants. Some shards
+//! at a time: every new epoch makes its shard's writes pause.
+
+use crate::api::CopyWork;
+use crate::limits::{NODE_SILENT_MS, REPLACE_AFTER_MS, RESHAPE_EVERY_MS, RESHAPES_AT_ONCE};
+use crate::placement::{Place, Planner};
+use crate::record::{DropRecord, ShardRecord};
+use crate::views::{Duty, Fullness, VolumeState};
+use crate::{
+    Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Draw, Key, Member, Millis, NodeId, ShardId, VolumeId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What this process knows of disks that are out of reach, and of volumes that may not be as they are wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct Absences {
+    after_ms: u64,
+    since: BTreeMap<(NodeId, DiskId), Millis>,
+    looked: Millis,
+    /// Volumes whose number of copies may be another one than is wanted.
+    unshaped: BTreeSet<VolumeId>,
+    seed: u64,
+}
+
+impl Absences {
+    pub(crate) fn new(started: Millis, seed: u64) -> Self {
+        Self { after_ms: REPLACE_AFTER_MS, since: BTreeMap::new(), looked: started, unshaped: BTreeSet::new(), seed }
+    }
+
+    /// Looked through with the next ticks.
+    pub(crate) fn reshape(&mut self, volume: VolumeId) {
+        self.unshaped.insert(volume);
+    }
+}
+
+/// Random enough for names that must differ: splitmix64.
+impl Draw for Absences {
+    fn draw(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.seed ^ (self.seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// A disk, as far as the copies on it are concerned.
+#[derive(Clone, Copy, Default)]
+struct Reach {
+    /// Absent copies on it are not waited for.
+    given_up: bool,
+    /// It is to be emptied.
+    leaving: bool,
+}
+
+/// One pass over shards: what is known for all of them.
+struct Pass {
+    reach: BTreeMap<(NodeId, DiskId), Reach>,
+    planners: BTreeMap<VolumeId, Planner>,
+    listed: Option<BTreeSet<CopyId>>,
+}
+
+/// What is to become of a shard.
+enum Step {
+    List { without: Option<CopyId> },
+    Unlist(CopyId),
+    HandOver(CopyId),
+}
+
+impl Conductor {
+    /// How long a copy that is out of reach is waited for. Not persisted: whoever runs the conductor says it.
+    pub fn set_replace_after(&mut self, after_ms: u64) {
+        self.absences.after_ms = after_ms;
+    }
+
+    /// Where the names of new copies come from. Without it they come from the cluster's name and the time of the start.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.absences.seed = seed;
+    }
+
+    /// In how many milliseconds absent copies on a disk out of reach are replaced, if a place is found.
+    pub(crate) fn replaced_in(&self, now: Millis, node: NodeId, disk: DiskId) -> Option<u64> {
+        let since = self.absences.since.get(&(node, disk))?;
+        Some(self.absences.after_ms.saturating_sub(now.since(*since)))
+    }
+
+    /// One step for each of some shards that are not as they are wanted.
+    pub(crate) fn reshape(&mut self, now: Millis, dirty: &mut Dirty) {
+        if now.since(self.absences.looked) < RESHAPE_EVERY_MS {
+            return;
+        }
+        self.absences.looked = now;
+        let reach = self.reach(now);
+        let everywhere = reach.values().any(|r| r.given_up || r.leaving);
+        let volumes: Vec<VolumeId> = match everywhere {
+            true => self.volumes.keys().copied().collect(),
+            false => self.absences.unshaped.iter().copied().collect(),
+        };
+        let mut pass = Pass { reach, planners: BTreeMap::new(), listed: None };
+        let mut left = RESHAPES_AT_ONCE;
+        for volume in volumes {
+            let due: Vec<(ShardId, Step)> = self
+                .shards_of(volume)
+                .filter_map(|s| Some((s.config.shard, self.step(now, s, &pass)?)))
+                .take(left)
+                .collect();
+            if due.is_empty() {
+                self.absences.unshaped.remove(&volume);
+            }
+            for (shard, step) in due {
+                left -= usize::from(self.take_step(now, shard, &step, &mut pass, dirty));
+            }
+        }
+        self.forget_what_is_empty(now, dirty);
+    }
+
+    fn reach(&mut self, now: Millis) -> BTreeMap<(NodeId, DiskId), Reach> {
+        let mut reach = BTreeMap::new();
+        let mut since = BTreeMap::new();
+        for node in self.nodes.values() {
+            let heard = self.hears(node.node, now);
+            for disk in &node.disks {
+                let key = (node.node, disk.disk);
+                let leaving = disk.leaving || matches!(node.duty, Duty::Draining | Duty::Removed);
+                let gone = !heard || !disk.present;
+                if gone {
+                    since.insert(key, self.absences.since.get(&key).copied().unwrap_or(now));
+                }
+                let waited = since.get(&key).is_some_and(|at| now.since(*at) >= self.absences.after_ms);
+                // Nobody was heard yet just after a start.
+                let settled = now.since(self.started) >= NODE_SILENT_MS;
+                let given_up = gone && settled && (waited || leaving);
+                if given_up || leaving {
+                    reach.insert(key, Reach { given_up, leaving });
+                }
+            }
+        }
+        self.absences.since = since;
+        reach
+    }
+
+    /// The next step towards what is wanted of a shard; `None` if there is none, or it is no time for it.
+    fn step(&self, now: Millis, record: &ShardRecord, pass: &Pass) -> Option<Step> {
+        let config = &record.config;
+        let volume = self.volumes.get(&config.shard.volume)?;
+        let reach = |m: &Member| pass.reach.get(&(m.node, m.disk)).copied().unwrap_or_default();
+        let wanted = usize::from(volume.copies);
+        if config.members.len() == wanted && config.members.iter().all(|m| !reach(m).given_up && !reach(m).leaving) {
+            return None;
+        }
+        let primary = config.primary_member()?;
+        let busy = config.members.iter().any(|m| m.state == CopyState::Syncing);
+        // One epoch at a time: the last one may be of this very moment.
+        let fresh = record.changed_at >= self.next_commit();
+        if !config.born || record.distrusted.is_some() || busy || fresh || !self.hears(primary.node, now) {
+            return None;
+        }
+        let sealed = config.is_sealed();
+        let free = |m: &&Member| m.state == CopyState::Absent && !(sealed && config.full_set.contains(&m.copy));
+        let staying = || config.members.iter().filter(|m| !reach(m).leaving);
+        let surplus = config.members.len() > wanted;
+        if let Some(gone) = config.members.iter().filter(free).find(|m| reach(m).given_up) {
+            return Some(if surplus { Step::Unlist(gone.copy) } else { Step::List { without: Some(gone.copy) } });
+        }
+        if staying().count() < wanted {
+            return (!surplus).then_some(Step::List { without: None });
+        }
+        if !surplus {
+            return None;
+        }
+        // More than are wanted: those that are to go, then those that hold less, then any but the primary.
+        let others_do = staying().filter(|m| m.state == CopyState::InSync).count() >= wanted && !sealed;
+        let leaving = config.members.iter().filter(|m| reach(m).leaving);
+        let idle =
+            leaving.clone().find(free).or_else(|| staying().filter(free).nth(0).filter(|_| staying().count() > wanted));
+        if let Some(idle) = idle {
+            return Some(Step::Unlist(idle.copy));
+        }
+        if !others_do {
+            return None;
+        }
+        let in_sync = leaving.chain(staying().filter(|_| staying().count() > wanted));
+        match in_sync.clone().find(|m| m.copy != config.primary) {
+            Some(member) => Some(Step::Unlist(member.copy)),
+            None if reach(primary).leaving => {
+                let able = staying().filter(|m| m.state == CopyState::InSync && self.hears(m.node, now));
+                let able = able.filter(|m| self.disk(m.node, m.disk).is_some_and(|d| d.present && d.open == m.open));
+                able.min_by_key(|m| (self.primaries.count(m.node), m.node)).map(|m| Step::HandOver(m.copy))
+            }
+            None => None,
+        }
+    }
+
+    /// True if there is a new epoch.
+    fn take_step(&mut self, now: Millis, shard: ShardId, step: &Step, pass: &mut Pass, dirty: &mut Dirty) -> bool {
+        let Some(config) = self.shards.get(&shard).map(|s| s.config.clone()) else { return false };
+        let unlisted = match step {
+            Step::Unlist(copy) | Step::List { without: Some(copy) } => config.member(*copy).cloned(),
+            Step::List { without: None } | Step::HandOver(_) => None,
+        };
+        let mut next = config;
+        next.members.retain(|m| unlisted.as_ref().is_none_or(|gone| gone.copy != m.copy));
+        match step {
+            Step::Unlist(_) => {}
+            Step::HandOver(copy) => next.primary = *copy,
+            Step::List { .. } => {
+                let Some(member) = self.new_member(now, &next, pass) else { return false };
+                next.members.push(member);
+            }
+        }
+        if let Some(gone) = unlisted {
+            self.delete_copy(shard.volume, &gone, dirty);
+        }
+        let handed_over = matches!(step, Step::HandOver(_));
+        self.advance(next, dirty);
+        if handed_over {
+            self.renew_orders(|concerned| concerned == shard, dirty);
+        }
+        true
+    }
+
+    /// An empty copy on the best disk for it, or none.
+    fn new_member(&mut self, now: Millis, config: &Configuration, pass: &mut Pass) -> Option<Member> {
+        let family = self.family(config)?;
+        let volume = config.shard.volume;
+        if !pass.planners.contains_key(&volume) {
+            pass.planners.insert(volume, self.planner(now, volume));
+        }
+        let taken: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).collect();
+        let fits = |place: &Place| {
+            let full = self.presence.get(&place.node).and_then(|p| p.used.get(&place.disk)).is_some_and(|used| {
+                let capacity = self.disk(place.node, place.disk).map_or(crate::Bytes(0), |d| d.capacity);
+                crate::space::fullness(*used, capacity) == Fullness::Full
+            });
+            let beside = family.as_ref().is_none_or(|disks| disks.contains(&(place.node, place.disk)));
+            !full && beside && !taken.contains(&place.node) && self.hears(place.node, now)
+        };
+        let place = pass.planners.get_mut(&volume)?.place_one(&taken, fits, config.size)?;
+        let listed = pass.listed.get_or_insert_with(|| {
+            let members = self.shards.values().flat_map(|s| s.config.members.iter().map(|m| m.copy));
+            members.chain(self.drops.keys().map(|(_, copy)| *copy)).collect()
+        });
+        let copy = crate::volumes::fresh_copy(volume, listed, &mut self.absences).ok()?;
+        let Place { node, disk, open, endpoint } = place;
+        Some(Member { copy, node, disk, open, state: CopyState::Absent, endpoint })
+    }
+
+    /// The disks that a clone's copy may be on: those of its parent's copies, whose chunks it shares (rule 16). `Some(None)`: any;
+    /// `None`: its parent's record is gone.
+    fn family(&self, config: &Configuration) -> Option<Option<BTreeSet<(NodeId, DiskId)>>> {
+        let Some(parent) = config.parent else { return Some(None) };
+        let parent = &self.shards.get(&parent.shard)?.config;
+        Some(Some(parent.members.iter().map(|m| (m.node, m.disk)).collect()))
+    }
+
+    /// An unlisted copy is never listed again: its node deletes it when it can, and has nothing else to do for it (rule 7).
+    fn delete_copy(&mut self, volume: VolumeId, gone: &Member, dirty: &mut Dirty) {
+        let at = self.next_commit();
+        let Member { node, copy, disk, .. } = *gone;
+        self.drops.insert((node, copy), DropRecord { node, copy, disk, volume, dropped_at: at });
+        dirty.add(Key::Drop(node, copy));
+        self.tell(node, at);
+        let mine = self.work.keys().filter(|(at, work)| *at == node && work.copy() == copy);
+        let works: Vec<CopyWork> = mine.map(|(_, work)| *work).collect();
+        self.confirm_work(node, &works, dirty);
+    }
+
+    /// Nodes that were removed and disks that were taken out are forgotten once nothing is expected on them, with what was to be
+    /// deleted there: whoever comes back with a copy that is not listed is told to delete it.
+    fn forget_what_is_empty(&mut self, now: Millis, dirty: &mut Dirty) {
+        let leaving =
+            |n: &crate::record::NodeRecord| n.duty == Duty::Removed || n.disks.iter().any(|d| d.leaving && !d.present);
+        if !self.nodes.values().any(leaving) {
+            return;
+        }
+        let used: BTreeSet<(NodeId, DiskId)> =
+            self.shards.values().flat_map(|s| s.config.members.iter().map(|m| (m.node, m.disk))).collect();
+        let mut forgotten: BTreeSet<(NodeId, DiskId)> = BTreeSet::new();
+        let mut removed: Vec<NodeId> = Vec::new();
+        for node in self.nodes.values() {
+            let empty = |disk: DiskId| !used.contains(&(node.node, disk));
+            let away = !self.hears(node.node, now);
+            if node.duty == Duty::Removed && away && node.disks.iter().all(|d| empty(d.disk)) {
+                removed.push(node.node);
+                forgotten.extend(node.disks.iter().map(|d| (node.node, d.disk)));
+            } else {
+                let out = node.disks.iter().filter(|d| d.leaving && !d.present && empty(d.disk));
+                forgotten.extend(out.map(|d| (node.node, d.disk)));
+            }
+        }
+        for (node, disk) in &forgotten {
+            if let Some(record) = self.nodes.get_mut(node) {
+                record.disks.retain(|d| d.disk != *disk);
+                dirty.add(Key::Node(*node));
+            }
+        }
+        let on_them = self.drops.values().filter(|d| forgotten.contains(&(d.node, d.disk)));
+        let mut dropped: BTreeMap<NodeId, Vec<CopyId>> = BTreeMap::new();
+        on_them.for_each(|d| dropped.entry(d.node).or_default().push(d.copy));
+        for (node, copies) in dropped {
+            self.forget_drops(node, &copies, dirty);
+        }
+        for node in removed {
+            self.nodes.remove(&node);
+            self.presence.remove(&node);
+        }
+    }
+
+    /// Copies that a node holds and that were unlisted while it was away.
+    pub(crate) fn stale_copies(&self, register: &crate::api::Register, dirty: &mut Dirty) -> Vec<DropRecord> {
+        let at = self.next_commit();
+        let mut stale = Vec::new();
+        for disk in &register.disks {
+            for (copy, reported) in &disk.copies {
+                let Some(own) = self.shards.get(&reported.shard) else { continue };
+                let active = self.volumes.get(&reported.shard.volume).is_some_and(|v| v.state == VolumeState::Active);
+                let unlisted = own.config.member(*copy).is_none() && reported.epoch < own.config.epoch;
+                let key = (register.node, *copy);
+                if active && unlisted && own.distrusted.is_none() && !self.drops.contains_key(&key) {
+                    dirty.add(Key::Drop(register.node, *copy));
+                    let volume = reported.shard.volume;
+                    stale.push(DropRecord {
+                        node: register.node,
+                        copy: *copy,
+                        disk: disk.disk,
+                        volume,
+                        dropped_at: at,
+                    });
+                }
+            }
+        }
+        stale
+    }
+}

@@ -1,0 +1,310 @@
+//! Copies that are made anew, and nodes and disks that are emptied, one promise per test.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+use common::{Cluster, MIB, disk_of, registration, report, shard, state};
+use conductor_model::api::MembershipChange;
+use conductor_model::limits::RESHAPES_AT_ONCE;
+use conductor_model::views::{Duty, Health, NewVolume};
+use conductor_model::{Bytes, Configuration, CopyId, CopyState, Error, Key, Member, NodeId, OpenId};
+use std::collections::BTreeSet;
+
+const AFTER: u64 = 5_000;
+
+/// Nodes that are heard, each in its first opening.
+fn all_but(nodes: u32, silent: &[u32]) -> Vec<(u32, u64)> {
+    (1..=nodes).filter(|n| !silent.contains(n)).map(|n| (n, 1)).collect()
+}
+
+fn cluster_of(nodes: u32) -> Cluster {
+    let mut cluster = Cluster::with_nodes(nodes);
+    cluster.model.set_replace_after(AFTER);
+    cluster.create("db", 8 * MIB).unwrap();
+    cluster.bear(1);
+    cluster.pass(500, &all_but(nodes, &[]));
+    cluster
+}
+
+fn configs(cluster: &Cluster) -> Vec<Configuration> {
+    (0..8).filter_map(|i| cluster.model.configuration(shard(1, i))).collect()
+}
+
+fn on(cluster: &Cluster, node: u32) -> Vec<Member> {
+    let members = configs(cluster).into_iter().flat_map(|c| c.members);
+    members.filter(|m| m.node == NodeId(node)).collect()
+}
+
+fn health(cluster: &Cluster) -> Health {
+    cluster.model.show(cluster.now, "db").unwrap().info.health
+}
+
+#[test]
+fn a_copy_that_does_not_come_back_is_made_anew_on_another_node_and_deleted_when_it_does() {
+    let mut cluster = cluster_of(4);
+    let before: BTreeSet<CopyId> = on(&cluster, 1).iter().map(|m| m.copy).collect();
+    assert!(!before.is_empty());
+    cluster.pass(2_500, &all_but(4, &[1]));
+    cluster.leave_behind(1);
+    cluster.pass(4_000, &all_but(4, &[1]));
+    assert_eq!(on(&cluster, 1).len(), before.len(), "it is waited for");
+    cluster.pass(3_000, &all_but(4, &[1]));
+    assert_eq!(on(&cluster, 1), []);
+    for config in configs(&cluster) {
+        assert_eq!((config.members.len(), config.in_sync()), (3, config.full_set.len()));
+    }
+    assert_eq!(health(&cluster), Health::Degraded, "the new ones are empty");
+    cluster.heal(3, &all_but(4, &[1]));
+    assert_eq!(health(&cluster), Health::Healthy);
+
+    let told: BTreeSet<CopyId> = cluster.beat(1, 1, 0).unwrap().drop.into_iter().collect();
+    assert_eq!(told, before);
+    cluster.heal(10, &all_but(4, &[]));
+    assert_eq!(on(&cluster, 1), [], "nobody moves back what is well");
+}
+
+#[test]
+fn a_node_that_comes_back_with_an_empty_disk_fills_that() {
+    let mut cluster = cluster_of(3);
+    cluster.pass(2_500, &all_but(3, &[1]));
+    cluster.leave_behind(1);
+    cluster.pass(8_000, &all_but(3, &[1]));
+    assert_eq!(on(&cluster, 1).len(), 8, "nobody else can take them");
+    let reasons = cluster.model.show(cluster.now, "db").unwrap().info.reasons;
+    assert!(reasons[0].contains("8 copies missing; start it again, or add a node"), "{reasons:?}");
+    cluster.disks.insert(1, 11);
+    cluster.register(1, 1).unwrap();
+    cluster.pass(1_500, &all_but(3, &[]));
+    assert!(on(&cluster, 1).iter().all(|m| m.disk == disk_of(11) && m.state == CopyState::Absent));
+    cluster.heal(3, &all_but(3, &[]));
+    assert_eq!(health(&cluster), Health::Healthy);
+    // The old disk turns up again: what is on it is deleted.
+    let mut both = registration(1, 2);
+    both.disks[0].disk = disk_of(11);
+    both.disks.push(report(1, 2));
+    cluster.run(|m, now, _| m.register(now, &both)).unwrap();
+    assert_eq!(cluster.model.answer(NodeId(1), conductor_model::Commit(0)).drop.len(), 8);
+}
+
+#[test]
+fn copies_of_a_sealed_shards_last_full_set_are_never_replaced() {
+    let mut cluster = cluster_of(4);
+    let first = cluster.config(1, 0);
+    let others: Vec<Member> = first.members.iter().filter(|m| m.copy != first.primary).cloned().collect();
+    let sealed = cluster.grant(&first, MembershipChange::Drop(others.iter().map(|m| m.copy).collect()));
+    let dead: Vec<u32> = others.iter().map(|m| m.node.0).collect();
+    cluster.pass(20_000, &all_but(4, &dead));
+    assert_eq!(cluster.config(1, 0), sealed);
+    // One that had left before the last full set is none of these.
+    let mut cluster = cluster_of(4);
+    let first = cluster.config(1, 0);
+    let next = cluster.grant(&first, MembershipChange::Drop(vec![others[0].copy]));
+    cluster.grant(&next, MembershipChange::Drop(vec![others[1].copy]));
+    cluster.pass(20_000, &all_but(4, &dead));
+    let now = cluster.config(1, 0);
+    assert!(now.member(others[0].copy).is_none() && now.member(others[1].copy).is_some() && now.is_sealed());
+    assert_eq!(now.full_set, next.full_set);
+}
+
+#[test]
+fn a_restarted_conductor_waits_anew() {
+    let mut cluster = cluster_of(4);
+    cluster.pass(2_500, &all_but(4, &[1]));
+    cluster.leave_behind(1);
+    cluster.pass(4_000, &all_but(4, &[1]));
+    cluster.restart_replacing(AFTER);
+    cluster.pass(4_000, &all_but(4, &[1]));
+    assert!(!on(&cluster, 1).is_empty());
+    cluster.pass(3_000, &all_but(4, &[1]));
+    assert_eq!(on(&cluster, 1), []);
+}
+
+#[test]
+fn many_shards_are_replaced_some_at_a_time() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.model.set_replace_after(0);
+    cluster.create("db", 800 * MIB).unwrap();
+    cluster.bear(1);
+    cluster.pass(500, &all_but(4, &[]));
+    // Promotions take the dead node's primaries, and leave its copies out.
+    for _ in 0..4 {
+        cluster.pass(500, &all_but(4, &[1]));
+    }
+    cluster.leave_behind(1);
+    let left = |c: &Cluster| c.model.node(c.now, NodeId(1)).unwrap().disks[0].copies;
+    let before = left(&cluster);
+    assert!(before as usize > RESHAPES_AT_ONCE);
+    let commit = cluster.model.commit();
+    cluster.pass(1_000, &all_but(4, &[1]));
+    assert_eq!((left(&cluster) + 256, cluster.model.commit().0), (before, commit.0 + 1));
+}
+
+#[test]
+fn a_cordoned_node_keeps_its_copies_and_gets_no_new_ones() {
+    let mut cluster = cluster_of(4);
+    let had = on(&cluster, 2);
+    let info = cluster.run(|m, now, _| m.set_duty(now, NodeId(2), Duty::Cordoned, false)).unwrap();
+    assert_eq!(info.duty, Duty::Cordoned);
+    cluster.create("young", 4 * MIB).unwrap();
+    for index in 0..4 {
+        assert!(cluster.config(2, index).members.iter().all(|m| m.node != NodeId(2)));
+    }
+    cluster.pass(3_000, &all_but(4, &[]));
+    assert_eq!(on(&cluster, 2), had);
+    cluster.restart();
+    cluster.register(2, 1).unwrap();
+    assert_eq!(cluster.model.node(cluster.now, NodeId(2)).unwrap().duty, Duty::Cordoned, "until it is uncordoned");
+}
+
+#[test]
+fn a_drained_node_is_emptied_without_a_copy_less_at_any_time() {
+    let mut cluster = cluster_of(4);
+    let had = on(&cluster, 1).len();
+    let primaries = cluster.model.node(cluster.now, NodeId(1)).unwrap().primaries;
+    assert!(had > 0 && primaries > 0);
+    cluster.run(|m, now, _| m.set_duty(now, NodeId(1), Duty::Draining, false)).unwrap();
+    for _ in 0..20 {
+        cluster.heal(1, &all_but(4, &[]));
+        for config in configs(&cluster) {
+            assert!(config.in_sync() >= 3, "{config:?}");
+        }
+    }
+    assert_eq!((on(&cluster, 1), health(&cluster)), (vec![], Health::Healthy));
+    assert!(configs(&cluster).iter().all(|c| c.members.len() == 3));
+    let told = cluster.beat(1, 1, 0).unwrap();
+    assert_eq!(told.drop.len(), had);
+}
+
+#[test]
+fn a_node_is_not_drained_if_nobody_can_take_its_copies() {
+    let mut cluster = cluster_of(3);
+    let refused = cluster.run(|m, now, _| m.set_duty(now, NodeId(1), Duty::Draining, false)).unwrap_err();
+    assert!(refused.to_string().contains("no other node can take: add a node"), "{refused}");
+}
+
+#[test]
+fn a_running_node_is_not_removed_and_a_dead_one_with_copies_only_by_force() {
+    let mut cluster = cluster_of(4);
+    cluster.model.set_replace_after(u64::MAX);
+    let remove = |c: &mut Cluster, force| c.run(|m, now, _| m.set_duty(now, NodeId(1), Duty::Removed, force));
+    assert!(remove(&mut cluster, true).unwrap_err().to_string().contains("runs: drain and stop it first"));
+    cluster.pass(2_500, &all_but(4, &[1]));
+    cluster.leave_behind(1);
+    cluster.pass(10_000, &all_but(4, &[1]));
+    assert!(!on(&cluster, 1).is_empty());
+    assert!(remove(&mut cluster, false).unwrap_err().to_string().contains("pass --force"));
+    remove(&mut cluster, true).unwrap();
+    cluster.heal(5, &all_but(4, &[1]));
+    assert_eq!(health(&cluster), Health::Healthy);
+    assert_eq!(cluster.model.node(cluster.now, NodeId(1)), Err(Error::NoNode(NodeId(1))), "forgotten");
+    assert!(!cluster.file.keys().any(|key| matches!(key, Key::Drop(NodeId(1), _))));
+    // It comes back after all, with copies that are not listed any more: it is told to delete them.
+    let mut register = registration(1, 2);
+    let old = Configuration { epoch: conductor_model::Epoch(1), ..cluster.config(1, 0) };
+    register.disks[0].copies = vec![(CopyId(77), old)];
+    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    assert_eq!(cluster.beat(1, 2, 0).unwrap().drop, [CopyId(77)]);
+}
+
+#[test]
+fn the_last_copy_with_all_writes_is_not_given_up_by_any_force() {
+    let mut cluster = cluster_of(4);
+    let first = cluster.config(1, 0);
+    let others: Vec<CopyId> = first.members.iter().filter(|m| m.copy != first.primary).map(|m| m.copy).collect();
+    let next = cluster.grant(&first, MembershipChange::Drop(vec![others[0]]));
+    cluster.grant(&next, MembershipChange::Drop(vec![others[1]]));
+    let full: Vec<u32> = next.full_set.iter().map(|c| next.member(*c).unwrap().node.0).collect();
+    let mut refused = 0;
+    cluster.pass(11_000, &all_but(4, &full));
+    for node in &full {
+        refused += u32::from(cluster.run(|m, now, _| m.set_duty(now, NodeId(*node), Duty::Removed, true)).is_err());
+    }
+    assert_eq!(refused, 0, "each has the other one");
+    let mut single = Cluster::with_nodes(3);
+    single.make(&NewVolume { copies: 1, min_copies: 1, ..NewVolume::new("db", Bytes(MIB)) }).unwrap();
+    single.bear(1);
+    let holder = single.config(1, 0).primary_member().unwrap().node;
+    single.pass(11_000, &all_but(3, &[holder.0]));
+    let refused = single.run(|m, now, _| m.set_duty(now, holder, Duty::Removed, true)).unwrap_err();
+    assert!(refused.to_string().contains("the last copy of v1/0"), "{refused}");
+    let refused = single.run(|m, now, _| m.remove_disk(now, disk_of(holder.0), true)).unwrap_err();
+    assert!(refused.to_string().contains("the last copy of v1/0"), "{refused}");
+}
+
+#[test]
+fn a_disk_that_is_gone_for_good_is_forgotten_when_its_copies_are_elsewhere() {
+    let mut cluster = cluster_of(3);
+    cluster.model.set_replace_after(u64::MAX);
+    cluster.disks.insert(1, 11);
+    cluster.register(1, 1).unwrap();
+    cluster.pass(3_000, &all_but(3, &[]));
+    cluster.leave_behind(1);
+    cluster.pass(3_000, &all_but(3, &[]));
+    assert!(on(&cluster, 1).iter().all(|m| m.disk == disk_of(1)), "it is waited for");
+    let remove = |c: &mut Cluster, force| c.run(|m, now, _| m.remove_disk(now, disk_of(1), force));
+    assert!(remove(&mut cluster, false).unwrap_err().to_string().contains("--force"));
+    remove(&mut cluster, true).unwrap();
+    cluster.heal(4, &all_but(3, &[]));
+    assert!(on(&cluster, 1).iter().all(|m| m.disk == disk_of(11)));
+    assert_eq!(health(&cluster), Health::Healthy);
+    assert_eq!(cluster.model.node(cluster.now, NodeId(1)).unwrap().disks.len(), 1);
+    assert_eq!(remove(&mut cluster, true), Err(Error::NoDisk(disk_of(1))));
+}
+
+#[test]
+fn a_volume_gets_as_many_copies_as_are_wanted_and_loses_the_rest() {
+    let mut cluster = cluster_of(3);
+    let set = |c: &mut Cluster, copies, min| c.run(|m, now, _| m.set_copies(now, "db", copies, min));
+    assert!(set(&mut cluster, Some(4), None).is_err());
+    assert!(set(&mut cluster, Some(1), Some(2)).is_err());
+    let info = set(&mut cluster, Some(1), None).unwrap();
+    assert_eq!((info.copies, info.min_copies), (1, 1));
+    cluster.heal(5, &all_but(3, &[]));
+    assert!(configs(&cluster).iter().all(|c| c.members.len() == 1 && c.in_sync() == 1 && c.min_copies == 1));
+    assert_eq!(health(&cluster), Health::Healthy);
+    let refused = set(&mut cluster, Some(3), Some(2)).unwrap_err();
+    assert!(refused.to_string().contains("has only 1 copies in sync"), "{refused}");
+    set(&mut cluster, Some(3), None).unwrap();
+    // Confirmed: an id that is to be deleted is not listed again, and another one is.
+    cluster.heal(6, &all_but(3, &[]));
+    assert!(configs(&cluster).iter().all(|c| c.members.len() == 3 && c.in_sync() == 3));
+    set(&mut cluster, None, Some(2)).unwrap();
+    assert!(configs(&cluster).iter().all(|c| c.min_copies == 2 && !c.is_sealed()));
+    cluster.restart();
+    assert_eq!(cluster.model.show(cluster.now, "db").unwrap().info.copies, 3);
+}
+
+#[test]
+fn a_clones_copy_goes_where_its_parents_went() {
+    let mut cluster = cluster_of(4);
+    cluster.snapshot("db", "s");
+    let clone = cluster.clone_of("twin", "db@s").unwrap();
+    cluster.bear(clone.0);
+    cluster.pass(2_500, &all_but(4, &[1]));
+    cluster.leave_behind(1);
+    cluster.pass(9_000, &all_but(4, &[1]));
+    for index in 0..8 {
+        let (parent, twin) = (cluster.config(1, index), cluster.config(clone.0, index));
+        let disks = |c: &Configuration| c.members.iter().map(|m| (m.node, m.disk)).collect::<BTreeSet<_>>();
+        assert_eq!(disks(&parent), disks(&twin));
+        assert!(twin.members.iter().all(|m| m.node != NodeId(1)));
+    }
+    // The parent's copy on the old node goes after the clone's.
+    let first = cluster.beat(1, 1, 0).unwrap().drop;
+    let mut beat = cluster.heartbeat(1, 1, 0);
+    beat.dropped = first.clone();
+    let then = cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap().drop;
+    assert!(!first.is_empty() && then.len() == first.len() && then != first);
+}
+
+#[test]
+fn a_copy_that_is_being_filled_is_left_in_peace() {
+    let mut cluster = cluster_of(4);
+    let config = cluster.config(1, 0);
+    let away = config.members.iter().find(|m| m.copy != config.primary).unwrap().clone();
+    let config = cluster.grant(&config, MembershipChange::Drop(vec![away.copy]));
+    let config = cluster.grant(&config, MembershipChange::Sync(away.copy, OpenId(1)));
+    assert_eq!(state(&config, away.copy), CopyState::Syncing);
+    cluster.run(|m, now, _| m.set_duty(now, away.node, Duty::Draining, false)).unwrap();
+    cluster.pass(5_000, &all_but(4, &[]));
+    assert_eq!(cluster.config(1, 0), config);
+}
