@@ -318,10 +318,19 @@ struct CopyLine {
     shard: String,
     known_good: String,
     above_known_good: Vec<HeldLine>,
+    filling: Option<FillingLine>,
     held_blocks: u32,
     live_layer: u32,
     snapshots: Vec<String>,
     configuration: conductor_model::Configuration,
+}
+
+/// How far a copy is filled.
+#[derive(Serialize)]
+struct FillingLine {
+    base: String,
+    before_block: u32,
+    up_to: String,
 }
 
 #[derive(Serialize)]
@@ -383,6 +392,11 @@ impl CopyLine {
             shard: copy.config.shard.to_string(),
             known_good: copy.known_good.to_string(),
             above_known_good: copy.held.iter().map(held).collect(),
+            filling: (copy.mark != Default::default()).then(|| FillingLine {
+                base: copy.mark.base.to_string(),
+                before_block: copy.mark.cursor.0,
+                up_to: copy.mark.upto.to_string(),
+            }),
             held_blocks: copy.used.0,
             live_layer: copy.live,
             snapshots: own.filter_map(|layer| layer.snapshot).map(|snapshot| snapshot.to_string()).collect(),
@@ -476,6 +490,13 @@ fn dump(args: &DumpArgs) -> Outcome {
         };
         let columns = ["SHARD", "COPY", "EPOCH", "ROLE", "GOOD UP TO", "ABOVE", "SIZE", "USED", "SNAPSHOTS"];
         text += &output::table(&columns, dump.copies.iter().map(row));
+        for (copy, filling) in dump.copies.iter().filter_map(|copy| Some((copy, copy.filling.as_ref()?))) {
+            let FillingLine { base, before_block, up_to } = filling;
+            let (shard, copy) = (&copy.shard, &copy.copy);
+            text += &format!(
+                "{shard}, copy {copy}: filled up to {up_to} before block {before_block}, up to {base} behind it\n"
+            );
+        }
         for found in &dump.findings {
             text += &format!("{}: {} {}: {}\n", found.severity, found.part, found.at, found.what);
         }

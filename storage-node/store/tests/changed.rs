@@ -8,7 +8,7 @@ use conductor_model::{BlockRange, Blocks, Configuration, CopyId, CopyState, Epoc
 use disk::*;
 use memory::Arena;
 use node_store::journaled::JournaledStore;
-use node_store::{Parent, Store, StoreDone, StoreError, StoreOp, SyncMark, View, block_crcs};
+use node_store::{Parent, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, View, block_crcs};
 use std::collections::BTreeMap;
 
 const CHUNK: u32 = 16;
@@ -205,6 +205,37 @@ fn a_list_that_is_too_long_for_one_answer_goes_on_where_it_ended() {
         assert_eq!(changed(&mut rig.store, &mut rig.disk, 1, View::Live, stamp(2990)).0.len(), 7);
         rig.fold();
     }
+}
+
+#[test]
+fn of_a_large_shard_only_the_pages_that_say_something_are_read() {
+    let mut rig = Rig::new(5, 2000);
+    rig.run(create(1, 1 << 20, None)).unwrap();
+    for (n, from) in [5, 400_000, (1 << 20) - 1].into_iter().enumerate() {
+        let op = write(&rig.arena, 1, range(from, 1), n as u64 + 1, 100);
+        rig.run(op).unwrap();
+    }
+    rig.fold();
+    rig.reopen();
+    let mut reads = 0;
+    let op = StoreOp::Changed { copy: CopyId(1), view: View::Live, above: stamp(2), from: Blocks(0) };
+    let Rig { disk, store, .. } = &mut rig;
+    store.submit(NOW, Tag(1), op, &mut |op| disk.submit(op));
+    let result = loop {
+        store.end_turn(NOW, &mut |op| {
+            reads += u32::from(matches!(op, driver::Op::DiskRead { .. }));
+            disk.submit(op);
+        });
+        if let Some((_, result)) = store.next_completion() {
+            break result.unwrap();
+        }
+        let done = disk.step().expect("it waits for a page");
+        store.done(NOW, done, &mut |op| disk.submit(op));
+    };
+    let StoreDone::Changed { chunks, next } = result else { panic!("an answer") };
+    assert_eq!((ranges(&chunks), next.0), (vec![((1 << 20) - 16, 16, 3)], 1 << 20));
+    // Three leaves, the two pages above them, and the root; a full map has 516 leaves.
+    assert!((4..=8).contains(&reads), "{reads}");
 }
 
 #[test]

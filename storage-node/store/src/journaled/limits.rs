@@ -77,7 +77,7 @@ pub(super) const MAX_PUNCHES: usize = 8;
 /// Chunks looked at by one `Extents`: 16 MiB of a copy.
 pub(super) const EXTENTS_CHUNKS: u32 = 256;
 /// Chunks looked at by a `Changed` in one turn: some tenths of a millisecond, in which requests wait.
-pub(super) const CHANGED_STEPS: usize = 2048;
+pub(super) const CHANGED_STEPS: usize = 1024;
 /// Ranges in one answer to it: 24 B each on the wire, 24 KiB.
 pub(super) const CHANGED_RANGES: usize = 1024;
 /// Leaves of a map that it asks for beyond the one that it waits for: read together.
