@@ -122,5 +122,5 @@ pub const FILL_RATE: i64 = 256 << 20;
 pub const FILL_MARK: u32 = 4096;
 /// How often it is said how far fillings are.
 pub const FILL_REPORT: Span = Span::millis(1000);
-/// A filling leaves so many credits of a link to the others (rule 21).
-pub const FILL_CREDITS: u16 = LINK_RESERVED_CREDITS + 8;
+/// A filling leaves so many credits of a link to Joins and promises, like writes do (rule 21).
+pub const FILL_CREDITS: u16 = LINK_RESERVED_CREDITS;

@@ -239,6 +239,13 @@ impl Director {
         }
     }
 
+    /// Every listed copy of every shard is in sync, as far as the conductor knows.
+    pub(crate) fn all_in_sync(&self) -> bool {
+        let model = self.service.model();
+        let Ok(detail) = model.show(Millis(0), VOLUME) else { return false };
+        detail.shards.iter().all(|config| config.in_sync() == config.members.len())
+    }
+
     fn news(&mut self, w: &mut Sim, news: News<Letter>) {
         match news {
             News::Alarm(id) => match self.alarms.remove(&id) {
@@ -311,7 +318,7 @@ impl Director {
             node_core::Letter::Dropped(copy) => control.dropped.push(copy),
             node_core::Letter::Troubles(troubles) => control.troubles = troubles,
             node_core::Letter::Usage(_, used) => control.used = used,
-            node_core::Letter::View(..) | node_core::Letter::Damage(_) => {}
+            node_core::Letter::View(..) | node_core::Letter::Damage(_) | node_core::Letter::Fillings(_) => {}
             node_core::Letter::Report(report) => self.forward(w, node, life, vec![report], Vec::new()),
             node_core::Letter::Worked(work) => self.forward(w, node, life, Vec::new(), vec![work]),
             node_core::Letter::DiskFailed(disk, why) => self.fail(format!("disk {disk} failed: {why}")),
@@ -629,6 +636,10 @@ impl Director {
                     machine.waiting().join("\n    ")
                 );
             }
+        }
+        for config in self.service.model().show(Self::millis(w), VOLUME).map(|d| d.shards).unwrap_or_default() {
+            let members: Vec<String> = config.members.iter().map(|m| format!("{} {:?}", m.copy, m.state)).collect();
+            text += &format!("{} {} of {}: {}\n", config.shard, config.epoch, config.primary, members.join(", "));
         }
         text += &format!("conductor up: {}, commit {}\n", self.service.is_up(), self.service.model().commit());
         text += &format!("the last refusal of a membership: {}\n", self.last_refusal);

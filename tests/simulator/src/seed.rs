@@ -114,6 +114,7 @@ fn play(w: &mut Sim, d: &mut Director, size: Bytes, shard: Bytes) -> Result<(), 
     })?;
     d.end_faults(w);
     d.run(w, "the recovery", RECOVERY, |d, w| d.all_answered(w))?;
+    d.run(w, "the return of every copy", RECOVERY, |d, _| d.all_in_sync())?;
 
     scrub(w, d)?;
     let end = d.service.model().show(Director::millis(w), VOLUME).map_err(|error| error.to_string())?;
