@@ -109,7 +109,7 @@ impl JournaledStore {
     fn list(&mut self, listing: &mut Listing) -> Result<Progress, StoreError> {
         let layers = self.layers_of(listing)?;
         let end = layers.blocks.div_ceil(CHUNK_BLOCKS);
-        for _ in 0..CHANGED_STEPS {
+        for _ in 0..(CHANGED_STEPS / (layers.own.len() + layers.below.len())).max(1) {
             if listing.next >= end {
                 return Ok(Progress::Over(Blocks(layers.blocks)));
             }
@@ -221,7 +221,8 @@ impl JournaledStore {
 
     /// Ask for the next pages together: one after the other, each would take a turn of the disk.
     fn load_ahead(&mut self, layers: &Layers, chunk: u32) {
-        for leaf in 1..=CHANGED_AHEAD {
+        let leaves = CHANGED_AHEAD / u32::try_from(layers.own.len()).unwrap_or(u32::MAX); // few of many layers
+        for leaf in 1..=leaves {
             let ahead = u64::from(chunk) + u64::from(leaf * ENTRIES_PER_LEAF);
             for layer in &layers.own {
                 let _ = self.tables.next(ArrayName::map_of(layer.0), ahead); // asked for; its answer comes later

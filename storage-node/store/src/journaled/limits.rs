@@ -76,11 +76,11 @@ pub(super) const WORK_PER_FOLD: u32 = 4096;
 pub(super) const MAX_PUNCHES: usize = 8;
 /// Chunks looked at by one `Extents`: 16 MiB of a copy.
 pub(super) const EXTENTS_CHUNKS: u32 = 256;
-/// Chunks looked at by a `Changed` in one turn: some tenths of a millisecond, in which requests wait.
+/// Entries looked at by a `Changed` in one turn, one per chunk and layer: some tenths of a millisecond, in which requests wait.
 pub(super) const CHANGED_STEPS: usize = 1024;
 /// Ranges in one answer to it: 24 B each on the wire, 24 KiB.
 pub(super) const CHANGED_RANGES: usize = 1024;
-/// Leaves of a map that it asks for beyond the one that it waits for: read together.
+/// Leaves of maps that it asks for beyond those that it waits for, read together: few beside the smallest cache, 320 pages.
 pub(super) const CHANGED_AHEAD: u32 = 8;
 /// Bytes of a copy's record: fixed part and a configuration.
 pub(super) const COPY_BYTES: usize = 1152;
