@@ -206,23 +206,18 @@ impl Cluster {
 
     /// Waits until `trine status` calls the volume healthy.
     pub fn wait_healthy(&self, volume: &str) -> Result<Duration> {
-        let mut last = (String::new(), Vec::new());
-        let healthy = wait_until("healthy", LONG, || {
-            last = self.health(volume)?;
-            Ok(last.0 == "healthy")
-        });
-        healthy.with_context(|| format!("{volume} is {last:?}"))
+        Ok(self.wait_health(volume, "healthy")?.0)
     }
 
-    /// Waits until it calls the volume waiting; returns the reasons.
-    pub fn wait_waiting(&self, volume: &str) -> Result<(Duration, Vec<String>)> {
+    /// Waits until it calls the volume this; returns the reasons.
+    pub fn wait_health(&self, volume: &str, word: &str) -> Result<(Duration, Vec<String>)> {
         let mut last = (String::new(), Vec::new());
-        let took = wait_until("waiting", LONG, || {
+        let took = wait_until(word, LONG, || {
             last = self.health(volume)?;
-            Ok(last.0 == "waiting")
+            Ok(last.0 == word)
         });
         let took = took.with_context(|| format!("{volume} is {last:?}"))?;
-        ensure!(!last.1.is_empty(), "{volume} waits without a reason");
+        ensure!(word == "healthy" || !last.1.is_empty(), "{volume} is {word} without a reason");
         Ok((took, last.1))
     }
 

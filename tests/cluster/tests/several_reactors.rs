@@ -59,8 +59,9 @@ fn a_volume_lives_on_two_reactors_of_each_node_and_survives_their_deaths() {
     workload.progress(SOME, LONG).unwrap();
     for node in 0..3 {
         cluster.nodes[node].kill().unwrap();
-        let (_, reasons) = cluster.wait_waiting(VOLUME).unwrap();
+        let (_, reasons) = cluster.wait_health(VOLUME, "degraded").unwrap();
         println!("n{} killed: {reasons:?}", node + 1);
+        workload.progress(SOME, LONG).unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.last_words()));
         cluster.nodes[node].start().unwrap();
         cluster.wait_healthy(VOLUME).unwrap();
         workload.progress(SOME, LONG).unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.last_words()));
