@@ -55,7 +55,13 @@ impl Conductor {
             MembershipChange::Born if current.born => Err(format!("{shard} was born before {}", current.epoch)),
             MembershipChange::Born => Ok(Configuration { born: true, ..current.clone() }),
             MembershipChange::Reopened(opens) => self.reopened(current, opens),
-            MembershipChange::Drop(copies) => dropped(current, copies),
+            MembershipChange::Drop(copies) => dropped(current, copies).and_then(|next| {
+                // Who is cut off from enough others, while they are well, is cut off itself.
+                if next.is_sealed() && self.well(now, current, copies) >= usize::from(current.min_copies) {
+                    return self.successor(now, current);
+                }
+                Ok(next)
+            }),
             MembershipChange::Sync(copy, open) => self.syncing(current, *copy, *open),
             MembershipChange::Add(copy) => added(current, *copy),
             MembershipChange::StepDown => self.successor(now, current),
@@ -100,6 +106,13 @@ impl Conductor {
         Ok(next)
     }
 
+    /// How many of these copies are in sync, on nodes that are heard.
+    fn well(&self, now: Millis, current: &Configuration, copies: &[CopyId]) -> usize {
+        let named = current.in_sync_members().filter(|m| copies.contains(&m.copy));
+        let there = |m: &&Member| self.disk(m.node, m.disk).is_some_and(|d| d.present) && self.hears(m.node, now);
+        named.filter(there).count()
+    }
+
     fn check_registered(&self, member: &Member, open: OpenId) -> Result<(), String> {
         let registered = self.disk(member.node, member.disk).is_some_and(|d| d.present && d.open == open);
         match registered {
@@ -121,6 +134,8 @@ impl Conductor {
         let Some(record) = self.shards.get(&shard) else { return next };
         debug_assert_eq!(record.config.epoch.0 + 1, next.epoch.0, "an epoch follows the one before it");
         let former = self.formers(record, &next);
+        let before = record.config.clone();
+        self.note_change(&before, &next);
         for node in former.iter().copied().chain(next.primary_member().map(|m| m.node)) {
             self.tell(node, at);
         }

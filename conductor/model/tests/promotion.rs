@@ -54,6 +54,20 @@ fn a_replaced_primary_stays_counted_where_too_few_would_remain() {
 }
 
 #[test]
+fn a_primary_that_is_cut_off_from_all_others_is_replaced_by_one_of_them() {
+    let mut cluster = with_volume();
+    let first = cluster.config(1, 0);
+    let (one, two) = (other(&first, 0).copy, other(&first, 1).copy);
+    let next = cluster.grant(&first, MembershipChange::Drop(vec![one, two]));
+    assert!([one, two].contains(&next.primary) && !next.is_sealed());
+    assert_eq!((next.in_sync(), state(&next, first.primary)), (2, CopyState::Absent));
+    // Those who are not heard themselves are dropped as asked, and so is a single one: one alone is not enough.
+    let last = if next.primary == one { two } else { one };
+    let sealed = cluster.grant(&next, MembershipChange::Drop(vec![last]));
+    assert!(sealed.is_sealed() && sealed.primary == next.primary);
+}
+
+#[test]
 fn a_copy_that_was_being_filled_is_neither_promoted_nor_kept_in_the_middle() {
     let mut cluster = with_volume();
     let first = cluster.config(1, 0);
@@ -375,7 +389,9 @@ fn a_node_that_dies_with_25_600_shards_is_one_transaction() {
     println!("25,600 shards: promoted in {:?}", began.elapsed());
     assert_eq!(cluster.model.commit(), Commit(before.0 + 1));
     let shards = dirty.keys().filter(|key| matches!(key, Key::Shard(_))).count();
-    assert_eq!((shards, dirty.keys().count()), (25_600, 25_601));
+    let events = dirty.keys().filter(|key| matches!(key, Key::Event(_))).count();
+    assert_eq!((shards, dirty.keys().count()), (25_600, 25_600 + 1 + events));
+    assert!(events < 32, "what happened to many shards is one event: {events}");
     cluster.model.check().unwrap();
     let counts = [1, 2, 3].map(|n| cluster.model.node(cluster.now, NodeId(n)).unwrap().primaries);
     assert_eq!(counts, [0, 38_400, 38_400], "spread over who is left");
