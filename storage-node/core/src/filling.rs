@@ -70,6 +70,8 @@ pub(crate) struct Filling {
     pub(crate) left: VecDeque<Piece>,
     /// Up to here everything is listed.
     listed: Blocks,
+    /// Where the target ends, if before the shard does: a snapshot of when the shard was smaller.
+    end: Option<Blocks>,
     /// By IOCB.
     pub(crate) running: BTreeMap<usize, Piece>,
     /// The newest version listed on the own side in this target.
@@ -112,6 +114,7 @@ impl Filling {
             feeds_from: None,
             left: VecDeque::new(),
             listed: Blocks(0),
+            end: None,
             running: BTreeMap::new(),
             highest: Stamp::default(),
             again: true,
@@ -132,6 +135,7 @@ impl Filling {
         self.feeds_from = lacking.is_none().then_some(last);
         self.step = Step::List(if lacking.is_none() { last } else { Sequence(0) });
         self.listed = Blocks(0);
+        self.end = None;
         self.left.clear();
         self.highest = Stamp::default();
         self.again = false;
@@ -164,7 +168,13 @@ impl Filling {
 
     /// Is everything listed?
     pub(crate) fn is_listed(&self, size: Blocks) -> bool {
-        self.listed >= size
+        self.listed >= self.end.map_or(size, |end| end.min(size))
+    }
+
+    /// The target has nothing from here on, whatever the copy has there.
+    pub(crate) fn ends_at(&mut self, end: Blocks) {
+        self.end = Some(end);
+        self.step = Step::Fill;
     }
 
     /// Both sides have listed what changed from `from` on, `to` at most.

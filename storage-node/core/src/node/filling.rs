@@ -19,7 +19,7 @@ use crate::limits::{
 };
 use crate::mail::Letter;
 use crate::primary::Phase;
-use conductor_model::{BLOCK, Blocks, Bytes, CopyId, Epoch, Sequence, ShardId, SnapshotId, Stamp, api};
+use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, CopyId, Epoch, Sequence, ShardId, SnapshotId, Stamp, api};
 use driver::{ConnId, Outbox, Span, Time};
 use memory::Filling as Memory;
 use node_protocol::{FillBody, FillState, Mark, MarkBody, ReplyBody, ScanBody, Status, decode_changed, op};
@@ -181,9 +181,9 @@ impl<S: Store> Node<S> {
         let Some(filling) = self.filling_of(shard).filter(|_| current) else { return };
         let Step::Listing { from, own, .. } = &mut filling.step else { return };
         match result {
-            Ok(StoreDone::Changed { chunks, next }) if *from == at && filling.target == view => {
-                *own = Some((chunks, next))
-            }
+            _ if *from != at || filling.target != view => return,
+            Ok(StoreDone::Changed { next, .. }) if next <= at => filling.ends_at(at),
+            Ok(StoreDone::Changed { chunks, next }) => *own = Some((chunks, next)),
             Ok(_) => return,
             Err(error) => {
                 // Its snapshot is gone, or there is no room in the store: looked at anew.
@@ -249,6 +249,35 @@ impl<S: Store> Node<S> {
         }
     }
 
+    /// Is it a piece of a filling in a sealed epoch?
+    pub(super) fn is_sealed_fill(&self, key: usize) -> bool {
+        let primary = self.iocbs.get(key).filter(|i| i.kind == Kind::Fill).and_then(|i| self.primaries.get(&i.shard));
+        primary.is_some_and(|p| matches!(p.phase, Phase::Sealed))
+    }
+
+    /// A piece cannot be read, and no other copy is in sync. A copy of the last full set holds what was acknowledged there by itself:
+    /// the block is left to it, and the own one is put right from it when both are in sync. For any other copy it is lost for now.
+    pub(super) fn met_damage_sealed(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
+        let shard = self.iocbs[key].shard;
+        self.end(now, key);
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let Some(filling) = &mut primary.filling else { return };
+        let Some(piece) = filling.running.get(&key).copied() else { return };
+        if piece.at.count.0 > 1 {
+            filling.running.remove(&key);
+            for n in (0..piece.at.count.0).rev() {
+                let at = BlockRange { from: Blocks(piece.at.from.0 + n), count: Blocks(1) };
+                filling.left.push_front(Piece { at, ..piece });
+            }
+        } else if primary.config.full_set.contains(&filling.copy) {
+            filling.filled(key);
+            self.counters.count("fill.damage-left");
+        } else {
+            return self.fail_filling(shard, "what it is filled from is damaged");
+        }
+        self.go_on_filling(now, shard, out);
+    }
+
     /// The content of a piece.
     pub(super) fn piece_read(&mut self, now: Time, key: usize, data: Memory, crcs: Crcs) {
         let iocb = &mut self.iocbs[key];
@@ -304,7 +333,7 @@ impl<S: Store> Node<S> {
         let Some(filling) = &mut primary.filling else { return };
         let sent = match filling.target {
             View::Snapshot(snapshot) => {
-                let all = conductor_model::BlockRange { from: Blocks(0), count: Blocks(0) };
+                let all = BlockRange { from: Blocks(0), count: Blocks(0) };
                 let body = FillBody::new(shard, epoch, filling.newest(), all).with_snapshot(snapshot);
                 let what = Asked::Snapshot(snapshot);
                 self.ask_filled(now, shard, (op::FILL_SNAPSHOT, body.bytes()), None, what)

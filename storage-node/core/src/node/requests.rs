@@ -468,6 +468,10 @@ impl<S: Store> Node<S> {
                 self.not_rewritten(now, key);
                 return;
             }
+            Err(StoreError::Corrupt { .. }) if self.is_sealed_fill(key) => {
+                self.met_damage_sealed(now, key, out);
+                return;
+            }
             Err(StoreError::Corrupt { block, .. }) if !driver::mutant::on("damage_not_healed") => {
                 self.met_damage(now, key, block, out);
                 return;

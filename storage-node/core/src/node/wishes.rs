@@ -8,7 +8,9 @@
 use super::Node;
 use crate::filling::Step;
 use crate::iocb::{LegState, Phase as IocbPhase};
-use crate::limits::{ASK_AGAIN, FILL_PAUSE_MAX, FILL_PAUSE_MIN, FILLS_AT_ONCE, LEG_LIMIT, MEMBER_SILENT};
+use crate::limits::{
+    ASK_AGAIN, FILL_PAUSE_MAX, FILL_PAUSE_MIN, FILLS_AT_ONCE, KEEPALIVE, LEG_LIMIT, MEMBER_SILENT, TICK,
+};
 use crate::mail::Letter;
 use crate::primary::{Phase, Primary};
 use conductor_model::api::{MembershipChange, MembershipRequest};
@@ -70,7 +72,7 @@ impl<S: Store> Node<S> {
         let gone: Vec<CopyId> =
             primary.listed().filter(|m| self.is_gone(now, primary, m)).map(|member| member.copy).collect();
         if !gone.is_empty() {
-            return Some(MembershipChange::Drop(gone));
+            return (!self.may_be_cut_off(now, primary, &gone)).then_some(MembershipChange::Drop(gone));
         }
         if !matches!(primary.phase, Phase::Serving | Phase::Sealed) {
             return None;
@@ -82,13 +84,27 @@ impl<S: Store> Node<S> {
             }
             (None, Some(_)) => None,
             (_, None) if filled >= FILLS_AT_ONCE => None,
-            (_, None) => primary.listed().find_map(|member| {
-                let rests = primary.fill_after.get(&member.copy).is_some_and(|(until, _)| now < *until);
-                let absent = member.state == CopyState::Absent && !rests;
-                let open = self.links.get(member.endpoint)?.up.as_ref()?.open_of(member.disk).filter(|_| absent)?;
-                Some(MembershipChange::Sync(member.copy, open))
-            }),
+            (_, None) => {
+                let candidates = primary.listed().filter_map(|member| {
+                    let rests = primary.fill_after.get(&member.copy).is_some_and(|(until, _)| now < *until);
+                    let absent = member.state == CopyState::Absent && !rests;
+                    let open = self.links.get(member.endpoint)?.up.as_ref()?.open_of(member.disk).filter(|_| absent)?;
+                    Some((member.copy, open))
+                });
+                // One that has everything that was acknowledged is filled soonest.
+                let best = candidates.max_by_key(|(copy, _)| primary.config.full_set.contains(copy));
+                best.map(|(copy, open)| MembershipChange::Sync(copy, open))
+            }
         }
+    }
+
+    /// Another member has been quiet, too, though not for long enough: perhaps it is this node that is cut off, which the conductor sees
+    /// only if both are named together.
+    fn may_be_cut_off(&self, now: Time, primary: &Primary, gone: &[CopyId]) -> bool {
+        let silence = |m: &Member| self.links.get(m.endpoint).map_or(Span(0), |link| link.silence(now));
+        let (most, least) = (Span(MEMBER_SILENT.0 + KEEPALIVE.0), Span(KEEPALIVE.0 + TICK.0));
+        let brief = primary.listed().filter(|m| gone.contains(&m.copy)).all(|m| silence(m) < most);
+        brief && primary.others().any(|m| !gone.contains(&m.copy) && silence(m) >= least)
     }
 
     /// Is this member to be dropped?
