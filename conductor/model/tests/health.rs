@@ -70,8 +70,9 @@ fn a_copy_in_reach_that_is_not_filled_yet_is_missing_and_one_that_is_filled_is_o
 fn a_sealed_shard_waits_although_its_primary_is_alive() {
     let mut cluster = with_volume();
     let config = cluster.config(1, 0);
-    let both = vec![other(&config, 0).copy, other(&config, 1).copy];
-    cluster.grant(&config, MembershipChange::Drop(both));
+    let (a, b) = (other(&config, 0).copy, other(&config, 1).copy);
+    let config = cluster.grant(&config, MembershipChange::Drop(vec![a]));
+    cluster.grant(&config, MembershipChange::Drop(vec![b]));
     let (health, reasons) = info(&cluster);
     assert_eq!(health, Health::Waiting);
     assert!(reasons[0].starts_with("v1/0: fewer than 2 copies in sync"), "{reasons:?}");
