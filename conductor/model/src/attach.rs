@@ -5,6 +5,7 @@
 //! touched: nodes hear of the generation with their next heartbeat answer.
 
 use crate::api::{ShardPlace, VolumeMap};
+use crate::events::Happened;
 use crate::limits::MAX_CLIENT_NAME;
 use crate::nodes::is_plain;
 use crate::record::VolumeRecord;
@@ -31,11 +32,12 @@ impl Conductor {
         if let Some(holder) = holder.filter(|_| !force) {
             return Err(Error::Attached { name: name.to_owned(), holder: holder.client.clone() });
         }
-        let id = volume.id;
+        let (id, from) = (volume.id, holder.map(|held| held.client.clone()));
         let at = self.next_commit();
         let mut dirty = Dirty::default();
+        let generation = AttachGeneration(volume.attach.0 + 1);
         if let Some(volume) = self.volumes.get_mut(&id) {
-            volume.attach = AttachGeneration(volume.attach.0 + 1);
+            volume.attach = generation;
             volume.attach_at = at;
             volume.attachment = Some(Attachment { client: client.clone(), read_only: *read_only, since: now });
             dirty.add(Key::Volume(id));
@@ -43,6 +45,8 @@ impl Conductor {
         for node in self.nodes_of(id) {
             self.tell(node, at);
         }
+        let what = Happened::Attached { volume: name.to_owned(), client: client.clone(), generation, from };
+        self.note(what, &mut dirty);
         let dirty = self.seal(dirty);
         Ok((self.map(name)?, dirty))
     }
@@ -63,6 +67,8 @@ impl Conductor {
             volume.attachment = None;
             dirty.add(Key::Volume(id));
         }
+        let what = Happened::Detached { volume: name.to_owned(), client: detach.client.clone() };
+        self.note(what, &mut dirty);
         Ok(((), self.seal(dirty)))
     }
 

@@ -3,6 +3,7 @@
 //! Wishes, persisted at once; `replacement` acts upon them as far as it can without risking a copy. A node or disk that holds the last
 //! copy of something with all its writes is never given up.
 
+use crate::events::Happened;
 use crate::limits::{DEAD_MS, MAX_COPIES};
 use crate::views::{Duty, NodeInfo, VolumeInfo};
 use crate::{Conductor, Configuration, CopyState, Dirty, DiskId, Error, Key, Member, Millis, NodeId};
@@ -39,6 +40,7 @@ impl Conductor {
                 record.duty = duty;
             }
             dirty.add(Key::Node(node));
+            self.note(Happened::DutyChanged { node, duty }, &mut dirty);
         }
         let dirty = self.seal(dirty);
         Ok((self.node(now, node)?, dirty))
@@ -69,6 +71,7 @@ impl Conductor {
                 record.leaving = true;
             }
             dirty.add(Key::Node(node));
+            self.note(Happened::DiskLeaving { node, disk }, &mut dirty);
         }
         let dirty = self.seal(dirty);
         Ok((self.node(now, node)?, dirty))
@@ -109,6 +112,7 @@ impl Conductor {
         {
             (record.copies, record.min_copies) = (copies, min_copies);
             dirty.add(Key::Volume(volume.id));
+            self.note(Happened::CopiesChanged { volume: volume.name.clone(), copies, min_copies }, &mut dirty);
         }
         let configs = self.shards_of(volume.id).map(|s| &s.config).filter(|c| c.min_copies != min_copies);
         let changed: Vec<Configuration> = configs.map(|c| Configuration { min_copies, ..c.clone() }).collect();
@@ -149,7 +153,7 @@ impl Conductor {
     fn check_places(&self, now: Millis, what: &str, on_it: &dyn Fn(&Member) -> bool) -> Result<(), Error> {
         let open: BTreeSet<NodeId> = self.nodes.values().filter(|n| n.duty == Duty::Serving).map(|n| n.node).collect();
         let open: BTreeSet<NodeId> = open.into_iter().filter(|n| self.hears(*n, now)).collect();
-        let stuck = self.shards.values().map(|s| &s.config).filter(|config| config.members.iter().any(|m| on_it(m)));
+        let stuck = self.shards.values().map(|s| &s.config).filter(|config| config.members.iter().any(on_it));
         let mut stuck = stuck.filter(|config| {
             let taken: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).collect();
             open.difference(&taken).next().is_none()

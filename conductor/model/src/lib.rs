@@ -11,6 +11,7 @@ pub mod config;
 mod copies;
 mod duties;
 mod error;
+pub mod events;
 mod handle;
 mod health;
 pub mod ids;

@@ -89,6 +89,10 @@ pub const NODE_SILENT_MS: u64 = 2_000;
 /// A conductor that was not told the time for so long stood still itself, and heard nobody: it is told once a second at least. What
 /// waits for it then is no silence.
 pub const STALL_MS: u64 = 1_500;
+/// Events that are kept: some hundred bytes each, and a month of an ordinary cluster.
+pub const MAX_EVENTS: usize = 4096;
+/// Events in one answer.
+pub const MAX_EVENTS_AT_ONCE: usize = 512;
 /// How long a copy that is out of reach is waited for before another one is made: longer than a restart of its machine.
 pub const REPLACE_AFTER_MS: u64 = 600_000;
 /// How often shards are looked through for copies to be replaced or moved.

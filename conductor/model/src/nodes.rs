@@ -5,6 +5,7 @@
 //! the shards it is primary of, the attach generations of the volumes it has copies of, and the copies it has to delete.
 
 use crate::api::{Heartbeat, HeartbeatAnswer, Register, Registered};
+use crate::events::Happened;
 use crate::limits::{
     MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_REASON, MAX_SHARDS,
     MAX_TROUBLES_PER_NODE,
@@ -36,6 +37,9 @@ impl Conductor {
         let record = self.registered(register, at);
         let moved_endpoints: BTreeSet<DiskId> =
             record.disks.iter().filter(|d| d.endpoint_at == at).map(|d| d.disk).collect();
+        if !self.nodes.contains_key(&node) {
+            self.note(Happened::NodeJoined { node, host: record.host.clone() }, &mut dirty);
+        }
         if self.nodes.get(&node) != Some(&record) {
             self.nodes.insert(node, record);
             dirty.add(Key::Node(node));

@@ -83,6 +83,7 @@ impl Conductor {
     pub fn tick(&mut self, now: Millis) -> Dirty {
         let mut dirty = Dirty::default();
         self.promote(now, &mut dirty);
+        self.note_silence(now, &mut dirty);
         self.reshape(now, &mut dirty);
         self.tick_snapshots(now, &mut dirty);
         self.begin_daily_scrubs(now, &mut dirty);

@@ -139,7 +139,7 @@ impl Conductor {
     }
 
     /// When a node was heard last, as far as this process can tell.
-    fn heard(&self, node: NodeId) -> Millis {
+    pub(crate) fn heard(&self, node: NodeId) -> Millis {
         let heard = self.presence.get(&node).and_then(|p| p.heard);
         heard.unwrap_or(self.started).max(self.attention.since)
     }

@@ -6,6 +6,7 @@
 //! usage and troubles come back with the next heartbeats.
 
 use crate::api::CopyWork;
+use crate::events::Event;
 use crate::views::{Attachment, Duty, ScrubState, SnapshotState, VolumeState};
 use crate::{
     AttachGeneration, BlockRange, Blocks, Bytes, ClusterId, Commit, Configuration, CopyId, DiskId, Durability, Millis,
@@ -37,6 +38,8 @@ pub enum Key {
     Copy(OrderId),
     /// A volume's scrubs.
     Scrub(VolumeId),
+    /// Something that happened.
+    Event(u64),
 }
 
 impl fmt::Display for Key {
@@ -55,6 +58,7 @@ impl fmt::Display for Key {
             Self::Work(node, CopyWork::Flatten(copy)) => write!(f, "work/{:010}/{:016x}/flatten", node.0, copy.0),
             Self::Copy(job) => write!(f, "copy/{:020}", job.0),
             Self::Scrub(volume) => write!(f, "scrub/{:010}", volume.0),
+            Self::Event(number) => write!(f, "event/{number:020}"),
         }
     }
 }
@@ -106,6 +110,8 @@ pub enum Record {
     Copy(CopyRecord),
     /// See `ScrubRecord`.
     Scrub(ScrubRecord),
+    /// See `Event`.
+    Event(Event),
 }
 
 impl Record {
@@ -121,6 +127,7 @@ impl Record {
             Self::Work(work) => Key::Work(work.node, work.work),
             Self::Copy(copy) => Key::Copy(copy.id),
             Self::Scrub(scrub) => Key::Scrub(scrub.volume),
+            Self::Event(event) => Key::Event(event.number),
         }
     }
 }
@@ -140,6 +147,9 @@ pub struct Meta {
     /// The next order's id.
     #[serde(default = "first_order")]
     pub next_order: OrderId,
+    /// The next event's number.
+    #[serde(default = "first_event")]
+    pub next_event: u64,
 }
 
 fn first_snapshot() -> SnapshotId {
@@ -147,6 +157,10 @@ fn first_snapshot() -> SnapshotId {
 }
 fn first_order() -> OrderId {
     OrderId(1)
+}
+
+fn first_event() -> u64 {
+    1
 }
 
 /// A node as it last registered.

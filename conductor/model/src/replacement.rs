@@ -10,6 +10,7 @@
 //! at a time: every new epoch makes its shard's writes pause.
 
 use crate::api::CopyWork;
+use crate::events::Happened;
 use crate::limits::{NODE_SILENT_MS, REPLACE_AFTER_MS, RESHAPE_EVERY_MS, RESHAPES_AT_ONCE};
 use crate::placement::{Place, Planner};
 use crate::record::{DropRecord, ShardRecord};
@@ -230,9 +231,6 @@ impl Conductor {
     fn new_member(&mut self, now: Millis, config: &Configuration, pass: &mut Pass) -> Option<Member> {
         let family = self.family(config)?;
         let volume = config.shard.volume;
-        if !pass.planners.contains_key(&volume) {
-            pass.planners.insert(volume, self.planner(now, volume));
-        }
         let taken: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).collect();
         let fits = |place: &Place| {
             let full = self.presence.get(&place.node).and_then(|p| p.used.get(&place.disk)).is_some_and(|used| {
@@ -242,7 +240,8 @@ impl Conductor {
             let beside = family.as_ref().is_none_or(|disks| disks.contains(&(place.node, place.disk)));
             !full && beside && !taken.contains(&place.node) && self.hears(place.node, now)
         };
-        let place = pass.planners.get_mut(&volume)?.place_one(&taken, fits, config.size)?;
+        let planner = pass.planners.entry(volume).or_insert_with(|| self.planner(now, volume));
+        let place = planner.place_one(&taken, fits, config.size)?;
         let listed = pass.listed.get_or_insert_with(|| {
             let members = self.shards.values().flat_map(|s| s.config.members.iter().map(|m| m.copy));
             members.chain(self.drops.keys().map(|(_, copy)| *copy)).collect()
@@ -300,6 +299,9 @@ impl Conductor {
                 record.disks.retain(|d| d.disk != *disk);
                 dirty.add(Key::Node(*node));
             }
+            if !removed.contains(node) {
+                self.note(Happened::DiskForgotten { node: *node, disk: *disk }, dirty);
+            }
         }
         let on_them = self.drops.values().filter(|d| forgotten.contains(&(d.node, d.disk)));
         let mut dropped: BTreeMap<NodeId, Vec<CopyId>> = BTreeMap::new();
@@ -310,6 +312,8 @@ impl Conductor {
         for node in removed {
             self.nodes.remove(&node);
             self.presence.remove(&node);
+            dirty.add(Key::Node(node));
+            self.note(Happened::NodeForgotten { node }, dirty);
         }
     }
 

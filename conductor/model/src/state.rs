@@ -3,7 +3,8 @@
 //! Every command checks first and changes last: an error leaves the state as it was. What a command changed it returns as
 //! `Dirty`; until those records are durable nobody may be told its answer. Commands live in the files named for them.
 
-use crate::limits::{DEAD_MS, MAX_COPIES, MAX_NODES, MAX_SHARDS, MAX_VOLUMES};
+use crate::events::Log;
+use crate::limits::{DEAD_MS, MAX_COPIES, MAX_EVENTS, MAX_NODES, MAX_SHARDS, MAX_VOLUMES};
 use crate::orders::Orders;
 use crate::promotion::{Attention, Primaries};
 use crate::record::{
@@ -48,6 +49,7 @@ pub struct Conductor {
     pub(crate) work: BTreeMap<(NodeId, api::CopyWork), WorkRecord>,
     pub(crate) copies: BTreeMap<OrderId, CopyRecord>,
     pub(crate) scrubs: BTreeMap<VolumeId, ScrubRecord>,
+    pub(crate) log: Log,
     // Derived from that.
     pub(crate) names: BTreeMap<String, VolumeId>,
     pub(crate) primaries: Primaries,
@@ -102,6 +104,7 @@ impl Conductor {
                 Record::Work(w) => state.work.insert((w.node, w.work), w).is_some(),
                 Record::Copy(c) => state.copies.insert(c.id, c).is_some(),
                 Record::Scrub(s) => state.scrubs.insert(s.volume, s).is_some(),
+                Record::Event(e) => state.log.kept.insert(e.number, e).is_some(),
             };
             if repeated {
                 return Err(Corrupt(format!("two records {key}")));
@@ -124,6 +127,7 @@ impl Conductor {
             .chain(self.work.values().cloned().map(Record::Work))
             .chain(self.copies.values().cloned().map(Record::Copy))
             .chain(self.scrubs.values().cloned().map(Record::Scrub))
+            .chain(self.log.kept.values().cloned().map(Record::Event))
             .collect()
     }
 
@@ -139,6 +143,7 @@ impl Conductor {
             Key::Work(node, work) => self.work.get(&(node, work)).cloned().map(Record::Work),
             Key::Copy(job) => self.copies.get(&job).cloned().map(Record::Copy),
             Key::Scrub(volume) => self.scrubs.get(&volume).cloned().map(Record::Scrub),
+            Key::Event(number) => self.log.kept.get(&number).cloned().map(Record::Event),
         }
     }
 
@@ -169,6 +174,7 @@ impl Conductor {
             work: BTreeMap::new(),
             copies: BTreeMap::new(),
             scrubs: BTreeMap::new(),
+            log: Log::default(),
             names: BTreeMap::new(),
             primaries: Primaries::default(),
             news: BTreeMap::new(),
@@ -192,6 +198,7 @@ impl Conductor {
         if !dirty.is_empty() {
             self.meta.commit = self.next_commit();
             dirty.add(Key::Meta);
+            self.write_events(&mut dirty);
         }
         dirty
     }
@@ -312,6 +319,10 @@ impl Conductor {
             require(copies.insert(drop.copy), &|| format!("{} is both listed and deleted", drop.copy))?;
             require(self.volumes.contains_key(&drop.volume), &|| format!("{} is deleted for no volume", drop.copy))?;
         }
+        let (written, kept) = (self.meta.next_event.saturating_sub(1), self.log.kept.len() as u64);
+        require(kept == written.min(MAX_EVENTS as u64), &|| format!("{kept} events are kept of {written}"))?;
+        let newest = self.log.kept.keys().next_back().copied().unwrap_or(0);
+        require(newest == written, &|| format!("the newest event is {newest}, not {written}"))?;
         self.check_snapshots()
     }
 
@@ -386,5 +397,12 @@ fn check_members(config: &Configuration) -> Result<(), Corrupt> {
 }
 
 fn first_meta(cluster: ClusterId, next_volume: VolumeId) -> Meta {
-    Meta { cluster, commit: Commit(0), next_volume, next_snapshot: SnapshotId(1), next_order: OrderId(1) }
+    Meta {
+        cluster,
+        commit: Commit(0),
+        next_volume,
+        next_snapshot: SnapshotId(1),
+        next_order: OrderId(1),
+        next_event: 1,
+    }
 }

@@ -389,6 +389,17 @@ pub enum Duty {
     Removed,
 }
 
+impl fmt::Display for Duty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Serving => "serving",
+            Self::Cordoned => "cordoned",
+            Self::Draining => "draining",
+            Self::Removed => "to be forgotten",
+        })
+    }
+}
+
 /// A change of what is wanted of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -396,6 +407,15 @@ pub struct NewDuty {
     /// What is wanted.
     pub duty: Duty,
     /// Although copies are still on it.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A disk to be emptied and forgotten.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveDisk {
+    /// Although copies are on it, and it is not there.
     #[serde(default)]
     pub force: bool,
 }

@@ -4,6 +4,7 @@
 //! (`Configuration::born`). A deleted volume's name is free at once; its copies are remembered until each node has
 //! confirmed that they are gone.
 
+use crate::events::Happened;
 use crate::limits::{
     MAX_COPIES, MAX_DRAWS, MAX_SHARD, MAX_SHARDS, MAX_SHARDS_PER_VOLUME, MAX_VOLUME, MAX_VOLUME_NAME, MAX_VOLUMES,
     MIN_SHARD, MIN_VOLUME,
@@ -48,7 +49,8 @@ impl Conductor {
         let size = origin.filter(|_| new.size.0 == 0).map_or(new.size, |o| o.size);
         let shard_size = origin.map_or(new.shard_size, |o| o.shard_size);
         let copies = origin.map_or(new.copies, |o| o.copies);
-        let new = &NewVolume { size, shard_size, copies, ..new.clone() };
+        let min_copies = origin.map_or(new.min_copies, |o| new.min_copies.min(o.copies));
+        let new = &NewVolume { size, shard_size, copies, min_copies, ..new.clone() };
         check_shape(new)?;
         check_size(new.size, new.shard_size)?;
         if self.names.contains_key(&new.name) {
@@ -84,6 +86,7 @@ impl Conductor {
         self.volumes.insert(id, volume.clone());
         dirty.add(Key::Volume(id));
         self.add_shards(shards, &mut dirty);
+        self.note(Happened::VolumeCreated { volume: new.name.clone(), size: new.size }, &mut dirty);
         let dirty = self.seal(dirty);
         Ok((self.volume_info(now, &volume), dirty))
     }
@@ -167,6 +170,7 @@ impl Conductor {
             volume.rollback = None;
         }
         dirty.add(Key::Volume(id));
+        self.note(Happened::VolumeDeleted { volume: name.to_owned() }, &mut dirty);
         Ok(((), self.seal(dirty)))
     }
 

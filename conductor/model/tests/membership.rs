@@ -3,12 +3,16 @@
 mod common;
 use common::{Cluster, MIB, other, registration, request, shard, state, with_volume};
 use conductor_model::api::{MembershipAnswer, MembershipChange};
-use conductor_model::{Configuration, CopyId, CopyState, Epoch, NodeId, OpenId};
+use conductor_model::{Configuration, CopyId, CopyState, Epoch, Millis, NodeId, OpenId};
 
 fn dropped(cluster: &mut Cluster, which: &[usize]) -> Configuration {
-    let config = cluster.config(1, 0);
-    let copies = which.iter().map(|which| other(&config, *which).copy).collect();
-    cluster.grant(&config, MembershipChange::Drop(copies))
+    let mut config = cluster.config(1, 0);
+    // One after the other: who drops all others at once while they are well is cut off itself.
+    let copies: Vec<CopyId> = which.iter().map(|which| other(&config, *which).copy).collect();
+    for copy in copies {
+        config = cluster.grant(&config, MembershipChange::Drop(vec![copy]));
+    }
+    config
 }
 
 #[test]
@@ -28,7 +32,9 @@ fn a_dropped_copy_is_absent_and_the_rest_is_the_full_set() {
 fn dropping_too_many_seals_the_epoch_and_keeps_the_last_full_set() {
     let mut cluster = with_volume();
     let before = cluster.config(1, 0);
-    let both = dropped(&mut cluster, &[0, 1]);
+    let others = vec![other(&before, 0).copy, other(&before, 1).copy];
+    cluster.now = Millis(cluster.now.0 + 3_000);
+    let both = cluster.grant(&before, MembershipChange::Drop(others));
     assert!(both.is_sealed());
     assert_eq!(both.full_set, before.full_set);
 
@@ -38,6 +44,24 @@ fn dropping_too_many_seals_the_epoch_and_keeps_the_last_full_set() {
     let second = cluster.grant(&first, MembershipChange::Drop(vec![left]));
     assert!(second.is_sealed());
     assert_eq!(second.full_set, first.full_set, "the copy that left first is not of it");
+}
+
+#[test]
+fn a_primary_that_cannot_reach_enough_copies_that_are_well_is_replaced_by_one_of_them() {
+    let mut cluster = with_volume();
+    let before = cluster.config(1, 0);
+    let (a, b) = (other(&before, 0), other(&before, 1));
+    let next = cluster.grant(&before, MembershipChange::Drop(vec![a.copy, b.copy]));
+    assert!(!next.is_sealed() && [a.copy, b.copy].contains(&next.primary), "{next:?}");
+    assert_eq!(state(&next, before.primary), CopyState::Absent);
+
+    // Not if one of the two is silent: what is left would be too few.
+    let mut cluster = with_volume();
+    let primary = before.primary_member().unwrap().node.0;
+    cluster.pass(2_000, &[(primary, 1), (a.node.0, 1)]);
+    let before = cluster.config(1, 0);
+    let next = cluster.grant(&before, MembershipChange::Drop(vec![a.copy, b.copy]));
+    assert_eq!((next.primary, next.is_sealed()), (before.primary, true));
 }
 
 #[test]
