@@ -55,17 +55,25 @@ impl Case {
 
 /// The configurations that `make model` explores.
 pub(crate) fn configurations() -> Vec<Case> {
-    crate::failover::cases::configurations()
+    let mut cases = crate::failover::cases::configurations();
+    cases.extend(crate::filling::cases::configurations());
+    cases.extend(crate::barrier::configurations());
+    cases
 }
 
 /// Larger ones, for a soak.
 pub(crate) fn larger() -> Vec<Case> {
-    crate::failover::cases::larger()
+    let mut cases = crate::failover::cases::larger();
+    cases.extend(crate::filling::cases::larger());
+    cases
 }
 
 /// Rules broken on purpose.
 pub(crate) fn switches() -> Vec<Case> {
-    crate::failover::cases::switches()
+    let mut cases = crate::failover::cases::switches();
+    cases.extend(crate::filling::cases::switches());
+    cases.extend(crate::barrier::switches());
+    cases
 }
 
 #[cfg(test)]

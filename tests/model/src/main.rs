@@ -4,9 +4,11 @@
 //! takes too long for every change (`make soak`). docs/replication.md says which rule is where.
 #![forbid(unsafe_code)]
 
+mod barrier;
 mod cases;
 mod explore;
 mod failover;
+mod filling;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -51,6 +51,18 @@ pub(crate) fn configurations() -> Vec<Case> {
             Scope { writes: 2, reads: 1, faults: Faults { drops: 1, promotions: 1, ..NONE }, ..BASE },
         ),
         clean(
+            "failover-restart",
+            "two overlapping writes, a restart, a replaced primary, one read",
+            3_986_120,
+            Scope { writes: 2, reads: 1, faults: Faults { restarts: 1, promotions: 1, ..NONE }, ..BASE },
+        ),
+        clean(
+            "failover-two-primaries",
+            "two primaries in turn, a dropped copy, a write that may be lost on the way, one read",
+            259_108,
+            Scope { reads: 1, faults: Faults { promotions: 2, drops: 1, ..NONE }, ..BASE },
+        ),
+        clean(
             "failover-restarts",
             "all three restart, one write (rules 2, 10)",
             362_236,
@@ -122,21 +134,9 @@ pub(crate) fn larger() -> Vec<Case> {
             Scope { writes: 2, blocks: 2, faults: Faults { restarts: 1, promotions: 1, ..NONE }, ..BASE },
         ),
         clean(
-            "larger-restart",
-            "two overlapping writes, a restart, a replaced primary, one read",
-            0,
-            Scope { writes: 2, reads: 1, faults: Faults { restarts: 1, promotions: 1, ..NONE }, ..BASE },
-        ),
-        clean(
-            "larger-two-primaries",
-            "two primaries in turn, a dropped copy, a write that may be lost on the way, one read",
-            0,
-            Scope { reads: 1, faults: Faults { promotions: 2, drops: 1, ..NONE }, ..BASE },
-        ),
-        clean(
             "larger-sealed",
             "two copies and a spare node: dropped twice, replaced, filled; one write",
-            0,
+            41_316_433,
             Scope { resync: true, copies: 2, faults: Faults { drops: 2, promotions: 1, ..NONE }, ..BASE },
         ),
     ]
