@@ -13,11 +13,12 @@ use address::base_url;
 use conductor_model::api::{
     Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, Register, Registered, Report, VolumeMap,
 };
+use conductor_model::events::Event;
 use conductor_model::views::{
-    Attach, CopyInfo, CopyRange, Detach, ErrorBody, NewSnapshot, NewVolume, NodeInfo, Resize, Scrub, ScrubInfo,
-    SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
+    Attach, CopyInfo, CopyRange, Detach, Duty, ErrorBody, NewCopies, NewDuty, NewSnapshot, NewVolume, NodeInfo,
+    RemoveDisk, Resize, Scrub, ScrubInfo, SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
 };
-use conductor_model::{Bytes, NodeId, OrderId, check_snapshot_name, check_volume_name};
+use conductor_model::{Bytes, DiskId, NodeId, OrderId, check_snapshot_name, check_volume_name};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
@@ -89,6 +90,26 @@ impl Client {
     /// One node.
     pub fn node(&self, node: NodeId) -> Result<NodeInfo, Error> {
         self.get(&format!("/v1/nodes/{}", node.0))
+    }
+
+    /// Changes what is wanted of a node.
+    pub fn set_duty(&self, node: NodeId, duty: Duty, force: bool) -> Result<NodeInfo, Error> {
+        self.post(&format!("/v1/nodes/{}/duty", node.0), &NewDuty { duty, force }, LONG_CALL)
+    }
+
+    /// Has a disk emptied, and forgotten once its node runs without it.
+    pub fn remove_disk(&self, disk: DiskId, force: bool) -> Result<NodeInfo, Error> {
+        self.post(&format!("/v1/disks/{}/remove", disk.0), &RemoveDisk { force }, LONG_CALL)
+    }
+
+    /// Changes how many copies a volume has.
+    pub fn set_copies(&self, volume: &str, new: &NewCopies) -> Result<VolumeInfo, Error> {
+        self.post(&volume_path(volume, "/redundancy")?, new, LONG_CALL)
+    }
+
+    /// Events after this number, some hundred at a time; with `wait`, some seconds are waited for one.
+    pub fn events(&self, after: u64, wait: bool) -> Result<Vec<Event>, Error> {
+        self.get(&format!("/v1/events?after={after}&wait={wait}"))
     }
 
     /// Says that a node started.

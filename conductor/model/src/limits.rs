@@ -86,6 +86,9 @@ pub const DEAD_MS: u64 = 10_000;
 /// A node silent for this long is dead for the shards that it is primary of: the detection time, four heartbeats. No promise that a
 /// primary serves reads by is longer (rules 11 and 14).
 pub const NODE_SILENT_MS: u64 = 2_000;
+/// A node that is to be primary was heard within this time: two heartbeats. Where all fall silent at about the same time, as when the
+/// conductor is cut off, none is promoted just because its last heartbeat came a little later.
+pub const NODE_FRESH_MS: u64 = 1_000;
 /// A conductor that was not told the time for so long stood still itself, and heard nobody: it is told once a second at least. What
 /// waits for it then is no silence.
 pub const STALL_MS: u64 = 1_500;
@@ -103,7 +106,7 @@ pub const RESHAPES_AT_ONCE: usize = 256;
 /// Copies that one node is filling, as remembered from its heartbeat: more do not make `trine status` any clearer.
 pub const MAX_FILLINGS_PER_NODE: usize = 1024;
 
-const _: () = assert!(STALL_MS < NODE_SILENT_MS);
+const _: () = assert!(STALL_MS < NODE_SILENT_MS && NODE_FRESH_MS < NODE_SILENT_MS);
 const _: () = assert!(MAX_VOLUME.0 / (4 << 30) <= MAX_SHARDS_PER_VOLUME);
 const _: () = assert!(
     SNAPSHOT_ATTEMPTS as u64 * SNAPSHOT_PLACE_MS + SNAPSHOT_PAUSE_MS * ((1 << (SNAPSHOT_ATTEMPTS - 1)) - 1) < 30_000

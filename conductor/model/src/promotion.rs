@@ -9,7 +9,7 @@
 //! The replaced primary is left out if enough others hold everything, else it stays counted and has to be dropped by the next one.
 //! All shards of a node that died are one transaction (rule 25).
 
-use crate::limits::{NODE_SILENT_MS, STALL_MS};
+use crate::limits::{NODE_FRESH_MS, NODE_SILENT_MS, STALL_MS};
 use crate::record::ShardRecord;
 use crate::{Conductor, Configuration, CopyState, Dirty, Member, Millis, NodeId, ShardId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,7 +105,8 @@ impl Conductor {
         let holds_all = |m: &Member| m.state == CopyState::InSync || (sealed && current.full_set.contains(&m.copy));
         let others = || current.members.iter().filter(|m| m.copy != current.primary && holds_all(m));
         let able = others().filter_map(|m| {
-            let disk = self.disk(m.node, m.disk).filter(|d| d.present && self.hears(m.node, now))?;
+            let disk =
+                self.disk(m.node, m.disk).filter(|d| d.present && self.heard_within(m.node, now, NODE_FRESH_MS))?;
             // A store that was opened anew may have lost what a flush volume had not flushed (rule 10).
             Some((disk.open != m.open, self.primaries.count(m.node), m.node, m.copy))
         });
@@ -144,10 +145,14 @@ impl Conductor {
         heard.unwrap_or(self.started).max(self.attention.since)
     }
 
-    /// True if a node was heard by this process just now.
+    /// True if a node was heard by this process, and is not silent.
     pub(crate) fn hears(&self, node: NodeId, now: Millis) -> bool {
+        self.heard_within(node, now, NODE_SILENT_MS)
+    }
+
+    fn heard_within(&self, node: NodeId, now: Millis, ms: u64) -> bool {
         let heard = self.presence.get(&node).and_then(|p| p.heard);
-        heard.is_some_and(|heard| now.since(heard) < NODE_SILENT_MS)
+        heard.is_some_and(|heard| now.since(heard) < ms)
     }
 
     /// Nodes that were the shard's primary and may not have heard that another is: those that acted upon its last change have.

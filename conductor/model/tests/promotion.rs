@@ -181,6 +181,23 @@ fn a_conductor_that_stood_still_listens_before_it_judges() {
 }
 
 #[test]
+fn nobody_is_promoted_where_all_fall_silent() {
+    let mut cluster = with_volume();
+    let before: Vec<_> = (0..3).map(|i| cluster.config(1, i)).collect();
+    // The last heartbeats of three nodes, a third of a second apart.
+    for node in 1..=3 {
+        cluster.beat(node, 1, 0).unwrap();
+        cluster.now = Millis(cluster.now.0 + 330);
+        cluster.tick();
+    }
+    for _ in 0..40 {
+        cluster.now = Millis(cluster.now.0 + 100);
+        cluster.tick();
+    }
+    assert_eq!((0..3).map(|i| cluster.config(1, i)).collect::<Vec<_>>(), before);
+}
+
+#[test]
 fn a_primary_whose_disk_is_missing_is_replaced_although_its_node_is_heard() {
     let mut cluster = with_volume();
     let before = cluster.config(1, 0);
@@ -384,6 +401,9 @@ fn a_node_that_dies_with_25_600_shards_is_one_transaction() {
         cluster.model.heartbeat(cluster.now, &common::heartbeat(node, 1, 0)).unwrap();
     }
     cluster.now = Millis(cluster.now.0 + 1_000);
+    for node in [2, 3] {
+        cluster.model.heartbeat(cluster.now, &common::heartbeat(node, 1, 0)).unwrap();
+    }
     let began = Instant::now();
     let dirty = cluster.model.tick(cluster.now);
     println!("25,600 shards: promoted in {:?}", began.elapsed());

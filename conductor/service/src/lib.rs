@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod care;
 mod connections;
 mod ledger;
 mod limits;
@@ -32,6 +33,8 @@ pub struct Options {
     pub plaintext: bool,
     /// How often every volume is scrubbed; `None` is never.
     pub scrub_every: Option<Duration>,
+    /// How long a copy that is out of reach is waited for before another one is made.
+    pub replace_after: Duration,
 }
 
 /// Why a conductor does not run (any more).
@@ -106,7 +109,7 @@ pub async fn run(
     ready: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
-    let Options { listen, store, plaintext, scrub_every } = options;
+    let Options { listen, store, plaintext, scrub_every, replace_after } = options;
     if !listen.ip().is_loopback() && !plaintext {
         return Err(Error::Plaintext(listen));
     }
@@ -118,7 +121,11 @@ pub async fn run(
     let (store, mut model) = opened.map_err(|_| Error::LedgerEnded)??;
     let cluster = model.cluster();
     model.set_scrub_every(scrub_every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)));
+    model.set_replace_after(u64::try_from(replace_after.as_millis()).unwrap_or(u64::MAX));
+    model.set_seed(getrandom::u64().map_err(Error::Random)?);
     let (ledger, mut owner) = Ledger::start(store, model, clock)?;
+    // Before anything is answered: the first in the queue.
+    ledger.ask(|model, now| ((), model.announce(now))).await.map_err(|_| Error::LedgerEnded)?;
     tracing::info!(%address, %cluster, "conductor ready");
 
     let (stopping, stopped) = tokio::sync::watch::channel(false);

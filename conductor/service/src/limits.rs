@@ -6,6 +6,8 @@ use std::time::Duration;
 pub(crate) const HOLD: Duration = Duration::from_millis(500);
 /// A request, its body included, that takes longer is given up: covers the largest volume's creation many times.
 pub(crate) const REQUEST: Duration = Duration::from_secs(30);
+/// How long a question for events that have not happened yet is held.
+pub(crate) const EVENTS: Duration = Duration::from_secs(5);
 /// How long a forced attach waits for the primaries' nodes: ten heartbeats.
 pub(crate) const CONFIRM: Duration = Duration::from_secs(5);
 /// How often it looks.

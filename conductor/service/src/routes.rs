@@ -6,7 +6,7 @@
 use crate::answer::{Failure, body};
 use crate::ledger::Ledger;
 use crate::limits::{CONFIRM, CONFIRM_EVERY, HOLD, NODE_BODY, REQUEST, REQUESTS_AT_ONCE, SMALL_BODY};
-use crate::snapshots;
+use crate::{care, snapshots};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
@@ -39,6 +39,9 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("get", "/v1/status", get(status)),
         ("get", "/v1/nodes", get(nodes)),
         ("get", "/v1/nodes/{id}", get(node)),
+        ("post", "/v1/nodes/{id}/duty", post(care::duty)),
+        ("post", "/v1/disks/{id}/remove", post(care::remove_disk)),
+        ("get", "/v1/events", get(care::events)),
         ("post", "/v1/nodes/register", post(register)),
         ("post", "/v1/nodes/heartbeat", post(heartbeat)),
         ("post", "/v1/nodes/report", post(report)),
@@ -49,6 +52,7 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("get", "/v1/volumes/{name}", get(show)),
         ("delete", "/v1/volumes/{name}", delete(remove)),
         ("post", "/v1/volumes/{name}/resize", post(resize)),
+        ("post", "/v1/volumes/{name}/redundancy", post(care::copies)),
         ("post", "/v1/volumes/{name}/attach", post(attach)),
         ("post", "/v1/volumes/{name}/detach", post(detach)),
         ("get", "/v1/volumes/{name}/map", get(map)),
@@ -143,10 +147,14 @@ async fn nodes(State(ledger): State<Ledger>) -> Answer<Vec<NodeInfo>> {
 }
 
 /// Takes `3` and `n3`.
-async fn node(State(ledger): State<Ledger>, id: Name) -> Answer<NodeInfo> {
+pub(crate) fn node_id(id: Name) -> Result<NodeId, Failure> {
     let Path(id) = id.map_err(|error| Failure::bad_request(error.body_text()))?;
     let number = id.strip_prefix('n').unwrap_or(&id).parse();
-    let node = NodeId(number.map_err(|_| Failure::bad_request("a node's id is a number, like 3 or n3"))?);
+    number.map(NodeId).map_err(|_| Failure::bad_request("a node's id is a number, like 3 or n3"))
+}
+
+async fn node(State(ledger): State<Ledger>, id: Name) -> Answer<NodeInfo> {
+    let node = node_id(id)?;
     look(&ledger, move |m, now| m.node(now, node)).await.map(Json)
 }
 

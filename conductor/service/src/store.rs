@@ -3,7 +3,7 @@
 //! ```text
 //! format   "format" → 1
 //! records  "meta" | "node/0000000001" | "volume/…" | "shard/…/…" | "drop/…/…" | "snapshot/…/…" |
-//!          "work/…/…/…" | "copy/…" | "scrub/…" → the record as JSON
+//!          "work/…/…/…" | "copy/…" | "scrub/…" | "event/…" → the record as JSON
 //! ```
 //! Opened under redb's exclusive lock. Every change is one transaction that is durable when `commit` returns.
 

@@ -1,0 +1,71 @@
+//! Routes of what is wanted of nodes, disks and copies, and of the event log.
+//!
+//! Handlers carry no decision, as in `routes`; the only waiting done here is for events that have not happened yet.
+
+use crate::answer::{Failure, body};
+use crate::ledger::Ledger;
+use crate::limits::{EVENTS, SMALL_BODY};
+use crate::routes::{Answer, Name, change, look, name, node_id};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
+use conductor_model::DiskId;
+use conductor_model::events::Event;
+use conductor_model::views::{NewCopies, NewDuty, NodeInfo, RemoveDisk, VolumeInfo};
+use serde::Deserialize;
+use tokio::time::{Instant, timeout_at};
+
+pub(crate) async fn duty(State(ledger): State<Ledger>, id: Name, request: Request) -> Answer<NodeInfo> {
+    let node = node_id(id)?;
+    let NewDuty { duty, force } = body(request, SMALL_BODY).await?;
+    tracing::info!(%node, %duty, force, "duty asked");
+    change(&ledger, move |m, now| m.set_duty(now, node, duty, force)).await.map(Json)
+}
+
+/// Takes a disk's number in decimal, and as it is printed.
+pub(crate) async fn remove_disk(State(ledger): State<Ledger>, id: Name, request: Request) -> Answer<NodeInfo> {
+    let Path(id) = id.map_err(|error| Failure::bad_request(error.body_text()))?;
+    let number = match id.strip_prefix('d') {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => id.parse(),
+    };
+    let disk = DiskId(number.map_err(|_| Failure::bad_request("a disk's id is a number, or d with 16 digits"))?);
+    let RemoveDisk { force } = body(request, SMALL_BODY).await?;
+    tracing::info!(%disk, force, "disk removal asked");
+    change(&ledger, move |m, now| m.remove_disk(now, disk, force)).await.map(Json)
+}
+
+pub(crate) async fn copies(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<VolumeInfo> {
+    let name = name(path)?;
+    let NewCopies { copies, min_copies } = body(request, SMALL_BODY).await?;
+    change(&ledger, move |m, now| m.set_copies(now, &name, copies, min_copies)).await.map(Json)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct After {
+    #[serde(default)]
+    after: u64,
+    #[serde(default)]
+    wait: bool,
+}
+
+/// Events after a number; with `wait`, held for some time until there is one.
+pub(crate) async fn events(
+    State(ledger): State<Ledger>,
+    query: Result<Query<After>, QueryRejection>,
+) -> Answer<Vec<Event>> {
+    let Query(After { after, wait }) = query.map_err(|error| Failure::bad_request(error.body_text()))?;
+    let until = Instant::now() + EVENTS;
+    let mut news = ledger.news();
+    loop {
+        let events = look(&ledger, move |m, _| Ok(m.events(after))).await?;
+        if !wait || !events.is_empty() {
+            return Ok(Json(events));
+        }
+        match timeout_at(until, news.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(_) => return Ok(Json(events)),
+        }
+    }
+}
