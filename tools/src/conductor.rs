@@ -32,6 +32,9 @@ pub(crate) struct RunArgs {
     /// How often every volume is scrubbed, in the background: 24h, 7d; or off
     #[arg(long, env = "TRINE_SCRUB_EVERY", default_value = "24h", value_name = "TIME", value_parser = every)]
     scrub_every: Every,
+    /// How long a copy that is out of reach is waited for before another one is made elsewhere: 10m, 1h; 0s is not at all
+    #[arg(long, env = "TRINE_REPLACE_AFTER", default_value = "10m", value_name = "TIME", value_parser = humantime::parse_duration)]
+    replace_after: Duration,
 }
 
 /// A period, or none.
@@ -57,7 +60,8 @@ fn store(text: &str) -> Result<PathBuf, String> {
 }
 
 pub(crate) fn run(command: ConductorCommand) -> Outcome {
-    let ConductorCommand::Run(RunArgs { listen, store, plaintext, scrub_every: Every(scrub_every) }) = command;
+    let ConductorCommand::Run(args) = command;
+    let RunArgs { listen, store, plaintext, scrub_every: Every(scrub_every), replace_after } = args;
     let directory = store.parent().filter(|p| !p.as_os_str().is_empty());
     if let Some(directory) = directory {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
@@ -66,7 +70,7 @@ pub(crate) fn run(command: ConductorCommand) -> Outcome {
         // Whoever started it may not be listening.
         let _ = print(&format!("ready {address}"));
     };
-    let options = Options { listen, store, plaintext, scrub_every };
+    let options = Options { listen, store, plaintext, scrub_every, replace_after };
     conductor_service::serve(options, ready).map_err(|error| match error {
         Error::Plaintext(address) => Failure::usage(format!(
             "{address} is reachable from other machines and nothing is encrypted: pass --plaintext to allow it"

@@ -7,7 +7,9 @@ mod conductor;
 mod config;
 mod copies;
 mod dev;
+mod disk;
 mod doctor;
+mod events;
 mod man;
 mod node;
 mod output;
@@ -71,9 +73,14 @@ enum Command {
     Attached(output::ListArgs),
     /// What this machine offers, and what to do about what it does not
     Doctor(doctor::DoctorArgs),
-    /// Run a storage node, or look at the nodes there are
+    /// Run a storage node, look at the nodes there are, empty and remove one
     #[command(subcommand)]
     Node(node::NodeCommand),
+    /// The disks of all nodes, and taking one out
+    #[command(subcommand)]
+    Disk(disk::DiskCommand),
+    /// What happened in the cluster: deaths, failovers, copies filled and moved, volumes made and attached
+    Events(events::EventsArgs),
     /// Run the conductor, which knows nodes and volumes
     #[command(subcommand)]
     Conductor(conductor::ConductorCommand),
@@ -109,6 +116,8 @@ impl Command {
             Self::Attached(args) => attach::attached(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Node(command) => node::run(command),
+            Self::Disk(command) => disk::run(command),
+            Self::Events(args) => events::run(&args),
             Self::Conductor(command) => conductor::run(command),
             Self::Dev(command) => dev::run(command),
             Self::Store(command) => store::run(command),

@@ -1,11 +1,13 @@
 //! `trine node`.
 
 use crate::config::ClusterArgs;
+use crate::disk;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, print, size, table};
-use crate::space;
+use crate::progress::{Unit, follow};
+use crate::volume::WaitArgs;
 use clap::{Args, Subcommand};
 use conductor_model::NodeId;
-use conductor_model::views::{NodeInfo, NodeState};
+use conductor_model::views::{Duty, NodeInfo, NodeState, Progress};
 use node_daemon::{DiskPlan, Error, NodeLook, NodeOptions, TraceLook};
 use serde::Serialize;
 use std::fmt::Write;
@@ -22,6 +24,14 @@ pub(crate) enum NodeCommand {
     List(ListArgs),
     /// Show one node; on its own machine also what it is doing
     Show(ShowArgs),
+    /// Keep new copies away from a node; it goes on with what it has
+    Cordon(NodeArgs),
+    /// Let a node take new copies again; ends a draining
+    Uncordon(NodeArgs),
+    /// Move all copies of a node to other nodes, without one less at any time
+    Drain(DrainArgs),
+    /// Forget a node that is stopped and empty, or that will not come back
+    Remove(RemoveArgs),
 }
 
 #[derive(Args)]
@@ -108,6 +118,38 @@ pub(crate) struct ShowArgs {
     output: OutputArgs,
 }
 
+#[derive(Args)]
+pub(crate) struct NodeArgs {
+    /// The node: 3 or n3
+    #[arg(value_parser = node_id)]
+    node: NodeId,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct DrainArgs {
+    /// The node: 3 or n3
+    #[arg(value_parser = node_id)]
+    node: NodeId,
+    #[command(flatten)]
+    wait: WaitArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct RemoveArgs {
+    /// The node: 3 or n3
+    #[arg(value_parser = node_id)]
+    node: NodeId,
+    /// Although it has copies: they are made anew on other nodes. Never where it has the last copy of something
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
 /// `n3` or `3`.
 pub(crate) fn node_id(text: &str) -> Result<NodeId, String> {
     match text.strip_prefix('n').unwrap_or(text).parse() {
@@ -121,7 +163,41 @@ pub(crate) fn run(command: NodeCommand) -> Outcome {
         NodeCommand::Run(args) => run_node(*args),
         NodeCommand::List(args) => args.output.print(&args.cluster.client()?.nodes()?, |nodes| nodes_table(nodes)),
         NodeCommand::Show(args) => show(&args),
+        NodeCommand::Cordon(args) => {
+            args.cluster.client()?.set_duty(args.node, Duty::Cordoned, false)?;
+            print(&format!("{} gets no new copies", args.node))
+        }
+        NodeCommand::Uncordon(args) => {
+            args.cluster.client()?.set_duty(args.node, Duty::Serving, false)?;
+            print(&format!("{} takes new copies", args.node))
+        }
+        NodeCommand::Drain(args) => drain(&args),
+        NodeCommand::Remove(args) => {
+            let info = args.cluster.client()?.set_duty(args.node, Duty::Removed, args.force)?;
+            match copies(&info) {
+                0 => print(&format!("{} is forgotten", args.node)),
+                left => print(&format!("{} is forgotten once {left} copies are made anew", args.node)),
+            }
+        }
     }
+}
+
+fn drain(args: &DrainArgs) -> Outcome {
+    let client = args.cluster.client()?;
+    let before = copies(&client.set_duty(args.node, Duty::Draining, false)?);
+    if args.wait.no_wait {
+        return print(&format!("{} is being emptied of {before} copies", args.node));
+    }
+    follow(&format!("emptying {}", args.node), Unit::Parts("copies"), args.wait.timeout, || {
+        let left = copies(&client.node(args.node)?);
+        let (done, of) = (u64::from(before.saturating_sub(left)), u64::from(before));
+        Ok(if left == 0 { Ok(()) } else { Err(Progress { done, of, reasons: Vec::new() }) })
+    })?;
+    print(&format!("{} is empty", args.node))
+}
+
+fn copies(node: &NodeInfo) -> u32 {
+    node.disks.iter().map(|d| d.copies).sum()
 }
 
 fn run_node(args: RunArgs) -> Outcome {
@@ -296,10 +372,13 @@ pub(crate) fn nodes_table(nodes: &[NodeInfo]) -> String {
             NodeState::Late => format!("late, silent for {} s", n.silent_ms / 1000),
             NodeState::Dead => format!("DEAD, silent for {} s", n.silent_ms / 1000),
         };
+        let state = match n.duty {
+            Duty::Serving => state,
+            duty => format!("{state}, {duty}"),
+        };
         let sum = |of: &dyn Fn(&conductor_model::views::DiskInfo) -> u64| {
             Size(n.disks.iter().filter(|d| d.present).map(of).sum()).to_string()
         };
-        let copies: u32 = n.disks.iter().map(|d| d.copies).sum();
         vec![
             n.node.to_string(),
             n.host.clone(),
@@ -307,7 +386,7 @@ pub(crate) fn nodes_table(nodes: &[NodeInfo]) -> String {
             n.disks.len().to_string(),
             sum(&|d| d.used.0),
             sum(&|d| d.capacity.0),
-            copies.to_string(),
+            copies(n).to_string(),
             n.primaries.to_string(),
         ]
     };
@@ -319,7 +398,7 @@ fn disks_table(node: &NodeInfo) -> String {
         vec![
             d.disk.to_string(),
             d.endpoint.to_string(),
-            if d.present { space::fullness(d.fullness) } else { "MISSING" }.to_owned(),
+            disk::state(d),
             size(d.used),
             size(d.capacity),
             size(d.provisioned),

@@ -6,7 +6,8 @@ use crate::progress::{Unit, sentence};
 use crate::{copies, resync, scrub};
 use clap::{Args, Subcommand, ValueEnum};
 use conductor_client::Client;
-use conductor_model::views::{Health, NewVolume, NodeInfo, VolumeDetail, VolumeInfo, VolumeState};
+use conductor_model::limits::DEFAULT_MIN_COPIES;
+use conductor_model::views::{Health, NewCopies, NewVolume, NodeInfo, VolumeDetail, VolumeInfo, VolumeState};
 use conductor_model::{Bytes, CopyState, Durability, Member, NodeId, check_volume_name};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeSet;
@@ -27,6 +28,8 @@ pub(crate) enum VolumeCommand {
     List(ListArgs),
     /// Show one volume with its shards
     Show(ShowArgs),
+    /// Change how many copies a volume has, and how many of them have to acknowledge a write
+    Set(SetArgs),
     /// Grow a volume; it never shrinks. Attached front ends notice by themselves
     Resize(ResizeArgs),
     /// Delete a volume with all its data and snapshots; not while a clone needs one of them
@@ -52,9 +55,12 @@ pub(crate) struct CreateArgs {
     /// Size of the pieces that are placed on nodes: 4 KiB times a power of two, at least 1 MiB
     #[arg(long, default_value = "4G", value_name = "SIZE")]
     shard_size: Size,
-    /// Fewest durable copies that may acknowledge a write, of three
-    #[arg(long, default_value_t = conductor_model::limits::DEFAULT_MIN_COPIES, value_name = "N")]
-    min_copies: u8,
+    /// Copies of each shard: 1, 2 or 3
+    #[arg(long, default_value_t = conductor_model::limits::DEFAULT_COPIES, value_name = "N")]
+    copies: u8,
+    /// Fewest copies in sync that may acknowledge a write [default: 2, or 1 of 1]
+    #[arg(long, value_name = "N")]
+    min_copies: Option<u8>,
     #[command(flatten)]
     durability: DurabilityArg,
     #[command(flatten)]
@@ -131,6 +137,23 @@ pub(crate) struct ResizeArgs {
 }
 
 #[derive(Args)]
+pub(crate) struct SetArgs {
+    /// The volume
+    #[arg(value_parser = name)]
+    name: String,
+    /// Copies of each shard: 1, 2 or 3. New ones are filled in the background, those that are too many are deleted
+    #[arg(long, value_name = "N", required_unless_present = "min_copies")]
+    copies: Option<u8>,
+    /// Fewest copies in sync that may acknowledge a write
+    #[arg(long, value_name = "N")]
+    min_copies: Option<u8>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
 pub(crate) struct DeleteArgs {
     /// The volume
     #[arg(value_parser = name)]
@@ -155,6 +178,7 @@ pub(crate) fn run(command: VolumeCommand) -> Outcome {
         VolumeCommand::Create(args) => create(&args),
         VolumeCommand::List(args) => args.output.print(&args.cluster.client()?.volumes()?, |v| volumes_table(v)),
         VolumeCommand::Show(args) => args.output.print(&args.cluster.client()?.volume(&args.name)?, detail),
+        VolumeCommand::Set(args) => set(&args),
         VolumeCommand::Resize(args) => resize(&args),
         VolumeCommand::Delete(args) => delete(&args),
         VolumeCommand::Clone(args) => copies::clone(&args),
@@ -168,7 +192,8 @@ fn create(args: &CreateArgs) -> Outcome {
     let client = args.cluster.client()?;
     let new = NewVolume {
         shard_size: Bytes(args.shard_size.0),
-        min_copies: args.min_copies,
+        copies: args.copies,
+        min_copies: args.min_copies.unwrap_or(DEFAULT_MIN_COPIES.min(args.copies)),
         durability: args.durability.into(),
         ..NewVolume::new(args.name.as_str(), Bytes(args.size.0))
     };
@@ -180,6 +205,14 @@ fn resize(args: &ResizeArgs) -> Outcome {
     let client = args.cluster.client()?;
     let info = client.resize_volume(&args.name, Bytes(args.size.0))?;
     finish(&client, info, &args.wait, args.output, "grown")
+}
+
+fn set(args: &SetArgs) -> Outcome {
+    let new = NewCopies { copies: args.copies, min_copies: args.min_copies };
+    let info = args.cluster.client()?.set_copies(&args.name, &new)?;
+    args.output.print(&info, |info| {
+        format!("volume {} has {} copies, {} of them to acknowledge a write", info.name, info.copies, info.min_copies)
+    })
 }
 
 /// Waits, if that is wanted, until the volume serves, and says so.
