@@ -288,6 +288,13 @@ pub(crate) fn switches() -> Vec<Case> {
             Scope { faults: Faults { drops: 1, promotions: 1, ..NONE }, ..BASE },
         ),
         caught(
+            "switch-conductor-from-the-past",
+            "a conductor restored from the past replaces a primary",
+            "StaleRead",
+            Switch::ConductorFromThePast,
+            Scope { copies: 2, min_copies: 1, faults: Faults { drops: 1, promotions: 1, ..NONE }, ..BASE },
+        ),
+        caught(
             "switch-no-fencing",
             "a client resends, and its older connection is not fenced",
             "StaleRead",

@@ -93,8 +93,9 @@ impl Failover {
         of & state.alive() & !bit(usize::from(config.primary))
     }
 
-    pub(super) fn promote(&self, state: &mut State, to: usize) {
-        let mut next = *state.latest();
+    /// From what the conductor's record says: the current epoch, but with a switch.
+    pub(super) fn promote(&self, state: &mut State, record: Epoch, to: usize) {
+        let mut next = *state.config(record);
         let old = usize::from(next.primary);
         if !state.nodes[old].dead {
             state.left.promotions -= 1;

@@ -19,6 +19,13 @@ impl Failover {
         }
         if left.promotions > 0 && !state.nodes[usize::from(state.latest().primary)].dead {
             actions.extend(each(self.candidates(state)).map(|to| Action::Promote { to }));
+            if self.on(Switch::ConductorFromThePast) {
+                for epoch in 1..state.current() {
+                    let config = state.config(epoch);
+                    let able = config.in_sync & state.alive() & !bit(usize::from(config.primary));
+                    actions.extend(each(able).map(|to| Action::PromoteFromThePast { epoch, to }));
+                }
+            }
         }
     }
 

@@ -65,6 +65,7 @@ pub(crate) enum Switch {
     SealedStamps,
     SealedMovesKnownGood,
     SealedReadsAlone,
+    ConductorFromThePast,
 }
 
 /// One step.
@@ -120,6 +121,11 @@ pub(crate) enum Action {
     Conduct(Ask),
     /// The conductor replaces a primary.
     Promote {
+        to: usize,
+    },
+    /// It was restored from the past, and replaces the primary of an epoch that is over: only with a switch.
+    PromoteFromThePast {
+        epoch: u8,
         to: usize,
     },
     /// A copy's promise runs out, and before that the lease on it.
@@ -261,7 +267,8 @@ impl Failover {
             Action::AnswerJoin { node } => self.answer_join(state, node),
             Action::Ask(ask) => self.ask(state, ask),
             Action::Conduct(ask) => self.conduct(state, ask),
-            Action::Promote { to } => self.promote(state, to),
+            Action::Promote { to } => self.promote(state, state.current(), to),
+            Action::PromoteFromThePast { epoch, to } => self.promote(state, epoch, to),
             Action::Expire { copy } => self.expire(state, copy),
             Action::Renew { primary, copy } => self.renew(state, primary, copy),
             Action::Fill { primary } => self.fill(state, primary),

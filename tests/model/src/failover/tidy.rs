@@ -77,6 +77,7 @@ impl Failover {
                 || n.joined == epoch
                 || n.in_disk.iter().any(|l| l.epoch == epoch)
         };
-        to_learn || state.net.iter().any(asked) || state.nodes.iter().any(used)
+        let remembered = self.on(Switch::ConductorFromThePast);
+        remembered || to_learn || state.net.iter().any(asked) || state.nodes.iter().any(used)
     }
 }
