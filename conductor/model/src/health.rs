@@ -29,6 +29,8 @@ pub(crate) struct Verdict {
 struct Findings {
     lost: Several,
     sealed: Several,
+    /// Fewer copies are listed than are wanted.
+    short: Several,
     unborn: u32,
     /// Copies that writes wait for.
     silent: BTreeSet<NodeId>,
@@ -103,6 +105,10 @@ impl Conductor {
         if config.members.iter().filter(holds_all).all(gone) {
             found.lost.add(config.shard);
         }
+        let wanted = self.volumes.get(&config.shard.volume).map_or(0, |v| usize::from(v.copies));
+        if config.members.len() < wanted {
+            found.short.add(config.shard);
+        }
         for member in &config.members {
             let silent = self.node_state(now, member.node) != NodeState::Alive;
             match member.state {
@@ -162,6 +168,11 @@ impl Conductor {
             0 => {}
             1 => said.push((Health::Waiting, "1 shard is being created".to_owned())),
             n => said.push((Health::Waiting, format!("{n} shards are being created"))),
+        }
+        if found.short.count > 0 {
+            let name = found.short.name();
+            let why = format!("{name}: fewer copies are placed than are wanted: add a node, or uncordon one");
+            said.push((Health::Degraded, why));
         }
         for (node, count) in &found.absent_silent {
             let disks = self.nodes.get(node).into_iter().flat_map(|n| &n.disks);

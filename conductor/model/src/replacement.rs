@@ -187,8 +187,13 @@ impl Conductor {
         if !others_do {
             return None;
         }
-        let in_sync = leaving.chain(staying().filter(|_| staying().count() > wanted));
-        match in_sync.clone().find(|m| m.copy != config.primary) {
+        let mut going: Vec<&Member> = leaving.filter(|m| m.copy != config.primary).collect();
+        if going.is_empty() && staying().count() > wanted {
+            going = staying().filter(|m| m.copy != config.primary).collect();
+        }
+        // Not of every shard the same one: what is left is spread over the nodes.
+        let which = config.shard.index.0 as usize % going.len().max(1);
+        match going.get(which) {
             Some(member) => Some(Step::Unlist(member.copy)),
             None if reach(primary).leaving => {
                 let able = staying().filter(|m| m.state == CopyState::InSync && self.hears(m.node, now));

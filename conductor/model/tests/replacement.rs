@@ -261,9 +261,14 @@ fn a_volume_gets_as_many_copies_as_are_wanted_and_loses_the_rest() {
     cluster.heal(5, &all_but(3, &[]));
     assert!(configs(&cluster).iter().all(|c| c.members.len() == 1 && c.in_sync() == 1 && c.min_copies == 1));
     assert_eq!(health(&cluster), Health::Healthy);
+    let holders: BTreeSet<NodeId> = configs(&cluster).iter().map(|c| c.members[0].node).collect();
+    assert_eq!(holders.len(), 3, "the primaries stay where they were");
     let refused = set(&mut cluster, Some(3), Some(2)).unwrap_err();
     assert!(refused.to_string().contains("has only 1 copies in sync"), "{refused}");
     set(&mut cluster, Some(3), None).unwrap();
+    let reasons = cluster.model.show(cluster.now, "db").unwrap().info.reasons;
+    assert_eq!(health(&cluster), Health::Degraded);
+    assert!(reasons[0].contains("fewer copies are placed than are wanted"), "{reasons:?}");
     // Confirmed: an id that is to be deleted is not listed again, and another one is.
     cluster.heal(6, &all_but(3, &[]));
     assert!(configs(&cluster).iter().all(|c| c.members.len() == 3 && c.in_sync() == 3));
