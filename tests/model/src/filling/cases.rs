@@ -20,42 +20,42 @@ fn caught(name: &'static str, about: &'static str, switch: Switch, scope: Scope)
 
 pub(crate) fn configurations() -> Vec<Case> {
     vec![
-        clean("filling-short-absence", "C is away and comes back; two writes (rules 3, 4)", 389_335, ALL),
+        clean("filling-short-absence", "C is away and comes back; two writes (rules 3, 4)", 345_089, ALL),
         clean(
             "filling-empty-copy",
             "an empty copy is filled, its run ends once; a write",
-            53_139,
+            46_597,
             Scope { writes: 1, drops: 1, ..NEW },
         ),
         clean(
             "filling-discard",
             "a write and a discard meanwhile (rule 7)",
-            778_661,
+            690_169,
             Scope { writes: 1, discards: 1, ..ALL },
         ),
         clean(
             "filling-rollback",
             "a change of the whole shard meanwhile",
-            75_781,
+            61_921,
             Scope { writes: 1, rollbacks: 1, ..ALL },
         ),
         clean(
             "filling-resumed",
             "C comes back twice; a write (rules 3, 4)",
-            39_794,
+            31_784,
             Scope { writes: 1, drops: 2, ..ALL },
         ),
         clean(
             "filling-sealed",
             "C is the second of two: filled in a sealed epoch (rule 11)",
-            91_304,
+            110_490,
             Scope { drops: 2, ..PAIR },
         ),
-        clean("filling-failover", "A is lost while it fills C; two writes", 575_712, Scope { lost: 1, ..ALL }),
+        clean("filling-failover", "A is lost while it fills C; two writes", 468_050, Scope { lost: 1, ..ALL }),
         clean(
             "filling-sealed-failover",
             "B is dropped, C filled in a sealed epoch, A is lost, B goes on (rules 4, 11)",
-            27_742,
+            26_331,
             Scope { writes: 1, lost: 1, second_drops: 1, ..NEW },
         ),
     ]

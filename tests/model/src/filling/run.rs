@@ -236,5 +236,10 @@ impl Filling {
 fn land(state: &mut State, chunk: usize, content: [u8; 2], version: u8) {
     let copy = &mut state.nodes[2];
     copy.content[2 * chunk..2 * chunk + 2].copy_from_slice(&content);
-    copy.version[chunk] = version;
+    // As the store does: the newest of all changes, in whatever order they came.
+    copy.version[chunk] = version.max(copy.version[chunk]);
+    if version > copy.known_good {
+        let held = &mut copy.held[2 * chunk..2 * chunk + 2];
+        held.iter_mut().for_each(|stamp| *stamp = version.max(*stamp));
+    }
 }
