@@ -4,7 +4,7 @@
 //! the faults. Never are there more faults than two copies of everything can be reached with, but for all nodes at once.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a test: small numbers, and a panic is its way to fail
 
-use cluster::{Cluster, Fio, LONG, Network, Options, Random, Shape, Spot, Workload};
+use cluster::{Cluster, Fio, LONG, Network, Options, Random, Shape, Spot, Workload, wait_until};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ use Who::{Primary, Replica};
 enum Kind {
     /// kill -9, started again.
     Kill(Who),
+    /// kill -9, started again, and killed again while what it has missed is copied to it.
+    KillFilled,
     /// SIGSTOP, SIGCONT.
     Freeze(Who),
     /// kill -9, its disk's file removed, started again.
@@ -55,9 +57,10 @@ enum Kind {
 }
 use Kind::*;
 
-const EVERYWHERE: [Kind; 12] = [
+const EVERYWHERE: [Kind; 13] = [
     Kill(Primary),
     Kill(Replica),
+    KillFilled,
     Freeze(Primary),
     Freeze(Replica),
     NewDisk(Primary),
@@ -135,10 +138,12 @@ impl Chaos {
     fn inject(&mut self, kind: Kind) -> Instant {
         // Shorter and longer than it takes to be noticed.
         let hold = self.millis(500, 6000);
+        let hold = std::env::var("HOLD").map_or(hold, |ms| Duration::from_millis(ms.parse().unwrap()));
         let victim = match kind {
             Kill(who) | Freeze(who) | NewDisk(who) | Isolate(who) | Mute(who) | Deafen(who) | NoConductor(who) => {
                 self.node(who)
             }
+            KillFilled => self.node(Replica),
             _ => self.node(Primary),
         };
         let spot = Spot::Node(victim as u8);
@@ -155,6 +160,18 @@ impl Chaos {
             Self::others(victim).into_iter().map(|other| ((other, spot), (spot, other))).unzip();
         match kind {
             Kill(_) => {
+                cluster.nodes[victim].kill().unwrap();
+                wait();
+                cluster.nodes[victim].start().unwrap();
+            }
+            KillFilled => {
+                cluster.nodes[victim].kill().unwrap();
+                cluster.wait_health(OURS, "degraded").unwrap();
+                wait();
+                cluster.nodes[victim].start().unwrap();
+                let filled = || Ok(cluster.health(OURS)?.0 != "degraded");
+                wait_until("it is filled", LONG, filled).unwrap();
+                std::thread::sleep(gap / 10);
                 cluster.nodes[victim].kill().unwrap();
                 wait();
                 cluster.nodes[victim].start().unwrap();
@@ -225,7 +242,8 @@ impl Chaos {
         self.ours.slowest();
         let over = self.inject(kind);
         let fail = |what: &str, error: anyhow::Error, cluster: &Cluster| -> ! {
-            panic!("after {kind:?}: {what}: {error:#}\n{}", cluster.last_words())
+            let shown = [OURS, FIOS].map(|volume| cluster.trine(&["volume", "show", volume]).unwrap_or_default());
+            panic!("after {kind:?}: {what}: {error:#}\n{}\n{}", shown.concat(), cluster.last_words())
         };
         if let Err(error) = self.ours.progress(SOME, LONG) {
             fail("I/O does not go on", error, &self.cluster);
@@ -263,7 +281,7 @@ impl Chaos {
 }
 
 /// A lost disk's copies are made anew as soon as there is an empty one.
-const REPLACE: [&str; 0] = [];
+const REPLACE: [&str; 2] = ["--replace-after", "1s"];
 
 fn number(name: &str, or: u64) -> u64 {
     std::env::var(name).ok().filter(|text| !text.is_empty()).map_or(or, |text| text.parse().unwrap())
