@@ -105,6 +105,12 @@ pub(crate) fn configurations() -> Vec<Case> {
             Scope { resync: true, writes: 2, reads: 1, faults: Faults { drops: 1, ..NONE }, ..BASE },
         ),
         clean(
+            "return-failover",
+            "a dropped copy is filled and added, and the primary is replaced meanwhile (rules 1, 10, 12)",
+            546_807,
+            Scope { resync: true, faults: Faults { drops: 1, promotions: 1, ..NONE }, ..BASE },
+        ),
+        clean(
             "sealed",
             "two copies and a spare node: dropped, replaced, filled; one write (rules 1, 11)",
             2_851_517,
@@ -132,6 +138,19 @@ pub(crate) fn larger() -> Vec<Case> {
             "two writes beside each other, a restart, a replaced primary, K goes along (rules 3, 6)",
             27_461_593,
             Scope { writes: 2, blocks: 2, faults: Faults { restarts: 1, promotions: 1, ..NONE }, ..BASE },
+        ),
+        clean(
+            "larger-min-one",
+            "two copies with min-copies 1 and a spare node: dropped, filled, replaced (rules 1, 10)",
+            28_276_656,
+            Scope {
+                resync: true,
+                copies: 2,
+                min_copies: 1,
+                reads: 1,
+                faults: Faults { drops: 1, promotions: 1, ..NONE },
+                ..BASE
+            },
         ),
         clean(
             "larger-sealed",

@@ -66,14 +66,14 @@ pub(crate) fn larger() -> Vec<Case> {
         clean(
             "larger-filling-empty-copy",
             "an empty copy is filled, its run ends once; two writes",
-            4_643_786,
+            4_083_854,
             Scope { drops: 1, ..NEW },
         ),
-        clean("larger-filling-resumed", "C comes back twice; two writes", 4_433_548, Scope { drops: 2, ..ALL }),
+        clean("larger-filling-resumed", "C comes back twice; two writes", 3_437_158, Scope { drops: 2, ..ALL }),
         clean(
             "larger-filling-failover",
             "B is dropped, C filled, its run ends once, A is lost; two writes",
-            27_209_728,
+            21_524_068,
             Scope { lost: 1, second_drops: 1, drops: 1, ..NEW },
         ),
     ]
