@@ -202,6 +202,8 @@ pub(crate) struct Log {
     notes: Vec<Happened>,
     changes: BTreeMap<(VolumeId, Change), (ShardId, u32)>,
     silent: BTreeSet<NodeId>,
+    /// It is to be said that this process began.
+    begins: bool,
     now: Millis,
 }
 
@@ -212,12 +214,10 @@ impl Conductor {
         self.log.kept.range(from..).take(MAX_EVENTS_AT_ONCE).map(|(_, event)| event.clone()).collect()
     }
 
-    /// Says that this process began to lead.
-    pub fn announce(&mut self, now: Millis) -> Dirty {
-        self.log.now = now;
-        let mut dirty = Dirty::default();
-        self.note(Happened::ConductorStarted, &mut dirty);
-        self.seal(dirty)
+    /// Has it said that this process began to lead: with the first ticks, but not before the nodes could say that they have seen more
+    /// than this conductor knows (rule 12).
+    pub fn announce(&mut self) {
+        self.log.begins = true;
     }
 
     /// To be written with the running transaction, and a reason for one.
@@ -260,6 +260,10 @@ impl Conductor {
     /// Who fell silent, and who is heard again.
     pub(crate) fn note_silence(&mut self, now: Millis, dirty: &mut Dirty) {
         self.log.now = now;
+        let listened = self.nodes.is_empty() || now.since(self.started) >= NODE_SILENT_MS;
+        if listened && std::mem::take(&mut self.log.begins) {
+            self.note(Happened::ConductorStarted, dirty);
+        }
         let silent: BTreeSet<NodeId> =
             self.nodes.keys().filter(|n| now.since(self.heard(**n)) >= NODE_SILENT_MS).copied().collect();
         let before = std::mem::replace(&mut self.log.silent, silent.clone());

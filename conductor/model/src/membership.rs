@@ -44,6 +44,9 @@ impl Conductor {
         let Some(record) = self.shards.get(&shard) else {
             return MembershipAnswer::Refused(format!("no shard {shard}"));
         };
+        if let Some(why) = &self.outdated {
+            return MembershipAnswer::Refused(why.clone());
+        }
         if let Some(why) = &record.distrusted {
             return MembershipAnswer::Refused(Error::Distrusted { shard, why: why.clone() }.to_string());
         }

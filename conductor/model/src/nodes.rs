@@ -72,11 +72,13 @@ impl Conductor {
             return Err(Error::UnknownNode(beat.node));
         }
         if beat.after > self.meta.commit.0 {
-            return Err(Error::Behind {
-                node: beat.node,
-                seen: format!("commit {}", beat.after),
-                own: format!("commit {}", self.meta.commit.0),
-            });
+            let (node, seen, own) =
+                (beat.node, format!("commit {}", beat.after), format!("commit {}", self.meta.commit.0));
+            let why = Error::Behind { node, seen, own };
+            // Kept for this process's life: its own transactions would make it look newer. Of a registration it is not believed so
+            // far: that may be a node of another cluster.
+            self.outdated.get_or_insert_with(|| why.to_string());
+            return Err(why);
         }
         let presence = self.presence.entry(beat.node).or_default();
         presence.heard = Some(now);

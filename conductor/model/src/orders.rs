@@ -82,6 +82,9 @@ impl Conductor {
     /// after a start.
     pub fn tick(&mut self, now: Millis) -> Dirty {
         let mut dirty = Dirty::default();
+        if self.outdated.is_some() {
+            return dirty;
+        }
         self.promote(now, &mut dirty);
         self.note_silence(now, &mut dirty);
         self.reshape(now, &mut dirty);

@@ -64,7 +64,9 @@ struct Reach {
 /// One pass over shards: what is known for all of them.
 struct Pass {
     reach: BTreeMap<(NodeId, DiskId), Reach>,
-    planners: BTreeMap<VolumeId, Planner>,
+    /// Nodes that can take a copy.
+    open: BTreeSet<NodeId>,
+    planner: Option<Planner>,
     listed: Option<BTreeSet<CopyId>>,
 }
 
@@ -104,7 +106,9 @@ impl Conductor {
             true => self.volumes.keys().copied().collect(),
             false => self.absences.unshaped.iter().copied().collect(),
         };
-        let mut pass = Pass { reach, planners: BTreeMap::new(), listed: None };
+        let serving = self.nodes.values().filter(|n| n.duty == Duty::Serving && self.hears(n.node, now));
+        let open = serving.map(|n| n.node).collect();
+        let mut pass = Pass { reach, open, planner: None, listed: None };
         let mut left = RESHAPES_AT_ONCE;
         for volume in volumes {
             let due: Vec<(ShardId, Step)> = self
@@ -167,11 +171,18 @@ impl Conductor {
         let free = |m: &&Member| m.state == CopyState::Absent && !(sealed && config.full_set.contains(&m.copy));
         let staying = || config.members.iter().filter(|m| !reach(m).leaving);
         let surplus = config.members.len() > wanted;
+        let room = |without: Option<CopyId>| {
+            let beside = |node: &NodeId| config.members.iter().all(|m| m.node != *node || Some(m.copy) == without);
+            pass.open.iter().any(beside)
+        };
         if let Some(gone) = config.members.iter().filter(free).find(|m| reach(m).given_up) {
-            return Some(if surplus { Step::Unlist(gone.copy) } else { Step::List { without: Some(gone.copy) } });
+            if surplus {
+                return Some(Step::Unlist(gone.copy));
+            }
+            return room(Some(gone.copy)).then_some(Step::List { without: Some(gone.copy) });
         }
         if staying().count() < wanted {
-            return (!surplus).then_some(Step::List { without: None });
+            return (!surplus && room(None)).then_some(Step::List { without: None });
         }
         if !surplus {
             return None;
@@ -245,7 +256,7 @@ impl Conductor {
             let beside = family.as_ref().is_none_or(|disks| disks.contains(&(place.node, place.disk)));
             !full && beside && !taken.contains(&place.node) && self.hears(place.node, now)
         };
-        let planner = pass.planners.entry(volume).or_insert_with(|| self.planner(now, volume));
+        let planner = pass.planner.get_or_insert_with(|| self.planner(now, volume));
         let place = planner.place_one(&taken, fits, config.size)?;
         let listed = pass.listed.get_or_insert_with(|| {
             let members = self.shards.values().flat_map(|s| s.config.members.iter().map(|m| m.copy));

@@ -77,6 +77,9 @@ impl Conductor {
     /// What needs attention soon although I/O goes on.
     pub(crate) fn warnings(&self, nodes: &[NodeInfo]) -> Vec<String> {
         let mut warnings = Vec::new();
+        if let Some(why) = &self.outdated {
+            warnings.push(format!("{why}. It changes nothing by itself: stop it and start it with its newest state"));
+        }
         for (node, disk) in nodes.iter().flat_map(|n| n.disks.iter().map(move |d| (n.node, d))) {
             let percent = u128::from(disk.used.0) * 100 / u128::from(disk.capacity.0.max(1));
             match disk.fullness {

@@ -59,6 +59,8 @@ pub struct Conductor {
     pub(crate) presence: BTreeMap<NodeId, Presence>,
     pub(crate) started: Millis,
     pub(crate) attention: Attention,
+    /// Set when a node has seen more than this conductor knows (rule 12): from then on it changes nothing by itself.
+    pub(crate) outdated: Option<String>,
     pub(crate) absences: Absences,
     pub(crate) orders: Orders,
     pub(crate) attempts: Attempts,
@@ -181,6 +183,7 @@ impl Conductor {
             presence: BTreeMap::new(),
             started,
             attention: Attention::from(started),
+            outdated: None,
             absences: Absences::new(started, seed),
             orders: Orders::default(),
             attempts: Attempts::default(),

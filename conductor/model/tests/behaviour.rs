@@ -364,6 +364,31 @@ fn a_conductor_from_the_past_changes_nothing() {
 }
 
 #[test]
+fn a_conductor_from_the_past_does_not_become_newer_by_itself() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 2 * MIB).unwrap();
+    cluster.bear(1);
+    let old = cluster.file.clone();
+    cluster.create("later", MIB).unwrap();
+    let seen = cluster.model.commit();
+    cluster.file = old;
+    cluster.restart();
+    cluster.model.announce();
+    assert!(matches!(cluster.beat(1, 1, seen.0), Err(Error::Behind { .. })));
+    let before = cluster.model.commit();
+    for _ in 0..20 {
+        cluster.now = Millis(cluster.now.0 + 500);
+        cluster.beat(2, 1, 0).unwrap();
+        cluster.tick();
+    }
+    assert_eq!(cluster.model.commit(), before, "neither a promotion nor an event");
+    let asked = cluster.config(1, 0);
+    assert!(matches!(cluster.ask(&asked, MembershipChange::StepDown), MembershipAnswer::Refused(_)));
+    let warnings = cluster.model.status(cluster.now).warnings;
+    assert!(warnings[0].contains("its state is from the past"), "{warnings:?}");
+}
+
+#[test]
 fn damaged_records_are_not_served() {
     let mut cluster = Cluster::with_nodes(3);
     cluster.create("db", 2 * MIB).unwrap();

@@ -122,10 +122,9 @@ pub async fn run(
     let cluster = model.cluster();
     model.set_scrub_every(scrub_every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)));
     model.set_replace_after(u64::try_from(replace_after.as_millis()).unwrap_or(u64::MAX));
+    model.announce();
     model.set_seed(getrandom::u64().map_err(Error::Random)?);
     let (ledger, mut owner) = Ledger::start(store, model, clock)?;
-    // Before anything is answered: the first in the queue.
-    ledger.ask(|model, now| ((), model.announce(now))).await.map_err(|_| Error::LedgerEnded)?;
     tracing::info!(%address, %cluster, "conductor ready");
 
     let (stopping, stopped) = tokio::sync::watch::channel(false);
