@@ -78,7 +78,7 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        let nodes = (1..=3).map(|n| self.cluster().join(format!("n{n}/node.pid")));
+        let nodes = (1..=4).map(|n| self.cluster().join(format!("n{n}/node.pid")));
         for file in nodes.chain([self.cluster().join("conductor.pid")]) {
             if let Some(pid) = living(&file) {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -156,6 +156,54 @@ fn a_development_cluster_keeps_its_volumes_over_a_restart() {
     dir.fails(2, &["dev", "stop", "--destroy"]);
     dir.ok(&["dev", "stop", "--destroy", "--yes"]);
     assert!(!dir.cluster().exists());
+}
+
+#[test]
+fn a_node_is_emptied_and_removed_and_the_log_tells_of_it() {
+    let dir = Dir::new("care");
+    dir.ok(&["dev", "start", "--nodes", "4", "--disk-size", "64M", "--sparse"]);
+    dir.ok(&["volume", "create", "db", "--size", "8M", "--shard-size", "4M"]);
+    let shards = || dir.json(&["volume", "show", "db"])["shards"].as_array().unwrap().clone();
+    let on = |node: u64| {
+        let members = shards().into_iter().flat_map(|s| s["members"].as_array().unwrap().clone());
+        members.filter(|m| m["node"] == node).count()
+    };
+    let primary = shards()[0].clone();
+    let members = primary["members"].as_array().unwrap();
+    let drained = members.iter().find(|m| m["copy"] == primary["primary"]).unwrap()["node"].as_u64().unwrap();
+    let name = format!("n{drained}");
+    assert!(on(drained) > 0);
+
+    assert!(dir.fails(5, &["node", "remove", &name, "--force"]).contains("drain and stop it first"));
+    dir.ok(&["node", "drain", &name]);
+    assert_eq!(on(drained), 0);
+    assert!(shards().iter().all(|s| s["members"].as_array().unwrap().iter().all(|m| m["state"] == "in-sync")));
+    let node = dir.json(&["node", "show", &name])["info"].clone();
+    assert_eq!((&node["duty"], &node["primaries"]), (&Value::from("draining"), &Value::from(0)));
+    assert!(dir.fails(5, &["node", "drain", &format!("n{}", drained % 4 + 1)]).contains("add a node, or uncordon one"));
+    let pid = living(&dir.cluster().join(format!("{name}/node.pid"))).unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    dir.wait_until("dead for long enough", || dir.trine(&["node", "remove", &name]).status.success());
+    dir.wait_until("forgotten", || dir.trine(&["node", "show", &name]).status.code() == Some(4));
+    assert_eq!(dir.json(&["disk", "list"]).as_array().unwrap().len(), 3);
+    dir.wait_until("well without it", || dir.json(&["status"])["health"] == "healthy");
+
+    dir.fails(2, &["volume", "set", "db"]);
+    dir.fails(2, &["disk", "remove", "d1"]);
+    dir.ok(&["volume", "set", "db", "--copies", "2"]);
+    dir.wait_until("two copies", || shards().iter().all(|s| s["members"].as_array().unwrap().len() == 2));
+
+    let events = dir.json(&["events"]);
+    let events = events.as_array().unwrap();
+    let kinds: Vec<&str> = events.iter().map(|e| e["what"]["kind"].as_str().unwrap()).collect();
+    for kind in ["node-joined", "volume-created", "duty-changed", "copies-listed", "copies-in-sync", "promoted"] {
+        assert!(kinds.contains(&kind), "{kind}: {kinds:?}");
+    }
+    assert_eq!(kinds.iter().filter(|kind| **kind == "node-forgotten").count(), 1);
+    let last = events.last().unwrap()["number"].to_string();
+    assert_eq!(dir.json(&["events", "--after", &last]), Value::Array(Vec::new()));
+    assert!(dir.ok(&["events"]).contains(&format!("{name} silent")));
+    dir.ok(&["dev", "stop", "--destroy", "--yes"]);
 }
 
 #[test]
