@@ -1,0 +1,62 @@
+//! What people want of nodes, disks and the number of copies.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What is wanted of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Duty {
+    /// To serve, and to take new copies.
+    #[default]
+    Serving,
+    /// To serve what it has, and to take no new copies.
+    Cordoned,
+    /// To be emptied: its copies move to other nodes.
+    Draining,
+    /// To be forgotten: its copies are made anew on other nodes.
+    Removed,
+}
+
+impl fmt::Display for Duty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Serving => "serving",
+            Self::Cordoned => "cordoned",
+            Self::Draining => "draining",
+            Self::Removed => "to be forgotten",
+        })
+    }
+}
+
+/// A change of what is wanted of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewDuty {
+    /// What is wanted.
+    pub duty: Duty,
+    /// Although copies are still on it.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A disk to be emptied and forgotten.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveDisk {
+    /// Although copies are on it, and it is not there.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A change of a volume's copies; what is not named stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewCopies {
+    /// Copies of each shard.
+    #[serde(default)]
+    pub copies: Option<u8>,
+    /// Fewest in-sync copies that may acknowledge a write.
+    #[serde(default)]
+    pub min_copies: Option<u8>,
+}
