@@ -27,6 +27,8 @@ pub(crate) enum Step {
     List(Sequence),
     /// The own and the copy's changes are on their way.
     Listing {
+        /// Which listing: answers to another one mean nothing.
+        number: u64,
         from: Blocks,
         /// Up to where this listing goes at most: the cursor, if it begins before that.
         to: Blocks,
@@ -108,7 +110,7 @@ impl Filling {
             step: Step::List(Sequence(0)),
             target: View::Live,
             base: mark.base,
-            cursor: mark.cursor,
+            cursor: Blocks(mark.cursor.0 / PIECE * PIECE),
             upto: mark.upto.max(mark.base),
             snapshots: said.snapshots,
             feeds_from: None,
@@ -142,11 +144,11 @@ impl Filling {
     }
 
     /// Something is stamped that the copy is not sent: from here on no write is, and the targets are looked at anew. What lies before
-    /// the cursor has everything that is finished: up to `prefix`.
-    pub(crate) fn fall_back(&mut self, prefix: Stamp) {
+    /// the cursor has everything that is known to be good.
+    pub(crate) fn fall_back(&mut self, known_good: Stamp) {
         if self.feeds_from.is_some() {
             self.advance();
-            self.raise(prefix);
+            self.raise(known_good);
         }
         self.feeds_from = None;
         self.again = true;
@@ -154,6 +156,9 @@ impl Filling {
 
     /// What lies before the cursor has everything up to here, if this target was listed and filled past it.
     fn raise(&mut self, known: Stamp) {
+        if self.again {
+            return;
+        }
         let mut open = self.running.values().chain(self.left.front());
         if self.listed >= self.cursor && open.all(|piece| piece.at.from >= self.cursor) {
             self.upto = self.upto.max(known);
@@ -206,18 +211,23 @@ impl Filling {
         self.advance();
     }
 
-    /// The cursor stands before what is not done.
+    /// The cursor stands before what is not done; nowhere else while the targets are to be looked at anew, because what is read then may be
+    /// newer than what is aimed at. A chunk is passed as a whole.
     fn advance(&mut self) {
+        if self.again {
+            return;
+        }
         let open = self.running.values().chain(self.left.front()).map(|piece| piece.at.from).min();
         let done = open.unwrap_or(self.listed).min(self.listed);
-        self.cursor = self.cursor.max(done);
+        self.cursor = self.cursor.max(Blocks(done.0 / PIECE * PIECE));
     }
 
-    /// How far it is now: `prefix` is what is finished on all copies, this one among them if it is sent writes.
-    pub(crate) fn mark(&mut self, prefix: Stamp) -> Mark {
+    /// How far it is now. `known_good` is the primary's K: what is above it may be undone yet, on the primary too, so that it never counts
+    /// as being there (rule 4).
+    pub(crate) fn mark(&mut self, known_good: Stamp) -> Mark {
         self.advance();
         // A snapshot does not change: what was listed of it and lies before the cursor is there, up to the newest listed.
-        self.raise(if self.feeds_from.is_some() { prefix } else { self.highest });
+        self.raise(if self.feeds_from.is_some() { known_good } else { self.highest.min(known_good) });
         Mark { base: self.base, cursor: self.cursor, upto: self.upto, complete: false }
     }
 
@@ -233,9 +243,9 @@ impl Filling {
     }
 
     /// The copy has its snapshot: everything up to the newest version in it is there.
-    pub(crate) fn has_snapshot(&mut self, snapshot: SnapshotId) -> Mark {
+    pub(crate) fn has_snapshot(&mut self, snapshot: SnapshotId, known_good: Stamp) -> Mark {
         self.snapshots.push(snapshot);
-        self.base = self.base.max(self.highest);
+        self.base = self.base.max(self.highest.min(known_good));
         (self.cursor, self.upto, self.marked) = (Blocks(0), self.base, Blocks(0));
         self.again = true;
         Mark { base: self.base, cursor: self.cursor, upto: self.upto, complete: false }
@@ -350,7 +360,7 @@ mod tests {
         let mark = filling.mark(stamp(50));
         assert_eq!((mark.cursor, mark.upto, mark.base), (Blocks(32), stamp(50), stamp(10)));
         filling.filled(3);
-        assert_eq!(filling.mark(stamp(60)).cursor, SIZE);
+        assert_eq!(filling.mark(stamp(60)).cursor, Blocks(992));
     }
 
     #[test]
@@ -379,10 +389,32 @@ mod tests {
         let piece = filling.left.pop_front().unwrap();
         filling.running.insert(1, piece);
         filling.filled(1);
-        let mark = filling.has_snapshot(SnapshotId(4));
+        let mark = filling.has_snapshot(SnapshotId(4), stamp(90));
         assert_eq!((mark.base, mark.cursor), (stamp(33), Blocks(0)));
         filling.aim(&[SnapshotId(1), SnapshotId(4), SnapshotId(6)], Sequence(7));
         assert_eq!(filling.target, View::Snapshot(SnapshotId(6)));
+    }
+
+    #[test]
+    fn nothing_above_the_primarys_known_good_point_counts_as_being_there() {
+        let mut filling = filling(Mark::default());
+        filling.aim(&[SnapshotId(1), SnapshotId(4)], Sequence(0));
+        filling.take_lists(Blocks(0), SIZE, (vec![(range(0, 16), stamp(45))], SIZE), (Vec::new(), SIZE));
+        let piece = filling.left.pop_front().unwrap();
+        filling.running.insert(1, piece);
+        filling.filled(1);
+        assert_eq!(filling.mark(stamp(40)).upto, stamp(40));
+        assert_eq!(filling.has_snapshot(SnapshotId(4), stamp(40)).base, stamp(40));
+    }
+
+    #[test]
+    fn a_chunk_is_passed_as_a_whole() {
+        let mut filling = filling(Mark { base: stamp(10), cursor: Blocks(37), ..Mark::default() });
+        filling.aim(&[SnapshotId(1)], Sequence(0));
+        assert_eq!(filling.listing(SIZE).2, Blocks(32));
+        let end = Blocks(SIZE.0);
+        filling.take_lists(Blocks(32), SIZE, (Vec::new(), end), (Vec::new(), end));
+        assert_eq!(filling.mark(stamp(50)).cursor, Blocks(992), "the last chunk is not a whole one: it may grow");
     }
 
     #[test]

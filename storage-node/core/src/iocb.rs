@@ -141,8 +141,8 @@ pub(crate) struct Iocb {
     pub(crate) range: BlockRange,
     pub(crate) payload: Option<Payload>,
     pub(crate) stamp: Option<Stamp>,
-    /// When it was stamped last.
-    pub(crate) stamped_at: Time,
+    /// When it was stamped last, or its read was handed to the store.
+    pub(crate) started_at: Time,
     /// Its connection was fenced before it was stamped: it must never be.
     pub(crate) fenced: bool,
     pub(crate) legs: SmallVec<[Leg; 3]>,
@@ -192,7 +192,7 @@ impl Iocb {
             range,
             payload: None,
             stamp: None,
-            stamped_at: Time::default(),
+            started_at: Time::default(),
             fenced: false,
             legs: SmallVec::new(),
             stages: Stages::default(),

@@ -106,6 +106,9 @@ const _: () = assert!(WINDOW + UNSYNCED + SETTLE_DEPTH as u64 <= node_store::MAX
 pub const MEMBER_SILENT: Span = Span::millis(1500);
 /// A stamped write is not finished on a copy that answers for so long: the copy is dropped; on the own one: the primary steps down.
 pub const LEG_LIMIT: Span = Span::millis(3500);
+/// A member that does not join for so long although it is reached is dropped, and a primary whose own copy does not steps down: a promise
+/// and the time after a start may each keep it 2 s.
+pub const JOIN_LIMIT: Span = Span::seconds(7);
 /// A tick that comes so late says that this reactor itself was away: what it did not hear meanwhile counts from then on.
 pub const AWAY: Span = Span::millis(500);
 /// Between two attempts to fill the same copy after one came to nothing, at first and at most.
@@ -122,5 +125,5 @@ pub const FILL_RATE: i64 = 256 << 20;
 pub const FILL_MARK: u32 = 4096;
 /// How often it is said how far fillings are.
 pub const FILL_REPORT: Span = Span::millis(1000);
-/// A filling leaves so many credits of a link to Joins and promises, like writes do (rule 21).
-pub const FILL_CREDITS: u16 = LINK_RESERVED_CREDITS;
+/// A filling leaves so many credits of a link to Joins and promises (rule 21): fewer than writes do, who would leave it none.
+pub const FILL_CREDITS: u16 = LINK_RESERVED_CREDITS / 2;

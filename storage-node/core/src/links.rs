@@ -141,6 +141,12 @@ impl Links {
         self.links.iter().filter(|(_, l)| due(l)).map(|(to, _)| *to).collect()
     }
 
+    /// Established connections over which nothing was heard for `long`.
+    pub(crate) fn silent(&self, now: Time, long: Span) -> Vec<ConnId> {
+        let silent = self.links.values().filter(|link| link.up.is_some() && link.silence(now) >= long);
+        silent.filter_map(|link| link.conn).collect()
+    }
+
     /// True if nothing is linked: then no timer is needed either.
     pub(crate) fn is_empty(&self) -> bool {
         self.links.is_empty()

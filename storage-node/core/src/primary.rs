@@ -120,6 +120,12 @@ pub(crate) struct Primary {
     pub(crate) refusals: BTreeMap<CopyId, String>,
     /// What the conductor is asked for while this epoch goes on, and when it was asked last.
     pub(crate) wish: Option<(MembershipChange, Time)>,
+    /// Since when this epoch is joined, or asked about.
+    pub(crate) joining_since: Time,
+    /// It failed only by taking too long: it goes on if its disk comes back before it is relieved.
+    pub(crate) hangs: bool,
+    /// A copy that was filled by this very primary, until its being added was asked for: what it holds above K is known here (rule 6).
+    pub(crate) just_added: Option<CopyId>,
     /// Copies that did not do what the others did, and why: they are to be dropped (rule 15).
     pub(crate) failed: BTreeMap<CopyId, &'static str>,
     /// The syncing copy that is filled.
@@ -150,6 +156,9 @@ impl Primary {
             doubtful: BTreeSet::new(),
             refusals: BTreeMap::new(),
             wish: None,
+            joining_since: Time::default(),
+            hangs: false,
+            just_added: None,
             failed: BTreeMap::new(),
             filling: None,
             fill_after: BTreeMap::new(),
@@ -157,8 +166,14 @@ impl Primary {
     }
 
     /// Takes up a newer configuration: everything of the old epoch but its requests and their locks is forgotten.
-    pub(crate) fn enter(&mut self, config: Configuration) {
+    pub(crate) fn enter(&mut self, now: Time, config: Configuration) {
         self.doubt(&self.config.clone(), &config);
+        let next = config.epoch.0 == self.config.epoch.0 + 1;
+        let added = self.filling.as_ref().filter(|f| f.add_asked && next).map(|f| f.copy);
+        self.just_added = added.filter(|copy| config.member(*copy).is_some_and(|m| m.state == CopyState::InSync));
+        self.fill_after.retain(|copy, _| config.member(*copy).is_some_and(|m| m.state != CopyState::InSync));
+        self.joining_since = now;
+        self.hangs = false;
         self.config = config;
         self.phase = Phase::Joining;
         self.window = Window::default();
@@ -341,7 +356,7 @@ mod tests {
         let mut config = primary.config.clone();
         config.members[0].open = OpenId(2);
         let answers = std::mem::take(&mut primary.answers);
-        primary.enter(config);
+        primary.enter(Time::default(), config);
         primary.answers = answers;
         assert_eq!(union(&primary), [(range(0, 1), 2), (range(1, 1), 3), (range(3, 2), 3), (range(8, 1), 3)]);
     }

@@ -13,7 +13,7 @@
 use crate::change::Change;
 use crate::limits::{DROPPED_KEPT, WINDOW};
 use conductor_model::api::CopyWork;
-use conductor_model::{BlockRange, Bytes, Configuration, CopyId, Epoch, Sequence, SnapshotId, Stamp};
+use conductor_model::{BlockRange, Bytes, Configuration, CopyId, CopyState, Epoch, Sequence, SnapshotId, Stamp};
 use driver::Time;
 use node_protocol::Status;
 use node_store::View;
@@ -160,6 +160,11 @@ impl Replica {
     /// Does the store look at some of these blocks, or repair them?
     pub(crate) fn is_busy(&self, at: BlockRange) -> bool {
         self.busy.iter().any(|(_, busy, _)| busy.overlaps(at))
+    }
+
+    /// Is it being filled in the epoch that it has joined? Its K stands still then (rule 4).
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.config.member(self.copy).is_some_and(|m| m.state == CopyState::Syncing)
     }
 
     /// Its size.

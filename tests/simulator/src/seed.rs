@@ -120,7 +120,7 @@ fn play(w: &mut Sim, d: &mut Director, size: Bytes, shard: Bytes) -> Result<(), 
     let end = d.service.model().show(Director::millis(w), VOLUME).map_err(|error| error.to_string())?;
     scan(w, d, end.info.size.0)?;
     d.run(w, "the last look", RECOVERY, |d, w| d.all_answered(w))?;
-    d.run(w, "coming to rest", RECOVERY, |d, w| at_rest(d, w).is_ok())
+    d.run(w, "coming to rest", RECOVERY, |d, w| d.all_in_sync() && at_rest(d, w).is_ok())
         .map_err(|stall| format!("{}\n{stall}", at_rest(d, w).err().unwrap_or_default()))?;
 
     stop(w, d)?;

@@ -6,7 +6,7 @@ use crate::change::{Change, Target};
 use crate::limits::{MAX_HELD, STORE_OPS};
 use crate::mail::Letter;
 use crate::primary::{Joined, Phase as PrimaryPhase};
-use crate::replica::{Admission, Asker, Bound, Caller, JoinStep, Replica};
+use crate::replica::{Admission, Asker, Caller, JoinStep, Replica};
 use conductor_model::{BLOCK, BlockRange, Configuration, CopyId, CopyState, Epoch, ShardId, ShardSnapshot, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
@@ -123,7 +123,7 @@ impl<S: Store> Node<S> {
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         replica.wait_for(stamp.sequence, answer);
         replica.enters_disk(stamp, &change);
-        if let Some(known_good) = body.known_good() {
+        if let Some(known_good) = body.known_good().filter(|_| !replica.is_syncing()) {
             replica.known_good = Stamp { epoch: stamp.epoch, sequence: known_good };
         }
         let (disk, copy, known_good) = (replica.disk, replica.copy, replica.known_good);
@@ -279,7 +279,8 @@ impl<S: Store> Node<S> {
         if step == JoinStep::Parked {
             self.counters.count("join.parked");
         }
-        if let Some(Bound { to, .. }) = bound {
+        if let Some(to) = self.other_holder(shard, &config, asks) {
+            // Also when its promise has run out: it may be asking for the next one.
             self.withheld.withhold(to, shard, config.epoch);
         }
         if config.primary != copy && self.primaries.get(&shard).is_some_and(|p| p.config.epoch < config.epoch) {
@@ -496,6 +497,9 @@ impl<S: Store> Node<S> {
         // A barrier changed nothing that the copy reads as: there is nothing to make equal (docs/replication.md, rule 17).
         let held =
             held.iter().filter(|h| h.kind != HeldKind::Barrier && fits(&h.at)).map(|h| (h.at, h.stamp)).collect();
+        // It was filled from here, and what was not finished is stamped again: there is nothing of its own to make equal. Its list names
+        // whole stretches of what it was filled with.
+        let held = if primary.just_added == Some(copy) { Vec::new() } else { held };
         primary.refusals.remove(&copy);
         primary.answers.insert(copy, Joined { held });
         self.all_joined(now, shard, out);

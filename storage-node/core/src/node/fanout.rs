@@ -109,7 +109,7 @@ impl<S: Store> Node<S> {
                 continue;
             }
             // The K of a copy that is filled stands still until all is there (rule 4), and what it has is durable.
-            let filled = primary.filling.as_ref().is_some_and(|f| f.copy == leg.copy);
+            let filled = primary.syncing_member().is_some_and(|m| m.copy == leg.copy);
             let known_good = if filled { None } else { primary.known_good() };
             let body = ReplicaBody::new(iocb.shard, leg.stamp, iocb.range, known_good, Some(primary.floor()))
                 .with_durable(filled || iocb.is_durable());

@@ -7,8 +7,8 @@ use super::{Node, Pending, whole_payload};
 use crate::change::Change;
 use crate::limits::STORE_OPS;
 use crate::mail::Letter;
-use crate::replica::{Caller, Replica};
-use conductor_model::{BLOCK, BlockRange, CopyState, Epoch, ShardId, SnapshotId, Stamp};
+use crate::replica::Caller;
+use conductor_model::{BLOCK, BlockRange, Epoch, ShardId, SnapshotId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{FillBody, Mark, MarkBody, ReplyBody, ScanBody, Status, encode_changed, op};
@@ -85,8 +85,7 @@ impl<S: Store> Node<S> {
     /// Can the copy do it, and now?
     fn may_fill(&self, shard: ShardId, wanted: &Wanted) -> Result<(), Status> {
         let replica = self.replicas.get(&shard).ok_or(Status::NotJoined)?;
-        let syncing = |r: &Replica| r.config.member(r.copy).is_some_and(|m| m.state == CopyState::Syncing);
-        if !syncing(replica) {
+        if !replica.is_syncing() {
             return Err(Status::Denied);
         }
         if self.in_store[replica.disk] >= STORE_OPS / self.disks.len().max(1) {

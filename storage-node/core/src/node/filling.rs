@@ -12,7 +12,7 @@
 //! that fails ends the run: the copy is dropped, and begins again later from what its mark says.
 
 use super::{Node, Pending};
-use crate::filling::{Filling, Listed, PIECE, Piece, Step};
+use crate::filling::{Filling, PIECE, Piece, Step};
 use crate::iocb::{Iocb, Kind, Phase as IocbPhase, why};
 use crate::limits::{
     FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, STORE_OPS, SUBTASK_DEADLINE,
@@ -31,8 +31,8 @@ use wire::{Body, Op};
 /// What a syncing copy was asked.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// Which chunks it has changed; this listing began there.
-    Scan(Blocks),
+    /// Which chunks it has changed, for this listing.
+    Scan(u64),
     /// To write this IOCB's piece.
     Piece(usize, Hold<crate::iocb::ServerIocb, why::Subtask>),
     /// To keep how far it is.
@@ -57,8 +57,8 @@ impl<S: Store> Node<S> {
     /// Takes the filling of a shard as far as it can go now.
     pub(super) fn go_on_filling(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         loop {
-            let own = self.replicas.get(&shard).map(|r| (r.disk, r.copy));
-            let (Some(primary), Some((disk, own))) = (self.primaries.get_mut(&shard), own) else { return };
+            let lacking = self.lacks_snapshot(shard);
+            let Some(primary) = self.primaries.get_mut(&shard) else { return };
             if !matches!(primary.phase, Phase::Serving | Phase::Sealed) {
                 return;
             }
@@ -74,23 +74,28 @@ impl<S: Store> Node<S> {
                     self.send_pieces(now, shard);
                     return;
                 }
-                let mut snapshots = self.disks[disk].store.snapshots(own);
-                if let Some(replica) = self.replicas.get(&shard) {
-                    snapshots.retain(|snapshot| !replica.has_dropped(*snapshot));
-                }
+                let snapshots = self.snapshots_to_fill(shard);
+                let Some(filling) = self.filling_of(shard) else { return };
                 filling.aim(&snapshots, last);
+                continue;
             }
             match &mut filling.step {
                 Step::List(after) if prefix < *after => return,
+                // A barrier that was on its way when it was aimed at what is written to is placed by now.
+                Step::List(_) if filling.target == View::Live && lacking => {
+                    filling.again = true;
+                }
                 Step::List(_) => {
                     if !self.start_listing(now, shard, size, out) {
                         return;
                     }
                 }
-                Step::Listing { from, to, own, theirs } => {
-                    let (Some(own), Some(theirs)) = (own.take_if(|_| theirs.is_some()), theirs.take()) else { return };
+                Step::Listing { own: None, .. } | Step::Listing { theirs: None, .. } => return,
+                Step::Listing { from, to, own, theirs, .. } => {
                     let (from, to) = (*from, *to);
-                    filling.take_lists(from, to, own, theirs);
+                    if let Some((own, theirs)) = own.take().zip(theirs.take()) {
+                        filling.take_lists(from, to, own, theirs);
+                    }
                 }
                 Step::Fill => {
                     self.fill_pieces(now, shard, out);
@@ -107,6 +112,34 @@ impl<S: Store> Node<S> {
                 Step::Telling | Step::Complete => return,
             }
         }
+    }
+
+    /// The primary's snapshots, oldest first, that a copy is to have. In a sealed epoch a copy of the last full set has all that were
+    /// completed; what it lacks was given up, and is older than what it holds.
+    fn snapshots_to_fill(&self, shard: ShardId) -> Vec<SnapshotId> {
+        let (Some(primary), Some(replica)) = (self.primaries.get(&shard), self.replicas.get(&shard)) else {
+            return Vec::new();
+        };
+        let sealed = matches!(primary.phase, Phase::Sealed);
+        let holds_all = |f: &Filling| sealed && primary.config.full_set.contains(&f.copy);
+        if primary.filling.as_deref().is_some_and(holds_all) {
+            return Vec::new();
+        }
+        let mut snapshots = self.disks[replica.disk].store.snapshots(replica.copy);
+        snapshots.retain(|snapshot| !replica.has_dropped(*snapshot));
+        snapshots
+    }
+
+    fn lacks_snapshot(&self, shard: ShardId) -> bool {
+        let filling = self.primaries.get(&shard).and_then(|p| p.filling.as_ref());
+        filling.is_some_and(|f| self.snapshots_to_fill(shard).iter().any(|snapshot| !f.snapshots.contains(snapshot)))
+    }
+
+    /// K, as far as this primary knows it: in a sealed or unsettled epoch the one of before.
+    fn known_good_here(&self, shard: ShardId) -> Stamp {
+        let told = self.replicas.get(&shard).map(|r| r.known_good).unwrap_or_default();
+        let Some(primary) = self.primaries.get(&shard) else { return told };
+        primary.known_good().map_or(told, |sequence| told.max(Stamp { epoch: primary.config.epoch, sequence }))
     }
 
     fn filling_of(&mut self, shard: ShardId) -> Option<&mut Filling> {
@@ -150,14 +183,16 @@ impl<S: Store> Node<S> {
         let Some(filling) = self.filling_of(shard) else { return false };
         let (above, from, to) = filling.listing(size);
         let view = filling.target;
+        self.last_look += 1;
+        let number = self.last_look;
         let body = ScanBody::new(shard, epoch, above, from);
-        if !self.ask_filled(now, shard, (op::FILL_SCAN, body.bytes()), None, Asked::Scan(from)) {
+        if !self.ask_filled(now, shard, (op::FILL_SCAN, body.bytes()), None, Asked::Scan(number)) {
             return false;
         }
         if let Some(filling) = self.filling_of(shard) {
-            filling.step = Step::Listing { from, to, own: None, theirs: None };
+            filling.step = Step::Listing { number, from, to, own: None, theirs: None };
         }
-        let pending = Pending::Changes { shard, epoch, from, view };
+        let pending = Pending::Changes { shard, number, view };
         if let Some(replica) = self.replicas.get_mut(&shard) {
             replica.read_begins(view);
         }
@@ -170,18 +205,18 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         shard: ShardId,
-        (epoch, at, view): (Epoch, Blocks, View),
+        (number, view): (u64, View),
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
         if let Some(replica) = self.replicas.get_mut(&shard) {
             replica.read_is_over(view);
         }
-        let current = self.primaries.get(&shard).is_some_and(|p| p.config.epoch == epoch);
-        let Some(filling) = self.filling_of(shard).filter(|_| current) else { return };
-        let Step::Listing { from, own, .. } = &mut filling.step else { return };
+        let Some(filling) = self.filling_of(shard) else { return };
+        let Step::Listing { number: current, from, own, .. } = &mut filling.step else { return };
+        let at = *from;
         match result {
-            _ if *from != at || filling.target != view => return,
+            _ if *current != number => return,
             Ok(StoreDone::Changed { next, .. }) if next <= at => filling.ends_at(at),
             Ok(StoreDone::Changed { chunks, next }) => *own = Some((chunks, next)),
             Ok(_) => return,
@@ -206,11 +241,12 @@ impl<S: Store> Node<S> {
         loop {
             let Some(primary) = self.primaries.get_mut(&shard) else { return };
             let sealed = matches!(primary.phase, Phase::Sealed);
-            let prefix = Stamp { epoch: primary.config.epoch, sequence: primary.window.prefix() };
             let Some(filling) = &mut primary.filling else { return };
             filling.earn(now, FILL_RATE);
             if filling.mark_is_due(FILL_MARK) {
-                let mark = filling.mark(prefix);
+                let known_good = self.known_good_here(shard);
+                let Some(filling) = self.filling_of(shard) else { return };
+                let mark = filling.mark(known_good);
                 self.send_mark(now, shard, mark, Asked::Mark);
             }
             let Some(filling) = self.filling_of(shard) else { return };
@@ -241,12 +277,12 @@ impl<S: Store> Node<S> {
     /// There is no room for a piece now.
     fn give_back_piece(&mut self, now: Time, key: usize) {
         let shard = self.iocbs[key].shard;
-        self.end(now, key);
         if let Some(filling) = self.filling_of(shard)
             && let Some(piece) = filling.running.remove(&key)
         {
             filling.left.push_front(piece);
         }
+        self.end(now, key);
     }
 
     /// Is it a piece of a filling in a sealed epoch?
@@ -259,22 +295,20 @@ impl<S: Store> Node<S> {
     /// the block is left to it, and the own one is put right from it when both are in sync. For any other copy it is lost for now.
     pub(super) fn met_damage_sealed(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
         let shard = self.iocbs[key].shard;
-        self.end(now, key);
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         let Some(filling) = &mut primary.filling else { return };
-        let Some(piece) = filling.running.get(&key).copied() else { return };
+        let Some(piece) = filling.running.remove(&key) else { return };
         if piece.at.count.0 > 1 {
-            filling.running.remove(&key);
             for n in (0..piece.at.count.0).rev() {
                 let at = BlockRange { from: Blocks(piece.at.from.0 + n), count: Blocks(1) };
                 filling.left.push_front(Piece { at, ..piece });
             }
         } else if primary.config.full_set.contains(&filling.copy) {
-            filling.filled(key);
             self.counters.count("fill.damage-left");
         } else {
-            return self.fail_filling(shard, "what it is filled from is damaged");
+            self.fail_filling(now, shard, "what it is filled from is damaged");
         }
+        self.end(now, key);
         self.go_on_filling(now, shard, out);
     }
 
@@ -294,11 +328,7 @@ impl<S: Store> Node<S> {
         let Some(filling) = self.filling_of(shard) else { return };
         let ready: Vec<(usize, Piece)> = filling.running.iter().map(|(key, piece)| (*key, *piece)).collect();
         for (key, piece) in ready {
-            let Some(iocb) = self.iocbs.get(key).filter(|i| i.kind == Kind::Fill && i.request.is_some()) else {
-                // What it was read from is damaged, and no other copy has it.
-                self.fail_filling(shard, "what it is filled from is damaged");
-                return;
-            };
+            let iocb = &self.iocbs[key];
             if iocb.phase != IocbPhase::Ready {
                 continue;
             }
@@ -326,10 +356,9 @@ impl<S: Store> Node<S> {
 
     /// Everything of the target is on the copy: it is told so.
     fn tell_complete(&mut self, now: Time, shard: ShardId) {
-        let told = self.replicas.get(&shard).map(|r| r.known_good).unwrap_or_default();
+        let known_good = self.known_good_here(shard);
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         let epoch = primary.config.epoch;
-        let known_good = primary.known_good().map_or(told, |sequence| told.max(Stamp { epoch, sequence }));
         let Some(filling) = &mut primary.filling else { return };
         let sent = match filling.target {
             View::Snapshot(snapshot) => {
@@ -359,7 +388,17 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let current = self.primaries.get(&shard).is_some_and(|p| p.config.epoch == epoch);
+        let known_good = self.known_good_here(shard);
         let Some(filling) = self.filling_of(shard).filter(|f| current && f.copy == copy) else { return };
+        let listing = match &filling.step {
+            Step::Listing { number, .. } => Some(*number),
+            _ => None,
+        };
+        if let Asked::Scan(number) = &what
+            && listing != Some(*number)
+        {
+            return;
+        }
         let status = result.as_ref().ok().map(|(_, body, _)| ReplyBody::status_of(body).unwrap_or(Status::Io));
         match status {
             Some(Status::Ok) => {}
@@ -390,26 +429,22 @@ impl<S: Store> Node<S> {
                 filling.wait_until = now + RETRY_REFUSED;
                 return;
             }
-            Some(Status::NoSpace) => return self.fail_filling(shard, "its disk is full"),
-            Some(Status::Io) => return self.fail_filling(shard, "its disk failed"),
-            Some(_) => return self.fail_filling(shard, "it refuses to be filled"),
+            Some(Status::NoSpace) => return self.fail_filling(now, shard, "its disk is full"),
+            Some(Status::Io) => return self.fail_filling(now, shard, "its disk failed"),
+            Some(_) => return self.fail_filling(now, shard, "it refuses to be filled"),
         }
         match what {
-            Asked::Scan(at) => {
+            Asked::Scan(_) => {
                 let next = result.as_ref().ok().map(|(_, body, _)| ReplyBody::word_of(body));
                 let list = result.ok().and_then(|(_, _, p)| p.map_or(Some(Vec::new()), |p| decode_changed(p.bytes())));
                 let (Some(list), Some(next)) = (list, next) else {
-                    return self.fail_filling(shard, "its list of changes is torn");
+                    return self.fail_filling(now, shard, "its list of changes is torn");
                 };
-                if next <= at.0 {
-                    return self.fail_filling(shard, "its list of changes goes nowhere");
+                let Step::Listing { from, theirs, .. } = &mut filling.step else { return };
+                if next <= from.0 {
+                    return self.fail_filling(now, shard, "its list of changes goes nowhere");
                 }
-                let listed: Listed = (list, Blocks(next));
-                if let Step::Listing { from, theirs, .. } = &mut filling.step
-                    && *from == at
-                {
-                    *theirs = Some(listed);
-                }
+                *theirs = Some((list, Blocks(next)));
             }
             Asked::Piece(key, hold) => {
                 if filling.running.contains_key(&key) {
@@ -424,7 +459,7 @@ impl<S: Store> Node<S> {
                 self.counters.count("fill.marked");
             }
             Asked::Snapshot(snapshot) => {
-                let mark = filling.has_snapshot(snapshot);
+                let mark = filling.has_snapshot(snapshot, known_good);
                 filling.step = Step::List(Sequence(0));
                 self.counters.count("fill.snapshot");
                 self.send_mark(now, shard, mark, Asked::Mark);
@@ -437,13 +472,23 @@ impl<S: Store> Node<S> {
         self.go_on_filling(now, shard, out);
     }
 
-    /// The run ends: the copy is to be dropped.
-    fn fail_filling(&mut self, shard: ShardId, why: &'static str) {
+    /// The run ends: the copy is to be dropped, and nothing of this run is believed any more. One that may be in sync by now counts until
+    /// an epoch without it is persisted (rule 1).
+    fn fail_filling(&mut self, now: Time, shard: ShardId, why: &'static str) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let Some(filling) = &primary.filling else { return };
         self.counters.count("fill.failed");
-        if let Some(primary) = self.primaries.get_mut(&shard)
-            && let Some(filling) = &primary.filling
-        {
-            primary.failed.insert(filling.copy, why);
+        primary.failed.insert(filling.copy, why);
+        if !filling.add_asked {
+            self.forget_filling(now, shard);
+        }
+    }
+
+    /// A piece that ends otherwise than by being filled: what it was read from is damaged everywhere, or its snapshot is gone.
+    pub(super) fn piece_ended(&mut self, now: Time, key: usize) {
+        let shard = self.iocbs[key].shard;
+        if self.filling_of(shard).is_some_and(|filling| filling.running.remove(&key).is_some()) {
+            self.fail_filling(now, shard, "what it is filled from cannot be read");
         }
     }
 
@@ -465,11 +510,11 @@ impl<S: Store> Node<S> {
     /// What is stamped now is not sent to a copy that is filled. False if it has to wait: the copy may be in sync by now (rule 1).
     pub(super) fn bypass_filling(&mut self, shard: ShardId) -> bool {
         let Some(primary) = self.primaries.get_mut(&shard) else { return true };
-        let prefix = Stamp { epoch: primary.config.epoch, sequence: primary.window.prefix() };
         match &mut primary.filling {
             Some(filling) if filling.add_asked => false,
-            Some(filling) => {
-                filling.fall_back(prefix);
+            Some(_) => {
+                let known_good = self.known_good_here(shard);
+                self.filling_of(shard).into_iter().for_each(|filling| filling.fall_back(known_good));
                 true
             }
             None => true,

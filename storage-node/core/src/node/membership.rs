@@ -43,9 +43,10 @@ impl<S: Store> Node<S> {
         self.fence(now, &fence, out);
         let old_links = self.primaries.get_mut(&shard).map(|p| std::mem::take(&mut p.links)).unwrap_or_default();
         match self.primaries.get_mut(&shard) {
-            Some(primary) => primary.enter(config),
+            Some(primary) => primary.enter(now, config),
             None => {
                 let mut primary = Primary::new(config);
+                primary.joining_since = now;
                 if let Some(replica) = self.replicas.get(&shard) {
                     primary.doubt(&replica.config, &primary.config.clone());
                 }
@@ -138,7 +139,13 @@ impl<S: Store> Node<S> {
 
     /// Everybody joins the present epoch once more. No stamp is given out twice: the window stays.
     pub(super) fn join_again(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        if self.primaries.get(&shard).is_some_and(|p| p.filling.as_ref().is_some_and(|f| f.add_asked)) {
+            // A copy may be in sync that this epoch does not count: only another epoch can say so.
+            self.ask_for_news(now, shard, out);
+            return;
+        }
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        primary.joining_since = now;
         primary.phase = Phase::Joining;
         primary.settled = false;
         primary.answers.clear();
@@ -306,6 +313,9 @@ impl<S: Store> Node<S> {
             let status = result.ok().and_then(|(_, body, _)| ReplyBody::status_of(&body));
             let again = if status.is_some() { JoinState::Again(now + RETRY_REFUSED) } else { JoinState::Unsent };
             primary.joins.insert(copy, again);
+            if matches!(status, Some(Status::Io | Status::Denied | Status::Unsupported)) {
+                primary.failed.entry(copy).or_insert("it cannot join");
+            }
             if status == Some(Status::NoSnapshot) {
                 let why = "its disk does not hold the snapshot which this clone begins as".to_owned();
                 primary.refusals.insert(copy, why);

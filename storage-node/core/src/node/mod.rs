@@ -150,8 +150,7 @@ pub(crate) enum Pending {
     /// The own store's list of what changed.
     Changes {
         shard: ShardId,
-        epoch: Epoch,
-        from: Blocks,
+        number: u64,
         view: StoreView,
     },
     /// What a primary elsewhere has asked of a syncing copy here.
@@ -381,8 +380,8 @@ impl<S: Store> Node<S> {
                 }
                 Pending::Work { shard, task } => self.worked(shard, task, result.map(drop), out),
                 Pending::Told => {}
-                Pending::Changes { shard, epoch, from, view } => {
-                    self.changes_listed(now, shard, (epoch, from, view), result, out);
+                Pending::Changes { shard, number, view } => {
+                    self.changes_listed(now, shard, (number, view), result, out);
                 }
                 Pending::Fill(task) => self.fill_task_done(now, *task, result, out),
                 Pending::RemoteLeg { .. }

@@ -2,6 +2,7 @@
 
 use super::Node;
 use crate::iocb::LegState;
+use crate::limits::MEMBER_SILENT;
 use crate::links::{Peer, WaitingLeg};
 use crate::mail::Letter;
 use crate::primary::{JoinState, Phase, Primary};
@@ -10,7 +11,7 @@ use conductor_model::{DiskId, OpenId, ShardId};
 use driver::{Address, ConnId, Outbox, Time};
 use node_store::Store;
 use std::net::SocketAddr;
-use wire::HelloInfo;
+use wire::{HelloInfo, Reason};
 
 impl<S: Store> Node<S> {
     /// Who this reactor is, to a peer: its node, its process, and every disk with its open id (rule 2).
@@ -25,6 +26,11 @@ impl<S: Store> Node<S> {
     pub(super) fn tick_links(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         if self.stopping {
             return;
+        }
+        // Half-open: a new connection shows whether anybody is there.
+        for conn in self.links.silent(now, MEMBER_SILENT) {
+            self.counters.count("link.silent");
+            self.net.close(now, conn, Reason::PeerSilent, out);
         }
         for to in self.links.due(now) {
             let info = Self::hello_info(&self.options, &self.disks);

@@ -154,6 +154,13 @@ impl<S: Store> Node<S> {
         self.promised.insert(caller, now + PROMISE);
     }
 
+    /// Whom this copy has promised to follow, if that is another primary than the one of this configuration.
+    pub(super) fn other_holder(&self, shard: ShardId, config: &Configuration, asks: Option<Caller>) -> Option<Caller> {
+        let replica = self.replicas.get(&shard).filter(|r| r.other_primary(config))?;
+        let carried = replica.joining.as_ref().and_then(|joining| joining.bound).map(|bound| bound.to);
+        replica.promised_to.or(carried).filter(|to| Some(*to) != asks)
+    }
+
     /// Does a promise stand in the way of this Join, asked for by `asks` (`None`: by the primary here)? One that an older Join already
     /// waits for does not grow longer.
     pub(super) fn binding(

@@ -412,10 +412,8 @@ impl<S: Store> Node<S> {
         let iocb = &mut self.iocbs[key];
         let Some(request) = &iocb.request else { return false };
         iocb.phase = phase;
-        replica.reading += 1;
-        if let View::Snapshot(snapshot) = view {
-            *replica.snapshot_reads.entry(snapshot).or_default() += 1;
-        }
+        iocb.started_at = now;
+        replica.read_begins(view);
         let hold = request.share::<why::Subtask>();
         let pending = Pending::Read { iocb: key, of: shard, view, hold };
         self.store(now, disk, StoreOp::Read { copy, view, at: range, into }, pending, out);
@@ -577,7 +575,7 @@ impl<S: Store> Node<S> {
             self.blocks_in_flight += u64::from(range.count.0);
         }
         iocb.stamp = Some(stamp);
-        iocb.stamped_at = now;
+        iocb.started_at = now;
         iocb.phase = Phase::Stamped;
         iocb.covers = covers;
         self.start_legs(now, key, out);
@@ -654,7 +652,10 @@ impl<S: Store> Node<S> {
     }
 
     /// The request is over: its lock goes to those who wait, its hold back. The slot is freed when its last subtask completed.
-    pub(super) fn end(&mut self, _now: Time, key: usize) {
+    pub(super) fn end(&mut self, now: Time, key: usize) {
+        if self.iocbs[key].kind == Kind::Fill {
+            self.piece_ended(now, key);
+        }
         let iocb = &mut self.iocbs[key];
         let request = iocb.request.take();
         if iocb.stamp.is_some() && iocb.kind.takes_space() {

@@ -9,7 +9,7 @@ use super::Node;
 use crate::filling::Step;
 use crate::iocb::{LegState, Phase as IocbPhase};
 use crate::limits::{
-    ASK_AGAIN, FILL_PAUSE_MAX, FILL_PAUSE_MIN, FILLS_AT_ONCE, KEEPALIVE, LEG_LIMIT, MEMBER_SILENT, TICK,
+    ASK_AGAIN, FILL_PAUSE_MAX, FILL_PAUSE_MIN, FILLS_AT_ONCE, JOIN_LIMIT, KEEPALIVE, LEG_LIMIT, MEMBER_SILENT, TICK,
 };
 use crate::mail::Letter;
 use crate::primary::{Phase, Primary};
@@ -22,44 +22,90 @@ impl<S: Store> Node<S> {
     /// Asks for what is due. After a `late` tick nobody is blamed: it was this reactor that was away.
     pub(super) fn tick_wishes(&mut self, now: Time, late: bool, out: &mut dyn Outbox<Letter>) {
         let shards: Vec<ShardId> = self.primaries.keys().copied().collect();
+        if late {
+            self.iocbs.iter_mut().for_each(|(_, iocb)| iocb.started_at = now);
+            self.primaries.values_mut().for_each(|primary| primary.joining_since = now);
+        }
         let mut filled = self.primaries.values().filter(|p| p.syncing_member().is_some()).count();
         for shard in shards {
             if !late {
-                self.blame_late_legs(now, shard);
+                self.blame_the_late(now, shard);
             }
+            self.recover(now, shard, out);
             let due = self.due(now, shard, filled);
             filled += usize::from(matches!(due, Some(MembershipChange::Sync(..))));
             self.wish(now, shard, due, out);
         }
     }
 
-    /// Copies that do not finish what they were given have failed; if it is the own one, the primary steps down.
-    fn blame_late_legs(&mut self, now: Time, shard: ShardId) {
-        let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        if !matches!(primary.phase, Phase::Serving | Phase::Settling(_)) {
-            return;
-        }
+    /// Copies that do not finish what they were given, or do not join, have failed; if it is the own one, the primary steps down.
+    fn blame_the_late(&mut self, now: Time, shard: ShardId) {
+        let Some(primary) = self.primaries.get_mut(&shard).filter(|p| p.config.born) else { return };
         let own = primary.config.primary;
+        if now.since(primary.joining_since) >= JOIN_LIMIT {
+            let syncing = primary.syncing_member().filter(|_| primary.filling.is_none()).map(|m| m.copy);
+            let absent = |m: &&Member| !primary.answers.contains_key(&m.copy);
+            let late: Vec<CopyId> = match &primary.phase {
+                Phase::Joining => {
+                    primary.config.in_sync_members().filter(absent).map(|m| m.copy).chain(syncing).collect()
+                }
+                // The conductor will not have its new opening: it is as good as away.
+                Phase::Asking(MembershipChange::Reopened(list)) => list.iter().map(|(copy, _)| *copy).collect(),
+                _ => syncing.into_iter().collect(),
+            };
+            if late.contains(&own) && matches!(primary.phase, Phase::Joining) {
+                return self.hang(shard, "its own copy does not join");
+            }
+            for copy in late.into_iter().filter(|copy| *copy != own) {
+                primary.failed.entry(copy).or_insert("it does not join");
+            }
+        }
         let running = match &primary.phase {
             Phase::Settling(settling) => settling.running.iter().copied().collect::<Vec<_>>(),
-            _ => primary.requests.values().copied().collect(),
+            Phase::Serving => primary.requests.values().copied().collect(),
+            _ => return,
         };
         let mut hangs = false;
         for iocb in running.into_iter().filter_map(|key| self.iocbs.get(key)) {
-            if iocb.phase != IocbPhase::Stamped || now.since(iocb.stamped_at) < LEG_LIMIT {
+            if now.since(iocb.started_at) < LEG_LIMIT {
                 continue;
             }
-            for leg in iocb.legs.iter().filter(|leg| leg.state != LegState::Done) {
-                if leg.copy == own {
-                    hangs = true;
-                } else {
-                    primary.failed.entry(leg.copy).or_insert("it does not finish its writes");
+            match iocb.phase {
+                IocbPhase::Reading | IocbPhase::Merging => hangs = true,
+                IocbPhase::Stamped => {
+                    for leg in iocb.legs.iter().filter(|leg| leg.state != LegState::Done) {
+                        if leg.copy == own {
+                            hangs = true;
+                        } else {
+                            primary.failed.entry(leg.copy).or_insert("it does not finish its writes");
+                        }
+                    }
                 }
+                _ => {}
             }
         }
         if hangs {
-            self.counters.count("primary.hangs");
-            primary.phase = Phase::Failed("it does not finish its writes".to_owned());
+            self.hang(shard, "it does not finish what it was given");
+        }
+    }
+
+    fn hang(&mut self, shard: ShardId, why: &str) {
+        self.counters.count("primary.hangs");
+        if let Some(primary) = self.primaries.get_mut(&shard) {
+            primary.phase = Phase::Failed(why.to_owned());
+            primary.hangs = true;
+        }
+    }
+
+    /// A disk that hung and came back, before anybody else could take over: the epoch is joined once more.
+    fn recover(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        let hung = self.primaries.get(&shard).is_some_and(|p| p.hangs && matches!(p.phase, Phase::Failed(_)));
+        if hung && self.replicas.get(&shard).is_some_and(|r| r.is_quiet() && r.joining.is_none()) {
+            self.counters.count("primary.recovered");
+            if let Some(primary) = self.primaries.get_mut(&shard) {
+                primary.hangs = false;
+            }
+            self.join_again(now, shard, out);
         }
     }
 
@@ -69,8 +115,12 @@ impl<S: Store> Node<S> {
         if let Phase::Failed(_) = primary.phase {
             return Some(MembershipChange::StepDown);
         }
-        let gone: Vec<CopyId> =
-            primary.listed().filter(|m| self.is_gone(now, primary, m)).map(|member| member.copy).collect();
+        // One that answers and fails is named alone: the conductor takes those that are named together for cut off from here.
+        let failed = primary.listed().find(|m| m.state != CopyState::Absent && primary.failed.contains_key(&m.copy));
+        let gone: Vec<CopyId> = primary.listed().filter(|m| self.is_gone(now, m)).map(|member| member.copy).collect();
+        if let (Some(failed), true) = (failed, gone.is_empty()) {
+            return Some(MembershipChange::Drop(vec![failed.copy]));
+        }
         if !gone.is_empty() {
             return (!self.may_be_cut_off(now, primary, &gone)).then_some(MembershipChange::Drop(gone));
         }
@@ -88,8 +138,8 @@ impl<S: Store> Node<S> {
                 let candidates = primary.listed().filter_map(|member| {
                     let rests = primary.fill_after.get(&member.copy).is_some_and(|(until, _)| now < *until);
                     let absent = member.state == CopyState::Absent && !rests;
-                    let open = self.links.get(member.endpoint)?.up.as_ref()?.open_of(member.disk).filter(|_| absent)?;
-                    Some((member.copy, open))
+                    let link = self.links.get(member.endpoint).filter(|l| absent && l.silence(now) < MEMBER_SILENT)?;
+                    Some((member.copy, link.up.as_ref()?.open_of(member.disk)?))
                 });
                 // One that has everything that was acknowledged is filled soonest.
                 let best = candidates.max_by_key(|(copy, _)| primary.config.full_set.contains(copy));
@@ -108,16 +158,19 @@ impl<S: Store> Node<S> {
     }
 
     /// Is this member to be dropped?
-    fn is_gone(&self, now: Time, primary: &Primary, member: &Member) -> bool {
+    fn is_gone(&self, now: Time, member: &Member) -> bool {
         if member.state == CopyState::Absent {
             return false;
         }
         let link = self.links.get(member.endpoint);
         let silent = link.is_none_or(|link| link.silence(now) >= MEMBER_SILENT);
         let peer = link.and_then(|link| link.up.as_ref());
-        let anew = member.state == CopyState::Syncing
-            && peer.is_some_and(|peer| peer.open_of(member.disk).is_none_or(|open| open != member.open));
-        silent || anew || primary.failed.contains_key(&member.copy)
+        // An in-sync one that was opened anew joins by settling; one whose disk is missing does not.
+        let elsewhere = peer.is_some_and(|peer| match peer.open_of(member.disk) {
+            Some(open) => member.state == CopyState::Syncing && open != member.open,
+            None => true,
+        });
+        silent || elsewhere
     }
 
     /// Asks for it, again now and then.
