@@ -254,6 +254,11 @@ impl<S: Store> Node<S> {
                 return;
             }
             let Some(piece) = filling.left.pop_front() else { return };
+            if sealed && self.replicas.get(&shard).is_some_and(|r| r.is_busy(piece.at)) {
+                self.filling_of(shard).into_iter().for_each(|filling| filling.left.push_front(piece));
+                return;
+            }
+            let Some(filling) = self.filling_of(shard) else { return };
             filling.allowance -= i64::from(piece.at.count.0) * BLOCK as i64;
             let view = filling.target;
             let iocb = Iocb { view, ..Iocb::internal(shard, Kind::Fill, piece.at, IocbPhase::Queued) };

@@ -44,7 +44,12 @@ impl<S: Store> Node<S> {
                 .values()
                 .any(|key| matches!(self.iocbs[*key].phase, IocbPhase::Reading | IocbPhase::Merging));
             // Nor are those of an earlier settling, whose pieces nobody waits for any more.
-            let given_up = |iocb: &Iocb| iocb.shard == shard && iocb.kind == Kind::Settle && iocb.fenced;
+            let given_up = |iocb: &Iocb| {
+                iocb.shard == shard
+                    && matches!(iocb.kind, Kind::Settle | Kind::Fill)
+                    && iocb.fenced
+                    && iocb.request.is_some()
+            };
             if reads
                 || self.iocbs.iter().any(|(_, iocb)| given_up(iocb))
                 || (self.settling >= SETTLE_AT_ONCE && !settling.left.is_empty())

@@ -27,6 +27,8 @@ pub(crate) struct Service {
     answer: Answer,
     /// The piece, while it is verified.
     look: Option<Inspection>,
+    /// Its whole range is busy under this number, also between two reads: who asked may be gone, and its lock with it.
+    busy: u64,
 }
 
 /// Whom a look at a copy's content is for.
@@ -105,7 +107,12 @@ impl<S: Store> Node<S> {
             _ => "op.replica-repair",
         });
         let look = (op == op::REPLICA_VERIFY).then(|| Inspection::new(at));
-        let key = self.services.insert(Service { caller, body, answer, look });
+        self.last_look += 1;
+        let busy = self.last_look;
+        if let Some(replica) = self.replicas.get_mut(&shard).filter(|_| look.is_some()) {
+            replica.busy.push((busy, at, body.view()));
+        }
+        let key = self.services.insert(Service { caller, body, answer, look, busy });
         match payload {
             Some(p) => self.repair_here(now, shard, body.view(), at, p, For::Service(key), out),
             None if op == op::REPLICA_VERIFY => self.verify_on(now, key, out),
@@ -123,6 +130,10 @@ impl<S: Store> Node<S> {
         let (shard, view) = (service.body.shard(), service.body.view());
         if self.is_dropped(shard, view) {
             self.end_service(now, key, Status::NoSnapshot, None);
+            return;
+        }
+        if !self.services.get(key).is_some_and(|service| self.still_permitted(service)) {
+            self.end_service(now, key, Status::NotJoined, None);
             return;
         }
         let Some(service) = self.services.get_mut(key) else { return };
@@ -144,7 +155,7 @@ impl<S: Store> Node<S> {
         let count = u32::try_from(crcs.len()).unwrap_or(u32::MAX);
         let reply = ReplyBody { word: count.into(), ..ReplyBody::new(Status::Ok) };
         let body = VerifyAnswer { reply, damaged: damaged.into() };
-        let Some(service) = self.services.try_remove(key) else { return };
+        let Some(service) = self.take_service(key) else { return };
         if self.still_permitted(&service) {
             self.net.reply(now, service.answer, Op::REPLY, body.bytes(), Some(super::whole_payload(into)));
         } else {
@@ -158,8 +169,16 @@ impl<S: Store> Node<S> {
         replica.is_some_and(|r| r.permits(service.body.epoch(), service.caller).is_ok())
     }
 
+    fn take_service(&mut self, key: usize) -> Option<Service> {
+        let service = self.services.try_remove(key)?;
+        if let Some(replica) = self.replicas.get_mut(&service.body.shard()) {
+            replica.busy.retain(|(number, ..)| *number != service.busy);
+        }
+        Some(service)
+    }
+
     fn end_service(&mut self, now: Time, key: usize, status: Status, payload: Option<Payload>) {
-        let Some(service) = self.services.try_remove(key) else { return };
+        let Some(service) = self.take_service(key) else { return };
         let status = if self.still_permitted(&service) { status } else { Status::NotJoined };
         let payload = payload.filter(|_| status == Status::Ok);
         self.net.reply(now, service.answer, Op::REPLY, ReplyBody::new(status).bytes(), payload);
