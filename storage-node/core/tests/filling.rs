@@ -4,7 +4,7 @@ mod common;
 
 use common::{Cluster, copy, shard};
 use conductor_model::api::{OrderState, ShardOrder};
-use conductor_model::{BLOCK, CopyId, CopyState, Durability, SnapshotId};
+use conductor_model::{CopyId, CopyState, Durability, SnapshotId};
 use driver::Span;
 use node_protocol::Status;
 
@@ -103,14 +103,14 @@ fn writes_during_a_filling_are_on_the_copy_that_is_filled() {
     c.w.restart(c.nodes[2]);
     c.until("being filled", |c| c.count("fill.piece") > 0);
     let client = c.client(1, 0);
-    let tokens: Vec<u64> = (0..40).map(|n| c.start_write(client, 1, (n * 7 % 60) * CHUNK + 3, 3)).collect();
+    let places: Vec<u32> = (0..40).map(|n| (n * 7 % 60) * CHUNK + 3).collect();
+    let tokens: Vec<u64> = places.iter().map(|at| c.start_write(client, 1, *at, 3)).collect();
     // Those of an epoch that is over are refused: nothing was acknowledged.
     let acked: Vec<bool> = tokens.into_iter().map(|token| c.answer(token).0 == Status::Ok).collect();
     assert!(acked.iter().any(|acked| *acked));
     c.until_in_sync(1);
     let mut blocks: Vec<(u32, u8)> = (0..60).map(|at| (at * CHUNK, 2)).collect();
-    let written = acked.iter().enumerate().filter(|(_, acked)| **acked);
-    blocks.extend(written.map(|(n, _)| ((n as u32 * 7 % 60) * CHUNK + 3, 3)));
+    blocks.extend(places.iter().zip(&acked).filter(|(_, acked)| **acked).map(|(at, _)| (*at, 3)));
     expect(&mut c, &blocks);
 }
 
@@ -217,7 +217,7 @@ fn a_deposed_primary_that_is_not_told_stops_serving_before_the_next_one_begins()
     assert!(c.count("promise.withheld") > 0, "{}", c.picture());
     let successor = c.client(1, 0);
     c.write(successor, 1, 0, 2);
-    let stale = c.ask(client, 1, node_protocol::op::READ, 0, BLOCK as u32, Vec::new());
+    let stale = c.ask(client, 1, node_protocol::op::READ, 0, 4096, Vec::new());
     c.run(Span::seconds(5));
     let answer = c.answers.get(&stale);
     assert!(answer.is_none_or(|(status, _)| *status != Status::Ok), "{answer:?}");

@@ -55,7 +55,6 @@ pub const REQUIRED: &[&str] = &[
     "fill.complete",
     "primary.sealed",
     "primary.stepped-down",
-    "promise.withheld",
     "membership.granted",
     "membership.stale",
     "membership.refused",
