@@ -224,6 +224,22 @@ fn a_deposed_primary_that_is_not_told_stops_serving_before_the_next_one_begins()
 }
 
 #[test]
+fn a_primary_that_is_cut_off_reads_nothing_any_more_when_the_next_one_begins() {
+    let (mut c, client) = cluster(11);
+    c.write(client, 1, 0, 1);
+    c.w.partition(c.nodes[0], c.nodes[1]);
+    c.w.partition(c.nodes[0], c.nodes[2]);
+    c.take_over(1, 1);
+    c.until_serving(1);
+    let successor = c.client(1, 0);
+    c.write(successor, 1, 0, 2);
+    let stale = c.ask(client, 1, node_protocol::op::READ, 0, 4096, Vec::new());
+    c.run(Span::seconds(5));
+    let answer = c.answers.get(&stale);
+    assert!(answer.is_none_or(|(status, _)| *status != Status::Ok), "{answer:?}");
+}
+
+#[test]
 fn a_rollback_during_a_filling_reaches_the_copy_that_is_filled() {
     let (mut c, client) = cluster(10);
     for at in 0..40 {

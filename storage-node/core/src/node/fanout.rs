@@ -26,7 +26,8 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get(&shard) else { return };
         let own = primary.config.primary;
         // A copy that is filled gets what changes what it will hold, as soon as it is that far (rules 1 and 4).
-        let fed = primary.filling.as_ref().filter(|f| iocb.kind.is_fed() && f.is_fed(stamp.sequence)).map(|f| f.copy);
+        let feeds = iocb.kind.is_fed() && !driver::mutant::on("writes_not_fed");
+        let fed = primary.filling.as_ref().filter(|f| feeds && f.is_fed(stamp.sequence)).map(|f| f.copy);
         let fed = primary.config.members.iter().filter(|m| Some(m.copy) == fed);
         let others: Vec<(CopyId, SocketAddr)> = primary.others().chain(fed).map(|m| (m.copy, m.endpoint)).collect();
         let copies = std::iter::once(own).chain(others.iter().map(|(copy, _)| *copy));

@@ -361,7 +361,7 @@ impl<S: Store> Node<S> {
         if !complete {
             return;
         }
-        if primary.config.born && primary.config.is_sealed() {
+        if primary.config.born && primary.config.is_sealed() && !driver::mutant::on("sealed_serves") {
             self.counters.count("primary.sealed");
             if let Some(primary) = self.primaries.get_mut(&shard) {
                 primary.phase = Phase::Sealed;
