@@ -1,6 +1,7 @@
 # Nodes on block devices of the test's own making: sourced by tests that put something between a node and its disk.
 # The caller is in an empty directory; what is left there when it ends may be thrown away.
 
+. "$(dirname "${BASH_SOURCE[0]}")/healthy.sh"
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 TRINE=$(realpath "${TRINE:-$repo/target/release/trine}")
 LOG_WRITES=$repo/target/debug/log-writes
