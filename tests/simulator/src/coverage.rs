@@ -94,7 +94,7 @@ pub const REQUIRED: &[&str] = &[
     "client.stale-epochs",
     "client.laters",
     "client.stale-entries",
-    "net.timed-out",
+    "link.silent",
     "net.reset",
     "net.silenced",
     "net.partition",
