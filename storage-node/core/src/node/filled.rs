@@ -8,7 +8,7 @@ use crate::change::Change;
 use crate::limits::STORE_OPS;
 use crate::mail::Letter;
 use crate::replica::Caller;
-use conductor_model::{BLOCK, BlockRange, Epoch, ShardId, SnapshotId, Stamp};
+use conductor_model::{BLOCK, BlockRange, Epoch, ShardId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{FillBody, Mark, MarkBody, ReplyBody, ScanBody, Status, encode_changed, op};
@@ -34,7 +34,6 @@ pub(crate) struct Task {
     change: Option<Stamp>,
     /// The range that is busy, under this number.
     busy: Option<u64>,
-    snapshot: Option<SnapshotId>,
 }
 
 impl<S: Store> Node<S> {
@@ -126,7 +125,7 @@ impl<S: Store> Node<S> {
         let look = self.last_look;
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         let (disk, copy, known_good) = (replica.disk, replica.copy, replica.known_good);
-        let mut task = Task { shard, answer, change: None, busy: None, snapshot: None };
+        let mut task = Task { shard, answer, change: None, busy: None };
         let operation = match wanted {
             Wanted::Scan(body) => {
                 replica.read_begins(View::Live);
@@ -149,7 +148,7 @@ impl<S: Store> Node<S> {
             Wanted::Snapshot(body) => {
                 let (stamp, snapshot) = (body.version(), body.snapshot());
                 replica.enters_disk(stamp, &Change::Snapshot(snapshot));
-                (task.change, task.snapshot) = (Some(stamp), Some(snapshot));
+                task.change = Some(stamp);
                 StoreOp::Snapshot { copy, stamp, snapshot, known_good }
             }
             Wanted::Mark(mark) => {
@@ -171,7 +170,7 @@ impl<S: Store> Node<S> {
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
-        let Task { shard, answer, change, busy, .. } = task;
+        let Task { shard, answer, change, busy } = task;
         let Some(replica) = self.replicas.get_mut(&shard) else {
             self.refuse(now, answer, Status::NotJoined);
             return;

@@ -4,7 +4,9 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `visitors` | who comes in, and whom that fences |
 //! | `requests` | a client's request: checks, lock, lease, stamp, answer |
+//! | `room` | space on every copy, before a write is stamped |
 //! | `fanout` | a stamped IOCB's legs: local store, replica writes, completion |
 //! | `copies` | what other primaries ask of the copies here: Join, replica writes, promises |
 //! | `membership` | configurations, asking the conductor, collecting Joins |
@@ -36,11 +38,13 @@ mod orders;
 mod peers;
 mod promises;
 mod requests;
+mod room;
 mod scrub;
 mod settle;
 mod settle_damage;
 mod verify;
 mod view;
+mod visitors;
 mod wishes;
 mod work;
 

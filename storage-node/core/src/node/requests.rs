@@ -1,119 +1,21 @@
 //! A client's request on its way from the frame to the answer.
 
 use super::orders::PartDone;
+use super::room::Room;
 use super::{Node, Pending, Visitor};
 use crate::iocb::{Heal, Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
-use crate::limits::{
-    MAX_CLIENT_CONNS, MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, RESERVED_BLOCKS, ROOM_WAIT, STORE_OPS, TRACES,
-};
+use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, STORE_OPS, TRACES};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
-use crate::replica::Caller;
-use crate::session::{Refusal, Wanted};
-use conductor_model::{
-    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Epoch, Incarnation, ShardId, SnapshotId, Stamp, VolumeId,
-};
+use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, ShardId, Stamp};
 use driver::{ConnId, Outbox, Time};
 use memory::{Class, Filling};
 use node_protocol::{IoBody, ReplyBody, StaleBody, Status, op};
 use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp, View};
-use tcp::{Admission, Answer, Payload};
-use wire::{HelloInfo, Op, Reason, Role, SessionId};
+use tcp::{Answer, Payload};
+use wire::Op;
 
 impl<S: Store> Node<S> {
-    /// A peer has proved who it is and wants in. A client's older connections are fenced before it is let in (rule 8).
-    pub(super) fn hello(&mut self, now: Time, conn: ConnId, peer: &HelloInfo, out: &mut dyn Outbox<Letter>) {
-        if self.stopping {
-            self.net.reject_peer(now, conn, Reason::Stopping, out);
-            return;
-        }
-        if peer.role == Role::Node {
-            // What an older connection of that reactor still carries must not be taken after what the new one brings.
-            let same = |v: &Visitor| matches!(v, Visitor::Node { name, caller } if *name == peer.name && caller.lane == peer.lane);
-            let older: Vec<ConnId> = self.visitors.iter().filter(|(_, v)| same(v)).map(|(conn, _)| *conn).collect();
-            for old in older {
-                self.counters.count("node.fenced");
-                self.visitors.remove(&old);
-                self.net.close(now, old, Reason::Fenced, out);
-            }
-            let visitor =
-                Visitor::Node { name: peer.name.clone(), caller: Caller { process: peer.process, lane: peer.lane } };
-            self.withheld.meets(&peer.name, Caller { process: peer.process, lane: peer.lane });
-            self.visitors.insert(conn, visitor);
-            self.accept(now, conn, out);
-            return;
-        }
-        if self.visitors.values().filter(|v| **v == Visitor::Client).count() >= MAX_CLIENT_CONNS {
-            self.counters.count("hello.refused");
-            self.net.reject_peer(now, conn, Reason::Busy, out);
-            return;
-        }
-        let wanted = Wanted {
-            client: &peer.name,
-            volume: VolumeId(peer.volume),
-            generation: AttachGeneration(peer.generation),
-            incarnation: Incarnation(peer.incarnation),
-            lane: peer.lane,
-            view: if peer.view == 0 { View::Live } else { View::Snapshot(SnapshotId(peer.view)) },
-        };
-        match self.sessions.admit(conn, &wanted) {
-            Ok((_, fence)) => {
-                self.fence(now, &fence, out);
-                self.visitors.insert(conn, Visitor::Client);
-                self.accept(now, conn, out);
-            }
-            Err(why) => {
-                self.counters.count("hello.refused");
-                let reason = match why {
-                    Refusal::Fenced => Reason::Fenced,
-                    Refusal::Busy => Reason::Busy,
-                };
-                self.net.reject_peer(now, conn, reason, out);
-            }
-        }
-    }
-
-    fn accept(&mut self, now: Time, conn: ConnId, out: &mut dyn Outbox<Letter>) {
-        self.last_session += 1;
-        let admission =
-            Admission { hello: Self::hello_info(&self.options, &self.disks), session: SessionId(self.last_session) };
-        self.net.accept_peer(now, conn, admission, out);
-    }
-
-    /// Closes connections and drops their unstamped requests. Stamped ones run on under their locks.
-    pub(super) fn fence(&mut self, now: Time, conns: &[ConnId], out: &mut dyn Outbox<Letter>) {
-        if driver::mutant::on("no_fencing") {
-            return;
-        }
-        for conn in conns {
-            self.counters.count("session.fenced");
-            self.drop_unstamped(now, *conn);
-            self.net.close(now, *conn, Reason::Fenced, out);
-        }
-    }
-
-    /// Nobody waits for these requests any more, and they have not been stamped: they never will be.
-    pub(super) fn drop_unstamped(&mut self, now: Time, conn: ConnId) {
-        let theirs: Vec<usize> = self
-            .iocbs
-            .iter()
-            .filter(|(_, i)| i.conn == Some(conn) && i.request.is_some())
-            .map(|(key, _)| key)
-            .collect();
-        for key in theirs {
-            match self.iocbs[key].phase {
-                // It is finished all the same, but nobody is left to answer.
-                Phase::Stamped | Phase::Held => self.iocbs[key].answer = None,
-                // The store still reads for it: it goes when that is done.
-                Phase::Merging | Phase::Reading | Phase::Mending | Phase::Filling => self.iocbs[key].fenced = true,
-                Phase::Queued | Phase::Locked | Phase::Ready => {
-                    self.counters.count("request.dropped");
-                    self.end(now, key);
-                }
-            }
-        }
-    }
-
     /// Any request on an incoming connection.
     #[allow(clippy::too_many_arguments, reason = "the parts of one NetEvent")]
     pub(super) fn request(
@@ -594,40 +496,6 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// Is there room for `needs` blocks on every copy (rule 15)? Asked before any copy is touched. One that waited in vain says for all
-    /// that need as much: as long as there is no more room than there was then, and nothing was given back here, they do not wait.
-    fn find_room(&mut self, now: Time, key: usize, needs: i64) -> Room {
-        let shard = self.iocbs[key].shard;
-        let Some(room) = self.room(shard) else { return Room::Found };
-        if self.found_full.get(&shard).is_some_and(|full| room > *full) {
-            self.found_full.remove(&shard);
-        }
-        if room >= needs {
-            self.iocbs[key].short_since = None;
-            return Room::Found;
-        }
-        let known = self.found_full.get(&shard).is_some_and(|full| needs > *full);
-        let since = *self.iocbs[key].short_since.get_or_insert(now);
-        if !known && now < since + ROOM_WAIT {
-            return Room::Awaited;
-        }
-        self.found_full.entry(shard).or_insert(room);
-        Room::None
-    }
-
-    /// Blocks that a write of this shard may take on every copy. What is stamped and not finished counts as taken, on every disk.
-    fn room(&self, shard: ShardId) -> Option<i64> {
-        let (primary, replica) = (self.primaries.get(&shard)?, self.replicas.get(&shard)?);
-        let local = self.disks[replica.disk].store.usage().free();
-        let filled = primary.syncing_member().filter(|_| primary.filling.is_some());
-        let there =
-            primary.others().chain(filled).filter_map(|m| self.links.get(m.endpoint).filter(|l| l.up.is_some()));
-        let free = there.map(|link| link.free_blocks).fold(local, u64::min);
-        let taken = self.blocks_in_flight + RESERVED_BLOCKS;
-        let signed = |blocks: u64| i64::try_from(blocks).unwrap_or(i64::MAX);
-        Some(signed(free).saturating_sub(signed(taken)))
-    }
-
     /// Answers with a status and ends the request.
     pub(super) fn answer(&mut self, now: Time, key: usize, status: Status) {
         let iocb = &mut self.iocbs[key];
@@ -698,14 +566,6 @@ impl<S: Store> Node<S> {
             self.ready.push_back(next);
         }
     }
-}
-
-/// What becomes of a write that needs room.
-enum Room {
-    Found,
-    /// There may be some soon.
-    Awaited,
-    None,
 }
 
 /// Does it cover whole blocks only?

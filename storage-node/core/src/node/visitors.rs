@@ -1,0 +1,108 @@
+//! Who comes in: a peer that has proved who it is, and whom it displaces (rules 8, 19 and 24).
+
+use super::{Node, Visitor};
+use crate::iocb::Phase;
+use crate::limits::MAX_CLIENT_CONNS;
+use crate::mail::Letter;
+use crate::replica::Caller;
+use crate::session::{Refusal, Wanted};
+use conductor_model::{AttachGeneration, Incarnation, SnapshotId, VolumeId};
+use driver::{ConnId, Outbox, Time};
+use node_store::{Store, View};
+use tcp::Admission;
+use wire::{HelloInfo, Reason, Role, SessionId};
+
+impl<S: Store> Node<S> {
+    /// A peer has proved who it is and wants in. A client's older connections are fenced before it is let in (rule 8).
+    pub(super) fn hello(&mut self, now: Time, conn: ConnId, peer: &HelloInfo, out: &mut dyn Outbox<Letter>) {
+        if self.stopping {
+            self.net.reject_peer(now, conn, Reason::Stopping, out);
+            return;
+        }
+        if peer.role == Role::Node {
+            // What an older connection of that reactor still carries must not be taken after what the new one brings.
+            let same = |v: &Visitor| matches!(v, Visitor::Node { name, caller } if *name == peer.name && caller.lane == peer.lane);
+            let older: Vec<ConnId> = self.visitors.iter().filter(|(_, v)| same(v)).map(|(conn, _)| *conn).collect();
+            for old in older {
+                self.counters.count("node.fenced");
+                self.visitors.remove(&old);
+                self.net.close(now, old, Reason::Fenced, out);
+            }
+            let visitor =
+                Visitor::Node { name: peer.name.clone(), caller: Caller { process: peer.process, lane: peer.lane } };
+            self.withheld.meets(&peer.name, Caller { process: peer.process, lane: peer.lane });
+            self.visitors.insert(conn, visitor);
+            self.accept(now, conn, out);
+            return;
+        }
+        if self.visitors.values().filter(|v| **v == Visitor::Client).count() >= MAX_CLIENT_CONNS {
+            self.counters.count("hello.refused");
+            self.net.reject_peer(now, conn, Reason::Busy, out);
+            return;
+        }
+        let wanted = Wanted {
+            client: &peer.name,
+            volume: VolumeId(peer.volume),
+            generation: AttachGeneration(peer.generation),
+            incarnation: Incarnation(peer.incarnation),
+            lane: peer.lane,
+            view: if peer.view == 0 { View::Live } else { View::Snapshot(SnapshotId(peer.view)) },
+        };
+        match self.sessions.admit(conn, &wanted) {
+            Ok((_, fence)) => {
+                self.fence(now, &fence, out);
+                self.visitors.insert(conn, Visitor::Client);
+                self.accept(now, conn, out);
+            }
+            Err(why) => {
+                self.counters.count("hello.refused");
+                let reason = match why {
+                    Refusal::Fenced => Reason::Fenced,
+                    Refusal::Busy => Reason::Busy,
+                };
+                self.net.reject_peer(now, conn, reason, out);
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Time, conn: ConnId, out: &mut dyn Outbox<Letter>) {
+        self.last_session += 1;
+        let admission =
+            Admission { hello: Self::hello_info(&self.options, &self.disks), session: SessionId(self.last_session) };
+        self.net.accept_peer(now, conn, admission, out);
+    }
+
+    /// Closes connections and drops their unstamped requests. Stamped ones run on under their locks.
+    pub(super) fn fence(&mut self, now: Time, conns: &[ConnId], out: &mut dyn Outbox<Letter>) {
+        if driver::mutant::on("no_fencing") {
+            return;
+        }
+        for conn in conns {
+            self.counters.count("session.fenced");
+            self.drop_unstamped(now, *conn);
+            self.net.close(now, *conn, Reason::Fenced, out);
+        }
+    }
+
+    /// Nobody waits for these requests any more, and they have not been stamped: they never will be.
+    pub(super) fn drop_unstamped(&mut self, now: Time, conn: ConnId) {
+        let theirs: Vec<usize> = self
+            .iocbs
+            .iter()
+            .filter(|(_, i)| i.conn == Some(conn) && i.request.is_some())
+            .map(|(key, _)| key)
+            .collect();
+        for key in theirs {
+            match self.iocbs[key].phase {
+                // It is finished all the same, but nobody is left to answer.
+                Phase::Stamped | Phase::Held => self.iocbs[key].answer = None,
+                // The store still reads for it: it goes when that is done.
+                Phase::Merging | Phase::Reading | Phase::Mending | Phase::Filling => self.iocbs[key].fenced = true,
+                Phase::Queued | Phase::Locked | Phase::Ready => {
+                    self.counters.count("request.dropped");
+                    self.end(now, key);
+                }
+            }
+        }
+    }
+}
