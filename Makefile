@@ -6,20 +6,16 @@ FROM ?= 0
 KERNEL ?= 7.2
 EVENTS ?= 40
 SEED ?= 1
-# A soak runs until it fails or is stopped, in batches; the next one goes on at the seed where this one ended.
-SOAK_BATCH ?= 1000
-# Before that, moments of power loss below real nodes, and the seconds that the guest may take for them.
-SOAK_POINTS ?= 200
-SOAK_LIMIT ?= 14400
-# Seconds for one guest; the suites' own budgets are shorter.
+# Seconds for one guest; the suites' own budgets are shorter. MiB of its memory.
 VM_LIMIT ?= 1800
+VM_MEMORY ?= 4096
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO := cargo
 RUNNER := $(CARGO) run --quiet --locked --package runner --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test sim model crash bench-store cluster chaos vm-test soak lint unit loom build clean
+.PHONY: help demo check test sim model crash bench bench-store cluster chaos vm-test power-loss soak fuzz lint unit loom build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +33,9 @@ test: ## everything, each suite under its budget (60 minutes on 2 cores from a b
 	@tools/setup.sh
 	@$(RUNNER) suites -- run
 
-sim: ## the simulated cluster: SEEDS=500 seeds FROM=0
-	$(CARGO) run --quiet --locked --package simulator -- --seeds $(SEEDS) --from $(FROM)
+sim: ## the simulated cluster: SEEDS=500 seeds FROM=0, or the one seed SEED=n again with its trace
+	$(CARGO) run --quiet --locked --package simulator -- \
+		$(if $(filter command line,$(origin SEED)),--seed $(SEED) --trace,--seeds $(SEEDS) --from $(FROM))
 
 model: ## the replication protocol in every interleaving of small clusters, and each rule broken on purpose
 	$(CARGO) run --quiet --locked --package replication-model
@@ -46,12 +43,17 @@ model: ## the replication protocol in every interleaving of small clusters, and 
 crash: ## the store on disks that lose power: stopped at POINTS=2000 places, damaged, compared with a flat model
 	$(CARGO) run --quiet --locked --package crash -- --points $(POINTS)
 
+bench: ## three copies beside QEMU quorum, single servers and a bare floor, in turns, against the budget (BENCH="--quick" for a look)
+	@tools/setup.sh build test bench
+	$(CARGO) build --quiet --locked --release --package trine --package bench-cluster
+	TRINE=$(or $(CARGO_TARGET_DIR),target)/release/trine $(or $(CARGO_TARGET_DIR),target)/release/bench-cluster $(BENCH)
+
 bench-store: ## the store beside raw fio on the same file: bytes, rates, restart (BENCH="--quick" for a look; 23 GiB of disk)
 	@tools/setup.sh test
 	$(CARGO) run --quiet --locked --release --package bench -- $(BENCH)
 
 cluster: ## real processes on loopback: killed, frozen, filled up, attacked
-	@tools/setup.sh build
+	@tools/setup.sh build test
 	$(CARGO) build --quiet --locked --package trine
 	$(CARGO) test --quiet --locked --package cluster -- --nocapture --test-threads 2
 
@@ -60,24 +62,31 @@ chaos: ## EVENTS=40 faults drawn from SEED=1, in a cluster under fio and our own
 	$(CARGO) build --quiet --locked --package trine
 	EVENTS=$(EVENTS) SEED=$(SEED) $(CARGO) test --quiet --locked --package cluster --test chaos -- --ignored --nocapture
 
-vm-test: ## the suites that need a real kernel, in a guest: KERNEL=7.2 or 6.12
+vm-test: ## the suites that need a real kernel, in a guest: KERNEL=7.2 or 6.12 (TESTS="all 7.2/numa": these of tests/guest/inside)
 	@tools/setup.sh
 	$(CARGO) build --quiet --locked --release --package trine
 	$(CARGO) build --quiet --locked --package ublk-device --example ublk-ram
+	$(CARGO) build --quiet --locked --package rdma --example rdma-pair
 	$(CARGO) build --quiet --locked --package replay
-	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(VM_LIMIT) --disk 512 --nvdimm 128 -- tests/guest/inside/run
+	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(VM_LIMIT) --disk 512 --nvdimm 128 -- \
+		tests/guest/inside/run $(TESTS)
 
-soak: ## the larger models, power loss at SOAK_POINTS=200 moments in a guest, then the simulator without end, in batches; goes on where it ended
+power-loss: ## power loss below real nodes at POINTS=15 moments of a load: recorded under a real kernel in a guest, verified here
 	@tools/setup.sh
 	$(CARGO) build --quiet --locked --release --package trine
 	$(CARGO) build --quiet --locked --package replay
-	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(SOAK_LIMIT) --mem 8192 -- \
-		'cd $$(mktemp -d) && POWER_POINTS=$(SOAK_POINTS) $(CURDIR)/tests/guest/inside/all/power-loss'
-	$(CARGO) run --quiet --locked --package replication-model -- --larger
-	@mkdir -p target/soak; next=$$(cat target/soak/next 2>/dev/null || echo 100000); \
-	while $(MAKE) --no-print-directory sim FROM=$$next SEEDS=$(SOAK_BATCH); do \
-		next=$$((next + $(SOAK_BATCH))); echo $$next >target/soak/next; \
-	done; echo "soak: ended in the batch from seed $$next" >&2; exit 1
+	@rm -rf target/power-loss
+	@$(RUNNER) guest -- run --kernel 7.2 --timeout $(VM_LIMIT) --mem $(VM_MEMORY) --numa 1 --results target/power-loss -- \
+		tests/power-loss/record $(if $(filter command line,$(origin POINTS)),$(POINTS),15) $(if $(filter command line,$(origin SEED)),$(SEED))
+	@tests/power-loss/verify target/power-loss
+
+soak: ## the long runs: power loss at 200 moments, the guest's tests on 6.12 too, larger models, 20,000 crash points, 2,000 faults, seeds without end; goes on where it ended
+	@tools/setup.sh
+	@tests/soak
+
+fuzz: ## every parser under bytes that nobody meant: SECONDS=60 each, the one TARGET=name; new inputs are kept, `make unit` replays them
+	@tools/setup.sh build fuzz
+	@tests/fuzz/run $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60) $(if $(filter command line,$(origin TARGET)),$(TARGET))
 
 lint: ## format, clippy, dependency rules, shell syntax
 	@tools/setup.sh build
@@ -89,9 +98,9 @@ lint: ## format, clippy, dependency rules, shell syntax
 loom: ## holds that cross threads, in every interleaving
 	RUSTFLAGS='--cfg loom' $(CARGO) test --quiet --locked --release --package refcount --test loom --target-dir target/loom
 
-unit: ## unit and property tests of every package; no process, no guest
-	@tools/setup.sh build
-	$(CARGO) test --quiet --locked --workspace --exclude cluster
+unit: ## unit and property tests of every package; no process of ours but an etcd for the conductor's, no guest
+	@tools/setup.sh build test
+	@$(RUNNER) unit
 
 build: ## the release build
 	@tools/setup.sh build

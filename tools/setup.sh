@@ -3,7 +3,7 @@
 # Says what it installs and why; does nothing (and asks for no privilege) when everything is there.
 # Packages come from the machine's own apt sources, which it never edits.
 #
-#   tools/setup.sh [build|test|guest]...      (default: all three)
+#   tools/setup.sh [build|test|guest|bench|fuzz]...      (default: build, test and guest)
 set -euo pipefail
 
 # A package on each line, with its reason.
@@ -13,6 +13,8 @@ libc6-dev       linking
 clang           libublk's kernel bindings
 libclang-dev    libublk's kernel bindings
 cmake           the verbs shim
+protobuf-compiler etcd's client
+libprotobuf-dev etcd's client
 pkg-config      finding native libraries
 make            the targets of the Makefile
 git             which files are the project's, for lint
@@ -29,6 +31,14 @@ xfsprogs        xfs on a volume
 util-linux      mount, losetup, fallocate, unshare
 procps          watching the processes of a cluster
 curl            the conductor's HTTP interface, as a person uses it
+etcd-server     several conductors, whose tests run an etcd of their own
+"
+packages_fuzz="
+g++             libFuzzer
+"
+packages_bench="
+nbdkit          a peer to measure against
+qemu-system-common QEMU quorum, the other peer
 "
 packages_guest="
 qemu-system-x86 the guest machine
@@ -42,6 +52,10 @@ e2fsprogs       ext4 in the guest
 xfsprogs        xfs in the guest
 fio             verified load in the guest
 dmsetup         faulty disks in the guest
+iproute2        soft-RoCE devices in the guest
+libibverbs1     RDMA in the guest, loaded at run time
+ibverbs-providers RDMA in the guest: soft-RoCE
+librdmacm1      RDMA connections in the guest
 "
 
 fail() {
@@ -56,7 +70,9 @@ for group in "$@"; do
     build) wanted+="$packages_build" ;;
     test) wanted+="$packages_test" ;;
     guest) wanted+="$packages_guest" ;;
-    *) fail "unknown group '$group': use build, test or guest" ;;
+    bench) wanted+="$packages_bench" ;;
+    fuzz) wanted+="$packages_fuzz" ;;
+    *) fail "unknown group '$group': use build, test, guest, bench or fuzz" ;;
     esac
 done
 
@@ -89,7 +105,30 @@ done
 echo "setup: installing $list"
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+refusing=""
+quiet_etcd=""
+unit=/etc/systemd/system/etcd.service
+policy=/usr/sbin/policy-rc.d
+end() {
+    rm -f "$log"
+    [ -z "$refusing" ] || "${as_root[@]}" rm -f "$refusing"
+    # It came to nothing.
+    [ -z "$quiet_etcd" ] || command -v etcd >/dev/null || "${as_root[@]}" rm -f "$unit"
+}
+trap end EXIT
+
+# Debian's package would run an etcd from now on, on port 2379: only its program is wanted. Under systemd a masked unit is not started, now
+# or at boot; elsewhere the package asks policy-rc.d, and its script is taken out of the runlevels below.
+if [ -n "${missing[etcd-server]:-}" ] && [ ! -e "$unit" ] && [ ! -L "$unit" ] && [ ! -e /lib/systemd/system/etcd.service ]; then
+    quiet_etcd=yes
+    "${as_root[@]}" mkdir -p "${unit%/*}"
+    "${as_root[@]}" ln -s /dev/null "$unit"
+    if [ ! -d /run/systemd/system ] && [ ! -e "$policy" ] && [ ! -L "$policy" ]; then
+        refusing=$policy
+        printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+        "${as_root[@]}" chmod 755 "$policy"
+    fi
+fi
 apt() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@" \
         </dev/null >"$log" 2>&1
@@ -108,4 +147,8 @@ if ! install --no-remove; then
         done
         apt remove -y $plan && install || { tail -n 20 "$log" >&2; fail "apt-get install failed."; }
     fi
+fi
+if [ -n "$quiet_etcd" ]; then
+    [ -d /run/systemd/system ] || "${as_root[@]}" update-rc.d etcd disable >/dev/null 2>&1 || true
+    echo "setup: etcd is installed as a program; no etcd is started, now or at boot (if you want one: systemctl unmask etcd)"
 fi

@@ -9,6 +9,7 @@ use crate::output::{Exit, Failure, ListArgs, Outcome, print, table};
 use crate::pidfile::Process;
 use anyhow::Context;
 use clap::Args;
+use conductor_model::limits::MAX_HOST_NAME;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Uid, dup2_stdout, setsid};
 use serde::Serialize;
@@ -49,13 +50,13 @@ pub(crate) struct AttachArgs {
     /// Requests in flight, per queue [default: 128; 256 for NBD]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: Option<u16>,
-    /// Refuse writes
+    /// Refuse writes, and share the volume with others that do; not beside one who writes
     #[arg(long)]
     read_only: bool,
     /// Fail a request that no node has answered for so long, like 30s or 5m [default: wait for ever]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     io_timeout: Option<Duration>,
-    /// Take the volume from the client that has it
+    /// Take the volume from the client that has it, or from all that read it
     #[arg(long)]
     force: bool,
     /// This client's name in the cluster [default: HOST/VOLUME]
@@ -143,15 +144,14 @@ fn options(args: AttachArgs) -> Outcome<Options> {
     if args.force && args.volume.is_snapshot() {
         return Err(Failure::usage("a snapshot is shared by all: leave --force out"));
     }
-    let client_name = match args.client_name {
-        Some(name) => name,
-        None => default_name(&args.volume)?,
-    };
+    let host = host()?;
+    let client_name = args.client_name.unwrap_or_else(|| default_name(&args.volume, &host));
     Ok(Options {
         dir: records(&args.cluster)?,
         conductor: args.cluster.client()?,
         key: ClusterKey(args.cluster.key()?),
         client_name,
+        host,
         front_end: match args.nbd {
             Some(Nbd(listen)) => FrontEnd::Nbd { listen, plaintext: args.plaintext },
             None => FrontEnd::Ublk { queues: args.queues },
@@ -166,15 +166,19 @@ fn options(args: AttachArgs) -> Outcome<Options> {
 
 /// `HOST/VOLUME`, cut where a name may not be longer. Targets of one snapshot are told apart by their processes, too: none of them
 /// takes the place of another.
-fn default_name(subject: &Subject) -> Outcome<String> {
-    let host = nix::unistd::gethostname().context("cannot read this host's name")?;
-    let host = host.to_string_lossy();
+fn default_name(subject: &Subject, host: &str) -> String {
     let name = subject.to_string();
     let process = if subject.is_snapshot() { format!("#{}", std::process::id()) } else { String::new() };
     let name: String = name.chars().take(wire::MAX_NAME - process.len()).collect();
     let room = wire::MAX_NAME.saturating_sub(name.len() + process.len() + 1);
-    let host: String = host.chars().filter(char::is_ascii_graphic).take(room).collect();
-    Ok(if host.is_empty() { format!("{name}{process}") } else { format!("{host}/{name}{process}") })
+    let host: String = host.chars().take(room).collect();
+    if host.is_empty() { format!("{name}{process}") } else { format!("{host}/{name}{process}") }
+}
+
+/// This machine's name, as far as the conductor takes it.
+pub(crate) fn host() -> Outcome<String> {
+    let host = nix::unistd::gethostname().context("cannot read this host's name")?;
+    Ok(host.to_string_lossy().chars().filter(char::is_ascii_graphic).take(MAX_HOST_NAME).collect())
 }
 
 /// Where attachments are recorded. They end with the host's uptime, and so may their records, unless there is a directory for all.
@@ -427,7 +431,7 @@ mod tests {
 
     #[test]
     fn a_clients_name_fits_whatever_the_volume_is_called() {
-        let name = |subject: &str| default_name(&subject.parse().unwrap()).unwrap();
+        let name = |subject: &str| default_name(&subject.parse().unwrap(), &host().unwrap());
         let long = "v".repeat(64);
         assert_eq!(name(&long), long);
         assert!(name("db").len() <= wire::MAX_NAME && name("db").ends_with("db"), "{}", name("db"));

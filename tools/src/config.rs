@@ -18,8 +18,8 @@ const SYSTEM_FILE: &str = "/etc/trine/trine.toml";
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Which cluster")]
 pub(crate) struct ClusterArgs {
-    /// The conductor; if not given, the one of the development cluster in --dir
-    #[arg(long, env = "TRINE_CONDUCTOR", value_name = "HOST:PORT")]
+    /// The conductor, or all of several: HOST:PORT,HOST:PORT,…; if not given, the one of the development cluster in --dir
+    #[arg(long, env = "TRINE_CONDUCTOR", value_name = "HOST:PORT,…")]
     pub(crate) conductor: Option<String>,
     /// File with the cluster's key (64 hexadecimal digits); if not given, the one in --dir
     #[arg(long, env = "TRINE_KEY_FILE", value_name = "FILE")]

@@ -1,10 +1,11 @@
 //! `trine doctor`: what this machine offers, and what to do about what it does not.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, size};
 use clap::Args;
+use conductor_model::Bytes;
 use nix::sys::resource::{Resource, getrlimit};
-use node_daemon::HugePages;
+use node_daemon::{HugePages, MemoryNodes};
 use serde::Serialize;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -69,6 +70,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Outcome {
         direct(&args.cluster),
         memlock(),
         huge_pages(),
+        memory_nodes(),
         rdma(),
         clock(),
         conductor(&args.cluster),
@@ -197,6 +199,17 @@ fn huge_pages() -> Finding {
     let node = node_daemon::huge_pages_needed(node_daemon::DEFAULT_MEMORY, 1);
     let takes = format!("none are required; a node with --huge-pages takes {node} unless --memory says otherwise");
     Finding::ok(NAME, format!("{free} of {total} reserved ones of 2 MiB free, transparent ones: {thp} ({takes})"))
+}
+
+fn memory_nodes() -> Finding {
+    const NAME: &str = "memory nodes";
+    let free = MemoryNodes::read().free();
+    if free.is_empty() {
+        return Finding::ok(NAME, "one; nothing to be balanced");
+    }
+    let each: Vec<String> = free.iter().map(|on| format!("{} free on {}", size(Bytes(on.bytes)), on.node)).collect();
+    let balanced = "a reactor's buffers are on its processor's node if it is pinned (--pin), else on all alike";
+    Finding::ok(NAME, format!("{} ({balanced})", each.join(", ")))
 }
 
 fn rdma() -> Finding {

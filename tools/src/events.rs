@@ -48,7 +48,7 @@ fn follow(client: &Client, mut after: u64, format: Format) -> Outcome {
                 after = events.last().map_or(after, |last| last.number);
                 say(&events, format)?;
             }
-            Err(conductor_client::Error::Unreachable { .. }) => std::thread::sleep(AGAIN),
+            Err(error) if error.is_temporary() => std::thread::sleep(AGAIN),
             Err(error) => return Err(error.into()),
         }
     }

@@ -2,6 +2,8 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 mod attach;
+mod bench;
+mod client;
 mod completions;
 mod conductor;
 mod config;
@@ -15,6 +17,7 @@ mod node;
 mod output;
 mod pidfile;
 mod progress;
+mod recovery;
 mod resync;
 mod scrub;
 mod snapshot;
@@ -71,6 +74,11 @@ enum Command {
     Detach(attach::DetachArgs),
     /// The volumes that are attached to this host, and what they wait for
     Attached(output::ListArgs),
+    /// Load a volume from this host, and say how fast it was
+    Bench(bench::BenchArgs),
+    /// Who uses the cluster's volumes, and ending that
+    #[command(subcommand)]
+    Client(client::ClientCommand),
     /// What this machine offers, and what to do about what it does not
     Doctor(doctor::DoctorArgs),
     /// Run a storage node, look at the nodes there are, empty and remove one
@@ -114,6 +122,8 @@ impl Command {
             Self::Attach(args) => attach::attach(args),
             Self::Detach(args) => attach::run_detach(&args),
             Self::Attached(args) => attach::attached(&args),
+            Self::Bench(args) => bench::run(args),
+            Self::Client(command) => client::run(command),
             Self::Doctor(args) => doctor::run(&args),
             Self::Node(command) => node::run(command),
             Self::Disk(command) => disk::run(command),

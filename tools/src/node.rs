@@ -13,13 +13,15 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub(crate) enum NodeCommand {
     /// Run a storage node in the foreground until SIGTERM; prints "ready NODE ADDRESS…" when it is registered
     Run(Box<RunArgs>),
+    /// Say how a new machine joins: the next free number, and the command to run there
+    Add(AddArgs),
     /// List all nodes
     List(ListArgs),
     /// Show one node; on its own machine also what it is doing
@@ -67,7 +69,10 @@ pub(crate) struct RunArgs {
     /// The machine's name, for people and failure domains [default: this host's name]
     #[arg(long, env = "TRINE_HOST", value_name = "NAME")]
     host: Option<String>,
-    /// Socket for `trine node show` [default: /run/trine/NODE.sock if /run/trine exists]
+    /// The rack that the machine is in: copies are spread over racks first, then over hosts [default: the machine stands for itself]
+    #[arg(long, env = "TRINE_RACK", value_name = "NAME", default_value = "", hide_default_value = true)]
+    rack: String,
+    /// Socket for `trine node show` and `trine disk add` [default: /run/trine/NODE.sock if /run/trine exists]
     #[arg(long, env = "TRINE_CONTROL_SOCKET", value_name = "PATH")]
     control_socket: Option<PathBuf>,
     /// Buffer memory of all reactors together
@@ -96,6 +101,17 @@ pub(crate) struct RunArgs {
     plaintext: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct AddArgs {
+    /// The rack that the new machine is in
+    #[arg(long, value_name = "NAME")]
+    rack: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -143,9 +159,10 @@ pub(crate) struct RemoveArgs {
     /// The node: 3 or n3
     #[arg(value_parser = node_id)]
     node: NodeId,
-    /// Although it has copies: they are made anew on other nodes. Never where it has the last copy of something
-    #[arg(long)]
-    force: bool,
+    /// Although it has copies: they are made anew on other nodes. Where it has the last copy of something, only with the sentence that
+    /// the refusal names: --force "lose data of volume db"
+    #[arg(long, value_name = "SENTENCE", num_args = 0..=1, default_missing_value = "")]
+    force: Option<String>,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -161,6 +178,7 @@ pub(crate) fn node_id(text: &str) -> Result<NodeId, String> {
 pub(crate) fn run(command: NodeCommand) -> Outcome {
     match command {
         NodeCommand::Run(args) => run_node(*args),
+        NodeCommand::Add(args) => add(&args),
         NodeCommand::List(args) => args.output.print(&args.cluster.client()?.nodes()?, |nodes| nodes_table(nodes)),
         NodeCommand::Show(args) => show(&args),
         NodeCommand::Cordon(args) => {
@@ -173,13 +191,36 @@ pub(crate) fn run(command: NodeCommand) -> Outcome {
         }
         NodeCommand::Drain(args) => drain(&args),
         NodeCommand::Remove(args) => {
-            let info = args.cluster.client()?.set_duty(args.node, Duty::Removed, args.force)?;
+            let info = args.cluster.client()?.set_duty(args.node, Duty::Removed, disk::force(args.force.as_deref()))?;
             match copies(&info) {
                 0 => print(&format!("{} is forgotten", args.node)),
                 left => print(&format!("{} is forgotten once {left} copies are made anew", args.node)),
             }
         }
     }
+}
+
+/// A node joins by running.
+#[derive(Serialize)]
+struct Joining {
+    node: NodeId,
+    command: String,
+}
+
+fn add(args: &AddArgs) -> Outcome {
+    let nodes = args.cluster.client()?.nodes()?;
+    let node = NodeId(nodes.iter().map(|n| n.node.0).max().unwrap_or(0) + 1);
+    let rack = args.rack.as_ref().map_or(String::new(), |rack| format!(" --rack {rack}"));
+    let conductor = args.cluster.address()?;
+    let command = format!(
+        "trine node run --node {node} --conductor {conductor} --key-file /etc/trine/cluster.key --listen ITS-ADDRESS:7100 \
+         --disk ITS-DISK --format{rack} --plaintext"
+    );
+    args.output.print(&Joining { node, command }, |joining| {
+        let key = "copy the cluster's key to the new machine, as /etc/trine/cluster.key with mode 600; then run there, as a service, with its own address and disk:";
+        let after = format!("`trine node list` shows {node} then, and it takes new copies and, by rebalancing, its share of the others");
+        format!("{key}\n\n  {}\n\n{after}", joining.command)
+    })
 }
 
 fn drain(args: &DrainArgs) -> Outcome {
@@ -212,6 +253,7 @@ fn run_node(args: RunArgs) -> Outcome {
     let options = NodeOptions {
         node,
         host,
+        rack: args.rack,
         disks,
         sparse: args.sparse,
         format: args.format,
@@ -342,23 +384,37 @@ fn show(args: &ShowArgs) -> Outcome {
 }
 
 fn look(args: &ShowArgs) -> Outcome<NodeLook> {
-    let path = match &args.control_socket {
-        Some(path) => path.clone(),
+    let path = control_socket(args.node, args.control_socket.as_deref(), &args.cluster)?;
+    look_at(args.node, &path)
+}
+
+/// Where a node on this machine listens.
+pub(crate) fn control_socket(node: NodeId, named: Option<&Path>, cluster: &ClusterArgs) -> Outcome<PathBuf> {
+    let path = match named {
+        Some(path) => path.to_path_buf(),
         None => {
-            let dev = args.cluster.dir.path()?.join(args.node.to_string()).join("control.sock");
-            if dev.exists() { dev } else { PathBuf::from(format!("/run/trine/{}.sock", args.node)) }
+            let dev = cluster.dir.path()?.join(node.to_string()).join("control.sock");
+            if dev.exists() { dev } else { PathBuf::from(format!("/run/trine/{node}.sock")) }
         }
     };
     if fs::metadata(&path).is_err() {
+        let on = cluster
+            .client()
+            .and_then(|client| Ok(client.node(node)?))
+            .map_or(String::new(), |n| format!(", {}", n.host));
         let why = format!(
-            "node {} has no control socket here ({}): run this on its machine, or pass --control-socket",
-            args.node,
+            "node {node} has no control socket here ({}): run this on its machine{on}, or pass --control-socket",
             path.display()
         );
         return Err(Failure::new(Exit::NoSuch, why));
     }
-    let inside = node_daemon::ask_for_look(&path).map_err(anyhow::Error::from)?;
-    if inside.node != args.node {
+    Ok(path)
+}
+
+/// The node behind a control socket, which is to be this one.
+pub(crate) fn look_at(node: NodeId, path: &Path) -> Outcome<NodeLook> {
+    let inside = node_daemon::ask_for_look(path).map_err(anyhow::Error::from)?;
+    if inside.node != node {
         return Err(Failure::new(Exit::NoSuch, format!("{} is the control socket of {}", path.display(), inside.node)));
     }
     Ok(inside)
@@ -382,6 +438,7 @@ pub(crate) fn nodes_table(nodes: &[NodeInfo]) -> String {
         vec![
             n.node.to_string(),
             n.host.clone(),
+            if n.rack.is_empty() { "-".to_owned() } else { n.rack.clone() },
             state,
             n.disks.len().to_string(),
             sum(&|d| d.used.0),
@@ -390,7 +447,7 @@ pub(crate) fn nodes_table(nodes: &[NodeInfo]) -> String {
             n.primaries.to_string(),
         ]
     };
-    table(&["NODE", "HOST", "STATE", "DISKS", "USED", "CAPACITY", "COPIES", "PRIMARIES"], nodes.iter().map(row))
+    table(&["NODE", "HOST", "RACK", "STATE", "DISKS", "USED", "CAPACITY", "COPIES", "PRIMARIES"], nodes.iter().map(row))
 }
 
 fn disks_table(node: &NodeInfo) -> String {
@@ -414,11 +471,16 @@ fn disks_table(node: &NodeInfo) -> String {
 /// Formatting into a String cannot fail.
 fn describe(inside: &NodeLook, refs: bool, trace: bool, text: &mut String) {
     let _ = writeln!(text, "process {}", inside.pid);
-    let behind = match inside.memory.huge_pages {
-        0 => "ordinary pages".to_owned(),
-        pages => format!("{pages} reserved huge pages"),
+    let behind = match (inside.memory.huge_pages, inside.memory.directories) {
+        (0, 0) => "ordinary pages".to_owned(),
+        (0, 1) => "files in one directory".to_owned(),
+        (0, directories) => format!("files in {directories} directories"),
+        (pages, _) => format!("{pages} reserved huge pages"),
     };
     let _ = writeln!(text, "buffer memory {} on {behind}", size(inside.memory.bytes));
+    for on in &inside.memory_nodes {
+        let _ = writeln!(text, "memory node {}: {} of the process", on.node, size(on.bytes));
+    }
     if let Some(trouble) = &inside.conductor_trouble {
         let _ = writeln!(text, "no word from the conductor: {trouble}");
     }

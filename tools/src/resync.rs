@@ -17,6 +17,15 @@ pub(crate) fn describe(filling: &FillInfo) -> String {
     format!("copies filled: {} of {} ({percent} %), {pace}", size(filling.done), size(filling.of))
 }
 
+/// The limit of its rate.
+pub(crate) fn limit(rate: Option<Bytes>) -> String {
+    match rate {
+        None => "as fast as nodes can".to_owned(),
+        Some(Bytes(0)) => "paused: `trine conductor set --fill-rate max` goes on".to_owned(),
+        Some(rate) => format!("at most {}/s on each reactor of a node", size(rate)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

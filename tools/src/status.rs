@@ -1,7 +1,7 @@
 //! `trine status`.
 
 use crate::output::{ListArgs, Outcome, size};
-use crate::{node, scrub, volume};
+use crate::{node, resync, scrub, volume};
 use conductor_model::views::{Health, ScrubInfo, ScrubState, Status};
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ pub(crate) fn run(args: &ListArgs) -> Outcome {
 fn people(status: &Status) -> String {
     let totals = &status.totals;
     let all = totals.volumes;
-    let mut text = match status.health {
+    let health = match status.health {
         Health::Healthy => "healthy\n".to_owned(),
         Health::Resyncing => {
             format!("RESYNCING: copies of {} of {all} volumes are being filled\n", totals.volumes_resyncing)
@@ -22,11 +22,20 @@ fn people(status: &Status) -> String {
         Health::Waiting => format!("WAITING: writes of {} of {all} volumes wait\n", totals.volumes_waiting),
         Health::Lost => format!("LOST: {} of {all} volumes lost every copy of something\n", totals.volumes_lost),
     };
+    // Whatever it knows of volumes may be of the past.
+    let mut text = match status.doubt {
+        Some(_) => {
+            "IN DOUBT: the conductor changes nothing until it is adopted, see `trine conductor adopt --dry-run`\n"
+                .to_owned()
+        }
+        None => health,
+    };
     // Formatting into a String cannot fail.
     let _ = writeln!(
         text,
-        "cluster {}: {} of {} nodes alive, {} volumes in {} shards; {} of {} used, {} provisioned",
+        "cluster {}, led by {}: {} of {} nodes alive, {} volumes in {} shards; {} of {} used, {} provisioned",
         status.cluster,
+        status.leader,
         totals.nodes_alive,
         totals.nodes,
         totals.volumes,
@@ -39,6 +48,19 @@ fn people(status: &Status) -> String {
         for line in volume.reasons.iter().chain(&volume::under_way(volume)) {
             let _ = writeln!(text, "  {}: {line}", volume.name);
         }
+    }
+    let rebalance = &status.rebalance;
+    let (moving, moved, uneven) = (rebalance.moving, rebalance.moved, rebalance.uneven_percent);
+    if moving > 0 {
+        let line = format!("{moving} shards have a copy on its way to another disk, {moved} copies moved");
+        let _ = writeln!(text, "  rebalancing: {line}; the use of disks differs by {uneven} points");
+    }
+    if status.settings.fill_rate.is_some() {
+        let _ = writeln!(text, "  filling of copies: {}", resync::limit(status.settings.fill_rate));
+    }
+    for (node, disk) in status.nodes.iter().flat_map(|n| n.disks.iter().map(move |d| (n.node, d))) {
+        let Some(line) = crate::disk::on_its_way(disk) else { continue };
+        let _ = writeln!(text, "  disk {} of {node}: {line}", disk.disk);
     }
     for warning in &status.warnings {
         let _ = writeln!(text, "  warning: {warning}");

@@ -280,10 +280,12 @@ pub(crate) fn volumes_table(volumes: &[VolumeInfo]) -> String {
             (VolumeState::Deleting, _) => format!("deleting, {} copies left", v.drops_left),
             (VolumeState::Active, health) => health.to_string(),
         };
-        let attached = v
-            .attachment
-            .as_ref()
-            .map_or("-".to_owned(), |a| format!("{}{}", a.client, if a.read_only { " (read-only)" } else { "" }));
+        let attached = match (&v.attachment, v.readers.as_slice()) {
+            (Some(writer), _) => writer.client.clone(),
+            (None, []) => "-".to_owned(),
+            (None, [reader]) => format!("{} (read-only)", reader.client),
+            (None, readers) => format!("{} readers", readers.len()),
+        };
         vec![v.name.clone(), size(v.size), v.shards.to_string(), v.copies.to_string(), state, attached]
     };
     table(&["VOLUME", "SIZE", "SHARDS", "COPIES", "STATE", "ATTACHED BY"], volumes.iter().map(row))

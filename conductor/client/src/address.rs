@@ -1,9 +1,21 @@
-//! The conductor's address as people write it.
+//! The conductors' addresses as people write them.
 
 use crate::Error;
 
+/// More conductors than any cluster needs: three or five.
+const MOST: usize = 16;
+
+/// One or more, with commas between.
+pub(crate) fn base_urls(addresses: &str) -> Result<Vec<String>, Error> {
+    let all = addresses.split(',').map(|address| base_url(address.trim())).collect::<Result<Vec<_>, _>>()?;
+    if all.len() > MOST {
+        return Err(Error::BadAddress { address: addresses.to_owned(), why: "more than 16 conductors" });
+    }
+    Ok(all)
+}
+
 /// `http://HOST:PORT`, from that, from `http://HOST:PORT/`, or from `HOST:PORT`.
-pub(crate) fn base_url(address: &str) -> Result<String, Error> {
+fn base_url(address: &str) -> Result<String, Error> {
     let bad = |why| Error::BadAddress { address: address.to_owned(), why };
     let rest = match address.split_once("://") {
         Some(("http", rest)) => rest,
@@ -38,6 +50,13 @@ mod tests {
         }
         assert_eq!(base_url("[::1]:7070").unwrap(), "http://[::1]:7070");
         assert_eq!(base_url("conductor-1.example:80").unwrap(), "http://conductor-1.example:80");
+    }
+
+    #[test]
+    fn several_have_commas_between() {
+        let both = ["http://a:1", "http://b:2"].map(str::to_owned).to_vec();
+        assert_eq!(base_urls("a:1, http://b:2/").unwrap(), both);
+        assert!(base_urls("a:1,").is_err() && base_urls("").is_err() && base_urls(&vec!["a:1"; 17].join(",")).is_err());
     }
 
     #[test]

@@ -64,6 +64,18 @@ impl Error {
         }
     }
 
+    /// As it is for a command that may have arrived.
+    pub(crate) fn of_unknown_fate(self) -> Self {
+        match self {
+            Self::Unreachable { address, why } => {
+                let why =
+                    format!("{why}; the command may have taken effect all the same: look before it is given again");
+                Self::Unreachable { address, why }
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn of_call(address: &str, error: ureq::Error) -> Self {
         let address = address.to_owned();
         match error {

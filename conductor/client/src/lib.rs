@@ -1,32 +1,35 @@
 //! HTTP client of the conductor, for nodes, targets and tools: one typed, blocking method per route.
 //!
-//! Every call has a deadline and none is repeated here. After `Unreachable` a command may have taken effect or not: the
-//! conductor's commands are made to be asked again (a repeated membership change is answered `Stale`).
+//! Every call has a deadline. Given several addresses, it goes to the conductor that leads, and what may be done twice is asked of the
+//! others in time (`conductors`). After `Unreachable` a command may have taken effect or not: what nodes say is made to be said again (a
+//! repeated membership change is answered `Stale`).
 #![forbid(unsafe_code)]
 
 mod address;
+mod conductors;
 mod error;
 
 pub use error::Error;
 
-use address::base_url;
+use address::base_urls;
 use conductor_model::api::{
-    Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, Register, Registered, Report, VolumeMap,
+    Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, NodeSessions, Register, Registered, Report,
+    VolumeMap,
 };
 use conductor_model::events::Event;
 use conductor_model::views::{
-    Attach, CopyInfo, CopyRange, Detach, Duty, ErrorBody, NewCopies, NewDuty, NewSnapshot, NewVolume, NodeInfo,
-    RemoveDisk, Resize, Scrub, ScrubInfo, SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
+    Adopt, Attach, ClientInfo, ConductorInfo, CopyInfo, CopyRange, Detach, Duty, Evict, Force, NewCopies, NewDuty,
+    NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, ReplaceDisk, Resize, Scrub, ScrubInfo, Settings,
+    SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
 };
 use conductor_model::{Bytes, DiskId, NodeId, OrderId, check_snapshot_name, check_volume_name};
+use conductors::{Call, Conductors};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::sync::Arc;
 use std::time::Duration;
-use ureq::http::Response;
-use ureq::{Agent, Body};
+use ureq::http::Method;
 
-/// Connecting takes no longer on any network that a cluster would be built on.
-const CONNECT: Duration = Duration::from_secs(2);
 /// An ordinary call. Also covers the 5 s that a forced attach may wait for the primaries.
 const CALL: Duration = Duration::from_secs(10);
 /// A heartbeat is held for half a second; what takes a second more is lost or a conductor in trouble. A node that is not heard for 2 s
@@ -37,34 +40,30 @@ const HEARTBEAT: Duration = Duration::from_millis(1500);
 const MAP: Duration = Duration::from_secs(2);
 /// Creating the largest volume, or registering a node with all the copies it can have.
 const LONG_CALL: Duration = Duration::from_secs(30);
-/// Largest answer read: all assignments of the largest cluster's node.
-const MAX_ANSWER: u64 = 256 << 20;
-/// Longest piece of an answer that is no conductor's, quoted in an error.
-const MAX_QUOTE: usize = 120;
 
-/// A conductor, by its address. Cheap to clone; clones share connections.
+/// A cluster's conductors, by their addresses. Cheap to clone; clones share connections, and who answered last.
 #[derive(Clone, Debug)]
 pub struct Client {
-    agent: Agent,
-    base: String,
+    conductors: Conductors,
+    /// For people.
+    address: Arc<str>,
 }
 
 impl Client {
-    /// `http://HOST:PORT` or just `HOST:PORT`. Nothing is sent yet.
-    pub fn new(address: &str) -> Result<Self, Error> {
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_connect(Some(CONNECT))
-            .timeout_global(Some(CALL))
-            .max_redirects(0)
-            .proxy(None)
-            .build();
-        Ok(Self { agent: config.into(), base: base_url(address)? })
+    /// `http://HOST:PORT` or just `HOST:PORT`, of one conductor or of several, with commas between. Nothing is sent yet.
+    pub fn new(addresses: &str) -> Result<Self, Error> {
+        let all = base_urls(addresses)?;
+        Ok(Self { address: all.join(",").into(), conductors: Conductors::new(all) })
     }
 
     /// Where it calls.
     pub fn address(&self) -> &str {
-        &self.base
+        &self.address
+    }
+
+    /// Whether each of the conductors leads, as it sees it.
+    pub fn conductors(&self) -> Vec<(String, Result<ConductorInfo, Error>)> {
+        self.conductors.all().iter().map(|base| (base.clone(), self.conductors.role(base))).collect()
     }
 
     /// Program version, cluster and commit number.
@@ -82,6 +81,18 @@ impl Client {
         self.get("/v1/status")
     }
 
+    /// A backup of all that the conductor keeps, for `conductor_service::backup::keep`.
+    pub fn backup(&self) -> Result<String, Error> {
+        let text = self.call(Method::GET, "/v1/backup", Vec::new(), LONG_CALL, true)?;
+        let odd = |_| Error::Protocol { address: self.address().to_owned(), what: "a backup is text".to_owned() };
+        String::from_utf8(text).map_err(odd)
+    }
+
+    /// Has a conductor in doubt go on with what the nodes hold.
+    pub fn adopt(&self, adopt: &Adopt) -> Result<RecoveryInfo, Error> {
+        self.post("/v1/recovery/adopt", adopt, LONG_CALL)
+    }
+
     /// All nodes.
     pub fn nodes(&self) -> Result<Vec<NodeInfo>, Error> {
         self.get("/v1/nodes")
@@ -93,18 +104,35 @@ impl Client {
     }
 
     /// Changes what is wanted of a node.
-    pub fn set_duty(&self, node: NodeId, duty: Duty, force: bool) -> Result<NodeInfo, Error> {
-        self.post(&format!("/v1/nodes/{}/duty", node.0), &NewDuty { duty, force }, LONG_CALL)
+    pub fn set_duty(&self, node: NodeId, duty: Duty, force: impl Into<Force>) -> Result<NodeInfo, Error> {
+        let Force { force, sentence } = force.into();
+        self.post(&format!("/v1/nodes/{}/duty", node.0), &NewDuty { duty, force, sentence }, LONG_CALL)
     }
 
     /// Has a disk emptied, and forgotten once its node runs without it.
-    pub fn remove_disk(&self, disk: DiskId, force: bool) -> Result<NodeInfo, Error> {
-        self.post(&format!("/v1/disks/{}/remove", disk.0), &RemoveDisk { force }, LONG_CALL)
+    pub fn remove_disk(&self, disk: DiskId, force: impl Into<Force>) -> Result<NodeInfo, Error> {
+        let Force { force, sentence } = force.into();
+        self.post(&format!("/v1/disks/{}/remove", disk.0), &RemoveDisk { force, sentence }, LONG_CALL)
+    }
+
+    /// Has a disk's copies made on another disk of its node, and forgets it then.
+    pub fn replace_disk(&self, disk: DiskId, with: DiskId) -> Result<NodeInfo, Error> {
+        self.post(&format!("/v1/disks/{}/replace", disk.0), &ReplaceDisk { with }, LONG_CALL)
     }
 
     /// Changes how many copies a volume has.
     pub fn set_copies(&self, volume: &str, new: &NewCopies) -> Result<VolumeInfo, Error> {
         self.post(&volume_path(volume, "/redundancy")?, new, LONG_CALL)
+    }
+
+    /// What is set for the whole cluster.
+    pub fn settings(&self) -> Result<Settings, Error> {
+        self.get("/v1/settings")
+    }
+
+    /// Sets all of it anew.
+    pub fn change_settings(&self, settings: &Settings) -> Result<Settings, Error> {
+        self.post("/v1/settings", settings, LONG_CALL)
     }
 
     /// Events after this number, some hundred at a time; with `wait`, some seconds are waited for one.
@@ -114,28 +142,27 @@ impl Client {
 
     /// Says that a node started.
     pub fn register(&self, register: &Register) -> Result<Registered, Error> {
-        self.post("/v1/nodes/register", register, LONG_CALL)
+        self.say("/v1/nodes/register", register, LONG_CALL)
     }
 
     /// Says that a node lives; waits up to half a second for news. `Error::is_unknown_node` asks to register anew.
     pub fn heartbeat(&self, beat: &Heartbeat) -> Result<HeartbeatAnswer, Error> {
-        self.post("/v1/nodes/heartbeat", beat, HEARTBEAT)
+        self.say("/v1/nodes/heartbeat", beat, HEARTBEAT)
     }
 
     /// Asks for changes of shards; one answer each, in order.
     pub fn membership(&self, requests: &[MembershipRequest]) -> Result<Vec<MembershipAnswer>, Error> {
-        let answers: Vec<_> = self.post("/v1/membership", requests, LONG_CALL)?;
+        let answers: Vec<_> = self.say("/v1/membership", requests, LONG_CALL)?;
         if answers.len() != requests.len() {
             let what = format!("{} answers to {} membership requests", answers.len(), requests.len());
-            return Err(Error::Protocol { address: self.base.clone(), what });
+            return Err(Error::Protocol { address: self.address().to_owned(), what });
         }
         Ok(answers)
     }
 
     /// Says how orders stand and which work is done.
     pub fn report(&self, report: &Report) -> Result<(), Error> {
-        let request = self.agent.post(format!("{}/v1/nodes/report", self.base));
-        self.expect_nothing(request.send_json(report))
+        self.call(Method::POST, "/v1/nodes/report", encoded(report)?, CALL, true).map(|_| ())
     }
 
     /// Space of disks and volumes.
@@ -160,9 +187,7 @@ impl Client {
 
     /// Deletes a volume and its data; an attached one only with `force`.
     pub fn delete_volume(&self, name: &str, force: bool) -> Result<(), Error> {
-        let url = format!("{}{}?force={force}", self.base, volume_path(name, "")?);
-        let request = self.agent.delete(&url).config().timeout_global(Some(LONG_CALL)).build();
-        self.expect_nothing(request.call())
+        self.delete(&format!("{}?force={force}", volume_path(name, "")?), LONG_CALL)
     }
 
     /// Grows a volume.
@@ -177,8 +202,22 @@ impl Client {
 
     /// Gives it back.
     pub fn detach(&self, name: &str, detach: &Detach) -> Result<(), Error> {
-        let url = format!("{}{}", self.base, volume_path(name, "/detach")?);
-        self.expect_nothing(self.agent.post(&url).send_json(detach))
+        self.call(Method::POST, &volume_path(name, "/detach")?, encoded(detach)?, CALL, false).map(|_| ())
+    }
+
+    /// Tells which sessions a node has.
+    pub fn sessions(&self, sessions: &NodeSessions) -> Result<(), Error> {
+        self.call(Method::POST, "/v1/nodes/sessions", encoded(sessions)?, HEARTBEAT, true).map(|_| ())
+    }
+
+    /// Clients that have a volume attached, or read a snapshot.
+    pub fn clients(&self) -> Result<Vec<ClientInfo>, Error> {
+        self.get("/v1/clients")
+    }
+
+    /// Ends all that a client has attached. Returns the volumes.
+    pub fn evict(&self, client: &str) -> Result<Vec<String>, Error> {
+        self.post("/v1/clients/evict", &Evict { client: client.to_owned() }, CALL)
     }
 
     /// Where a volume's shards are served.
@@ -199,9 +238,7 @@ impl Client {
 
     /// Deletes a snapshot that no clone needs.
     pub fn delete_snapshot(&self, volume: &str, name: &str) -> Result<(), Error> {
-        let url = format!("{}{}", self.base, snapshot_path(volume, name, "")?);
-        let request = self.agent.delete(&url).config().timeout_global(Some(LONG_CALL)).build();
-        self.expect_nothing(request.call())
+        self.delete(&snapshot_path(volume, name, "")?, LONG_CALL)
     }
 
     /// Begins to make a volume read as its snapshot again; `VolumeInfo::rollback` says how far it is.
@@ -231,8 +268,7 @@ impl Client {
 
     /// Ends a copy-range, or removes a failed one from the list. What was copied by then stays.
     pub fn cancel_copy(&self, volume: &str, id: OrderId) -> Result<(), Error> {
-        let url = format!("{}{}", self.base, volume_path(volume, &format!("/copies/{}", id.0))?);
-        self.expect_nothing(self.agent.delete(&url).call())
+        self.delete(&volume_path(volume, &format!("/copies/{}", id.0))?, CALL)
     }
 
     /// Starts, pauses, resumes or cancels a volume's scrub.
@@ -250,47 +286,57 @@ impl Client {
     }
 
     fn get_within<T: DeserializeOwned>(&self, path: &str, deadline: Duration) -> Result<T, Error> {
-        let request = self.agent.get(format!("{}{path}", self.base));
-        self.expect_json(request.config().timeout_global(Some(deadline)).build().call())
+        self.decoded(&self.call(Method::GET, path, Vec::new(), deadline, true)?)
     }
 
+    /// A command, given once.
     fn post<B: Serialize + ?Sized, T: DeserializeOwned>(
         &self,
         path: &str,
         body: &B,
         deadline: Duration,
     ) -> Result<T, Error> {
-        let request = self.agent.post(format!("{}{path}", self.base));
-        self.expect_json(request.config().timeout_global(Some(deadline)).build().send_json(body))
+        self.decoded(&self.call(Method::POST, path, encoded(body)?, deadline, false)?)
     }
 
-    fn expect_nothing(&self, called: Result<Response<Body>, ureq::Error>) -> Result<(), Error> {
-        self.success(called).map(|_| ())
+    /// What a node says, which may be said twice.
+    fn say<B: Serialize + ?Sized, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        deadline: Duration,
+    ) -> Result<T, Error> {
+        self.decoded(&self.call(Method::POST, path, encoded(body)?, deadline, true)?)
     }
 
-    fn expect_json<T: DeserializeOwned>(&self, called: Result<Response<Body>, ureq::Error>) -> Result<T, Error> {
-        let bytes = self.success(called)?;
-        serde_json::from_slice(&bytes)
-            .map_err(|error| Error::Protocol { address: self.base.clone(), what: error.to_string() })
+    fn delete(&self, path: &str, deadline: Duration) -> Result<(), Error> {
+        self.call(Method::DELETE, path, Vec::new(), deadline, false).map(|_| ())
     }
 
-    /// The body of a success; anything else is an error of one of the three sorts.
-    fn success(&self, called: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8>, Error> {
-        let failed = |error| Error::of_call(&self.base, error);
-        let response = called.map_err(failed)?;
-        let status = response.status();
-        let bytes = response.into_body().with_config().limit(MAX_ANSWER).read_to_vec().map_err(failed)?;
-        if status.is_success() {
-            return Ok(bytes);
-        }
-        match serde_json::from_slice::<ErrorBody>(&bytes) {
-            Ok(ErrorBody { error, message }) => Err(Error::Refused { kind: error, message, status: status.as_u16() }),
-            Err(_) => {
-                let quote: String = String::from_utf8_lossy(&bytes).chars().take(MAX_QUOTE).collect();
-                Err(Error::Protocol { address: self.base.clone(), what: format!("{status}: {quote:?}") })
-            }
-        }
+    fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+        deadline: Duration,
+        repeats: bool,
+    ) -> Result<Vec<u8>, Error> {
+        self.conductors.call(&Call { method, path, body, deadline, repeats })
     }
+
+    fn decoded<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, Error> {
+        serde_json::from_slice(bytes)
+            .map_err(|error| Error::Protocol { address: self.address().to_owned(), what: error.to_string() })
+    }
+}
+
+fn encoded<B: Serialize + ?Sized>(body: &B) -> Result<Vec<u8>, Error> {
+    let refused = |error: serde_json::Error| Error::Refused {
+        kind: "invalid".to_owned(),
+        message: format!("it cannot be said: {error}"),
+        status: 400,
+    };
+    serde_json::to_vec(body).map_err(refused)
 }
 
 fn snapshot_path(volume: &str, name: &str, verb: &str) -> Result<String, Error> {

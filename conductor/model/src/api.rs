@@ -2,8 +2,8 @@
 //! simulator as values.
 
 use crate::{
-    AttachGeneration, BlockRange, Blocks, Bytes, ClusterId, Configuration, CopyId, DiskId, Durability, Epoch, NodeId,
-    OpenId, OrderId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
+    AttachGeneration, BlockRange, Blocks, Bytes, ClusterId, Commit, Configuration, CopyId, DiskId, Durability, Epoch,
+    Member, NodeId, OpenId, OrderId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -22,8 +22,16 @@ pub struct DiskReport {
     pub capacity: Bytes,
     /// Bytes in use.
     pub used: Bytes,
+    /// Copies that it can hold.
+    #[serde(default = "any_number")]
+    pub max_copies: u32,
     /// Every copy found on it, with the newest configuration it joined (rule 12).
     pub copies: Vec<(CopyId, Configuration)>,
+}
+
+/// Of a disk whose node does not say it.
+pub(crate) fn any_number() -> u32 {
+    u32::MAX
 }
 
 /// Sent once by a node that started, and again when the conductor answers `unknown node`.
@@ -34,8 +42,34 @@ pub struct Register {
     pub node: NodeId,
     /// Its machine, for people and for failure domains.
     pub host: String,
+    /// The rack that its machine is in; empty if nobody said so: then its machine stands for itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rack: String,
     /// Its disks, each freshly opened.
     pub disks: Vec<DiskReport>,
+    /// The cluster that its disks belong to.
+    pub cluster: ClusterId,
+    /// The newest commit number that this process has heard of; 0 after a start (rule 12).
+    #[serde(default)]
+    pub seen: Commit,
+    /// Clients that use volumes through it now.
+    #[serde(default)]
+    pub attached: Vec<Holding>,
+}
+
+/// A client that uses a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Holding {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its attach generation.
+    pub generation: AttachGeneration,
+    /// The client's name.
+    pub client: String,
+    /// It writes nothing.
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 /// The answer to a registration.
@@ -57,6 +91,37 @@ pub struct Trouble {
     pub waiting: u32,
     /// One sentence for `trine status`.
     pub reason: String,
+}
+
+/// Clients' sessions on a node, told now and then, all of them each time.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeSessions {
+    /// The node.
+    pub node: NodeId,
+    /// Its sessions.
+    pub sessions: Vec<NodeSession>,
+}
+
+/// One client's presence on one reactor of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeSession {
+    /// The client's name.
+    pub client: String,
+    /// What it uses.
+    pub volume: VolumeId,
+    /// The snapshot of it that it reads, if not the volume itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
+    /// Its attach generation.
+    pub generation: AttachGeneration,
+    /// It writes nothing.
+    pub read_only: bool,
+    /// Its connections.
+    pub connections: u32,
+    /// Its requests in flight.
+    pub requests: u32,
 }
 
 /// Sent by a node about twice a second; held open by the conductor while it has nothing new (long poll).
@@ -114,7 +179,7 @@ pub struct DiskIntegrity {
 }
 
 /// What a node has to know.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct HeartbeatAnswer {
     /// Version of this answer's content, to be sent back in `after`.
     pub version: u64,
@@ -122,9 +187,12 @@ pub struct HeartbeatAnswer {
     pub commit: u64,
     /// Configurations, changed since `after`, of shards whose primary is on this node, or was until another was promoted.
     pub assignments: Vec<Configuration>,
-    /// Attach generations of volumes with a copy on this node, changed since `after` (rule 19). A heartbeat whose `after` is
-    /// this answer's `version` confirms them.
+    /// The oldest attach generations that may be served, of volumes with a copy on this node, changed since `after` (rule 19). A
+    /// heartbeat whose `after` is this answer's `version` confirms them.
     pub generations: Vec<(VolumeId, AttachGeneration)>,
+    /// Of those that are shared: who reads them. Behind `generations`, and confirmed with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub readers: Vec<ReaderList>,
     /// Copies to delete for good: their volume is gone. Repeated until confirmed in `dropped`.
     pub drop: Vec<CopyId>,
     /// All orders that are open for shards whose primary is on this node. One that is not named any more is over: done,
@@ -134,6 +202,27 @@ pub struct HeartbeatAnswer {
     /// All work that is open for copies on this node.
     #[serde(default)]
     pub work: Vec<CopyWork>,
+    /// True if nobody has taken over from a primary on this node, as far as this conductor can know, and nobody will within the detection
+    /// time (rule 11). Not while its state may be from the past.
+    #[serde(default)]
+    pub undisputed: bool,
+    /// Disks that were to be emptied and are: the node lets go of them, and registers without them.
+    #[serde(default)]
+    pub retire: Vec<DiskId>,
+    /// How many bytes per second each of the node's reactors may read to fill copies; none is no limit but its own, 0 is a pause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fill_rate: Option<Bytes>,
+}
+
+/// Who reads a volume that nobody writes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReaderList {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The newest generation there was when this was said: a reader of a later one has attached since.
+    pub upto: AttachGeneration,
+    /// Up to there, the readers that are still attached.
+    pub readers: Vec<AttachGeneration>,
 }
 
 /// Something that a shard's primary is to do in the order of the shard's writes. Given again until its outcome is known here, also
@@ -171,6 +260,9 @@ pub enum ShardOrder {
         from: ShardSnapshot,
         /// Where.
         at: BlockRange,
+        /// The copies of the source that are in sync, each time anew as of when this is handed out: who has it, and can be asked.
+        #[serde(default)]
+        holders: Vec<Member>,
     },
     /// Read everything on every copy, and put right what does not read as it was written.
     Scrub {
@@ -281,6 +373,9 @@ pub enum MembershipChange {
     /// The asking primary's own disk fails or hangs: another copy is to be promoted; its own is absent then, if enough others are in sync
     /// (rule 15).
     StepDown,
+    /// Of a flush volume, with every copy joined: none of them was there, without being opened anew, when the shard was served last. What was
+    /// acknowledged and not flushed may be lost, and is to be told to who wrote it (rule 18).
+    CacheLost,
 }
 
 /// The conductor's answer to one `MembershipRequest`.
@@ -307,6 +402,9 @@ pub struct ShardPlace {
     pub node: NodeId,
     /// Where the primary's reactor listens.
     pub endpoint: SocketAddr,
+    /// The shard's cache generation: what was acknowledged before, and not flushed, may be lost (rule 18).
+    #[serde(default)]
+    pub cache: Commit,
 }
 
 /// What a target needs to route requests.
@@ -328,6 +426,9 @@ pub struct VolumeMap {
     /// When a write is acknowledged.
     #[serde(default, skip_serializing_if = "Durability::is_always")]
     pub durability: Durability,
+    /// Since when its client has it: cache generations up to here are none of its business (rule 18).
+    #[serde(default)]
+    pub held_since: Commit,
     /// All shards in order.
     pub shards: Vec<ShardPlace>,
 }

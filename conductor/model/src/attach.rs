@@ -1,24 +1,79 @@
 //! Attachment: who may use a volume, and the map that tells where.
 //!
-//! Every attach issues a generation, one higher than any before, that is persisted before the answer; nodes refuse lower
-//! ones (rule 19). One client holds a volume at a time; the same client may attach again, to recover. Epochs are not
-//! touched: nodes hear of the generation with their next heartbeat answer.
+//! ```text
+//!   free ──attach──▶ one writer                    one writer ──attach --read-only --force──▶ readers
+//!   free ──attach --read-only──▶ readers           readers ──attach --force──▶ one writer
+//! ```
+//!
+//! Every attach issues a generation, one higher than any before, that is persisted before the answer (rule 19). One client writes to a
+//! volume at a time, or any number up to a limit read it. The same client may attach again, to recover. Nodes refuse what is below the
+//! volume's floor: a writer's own generation, or the oldest reader's. Readers above it are told apart by the list of those that are still
+//! attached. Epochs are not touched: nodes hear of floor and list with their next heartbeat answer.
 
-use crate::api::{ShardPlace, VolumeMap};
+use crate::api::{ReaderList, ShardPlace, VolumeMap};
 use crate::events::Happened;
-use crate::limits::MAX_CLIENT_NAME;
+use crate::limits::{MAX_CLIENT_NAME, MAX_HOST_NAME, MAX_READERS_PER_VOLUME, MAX_READERS_SHOWN};
 use crate::nodes::is_plain;
 use crate::record::VolumeRecord;
-use crate::views::{Attach, Attachment, Detach};
+use crate::views::{Attach, Attachment, ClientVolume, Detach, Reader};
 use crate::{AttachGeneration, Commit, Conductor, Dirty, Error, Key, Millis, NodeId, VolumeId};
+
+impl VolumeRecord {
+    /// Sessions of older generations than this are over.
+    pub(crate) fn floor(&self) -> AttachGeneration {
+        self.readers.iter().map(|reader| reader.generation).min().unwrap_or(self.attach)
+    }
+
+    /// The readers that are attached, as nodes hear of them; `None` without any.
+    pub(crate) fn reader_list(&self) -> Option<ReaderList> {
+        let readers: Vec<AttachGeneration> = self.readers.iter().map(|reader| reader.generation).collect();
+        (!readers.is_empty()).then_some(ReaderList { volume: self.id, upto: self.attach, readers })
+    }
+
+    /// How this client has it, if it does.
+    pub(crate) fn held_by(&self, client: &str) -> Option<ClientVolume> {
+        let of =
+            |read_only, generation, since| ClientVolume { volume: self.name.clone(), read_only, generation, since };
+        match &self.attachment {
+            Some(held) => (held.client == client).then(|| of(false, self.attach, held.since)),
+            None => self.readers.iter().find(|r| r.client == client).map(|r| of(true, r.generation, r.since)),
+        }
+    }
+
+    /// Who has it, in words.
+    pub(crate) fn holder(&self) -> Option<String> {
+        self.holder_but("")
+    }
+
+    /// Who else than `client` has it, in words.
+    fn holder_but(&self, client: &str) -> Option<String> {
+        let writer = self.attachment.as_ref().map(|held| &held.client).filter(|name| *name != client);
+        if let Some(writer) = writer {
+            return Some(writer.clone());
+        }
+        let names: Vec<&str> = self.readers.iter().map(|r| r.client.as_str()).filter(|name| *name != client).collect();
+        let shown = names.iter().take(MAX_READERS_SHOWN).copied().collect::<Vec<_>>().join(", ");
+        match names.len().saturating_sub(MAX_READERS_SHOWN) {
+            _ if names.is_empty() => None,
+            0 => Some(format!("{shown} (read-only)")),
+            more => Some(format!("{shown} and {more} more (read-only)")),
+        }
+    }
+}
 
 impl Conductor {
     /// Gives a volume to a client. Returns its map with the new generation.
     pub fn attach(&mut self, now: Millis, name: &str, attach: &Attach) -> Result<(VolumeMap, Dirty), Error> {
-        let Attach { client, read_only, force } = attach;
+        self.check_trusted()?;
+        let Attach { client, read_only, force, host } = attach;
         if !is_plain(client, MAX_CLIENT_NAME) {
             return Err(Error::Invalid(format!(
                 "a client name is 1 to {MAX_CLIENT_NAME} printable characters without spaces"
+            )));
+        }
+        if !host.is_empty() && !is_plain(host, MAX_HOST_NAME) {
+            return Err(Error::Invalid(format!(
+                "a host name is at most {MAX_HOST_NAME} printable characters without spaces"
             )));
         }
         let volume = self.volume(name)?;
@@ -28,48 +83,112 @@ impl Conductor {
         if self.is_copied_into(volume.id) {
             return Err(Error::Busy { name: name.to_owned(), what: "is being copied into" });
         }
-        let holder = volume.attachment.as_ref().filter(|held| held.client != *client);
-        if let Some(holder) = holder.filter(|_| !force) {
-            return Err(Error::Attached { name: name.to_owned(), holder: holder.client.clone() });
+        // Readers are in nobody's way but a writer's.
+        let joins = *read_only && volume.attachment.is_none();
+        let from = if joins { None } else { volume.holder_but(client) };
+        if let Some(holder) = from.clone().filter(|_| !force) {
+            return Err(Error::Attached { name: name.to_owned(), holder });
         }
-        let (id, from) = (volume.id, holder.map(|held| held.client.clone()));
+        if joins && volume.readers.iter().filter(|r| r.client != *client).count() >= MAX_READERS_PER_VOLUME {
+            return Err(Error::Limit { what: "readers of a volume", limit: MAX_READERS_PER_VOLUME });
+        }
+        let id = volume.id;
+        let goes_on = volume.attachment.as_ref().is_some_and(|held| held.client == *client);
         let at = self.next_commit();
         let mut dirty = Dirty::default();
-        let generation = AttachGeneration(volume.attach.0 + 1);
+        let generation = self.next_generation(volume);
         if let Some(volume) = self.volumes.get_mut(&id) {
             volume.attach = generation;
+            let (client, host) = (client.clone(), host.clone());
+            if *read_only {
+                volume.attachment = None;
+                volume.readers.retain(|reader| reader.client != client);
+                volume.readers.push(Reader { client, host, generation, since: now });
+            } else {
+                if !goes_on {
+                    volume.held_since = at;
+                }
+                volume.readers.clear();
+                volume.attachment = Some(Attachment { client, host, since: now });
+            }
+        }
+        self.tell_of_attachment(id, at, &mut dirty);
+        let (volume, client, read_only) = (name.to_owned(), client.clone(), *read_only);
+        self.note(Happened::Attached { volume, client, generation, read_only, from }, &mut dirty);
+        let dirty = self.seal(dirty);
+        Ok((self.map(name)?, dirty))
+    }
+
+    /// One that was issued before the state was lost, and never seen, is not issued again.
+    fn next_generation(&self, volume: &VolumeRecord) -> AttachGeneration {
+        AttachGeneration((volume.attach.0 + 1).max(u64::from(self.meta.adoptions) << 32))
+    }
+
+    /// Every node with a copy hears who may use the volume now.
+    fn tell_of_attachment(&mut self, id: VolumeId, at: Commit, dirty: &mut Dirty) {
+        if let Some(volume) = self.volumes.get_mut(&id) {
             volume.attach_at = at;
-            volume.attachment = Some(Attachment { client: client.clone(), read_only: *read_only, since: now });
             dirty.add(Key::Volume(id));
         }
         for node in self.nodes_of(id) {
             self.tell(node, at);
         }
-        let what = Happened::Attached { volume: name.to_owned(), client: client.clone(), generation, from };
-        self.note(what, &mut dirty);
-        let dirty = self.seal(dirty);
-        Ok((self.map(name)?, dirty))
     }
 
     /// Takes a volume back from a client. A repeat of the last detach is as good as the first.
     pub fn detach(&mut self, name: &str, detach: &Detach) -> Result<((), Dirty), Error> {
+        self.check_trusted()?;
+        let Detach { client, generation } = detach;
         let volume = self.volume(name)?;
         let id = volume.id;
-        let refused = Error::NotAttached { name: name.to_owned(), client: detach.client.clone() };
+        let newest = volume.attach == *generation && generation.0 > 0;
+        let is_reader = |r: &Reader| r.generation == *generation && r.client == *client;
+        let is_writer = volume.attachment.as_ref().is_some_and(|held| newest && held.client == *client);
         let mut dirty = Dirty::default();
-        match &volume.attachment {
-            _ if volume.attach != detach.generation || volume.attach.0 == 0 => return Err(refused),
-            Some(held) if held.client != detach.client => return Err(refused),
-            None => return Ok(((), dirty)),
-            Some(_) => {}
+        if !is_writer && !volume.readers.iter().any(is_reader) {
+            return match newest && volume.holder().is_none() {
+                true => Ok(((), dirty)),
+                false => Err(Error::NotAttached { name: name.to_owned(), client: client.clone() }),
+            };
         }
         if let Some(volume) = self.volumes.get_mut(&id) {
             volume.attachment = None;
+            volume.readers.retain(|reader| !is_reader(reader));
             dirty.add(Key::Volume(id));
         }
-        let what = Happened::Detached { volume: name.to_owned(), client: detach.client.clone() };
+        let what = Happened::Detached { volume: name.to_owned(), client: client.clone() };
         self.note(what, &mut dirty);
         Ok(((), self.seal(dirty)))
+    }
+
+    /// Ends all that a client has attached. Returns the volumes, of which nodes are to hear before it is certain
+    /// ([`Self::unconfirmed`]).
+    pub fn evict(&mut self, client: &str) -> Result<(Vec<String>, Dirty), Error> {
+        self.check_trusted()?;
+        let held: Vec<(VolumeId, ClientVolume)> =
+            self.volumes.values().filter_map(|v| Some((v.id, v.held_by(client)?))).collect();
+        if held.is_empty() {
+            return Err(Error::NoClient(client.to_owned()));
+        }
+        let at = self.next_commit();
+        let (mut dirty, mut names) = (Dirty::default(), Vec::new());
+        for (id, ClientVolume { volume: name, generation, .. }) in held {
+            let next = self.volumes.get(&id).map(|volume| self.next_generation(volume));
+            if let Some((volume, next)) = self.volumes.get_mut(&id).zip(next) {
+                volume.attachment = None;
+                volume.readers.retain(|reader| reader.client != client);
+                // Issued to nobody: what is left of the client is below it. Other readers go on above it without this one.
+                if volume.readers.is_empty() {
+                    volume.attach = next;
+                }
+            }
+            self.tell_of_attachment(id, at, &mut dirty);
+            let what = Happened::Evicted { volume: name.clone(), client: client.to_owned(), generation };
+            self.note(what, &mut dirty);
+            names.push(name);
+        }
+        names.sort_unstable();
+        Ok((names, self.seal(dirty)))
     }
 
     /// Where a volume's shards are served.
@@ -83,9 +202,10 @@ impl Conductor {
                 epoch: shard.config.epoch,
                 node: primary.node,
                 endpoint: today,
+                cache: shard.config.cache,
             })
         });
-        let VolumeRecord { id, name, size, shard_size, attach, durability, .. } = volume;
+        let VolumeRecord { id, name, size, shard_size, attach, held_since, durability, .. } = volume;
         Ok(VolumeMap {
             volume: *id,
             name: name.clone(),
@@ -94,6 +214,7 @@ impl Conductor {
             attach: *attach,
             snapshot: None,
             durability: *durability,
+            held_since: *held_since,
             shards: places.collect(),
         })
     }

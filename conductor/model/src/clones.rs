@@ -66,6 +66,7 @@ impl Conductor {
 
     /// Begins to make a clone independent; asked again, says how far it is.
     pub fn flatten(&mut self, now: Millis, name: &str) -> Result<(VolumeInfo, Dirty), Error> {
+        self.check_trusted()?;
         let volume = self.volume(name)?.clone();
         let parent = volume.parent.ok_or_else(|| Error::NoClone(name.to_owned()))?;
         if parent.flattening {

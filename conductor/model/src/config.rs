@@ -3,7 +3,8 @@
 //! Decided by the conductor, persisted there before anybody is told, carried to the copies by Join alone (rule 20), and
 //! persisted by each copy before it answers that Join (rule 12).
 
-use crate::{AttachGeneration, Bytes, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, SnapshotId};
+use crate::card::VolumeCard;
+use crate::{AttachGeneration, Bytes, Commit, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, SnapshotId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -33,6 +34,10 @@ pub struct Member {
     pub open: OpenId,
     /// Whether it holds every acknowledged write.
     pub state: CopyState,
+    /// The first epoch that counted it as in sync under this opening: what a flush volume acknowledged and did not sync in an earlier one
+    /// it may have lost (rule 18). Zero: nothing is in doubt.
+    #[serde(default)]
+    pub since: Epoch,
     /// Where the reactor that owns the disk listens. Not part of the identity: an address may change under one epoch.
     pub endpoint: SocketAddr,
 }
@@ -66,6 +71,12 @@ pub struct Configuration {
     /// When a write may be acknowledged.
     #[serde(default, skip_serializing_if = "Durability::is_always")]
     pub durability: Durability,
+    /// In a volume's first shard: what is to be known of the volume (rule 12).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<Box<VolumeCard>>,
+    /// The cache generation: when the shard was last begun without any copy that had kept what was acknowledged and not flushed (rule 18).
+    #[serde(default)]
+    pub cache: Commit,
 }
 
 /// When a write may be acknowledged (rule 18).

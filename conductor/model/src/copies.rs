@@ -11,14 +11,15 @@ use crate::orders::Purpose;
 use crate::record::CopyRecord;
 use crate::views::{CopyInfo, CopyRange, Progress};
 use crate::{
-    BLOCK, BlockRange, Blocks, Bytes, Commit, Conductor, Dirty, Error, Key, Millis, OrderId, ShardId, ShardIndex,
-    ShardSnapshot, VolumeId, split_snapshot,
+    BLOCK, BlockRange, Blocks, Bytes, Commit, Conductor, Dirty, Error, Key, Member, Millis, OrderId, ShardId,
+    ShardIndex, ShardSnapshot, VolumeId, split_snapshot,
 };
 use std::collections::BTreeMap;
 
 impl Conductor {
     /// Begins to copy a range into a volume.
     pub fn copy_range(&mut self, now: Millis, into: &str, range: &CopyRange) -> Result<(CopyInfo, Dirty), Error> {
+        self.check_trusted()?;
         let (source, name) = split_snapshot(&range.source)?;
         let snapshot = self.complete_snapshot(source, name)?;
         let (from, to) = (self.volume(source)?, self.volume(into)?);
@@ -46,8 +47,8 @@ impl Conductor {
                 range.source, snapshot.size, to.size
             ));
         };
-        if let Some(attachment) = &to.attachment {
-            return Err(Error::Attached { name: into.to_owned(), holder: attachment.client.clone() });
+        if let Some(holder) = to.holder() {
+            return Err(Error::Attached { name: into.to_owned(), holder });
         }
         if to.rollback.is_some() {
             return Err(Error::Busy { name: into.to_owned(), what: "is being rolled back" });
@@ -81,6 +82,7 @@ impl Conductor {
 
     /// Ends a copy, or forgets a failed one.
     pub fn cancel_copy(&mut self, into: &str, id: OrderId) -> Result<((), Dirty), Error> {
+        self.check_trusted()?;
         let volume = self.volume(into)?.id;
         if self.copies.get(&id).is_none_or(|c| c.into != volume) {
             return Err(Error::NoCopyJob { volume: into.to_owned(), id });
@@ -151,13 +153,21 @@ impl Conductor {
                 if !self.orders.is_spoken_for(Purpose::Copy(copy.id), shard, now) {
                     let from = ShardId { volume: copy.source, index: *index };
                     let from = ShardSnapshot { shard: from, snapshot: copy.snapshot };
-                    due.push((shard, ShardOrder::CopyRange { from, at: *at }, Purpose::Copy(copy.id)));
+                    // Who has the source is said when it is handed out.
+                    let what = ShardOrder::CopyRange { from, at: *at, holders: Vec::new() };
+                    due.push((shard, what, Purpose::Copy(copy.id)));
                 }
             }
         }
         for (shard, what, purpose) in due {
             self.open_order(shard, what, purpose, dirty);
         }
+    }
+
+    /// The copies of a source's shard that have its snapshots whole, and where they are now.
+    pub(crate) fn holders(&self, source: ShardId) -> Vec<Member> {
+        let config = self.shards.get(&source).map(|s| self.with_endpoints(&s.config));
+        config.map(|config| config.in_sync_members().cloned().collect()).unwrap_or_default()
     }
 
     /// A deleted volume is not copied into any more.

@@ -1,17 +1,28 @@
 //! What is wanted of nodes and disks: to serve, to get no new copies, to be emptied, to be forgotten.
 //!
 //! Wishes, persisted at once; `replacement` acts upon them as far as it can without risking a copy. A node or disk that holds the last
-//! copy of something with all its writes is never given up.
+//! copy of something with all its writes is given up only with a sentence that names the volumes that are lost by that.
 
-use crate::events::Happened;
+use crate::events::{Happened, Shards};
 use crate::limits::{DEAD_MS, MAX_COPIES};
-use crate::views::{Duty, NodeInfo, VolumeInfo};
-use crate::{Conductor, Configuration, CopyState, Dirty, DiskId, Error, Key, Member, Millis, NodeId};
-use std::collections::BTreeSet;
+use crate::views::{Duty, Force, NodeInfo, VolumeInfo};
+use crate::{
+    Bytes, Conductor, Configuration, CopyState, Dirty, DiskId, Error, Key, Member, Millis, NodeId, ShardId, VolumeId,
+};
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Conductor {
     /// Changes what is wanted of a node.
-    pub fn set_duty(&mut self, now: Millis, node: NodeId, duty: Duty, force: bool) -> Result<(NodeInfo, Dirty), Error> {
+    pub fn set_duty(
+        &mut self,
+        now: Millis,
+        node: NodeId,
+        duty: Duty,
+        force: impl Into<Force>,
+    ) -> Result<(NodeInfo, Dirty), Error> {
+        self.check_trusted()?;
+        let force = force.into();
+        let mut lost = Vec::new();
         let record = self.nodes.get(&node).ok_or(Error::NoNode(node))?;
         let before = record.duty;
         let on_it = |m: &Member| m.node == node;
@@ -25,9 +36,9 @@ impl Conductor {
                         why: "runs: drain and stop it first".to_owned(),
                     });
                 }
-                self.check_not_last(&node.to_string(), &on_it)?;
+                lost = self.check_not_last(now, &node.to_string(), &on_it, &force)?;
                 let copies = self.copies_on(&on_it);
-                if copies > 0 && !force {
+                if copies > 0 && !force.force {
                     let why =
                         format!("still has {copies} copies: drain it, or, if it will not come back, pass --force");
                     return Err(Error::InUse { what: node.to_string(), why });
@@ -40,25 +51,39 @@ impl Conductor {
                 record.duty = duty;
             }
             dirty.add(Key::Node(node));
+            // A drain that is ended leaves copies that it made and nobody wants.
+            self.volumes.keys().for_each(|volume| self.absences.reshape(*volume));
             self.note(Happened::DutyChanged { node, duty }, &mut dirty);
+            self.note_lost(lost, &mut dirty);
         }
         let dirty = self.seal(dirty);
         Ok((self.node(now, node)?, dirty))
     }
 
     /// A disk is to be emptied, and forgotten once its node runs without it.
-    pub fn remove_disk(&mut self, now: Millis, disk: DiskId, force: bool) -> Result<(NodeInfo, Dirty), Error> {
+    pub fn remove_disk(
+        &mut self,
+        now: Millis,
+        disk: DiskId,
+        force: impl Into<Force>,
+    ) -> Result<(NodeInfo, Dirty), Error> {
+        self.check_trusted()?;
+        let force = force.into();
+        let mut lost = Vec::new();
         let holder = self.nodes.values().find_map(|n| Some((n.node, n.disks.iter().find(|d| d.disk == disk)?)));
         let (node, record) = holder.ok_or(Error::NoDisk(disk))?;
         let (present, leaving) = (record.present && self.is_up(node, now), record.leaving);
         let on_it = |m: &Member| m.node == node && m.disk == disk;
         let what = format!("disk {disk} of {node}");
         match present {
-            true => self.check_places(now, &what, &on_it)?,
+            true => {
+                self.check_known(node, disk, force.force)?;
+                self.check_places(now, &what, &on_it)?;
+            }
             false => {
-                self.check_not_last(&what, &on_it)?;
+                lost = self.check_not_last(now, &what, &on_it, &force)?;
                 let copies = self.copies_on(&on_it);
-                if copies > 0 && !force {
+                if copies > 0 && !force.force {
                     let why = format!("still has {copies} copies: bring it back, or, if it is lost, pass --force");
                     return Err(Error::InUse { what, why });
                 }
@@ -72,6 +97,53 @@ impl Conductor {
             }
             dirty.add(Key::Node(node));
             self.note(Happened::DiskLeaving { node, disk }, &mut dirty);
+            self.note_lost(lost, &mut dirty);
+        }
+        let dirty = self.seal(dirty);
+        Ok((self.node(now, node)?, dirty))
+    }
+
+    /// A disk's copies are to be made on another disk of its node; then it is forgotten.
+    pub fn replace_disk(&mut self, now: Millis, disk: DiskId, with: DiskId) -> Result<(NodeInfo, Dirty), Error> {
+        self.check_trusted()?;
+        let holder = self.nodes.values().find_map(|n| Some((n, n.disks.iter().find(|d| d.disk == disk)?)));
+        let (record, old) = holder.ok_or(Error::NoDisk(disk))?;
+        let (node, what) = (record.node, format!("disk {disk} of {}", record.node));
+        let in_use = |why: String| Err(Error::InUse { what: what.clone(), why });
+        let Some(new) = record.disks.iter().find(|d| d.disk == with) else {
+            return in_use(format!("has no disk {with} beside it: add that one to {node} first"));
+        };
+        if disk == with || !new.present || new.leaving || !self.is_up(node, now) {
+            return in_use(format!("cannot be replaced by {with}, which is not there or is to go itself"));
+        }
+        if old.present && old.endpoint == new.endpoint {
+            return in_use(format!(
+                "shares a reactor with {with}, which can hold one copy of a shard at a time: start {node} with more --reactors, or add                  the new disk with `trine disk add`"
+            ));
+        }
+        let on_it: u64 = self
+            .shards
+            .values()
+            .filter(|s| s.config.members.iter().any(|m| (m.node, m.disk) == (node, disk)))
+            .map(|s| s.config.size.0)
+            .fold(0, u64::saturating_add);
+        let used = self.presence.get(&node).and_then(|p| p.used.get(&disk)).map_or(0, |used| used.0).min(on_it);
+        if used > new.capacity.0 {
+            return in_use(format!("has {} in use, more than the {} of {with}", Bytes(used), new.capacity));
+        }
+        if !old.present {
+            self.check_not_last(now, &what, &|m: &Member| m.node == node && m.disk == disk, &Force::default())?;
+        }
+        let mut dirty = Dirty::default();
+        let disks = self.nodes.get_mut(&node).map(|n| &mut n.disks);
+        for record in disks.into_iter().flatten().filter(|d| d.disk == disk) {
+            if !record.leaving || record.successor != Some(with) {
+                (record.leaving, record.successor) = (true, Some(with));
+                dirty.add(Key::Node(node));
+            }
+        }
+        if !dirty.is_empty() {
+            self.note(Happened::DiskReplacing { node, disk, with }, &mut dirty);
         }
         let dirty = self.seal(dirty);
         Ok((self.node(now, node)?, dirty))
@@ -85,6 +157,7 @@ impl Conductor {
         copies: Option<u8>,
         min_copies: Option<u8>,
     ) -> Result<(VolumeInfo, Dirty), Error> {
+        self.check_trusted()?;
         let volume = self.volume(name)?.clone();
         let copies = copies.unwrap_or(volume.copies);
         let min_copies = min_copies.unwrap_or(volume.min_copies.min(copies));
@@ -128,24 +201,64 @@ impl Conductor {
         self.shards.values().flat_map(|s| &s.config.members).filter(|m| on_it(m)).count()
     }
 
-    /// Every shard with a copy there has another copy that holds all its writes.
-    fn check_not_last(&self, what: &str, on_it: &dyn Fn(&Member) -> bool) -> Result<(), Error> {
+    /// Every shard with a copy there has another copy that holds all its writes and was not given up, or it was said in a sentence that it is to be lost.
+    /// Returns the shards that are.
+    fn check_not_last(
+        &self,
+        now: Millis,
+        what: &str,
+        on_it: &dyn Fn(&Member) -> bool,
+        force: &Force,
+    ) -> Result<Vec<ShardId>, Error> {
         let last = self.shards.values().map(|s| &s.config).filter(|config| {
             let sealed = config.is_sealed();
             let holds_all = |m: &&Member| m.state == CopyState::InSync || (sealed && config.full_set.contains(&m.copy));
-            let mut holders = config.members.iter().filter(holds_all);
-            holders.all(on_it)
+            let holders = || config.members.iter().filter(holds_all);
+            // Those that were given up before do not count: what is lost in two steps is lost.
+            holders().any(on_it) && holders().all(|m| on_it(m) || self.is_given_up(now, m))
         });
-        let mut last = last.map(|config| config.shard);
-        match last.next() {
+        let last: Vec<ShardId> = last.map(|config| config.shard).collect();
+        let Some(first) = last.first() else { return Ok(last) };
+        let volumes: BTreeSet<VolumeId> = last.iter().map(|shard| shard.volume).collect();
+        let names: Vec<&str> = volumes.iter().filter_map(|id| Some(self.volumes.get(id)?.name.as_str())).collect();
+        let noun = if names.len() == 1 { "volume" } else { "volumes" };
+        let sentence = format!("lose data of {noun} {}", names.join(", "));
+        if force.force && force.sentence.as_deref() == Some(&sentence) {
+            return Ok(last);
+        }
+        let of = match last.len() {
+            1 => first.to_string(),
+            n => format!("{n} shards ({first} first)"),
+        };
+        let why = format!(
+            "holds the last copy of {of} with all its writes: bring it back; or, if what is on it is to be lost, pass --force \"{sentence}\""
+        );
+        Err(Error::InUse { what: what.to_owned(), why })
+    }
+
+    /// Says what was given up, one event for each volume.
+    fn note_lost(&mut self, lost: Vec<ShardId>, dirty: &mut Dirty) {
+        let mut by_volume: BTreeMap<VolumeId, (ShardId, u32)> = BTreeMap::new();
+        for shard in lost {
+            by_volume.entry(shard.volume).or_insert((shard, 0)).1 += 1;
+        }
+        for (id, (first, count)) in by_volume {
+            let volume = self.volumes.get(&id).map_or_else(|| id.to_string(), |v| v.name.clone());
+            self.note(Happened::DataGivenUp { shards: Shards { volume, first, count } }, dirty);
+        }
+    }
+
+    /// There is nothing there that nobody knows, or it was said that the rest is to go all the same.
+    fn check_known(&self, node: NodeId, disk: DiskId, force: bool) -> Result<(), Error> {
+        let strange = self.presence.get(&node).and_then(|p| p.strange.get(&disk));
+        match strange.filter(|_| !force) {
             None => Ok(()),
-            Some(first) => {
-                let more = last.count();
-                let why = format!(
-                    "holds the last copy of {first} with all its writes, and of {more} shards more: bring it back"
-                );
-                Err(Error::InUse { what: what.to_owned(), why })
-            }
+            Some(copies) => Err(Error::InUse {
+                what: format!("disk {disk} of {node}"),
+                why: format!(
+                    "has {copies} copies of volumes that this conductor does not know, which cannot be moved: pass --force to move the others; it is not taken out"
+                ),
+            }),
         }
     }
 

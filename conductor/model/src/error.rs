@@ -1,9 +1,11 @@
 //! Why the conductor refuses a command. A refused command changes nothing.
 
-use crate::{Bytes, DiskId, NodeId, OrderId, ShardId, VolumeId};
+use crate::{Bytes, ClusterId, DiskId, NodeId, OrderId, ShardId, VolumeId};
 
 /// `Error::kind` of the answer that makes a node register anew.
 pub const UNKNOWN_NODE: &str = "unknown-node";
+/// The kind of the error that a conductor gives that follows another one.
+pub const NOT_LEADER: &str = "not-leader";
 
 /// Whose fault it is, coarsely: HTTP makes its status of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,15 +48,26 @@ pub enum Error {
         /// Who has it.
         holder: NodeId,
     },
-    /// The conductor knows less than a node does (rule 12).
-    #[error("{node} has seen {seen}, this conductor only {own}: its state is from the past, or of another cluster")]
-    Behind {
-        /// Who knows more.
+    /// The conductor's state may be from the past (rule 12).
+    #[error("this conductor is in doubt and changes nothing: {0}; see `trine conductor adopt --dry-run`")]
+    InDoubt(String),
+    /// It is not.
+    #[error("this conductor is not in doubt: there is nothing to adopt")]
+    NotInDoubt,
+    /// Not everything that is needed was heard of; one sentence with the next step.
+    #[error("{0}")]
+    NotReady(String),
+    /// A node of another cluster.
+    #[error(
+        "{node} belongs to cluster {its}, this conductor leads {own}; if its own conductor's state was lost: `trine conductor recover`"
+    )]
+    OtherCluster {
+        /// The node.
         node: NodeId,
-        /// What it has seen.
-        seen: String,
-        /// What the conductor has.
-        own: String,
+        /// Where it belongs.
+        its: ClusterId,
+        /// What is led here.
+        own: ClusterId,
     },
     /// No disk has this id.
     #[error("no disk {0}")]
@@ -80,6 +93,15 @@ pub enum Error {
         needed: u8,
         /// Nodes that could take a copy.
         up: Vec<NodeId>,
+    },
+    /// Disks hold as many copies as their stores have places for.
+    #[error(
+        "no place for another copy of a shard on {}: each disk holds as many copies as it was formatted for; add disks or nodes, or make volumes of larger shards",
+        listed(.nodes)
+    )]
+    NoPlace {
+        /// Nodes whose disks have no place.
+        nodes: Vec<NodeId>,
     },
     /// A volume only grows.
     #[error("volume {name} has {size} already and cannot shrink to {asked}")]
@@ -181,6 +203,9 @@ pub enum Error {
         /// Who asked.
         client: String,
     },
+    /// No client of this name has a volume attached.
+    #[error("no client {0} has a volume attached")]
+    NoClient(String),
     /// The conductor's record of the shard is in doubt (rule 12).
     #[error("shard {shard} is not changed: {why}")]
     Distrusted {
@@ -205,10 +230,14 @@ impl Error {
             Self::NoDisk(_) => "no-disk",
             Self::InUse { .. } => "in-use",
             Self::DiskElsewhere { .. } => "disk-elsewhere",
-            Self::Behind { .. } => "behind",
+            Self::InDoubt(_) => "in-doubt",
+            Self::NotInDoubt => "not-in-doubt",
+            Self::NotReady(_) => "not-ready",
+            Self::OtherCluster { .. } => "other-cluster",
             Self::NoVolume(_) => "no-volume",
             Self::VolumeExists(_) => "volume-exists",
             Self::TooFewNodes { .. } => "too-few-nodes",
+            Self::NoPlace { .. } => "no-place",
             Self::Shrink { .. } => "shrink",
             Self::Attached { .. } => "attached",
             Self::NoSnapshot { .. } => "no-snapshot",
@@ -222,6 +251,7 @@ impl Error {
             Self::NoCopyJob { .. } => "no-copy",
             Self::NoScrub { .. } => "no-scrub",
             Self::NotAttached { .. } => "not-attached",
+            Self::NoClient(_) => "no-client",
             Self::Distrusted { .. } => "distrusted",
             Self::BadDraw(_) => "bad-draw",
         }
@@ -232,14 +262,18 @@ impl Error {
         match self {
             Self::Invalid(_) | Self::Shrink { .. } => Class::Invalid,
             Self::UnknownNode(_) | Self::NoNode(_) | Self::NoDisk(_) | Self::NoVolume(_) => Class::NotFound,
-            Self::NoSnapshot { .. } | Self::NoCopyJob { .. } => Class::NotFound,
+            Self::NoSnapshot { .. } | Self::NoCopyJob { .. } | Self::NoClient(_) => Class::NotFound,
             _ => Class::Conflict,
         }
     }
 }
 
+fn listed(nodes: &[NodeId]) -> String {
+    nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
+}
+
 fn up_sentence(up: &[NodeId]) -> String {
-    let names = up.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+    let names = listed(up);
     match up.len() {
         0 => "none is up".to_owned(),
         1 => format!("1 is up: {names}"),

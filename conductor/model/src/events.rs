@@ -86,6 +86,32 @@ pub enum Happened {
         /// The disk.
         disk: DiskId,
     },
+    /// The copies on a disk are to be made on another disk of its node, and the disk is to be forgotten then.
+    DiskReplacing {
+        /// Their node.
+        node: NodeId,
+        /// The disk.
+        disk: DiskId,
+        /// The other one.
+        with: DiskId,
+    },
+    /// The last copies with all writes were given up, by somebody who said so: these shards are lost.
+    DataGivenUp {
+        /// Of these.
+        shards: Shards,
+    },
+    /// Copies are being moved, so that they are farther apart or disks more evenly used.
+    RebalanceBegan {
+        /// Percentage points between the most and the least used disk.
+        uneven_percent: u32,
+    },
+    /// There is nothing more to move.
+    RebalanceEnded {
+        /// Copies moved.
+        moved: u64,
+        /// Percentage points between the most and the least used disk.
+        uneven_percent: u32,
+    },
     /// Another copy is primary.
     Promoted {
         /// The node that was.
@@ -161,6 +187,11 @@ pub enum Happened {
         /// Fewest in-sync copies that may acknowledge a write.
         min_copies: u8,
     },
+    /// Copies are filled at another rate.
+    FillRateChanged {
+        /// The limit, if there is one; at 0 no copy is filled.
+        rate: Option<Bytes>,
+    },
     /// A client has a volume.
     Attached {
         /// Its name.
@@ -169,6 +200,9 @@ pub enum Happened {
         client: String,
         /// Under this generation.
         generation: AttachGeneration,
+        /// It shares the volume with other readers.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        read_only: bool,
         /// It was taken from this one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<String>,
@@ -179,6 +213,27 @@ pub enum Happened {
         volume: String,
         /// The client.
         client: String,
+    },
+    /// A client's attachment was ended by an administrator.
+    Evicted {
+        /// The volume's name.
+        volume: String,
+        /// The client.
+        client: String,
+        /// The generation that it had.
+        generation: AttachGeneration,
+    },
+    /// The conductor's state may be from the past: it changes nothing until it is adopted.
+    Doubted {
+        /// Why.
+        why: String,
+    },
+    /// It leads again, with what the nodes hold.
+    Adopted {
+        /// Volumes.
+        volumes: u32,
+        /// Shards that have a new epoch.
+        shards: u32,
     },
 }
 
@@ -218,6 +273,11 @@ impl Conductor {
     /// than this conductor knows (rule 12).
     pub fn announce(&mut self) {
         self.log.begins = true;
+    }
+
+    /// When what happens now happens; `tick` says it, too, unless the state is in doubt.
+    pub(crate) fn date_events(&mut self, now: Millis) {
+        self.log.now = now;
     }
 
     /// To be written with the running transaction, and a reason for one.
@@ -327,6 +387,14 @@ impl fmt::Display for Happened {
             Self::NodeForgotten { node } => write!(f, "{node} removed"),
             Self::DiskLeaving { node, disk } => write!(f, "disk {disk} of {node} is to be emptied"),
             Self::DiskForgotten { node, disk } => write!(f, "disk {disk} of {node} removed"),
+            Self::DiskReplacing { node, disk, with } => write!(f, "disk {disk} of {node} is being replaced by {with}"),
+            Self::DataGivenUp { shards } => write!(f, "LOST by force: the last copies of {shards}"),
+            Self::RebalanceBegan { uneven_percent } => {
+                write!(f, "rebalancing: the use of disks differs by {uneven_percent} points")
+            }
+            Self::RebalanceEnded { moved, uneven_percent } => {
+                write!(f, "rebalanced: {moved} copies moved, the use of disks differs by {uneven_percent} points")
+            }
             Self::Promoted { from, to, shards } => write!(f, "{to} is primary of {shards}, no more {from}"),
             Self::CopiesDropped { node, shards } => write!(f, "{node} lacks its copy of {shards}"),
             Self::CopiesFilling { node, shards } => write!(f, "{node} is filled: {shards}"),
@@ -340,11 +408,26 @@ impl fmt::Display for Happened {
             Self::CopiesChanged { volume, copies, min_copies } => {
                 write!(f, "volume {volume} has {copies} copies, {min_copies} of them to acknowledge a write")
             }
-            Self::Attached { volume, client, generation, from } => {
+            Self::FillRateChanged { rate: None } => write!(f, "copies are filled as fast as nodes can"),
+            Self::FillRateChanged { rate: Some(Bytes(0)) } => {
+                write!(f, "no copy is filled until the fill rate is raised")
+            }
+            Self::FillRateChanged { rate: Some(rate) } => {
+                write!(f, "each reactor of a node fills copies at no more than {rate} per second")
+            }
+            Self::Attached { volume, client, generation, read_only, from } => {
                 write!(f, "volume {volume} attached by {client} as {generation}")?;
+                f.write_str(if *read_only { ", read-only" } else { "" })?;
                 from.iter().try_for_each(|from| write!(f, ", taken from {from}"))
             }
             Self::Detached { volume, client } => write!(f, "volume {volume} detached by {client}"),
+            Self::Evicted { volume, client, generation } => {
+                write!(f, "client {client} evicted from volume {volume}, which it had as {generation}")
+            }
+            Self::Doubted { why } => write!(f, "conductor in doubt, nothing is changed: {why}"),
+            Self::Adopted { volumes, shards } => {
+                write!(f, "conductor leads again, with {volumes} volumes in {shards} shards as the nodes hold them")
+            }
         }
     }
 }

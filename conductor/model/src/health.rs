@@ -13,7 +13,7 @@
 use crate::api::Filling;
 use crate::limits::MAX_REASONS_PER_VOLUME;
 use crate::record::{ShardRecord, VolumeRecord};
-use crate::views::{FillInfo, Health, NodeState};
+use crate::views::{Duty, FillInfo, Health, NodeState};
 use crate::{Bytes, Conductor, CopyId, CopyState, DiskId, Member, Millis, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +28,8 @@ pub(crate) struct Verdict {
 #[derive(Default)]
 struct Findings {
     lost: Several,
+    /// Lost by force.
+    given_up: Several,
     sealed: Several,
     /// Fewer copies are listed than are wanted.
     short: Several,
@@ -75,6 +77,8 @@ impl Conductor {
         }
         let mut said = self.say(now, volume, &found);
         said.extend(self.troubles(now, volume).map(|trouble| (Health::Waiting, trouble)));
+        // No trouble yet.
+        said.extend(self.shared_domains(volume.id).into_iter().map(|why| (Health::Healthy, why)));
         said.extend(found.doubts.into_iter().map(|why| (Health::Degraded, why)));
         let filling = self.filling(volume, &found.syncing, found.absent);
         if let Some(filling) = &filling {
@@ -100,10 +104,13 @@ impl Conductor {
         if sealed {
             found.sealed.add(config.shard);
         }
-        let gone = |m: &Member| self.disk(m.node, m.disk).is_none_or(|d| !d.present);
+        let gone = |m: &Member| self.disk(m.node, m.disk).is_none_or(|d| !d.present) || self.is_given_up(now, m);
         let holds_all = |m: &&Member| m.state == CopyState::InSync || (sealed && config.full_set.contains(&m.copy));
         if config.members.iter().filter(holds_all).all(gone) {
-            found.lost.add(config.shard);
+            match config.members.iter().filter(holds_all).any(|m| self.is_given_up(now, m)) {
+                true => found.given_up.add(config.shard),
+                false => found.lost.add(config.shard),
+            }
         }
         let wanted = self.volumes.get(&config.shard.volume).map_or(0, |v| usize::from(v.copies));
         if config.members.len() < wanted {
@@ -134,6 +141,13 @@ impl Conductor {
         }
     }
 
+    /// It was said of its node or disk, which is gone, that it will not come back.
+    pub(crate) fn is_given_up(&self, now: Millis, member: &Member) -> bool {
+        let removed = self.nodes.get(&member.node).is_some_and(|n| n.duty == Duty::Removed);
+        let leaving = self.disk(member.node, member.disk).is_some_and(|d| d.leaving && !d.present);
+        leaving || (removed && !self.hears(member.node, now))
+    }
+
     /// Silence first: it explains most of the rest.
     fn say(&self, now: Millis, volume: &VolumeRecord, found: &Findings) -> Vec<(Health, String)> {
         let mut said = Vec::new();
@@ -147,6 +161,13 @@ impl Conductor {
             let disks: BTreeSet<String> = disks.map(|(node, disk)| format!("{disk} of {node}")).collect();
             let disks = disks.into_iter().take(MAX_REASONS_PER_VOLUME).collect::<Vec<_>>().join(", ");
             said.push((Health::Lost, format!("{name}: no copy with all writes is left: bring back disk {disks}")));
+        }
+        if found.given_up.count > 0 {
+            let (name, volume) = (found.given_up.name(), &volume.name);
+            let why = format!(
+                "{name}: the last copy with all writes was given up: delete volume {volume}, or bring back what held it"
+            );
+            said.push((Health::Lost, why));
         }
         for node in &found.silent {
             said.push((Health::Waiting, format!("{}: writes wait; start it again", silence(node))));

@@ -4,11 +4,16 @@
 //! conductor's service persists what comes out before it answers; the simulator runs the very same code.
 #![forbid(unsafe_code)]
 
+mod adopt;
 pub mod api;
 mod attach;
+pub mod card;
+mod clients;
 mod clones;
 pub mod config;
 mod copies;
+mod domains;
+mod doubt;
 mod duties;
 mod error;
 pub mod events;
@@ -21,10 +26,12 @@ mod nodes;
 mod orders;
 mod placement;
 mod promotion;
+mod rebalance;
 pub mod record;
 mod replacement;
 mod rollback;
 mod scrubs;
+mod settings;
 mod snapshots;
 mod space;
 mod state;
@@ -35,7 +42,7 @@ mod volumes;
 mod work;
 
 pub use config::{Configuration, CopyState, Durability, Member, ShardSnapshot};
-pub use error::{Class, Error, UNKNOWN_NODE};
+pub use error::{Class, Error, NOT_LEADER, UNKNOWN_NODE};
 pub use handle::{Answer, Request};
 pub use ids::{
     AttachGeneration, ClusterId, Commit, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, OrderId, Sequence,

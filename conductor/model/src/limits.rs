@@ -36,6 +36,12 @@ pub const MAX_VOLUME_NAME: usize = 64;
 pub const MAX_HOST_NAME: usize = 253;
 /// Length of a client's name.
 pub const MAX_CLIENT_NAME: usize = 128;
+/// Clients that read one volume at once: each costs its nodes sessions, and 16 bytes of what they are told of the volume.
+pub const MAX_READERS_PER_VOLUME: usize = 32;
+/// Of these, how many a refusal names.
+pub const MAX_READERS_SHOWN: usize = 3;
+/// Sessions remembered of one node: four full reactors of it, 256 KiB.
+pub const MAX_SESSIONS_PER_NODE: usize = 1024;
 /// Troubles remembered from one node's heartbeat: more do not make `trine status` any clearer.
 pub const MAX_TROUBLES_PER_NODE: usize = 1024;
 /// Characters remembered of one trouble's reason.
@@ -76,6 +82,8 @@ pub const ORDER_PAUSE_MS: u64 = 3_000;
 pub const MAX_COPY_JOBS: usize = 256;
 /// What a scrub reads per second on each copy if nobody says otherwise: a disk of 1 TiB in nine hours.
 pub const SCRUB_RATE: Bytes = Bytes(32 << 20);
+/// Slowest filling of copies, but for none at all: below this a copy that was away for a day may never catch up.
+pub const MIN_FILL_RATE: Bytes = Bytes(1 << 20);
 /// Slowest scrub: below this a shard of 64 GiB takes more than a day.
 pub const MIN_SCRUB_RATE: Bytes = Bytes(1 << 20);
 /// A node heard from within this time is alive: four heartbeats.
@@ -103,9 +111,47 @@ pub const RESHAPE_EVERY_MS: u64 = 1_000;
 /// Shards that get a new epoch each time: writes of each pause for some milliseconds, and a primary fills few at once anyway. 25,600
 /// shards are through in under two minutes.
 pub const RESHAPES_AT_ONCE: usize = 256;
+/// How often it is looked whether copies should be moved: each look is at all shards.
+pub const REBALANCE_EVERY_MS: u64 = 2_000;
+/// How long all must have been well before copies are moved for evenness' sake: a restarted node is not a reason, nor a conductor that
+/// has not been told yet what is used.
+pub const REBALANCE_CALM_MS: u64 = 10_000;
+/// Disks whose use differs by more percentage points than this are made even. Less is not worth the copying, and comes and goes.
+pub const UNEVEN_PERCENT: u32 = 10;
+/// Until they differ by no more than this: well below the former, so that what was evened out is not uneven again tomorrow.
+pub const EVEN_PERCENT: u32 = 5;
+/// Shards that have a copy on its way at once, for evenness' sake: as many as one reactor fills at a time, so that most of the
+/// cluster's bandwidth is left to those who use it.
+pub const MOVES_AT_ONCE: usize = 4;
+/// How long all must have been well before primaries are handed over for evenness' sake: whoever takes a node down for a moment does
+/// not see two changes more.
+pub const PRIMARIES_CALM_MS: u64 = 60_000;
+/// Between two rounds of that: each new epoch makes its shard's writes pause.
+pub const PRIMARIES_EVERY_MS: u64 = 10_000;
+/// Shards handed over in one round.
+pub const HAND_OVERS_AT_ONCE: usize = 8;
+/// Nodes that are primary of so many shards more than others hand some over; a difference of one cannot be mended.
+pub const UNEVEN_PRIMARIES: usize = 3;
 /// Copies that one node is filling, as remembered from its heartbeat: more do not make `trine status` any clearer.
 pub const MAX_FILLINGS_PER_NODE: usize = 1024;
 
+const _: () = assert!(EVEN_PERCENT < UNEVEN_PERCENT && UNEVEN_PRIMARIES > 1);
+/// Commits, epochs and ids that a node may speak of: far from 64 bits' end, so that there is always a next one.
+pub const MAX_NUMBER: u64 = 1 << 62;
+/// What nodes say of their copies in the first so long of a doubt, they are asked again after it: a Join of an epoch that was given out
+/// before may be parked at a copy until its primary gives up, some 7 s, and what sealed primaries were promised ends within that too.
+pub const DOUBT_SETTLES_MS: u64 = 10_000;
+/// How long after that nothing is adopted: each node that runs has been asked by then, four heartbeats.
+pub const DOUBT_ASKS_MS: u64 = NODE_SILENT_MS;
+/// How far epochs, commits and snapshot ids go on above those that were heard of when a state is adopted: more than there were of any
+/// that nobody has heard of, and for some trillion adoptions.
+pub const ADOPTION_LEAP: u64 = 1 << 20;
+/// The same for volumes, of which there are fewer, and whose ids have 32 bits.
+pub const ADOPTION_LEAP_VOLUMES: u32 = 1 << 10;
+/// Lines of what is missing for an adoption: one for each disk and volume; more do not make the next step any clearer.
+pub const MAX_MISSING_SHOWN: usize = 256;
+
+const _: () = assert!(DOUBT_SETTLES_MS > 4 * NODE_SILENT_MS);
 const _: () = assert!(STALL_MS < NODE_SILENT_MS && NODE_FRESH_MS < NODE_SILENT_MS);
 const _: () = assert!(MAX_VOLUME.0 / (4 << 30) <= MAX_SHARDS_PER_VOLUME);
 const _: () = assert!(

@@ -14,7 +14,8 @@
 
 use crate::api::{MembershipAnswer, MembershipChange, MembershipRequest};
 use crate::limits::MAX_SHARDS;
-use crate::{Conductor, Configuration, CopyId, CopyState, Dirty, Epoch, Error, Key, Member, Millis, OpenId};
+use crate::record::VolumeRecord;
+use crate::{Commit, Conductor, Configuration, CopyId, CopyState, Dirty, Epoch, Error, Key, Member, Millis, OpenId};
 use std::collections::BTreeSet;
 
 impl Conductor {
@@ -44,8 +45,8 @@ impl Conductor {
         let Some(record) = self.shards.get(&shard) else {
             return MembershipAnswer::Refused(format!("no shard {shard}"));
         };
-        if let Some(why) = &self.outdated {
-            return MembershipAnswer::Refused(why.clone());
+        if let Err(why) = self.check_trusted() {
+            return MembershipAnswer::Refused(why.to_string());
         }
         if let Some(why) = &record.distrusted {
             return MembershipAnswer::Refused(Error::Distrusted { shard, why: why.clone() }.to_string());
@@ -68,9 +69,15 @@ impl Conductor {
             MembershipChange::Sync(copy, open) => self.syncing(current, *copy, *open),
             MembershipChange::Add(copy) => added(current, *copy),
             MembershipChange::StepDown => self.successor(now, current),
+            MembershipChange::CacheLost => cache_lost(current, self.next_commit()),
         };
         match next {
-            Ok(next) => MembershipAnswer::Granted(self.advance(next, dirty)),
+            Ok(next) => {
+                if let MembershipChange::Sync(copy, _) = &request.change {
+                    self.forget_again(&next, *copy, dirty);
+                }
+                MembershipAnswer::Granted(self.advance(next, dirty))
+            }
             Err(why) => MembershipAnswer::Refused(why),
         }
     }
@@ -129,12 +136,25 @@ impl Conductor {
         let at = self.next_commit();
         let shard = next.shard;
         next.epoch = Epoch(next.epoch.0 + 1);
-        next.attach = self.volumes.get(&shard.volume).map_or(next.attach, |v| v.attach);
+        next.attach = self.volumes.get(&shard.volume).map_or(next.attach, VolumeRecord::floor);
         if next.in_sync() >= usize::from(next.min_copies) {
             next.full_set = next.members.iter().filter(|m| m.state == CopyState::InSync).map(|m| m.copy).collect();
         }
         next = self.with_endpoints(&next);
         let Some(record) = self.shards.get(&shard) else { return next };
+        let sealed = record.config.is_sealed();
+        for member in &mut next.members {
+            let kept = record.config.member(member.copy).filter(|before| before.open == member.open);
+            let counts = kept.is_some_and(|before| match (before.state, member.state) {
+                (CopyState::InSync, _) | (CopyState::Absent, CopyState::Absent) => true,
+                // Promoted, as one of the last full set: nothing was acknowledged since.
+                (CopyState::Absent, CopyState::InSync) => sealed && record.config.full_set.contains(&member.copy),
+                _ => false,
+            });
+            if !counts {
+                member.since = next.epoch;
+            }
+        }
         debug_assert_eq!(record.config.epoch.0 + 1, next.epoch.0, "an epoch follows the one before it");
         let former = self.formers(record, &next);
         let before = record.config.clone();
@@ -181,6 +201,16 @@ fn added(current: &Configuration, copy: CopyId) -> Result<Configuration, String>
         return Err(format!("{copy} of {} is not being filled", current.shard));
     }
     member.state = CopyState::InSync;
+    Ok(next)
+}
+
+/// Nobody is in doubt any more: what was lost is told instead.
+fn cache_lost(current: &Configuration, at: Commit) -> Result<Configuration, String> {
+    if current.durability.is_always() {
+        return Err(format!("{} has nothing that is acknowledged and not durable", current.shard));
+    }
+    let mut next = Configuration { cache: at, ..current.clone() };
+    next.members.iter_mut().for_each(|member| member.since = Epoch(0));
     Ok(next)
 }
 

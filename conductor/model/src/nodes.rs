@@ -7,7 +7,7 @@
 use crate::api::{Heartbeat, HeartbeatAnswer, Register, Registered};
 use crate::events::Happened;
 use crate::limits::{
-    MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_REASON, MAX_SHARDS,
+    MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_NUMBER, MAX_REASON, MAX_SHARDS,
     MAX_TROUBLES_PER_NODE,
 };
 use crate::record::{DiskRecord, NodeRecord};
@@ -21,9 +21,10 @@ impl Conductor {
     pub fn register(&mut self, now: Millis, register: &Register) -> Result<(Registered, Dirty), Error> {
         let node = register.node;
         self.check_registration(now, register)?;
-        let doubts = self.doubts(register)?;
-        let at = self.next_commit();
         let mut dirty = Dirty::default();
+        let doubts = self.doubts(register);
+        self.hear(now, register, &mut dirty);
+        let at = self.next_commit();
 
         let moved_here: BTreeSet<DiskId> = register.disks.iter().map(|d| d.disk).collect();
         for other in self.nodes.values_mut().filter(|n| n.node != node) {
@@ -45,7 +46,8 @@ impl Conductor {
             dirty.add(Key::Node(node));
             self.tell_of_endpoints(&moved_endpoints, at);
         }
-        for drop in self.stale_copies(register, &mut dirty) {
+        let stale = if self.meta.recovery.is_some() { Vec::new() } else { self.stale_copies(register, &mut dirty) };
+        for drop in stale {
             self.drops.insert((node, drop.copy), drop);
             self.tell(node, at);
         }
@@ -56,7 +58,8 @@ impl Conductor {
             }
         }
         let used = register.disks.iter().map(|d| (d.disk, d.used)).collect();
-        self.presence.insert(node, Presence { heard: Some(now), used, ..Presence::default() });
+        let strange = self.strangers(register.disks.iter().map(|d| (d.disk, d.copies.as_slice())));
+        self.presence.insert(node, Presence { heard: Some(now), used, strange, ..Presence::default() });
         let mine = self.primaries.of(node);
         self.renew_orders(|shard| mine.contains(&shard), &mut dirty);
         let dirty = self.seal(dirty);
@@ -71,14 +74,19 @@ impl Conductor {
         if said.len() != beat.disks.len() || expected.collect::<BTreeMap<_, _>>() != said {
             return Err(Error::UnknownNode(beat.node));
         }
+        if beat.after > MAX_NUMBER {
+            return Err(Error::Invalid(format!("{} speaks of a commit above {MAX_NUMBER}", beat.node)));
+        }
+        if self.is_to_register(beat.node) {
+            return Err(Error::UnknownNode(beat.node));
+        }
+        let mut dirty = Dirty::default();
         if beat.after > self.meta.commit.0 {
-            let (node, seen, own) =
-                (beat.node, format!("commit {}", beat.after), format!("commit {}", self.meta.commit.0));
-            let why = Error::Behind { node, seen, own };
-            // Kept for this process's life: its own transactions would make it look newer. Of a registration it is not believed so
-            // far: that may be a node of another cluster.
-            self.outdated.get_or_insert_with(|| why.to_string());
-            return Err(why);
+            let (node, own) = (beat.node, self.meta.commit);
+            let why =
+                format!("its state is from the past: {node} has seen commit {}, it only {own}", Commit(beat.after));
+            self.doubt(now, why, &mut dirty);
+            self.continue_above(Commit(beat.after), &mut dirty);
         }
         let presence = self.presence.entry(beat.node).or_default();
         presence.heard = Some(now);
@@ -95,8 +103,21 @@ impl Conductor {
         presence.copies.extend(beat.copies.iter().copied().take(MAX_SHARDS));
         presence.filling = beat.filling.iter().take(MAX_FILLINGS_PER_NODE).copied().collect();
         presence.integrity = beat.integrity.iter().map(|said| (said.disk, *said)).collect();
-        let dirty = self.confirm_drops(beat.node, &beat.dropped);
+        if self.meta.recovery.is_none() {
+            self.forget_drops(beat.node, &beat.dropped, &mut dirty);
+        }
+        let dirty = self.seal(dirty);
         Ok((self.answer(beat.node, Commit(beat.after)), dirty))
+    }
+
+    /// On each disk, how many copies are of volumes that this state does not know.
+    pub(crate) fn strangers<'a>(
+        &self,
+        disks: impl Iterator<Item = (DiskId, &'a [(CopyId, Configuration)])>,
+    ) -> BTreeMap<DiskId, usize> {
+        let strange = |(_, c): &&(CopyId, Configuration)| !self.volumes.contains_key(&c.shard.volume);
+        let counts = disks.map(|(disk, copies)| (disk, copies.iter().filter(strange).count()));
+        counts.filter(|(_, count)| *count > 0).collect()
     }
 
     /// True if a node that acted upon `after` has something new to hear.
@@ -108,6 +129,12 @@ impl Conductor {
     pub fn answer(&self, node: NodeId, after: Commit) -> HeartbeatAnswer {
         let mut assignments = Vec::new();
         let mut generations: BTreeMap<VolumeId, _> = BTreeMap::new();
+        if self.meta.recovery.is_some() {
+            // Who serves goes on; what this state says may be over since.
+            let version = self.meta.commit.0;
+            let fill_rate = self.meta.settings.fill_rate;
+            return HeartbeatAnswer { version, commit: version, fill_rate, ..HeartbeatAnswer::default() };
+        }
         if self.has_news(node, after) {
             for shard in self.shards.values() {
                 let config = &shard.config;
@@ -118,18 +145,27 @@ impl Conductor {
                 }
                 let volume = self.volumes.get(&config.shard.volume).filter(|v| v.attach_at > after);
                 if let Some(volume) = volume.filter(|_| config.members.iter().any(|m| m.node == node)) {
-                    generations.insert(volume.id, volume.attach);
+                    generations.insert(volume.id, volume.floor());
                 }
             }
         }
+        let readers = generations.keys().filter_map(|id| self.volumes.get(id)?.reader_list()).collect();
         HeartbeatAnswer {
             version: self.meta.commit.0,
             commit: self.meta.commit.0,
             assignments,
             generations: generations.into_iter().collect(),
+            readers,
             drop: self.drops_on(node).collect(),
             orders: self.orders_for(node),
+            undisputed: !self
+                .primaries
+                .of(node)
+                .iter()
+                .any(|s| self.shards.get(s).is_some_and(|s| s.distrusted.is_some())),
             work: self.work_for(node),
+            retire: self.empty_disks(node),
+            fill_rate: self.meta.settings.fill_rate,
         }
     }
 
@@ -145,13 +181,6 @@ impl Conductor {
     }
 
     /// The node deleted these copies: they are forgotten, and with its last one the volume.
-    fn confirm_drops(&mut self, node: NodeId, dropped: &[CopyId]) -> Dirty {
-        let mut dirty = Dirty::default();
-        self.forget_drops(node, dropped, &mut dirty);
-        self.seal(dirty)
-    }
-
-    /// The same within a transaction.
     pub(crate) fn forget_drops(&mut self, node: NodeId, dropped: &[CopyId], dirty: &mut Dirty) {
         let mut volumes = BTreeSet::new();
         for copy in dropped {
@@ -176,11 +205,17 @@ impl Conductor {
     fn check_registration(&self, now: Millis, register: &Register) -> Result<(), Error> {
         let node = register.node;
         let invalid = |what: String| Err(Error::Invalid(what));
+        self.check_cluster(register)?;
         if node.0 == 0 {
             return invalid("node ids start at 1".to_owned());
         }
         if !is_plain(&register.host, MAX_HOST_NAME) {
             return invalid(format!("{node}: a host name is 1 to {MAX_HOST_NAME} printable characters without spaces"));
+        }
+        if !register.rack.is_empty() && !is_plain(&register.rack, MAX_HOST_NAME) {
+            return invalid(format!(
+                "{node}: a rack's name is {MAX_HOST_NAME} printable characters at most, without spaces"
+            ));
         }
         if register.disks.is_empty() {
             return invalid(format!("{node} has no disk"));
@@ -233,13 +268,16 @@ impl Conductor {
                 endpoint: report.endpoint,
                 endpoint_at: same_place.map_or(at, |d| d.endpoint_at),
                 capacity: report.capacity,
+                max_copies: report.max_copies,
                 present: true,
                 leaving: disks.get(&report.disk).is_some_and(|d| d.leaving),
+                successor: disks.get(&report.disk).and_then(|d| d.successor),
             };
             disks.insert(report.disk, record);
         }
         let duty = self.nodes.get(&register.node).map_or(Duty::Serving, |n| n.duty);
-        NodeRecord { node: register.node, host: register.host.clone(), disks: disks.into_values().collect(), duty }
+        let (host, rack) = (register.host.clone(), register.rack.clone());
+        NodeRecord { node: register.node, host, rack, disks: disks.into_values().collect(), duty }
     }
 
     fn tell_of_endpoints(&mut self, moved: &BTreeSet<DiskId>, at: Commit) {
@@ -255,17 +293,10 @@ impl Conductor {
     }
 
     /// Rule 12: shards of which the node holds a configuration that this conductor's record cannot have led to.
-    fn doubts(&self, register: &Register) -> Result<Vec<(ShardId, String)>, Error> {
+    pub(crate) fn doubts(&self, register: &Register) -> Vec<(ShardId, String)> {
         let mut doubts = Vec::new();
         for (_, reported) in register.disks.iter().flat_map(|d| &d.copies) {
             let shard = reported.shard;
-            if shard.volume >= self.meta.next_volume {
-                return Err(Error::Behind {
-                    node: register.node,
-                    seen: format!("volume {}", shard.volume),
-                    own: format!("volumes below {}", self.meta.next_volume),
-                });
-            }
             // A volume that is gone was deleted here: its copies are in the drop list, or were confirmed.
             let Some(own) = self.shards.get(&shard).map(|r| &r.config) else { continue };
             if reported.epoch > own.epoch {
@@ -274,7 +305,7 @@ impl Conductor {
                 doubts.push((shard, format!("{} knows another content of {}", register.node, own.epoch)));
             }
         }
-        Ok(doubts)
+        doubts
     }
 
     /// Unlike `is_up`, gives a node that this process has not heard from yet the benefit of the doubt.
@@ -284,12 +315,13 @@ impl Conductor {
 }
 
 /// Equal but for what may change under one epoch: endpoints, the generation that a node has heard of since, and a parent that is needed
-/// no more.
+/// no more; and for what stores do not keep.
 fn same_content(a: &Configuration, b: &Configuration) -> bool {
-    let mut a = Configuration { attach: b.attach, parent: a.parent.filter(|_| b.parent.is_some()), ..a.clone() };
+    let parent = a.parent.filter(|_| b.parent.is_some());
+    let mut a = Configuration { attach: b.attach, cache: b.cache, parent, ..a.clone() };
     for member in &mut a.members {
         if let Some(other) = b.member(member.copy) {
-            member.endpoint = other.endpoint;
+            (member.endpoint, member.since) = (other.endpoint, other.since);
         }
     }
     a == *b

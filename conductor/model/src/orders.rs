@@ -58,6 +58,11 @@ impl Orders {
         said.take(crate::limits::MAX_REASONS_PER_VOLUME).collect()
     }
 
+    /// True if something is to be done in the order of the shard's writes.
+    pub(crate) fn concerns(&self, shard: ShardId) -> bool {
+        self.open.values().any(|open| open.shard == shard)
+    }
+
     fn next_deadline(&self) -> Option<Millis> {
         self.paused.values().map(|(until, _)| *until).min()
     }
@@ -70,6 +75,10 @@ impl Conductor {
             return Err(Error::UnknownNode(report.node));
         }
         let mut dirty = Dirty::default();
+        if self.meta.recovery.is_some() {
+            // Said again when it is asked for again: doing something twice is doing it once.
+            return Ok(((), dirty));
+        }
         for said in &report.orders {
             self.order_stands(now, report.node, said, &mut dirty);
         }
@@ -82,7 +91,8 @@ impl Conductor {
     /// after a start.
     pub fn tick(&mut self, now: Millis) -> Dirty {
         let mut dirty = Dirty::default();
-        if self.outdated.is_some() {
+        if self.meta.recovery.is_some() {
+            self.forget_early_words(now);
             return dirty;
         }
         self.promote(now, &mut dirty);
@@ -91,6 +101,7 @@ impl Conductor {
         self.tick_snapshots(now, &mut dirty);
         self.begin_daily_scrubs(now, &mut dirty);
         self.schedule(now, &mut dirty);
+        self.renew_cards(&mut dirty);
         self.seal(dirty)
     }
 
@@ -186,7 +197,17 @@ impl Conductor {
             room -= usize::from(fits && !is_barrier);
             fits
         });
-        given.map(|(id, open)| Order { id: *id, shard: open.shard, what: open.what.clone() }).collect()
+        given.map(|(id, open)| Order { id: *id, shard: open.shard, what: self.as_of_now(&open.what) }).collect()
+    }
+
+    /// What an order says now: a copy-range names who has its source. Every heartbeat says it again, so that a change needs no new order.
+    fn as_of_now(&self, what: &ShardOrder) -> ShardOrder {
+        match what {
+            ShardOrder::CopyRange { from, at, .. } => {
+                ShardOrder::CopyRange { from: *from, at: *at, holders: self.holders(from.shard) }
+            }
+            what => what.clone(),
+        }
     }
 
     pub(crate) fn primary_node(&self, shard: ShardId) -> Option<NodeId> {

@@ -1,9 +1,11 @@
 //! Placement: which disks take a new shard's copies, and which of them is primary.
 //!
-//! Copies go to different nodes, and to different hosts while there are enough; the disk with the most free space first.
+//! Copies go to different nodes, in different racks and then on different hosts while there are enough (`domains`); the disk with the
+//! most free space first.
 //! The primary is where the volume has the fewest, then where there are fewest at all: the primaries of a volume on three
 //! nodes differ by one at most. Nothing is random: the same state gives the same placement.
 
+use crate::domains::Domains;
 use crate::record::DiskRecord;
 use crate::views::Duty;
 use crate::{Bytes, Conductor, DiskId, Error, Millis, NodeId, OpenId, VolumeId};
@@ -23,24 +25,40 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Planner {
     sites: Vec<Site>,
+    domains: Domains,
 }
 
 #[derive(Debug)]
 struct Site {
     node: NodeId,
-    host: String,
-    disks: Vec<(Place, Free)>,
+    disks: Vec<Spot>,
     primaries_of_volume: u32,
     primaries: u32,
+}
+
+#[derive(Debug)]
+struct Spot {
+    place: Place,
+    free: Free,
+    /// Copies that its store still has places for.
+    places: u32,
+}
+
+impl Spot {
+    fn take(&mut self, size: Bytes) -> Place {
+        self.free -= Free::from(size.0);
+        self.places = self.places.saturating_sub(1);
+        self.place.clone()
+    }
 }
 
 /// Bytes not yet spoken for; negative when a thin disk is promised more than it has.
 type Free = i128;
 
 impl Site {
-    /// Its best disk: most free space, then lowest id.
+    /// Its best disk: most free space, then lowest id; none where stores have no place for another copy.
     fn best(&self) -> Option<(usize, Free)> {
-        let disks = self.disks.iter().enumerate().map(|(at, (_, free))| (at, *free));
+        let disks = self.disks.iter().enumerate().filter(|(_, spot)| spot.places > 0).map(|(at, spot)| (at, spot.free));
         disks.max_by_key(|(at, free)| (*free, std::cmp::Reverse(*at)))
     }
 }
@@ -49,10 +67,15 @@ impl Conductor {
     /// A planner over the nodes that are up and take copies, for shards of `volume`.
     pub(crate) fn planner(&self, now: Millis, volume: VolumeId) -> Planner {
         let mut promised: BTreeMap<(NodeId, DiskId), u64> = BTreeMap::new();
+        let mut held: BTreeMap<(NodeId, DiskId), u32> = BTreeMap::new();
         let mut primaries: BTreeMap<NodeId, (u32, u32)> = BTreeMap::new();
+        for drop in self.drops.values() {
+            *held.entry((drop.node, drop.disk)).or_default() += 1;
+        }
         for config in self.shards.values().map(|s| &s.config) {
             for member in &config.members {
                 *promised.entry((member.node, member.disk)).or_default() += config.size.0;
+                *held.entry((member.node, member.disk)).or_default() += 1;
             }
             if let Some(primary) = config.primary_member() {
                 let (of_volume, all) = primaries.entry(primary.node).or_default();
@@ -67,54 +90,53 @@ impl Conductor {
                 let used = self.presence.get(&node.node).and_then(|p| p.used.get(&d.disk)).map_or(0, |used| used.0);
                 let taken = promised.get(&(node.node, d.disk)).copied().unwrap_or(0).max(used);
                 let place = Place { node: node.node, disk: d.disk, open: d.open, endpoint: d.endpoint };
-                (place, Free::from(d.capacity.0) - Free::from(taken))
+                let held = held.get(&(node.node, d.disk)).copied().unwrap_or(0);
+                let free = Free::from(d.capacity.0) - Free::from(taken);
+                Spot { place, free, places: d.max_copies.saturating_sub(held) }
             });
             let (of_volume, all) = primaries.get(&node.node).copied().unwrap_or_default();
-            Site {
-                node: node.node,
-                host: node.host.clone(),
-                disks: disks.collect(),
-                primaries_of_volume: of_volume,
-                primaries: all,
-            }
+            Site { node: node.node, disks: disks.collect(), primaries_of_volume: of_volume, primaries: all }
         });
-        Planner { sites: sites.collect() }
+        Planner { sites: sites.collect(), domains: self.domains() }
     }
 }
 
 impl Planner {
     /// Remembers that a shard went to these places, the primary's first.
-    pub(crate) fn take(&mut self, places: Vec<Place>, size: Bytes) -> Vec<Place> {
+    pub(crate) fn take(&mut self, places: Vec<Place>, size: Bytes) -> Result<Vec<Place>, Error> {
+        let spots = || self.sites.iter().flat_map(|site| &site.disks);
+        let full = |place: &&Place| spots().any(|s| s.place.disk == place.disk && s.places == 0);
+        let nodes: Vec<NodeId> = places.iter().filter(full).map(|place| place.node).collect();
+        if !nodes.is_empty() {
+            return Err(Error::NoPlace { nodes });
+        }
         for (at, place) in places.iter().enumerate() {
             let Some(site) = self.sites.iter_mut().find(|site| site.node == place.node) else { continue };
             site.primaries_of_volume += u32::from(at == 0);
             site.primaries += u32::from(at == 0);
-            if let Some((_, free)) = site.disks.iter_mut().find(|(disk, _)| disk.disk == place.disk) {
-                *free -= Free::from(size.0);
+            if let Some(spot) = site.disks.iter_mut().find(|spot| spot.place.disk == place.disk) {
+                spot.take(size);
             }
         }
-        places
+        Ok(places)
     }
 
-    /// The place of one more copy, beside those on the nodes `taken`: on another host if that is possible, then on the disk with the
-    /// most free space.
+    /// The place of one more copy, beside those on these nodes that are to stay: in another rack if that is possible, on another host,
+    /// then on the disk with the most free space.
     pub(crate) fn place_one(
         &mut self,
-        taken: &BTreeSet<NodeId>,
+        beside: &BTreeSet<NodeId>,
         fits: impl Fn(&Place) -> bool,
         size: Bytes,
     ) -> Option<Place> {
-        let hosts: BTreeSet<String> =
-            self.sites.iter().filter(|s| taken.contains(&s.node)).map(|s| s.host.clone()).collect();
+        let domains = &self.domains;
         let disks = self.sites.iter_mut().flat_map(|site| {
-            let elsewhere = !hosts.contains(&site.host);
-            site.disks.iter_mut().map(move |disk| (elsewhere, disk))
+            let apart = domains.apart(site.node, beside.iter().copied());
+            site.disks.iter_mut().map(move |disk| (apart, disk))
         });
-        let fitting = disks.filter(|(_, (place, _))| fits(place));
-        let best = fitting.max_by_key(|(elsewhere, (place, free))| (*elsewhere, *free, std::cmp::Reverse(place.disk)));
-        let (_, (place, free)) = best?;
-        *free -= Free::from(size.0);
-        Some(place.clone())
+        let fitting = disks.filter(|(_, spot)| spot.places > 0 && fits(&spot.place));
+        let best = fitting.max_by_key(|(apart, spot)| (*apart, spot.free, std::cmp::Reverse(spot.place.disk)));
+        Some(best?.1.take(size))
     }
 
     /// Places of a shard's copies, the primary's first.
@@ -122,22 +144,25 @@ impl Planner {
         let wanted = usize::from(copies);
         let mut order: Vec<(usize, usize, Free)> =
             self.sites.iter().enumerate().filter_map(|(at, s)| s.best().map(|(disk, free)| (at, disk, free))).collect();
+        if order.len() < wanted && self.sites.len() >= wanted {
+            let nodes = self.sites.iter().filter(|s| s.best().is_none()).map(|s| s.node).collect();
+            return Err(Error::NoPlace { nodes });
+        }
         if order.len() < wanted {
             return Err(Error::TooFewNodes { needed: copies, up: self.sites.iter().map(|s| s.node).collect() });
         }
         order.sort_by_key(|(at, _, free)| (std::cmp::Reverse(*free), self.sites[*at].node));
 
+        // One after the other, the farthest from those before it: no other choice has more racks, nor more hosts in them.
         let mut chosen: Vec<(usize, usize)> = Vec::with_capacity(wanted);
-        for (at, disk, _) in &order {
-            let host = &self.sites[*at].host;
-            if chosen.len() < wanted && chosen.iter().all(|(other, _)| self.sites[*other].host != *host) {
-                chosen.push((*at, *disk));
-            }
-        }
-        for (at, disk, _) in &order {
-            if chosen.len() < wanted && chosen.iter().all(|(other, _)| other != at) {
-                chosen.push((*at, *disk));
-            }
+        while chosen.len() < wanted {
+            let before = || chosen.iter().map(|(at, _)| self.sites[*at].node);
+            let left = order.iter().filter(|(at, _, _)| chosen.iter().all(|(other, _)| other != at));
+            let far = |at: usize| self.domains.apart(self.sites[at].node, before());
+            // The last of equals is the best one: `max_by_key` takes that.
+            let best = left.rev().max_by_key(|(at, _, _)| far(*at)).map(|(at, disk, _)| (*at, *disk));
+            let Some(best) = best else { break };
+            chosen.push(best);
         }
 
         let rank = |(at, _): &(usize, usize)| {
@@ -153,9 +178,7 @@ impl Planner {
                 site.primaries_of_volume += 1;
                 site.primaries += 1;
             }
-            let (place, free) = &mut site.disks[disk];
-            *free -= Free::from(size.0);
-            places.push(place.clone());
+            places.push(site.disks[disk].take(size));
         }
         Ok(places)
     }

@@ -7,7 +7,7 @@
 
 use crate::api::CopyWork;
 use crate::events::Event;
-use crate::views::{Attachment, Duty, ScrubState, SnapshotState, VolumeState};
+use crate::views::{Attachment, Duty, Reader, ScrubState, Settings, SnapshotState, VolumeState};
 use crate::{
     AttachGeneration, BlockRange, Blocks, Bytes, ClusterId, Commit, Configuration, CopyId, DiskId, Durability, Millis,
     NodeId, OpenId, OrderId, ShardId, ShardIndex, SnapshotId, VolumeId,
@@ -150,6 +150,26 @@ pub struct Meta {
     /// The next event's number.
     #[serde(default = "first_event")]
     pub next_event: u64,
+    /// Set while this state may be from the past, or is made again from what nodes hold: nothing is changed then (rule 12).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
+    /// How often that was ended: each time numbers begin far above those of the life before.
+    #[serde(default)]
+    pub adoptions: u32,
+    /// What somebody has set for the whole cluster.
+    #[serde(default, skip_serializing_if = "Settings::are_untouched")]
+    pub settings: Settings,
+}
+
+/// A state in doubt.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Recovery {
+    /// Since when.
+    pub since: Millis,
+    /// Why.
+    pub why: String,
+    /// What was decided up to this transaction it knows for sure.
+    pub past: Commit,
 }
 
 fn first_snapshot() -> SnapshotId {
@@ -170,6 +190,9 @@ pub struct NodeRecord {
     pub node: NodeId,
     /// Its machine.
     pub host: String,
+    /// The rack that its machine is in; empty if nobody said so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rack: String,
     /// Its disks, in the order of their ids; also those missing from its last registration.
     pub disks: Vec<DiskRecord>,
     /// What is wanted of it.
@@ -190,11 +213,17 @@ pub struct DiskRecord {
     pub endpoint_at: Commit,
     /// Its size for data.
     pub capacity: Bytes,
+    /// Copies that it can hold.
+    #[serde(default = "crate::api::any_number")]
+    pub max_copies: u32,
     /// False if its node's last registration did not name it.
     pub present: bool,
     /// It is to be emptied, and forgotten once its node runs without it.
     #[serde(default)]
     pub leaving: bool,
+    /// The disk of the same node that its copies are to be made on, if it is being replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub successor: Option<DiskId>,
 }
 
 /// A volume.
@@ -220,8 +249,14 @@ pub struct VolumeRecord {
     pub attach: AttachGeneration,
     /// The transaction that issued it.
     pub attach_at: Commit,
-    /// Who has it, if anybody.
+    /// Who may write to it, if anybody.
     pub attachment: Option<Attachment>,
+    /// Who reads it, oldest generation first; nobody while there is an attachment.
+    #[serde(default)]
+    pub readers: Vec<Reader>,
+    /// The transaction that gave it to its client; not changed when that client attaches again.
+    #[serde(default)]
+    pub held_since: Commit,
     /// When a write is acknowledged.
     #[serde(default)]
     pub durability: Durability,
@@ -352,6 +387,9 @@ pub struct ShardRecord {
     /// Nodes that were its primary until another copy was promoted, and may not have heard of it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub former: BTreeSet<NodeId>,
+    /// The copy that is moved: it goes once the one that was listed beside it is in sync. Only while there is one more than is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<CopyId>,
 }
 
 /// A copy whose volume is gone, or that was unlisted, until its node has confirmed that it is deleted.

@@ -2,21 +2,25 @@
 //!
 //! ```text
 //! absent, out of reach for REPLACE_AFTER ─► unlisted and deleted; a new copy is listed, absent, on the best disk elsewhere
-//! on a node or disk that is to be emptied ─► a new copy is listed beside it ─ filled ─► the old one is unlisted and deleted
+//! on a node or disk that is to be emptied,
+//! or moved (`rebalance`) ─► a new copy is listed beside it ─ filled ─► the old one is unlisted and deleted
 //! ```
+//! A disk with a successor has its copies made there, on the same node: two copies of a shard are on one node only meanwhile.
 //! Each step is one new epoch of the same primary that changes nothing about who holds every write; the primary fills what is listed
 //! absent (rule 12: placement is a wish to it). Where the primary itself is to go, another copy in sync takes over first. Never
 //! unlisted: a copy of a sealed shard's last full set, and a copy in sync before as many others are as the volume wants. Some shards
 //! at a time: every new epoch makes its shard's writes pause.
 
 use crate::api::CopyWork;
+use crate::domains::Domains;
 use crate::events::Happened;
 use crate::limits::{NODE_SILENT_MS, REPLACE_AFTER_MS, RESHAPE_EVERY_MS, RESHAPES_AT_ONCE};
 use crate::placement::{Place, Planner};
 use crate::record::{DropRecord, ShardRecord};
 use crate::views::{Duty, Fullness, VolumeState};
 use crate::{
-    Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Draw, Key, Member, Millis, NodeId, ShardId, VolumeId,
+    Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Draw, Epoch, Key, Member, Millis, NodeId, ShardId,
+    VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,6 +38,11 @@ pub(crate) struct Absences {
 impl Absences {
     pub(crate) fn new(started: Millis, seed: u64) -> Self {
         Self { after_ms: REPLACE_AFTER_MS, since: BTreeMap::new(), looked: started, unshaped: BTreeSet::new(), seed }
+    }
+
+    /// True while a disk is out of reach, and was not given up.
+    pub(crate) fn any(&self) -> bool {
+        !self.since.is_empty()
     }
 
     /// Looked through with the next ticks.
@@ -62,19 +71,33 @@ struct Reach {
 }
 
 /// One pass over shards: what is known for all of them.
-struct Pass {
+pub(crate) struct Pass {
     reach: BTreeMap<(NodeId, DiskId), Reach>,
     /// Nodes that can take a copy.
-    open: BTreeSet<NodeId>,
+    pub(crate) open: BTreeSet<NodeId>,
+    pub(crate) domains: Domains,
     planner: Option<Planner>,
     listed: Option<BTreeSet<CopyId>>,
 }
 
+impl Pass {
+    /// Something is to be emptied, or given up.
+    pub(crate) fn is_under_way(&self) -> bool {
+        !self.reach.is_empty()
+    }
+}
+
 /// What is to become of a shard.
 enum Step {
-    List { without: Option<CopyId> },
+    /// A new copy, on this disk if there is one.
+    List {
+        without: Option<CopyId>,
+        on: Option<(NodeId, DiskId)>,
+    },
     Unlist(CopyId),
     HandOver(CopyId),
+    /// The copy that was to move stays: the one beside it is gone. No new epoch.
+    Stay,
 }
 
 impl Conductor {
@@ -106,9 +129,7 @@ impl Conductor {
             true => self.volumes.keys().copied().collect(),
             false => self.absences.unshaped.iter().copied().collect(),
         };
-        let serving = self.nodes.values().filter(|n| n.duty == Duty::Serving && self.hears(n.node, now));
-        let open = serving.map(|n| n.node).collect();
-        let mut pass = Pass { reach, open, planner: None, listed: None };
+        let mut pass = self.pass(now, reach);
         let mut left = RESHAPES_AT_ONCE;
         for volume in volumes {
             let due: Vec<(ShardId, Step)> = self
@@ -116,14 +137,27 @@ impl Conductor {
                 .filter_map(|s| Some((s.config.shard, self.step(now, s, &pass)?)))
                 .take(left)
                 .collect();
-            if due.is_empty() {
+            if due.is_empty() && self.is_shaped(volume) {
                 self.absences.unshaped.remove(&volume);
             }
             for (shard, step) in due {
                 left -= usize::from(self.take_step(now, shard, &step, &mut pass, dirty));
             }
         }
+        self.rebalance(now, &mut pass, dirty);
         self.forget_what_is_empty(now, dirty);
+    }
+
+    fn pass(&self, now: Millis, reach: BTreeMap<(NodeId, DiskId), Reach>) -> Pass {
+        let serving = self.nodes.values().filter(|n| n.duty == Duty::Serving && self.hears(n.node, now));
+        let open = serving.map(|n| n.node).collect();
+        Pass { reach, open, domains: self.domains(), planner: None, listed: None }
+    }
+
+    /// Has every shard as many copies as are wanted? One that is being filled is not looked at before it is.
+    fn is_shaped(&self, volume: VolumeId) -> bool {
+        let wanted = self.volumes.get(&volume).map_or(0, |v| usize::from(v.copies));
+        self.shards_of(volume).all(|s| s.config.members.len() == wanted && s.leaving.is_none())
     }
 
     fn reach(&mut self, now: Millis) -> BTreeMap<(NodeId, DiskId), Reach> {
@@ -155,8 +189,15 @@ impl Conductor {
     fn step(&self, now: Millis, record: &ShardRecord, pass: &Pass) -> Option<Step> {
         let config = &record.config;
         let volume = self.volumes.get(&config.shard.volume)?;
-        let reach = |m: &Member| pass.reach.get(&(m.node, m.disk)).copied().unwrap_or_default();
+        let reach = |m: &Member| {
+            let reach = pass.reach.get(&(m.node, m.disk)).copied().unwrap_or_default();
+            Reach { leaving: reach.leaving || record.leaving == Some(m.copy), ..reach }
+        };
         let wanted = usize::from(volume.copies);
+        let nodes = pass.domains.spread(config.members.iter().map(|m| m.node)).nodes;
+        if record.leaving.is_some() && config.members.len() <= wanted && nodes == config.members.len() {
+            return Some(Step::Stay);
+        }
         if config.members.len() == wanted && config.members.iter().all(|m| !reach(m).given_up && !reach(m).leaving) {
             return None;
         }
@@ -175,65 +216,112 @@ impl Conductor {
             let beside = |node: &NodeId| config.members.iter().all(|m| m.node != *node || Some(m.copy) == without);
             pass.open.iter().any(beside)
         };
+        // Two copies of a shard on one node have to be on two of its reactors.
+        let successor = |m: &Member| {
+            let on = self.successor_of(now, m.node, m.disk)?;
+            config.members.iter().all(|other| (other.node, other.disk) != on).then_some(on)
+        };
         if let Some(gone) = config.members.iter().filter(free).find(|m| reach(m).given_up) {
             if surplus {
                 return Some(Step::Unlist(gone.copy));
             }
-            return room(Some(gone.copy)).then_some(Step::List { without: Some(gone.copy) });
+            let (without, on) = (Some(gone.copy), successor(gone));
+            return (on.is_some() || room(without)).then_some(Step::List { without, on });
         }
-        if staying().count() < wanted {
-            return (!surplus && room(None)).then_some(Step::List { without: None });
+        let mut leaving = config.members.iter().filter(|m| reach(m).leaving);
+        if staying().count() < wanted && !surplus {
+            let on = leaving.clone().find_map(successor);
+            return (on.is_some() || room(None)).then_some(Step::List { without: None, on });
         }
         if !surplus {
             return None;
         }
         // More than are wanted: those that are to go, then those that hold less, then any but the primary.
-        let others_do = staying().filter(|m| m.state == CopyState::InSync).count() >= wanted && !sealed;
-        let leaving = config.members.iter().filter(|m| reach(m).leaving);
-        let idle =
-            leaving.clone().find(free).or_else(|| staying().filter(free).nth(0).filter(|_| staying().count() > wanted));
+        let too_many = staying().count() > wanted;
+        let idle = leaving.find(free).or_else(|| staying().find(free).filter(|_| too_many));
         if let Some(idle) = idle {
             return Some(Step::Unlist(idle.copy));
         }
-        if !others_do {
+        // As many others are in sync as the volume wants.
+        if sealed || config.in_sync() <= wanted {
             return None;
         }
-        let mut going: Vec<&Member> = leaving.filter(|m| m.copy != config.primary).collect();
-        if going.is_empty() && staying().count() > wanted {
+        let mut going: Vec<&Member> = config.members.iter().filter(|m| reach(m).leaving).collect();
+        if going.is_empty() && too_many {
             going = staying().filter(|m| m.copy != config.primary).collect();
         }
+        // Those without which the others are farthest apart: of two that are to go, one may be the last of its node.
+        let apart =
+            |gone: &Member| pass.domains.spread(config.members.iter().filter(|m| m.copy != gone.copy).map(|m| m.node));
+        let best = going.iter().map(|m| apart(m)).max();
+        going.retain(|m| Some(apart(m)) == best);
+        let primary_goes = going.iter().any(|m| m.copy == config.primary);
+        going.retain(|m| m.copy != config.primary);
         // Not of every shard the same one: what is left is spread over the nodes.
         let which = config.shard.index.0 as usize % going.len().max(1);
         match going.get(which) {
             Some(member) => Some(Step::Unlist(member.copy)),
-            None if reach(primary).leaving => {
-                let able = staying().filter(|m| m.state == CopyState::InSync && self.hears(m.node, now));
-                let able = able.filter(|m| self.disk(m.node, m.disk).is_some_and(|d| d.present && d.open == m.open));
+            None if primary_goes => {
+                let able = staying().filter(|m| self.can_lead(now, m));
                 able.min_by_key(|m| (self.primaries.count(m.node), m.node)).map(|m| Step::HandOver(m.copy))
             }
             None => None,
         }
     }
 
+    /// In sync, in reach, and in the opening that counts.
+    pub(crate) fn can_lead(&self, now: Millis, member: &Member) -> bool {
+        member.state == CopyState::InSync
+            && self.hears(member.node, now)
+            && self.disk(member.node, member.disk).is_some_and(|d| d.present && d.open == member.open)
+    }
+
+    /// The disk that takes the place of this one, if it can take a copy.
+    fn successor_of(&self, now: Millis, node: NodeId, disk: DiskId) -> Option<(NodeId, DiskId)> {
+        let old = self.disk(node, disk)?;
+        let new = self.disk(node, old.successor?)?;
+        let apart = !old.present || old.endpoint != new.endpoint;
+        (apart && self.takes_copies(now, node, new.disk)).then_some((node, new.disk))
+    }
+
+    /// The disk is there, is to stay, and is not full.
+    pub(crate) fn takes_copies(&self, now: Millis, node: NodeId, disk: DiskId) -> bool {
+        let Some(record) = self.disk(node, disk).filter(|d| d.present && !d.leaving) else { return false };
+        let used = self.presence.get(&node).and_then(|p| p.used.get(&disk)).copied().unwrap_or_default();
+        self.hears(node, now) && crate::space::fullness(used, record.capacity) != Fullness::Full
+    }
+
     /// True if there is a new epoch.
     fn take_step(&mut self, now: Millis, shard: ShardId, step: &Step, pass: &mut Pass, dirty: &mut Dirty) -> bool {
-        let Some(config) = self.shards.get(&shard).map(|s| s.config.clone()) else { return false };
+        let Some(record) = self.shards.get_mut(&shard) else { return false };
+        let config = record.config.clone();
         let unlisted = match step {
-            Step::Unlist(copy) | Step::List { without: Some(copy) } => config.member(*copy).cloned(),
-            Step::List { without: None } | Step::HandOver(_) => None,
+            Step::Unlist(copy) | Step::List { without: Some(copy), .. } => config.member(*copy).cloned(),
+            Step::List { without: None, .. } | Step::HandOver(_) | Step::Stay => None,
         };
+        if matches!(step, Step::Stay) {
+            record.leaving = None;
+            dirty.add(Key::Shard(shard));
+            return false;
+        }
+        let leaving = record.leaving;
         let mut next = config;
         next.members.retain(|m| unlisted.as_ref().is_none_or(|gone| gone.copy != m.copy));
         match step {
-            Step::Unlist(_) => {}
+            Step::Unlist(_) | Step::Stay => {}
             Step::HandOver(copy) => next.primary = *copy,
-            Step::List { .. } => {
-                let Some(member) = self.new_member(now, &next, pass) else { return false };
+            Step::List { on, .. } => {
+                let there = on.and_then(|on| self.member_on(now, &next, on, pass));
+                let Some(member) = there.or_else(|| self.new_member(now, &next, leaving, pass)) else { return false };
                 next.members.push(member);
             }
         }
         if let Some(gone) = unlisted {
             self.delete_copy(shard.volume, &gone, dirty);
+            if let Some(record) = self.shards.get_mut(&shard).filter(|s| s.leaving == Some(gone.copy)) {
+                record.leaving = None;
+                self.balance.moved += 1;
+            }
         }
         let handed_over = matches!(step, Step::HandOver(_));
         self.advance(next, dirty);
@@ -243,28 +331,81 @@ impl Conductor {
         true
     }
 
+    /// Begins to move a copy to another disk: an empty one is listed there, beside it. False if it cannot be there.
+    pub(crate) fn begin_move(
+        &mut self,
+        now: Millis,
+        shard: ShardId,
+        copy: CopyId,
+        to: (NodeId, DiskId),
+        pass: &mut Pass,
+        dirty: &mut Dirty,
+    ) -> bool {
+        let Some(config) = self.shards.get(&shard).map(|s| s.config.clone()) else { return false };
+        let Some(member) = self.member_on(now, &config, to, pass) else { return false };
+        let mut next = config;
+        next.members.push(member);
+        if let Some(record) = self.shards.get_mut(&shard) {
+            record.leaving = Some(copy);
+        }
+        self.absences.reshape(shard.volume);
+        self.advance(next, dirty);
+        true
+    }
+
+    /// Another copy in sync becomes primary; the one that was stays in sync.
+    pub(crate) fn hand_over(&mut self, now: Millis, shard: ShardId, to: CopyId, pass: &mut Pass, dirty: &mut Dirty) {
+        self.take_step(now, shard, &Step::HandOver(to), pass, dirty);
+    }
+
+    /// An empty copy on that disk, if it can take one.
+    fn member_on(
+        &mut self,
+        now: Millis,
+        config: &Configuration,
+        (node, disk): (NodeId, DiskId),
+        pass: &mut Pass,
+    ) -> Option<Member> {
+        let record = self.disk(node, disk)?;
+        let place = Place { node, disk, open: record.open, endpoint: record.endpoint };
+        let taken = config.members.iter().any(|m| (m.node, m.disk) == (node, disk));
+        let beside = self.family(config)?.is_none_or(|disks| disks.contains(&(node, disk)));
+        if taken || !beside || !self.takes_copies(now, node, disk) {
+            return None;
+        }
+        self.member_at(config.shard.volume, place, pass)
+    }
+
     /// An empty copy on the best disk for it, or none.
-    fn new_member(&mut self, now: Millis, config: &Configuration, pass: &mut Pass) -> Option<Member> {
+    fn new_member(
+        &mut self,
+        now: Millis,
+        config: &Configuration,
+        leaving: Option<CopyId>,
+        pass: &mut Pass,
+    ) -> Option<Member> {
         let family = self.family(config)?;
         let volume = config.shard.volume;
         let taken: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).collect();
+        let goes = |m: &Member| pass.reach.get(&(m.node, m.disk)).is_some_and(|r| r.leaving) || Some(m.copy) == leaving;
+        let beside: BTreeSet<NodeId> = config.members.iter().filter(|m| !goes(m)).map(|m| m.node).collect();
         let fits = |place: &Place| {
-            let full = self.presence.get(&place.node).and_then(|p| p.used.get(&place.disk)).is_some_and(|used| {
-                let capacity = self.disk(place.node, place.disk).map_or(crate::Bytes(0), |d| d.capacity);
-                crate::space::fullness(*used, capacity) == Fullness::Full
-            });
-            let beside = family.as_ref().is_none_or(|disks| disks.contains(&(place.node, place.disk)));
-            !full && beside && !taken.contains(&place.node) && self.hears(place.node, now)
+            let related = family.as_ref().is_none_or(|disks| disks.contains(&(place.node, place.disk)));
+            related && !taken.contains(&place.node) && self.takes_copies(now, place.node, place.disk)
         };
         let planner = pass.planner.get_or_insert_with(|| self.planner(now, volume));
-        let place = planner.place_one(&taken, fits, config.size)?;
+        let place = planner.place_one(&beside, fits, config.size)?;
+        self.member_at(volume, place, pass)
+    }
+
+    fn member_at(&mut self, volume: VolumeId, place: Place, pass: &mut Pass) -> Option<Member> {
         let listed = pass.listed.get_or_insert_with(|| {
             let members = self.shards.values().flat_map(|s| s.config.members.iter().map(|m| m.copy));
             members.chain(self.drops.keys().map(|(_, copy)| *copy)).collect()
         });
         let copy = crate::volumes::fresh_copy(volume, listed, &mut self.absences).ok()?;
         let Place { node, disk, open, endpoint } = place;
-        Some(Member { copy, node, disk, open, state: CopyState::Absent, endpoint })
+        Some(Member { copy, node, disk, open, state: CopyState::Absent, since: Epoch(0), endpoint })
     }
 
     /// The disks that a clone's copy may be on: those of its parent's copies, whose chunks it shares (rule 16). `Some(None)`: any;
@@ -331,6 +472,26 @@ impl Conductor {
             dirty.add(Key::Node(node));
             self.note(Happened::NodeForgotten { node }, dirty);
         }
+    }
+
+    /// Disks of a node that were to be emptied and are: nothing is listed on them, or to be deleted there, or kept although
+    /// nobody knows it. Not all that it has: a node
+    /// without any is none.
+    pub(crate) fn empty_disks(&self, node: NodeId) -> Vec<DiskId> {
+        let disks = || self.nodes.get(&node).into_iter().flat_map(|n| &n.disks);
+        let mut leaving: Vec<DiskId> = disks().filter(|d| d.leaving && d.present).map(|d| d.disk).collect();
+        if leaving.is_empty() || disks().all(|d| d.leaving || !d.present) {
+            return Vec::new();
+        }
+        let members = self.shards.values().flat_map(|s| &s.config.members).map(|m| (m.node, m.disk));
+        let used: BTreeSet<DiskId> = members
+            .chain(self.drops.values().map(|d| (d.node, d.disk)))
+            .filter(|(at, _)| *at == node)
+            .map(|(_, disk)| disk)
+            .collect();
+        let strange = |disk: &DiskId| self.presence.get(&node).is_some_and(|p| p.strange.contains_key(disk));
+        leaving.retain(|disk| !used.contains(disk) && !strange(disk));
+        leaving
     }
 
     /// Copies that a node holds and that were unlisted while it was away.

@@ -12,12 +12,13 @@ use crate::{Conductor, Dirty, Error, Key, Millis, ShardId, VolumeId};
 impl Conductor {
     /// Begins to roll back; asked again for the same snapshot, says how far it is.
     pub fn rollback(&mut self, now: Millis, volume: &str, name: &str) -> Result<(VolumeInfo, Dirty), Error> {
+        self.check_trusted()?;
         let snapshot = self.complete_snapshot(volume, name)?;
         let (id, size) = (snapshot.id, snapshot.size);
         let record = self.volume(volume)?.clone();
         let busy = |what| Err(Error::Busy { name: volume.to_owned(), what });
-        if let Some(attachment) = record.attachment {
-            return Err(Error::Attached { name: volume.to_owned(), holder: attachment.client });
+        if let Some(holder) = record.holder() {
+            return Err(Error::Attached { name: volume.to_owned(), holder });
         }
         match &record.rollback {
             Some(under_way) if under_way.snapshot == id => {

@@ -19,6 +19,7 @@ impl Conductor {
 
     /// Starts, pauses, resumes or cancels a volume's scrub.
     pub fn change_scrub(&mut self, now: Millis, name: &str, scrub: &Scrub) -> Result<(ScrubInfo, Dirty), Error> {
+        self.check_trusted()?;
         let id = self.volume(name)?.id;
         if let Some(rate) = scrub.rate.filter(|rate| *rate < MIN_SCRUB_RATE) {
             return Err(Error::Invalid(format!("a scrub reads at least {MIN_SCRUB_RATE} per second, not {rate}")));

@@ -63,6 +63,7 @@ pub fn split_snapshot(text: &str) -> Result<(&str, &str), Error> {
 impl Conductor {
     /// Begins to make a snapshot; `snapshot_outcome` says how it ended.
     pub fn create_snapshot(&mut self, now: Millis, volume: &str, name: &str) -> Result<(SnapshotId, Dirty), Error> {
+        self.check_trusted()?;
         check_snapshot_name(name)?;
         let record = self.volume(volume)?;
         let (id, size) = (record.id, record.size);
@@ -123,6 +124,7 @@ impl Conductor {
 
     /// Forgets a snapshot on all copies. Refused while somebody needs it.
     pub fn delete_snapshot(&mut self, volume: &str, name: &str) -> Result<((), Dirty), Error> {
+        self.check_trusted()?;
         let record = self.complete_snapshot(volume, name)?;
         let key = (record.volume, record.id);
         if self.volumes.get(&key.0).and_then(|v| v.rollback.as_ref()).is_some_and(|r| r.snapshot == key.1) {

@@ -3,8 +3,8 @@
 //! From the nodes' last heartbeats; nothing here is persisted. What several volumes share is counted where it was written first.
 
 use crate::limits::{FULL_PERCENT, NEAR_FULL_PERCENT};
-use crate::views::{DiskSpace, Fullness, NodeInfo, Space, VolumeSpace, VolumeState};
-use crate::{Bytes, Conductor, Millis, NodeId, VolumeId};
+use crate::views::{DiskSpace, Duty, Fullness, NodeInfo, Space, VolumeSpace, VolumeState};
+use crate::{Bytes, Conductor, DiskId, Millis, NodeId, VolumeId};
 use std::collections::BTreeMap;
 
 /// How full a disk is that has so much in use.
@@ -77,8 +77,25 @@ impl Conductor {
     /// What needs attention soon although I/O goes on.
     pub(crate) fn warnings(&self, nodes: &[NodeInfo]) -> Vec<String> {
         let mut warnings = Vec::new();
-        if let Some(why) = &self.outdated {
-            warnings.push(format!("{why}. It changes nothing by itself: stop it and start it with its newest state"));
+        if let Some(info) = self.recovery() {
+            let (why, next) = (info.why, info.next);
+            warnings.push(format!("this conductor is in doubt and changes nothing: {why}. I/O goes on. Next: {next}"));
+        }
+        let trusted = self.meta.recovery.is_none();
+        for (node, presence) in self.presence.iter().filter(|(_, p)| trusted && !p.strange.is_empty()) {
+            let strange: usize = presence.strange.values().sum();
+            let what = format!("{node} has {strange} copies of volumes that this conductor does not know");
+            warnings.push(format!("{what}: they are kept; if they are wanted, `trine conductor recover --from-nodes`"));
+            let leaving = |disk: &DiskId| {
+                let drained = self.nodes.get(node).is_some_and(|n| n.duty == Duty::Draining);
+                drained || self.disk(*node, *disk).is_some_and(|d| d.leaving)
+            };
+            for (disk, copies) in presence.strange.iter().filter(|(disk, _)| leaving(disk)) {
+                let what = format!("disk {disk} of {node} is to be emptied, and keeps {copies} of them");
+                warnings.push(format!(
+                    "{what}: it is not taken out, and not to be thrown away before they are wanted no more"
+                ));
+            }
         }
         for (node, disk) in nodes.iter().flat_map(|n| n.disks.iter().map(move |d| (n.node, d))) {
             let percent = u128::from(disk.used.0) * 100 / u128::from(disk.capacity.0.max(1));
@@ -103,7 +120,7 @@ impl Conductor {
     }
 
     /// Damaged and repaired blocks on a disk, since its node opened it.
-    pub(crate) fn integrity_of(&self, node: NodeId, disk: crate::DiskId) -> (u64, u64) {
+    pub(crate) fn integrity_of(&self, node: NodeId, disk: DiskId) -> (u64, u64) {
         let said = self.presence.get(&node).and_then(|p| p.integrity.get(&disk));
         said.map_or((0, 0), |said| (said.damaged, said.repaired))
     }

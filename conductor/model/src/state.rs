@@ -3,16 +3,18 @@
 //! Every command checks first and changes last: an error leaves the state as it was. What a command changed it returns as
 //! `Dirty`; until those records are durable nobody may be told its answer. Commands live in the files named for them.
 
+use crate::doubt::Heard;
 use crate::events::Log;
-use crate::limits::{DEAD_MS, MAX_COPIES, MAX_EVENTS, MAX_NODES, MAX_SHARDS, MAX_VOLUMES};
+use crate::limits::{DEAD_MS, MAX_COPIES, MAX_EVENTS, MAX_NODES, MAX_READERS_PER_VOLUME, MAX_SHARDS, MAX_VOLUMES};
 use crate::orders::Orders;
 use crate::promotion::{Attention, Primaries};
+use crate::rebalance::Balance;
 use crate::record::{
     CopyRecord, DropRecord, Meta, NodeRecord, ScrubRecord, ShardRecord, SnapshotRecord, VolumeRecord, WorkRecord,
 };
 use crate::replacement::Absences;
 use crate::snapshots::Attempts;
-use crate::views::VolumeState;
+use crate::views::{Settings, VolumeState};
 use crate::{
     Bytes, ClusterId, Commit, Configuration, CopyId, CopyState, Dirty, DiskId, Key, Millis, NodeId, OrderId, Record,
     ShardId, ShardIndex, SnapshotId, VolumeId, api,
@@ -59,9 +61,14 @@ pub struct Conductor {
     pub(crate) presence: BTreeMap<NodeId, Presence>,
     pub(crate) started: Millis,
     pub(crate) attention: Attention,
-    /// Set when a node has seen more than this conductor knows (rule 12): from then on it changes nothing by itself.
-    pub(crate) outdated: Option<String>,
+    /// Since when, as far as this process is concerned, the state is in doubt, if it is.
+    pub(crate) doubting: Millis,
+    /// What nodes have said of themselves, while this state is in doubt (rule 12).
+    pub(crate) heard: BTreeMap<NodeId, Heard>,
+    /// Volumes whose card may be outdated.
+    pub(crate) stale_cards: BTreeSet<VolumeId>,
     pub(crate) absences: Absences,
+    pub(crate) balance: Balance,
     pub(crate) orders: Orders,
     pub(crate) attempts: Attempts,
     pub(crate) scrub_every: Option<u64>,
@@ -77,6 +84,10 @@ pub(crate) struct Presence {
     pub(crate) copies: BTreeMap<CopyId, Bytes>,
     pub(crate) filling: Vec<api::Filling>,
     pub(crate) integrity: BTreeMap<DiskId, api::DiskIntegrity>,
+    /// Clients' sessions there, and when it told of them.
+    pub(crate) sessions: (Millis, Vec<api::NodeSession>),
+    /// On each disk, copies of volumes that this state does not know, if there are any.
+    pub(crate) strange: BTreeMap<DiskId, usize>,
 }
 
 impl Conductor {
@@ -115,6 +126,7 @@ impl Conductor {
         state.meta = meta.ok_or_else(|| Corrupt("the cluster's own record is missing".to_owned()))?;
         state.check()?;
         state.derive();
+        state.stale_cards = state.volumes.keys().copied().collect();
         Ok(state)
     }
 
@@ -183,8 +195,11 @@ impl Conductor {
             presence: BTreeMap::new(),
             started,
             attention: Attention::from(started),
-            outdated: None,
+            doubting: started,
+            heard: BTreeMap::new(),
+            stale_cards: BTreeSet::new(),
             absences: Absences::new(started, seed),
+            balance: Balance::new(started),
             orders: Orders::default(),
             attempts: Attempts::default(),
             scrub_every: None,
@@ -201,6 +216,7 @@ impl Conductor {
         if !dirty.is_empty() {
             self.meta.commit = self.next_commit();
             dirty.add(Key::Meta);
+            self.suspect_cards(&dirty);
             self.write_events(&mut dirty);
         }
         dirty
@@ -242,7 +258,7 @@ impl Conductor {
         self.presence.get(&node).is_some_and(|p| p.heard.is_some()) && self.silence(node, now) <= DEAD_MS
     }
 
-    fn derive(&mut self) {
+    pub(crate) fn derive(&mut self) {
         self.names =
             self.volumes.values().filter(|v| v.state == VolumeState::Active).map(|v| (v.name.clone(), v.id)).collect();
         let mut news: Vec<(NodeId, Commit)> = self.drops.values().map(|d| (d.node, d.dropped_at)).collect();
@@ -294,6 +310,12 @@ impl Conductor {
             require(shards == expected, &|| format!("{} has {shards} shards, not {expected}", volume.id))?;
             require(volume.id < self.meta.next_volume, &|| format!("{} was never given out", volume.id))?;
             require(volume.attach_at <= self.meta.commit, &|| format!("{} is from the future", volume.id))?;
+            let apart = volume.attachment.is_none() || volume.readers.is_empty();
+            require(apart, &|| format!("{} is written and shared at once", volume.id))?;
+            let readers: BTreeSet<&str> = volume.readers.iter().map(|reader| reader.client.as_str()).collect();
+            let known = volume.readers.iter().all(|reader| reader.generation <= volume.attach);
+            let bounded = readers.len() == volume.readers.len() && readers.len() <= MAX_READERS_PER_VOLUME;
+            require(known && bounded, &|| format!("the readers of {} cannot be", volume.id))?;
             let deleting = volume.state == VolumeState::Deleting;
             require(deleting || names.insert(&volume.name), &|| format!("two volumes {}", volume.name))?;
         }
@@ -303,8 +325,15 @@ impl Conductor {
             let volume = self.volumes.get(&shard.volume);
             let volume = volume.ok_or_else(|| Corrupt(format!("{shard} belongs to no volume")))?;
             let nodes: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).collect();
-            require(nodes.len() <= usize::from(MAX_COPIES) + 1, &|| format!("{shard} is on too many nodes"))?;
-            require(config.members.len() == nodes.len(), &|| format!("{shard} has two copies on one node"))?;
+            let disks: BTreeSet<(NodeId, DiskId)> = config.members.iter().map(|m| (m.node, m.disk)).collect();
+            let (copies_listed, most) = (config.members.len(), usize::from(MAX_COPIES) + 1);
+            require(copies_listed <= most, &|| format!("{shard} has too many copies"))?;
+            require(disks.len() == copies_listed, &|| format!("{shard} has two copies on one disk"))?;
+            // A copy on its way from one disk of a node to another.
+            let beside = copies_listed - nodes.len();
+            require(beside <= 1, &|| format!("{shard} has too many copies on one node"))?;
+            let leaves = record.leaving.is_none_or(|copy| config.member(copy).is_some());
+            require(leaves, &|| format!("{shard} waits for a copy that it does not have"))?;
             check_members(config)?;
             require(config.epoch.0 > 0, &|| format!("{shard} has no epoch"))?;
             require(config.attach <= volume.attach, &|| format!("{shard} is attached before its volume"))?;
@@ -354,7 +383,7 @@ impl Conductor {
             if let Some(rollback) = &volume.rollback {
                 let known = complete(volume.id, rollback.snapshot);
                 require(known, &|| format!("{} is rolled back to nothing", volume.id))?;
-                require(volume.attachment.is_none(), &|| format!("{} is rolled back while attached", volume.id))?;
+                require(volume.holder().is_none(), &|| format!("{} is rolled back while attached", volume.id))?;
             }
         }
         for record in self.shards.values() {
@@ -407,5 +436,8 @@ fn first_meta(cluster: ClusterId, next_volume: VolumeId) -> Meta {
         next_snapshot: SnapshotId(1),
         next_order: OrderId(1),
         next_event: 1,
+        recovery: None,
+        adoptions: 0,
+        settings: Settings::default(),
     }
 }

@@ -34,9 +34,13 @@ impl Conductor {
             damaged: disks().map(|d| d.damaged).fold(0, u64::saturating_add),
             repaired: disks().map(|d| d.repaired).fold(0, u64::saturating_add),
         };
+        let doubt = self.doubted().map(ToOwned::to_owned);
         let warnings = self.warnings(&nodes);
         let health = active().map(|v| v.health).max().unwrap_or(Health::Healthy);
-        Status { cluster: self.meta.cluster, commit: self.meta.commit.0, health, totals, warnings, nodes, volumes }
+        let (cluster, commit, rebalance) = (self.meta.cluster, self.meta.commit.0, self.rebalance_info());
+        let settings = self.settings();
+        let leader = String::new();
+        Status { cluster, leader, commit, health, doubt, totals, warnings, rebalance, settings, nodes, volumes }
     }
 
     /// All nodes.
@@ -73,6 +77,7 @@ impl Conductor {
             filling,
             attach: volume.attach,
             attachment: volume.attachment.clone(),
+            readers: volume.readers.clone(),
             durability: volume.durability,
             parent: volume.parent.map(|p| self.snapshot_name(p.volume, p.snapshot)),
             snapshots: self.snapshot_count(volume.id),
@@ -101,6 +106,7 @@ impl Conductor {
                 endpoint: d.endpoint,
                 present: d.present,
                 leaving: d.leaving,
+                successor: d.successor,
                 capacity: d.capacity,
                 used,
                 provisioned: Bytes(provisioned),
@@ -113,6 +119,7 @@ impl Conductor {
         NodeInfo {
             node: node.node,
             host: node.host.clone(),
+            rack: node.rack.clone(),
             state: self.node_state(now, node.node),
             duty: node.duty,
             silent_ms: self.silence(node.node, now),

@@ -10,8 +10,14 @@ use std::fmt;
 use std::net::SocketAddr;
 
 mod care;
+mod clients;
+mod conductors;
+mod recovery;
 
-pub use care::{Duty, NewCopies, NewDuty, RemoveDisk};
+pub use care::{Duty, Force, NewCopies, NewDuty, RebalanceInfo, RemoveDisk, ReplaceDisk, Settings};
+pub use clients::{Attach, Attachment, ClientInfo, ClientSession, ClientVolume, Detach, Evict, Reader};
+pub use conductors::{ConductorInfo, ConductorRole};
+pub use recovery::{Adopt, Missing, RecoveredVolume, RecoveryInfo, UnknownVolume};
 
 /// A volume to be created.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -74,41 +80,6 @@ fn default_min_copies() -> u8 {
 pub struct Resize {
     /// Larger than before.
     pub size: Bytes,
-}
-
-/// A client that wants a volume.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Attach {
-    /// Its name: the same one may attach again, to recover.
-    pub client: String,
-    /// It will not write.
-    #[serde(default)]
-    pub read_only: bool,
-    /// Take the volume from whoever has it.
-    #[serde(default)]
-    pub force: bool,
-}
-
-/// A client that is done with a volume.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Detach {
-    /// Its name.
-    pub client: String,
-    /// The generation it was given.
-    pub generation: AttachGeneration,
-}
-
-/// Who has a volume.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Attachment {
-    /// The client.
-    pub client: String,
-    /// It does not write.
-    pub read_only: bool,
-    /// Since when.
-    pub since: Millis,
 }
 
 /// A snapshot to be made.
@@ -401,6 +372,9 @@ pub struct DiskInfo {
     pub present: bool,
     /// It is to be emptied and forgotten.
     pub leaving: bool,
+    /// The disk that takes its place, if it is being replaced.
+    #[serde(default)]
+    pub successor: Option<DiskId>,
     /// Its size for data.
     pub capacity: Bytes,
     /// Bytes in use, as its node said last; 0 before it did.
@@ -424,6 +398,9 @@ pub struct NodeInfo {
     pub node: NodeId,
     /// Its machine.
     pub host: String,
+    /// The rack that its machine is in; empty if nobody said so.
+    #[serde(default)]
+    pub rack: String,
     /// How lately it was heard from.
     pub state: NodeState,
     /// What is wanted of it.
@@ -467,8 +444,11 @@ pub struct VolumeInfo {
     pub filling: Option<FillInfo>,
     /// The newest attach generation.
     pub attach: AttachGeneration,
-    /// Who has it.
+    /// Who may write to it.
     pub attachment: Option<Attachment>,
+    /// Who reads it, if nobody may write to it.
+    #[serde(default)]
+    pub readers: Vec<Reader>,
     /// When a write is acknowledged.
     pub durability: Durability,
     /// `VOLUME@SNAPSHOT` that it is a clone of, until it is flattened.
@@ -537,14 +517,26 @@ pub struct Totals {
 pub struct Status {
     /// The cluster.
     pub cluster: ClusterId,
+    /// Where the conductor that answers says that it can be reached: it leads.
+    #[serde(default)]
+    pub leader: String,
     /// The conductor's commit number.
     pub commit: u64,
     /// Of the volume that is worst off.
     pub health: Health,
+    /// Why the conductor changes nothing, if it is in doubt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
     /// Sums.
     pub totals: Totals,
     /// What needs somebody's attention soon although I/O goes on: disks nearly full, damage that was not put right.
     pub warnings: Vec<String>,
+    /// Whether copies are moved so that disks are evenly used and copies far apart.
+    #[serde(default)]
+    pub rebalance: RebalanceInfo,
+    /// What somebody has set for the whole cluster.
+    #[serde(default)]
+    pub settings: Settings,
     /// All nodes.
     pub nodes: Vec<NodeInfo>,
     /// All volumes.
@@ -569,4 +561,7 @@ pub struct ErrorBody {
     pub error: String,
     /// One sentence.
     pub message: String,
+    /// Who would answer: of the kind `NOT_LEADER`, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
 }

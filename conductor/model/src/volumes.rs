@@ -44,6 +44,7 @@ pub fn check_snapshot_name(name: &str) -> Result<(), Error> {
 impl Conductor {
     /// Creates a volume and places its shards.
     pub fn create(&mut self, now: Millis, new: &NewVolume, draw: &mut dyn Draw) -> Result<(VolumeInfo, Dirty), Error> {
+        self.check_trusted()?;
         check_volume_name(&new.name)?;
         let origin = self.origin(new)?;
         let size = origin.filter(|_| new.size.0 == 0).map_or(new.size, |o| o.size);
@@ -73,10 +74,12 @@ impl Conductor {
             attach: AttachGeneration(0),
             attach_at: Commit(0),
             attachment: None,
+            readers: Vec::new(),
             durability: new.durability,
             parent: origin.map(|o| o.parent),
             rollback: None,
             given_up_at: Commit(0),
+            held_since: Commit(0),
         };
         let shards = self.new_shards(now, &volume, 0, at, draw)?;
 
@@ -99,6 +102,7 @@ impl Conductor {
         size: Bytes,
         draw: &mut dyn Draw,
     ) -> Result<(VolumeInfo, Dirty), Error> {
+        self.check_trusted()?;
         let before = self.volume(name)?.clone();
         check_size(size, before.shard_size)?;
         if before.rollback.is_some() {
@@ -138,10 +142,11 @@ impl Conductor {
 
     /// Deletes a volume with all its data and snapshots; an attached one only by force, one that a clone needs not at all.
     pub fn delete(&mut self, name: &str, force: bool) -> Result<((), Dirty), Error> {
+        self.check_trusted()?;
         let volume = self.volume(name)?;
         let id = volume.id;
-        if let Some(attachment) = volume.attachment.as_ref().filter(|_| !force) {
-            return Err(Error::Attached { name: name.to_owned(), holder: attachment.client.clone() });
+        if let Some(holder) = volume.holder().filter(|_| !force) {
+            return Err(Error::Attached { name: name.to_owned(), holder });
         }
         self.check_not_needed(&format!("volume {name}"), id, None)?;
         let at = self.next_commit();
@@ -167,6 +172,7 @@ impl Conductor {
         if let Some(volume) = self.volumes.get_mut(&id) {
             volume.state = VolumeState::Deleting;
             volume.attachment = None;
+            volume.readers.clear();
             volume.rollback = None;
         }
         dirty.add(Key::Volume(id));
@@ -219,7 +225,7 @@ impl Conductor {
             let mut members = Vec::with_capacity(usize::from(volume.copies));
             let beside = self.place_beside_parent(now, volume, index)?;
             let (places, parent) = match beside {
-                Some((places, parent)) => (planner.take(places, size), Some(parent)),
+                Some((places, parent)) => (planner.take(places, size)?, Some(parent)),
                 None => (planner.place(volume.copies, size)?, None),
             };
             for place in places {
@@ -229,6 +235,7 @@ impl Conductor {
                     disk: place.disk,
                     open: place.open,
                     state: CopyState::InSync,
+                    since: Epoch(0),
                     endpoint: place.endpoint,
                 });
             }
@@ -241,13 +248,21 @@ impl Conductor {
                 full_set: members.iter().map(|m| m.copy).collect(),
                 members,
                 min_copies: volume.min_copies,
-                attach: volume.attach,
+                attach: volume.floor(),
                 size,
                 born: false,
                 durability: volume.durability,
                 parent,
+                card: (index == 0).then(|| Box::new(self.card_of(volume, at))),
+                cache: Commit(0),
             };
-            shards.push(ShardRecord { config, changed_at: at, distrusted: None, former: BTreeSet::new() });
+            shards.push(ShardRecord {
+                config,
+                changed_at: at,
+                distrusted: None,
+                former: BTreeSet::new(),
+                leaving: None,
+            });
         }
         Ok(shards)
     }

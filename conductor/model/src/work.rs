@@ -6,7 +6,7 @@ use crate::api::CopyWork;
 use crate::limits::{MAX_WORK, MAX_WORK_AT_ONCE};
 use crate::record::WorkRecord;
 use crate::views::SnapshotState;
-use crate::{Conductor, CopyId, Dirty, Error, Key, NodeId, SnapshotId, VolumeId};
+use crate::{Conductor, Configuration, CopyId, Dirty, Error, Key, NodeId, SnapshotId, VolumeId};
 use std::collections::BTreeSet;
 
 impl Conductor {
@@ -71,6 +71,22 @@ impl Conductor {
         }
         for volume in flattened {
             self.flattened(volume, dirty);
+        }
+    }
+
+    /// A copy is to be filled with all that another one holds, perhaps with snapshots that it has forgotten itself, and the other one has
+    /// not yet: those it forgets once more.
+    pub(crate) fn forget_again(&mut self, config: &Configuration, filled: CopyId, dirty: &mut Dirty) {
+        let Some(node) = config.member(filled).map(|member| member.node) else { return };
+        let mut held = BTreeSet::new();
+        for other in config.members.iter().filter(|member| member.copy != filled) {
+            let drop = |snapshot| (other.node, CopyWork::DropSnapshot(other.copy, SnapshotId(snapshot)));
+            held.extend(self.work.range(drop(0)..=drop(u64::MAX)).map(|((_, work), _)| *work));
+        }
+        for work in held {
+            if let CopyWork::DropSnapshot(_, snapshot) = work {
+                self.give_work(node, CopyWork::DropSnapshot(filled, snapshot), config.shard.volume, dirty);
+            }
         }
     }
 

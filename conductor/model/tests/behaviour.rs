@@ -2,7 +2,7 @@
 
 mod common;
 use common::{Cluster, MIB, disk_of, heartbeat, registration, report, request, shard};
-use conductor_model::api::{MembershipAnswer, MembershipChange, Trouble};
+use conductor_model::api::{MembershipAnswer, MembershipChange, Register, Trouble};
 use conductor_model::views::{Attach, Detach, Health, NewVolume, NodeState, VolumeState};
 use conductor_model::{
     Answer, AttachGeneration, Bytes, Commit, Conductor, CopyId, DEFAULT_SHARD, Epoch, Error, Millis, NodeId, OpenId,
@@ -11,7 +11,7 @@ use conductor_model::{
 use std::collections::BTreeSet;
 
 fn attach(client: &str, force: bool) -> Attach {
-    Attach { client: client.to_owned(), read_only: false, force }
+    Attach { client: client.to_owned(), read_only: false, force, host: String::new() }
 }
 
 #[test]
@@ -28,6 +28,33 @@ fn copies_of_a_shard_are_on_different_nodes_and_primaries_are_spread() {
     }
     primaries.sort_unstable();
     assert_eq!(primaries, [0, 3, 3, 4]);
+}
+
+/// What a store has no place for is refused before anything is made of it; a disk that has places is found, and places come back.
+#[test]
+fn no_more_copies_than_the_stores_have_places_for() {
+    let mut cluster = Cluster::new();
+    let of_places = |node, max_copies| {
+        let mut register = registration(node, 1);
+        register.disks[0].max_copies = max_copies;
+        register
+    };
+    for (node, places) in [(1, 5), (2, 4), (3, 9)] {
+        cluster.run(|m, now, _| m.register(now, &of_places(node, places))).unwrap();
+    }
+    cluster.create("a", 4 * MIB).unwrap();
+    let full = cluster.create("b", MIB).unwrap_err();
+    assert_eq!(full, Error::NoPlace { nodes: vec![NodeId(2)] });
+    assert!(full.to_string().contains("on n2: each disk holds as many copies"), "{full}");
+    assert!(cluster.create("c", 6 * MIB).is_err(), "not in part either");
+    cluster.run(|m, now, _| m.register(now, &of_places(4, 1))).unwrap();
+    cluster.create("b", MIB).unwrap();
+    let nodes: BTreeSet<u32> = cluster.config(2, 0).members.iter().map(|m| m.node.0).collect();
+    assert_eq!(nodes, BTreeSet::from([1, 3, 4]));
+    assert!(matches!(cluster.create("d", MIB), Err(Error::NoPlace { .. })));
+    cluster.run(|m, now, _| m.register(now, &of_places(2, 5))).unwrap();
+    cluster.run(|m, now, _| m.register(now, &of_places(4, 2))).unwrap();
+    cluster.create("d", MIB).unwrap();
 }
 
 #[test]
@@ -348,19 +375,23 @@ fn a_conductor_from_the_past_changes_nothing() {
     let unknown = cluster.config(2, 0);
     let seen = cluster.model.commit();
 
-    cluster.file = old;
-    cluster.restart();
-    assert!(matches!(cluster.beat(1, 1, seen.0), Err(Error::Behind { .. })));
-    let mut register = registration(1, 1);
-    register.disks[0].copies = vec![(unknown.primary, unknown)];
-    assert!(matches!(cluster.run(|m, now, _| m.register(now, &register)), Err(Error::Behind { .. })));
-    register.disks[0].copies = vec![(newer.primary, newer)];
-    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
-    assert!(matches!(cluster.ask(&first, MembershipChange::Born), MembershipAnswer::Refused(_)));
-    cluster.restart();
-    assert!(matches!(cluster.ask(&first, MembershipChange::Born), MembershipAnswer::Refused(_)));
-    let other = cluster.config(1, 1);
-    assert!(matches!(cluster.ask(&other, MembershipChange::Born), MembershipAnswer::Granted(_)));
+    let mut of_a_newer_volume = registration(1, 1);
+    of_a_newer_volume.disks[0].copies = vec![(unknown.primary, unknown)];
+    let mut of_a_newer_epoch = registration(1, 1);
+    of_a_newer_epoch.disks[0].copies = vec![(newer.primary, newer)];
+    let of_a_newer_commit = Register { seen, ..registration(1, 1) };
+    for register in [of_a_newer_volume, of_a_newer_epoch, of_a_newer_commit] {
+        cluster.file = old.clone();
+        cluster.restart();
+        assert_eq!(cluster.model.doubted(), None);
+        cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+        assert!(matches!(cluster.ask(&first, MembershipChange::Born), MembershipAnswer::Refused(_)));
+        cluster.restart();
+        assert!(cluster.model.doubted().is_some(), "also after a restart");
+        let other = cluster.config(1, 1);
+        assert!(matches!(cluster.ask(&other, MembershipChange::Born), MembershipAnswer::Refused(_)));
+        assert!(matches!(cluster.create("more", MIB), Err(Error::InDoubt(_))));
+    }
 }
 
 #[test]
@@ -374,7 +405,10 @@ fn a_conductor_from_the_past_does_not_become_newer_by_itself() {
     cluster.file = old;
     cluster.restart();
     cluster.model.announce();
-    assert!(matches!(cluster.beat(1, 1, seen.0), Err(Error::Behind { .. })));
+    assert_eq!(cluster.beat(1, 1, seen.0).unwrap().assignments, []);
+    assert!(cluster.model.commit() > seen, "its own transactions come after what was heard of");
+    assert!(matches!(cluster.beat(2, 1, 0), Err(Error::UnknownNode(_))), "all nodes say what they hold");
+    cluster.register(2, 1).unwrap();
     let before = cluster.model.commit();
     for _ in 0..20 {
         cluster.now = Millis(cluster.now.0 + 500);

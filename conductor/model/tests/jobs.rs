@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
-use common::{Cluster, DONE, MIB, disk_of, heartbeat, with_volume};
-use conductor_model::api::{DiskIntegrity, Order, OrderState, ShardOrder};
+use common::{Cluster, DONE, MIB, disk_of, heartbeat, registration, with_volume};
+use conductor_model::api::{DiskIntegrity, MembershipChange, Order, OrderState, ShardOrder};
 use conductor_model::limits::SCRUB_RATE;
 use conductor_model::views::{
     CopyInfo, CopyRange, Detach, Fullness, NewVolume, Scrub, ScrubInfo, ScrubState, ScrubVerb, Space,
 };
 use conductor_model::{
-    BlockRange, Blocks, Bytes, Error, Millis, NodeId, OpenId, OrderId, Record, ShardIndex, VolumeId,
+    BlockRange, Blocks, Bytes, Error, Member, Millis, NodeId, OpenId, OrderId, Record, ShardIndex, VolumeId,
 };
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ fn a_copied_range_is_split_at_the_shards() {
         .orders()
         .into_iter()
         .map(|(node, order)| {
-            let ShardOrder::CopyRange { from, at } = order.what else { panic!("{order:?}") };
+            let ShardOrder::CopyRange { from, at, .. } = order.what else { panic!("{order:?}") };
             assert_eq!((from.shard.volume, from.shard.index), (VolumeId(1), order.shard.index));
             assert_eq!(cluster.config(2, order.shard.index.0).primary_member().unwrap().node, NodeId(node));
             (order.shard.index.0, at)
@@ -101,6 +101,36 @@ fn a_node_that_started_anew_is_given_only_the_rest() {
     cluster.tick();
     let told = cluster.beat(node, 2, 0).unwrap().orders;
     assert!(matches!(told[0].what, ShardOrder::CopyRange { at, .. } if at == blocks(200, 56)), "{told:?}");
+}
+
+#[test]
+fn a_copied_range_names_who_has_the_source_and_follows_every_change_of_that() {
+    let mut cluster = with_two();
+    copy(&mut cluster, "other", "db@a", 0, MIB).unwrap();
+    let (asker, first) = of_shard(&mut cluster, 0);
+    let holders = |cluster: &mut Cluster| {
+        let (_, order) = of_shard(cluster, 0);
+        let ShardOrder::CopyRange { holders, .. } = order.what else { panic!("{order:?}") };
+        assert_eq!(order.id, first.id, "the same order");
+        holders
+    };
+    let config = cluster.config(1, 0);
+    assert_eq!((holders(&mut cluster), config.in_sync()), (config.members.clone(), 3));
+    let left = config.members.iter().find(|m| m.copy != config.primary && m.node != NodeId(asker)).unwrap().clone();
+    let without: Vec<Member> = config.members.iter().filter(|m| m.copy != left.copy).cloned().collect();
+    let copies = |members: &[Member]| members.iter().map(|m| m.copy).collect::<Vec<_>>();
+    let config = cluster.grant(&config, MembershipChange::Drop(vec![left.copy]));
+    assert_eq!(copies(&holders(&mut cluster)), copies(&without), "who was dropped may lack it");
+    let config = cluster.grant(&config, MembershipChange::Sync(left.copy, OpenId(1)));
+    assert_eq!(copies(&holders(&mut cluster)), copies(&without), "so may who is filled");
+    let config = cluster.grant(&config, MembershipChange::Add(left.copy));
+    assert_eq!(holders(&mut cluster), config.members);
+
+    let mut moved = registration(left.node.0, 1);
+    moved.disks[0].endpoint = "127.0.0.9:9999".parse().unwrap();
+    cluster.run(|m, now, _| m.register(now, &moved)).unwrap();
+    let there = holders(&mut cluster).into_iter().find(|m| m.copy == left.copy).unwrap();
+    assert_eq!(there.endpoint, moved.disks[0].endpoint);
 }
 
 #[test]

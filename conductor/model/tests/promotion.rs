@@ -242,6 +242,7 @@ fn a_shard_in_doubt_keeps_its_primary() {
     let newer = Configuration { epoch: conductor_model::Epoch(before.epoch.0 + 1), ..before.clone() };
     register.disks[0].copies = vec![(other(&before, 0).copy, newer)];
     cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    cluster.register(b, 1).unwrap();
     cluster.pass(5_000, &[(a, 2), (b, 1)]);
     assert_eq!(cluster.config(1, 0), before);
 }
@@ -359,7 +360,7 @@ fn a_snapshot_that_meets_a_promotion_is_tried_again() {
 fn a_dead_primary_does_not_block_a_forced_attach() {
     let mut cluster = with_volume();
     let (dead, a, b) = roles(&cluster.config(1, 0));
-    let attach = Attach { client: "web2".to_owned(), read_only: false, force: true };
+    let attach = Attach { client: "web2".to_owned(), read_only: false, force: true, host: String::new() };
     cluster.run(|m, now, _| m.attach(now, "db", &attach)).unwrap();
     for node in [a, b] {
         let version = cluster.beat(node, 1, 0).unwrap().version;

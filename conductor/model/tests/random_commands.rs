@@ -37,7 +37,11 @@ enum Command {
     Attach {
         name: u8,
         client: u8,
+        read_only: bool,
         force: bool,
+    },
+    Evict {
+        client: u8,
     },
     Detach {
         name: u8,
@@ -160,9 +164,10 @@ fn command(nodes: u32) -> impl Strategy<Value = Command> {
         4 => (0u8..4, size.clone()).prop_map(|(name, size)| Command::Create { name, size }),
         2 => (0u8..4, size).prop_map(|(name, size)| Command::Resize { name, size }),
         1 => (0u8..4, any::<bool>()).prop_map(|(name, force)| Command::Delete { name, force }),
-        3 => (0u8..4, 0u8..2, any::<bool>())
-            .prop_map(|(name, client, force)| Command::Attach { name, client, force }),
-        2 => (0u8..4, 0u8..2, 0u64..2).prop_map(|(name, client, back)| Command::Detach { name, client, back }),
+        4 => (0u8..4, 0u8..3, any::<bool>(), any::<bool>())
+            .prop_map(|(name, client, read_only, force)| Command::Attach { name, client, read_only, force }),
+        1 => (0u8..3).prop_map(|client| Command::Evict { client }),
+        2 => (0u8..4, 0u8..3, 0u64..2).prop_map(|(name, client, back)| Command::Detach { name, client, back }),
         4 => (0usize..64, any::<bool>()).prop_map(|(pick, stale)| Command::Born { pick, stale }),
         6 => (0usize..64, 0usize..3, 1u64..4, any::<bool>())
             .prop_map(|(pick, member, open, stale)| Command::Reopened { pick, member, open, stale }),
@@ -207,7 +212,7 @@ const VERBS: [ScrubVerb; 4] = [ScrubVerb::Start, ScrubVerb::Pause, ScrubVerb::Re
 #[derive(Default)]
 struct History {
     epochs: BTreeMap<ShardId, Configuration>,
-    generations: BTreeMap<VolumeId, AttachGeneration>,
+    generations: BTreeMap<VolumeId, (AttachGeneration, AttachGeneration)>,
     copies: BTreeMap<CopyId, ShardId>,
     /// Copies that hold every acknowledged write, if one was acknowledged in every epoch that could, and settled in all.
     holders: BTreeMap<ShardId, BTreeSet<CopyId>>,
@@ -268,8 +273,10 @@ impl History {
                     self.epochs.insert(config.shard, config);
                 }
                 Record::Volume(volume) => {
-                    let old = self.generations.insert(volume.id, volume.attach).unwrap_or_default();
-                    assert!(volume.attach >= old);
+                    // Nodes never forget a floor: one that falls would shut everybody out.
+                    let floor = volume.readers.iter().map(|reader| reader.generation).min().unwrap_or(volume.attach);
+                    let old = self.generations.insert(volume.id, (floor, volume.attach)).unwrap_or_default();
+                    assert!(floor >= old.0 && volume.attach >= old.1);
                 }
                 Record::Snapshot(snapshot) => {
                     let now = (snapshot.volume, snapshot.state);
@@ -359,9 +366,14 @@ impl World {
                 drop(cluster.run(|m, now, mut d| m.resize(now, &name(n), Bytes(size), &mut d)));
             }
             Command::Delete { name: n, force } => drop(cluster.run(|m, _, _| m.delete(&name(n), force))),
-            Command::Attach { name: n, client, force } => {
-                let attach = Attach { client: format!("client{client}"), read_only: false, force };
+            Command::Attach { name: n, client, read_only, force } => {
+                let attach = Attach { client: format!("client{client}"), read_only, force, host: String::new() };
                 drop(cluster.run(|m, now, _| m.attach(now, &name(n), &attach)));
+            }
+            Command::Evict { client } => {
+                let name = format!("client{client}");
+                let evicted = cluster.run(|m, _, _| m.evict(&name)).is_ok();
+                assert!(!evicted || cluster.model.clients().iter().all(|client| client.name != name));
             }
             Command::Detach { name: n, client, back } => {
                 let Ok(map) = cluster.model.map(&name(n)) else { return };

@@ -5,7 +5,7 @@ mod common;
 use common::{Cluster, MIB, disk_of, registration, report, shard, state};
 use conductor_model::api::MembershipChange;
 use conductor_model::limits::RESHAPES_AT_ONCE;
-use conductor_model::views::{Duty, Health, NewVolume};
+use conductor_model::views::{Duty, Force, Health, NewVolume};
 use conductor_model::{Bytes, Configuration, CopyId, CopyState, Error, Key, Member, NodeId, OpenId};
 use std::collections::BTreeSet;
 
@@ -218,7 +218,7 @@ fn the_last_copy_with_all_writes_is_not_given_up_by_any_force() {
     for node in &full {
         refused += u32::from(cluster.run(|m, now, _| m.set_duty(now, NodeId(*node), Duty::Removed, true)).is_err());
     }
-    assert_eq!(refused, 0, "each has the other one");
+    assert_eq!(refused, 1, "the first one has the other one; that one has nobody left");
     let mut single = Cluster::with_nodes(3);
     single.make(&NewVolume { copies: 1, min_copies: 1, ..NewVolume::new("db", Bytes(MIB)) }).unwrap();
     single.bear(1);
@@ -228,6 +228,103 @@ fn the_last_copy_with_all_writes_is_not_given_up_by_any_force() {
     assert!(refused.to_string().contains("the last copy of v1/0"), "{refused}");
     let refused = single.run(|m, now, _| m.remove_disk(now, disk_of(holder.0), true)).unwrap_err();
     assert!(refused.to_string().contains("the last copy of v1/0"), "{refused}");
+}
+
+#[test]
+fn a_last_copy_is_given_up_by_a_sentence_that_names_its_volume_and_nothing_less() {
+    let mut cluster = Cluster::with_nodes(3);
+    let single = |name: &str| NewVolume { copies: 1, min_copies: 1, ..NewVolume::new(name, Bytes(MIB)) };
+    cluster.make(&single("db")).unwrap();
+    cluster.bear(1);
+    let holder = cluster.config(1, 0).primary_member().unwrap().node;
+    cluster.pass(11_000, &all_but(3, &[holder.0]));
+    let remove = |c: &mut Cluster, sentence: Option<&str>| {
+        let force = Force { force: true, sentence: sentence.map(str::to_owned) };
+        c.run(|m, now, _| m.set_duty(now, holder, Duty::Removed, force))
+    };
+    let sentence = "lose data of volume db";
+    for wrong in [None, Some(""), Some("lose data of volume other"), Some("yes")] {
+        let refused = remove(&mut cluster, wrong).unwrap_err().to_string();
+        assert!(refused.contains(&format!("--force \"{sentence}\"")), "{refused}");
+    }
+    assert_ne!(health(&cluster), Health::Lost, "it may come back");
+    remove(&mut cluster, Some(sentence)).unwrap();
+    cluster.pass(3_000, &all_but(3, &[holder.0]));
+    assert_eq!(health(&cluster), Health::Lost);
+    let reasons = cluster.model.show(cluster.now, "db").unwrap().info.reasons;
+    assert!(reasons[0].contains("was given up: delete volume db"), "{reasons:?}");
+    let said: Vec<String> = cluster.model.events(0).iter().map(|e| e.what.to_string()).collect();
+    assert!(said.iter().any(|what| what == "LOST by force: the last copies of db (v1/0)"), "{said:?}");
+    cluster.delete("db").unwrap();
+    cluster.pass(3_000, &all_but(3, &[holder.0]));
+    assert_eq!(cluster.model.node(cluster.now, holder), Err(Error::NoNode(holder)), "and the node is forgotten");
+    assert!(cluster.model.list(cluster.now).is_empty());
+}
+
+#[test]
+fn the_last_two_copies_are_not_given_up_one_after_the_other_without_a_sentence() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.make(&NewVolume { copies: 2, min_copies: 1, ..NewVolume::new("db", Bytes(MIB)) }).unwrap();
+    cluster.bear(1);
+    let holders: Vec<NodeId> = cluster.config(1, 0).members.iter().map(|m| m.node).collect();
+    cluster.pass(11_000, &all_but(3, &[holders[0].0, holders[1].0]));
+    let remove = |c: &mut Cluster, node| c.run(|m, now, _| m.set_duty(now, node, Duty::Removed, true));
+    remove(&mut cluster, holders[0]).unwrap();
+    let refused = remove(&mut cluster, holders[1]).unwrap_err().to_string();
+    assert!(refused.contains("--force \"lose data of volume db\""), "{refused}");
+}
+
+#[test]
+fn a_disk_is_replaced_by_another_one_of_its_node_while_it_lives_and_goes_when_that_is_in_sync() {
+    let mut cluster = cluster_of(3);
+    let mut both = registration(1, 1);
+    let (mut second, old, new) = (report(11, 1), disk_of(1), disk_of(11));
+    let replace = |c: &mut Cluster| c.run(|m, now, _| m.replace_disk(now, old, new));
+    assert!(replace(&mut cluster).unwrap_err().to_string().contains("add that one to n1 first"));
+    second.endpoint = both.disks[0].endpoint;
+    both.disks.push(second);
+    cluster.run(|m, now, _| m.register(now, &both)).unwrap();
+    let refused = replace(&mut cluster).unwrap_err().to_string();
+    assert!(refused.contains("shares a reactor"), "{refused}");
+    both.disks[1].endpoint = report(11, 1).endpoint;
+    cluster.run(|m, now, _| m.register(now, &both)).unwrap();
+    replace(&mut cluster).unwrap();
+    let beat = |c: &mut Cluster| {
+        let mut beat = c.heartbeat(1, 1, 0);
+        beat.disks.push((new, OpenId(1), Bytes(0)));
+        c.run(|m, now, _| m.heartbeat(now, &beat)).unwrap()
+    };
+    let mut least = usize::MAX;
+    for _ in 0..30 {
+        cluster.now = conductor_model::Millis(cluster.now.0 + 500);
+        let told = beat(&mut cluster);
+        assert_eq!(told.retire, [], "there is something on it");
+        [2, 3].iter().for_each(|node| drop(cluster.beat(*node, 1, 0).unwrap()));
+        cluster.tick();
+        for config in configs(&cluster) {
+            let absent = config.members.iter().find(|m| m.state == CopyState::Absent).cloned();
+            if let Some(Member { copy, open, .. }) = absent {
+                let config = cluster.grant(&config, MembershipChange::Sync(copy, open));
+                cluster.grant(&config, MembershipChange::Add(copy));
+            }
+        }
+        least = configs(&cluster).iter().map(Configuration::in_sync).chain([least]).min().unwrap();
+    }
+    assert_eq!((least, health(&cluster)), (3, Health::Healthy));
+    assert!(on(&cluster, 1).len() == 8 && on(&cluster, 1).iter().all(|m| m.disk == new));
+    // Its copies are deleted; then its node is told to let go of it.
+    let dropped = beat(&mut cluster).drop;
+    assert_eq!(dropped.len(), 8);
+    let mut confirmed = cluster.heartbeat(1, 1, 0);
+    confirmed.disks.push((new, OpenId(1), Bytes(0)));
+    confirmed.dropped = dropped;
+    let told = cluster.run(|m, now, _| m.heartbeat(now, &confirmed)).unwrap();
+    assert_eq!(told.retire, [old]);
+    both.disks.remove(0);
+    cluster.run(|m, now, _| m.register(now, &both)).unwrap();
+    cluster.wait(1_000);
+    let left: Vec<_> = cluster.model.node(cluster.now, NodeId(1)).unwrap().disks.iter().map(|d| d.disk).collect();
+    assert_eq!(left, [new]);
 }
 
 #[test]

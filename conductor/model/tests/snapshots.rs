@@ -239,6 +239,29 @@ fn a_deleted_snapshot_is_forgotten_when_every_copy_forgot_it() {
 }
 
 #[test]
+fn a_copy_that_is_filled_forgets_once_more_what_the_others_have_not_forgotten() {
+    let mut cluster = with_volume();
+    let snapshot = cluster.snapshot("db", "a").id;
+    cluster.delete_snapshot("db", "a").unwrap();
+    let config = cluster.config(1, 0);
+    let copy = config.members.iter().find(|m| m.copy != config.primary).unwrap().clone();
+    let forgets = CopyWork::DropSnapshot(copy.copy, snapshot);
+    let work = cluster.told(copy.node.0).work;
+    assert!(work.contains(&forgets));
+    let report = Report { node: copy.node, orders: Vec::new(), worked: work };
+    cluster.run(|m, now, _| m.report(now, &report)).unwrap();
+    let config = cluster.grant(&config, MembershipChange::Drop(vec![copy.copy]));
+    assert!(cluster.told(copy.node.0).work.is_empty());
+    let config = cluster.grant(&config, MembershipChange::Sync(copy.copy, OpenId(1)));
+    assert_eq!(cluster.told(copy.node.0).work, [forgets], "its primary may bring it back");
+    cluster.work_off();
+    cluster.grant(&config, MembershipChange::Drop(vec![copy.copy]));
+    let config = cluster.config(1, 0);
+    cluster.grant(&config, MembershipChange::Sync(copy.copy, OpenId(1)));
+    assert!(cluster.told(copy.node.0).work.is_empty(), "nobody has it any more");
+}
+
+#[test]
 fn a_deleted_volume_takes_its_snapshots_along() {
     let mut cluster = with_volume();
     cluster.snapshot("db", "a");

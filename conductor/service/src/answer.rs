@@ -18,7 +18,13 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(status: StatusCode, kind: &str, message: impl Into<String>) -> Self {
-        Self { status, body: ErrorBody { error: kind.to_owned(), message: message.into() } }
+        Self { status, body: ErrorBody { error: kind.to_owned(), message: message.into(), leader: None } }
+    }
+
+    /// Says who would answer.
+    pub(crate) fn with_leader(mut self, leader: Option<String>) -> Self {
+        self.body.leader = leader;
+        self
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -45,7 +51,11 @@ impl From<Error> for Failure {
 
 impl From<Stopped> for Failure {
     fn from(Stopped: Stopped) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopped", "the conductor is stopping: ask again when it is back")
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "stopped",
+            "the conductor is stopping, or ceased to lead: whether the command took effect is unknown",
+        )
     }
 }
 

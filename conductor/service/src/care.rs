@@ -11,34 +11,57 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use conductor_model::DiskId;
 use conductor_model::events::Event;
-use conductor_model::views::{NewCopies, NewDuty, NodeInfo, RemoveDisk, VolumeInfo};
+use conductor_model::views::{Force, NewCopies, NewDuty, NodeInfo, RemoveDisk, ReplaceDisk, Settings, VolumeInfo};
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 
 pub(crate) async fn duty(State(ledger): State<Ledger>, id: Name, request: Request) -> Answer<NodeInfo> {
     let node = node_id(id)?;
-    let NewDuty { duty, force } = body(request, SMALL_BODY).await?;
-    tracing::info!(%node, %duty, force, "duty asked");
+    let NewDuty { duty, force, sentence } = body(request, SMALL_BODY).await?;
+    tracing::info!(%node, %duty, force, sentence, "duty asked");
+    let force = Force { force, sentence };
     change(&ledger, move |m, now| m.set_duty(now, node, duty, force)).await.map(Json)
 }
 
 /// Takes a disk's number in decimal, and as it is printed.
-pub(crate) async fn remove_disk(State(ledger): State<Ledger>, id: Name, request: Request) -> Answer<NodeInfo> {
+fn disk_id(id: Name) -> Result<DiskId, Failure> {
     let Path(id) = id.map_err(|error| Failure::bad_request(error.body_text()))?;
     let number = match id.strip_prefix('d') {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => id.parse(),
     };
-    let disk = DiskId(number.map_err(|_| Failure::bad_request("a disk's id is a number, or d with 16 digits"))?);
-    let RemoveDisk { force } = body(request, SMALL_BODY).await?;
-    tracing::info!(%disk, force, "disk removal asked");
+    number.map(DiskId).map_err(|_| Failure::bad_request("a disk's id is a number, or d with 16 digits"))
+}
+
+pub(crate) async fn remove_disk(State(ledger): State<Ledger>, id: Name, request: Request) -> Answer<NodeInfo> {
+    let disk = disk_id(id)?;
+    let RemoveDisk { force, sentence } = body(request, SMALL_BODY).await?;
+    tracing::info!(%disk, force, sentence, "disk removal asked");
+    let force = Force { force, sentence };
     change(&ledger, move |m, now| m.remove_disk(now, disk, force)).await.map(Json)
+}
+
+pub(crate) async fn replace_disk(State(ledger): State<Ledger>, id: Name, request: Request) -> Answer<NodeInfo> {
+    let disk = disk_id(id)?;
+    let ReplaceDisk { with } = body(request, SMALL_BODY).await?;
+    tracing::info!(%disk, %with, "disk replacement asked");
+    change(&ledger, move |m, now| m.replace_disk(now, disk, with)).await.map(Json)
 }
 
 pub(crate) async fn copies(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<VolumeInfo> {
     let name = name(path)?;
     let NewCopies { copies, min_copies } = body(request, SMALL_BODY).await?;
     change(&ledger, move |m, now| m.set_copies(now, &name, copies, min_copies)).await.map(Json)
+}
+
+pub(crate) async fn settings(State(ledger): State<Ledger>) -> Answer<Settings> {
+    look(&ledger, |m, _| Ok(m.settings())).await.map(Json)
+}
+
+pub(crate) async fn change_settings(State(ledger): State<Ledger>, request: Request) -> Answer<Settings> {
+    let settings: Settings = body(request, SMALL_BODY).await?;
+    tracing::info!(?settings, "settings asked");
+    change(&ledger, move |m, now| m.change_settings(now, settings)).await.map(Json)
 }
 
 #[derive(Deserialize)]

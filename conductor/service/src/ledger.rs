@@ -3,34 +3,15 @@
 //! ```text
 //! handlers ──jobs──► run all that wait ─► one durable transaction ─► their answers, then the news
 //! ```
-//! An answer, a read's too, leaves only after everything it may have seen is durable. After a failed transaction no answer
-//! leaves at all: the thread ends, and with it the process.
+//! An answer, a read's too, leaves only after everything it may have seen is durable, and while the records are ours. After a
+//! failed transaction no answer leaves at all: the thread ends, and with it the process, or its reign where several conductors are.
 
+use crate::clock::Clock;
 use crate::store::{Records, changes};
 use crate::{Error, limits};
 use conductor_model::{Commit, Conductor, Dirty, Millis};
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
-
-/// The time that the model is given: the wall clock's at the start, counted on monotonically.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
-    wall: Millis,
-    since: Instant,
-}
-
-impl Clock {
-    pub(crate) fn start() -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { wall: Millis(u64::try_from(wall.as_millis()).unwrap_or(0)), since: Instant::now() }
-    }
-
-    pub(crate) fn now(&self) -> Millis {
-        let passed = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Millis(self.wall.0.saturating_add(passed))
-    }
-}
 
 type Reply = Box<dyn FnOnce() + Send>;
 type Command = Box<dyn FnOnce(&mut Conductor, Millis) -> (Dirty, Reply) + Send>;
@@ -65,7 +46,7 @@ impl Ledger {
         let (fail, failed) = oneshot::channel();
         let work = move || {
             if let Err(error) = keep(queue, store, model, clock, &teller) {
-                tracing::error!(%error, "conductor's state cannot be written");
+                tracing::warn!(%error, "the conductor's state is not written any more");
                 // Nobody listens any more only when the conductor is stopping anyway.
                 let _ = fail.send(error);
             }
@@ -129,13 +110,13 @@ fn keep(
         let mut replies: Vec<Reply> = Vec::new();
         let mut next = queue.blocking_recv();
         open = next.is_some();
-        let now = clock.now();
         while let Some(job) = next {
             let Job::Run(command) = job else {
                 open = false;
                 break;
             };
-            let (changed, reply) = command(&mut model, now);
+            // Each its own: what a later one says is not booked as said before.
+            let (changed, reply) = command(&mut model, clock.now());
             dirty.merge(changed);
             replies.push(reply);
             next = if replies.len() < limits::BATCH { queue.try_recv().ok() } else { None };
@@ -144,6 +125,7 @@ fn keep(
         if changed {
             store.commit(&changes(&model, &dirty))?;
         }
+        store.is_ours()?;
         for reply in replies {
             reply();
         }
@@ -165,6 +147,10 @@ mod tests {
         fn commit(&mut self, _: &[(Key, Option<Record>)]) -> Result<(), Error> {
             Err(Error::InUse("the test's".into()))
         }
+
+        fn is_ours(&self) -> Result<(), Error> {
+            Ok(())
+        }
     }
 
     #[tokio::test]
@@ -179,12 +165,33 @@ mod tests {
         owner.join().unwrap();
     }
 
+    struct Lost;
+    impl Records for Lost {
+        fn commit(&mut self, _: &[(Key, Option<Record>)]) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn is_ours(&self) -> Result<(), Error> {
+            Err(Error::Deposed("the test's".to_owned()))
+        }
+    }
+
+    #[tokio::test]
+    async fn not_even_a_read_is_answered_once_the_records_are_not_ours() {
+        let clock = Clock::start();
+        let (model, _) = Conductor::new(ClusterId(1), clock.now());
+        let (ledger, mut owner) = Ledger::start(Lost, model, clock).unwrap();
+        assert!(ledger.ask(|m, _| (m.commit(), Dirty::default())).await.is_err());
+        assert!(matches!(owner.ended().await, Error::Deposed(_)));
+        owner.join().unwrap();
+    }
+
     #[tokio::test]
     async fn a_refused_command_writes_nothing() {
         let clock = Clock::start();
         let (model, _) = Conductor::new(ClusterId(1), clock.now());
         let (ledger, owner) = Ledger::start(Broken, model, clock).unwrap();
-        let attach = Attach { client: "a".to_owned(), read_only: false, force: false };
+        let attach = Attach { client: "a".to_owned(), read_only: false, force: false, host: String::new() };
         let refused = ledger.ask(move |m, now| match m.attach(now, "none", &attach) {
             Ok((map, dirty)) => (Ok(map), dirty),
             Err(refused) => (Err(refused), Dirty::default()),

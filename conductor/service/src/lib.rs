@@ -1,40 +1,74 @@
-//! The conductor as a process: HTTP + JSON over `conductor-model`, state in a redb file.
+//! The conductor as a process: HTTP + JSON over `conductor-model`, state in a redb file, or in etcd with several conductors.
 //!
-//! One thread owns the model and the file (`ledger`): it runs the commands that are waiting, writes what they changed in
-//! one durable transaction, and only then lets their answers go. If writing fails the process stops: what is in memory is
-//! never ahead of the file. HTTP (`routes`) carries no decision. Long polls are held here, never in the model.
+//! One thread owns the model and the records (`ledger`): it runs the commands that are waiting, writes what they changed in
+//! one durable transaction, and only then lets their answers go. If writing fails the process stops, or follows the next leader: what is
+//! in memory is never ahead of the records. HTTP (`routes`) carries no decision. Long polls are held here, never in the model.
+//! With etcd, `leader` decides when this conductor leads, and `front` who answers.
 #![forbid(unsafe_code)]
 
 mod answer;
+pub mod backup;
 mod care;
+mod clients;
+mod clock;
 mod connections;
+mod front;
+mod leader;
 mod ledger;
 mod limits;
+mod recovery;
 mod routes;
 mod snapshots;
 mod store;
 
+use clock::Clock;
+use front::Front;
 use ledger::Ledger;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use store::Store;
+use store::Records;
+use store::etcd::Validity;
+use store::redb::Store as File;
+use tokio::sync::watch;
 
 /// How to run a conductor.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where to listen; port 0 takes any free one.
     pub listen: SocketAddr,
-    /// The file with its state; made if there is none. Its directory must exist.
-    pub store: PathBuf,
+    /// Where its state is kept.
+    pub store: Store,
+    /// Where others reach this conductor, HOST:PORT; if not given, where it listens.
+    pub advertise: Option<String>,
     /// Listen beyond loopback although nothing is encrypted and nobody is authenticated.
     pub plaintext: bool,
     /// How often every volume is scrubbed; `None` is never.
     pub scrub_every: Option<Duration>,
     /// How long a copy that is out of reach is waited for before another one is made.
     pub replace_after: Duration,
+    /// Whether copies are moved so that disks are evenly used and copies far apart.
+    pub rebalance: bool,
+}
+
+/// Where a conductor's state is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Store {
+    /// In this file; made if there is none. Its directory must exist.
+    Redb(PathBuf),
+    /// In etcd, together with other conductors.
+    Etcd(EtcdStore),
+}
+
+/// What etcd, and what in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EtcdStore {
+    /// `http://HOST:PORT` of its members.
+    pub urls: Vec<String>,
+    /// How the names of all keys of this cluster begin.
+    pub prefix: String,
 }
 
 /// Why a conductor does not run (any more).
@@ -51,19 +85,19 @@ pub enum Error {
         /// Why.
         source: Box<redb::Error>,
     },
-    /// What the file holds makes no sense.
-    #[error("the conductor's state {path} is damaged: {why}")]
+    /// What is kept makes no sense.
+    #[error("the conductor's state {place} is damaged: {why}")]
     Damaged {
-        /// The file.
-        path: PathBuf,
+        /// The file, or etcd's addresses and the prefix.
+        place: String,
         /// What is wrong.
         why: String,
     },
     /// Another program version's file.
-    #[error("the conductor's state {path} has format {found}, this program reads {}", store::FORMAT)]
+    #[error("the conductor's state {place} has format {found}, this program reads {}", store::FORMAT)]
     Format {
-        /// The file.
-        path: PathBuf,
+        /// The file, or etcd's addresses and the prefix.
+        place: String,
         /// What it says.
         found: u64,
     },
@@ -75,6 +109,30 @@ pub enum Error {
         /// Why.
         source: Box<redb::Error>,
     },
+    /// etcd did not do something, or it is unknown whether it did. Answers that depend on it were not sent.
+    #[error("etcd at {place} did not {what}: {why}")]
+    Etcd {
+        /// Its addresses, and the prefix.
+        place: String,
+        /// What was asked of it.
+        what: &'static str,
+        /// Why.
+        why: String,
+    },
+    /// This conductor does not lead any more.
+    #[error("leadership is lost: {0}")]
+    Deposed(String),
+    /// A record that etcd would not take.
+    #[error("the record {key} has {bytes} B: more than the {} that etcd takes with others", limits::TXN_BYTES)]
+    TooLarge {
+        /// Which.
+        key: String,
+        /// Its size, with its key.
+        bytes: usize,
+    },
+    /// Other conductors would send nodes and people there.
+    #[error("{0} is no address that others can reach: say with the advertise option where this conductor is")]
+    Advertise(SocketAddr),
     /// Anybody who can reach that address could delete volumes.
     #[error("{0} is reachable from other machines and nothing is encrypted: allow it with the plaintext option")]
     Plaintext(SocketAddr),
@@ -102,56 +160,127 @@ pub enum Error {
     LedgerEnded,
 }
 
-/// Runs a conductor until `stop` is ready; calls `ready` with its address once it can be connected to. Requests under way
-/// are given some seconds to end. When this returns the file is closed.
+/// Runs a conductor until `stop` is ready; calls `ready` with its address once it answers, if only that another one leads. Requests
+/// under way are given some seconds to end. When this returns the file is closed, or the leader's key given back.
 pub async fn run(
     options: Options,
     ready: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
-    let Options { listen, store, plaintext, scrub_every, replace_after } = options;
+    let Options { listen, store, advertise, plaintext, scrub_every, replace_after, rebalance } = options;
     if !listen.ip().is_loopback() && !plaintext {
         return Err(Error::Plaintext(listen));
     }
     let refused = |source| Error::Listen { address: listen, source };
     let listener = tokio::net::TcpListener::bind(listen).await.map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
-    let clock = ledger::Clock::start();
-    let opened = tokio::task::spawn_blocking(move || Store::open(store, clock.now())).await;
-    let (store, mut model) = opened.map_err(|_| Error::LedgerEnded)??;
-    let cluster = model.cluster();
-    model.set_scrub_every(scrub_every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)));
-    model.set_replace_after(u64::try_from(replace_after.as_millis()).unwrap_or(u64::MAX));
-    model.announce();
-    model.set_seed(getrandom::u64().map_err(Error::Random)?);
-    let (ledger, mut owner) = Ledger::start(store, model, clock)?;
-    tracing::info!(%address, %cluster, "conductor ready");
-
-    let (stopping, stopped) = tokio::sync::watch::channel(false);
-    let mut asked = stopped.clone();
-    let until_stopped = async move {
-        // An error is a dropped sender: as good as a stop.
-        let _ = asked.wait_for(|stop| *stop).await;
+    let advertise = match advertise {
+        Some(advertise) => advertise,
+        None if matches!(store, Store::Etcd(_)) && address.ip().is_unspecified() => {
+            return Err(Error::Advertise(address));
+        }
+        None => address.to_string(),
     };
-    let server = axum::serve(connections::Bounded::new(listener), routes::router(ledger.clone()))
-        .with_graceful_shutdown(until_stopped);
-    let mut server = tokio::spawn(server.into_future());
-    let ticking = tokio::spawn(tick(ledger.clone()));
-    ready(address);
-
-    let ended = tokio::select! {
-        () = stop => Ok(()),
-        failed = owner.ended() => Err(failed),
+    let front = Front::new(&advertise);
+    let (stopping, stopped) = watch::channel(false);
+    let (draining, drained) = watch::channel(false);
+    let stopping = std::sync::Arc::new(stopping);
+    let stopper = std::sync::Arc::clone(&stopping);
+    let asked = tokio::spawn(async move {
+        stop.await;
+        stopper.send_replace(true);
+    });
+    let server = axum::serve(connections::Bounded::new(listener), front.clone().router())
+        .with_graceful_shutdown(wait(stopped.clone()));
+    let late = stopped.clone();
+    let server = tokio::spawn(async move {
+        let graceful = server.into_future();
+        let too_late = async {
+            wait(late).await;
+            tokio::time::sleep(limits::GRACE).await;
+        };
+        tokio::select! {
+            _ = graceful => {}
+            () = too_late => {}
+        }
+        draining.send_replace(true);
+    });
+    let leading = Leading { scrub_every, replace_after, rebalance };
+    let clock = Clock::start();
+    let ended = match store {
+        Store::Redb(path) => {
+            let opened = tokio::task::spawn_blocking(move || File::open(path, clock.now())).await;
+            match opened.unwrap_or(Err(Error::LedgerEnded)) {
+                Ok((file, model)) => {
+                    let until = async {
+                        wait(drained.clone()).await;
+                        Ok(())
+                    };
+                    leading.lead(&front, file, model, clock, None, until, || ready(address)).await
+                }
+                Err(error) => Err(error),
+            }
+        }
+        Store::Etcd(at) => {
+            ready(address);
+            leader::run(&at, &front, &leading, clock, &stopped, &drained).await
+        }
     };
     stopping.send_replace(true);
-    if tokio::time::timeout(limits::GRACE, &mut server).await.is_err() {
-        server.abort();
-    }
-    ticking.abort();
-    ledger.stop().await;
-    let closed = tokio::task::spawn_blocking(move || owner.join()).await.map_err(|_| Error::LedgerEnded)?;
+    asked.abort();
+    // It ends in bounded time, and only with the runtime otherwise.
+    let _ = server.await;
     tracing::info!("conductor stopped");
-    ended.and(closed)
+    ended
+}
+
+/// Ready when this says so. A sender that is gone is as good as that.
+async fn wait(mut told: watch::Receiver<bool>) {
+    let _ = told.wait_for(|told| *told).await;
+}
+
+/// How to lead.
+pub(crate) struct Leading {
+    scrub_every: Option<Duration>,
+    replace_after: Duration,
+    rebalance: bool,
+}
+
+impl Leading {
+    /// Answers from this state and keeps it, until told to end, or until it cannot be kept. When this returns nothing writes any more.
+    #[expect(clippy::too_many_arguments, reason = "what a reign is made of")]
+    async fn lead(
+        &self,
+        front: &Front,
+        store: impl Records,
+        mut model: conductor_model::Conductor,
+        clock: Clock,
+        validity: Option<Validity>,
+        until: impl Future<Output = Result<(), Error>>,
+        ready: impl FnOnce(),
+    ) -> Result<(), Error> {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let cluster = model.cluster();
+        model.set_scrub_every(self.scrub_every.map(millis));
+        model.set_replace_after(millis(self.replace_after));
+        model.set_rebalance(self.rebalance);
+        model.announce();
+        model.set_seed(getrandom::u64().map_err(Error::Random)?);
+        let (ledger, mut owner) = Ledger::start(store, model, clock)?;
+        tracing::info!(address = front.address(), %cluster, "conductor ready");
+        front.lead(routes::router(ledger.clone()), validity);
+        let ticking = tokio::spawn(tick(ledger.clone()));
+        ready();
+        let ended = tokio::select! {
+            ended = until => ended,
+            failed = owner.ended() => Err(failed),
+        };
+        front.follow(None, None);
+        ticking.abort();
+        ledger.stop().await;
+        let closed = tokio::task::spawn_blocking(move || owner.join()).await.map_err(|_| Error::LedgerEnded)?;
+        ended.and(closed)
+    }
 }
 
 /// Tells the model the time whenever it has something to do, and now and then.

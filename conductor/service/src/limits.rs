@@ -6,8 +6,8 @@ use std::time::Duration;
 pub(crate) const HOLD: Duration = Duration::from_millis(500);
 /// A request, its body included, that takes longer is given up: covers the largest volume's creation many times.
 pub(crate) const REQUEST: Duration = Duration::from_secs(30);
-/// How long a question for events that have not happened yet is held.
-pub(crate) const EVENTS: Duration = Duration::from_secs(5);
+/// How long a question for events that have not happened yet is held: shorter than a client with several addresses waits for one (5 s).
+pub(crate) const EVENTS: Duration = Duration::from_secs(3);
 /// How long a forced attach waits for the primaries' nodes: ten heartbeats.
 pub(crate) const CONFIRM: Duration = Duration::from_secs(5);
 /// How often it looks.
@@ -34,3 +34,41 @@ pub(crate) const TICK_LEAST: Duration = Duration::from_millis(20);
 pub(crate) const TICK_MOST: Duration = Duration::from_secs(1);
 /// Threads for HTTP: the control plane must not take the machine from the data path.
 pub(crate) const WORKERS: usize = 2;
+
+/// How long a leader's key outlives its leader. Nodes go without a conductor for so long and as long again before anybody is judged; etcd's
+/// least is 1.5 times its own election's time, 2 s as it comes.
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
+/// A leader takes its lease for over this long before etcd does: for what their clocks differ in 3 s, and for an answer on its way.
+pub(crate) const LEASE_MARGIN: Duration = Duration::from_millis(500);
+/// How often a lease is kept: a call may be lost.
+pub(crate) const KEEP_EVERY: Duration = Duration::from_millis(800);
+/// How long keeping it may take.
+pub(crate) const KEEP_CALL: Duration = Duration::from_millis(1000);
+/// How often a follower looks whether somebody leads: a fraction of the lease.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Any other operation of etcd's; one that takes longer ends the reign.
+pub(crate) const ETCD_CALL: Duration = Duration::from_secs(2);
+/// Connecting to one member of etcd.
+pub(crate) const ETCD_CONNECT: Duration = Duration::from_secs(1);
+/// A connection that nothing came from for so long, while something is asked, is asked for a sign of life. etcd ends one that is asked
+/// more often than every 5 s, three times without an answer of its own between: an operation's end comes first.
+pub(crate) const ETCD_PING_EVERY: Duration = Duration::from_secs(1);
+/// Without that sign it is given up.
+pub(crate) const ETCD_PING: Duration = Duration::from_secs(2);
+/// Keys that are read at once. Each may be as large as one can be: what was decided has parts of `TXN_BYTES`.
+pub(crate) const ETCD_PAGE: usize = 60;
+/// Largest answer of etcd's.
+pub(crate) const ETCD_ANSWER: usize = 64 << 20;
+/// What a page's key costs beside its value, at most.
+const KEY_BYTES: usize = 4 << 10;
+/// Changes in one transaction of etcd's, which takes 128 operations unless it is told otherwise.
+pub(crate) const TXN_CHANGES: usize = 100;
+/// Bytes in one, of the 1.5 MiB that etcd takes; so much a record may have, too. The largest is a scrub's or a copy's, below 700 KiB.
+pub(crate) const TXN_BYTES: usize = 1 << 20;
+/// What a change costs beside its key and value: the prefix, and the protocol's own.
+pub(crate) const CHANGE_BYTES: usize = 128;
+/// Transactions of etcd's under way at once: it makes them durable together.
+pub(crate) const TXNS_AT_ONCE: usize = 16;
+
+const _: () = assert!(LEASE.as_millis() > LEASE_MARGIN.as_millis() + KEEP_EVERY.as_millis() + KEEP_CALL.as_millis());
+const _: () = assert!(ETCD_PAGE * (TXN_BYTES + KEY_BYTES) < ETCD_ANSWER);

@@ -1,19 +1,20 @@
 //! Every route, in one table. `openapi.json` describes the same ones, which a test checks.
 //!
 //! Handlers parse, ask the ledger and serialise; the only waiting that is done here is holding a heartbeat without news,
-//! and a forced attach that the primaries have not confirmed yet (rule 19).
+//! and a forced attach, or an eviction, that the primaries have not confirmed yet (rule 19).
 
 use crate::answer::{Failure, body};
+use crate::front::Advertised;
 use crate::ledger::Ledger;
 use crate::limits::{CONFIRM, CONFIRM_EVERY, HOLD, NODE_BODY, REQUEST, REQUESTS_AT_ONCE, SMALL_BODY};
-use crate::{care, snapshots};
+use crate::{care, clients, recovery, snapshots};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use conductor_model::api::{
     Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, Register, Registered, Report, VolumeMap,
 };
@@ -22,6 +23,7 @@ use conductor_model::views::{
 };
 use conductor_model::{Commit, Conductor, Dirty, Error, Millis, NodeId, check_volume_name};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -37,16 +39,25 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("get", "/v1/version", get(version)),
         ("get", "/v1/openapi.json", get(openapi)),
         ("get", "/v1/status", get(status)),
+        ("get", "/v1/backup", get(recovery::backup)),
+        ("get", "/v1/recovery", get(recovery::doubt)),
+        ("post", "/v1/recovery/adopt", post(recovery::adopt)),
         ("get", "/v1/nodes", get(nodes)),
         ("get", "/v1/nodes/{id}", get(node)),
         ("post", "/v1/nodes/{id}/duty", post(care::duty)),
         ("post", "/v1/disks/{id}/remove", post(care::remove_disk)),
+        ("post", "/v1/disks/{id}/replace", post(care::replace_disk)),
+        ("get", "/v1/settings", get(care::settings)),
+        ("post", "/v1/settings", post(care::change_settings)),
         ("get", "/v1/events", get(care::events)),
         ("post", "/v1/nodes/register", post(register)),
         ("post", "/v1/nodes/heartbeat", post(heartbeat)),
         ("post", "/v1/nodes/report", post(report)),
+        ("post", "/v1/nodes/sessions", post(clients::sessions)),
         ("post", "/v1/membership", post(membership)),
         ("get", "/v1/space", get(space)),
+        ("get", "/v1/clients", get(clients::list)),
+        ("post", "/v1/clients/evict", post(clients::evict)),
         ("get", "/v1/volumes", get(volumes)),
         ("post", "/v1/volumes", post(create)),
         ("get", "/v1/volumes/{name}", get(show)),
@@ -138,8 +149,8 @@ async fn openapi() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI)
 }
 
-async fn status(State(ledger): State<Ledger>) -> Answer<Status> {
-    look(&ledger, |m, now| Ok(m.status(now))).await.map(Json)
+async fn status(State(ledger): State<Ledger>, Extension(Advertised(this)): Extension<Advertised>) -> Answer<Status> {
+    look(&ledger, move |m, now| Ok(Status { leader: this.to_string(), ..m.status(now) })).await.map(Json)
 }
 
 async fn nodes(State(ledger): State<Ledger>) -> Answer<Vec<NodeInfo>> {
@@ -252,23 +263,29 @@ async fn attach(State(ledger): State<Ledger>, path: Name, request: Request) -> A
     let map = change(&ledger, move |m, now| m.attach(now, &volume, &attach)).await?;
     tracing::info!(volume = name, generation = %map.attach, force, "volume attached");
     if force {
-        confirmed(&ledger, &name, &map).await?;
+        let done = format!("{name} is attached as {}", map.attach);
+        confirmed(&ledger, &[name], &done, "the old client").await?;
     }
     Ok(Json(map))
 }
 
-/// Rule 19: a forced attach has taken effect when no primary would serve the old client any more.
-async fn confirmed(ledger: &Ledger, name: &str, map: &VolumeMap) -> Result<(), Failure> {
+/// Rule 19: what ends attachments of these volumes has taken effect when no primary would serve whom they belonged to any more.
+pub(crate) async fn confirmed(ledger: &Ledger, volumes: &[String], done: &str, whom: &str) -> Result<(), Failure> {
     let until = Instant::now() + CONFIRM;
     loop {
-        let volume = name.to_owned();
-        let missing = look(ledger, move |m, _| m.unconfirmed(&volume)).await?;
+        let names = volumes.to_vec();
+        // One that is gone meanwhile is served to nobody.
+        let missing = move |m: &Conductor, _: Millis| {
+            let missing: BTreeSet<NodeId> = names.iter().filter_map(|v| m.unconfirmed(v).ok()).flatten().collect();
+            Ok(missing)
+        };
+        let missing = look(ledger, missing).await?;
         if missing.is_empty() {
             return Ok(());
         }
         if Instant::now() >= until {
             let missing = missing.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
-            let message = format!("{name} is attached as {}, but {missing} may still serve the old client", map.attach);
+            let message = format!("{done}, but {missing} may still serve {whom}");
             return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unconfirmed", message));
         }
         tokio::time::sleep(CONFIRM_EVERY).await;
@@ -290,7 +307,6 @@ async fn map(State(ledger): State<Ledger>, path: Name) -> Answer<VolumeMap> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
 
     #[test]
     fn the_openapi_document_describes_exactly_the_routes() {
@@ -303,7 +319,8 @@ mod tests {
                 described.insert((method.clone(), path.clone()));
             }
         }
-        let served: BTreeSet<_> = table().iter().map(|(m, p, _)| ((*m).to_owned(), (*p).to_owned())).collect();
+        let mut served: BTreeSet<_> = table().iter().map(|(m, p, _)| ((*m).to_owned(), (*p).to_owned())).collect();
+        served.insert(("get".to_owned(), crate::front::ROLE.to_owned()));
         assert_eq!(described, served);
         for reference in OPENAPI.split("\"#/components/schemas/").skip(1) {
             let name = reference.split('"').next().unwrap();

@@ -1,166 +1,18 @@
 //! The conductor as others meet it: over HTTP on a loopback port, restarted, interrupted and talked nonsense to.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use conductor_client::{Client, Error};
-use conductor_model::api::{
-    DiskReport, Heartbeat, MembershipAnswer, MembershipChange, MembershipRequest, Order, OrderReport, OrderState,
-    Register, Report,
-};
+mod common;
+use common::{Conductor, MIB, Scratch, attach, born, heartbeat, small, three_nodes};
+use conductor_client::Error;
+use conductor_model::api::{Heartbeat, MembershipAnswer};
 use conductor_model::events::Happened;
-use conductor_model::views::{
-    Attach, CopyRange, Detach, Health, NewVolume, Scrub, ScrubState, ScrubVerb, SnapshotInfo, SnapshotState,
-    VolumeState,
-};
-use conductor_model::views::{Duty, NewCopies};
-use conductor_model::{AttachGeneration, Bytes, Configuration, DiskId, Epoch, NodeId, OpenId, OrderId};
-use conductor_service::{Options, run};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use conductor_model::views::{Detach, Health, NewVolume, VolumeState};
+use conductor_model::{AttachGeneration, Bytes, Commit, NodeId};
+use conductor_service::{Options, Store, run};
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
-
-const MIB: u64 = 1 << 20;
-
-/// A directory of one test's own, removed with it.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("trine-conductor-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-    fn store(&self) -> PathBuf {
-        self.0.join("conductor.redb")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-struct Conductor {
-    client: Client,
-    address: SocketAddr,
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<(), conductor_service::Error>>>,
-}
-
-impl Conductor {
-    fn start(store: &Path) -> Self {
-        Self::try_start(store).unwrap()
-    }
-
-    fn try_start(store: &Path) -> Result<Self, conductor_service::Error> {
-        Self::start_at("127.0.0.1:0".parse().unwrap(), store)
-    }
-
-    fn start_at(listen: SocketAddr, store: &Path) -> Result<Self, conductor_service::Error> {
-        let options = Options {
-            listen,
-            store: store.to_owned(),
-            plaintext: false,
-            scrub_every: None,
-            replace_after: Duration::from_secs(600),
-        };
-        let (stop, stopped) = tokio::sync::oneshot::channel();
-        let (ready, address) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-            let until = async { drop(stopped.await) };
-            runtime.block_on(run(options, move |address| ready.send(address).unwrap(), until))
-        });
-        match address.recv() {
-            Ok(address) => {
-                let client = Client::new(&address.to_string()).unwrap();
-                Ok(Self { client, address, stop: Some(stop), thread: Some(thread) })
-            }
-            Err(_) => Err(thread.join().unwrap().unwrap_err()),
-        }
-    }
-
-    fn stop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap().unwrap();
-        }
-    }
-
-    /// Sends bytes as they are and reads all that comes back.
-    fn raw(&self, bytes: &[u8]) -> String {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        stream.write_all(bytes).unwrap();
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
-    }
-
-    fn http(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let length = body.len();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
-        let answer = self.raw(format!("{head}{body}").as_bytes());
-        let status = answer.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
-        (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
-    }
-}
-
-impl Drop for Conductor {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-    }
-}
-
-fn registration(node: u32, open: u64) -> Register {
-    let disk = DiskReport {
-        disk: DiskId(u64::MAX - u64::from(node)),
-        open: OpenId(open),
-        endpoint: format!("127.0.0.1:{}", 9000 + node).parse().unwrap(),
-        capacity: Bytes(1 << 40),
-        used: Bytes(0),
-        copies: Vec::new(),
-    };
-    Register { node: NodeId(node), host: format!("host{node}"), disks: vec![disk] }
-}
-
-fn heartbeat(node: u32, open: u64, after: u64) -> Heartbeat {
-    let disks = vec![(DiskId(u64::MAX - u64::from(node)), OpenId(open), Bytes(5))];
-    Heartbeat {
-        node: NodeId(node),
-        after,
-        disks,
-        troubles: Vec::new(),
-        dropped: Vec::new(),
-        copies: Vec::new(),
-        integrity: Vec::new(),
-        filling: Vec::new(),
-    }
-}
-
-fn three_nodes(client: &Client) {
-    for node in 1..=3 {
-        client.register(&registration(node, 1)).unwrap();
-    }
-}
-
-fn small(name: &str, size: u64) -> NewVolume {
-    NewVolume { shard_size: Bytes(MIB), ..NewVolume::new(name, Bytes(size)) }
-}
-
-fn born(config: &Configuration) -> MembershipRequest {
-    MembershipRequest { shard: config.shard, epoch: config.epoch, by: config.primary, change: MembershipChange::Born }
-}
-
-fn attach(client: &str, force: bool) -> Attach {
-    Attach { client: client.to_owned(), read_only: false, force }
-}
 
 #[test]
 fn a_volume_lives_and_dies_over_http() {
@@ -277,7 +129,7 @@ fn a_heartbeat_is_held_until_there_is_news() {
 
     let error = client.heartbeat(&heartbeat(1, 2, 0)).unwrap_err();
     assert!(error.is_unknown_node(), "{error:?}");
-    assert_eq!(client.heartbeat(&heartbeat(1, 1, u64::MAX)).unwrap_err().kind(), Some("behind"));
+    assert_eq!(client.heartbeat(&heartbeat(1, 1, u64::MAX)).unwrap_err().kind(), Some("invalid"));
     conductor.stop();
 }
 
@@ -394,10 +246,12 @@ fn beyond_loopback_only_when_told() {
     let scratch = Scratch::new();
     let options = |plaintext| Options {
         listen: "0.0.0.0:0".parse().unwrap(),
-        store: scratch.store(),
+        store: Store::Redb(scratch.store()),
+        advertise: None,
         plaintext,
         scrub_every: None,
         replace_after: Duration::from_secs(600),
+        rebalance: true,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let refused = runtime.block_on(run(options(false), |_| (), async {}));
@@ -436,6 +290,7 @@ fn the_largest_volume_is_one_transaction_and_one_batch() {
     let client = conductor.client.clone();
     three_nodes(&client);
     let commit = client.version().unwrap().commit;
+    let seen = client.events(0, false).unwrap().last().unwrap().number;
     let start = Instant::now();
     assert_eq!(client.create_volume(&NewVolume::new("huge", Bytes(64 << 40))).unwrap().shards, 16_384);
     let created = start.elapsed();
@@ -447,214 +302,11 @@ fn the_largest_volume_is_one_transaction_and_one_batch() {
     let answers = client.membership(&batch).unwrap();
     println!("create {created:?}, tell {:?}, born {:?}", told - created, start.elapsed() - told);
     assert!(answers.len() == 16_384 && answers.iter().all(|a| matches!(a, MembershipAnswer::Granted(_))));
-    assert_eq!(client.version().unwrap().commit, commit + 2);
-    conductor.stop();
-}
-
-/// Three nodes that do what they are told, one heartbeat of each.
-fn obey(client: &Client, after: &mut [u64; 4]) -> usize {
-    let mut orders = 0;
-    for node in 1..=3 {
-        let told = client.heartbeat(&heartbeat(node, 1, after[node as usize])).unwrap();
-        after[node as usize] = told.version;
-        orders += told.orders.len();
-        let done = |order: &Order| {
-            let epoch = told_epoch(client, order);
-            let state = OrderState::Done { damaged: 0, repaired: 0 };
-            OrderReport { id: order.id, shard: order.shard, epoch, state }
-        };
-        let orders = told.orders.iter().map(done).collect();
-        client.report(&Report { node: NodeId(node), orders, worked: told.work }).unwrap();
-    }
-    orders
-}
-
-fn told_epoch(client: &Client, order: &Order) -> Epoch {
-    let volumes = client.volumes().unwrap();
-    let volume = volumes.iter().find(|v| v.id == order.shard.volume).unwrap();
-    client.volume(&volume.name).unwrap().shards[order.shard.index.0 as usize].epoch
-}
-
-fn bear(client: &Client, volume: &str) {
-    let shards = client.volume(volume).unwrap().shards;
-    client.membership(&shards.iter().map(born).collect::<Vec<_>>()).unwrap();
-}
-
-fn snapshot(client: &Client, volume: &str, name: &str, after: &mut [u64; 4]) -> Result<SnapshotInfo, Error> {
-    let asking = client.clone();
-    let (volume, name) = (volume.to_owned(), name.to_owned());
-    let asked = std::thread::spawn(move || asking.create_snapshot(&volume, &name));
-    while !asked.is_finished() {
-        obey(client, after);
-    }
-    asked.join().unwrap()
-}
-
-#[test]
-fn a_snapshot_is_answered_when_it_is_complete() {
-    let scratch = Scratch::new();
-    let mut conductor = Conductor::start(&scratch.store());
-    let client = conductor.client.clone();
-    three_nodes(&client);
-    client.create_volume(&small("db", 3 * MIB)).unwrap();
-    bear(&client, "db");
-    let mut after = [0; 4];
-    let info = snapshot(&client, "db", "a", &mut after).unwrap();
-    assert_eq!((info.state, info.size), (SnapshotState::Complete, Bytes(3 * MIB)));
-    assert_eq!(obey(&client, &mut [0; 4]), 0, "its orders are over");
-    assert_eq!(client.create_snapshot("db", "a").unwrap_err().kind(), Some("snapshot-exists"));
-    assert_eq!(client.create_snapshot("db", "A").unwrap_err().kind(), Some("invalid"));
-    let map = client.snapshot_map("db", "a").unwrap();
-    assert_eq!((map.snapshot, map.size), (Some(info.id), Bytes(3 * MIB)));
-    conductor.stop();
-
-    let mut conductor = Conductor::start(&scratch.store());
-    let client = conductor.client.clone();
-    three_nodes(&client);
-    assert_eq!(client.snapshots("db").unwrap(), [info]);
-    let clone = client.create_volume(&NewVolume::clone_of("copy", "db@a")).unwrap();
-    assert_eq!((clone.size, clone.parent.as_deref()), (Bytes(3 * MIB), Some("db@a")));
-    bear(&client, "copy");
-    let refused = client.delete_snapshot("db", "a").unwrap_err();
-    assert_eq!((refused.kind(), refused.to_string().contains("copy")), (Some("needed"), true), "{refused}");
-
-    assert_eq!(client.rollback("db", "a").unwrap().rollback.unwrap().progress.of, 3);
-    assert_eq!(client.attach("db", &attach("web1", false)).unwrap_err().kind(), Some("busy-volume"));
-    assert_eq!(client.flatten("copy").unwrap().flatten.unwrap().of, 9);
-    let range = CopyRange { source: "db@a".to_owned(), offset: Bytes(0), length: Bytes(2 * MIB) };
-    assert_eq!(client.copy_range("copy", &range).unwrap().progress.of, 2 * MIB);
-    let scrub = client.change_scrub("db", &Scrub { verb: ScrubVerb::Start, rate: None }).unwrap();
-    assert_eq!(scrub.state, ScrubState::Running);
-    let mut after = [0; 4];
-    let over = || {
-        let (db, copy) = (client.volume("db").unwrap().info, client.volume("copy").unwrap().info);
-        let idle = client.scrub("db").unwrap().state == ScrubState::Idle;
-        db.rollback.is_none() && copy.flatten.is_none() && client.copies("copy").unwrap().is_empty() && idle
-    };
-    while !over() {
-        obey(&client, &mut after);
-    }
-    client.attach("db", &attach("web1", false)).unwrap();
-    client.delete_snapshot("db", "a").unwrap();
-    obey(&client, &mut [0; 4]);
-    assert!(client.snapshots("db").unwrap().is_empty());
-    assert_eq!(client.space().unwrap().disks.len(), 3);
-    assert_eq!(client.cancel_copy("copy", OrderId(1)).unwrap_err().kind(), Some("no-copy"));
-    conductor.stop();
-}
-
-#[test]
-fn a_snapshot_that_nobody_answers_fails_with_the_reason() {
-    let scratch = Scratch::new();
-    let mut conductor = Conductor::start(&scratch.store());
-    let client = conductor.client.clone();
-    three_nodes(&client);
-    client.create_volume(&small("db", 3 * MIB)).unwrap();
-    bear(&client, "db");
-    // Attempts are counted by the conductor's own clock: nothing else happens here.
-    let refused = client.create_snapshot("db", "a").unwrap_err();
-    assert_eq!(refused.kind(), Some("snapshot-failed"), "{refused}");
-    assert!(refused.to_string().contains("n1, n2, n3 did not confirm"), "{refused}");
-    assert!(client.snapshots("db").unwrap().is_empty());
-    conductor.stop();
-}
-
-#[test]
-fn a_dead_primary_is_replaced_without_anybody_asking() {
-    let scratch = Scratch::new();
-    let mut conductor = Conductor::start(&scratch.store());
-    let client = conductor.client.clone();
-    three_nodes(&client);
-    client.create_volume(&small("db", 3 * MIB)).unwrap();
-    let shards = client.volume("db").unwrap().shards;
-    client.membership(&shards.iter().map(born).collect::<Vec<_>>()).unwrap();
-    let over = std::sync::atomic::AtomicBool::new(false);
-    let start = Instant::now();
-    let took = std::thread::scope(|scope| {
-        for node in [2, 3] {
-            let (client, over) = (client.clone(), &over);
-            scope.spawn(move || {
-                let mut after = 0;
-                while !over.load(Ordering::Relaxed) {
-                    // On a busy machine one may come too late; the next one counts.
-                    after = client.heartbeat(&heartbeat(node, 1, after)).map_or(after, |told| told.version);
-                }
-            });
-        }
-        let on_dead = || client.map("db").unwrap().shards.iter().filter(|s| s.node == NodeId(1)).count();
-        while on_dead() > 0 && start.elapsed() < Duration::from_secs(60) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let (left, took) = (on_dead(), start.elapsed());
-        over.store(true, Ordering::Relaxed);
-        assert_eq!(left, 0, "after {took:?}");
-        took
-    });
-    println!("replaced after {took:?}");
-    assert!(took >= Duration::from_millis(1_900), "it was heard until then");
-    let lost = shards.iter().find(|s| s.primary_member().unwrap().node == NodeId(1)).unwrap();
-    let now = client.volume("db").unwrap().shards.into_iter().find(|s| s.shard == lost.shard).unwrap();
-    assert!(now.epoch > lost.epoch && now.primary != lost.primary, "{now:?}");
-    conductor.stop();
-}
-
-#[test]
-fn events_are_told_in_order_and_waited_for() {
-    let scratch = Scratch::new();
-    let mut conductor = Conductor::start(&scratch.store());
-    let client = conductor.client.clone();
-    three_nodes(&client);
-    let events = client.events(0, true).unwrap();
-    assert!(events.iter().any(|e| e.what == Happened::NodeJoined { node: NodeId(1), host: "host1".to_owned() }));
-    assert!(events.iter().zip(1..).all(|(event, number)| event.number == number), "{events:?}");
-    let seen = events.last().unwrap().number;
-    let waiting = std::thread::spawn({
-        let client = client.clone();
-        move || client.events(seen, true).unwrap()
-    });
-    // It may not be asking yet: then it is told all the same.
-    std::thread::sleep(Duration::from_millis(100));
-    client.create_volume(&small("db", MIB)).unwrap();
-    let told = waiting.join().unwrap();
-    let created = |e: &Happened| matches!(e, Happened::VolumeCreated { volume, .. } if volume == "db");
-    assert!(
-        told.iter().any(|e| created(&e.what)) || client.events(seen, false).unwrap().iter().any(|e| created(&e.what))
-    );
-    conductor.stop();
-    let mut conductor = Conductor::start(&scratch.store());
-    // Said after it has listened to the nodes for a while.
-    let (start, mut after) = (Instant::now(), told[0].number);
-    loop {
-        let events = conductor.client.events(after, true).unwrap();
-        after = events.last().map_or(after, |last| last.number);
-        if events.iter().any(|e| e.what == Happened::ConductorStarted) {
-            break;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "no word of the start after {after}");
-    }
-    conductor.stop();
-}
-
-#[test]
-fn what_is_wanted_of_nodes_disks_and_copies_is_said_over_http() {
-    let scratch = Scratch::new();
-    let mut conductor = Conductor::start(&scratch.store());
-    let client = conductor.client.clone();
-    three_nodes(&client);
-    assert_eq!(client.set_duty(NodeId(2), Duty::Cordoned, false).unwrap().duty, Duty::Cordoned);
-    assert_eq!(client.create_volume(&small("db", MIB)).unwrap_err().kind(), Some("too-few-nodes"));
-    client.set_duty(NodeId(2), Duty::Serving, false).unwrap();
-    client.create_volume(&small("db", MIB)).unwrap();
-    let shards = client.volume("db").unwrap().shards;
-    client.membership(&shards.iter().map(born).collect::<Vec<_>>()).unwrap();
-    assert_eq!(client.set_duty(NodeId(2), Duty::Draining, false).unwrap_err().kind(), Some("in-use"));
-    assert_eq!(client.set_duty(NodeId(9), Duty::Draining, false).unwrap_err().kind(), Some("no-node"));
-    let disk = client.node(NodeId(2)).unwrap().disks[0].disk;
-    assert_eq!(client.remove_disk(disk, false).unwrap_err().kind(), Some("in-use"));
-    assert_eq!(client.remove_disk(DiskId(5), false).unwrap_err().kind(), Some("no-disk"));
-    let new = NewCopies { copies: None, min_copies: Some(1) };
-    assert_eq!(client.set_copies("db", &new).unwrap().min_copies, 1);
-    let (status, body) = conductor.http("POST", "/v1/nodes/2/duty", "{\"duty\":\"asleep\"}");
-    assert_eq!(status, 400, "{body}");
+    let made = client.version().unwrap().commit - commit;
+    // On a slow machine nodes are taken for silent, and come back: what that needs is not counted.
+    let of_nodes = |what: &Happened| matches!(what, Happened::NodeSilent { .. } | Happened::NodeBack { .. });
+    let events = client.events(seen, false).unwrap();
+    let others: BTreeSet<Commit> = events.iter().filter(|e| of_nodes(&e.what)).map(|e| e.commit).collect();
+    assert_eq!(made - others.len() as u64, 2, "{events:?}");
     conductor.stop();
 }

@@ -273,7 +273,7 @@ impl Filling {
     pub(crate) fn earn(&mut self, now: Time, rate: i64) {
         let micros = i64::try_from(now.since(self.earned_at).0 / 1_000).unwrap_or(i64::MAX).min(1_000_000);
         if micros > 0 {
-            self.allowance = (self.allowance + rate / 1_000_000 * micros).min(rate / 4);
+            self.allowance = (self.allowance + rate * micros / 1_000_000).min(rate / 4);
             self.earned_at = now;
         }
     }

@@ -17,7 +17,7 @@
 //! it is answered or dropped, one *subtask* hold per start of a subtask, kept in the table of what is pending. A subtask that was
 //! started twice completes twice, and only then does the reaper free the slot.
 
-use crate::mend::Mend;
+use crate::mend::{Failure, Mend};
 use conductor_model::{
     BlockRange, Blocks, CopyId, Epoch, OrderId, Sequence, ShardId, ShardSnapshot, SnapshotId, Stamp,
 };
@@ -175,6 +175,8 @@ pub(crate) struct Heal {
     pub(crate) times: usize,
     /// The range is locked alone.
     pub(crate) alone: bool,
+    /// Copies that did not give a piece of a copy-range's source, and why not.
+    pub(crate) said: Vec<(CopyId, Failure)>,
 }
 
 impl Iocb {

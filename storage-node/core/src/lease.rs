@@ -38,6 +38,11 @@ impl Lease {
         self.members.insert(copy, Joined { answered, until: relied_until(sent, PROMISE) });
     }
 
+    /// The process that had promised is gone; its successor's word is about nothing that it has joined.
+    pub(crate) fn void(&mut self, copy: CopyId) {
+        self.members.remove(&copy);
+    }
+
     /// Is the promise of `copy`, whose link holds `promise`, valid at `now`?
     pub(crate) fn holds(&self, now: Time, copy: CopyId, promise: Option<Promise>) -> bool {
         let Some(joined) = self.members.get(&copy) else { return false };

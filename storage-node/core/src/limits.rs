@@ -52,8 +52,8 @@ pub const RETRY_REFUSED: Span = Span::millis(500);
 pub const TICK: Span = Span::millis(50);
 /// A disk's use is reported when it changed by so many blocks: 1 MiB.
 pub const NOTICEABLE_USE: u32 = 256;
-/// Questions of other primaries about content at once, on one reactor. Each takes 64 KiB of the resync class at a time, or up to 1 MiB
-/// for a read; more are answered `later`.
+/// Questions of other primaries about content at once, on one reactor, those of copy-ranges for a snapshot's included. Each takes 64 KiB of
+/// the resync class at a time, or up to 1 MiB for a read (256 KiB for a copy-range); more are answered `later`.
 pub const SERVICES: usize = 64;
 /// How often one request's range is put right before it is given up: a 1 MiB request has four pieces, and each may need a second go
 /// because the store moved what it held.
@@ -104,8 +104,11 @@ const _: () = assert!(WINDOW + UNSYNCED + SETTLE_DEPTH as u64 <= node_store::MAX
 /// Nothing is heard of a member for so long, although it was asked: it is dropped (rule 15). Under the detection time of 2 s, of which the
 /// conductor's answer needs the rest.
 pub const MEMBER_SILENT: Span = Span::millis(1500);
+/// Beyond the time in which a started node joins nothing, a member that it never reached is waited for so long.
+pub const START_PATIENCE: Span = Span::millis(2000);
 /// A stamped write is not finished on a copy that answers for so long: the copy is dropped; on the own one: the primary steps down.
-pub const LEG_LIMIT: Span = Span::millis(3500);
+/// Then a promise to it may keep the next primary waiting for 2 s: five seconds together (`tests/simulator/src/bars.rs`).
+pub const LEG_LIMIT: Span = Span::millis(2800);
 /// A member that does not join for so long although it is reached is dropped, and a primary whose own copy does not steps down: a promise
 /// and the time after a start may each keep it 2 s.
 pub const JOIN_LIMIT: Span = Span::seconds(7);
@@ -119,7 +122,7 @@ pub const FILL_PAUSE_MAX: Span = Span::seconds(30);
 pub const FILLS_AT_ONCE: usize = 4;
 /// Pieces of one filling at once.
 pub const FILL_DEPTH: usize = 8;
-/// Bytes per second of one filling, at most.
+/// Bytes per second of one filling, at most; less if the conductor says so.
 pub const FILL_RATE: i64 = 256 << 20;
 /// The copy keeps how far it is whenever the cursor moved by so many blocks (16 MiB).
 pub const FILL_MARK: u32 = 4096;

@@ -32,6 +32,8 @@ pub(crate) struct Link {
     pub(crate) withheld_known: u64,
     /// Since when a sign of life is waited for: since the link was wanted or went down, or a keepalive is unanswered.
     quiet_since: Option<Time>,
+    /// It was established once.
+    pub(crate) met: bool,
     pub(crate) next_keepalive: Time,
     /// Free blocks of each of its disks, as last reported.
     pub(crate) free_blocks: u64,
@@ -164,6 +166,7 @@ impl Link {
             withheld: BTreeMap::new(),
             withheld_known: 0,
             quiet_since: Some(now),
+            met: false,
             next_keepalive: Time::default(),
             free_blocks: 0,
             users: 0,

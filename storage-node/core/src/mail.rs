@@ -2,10 +2,13 @@
 //! asks for a look inside.
 
 use crate::iocb::Stages;
-use conductor_model::api::{CopyWork, Filling, MembershipAnswer, MembershipRequest, Order, OrderReport, Trouble};
+use conductor_model::api::{
+    CopyWork, Filling, MembershipAnswer, MembershipRequest, Order, OrderReport, ReaderList, Trouble,
+};
 use conductor_model::{
     AttachGeneration, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, OpenId, ShardId, SnapshotId, VolumeId,
 };
+use driver::Time;
 use std::collections::BTreeMap;
 
 /// To the reactor.
@@ -15,8 +18,14 @@ pub enum Mail {
     Assign(Vec<Configuration>),
     /// The conductor's answer to a `Letter::Ask`.
     Membership(ShardId, MembershipAnswer),
-    /// Current attach generations.
+    /// The conductor has answered a heartbeat that was sent then: until the detection time after it, it lets nobody take over (rule 11).
+    Heard(Time),
+    /// How many bytes per second may be read here to fill copies, if there is a limit but the own one; 0 is a pause.
+    FillRate(Option<Bytes>),
+    /// The oldest attach generations that may be served.
     Generations(Vec<(VolumeId, AttachGeneration)>),
+    /// Who reads the volumes that are shared.
+    Readers(Vec<ReaderList>),
     /// Delete these copies for good.
     Drop(Vec<CopyId>),
     /// All orders that are open for shards of this node, each time: one that is missing is over.
@@ -122,6 +131,12 @@ pub struct SessionView {
     pub volume: VolumeId,
     /// Its attach generation.
     pub generation: AttachGeneration,
+    /// The snapshot that it reads, if not the live volume.
+    pub snapshot: Option<SnapshotId>,
+    /// It writes nothing.
+    pub read_only: bool,
     /// Its connections.
     pub lanes: usize,
+    /// Its requests that are not answered yet.
+    pub requests: usize,
 }

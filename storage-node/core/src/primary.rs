@@ -21,7 +21,7 @@ use crate::lease::Lease;
 use crate::range_lock::RangeLock;
 use crate::window::Window;
 use conductor_model::api::MembershipChange;
-use conductor_model::{BlockRange, Configuration, CopyId, CopyState, Member, OrderId, Sequence, Stamp};
+use conductor_model::{BlockRange, Configuration, CopyId, CopyState, Epoch, Member, OrderId, Sequence, Stamp};
 use driver::{Span, Time};
 use node_protocol::Status;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,8 @@ pub(crate) enum Phase {
     Settling(Settling),
     /// Serves.
     Serving,
-    /// Too few copies are in sync: nothing is stamped or read. A copy may be filled, which is the way out (rule 11).
+    /// Too few copies are in sync: nothing is stamped, and read only under the conductor's word. A copy may be filled, which is the way out
+    /// (rule 11).
     Sealed,
     /// Its own disk failed: it answers nothing (rule 15).
     Failed(String),
@@ -70,6 +71,8 @@ impl Settling {
 pub(crate) struct Joined {
     /// What it holds above K.
     pub(crate) held: Vec<(BlockRange, Stamp)>,
+    /// The epoch of its K: that one was settled.
+    pub(crate) settled: Epoch,
 }
 
 /// How the Join of one other member stands.
@@ -113,9 +116,10 @@ pub(crate) struct Primary {
     pub(crate) syncing: bool,
     /// Barriers that were placed, and until when at the latest nothing is acknowledged for their sake (rule 17).
     pub(crate) holds: BTreeMap<OrderId, Time>,
-    /// Members whose stores were opened anew since the shard was last settled: of a flush volume they may have lost what was
-    /// acknowledged.
-    pub(crate) doubtful: BTreeSet<CopyId>,
+    /// The newest epoch that was settled here.
+    pub(crate) settled_here: Epoch,
+    /// Up to here everything was finished on all copies of that epoch, and is durable there.
+    finished_here: Stamp,
     /// Why members refused to join, as they said it last.
     pub(crate) refusals: BTreeMap<CopyId, String>,
     /// What the conductor is asked for while this epoch goes on, and when it was asked last.
@@ -153,7 +157,8 @@ impl Primary {
             synced: Sequence(0),
             syncing: false,
             holds: BTreeMap::new(),
-            doubtful: BTreeSet::new(),
+            settled_here: Epoch(0),
+            finished_here: Stamp::default(),
             refusals: BTreeMap::new(),
             wish: None,
             joining_since: Time::default(),
@@ -167,11 +172,13 @@ impl Primary {
 
     /// Takes up a newer configuration: everything of the old epoch but its requests and their locks is forgotten.
     pub(crate) fn enter(&mut self, now: Time, config: Configuration) {
-        self.doubt(&self.config.clone(), &config);
         let next = config.epoch.0 == self.config.epoch.0 + 1;
         let added = self.filling.as_ref().filter(|f| f.add_asked && next).map(|f| f.copy);
         self.just_added = added.filter(|copy| config.member(*copy).is_some_and(|m| m.state == CopyState::InSync));
         self.fill_after.retain(|copy, _| config.member(*copy).is_some_and(|m| m.state != CopyState::InSync));
+        if self.settled && self.config.durability.is_always() {
+            self.finished_here = Stamp { epoch: self.config.epoch, sequence: self.window.prefix() };
+        }
         self.joining_since = now;
         self.hangs = false;
         self.config = config;
@@ -190,11 +197,32 @@ impl Primary {
         self.filling = None;
     }
 
-    /// Which members were opened anew between two configurations?
-    pub(crate) fn doubt(&mut self, old: &Configuration, new: &Configuration) {
-        let in_sync = |m: &&Member| m.state == CopyState::InSync;
-        let anew = |m: &&Member| old.member(m.copy).filter(in_sync).is_some_and(|before| before.open != m.open);
-        self.doubtful.extend(new.in_sync_members().filter(anew).map(|m| m.copy));
+    /// The newest epoch that is known to have been settled: everything of older ones is durable on its copies.
+    fn last_settled(&self) -> Epoch {
+        self.answers.values().map(|answer| answer.settled).max().unwrap_or_default().max(self.settled_here)
+    }
+
+    /// May this copy of a flush volume lack what was acknowledged? Its store was opened anew since the shard was served last.
+    fn is_doubtful(&self, member: &Member) -> bool {
+        !self.config.durability.is_always() && member.since > self.last_settled()
+    }
+
+    /// Is any copy in doubt?
+    pub(crate) fn doubts_any(&self) -> bool {
+        self.config.in_sync_members().any(|m| self.is_doubtful(m))
+    }
+
+    /// Does any copy of this epoch hold something of this range above K, but for what is known to have been finished everywhere?
+    pub(crate) fn is_above_known_good(&self, range: BlockRange) -> bool {
+        let from = u64::from(range.from.0);
+        let meets = |at: &BlockRange| u64::from(at.from.0) < range.end() && from < at.end();
+        let held = self.answers.values().flat_map(|answer| &answer.held);
+        held.into_iter().any(|(at, stamp)| *stamp > self.finished_here && meets(at))
+    }
+
+    /// Are all of them? Then what was acknowledged and not flushed may be lost (rule 18).
+    pub(crate) fn doubts_all(&self) -> bool {
+        self.config.in_sync_members().all(|m| self.is_doubtful(m))
     }
 
     /// The in-sync members beside the primary's own copy.
@@ -242,7 +270,9 @@ impl Primary {
     /// was acknowledged and not synced: there it is a copy that was not opened anew, of these the one that lists the newest write.
     pub(crate) fn union(&self, piece: u32) -> Vec<(BlockRange, CopyId)> {
         let own = self.config.primary;
-        let rank = |copy: CopyId, stamp: Stamp| (!self.doubtful.contains(&copy), stamp, copy == own, copy);
+        let doubtful: BTreeSet<CopyId> =
+            self.config.in_sync_members().filter(|m| self.is_doubtful(m)).map(|m| m.copy).collect();
+        let rank = |copy: CopyId, stamp: Stamp| (!doubtful.contains(&copy), stamp, copy == own, copy);
         let mut changes = Vec::new();
         for (copy, answer) in &self.answers {
             for (n, (at, stamp)) in answer.held.iter().enumerate() {
@@ -298,7 +328,7 @@ fn block_range(from: u64, count: u64) -> BlockRange {
 mod tests {
     use super::*;
     use conductor_model::Blocks;
-    use conductor_model::{AttachGeneration, Bytes, CopyState, DiskId, Durability, Epoch, NodeId, OpenId, ShardId};
+    use conductor_model::{AttachGeneration, Bytes, CopyState, DiskId, Durability, NodeId, OpenId, ShardId};
 
     fn range(from: u32, count: u32) -> BlockRange {
         BlockRange { from: Blocks(from), count: Blocks(count) }
@@ -311,6 +341,7 @@ mod tests {
             disk: DiskId(n),
             open: OpenId(1),
             state: CopyState::InSync,
+            since: Epoch(0),
             endpoint: SocketAddr::from(([10, 0, 0, 1], 1)),
         };
         Primary::new(Configuration {
@@ -324,13 +355,15 @@ mod tests {
             size: Bytes(1 << 30),
             born: true,
             durability,
+            cache: conductor_model::Commit(0),
+            card: None,
             parent: None,
         })
     }
 
     fn held(list: &[(BlockRange, u64)]) -> Joined {
         let stamp = |n: u64| Stamp { epoch: Epoch(1), sequence: Sequence(n) };
-        Joined { held: list.iter().map(|(at, n)| (*at, stamp(*n))).collect() }
+        Joined { held: list.iter().map(|(at, n)| (*at, stamp(*n))).collect(), settled: Epoch(1) }
     }
 
     fn union(primary: &Primary) -> Vec<(BlockRange, u64)> {
@@ -354,7 +387,7 @@ mod tests {
         primary.answers.insert(CopyId(3), held(&[(range(1, 1), 3), (range(3, 2), 4)]));
         assert_eq!(union(&primary), [(range(0, 1), 1), (range(1, 1), 3), (range(3, 2), 3), (range(8, 1), 1)]);
         let mut config = primary.config.clone();
-        config.members[0].open = OpenId(2);
+        config.members[0].since = Epoch(2);
         let answers = std::mem::take(&mut primary.answers);
         primary.enter(Time::default(), config);
         primary.answers = answers;

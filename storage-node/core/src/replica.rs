@@ -104,7 +104,8 @@ pub(crate) struct Replica {
     pub(crate) in_disk: u32,
     /// Reads handed to the disk and not finished.
     pub(crate) reading: u32,
-    /// Blocks that the store looks at or repairs for somebody's question, each look with its number: no write begins there.
+    /// Blocks that the store looks at or repairs for somebody's question, or reads for a primary that is none any more, each look with
+    /// its number: no write begins there.
     pub(crate) busy: Vec<(u64, BlockRange, View)>,
     /// Configurations handed to the disk and not finished: one at a time.
     pub(crate) persisting: u32,
@@ -167,6 +168,12 @@ impl Replica {
         self.config.member(self.copy).is_some_and(|m| m.state == CopyState::Syncing)
     }
 
+    /// Does it have all that it should, as far as it knows? It has joined an epoch that counts it as in sync.
+    pub(crate) fn is_whole(&self) -> bool {
+        let counted = self.config.member(self.copy).is_some_and(|m| m.state == CopyState::InSync);
+        self.joined.is_some() && counted
+    }
+
     /// Its size.
     pub(crate) fn size(&self) -> Bytes {
         self.config.size
@@ -213,6 +220,11 @@ impl Replica {
     pub(crate) fn bears(&self, change: &Change, at: BlockRange) -> bool {
         let others = self.in_disk as usize > self.syncs.len();
         self.alone.is_none() && !(change.is_alone() && others) && !self.is_busy(at)
+    }
+
+    /// May content be put there now that is no change of its own: what is filled, or put right? Not beside a snapshot or a rollback.
+    pub(crate) fn bears_content(&self, at: BlockRange) -> bool {
+        self.alone.is_none() && !self.is_busy(at)
     }
 
     /// A change is handed to the disk.

@@ -4,9 +4,13 @@
 //! before it is admitted: they are closed and their unstamped requests are gone. Stamped ones run on under their locks, so a resend
 //! queues behind its twin. One reactor's sessions are all that has to be fenced, although the rule says node-wide: a shard belongs to
 //! one reactor, so the twin of a resend can only be here.
+//!
+//! Generations (rule 19): what is below a volume's floor is over. A writer's Hello raises the floor to its own generation; a reader's does
+//! not, because other readers are below it. Of these the conductor says which ones are still attached.
 
 use crate::limits::{MAX_LANES, MAX_SESSIONS};
 use crate::mail::SessionView;
+use conductor_model::api::ReaderList;
 use conductor_model::{AttachGeneration, Incarnation, SnapshotId, VolumeId};
 use driver::ConnId;
 use node_store::View;
@@ -21,6 +25,8 @@ pub(crate) struct Session {
     pub(crate) generation: AttachGeneration,
     /// What it reads. A snapshot's readers write nothing, so any number of them is there at once and nobody fences them.
     pub(crate) view: View,
+    /// It writes nothing, and others that do not may be there at once.
+    pub(crate) read_only: bool,
     incarnation: Incarnation,
     lanes: BTreeMap<u16, ConnId>,
 }
@@ -46,6 +52,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) incarnation: Incarnation,
     pub(crate) lane: u16,
     pub(crate) view: View,
+    pub(crate) read_only: bool,
 }
 
 /// All sessions of one reactor.
@@ -53,7 +60,10 @@ pub(crate) struct Wanted<'a> {
 pub(crate) struct Sessions {
     by_client: BTreeMap<Key, Session>,
     by_conn: BTreeMap<ConnId, Key>,
-    generations: BTreeMap<VolumeId, AttachGeneration>,
+    /// Below these everything is over.
+    floors: BTreeMap<VolumeId, AttachGeneration>,
+    /// Of volumes that are shared: up to which generation it is known who is still attached, and who that is.
+    readers: BTreeMap<VolumeId, (AttachGeneration, Vec<AttachGeneration>)>,
     last_id: u32,
 }
 
@@ -64,7 +74,7 @@ impl Sessions {
             View::Live => None,
             View::Snapshot(snapshot) => Some((snapshot, wanted.incarnation)),
         };
-        if reader.is_none() && wanted.generation < self.generation(wanted.volume) {
+        if reader.is_none() && self.is_over(wanted.volume, wanted.generation, wanted.read_only) {
             return Err(Refusal::Fenced);
         }
         let key = (wanted.volume, wanted.client.to_owned(), reader);
@@ -76,8 +86,8 @@ impl Sessions {
             return Err(Refusal::Busy);
         }
         let mut fence = match reader {
-            None => self.set_generation(wanted.volume, wanted.generation),
-            Some(_) => Vec::new(),
+            None if !wanted.read_only => self.set_generation(wanted.volume, wanted.generation),
+            _ => Vec::new(),
         };
         self.last_id += 1;
         let session = self.by_client.entry(key.clone()).or_insert_with(|| Session {
@@ -86,6 +96,7 @@ impl Sessions {
             volume: wanted.volume,
             generation: wanted.generation,
             view: wanted.view,
+            read_only: wanted.read_only,
             incarnation: wanted.incarnation,
             lanes: BTreeMap::new(),
         });
@@ -93,6 +104,7 @@ impl Sessions {
             fence.extend(session.lanes.values());
             session.lanes.clear();
             session.incarnation = wanted.incarnation;
+            session.read_only = wanted.read_only;
             session.id = self.last_id;
         }
         session.generation = wanted.generation;
@@ -105,30 +117,58 @@ impl Sessions {
         Ok((id, fence))
     }
 
-    /// A newer attach generation of a volume is known. Returns the connections of older attachments: to be fenced.
+    /// A newer floor of a volume's attach generations is known. Returns the connections of older attachments: to be fenced.
     pub(crate) fn set_generation(&mut self, volume: VolumeId, generation: AttachGeneration) -> Vec<ConnId> {
-        let known = self.generations.entry(volume).or_default();
+        let known = self.floors.entry(volume).or_default();
         if *known >= generation {
             return Vec::new();
         }
         *known = generation;
+        // Nobody is left whom it names, and would not be above it.
+        if self.readers.get(&volume).is_some_and(|(upto, _)| *upto < generation) {
+            self.readers.remove(&volume);
+        }
+        self.end_stale(volume)
+    }
+
+    /// Who of a volume's readers is still attached. Returns the connections of those that are not: to be fenced.
+    pub(crate) fn set_readers(&mut self, list: ReaderList) -> Vec<ConnId> {
+        let ReaderList { volume, upto, readers } = list;
+        if self.floor(volume) > upto || self.readers.get(&volume).is_some_and(|(known, _)| *known > upto) {
+            return Vec::new();
+        }
+        self.readers.insert(volume, (upto, readers));
+        self.end_stale(volume)
+    }
+
+    /// Ends the sessions of a volume whose attachment is over.
+    fn end_stale(&mut self, volume: VolumeId) -> Vec<ConnId> {
+        let mut sessions = std::mem::take(&mut self.by_client);
         let mut fence = Vec::new();
-        self.by_client.retain(|key, session| {
-            let stale = key.0 == volume && session.view == View::Live && session.generation < generation;
+        sessions.retain(|key, session| {
+            let live = key.0 == volume && session.view == View::Live;
+            let stale = live && self.is_over(volume, session.generation, session.read_only);
             if stale {
                 fence.extend(session.lanes.values());
             }
             !stale
         });
+        self.by_client = sessions;
         for gone in &fence {
             self.by_conn.remove(gone);
         }
         fence
     }
 
-    /// The newest attach generation known of a volume.
-    pub(crate) fn generation(&self, volume: VolumeId) -> AttachGeneration {
-        self.generations.get(&volume).copied().unwrap_or_default()
+    /// True if an attachment of this generation has ended, as far as is known here.
+    fn is_over(&self, volume: VolumeId, generation: AttachGeneration, read_only: bool) -> bool {
+        let listed = |(upto, readers): &(AttachGeneration, Vec<_>)| generation > *upto || readers.contains(&generation);
+        generation < self.floor(volume) || (read_only && !self.readers.get(&volume).is_none_or(listed))
+    }
+
+    /// The oldest attach generation of a volume that may be served.
+    fn floor(&self, volume: VolumeId) -> AttachGeneration {
+        self.floors.get(&volume).copied().unwrap_or_default()
     }
 
     /// The session that a connection is bound to; `None` if it was fenced or is none of a client's.
@@ -147,7 +187,8 @@ impl Sessions {
         }
     }
 
-    pub(crate) fn view(&self) -> Vec<SessionView> {
+    /// All of them; `requests` counts those of one connection that are not answered yet.
+    pub(crate) fn view(&self, requests: impl Fn(ConnId) -> usize) -> Vec<SessionView> {
         self.by_client
             .values()
             .map(|s| SessionView {
@@ -155,7 +196,13 @@ impl Sessions {
                 client: s.client.clone(),
                 volume: s.volume,
                 generation: s.generation,
+                snapshot: match s.view {
+                    View::Live => None,
+                    View::Snapshot(snapshot) => Some(snapshot),
+                },
+                read_only: s.read_only,
                 lanes: s.lanes.len(),
+                requests: s.lanes.values().map(|conn| requests(*conn)).sum(),
             })
             .collect()
     }
@@ -176,6 +223,7 @@ mod tests {
             incarnation: Incarnation(incarnation),
             lane,
             view: View::Live,
+            read_only: false,
         }
     }
 
@@ -207,7 +255,39 @@ mod tests {
         assert_eq!(all.admit(conn(2), &wanted(9, 1, 0)), Err(Refusal::Fenced));
         all.admit(conn(3), &wanted(9, 2, 0)).unwrap();
         all.gone(conn(3));
-        assert!(all.view().is_empty());
+        assert!(all.view(|_| 0).is_empty());
+    }
+
+    #[test]
+    fn readers_of_a_volume_are_there_at_once_until_a_writer_comes_or_they_are_not_listed_any_more() {
+        let mut all = Sessions::default();
+        let reader = |client, generation| Wanted { client, read_only: true, ..wanted(generation, generation, 0) };
+        let list = |upto, readers: &[u64]| ReaderList {
+            volume: VolumeId(1),
+            upto: AttachGeneration(upto),
+            readers: readers.iter().copied().map(AttachGeneration).collect(),
+        };
+        all.admit(conn(1), &wanted(1, 1, 0)).unwrap();
+        assert!(all.admit(conn(2), &reader("a", 2)).unwrap().1.is_empty());
+        assert_eq!(
+            all.set_generation(VolumeId(1), AttachGeneration(2)),
+            [conn(1)],
+            "what a reader has taken from a writer"
+        );
+        assert!(all.admit(conn(3), &reader("b", 3)).unwrap().1.is_empty());
+        assert!(all.set_readers(list(2, &[2])).is_empty(), "of a later one it says nothing");
+        assert!(all.set_readers(list(3, &[2, 3])).is_empty());
+        assert!(all.of(conn(2)).is_some_and(|s| s.read_only) && all.of(conn(3)).is_some());
+
+        assert_eq!(all.set_readers(list(3, &[2])), [conn(3)], "b was evicted");
+        assert_eq!(all.admit(conn(4), &reader("b", 3)), Err(Refusal::Fenced));
+        assert!(all.set_readers(list(2, &[2])).is_empty(), "an older word comes late");
+        assert_eq!(all.admit(conn(4), &reader("b", 3)), Err(Refusal::Fenced));
+        all.admit(conn(5), &reader("b", 4)).unwrap();
+
+        assert_eq!(all.admit(conn(6), &wanted(5, 5, 0)).unwrap().1, [conn(2), conn(5)]);
+        assert!(all.set_readers(list(4, &[2, 4])).is_empty());
+        assert_eq!(all.admit(conn(7), &reader("a", 4)), Err(Refusal::Fenced));
     }
 
     #[test]

@@ -4,9 +4,10 @@ mod common;
 
 use common::{Cluster, copy, shard};
 use conductor_model::api::{OrderState, ShardOrder};
-use conductor_model::{CopyId, CopyState, Durability, Epoch, SnapshotId};
+use conductor_model::{Bytes, CopyId, CopyState, Durability, Epoch, SnapshotId};
 use driver::Span;
-use node_protocol::Status;
+use node_core::Mail;
+use node_protocol::{Status, op};
 
 /// Blocks of one chunk.
 const CHUNK: u32 = 16;
@@ -27,11 +28,17 @@ fn write(c: &mut Cluster, at: u32, of: u8) {
 
 /// A read by a client that has not heard of the newest epoch.
 fn ask_in_old_epoch(c: &mut Cluster, client: sim::ProcessId) -> u64 {
-    let epoch = c.configs[&shard(1)].epoch;
-    let change = |c: &mut Cluster, epoch| c.configs.get_mut(&shard(1)).expect("it is there").epoch = epoch;
-    change(c, Epoch(epoch.0 - 1));
-    let token = c.ask(client, 1, node_protocol::op::READ, 0, 4096, Vec::new());
-    change(c, epoch);
+    let old = Epoch(c.configs[&shard(1)].epoch.0 - 1);
+    ask_in_epoch(c, client, old)
+}
+
+fn ask_in_epoch(c: &mut Cluster, client: sim::ProcessId, epoch: Epoch) -> u64 {
+    let change = |c: &mut Cluster, epoch| {
+        std::mem::replace(&mut c.configs.get_mut(&shard(1)).expect("it is there").epoch, epoch)
+    };
+    let newest = change(c, epoch);
+    let token = c.ask(client, 1, op::READ, 0, 4096, Vec::new());
+    change(c, newest);
     token
 }
 
@@ -77,6 +84,41 @@ fn a_copy_that_returns_is_filled_with_what_it_missed_and_no_more() {
     let pieces = c.count("fill.piece");
     assert!((3..=5).contains(&pieces), "{pieces} chunks were copied, 3 had changed");
     expect(&mut c, &[(0, 2), (CHUNK, 1), (3 * CHUNK, 2), (17 * CHUNK, 2), (19 * CHUNK, 1)]);
+}
+
+/// A filling of 200 chunks (12.5 MiB) is slow when that is wanted, stands still, and goes on.
+#[test]
+fn a_filling_keeps_to_its_rate_and_to_none() {
+    let (mut c, client) = cluster(12);
+    for at in 0..200 {
+        c.write(client, 1, at * CHUNK, 1);
+    }
+    c.w.kill(c.nodes[2]);
+    c.until("left behind", |c| c.in_sync(1) == [0, 1]);
+    for at in 0..200 {
+        write(&mut c, at * CHUNK, 2);
+    }
+    let rate = |c: &mut Cluster, rate: Option<u64>| (0..2).for_each(|n| c.mail(n, Mail::FillRate(rate.map(Bytes))));
+    rate(&mut c, Some(1 << 20));
+    c.w.restart(c.nodes[2]);
+    c.until("being filled", |c| c.count("fill.piece") > 0);
+    let piece = |c: &Cluster| c.count("fill.piece");
+    let before = piece(&c);
+    c.run(Span::seconds(4));
+    // Sixteen pieces of 64 KiB are a MiB.
+    let copied = piece(&c) - before;
+    assert!((48..=70).contains(&copied), "{copied} pieces in four seconds");
+    rate(&mut c, Some(0));
+    c.run(Span::millis(500));
+    let before = piece(&c);
+    c.run(Span::seconds(10));
+    assert_eq!(piece(&c), before, "it goes on although it is paused");
+    write(&mut c, 0, 3);
+    rate(&mut c, None);
+    let from = c.now();
+    c.until_in_sync(1);
+    assert!(c.now().since(from) < Span::seconds(3), "{:?} for the rest", c.now().since(from));
+    expect(&mut c, &[(0, 3), (CHUNK, 2), (199 * CHUNK, 2)]);
 }
 
 #[test]
@@ -175,6 +217,74 @@ fn a_sealed_shard_waits_and_is_served_again_when_a_copy_is_filled() {
 }
 
 #[test]
+fn where_all_start_one_that_is_late_is_waited_for() {
+    let (mut c, client) = cluster(15);
+    c.write(client, 1, 0, 1);
+    (0..3).for_each(|node| c.w.kill(c.nodes[node]));
+    (0..2).for_each(|node| c.w.restart(c.nodes[node]));
+    c.until("primary", |c| c.role(1).contains("primary"));
+    c.run(Span::millis(2500));
+    assert_eq!(c.count("ask.drop"), 0, "to drop it would be to fill it");
+    c.w.restart(c.nodes[2]);
+    c.until_in_sync(1);
+    assert_eq!((c.count("ask.drop"), c.count("fill.started")), (0, 0));
+    expect(&mut c, &[(0, 1)]);
+}
+
+/// A shard with one copy left, which wrote block 0 with the others, and block `CHUNK` perhaps alone; and a client of it.
+fn sealed(seed: u64, alone: bool) -> (Cluster, sim::ProcessId) {
+    let (mut c, client) = cluster(seed);
+    c.write(client, 1, CHUNK, 1);
+    c.w.kill(c.nodes[2]);
+    c.until("left behind", |c| c.in_sync(1) == [0, 1]);
+    write(&mut c, 0, 2);
+    c.w.kill(c.nodes[1]);
+    if alone {
+        let client = c.client(1, 0);
+        c.start_write(client, 1, CHUNK, 3);
+    }
+    c.until("sealed", |c| c.in_sync(1) == [0] && c.role(1).contains("sealed"));
+    let client = c.client(1, 0);
+    (c, client)
+}
+
+fn start_read(c: &mut Cluster, client: sim::ProcessId, at: u32) -> u64 {
+    c.ask(client, 1, op::READ, u64::from(at) * 4096, 4096, Vec::new())
+}
+
+fn conductor_answers(c: &mut Cluster) {
+    let now = c.w.now();
+    c.mail(0, Mail::Heard(now));
+}
+
+#[test]
+fn a_sealed_shard_is_read_under_the_conductors_word_but_not_what_one_copy_alone_may_have() {
+    let (mut c, client) = sealed(13, true);
+    let (first, second) = (start_read(&mut c, client, 0), start_read(&mut c, client, CHUNK));
+    c.run(Span::seconds(3));
+    assert!(!c.answers.contains_key(&first), "the conductor may have found another primary");
+    conductor_answers(&mut c);
+    c.run(Span::millis(500));
+    assert_eq!(c.answers.get(&first).map(|(status, data)| (*status, data[0])), Some((Status::Ok, 2)));
+    assert!(!c.answers.contains_key(&second), "written here, and perhaps nowhere else");
+    c.run(Span::millis(1300));
+    let third = start_read(&mut c, client, 0);
+    c.run(Span::seconds(2));
+    assert!(!c.answers.contains_key(&third), "its word is over");
+    c.w.restart(c.nodes[1]);
+    c.until("two in sync", |c| c.in_sync(1) == [0, 1]);
+    c.until_serving(1);
+    assert_eq!(c.answer(third).0, Status::StaleEpoch, "of the sealed epoch");
+}
+
+#[test]
+fn a_sealed_shard_reads_the_last_write_that_all_had_finished() {
+    let (mut c, client) = sealed(14, false);
+    conductor_answers(&mut c);
+    assert_eq!((c.read(client, 1, 0), c.read(client, 1, CHUNK)), (2, 1));
+}
+
+#[test]
 fn a_filling_that_is_cut_off_goes_on_from_its_mark() {
     let (mut c, _) = cluster(7);
     c.w.kill(c.nodes[2]);
@@ -247,6 +357,43 @@ fn a_primary_that_is_cut_off_reads_nothing_any_more_when_the_next_one_begins() {
     c.run(Span::seconds(5));
     let answer = c.answers.get(&stale).map(|(status, _)| *status);
     assert_ne!(answer, Some(Status::Ok), "it read what is not the newest any more");
+}
+
+#[test]
+fn a_primary_whose_other_copies_restarted_reads_nothing_any_more_when_the_next_one_begins() {
+    let (mut c, client) = cluster(15);
+    c.write(client, 1, 0, 1);
+    let old = c.configs[&shard(1)].epoch;
+    // The new processes owe the primary nothing, and answer its keepalives; from the conductor it hears nothing.
+    (1..3).for_each(|node| c.w.kill(c.nodes[node]));
+    c.take_over(1, 1);
+    (1..3).for_each(|node| c.w.restart(c.nodes[node]));
+    c.run(Span::millis(100));
+    c.until_serving(1);
+    let successor = c.client(1, 0);
+    c.write(successor, 1, 0, 2);
+    let stale = ask_in_epoch(&mut c, client, old);
+    c.run(Span::seconds(5));
+    let answer = c.answers.get(&stale).map(|(status, _)| *status);
+    assert_ne!(answer, Some(Status::Ok), "it read what is not the newest any more");
+}
+
+#[test]
+fn what_a_deposed_primary_still_reads_is_not_overtaken_by_the_next_ones_writes() {
+    let (mut c, client) = cluster(16);
+    c.holds_reads[0].set(true);
+    let read = c.ask(client, 1, op::READ, 0, 4096, Vec::new());
+    c.run(Span::millis(50));
+    c.promote(1, 1);
+    assert_eq!(c.answer(read).0, Status::StaleEpoch);
+    let successor = c.client(1, 0);
+    c.write(successor, 1, CHUNK, 2);
+    let beside = c.start_write(successor, 1, 0, 2);
+    c.run(Span::seconds(1));
+    assert!(!c.answers.contains_key(&beside), "its store still reads this block");
+    c.holds_reads[0].set(false);
+    assert_eq!(c.answer(beside).0, Status::Ok);
+    expect(&mut c, &[(0, 2), (CHUNK, 2)]);
 }
 
 #[test]

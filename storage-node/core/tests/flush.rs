@@ -117,3 +117,35 @@ fn a_primary_that_lost_unsynced_writes_takes_them_from_a_copy_that_did_not() {
         }
     }
 }
+
+/// Loses what is in no copy's journal yet, on these nodes, and opens their stores anew.
+fn cut(c: &mut Cluster, nodes: &[usize]) {
+    nodes.iter().for_each(|&node| c.w.cut_power(c.nodes[node]));
+    nodes.iter().for_each(|&node| c.w.restart(c.nodes[node]));
+    c.run(Span::seconds(5));
+    c.until_serving(1);
+}
+
+#[test]
+fn the_cache_generation_rises_when_no_copy_has_kept_its_opening_and_only_then() {
+    let mut c = Cluster::new(25);
+    c.create(1, &[0, 1, 2], None, Durability::Flush);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 7);
+    for round in 0..3 {
+        for node in 0..3 {
+            cut(&mut c, &[node]);
+            assert_eq!((c.count("ask.cache-lost"), c.cache(1)), (0, 0), "round {round}: the others have it all");
+        }
+    }
+    let client = c.client(1, 0);
+    assert_eq!(c.read(client, 1, 0), 7);
+    cut(&mut c, &[0, 1, 2]);
+    assert_eq!(c.cache(1), 1);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 8);
+    cut(&mut c, &[0, 1]);
+    cut(&mut c, &[2]);
+    let client = c.client(1, 0);
+    assert_eq!((c.cache(1), c.read(client, 1, 0)), (1, 8), "one copy had it, twice");
+}

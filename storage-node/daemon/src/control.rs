@@ -6,17 +6,21 @@
 //! says that it was heard. An unreachable conductor is asked again with growing pauses; I/O goes on.
 
 use crate::desk::{Counts, Desk, Lane, REPORTS_AT_ONCE};
+use crate::lanes::Lanes;
 use crate::limits::{
     ASKS_AT_ONCE, BEAT_PAUSE, CONDUCTOR_RETRY, CONDUCTOR_RETRY_MAX, COPIES_PER_COUNT, COUNT, COUNT_EVERY, HAND_ON,
     LOOK, MAIL_AGAIN,
 };
 use crate::look::MemoryLook;
 use conductor_client::{Client, Error as Refusal};
-use conductor_model::api::{DiskIntegrity, DiskReport, Heartbeat, HeartbeatAnswer, Register, Report};
-use conductor_model::{ClusterId, Configuration, DiskId, NodeId};
-use node_core::{Mail, View};
+use conductor_model::api::{
+    DiskIntegrity, DiskReport, Heartbeat, HeartbeatAnswer, Holding, NodeSession, NodeSessions, Register, Report,
+};
+use conductor_model::{ClusterId, Commit, Configuration, DiskId, NodeId};
+use node_core::{Mail, SessionView, View};
 use reactor::{Mailbox, NotSent};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,13 +29,30 @@ pub(crate) struct Control {
     pub(crate) node: NodeId,
     pub(crate) memory: MemoryLook,
     pub(crate) host: String,
+    pub(crate) rack: String,
     pub(crate) cluster: ClusterId,
     pub(crate) client: Client,
     pub(crate) desk: Arc<Desk>,
-    pub(crate) mailboxes: Vec<Mailbox<Mail>>,
+    pub(crate) lanes: Lanes,
     /// As they were opened, in the order of the reactors.
     pub(crate) disks: Mutex<Vec<(Lane, DiskReport)>>,
-    pub(crate) lane_of: BTreeMap<DiskId, Lane>,
+    /// Disks came or went that the conductor has not heard of.
+    pub(crate) regrouped: AtomicBool,
+    /// The newest commit that the conductor has spoken of (rule 12).
+    pub(crate) seen: AtomicU64,
+}
+
+/// A session as the conductor is told of it.
+fn told(session: &SessionView) -> NodeSession {
+    NodeSession {
+        client: session.client.clone(),
+        volume: session.volume,
+        snapshot: session.snapshot,
+        generation: session.generation,
+        read_only: session.read_only,
+        connections: u32::try_from(session.lanes).unwrap_or(u32::MAX),
+        requests: u32::try_from(session.requests).unwrap_or(u32::MAX),
+    }
 }
 
 /// Growing pauses.
@@ -54,7 +75,7 @@ impl Control {
     pub(crate) fn register_first(&self) -> Result<(), Refusal> {
         let mut pauses = Pauses::new();
         loop {
-            match self.register() {
+            match self.register(Some(Vec::new())) {
                 Err(why) if why.is_temporary() => {
                     self.note(Some(&why));
                     if self.desk.pause(pauses.next()) {
@@ -66,9 +87,20 @@ impl Control {
         }
     }
 
-    fn register(&self) -> Result<(), Refusal> {
+    /// Without what there is to say, the process ends: nothing is said.
+    fn register(&self, attached: Option<Vec<Holding>>) -> Result<(), Refusal> {
+        let Some(attached) = attached else { return Ok(()) };
         let disks: Vec<DiskReport> = self.disks().iter().map(|(_, report)| report.clone()).collect();
-        let register = Register { node: self.node, host: self.host.clone(), disks };
+        let (cluster, seen) = (self.cluster, Commit(self.seen.load(Ordering::Relaxed)));
+        let register = Register {
+            node: self.node,
+            host: self.host.clone(),
+            rack: self.rack.clone(),
+            disks,
+            cluster,
+            seen,
+            attached,
+        };
         let registered = self.client.register(&register)?;
         if registered.cluster != self.cluster {
             let address = self.client.address().to_owned();
@@ -76,39 +108,90 @@ impl Control {
             return Err(Refusal::Protocol { address, what });
         }
         self.note(None);
+        self.saw(registered.commit);
         tracing::info!(node = %self.node, commit = registered.commit, "registered");
         Ok(())
     }
 
-    /// Copies and usage as they are now, for a conductor that has forgotten this node (rule 12).
-    fn refresh(&self) {
-        let views = self.look();
-        let mut disks = self.disks();
-        for (lane, report) in disks.iter_mut() {
-            let Some(view) = views.get(lane) else { continue };
-            let here = view.copies.iter().filter(|c| c.config.member(c.copy).is_some_and(|m| m.disk == report.disk));
-            report.copies = here.map(|c| (c.copy, c.config.clone())).collect();
-            if let Some(disk) = view.disks.iter().find(|d| d.disk == report.disk) {
-                report.used = disk.used;
+    fn saw(&self, commit: u64) {
+        self.seen.fetch_max(commit, Ordering::Relaxed);
+    }
+
+    /// Copies and usage as they are now, for a conductor that has forgotten this node or is in doubt (rule 12); and who uses volumes here.
+    /// Until all reactors have said so: a conductor goes on from the newest epochs that it hears of. `None` if the process ends.
+    fn refresh(&self) -> Option<Vec<Holding>> {
+        match self.regrouped.swap(false, Ordering::Relaxed) {
+            true => tracing::info!("a disk was added or taken out: registering again"),
+            false => tracing::warn!("the conductor does not know this node as it is: registering again"),
+        }
+        let mut pauses = Pauses::new();
+        let views = loop {
+            let views = self.look_within(LOOK);
+            match as_they_are(&mut self.disks(), &views) {
+                Ok(()) => break views,
+                Err(lane) => {
+                    tracing::warn!(lane, "a reactor does not say what its copies are: not registering without that");
+                }
             }
+            if self.desk.pause(pauses.next()) {
+                return None;
+            }
+        };
+        // Readers of snapshots have nothing attached.
+        let sessions = views.values().flat_map(|view| &view.sessions).filter(|s| s.snapshot.is_none());
+        let holding = |s: &SessionView| Holding {
+            volume: s.volume,
+            generation: s.generation,
+            client: s.client.clone(),
+            read_only: s.read_only,
+        };
+        Some(sessions.map(holding).collect())
+    }
+
+    /// A reactor with disks that were just opened: known from the next heartbeat on.
+    pub(crate) fn begin_lane(&self, lane: Lane, mailbox: Mailbox<Mail>, disks: Vec<DiskReport>) {
+        self.desk.begin_lane(lane);
+        self.lanes.add(lane, mailbox, disks.iter().map(|d| d.disk));
+        let mut all = self.disks();
+        all.extend(disks.into_iter().map(|d| (lane, d)));
+        self.regrouped.store(true, Ordering::Relaxed);
+    }
+
+    /// Disks that were emptied as it was wanted: the conductor does not hear of them any more. A reactor without disks ends, and lets go
+    /// of them; of one that shares its reactor with others the file stays open until the node is started again.
+    fn retire(&self, empty: &[DiskId]) {
+        for disk in empty {
+            let mut disks = self.disks();
+            if disks.len() < 2 || disks.iter().all(|(_, d)| d.disk != *disk) {
+                continue;
+            }
+            disks.retain(|(_, d)| d.disk != *disk);
+            self.regrouped.store(true, Ordering::Relaxed);
+            drop(disks);
+            let ended = self.lanes.retire(*disk);
+            if let Some(lane) = ended {
+                self.desk.end_lane(lane);
+            }
+            tracing::info!(%disk, reactor_ends = ended.is_some(), "the disk is empty and taken out: start this node without it from now on");
         }
     }
 
-    /// A look at all reactors.
-    pub(crate) fn look(&self) -> BTreeMap<Lane, View> {
-        self.look_within(LOOK)
+    /// A look at all reactors, and at what their rings did.
+    pub(crate) fn look(&self) -> BTreeMap<Lane, (View, Option<reactor::Counters>)> {
+        let ring = |lane| self.lanes.mailbox(lane).and_then(|mailbox| mailbox.counters(LOOK));
+        self.look_within(LOOK).into_iter().map(|(lane, view)| (lane, (view, ring(lane)))).collect()
     }
 
     fn look_within(&self, limit: Duration) -> BTreeMap<Lane, View> {
         let number = self.desk.begin_look();
-        for mailbox in &self.mailboxes {
+        for mailbox in self.lanes().filter_map(|lane| self.lanes.mailbox(lane)) {
             // One that has ended or is stuck is missing in the answer.
             let _ = mailbox.send(Mail::Look(number));
         }
         self.desk.finish_look(number, limit)
     }
 
-    /// The thread that counts what copies hold, and what damage was met on disks.
+    /// The thread that counts what copies hold, and what damage was met on disks, and tells who uses them.
     pub(crate) fn count(&self) {
         loop {
             let views = self.look_within(COUNT);
@@ -117,6 +200,11 @@ impl Control {
             let integrity = disks.map(|d| DiskIntegrity { disk: d.disk, damaged: d.damaged, repaired: d.repaired });
             let pause = COUNT_EVERY * u32::try_from(1 + copies.len() / COPIES_PER_COUNT).unwrap_or(u32::MAX);
             self.desk.counted(Counts { integrity: integrity.collect(), copies });
+            let sessions = views.values().flat_map(|view| &view.sessions).map(told).collect();
+            // For people; what was not heard is said again with the next count.
+            if let Err(why) = self.client.sessions(&NodeSessions { node: self.node, sessions }) {
+                tracing::debug!(%why, "the conductor does not take the sessions");
+            }
             if self.desk.wait_to_count(pause) {
                 return;
             }
@@ -125,7 +213,7 @@ impl Control {
 
     /// The heartbeat thread.
     pub(crate) fn beat(&self) {
-        let (mut after, mut pauses, mut named) = (0, Pauses::new(), false);
+        let (mut after, mut pauses, mut named, mut limited) = (0, Pauses::new(), false, false);
         while !self.desk.pause(BEAT_PAUSE) {
             let Counts { copies, integrity } = self.desk.counts();
             let dropped = self.desk.dropped();
@@ -143,22 +231,35 @@ impl Control {
                 integrity,
                 filling: self.desk.fillings(),
             };
+            let sent = reactor::clock::now();
             let outcome = match self.client.heartbeat(&beat) {
                 Ok(answer) => {
                     self.desk.forget_dropped(&dropped);
-                    let version = answer.version;
+                    let (version, undisputed, rate) = (answer.version, answer.undisputed, answer.fill_rate);
+                    // Each time while there is one, as a reactor may be new, and once when it is lifted.
+                    if limited || rate.is_some() {
+                        let until = Some(Instant::now() + HAND_ON);
+                        let lifted =
+                            self.lanes().all(|lane| self.deliver(lane, Mail::FillRate(rate), until)) && rate.is_none();
+                        limited = !lifted;
+                    }
+                    self.retire(&answer.retire);
+                    self.saw(answer.commit);
                     if self.hand_on(answer, &mut named) {
                         after = version;
+                        // Behind what it said of other primaries. Not waited for: the next one says as much.
+                        let until = Some(Instant::now());
+                        let lanes = self.lanes().filter(|_| undisputed);
+                        lanes.for_each(|lane| _ = self.deliver(lane, Mail::Heard(sent), until));
                     }
                     self.note(None);
                     pauses = Pauses::new();
                     continue;
                 }
                 Err(why) if why.is_unknown_node() => {
-                    tracing::warn!("the conductor does not know this node as it is: registering again");
                     after = 0;
-                    self.refresh();
-                    self.register()
+                    let attached = self.refresh();
+                    self.register(attached)
                 }
                 Err(why) => Err(why),
             };
@@ -174,9 +275,10 @@ impl Control {
     /// Turns an answer into mail; `named`: the last one named orders. False if a reactor did not take it: it ends, or is told again.
     fn hand_on(&self, answer: HeartbeatAnswer, named: &mut bool) -> bool {
         let until = Some(Instant::now() + HAND_ON);
+        let lane_of = self.lanes.of_disk();
         let mut assign: BTreeMap<Lane, Vec<_>> = BTreeMap::new();
         for config in answer.assignments {
-            let lanes = lanes_of(&config, &self.lane_of);
+            let lanes = lanes_of(&config, &lane_of);
             if lanes.is_empty() && config.primary_member().is_some_and(|member| member.node == self.node) {
                 tracing::warn!(shard = %config.shard, "assigned a shard on a disk that is not here");
             }
@@ -191,6 +293,7 @@ impl Control {
             && (!orders || all(&|| Mail::Orders(answer.orders.clone())))
             && (answer.work.is_empty() || all(&|| Mail::Work(answer.work.clone())))
             && (answer.generations.is_empty() || all(&|| Mail::Generations(answer.generations.clone())))
+            && (answer.readers.is_empty() || all(&|| Mail::Readers(answer.readers.clone())))
             && (answer.drop.is_empty() || all(&|| Mail::Drop(answer.drop.clone())));
         // What was not taken may have been the end of what was named.
         *named = !answer.orders.is_empty() || (orders && !taken);
@@ -251,7 +354,7 @@ impl Control {
 
     /// Sends mail, waiting while the mailbox is full, until then at most. False if it was too late, or the reactor or the process ends.
     fn deliver(&self, lane: Lane, mail: Mail, until: Option<Instant>) -> bool {
-        let Some(mailbox) = self.mailboxes.get(usize::from(lane)) else { return false };
+        let Some(mailbox) = self.lanes.mailbox(lane) else { return false };
         let mut mail = mail;
         loop {
             match mailbox.send(mail) {
@@ -266,7 +369,7 @@ impl Control {
     }
 
     fn lanes(&self) -> impl Iterator<Item = Lane> {
-        (0..).take(self.mailboxes.len())
+        self.lanes.all().into_iter()
     }
 
     fn disks(&self) -> std::sync::MutexGuard<'_, Vec<(Lane, DiskReport)>> {
@@ -284,13 +387,23 @@ impl Control {
     }
 }
 
-/// The reactors that have to hear of a configuration: its primary's; where that is another node's, those with a copy, so that the one
-/// that was the primary until a promotion steps down.
-fn lanes_of(config: &Configuration, lane_of: &BTreeMap<DiskId, Lane>) -> BTreeSet<Lane> {
-    match config.primary_member().and_then(|member| lane_of.get(&member.disk)) {
-        Some(lane) => BTreeSet::from([*lane]),
-        None => config.members.iter().filter_map(|member| lane_of.get(&member.disk)).copied().collect(),
+/// Brings the reports of all disks up to date. A reactor that has not described itself is named: nothing may be said of its copies.
+fn as_they_are(disks: &mut [(Lane, DiskReport)], views: &BTreeMap<Lane, View>) -> Result<(), Lane> {
+    for (lane, report) in disks {
+        let view = views.get(lane).ok_or(*lane)?;
+        let here = view.copies.iter().filter(|c| c.config.member(c.copy).is_some_and(|m| m.disk == report.disk));
+        report.copies = here.map(|c| (c.copy, c.config.clone())).collect();
+        if let Some(disk) = view.disks.iter().find(|d| d.disk == report.disk) {
+            report.used = disk.used;
+        }
     }
+    Ok(())
+}
+
+/// The reactors that have to hear of a configuration: those with a copy: its primary's, and the one that was the primary until a
+/// promotion, so that it steps down.
+fn lanes_of(config: &Configuration, lane_of: &BTreeMap<DiskId, Lane>) -> BTreeSet<Lane> {
+    config.members.iter().filter_map(|member| lane_of.get(&member.disk)).copied().collect()
 }
 
 #[cfg(test)]
@@ -301,7 +414,43 @@ mod tests {
     fn member(n: u8, state: CopyState) -> Member {
         let (copy, disk) = (CopyId(n.into()), DiskId(n.into()));
         let endpoint = ([10, 0, 0, n], 1).into();
-        Member { copy, node: NodeId(n.into()), disk, open: OpenId(1), state, endpoint }
+        Member {
+            copy,
+            node: NodeId(n.into()),
+            disk,
+            open: OpenId(1),
+            state,
+            since: conductor_model::Epoch(0),
+            endpoint,
+        }
+    }
+
+    #[test]
+    fn a_reactor_that_says_nothing_of_its_copies_is_named() {
+        let report = |disk| DiskReport {
+            disk: DiskId(disk),
+            open: OpenId(1),
+            endpoint: ([10, 0, 0, 1], 1).into(),
+            capacity: Bytes(1 << 30),
+            used: Bytes(0),
+            max_copies: 64,
+            copies: Vec::new(),
+        };
+        let mut disks = [(0, report(1)), (2, report(2))];
+        let used = |disk| node_core::DiskView {
+            disk: DiskId(disk),
+            open: OpenId(1),
+            capacity: Bytes(1 << 30),
+            used: Bytes(4096),
+            damaged: 0,
+            repaired: 0,
+        };
+        let view = |disk| View { disks: vec![used(disk)], ..View::default() };
+        let mut views = BTreeMap::from([(0, view(1))]);
+        assert_eq!(as_they_are(&mut disks, &views), Err(2), "what it said when it was opened may be over");
+        views.insert(2, view(2));
+        assert_eq!(as_they_are(&mut disks, &views), Ok(()));
+        assert!(disks.iter().all(|(_, report)| report.used == Bytes(4096)));
     }
 
     #[test]
@@ -320,6 +469,8 @@ mod tests {
             born: true,
             parent: None,
             durability: Durability::Always,
+            cache: conductor_model::Commit(0),
+            card: None,
         };
         let here = |disk: u8, lane| BTreeMap::from([(DiskId(disk.into()), lane), (DiskId(9), 7)]);
         let lanes = |disk, lane| lanes_of(&config, &here(disk, lane)).into_iter().collect::<Vec<_>>();

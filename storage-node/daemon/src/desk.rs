@@ -26,6 +26,8 @@ pub(crate) struct Counts {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The reactors there are.
+    lanes: BTreeSet<Lane>,
     asks: BTreeMap<(Lane, ShardId), MembershipRequest>,
     /// Copies that are not (or no longer) on these reactors.
     dropped: BTreeMap<CopyId, BTreeSet<Lane>>,
@@ -46,17 +48,38 @@ struct State {
     stopping: bool,
 }
 
+impl State {
+    /// Have all reactors said so?
+    fn all_in(&self, said: Option<&BTreeSet<Lane>>) -> bool {
+        said.is_some_and(|said| self.lanes.is_subset(said))
+    }
+}
+
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Desk {
-    lanes: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Desk {
     pub(crate) fn new(lanes: usize) -> Self {
-        Self { lanes, state: Mutex::default(), changed: Condvar::new() }
+        let lanes = (0..).take(lanes).collect();
+        Self { state: Mutex::new(State { lanes, ..State::default() }), changed: Condvar::new() }
+    }
+
+    /// There is one reactor more: what all have to say it has to say, too.
+    pub(crate) fn begin_lane(&self, lane: Lane) {
+        self.lock().lanes.insert(lane);
+    }
+
+    /// A reactor has nothing more to say, nor to be asked.
+    pub(crate) fn end_lane(&self, lane: Lane) {
+        let mut state = self.lock();
+        state.lanes.remove(&lane);
+        state.troubles.remove(&lane);
+        state.fillings.remove(&lane);
+        self.changed.notify_all();
     }
 
     /// A letter from a reactor.
@@ -75,9 +98,8 @@ impl Desk {
                 self.changed.notify_all();
             }
             Letter::Worked(work) => {
-                let lanes = state.worked.entry(work).or_default();
-                lanes.insert(lane);
-                if lanes.len() == self.lanes {
+                state.worked.entry(work).or_default().insert(lane);
+                if state.all_in(state.worked.get(&work)) {
                     self.changed.notify_all();
                 }
             }
@@ -123,7 +145,7 @@ impl Desk {
     /// it is known to be heard.
     pub(crate) fn wait_for_reports(&self, most: usize) -> (Vec<OrderReport>, Vec<CopyWork>) {
         let done = |state: &State| -> Vec<CopyWork> {
-            let said = state.worked.iter().filter(|(_, lanes)| lanes.len() == self.lanes);
+            let said = state.worked.iter().filter(|(_, lanes)| state.all_in(Some(lanes)));
             said.map(|(work, _)| *work).take(most).collect()
         };
         let idle = |state: &mut State| state.reports.is_empty() && done(state).is_empty() && !state.stopping;
@@ -150,7 +172,7 @@ impl Desk {
     /// Copies that are on no reactor any more. Each reactor has to say so: one that never had a copy says it at once.
     pub(crate) fn dropped(&self) -> Vec<CopyId> {
         let state = self.lock();
-        state.dropped.iter().filter(|(_, lanes)| lanes.len() == self.lanes).map(|(copy, _)| *copy).collect()
+        state.dropped.iter().filter(|(_, lanes)| state.all_in(Some(lanes))).map(|(copy, _)| *copy).collect()
     }
 
     /// The conductor knows that these are gone.
@@ -192,7 +214,7 @@ impl Desk {
 
     /// What the reactors have said within the given time, in their order.
     pub(crate) fn finish_look(&self, number: u64, within: Duration) -> BTreeMap<Lane, View> {
-        let waits = |state: &mut State| state.looks.get(&number).is_some_and(|look| look.len() < self.lanes);
+        let waits = |state: &mut State| state.looks.get(&number).is_some_and(|look| look.len() < state.lanes.len());
         let (mut state, _) =
             self.changed.wait_timeout_while(self.lock(), within, waits).unwrap_or_else(PoisonError::into_inner);
         state.looks.remove(&number).unwrap_or_default()
@@ -285,6 +307,19 @@ mod tests {
         assert_eq!(desk.dropped(), [CopyId(7)]);
         desk.forget_dropped(&[CopyId(7)]);
         assert!(desk.dropped().is_empty());
+    }
+
+    #[test]
+    fn a_reactor_that_is_added_has_to_say_so_too_and_one_that_ended_has_not() {
+        let desk = Desk::new(1);
+        desk.post(0, Letter::Dropped(CopyId(7)));
+        desk.begin_lane(1);
+        assert!(desk.dropped().is_empty(), "the new one may have it");
+        desk.post(1, Letter::Dropped(CopyId(7)));
+        assert_eq!(desk.dropped(), [CopyId(7)]);
+        desk.post(1, Letter::Dropped(CopyId(8)));
+        desk.end_lane(0);
+        assert_eq!(desk.dropped(), [CopyId(7), CopyId(8)]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Makes files that are to be disks: written in full, and under their name only when complete.
 
 use crate::{DiskPlan, Error, journal, users};
-use conductor_model::Bytes;
+use conductor_model::{Bytes, ClusterId};
+use node_store::journaled::identify;
 use node_store::simple::MIN_DISK_BYTES;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -10,9 +11,15 @@ use std::path::Path;
 
 /// One write: large enough for any device, small enough for the stack of a page cache.
 const PIECE: usize = 1 << 20;
+/// So much is written before it is made durable: what is not yet takes a slow disk seconds, not minutes.
+const SYNCED: u64 = 256 << 20;
 
-/// Makes what has to be made. A path that exists is left as it is.
-pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool) -> Result<(), Error> {
+/// Makes what has to be made, until it is to `stop`. A path that exists is left as it is.
+pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool, stop: &dyn Fn() -> bool) -> Result<(), Error> {
+    let failed = |path: &Path, bytes, source| match stop() {
+        true => Error::Stopping,
+        false => Error::Create { path: path.to_path_buf(), bytes, source },
+    };
     let mut seen = BTreeSet::new();
     for disk in disks {
         if !disk.path.exists() {
@@ -21,18 +28,14 @@ pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool) -> Result<(), Error> {
                 return Err(Error::TooSmall { path: disk.path.clone(), bytes });
             }
             tracing::info!(path = %disk.path.display(), bytes, "making a disk file");
-            create(&disk.path, bytes, sparse).map_err(|source| Error::Create {
-                path: disk.path.clone(),
-                bytes,
-                source,
-            })?;
+            create(&disk.path, bytes, sparse, stop).map_err(|source| failed(&disk.path, bytes, source))?;
         }
         if let Some(path) = disk.journal.as_ref().filter(|path| !path.exists()) {
             let bytes = disk.create.and_then(|bytes| journal::file_bytes(Bytes(bytes)));
             let Some(bytes) = bytes else { return Err(Error::NoJournal(path.clone())) };
             tracing::info!(path = %path.display(), bytes, "making a journal's file");
             // Never sparse: it is written all the time.
-            create(path, bytes, false).map_err(|source| Error::Create { path: path.clone(), bytes, source })?;
+            create(path, bytes, false, stop).map_err(|source| failed(path, bytes, source))?;
         }
         for path in std::iter::once(&disk.path).chain(&disk.journal) {
             if let Some(by) = users::of_device(path) {
@@ -47,12 +50,12 @@ pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool) -> Result<(), Error> {
     Ok(())
 }
 
-fn create(path: &Path, bytes: u64, sparse: bool) -> io::Result<()> {
+fn create(path: &Path, bytes: u64, sparse: bool, stop: &dyn Fn() -> bool) -> io::Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     // Its own name, and a link that does not replace: of two that start at once one makes the disk, and nobody writes to the other's.
     let unfinished = parent.join(format!(".{}.unfinished.{}", name.to_string_lossy(), std::process::id()));
-    let made = if sparse { make_sparse(&unfinished, bytes) } else { write_zeros(&unfinished, bytes) };
+    let made = if sparse { make_sparse(&unfinished, bytes) } else { write_zeros(&unfinished, bytes, stop) };
     let made = made.and_then(|()| fs::hard_link(&unfinished, path));
     // The error that matters is the first one.
     let _ = fs::remove_file(&unfinished);
@@ -65,6 +68,28 @@ fn create(path: &Path, bytes: u64, sparse: bool) -> io::Result<()> {
 
 /// How much of a disk a store's superblocks take: 64 KiB.
 const HEAD: u64 = 64 << 10;
+
+/// The cluster that the stores on these disks belong to; `None` if there is no store.
+pub(crate) fn cluster_of(disks: &[DiskPlan]) -> Result<Option<ClusterId>, Error> {
+    let mut found: Option<(&Path, ClusterId)> = None;
+    for DiskPlan { path, .. } in disks {
+        let mut head = Vec::new();
+        match File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head)) {
+            // It is still to be made.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            read => read.map_err(|source| Error::Unreadable { path: path.clone(), source })?,
+        };
+        let Some((identity, _)) = identify(&head) else { continue };
+        let cluster = ClusterId(identity.cluster);
+        match found {
+            Some((other, of)) if of != cluster => {
+                return Err(Error::TwoClusters { path: path.clone(), cluster, other: other.to_path_buf(), of });
+            }
+            _ => found = Some((path, cluster)),
+        }
+    }
+    Ok(found.map(|(_, cluster)| cluster).filter(|cluster| *cluster != ClusterId(0)))
+}
 
 /// A regular file that begins with nothing but zeros, as one that was just made does: only such a one is formatted without being told.
 pub(crate) fn is_blank(path: &Path) -> bool {
@@ -82,7 +107,7 @@ fn make_sparse(path: &Path, bytes: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-fn write_zeros(path: &Path, bytes: u64) -> io::Result<()> {
+fn write_zeros(path: &Path, bytes: u64, stop: &dyn Fn() -> bool) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     let zeros = vec![0; PIECE];
     let mut left = bytes;
@@ -90,6 +115,12 @@ fn write_zeros(path: &Path, bytes: u64) -> io::Result<()> {
         let piece = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
         file.write_all(&zeros[..piece])?;
         left -= piece as u64;
+        if (bytes - left).is_multiple_of(SYNCED) {
+            file.sync_data()?;
+        }
+        if stop() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
     }
     file.sync_all()
 }
@@ -97,6 +128,7 @@ fn write_zeros(path: &Path, bytes: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::os::unix::fs::MetadataExt;
     use std::path::PathBuf;
 
@@ -105,31 +137,43 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_half_made_when_it_is_time_to_stop_is_not_left_behind() {
+        let dir = std::env::temp_dir().join(format!("trine-stopped-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let pieces = Cell::new(0);
+        let stop = || pieces.replace(pieces.get() + 1) >= 2;
+        let made = prepare(&[plan(dir.join("disk0"), Some(1 << 40))], false, &stop);
+        assert!(matches!(made, Err(Error::Stopping)), "{made:?}");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn a_missing_file_is_made_with_all_its_blocks_and_an_existing_one_is_left_alone() {
         let dir = std::env::temp_dir().join(format!("trine-disks-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let path = dir.join("disk0");
-        assert!(matches!(prepare(&[plan(path.clone(), None)], false), Err(Error::Missing(_))));
-        assert!(matches!(prepare(&[plan(path.clone(), Some(1 << 20))], false), Err(Error::TooSmall { .. })));
-        prepare(&[plan(path.clone(), Some(MIN_DISK_BYTES))], false).unwrap();
+        assert!(matches!(prepare(&[plan(path.clone(), None)], false, &|| false), Err(Error::Missing(_))));
+        assert!(matches!(prepare(&[plan(path.clone(), Some(1 << 20))], false, &|| false), Err(Error::TooSmall { .. })));
+        prepare(&[plan(path.clone(), Some(MIN_DISK_BYTES))], false, &|| false).unwrap();
         let meta = fs::metadata(&path).unwrap();
         assert_eq!(meta.len(), MIN_DISK_BYTES);
         assert!(meta.blocks() * 512 >= MIN_DISK_BYTES, "not sparse");
         fs::write(&path, b"somebody's").unwrap();
-        prepare(&[plan(path.clone(), Some(MIN_DISK_BYTES))], false).unwrap();
+        prepare(&[plan(path.clone(), Some(MIN_DISK_BYTES))], false, &|| false).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"somebody's");
         let twice = [plan(path.clone(), None), plan(dir.join("./disk0"), None)];
-        assert!(matches!(prepare(&twice, false), Err(Error::Twice(_))));
+        assert!(matches!(prepare(&twice, false, &|| false), Err(Error::Twice(_))));
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing unfinished is left");
         let with = |disk: &str, create, journal: &str| DiskPlan {
             journal: Some(dir.join(journal)),
             ..plan(dir.join(disk), create)
         };
-        assert!(matches!(prepare(&[with("disk0", None, "journal")], false), Err(Error::NoJournal(_))));
+        assert!(matches!(prepare(&[with("disk0", None, "journal")], false, &|| false), Err(Error::NoJournal(_))));
         let sizes = Some(MIN_DISK_BYTES);
         let shared = [with("disk0", sizes, "journal"), with("disk1", sizes, "./journal")];
-        assert!(matches!(prepare(&shared, true), Err(Error::Twice(_))), "two stores, one journal");
-        assert!(matches!(prepare(&[with("disk0", sizes, "disk0")], true), Err(Error::Twice(_))));
+        assert!(matches!(prepare(&shared, true, &|| false), Err(Error::Twice(_))), "two stores, one journal");
+        assert!(matches!(prepare(&[with("disk0", sizes, "disk0")], true, &|| false), Err(Error::Twice(_))));
         let meta = fs::metadata(dir.join("journal")).unwrap();
         assert_eq!(meta.len(), (16 << 20) + (64 << 10));
         assert!(meta.blocks() * 512 >= meta.len(), "not sparse");

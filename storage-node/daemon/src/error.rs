@@ -1,7 +1,7 @@
 //! Why a node does not run (any more): one sentence each, with the way out.
 
 use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY, MIN_METADATA_CACHE};
-use conductor_model::DiskId;
+use conductor_model::{ClusterId, DiskId, ShardId};
 use node_store::simple::{MIN_DISK_BYTES, OpenError};
 use std::io;
 use std::net::SocketAddr;
@@ -13,6 +13,24 @@ pub enum Error {
     /// Nothing to store on.
     #[error("a node needs at least one disk")]
     NoDisk,
+    /// Every reactor is a thread with memory of its own.
+    #[error(
+        "the node has as many reactors as it can: start it again with all its disks named, and they share reactors"
+    )]
+    TooManyReactors,
+    /// A reactor holds one copy of a shard.
+    #[error(
+        "disk {path} holds a second copy of {shard}, on the way from another disk of its reactor: give it a reactor of its own (--reactors)"
+    )]
+    TwoCopies {
+        /// The disk.
+        path: PathBuf,
+        /// The shard.
+        shard: ShardId,
+    },
+    /// The node that was asked said why.
+    #[error("no disk was added: {0}")]
+    NotAdded(String),
     /// A reactor without a disk has nothing to do.
     #[error("{reactors} reactors for {disks} disks: use 1 to as many as there are disks")]
     Reactors {
@@ -170,6 +188,23 @@ pub enum Error {
         /// By whom.
         by: String,
     },
+    /// Whose node would it be?
+    #[error(
+        "disk {path} belongs to cluster {cluster}, disk {other} to cluster {of}: name the disks of one cluster only"
+    )]
+    TwoClusters {
+        /// One disk.
+        path: PathBuf,
+        /// Its cluster.
+        cluster: ClusterId,
+        /// Another disk.
+        other: PathBuf,
+        /// Its cluster.
+        of: ClusterId,
+    },
+    /// Told to stop while a disk was made.
+    #[error("the node is stopping")]
+    Stopping,
     /// Its first or last blocks cannot be read.
     #[error("cannot read disk {path}: {source}")]
     Unreadable {

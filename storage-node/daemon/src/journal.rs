@@ -185,12 +185,29 @@ mod tests {
         }
         /// Opens a reactor on one disk and perhaps a journal.
         fn open(&self, disk: &str, journal: Option<&str>, format: bool, force: bool) -> Result<(), Error> {
+            self.open_as(ClusterId(7), disk, journal, format, force)
+        }
+        fn open_as(
+            &self,
+            cluster: ClusterId,
+            disk: &str,
+            journal: Option<&str>,
+            format: bool,
+            force: bool,
+        ) -> Result<(), Error> {
             let mut options = NodeOptions { format, force, allow_buffered: true, ..options(1) };
             options.listen = "127.0.0.1:0".parse().unwrap();
             options.disks[0].path = self.file(disk, DISK);
             options.disks[0].journal = journal.map(|journal| self.file(journal, JOURNAL));
             let (_mailbox, mail) = reactor::mailbox::<Mail>(16).unwrap();
-            let plan = Plan { options: &options, lane: 0, cluster: ClusterId(7), process: 1, started: Time::default() };
+            let plan = Plan {
+                options: &options,
+                disks: &options.disks,
+                lane: 0,
+                cluster,
+                process: 1,
+                started: Time::default(),
+            };
             thread::open(&plan, mail).map(|opened| assert_eq!(opened.disks.len(), 1))
         }
         fn bytes(&self) -> Vec<(String, Vec<u8>)> {
@@ -224,6 +241,22 @@ mod tests {
             assert_eq!(Label::decode(&block), None, "{at}");
             block[at] ^= 1;
         }
+    }
+
+    #[test]
+    fn stores_say_which_cluster_they_belong_to_and_blank_disks_do_not() {
+        let dir = Dir::new();
+        let plan = |path| crate::DiskPlan { path, create: None, journal: None };
+        let [blank, none, store] = [dir.file("blank", DISK), dir.0.join("none"), dir.0.join("disk")].map(plan);
+        let of = |disks: &[crate::DiskPlan]| crate::disks::cluster_of(disks);
+        assert_eq!(of(&[blank.clone(), none.clone()]).unwrap(), None);
+        dir.open("disk", None, true, false).unwrap();
+        assert_eq!(of(&[blank, store.clone(), none]).unwrap(), Some(ClusterId(7)));
+        dir.open_as(ClusterId(8), "foreign", None, true, false).unwrap();
+        let both = of(&[store, plan(dir.0.join("foreign"))]);
+        assert!(matches!(both, Err(Error::TwoClusters { .. })), "{both:?}");
+        dir.open_as(ClusterId(0), "nobody's", None, true, false).unwrap();
+        assert_eq!(of(&[plan(dir.0.join("nobody's"))]).unwrap(), None);
     }
 
     #[test]

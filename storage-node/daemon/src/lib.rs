@@ -11,12 +11,14 @@
 //! Never: reads files other than its disks, the environment or arguments; decides anything about a shard.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod adding;
 mod claim;
 mod control;
 mod desk;
 mod disks;
 mod error;
 mod journal;
+mod lanes;
 mod life;
 mod limits;
 mod look;
@@ -29,12 +31,15 @@ mod socket;
 mod thread;
 mod users;
 
+pub use adding::{AddedDisk, NewDisks};
 pub use error::Error;
 pub use limits::{DEFAULT_DEPTH, DEFAULT_MEMORY, MAX_DISKS_PER_REACTOR, MIN_MEMORY, MIN_METADATA_CACHE};
-pub use look::{CopyLook, DiskLook, MemoryLook, NodeLook, ReactorLook, SessionLook, StageLook, TraceLook};
-pub use memory::{HugePages, TooFewHugePages};
+pub use look::{
+    CopyLook, DiskLook, MemoryLook, MemoryNodeLook, NodeLook, ReactorLook, SessionLook, StageLook, TraceLook,
+};
+pub use memory::{HugePages, MemoryNodes, TooFewHugePages};
 pub use node_store::journaled::DEFAULT_CACHE_BYTES as DEFAULT_METADATA_CACHE;
 pub use node_store::simple::MIN_DISK_BYTES;
 pub use options::{DiskPlan, NodeOptions, huge_pages_needed};
 pub use process::{Ready, run};
-pub use socket::ask_for_look;
+pub use socket::{ask_for_look, ask_to_add};

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 /// Memory of all reactors together, unless the operator says otherwise.
 pub const DEFAULT_MEMORY: u64 = 256 << 20;
-/// Least memory per reactor: an eighth each for five classes must hold at least two of the largest payloads.
-pub const MIN_MEMORY: u64 = 32 << 20;
+/// Least memory per reactor: each class's own eighth holds two of the largest payloads, each in one piece.
+pub const MIN_MEMORY: u64 = 2 * memory::Shares::least_even(memory::MAX_LEN) as u64;
 /// Least memory for a disk's metadata pages: a path of 4 pages for each of 64 reads at a time, and one more of its own for a change.
 pub const MIN_METADATA_CACHE: u64 = 320 * 4096;
 /// Requests in flight per connection and direction.
 pub const DEFAULT_DEPTH: u16 = 128;
 /// Disks of one reactor: as many as a handshake can name.
 pub const MAX_DISKS_PER_REACTOR: usize = wire::MAX_OPENS;
+/// Reactors of a process, with those of disks that were added to it: a thread, a ring and buffer memory each.
+pub(crate) const MAX_REACTORS: usize = 64;
 /// Mail waiting for a reactor. Assignments come in one letter per heartbeat, looks one at a time; answers to asks one per shard.
 pub(crate) const MAIL: usize = 4096;
 /// How soon a letter is offered again to a full mailbox.
@@ -44,8 +46,10 @@ pub(crate) const COUNT: Duration = Duration::from_millis(500);
 pub(crate) const LOOK: Duration = Duration::from_secs(5);
 /// How long a client of the control socket may take to say what it wants, and to take the answer.
 pub(crate) const SOCKET: Duration = Duration::from_secs(2);
+/// How long adding disks may take: files are written in full first, and a journal is read.
+pub(crate) const ADD: Duration = Duration::from_secs(600);
 /// Longest request on the control socket.
-pub(crate) const SOCKET_LINE: u64 = 4096;
+pub(crate) const SOCKET_LINE: u64 = 65_536;
 /// How long the reactors may take to stop: connections drain for at most 5 s.
 pub(crate) const STOP: Duration = Duration::from_secs(15);
 /// How long a reactor looks for completions before it sleeps, where there are cores to spare: below a wake-up's price.

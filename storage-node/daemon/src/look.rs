@@ -18,6 +18,8 @@ pub struct NodeLook {
     pub pid: u32,
     /// The buffer memory of its reactors.
     pub memory: MemoryLook,
+    /// What of the process is in memory on each of the machine's memory nodes (NUMA); empty if there is one.
+    pub memory_nodes: Vec<MemoryNodeLook>,
     /// What is wrong with the conductor, if it cannot be reached.
     pub conductor_trouble: Option<String>,
     /// Disks that failed, and how.
@@ -33,6 +35,17 @@ pub struct MemoryLook {
     pub bytes: Bytes,
     /// Reserved huge pages of 2 MiB that it lies on; 0 if it is ordinary memory.
     pub huge_pages: u64,
+    /// Directories with the files that it lies on; 0 if it is ordinary memory.
+    pub directories: usize,
+}
+
+/// What of the process is in memory on one memory node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemoryNodeLook {
+    /// Its number.
+    pub node: usize,
+    /// How much.
+    pub bytes: Bytes,
 }
 
 /// One reactor.
@@ -125,9 +138,13 @@ impl NodeLook {
             node: control.node,
             pid: std::process::id(),
             memory: control.memory,
+            memory_nodes: memory::resident()
+                .into_iter()
+                .map(|on| MemoryNodeLook { node: on.node, bytes: Bytes(on.bytes) })
+                .collect(),
             conductor_trouble: control.desk.conductor_trouble(),
             failed_disks: control.desk.failed(),
-            reactors: control.look().into_iter().map(|(lane, view)| ReactorLook::of(lane, view)).collect(),
+            reactors: control.look().into_iter().map(|(lane, look)| ReactorLook::of(lane, look)).collect(),
         }
     }
 }
@@ -136,12 +153,13 @@ impl MemoryLook {
     pub(crate) fn of(options: &NodeOptions) -> Self {
         let huge_pages = if options.huge_pages { huge_pages_needed(options.memory, options.reactors) } else { 0 };
         let asked = (options.memory_of_each() * options.reactors) as u64;
-        Self { bytes: Bytes(asked.max(huge_pages * HugePages::BYTES)), huge_pages }
+        let directories = options.memory_dirs.len();
+        Self { bytes: Bytes(asked.max(huge_pages * HugePages::BYTES)), huge_pages, directories }
     }
 }
 
 impl ReactorLook {
-    fn of(lane: u16, view: View) -> Self {
+    fn of(lane: u16, (view, ring): (View, Option<reactor::Counters>)) -> Self {
         let disks = view.disks.iter();
         let copies = view.copies.into_iter();
         let sessions = view.sessions.into_iter();
@@ -168,7 +186,12 @@ impl ReactorLook {
                 })
                 .collect(),
             refs: view.refs,
-            counters: view.counters.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+            counters: view
+                .counters
+                .into_iter()
+                .chain(ring.iter().flat_map(reactor::Counters::named))
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
             traces: view.traces.iter().map(TraceLook::of).collect(),
         }
     }

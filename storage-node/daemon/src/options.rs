@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY, MIN_METADATA_CACHE};
 use conductor_model::NodeId;
-use memory::{HugePages, NamedFiles};
+use memory::{HugePages, NamedFiles, Placement};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -26,6 +26,8 @@ pub struct NodeOptions {
     pub node: NodeId,
     /// Its machine, for people and for failure domains.
     pub host: String,
+    /// The rack that its machine is in; empty: the machine stands for itself.
+    pub rack: String,
     /// Its disks.
     pub disks: Vec<DiskPlan>,
     /// Reserve no space for files that are made. They are slow at first, and the file system can be full before they are: for trying
@@ -110,10 +112,19 @@ impl NodeOptions {
 
     /// The files that hold the buffers of reactor `lane`, if they are on files: its first directory is its own, as far as there are enough.
     pub(crate) fn memory_files_of(&self, lane: u16) -> Option<NamedFiles> {
-        let mut dirs = self.memory_dirs.clone();
-        let first = usize::from(lane).checked_rem(dirs.len())?;
-        dirs.rotate_left(first);
-        Some(NamedFiles { dirs, name: format!("trine-{}-lane{lane}", self.node) })
+        let dirs = self.memory_dirs.clone();
+        let name = format!("trine-{}-lane{lane}", self.node);
+        (!dirs.is_empty()).then(|| NamedFiles { dirs, name, first: lane.into() })
+    }
+
+    /// Where the buffers of reactor `lane` should be: where its thread runs, or, if it may run anywhere, on all memory nodes alike.
+    pub(crate) fn placement_of(&self, lane: u16) -> Placement {
+        self.cpu_of(lane).map_or(Placement::Spread, Placement::Near)
+    }
+
+    /// The processor that reactor `lane` is pinned to.
+    pub(crate) fn cpu_of(&self, lane: u16) -> Option<usize> {
+        self.pin.iter().copied().cycle().nth(lane.into())
     }
 
     /// Where reactor `lane` listens.
@@ -141,6 +152,7 @@ pub(crate) mod tests {
         NodeOptions {
             node: NodeId(1),
             host: "here".to_owned(),
+            rack: String::new(),
             disks: (0..disks)
                 .map(|n| DiskPlan { path: format!("disk{n}").into(), create: None, journal: None })
                 .collect(),
@@ -177,7 +189,10 @@ pub(crate) mod tests {
         assert_eq!(options.memory_files_of(1), None);
         let options = NodeOptions { memory_dirs: vec!["/a".into(), "/b".into()], ..options };
         let files = |lane| options.memory_files_of(lane).unwrap();
-        assert_eq!((files(1).dirs, files(2).dirs), (vec!["/b".into(), "/a".into()], vec!["/a".into(), "/b".into()]));
+        assert_eq!((files(1).first, files(2).first), (1, 2));
+        assert_eq!((options.placement_of(1), options.cpu_of(1)), (Placement::Spread, None));
+        let pinned = NodeOptions { pin: vec![4, 6], ..options.clone() };
+        assert_eq!([0, 1, 2].map(|lane| pinned.placement_of(lane)), [4, 6, 4].map(Placement::Near));
         assert_ne!(files(0).name, files(2).name);
         assert_eq!(options.endpoint("127.0.0.1:9".parse().unwrap()), "127.0.0.1:9".parse().unwrap());
     }

@@ -4,16 +4,18 @@
 //!   check ─► cluster (conductor) ─► disks made ─► reactors open ─► registered ─► ready ─► SIGTERM ─► reactors drain ─► leak report
 //! ```
 
+use crate::adding::Adder;
 use crate::control::{Control, Pauses};
 use crate::desk::{Desk, Lane};
+use crate::lanes::Lanes;
 use crate::limits::{MAIL, OPEN_FILES, STOP};
 use crate::look::MemoryLook;
 use crate::options::huge_pages_needed;
 use crate::thread::{self, Plan, random};
-use crate::{Error, NodeOptions, disks, socket};
+use crate::{DiskPlan, Error, NodeOptions, disks, socket};
 use conductor_client::Client;
-use conductor_model::ClusterId;
 use conductor_model::api::DiskReport;
+use conductor_model::{ClusterId, ShardId};
 use driver::Time;
 use memory::HugePages;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -24,6 +26,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
@@ -39,10 +42,19 @@ pub struct Ready {
 }
 
 /// What the main thread waits for.
-enum Event {
+pub(crate) enum Event {
     Signal,
-    Opened { lane: Lane, endpoint: SocketAddr, disks: Vec<DiskReport> },
-    Ended { lane: Lane, outcome: Result<(), Error> },
+    /// There is one reactor more.
+    Began,
+    Opened {
+        lane: Lane,
+        endpoint: SocketAddr,
+        disks: Vec<DiskReport>,
+    },
+    Ended {
+        lane: Lane,
+        outcome: Result<(), Error>,
+    },
     Registered(Result<(), conductor_client::Error>),
 }
 
@@ -58,14 +70,32 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
     let (tell, events) = mpsc::channel();
     watch_signals(tell.clone())?;
     let client = Client::new(&options.conductor)?;
-    let Some(cluster) = find_cluster(&client, &events)? else { return Ok(()) };
-    disks::prepare(&options.disks, options.sparse)?;
+    let Some(cluster) = find_cluster(&client, &events, &options.disks)? else { return Ok(()) };
+    disks::prepare(&options.disks, options.sparse, &|| false)?;
 
     let desk = Arc::new(Desk::new(options.reactors));
-    let mut node = Process { tell, events, desk, running: 0 };
-    let mailboxes = node.start_lanes(&Arc::new(options.clone()), cluster, started)?;
+    let process = random()?;
+    let mut node = Process { tell, events, desk, running: 0, process };
+    let shared = Arc::new(options.clone());
+    let mut spread: Vec<Vec<DiskPlan>> =
+        (0..).take(options.reactors).map(|lane| options.disks_of(lane).cloned().collect()).collect();
     // Until all are open nothing was served: there is nothing to wait for, and a store can be left at any moment.
-    let Some(opened) = node.wait_until_open(options.reactors)? else { return Ok(()) };
+    let (mailboxes, opened) = loop {
+        let mailboxes = node.start_lanes(&shared, &spread, cluster, started)?;
+        match node.wait_until_open(&mailboxes)? {
+            Opening::Signal => return Ok(()),
+            Opening::All(opened) => break (mailboxes, opened),
+            Opening::TwoCopies { path, shard } => {
+                tracing::info!(path = %path.display(), %shard, "a copy was on its way between disks: a reactor of its own for this one");
+                let of_it = spread.iter_mut().find_map(|plans| {
+                    let at = plans.iter().position(|plan| plan.path == path)?;
+                    (plans.len() > 1).then(|| plans.remove(at))
+                });
+                let alone = of_it.ok_or(Error::TwoCopies { path, shard })?;
+                spread.push(vec![alone]);
+            }
+        }
+    };
     let outcome = node.serve(&options, cluster, client, &mailboxes, opened, ready);
     let stopped = node.wait_until_stopped();
     outcome.and(stopped)
@@ -74,7 +104,20 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
 /// Each reactor's endpoint and disks.
 type OpenLanes = BTreeMap<Lane, (SocketAddr, Vec<DiskReport>)>;
 
+/// How the opening of all disks ended.
+enum Opening {
+    All(OpenLanes),
+    /// Two disks of one reactor hold copies of one shard; the reactors have ended.
+    TwoCopies {
+        path: PathBuf,
+        shard: ShardId,
+    },
+    Signal,
+}
+
 struct Process {
+    /// Drawn at random for its life.
+    process: u64,
     tell: Sender<Event>,
     events: Receiver<Event>,
     desk: Arc<Desk>,
@@ -86,17 +129,19 @@ impl Process {
     fn start_lanes(
         &mut self,
         options: &Arc<NodeOptions>,
+        spread: &[Vec<DiskPlan>],
         cluster: ClusterId,
         started: Time,
     ) -> Result<Vec<Mailbox<Mail>>, Error> {
-        let process = random()?;
+        let process = self.process;
         let mut mailboxes = Vec::new();
-        for lane in (0..).take(options.reactors) {
+        for (lane, disks) in (0..).zip(spread.to_vec()) {
+            self.desk.begin_lane(lane);
             let (mailbox, mail) = reactor::mailbox(MAIL)?;
             mailboxes.push(mailbox);
             let (options, desk, tell) = (Arc::clone(options), Arc::clone(&self.desk), self.tell.clone());
             let run = move || {
-                let plan = Plan { options: &options, lane, cluster, process, started };
+                let plan = Plan { options: &options, disks: &disks, lane, cluster, process, started };
                 let outcome = run_lane(&plan, mail, &desk, &tell);
                 let _ = tell.send(Event::Ended { lane, outcome });
             };
@@ -106,20 +151,37 @@ impl Process {
         Ok(mailboxes)
     }
 
-    /// `None` if a signal came first.
-    fn wait_until_open(&mut self, reactors: usize) -> Result<Option<OpenLanes>, Error> {
+    /// Until every reactor has opened its disks, or cannot.
+    fn wait_until_open(&mut self, mailboxes: &[Mailbox<Mail>]) -> Result<Opening, Error> {
         let mut opened = BTreeMap::new();
-        while opened.len() < reactors {
+        let mut twice = None;
+        while opened.len() < mailboxes.len() && (twice.is_none() || opened.len() < self.running) {
             match self.events.recv() {
                 Ok(Event::Opened { lane, endpoint, disks }) => drop(opened.insert(lane, (endpoint, disks))),
+                Ok(Event::Ended { outcome: Err(Error::TwoCopies { path, shard }), .. }) => {
+                    self.running -= 1;
+                    twice.get_or_insert((path, shard));
+                }
                 Ok(Event::Ended { lane, outcome }) => {
                     outcome?;
                     return Err(Error::Ended(lane));
                 }
-                Ok(Event::Signal | Event::Registered(_)) | Err(_) => return Ok(None),
+                Ok(Event::Signal | Event::Registered(_) | Event::Began) | Err(_) => return Ok(Opening::Signal),
             }
         }
-        Ok(Some(opened))
+        let Some((path, shard)) = twice else { return Ok(Opening::All(opened)) };
+        mailboxes.iter().for_each(|mailbox| drop(mailbox.send(Mail::Stop)));
+        while self.running > 0 {
+            match self.events.recv() {
+                Ok(Event::Ended { outcome, .. }) => {
+                    self.running -= 1;
+                    outcome?;
+                }
+                Ok(Event::Signal) | Err(_) => return Ok(Opening::Signal),
+                Ok(_) => {}
+            }
+        }
+        Ok(Opening::TwoCopies { path, shard })
     }
 
     /// From opened disks to a signal; the reactors are told to stop when it returns.
@@ -136,26 +198,32 @@ impl Process {
         let disks: Vec<(Lane, DiskReport)> =
             opened.into_iter().flat_map(|(lane, (_, disks))| disks.into_iter().map(move |d| (lane, d))).collect();
         let ready_node = Ready { endpoints, disks: disks.iter().map(|(_, d)| d.clone()).collect() };
+        let lanes = Lanes::default();
+        for (lane, mailbox) in (0..).zip(mailboxes) {
+            let here = disks.iter().filter(|(on, _)| *on == lane);
+            lanes.add(lane, mailbox.clone(), here.map(|(_, d)| d.disk));
+        }
         let control = Arc::new(Control {
             node: options.node,
             memory: MemoryLook::of(options),
             host: options.host.clone(),
+            rack: options.rack.clone(),
             cluster,
             client,
             desk: Arc::clone(&self.desk),
-            mailboxes: mailboxes.to_vec(),
-            lane_of: disks.iter().map(|(lane, d)| (d.disk, *lane)).collect(),
+            lanes,
             disks: Mutex::new(disks),
+            regrouped: AtomicBool::new(false),
+            seen: AtomicU64::new(0),
         });
         let mut helpers = Helpers::default();
         let outcome = self.serve_with(options, &control, &mut helpers, ready, &ready_node);
         tracing::info!("stopping");
         self.desk.stop();
-        for mailbox in mailboxes {
-            // One that has ended already has nothing to stop.
-            let _ = mailbox.send(Mail::Stop);
-        }
+        control.lanes.stop();
         helpers.end();
+        // A disk may just have been added.
+        control.lanes.stop();
         outcome
     }
 
@@ -170,8 +238,10 @@ impl Process {
         if let Some(path) = &options.control {
             let listener = socket::listen(path)?;
             helpers.socket = Some(path.clone());
-            let control = Arc::clone(control);
-            helpers.threads.push(spawn("control socket".to_owned(), move || socket::serve(&listener, &control))?);
+            let next = Mutex::new(u16::try_from(control.lanes.all().len()).unwrap_or(u16::MAX));
+            let (cluster, process, tell) = (control.cluster, self.process, self.tell.clone());
+            let adder = Adder { options: options.clone(), cluster, process, control: Arc::clone(control), tell, next };
+            helpers.threads.push(spawn("control socket".to_owned(), move || socket::serve(&listener, &adder))?);
         }
         let (asking, beating, tell) = (Arc::clone(control), Arc::clone(control), self.tell.clone());
         let (reporting, counting) = (Arc::clone(control), Arc::clone(control));
@@ -198,8 +268,14 @@ impl Process {
                 Ok(Event::Registered(Err(why))) => return Err(why.into()),
                 Ok(Event::Ended { lane, outcome }) => {
                     self.running -= 1;
-                    return outcome.and(Err(Error::Ended(lane)));
+                    if control.lanes.has(lane) {
+                        return outcome.and(Err(Error::Ended(lane)));
+                    }
+                    // Its last disk was taken out.
+                    outcome?;
+                    tracing::info!(lane, "a reactor without disks has ended");
                 }
+                Ok(Event::Began) => self.running += 1,
                 Ok(Event::Opened { .. }) => {}
                 Ok(Event::Signal) | Err(_) => return Ok(()),
             }
@@ -216,6 +292,7 @@ impl Process {
                     self.running -= 1;
                     worst = worst.and(outcome);
                 }
+                Ok(Event::Began) => self.running += 1,
                 Ok(_) => {}
                 Err(_) => return worst.and(Err(Error::NotStopped)),
             }
@@ -255,20 +332,28 @@ fn run_lane(plan: &Plan<'_>, mail: MailRx<Mail>, desk: &Desk, tell: &Sender<Even
     opened.run(desk)
 }
 
-/// The cluster's name, without which no disk can be told from a foreign one. `None` if a signal came first.
-fn find_cluster(client: &Client, events: &Receiver<Event>) -> Result<Option<ClusterId>, Error> {
+/// The cluster's name, without which no disk can be told from a foreign one. A conductor that lost its state learns it from the nodes
+/// (`recover --from-nodes`): one that has stores says whose they are, one without waits for the others. `None` if a signal came first.
+fn find_cluster(client: &Client, events: &Receiver<Event>, plans: &[DiskPlan]) -> Result<Option<ClusterId>, Error> {
     let mut pauses = Pauses::new();
-    let mut said = false;
+    let mut said = "";
     loop {
-        match client.version() {
-            Ok(version) => return Ok(Some(version.cluster)),
-            Err(why) if why.is_temporary() => {
-                if !said {
-                    tracing::warn!(%why, "waiting for the conductor");
-                    said = true;
+        let (waits, why) = match client.version() {
+            Ok(version) if version.cluster != ClusterId(0) => return Ok(Some(version.cluster)),
+            Ok(_) => {
+                if let Some(cluster) = disks::cluster_of(plans)? {
+                    tracing::info!(%cluster, "the conductor does not know its cluster yet: the stores here do");
+                    return Ok(Some(cluster));
                 }
+                let why = "it does not know its cluster yet, and no disk here does: start nodes that hold data first";
+                ("waiting until the conductor knows its cluster", why.to_owned())
             }
+            Err(why) if why.is_temporary() => ("waiting for the conductor", why.to_string()),
             Err(why) => return Err(why.into()),
+        };
+        if said != waits {
+            tracing::warn!(why, "{waits}");
+            said = waits;
         }
         if events.recv_timeout(pauses.next()).is_ok() {
             return Ok(None);
@@ -276,7 +361,7 @@ fn find_cluster(client: &Client, events: &Receiver<Event>) -> Result<Option<Clus
     }
 }
 
-fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let spawned = Builder::new().name(name).spawn(run);
     spawned.map_err(|source| Error::System { what: "start a thread", source })
 }

@@ -1,9 +1,10 @@
-//! The control socket: one JSON request per line, one JSON answer per line. `{"look":true}` is answered with a [`NodeLook`].
+//! The control socket: one JSON request per line, one JSON answer per line. `{"look":true}` is answered with a [`NodeLook`],
+//! `{"add":{"paths":[…],"create":null,"force":false}}` with the disks that were added, anything that fails with `{"error":"…"}`.
 //!
-//! For people on the same machine: whoever may open the socket's file may look. It changes nothing.
+//! For people on the same machine: whoever may open the socket's file may look, and add disks.
 
-use crate::control::Control;
-use crate::limits::{LOOK, SOCKET, SOCKET_LINE};
+use crate::adding::{AddedDisk, Adder, NewDisks};
+use crate::limits::{ADD, LOOK, SOCKET, SOCKET_LINE};
 use crate::{Error, NodeLook};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, Permissions};
@@ -15,7 +16,10 @@ use std::path::Path;
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
+    #[serde(default)]
     look: bool,
+    #[serde(default)]
+    add: Option<NewDisks>,
 }
 
 /// Listens; replaces the file of a process that is gone.
@@ -33,19 +37,20 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, Error> {
 }
 
 /// The socket's thread: one client after the other, until the process stops and knocks once more.
-pub(crate) fn serve(listener: &UnixListener, control: &Control) {
+pub(crate) fn serve(listener: &UnixListener, adder: &Adder) {
+    let control = &adder.control;
     for stream in listener.incoming() {
         if control.desk.pause(std::time::Duration::ZERO) {
             return;
         }
         // A client that goes away in the middle is its own affair; a failed accept is tried again after a pause.
-        if stream.and_then(|stream| answer(&stream, control)).is_err() {
+        if stream.and_then(|stream| answer(&stream, adder)).is_err() {
             control.desk.pause(std::time::Duration::from_millis(10));
         }
     }
 }
 
-fn answer(stream: &UnixStream, control: &Control) -> io::Result<()> {
+fn answer(stream: &UnixStream, adder: &Adder) -> io::Result<()> {
     stream.set_read_timeout(Some(SOCKET))?;
     stream.set_write_timeout(Some(SOCKET))?;
     let mut lines = BufReader::new(stream);
@@ -55,24 +60,48 @@ fn answer(stream: &UnixStream, control: &Control) -> io::Result<()> {
             return Ok(());
         }
         let answer = match serde_json::from_str::<Request>(&line) {
-            Ok(Request { look: true }) => serde_json::to_value(NodeLook::of(control)),
-            Ok(Request { look: false }) => Ok(serde_json::json!({ "error": "nothing asked for" })),
+            Ok(Request { add: Some(new), .. }) => match adder.add(&new) {
+                Ok(added) => serde_json::to_value(added),
+                Err(why) => Ok(serde_json::json!({ "error": full(&why) })),
+            },
+            Ok(Request { look: true, .. }) => serde_json::to_value(NodeLook::of(&adder.control)),
+            Ok(Request { look: false, .. }) => Ok(serde_json::json!({ "error": "nothing asked for" })),
             Err(why) => Ok(serde_json::json!({ "error": why.to_string() })),
         };
         writeln!(&mut &*stream, "{}", answer.map_err(io::Error::from)?)?;
     }
 }
 
+/// With what caused it.
+fn full(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    std::iter::once(error.to_string()).chain(causes.map(ToString::to_string)).collect::<Vec<_>>().join(": ")
+}
+
 /// The client's side: a look inside the node that listens at `path`.
 pub fn ask_for_look(path: &Path) -> Result<NodeLook, Error> {
-    let ask = || -> io::Result<NodeLook> {
-        let mut stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(LOOK + SOCKET))?;
-        stream.set_write_timeout(Some(SOCKET))?;
-        writeln!(stream, "{}", serde_json::to_string(&Request { look: true })?)?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        Ok(serde_json::from_str(&line)?)
-    };
-    ask().map_err(|source| Error::NoLook { path: path.to_path_buf(), source })
+    let request = Request { look: true, add: None };
+    let look = ask(path, &request, LOOK + SOCKET).and_then(|answer| Ok(serde_json::from_value(answer)?));
+    look.map_err(|source| Error::NoLook { path: path.to_path_buf(), source })
+}
+
+/// The same: has the node that listens at `path` add disks. The error is the node's own sentence.
+pub fn ask_to_add(path: &Path, new: &NewDisks) -> Result<Vec<AddedDisk>, Error> {
+    let request = Request { look: false, add: Some(new.clone()) };
+    let failed = |source| Error::NoLook { path: path.to_path_buf(), source };
+    let answer = ask(path, &request, ADD).map_err(failed)?;
+    if let Some(why) = answer["error"].as_str() {
+        return Err(Error::NotAdded(why.to_owned()));
+    }
+    serde_json::from_value(answer).map_err(|why| failed(why.into()))
+}
+
+fn ask(path: &Path, request: &Request, limit: std::time::Duration) -> io::Result<serde_json::Value> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(SOCKET))?;
+    writeln!(stream, "{}", serde_json::to_string(request)?)?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
 }

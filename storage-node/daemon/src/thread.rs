@@ -6,9 +6,9 @@ use crate::disks::is_blank;
 use crate::life::Life;
 use crate::limits::{DISK_IN_USE, SPIN};
 use crate::opening::{Journal, Opener, Task};
-use crate::{Error, NodeOptions, journal, marks};
+use crate::{DiskPlan, Error, NodeOptions, journal, marks};
 use conductor_model::api::DiskReport;
-use conductor_model::{Bytes, ClusterId, DiskId, OpenId};
+use conductor_model::{Bytes, ClusterId, DiskId, OpenId, ShardId};
 use driver::{Address, DiskIndex, Time};
 use memory::{Arena, ArenaOptions, Backing, Shares};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -17,6 +17,7 @@ use node_core::{Letter, Mail, Node};
 use node_store::Store;
 use node_store::journaled::JournaledStore;
 use reactor::{DiskOptions, Limits, MailRx, Mapped, OwnRing, Reactor, Uring};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
@@ -26,6 +27,8 @@ use wire::ClusterKey;
 /// What a reactor thread is made of.
 pub(crate) struct Plan<'a> {
     pub(crate) options: &'a NodeOptions,
+    /// Its disks.
+    pub(crate) disks: &'a [DiskPlan],
     pub(crate) lane: Lane,
     pub(crate) cluster: ClusterId,
     /// Drawn at random for this life of the process.
@@ -50,7 +53,7 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
     let mut uring = Uring::new(OwnRing::new(&limits)?, limits)?;
     let arena = arena(options, plan.lane)?;
     let mut tasks = Vec::new();
-    for disk in options.disks_of(plan.lane) {
+    for disk in plan.disks {
         let buffered = DiskOptions { allow_buffered: options.allow_buffered };
         let index = claim(&mut uring, &disk.path, buffered, DISK_IN_USE)?;
         let bytes = uring.disk_info(index).map_or(0, |info| info.bytes);
@@ -105,7 +108,16 @@ fn serve(
     journals: Vec<(DiskIndex, DiskIndex)>,
 ) -> Result<Opened, Error> {
     let options = plan.options;
-    let (listener, address) = reactor.driver().listen(&Address::Tcp(options.listen_of(plan.lane)))?;
+    apart(plan.disks, &stores)?;
+    let listened = reactor.driver().listen(&Address::Tcp(options.listen_of(plan.lane)));
+    let (listener, address) = match listened {
+        // The port after the last one that was asked for may be anybody's.
+        Err(_) if usize::from(plan.lane) >= options.reactors => {
+            let any = SocketAddr::new(options.listen.ip(), 0);
+            reactor.driver().listen(&Address::Tcp(any))?
+        }
+        listened => listened?,
+    };
     let Address::Tcp(actual) = address else { unreachable!("a TCP listener has a TCP address") };
     let endpoint = options.endpoint(actual);
     let mut disks = Vec::with_capacity(stores.len());
@@ -119,6 +131,7 @@ fn serve(
             endpoint,
             capacity: usage.capacity.bytes(),
             used: usage.used.bytes(),
+            max_copies: usage.max_copies,
             copies: store.copies(),
         });
         disks.push(node_core::Disk { disk, open, index, store });
@@ -131,6 +144,19 @@ fn serve(
     let node = Node::new(node, arena.clone(), net, disks, vec![listener], plan.started);
     reactor.machine().become_node(node, journals);
     Ok(Opened { reactor, arena, lane: plan.lane, endpoint, disks: reports })
+}
+
+/// A reactor holds one copy of a shard: two that are on their way from one of its disks to the other need two reactors.
+fn apart(plans: &[DiskPlan], stores: &[(DiskIndex, JournaledStore)]) -> Result<(), Error> {
+    let mut seen = BTreeSet::new();
+    for (plan, (_, store)) in plans.iter().zip(stores) {
+        let here: BTreeSet<ShardId> = store.copies().iter().map(|(_, config)| config.shard).collect();
+        if let Some(shard) = here.iter().find(|shard| seen.contains(*shard)) {
+            return Err(Error::TwoCopies { path: plan.path.clone(), shard: *shard });
+        }
+        seen.extend(here);
+    }
+    Ok(())
 }
 
 impl Opened {
@@ -154,13 +180,14 @@ fn arena(options: &NodeOptions, lane: Lane) -> Result<Arena, Error> {
         return Ok(Arena::on_files(bytes, Shares::even(bytes), &files)?);
     }
     let backing = if options.huge_pages { Backing::HugePages } else { Backing::Heap };
-    Ok(Arena::new(ArenaOptions { bytes, backing, shares: Shares::even(bytes) })?)
+    let arena = ArenaOptions { bytes, backing, shares: Shares::even(bytes) };
+    Ok(Arena::placed(arena, options.placement_of(lane))?)
 }
 
 fn pin(options: &NodeOptions, lane: Lane) -> Result<(), Error> {
-    let Some(cpu) = options.pin.iter().cycle().nth(usize::from(lane)) else { return Ok(()) };
+    let Some(cpu) = options.cpu_of(lane) else { return Ok(()) };
     let mut set = CpuSet::new();
-    let pinned = set.set(*cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+    let pinned = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
     pinned.map_err(|errno| Error::System { what: "pin a reactor to its processor", source: errno.into() })
 }
 

@@ -121,6 +121,7 @@ fn config(shard: u32, copies: &[u64]) -> Configuration {
         disk: DiskId(1),
         open: OpenId(1),
         state: CopyState::InSync,
+        since: conductor_model::Epoch(0),
         endpoint: ([127, 0, 0, 1], 1).into(),
     };
     Configuration {
@@ -134,6 +135,8 @@ fn config(shard: u32, copies: &[u64]) -> Configuration {
         size: Bytes(16 << 20),
         born: true,
         durability: Durability::Always,
+        cache: conductor_model::Commit(0),
+        card: None,
         parent: None,
     }
 }

@@ -64,9 +64,11 @@ pub mod op {
     pub const FILL_SNAPSHOT: Op = Op(47);
     /// Primary → syncing copy: how far it is filled.
     pub const FILL_MARK: Op = Op(48);
+    /// Primary of another shard → copy: read whole blocks of a snapshot, each verified, for a copy-range. The reply's payload is the blocks.
+    pub const SNAPSHOT_READ: Op = Op(49);
 
     /// All data ops, for tables and coverage floors.
-    pub const ALL: [(Op, &str); 20] = [
+    pub const ALL: [(Op, &str); 21] = [
         (READ, "read"),
         (WRITE, "write"),
         (WRITE_ZEROES, "write-zeroes"),
@@ -87,5 +89,6 @@ pub mod op {
         (FILL, "fill"),
         (FILL_SNAPSHOT, "fill-snapshot"),
         (FILL_MARK, "fill-mark"),
+        (SNAPSHOT_READ, "snapshot-read"),
     ];
 }

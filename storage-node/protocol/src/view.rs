@@ -2,9 +2,10 @@
 //!
 //! None of these carries a stamp: they change nothing that a copy reads as. The primary holds the range's lock from asking to the
 //! answer, so that the content which is looked at, and laid over a damaged block, is what every copy has there at that moment.
+//! SNAPSHOT_READ is asked by primaries of other shards, for a copy-range: a snapshot never changes, so it names no epoch.
 
 use crate::bodies::{Prefix, ReplyBody, body};
-use conductor_model::{BlockRange, Blocks, Epoch, ShardId, ShardIndex, SnapshotId, VolumeId};
+use conductor_model::{BlockRange, Blocks, Epoch, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -12,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const MAX_VERIFY_BLOCKS: u32 = 64;
 
 body! {
-    /// REPLICA_READ, REPLICA_VERIFY, REPLICA_REPAIR. The prefix's word is the number of blocks.
+    /// REPLICA_READ, REPLICA_VERIFY, REPLICA_REPAIR, SNAPSHOT_READ. The prefix's word is the number of blocks.
     ViewBody = 48 {
         /// Session prefix; word = number of blocks.
         prefix: Prefix,
@@ -20,7 +21,7 @@ body! {
         volume: U32,
         /// Shard in it.
         shard: U32,
-        /// The epoch that the copy has joined.
+        /// The epoch that the copy has joined; 0 in a SNAPSHOT_READ.
         epoch: U64,
         /// Which content: 0 is what is written to, else this snapshot.
         view: U64,
@@ -43,6 +44,15 @@ impl ViewBody {
             at: at.from.0.into(),
             reserved: 0.into(),
         }
+    }
+    /// A SNAPSHOT_READ of blocks `at`.
+    pub fn of_snapshot(of: ShardSnapshot, at: BlockRange) -> Self {
+        Self::new(of.shard, Epoch(0), Some(of.snapshot), at)
+    }
+    /// What a SNAPSHOT_READ is about; `None` if this is none.
+    pub fn asked_snapshot(&self) -> Option<ShardSnapshot> {
+        let snapshot = self.snapshot().filter(|_| self.epoch() == Epoch(0))?;
+        Some(ShardSnapshot { shard: self.shard(), snapshot })
     }
     /// Whom it is for.
     pub fn shard(&self) -> ShardId {
@@ -108,6 +118,28 @@ mod tests {
         assert_eq!(back.snapshot(), Some(SnapshotId(7)));
         assert_eq!(ViewBody::new(shard, Epoch(6), None, at).snapshot(), None);
         assert!(ViewBody::parse(&body.bytes()[1..]).is_none());
+    }
+
+    #[test]
+    fn a_read_of_a_snapshot_names_no_epoch_and_has_these_bytes() {
+        let shard = ShardId { volume: VolumeId(0x0102_0304), index: ShardIndex(5) };
+        let of = ShardSnapshot { shard, snapshot: SnapshotId(7) };
+        let at = BlockRange { from: Blocks(0x1122), count: Blocks(256) };
+        let body = ViewBody::of_snapshot(of, at);
+        let want = [
+            [0, 0, 0, 0, 0, 1, 0, 0],
+            [0; 8],
+            [4, 3, 2, 1, 5, 0, 0, 0],
+            [0; 8],
+            [7, 0, 0, 0, 0, 0, 0, 0],
+            [0x22, 0x11, 0, 0, 0, 0, 0, 0],
+        ];
+        assert_eq!(body.bytes(), want.as_flattened());
+        let back = ViewBody::parse(body.bytes()).unwrap();
+        assert_eq!((back.asked_snapshot(), back.range()), (Some(of), at));
+        assert_eq!(ViewBody::new(shard, Epoch(6), Some(of.snapshot), at).asked_snapshot(), None, "an epoch");
+        assert_eq!(ViewBody::new(shard, Epoch(0), None, at).asked_snapshot(), None, "no snapshot");
+        assert_eq!(crate::op::SNAPSHOT_READ, wire::Op(49));
     }
 
     #[test]

@@ -1,18 +1,19 @@
 //! Configurations and block ranges as bytes, and what a store can keep of them.
 
 use crate::codec::{Put, Take};
+use conductor_model::card::{MAX_CARD_BYTES, SnapshotCard, VolumeCard};
 use conductor_model::{
-    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Durability, Epoch,
-    Member, NodeId, OpenId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
+    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Commit, Configuration, CopyId, CopyState, DiskId, Durability,
+    Epoch, Member, Millis, NodeId, OpenId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// Members of a configuration, and copies of a full set: three are usual, a move adds one or two.
-pub const MAX_MEMBERS: usize = 16;
+pub const MAX_MEMBERS: usize = 8;
 /// Blocks of one copy: 1 TiB, 256 times the default shard.
 pub const MAX_SHARD_BLOCKS: u32 = 1 << 28;
-/// Most bytes of an encoded configuration: 64 and 16 members of 52 and 16 copies of 8.
-pub(crate) const MAX_CONFIGURATION: usize = 64 + MAX_MEMBERS * (52 + 8);
+/// Most bytes of an encoded configuration: 66, 8 members of 52, 8 copies of 8, and a card.
+pub(crate) const MAX_CONFIGURATION: usize = 66 + MAX_MEMBERS * (52 + 8) + MAX_CARD_BYTES;
 
 /// A non-empty range within the largest shard.
 pub(crate) fn decode_range(from: &mut Take<'_>) -> Option<BlockRange> {
@@ -26,7 +27,8 @@ pub(crate) fn blocks_of(config: &Configuration) -> Option<u32> {
     let kept = config.size.is_block_aligned()
         && (1..=MAX_SHARD_BLOCKS).contains(&blocks)
         && config.members.len() <= MAX_MEMBERS
-        && config.full_set.len() <= MAX_MEMBERS;
+        && config.full_set.len() <= MAX_MEMBERS
+        && config.card.as_ref().is_none_or(|card| card.bytes() <= MAX_CARD_BYTES);
     kept.then_some(blocks)
 }
 
@@ -77,6 +79,37 @@ pub(crate) fn encode_configuration(config: &Configuration, out: &mut Vec<u8>) {
         out.u32(parent.shard.index.0);
         out.u64(parent.snapshot.0);
     }
+    out.u8(config.card.is_some().into());
+    if let Some(card) = &config.card {
+        encode_card(card, out);
+    }
+}
+
+fn encode_card(card: &VolumeCard, out: &mut Vec<u8>) {
+    out.u64(card.version.0);
+    out.u64(card.size.0);
+    out.u64(card.shard_size.0);
+    out.u8(card.copies);
+    out.u64(card.created.0);
+    let (volume, snapshot) = card.parent.unwrap_or_default();
+    out.u8(card.parent.is_some().into());
+    out.u32(volume.0);
+    out.u64(snapshot.0);
+    encode_name(&card.name, out);
+    out.u8(card.more.into());
+    out.u8(u8::try_from(card.snapshots.len()).unwrap_or(u8::MAX)); // 25 B each at least, by `blocks_of`
+    for snapshot in &card.snapshots {
+        out.u64(snapshot.id.0);
+        out.u64(snapshot.size.0);
+        out.u64(snapshot.created.0);
+        encode_name(&snapshot.name, out);
+    }
+}
+
+/// Behind a byte for its length: names have 64 bytes at most.
+fn encode_name(name: &str, out: &mut Vec<u8>) {
+    out.u8(u8::try_from(name.len()).unwrap_or(u8::MAX));
+    out.extend_from_slice(name.as_bytes());
 }
 
 pub(crate) fn decode_configuration(from: &mut Take<'_>) -> Option<Configuration> {
@@ -97,9 +130,48 @@ pub(crate) fn decode_configuration(from: &mut Take<'_>) -> Option<Configuration>
         }
         false => None,
     };
-    let config =
-        Configuration { shard, epoch, primary, members, full_set, min_copies, attach, size, born, parent, durability };
+    let card = match flag(from.u8()?)? {
+        true => Some(Box::new(decode_card(from)?)),
+        false => None,
+    };
+    let config = Configuration {
+        shard,
+        epoch,
+        primary,
+        members,
+        full_set,
+        min_copies,
+        attach,
+        size,
+        born,
+        parent,
+        durability,
+        card,
+        // The conductor's, and of no use without it.
+        cache: Commit(0),
+    };
     blocks_of(&config).map(|_| config)
+}
+
+fn decode_card(from: &mut Take<'_>) -> Option<VolumeCard> {
+    let (version, size, shard_size) = (Commit(from.u64()?), Bytes(from.u64()?), Bytes(from.u64()?));
+    let (copies, created) = (from.u8()?, Millis(from.u64()?));
+    let (is_clone, volume, snapshot) = (flag(from.u8()?)?, VolumeId(from.u32()?), SnapshotId(from.u64()?));
+    let (name, more) = (decode_name(from)?, flag(from.u8()?)?);
+    let snapshots = (0..from.u8()?).map(|_| {
+        let (id, size, created) = (SnapshotId(from.u64()?), Bytes(from.u64()?), Millis(from.u64()?));
+        Some(SnapshotCard { id, size, created, name: decode_name(from)? })
+    });
+    let snapshots = snapshots.collect::<Option<Vec<_>>>()?;
+    let parent = is_clone.then_some((volume, snapshot));
+    Some(VolumeCard { version, name, size, shard_size, copies, created, parent, snapshots, more })
+}
+
+fn decode_name(from: &mut Take<'_>) -> Option<String> {
+    let length = usize::from(from.u8()?);
+    let (name, rest) = from.0.split_at_checked(length)?;
+    from.0 = rest;
+    String::from_utf8(name.to_vec()).ok()
 }
 
 fn decode_member(from: &mut Take<'_>) -> Option<Member> {
@@ -123,7 +195,7 @@ fn decode_member(from: &mut Take<'_>) -> Option<Member> {
         IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, port)),
         IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope)),
     };
-    Some(Member { copy, node, disk, open, state, endpoint })
+    Some(Member { copy, node, disk, open, state, since: Epoch(0), endpoint })
 }
 
 fn flag(n: u8) -> Option<bool> {
@@ -131,5 +203,44 @@ fn flag(n: u8) -> Option<bool> {
         0 => Some(false),
         1 => Some(true),
         _ => None,
+    }
+}
+
+/// A card that has no room left.
+#[cfg(test)]
+pub(crate) fn full_card() -> VolumeCard {
+    let name = "n".repeat(64);
+    let snapshot = SnapshotCard { id: SnapshotId(7), name: name.clone(), size: Bytes(1 << 30), created: Millis(9) };
+    let mut card = VolumeCard {
+        version: Commit(3),
+        name,
+        size: Bytes(1 << 40),
+        shard_size: Bytes(1 << 32),
+        copies: 3,
+        created: Millis(8),
+        parent: Some((VolumeId(2), SnapshotId(1))),
+        snapshots: Vec::new(),
+        more: true,
+    };
+    while card.bytes() + 25 + snapshot.name.len() <= MAX_CARD_BYTES {
+        card.snapshots.push(snapshot.clone());
+    }
+    let rest = MAX_CARD_BYTES - card.bytes();
+    card.snapshots.extend((rest >= 25).then(|| SnapshotCard { name: "x".repeat(rest - 25), ..snapshot }));
+    card
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_takes_as_many_bytes_as_it_says() {
+        let card = full_card();
+        let mut bytes = Vec::new();
+        encode_card(&card, &mut bytes);
+        assert_eq!(bytes.len(), card.bytes());
+        assert!(card.bytes() > MAX_CARD_BYTES - 25 && card.snapshots.len() >= 14);
+        assert_eq!(decode_card(&mut Take(&bytes)), Some(card));
     }
 }

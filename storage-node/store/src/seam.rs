@@ -378,6 +378,8 @@ pub struct Usage {
     pub used: Blocks,
     /// Copies held.
     pub copies: u32,
+    /// Copies that it was formatted for.
+    pub max_copies: u32,
     /// True when little is left (less than 1/16).
     pub near_full: bool,
 }

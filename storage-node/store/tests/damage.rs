@@ -254,7 +254,7 @@ fn a_failed_read_fails_alone() {
     let arena = Arena::small(4 << 20);
     let mut disk = written(&arena);
     let mut store = open(&mut disk, &arena).unwrap();
-    disk.fail_read = true;
+    disk.fail_reads = 1;
     assert_eq!(read(&mut store, &mut disk, &arena, 1, range(3, 1)).err(), Some(StoreError::Disk(Errno::IO)));
     assert_eq!(read(&mut store, &mut disk, &arena, 1, range(3, 1)).unwrap(), block_of(3));
     assert!(matches!(run(&mut store, &mut disk, write(&arena, 1, range(3, 1), 300, 9)), Ok(StoreDone::Done)));

@@ -1,6 +1,6 @@
 //! The format is what `docs/disk-format.md` says, to the byte: an image of today's format is read, and made again, exactly.
 //!
-//! `golden/v3.txt` is that image. When [`FORMAT_VERSION`] is raised, a new one is made by `cargo test -p node-store --test golden -- --ignored`,
+//! `golden/v4.txt` is that image. When [`FORMAT_VERSION`] is raised, a new one is made by `cargo test -p node-store --test golden -- --ignored`,
 //! which writes `golden/v<version>.txt`; look at what changed in it, write that into the document, name the new file in `IMAGE`, and
 //! delete the old one. A change of these bytes under the same version is an incompatible store under a name that says otherwise,
 //! unless only the order of writes changed.
@@ -8,6 +8,7 @@
 
 mod disk;
 
+use conductor_model::card::{SnapshotCard, VolumeCard};
 use conductor_model::{BLOCK, Blocks, Bytes, CopyId, SnapshotId, Stamp};
 use disk::*;
 use driver::{DiskIndex, Span};
@@ -18,7 +19,7 @@ use node_store::{OpenError, Parent, Store, StoreDone, StoreOp, SyncMark, View};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-const IMAGE: &str = include_str!("golden/v3.txt");
+const IMAGE: &str = include_str!("golden/v4.txt");
 const BLOCKS: u32 = 64;
 
 /// A block of one word.
@@ -43,6 +44,23 @@ fn mark(copy: u64) -> StoreOp {
     StoreOp::Mark { copy: CopyId(copy), mark, known_good: None }
 }
 
+/// A configuration that knows its volume.
+fn carded() -> conductor_model::Configuration {
+    let (size, created) = (Bytes(u64::from(BLOCKS) * BLOCK as u64), conductor_model::Millis(7));
+    let card = VolumeCard {
+        version: conductor_model::Commit(5),
+        name: "db".to_owned(),
+        size,
+        shard_size: size,
+        copies: 3,
+        created,
+        parent: None,
+        snapshots: vec![SnapshotCard { id: SnapshotId(6), name: "before".to_owned(), size, created }],
+        more: false,
+    };
+    conductor_model::Configuration { card: Some(Box::new(card)), ..config(1, BLOCKS) }
+}
+
 /// A copy with a snapshot and a clone of it; whole chunks, single blocks and a mark, folded; a discard, a write and a mark in the journal.
 fn make(arena: &Arena) -> Disk {
     let geometry = journaled_geometry(620, 256, 200, 4);
@@ -50,7 +68,10 @@ fn make(arena: &Arena) -> Disk {
     Journaled::format(&mut disk, arena, geometry).unwrap();
     let mut store = open_engine::<Journaled>(&mut disk, arena).unwrap();
     let parent = Some(Parent { copy: CopyId(1), snapshot: SnapshotId(6) });
-    let create = |copy, parent| StoreOp::Create { copy: CopyId(copy), config: config(1, BLOCKS), parent };
+    let create = |copy, parent| {
+        let config = if copy == 1 { carded() } else { config(1, BLOCKS) };
+        StoreOp::Create { copy: CopyId(copy), config, parent }
+    };
     run(&mut store, &mut disk, create(1, None)).unwrap();
     run(&mut store, &mut disk, plain(arena, 1, 14, 1..20, 1)).unwrap();
     let (copy, snapshot, known_good) = (CopyId(1), SnapshotId(6), Stamp::default());
@@ -139,7 +160,7 @@ fn the_image_of_this_version_opens_and_reads_as_it_was_written() {
     assert_eq!(check(&options, &arena, &mut look, &mut |_| ()).findings, []);
     let mut disk = Disk::from_image(bytes);
     let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
-    assert_eq!(store.copies(), [(CopyId(1), config(1, BLOCKS)), (CopyId(2), config(1, BLOCKS))]);
+    assert_eq!(store.copies(), [(CopyId(1), carded()), (CopyId(2), config(1, BLOCKS))]);
     assert_eq!(store.snapshots(CopyId(1)), [SnapshotId(6)]);
     for copy in [1, 2] {
         let StoreOp::Mark { mark, .. } = mark(copy) else { panic!("a mark") };
@@ -176,7 +197,7 @@ fn a_store_of_the_version_before_is_refused_by_its_number() {
     }
     let refused = open_engine::<Journaled>(&mut Disk::from_image(bytes), &Arena::small(32 << 20)).unwrap_err();
     assert_eq!(refused, OpenError::Version(FORMAT_VERSION - 1));
-    assert_eq!(refused.to_string(), "the store has format version 2, which this program does not know");
+    assert_eq!(refused.to_string(), "the store has format version 3, which this program does not know");
 }
 
 #[test]

@@ -178,6 +178,42 @@ fn damage_in_the_journal_stays_damage_when_it_is_moved_home() {
 }
 
 #[test]
+fn a_block_that_cannot_be_read_when_it_is_moved_home_is_read_again() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(5, 1), 1, 100)).unwrap();
+    let at = place_of(&mut store, &mut disk, &arena, 1, 5);
+    disk.fail_reads = 4;
+    fold(&mut store, &mut disk);
+    assert_eq!(disk.fail_reads, 0);
+    assert_ne!(place_of(&mut store, &mut disk, &arena, 1, 5), at);
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(5, 1)).unwrap(), block_of(100));
+    assert_eq!(store.counters().corrupt, 0);
+}
+
+#[test]
+fn metadata_that_could_not_be_read_is_damaged_only_for_a_while() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(5, 1), 1, 100)).unwrap();
+    fold(&mut store, &mut disk);
+    drop(store);
+    let opened = |disk: &mut Disk| open_engine::<Journaled>(disk, &arena).unwrap();
+    let at = range(5, 1);
+
+    let mut store = opened(&mut disk);
+    disk.fail_reads = 5;
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, at).unwrap(), block_of(100), "the last of three rounds");
+    drop(store);
+
+    let mut store = opened(&mut disk);
+    disk.fail_reads = 6;
+    assert!(matches!(read(&mut store, &mut disk, &arena, 1, at), Err(StoreError::Corrupt { .. })));
+    assert_eq!(disk.fail_reads, 0);
+    assert!(matches!(read(&mut store, &mut disk, &arena, 1, at), Err(StoreError::Corrupt { .. })), "not read at once");
+    quiesce_at(NOW + Span::millis(1500), &mut store, &mut disk);
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, at).unwrap(), block_of(100));
+}
+
+#[test]
 fn a_block_that_is_another_ones_is_damage_although_it_is_whole() {
     let (mut disk, arena, mut store) = fresh(2000);
     // The same bytes, in another copy and in another place: only the identity tells them apart.

@@ -67,6 +67,7 @@ fn configuration(volume: u64) -> Configuration {
         disk: DiskId(1),
         open: OpenId(1),
         state: CopyState::InSync,
+        since: conductor_model::Epoch(0),
         endpoint: ([127, 0, 0, 1], 1).into(),
     };
     Configuration {
@@ -80,6 +81,8 @@ fn configuration(volume: u64) -> Configuration {
         size: Bytes(volume),
         born: true,
         durability: Durability::Always,
+        cache: conductor_model::Commit(0),
+        card: None,
         parent: None,
     }
 }

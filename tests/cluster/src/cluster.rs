@@ -3,6 +3,7 @@
 //! Started by `trine dev start`, as a person would, or one by one in a network of their own (`spread`); from then on each process is handled by its pid, and what is killed is started
 //! again as `dev` had started it. Whatever happens to the test, no process and no file stays.
 
+mod several;
 mod spread;
 
 use crate::command::{Outcome, Running, trine, trine_ok};
@@ -49,8 +50,10 @@ impl Default for Shape {
 pub struct Cluster {
     dir: PathBuf,
     shape: Shape,
-    /// The conductor.
+    /// The conductor; of several, the first one.
     pub conductor: Process,
+    /// The others.
+    more: Vec<Process>,
     /// The nodes; n1 is at 0.
     pub nodes: Vec<Process>,
     targets: BTreeMap<String, Process>,
@@ -70,10 +73,10 @@ pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> Result
     Ok(start.elapsed())
 }
 
-fn new_dir() -> Result<PathBuf> {
+fn new_dir(parent: &Path) -> Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("trine-cluster-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let dir = std::env::temp_dir().join(name);
+    let dir = parent.join(name);
     fs::create_dir_all(&dir)?;
     Ok(dir)
 }
@@ -87,7 +90,12 @@ fn number(path: &Path) -> Result<u32> {
 impl Cluster {
     /// Starts one and waits until all of it is there.
     pub fn start(shape: Shape) -> Result<Self> {
-        let dir = new_dir()?;
+        Self::start_in(&std::env::temp_dir(), shape)
+    }
+
+    /// The same, with its directory in this one.
+    pub fn start_in(parent: &Path, shape: Shape) -> Result<Self> {
+        let dir = new_dir(parent)?;
         let watcher = Watcher::start(&dir, "")?;
         let [nodes, reactors, disk] = [shape.nodes as u64, shape.reactors as u64, shape.disk].map(|n| n.to_string());
         trine_ok(&[], &dir, &["dev", "start", "--nodes", &nodes, "--reactors", &reactors, "--disk-size", &disk])?;
@@ -98,7 +106,8 @@ impl Cluster {
         };
         let nodes = (1..=shape.nodes).map(node).collect::<Result<_>>()?;
         let targets = BTreeMap::new();
-        let this = Self { dir, shape, conductor, nodes, targets, network: None, _watcher: watcher };
+        let more = Vec::new();
+        let this = Self { dir, shape, conductor, more, nodes, targets, network: None, _watcher: watcher };
         this.wait_alive(shape.nodes)?;
         Ok(this)
     }
@@ -306,7 +315,8 @@ impl Cluster {
 
     /// What every process said last, for a test that failed.
     pub fn last_words(&self) -> String {
-        let all = std::iter::once(&self.conductor).chain(&self.nodes).chain(self.targets.values());
+        let conductors = std::iter::once(&self.conductor).chain(&self.more);
+        let all = conductors.chain(&self.nodes).chain(self.targets.values());
         all.map(|process| format!("--- {}\n{}\n", process.name, process.last_words())).collect()
     }
 }

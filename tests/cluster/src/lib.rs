@@ -4,6 +4,7 @@
 //!   Workload ─ Nbd ─► target ─► n1 n2 n3      every byte against the Ledger
 //!   Chains ─ Nbd ─────────────► …          pictures of which it can be told whether they are of one moment
 //!   Peer ──────────────────────► n1           a node's protocol, spoken well or badly
+//!   Etcd ◄─ several conductors            where a test has them
 //!   Cluster: trine dev start; kill -9, SIGSTOP, restart by pid; trine status -o json
 //! ```
 //!
@@ -14,6 +15,7 @@
 mod chains;
 mod cluster;
 mod command;
+mod etcd;
 mod fio;
 mod ledger;
 pub mod nbd;
@@ -21,12 +23,14 @@ mod network;
 pub mod peer;
 mod process;
 mod random;
+pub mod rot;
 mod watcher;
 mod workload;
 
 pub use chains::{CHAINS, Chains, Layout, Picture, Steps};
 pub use cluster::{Cluster, LONG, Shape, wait_until};
 pub use command::{Outcome, Running, binary};
+pub use etcd::Etcd;
 pub use fio::Fio;
 pub use ledger::{Ledger, SECTOR, ZEROS, content};
 pub use network::{Network, Spot};

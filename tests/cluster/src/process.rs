@@ -139,6 +139,12 @@ impl Process {
         self.signal(Signal::SIGCONT)
     }
 
+    /// From its next start on it has this in its environment.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.recipe.env.retain(|(set, _)| set != name);
+        self.recipe.env.push((name.into(), value.into()));
+    }
+
     /// Starts it again as it was started before.
     pub fn start(&mut self) -> Result<()> {
         ensure!(!self.is_alive(), "{} runs already", self.name);

@@ -1,7 +1,7 @@
 //! Cleans up behind a test that was killed itself.
 //!
 //! A small shell, in a session of its own, that holds the other end of a pipe. When the pipe ends, however the test ended, it kills
-//! the `trine` processes whose command line names a file of the cluster's directory, and removes the directory and the network.
+//! the `trine` (or etcd) processes whose command line names a file of the cluster's directory, and removes the directory and the network.
 
 use crate::command::binary;
 use anyhow::{Context, Result};
@@ -26,8 +26,13 @@ pub(crate) struct Watcher(Child);
 impl Watcher {
     /// Starts it for the cluster in `dir`, in a network whose names begin like this.
     pub(crate) fn start(dir: &Path, network: &str) -> Result<Self> {
+        Self::of(dir, &binary()?, network)
+    }
+
+    /// Starts it for processes of this program.
+    pub(crate) fn of(dir: &Path, program: &Path, network: &str) -> Result<Self> {
         let mut command = Command::new("setsid");
-        command.args(["sh", "-c", SCRIPT]).arg(dir).arg(binary()?).arg(network);
+        command.args(["sh", "-c", SCRIPT]).arg(dir).arg(program).arg(network);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self(command.spawn().context("setsid")?))
     }

@@ -26,7 +26,7 @@ fn sixty_four_sessions_with_sixteen_requests_each_stay_within_the_stated_memory(
     let cluster = Cluster::start(Shape::default()).unwrap();
     cluster.create("db", 16, 16).unwrap();
     let conductor = Client::new(&cluster.conductor_address().unwrap()).unwrap();
-    let attach = Attach { client: "many".to_owned(), read_only: false, force: false };
+    let attach = Attach { client: "many".to_owned(), read_only: false, force: false, host: String::new() };
     let map = conductor.attach("db", &attach).unwrap();
     let (node, at) = (map.shards[0].node.0 as usize - 1, map.shards[0].endpoint);
     let shard = ShardId { volume: map.volume, index: ShardIndex(0) };
@@ -152,7 +152,7 @@ fn more_large_requests_than_fit_in_memory_wait_and_all_end() {
     let cluster = Cluster::start(Shape { disk: 256 << 20, ..Shape::default() }).unwrap();
     cluster.create("db", 128, 128).unwrap();
     let conductor = Client::new(&cluster.conductor_address().unwrap()).unwrap();
-    let attach = Attach { client: "large".to_owned(), read_only: false, force: false };
+    let attach = Attach { client: "large".to_owned(), read_only: false, force: false, host: String::new() };
     let map = conductor.attach("db", &attach).unwrap();
     let (node, at, epoch) = (map.shards[0].node.0 as usize - 1, map.shards[0].endpoint, map.shards[0].epoch);
     let shard = ShardId { volume: map.volume, index: ShardIndex(0) };
@@ -188,4 +188,25 @@ fn more_large_requests_than_fit_in_memory_wait_and_all_end() {
     println!("{} requests of 1 MiB in {:?}, {stalls} stalls", LARGE_SESSIONS * EACH, start.elapsed());
     println!("memory: {} MiB before, {} MiB after", before >> 20, after >> 20);
     assert!(after < before + ARENA + BOUND, "{before} → {after}");
+}
+
+/// A disk of 128 MiB has places for 64 copies. The next volume is refused and says why; what is there goes on, also over a restart of
+/// the nodes, and a place that is given back is a place.
+#[test]
+fn a_volume_that_the_stores_have_no_place_for_is_refused_and_harms_nobody() {
+    const PLACES: usize = 64;
+    let cluster = Cluster::start(Shape::default()).unwrap();
+    let create = |name: &str, mib: usize| {
+        cluster.try_trine(&["volume", "create", name, "--size", &format!("{mib}M"), "--shard-size", "1M"]).unwrap()
+    };
+    assert_eq!(create("many", PLACES - 1).code, 0);
+    let refused = create("two-more", 2);
+    assert_eq!(refused.code, 5, "{refused:?}");
+    assert!(refused.stderr.contains("as many copies as it was formatted for"), "{refused:?}");
+    assert_eq!(create("last", 1).code, 0);
+    assert_eq!(create("one-more", 1).code, 5);
+    cluster.wait_healthy("many").unwrap();
+    cluster.trine(&["volume", "delete", "last", "--yes"]).unwrap();
+    wait_until("a place again", LONG, || Ok(create("next", 1).code == 0)).unwrap();
+    cluster.wait_healthy("next").unwrap();
 }

@@ -295,6 +295,47 @@ fn a_copied_range_reads_as_the_snapshot_and_what_lies_beside_it_as_before() {
     cluster.stop_and_compare().unwrap();
 }
 
+#[test]
+fn a_range_is_copied_between_volumes_that_have_no_node_in_common() {
+    let mut cluster = Cluster::start(Shape { nodes: 6, ..Shape::default() }).unwrap();
+    let duties = |cluster: &Cluster, verb: &str, nodes: Range<usize>| {
+        nodes.for_each(|n| drop(cluster.trine(&["node", verb, &format!("n{}", n + 1)]).unwrap()));
+    };
+    duties(&cluster, "cordon", 3..6);
+    cluster.create("from", 16, 4).unwrap();
+    duties(&cluster, "uncordon", 3..6);
+    duties(&cluster, "cordon", 0..3);
+    cluster.create("to", 16, 4).unwrap();
+    let nodes = |cluster: &Cluster, volume: &str| -> BTreeSet<u64> {
+        let shown = cluster.json(&["volume", "show", volume]).unwrap();
+        let shards = shown["shards"].as_array().unwrap().iter();
+        shards.flat_map(|s| s["members"].as_array().unwrap()).map(|m| m["node"].as_u64().unwrap()).collect()
+    };
+    assert_eq!((nodes(&cluster, "from"), nodes(&cluster, "to")), ([1, 2, 3].into(), [4, 5, 6].into()));
+    let place = cluster.attach("from").unwrap();
+    let mut from = Model::open(&place, "from", vec![0; 16 << 20]);
+    from.write(MIB..3 * MIB);
+    from.write(3 * MIB + 256 * KIB..13 * MIB + 4 * KIB);
+    cluster.trine(&["snapshot", "create", "from@s"]).unwrap();
+    let mut expected = from.bytes.clone();
+    from.write(0..16 * MIB);
+    drop(from);
+    cluster.detach("from").unwrap();
+    let place = cluster.attach("to").unwrap();
+    let mut to = Model::open(&place, "to", vec![0; 16 << 20]);
+    to.write(0..16 * MIB);
+    expected[15 << 20..].copy_from_slice(&to.bytes[15 << 20..]);
+    drop(to);
+    cluster.detach("to").unwrap();
+    let length = (15 * MIB).to_string();
+    cluster.trine(&["volume", "copy-range", "from@s", "to", "--offset", "0", "--length", &length]).unwrap();
+    holds(&mut cluster, "to", &expected);
+    let count = |name: &str| (0..6).map(|n| cluster.counter(n, name).unwrap()).sum::<u64>();
+    // Pieces of 256 KiB, each asked of another node; more if some had to be asked again.
+    assert!(count("op.snapshot-read") >= 60 && count("copy.by-sharing") == 0);
+    cluster.stop_and_compare().unwrap();
+}
+
 /// The snapshots that some copy on a stopped node's disk has, and the layers that are neither of one nor live.
 fn on_disk(cluster: &Cluster, n: usize) -> (BTreeSet<String>, Vec<Value>) {
     let dump = cluster.json(&["store", "dump", &cluster.disk(n).display().to_string()]).unwrap();

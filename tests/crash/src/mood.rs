@@ -366,6 +366,7 @@ pub(crate) fn config(copy: u64, blocks: u32) -> Configuration {
         disk: DiskId(1),
         open: OpenId(7),
         state: CopyState::InSync,
+        since: conductor_model::Epoch(0),
         endpoint: "127.0.0.1:7000".parse().expect("an address"),
     };
     Configuration {
@@ -379,6 +380,8 @@ pub(crate) fn config(copy: u64, blocks: u32) -> Configuration {
         size: Blocks(blocks).bytes(),
         born: true,
         durability: Durability::Always,
+        cache: conductor_model::Commit(0),
+        card: None,
         parent: None,
     }
 }

@@ -285,7 +285,13 @@ impl Store for Paper {
     }
     fn usage(&self) -> Usage {
         let used = Blocks(u32::from(!self.copies.is_empty()));
-        Usage { capacity: Blocks(1 << 20), used, copies: self.copies.len() as u32, near_full: false }
+        Usage {
+            capacity: Blocks(1 << 20),
+            used,
+            copies: self.copies.len() as u32,
+            max_copies: u32::MAX,
+            near_full: false,
+        }
     }
     fn copies(&self) -> Vec<(CopyId, Configuration)> {
         let config = |(id, copy): (&u64, &Copy)| {

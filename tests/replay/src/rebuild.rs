@@ -12,6 +12,7 @@ use crate::Random;
 use crate::log::{Entry, Kind, Log};
 use anyhow::{Context, Result, bail};
 use nix::fcntl::{FallocateFlags, fallocate};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -27,6 +28,8 @@ pub struct Applied {
     pub torn: u64,
     /// Writes and discards that are not there.
     pub dropped: u64,
+    /// Sectors that are not what they would be if all of it were there.
+    pub lost: u64,
 }
 
 /// Puts all that was durable at mark `to` on a disk that stands at mark `from` (`None`: at the log's beginning).
@@ -56,6 +59,8 @@ pub fn durable(log: &Log, disk: &File, from: Option<&str>, to: &str) -> Result<A
 /// What may become of writes that were complete but not durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
+    /// None is there.
+    None,
     /// Each is there or not.
     Some,
     /// Each sector of each is there or not; and of the next durable write, which was under way, some sectors but not all.
@@ -70,16 +75,23 @@ pub fn loose(log: &Log, disk: &File, mark: &str, fate: Fate, seed: u64) -> Resul
     let flushed = format!("{mark}+");
     let mut random = Random::new(seed);
     let mut applied = Applied::default();
+    // What all of it together would have left.
+    let mut whole: BTreeMap<u64, [u8; SECTOR]> = BTreeMap::new();
     let mut entries = log.entries().skip_while(|entry| !matches!(entry, Ok(entry) if is(entry, mark))).skip(1);
     loop {
         let entry =
             entries.next().with_context(|| format!("the log has no mark {mark}, or no {flushed} behind it"))??;
+        if let Kind::Write { durable: false } = entry.kind {
+            let sectors = (entry.at..).step_by(SECTOR).zip(log.data(&entry)?.as_chunks().0.to_vec());
+            whole.extend(sectors);
+        }
         match entry.kind {
             _ if is(&entry, &flushed) => break,
             Kind::Write { durable: true } => {
                 bail!("a durable write between {mark} and {flushed}: the device was not suspended")
             }
             Kind::Flush | Kind::Mark(_) => {}
+            Kind::Write { .. } | Kind::Discard if fate == Fate::None => applied.dropped += 1,
             Kind::Discard if random.one_in(2) => {
                 put(log, disk, &entry)?;
                 applied.whole += 1;
@@ -91,6 +103,11 @@ pub fn loose(log: &Log, disk: &File, mark: &str, fate: Fate, seed: u64) -> Resul
             }
             Kind::Write { .. } | Kind::Discard => applied.dropped += 1,
         }
+    }
+    for (at, data) in &whole {
+        let mut there = [0; SECTOR];
+        disk.read_exact_at(&mut there, *at)?;
+        applied.lost += u64::from(there != *data);
     }
     if fate == Fate::Torn {
         let next = entries.find(|entry| !matches!(entry, Ok(entry) if entry.kind != Kind::Write { durable: true }));

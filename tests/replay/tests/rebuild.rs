@@ -126,10 +126,24 @@ fn what_was_not_durable_is_there_or_not() {
         let there = sectors(&disk);
         let count = there.iter().filter(|byte| **byte == 9).count() as u64;
         assert_eq!((applied.whole, applied.dropped, applied.torn), (count, 20 - count, 0));
+        assert_eq!(applied.lost, 20 - count);
         assert_eq!(there[40], 0, "a later write is not there");
         seen.insert(there);
     }
     assert!(seen.len() > 15, "only {} ways in 20 seeds", seen.len());
+}
+
+#[test]
+fn all_that_was_not_durable_can_be_lost_and_only_what_differs_counts() {
+    let log = Written::new().mark("1").write(3, 2, 0, 9).write(4, 2, 0, 0).write(8, 1, 0, 7).flush().mark("1+");
+    let log = log.into_log("none");
+    let disk = disk("none");
+    disk.write_all_at(&[7; 512], 8 * 512).unwrap();
+    let applied = loose(&log, &disk, "1", Fate::None, 1).unwrap();
+    assert_eq!((applied.whole, applied.dropped), (0, 3));
+    assert_eq!(sectors(&disk), with(&[(8, 7)]));
+    // Sector 4 was written twice, last with what is there; sector 8 with what is there.
+    assert_eq!(applied.lost, 1);
 }
 
 #[test]

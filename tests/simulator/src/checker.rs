@@ -91,6 +91,13 @@ fn check_sector(sector: u64, operations: &[&Operation]) -> Result<u64, Violation
                 reads.push(Read { op: o.id, value: *value, from: o.began, to });
             }
             What::Read(_) => {}
+            What::Set(values) => {
+                let at = usize::try_from(sector - o.first).unwrap_or(usize::MAX);
+                let Some(value) = values.get(at) else {
+                    return wrong(format!("rollback {} has no value for it", o.id), &[o.id]);
+                };
+                writes.push(Write { op: o.id, value: *value, from: o.began, to, must });
+            }
             What::Write | What::Zero => {
                 let fence = fenced_at(operations, o.generation);
                 if o.began > fence {

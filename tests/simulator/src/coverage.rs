@@ -114,6 +114,14 @@ pub const REQUIRED: &[&str] = &[
     "disk.unsettled.kept",
     "disk.unsettled.lost",
     "disk.unsettled.torn",
+    "disk.read.error",
+    "disk.write.error",
+    "disk.full",
+    "node.disk-failed",
+    "node.gave-up",
+    "store.failed",
+    "primary.failed",
+    "ask.step-down",
     "conductor.register",
     "conductor.registered",
     "conductor.heartbeat",
@@ -130,16 +138,33 @@ pub const REQUIRED: &[&str] = &[
     "conductor.restarted",
 ];
 
+/// What must happen besides where somebody is at work on volumes.
+pub const VOLUMES: &[&str] = &[
+    "order.done",
+    "order.failed",
+    "barrier.placed",
+    "write.held",
+    "op.replica-snapshot",
+    "op.replica-rollback",
+    "op.fill-snapshot",
+    "work.done",
+    "snapshot.complete",
+    "snapshot.failed",
+    "snapshot.read",
+    "clone.read",
+    "rollback.over",
+];
+
 /// The floor for a run of so many seeds; none for a handful.
 pub fn floor(seeds: u64) -> u64 {
     FLOOR * seeds / FULL
 }
 
-/// What was met too rarely.
-pub fn missing(counts: &BTreeMap<String, u64>, seeds: u64) -> Vec<String> {
-    let floor = floor(seeds);
-    let faults = crate::faults::FAULTS.iter();
-    let rare = REQUIRED.iter().chain(faults).filter_map(|name| {
+/// What was met too rarely in so many seeds, of which so many had somebody at work on volumes: the rarest of that is rarer than faults.
+pub fn missing(counts: &BTreeMap<String, u64>, seeds: u64, administered: u64) -> Vec<String> {
+    let always = REQUIRED.iter().chain(&crate::faults::FAULTS).map(|name| (name, floor(seeds)));
+    let works = VOLUMES.iter().chain(&crate::volumes::WORKS).map(|name| (name, floor(administered) / 2));
+    let rare = always.chain(works).filter_map(|(name, floor)| {
         let n = counts.get(*name).copied().unwrap_or(0);
         (n < floor).then(|| format!("{name}: {n} times, at least {floor} wanted"))
     });

@@ -1,16 +1,20 @@
 //! Everything around the cores: the nodes' control threads, the way to the conductor, the client's attachment, alarms.
 
+mod control;
+
 use crate::conductor::Service;
 use crate::inspector::Found;
 use crate::lane::{Attachment, Lane};
 use crate::mail::{LaneMail, Letter, Mail};
 use crate::node::{Home, NodeProcess};
 use crate::strict::Breaches;
-use crate::workload::Workload;
-use conductor_model::api::{CopyWork, DiskReport, Heartbeat, OrderReport, Register, Report, Trouble, VolumeMap};
-use conductor_model::views::Attach;
-use conductor_model::{Answer, Bytes, CopyId, Error, Millis, Request, ShardId};
-use driver::{Address, Span};
+use crate::volumes::Volumes;
+use crate::workload::{LONGEST_BYTES, Workload};
+use conductor_model::api::{DiskReport, Trouble, VolumeMap};
+use conductor_model::views::{Attach, VolumeState};
+use conductor_model::{Answer, Bytes, CopyId, Millis, Request, ShardId};
+use driver::{Address, Span, Time};
+use memory::Shares;
 use sim::{DiskId, DiskOptions, News, ProcessId, Rng, Setup, State, World};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -33,7 +37,7 @@ pub(crate) const NODES: usize = 3;
 /// Who asked the conductor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    Node(usize, u32),
+    Node(usize, u32, Time),
     Lane(ProcessId, u32),
     /// The attachment of this number.
     Attach(u64),
@@ -51,6 +55,8 @@ pub(crate) enum Alarm {
     Attach(u64),
     /// The next fault is due.
     Fault,
+    /// Somebody does something to volumes.
+    Administer,
     /// The end of a fault.
     Undo(crate::faults::Undo),
     /// Look around.
@@ -61,6 +67,10 @@ pub(crate) enum Alarm {
 pub(crate) struct NodeHost {
     pub(crate) process: ProcessId,
     pub(crate) disk: DiskId,
+    /// The last of its lives in which the disk may fail.
+    pub(crate) bad_until: u32,
+    /// The last of its lives in which it said that the disk had failed.
+    pub(crate) failed_in: u32,
     control: Option<Control>,
 }
 
@@ -86,6 +96,9 @@ pub(crate) struct Director {
     pub(crate) rng: Rng,
     pub(crate) shared: Rc<RefCell<Workload>>,
     pub(crate) service: Service,
+    pub(crate) volumes: Volumes,
+    /// Somebody takes snapshots, clones, rolls back and deletes.
+    pub(crate) administered: bool,
     pub(crate) nodes: Vec<NodeHost>,
     /// Two: a new client may run beside one that does not know yet that it is superseded.
     pub(crate) clients: Vec<ClientHost>,
@@ -111,6 +124,8 @@ pub(crate) struct Director {
     pub(crate) inspect: Rc<Cell<bool>>,
     pub(crate) breaches: Breaches,
     pub(crate) found: Vec<Vec<Found>>,
+    /// Nodes are told to stop: nothing that was broken is seen to any more.
+    pub(crate) stopping: bool,
     pub(crate) stopped: u32,
     /// Counters of machines that are gone, and the director's own.
     pub(crate) counts: BTreeMap<String, u64>,
@@ -131,8 +146,8 @@ impl Director {
         let inspect = Rc::new(Cell::new(false));
         let breaches = Breaches::default();
         let depth = [12, 24, 128][rng.index(3)];
-        // Little memory, too, so that requests wait for it: an eighth, a class's share, just holds the longest request.
-        let arena = [3, 8, 24][rng.index(3)] << 20;
+        // As little memory as a node may have, too, so that requests wait for it.
+        let arena = [Shares::least_even(LONGEST_BYTES), 8 << 20, 24 << 20][rng.index(3)];
         let rots = rng.index(NODES);
         let mut nodes = Vec::new();
         for node in 0..NODES {
@@ -153,7 +168,7 @@ impl Director {
                 .listen(Address::Tcp(endpoint(node)))
                 .clock(sim::Clock { offset, ppm });
             let process = w.spawn(setup, move |birth| NodeProcess::new(home.clone(), birth));
-            nodes.push(NodeHost { process, disk, control: None });
+            nodes.push(NodeHost { process, disk, bad_until: 0, failed_in: 0, control: None });
         }
         let service = Service::new(cluster, Millis(0));
         let lanes = u16::try_from(rng.up_to(3)).unwrap_or(1);
@@ -163,6 +178,8 @@ impl Director {
             rng,
             shared,
             service,
+            volumes: Volumes::default(),
+            administered: false,
             nodes,
             clients: vec![host(), host()],
             current: 0,
@@ -183,6 +200,7 @@ impl Director {
             inspect,
             breaches,
             found: Vec::new(),
+            stopping: false,
             stopped: 0,
             counts: BTreeMap::new(),
             last_refusal: String::new(),
@@ -204,11 +222,12 @@ impl Director {
         w.alarm_at(w.now() + after, self.last_alarm);
     }
 
-    fn fail(&self, what: String) {
+    pub(crate) fn fail(&self, what: String) {
         self.shared.borrow_mut().failures.push(what.into());
     }
 
-    pub(crate) fn millis(w: &Sim) -> Millis {
+    /// What the conductor's clock shows.
+    pub(crate) fn now(&self, w: &Sim) -> Millis {
         Millis(w.now().0 / 1_000_000)
     }
 
@@ -242,8 +261,10 @@ impl Director {
     /// Every listed copy of every shard is in sync, as far as the conductor knows.
     pub(crate) fn all_in_sync(&self) -> bool {
         let model = self.service.model();
-        let Ok(detail) = model.show(Millis(0), VOLUME) else { return false };
-        detail.shards.iter().all(|config| config.in_sync() == config.members.len())
+        let volumes = model.list(Millis(0)).into_iter().filter(|volume| volume.state == VolumeState::Active);
+        volumes.map(|volume| model.show(Millis(0), &volume.name)).all(|detail| {
+            detail.is_ok_and(|detail| detail.shards.iter().all(|config| config.in_sync() == config.members.len()))
+        })
     }
 
     fn news(&mut self, w: &mut Sim, news: News<Letter>) {
@@ -259,16 +280,25 @@ impl Director {
 
     fn ring(&mut self, w: &mut Sim, alarm: Alarm) {
         match alarm {
-            Alarm::Asked(source, request) => self.asked(w, source, &request),
+            Alarm::Asked(source, request) => {
+                self.asked(w, source, &request);
+                self.look_at_volumes(w);
+            }
             Alarm::Answered(source, shard, answer) => self.answered(w, source, shard, answer),
             Alarm::Beat(node, life) => {
-                self.service.tick(Self::millis(w));
+                self.service.tick(self.now(w));
+                self.look_at_volumes(w);
                 self.beat(w, node, life);
             }
             Alarm::Attach(attempt) if attempt == self.attempt && self.attaching => self.ask_attach(w),
             Alarm::Attach(_) => {}
             Alarm::Fault => self.next_fault(w),
-            Alarm::Undo(undo) => self.undo(w, undo),
+            Alarm::Administer => self.administer(w),
+            Alarm::Undo(undo) => {
+                if !self.stopping {
+                    self.undo(w, undo);
+                }
+            }
             Alarm::Tick => {
                 self.ticked = true;
                 self.alarm(w, TICK, Alarm::Tick);
@@ -299,197 +329,17 @@ impl Director {
             }
             (Letter::Node(letter), Some(node)) => self.node_says(w, node, life, letter),
             (Letter::Found(found), Some(_)) => self.found.push(found),
+            (Letter::WantsMap, None) if let Some(map) = self.map_of(from) => {
+                w.mail_after(from, Span::millis(1), Mail::Lane(LaneMail::Map(map)));
+            }
             (Letter::WantsMap, None) => {
                 self.ask(w, Source::Lane(from, life), Request::Map(VOLUME.to_owned()));
             }
             (Letter::Stopped(Ok(())), _) => self.stopped += 1,
             (Letter::Stopped(Err(held)), _) => self.fail(format!("{from:?} stopped and still holds: {held}")),
+            (Letter::Failed(_), Some(node)) if life <= self.nodes[node].bad_until => self.gave_up(w, node),
             (Letter::Failed(error), _) => self.fail(format!("{from:?} cannot go on: {error}")),
             (other, _) => self.fail(format!("{from:?} sent {other:?}")),
-        }
-    }
-
-    fn node_says(&mut self, w: &mut Sim, node: usize, life: u32, letter: node_core::Letter) {
-        let Some(control) = &mut self.nodes[node].control else { return };
-        match letter {
-            node_core::Letter::Ask(request) => {
-                self.ask(w, Source::Node(node, life), Request::Membership(vec![request]));
-            }
-            node_core::Letter::Dropped(copy) => control.dropped.push(copy),
-            node_core::Letter::Troubles(troubles) => control.troubles = troubles,
-            node_core::Letter::Usage(_, used) => control.used = used,
-            node_core::Letter::View(..) | node_core::Letter::Damage(_) | node_core::Letter::Fillings(_) => {}
-            node_core::Letter::Report(report) => self.forward(w, node, life, vec![report], Vec::new()),
-            node_core::Letter::Worked(work) => self.forward(w, node, life, Vec::new(), vec![work]),
-            node_core::Letter::DiskFailed(disk, why) => self.fail(format!("disk {disk} failed: {why}")),
-        }
-    }
-
-    /// What is said beside the heartbeats.
-    fn forward(&mut self, w: &mut Sim, node: usize, life: u32, orders: Vec<OrderReport>, worked: Vec<CopyWork>) {
-        let id = conductor_model::NodeId(u32::try_from(node + 1).unwrap_or(0));
-        self.ask(w, Source::Node(node, life), Request::Report(Report { node: id, orders, worked }));
-    }
-
-    /// What a control thread does about twice a second.
-    fn beat(&mut self, w: &mut Sim, node: usize, life: u32) {
-        let process = self.nodes[node].process;
-        if w.life(process) != life || w.state(process) == State::Dead {
-            return;
-        }
-        let jitter = self.rng.below(Span::millis(50).0);
-        self.alarm(w, Span(HEARTBEAT.0 + jitter), Alarm::Beat(node, life));
-        if w.state(process) == State::Paused {
-            return;
-        }
-        let Some(control) = self.nodes[node].control.as_ref().filter(|c| c.life == life) else { return };
-        let id = conductor_model::NodeId(u32::try_from(node + 1).unwrap_or(0));
-        let request = if control.registered {
-            Request::Heartbeat(Heartbeat {
-                node: id,
-                after: control.after,
-                disks: vec![(control.report.disk, control.report.open, control.used)],
-                troubles: control.troubles.clone(),
-                dropped: control.dropped.clone(),
-                copies: Vec::new(),
-                integrity: Vec::new(),
-                filling: Vec::new(),
-            })
-        } else {
-            Request::Register(Register { node: id, host: format!("h{node}"), disks: vec![control.report.clone()] })
-        };
-        self.ask(w, Source::Node(node, life), request);
-    }
-
-    /// Sends a request on its way to the conductor.
-    fn ask(&mut self, w: &mut Sim, source: Source, request: Request) {
-        self.count(
-            match &request {
-                Request::Register(_) => "conductor.register",
-                Request::Heartbeat(_) => "conductor.heartbeat",
-                Request::Membership(_) => "conductor.membership",
-                Request::Attach(..) => "conductor.attach",
-                Request::Detach(..) => "conductor.detach",
-                Request::Map(_) => "conductor.map",
-                Request::Report(_) => "conductor.report",
-            },
-            1,
-        );
-        // Whoever attaches knows that an attempt failed before it makes another.
-        let sure = matches!(source, Source::Attach(_));
-        if !sure && self.rng.chance(self.lost_ppm) {
-            self.count("conductor.request-lost", 1);
-            return;
-        }
-        let late = self.rng.span(self.late);
-        if !sure && self.rng.chance(self.twice_ppm) {
-            self.count("conductor.request-twice", 1);
-            let later = Span(late.0 + self.rng.below(self.late.0));
-            self.alarm(w, later, Alarm::Asked(source, request.clone()));
-        }
-        self.alarm(w, late, Alarm::Asked(source, request));
-    }
-
-    fn asked(&mut self, w: &mut Sim, source: Source, request: &Request) {
-        let was_up = self.service.is_up();
-        let answer = self.service.handle(Self::millis(w), request);
-        if was_up && !self.service.is_up() {
-            self.count("conductor.died-before-persisting", 1);
-        }
-        if matches!(answer, Some(Answer::Refused(Error::UnknownNode(_)))) {
-            self.count("conductor.unknown-node", 1);
-        }
-        let lost = answer.is_none() || self.rng.chance(self.lost_ppm);
-        if let Source::Attach(attempt) = source
-            && lost
-        {
-            self.alarm(w, ATTACH_AGAIN, Alarm::Attach(attempt));
-        }
-        let Some(answer) = answer.filter(|_| !lost) else {
-            self.count("conductor.answer-lost", 1);
-            return;
-        };
-        let shard = match request {
-            Request::Membership(requests) => requests.first().map(|r| r.shard).unwrap_or_default(),
-            _ => ShardId::default(),
-        };
-        let late = self.rng.span(self.late);
-        if !matches!(source, Source::Attach(_)) && self.rng.chance(self.twice_ppm) {
-            self.count("conductor.answer-twice", 1);
-            let later = Span(late.0 + self.rng.below(self.late.0));
-            self.alarm(w, later, Alarm::Answered(source, shard, answer.clone()));
-        }
-        self.alarm(w, late, Alarm::Answered(source, shard, answer));
-    }
-
-    fn answered(&mut self, w: &mut Sim, source: Source, shard: ShardId, answer: Answer) {
-        match (source, answer) {
-            (Source::Node(node, life), answer) => self.node_answered(w, node, life, shard, answer),
-            (Source::Lane(process, life), Answer::Map(map)) if w.life(process) == life => {
-                w.mail_after(process, Span(0), Mail::Lane(LaneMail::Map(map)));
-            }
-            (Source::Attach(attempt), Answer::Map(map)) if attempt == self.attempt && self.attaching => {
-                self.start_lanes(w, map);
-            }
-            (Source::Attach(_), Answer::Refused(error)) => self.fail(format!("the attach was refused: {error}")),
-            _ => {}
-        }
-    }
-
-    fn node_answered(&mut self, w: &mut Sim, node: usize, life: u32, shard: ShardId, answer: Answer) {
-        let process = self.nodes[node].process;
-        let Some(control) = self.nodes[node].control.as_mut().filter(|c| c.life == life && w.life(process) == life)
-        else {
-            return;
-        };
-        let tell = |w: &mut Sim, mail| w.mail_after(process, Span(0), Mail::Node(mail));
-        match answer {
-            Answer::Registered(_) => {
-                control.registered = true;
-                self.count("conductor.registered", 1);
-            }
-            Answer::Heartbeat(answer) => {
-                control.after = control.after.max(answer.version);
-                if !answer.orders.is_empty() || control.has_orders {
-                    control.has_orders = !answer.orders.is_empty();
-                    tell(w, node_core::Mail::Orders(answer.orders));
-                }
-                if !answer.work.is_empty() {
-                    tell(w, node_core::Mail::Work(answer.work));
-                }
-                control.dropped.retain(|copy| answer.drop.contains(copy));
-                if !answer.generations.is_empty() {
-                    tell(w, node_core::Mail::Generations(answer.generations));
-                }
-                if !answer.assignments.is_empty() {
-                    self.count("conductor.assignment", 1);
-                    tell(w, node_core::Mail::Assign(answer.assignments));
-                }
-                if !answer.drop.is_empty() {
-                    tell(w, node_core::Mail::Drop(answer.drop));
-                }
-            }
-            Answer::Membership(answers) => {
-                for answer in answers {
-                    if let conductor_model::api::MembershipAnswer::Refused(why) = &answer {
-                        self.last_refusal = format!("{shard} by node {}: {why}", node + 1);
-                    }
-                    self.count(
-                        match &answer {
-                            conductor_model::api::MembershipAnswer::Granted(_) => "membership.granted",
-                            conductor_model::api::MembershipAnswer::Stale(_) => "membership.stale",
-                            conductor_model::api::MembershipAnswer::Refused(_) => "membership.refused",
-                        },
-                        1,
-                    );
-                    tell(w, node_core::Mail::Membership(shard, answer));
-                }
-            }
-            Answer::Refused(Error::UnknownNode(_)) => {
-                control.registered = false;
-            }
-            Answer::Refused(error) => self.fail(format!("node {}: the conductor refused: {error}", node + 1)),
-            Answer::Map(_) | Answer::Detached | Answer::Reported => {}
         }
     }
 
@@ -508,7 +358,7 @@ impl Director {
     }
 
     fn ask_attach(&mut self, w: &mut Sim) {
-        let attach = Attach { client: self.client_name.clone(), read_only: false, force: true };
+        let attach = Attach { client: self.client_name.clone(), read_only: false, force: true, host: String::new() };
         self.ask(w, Source::Attach(self.attempt), Request::Attach(VOLUME.to_owned(), attach));
     }
 
@@ -559,7 +409,7 @@ impl Director {
 
     /// The lanes that are not dead, of both clients.
     pub(crate) fn live_lanes(&self, w: &Sim) -> Vec<ProcessId> {
-        let all = self.clients.iter().flat_map(|c| &c.lanes).copied();
+        let all = self.clients.iter().flat_map(|c| &c.lanes).copied().chain(self.volumes.readers());
         all.filter(|lane| w.state(*lane) != State::Dead).collect()
     }
 
@@ -637,7 +487,7 @@ impl Director {
                 );
             }
         }
-        for config in self.service.model().show(Self::millis(w), VOLUME).map(|d| d.shards).unwrap_or_default() {
+        for config in self.service.model().show(self.now(w), VOLUME).map(|d| d.shards).unwrap_or_default() {
             let members: Vec<String> = config.members.iter().map(|m| format!("{} {:?}", m.copy, m.state)).collect();
             text += &format!("{} {} of {}: {}\n", config.shard, config.epoch, config.primary, members.join(", "));
         }

@@ -28,6 +28,8 @@ pub(crate) enum Undo {
     Conductor,
     ConductorFast,
     Disk(usize),
+    /// Somebody has seen to its disk, and starts the node again if it has given up on it.
+    Mend(usize),
     Unstick(usize),
     /// No new operation of its disk is held up; those that are come when they come.
     Brisk(usize),
@@ -41,7 +43,7 @@ pub(crate) enum Undo {
 }
 
 /// Every fault, by name.
-pub(crate) const FAULTS: [&str; 22] = [
+pub(crate) const FAULTS: [&str; 27] = [
     "fault.reset",
     "fault.silence",
     "fault.partition",
@@ -60,6 +62,11 @@ pub(crate) const FAULTS: [&str; 22] = [
     "fault.slow-disk-kill",
     "fault.stuck-disk",
     "fault.straggling-disk",
+    "fault.read-error",
+    "fault.write-error",
+    "fault.dead-disk",
+    "fault.full-disk",
+    "fault.thin-disk",
     "fault.slow-network",
     "fault.flaky-network",
     "fault.rot",
@@ -89,6 +96,9 @@ impl Director {
         (self.lost_ppm, self.twice_ppm) = (30_000, 30_000);
         let after = self.rng.span(Span::millis(400));
         self.alarm(w, after, Alarm::Fault);
+        if self.administered {
+            self.alarm(w, after, Alarm::Administer);
+        }
     }
 
     pub(crate) fn next_fault(&mut self, w: &mut Sim) {
@@ -99,12 +109,13 @@ impl Director {
         if self.break_something(w, FAULTS[which]) {
             self.faults += 1;
             self.count(FAULTS[which], 1);
+            w.tell(|| FAULTS[which].to_owned());
         }
         let after = Span::millis(50 + self.rng.below(1_500));
         self.alarm(w, after, Alarm::Fault);
     }
 
-    fn some_span(&mut self, most_ms: u64) -> Span {
+    pub(crate) fn some_span(&mut self, most_ms: u64) -> Span {
         // Mostly short, sometimes long enough for every deadline.
         let most = if self.rng.chance(200_000) { most_ms } else { most_ms / 5 };
         Span(Span::millis(10).0 + self.rng.below(Span::millis(most).0))
@@ -122,7 +133,7 @@ impl Director {
         Some((a, b))
     }
 
-    fn kill_node(&mut self, w: &mut Sim, node: usize, cut: bool) -> bool {
+    pub(crate) fn kill_node(&mut self, w: &mut Sim, node: usize, cut: bool) -> bool {
         let process = self.nodes[node].process;
         if w.state(process) == State::Dead {
             return false;
@@ -234,13 +245,16 @@ impl Director {
                     self.hammer(w, spot, HAMMERED);
                 }
             }
+            "fault.read-error" | "fault.write-error" | "fault.dead-disk" | "fault.full-disk" | "fault.thin-disk" => {
+                self.fail_disk(w, node, what);
+            }
             "fault.rot" => {
                 // Always of the same disk: two copies of a block that rot between two looks are a loss that nobody can prevent.
                 let disk = self.nodes[self.rots].disk;
                 let blocks = 1 + self.rng.below(ROTTEN);
                 let rotten =
                     (0..blocks).filter(|_| w.rot_somewhere(disk, crate::node::home_of_data()).is_some()).count();
-                self.scrub(w);
+                self.scrub(w, VOLUME);
                 return rotten > 0;
             }
             "fault.slow-network" | "fault.flaky-network" => {
@@ -259,11 +273,12 @@ impl Director {
         true
     }
 
-    /// Has the volume scrubbed, if the conductor is there; every other time it stops in between.
-    pub(crate) fn scrub(&mut self, w: &Sim) -> bool {
+    /// Has a volume scrubbed, if the conductor is there; every other time it stops in between.
+    pub(crate) fn scrub(&mut self, w: &Sim, volume: &str) -> bool {
         let verb = if self.faulty && self.rng.coin() { ScrubVerb::Pause } else { ScrubVerb::Start };
         let scrub = Scrub { verb, rate: None };
-        self.service.is_up() && self.service.command(|m| m.change_scrub(Self::millis(w), VOLUME, &scrub)).is_ok()
+        let now = self.now(w);
+        self.service.is_up() && self.service.command(|m| m.change_scrub(now, volume, &scrub)).is_ok()
     }
 
     fn pause(&mut self, w: &mut Sim, process: ProcessId) -> bool {
@@ -298,14 +313,14 @@ impl Director {
 
     /// Where few blocks are: anywhere, or in the last shard, which gets a new epoch when the volume grows.
     fn spot(&mut self, w: &Sim, at_end: bool) -> Option<u64> {
-        let blocks = self.service.model().show(Self::millis(w), VOLUME).ok()?.info.size.0 / BLOCK as u64;
+        let blocks = self.service.model().show(self.now(w), VOLUME).ok()?.info.size.0 / BLOCK as u64;
         let span = if at_end { blocks.min(16) } else { blocks };
         let first = blocks - span + self.rng.below(span.saturating_sub(SPOT) + 1);
         Some(first * BLOCK as u64)
     }
 
     /// The node that is primary there, as far as the conductor knows.
-    fn primary_of(&self, spot: u64) -> Option<usize> {
+    pub(crate) fn primary_of(&self, spot: u64) -> Option<usize> {
         let map = self.service.model().map(VOLUME).ok()?;
         let shard = map.shards.get(usize::try_from(spot / map.shard_size.0).ok()?)?;
         (0..NODES).find(|node| endpoint(*node) == shard.endpoint)
@@ -338,7 +353,7 @@ impl Director {
         if !self.service.is_up() {
             return false;
         }
-        let now = Self::millis(w);
+        let now = self.now(w);
         let Ok(detail) = self.service.model().show(now, VOLUME) else { return false };
         let more = (1 + self.rng.below(most)) * BLOCK as u64;
         let size = Bytes((detail.info.size.0 + more).min(LARGEST));
@@ -355,6 +370,9 @@ impl Director {
     }
 
     pub(crate) fn undo(&mut self, w: &mut Sim, undo: Undo) {
+        if !matches!(undo, Undo::Hammer(..)) {
+            w.tell(|| format!("over: {undo:?}"));
+        }
         match undo {
             Undo::Heal(a, b) => w.heal(a, b),
             Undo::Restart(node) => {
@@ -362,11 +380,12 @@ impl Director {
                 if w.state(process) == State::Dead && !self.inspect.get() {
                     w.restart(process);
                     self.count("node.restarted", 1);
+                    self.may_fail_again(w, node);
                 }
             }
             Undo::Resume(process) => w.resume(process),
             Undo::Conductor => {
-                if let Err(corrupt) = self.service.restart(Self::millis(w)) {
+                if let Err(corrupt) = self.service.restart(self.now(w)) {
                     self.shared.borrow_mut().failures.push(corrupt.to_string().into());
                 }
                 self.count("conductor.restarted", 1);
@@ -381,6 +400,7 @@ impl Director {
                 }
                 *w.disk(self.nodes[node].disk) = DiskOptions::sized(crate::node::DISK_BYTES);
             }
+            Undo::Mend(node) => self.mend(w, node),
             Undo::Unstick(node) => w.unstick(self.nodes[node].disk),
             Undo::Brisk(node) => *w.disk(self.nodes[node].disk) = DiskOptions::sized(crate::node::DISK_BYTES),
             Undo::NewEpoch(..) | Undo::Hammer(..) if !self.faulty => {}
@@ -408,6 +428,7 @@ impl Director {
             self.undo(w, Undo::Unstick(node));
             self.undo(w, Undo::Disk(node));
             self.undo(w, Undo::Resume(self.nodes[node].process));
+            self.undo(w, Undo::Mend(node));
             self.undo(w, Undo::Restart(node));
         }
         for lane in self.live_lanes(w) {

@@ -9,6 +9,8 @@ pub enum What {
     Zero,
     /// Read these values, one for each sector; empty until it is answered.
     Read(Vec<u32>),
+    /// Wrote these values, one for each sector: a rollback. No client's, so that it fences none.
+    Set(Vec<u32>),
 }
 
 /// How an operation ended.
@@ -48,9 +50,20 @@ pub struct History {
 }
 
 impl History {
-    fn tick(&mut self) -> u64 {
+    /// A moment after all before.
+    pub fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
+    }
+
+    /// Something that was no client's request: over the first sectors, when it is known what it read or wrote.
+    pub(crate) fn add(&mut self, what: What, began: u64, end: End) {
+        let sectors = match &what {
+            What::Read(values) | What::Set(values) => values.len() as u64,
+            What::Write | What::Zero => 0,
+        };
+        let id = self.next_id();
+        self.operations.push(Operation { id, generation: 0, what, first: 0, sectors, began, end });
     }
 
     /// An operation is handed down. Returns its number.

@@ -1,7 +1,7 @@
 //! Reads every block of every copy in a store, through the store's own read path.
 
 use crate::mail::Letter;
-use conductor_model::{BLOCK, BlockRange, Blocks, CopyId, Epoch, ShardId};
+use conductor_model::{BLOCK, BlockRange, Blocks, CopyId, Epoch, ShardId, SnapshotId};
 use driver::{Done, Outbox, Time};
 use memory::{Arena, Class};
 use node_store::journaled::JournaledStore;
@@ -16,6 +16,8 @@ pub(crate) struct Found {
     pub(crate) shard: ShardId,
     pub(crate) copy: CopyId,
     pub(crate) epoch: Epoch,
+    /// As it was at this snapshot; none: as it is.
+    pub(crate) snapshot: Option<SnapshotId>,
     pub(crate) blocks: Vec<u32>,
 }
 
@@ -25,15 +27,21 @@ pub(crate) struct Inspector {
     arena: Arena,
     left: Vec<(Found, u32)>,
     found: Vec<Found>,
+    /// For memory.
+    waits: bool,
 }
 
 impl Inspector {
     pub(crate) fn new(store: JournaledStore, arena: Arena) -> Self {
-        let left = store.copies().into_iter().map(|(copy, config)| {
+        let mut left = Vec::new();
+        for (copy, config) in store.copies() {
             let blocks = u32::try_from(config.size.0 / BLOCK as u64).unwrap_or(u32::MAX);
-            (Found { shard: config.shard, copy, epoch: config.epoch, blocks: Vec::new() }, blocks)
-        });
-        Self { left: left.collect(), found: Vec::new(), store, arena }
+            let snapshots = store.snapshots(copy).into_iter().map(Some);
+            left.extend(snapshots.chain([None]).map(|snapshot| {
+                (Found { shard: config.shard, copy, epoch: config.epoch, snapshot, blocks: Vec::new() }, blocks)
+            }));
+        }
+        Self { left, found: Vec::new(), waits: false, store, arena }
     }
 
     /// Reads the next piece.
@@ -46,11 +54,14 @@ impl Inspector {
                 continue;
             }
             let count = PIECE.min(blocks - at);
+            // The store, which moves its journal home, may have it; it is asked for again after each of its operations.
             let Some(into) = self.arena.take(count as usize * BLOCK, Class::Client) else {
-                return out.post(Letter::Failed("no memory to inspect with".to_owned()));
+                self.waits = true;
+                return;
             };
             let at = BlockRange { from: Blocks(at), count: Blocks(count) };
-            let op = StoreOp::Read { copy: found.copy, view: View::Live, at, into };
+            let view = found.snapshot.map_or(View::Live, View::Snapshot);
+            let op = StoreOp::Read { copy: found.copy, view, at, into };
             self.store.submit(now, Tag(0), op, &mut |op| out.submit(op));
             if !self.take(out) {
                 return;
@@ -74,7 +85,7 @@ impl Inspector {
 
     pub(crate) fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Letter>) {
         self.store.done(now, done, &mut |op| out.submit(op));
-        if self.take(out) {
+        if self.take(out) || std::mem::take(&mut self.waits) {
             self.go_on(now, out);
         }
     }

@@ -193,7 +193,7 @@ impl Lane {
 
 /// What a read returned, sector by sector.
 fn values(wish: &Wish, parts: &[Part]) -> Result<Vec<u32>, String> {
-    let bytes: Vec<u8> = parts.iter().flat_map(|part| part.bytes()).copied().collect();
+    let bytes = parts.iter().map(Part::bytes).collect::<Vec<_>>().concat();
     if bytes.len() as u64 != wish.len {
         return Err(format!("{} bytes instead of {}", bytes.len(), wish.len));
     }

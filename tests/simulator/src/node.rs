@@ -92,7 +92,7 @@ impl NodeProcess {
     pub(crate) fn new(home: Home, birth: Birth) -> Self {
         let mut random = Rng::new(birth.seed);
         let shares = Shares::even(home.arena);
-        let arena = Arena::new(ArenaOptions { bytes: home.arena, backing: Backing::Heap, shares });
+        let arena = Arena::new(ArenaOptions { bytes: home.arena, backing: Backing::SmallPages, shares });
         let arena = arena.unwrap_or_else(|error| panic!("{error}"));
         let process = random.next_u64();
         Self { home, arena, random, process, started: birth.now, stage: Stage::Over(false) }
@@ -147,6 +147,7 @@ impl NodeProcess {
             endpoint: self.home.endpoint,
             capacity: usage.capacity.bytes(),
             used: usage.used.bytes(),
+            max_copies: usage.max_copies,
             copies: store.copies(),
         }));
         let options = NodeOptions { node: self.home.node, process: self.process, lane: 0 };

@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 const SECTORS_PER_BLOCK: u64 = (BLOCK / SECTOR) as u64;
 /// Longest write or read, in sectors: 384 KiB.
-const LONGEST: u64 = 768;
+const LONGEST: usize = 768;
+/// The memory that the longest takes, when it begins within a block.
+pub(crate) const LONGEST_BYTES: usize = LONGEST * SECTOR + BLOCK;
 /// Longest zeroing, in sectors: 2 MiB, more than a shard.
 const LONGEST_ZERO: u64 = 4096;
 
@@ -138,7 +140,7 @@ impl Workload {
         };
         let zero = matches!(kind, Kind::Zero | Kind::Discard);
         let mut len = if rng.chance(mood.large_ppm) {
-            1 + rng.below(if zero { LONGEST_ZERO } else { LONGEST })
+            1 + rng.below(if zero { LONGEST_ZERO } else { LONGEST as u64 })
         } else if rng.coin() {
             // Whole blocks.
             SECTORS_PER_BLOCK << rng.below(3)

@@ -12,11 +12,13 @@ use crate::buffer::{Filling, Mem};
 use crate::huge::{HUGE_PAGE, HugePages, TooFewHugePages};
 use crate::mapping::Mapping;
 use crate::named::{NamedError, NamedFiles, Piece};
+use crate::numa::{MemoryNodes, Placement};
 use crate::{MAX_LEN, PAGE};
 use refcount::{LeakReport, Table};
 use std::cell::RefCell;
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::ptr::NonNull;
 use std::rc::Rc;
 
 /// 64 KiB in pages. Buffers up to that are powers of two, so that they grow together again well; above, a power of two would waste up to half.
@@ -66,6 +68,12 @@ impl Shares {
         Self { settle: each, replica: each, resync: each, work: each, client: each }
     }
 
+    /// The least arena whose [`Shares::even`] keep a piece of `longest` bytes (no more than [`MAX_LEN`]) for each class, whatever the
+    /// others took. A buddy system finds a piece only in a block of the next power of two: with less, a request could wait for ever.
+    pub const fn least_even(longest: usize) -> usize {
+        8 * longest.next_multiple_of(PAGE).next_power_of_two()
+    }
+
     /// No reserves: for a reactor that only serves clients.
     pub fn only_client() -> Self {
         Self::default()
@@ -81,6 +89,8 @@ impl Shares {
 pub enum Backing {
     /// Ordinary memory; the kernel uses huge pages when it has them.
     Heap,
+    /// Ordinary memory that takes no more than what is touched of it: for many arenas, each of which does little.
+    SmallPages,
     /// Huge pages that the administrator reserved.
     HugePages,
 }
@@ -157,16 +167,21 @@ pub(crate) struct Shared {
 impl Arena {
     /// Maps the memory and sets the reserves aside.
     pub fn new(options: ArenaOptions) -> Result<Self, ArenaError> {
-        Self::behind(options, None)
+        Self::placed(options, Placement::Anywhere)
+    }
+
+    /// The same on memory nodes of one's choice.
+    pub fn placed(options: ArenaOptions, placement: Placement) -> Result<Self, ArenaError> {
+        Self::behind(options, None, placement)
     }
 
     /// The same on files, of which `options.backing` says nothing: on NVDIMM above all. They keep their names and their bytes when the
     /// arena goes, for the next one that is made of as many bytes under the same names.
     pub fn on_files(bytes: usize, shares: Shares, files: &NamedFiles) -> Result<Self, ArenaError> {
-        Self::behind(ArenaOptions { bytes, backing: Backing::Heap, shares }, Some(files))
+        Self::behind(ArenaOptions { bytes, backing: Backing::Heap, shares }, Some(files), Placement::Anywhere)
     }
 
-    fn behind(options: ArenaOptions, files: Option<&NamedFiles>) -> Result<Self, ArenaError> {
+    fn behind(options: ArenaOptions, files: Option<&NamedFiles>, placement: Placement) -> Result<Self, ArenaError> {
         let ArenaOptions { bytes, backing, shares } = options;
         if bytes == 0 || bytes > MAX_BYTES {
             return Err(ArenaError::Size(bytes));
@@ -180,13 +195,20 @@ impl Arena {
         }
         let own: usize = if reserved <= capacity.get() { sizes.iter().sum() } else { usize::MAX };
         sizes[COMMON] = capacity.get().checked_sub(own).ok_or(ArenaError::Shares { reserved, bytes })?;
-        let heap = |capacity| Mapping::heap(capacity).map_err(|error| ArenaError::NoMemory { bytes, error });
-        let huge =
-            |capacity| Mapping::huge(capacity).map_err(|error| no_huge_pages(NonZeroUsize::get(capacity), error));
+        let nodes = MemoryNodes::read();
+        let place = |mapping: &Mapping| nodes.place(mapping, placement);
         let (mapping, files) = match (files, backing) {
-            (Some(files), _) => files.map(capacity)?,
-            (None, Backing::Heap) => (heap(capacity)?, Vec::new()),
-            (None, Backing::HugePages) => (huge(capacity)?, Vec::new()),
+            (Some(files), _) => files.map(capacity, &nodes)?,
+            (None, Backing::Heap | Backing::SmallPages) => {
+                let mapping = Mapping::heap(capacity, backing == Backing::Heap);
+                let mapping = mapping.map_err(|error| ArenaError::NoMemory { bytes, error })?;
+                place(&mapping);
+                (mapping, Vec::new())
+            }
+            (None, Backing::HugePages) => {
+                let mapping = Mapping::huge(capacity, place).map_err(|error| no_huge_pages(capacity.get(), error))?;
+                (mapping, Vec::new())
+            }
         };
         let mut starts = [0; REGIONS];
         for region in 1..REGIONS {
@@ -205,7 +227,7 @@ impl Arena {
 
     /// Ordinary memory without reserves, for tests and the simulator. Panics if the system has none.
     pub fn small(bytes: usize) -> Self {
-        let made = Self::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() });
+        let made = Self::new(ArenaOptions { bytes, backing: Backing::SmallPages, shares: Shares::only_client() });
         made.unwrap_or_else(|error| panic!("{error}"))
     }
 
@@ -248,6 +270,12 @@ impl Arena {
     /// Its size in bytes.
     pub fn capacity(&self) -> usize {
         self.0.capacity
+    }
+
+    /// All of it, for a device to register: its first byte and its length. Both stay what they are for as long as the arena lives.
+    pub fn range(&self) -> (NonNull<u8>, usize) {
+        let len = self.0.mapping.len();
+        (self.0.mapping.at(0, len), len)
     }
 
     /// The assertion at the end: `Err` names every buffer that is still held, and why.

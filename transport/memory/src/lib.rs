@@ -24,12 +24,14 @@ mod file;
 mod huge;
 mod mapping;
 mod named;
+mod numa;
 
 pub use arena::{Arena, ArenaError, ArenaOptions, Backing, Class, Shares};
 pub use buffer::{Filling, Part, Reads, why};
 pub use file::MappedFile;
 pub use huge::{HugePages, TooFewHugePages};
 pub use named::{NamedError, NamedFiles};
+pub use numa::{MemoryNodes, OnNode, Placement, resident};
 
 /// The unit and the alignment of all buffers: a page, and a block of the store (O_DIRECT wants both).
 pub const PAGE: usize = 4096;

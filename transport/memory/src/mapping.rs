@@ -15,18 +15,20 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Ordinary pages, which the kernel may back with huge ones when it has some.
-    pub(crate) fn heap(len: NonZeroUsize) -> Result<Self, Errno> {
+    /// Ordinary pages; if `huge` is wanted, the kernel backs them with huge ones when it has some.
+    pub(crate) fn heap(len: NonZeroUsize, huge: bool) -> Result<Self, Errno> {
         let mapping = Self::map(len, MapFlags::empty())?;
+        let advice = if huge { MmapAdvise::MADV_HUGEPAGE } else { MmapAdvise::MADV_NOHUGEPAGE };
         // SAFETY: the range is our own fresh mapping; the advice changes how it is backed, not what it holds.
         // A kernel without transparent huge pages refuses, and loses nothing but speed.
-        let _ = unsafe { madvise(mapping.start, len.get(), MmapAdvise::MADV_HUGEPAGE) };
+        let _ = unsafe { madvise(mapping.start, len.get(), advice) };
         Ok(mapping)
     }
 
-    /// Reserved huge pages: all there now, or an error.
-    pub(crate) fn huge(len: NonZeroUsize) -> Result<Self, Errno> {
+    /// Reserved huge pages: all there now, or an error. `place` may say where, before there are any.
+    pub(crate) fn huge(len: NonZeroUsize, place: impl FnOnce(&Self)) -> Result<Self, Errno> {
         let mapping = Self::map(len, MapFlags::MAP_HUGETLB | MapFlags::MAP_HUGE_2MB)?;
+        place(&mapping);
         // MAP_POPULATE would keep a failure to itself, and the first touch of the missing page would end the process.
         // SAFETY: the range is our own fresh mapping of zeros; populating it changes nothing that it holds.
         unsafe { madvise(mapping.start, len.get(), MmapAdvise::MADV_POPULATE_WRITE)? };
@@ -66,6 +68,15 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
         let start = unsafe { mmap_anonymous(None, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags)? };
         Ok(Self { start, len })
+    }
+
+    /// Says from which memory nodes its pages are to be taken: a mode of the kernel's, and a mask of which it reads `bits` less one.
+    pub(crate) fn bind(&self, mode: libc::c_int, nodes: &[libc::c_ulong], bits: usize) {
+        debug_assert!(bits <= nodes.len() * libc::c_ulong::BITS as usize + 1);
+        let (start, len, none) = (self.start.as_ptr(), self.len.get(), 0);
+        // SAFETY: the range is our own mapping; the policy changes where its pages come from, not what they hold. The mask has that many
+        // bits and lives until the call is over. A kernel that refuses puts them where it likes: nothing is lost but speed.
+        let _ = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, nodes.as_ptr(), bits, none) };
     }
 
     /// Its length.

@@ -50,6 +50,25 @@ fn memory_comes_back_with_its_last_reader_and_a_leak_has_a_name() {
 }
 
 #[test]
+fn the_least_even_arena_keeps_one_longest_piece_for_each_class_whatever_the_others_took() {
+    for longest in [5 * PAGE, 97 * PAGE - 1, MAX_LEN] {
+        let bytes = Shares::least_even(longest);
+        let of = |bytes| {
+            let arena =
+                Arena::new(ArenaOptions { bytes, backing: Backing::SmallPages, shares: Shares::even(bytes) }).unwrap();
+            // One class has all that is common, and of its own all but a longest piece.
+            let mut crumbs = fill_up(&arena, Class::Client, PAGE);
+            let others = CLASSES.iter().filter(|class| **class != Class::Client);
+            let kept = others.map(|class| arena.take(longest, *class)).collect::<Vec<_>>();
+            crumbs.clear();
+            kept.iter().all(Option::is_some)
+        };
+        assert!(of(bytes), "{longest}");
+        assert!(!of(bytes - 8 * PAGE), "{longest}: it is the least");
+    }
+}
+
+#[test]
 fn only_the_last_reader_can_write_again() {
     let arena = Arena::small(BYTES);
     let reads = arena.take_zeroed(10, Class::Client).unwrap().filled();
@@ -221,7 +240,7 @@ impl Nodes {
         Self(dirs)
     }
     fn files(&self) -> NamedFiles {
-        NamedFiles { dirs: self.0.clone(), name: "lane0".to_owned() }
+        NamedFiles { dirs: self.0.clone(), name: "lane0".to_owned(), first: 0 }
     }
 }
 
@@ -264,7 +283,7 @@ fn an_arena_on_files_is_spread_over_its_directories_and_finds_its_bytes_again() 
 
 #[test]
 fn files_that_cannot_be_had_are_said_in_one_sentence() {
-    let none = NamedFiles { dirs: vec!["/nowhere/at/all".into()], name: "m".to_owned() };
+    let none = NamedFiles { dirs: vec!["/nowhere/at/all".into()], name: "m".to_owned(), first: 0 };
     let error = Arena::on_files(1 << 20, Shares::only_client(), &none).unwrap_err();
     assert!(error.to_string().contains("/nowhere/at/all/m.0"), "{error}");
 }

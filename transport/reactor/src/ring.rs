@@ -7,6 +7,7 @@ use driver::{Errno, Span};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode};
 use std::marker::PhantomData;
+use std::time::Duration;
 
 /// A completion, copied out of the queue. Only a ring makes one: each is believed, once.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +90,11 @@ fn harmless(entered: std::io::Result<usize>) -> Result<(), Errno> {
     }
 }
 
+/// Attempts to set up a ring that finds no memory. Seen once, on 6.18, with most of the memory in the page cache; why is not known, and
+/// that waiting helps was not seen: it costs two seconds at most.
+const SETUPS: u32 = 40;
+const SETUP_PAUSE: Duration = Duration::from_millis(50);
+
 /// A ring of the reactor's own.
 pub struct OwnRing {
     ring: IoUring,
@@ -99,16 +105,26 @@ pub struct OwnRing {
 impl OwnRing {
     /// Sets it up for the calling thread, with a completion queue for the sum of `limits`.
     pub fn new(limits: &Limits) -> Result<Self, ReactorError> {
-        let ring = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_coop_taskrun()
-            .setup_taskrun_flag()
-            .setup_submit_all()
-            .setup_cqsize(limits.completions().max(limits.submissions))
-            .build(limits.submissions)
-            .map_err(|error| ReactorError::NoRing(errno(&error)))?;
-        Ok(Self { ring, not_send: PhantomData })
+        let mut tries = 1;
+        loop {
+            let made = IoUring::builder()
+                .setup_single_issuer()
+                .setup_defer_taskrun()
+                .setup_coop_taskrun()
+                .setup_taskrun_flag()
+                .setup_submit_all()
+                .setup_cqsize(limits.completions().max(limits.submissions))
+                .build(limits.submissions)
+                .map_err(|error| errno(&error));
+            match made {
+                Ok(ring) => return Ok(Self { ring, not_send: PhantomData }),
+                Err(Errno(libc::ENOMEM)) if tries < SETUPS => {
+                    tries += 1;
+                    std::thread::sleep(SETUP_PAUSE);
+                }
+                Err(error) => return Err(ReactorError::NoRing(error)),
+            }
+        }
     }
 }
 

@@ -62,6 +62,21 @@ pub struct Counters {
     pub turns: u64,
 }
 
+impl Counters {
+    /// Those that tell a person something, by name.
+    pub fn named(&self) -> [(&'static str, u64); 7] {
+        [
+            ("reactor_turns", self.turns),
+            ("reactor_enters", self.enters),
+            ("reactor_sqes", self.sqes),
+            ("reactor_cqes", self.cqes),
+            ("reactor_wakes", self.wakes),
+            ("reactor_waited", self.waited),
+            ("reactor_stale", self.stale),
+        ]
+    }
+}
+
 /// The driver on a ring `R`.
 pub struct Uring<R: Ring> {
     ring: R,

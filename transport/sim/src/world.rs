@@ -440,6 +440,12 @@ impl<A, L> World<A, L> {
         self.k.trace.count(name);
     }
 
+    /// Something of the test's own for those who read the trace; not asked for if none is kept.
+    pub fn tell(&mut self, write: impl FnOnce() -> String) {
+        let now = self.k.now;
+        self.k.trace.line(|line| fmt::Write::write_fmt(line, format_args!("{now:?} {}", write())));
+    }
+
     /// From now on the last so many events are kept in words (0: none, which is fast).
     pub fn keep_trace(&mut self, lines: usize) {
         self.k.trace.keep(lines);

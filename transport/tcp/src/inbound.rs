@@ -36,6 +36,9 @@ pub(crate) enum Next {
     Bad(Reason),
 }
 
+/// Whether a message with this head is wanted: asked before there is memory for its payload.
+pub(crate) type Admit<'a> = &'a dyn Fn(&Header, &[u8]) -> Result<(), Reason>;
+
 /// Where the memory comes from.
 pub(crate) type Take<'a> = &'a dyn Fn(usize) -> Option<Filling>;
 
@@ -49,6 +52,8 @@ pub(crate) struct Inbound {
     partial: Option<Partial>,
     in_place: bool,
     busy_until: Time,
+    /// Since when a message is there in part.
+    amid: Option<Time>,
 }
 
 /// A message whose payload is not all there.
@@ -63,7 +68,19 @@ struct Partial {
 
 impl Inbound {
     /// The next message. Panics never; what it says is `Bad` cannot be followed by anything useful.
-    pub(crate) fn next(&mut self, max_payload: u32, take: Take<'_>) -> Next {
+    pub(crate) fn next(&mut self, now: Time, max_payload: u32, admit: Admit<'_>, take: Take<'_>) -> Next {
+        let next = self.parse(max_payload, admit, take);
+        let in_part = matches!(next, Next::More) && (self.partial.is_some() || self.end > self.start);
+        self.amid = if in_part { self.amid.or(Some(now)) } else { None };
+        next
+    }
+
+    /// Since when a message is there in part that is waited for.
+    pub(crate) fn amid(&self) -> Option<Time> {
+        self.amid
+    }
+
+    fn parse(&mut self, max_payload: u32, admit: Admit<'_>, take: Take<'_>) -> Next {
         loop {
             let unread = self.stream.as_deref().map_or(&[][..], |stream| &stream[self.start..self.end]);
             if let Some(partial) = &mut self.partial {
@@ -83,6 +100,9 @@ impl Inbound {
             };
             if header.payload_len > max_payload {
                 return Next::Bad(Reason::BadFrame);
+            }
+            if let Err(reason) = admit(&header, body) {
+                return Next::Bad(reason);
             }
             let head_len = wire::HEADER_LEN + body.len();
             let body = Body::from_slice(body);

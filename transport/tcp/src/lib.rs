@@ -32,8 +32,8 @@ mod turn;
 pub use counters::{ConnStatus, Counters};
 pub use event::{Admission, Answer, Lost, NetEvent, Payload, Refused};
 pub use limits::{
-    ADMISSION_DEADLINE, CLOSING_LONG, CONNECT_DEADLINE, COPY_LIMIT, DRAIN_DEADLINE, HANDSHAKE_DEADLINE, MAX_HANDSHAKES,
-    PEER_SILENT, PING_IDLE, SEND_STUCK,
+    ADMISSION_DEADLINE, CLOSING_LONG, CONNECT_DEADLINE, COPY_LIMIT, DRAIN_DEADLINE, FRAME_STUCK, HANDSHAKE_DEADLINE,
+    MAX_HANDSHAKES, PEER_SILENT, PING_IDLE, SEND_STUCK,
 };
 pub use net::{Net, NetOptions};
 pub use outbound::rx_slots;

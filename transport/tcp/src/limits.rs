@@ -35,6 +35,9 @@ pub const PEER_SILENT: Span = Span::seconds(6);
 /// A send of at most two megabytes that is not over by then goes to a peer that does not read: its memory is wanted back, however
 /// busily the peer talks.
 pub const SEND_STUCK: Span = Span::seconds(20);
+/// A message of at most a megabyte that is not whole by then comes from a peer that does not mean to finish it: its memory is wanted
+/// back, too.
+pub const FRAME_STUCK: Span = Span::seconds(20);
 /// How long Goodbye may take to leave.
 pub const DRAIN_DEADLINE: Span = Span::seconds(5);
 /// Closing for longer than this is reported with the holds that keep it.

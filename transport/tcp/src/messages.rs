@@ -2,7 +2,7 @@
 
 use driver::{Errno, Op as Action, Time};
 use memory::Class;
-use wire::{Body, Flags, Happening, Header, Op, Reason, Role, State, prefix};
+use wire::{Body, Credits, Flags, Happening, Header, Op, ProtectionKey, Reason, Role, SessionId, State, prefix};
 
 use crate::event::{Answer, NetEvent, Payload};
 use crate::inbound::{Frame, Next};
@@ -20,8 +20,12 @@ impl Net {
             if link.step == Step::Open && link.rx.len() < 2 {
                 return self.stall(link);
             }
-            let (arena, class) = (&self.arena, link.class());
-            match link.inbound.next(link.max_payload(), &|len| arena.take(len, class)) {
+            let (arena, class, max_payload) = (&self.arena, link.class(), link.max_payload());
+            let open = link.step == Step::Open;
+            let Link { inbound, session, credits, .. } = &mut *link;
+            let admit =
+                |header: &Header, body: &[u8]| if open { admit(session, credits, header, body) } else { Ok(()) };
+            match inbound.next(now, max_payload, &admit, &|len| arena.take(len, class)) {
                 Next::Frame(frame) => {
                     self.counters.frames_in += 1;
                     if link.step == Step::Open {
@@ -79,10 +83,6 @@ impl Net {
     /// One message on an established connection.
     fn message(&mut self, now: Time, link: &mut Link, frame: Frame) {
         let Frame { header, body, payload } = frame;
-        // First of all: what is not the session's own changes nothing here but that the connection ends.
-        if header.op.is_data() && !header.flags.is_reply() && !authentic(link, &header, &body) {
-            return self.end(now, link, Reason::Unauthenticated, Happening::Disconnected);
-        }
         if link.credits.returned(header.credits).is_err() {
             return self.end(now, link, Reason::Credits, Happening::Disconnected);
         }
@@ -149,9 +149,24 @@ impl Net {
     }
 }
 
-/// Whether a data request names this connection's session and its sender holds the session's key.
-fn authentic(link: &Link, header: &Header, body: &[u8]) -> bool {
-    let Some((session, key)) = &link.session else { return false };
-    prefix::check(body, *session, key, header.op, header.slot, header.generation)
-        || driver::mutant::on("session_tag_not_checked")
+type Session = Option<(SessionId, ProtectionKey)>;
+
+/// What a head says has to hold before anything is done for its message, and before there is memory for its payload: a request names this
+/// connection's session, its sender holds the session's key and has a credit; only requests and replies have payloads.
+fn admit(session: &Session, credits: &Credits, header: &Header, body: &[u8]) -> Result<(), Reason> {
+    if header.flags.is_reply() {
+        return Ok(());
+    }
+    if !header.op.is_data() {
+        return if header.payload_len == 0 { Ok(()) } else { Err(Reason::BadFrame) };
+    }
+    let authentic = session.as_ref().is_some_and(|(session, key)| {
+        prefix::check(body, *session, key, header.op, header.slot, header.generation)
+            || driver::mutant::on("session_tag_not_checked")
+    });
+    match (authentic, credits.may_arrive()) {
+        (false, _) => Err(Reason::Unauthenticated),
+        (true, false) => Err(Reason::Credits),
+        (true, true) => Ok(()),
+    }
 }

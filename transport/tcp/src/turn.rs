@@ -5,7 +5,7 @@ use memory::Class;
 use wire::{Happening, Reason, State};
 
 use crate::event::{Lost, NetEvent};
-use crate::limits::{CLOSING_LONG, PEER_SILENT, PING_IDLE, SEND_STUCK, STALL_RETRY};
+use crate::limits::{CLOSING_LONG, FRAME_STUCK, PEER_SILENT, PING_IDLE, SEND_STUCK, STALL_RETRY};
 use crate::link::{Link, Step};
 use crate::net::Net;
 
@@ -124,6 +124,13 @@ impl Net {
                 return self.end(now, link, Reason::PeerSilent, Happening::Disconnected);
             }
             self.arm(silent);
+        }
+        if let Some(amid) = link.inbound.amid().filter(|_| !link.stalled) {
+            let stuck = amid + FRAME_STUCK;
+            if stuck <= now {
+                return self.end(now, link, Reason::PeerSilent, Happening::Disconnected);
+            }
+            self.arm(stuck);
         }
         if link.sending {
             let stuck = link.said + SEND_STUCK;

@@ -459,6 +459,70 @@ fn an_unauthenticated_request_is_closed_for_that_before_its_credits_are_looked_a
     forged(37, |_, body| frame(ASKED, Flags::NONE, &body[..8], DEPTH));
 }
 
+/// The head alone of a request that a payload shall follow.
+fn head(body: &[u8], payload_len: u32) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_LEN + body.len()];
+    Header { payload_len, ..Header::new(ASKED, Flags::NONE, AT.0, AT.1) }.put(body, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_payload_is_not_waited_for_if_its_head_is_not_wanted() {
+    let closed_for = |seed, send: &dyn Fn(&mut World, &Known)| {
+        let mut world = World::new(seed);
+        world.sides[SERVER].replies = false;
+        let known = known(&mut world);
+        send(&mut world, &known);
+        assert!(world.raw_is_closed(known.stream), "its payload is waited for");
+        let counters = world.sides[SERVER].net.counters();
+        let reasons = Reason::ALL.into_iter().filter(|reason| counters.closed_for(*reason) > 0);
+        let reasons: Vec<Reason> = reasons.collect();
+        world.end();
+        reasons
+    };
+    let forged = closed_for(38, &|world, known| world.raw_send(known.stream, &head(&body(1), 1 << 20)));
+    assert_eq!(forged, [Reason::Unauthenticated]);
+    let without_credit = closed_for(39, &|world, known| {
+        let good = tagged(SESSION, &known.key, ASKED);
+        for _ in 0..DEPTH {
+            world.raw_send(known.stream, &frame(ASKED, Flags::NONE, &good, 0));
+        }
+        assert!(!world.raw_is_closed(known.stream));
+        world.raw_send(known.stream, &head(&good, 1 << 20));
+    });
+    assert_eq!(without_credit, [Reason::Credits]);
+    let ping = closed_for(40, &|world, known| {
+        let mut bytes = vec![0; HEADER_LEN];
+        Header { payload_len: 1, ..Header::new(wire::Op::PING, Flags::NONE, 0, 0) }.put(&[], &mut bytes);
+        world.raw_send(known.stream, &bytes);
+    });
+    assert_eq!(ping, [Reason::BadFrame]);
+}
+
+/// Each byte says that the peer lives; the message never ends.
+#[test]
+fn a_message_that_comes_byte_by_byte_closes_the_connection() {
+    for (seed, sent_at_once) in [(41, 0), (42, HEADER_LEN + body(1).len()), (43, HEADER_LEN + body(1).len() + 70_000)] {
+        let mut world = World::new(seed);
+        let Known { stream, key } = known(&mut world);
+        let mut bytes = head(&tagged(SESSION, &key, ASKED), 100_000);
+        bytes.resize(bytes.len() + 100_000, 7);
+        world.raw_send(stream, &bytes[..sent_at_once]);
+        let begin = world.now;
+        for byte in &bytes[sent_at_once..] {
+            world.raw_send(stream, &[*byte]);
+            world.pass(Span::seconds(1));
+            if world.raw_is_closed(stream) {
+                break;
+            }
+            assert!(world.now < begin + tcp::FRAME_STUCK + Span::seconds(5), "still waited for");
+        }
+        assert!(world.now >= begin + tcp::FRAME_STUCK);
+        assert_eq!(world.sides[SERVER].net.counters().closed_for(Reason::PeerSilent), 1);
+        world.end();
+    }
+}
+
 #[test]
 fn a_reply_to_nobody_is_counted_and_dropped() {
     let mut world = World::new(18);

@@ -87,6 +87,11 @@ impl Credits {
         Ok(())
     }
 
+    /// Whether the peer has a credit for a request.
+    pub fn may_arrive(&self) -> bool {
+        self.posted > 0
+    }
+
     /// A request of the peer arrived.
     pub fn arrived(&mut self) -> Result<(), CreditError> {
         if self.posted == 0 {

@@ -20,6 +20,9 @@ pub const MAX_DEPTH: u16 = 1024;
 /// Largest payload of one frame in bytes: the largest block request a front end passes on unsplit.
 pub const MAX_PAYLOAD: u32 = 1 << 20;
 
+/// Feature bit of a client: it writes nothing, and shares its volume with others that do not.
+pub const READ_ONLY: u32 = 1;
+
 /// What a process is to the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {

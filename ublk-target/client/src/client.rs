@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use tcp::{Net, NetEvent, NetOptions, Refused};
-use wire::{HelloInfo, Reason, Role, Secrets};
+use wire::{HelloInfo, READ_ONLY, Reason, Role, Secrets};
 
 /// What a lane is made with.
 pub struct ClientOptions {
@@ -96,6 +96,7 @@ impl VolumeClient {
         hello.generation = options.attach.0;
         hello.lane = options.lane;
         hello.volume = map.volume.0;
+        hello.features = if options.read_only { READ_ONLY } else { 0 };
         hello.view = map.snapshot.map_or(0, |snapshot| snapshot.0);
         if hello.check().is_err() {
             return Err(ClientError::Name(hello.name));

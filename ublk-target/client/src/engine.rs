@@ -24,8 +24,8 @@ use crate::routes::Routes;
 use crate::split::{Action, Kind};
 use crate::unflushed::Unflushed;
 use crate::view::Counters;
-use conductor_model::BLOCK;
 use conductor_model::api::VolumeMap;
+use conductor_model::{BLOCK, Commit};
 use driver::{ConnId, Span, Time};
 use memory::{Arena, Class, Reads};
 use node_protocol::{IoBody, ReplyBody, Status, op};
@@ -105,6 +105,8 @@ pub(crate) struct Engine {
     /// What must be flushed to be durable; `None`: every acknowledged change is (a snapshot, or `durability = always`, which a volume
     /// keeps for life).
     unflushed: Option<Arc<Unflushed>>,
+    /// Since when the attachment has the volume.
+    held_since: Commit,
     /// Nobody flushes: every change asks for FUA.
     write_through: bool,
     map_wanted: bool,
@@ -120,7 +122,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(settings: Settings, map: &VolumeMap, arena: Arena) -> Result<Self, ClientError> {
         let zeros = arena.take_zeroed(BLOCK, Class::Client).ok_or(ClientError::NoMemory)?.filled();
-        Ok(Self {
+        let mut engine = Self {
             settings,
             routes: Routes::new(map)?,
             arena,
@@ -143,13 +145,28 @@ impl Engine {
             look_at: Time(0),
             over: None,
             counters: Counters::default(),
-        })
+            held_since: map.held_since,
+        };
+        engine.see_generations();
+        Ok(engine)
     }
 
     /// Of a flush volume: what is unflushed is known together with these lanes.
     pub(crate) fn share(&mut self, unflushed: &Arc<Unflushed>) {
         if let Some(own) = &mut self.unflushed {
             *own = Arc::clone(unflushed);
+        }
+        self.see_generations();
+    }
+
+    /// Of a flush volume: what the map says of losses.
+    fn see_generations(&mut self) {
+        let Some(unflushed) = &self.unflushed else { return };
+        unflushed.held_since(self.held_since);
+        for shard in self.routes.shards() {
+            if let Some(place) = self.routes.place(shard) {
+                unflushed.seen(shard, place.cache);
+            }
         }
     }
 
@@ -210,7 +227,7 @@ impl Engine {
                             unreachable!("a request without its front end's hold has no queued part: decide")
                         };
                         part.state = PartState::Posted(*endpoint, Posted::new(front_end, part.action));
-                        part.epoch = place.epoch;
+                        (part.epoch, part.cache) = (place.epoch, place.cache);
                         part.sent += 1;
                         if part.sent > 1 {
                             counters.resent += 1;
@@ -264,16 +281,29 @@ impl Engine {
                 if part.action != Action::Flush {
                     self.routes.served(part.shard, part.epoch);
                 }
+                let mut lost = false;
                 if let Some(unflushed) = &self.unflushed {
                     match part.action {
-                        Action::Flush => unflushed.flushed(part.shard, part.covers),
-                        action if action.is_change() && !part.fua => unflushed.changed(part.shard),
+                        Action::Flush => {
+                            unflushed.flushed(part.shard, part.covers);
+                            lost = unflushed.flush_lost(part.shard, part.clean);
+                        }
+                        // Where nobody flushes, nothing was without FUA.
+                        action if action.is_change() && part.fua => {
+                            lost = !self.write_through && unflushed.fua_tells(part.shard);
+                        }
+                        action if action.is_change() => unflushed.changed(part.shard, part.cache),
                         _ => {}
                     }
                 }
                 part.answer = reply.and_then(|reply| reply.payload).filter(|_| part.action == Action::Read);
                 self.requests[slot].stages.mark(Stage::Replied, now);
                 self.part_done(slot);
+                if lost {
+                    // Rule 18: it is durable itself, what was acknowledged before it may not be.
+                    self.counters.losses_told += 1;
+                    self.fail(now, slot, BlockError::Io);
+                }
             }
             Some(Ok(_)) if self.requests[slot].failed.is_some() => self.part_failed(key),
             Some(Ok(status @ (Status::StaleEpoch | Status::Later))) => self.put_off(now, key, status),
@@ -385,6 +415,10 @@ impl Engine {
         self.counters.maps += 1;
         self.counters.stale_entries += news.stale as u64;
         self.counters.shrinking_maps += u64::from(news.shrunk);
+        if news.moved == 0 && !news.grew {
+            return;
+        }
+        self.see_generations();
         if news.moved == 0 {
             return;
         }

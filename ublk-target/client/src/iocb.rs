@@ -13,7 +13,7 @@
 
 use crate::request::BlockError;
 use crate::split::{Action, Kind};
-use conductor_model::{Bytes, Epoch, ShardIndex};
+use conductor_model::{Bytes, Commit, Epoch, ShardIndex};
 use driver::Time;
 use refcount::Hold;
 use smallvec::SmallVec;
@@ -101,6 +101,10 @@ pub(crate) struct Part {
     pub(crate) fua: bool,
     /// Of a FLUSH: see `Unflushed`.
     pub(crate) covers: u64,
+    /// How much of the shard was flushed when it was asked for.
+    pub(crate) clean: u64,
+    /// The cache generation that it was posted under last.
+    pub(crate) cache: Commit,
     /// What it writes.
     pub(crate) payload: Option<Payload>,
     /// What it read.

@@ -5,7 +5,7 @@
 use crate::ClientError;
 use crate::iocb::Lost;
 use conductor_model::api::VolumeMap;
-use conductor_model::{Bytes, Epoch, ShardId, ShardIndex, SnapshotId, VolumeId};
+use conductor_model::{Bytes, Commit, Epoch, ShardId, ShardIndex, SnapshotId, VolumeId};
 use std::net::SocketAddr;
 
 /// Where one shard is served.
@@ -13,6 +13,8 @@ use std::net::SocketAddr;
 pub(crate) struct Place {
     pub(crate) epoch: Epoch,
     pub(crate) endpoint: SocketAddr,
+    /// The shard's cache generation.
+    pub(crate) cache: Commit,
 }
 
 /// All of them.
@@ -68,7 +70,7 @@ impl Routes {
         let mut news = News { grew: map.size > self.size, shrunk: map.size < self.size, ..News::default() };
         self.size = self.size.max(map.size);
         for (index, shard) in map.shards.iter().enumerate() {
-            let place = Place { epoch: shard.epoch, endpoint: shard.endpoint };
+            let place = Place { epoch: shard.epoch, endpoint: shard.endpoint, cache: shard.cache };
             match self.places.get_mut(index) {
                 None => {
                     self.places.push(place);

@@ -8,12 +8,15 @@
 //!
 //! Two counters a shard, which only grow, so that lanes need no lock: a shard is clean if all its changes are flushed. A change that
 //! is answered while a FLUSH is under way has a higher number than what that FLUSH covers, and the shard stays unflushed.
+//!
+//! What was unflushed when a newer cache generation of the shard is seen may be lost: every FLUSH that was to cover some of it fails, and
+//! the next FUA, once. None succeeds before the generation is seen, because a request names the epoch that the same map told.
 
-use conductor_model::ShardIndex;
+use conductor_model::{Commit, ShardIndex};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Row `n` has 2^n shards, so that 33 rows are enough for every `ShardIndex` and none ever moves. 16 bytes a shard.
+/// Row `n` has 2^n shards, so that 33 rows are enough for every `ShardIndex` and none ever moves. 40 bytes a shard.
 const ROWS: usize = 33;
 
 /// One shard.
@@ -23,6 +26,12 @@ struct Mark {
     changes: AtomicU64,
     /// So many of them are.
     flushed: AtomicU64,
+    /// The newest cache generation seen.
+    cache: AtomicU64,
+    /// What was unflushed of these when it came may be lost.
+    lost: AtomicU64,
+    /// A FUA has told so.
+    told: AtomicU64,
 }
 
 /// What all lanes of one attachment have written and not flushed. In the beginning every shard is unflushed: the target's former
@@ -30,23 +39,65 @@ struct Mark {
 #[derive(Debug)]
 pub struct Unflushed {
     rows: [OnceLock<Box<[Mark]>>; ROWS],
+    /// Generations up to here were before the attachment.
+    held_since: AtomicU64,
 }
 
 impl Unflushed {
     fn mark(&self, shard: ShardIndex) -> Option<&Mark> {
         let nth = u64::from(shard.0) + 1;
         let row = nth.ilog2();
-        let made =
-            || (0..1u64 << row).map(|_| Mark { changes: AtomicU64::new(1), flushed: AtomicU64::new(0) }).collect();
+        let fresh = |_| Mark {
+            changes: AtomicU64::new(1),
+            flushed: AtomicU64::new(0),
+            cache: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+        };
+        let made = || (0..1u64 << row).map(fresh).collect();
         let row_of = self.rows.get(row as usize)?.get_or_init(made);
         row_of.get(usize::try_from(nth - (1 << row)).ok()?)
     }
 
-    /// A change was answered. To be called before it is handed up.
-    pub(crate) fn changed(&self, shard: ShardIndex) {
-        if let Some(mark) = self.mark(shard) {
-            mark.changes.fetch_add(1, Ordering::AcqRel);
+    /// Since when the attachment has the volume. To be called before anything is seen.
+    pub(crate) fn held_since(&self, commit: Commit) {
+        self.held_since.fetch_max(commit.0, Ordering::AcqRel);
+    }
+
+    /// A map names this cache generation of a shard.
+    pub(crate) fn seen(&self, shard: ShardIndex, cache: Commit) {
+        let Some(mark) = self.mark(shard) else { return };
+        let before = mark.cache.fetch_max(cache.0, Ordering::AcqRel).max(self.held_since.load(Ordering::Acquire));
+        if cache.0 > before {
+            mark.lost.fetch_max(mark.changes.load(Ordering::Acquire), Ordering::AcqRel);
         }
+    }
+
+    /// A change was answered to a lane that has seen this cache generation. To be called before it is handed up.
+    pub(crate) fn changed(&self, shard: ShardIndex, cache: Commit) {
+        let Some(mark) = self.mark(shard) else { return };
+        let changes = mark.changes.fetch_add(1, Ordering::AcqRel) + 1;
+        if mark.cache.load(Ordering::Acquire) > cache.0 {
+            // A newer one is known, and this change was answered before it.
+            mark.lost.fetch_max(changes, Ordering::AcqRel);
+        }
+    }
+
+    /// So much is flushed.
+    pub(crate) fn clean(&self, shard: ShardIndex) -> u64 {
+        self.mark(shard).map_or(0, |mark| mark.flushed.load(Ordering::Acquire))
+    }
+
+    /// A FLUSH was done, and this much was flushed when it was asked for: was it to cover what may be lost?
+    pub(crate) fn flush_lost(&self, shard: ShardIndex, clean: u64) -> bool {
+        self.mark(shard).is_some_and(|mark| clean < mark.lost.load(Ordering::Acquire))
+    }
+
+    /// A FUA was done: does it have to tell that what was acknowledged before it may be lost? Once.
+    pub(crate) fn fua_tells(&self, shard: ShardIndex) -> bool {
+        let Some(mark) = self.mark(shard) else { return false };
+        let lost = mark.lost.load(Ordering::Acquire);
+        mark.flushed.load(Ordering::Acquire) < lost && mark.told.fetch_max(lost, Ordering::AcqRel) < lost
     }
 
     /// `None` if a flush has nothing to do there; else what a FLUSH covers that is sent from now on.
@@ -66,7 +117,7 @@ impl Unflushed {
 
 impl Default for Unflushed {
     fn default() -> Self {
-        Self { rows: [const { OnceLock::new() }; ROWS] }
+        Self { rows: [const { OnceLock::new() }; ROWS], held_since: AtomicU64::new(0) }
     }
 }
 
@@ -81,9 +132,9 @@ mod tests {
             let first = set.covers(shard).expect("unflushed in the beginning");
             set.flushed(shard, first);
             assert_eq!(set.covers(shard), None);
-            set.changed(shard);
+            set.changed(shard, Commit(0));
             let covers = set.covers(shard).unwrap();
-            set.changed(shard);
+            set.changed(shard, Commit(0));
             set.flushed(shard, covers);
             assert!(set.covers(shard).is_some(), "the second change came after what was covered");
             set.flushed(shard, covers + 1);
@@ -91,5 +142,28 @@ mod tests {
             assert_eq!(set.covers(shard), None, "an older flush that is late takes nothing back");
         }
         assert!(set.covers(ShardIndex(4)).is_some() && set.covers(ShardIndex(69_999)).is_some());
+    }
+
+    #[test]
+    fn a_loss_is_told_by_every_flush_that_was_to_cover_it_and_by_no_other() {
+        let set = Unflushed::default();
+        let (dirty, clean, old) = (ShardIndex(0), ShardIndex(1), ShardIndex(2));
+        set.held_since(Commit(5));
+        set.seen(old, Commit(5));
+        assert!(!set.flush_lost(old, set.clean(old)), "that was before the attachment");
+        set.flushed(clean, set.covers(clean).unwrap());
+        let (one, other) = (set.clean(dirty), set.clean(dirty));
+        set.seen(dirty, Commit(9));
+        set.seen(clean, Commit(9));
+        assert!(set.flush_lost(dirty, one) && set.flush_lost(dirty, other), "both were under way");
+        assert!(set.fua_tells(dirty) && !set.fua_tells(dirty));
+        set.flushed(dirty, set.covers(dirty).unwrap());
+        assert!(!set.flush_lost(dirty, set.clean(dirty)) && !set.fua_tells(dirty));
+        assert!(!set.flush_lost(clean, set.clean(clean)) && !set.fua_tells(clean), "nothing of it was unflushed");
+        set.seen(dirty, Commit(9));
+        set.changed(dirty, Commit(9));
+        assert!(!set.flush_lost(dirty, set.clean(dirty)));
+        set.changed(clean, Commit(5));
+        assert!(set.flush_lost(clean, set.clean(clean)), "answered before, and known after");
     }
 }

@@ -115,6 +115,8 @@ counters! {
     shrinking_maps,
     /// Requests that failed by `--io-timeout`.
     timed_out,
+    /// Flushes that failed because of what was acknowledged before them and may be lost (rule 18).
+    losses_told,
     /// Failed requests handed up after `FENCE_GRACE` without proof that no twin is left.
     unfenced,
 }

@@ -23,6 +23,8 @@ pub(crate) enum Happening {
     Stays(TargetError),
     /// The device waits for the next target.
     Left,
+    /// What came of a load so far.
+    Figures(Box<crate::bench::Figures>),
     /// The front end is over.
     Ended(Result<(), TargetError>),
 }

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod attend;
+pub mod bench;
 mod control;
 mod error;
 mod happening;
@@ -31,7 +32,7 @@ mod ublk;
 mod view;
 
 pub use control::{Look, detach, look};
-pub use driver::Address;
+pub use driver::{Address, Span};
 pub use error::TargetError;
 pub use nbd::{Letter, Mail, NbdOptions, NbdTarget};
 pub use process::{FrontEnd, Options, run};

@@ -61,6 +61,8 @@ pub struct Options {
     pub key: ClusterKey,
     /// This client's name.
     pub client_name: String,
+    /// This machine's name, for people; empty if it has none.
+    pub host: String,
     /// The directory of attachments' records.
     pub dir: PathBuf,
     /// How the volume is presented.
@@ -104,6 +106,7 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
     let (tell, heard) = channel();
     listen(place, stops, &tell)?;
     let former = former(place, &options)?;
+    let options = Options { read_only: options.read_only || former.is_read_only(), ..options };
     let Options { subject, conductor, read_only, force, .. } = &options;
     if subject.is_snapshot() {
         // The conductor knows nothing of it, and hears nothing of its end.
@@ -115,9 +118,13 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
         return result;
     }
     let client = former.client.clone();
-    let asked = Attach { client: client.clone(), read_only: *read_only, force: *force };
+    let asked = Attach { client: client.clone(), read_only: *read_only, force: *force, host: options.host.clone() };
     let volume = subject.to_string();
-    let map = conductor.attach(&volume, &asked)?;
+    let mut map = conductor.attach(&volume, &asked)?;
+    if former.recover.is_none() {
+        // Nobody above is left who wrote before: a loss until now is told to nobody (rule 18).
+        map.held_since = map.shards.iter().map(|shard| shard.cache).max().unwrap_or_default().max(map.held_since);
+    }
     let detach = Detach { client, generation: map.attach };
     let conductor = conductor.clone();
 
@@ -182,6 +189,13 @@ struct Former {
     /// The name under which the conductor knows us.
     client: String,
     record: Option<Record>,
+}
+
+impl Former {
+    /// A device that is taken over stays what it is: its users share the volume with other readers.
+    fn is_read_only(&self) -> bool {
+        self.recover.is_some() && self.record.as_ref().is_some_and(|record| record.read_only)
+    }
 }
 
 fn former(place: &Place, options: &Options) -> Result<Former, TargetError> {
@@ -301,7 +315,7 @@ fn remove_socket(front: &Front) {
     }
 }
 
-fn signals(stops: &SigSet, tell: &Sender<Happening>) {
+pub(crate) fn signals(stops: &SigSet, tell: &Sender<Happening>) {
     while stops.wait().is_ok() {
         if tell.send(Happening::Signal).is_err() {
             return;
@@ -309,7 +323,7 @@ fn signals(stops: &SigSet, tell: &Sender<Happening>) {
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), TargetError> {
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), TargetError> {
     let spawned = thread::Builder::new().name(name.to_owned()).spawn(work);
     spawned.map(drop).map_err(TargetError::system("start a thread"))
 }
@@ -341,6 +355,28 @@ fn uri(address: &Address, volume: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use conductor_model::{AttachGeneration, ClusterId, VolumeId};
+
+    #[test]
+    fn a_device_that_is_taken_over_stays_read_only() {
+        let record = |read_only| Record {
+            volume: "db".into(),
+            snapshot: None,
+            cluster: ClusterId(1),
+            volume_id: VolumeId(1),
+            pid: 1,
+            started: 1,
+            since_ms: 1,
+            device: "/dev/ublkb3".into(),
+            client: "host/db".into(),
+            generation: AttachGeneration(3),
+            read_only,
+        };
+        let of = |recover, read_only| Former { recover, client: "host/db".into(), record: Some(record(read_only)) };
+        assert!(of(Some(3), true).is_read_only());
+        assert!(!of(Some(3), false).is_read_only(), "it was writable");
+        assert!(!of(None, true).is_read_only(), "it is made anew");
+    }
 
     #[test]
     fn an_export_is_named_so_that_every_client_understands() {

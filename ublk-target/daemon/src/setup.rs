@@ -73,6 +73,7 @@ mod tests {
                 attach: AttachGeneration(1),
                 snapshot,
                 durability,
+                held_since: conductor_model::Commit(0),
                 shards: Vec::new(),
             },
             name: "db".into(),

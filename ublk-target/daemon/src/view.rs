@@ -138,15 +138,7 @@ impl TargetView {
 
     /// Adds what a reactor did so far.
     pub(crate) fn add_reactor(&mut self, counters: &reactor::Counters) {
-        for (name, value) in [
-            ("reactor_turns", counters.turns),
-            ("reactor_enters", counters.enters),
-            ("reactor_sqes", counters.sqes),
-            ("reactor_cqes", counters.cqes),
-            ("reactor_wakes", counters.wakes),
-            ("reactor_waited", counters.waited),
-            ("reactor_stale", counters.stale),
-        ] {
+        for (name, value) in counters.named() {
             self.count(name, value);
         }
     }

@@ -486,7 +486,8 @@ impl Session {
 
     fn begin(&mut self, header: &Header, command: Command) -> Step {
         let (cookie, offset, len) = (header.cookie, header.offset, u64::from(header.len));
-        let (structured, end) = (self.negotiation.structured, offset + len);
+        // The offset of what has no range (a flush, a goodbye) was not looked at.
+        let (structured, end) = (self.negotiation.structured, offset.saturating_add(len));
         let what = match command {
             Command::Disconnect => {
                 self.end(Closed::Disconnected);

@@ -1,5 +1,6 @@
 //! What people want of nodes, disks and the number of copies.
 
+use crate::{Bytes, DiskId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -29,8 +30,23 @@ impl fmt::Display for Duty {
     }
 }
 
+/// How far one is ready to go.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Force {
+    /// Copies may go that can be made anew from others.
+    pub force: bool,
+    /// And the last copies of these volumes: the sentence that names them, as the refusal without it does.
+    pub sentence: Option<String>,
+}
+
+impl From<bool> for Force {
+    fn from(force: bool) -> Self {
+        Self { force, sentence: None }
+    }
+}
+
 /// A change of what is wanted of a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewDuty {
     /// What is wanted.
@@ -38,15 +54,60 @@ pub struct NewDuty {
     /// Although copies are still on it.
     #[serde(default)]
     pub force: bool,
+    /// Although it has the last copy of something: the sentence that the refusal without it asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sentence: Option<String>,
 }
 
 /// A disk to be emptied and forgotten.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveDisk {
     /// Although copies are on it, and it is not there.
     #[serde(default)]
     pub force: bool,
+    /// Although it has the last copy of something: the sentence that the refusal without it asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sentence: Option<String>,
+}
+
+/// A disk whose copies are to be made on another disk of its node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceDisk {
+    /// That one.
+    pub with: DiskId,
+}
+
+/// Whether copies are moved so that disks are evenly used and copies far apart.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct RebalanceInfo {
+    /// False if the conductor was told not to.
+    pub on: bool,
+    /// Shards that have a copy on its way to another disk.
+    pub moving: u32,
+    /// Copies moved since this conductor started.
+    pub moved: u64,
+    /// Percentage points between the most and the least used disk, as far as copies were counted.
+    pub uneven_percent: u32,
+    /// What it waits for, if it does.
+    pub waits: Option<String>,
+}
+
+/// What is set for the whole cluster; as a change, what is not named is not set.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// How many bytes per second each reactor of a node may read to fill copies; without it as many as it can, at 0 none is filled.
+    #[serde(default)]
+    pub fill_rate: Option<Bytes>,
+}
+
+impl Settings {
+    /// Is nothing set?
+    pub fn are_untouched(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A change of a volume's copies; what is not named stays.

@@ -13,8 +13,8 @@ use conductor_model::api::{
 };
 use conductor_model::views::{Attach, NewVolume, SnapshotInfo};
 use conductor_model::{
-    Bytes, ClusterId, Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Epoch, Error, Key, Member, Millis,
-    NodeId, OpenId, Record, ShardId, ShardIndex, SnapshotId, VolumeId,
+    Bytes, ClusterId, Commit, Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Epoch, Error, Key, Member,
+    Millis, NodeId, OpenId, Record, ShardId, ShardIndex, SnapshotId, VolumeId,
 };
 use std::collections::BTreeMap;
 
@@ -271,7 +271,7 @@ impl Cluster {
     }
 
     pub fn attach(&mut self, volume: &str) -> Result<(), Error> {
-        let attach = Attach { client: "web1".to_owned(), read_only: false, force: false };
+        let attach = Attach { client: "web1".to_owned(), read_only: false, force: false, host: String::new() };
         self.run(|m, now, _| m.attach(now, volume, &attach)).map(|_| ())
     }
 }
@@ -295,12 +295,21 @@ pub fn report(node: u32, open: u64) -> DiskReport {
         endpoint: format!("127.0.0.1:{}", 9000 + node).parse().unwrap(),
         capacity: Bytes(1 << 40),
         used: Bytes(0),
+        max_copies: u32::MAX,
         copies: Vec::new(),
     }
 }
 
 pub fn registration(node: u32, open: u64) -> Register {
-    Register { node: NodeId(node), host: format!("host{node}"), disks: vec![report(node, open)] }
+    Register {
+        node: NodeId(node),
+        host: format!("host{node}"),
+        rack: String::new(),
+        disks: vec![report(node, open)],
+        cluster: ClusterId(7),
+        seen: Commit(0),
+        attached: Vec::new(),
+    }
 }
 
 pub fn heartbeat(node: u32, open: u64, after: u64) -> Heartbeat {

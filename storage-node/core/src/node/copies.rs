@@ -1,7 +1,7 @@
 //! What primaries ask of the copies on this reactor: to join an epoch, to write under a stamp, to promise.
 
 use super::requests::refusal_name;
-use super::{Node, Pending, whole_payload};
+use super::{Doomed, Node, Pending, whole_payload};
 use crate::change::{Change, Target};
 use crate::limits::{MAX_HELD, STORE_OPS};
 use crate::mail::Letter;
@@ -169,7 +169,8 @@ impl<S: Store> Node<S> {
     /// What a store's refusal means to whoever asked. A failed disk is reported once.
     pub(super) fn store_status(&mut self, shard: ShardId, error: &StoreError, out: &mut dyn Outbox<Letter>) -> Status {
         match error {
-            StoreError::NoSpace => Status::NoSpace,
+            // Neither is a failure of the disk: it serves what it has.
+            StoreError::NoSpace | StoreError::TooManyCopies => Status::NoSpace,
             // Not a failure of the copy: asked again.
             StoreError::Busy => Status::Later,
             StoreError::NoSuchSnapshot { .. } => Status::NoSnapshot,
@@ -229,7 +230,7 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let shard = config.shard;
-        if self.gone.contains(&copy) || self.doomed.contains(&copy) {
+        if self.gone.contains(&copy) || self.doomed.contains_key(&copy) {
             // Its volume is deleted; whoever still asks has not been told yet.
             self.join_refused(now, shard, asker, Status::NotJoined, "the volume was deleted");
             return;
@@ -401,7 +402,7 @@ impl<S: Store> Node<S> {
                 replica.joined = Some((epoch, None));
                 replica.promised_to = None;
                 self.counters.count("join.answered");
-                self.member_joined(now, shard, epoch, copy, &held, out);
+                self.member_joined(now, shard, epoch, (copy, known_good.epoch), &held, out);
             }
             Asker::Remote(answer, caller) => {
                 let store = &self.disks[disk].store;
@@ -478,13 +479,13 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// One member has answered its Join.
+    /// One member has answered its Join: with the epoch of its K, and what it holds above that.
     pub(super) fn member_joined(
         &mut self,
         now: Time,
         shard: ShardId,
         epoch: Epoch,
-        copy: CopyId,
+        (copy, settled): (CopyId, Epoch),
         held: &[Held],
         out: &mut dyn Outbox<Letter>,
     ) {
@@ -501,7 +502,7 @@ impl<S: Store> Node<S> {
         // whole stretches of what it was filled with.
         let held = if primary.just_added == Some(copy) { Vec::new() } else { held };
         primary.refusals.remove(&copy);
-        primary.answers.insert(copy, Joined { held });
+        primary.answers.insert(copy, Joined { held, settled });
         self.all_joined(now, shard, out);
     }
 
@@ -510,9 +511,17 @@ impl<S: Store> Node<S> {
         for copy in copies {
             let Some((shard, disk)) = self.replicas.iter().find(|(_, r)| r.copy == copy).map(|(s, r)| (*s, r.disk))
             else {
-                if !self.doomed.contains(&copy) {
-                    self.gone.insert(copy);
-                    out.post(Letter::Dropped(copy));
+                match self.doomed.get_mut(&copy) {
+                    None => {
+                        self.gone.insert(copy);
+                        out.post(Letter::Dropped(copy));
+                    }
+                    Some(Doomed { deleting: true, .. }) => {}
+                    Some(doomed) => {
+                        doomed.deleting = true;
+                        let disk = doomed.disk;
+                        self.store(now, disk, StoreOp::Delete { copy }, Pending::Delete { copy }, out);
+                    }
                 }
                 continue;
             };
@@ -523,15 +532,19 @@ impl<S: Store> Node<S> {
                 continue;
             }
             self.replicas.remove(&shard);
-            self.doomed.insert(copy);
+            self.doomed.insert(copy, Doomed { disk, deleting: true });
             self.store(now, disk, StoreOp::Delete { copy }, Pending::Delete { copy }, out);
         }
     }
 
-    /// A copy is gone for good, or its disk would not.
+    /// A copy is gone for good. Or it is not, because its disk failed or a clone needs it: it is there still, whatever is known of it
+    /// here, and is deleted when that is told again.
     pub(super) fn copy_deleted(&mut self, copy: CopyId, gone: bool, out: &mut dyn Outbox<Letter>) {
-        self.doomed.remove(&copy);
+        if !gone && let Some(doomed) = self.doomed.get_mut(&copy) {
+            doomed.deleting = false;
+        }
         if gone {
+            self.doomed.remove(&copy);
             self.gone.insert(copy);
             self.found_full.clear();
             self.counters.count("copy.deleted");

@@ -1,20 +1,18 @@
 //! Copy-range: a range of a shard reads as the same range of another shard's snapshot (rule 16).
 //!
 //! Piece after piece, each under its own range lock and stamp, so that clients' writes wait for one piece at most. Where every member's
-//! disk holds an in-sync copy of the source, each copy shares the chunks with the one beside it; else the primary reads its own copy of
-//! the source and sends bytes, as ordinary writes.
+//! disk holds an in-sync copy of the source, each copy shares the chunks with the one beside it; else the primary reads the source, here or
+//! from a node that has it (`source`), and sends bytes, as ordinary writes.
 
 use super::Node;
 use super::orders::{PartDone, Step};
 use crate::iocb::{Kind, Phase};
 use crate::limits::{COPY_DEPTH, COPY_PIECE, PROGRESS, SHARE_PIECE};
-use crate::mail::Letter;
-use conductor_model::api::OrderState;
+use conductor_model::api::{OrderState, Trouble};
 use conductor_model::{BLOCK, BlockRange, Blocks, CopyState, OrderId, ShardId, ShardSnapshot};
-use driver::{Outbox, Time};
-use memory::Filling;
+use driver::Time;
 use node_protocol::Status;
-use node_store::{Crcs, Parent, Store, StoreError};
+use node_store::{Parent, Store};
 use std::collections::BTreeSet;
 use tcp::Payload;
 
@@ -30,6 +28,25 @@ pub(super) struct Copying {
     /// First blocks of the pieces under way.
     running: BTreeSet<u32>,
     said: Time,
+    /// A piece was asked for, or is to be, on another reactor: links to those that have the source are needed.
+    pub(super) elsewhere: bool,
+    /// Since when no piece was read because nobody who has it answers, and what is waited for.
+    waits: Option<(Time, String)>,
+    /// Why the piece that was given up cannot be read.
+    pub(super) why: Option<String>,
+}
+
+impl Copying {
+    /// The source, if some of it is read on another reactor.
+    pub(super) fn source_elsewhere(&self) -> Option<ShardId> {
+        self.elsewhere.then_some(self.from.shard)
+    }
+
+    /// A piece cannot be read now.
+    pub(super) fn waits_for(&mut self, now: Time, what: String) {
+        let since = self.waits.as_ref().map_or(now, |(since, _)| *since);
+        self.waits = Some((since, what));
+    }
 }
 
 impl<S: Store> Node<S> {
@@ -41,20 +58,24 @@ impl<S: Store> Node<S> {
         from: ShardSnapshot,
         at: BlockRange,
     ) {
-        let fits = self.primaries.get(&shard).is_some_and(|p| at.end() * BLOCK as u64 <= p.config.size.0);
-        if !fits || !self.has_snapshot(from.shard, from.snapshot) {
-            let why = if fits {
-                format!("the primary of {shard} does not hold {} of {}", from.snapshot, from.shard)
-            } else {
-                format!("blocks {at} do not lie within {shard}")
-            };
-            self.order_over(id, OrderState::Failed(why));
+        if self.primaries.get(&shard).is_none_or(|p| at.end() * BLOCK as u64 > p.config.size.0) {
+            self.order_over(id, OrderState::Failed(format!("blocks {at} do not lie within {shard}")));
             return;
         }
         let (next, end) = (at.from.0, at.from.0 + at.count.0);
         let shares = self.all_can_share(shard, from.shard);
         self.counters.count(if shares { "copy.by-sharing" } else { "copy.by-bytes" });
-        let copying = Copying { from, shares, next, end, running: BTreeSet::new(), said: now };
+        let copying = Copying {
+            from,
+            shares,
+            next,
+            end,
+            running: BTreeSet::new(),
+            said: now,
+            elsewhere: false,
+            waits: None,
+            why: None,
+        };
         self.step_to(id, Step::Copying(copying));
         self.go_on_copying(now, shard, id);
     }
@@ -109,7 +130,10 @@ impl<S: Store> Node<S> {
         let (shard, Step::Copying(copying)) = (standing.order.shard, &mut standing.step) else { return };
         copying.running.remove(&part.range.from.0);
         match part.status {
-            Status::Ok => self.go_on_copying(now, shard, part.order),
+            Status::Ok => {
+                copying.waits = None;
+                self.go_on_copying(now, shard, part.order);
+            }
             // A copy could not share it: bytes from here on.
             Status::NoSnapshot if copying.shares => {
                 self.counters.count("copy.by-bytes");
@@ -126,12 +150,9 @@ impl<S: Store> Node<S> {
                 );
             }
             _ => {
-                self.stop_copying(
-                    now,
-                    shard,
-                    part.order,
-                    format!("blocks {} of the source could not be read", part.range),
-                );
+                let unread = || format!("blocks {} of the source could not be read", part.range);
+                let why = copying.why.take().unwrap_or_else(unread);
+                self.stop_copying(now, shard, part.order, why);
             }
         }
     }
@@ -141,43 +162,31 @@ impl<S: Store> Node<S> {
         self.order_over(id, OrderState::Failed(why));
     }
 
-    /// Reads a piece of the source, to write it.
-    pub(super) fn read_to_copy(
-        &mut self,
-        now: Time,
-        key: usize,
-        from: ShardSnapshot,
-        out: &mut dyn Outbox<Letter>,
-    ) -> bool {
-        if !self.has_snapshot(from.shard, from.snapshot) {
-            self.answer(now, key, Status::NoSnapshot);
-            return true;
-        }
-        let range = self.iocbs[key].range;
-        self.read_into(now, key, from.shard, range, Phase::Reading, out)
-    }
-
     /// A piece of the source: what is nothing but zeros is zeroed, not written.
-    pub(super) fn copied_read(&mut self, key: usize, data: Filling, crcs: Crcs) {
+    pub(super) fn copied(&mut self, key: usize, payload: Payload) {
         let iocb = &mut self.iocbs[key];
-        if data.iter().any(|byte| *byte != 0) {
-            iocb.payload = Some(Payload { len: data.len(), mem: data.filled(), crcs });
+        if payload.bytes().iter().any(|byte| *byte != 0) {
+            iocb.payload = Some(payload);
         }
         iocb.phase = Phase::Ready;
         self.ready.push_back(key);
     }
 
-    /// The source cannot be read.
-    pub(super) fn source_failed(&mut self, now: Time, key: usize, error: &StoreError) {
-        if matches!(error, StoreError::Busy) {
-            self.iocbs[key].phase = Phase::Locked;
-            let (shard, arrival) = (self.iocbs[key].shard, self.iocbs[key].arrival);
-            if let Some(primary) = self.primaries.get_mut(&shard) {
-                primary.stalled.insert(arrival, key);
-            }
-            return;
+    /// How far a copy-range is, if this order is one that is under way.
+    pub(super) fn copying(&mut self, id: OrderId) -> Option<&mut Copying> {
+        match self.orders.get_mut(&id).map(|standing| &mut standing.step) {
+            Some(Step::Copying(copying)) => Some(copying),
+            _ => None,
         }
-        let missing = matches!(error, StoreError::NoSuchSnapshot { .. } | StoreError::NoSuchCopy(_));
-        self.answer(now, key, if missing { Status::NoSnapshot } else { Status::Io });
+    }
+
+    /// Copy-ranges that have waited for a while, for `trine status`.
+    pub(super) fn waiting_copies(&self, now: Time) -> impl Iterator<Item = Trouble> {
+        self.orders.values().filter_map(move |standing| {
+            let Step::Copying(copying) = &standing.step else { return None };
+            let (_, why) = copying.waits.as_ref().filter(|(since, _)| now.since(*since) >= PROGRESS)?;
+            let waiting = u32::try_from(copying.running.len()).unwrap_or(u32::MAX);
+            Some(Trouble { shard: standing.order.shard, waiting, reason: why.clone() })
+        })
     }
 }

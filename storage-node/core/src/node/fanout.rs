@@ -174,6 +174,10 @@ impl<S: Store> Node<S> {
                 self.copy_answered(now, iocb, copy, what, result, out);
                 drop(hold);
             }
+            Pending::Source { iocb, copy, hold } => {
+                self.holder_answered(now, iocb, copy, result);
+                drop(hold);
+            }
             _ => debug_assert!(false, "a store's completion came from a link"),
         }
         if let Some(to) = self.links.endpoint(conn) {

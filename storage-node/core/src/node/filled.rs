@@ -101,8 +101,7 @@ impl<S: Store> Node<S> {
                 if carried != expected {
                     return Err(Status::BadRequest);
                 }
-                let room = replica.alone.is_none() && !replica.is_busy(at);
-                room.then_some(()).ok_or(Status::Later)
+                replica.bears_content(at).then_some(()).ok_or(Status::Later)
             }
             Wanted::Snapshot(body) if replica.has_dropped(body.snapshot()) => Err(Status::NoSnapshot),
             Wanted::Snapshot(body) => {

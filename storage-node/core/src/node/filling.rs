@@ -235,14 +235,22 @@ impl<S: Store> Node<S> {
         self.go_on_filling(now, shard, out);
     }
 
+    /// Bytes per second of each filling: what may be read for all of them, in equal shares.
+    fn fill_rate_each(&self) -> i64 {
+        let Some(rate) = self.fill_rate else { return FILL_RATE };
+        let fillings = self.primaries.values().filter(|p| p.filling.is_some()).count().max(1);
+        i64::try_from(rate.0 / fillings as u64).unwrap_or(i64::MAX).min(FILL_RATE)
+    }
+
     /// Starts pieces as far as rate, depth and memory allow, and sends what waits.
     fn fill_pieces(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         self.send_pieces(now, shard);
+        let rate = self.fill_rate_each();
         loop {
             let Some(primary) = self.primaries.get_mut(&shard) else { return };
             let sealed = matches!(primary.phase, Phase::Sealed);
             let Some(filling) = &mut primary.filling else { return };
-            filling.earn(now, FILL_RATE);
+            filling.earn(now, rate);
             if filling.mark_is_due(FILL_MARK) {
                 let known_good = self.known_good_here(shard);
                 let Some(filling) = self.filling_of(shard) else { return };

@@ -233,7 +233,7 @@ impl<S: Store> Node<S> {
         if copy > 0 {
             return self.ask_copy(now, key, copy, at, Question::Repair, Some(with));
         }
-        if self.replicas.get(&shard).is_none_or(|r| r.is_busy(at)) {
+        if !self.replicas.get(&shard).is_some_and(|r| r.bears_content(at)) {
             return false;
         }
         self.begin(key, |node, hold| {

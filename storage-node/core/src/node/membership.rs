@@ -29,7 +29,7 @@ impl<S: Store> Node<S> {
             }
             return;
         };
-        if self.gone.contains(&config.primary) || self.doomed.contains(&config.primary) {
+        if self.gone.contains(&config.primary) || self.doomed.contains_key(&config.primary) {
             return;
         }
         if known >= config.epoch {
@@ -47,9 +47,6 @@ impl<S: Store> Node<S> {
             None => {
                 let mut primary = Primary::new(config);
                 primary.joining_since = now;
-                if let Some(replica) = self.replicas.get(&shard) {
-                    primary.doubt(&replica.config, &primary.config.clone());
-                }
                 self.primaries.insert(shard, primary);
             }
         }
@@ -351,7 +348,8 @@ impl<S: Store> Node<S> {
                 Held { stamp, at, kind }
             })
             .collect();
-        self.member_joined(now, shard, epoch, copy, &held, out);
+        let settled = Epoch(answer.known_good_epoch.get());
+        self.member_joined(now, shard, epoch, (copy, settled), &held, out);
     }
 
     /// If every member has answered: born, or to be settled.
@@ -367,6 +365,8 @@ impl<S: Store> Node<S> {
                 primary.phase = Phase::Sealed;
             }
             self.go_on_filling(now, shard, out);
+        } else if primary.config.born && primary.doubts_all() && !driver::mutant::on("cache_loss_unseen") {
+            self.ask(now, shard, MembershipChange::CacheLost, out);
         } else if primary.config.born {
             self.start_settling(now, shard, out);
         } else {
@@ -385,8 +385,24 @@ impl<S: Store> Node<S> {
         self.forget_old_settling(shard);
         self.forget_filling(now, shard);
         self.orders_left(shard);
+        self.outlive_locks(shard);
         for link in primary.links {
             self.release_link(now, link, out);
+        }
+    }
+
+    /// The range locks went with the primary: until the store is done with what it still reads under them, no write of the next primary
+    /// begins there.
+    fn outlive_locks(&mut self, shard: ShardId) {
+        let Some(replica) = self.replicas.get_mut(&shard).filter(|replica| replica.reading > 0) else { return };
+        for (_, pending) in &mut self.pending {
+            if let Pending::Read { iocb, of, view, busy: busy @ None, .. } = pending
+                && *of == shard
+            {
+                self.last_look += 1;
+                *busy = Some(self.last_look);
+                replica.busy.push((self.last_look, self.iocbs[*iocb].range, *view));
+            }
         }
     }
 
@@ -407,8 +423,8 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let shard = self.iocbs[key].shard;
-        if matches!(self.iocbs[key].kind, Kind::Copied(_)) {
-            self.source_failed(now, key, error);
+        if let Kind::Copied(from) = self.iocbs[key].kind {
+            self.source_failed(key, from, error);
             return;
         }
         if matches!(error, StoreError::NoSuchSnapshot { .. }) {
@@ -469,7 +485,9 @@ impl<S: Store> Node<S> {
                 }
                 // Its own Join was refused for want of room in the store.
                 Phase::Joining if self.own_join_is_due(shard) => self.join_here(now, shard, out),
-                Phase::Asking(_) | Phase::Joining | Phase::Sealed | Phase::Failed(_) => {}
+                // Reads that the conductor's next word may permit.
+                Phase::Sealed => self.ready.extend(primary.stalled.values().copied()),
+                Phase::Asking(_) | Phase::Joining | Phase::Failed(_) => {}
             }
         }
     }
@@ -505,14 +523,14 @@ impl<S: Store> Node<S> {
             }
             Phase::Sealed => {
                 let (in_sync, least) = (primary.config.in_sync(), primary.config.min_copies);
-                Some(format!("{in_sync} of at least {least} copies in sync: everything waits for another one"))
+                Some(format!("{in_sync} of at least {least} copies in sync: writes wait for another one"))
             }
             Phase::Asking(_) => Some("waiting for the conductor to persist a new epoch".to_owned()),
             Phase::Failed(why) => Some(format!("the primary's disk failed: {why}")),
         }
     }
 
-    pub(super) fn report_troubles(&mut self, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn report_troubles(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         let troubles: Vec<Trouble> = self
             .primaries
             .iter()
@@ -520,6 +538,7 @@ impl<S: Store> Node<S> {
                 let waiting = u32::try_from(p.requests.len()).unwrap_or(u32::MAX);
                 Some(Trouble { shard: *shard, waiting, reason: self.trouble(p)? })
             })
+            .chain(self.waiting_copies(now))
             .collect();
         if troubles != self.troubles {
             self.troubles.clone_from(&troubles);
@@ -528,7 +547,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Gives up one use of a link; closes it with the last.
-    fn release_link(&mut self, now: Time, to: SocketAddr, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn release_link(&mut self, now: Time, to: SocketAddr, out: &mut dyn Outbox<Letter>) {
         if let Some(conn) = self.links.release(to) {
             self.net.close(now, conn, Reason::Closed, out);
         }
@@ -566,5 +585,6 @@ pub(super) fn change_name(change: &MembershipChange) -> &'static str {
         MembershipChange::Sync(..) => "ask.sync",
         MembershipChange::Add(_) => "ask.add",
         MembershipChange::StepDown => "ask.step-down",
+        MembershipChange::CacheLost => "ask.cache-lost",
     }
 }

@@ -17,6 +17,7 @@
 //! | `orders` | what the conductor told primaries here to do in the order of writes |
 //! | `barrier` | snapshots: placing a barrier, holding answers |
 //! | `copying` | copy-range |
+//! | `source` | what a copy-range copies, read here, asked for elsewhere, or given to who asks |
 //! | `work` | what single copies do by themselves: dropping snapshots, flattening |
 //! | `peers` | links to other reactors: connecting, who is there |
 //! | `promises` | promises asked for, given, waited for |
@@ -42,6 +43,7 @@ mod room;
 mod scrub;
 mod settle;
 mod settle_damage;
+mod source;
 mod verify;
 mod view;
 mod visitors;
@@ -58,7 +60,7 @@ use crate::session::Sessions;
 use crate::withheld::Withheld;
 use conductor_model::api::{CopyWork, OrderReport, Trouble};
 use conductor_model::{
-    Blocks, CopyId, DiskId, Epoch, NodeId, OpenId, OrderId, ShardId, ShardSnapshot, Stamp, VolumeId,
+    Blocks, Bytes, CopyId, DiskId, Epoch, NodeId, OpenId, OrderId, ShardId, ShardSnapshot, Stamp, VolumeId,
 };
 use driver::{ConnId, DiskIndex, Done, Machine, Op, Outbox, Time};
 use memory::{Arena, Filling};
@@ -68,7 +70,7 @@ use refcount::{Hold, Table};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use tcp::{Net, NetEvent, Payload};
+use tcp::{Answer, Net, NetEvent, Payload};
 
 /// A disk with its opened store.
 #[derive(Debug)]
@@ -81,6 +83,14 @@ pub struct Disk<S> {
     pub index: DiskIndex,
     /// The store, open and recovered.
     pub store: S,
+}
+
+/// A copy that is to be deleted, and is not known here in any other way.
+struct Doomed {
+    /// On which disk.
+    disk: usize,
+    /// The store is at it. If not, it could not, and is asked again.
+    deleting: bool,
 }
 
 /// What a node is made of.
@@ -114,6 +124,8 @@ pub(crate) enum Pending {
         iocb: usize,
         of: ShardId,
         view: StoreView,
+        /// Its range is busy under this number: it has outlived the primary that it was for, and the range lock.
+        busy: Option<u64>,
         hold: Hold<ServerIocb, iocb::why::Subtask>,
     },
     ReplicaWrite {
@@ -174,6 +186,17 @@ pub(crate) enum Pending {
         copy: usize,
         what: heal::Question,
         hold: Hold<ServerIocb, iocb::why::Subtask>,
+    },
+    /// A piece of a copy-range's source, of a copy elsewhere.
+    Source {
+        iocb: usize,
+        copy: CopyId,
+        hold: Hold<ServerIocb, iocb::why::Subtask>,
+    },
+    /// The like, for whoever asked here.
+    Given {
+        of: ShardSnapshot,
+        answer: Answer,
     },
 }
 
@@ -238,6 +261,10 @@ pub struct Node<S> {
     gone: BTreeSet<CopyId>,
     /// Questions about content that are being answered.
     services: Slab<verify::Service>,
+    /// Pieces of snapshots that are being read for copy-ranges elsewhere.
+    giving: usize,
+    /// Reactors that have what copy-ranges here copy.
+    source_links: BTreeSet<SocketAddr>,
     last_look: u64,
     damage: heal::Damage,
     scrubs: BTreeMap<ShardId, scrub::Scrub>,
@@ -246,10 +273,15 @@ pub struct Node<S> {
     /// Shards for which a promise counts no more, as its holders are told (rule 13).
     withheld: Withheld,
     quarantine: Quarantine,
+    /// Until when the conductor lets nobody take over from this node.
+    undisputed: Time,
     /// When it was said last how far fillings are, and whether there were any.
     fillings_said: Time,
     said_fillings: bool,
-    doomed: BTreeSet<CopyId>,
+    /// Bytes per second that may be read to fill copies, if there is a limit.
+    fill_rate: Option<Bytes>,
+    /// Copies whose deletion is not done.
+    doomed: BTreeMap<CopyId, Doomed>,
     next_tick: Time,
     troubles: Vec<Trouble>,
     /// What was last said of each disk's blocks in use.
@@ -315,15 +347,19 @@ impl<S: Store> Node<S> {
             found_full: BTreeMap::new(),
             gone: BTreeSet::new(),
             services: Slab::new(),
+            giving: 0,
+            source_links: BTreeSet::new(),
             last_look: 0,
             damage: heal::Damage::new(disks_len),
             scrubs: BTreeMap::new(),
             promised: BTreeMap::new(),
             withheld: Withheld::default(),
             quarantine: Quarantine { until },
+            undisputed: Time::default(),
             fillings_said: started,
+            fill_rate: None,
             said_fillings: false,
-            doomed: BTreeSet::new(),
+            doomed: BTreeMap::new(),
             next_tick: started,
             troubles: Vec::new(),
             said_used,
@@ -365,8 +401,8 @@ impl<S: Store> Node<S> {
                     self.local_leg_done(now, iocb, (stamp, copy, from), result.map(drop), out);
                     drop(hold);
                 }
-                Pending::Read { iocb, of, view, hold } => {
-                    self.read_done(now, iocb, (of, view), result, out);
+                Pending::Read { iocb, of, view, busy, hold } => {
+                    self.read_done(now, iocb, (of, view, busy), result, out);
                     drop(hold);
                 }
                 Pending::ReplicaWrite { shard, stamp, from } => {
@@ -388,10 +424,12 @@ impl<S: Store> Node<S> {
                     self.changes_listed(now, shard, (number, view), result, out);
                 }
                 Pending::Fill(task) => self.fill_task_done(now, *task, result, out),
+                Pending::Given { of, answer } => self.snapshot_given(now, (of, answer), result, out),
                 Pending::RemoteLeg { .. }
                 | Pending::Join { .. }
                 | Pending::Promise { .. }
                 | Pending::Filled { .. }
+                | Pending::Source { .. }
                 | Pending::Asked { .. } => {
                     debug_assert!(false, "a link's completion came from a store");
                 }
@@ -475,8 +513,8 @@ impl<S: Store> Node<S> {
         self.tick_fillings(now, out);
         self.tick_scrubs(now, out);
         self.tick_damage(now, out);
-        self.tick_orders(now);
-        self.report_troubles(out);
+        self.tick_orders(now, out);
+        self.report_troubles(now, out);
         self.report_usage(out);
     }
 
@@ -541,9 +579,17 @@ impl<S: Store> Machine for Node<S> {
                 }
             }
             Mail::Membership(shard, answer) => self.conductor_answered(now, shard, answer, out),
+            Mail::Heard(sent) => self.conductor_promised(sent),
+            Mail::FillRate(rate) => self.fill_rate = rate,
             Mail::Generations(list) => {
                 for (volume, generation) in list {
                     let fence = self.sessions.set_generation(volume, generation);
+                    self.fence(now, &fence, out);
+                }
+            }
+            Mail::Readers(lists) => {
+                for list in lists {
+                    let fence = self.sessions.set_readers(list);
                     self.fence(now, &fence, out);
                 }
             }

@@ -15,17 +15,30 @@ use crate::iocb::{Iocb, Kind, Phase};
 use crate::mail::Letter;
 use crate::primary::Primary;
 use conductor_model::api::{Order, OrderReport, OrderState, ShardOrder};
-use conductor_model::{BLOCK, BlockRange, Blocks, OrderId, ShardId, SnapshotId};
+use conductor_model::{BLOCK, BlockRange, Blocks, Member, OrderId, ShardId, SnapshotId};
 use driver::{Outbox, Span, Time};
 use node_protocol::Status;
 use node_store::{Store, View};
 use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
 
 /// An order that is named.
 #[derive(Debug)]
 pub(crate) struct Standing {
     pub(super) order: Order,
     pub(super) step: Step,
+}
+
+impl Standing {
+    /// Who has the source of a copy-range, as the conductor said last.
+    pub(super) fn holders(&self) -> &[Member] {
+        if let ShardOrder::CopyRange { holders, .. } = &self.order.what { holders } else { &[] }
+    }
+
+    /// Of which shard that is, if some of it is read on another reactor.
+    pub(super) fn source_elsewhere(&self) -> Option<ShardId> {
+        if let Step::Copying(copying) = &self.step { copying.source_elsewhere() } else { None }
+    }
 }
 
 /// How far an order is.
@@ -60,12 +73,18 @@ impl<S: Store> Node<S> {
         let mut shards = BTreeSet::new();
         // A scrub walks beside the writes, in no order with them: `scrub` has those.
         for order in orders.into_iter().filter(|order| !matches!(order.what, ShardOrder::Scrub { .. })) {
-            let standing = self.orders.entry(order.id).or_insert_with(|| {
-                shards.insert(order.shard);
-                Standing { order, step: Step::Due }
-            });
-            if let Step::Over(report) = &standing.step {
-                self.reports.push(report.clone());
+            match self.orders.entry(order.id) {
+                Entry::Vacant(new) => {
+                    shards.insert(order.shard);
+                    new.insert(Standing { order, step: Step::Due });
+                }
+                Entry::Occupied(mut known) => {
+                    if let Step::Over(report) = &known.get().step {
+                        self.reports.push(report.clone());
+                    }
+                    // Who has the source of a copy-range may have changed.
+                    known.get_mut().order = order;
+                }
             }
         }
         for shard in shards {
@@ -116,12 +135,16 @@ impl<S: Store> Node<S> {
         let due: Vec<Order> = self.orders.values().filter(due).map(|s| s.order.clone()).collect();
         for Order { id, what, .. } in due {
             match what {
+                // The order came late: what it asks for is given up, and would stay for ever if it were made again.
+                ShardOrder::Barrier { snapshot, .. } if self.is_dropped(shard, View::Snapshot(snapshot)) => {
+                    self.order_over(id, OrderState::Failed(format!("snapshot {snapshot} was dropped before")));
+                }
                 ShardOrder::Barrier { snapshot, hold_ms } => {
                     let until = now + Span::millis(u64::from(hold_ms));
                     self.place(shard, id, Kind::Barrier(snapshot), until);
                 }
                 ShardOrder::Rollback { snapshot } => self.begin_rollback(shard, id, snapshot),
-                ShardOrder::CopyRange { from, at } => self.begin_copying(now, shard, id, from, at),
+                ShardOrder::CopyRange { from, at, .. } => self.begin_copying(now, shard, id, from, at),
                 ShardOrder::Scrub { .. } => {}
             }
         }
@@ -228,7 +251,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Time-driven work of orders.
-    pub(super) fn tick_orders(&mut self, now: Time) {
+    pub(super) fn tick_orders(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         let late: Vec<(OrderId, usize)> = self
             .orders
             .iter()
@@ -246,6 +269,7 @@ impl<S: Store> Node<S> {
         for shard in due {
             self.begin_orders(now, shard);
         }
+        self.link_sources(now, out);
         self.tick_holds(now);
     }
 

@@ -1,13 +1,14 @@
 //! Links to the reactors that hold the other copies: connecting, keepalives, what happens when one is lost.
 
 use super::Node;
+use super::wishes::OPENED_ANEW;
 use crate::iocb::LegState;
 use crate::limits::MEMBER_SILENT;
 use crate::links::{Peer, WaitingLeg};
 use crate::mail::Letter;
 use crate::primary::{JoinState, Phase, Primary};
 use conductor_model::api::MembershipChange;
-use conductor_model::{DiskId, OpenId, ShardId};
+use conductor_model::{CopyId, DiskId, Member, OpenId, ShardId};
 use driver::{Address, ConnId, Outbox, Time};
 use node_store::Store;
 use std::net::SocketAddr;
@@ -51,6 +52,7 @@ impl<S: Store> Node<S> {
         let peer = Peer { opens };
         if let Some(link) = self.links.get_mut(to) {
             link.up = Some(peer.clone());
+            link.met = true;
             link.next_keepalive = now;
             link.heard();
             (link.withheld, link.withheld_known) = Default::default();
@@ -66,21 +68,39 @@ impl<S: Store> Node<S> {
                 Phase::Failed(_) => false,
             })
             .flat_map(|(shard, p)| {
-                let wrong = |m: &&conductor_model::Member| {
-                    m.endpoint == to && peer.open_of(m.disk).is_some_and(|o| o != m.open)
-                };
+                let wrong = |m: &&Member| m.endpoint == to && peer.open_of(m.disk).is_some_and(|o| o != m.open);
                 p.others().filter(wrong).filter_map(|m| Some((*shard, m.copy, peer.open_of(m.disk)?)))
             })
             .collect();
         if !driver::mutant::on("restarted_node_trusted") {
             for (shard, copy, open) in reopened {
                 self.counters.count("member.reopened");
-                self.ask_reopened(now, shard, copy, open, out);
+                if self.can_do_without(shard, copy) {
+                    // It joins nothing for a while after its start (rule 14): the others need not wait for that.
+                    self.counters.count("member.left-behind");
+                    if let Some(primary) = self.primaries.get_mut(&shard) {
+                        primary.failed.entry(copy).or_insert(OPENED_ANEW);
+                        // Until it is dropped it may be anybody's: nothing is read (rule 9).
+                        primary.lease.void(copy);
+                    }
+                } else {
+                    self.ask_reopened(now, shard, copy, open, out);
+                }
             }
         }
         self.join_as_named(now, to, &peer, out);
         self.send_joins(now, to, out);
         self.drain_backlog(now, to);
+    }
+
+    /// Are enough other copies in sync, and there under the openings that this serving epoch names?
+    fn can_do_without(&self, shard: ShardId, copy: CopyId) -> bool {
+        let Some(primary) = self.primaries.get(&shard).filter(|p| p.is_serving()) else { return false };
+        let there = |m: &&Member| {
+            let peer = self.links.get(m.endpoint).and_then(|link| link.up.as_ref());
+            m.copy != copy && peer.is_some_and(|peer| peer.open_of(m.disk) == Some(m.open))
+        };
+        1 + primary.others().filter(there).count() >= usize::from(primary.config.min_copies)
     }
 
     /// The conductor was asked about an opening behind `to` that is gone again, and the configuration names the present one: the

@@ -12,9 +12,10 @@ use crate::lease::relied_until;
 use crate::limits::{KEEPALIVE, PROMISE, SUBTASK_DEADLINE};
 use crate::links::Promise;
 use crate::mail::Letter;
+use crate::primary::Phase;
 use crate::primary::Primary;
 use crate::replica::{Bound, Caller, JoinStep};
-use conductor_model::{Configuration, ShardId};
+use conductor_model::{BlockRange, Configuration, ShardId};
 use driver::{Outbox, Span, Time};
 use memory::Class;
 use node_protocol::{Prefix, PromiseAnswer, PromiseBody, ReplyBody, Status, decode_withheld, encode_withheld, op};
@@ -100,6 +101,22 @@ impl<S: Store> Node<S> {
             let withheld = link.and_then(|l| l.withheld.get(&shard)).is_some_and(|epoch| *epoch > primary.config.epoch);
             !withheld && primary.lease.holds(now, m.copy, link.and_then(|l| l.promise))
         })
+    }
+
+    /// The conductor heard this node, and takes it for alive for the detection time at least.
+    pub(super) fn conductor_promised(&mut self, sent: Time) {
+        self.undisputed = self.undisputed.max(relied_until(sent, PROMISE));
+    }
+
+    /// May a sealed primary read this range (rule 11)? Only while the conductor lets nobody take over, and nothing above K: whoever takes
+    /// over later may lack it.
+    pub(super) fn may_read_sealed(&self, now: Time, shard: ShardId, range: BlockRange) -> bool {
+        let Some(primary) = self.primaries.get(&shard).filter(|p| matches!(p.phase, Phase::Sealed)) else {
+            return false;
+        };
+        let undisputed = now < self.undisputed || driver::mutant::on("sealed_reads_on");
+        // A copy in doubt does not know all that is above K.
+        undisputed && !primary.doubts_any() && !primary.is_above_known_good(range)
     }
 
     /// PROMISE: this reactor will not join a newer epoch under another primary for the time granted, but for what it names.

@@ -48,6 +48,9 @@ impl<S: Store> Node<S> {
             (op::FILL_SCAN | op::FILL | op::FILL_SNAPSHOT | op::FILL_MARK, Some(&Visitor::Node { caller, .. })) => {
                 self.fill_asked(now, caller, op, body, payload, answer, out);
             }
+            (op::SNAPSHOT_READ, Some(Visitor::Node { .. })) => {
+                self.snapshot_asked(now, body, payload.as_ref(), answer, out);
+            }
             (op::PROMISE, Some(&Visitor::Node { caller, .. })) => self.promise_asked(now, caller, body, answer, out),
             (op, _) => {
                 let known = op::ALL.iter().any(|(known, _)| *known == op);
@@ -168,7 +171,7 @@ impl<S: Store> Node<S> {
             op::FLUSH => (Kind::Flush, 0),
             _ => (Kind::Zero, MAX_ZERO),
         };
-        if session.view != View::Live && !matches!(kind, Kind::Read | Kind::Flush) {
+        if session.read_only && !matches!(kind, Kind::Read | Kind::Flush) {
             return Err(Status::Denied);
         }
         let len = body.len();
@@ -235,7 +238,9 @@ impl<S: Store> Node<S> {
             self.answer_epoch(now, key, status, self.primaries[&shard].config.epoch);
             return;
         }
-        let may = primary.is_serving() || kind == Kind::Settle;
+        let may = primary.is_serving()
+            || kind == Kind::Settle
+            || (kind == Kind::Read && !due && self.may_read_sealed(now, shard, range));
         let went_on = may
             && match (kind, phase) {
                 (Kind::Scrub, _) => self.start_mend(now, key, out),
@@ -317,7 +322,7 @@ impl<S: Store> Node<S> {
         iocb.started_at = now;
         replica.read_begins(view);
         let hold = request.share::<why::Subtask>();
-        let pending = Pending::Read { iocb: key, of: shard, view, hold };
+        let pending = Pending::Read { iocb: key, of: shard, view, busy: None, hold };
         self.store(now, disk, StoreOp::Read { copy, view, at: range, into }, pending, out);
         true
     }
@@ -333,12 +338,13 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         key: usize,
-        (of, view): (ShardId, View),
+        (of, view, busy): (ShardId, View, Option<u64>),
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
         if let Some(replica) = self.replicas.get_mut(&of) {
             replica.read_is_over(view);
+            replica.busy.retain(|(look, ..)| Some(*look) != busy);
         }
         // The subtask's hold keeps the slot, so this is still the IOCB that was read for.
         let Some(iocb) = self.iocbs.get(key) else { return };
@@ -360,8 +366,8 @@ impl<S: Store> Node<S> {
                 return;
             }
             // The source of a copy-range is another shard: its own primary puts it right.
-            Err(error @ StoreError::Corrupt { .. }) if matches!(self.iocbs[key].kind, Kind::Copied(_)) => {
-                self.source_failed(now, key, &error);
+            Err(error @ StoreError::Corrupt { .. }) if let Kind::Copied(from) = self.iocbs[key].kind => {
+                self.source_failed(key, from, &error);
                 return;
             }
             Err(StoreError::Corrupt { .. }) if self.iocbs[key].kind == Kind::Rewrite => {
@@ -384,8 +390,9 @@ impl<S: Store> Node<S> {
         };
         match self.iocbs[key].phase {
             Phase::Reading if self.iocbs[key].kind == Kind::Settle => self.settle_read(now, key, data, crcs, out),
-            Phase::Reading if matches!(self.iocbs[key].kind, Kind::Copied(_)) => self.copied_read(key, data, crcs),
-            Phase::Reading if self.iocbs[key].kind == Kind::Rewrite => self.copied_read(key, data, crcs),
+            Phase::Reading if matches!(self.iocbs[key].kind, Kind::Copied(_) | Kind::Rewrite) => {
+                self.copied(key, Payload { len: data.len(), mem: data.filled(), crcs });
+            }
             Phase::Reading if self.iocbs[key].kind == Kind::Fill => self.piece_read(now, key, data, crcs),
             Phase::Reading => self.answer_read(now, key, data, crcs),
             Phase::Merging => {

@@ -194,10 +194,15 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.phase = Phase::Serving;
         primary.settled = true;
-        primary.doubtful.clear();
+        let doubted = primary.doubts_any();
+        primary.settled_here = primary.config.epoch;
         // What settling wrote is durable.
         primary.synced = primary.window.prefix();
         self.counters.count("primary.serves");
+        if doubted {
+            // A copy that keeps its opening is told with K that this epoch was settled: nobody is in doubt again for what is over.
+            self.sync_shard(shard);
+        }
         self.restart_unfinished(now, shard, out);
         self.begin_orders(now, shard);
         if let Some(primary) = self.primaries.get(&shard) {

@@ -55,7 +55,7 @@ impl<S: Store> Node<S> {
         let range = self.iocbs[key].range;
         // Where the others differ, too, unless one of them may have lost what a flush volume has acknowledged.
         let primary = self.primaries.get(&self.iocbs[key].shard);
-        let any = primary.is_some_and(|p| p.config.durability.is_always() || p.doubtful.is_empty());
+        let any = primary.is_some_and(|p| p.config.durability.is_always() || !p.doubts_any());
         let sound = outcome.own_is_sound || outcome.rewrite.is_some() || (any && !outcome.again);
         match fetched.filter(|_| sound) {
             Some(content) => {

@@ -96,7 +96,7 @@ impl<S: Store> Node<S> {
             return;
         }
         let Some(replica) = self.replicas.get(&shard) else { return };
-        if self.services.len() >= SERVICES || (op == op::REPLICA_REPAIR && replica.is_busy(at)) {
+        if self.services.len() >= SERVICES || (op == op::REPLICA_REPAIR && !replica.bears_content(at)) {
             self.counters.count("content.put-off");
             self.refuse(now, answer, Status::Later);
             return;
@@ -310,7 +310,12 @@ impl<S: Store> Node<S> {
     }
 
     /// What a store's refusal means to whoever asked about content.
-    fn content_status(&mut self, shard: ShardId, error: &StoreError, out: &mut dyn Outbox<Letter>) -> Status {
+    pub(super) fn content_status(
+        &mut self,
+        shard: ShardId,
+        error: &StoreError,
+        out: &mut dyn Outbox<Letter>,
+    ) -> Status {
         match error {
             StoreError::Corrupt { .. } => Status::Io,
             StoreError::NoSuchSnapshot { .. } => Status::NoSnapshot,

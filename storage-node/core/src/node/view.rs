@@ -4,7 +4,9 @@ use super::Node;
 use crate::mail::{CopyView, DiskView, View};
 use crate::primary::Phase;
 use conductor_model::{BLOCK, Blocks, ShardId};
+use driver::ConnId;
 use node_store::Store;
+use std::collections::BTreeMap;
 use wire::Reason;
 
 impl<S: Store> Node<S> {
@@ -15,6 +17,12 @@ impl<S: Store> Node<S> {
         refs.sort();
         let mut counters = self.counters.all().clone();
         counters.extend(net_counters(self.net.counters()));
+        let mut requests: BTreeMap<ConnId, usize> = BTreeMap::new();
+        for iocb in self.iocbs.iter().map(|(_, iocb)| iocb).filter(|iocb| iocb.request.is_some()) {
+            if let Some(conn) = iocb.conn {
+                *requests.entry(conn).or_default() += 1;
+            }
+        }
         View {
             disks: self
                 .disks
@@ -33,7 +41,7 @@ impl<S: Store> Node<S> {
                 })
                 .collect(),
             copies: self.replicas.keys().filter_map(|shard| self.copy_view(*shard)).collect(),
-            sessions: self.sessions.view(),
+            sessions: self.sessions.view(|conn| requests.get(&conn).copied().unwrap_or(0)),
             refs,
             counters,
             traces: self.traces.iter().copied().collect(),

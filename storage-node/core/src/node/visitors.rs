@@ -10,7 +10,7 @@ use conductor_model::{AttachGeneration, Incarnation, SnapshotId, VolumeId};
 use driver::{ConnId, Outbox, Time};
 use node_store::{Store, View};
 use tcp::Admission;
-use wire::{HelloInfo, Reason, Role, SessionId};
+use wire::{HelloInfo, READ_ONLY, Reason, Role, SessionId};
 
 impl<S: Store> Node<S> {
     /// A peer has proved who it is and wants in. A client's older connections are fenced before it is let in (rule 8).
@@ -47,6 +47,7 @@ impl<S: Store> Node<S> {
             incarnation: Incarnation(peer.incarnation),
             lane: peer.lane,
             view: if peer.view == 0 { View::Live } else { View::Snapshot(SnapshotId(peer.view)) },
+            read_only: peer.view != 0 || peer.features & READ_ONLY != 0,
         };
         match self.sessions.admit(conn, &wanted) {
             Ok((_, fence)) => {

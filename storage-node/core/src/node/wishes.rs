@@ -9,7 +9,8 @@ use super::Node;
 use crate::filling::Step;
 use crate::iocb::{LegState, Phase as IocbPhase};
 use crate::limits::{
-    ASK_AGAIN, FILL_PAUSE_MAX, FILL_PAUSE_MIN, FILLS_AT_ONCE, JOIN_LIMIT, KEEPALIVE, LEG_LIMIT, MEMBER_SILENT, TICK,
+    ASK_AGAIN, FILL_PAUSE_MAX, FILL_PAUSE_MIN, FILLS_AT_ONCE, JOIN_LIMIT, KEEPALIVE, LEG_LIMIT, MEMBER_SILENT,
+    START_PATIENCE, TICK,
 };
 use crate::mail::Letter;
 use crate::primary::{Phase, Primary};
@@ -17,6 +18,9 @@ use conductor_model::api::{MembershipChange, MembershipRequest};
 use conductor_model::{CopyId, CopyState, Member, ShardId};
 use driver::{Outbox, Span, Time};
 use node_store::Store;
+
+/// Why a copy that was opened anew is dropped: to be filled at once.
+pub(super) const OPENED_ANEW: &str = "its store was opened anew";
 
 impl<S: Store> Node<S> {
     /// Asks for what is due. After a `late` tick nobody is blamed: it was this reactor that was away.
@@ -163,7 +167,9 @@ impl<S: Store> Node<S> {
             return false;
         }
         let link = self.links.get(member.endpoint);
-        let silent = link.is_none_or(|link| link.silence(now) >= MEMBER_SILENT);
+        // Where all nodes start, one may be late: to drop it would be to fill it.
+        let starting = now < self.quarantine.until + START_PATIENCE;
+        let silent = link.is_none_or(|link| link.silence(now) >= MEMBER_SILENT && (link.met || !starting));
         let peer = link.and_then(|link| link.up.as_ref());
         // An in-sync one that was opened anew joins by settling; one whose disk is missing does not.
         let elsewhere = peer.is_some_and(|peer| match peer.open_of(member.disk) {
@@ -208,7 +214,7 @@ impl Primary {
     fn rest(&mut self, now: Time, copies: &[CopyId]) {
         for copy in copies {
             let syncing = self.config.member(*copy).is_some_and(|m| m.state == CopyState::Syncing);
-            if syncing || self.failed.contains_key(copy) {
+            if syncing || self.failed.get(copy).is_some_and(|why| *why != OPENED_ANEW) {
                 let pause = self.fill_after.get(copy).map_or(FILL_PAUSE_MIN, |(_, pause)| *pause);
                 self.fill_after.insert(*copy, (now + pause, Span((pause.0 * 2).min(FILL_PAUSE_MAX.0))));
             }

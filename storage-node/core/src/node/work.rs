@@ -21,7 +21,7 @@ impl<S: Store> Node<S> {
             };
             let Some((shard, replica)) = self.replicas.iter_mut().find(|(_, r)| r.copy == copy && r.exists) else {
                 // One that is being deleted, or made, is said when that is over.
-                if !self.doomed.contains(&copy) && !self.replicas.values().any(|r| r.copy == copy) {
+                if !self.doomed.contains_key(&copy) && !self.replicas.values().any(|r| r.copy == copy) {
                     out.post(Letter::Worked(task));
                 }
                 continue;

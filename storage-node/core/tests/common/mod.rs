@@ -8,6 +8,7 @@
 )]
 
 mod client;
+mod late;
 mod storage;
 
 pub use client::{Ask, Client};
@@ -20,8 +21,10 @@ use driver::{Address, Span, Time};
 use node_core::{Letter, Mail, View};
 use node_protocol::{Status, op};
 use sim::{DiskOptions, News, Options, ProcessId, Setup, World};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::rc::Rc;
 pub use storage::Storage;
 use wire::{ClusterKey, HelloInfo, Role};
 
@@ -62,6 +65,8 @@ pub struct Cluster {
     pub w: World<Post, Said>,
     pub nodes: Vec<ProcessId>,
     pub disks: Vec<sim::DiskId>,
+    /// Per node: its store's reads do not complete.
+    pub holds_reads: Vec<Rc<Cell<bool>>>,
     /// Size of the shards that are created from now on, in blocks.
     pub blocks: u32,
     opened: Vec<Option<(DiskId, OpenId)>>,
@@ -92,16 +97,19 @@ impl Cluster {
         let mut w = World::new(seed, Options::default());
         w.keep_trace(200);
         let (mut nodes, mut disks) = (Vec::new(), Vec::new());
-        for node in 0..3 {
+        let holds_reads: Vec<Rc<Cell<bool>>> = (0..3).map(|_| Rc::default()).collect();
+        for (node, holds) in holds_reads.iter().enumerate() {
             let disk = w.add_disk(DiskOptions::sized(DISK_BYTES));
             let setup = Setup::named(format!("node {node}")).disk(disk).listen(Address::Tcp(endpoint(node)));
-            nodes.push(w.spawn(setup, move |birth| Storage::new(NodeId(node as u32 + 1), birth)));
+            let holds = Rc::clone(holds);
+            nodes.push(w.spawn(setup, move |birth| Storage::new(NodeId(node as u32 + 1), Rc::clone(&holds), birth)));
             disks.push(disk);
         }
         let mut this = Self {
             w,
             nodes,
             disks,
+            holds_reads,
             blocks: BLOCKS,
             opened: vec![None; 3],
             configs: BTreeMap::new(),
@@ -152,9 +160,10 @@ impl Cluster {
                 let config = self.configs.get_mut(&request.shard).unwrap();
                 let answer = if request.epoch == config.epoch {
                     let members = &mut config.members;
+                    let next = conductor_model::Epoch(config.epoch.0 + 1);
                     let mut change = |copy: CopyId, state, open: Option<OpenId>| {
                         let member = members.iter_mut().find(|m| m.copy == copy).expect("a member");
-                        member.state = state;
+                        (member.state, member.since) = (state, next);
                         member.open = open.unwrap_or(member.open);
                     };
                     match request.change {
@@ -167,6 +176,10 @@ impl Cluster {
                         MembershipChange::Add(copy) => change(copy, CopyState::InSync, None),
                         MembershipChange::StepDown => panic!("nobody else is promoted here"),
                         MembershipChange::Born => config.born = true,
+                        MembershipChange::CacheLost => {
+                            config.cache.0 += 1;
+                            members.iter_mut().for_each(|m| m.since = conductor_model::Epoch(0));
+                        }
                         MembershipChange::Reopened(list) => {
                             let mut named = |(copy, open)| change(copy, CopyState::InSync, Some(open));
                             list.into_iter().for_each(&mut named);
@@ -185,6 +198,11 @@ impl Cluster {
             (Said::Node(Letter::DiskFailed(_, why)), _) => self.failed.push(why),
             _ => {}
         }
+    }
+
+    /// The cache generation of a volume's shard.
+    pub fn cache(&self, volume: u32) -> u64 {
+        self.configs[&shard(volume)].cache.0
     }
 
     pub fn mail(&mut self, node: usize, mail: Mail) {
@@ -228,6 +246,7 @@ impl Cluster {
                     disk,
                     open,
                     state: CopyState::InSync,
+                    since: conductor_model::Epoch(0),
                     endpoint: endpoint(*node),
                 }
             })
@@ -244,6 +263,8 @@ impl Cluster {
             born: false,
             parent,
             durability,
+            cache: conductor_model::Commit(0),
+            card: None,
         };
         self.configs.insert(shard(volume), config.clone());
         self.mail(nodes[0], Mail::Assign(vec![config]));
@@ -341,13 +362,21 @@ impl Cluster {
 
     /// A client of the volume's primary.
     pub fn client(&mut self, volume: u32, view: u64) -> ProcessId {
+        self.client_with(volume, |info| {
+            info.view = view;
+            if view != 0 {
+                info.generation = 0;
+            }
+        })
+    }
+
+    /// The same, with something else in its Hello.
+    pub fn client_with(&mut self, volume: u32, change: impl FnOnce(&mut HelloInfo)) -> ProcessId {
         self.last += 1;
         let to = endpoint(self.primary(volume));
         let mut info = HelloInfo::new(Role::Client, "host", self.last);
-        (info.volume, info.generation, info.incarnation, info.view) = (volume, 1, self.last, view);
-        if view != 0 {
-            info.generation = 0;
-        }
+        (info.volume, info.generation, info.incarnation) = (volume, 1, self.last);
+        change(&mut info);
         self.w.spawn(Setup::named(format!("client {}", self.last)), move |birth| Client::new(to, info.clone(), birth))
     }
 

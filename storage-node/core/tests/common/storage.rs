@@ -1,5 +1,6 @@
 //! A node's process: its disk formatted or opened, then the node.
 
+use super::late::Late;
 use super::{DISK_BYTES, KEY, Said};
 use conductor_model::{Bytes, DiskId, NodeId, OpenId};
 use driver::{DiskIndex, Done, ListenerId, Machine, Op, Outbox, Time};
@@ -8,6 +9,7 @@ use node_core::{Disk, Letter, Mail, Node, NodeOptions};
 use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
 use node_store::{Identity, OpenError, OpenOptions};
 use sim::{Birth, Rng};
+use std::cell::Cell;
 use std::rc::Rc;
 use tcp::{Net, NetOptions};
 
@@ -15,7 +17,7 @@ enum Stage {
     Begins,
     Formatting(Box<Format>),
     Opening(Box<Opening>),
-    Serving(Box<Node<JournaledStore>>),
+    Serving(Box<Node<Late<JournaledStore>>>),
 }
 
 pub struct Storage {
@@ -23,6 +25,7 @@ pub struct Storage {
     arena: Arena,
     random: Rng,
     started: Time,
+    holds_reads: Rc<Cell<bool>>,
     stage: Stage,
 }
 
@@ -38,12 +41,12 @@ impl Outbox<Letter> for Letters<'_> {
 }
 
 impl Storage {
-    pub fn new(node: NodeId, birth: Birth) -> Self {
-        let arena = Arena::small(32 << 20);
-        Self { node, arena, random: Rng::new(birth.seed), started: birth.now, stage: Stage::Begins }
+    pub fn new(node: NodeId, holds_reads: Rc<Cell<bool>>, birth: Birth) -> Self {
+        let (arena, random) = (Arena::small(32 << 20), Rng::new(birth.seed));
+        Self { node, arena, random, started: birth.now, holds_reads, stage: Stage::Begins }
     }
 
-    pub fn node(&self) -> Option<&Node<JournaledStore>> {
+    pub fn node(&self) -> Option<&Node<Late<JournaledStore>>> {
         if let Stage::Serving(node) = &self.stage { Some(node) } else { None }
     }
 
@@ -66,6 +69,7 @@ impl Storage {
         let (disk, open) = (store.disk_id(), OpenId(self.random.next_u64() | 1));
         out.post(Said::Opened(disk, open));
         let options = NodeOptions { node: self.node, process: self.random.next_u64(), lane: 0 };
+        let store = Late::new(store, Rc::clone(&self.holds_reads));
         let disks = vec![Disk { disk, open, index: DiskIndex(0), store }];
         let mut nonces = self.random.fork();
         let hello = Node::hello_info(&options, &disks);

@@ -385,6 +385,8 @@ impl Three {
             born: false,
             parent: None,
             durability: Durability::Always,
+            cache: conductor_model::Commit(0),
+            card: None,
         };
         let mut this = Self {
             world,
@@ -429,6 +431,7 @@ impl Three {
             disk: *disk,
             open: *open,
             state: CopyState::InSync,
+            since: conductor_model::Epoch(0),
             endpoint: endpoint(*node),
         };
         self.config.members = self.opened.iter().map(member).collect();

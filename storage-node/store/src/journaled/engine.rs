@@ -6,7 +6,7 @@ use super::entry::ChunkNo;
 use super::fold::Fold;
 use super::geometry::Geometry;
 use super::layers::{Catalog, Layer, LayerId};
-use super::limits::{CHUNK_BLOCKS, FOLD_IDLE, MAX_DEPTH, MAX_LAYERS, MAX_PUNCHES, RETRY};
+use super::limits::{CHUNK_BLOCKS, FOLD_IDLE, MAX_DEPTH, MAX_LAYERS, MAX_PUNCHES, RETRY, UNREAD_FOR};
 use super::overlay::{Key, Overlay};
 use super::read::{Goal, Look};
 use super::ring::{Appended, Mark, Ring, RingPlace};
@@ -108,6 +108,8 @@ pub struct JournaledStore {
     pub(super) failed: Option<Errno>,
     pub(super) outstanding: usize,
     pub(super) retry: Option<Time>,
+    /// When pages that could not be read are read again.
+    unread_until: Time,
     /// When something was last asked for.
     last_change: Option<Time>,
     pub(super) counters: Counters,
@@ -162,6 +164,7 @@ impl JournaledStore {
             failed: None,
             outstanding: 0,
             retry: None,
+            unread_until: Time::default(),
             last_change: None,
             counters: Counters::default(),
         }
@@ -555,6 +558,10 @@ impl Store for JournaledStore {
             return;
         }
         self.retry = None;
+        if self.unread_until <= now {
+            self.unread_until = now + UNREAD_FOR;
+            self.tables.pages.forget_unread();
+        }
         self.list_turn(now);
         loop {
             self.give_back(out);
@@ -604,6 +611,7 @@ impl Store for JournaledStore {
             capacity: Blocks(capacity),
             used: Blocks(used),
             copies: u32::try_from(self.catalog.copies.len()).unwrap_or(u32::MAX),
+            max_copies: self.place.geometry.max_copies(),
             near_full: self.is_near_full(),
         }
     }

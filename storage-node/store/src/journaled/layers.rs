@@ -254,6 +254,8 @@ mod tests {
             size: Bytes(1 << 30),
             born: true,
             durability: conductor_model::Durability::Always,
+            cache: conductor_model::Commit(0),
+            card: None,
             parent: None,
         }
     }

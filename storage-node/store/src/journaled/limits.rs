@@ -52,6 +52,11 @@ pub(super) const MAX_RANGES: usize = 1 << 16;
 pub(super) const FOLD_AT: usize = 2;
 /// …or when nothing was asked for so long.
 pub(super) const FOLD_IDLE: Span = Span::millis(1000);
+/// How often a block that is to be moved is read while reads fail, before it counts as damaged: what is moved is given up where it was.
+/// Not more, because the fold waits for it, and a disk may take seconds for each.
+pub(super) const MOVE_READS: u8 = 5;
+/// For so long, at most, a page counts as damaged that could not be read: many requests a second do not each wait for a disk that fails.
+pub(super) const UNREAD_FOR: Span = Span::millis(1000);
 /// How long to wait before asking again for memory that nothing else will bring.
 pub(super) const RETRY: Span = Span::millis(1);
 /// Blocks that are read at a time to be moved: 4 MiB of memory, if the arena has so much.
@@ -82,8 +87,8 @@ pub(super) const CHANGED_STEPS: usize = 1024;
 pub(super) const CHANGED_RANGES: usize = 1024;
 /// Leaves of maps that it asks for beyond those that it waits for, read together: few beside the smallest cache, 320 pages.
 pub(super) const CHANGED_AHEAD: u32 = 8;
-/// Bytes of a copy's record: fixed part and a configuration.
-pub(super) const COPY_BYTES: usize = 1152;
+/// Bytes of a copy's record: fixed part and a configuration. Two in a leaf.
+pub(super) const COPY_BYTES: usize = 2036;
 const _: () = assert!(COPY_BYTES >= 67 + crate::configuration::MAX_CONFIGURATION);
 /// Bytes of a layer's record.
 pub(super) const LAYER_BYTES: usize = 64;

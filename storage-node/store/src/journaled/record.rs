@@ -226,20 +226,24 @@ mod tests {
             epoch: Epoch(9),
             primary: CopyId(1),
             members: vec![],
-            full_set: vec![CopyId(5); 16],
+            full_set: vec![CopyId(5); crate::MAX_MEMBERS],
             min_copies: 2,
             attach: AttachGeneration(6),
             size: Bytes(4 << 30),
             born: true,
             durability: conductor_model::Durability::Always,
+            cache: conductor_model::Commit(0),
+            card: None,
             parent: None,
         };
+        let carded = Configuration { card: Some(Box::new(crate::configuration::full_card())), ..config.clone() };
         let (copy, snapshot) = (CopyId(0xabcd), SnapshotId(6));
         let source = Source { copy: CopyId(4), snapshot };
         let records = [
             Record::Create { copy, live: LayerId(4), parent: Some(source), config: config.clone() },
             Record::Create { copy, live: LayerId(4), parent: None, config: config.clone() },
             Record::Join { copy, config },
+            Record::Join { copy, config: carded },
             Record::Delete { copy },
             Record::Write { copy, stamped, at, part: BlockRange { from: Blocks(80), count: Blocks(3) } },
             Record::Chunks {

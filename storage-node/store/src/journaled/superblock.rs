@@ -12,7 +12,10 @@ const MAGIC: u32 = u32::from_le_bytes(*b"TRS2");
 /// What superblocks of other engines begin with.
 const OLDER: &[u8] = b"TRS1";
 /// Version of the format that this engine reads and writes.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
+
+/// No store counts as far as this, openings, superblocks or groups: one that says so is forged. So nothing that is counted on wraps.
+const COUNTS_END: u64 = 1 << 62;
 
 /// The arrays whose roots the superblock holds, in its order.
 pub(super) const COPIES: ArrayName = ArrayName(1);
@@ -107,6 +110,9 @@ impl Superblock {
         let geometry = geometry?;
         let (generation, boot) = (body.u64()?, body.u64()?);
         let tail = Mark::decode(&body.array()?);
+        if [generation, boot, tail.sequence].iter().any(|count| *count >= COUNTS_END) {
+            return None;
+        }
         let next_layer = body.u32()?;
         let area = u8::try_from(body.u32()?).ok().filter(|area| *area < 2)?;
         let map = MapRef { area, crc: body.u32()? };

@@ -150,6 +150,8 @@ mod tests {
             size: Bytes(1 << 30),
             born: true,
             durability: conductor_model::Durability::Always,
+            cache: conductor_model::Commit(0),
+            card: None,
             parent: None,
         });
         let stamp = |n| Stamp { epoch: Epoch(1), sequence: Sequence(n) };

@@ -575,6 +575,7 @@ impl Store for SimpleStore {
             capacity: Blocks(self.place.geometry.capacity()),
             used: Blocks(self.live),
             copies: u32::try_from(self.copies.len()).unwrap_or(u32::MAX),
+            max_copies: self.place.geometry.max_copies(),
             near_full: self.is_near_full(),
         }
     }

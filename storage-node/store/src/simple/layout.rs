@@ -11,7 +11,7 @@ use conductor_model::{BLOCK, Bytes, DiskId, NodeId};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRS1");
 /// Version of the format that this engine reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// How a disk is divided. All follows from three numbers, which the superblock holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -25,8 +25,9 @@ pub(super) const MAX_UNSETTLED: usize = 16384;
 pub(super) const ENTRY_BYTES: usize = 12;
 /// Bytes of one held change in a checkpoint.
 pub(super) const HELD_BYTES: usize = 25;
-/// Upper bound of an item's fixed part, and of a whole copy item (configuration of 16 members: 47 + 16 · 52 + 16 · 8).
-pub(super) const MAX_ITEM: usize = 1200;
+/// Upper bound of an item's fixed part, and of a whole copy item with a configuration.
+pub(super) const MAX_ITEM: usize = 2048;
+const _: () = assert!(MAX_ITEM >= 64 + crate::configuration::MAX_CONFIGURATION);
 /// Upper bound of what a copy costs in a checkpoint beside its blocks: its item, its held list, three item heads.
 pub(super) const COPY_BYTES: usize = MAX_ITEM + MAX_HELD * HELD_BYTES + 3 * 16;
 /// Slots that only rewrites may use: any one request finds room on a full disk, since its old slots come back.

@@ -114,6 +114,7 @@ mod tests {
             disk: DiskId(3),
             open: OpenId(4),
             state: CopyState::Syncing,
+            since: conductor_model::Epoch(0),
             endpoint: "[fe80::1]:7000".parse().unwrap(),
         };
         Configuration {
@@ -127,6 +128,8 @@ mod tests {
             size: Bytes(4 << 30),
             born: true,
             durability: conductor_model::Durability::Always,
+            cache: conductor_model::Commit(0),
+            card: Some(Box::new(crate::configuration::full_card())),
             parent: None,
         }
     }

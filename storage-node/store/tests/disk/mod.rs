@@ -47,8 +47,8 @@ pub struct Disk {
     pub random: Random,
     /// Fail the next write or sync.
     pub fail_write: bool,
-    /// Fail the next read.
-    pub fail_read: bool,
+    /// Fail so many of the next reads.
+    pub fail_reads: u32,
 }
 
 impl Disk {
@@ -62,7 +62,7 @@ impl Disk {
             inflight,
             random,
             fail_write: false,
-            fail_read: false,
+            fail_reads: 0,
         }
     }
 
@@ -109,7 +109,8 @@ impl Disk {
         let (mut op, covers) = self.inflight.swap_remove(pick);
         let result = match &mut op {
             Op::DiskRead { at, into, from, len, .. } => {
-                if std::mem::take(&mut self.fail_read) {
+                if self.fail_reads > 0 {
+                    self.fail_reads -= 1;
                     return Some(Done { op, result: Err(Errno::IO) });
                 }
                 into[*from..*from + *len].copy_from_slice(&self.visible[*at as usize..][..*len]);
@@ -301,6 +302,7 @@ pub fn config(epoch: u64, blocks: u32) -> Configuration {
         disk: DiskId(1),
         open: OpenId(epoch),
         state: CopyState::InSync,
+        since: conductor_model::Epoch(0),
         endpoint: "127.0.0.1:7000".parse().unwrap(),
     };
     Configuration {
@@ -314,6 +316,8 @@ pub fn config(epoch: u64, blocks: u32) -> Configuration {
         size: Blocks(blocks).bytes(),
         born: true,
         durability: Durability::Always,
+        cache: conductor_model::Commit(0),
+        card: None,
         parent: None,
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) cpus: u32,
     pub(crate) disks_mib: Vec<u64>,
     pub(crate) nvdimms_mib: Vec<u64>,
+    /// Memory nodes.
+    pub(crate) nodes: u32,
     /// Writable from inside as `/results`.
     pub(crate) results: PathBuf,
     /// A directory for this run's own files, removed at its end.
@@ -65,7 +67,8 @@ impl Machine<'_> {
         fs::write(&initrd, initramfs::build(self.kernel, &self.settings(&token)?, &self.command)?)?;
         let mut console_log = File::create(self.results.join("console.log")).context("cannot create console.log")?;
 
-        println!("guest: booting {} ({} cpus, {} MiB)", self.kernel.release, self.cpus, self.memory_mib);
+        let nodes = if self.nodes > 1 { format!(" on {} memory nodes", self.nodes) } else { String::new() };
+        println!("guest: booting {} ({} cpus, {} MiB{nodes})", self.kernel.release, self.cpus, self.memory_mib);
         let begin = Instant::now();
         let mut qemu = self.start(&scratch, &initrd)?;
         let outcome = self.watch(&mut qemu, &token, &mut console_log, begin);
@@ -118,6 +121,7 @@ impl Machine<'_> {
             let file = scratch.file(&format!("disk{index}"), *mib)?;
             qemu.args(["-drive", &format!("file={file},if=virtio,format=raw,cache=unsafe,discard=unmap")]);
         }
+        qemu.args(memory_nodes(self.nodes, self.memory_mib, self.cpus));
         for (index, mib) in self.nvdimms_mib.iter().enumerate() {
             let file = scratch.file(&format!("nvdimm{index}"), *mib)?;
             qemu.args(["-object", &format!("memory-backend-file,id=nv{index},share=on,mem-path={file},size={mib}M")]);
@@ -167,6 +171,19 @@ impl Machine<'_> {
     }
 }
 
+/// Options that divide memory and processors among so many nodes; none where there is one.
+fn memory_nodes(nodes: u32, memory_mib: u32, cpus: u32) -> Vec<String> {
+    let mut options = Vec::new();
+    for node in (0..nodes).filter(|_| nodes > 1) {
+        // The first has what does not divide evenly.
+        let mib = memory_mib / nodes + if node == 0 { memory_mib % nodes } else { 0 };
+        let own: String = (0..cpus).filter(|cpu| cpu % nodes == node).map(|cpu| format!(",cpus={cpu}")).collect();
+        options.extend(["-object".to_owned(), format!("memory-backend-ram,id=node{node},size={mib}M")]);
+        options.extend(["-numa".to_owned(), format!("node,nodeid={node},memdev=node{node}{own}")]);
+    }
+    options
+}
+
 /// The console's lines as they come; the channel closes when QEMU ends.
 fn lines_of(stdout: ChildStdout) -> mpsc::Receiver<String> {
     let (send, receive) = mpsc::sync_channel(CONSOLE_LINES);
@@ -208,5 +225,20 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_processors_are_divided_among_nodes_and_nothing_is_left_over() {
+        assert!(memory_nodes(1, 4096, 2).is_empty());
+        let options = memory_nodes(2, 4097, 3).join(" ");
+        assert!(
+            options.contains("memory-backend-ram,id=node0,size=2049M -numa node,nodeid=0,memdev=node0,cpus=0,cpus=2")
+        );
+        assert!(options.contains("memory-backend-ram,id=node1,size=2048M -numa node,nodeid=1,memdev=node1,cpus=1"));
     }
 }

@@ -85,6 +85,9 @@ struct Run {
     /// Add an NVDIMM of this many MiB (/dev/pmem0, …); may be repeated
     #[arg(long = "nvdimm", value_name = "MIB")]
     nvdimms: Vec<u64>,
+    /// Memory nodes (NUMA), among which memory and processors are divided
+    #[arg(long, default_value_t = 2, value_name = "NODES", value_parser = clap::value_parser!(u32).range(1..=8))]
+    numa: u32,
     /// Directory that is /results in the guest and receives console.log and dmesg.log
     #[arg(long)]
     results: Option<PathBuf>,
@@ -146,6 +149,7 @@ fn in_guest(cache: &Path, kernel: &Kernel, run: Run) -> Result<u8> {
         cpus: run.cpus,
         disks_mib: run.disks,
         nvdimms_mib: run.nvdimms,
+        nodes: run.numa,
         results: results.canonicalize()?,
         scratch: cache.join("scratch"),
         command: run.command.join(" "),

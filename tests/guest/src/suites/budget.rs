@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 /// `make test` promises to be done in this time, from a bare machine, on two cores.
 const WHOLE_RUN_MINUTES: f64 = 60.0;
-/// A suite is killed at this many times its planned minutes.
-const KILLED_AT: f64 = 2.0;
+/// A suite is killed at this many times its planned minutes: it hangs, or the machine is far slower than any that was planned for.
+const KILLED_AT: f64 = 2.5;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -101,7 +101,7 @@ mod tests {
     fn suites_keep_the_order_of_the_table() {
         let budget = Budget::parse(&(suite("b", 1.0) + &suite("a", 0.5))).expect("valid");
         assert_eq!(budget.suites.iter().map(|suite| suite.name.as_str()).collect::<Vec<_>>(), ["b", "a"]);
-        assert_eq!(budget.suites[1].killed_at(), Duration::from_secs(60));
+        assert_eq!(budget.suites[1].killed_at(), Duration::from_secs(75));
     }
 
     #[test]

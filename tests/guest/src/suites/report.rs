@@ -27,7 +27,7 @@ pub(crate) fn table(done: &[(&Suite, Verdict)]) -> (String, String, bool) {
                 "passed".to_owned()
             }
             Outcome::Failed(reason) => format!("FAILED, {reason}"),
-            Outcome::OverBudget => "FAILED, twice its budget".to_owned(),
+            Outcome::OverBudget => "FAILED, far over its budget".to_owned(),
         };
         line([
             &suite.name,

@@ -40,7 +40,7 @@ pub(crate) struct Verdict {
 pub(crate) enum Outcome {
     Passed,
     Failed(String),
-    /// Killed at twice its budget.
+    /// Killed at two and a half times its budget.
     OverBudget,
 }
 
@@ -103,7 +103,7 @@ impl<'a> Runner<'a> {
                     println!("{}| {line}", suite.name);
                 }
                 let what = match bad {
-                    Outcome::OverBudget => "killed at twice its budget".to_owned(),
+                    Outcome::OverBudget => "killed far over its budget".to_owned(),
                     Outcome::Failed(reason) => format!("FAILED, {reason}"),
                     Outcome::Passed => String::new(),
                 };
@@ -238,10 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn at_twice_its_budget_a_suite_is_killed_with_all_it_started() {
+    fn far_over_its_budget_a_suite_is_killed_with_all_it_started() {
         let (late, log) = verdict("late", 0.01, "sleep 1000 & echo $!; wait");
         assert_eq!(late.result, Outcome::OverBudget);
-        assert!(late.used >= Duration::from_millis(1200) && late.used < Duration::from_secs(10));
+        assert!(late.used >= Duration::from_millis(1500) && late.used < Duration::from_secs(10));
         let state = std::fs::read_to_string(format!("/proc/{}/stat", log.trim())).unwrap_or_default();
         assert!(state.is_empty() || state.contains(") Z "), "its child lives: {state}");
     }

@@ -57,6 +57,8 @@ enum Verb {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum FateArg {
+    /// Nothing
+    None,
     /// Whole writes
     Some,
     /// Sectors of 512 bytes, also of the next durable write
@@ -83,12 +85,14 @@ fn act(verb: Verb) -> Result<()> {
         }
         Verb::Loose { log, disk, mark, fate, seed } => {
             let fate = match fate {
+                FateArg::None => Fate::None,
                 FateArg::Some => Fate::Some,
                 FateArg::Torn => Fate::Torn,
             };
             let applied = rebuild::loose(&Log::open(&log)?, &open(&disk)?, &mark, fate, seed)
                 .with_context(|| format!("{} to {}", log.display(), disk.display()))?;
-            println!("whole {} torn {} dropped {}", applied.whole, applied.torn, applied.dropped);
+            let rebuild::Applied { whole, torn, dropped, lost } = applied;
+            println!("whole {whole} torn {torn} dropped {dropped} lost {lost}");
             Ok(())
         }
     }

@@ -5,7 +5,7 @@ use crate::iocb::{ClientIocb, Part, PartState, Request, Stage, Stages};
 use crate::limits::MAX_READ;
 use crate::request::{BlockError, BlockOp, BlockRequest};
 use crate::split::{Action, Kind, Piece, Pieces, split};
-use conductor_model::{BLOCK, Bytes, Epoch};
+use conductor_model::{BLOCK, Bytes, Commit, Epoch};
 use driver::Time;
 use memory::Class;
 use smallvec::SmallVec;
@@ -134,6 +134,8 @@ impl Engine {
             fua,
             // None: another lane's flush has just covered it, and this one covers nothing new.
             covers: covers.unwrap_or(0),
+            clean: unflushed.map_or(0, |all| all.clean(piece.shard)),
+            cache: Commit(0),
             payload,
             answer: None,
             state: PartState::Done,

@@ -6,7 +6,7 @@ use crate::limits::RECONNECT_MAX;
 use crate::request::{BlockError, BlockOp, BlockRequest};
 use crate::unflushed::Unflushed;
 use conductor_model::api::VolumeMap;
-use conductor_model::{Bytes, Durability, SnapshotId};
+use conductor_model::{Bytes, Commit, Durability, SnapshotId};
 use node_protocol::{Status, op};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -204,6 +204,72 @@ fn a_shard_that_the_volume_grew_by_is_flushed_too() {
     b.submit(2, FLUSH, 0, 0);
     b.turn();
     assert_eq!(asked(&b, 1), [(op::FLUSH, 1)]);
+}
+
+/// The map of a shard whose copies were all opened anew.
+fn after_a_loss(at: u64) -> VolumeMap {
+    let mut map = flush_map(&[(2, 1), (1, 1)]);
+    map.shards[0].cache = Commit(at);
+    map
+}
+
+#[test]
+fn a_flush_fails_once_if_what_it_was_to_make_durable_may_be_lost() {
+    let mut b = lane(&[(1, 1), (1, 1)], &[1]);
+    done(&mut b, 1, BlockOp::Discard, 0, 4096);
+    b.submit(2, FLUSH, 0, 0);
+    b.turn();
+    // It finds another epoch there, and is sent again under that one.
+    b.answer(1, 0, Status::StaleEpoch, b"");
+    b.engine.map(b.now, &after_a_loss(7));
+    b.turn();
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results()[1], (2, Err(BlockError::Io)));
+    done(&mut b, 3, BlockOp::Discard, 0, 4096);
+    b.submit(4, FLUSH, 0, 0);
+    b.turn();
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results()[3], (4, Ok(0)), "told once");
+    b.assert_clean();
+}
+
+#[test]
+fn a_loss_fails_no_flush_of_who_had_nothing_unflushed() {
+    let mut b = lane(&[(1, 1), (1, 1)], &[1]);
+    b.engine.map(b.now, &after_a_loss(7));
+    done(&mut b, 1, BlockOp::Discard, 0, 4096);
+    b.submit(2, FLUSH, 0, 0);
+    b.turn();
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results()[1], (2, Ok(0)));
+}
+
+#[test]
+fn a_change_with_fua_tells_a_loss_too_unless_every_change_had_it() {
+    for write_through in [false, true] {
+        let mut b = Bench::of(&flush_map(&[(1, 1), (1, 1)]), SETTINGS);
+        if write_through {
+            b.engine.write_through();
+        }
+        b.engine.map(b.now, &after_a_loss(7));
+        b.ask(durable(1, BlockOp::Discard, 0, 4096));
+        b.turn();
+        b.up(1);
+        b.answer(1, 0, Status::Ok, b"");
+        let told = if write_through { Ok(0) } else { Err(BlockError::Io) };
+        assert_eq!(b.results()[0], (1, told), "its former life may have written");
+    }
+}
+
+#[test]
+fn a_loss_before_the_attachment_is_not_its_business() {
+    let map = VolumeMap { held_since: Commit(7), ..after_a_loss(7) };
+    let mut b = Bench::of(&map, SETTINGS);
+    b.ask(durable(1, BlockOp::Discard, 0, 4096));
+    b.turn();
+    b.up(1);
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results()[0], (1, Ok(0)));
 }
 
 fn durable(tag: u64, op: BlockOp, offset: u64, len: u64) -> BlockRequest {

@@ -25,6 +25,7 @@ pub(crate) fn map(shards: &[(u64, u16)]) -> VolumeMap {
         epoch: Epoch(epoch),
         node: NodeId(u32::from(port)),
         endpoint: endpoint(port),
+        cache: conductor_model::Commit(0),
     };
     VolumeMap {
         volume: VolumeId(1),
@@ -34,6 +35,7 @@ pub(crate) fn map(shards: &[(u64, u16)]) -> VolumeMap {
         attach: AttachGeneration(1),
         snapshot: None,
         durability: conductor_model::Durability::Always,
+        held_since: conductor_model::Commit(0),
         shards: shards.iter().enumerate().map(place).collect(),
     }
 }

@@ -29,7 +29,13 @@ pub(crate) const SHARD: u64 = 2 << 20;
 pub(crate) const SIZE: u64 = 8 << 20;
 
 pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
-    let place = |index: u64| ShardPlace { index: ShardIndex(index as u32), epoch: Epoch(1), node: NodeId(1), endpoint };
+    let place = |index: u64| ShardPlace {
+        index: ShardIndex(index as u32),
+        epoch: Epoch(1),
+        node: NodeId(1),
+        endpoint,
+        cache: conductor_model::Commit(0),
+    };
     VolumeMap {
         volume: VolumeId(1),
         name: "db".into(),
@@ -38,6 +44,7 @@ pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
         attach: AttachGeneration(1),
         snapshot: None,
         durability: Durability::Always,
+        held_since: conductor_model::Commit(0),
         shards: (0..size.div_ceil(SHARD)).map(place).collect(),
     }
 }

@@ -185,6 +185,7 @@ impl Check<'_> {
             capacity: Blocks(geometry.capacity()),
             used: Blocks(used * CHUNK_BLOCKS),
             copies: u32::try_from(found.catalog.copies.len()).unwrap_or(u32::MAX),
+            max_copies: geometry.max_copies(),
             near_full: found.space.available() < (geometry.chunks() - SPARE_CHUNKS) / 16,
         });
         // What was found of the superblocks comes first.

@@ -1,4 +1,5 @@
-//! Moving blocks: from the journal home, or from a chunk to another. What does not read well is moved as it is.
+//! Moving blocks: from the journal home, or from a chunk to another. What does not read well is moved as it is; what cannot be read is
+//! read again before it counts as damaged, for it may be all that there is of an acknowledged write.
 //!
 //! ```text
 //! journal:  │ window │ window │ …    the blocks of a generation, by where they are in the journal
@@ -7,7 +8,7 @@
 //! A window is cut into runs, each read in one piece, when all patches have their places.
 
 use super::super::engine::{JournaledStore, Pending};
-use super::super::limits::{GAP_BLOCKS, HOME_BLOCKS, MOVING_BLOCKS, RETRY, WINDOW_BLOCKS};
+use super::super::limits::{GAP_BLOCKS, HOME_BLOCKS, MOVE_READS, MOVING_BLOCKS, RETRY, WINDOW_BLOCKS};
 use super::super::ring::JournalBlock;
 use super::super::{Kind, tag};
 use super::Fold;
@@ -37,6 +38,8 @@ pub(super) struct Move {
     blocks: SmallVec<[Moved; 2]>,
     /// Writes that are out.
     left: u32,
+    /// How often it was read in vain.
+    failed: u8,
 }
 
 /// Blocks of the journal that go home, by window.
@@ -60,7 +63,7 @@ impl Fold {
                 return;
             }
         }
-        self.moves.push_back(Move { disk, from, len: 1, blocks: smallvec![Moved { n: 0, to, crc }], left: 0 });
+        self.moves.push_back(Move::of_run(disk, from, smallvec![Moved { n: 0, to, crc }]));
     }
 }
 
@@ -82,7 +85,7 @@ fn runs(mut window: Vec<(JournalBlock, u32, u32)>) -> VecDeque<(u32, SmallVec<[M
 impl Move {
     fn of_run(disk: DiskIndex, from: u64, blocks: SmallVec<[Moved; 2]>) -> Self {
         let len = blocks.last().map_or(0, |last| last.n + 1);
-        Self { disk, from, len, blocks, left: 0 }
+        Self { disk, from, len, blocks, left: 0, failed: 0 }
     }
 
     /// Two halves, where it has more than one block to move.
@@ -95,7 +98,7 @@ impl Move {
             Some(Self::of_run(disk, at, blocks.iter().map(|block| Moved { n: block.n - first, ..*block }).collect()))
         };
         let second = piece(high);
-        (piece(low).unwrap_or(Self { disk, from, len: 0, blocks: SmallVec::new(), left: 0 }), second)
+        (piece(low).unwrap_or(Self::of_run(disk, from, SmallVec::new())), second)
     }
 
     /// What goes to the same place, in the order of places: from which block on, and the parts of the piece.
@@ -182,6 +185,14 @@ impl JournaledStore {
                 let alone = Move::of_run(disk, at, smallvec![Moved { n: 0, ..block }]);
                 self.fold.moves.push_front(alone);
             }
+            self.end_move(key);
+            return;
+        }
+        moving.failed += u8::from(failure.is_some());
+        if failure.is_some() && moving.failed < MOVE_READS {
+            let blocks = std::mem::take(&mut moving.blocks);
+            let again = Move { failed: moving.failed, ..Move::of_run(moving.disk, moving.from, blocks) };
+            self.fold.moves.push_front(again);
             self.end_move(key);
             return;
         }

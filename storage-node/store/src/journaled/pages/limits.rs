@@ -16,5 +16,8 @@ pub(super) const MIN_CACHE_PAGES: usize = 320;
 pub(super) const FREEING_PLACES: u32 = 32;
 /// Damaged pages that are remembered, so as not to be read again at every request; past that they are all forgotten.
 pub(super) const MAX_DAMAGED: usize = 1024;
+/// How often both mirrors of a page are read while reads fail: a path that was lost or a controller that was reset is back by then;
+/// what a disk cannot read at all, its driver has tried for seconds already.
+pub(super) const LOAD_ROUNDS: u8 = 3;
 /// A root of more levels is damage: 509⁸ leaves exceed 64 bits' worth of any record.
 pub(super) const MAX_LEVELS: u8 = 8;

@@ -1,8 +1,11 @@
 //! Reading pages: each once however many ask, from the first mirror, and from the other if that is not what the pointer says.
+//!
+//! A read that failed says nothing about what is on the disk: both mirrors are read a few times then, and a page of which no read
+//! came through counts as damaged only for a while. What was read and is wrong stays damaged.
 
 use super::cache::{KeyMap, Slot, State};
 use super::flight::{Job, Pages};
-use super::limits::{MAX_DAMAGED, MAX_HEALS, MAX_LOADS};
+use super::limits::{LOAD_ROUNDS, MAX_DAMAGED, MAX_HEALS, MAX_LOADS};
 use super::names::Place;
 use super::page::{Key, Kind, PAGE, Pointer, unseal};
 use super::tree::Found;
@@ -18,6 +21,10 @@ struct Load {
     pointer: Pointer,
     /// The read that is on its way.
     job: Option<usize>,
+    /// How often both mirrors were read in vain.
+    rounds: u8,
+    /// A read of this round failed.
+    failed: bool,
 }
 
 /// All that is being read.
@@ -35,6 +42,8 @@ pub(super) struct Loads {
     reading: usize,
     /// Known to be bad in both mirrors, each with the pointer that led there.
     damaged: KeyMap<Key, Pointer>,
+    /// Those of them that could not be read, be it from one mirror.
+    unread: Vec<Key>,
 }
 
 impl Pages {
@@ -52,7 +61,7 @@ impl Pages {
         // Beyond the limit the caller asks again when one of those on their way is there.
         if self.loads.wanted.len() < MAX_LOADS {
             parent.into_iter().for_each(|slot| self.cache.pin(slot));
-            self.loads.wanted.insert(key, Load { parent, pointer, job: None });
+            self.loads.wanted.insert(key, Load { parent, pointer, job: None, rounds: 0, failed: false });
             self.loads.queue.push_back(key);
         }
         Found::Load
@@ -68,6 +77,13 @@ impl Pages {
         if let Some(load) = self.loads.wanted.remove(&key) {
             self.loads.reading -= usize::from(load.job.is_some());
             load.parent.into_iter().for_each(|slot| self.cache.unpin(slot));
+        }
+    }
+
+    /// Have those read again that could not be read.
+    pub(crate) fn forget_unread(&mut self) {
+        for key in self.loads.unread.drain(..) {
+            self.loads.damaged.remove(&key);
         }
     }
 
@@ -131,8 +147,15 @@ impl Pages {
         let page = into.first_chunk::<PAGE>().filter(|_| whole);
         let page = page.filter(|page| unseal(*page, self.region.disk_id, Kind::Array, key) == Some(load.pointer.crc));
         let Some(page) = page else {
+            load.failed |= !whole;
             if mirror == 0 {
                 self.loads.second.push_back((key, into));
+                return false;
+            }
+            load.rounds += 1;
+            let unread = std::mem::take(&mut load.failed);
+            if unread && load.rounds < LOAD_ROUNDS {
+                self.loads.queue.push_back(key);
                 return false;
             }
             let pointer = load.pointer;
@@ -140,6 +163,10 @@ impl Pages {
             self.counters.damaged += 1;
             if self.loads.damaged.len() >= MAX_DAMAGED {
                 self.loads.damaged.clear();
+                self.loads.unread.clear();
+            }
+            if unread {
+                self.loads.unread.push(key);
             }
             self.loads.damaged.insert(key, pointer);
             return true;

@@ -148,7 +148,7 @@ fn fixed(bytes: &[u8], place: &RingPlace) -> Option<Fixed> {
         && this.blocks == header_blocks(this.records, this.echo)
         && this.blocks <= MAX_HEADER_BLOCKS
         && head.payload_blocks <= MAX_PAYLOAD_BLOCKS
-        && head.at.sequence > 0
+        && (1..u64::MAX).contains(&head.at.sequence)
         && u64::from(head.at.position.0) + u64::from(this.blocks) + u64::from(head.payload_blocks)
             <= u64::from(place.blocks);
     sane.then_some(this)

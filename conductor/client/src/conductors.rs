@@ -1,0 +1,221 @@
+//! One call, to whichever of several conductors leads.
+//!
+//! ```text
+//!  the last one that answered ──► an answer, or a refusal: it is the call's
+//!            ▲                └─► not the leader: whom it names, else the next one
+//!            └── a pause per round ─┴─ nobody there, no word in time: the next one, until the call's deadline
+//! ```
+//! What may be done twice is asked of the next one after three fifths of the time that is left: a heartbeat, held for half a second, has
+//! time for a second conductor. What may not is given once, to one that has just said that it leads; without an answer its fate is unknown.
+//! What takes long on a healthy conductor is asked of one that has just said that it leads, too: it is waited for longer.
+
+use crate::Error;
+use conductor_model::NOT_LEADER;
+use conductor_model::views::{ConductorInfo, ConductorRole, ErrorBody};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use ureq::Agent;
+use ureq::http::{Method, Request};
+
+/// Connecting takes no longer on any network that a cluster would be built on.
+const CONNECT: Duration = Duration::from_secs(2);
+/// The longest that one of several is waited for, by what may be asked again: a leader's lease and some more, and longer than a
+/// conductor holds a question for events (3 s).
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// A call with more time than this may need more than `ATTEMPT` of it.
+const SHORT: Duration = Duration::from_secs(10);
+/// Whether one leads, which is known without a look at anything else.
+const ROLE: Duration = Duration::from_millis(700);
+/// With less time left an attempt that fails says nothing of the conductor.
+const LITTLE: Duration = Duration::from_millis(200);
+/// After all were asked in vain: a fraction of what finding a leader takes.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Largest answer read: all assignments of the largest cluster's node.
+const MAX_ANSWER: u64 = 256 << 20;
+/// Longest piece of an answer that is no conductor's, quoted in an error.
+const MAX_QUOTE: usize = 120;
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) method: Method,
+    pub(crate) path: &'a str,
+    /// JSON, if anything.
+    pub(crate) body: Vec<u8>,
+    pub(crate) deadline: Duration,
+    /// Whether it may be done twice.
+    pub(crate) repeats: bool,
+}
+
+/// Conductors of one cluster. Clones share connections, and who answered last.
+#[derive(Clone, Debug)]
+pub(crate) struct Conductors {
+    agent: Agent,
+    all: Arc<[String]>,
+    current: Arc<AtomicUsize>,
+}
+
+/// How an attempt ended that was no success.
+enum Failed {
+    /// Nothing was done.
+    Undone { why: Error, leader: Option<String> },
+    /// Whether it was done is unknown.
+    Unknown(Error),
+    /// It was refused, or what answers is no conductor.
+    Final(Error),
+}
+
+impl Failed {
+    fn into_error(self) -> Error {
+        match self {
+            Self::Undone { why, .. } | Self::Unknown(why) | Self::Final(why) => why,
+        }
+    }
+
+    /// Says so, if this may have been done all the same.
+    fn into_error_of(self, call: &Call<'_>) -> Error {
+        match self {
+            Self::Unknown(why) if !call.repeats => why.of_unknown_fate(),
+            other => other.into_error(),
+        }
+    }
+}
+
+impl Conductors {
+    pub(crate) fn new(all: Vec<String>) -> Self {
+        let config =
+            Agent::config_builder().http_status_as_error(false).timeout_connect(Some(CONNECT)).max_redirects(0);
+        Self { agent: config.proxy(None).build().into(), all: all.into(), current: Arc::default() }
+    }
+
+    pub(crate) fn all(&self) -> &[String] {
+        &self.all
+    }
+
+    /// Whether one of them leads, as it sees it.
+    pub(crate) fn role(&self, base: &str) -> Result<ConductorInfo, Error> {
+        let ask = Call { method: Method::GET, path: "/v1/role", body: Vec::new(), deadline: ROLE, repeats: true };
+        let bytes = self.attempt(base, &ask, ROLE).map_err(Failed::into_error)?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Error::Protocol { address: base.to_owned(), what: error.to_string() })
+    }
+
+    /// The body of a success.
+    pub(crate) fn call(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
+        if let [only] = &*self.all {
+            return self.attempt(only, call, call.deadline).map_err(|failed| failed.into_error_of(call));
+        }
+        let until = Instant::now() + call.deadline;
+        let mut failed = BTreeSet::new();
+        let (mut round, mut said) = (0, None);
+        loop {
+            round += 1;
+            let at = self.current.load(Ordering::Relaxed) % self.all.len();
+            let base = &self.all[at];
+            let left = until.saturating_duration_since(Instant::now());
+            let (why, leader) = match self.attempt_of_several(base, call, left) {
+                Ok(body) => return Ok(body),
+                Err(Failed::Undone { why, leader }) => (why, leader),
+                Err(Failed::Unknown(why)) if call.repeats => (why, None),
+                Err(unknown @ Failed::Unknown(_)) => {
+                    self.current.store(at + 1, Ordering::Relaxed);
+                    return Err(unknown.into_error_of(call));
+                }
+                Err(Failed::Final(why)) => return Err(why),
+            };
+            failed.insert(at);
+            // A leader that was asked in vain may be named for some time yet.
+            let named =
+                leader.and_then(|leader| self.all.iter().position(|base| base.ends_with(&format!("/{leader}"))));
+            let next = named.filter(|named| !failed.contains(named)).unwrap_or(at + 1);
+            self.current.store(next, Ordering::Relaxed);
+            let pause = if round % self.all.len() == 0 { PAUSE } else { Duration::ZERO };
+            // The last one may have had no time to answer: what was heard before says more.
+            if left >= LITTLE || said.is_none() {
+                said = Some(why.to_string());
+            }
+            if until.saturating_duration_since(Instant::now()) <= pause {
+                let why = said.unwrap_or_default();
+                return Err(Error::Unreachable { address: self.all.join(","), why });
+            }
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+                failed.clear();
+            }
+        }
+    }
+
+    fn attempt_of_several(&self, base: &str, call: &Call<'_>, left: Duration) -> Result<Vec<u8>, Failed> {
+        let some = left * 3 / 5;
+        if call.repeats && call.deadline <= SHORT {
+            return self.attempt(base, call, some.min(ATTEMPT));
+        }
+        match self.role(base) {
+            Ok(ConductorInfo { role: ConductorRole::Leader, .. }) => {
+                self.attempt(base, call, if call.repeats { some } else { left })
+            }
+            Ok(ConductorInfo { leader, trouble, .. }) => {
+                let why = trouble.unwrap_or_else(|| "it does not lead".to_owned());
+                Err(Failed::Undone { why: Error::Unreachable { address: base.to_owned(), why }, leader })
+            }
+            Err(why) => Err(Failed::Undone { why, leader: None }),
+        }
+    }
+
+    fn attempt(&self, base: &str, call: &Call<'_>, limit: Duration) -> Result<Vec<u8>, Failed> {
+        let lost = |error: ureq::Error| {
+            let undone = is_unsent(&error);
+            match Error::of_call(base, error) {
+                why @ Error::Unreachable { .. } if undone => Failed::Undone { why, leader: None },
+                why @ Error::Unreachable { .. } => Failed::Unknown(why),
+                why => Failed::Final(why),
+            }
+        };
+        let request = Request::builder().method(call.method.clone()).uri(format!("{base}{}", call.path));
+        let response = if call.body.is_empty() {
+            let request = request.body(()).map_err(|why| lost(why.into()))?;
+            self.agent.run(self.agent.configure_request(request).timeout_global(Some(limit)).build())
+        } else {
+            let request = request.header("content-type", "application/json").body(&call.body);
+            let request = request.map_err(|why| lost(why.into()))?;
+            self.agent.run(self.agent.configure_request(request).timeout_global(Some(limit)).build())
+        };
+        let response = response.map_err(lost)?;
+        let status = response.status();
+        let bytes = response.into_body().with_config().limit(MAX_ANSWER).read_to_vec().map_err(lost)?;
+        if status.is_success() {
+            return Ok(bytes);
+        }
+        match serde_json::from_slice::<ErrorBody>(&bytes) {
+            Ok(ErrorBody { error: kind, message, leader }) => {
+                let is = |word| kind == word;
+                let (follows, stopped) = (is(NOT_LEADER), is("stopped"));
+                let why = Error::Refused { kind, message, status: status.as_u16() };
+                Err(match (follows, stopped) {
+                    (true, _) => Failed::Undone { why, leader },
+                    (_, true) => Failed::Unknown(why),
+                    _ => Failed::Final(why),
+                })
+            }
+            Err(_) => {
+                let quote: String = String::from_utf8_lossy(&bytes).chars().take(MAX_QUOTE).collect();
+                Err(Failed::Final(Error::Protocol { address: base.to_owned(), what: format!("{status}: {quote:?}") }))
+            }
+        }
+    }
+}
+
+/// True if no byte of the request can have arrived.
+fn is_unsent(error: &ureq::Error) -> bool {
+    use std::io::ErrorKind::{AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    match error {
+        ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => true,
+        ureq::Error::Timeout(at) => matches!(at, ureq::Timeout::Connect | ureq::Timeout::Resolve),
+        ureq::Error::Io(error) => {
+            matches!(error.kind(), AddrNotAvailable | ConnectionRefused | HostUnreachable | NetworkUnreachable)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,71 @@
+//! Who uses volumes, as the conductor knows it: what it has given out, and the sessions that nodes have told of.
+//!
+//! Sessions are not persisted, and some seconds old: nodes tell of them as they count. Nothing is decided by them.
+
+use crate::api::{NodeSession, NodeSessions};
+use crate::limits::{MAX_CLIENT_NAME, MAX_SESSIONS_PER_NODE};
+use crate::views::{ClientInfo, ClientSession};
+use crate::{Conductor, Error, Millis};
+use std::collections::BTreeMap;
+
+impl Conductor {
+    /// A node tells of the sessions it has.
+    pub fn hear_sessions(&mut self, now: Millis, said: &NodeSessions) -> Result<(), Error> {
+        if !self.nodes.contains_key(&said.node) {
+            return Err(Error::UnknownNode(said.node));
+        }
+        let named = said.sessions.iter().filter(|session| session.client.len() <= MAX_CLIENT_NAME);
+        let sessions = named.take(MAX_SESSIONS_PER_NODE).cloned().collect();
+        self.presence.entry(said.node).or_default().sessions = (now, sessions);
+        Ok(())
+    }
+
+    /// All clients that have a volume attached, or are heard to read a snapshot, by name.
+    pub fn clients(&self) -> Vec<ClientInfo> {
+        let mut all: BTreeMap<&str, ClientInfo> = BTreeMap::new();
+        let new = |name: &str, host: &str| ClientInfo {
+            name: name.to_owned(),
+            host: host.to_owned(),
+            volumes: Vec::new(),
+            sessions: Vec::new(),
+        };
+        for volume in self.volumes.values() {
+            let writer = volume.attachment.as_ref().map(|held| (&held.client, &held.host));
+            let readers = volume.readers.iter().map(|reader| (&reader.client, &reader.host));
+            for (name, host) in writer.into_iter().chain(readers) {
+                all.entry(name).or_insert_with(|| new(name, host)).volumes.extend(volume.held_by(name));
+            }
+        }
+        for (node, presence) in &self.presence {
+            let (heard, sessions) = &presence.sessions;
+            for session in sessions {
+                let NodeSession { client, generation, read_only, connections, requests, .. } = session;
+                let Some(of) = self.session_of(session) else { continue };
+                all.entry(client).or_insert_with(|| new(client, "")).sessions.push(ClientSession {
+                    node: *node,
+                    of,
+                    generation: *generation,
+                    read_only: *read_only,
+                    connections: *connections,
+                    requests: *requests,
+                    heard: *heard,
+                });
+            }
+        }
+        let mut all: Vec<ClientInfo> = all.into_values().collect();
+        all.iter_mut().for_each(|client| client.volumes.sort_by(|a, b| a.volume.cmp(&b.volume)));
+        all
+    }
+
+    /// What a session uses: a snapshot, or a volume as it is attached now. `None` if that is over since it was told of.
+    fn session_of(&self, session: &NodeSession) -> Option<String> {
+        let volume = self.volumes.get(&session.volume)?;
+        match session.snapshot {
+            Some(snapshot) => Some(self.snapshot_name(volume.id, snapshot)),
+            None => {
+                let held = volume.held_by(&session.client)?;
+                (held.generation == session.generation).then(|| volume.name.clone())
+            }
+        }
+    }
+}

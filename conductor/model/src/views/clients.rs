@@ -1,0 +1,110 @@
+//! Clients: who has which volume, and how.
+
+use crate::{AttachGeneration, Millis, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// A client that wants a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// Its name: the same one may attach again, to recover.
+    pub client: String,
+    /// It will not write, and shares the volume with others that do not.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Take the volume from whoever has it.
+    #[serde(default)]
+    pub force: bool,
+    /// The machine that it runs on, for people; empty if it does not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
+}
+
+/// A client that is done with a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Detach {
+    /// Its name.
+    pub client: String,
+    /// The generation it was given.
+    pub generation: AttachGeneration,
+}
+
+/// Who has a volume, alone. Its generation is the volume's newest.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attachment {
+    /// The client.
+    pub client: String,
+    /// Its machine, as it says; may be empty.
+    #[serde(default)]
+    pub host: String,
+    /// Since when.
+    pub since: Millis,
+}
+
+/// One of those who read a volume that nobody writes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Reader {
+    /// The client.
+    pub client: String,
+    /// Its machine, as it says; may be empty.
+    #[serde(default)]
+    pub host: String,
+    /// The generation that it was given: each reader has its own.
+    pub generation: AttachGeneration,
+    /// Since when.
+    pub since: Millis,
+}
+
+/// A client that the cluster knows.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClientInfo {
+    /// Its name.
+    pub name: String,
+    /// Its machine, as it said when it attached; may be empty.
+    pub host: String,
+    /// What it has attached, by the volume's name.
+    pub volumes: Vec<ClientVolume>,
+    /// Its sessions at nodes, as these told last.
+    pub sessions: Vec<ClientSession>,
+}
+
+/// A client's presence on one reactor of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClientSession {
+    /// The node.
+    pub node: NodeId,
+    /// The volume, or VOLUME@SNAPSHOT.
+    pub of: String,
+    /// The attach generation; a snapshot's readers have none.
+    pub generation: AttachGeneration,
+    /// It writes nothing.
+    pub read_only: bool,
+    /// Its connections.
+    pub connections: u32,
+    /// Its requests in flight.
+    pub requests: u32,
+    /// When the node told of it.
+    pub heard: Millis,
+}
+
+/// A volume that a client has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClientVolume {
+    /// The volume.
+    pub volume: String,
+    /// It shares the volume with other readers; else it has it alone.
+    pub read_only: bool,
+    /// The generation that it was given: also the incarnation that nodes know it by.
+    pub generation: AttachGeneration,
+    /// Since when.
+    pub since: Millis,
+}
+
+/// A client whose attachments are to end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Evict {
+    /// Its name.
+    pub client: String,
+}

@@ -1,0 +1,194 @@
+//! Who uses volumes: alone, or with others that only read; and how that is ended.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Cluster, MIB, with_volume};
+use conductor_model::api::{MembershipAnswer, MembershipChange, NodeSession, NodeSessions, ReaderList, VolumeMap};
+use conductor_model::limits::{MAX_CLIENT_NAME, MAX_READERS_PER_VOLUME, MAX_SESSIONS_PER_NODE};
+use conductor_model::views::{Attach, ClientInfo, CopyRange, Detach};
+use conductor_model::{AttachGeneration, Bytes, Error, NodeId, SnapshotId, VolumeId};
+
+fn attach(cluster: &mut Cluster, client: &str, read_only: bool, force: bool) -> Result<VolumeMap, Error> {
+    let attach = Attach { client: client.to_owned(), read_only, force, host: "h1".to_owned() };
+    cluster.run(|m, now, _| m.attach(now, "db", &attach))
+}
+
+fn write(cluster: &mut Cluster, client: &str) -> Result<AttachGeneration, Error> {
+    attach(cluster, client, false, false).map(|map| map.attach)
+}
+
+fn read(cluster: &mut Cluster, client: &str) -> Result<AttachGeneration, Error> {
+    attach(cluster, client, true, false).map(|map| map.attach)
+}
+
+fn detach(cluster: &mut Cluster, client: &str, generation: u64) -> Result<(), Error> {
+    let detach = Detach { client: client.to_owned(), generation: AttachGeneration(generation) };
+    cluster.run(|m, _, _| m.detach("db", &detach))
+}
+
+fn evict(cluster: &mut Cluster, client: &str) -> Result<Vec<String>, Error> {
+    cluster.run(|m, _, _| m.evict(client))
+}
+
+/// The floor and the readers that a node is told of.
+fn told(cluster: &mut Cluster) -> (u64, Option<(u64, Vec<u64>)>) {
+    let answer = cluster.told(1);
+    assert_eq!(answer.generations.len(), 1);
+    let readers = answer.readers.first().map(|list| {
+        let ReaderList { volume, upto, readers } = list;
+        assert_eq!(*volume, VolumeId(1));
+        (upto.0, readers.iter().map(|generation| generation.0).collect())
+    });
+    (answer.generations[0].1.0, readers)
+}
+
+fn readers(cluster: &Cluster) -> Vec<(String, u64)> {
+    let info = cluster.model.show(cluster.now, "db").unwrap().info;
+    info.readers.into_iter().map(|reader| (reader.client, reader.generation.0)).collect()
+}
+
+#[test]
+fn many_read_a_volume_at_once_and_a_writer_waits_for_all_of_them_unless_forced() {
+    let mut cluster = with_volume();
+    assert_eq!(read(&mut cluster, "a"), Ok(AttachGeneration(1)));
+    assert_eq!(read(&mut cluster, "b"), Ok(AttachGeneration(2)));
+    assert_eq!(readers(&cluster), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
+    assert_eq!(told(&mut cluster), (1, Some((2, vec![1, 2]))), "the first is not ended by the second");
+    let refused = write(&mut cluster, "w").unwrap_err();
+    assert_eq!(refused.to_string(), "volume db is attached by a, b (read-only); --force takes it away");
+    assert_eq!(write(&mut cluster, "a").unwrap_err().kind(), "attached", "b is in its way");
+
+    // What the nodes are to have heard of, and what they then refuse.
+    let forced = attach(&mut cluster, "w", false, true).unwrap();
+    assert_eq!((forced.attach, readers(&cluster).len()), (AttachGeneration(3), 0));
+    assert_eq!(cluster.model.unconfirmed("db").unwrap().len(), 3);
+    assert_eq!(told(&mut cluster), (3, None));
+    assert_eq!(detach(&mut cluster, "b", 2).unwrap_err().kind(), "not-attached");
+
+    let refused = read(&mut cluster, "a").unwrap_err();
+    assert_eq!(refused.to_string(), "volume db is attached by w; --force takes it away");
+    let forced = attach(&mut cluster, "a", true, true).unwrap();
+    assert_eq!((forced.attach, told(&mut cluster)), (AttachGeneration(4), (4, Some((4, vec![4])))));
+    cluster.assert_persisted();
+}
+
+#[test]
+fn readers_come_and_go_and_a_new_epoch_ends_none_of_them() {
+    let mut cluster = with_volume();
+    for (client, generation) in [("a", 1), ("b", 2), ("a", 3)] {
+        assert_eq!(read(&mut cluster, client), Ok(AttachGeneration(generation)));
+    }
+    assert_eq!(readers(&cluster), [("b".to_owned(), 2), ("a".to_owned(), 3)], "the same client is there once");
+    assert_eq!(told(&mut cluster), (2, Some((3, vec![2, 3]))), "its former life is over");
+    let MembershipAnswer::Granted(next) = cluster.ask(&cluster.config(1, 0), MembershipChange::StepDown) else {
+        panic!("granted");
+    };
+    assert_eq!(next.attach, AttachGeneration(2), "a configuration carries what is over, not what is newest");
+    assert_eq!(detach(&mut cluster, "a", 1).unwrap_err().kind(), "not-attached");
+    detach(&mut cluster, "b", 2).unwrap();
+    detach(&mut cluster, "a", 3).unwrap();
+    detach(&mut cluster, "a", 3).unwrap();
+    assert_eq!(write(&mut cluster, "w"), Ok(AttachGeneration(4)));
+}
+
+#[test]
+fn readers_are_limited_and_hold_off_what_changes_the_volume() {
+    let mut cluster = with_volume();
+    for n in 0..MAX_READERS_PER_VOLUME {
+        read(&mut cluster, &format!("r{n}")).unwrap();
+    }
+    assert_eq!(read(&mut cluster, "more").unwrap_err().kind(), "limit");
+    read(&mut cluster, "r3").unwrap();
+    let refused = write(&mut cluster, "w").unwrap_err();
+    assert!(refused.to_string().contains("r0, r1, r2 and 29 more (read-only)"), "{refused}");
+    assert_eq!(cluster.delete("db").unwrap_err().kind(), "attached");
+    cluster.snapshot("db", "s");
+    assert_eq!(cluster.run(|m, now, _| m.rollback(now, "db", "s")).unwrap_err().kind(), "attached");
+    cluster.create("from", MIB).unwrap();
+    cluster.bear(2);
+    cluster.snapshot("from", "s");
+    let range = CopyRange { source: "from@s".to_owned(), offset: Bytes(0), length: Bytes(4096) };
+    assert_eq!(cluster.run(|m, now, _| m.copy_range(now, "db", &range)).unwrap_err().kind(), "attached");
+    cluster.run(|m, _, _| m.delete("db", true)).unwrap();
+    assert_eq!(cluster.model.clients(), []);
+}
+
+#[test]
+fn an_evicted_client_has_nothing_any_more_and_the_others_keep_what_they_have() {
+    let mut cluster = with_volume();
+    cluster.create("other", MIB).unwrap();
+    let other = Attach { client: "a".to_owned(), read_only: false, force: false, host: "h1".to_owned() };
+    cluster.run(|m, now, _| m.attach(now, "other", &other)).unwrap();
+    for client in ["a", "b", "c"] {
+        read(&mut cluster, client).unwrap();
+    }
+    let names: Vec<_> = cluster.model.clients().into_iter().map(|c| (c.name, c.host, c.volumes.len())).collect();
+    let h1 = || "h1".to_owned();
+    assert_eq!(names, [("a".to_owned(), h1(), 2), ("b".to_owned(), h1(), 1), ("c".to_owned(), h1(), 1)]);
+
+    assert_eq!(evict(&mut cluster, "b").unwrap(), ["db"]);
+    let version = cluster.told(1).version;
+    let answer = cluster.beat(1, 1, version).unwrap();
+    assert!(answer.readers.is_empty() && answer.generations.is_empty(), "said once");
+    let answer = cluster.told(1);
+    let list =
+        ReaderList { volume: VolumeId(1), upto: AttachGeneration(3), readers: [1, 3].map(AttachGeneration).into() };
+    assert_eq!((answer.readers, answer.generations[0].1), (vec![list], AttachGeneration(1)));
+    assert!(!cluster.model.unconfirmed("db").unwrap().is_empty());
+
+    assert_eq!(evict(&mut cluster, "a").unwrap(), ["db", "other"]);
+    assert_eq!(evict(&mut cluster, "a").unwrap_err(), Error::NoClient("a".to_owned()));
+    assert_eq!(cluster.told(1).generations, [(VolumeId(1), AttachGeneration(3)), (VolumeId(2), AttachGeneration(2))]);
+    assert_eq!(evict(&mut cluster, "c").unwrap(), ["db"]);
+    let answer = cluster.told(1);
+    assert_eq!((answer.generations[0].1, answer.readers), (AttachGeneration(4), vec![]), "nobody's generation");
+    let events: Vec<String> = cluster.model.events(0).iter().map(|event| event.what.to_string()).collect();
+    assert!(events.contains(&"client a evicted from volume other, which it had as g1".to_owned()), "{events:?}");
+
+    // A new attachment is another one.
+    assert_eq!(write(&mut cluster, "a"), Ok(AttachGeneration(5)));
+    cluster.assert_persisted();
+}
+
+#[test]
+fn sessions_are_shown_of_what_is_attached_now_and_of_snapshots() {
+    let mut cluster = with_volume();
+    let snapshot = cluster.snapshot("db", "s").id;
+    write(&mut cluster, "old").unwrap();
+    attach(&mut cluster, "new", false, true).unwrap();
+    let session = |client: &str, generation, snapshot: Option<SnapshotId>, requests| NodeSession {
+        client: client.to_owned(),
+        volume: VolumeId(1),
+        snapshot,
+        generation: AttachGeneration(generation),
+        read_only: snapshot.is_some(),
+        connections: 2,
+        requests,
+    };
+    // A node that has not heard of the new one yet, and another one that has.
+    let said = [
+        (1, vec![session("old", 1, None, 5), session("reader", 0, Some(snapshot), 0)]),
+        (2, vec![session("new", 2, None, 7)]),
+    ];
+    for (node, sessions) in said {
+        let said = NodeSessions { node: NodeId(node), sessions };
+        cluster.model.hear_sessions(cluster.now, &said).unwrap();
+    }
+    let sessions = |c: &ClientInfo| c.sessions.iter().map(|s| (s.of.clone(), s.node.0, s.requests)).collect::<Vec<_>>();
+    let all: Vec<_> = cluster.model.clients().iter().map(|c| (c.name.clone(), c.volumes.len(), sessions(c))).collect();
+    let new = ("new".to_owned(), 1, vec![("db".to_owned(), 2, 7)]);
+    let reader = ("reader".to_owned(), 0, vec![("db@s".to_owned(), 1, 0)]);
+    assert_eq!(all, [new, reader]);
+    assert_eq!(evict(&mut cluster, "reader").unwrap_err().kind(), "no-client");
+
+    // Each word replaces the one before, and only so much is remembered.
+    let name = |n: usize| if n == 0 { "x".repeat(MAX_CLIENT_NAME + 1) } else { format!("r{n}") };
+    let many = (0..MAX_SESSIONS_PER_NODE + 10).map(|n| session(&name(n), 0, Some(snapshot), 0)).collect();
+    for (sessions, clients) in [(many, 1 + MAX_SESSIONS_PER_NODE), (Vec::new(), 1)] {
+        cluster.model.hear_sessions(cluster.now, &NodeSessions { node: NodeId(1), sessions }).unwrap();
+        assert_eq!(cluster.model.clients().len(), clients);
+    }
+    let stranger = NodeSessions { node: NodeId(9), sessions: Vec::new() };
+    assert_eq!(cluster.model.hear_sessions(cluster.now, &stranger), Err(Error::UnknownNode(NodeId(9))));
+}

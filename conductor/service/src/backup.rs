@@ -1,0 +1,224 @@
+//! Backups of a conductor's records, and state files made from them or from nothing (rule 12).
+//!
+//! A backup is text: a head with what it is of, a record of JSON in each line, and a last line with the CRC32C of all before it.
+//! ```text
+//! {"trine":"conductor backup","version":1,"cluster":…,"commit":…,"taken":…,"records":N}
+//! {"meta":{…}} …
+//! {"crc32c":"0123abcd"}
+//! ```
+//! It is consistent: the records of one transaction. What is made from it, or from nothing, is in doubt until it is adopted.
+
+use crate::store::redb::Store;
+use crate::{Error, clock::Clock};
+use conductor_model::{ClusterId, Commit, Conductor, Dirty, Millis, Record};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Of the text, not of the records in it.
+const VERSION: u32 = 1;
+const WHAT: &str = "conductor backup";
+
+/// Why there is no backup, or no state made of it.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// Nothing is written over.
+    #[error("{0} exists: name another file, or move it away")]
+    Exists(PathBuf),
+    /// The file cannot be written or read.
+    #[error("cannot {what} {path}")]
+    Io {
+        /// What for.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is no backup, or not whole.
+    #[error("{path} cannot be used: {why}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The state file cannot be made.
+    #[error("the state file cannot be made")]
+    State(#[from] Error),
+}
+
+/// What a backup is of.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Head {
+    trine: String,
+    version: u32,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Its newest transaction.
+    pub commit: Commit,
+    /// When it was taken.
+    pub taken: Millis,
+    /// How many records follow.
+    pub records: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Tail {
+    crc32c: String,
+}
+
+/// The text of a backup.
+pub(crate) fn text(
+    cluster: ClusterId,
+    commit: Commit,
+    taken: Millis,
+    records: &[Record],
+) -> Result<String, serde_json::Error> {
+    let count = records.len() as u64;
+    let head = Head { trine: WHAT.to_owned(), version: VERSION, cluster, commit, taken, records: count };
+    let mut text = serde_json::to_string(&head)? + "\n";
+    for record in records {
+        text += &serde_json::to_string(record)?;
+        text.push('\n');
+    }
+    let tail = Tail { crc32c: format!("{:08x}", crc32c::crc32c(text.as_bytes())) };
+    Ok(text + &serde_json::to_string(&tail)? + "\n")
+}
+
+/// Takes a backup apart; one sentence if it is none.
+fn parse(text: &str) -> Result<(Head, Vec<Record>), String> {
+    let at = text.trim_end().rfind('\n').map(|at| at + 1).ok_or("it is no backup of a conductor")?;
+    let (body, tail) = text.split_at(at);
+    let head = body.lines().next().unwrap_or_default();
+    let head: Head = serde_json::from_str(head).map_err(|_| "it is no backup of a conductor")?;
+    if head.trine != WHAT {
+        return Err("it is no backup of a conductor".to_owned());
+    }
+    if head.version != VERSION {
+        return Err(format!("it has version {}, this program reads {VERSION}", head.version));
+    }
+    let tail: Tail = serde_json::from_str(tail.trim_end()).map_err(|_| "its end is missing")?;
+    if tail.crc32c != format!("{:08x}", crc32c::crc32c(body.as_bytes())) {
+        return Err("its checksum is wrong".to_owned());
+    }
+    let records = body.lines().skip(1).map(serde_json::from_str).collect::<Result<Vec<Record>, _>>();
+    let records = records.map_err(|error| format!("a record is not as expected: {error}"))?;
+    match records.len() as u64 == head.records {
+        true => Ok((head, records)),
+        false => Err(format!("it has {} records instead of {}", records.len(), head.records)),
+    }
+}
+
+/// Keeps a backup: all of it, durably, or nothing. Returns what it is of.
+pub fn keep(path: &Path, text: &str) -> Result<Head, BackupError> {
+    let (head, _) = parse(text).map_err(|why| BackupError::Damaged { path: path.to_owned(), why })?;
+    let io = |what| move |source| BackupError::Io { what, path: path.to_owned(), source };
+    let part = beside(path);
+    let mut file = File::create(&part).map_err(io("write"))?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    written.map_err(io("write"))?;
+    place(&part, path)?;
+    Ok(head)
+}
+
+/// Makes a state file from a backup.
+pub fn recover(backup: &Path, store: &Path) -> Result<Head, BackupError> {
+    let io = |source| BackupError::Io { what: "read", path: backup.to_owned(), source };
+    let damaged = |why| BackupError::Damaged { path: backup.to_owned(), why };
+    let (head, records) = parse(&fs::read_to_string(backup).map_err(io)?).map_err(damaged)?;
+    let now = Clock::start().now();
+    let mut model = Conductor::restore(records, now).map_err(|corrupt| damaged(corrupt.to_string()))?;
+    let _: Dirty = model.restored(now);
+    make(store, &model)?;
+    Ok(head)
+}
+
+/// Makes a state file that knows nothing but that its cluster's was lost; which one, the first node says, if it is not given.
+pub fn recover_from_nodes(cluster: Option<ClusterId>, store: &Path) -> Result<(), BackupError> {
+    let (model, _) = Conductor::recovering(cluster, Clock::start().now());
+    make(store, &model)
+}
+
+fn make(store: &Path, model: &Conductor) -> Result<(), BackupError> {
+    if store.exists() {
+        return Err(BackupError::Exists(store.to_owned()));
+    }
+    let part = beside(store);
+    match fs::remove_file(&part) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(BackupError::Io { what: "remove", path: part, source: error });
+        }
+        _ => {}
+    }
+    Store::make(part.clone(), model)?;
+    place(&part, store)
+}
+
+/// What is being written, in the same directory.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".part");
+    path.with_file_name(name)
+}
+
+/// Gives a whole and durable file its name, which nobody has.
+fn place(part: &Path, path: &Path) -> Result<(), BackupError> {
+    let io = |what| move |source| BackupError::Io { what, path: path.to_owned(), source };
+    match fs::hard_link(part, path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // It is of no use then; that there is another file is what matters.
+            let _ = fs::remove_file(part);
+            return Err(BackupError::Exists(path.to_owned()));
+        }
+        linked => linked.map_err(io("name"))?,
+    }
+    fs::remove_file(part).map_err(io("finish"))?;
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(io("finish"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backup() -> String {
+        let (model, _) = Conductor::new(ClusterId(7), Millis(1));
+        text(model.cluster(), model.commit(), Millis(5), &model.snapshot()).unwrap()
+    }
+
+    #[test]
+    fn a_backup_is_whole_or_refused() {
+        let text = backup();
+        let (head, records) = parse(&text).unwrap();
+        assert_eq!((head.cluster, head.commit, head.taken, records.len()), (ClusterId(7), Commit(1), Millis(5), 1));
+        for cut in 0..text.len() - 1 {
+            assert!(parse(&text[..cut]).is_err(), "{cut} bytes of it");
+        }
+        assert_eq!(
+            parse(&text.replace("\"next_volume\":1", "\"next_volume\":2")).unwrap_err(),
+            "its checksum is wrong"
+        );
+        assert!(parse("").is_err() && parse("hello\nworld\n").is_err());
+    }
+
+    #[test]
+    fn nothing_is_written_over() {
+        let dir = std::env::temp_dir().join(format!("trine-backup-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (file, store) = (dir.join("b"), dir.join("s.redb"));
+        keep(&file, &backup()).unwrap();
+        assert!(matches!(keep(&file, &backup()), Err(BackupError::Exists(_))));
+        recover(&file, &store).unwrap();
+        assert!(matches!(recover(&file, &store), Err(BackupError::Exists(_))));
+        assert!(matches!(recover_from_nodes(None, &store), Err(BackupError::Exists(_))));
+        assert!(matches!(recover(&dir.join("none"), &dir.join("t")), Err(BackupError::Io { .. })));
+        let left: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+        let (_, model) = Store::open(store, Millis(9)).unwrap();
+        assert_eq!(model.cluster(), ClusterId(7));
+        assert!(model.doubted().unwrap().contains("backup of commit #1"));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

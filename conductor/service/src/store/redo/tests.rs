@@ -1,0 +1,257 @@
+//! Transactions on a real etcd, stopped at every step.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use super::*;
+use crate::EtcdStore;
+use crate::store::Records;
+use crate::store::etcd::Reign;
+use cluster::Etcd as Server;
+use conductor_model::Millis;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+type Content = BTreeMap<String, Vec<u8>>;
+
+/// One for all tests that leave it alone. Its watcher ends it.
+fn server() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    SERVER.get_or_init(|| Server::start().unwrap())
+}
+
+/// A cluster of its own in it.
+async fn fresh(server: &Server) -> Etcd {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let prefix = format!("test-{}/", NEXT.fetch_add(1, Ordering::Relaxed));
+    Etcd::members(&EtcdStore { urls: vec![server.url()], prefix }).await.unwrap().remove(0)
+}
+
+async fn reign(etcd: &Etcd) -> Reign {
+    loop {
+        if let Ok(Some(reign)) = etcd.campaign("test:1").await {
+            return reign;
+        }
+        tokio::time::sleep(limits::LOOK_EVERY).await;
+    }
+}
+
+async fn content(etcd: &Etcd) -> Content {
+    etcd.all("record/").await.unwrap().into_iter().collect()
+}
+
+/// Its whole content, also what is not a record's.
+async fn nothing_is_left_over(etcd: &Etcd) {
+    assert_eq!(etcd.get("head").await.unwrap(), None);
+    assert_eq!(etcd.all("pending/").await.unwrap(), []);
+}
+
+fn applied(mut content: Content, changes: &[Change]) -> Content {
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(content.insert(key.clone(), value.clone())),
+            None => drop(content.remove(key)),
+        }
+    }
+    content
+}
+
+fn put(n: usize, fill: u8, bytes: usize) -> Change {
+    (format!("shard/{n:010}"), Some(vec![fill; bytes]))
+}
+
+/// What is there before: some of it is changed, and some removed.
+fn before() -> Vec<Change> {
+    (0..90).map(|n| put(n, b'a', 100)).collect()
+}
+
+/// Two parts to stage, three to apply.
+fn large() -> Vec<Change> {
+    let removed = (0..30).map(|n| (format!("shard/{n:010}"), None));
+    removed.chain((30..230).map(|n| put(n, b'b', 6000))).collect()
+}
+const STAGED: i64 = 2;
+const STEPS: i64 = STAGED + 1 + 3 + 1;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_larger_than_etcd_takes_is_whole_or_not_there_wherever_its_leader_stops() {
+    let old = applied(Content::new(), &before());
+    let new = applied(old.clone(), &large());
+    for stop in 0..=STEPS {
+        for again in 0..=STEPS {
+            let etcd = fresh(server()).await;
+            let first = reign(&etcd).await;
+            first.guarded.commit(&before()).await.unwrap();
+            first.guarded.budget.store(stop, Ordering::SeqCst);
+            let done = first.guarded.commit(&large()).await;
+            assert_eq!(done.is_ok(), stop == STEPS);
+            first.abdicate().await;
+            // The next one stops while it takes over.
+            let second = reign(&etcd).await;
+            second.guarded.budget.store(again, Ordering::SeqCst);
+            let through = second.guarded.take_over().await.is_ok();
+            second.abdicate().await;
+            let third = reign(&etcd).await;
+            third.guarded.take_over().await.unwrap();
+            let expected = if stop <= STAGED { &old } else { &new };
+            assert!(content(&etcd).await == *expected, "stopped after {stop} steps, and after {again}");
+            nothing_is_left_over(&etcd).await;
+            third.guarded.commit(&[put(7, b'c', 10)]).await.unwrap();
+            assert_eq!(content(&etcd).await["shard/0000000007"], b"cccccccccc");
+            if through {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_decided_is_finished_behind_a_restart_of_etcd() {
+    for stop in [STAGED, STAGED + 1, STAGED + 2] {
+        let mut server = Server::start().unwrap();
+        let etcd = fresh(&server).await;
+        let first = reign(&etcd).await;
+        first.guarded.commit(&before()).await.unwrap();
+        first.guarded.budget.store(stop, Ordering::SeqCst);
+        assert!(first.guarded.commit(&large()).await.is_err());
+        server.kill().unwrap();
+        assert!(etcd.leader().await.is_err(), "there is no etcd");
+        server.start_again().unwrap();
+        // The dead leader's lease runs out.
+        let second = reign(&etcd).await;
+        second.guarded.take_over().await.unwrap();
+        let old = applied(Content::new(), &before());
+        let expected = if stop <= STAGED { old } else { applied(old, &large()) };
+        assert!(content(&etcd).await == expected, "stopped after {stop} steps");
+        nothing_is_left_over(&etcd).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deposed_leader_writes_nothing() {
+    let etcd = fresh(server()).await;
+    let first = reign(&etcd).await;
+    first.guarded.commit(&before()).await.unwrap();
+    assert!(etcd.campaign("test:2").await.unwrap().is_none(), "somebody leads");
+    let late = first.guarded.clone();
+    first.abdicate().await;
+    let refused = async |late: &Guarded| {
+        for changes in [vec![put(1, b'x', 10)], large()] {
+            let outcome = late.commit(&changes).await;
+            assert!(matches!(outcome, Err(Error::Deposed(_))), "{outcome:?}");
+        }
+        assert!(matches!(late.take_over().await, Err(Error::Deposed(_))));
+    };
+    refused(&late).await;
+    let second = reign(&etcd).await;
+    refused(&late).await;
+    assert!(content(&etcd).await == applied(Content::new(), &before()));
+    nothing_is_left_over(&etcd).await;
+    second.guarded.commit(&large()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_cannot_keep_its_lease_ends_before_etcd_lets_another_one_lead() {
+    let mut server = Server::start().unwrap();
+    let etcd = fresh(&server).await;
+    let first = reign(&etcd).await;
+    let model = first.take_over(|| Millis(1)).await.unwrap();
+    let (mut validity, store) = (first.validity(), first.store());
+    assert!(store.is_ours().is_ok());
+    let kept = tokio::time::timeout(limits::LEASE * 2, async {
+        tokio::select! {
+            lapsed = validity.lapsed() => lapsed,
+            lost = first.keep() => lost,
+        }
+    });
+    assert!(kept.await.is_err(), "it lapses although it is kept");
+    server.process.freeze().unwrap();
+    let lapsed = tokio::select! {
+        lapsed = validity.lapsed() => lapsed,
+        lost = first.keep() => lost,
+    };
+    assert!(matches!(lapsed, Error::Deposed(_)));
+    assert!(store.is_ours().is_err());
+    server.process.thaw().unwrap();
+    let second = reign(&etcd).await;
+    let read = second.take_over(|| Millis(2)).await.unwrap();
+    assert_eq!((read.cluster(), read.commit()), (model.cluster(), model.commit()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reign_ends_at_once_when_its_lease_or_its_key_is_gone() {
+    let etcd = fresh(server()).await;
+    for lease in [true, false] {
+        let first = reign(&etcd).await;
+        let (validity, store) = (first.validity(), first.store());
+        if lease {
+            etcd.revoke(first.lease).await;
+        } else {
+            // The lease goes on.
+            let gone = Txn::new().and_then([TxnOp::delete(etcd.key("leader"), None)]);
+            etcd.txn("remove the key", gone).await.unwrap();
+        }
+        // It is not left to the lease's time.
+        let lost = tokio::time::timeout(limits::LEASE * 10, first.keep()).await.unwrap();
+        assert!(matches!(lost, Error::Deposed(_)), "{lost:?}");
+        assert!(!validity.holds() && store.is_ours().is_err());
+        let late = first.take_over(|| panic!("nothing is read by who does not lead")).await;
+        assert!(matches!(late, Err(Error::Deposed(_))), "{:?}", late.err());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decided_transaction_of_more_than_one_answer_of_etcds_is_finished_by_the_next_leader() {
+    let etcd = fresh(server()).await;
+    let first = reign(&etcd).await;
+    let parts = limits::ETCD_ANSWER / limits::TXN_BYTES + 1;
+    let most = limits::TXN_BYTES - limits::CHANGE_BYTES - "shard/0000000000".len();
+    let changes: Vec<Change> = (0..parts).map(|n| put(n, b'a', most)).collect();
+    first.guarded.budget.store(i64::try_from(parts).unwrap() + 1, Ordering::SeqCst);
+    assert!(first.guarded.commit(&changes).await.is_err(), "it stops when it is decided");
+    assert_eq!(etcd.get("head").await.unwrap().unwrap(), parts.to_string().as_bytes());
+    first.abdicate().await;
+    reign(&etcd).await.guarded.take_over().await.unwrap();
+    assert!(content(&etcd).await == applied(Content::new(), &changes));
+    nothing_is_left_over(&etcd).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_nodes_death_is_one_transaction() {
+    let etcd = fresh(server()).await;
+    let leader = reign(&etcd).await;
+    let changes: Vec<Change> = (0..25_600).map(|n| put(n, b'a', 900)).collect();
+    let start = Instant::now();
+    leader.guarded.commit(&changes).await.unwrap();
+    println!("25,600 shards written in {:?}", start.elapsed());
+    let start = Instant::now();
+    assert!(content(&etcd).await == applied(Content::new(), &changes));
+    println!("and read in {:?}", start.elapsed());
+    nothing_is_left_over(&etcd).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_larger_than_etcd_takes_is_refused_before_anything_is_written() {
+    let etcd = fresh(server()).await;
+    let leader = reign(&etcd).await;
+    leader.guarded.commit(&before()).await.unwrap();
+    let most = limits::TXN_BYTES - limits::CHANGE_BYTES - "shard/0000000000".len();
+    leader.guarded.commit(&[put(0, b'a', most), put(1, b'a', most)]).await.unwrap();
+    let changes = [put(2, b'a', 10), put(3, b'a', most + 1)];
+    assert!(matches!(leader.guarded.commit(&changes).await, Err(Error::TooLarge { .. })));
+    let present = content(&etcd).await;
+    assert_eq!((present["shard/0000000001"].len(), present["shard/0000000002"].len()), (most, 100));
+}
+
+#[test]
+fn pieces_are_within_both_limits_and_leave_nothing_out() {
+    for (count, bytes) in [(0, 1), (1, 1), (100, 1), (101, 1), (1000, 5000), (7, 900_000), (3, 1_040_000)] {
+        let changes: Vec<Change> = (0..count).map(|n| put(n, b'a', bytes)).collect();
+        let pieces: Vec<&[Change]> = pieces(&changes, limits::TXN_CHANGES).collect();
+        assert_eq!(pieces.concat(), changes);
+        let fits = |piece: &&[Change]| {
+            piece.len() <= limits::TXN_CHANGES && piece.iter().map(size).sum::<usize>() <= limits::TXN_BYTES
+        };
+        assert!(pieces.iter().all(fits), "{count} of {bytes}");
+    }
+}

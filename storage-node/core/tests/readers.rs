@@ -1,0 +1,100 @@
+//! Readers of a volume that nobody writes: many at once, without a write, until the conductor or a writer ends them (rule 19).
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Cluster, block};
+use conductor_model::api::ReaderList;
+use conductor_model::{AttachGeneration, Durability, VolumeId};
+use driver::Span;
+use node_core::Mail;
+use node_protocol::{Status, op};
+use sim::ProcessId;
+use wire::READ_ONLY;
+
+/// One block.
+const LEN: u32 = 4096;
+
+/// Volume 1 with a block of sevens, and nobody who writes.
+fn written(seed: u64) -> Cluster {
+    let mut c = Cluster::new(seed);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let writer = c.client(1, 0);
+    c.write(writer, 1, 0, 7);
+    c
+}
+
+fn reader(c: &mut Cluster, name: &str, generation: u64) -> ProcessId {
+    c.client_with(1, |info| {
+        name.clone_into(&mut info.name);
+        (info.features, info.generation, info.incarnation) = (READ_ONLY, generation, generation);
+    })
+}
+
+/// True if it is answered at all.
+fn is_served(c: &mut Cluster, client: ProcessId) -> bool {
+    let token = c.ask(client, 1, op::READ, 0, LEN, Vec::new());
+    c.run(Span::seconds(5));
+    c.answers.contains_key(&token)
+}
+
+fn tell(c: &mut Cluster, upto: u64, readers: &[u64]) {
+    let readers = readers.iter().copied().map(AttachGeneration).collect();
+    let list = ReaderList { volume: VolumeId(1), upto: AttachGeneration(upto), readers };
+    for node in 0..3 {
+        c.mail(node, Mail::Readers(vec![list.clone()]));
+    }
+    c.run(Span::millis(200));
+}
+
+#[test]
+fn a_reader_reads_and_changes_nothing() {
+    let mut c = written(41);
+    let (a, b) = (reader(&mut c, "a", 2), reader(&mut c, "b", 3));
+    for client in [a, b, a] {
+        assert_eq!(c.read(client, 1, 0), 7);
+        let flush = c.ask(client, 1, op::FLUSH, 0, 0, Vec::new());
+        assert_eq!(c.answer(flush).0, Status::Ok);
+        for (what, data) in [(op::WRITE, block(9)), (op::WRITE_ZEROES, Vec::new()), (op::DISCARD, Vec::new())] {
+            let change = c.ask(client, 1, what, 0, LEN, data);
+            assert_eq!(c.answer(change).0, Status::Denied, "{what:?}");
+        }
+        assert_eq!(c.read(client, 1, 0), 7);
+    }
+    // Who is there, and with how many requests that are not answered yet.
+    let primary = c.primary(1);
+    c.holds_reads[primary].set(true);
+    let held = c.ask(b, 1, op::READ, 0, LEN, Vec::new());
+    c.run(Span::millis(100));
+    let sessions = c.view(primary).unwrap().sessions;
+    let seen: Vec<_> = sessions.iter().map(|s| (s.client.as_str(), s.read_only, s.lanes, s.requests)).collect();
+    assert_eq!(seen, [("a", true, 1, 0), ("b", true, 1, 1), ("host", false, 1, 0)]);
+    c.holds_reads[primary].set(false);
+    assert_eq!(c.answer(held).0, Status::Ok);
+}
+
+#[test]
+fn a_reader_that_is_not_listed_any_more_is_served_nothing_and_does_not_come_back() {
+    let mut c = written(42);
+    let (a, b) = (reader(&mut c, "a", 2), reader(&mut c, "b", 3));
+    assert!(is_served(&mut c, a) && is_served(&mut c, b));
+    tell(&mut c, 3, &[2]);
+    assert!(is_served(&mut c, a) && !is_served(&mut c, b));
+    let again = reader(&mut c, "b", 3);
+    assert!(!is_served(&mut c, again), "in the generation that has ended");
+    let anew = reader(&mut c, "b", 4);
+    assert!(is_served(&mut c, anew) && is_served(&mut c, a));
+}
+
+#[test]
+fn a_writer_ends_all_readers_before_it() {
+    let mut c = written(43);
+    let (a, b) = (reader(&mut c, "a", 2), reader(&mut c, "b", 3));
+    assert!(is_served(&mut c, a) && is_served(&mut c, b));
+    let writer = c.client_with(1, |info| info.generation = 4);
+    c.write(writer, 1, 0, 8);
+    assert!(!is_served(&mut c, a) && !is_served(&mut c, b));
+    let again = reader(&mut c, "a", 2);
+    assert!(!is_served(&mut c, again));
+    assert_eq!(c.read(writer, 1, 0), 8);
+}

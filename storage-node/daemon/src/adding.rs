@@ -1,0 +1,109 @@
+//! Disks that are added to a running node: they get a reactor of their own, as if the node had been started with one more.
+//!
+//! Nothing of the reactors that run is touched, so no request waits. A reactor of its own is also what lets a copy move from one disk of
+//! the node to another: each can hold one copy of a shard. With the next start the disks that are named then are spread anew; where two
+//! hold copies of one shard, each gets a reactor of its own again (`process`).
+
+use crate::control::Control;
+use crate::desk::Lane;
+use crate::limits::{MAIL, MAX_DISKS_PER_REACTOR, MAX_REACTORS};
+use crate::process::{Event, spawn};
+use crate::thread::{self, Plan};
+use crate::{DiskPlan, Error, NodeOptions, disks};
+use conductor_model::api::DiskReport;
+use conductor_model::{Bytes, ClusterId, DiskId};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Disks for a running node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewDisks {
+    /// Files or block devices.
+    pub paths: Vec<PathBuf>,
+    /// Bytes of files that are made where there is nothing.
+    pub create: Option<u64>,
+    /// Make a store on a disk although it carries something else's marks.
+    pub force: bool,
+}
+
+/// A disk that was added.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AddedDisk {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its name.
+    pub disk: DiskId,
+    /// Its size for data.
+    pub capacity: Bytes,
+}
+
+/// What starts a reactor in a running process.
+pub(crate) struct Adder {
+    pub(crate) options: NodeOptions,
+    pub(crate) cluster: ClusterId,
+    pub(crate) process: u64,
+    pub(crate) control: Arc<Control>,
+    pub(crate) tell: Sender<Event>,
+    /// The next reactor's number: none is used twice in a process's life. Held while disks are added.
+    pub(crate) next: Mutex<Lane>,
+}
+
+/// What a new reactor's thread says once.
+type Opened = Result<(SocketAddr, Vec<DiskReport>), Error>;
+
+impl Adder {
+    /// Opens the disks, each an empty one or one of this node's, and registers them with the next heartbeat.
+    pub(crate) fn add(&self, new: &NewDisks) -> Result<Vec<AddedDisk>, Error> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let lane = *next;
+        if new.paths.is_empty() {
+            return Err(Error::NoDisk);
+        }
+        if new.paths.len() > MAX_DISKS_PER_REACTOR {
+            return Err(Error::TooManyDisks { disks: new.paths.len(), reactors: 1 });
+        }
+        if self.control.lanes.all().len() >= MAX_REACTORS {
+            return Err(Error::TooManyReactors);
+        }
+        let plan = |path: &PathBuf| DiskPlan { path: path.clone(), create: new.create, journal: None };
+        let plans: Vec<DiskPlan> = new.paths.iter().map(plan).collect();
+        // A stop does not wait until a large file is written in full.
+        disks::prepare(&plans, self.options.sparse, &|| self.control.desk.pause(Duration::ZERO))?;
+        // A disk with a store of this node keeps it; on others one is made, if nothing else is there.
+        let options = NodeOptions { format: true, force: new.force, ..self.options.clone() };
+        let (mailbox, mail) = reactor::mailbox(MAIL)?;
+        let (say, said) = mpsc::channel::<Opened>();
+        let (desk, tell) = (Arc::clone(&self.control.desk), self.tell.clone());
+        let (cluster, process) = (self.cluster, self.process);
+        let run = move || {
+            let started = reactor::clock::now();
+            let plan = Plan { options: &options, disks: &plans, lane, cluster, process, started };
+            let opened = match thread::open(&plan, mail) {
+                Ok(opened) => opened,
+                // Whoever asked is told; who went away does not care.
+                Err(why) => return drop(say.send(Err(why))),
+            };
+            let news = (opened.endpoint, opened.disks.clone());
+            let _ = tell.send(Event::Began);
+            let _ = say.send(Ok(news));
+            let outcome = opened.run(&desk);
+            let _ = tell.send(Event::Ended { lane, outcome });
+        };
+        spawn(format!("reactor {lane}"), run)?;
+        let (_, reports) = said.recv().map_err(|_| Error::Ended(lane))??;
+        *next += 1;
+        let added = new.paths.iter().zip(&reports);
+        let added = added.map(|(path, d)| AddedDisk { path: path.clone(), disk: d.disk, capacity: d.capacity });
+        let added: Vec<AddedDisk> = added.collect();
+        for AddedDisk { path, disk, .. } in &added {
+            tracing::info!(%disk, path = %path.display(), lane, "a disk was added");
+        }
+        self.control.begin_lane(lane, mailbox, reports);
+        Ok(added)
+    }
+}

@@ -1,0 +1,100 @@
+//! Everybody in turn, round after round.
+
+use crate::account::{self, Used};
+use crate::cases::{self, Case};
+use crate::options::{Medium, Options};
+use crate::peers::{self, Peer, Who};
+use crate::report::{Report, Row, Sample};
+use anyhow::{Context, Result, ensure};
+use std::process::{Command, ExitCode};
+
+pub(crate) fn all(options: &Options) -> Result<ExitCode> {
+    let cases = cases::chosen(options);
+    ensure!(!cases.is_empty(), "no case has such a name");
+    if options.pin {
+        // Before anything is started: children inherit it.
+        let mut one = nix::sched::CpuSet::new();
+        one.set(0)?;
+        nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &one)?;
+    }
+    let mut report = Report::new(machine()?, options);
+    for medium in &options.media {
+        measure(*medium, &cases, options, &mut report)?;
+    }
+    report.judge();
+    if let Some(dir) = &options.plots {
+        report.save(dir)?;
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        println!("{}", report.tables());
+    }
+    let broken = report.limits.iter().filter(|limit| !limit.holds()).count();
+    if options.quick || broken == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("bench-cluster: {broken} limits do not hold");
+    Ok(ExitCode::from(1))
+}
+
+fn measure(medium: Medium, cases: &[Case], options: &Options, report: &mut Report) -> Result<()> {
+    std::fs::create_dir_all(medium.dir())?;
+    peers::sweep(medium)?;
+    eprintln!("bench-cluster: starting all of them, on disks of {}", medium.name());
+    let start = |who: Who| Peer::start(who, medium).with_context(|| who.name());
+    let mut peers = Who::ALL.into_iter().map(start).collect::<Result<Vec<_>>>()?;
+    for case in cases {
+        let mut rows: Vec<Row> = Vec::new();
+        for round in 1..=options.rounds {
+            eprintln!("bench-cluster: {}, {}, round {round} of {}", medium.name(), case.name, options.rounds);
+            for peer in peers.iter_mut().filter(|peer| peer.does(case)) {
+                let sample = one(peer, case, options).with_context(|| format!("{}, {}", peer.who.name(), case.name))?;
+                match rows.iter_mut().find(|row| row.who == peer.who) {
+                    Some(row) => row.samples.push(sample),
+                    None => rows.push(Row {
+                        medium,
+                        case: case.name,
+                        bytes: case.bytes,
+                        who: peer.who,
+                        samples: vec![sample],
+                    }),
+                }
+            }
+        }
+        report.rows.append(&mut rows);
+    }
+    let trine = peers.iter().find(|peer| peer.who == Who::Trine).context("Trine was not started")?;
+    report.memory.push((medium, account::memory(&trine.pids)?));
+    Ok(())
+}
+
+fn one(peer: &mut Peer, case: &Case, options: &Options) -> Result<Sample> {
+    peer.prepare()?;
+    let (used, enters) = (Used::by(&peer.pids)?, peer.enters()?);
+    let ran = peer.run(case, options.time, options.pin)?;
+    let used = Used::by(&peer.pids)?.since(used);
+    let enters = peer.enters()?.zip(enters).map(|(after, before)| (after - before) as f64);
+    Ok(Sample { ran, used, enters })
+}
+
+/// What a figure belongs to.
+fn machine() -> Result<Vec<(&'static str, String)>> {
+    let read = |path: &str| std::fs::read_to_string(path).map(|text| text.trim().to_owned());
+    let commit = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
+    let commit = commit
+        .ok()
+        .filter(|git| git.status.success())
+        .map(|git| String::from_utf8_lossy(&git.stdout).trim().to_owned());
+    let cpu = read("/proc/cpuinfo")?;
+    let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    Ok(vec![
+        ("commit", commit.unwrap_or_else(|| "unknown".to_owned())),
+        ("kernel", read("/proc/sys/kernel/osrelease")?),
+        (
+            "processor",
+            format!("{} × {}", std::thread::available_parallelism()?, cpu.trim_start_matches(['\t', ' ', ':'])),
+        ),
+        ("load before", read("/proc/loadavg")?),
+    ])
+}

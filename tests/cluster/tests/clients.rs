@@ -1,0 +1,249 @@
+//! Clients on several hosts: many that read a volume at once, one that writes, and one that is evicted.
+#![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
+
+use cluster::nbd::{Command, Nbd, Place};
+use cluster::{Cluster, LONG, Outcome, Shape, wait_until};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const VOLUME: &str = "db";
+const BLOCK: u32 = 4096;
+/// Of 4 MiB each, so that each node is primary of some.
+const SHARDS: u64 = 4;
+/// Blocks that are written, all over the volume.
+const BLOCKS: u64 = 64;
+const FAR: u64 = SHARDS * (4 << 20) / BLOCKS;
+
+/// Another machine, as far as records of attachments are concerned.
+struct Host {
+    dir: PathBuf,
+    name: &'static str,
+}
+
+impl Host {
+    fn new(cluster: &Cluster, name: &'static str) -> Self {
+        let dir = cluster.dir().join(name);
+        fs::create_dir(&dir).unwrap();
+        for file in ["conductor.addr", "cluster.key"] {
+            fs::copy(cluster.dir().join(file), dir.join(file)).unwrap();
+        }
+        Self { dir, name }
+    }
+
+    fn trine(&self, cluster: &Cluster, args: &[&str]) -> Outcome {
+        cluster.try_trine(&[args, &["--dir", self.dir.to_str().unwrap()]].concat()).unwrap()
+    }
+
+    fn attach(&self, cluster: &Cluster, more: &[&str]) -> Outcome {
+        let nbd = format!("unix:{}", self.dir.join("nbd").display());
+        self.trine(cluster, &[&["attach", VOLUME, "--nbd", &nbd, "--client-name", self.name], more].concat())
+    }
+
+    /// A connection to what it has attached.
+    fn nbd(&self) -> Nbd {
+        Nbd::connect(&Place::Unix(self.dir.join("nbd")), VOLUME).unwrap()
+    }
+
+    fn detach(&self, cluster: &Cluster) {
+        let outcome = self.trine(cluster, &["detach", VOLUME]);
+        assert_eq!(outcome.code, 0, "{outcome:?}");
+    }
+
+    fn state(&self, cluster: &Cluster) -> String {
+        let outcome = self.trine(cluster, &["attached", "-o", "json"]);
+        let all: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        all[0]["state"].as_str().unwrap().to_owned()
+    }
+}
+
+fn done(outcome: &Outcome) {
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+}
+
+fn refused(outcome: &Outcome, code: i32, word: &str) {
+    assert!(outcome.code == code && outcome.stderr.contains(word), "{outcome:?}");
+}
+
+fn write(block: u64, version: u64) -> Command {
+    Command::Write { offset: block * FAR, bytes: version.to_le_bytes().repeat(BLOCK as usize / 8) }
+}
+
+fn read(nbd: &mut Nbd, block: u64) -> Result<u64, u32> {
+    let bytes = nbd.call(&Command::Read { offset: block * FAR, len: BLOCK }, LONG).unwrap()?;
+    let word = bytes[..8].to_owned();
+    assert!(bytes.chunks(8).all(|other| other == word), "block {block} is torn");
+    Ok(u64::from_le_bytes(word.try_into().unwrap()))
+}
+
+fn clients(cluster: &Cluster) -> Vec<(String, String, bool)> {
+    let listed = cluster.json(&["client", "list"]).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let volumes = |client: &Value| {
+        let name = text(&client["name"]);
+        assert!(!text(&client["host"]).is_empty());
+        let held = client["volumes"].as_array().unwrap().clone();
+        held.into_iter().map(move |v| (name.clone(), text(&v["volume"]), v["read_only"].as_bool().unwrap()))
+    };
+    listed.as_array().unwrap().iter().flat_map(volumes).collect()
+}
+
+#[test]
+fn two_hosts_read_a_volume_at_once_and_a_writer_takes_it_from_them_only_by_force() {
+    let cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, SHARDS * 4, 4).unwrap();
+    let [a, b, w] = ["a", "b", "w"].map(|name| Host::new(&cluster, name));
+    done(&w.attach(&cluster, &[]));
+    let mut nbd = w.nbd();
+    for block in 0..BLOCKS {
+        assert!(nbd.call(&write(block, block + 1), LONG).unwrap().is_ok());
+    }
+    refused(&a.attach(&cluster, &["--read-only"]), 5, "volume db is attached by w; --force takes it away");
+    w.detach(&cluster);
+
+    for host in [&a, &b] {
+        done(&host.attach(&cluster, &["--read-only"]));
+    }
+    let mut readers = [a.nbd(), b.nbd()];
+    for block in 0..BLOCKS {
+        for nbd in &mut readers {
+            assert_eq!(read(nbd, block), Ok(block + 1));
+        }
+    }
+    assert!(readers[0].call(&write(0, 7), LONG).unwrap().is_err(), "its device refuses it");
+    let held = |name: &str, read_only| (name.to_owned(), VOLUME.to_owned(), read_only);
+    assert_eq!(clients(&cluster), [held("a", true), held("b", true)]);
+    let shown = cluster.trine(&["volume", "list"]).unwrap();
+    assert!(shown.contains("2 readers"), "{shown}");
+    // Nodes tell of them every ten seconds.
+    wait_until("the sessions of a", LONG, || {
+        let shown = cluster.json(&["client", "show", "a"])?;
+        let sessions = shown["sessions"].as_array().unwrap();
+        Ok(sessions.iter().any(|s| s["of"] == VOLUME && s["read_only"] == true && s["connections"] == 1))
+    })
+    .unwrap();
+
+    refused(&w.attach(&cluster, &[]), 5, "attached by a, b (read-only); --force takes it away");
+    done(&w.attach(&cluster, &["--force"]));
+    assert_eq!(clients(&cluster), [held("w", false)]);
+    let mut nbd = w.nbd();
+    assert!(nbd.call(&write(0, 100), LONG).unwrap().is_ok());
+    for (host, reader) in [&a, &b].into_iter().zip(&mut readers) {
+        assert!((0..BLOCKS).all(|block| read(reader, block).is_err()), "nothing is read that may be old");
+        assert_eq!(host.state(&cluster), "fenced");
+        host.detach(&cluster);
+    }
+    assert_eq!(clients(&cluster), [held("w", false)], "what was theirs is not given back by them");
+    assert_eq!(read(&mut nbd, 0), Ok(100));
+    w.detach(&cluster);
+    assert_eq!(clients(&cluster), []);
+}
+
+/// What was done to one block.
+#[derive(Clone, Copy, Default)]
+struct Fate {
+    issued: u64,
+    acknowledged: u64,
+}
+
+/// Writes all blocks in turn, some at once, until a write fails. Each block has one write in flight at most.
+fn write_until_it_fails(mut nbd: Nbd, tell: &std::sync::mpsc::Sender<()>) -> (Nbd, Vec<Fate>) {
+    let mut fates = vec![Fate::default(); usize::try_from(BLOCKS).unwrap()];
+    for version in 1.. {
+        let mut flying: Vec<(u64, usize)> = Vec::new();
+        for (block, fate) in (0..).zip(&mut fates) {
+            fate.issued = version;
+            flying.push((nbd.submit(&write(block, version)), usize::try_from(block).unwrap()));
+        }
+        let mut failed = false;
+        while nbd.in_flight() > 0 {
+            for reply in nbd.turn(Duration::from_millis(100)).unwrap() {
+                let (_, block) = *flying.iter().find(|(handle, _)| *handle == reply.handle).unwrap();
+                match reply.result {
+                    Ok(_) => fates[block].acknowledged = version,
+                    Err(_) => failed = true,
+                }
+            }
+        }
+        if failed {
+            break;
+        }
+        // Who waits for it may have seen enough.
+        let _gone = tell.send(());
+    }
+    (nbd, fates)
+}
+
+#[test]
+fn an_evicted_writer_fails_and_the_next_one_finds_all_that_was_acknowledged() {
+    let cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, SHARDS * 4, 4).unwrap();
+    let [old, next] = ["old", "next"].map(|name| Host::new(&cluster, name));
+    done(&old.attach(&cluster, &[]));
+    let (tell, heard) = std::sync::mpsc::channel();
+    let nbd = old.nbd();
+    let load = std::thread::spawn(move || write_until_it_fails(nbd, &tell));
+    (0..5).for_each(|_| heard.recv_timeout(LONG).unwrap());
+    refused(&cluster.try_trine(&["client", "evict", "nobody", "--yes"]).unwrap(), 4, "no client nobody");
+    refused(&cluster.try_trine(&["client", "show", "nobody"]).unwrap(), 4, "no client nobody");
+    refused(&cluster.try_trine(&["client", "evict", "old"]).unwrap(), 2, "pass --yes");
+    let said = cluster.trine(&["client", "evict", "old", "--yes"]).unwrap();
+    assert_eq!(said.trim(), "old evicted from db");
+    let (mut nbd, fates) = load.join().unwrap();
+    assert_eq!(clients(&cluster), []);
+    let events = cluster.trine(&["events"]).unwrap();
+    assert!(events.contains("client old evicted from volume db"), "{events}");
+
+    // Nobody is in the way: no --force.
+    done(&next.attach(&cluster, &[]));
+    let mut others = next.nbd();
+    for (block, &Fate { issued, acknowledged }) in (0..).zip(&fates) {
+        let found = read(&mut others, block).unwrap();
+        assert!((acknowledged..=issued).contains(&found), "block {block}: {found}, {acknowledged} was acknowledged");
+    }
+    assert!(fates.iter().all(|fate| fate.acknowledged >= 5));
+    let before: Vec<u64> = (0..BLOCKS).map(|block| read(&mut others, block).unwrap()).collect();
+    for block in 0..BLOCKS {
+        assert!(nbd.call(&write(block, u64::MAX), LONG).unwrap().is_err());
+        assert!(read(&mut nbd, block).is_err());
+    }
+    wait_until("the evicted target says so", LONG, || Ok(old.state(&cluster) == "fenced")).unwrap();
+    assert!((0..BLOCKS).all(|block| read(&mut others, block) == Ok(before[usize::try_from(block).unwrap()])));
+
+    // It comes back as anybody would.
+    old.detach(&cluster);
+    refused(&old.attach(&cluster, &[]), 5, "attached by next");
+    next.detach(&cluster);
+    done(&old.attach(&cluster, &[]));
+    assert_eq!(read(&mut old.nbd(), 0), Ok(before[0]));
+    old.detach(&cluster);
+}
+
+#[test]
+fn one_of_two_readers_is_evicted_and_the_other_reads_on() {
+    let cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, SHARDS * 4, 4).unwrap();
+    let [a, b] = ["a", "b"].map(|name| Host::new(&cluster, name));
+    for host in [&a, &b] {
+        done(&host.attach(&cluster, &["--read-only"]));
+    }
+    let (mut first, mut second) = (a.nbd(), b.nbd());
+    let all = |nbd: &mut Nbd| (0..BLOCKS).map(|block| read(nbd, block)).collect::<Vec<_>>();
+    let zeros = vec![Ok(0); usize::try_from(BLOCKS).unwrap()];
+    assert_eq!((all(&mut first), all(&mut second)), (zeros.clone(), zeros.clone()));
+    // The one whose generation all readers are above.
+    cluster.trine(&["client", "evict", "a", "--yes"]).unwrap();
+    assert!(all(&mut first).iter().all(Result::is_err));
+    assert_eq!(all(&mut second), zeros);
+    a.detach(&cluster);
+    done(&a.attach(&cluster, &["--read-only"]));
+    let mut first = a.nbd();
+    assert_eq!(all(&mut first), zeros);
+    // And the one in the middle.
+    cluster.trine(&["client", "evict", "a", "--yes"]).unwrap();
+    assert!(all(&mut first).iter().all(Result::is_err));
+    assert_eq!(all(&mut second), zeros);
+    let shown = cluster.json(&["client", "show", "b"]).unwrap();
+    assert_eq!((&shown["name"], &shown["volumes"][0]["read_only"]), (&"b".into(), &true.into()));
+}

@@ -1,0 +1,193 @@
+//! Disks come and go under a workload: one is added and takes its share, one is replaced while it lives, one after it died; a node in
+//! another rack gets a copy of everything; and nobody loses a last copy without saying so.
+#![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
+
+use cluster::{Cluster, LONG, Options, Shape, Workload, wait_until};
+use serde_json::Value;
+use std::fs;
+use std::time::Duration;
+
+const VOLUME: &str = "db";
+/// Of 4 MiB each.
+const SHARDS: u64 = 16;
+/// Requests that must be acknowledged before, between and after what is done to disks.
+const SOME: u64 = 200;
+/// Copies are moved once all was well for ten seconds, and what they hold was counted, which is done every ten.
+const MOVED: Duration = Duration::from_secs(180);
+
+fn workload(cluster: &mut Cluster) -> Workload {
+    cluster.create(VOLUME, SHARDS * 4, 4).unwrap();
+    let place = cluster.attach(VOLUME).unwrap();
+    let options = Options { place, export: VOLUME.to_owned(), depth: 16, seed: 5, patience: 2 * LONG };
+    Workload::start(options).unwrap()
+}
+
+/// A disk as the conductor knows it, by its node (n1 is 1) and its name.
+fn disk(cluster: &Cluster, node: u64, name: u64) -> Option<Value> {
+    let nodes = cluster.json(&["disk", "list"]).unwrap();
+    let node = nodes.as_array().unwrap().iter().find(|n| n["node"] == node)?.clone();
+    node["disks"].as_array().unwrap().iter().find(|d| d["disk"] == name).cloned()
+}
+
+/// The name of a node's only disk.
+fn only_disk(cluster: &Cluster, node: u64) -> u64 {
+    let info = cluster.json(&["node", "show", &format!("n{node}")]).unwrap();
+    let disks = info["info"]["disks"].as_array().unwrap().clone();
+    assert_eq!(disks.len(), 1, "{disks:?}");
+    disks[0]["disk"].as_u64().unwrap()
+}
+
+fn shown(name: u64) -> String {
+    format!("d{name:016x}")
+}
+
+fn events(cluster: &Cluster) -> String {
+    cluster.trine(&["events"]).unwrap()
+}
+
+fn moves_on(workload: &Workload, cluster: &Cluster) {
+    workload.progress(SOME, LONG).unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.last_words()));
+}
+
+#[test]
+fn disks_are_added_and_replaced_under_a_workload() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    let workload = workload(&mut cluster);
+    // Enough of it is written that an empty disk is more than ten points apart.
+    workload.progress(12 * SOME, 2 * LONG).unwrap();
+
+    // Somebody else's disk is left alone.
+    let path = cluster.dir().join("n1/new");
+    let path = path.to_str().unwrap().to_owned();
+    let mut foreign = vec![0; 128 << 20];
+    foreign[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    fs::write(&path, &foreign).unwrap();
+    let refused = cluster.try_trine(&["disk", "add", "n1", &path]).unwrap();
+    assert!(refused.code != 0 && refused.stderr.contains("carries"), "{refused:?}");
+    assert_eq!(fs::read(&path).unwrap(), foreign);
+    drop(foreign);
+    fs::remove_file(&path).unwrap();
+
+    // Added while it runs, and used.
+    let pid = cluster.nodes[0].pid();
+    let added = cluster.json(&["disk", "add", "n1", &path, "--create", "128M"]).unwrap();
+    let new = added[0]["disk"].as_u64().unwrap();
+    assert_eq!(disk(&cluster, 1, new).unwrap()["present"], true);
+    assert!(cluster.nodes[0].is_alive() && cluster.nodes[0].pid() == pid);
+    let before = only_others(&cluster, 1, new);
+    let took = wait_until("the new disk has its share", MOVED, || {
+        // In this order: what was on its way when they were counted is seen after that.
+        let copies = disk(&cluster, 1, new).map_or(0, |d| d["copies"].as_u64().unwrap());
+        let status = cluster.status()?;
+        Ok(copies >= SHARDS / 4 && status["rebalance"]["moving"] == 0 && status["health"] == "healthy")
+    });
+    let took = took.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", events(&cluster), cluster.last_words()));
+    println!("the new disk had its share after {took:?}");
+    assert!(only_others(&cluster, 1, new) < before, "copies left the other disk of the node");
+    assert!(events(&cluster).contains("rebalancing: "), "{}", events(&cluster));
+    moves_on(&workload, &cluster);
+
+    // A living disk's place is taken; it goes when its copies are in sync on the new one.
+    let old = only_disk(&cluster, 2);
+    let path = cluster.dir().join("n2/new");
+    let replaced = cluster.json(&["disk", "replace", &shown(old), path.to_str().unwrap(), "--create", "128M"]).unwrap();
+    let new = replaced["new"].as_u64().unwrap();
+    assert_eq!((&replaced["left"], only_disk(&cluster, 2)), (&0.into(), new));
+    let there = disk(&cluster, 2, new).unwrap()["copies"].clone();
+    assert_eq!(there, SHARDS, "{}\n{}", events(&cluster), cluster.json(&["volume", "show", VOLUME]).unwrap());
+    cluster.wait_healthy(VOLUME).unwrap();
+    moves_on(&workload, &cluster);
+    assert!(!events(&cluster).contains("too few copies"), "{}", events(&cluster));
+
+    // A dead one's too, by a disk that its node has already.
+    let old = only_disk(&cluster, 3);
+    cluster.nodes[2].kill().unwrap();
+    fs::rename(cluster.disk(2), cluster.dir().join("n3/dead")).unwrap();
+    cluster.nodes[2].start().unwrap();
+    let mut new = None;
+    let another = || {
+        let info = cluster.json(&["node", "show", "n3"])?["info"].clone();
+        let disks = info["disks"].as_array().unwrap();
+        new = disks.iter().find(|d| d["disk"] != old && d["present"] == true).and_then(|d| d["disk"].as_u64());
+        Ok(new.is_some() && info["state"] == "alive")
+    };
+    wait_until("n3 runs with an empty disk", LONG, another).unwrap();
+    let new = new.unwrap();
+    cluster.trine(&["disk", "replace", &shown(old), &shown(new)]).unwrap();
+    assert_eq!(only_disk(&cluster, 3), new);
+    cluster.wait_healthy(VOLUME).unwrap();
+    moves_on(&workload, &cluster);
+    let (_, done) = workload.stop().unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.last_words()));
+    println!("{done:?}");
+    cluster.detach(VOLUME).unwrap();
+
+    for node in &mut cluster.nodes {
+        node.terminate().unwrap();
+    }
+    let dir = cluster.dir().display().to_string();
+    let disks = ["n1/disk0", "n1/new", "n2/new", "n3/disk0"].map(|disk| format!("{dir}/{disk}"));
+    let mut args = vec!["store", "compare"];
+    args.extend(disks.iter().map(String::as_str));
+    println!("{}", cluster.trine(&args).unwrap());
+}
+
+/// Copies on the other disks of a node.
+fn only_others(cluster: &Cluster, node: u64, but: u64) -> u64 {
+    let info = cluster.json(&["node", "show", &format!("n{node}")]).unwrap();
+    let disks = info["info"]["disks"].as_array().unwrap().clone();
+    disks.iter().filter(|d| d["disk"] != but).map(|d| d["copies"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_node_in_another_rack_gets_a_copy_of_everything_and_a_last_copy_goes_only_with_a_sentence() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, 16, 4).unwrap();
+    let dir = cluster.dir().join("n4");
+    fs::create_dir_all(&dir).unwrap();
+    let (disk, socket) = (dir.join("disk0"), dir.join("control.sock"));
+    let [disk, socket] = [&disk, &socket].map(|path| path.to_str().unwrap());
+    let run = ["node", "run", "--node", "4", "--rack", "r9", "--host", "far", "--listen", "127.0.0.1:0", "--format"];
+    let more = ["--create", "128M", "--disk", disk, "--control-socket", socket];
+    let fourth = cluster.begin(&[&run[..], &more[..]].concat()).unwrap();
+    cluster.wait_alive(4).unwrap();
+    assert_eq!(cluster.json(&["node", "show", "n4"]).unwrap()["info"]["rack"], "r9");
+    assert!(cluster.trine(&["node", "list"]).unwrap().contains("r9"));
+    let spread = || {
+        let shards = cluster.json(&["volume", "show", VOLUME])?["shards"].clone();
+        let settled = |config: &Value| {
+            let members = config["members"].as_array().unwrap();
+            members.len() == 3 && members.iter().any(|m| m["node"] == 4 && m["state"] == "in-sync")
+        };
+        Ok(shards.as_array().unwrap().iter().all(settled))
+    };
+    let took = wait_until("each shard has a copy in the other rack", MOVED, spread);
+    let took = took.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", events(&cluster), cluster.last_words()));
+    println!("a copy of each shard was in the other rack after {took:?}");
+
+    // One copy, on the node that goes.
+    cluster.trine(&["volume", "create", "solo", "--size", "1M", "--copies", "1", "--min-copies", "1"]).unwrap();
+    cluster.wait_healthy("solo").unwrap();
+    let holder = cluster.primary("solo", 0).unwrap() + 1;
+    let mut fourth = Some(fourth);
+    match holder {
+        4 => drop(fourth.take()),
+        n => cluster.nodes[n - 1].kill().unwrap(),
+    }
+    let dead = || Ok(cluster.json(&["node", "show", &format!("n{holder}")])?["info"]["state"] == "dead");
+    wait_until("the node is dead", LONG, dead).unwrap();
+    let name = format!("n{holder}");
+    let sentence = "lose data of volume solo";
+    for args in [vec![], vec!["--force"], vec!["--force", "lose data of volume db"]] {
+        let refused = cluster.try_trine(&[&["node", "remove", name.as_str()], args.as_slice()].concat()).unwrap();
+        assert!(refused.code != 0 && refused.stderr.contains(&format!("--force \"{sentence}\"")), "{refused:?}");
+        let info = cluster.json(&["node", "show", &name]).unwrap();
+        assert_eq!(info["info"]["duty"], "serving", "nothing changed");
+    }
+    cluster.trine(&["node", "remove", &name, "--force", sentence]).unwrap();
+    let (_, reasons) = cluster.wait_health("solo", "lost").unwrap();
+    assert!(reasons[0].contains("was given up: delete volume solo"), "{reasons:?}");
+    assert!(events(&cluster).contains("LOST by force: the last copies of solo"), "{}", events(&cluster));
+    cluster.trine(&["volume", "delete", "solo", "--yes"]).unwrap();
+    let gone = || Ok(!cluster.trine(&["volume", "list"])?.contains("solo"));
+    wait_until("it is gone with its node", LONG, gone).unwrap();
+}

@@ -1,0 +1,159 @@
+//! `trine conductor backup`, `recover` and `adopt`: what to do when a conductor's state is lost, or from the past.
+
+use crate::config::ClusterArgs;
+use crate::output::{Exit, Failure, Outcome, OutputArgs, print, table, when};
+use clap::Args;
+use conductor_model::ClusterId;
+use conductor_model::views::{Adopt, RecoveryInfo};
+use conductor_service::backup::{self, BackupError};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct BackupArgs {
+    /// The file to make; one that exists is never written over
+    file: PathBuf,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("from").required(true).args(["backup", "from_nodes"]))]
+pub(crate) struct RecoverArgs {
+    /// From this file of `trine conductor backup`
+    #[arg(long, value_name = "FILE")]
+    backup: Option<PathBuf>,
+    /// From what the nodes hold: each copy knows its shard, and each volume's first shard the volume
+    #[arg(long)]
+    from_nodes: bool,
+    /// With --from-nodes: the cluster (k…); if not given, the first node with data that comes says which it is
+    #[arg(long, value_name = "CLUSTER", requires = "from_nodes", value_parser = cluster_id)]
+    cluster_id: Option<ClusterId>,
+    /// The state file to make: redb:FILE; one that exists is never written over
+    #[arg(long, value_name = "redb:FILE", value_parser = redb_file)]
+    store: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct AdoptArgs {
+    /// Go on without these, which are lost: copies (c…), disks (d…) or nodes (n…); what they hold is deleted if they return
+    #[arg(long, value_name = "COPY|DISK|NODE", num_args = 1..)]
+    without: Vec<String>,
+    /// Accept a loss, with the sentence that the refusal asks for
+    #[arg(long, value_name = "SENTENCE")]
+    force: Option<String>,
+    /// Change nothing: only say what is known, what is missing and what is next
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+fn cluster_id(text: &str) -> Result<ClusterId, String> {
+    let digits = text.strip_prefix('k').unwrap_or(text);
+    u64::from_str_radix(digits, 16).map(ClusterId).map_err(|_| "write k and 16 hexadecimal digits".to_owned())
+}
+
+fn redb_file(text: &str) -> Result<PathBuf, String> {
+    let path = text.strip_prefix("redb:").filter(|path| !path.is_empty());
+    path.map(PathBuf::from).ok_or_else(|| "write redb:FILE".to_owned())
+}
+
+fn failed(error: BackupError) -> Failure {
+    match error {
+        BackupError::Exists(_) => Failure::new(Exit::Refused, error),
+        other => anyhow::Error::from(other).into(),
+    }
+}
+
+pub(crate) fn backup(args: &BackupArgs) -> Outcome {
+    if args.file.exists() {
+        return Err(failed(BackupError::Exists(args.file.clone())));
+    }
+    let text = args.cluster.client()?.backup()?;
+    let head = backup::keep(&args.file, &text).map_err(failed)?;
+    print(&format!(
+        "{}: cluster {} at commit {}, {} records, {}",
+        args.file.display(),
+        head.cluster,
+        head.commit,
+        head.records,
+        when(head.taken)
+    ))
+}
+
+pub(crate) fn recover(args: RecoverArgs) -> Outcome {
+    let store = args.store.display();
+    let what = match &args.backup {
+        Some(file) => {
+            let head = backup::recover(file, &args.store).map_err(failed)?;
+            format!("{store} holds cluster {} as it was at commit {}, {}", head.cluster, head.commit, when(head.taken))
+        }
+        None => {
+            backup::recover_from_nodes(args.cluster_id, &args.store).map_err(failed)?;
+            format!("{store} is empty, and takes what the nodes hold")
+        }
+    };
+    print(&format!(
+        "{what}\nnext: `trine conductor run --store redb:{store}`; when all nodes have come, `trine conductor adopt`"
+    ))
+}
+
+pub(crate) fn adopt(args: AdoptArgs) -> Outcome {
+    let AdoptArgs { without, force, dry_run, cluster, output } = args;
+    let info = cluster.client()?.adopt(&Adopt { without, force, dry_run })?;
+    output.print(&info, people)
+}
+
+fn people(info: &RecoveryInfo) -> String {
+    let nodes = info.heard.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let mut text = match info.adopted {
+        true => format!("adopted: the conductor leads cluster {} again\n", info.cluster),
+        false => format!("in doubt since {}: {}\n", when(info.since), info.why),
+    };
+    // Formatting into a String cannot fail.
+    let _ = writeln!(text, "heard of: {}", if nodes.is_empty() { "no node" } else { &nodes });
+    for name in &info.deleted {
+        let _ = writeln!(text, "volume {name} was deleted since");
+    }
+    for unknown in &info.unknown {
+        let _ = writeln!(text, "volume {}: {} copies are kept, and not touched", unknown.id, unknown.copies);
+    }
+    for volume in &info.volumes {
+        for note in &volume.notes {
+            let _ = writeln!(text, "volume {}: {note}", volume.name);
+        }
+    }
+    for risk in &info.risks {
+        let _ = writeln!(text, "risk: {risk}");
+    }
+    if !info.volumes.is_empty() {
+        let rows = info.volumes.iter().map(|v| {
+            let shards = format!("{} of {}", v.ready, v.shards);
+            vec![v.name.clone(), v.id.to_string(), shards, v.snapshots.to_string()]
+        });
+        let _ = write!(text, "\n{}", table(&["VOLUME", "ID", "SHARDS READY", "SNAPSHOTS"], rows));
+    }
+    if !info.missing.is_empty() {
+        let rows = info.missing.iter().map(|m| {
+            vec![m.node.to_string(), m.disk.to_string(), m.volume.clone(), m.copies.to_string(), m.why.clone()]
+        });
+        let _ = write!(text, "\n{}", table(&["NODE", "DISK", "VOLUME", "MISSING", "WHAT TO DO"], rows));
+    }
+    let _ = write!(text, "\nnext: {}", info.next);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_named_as_it_is_printed() {
+        assert_eq!(cluster_id("k00000000000000ab"), Ok(ClusterId(0xab)));
+        assert!(cluster_id("").is_err() && cluster_id("kx").is_err());
+        assert!(redb_file("redb:/x").is_ok() && redb_file("/x").is_err() && redb_file("redb:").is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! Messages that the peer has a receive for.
+//!
+//! ```text
+//!   may ── spend ──► in flight ──► arrived, being read ──► posted again = owed ── with any message ──► may
+//! ```
+//!
+//! `may + in flight + being read + owed = RX`. The last two credits are not for data: one lets control through, one carries credits
+//! back, so two sides that have said all they may still return each other's.
+
+use crate::limits::{FOR_CONTROL, FOR_CREDITS};
+
+/// What a message is sent for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Urgency {
+    Data,
+    Control,
+    Credits,
+}
+
+#[derive(Debug)]
+pub(crate) struct Credits {
+    theirs: u16,
+    ours: u16,
+    may: u16,
+    owed: u16,
+}
+
+impl Credits {
+    /// The peer posted `theirs`, we posted `ours`.
+    pub(crate) fn new(theirs: u16, ours: u16) -> Self {
+        Self { theirs, ours, may: theirs, owed: 0 }
+    }
+
+    pub(crate) fn may(&self, urgency: Urgency) -> bool {
+        let kept = match urgency {
+            Urgency::Data => FOR_CONTROL,
+            Urgency::Control => FOR_CREDITS,
+            Urgency::Credits => 0,
+        };
+        self.may > kept
+    }
+
+    /// Spends one; gives what rides with the message.
+    pub(crate) fn spend(&mut self) -> u16 {
+        debug_assert!(self.may > 0, "may() said so");
+        self.may = self.may.saturating_sub(1);
+        std::mem::take(&mut self.owed)
+    }
+
+    /// A receive was posted again.
+    pub(crate) fn posted(&mut self) {
+        self.owed += 1;
+        debug_assert!(self.owed <= self.ours, "{self:?}");
+    }
+
+    /// A message brought `n` back; false if no legal peer owes that many.
+    #[must_use]
+    pub(crate) fn returned(&mut self, n: u16) -> bool {
+        let legal = n <= self.theirs - self.may;
+        if legal {
+            self.may += n;
+        }
+        legal
+    }
+
+    /// So much is owed that a message should go for it alone.
+    pub(crate) fn owes_much(&self) -> bool {
+        self.owed >= self.ours / 4
+    }
+}

@@ -1,0 +1,32 @@
+//! Every limit of a link, and why it has that value.
+//!
+//! Memory per connection: `RX · SLOT` = 528 KiB of registered memory for as long as it lives. That is what posting ahead costs
+//! without a shared receive queue; TCP's kernel buffers cost about as much.
+
+use driver::Span;
+
+/// Messages in flight per direction that a link is made for: at 4 KiB each, 128 KiB, which is more than one round trip on any
+/// network that RDMA is used on.
+const DEPTH: u16 = 32;
+/// Receives posted: messages of both kinds, and two that nobody plans for.
+pub const RX: u16 = 2 * DEPTH + 2;
+/// Bytes of one receive: a 4 KiB block with the heads around it, rounded up to what the arena gives out.
+pub const SLOT: usize = 8 << 10;
+/// A part above this is moved by READ or WRITE; up to it the receiver would copy it anyway.
+pub const LARGE: usize = 16 << 10;
+/// Pieces of memory gathered into one message.
+pub const PIECES: usize = 8;
+/// Windows of a connection: parts that can be open to the peer at a time. One receive, and the large parts of one send; more wait.
+pub const WINDOWS: u8 = 8;
+/// From an address to a device and a route.
+pub const RESOLVE: Span = Span::seconds(5);
+/// From the start to a connection.
+pub const CONNECT: Span = Span::seconds(12);
+/// A queue pair in error that has not given back everything by then is destroyed as it is, which ends the device's work as surely.
+pub const DRAIN: Span = Span::seconds(3);
+
+/// Credits that only control messages may use, and the last one, which only a message that returns credits may.
+pub(crate) const FOR_CONTROL: u16 = 2;
+pub(crate) const FOR_CREDITS: u16 = 1;
+
+const _: () = assert!(RX >= 8, "a quarter of the receives returned at a time must be at least two");

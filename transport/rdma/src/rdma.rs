@@ -1,0 +1,440 @@
+//! All RDMA connections of one reactor.
+
+use driver::{Address, Conn, Done, Errno, ListenerId, Op, StreamId, Time, why};
+use memory::{Arena, Class};
+use rdma_link::cm::{Event, Phase, Step, Why};
+use rdma_link::{CONNECT, End, Introduction, Link, Out, RESOLVE, RX, SLOT};
+use refcount::Hold;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+
+use crate::RdmaError;
+use crate::line::Line;
+use crate::verbs::{Channel, Device, Id, Note, Pair};
+
+/// Connections at a time: with 528 KiB each, 132 MiB of the arena at most.
+const LINES: usize = 256;
+/// Set in the number of every stream and listener of ours, so that they can stand beside those of sockets (of which there are fewer
+/// than 2^15 at a time).
+const OURS: u32 = 0x8000;
+/// Set in what the connection manager knows a listener by.
+const LISTENER: u64 = 1 << 32;
+
+/// What happened so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Connections that came up.
+    pub established: u64,
+    /// Requests of peers that were turned away.
+    pub refused: u64,
+    /// Queue pairs that had to be destroyed before they had given everything back.
+    pub undrained: u64,
+    /// Connections that the device broke, and its word for the last one: an `ibv_wc_status`.
+    pub broken: u64,
+    /// See above.
+    pub last_status: i32,
+    /// Events that belonged to nobody.
+    pub stale: u64,
+}
+
+/// See above.
+pub struct Rdma {
+    // First of all what holds the rest.
+    places: Vec<Place>,
+    listeners: Vec<Listener>,
+    devices: Vec<Rc<Device>>,
+    channel: Rc<Channel>,
+    arena: Arena,
+    dones: Vec<Done>,
+    counters: Counters,
+}
+
+struct Place {
+    generation: u16,
+    line: Option<Box<Line>>,
+}
+
+struct Listener {
+    _id: Id,
+    /// Accepts that wait for a connection, and connections that wait for an accept.
+    armed: usize,
+    up: VecDeque<StreamId>,
+}
+
+impl Rdma {
+    /// No connection yet. All memory of operations will be of `arena`.
+    pub fn new(arena: &Arena) -> Result<Self, RdmaError> {
+        let channel = Channel::new().map_err(|error| match error {
+            Errno(libc::EOPNOTSUPP) => RdmaError::NoLibrary,
+            error => RdmaError::NoManager(error),
+        })?;
+        Ok(Self {
+            places: Vec::new(),
+            listeners: Vec::new(),
+            devices: Vec::new(),
+            channel,
+            arena: arena.clone(),
+            dones: Vec::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Listens, and says where: a port 0 becomes the system's choice. A device that cannot be used is refused here.
+    pub fn listen(&mut self, at: SocketAddr) -> Result<(ListenerId, SocketAddr), RdmaError> {
+        let index = self.listeners.len();
+        let listen = |error| RdmaError::Listen { at, error };
+        let id = Id::new(&self.channel, LISTENER | index as u64).map_err(listen)?;
+        let port = id.listen(at).map_err(listen)?;
+        // On all interfaces there is no device yet; then a request finds it.
+        if !id.context().is_null() {
+            self.device(&id)?;
+        }
+        self.listeners.push(Listener { _id: id, armed: 0, up: VecDeque::new() });
+        Ok((ListenerId(OURS | u32::try_from(index).unwrap_or(0)), SocketAddr::new(at.ip(), port)))
+    }
+
+    /// Whether a stream or a listener of this number is ours.
+    pub fn owns(number: u32) -> bool {
+        number & OURS != 0
+    }
+
+    /// Starts an operation on a stream. It comes back, once, from [`Rdma::turn`].
+    pub fn submit(&mut self, now: Time, op: Op) {
+        match op {
+            Op::Accept { listener } => self.accept(listener),
+            Op::Connect { on, to } => self.connect(now, on, to),
+            Op::Recv { stream, .. } | Op::Send { stream, .. } => match self.find(stream) {
+                Some(line) => {
+                    let mut dones = Vec::new();
+                    line.with(now, &mut dones, |link, out| link.submit(op, out));
+                    self.dones.append(&mut dones);
+                }
+                None => self.refuse(op),
+            },
+            Op::Shutdown { stream } => {
+                let mut dones = vec![Done { op: Op::Shutdown { stream }, result: Ok(0) }];
+                if let Some(line) = self.find(stream) {
+                    line.end(now, End::Ours, &mut dones);
+                }
+                self.dones.append(&mut dones);
+            }
+            Op::Close { stream } => {
+                let mut dones = Vec::new();
+                match self.find(stream) {
+                    Some(line) => {
+                        line.close = true;
+                        line.end(now, End::Ours, &mut dones);
+                        self.dones.append(&mut dones);
+                        self.sweep(slot_of(stream));
+                    }
+                    None => self.refuse(Op::Close { stream }),
+                }
+            }
+            op => self.refuse(op),
+        }
+    }
+
+    /// All that happened, and all that follows from it: gives what is over. To be called when a descriptor of
+    /// [`Rdma::descriptors`] is readable, at [`Rdma::next_deadline`], and after operations were submitted.
+    pub fn turn(&mut self, now: Time, into: &mut Vec<Done>) {
+        for device in &self.devices {
+            device.acknowledge();
+        }
+        // Polled after the channel was armed again; and before the manager is asked, for what came before a peer's end.
+        self.poll(now);
+        while let Some(note) = self.channel.next() {
+            self.note(now, note);
+        }
+        for slot in 0..self.places.len() {
+            self.due(now, slot);
+            self.sweep(slot);
+        }
+        into.append(&mut self.dones);
+    }
+
+    /// When to call [`Rdma::turn`] at the latest: at once, if something is over already.
+    pub fn next_deadline(&self) -> Option<Time> {
+        if !self.dones.is_empty() {
+            return Some(Time::default());
+        }
+        self.lines().filter_map(|line| line.deadline).min()
+    }
+
+    /// What becomes readable when there is something to do. Grows with the first connection on a device.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        std::iter::once(self.channel.fd()).chain(self.devices.iter().map(|device| device.fd()))
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Connections that are not over.
+    pub fn open(&self) -> usize {
+        self.lines().count()
+    }
+
+    /// Puts the queue pair of a stream in error without a word to anybody, as a fault of the device does: for tests of it.
+    pub fn break_queue_pair(&mut self, stream: StreamId) {
+        if let Some(pair) = self.find(stream).and_then(|line| line.pair.as_mut()) {
+            pair.break_silently();
+        }
+    }
+
+    // --- opening ---
+
+    fn accept(&mut self, id: ListenerId) {
+        let Some(listener) = self.listeners.get_mut((id.0 & !OURS) as usize) else {
+            return self.refuse(Op::Accept { listener: id });
+        };
+        match listener.up.pop_front() {
+            Some(stream) => self.dones.push(Done { op: Op::Accept { listener: id }, result: Ok(stream.0) }),
+            None => listener.armed += 1,
+        }
+    }
+
+    fn connect(&mut self, now: Time, on: Hold<Conn, why::Rx>, to: Address) {
+        let Some(at) = endpoint(&to) else { return self.refuse(Op::Connect { on, to }) };
+        let Some(stream) = self.number() else {
+            return self.dones.push(Done { op: Op::Connect { on, to }, result: Err(Errno(libc::EMFILE)) });
+        };
+        let started = Id::new(&self.channel, u64::from(stream.0)).and_then(|id| {
+            id.resolve(at, milliseconds())?;
+            Ok(id)
+        });
+        match started {
+            Ok(id) => {
+                let mut line = Line::new(stream, Phase::Resolving, id, now + CONNECT);
+                line.connect = Some((on, to));
+                self.places[slot_of(stream)].line = Some(Box::new(line));
+            }
+            Err(error) => self.dones.push(Done { op: Op::Connect { on, to }, result: Err(error) }),
+        }
+    }
+
+    /// A peer asks. What cannot be had now is refused: the peer tries again, or elsewhere.
+    fn requested(&mut self, now: Time, listener: usize, private: &[u8], id: Id) {
+        let introduction = Introduction::parse(private);
+        let known = self.listeners.get(listener).is_some();
+        let Some((peer, stream)) = introduction.filter(|_| known).zip(self.number()) else {
+            self.counters.refused += 1;
+            return id.reject();
+        };
+        id.set_number(u64::from(stream.0));
+        let mut line = Box::new(Line::new(stream, Phase::Accepting, id, now + CONNECT));
+        line.theirs = peer.receives;
+        line.listener = Some(ListenerId(OURS | u32::try_from(listener).unwrap_or(0)));
+        let agreed = self.equip(now, &mut line, false).and_then(|()| {
+            let id = line.pair.as_ref().and_then(Pair::id).ok_or(Errno::IO)?;
+            id.accept(&Introduction::OURS.bytes())
+        });
+        if agreed.is_err() {
+            self.counters.refused += 1;
+            if let Some(id) = line.id.as_ref().or_else(|| line.pair.as_ref().and_then(Pair::id)) {
+                id.reject();
+            }
+            line.end(now, End::Failed, &mut self.dones);
+        }
+        self.places[slot_of(stream)].line = Some(line);
+    }
+
+    /// Makes the queue pair and posts all its receives: before the connection is up, not after.
+    fn equip(&mut self, now: Time, line: &mut Line, connecting: bool) -> Result<(), Errno> {
+        let id = line.id.take().ok_or(Errno::IO)?;
+        let device = match self.device(&id) {
+            Ok(device) => device,
+            Err(_) => {
+                line.id = Some(id);
+                return Err(Errno(libc::ENODEV));
+            }
+        };
+        let slots: Vec<_> = (0..RX).map_while(|_| self.arena.take(SLOT, Class::Settle)).collect();
+        if slots.len() < usize::from(RX) {
+            line.id = Some(id);
+            return Err(Errno(libc::ENOMEM));
+        }
+        let (pair, keys) = match Pair::new(id, &device) {
+            Ok(made) => made,
+            Err((error, id)) => {
+                line.id = Some(id);
+                return Err(error);
+            }
+        };
+        line.pair = Some(pair);
+        let mut out = Out::default();
+        line.link = Some(Link::new(connecting, line.stream, slots, keys, &mut out));
+        line.with(now, &mut self.dones, |_, to| to.works.append(&mut out.works));
+        Ok(())
+    }
+
+    /// The device that an end is bound to.
+    fn device(&mut self, id: &Id) -> Result<Rc<Device>, RdmaError> {
+        let context = id.context();
+        if let Some(known) = self.devices.iter().find(|device| device.is(context)) {
+            return Ok(Rc::clone(known));
+        }
+        let device = Rc::new(Device::new(context, &self.arena)?);
+        self.devices.push(Rc::clone(&device));
+        Ok(device)
+    }
+
+    // --- what happens ---
+
+    fn poll(&mut self, now: Time) {
+        for line in self.places.iter_mut().filter_map(|place| place.line.as_mut()) {
+            line.poll(now, &mut self.dones);
+        }
+    }
+
+    fn note(&mut self, now: Time, note: Note) {
+        let Note { of, event, private, new } = note;
+        if let Some(id) = new {
+            let listener = usize::try_from(of & !LISTENER).unwrap_or(usize::MAX);
+            return self.requested(now, listener, &private, id);
+        }
+        let stream = u32::try_from(of).ok().map(StreamId);
+        let Some(mut line) = stream.and_then(|stream| self.take(stream)) else {
+            self.counters.stale += 1;
+            return;
+        };
+        line.poll(now, &mut self.dones);
+        self.step(now, &mut line, event, &private);
+        let slot = slot_of(line.stream);
+        self.places[slot].line = Some(line);
+    }
+
+    fn step(&mut self, now: Time, line: &mut Line, event: Event, private: &[u8]) {
+        let done = match line.phase.on(event) {
+            Step::Ignore => return,
+            Step::Lose => return line.end(now, lost(event), &mut self.dones),
+            Step::Fail(why) => Err(refusal(why)),
+            Step::Route => {
+                line.phase = Phase::Routing;
+                line.id.as_ref().map_or(Err(Errno::IO), |id| id.resolve_route(milliseconds()))
+            }
+            Step::Connect => self.equip(now, line, true).and_then(|()| {
+                line.phase = Phase::Connecting;
+                let id = line.pair.as_ref().and_then(Pair::id).ok_or(Errno::IO)?;
+                id.connect(&Introduction::OURS.bytes())
+            }),
+            Step::Establish => self.establish(now, line, private),
+        };
+        if let Err(error) = done {
+            line.connected(Err(error), &mut self.dones);
+            line.end(now, End::Failed, &mut self.dones);
+        }
+    }
+
+    fn establish(&mut self, now: Time, line: &mut Line, private: &[u8]) -> Result<(), Errno> {
+        if line.phase == Phase::Connecting {
+            line.theirs = Introduction::parse(private).ok_or(Errno(libc::EPROTO))?.receives;
+        }
+        self.counters.established += 1;
+        line.up(now, &mut self.dones);
+        line.connected(Ok(()), &mut self.dones);
+        let Some(id) = line.listener else { return Ok(()) };
+        let Some(listener) = self.listeners.get_mut((id.0 & !OURS) as usize) else { return Err(Errno::IO) };
+        if listener.armed > 0 {
+            listener.armed -= 1;
+            self.dones.push(Done { op: Op::Accept { listener: id }, result: Ok(line.stream.0) });
+        } else {
+            listener.up.push_back(line.stream);
+        }
+        Ok(())
+    }
+
+    fn due(&mut self, now: Time, slot: usize) {
+        let Some(line) = self.places[slot].line.as_mut() else { return };
+        if line.deadline.is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        if line.phase == Phase::Ending {
+            self.counters.undrained += 1;
+            line.give_up(now, &mut self.dones);
+        } else {
+            line.connected(Err(Errno::TIMED_OUT), &mut self.dones);
+            line.end(now, End::Failed, &mut self.dones);
+        }
+    }
+
+    /// Frees a place whose line is over.
+    fn sweep(&mut self, slot: usize) {
+        let place = &mut self.places[slot];
+        let Some(line) = place.line.take_if(|line| line.over()) else { return };
+        place.generation = place.generation.wrapping_add(1);
+        if let Some(status) = line.status {
+            (self.counters.broken, self.counters.last_status) = (self.counters.broken + 1, status);
+        }
+        if line.close {
+            self.dones.push(Done { op: Op::Close { stream: line.stream }, result: Ok(0) });
+        }
+    }
+
+    // --- places ---
+
+    /// A number for a new stream; its place is taken when its line is put there.
+    fn number(&mut self) -> Option<StreamId> {
+        let free = self.places.iter().position(|place| place.line.is_none());
+        let slot = free.unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, line: None });
+            self.places.len() - 1
+        });
+        let generation = u32::from(self.places[slot].generation);
+        let number = u32::try_from(slot).ok().filter(|_| slot < LINES)?;
+        Some(StreamId(generation << 16 | OURS | number))
+    }
+
+    fn take(&mut self, stream: StreamId) -> Option<Box<Line>> {
+        let place = self.places.get_mut(slot_of(stream))?;
+        place.line.take_if(|line| line.stream == stream)
+    }
+
+    fn find(&mut self, stream: StreamId) -> Option<&mut Line> {
+        self.places.get_mut(slot_of(stream))?.line.as_deref_mut().filter(|line| line.stream == stream)
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.places.iter().filter_map(|place| place.line.as_deref())
+    }
+
+    fn refuse(&mut self, op: Op) {
+        self.dones.push(Done { op, result: Err(Errno(libc::EBADF)) });
+    }
+}
+
+impl std::fmt::Debug for Rdma {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rdma: {} connections on {} devices", self.open(), self.devices.len())
+    }
+}
+
+fn slot_of(stream: StreamId) -> usize {
+    (stream.0 & (OURS - 1)) as usize
+}
+
+fn endpoint(to: &Address) -> Option<SocketAddr> {
+    match to {
+        Address::Tcp(at) => Some(*at),
+        Address::Unix(_) => None,
+    }
+}
+
+/// A peer that says goodbye, or a device that is gone.
+fn lost(event: Event) -> End {
+    if event == Event::Disconnected { End::Peer } else { End::Failed }
+}
+
+fn refusal(why: Why) -> Errno {
+    match why {
+        Why::Unreachable => Errno(libc::EHOSTUNREACH),
+        Why::Rejected => Errno::REFUSED,
+        Why::Error => Errno::RESET,
+    }
+}
+
+fn milliseconds() -> i32 {
+    i32::try_from(RESOLVE.as_millis()).unwrap_or(i32::MAX)
+}
