@@ -24,7 +24,7 @@ use std::str::FromStr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use target_daemon::{Address, FrontEnd, Options, Place, Record, Subject, TargetError, TargetView, detach, look};
-use wire::ClusterKey;
+use wire::{KEY_MARK, Key};
 
 /// A target attaches within the conductor's call (10 s); a device that is recovered waits for its old daemon (30 s) and for nodes.
 const READY: Duration = Duration::from_secs(90);
@@ -145,11 +145,18 @@ fn options(args: AttachArgs) -> Outcome<Options> {
         return Err(Failure::usage("a snapshot is shared by all: leave --force out"));
     }
     let host = host()?;
-    let client_name = args.client_name.unwrap_or_else(|| default_name(&args.volume, &host));
+    let key = args.cluster.key()?;
+    let mark = key_mark(&key);
+    let client_name = match args.client_name {
+        Some(name) if name.starts_with(&mark) => name,
+        Some(name) => mark + &name,
+        None => default_name(&mark, &args.volume, &host),
+    };
     Ok(Options {
         dir: records(&args.cluster)?,
         conductor: args.cluster.client()?,
-        key: ClusterKey(args.cluster.key()?),
+        read_only: args.read_only || key.card().is_some_and(|card| card.read_only),
+        key,
         client_name,
         host,
         front_end: match args.nbd {
@@ -157,22 +164,27 @@ fn options(args: AttachArgs) -> Outcome<Options> {
             None => FrontEnd::Ublk { queues: args.queues },
         },
         subject: args.volume,
-        read_only: args.read_only,
         force: args.force,
         io_timeout: args.io_timeout,
         depth: args.depth,
     })
 }
 
-/// `HOST/VOLUME`, cut where a name may not be longer. Targets of one snapshot are told apart by their processes, too: none of them
+/// `HOST/VOLUME`, behind what a key of its own demands, cut where a name may not be longer. Targets of one snapshot are told apart by their processes, too: none of them
 /// takes the place of another.
-fn default_name(subject: &Subject, host: &str) -> String {
+fn default_name(mark: &str, subject: &Subject, host: &str) -> String {
+    let most = wire::MAX_NAME - mark.len();
     let name = subject.to_string();
     let process = if subject.is_snapshot() { format!("#{}", std::process::id()) } else { String::new() };
-    let name: String = name.chars().take(wire::MAX_NAME - process.len()).collect();
-    let room = wire::MAX_NAME.saturating_sub(name.len() + process.len() + 1);
+    let name: String = name.chars().take(most - process.len()).collect();
+    let room = most.saturating_sub(name.len() + process.len() + 1);
     let host: String = host.chars().take(room).collect();
-    if host.is_empty() { format!("{name}{process}") } else { format!("{host}/{name}{process}") }
+    if host.is_empty() { format!("{mark}{name}{process}") } else { format!("{mark}{host}/{name}{process}") }
+}
+
+/// How the names of clients with this key begin.
+pub(crate) fn key_mark(key: &Key) -> String {
+    key.card().map(|card| format!("{}{KEY_MARK}", card.name)).unwrap_or_default()
 }
 
 /// This machine's name, as far as the conductor takes it.
@@ -431,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_clients_name_fits_whatever_the_volume_is_called() {
-        let name = |subject: &str| default_name(&subject.parse().unwrap(), &host().unwrap());
+        let name = |subject: &str| default_name("", &subject.parse().unwrap(), &host().unwrap());
         let long = "v".repeat(64);
         assert_eq!(name(&long), long);
         assert!(name("db").len() <= wire::MAX_NAME && name("db").ends_with("db"), "{}", name("db"));

@@ -1,6 +1,6 @@
 //! `trine bench`: a load on a volume from this host, without a device, and what came of it.
 
-use crate::attach::host;
+use crate::attach::{host, key_mark};
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, table};
 use clap::{Args, ValueEnum};
@@ -11,7 +11,6 @@ use target_daemon::bench::{
     BenchOptions, Class, Figures, Latency, MAX_BENCH_DEPTH, MAX_BENCH_REQUEST, Pattern, Shape, bench,
 };
 use target_daemon::{Span, Subject};
-use wire::ClusterKey;
 
 /// The longest load.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -80,12 +79,15 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
     }
     let host = host()?;
     // One name for all benches of a volume on this host: what a killed one left is taken over by the next.
-    let name: String = format!("{host}/{volume}#bench").chars().rev().take(wire::MAX_NAME).collect();
+    let key = args.cluster.key()?;
+    let mark = key_mark(&key);
+    let most = wire::MAX_NAME - mark.len();
+    let name: String = format!("{host}/{volume}#bench").chars().rev().take(most).collect();
     let options = BenchOptions {
         subject: args.volume,
         conductor: args.cluster.client()?,
-        key: ClusterKey(args.cluster.key()?),
-        client_name: name.chars().rev().collect(),
+        key,
+        client_name: mark + &name.chars().rev().collect::<String>(),
         host,
         shape,
     };

@@ -3,17 +3,50 @@
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, confirm, print, table, when};
 use clap::{Args, Subcommand};
-use conductor_model::views::{ClientInfo, ClientSession, ClientVolume};
+use conductor_model::views::{ClientInfo, ClientSession, ClientVolume, KeyInfo, KeyVolume, NewKey};
+use serde::Serialize;
 use std::collections::BTreeSet;
+use wire::{Card, ClientKey, ClusterKey};
 
 #[derive(Subcommand)]
 pub(crate) enum ClientCommand {
-    /// All clients that have a volume attached, and those that read snapshots
+    /// Make a key for a client, and print it, once: the content of its --key-file. With it volumes are attached, and nothing else is done
+    Add(AddArgs),
+    /// Remove a client's key: what is attached with it is cut off
+    Remove(RemoveArgs),
+    /// All clients that have a volume attached, and those that read snapshots; and the keys of clients
     List(ListArgs),
     /// One client: what it has attached, how, and since when; its sessions at nodes, as told in the last ten seconds or so
     Show(ShowArgs),
     /// End all that a client has attached: its requests fail from now on, until it attaches anew
     Evict(EvictArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct AddArgs {
+    /// The key's name: up to 32 letters, digits or -_.; its clients are named NAME@…
+    name: String,
+    /// The volumes that it is for, and their snapshots. A volume that is deleted and made again is another one
+    #[arg(long, value_name = "VOLUME,…", value_delimiter = ',', required = true)]
+    volumes: Vec<String>,
+    /// For reading alone
+    #[arg(long)]
+    read_only: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct RemoveArgs {
+    /// The key, as `trine client list` names it
+    name: String,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 #[derive(Args)]
@@ -39,10 +72,41 @@ pub(crate) struct EvictArgs {
 
 pub(crate) fn run(command: ClientCommand) -> Outcome {
     match command {
+        ClientCommand::Add(args) => add(args),
+        ClientCommand::Remove(args) => remove(&args),
         ClientCommand::List(args) => args.output.print(args.cluster.client()?.clients()?.as_slice(), clients_table),
         ClientCommand::Show(args) => args.output.print(&one(args.cluster.client()?.clients()?, &args.name)?, client),
         ClientCommand::Evict(args) => evict(&args),
     }
+}
+
+/// A key that was made.
+#[derive(Serialize)]
+struct Added {
+    #[serde(flatten)]
+    key: KeyInfo,
+    /// What the client's key file has to hold.
+    key_file: String,
+}
+
+fn add(args: AddArgs) -> Outcome {
+    // The secret is made here, of what the conductor decides: it travels nowhere.
+    let cluster = ClusterKey(args.cluster.cluster_key()?);
+    let AddArgs { name, volumes, read_only, .. } = args;
+    let key = args.cluster.client()?.add_key(&NewKey { name, volumes, read_only })?;
+    let ids = key.volumes.iter().map(|volume| volume.id.0).collect();
+    let card = Card { name: key.name.clone(), serial: key.serial, read_only: key.read_only, volumes: ids };
+    let line = ClientKey::new(card, &cluster).and_then(|key| key.to_line().ok());
+    let key_file = line.ok_or_else(|| Failure::new(Exit::Failed, "the conductor made a key that cannot be"))?;
+    args.output.print(&Added { key, key_file }, |added| added.key_file.clone())
+}
+
+fn remove(args: &RemoveArgs) -> Outcome {
+    if !args.yes {
+        confirm(&format!("Remove the key {}? What is attached with it fails from then on.", args.name), false)?;
+    }
+    args.cluster.client()?.remove_key(&args.name)?;
+    print(&format!("key {} removed", args.name))
 }
 
 fn one(clients: Vec<ClientInfo>, name: &str) -> Outcome<ClientInfo> {
@@ -88,7 +152,27 @@ fn clients_table(clients: &[ClientInfo]) -> String {
             vec![client.name.clone(), host(client).to_owned(), of.clone(), "read-only".to_owned(), dash(), dash()]
         })
     });
-    table(&["CLIENT", "HOST", "VOLUME", "MODE", "GENERATION", "SINCE"], rows.chain(snapshots))
+    let mut text = table(&["CLIENT", "HOST", "VOLUME", "MODE", "GENERATION", "SINCE"], rows.chain(snapshots));
+    let keys: Vec<&KeyInfo> = clients.iter().filter_map(|client| client.key.as_ref()).collect();
+    if !keys.is_empty() {
+        text += "\n";
+        text += &keys_table(&keys);
+    }
+    text
+}
+
+fn keys_table(keys: &[&KeyInfo]) -> String {
+    let named = |volume: &KeyVolume| volume.name.clone().unwrap_or_else(|| format!("{} (deleted)", volume.id));
+    let row = |key: &&KeyInfo| {
+        let volumes = key.volumes.iter().map(named).collect::<Vec<_>>().join(",");
+        vec![
+            key.name.clone(),
+            volumes,
+            if key.read_only { "read-only" } else { "read-write" }.to_owned(),
+            when(key.added),
+        ]
+    };
+    table(&["KEY", "VOLUMES", "MODE", "ADDED"], keys.iter().map(row))
 }
 
 fn client(client: &ClientInfo) -> String {
@@ -99,6 +183,10 @@ fn client(client: &ClientInfo) -> String {
         };
         text += "\n";
         text += &table(&["VOLUME", "MODE", "GENERATION", "SINCE"], client.volumes.iter().map(row));
+    }
+    if let Some(key) = &client.key {
+        text += "\n";
+        text += &keys_table(&[key]);
     }
     if !client.sessions.is_empty() {
         let row = |s: &ClientSession| {
@@ -113,7 +201,7 @@ fn client(client: &ClientInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::{AttachGeneration, Millis};
+    use conductor_model::{AttachGeneration, Millis, VolumeId};
 
     #[test]
     fn a_client_is_a_line_for_each_volume() {
@@ -124,10 +212,23 @@ mod tests {
             since: Millis(0),
         };
         let volumes = vec![held("db", false), held("logs", true)];
-        let info = ClientInfo { name: "web1/db".to_owned(), host: String::new(), volumes, sessions: Vec::new() };
+        let info =
+            ClientInfo { name: "web1/db".to_owned(), host: String::new(), volumes, sessions: Vec::new(), key: None };
         let text = clients_table(&[info]);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["web1/db", "-", "db", "exclusive", "g3", "1970-01-01T00:00:00Z"]);
         assert_eq!(lines[2][2..4], ["logs", "read-only"]);
+    }
+
+    #[test]
+    fn a_key_is_listed_with_its_volumes_and_without_a_secret() {
+        let volume = |id, name: Option<&str>| KeyVolume { id: VolumeId(id), name: name.map(str::to_owned) };
+        let volumes = vec![volume(3, Some("db")), volume(4, None)];
+        let key = KeyInfo { name: "web1".to_owned(), serial: 1, volumes, read_only: true, added: Millis(0) };
+        let info =
+            ClientInfo { name: "web1".into(), host: String::new(), volumes: vec![], sessions: vec![], key: Some(key) };
+        let text = clients_table(&[info]);
+        let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(last, ["web1", "db,v4", "(deleted)", "read-only", "1970-01-01T00:00:00Z"]);
     }
 }

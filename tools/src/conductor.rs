@@ -1,6 +1,6 @@
 //! `trine conductor`.
 
-use crate::config::ClusterArgs;
+use crate::config::{ClusterArgs, read_cluster_key};
 use crate::output::{Failure, ListArgs, Outcome, OutputArgs, Size, print, table};
 use crate::{recovery, resync};
 use anyhow::Context;
@@ -47,7 +47,11 @@ pub(crate) struct RunArgs {
     /// Where nodes, targets and people reach this conductor; if not given, where it listens
     #[arg(long, env = "TRINE_CONDUCTOR_ADVERTISE", value_name = "HOST:PORT", value_parser = host_port)]
     advertise: Option<String>,
-    /// Listen beyond loopback although nothing is encrypted and nobody is authenticated
+    /// File with the cluster's key (64 hexadecimal digits): only those are answered who have it, or a client's (see `trine client add`);
+    /// if not given, everybody is
+    #[arg(long, env = "TRINE_KEY_FILE", value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Listen beyond loopback although nothing is encrypted
     #[arg(long, env = "TRINE_PLAINTEXT")]
     plaintext: bool,
     /// How often every volume is scrubbed, in the background: 24h, 7d; or off
@@ -201,7 +205,18 @@ fn conductors_table(rows: &[Row]) -> String {
 }
 
 fn run_one(args: RunArgs) -> Outcome {
-    let RunArgs { listen, mut store, etcd_prefix, advertise, plaintext, scrub_every, replace_after, rebalance } = args;
+    let RunArgs {
+        listen,
+        mut store,
+        etcd_prefix,
+        advertise,
+        key_file,
+        plaintext,
+        scrub_every,
+        replace_after,
+        rebalance,
+    } = args;
+    let key = key_file.as_deref().map(read_cluster_key).transpose()?;
     let Every(scrub_every) = scrub_every;
     match &mut store {
         Store::Redb(file) => {
@@ -216,7 +231,7 @@ fn run_one(args: RunArgs) -> Outcome {
         // Whoever started it may not be listening.
         let _ = print(&format!("ready {address}"));
     };
-    let options = Options { listen, store, advertise, plaintext, scrub_every, replace_after, rebalance };
+    let options = Options { listen, store, advertise, plaintext, key, scrub_every, replace_after, rebalance };
     conductor_service::serve(options, ready).map_err(|error| match error {
         Error::Plaintext(address) => Failure::usage(format!(
             "{address} is reachable from other machines and nothing is encrypted: pass --plaintext to allow it"

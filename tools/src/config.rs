@@ -10,6 +10,7 @@ use conductor_client::Client;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
+use wire::{ClientKey, ClusterKey, Key};
 
 /// Read if it exists and no other file is named.
 const SYSTEM_FILE: &str = "/etc/trine/trine.toml";
@@ -21,7 +22,7 @@ pub(crate) struct ClusterArgs {
     /// The conductor, or all of several: HOST:PORT,HOST:PORT,…; if not given, the one of the development cluster in --dir
     #[arg(long, env = "TRINE_CONDUCTOR", value_name = "HOST:PORT,…")]
     pub(crate) conductor: Option<String>,
-    /// File with the cluster's key (64 hexadecimal digits); if not given, the one in --dir
+    /// File with the cluster's key (64 hexadecimal digits), or a client's (see `trine client add`); if not given, the one in --dir
     #[arg(long, env = "TRINE_KEY_FILE", value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
     #[command(flatten)]
@@ -69,27 +70,61 @@ impl ClusterArgs {
         }
     }
 
-    /// A client of the conductor; nothing is sent yet.
+    /// A client of the conductor; nothing is sent yet. Without a key it can speak to a conductor that has none.
     pub(crate) fn client(&self) -> Outcome<Client> {
-        Ok(Client::new(&self.address()?)?)
+        let client = Client::new(&self.address()?)?;
+        let key = match &self.key_file {
+            Some(file) => Some(read_key(file)?),
+            None => self.dir.path().ok().and_then(|dir| read_key(&dir.join("cluster.key")).ok()),
+        };
+        Ok(match key {
+            Some(key) => client.with_key(key),
+            None => client,
+        })
     }
 
     /// The cluster's key.
-    pub(crate) fn key(&self) -> Outcome<[u8; 32]> {
+    pub(crate) fn cluster_key(&self) -> Outcome<[u8; 32]> {
+        read_cluster_key(&self.key_path()?)
+    }
+
+    /// The key that there is: the cluster's, or a client's.
+    pub(crate) fn key(&self) -> Outcome<Key> {
+        read_key(&self.key_path()?)
+    }
+
+    fn key_path(&self) -> Outcome<PathBuf> {
         match &self.key_file {
-            Some(file) => read_key(file),
-            None => read_key(&self.dir.path()?.join("cluster.key")),
+            Some(file) => Ok(file.clone()),
+            None => Ok(self.dir.path()?.join("cluster.key")),
         }
     }
 }
 
-/// A key file: 64 hexadecimal digits.
-pub(crate) fn read_key(file: &Path) -> Outcome<[u8; 32]> {
-    let text = fs::read_to_string(file).map_err(|why| {
-        Failure::usage(format!("cannot read the cluster's key {}: {why} (see --key-file)", file.display()))
-    })?;
-    parse_key(text.trim())
-        .ok_or_else(|| Failure::usage(format!("{} is no key: it must hold 64 hexadecimal digits", file.display())))
+/// A file with the cluster's key, and no other.
+pub(crate) fn read_cluster_key(file: &Path) -> Outcome<[u8; 32]> {
+    match read_key(file)? {
+        Key::Cluster(ClusterKey(key)) => Ok(key),
+        Key::Client(key) => Err(Failure::usage(format!(
+            "{} is the key of the client {}: this needs the cluster's",
+            file.display(),
+            key.card.name
+        ))),
+    }
+}
+
+/// A key file: 64 hexadecimal digits, or the line that `trine client add` printed.
+fn read_key(file: &Path) -> Outcome<Key> {
+    let text = fs::read_to_string(file)
+        .map_err(|why| Failure::usage(format!("cannot read the key {}: {why} (see --key-file)", file.display())))?;
+    let cluster = parse_key(text.trim()).map(|key| Key::Cluster(ClusterKey(key)));
+    let key = cluster.or_else(|| ClientKey::from_line(&text).map(Key::Client));
+    key.ok_or_else(|| {
+        let file = file.display();
+        Failure::usage(format!(
+            "{file} is no key: it must hold 64 hexadecimal digits, or what `trine client add` printed"
+        ))
+    })
 }
 
 fn parse_key(text: &str) -> Option<[u8; 32]> {

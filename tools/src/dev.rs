@@ -271,6 +271,7 @@ fn start(args: &StartArgs) -> Outcome {
         let log = cluster.dir.join("conductor.log");
         let mut command = own_command(&["conductor", "run", "--listen", &cluster.plan.conductor.to_string()])?;
         command.arg("--store").arg(prefixed("redb:", &cluster.dir.join("conductor.redb")));
+        command.arg("--key-file").arg(cluster.dir.join("cluster.key"));
         let child = Starting::spawn("conductor", command, &log, &cluster.conductor_pid())?;
         child.wait_until_ready()?;
         started += 1;

@@ -262,7 +262,7 @@ fn run_node(args: RunArgs) -> Outcome {
         listen: args.listen,
         advertise: args.advertise,
         conductor: args.cluster.address()?,
-        key: args.cluster.key()?,
+        key: args.cluster.cluster_key()?,
         control,
         memory: args.memory.0,
         metadata_cache: args.metadata_cache.0,

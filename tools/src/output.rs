@@ -73,7 +73,7 @@ impl From<conductor_client::Error> for Failure {
             Error::Refused { status, .. } => match status {
                 400 => Exit::Usage,
                 404 => Exit::NoSuch,
-                409 => Exit::Refused,
+                401 | 403 | 409 => Exit::Refused,
                 408 | 503 => Exit::Unreachable,
                 _ => Exit::Failed,
             },
@@ -271,6 +271,7 @@ mod tests {
         assert_eq!(exit(refused(400)), Exit::Usage);
         assert_eq!(exit(refused(404)), Exit::NoSuch);
         assert_eq!(exit(refused(409)), Exit::Refused);
+        assert_eq!((exit(refused(401)), exit(refused(403))), (Exit::Refused, Exit::Refused));
         assert_eq!(exit(Error::Unreachable { address: "a".into(), why: "w".into() }), Exit::Unreachable);
     }
 }

@@ -12,12 +12,13 @@
 use crate::Error;
 use conductor_model::NOT_LEADER;
 use conductor_model::views::{ConductorInfo, ConductorRole, ErrorBody};
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use ureq::Agent;
-use ureq::http::{Method, Request};
+use ureq::http::{HeaderMap, Method, Request, StatusCode, header};
+use wire::{Key, RequestChallenge, RequestProof};
 
 /// Connecting takes no longer on any network that a cluster would be built on.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -34,6 +35,8 @@ const LITTLE: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Largest answer read: all assignments of the largest cluster's node.
 const MAX_ANSWER: u64 = 256 << 20;
+/// What is larger is not sent in vain: it is asked first what a proof is to be made for.
+const LARGE: usize = 32 << 10;
 /// Longest piece of an answer that is no conductor's, quoted in an error.
 const MAX_QUOTE: usize = 120;
 
@@ -55,6 +58,10 @@ pub(crate) struct Conductors {
     agent: Agent,
     all: Arc<[String]>,
     current: Arc<AtomicUsize>,
+    /// What proves who asks.
+    key: Option<Arc<Key>>,
+    /// What each conductor wants a proof for, as it said last.
+    challenges: Arc<Mutex<BTreeMap<String, RequestChallenge>>>,
 }
 
 /// How an attempt ended that was no success.
@@ -63,6 +70,8 @@ enum Failed {
     Undone { why: Error, leader: Option<String> },
     /// Whether it was done is unknown.
     Unknown(Error),
+    /// Nothing was done for the want of a proof.
+    Unproven(Error),
     /// It was refused, or what answers is no conductor.
     Final(Error),
 }
@@ -70,7 +79,7 @@ enum Failed {
 impl Failed {
     fn into_error(self) -> Error {
         match self {
-            Self::Undone { why, .. } | Self::Unknown(why) | Self::Final(why) => why,
+            Self::Undone { why, .. } | Self::Unknown(why) | Self::Unproven(why) | Self::Final(why) => why,
         }
     }
 
@@ -87,7 +96,18 @@ impl Conductors {
     pub(crate) fn new(all: Vec<String>) -> Self {
         let config =
             Agent::config_builder().http_status_as_error(false).timeout_connect(Some(CONNECT)).max_redirects(0);
-        Self { agent: config.proxy(None).build().into(), all: all.into(), current: Arc::default() }
+        Self {
+            agent: config.proxy(None).build().into(),
+            all: all.into(),
+            current: Arc::default(),
+            key: None,
+            challenges: Arc::default(),
+        }
+    }
+
+    /// The same, with a proof of who asks, where one is wanted.
+    pub(crate) fn with_key(self, key: Key) -> Self {
+        Self { key: Some(Arc::new(key)), ..self }
     }
 
     pub(crate) fn all(&self) -> &[String] {
@@ -123,7 +143,7 @@ impl Conductors {
                     self.current.store(at + 1, Ordering::Relaxed);
                     return Err(unknown.into_error_of(call));
                 }
-                Err(Failed::Final(why)) => return Err(why),
+                Err(Failed::Unproven(why) | Failed::Final(why)) => return Err(why),
             };
             failed.insert(at);
             // A leader that was asked in vain may be named for some time yet.
@@ -164,7 +184,47 @@ impl Conductors {
         }
     }
 
+    /// With a proof, if that is wanted: nothing was done by what was refused for the want of one, so it is said once more.
     fn attempt(&self, base: &str, call: &Call<'_>, limit: Duration) -> Result<Vec<u8>, Failed> {
+        let until = Instant::now() + limit;
+        let in_vain = self.challenge(base).is_none() && !call.body.is_empty();
+        if self.key.is_some() && (in_vain || call.body.len() > LARGE) {
+            // The answer does not matter, but for what it is to be proven for.
+            let ask = Call { method: Method::GET, path: "/v1/role", body: Vec::new(), deadline: ROLE, repeats: true };
+            let _role = self.attempt_once(base, &ask, limit.min(ROLE));
+        }
+        match self.attempt_once(base, call, limit) {
+            Err(Failed::Unproven(_)) if self.proves(base) => {
+                let left = until.saturating_duration_since(Instant::now()).max(LITTLE);
+                self.attempt_once(base, call, left)
+            }
+            result => result,
+        }
+    }
+
+    fn proves(&self, base: &str) -> bool {
+        self.key.is_some() && self.challenge(base).is_some()
+    }
+
+    fn challenge(&self, base: &str) -> Option<RequestChallenge> {
+        self.challenges.lock().unwrap_or_else(PoisonError::into_inner).get(base).copied()
+    }
+
+    fn learn(&self, base: &str, headers: &HeaderMap) {
+        let said = headers.get(header::WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
+        if let Some(challenge) = said.and_then(RequestChallenge::from_header) {
+            self.challenges.lock().unwrap_or_else(PoisonError::into_inner).insert(base.to_owned(), challenge);
+        }
+    }
+
+    /// The value of `authorization`, if one is wanted and can be given.
+    fn proof(&self, base: &str, call: &Call<'_>) -> Option<String> {
+        let (key, challenge) = (self.key.as_ref()?, self.challenge(base)?);
+        let nonce = getrandom::u64().ok()?;
+        Some(RequestProof::new(key, challenge, nonce, call.method.as_str(), call.path, &call.body).to_header())
+    }
+
+    fn attempt_once(&self, base: &str, call: &Call<'_>, limit: Duration) -> Result<Vec<u8>, Failed> {
         let lost = |error: ureq::Error| {
             let undone = is_unsent(&error);
             match Error::of_call(base, error) {
@@ -174,6 +234,10 @@ impl Conductors {
             }
         };
         let request = Request::builder().method(call.method.clone()).uri(format!("{base}{}", call.path));
+        let request = match self.proof(base, call) {
+            Some(proof) => request.header(header::AUTHORIZATION, proof),
+            None => request,
+        };
         let response = if call.body.is_empty() {
             let request = request.body(()).map_err(|why| lost(why.into()))?;
             self.agent.run(self.agent.configure_request(request).timeout_global(Some(limit)).build())
@@ -184,6 +248,7 @@ impl Conductors {
         };
         let response = response.map_err(lost)?;
         let status = response.status();
+        self.learn(base, response.headers());
         let bytes = response.into_body().with_config().limit(MAX_ANSWER).read_to_vec().map_err(lost)?;
         if status.is_success() {
             return Ok(bytes);
@@ -196,6 +261,7 @@ impl Conductors {
                 Err(match (follows, stopped) {
                     (true, _) => Failed::Undone { why, leader },
                     (_, true) => Failed::Unknown(why),
+                    _ if status == StatusCode::UNAUTHORIZED => Failed::Unproven(why),
                     _ => Failed::Final(why),
                 })
             }

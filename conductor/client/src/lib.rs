@@ -18,9 +18,9 @@ use conductor_model::api::{
 };
 use conductor_model::events::Event;
 use conductor_model::views::{
-    Adopt, Attach, ClientInfo, ConductorInfo, CopyInfo, CopyRange, Detach, Duty, Evict, Force, NewCopies, NewDuty,
-    NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, ReplaceDisk, Resize, Scrub, ScrubInfo, Settings,
-    SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
+    Adopt, Attach, ClientInfo, ConductorInfo, CopyInfo, CopyRange, Detach, Duty, Evict, Force, KeyInfo, NewCopies,
+    NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey, ReplaceDisk, Resize, Scrub,
+    ScrubInfo, Settings, SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
 };
 use conductor_model::{Bytes, DiskId, NodeId, OrderId, check_snapshot_name, check_volume_name};
 use conductors::{Call, Conductors};
@@ -29,6 +29,7 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
 use ureq::http::Method;
+use wire::Key;
 
 /// An ordinary call. Also covers the 5 s that a forced attach may wait for the primaries.
 const CALL: Duration = Duration::from_secs(10);
@@ -59,6 +60,12 @@ impl Client {
     /// Where it calls.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The same, with a key of the cluster or a client's, for conductors that want to know who asks.
+    #[must_use]
+    pub fn with_key(self, key: Key) -> Self {
+        Self { conductors: self.conductors.with_key(key), ..self }
     }
 
     /// Whether each of the conductors leads, as it sees it.
@@ -213,6 +220,17 @@ impl Client {
     /// Clients that have a volume attached, or read a snapshot.
     pub fn clients(&self) -> Result<Vec<ClientInfo>, Error> {
         self.get("/v1/clients")
+    }
+
+    /// Makes a key for a client. Its secret follows from what is answered, and from the cluster's key.
+    pub fn add_key(&self, new: &NewKey) -> Result<KeyInfo, Error> {
+        self.post("/v1/clients/keys", new, CALL)
+    }
+
+    /// Removes it, and ends all that was attached with it.
+    pub fn remove_key(&self, name: &str) -> Result<(), Error> {
+        let remove = encoded(&RemoveKey { name: name.to_owned() })?;
+        self.call(Method::POST, "/v1/clients/keys/remove", remove, CALL, false).map(|_| ())
     }
 
     /// Ends all that a client has attached. Returns the volumes.

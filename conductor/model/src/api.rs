@@ -6,6 +6,7 @@ use crate::{
     Member, NodeId, OpenId, OrderId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 /// A disk as its node reports it.
@@ -212,6 +213,18 @@ pub struct HeartbeatAnswer {
     /// How many bytes per second each of the node's reactors may read to fill copies; none is no limit but its own, 0 is a pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fill_rate: Option<Bytes>,
+    /// Which keys of clients there are, if that changed since `after`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<KeyList>,
+}
+
+/// The keys of clients, by their serials.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct KeyList {
+    /// The newest one that was given out when this was said: of later ones it says nothing.
+    pub upto: u64,
+    /// Those that were not removed.
+    pub valid: BTreeSet<u64>,
 }
 
 /// Who reads a volume that nobody writes.

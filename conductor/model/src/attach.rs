@@ -165,14 +165,30 @@ impl Conductor {
     /// ([`Self::unconfirmed`]).
     pub fn evict(&mut self, client: &str) -> Result<(Vec<String>, Dirty), Error> {
         self.check_trusted()?;
-        let held: Vec<(VolumeId, ClientVolume)> =
-            self.volumes.values().filter_map(|v| Some((v.id, v.held_by(client)?))).collect();
-        if held.is_empty() {
+        let (at, mut dirty) = (self.next_commit(), Dirty::default());
+        let names = self.end_attachments(&|name| name == client, at, &mut dirty);
+        if names.is_empty() {
             return Err(Error::NoClient(client.to_owned()));
         }
-        let at = self.next_commit();
-        let (mut dirty, mut names) = (Dirty::default(), Vec::new());
-        for (id, ClientVolume { volume: name, generation, .. }) in held {
+        Ok((names, self.seal(dirty)))
+    }
+
+    /// Ends all that these clients have attached. Returns the volumes.
+    pub(crate) fn end_attachments(
+        &mut self,
+        whose: &dyn Fn(&str) -> bool,
+        at: Commit,
+        dirty: &mut Dirty,
+    ) -> Vec<String> {
+        let mut held: Vec<(VolumeId, String, ClientVolume)> = Vec::new();
+        for volume in self.volumes.values() {
+            let writer = volume.attachment.as_ref().map(|held| &held.client);
+            let clients = writer.into_iter().chain(volume.readers.iter().map(|reader| &reader.client));
+            let theirs = clients.filter(|client| whose(client));
+            held.extend(theirs.filter_map(|client| Some((volume.id, client.clone(), volume.held_by(client)?))));
+        }
+        let mut names = Vec::new();
+        for (id, client, ClientVolume { volume: name, generation, .. }) in held {
             let next = self.volumes.get(&id).map(|volume| self.next_generation(volume));
             if let Some((volume, next)) = self.volumes.get_mut(&id).zip(next) {
                 volume.attachment = None;
@@ -182,13 +198,12 @@ impl Conductor {
                     volume.attach = next;
                 }
             }
-            self.tell_of_attachment(id, at, &mut dirty);
-            let what = Happened::Evicted { volume: name.clone(), client: client.to_owned(), generation };
-            self.note(what, &mut dirty);
+            self.tell_of_attachment(id, at, dirty);
+            self.note(Happened::Evicted { volume: name.clone(), client, generation }, dirty);
             names.push(name);
         }
         names.sort_unstable();
-        Ok((names, self.seal(dirty)))
+        names
     }
 
     /// Where a volume's shards are served.

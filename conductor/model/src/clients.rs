@@ -20,7 +20,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// All clients that have a volume attached, or are heard to read a snapshot, by name.
+    /// All clients that have a volume attached, or are heard to read a snapshot, and all keys, by name.
     pub fn clients(&self) -> Vec<ClientInfo> {
         let mut all: BTreeMap<&str, ClientInfo> = BTreeMap::new();
         let new = |name: &str, host: &str| ClientInfo {
@@ -28,6 +28,7 @@ impl Conductor {
             host: host.to_owned(),
             volumes: Vec::new(),
             sessions: Vec::new(),
+            key: None,
         };
         for volume in self.volumes.values() {
             let writer = volume.attachment.as_ref().map(|held| (&held.client, &held.host));
@@ -51,6 +52,9 @@ impl Conductor {
                     heard: *heard,
                 });
             }
+        }
+        for key in self.keys.values() {
+            all.entry(&key.name).or_insert_with(|| new(&key.name, "")).key = Some(self.key_info(key));
         }
         let mut all: Vec<ClientInfo> = all.into_values().collect();
         all.iter_mut().for_each(|client| client.volumes.sort_by(|a, b| a.volume.cmp(&b.volume)));

@@ -16,6 +16,8 @@ pub enum Class {
     NotFound,
     /// It contradicts the present state, which may change.
     Conflict,
+    /// Whoever asks may not.
+    Forbidden,
 }
 
 /// A refusal: one sentence that names the object and, where there is one, the way out.
@@ -206,6 +208,23 @@ pub enum Error {
     /// No client of this name has a volume attached.
     #[error("no client {0} has a volume attached")]
     NoClient(String),
+    /// Another key has the name.
+    #[error("there is a key {0} already")]
+    KeyExists(String),
+    /// No key has this name.
+    #[error("no key {0}")]
+    NoKey(String),
+    /// The key that is shown is not one, or no more.
+    #[error("the key {0} was removed")]
+    KeyRemoved(String),
+    /// The key that is shown is for other volumes.
+    #[error("the key {name} is not for volume {volume}")]
+    KeyOfOthers {
+        /// Its name.
+        name: String,
+        /// What was asked for.
+        volume: String,
+    },
     /// The conductor's record of the shard is in doubt (rule 12).
     #[error("shard {shard} is not changed: {why}")]
     Distrusted {
@@ -252,6 +271,9 @@ impl Error {
             Self::NoScrub { .. } => "no-scrub",
             Self::NotAttached { .. } => "not-attached",
             Self::NoClient(_) => "no-client",
+            Self::KeyExists(_) => "key-exists",
+            Self::NoKey(_) => "no-key",
+            Self::KeyRemoved(_) | Self::KeyOfOthers { .. } => "forbidden",
             Self::Distrusted { .. } => "distrusted",
             Self::BadDraw(_) => "bad-draw",
         }
@@ -262,7 +284,8 @@ impl Error {
         match self {
             Self::Invalid(_) | Self::Shrink { .. } => Class::Invalid,
             Self::UnknownNode(_) | Self::NoNode(_) | Self::NoDisk(_) | Self::NoVolume(_) => Class::NotFound,
-            Self::NoSnapshot { .. } | Self::NoCopyJob { .. } | Self::NoClient(_) => Class::NotFound,
+            Self::NoSnapshot { .. } | Self::NoCopyJob { .. } | Self::NoClient(_) | Self::NoKey(_) => Class::NotFound,
+            Self::KeyRemoved(_) | Self::KeyOfOthers { .. } => Class::Forbidden,
             _ => Class::Conflict,
         }
     }

@@ -223,6 +223,18 @@ pub enum Happened {
         /// The generation that it had.
         generation: AttachGeneration,
     },
+    /// A client's key was made.
+    KeyAdded {
+        /// Its name.
+        name: String,
+        /// It is for reading alone.
+        read_only: bool,
+    },
+    /// It is one no more.
+    KeyRemoved {
+        /// Its name.
+        name: String,
+    },
     /// The conductor's state may be from the past: it changes nothing until it is adopted.
     Doubted {
         /// Why.
@@ -421,6 +433,9 @@ impl fmt::Display for Happened {
                 from.iter().try_for_each(|from| write!(f, ", taken from {from}"))
             }
             Self::Detached { volume, client } => write!(f, "volume {volume} detached by {client}"),
+            Self::KeyAdded { name, read_only: false } => write!(f, "key {name} added"),
+            Self::KeyAdded { name, read_only: true } => write!(f, "key {name} added, read-only"),
+            Self::KeyRemoved { name } => write!(f, "key {name} removed"),
             Self::Evicted { volume, client, generation } => {
                 write!(f, "client {client} evicted from volume {volume}, which it had as {generation}")
             }

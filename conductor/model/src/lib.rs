@@ -20,6 +20,7 @@ pub mod events;
 mod handle;
 mod health;
 pub mod ids;
+mod keys;
 pub mod limits;
 mod membership;
 mod nodes;

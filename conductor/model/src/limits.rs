@@ -36,6 +36,12 @@ pub const MAX_VOLUME_NAME: usize = 64;
 pub const MAX_HOST_NAME: usize = 253;
 /// Length of a client's name.
 pub const MAX_CLIENT_NAME: usize = 128;
+/// Length of the name of a client's key: leaves room for a host and a volume in its clients' names.
+pub const MAX_KEY_NAME: usize = 32;
+/// Volumes that a client's key can be for: what fits a Hello.
+pub const MAX_KEY_VOLUMES: usize = 64;
+/// Keys of clients in a cluster: some 20 bytes each in what every node is told when one is added or removed, and 512 B of memory.
+pub const MAX_CLIENT_KEYS: usize = 1024;
 /// Clients that read one volume at once: each costs its nodes sessions, and 16 bytes of what they are told of the volume.
 pub const MAX_READERS_PER_VOLUME: usize = 32;
 /// Of these, how many a refusal names.

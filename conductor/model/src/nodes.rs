@@ -166,6 +166,7 @@ impl Conductor {
             work: self.work_for(node),
             retire: self.empty_disks(node),
             fill_rate: self.meta.settings.fill_rate,
+            keys: self.keys_since(after),
         }
     }
 

@@ -38,6 +38,8 @@ pub enum Key {
     Copy(OrderId),
     /// A volume's scrubs.
     Scrub(VolumeId),
+    /// A client's key.
+    ClientKey(u64),
     /// Something that happened.
     Event(u64),
 }
@@ -58,6 +60,7 @@ impl fmt::Display for Key {
             Self::Work(node, CopyWork::Flatten(copy)) => write!(f, "work/{:010}/{:016x}/flatten", node.0, copy.0),
             Self::Copy(job) => write!(f, "copy/{:020}", job.0),
             Self::Scrub(volume) => write!(f, "scrub/{:010}", volume.0),
+            Self::ClientKey(serial) => write!(f, "client-key/{serial:020}"),
             Self::Event(number) => write!(f, "event/{number:020}"),
         }
     }
@@ -110,6 +113,8 @@ pub enum Record {
     Copy(CopyRecord),
     /// See `ScrubRecord`.
     Scrub(ScrubRecord),
+    /// See `ClientKeyRecord`.
+    ClientKey(ClientKeyRecord),
     /// See `Event`.
     Event(Event),
 }
@@ -127,6 +132,7 @@ impl Record {
             Self::Work(work) => Key::Work(work.node, work.work),
             Self::Copy(copy) => Key::Copy(copy.id),
             Self::Scrub(scrub) => Key::Scrub(scrub.volume),
+            Self::ClientKey(key) => Key::ClientKey(key.serial),
             Self::Event(event) => Key::Event(event.number),
         }
     }
@@ -159,6 +165,27 @@ pub struct Meta {
     /// What somebody has set for the whole cluster.
     #[serde(default, skip_serializing_if = "Settings::are_untouched")]
     pub settings: Settings,
+    /// The newest serial of a client's key that was given out: none is given out twice.
+    #[serde(default)]
+    pub last_key: u64,
+    /// The transaction that added or removed a client's key last.
+    #[serde(default)]
+    pub keys_at: Commit,
+}
+
+/// A client's key. Its secret is kept nowhere.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClientKeyRecord {
+    /// Its name, and how the names of its clients begin.
+    pub name: String,
+    /// Its number.
+    pub serial: u64,
+    /// The volumes that it is for: one that is made later has another id, whatever it is called.
+    pub volumes: BTreeSet<VolumeId>,
+    /// It is for reading alone.
+    pub read_only: bool,
+    /// When it was added.
+    pub added: Millis,
 }
 
 /// A state in doubt.

@@ -5,12 +5,15 @@
 
 use crate::doubt::Heard;
 use crate::events::Log;
-use crate::limits::{DEAD_MS, MAX_COPIES, MAX_EVENTS, MAX_NODES, MAX_READERS_PER_VOLUME, MAX_SHARDS, MAX_VOLUMES};
+use crate::limits::{
+    DEAD_MS, MAX_CLIENT_KEYS, MAX_COPIES, MAX_EVENTS, MAX_NODES, MAX_READERS_PER_VOLUME, MAX_SHARDS, MAX_VOLUMES,
+};
 use crate::orders::Orders;
 use crate::promotion::{Attention, Primaries};
 use crate::rebalance::Balance;
 use crate::record::{
-    CopyRecord, DropRecord, Meta, NodeRecord, ScrubRecord, ShardRecord, SnapshotRecord, VolumeRecord, WorkRecord,
+    ClientKeyRecord, CopyRecord, DropRecord, Meta, NodeRecord, ScrubRecord, ShardRecord, SnapshotRecord, VolumeRecord,
+    WorkRecord,
 };
 use crate::replacement::Absences;
 use crate::snapshots::Attempts;
@@ -51,6 +54,7 @@ pub struct Conductor {
     pub(crate) work: BTreeMap<(NodeId, api::CopyWork), WorkRecord>,
     pub(crate) copies: BTreeMap<OrderId, CopyRecord>,
     pub(crate) scrubs: BTreeMap<VolumeId, ScrubRecord>,
+    pub(crate) keys: BTreeMap<u64, ClientKeyRecord>,
     pub(crate) log: Log,
     // Derived from that.
     pub(crate) names: BTreeMap<String, VolumeId>,
@@ -117,6 +121,7 @@ impl Conductor {
                 Record::Work(w) => state.work.insert((w.node, w.work), w).is_some(),
                 Record::Copy(c) => state.copies.insert(c.id, c).is_some(),
                 Record::Scrub(s) => state.scrubs.insert(s.volume, s).is_some(),
+                Record::ClientKey(k) => state.keys.insert(k.serial, k).is_some(),
                 Record::Event(e) => state.log.kept.insert(e.number, e).is_some(),
             };
             if repeated {
@@ -141,6 +146,7 @@ impl Conductor {
             .chain(self.work.values().cloned().map(Record::Work))
             .chain(self.copies.values().cloned().map(Record::Copy))
             .chain(self.scrubs.values().cloned().map(Record::Scrub))
+            .chain(self.keys.values().cloned().map(Record::ClientKey))
             .chain(self.log.kept.values().cloned().map(Record::Event))
             .collect()
     }
@@ -157,6 +163,7 @@ impl Conductor {
             Key::Work(node, work) => self.work.get(&(node, work)).cloned().map(Record::Work),
             Key::Copy(job) => self.copies.get(&job).cloned().map(Record::Copy),
             Key::Scrub(volume) => self.scrubs.get(&volume).cloned().map(Record::Scrub),
+            Key::ClientKey(serial) => self.keys.get(&serial).cloned().map(Record::ClientKey),
             Key::Event(number) => self.log.kept.get(&number).cloned().map(Record::Event),
         }
     }
@@ -188,6 +195,7 @@ impl Conductor {
             work: BTreeMap::new(),
             copies: BTreeMap::new(),
             scrubs: BTreeMap::new(),
+            keys: BTreeMap::new(),
             log: Log::default(),
             names: BTreeMap::new(),
             primaries: Primaries::default(),
@@ -262,6 +270,7 @@ impl Conductor {
         self.names =
             self.volumes.values().filter(|v| v.state == VolumeState::Active).map(|v| (v.name.clone(), v.id)).collect();
         let mut news: Vec<(NodeId, Commit)> = self.drops.values().map(|d| (d.node, d.dropped_at)).collect();
+        news.extend(self.nodes.keys().map(|node| (*node, self.meta.keys_at)));
         news.extend(self.work.values().map(|w| (w.node, w.since)));
         self.volumes.keys().for_each(|volume| self.absences.reshape(*volume));
         self.primaries = Primaries::default();
@@ -351,6 +360,15 @@ impl Conductor {
             require(copies.insert(drop.copy), &|| format!("{} is both listed and deleted", drop.copy))?;
             require(self.volumes.contains_key(&drop.volume), &|| format!("{} is deleted for no volume", drop.copy))?;
         }
+        require(self.keys.len() <= MAX_CLIENT_KEYS, &|| "too many keys of clients".to_owned())?;
+        let mut names = BTreeSet::new();
+        for key in self.keys.values() {
+            require(key.serial <= self.meta.last_key, &|| format!("key {} was never given out", key.name))?;
+            require(names.insert(&key.name), &|| format!("two keys {}", key.name))?;
+            let sound = !key.volumes.is_empty() && key.volumes.iter().all(|id| *id < self.meta.next_volume);
+            require(sound, &|| format!("key {} is for volumes that never were", key.name))?;
+        }
+        require(self.meta.keys_at <= self.meta.commit, &|| "keys are from the future".to_owned())?;
         let (written, kept) = (self.meta.next_event.saturating_sub(1), self.log.kept.len() as u64);
         require(kept == written.min(MAX_EVENTS as u64), &|| format!("{kept} events are kept of {written}"))?;
         let newest = self.log.kept.keys().next_back().copied().unwrap_or(0);
@@ -439,5 +457,7 @@ fn first_meta(cluster: ClusterId, next_volume: VolumeId) -> Meta {
         recovery: None,
         adoptions: 0,
         settings: Settings::default(),
+        last_key: 0,
+        keys_at: Commit(0),
     }
 }

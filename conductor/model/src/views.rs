@@ -15,7 +15,10 @@ mod conductors;
 mod recovery;
 
 pub use care::{Duty, Force, NewCopies, NewDuty, RebalanceInfo, RemoveDisk, ReplaceDisk, Settings};
-pub use clients::{Attach, Attachment, ClientInfo, ClientSession, ClientVolume, Detach, Evict, Reader};
+pub use clients::{
+    Attach, Attachment, ClientInfo, ClientSession, ClientVolume, Detach, Evict, KeyInfo, KeyVolume, NewKey, Reader,
+    RemoveKey,
+};
 pub use conductors::{ConductorInfo, ConductorRole};
 pub use recovery::{Adopt, Missing, RecoveredVolume, RecoveryInfo, UnknownVolume};
 

@@ -44,6 +44,7 @@ impl From<Error> for Failure {
             Class::Invalid => StatusCode::BAD_REQUEST,
             Class::NotFound => StatusCode::NOT_FOUND,
             Class::Conflict => StatusCode::CONFLICT,
+            Class::Forbidden => StatusCode::FORBIDDEN,
         };
         Self::new(status, refused.kind(), refused.to_string())
     }

@@ -5,13 +5,13 @@
 use crate::answer::{Failure, body};
 use crate::ledger::Ledger;
 use crate::limits::{NODE_BODY, SMALL_BODY};
-use crate::routes::{Answer, change, confirmed, look};
-use axum::Json;
+use crate::routes::{Answer, Keyed, change, confirmed, look, no_more_missing};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use conductor_model::Dirty;
+use axum::{Extension, Json};
 use conductor_model::api::NodeSessions;
-use conductor_model::views::{ClientInfo, Evict};
+use conductor_model::views::{ClientInfo, Evict, KeyInfo, NewKey, RemoveKey};
+use conductor_model::{Conductor, Dirty};
 
 pub(crate) async fn list(State(ledger): State<Ledger>) -> Answer<Vec<ClientInfo>> {
     look(&ledger, |m, _| Ok(m.clients())).await.map(Json)
@@ -32,4 +32,32 @@ pub(crate) async fn evict(State(ledger): State<Ledger>, request: Request) -> Ans
     tracing::info!(client, ?volumes, "client evicted");
     confirmed(&ledger, &volumes, &format!("{client} is evicted"), "it").await?;
     Ok(Json(volumes))
+}
+
+/// What the key is for; its secret is made of that by whoever has the cluster's key, and never sent.
+pub(crate) async fn add_key(
+    State(ledger): State<Ledger>,
+    Extension(Keyed(keyed)): Extension<Keyed>,
+    request: Request,
+) -> Result<(StatusCode, Json<KeyInfo>), Failure> {
+    let new: NewKey = body(request, SMALL_BODY).await?;
+    if !keyed {
+        let why =
+            "this conductor runs without the cluster's key, and answers everybody: start it with --key-file first";
+        return Err(Failure::new(StatusCode::CONFLICT, "no-cluster-key", why));
+    }
+    let info = change(&ledger, move |m, now| m.add_key(now, &new)).await?;
+    tracing::info!(key = info.name, serial = info.serial, read_only = info.read_only, "key added");
+    Ok((StatusCode::CREATED, Json(info)))
+}
+
+/// Answered when no primary of its volumes serves it any more.
+pub(crate) async fn remove_key(State(ledger): State<Ledger>, request: Request) -> Result<StatusCode, Failure> {
+    let RemoveKey { name } = body(request, SMALL_BODY).await?;
+    let key = name.clone();
+    let (volumes, at) = change(&ledger, move |m, now| m.remove_key(now, &key)).await?;
+    tracing::info!(key = name, "key removed");
+    let missing = move |m: &Conductor| m.unconfirmed_since(&volumes, at);
+    no_more_missing(&ledger, missing, &format!("the key {name} is removed"), "its clients").await?;
+    Ok(StatusCode::NO_CONTENT)
 }

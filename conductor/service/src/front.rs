@@ -8,9 +8,10 @@
 //! `/v1/role` is answered by both. A conductor with a file of its own leads for as long as it runs.
 
 use crate::answer::Failure;
+use crate::gate::Gate;
 use crate::store::etcd::Validity;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
@@ -30,6 +31,7 @@ pub(crate) struct Advertised(pub(crate) Arc<str>);
 #[derive(Clone)]
 pub(crate) struct Front {
     advertised: Advertised,
+    gate: Gate,
     role: Arc<watch::Sender<Role>>,
 }
 
@@ -40,9 +42,14 @@ enum Role {
 }
 
 impl Front {
-    pub(crate) fn new(advertised: &str) -> Self {
+    pub(crate) fn new(advertised: &str, gate: Gate) -> Self {
         let (role, _) = watch::channel(Role::Follower { leader: None, trouble: None });
-        Self { advertised: Advertised(advertised.into()), role: Arc::new(role) }
+        Self { advertised: Advertised(advertised.into()), gate, role: Arc::new(role) }
+    }
+
+    /// Who is let in to the leader's routes.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -77,12 +84,16 @@ impl Front {
     }
 }
 
-async fn role(State(front): State<Front>) -> Json<ConductorInfo> {
+/// Also says what a proof is to be made for: whoever has much to say asks here first.
+async fn role(State(front): State<Front>) -> Response {
     let (role, leader, trouble) = match front.present() {
         Role::Leader { .. } => (ConductorRole::Leader, Some(front.address().to_owned()), None),
         Role::Follower { leader, trouble } => (ConductorRole::Follower, leader, trouble),
     };
-    Json(ConductorInfo { version: env!("CARGO_PKG_VERSION").to_owned(), role, leader, trouble })
+    let info = ConductorInfo { version: env!("CARGO_PKG_VERSION").to_owned(), role, leader, trouble };
+    let mut response = Json(info).into_response();
+    front.gate.challenge().map(|value| response.headers_mut().insert(header::WWW_AUTHENTICATE, value));
+    response
 }
 
 async fn answer(State(front): State<Front>, request: Request) -> Response {

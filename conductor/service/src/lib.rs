@@ -13,6 +13,7 @@ mod clients;
 mod clock;
 mod connections;
 mod front;
+mod gate;
 mod leader;
 mod ledger;
 mod limits;
@@ -35,7 +36,7 @@ use store::redb::Store as File;
 use tokio::sync::watch;
 
 /// How to run a conductor.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// Where to listen; port 0 takes any free one.
     pub listen: SocketAddr,
@@ -45,6 +46,9 @@ pub struct Options {
     pub advertise: Option<String>,
     /// Listen beyond loopback although nothing is encrypted and nobody is authenticated.
     pub plaintext: bool,
+    /// The cluster's key: whoever asks for anything has to prove that it has this one, or one of a client's. Without it everybody is
+    /// answered, and clients have no keys.
+    pub key: Option<[u8; 32]>,
     /// How often every volume is scrubbed; `None` is never.
     pub scrub_every: Option<Duration>,
     /// How long a copy that is out of reach is waited for before another one is made.
@@ -167,7 +171,7 @@ pub async fn run(
     ready: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
-    let Options { listen, store, advertise, plaintext, scrub_every, replace_after, rebalance } = options;
+    let Options { listen, store, advertise, plaintext, key, scrub_every, replace_after, rebalance } = options;
     if !listen.ip().is_loopback() && !plaintext {
         return Err(Error::Plaintext(listen));
     }
@@ -181,7 +185,11 @@ pub async fn run(
         }
         None => address.to_string(),
     };
-    let front = Front::new(&advertise);
+    let gate = gate::Gate::new(key)?;
+    if !gate.has_key() {
+        tracing::warn!("without --key-file this conductor answers everybody who reaches it");
+    }
+    let front = Front::new(&advertise, gate);
     let (stopping, stopped) = watch::channel(false);
     let (draining, drained) = watch::channel(false);
     let stopping = std::sync::Arc::new(stopping);
@@ -268,7 +276,7 @@ impl Leading {
         model.set_seed(getrandom::u64().map_err(Error::Random)?);
         let (ledger, mut owner) = Ledger::start(store, model, clock)?;
         tracing::info!(address = front.address(), %cluster, "conductor ready");
-        front.lead(routes::router(ledger.clone()), validity);
+        front.lead(routes::router(ledger.clone(), front.gate().clone()), validity);
         let ticking = tokio::spawn(tick(ledger.clone()));
         ready();
         let ended = tokio::select! {

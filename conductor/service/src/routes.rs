@@ -5,6 +5,7 @@
 
 use crate::answer::{Failure, body};
 use crate::front::Advertised;
+use crate::gate::{Caller, Gate};
 use crate::ledger::Ledger;
 use crate::limits::{CONFIRM, CONFIRM_EVERY, HOLD, NODE_BODY, REQUEST, REQUESTS_AT_ONCE, SMALL_BODY};
 use crate::{care, clients, recovery, snapshots};
@@ -58,6 +59,8 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("get", "/v1/space", get(space)),
         ("get", "/v1/clients", get(clients::list)),
         ("post", "/v1/clients/evict", post(clients::evict)),
+        ("post", "/v1/clients/keys", post(clients::add_key)),
+        ("post", "/v1/clients/keys/remove", post(clients::remove_key)),
         ("get", "/v1/volumes", get(volumes)),
         ("post", "/v1/volumes", post(create)),
         ("get", "/v1/volumes/{name}", get(show)),
@@ -81,8 +84,12 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
     ]
 }
 
+/// Whether this conductor has the cluster's key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keyed(pub(crate) bool);
+
 /// The whole service.
-pub(crate) fn router(ledger: Ledger) -> Router {
+pub(crate) fn router(ledger: Ledger, gate: Gate) -> Router {
     let routes = table().into_iter().fold(Router::new(), |router, (_, path, handler)| router.route(path, handler));
     let at_once = Arc::new(Semaphore::new(REQUESTS_AT_ONCE));
     let limited = from_fn(move |request: Request, next: Next| limit(Arc::clone(&at_once), request, next));
@@ -91,6 +98,8 @@ pub(crate) fn router(ledger: Ledger) -> Router {
         .method_not_allowed_fallback(async || {
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, "no-method", "not with this method: see /v1/openapi.json")
         })
+        .layer(Extension(Keyed(gate.has_key())))
+        .layer(from_fn(move |request: Request, next: Next| gate.clone().pass(request, next)))
         .layer(limited)
         .with_state(ledger)
 }
@@ -255,12 +264,22 @@ async fn resize(State(ledger): State<Ledger>, path: Name, request: Request) -> A
     change(&ledger, move |m, now| m.resize(now, &name, size, &mut draw)).await.map(Json)
 }
 
-async fn attach(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<VolumeMap> {
+async fn attach(
+    State(ledger): State<Ledger>,
+    Extension(caller): Extension<Caller>,
+    path: Name,
+    request: Request,
+) -> Answer<VolumeMap> {
     let name = name(path)?;
     let attach: Attach = body(request, SMALL_BODY).await?;
+    caller.speaks_for(&attach.client, attach.read_only)?;
     let force = attach.force;
     let volume = name.clone();
-    let map = change(&ledger, move |m, now| m.attach(now, &volume, &attach)).await?;
+    let attached = move |m: &mut Conductor, now| {
+        caller.permits(m, &volume)?;
+        m.attach(now, &volume, &attach)
+    };
+    let map = change(&ledger, attached).await?;
     tracing::info!(volume = name, generation = %map.attach, force, "volume attached");
     if force {
         let done = format!("{name} is attached as {}", map.attach);
@@ -271,15 +290,23 @@ async fn attach(State(ledger): State<Ledger>, path: Name, request: Request) -> A
 
 /// Rule 19: what ends attachments of these volumes has taken effect when no primary would serve whom they belonged to any more.
 pub(crate) async fn confirmed(ledger: &Ledger, volumes: &[String], done: &str, whom: &str) -> Result<(), Failure> {
+    let names = volumes.to_vec();
+    // One that is gone meanwhile is served to nobody.
+    let missing = move |m: &Conductor| names.iter().filter_map(|v| m.unconfirmed(v).ok()).flatten().collect();
+    no_more_missing(ledger, missing, done, whom).await
+}
+
+/// Waits until no node is.
+pub(crate) async fn no_more_missing(
+    ledger: &Ledger,
+    missing: impl Fn(&Conductor) -> BTreeSet<NodeId> + Clone + Send + 'static,
+    done: &str,
+    whom: &str,
+) -> Result<(), Failure> {
     let until = Instant::now() + CONFIRM;
     loop {
-        let names = volumes.to_vec();
-        // One that is gone meanwhile is served to nobody.
-        let missing = move |m: &Conductor, _: Millis| {
-            let missing: BTreeSet<NodeId> = names.iter().filter_map(|v| m.unconfirmed(v).ok()).flatten().collect();
-            Ok(missing)
-        };
-        let missing = look(ledger, missing).await?;
+        let missing = missing.clone();
+        let missing = look(ledger, move |m: &Conductor, _: Millis| Ok(missing(m))).await?;
         if missing.is_empty() {
             return Ok(());
         }
@@ -292,16 +319,30 @@ pub(crate) async fn confirmed(ledger: &Ledger, volumes: &[String], done: &str, w
     }
 }
 
-async fn detach(State(ledger): State<Ledger>, path: Name, request: Request) -> Result<StatusCode, Failure> {
+async fn detach(
+    State(ledger): State<Ledger>,
+    Extension(caller): Extension<Caller>,
+    path: Name,
+    request: Request,
+) -> Result<StatusCode, Failure> {
     let name = name(path)?;
     let detach: Detach = body(request, SMALL_BODY).await?;
-    change(&ledger, move |m, _| m.detach(&name, &detach)).await?;
+    caller.speaks_for(&detach.client, true)?;
+    let detached = move |m: &mut Conductor, _| {
+        caller.permits(m, &name)?;
+        m.detach(&name, &detach)
+    };
+    change(&ledger, detached).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn map(State(ledger): State<Ledger>, path: Name) -> Answer<VolumeMap> {
+async fn map(State(ledger): State<Ledger>, Extension(caller): Extension<Caller>, path: Name) -> Answer<VolumeMap> {
     let name = name(path)?;
-    look(&ledger, move |m, _| m.map(&name)).await.map(Json)
+    let asked = move |m: &Conductor, _| {
+        caller.permits(m, &name)?;
+        m.map(&name)
+    };
+    look(&ledger, asked).await.map(Json)
 }
 
 #[cfg(test)]

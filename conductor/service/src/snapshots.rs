@@ -4,16 +4,17 @@
 //! has in bounded time (`conductor_model::limits::SNAPSHOT_ATTEMPTS`).
 
 use crate::answer::{Failure, body};
+use crate::gate::Caller;
 use crate::ledger::Ledger;
 use crate::limits::SMALL_BODY;
 use crate::routes::{Answer, Name, change, look, name};
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use conductor_model::api::VolumeMap;
 use conductor_model::views::{CopyInfo, CopyRange, NewSnapshot, Scrub, ScrubInfo, SnapshotInfo, VolumeInfo};
-use conductor_model::{OrderId, check_snapshot_name, check_volume_name};
+use conductor_model::{Conductor, OrderId, check_snapshot_name, check_volume_name};
 
 type Names = Result<Path<(String, String)>, PathRejection>;
 
@@ -69,9 +70,17 @@ pub(crate) async fn rollback(State(ledger): State<Ledger>, path: Names) -> Answe
     change(&ledger, move |m, now| m.rollback(now, &volume, &name)).await.map(Json)
 }
 
-pub(crate) async fn map(State(ledger): State<Ledger>, path: Names) -> Answer<VolumeMap> {
+pub(crate) async fn map(
+    State(ledger): State<Ledger>,
+    Extension(caller): Extension<Caller>,
+    path: Names,
+) -> Answer<VolumeMap> {
     let (volume, name) = names(path)?;
-    look(&ledger, move |m, _| m.snapshot_map(&volume, &name)).await.map(Json)
+    let asked = move |m: &Conductor, _| {
+        caller.permits(m, &volume)?;
+        m.snapshot_map(&volume, &name)
+    };
+    look(&ledger, asked).await.map(Json)
 }
 
 pub(crate) async fn flatten(State(ledger): State<Ledger>, path: Name) -> Answer<VolumeInfo> {

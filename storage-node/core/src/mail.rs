@@ -3,7 +3,7 @@
 
 use crate::iocb::Stages;
 use conductor_model::api::{
-    CopyWork, Filling, MembershipAnswer, MembershipRequest, Order, OrderReport, ReaderList, Trouble,
+    CopyWork, Filling, KeyList, MembershipAnswer, MembershipRequest, Order, OrderReport, ReaderList, Trouble,
 };
 use conductor_model::{
     AttachGeneration, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, OpenId, ShardId, SnapshotId, VolumeId,
@@ -26,6 +26,8 @@ pub enum Mail {
     Generations(Vec<(VolumeId, AttachGeneration)>),
     /// Who reads the volumes that are shared.
     Readers(Vec<ReaderList>),
+    /// Which keys of clients there are.
+    Keys(KeyList),
     /// Delete these copies for good.
     Drop(Vec<CopyId>),
     /// All orders that are open for shards of this node, each time: one that is missing is over.

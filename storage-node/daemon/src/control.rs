@@ -294,6 +294,7 @@ impl Control {
             && (answer.work.is_empty() || all(&|| Mail::Work(answer.work.clone())))
             && (answer.generations.is_empty() || all(&|| Mail::Generations(answer.generations.clone())))
             && (answer.readers.is_empty() || all(&|| Mail::Readers(answer.readers.clone())))
+            && answer.keys.as_ref().is_none_or(|keys| all(&|| Mail::Keys(keys.clone())))
             && (answer.drop.is_empty() || all(&|| Mail::Drop(answer.drop.clone())));
         // What was not taken may have been the end of what was named.
         *named = !answer.orders.is_empty() || (orders && !taken);

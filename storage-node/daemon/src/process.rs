@@ -31,6 +31,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
+use wire::{ClusterKey, Key};
 
 /// A node that is registered and serves.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,7 +70,7 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
     raise_open_files();
     let (tell, events) = mpsc::channel();
     watch_signals(tell.clone())?;
-    let client = Client::new(&options.conductor)?;
+    let client = Client::new(&options.conductor)?.with_key(Key::Cluster(ClusterKey(options.key)));
     let Some(cluster) = find_cluster(&client, &events, &options.disks)? else { return Ok(()) };
     disks::prepare(&options.disks, options.sparse, &|| false)?;
 

@@ -12,6 +12,7 @@ use crate::network::{Network, Spot};
 use crate::process::Process;
 use crate::watcher::Watcher;
 use anyhow::{Context, Result, bail, ensure};
+use conductor_client::Client;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,6 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use wire::{ClusterKey, Key};
 
 /// How long anything that is expected may take: far above what it does take, which is printed.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -130,6 +132,11 @@ impl Cluster {
     /// Where the conductor is.
     pub fn conductor_address(&self) -> Result<String> {
         Ok(fs::read_to_string(self.dir.join("conductor.addr"))?.trim().to_owned())
+    }
+
+    /// The conductor, for whoever has the cluster's key.
+    pub fn conductor(&self) -> Result<Client> {
+        Ok(Client::new(&self.conductor_address()?)?.with_key(Key::Cluster(ClusterKey(self.key()?))))
     }
 
     /// The cluster's key.

@@ -9,8 +9,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use wire::{
-    Challenge, ClusterKey, Flags, HEADER_LEN, Header, Hello, HelloAck, HelloInfo, Limits, MAX_PAYLOAD, Nonce, Op,
-    ProtectionKey, Reason, Reject, Role, Secrets, SessionId, pieces, tree,
+    Card, Challenge, ClusterKey, Flags, HEADER_LEN, Header, Hello, HelloAck, HelloInfo, Key, Limits, MAX_PAYLOAD,
+    Nonce, Op, ProtectionKey, READ_ONLY, Reason, Reject, Role, Secrets, SessionId, pieces, tree,
 };
 
 /// How long an answer may take.
@@ -19,8 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Who connects.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The cluster's key, or another one.
-    pub key: [u8; 32],
+    /// The cluster's key, another one, or a client's.
+    pub key: Key,
+    /// What it shows of that.
+    pub card: Option<Card>,
+    /// It says that it writes nothing.
+    pub read_only: bool,
+    /// The snapshot that it reads; 0 for the volume itself.
+    pub view: u64,
     /// The client's name.
     pub name: String,
     /// What it has attached.
@@ -39,7 +45,19 @@ impl Identity {
     /// A client that has attached this volume.
     pub fn of(key: [u8; 32], name: &str, map: &VolumeMap) -> Self {
         let (volume, generation) = (map.volume.0, map.attach.0);
-        Self { key, name: name.to_owned(), volume, generation, incarnation: 1, lane: 0, depth: 32 }
+        let (key, name) = (Key::Cluster(ClusterKey(key)), name.to_owned());
+        Self {
+            key,
+            card: None,
+            read_only: false,
+            view: 0,
+            name,
+            volume,
+            generation,
+            incarnation: 1,
+            lane: 0,
+            depth: 32,
+        }
     }
 }
 
@@ -152,14 +170,21 @@ impl Peer {
     /// The whole handshake. The outer error is a failure of the test; the inner one is what the node decided.
     pub fn connect(to: SocketAddr, who: &Identity) -> Result<Result<Self, Refused>> {
         let mut stream = dial(to)?;
-        let secret = ClusterKey(who.key).secret(Role::Client, &who.name).context("a secret")?;
         let process = u64::from(std::process::id()) << 32 | u64::from(who.lane) << 16 | who.incarnation;
         let info = HelloInfo {
             incarnation: who.incarnation,
             lane: who.lane,
             volume: who.volume,
             generation: who.generation,
+            view: who.view,
+            features: if who.read_only { READ_ONLY } else { 0 },
+            card: who.card.clone(),
             ..HelloInfo::new(Role::Client, who.name.clone(), process)
+        };
+        // Whoever shows another card than its own has the wrong secret for it.
+        let secret = match &who.key {
+            Key::Client(key) => key.secret,
+            key => key.secret(&info).context("a secret")?,
         };
         let limits = Limits { depth: who.depth, max_payload: MAX_PAYLOAD };
         let hello = Hello { nonce: Nonce(rand_nonce(process)), limits, info }.encode()?;

@@ -4,7 +4,6 @@
 use cluster::nbd::{Command, Nbd, Place, Stream};
 use cluster::peer::{Identity, Peer, Refused, dial, frame, is_closed_within, reseal};
 use cluster::{Cluster, LONG, Options, Random, Shape, Workload, wait_until};
-use conductor_client::Client;
 use conductor_model::api::VolumeMap;
 use conductor_model::views::Attach;
 use conductor_model::{Bytes, Epoch, ShardId, ShardIndex};
@@ -12,7 +11,7 @@ use node_protocol::{IoBody, Status, op};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
-use wire::{Op, Reason};
+use wire::{ClusterKey, Key, Op, Reason, RequestChallenge, RequestProof};
 
 const HONEST: &str = "honest";
 const OTHER: &str = "other";
@@ -41,7 +40,7 @@ impl Bench {
         let options = Options { place, export: HONEST.to_owned(), depth: 8, seed, patience: LONG };
         let workload = Workload::start(options).unwrap();
         workload.progress(100, LONG).unwrap();
-        let conductor = Client::new(&cluster.conductor_address().unwrap()).unwrap();
+        let conductor = cluster.conductor().unwrap();
         let attach = Attach { client: "hostile".to_owned(), read_only: false, force: false, host: String::new() };
         let map = conductor.attach(OTHER, &attach).unwrap();
         let (node, at) = (map.shards[0].node.0 as usize - 1, map.shards[0].endpoint);
@@ -104,6 +103,16 @@ impl Bench {
         println!("the honest client: {done:?}");
         assert_eq!((done.lost, done.reconnects), (0, 0), "it noticed nothing");
     }
+}
+
+/// What a conductor wants a proof for.
+fn challenge(at: SocketAddr) -> RequestChallenge {
+    let mut stream = dial(at).unwrap();
+    send(&mut stream, b"GET /v1/role HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("www-authenticate: ")).unwrap();
+    RequestChallenge::from_header(line).unwrap()
 }
 
 fn send(stream: &mut TcpStream, bytes: &[u8]) {
@@ -171,7 +180,7 @@ fn strangers_on_a_nodes_port_are_closed_and_counted() {
     });
     bench.counted("a wrong secret", &["net.closed.unauthenticated"], 2, || {
         for _ in 0..2 {
-            let who = Identity { key: [0x55; 32], ..bench.who("thief") };
+            let who = Identity { key: Key::Cluster(ClusterKey([0x55; 32])), ..bench.who("thief") };
             let refused = Peer::connect(bench.at, &who).unwrap().unwrap_err();
             assert!(matches!(refused, Refused::Rejected(Reason::Unauthenticated) | Refused::Silently), "{refused:?}");
         }
@@ -425,9 +434,14 @@ fn bad_clients_of_the_conductor_are_answered_or_closed_and_it_goes_on() {
         let _ = stream.read_to_end(&mut text);
         String::from_utf8_lossy(&text).lines().next().unwrap_or_default().to_owned()
     };
-    let post = |path: &str, body: &str| {
+    // With the cluster's key: what is bad is to be met behind the gate as well.
+    let key = Key::Cluster(ClusterKey(bench.key));
+    let mut nonce = 0;
+    let mut post = |path: &str, body: &str| {
         let len = body.len();
-        let kind = "content-type: application/json\r\nconnection: close";
+        nonce += 1;
+        let proof = RequestProof::new(&key, challenge(at), nonce, "POST", path, body.as_bytes()).to_header();
+        let kind = format!("content-type: application/json\r\nauthorization: {proof}\r\nconnection: close");
         format!("POST {path} HTTP/1.1\r\nhost: x\r\n{kind}\r\ncontent-length: {len}\r\n\r\n{body}").into_bytes()
     };
     let mut random = Random::new(7);
@@ -457,6 +471,8 @@ fn bad_clients_of_the_conductor_are_answered_or_closed_and_it_goes_on() {
         let first = answer(&bytes);
         println!("{what}: {first}");
         assert!(first.starts_with("HTTP/1.1 4"), "{what}: {first:?}");
+        let met = what.starts_with("a path") || what.starts_with("a method") || what.starts_with("a length");
+        assert!(met || !first.contains(" 401 "), "{what}: it was refused for what is good about it");
     }
     // Half a request, and silence; many connections; all the while somebody asks properly.
     let silent: Vec<_> = (0..20)

@@ -4,7 +4,6 @@
 use cluster::nbd::{Command, Nbd};
 use cluster::peer::{Identity, Peer};
 use cluster::{Cluster, LONG, Shape, wait_until};
-use conductor_client::Client;
 use conductor_model::views::Attach;
 use conductor_model::{Bytes, ShardId, ShardIndex};
 use node_protocol::{IoBody, Status, op};
@@ -25,7 +24,7 @@ const BOUND: u64 = (2 * (9 + 13)) << 20;
 fn sixty_four_sessions_with_sixteen_requests_each_stay_within_the_stated_memory() {
     let cluster = Cluster::start(Shape::default()).unwrap();
     cluster.create("db", 16, 16).unwrap();
-    let conductor = Client::new(&cluster.conductor_address().unwrap()).unwrap();
+    let conductor = cluster.conductor().unwrap();
     let attach = Attach { client: "many".to_owned(), read_only: false, force: false, host: String::new() };
     let map = conductor.attach("db", &attach).unwrap();
     let (node, at) = (map.shards[0].node.0 as usize - 1, map.shards[0].endpoint);
@@ -151,7 +150,7 @@ fn more_large_requests_than_fit_in_memory_wait_and_all_end() {
     const LARGE: u64 = STEP - 4096;
     let cluster = Cluster::start(Shape { disk: 256 << 20, ..Shape::default() }).unwrap();
     cluster.create("db", 128, 128).unwrap();
-    let conductor = Client::new(&cluster.conductor_address().unwrap()).unwrap();
+    let conductor = cluster.conductor().unwrap();
     let attach = Attach { client: "large".to_owned(), read_only: false, force: false, host: String::new() };
     let map = conductor.attach("db", &attach).unwrap();
     let (node, at, epoch) = (map.shards[0].node.0 as usize - 1, map.shards[0].endpoint, map.shards[0].epoch);

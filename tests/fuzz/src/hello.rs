@@ -4,8 +4,8 @@
 
 use crate::input::Input;
 use wire::{
-    Challenge, Hello, HelloAck, HelloInfo, Limits, MAX_DEPTH, MAX_HANDSHAKE_BODY, MAX_NAME, MAX_OPENS, MAX_PAYLOAD,
-    Nonce, Proof, Reason, Reject, Role, Secret, SessionId, Transcript,
+    Card, Challenge, Hello, HelloAck, HelloInfo, Limits, MAX_DEPTH, MAX_HANDSHAKE_BODY, MAX_KEY_VOLUMES, MAX_NAME,
+    MAX_OPENS, MAX_PAYLOAD, Nonce, Proof, Reason, Reject, Role, Secret, SessionId, Transcript,
 };
 
 const SECRET: Secret = [0x5e; 32];
@@ -53,6 +53,12 @@ pub(crate) fn target(data: &[u8]) {
 fn within(limits: &Limits, info: &HelloInfo) {
     assert!((1..=MAX_DEPTH).contains(&limits.depth) && limits.max_payload <= MAX_PAYLOAD);
     assert!((1..=MAX_NAME).contains(&info.name.len()) && info.opens.len() <= MAX_OPENS);
+    if let Some(card) = &info.card {
+        assert!(info.role == Role::Client && (1..=MAX_KEY_VOLUMES).contains(&card.volumes.len()));
+        let bytes = card.encode().expect("it was read");
+        assert_eq!(Card::parse(&bytes).as_ref(), Ok(card));
+        assert!(card.volumes.iter().all(|volume| card.is_for(*volume)) && !card.is_for(0));
+    }
 }
 
 fn transcript() -> Transcript {
@@ -76,9 +82,12 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let small = HelloInfo::new(Role::Client, "c", 1);
     let opens = (0..MAX_OPENS as u64).map(|n| (n, !n)).collect();
     let large = HelloInfo { lane: 3, volume: 9, view: 4, opens, ..HelloInfo::new(Role::Node, "n".repeat(MAX_NAME), 2) };
+    let volumes = (1..).take(MAX_KEY_VOLUMES).collect();
+    let card = Card { name: "web1".to_owned(), serial: 7, read_only: true, volumes };
+    let keyed = HelloInfo { volume: 9, card: Some(card), ..HelloInfo::new(Role::Client, "web1@host/db", 3) };
     let mut seeds = Vec::new();
     let mut seed = |kind: u8, body: &[u8]| seeds.push([&[kind], body].concat());
-    for info in [small, large] {
+    for info in [small, large, keyed] {
         let hello =
             Hello { nonce: Nonce([3; 16]), limits: LIMITS, info: info.clone() }.encode().expect("within limits");
         let (challenge, server) = Challenge::to(&hello, &SECRET, Nonce([4; 16]), 5);

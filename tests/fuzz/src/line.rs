@@ -163,7 +163,7 @@ impl<'a, M: Machine> Line<'a, M> {
 
     /// Plays the connecting side's half of a handshake.
     pub(crate) fn enter(&mut self, info: &HelloInfo) -> (SessionId, ProtectionKey) {
-        let secret = KEY.secret(info.role, &info.name).expect("a cluster's key makes all secrets");
+        let secret = KEY.secret(info).expect("a cluster's key makes all secrets");
         let limits = Limits { depth: 16, max_payload: 1 << 20 };
         let hello = Hello { nonce: Nonce([9; 16]), limits, info: info.clone() }.encode().expect("within limits");
         self.send(&frame(wire::Op::HELLO, &hello), u8::MAX);

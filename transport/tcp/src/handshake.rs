@@ -64,7 +64,7 @@ impl Net {
 
     fn heard_hello(&mut self, link: &mut Link, body: &[u8]) -> Result<(), Reason> {
         let hello = Hello::parse(body).map_err(|_| Reason::BadHandshake)?;
-        let secret = self.options.secrets.secret(hello.info.role, &hello.info.name).ok_or(Reason::Unauthenticated)?;
+        let secret = self.options.secrets.secret(&hello.info).ok_or(Reason::Unauthenticated)?;
         let nonce = Nonce::draw(&mut *self.options.random);
         let (challenge, transcript) = Challenge::to(body, &secret, nonce, self.options.name.process);
         link.limits = link.limits.common(hello.limits);
@@ -87,7 +87,7 @@ impl Net {
 
     fn heard_challenge(&mut self, now: Time, link: &mut Link, body: &[u8]) -> Result<(), Reason> {
         let challenge = Challenge::parse(body).map_err(|_| Reason::BadHandshake)?;
-        let secret = self.options.secrets.secret(link.mine.role, &link.mine.name).ok_or(Reason::Unauthenticated)?;
+        let secret = self.options.secrets.secret(&link.mine).ok_or(Reason::Unauthenticated)?;
         let transcript = challenge.verify(&link.hello, &secret).map_err(|_| Reason::Unauthenticated)?;
         self.say(link, Step::SayProof, Op::PROOF, &transcript.prove().encode());
         link.transcript = Some(transcript);

@@ -71,7 +71,7 @@ fn a_wrong_secret_is_refused_by_whoever_sees_it_first() {
 
 struct Nobody;
 impl Secrets for Nobody {
-    fn secret(&self, _: Role, _: &str) -> Option<wire::Secret> {
+    fn secret(&self, _: &HelloInfo) -> Option<wire::Secret> {
         None
     }
 }
@@ -249,12 +249,12 @@ struct Known {
 fn prove(world: &mut World, after_proof: impl FnOnce(&ProtectionKey) -> Vec<u8>) -> Known {
     let limits = Limits { depth: DEPTH, max_payload: 1 << 20 };
     let info = HelloInfo::new(Role::Client, "raw", 5);
+    let secret = wire::ClusterKey(KEY).secret(&info).unwrap();
     let hello = Hello { nonce: Nonce([9; 16]), limits, info }.encode().unwrap();
     let stream = world.raw();
     world.raw_send(stream, &frame(wire::Op::HELLO, Flags::NONE, &hello, 0));
     let answer = world.raw_recv(stream);
     let challenge = wire::Challenge::parse(&answer[HEADER_LEN..]).unwrap();
-    let secret = wire::ClusterKey(KEY).secret(Role::Client, "raw").unwrap();
     let transcript = challenge.verify(&hello, &secret).unwrap();
     let key = transcript.protection_key();
     let mut bytes = frame(wire::Op::PROOF, Flags::NONE, &transcript.prove().encode(), 0);

@@ -76,6 +76,9 @@ pub enum HandshakeError {
     /// Depth or payload limit out of range.
     #[error("depth or payload limit out of range")]
     Limits,
+    /// A card that there cannot be, or that is not the peer's.
+    #[error("a card must name a key like its client, and 1 to {max} volumes in ascending order", max = crate::MAX_KEY_VOLUMES)]
+    Card,
     /// The proof does not fit.
     #[error("the peer's proof is wrong: another secret, or not who it says it is")]
     Unauthenticated,
@@ -293,7 +296,7 @@ impl fmt::Debug for Transcript {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MAX_HANDSHAKE_BODY, MAX_NAME, MAX_OPENS, Role};
+    use crate::{Card, MAX_HANDSHAKE_BODY, MAX_NAME, MAX_OPENS, Role};
     use proptest::prelude::*;
 
     const SECRET: Secret = [0x5e; 32];
@@ -354,6 +357,56 @@ mod tests {
         assert_eq!(hex(&transcript.protection_key().0), "b1ef01e0c4650d64cb8577d562a8382d");
     }
 
+    fn with_card(card: Card) -> HelloInfo {
+        let (volume, features) = (3, crate::READ_ONLY);
+        let client = HelloInfo::new(Role::Client, format!("{}@h/db", card.name), 2);
+        HelloInfo { incarnation: 4, generation: 4, lane: 1, volume, features, card: Some(card), ..client }
+    }
+
+    fn card() -> Card {
+        Card { name: "web1".to_owned(), serial: 10, read_only: true, volumes: smallvec::smallvec![3, 0x0102] }
+    }
+
+    #[test]
+    fn golden_bytes_of_a_card() {
+        let hello = Hello { info: with_card(card()), ..hello() };
+        let bytes = hello.encode().unwrap();
+        assert_eq!(
+            hex(&bytes),
+            "1111111111111111111111111111111120000000000010000109000101000000030000000100000002000000000000000400\
+             000000000000040000000000000000000000000000007765623140682f64620a000000000000000100000004020000776562\
+             310300000002010000"
+        );
+        assert_eq!(Hello::parse(&bytes), Ok(hello));
+    }
+
+    #[test]
+    fn a_card_is_its_clients_and_of_no_node() {
+        let encode = |info: HelloInfo| Hello { info, ..hello() }.encode().map(drop);
+        assert_eq!(encode(with_card(card())), Ok(()));
+        for name in ["h/db", "web2@h/db", "web1/db", "web1"] {
+            assert_eq!(
+                encode(HelloInfo { name: name.to_owned(), ..with_card(card()) }),
+                Err(HandshakeError::Card),
+                "{name}"
+            );
+        }
+        assert_eq!(encode(HelloInfo { role: Role::Node, ..with_card(card()) }), Err(HandshakeError::Card));
+        let bytes = Hello { info: with_card(card()), ..hello() }.encode().unwrap();
+        let with = |at: usize, value: u8| {
+            let mut bytes = bytes.clone();
+            bytes[at] = value;
+            Hello::parse(&bytes)
+        };
+        assert_eq!(with(24, 2), Err(HandshakeError::Card), "a node");
+        assert_eq!(with(27, 0), Err(HandshakeError::Trailing), "a card that is not spoken of");
+        assert_eq!(with(27, 2), Err(HandshakeError::Reserved));
+        assert_eq!(with(72, b'x'), Err(HandshakeError::Card), "another key's client");
+        for cut in 0..bytes.len() {
+            assert!(Hello::parse(&bytes[..cut]).is_err());
+        }
+    }
+
     #[test]
     fn both_sides_prove_themselves_and_get_the_same_key() {
         let (hello, challenge, server) = challenged();
@@ -404,11 +457,17 @@ mod tests {
             opens: (0..MAX_OPENS as u64).map(|n| (n, n)).collect(),
             ..HelloInfo::new(Role::Node, "n".repeat(MAX_NAME), 1)
         };
+        let volumes = (1..).take(crate::MAX_KEY_VOLUMES).collect();
+        let card = Card { name: "k".repeat(crate::MAX_KEY_NAME), volumes, ..card() };
+        let name = format!("{}@", card.name) + &"n".repeat(MAX_NAME - card.name.len() - 1);
+        let client = HelloInfo { opens: info.opens.clone(), name, ..with_card(card) };
         let (_, _, transcript) = challenged();
-        let hello = Hello { info: info.clone(), ..hello() }.encode().unwrap();
-        let ack = HelloAck { info, ..ack() }.encode(&transcript).unwrap();
-        assert!(hello.len().max(ack.len()) <= MAX_HANDSHAKE_BODY);
-        assert!(Hello::parse(&hello).is_ok());
+        for info in [info, client] {
+            let hello = Hello { info: info.clone(), ..hello() }.encode().unwrap();
+            let ack = HelloAck { info, ..ack() }.encode(&transcript).unwrap();
+            assert!(hello.len().max(ack.len()) <= MAX_HANDSHAKE_BODY);
+            assert!(Hello::parse(&hello).is_ok());
+        }
     }
 
     #[test]
@@ -443,7 +502,7 @@ mod tests {
         ) {
             let role = if client { Role::Client } else { Role::Node };
             let opens = opens.into_iter().collect();
-            let info = HelloInfo { role, name, process, incarnation, lane, volume, generation, view, features, opens };
+            let info = HelloInfo { role, name, process, incarnation, lane, volume, generation, view, features, opens, card: None };
             let hello = Hello { nonce: Nonce(nonce), limits: Limits { depth, max_payload }, info };
             prop_assert_eq!(Hello::parse(&hello.encode().unwrap()), Ok(hello));
         }

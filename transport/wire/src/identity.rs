@@ -1,8 +1,9 @@
 //! Who the two ends of a connection are, and what each can take.
 //!
 //! ```text
-//! HelloInfo   0 role u8 | 1 name_len u8 | 2 opens u8 | 3 zero | 4 lane u16 | 6 zero u16 | 8 volume u32 | 12 features u32
+//! HelloInfo   0 role u8 | 1 name_len u8 | 2 opens u8 | 3 card u8 (0 or 1) | 4 lane u16 | 6 zero u16 | 8 volume u32 | 12 features u32
 //!            16 process u64 | 24 incarnation u64 | 32 generation u64 | 40 view u64 | 48 name | opens × (disk u64, open u64)
+//!            card (see `card`), if there is one
 //! Limits      0 depth u16 | 2 zero u16 | 4 max_payload u32
 //! ```
 
@@ -10,6 +11,7 @@ use smallvec::SmallVec;
 
 use crate::HandshakeError;
 use crate::bytes::Reader;
+use crate::card::{Card, key_of};
 
 /// Longest name in bytes: a host name's label.
 pub const MAX_NAME: usize = 64;
@@ -77,6 +79,8 @@ pub struct HelloInfo {
     pub features: u32,
     /// A node's disks and open ids: at most [`MAX_OPENS`].
     pub opens: SmallVec<[(u64, u64); 4]>,
+    /// What a client's key is for, of one that has a key of its own: its name begins with the key's and `@`.
+    pub card: Option<Card>,
 }
 
 impl HelloInfo {
@@ -93,6 +97,7 @@ impl HelloInfo {
             view: 0,
             features: 0,
             opens: SmallVec::new(),
+            card: None,
         }
     }
 
@@ -104,14 +109,20 @@ impl HelloInfo {
         if self.opens.len() > MAX_OPENS {
             return Err(HandshakeError::Opens);
         }
-        Ok(())
+        match &self.card {
+            Some(card) if self.role != Role::Client || key_of(&self.name) != Some(&card.name) => {
+                Err(HandshakeError::Card)
+            }
+            Some(card) => card.check(),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn put(&self, into: &mut Vec<u8>) -> Result<(), HandshakeError> {
         self.check()?;
         let name_len = u8::try_from(self.name.len()).map_err(|_| HandshakeError::Name)?;
         let opens = u8::try_from(self.opens.len()).map_err(|_| HandshakeError::Opens)?;
-        into.extend([self.role.code(), name_len, opens, 0]);
+        into.extend([self.role.code(), name_len, opens, u8::from(self.card.is_some())]);
         into.extend(self.lane.to_le_bytes());
         into.extend([0; 2]);
         into.extend(self.volume.to_le_bytes());
@@ -125,6 +136,9 @@ impl HelloInfo {
             into.extend(disk.to_le_bytes());
             into.extend(open.to_le_bytes());
         }
+        if let Some(card) = &self.card {
+            into.extend(card.encode()?);
+        }
         Ok(())
     }
 
@@ -132,7 +146,11 @@ impl HelloInfo {
         let role = Role::from_code(from.u8()?)?;
         let name_len = usize::from(from.u8()?);
         let opens_len = usize::from(from.u8()?);
-        from.zeros(1)?;
+        let has_card = match from.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(HandshakeError::Reserved),
+        };
         let lane = from.u16()?;
         from.zeros(2)?;
         let volume = from.u32()?;
@@ -146,7 +164,8 @@ impl HelloInfo {
         }
         let name = std::str::from_utf8(from.take(name_len)?).map_err(|_| HandshakeError::Name)?.to_owned();
         let opens = (0..opens_len).map(|_| Ok((from.u64()?, from.u64()?))).collect::<Result<_, HandshakeError>>()?;
-        let info = Self { role, name, process, incarnation, lane, volume, generation, view, features, opens };
+        let card = if has_card { Some(Card::read(from)?) } else { None };
+        let info = Self { role, name, process, incarnation, lane, volume, generation, view, features, opens, card };
         info.check()?;
         Ok(info)
     }

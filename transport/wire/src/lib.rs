@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod card;
 mod crcs;
 mod credits;
 mod handshake;
@@ -17,10 +18,12 @@ mod header;
 mod identity;
 pub mod prefix;
 mod reason;
+mod request;
 mod secrets;
 mod state;
 mod tag;
 
+pub use card::{Card, ClientKey, KEY_MARK, Key, MAX_CARD, MAX_KEY_NAME, MAX_KEY_VOLUMES, is_key_name, key_of};
 pub use crcs::{Copying, Crcs, PIECE, copy_pieces, pieces, tree};
 pub use credits::{CreditError, Credits};
 pub use handshake::{
@@ -32,6 +35,7 @@ pub use header::{
 pub use identity::{HelloInfo, Limits, MAX_DEPTH, MAX_NAME, MAX_OPENS, MAX_PAYLOAD, READ_ONLY, Role, SessionId};
 pub use prefix::PREFIX_LEN;
 pub use reason::Reason;
+pub use request::{MAX_AUTHORIZATION, RequestChallenge, RequestProof};
 pub use secrets::{ClusterKey, Secret, Secrets};
 pub use state::{Happening, State};
 pub use tag::ProtectionKey;

@@ -67,11 +67,14 @@ pub enum Reason {
     /// No memory for the connection.
     #[error("no memory for the connection")]
     NoMemory = 21,
+    /// The peer's key is not for that: another volume, or more than reading.
+    #[error("the key is not for that volume, or not for writing")]
+    Denied = 22,
 }
 
 impl Reason {
     /// All of them, for counters.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Closed,
         Self::Stopping,
         Self::Goodbye,
@@ -93,6 +96,7 @@ impl Reason {
         Self::NotServed,
         Self::Incompatible,
         Self::NoMemory,
+        Self::Denied,
     ];
 
     /// Its number on the wire.
@@ -122,6 +126,6 @@ mod tests {
             assert_eq!(Reason::from_code(reason.code()), Some(reason));
         }
         assert_eq!(Reason::from_code(0), None);
-        assert_eq!(Reason::from_code(22), None);
+        assert_eq!(Reason::from_code(23), None);
     }
 }

@@ -4,25 +4,29 @@ use hmac::{Hmac, KeyInit, Mac as _};
 use sha2::Sha256;
 use std::fmt;
 
-use crate::Role;
+use crate::HelloInfo;
 
 /// What a client or node and its peers share. Never sent, never printed.
 pub type Secret = [u8; 32];
 
-/// Where secrets come from. Asked by the connecting side for its own name, by the accepting side for the peer's.
+/// Where secrets come from. Asked by the connecting side for its own Hello, by the accepting side for the peer's.
 pub trait Secrets {
-    /// The secret of `name` in `role`; none if it is not known here.
-    fn secret(&self, role: Role, name: &str) -> Option<Secret>;
+    /// The secret of whoever says this of itself; none if it is not known here.
+    fn secret(&self, who: &HelloInfo) -> Option<Secret>;
 }
 
-/// One key for a cluster, from which each name's secret is derived: nodes need no list of clients, and a client that is
+/// One key for a cluster, from which each name's and each card's secret is derived: nodes need no list of clients, and a client that is
 /// given only its own secret can impersonate nobody else.
 #[derive(Clone)]
 pub struct ClusterKey(pub Secret);
 
 impl Secrets for ClusterKey {
-    fn secret(&self, role: Role, name: &str) -> Option<Secret> {
-        Some(mac(&self.0, b"trine/1 secret", &[&[role.code()], name.as_bytes()]).finalize().into_bytes().into())
+    fn secret(&self, who: &HelloInfo) -> Option<Secret> {
+        if let Some(card) = &who.card {
+            return card.secret(self);
+        }
+        let parts: [&[u8]; 2] = [&[who.role.code()], who.name.as_bytes()];
+        Some(mac(&self.0, b"trine/1 secret", &parts).finalize().into_bytes().into())
     }
 }
 
@@ -48,14 +52,16 @@ pub(crate) fn mac(key: &Secret, label: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Role;
 
     #[test]
     fn each_name_and_role_has_its_own_secret() {
         let key = ClusterKey([7; 32]);
-        let all = [key.secret(Role::Node, "a"), key.secret(Role::Client, "a"), key.secret(Role::Node, "b")];
+        let of = |key: &ClusterKey, role, name: &str| key.secret(&HelloInfo::new(role, name, 1));
+        let all = [of(&key, Role::Node, "a"), of(&key, Role::Client, "a"), of(&key, Role::Node, "b")];
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
-        assert_eq!(all[0], ClusterKey([7; 32]).secret(Role::Node, "a"));
-        assert_ne!(all[0], ClusterKey([8; 32]).secret(Role::Node, "a"));
+        assert_eq!(all[0], of(&ClusterKey([7; 32]), Role::Node, "a"));
+        assert_ne!(all[0], of(&ClusterKey([8; 32]), Role::Node, "a"));
     }
 
     #[test]

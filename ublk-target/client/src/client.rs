@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use tcp::{Net, NetEvent, NetOptions, Refused};
-use wire::{HelloInfo, READ_ONLY, Reason, Role, Secrets};
+use wire::{Card, HelloInfo, READ_ONLY, Reason, Role, Secrets};
 
 /// What a lane is made with.
 pub struct ClientOptions {
@@ -38,6 +38,8 @@ pub struct ClientOptions {
     pub depth: u16,
     /// Requests in flight per connection, at most.
     pub conn_depth: u16,
+    /// What the client's key is for, if it has one of its own.
+    pub card: Option<Card>,
     /// Where the client's secret comes from.
     pub secrets: Rc<dyn Secrets>,
     /// Random numbers for nonces.
@@ -97,6 +99,7 @@ impl VolumeClient {
         hello.lane = options.lane;
         hello.volume = map.volume.0;
         hello.features = if options.read_only { READ_ONLY } else { 0 };
+        hello.card = options.card;
         hello.view = map.snapshot.map_or(0, |snapshot| snapshot.0);
         if hello.check().is_err() {
             return Err(ClientError::Name(hello.name));

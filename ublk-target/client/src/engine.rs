@@ -392,7 +392,7 @@ impl Engine {
         debug_assert_eq!(link.posted, 0, "every request comes back before its connection's end is reported");
         // In the handshake it is the node's verdict on this client; later it may be about one connection only, and the next
         // handshake will tell.
-        let refused = matches!(link.state, State::Opening(_)) && reason == Reason::Fenced;
+        let refused = matches!(link.state, State::Opening(_)) && matches!(reason, Reason::Fenced | Reason::Denied);
         let expected = matches!(link.state, State::Closing(_));
         link.down(now, reason);
         self.counters.downs += 1;

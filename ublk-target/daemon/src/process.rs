@@ -32,7 +32,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ublk_device::Owner;
-use wire::ClusterKey;
+use wire::Key;
 
 /// How a target presents its volume.
 #[derive(Clone, Debug)]
@@ -57,8 +57,8 @@ pub struct Options {
     pub subject: Subject,
     /// The conductor.
     pub conductor: Client,
-    /// The cluster's key.
-    pub key: ClusterKey,
+    /// A key of its own, or the cluster's.
+    pub key: Key,
     /// This client's name.
     pub client_name: String,
     /// This machine's name, for people; empty if it has none.
@@ -134,8 +134,8 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
     }
     // Also after a failure: no request of ours is answered any more, so nobody needs the volume from us.
     let detached = match conductor.detach(&volume, &detach) {
-        // Taken by somebody else meanwhile, or deleted.
-        Err(error) if matches!(error.kind(), Some("not-attached" | "no-volume")) => Ok(()),
+        // Taken by somebody else meanwhile, or deleted; or with a key that was removed.
+        Err(error) if matches!(error.kind(), Some("not-attached" | "no-volume" | "forbidden")) => Ok(()),
         other => other.map_err(TargetError::from),
     };
     if detached.is_ok() {

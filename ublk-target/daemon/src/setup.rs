@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 use volume_client::{ClientOptions, Unflushed, VolumeClient};
-use wire::ClusterKey;
+use wire::Key;
 
 /// One attachment, as its lanes need to know it. Crosses to their threads.
 #[derive(Clone)]
@@ -20,7 +20,7 @@ pub(crate) struct Setup {
     pub(crate) client_name: String,
     /// Random per process life.
     pub(crate) process: u64,
-    pub(crate) key: ClusterKey,
+    pub(crate) key: Key,
     pub(crate) read_only: bool,
     pub(crate) io_timeout: Option<Span>,
     pub(crate) depth: Option<u16>,
@@ -45,6 +45,7 @@ impl Setup {
             io_timeout: self.io_timeout,
             depth,
             conn_depth: CONN_DEPTH,
+            card: self.key.card().cloned(),
             secrets: Rc::new(self.key.clone()),
             random: Box::new(random),
         };
@@ -79,7 +80,7 @@ mod tests {
             name: "db".into(),
             client_name: "host/db".into(),
             process: 1,
-            key: ClusterKey([1; 32]),
+            key: Key::Cluster(wire::ClusterKey([1; 32])),
             read_only: false,
             io_timeout: None,
             depth: None,

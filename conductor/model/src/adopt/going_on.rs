@@ -104,6 +104,9 @@ impl Conductor {
         meta.next_snapshot = SnapshotId(snapshot.0 + ADOPTION_LEAP);
         // Of orders nothing is heard: each life of the state has its own.
         meta.next_order = OrderId(meta.next_order.0.max(u64::from(meta.adoptions) << 40));
+        // Nor of clients' keys: those that were added since are none any more, and nodes are told so.
+        meta.last_key = meta.last_key.max(u64::from(meta.adoptions) << 40);
+        meta.keys_at = Commit(meta.commit.0 + 1);
     }
 
     /// Members are on disks that are known, if only by name.

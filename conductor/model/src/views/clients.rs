@@ -1,6 +1,6 @@
 //! Clients: who has which volume, and how.
 
-use crate::{AttachGeneration, Millis, NodeId};
+use crate::{AttachGeneration, Millis, NodeId, VolumeId};
 use serde::{Deserialize, Serialize};
 
 /// A client that wants a volume.
@@ -67,6 +67,9 @@ pub struct ClientInfo {
     pub volumes: Vec<ClientVolume>,
     /// Its sessions at nodes, as these told last.
     pub sessions: Vec<ClientSession>,
+    /// The key that was added under this name, if one was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyInfo>,
 }
 
 /// A client's presence on one reactor of a node.
@@ -107,4 +110,49 @@ pub struct ClientVolume {
 pub struct Evict {
     /// Its name.
     pub client: String,
+}
+
+/// A key for a client.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewKey {
+    /// Its name: up to 32 letters, digits or `-_.`; its clients' names begin with it and `@`.
+    pub name: String,
+    /// The volumes that it is for.
+    pub volumes: Vec<String>,
+    /// It is for reading alone.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// A key that is to be one no more.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveKey {
+    /// Its name.
+    pub name: String,
+}
+
+/// A client's key, without its secret, which is kept nowhere.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeyInfo {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub serial: u64,
+    /// The volumes that it is for.
+    pub volumes: Vec<KeyVolume>,
+    /// It is for reading alone.
+    pub read_only: bool,
+    /// When it was added.
+    pub added: Millis,
+}
+
+/// A volume that a key is for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeyVolume {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its name, unless it was deleted.
+    pub name: Option<String>,
 }

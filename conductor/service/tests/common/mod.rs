@@ -59,6 +59,7 @@ impl Conductor {
             store: Store::Redb(store.to_owned()),
             advertise: None,
             plaintext: false,
+            key: None,
             scrub_every: None,
             replace_after: Duration::from_secs(600),
             rebalance: true,

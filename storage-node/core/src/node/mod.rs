@@ -58,7 +58,7 @@ use crate::primary::Primary;
 use crate::replica::{Caller, Quarantine, Replica};
 use crate::session::Sessions;
 use crate::withheld::Withheld;
-use conductor_model::api::{CopyWork, OrderReport, Trouble};
+use conductor_model::api::{CopyWork, KeyList, OrderReport, Trouble};
 use conductor_model::{
     Blocks, Bytes, CopyId, DiskId, Epoch, NodeId, OpenId, OrderId, ShardId, ShardSnapshot, Stamp, VolumeId,
 };
@@ -203,8 +203,14 @@ pub(crate) enum Pending {
 /// Who is at the other end of a connection that came to us.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Visitor {
-    Client,
-    Node { name: String, caller: Caller },
+    /// With the serial of its key, if it has one of its own.
+    Client {
+        key: Option<u64>,
+    },
+    Node {
+        name: String,
+        caller: Caller,
+    },
 }
 
 /// Plain counters of one reactor.
@@ -236,6 +242,8 @@ pub struct Node<S> {
     listeners: Vec<driver::ListenerId>,
     sessions: Sessions,
     visitors: BTreeMap<ConnId, Visitor>,
+    /// Which keys of clients there are, once the conductor has said so.
+    keys: Option<KeyList>,
     links: Links,
     replicas: BTreeMap<ShardId, Replica>,
     primaries: BTreeMap<ShardId, Primary>,
@@ -331,6 +339,7 @@ impl<S: Store> Node<S> {
             listeners,
             sessions: Sessions::default(),
             visitors: BTreeMap::new(),
+            keys: None,
             links: Links::default(),
             replicas,
             primaries: BTreeMap::new(),
@@ -593,6 +602,7 @@ impl<S: Store> Machine for Node<S> {
                     self.fence(now, &fence, out);
                 }
             }
+            Mail::Keys(keys) => self.keys_named(now, keys, out),
             Mail::Drop(copies) => self.drop_copies(now, copies, out),
             Mail::Orders(orders) => {
                 self.scrubs_ordered(now, &orders, out);

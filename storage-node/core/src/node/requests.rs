@@ -29,7 +29,7 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         match (op, self.visitors.get(&conn)) {
-            (op::READ | op::WRITE | op::WRITE_ZEROES | op::DISCARD | op::FLUSH, Some(Visitor::Client)) => {
+            (op::READ | op::WRITE | op::WRITE_ZEROES | op::DISCARD | op::FLUSH, Some(Visitor::Client { .. })) => {
                 self.client_request(now, conn, op, body, payload, answer);
             }
             (

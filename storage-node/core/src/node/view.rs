@@ -130,5 +130,6 @@ fn closed_name(reason: Reason) -> &'static str {
         Reason::NotServed => "net.closed.not-served",
         Reason::Incompatible => "net.closed.incompatible",
         Reason::NoMemory => "net.closed.no-memory",
+        Reason::Denied => "net.closed.denied",
     }
 }

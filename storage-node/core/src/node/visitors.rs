@@ -6,6 +6,7 @@ use crate::limits::MAX_CLIENT_CONNS;
 use crate::mail::Letter;
 use crate::replica::Caller;
 use crate::session::{Refusal, Wanted};
+use conductor_model::api::KeyList;
 use conductor_model::{AttachGeneration, Incarnation, SnapshotId, VolumeId};
 use driver::{ConnId, Outbox, Time};
 use node_store::{Store, View};
@@ -35,9 +36,14 @@ impl<S: Store> Node<S> {
             self.accept(now, conn, out);
             return;
         }
-        if self.visitors.values().filter(|v| **v == Visitor::Client).count() >= MAX_CLIENT_CONNS {
+        if self.visitors.values().filter(|v| matches!(v, Visitor::Client { .. })).count() >= MAX_CLIENT_CONNS {
             self.counters.count("hello.refused");
             self.net.reject_peer(now, conn, Reason::Busy, out);
+            return;
+        }
+        if let Err(reason) = self.check_card(peer) {
+            self.counters.count("hello.refused");
+            self.net.reject_peer(now, conn, reason, out);
             return;
         }
         let wanted = Wanted {
@@ -52,7 +58,7 @@ impl<S: Store> Node<S> {
         match self.sessions.admit(conn, &wanted) {
             Ok((_, fence)) => {
                 self.fence(now, &fence, out);
-                self.visitors.insert(conn, Visitor::Client);
+                self.visitors.insert(conn, Visitor::Client { key: peer.card.as_ref().map(|card| card.serial) });
                 self.accept(now, conn, out);
             }
             Err(why) => {
@@ -64,6 +70,38 @@ impl<S: Store> Node<S> {
                 self.net.reject_peer(now, conn, reason, out);
             }
         }
+    }
+
+    /// Whether what a client's key is for covers what it wants. Who has none has the cluster's, which is for everything.
+    fn check_card(&self, peer: &HelloInfo) -> Result<(), Reason> {
+        let Some(card) = &peer.card else { return Ok(()) };
+        match &self.keys {
+            Some(keys) if keys.valid.contains(&card.serial) => {}
+            Some(keys) if card.serial <= keys.upto => return Err(Reason::Fenced),
+            // It may have been added just now: it is asked for again.
+            _ => return Err(Reason::Busy),
+        }
+        let writes = peer.view == 0 && peer.features & READ_ONLY == 0;
+        let its_own = card.is_for(peer.volume) || driver::mutant::on("card_not_checked");
+        if its_own && !(writes && card.read_only) { Ok(()) } else { Err(Reason::Denied) }
+    }
+
+    /// The conductor has said which keys there are: clients of others are cut off.
+    pub(super) fn keys_named(&mut self, now: Time, mut keys: KeyList, out: &mut dyn Outbox<Letter>) {
+        // No serial is given out twice: what was removed once stays so, whatever is said late.
+        if let Some(known) = &self.keys {
+            if keys.upto < known.upto {
+                return;
+            }
+            keys.valid.retain(|serial| *serial > known.upto || known.valid.contains(serial));
+        }
+        let removed = |v: &Visitor| matches!(v, Visitor::Client { key: Some(key) } if !keys.valid.contains(key));
+        let theirs: Vec<ConnId> = self.visitors.iter().filter(|(_, v)| removed(v)).map(|(conn, _)| *conn).collect();
+        for conn in &theirs {
+            self.sessions.gone(*conn);
+        }
+        self.fence(now, &theirs, out);
+        self.keys = Some(keys);
     }
 
     fn accept(&mut self, now: Time, conn: ConnId, out: &mut dyn Outbox<Letter>) {

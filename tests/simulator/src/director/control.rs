@@ -186,6 +186,9 @@ impl Director {
                 if !answer.generations.is_empty() {
                     tell(w, node_core::Mail::Generations(answer.generations));
                 }
+                if let Some(keys) = answer.keys {
+                    tell(w, node_core::Mail::Keys(keys));
+                }
                 if !answer.readers.is_empty() {
                     tell(w, node_core::Mail::Readers(answer.readers));
                 }

@@ -29,7 +29,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Instant;
-use wire::ClusterKey;
+use wire::Key;
 
 /// Longest request of a load.
 pub const MAX_BENCH_REQUEST: u32 = 1 << 20;
@@ -86,8 +86,8 @@ pub struct BenchOptions {
     pub subject: Subject,
     /// The conductor.
     pub conductor: Client,
-    /// The cluster's key.
-    pub key: ClusterKey,
+    /// A key of its own, or the cluster's.
+    pub key: Key,
     /// This client's name.
     pub client_name: String,
     /// This machine's name, for people.

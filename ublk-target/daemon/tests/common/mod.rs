@@ -101,6 +101,7 @@ impl Lane {
                 io_timeout: None,
                 depth,
                 conn_depth: 32,
+                card: None,
                 secrets: Rc::new(ClusterKey(KEY)),
                 random: Box::new(move || {
                     random += 1;

@@ -1,0 +1,280 @@
+//! Who asks: with the cluster's key for everything, with a client's for what a client needs.
+//!
+//! ```text
+//!  request ── no key here ─────────────────────────────────────────────► everything, as nobody can be told from anybody
+//!          ├─ proof under the cluster's key ───────────────────────────► everything
+//!          ├─ proof under a client's: what a client needs ─────────────► the handler asks the model whether the volume is one of the key's
+//!          │                          anything else ───────────────────► 403
+//!          └─ no proof, a wrong one, one that was seen before ─────────► 401, with a challenge to prove for
+//! ```
+//! A challenge is drawn by this conductor and serves for a while, each time with another number, which is remembered for as long.
+
+use crate::Error;
+use crate::answer::Failure;
+use crate::limits::{CHALLENGE, NODE_BODY, PROOFS, SMALL_BODY};
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use conductor_model::{Conductor, limits};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use wire::{Card, ClusterKey, MAX_KEY_NAME, MAX_KEY_VOLUMES, RequestChallenge, RequestProof, key_of};
+
+const _: () = assert!(limits::MAX_KEY_NAME == MAX_KEY_NAME && limits::MAX_KEY_VOLUMES == MAX_KEY_VOLUMES);
+
+/// Who asks, as far as is proven. Goes with the request.
+#[derive(Clone, Debug)]
+pub(crate) enum Caller {
+    /// Whoever has the cluster's key, or anybody where there is none.
+    Administrator,
+    /// A client with a key of its own.
+    Client(Arc<Card>),
+}
+
+impl Caller {
+    /// Whether it may use this volume.
+    pub(crate) fn permits(&self, model: &Conductor, volume: &str) -> Result<(), conductor_model::Error> {
+        match self {
+            Self::Administrator => Ok(()),
+            Self::Client(card) => model.permit(&card.name, card.serial, volume),
+        }
+    }
+
+    /// Whether it may be this client, and write or not.
+    pub(crate) fn speaks_for(&self, client: &str, reads_only: bool) -> Result<(), Failure> {
+        match (self, key_of(client)) {
+            (Self::Administrator, Some(key)) => {
+                Err(Failure::bad_request(format!("the name {client} is for clients with the key {key}")))
+            }
+            (Self::Administrator, None) => Ok(()),
+            (Self::Client(card), key) if key != Some(&card.name) => {
+                Err(forbidden(format!("clients with the key {0} are named {0}@…, not {client}", card.name)))
+            }
+            (Self::Client(card), _) if card.read_only && !reads_only => {
+                Err(forbidden(format!("the key {} is for reading alone: attach with --read-only", card.name)))
+            }
+            (Self::Client(_), _) => Ok(()),
+        }
+    }
+}
+
+fn forbidden(message: String) -> Failure {
+    Failure::new(StatusCode::FORBIDDEN, "forbidden", message)
+}
+
+fn unknown(message: &str) -> Failure {
+    Failure::new(StatusCode::UNAUTHORIZED, "unauthenticated", message)
+}
+
+/// What a client needs, besides `/v1/role`. Handlers of what names a volume ask whether it is one of the key's.
+const FOR_CLIENTS: [(Method, &str); 5] = [
+    (Method::GET, "/v1/version"),
+    (Method::GET, "/v1/volumes/{name}/map"),
+    (Method::GET, "/v1/volumes/{name}/snapshots/{snapshot}/map"),
+    (Method::POST, "/v1/volumes/{name}/attach"),
+    (Method::POST, "/v1/volumes/{name}/detach"),
+];
+
+/// What proofs are made for, and which were.
+struct Window {
+    challenge: RequestChallenge,
+    since: Instant,
+    used: BTreeSet<u64>,
+}
+
+/// The one that is handed out last, and the one before.
+struct Windows {
+    current: Window,
+    former: Option<Window>,
+}
+
+/// Lets requests in.
+#[derive(Clone)]
+pub(crate) struct Gate(Option<Arc<Locked>>);
+
+struct Locked {
+    key: ClusterKey,
+    windows: Mutex<Windows>,
+}
+
+fn draw() -> Result<Window, Error> {
+    let mut challenge = RequestChallenge([0; 16]);
+    getrandom::fill(&mut challenge.0).map_err(Error::Random)?;
+    Ok(Window { challenge, since: Instant::now(), used: BTreeSet::new() })
+}
+
+impl Gate {
+    /// Without a key it lets everybody in.
+    pub(crate) fn new(key: Option<[u8; 32]>) -> Result<Self, Error> {
+        let locked = |key| {
+            let windows = Mutex::new(Windows { current: draw()?, former: None });
+            Ok(Arc::new(Locked { key: ClusterKey(key), windows }))
+        };
+        key.map(locked).transpose().map(Self)
+    }
+
+    /// Whether anybody is told from anybody.
+    pub(crate) fn has_key(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// What is to be proven for now, for a header.
+    pub(crate) fn challenge(&self) -> Option<HeaderValue> {
+        let challenge = self.0.as_ref()?.current();
+        HeaderValue::from_str(&challenge.to_header()).ok()
+    }
+
+    /// Hands a request on, with its [`Caller`], or refuses it.
+    pub(crate) async fn pass(self, mut request: Request, next: Next) -> Response {
+        let Some(locked) = self.0.as_deref() else {
+            request.extensions_mut().insert(Caller::Administrator);
+            return next.run(request).await;
+        };
+        match locked.admit(request).await {
+            Ok((request, renew)) => {
+                let mut response = next.run(request).await;
+                if renew {
+                    self.challenge().map(|value| response.headers_mut().insert(header::WWW_AUTHENTICATE, value));
+                }
+                response
+            }
+            Err(failure) => {
+                let mut response = failure.into_response();
+                self.challenge().map(|value| response.headers_mut().insert(header::WWW_AUTHENTICATE, value));
+                response
+            }
+        }
+    }
+}
+
+impl Locked {
+    /// The request with who asks; and whether the asker should prove for another challenge from now on.
+    async fn admit(&self, request: Request) -> Result<(Request, bool), Failure> {
+        let judged = self.judge(&request);
+        let (mut parts, body) = request.into_parts();
+        let (proof, limit) = match judged {
+            Ok(admitted) => admitted,
+            Err(failure) => {
+                // What is refused is read all the same, if it is little: the connection would be closed on whoever asks again with a proof.
+                let _rest = axum::body::to_bytes(body, SMALL_BODY).await;
+                return Err(failure);
+            }
+        };
+        let Ok(bytes) = axum::body::to_bytes(body, limit).await else {
+            let why = format!("a body that arrives, of at most {limit} bytes, is expected here");
+            return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", why));
+        };
+        if !proof.covers(&bytes) {
+            return Err(unknown("the body is not the one that was proven"));
+        }
+        let renew = self.current() != proof.challenge;
+        parts.extensions.insert(proof.card.map_or(Caller::Administrator, |card| Caller::Client(Arc::new(card))));
+        Ok((Request::from_parts(parts, Body::from(bytes)), renew))
+    }
+
+    /// Who asks, and how large a body may be; of that nothing was read yet.
+    fn judge(&self, request: &Request) -> Result<(RequestProof, usize), Failure> {
+        let said = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let Some(said) = said else {
+            return Err(unknown("this conductor answers those with a key of this cluster: see --key-file"));
+        };
+        let Some(proof) = RequestProof::from_header(said) else {
+            return Err(unknown("what is said of who asks is malformed"));
+        };
+        let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+        if !proof.is_proven(&self.key, request.method().as_str(), path) {
+            return Err(unknown("the key is not of this cluster, or was changed: see --key-file"));
+        }
+        if !self.spend(proof.challenge, proof.nonce) {
+            return Err(unknown("the proof of who asks was used before, or is too old: ask again"));
+        }
+        let Some(card) = &proof.card else { return Ok((proof, NODE_BODY)) };
+        let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        if !FOR_CLIENTS.iter().any(|(method, known)| method == request.method() && *known == path) {
+            let why = "administers nothing: it is for attaching its volumes";
+            return Err(forbidden(format!("the key {} {why}", card.name)));
+        }
+        Ok((proof, SMALL_BODY))
+    }
+
+    fn windows(&self) -> MutexGuard<'_, Windows> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The challenge that is handed out; another one after a while, and when this one was used often.
+    fn current(&self) -> RequestChallenge {
+        let mut windows = self.windows();
+        let Window { since, used, .. } = &windows.current;
+        // Without random numbers the old one is used up; then nobody is let in.
+        if (since.elapsed() >= CHALLENGE || used.len() >= PROOFS)
+            && let Ok(fresh) = draw()
+        {
+            windows.former = Some(std::mem::replace(&mut windows.current, fresh));
+        }
+        windows.current.challenge
+    }
+
+    /// Whether it is a challenge of ours, and this the first proof with that number.
+    fn spend(&self, challenge: RequestChallenge, nonce: u64) -> bool {
+        self.current();
+        let mut windows = self.windows();
+        let Windows { current, former } = &mut *windows;
+        let window = std::iter::once(current).chain(former).find(|window| window.challenge == challenge);
+        window.is_some_and(|window| {
+            let alive = window.since.elapsed() < 2 * CHALLENGE && window.used.len() < 2 * PROOFS;
+            alive && window.used.insert(nonce)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn locked() -> Arc<Locked> {
+        Gate::new(Some([7; 32])).unwrap().0.unwrap()
+    }
+
+    #[test]
+    fn a_proof_serves_once_and_a_strange_challenge_never() {
+        let locked = locked();
+        let now = locked.current();
+        assert!(locked.spend(now, 1) && locked.spend(now, 2));
+        assert!(!locked.spend(now, 1), "it was seen");
+        assert!(!locked.spend(RequestChallenge([1; 16]), 3), "of another conductor, or from long ago");
+    }
+
+    #[test]
+    fn challenges_change_and_what_is_remembered_is_bounded() {
+        let locked = locked();
+        let mut seen = BTreeSet::new();
+        for nonce in 0..=5 * PROOFS as u64 {
+            let now = locked.current();
+            seen.insert(now.0);
+            assert!(locked.spend(now, nonce));
+            let windows = locked.windows();
+            let remembered = windows.current.used.len() + windows.former.as_ref().map_or(0, |w| w.used.len());
+            assert!(remembered <= 3 * PROOFS, "{remembered}");
+        }
+        assert!(seen.len() >= 5);
+        let first = locked.windows().former.as_ref().unwrap().challenge;
+        assert!(locked.spend(first, u64::MAX), "the one before serves for a while");
+    }
+
+    #[test]
+    fn a_client_speaks_in_its_keys_name_alone() {
+        let card =
+            |read_only| Card { name: "web1".to_owned(), serial: 1, read_only, volumes: [3].into_iter().collect() };
+        let [writes, reads] = [false, true].map(|read_only| Caller::Client(Arc::new(card(read_only))));
+        assert!(writes.speaks_for("web1@h/db", false).is_ok() && reads.speaks_for("web1@h/db", true).is_ok());
+        assert!(reads.speaks_for("web1@h/db", false).is_err(), "it reads only");
+        for other in ["web2@h/db", "h/db", "web1", "web1/db"] {
+            assert!(writes.speaks_for(other, false).is_err(), "{other}");
+        }
+        assert!(Caller::Administrator.speaks_for("h/db", false).is_ok());
+        assert!(Caller::Administrator.speaks_for("web1@h/db", false).is_err(), "it would be removed with the key");
+    }
+}
