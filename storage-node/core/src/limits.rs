@@ -8,6 +8,8 @@ use driver::Span;
 
 /// Most client sessions at once on one reactor.
 pub const MAX_SESSIONS: usize = 256;
+/// Of them, so many of one client: a host may have many volumes, but none locks the others out.
+pub const MAX_SESSIONS_EACH: usize = MAX_SESSIONS / 2;
 /// Most lanes (connections) of one session: a target opens one per queue.
 pub const MAX_LANES: u16 = 64;
 /// Longest range of one request, in bytes, counting the whole blocks that it touches: what a payload can carry.
@@ -130,3 +132,8 @@ pub const FILL_MARK: u32 = 4096;
 pub const FILL_REPORT: Span = Span::millis(1000);
 /// A filling leaves so many credits of a link to Joins and promises (rule 21): fewer than writes do, who would leave it none.
 pub const FILL_CREDITS: u16 = LINK_RESERVED_CREDITS / 2;
+
+/// Payload bytes of the answer to a client's request: what it reads.
+pub(crate) fn reply_len(op: wire::Op, word: u32) -> usize {
+    if op == node_protocol::op::READ { word.min(MAX_REQUEST) as usize } else { 0 }
+}

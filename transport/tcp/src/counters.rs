@@ -15,6 +15,14 @@ pub struct Counters {
     pub refused: u64,
     /// Strangers that were silent for longest and made room for another.
     pub strangers_displaced: u64,
+    /// Times that a listener waited because streams came faster than they are accepted.
+    pub accepts_paused: u64,
+    /// Connections ended because the peer did not take what it was sent.
+    pub sends_stuck: u64,
+    /// Connections ended because the peer did not finish a message.
+    pub frames_stuck: u64,
+    /// Times that a client's requests stayed unread because it had as many bytes in flight as one may.
+    pub over_budget: u64,
     /// Connections begun by this side.
     pub connects: u64,
     /// Handshakes completed.

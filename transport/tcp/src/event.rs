@@ -1,5 +1,6 @@
 //! What a `Net` tells the machine, and what the machine hands back.
 
+use crate::budget::Charge;
 use driver::{Conn, ConnId, why};
 use memory::Reads;
 use refcount::Hold;
@@ -135,6 +136,8 @@ pub struct Answer {
     pub(crate) generation: u32,
     pub(crate) hold: Hold<Conn, why::Answers>,
     pub(crate) abandoned: Option<Abandoned>,
+    /// What its payload, and what it may be answered with, count for.
+    pub(crate) _charge: Option<Charge>,
 }
 
 impl Answer {

@@ -31,13 +31,13 @@ pub(crate) enum Next {
     Frame(Frame),
     /// All is read; receive more.
     More,
-    /// No memory for the next payload.
+    /// No memory for the next message, or none that it may have.
     NoMemory,
     Bad(Reason),
 }
 
-/// Whether a message with this head is wanted: asked before there is memory for its payload.
-pub(crate) type Admit<'a> = &'a dyn Fn(&Header, &[u8]) -> Result<(), Reason>;
+/// Whether a message with this head is wanted, and now: asked before there is memory for its payload, and again if not now.
+pub(crate) type Admit<'a> = &'a dyn Fn(&Header, &[u8]) -> Result<bool, Reason>;
 
 /// Where the memory comes from.
 pub(crate) type Take<'a> = &'a dyn Fn(usize) -> Option<Filling>;
@@ -101,8 +101,10 @@ impl Inbound {
             if header.payload_len > max_payload {
                 return Next::Bad(Reason::BadFrame);
             }
-            if let Err(reason) = admit(&header, body) {
-                return Next::Bad(reason);
+            match admit(&header, body) {
+                Ok(true) => {}
+                Ok(false) => return Next::NoMemory,
+                Err(reason) => return Next::Bad(reason),
             }
             let head_len = wire::HEADER_LEN + body.len();
             let body = Body::from_slice(body);

@@ -15,6 +15,7 @@
 //! without a valid session tag, reads its body beyond the session prefix.
 #![forbid(unsafe_code)]
 
+mod budget;
 mod closing;
 mod counters;
 mod event;
@@ -32,8 +33,8 @@ mod turn;
 pub use counters::{ConnStatus, Counters};
 pub use event::{Admission, Answer, Lost, NetEvent, Payload, Refused};
 pub use limits::{
-    ADMISSION_DEADLINE, CLOSING_LONG, CONNECT_DEADLINE, COPY_LIMIT, DRAIN_DEADLINE, FRAME_STUCK, HANDSHAKE_DEADLINE,
-    MAX_HANDSHAKES, PEER_SILENT, PING_IDLE, SEND_STUCK,
+    ACCEPT_BURST, ACCEPT_EVERY, ADMISSION_DEADLINE, CLOSING_LONG, CONNECT_DEADLINE, COPY_LIMIT, DRAIN_DEADLINE,
+    FRAME_STUCK, HANDSHAKE_DEADLINE, MAX_HANDSHAKES, PEER_SILENT, PING_IDLE, SEND_STUCK, client_bytes,
 };
-pub use net::{Net, NetOptions};
+pub use net::{Net, NetOptions, ReplyLen};
 pub use outbound::rx_slots;

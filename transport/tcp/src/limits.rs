@@ -42,8 +42,19 @@ pub const FRAME_STUCK: Span = Span::seconds(20);
 pub const DRAIN_DEADLINE: Span = Span::seconds(5);
 /// Closing for longer than this is reported with the holds that keep it.
 pub const CLOSING_LONG: Span = Span::seconds(30);
-/// Handshakes in progress: 64 × 12 KiB is what strangers can cost.
+/// Handshakes in progress: 64 × 12 KiB is what strangers can cost. Beyond it the one that has not proven itself for longest makes room.
 pub const MAX_HANDSHAKES: usize = 64;
+/// One stream is accepted in this time on each listener, over a while: 2,000 a second, which at some 30 µs of a core for each that is
+/// accepted and closed leaves a flood of connections no more than a sixteenth of it. The rest waits in the kernel.
+pub const ACCEPT_EVERY: Span = Span::micros(500);
+/// So many may come at once: all lanes of all clients after a node's start.
+pub const ACCEPT_BURST: u32 = 1024;
+/// Payload bytes of one client in flight, on all its connections together, of a reactor with so much buffer memory: what it sends until
+/// it is answered, and what it reads until that is sent. As much as a class of requests has for itself, and a largest one at least.
+pub const fn client_bytes(arena: usize) -> usize {
+    let eighth = arena / 8;
+    if eighth < wire::MAX_PAYLOAD as usize { wire::MAX_PAYLOAD as usize } else { eighth }
+}
 /// After a failed accept (no file descriptors left), doubling up to a second.
 pub(crate) const ACCEPT_PAUSE: Span = Span::millis(50);
 pub(crate) const ACCEPT_PAUSE_MAX: Span = Span::seconds(1);

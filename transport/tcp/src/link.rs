@@ -3,8 +3,10 @@
 use driver::{Conn, ConnId, StreamId, Time, why};
 use memory::Class;
 use refcount::Hold;
+use std::rc::Rc;
 use wire::{Credits, HelloInfo, Limits, ProtectionKey, Reason, Role, SessionId, State, Transcript};
 
+use crate::budget::{Budget, Charge};
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::slots::Slots;
@@ -67,6 +69,10 @@ pub(crate) struct Link {
     pub(crate) outbound: Outbound,
     pub(crate) slots: Slots,
     pub(crate) credits: Credits,
+    /// Of a client, from its first message on.
+    pub(crate) budget: Option<Rc<Budget>>,
+    /// What the message that is being received counts for.
+    pub(crate) arriving: Option<Charge>,
     pub(crate) heard: Time,
     pub(crate) said: Time,
     pub(crate) stalled: bool,
@@ -106,6 +112,8 @@ impl Link {
             outbound: Outbound::default(),
             slots: Slots::default(),
             credits: Credits::default(),
+            budget: None,
+            arriving: None,
             heard: now,
             said: now,
             stalled: false,

@@ -1,10 +1,10 @@
-//! Accepting: one accept armed per listener, a pause after a failure, a limit on strangers.
+//! Accepting: one accept armed per listener, a pause after a failure and in a flood, a limit on strangers.
 
 use driver::{ListenerId, Op, Span, StreamId, Time};
 use wire::{Happening, Limits, Reason, State};
 
-use crate::limits::{ACCEPT_PAUSE, ACCEPT_PAUSE_MAX, HANDSHAKE_DEADLINE, MAX_HANDSHAKES};
-use crate::link::{Link, Step};
+use crate::limits::{ACCEPT_BURST, ACCEPT_EVERY, ACCEPT_PAUSE, ACCEPT_PAUSE_MAX, HANDSHAKE_DEADLINE, MAX_HANDSHAKES};
+use crate::link::Step;
 use crate::net::Net;
 
 /// A listening socket.
@@ -14,11 +14,13 @@ pub(crate) struct Listener {
     /// The last pause after a failure; none after a success.
     pause: Span,
     retry: Time,
+    /// When what was accepted so far would have been, one in each [`ACCEPT_EVERY`]: ahead of the time by a burst at most.
+    paced: Time,
 }
 
 impl Net {
     pub(crate) fn add_listener(&mut self, id: ListenerId) {
-        self.listeners.push(Listener { id, armed: false, pause: Span(0), retry: Time(0) });
+        self.listeners.push(Listener { id, armed: false, pause: Span(0), retry: Time(0), paced: Time(0) });
         self.arm_accepts(Time(0));
     }
 
@@ -49,6 +51,12 @@ impl Net {
         match result {
             Ok(stream) => {
                 listener.pause = Span(0);
+                listener.paced = listener.paced.max(now) + ACCEPT_EVERY;
+                let burst = Span(ACCEPT_EVERY.0 * u64::from(ACCEPT_BURST));
+                if listener.paced > now + burst {
+                    listener.retry = now + ACCEPT_EVERY;
+                    self.counters.accepts_paused += 1;
+                }
                 self.accepted(now, StreamId(stream));
             }
             Err(_) => {
@@ -60,10 +68,12 @@ impl Net {
         self.arm_accepts(now);
     }
 
-    /// The stranger that has said nothing for longest makes room for the next: whoever opens streams and is silent locks nobody out.
+    /// The stranger of which nothing was heard for longest makes room for the next: whoever opens streams and is silent, or says Hello and
+    /// proves nothing, locks nobody out.
     fn make_room(&mut self, now: Time) {
-        let silent = |link: &Link| link.state == State::Accepted && link.step == Step::AwaitHello;
-        let Some(oldest) = self.oldest(silent) else { return };
+        let strange =
+            |step| matches!(step, Step::AwaitHello | Step::SayChallenge | Step::AwaitProof | Step::SayReject(_));
+        let Some(oldest) = self.oldest(|link| link.state == State::Accepted && strange(link.step)) else { return };
         self.counters.strangers_displaced += 1;
         self.with(now, oldest, |net, link| net.end(now, link, Reason::HandshakeTimeout, Happening::Rejected));
     }

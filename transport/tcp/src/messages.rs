@@ -2,13 +2,14 @@
 
 use driver::{Errno, Op as Action, Time};
 use memory::Class;
+use std::cell::Cell;
 use wire::{Body, Credits, Flags, Happening, Header, Op, ProtectionKey, Reason, Role, SessionId, State, prefix};
 
 use crate::event::{Answer, NetEvent, Payload};
 use crate::inbound::{Frame, Next};
 use crate::limits::SMALL_STREAM;
 use crate::link::{Link, Step};
-use crate::net::Net;
+use crate::net::{Net, ReplyLen};
 
 impl Net {
     /// Reads all messages that are there, then receives more. Stops where it must: a handshake that waits for its send, no
@@ -22,10 +23,32 @@ impl Net {
             }
             let (arena, class, max_payload) = (&self.arena, link.class(), link.max_payload());
             let open = link.step == Step::Open;
-            let Link { inbound, session, credits, .. } = &mut *link;
-            let admit =
-                |header: &Header, body: &[u8]| if open { admit(session, credits, header, body) } else { Ok(()) };
-            match inbound.next(now, max_payload, &admit, &|len| arena.take(len, class)) {
+            if open && link.budget.is_none() && link.state == State::Established {
+                let client = link.peer.as_ref().filter(|peer| peer.role == Role::Client);
+                link.budget = client.map(|peer| self.budgets.of(&peer.name));
+            }
+            let (most, reply_len) = (self.max_client_bytes, self.reply_len);
+            let (charged, over) = (Cell::new(None), Cell::new(false));
+            let Link { inbound, session, credits, budget, .. } = &mut *link;
+            let admit = |header: &Header, body: &[u8]| {
+                if open {
+                    admit(session, credits, header, body)?;
+                }
+                let Some(budget) = &*budget else { return Ok(true) };
+                let bytes = header.payload_len as usize + expected(reply_len, header, body);
+                if bytes > 0 {
+                    let charge = budget.charge(bytes, most);
+                    over.set(charge.is_none());
+                    charged.set(charge);
+                }
+                Ok(!over.get())
+            };
+            let next = inbound.next(now, max_payload, &admit, &|len| arena.take(len, class));
+            if !matches!(next, Next::NoMemory) {
+                link.arriving = charged.take().or(link.arriving.take());
+            }
+            self.counters.over_budget += u64::from(over.get() && !link.stalled);
+            match next {
                 Next::Frame(frame) => {
                     self.counters.frames_in += 1;
                     if link.step == Step::Open {
@@ -83,6 +106,7 @@ impl Net {
     /// One message on an established connection.
     fn message(&mut self, now: Time, link: &mut Link, frame: Frame) {
         let Frame { header, body, payload } = frame;
+        let charge = link.arriving.take();
         if link.credits.returned(header.credits).is_err() {
             return self.end(now, link, Reason::Credits, Happening::Disconnected);
         }
@@ -108,6 +132,7 @@ impl Net {
                     generation: header.generation,
                     hold: link.owner.share(),
                     abandoned: Some(self.abandoned.clone()),
+                    _charge: charge,
                 };
                 let slot = link.rx.pop();
                 self.tell_with(NetEvent::Request { conn: link.id, op, body, payload, answer }, slot);
@@ -147,6 +172,12 @@ impl Net {
             self.ping(link);
         }
     }
+}
+
+/// Bytes that the answer to a request may carry, as the machine says.
+fn expected(reply_len: ReplyLen, header: &Header, body: &[u8]) -> usize {
+    let word = if header.flags.is_reply() || !header.op.is_data() { None } else { prefix::word(body) };
+    word.map_or(0, |word| reply_len(header.op, word))
 }
 
 type Session = Option<(SessionId, ProtectionKey)>;

@@ -10,9 +10,10 @@ use wire::{
     State, prefix,
 };
 
+use crate::budget::Budgets;
 use crate::counters::{ConnStatus, Counters};
 use crate::event::{Abandoned, Admission, Answer, NetEvent, Payload, Refused};
-use crate::limits::{CLOSING_LONG, CONNECT_DEADLINE, DRAIN_DEADLINE};
+use crate::limits::{CLOSING_LONG, CONNECT_DEADLINE, DRAIN_DEADLINE, client_bytes};
 use crate::link::{Link, Step};
 use crate::listener::Listener;
 use crate::outbound::Message;
@@ -40,6 +41,9 @@ impl NetOptions {
     }
 }
 
+/// Bytes of an answer, by the request's op and the word of its prefix.
+pub type ReplyLen = fn(wire::Op, u32) -> usize;
+
 /// All framed connections of one reactor.
 pub struct Net {
     pub(crate) options: NetOptions,
@@ -58,6 +62,10 @@ pub struct Net {
     pub(crate) stalled: Vec<ConnId>,
     pub(crate) starved: Vec<ConnId>,
     pub(crate) abandoned: Abandoned,
+    pub(crate) budgets: Budgets,
+    /// What one client may have in flight.
+    pub(crate) max_client_bytes: usize,
+    pub(crate) reply_len: ReplyLen,
     /// Connections that are not yet removed, and those of them that are accepted and not yet established.
     pub(crate) open: usize,
     pub(crate) handshakes: usize,
@@ -89,6 +97,8 @@ impl Net {
         options.max_payload = options.max_payload.min(MAX_PAYLOAD);
         Self {
             options,
+            max_client_bytes: client_bytes(arena.capacity()),
+            reply_len: |_, _| 0,
             arena,
             table: Table::new(),
             places: Vec::new(),
@@ -101,6 +111,7 @@ impl Net {
             stalled: Vec::new(),
             starved: Vec::new(),
             abandoned: Abandoned::default(),
+            budgets: Budgets::default(),
             open: 0,
             handshakes: 0,
             wake: None,
@@ -163,6 +174,12 @@ impl Net {
     /// A hold for somebody who will answer on it later.
     pub fn hold(&self, conn: ConnId) -> Option<Hold<Conn, why::Answers>> {
         Some(self.link(conn)?.owner.share())
+    }
+
+    /// Says how many bytes the answer to a request may carry, of whose body it sees the prefix's word. A client's requests are read as
+    /// long as these bytes, and those of payloads, stay within [`client_bytes`].
+    pub fn expect_replies(&mut self, reply_len: ReplyLen) {
+        self.reply_len = reply_len;
     }
 
     /// Sends a request with this turn's batch; it costs one credit. Refused, it gives everything back. Taken, exactly one
@@ -524,7 +541,8 @@ impl Net {
             header.payload_crc = wire::tree(&payload.crcs);
         }
         let payload = payload.filter(|payload| payload.len > 0);
-        link.outbound.queue.push_back(Message { hold: link.owner.share(), header, body, payload });
+        let charge = payload.as_ref().zip(link.budget.as_ref()).map(|(payload, budget)| budget.add(payload.len));
+        link.outbound.queue.push_back(Message { hold: link.owner.share(), header, body, payload, charge });
         self.mark_ready(link);
     }
 

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use wire::{Body, Credits, HEADER_LEN, Header};
 
 use crate::Payload;
+use crate::budget::Charge;
 use crate::inbound::Take;
 use crate::limits::{SCRATCH, SEND_BYTES, SEND_PARTS};
 
@@ -27,6 +28,8 @@ pub(crate) struct Message {
     pub(crate) header: Header,
     pub(crate) body: Body,
     pub(crate) payload: Option<Payload>,
+    /// What the payload counts for.
+    pub(crate) charge: Option<Charge>,
 }
 
 /// What a send takes with it.
@@ -40,6 +43,8 @@ pub(crate) struct Outbound {
     scratch: Option<Filling>,
     /// The lists of a send, empty, to be used again.
     spare: Batch,
+    /// What the payloads of the send that is out count for.
+    charges: Vec<Charge>,
 }
 
 impl Outbound {
@@ -68,6 +73,7 @@ impl Outbound {
         let (mut from, mut to) = (0, 0);
         for message in self.queue.drain(..messages) {
             on.push(message.hold);
+            self.charges.extend(message.charge);
             to += HEADER_LEN + message.body.len();
             if let Some(payload) = message.payload {
                 parts.push(Part { mem: scratch.share(), from, len: to - from });
@@ -84,6 +90,7 @@ impl Outbound {
     /// A send is over: its payloads are let go, its scratch and its lists are kept for the next.
     pub(crate) fn sent(&mut self, (on, mut parts): Batch) {
         debug_assert!(on.is_empty(), "the holds are given back first");
+        self.charges.clear();
         let first = parts.drain(..).next();
         self.scratch = first.and_then(|part| part.mem.try_filling().ok());
         self.spare = (on, parts);

@@ -128,6 +128,7 @@ impl Net {
         if let Some(amid) = link.inbound.amid().filter(|_| !link.stalled) {
             let stuck = amid + FRAME_STUCK;
             if stuck <= now {
+                self.counters.frames_stuck += 1;
                 return self.end(now, link, Reason::PeerSilent, Happening::Disconnected);
             }
             self.arm(stuck);
@@ -135,6 +136,7 @@ impl Net {
         if link.sending {
             let stuck = link.said + SEND_STUCK;
             if stuck <= now {
+                self.counters.sends_stuck += 1;
                 return self.end(now, link, Reason::PeerSilent, Happening::Disconnected);
             }
             self.arm(stuck);

@@ -319,6 +319,8 @@ impl<S: Store> Node<S> {
         listeners: Vec<driver::ListenerId>,
         started: Time,
     ) -> Self {
+        let mut net = net;
+        net.expect_replies(crate::limits::reply_len);
         let mut replicas = BTreeMap::new();
         for (at, disk) in disks.iter().enumerate() {
             for (copy, config) in disk.store.copies() {

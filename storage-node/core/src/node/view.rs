@@ -101,6 +101,10 @@ fn net_counters(net: &tcp::Counters) -> impl Iterator<Item = (&'static str, u64)
         ("net.stale-replies", net.stale_replies),
         ("net.refused", net.refused),
         ("net.strangers-displaced", net.strangers_displaced),
+        ("net.accepts-paused", net.accepts_paused),
+        ("net.sends-stuck", net.sends_stuck),
+        ("net.frames-stuck", net.frames_stuck),
+        ("net.over-budget", net.over_budget),
     ]
     .into_iter()
     .chain(Reason::ALL.into_iter().map(|reason| (closed_name(reason), net.closed_for(reason))))

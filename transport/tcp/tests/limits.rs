@@ -1,0 +1,153 @@
+//! What strangers and greedy clients can have of a node, and that nothing is left of those who come and go.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
+
+mod common;
+
+use common::*;
+use driver::Span;
+use wire::{HEADER_LEN, Hello, HelloInfo, Limits, Nonce, Role};
+
+const ROUNDS: u64 = 1000;
+
+#[test]
+fn those_who_say_hello_and_prove_nothing_lock_nobody_out() {
+    let mut world = World::new(1);
+    let limits = Limits { depth: DEPTH, max_payload: 1 << 20 };
+    let hello = Hello { nonce: Nonce([9; 16]), limits, info: HelloInfo::new(Role::Client, "x", 5) }.encode().unwrap();
+    let mut said = vec![0; HEADER_LEN];
+    wire::Header::new(wire::Op::HELLO, wire::Flags::NONE, 0, 1).put(&hello, {
+        said.resize(HEADER_LEN + hello.len(), 0);
+        &mut said
+    });
+    let streams: Vec<_> = (0..tcp::MAX_HANDSHAKES)
+        .map(|_| {
+            let stream = world.raw();
+            world.raw_send(stream, &said);
+            stream
+        })
+        .collect();
+    assert!(streams.iter().all(|stream| !world.raw_is_closed(*stream)), "each has its challenge");
+    world.establish();
+    assert_eq!(world.sides[SERVER].net.counters().strangers_displaced, 1);
+    assert!(world.raw_is_closed(streams[0]), "the oldest made room");
+    world.end();
+}
+
+#[test]
+fn a_flood_of_streams_is_accepted_no_faster_than_the_limit() {
+    let mut world = World::new(2);
+    let burst = u64::from(tcp::ACCEPT_BURST);
+    (0..2 * burst).for_each(|_| _ = world.raw());
+    let accepted = |world: &World| world.sides[SERVER].net.counters().accepted;
+    // The limit is passed by the one with which it is noticed.
+    assert_eq!(accepted(&world), burst + 1);
+    assert!(world.sides[SERVER].net.counters().accepts_paused > 0);
+    world.pass(Span(10 * tcp::ACCEPT_EVERY.0));
+    assert_eq!(accepted(&world), burst + 11, "and then one after the other");
+    world.pass(Span::seconds(60));
+    assert_eq!(accepted(&world), 2 * burst);
+    world.end();
+}
+
+#[test]
+fn one_client_has_no_more_than_its_share_of_the_memory_however_many_connections_it_has() {
+    let mut world = World::new(3);
+    let share = tcp::client_bytes(world.sides[SERVER].arena.capacity());
+    world.sides[SERVER].replies = false;
+    let lanes: Vec<_> = (0..4).map(|_| world.establish()[0]).collect();
+    let piece = pattern(1, 200_000);
+    for lane in &lanes {
+        for token in 0..4 {
+            assert!(world.request(CLIENT, *lane, token, &piece));
+        }
+    }
+    world.collect();
+    world.pass(Span::seconds(10));
+    let held = |world: &World| world.sides[SERVER].answers.len() * piece.len();
+    assert!(held(&world) <= share && held(&world) + piece.len() > share, "{} of {share}", held(&world));
+    assert!(world.sides[SERVER].net.counters().over_budget > 0);
+    assert!(lanes.iter().all(|lane| world.down(CLIENT, *lane).is_none()), "they wait, and are not closed for it");
+    // What is answered makes room for the rest.
+    world.sides[SERVER].replies = true;
+    let answers = std::mem::take(&mut world.sides[SERVER].answers);
+    drop(answers);
+    world.pass(Span::seconds(1));
+    let arrived = world.count_seen(SERVER, |seen| matches!(seen, Seen::Request(..)));
+    assert_eq!(arrived, 16, "all of it arrives");
+    world.end();
+}
+
+#[test]
+fn what_a_client_asks_for_counts_until_it_is_sent() {
+    let mut world = World::new(6);
+    // Each answer could be as long as half of what a client may have, and these are.
+    world.sides[SERVER].net.expect_replies(|_, _| 512 << 10);
+    let [client, _] = world.establish();
+    world.sides[SERVER].withhold_sends = true;
+    (0..6).for_each(|token| assert!(world.request(CLIENT, client, token, &[])));
+    world.collect();
+    world.pass(Span::seconds(1));
+    let arrived = |world: &World| world.count_seen(SERVER, |seen| matches!(seen, Seen::Request(..)));
+    world.sides[SERVER].withhold_sends = false;
+    world.pass(Span::seconds(1));
+    assert_eq!(arrived(&world), 6, "an answer that is shorter than it might have been counts for what it is");
+
+    world.sides[SERVER].replies = false;
+    (6..12).for_each(|token| assert!(world.request(CLIENT, client, token, &[])));
+    world.collect();
+    world.pass(Span::seconds(1));
+    assert_eq!(arrived(&world), 8, "two are the client's share");
+    world.sides[SERVER].replies = true;
+    drop(std::mem::take(&mut world.sides[SERVER].answers));
+    world.pass(Span::seconds(1));
+    assert_eq!(arrived(&world), 12);
+    world.end();
+}
+
+/// A thousand clients come and go; what they leave is told.
+fn rounds(seed: u64, round: impl Fn(&mut World, driver::ConnId, u64)) {
+    let mut world = World::new(seed);
+    let rest = |world: &World| (world.sides[SERVER].arena.in_use(), world.sides[SERVER].net.refs().len());
+    let before = rest(&world);
+    for n in 0..ROUNDS {
+        let [client, _] = world.establish();
+        round(&mut world, client, n);
+        world.pass(Span::millis(10));
+        assert_eq!(rest(&world), before, "round {n}: {:?}", world.sides[SERVER].net.refs());
+        world.sides.iter_mut().for_each(|side| side.seen.clear());
+    }
+    let counters = world.sides[SERVER].net.counters();
+    assert_eq!((counters.established, counters.stale_completions), (ROUNDS, 0));
+    world.end();
+}
+
+#[test]
+fn a_thousand_connections_that_come_and_go_leave_nothing() {
+    rounds(4, |world, client, n| {
+        assert!(world.request(CLIENT, client, n, &pattern(n, 4096)));
+        world.collect();
+        world.pump();
+        let side = &mut world.sides[CLIENT];
+        side.net.close(world.now, client, wire::Reason::Closed, &mut side.out);
+        world.collect();
+        world.pump();
+    });
+}
+
+#[test]
+fn a_thousand_connections_that_are_cut_in_mid_transfer_leave_nothing() {
+    rounds(5, |world, client, n| {
+        for token in 0..3 {
+            assert!(world.request(CLIENT, client, token, &pattern(n, 60_000)));
+        }
+        world.collect();
+        for _ in 0..n % 60 {
+            world.step();
+        }
+        world.kill(CLIENT);
+        world.pump();
+        assert!(world.sides[SERVER].net.conns(world.now).is_empty(), "it does not wait for the dead");
+        world.sides[CLIENT].frozen = false;
+        world.pump();
+    });
+}
