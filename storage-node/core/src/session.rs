@@ -8,7 +8,7 @@
 //! Generations (rule 19): what is below a volume's floor is over. A writer's Hello raises the floor to its own generation; a reader's does
 //! not, because other readers are below it. Of these the conductor says which ones are still attached.
 
-use crate::limits::{MAX_LANES, MAX_SESSIONS};
+use crate::limits::{MAX_LANES, MAX_SESSIONS, MAX_SESSIONS_EACH};
 use crate::mail::SessionView;
 use conductor_model::api::ReaderList;
 use conductor_model::{AttachGeneration, Incarnation, SnapshotId, VolumeId};
@@ -82,7 +82,7 @@ impl Sessions {
         if known.is_some_and(|s| s.incarnation > wanted.incarnation) {
             return Err(Refusal::Fenced);
         }
-        if wanted.lane >= MAX_LANES || (known.is_none() && self.by_client.len() >= MAX_SESSIONS) {
+        if wanted.lane >= MAX_LANES || (known.is_none() && !self.has_room(wanted.client)) {
             return Err(Refusal::Busy);
         }
         let mut fence = match reader {
@@ -115,6 +115,13 @@ impl Sessions {
         }
         self.by_conn.insert(conn, key);
         Ok((id, fence))
+    }
+
+    /// Whether this client may have one more.
+    fn has_room(&self, client: &str) -> bool {
+        let all = self.by_client.len();
+        let its = || self.by_client.keys().filter(|(_, name, _)| name == client).count();
+        all < MAX_SESSIONS && (all < MAX_SESSIONS_EACH || its() < MAX_SESSIONS_EACH)
     }
 
     /// A newer floor of a volume's attach generations is known. Returns the connections of older attachments: to be fenced.
@@ -245,6 +252,20 @@ mod tests {
         all.admit(conn(2), &wanted(5, 1, 1)).unwrap();
         assert_eq!(all.admit(conn(3), &wanted(6, 1, 0)).unwrap().1, [conn(1), conn(2)]);
         assert_eq!(all.admit(conn(4), &wanted(5, 1, 2)), Err(Refusal::Fenced));
+    }
+
+    #[test]
+    fn one_client_cannot_take_all_the_sessions() {
+        let mut all = Sessions::default();
+        let of = |client, volume| Wanted { client, volume: VolumeId(volume), ..wanted(1, 1, 0) };
+        let mut next = 0..;
+        let mut admit = |wanted| all.admit(conn(next.next().unwrap()), &wanted).map(|_| ());
+        for volume in 0..MAX_SESSIONS_EACH {
+            admit(of("greedy", u32::try_from(volume).unwrap())).unwrap();
+        }
+        assert_eq!(admit(of("greedy", 9999)), Err(Refusal::Busy));
+        admit(Wanted { lane: 1, ..of("greedy", 0) }).unwrap();
+        admit(of("modest", 9999)).unwrap();
     }
 
     #[test]
