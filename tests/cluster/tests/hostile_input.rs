@@ -346,7 +346,7 @@ fn bad_clients_of_the_nbd_port_are_closed_and_the_honest_one_goes_on() {
         let look = bench.cluster.look_at_target(HONEST).unwrap();
         look["target"]["counters"][name].as_u64().unwrap_or_else(|| panic!("no counter {name} in {look}"))
     };
-    let before = ["nbd_closed", "nbd_refused", "nbd_dropped_for_silence"].map(|name| count(&bench, name));
+    let before = ["nbd_closed", "nbd_displaced", "nbd_dropped_for_silence"].map(|name| count(&bench, name));
     let mut random = Random::new(6);
     let greeted = || {
         let mut stream = Stream::connect(&place).unwrap();
@@ -396,20 +396,20 @@ fn bad_clients_of_the_nbd_port_are_closed_and_the_honest_one_goes_on() {
     gone(slow);
     bench.workload.progress(50, LONG).unwrap();
     drop(oversize);
-    // 200 at once: more than there may be.
+    // 200 at once: more than there may be, so that the first make room for the others.
     let all: Vec<_> = (0..200).filter_map(|_| Stream::connect(&place).ok()).collect();
     bench.workload.progress(50, LONG).unwrap();
     println!("{} connected at once", all.len());
     drop(all);
     drop(nbd);
-    let after = || ["nbd_closed", "nbd_refused", "nbd_dropped_for_silence"].map(|name| count(&bench, name));
+    let after = || ["nbd_closed", "nbd_displaced", "nbd_dropped_for_silence"].map(|name| count(&bench, name));
     let shown = || {
         let after = after();
         Ok(after[0] >= before[0] + 14 && after[1] > before[1] && after[2] > before[2])
     };
     wait_until("each is counted", DEADLINES, shown)
         .unwrap_or_else(|error| panic!("{error:#}: {before:?} → {:?}", after()));
-    println!("closed, refused, dropped for silence: {before:?} → {:?}", after());
+    println!("closed, displaced, dropped for silence: {before:?} → {:?}", after());
     assert!(matches!(place, Place::Unix(_)));
     let Bench { mut cluster, workload, .. } = bench;
     let target = cluster.target(HONEST).unwrap();

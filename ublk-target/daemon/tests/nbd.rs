@@ -144,6 +144,18 @@ fn a_client_too_many_is_turned_away_and_the_others_go_on() {
 }
 
 #[test]
+fn those_who_connect_and_say_nothing_make_room_for_who_speaks() {
+    let lane = Lane::start();
+    let mut silent: Vec<_> = (0..MAX_SESSIONS).map(|_| NbdClient::silent(&lane.path)).collect();
+    lane.until("all there", |view| view.sessions.len() == MAX_SESSIONS);
+    let mut speaks = lane.connect();
+    assert_eq!(speaks.write(0, b"x"), 0);
+    assert!(NbdClient::is_closed(&mut silent[0]), "the oldest");
+    assert_eq!(lane.until("one displaced", |_| true).counters["nbd_displaced"], 1);
+    lane.stop(Mail::Stop);
+}
+
+#[test]
 fn a_client_that_negotiates_for_ever_or_talks_nonsense_is_let_go() {
     let lane = Lane::start();
     let mut silent = NbdClient::silent(&lane.path);

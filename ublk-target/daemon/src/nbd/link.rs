@@ -222,9 +222,18 @@ impl Link {
             return None;
         }
         let send = self.sending.map(|since| since + SEND_DEADLINE);
-        let handshake =
-            (self.over.is_none() && !self.session.is_transmitting()).then(|| self.since + HANDSHAKE_DEADLINE);
+        let handshake = self.is_negotiating().then(|| self.since + HANDSHAKE_DEADLINE);
         [send, handshake].into_iter().flatten().min()
+    }
+
+    /// It has its place among the sessions.
+    pub(super) fn is_open(&self) -> bool {
+        self.end == End::Open && self.over.is_none()
+    }
+
+    /// It has not chosen the export yet.
+    pub(super) fn is_negotiating(&self) -> bool {
+        self.is_open() && !self.session.is_transmitting()
     }
 
     /// Stopping, and everything that was taken from the client is answered and sent.

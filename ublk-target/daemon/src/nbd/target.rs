@@ -116,6 +116,7 @@ struct Asked {
 struct Counters {
     accepted: u64,
     refused: u64,
+    displaced: u64,
     accept_errors: u64,
     requests: u64,
     stuck: u64,
@@ -170,6 +171,7 @@ impl NbdTarget {
         let Counters {
             accepted,
             refused,
+            displaced,
             accept_errors,
             requests,
             stuck,
@@ -182,6 +184,7 @@ impl NbdTarget {
         for (name, value) in [
             ("nbd_accepted", accepted),
             ("nbd_refused", refused),
+            ("nbd_displaced", displaced),
             ("nbd_accept_errors", accept_errors),
             ("nbd_requests", requests),
             ("nbd_waited_for_room", stuck),
@@ -223,7 +226,11 @@ impl NbdTarget {
                 return;
             }
         };
-        if self.stopping || self.streams.len() >= MAX_SESSIONS {
+        if self.links().filter(|link| link.is_open()).count() >= MAX_SESSIONS {
+            self.make_room(out);
+        }
+        let open = self.links().filter(|link| link.is_open()).count();
+        if self.stopping || open >= MAX_SESSIONS {
             self.counters.refused += 1;
             out.submit(Op::Close { stream });
             return;
@@ -241,6 +248,16 @@ impl NbdTarget {
         let session = Session::new(export, Limits { commands: SESSION_COMMANDS, bytes: Bytes(SESSION_BYTES as u64) });
         place.link = Some(Box::new(Link::new(owner, session, stream, now)));
         self.streams.insert(stream, slot);
+    }
+
+    /// Whoever has been negotiating for longest makes room for the next: those who connect and say nothing lock nobody out.
+    fn make_room(&mut self, out: &mut dyn Outbox<Letter>) {
+        let links = self.places.iter_mut().filter_map(|place| place.link.as_deref_mut());
+        let oldest = links.filter(|link| link.is_negotiating()).min_by_key(|link| link.since);
+        if let Some(link) = oldest {
+            self.counters.displaced += 1;
+            link.drop_client(out);
+        }
     }
 
     fn nbd_done(&mut self, op: Op, result: Result<u32, Errno>) {
@@ -390,7 +407,8 @@ impl NbdTarget {
     }
 
     fn accept(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
-        if self.stopping {
+        // Those that made room, and have not closed yet, are as many as there are places; more wait in the kernel for them.
+        if self.stopping || self.streams.len() >= 2 * MAX_SESSIONS {
             return;
         }
         for accepting in &mut self.listeners {
