@@ -1,31 +1,81 @@
 //! Connections, bounded in number and in how long one may do nothing.
 //!
 //! A node's held heartbeat moves bytes twice a second and no request runs longer than `limits::REQUEST`: what is silent for
-//! `limits::IDLE`, half a request or an unread answer among it, is given up and leaves its place to others.
+//! `limits::IDLE`, half a request or an unread answer among it, is given up and leaves its place to others. When all places are taken, one
+//! is made: whoever was never answered goes first, then whoever was silent for longest. Nodes, whose heartbeats are answered all the
+//! time, stay; those who connect and say nothing, or a byte now and then, lock nobody out.
 
 use crate::limits::{CONNECTIONS, IDLE};
 use axum::serve::Listener;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
+
+/// Between two words about connections that made room.
+const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// A listener that accepts no more connections than there are places.
 #[derive(Debug)]
 pub(crate) struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
+    /// Who has one, or had.
+    standing: Vec<Weak<Mutex<Standing>>>,
+    displaced: u64,
+    said: Option<Instant>,
+}
+
+/// How a connection stands among the others.
+#[derive(Debug)]
+struct Standing {
+    answered: bool,
+    moved: Instant,
+    /// It makes room.
+    ends: bool,
+    waker: Option<Waker>,
 }
 
 impl Bounded {
     pub(crate) fn new(listener: TcpListener) -> Self {
-        Self { listener, places: Arc::new(Semaphore::new(CONNECTIONS)) }
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        Self { listener, places, standing: Vec::new(), displaced: 0, said: None }
     }
+
+    /// The connection that others need least ends.
+    fn make_room(&mut self) {
+        self.standing.retain(|standing| standing.strong_count() > 0);
+        let all: Vec<_> = self.standing.iter().filter_map(Weak::upgrade).collect();
+        let rank = |standing: &Arc<Mutex<Standing>>| {
+            let it = lock(standing);
+            (it.ends, it.answered, it.moved)
+        };
+        let Some(least) = all.into_iter().min_by_key(rank) else { return };
+        let waker = {
+            let mut it = lock(&least);
+            it.ends = true;
+            it.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+        self.displaced += 1;
+        if self.said.is_none_or(|said| said.elapsed() > SAY_EVERY) {
+            self.said = Some(Instant::now());
+            tracing::warn!(
+                displaced = self.displaced,
+                "all places for connections are taken; some made room for others"
+            );
+        }
+    }
+}
+
+fn lock(standing: &Mutex<Standing>) -> std::sync::MutexGuard<'_, Standing> {
+    standing.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Listener for Bounded {
@@ -33,10 +83,22 @@ impl Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        // The semaphore is never closed; were it, connections would go on without a place.
-        let place = Arc::clone(&self.places).acquire_owned().await.ok();
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        (Connection { stream, silence: Box::pin(sleep(IDLE)), _place: place }, address)
+        let place = match Arc::clone(&self.places).try_acquire_owned() {
+            Ok(place) => Some(place),
+            Err(_) => {
+                self.make_room();
+                // The semaphore is never closed; were it, connections would go on without a place.
+                Arc::clone(&self.places).acquire_owned().await.ok()
+            }
+        };
+        let new = Standing { answered: false, moved: Instant::now(), ends: false, waker: None };
+        let standing = Arc::new(Mutex::new(new));
+        self.standing.push(Arc::downgrade(&standing));
+        if self.standing.len() > 2 * CONNECTIONS {
+            self.standing.retain(|standing| standing.strong_count() > 0);
+        }
+        (Connection { stream, silence: Box::pin(sleep(IDLE)), standing, _place: place }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -49,17 +111,39 @@ impl Listener for Bounded {
 pub(crate) struct Connection {
     stream: TcpStream,
     silence: Pin<Box<Sleep>>,
+    standing: Arc<Mutex<Standing>>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
     /// Passes an outcome on; one that still waits fails when the connection was silent for too long.
     fn watched<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let mut standing = lock(&self.standing);
         if outcome.is_ready() {
-            self.silence.as_mut().reset(Instant::now() + IDLE);
+            let now = Instant::now();
+            // What was never answered stands by when it came: a byte now and then gains it nothing.
+            if standing.answered {
+                standing.moved = now;
+            }
+            self.silence.as_mut().reset(now + IDLE);
             return outcome;
         }
+        if standing.ends {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        standing.waker = Some(cx.waker().clone());
+        drop(standing);
         self.silence.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl Connection {
+    /// The same for what is written.
+    fn answers(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if matches!(outcome, Poll::Ready(Ok(_))) {
+            lock(&self.standing).answered = true;
+        }
+        self.watched(cx, outcome)
     }
 }
 
@@ -73,7 +157,7 @@ impl AsyncRead for Connection {
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(cx, from);
-        self.watched(cx, outcome)
+        self.answers(cx, outcome)
     }
 
     fn poll_write_vectored(
@@ -82,7 +166,7 @@ impl AsyncWrite for Connection {
         from: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, from);
-        self.watched(cx, outcome)
+        self.answers(cx, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -120,5 +204,28 @@ mod tests {
         assert_eq!(bounded.places.available_permits(), CONNECTIONS - 1);
         drop(connection);
         assert_eq!(bounded.places.available_permits(), CONNECTIONS);
+    }
+
+    #[tokio::test]
+    async fn who_was_never_answered_makes_room_before_who_was() {
+        use tokio::io::AsyncWriteExt;
+        let mut bounded = Bounded::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let at = bounded.local_addr().unwrap();
+        let mut open = Vec::new();
+        for n in 0..CONNECTIONS {
+            let peer = TcpStream::connect(at).await.unwrap();
+            let (mut connection, _) = bounded.accept().await;
+            if n < 2 {
+                connection.write_all(b"x").await.unwrap();
+            }
+            open.push((peer, connection));
+        }
+        let (_peer, mut third) = open.remove(2);
+        let ended = tokio::spawn(async move { third.read_u8().await.unwrap_err().kind() });
+        tokio::task::yield_now().await;
+        let _late = TcpStream::connect(at).await.unwrap();
+        let _place = bounded.accept().await;
+        assert_eq!(ended.await.unwrap(), io::ErrorKind::ConnectionAborted);
+        assert_eq!(bounded.displaced, 1);
     }
 }
