@@ -12,6 +12,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::time::Instant;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,11 +52,11 @@ pub(crate) fn serve(listener: &UnixListener, adder: &Adder) {
 }
 
 fn answer(stream: &UnixStream, adder: &Adder) -> io::Result<()> {
-    stream.set_read_timeout(Some(SOCKET))?;
     stream.set_write_timeout(Some(SOCKET))?;
-    let mut lines = BufReader::new(stream);
+    let mut lines = BufReader::new(Until(stream, Instant::now()));
     loop {
         let mut line = String::new();
+        lines.get_mut().1 = Instant::now() + SOCKET;
         if Read::by_ref(&mut lines).take(SOCKET_LINE).read_line(&mut line)? == 0 {
             return Ok(());
         }
@@ -69,6 +70,20 @@ fn answer(stream: &UnixStream, adder: &Adder) -> io::Result<()> {
             Err(why) => Ok(serde_json::json!({ "error": why.to_string() })),
         };
         writeln!(&mut &*stream, "{}", answer.map_err(io::Error::from)?)?;
+    }
+}
+
+/// Reads until a moment: a byte now and then does not put it off.
+struct Until<'a>(&'a UnixStream, Instant);
+
+impl Read for Until<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.1.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.0.set_read_timeout(Some(left))?;
+        (&mut &*self.0).read(into)
     }
 }
 

@@ -50,10 +50,9 @@ pub(crate) fn serve(listener: &UnixListener, tell: &Sender<Happening>) {
 }
 
 fn answer(mut stream: UnixStream, tell: &Sender<Happening>) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(CONTROL_IO))?;
     stream.set_write_timeout(Some(CONTROL_IO))?;
     let mut line = String::new();
-    BufReader::new(&stream).take(CONTROL_LINE).read_line(&mut line)?;
+    BufReader::new(Until(&stream, Instant::now() + CONTROL_IO)).take(CONTROL_LINE).read_line(&mut line)?;
     let mut answer = match line.trim() {
         "look" => {
             let (to, from) = sync_channel(1);
@@ -69,6 +68,20 @@ fn answer(mut stream: UnixStream, tell: &Sender<Happening>) -> std::io::Result<(
     };
     answer.push(b'\n');
     stream.write_all(&answer)
+}
+
+/// Reads until a moment: a byte now and then does not put it off.
+struct Until<'a>(&'a UnixStream, Instant);
+
+impl Read for Until<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let left = self.1.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.0.set_read_timeout(Some(left))?;
+        (&mut &*self.0).read(into)
+    }
 }
 
 fn said(error: Option<String>) -> serde_json::Result<Vec<u8>> {
