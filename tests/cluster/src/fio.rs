@@ -12,9 +12,6 @@ use std::time::Duration;
 
 /// What one round writes, and then reads back.
 const ROUND: &str = "16M";
-/// Writes per second: so that a round takes about as long as a fault, and leaves the machine to others.
-const RATE: &str = "400";
-
 /// fio, running.
 #[derive(Debug)]
 pub struct Fio {
@@ -34,28 +31,29 @@ impl Drop for Round {
     }
 }
 
-fn start(dir: &Path, uri: &str, round: u64) -> Result<(Round, PathBuf)> {
+fn start(dir: &Path, uri: &str, rate: Option<u32>, round: u64) -> Result<(Round, PathBuf)> {
     let log = dir.join("fio.log");
     let file = File::create(&log)?;
     let mut command = Command::new("fio");
     command.args(["--name=chaos", "--ioengine=nbd", "--rw=randwrite", "--bs=4k", "--iodepth=8", "--thread"]);
     command.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--error_dump=1"]);
-    command.args([format!("--uri={uri}"), format!("--size={ROUND}"), format!("--rate_iops={RATE}")]);
+    command.args([format!("--uri={uri}"), format!("--size={ROUND}")]);
+    command.args(rate.map(|rate| format!("--rate_iops={rate}")));
     command.arg(format!("--randseed={}", round + 1)).current_dir(dir);
     let child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn();
     Ok((Round(child.context("fio")?), log))
 }
 
 impl Fio {
-    /// Begins on an export on a Unix socket; its log is in `dir`.
-    pub fn start(dir: &Path, place: &Place, export: &str) -> Result<Self> {
+    /// Begins on an export on a Unix socket, with so many commands a second at most; its log is in `dir`.
+    pub fn start(dir: &Path, place: &Place, export: &str, rate: Option<u32>) -> Result<Self> {
         let Place::Unix(socket) = place else { bail!("fio is given a Unix socket") };
         let (uri, dir) = (format!("nbd+unix:///{export}?socket={}", socket.display()), dir.to_owned());
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopping, done) = (Arc::clone(&stop), Arc::clone(&rounds));
         let run = move || {
             while !stopping.load(Ordering::Relaxed) {
-                let (mut round, log) = start(&dir, &uri, done.load(Ordering::Relaxed))?;
+                let (mut round, log) = start(&dir, &uri, rate, done.load(Ordering::Relaxed))?;
                 let status = round.0.wait()?;
                 let said = || std::fs::read_to_string(&log).unwrap_or_default();
                 ensure!(status.success(), "fio ended with {status}: {}", said());

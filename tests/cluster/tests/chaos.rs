@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 const OURS: &str = "db";
 /// Written to by fio; of several.
 const FIOS: &str = "fio";
+/// Commands a second of fio: so that a round takes about as long as a fault, and leaves the machine to others.
+const FIO_RATE: u32 = 400;
 /// Requests that must be acknowledged after each fault.
 const SOME: u64 = 200;
 
@@ -112,7 +114,7 @@ impl Chaos {
         let options = Options { place, export: OURS.to_owned(), depth: 16, seed, patience: 2 * LONG };
         let ours = Workload::start(options).unwrap();
         let place = cluster.attach(FIOS).unwrap();
-        let fio = Fio::start(cluster.dir(), &place, FIOS).unwrap();
+        let fio = Fio::start(cluster.dir(), &place, FIOS, Some(FIO_RATE)).unwrap();
         Self { cluster, ours, fio, random: Random::new(seed) }
     }
 
