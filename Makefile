@@ -15,7 +15,7 @@ CARGO := cargo
 RUNNER := $(CARGO) run --quiet --locked --package runner --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test sim model crash bench bench-store cluster chaos vm-test power-loss soak fuzz lint unit loom build clean
+.PHONY: help demo check test sim model crash bench bench-store hot-path cluster chaos vm-test power-loss soak fuzz lint unit loom build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,11 @@ bench: ## three copies beside QEMU quorum, single servers and a bare floor, in t
 bench-store: ## the store beside raw fio on the same file: bytes, rates, restart (BENCH="--quick" for a look; 23 GiB of disk)
 	@tools/setup.sh test
 	$(CARGO) run --quiet --locked --release --package bench -- $(BENCH)
+
+hot-path: ## instructions that nodes and client spend on one request, by callgrind, beside the recorded ones (HOT="--profile" or "--write")
+	@tools/setup.sh build test
+	$(CARGO) build --quiet --locked --release --package hot-path
+	$(or $(CARGO_TARGET_DIR),target)/release/hot-path $(HOT)
 
 cluster: ## real processes on loopback: killed, frozen, filled up, attacked
 	@tools/setup.sh build test

@@ -31,6 +31,7 @@ xfsprogs        xfs on a volume
 util-linux      mount, losetup, fallocate, unshare
 procps          watching the processes of a cluster
 curl            the conductor's HTTP interface, as a person uses it
+valgrind        counting the hot path's instructions
 etcd-server     several conductors, whose tests run an etcd of their own
 "
 packages_fuzz="

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod change;
+mod counters;
 mod filling;
 mod inspection;
 mod iocb;
@@ -31,4 +32,4 @@ mod withheld;
 
 pub use iocb::{Stage, Stages};
 pub use mail::{CopyView, DiskView, Letter, Mail, SessionView, View};
-pub use node::{Counters, Disk, Node, NodeOptions};
+pub use node::{Disk, Node, NodeOptions};

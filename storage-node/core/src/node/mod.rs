@@ -50,6 +50,7 @@ mod visitors;
 mod wishes;
 mod work;
 
+use crate::counters::Counters;
 use crate::iocb::{self, Iocb, ServerIocb};
 use crate::limits::{AWAY, NOTICEABLE_USE, PROMISE, TICK};
 use crate::links::Links;
@@ -213,23 +214,6 @@ enum Visitor {
     },
 }
 
-/// Plain counters of one reactor.
-#[derive(Debug, Default, Clone)]
-pub struct Counters {
-    by_name: BTreeMap<&'static str, u64>,
-}
-
-impl Counters {
-    /// One more of `name`.
-    pub(crate) fn count(&mut self, name: &'static str) {
-        *self.by_name.entry(name).or_default() += 1;
-    }
-    /// All of them.
-    pub fn all(&self) -> &BTreeMap<&'static str, u64> {
-        &self.by_name
-    }
-}
-
 /// Rounds of one turn; what is left then is the next turn's, which follows at once.
 const ROUNDS: usize = 4;
 
@@ -383,11 +367,6 @@ impl<S: Store> Node<S> {
             counters: Counters::default(),
             stopping: false,
         }
-    }
-
-    /// Its counters.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
     }
 
     /// Gives a store an operation; its completion comes back as `pending`.

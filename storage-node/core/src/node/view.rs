@@ -15,7 +15,7 @@ impl<S: Store> Node<S> {
         let mut refs: Vec<String> = self.iocb_holds.report().iter().map(ToString::to_string).collect();
         refs.extend(self.net.refs().iter().map(ToString::to_string));
         refs.sort();
-        let mut counters = self.counters.all().clone();
+        let mut counters = self.counters.all();
         counters.extend(net_counters(self.net.counters()));
         let mut requests: BTreeMap<ConnId, usize> = BTreeMap::new();
         for iocb in self.iocbs.iter().map(|(_, iocb)| iocb).filter(|iocb| iocb.request.is_some()) {

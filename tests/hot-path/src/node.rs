@@ -1,0 +1,118 @@
+//! A node's process: its disk formatted, opened, then served.
+
+use crate::cluster::{DISK_BYTES, KEY, Said};
+use conductor_model::{Bytes, DiskId, NodeId, OpenId};
+use driver::{DiskIndex, Done, ListenerId, Machine, Op, Outbox, Time};
+use memory::Arena;
+use node_core::{Disk, Letter, Mail, Node, NodeOptions};
+use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
+use node_store::{Identity, OpenOptions};
+use sim::{Birth, Rng};
+use std::rc::Rc;
+use tcp::{Net, NetOptions};
+
+/// A node's memory.
+const ARENA_BYTES: usize = 32 << 20;
+
+enum Stage {
+    Begins,
+    Formatting(Box<Format>),
+    Opening(Box<Opening>),
+    Serving(Box<Node<JournaledStore>>),
+}
+
+pub(crate) struct Server {
+    node: NodeId,
+    arena: Arena,
+    random: Rng,
+    started: Time,
+    stage: Stage,
+}
+
+struct Letters<'a>(&'a mut dyn Outbox<Said>);
+
+impl Outbox<Letter> for Letters<'_> {
+    fn submit(&mut self, op: Op) {
+        self.0.submit(op);
+    }
+    fn post(&mut self, letter: Letter) {
+        self.0.post(Said::Node(letter));
+    }
+}
+
+impl Server {
+    pub(crate) fn new(node: NodeId, birth: &Birth) -> Self {
+        let arena = Arena::small(ARENA_BYTES);
+        Self { node, arena, random: Rng::new(birth.seed), started: birth.now, stage: Stage::Begins }
+    }
+
+    fn format(&mut self, out: &mut dyn Outbox<Said>) {
+        let Some(geometry) = Geometry::of_disk(Bytes(DISK_BYTES)) else { panic!("a disk of {DISK_BYTES} bytes") };
+        let identity = Identity { cluster: 1, node: self.node, disk: DiskId(self.random.next_u64() | 1) };
+        let options = FormatOptions { disk: DiskIndex(0), journal: None, identity, geometry, overwrite: false };
+        let format = Format::start(options, &self.arena, &mut |op| out.submit(op));
+        self.stage = Stage::Formatting(Box::new(format.unwrap_or_else(|error| panic!("{error}"))));
+    }
+
+    fn open(&mut self, out: &mut dyn Outbox<Said>) {
+        let options =
+            OpenOptions { disk: DiskIndex(0), size: Bytes(DISK_BYTES), cluster: Some(1), node: Some(self.node) };
+        let opening = Opening::start(options, Tuning::default(), &self.arena, &mut |op| out.submit(op));
+        self.stage = Stage::Opening(Box::new(opening.unwrap_or_else(|error| panic!("{error}"))));
+    }
+
+    fn serve(&mut self, now: Time, store: JournaledStore, out: &mut dyn Outbox<Said>) {
+        let (disk, open) = (store.disk_id(), OpenId(self.random.next_u64() | 1));
+        out.post(Said::Opened(disk, open));
+        let options = NodeOptions { node: self.node, process: self.random.next_u64(), lane: 0 };
+        let disks = vec![Disk { disk, open, index: DiskIndex(0), store }];
+        let mut nonces = self.random.fork();
+        let hello = Node::hello_info(&options, &disks);
+        let net = NetOptions::new(hello, Rc::new(KEY), Box::new(move || nonces.next_u64()));
+        let net = Net::new(net, self.arena.clone());
+        let mut node = Node::new(options, self.arena.clone(), net, disks, vec![ListenerId(0)], self.started);
+        node.start(now, &mut Letters(out));
+        self.stage = Stage::Serving(Box::new(node));
+    }
+}
+
+impl Machine for Server {
+    type Mail = Mail;
+    type Letter = Said;
+
+    fn start(&mut self, _now: Time, out: &mut dyn Outbox<Said>) {
+        self.format(out);
+    }
+    fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Said>) {
+        match &mut self.stage {
+            Stage::Formatting(format) => match format.done(done, &mut |op| out.submit(op)) {
+                Some(Ok(_)) => self.open(out),
+                Some(Err(error)) => panic!("{error}"),
+                None => {}
+            },
+            Stage::Opening(opening) => match opening.done(now, done, &mut |op| out.submit(op)) {
+                Some(Ok(store)) => self.serve(now, store, out),
+                Some(Err(error)) => panic!("{error}"),
+                None => {}
+            },
+            Stage::Serving(node) => node.done(now, done, &mut Letters(out)),
+            Stage::Begins => {}
+        }
+    }
+    fn mail(&mut self, now: Time, mail: Mail, out: &mut dyn Outbox<Said>) {
+        if let Stage::Serving(node) = &mut self.stage {
+            node.mail(now, mail, &mut Letters(out));
+        }
+    }
+    fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Said>) {
+        if let Stage::Serving(node) = &mut self.stage {
+            node.end_turn(now, &mut Letters(out));
+        }
+    }
+    fn next_deadline(&self) -> Option<Time> {
+        if let Stage::Serving(node) = &self.stage { node.next_deadline() } else { None }
+    }
+    fn finished(&self) -> bool {
+        if let Stage::Serving(node) = &self.stage { node.finished() } else { false }
+    }
+}
