@@ -337,6 +337,8 @@ fn now_ms() -> u64 {
 fn uri(address: &Address, volume: &str) -> String {
     match address {
         Address::Tcp(at) => format!("nbd://{at}/{volume}"),
+        // Not of the NBD project, which has no name for it; no option leads here.
+        Address::Rdma(at) => format!("nbd+rdma://{at}/{volume}"),
         Address::Unix(path) => {
             let mut uri = String::from("nbd+unix:///?socket=");
             for byte in std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()) {
