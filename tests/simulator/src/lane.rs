@@ -67,6 +67,7 @@ impl Lane {
             io_timeout: None,
             depth: 16,
             conn_depth: attachment.conn_depth,
+            transport: volume_client::Transport::Tcp,
             secrets: Rc::new(KEY),
             random: Box::new(move || nonces.next_u64()),
         };

@@ -62,12 +62,19 @@ pub struct Counters {
     pub waited: u64,
     /// Turns.
     pub turns: u64,
+    /// What happened to RDMA's streams.
+    pub rdma: ::rdma::Counters,
 }
 
 impl Counters {
     /// Those that tell a person something, by name.
-    pub fn named(&self) -> [(&'static str, u64); 7] {
+    pub fn named(&self) -> [(&'static str, u64); 12] {
         [
+            ("rdma_established", self.rdma.established),
+            ("rdma_refused", self.rdma.refused),
+            ("rdma_broken", self.rdma.broken),
+            ("rdma_undrained", self.rdma.undrained),
+            ("rdma_stale", self.rdma.stale),
             ("reactor_turns", self.turns),
             ("reactor_enters", self.enters),
             ("reactor_sqes", self.sqes),
@@ -154,11 +161,6 @@ impl<R: Ring> Uring<R> {
         Ok(())
     }
 
-    /// What RDMA did so far, if it was opened.
-    pub fn rdma_counters(&self) -> Option<::rdma::Counters> {
-        self.rdma.as_ref().map(|beside| beside.rdma.counters())
-    }
-
     /// Listens, and says where: a port 0 becomes the system's choice. A socket file that nobody answers on is replaced.
     pub fn listen(&mut self, address: &Address) -> Result<(ListenerId, Address), ReactorError> {
         if let (Address::Rdma(at), Some(beside)) = (address, &mut self.rdma) {
@@ -195,7 +197,8 @@ impl<R: Ring> Uring<R> {
 
     /// What it did so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        let rdma = self.rdma.as_ref().map_or_else(::rdma::Counters::default, |beside| beside.rdma.counters());
+        Counters { rdma, ..self.counters }
     }
 
     /// Operations that were submitted and not yet handed back.

@@ -28,6 +28,7 @@ mod net;
 mod outbound;
 mod slots;
 mod turn;
+mod ways;
 
 pub use counters::{ConnStatus, Counters};
 pub use event::{Admission, Answer, Lost, NetEvent, Payload, Refused};
@@ -37,3 +38,4 @@ pub use limits::{
 };
 pub use net::{Net, NetOptions};
 pub use outbound::rx_slots;
+pub use ways::{Transport, Ways};

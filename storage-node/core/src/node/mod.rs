@@ -70,7 +70,7 @@ use refcount::{Hold, Table};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use tcp::{Answer, Net, NetEvent, Payload};
+use tcp::{Answer, Net, NetEvent, Payload, Ways};
 
 /// A disk with its opened store.
 #[derive(Debug)]
@@ -237,6 +237,7 @@ pub struct Node<S> {
     sessions: Sessions,
     visitors: BTreeMap<ConnId, Visitor>,
     links: Links,
+    ways: Ways,
     replicas: BTreeMap<ShardId, Replica>,
     primaries: BTreeMap<ShardId, Primary>,
     iocbs: Slab<Iocb>,
@@ -332,6 +333,7 @@ impl<S: Store> Node<S> {
             sessions: Sessions::default(),
             visitors: BTreeMap::new(),
             links: Links::default(),
+            ways: Ways::default(),
             replicas,
             primaries: BTreeMap::new(),
             iocbs: Slab::new(),
@@ -581,6 +583,7 @@ impl<S: Store> Machine for Node<S> {
             Mail::Membership(shard, answer) => self.conductor_answered(now, shard, answer, out),
             Mail::Heard(sent) => self.conductor_promised(sent),
             Mail::FillRate(rate) => self.fill_rate = rate,
+            Mail::Rdma(all) => self.ways.know(all.iter().map(|at| (at.endpoint, at.rdma))),
             Mail::Generations(list) => {
                 for (volume, generation) in list {
                     let fence = self.sessions.set_generation(volume, generation);

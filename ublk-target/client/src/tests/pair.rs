@@ -154,6 +154,7 @@ impl World {
             io_timeout: None,
             depth: 16,
             conn_depth: DEPTH,
+            transport: tcp::Transport::Tcp,
             secrets: secrets.clone(),
             random: random(1),
         };
@@ -390,6 +391,7 @@ fn a_client_without_a_name_or_with_a_damaged_map_is_not_made() {
         io_timeout: None,
         depth: 1,
         conn_depth: 1,
+        transport: tcp::Transport::Tcp,
         secrets: Rc::new(ClusterKey([0; 32])),
         random: random(1),
     };

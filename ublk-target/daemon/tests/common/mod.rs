@@ -45,6 +45,7 @@ pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
         snapshot: None,
         durability: Durability::Always,
         held_since: conductor_model::Commit(0),
+        rdma: Vec::new(),
         shards: (0..size.div_ceil(SHARD)).map(place).collect(),
     }
 }
@@ -101,6 +102,7 @@ impl Lane {
                 io_timeout: None,
                 depth,
                 conn_depth: 32,
+                transport: volume_client::Transport::Tcp,
                 secrets: Rc::new(ClusterKey(KEY)),
                 random: Box::new(move || {
                     random += 1;
