@@ -8,7 +8,7 @@ use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, print, table};
 use crate::pidfile::Process;
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use conductor_model::limits::MAX_HOST_NAME;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Uid, dup2_stdout, setsid};
@@ -23,7 +23,9 @@ use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use target_daemon::{Address, FrontEnd, Options, Place, Record, Subject, TargetError, TargetView, detach, look};
+use target_daemon::{
+    Address, FrontEnd, Options, Place, Record, Subject, TargetError, TargetView, Transport, detach, look,
+};
 use wire::{KEY_MARK, Key};
 
 /// A target attaches within the conductor's call (10 s); a device that is recovered waits for its old daemon (30 s) and for nodes.
@@ -50,6 +52,9 @@ pub(crate) struct AttachArgs {
     /// Requests in flight, per queue [default: 128; 256 for NBD]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: Option<u16>,
+    /// What connections to nodes go over. auto: RDMA where a node listens for it and this machine has it, else TCP; rdma: nothing else
+    #[arg(long, env = "TRINE_TRANSPORT", value_name = "WAY", default_value = "auto")]
+    transport: Way,
     /// Refuse writes, and share the volume with others that do; not beside one who writes
     #[arg(long)]
     read_only: bool,
@@ -81,6 +86,24 @@ pub(crate) struct DetachArgs {
     force: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+/// What connections go over.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Way {
+    Auto,
+    Tcp,
+    Rdma,
+}
+
+impl From<Way> for Transport {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::Auto => Self::Auto,
+            Way::Tcp => Self::Tcp,
+            Way::Rdma => Self::Rdma,
+        }
+    }
 }
 
 /// Where NBD listens.
@@ -167,6 +190,7 @@ fn options(args: AttachArgs) -> Outcome<Options> {
         force: args.force,
         io_timeout: args.io_timeout,
         depth: args.depth,
+        transport: args.transport.into(),
     })
 }
 
@@ -403,19 +427,20 @@ fn people(all: &[Attached]) -> String {
     let rows = all.iter().map(|Attached { known, live, state, target }| {
         let state = if *live { (*state).to_owned() } else { format!("{state} (recover with trine attach)") };
         let requests = target.as_ref().map_or_else(none, |target| target.requests.to_string());
+        let over = target.as_ref().map_or_else(none, over);
         match known {
             Known::Record(record) => {
                 let since = now.saturating_sub(Duration::from_millis(record.since_ms));
                 let since = humantime::format_duration(Duration::from_secs(since.as_secs())).to_string();
-                vec![record.volume.clone(), record.device.clone(), state, record.pid.to_string(), since, requests]
+                vec![record.volume.clone(), record.device.clone(), state, record.pid.to_string(), since, requests, over]
             }
             Known::Nothing { volume, pid } => {
                 let pid = pid.map_or_else(none, |pid| pid.to_string());
-                vec![volume.clone(), none(), state, pid, none(), requests]
+                vec![volume.clone(), none(), state, pid, none(), requests, over]
             }
         }
     });
-    let mut text = table(&["VOLUME", "DEVICE", "STATE", "PID", "SINCE", "REQUESTS"], rows);
+    let mut text = table(&["VOLUME", "DEVICE", "STATE", "PID", "SINCE", "REQUESTS", "OVER"], rows);
     for Attached { known, target, .. } in all {
         let (Known::Record(record), Some(target)) = (known, target) else { continue };
         for wait in &target.waiting {
@@ -424,6 +449,17 @@ fn people(all: &[Attached]) -> String {
         }
     }
     text
+}
+
+/// What its connections go over: `tcp`, `rdma`, `rdma 2, tcp 1`; none if there is no connection.
+fn over(target: &TargetView) -> String {
+    let of = |way: &str| target.links.iter().filter(|link| link.state == "up" && link.transport == way).count();
+    match (of("rdma"), of("tcp")) {
+        (0, 0) => "-".to_owned(),
+        (0, _) => "tcp".to_owned(),
+        (_, 0) => "rdma".to_owned(),
+        (rdma, tcp) => format!("rdma {rdma}, tcp {tcp}"),
+    }
 }
 
 #[cfg(test)]

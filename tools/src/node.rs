@@ -14,6 +14,7 @@ use std::fmt::Write;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 #[derive(Subcommand)]
 #[command(disable_help_subcommand = true)]
@@ -60,10 +61,17 @@ pub(crate) struct RunArgs {
     /// Use the page cache on file systems without O_DIRECT instead of refusing them
     #[arg(long, env = "TRINE_ALLOW_BUFFERED")]
     allow_buffered: bool,
-    /// Where the first reactor listens, the others on the ports after it; port 0 takes any free ones
-    #[arg(long, env = "TRINE_NODE_LISTEN", default_value = "127.0.0.1:7100", value_name = "IP:PORT")]
-    listen: SocketAddr,
-    /// The address that others use, if it is another than the one listened on
+    /// Where the first reactor listens, the others on the ports after it; port 0 takes any free ones. And with rdma: where it listens
+    /// over RDMA, too, by default on the same port: --listen 10.0.0.1:7100,rdma:10.0.0.1
+    #[arg(
+        long,
+        env = "TRINE_NODE_LISTEN",
+        default_value = "127.0.0.1:7100",
+        value_name = "IP:PORT|rdma:IP[:PORT]",
+        value_delimiter = ','
+    )]
+    listen: Vec<Listen>,
+    /// The address that others use over TCP, if it is another than the one listened on
     #[arg(long, env = "TRINE_ADVERTISE", value_name = "IP")]
     advertise: Option<IpAddr>,
     /// The machine's name, for people and failure domains [default: this host's name]
@@ -249,6 +257,7 @@ fn run_node(args: RunArgs) -> Outcome {
     let usual = PathBuf::from("/run/trine");
     let control = args.control_socket.or_else(|| usual.is_dir().then(|| usual.join(format!("{}.sock", args.node))));
     let disks = disk_plans(&args.disks, args.create.map(|size| size.0)).map_err(Failure::usage)?;
+    let (listen, rdma) = listens(&args.listen).map_err(Failure::usage)?;
     let node = args.node;
     let options = NodeOptions {
         node,
@@ -259,7 +268,8 @@ fn run_node(args: RunArgs) -> Outcome {
         format: args.format,
         force: args.force,
         allow_buffered: args.allow_buffered,
-        listen: args.listen,
+        listen,
+        rdma,
         advertise: args.advertise,
         conductor: args.cluster.address()?,
         key: args.cluster.cluster_key()?,
@@ -279,6 +289,45 @@ fn run_node(args: RunArgs) -> Outcome {
         let _ = print(&format!("ready {node} {}", endpoints.join(" ")));
     };
     node_daemon::run(options, ready).map_err(failure)
+}
+
+/// Where a node listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Listen {
+    Tcp(SocketAddr),
+    Rdma(IpAddr, Option<u16>),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(at) = text.strip_prefix("rdma:") else {
+            return text.parse().map(Self::Tcp).map_err(|_| "write IP:PORT, or rdma:IP or rdma:IP:PORT".to_owned());
+        };
+        let bare = at.strip_prefix('[').and_then(|at| at.strip_suffix(']')).unwrap_or(at);
+        match (at.parse::<SocketAddr>(), bare.parse::<IpAddr>()) {
+            (Ok(at), _) => Ok(Self::Rdma(at.ip(), Some(at.port()))),
+            (_, Ok(ip)) => Ok(Self::Rdma(ip, None)),
+            _ => Err("write rdma:IP or rdma:IP:PORT".to_owned()),
+        }
+    }
+}
+
+/// One address for TCP, and one for RDMA if it is wanted: its ports are not TCP's, so the same number will do.
+fn listens(given: &[Listen]) -> Result<(SocketAddr, Option<SocketAddr>), String> {
+    let (mut tcp, mut rdma) = (None, None);
+    for listen in given {
+        let first = match *listen {
+            Listen::Tcp(at) => tcp.replace(at).is_none(),
+            Listen::Rdma(ip, port) => rdma.replace((ip, port)).is_none(),
+        };
+        if !first {
+            return Err("--listen: one address for TCP, and one for RDMA".to_owned());
+        }
+    }
+    let tcp: SocketAddr =
+        tcp.ok_or("--listen rdma: is beside TCP, which is what others fall back to: --listen IP:PORT,rdma:IP")?;
+    Ok((tcp, rdma.map(|(ip, port)| SocketAddr::new(ip, port.unwrap_or(tcp.port())))))
 }
 
 /// `PATH`, `PATH,journal=PATH`, or several of these behind commas: a journal belongs to the disk before it.
@@ -454,7 +503,7 @@ fn disks_table(node: &NodeInfo) -> String {
     let rows = node.disks.iter().map(|d| {
         vec![
             d.disk.to_string(),
-            d.endpoint.to_string(),
+            d.rdma.map_or_else(|| d.endpoint.to_string(), |rdma| format!("{}, rdma {rdma}", d.endpoint)),
             disk::state(d),
             size(d.used),
             size(d.capacity),
@@ -512,6 +561,11 @@ fn describe(inside: &NodeLook, refs: bool, trace: bool, text: &mut String) {
                 ]
             });
             let _ = write!(text, "\n{}", table(&["SESSION", "CLIENT", "VOLUME", "GENERATION", "LANES"], sessions));
+            let links = reactor.links.iter().map(|l| {
+                let state = if l.up { "up" } else { "down" };
+                vec![l.endpoint.to_string(), l.transport.clone(), state.to_owned()]
+            });
+            let _ = write!(text, "\n{}", table(&["LINK TO", "OVER", "STATE"], links));
             let _ = writeln!(text, "\nlive objects:");
             for line in &reactor.refs {
                 let _ = writeln!(text, "  {line}");
@@ -563,6 +617,21 @@ mod tests {
         for bad in ["journal=x", "a,journal=", "a,journal=x,journal=y", "a,,b", ""] {
             let given = ["first".to_owned(), bad.to_owned()];
             assert!(disk_plans(&given, None).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_node_listens_over_tcp_and_beside_it_over_rdma() {
+        let at = |given: &[&str]| {
+            let given: Result<Vec<Listen>, String> = given.iter().map(|at| at.parse()).collect();
+            given.and_then(|given| listens(&given)).map(|(tcp, rdma)| format!("{tcp} {rdma:?}"))
+        };
+        assert_eq!(at(&["10.0.0.1:7100"]).unwrap(), "10.0.0.1:7100 None");
+        assert_eq!(at(&["rdma:10.0.0.2", "10.0.0.1:7100"]).unwrap(), "10.0.0.1:7100 Some(10.0.0.2:7100)");
+        assert_eq!(at(&["[::1]:1", "rdma:[::1]:2"]).unwrap(), "[::1]:1 Some([::1]:2)");
+        assert_eq!(at(&["[::1]:1", "rdma:[::1]"]).unwrap(), "[::1]:1 Some([::1]:1)");
+        for wrong in [&["rdma:10.0.0.1"][..], &["10.0.0.1:1", "10.0.0.1:2"], &["10.0.0.1"], &["10.0.0.1:1", "rdma:x"]] {
+            assert!(at(wrong).is_err(), "{wrong:?}");
         }
     }
 

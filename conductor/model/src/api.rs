@@ -19,6 +19,9 @@ pub struct DiskReport {
     pub open: OpenId,
     /// Where the reactor that owns it listens.
     pub endpoint: SocketAddr,
+    /// Where it listens over RDMA, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<SocketAddr>,
     /// Its size for data.
     pub capacity: Bytes,
     /// Bytes in use.
@@ -28,6 +31,15 @@ pub struct DiskReport {
     pub max_copies: u32,
     /// Every copy found on it, with the newest configuration it joined (rule 12).
     pub copies: Vec<(CopyId, Configuration)>,
+}
+
+/// A reactor that listens over RDMA, too.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct RdmaEndpoint {
+    /// Where it listens over TCP: its name everywhere else.
+    pub endpoint: SocketAddr,
+    /// Where it listens over RDMA.
+    pub rdma: SocketAddr,
 }
 
 /// Of a disk whose node does not say it.
@@ -216,6 +228,9 @@ pub struct HeartbeatAnswer {
     /// Which keys of clients there are, if that changed since `after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<KeyList>,
+    /// All reactors of the cluster that listen over RDMA, too, if there is anything new for this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<Vec<RdmaEndpoint>>,
 }
 
 /// The keys of clients, by their serials.
@@ -442,6 +457,9 @@ pub struct VolumeMap {
     /// Since when its client has it: cache generations up to here are none of its business (rule 18).
     #[serde(default)]
     pub held_since: Commit,
+    /// Of the places that shards are served at, those that can be reached over RDMA, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rdma: Vec<RdmaEndpoint>,
     /// All shards in order.
     pub shards: Vec<ShardPlace>,
 }

@@ -10,13 +10,14 @@
 //! volume's floor: a writer's own generation, or the oldest reader's. Readers above it are told apart by the list of those that are still
 //! attached. Epochs are not touched: nodes hear of floor and list with their next heartbeat answer.
 
-use crate::api::{ReaderList, ShardPlace, VolumeMap};
+use crate::api::{RdmaEndpoint, ReaderList, ShardPlace, VolumeMap};
 use crate::events::Happened;
 use crate::limits::{MAX_CLIENT_NAME, MAX_HOST_NAME, MAX_READERS_PER_VOLUME, MAX_READERS_SHOWN};
 use crate::nodes::is_plain;
 use crate::record::VolumeRecord;
 use crate::views::{Attach, Attachment, ClientVolume, Detach, Reader};
 use crate::{AttachGeneration, Commit, Conductor, Dirty, Error, Key, Millis, NodeId, VolumeId};
+use std::collections::BTreeSet;
 
 impl VolumeRecord {
     /// Sessions of older generations than this are over.
@@ -220,6 +221,9 @@ impl Conductor {
                 cache: shard.config.cache,
             })
         });
+        let primaries = self.shards_of(volume.id).filter_map(|shard| shard.config.primary_member());
+        let rdma = primaries.filter_map(|primary| self.disk(primary.node, primary.disk)?.rdma_endpoint());
+        let rdma: BTreeSet<RdmaEndpoint> = rdma.collect();
         let VolumeRecord { id, name, size, shard_size, attach, held_since, durability, .. } = volume;
         Ok(VolumeMap {
             volume: *id,
@@ -230,6 +234,7 @@ impl Conductor {
             snapshot: None,
             durability: *durability,
             held_since: *held_since,
+            rdma: rdma.into_iter().collect(),
             shards: places.collect(),
         })
     }

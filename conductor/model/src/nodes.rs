@@ -4,7 +4,7 @@
 //! copy out, the shard's primary asks for what it needs (rule 10). A node is told, in one message, the configurations of
 //! the shards it is primary of, the attach generations of the volumes it has copies of, and the copies it has to delete.
 
-use crate::api::{Heartbeat, HeartbeatAnswer, Register, Registered};
+use crate::api::{Heartbeat, HeartbeatAnswer, RdmaEndpoint, Register, Registered};
 use crate::events::Happened;
 use crate::limits::{
     MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_NUMBER, MAX_REASON, MAX_SHARDS,
@@ -167,7 +167,14 @@ impl Conductor {
             retire: self.empty_disks(node),
             fill_rate: self.meta.settings.fill_rate,
             keys: self.keys_since(after),
+            rdma: self.has_news(node, after).then(|| self.rdma_endpoints()),
         }
+    }
+
+    /// All reactors that listen over RDMA, too.
+    fn rdma_endpoints(&self) -> Vec<RdmaEndpoint> {
+        let disks = self.nodes.values().flat_map(|node| &node.disks).filter(|disk| disk.present);
+        disks.filter_map(DiskRecord::rdma_endpoint).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     pub(crate) fn drops_on(&self, node: NodeId) -> impl Iterator<Item = CopyId> {
@@ -262,11 +269,12 @@ impl Conductor {
         let mut disks: BTreeMap<DiskId, DiskRecord> =
             before.iter().map(|d| (d.disk, DiskRecord { present: false, ..d.clone() })).collect();
         for report in &register.disks {
-            let same_place = disks.get(&report.disk).filter(|d| d.endpoint == report.endpoint);
+            let same_place = disks.get(&report.disk).filter(|d| (d.endpoint, d.rdma) == (report.endpoint, report.rdma));
             let record = DiskRecord {
                 disk: report.disk,
                 open: report.open,
                 endpoint: report.endpoint,
+                rdma: report.rdma,
                 endpoint_at: same_place.map_or(at, |d| d.endpoint_at),
                 capacity: report.capacity,
                 max_copies: report.max_copies,

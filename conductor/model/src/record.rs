@@ -5,7 +5,7 @@
 //! before the answer leaves, and can build the same state again from all records. Nothing else is remembered: liveness,
 //! usage and troubles come back with the next heartbeats.
 
-use crate::api::CopyWork;
+use crate::api::{CopyWork, RdmaEndpoint};
 use crate::events::Event;
 use crate::views::{Attachment, Duty, Reader, ScrubState, Settings, SnapshotState, VolumeState};
 use crate::{
@@ -236,7 +236,10 @@ pub struct DiskRecord {
     pub open: OpenId,
     /// Where it is served.
     pub endpoint: SocketAddr,
-    /// The transaction that changed `endpoint` last: primaries that have seen an older one are told again.
+    /// Where it is served over RDMA, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<SocketAddr>,
+    /// The transaction that changed one of the two last: primaries that have seen an older one are told again.
     pub endpoint_at: Commit,
     /// Its size for data.
     pub capacity: Bytes,
@@ -251,6 +254,13 @@ pub struct DiskRecord {
     /// The disk of the same node that its copies are to be made on, if it is being replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub successor: Option<DiskId>,
+}
+
+impl DiskRecord {
+    /// The reactor that serves it, if that listens over RDMA, too.
+    pub(crate) fn rdma_endpoint(&self) -> Option<RdmaEndpoint> {
+        Some(RdmaEndpoint { endpoint: self.endpoint, rdma: self.rdma? })
+    }
 }
 
 /// A volume.

@@ -104,6 +104,7 @@ impl Conductor {
             DiskInfo {
                 disk: d.disk,
                 endpoint: d.endpoint,
+                rdma: d.rdma,
                 present: d.present,
                 leaving: d.leaving,
                 successor: d.successor,

@@ -371,6 +371,9 @@ pub struct DiskInfo {
     pub disk: DiskId,
     /// Where it is served.
     pub endpoint: SocketAddr,
+    /// And where over RDMA, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<SocketAddr>,
     /// False if its node runs without it.
     pub present: bool,
     /// It is to be emptied and forgotten.

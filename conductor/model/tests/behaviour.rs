@@ -2,7 +2,7 @@
 
 mod common;
 use common::{Cluster, MIB, disk_of, heartbeat, registration, report, request, shard};
-use conductor_model::api::{MembershipAnswer, MembershipChange, Register, Trouble};
+use conductor_model::api::{MembershipAnswer, MembershipChange, RdmaEndpoint, Register, Trouble};
 use conductor_model::views::{Attach, Detach, Health, NewVolume, NodeState, VolumeState};
 use conductor_model::{
     Answer, AttachGeneration, Bytes, Commit, Conductor, CopyId, DEFAULT_SHARD, Epoch, Error, Millis, NodeId, OpenId,
@@ -202,6 +202,29 @@ fn a_moved_endpoint_is_told_without_a_new_epoch() {
     assert_eq!((moved.endpoint.port(), moved.open), (7777, OpenId(1)));
     let map = cluster.model.map("db").unwrap();
     assert!(map.shards.iter().any(|s| s.node == NodeId(2) && s.endpoint.port() == 7777));
+}
+
+#[test]
+fn where_reactors_listen_over_rdma_is_told_beside_their_endpoints() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 3 * MIB).unwrap();
+    let first = cluster.beat(1, 1, 0).unwrap();
+    assert_eq!(first.rdma, Some(Vec::new()));
+    assert_eq!(cluster.beat(1, 1, first.version).unwrap().rdma, None, "nothing new");
+    let mut register = registration(2, 2);
+    let endpoint = register.disks[0].endpoint;
+    let rdma = "192.0.2.2:7100".parse().unwrap();
+    register.disks[0].rdma = Some(rdma);
+    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    cluster.restart();
+    let news = cluster.beat(1, 1, first.version).unwrap();
+    let known = vec![RdmaEndpoint { endpoint, rdma }];
+    assert_eq!(news.rdma.as_ref(), Some(&known));
+    assert_eq!(cluster.model.map("db").unwrap().rdma, known);
+    register.disks[0].rdma = None;
+    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    assert_eq!(cluster.beat(1, 1, news.version).unwrap().rdma, Some(Vec::new()));
+    assert!(cluster.model.map("db").unwrap().rdma.is_empty());
 }
 
 #[test]

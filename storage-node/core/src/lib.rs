@@ -31,5 +31,5 @@ mod window;
 mod withheld;
 
 pub use iocb::{Stage, Stages};
-pub use mail::{CopyView, DiskView, Letter, Mail, SessionView, View};
+pub use mail::{CopyView, DiskView, Letter, LinkView, Mail, SessionView, View};
 pub use node::{Disk, Node, NodeOptions};

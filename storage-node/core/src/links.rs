@@ -92,6 +92,11 @@ impl Links {
         self.links.get(&to)
     }
 
+    /// All of them, with the connections there are.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (SocketAddr, &Link)> {
+        self.links.iter().map(|(to, link)| (*to, link))
+    }
+
     pub(crate) fn get_mut(&mut self, to: SocketAddr) -> Option<&mut Link> {
         self.links.get_mut(&to)
     }

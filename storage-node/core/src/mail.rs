@@ -3,13 +3,15 @@
 
 use crate::iocb::Stages;
 use conductor_model::api::{
-    CopyWork, Filling, KeyList, MembershipAnswer, MembershipRequest, Order, OrderReport, ReaderList, Trouble,
+    CopyWork, Filling, KeyList, MembershipAnswer, MembershipRequest, Order, OrderReport, RdmaEndpoint, ReaderList,
+    Trouble,
 };
 use conductor_model::{
     AttachGeneration, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, OpenId, ShardId, SnapshotId, VolumeId,
 };
 use driver::Time;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// To the reactor.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub enum Mail {
     Heard(Time),
     /// How many bytes per second may be read here to fill copies, if there is a limit but the own one; 0 is a pause.
     FillRate(Option<Bytes>),
+    /// Where reactors that listen over RDMA, too, do so: all of them, each time. Not sent to who cannot use it.
+    Rdma(Vec<RdmaEndpoint>),
     /// The oldest attach generations that may be served.
     Generations(Vec<(VolumeId, AttachGeneration)>),
     /// Who reads the volumes that are shared.
@@ -61,6 +65,8 @@ pub enum Letter {
     View(u64, Box<View>),
     /// The reactor cannot go on serving this disk; one sentence.
     DiskFailed(DiskId, String),
+    /// This endpoint has RDMA, which does not lead there: it is tried over TCP. Said once until RDMA does.
+    Fallback(SocketAddr),
     /// Blocks that did not read as they were written, and what became of them; one sentence for the log, at most one a second.
     Damage(String),
 }
@@ -74,12 +80,25 @@ pub struct View {
     pub copies: Vec<CopyView>,
     /// Its sessions.
     pub sessions: Vec<SessionView>,
+    /// Its connections to the reactors that hold the other copies.
+    pub links: Vec<LinkView>,
     /// Live objects and the holds that keep them, one line each (`conn 17: 1 owner + 66 rx`).
     pub refs: Vec<String>,
     /// Counters by name.
     pub counters: BTreeMap<&'static str, u64>,
     /// The stages of requests that finished lately, oldest first.
     pub traces: Vec<Stages>,
+}
+
+/// A connection to another reactor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkView {
+    /// Where.
+    pub endpoint: SocketAddr,
+    /// Established.
+    pub up: bool,
+    /// Over RDMA, not TCP.
+    pub rdma: bool,
 }
 
 /// One disk.

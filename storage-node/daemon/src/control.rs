@@ -34,6 +34,8 @@ pub(crate) struct Control {
     pub(crate) client: Client,
     pub(crate) desk: Arc<Desk>,
     pub(crate) lanes: Lanes,
+    /// It has RDMA: its reactors are told who else has.
+    pub(crate) rdma: bool,
     /// As they were opened, in the order of the reactors.
     pub(crate) disks: Mutex<Vec<(Lane, DiskReport)>>,
     /// Disks came or went that the conductor has not heard of.
@@ -291,6 +293,7 @@ impl Control {
         let orders = *named || !answer.orders.is_empty();
         let taken = assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs), until))
             && (!orders || all(&|| Mail::Orders(answer.orders.clone())))
+            && answer.rdma.as_ref().filter(|_| self.rdma).is_none_or(|known| all(&|| Mail::Rdma(known.clone())))
             && (answer.work.is_empty() || all(&|| Mail::Work(answer.work.clone())))
             && (answer.generations.is_empty() || all(&|| Mail::Generations(answer.generations.clone())))
             && (answer.readers.is_empty() || all(&|| Mail::Readers(answer.readers.clone())))
@@ -432,6 +435,7 @@ mod tests {
             disk: DiskId(disk),
             open: OpenId(1),
             endpoint: ([10, 0, 0, 1], 1).into(),
+            rdma: None,
             capacity: Bytes(1 << 30),
             used: Bytes(0),
             max_copies: 64,

@@ -118,6 +118,9 @@ impl Desk {
                     self.changed.notify_all();
                 }
             }
+            Letter::Fallback(endpoint) => {
+                tracing::warn!(%endpoint, "no connection over RDMA: TCP is tried, and RDMA again when a connection ends");
+            }
             Letter::Damage(what) => tracing::warn!(what, "DAMAGE"),
             Letter::DiskFailed(disk, why) => {
                 if state.failed.insert(disk, why.clone()).is_none() {

@@ -35,7 +35,7 @@ pub use adding::{AddedDisk, NewDisks};
 pub use error::Error;
 pub use limits::{DEFAULT_DEPTH, DEFAULT_MEMORY, MAX_DISKS_PER_REACTOR, MIN_MEMORY, MIN_METADATA_CACHE};
 pub use look::{
-    CopyLook, DiskLook, MemoryLook, MemoryNodeLook, NodeLook, ReactorLook, SessionLook, StageLook, TraceLook,
+    CopyLook, DiskLook, LinkLook, MemoryLook, MemoryNodeLook, NodeLook, ReactorLook, SessionLook, StageLook, TraceLook,
 };
 pub use memory::{HugePages, MemoryNodes, TooFewHugePages};
 pub use node_store::journaled::DEFAULT_CACHE_BYTES as DEFAULT_METADATA_CACHE;

@@ -8,6 +8,7 @@ use memory::HugePages;
 use node_core::{Stage, Stages, View};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// The whole process.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -59,12 +60,26 @@ pub struct ReactorLook {
     pub copies: Vec<CopyLook>,
     /// Its sessions.
     pub sessions: Vec<SessionLook>,
+    /// Its connections to the reactors that hold the other copies.
+    #[serde(default)]
+    pub links: Vec<LinkLook>,
     /// Live objects and the holds that keep them, one line each.
     pub refs: Vec<String>,
     /// Counters by name.
     pub counters: BTreeMap<String, u64>,
     /// Requests that finished lately, oldest first.
     pub traces: Vec<TraceLook>,
+}
+
+/// One connection to another reactor.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LinkLook {
+    /// Where.
+    pub endpoint: SocketAddr,
+    /// Established.
+    pub up: bool,
+    /// What it goes over: `tcp` or `rdma`.
+    pub transport: String,
 }
 
 /// One disk.
@@ -163,6 +178,11 @@ impl ReactorLook {
         let disks = view.disks.iter();
         let copies = view.copies.into_iter();
         let sessions = view.sessions.into_iter();
+        let links = view.links.iter().map(|link| LinkLook {
+            endpoint: link.endpoint,
+            up: link.up,
+            transport: if link.rdma { "rdma" } else { "tcp" }.to_owned(),
+        });
         Self {
             lane,
             disks: disks.map(|d| DiskLook { disk: d.disk, open: d.open, capacity: d.capacity, used: d.used }).collect(),
@@ -185,6 +205,7 @@ impl ReactorLook {
                     lanes: s.lanes,
                 })
                 .collect(),
+            links: links.collect(),
             refs: view.refs,
             counters: view
                 .counters

@@ -41,7 +41,9 @@ pub struct NodeOptions {
     pub allow_buffered: bool,
     /// Where the first reactor listens; the others on the ports after it. Port 0 takes any free one for each.
     pub listen: SocketAddr,
-    /// The address that others use, if it is not the one listened on.
+    /// Where the first reactor listens over RDMA, too, if it does; the others on the ports after it. Others use this address.
+    pub rdma: Option<SocketAddr>,
+    /// The address that others use over TCP, if it is not the one listened on.
     pub advertise: Option<IpAddr>,
     /// `HOST:PORT` of the conductor.
     pub conductor: String,
@@ -98,9 +100,20 @@ impl NodeOptions {
         if self.listen.ip().is_unspecified() && self.advertise.is_none() {
             return Err(Error::Unspecified(self.listen));
         }
-        let last = usize::from(self.listen.port()) + self.reactors - 1;
-        if self.listen.port() != 0 && last > usize::from(u16::MAX) {
-            return Err(Error::Ports(self.listen));
+        if let Some(rdma) = self.rdma {
+            if !rdma.ip().is_loopback() && !self.plaintext {
+                return Err(Error::Plaintext(rdma));
+            }
+            // A device is bound to an address, and there is no other one to tell of.
+            if rdma.ip().is_unspecified() {
+                return Err(Error::Unspecified(rdma));
+            }
+        }
+        for listen in [Some(self.listen), self.rdma].into_iter().flatten() {
+            let last = usize::from(listen.port()) + self.reactors - 1;
+            if listen.port() != 0 && last > usize::from(u16::MAX) {
+                return Err(Error::Ports(listen));
+            }
         }
         Ok(())
     }
@@ -129,8 +142,12 @@ impl NodeOptions {
 
     /// Where reactor `lane` listens.
     pub(crate) fn listen_of(&self, lane: u16) -> SocketAddr {
-        let port = if self.listen.port() == 0 { 0 } else { self.listen.port().saturating_add(lane) };
-        SocketAddr::new(self.listen.ip(), port)
+        of_lane(self.listen, lane)
+    }
+
+    /// Where it listens over RDMA.
+    pub(crate) fn rdma_of(&self, lane: u16) -> Option<SocketAddr> {
+        self.rdma.map(|first| of_lane(first, lane))
     }
 
     /// What others are told of the address `actual`.
@@ -142,6 +159,10 @@ impl NodeOptions {
     pub(crate) fn disks_of(&self, lane: u16) -> impl Iterator<Item = &DiskPlan> {
         self.disks.iter().skip(usize::from(lane)).step_by(self.reactors)
     }
+}
+
+fn of_lane(first: SocketAddr, lane: u16) -> SocketAddr {
+    SocketAddr::new(first.ip(), if first.port() == 0 { 0 } else { first.port().saturating_add(lane) })
 }
 
 #[cfg(test)]
@@ -161,6 +182,7 @@ pub(crate) mod tests {
             force: false,
             allow_buffered: false,
             listen: "127.0.0.1:7100".parse().unwrap(),
+            rdma: None,
             advertise: None,
             conductor: "127.0.0.1:7000".to_owned(),
             key: [0; 32],
@@ -214,6 +236,12 @@ pub(crate) mod tests {
         assert!(matches!(options(MAX_DISKS_PER_REACTOR + 1).check(), Err(Error::TooManyDisks { .. })));
         assert!(matches!(NodeOptions { memory: 1 << 20, ..options(1) }.check(), Err(Error::Memory { .. })));
         assert!(matches!(NodeOptions { metadata_cache: 1 << 20, ..options(1) }.check(), Err(Error::Cache(_))));
+        let rdma = |at: &str, plaintext| NodeOptions { rdma: Some(at.parse().unwrap()), plaintext, ..options(1) };
+        assert!(matches!(rdma("10.0.0.1:7100", false).check(), Err(Error::Plaintext(_))));
+        assert!(matches!(rdma("0.0.0.0:7100", true).check(), Err(Error::Unspecified(_))));
+        let two = NodeOptions { reactors: 2, disks: options(2).disks, ..rdma("10.0.0.1:65535", true) };
+        assert!(matches!(two.check(), Err(Error::Ports(_))));
+        assert_eq!(rdma("10.0.0.1:7100", true).rdma_of(2), Some("10.0.0.1:7102".parse().unwrap()));
         let high = NodeOptions { listen: "127.0.0.1:65535".parse().unwrap(), reactors: 2, ..options(2) };
         assert!(matches!(high.check(), Err(Error::Ports(_))));
     }

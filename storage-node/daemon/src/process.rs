@@ -209,6 +209,7 @@ impl Process {
             memory: MemoryLook::of(options),
             host: options.host.clone(),
             rack: options.rack.clone(),
+            rdma: options.rdma.is_some(),
             cluster,
             client,
             desk: Arc::clone(&self.desk),

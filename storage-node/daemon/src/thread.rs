@@ -9,7 +9,7 @@ use crate::opening::{Journal, Opener, Task};
 use crate::{DiskPlan, Error, NodeOptions, journal, marks};
 use conductor_model::api::DiskReport;
 use conductor_model::{Bytes, ClusterId, DiskId, OpenId, ShardId};
-use driver::{Address, DiskIndex, Time};
+use driver::{Address, DiskIndex, ListenerId, Time};
 use memory::{Arena, ArenaOptions, Backing, Shares};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -109,17 +109,16 @@ fn serve(
 ) -> Result<Opened, Error> {
     let options = plan.options;
     apart(plan.disks, &stores)?;
-    let listened = reactor.driver().listen(&Address::Tcp(options.listen_of(plan.lane)));
-    let (listener, address) = match listened {
-        // The port after the last one that was asked for may be anybody's.
-        Err(_) if usize::from(plan.lane) >= options.reactors => {
-            let any = SocketAddr::new(options.listen.ip(), 0);
-            reactor.driver().listen(&Address::Tcp(any))?
-        }
-        listened => listened?,
-    };
-    let Address::Tcp(actual) = address else { unreachable!("a TCP listener has a TCP address") };
+    let (listener, actual) = listen(plan, reactor.driver(), Address::Tcp, options.listen_of(plan.lane))?;
     let endpoint = options.endpoint(actual);
+    let mut listeners = vec![listener];
+    let mut rdma = None;
+    if let Some(at) = options.rdma_of(plan.lane) {
+        reactor.driver().open_rdma(&arena)?;
+        let (listener, actual) = listen(plan, reactor.driver(), Address::Rdma, at)?;
+        listeners.push(listener);
+        rdma = Some(actual);
+    }
     let mut disks = Vec::with_capacity(stores.len());
     let mut reports = Vec::with_capacity(stores.len());
     for (index, store) in stores {
@@ -129,6 +128,7 @@ fn serve(
             disk,
             open,
             endpoint,
+            rdma,
             capacity: usage.capacity.bytes(),
             used: usage.used.bytes(),
             max_copies: usage.max_copies,
@@ -141,9 +141,29 @@ fn serve(
     let mut net = NetOptions::new(name, Rc::new(ClusterKey(options.key)), nonces()?);
     net.depth = options.depth;
     let net = Net::new(net, arena.clone());
-    let node = Node::new(node, arena.clone(), net, disks, vec![listener], plan.started);
+    let node = Node::new(node, arena.clone(), net, disks, listeners, plan.started);
     reactor.machine().become_node(node, journals);
     Ok(Opened { reactor, arena, lane: plan.lane, endpoint, disks: reports })
+}
+
+/// Listens at one of its addresses, and says at which.
+fn listen(
+    plan: &Plan<'_>,
+    driver: &mut Uring<OwnRing>,
+    over: fn(SocketAddr) -> Address,
+    at: SocketAddr,
+) -> Result<(ListenerId, SocketAddr), Error> {
+    let (listener, address) = match driver.listen(&over(at)) {
+        // The port after the last one that was asked for may be anybody's.
+        Err(_) if usize::from(plan.lane) >= plan.options.reactors => {
+            driver.listen(&over(SocketAddr::new(at.ip(), 0)))?
+        }
+        listened => listened?,
+    };
+    match address {
+        Address::Tcp(actual) | Address::Rdma(actual) => Ok((listener, actual)),
+        Address::Unix(_) => unreachable!("a node does not listen on paths"),
+    }
 }
 
 /// A reactor holds one copy of a shard: two that are on their way from one of its disks to the other need two reactors.

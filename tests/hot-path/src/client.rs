@@ -7,7 +7,7 @@ use driver::{Done, Machine, Outbox, Time};
 use memory::{Arena, Class};
 use sim::{Birth, Rng};
 use std::rc::Rc;
-use volume_client::{BlockOp, BlockRequest, ClientOptions, VolumeClient};
+use volume_client::{BlockOp, BlockRequest, ClientOptions, Transport, VolumeClient};
 
 /// The client's memory.
 const ARENA_BYTES: usize = 32 << 20;
@@ -44,6 +44,8 @@ impl Loader {
             io_timeout: None,
             depth: 128,
             conn_depth: 128,
+            card: None,
+            transport: Transport::Tcp,
             secrets: Rc::new(KEY),
             random: Box::new(move || nonces.next_u64()),
         };

@@ -68,6 +68,7 @@ impl Lane {
             depth: 16,
             conn_depth: attachment.conn_depth,
             card: None,
+            transport: volume_client::Transport::Tcp,
             secrets: Rc::new(KEY),
             random: Box::new(move || nonces.next_u64()),
         };

@@ -145,6 +145,7 @@ impl NodeProcess {
             disk,
             open,
             endpoint: self.home.endpoint,
+            rdma: None,
             capacity: usage.capacity.bytes(),
             used: usage.used.bytes(),
             max_copies: usage.max_copies,

@@ -14,6 +14,8 @@ pub enum Address {
     Tcp(SocketAddr),
     /// A Unix socket.
     Unix(PathBuf),
+    /// An RDMA endpoint: its port is one of the connection manager's, which are not TCP's.
+    Rdma(SocketAddr),
 }
 
 /// An open byte stream of this driver. The driver never gives a number out twice while an operation on it is outstanding.

@@ -103,7 +103,7 @@ impl Bench {
     }
 
     fn connect(&mut self, to: SocketAddr) -> Result<Result<StreamId, Errno>> {
-        let op = Op::Connect { on: self.owner.share(), to: Address::Tcp(to) };
+        let op = Op::Connect { on: self.owner.share(), to: Address::Rdma(to) };
         let done = self.run(op, |op| matches!(op, Op::Connect { .. }))?;
         Ok(done.result.map(StreamId))
     }

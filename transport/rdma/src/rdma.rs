@@ -16,6 +16,8 @@ use crate::verbs::{Channel, Device, Id, Note, Pair};
 
 /// Connections at a time: with 528 KiB each, 132 MiB of the arena at most.
 const LINES: usize = 256;
+/// Devices at a time.
+const DEVICES: u32 = 7;
 /// Set in the number of every stream and listener of ours, so that they can stand beside those of sockets (of which there are fewer
 /// than 2^15 at a time).
 const OURS: u32 = 0x8000;
@@ -64,6 +66,9 @@ struct Listener {
 }
 
 impl Rdma {
+    /// How many descriptors there are at most: the manager's, and one per device.
+    pub const DESCRIPTORS: u32 = 1 + DEVICES;
+
     /// No connection yet. All memory of operations will be of `arena`.
     pub fn new(arena: &Arena) -> Result<Self, RdmaError> {
         let channel = Channel::new().map_err(|error| match error {
@@ -154,6 +159,35 @@ impl Rdma {
         into.append(&mut self.dones);
     }
 
+    /// What completed, without a system call, and whether anything is over: for looking before sleeping. It leaves the descriptors as
+    /// they are, so that nothing is missed.
+    pub fn look(&mut self, now: Time) -> bool {
+        self.poll(now);
+        !self.dones.is_empty()
+    }
+
+    /// Ends everything: accepts come back from [`Rdma::turn`], and the operations of every connection as soon as it has ended.
+    pub fn cancel_all(&mut self, now: Time) {
+        for (index, listener) in self.listeners.iter_mut().enumerate() {
+            let id = ListenerId(OURS | u32::try_from(index).unwrap_or(0));
+            let flushed = (0..std::mem::take(&mut listener.armed))
+                .map(|_| Done { op: Op::Accept { listener: id }, result: Err(Errno::CANCELED) });
+            self.dones.extend(flushed);
+            for stream in listener.up.drain(..) {
+                // Nobody was told of it, so it goes by itself.
+                let place = self.places.get_mut(slot_of(stream)).and_then(|place| place.line.as_mut());
+                place.into_iter().filter(|line| line.stream == stream).for_each(|line| line.known = false);
+            }
+        }
+        for slot in 0..self.places.len() {
+            if let Some(line) = self.places[slot].line.as_mut() {
+                line.connected(Err(Errno::CANCELED), &mut self.dones);
+                line.end(now, End::Ours, &mut self.dones);
+            }
+            self.sweep(slot);
+        }
+    }
+
     /// When to call [`Rdma::turn`] at the latest: at once, if something is over already.
     pub fn next_deadline(&self) -> Option<Time> {
         if !self.dones.is_empty() {
@@ -170,6 +204,11 @@ impl Rdma {
     /// What happened so far.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Streams that the machine knows of and has not closed.
+    pub fn left_open(&self) -> usize {
+        self.lines().filter(|line| line.known && !line.close).count()
     }
 
     /// Connections that are not over.
@@ -275,6 +314,9 @@ impl Rdma {
         let context = id.context();
         if let Some(known) = self.devices.iter().find(|device| device.is(context)) {
             return Ok(Rc::clone(known));
+        }
+        if self.devices.len() >= DEVICES as usize {
+            return Err(RdmaError::NoDevice(Errno(libc::EMFILE)));
         }
         let device = Rc::new(Device::new(context, &self.arena)?);
         self.devices.push(Rc::clone(&device));
@@ -417,8 +459,8 @@ fn slot_of(stream: StreamId) -> usize {
 
 fn endpoint(to: &Address) -> Option<SocketAddr> {
     match to {
-        Address::Tcp(at) => Some(*at),
-        Address::Unix(_) => None,
+        Address::Rdma(at) => Some(*at),
+        Address::Tcp(_) | Address::Unix(_) => None,
     }
 }
 

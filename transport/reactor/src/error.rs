@@ -28,6 +28,9 @@ pub enum ReactorError {
         /// The system's word.
         error: std::io::Error,
     },
+    /// No RDMA, or not to us.
+    #[error(transparent)]
+    Rdma(#[from] rdma::RdmaError),
     /// The file or device cannot be opened.
     #[error("cannot open disk {}: {error}: check the path and the permissions", .path.display())]
     OpenDisk {
@@ -71,6 +74,7 @@ fn show(address: &Address) -> String {
     match address {
         Address::Tcp(at) => at.to_string(),
         Address::Unix(path) => path.display().to_string(),
+        Address::Rdma(at) => format!("rdma:{at}"),
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   other threads ──Mailbox──▶ Reactor ◀──letters── Machine (all decisions)
 //!                                 │ Op ▼ ▲ Done
-//!                               Uring ── slab, streams, listeners, disks
+//!                               Uring ── slab, streams, listeners, disks; RDMA's streams, if it was opened
 //!                                 │
 //!                               Ring: its own, or libublk's
 //! ```
@@ -20,6 +20,7 @@ mod error;
 mod flight;
 mod limits;
 mod mailbox;
+mod rdma;
 mod reactor;
 mod ring;
 mod sockets;

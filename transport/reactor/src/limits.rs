@@ -1,6 +1,7 @@
 //! How much a reactor has in the kernel at a time, and the completion queue that holds the sum.
 //!
-//! An operation gives one completion; a connect's deadline one more; a cancellation at the end one more. Operations over the
+//! An operation gives one completion; a connect's deadline one more; a cancellation at the end one more; so do the mailbox's read and the
+//! polls of RDMA's descriptors. Operations over the
 //! limit wait here for a slot, so the completion queue cannot overflow whatever a machine asks for.
 
 use driver::Span;
@@ -23,6 +24,8 @@ const CONNECT: Span = Span::seconds(12);
 const COMPLETIONS_PER_OP: u32 = 3;
 /// The mailbox's read, and its cancellation.
 const COMPLETIONS_OF_MAILBOX: u32 = 2;
+/// A poll of each of RDMA's descriptors, and its cancellation.
+const COMPLETIONS_OF_RDMA: u32 = 2 * ::rdma::Rdma::DESCRIPTORS;
 
 /// The limits of one reactor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +54,6 @@ impl Default for Limits {
 impl Limits {
     /// Completions that can be there at a time: the size of the completion queue (on a shared ring: our part of it).
     pub fn completions(&self) -> u32 {
-        self.ops.saturating_mul(COMPLETIONS_PER_OP).saturating_add(COMPLETIONS_OF_MAILBOX)
+        self.ops.saturating_mul(COMPLETIONS_PER_OP).saturating_add(COMPLETIONS_OF_MAILBOX + COMPLETIONS_OF_RDMA)
     }
 }

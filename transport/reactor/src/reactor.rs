@@ -17,6 +17,9 @@ use driver::{Done, Machine, Op, Outbox, Span, Time};
 use refcount::LeakReport;
 use std::collections::VecDeque;
 
+/// What RDMA completes within this time costs no sleep: about what a wake-up costs.
+const RDMA_LOOK: Span = Span::micros(10);
+
 /// A machine and all that it runs on. Not `Send`: it lives and dies on one thread.
 pub struct Reactor<M: Machine, R: Ring> {
     machine: M,
@@ -27,6 +30,8 @@ pub struct Reactor<M: Machine, R: Ring> {
     cqes: Vec<Cqe>,
     inbox: VecDeque<M::Mail>,
     spin: Spin,
+    /// The same where it is off, while there are connections of RDMA's.
+    rdma_spin: Spin,
     /// The machine said that it is finished: that is final.
     finished: bool,
 }
@@ -64,7 +69,8 @@ impl<M: Machine, R: Ring> Reactor<M, R> {
     pub fn start(machine: M, mut uring: Uring<R>, mail: MailRx<M::Mail>) -> Result<Self, ReactorError> {
         uring.watch(mail.bell())?;
         let (letters, cqes, inbox) = (Vec::new(), Vec::new(), VecDeque::new());
-        let mut new = Self { machine, uring, mail, letters, cqes, inbox, spin: Spin::off(), finished: false };
+        let (spin, rdma_spin) = (Spin::off(), Spin::up_to(RDMA_LOOK));
+        let mut new = Self { machine, uring, mail, letters, cqes, inbox, spin, rdma_spin, finished: false };
         new.machine.start(clock::now(), &mut Desk { uring: &mut new.uring, letters: &mut new.letters });
         Ok(new)
     }
@@ -79,12 +85,15 @@ impl<M: Machine, R: Ring> Reactor<M, R> {
     pub fn turn(&mut self) -> Result<(), ReactorError> {
         self.push_pending()?;
         let (want, timeout) = self.patience(clock::now());
-        if self.spin.worth_it(timeout) {
+        let spin = if self.spin.is_off() && self.uring.looks_for_rdma() { &mut self.rdma_spin } else { &mut self.spin };
+        if spin.worth_it(timeout) {
             // What was asked for must be on its way while we look.
             self.uring.enter(0, None)?;
             let uring = &mut self.uring;
-            self.spin.look(|| uring.ring().ready());
+            spin.look(|| uring.look());
         }
+        // A look may have found what needs no ring.
+        let timeout = if self.uring.next_deadline() == Some(Time::default()) { Some(Span(0)) } else { timeout };
         self.uring.enter(want, timeout)?;
         let mut cqes = std::mem::take(&mut self.cqes);
         self.uring.drain(&mut cqes);
@@ -104,7 +113,8 @@ impl<M: Machine, R: Ring> Reactor<M, R> {
 
     /// How many completions to wait for and how long at most. To be asked once per enter, after `push_pending`.
     pub fn patience(&mut self, now: Time) -> (u32, Option<Span>) {
-        let timeout = self.machine.next_deadline().map(|deadline| deadline.since(now));
+        let deadline = [self.machine.next_deadline(), self.uring.next_deadline()].into_iter().flatten().min();
+        let timeout = deadline.map(|deadline| deadline.since(now));
         self.uring.patience(timeout)
     }
 
@@ -120,9 +130,10 @@ impl<M: Machine, R: Ring> Reactor<M, R> {
         self.machine.mail(now, mail, &mut Desk { uring: &mut self.uring, letters: &mut self.letters });
     }
 
-    /// The end of a turn: operations that could not start, the mailbox, then the machine's own.
+    /// The end of a turn: operations that could not start and those of RDMA, the mailbox, then the machine's own.
     pub fn end_turn(&mut self, now: Time) {
         self.uring.count_turn();
+        self.uring.rdma_turn(now);
         // Only those of before: a machine that tries again at once gets its answer in the next turn.
         for _ in 0..self.uring.ready() {
             if let Some(done) = self.uring.take_ready() {

@@ -48,6 +48,7 @@ impl Listener {
                 socket.listen(BACKLOG)?;
                 Ok((Self { socket, tcp: false }, address.clone()))
             }
+            Address::Rdma(_) => Err(no_socket()),
         };
         bind().map_err(|error| ReactorError::Listen { address: address.clone(), error })
     }
@@ -80,12 +81,18 @@ pub(crate) fn connecting(to: &Address) -> io::Result<(Socket, SockAddr)> {
     let (domain, at) = match to {
         Address::Tcp(at) => (Domain::for_address(*at), SockAddr::from(*at)),
         Address::Unix(path) => (Domain::UNIX, SockAddr::unix(path)?),
+        Address::Rdma(_) => return Err(no_socket()),
     };
     let socket = Socket::new(domain, Type::STREAM.cloexec(), None)?;
     if matches!(to, Address::Tcp(_)) {
         tune(&socket)?;
     }
     Ok((socket, at))
+}
+
+/// What is asked of RDMA where it was not opened.
+fn no_socket() -> io::Error {
+    io::Error::from_raw_os_error(libc::EPROTONOSUPPORT)
 }
 
 /// What every TCP stream has: no delay, and an end when the peer's host vanishes.

@@ -34,9 +34,13 @@ impl Spin {
         Self { longest: Duration::from_nanos(longest.0), pause: 0, skip: 0 }
     }
 
+    pub(crate) fn is_off(&self) -> bool {
+        self.longest.is_zero()
+    }
+
     /// Whether to look before a sleep of at most `timeout`.
     pub(crate) fn worth_it(&mut self, timeout: Option<Span>) -> bool {
-        if self.longest.is_zero() || timeout == Some(Span(0)) {
+        if self.is_off() || timeout == Some(Span(0)) {
             return false;
         }
         if self.skip > 0 {

@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Cancel = 3,
     /// The read of the mailbox's eventfd.
     Wake = 4,
+    /// A poll of one of RDMA's descriptors, numbered as a slot.
+    Rdma = 5,
 }
 
 /// User data that is ours.
@@ -56,6 +58,7 @@ impl Token {
             0x82 => Kind::Deadline,
             0x83 => Kind::Cancel,
             0x84 => Kind::Wake,
+            0x85 => Kind::Rdma,
             _ => return None,
         };
         let slot = (bits & SLOT_MASK) as u32;
@@ -74,7 +77,9 @@ mod tests {
 
     #[test]
     fn a_token_survives_its_bits() {
-        for (kind, generation, slot) in [(Kind::Op, 0, 0), (Kind::Wake, GENERATION_MASK, MAX_SLOTS - 1)] {
+        for (kind, generation, slot) in
+            [(Kind::Op, 0, 0), (Kind::Wake, GENERATION_MASK, MAX_SLOTS - 1), (Kind::Rdma, 0, 7)]
+        {
             let token = Token::new(kind, generation, slot);
             assert_eq!(Token::parse(token.bits()), Some(token));
             assert!(is_ours(token.bits()));

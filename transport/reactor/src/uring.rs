@@ -11,13 +11,15 @@
 
 use crate::disk::{Disk, DiskInfo, DiskOptions, Mapped, disk};
 use crate::flight::{Flight, Slab};
+use crate::rdma::{Beside, is_rdmas};
 use crate::ring::{Cqe, Ring, probe, timespec};
 use crate::sockets::{Closing, Listener, Streams, connecting, listener, tune};
 use crate::token::{Kind, MAX_SLOTS, Token};
-use crate::{Limits, ReactorError, error};
-use driver::{Address, DiskIndex, Done, Errno, ListenerId, Op, Span, StreamId};
+use crate::{Limits, ReactorError, clock, error};
+use driver::{Address, DiskIndex, Done, Errno, ListenerId, Op, Span, StreamId, Time};
 use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
+use memory::Arena;
 use socket2::SockAddr;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -60,12 +62,19 @@ pub struct Counters {
     pub waited: u64,
     /// Turns.
     pub turns: u64,
+    /// What happened to RDMA's streams.
+    pub rdma: ::rdma::Counters,
 }
 
 impl Counters {
     /// Those that tell a person something, by name.
-    pub fn named(&self) -> [(&'static str, u64); 7] {
+    pub fn named(&self) -> [(&'static str, u64); 12] {
         [
+            ("rdma_established", self.rdma.established),
+            ("rdma_refused", self.rdma.refused),
+            ("rdma_broken", self.rdma.broken),
+            ("rdma_undrained", self.rdma.undrained),
+            ("rdma_stale", self.rdma.stale),
             ("reactor_turns", self.turns),
             ("reactor_enters", self.enters),
             ("reactor_sqes", self.sqes),
@@ -83,6 +92,7 @@ pub struct Uring<R: Ring> {
     slab: Slab,
     streams: Streams,
     listeners: Vec<Listener>,
+    rdma: Option<Beside>,
     disks: Vec<Disk>,
     limits: Limits,
     /// Over the limit.
@@ -126,6 +136,7 @@ impl<R: Ring> Uring<R> {
             slab: Slab::default(),
             streams: Streams::new(limits.streams),
             listeners: Vec::new(),
+            rdma: None,
             disks: Vec::new(),
             limits,
             waiting: VecDeque::new(),
@@ -141,8 +152,21 @@ impl<R: Ring> Uring<R> {
         })
     }
 
+    /// Allows addresses of RDMA from now on. All memory of operations on its streams is of `arena`, which is registered with a device
+    /// when the first connection or listener uses that.
+    pub fn open_rdma(&mut self, arena: &Arena) -> Result<(), ReactorError> {
+        if self.rdma.is_none() {
+            self.rdma = Some(Beside::new(arena)?);
+        }
+        Ok(())
+    }
+
     /// Listens, and says where: a port 0 becomes the system's choice. A socket file that nobody answers on is replaced.
     pub fn listen(&mut self, address: &Address) -> Result<(ListenerId, Address), ReactorError> {
+        if let (Address::Rdma(at), Some(beside)) = (address, &mut self.rdma) {
+            let (listener, actual) = beside.rdma.listen(*at)?;
+            return Ok((listener, Address::Rdma(actual)));
+        }
         let (listener, actual) = Listener::bind(address)?;
         self.listeners.push(listener);
         Ok((ListenerId(index(self.listeners.len() - 1)), actual))
@@ -173,21 +197,26 @@ impl<R: Ring> Uring<R> {
 
     /// What it did so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        let rdma = self.rdma.as_ref().map_or_else(::rdma::Counters::default, |beside| beside.rdma.counters());
+        Counters { rdma, ..self.counters }
     }
 
     /// Operations that were submitted and not yet handed back.
     pub fn outstanding(&self) -> usize {
-        self.slab.len() + self.waiting.len() + self.parked.len() + self.ready.len()
+        let beside = self.rdma.as_ref().map_or(0, Beside::outstanding);
+        self.slab.len() + self.waiting.len() + self.parked.len() + self.ready.len() + beside
     }
 
     /// Streams that are open.
     pub fn open_streams(&self) -> usize {
-        self.streams.open()
+        self.streams.open() + self.rdma.as_ref().map_or(0, |beside| beside.rdma.left_open())
     }
 
     /// Takes an operation over, to be started by the next [`Uring::push_pending`].
     pub fn submit(&mut self, op: Op) {
+        if let Some(beside) = self.rdma.as_mut().filter(|_| is_rdmas(&op)) {
+            return beside.submit(op);
+        }
         if self.slab.len() >= self.limits.ops as usize {
             self.counters.waited += 1;
             self.waiting.push_back(op);
@@ -310,6 +339,13 @@ impl<R: Ring> Uring<R> {
             self.pending.push(read.build().user_data(Token::new(Kind::Wake, 0, 0).bits()));
             bell.posted = true;
         }
+        if let Some(beside) = self.rdma.as_mut().filter(|_| !self.closing) {
+            beside.start(clock::now());
+            for (index, fd) in beside.new_polls() {
+                let poll = opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build();
+                self.pending.push(poll.user_data(Token::new(Kind::Rdma, 0, index).bits()));
+            }
+        }
         let (mut single, mut paired) = (0, 0);
         loop {
             let (pending, pairs) = (&self.pending, &self.pairs);
@@ -319,7 +355,7 @@ impl<R: Ring> Uring<R> {
                 // SAFETY: all that an entry points to is in the slot of its operation: memory that the operation owns, or the
                 // boxed scratch; or it is the bell's box. The slot is emptied only when the completion was seen, the bell goes
                 // with the driver, whose drop waits for all completions and leaks both if they do not come.
-                // The descriptors stay open as long: a stream is closed only when nothing is posted on it.
+                // The descriptors stay open as long: a stream is closed only when nothing is posted on it, RDMA's go with the driver.
                 // A connect and its deadline are linked, and pushed together: a full queue must not part them.
                 while pairs.get(paired).is_some_and(|pair| unsafe { queue.push_multiple(pair) }.is_ok()) {
                     paired += 1;
@@ -384,6 +420,12 @@ impl<R: Ring> Uring<R> {
                 if let Some(bell) = &mut self.bell {
                     bell.posted = false;
                     bell.rung = true;
+                }
+                None
+            }
+            Kind::Rdma => {
+                if let Some(beside) = &mut self.rdma {
+                    beside.fired(token.slot);
                 }
                 None
             }
@@ -506,6 +548,29 @@ impl<R: Ring> Uring<R> {
         self.streams.add(fd).map(|stream| stream.0).ok_or(Errno(libc::EMFILE))
     }
 
+    /// When RDMA wants a turn, if nothing comes before.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.rdma.as_ref().and_then(|beside| beside.rdma.next_deadline())
+    }
+
+    /// Connections of RDMA's, whose completions a look can find.
+    pub(crate) fn looks_for_rdma(&self) -> bool {
+        self.rdma.as_ref().is_some_and(|beside| beside.rdma.open() > 0)
+    }
+
+    /// True if an enter would find something, or RDMA has something already.
+    pub(crate) fn look(&mut self) -> bool {
+        let over = self.rdma.as_mut().is_some_and(|beside| beside.rdma.look(clock::now()));
+        over || self.ring.ready()
+    }
+
+    /// RDMA's part of a turn.
+    pub(crate) fn rdma_turn(&mut self, now: Time) {
+        if let Some(beside) = &mut self.rdma {
+            self.ready.extend(beside.turn(now));
+        }
+    }
+
     /// How many operations are over without the ring's help, to be taken in this turn.
     pub(crate) fn ready(&self) -> usize {
         self.ready.len()
@@ -520,6 +585,9 @@ impl<R: Ring> Uring<R> {
     pub fn cancel_all(&mut self) {
         let flushed = self.waiting.drain(..).map(|op| Done { op, result: Err(Errno::CANCELED) });
         self.ready.extend(flushed);
+        if let Some(beside) = &mut self.rdma {
+            beside.cancel_all(clock::now());
+        }
         for (token, flight) in self.slab.in_flight().filter(|(_, flight)| !flight.cancelled) {
             flight.cancelled = true;
             let cancel = opcode::AsyncCancel::new(token.bits()).build();
@@ -542,9 +610,15 @@ impl<R: Ring> Uring<R> {
             self.pending.push(cancel.user_data(Token::new(Kind::Cancel, 0, 0).bits()));
             self.loose += 1;
         }
+        for index in self.rdma.iter().flat_map(Beside::posted) {
+            let cancel = opcode::AsyncCancel::new(Token::new(Kind::Rdma, 0, index).bits()).build();
+            self.pending.push(cancel.user_data(Token::new(Kind::Cancel, 0, 0).bits()));
+            self.loose += 1;
+        }
         let mut seen = Vec::new();
         for _ in 0..LAST_WAITS {
-            let posted = self.bell.as_ref().is_some_and(|bell| bell.posted);
+            let polled = self.rdma.as_ref().is_some_and(|beside| beside.posted().next().is_some());
+            let posted = polled || self.bell.as_ref().is_some_and(|bell| bell.posted);
             if self.slab.len() == 0 && self.loose == 0 && !posted {
                 return true;
             }

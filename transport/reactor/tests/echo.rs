@@ -167,6 +167,7 @@ fn thousands_of_messages_come_back_with_one_enter_per_turn() {
                         let stream = UnixStream::connect(at).unwrap();
                         converse(stream.try_clone().unwrap(), stream, &sizes);
                     }
+                    Address::Rdma(_) => unreachable!("no socket"),
                 });
             }
         });

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Bench, Dir, any_port, driver};
-use driver::{Address, Errno, Op, Span, StreamId};
+use driver::{Address, Errno, ListenerId, Op, Span, StreamId};
 use io_uring::opcode;
 use reactor::{Limits, ReactorError, Ring};
 use std::time::{Duration, Instant};
@@ -252,5 +252,36 @@ fn unknown_listeners_and_streams_come_back_with_an_error() {
     assert_eq!(bench.result(recv), Err(Errno(libc::EBADF)));
     assert_eq!(bench.result(Op::Close { stream: nowhere }), Err(Errno(libc::EBADF)));
     assert_eq!(bench.result(Op::Accept { listener: driver::ListenerId(3) }), Err(Errno(libc::EBADF)));
+    bench.assert_empty();
+}
+
+#[test]
+fn rdma_that_was_not_opened_is_refused_and_does_not_hang() {
+    let mut bench = Bench::new();
+    let at = ([127, 0, 0, 1], 7000).into();
+    let connect = bench.connect(&Address::Rdma(at));
+    assert_eq!(bench.result(connect), Err(Errno(libc::EPROTONOSUPPORT)));
+    assert_eq!(bench.result(Op::Accept { listener: ListenerId(0x8000) }), Err(Errno(libc::EBADF)));
+    assert_eq!(bench.result(Op::Shutdown { stream: StreamId(0x8000) }), Err(Errno(libc::EBADF)));
+    let error = bench.reactor.driver().listen(&Address::Rdma(at)).unwrap_err().to_string();
+    assert!(error.contains("rdma:127.0.0.1:7000"), "{error}");
+    bench.assert_empty();
+}
+
+/// On a machine without RDMA the first half of it; on one with it, what belongs to nobody comes back from there.
+#[test]
+fn rdma_that_cannot_be_had_says_what_is_missing() {
+    let mut bench = Bench::new();
+    let arena = bench.arena.clone();
+    match bench.reactor.driver().open_rdma(&arena) {
+        Err(error) => assert!(error.to_string().contains("or use tcp"), "{error}"),
+        Ok(()) => {
+            assert_eq!(bench.result(Op::Shutdown { stream: StreamId(0x8000) }), Ok(0));
+            assert_eq!(bench.result(Op::Close { stream: StreamId(0x8000) }), Err(Errno(libc::EBADF)));
+            let recv = bench.recv(StreamId(0x8000), 100);
+            assert_eq!(bench.result(recv), Err(Errno(libc::EBADF)));
+        }
+    }
+    drop(arena);
     bench.assert_empty();
 }

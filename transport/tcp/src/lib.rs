@@ -29,6 +29,7 @@ mod net;
 mod outbound;
 mod slots;
 mod turn;
+mod ways;
 
 pub use counters::{ConnStatus, Counters};
 pub use event::{Admission, Answer, Lost, NetEvent, Payload, Refused};
@@ -38,3 +39,4 @@ pub use limits::{
 };
 pub use net::{Net, NetOptions, ReplyLen};
 pub use outbound::rx_slots;
+pub use ways::{Transport, Ways};

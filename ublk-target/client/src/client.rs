@@ -9,14 +9,14 @@ use crate::unflushed::Unflushed;
 use crate::view::{Counters, LinkView, ShardWait, View};
 use conductor_model::api::VolumeMap;
 use conductor_model::{AttachGeneration, Bytes, ShardIndex};
-use driver::{Address, ConnId, Done, Outbox, Span, StreamId, Time};
+use driver::{ConnId, Done, Outbox, Span, StreamId, Time};
 use memory::Arena;
 use refcount::LeakReport;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use tcp::{Net, NetEvent, NetOptions, Refused};
+use tcp::{Net, NetEvent, NetOptions, Refused, Transport, Ways};
 use wire::{Card, HelloInfo, READ_ONLY, Reason, Role, Secrets};
 
 /// What a lane is made with.
@@ -42,6 +42,8 @@ pub struct ClientOptions {
     pub card: Option<Card>,
     /// Where the client's secret comes from.
     pub secrets: Rc<dyn Secrets>,
+    /// What connections go over: unless over TCP alone, [`VolumeClient::open_rdma`] is called before the first turn.
+    pub transport: Transport,
     /// Random numbers for nonces.
     pub random: Box<dyn FnMut() -> u64>,
 }
@@ -50,6 +52,9 @@ pub struct ClientOptions {
 pub struct VolumeClient {
     engine: Engine,
     net: Net,
+    ways: Ways,
+    /// Endpoints of which it is to be said that RDMA does not lead there.
+    fallbacks: Vec<SocketAddr>,
     hello: HelloInfo,
     /// Something happened after this turn's sends were put together: another turn, at once.
     again: bool,
@@ -61,6 +66,7 @@ pub struct VolumeClient {
 /// The engine's hands for one call.
 struct Hands<'a, L> {
     net: &'a mut Net,
+    ways: &'a mut Ways,
     hello: &'a HelloInfo,
     now: Time,
     out: &'a mut dyn Outbox<L>,
@@ -68,7 +74,10 @@ struct Hands<'a, L> {
 
 impl<L> Network for Hands<'_, L> {
     fn connect(&mut self, to: SocketAddr) -> ConnId {
-        self.net.connect(self.now, Address::Tcp(to), self.hello.clone(), self.out)
+        let address = self.ways.address(to);
+        let conn = self.net.connect(self.now, address.clone(), self.hello.clone(), self.out);
+        self.ways.connecting(conn, to, &address);
+        conn
     }
     fn request(&mut self, conn: ConnId, post: Post) -> Result<(), NotPosted> {
         let Post { op, body, payload, token, deadline } = post;
@@ -86,7 +95,7 @@ impl<L> Network for Hands<'_, L> {
 
 macro_rules! hands {
     ($self:ident, $now:expr, $out:expr) => {
-        &mut Hands { net: &mut $self.net, hello: &$self.hello, now: $now, out: $out }
+        &mut Hands { net: &mut $self.net, ways: &mut $self.ways, hello: &$self.hello, now: $now, out: $out }
     };
 }
 
@@ -112,7 +121,25 @@ impl VolumeClient {
         let engine = Engine::new(settings, map, arena.clone())?;
         let mut net = NetOptions::new(hello.clone(), options.secrets, options.random);
         net.depth = options.conn_depth;
-        Ok(Self { engine, net: Net::new(net, arena), hello, again: false, stopping: false, stopped: false })
+        let mut ways = Ways::new(options.transport);
+        ways.know(map.rdma.iter().map(|at| (at.endpoint, at.rdma)));
+        let (net, fallbacks) = (Net::new(net, arena), Vec::new());
+        Ok(Self { engine, net, ways, fallbacks, hello, again: false, stopping: false, stopped: false })
+    }
+
+    /// Opens RDMA in the driver, if connections may go over it. Where they need not, a refusal is given back to be said, and all goes
+    /// over TCP.
+    pub fn open_rdma<E>(&mut self, open: impl FnOnce() -> Result<(), E>) -> Result<Option<E>, E> {
+        match self.ways.transport() {
+            Transport::Tcp => Ok(None),
+            Transport::Rdma => open().map(|()| None),
+            Transport::Auto => Ok(open().err().inspect(|_| self.ways.only_tcp())),
+        }
+    }
+
+    /// An endpoint that is tried over TCP although it has RDMA: to be said to people, once until RDMA leads there.
+    pub fn next_fallback(&mut self) -> Option<SocketAddr> {
+        self.fallbacks.pop()
     }
 
     /// What is unflushed on this lane is so on all lanes that were given the same set: to be given to each lane of an attachment before
@@ -154,6 +181,7 @@ impl VolumeClient {
 
     /// A map arrived, asked for or not.
     pub fn map(&mut self, now: Time, map: &VolumeMap) {
+        self.ways.know(map.rdma.iter().map(|at| (at.endpoint, at.rdma)));
         self.engine.map(now, map);
     }
 
@@ -183,8 +211,14 @@ impl VolumeClient {
         while let Some(event) = self.net.next_event() {
             any = true;
             match event {
-                NetEvent::Up { conn, .. } => self.engine.up(conn),
-                NetEvent::Down { conn, reason, .. } => self.engine.down(now, conn, reason, hands!(self, now, out)),
+                NetEvent::Up { conn, .. } => {
+                    self.ways.up(conn);
+                    self.engine.up(conn);
+                }
+                NetEvent::Down { conn, reason, .. } => {
+                    self.fallbacks.extend(self.ways.down(conn));
+                    self.engine.down(now, conn, reason, hands!(self, now, out));
+                }
                 NetEvent::Reply { conn, token, result } => {
                     let hands = hands!(self, now, out);
                     match result {
@@ -266,7 +300,8 @@ impl VolumeClient {
                 (State::Down(_), Some(reason)) => format!("down: {reason}"),
                 (State::Down(_), None) => "down".to_owned(),
             };
-            LinkView { endpoint: *endpoint, state, queued: link.queued(), posted: link.posted }
+            let rdma = link.conn().is_some_and(|conn| self.ways.is_rdma(conn));
+            LinkView { endpoint: *endpoint, state, rdma, queued: link.queued(), posted: link.posted }
         });
         let mut refs: Vec<String> = engine.table.report().iter().map(ToString::to_string).collect();
         refs.extend(self.net.refs().iter().map(ToString::to_string));

@@ -31,6 +31,7 @@ mod view;
 pub use client::{ClientOptions, VolumeClient};
 pub use iocb::{Stage, Stages};
 pub use request::{BlockDone, BlockError, BlockOp, BlockRequest, ClientError, Completion};
+pub use tcp::Transport;
 pub use unflushed::Unflushed;
 pub use view::{Counters, LinkView, ShardWait, View};
 

@@ -36,6 +36,8 @@ pub struct LinkView {
     pub endpoint: SocketAddr,
     /// `up`, `connecting`, `closing`, or `down: why`.
     pub state: String,
+    /// Over RDMA, not TCP.
+    pub rdma: bool,
     /// Parts that wait for a connection or a credit.
     pub queued: usize,
     /// Parts that wait for their answer.

@@ -39,3 +39,4 @@ pub use process::{FrontEnd, Options, run};
 pub use record::{Holder, Lock, Place, Record};
 pub use subject::Subject;
 pub use view::{LinkView, SessionView, TargetView, TraceView, WaitView};
+pub use volume_client::Transport;

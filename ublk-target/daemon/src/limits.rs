@@ -63,6 +63,8 @@ pub const ANSWER: Duration = Duration::from_secs(8);
 pub const UBLK_DEPTH: u16 = 128;
 /// Messages of one ublk queue to and from the nodes, beside the memory of its requests.
 pub const UBLK_NETWORK: usize = 32 << 20;
+/// What a queue has beside that where connections go over RDMA: posted receives of 30 of them.
+pub const RDMA_NETWORK: usize = 16 << 20;
 /// A device whose requests all fail is stopped within milliseconds, and its queues say goodbye for up to 7 s; one that is still there
 /// after this is the kernel's to keep.
 pub const DEVICE_GIVE_UP: Duration = Duration::from_secs(15);

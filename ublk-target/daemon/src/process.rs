@@ -32,6 +32,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ublk_device::Owner;
+use volume_client::Transport;
 use wire::Key;
 
 /// How a target presents its volume.
@@ -75,6 +76,8 @@ pub struct Options {
     pub io_timeout: Option<Duration>,
     /// Requests in flight.
     pub depth: Option<u16>,
+    /// What connections to nodes go over.
+    pub transport: Transport,
 }
 
 /// Attaches the volume, says so to `ready`, and serves it until SIGTERM, SIGINT or a detach. To be called once in a process, before
@@ -237,8 +240,9 @@ fn bring_up(
     tell: &Sender<Happening>,
     heard: &Receiver<Happening>,
 ) -> Result<(Front, Record), TargetError> {
-    let Options { subject, conductor, key, front_end, read_only, io_timeout, depth, .. } = options;
+    let Options { subject, conductor, key, front_end, read_only, io_timeout, depth, transport, .. } = options;
     let (generation, volume_id, snapshot) = (map.attach, map.volume, map.snapshot);
+    let no_rdma = map.rdma.is_empty();
     let read_only = read_only || snapshot.is_some();
     let volume = subject.to_string();
     let recovered = former.recover.is_some();
@@ -259,6 +263,8 @@ fn bring_up(
         read_only,
         io_timeout: io_timeout.map(|time| Span(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))),
         depth,
+        // Nothing is loaded or opened for a cluster without RDMA.
+        transport: if transport == Transport::Auto && no_rdma { Transport::Tcp } else { transport },
         unflushed: Arc::default(),
     };
     let (asks, asked) = sync_channel(1);
@@ -337,6 +343,8 @@ fn now_ms() -> u64 {
 fn uri(address: &Address, volume: &str) -> String {
     match address {
         Address::Tcp(at) => format!("nbd://{at}/{volume}"),
+        // Not of the NBD project, which has no name for it; no option leads here.
+        Address::Rdma(at) => format!("nbd+rdma://{at}/{volume}"),
         Address::Unix(path) => {
             let mut uri = String::from("nbd+unix:///?socket=");
             for byte in std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()) {

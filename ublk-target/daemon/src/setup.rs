@@ -6,9 +6,10 @@ use conductor_model::api::VolumeMap;
 use driver::Span;
 use memory::Arena;
 use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use volume_client::{ClientOptions, Unflushed, VolumeClient};
+use volume_client::{ClientOptions, Transport, Unflushed, VolumeClient};
 use wire::Key;
 
 /// One attachment, as its lanes need to know it. Crosses to their threads.
@@ -24,6 +25,7 @@ pub(crate) struct Setup {
     pub(crate) read_only: bool,
     pub(crate) io_timeout: Option<Span>,
     pub(crate) depth: Option<u16>,
+    pub(crate) transport: Transport,
     /// One for all lanes, new with each life of the target: a flush from any queue covers what all of them have written.
     pub(crate) unflushed: Arc<Unflushed>,
 }
@@ -46,11 +48,17 @@ impl Setup {
             depth,
             conn_depth: CONN_DEPTH,
             card: self.key.card().cloned(),
+            transport: self.transport,
             secrets: Rc::new(self.key.clone()),
             random: Box::new(random),
         };
         Ok(VolumeClient::new(options, &self.map, arena.clone())?.sharing(&self.unflushed))
     }
+}
+
+/// For people: a lane says so once, until RDMA leads there again.
+pub(crate) fn say_fallback(endpoint: SocketAddr) {
+    tracing::warn!(%endpoint, "no connection over RDMA: TCP is tried, and RDMA again when a connection ends");
 }
 
 /// A random number. Where the system has none left, the hasher's keys, which came from it, still make unlike ones.
@@ -75,6 +83,7 @@ mod tests {
                 snapshot,
                 durability,
                 held_since: conductor_model::Commit(0),
+                rdma: Vec::new(),
                 shards: Vec::new(),
             },
             name: "db".into(),
@@ -84,6 +93,7 @@ mod tests {
             read_only: false,
             io_timeout: None,
             depth: None,
+            transport: Transport::Tcp,
             unflushed: Arc::default(),
         };
         assert!(setup(Durability::Flush, None).write_back());

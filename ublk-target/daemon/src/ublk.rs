@@ -8,9 +8,9 @@
 
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{LET_GO, LOCK_POLL, LOOK, QUEUES_EVERY, UBLK_DEPTH, UBLK_NETWORK};
+use crate::limits::{LET_GO, LOCK_POLL, LOOK, QUEUES_EVERY, RDMA_NETWORK, UBLK_DEPTH, UBLK_NETWORK};
 use crate::record::Record;
-use crate::setup::Setup;
+use crate::setup::{Setup, say_fallback};
 use crate::view::TargetView;
 use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
@@ -25,6 +25,7 @@ use ublk_device::{
     Device, DeviceError, DeviceOptions, KernelDevice, KernelState, Owner, QueueId, Queues, Volume, VolumeLetter,
     VolumeMail,
 };
+use volume_client::Transport;
 
 /// A device that is started and served, as the main thread knows it.
 pub(crate) struct UblkFront {
@@ -132,7 +133,8 @@ impl UblkMade {
         let depth = kept.as_ref().map_or(options.depth, |kept| kept.depth);
         let write_through = shape.recover.is_some() && !kept.is_some_and(|kept| kept.write_back);
         // Every request can have all its memory, twice for rounding; so nothing waits for memory for ever.
-        let bytes = usize::from(depth) * 2 * options.io_buf_bytes as usize + UBLK_NETWORK;
+        let network = UBLK_NETWORK + if setup.transport == Transport::Tcp { 0 } else { RDMA_NETWORK };
+        let bytes = usize::from(depth) * 2 * options.io_buf_bytes as usize + network;
         let build = move |queue: QueueId| {
             let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() })?;
             let client = setup.client(queue.0, depth, &arena)?;
@@ -142,6 +144,7 @@ impl UblkMade {
         let on_letter = move |_, letter| match letter {
             VolumeLetter::WantsMap => drop(asks.try_send(())),
             VolumeLetter::Fenced => drop(tell.send(Happening::Fenced)),
+            VolumeLetter::Fallback(endpoint) => say_fallback(endpoint),
         };
         Ok(Self { device: Device::make(&options, build, on_letter)?, volume, size })
     }

@@ -51,6 +51,9 @@ pub struct LinkView {
     pub endpoint: String,
     /// `up`, or what else.
     pub state: String,
+    /// What its connection goes over: `tcp` or `rdma`; `tcp` if there is none.
+    #[serde(default)]
+    pub transport: String,
     /// Parts that wait for a connection or a credit.
     pub queued: usize,
     /// Parts that wait for their answer.
@@ -99,6 +102,7 @@ impl TargetView {
         let link = |link: &volume_client::LinkView| LinkView {
             endpoint: link.endpoint.to_string(),
             state: link.state.clone(),
+            transport: if link.rdma { "rdma" } else { "tcp" }.to_owned(),
             queued: link.queued,
             posted: link.posted,
         };

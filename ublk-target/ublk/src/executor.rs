@@ -1,7 +1,8 @@
 //! What executes the block requests of one queue.
 
 use driver::{Machine, Outbox, Time};
-use memory::Filling;
+use memory::{Arena, Filling};
+use reactor::ReactorError;
 use volume_client::{BlockRequest, Completion};
 
 /// Which queue of a device.
@@ -17,6 +18,11 @@ impl std::fmt::Display for QueueId {
 /// A machine that also takes block requests. In a turn it sees completions of its operations first, then new requests, then
 /// mail, then `end_turn`; what is over then is taken by `next_completion`.
 pub trait Executor: Machine {
+    /// Called once, before it starts: one whose streams may go over RDMA opens it for its arena. An error is the end of the queue.
+    fn open_rdma(&mut self, open: &mut dyn FnMut(&Arena) -> Result<(), ReactorError>) -> Result<(), ReactorError> {
+        let _unused = open;
+        Ok(())
+    }
     /// Memory for the payload of a write; `None` is back-pressure.
     fn memory(&self, len: usize) -> Option<Filling>;
     /// Takes a request, or gives it back to be submitted again in a later turn.

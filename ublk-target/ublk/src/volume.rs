@@ -4,6 +4,8 @@ use crate::Executor;
 use conductor_model::api::VolumeMap;
 use driver::{Done, Machine, Outbox, Time};
 use memory::{Arena, Class, Filling};
+use reactor::ReactorError;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use volume_client::{BlockRequest, Completion, View, VolumeClient};
@@ -24,6 +26,8 @@ pub enum VolumeLetter {
     WantsMap,
     /// A newer attachment of the volume exists: every request fails. Said once.
     Fenced,
+    /// This endpoint has RDMA, which does not lead there: it is tried over TCP. Said once until RDMA does.
+    Fallback(SocketAddr),
 }
 
 /// A volume client and the arena that it shares with its queue.
@@ -65,6 +69,9 @@ impl Machine for Volume {
         if self.client.wants_map(now) {
             out.post(VolumeLetter::WantsMap);
         }
+        while let Some(endpoint) = self.client.next_fallback() {
+            out.post(VolumeLetter::Fallback(endpoint));
+        }
         if self.client.is_fenced() && !self.fenced {
             self.fenced = true;
             out.post(VolumeLetter::Fenced);
@@ -81,6 +88,14 @@ impl Machine for Volume {
 }
 
 impl Executor for Volume {
+    fn open_rdma(&mut self, open: &mut dyn FnMut(&Arena) -> Result<(), ReactorError>) -> Result<(), ReactorError> {
+        self.client.open_rdma(|| open(&self.arena)).map(|refused| {
+            if let Some(error) = refused {
+                tracing::warn!(%error, "no RDMA here: everything goes over TCP");
+            }
+        })
+    }
+
     fn memory(&self, len: usize) -> Option<Filling> {
         self.arena.take(len, Class::Client)
     }

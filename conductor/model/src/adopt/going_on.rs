@@ -125,8 +125,19 @@ impl Conductor {
             });
             let endpoint_at = Commit(0);
             let (capacity, max_copies, present, leaving, successor) = (Bytes(0), 0, false, false, None);
-            let record =
-                DiskRecord { disk, open, endpoint, endpoint_at, capacity, max_copies, present, leaving, successor };
+            let rdma = None;
+            let record = DiskRecord {
+                disk,
+                open,
+                endpoint,
+                rdma,
+                endpoint_at,
+                capacity,
+                max_copies,
+                present,
+                leaving,
+                successor,
+            };
             node.disks.push(record);
             node.disks.sort_by_key(|d| d.disk);
         }

@@ -71,7 +71,7 @@ use refcount::{Hold, Table};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use tcp::{Answer, Net, NetEvent, Payload};
+use tcp::{Answer, Net, NetEvent, Payload, Ways};
 
 /// A disk with its opened store.
 #[derive(Debug)]
@@ -229,6 +229,7 @@ pub struct Node<S> {
     /// Which keys of clients there are, once the conductor has said so.
     keys: Option<KeyList>,
     links: Links,
+    ways: Ways,
     replicas: BTreeMap<ShardId, Replica>,
     primaries: BTreeMap<ShardId, Primary>,
     iocbs: Slab<Iocb>,
@@ -327,6 +328,7 @@ impl<S: Store> Node<S> {
             visitors: BTreeMap::new(),
             keys: None,
             links: Links::default(),
+            ways: Ways::default(),
             replicas,
             primaries: BTreeMap::new(),
             iocbs: Slab::new(),
@@ -571,6 +573,7 @@ impl<S: Store> Machine for Node<S> {
             Mail::Membership(shard, answer) => self.conductor_answered(now, shard, answer, out),
             Mail::Heard(sent) => self.conductor_promised(sent),
             Mail::FillRate(rate) => self.fill_rate = rate,
+            Mail::Rdma(all) => self.ways.know(all.iter().map(|at| (at.endpoint, at.rdma))),
             Mail::Generations(list) => {
                 for (volume, generation) in list {
                     let fence = self.sessions.set_generation(volume, generation);

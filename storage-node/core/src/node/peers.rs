@@ -9,7 +9,7 @@ use crate::mail::Letter;
 use crate::primary::{JoinState, Phase, Primary};
 use conductor_model::api::MembershipChange;
 use conductor_model::{CopyId, DiskId, Member, OpenId, ShardId};
-use driver::{Address, ConnId, Outbox, Time};
+use driver::{ConnId, Outbox, Time};
 use node_store::Store;
 use std::net::SocketAddr;
 use wire::{HelloInfo, Reason};
@@ -35,7 +35,9 @@ impl<S: Store> Node<S> {
         }
         for to in self.links.due(now) {
             let info = Self::hello_info(&self.options, &self.disks);
-            let conn = self.net.connect(now, Address::Tcp(to), info, out);
+            let address = self.ways.address(to);
+            let conn = self.net.connect(now, address.clone(), info, out);
+            self.ways.connecting(conn, to, &address);
             self.counters.count("link.connecting");
             self.links.connecting(to, conn);
         }
@@ -48,6 +50,7 @@ impl<S: Store> Node<S> {
     pub(super) fn link_up(&mut self, now: Time, conn: ConnId, peer: &HelloInfo, out: &mut dyn Outbox<Letter>) {
         let Some(to) = self.links.endpoint(conn) else { return };
         self.counters.count("link.up");
+        self.ways.up(conn);
         let opens: Vec<(DiskId, OpenId)> = peer.opens.iter().map(|(d, o)| (DiskId(*d), OpenId(*o))).collect();
         let peer = Peer { opens };
         if let Some(link) = self.links.get_mut(to) {
@@ -121,7 +124,11 @@ impl<S: Store> Node<S> {
     }
 
     /// A connection is down, whosesoever.
-    pub(super) fn conn_down(&mut self, now: Time, conn: ConnId, _out: &mut dyn Outbox<Letter>) {
+    pub(super) fn conn_down(&mut self, now: Time, conn: ConnId, out: &mut dyn Outbox<Letter>) {
+        if let Some(endpoint) = self.ways.down(conn) {
+            self.counters.count("link.tcp-instead");
+            out.post(Letter::Fallback(endpoint));
+        }
         self.visitors.remove(&conn);
         self.sessions.gone(conn);
         self.drop_unstamped(now, conn);

@@ -1,7 +1,7 @@
 //! A look inside a reactor, for `trine node show` and for tests.
 
 use super::Node;
-use crate::mail::{CopyView, DiskView, View};
+use crate::mail::{CopyView, DiskView, LinkView, View};
 use crate::primary::Phase;
 use conductor_model::{BLOCK, Blocks, ShardId};
 use driver::ConnId;
@@ -42,6 +42,15 @@ impl<S: Store> Node<S> {
                 .collect(),
             copies: self.replicas.keys().filter_map(|shard| self.copy_view(*shard)).collect(),
             sessions: self.sessions.view(|conn| requests.get(&conn).copied().unwrap_or(0)),
+            links: self
+                .links
+                .all()
+                .map(|(endpoint, link)| LinkView {
+                    endpoint,
+                    up: link.up.is_some(),
+                    rdma: link.conn.is_some_and(|conn| self.ways.is_rdma(conn)),
+                })
+                .collect(),
             refs,
             counters,
             traces: self.traces.iter().copied().collect(),

@@ -17,7 +17,10 @@ impl Director {
             node_core::Letter::Dropped(copy) => control.dropped.push(copy),
             node_core::Letter::Troubles(troubles) => control.troubles = troubles,
             node_core::Letter::Usage(_, used) => control.used = used,
-            node_core::Letter::View(..) | node_core::Letter::Damage(_) | node_core::Letter::Fillings(_) => {}
+            node_core::Letter::View(..)
+            | node_core::Letter::Damage(_)
+            | node_core::Letter::Fallback(_)
+            | node_core::Letter::Fillings(_) => {}
             node_core::Letter::Report(report) => self.forward(w, node, life, vec![report], Vec::new()),
             node_core::Letter::Worked(work) => self.forward(w, node, life, Vec::new(), vec![work]),
             node_core::Letter::DiskFailed(..) if life <= self.nodes[node].bad_until => self.disk_failed(w, node, life),

@@ -155,6 +155,7 @@ impl World {
             depth: 16,
             conn_depth: DEPTH,
             card: None,
+            transport: tcp::Transport::Tcp,
             secrets: secrets.clone(),
             random: random(1),
         };
@@ -392,6 +393,7 @@ fn a_client_without_a_name_or_with_a_damaged_map_is_not_made() {
         depth: 1,
         conn_depth: 1,
         card: None,
+        transport: tcp::Transport::Tcp,
         secrets: Rc::new(ClusterKey([0; 32])),
         random: random(1),
     };

@@ -164,6 +164,7 @@ pub fn bench(options: BenchOptions, progress: impl FnMut(&Figures)) -> Result<Fi
         read_only: read_only || subject.is_snapshot(),
         io_timeout: None,
         depth: Some(shape.depth),
+        transport: volume_client::Transport::Tcp,
         unflushed: Arc::default(),
     };
     let volume = setup.name.clone();

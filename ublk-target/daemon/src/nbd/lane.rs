@@ -4,7 +4,7 @@ use super::{Letter, Mail, NbdOptions, NbdTarget};
 use crate::error::TargetError;
 use crate::happening::Happening;
 use crate::limits::{ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, SPIN};
-use crate::setup::Setup;
+use crate::setup::{Setup, say_fallback};
 use crate::view::TargetView;
 use driver::{Address, ListenerId};
 use memory::{Arena, ArenaOptions, Backing, Shares};
@@ -38,6 +38,7 @@ impl Post {
             Letter::WantMap => drop(self.asks.try_send(())),
             Letter::View(number, view) => drop(self.views.try_send((number, view))),
             Letter::Fenced => drop(self.tell.send(Happening::Fenced)),
+            Letter::Fallback(endpoint) => say_fallback(endpoint),
         }
     }
 }
@@ -114,7 +115,10 @@ fn reactor(setup: &Setup, listen: &Address, mail: MailRx<Mail>) -> Result<(NbdRe
     let mut export = Export::new(&setup.name, &description(setup), setup.map.size)?;
     export.read_only = setup.read_only;
     export.fast_zero = true;
-    let client = setup.client(0, setup.depth.unwrap_or(DEPTH), &arena)?;
+    let mut client = setup.client(0, setup.depth.unwrap_or(DEPTH), &arena)?;
+    if let Some(error) = client.open_rdma(|| driver.open_rdma(&arena))? {
+        tracing::warn!(%error, "no RDMA here: everything goes over TCP");
+    }
     let machine = NbdTarget::new(NbdOptions { client, arena: arena.clone(), export, listeners: vec![listener] });
     let mut reactor = Reactor::start(machine, driver, mail)?;
     if spare_cores(1) {

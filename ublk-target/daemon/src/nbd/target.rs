@@ -33,6 +33,7 @@ use nbd_session::{Event, Export, Fault, Limits, Outcome, Session, Ticket};
 use refcount::{Hold, LeakReport, Table};
 use slab::Slab;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use volume_client::{BlockRequest, VolumeClient};
 
 /// What the process tells the machine.
@@ -57,6 +58,8 @@ pub enum Letter {
     View(u64, Box<TargetView>),
     /// A newer attachment of the volume exists: nothing is served any more. Said once.
     Fenced,
+    /// This endpoint has RDMA, which does not lead there: it is tried over TCP. Said once until RDMA does.
+    Fallback(SocketAddr),
 }
 
 /// What an NBD target is made with.
@@ -496,6 +499,9 @@ impl Machine for NbdTarget {
         self.again = if touched { Some(now) } else { waits.then(|| now + LOOK_AGAIN) };
         if self.client.wants_map(now) {
             out.post(Letter::WantMap);
+        }
+        while let Some(endpoint) = self.client.next_fallback() {
+            out.post(Letter::Fallback(endpoint));
         }
         if self.client.is_fenced() && !self.said_fenced {
             self.said_fenced = true;

@@ -45,6 +45,7 @@ pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
         snapshot: None,
         durability: Durability::Always,
         held_since: conductor_model::Commit(0),
+        rdma: Vec::new(),
         shards: (0..size.div_ceil(SHARD)).map(place).collect(),
     }
 }
@@ -102,6 +103,7 @@ impl Lane {
                 depth,
                 conn_depth: 32,
                 card: None,
+                transport: volume_client::Transport::Tcp,
                 secrets: Rc::new(ClusterKey(KEY)),
                 random: Box::new(move || {
                     random += 1;

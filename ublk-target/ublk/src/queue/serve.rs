@@ -18,6 +18,7 @@ use driver::{Errno, Span, Time};
 use reactor::{Cqe, MailRx, Reactor, Ring, Uring, clock};
 
 /// What a queue's thread tells its device.
+#[expect(clippy::large_enum_variant, reason = "two of them in a queue's life")]
 pub(crate) enum Report {
     /// All tags are fetched.
     Ready,
@@ -66,9 +67,10 @@ pub(crate) fn serve<E: Executor>(
     // Not fatal: it is for a machine that runs out of memory. Doctor speaks of it.
     let _flusher = daemon::io_flusher();
     make_ring(gate.depth())?;
-    let executor = build(id).map_err(QueueFailure::Build)?;
+    let mut executor = build(id).map_err(QueueFailure::Build)?;
     let kernel = KernelQueue::open(gate, id, buffers)?;
-    let uring = Uring::new(kernel.ring(), RING)?;
+    let mut uring = Uring::new(kernel.ring(), RING)?;
+    executor.open_rdma(&mut |arena| uring.open_rdma(arena))?;
     let reactor = Reactor::start(Lane::new(executor), uring, mail)?;
     let mut queue = Serving {
         id,
