@@ -24,10 +24,10 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::PathBuf;
 
-/// Disks at a time: more than a person types, and 128 MiB of memory.
+/// Disks at a time: more than a person types, and 512 MiB of memory.
 pub const MAX_DISKS: usize = 64;
-/// Memory per disk: one read of 1 MiB + 64 KiB, in one piece beside the store's own buffers.
-const BYTES_PER_DISK: usize = 4 << 20;
+/// Memory per disk: one read of 1 MiB + 64 KiB, in one piece beside the store's own buffers, and what the store moves home meanwhile.
+const BYTES_PER_DISK: usize = 8 << 20;
 
 /// Why the disks cannot be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +41,9 @@ pub enum OfflineError {
     /// No memory.
     #[error(transparent)]
     Arena(#[from] ArenaError),
+    /// No memory for a read, although nothing is under way that would give some back.
+    #[error("{}: no memory for a read", .0.display())]
+    Memory(PathBuf),
     /// What is on the disk is no store, or a damaged one.
     #[error("{}: {error}", .path.display())]
     Open {
@@ -308,9 +311,7 @@ impl Offline {
         debug_assert!(at.count.0 <= MAX_REQUEST_BLOCKS);
         let mut ops = Vec::new();
         for &(disk, copy) in copies {
-            let into = self.arena.take(len, Class::Client);
-            let into =
-                into.ok_or_else(|| OfflineError::Open { path: self.paths[disk].clone(), error: OpenError::Memory })?;
+            let into = self.memory(disk, len)?;
             ops.push((disk, StoreOp::Read { copy, view, at, into }));
         }
         let outcomes = self.ask(ops)?;
@@ -324,6 +325,19 @@ impl Offline {
                 Ok(other) => unreachable!("a read ends as a read, not as {other:?}"),
             })
             .collect()
+    }
+
+    /// Memory for a read. Stores move home what is in their journals, with memory of the same arena, and give it back.
+    fn memory(&mut self, disk: usize, len: usize) -> Result<Filling, OfflineError> {
+        loop {
+            if let Some(into) = self.arena.take(len, Class::Client) {
+                return Ok(into);
+            }
+            if self.reactor.driver().outstanding() == 0 {
+                return Err(OfflineError::Memory(self.paths[disk].clone()));
+            }
+            self.reactor.turn()?;
+        }
     }
 
     fn failed(&self, disk: usize, error: StoreError) -> OfflineError {
