@@ -62,7 +62,7 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "TRINE_ALLOW_BUFFERED")]
     allow_buffered: bool,
     /// Where the first reactor listens, the others on the ports after it; port 0 takes any free ones. And with rdma: where it listens
-    /// over RDMA, too, by default on the same port: --listen 10.0.0.1:7100,rdma:10.0.0.1
+    /// over RDMA, too, by default on the same port: --listen 10.0.0.1:7100,rdma:10.0.0.1 (RDMA is experimental: see docs/rdma.md)
     #[arg(
         long,
         env = "TRINE_NODE_LISTEN",
