@@ -9,13 +9,14 @@
 use crate::config::DirArgs;
 use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, print, table};
 use crate::pidfile::{self, Process};
+use crate::ports::ports;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -32,8 +33,6 @@ const LOG_LINES: usize = 5;
 const MAX_NODES: u32 = 32;
 /// Most reactors of a node: as many as its default memory is enough for.
 const MAX_REACTORS: u16 = 8;
-/// Attempts to find free ports in a row.
-const PORT_ATTEMPTS: usize = 100;
 
 #[derive(Subcommand)]
 #[command(disable_help_subcommand = true)]
@@ -485,52 +484,6 @@ fn own_command(args: &[&str]) -> Outcome<Command> {
         command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(Into::into));
     }
     Ok(command)
-}
-
-/// Free ports, so many in a row for each: from `base` on, or any. All are held until all are chosen. The first of each row.
-fn ports(base: Option<u16>, rows: &[u16]) -> Outcome<Vec<SocketAddr>> {
-    let mut held = Vec::new();
-    let mut next = base;
-    for count in rows {
-        let row = match next {
-            Some(first) => {
-                let row = row(first, *count).map_err(|why| {
-                    Failure::new(
-                        Exit::Refused,
-                        format!("{count} ports of 127.0.0.1 from {first} on cannot be used: {why}"),
-                    )
-                })?;
-                next = Some(first.checked_add(*count).ok_or_else(|| Failure::usage("there are no ports after 65535"))?);
-                row
-            }
-            None => any_row(*count)?,
-        };
-        held.push(row);
-    }
-    let first = held.iter().filter_map(|row| row.first()).map(TcpListener::local_addr);
-    Ok(first.collect::<Result<_, _>>().map_err(anyhow::Error::from)?)
-}
-
-fn row(first: u16, count: u16) -> std::io::Result<Vec<TcpListener>> {
-    (0..count)
-        .map(|n| TcpListener::bind(("127.0.0.1", first.checked_add(n).ok_or(std::io::ErrorKind::AddrNotAvailable)?)))
-        .collect()
-}
-
-/// The kernel names the first one; those after it may be taken.
-fn any_row(count: u16) -> Outcome<Vec<TcpListener>> {
-    for _ in 0..PORT_ATTEMPTS {
-        let first = TcpListener::bind("127.0.0.1:0").map_err(anyhow::Error::from)?;
-        let port = first.local_addr().map_err(anyhow::Error::from)?.port();
-        let others = port.checked_add(1).map(|second| row(second, count - 1));
-        if let Some(Ok(others)) = others {
-            return Ok(std::iter::once(first).chain(others).collect());
-        }
-    }
-    Err(Failure::new(
-        Exit::Failed,
-        format!("found no {count} free ports in a row on 127.0.0.1: choose some with --port"),
-    ))
 }
 
 fn lock(dir: &Path) -> Outcome<File> {

@@ -16,6 +16,7 @@ mod man;
 mod node;
 mod output;
 mod pidfile;
+mod ports;
 mod progress;
 mod recovery;
 mod resync;

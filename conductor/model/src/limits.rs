@@ -97,6 +97,10 @@ pub const ALIVE_MS: u64 = 2_000;
 /// A node silent for this long is dead; between the two it is late.
 pub const DEAD_MS: u64 = 10_000;
 
+/// After a start nodes have this time to be heard before the choice of places goes without them. They ask four times a second for a
+/// conductor that answers.
+pub const LISTEN_MS: u64 = 5_000;
+
 /// A node silent for this long is dead for the shards that it is primary of: the detection time, four heartbeats. No promise that a
 /// primary serves reads by is longer (rules 11 and 14).
 pub const NODE_SILENT_MS: u64 = 2_000;

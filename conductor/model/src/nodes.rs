@@ -7,7 +7,7 @@
 use crate::api::{Heartbeat, HeartbeatAnswer, RdmaEndpoint, Register, Registered};
 use crate::events::Happened;
 use crate::limits::{
-    MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_NUMBER, MAX_REASON, MAX_SHARDS,
+    LISTEN_MS, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_NUMBER, MAX_REASON, MAX_SHARDS,
     MAX_TROUBLES_PER_NODE,
 };
 use crate::record::{DiskRecord, NodeRecord};
@@ -315,6 +315,13 @@ impl Conductor {
             }
         }
         doubts
+    }
+
+    /// True just after a start, while nodes that could take copies have not been heard: who chooses places now would choose without them.
+    pub fn is_listening(&self, now: Millis) -> bool {
+        let unheard = |node: NodeId| self.presence.get(&node).is_none_or(|presence| presence.heard.is_none());
+        let mut serving = self.nodes.values().filter(|node| node.duty == Duty::Serving);
+        now.since(self.started) < LISTEN_MS && serving.any(|node| unheard(node.node))
     }
 
     /// Unlike `is_up`, gives a node that this process has not heard from yet the benefit of the doubt.

@@ -10,12 +10,14 @@ pub(crate) const REQUEST: Duration = Duration::from_secs(30);
 pub(crate) const EVENTS: Duration = Duration::from_secs(3);
 /// How long a forced attach waits for the primaries' nodes: ten heartbeats.
 pub(crate) const CONFIRM: Duration = Duration::from_secs(5);
+/// How often it looks.
+pub(crate) const CONFIRM_EVERY: Duration = Duration::from_millis(50);
+/// How often a request for places looks whether the nodes were heard after a start.
+pub(crate) const LISTEN_EVERY: Duration = Duration::from_millis(50);
 /// How long a challenge is handed out, and serves for as long again: nothing an asker keeps goes stale between two of its heartbeats.
 pub(crate) const CHALLENGE: Duration = Duration::from_secs(60);
 /// Proofs for one challenge until there is another: some of each of 256 nodes a second. Some 40 bytes are kept of each, 8 MiB in all.
 pub(crate) const PROOFS: usize = 1 << 16;
-/// How often it looks.
-pub(crate) const CONFIRM_EVERY: Duration = Duration::from_millis(50);
 /// How long requests under way may take to end when the conductor stops.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// Body of what people send: a handful of short fields.

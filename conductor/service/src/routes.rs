@@ -1,13 +1,13 @@
 //! Every route, in one table. `openapi.json` describes the same ones, which a test checks.
 //!
 //! Handlers parse, ask the ledger and serialise; the only waiting that is done here is holding a heartbeat without news,
-//! and a forced attach, or an eviction, that the primaries have not confirmed yet (rule 19).
+//! a forced attach, or an eviction, that the primaries have not confirmed yet (rule 19), and a choice of places just after a start.
 
 use crate::answer::{Failure, body};
 use crate::front::Advertised;
 use crate::gate::{Caller, Gate};
 use crate::ledger::Ledger;
-use crate::limits::{CONFIRM, CONFIRM_EVERY, HOLD, NODE_BODY, REQUEST, REQUESTS_AT_ONCE, SMALL_BODY};
+use crate::limits::{CONFIRM, CONFIRM_EVERY, HOLD, LISTEN_EVERY, NODE_BODY, REQUEST, REQUESTS_AT_ONCE, SMALL_BODY};
 use crate::{care, clients, recovery, snapshots};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
@@ -135,6 +135,14 @@ pub(crate) async fn look<T: Send + 'static>(
     Ok(ledger.ask(move |model, now| (question(model, now), Dirty::default())).await??)
 }
 
+/// Waits until the nodes were heard, or had time to be, after a start: before places of copies are chosen.
+async fn listened(ledger: &Ledger) -> Result<(), Failure> {
+    while look(ledger, |m, now| Ok(m.is_listening(now))).await? {
+        tokio::time::sleep(LISTEN_EVERY).await;
+    }
+    Ok(())
+}
+
 /// Random copy ids. A source that fails gives 0, which the model takes for no number at all and gives up after a few.
 fn draw() -> u64 {
     getrandom::u64().unwrap_or(0)
@@ -229,6 +237,7 @@ async fn volumes(State(ledger): State<Ledger>) -> Answer<Vec<VolumeInfo>> {
 
 async fn create(State(ledger): State<Ledger>, request: Request) -> Result<(StatusCode, Json<VolumeInfo>), Failure> {
     let new: NewVolume = body(request, SMALL_BODY).await?;
+    listened(&ledger).await?;
     let info = change(&ledger, move |m, now| m.create(now, &new, &mut draw)).await?;
     tracing::info!(volume = info.name, size = info.size.0, "volume created");
     Ok((StatusCode::CREATED, Json(info)))
@@ -261,6 +270,7 @@ async fn remove(
 async fn resize(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<VolumeInfo> {
     let name = name(path)?;
     let Resize { size } = body(request, SMALL_BODY).await?;
+    listened(&ledger).await?;
     change(&ledger, move |m, now| m.resize(now, &name, size, &mut draw)).await.map(Json)
 }
 

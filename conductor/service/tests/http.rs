@@ -77,6 +77,29 @@ fn a_restart_keeps_everything_and_the_commit_number_grows() {
 }
 
 #[test]
+fn places_are_chosen_when_the_nodes_were_heard_after_a_start() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    three_nodes(&conductor.client);
+    conductor.stop();
+
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    let asking = std::thread::spawn(move || client.create_volume(&small("db", MIB)));
+    // It is asked before anybody was heard, on any machine that is not very slow; later it is no harder.
+    std::thread::sleep(Duration::from_millis(200));
+    three_nodes(&conductor.client);
+    assert_eq!(asking.join().unwrap().unwrap().shards, 1);
+    conductor.stop();
+
+    let mut conductor = Conductor::start(&scratch.store());
+    conductor.client.heartbeat(&heartbeat(2, 1, 0)).unwrap();
+    let refused = conductor.client.create_volume(&small("more", MIB)).unwrap_err();
+    assert_eq!(refused.to_string(), "volume needs 3 nodes, 1 is up: n2", "who is away is not waited for without end");
+    conductor.stop();
+}
+
+#[test]
 fn a_command_whose_answer_was_lost_can_be_asked_again() {
     let scratch = Scratch::new();
     let mut conductor = Conductor::start(&scratch.store());

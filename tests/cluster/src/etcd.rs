@@ -1,13 +1,14 @@
 //! A real etcd of one member, on loopback, in a directory of its own: killed, frozen and started again like the rest.
 
 use crate::cluster::{LONG, wait_until};
+use crate::ports::free_ports;
 use crate::process::Process;
 use crate::watcher::Watcher;
 use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -31,10 +32,8 @@ impl Etcd {
         fs::create_dir_all(&dir)?;
         let program = program()?;
         let watcher = Watcher::of(&dir, &program, "")?;
-        // Both are held until both are known.
-        let ports = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
-        let [at, peer] = [ports[0].local_addr()?, ports[1].local_addr()?];
-        drop(ports);
+        let ports = free_ports(2)?;
+        let (at, peer) = (ports[0], ports[1]);
         let (url, peer) = (format!("http://{at}"), format!("http://{peer}"));
         let args = [
             ("--name", "t".to_owned()),

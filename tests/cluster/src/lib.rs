@@ -21,6 +21,7 @@ mod ledger;
 pub mod nbd;
 mod network;
 pub mod peer;
+mod ports;
 mod process;
 mod random;
 pub mod rot;

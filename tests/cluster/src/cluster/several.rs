@@ -4,13 +4,13 @@ use super::spread::{node_args, text, write_key};
 use super::{Cluster, LONG, Shape, new_dir, wait_until};
 use crate::command::binary;
 use crate::etcd::Etcd;
+use crate::ports::free_ports;
 use crate::process::Process;
 use crate::watcher::Watcher;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,11 +20,7 @@ impl Cluster {
         let dir = new_dir(&std::env::temp_dir())?;
         let watcher = Watcher::start(&dir, "")?;
         write_key(&dir)?;
-        // All are held until all are known.
-        let ports = (0..conductors + shape.nodes).map(|_| TcpListener::bind("127.0.0.1:0"));
-        let ports = ports.collect::<Result<Vec<_>, _>>()?;
-        let places = ports.iter().map(|port| Ok(port.local_addr()?.to_string())).collect::<Result<Vec<_>>>()?;
-        drop(ports);
+        let places: Vec<_> = free_ports(conductors + shape.nodes)?.iter().map(ToString::to_string).collect();
         let (led, nodes) = places.split_at(conductors);
         let addresses = led.join(",");
         fs::write(dir.join("conductor.addr"), format!("{addresses}\n"))?;

@@ -1,7 +1,8 @@
 //! `suites`: runs the suites of `tests/budget.toml` in their order, each under its budget.
 //!
 //! A suite that takes two and a half times its planned minutes is killed, with everything it started, and fails. Output goes to
-//! `target/suites/NAME.log`; of a suite that fails, the end is printed. The last line is `N passed, N failed`.
+//! `target/suites/NAME.log`; of a suite that fails, the end is printed, and below the table what failed. The last line is
+//! `N passed, N failed`.
 //! One suite runs at a time: the simulator, the clusters and the guest each want the whole machine.
 
 #![forbid(unsafe_code)]

@@ -45,6 +45,12 @@ pub(crate) fn table(done: &[(&Suite, Verdict)]) -> (String, String, bool) {
         let names = if names.is_empty() { "nothing".into() } else { names.join(", ") };
         let _ = writeln!(text, "ran {}: {names}", place.phrase());
     }
+    // Last, for those who see the end of a run only.
+    for (suite, verdict) in done {
+        for failure in &verdict.failures {
+            let _ = writeln!(text, "{}| {failure}", suite.name);
+        }
+    }
     let failed = done.len() - passed;
     (text, format!("{passed} passed, {failed} failed"), failed == 0)
 }
@@ -64,13 +70,18 @@ mod tests {
     fn the_report_says_what_ran_where_and_counts_failures() {
         let suite = |name: &str, place| Suite { name: name.into(), place, minutes: 2.0, run: String::new() };
         let (unit, boot) = (suite("unit", Place::Host), suite("boot", Place::Guest));
-        let verdict =
-            |result, passed| Verdict { result, used: Duration::from_secs(61), tests: Tests { passed, failed: 0 } };
-        let done = [(&unit, verdict(Outcome::Passed, 7)), (&boot, verdict(Outcome::OverBudget, 0))];
+        let verdict = |result, passed, failures: &[&str]| Verdict {
+            result,
+            used: Duration::from_secs(61),
+            tests: Tests { passed, failed: 0 },
+            failures: failures.iter().map(|line| (*line).to_owned()).collect(),
+        };
+        let done =
+            [(&unit, verdict(Outcome::Passed, 7, &[])), (&boot, verdict(Outcome::OverBudget, 0, &["test a FAILED"]))];
         let (text, totals, green) = table(&done);
         assert_eq!(totals, "1 passed, 1 failed");
         assert!(!green);
-        assert!(text.contains("ran on the host: unit\nran in the guest: boot\n"), "{text}");
+        assert!(text.ends_with("ran on the host: unit\nran in the guest: boot\nboot| test a FAILED\n"), "{text}");
         assert!(text.lines().any(|line| line.starts_with("unit") && line.contains("1:01 min") && line.contains(" 7 ")));
     }
 }

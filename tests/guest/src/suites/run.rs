@@ -20,6 +20,9 @@ use crate::report::minutes;
 
 /// Lines of a failed suite's output that are printed.
 const TAIL_LINES: usize = 80;
+/// Lines that say what failed, and how much of each, that are repeated below the table.
+const FAILURES: usize = 12;
+const FAILURE_CHARS: usize = 300;
 /// How often a suite that runs on and on says that it does.
 const PROGRESS: Duration = Duration::from_secs(60);
 /// How often the runner looks whether a suite has ended; short against any suite.
@@ -34,6 +37,8 @@ pub(crate) struct Verdict {
     pub(crate) used: Duration,
     /// Tests that cargo reported, if any.
     pub(crate) tests: Tests,
+    /// The lines of its output that say what failed, if it did.
+    pub(crate) failures: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +100,8 @@ impl<'a> Runner<'a> {
         let used = begin.elapsed();
         running.end();
         let heard = running.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let verdict = Verdict { result, used, tests: heard.tests };
+        let failures = if result == Outcome::Passed { Vec::new() } else { heard.failures.clone() };
+        let verdict = Verdict { result, used, tests: heard.tests, failures };
         match &verdict.result {
             Outcome::Passed => println!("{}: passed in {}", suite.name, minutes(used)),
             bad => {
@@ -162,16 +168,33 @@ impl Running {
 struct Heard {
     tail: VecDeque<String>,
     tests: Tests,
+    /// The first lines that say what failed.
+    failures: Vec<String>,
+    /// The line before was the place of a panic: this one is its message.
+    panicked: bool,
 }
 
 impl Heard {
     fn line(&mut self, line: String) {
         self.tests.count(&line);
+        if (self.panicked || says_failure(&line)) && self.failures.len() < FAILURES {
+            self.failures.push(line.chars().take(FAILURE_CHARS).collect());
+        }
+        self.panicked = line.contains("' panicked at ") || line.contains(") panicked at ");
         if self.tail.len() == TAIL_LINES {
             self.tail.pop_front();
         }
         self.tail.push_back(line);
     }
+}
+
+/// Whether a line names what failed: of cargo's harness, rustc, make, or a suite of ours.
+fn says_failure(line: &str) -> bool {
+    line.contains(" panicked at ")
+        || (line.starts_with("test ") && line.ends_with("FAILED"))
+        || line.starts_with("error")
+        || line.starts_with("FAILED")
+        || line.contains(": FAILED")
 }
 
 impl Tests {
@@ -244,6 +267,15 @@ mod tests {
         assert!(late.used >= Duration::from_millis(1500) && late.used < Duration::from_secs(10));
         let state = std::fs::read_to_string(format!("/proc/{}/stat", log.trim())).unwrap_or_default();
         assert!(state.is_empty() || state.contains(") Z "), "its child lives: {state}");
+    }
+
+    #[test]
+    fn what_failed_is_kept_with_the_message_of_each_panic() {
+        let command = "echo fine; echo \"thread 'a' (7) panicked at x.rs:1:2:\"; echo 'left: 1'; echo more; \
+                       echo 'test a ... FAILED'; exit 1";
+        let bad = verdict("why", 1.0, command).0;
+        assert_eq!(bad.failures, ["thread 'a' (7) panicked at x.rs:1:2:", "left: 1", "test a ... FAILED"]);
+        assert!(verdict("fine", 1.0, "echo 'error: none'").0.failures.is_empty());
     }
 
     #[test]
