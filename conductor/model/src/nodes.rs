@@ -7,8 +7,8 @@
 use crate::api::{Heartbeat, HeartbeatAnswer, RdmaEndpoint, Register, Registered};
 use crate::events::Happened;
 use crate::limits::{
-    LISTEN_MS, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_NUMBER, MAX_REASON, MAX_SHARDS,
-    MAX_TROUBLES_PER_NODE,
+    LISTEN_MS, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_NUMBER, MAX_REASON,
+    MAX_SHARDS, MAX_TROUBLES_PER_NODE,
 };
 use crate::record::{DiskRecord, NodeRecord};
 use crate::state::Presence;

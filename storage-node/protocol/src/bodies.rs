@@ -295,11 +295,13 @@ impl ReplyBody {
 
 body! {
     /// A reply with `StaleEpoch`, `Later` or `NotJoined`: says which epoch the node is in.
-    StaleBody = 16 {
+    StaleBody = 24 {
         /// The status, as in any reply.
         reply: ReplyBody,
-        /// The epoch that the node knows; 0 if none.
+        /// The epoch that the node knows; 0 if none. To a client: the one in which it is the shard's primary.
         epoch: U64,
+        /// The shard's cache generation in that epoch, to a client.
+        cache: U64,
     }
 }
 

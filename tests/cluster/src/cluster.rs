@@ -328,10 +328,30 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// What the nodes that run hold, and what they asked the conductor for.
+    fn insides(&self) -> String {
+        let inside = |n: usize| -> Result<String> {
+            let shown = self.json(&["node", "show", &(n + 1).to_string(), "--refs"])?;
+            let mut text = format!("--- inside {}\n", self.nodes[n].name);
+            for reactor in shown["inside"]["reactors"].as_array().into_iter().flatten() {
+                for copy in reactor["copies"].as_array().into_iter().flatten() {
+                    text += &format!("{copy}\n");
+                }
+                let asked = reactor["counters"].as_object().into_iter().flatten();
+                let asked: Vec<_> = asked.filter(|(name, _)| name.starts_with("ask.")).collect();
+                text += &format!("{asked:?}\n");
+            }
+            Ok(text)
+        };
+        (0..self.nodes.len()).map(|n| inside(n).unwrap_or_else(|error| format!("n{}: {error:#}\n", n + 1))).collect()
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}", self.last_words());
+            eprintln!("{}{}", self.insides(), self.last_words());
         }
     }
 }

@@ -125,6 +125,34 @@ fn a_lost_state_file_comes_back_from_the_nodes() {
     cluster.stop_and_compare().unwrap();
 }
 
+/// The client had no map of the newest epoch when the conductor went: the primary that it knows tells it.
+#[test]
+fn a_client_follows_its_primary_without_a_conductor() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, 8, 8).unwrap();
+    let workload = workload(&mut cluster, 14);
+    let primary = cluster.primary(VOLUME, 0).unwrap();
+    let replica = (primary + 1) % 3;
+    let epoch = |c: &Cluster| c.json(&["volume", "show", VOLUME]).unwrap()["shards"][0]["epoch"].as_u64().unwrap();
+    let before = epoch(&cluster);
+    cluster.target(VOLUME).unwrap().freeze().unwrap();
+    cluster.nodes[replica].kill().unwrap();
+    cluster.wait_health(VOLUME, "degraded").unwrap();
+    cluster.nodes[replica].start().unwrap();
+    cluster.wait_healthy(VOLUME).unwrap();
+    assert_eq!(cluster.primary(VOLUME, 0).unwrap(), primary);
+    assert!(epoch(&cluster) >= before + 2, "it was dropped, and added again");
+    cluster.conductor.kill().unwrap();
+    cluster.target(VOLUME).unwrap().thaw().unwrap();
+    workload.progress(SOME, LONG).unwrap();
+    cluster.conductor.start().unwrap();
+    cluster.wait_healthy(VOLUME).unwrap();
+    workload.progress(SOME, LONG).unwrap();
+    workload.stop().unwrap();
+    cluster.detach(VOLUME).unwrap();
+    cluster.stop_and_compare().unwrap();
+}
+
 /// Epochs went on after the backup: that is noticed, and what has happened since counts.
 #[test]
 fn a_restored_backup_changes_nothing_until_it_is_adopted() {

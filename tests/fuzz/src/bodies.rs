@@ -178,7 +178,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         LayerBody::new(change, ShardSnapshot { shard, snapshot: SnapshotId(1) }).bytes().to_vec(),
         JoinBody { copy: 1.into(), open: 2.into(), ..JoinBody::default() }.bytes().to_vec(),
         ReplyBody::new(Status::NoSnapshot).bytes().to_vec(),
-        StaleBody { epoch: 4.into(), reply: ReplyBody::new(Status::Later) }.bytes().to_vec(),
+        StaleBody { epoch: 4.into(), cache: 2.into(), reply: ReplyBody::new(Status::Later) }.bytes().to_vec(),
         JoinAnswer { known_good_epoch: 3.into(), ..JoinAnswer::default() }.bytes().to_vec(),
         PromiseBody { known: 5.into(), ..PromiseBody::default() }.bytes().to_vec(),
         PromiseAnswer { withheld: 6.into(), ..PromiseAnswer::default() }.bytes().to_vec(),

@@ -145,9 +145,10 @@ impl Director {
         let cluster = rng.next_u64();
         let inspect = Rc::new(Cell::new(false));
         let breaches = Breaches::default();
-        let depth = [12, 24, 128][rng.index(3)];
+        let depth = [12, 24, 128, 128][rng.index(4)];
         // As little memory as a node may have, too, so that requests wait for it.
-        let arena = [Shares::least_even(LONGEST_BYTES), 8 << 20, 24 << 20][rng.index(3)];
+        let least = Shares::least_even(LONGEST_BYTES);
+        let arena = [least, least, least, 8 << 20, 24 << 20][rng.index(5)];
         let rots = rng.index(NODES);
         let mut nodes = Vec::new();
         for node in 0..NODES {
@@ -172,7 +173,7 @@ impl Director {
         }
         let service = Service::new(cluster, Millis(0));
         let lanes = u16::try_from(rng.up_to(3)).unwrap_or(1);
-        let conn_depth = [4, 16, 64][rng.index(3)];
+        let conn_depth = [4, 16, 64, 64][rng.index(4)];
         let host = || ClientHost { lanes: Vec::new(), attachment: Rc::default() };
         let mut this = Self {
             rng,

@@ -11,7 +11,7 @@ use crate::node::NodeProcess;
 use crate::verdict::{self, Failure};
 use crate::workload::{Kind, Mood, Wish, Workload};
 use conductor_model::views::{NewVolume, ScrubInfo, ScrubState};
-use conductor_model::{BLOCK, Bytes};
+use conductor_model::{BLOCK, Bytes, Epoch, Millis};
 use driver::Span;
 use sim::{Options, State, World};
 use std::cell::RefCell;
@@ -126,8 +126,16 @@ fn play(w: &mut Sim, d: &mut Director, size: Bytes, shard: Bytes) -> Result<(), 
     d.run(w, "the return of every copy", RECOVERY, |d, _| d.all_in_sync())?;
     d.run(w, "what was begun with volumes", RECOVERY, |d, w| d.volumes_rest(w))?;
 
-    for volume in d.service.model().list(d.now(w)) {
-        scrub(w, d, &volume.name)?;
+    // A copy that was being filled meanwhile has not been looked through: once more, then.
+    loop {
+        let before = epochs(d);
+        for volume in d.service.model().list(d.now(w)) {
+            scrub(w, d, &volume.name)?;
+        }
+        d.run(w, "the return of every copy after the scrub", RECOVERY, |d, _| d.all_in_sync())?;
+        if epochs(d) == before {
+            break;
+        }
     }
     let end = d.service.model().show(d.now(w), VOLUME).map_err(|error| error.to_string())?;
     scan(w, d, end.info.size.0)?;
@@ -160,6 +168,13 @@ fn blame(history: &History, v: &checker::Violation) -> String {
         )
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The epoch of every shard.
+fn epochs(d: &Director) -> Vec<Epoch> {
+    let model = d.service.model();
+    let shown = model.list(Millis(0)).into_iter().filter_map(|volume| model.show(Millis(0), &volume.name).ok());
+    shown.flat_map(|volume| volume.shards).map(|shard| shard.epoch).collect()
 }
 
 /// Looks through every copy: what rotted and nobody read is put right, too.

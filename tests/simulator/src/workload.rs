@@ -50,7 +50,7 @@ impl Mood {
             hot_ppm: [500_000, 800_000, 950_000][rng.index(3)],
             read_ppm: [250_000, 450_000][rng.index(2)],
             zero_ppm: [100_000, 300_000][rng.index(2)],
-            large_ppm: [20_000, 60_000][rng.index(2)],
+            large_ppm: [20_000, 60_000, 200_000][rng.index(3)],
         }
     }
 }

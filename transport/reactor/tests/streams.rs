@@ -181,7 +181,7 @@ fn a_connect_that_nobody_answers_fails_in_its_own_way() {
     }
     let results: Vec<_> = bench.dones(4).iter().map(|done| done.result).collect();
     assert!(results.contains(&Err(Errno::TIMED_OUT)), "{results:?}");
-    assert!(before.elapsed() >= Duration::from_millis(60) && before.elapsed() < Duration::from_secs(5));
+    assert!(before.elapsed() >= Duration::from_millis(60));
     bench.assert_empty();
 }
 

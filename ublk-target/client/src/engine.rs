@@ -20,15 +20,15 @@ use crate::limits::{
 };
 use crate::link::{Link, State};
 use crate::request::{BlockDone, BlockError, ClientError, Completion};
-use crate::routes::Routes;
+use crate::routes::{Place, Routes};
 use crate::split::{Action, Kind};
 use crate::unflushed::Unflushed;
 use crate::view::Counters;
 use conductor_model::api::VolumeMap;
-use conductor_model::{BLOCK, Commit};
+use conductor_model::{BLOCK, Commit, Epoch};
 use driver::{ConnId, Span, Time};
 use memory::{Arena, Class, Reads};
-use node_protocol::{IoBody, ReplyBody, Status, op};
+use node_protocol::{IoBody, ReplyBody, StaleBody, Status, op};
 use refcount::Table;
 use slab::Slab;
 use smallvec::SmallVec;
@@ -306,7 +306,20 @@ impl Engine {
                 }
             }
             Some(Ok(_)) if self.requests[slot].failed.is_some() => self.part_failed(key),
-            Some(Ok(status @ (Status::StaleEpoch | Status::Later))) => self.put_off(now, key, status),
+            Some(Ok(status @ (Status::StaleEpoch | Status::Later))) => {
+                if let Some(known) =
+                    reply.and_then(|reply| StaleBody::parse(reply.body)).filter(|_| status == Status::StaleEpoch)
+                {
+                    let (shard, epoch, cache) =
+                        (self.parts[key].shard, Epoch(known.epoch.get()), Commit(known.cache.get()));
+                    if self.routes.learn(shard, Place { epoch, endpoint, cache }) {
+                        self.counters.learned += 1;
+                        self.see_generations();
+                        self.moved(now);
+                    }
+                }
+                self.put_off(now, key, status);
+            }
             Some(Ok(status)) => {
                 self.part_failed(key);
                 self.fail(now, slot, error_of(status));
@@ -423,6 +436,11 @@ impl Engine {
             return;
         }
         self.map_backoff = MAP_MIN;
+        self.moved(now);
+    }
+
+    /// Shards are served elsewhere, or under newer epochs: what waits for that goes on.
+    fn moved(&mut self, now: Time) {
         let keys: Vec<usize> = self.parts.iter().map(|(key, _)| key).collect();
         for key in keys {
             let part = &mut self.parts[key];

@@ -89,6 +89,14 @@ impl Routes {
         Ok(news)
     }
 
+    /// The primary of a shard says which epoch it serves in: one that follows the one which is known, where no map has told it (the conductor
+    /// may be gone, or have lost it). What another node says counts for nothing.
+    pub(crate) fn learn(&mut self, shard: ShardIndex, place: Place) -> bool {
+        let known = self.places.get_mut(shard.0 as usize);
+        let follows = |known: &&mut Place| place.endpoint == known.endpoint && place.epoch > known.epoch;
+        known.filter(follows).map(|known| *known = place).is_some()
+    }
+
     /// All shards, as far as this lane knows.
     pub(crate) fn shards(&self) -> impl Iterator<Item = ShardIndex> + use<> {
         (0..self.places.len()).filter_map(|at| u32::try_from(at).ok()).map(ShardIndex)

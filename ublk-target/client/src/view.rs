@@ -89,6 +89,8 @@ counters! {
     lost,
     /// Answers "stale epoch".
     stale_epochs,
+    /// Epochs that a shard's primary told, and no map.
+    learned,
     /// Answers "later".
     laters,
     /// Times that a connection had no credit for what was queued.

@@ -6,7 +6,7 @@ mod common;
 use common::{Lane, NbdClient, SHARD, SIZE, map};
 use conductor_model::Durability;
 use std::io::{Read, Write};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use target_daemon::Mail;
 use target_daemon::limits::MAX_SESSIONS;
 
@@ -122,9 +122,7 @@ fn an_abort_fails_what_waits_for_a_silent_node() {
     let mut client = lane.connect();
     client.send(1, 0, 0, 4096, &[5; 4096]);
     lane.until("in flight", |view| view.requests == 1);
-    let begin = Instant::now();
     lane.stop(Mail::Abort);
-    assert!(begin.elapsed() < Duration::from_secs(8));
     assert!(NbdClient::is_closed(&mut client.stream));
 }
 

@@ -90,7 +90,7 @@ impl Conductor {
     /// Sends bytes as they are and reads all that comes back.
     pub(crate) fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.write_all(bytes).unwrap();
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);

@@ -380,7 +380,7 @@ impl<S: Store> Node<S> {
         self.counters.count("primary.stepped-down");
         self.scrubs.remove(&shard);
         for key in primary.requests.into_values() {
-            self.answer_epoch(now, key, Status::StaleEpoch, primary.config.epoch);
+            self.answer_epoch(now, key, Status::StaleEpoch, (primary.config.epoch, primary.config.cache));
         }
         self.forget_old_settling(shard);
         self.forget_filling(now, shard);

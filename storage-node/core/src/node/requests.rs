@@ -7,7 +7,7 @@ use crate::iocb::{Heal, Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
 use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, STORE_OPS, TRACES};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
-use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, ShardId, Stamp};
+use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Commit, Epoch, ShardId, Stamp};
 use driver::{ConnId, Outbox, Time};
 use memory::{Class, Filling};
 use node_protocol::{IoBody, ReplyBody, StaleBody, Status, op};
@@ -67,7 +67,13 @@ impl<S: Store> Node<S> {
 
     /// Answers with a status and the epoch that this node knows.
     pub(super) fn refuse_epoch(&mut self, now: Time, answer: Answer, status: Status, epoch: Epoch) {
-        let body = StaleBody { reply: ReplyBody::new(status), epoch: epoch.0.into() };
+        self.refuse_client(now, answer, status, (epoch, Commit(0)));
+    }
+
+    /// Answers a client with a status and the epoch in which this node is the shard's primary, with its cache generation: whom the conductor
+    /// does not tell goes on by that.
+    fn refuse_client(&mut self, now: Time, answer: Answer, status: Status, (epoch, cache): (Epoch, Commit)) {
+        let body = StaleBody { reply: ReplyBody::new(status), epoch: epoch.0.into(), cache: cache.0.into() };
         self.net.reply(now, answer, Op::REPLY, body.bytes(), None);
     }
 
@@ -89,9 +95,9 @@ impl<S: Store> Node<S> {
             Err(status) => {
                 self.counters.count(refusal_name(status));
                 let epoch = IoBody::parse(body).and_then(|b| self.primaries.get(&b.shard()));
-                match (status, epoch.map(|p| p.config.epoch)) {
-                    (Status::StaleEpoch | Status::Later, epoch) => {
-                        self.refuse_epoch(now, answer, status, epoch.unwrap_or_default());
+                match (status, epoch.map(|p| (p.config.epoch, p.config.cache))) {
+                    (Status::StaleEpoch | Status::Later, known) => {
+                        self.refuse_client(now, answer, status, known.unwrap_or_default());
                     }
                     _ => self.refuse(now, answer, status),
                 }
@@ -235,7 +241,8 @@ impl<S: Store> Node<S> {
         let due = iocb.heal.due.is_some();
         let Some(primary) = self.primaries.get(&shard) else { return };
         if !bound && let Err(status) = self.check_epoch(&body, primary.config.epoch) {
-            self.answer_epoch(now, key, status, self.primaries[&shard].config.epoch);
+            let config = &self.primaries[&shard].config;
+            self.answer_epoch(now, key, status, (config.epoch, config.cache));
             return;
         }
         let may = primary.is_serving()
@@ -518,9 +525,9 @@ impl<S: Store> Node<S> {
         self.end(now, key);
     }
 
-    pub(super) fn answer_epoch(&mut self, now: Time, key: usize, status: Status, epoch: Epoch) {
+    pub(super) fn answer_epoch(&mut self, now: Time, key: usize, status: Status, known: (Epoch, Commit)) {
         if let Some(answer) = self.iocbs[key].answer.take() {
-            self.refuse_epoch(now, answer, status, epoch);
+            self.refuse_client(now, answer, status, known);
         }
         self.counters.count(refusal_name(status));
         self.end(now, key);

@@ -170,6 +170,33 @@ fn a_stale_epoch_asks_for_a_map_and_goes_on_under_the_new_epoch() {
 }
 
 #[test]
+fn the_primary_that_is_known_tells_its_epoch_where_no_map_does() {
+    let mut b = bench(&[(3, 1), (3, 1)]);
+    b.write(1, 0, &[1; 512]);
+    b.write(2, SHARD, &[2; 512]);
+    b.turn();
+    b.up(1);
+    b.answer_stale(1, 0, 5, 0);
+    let epochs = |b: &Bench| b.posted(1).iter().map(|p| p.body.epoch.get()).collect::<Vec<_>>();
+    assert_eq!((epochs(&b), b.sequences(1)), (vec![3, 5], vec![2, 1]), "at once, and no other shard's");
+    assert!(!b.engine.wants_map(b.now));
+    // Neither an epoch of the past nor none at all is one to go on under, and a map that is older changes nothing.
+    b.engine.map(b.now, &map(&[(3, 1), (3, 1)]));
+    b.answer_stale(1, 1, 4, 0);
+    assert!(b.engine.wants_map(b.now));
+    b.answer_stale(1, 0, 0, 0);
+    assert_eq!(b.posted(1).len(), 0);
+    b.engine.map(b.now, &map(&[(6, 1), (4, 1)]));
+    b.turn();
+    let mut sent: Vec<_> = b.posted(1).iter().map(|p| (p.body.epoch.get(), p.body.sequence.get())).collect();
+    sent.sort_unstable();
+    assert_eq!(sent, [(4, 2), (6, 1)]);
+    b.answer(1, 0, Status::Ok, b"");
+    b.answer(1, 0, Status::Ok, b"");
+    b.assert_clean();
+}
+
+#[test]
 fn a_stale_epoch_without_a_newer_map_is_tried_again_and_again() {
     let mut b = bench(&[(1, 1)]);
     b.write(1, 0, &[1; 512]);

@@ -7,7 +7,7 @@ use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
 use driver::{ConnId, Span, Time};
 use memory::{Arena, Class};
-use node_protocol::{IoBody, ReplyBody, Status};
+use node_protocol::{IoBody, ReplyBody, StaleBody, Status};
 use std::net::SocketAddr;
 use tcp::Payload;
 use wire::{Op, Reason};
@@ -185,6 +185,18 @@ impl Bench {
         conn.credits += 1;
         let request = conn.posted.remove(nth);
         self.reply(id, request.token, status, data);
+        self.turn();
+    }
+
+    /// As the shard's primary in that epoch answers a request that names an older one.
+    pub(super) fn answer_stale(&mut self, port: u16, nth: usize, epoch: u64, cache: u64) {
+        let id = self.conn(port);
+        let conn = self.net.conns.iter_mut().find(|c| c.id == id).unwrap();
+        conn.credits += 1;
+        let token = conn.posted.remove(nth).token;
+        let body = StaleBody { reply: ReplyBody::new(Status::StaleEpoch), epoch: epoch.into(), cache: cache.into() };
+        let reply = Reply { op: Op::REPLY, body: body.bytes(), payload: None };
+        self.engine.answered(self.now, id, token, Some(reply), &mut self.net);
         self.turn();
     }
 

@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 pub(crate) struct NbdClient {
     pub(crate) stream: UnixStream,
@@ -15,7 +14,7 @@ impl NbdClient {
     /// A connection that has not said anything.
     pub(crate) fn silent(path: &Path) -> UnixStream {
         let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(super::LONG)).unwrap();
         stream
     }
 

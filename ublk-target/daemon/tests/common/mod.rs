@@ -19,11 +19,13 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use target_daemon::{Letter, Mail, NbdOptions, NbdTarget, TargetView};
 use volume_client::{ClientOptions, VolumeClient};
 use wire::ClusterKey;
 
+/// Far more than anything takes, on a busy machine too.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const KEY: [u8; 32] = [7; 32];
 pub(crate) const SHARD: u64 = 2 << 20;
 pub(crate) const SIZE: u64 = 8 << 20;
@@ -132,7 +134,7 @@ impl Lane {
     pub(crate) fn look(&self) -> TargetView {
         self.mail.send(Mail::Look(9)).unwrap();
         loop {
-            if let Letter::View(9, view) = self.letters.recv_timeout(Duration::from_secs(10)).unwrap() {
+            if let Letter::View(9, view) = self.letters.recv_timeout(LONG).unwrap() {
                 return *view;
             }
         }
@@ -140,7 +142,8 @@ impl Lane {
 
     /// Looks until what is seen is what is expected.
     pub(crate) fn until(&self, what: &str, is: impl Fn(&TargetView) -> bool) -> TargetView {
-        for _ in 0..500 {
+        let start = Instant::now();
+        while start.elapsed() < LONG {
             let view = self.look();
             if is(&view) {
                 return view;
