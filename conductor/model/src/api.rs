@@ -448,6 +448,9 @@ pub struct VolumeMap {
     pub shard_size: Bytes,
     /// Current attach generation.
     pub attach: AttachGeneration,
+    /// In the answer to an attach of a client with a key of its own: what proves that generation to nodes, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<String>,
     /// The snapshot that is to be read, if it is not the live content: then nothing can be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,

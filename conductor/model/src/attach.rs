@@ -231,6 +231,7 @@ impl Conductor {
             size: *size,
             shard_size: *shard_size,
             attach: *attach,
+            ticket: None,
             snapshot: None,
             durability: *durability,
             held_since: *held_since,

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use wire::{
     Card, Challenge, ClusterKey, Flags, HEADER_LEN, Header, Hello, HelloAck, HelloInfo, Key, Limits, MAX_PAYLOAD,
-    Nonce, Op, ProtectionKey, READ_ONLY, Reason, Reject, Role, Secrets, SessionId, pieces, tree,
+    Nonce, Op, ProtectionKey, READ_ONLY, Reason, Reject, Role, Secrets, SessionId, Ticket, pieces, tree,
 };
 
 /// How long an answer may take.
@@ -23,6 +23,8 @@ pub struct Identity {
     pub key: Key,
     /// What it shows of that.
     pub card: Option<Card>,
+    /// What proves its generation, if it shows a card.
+    pub ticket: Option<Ticket>,
     /// It says that it writes nothing.
     pub read_only: bool,
     /// The snapshot that it reads; 0 for the volume itself.
@@ -49,6 +51,7 @@ impl Identity {
         Self {
             key,
             card: None,
+            ticket: map.ticket.as_deref().and_then(Ticket::from_hex),
             read_only: false,
             view: 0,
             name,
@@ -179,6 +182,7 @@ impl Peer {
             view: who.view,
             features: if who.read_only { READ_ONLY } else { 0 },
             card: who.card.clone(),
+            ticket: who.ticket.filter(|_| who.card.is_some()),
             ..HelloInfo::new(Role::Client, who.name.clone(), process)
         };
         // Whoever shows another card than its own has the wrong secret for it.

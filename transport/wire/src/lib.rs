@@ -22,6 +22,7 @@ mod request;
 mod secrets;
 mod state;
 mod tag;
+mod ticket;
 
 pub use card::{Card, ClientKey, KEY_MARK, Key, MAX_CARD, MAX_KEY_NAME, MAX_KEY_VOLUMES, is_key_name, key_of};
 pub use crcs::{Copying, Crcs, PIECE, copy_pieces, pieces, tree};
@@ -39,3 +40,4 @@ pub use request::{MAX_AUTHORIZATION, RequestChallenge, RequestProof};
 pub use secrets::{ClusterKey, Secret, Secrets};
 pub use state::{Happening, State};
 pub use tag::ProtectionKey;
+pub use ticket::{Attached, Ticket};

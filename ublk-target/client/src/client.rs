@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use tcp::{Net, NetEvent, NetOptions, Refused, Transport, Ways};
-use wire::{Card, HelloInfo, READ_ONLY, Reason, Role, Secrets};
+use wire::{Card, HelloInfo, READ_ONLY, Reason, Role, Secrets, Ticket};
 
 /// What a lane is made with.
 pub struct ClientOptions {
@@ -109,6 +109,8 @@ impl VolumeClient {
         hello.volume = map.volume.0;
         hello.features = if options.read_only { READ_ONLY } else { 0 };
         hello.card = options.card;
+        let ticket = map.ticket.as_deref().map(|ticket| Ticket::from_hex(ticket).ok_or(ClientError::Ticket));
+        hello.ticket = ticket.transpose()?;
         hello.view = map.snapshot.map_or(0, |snapshot| snapshot.0);
         if hello.check().is_err() {
             return Err(ClientError::Name(hello.name));

@@ -128,6 +128,9 @@ pub enum ClientError {
     /// The name cannot be sent, or is empty.
     #[error("a client cannot be called {0:?}: 1 to 64 bytes")]
     Name(String),
+    /// The conductor's proof of the attachment is none.
+    #[error("the conductor's answer to the attach is damaged: its ticket is not 64 hexadecimal digits")]
+    Ticket,
     /// Not even one block.
     #[error("no memory for a volume client: make its arena larger")]
     NoMemory,

@@ -80,6 +80,7 @@ mod tests {
                 size: Bytes(0),
                 shard_size: Bytes(1 << 20),
                 attach: AttachGeneration(1),
+                ticket: None,
                 snapshot,
                 durability,
                 held_since: conductor_model::Commit(0),

@@ -83,7 +83,9 @@ impl<S: Store> Node<S> {
         }
         let writes = peer.view == 0 && peer.features & READ_ONLY == 0;
         let its_own = card.is_for(peer.volume) || driver::mutant::on("card_not_checked");
-        if its_own && !(writes && card.read_only) { Ok(()) } else { Err(Reason::Denied) }
+        // A generation fences others: it is the conductor's to give. A snapshot's readers have none.
+        let given = peer.view != 0 || self.net.is_attached(peer) || driver::mutant::on("ticket_not_checked");
+        if its_own && given && !(writes && card.read_only) { Ok(()) } else { Err(Reason::Denied) }
     }
 
     /// The conductor has said which keys there are: clients of others are cut off.

@@ -33,6 +33,7 @@ pub(crate) fn map(shards: &[(u64, u16)]) -> VolumeMap {
         size: Bytes(shards.len() as u64 * SHARD),
         shard_size: Bytes(SHARD),
         attach: AttachGeneration(1),
+        ticket: None,
         snapshot: None,
         durability: conductor_model::Durability::Always,
         held_since: conductor_model::Commit(0),
