@@ -129,7 +129,11 @@ fn evict(args: &EvictArgs) -> Outcome {
 }
 
 fn mode(held: &ClientVolume) -> &'static str {
-    if held.read_only { "read-only" } else { "exclusive" }
+    match (held.read_only, held.shared) {
+        (true, _) => "read-only",
+        (false, true) => "shared",
+        (false, false) => "exclusive",
+    }
 }
 
 fn host(client: &ClientInfo) -> &str {
@@ -208,6 +212,7 @@ mod tests {
         let held = |volume: &str, read_only| ClientVolume {
             volume: volume.to_owned(),
             read_only,
+            shared: false,
             generation: AttachGeneration(3),
             since: Millis(0),
         };

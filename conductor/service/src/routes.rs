@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
-use wire::Attached;
+use wire::{Attached, READ_ONLY, SHARED};
 
 pub(crate) type Answer<T> = Result<Json<T>, Failure>;
 pub(crate) type Name = Result<Path<String>, PathRejection>;
@@ -278,8 +278,15 @@ async fn attach(
         m.attach(now, &volume, &asked)
     };
     let mut map = change(&ledger, attached).await?;
-    let Attach { client, read_only, .. } = &attach;
-    let given = Attached { client, volume: map.volume.0, generation: map.attach.0, read_only: *read_only };
+    let features = if attach.read_only {
+        READ_ONLY
+    } else if attach.shared {
+        SHARED
+    } else {
+        0
+    };
+    let (volume, generation) = (map.volume.0, map.attach.0);
+    let given = Attached { client: &attach.client, volume, generation, features };
     map.ticket = gate.ticket(&caller, &given);
     tracing::info!(volume = name, generation = %map.attach, force, "volume attached");
     if force {

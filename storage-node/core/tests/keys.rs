@@ -25,8 +25,8 @@ fn cluster(seed: u64) -> Cluster {
 /// What the conductor gives to a client that attaches so.
 fn ticket(info: &HelloInfo) -> Option<Ticket> {
     let HelloInfo { name, volume, generation, features, .. } = info;
-    let read_only = features & READ_ONLY != 0;
-    Some(Ticket::issue(&KEY, &Attached { client: name, volume: *volume, generation: *generation, read_only }))
+    let what = Attached { client: name, volume: *volume, generation: *generation, features: *features };
+    Some(Ticket::issue(&KEY, &what))
 }
 
 /// A client of volume 1 that shows this card.

@@ -25,6 +25,8 @@ pub const MAX_PAYLOAD: u32 = 1 << 20;
 
 /// Feature bit of a client: it writes nothing, and shares its volume with others that do not.
 pub const READ_ONLY: u32 = 1;
+/// Feature bit of a client: it shares its volume with others, and writes only in ranges that it holds.
+pub const SHARED: u32 = 2;
 
 /// What a process is to the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -33,7 +33,9 @@ pub use handshake::{
 pub use header::{
     Body, FLAG_REPLY, Flags, HEADER_LEN, Header, HeaderError, MAGIC, MAX_BODY, MAX_HANDSHAKE_BODY, Op, VERSION,
 };
-pub use identity::{HelloInfo, Limits, MAX_DEPTH, MAX_NAME, MAX_OPENS, MAX_PAYLOAD, READ_ONLY, Role, SessionId};
+pub use identity::{
+    HelloInfo, Limits, MAX_DEPTH, MAX_NAME, MAX_OPENS, MAX_PAYLOAD, READ_ONLY, Role, SHARED, SessionId,
+};
 pub use prefix::PREFIX_LEN;
 pub use reason::Reason;
 pub use request::{MAX_AUTHORIZATION, RequestChallenge, RequestProof};

@@ -9,7 +9,7 @@ use std::fmt;
 use crate::card::{from_hex, to_hex};
 use crate::handshake::MAC_LEN;
 use crate::secrets::mac;
-use crate::{ClusterKey, HelloInfo, READ_ONLY};
+use crate::{ClusterKey, HelloInfo, READ_ONLY, SHARED};
 
 const LABEL: &[u8] = b"trine/1 attach";
 
@@ -22,8 +22,8 @@ pub struct Attached<'a> {
     pub volume: u32,
     /// The generation that was issued.
     pub generation: u64,
-    /// As one of several readers, which fence nobody.
-    pub read_only: bool,
+    /// How it is used: [`READ_ONLY`] or [`SHARED`] of one of several, which fences nobody; 0 of one alone.
+    pub features: u32,
 }
 
 /// HMAC-SHA-256 under the cluster's key over an [`Attached`].
@@ -39,8 +39,7 @@ impl Ticket {
     /// Whether it was issued for what this Hello says. Compares in constant time.
     pub(crate) fn is_for(&self, key: &ClusterKey, who: &HelloInfo) -> bool {
         let HelloInfo { name, volume, generation, features, .. } = who;
-        let read_only = features & READ_ONLY != 0;
-        let what = Attached { client: name, volume: *volume, generation: *generation, read_only };
+        let what = Attached { client: name, volume: *volume, generation: *generation, features: *features };
         hmac(key, &what).verify_slice(&self.0).is_ok()
     }
 
@@ -56,9 +55,10 @@ impl Ticket {
 }
 
 fn hmac(key: &ClusterKey, what: &Attached<'_>) -> hmac::Hmac<sha2::Sha256> {
-    let Attached { client, volume, generation, read_only } = what;
+    let Attached { client, volume, generation, features } = what;
     let (volume, generation) = (volume.to_le_bytes(), generation.to_le_bytes());
-    mac(&key.0, LABEL, &[client.as_bytes(), &volume, &generation, &[u8::from(*read_only)]])
+    let way = features & (READ_ONLY | SHARED);
+    mac(&key.0, LABEL, &[client.as_bytes(), &volume, &generation, &way.to_le_bytes()])
 }
 
 impl fmt::Debug for Ticket {
@@ -73,12 +73,12 @@ mod tests {
     use crate::{Role, Secrets};
 
     const KEY: ClusterKey = ClusterKey([7; 32]);
-    const GIVEN: Attached<'_> = Attached { client: "web1@h/db", volume: 3, generation: 9, read_only: false };
+    const GIVEN: Attached<'_> = Attached { client: "web1@h/db", volume: 3, generation: 9, features: 0 };
 
     #[test]
     fn golden_digits() {
         let ticket = Ticket::issue(&KEY, &GIVEN);
-        assert_eq!(ticket.to_hex(), "cbd60ba344beec34cb1d27b6907a008e835663f066e5a101469d0be412258ed4");
+        assert_eq!(ticket.to_hex(), "2b91ca1f424ef548543c3c66b1b9d46b20d3e70bc24bca78fed7f11359e35be5");
         assert_eq!(Ticket::from_hex(&ticket.to_hex()), Some(ticket));
         for bad in ["", "0", &ticket.to_hex()[2..], &format!("{}00", ticket.to_hex()), &"x".repeat(64)] {
             assert_eq!(Ticket::from_hex(bad), None, "{bad}");
@@ -96,13 +96,14 @@ mod tests {
             issue(Attached { client: "web1@h/d", ..GIVEN }),
             issue(Attached { volume: 4, ..GIVEN }),
             issue(Attached { generation: 8, ..GIVEN }),
-            issue(Attached { read_only: true, ..GIVEN }),
+            issue(Attached { features: READ_ONLY, ..GIVEN }),
+            issue(Attached { features: SHARED, ..GIVEN }),
             Some(Ticket::issue(&ClusterKey([8; 32]), &GIVEN)),
         ];
         for (n, other) in others.into_iter().enumerate() {
             assert!(!KEY.is_attached(&shown(other)), "{n}");
         }
-        let reads = HelloInfo { features: READ_ONLY, ..shown(issue(Attached { read_only: true, ..GIVEN })) };
+        let reads = HelloInfo { features: READ_ONLY, ..shown(issue(Attached { features: READ_ONLY, ..GIVEN })) };
         assert!(KEY.is_attached(&reads));
         assert!(!KEY.is_attached(&HelloInfo { features: 0, ..reads }), "a reader that says that it writes");
     }

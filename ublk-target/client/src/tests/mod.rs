@@ -4,6 +4,7 @@ mod behaviour;
 mod failover;
 mod fake;
 mod flush;
+mod holding;
 mod pair;
 mod schedules;
 
