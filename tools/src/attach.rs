@@ -526,6 +526,18 @@ mod tests {
     }
 
     #[test]
+    fn a_range_is_said_with_its_way_its_offset_and_its_length() {
+        let parse = |text: &str| text.parse::<RangeArg>().map(|RangeArg(range)| range);
+        let (offset, len) = (Bytes(8 << 20), Bytes(1 << 30));
+        assert_eq!(parse("write:8M+1G"), Ok(Range { offset, len, write: true }));
+        assert_eq!(parse("read:8388608+1GiB"), Ok(Range { offset, len, write: false }));
+        for bad in ["", "write", "write:1M", "write:1M+", "write:+1M", "write:-1+1M", "both:0+1M", "write:0+1M+1M"] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(range_wait("60s").is_ok() && range_wait("61s").is_err() && range_wait("soon").is_err());
+    }
+
+    #[test]
     fn a_clients_name_fits_whatever_the_volume_is_called() {
         let name = |subject: &str| default_name("", &subject.parse().unwrap(), &host().unwrap());
         let long = "v".repeat(64);
