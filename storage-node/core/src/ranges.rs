@@ -125,12 +125,12 @@ impl<W> Ranges<W> {
         self.entries.retain(|e| sessions(e.wish.session) && (e.waits.is_none() || conns(e.wish.conn)));
     }
 
-    /// Those who have waited and hold theirs from now on, or have waited long enough. In order of arrival.
-    pub(crate) fn settled(&mut self, now: Time) -> Vec<(W, Status)> {
+    /// Those who have waited and hold theirs from now on, if there `may` be such, or have waited long enough. In order of arrival.
+    pub(crate) fn settled(&mut self, now: Time, may: bool) -> Vec<(W, Status)> {
         let mut told = Vec::new();
         let mut at = 0;
         while at < self.entries.len() {
-            let free = self.is_open(now) && !self.is_behind(at);
+            let free = may && self.is_open(now) && !self.is_behind(at);
             let entry = &mut self.entries[at];
             match entry.waits.take_if(|(_, until)| free || *until <= now) {
                 Some((waiter, _)) if free => told.push((waiter, Status::Ok)),

@@ -63,8 +63,7 @@ impl<S: Store> Node<S> {
         if range.end() > primary.config.size.0.div_ceil(BLOCK as u64) {
             return Err(Status::OutOfRange);
         }
-        // Who may have been replaced gives nothing that the next primary does not know of.
-        if !primary.is_serving() || !self.lease_holds(now, shard) {
+        if !self.may_give_ranges(now, shard) {
             return Err(Status::Later);
         }
         let mode = if body.is_for_writing() { Mode::Exclusive } else { Mode::Shared };
@@ -81,6 +80,11 @@ impl<S: Store> Node<S> {
         })
     }
 
+    /// Who may have been replaced gives nothing that the next primary does not know of.
+    fn may_give_ranges(&self, now: Time, shard: ShardId) -> bool {
+        self.primaries.get(&shard).is_some_and(Primary::is_serving) && self.lease_holds(now, shard)
+    }
+
     /// The primaries here of the volume that this is a shard of.
     fn volume_here(&self, shard: ShardId) -> impl Iterator<Item = &Primary> {
         let of = |index| ShardId { index: ShardIndex(index), ..shard };
@@ -89,8 +93,9 @@ impl<S: Store> Node<S> {
 
     /// Tells those whose waiting is over.
     fn settle_ranges(&mut self, now: Time, shard: ShardId) {
+        let may = self.may_give_ranges(now, shard);
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        for (answer, status) in primary.ranges.settled(now) {
+        for (answer, status) in primary.ranges.settled(now, may) {
             self.counters.count(if status == Status::Ok { "range.waited" } else { "range.waited-in-vain" });
             self.refuse(now, answer, status);
         }
