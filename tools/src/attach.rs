@@ -5,10 +5,11 @@
 //! told to end while it waits (Ctrl-C) ends the target that it started.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, ListArgs, Outcome, print, table};
+use crate::output::{Exit, Failure, ListArgs, Outcome, Size, print, table};
 use crate::pidfile::Process;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use conductor_model::Bytes;
 use conductor_model::limits::MAX_HOST_NAME;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Uid, dup2_stdout, setsid};
@@ -24,7 +25,7 @@ use std::str::FromStr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use target_daemon::{
-    Address, FrontEnd, Options, Place, Record, Subject, TargetError, TargetView, Transport, detach, look,
+    Address, FrontEnd, Options, Place, Range, Record, Shared, Subject, TargetError, TargetView, Transport, detach, look,
 };
 use wire::{KEY_MARK, Key};
 
@@ -33,6 +34,8 @@ const READY: Duration = Duration::from_secs(90);
 /// A target that is told to end while it comes up finishes a call of the conductor and gives the volume back by another (10 s each), or
 /// fails what its device waits for (15 s); an old target's device may have to be waited for, too (30 s).
 const ENDED: Duration = Duration::from_secs(45);
+/// Longest that a target waits for ranges before it serves.
+const RANGE_WAIT: Duration = Duration::from_secs(60);
 /// Marks the line that says why there is no device; everything else is the device.
 const FAILED: &str = "failed: ";
 
@@ -58,6 +61,15 @@ pub(crate) struct AttachArgs {
     /// Refuse writes, and share the volume with others that do; not beside one who writes
     #[arg(long)]
     read_only: bool,
+    /// Write beside others that do, each only in ranges that it holds; over NBD, as a kernel's page cache hears of nobody else's writes
+    #[arg(long, requires = "nbd", conflicts_with = "read_only")]
+    shared: bool,
+    /// Hold ranges of a shared volume: write:OFFSET+LENGTH, alone, or read:OFFSET+LENGTH, with other readers; like write:0+1G,read:1G+1G
+    #[arg(long, value_name = "RANGE,…", requires = "shared", value_delimiter = ',')]
+    range: Vec<RangeArg>,
+    /// Wait so long, like 20s, for a range that another client holds [default: do not attach then]
+    #[arg(long, value_name = "TIME", requires = "range", value_parser = range_wait)]
+    range_wait: Option<Duration>,
     /// Fail a request that no node has answered for so long, like 30s or 5m [default: wait for ever]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     io_timeout: Option<Duration>,
@@ -106,6 +118,34 @@ impl From<Way> for Transport {
     }
 }
 
+/// A range of a shared volume.
+#[derive(Clone, Copy, Debug)]
+struct RangeArg(Range);
+
+impl FromStr for RangeArg {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bytes = |text: &str| text.parse().ok().map(|Size(bytes)| Bytes(bytes));
+        let parsed = || {
+            let (how, what) = text.split_once(':')?;
+            let write = match how {
+                "write" => true,
+                "read" => false,
+                _ => return None,
+            };
+            let (offset, len) = what.split_once('+')?;
+            Some(Range { offset: bytes(offset)?, len: bytes(len)?, write })
+        };
+        parsed().map(Self).ok_or_else(|| "write read:OFFSET+LENGTH or write:OFFSET+LENGTH, like write:0+1G".to_owned())
+    }
+}
+
+/// A target comes up within `READY`, waiting for its ranges included.
+fn range_wait(text: &str) -> Result<Duration, String> {
+    let wait = humantime::parse_duration(text).map_err(|why| why.to_string())?;
+    if wait > RANGE_WAIT { Err(format!("at most {}", humantime::format_duration(RANGE_WAIT))) } else { Ok(wait) }
+}
+
 /// Where NBD listens.
 #[derive(Clone, Debug)]
 struct Nbd(Address);
@@ -132,6 +172,7 @@ impl From<TargetError> for Failure {
             | TargetError::Busy { .. }
             | TargetError::Waits(_)
             | TargetError::Refused { .. }
+            | TargetError::RangeTaken(_)
             | TargetError::Plaintext(_) => Exit::Refused,
             TargetError::Silent { .. } | TargetError::StillRuns { .. } => Exit::TimedOut,
             _ => Exit::Failed,
@@ -167,6 +208,9 @@ fn options(args: AttachArgs) -> Outcome<Options> {
     if args.force && args.volume.is_snapshot() {
         return Err(Failure::usage("a snapshot is shared by all: leave --force out"));
     }
+    if args.shared && args.volume.is_snapshot() {
+        return Err(Failure::usage("a snapshot is shared by all: leave --shared out"));
+    }
     let host = host()?;
     let key = args.cluster.key()?;
     let mark = key_mark(&key);
@@ -178,6 +222,10 @@ fn options(args: AttachArgs) -> Outcome<Options> {
     Ok(Options {
         dir: records(&args.cluster)?,
         conductor: args.cluster.client()?,
+        shared: args.shared.then(|| Shared {
+            ranges: args.range.into_iter().map(|RangeArg(range)| range).collect(),
+            wait: args.range_wait.unwrap_or_default(),
+        }),
         read_only: args.read_only || key.card().is_some_and(|card| card.read_only),
         key,
         client_name,
@@ -475,6 +523,18 @@ mod tests {
         for bad in ["", "unix:", "tcp:", "tcp:1", "tcp:host:1", "/run/x"] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_range_is_said_with_its_way_its_offset_and_its_length() {
+        let parse = |text: &str| text.parse::<RangeArg>().map(|RangeArg(range)| range);
+        let (offset, len) = (Bytes(8 << 20), Bytes(1 << 30));
+        assert_eq!(parse("write:8M+1G"), Ok(Range { offset, len, write: true }));
+        assert_eq!(parse("read:8388608+1GiB"), Ok(Range { offset, len, write: false }));
+        for bad in ["", "write", "write:1M", "write:1M+", "write:+1M", "write:-1+1M", "both:0+1M", "write:0+1M+1M"] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(range_wait("60s").is_ok() && range_wait("61s").is_err() && range_wait("soon").is_err());
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! `trine client`: who uses the cluster's volumes, and ending it.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, confirm, print, table, when};
+use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, confirm, print, size, table, when};
 use clap::{Args, Subcommand};
+use conductor_model::api::RangeInfo;
 use conductor_model::views::{ClientInfo, ClientSession, ClientVolume, KeyInfo, KeyVolume, NewKey};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -129,7 +130,11 @@ fn evict(args: &EvictArgs) -> Outcome {
 }
 
 fn mode(held: &ClientVolume) -> &'static str {
-    if held.read_only { "read-only" } else { "exclusive" }
+    match (held.read_only, held.shared) {
+        (true, _) => "read-only",
+        (false, true) => "shared",
+        (false, false) => "exclusive",
+    }
 }
 
 fn host(client: &ClientInfo) -> &str {
@@ -195,6 +200,16 @@ fn client(client: &ClientInfo) -> String {
         text += "\n";
         text += &table(&["SESSION OF", "NODE", "CONNECTIONS", "REQUESTS", "HEARD"], client.sessions.iter().map(row));
     }
+    let ranges = client.sessions.iter().flat_map(|session| session.ranges.iter().map(|range| (&session.of, range)));
+    if ranges.clone().next().is_some() {
+        let row = |(of, range): (&String, &RangeInfo)| {
+            let (shard, way) = (range.shard.0.to_string(), if range.write { "write" } else { "read" });
+            let state = if range.held { "held" } else { "waits" };
+            vec![of.clone(), shard, size(range.offset), size(range.length), way.to_owned(), state.to_owned()]
+        };
+        text += "\n";
+        text += &table(&["RANGE OF", "SHARD", "OFFSET", "LENGTH", "FOR", "STATE"], ranges.map(row));
+    }
     text
 }
 
@@ -208,6 +223,7 @@ mod tests {
         let held = |volume: &str, read_only| ClientVolume {
             volume: volume.to_owned(),
             read_only,
+            shared: false,
             generation: AttachGeneration(3),
             since: Millis(0),
         };

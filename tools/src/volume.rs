@@ -283,7 +283,8 @@ pub(crate) fn volumes_table(volumes: &[VolumeInfo]) -> String {
         let attached = match (&v.attachment, v.readers.as_slice()) {
             (Some(writer), _) => writer.client.clone(),
             (None, []) => "-".to_owned(),
-            (None, [reader]) => format!("{} (read-only)", reader.client),
+            (None, [one]) => format!("{} ({})", one.client, if one.shared { "shared" } else { "read-only" }),
+            (None, together) if together.iter().any(|r| r.shared) => format!("{} sharing", together.len()),
             (None, readers) => format!("{} readers", readers.len()),
         };
         vec![v.name.clone(), size(v.size), v.shards.to_string(), v.copies.to_string(), state, attached]

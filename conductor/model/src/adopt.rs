@@ -103,7 +103,7 @@ struct Reports {
     /// The newest generation that ended all before it, as configurations carry it.
     floors: BTreeMap<VolumeId, AttachGeneration>,
     /// Who was heard to use a volume, under which generation, and whether only to read.
-    clients: BTreeMap<VolumeId, BTreeSet<(AttachGeneration, String, bool)>>,
+    clients: BTreeMap<VolumeId, BTreeSet<(AttachGeneration, String, How)>>,
 }
 
 impl Conductor {
@@ -183,7 +183,14 @@ impl Conductor {
             for holding in attached {
                 let newest = all.attach.entry(holding.volume).or_default();
                 *newest = holding.generation.max(*newest);
-                let client = (holding.generation, holding.client.clone(), holding.read_only);
+                let how = if holding.shared {
+                    How::Shared
+                } else if holding.read_only {
+                    How::Reads
+                } else {
+                    How::Alone
+                };
+                let client = (holding.generation, holding.client.clone(), how);
                 all.clients.entry(holding.volume).or_default().insert(client);
             }
             for (disk, copies) in disks {
@@ -548,20 +555,29 @@ fn new_record(id: VolumeId, card: &VolumeCard, shards: &BTreeMap<ShardIndex, Con
     }
 }
 
+/// How a client has a volume.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum How {
+    Alone,
+    Reads,
+    Shared,
+}
+
 /// Who has a volume whose newest generation this is: its writer, or the readers that are above the floor.
 fn holders(
-    heard: Option<&BTreeSet<(AttachGeneration, String, bool)>>,
+    heard: Option<&BTreeSet<(AttachGeneration, String, How)>>,
     floor: AttachGeneration,
     newest: AttachGeneration,
     since: Millis,
 ) -> (Option<Attachment>, Vec<Reader>) {
     let (mut writer, mut readers) = (None, Vec::<Reader>::new());
-    for (generation, client, read_only) in heard.into_iter().flatten().filter(|(g, ..)| *g >= floor) {
+    for (generation, client, how) in heard.into_iter().flatten().filter(|(g, ..)| *g >= floor) {
         let (generation, client, host) = (*generation, client.clone(), String::new());
-        // A writer ends all readers before it; a reader that has attached again is there once.
-        readers.retain(|reader| *read_only && reader.client != client);
-        if *read_only {
-            readers.push(Reader { client, host, generation, since });
+        // Whoever has it in another way ends all before it; one that has attached again is there once.
+        let shared = *how == How::Shared;
+        readers.retain(|reader| *how != How::Alone && reader.shared == shared && reader.client != client);
+        if *how != How::Alone {
+            readers.push(Reader { client, host, generation, shared, since });
         } else if generation == newest {
             writer = Some(Attachment { client, host, since });
         }

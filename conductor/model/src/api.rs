@@ -83,6 +83,9 @@ pub struct Holding {
     /// It writes nothing.
     #[serde(default)]
     pub read_only: bool,
+    /// It writes only what it holds ranges of.
+    #[serde(default)]
+    pub shared: bool,
 }
 
 /// The answer to a registration.
@@ -131,10 +134,29 @@ pub struct NodeSession {
     pub generation: AttachGeneration,
     /// It writes nothing.
     pub read_only: bool,
+    /// Ranges that it holds or waits for; some of them, if there are many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<RangeInfo>,
     /// Its connections.
     pub connections: u32,
     /// Its requests in flight.
     pub requests: u32,
+}
+
+/// A range of a shard that a session holds, or waits for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RangeInfo {
+    /// The shard.
+    pub shard: ShardIndex,
+    /// Its first byte in that.
+    pub offset: Bytes,
+    /// Its length.
+    pub length: Bytes,
+    /// For writing.
+    pub write: bool,
+    /// It is held; else waited for.
+    pub held: bool,
 }
 
 /// Sent by a node about twice a second; held open by the conductor while it has nothing new (long poll).
@@ -448,6 +470,9 @@ pub struct VolumeMap {
     pub shard_size: Bytes,
     /// Current attach generation.
     pub attach: AttachGeneration,
+    /// In the answer to an attach of a client with a key of its own: what proves that generation to nodes, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<String>,
     /// The snapshot that is to be read, if it is not the live content: then nothing can be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,

@@ -3,10 +3,11 @@
 //! ```text
 //!   free ──attach──▶ one writer                    one writer ──attach --read-only --force──▶ readers
 //!   free ──attach --read-only──▶ readers           readers ──attach --force──▶ one writer
+//!   free ──attach --shared──▶ sharers              …and so on: each of the three takes the place of another by --force alone
 //! ```
 //!
 //! Every attach issues a generation, one higher than any before, that is persisted before the answer (rule 19). One client writes to a
-//! volume at a time, or any number up to a limit read it. The same client may attach again, to recover. Nodes refuse what is below the
+//! volume at a time, or any number up to a limit read it, or as many write to it, each in ranges that it holds (the primaries see to that). The same client may attach again, to recover. Nodes refuse what is below the
 //! volume's floor: a writer's own generation, or the oldest reader's. Readers above it are told apart by the list of those that are still
 //! attached. Epochs are not touched: nodes hear of floor and list with their next heartbeat answer.
 
@@ -33,11 +34,20 @@ impl VolumeRecord {
 
     /// How this client has it, if it does.
     pub(crate) fn held_by(&self, client: &str) -> Option<ClientVolume> {
-        let of =
-            |read_only, generation, since| ClientVolume { volume: self.name.clone(), read_only, generation, since };
+        let of = |(read_only, shared), generation, since| ClientVolume {
+            volume: self.name.clone(),
+            read_only,
+            shared,
+            generation,
+            since,
+        };
         match &self.attachment {
-            Some(held) => (held.client == client).then(|| of(false, self.attach, held.since)),
-            None => self.readers.iter().find(|r| r.client == client).map(|r| of(true, r.generation, r.since)),
+            Some(held) => (held.client == client).then(|| of((false, false), self.attach, held.since)),
+            None => self
+                .readers
+                .iter()
+                .find(|r| r.client == client)
+                .map(|r| of((!r.shared, r.shared), r.generation, r.since)),
         }
     }
 
@@ -54,10 +64,11 @@ impl VolumeRecord {
         }
         let names: Vec<&str> = self.readers.iter().map(|r| r.client.as_str()).filter(|name| *name != client).collect();
         let shown = names.iter().take(MAX_READERS_SHOWN).copied().collect::<Vec<_>>().join(", ");
+        let how = if self.readers.iter().any(|r| r.shared) { "shared" } else { "read-only" };
         match names.len().saturating_sub(MAX_READERS_SHOWN) {
             _ if names.is_empty() => None,
-            0 => Some(format!("{shown} (read-only)")),
-            more => Some(format!("{shown} and {more} more (read-only)")),
+            0 => Some(format!("{shown} ({how})")),
+            more => Some(format!("{shown} and {more} more ({how})")),
         }
     }
 }
@@ -66,7 +77,10 @@ impl Conductor {
     /// Gives a volume to a client. Returns its map with the new generation.
     pub fn attach(&mut self, now: Millis, name: &str, attach: &Attach) -> Result<(VolumeMap, Dirty), Error> {
         self.check_trusted()?;
-        let Attach { client, read_only, force, host } = attach;
+        let Attach { client, read_only, shared, force, host } = attach;
+        if *read_only && *shared {
+            return Err(Error::Invalid("a volume is attached read-only or shared, not both".to_owned()));
+        }
         if !is_plain(client, MAX_CLIENT_NAME) {
             return Err(Error::Invalid(format!(
                 "a client name is 1 to {MAX_CLIENT_NAME} printable characters without spaces"
@@ -84,8 +98,16 @@ impl Conductor {
         if self.is_copied_into(volume.id) {
             return Err(Error::Busy { name: name.to_owned(), what: "is being copied into" });
         }
-        // Readers are in nobody's way but a writer's.
-        let joins = *read_only && volume.attachment.is_none();
+        if *shared && !volume.durability.is_always() {
+            // What a flush covers, and whom a loss is told, is known of one client alone (rule 18).
+            return Err(Error::Invalid(format!(
+                "volume {name} has durability=flush: one client writes to it at a time"
+            )));
+        }
+        // Those of one kind are in nobody's way but others'.
+        let joins = (*read_only || *shared)
+            && volume.attachment.is_none()
+            && volume.readers.iter().all(|r| r.shared == *shared || r.client == *client);
         let from = if joins { None } else { volume.holder_but(client) };
         if let Some(holder) = from.clone().filter(|_| !force) {
             return Err(Error::Attached { name: name.to_owned(), holder });
@@ -101,10 +123,10 @@ impl Conductor {
         if let Some(volume) = self.volumes.get_mut(&id) {
             volume.attach = generation;
             let (client, host) = (client.clone(), host.clone());
-            if *read_only {
+            if *read_only || *shared {
                 volume.attachment = None;
-                volume.readers.retain(|reader| reader.client != client);
-                volume.readers.push(Reader { client, host, generation, since: now });
+                volume.readers.retain(|reader| reader.client != client && reader.shared == *shared);
+                volume.readers.push(Reader { client, host, generation, shared: *shared, since: now });
             } else {
                 if !goes_on {
                     volume.held_since = at;
@@ -114,8 +136,8 @@ impl Conductor {
             }
         }
         self.tell_of_attachment(id, at, &mut dirty);
-        let (volume, client, read_only) = (name.to_owned(), client.clone(), *read_only);
-        self.note(Happened::Attached { volume, client, generation, read_only, from }, &mut dirty);
+        let (volume, client, read_only, shared) = (name.to_owned(), client.clone(), *read_only, *shared);
+        self.note(Happened::Attached { volume, client, generation, read_only, shared, from }, &mut dirty);
         let dirty = self.seal(dirty);
         Ok((self.map(name)?, dirty))
     }
@@ -231,6 +253,7 @@ impl Conductor {
             size: *size,
             shard_size: *shard_size,
             attach: *attach,
+            ticket: None,
             snapshot: None,
             durability: *durability,
             held_since: *held_since,

@@ -40,13 +40,14 @@ impl Conductor {
         for (node, presence) in &self.presence {
             let (heard, sessions) = &presence.sessions;
             for session in sessions {
-                let NodeSession { client, generation, read_only, connections, requests, .. } = session;
+                let NodeSession { client, generation, read_only, ranges, connections, requests, .. } = session;
                 let Some(of) = self.session_of(session) else { continue };
                 all.entry(client).or_insert_with(|| new(client, "")).sessions.push(ClientSession {
                     node: *node,
                     of,
                     generation: *generation,
                     read_only: *read_only,
+                    ranges: ranges.clone(),
                     connections: *connections,
                     requests: *requests,
                     heard: *heard,

@@ -203,6 +203,9 @@ pub enum Happened {
         /// It shares the volume with other readers.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         read_only: bool,
+        /// It shares the volume with others that write what they hold ranges of.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        shared: bool,
         /// It was taken from this one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<String>,
@@ -427,9 +430,10 @@ impl fmt::Display for Happened {
             Self::FillRateChanged { rate: Some(rate) } => {
                 write!(f, "each reactor of a node fills copies at no more than {rate} per second")
             }
-            Self::Attached { volume, client, generation, read_only, from } => {
+            Self::Attached { volume, client, generation, read_only, shared, from } => {
                 write!(f, "volume {volume} attached by {client} as {generation}")?;
                 f.write_str(if *read_only { ", read-only" } else { "" })?;
+                f.write_str(if *shared { ", shared" } else { "" })?;
                 from.iter().try_for_each(|from| write!(f, ", taken from {from}"))
             }
             Self::Detached { volume, client } => write!(f, "volume {volume} detached by {client}"),

@@ -288,7 +288,7 @@ pub struct VolumeRecord {
     pub attach_at: Commit,
     /// Who may write to it, if anybody.
     pub attachment: Option<Attachment>,
-    /// Who reads it, oldest generation first; nobody while there is an attachment.
+    /// Who uses it together, for reading or in ranges, oldest generation first; nobody while there is an attachment.
     #[serde(default)]
     pub readers: Vec<Reader>,
     /// The transaction that gave it to its client; not changed when that client attaches again.

@@ -120,7 +120,8 @@ fn a_lost_state_is_made_again_from_what_the_nodes_hold() {
     let mut last = disks.register(3, 1);
     last.seen = conductor_model::Commit(500);
     let generation = AttachGeneration(1);
-    last.attached = vec![Holding { volume: VolumeId(1), generation, client: "web1".to_owned(), read_only: false }];
+    last.attached =
+        vec![Holding { volume: VolumeId(1), generation, client: "web1".to_owned(), read_only: false, shared: false }];
     cluster.run(|m, now, _| m.register(now, &last)).unwrap();
     assert_eq!(cluster.model.recovery().unwrap().missing, []);
     assert_eq!(cluster.beat(1, 1, 0).unwrap().assignments, [], "before it was told to");
@@ -154,15 +155,25 @@ fn a_lost_state_is_made_again_from_what_the_nodes_hold() {
 
 #[test]
 fn readers_that_nodes_still_serve_have_the_volume_again() {
+    those_that_nodes_still_serve_have_the_volume_again(false);
+}
+
+#[test]
+fn those_who_share_it_have_the_volume_again_that_nodes_still_serve() {
+    those_that_nodes_still_serve_have_the_volume_again(true);
+}
+
+fn those_that_nodes_still_serve_have_the_volume_again(shared: bool) {
     let old = with_volume();
     let mut disks = Disks::default();
     disks.serve_all(&old);
     let mut cluster = lost();
-    let heard = |generation, client: &str, read_only| Holding {
+    let heard = |generation, client: &str, together| Holding {
         volume: VolumeId(1),
         generation: AttachGeneration(generation),
         client: client.to_owned(),
-        read_only,
+        read_only: together && !shared,
+        shared: together && shared,
     };
     // A writer of former days, and one reader in two lives.
     let said = [heard(4, "w", false), heard(5, "a", true), heard(7, "b", true), heard(6, "b", true)];
@@ -175,6 +186,7 @@ fn readers_that_nodes_still_serve_have_the_volume_again() {
     let info = cluster.model.show(cluster.now, "db").unwrap().info;
     let readers: Vec<_> = info.readers.iter().map(|r| (r.client.as_str(), r.generation.0)).collect();
     assert_eq!((readers, info.attachment), (vec![("a", 5), ("b", 7)], None));
+    assert!(info.readers.iter().all(|r| r.shared == shared));
     assert_eq!(cluster.told(1).generations, [(VolumeId(1), AttachGeneration(5))]);
 }
 

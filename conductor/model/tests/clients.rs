@@ -10,7 +10,7 @@ use conductor_model::views::{Attach, ClientInfo, CopyRange, Detach};
 use conductor_model::{AttachGeneration, Bytes, Error, NodeId, SnapshotId, VolumeId};
 
 fn attach(cluster: &mut Cluster, client: &str, read_only: bool, force: bool) -> Result<VolumeMap, Error> {
-    let attach = Attach { client: client.to_owned(), read_only, force, host: "h1".to_owned() };
+    let attach = Attach { client: client.to_owned(), read_only, shared: false, force, host: "h1".to_owned() };
     cluster.run(|m, now, _| m.attach(now, "db", &attach))
 }
 
@@ -20,6 +20,11 @@ fn write(cluster: &mut Cluster, client: &str) -> Result<AttachGeneration, Error>
 
 fn read(cluster: &mut Cluster, client: &str) -> Result<AttachGeneration, Error> {
     attach(cluster, client, true, false).map(|map| map.attach)
+}
+
+fn share(cluster: &mut Cluster, client: &str, force: bool) -> Result<AttachGeneration, Error> {
+    let attach = Attach { client: client.to_owned(), read_only: false, shared: true, force, host: "h1".to_owned() };
+    cluster.run(|m, now, _| m.attach(now, "db", &attach)).map(|map| map.attach)
 }
 
 fn detach(cluster: &mut Cluster, client: &str, generation: u64) -> Result<(), Error> {
@@ -118,7 +123,7 @@ fn readers_are_limited_and_hold_off_what_changes_the_volume() {
 fn an_evicted_client_has_nothing_any_more_and_the_others_keep_what_they_have() {
     let mut cluster = with_volume();
     cluster.create("other", MIB).unwrap();
-    let other = Attach { client: "a".to_owned(), read_only: false, force: false, host: "h1".to_owned() };
+    let other = Attach { client: "a".to_owned(), read_only: false, shared: false, force: false, host: "h1".to_owned() };
     cluster.run(|m, now, _| m.attach(now, "other", &other)).unwrap();
     for client in ["a", "b", "c"] {
         read(&mut cluster, client).unwrap();
@@ -163,6 +168,7 @@ fn sessions_are_shown_of_what_is_attached_now_and_of_snapshots() {
         snapshot,
         generation: AttachGeneration(generation),
         read_only: snapshot.is_some(),
+        ranges: Vec::new(),
         connections: 2,
         requests,
     };
@@ -191,4 +197,46 @@ fn sessions_are_shown_of_what_is_attached_now_and_of_snapshots() {
     }
     let stranger = NodeSessions { node: NodeId(9), sessions: Vec::new() };
     assert_eq!(cluster.model.hear_sessions(cluster.now, &stranger), Err(Error::UnknownNode(NodeId(9))));
+}
+
+#[test]
+fn a_volume_is_shared_by_those_who_say_so_and_by_nobody_else() {
+    let mut cluster = with_volume();
+    for (client, generation) in [("a", 1), ("b", 2), ("a", 3)] {
+        assert_eq!(share(&mut cluster, client, false), Ok(AttachGeneration(generation)));
+    }
+    assert_eq!(told(&mut cluster), (2, Some((3, vec![2, 3]))), "one is not ended by the other");
+    for refused in [write(&mut cluster, "w"), read(&mut cluster, "r")] {
+        let why = refused.unwrap_err().to_string();
+        assert_eq!(why, "volume db is attached by b, a (shared); --force takes it away");
+    }
+    let held = |cluster: &Cluster| -> Vec<_> {
+        let clients = cluster.model.clients();
+        clients.iter().map(|c| (c.name.clone(), c.volumes[0].read_only, c.volumes[0].shared)).collect()
+    };
+    assert_eq!(held(&cluster), [("a".to_owned(), false, true), ("b".to_owned(), false, true)]);
+    evict(&mut cluster, "b").unwrap();
+    assert_eq!(told(&mut cluster), (3, Some((3, vec![3]))));
+
+    // From one way to another by force alone, but for who has it by himself.
+    attach(&mut cluster, "r", true, true).unwrap();
+    assert_eq!(held(&cluster), [("r".to_owned(), true, false)]);
+    assert!(share(&mut cluster, "a", false).unwrap_err().to_string().contains("attached by r (read-only)"));
+    assert_eq!(share(&mut cluster, "r", false), Ok(AttachGeneration(5)), "it has it by itself");
+    assert_eq!(write(&mut cluster, "r"), Ok(AttachGeneration(6)));
+    assert!(share(&mut cluster, "a", false).unwrap_err().to_string().contains("attached by r;"));
+    assert_eq!(share(&mut cluster, "a", true), Ok(AttachGeneration(7)));
+    assert_eq!(told(&mut cluster), (7, Some((7, vec![7]))));
+    let both = Attach { client: "a".to_owned(), read_only: true, shared: true, force: false, host: String::new() };
+    assert_eq!(cluster.run(|m, now, _| m.attach(now, "db", &both)).unwrap_err().kind(), "invalid");
+}
+
+#[test]
+fn as_many_share_a_volume_as_could_read_it() {
+    let mut cluster = with_volume();
+    for client in 0..MAX_READERS_PER_VOLUME {
+        share(&mut cluster, &format!("c{client}"), false).unwrap();
+    }
+    assert_eq!(share(&mut cluster, "more", false).unwrap_err().kind(), "limit");
+    share(&mut cluster, "c0", false).unwrap();
 }

@@ -88,8 +88,13 @@ fn sealing_is_in_the_log_and_so_is_its_end() {
 #[test]
 fn what_people_ask_for_is_in_the_log() {
     let mut cluster = Cluster::with_nodes(4);
-    let attach =
-        |client: &str, force| Attach { client: client.to_owned(), read_only: false, force, host: String::new() };
+    let attach = |client: &str, force| Attach {
+        client: client.to_owned(),
+        read_only: false,
+        shared: false,
+        force,
+        host: String::new(),
+    };
     cluster.create("db", MIB).unwrap();
     cluster.run(|m, now, _| m.attach(now, "db", &attach("web1", false))).unwrap();
     cluster.run(|m, now, _| m.attach(now, "db", &attach("web2", true))).unwrap();
@@ -138,7 +143,8 @@ fn the_log_survives_a_restart_and_its_numbers_go_on() {
 #[test]
 fn the_oldest_events_are_forgotten_and_an_answer_is_bounded() {
     let mut cluster = with_volume();
-    let attach = Attach { client: "web1".to_owned(), read_only: false, force: false, host: String::new() };
+    let attach =
+        Attach { client: "web1".to_owned(), read_only: false, shared: false, force: false, host: String::new() };
     for _ in 0..MAX_EVENTS {
         let (_, dirty) = cluster.model.attach(cluster.now, "db", &attach).unwrap();
         cluster.persist(dirty);

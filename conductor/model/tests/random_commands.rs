@@ -38,6 +38,7 @@ enum Command {
         name: u8,
         client: u8,
         read_only: bool,
+        shared: bool,
         force: bool,
     },
     Evict {
@@ -164,8 +165,8 @@ fn command(nodes: u32) -> impl Strategy<Value = Command> {
         4 => (0u8..4, size.clone()).prop_map(|(name, size)| Command::Create { name, size }),
         2 => (0u8..4, size).prop_map(|(name, size)| Command::Resize { name, size }),
         1 => (0u8..4, any::<bool>()).prop_map(|(name, force)| Command::Delete { name, force }),
-        4 => (0u8..4, 0u8..3, any::<bool>(), any::<bool>())
-            .prop_map(|(name, client, read_only, force)| Command::Attach { name, client, read_only, force }),
+        4 => (0u8..4, 0u8..3, any::<bool>(), any::<bool>(), any::<bool>())
+            .prop_map(|(name, client, read_only, shared, force)| Command::Attach { name, client, read_only, shared, force }),
         1 => (0u8..3).prop_map(|client| Command::Evict { client }),
         2 => (0u8..4, 0u8..3, 0u64..2).prop_map(|(name, client, back)| Command::Detach { name, client, back }),
         4 => (0usize..64, any::<bool>()).prop_map(|(pick, stale)| Command::Born { pick, stale }),
@@ -366,8 +367,9 @@ impl World {
                 drop(cluster.run(|m, now, mut d| m.resize(now, &name(n), Bytes(size), &mut d)));
             }
             Command::Delete { name: n, force } => drop(cluster.run(|m, _, _| m.delete(&name(n), force))),
-            Command::Attach { name: n, client, read_only, force } => {
-                let attach = Attach { client: format!("client{client}"), read_only, force, host: String::new() };
+            Command::Attach { name: n, client, read_only, shared, force } => {
+                let attach =
+                    Attach { client: format!("client{client}"), read_only, shared, force, host: String::new() };
                 drop(cluster.run(|m, now, _| m.attach(now, &name(n), &attach)));
             }
             Command::Evict { client } => {

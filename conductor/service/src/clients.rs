@@ -3,9 +3,10 @@
 //! Handlers carry no decision, as in `routes`; an eviction is answered when no primary serves the client any more (rule 19).
 
 use crate::answer::{Failure, body};
+use crate::gate::Gate;
 use crate::ledger::Ledger;
 use crate::limits::{NODE_BODY, SMALL_BODY};
-use crate::routes::{Answer, Keyed, change, confirmed, look, no_more_missing};
+use crate::routes::{Answer, change, confirmed, look, no_more_missing};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -37,11 +38,11 @@ pub(crate) async fn evict(State(ledger): State<Ledger>, request: Request) -> Ans
 /// What the key is for; its secret is made of that by whoever has the cluster's key, and never sent.
 pub(crate) async fn add_key(
     State(ledger): State<Ledger>,
-    Extension(Keyed(keyed)): Extension<Keyed>,
+    Extension(gate): Extension<Gate>,
     request: Request,
 ) -> Result<(StatusCode, Json<KeyInfo>), Failure> {
     let new: NewKey = body(request, SMALL_BODY).await?;
-    if !keyed {
+    if !gate.has_key() {
         let why =
             "this conductor runs without the cluster's key, and answers everybody: start it with --key-file first";
         return Err(Failure::new(StatusCode::CONFLICT, "no-cluster-key", why));

@@ -21,7 +21,7 @@ use conductor_model::{Conductor, limits};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use wire::{Card, ClusterKey, MAX_KEY_NAME, MAX_KEY_VOLUMES, RequestChallenge, RequestProof, key_of};
+use wire::{Attached, Card, ClusterKey, MAX_KEY_NAME, MAX_KEY_VOLUMES, RequestChallenge, RequestProof, Ticket, key_of};
 
 const _: () = assert!(limits::MAX_KEY_NAME == MAX_KEY_NAME && limits::MAX_KEY_VOLUMES == MAX_KEY_VOLUMES);
 
@@ -119,6 +119,14 @@ impl Gate {
     /// Whether anybody is told from anybody.
     pub(crate) fn has_key(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// What proves an attachment to nodes; none for whoever has the cluster's key, and can make it.
+    pub(crate) fn ticket(&self, caller: &Caller, what: &Attached<'_>) -> Option<String> {
+        match caller {
+            Caller::Administrator => None,
+            Caller::Client(_) => Some(Ticket::issue(&self.0.as_ref()?.key, what).to_hex()),
+        }
     }
 
     /// What is to be proven for now, for a header.

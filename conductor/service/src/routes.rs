@@ -28,6 +28,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
+use wire::{Attached, READ_ONLY, SHARED};
 
 pub(crate) type Answer<T> = Result<Json<T>, Failure>;
 pub(crate) type Name = Result<Path<String>, PathRejection>;
@@ -84,10 +85,6 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
     ]
 }
 
-/// Whether this conductor has the cluster's key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Keyed(pub(crate) bool);
-
 /// The whole service.
 pub(crate) fn router(ledger: Ledger, gate: Gate) -> Router {
     let routes = table().into_iter().fold(Router::new(), |router, (_, path, handler)| router.route(path, handler));
@@ -98,7 +95,7 @@ pub(crate) fn router(ledger: Ledger, gate: Gate) -> Router {
         .method_not_allowed_fallback(async || {
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, "no-method", "not with this method: see /v1/openapi.json")
         })
-        .layer(Extension(Keyed(gate.has_key())))
+        .layer(Extension(gate.clone()))
         .layer(from_fn(move |request: Request, next: Next| gate.clone().pass(request, next)))
         .layer(limited)
         .with_state(ledger)
@@ -276,6 +273,7 @@ async fn resize(State(ledger): State<Ledger>, path: Name, request: Request) -> A
 
 async fn attach(
     State(ledger): State<Ledger>,
+    Extension(gate): Extension<Gate>,
     Extension(caller): Extension<Caller>,
     path: Name,
     request: Request,
@@ -284,12 +282,22 @@ async fn attach(
     let attach: Attach = body(request, SMALL_BODY).await?;
     caller.speaks_for(&attach.client, attach.read_only)?;
     let force = attach.force;
-    let volume = name.clone();
+    let (volume, asked, who) = (name.clone(), attach.clone(), caller.clone());
     let attached = move |m: &mut Conductor, now| {
-        caller.permits(m, &volume)?;
-        m.attach(now, &volume, &attach)
+        who.permits(m, &volume)?;
+        m.attach(now, &volume, &asked)
     };
-    let map = change(&ledger, attached).await?;
+    let mut map = change(&ledger, attached).await?;
+    let features = if attach.read_only {
+        READ_ONLY
+    } else if attach.shared {
+        SHARED
+    } else {
+        0
+    };
+    let (volume, generation) = (map.volume.0, map.attach.0);
+    let given = Attached { client: &attach.client, volume, generation, features };
+    map.ticket = gate.ticket(&caller, &given);
     tracing::info!(volume = name, generation = %map.attach, force, "volume attached");
     if force {
         let done = format!("{name} is attached as {}", map.attach);

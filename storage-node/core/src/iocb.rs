@@ -137,6 +137,8 @@ pub(crate) struct Iocb {
     /// The connection that it came on; `None` for what the primary does by itself.
     pub(crate) conn: Option<ConnId>,
     pub(crate) answer: Option<Answer>,
+    /// Of a client that shares the volume: the session that must hold what this changes.
+    pub(crate) holder: Option<u32>,
     pub(crate) body: IoBody,
     pub(crate) range: BlockRange,
     pub(crate) payload: Option<Payload>,
@@ -190,6 +192,7 @@ impl Iocb {
             phase,
             conn: None,
             answer: None,
+            holder: None,
             body: IoBody::default(),
             range,
             payload: None,

@@ -25,11 +25,12 @@ mod mend;
 mod node;
 mod primary;
 mod range_lock;
+mod ranges;
 mod replica;
 mod session;
 mod window;
 mod withheld;
 
 pub use iocb::{Stage, Stages};
-pub use mail::{CopyView, DiskView, Letter, LinkView, Mail, SessionView, View};
+pub use mail::{CopyView, DiskView, Letter, LinkView, Mail, RangeView, SessionView, View};
 pub use node::{Disk, Node, NodeOptions};

@@ -7,7 +7,8 @@ use conductor_model::api::{
     Trouble,
 };
 use conductor_model::{
-    AttachGeneration, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, OpenId, ShardId, SnapshotId, VolumeId,
+    AttachGeneration, BlockRange, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, OpenId, ShardId, ShardIndex,
+    SnapshotId, VolumeId,
 };
 use driver::Time;
 use std::collections::BTreeMap;
@@ -141,6 +142,19 @@ pub struct CopyView {
     pub snapshots: Vec<SnapshotId>,
 }
 
+/// A range that a session holds, or waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RangeView {
+    /// The shard.
+    pub shard: ShardIndex,
+    /// Its blocks.
+    pub range: BlockRange,
+    /// For writing.
+    pub write: bool,
+    /// It is held.
+    pub held: bool,
+}
+
 /// One client session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionView {
@@ -156,6 +170,10 @@ pub struct SessionView {
     pub snapshot: Option<SnapshotId>,
     /// It writes nothing.
     pub read_only: bool,
+    /// It writes only in ranges that it holds.
+    pub shared: bool,
+    /// These, and those that it waits for; some of them, if there are many.
+    pub ranges: Vec<RangeView>,
     /// Its connections.
     pub lanes: usize,
     /// Its requests that are not answered yet.

@@ -19,6 +19,7 @@
 use crate::filling::Filling;
 use crate::lease::Lease;
 use crate::range_lock::RangeLock;
+use crate::ranges::Ranges;
 use crate::window::Window;
 use conductor_model::api::MembershipChange;
 use conductor_model::{BlockRange, Configuration, CopyId, CopyState, Epoch, Member, OrderId, Sequence, Stamp};
@@ -26,6 +27,7 @@ use driver::{Span, Time};
 use node_protocol::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use tcp::Answer;
 
 /// Where a primary stands.
 #[derive(Debug)]
@@ -99,6 +101,8 @@ pub(crate) struct Primary {
     /// True once this epoch is settled: only then does K enter it (rule 3).
     pub(crate) settled: bool,
     pub(crate) locks: RangeLock,
+    /// What clients hold who share the volume: under this primary, in whatever epoch.
+    pub(crate) ranges: Ranges<Answer>,
     /// IOCBs of this shard, by arrival.
     pub(crate) requests: BTreeMap<u64, usize>,
     /// Of those, the ones that wait for something other than their lock.
@@ -141,6 +145,7 @@ pub(crate) struct Primary {
 impl Primary {
     pub(crate) fn new(config: Configuration) -> Self {
         Self {
+            ranges: Ranges::new(config.born),
             config,
             phase: Phase::Joining,
             asked: Time::default(),

@@ -6,15 +6,15 @@
 //! one reactor, so the twin of a resend can only be here.
 //!
 //! Generations (rule 19): what is below a volume's floor is over. A writer's Hello raises the floor to its own generation; a reader's does
-//! not, because other readers are below it. Of these the conductor says which ones are still attached.
+//! not, because other readers are below it, nor does that of one who shares. Of these the conductor says which ones are still attached.
 
 use crate::limits::{MAX_LANES, MAX_SESSIONS, MAX_SESSIONS_EACH};
-use crate::mail::SessionView;
+use crate::mail::{RangeView, SessionView};
 use conductor_model::api::ReaderList;
 use conductor_model::{AttachGeneration, Incarnation, SnapshotId, VolumeId};
 use driver::ConnId;
 use node_store::View;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One client's presence.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub(crate) struct Session {
     pub(crate) view: View,
     /// It writes nothing, and others that do not may be there at once.
     pub(crate) read_only: bool,
+    /// It writes only what it holds (`ranges`), and others that do so may be there at once.
+    pub(crate) shared: bool,
     incarnation: Incarnation,
     lanes: BTreeMap<u16, ConnId>,
 }
@@ -53,6 +55,14 @@ pub(crate) struct Wanted<'a> {
     pub(crate) lane: u16,
     pub(crate) view: View,
     pub(crate) read_only: bool,
+    pub(crate) shared: bool,
+}
+
+impl Wanted<'_> {
+    /// Others may be there at once, each with a generation of its own.
+    fn is_of_several(&self) -> bool {
+        self.read_only || self.shared
+    }
 }
 
 /// All sessions of one reactor.
@@ -74,7 +84,7 @@ impl Sessions {
             View::Live => None,
             View::Snapshot(snapshot) => Some((snapshot, wanted.incarnation)),
         };
-        if reader.is_none() && self.is_over(wanted.volume, wanted.generation, wanted.read_only) {
+        if reader.is_none() && self.is_over(wanted.volume, wanted.generation, wanted.is_of_several()) {
             return Err(Refusal::Fenced);
         }
         let key = (wanted.volume, wanted.client.to_owned(), reader);
@@ -86,7 +96,7 @@ impl Sessions {
             return Err(Refusal::Busy);
         }
         let mut fence = match reader {
-            None if !wanted.read_only => self.set_generation(wanted.volume, wanted.generation),
+            None if !wanted.is_of_several() => self.set_generation(wanted.volume, wanted.generation),
             _ => Vec::new(),
         };
         self.last_id += 1;
@@ -97,6 +107,7 @@ impl Sessions {
             generation: wanted.generation,
             view: wanted.view,
             read_only: wanted.read_only,
+            shared: wanted.shared,
             incarnation: wanted.incarnation,
             lanes: BTreeMap::new(),
         });
@@ -104,7 +115,7 @@ impl Sessions {
             fence.extend(session.lanes.values());
             session.lanes.clear();
             session.incarnation = wanted.incarnation;
-            session.read_only = wanted.read_only;
+            (session.read_only, session.shared) = (wanted.read_only, wanted.shared);
             session.id = self.last_id;
         }
         session.generation = wanted.generation;
@@ -154,7 +165,7 @@ impl Sessions {
         let mut fence = Vec::new();
         sessions.retain(|key, session| {
             let live = key.0 == volume && session.view == View::Live;
-            let stale = live && self.is_over(volume, session.generation, session.read_only);
+            let stale = live && self.is_over(volume, session.generation, session.read_only || session.shared);
             if stale {
                 fence.extend(session.lanes.values());
             }
@@ -168,9 +179,9 @@ impl Sessions {
     }
 
     /// True if an attachment of this generation has ended, as far as is known here.
-    fn is_over(&self, volume: VolumeId, generation: AttachGeneration, read_only: bool) -> bool {
+    fn is_over(&self, volume: VolumeId, generation: AttachGeneration, of_several: bool) -> bool {
         let listed = |(upto, readers): &(AttachGeneration, Vec<_>)| generation > *upto || readers.contains(&generation);
-        generation < self.floor(volume) || (read_only && !self.readers.get(&volume).is_none_or(listed))
+        generation < self.floor(volume) || (of_several && !self.readers.get(&volume).is_none_or(listed))
     }
 
     /// The oldest attach generation of a volume that may be served.
@@ -181,6 +192,11 @@ impl Sessions {
     /// The session that a connection is bound to; `None` if it was fenced or is none of a client's.
     pub(crate) fn of(&self, conn: ConnId) -> Option<&Session> {
         self.by_client.get(self.by_conn.get(&conn)?)
+    }
+
+    /// Which sessions there are.
+    pub(crate) fn ids(&self) -> BTreeSet<u32> {
+        self.by_client.values().map(|session| session.id).collect()
     }
 
     /// A connection is down. Its session goes with its last lane.
@@ -194,8 +210,12 @@ impl Sessions {
         }
     }
 
-    /// All of them; `requests` counts those of one connection that are not answered yet.
-    pub(crate) fn view(&self, requests: impl Fn(ConnId) -> usize) -> Vec<SessionView> {
+    /// All of them; `requests` counts those of one connection that are not answered yet, `ranges` are those of one session.
+    pub(crate) fn view(
+        &self,
+        requests: impl Fn(ConnId) -> usize,
+        ranges: impl Fn(u32) -> Vec<RangeView>,
+    ) -> Vec<SessionView> {
         self.by_client
             .values()
             .map(|s| SessionView {
@@ -208,6 +228,8 @@ impl Sessions {
                     View::Snapshot(snapshot) => Some(snapshot),
                 },
                 read_only: s.read_only,
+                shared: s.shared,
+                ranges: ranges(s.id),
                 lanes: s.lanes.len(),
                 requests: s.lanes.values().map(|conn| requests(*conn)).sum(),
             })
@@ -231,6 +253,7 @@ mod tests {
             lane,
             view: View::Live,
             read_only: false,
+            shared: false,
         }
     }
 
@@ -276,7 +299,7 @@ mod tests {
         assert_eq!(all.admit(conn(2), &wanted(9, 1, 0)), Err(Refusal::Fenced));
         all.admit(conn(3), &wanted(9, 2, 0)).unwrap();
         all.gone(conn(3));
-        assert!(all.view(|_| 0).is_empty());
+        assert!(all.view(|_| 0, |_| Vec::new()).is_empty());
     }
 
     #[test]
@@ -309,6 +332,20 @@ mod tests {
         assert_eq!(all.admit(conn(6), &wanted(5, 5, 0)).unwrap().1, [conn(2), conn(5)]);
         assert!(all.set_readers(list(4, &[2, 4])).is_empty());
         assert_eq!(all.admit(conn(7), &reader("a", 4)), Err(Refusal::Fenced));
+    }
+
+    #[test]
+    fn those_who_share_a_volume_are_there_at_once_until_one_comes_who_wants_it_alone() {
+        let mut all = Sessions::default();
+        let sharer = |client, generation| Wanted { client, shared: true, ..wanted(generation, generation, 0) };
+        all.admit(conn(1), &sharer("a", 2)).unwrap();
+        assert!(all.admit(conn(2), &sharer("b", 3)).unwrap().1.is_empty());
+        assert!(all.of(conn(1)).is_some_and(|s| s.shared && !s.read_only));
+        let readers = vec![AttachGeneration(3)];
+        let list = ReaderList { volume: VolumeId(1), upto: AttachGeneration(3), readers };
+        assert_eq!(all.set_readers(list), [conn(1)], "a was evicted");
+        assert_eq!(all.admit(conn(3), &sharer("a", 2)), Err(Refusal::Fenced));
+        assert_eq!(all.admit(conn(4), &wanted(4, 4, 0)).unwrap().1, [conn(2)]);
     }
 
     #[test]

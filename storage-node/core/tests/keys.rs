@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::{Cluster, block};
+use common::{Cluster, KEY, block};
 use conductor_model::Durability;
 use conductor_model::api::KeyList;
 use driver::Span;
 use node_core::Mail;
 use node_protocol::{Status, op};
 use sim::ProcessId;
-use wire::{Card, READ_ONLY};
+use wire::{Attached, Card, HelloInfo, READ_ONLY, Ticket};
 
 /// One block.
 const LEN: u32 = 4096;
@@ -22,13 +22,32 @@ fn cluster(seed: u64) -> Cluster {
     c
 }
 
+/// What the conductor gives to a client that attaches so.
+fn ticket(info: &HelloInfo) -> Option<Ticket> {
+    let HelloInfo { name, volume, generation, features, .. } = info;
+    let what = Attached { client: name, volume: *volume, generation: *generation, features: *features };
+    Some(Ticket::issue(&KEY, &what))
+}
+
 /// A client of volume 1 that shows this card.
 fn keyed(c: &mut Cluster, serial: u64, volumes: &[u32], read_only: bool, features: u32) -> ProcessId {
     let (name, volumes) = (format!("key{serial}"), volumes.iter().copied().collect());
     c.client_with(1, |info| {
         info.name = format!("{name}@host");
         info.features = features;
+        info.ticket = ticket(info);
         info.card = Some(Card { name, serial, read_only, volumes });
+    })
+}
+
+/// A client of volume 1 with the first key, that may have changed what the conductor gave it.
+fn forged(c: &mut Cluster, forge: impl FnOnce(&mut HelloInfo)) -> ProcessId {
+    let (name, volumes) = ("key1".to_owned(), [1].into_iter().collect());
+    c.client_with(1, |info| {
+        info.name = format!("{name}@host");
+        info.ticket = ticket(info);
+        info.card = Some(Card { name, serial: 1, read_only: false, volumes });
+        forge(info);
     })
 }
 
@@ -107,4 +126,32 @@ fn a_key_that_nothing_was_heard_of_yet_waits() {
     tell(&mut c, 2, &[1, 2]);
     let next = keyed(&mut c, 2, &[1], false, 0);
     assert_eq!(c.read(next, 1, 0), 9);
+}
+
+#[test]
+fn a_generation_is_the_conductors_to_give() {
+    let mut c = cluster(55);
+    tell(&mut c, 2, &[1, 2]);
+    let other = keyed(&mut c, 2, &[1], false, 0);
+    c.write(other, 1, 0, 7);
+    let refused = |c: &mut Cluster, what: &str, forge: &dyn Fn(&mut HelloInfo)| {
+        let client = forged(c, forge);
+        assert!(!is_served(c, client), "{what}");
+        assert_eq!(c.read(other, 1, 0), 7, "{what}: the other one was fenced");
+    };
+    refused(&mut c, "a higher one than was given", &|info| info.generation = u64::MAX >> 1);
+    refused(&mut c, "none was given", &|info| info.ticket = None);
+    refused(&mut c, "another client's", &|info| info.name = "key1@elsewhere".to_owned());
+    refused(&mut c, "a reader's that says it writes", &|info| {
+        info.ticket = ticket(&HelloInfo { features: READ_ONLY, ..info.clone() });
+    });
+    let given = forged(&mut c, |info| {
+        info.generation = 2;
+        info.ticket = ticket(info);
+    });
+    assert_eq!(c.read(given, 1, 0), 7, "the conductor was not asked, and is not needed");
+    assert!(!is_served(&mut c, other), "whose attachment is over now");
+    let reads = forged(&mut c, |info| (info.view, info.generation, info.ticket) = (9, 0, None));
+    let token = c.ask(reads, 1, op::READ, 0, LEN, Vec::new());
+    assert_eq!(c.answer(token).0, Status::NoSnapshot, "a snapshot's reader has no generation, and is let in");
 }

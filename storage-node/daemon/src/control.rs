@@ -14,10 +14,11 @@ use crate::limits::{
 use crate::look::MemoryLook;
 use conductor_client::{Client, Error as Refusal};
 use conductor_model::api::{
-    DiskIntegrity, DiskReport, Heartbeat, HeartbeatAnswer, Holding, NodeSession, NodeSessions, Register, Report,
+    DiskIntegrity, DiskReport, Heartbeat, HeartbeatAnswer, Holding, NodeSession, NodeSessions, RangeInfo, Register,
+    Report,
 };
 use conductor_model::{ClusterId, Commit, Configuration, DiskId, NodeId};
-use node_core::{Mail, SessionView, View};
+use node_core::{Mail, RangeView, SessionView, View};
 use reactor::{Mailbox, NotSent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,9 +53,15 @@ fn told(session: &SessionView) -> NodeSession {
         snapshot: session.snapshot,
         generation: session.generation,
         read_only: session.read_only,
+        ranges: session.ranges.iter().map(range).collect(),
         connections: u32::try_from(session.lanes).unwrap_or(u32::MAX),
         requests: u32::try_from(session.requests).unwrap_or(u32::MAX),
     }
+}
+
+fn range(of: &RangeView) -> RangeInfo {
+    let RangeView { shard, range, write, held } = *of;
+    RangeInfo { shard, offset: range.from.bytes(), length: range.count.bytes(), write, held }
 }
 
 /// Growing pauses.
@@ -146,6 +153,7 @@ impl Control {
             generation: s.generation,
             client: s.client.clone(),
             read_only: s.read_only,
+            shared: s.shared,
         };
         Some(sessions.map(holding).collect())
     }

@@ -13,6 +13,10 @@ pub const NOT_IN_THIS_EPOCH: u32 = u32::MAX;
 
 /// In the word of an `IoBody`, beside the length (1 GiB at most): under durability=flush, durable before it is acknowledged.
 const FUA: u32 = 1 << 31;
+/// In the flags of a `RangeBody`: for writing, alone; else for reading, with others that do.
+const FOR_WRITING: u32 = 1;
+/// In the flags of a `RangeBody`: held before, on another connection or at another primary.
+const HELD_BEFORE: u32 = 2;
 /// In the flags of a `ReplicaBody`: likewise.
 const DURABLE: u32 = 1;
 
@@ -107,6 +111,82 @@ impl IoBody {
     /// True if nothing is asked for (which is refused).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+body! {
+    /// REGISTER_RANGE, UNREGISTER_RANGE. The prefix's word is how long to wait for it, in milliseconds; 0: not at all.
+    RangeBody = 48 {
+        /// Session prefix; word = milliseconds.
+        prefix: Prefix,
+        /// Volume.
+        volume: U32,
+        /// Shard in it.
+        shard: U32,
+        /// The epoch in the client's map.
+        epoch: U64,
+        /// First block.
+        at: U32,
+        /// Number of blocks, not 0.
+        blocks: U32,
+        /// Bit 0: for writing. Bit 1: held before. The others are zero.
+        flags: U32,
+        /// Zero.
+        reserved: U32,
+    }
+}
+
+impl RangeBody {
+    /// About this range, for reading, at once or not at all.
+    pub fn new(shard: ShardId, epoch: Epoch, at: BlockRange) -> Self {
+        Self {
+            volume: shard.volume.0.into(),
+            shard: shard.index.0.into(),
+            epoch: epoch.0.into(),
+            at: at.from.0.into(),
+            blocks: at.count.0.into(),
+            ..Self::default()
+        }
+    }
+    /// For writing, if so.
+    pub fn for_writing(self, so: bool) -> Self {
+        self.flag(FOR_WRITING, so)
+    }
+    /// Held before, on another connection or at another primary, if so.
+    pub fn held_before(self, so: bool) -> Self {
+        self.flag(HELD_BEFORE, so)
+    }
+    /// To be waited for so long.
+    pub fn waiting(self, ms: u32) -> Self {
+        Self { prefix: Prefix { word: ms.into(), ..self.prefix }, ..self }
+    }
+    fn flag(self, flag: u32, so: bool) -> Self {
+        let others = self.flags.get() & !flag;
+        Self { flags: (others | if so { flag } else { 0 }).into(), ..self }
+    }
+    /// Whom it is for.
+    pub fn shard(&self) -> ShardId {
+        ShardId { volume: VolumeId(self.volume.get()), index: ShardIndex(self.shard.get()) }
+    }
+    /// The blocks.
+    pub fn range(&self) -> BlockRange {
+        BlockRange { from: Blocks(self.at.get()), count: Blocks(self.blocks.get()) }
+    }
+    /// How long it is to be waited for, in milliseconds.
+    pub fn wait_ms(&self) -> u32 {
+        self.prefix.word.get()
+    }
+    /// For writing?
+    pub fn is_for_writing(&self) -> bool {
+        self.flags.get() & FOR_WRITING != 0
+    }
+    /// Held before?
+    pub fn was_held_before(&self) -> bool {
+        self.flags.get() & HELD_BEFORE != 0
+    }
+    /// Nothing is said that means nothing.
+    pub fn is_sound(&self) -> bool {
+        self.blocks.get() != 0 && self.reserved.get() == 0 && self.flags.get() & !(FOR_WRITING | HELD_BEFORE) == 0
     }
 }
 
@@ -373,6 +453,31 @@ mod tests {
             [0, 0x10, 0, 0, 0, 0, 0, 0],
         ];
         assert_eq!(body.bytes(), want.as_flattened());
+    }
+
+    #[test]
+    fn a_range_body_has_these_bytes() {
+        let shard = ShardId { volume: VolumeId(1), index: ShardIndex(2) };
+        let at = BlockRange { from: Blocks(4), count: Blocks(5) };
+        let body = RangeBody::new(shard, Epoch(3), at).for_writing(true).held_before(true).waiting(6);
+        let want = [
+            [0, 0, 0, 0, 6, 0, 0, 0],
+            [0; 8],
+            [1, 0, 0, 0, 2, 0, 0, 0],
+            [3, 0, 0, 0, 0, 0, 0, 0],
+            [4, 0, 0, 0, 5, 0, 0, 0],
+            [3, 0, 0, 0, 0, 0, 0, 0],
+        ];
+        assert_eq!(body.bytes(), want.as_flattened());
+        let back = RangeBody::parse(body.bytes()).unwrap();
+        assert_eq!((back.shard(), back.range(), back.wait_ms(), back.is_for_writing()), (shard, at, 6, true));
+        assert!(back.was_held_before() && back.is_sound());
+        assert!(!back.for_writing(false).is_for_writing() && back.for_writing(false).was_held_before());
+        let nothing = BlockRange { count: Blocks(0), ..at };
+        assert!(!RangeBody::new(shard, Epoch(3), nothing).is_sound());
+        for odd in [RangeBody { flags: 4.into(), ..body }, RangeBody { reserved: 1.into(), ..body }] {
+            assert!(!odd.is_sound());
+        }
     }
 
     #[test]

@@ -12,8 +12,8 @@ mod status;
 mod view;
 
 pub use bodies::{
-    IoBody, JoinAnswer, JoinBody, LayerBody, NOT_IN_THIS_EPOCH, Prefix, PromiseAnswer, PromiseBody, ReplicaBody,
-    ReplyBody, StaleBody,
+    IoBody, JoinAnswer, JoinBody, LayerBody, NOT_IN_THIS_EPOCH, Prefix, PromiseAnswer, PromiseBody, RangeBody,
+    ReplicaBody, ReplyBody, StaleBody,
 };
 pub use filling::{FillBody, FillState, Mark, MarkBody, ScanBody, decode_changed, encode_changed};
 pub use held::{HeldAs, decode_held, decode_withheld, encode_held, encode_withheld};
@@ -34,6 +34,10 @@ pub mod op {
     pub const DISCARD: Op = Op(19);
     /// Client → primary: all that was acknowledged before is durable on every in-sync copy.
     pub const FLUSH: Op = Op(20);
+    /// Client → primary: register a range of a shared volume, for reading or for writing, for as long as the session lasts.
+    pub const REGISTER_RANGE: Op = Op(21);
+    /// Client → primary: give it back.
+    pub const UNREGISTER_RANGE: Op = Op(22);
     /// Primary → copy: write whole blocks under a stamp.
     pub const REPLICA_WRITE: Op = Op(32);
     /// Primary → copy: zero whole blocks under a stamp.
@@ -68,12 +72,14 @@ pub mod op {
     pub const SNAPSHOT_READ: Op = Op(49);
 
     /// All data ops, for tables and coverage floors.
-    pub const ALL: [(Op, &str); 21] = [
+    pub const ALL: [(Op, &str); 23] = [
         (READ, "read"),
         (WRITE, "write"),
         (WRITE_ZEROES, "write-zeroes"),
         (DISCARD, "discard"),
         (FLUSH, "flush"),
+        (REGISTER_RANGE, "register-range"),
+        (UNREGISTER_RANGE, "unregister-range"),
         (REPLICA_WRITE, "replica-write"),
         (REPLICA_ZERO, "replica-zero"),
         (REPLICA_SNAPSHOT, "replica-snapshot"),

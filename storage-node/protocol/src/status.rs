@@ -28,11 +28,17 @@ pub enum Status {
     Unsupported = 10,
     /// The snapshot, or the copy that it is of, is not on this disk.
     NoSnapshot = 11,
+    /// Another session holds a range that is in the way, or waits for it.
+    RangeTaken = 12,
+    /// The session shares the volume, and does not hold what it wants to write.
+    NotHeld = 13,
+    /// There are as many as there can be.
+    TooMany = 14,
 }
 
 impl Status {
     /// Every status, in order of its number.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Ok,
         Self::StaleEpoch,
         Self::Later,
@@ -45,6 +51,9 @@ impl Status {
         Self::Denied,
         Self::Unsupported,
         Self::NoSnapshot,
+        Self::RangeTaken,
+        Self::NotHeld,
+        Self::TooMany,
     ];
 
     /// The number that travels.

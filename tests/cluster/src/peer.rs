@@ -4,13 +4,13 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use conductor_model::api::VolumeMap;
-use node_protocol::{IoBody, Status};
+use node_protocol::{IoBody, RangeBody, Status};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use wire::{
     Card, Challenge, ClusterKey, Flags, HEADER_LEN, Header, Hello, HelloAck, HelloInfo, Key, Limits, MAX_PAYLOAD,
-    Nonce, Op, ProtectionKey, READ_ONLY, Reason, Reject, Role, Secrets, SessionId, pieces, tree,
+    Nonce, Op, ProtectionKey, READ_ONLY, Reason, Reject, Role, SHARED, Secrets, SessionId, Ticket, pieces, tree,
 };
 
 /// How long an answer may take.
@@ -23,8 +23,12 @@ pub struct Identity {
     pub key: Key,
     /// What it shows of that.
     pub card: Option<Card>,
+    /// What proves its generation, if it shows a card.
+    pub ticket: Option<Ticket>,
     /// It says that it writes nothing.
     pub read_only: bool,
+    /// It says that it writes only what it holds ranges of.
+    pub shared: bool,
     /// The snapshot that it reads; 0 for the volume itself.
     pub view: u64,
     /// The client's name.
@@ -49,7 +53,9 @@ impl Identity {
         Self {
             key,
             card: None,
+            ticket: map.ticket.as_deref().and_then(Ticket::from_hex),
             read_only: false,
+            shared: false,
             view: 0,
             name,
             volume,
@@ -177,8 +183,9 @@ impl Peer {
             volume: who.volume,
             generation: who.generation,
             view: who.view,
-            features: if who.read_only { READ_ONLY } else { 0 },
+            features: if who.read_only { READ_ONLY } else { 0 } | if who.shared { SHARED } else { 0 },
             card: who.card.clone(),
+            ticket: who.ticket.filter(|_| who.card.is_some()),
             ..HelloInfo::new(Role::Client, who.name.clone(), process)
         };
         // Whoever shows another card than its own has the wrong secret for it.
@@ -245,6 +252,13 @@ impl Peer {
     /// A request and its answer's status; `None` if the node closes instead.
     pub fn ask(&mut self, op: Op, body: &IoBody, payload: &[u8]) -> Result<Option<Status>> {
         let (_, bytes) = self.request(op, body.bytes(), payload);
+        self.send(&bytes)?;
+        Ok(self.reply()?.and_then(|frame| frame.status()))
+    }
+
+    /// The like about a range.
+    pub fn ask_range(&mut self, op: Op, body: &RangeBody) -> Result<Option<Status>> {
+        let (_, bytes) = self.request(op, body.bytes(), &[]);
         self.send(&bytes)?;
         Ok(self.reply()?.and_then(|frame| frame.status()))
     }

@@ -135,7 +135,7 @@ fn is_nowhere(cluster: &Cluster, host: &Host) {
 
 #[test]
 fn a_key_is_for_its_volumes_and_administers_nothing() {
-    let cluster = start();
+    let mut cluster = start();
     let host = Host::new(&cluster, "web1", &["--volumes", MINE]);
     refused(&cluster.try_trine(&["client", "add", "web1", "--volumes", MINE]).unwrap(), "there is a key web1 already");
     let unknown = cluster.try_trine(&["client", "add", "web2", "--volumes", "nothing"]).unwrap();
@@ -169,7 +169,8 @@ fn a_key_is_for_its_volumes_and_administers_nothing() {
     for args in administration {
         refused(&host.trine(&cluster, args), "the key web1 administers nothing");
     }
-    let as_another = Attach { client: "web2@peer".to_owned(), read_only: false, force: true, host: String::new() };
+    let as_another =
+        Attach { client: "web2@peer".to_owned(), read_only: false, shared: false, force: true, host: String::new() };
     let kind = |error: conductor_client::Error| error.kind().map(str::to_owned);
     let conductor = host.conductor(&cluster);
     assert_eq!(conductor.attach(MINE, &as_another).map_err(kind), Err(Some("forbidden".to_owned())));
@@ -198,7 +199,24 @@ fn a_key_is_for_its_volumes_and_administers_nothing() {
     assert_eq!(is(&theirs, &wider), Err(Refused::Rejected(Reason::Unauthenticated)), "a card that was changed");
     let without = Identity { card: None, ..own.clone() };
     assert_eq!(is(&mine, &without), Err(Refused::Rejected(Reason::Unauthenticated)), "as if it had the cluster's key");
-    let mut peer = hello(&mine, &Identity { generation: mine.attach.0, incarnation: 9, ..own }).unwrap();
+    let forged = [mine.attach.0, mine.attach.0 + 1, u64::MAX >> 1];
+    for generation in forged {
+        let who = Identity { generation, incarnation: generation, ..own.clone() };
+        assert_eq!(is(&mine, &who), Err(Refused::Rejected(Reason::Denied)), "{generation}: none was given to it");
+    }
+    assert!(nbd.call(&write(8), LONG).unwrap().is_ok(), "whoever was given one has not been fenced by that");
+    assert_eq!(read(&mut nbd), 8);
+    let as_itself = Attach { client: own.name.clone(), ..as_another };
+    let given = host.conductor(&cluster).attach(MINE, &as_itself).unwrap();
+    let own = host.who(&given);
+    let higher = Identity { generation: own.generation + 1, ..own.clone() };
+    assert_eq!(is(&given, &higher), Err(Refused::Rejected(Reason::Denied)), "what was given is for one generation");
+    let of_another = Identity { name: "web1@elsewhere".to_owned(), ..own.clone() };
+    assert_eq!(is(&given, &of_another), Err(Refused::Rejected(Reason::Denied)), "and for one client");
+    cluster.conductor.kill().unwrap();
+    let mut peer = hello(&given, &own).expect("what was given is believed without the conductor");
+    cluster.conductor.start().unwrap();
+    assert!(nbd.call(&write(9), LONG).unwrap().is_err(), "a newer attachment has taken the volume");
     let foreign = IoBody::new(
         ShardId { volume: theirs.volume, index: ShardIndex(0) },
         theirs.shards[0].epoch,
@@ -221,7 +239,8 @@ fn a_key_for_reading_writes_nothing() {
     assert_eq!(read(&mut nbd), 0);
     assert!(nbd.call(&write(7), LONG).unwrap().is_err());
     let conductor = host.conductor(&cluster);
-    let attach = |read_only| Attach { client: "rd@peer".to_owned(), read_only, force: true, host: String::new() };
+    let attach =
+        |read_only| Attach { client: "rd@peer".to_owned(), read_only, shared: false, force: true, host: String::new() };
     let why = conductor.attach(THEIRS, &attach(false)).unwrap_err().to_string();
     assert!(why.contains("the key rd is for reading alone"), "{why}");
     let map = conductor.attach(THEIRS, &attach(true)).unwrap();

@@ -7,12 +7,13 @@ use conductor_model::{BlockRange, Blocks, Bytes, Epoch, Sequence, ShardId, Shard
 use conductor_model::{Stamp, VolumeId};
 use node_protocol::{
     FillBody, FillState, HeldAs, IoBody, JoinAnswer, JoinBody, LayerBody, Mark, MarkBody, Prefix, PromiseAnswer,
-    PromiseBody, ReplicaBody, ReplyBody, ScanBody, StaleBody, Status, VerifyAnswer, ViewBody, decode_changed,
-    decode_crcs, decode_held, decode_withheld, encode_changed, encode_crcs, encode_held, encode_withheld,
+    PromiseBody, RangeBody, ReplicaBody, ReplyBody, ScanBody, StaleBody, Status, VerifyAnswer, ViewBody,
+    decode_changed, decode_crcs, decode_held, decode_withheld, encode_changed, encode_crcs, encode_held,
+    encode_withheld,
 };
 use wire::MAX_BODY;
 
-const KINDS: u8 = 20;
+const KINDS: u8 = 21;
 
 /// Parses a body that has the right length, and no other; it is what was sent.
 macro_rules! body {
@@ -136,13 +137,20 @@ pub(crate) fn target(data: &[u8]) {
             let Some(state) = FillState::decode(bytes) else { return };
             assert_eq!(FillState::decode(&state.encode()), Some(state));
         }
-        _ => {
+        19 => {
             let count = u32::try_from(bytes.len() / 4).unwrap_or(u32::MAX);
             assert_eq!(decode_crcs(bytes, count + 1), None);
             let Some(crcs) = decode_crcs(bytes, count) else { return };
             let mut again = Vec::new();
             encode_crcs(&mut again, &crcs);
             assert_eq!(again, bytes);
+        }
+        _ => {
+            let body = body!(RangeBody, bytes);
+            let again = RangeBody::new(body.shard(), Epoch(body.epoch.get()), body.range()).waiting(body.wait_ms());
+            let again = again.for_writing(body.is_for_writing()).held_before(body.was_held_before());
+            assert_eq!((again.shard(), again.range(), again.wait_ms()), (body.shard(), body.range(), body.wait_ms()));
+            assert_eq!(again.is_sound(), body.range().count.0 > 0);
         }
     }
 }
@@ -192,6 +200,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         changed,
         state.encode(),
         crcs,
+        RangeBody::new(shard, epoch, at).for_writing(true).held_before(true).waiting(20).bytes().to_vec(),
     ];
     (0..KINDS).zip(bodies).map(|(kind, body)| [&[kind], &body[..]].concat()).collect()
 }

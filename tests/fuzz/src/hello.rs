@@ -5,7 +5,7 @@
 use crate::input::Input;
 use wire::{
     Card, Challenge, Hello, HelloAck, HelloInfo, Limits, MAX_DEPTH, MAX_HANDSHAKE_BODY, MAX_KEY_VOLUMES, MAX_NAME,
-    MAX_OPENS, MAX_PAYLOAD, Nonce, Proof, Reason, Reject, Role, Secret, SessionId, Transcript,
+    MAX_OPENS, MAX_PAYLOAD, Nonce, Proof, Reason, Reject, Role, Secret, SessionId, Ticket, Transcript,
 };
 
 const SECRET: Secret = [0x5e; 32];
@@ -84,7 +84,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let large = HelloInfo { lane: 3, volume: 9, view: 4, opens, ..HelloInfo::new(Role::Node, "n".repeat(MAX_NAME), 2) };
     let volumes = (1..).take(MAX_KEY_VOLUMES).collect();
     let card = Card { name: "web1".to_owned(), serial: 7, read_only: true, volumes };
-    let keyed = HelloInfo { volume: 9, card: Some(card), ..HelloInfo::new(Role::Client, "web1@host/db", 3) };
+    let ticket = Some(Ticket([5; 32]));
+    let keyed = HelloInfo { volume: 9, card: Some(card), ticket, ..HelloInfo::new(Role::Client, "web1@host/db", 3) };
     let mut seeds = Vec::new();
     let mut seed = |kind: u8, body: &[u8]| seeds.push([&[kind], body].concat());
     for info in [small, large, keyed] {

@@ -13,12 +13,13 @@ use conductor_model::{Bytes, CopyId, Epoch, NodeId, OpenId, Sequence, ShardSnaps
 use driver::{ListenerId, Machine, Span};
 use node_core::{Letter, Mail, Node, NodeOptions};
 use node_protocol::{
-    FillBody, IoBody, JoinBody, LayerBody, Mark, MarkBody, Prefix, PromiseBody, ReplicaBody, ScanBody, ViewBody, op,
+    FillBody, IoBody, JoinBody, LayerBody, Mark, MarkBody, Prefix, PromiseBody, RangeBody, ReplicaBody, ScanBody,
+    ViewBody, op,
 };
 use node_store::journaled::JournaledStore;
 use std::rc::Rc;
 use tcp::{Net, NetOptions};
-use wire::{HelloInfo, Op, Role};
+use wire::{HelloInfo, Op, Role, SHARED};
 
 const MESSAGES: usize = 12;
 /// The copies of the image.
@@ -63,10 +64,11 @@ fn grant(line: &mut Serving) {
 pub(crate) fn target(data: &[u8]) {
     let in_use = arena::shared().in_use();
     let mut input = Input::new(data);
-    let info = match input.u8() % 3 {
+    let info = match input.u8() % 4 {
         0 => client(),
         1 => HelloInfo { view: 6, ..client() },
-        _ => HelloInfo::new(Role::Node, "n2", 9),
+        2 => HelloInfo::new(Role::Node, "n2", 9),
+        _ => HelloInfo { features: SHARED, ..client() },
     };
     let mut line = serving();
     let (session, key) = line.enter(&info);
@@ -138,11 +140,17 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         io(op::DISCARD, 2, 0, 65_536, 0),
         io(op::READ, 3, 0, 4096, 0),
     ];
+    let hold = |op: Op, slot: u8| {
+        // As if it had held it before: the primary may follow another one.
+        let body = RangeBody::new(one.shard, Epoch(3), range(0, 4)).for_writing(true).held_before(true);
+        message(op, slot, body.bytes(), 0)
+    };
     let fill = FillBody::new(two.shard, Epoch(3), stamp(4), at);
     vec![
         seed(0, &reads),
         seed(0, &writes),
         seed(1, &reads),
+        seed(3, &[hold(op::REGISTER_RANGE, 0), writes[0].clone(), hold(op::UNREGISTER_RANGE, 1), writes[3].clone()]),
         seed(2, &[join.clone(), replica(op::REPLICA_ZERO, 1, 0), message(op::REPLICA_SYNC, 2, sync.bytes(), 0)]),
         seed(2, &[join.clone(), message(op::REPLICA_SNAPSHOT, 1, LayerBody::new(change(11), of).bytes(), 0)]),
         seed(2, &[join.clone(), message(op::REPLICA_SHARE, 1, LayerBody::new(change(11), of).bytes(), 0)]),
@@ -209,6 +217,8 @@ mod tests {
         assert_eq!(answers(&seeds[0], &client()), [ok; 3]);
         assert_eq!(answers(&seeds[1], &client()), [ok; 4]);
         let node = HelloInfo::new(Role::Node, "n2", 9);
-        assert_eq!(answers(&seeds[3], &node), [ok; 3]);
+        let shares = HelloInfo { features: SHARED, ..client() };
+        assert_eq!(answers(&seeds[3], &shares), [ok; 4]);
+        assert_eq!(answers(&seeds[4], &node), [ok; 3]);
     }
 }

@@ -151,6 +151,7 @@ fn map(config: &Configuration) -> VolumeMap {
         size: Bytes(VOLUME_BYTES),
         shard_size: Bytes(VOLUME_BYTES),
         attach: config.attach,
+        ticket: None,
         snapshot: None,
         durability: Durability::Always,
         held_since: Commit(0),

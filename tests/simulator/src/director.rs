@@ -359,7 +359,13 @@ impl Director {
     }
 
     fn ask_attach(&mut self, w: &mut Sim) {
-        let attach = Attach { client: self.client_name.clone(), read_only: false, force: true, host: String::new() };
+        let attach = Attach {
+            client: self.client_name.clone(),
+            read_only: false,
+            shared: false,
+            force: true,
+            host: String::new(),
+        };
         self.ask(w, Source::Attach(self.attempt), Request::Attach(VOLUME.to_owned(), attach));
     }
 

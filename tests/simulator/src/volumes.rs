@@ -292,7 +292,13 @@ impl Director {
             wanted.push((at, None, map.map_err(|error| error.to_string())?));
         }
         for Branch { name, of } in &self.volumes.clones {
-            let attach = Attach { client: "reader".to_owned(), read_only: true, force: true, host: String::new() };
+            let attach = Attach {
+                client: "reader".to_owned(),
+                read_only: true,
+                shared: false,
+                force: true,
+                host: String::new(),
+            };
             let map = self.service.command(|m| m.attach(now, name, &attach));
             wanted.push((*of, Some(name.clone()), map.map_err(|error| error.to_string())?));
         }

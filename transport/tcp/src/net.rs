@@ -251,6 +251,11 @@ impl Net {
         }
     }
 
+    /// Whether a peer shows the proof of a conductor for the attachment that its Hello speaks of.
+    pub fn is_attached(&self, peer: &HelloInfo) -> bool {
+        self.options.secrets.is_attached(peer)
+    }
+
     /// Admits a peer that said Hello. `Up` follows when it has been told.
     pub fn accept_peer<L>(&mut self, now: Time, conn: ConnId, admission: Admission, out: &mut dyn Outbox<L>) {
         self.with(now, conn, |net, link| net.admit(now, link, admission));

@@ -187,6 +187,10 @@ impl Secrets for Key {
             }
         }
     }
+
+    fn is_attached(&self, who: &HelloInfo) -> bool {
+        matches!(self, Self::Cluster(key) if key.is_attached(who))
+    }
 }
 
 pub(crate) fn to_hex(bytes: &[u8]) -> String {

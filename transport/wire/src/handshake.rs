@@ -79,6 +79,9 @@ pub enum HandshakeError {
     /// A card that there cannot be, or that is not the peer's.
     #[error("a card must name a key like its client, and 1 to {max} volumes in ascending order", max = crate::MAX_KEY_VOLUMES)]
     Card,
+    /// A ticket of a client that shows no card.
+    #[error("a ticket belongs to a client with a card")]
+    Ticket,
     /// The proof does not fit.
     #[error("the peer's proof is wrong: another secret, or not who it says it is")]
     Unauthenticated,
@@ -296,7 +299,7 @@ impl fmt::Debug for Transcript {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Card, MAX_HANDSHAKE_BODY, MAX_NAME, MAX_OPENS, Role};
+    use crate::{Card, MAX_HANDSHAKE_BODY, MAX_NAME, MAX_OPENS, Role, Ticket};
     use proptest::prelude::*;
 
     const SECRET: Secret = [0x5e; 32];
@@ -377,7 +380,19 @@ mod tests {
              000000000000040000000000000000000000000000007765623140682f64620a000000000000000100000004020000776562\
              310300000002010000"
         );
-        assert_eq!(Hello::parse(&bytes), Ok(hello));
+        assert_eq!(Hello::parse(&bytes), Ok(hello.clone()));
+
+        let with_ticket = Hello { info: HelloInfo { ticket: Some(Ticket([0xaa; 32])), ..hello.info }, ..hello };
+        let mut expected = bytes;
+        expected[30] = 1;
+        expected.extend([0xaa; 32]);
+        assert_eq!(with_ticket.encode().unwrap(), expected);
+        assert_eq!(Hello::parse(&expected), Ok(with_ticket));
+        for cut in 0..expected.len() {
+            assert!(Hello::parse(&expected[..cut]).is_err());
+        }
+        expected[30] = 2;
+        assert_eq!(Hello::parse(&expected), Err(HandshakeError::Reserved));
     }
 
     #[test]
@@ -392,6 +407,8 @@ mod tests {
             );
         }
         assert_eq!(encode(HelloInfo { role: Role::Node, ..with_card(card()) }), Err(HandshakeError::Card));
+        let without = HelloInfo { card: None, ticket: Some(Ticket([1; 32])), ..with_card(card()) };
+        assert_eq!(encode(without), Err(HandshakeError::Ticket));
         let bytes = Hello { info: with_card(card()), ..hello() }.encode().unwrap();
         let with = |at: usize, value: u8| {
             let mut bytes = bytes.clone();
@@ -460,7 +477,8 @@ mod tests {
         let volumes = (1..).take(crate::MAX_KEY_VOLUMES).collect();
         let card = Card { name: "k".repeat(crate::MAX_KEY_NAME), volumes, ..card() };
         let name = format!("{}@", card.name) + &"n".repeat(MAX_NAME - card.name.len() - 1);
-        let client = HelloInfo { opens: info.opens.clone(), name, ..with_card(card) };
+        let ticket = Some(Ticket([1; 32]));
+        let client = HelloInfo { opens: info.opens.clone(), name, ticket, ..with_card(card) };
         let (_, _, transcript) = challenged();
         for info in [info, client] {
             let hello = Hello { info: info.clone(), ..hello() }.encode().unwrap();
@@ -502,7 +520,7 @@ mod tests {
         ) {
             let role = if client { Role::Client } else { Role::Node };
             let opens = opens.into_iter().collect();
-            let info = HelloInfo { role, name, process, incarnation, lane, volume, generation, view, features, opens, card: None };
+            let info = HelloInfo { role, name, process, incarnation, lane, volume, generation, view, features, opens, card: None, ticket: None };
             let hello = Hello { nonce: Nonce(nonce), limits: Limits { depth, max_payload }, info };
             prop_assert_eq!(Hello::parse(&hello.encode().unwrap()), Ok(hello));
         }

@@ -1,9 +1,9 @@
 //! Who the two ends of a connection are, and what each can take.
 //!
 //! ```text
-//! HelloInfo   0 role u8 | 1 name_len u8 | 2 opens u8 | 3 card u8 (0 or 1) | 4 lane u16 | 6 zero u16 | 8 volume u32 | 12 features u32
+//! HelloInfo   0 role u8 | 1 name_len u8 | 2 opens u8 | 3 card u8 (0 or 1) | 4 lane u16 | 6 ticket u8 (0 or 1) | 7 zero u8 | 8 volume u32 | 12 features u32
 //!            16 process u64 | 24 incarnation u64 | 32 generation u64 | 40 view u64 | 48 name | opens × (disk u64, open u64)
-//!            card (see `card`), if there is one
+//!            card (see `card`), if there is one | ticket 32 B (see `ticket`), if there is one
 //! Limits      0 depth u16 | 2 zero u16 | 4 max_payload u32
 //! ```
 
@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::HandshakeError;
 use crate::bytes::Reader;
 use crate::card::{Card, key_of};
+use crate::ticket::Ticket;
 
 /// Longest name in bytes: a host name's label.
 pub const MAX_NAME: usize = 64;
@@ -24,6 +25,8 @@ pub const MAX_PAYLOAD: u32 = 1 << 20;
 
 /// Feature bit of a client: it writes nothing, and shares its volume with others that do not.
 pub const READ_ONLY: u32 = 1;
+/// Feature bit of a client: it shares its volume with others, and writes only in ranges that it holds.
+pub const SHARED: u32 = 2;
 
 /// What a process is to the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -81,6 +84,8 @@ pub struct HelloInfo {
     pub opens: SmallVec<[(u64, u64); 4]>,
     /// What a client's key is for, of one that has a key of its own: its name begins with the key's and `@`.
     pub card: Option<Card>,
+    /// What proves the generation of a client that has a key of its own.
+    pub ticket: Option<Ticket>,
 }
 
 impl HelloInfo {
@@ -98,6 +103,7 @@ impl HelloInfo {
             features: 0,
             opens: SmallVec::new(),
             card: None,
+            ticket: None,
         }
     }
 
@@ -108,6 +114,9 @@ impl HelloInfo {
         }
         if self.opens.len() > MAX_OPENS {
             return Err(HandshakeError::Opens);
+        }
+        if self.ticket.is_some() && self.card.is_none() {
+            return Err(HandshakeError::Ticket);
         }
         match &self.card {
             Some(card) if self.role != Role::Client || key_of(&self.name) != Some(&card.name) => {
@@ -124,7 +133,7 @@ impl HelloInfo {
         let opens = u8::try_from(self.opens.len()).map_err(|_| HandshakeError::Opens)?;
         into.extend([self.role.code(), name_len, opens, u8::from(self.card.is_some())]);
         into.extend(self.lane.to_le_bytes());
-        into.extend([0; 2]);
+        into.extend([u8::from(self.ticket.is_some()), 0]);
         into.extend(self.volume.to_le_bytes());
         into.extend(self.features.to_le_bytes());
         into.extend(self.process.to_le_bytes());
@@ -139,6 +148,9 @@ impl HelloInfo {
         if let Some(card) = &self.card {
             into.extend(card.encode()?);
         }
+        if let Some(ticket) = &self.ticket {
+            into.extend(ticket.0);
+        }
         Ok(())
     }
 
@@ -146,13 +158,10 @@ impl HelloInfo {
         let role = Role::from_code(from.u8()?)?;
         let name_len = usize::from(from.u8()?);
         let opens_len = usize::from(from.u8()?);
-        let has_card = match from.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(HandshakeError::Reserved),
-        };
+        let has_card = flag(from)?;
         let lane = from.u16()?;
-        from.zeros(2)?;
+        let has_ticket = flag(from)?;
+        from.zeros(1)?;
         let volume = from.u32()?;
         let features = from.u32()?;
         let process = from.u64()?;
@@ -165,9 +174,20 @@ impl HelloInfo {
         let name = std::str::from_utf8(from.take(name_len)?).map_err(|_| HandshakeError::Name)?.to_owned();
         let opens = (0..opens_len).map(|_| Ok((from.u64()?, from.u64()?))).collect::<Result<_, HandshakeError>>()?;
         let card = if has_card { Some(Card::read(from)?) } else { None };
-        let info = Self { role, name, process, incarnation, lane, volume, generation, view, features, opens, card };
+        let ticket = if has_ticket { Some(Ticket(from.array()?)) } else { None };
+        let info =
+            Self { role, name, process, incarnation, lane, volume, generation, view, features, opens, card, ticket };
         info.check()?;
         Ok(info)
+    }
+}
+
+/// Whether something optional follows.
+fn flag(from: &mut Reader<'_>) -> Result<bool, HandshakeError> {
+    match from.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(HandshakeError::Reserved),
     }
 }
 

@@ -22,6 +22,7 @@ mod request;
 mod secrets;
 mod state;
 mod tag;
+mod ticket;
 
 pub use card::{Card, ClientKey, KEY_MARK, Key, MAX_CARD, MAX_KEY_NAME, MAX_KEY_VOLUMES, is_key_name, key_of};
 pub use crcs::{Copying, Crcs, PIECE, copy_pieces, pieces, tree};
@@ -32,10 +33,13 @@ pub use handshake::{
 pub use header::{
     Body, FLAG_REPLY, Flags, HEADER_LEN, Header, HeaderError, MAGIC, MAX_BODY, MAX_HANDSHAKE_BODY, Op, VERSION,
 };
-pub use identity::{HelloInfo, Limits, MAX_DEPTH, MAX_NAME, MAX_OPENS, MAX_PAYLOAD, READ_ONLY, Role, SessionId};
+pub use identity::{
+    HelloInfo, Limits, MAX_DEPTH, MAX_NAME, MAX_OPENS, MAX_PAYLOAD, READ_ONLY, Role, SHARED, SessionId,
+};
 pub use prefix::PREFIX_LEN;
 pub use reason::Reason;
 pub use request::{MAX_AUTHORIZATION, RequestChallenge, RequestProof};
 pub use secrets::{ClusterKey, Secret, Secrets};
 pub use state::{Happening, State};
 pub use tag::ProtectionKey;
+pub use ticket::{Attached, Ticket};

@@ -13,6 +13,11 @@ pub type Secret = [u8; 32];
 pub trait Secrets {
     /// The secret of whoever says this of itself; none if it is not known here.
     fn secret(&self, who: &HelloInfo) -> Option<Secret>;
+
+    /// Whether the ticket that is shown was issued for the attachment that is spoken of. Only the cluster's key can tell.
+    fn is_attached(&self, _who: &HelloInfo) -> bool {
+        false
+    }
 }
 
 /// One key for a cluster, from which each name's and each card's secret is derived: nodes need no list of clients, and a client that is
@@ -27,6 +32,10 @@ impl Secrets for ClusterKey {
         }
         let parts: [&[u8]; 2] = [&[who.role.code()], who.name.as_bytes()];
         Some(mac(&self.0, b"trine/1 secret", &parts).finalize().into_bytes().into())
+    }
+
+    fn is_attached(&self, who: &HelloInfo) -> bool {
+        who.ticket.is_some_and(|ticket| ticket.is_for(self, who))
     }
 }
 

@@ -1,10 +1,12 @@
 //! The volume client of one lane: the engine and its connections.
 
+use crate::claims::{Claims, Holding, Range};
 use crate::engine::{Engine, Network, NotPosted, Post, Reply, Settings};
 use crate::iocb::PartState;
 use crate::limits::WAIT_VISIBLE;
 use crate::link::State;
 use crate::request::{BlockError, BlockRequest, ClientError, Completion};
+use crate::routes::Routes;
 use crate::unflushed::Unflushed;
 use crate::view::{Counters, LinkView, ShardWait, View};
 use conductor_model::api::VolumeMap;
@@ -17,7 +19,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use tcp::{Net, NetEvent, NetOptions, Refused, Transport, Ways};
-use wire::{Card, HelloInfo, READ_ONLY, Reason, Role, Secrets};
+use wire::{Card, HelloInfo, READ_ONLY, Reason, Role, SHARED, Secrets, Ticket};
 
 /// What a lane is made with.
 pub struct ClientOptions {
@@ -109,6 +111,8 @@ impl VolumeClient {
         hello.volume = map.volume.0;
         hello.features = if options.read_only { READ_ONLY } else { 0 };
         hello.card = options.card;
+        let ticket = map.ticket.as_deref().map(|ticket| Ticket::from_hex(ticket).ok_or(ClientError::Ticket));
+        hello.ticket = ticket.transpose()?;
         hello.view = map.snapshot.map_or(0, |snapshot| snapshot.0);
         if hello.check().is_err() {
             return Err(ClientError::Name(hello.name));
@@ -148,6 +152,20 @@ impl VolumeClient {
     pub fn sharing(mut self, unflushed: &Arc<Unflushed>) -> Self {
         self.engine.share(unflushed);
         self
+    }
+
+    /// Of a volume that is shared: what this client is to hold of it, each range waited for so long if another client has it. Nothing is written
+    /// but what is held for writing.
+    pub fn holding(mut self, ranges: &[Range], patience: Span) -> Result<Self, ClientError> {
+        self.hello.features |= SHARED;
+        let Routes { size, shard_size, .. } = self.engine.routes;
+        self.engine.claims = Claims::new(ranges, patience, size, shard_size)?;
+        Ok(self)
+    }
+
+    /// How far it is with that; `None` if the volume is not shared.
+    pub fn held(&self) -> Option<Holding> {
+        self.engine.claims.holding()
     }
 
     /// For a front end whose user was told that nothing needs a flush: every change of a flush volume is durable before it completes.
@@ -198,6 +216,7 @@ impl VolumeClient {
         self.engine.reap(now);
         if self.stopping && !self.stopped && self.engine.is_idle() {
             self.stopped = true;
+            self.engine.claims.forget();
             self.net.stop(now, out);
         }
         self.net.end_turn(now, out);
@@ -357,6 +376,7 @@ impl VolumeClient {
             },
             PartState::Posted(endpoint, _) => format!("the primary at {endpoint} has not answered yet"),
             PartState::Paused(_, Pause::StaleEpoch) => "the shard has a newer epoch than the map".to_owned(),
+            PartState::Paused(_, Pause::Range) => "its range is not held yet".to_owned(),
             PartState::Paused(_, Pause::Later) => "the primary does not know the map's epoch yet".to_owned(),
             PartState::Twin => "a failed request waits until its node has fenced it".to_owned(),
             PartState::Done => String::new(),

@@ -9,11 +9,14 @@
 //! - to another endpoint, under a newer epoch: nothing of the old one can be stamped any more, and the new primary settled what was
 //!   before it serves. (At the same epoch another endpoint means another process with the same store, which only one can hold open.)
 //!
-//! `intake` makes requests out of what front ends hand over; `failing` ends those that cannot be answered.
+//! `intake` makes requests out of what front ends hand over; `failing` ends those that cannot be answered; `holding` holds what is claimed of
+//! a shared volume, without which nothing is sent there.
 
 mod failing;
+mod holding;
 mod intake;
 
+use crate::claims::Claims;
 use crate::iocb::{ClientIocb, Lost, Part, PartState, Pause, Posted, Request, Stage, Stages};
 use crate::limits::{
     FENCE_GRACE, LOOK, MAP_MAX, MAP_MIN, MAP_QUIET, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, STALLED, TRACES,
@@ -25,10 +28,10 @@ use crate::split::{Action, Kind};
 use crate::unflushed::Unflushed;
 use crate::view::Counters;
 use conductor_model::api::VolumeMap;
-use conductor_model::{BLOCK, Commit, Epoch};
+use conductor_model::{BLOCK, BlockRange, Bytes, Commit, Epoch};
 use driver::{ConnId, Span, Time};
 use memory::{Arena, Class, Reads};
-use node_protocol::{IoBody, ReplyBody, StaleBody, Status, op};
+use node_protocol::{IoBody, RangeBody, ReplyBody, StaleBody, Status, op};
 use refcount::Table;
 use slab::Slab;
 use smallvec::SmallVec;
@@ -48,11 +51,27 @@ pub(crate) trait Network {
     fn close(&mut self, conn: ConnId, why: Reason);
 }
 
+/// What a request says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Body {
+    Io(IoBody),
+    Range(RangeBody),
+}
+
+impl Body {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Io(body) => body.bytes(),
+            Self::Range(body) => body.bytes(),
+        }
+    }
+}
+
 /// A request for a connection.
 pub(crate) struct Post {
     pub(crate) op: Op,
     /// Its session and tag are filled in by the connection.
-    pub(crate) body: IoBody,
+    pub(crate) body: Body,
     pub(crate) payload: Option<Payload>,
     pub(crate) token: u64,
     pub(crate) deadline: Time,
@@ -88,6 +107,8 @@ pub(crate) struct Settings {
 pub(crate) struct Engine {
     settings: Settings,
     pub(crate) routes: Routes,
+    /// What is to be held of a shared volume.
+    pub(crate) claims: Claims,
     arena: Arena,
     /// One block of zeros, for the edges of unaligned zeroes.
     zeros: Reads,
@@ -125,6 +146,7 @@ impl Engine {
         let mut engine = Self {
             settings,
             routes: Routes::new(map)?,
+            claims: Claims::default(),
             arena,
             zeros,
             table: Table::with_capacity(settings.depth),
@@ -192,7 +214,7 @@ impl Engine {
 
     /// Sends what links have queued and their connections take; opens connections that are needed.
     fn pump(&mut self, now: Time, net: &mut dyn Network) {
-        let Self { links, requests, parts, routes, counters, .. } = self;
+        let Self { links, requests, parts, routes, claims, paused, counters, .. } = self;
         for (endpoint, link) in links.iter_mut() {
             match link.state {
                 State::Down(until) if until <= now && link.wants_connection() => {
@@ -203,12 +225,19 @@ impl Engine {
                     while let Some(key) = link.front() {
                         let part = &mut parts[key];
                         let Some(place) = routes.place(part.shard) else { break };
+                        let blocks = BlockRange::covering(part.offset, Bytes(part.len.into()));
+                        if blocks.is_some_and(|blocks| !claims.gate(part.shard, blocks, conn, place.epoch)) {
+                            link.remove(part.sequence);
+                            part.state = PartState::Paused(now + RETRY_MAX, Pause::Range);
+                            paused.insert((now + RETRY_MAX, key));
+                            continue;
+                        }
                         let (shard, payload) = (routes.id(part.shard), part.payload.as_ref().map(Payload::share));
                         let body = IoBody::new(shard, place.epoch, part.sequence, part.offset, part.len);
                         let body = if part.fua { body.with_fua() } else { body };
                         let (op, token, deadline) =
                             (op_of(part.action), token(key, part.sequence), now + REQUEST_DEADLINE);
-                        match net.request(conn, Post { op, body, payload, token, deadline }) {
+                        match net.request(conn, Post { op, body: Body::Io(body), payload, token, deadline }) {
                             Ok(()) => {}
                             Err(NotPosted::Gone) => break,
                             // Limits are agreed in the handshake; a node that takes less than a message can be is shown as such.
@@ -252,6 +281,9 @@ impl Engine {
         reply: Option<Reply<'_>>,
         net: &mut dyn Network,
     ) {
+        if self.claim_answered(now, conn, token, reply.as_ref()) {
+            return;
+        }
         #[expect(clippy::cast_possible_truncation, reason = "the low half is a slot")]
         let key = token as u32 as usize;
         let posted = self.parts.get_mut(key).filter(|part| self::token(key, part.sequence) == token);
@@ -472,7 +504,7 @@ impl Engine {
 
     /// When a fresh map is to be asked for: only while something waits.
     fn map_due(&self) -> Option<Time> {
-        let wanted = self.map_wanted && self.over.is_none() && !self.requests.is_empty();
+        let wanted = self.map_wanted && self.over.is_none() && (!self.requests.is_empty() || self.claims.is_due());
         wanted.then_some(self.map_not_before)
     }
 
@@ -499,6 +531,7 @@ impl Engine {
         self.look_at = now + LOOK;
         let submitted = |request: &Request| request.stages.at[Stage::Submitted as usize];
         let stalled = |since: Time| since + STALLED <= now;
+        self.map_wanted |= self.claims.is_due();
         self.map_wanted |= self.requests.iter().any(|(_, request)| submitted(request).is_some_and(stalled));
     }
 
@@ -515,6 +548,7 @@ impl Engine {
         }
         self.drain_moved(now, net);
         self.resolve_twins(now);
+        self.claim(now, net);
         self.pump(now, net);
         let Self { links, routes, .. } = self;
         links.retain(|endpoint, link| {
@@ -598,8 +632,8 @@ impl Engine {
             request.failed.filter(|_| waits).map(|(_, since)| since + FENCE_GRACE)
         });
         let first = |set: &BTreeSet<(Time, usize)>| set.first().map(|&(until, _)| until);
-        let look = (!self.requests.is_empty()).then_some(self.look_at);
-        let own = [first(&self.paused), first(&self.deadlines), self.map_due(), look];
+        let look = (!self.requests.is_empty() || self.claims.is_due()).then_some(self.look_at);
+        let own = [first(&self.paused), first(&self.deadlines), self.map_due(), look, self.claims_due()];
         links.chain(failing).chain(own.into_iter().flatten()).min()
     }
 }
@@ -621,6 +655,8 @@ fn error_of(status: Status) -> BlockError {
         Status::NoSpace => BlockError::NoSpace,
         Status::Io => BlockError::Io,
         Status::Denied => BlockError::Denied,
+        // What was held where it was sent is not any more.
+        Status::NotHeld => BlockError::RangeLost,
         other => BlockError::Refused(other),
     }
 }

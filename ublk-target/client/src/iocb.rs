@@ -78,6 +78,8 @@ pub(crate) enum Pause {
     StaleEpoch,
     /// The node does not know this epoch yet.
     Later,
+    /// What it touches is not held yet, or again.
+    Range,
 }
 
 /// A sending of a part that was neither answered nor fenced: its node may still execute it, as long as it is the primary of that epoch.

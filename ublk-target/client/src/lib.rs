@@ -17,6 +17,7 @@
 //! client's former connection.
 #![forbid(unsafe_code)]
 
+mod claims;
 mod client;
 mod engine;
 mod iocb;
@@ -28,6 +29,7 @@ mod split;
 mod unflushed;
 mod view;
 
+pub use claims::{Holding, Range};
 pub use client::{ClientOptions, VolumeClient};
 pub use iocb::{Stage, Stages};
 pub use request::{BlockDone, BlockError, BlockOp, BlockRequest, ClientError, Completion};

@@ -13,6 +13,8 @@ pub const MAX_ZERO: u64 = 1 << 30;
 pub const MAX_READ: u64 = 32 << 20;
 /// Most parts of one request: 4 GiB of zeroes over shards of 1 MiB, with room to spare.
 pub const MAX_PARTS: usize = 8192;
+/// Ranges of a shared volume that one attachment holds: each costs a request for each shard and connection.
+pub const MAX_RANGES: usize = 16;
 /// Between two attempts to connect, at first; doubled each time.
 pub const RECONNECT_MIN: Span = Span::millis(50);
 /// See `RECONNECT_MIN`: at most. A node that was killed and started again is found within it.

@@ -42,6 +42,8 @@ pub(crate) struct Link {
     pub(crate) drain_by: Option<Time>,
     /// A failed request waits for this node to fence its twin: connect although nothing is to be sent.
     pub(crate) fence_wanted: bool,
+    /// Something is to be held there: likewise.
+    pub(crate) claimed: bool,
     backoff: Span,
     /// Why the last connection ended.
     pub(crate) last: Option<Reason>,
@@ -56,6 +58,7 @@ impl Link {
             quiet: None,
             drain_by: None,
             fence_wanted: false,
+            claimed: false,
             backoff: RECONNECT_MIN,
             last: None,
         }
@@ -100,7 +103,7 @@ impl Link {
 
     /// Something needs a connection.
     pub(crate) fn wants_connection(&self) -> bool {
-        !self.queue.is_empty() || self.fence_wanted
+        !self.queue.is_empty() || self.fence_wanted || self.claimed
     }
 
     /// Nothing queued, posted or connected.

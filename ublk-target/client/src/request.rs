@@ -1,5 +1,6 @@
 //! What a front end asks for, and what it is told.
 
+use crate::claims::Range;
 use conductor_model::{Bytes, VolumeId};
 use memory::{Part, Reads};
 use node_protocol::Status;
@@ -88,6 +89,12 @@ pub enum BlockError {
     /// The node does not let this client do that.
     #[error("the node denies this client access to the volume")]
     Denied,
+    /// The volume is shared, and what is to be changed is not in a range that is held for writing.
+    #[error("the volume is shared, and this is in no range that this client holds for writing")]
+    NotHeld,
+    /// Another client has the range since the last connection or primary was lost.
+    #[error("the range was lost: another client of the shared volume holds it")]
+    RangeLost,
     /// The node found fault with the request.
     #[error("the node refused the request: {0:?}")]
     Refused(Status),
@@ -110,11 +117,11 @@ impl BlockError {
         const INVALID: driver::Errno = driver::Errno(22);
         match self {
             Self::OutOfRange | Self::BadLength | Self::Refused(_) => INVALID,
-            Self::ReadOnly => PERMISSION,
+            Self::ReadOnly | Self::NotHeld => PERMISSION,
             Self::Denied => ACCESS,
             Self::NoSpace => driver::Errno::NO_SPACE,
             Self::TimedOut => driver::Errno::TIMED_OUT,
-            Self::Io | Self::Fenced | Self::Stopped => driver::Errno::IO,
+            Self::Io | Self::Fenced | Self::RangeLost | Self::Stopped => driver::Errno::IO,
         }
     }
 }
@@ -128,6 +135,15 @@ pub enum ClientError {
     /// The name cannot be sent, or is empty.
     #[error("a client cannot be called {0:?}: 1 to 64 bytes")]
     Name(String),
+    /// The conductor's proof of the attachment is none.
+    #[error("the conductor's answer to the attach is damaged: its ticket is not 64 hexadecimal digits")]
+    Ticket,
+    /// A range that there cannot be.
+    #[error("the range {0} is not of whole blocks of 4096 bytes within the volume")]
+    Range(Range),
+    /// More than one attachment may hold.
+    #[error("one attachment holds at most {max} ranges", max = crate::limits::MAX_RANGES)]
+    TooManyRanges,
     /// Not even one block.
     #[error("no memory for a volume client: make its arena larger")]
     NoMemory,

@@ -99,6 +99,10 @@ counters! {
     bad_replies,
     /// Events that belong to nothing (any more).
     stray_events,
+    /// Pieces of ranges of a shared volume that were asked for.
+    claims_asked,
+    /// Pieces that somebody else has.
+    claims_lost,
     /// Connections tried.
     connects,
     /// Connections established.

@@ -1,7 +1,8 @@
 //! What a target does with what it is told, from the moment its front end is there to its end.
 //!
 //! ```text
-//!            a device's START_DEV is back            NBD: asked to end        its time is over, or asked twice
+//!            a device's START_DEV is back,
+//!            or NBD has its ranges                   NBD: asked to end        its time is over, or asked twice
 //!   Starting ───────────────────────────▶ Serving ──────────────────▶ Draining ──────────────────▶ Failing ─▶ over
 //!      │ asked to end: every request fails  │ ▲
 //!      │                  a device: asked   ▼ │ it is in use
@@ -79,15 +80,17 @@ pub(crate) struct Attending<'a, R> {
     /// Told once, when it serves.
     ready: Option<R>,
     stage: Stage,
+    /// What it was to hold of a shared volume was another's.
+    taken: bool,
 }
 
 impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
     pub(crate) fn new(front: &'a mut Front, record: &'a Record, recovered: bool, ready: R) -> Self {
-        Self { front, record, recovered, ready: Some(ready), stage: Stage::Starting }
+        Self { front, record, recovered, ready: Some(ready), stage: Stage::Starting, taken: false }
     }
 
     pub(crate) fn run(mut self, heard: &Receiver<Happening>) -> End {
-        if matches!(self.front, Front::Nbd(_)) {
+        if matches!(self.front, Front::Nbd(lane) if !lane.shared) {
             self.serves();
         }
         loop {
@@ -127,6 +130,17 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
             }
             Happening::Fenced => {
                 tracing::warn!("fenced: the volume was attached elsewhere; every request fails from now on");
+            }
+            Happening::Held(true) if matches!(self.stage, Stage::Starting) => self.serves(),
+            Happening::Held(true) => tracing::info!("its ranges are held"),
+            Happening::Held(false) if matches!(self.stage, Stage::Starting) => {
+                self.taken = true;
+                return self.stop(true, None);
+            }
+            Happening::Held(false) => {
+                tracing::error!(
+                    "a range is lost to another client of the shared volume: requests that touch it fail from now on"
+                );
             }
             Happening::Signal => return self.stop(false, None),
             Happening::Stop { now, answer } => return self.stop(now, Some(answer)),
@@ -271,6 +285,9 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
 
     /// An end that was asked for: as good as one, if it ever served.
     fn served(&self) -> Result<(), TargetError> {
+        if self.taken {
+            return Err(TargetError::RangeTaken(self.record.volume.clone()));
+        }
         if self.ready.is_some() { Err(stopped(&self.record.volume, self.recovered)) } else { Ok(()) }
     }
 

@@ -34,6 +34,9 @@ pub enum TargetError {
     /// Its device is there and waits for a target.
     #[error("{} still has {}, which waits for its target: `trine attach {}` goes on with it, `trine detach {}` ends it", .0.volume, .0.device, .0.volume, .0.volume)]
     Waits(Box<Record>),
+    /// What it was to hold of a shared volume.
+    #[error("volume {0} is not attached: another client holds a range that was asked for; --range-wait waits for it")]
+    RangeTaken(String),
     /// Told to end before it served.
     #[error("the target of {volume} was told to end before {volume} was attached: {left}")]
     Stopped {

@@ -17,6 +17,8 @@ pub(crate) enum Happening {
     Map(Arc<VolumeMap>),
     /// The volume was attached elsewhere.
     Fenced,
+    /// What is to be held of a shared volume is, all of it; or some of it is another's. Of a volume that is not shared: at once.
+    Held(bool),
     /// The device has been started; or it has not, and is gone, unless it was taken over.
     Started(Result<(), TargetError>),
     /// The device was told to end, and goes on, because.

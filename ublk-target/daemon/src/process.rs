@@ -16,13 +16,13 @@ use crate::limits::GIVE_UP;
 use crate::maps;
 use crate::nbd::{Mail, NbdLane};
 use crate::record::{Holder, Lock, Place, Record};
-use crate::setup::{Setup, random};
+use crate::setup::{Setup, Shared, random, span};
 use crate::subject::{Subject, check_same};
 use crate::ublk::{self, UblkMade, UblkShape};
 use conductor_client::Client;
 use conductor_model::api::VolumeMap;
 use conductor_model::views::{Attach, Detach};
-use driver::{Address, Span};
+use driver::Address;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use std::os::unix::net::UnixListener;
@@ -70,6 +70,8 @@ pub struct Options {
     pub front_end: FrontEnd,
     /// Refuse what would change the volume.
     pub read_only: bool,
+    /// Share the volume with others that write only what they hold; over NBD alone.
+    pub shared: Option<Shared>,
     /// Take the volume from whoever has it.
     pub force: bool,
     /// Fail a request that has not been answered for so long.
@@ -110,7 +112,7 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
     listen(place, stops, &tell)?;
     let former = former(place, &options)?;
     let options = Options { read_only: options.read_only || former.is_read_only(), ..options };
-    let Options { subject, conductor, read_only, force, .. } = &options;
+    let Options { subject, conductor, read_only, shared, force, .. } = &options;
     if subject.is_snapshot() {
         // The conductor knows nothing of it, and hears nothing of its end.
         let map = subject.map(conductor)?;
@@ -121,7 +123,13 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
         return result;
     }
     let client = former.client.clone();
-    let asked = Attach { client: client.clone(), read_only: *read_only, force: *force, host: options.host.clone() };
+    let asked = Attach {
+        client: client.clone(),
+        read_only: *read_only,
+        shared: shared.is_some(),
+        force: *force,
+        host: options.host.clone(),
+    };
     let volume = subject.to_string();
     let mut map = conductor.attach(&volume, &asked)?;
     if former.recover.is_none() {
@@ -240,7 +248,7 @@ fn bring_up(
     tell: &Sender<Happening>,
     heard: &Receiver<Happening>,
 ) -> Result<(Front, Record), TargetError> {
-    let Options { subject, conductor, key, front_end, read_only, io_timeout, depth, transport, .. } = options;
+    let Options { subject, conductor, key, front_end, read_only, shared, io_timeout, depth, transport, .. } = options;
     let (generation, volume_id, snapshot) = (map.attach, map.volume, map.snapshot);
     let no_rdma = map.rdma.is_empty();
     let read_only = read_only || snapshot.is_some();
@@ -261,7 +269,8 @@ fn bring_up(
         process: random(),
         key,
         read_only,
-        io_timeout: io_timeout.map(|time| Span(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))),
+        shared,
+        io_timeout: io_timeout.map(span),
         depth,
         // Nothing is loaded or opened for a cluster without RDMA.
         transport: if transport == Transport::Auto && no_rdma { Transport::Tcp } else { transport },

@@ -9,8 +9,18 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use volume_client::{ClientOptions, Transport, Unflushed, VolumeClient};
+use std::time::Duration;
+use volume_client::{ClientOptions, Range, Transport, Unflushed, VolumeClient};
 use wire::Key;
+
+/// What a target holds of a volume that it shares.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shared {
+    /// These ranges.
+    pub ranges: Vec<Range>,
+    /// How long each is waited for.
+    pub wait: Duration,
+}
 
 /// One attachment, as its lanes need to know it. Crosses to their threads.
 #[derive(Clone)]
@@ -23,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) process: u64,
     pub(crate) key: Key,
     pub(crate) read_only: bool,
+    /// The volume is shared: what is to be held of it.
+    pub(crate) shared: Option<Shared>,
     pub(crate) io_timeout: Option<Span>,
     pub(crate) depth: Option<u16>,
     pub(crate) transport: Transport,
@@ -52,8 +64,17 @@ impl Setup {
             secrets: Rc::new(self.key.clone()),
             random: Box::new(random),
         };
-        Ok(VolumeClient::new(options, &self.map, arena.clone())?.sharing(&self.unflushed))
+        let client = VolumeClient::new(options, &self.map, arena.clone())?.sharing(&self.unflushed);
+        Ok(match &self.shared {
+            Some(Shared { ranges, wait }) => client.holding(ranges, span(*wait))?,
+            None => client,
+        })
     }
+}
+
+/// A duration as machines count.
+pub(crate) fn span(time: Duration) -> Span {
+    Span(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// For people: a lane says so once, until RDMA leads there again.
@@ -80,6 +101,7 @@ mod tests {
                 size: Bytes(0),
                 shard_size: Bytes(1 << 20),
                 attach: AttachGeneration(1),
+                ticket: None,
                 snapshot,
                 durability,
                 held_since: conductor_model::Commit(0),
@@ -91,6 +113,7 @@ mod tests {
             process: 1,
             key: Key::Cluster(wire::ClusterKey([1; 32])),
             read_only: false,
+            shared: None,
             io_timeout: None,
             depth: None,
             transport: Transport::Tcp,

@@ -1,5 +1,6 @@
 //! Clients: who has which volume, and how.
 
+use crate::api::RangeInfo;
 use crate::{AttachGeneration, Millis, NodeId, VolumeId};
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,9 @@ pub struct Attach {
     /// It will not write, and shares the volume with others that do not.
     #[serde(default)]
     pub read_only: bool,
+    /// It writes only in ranges that it holds, and shares the volume with others that do so.
+    #[serde(default)]
+    pub shared: bool,
     /// Take the volume from whoever has it.
     #[serde(default)]
     pub force: bool,
@@ -42,7 +46,7 @@ pub struct Attachment {
     pub since: Millis,
 }
 
-/// One of those who read a volume that nobody writes.
+/// One of those who use a volume together: they all read what nobody writes, or all write what they hold ranges of.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Reader {
     /// The client.
@@ -50,8 +54,11 @@ pub struct Reader {
     /// Its machine, as it says; may be empty.
     #[serde(default)]
     pub host: String,
-    /// The generation that it was given: each reader has its own.
+    /// The generation that it was given: each has its own.
     pub generation: AttachGeneration,
+    /// It writes, in ranges that it holds.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
     /// Since when.
     pub since: Millis,
 }
@@ -83,6 +90,9 @@ pub struct ClientSession {
     pub generation: AttachGeneration,
     /// It writes nothing.
     pub read_only: bool,
+    /// Ranges that it holds or waits for; some of them, if there are many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<RangeInfo>,
     /// Its connections.
     pub connections: u32,
     /// Its requests in flight.
@@ -96,8 +106,11 @@ pub struct ClientSession {
 pub struct ClientVolume {
     /// The volume.
     pub volume: String,
-    /// It shares the volume with other readers; else it has it alone.
+    /// It shares the volume with other readers.
     pub read_only: bool,
+    /// It shares the volume with others that write what they hold; if it is neither, it has the volume alone.
+    #[serde(default)]
+    pub shared: bool,
     /// The generation that it was given: also the incarnation that nodes know it by.
     pub generation: AttachGeneration,
     /// Since when.

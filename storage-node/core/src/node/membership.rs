@@ -382,6 +382,9 @@ impl<S: Store> Node<S> {
         for key in primary.requests.into_values() {
             self.answer_epoch(now, key, Status::StaleEpoch, (primary.config.epoch, primary.config.cache));
         }
+        for answer in primary.ranges.into_waiting() {
+            self.refuse_epoch(now, answer, Status::StaleEpoch, primary.config.epoch);
+        }
         self.forget_old_settling(shard);
         self.forget_filling(now, shard);
         self.orders_left(shard);

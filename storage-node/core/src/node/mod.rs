@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `visitors` | who comes in, and whom that fences |
 //! | `requests` | a client's request: checks, lock, lease, stamp, answer |
+//! | `ranges` | ranges that clients hold who share a volume |
 //! | `room` | space on every copy, before a write is stamped |
 //! | `fanout` | a stamped IOCB's legs: local store, replica writes, completion |
 //! | `copies` | what other primaries ask of the copies here: Join, replica writes, promises |
@@ -38,6 +39,7 @@ mod membership;
 mod orders;
 mod peers;
 mod promises;
+mod ranges;
 mod requests;
 mod room;
 mod scrub;
@@ -506,6 +508,7 @@ impl<S: Store> Node<S> {
         self.tick_scrubs(now, out);
         self.tick_damage(now, out);
         self.tick_orders(now, out);
+        self.tick_ranges(now);
         self.report_troubles(now, out);
         self.report_usage(out);
     }

@@ -132,6 +132,7 @@ impl<S: Store> Node<S> {
         self.visitors.remove(&conn);
         self.sessions.gone(conn);
         self.drop_unstamped(now, conn);
+        self.ranges_left(now);
         let Some(to) = self.links.down(now, conn) else { return };
         self.counters.count("link.down");
         for primary in self.primaries.values_mut() {

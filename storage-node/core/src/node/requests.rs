@@ -32,6 +32,9 @@ impl<S: Store> Node<S> {
             (op::READ | op::WRITE | op::WRITE_ZEROES | op::DISCARD | op::FLUSH, Some(Visitor::Client { .. })) => {
                 self.client_request(now, conn, op, body, payload, answer);
             }
+            (op::REGISTER_RANGE | op::UNREGISTER_RANGE, Some(Visitor::Client { .. })) => {
+                self.range_asked(now, conn, op, body, answer);
+            }
             (
                 op::REPLICA_WRITE
                 | op::REPLICA_ZERO
@@ -114,11 +117,14 @@ impl<S: Store> Node<S> {
             _ => "op.write-zeroes",
         });
         let shard = body.shard();
-        let view = self.sessions.of(conn).map_or(View::Live, |session| session.view);
+        let session = self.sessions.of(conn);
+        let view = session.map_or(View::Live, |session| session.view);
+        let holder = session.filter(|session| session.shared).map(|session| session.id);
         let flushes = self.primaries.get(&shard).is_some_and(|p| !p.config.durability.is_always());
         let key = self.new_iocb(Iocb {
             conn: Some(conn),
             answer: Some(answer),
+            holder,
             body,
             payload,
             stages,
@@ -243,6 +249,10 @@ impl<S: Store> Node<S> {
         if !bound && let Err(status) = self.check_epoch(&body, primary.config.epoch) {
             let config = &self.primaries[&shard].config;
             self.answer_epoch(now, key, status, (config.epoch, config.cache));
+            return;
+        }
+        if !bound && !self.holds_what_it_changes(key) {
+            self.answer(now, key, Status::NotHeld);
             return;
         }
         let may = primary.is_serving()
@@ -609,5 +619,8 @@ pub(super) fn refusal_name(status: Status) -> &'static str {
         Status::Denied => "reply.denied",
         Status::Unsupported => "reply.unsupported",
         Status::NoSnapshot => "reply.no-snapshot",
+        Status::RangeTaken => "reply.range-taken",
+        Status::NotHeld => "reply.not-held",
+        Status::TooMany => "reply.too-many",
     }
 }

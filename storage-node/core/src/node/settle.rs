@@ -194,6 +194,7 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.phase = Phase::Serving;
         primary.settled = true;
+        primary.ranges.serves(now);
         let doubted = primary.doubts_any();
         primary.settled_here = primary.config.epoch;
         // What settling wrote is durable.

@@ -41,7 +41,9 @@ impl<S: Store> Node<S> {
                 })
                 .collect(),
             copies: self.replicas.keys().filter_map(|shard| self.copy_view(*shard)).collect(),
-            sessions: self.sessions.view(|conn| requests.get(&conn).copied().unwrap_or(0)),
+            sessions: self
+                .sessions
+                .view(|conn| requests.get(&conn).copied().unwrap_or(0), |session| self.ranges_of(session)),
             links: self
                 .links
                 .all()

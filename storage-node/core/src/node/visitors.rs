@@ -11,7 +11,7 @@ use conductor_model::{AttachGeneration, Incarnation, SnapshotId, VolumeId};
 use driver::{ConnId, Outbox, Time};
 use node_store::{Store, View};
 use tcp::Admission;
-use wire::{HelloInfo, READ_ONLY, Reason, Role, SessionId};
+use wire::{HelloInfo, READ_ONLY, Reason, Role, SHARED, SessionId};
 
 impl<S: Store> Node<S> {
     /// A peer has proved who it is and wants in. A client's older connections are fenced before it is let in (rule 8).
@@ -54,6 +54,7 @@ impl<S: Store> Node<S> {
             lane: peer.lane,
             view: if peer.view == 0 { View::Live } else { View::Snapshot(SnapshotId(peer.view)) },
             read_only: peer.view != 0 || peer.features & READ_ONLY != 0,
+            shared: peer.features & SHARED != 0,
         };
         match self.sessions.admit(conn, &wanted) {
             Ok((_, fence)) => {
@@ -83,7 +84,9 @@ impl<S: Store> Node<S> {
         }
         let writes = peer.view == 0 && peer.features & READ_ONLY == 0;
         let its_own = card.is_for(peer.volume) || driver::mutant::on("card_not_checked");
-        if its_own && !(writes && card.read_only) { Ok(()) } else { Err(Reason::Denied) }
+        // A generation fences others: it is the conductor's to give. A snapshot's readers have none.
+        let given = peer.view != 0 || self.net.is_attached(peer) || driver::mutant::on("ticket_not_checked");
+        if its_own && given && !(writes && card.read_only) { Ok(()) } else { Err(Reason::Denied) }
     }
 
     /// The conductor has said which keys there are: clients of others are cut off.
@@ -120,6 +123,9 @@ impl<S: Store> Node<S> {
             self.counters.count("session.fenced");
             self.drop_unstamped(now, *conn);
             self.net.close(now, *conn, Reason::Fenced, out);
+        }
+        if !conns.is_empty() {
+            self.ranges_left(now);
         }
     }
 

@@ -4,7 +4,7 @@ use super::{KEY, Said};
 use conductor_model::{Bytes, Epoch, ShardId};
 use driver::{Address, ConnId, Done, Machine, Outbox, Span, Time};
 use memory::{Arena, Class};
-use node_protocol::{IoBody, ReplyBody};
+use node_protocol::{IoBody, RangeBody, ReplyBody};
 use sim::{Birth, Rng};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,6 +21,8 @@ pub struct Ask {
     pub offset: u64,
     pub len: u32,
     pub data: Vec<u8>,
+    /// It is about a range, not I/O.
+    pub range: Option<RangeBody>,
 }
 
 pub struct Client {
@@ -42,14 +44,15 @@ impl Client {
 
     fn send(&mut self, now: Time) {
         let Some(conn) = self.up else { return };
-        while let Some(Ask { token, op, shard, epoch, offset, len, data }) = self.waiting.pop_front() {
+        while let Some(Ask { token, op, shard, epoch, offset, len, data, range }) = self.waiting.pop_front() {
             let body = IoBody::new(shard, epoch, token, Bytes(offset), len);
             let payload = (!data.is_empty()).then(|| {
                 let mut into = self.arena.take(data.len(), Class::Client).unwrap();
                 into.copy_from_slice(&data);
                 Payload { len: data.len(), crcs: wire::pieces(&into), mem: into.filled() }
             });
-            self.net.request(now, conn, op, body.bytes(), payload, token, now + Span::seconds(600)).unwrap();
+            let body = range.as_ref().map_or(body.bytes(), RangeBody::bytes);
+            self.net.request(now, conn, op, body, payload, token, now + Span::seconds(600)).unwrap();
         }
     }
 

@@ -14,12 +14,12 @@ mod storage;
 pub use client::{Ask, Client};
 use conductor_model::api::{CopyWork, MembershipAnswer, MembershipChange, Order, OrderReport, OrderState, ShardOrder};
 use conductor_model::{
-    AttachGeneration, BLOCK, Bytes, Configuration, CopyId, CopyState, DiskId, Durability, Epoch, Member, NodeId,
-    OpenId, OrderId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
+    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Durability, Epoch,
+    Member, NodeId, OpenId, OrderId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
 };
 use driver::{Address, Span, Time};
 use node_core::{Letter, Mail, View};
-use node_protocol::{Status, op};
+use node_protocol::{RangeBody, Status, op};
 use sim::{DiskOptions, News, Options, ProcessId, Setup, World};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -385,7 +385,24 @@ impl Cluster {
         self.last += 1;
         let token = self.last;
         let (shard, epoch) = (shard(volume), self.configs[&shard(volume)].epoch);
-        let ask = Ask { token, op, shard, epoch, offset, len, data };
+        let ask = Ask { token, op, shard, epoch, offset, len, data, range: None };
+        self.w.mail_after(client, Span(0), Post::Client(ask));
+        token
+    }
+
+    /// Asks for blocks of a shard, or gives them back, and does not wait for the answer. `change` makes it what is wanted.
+    pub fn ask_range(
+        &mut self,
+        client: ProcessId,
+        op: wire::Op,
+        (volume, from, count): (u32, u32, u32),
+        change: impl FnOnce(RangeBody) -> RangeBody,
+    ) -> u64 {
+        self.last += 1;
+        let (shard, token) = (shard(volume), self.last);
+        let epoch = self.configs[&shard].epoch;
+        let range = Some(change(RangeBody::new(shard, epoch, BlockRange { from: Blocks(from), count: Blocks(count) })));
+        let ask = Ask { token, op, shard, epoch, offset: 0, len: 0, data: Vec::new(), range };
         self.w.mail_after(client, Span(0), Post::Client(ask));
         token
     }

@@ -5,7 +5,7 @@ use crate::iocb::{ClientIocb, Part, PartState, Request, Stage, Stages};
 use crate::limits::MAX_READ;
 use crate::request::{BlockError, BlockOp, BlockRequest};
 use crate::split::{Action, Kind, Piece, Pieces, split};
-use conductor_model::{BLOCK, Bytes, Commit, Epoch};
+use conductor_model::{BLOCK, BlockRange, Bytes, Commit, Epoch};
 use driver::Time;
 use memory::Class;
 use smallvec::SmallVec;
@@ -59,10 +59,22 @@ impl Engine {
         }
         match checked {
             Err(error) => self.fail(now, slot, error),
-            Ok(_) => self.enqueue_all(now, slot),
+            Ok(pieces) => {
+                let lost = pieces.iter().any(|piece| self.is_lost(piece));
+                self.enqueue_all(now, slot);
+                if lost {
+                    self.fail(now, slot, BlockError::RangeLost);
+                }
+            }
         }
         self.decide(slot);
         Ok(())
+    }
+
+    /// Somebody else has what this touches.
+    fn is_lost(&self, piece: &Piece) -> bool {
+        let blocks = BlockRange::covering(piece.offset, Bytes(piece.len.into()));
+        blocks.is_some_and(|blocks| self.claims.is_lost(piece.shard, blocks))
     }
 
     /// A FLUSH for each shard that has something unflushed.
@@ -85,6 +97,9 @@ impl Engine {
         let end = request.offset.0.checked_add(request.len.0).ok_or(BlockError::OutOfRange)?;
         if end > self.routes.size.0 {
             return Err(BlockError::OutOfRange);
+        }
+        if request.op.is_change() && !self.claims.may_change(request.offset, request.len) {
+            return Err(BlockError::NotHeld);
         }
         match &request.op {
             BlockOp::Read if request.len.0 > MAX_READ => Err(BlockError::BadLength),

@@ -1,13 +1,13 @@
 //! The engine with connections that the test drives by hand.
 
 use super::{endpoint, map};
-use crate::engine::{Engine, Network, NotPosted, Post, Reply, Settings};
+use crate::engine::{Body, Engine, Network, NotPosted, Post, Reply, Settings};
 use crate::request::{BlockDone, BlockError, BlockOp, BlockRequest};
 use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
 use driver::{ConnId, Span, Time};
 use memory::{Arena, Class};
-use node_protocol::{IoBody, ReplyBody, StaleBody, Status};
+use node_protocol::{IoBody, RangeBody, ReplyBody, StaleBody, Status};
 use std::net::SocketAddr;
 use tcp::Payload;
 use wire::{Op, Reason};
@@ -18,6 +18,8 @@ pub(super) struct OnWire {
     pub(super) token: u64,
     pub(super) op: Op,
     pub(super) body: IoBody,
+    /// It is about a range: then there is no such body.
+    pub(super) range: Option<RangeBody>,
     pub(super) data: Vec<u8>,
 }
 
@@ -48,9 +50,12 @@ impl Network for FakeNet {
         id
     }
     fn request(&mut self, conn: ConnId, post: Post) -> Result<(), NotPosted> {
-        let body = post.body;
+        let (body, range) = match post.body {
+            Body::Io(body) => (body, None),
+            Body::Range(range) => (IoBody::default(), Some(range)),
+        };
         let sequence = body.sequence;
-        let twice = self.conns.iter().any(|c| c.posted.iter().any(|p| p.body.sequence == sequence));
+        let twice = range.is_none() && self.conns.iter().any(|c| c.posted.iter().any(|p| p.body.sequence == sequence));
         assert!(!twice, "two of one part on live connections");
         let conn = self.conns.iter_mut().find(|c| c.id == conn).unwrap();
         assert!(conn.up, "nothing is sent before HelloAck");
@@ -65,7 +70,7 @@ impl Network for FakeNet {
             assert_eq!(p.crcs, wire::pieces(p.bytes()));
             p.bytes().to_vec()
         });
-        conn.posted.push(OnWire { token: post.token, op: post.op, body, data: data.unwrap_or_default() });
+        conn.posted.push(OnWire { token: post.token, op: post.op, body, range, data: data.unwrap_or_default() });
         Ok(())
     }
     fn close(&mut self, conn: ConnId, why: Reason) {

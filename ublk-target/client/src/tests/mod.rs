@@ -4,6 +4,7 @@ mod behaviour;
 mod failover;
 mod fake;
 mod flush;
+mod holding;
 mod pair;
 mod schedules;
 
@@ -33,6 +34,7 @@ pub(crate) fn map(shards: &[(u64, u16)]) -> VolumeMap {
         size: Bytes(shards.len() as u64 * SHARD),
         shard_size: Bytes(SHARD),
         attach: AttachGeneration(1),
+        ticket: None,
         snapshot: None,
         durability: conductor_model::Durability::Always,
         held_since: conductor_model::Commit(0),

@@ -150,7 +150,7 @@ pub fn bench(options: BenchOptions, progress: impl FnMut(&Figures)) -> Result<Fi
     let (map, attached) = if subject.is_snapshot() {
         (subject.map(&conductor)?, None)
     } else {
-        let asked = Attach { client: client_name.clone(), read_only, force: false, host };
+        let asked = Attach { client: client_name.clone(), read_only, shared: false, force: false, host };
         let map = conductor.attach(&subject.to_string(), &asked)?;
         let generation = map.attach;
         (map, Some(Detach { client: client_name.clone(), generation }))
@@ -162,6 +162,7 @@ pub fn bench(options: BenchOptions, progress: impl FnMut(&Figures)) -> Result<Fi
         process: random(),
         key,
         read_only: read_only || subject.is_snapshot(),
+        shared: None,
         io_timeout: None,
         depth: Some(shape.depth),
         transport: volume_client::Transport::Tcp,

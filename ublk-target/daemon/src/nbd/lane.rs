@@ -20,6 +20,8 @@ pub(crate) struct NbdLane {
     mailbox: Mailbox<Mail>,
     /// Where it listens.
     pub(crate) address: Address,
+    /// It serves when it holds its ranges of a shared volume.
+    pub(crate) shared: bool,
     views: Receiver<(u64, Box<TargetView>)>,
     looks: u64,
 }
@@ -38,6 +40,7 @@ impl Post {
             Letter::WantMap => drop(self.asks.try_send(())),
             Letter::View(number, view) => drop(self.views.try_send((number, view))),
             Letter::Fenced => drop(self.tell.send(Happening::Fenced)),
+            Letter::Held(all) => drop(self.tell.send(Happening::Held(all))),
             Letter::Fallback(endpoint) => say_fallback(endpoint),
         }
     }
@@ -54,6 +57,7 @@ impl NbdLane {
         let (mailbox, rx) = mailbox(MAILBOX)?;
         let (views_tx, views) = sync_channel(1);
         let (started_tx, started) = sync_channel(1);
+        let shared = setup.shared.is_some();
         let post = Post { views: views_tx, asks, tell: tell.clone() };
         let thread = move || {
             let ended = match reactor(&setup, &listen, rx) {
@@ -70,7 +74,7 @@ impl NbdLane {
         };
         thread::Builder::new().name("lane".into()).spawn(thread).map_err(TargetError::system("start a thread"))?;
         let address = started.recv().map_err(|_| TargetError::Ended)??;
-        Ok(Self { mailbox, address, views, looks: 0 })
+        Ok(Self { mailbox, address, shared, views, looks: 0 })
     }
 
     /// Sends to a lane that may have its hands full for a moment. One that has ended has said so, too.

@@ -34,7 +34,7 @@ use refcount::{Hold, LeakReport, Table};
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use volume_client::{BlockRequest, VolumeClient};
+use volume_client::{BlockRequest, Holding, VolumeClient};
 
 /// What the process tells the machine.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub enum Letter {
     View(u64, Box<TargetView>),
     /// A newer attachment of the volume exists: nothing is served any more. Said once.
     Fenced,
+    /// Of a shared volume: all that is to be held is held; or some of it is another's.
+    Held(bool),
     /// This endpoint has RDMA, which does not lead there: it is tried over TCP. Said once until RDMA does.
     Fallback(SocketAddr),
 }
@@ -91,6 +93,8 @@ pub struct NbdTarget {
     again: Option<Time>,
     stopping: bool,
     said_fenced: bool,
+    /// What was said of the ranges that it is to hold.
+    said_held: Option<Holding>,
     counters: Counters,
 }
 
@@ -149,6 +153,7 @@ impl NbdTarget {
             again: None,
             stopping: false,
             said_fenced: false,
+            said_held: None,
             counters: Counters::default(),
         }
     }
@@ -506,6 +511,11 @@ impl Machine for NbdTarget {
         if self.client.is_fenced() && !self.said_fenced {
             self.said_fenced = true;
             out.post(Letter::Fenced);
+        }
+        let held = self.client.held().filter(|held| *held != Holding::Waits);
+        if held.is_some() && self.said_held != held {
+            self.said_held = held;
+            out.post(Letter::Held(held == Some(Holding::All)));
         }
         self.accept(now, out);
         self.reap();

@@ -44,6 +44,7 @@ pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
         size: Bytes(size),
         shard_size: Bytes(SHARD),
         attach: AttachGeneration(1),
+        ticket: None,
         snapshot: None,
         durability: Durability::Always,
         held_since: conductor_model::Commit(0),
