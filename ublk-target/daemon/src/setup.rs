@@ -1,7 +1,7 @@
 //! What every lane's volume client is made of, whatever front end it serves.
 
 use crate::error::TargetError;
-use crate::limits::CONN_DEPTH;
+use crate::limits::{CONN_DEPTH, SAY_EVERY};
 use conductor_model::api::VolumeMap;
 use driver::Span;
 use memory::Arena;
@@ -9,6 +9,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
+use tls::{Layer, LayerOptions, Trust};
 use volume_client::{ClientOptions, Transport, Unflushed, VolumeClient};
 use wire::Key;
 
@@ -26,6 +28,8 @@ pub(crate) struct Setup {
     pub(crate) io_timeout: Option<Span>,
     pub(crate) depth: Option<u16>,
     pub(crate) transport: Transport,
+    /// Whose nodes are trusted, where the cluster speaks TLS.
+    pub(crate) trust: Option<Trust>,
     /// One for all lanes, new with each life of the target: a flush from any queue covers what all of them have written.
     pub(crate) unflushed: Arc<Unflushed>,
 }
@@ -53,6 +57,26 @@ impl Setup {
             random: Box::new(random),
         };
         Ok(VolumeClient::new(options, &self.map, arena.clone())?.sharing(&self.unflushed))
+    }
+}
+
+impl Setup {
+    /// What a lane's connections to nodes are encrypted with, where they are.
+    pub(crate) fn tls(&self, arena: &Arena) -> Result<Option<Layer>, TargetError> {
+        let Some(trust) = self.trust else { return Ok(None) };
+        let mut said: Option<Instant> = None;
+        let options = LayerOptions {
+            identity: None,
+            trust: Some(trust),
+            in_clear: Vec::new(),
+            report: Box::new(move |to, why| {
+                if said.is_none_or(|said| said.elapsed() > SAY_EVERY) {
+                    said = Some(Instant::now());
+                    tracing::warn!(?to, %why, "no connection to a node");
+                }
+            }),
+        };
+        Ok(Some(Layer::new(options, arena.clone())?))
     }
 }
 
@@ -94,6 +118,7 @@ mod tests {
             io_timeout: None,
             depth: None,
             transport: Transport::Tcp,
+            trust: None,
             unflushed: Arc::default(),
         };
         assert!(setup(Durability::Flush, None).write_back());
