@@ -1,4 +1,5 @@
 //! The layer between two machines, byte for byte: pieces of every size, garbage, ends, and peers that do not speak TLS.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a test: small numbers, and a panic is its way to fail
 
 mod common;
 
