@@ -168,6 +168,7 @@ impl From<TargetError> for Failure {
         let exit = match error {
             TargetError::Conductor(error) => return error.into(),
             TargetError::NotAttached { .. } => Exit::NoSuch,
+            TargetError::RdmaInClear => Exit::Usage,
             TargetError::Attached(_)
             | TargetError::Busy { .. }
             | TargetError::Waits(_)

@@ -7,6 +7,7 @@ use conductor_model::api::RangeInfo;
 use conductor_model::views::{ClientInfo, ClientSession, ClientVolume, KeyInfo, KeyVolume, NewKey};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use tls::Authority;
 use wire::{Card, ClientKey, ClusterKey};
 
 #[derive(Subcommand)]
@@ -97,7 +98,9 @@ fn add(args: AddArgs) -> Outcome {
     let key = args.cluster.client()?.add_key(&NewKey { name, volumes, read_only })?;
     let ids = key.volumes.iter().map(|volume| volume.id.0).collect();
     let card = Card { name: key.name.clone(), serial: key.serial, read_only: key.read_only, volumes: ids };
-    let line = ClientKey::new(card, &cluster).and_then(|key| key.to_line().ok());
+    // By this it knows nodes and conductors, should the cluster speak TLS now or later.
+    let authority = Authority::new(&cluster.authority_seed()).map_err(anyhow::Error::from)?.trust().0;
+    let line = ClientKey::new(card, &cluster, authority).and_then(|key| key.to_line().ok());
     let key_file = line.ok_or_else(|| Failure::new(Exit::Failed, "the conductor made a key that cannot be"))?;
     args.output.print(&Added { key, key_file }, |added| added.key_file.clone())
 }

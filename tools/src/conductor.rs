@@ -1,6 +1,6 @@
 //! `trine conductor`.
 
-use crate::config::{ClusterArgs, read_cluster_key};
+use crate::config::{ClusterArgs, HTTPS, read_cluster_key};
 use crate::output::{Failure, ListArgs, Outcome, OutputArgs, Size, print, table};
 use crate::{recovery, resync};
 use anyhow::Context;
@@ -51,6 +51,9 @@ pub(crate) struct RunArgs {
     /// if not given, everybody is
     #[arg(long, env = "TRINE_KEY_FILE", value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// Speak TLS 1.3, and nothing else, with a certificate that follows from the key file: the same for all daemons of the cluster
+    #[arg(long, env = "TRINE_TLS", requires = "key_file")]
+    tls: bool,
     /// Listen beyond loopback although nothing is encrypted
     #[arg(long, env = "TRINE_PLAINTEXT")]
     plaintext: bool,
@@ -174,7 +177,7 @@ pub(crate) fn run(command: ConductorCommand) -> Outcome {
 
 fn list(args: &ListArgs) -> Outcome {
     let rows = args.cluster.client()?.conductors().into_iter().map(|(base, asked)| {
-        let address = base.trim_start_matches("http://").to_owned();
+        let address = base.trim_start_matches("http://").trim_start_matches(HTTPS).to_owned();
         match asked {
             Ok(info) => Row { address, info: Some(info), error: None },
             Err(error) => Row { address, info: None, error: Some(error.to_string()) },
@@ -211,6 +214,7 @@ fn run_one(args: RunArgs) -> Outcome {
         etcd_prefix,
         advertise,
         key_file,
+        tls,
         plaintext,
         scrub_every,
         replace_after,
@@ -231,10 +235,10 @@ fn run_one(args: RunArgs) -> Outcome {
         // Whoever started it may not be listening.
         let _ = print(&format!("ready {address}"));
     };
-    let options = Options { listen, store, advertise, plaintext, key, scrub_every, replace_after, rebalance };
+    let options = Options { listen, store, advertise, plaintext, tls, key, scrub_every, replace_after, rebalance };
     conductor_service::serve(options, ready).map_err(|error| match error {
         Error::Plaintext(address) => Failure::usage(format!(
-            "{address} is reachable from other machines and nothing is encrypted: pass --plaintext to allow it"
+            "{address} is reachable from other machines and nothing is encrypted: pass --tls, or --plaintext to allow it"
         )),
         Error::Advertise(address) => Failure::usage(format!(
             "{address} is no address that others can reach: pass --advertise HOST:PORT, where this conductor is"

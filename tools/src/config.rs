@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 use wire::{ClientKey, ClusterKey, Key};
 
+/// Before the address of a conductor that speaks TLS.
+pub(crate) const HTTPS: &str = "https://";
 /// Read if it exists and no other file is named.
 const SYSTEM_FILE: &str = "/etc/trine/trine.toml";
 
@@ -25,6 +27,10 @@ pub(crate) struct ClusterArgs {
     /// File with the cluster's key (64 hexadecimal digits), or a client's (see `trine client add`); if not given, the one in --dir
     #[arg(long, env = "TRINE_KEY_FILE", value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
+    /// Everything that goes over TCP within the cluster is TLS 1.3: the same for all its daemons and commands. As good is https:// before
+    /// the conductor's address. Certificates follow from the key file
+    #[arg(long, env = "TRINE_TLS")]
+    pub(crate) tls: bool,
     #[command(flatten)]
     pub(crate) dir: DirArgs,
 }
@@ -54,8 +60,26 @@ impl DirArgs {
 }
 
 impl ClusterArgs {
-    /// The conductor's address.
+    /// The conductor's address, which says whether the cluster speaks TLS.
     pub(crate) fn address(&self) -> Outcome<String> {
+        let address = self.address_as_given()?;
+        if !self.tls {
+            return Ok(address);
+        }
+        let secure = address.split(',').map(|one| match one.trim() {
+            plain if plain.starts_with("http://") => Err(Failure::usage(format!("--tls: {plain} is not for TLS"))),
+            one if one.starts_with("https://") => Ok(one.to_owned()),
+            one => Ok(format!("{HTTPS}{one}")),
+        });
+        Ok(secure.collect::<Outcome<Vec<_>>>()?.join(","))
+    }
+
+    /// Whether the cluster speaks TLS.
+    pub(crate) fn is_tls(&self) -> Outcome<bool> {
+        Ok(self.tls || self.address_as_given()?.trim_start().starts_with(HTTPS))
+    }
+
+    fn address_as_given(&self) -> Outcome<String> {
         if let Some(address) = &self.conductor {
             return Ok(address.clone());
         }
@@ -78,7 +102,7 @@ impl ClusterArgs {
             None => self.dir.path().ok().and_then(|dir| read_key(&dir.join("cluster.key")).ok()),
         };
         Ok(match key {
-            Some(key) => client.with_key(key),
+            Some(key) => client.with_key(key)?,
             None => client,
         })
     }

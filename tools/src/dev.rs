@@ -6,7 +6,7 @@
 //! Everything about the cluster is in that directory: what it consists of, which ports, who runs. Starting starts what does not run;
 //! stopping signals exactly the processes that were started from here.
 
-use crate::config::DirArgs;
+use crate::config::{DirArgs, HTTPS};
 use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, print, table};
 use crate::pidfile::{self, Process};
 use crate::ports::ports;
@@ -63,6 +63,9 @@ pub(crate) struct StartArgs {
     /// First of the ports to use, at the first start [default: any free ones]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
+    /// Everything that goes over TCP within the cluster is TLS 1.3; at the first start
+    #[arg(long, env = "TRINE_TLS")]
+    tls: bool,
     /// Reserve no space for the disks' files
     #[arg(long)]
     sparse: bool,
@@ -119,6 +122,15 @@ struct Plan {
     /// Where the disks' journals are, in turn; on the disks if nowhere.
     #[serde(default)]
     journals: Vec<PathBuf>,
+    #[serde(default)]
+    tls: bool,
+}
+
+impl Plan {
+    /// As commands are told it.
+    fn conductor_address(&self) -> String {
+        format!("{}{}", if self.tls { HTTPS } else { "" }, self.conductor)
+    }
 }
 
 fn one() -> u16 {
@@ -170,13 +182,13 @@ impl Cluster {
             return Err(Failure::usage(format!("a disk of {} is too small: use at least {least}", Size(disk_size))));
         }
         let journals = journal_dirs(args)?;
-        let plan = Plan { conductor: *conductor, nodes: nodes.to_vec(), disk_size, reactors, journals };
+        let plan = Plan { conductor: *conductor, nodes: nodes.to_vec(), disk_size, reactors, journals, tls: args.tls };
         let key_file = dir.join("cluster.key");
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(|why| Failure::new(Exit::Failed, format!("no random numbers: {why}")))?;
         let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
         write_new(&key_file, &(hex + "\n"))?;
-        write_new(&dir.join("conductor.addr"), &format!("{conductor}\n"))?;
+        write_new(&dir.join("conductor.addr"), &format!("{}\n", plan.conductor_address()))?;
         // Last: a directory without it is no cluster.
         let json = serde_json::to_string_pretty(&plan).map_err(anyhow::Error::from)?;
         write_new(&dir.join("cluster.json"), &json)?;
@@ -247,7 +259,8 @@ fn start(args: &StartArgs) -> Outcome {
             let port = args.port.is_some_and(|port| port != cluster.plan.conductor.port());
             let reactors = args.reactors.is_some_and(|n| n != cluster.plan.reactors);
             let journals = !args.journals.is_empty() && journal_dirs(args)? != cluster.plan.journals;
-            if nodes || disk || port || reactors || journals {
+            let tls = args.tls && !cluster.plan.tls;
+            if nodes || disk || port || reactors || journals || tls {
                 let why = format!(
                     "the cluster in {} exists and is not like that: leave the options out, or `trine dev stop --destroy` it first",
                     dir.display()
@@ -271,6 +284,7 @@ fn start(args: &StartArgs) -> Outcome {
         let mut command = own_command(&["conductor", "run", "--listen", &cluster.plan.conductor.to_string()])?;
         command.arg("--store").arg(prefixed("redb:", &cluster.dir.join("conductor.redb")));
         command.arg("--key-file").arg(cluster.dir.join("cluster.key"));
+        command.args(cluster.plan.tls.then_some("--tls"));
         let child = Starting::spawn("conductor", command, &log, &cluster.conductor_pid())?;
         child.wait_until_ready()?;
         started += 1;
@@ -285,7 +299,7 @@ fn start(args: &StartArgs) -> Outcome {
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let mut command = own_command(&["node", "run", "--format", "--node", &(n + 1).to_string()])?;
         command.args(["--listen", &address.to_string(), "--create", &cluster.plan.disk_size.to_string()]);
-        command.args(["--conductor", &cluster.plan.conductor.to_string()]);
+        command.args(["--conductor", &cluster.plan.conductor_address()]);
         command.arg("--key-file").arg(cluster.dir.join("cluster.key"));
         for disk in 0..cluster.plan.reactors {
             let (mut path, journal) = cluster.disk(n, disk);

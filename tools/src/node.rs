@@ -104,7 +104,7 @@ pub(crate) struct RunArgs {
     /// Processors for the reactor threads, in turn: 0,2
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pin: Vec<usize>,
-    /// Listen beyond loopback although nothing is encrypted
+    /// Listen beyond loopback although nothing is encrypted: without --tls
     #[arg(long, env = "TRINE_PLAINTEXT")]
     plaintext: bool,
     #[command(flatten)]
@@ -220,9 +220,10 @@ fn add(args: &AddArgs) -> Outcome {
     let node = NodeId(nodes.iter().map(|n| n.node.0).max().unwrap_or(0) + 1);
     let rack = args.rack.as_ref().map_or(String::new(), |rack| format!(" --rack {rack}"));
     let conductor = args.cluster.address()?;
+    let encryption = if args.cluster.is_tls()? { "--tls" } else { "--plaintext" };
     let command = format!(
         "trine node run --node {node} --conductor {conductor} --key-file /etc/trine/cluster.key --listen ITS-ADDRESS:7100 \
-         --disk ITS-DISK --format{rack} --plaintext"
+         --disk ITS-DISK --format{rack} {encryption}"
     );
     args.output.print(&Joining { node, command }, |joining| {
         let key = "copy the cluster's key to the new machine, as /etc/trine/cluster.key with mode 600; then run there, as a service, with its own address and disk:";
@@ -282,6 +283,7 @@ fn run_node(args: RunArgs) -> Outcome {
         reactors: args.reactors.into(),
         pin: args.pin,
         plaintext: args.plaintext,
+        tls: args.cluster.is_tls()?,
     };
     let ready = |ready: &node_daemon::Ready| {
         let endpoints: Vec<String> = ready.endpoints.iter().map(ToString::to_string).collect();
@@ -353,7 +355,7 @@ fn failure(error: Error) -> Failure {
     match error {
         Error::Conductor(error) => error.into(),
         Error::Plaintext(address) => Failure::usage(format!(
-            "{address} is reachable from other machines and nothing is encrypted: pass --plaintext to allow it"
+            "{address} is reachable from other machines and nothing is encrypted: pass --tls, or --plaintext to allow it"
         )),
         Error::Marked { path, mark } => Failure::new(
             Exit::Refused,
@@ -385,6 +387,7 @@ fn failure(error: Error) -> Failure {
                     | Error::Memory { .. }
                     | Error::Unspecified(_)
                     | Error::Ports(_)
+                    | Error::RdmaInClear(_)
                     | Error::Twice(_)
                     | Error::Missing(_)
                     | Error::TooSmall { .. }

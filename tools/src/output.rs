@@ -67,7 +67,7 @@ impl From<conductor_client::Error> for Failure {
     fn from(error: conductor_client::Error) -> Self {
         use conductor_client::Error;
         let exit = match &error {
-            Error::BadAddress { .. } => Exit::Usage,
+            Error::BadAddress { .. } | Error::Tls(_) => Exit::Usage,
             Error::Unreachable { .. } => Exit::Unreachable,
             Error::Refused { kind, .. } if kind == "timeout" => Exit::TimedOut,
             Error::Refused { status, .. } => match status {

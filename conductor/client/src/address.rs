@@ -8,19 +8,28 @@ const MOST: usize = 16;
 /// One or more, with commas between.
 pub(crate) fn base_urls(addresses: &str) -> Result<Vec<String>, Error> {
     let all = addresses.split(',').map(|address| base_url(address.trim())).collect::<Result<Vec<_>, _>>()?;
+    let bad = |why| Error::BadAddress { address: addresses.to_owned(), why };
     if all.len() > MOST {
-        return Err(Error::BadAddress { address: addresses.to_owned(), why: "more than 16 conductors" });
+        return Err(bad("more than 16 conductors"));
+    }
+    if !all.iter().all(|base| is_tls(base)) && all.iter().any(|base| is_tls(base)) {
+        return Err(bad("either all conductors of a cluster speak TLS or none does"));
     }
     Ok(all)
 }
 
-/// `http://HOST:PORT`, from that, from `http://HOST:PORT/`, or from `HOST:PORT`.
+/// Whether TLS is spoken there.
+pub(crate) fn is_tls(base: &str) -> bool {
+    base.starts_with("https://")
+}
+
+/// `http://HOST:PORT`, from that, from `http://HOST:PORT/`, or from `HOST:PORT`; the same with https, but for the last.
 fn base_url(address: &str) -> Result<String, Error> {
     let bad = |why| Error::BadAddress { address: address.to_owned(), why };
-    let rest = match address.split_once("://") {
-        Some(("http", rest)) => rest,
-        Some(_) => return Err(bad("only http is spoken")),
-        None => address,
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
+        Some(_) => return Err(bad("only http and https are spoken")),
+        None => ("http", address),
     };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     let (host, port) = rest.rsplit_once(':').ok_or(bad("it names no port"))?;
@@ -36,7 +45,7 @@ fn base_url(address: &str) -> Result<String, Error> {
     if !is_host {
         return Err(bad("it is not HOST:PORT"));
     }
-    Ok(format!("http://{host}:{port}"))
+    Ok(format!("{scheme}://{host}:{port}"))
 }
 
 #[cfg(test)]
@@ -48,6 +57,7 @@ mod tests {
         for address in ["http://127.0.0.1:7070", "http://127.0.0.1:7070/", "127.0.0.1:7070"] {
             assert_eq!(base_url(address).unwrap(), "http://127.0.0.1:7070");
         }
+        assert_eq!(base_url("https://c1:7070/").unwrap(), "https://c1:7070");
         assert_eq!(base_url("[::1]:7070").unwrap(), "http://[::1]:7070");
         assert_eq!(base_url("conductor-1.example:80").unwrap(), "http://conductor-1.example:80");
     }
@@ -56,12 +66,13 @@ mod tests {
     fn several_have_commas_between() {
         let both = ["http://a:1", "http://b:2"].map(str::to_owned).to_vec();
         assert_eq!(base_urls("a:1, http://b:2/").unwrap(), both);
+        assert!(base_urls("https://a:1,b:2").is_err(), "half a cluster with TLS");
         assert!(base_urls("a:1,").is_err() && base_urls("").is_err() && base_urls(&vec!["a:1"; 17].join(",")).is_err());
     }
 
     #[test]
     fn nonsense_is_refused() {
-        for address in ["", ":", "host", "host:", "host:x", "host:70000", "https://h:1", "h/p:1", "u@h:1", "::1:80"] {
+        for address in ["", ":", "host", "host:", "host:x", "host:70000", "ftp://h:1", "h/p:1", "u@h:1", "::1:80"] {
             assert!(base_url(address).is_err(), "{address}");
         }
     }

@@ -10,13 +10,17 @@
 //! What takes long on a healthy conductor is asked of one that has just said that it leads, too: it is waited for longer.
 
 use crate::Error;
+use crate::address::is_tls;
+use crate::secure::{secure, trust_of};
 use conductor_model::NOT_LEADER;
 use conductor_model::views::{ConductorInfo, ConductorRole, ErrorBody};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tls::Trust;
 use ureq::Agent;
+use ureq::config::Config;
 use ureq::http::{HeaderMap, Method, Request, StatusCode, header};
 use wire::{Key, RequestChallenge, RequestProof};
 
@@ -60,6 +64,8 @@ pub(crate) struct Conductors {
     current: Arc<AtomicUsize>,
     /// What proves who asks.
     key: Option<Arc<Key>>,
+    /// By what they prove who they are.
+    trust: Option<Trust>,
     /// What each conductor wants a proof for, as it said last.
     challenges: Arc<Mutex<BTreeMap<String, RequestChallenge>>>,
 }
@@ -94,20 +100,28 @@ impl Failed {
 
 impl Conductors {
     pub(crate) fn new(all: Vec<String>) -> Self {
-        let config =
-            Agent::config_builder().http_status_as_error(false).timeout_connect(Some(CONNECT)).max_redirects(0);
         Self {
-            agent: config.proxy(None).build().into(),
+            agent: config().into(),
             all: all.into(),
             current: Arc::default(),
             key: None,
+            trust: None,
             challenges: Arc::default(),
         }
     }
 
-    /// The same, with a proof of who asks, where one is wanted.
-    pub(crate) fn with_key(self, key: Key) -> Self {
-        Self { key: Some(Arc::new(key)), ..self }
+    /// The same, with a proof of who asks, where one is wanted; and one of theirs where TLS is spoken.
+    pub(crate) fn with_key(mut self, key: Key) -> Result<Self, Error> {
+        if self.all.iter().all(|base| is_tls(base)) {
+            let trust = trust_of(&key)?;
+            self.agent = secure(config(), trust)?;
+            self.trust = Some(trust);
+        }
+        Ok(Self { key: Some(Arc::new(key)), ..self })
+    }
+
+    pub(crate) fn trust(&self) -> Option<Trust> {
+        self.trust
     }
 
     pub(crate) fn all(&self) -> &[String] {
@@ -271,6 +285,11 @@ impl Conductors {
             }
         }
     }
+}
+
+fn config() -> Config {
+    let config = Agent::config_builder().http_status_as_error(false).timeout_connect(Some(CONNECT)).max_redirects(0);
+    config.proxy(None).build()
 }
 
 /// True if no byte of the request can have arrived.

@@ -13,6 +13,9 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// TLS cannot be spoken from here.
+    #[error("{0}")]
+    Tls(String),
     /// No answer in time, or none at all. A command may have taken effect or not.
     #[error("conductor {address} cannot be reached: {why}")]
     Unreachable {
@@ -60,7 +63,7 @@ impl Error {
         match self {
             Self::Unreachable { .. } => true,
             Self::Refused { status, .. } => matches!(status, 408 | 503),
-            Self::BadAddress { .. } | Self::Protocol { .. } => false,
+            Self::BadAddress { .. } | Self::Tls(_) | Self::Protocol { .. } => false,
         }
     }
 
@@ -84,6 +87,9 @@ impl Error {
             | ureq::Error::HostNotFound
             | ureq::Error::ConnectionFailed
             | ureq::Error::BodyStalled => Self::Unreachable { address, why: error.to_string() },
+            ureq::Error::TlsRequired => {
+                Self::Tls(format!("{address} speaks TLS, by which only a key tells whom to trust: pass --key-file"))
+            }
             other => Self::Protocol { address, what: other.to_string() },
         }
     }

@@ -8,6 +8,7 @@
 mod address;
 mod conductors;
 mod error;
+mod secure;
 
 pub use error::Error;
 
@@ -28,6 +29,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
+use tls::Trust;
 use ureq::http::Method;
 use wire::Key;
 
@@ -51,7 +53,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// `http://HOST:PORT` or just `HOST:PORT`, of one conductor or of several, with commas between. Nothing is sent yet.
+    /// `https://HOST:PORT`, `http://HOST:PORT` or just `HOST:PORT`, of one conductor or of several, with commas between. Nothing is sent
+    /// yet.
     pub fn new(addresses: &str) -> Result<Self, Error> {
         let all = base_urls(addresses)?;
         Ok(Self { address: all.join(",").into(), conductors: Conductors::new(all) })
@@ -62,10 +65,15 @@ impl Client {
         &self.address
     }
 
-    /// The same, with a key of the cluster or a client's, for conductors that want to know who asks.
-    #[must_use]
-    pub fn with_key(self, key: Key) -> Self {
-        Self { conductors: self.conductors.with_key(key), ..self }
+    /// The same, with a key of the cluster or a client's: for conductors that want to know who asks, and for knowing those of this
+    /// cluster where TLS is spoken.
+    pub fn with_key(self, key: Key) -> Result<Self, Error> {
+        Ok(Self { conductors: self.conductors.with_key(key)?, ..self })
+    }
+
+    /// Whom this cluster's members trust, if it speaks TLS: its nodes do then, too.
+    pub fn trust(&self) -> Option<Trust> {
+        self.conductors.trust()
     }
 
     /// Whether each of the conductors leads, as it sees it.

@@ -3,9 +3,10 @@
 //! A node's held heartbeat moves bytes twice a second and no request runs longer than `limits::REQUEST`: what is silent for
 //! `limits::IDLE`, half a request or an unread answer among it, is given up and leaves its place to others. When all places are taken, one
 //! is made: whoever was never answered goes first, then whoever was silent for longest. Nodes, whose heartbeats are answered all the
-//! time, stay; those who connect and say nothing, or a byte now and then, lock nobody out.
+//! time, stay; those who connect and say nothing, or a byte now and then, lock nobody out. A handshake of TLS is no answer.
 
 use crate::limits::{CONNECTIONS, IDLE};
+use crate::secure::Stream;
 use axum::serve::Listener;
 use std::io;
 use std::net::SocketAddr;
@@ -13,8 +14,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use tls::Identity;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -25,6 +27,8 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Bounded {
     listener: TcpListener,
+    /// What is shown where TLS is spoken.
+    identity: Option<Identity>,
     places: Arc<Semaphore>,
     /// Who has one, or had.
     standing: Vec<Weak<Mutex<Standing>>>,
@@ -43,9 +47,9 @@ struct Standing {
 }
 
 impl Bounded {
-    pub(crate) fn new(listener: TcpListener) -> Self {
+    pub(crate) fn new(listener: TcpListener, identity: Option<Identity>) -> Self {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
-        Self { listener, places, standing: Vec::new(), displaced: 0, said: None }
+        Self { listener, identity, places, standing: Vec::new(), displaced: 0, said: None }
     }
 
     /// The connection that others need least ends.
@@ -98,6 +102,7 @@ impl Listener for Bounded {
         if self.standing.len() > 2 * CONNECTIONS {
             self.standing.retain(|standing| standing.strong_count() > 0);
         }
+        let stream = Stream::new(stream, self.identity.as_ref());
         (Connection { stream, silence: Box::pin(sleep(IDLE)), standing, _place: place }, address)
     }
 
@@ -109,7 +114,7 @@ impl Listener for Bounded {
 /// A connection and its place.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     silence: Pin<Box<Sleep>>,
     standing: Arc<Mutex<Standing>>,
     _place: Option<OwnedSemaphorePermit>,
@@ -186,10 +191,11 @@ impl AsyncWrite for Connection {
 mod tests {
     use super::*;
     use tokio::io::AsyncReadExt;
+    use tokio::net::TcpStream;
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_connection_is_given_up() {
-        let mut bounded = Bounded::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let mut bounded = Bounded::new(TcpListener::bind("127.0.0.1:0").await.unwrap(), None);
         let _silent = TcpStream::connect(bounded.local_addr().unwrap()).await.unwrap();
         let (mut connection, _) = bounded.accept().await;
         let error = connection.read_u8().await.unwrap_err();
@@ -198,7 +204,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_place_comes_back_with_its_connection() {
-        let mut bounded = Bounded::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let mut bounded = Bounded::new(TcpListener::bind("127.0.0.1:0").await.unwrap(), None);
         let _peer = TcpStream::connect(bounded.local_addr().unwrap()).await.unwrap();
         let (connection, _) = bounded.accept().await;
         assert_eq!(bounded.places.available_permits(), CONNECTIONS - 1);
@@ -209,7 +215,7 @@ mod tests {
     #[tokio::test]
     async fn who_was_never_answered_makes_room_before_who_was() {
         use tokio::io::AsyncWriteExt;
-        let mut bounded = Bounded::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let mut bounded = Bounded::new(TcpListener::bind("127.0.0.1:0").await.unwrap(), None);
         let at = bounded.local_addr().unwrap();
         let mut open = Vec::new();
         for n in 0..CONNECTIONS {

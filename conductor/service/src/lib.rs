@@ -19,6 +19,7 @@ mod ledger;
 mod limits;
 mod recovery;
 mod routes;
+mod secure;
 mod snapshots;
 mod store;
 
@@ -33,7 +34,9 @@ use std::time::Duration;
 use store::Records;
 use store::etcd::Validity;
 use store::redb::Store as File;
+use tls::{Authority, Identity, Role};
 use tokio::sync::watch;
+use wire::ClusterKey;
 
 /// How to run a conductor.
 #[derive(Clone)]
@@ -46,6 +49,8 @@ pub struct Options {
     pub advertise: Option<String>,
     /// Listen beyond loopback although nothing is encrypted and nobody is authenticated.
     pub plaintext: bool,
+    /// Speak TLS, and nothing else, with a certificate of the authority that follows from the key.
+    pub tls: bool,
     /// The cluster's key: whoever asks for anything has to prove that it has this one, or one of a client's. Without it everybody is
     /// answered, and clients have no keys.
     pub key: Option<[u8; 32]>,
@@ -138,8 +143,16 @@ pub enum Error {
     #[error("{0} is no address that others can reach: say with the advertise option where this conductor is")]
     Advertise(SocketAddr),
     /// Anybody who can reach that address could delete volumes.
-    #[error("{0} is reachable from other machines and nothing is encrypted: allow it with the plaintext option")]
+    #[error(
+        "{0} is reachable from other machines and nothing is encrypted: ask for TLS, or allow it with the plaintext option"
+    )]
     Plaintext(SocketAddr),
+    /// Whose certificates there are follows from the cluster's key.
+    #[error("TLS needs the cluster's key")]
+    NoKey,
+    /// There is no certificate.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
@@ -171,8 +184,8 @@ pub async fn run(
     ready: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
-    let Options { listen, store, advertise, plaintext, key, scrub_every, replace_after, rebalance } = options;
-    if !listen.ip().is_loopback() && !plaintext {
+    let Options { listen, store, advertise, plaintext, tls, key, scrub_every, replace_after, rebalance } = options;
+    if !listen.ip().is_loopback() && !plaintext && !tls {
         return Err(Error::Plaintext(listen));
     }
     let refused = |source| Error::Listen { address: listen, source };
@@ -184,6 +197,11 @@ pub async fn run(
             return Err(Error::Advertise(address));
         }
         None => address.to_string(),
+    };
+    let identity = match (tls, key) {
+        (true, Some(key)) => Some(identity(&ClusterKey(key), address, &advertise)?),
+        (true, None) => return Err(Error::NoKey),
+        (false, _) => None,
     };
     let gate = gate::Gate::new(key)?;
     if !gate.has_key() {
@@ -198,7 +216,7 @@ pub async fn run(
         stop.await;
         stopper.send_replace(true);
     });
-    let server = axum::serve(connections::Bounded::new(listener), front.clone().router())
+    let server = axum::serve(connections::Bounded::new(listener, identity), front.clone().router())
         .with_graceful_shutdown(wait(stopped.clone()));
     let late = stopped.clone();
     let server = tokio::spawn(async move {
@@ -240,6 +258,13 @@ pub async fn run(
     let _ = server.await;
     tracing::info!("conductor stopped");
     ended
+}
+
+/// What this conductor shows to whoever connects; foreign clients look for the address that they asked for.
+fn identity(key: &ClusterKey, address: SocketAddr, advertise: &str) -> Result<Identity, Error> {
+    let advertised = advertise.rsplit_once(':').map_or(advertise, |(host, _)| host);
+    let hosts = [&address.ip().to_string(), advertised.trim_matches(['[', ']']), "localhost"].map(str::to_owned);
+    Ok(Authority::new(&key.authority_seed())?.identity(Role::Conductor, &hosts)?)
 }
 
 /// Ready when this says so. A sender that is gone is as good as that.

@@ -278,6 +278,7 @@ fn beyond_loopback_only_when_told() {
         store: Store::Redb(scratch.store()),
         advertise: None,
         plaintext,
+        tls: false,
         key: None,
         scrub_every: None,
         replace_after: Duration::from_secs(600),

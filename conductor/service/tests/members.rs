@@ -23,6 +23,7 @@ fn a_conductor_leads_although_members_of_etcd_are_dead_or_never_answer_and_goes_
         store: Store::Etcd(EtcdStore { urls, prefix: "members/".to_owned() }),
         advertise: None,
         plaintext: false,
+        tls: false,
         key: None,
         scrub_every: None,
         replace_after: Duration::from_secs(600),

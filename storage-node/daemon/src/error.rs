@@ -56,8 +56,16 @@ pub enum Error {
         reactors: usize,
     },
     /// Anybody on the way could read and change what passes.
-    #[error("{0} is reachable from other machines and nothing is encrypted: allow it with the plaintext option")]
+    #[error(
+        "{0} is reachable from other machines and nothing is encrypted: ask for TLS, or allow it with the plaintext option"
+    )]
     Plaintext(SocketAddr),
+    /// There is no certificate.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
+    /// RDMA goes past TLS.
+    #[error("{0}: nothing is encrypted over RDMA: listen over TCP alone, or have a cluster without TLS")]
+    RdmaInClear(SocketAddr),
     /// Others cannot connect to "any address".
     #[error("{0} is no address that others could connect to: say which one with the advertise option")]
     Unspecified(SocketAddr),

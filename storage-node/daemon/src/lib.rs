@@ -27,6 +27,7 @@ pub mod offline;
 mod opening;
 mod options;
 mod process;
+mod secure;
 mod socket;
 mod thread;
 mod users;

@@ -67,6 +67,8 @@ pub struct NodeOptions {
     pub pin: Vec<usize>,
     /// Listen beyond loopback although nothing is encrypted.
     pub plaintext: bool,
+    /// All that goes over TCP is TLS, with certificates that follow from the key. The conductor's address says it of the conductor.
+    pub tls: bool,
 }
 
 /// Huge pages that a node with this much memory for its reactors takes.
@@ -94,13 +96,16 @@ impl NodeOptions {
         if self.metadata_cache < MIN_METADATA_CACHE {
             return Err(Error::Cache(self.metadata_cache));
         }
-        if !self.listen.ip().is_loopback() && !self.plaintext {
+        if !self.listen.ip().is_loopback() && !self.plaintext && !self.tls {
             return Err(Error::Plaintext(self.listen));
         }
         if self.listen.ip().is_unspecified() && self.advertise.is_none() {
             return Err(Error::Unspecified(self.listen));
         }
         if let Some(rdma) = self.rdma {
+            if self.tls {
+                return Err(Error::RdmaInClear(rdma));
+            }
             if !rdma.ip().is_loopback() && !self.plaintext {
                 return Err(Error::Plaintext(rdma));
             }
@@ -195,6 +200,7 @@ pub(crate) mod tests {
             reactors: 1,
             pin: Vec::new(),
             plaintext: false,
+            tls: false,
         }
     }
 
@@ -230,6 +236,7 @@ pub(crate) mod tests {
         assert!(matches!(beyond(false, Some("10.0.0.1")).check(), Err(Error::Plaintext(_))));
         assert!(matches!(beyond(true, None).check(), Err(Error::Unspecified(_))));
         assert!(beyond(true, Some("10.0.0.1")).check().is_ok());
+        assert!(NodeOptions { tls: true, ..beyond(false, Some("10.0.0.1")) }.check().is_ok());
         assert!(matches!(options(0).check(), Err(Error::NoDisk)));
         assert!(matches!(NodeOptions { reactors: 2, ..options(1) }.check(), Err(Error::Reactors { .. })));
         assert!(matches!(NodeOptions { reactors: 0, ..options(1) }.check(), Err(Error::Reactors { .. })));
@@ -239,6 +246,8 @@ pub(crate) mod tests {
         let rdma = |at: &str, plaintext| NodeOptions { rdma: Some(at.parse().unwrap()), plaintext, ..options(1) };
         assert!(matches!(rdma("10.0.0.1:7100", false).check(), Err(Error::Plaintext(_))));
         assert!(matches!(rdma("0.0.0.0:7100", true).check(), Err(Error::Unspecified(_))));
+        let both = NodeOptions { tls: true, ..rdma("127.0.0.1:7100", true) };
+        assert!(matches!(both.check(), Err(Error::RdmaInClear(_))), "the way that is tried first is in clear");
         let two = NodeOptions { reactors: 2, disks: options(2).disks, ..rdma("10.0.0.1:65535", true) };
         assert!(matches!(two.check(), Err(Error::Ports(_))));
         assert_eq!(rdma("10.0.0.1:7100", true).rdma_of(2), Some("10.0.0.1:7102".parse().unwrap()));

@@ -70,7 +70,7 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
     raise_open_files();
     let (tell, events) = mpsc::channel();
     watch_signals(tell.clone())?;
-    let client = Client::new(&options.conductor)?.with_key(Key::Cluster(ClusterKey(options.key)));
+    let client = Client::new(&options.conductor)?.with_key(Key::Cluster(ClusterKey(options.key)))?;
     let Some(cluster) = find_cluster(&client, &events, &options.disks)? else { return Ok(()) };
     disks::prepare(&options.disks, options.sparse, &|| false)?;
 

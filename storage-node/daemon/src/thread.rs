@@ -6,7 +6,7 @@ use crate::disks::is_blank;
 use crate::life::Life;
 use crate::limits::{DISK_IN_USE, SPIN};
 use crate::opening::{Journal, Opener, Task};
-use crate::{DiskPlan, Error, NodeOptions, journal, marks};
+use crate::{DiskPlan, Error, NodeOptions, journal, marks, secure};
 use conductor_model::api::DiskReport;
 use conductor_model::{Bytes, ClusterId, DiskId, OpenId, ShardId};
 use driver::{Address, DiskIndex, ListenerId, Time};
@@ -112,6 +112,9 @@ fn serve(
     let (listener, actual) = listen(plan, reactor.driver(), Address::Tcp, options.listen_of(plan.lane))?;
     let endpoint = options.endpoint(actual);
     let mut listeners = vec![listener];
+    if options.tls {
+        reactor.driver().open_tls(secure::layer(options, &arena)?);
+    }
     let mut rdma = None;
     if let Some(at) = options.rdma_of(plan.lane) {
         reactor.driver().open_rdma(&arena)?;

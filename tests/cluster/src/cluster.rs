@@ -97,10 +97,20 @@ impl Cluster {
 
     /// The same, with its directory in this one.
     pub fn start_in(parent: &Path, shape: Shape) -> Result<Self> {
+        Self::start_with(parent, shape, &[])
+    }
+
+    /// The same, where everything that goes over TCP within the cluster is TLS.
+    pub fn start_tls(shape: Shape) -> Result<Self> {
+        Self::start_with(&std::env::temp_dir(), shape, &["--tls"])
+    }
+
+    fn start_with(parent: &Path, shape: Shape, more: &[&str]) -> Result<Self> {
         let dir = new_dir(parent)?;
         let watcher = Watcher::start(&dir, "")?;
         let [nodes, reactors, disk] = [shape.nodes as u64, shape.reactors as u64, shape.disk].map(|n| n.to_string());
-        trine_ok(&[], &dir, &["dev", "start", "--nodes", &nodes, "--reactors", &reactors, "--disk-size", &disk])?;
+        let start = ["dev", "start", "--nodes", &nodes, "--reactors", &reactors, "--disk-size", &disk];
+        trine_ok(&[], &dir, &[&start[..], more].concat())?;
         let conductor = Process::adopt("conductor", number(&dir.join("conductor.pid"))?, &dir.join("conductor.log"))?;
         let node = |n: usize| {
             let at = dir.join(format!("n{n}"));
@@ -136,7 +146,7 @@ impl Cluster {
 
     /// The conductor, for whoever has the cluster's key.
     pub fn conductor(&self) -> Result<Client> {
-        Ok(Client::new(&self.conductor_address()?)?.with_key(Key::Cluster(ClusterKey(self.key()?))))
+        Ok(Client::new(&self.conductor_address()?)?.with_key(Key::Cluster(ClusterKey(self.key()?)))?)
     }
 
     /// The cluster's key.

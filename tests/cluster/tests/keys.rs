@@ -58,7 +58,7 @@ impl Host {
     }
 
     fn conductor(&self, cluster: &Cluster) -> Client {
-        Client::new(&cluster.conductor_address().unwrap()).unwrap().with_key(Key::Client(self.key.clone()))
+        Client::new(&cluster.conductor_address().unwrap()).unwrap().with_key(Key::Client(self.key.clone())).unwrap()
     }
 
     /// Somebody with this key who makes his own Hellos.

@@ -48,6 +48,10 @@ impl Errno {
     pub const REFUSED: Self = Self(111);
     /// Timed out.
     pub const TIMED_OUT: Self = Self(110);
+    /// The peer does not speak TLS, or not as it should.
+    pub const PROTOCOL: Self = Self(71);
+    /// The peer's certificate is not one that is trusted.
+    pub const KEY_REJECTED: Self = Self(129);
 }
 
 impl std::fmt::Debug for Errno {

@@ -134,6 +134,7 @@ impl<M: Machine, R: Ring> Reactor<M, R> {
     pub fn end_turn(&mut self, now: Time) {
         self.uring.count_turn();
         self.uring.rdma_turn(now);
+        self.uring.tls_turn(now);
         // Only those of before: a machine that tries again at once gets its answer in the next turn.
         for _ in 0..self.uring.ready() {
             if let Some(done) = self.uring.take_ready() {

@@ -24,6 +24,7 @@ use socket2::SockAddr;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use tls::Layer;
 
 /// The unit of all disk operations.
 const BLOCK: u64 = 4096;
@@ -64,17 +65,23 @@ pub struct Counters {
     pub turns: u64,
     /// What happened to RDMA's streams.
     pub rdma: ::rdma::Counters,
+    /// What happened to TLS's.
+    pub tls: tls::Counters,
 }
 
 impl Counters {
     /// Those that tell a person something, by name.
-    pub fn named(&self) -> [(&'static str, u64); 12] {
+    pub fn named(&self) -> [(&'static str, u64); 16] {
         [
             ("rdma_established", self.rdma.established),
             ("rdma_refused", self.rdma.refused),
             ("rdma_broken", self.rdma.broken),
             ("rdma_undrained", self.rdma.undrained),
             ("rdma_stale", self.rdma.stale),
+            ("tls_established", self.tls.established),
+            ("tls_accepted", self.tls.accepted),
+            ("tls_failed", self.tls.failed),
+            ("tls_stalls", self.tls.stalls),
             ("reactor_turns", self.turns),
             ("reactor_enters", self.enters),
             ("reactor_sqes", self.sqes),
@@ -93,6 +100,8 @@ pub struct Uring<R: Ring> {
     streams: Streams,
     listeners: Vec<Listener>,
     rdma: Option<Beside>,
+    /// Between the machine and the streams of the ring.
+    tls: Option<Layer>,
     disks: Vec<Disk>,
     limits: Limits,
     /// Over the limit.
@@ -137,6 +146,7 @@ impl<R: Ring> Uring<R> {
             streams: Streams::new(limits.streams),
             listeners: Vec::new(),
             rdma: None,
+            tls: None,
             disks: Vec::new(),
             limits,
             waiting: VecDeque::new(),
@@ -159,6 +169,11 @@ impl<R: Ring> Uring<R> {
             self.rdma = Some(Beside::new(arena)?);
         }
         Ok(())
+    }
+
+    /// Has streams over TCP go through TLS from now on, as the layer says.
+    pub fn open_tls(&mut self, layer: Layer) {
+        self.tls = Some(layer);
     }
 
     /// Listens, and says where: a port 0 becomes the system's choice. A socket file that nobody answers on is replaced.
@@ -198,13 +213,15 @@ impl<R: Ring> Uring<R> {
     /// What it did so far.
     pub fn counters(&self) -> Counters {
         let rdma = self.rdma.as_ref().map_or_else(::rdma::Counters::default, |beside| beside.rdma.counters());
-        Counters { rdma, ..self.counters }
+        let tls = self.tls.as_ref().map_or_else(tls::Counters::default, Layer::counters);
+        Counters { rdma, tls, ..self.counters }
     }
 
     /// Operations that were submitted and not yet handed back.
     pub fn outstanding(&self) -> usize {
         let beside = self.rdma.as_ref().map_or(0, Beside::outstanding);
-        self.slab.len() + self.waiting.len() + self.parked.len() + self.ready.len() + beside
+        let held = self.tls.as_ref().map_or(0, Layer::held);
+        self.slab.len() + self.waiting.len() + self.parked.len() + self.ready.len() + beside + held
     }
 
     /// Streams that are open.
@@ -217,6 +234,16 @@ impl<R: Ring> Uring<R> {
         if let Some(beside) = self.rdma.as_mut().filter(|_| is_rdmas(&op)) {
             return beside.submit(op);
         }
+        match &mut self.tls {
+            None => self.admit(op),
+            Some(layer) => {
+                layer.submit(op);
+                self.tls_wants();
+            }
+        }
+    }
+
+    fn admit(&mut self, op: Op) {
         if self.slab.len() >= self.limits.ops as usize {
             self.counters.waited += 1;
             self.waiting.push_back(op);
@@ -429,7 +456,10 @@ impl<R: Ring> Uring<R> {
                 }
                 None
             }
-            Kind::Op => self.complete_op(token, cqe.result()),
+            Kind::Op => {
+                let done = self.complete_op(token, cqe.result())?;
+                self.through_tls(done)
+            }
         }
     }
 
@@ -548,9 +578,12 @@ impl<R: Ring> Uring<R> {
         self.streams.add(fd).map(|stream| stream.0).ok_or(Errno(libc::EMFILE))
     }
 
-    /// When RDMA wants a turn, if nothing comes before.
+    /// When RDMA or TLS wants a turn, if nothing comes before.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.rdma.as_ref().and_then(|beside| beside.rdma.next_deadline())
+        let rdma = self.rdma.as_ref().and_then(|beside| beside.rdma.next_deadline());
+        let tls =
+            self.tls.as_ref().and_then(|layer| if layer.ready() > 0 { Some(Time(0)) } else { layer.next_deadline() });
+        [rdma, tls].into_iter().flatten().min()
     }
 
     /// Connections of RDMA's, whose completions a look can find.
@@ -571,14 +604,45 @@ impl<R: Ring> Uring<R> {
         }
     }
 
+    /// Starts what TLS asks for.
+    fn tls_wants(&mut self) {
+        while let Some(op) = self.tls.as_mut().and_then(Layer::next_op) {
+            self.admit(op);
+        }
+    }
+
+    /// TLS's part of a turn.
+    pub(crate) fn tls_turn(&mut self, now: Time) {
+        if let Some(layer) = &mut self.tls {
+            layer.turn(now);
+            self.tls_wants();
+        }
+    }
+
+    /// What an operation that is over comes to for the machine: itself, or what TLS makes of it.
+    fn through_tls(&mut self, done: Done) -> Option<Done> {
+        let Some(layer) = &mut self.tls else { return Some(done) };
+        let rdmas = self.rdma.is_some() && is_rdmas(&done.op);
+        if rdmas {
+            return Some(done);
+        }
+        layer.done(clock::now(), done);
+        self.tls_wants();
+        self.tls.as_mut().and_then(Layer::next_done)
+    }
+
     /// How many operations are over without the ring's help, to be taken in this turn.
     pub(crate) fn ready(&self) -> usize {
-        self.ready.len()
+        self.ready.len() + self.tls.as_ref().map_or(0, Layer::ready)
     }
 
     /// Takes one of them.
     pub(crate) fn take_ready(&mut self) -> Option<Done> {
-        self.ready.pop_front()
+        if let Some(done) = self.tls.as_mut().and_then(Layer::next_done) {
+            return Some(done);
+        }
+        let done = self.ready.pop_front()?;
+        self.through_tls(done)
     }
 
     /// Asks for the end of all operations: each comes back as soon as it can, most of them with CANCELED.
@@ -587,6 +651,10 @@ impl<R: Ring> Uring<R> {
         self.ready.extend(flushed);
         if let Some(beside) = &mut self.rdma {
             beside.cancel_all(clock::now());
+        }
+        if let Some(layer) = &mut self.tls {
+            layer.cancel_all();
+            self.tls_wants();
         }
         for (token, flight) in self.slab.in_flight().filter(|(_, flight)| !flight.cancelled) {
             flight.cancelled = true;
@@ -604,6 +672,8 @@ impl<R: Ring> Uring<R> {
     /// Waits until the kernel has nothing of ours any more; false if it does not let go.
     fn settle(&mut self) -> bool {
         self.closing = true;
+        // Nobody is there any more to whom it would be of use.
+        self.tls = None;
         self.cancel_all();
         if self.bell.as_ref().is_some_and(|bell| bell.posted) {
             let cancel = opcode::AsyncCancel::new(Token::new(Kind::Wake, 0, 0).bits()).build();

@@ -2,7 +2,8 @@
 
 use driver::Time;
 use wire::{
-    Body, Challenge, Flags, Happening, Header, Hello, HelloAck, Nonce, Op, Proof, Reason, Reject, State, Transcript,
+    Body, Challenge, Flags, Happening, Header, Hello, HelloAck, Limits, Nonce, Op, Proof, Reason, Reject, State,
+    Transcript,
 };
 
 use crate::event::{Admission, NetEvent};
@@ -12,6 +13,15 @@ use crate::link::{Link, Step};
 use crate::net::Net;
 use crate::outbound::rx_slots;
 use crate::slots::Slots;
+
+/// What is said in clear to a stranger before any connection is made of its stream: why not.
+pub fn refusal(reason: Reason) -> Vec<u8> {
+    let reject = Reject { reason, limits: Limits { depth: 1, max_payload: 0 } }.encode();
+    let mut bytes = vec![0; wire::HEADER_LEN + reject.len()];
+    let len = Header::new(Op::REJECT, Flags::NONE, 0, 0).put(&reject, &mut bytes);
+    bytes.truncate(len);
+    bytes
+}
 
 impl Net {
     /// The stream is there: introduce ourselves.

@@ -99,7 +99,10 @@ impl Net {
                 }
                 self.drain(now, link);
             }
-            Err(_) => self.end(now, link, Reason::Io, Happening::Disconnected),
+            Err(error) => {
+                let reason = if error == Errno::PROTOCOL { Reason::Tls } else { Reason::Io };
+                self.end(now, link, reason, Happening::Disconnected);
+            }
         }
     }
 

@@ -417,7 +417,11 @@ impl Net {
                     self.say_hello(now, link);
                 }
             }
-            Err(_) => self.end(now, link, Reason::ConnectFailed, Happening::ConnectError),
+            Err(error) => {
+                let tls = matches!(error, driver::Errno::PROTOCOL | driver::Errno::KEY_REJECTED);
+                let reason = if tls { Reason::Tls } else { Reason::ConnectFailed };
+                self.end(now, link, reason, Happening::ConnectError);
+            }
         }
     }
 

@@ -119,18 +119,21 @@ pub struct ClientKey {
     pub card: Card,
     /// What proves that.
     pub secret: Secret,
+    /// The public key of the cluster's certificates, by which its nodes and conductors are known where they speak TLS. No secret.
+    pub authority: [u8; 32],
 }
 
 impl ClientKey {
-    /// The one of this card; none if there can be no such card.
-    pub fn new(card: Card, key: &ClusterKey) -> Option<Self> {
+    /// The one of this card, in the cluster with these certificates; none if there can be no such card.
+    pub fn new(card: Card, key: &ClusterKey, authority: [u8; 32]) -> Option<Self> {
         let secret = card.secret(key)?;
-        Some(Self { card, secret })
+        Some(Self { card, secret, authority })
     }
 
-    /// One line for a key file: `trine-client-key CARD SECRET`, both in hexadecimal digits.
+    /// One line for a key file: `trine-client-key CARD SECRET AUTHORITY`, all in hexadecimal digits.
     pub fn to_line(&self) -> Result<String, HandshakeError> {
-        Ok(format!("{FILE_MARK} {} {}", to_hex(&self.card.encode()?), to_hex(&self.secret)))
+        let card = self.card.encode()?;
+        Ok(format!("{FILE_MARK} {} {} {}", to_hex(&card), to_hex(&self.secret), to_hex(&self.authority)))
     }
 
     /// Reads that line.
@@ -139,8 +142,10 @@ impl ClientKey {
         if words.next() != Some(FILE_MARK) {
             return None;
         }
-        let (card, secret) = (from_hex(words.next()?)?, from_hex(words.next()?)?);
-        let key = Self { card: Card::parse(&card).ok()?, secret: secret.try_into().ok()? };
+        let mut next = || from_hex(words.next()?);
+        let (card, secret, authority) = (next()?, next()?, next()?);
+        let card = Card::parse(&card).ok()?;
+        let key = Self { card, secret: secret.try_into().ok()?, authority: authority.try_into().ok()? };
         words.next().is_none().then_some(key)
     }
 }
@@ -287,21 +292,27 @@ mod tests {
 
     #[test]
     fn a_key_file_is_one_line() {
-        let key = ClientKey::new(card(), &KEY).unwrap();
+        let key = ClientKey::new(card(), &KEY, [9; 32]).unwrap();
         let line = key.to_line().unwrap();
         let read = ClientKey::from_line(&format!("{line}\n")).unwrap();
-        assert_eq!((&read.card, read.secret), (&key.card, key.secret));
+        assert_eq!((&read.card, read.secret, read.authority), (&key.card, key.secret, [9; 32]));
         assert!(!format!("{key:?} {:?}", Key::Client(key.clone())).contains(&to_hex(&key.secret)), "not printed");
-        for bad in
-            ["", "trine-client-key", &line[1..], &line[..line.len() - 1], &format!("{line}0"), &format!("{line} x")]
-        {
+        for bad in [
+            "",
+            "trine-client-key",
+            &line[1..],
+            &line[..line.len() - 1],
+            &line[..line.len() - 65],
+            &format!("{line}0"),
+            &format!("{line} x"),
+        ] {
             assert!(ClientKey::from_line(bad).is_none(), "{bad}");
         }
     }
 
     #[test]
     fn a_clients_key_speaks_for_its_own_card_alone() {
-        let key = Key::Client(ClientKey::new(card(), &KEY).unwrap());
+        let key = Key::Client(ClientKey::new(card(), &KEY, [9; 32]).unwrap());
         let named = |card: Option<Card>| HelloInfo { card, ..HelloInfo::new(Role::Client, "web1@h/db", 1) };
         let mine = named(Some(card()));
         assert_eq!(key.secret(&mine), Key::Cluster(KEY).secret(&mine));

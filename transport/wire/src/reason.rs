@@ -70,11 +70,14 @@ pub enum Reason {
     /// The peer's key is not for that: another volume, or more than reading.
     #[error("the key is not for that volume, or not for writing")]
     Denied = 22,
+    /// One side speaks TLS and the other does not, or they do not trust each other's certificates.
+    #[error("TLS failed: either the whole cluster speaks it or nobody does, and all have the same cluster's key")]
+    Tls = 23,
 }
 
 impl Reason {
     /// All of them, for counters.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Closed,
         Self::Stopping,
         Self::Goodbye,
@@ -97,6 +100,7 @@ impl Reason {
         Self::Incompatible,
         Self::NoMemory,
         Self::Denied,
+        Self::Tls,
     ];
 
     /// Its number on the wire.
@@ -126,6 +130,6 @@ mod tests {
             assert_eq!(Reason::from_code(reason.code()), Some(reason));
         }
         assert_eq!(Reason::from_code(0), None);
-        assert_eq!(Reason::from_code(23), None);
+        assert_eq!(Reason::from_code(24), None);
     }
 }

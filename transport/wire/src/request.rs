@@ -129,7 +129,7 @@ mod tests {
     }
 
     fn keys() -> [Key; 2] {
-        [Key::Cluster(KEY), Key::Client(ClientKey::new(card(), &KEY).unwrap())]
+        [Key::Cluster(KEY), Key::Client(ClientKey::new(card(), &KEY, [9; 32]).unwrap())]
     }
 
     #[test]

@@ -25,6 +25,13 @@ pub trait Secrets {
 #[derive(Clone)]
 pub struct ClusterKey(pub Secret);
 
+impl ClusterKey {
+    /// What the authority of the cluster's certificates is made of: whoever has the key is the authority.
+    pub fn authority_seed(&self) -> Secret {
+        mac(&self.0, b"trine/1 certificate authority", &[]).finalize().into_bytes().into()
+    }
+}
+
 impl Secrets for ClusterKey {
     fn secret(&self, who: &HelloInfo) -> Option<Secret> {
         if let Some(card) = &who.card {
@@ -71,6 +78,13 @@ mod tests {
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
         assert_eq!(all[0], of(&ClusterKey([7; 32]), Role::Node, "a"));
         assert_ne!(all[0], of(&ClusterKey([8; 32]), Role::Node, "a"));
+    }
+
+    #[test]
+    fn the_authority_is_the_clusters_and_not_its_key() {
+        let seed = ClusterKey([7; 32]).authority_seed();
+        assert_eq!(seed, ClusterKey([7; 32]).authority_seed());
+        assert!(seed != ClusterKey([8; 32]).authority_seed() && seed != [7; 32]);
     }
 
     #[test]

@@ -28,6 +28,12 @@ pub enum TargetError {
         "an NBD export on {0} is open to everybody on that network: use a loopback address or a Unix socket, or say --plaintext"
     )]
     Plaintext(std::net::SocketAddr),
+    /// RDMA goes past TLS.
+    #[error("nothing is encrypted over RDMA, and this cluster speaks TLS: leave --transport rdma out")]
+    RdmaInClear,
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
     /// The conductor's word.
     #[error(transparent)]
     Conductor(#[from] conductor_client::Error),

@@ -65,6 +65,10 @@ pub const UBLK_DEPTH: u16 = 128;
 pub const UBLK_NETWORK: usize = 32 << 20;
 /// What a queue has beside that where connections go over RDMA: posted receives of 30 of them.
 pub const RDMA_NETWORK: usize = 16 << 20;
+/// What it has where they are TLS: a large buffer each way for 64 connections, small ones for more.
+pub const TLS_NETWORK: usize = 8 << 20;
+/// Between two words about nodes that do not speak TLS, or are not trusted.
+pub const SAY_EVERY: Duration = Duration::from_secs(10);
 /// A device whose requests all fail is stopped within milliseconds, and its queues say goodbye for up to 7 s; one that is still there
 /// after this is the kernel's to keep.
 pub const DEVICE_GIVE_UP: Duration = Duration::from_secs(15);

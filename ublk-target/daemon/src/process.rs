@@ -92,6 +92,9 @@ pub fn run(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetEr
         FrontEnd::Nbd { .. } => {}
         FrontEnd::Ublk { .. } => ublk::prepare_process()?,
     }
+    if options.transport == Transport::Rdma && options.conductor.trust().is_some() {
+        return Err(TargetError::RdmaInClear);
+    }
     // Sockets and records are for their owner alone.
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
     // Before any thread: all of them inherit the mask, and only the one that waits for signals gets them.
@@ -262,6 +265,7 @@ fn bring_up(
     told_to_end(&volume, recovered, heard)?;
     let cluster = conductor.version()?.cluster;
     told_to_end(&volume, recovered, heard)?;
+    let trust = conductor.trust();
     let setup = Setup {
         map,
         name: volume.clone(),
@@ -273,7 +277,12 @@ fn bring_up(
         io_timeout: io_timeout.map(span),
         depth,
         // Nothing is loaded or opened for a cluster without RDMA.
-        transport: if transport == Transport::Auto && no_rdma { Transport::Tcp } else { transport },
+        transport: if transport == Transport::Auto && (no_rdma || trust.is_some()) {
+            Transport::Tcp
+        } else {
+            transport
+        },
+        trust,
         unflushed: Arc::default(),
     };
     let (asks, asked) = sync_channel(1);

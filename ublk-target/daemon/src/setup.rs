@@ -1,7 +1,7 @@
 //! What every lane's volume client is made of, whatever front end it serves.
 
 use crate::error::TargetError;
-use crate::limits::CONN_DEPTH;
+use crate::limits::{CONN_DEPTH, SAY_EVERY};
 use conductor_model::api::VolumeMap;
 use driver::Span;
 use memory::Arena;
@@ -9,7 +9,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tls::{Layer, LayerOptions, Trust};
 use volume_client::{ClientOptions, Range, Transport, Unflushed, VolumeClient};
 use wire::Key;
 
@@ -38,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) io_timeout: Option<Span>,
     pub(crate) depth: Option<u16>,
     pub(crate) transport: Transport,
+    /// Whose nodes are trusted, where the cluster speaks TLS.
+    pub(crate) trust: Option<Trust>,
     /// One for all lanes, new with each life of the target: a flush from any queue covers what all of them have written.
     pub(crate) unflushed: Arc<Unflushed>,
 }
@@ -75,6 +78,26 @@ impl Setup {
 /// A duration as machines count.
 pub(crate) fn span(time: Duration) -> Span {
     Span(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl Setup {
+    /// What a lane's connections to nodes are encrypted with, where they are.
+    pub(crate) fn tls(&self, arena: &Arena) -> Result<Option<Layer>, TargetError> {
+        let Some(trust) = self.trust else { return Ok(None) };
+        let mut said: Option<Instant> = None;
+        let options = LayerOptions {
+            identity: None,
+            trust: Some(trust),
+            in_clear: Vec::new(),
+            report: Box::new(move |to, why| {
+                if said.is_none_or(|said| said.elapsed() > SAY_EVERY) {
+                    said = Some(Instant::now());
+                    tracing::warn!(?to, %why, "no connection to a node");
+                }
+            }),
+        };
+        Ok(Some(Layer::new(options, arena.clone())?))
+    }
 }
 
 /// For people: a lane says so once, until RDMA leads there again.
@@ -117,6 +140,7 @@ mod tests {
             io_timeout: None,
             depth: None,
             transport: Transport::Tcp,
+            trust: None,
             unflushed: Arc::default(),
         };
         assert!(setup(Durability::Flush, None).write_back());

@@ -8,7 +8,7 @@
 
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{LET_GO, LOCK_POLL, LOOK, QUEUES_EVERY, RDMA_NETWORK, UBLK_DEPTH, UBLK_NETWORK};
+use crate::limits::{LET_GO, LOCK_POLL, LOOK, QUEUES_EVERY, RDMA_NETWORK, TLS_NETWORK, UBLK_DEPTH, UBLK_NETWORK};
 use crate::record::Record;
 use crate::setup::{Setup, say_fallback};
 use crate::view::TargetView;
@@ -133,13 +133,15 @@ impl UblkMade {
         let depth = kept.as_ref().map_or(options.depth, |kept| kept.depth);
         let write_through = shape.recover.is_some() && !kept.is_some_and(|kept| kept.write_back);
         // Every request can have all its memory, twice for rounding; so nothing waits for memory for ever.
-        let network = UBLK_NETWORK + if setup.transport == Transport::Tcp { 0 } else { RDMA_NETWORK };
+        let rdma = if setup.transport == Transport::Tcp { 0 } else { RDMA_NETWORK };
+        let network = UBLK_NETWORK + rdma + if setup.trust.is_some() { TLS_NETWORK } else { 0 };
         let bytes = usize::from(depth) * 2 * options.io_buf_bytes as usize + network;
         let build = move |queue: QueueId| {
             let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() })?;
             let client = setup.client(queue.0, depth, &arena)?;
             let client = if write_through { client.write_through() } else { client };
-            Ok(Volume::new(client, arena))
+            let layer = setup.tls(&arena)?;
+            Ok(Volume::new(client, arena, layer))
         };
         let on_letter = move |_, letter| match letter {
             VolumeLetter::WantsMap => drop(asks.try_send(())),

@@ -3,6 +3,7 @@
 use driver::{Machine, Outbox, Time};
 use memory::{Arena, Filling};
 use reactor::ReactorError;
+use tls::Layer;
 use volume_client::{BlockRequest, Completion};
 
 /// Which queue of a device.
@@ -22,6 +23,10 @@ pub trait Executor: Machine {
     fn open_rdma(&mut self, open: &mut dyn FnMut(&Arena) -> Result<(), ReactorError>) -> Result<(), ReactorError> {
         let _unused = open;
         Ok(())
+    }
+    /// Called once, likewise: one whose streams are TLS gives what makes them so.
+    fn take_tls(&mut self) -> Option<Layer> {
+        None
     }
     /// Memory for the payload of a write; `None` is back-pressure.
     fn memory(&self, len: usize) -> Option<Filling>;

@@ -8,6 +8,7 @@ use reactor::ReactorError;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use tls::Layer;
 use volume_client::{BlockRequest, Completion, View, VolumeClient};
 
 /// What the daemon tells a lane.
@@ -34,13 +35,14 @@ pub enum VolumeLetter {
 pub struct Volume {
     client: VolumeClient,
     arena: Arena,
+    tls: Option<Layer>,
     fenced: bool,
 }
 
 impl Volume {
-    /// `arena` is the one that `client` was made with.
-    pub fn new(client: VolumeClient, arena: Arena) -> Self {
-        Self { client, arena, fenced: false }
+    /// `arena` is the one that `client` was made with, and `tls` what its connections to nodes are encrypted with, if they are.
+    pub fn new(client: VolumeClient, arena: Arena, tls: Option<Layer>) -> Self {
+        Self { client, arena, tls, fenced: false }
     }
 }
 
@@ -94,6 +96,10 @@ impl Executor for Volume {
                 tracing::warn!(%error, "no RDMA here: everything goes over TCP");
             }
         })
+    }
+
+    fn take_tls(&mut self) -> Option<Layer> {
+        self.tls.take()
     }
 
     fn memory(&self, len: usize) -> Option<Filling> {

@@ -54,16 +54,24 @@ impl Conductor {
     }
 
     pub(crate) fn start_at(listen: SocketAddr, store: &Path) -> Result<Self, conductor_service::Error> {
-        let options = Options {
+        Self::start_with(Self::options(listen, store))
+    }
+
+    pub(crate) fn options(listen: SocketAddr, store: &Path) -> Options {
+        Options {
             listen,
             store: Store::Redb(store.to_owned()),
             advertise: None,
             plaintext: false,
+            tls: false,
             key: None,
             scrub_every: None,
             replace_after: Duration::from_secs(600),
             rebalance: true,
-        };
+        }
+    }
+
+    pub(crate) fn start_with(options: Options) -> Result<Self, conductor_service::Error> {
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (ready, address) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {

@@ -146,5 +146,6 @@ fn closed_name(reason: Reason) -> &'static str {
         Reason::Incompatible => "net.closed.incompatible",
         Reason::NoMemory => "net.closed.no-memory",
         Reason::Denied => "net.closed.denied",
+        Reason::Tls => "net.closed.tls",
     }
 }

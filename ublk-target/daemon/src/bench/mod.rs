@@ -13,7 +13,7 @@ pub use histogram::{Class, Latency};
 
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{DRAIN, GIVE_UP, MAILBOX, NETWORK, SPIN};
+use crate::limits::{DRAIN, GIVE_UP, MAILBOX, NETWORK, SPIN, TLS_NETWORK};
 use crate::maps;
 use crate::process::{signals, spawn};
 use crate::setup::{Setup, random};
@@ -166,6 +166,7 @@ pub fn bench(options: BenchOptions, progress: impl FnMut(&Figures)) -> Result<Fi
         io_timeout: None,
         depth: Some(shape.depth),
         transport: volume_client::Transport::Tcp,
+        trust: conductor.trust(),
         unflushed: Arc::default(),
     };
     let volume = setup.name.clone();
@@ -232,10 +233,13 @@ fn run(
 /// The lane's thread, from its arena to the proof that nothing is left.
 fn work(setup: &Setup, shape: Shape, rx: MailRx<Mail>, post: impl FnMut(Letter)) -> Result<(), TargetError> {
     let limits = Limits::default();
-    let driver = Uring::new(OwnRing::new(&limits)?, limits)?;
+    let mut driver = Uring::new(OwnRing::new(&limits)?, limits)?;
     // Twice: a buffer is rounded up to a power of two of pages.
-    let bytes = 2 * (usize::from(shape.depth) + 64) * shape.bytes as usize + NETWORK;
+    let bytes = 2 * (usize::from(shape.depth) + 64) * shape.bytes as usize + NETWORK + TLS_NETWORK;
     let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() })?;
+    if let Some(layer) = setup.tls(&arena)? {
+        driver.open_tls(layer);
+    }
     let client = setup.client(0, shape.depth, &arena)?;
     let load = Load::new(client, &arena, shape, random()).ok_or(volume_client::ClientError::NoMemory)?;
     let mut reactor = Reactor::start(load, driver, rx)?;

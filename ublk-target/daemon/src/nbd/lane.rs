@@ -123,6 +123,9 @@ fn reactor(setup: &Setup, listen: &Address, mail: MailRx<Mail>) -> Result<(NbdRe
     if let Some(error) = client.open_rdma(|| driver.open_rdma(&arena))? {
         tracing::warn!(%error, "no RDMA here: everything goes over TCP");
     }
+    if let Some(layer) = setup.tls(&arena)? {
+        driver.open_tls(layer);
+    }
     let machine = NbdTarget::new(NbdOptions { client, arena: arena.clone(), export, listeners: vec![listener] });
     let mut reactor = Reactor::start(machine, driver, mail)?;
     if spare_cores(1) {

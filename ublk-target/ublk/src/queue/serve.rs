@@ -71,6 +71,9 @@ pub(crate) fn serve<E: Executor>(
     let kernel = KernelQueue::open(gate, id, buffers)?;
     let mut uring = Uring::new(kernel.ring(), RING)?;
     executor.open_rdma(&mut |arena| uring.open_rdma(arena))?;
+    if let Some(layer) = executor.take_tls() {
+        uring.open_tls(layer);
+    }
     let reactor = Reactor::start(Lane::new(executor), uring, mail)?;
     let mut queue = Serving {
         id,
