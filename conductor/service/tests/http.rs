@@ -12,6 +12,7 @@ use conductor_service::{Options, Store, run};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -323,16 +324,37 @@ fn the_largest_volume_is_one_transaction_and_one_batch() {
     let commit = client.version().unwrap().commit;
     let seen = client.events(0, false).unwrap().last().unwrap().number;
     let start = Instant::now();
-    assert_eq!(client.create_volume(&NewVolume::new("huge", Bytes(64 << 40))).unwrap().shards, 16_384);
-    let created = start.elapsed();
-    let mut batch = Vec::new();
-    for node in 1..=3 {
-        batch.extend(client.heartbeat(&heartbeat(node, 1, 0)).unwrap().assignments.iter().map(born));
-    }
-    let told = start.elapsed();
-    let answers = client.membership(&batch).unwrap();
-    println!("create {created:?}, tell {:?}, born {:?}", told - created, start.elapsed() - told);
-    assert!(answers.len() == 16_384 && answers.iter().all(|a| matches!(a, MembershipAnswer::Granted(_))));
+    let over = AtomicBool::new(false);
+    let done = std::thread::scope(|scope| {
+        // However long it takes, no node falls silent meanwhile.
+        for node in 1..=3 {
+            let (client, over) = (client.clone(), &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let after = client.version().map_or(0, |version| version.commit);
+                    let _late = client.heartbeat(&heartbeat(node, 1, after));
+                }
+            });
+        }
+        let run = || {
+            let volume = client.create_volume(&NewVolume::new("huge", Bytes(64 << 40)))?;
+            let created = start.elapsed();
+            let mut batch = Vec::new();
+            for node in 1..=3 {
+                batch.extend(client.heartbeat(&heartbeat(node, 1, 0))?.assignments.iter().map(born));
+            }
+            let told = start.elapsed();
+            let answers = client.membership(&batch)?;
+            println!("create {created:?}, tell {:?}, born {:?}", told - created, start.elapsed() - told);
+            Ok::<_, Error>((volume.shards, answers))
+        };
+        let result = run();
+        over.store(true, Ordering::Relaxed);
+        result
+    });
+    let (shards, answers) = done.unwrap();
+    assert_eq!((shards, answers.len()), (16_384, 16_384));
+    assert!(answers.iter().all(|a| matches!(a, MembershipAnswer::Granted(_))));
     let made = client.version().unwrap().commit - commit;
     // On a slow machine nodes are taken for silent, and come back: what that needs is not counted.
     let of_nodes = |what: &Happened| matches!(what, Happened::NodeSilent { .. } | Happened::NodeBack { .. });
