@@ -47,7 +47,7 @@ pub struct Counters {
     pub accepted: u64,
     /// Streams that came to nothing because of TLS.
     pub failed: u64,
-    /// Waits for memory.
+    /// Waits for memory, of `STALL_RETRY` each.
     pub stalls: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Desk {
     pub(crate) dones: VecDeque<Done>,
     pub(crate) counters: Counters,
     pub(crate) in_clear: Vec<u8>,
-    /// Those that wait for memory.
+    /// Those that wait for memory, each of them once.
     pub(crate) stalled: Vec<StreamId>,
     report: Report,
 }
@@ -151,6 +151,7 @@ impl Layer {
                     Some((stream, line)) => {
                         if line.done(Done { op, result }, &mut self.desk) {
                             self.lines.remove(&stream);
+                            self.desk.stalled.retain(|other| *other != stream);
                         }
                     }
                     None => self.desk.dones.push_back(Done { op, result }),
@@ -167,13 +168,12 @@ impl Layer {
             }
             self.deadline = self.lines.values().filter_map(Line::deadline).min();
         }
-        if !self.desk.stalled.is_empty() {
+        if !self.desk.stalled.is_empty() && self.retry <= now {
             for stream in std::mem::take(&mut self.desk.stalled) {
                 if let Some(line) = self.lines.get_mut(&stream) {
-                    line.pump(&mut self.desk);
+                    line.resume(&mut self.desk);
                 }
             }
-            self.desk.counters.stalls += self.desk.stalled.len() as u64;
             self.retry = now + STALL_RETRY;
         }
     }
