@@ -6,7 +6,8 @@
 //! ```
 //! Streams that were accepted are TLS if there is an identity to show, streams that were connected over TCP if it is known whom to trust; all
 //! others pass through. Memory is the arena's: 4 KiB each way for a stream at rest, 64 KiB each way for a busy one where there are so many;
-//! beside that, what rustls keeps of a record that is not whole, and of one that was not read, 32 KiB at most.
+//! beside that, what rustls keeps: of a record that is not whole, and of one that was not read, 16 KiB and some bytes each; of a message of
+//! the handshake that is not whole, 64 KiB at most.
 
 use crate::line::{Failure, LARGE, Line, SMALL};
 use crate::{Identity, Role, TlsError, Trust};

@@ -383,7 +383,13 @@ impl Line {
             let mut rest = &sealed[self.from..self.to];
             match self.tls.read_tls(&mut rest) {
                 Ok(bytes @ 1..) => self.from += bytes,
-                _ => break,
+                // After the peer's last word.
+                Ok(0) => break,
+                // More than rustls keeps of a message that is not whole.
+                Err(error) => {
+                    self.fail(Failure::Broken(rustls::Error::General(error.to_string())), desk);
+                    break;
+                }
             }
             match self.tls.process_new_packets() {
                 Ok(state) if state.peer_has_closed() => self.over = self.over.or(Some(Ok(0))),

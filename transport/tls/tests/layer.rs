@@ -324,3 +324,19 @@ fn who_waits_for_memory_waits_once_whatever_for_and_goes_on_when_there_is_some()
     a.assert_at_rest();
     b.assert_at_rest();
 }
+
+#[test]
+fn a_message_of_a_handshake_that_is_longer_than_is_kept_ends_the_stream() {
+    let (_a, mut b) = pair(None, Some(1));
+    b.recv(4096);
+    // A ClientHello of 65,535 bytes, which is more with its head, in the largest records.
+    let mut hello = vec![1, 0, 0xff, 0xff];
+    hello.resize(5 << 14, 0);
+    for record in hello.chunks(1 << 14) {
+        b.arrived.extend([0x16, 3, 1, 0x40, 0].iter().chain(record));
+    }
+    while b.drive(Time(0), usize::MAX) {}
+    assert_eq!(b.take_received(), (vec![], Some(Err(Errno::PROTOCOL))));
+    assert!(matches!(b.failures.borrow()[..], [Failure::Broken(_)]), "{:?}", b.failures);
+    b.assert_at_rest();
+}
