@@ -3,7 +3,7 @@
 //! ```text
 //!  the last one that answered ──► an answer, or a refusal: it is the call's
 //!            ▲                └─► not the leader: whom it names, else the next one
-//!            └── a pause per round ─┴─ nobody there, no word in time: the next one, until the call's deadline
+//!            └── a pause per round ─┴─ nobody there, no TLS, no word in time: the next one, until the call's deadline
 //! ```
 //! What may be done twice is asked of the next one after three fifths of the time that is left: a heartbeat, held for half a second, has
 //! time for a second conductor. What may not is given once, to one that has just said that it leads; without an answer its fate is unknown.
@@ -11,7 +11,7 @@
 
 use crate::Error;
 use crate::address::is_tls;
-use crate::secure::{secure, trust_of};
+use crate::secure::{Unopened, secure, trust_of};
 use conductor_model::NOT_LEADER;
 use conductor_model::views::{ConductorInfo, ConductorRole, ErrorBody};
 use std::collections::{BTreeMap, BTreeSet};
@@ -242,7 +242,7 @@ impl Conductors {
         let lost = |error: ureq::Error| {
             let undone = is_unsent(&error);
             match Error::of_call(base, error) {
-                why @ Error::Unreachable { .. } if undone => Failed::Undone { why, leader: None },
+                why if undone => Failed::Undone { why, leader: None },
                 why @ Error::Unreachable { .. } => Failed::Unknown(why),
                 why => Failed::Final(why),
             }
@@ -297,6 +297,7 @@ fn is_unsent(error: &ureq::Error) -> bool {
     use std::io::ErrorKind::{AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable};
     match error {
         ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => true,
+        ureq::Error::Other(error) => error.is::<Unopened>(),
         ureq::Error::Timeout(at) => matches!(at, ureq::Timeout::Connect | ureq::Timeout::Resolve),
         ureq::Error::Io(error) => {
             matches!(error.kind(), AddrNotAvailable | ConnectionRefused | HostUnreachable | NetworkUnreachable)

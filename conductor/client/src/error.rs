@@ -1,5 +1,6 @@
 //! Why a call has no answer.
 
+use crate::secure::Unopened;
 use conductor_model::UNKNOWN_NODE;
 
 /// Three sorts: nobody there, a conductor that says no, and something that is no conductor.
@@ -90,6 +91,10 @@ impl Error {
             ureq::Error::TlsRequired => {
                 Self::Tls(format!("{address} speaks TLS, by which only a key tells whom to trust: pass --key-file"))
             }
+            ureq::Error::Other(other) => match other.downcast::<Unopened>() {
+                Ok(unopened) => Self::of_call(&address, unopened.0),
+                Err(other) => Self::Protocol { address, what: ureq::Error::Other(other).to_string() },
+            },
             other => Self::Protocol { address, what: other.to_string() },
         }
     }

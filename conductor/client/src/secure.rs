@@ -54,14 +54,25 @@ impl<In: Transport> Connector<In> for Secure {
 
     fn connect(&self, details: &ConnectionDetails<'_>, chained: Option<In>) -> Result<Option<Secured>, ureq::Error> {
         let Some(stream) = chained else { return Ok(None) };
-        let mut conn = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
-            .map_err(|error| ureq::Error::Other(error.into()))?;
+        let conn = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
+        let mut conn = conn.map_err(|error| Unopened::of(ureq::Error::Other(error.into())))?;
         let boxed: Box<dyn Transport> = Box::new(stream);
         let mut sock = TransportAdapter::new(boxed, Arc::clone(&details.current_time));
         sock.set_timeout(details.timeout);
-        conn.complete_io(&mut sock).map_err(refused)?;
+        conn.complete_io(&mut sock).map_err(|error| Unopened::of(refused(error)))?;
         let buffers = LazyBuffers::new(details.config.input_buffer_size(), details.config.output_buffer_size());
         Ok(Some(Secured { buffers, stream: StreamOwned::new(conn, sock) }))
+    }
+}
+
+/// What failed before anything could be said over TLS: no byte of a request has left.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct Unopened(pub(crate) ureq::Error);
+
+impl Unopened {
+    fn of(error: ureq::Error) -> ureq::Error {
+        ureq::Error::Other(Box::new(Self(error)))
     }
 }
 

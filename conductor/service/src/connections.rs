@@ -143,6 +143,11 @@ impl Connection {
 }
 
 impl Connection {
+    /// The same for what only waits until others have moved: that it is over is no move.
+    fn waits(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
+        if outcome.is_ready() { outcome } else { self.watched(cx, outcome) }
+    }
+
     /// The same for what is written.
     fn answers(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if matches!(outcome, Poll::Ready(Ok(_))) {
@@ -179,11 +184,13 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let outcome = Pin::new(&mut self.stream).poll_flush(cx);
+        self.waits(cx, outcome)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let outcome = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.waits(cx, outcome)
     }
 }
 
@@ -200,6 +207,44 @@ mod tests {
         let (mut connection, _) = bounded.accept().await;
         let error = connection.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn who_asks_over_tls_and_reads_no_answer_is_given_up_whatever_is_waited_for() {
+        use tls::{Authority, Role};
+        use tokio::io::AsyncWriteExt;
+        use tokio_rustls::TlsConnector;
+        let authority = Authority::new(&[1; 32]).unwrap();
+        let identity = authority.identity(Role::Conductor, &[]).unwrap();
+        let mut bounded = Bounded::new(TcpListener::bind("127.0.0.1:0").await.unwrap(), Some(identity));
+        let peer = TcpStream::connect(bounded.local_addr().unwrap()).await.unwrap();
+        let (mut connection, _) = bounded.accept().await;
+        let asks = async {
+            let asker = TlsConnector::from(authority.trust().config().unwrap());
+            let mut peer = asker.connect(Role::Conductor.server_name().unwrap(), peer).await.unwrap();
+            peer.write_all(b"?").await.unwrap();
+            peer
+        };
+        let (_peer, asked) = tokio::join!(asks, connection.read_u8());
+        asked.unwrap();
+        tokio::time::pause();
+        // Until neither TLS nor the socket below it takes any more of the answer.
+        let ended = loop {
+            let fill = std::future::poll_fn(|cx| {
+                while let Poll::Ready(written) = Pin::new(&mut connection).poll_write(cx, &[0; 4096]) {
+                    written.unwrap();
+                }
+                Poll::Ready(())
+            });
+            tokio::task::unconstrained(fill).await;
+            let flushed = tokio::time::timeout(2 * IDLE, connection.flush()).await.expect("it is given up");
+            if let Err(ended) = flushed {
+                break ended;
+            }
+        };
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+        let ended = tokio::time::timeout(2 * IDLE, connection.shutdown()).await.expect("it is given up");
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test]

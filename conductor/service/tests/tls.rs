@@ -7,7 +7,7 @@ use common::{Conductor, Scratch};
 use conductor_client::{Client, Error};
 use conductor_service::Options;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use wire::{ClusterKey, Key};
 
 fn options(scratch: &Scratch) -> Options {
@@ -58,6 +58,26 @@ fn one_that_speaks_in_clear_is_not_spoken_to_over_tls() {
     let error = client(&conductor, 7).nodes().unwrap_err();
     assert!(error.to_string().contains("does not speak TLS"), "{error}");
     conductor.stop();
+}
+
+#[test]
+fn where_tls_fails_nothing_was_asked_and_the_next_one_is() {
+    let scratches = [Scratch::new(), Scratch::new(), Scratch::new()];
+    let [clear, foreign, ours] = &scratches;
+    let mut clear = Conductor::start_with(Options { tls: false, ..options(clear) }).unwrap();
+    let mut foreign = Conductor::start_with(Options { key: Some([8; 32]), ..options(foreign) }).unwrap();
+    let mut ours = Conductor::start_with(options(ours)).unwrap();
+    let closer = TcpListener::bind("127.0.0.1:0").unwrap();
+    let closes = closer.local_addr().unwrap();
+    std::thread::spawn(move || closer.incoming().for_each(drop));
+    for bad in [clear.address, foreign.address, closes] {
+        let both = format!("https://{bad},https://{}", ours.address);
+        let client = || Client::new(&both).unwrap().with_key(Key::Cluster(ClusterKey([7; 32]))).unwrap();
+        client().nodes().unwrap();
+        let error = client().create_volume(&common::small("db", common::MIB)).unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "given to the one that can take it: {error}");
+    }
+    [&mut clear, &mut foreign, &mut ours].into_iter().for_each(Conductor::stop);
 }
 
 #[test]

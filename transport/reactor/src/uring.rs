@@ -29,7 +29,7 @@ use tls::Layer;
 /// The unit of all disk operations.
 const BLOCK: u64 = 4096;
 
-/// Sends up to this size nearly always end within the enter that submits them, so that the wait counts them in and does not
+/// Sends below this size nearly always end within the enter that submits them, so that the wait counts them in and does not
 /// end with them; larger ones may have to wait for the peer.
 const SMALL_SEND: usize = 64 << 10;
 
@@ -294,7 +294,7 @@ impl<R: Ring> Uring<R> {
         let slot = self.slab.insert(flight);
         self.slab.slot(slot).scratch.address = address;
         let bytes = self.slab.slot(slot).load();
-        if is_send && bytes <= SMALL_SEND {
+        if is_send && bytes < SMALL_SEND {
             self.small_sends += 1;
         }
         self.post(slot, fd);

@@ -6,7 +6,8 @@
 //! ```
 //! Streams that were accepted are TLS if there is an identity to show, streams that were connected over TCP if it is known whom to trust; all
 //! others pass through. Memory is the arena's: 4 KiB each way for a stream at rest, 64 KiB each way for a busy one where there are so many;
-//! beside that, what rustls keeps of a record that is not whole, and of one that was not read, 32 KiB at most.
+//! beside that, what rustls keeps: of a record that is not whole, and of one that was not read, 16 KiB and some bytes each; of a message of
+//! the handshake that is not whole, 64 KiB at most.
 
 use crate::line::{Failure, LARGE, Line, SMALL};
 use crate::{Identity, Role, TlsError, Trust};
@@ -14,7 +15,7 @@ use driver::{Address, Done, Errno, Op, Span, StreamId, Time};
 use memory::{Arena, Class, Filling};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ pub struct Counters {
     pub accepted: u64,
     /// Streams that came to nothing because of TLS.
     pub failed: u64,
-    /// Waits for memory.
+    /// Waits for memory, of `STALL_RETRY` each.
     pub stalls: u64,
 }
 
@@ -58,7 +59,7 @@ pub(crate) struct Desk {
     pub(crate) dones: VecDeque<Done>,
     pub(crate) counters: Counters,
     pub(crate) in_clear: Vec<u8>,
-    /// Those that wait for memory.
+    /// Those that wait for memory, each of them once.
     pub(crate) stalled: Vec<StreamId>,
     report: Report,
 }
@@ -82,6 +83,8 @@ pub struct Layer {
     trust: Option<Arc<ClientConfig>>,
     name: ServerName<'static>,
     lines: BTreeMap<StreamId, Line>,
+    /// Those that are being closed because TLS could not begin on them.
+    refused: BTreeSet<StreamId>,
     desk: Desk,
     /// When a handshake has to be over; may be early, never late.
     deadline: Option<Time>,
@@ -99,6 +102,7 @@ impl Layer {
             trust: trust.map(|trust| trust.config()).transpose()?,
             name: Role::Node.server_name()?,
             lines: BTreeMap::new(),
+            refused: BTreeSet::new(),
             desk: Desk { arena, ops, dones, counters: Counters::default(), in_clear, stalled, report },
             deadline: None,
             retry: Time(0),
@@ -119,11 +123,15 @@ impl Layer {
         let Done { op, result } = done;
         match (op, result) {
             (op @ Op::Accept { .. }, Ok(stream)) if self.identity.is_some() => {
-                if let Some(Ok(tls)) = self.identity.clone().map(ServerConnection::new) {
-                    let stream = StreamId(stream);
-                    self.lines.insert(stream, Line::accepted(stream, tls.into()));
-                    self.desk.counters.accepted += 1;
-                }
+                let stream = StreamId(stream);
+                let result = match self.identity.clone().map(ServerConnection::new) {
+                    Some(Ok(tls)) => {
+                        self.lines.insert(stream, Line::accepted(stream, tls.into()));
+                        self.desk.counters.accepted += 1;
+                        result
+                    }
+                    _ => self.refuse(stream),
+                };
                 self.desk.dones.push_back(Done { op, result });
             }
             (Op::Connect { on, to: to @ Address::Tcp(_) }, Ok(stream)) if self.trust.is_some() => {
@@ -137,26 +145,33 @@ impl Layer {
                         line.pump(&mut self.desk);
                         self.lines.insert(stream, line);
                     }
-                    // Without random numbers, say: what the machine never had of it is closed.
                     _ => {
-                        self.desk.ops.push_back(Op::Close { stream });
-                        let failed = Done { op: Op::Connect { on, to }, result: Err(Errno::PROTOCOL) };
-                        self.desk.dones.push_back(failed);
+                        let result = self.refuse(stream);
+                        self.desk.dones.push_back(Done { op: Op::Connect { on, to }, result });
                     }
                 }
             }
+            (Op::Close { stream }, _) if self.refused.remove(&stream) => {}
             (op, result) => {
                 let stream = stream_of(&op);
                 match stream.and_then(|stream| Some((stream, self.lines.get_mut(&stream)?))) {
                     Some((stream, line)) => {
                         if line.done(Done { op, result }, &mut self.desk) {
                             self.lines.remove(&stream);
+                            self.desk.stalled.retain(|other| *other != stream);
                         }
                     }
                     None => self.desk.dones.push_back(Done { op, result }),
                 }
             }
         }
+    }
+
+    /// Without random numbers, say, there is no TLS: the machine never has the stream, in clear least of all.
+    fn refuse(&mut self, stream: StreamId) -> Result<u32, Errno> {
+        self.refused.insert(stream);
+        self.desk.ops.push_back(Op::Close { stream });
+        Err(Errno::PROTOCOL)
     }
 
     /// Handshakes that took too long, and those that wait for memory.
@@ -167,13 +182,12 @@ impl Layer {
             }
             self.deadline = self.lines.values().filter_map(Line::deadline).min();
         }
-        if !self.desk.stalled.is_empty() {
+        if !self.desk.stalled.is_empty() && self.retry <= now {
             for stream in std::mem::take(&mut self.desk.stalled) {
                 if let Some(line) = self.lines.get_mut(&stream) {
-                    line.pump(&mut self.desk);
+                    line.resume(&mut self.desk);
                 }
             }
-            self.desk.counters.stalls += self.desk.stalled.len() as u64;
             self.retry = now + STALL_RETRY;
         }
     }
@@ -233,5 +247,34 @@ fn stream_of(op: &Op) -> Option<StreamId> {
         | Op::Close { stream } => Some(*stream),
         Op::Accept { .. } | Op::Connect { .. } => None,
         Op::DiskRead { .. } | Op::DiskWrite { .. } | Op::DiskPunch { .. } | Op::DiskSync { .. } => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test: a panic is its way to fail
+mod tests {
+    use super::*;
+    use crate::Authority;
+    use driver::ListenerId;
+
+    #[test]
+    fn a_stream_that_tls_cannot_begin_on_is_closed_and_never_the_machines() {
+        let identity = Authority::new(&[1; 32]).unwrap().identity(Role::Node, &[]).unwrap();
+        let options =
+            LayerOptions { identity: Some(identity), trust: None, in_clear: vec![], report: Box::new(|_, _| {}) };
+        let mut layer = Layer::new(options, Arena::small(1 << 20)).unwrap();
+        let config = Arc::make_mut(layer.identity.as_mut().unwrap());
+        config.max_fragment_size = Some(1);
+        let accept = Op::Accept { listener: ListenerId(0) };
+        layer.done(Time(0), Done { op: accept, result: Ok(7) });
+        let done = layer.next_done().unwrap();
+        assert!(matches!(done, Done { op: Op::Accept { .. }, result: Err(Errno::PROTOCOL) }), "{done:?}");
+        let op = layer.next_op().unwrap();
+        assert!(matches!(op, Op::Close { stream: StreamId(7) }), "{op:?}");
+        layer.done(Time(0), Done { op, result: Ok(0) });
+        assert!(layer.next_done().is_none() && layer.counters().accepted == 0);
+        // The driver may give the number again.
+        layer.done(Time(0), Done { op: Op::Close { stream: StreamId(7) }, result: Ok(0) });
+        assert!(layer.next_done().is_some());
     }
 }

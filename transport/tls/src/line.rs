@@ -147,6 +147,8 @@ pub(crate) struct Line {
     /// It was over because of TLS, or of us: nothing more is sent either.
     broken: bool,
     shut: bool,
+    /// It is among those that wait for memory.
+    stalled: bool,
 }
 
 impl Line {
@@ -171,6 +173,7 @@ impl Line {
             over: None,
             broken: false,
             shut: false,
+            stalled: false,
         }
     }
 
@@ -343,6 +346,20 @@ impl Line {
         }
     }
 
+    /// Once among those that wait, whatever it waits for.
+    fn stall(&mut self, desk: &mut Desk) {
+        if !std::mem::replace(&mut self.stalled, true) {
+            desk.counters.stalls += 1;
+            desk.stalled.push(self.stream);
+        }
+    }
+
+    /// It may have waited for memory, and looks again.
+    pub(crate) fn resume(&mut self, desk: &mut Desk) {
+        self.stalled = false;
+        self.pump(desk);
+    }
+
     /// Does all that can be done now.
     pub(crate) fn pump(&mut self, desk: &mut Desk) {
         self.open(desk);
@@ -366,7 +383,13 @@ impl Line {
             let mut rest = &sealed[self.from..self.to];
             match self.tls.read_tls(&mut rest) {
                 Ok(bytes @ 1..) => self.from += bytes,
-                _ => break,
+                // After the peer's last word.
+                Ok(0) => break,
+                // More than rustls keeps of a message that is not whole.
+                Err(error) => {
+                    self.fail(Failure::Broken(rustls::Error::General(error.to_string())), desk);
+                    break;
+                }
             }
             match self.tls.process_new_packets() {
                 Ok(state) if state.peer_has_closed() => self.over = self.over.or(Some(Ok(0))),
@@ -409,7 +432,7 @@ impl Line {
         }
         let records = left.div_ceil(RECORD) + usize::from(self.tls.wants_write());
         let Some(mut out) = desk.take((left + clear + records * RECORD_MORE).min(LARGE)) else {
-            return desk.stalled.push(self.stream);
+            return self.stall(desk);
         };
         let mut at = 0;
         if let Some(said) = self.in_clear.take() {
@@ -449,7 +472,7 @@ impl Line {
                 (None, Some(connecting)) => connecting.on = Some(on),
                 (None, None) => {}
             }
-            return desk.stalled.push(self.stream);
+            return self.stall(desk);
         };
         self.receiving = true;
         desk.ops.push_back(Op::Recv { stream: self.stream, on, into, from: 0 });

@@ -283,3 +283,60 @@ fn all_comes_back_when_the_driver_ends() {
     a.assert_at_rest();
     b.assert_at_rest();
 }
+
+#[test]
+fn who_waits_for_memory_waits_once_whatever_for_and_goes_on_when_there_is_some() {
+    let (mut a, mut b) = established(usize::MAX);
+    let mut kept = b.take_all();
+    // More than a small buffer holds: the next one is to be a large one, and the small one goes.
+    a.send(&[&[1; 8000]]);
+    settle(&mut a, &mut b, usize::MAX);
+    assert_eq!(b.take_received().0, [1; 4096]);
+    kept.truncate(kept.len() - 1);
+    b.recv(4096);
+    assert_eq!(b.layer.counters().stalls, 0);
+    settle(&mut a, &mut b, usize::MAX);
+    assert_eq!(b.take_received().0, [1; 8000 - 4096]);
+    // Now a send and a receive, and memory for neither.
+    kept.extend(b.take_all());
+    kept.truncate(kept.len() - 2);
+    b.send(&[SECRET]);
+    b.recv(4096);
+    kept.extend(b.take_all());
+    let mut now = Time(0);
+    for _ in 0..12 {
+        now = now + driver::Span::millis(1);
+        assert!(b.layer.next_deadline().is_some_and(|at| at <= now));
+        b.drive(now, usize::MAX);
+        b.drive(now, usize::MAX);
+    }
+    assert!(b.dones.is_empty());
+    assert!((12..16).contains(&b.layer.counters().stalls), "{:?}", b.layer.counters());
+    drop(kept);
+    now = now + driver::Span::millis(1);
+    b.drive(now, usize::MAX);
+    while b.drive(now, usize::MAX) {}
+    assert_eq!((b.result_of(is_send), b.layer.next_deadline()), (Some(Ok(31)), None));
+    a.recv(4096);
+    a.send(&[SECRET]);
+    settle(&mut a, &mut b, usize::MAX);
+    assert_eq!((a.take_received().0, b.take_received().0), (SECRET.to_vec(), SECRET.to_vec()));
+    a.assert_at_rest();
+    b.assert_at_rest();
+}
+
+#[test]
+fn a_message_of_a_handshake_that_is_longer_than_is_kept_ends_the_stream() {
+    let (_a, mut b) = pair(None, Some(1));
+    b.recv(4096);
+    // A ClientHello of 65,535 bytes, which is more with its head, in the largest records.
+    let mut hello = vec![1, 0, 0xff, 0xff];
+    hello.resize(5 << 14, 0);
+    for record in hello.chunks(1 << 14) {
+        b.arrived.extend([0x16, 3, 1, 0x40, 0].iter().chain(record));
+    }
+    while b.drive(Time(0), usize::MAX) {}
+    assert_eq!(b.take_received(), (vec![], Some(Err(Errno::PROTOCOL))));
+    assert!(matches!(b.failures.borrow()[..], [Failure::Broken(_)]), "{:?}", b.failures);
+    b.assert_at_rest();
+}

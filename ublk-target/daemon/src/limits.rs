@@ -20,7 +20,7 @@ pub const SESSION_BYTES: usize = 8 << 20;
 pub const SESSION_EXTRA: usize = 1 << 20;
 /// Messages to and from the nodes: stream buffers and replies not yet taken.
 pub const NETWORK: usize = 120 << 20;
-/// The arena of one lane.
+/// The arena of one lane; where connections to nodes are TLS, `TLS_NETWORK` beside it.
 pub const ARENA: usize = MAX_SESSIONS * (2 * SESSION_BYTES + SESSION_EXTRA) + NETWORK;
 /// Requests of all clients in flight, unless `--depth` says otherwise.
 pub const DEPTH: u16 = 256;

@@ -1,7 +1,7 @@
 //! Two layers with a stream between them, whose pieces a test chooses, and a machine on each side that a test plays.
 
 use driver::{Address, Conn, ConnId, Done, Errno, Op, Provider, StreamId, Time, why};
-use memory::{Arena, ArenaOptions, Backing, Shares};
+use memory::{Arena, ArenaOptions, Backing, Class, Filling, Shares};
 use refcount::{Hold, Table};
 use smallvec::smallvec;
 use std::cell::RefCell;
@@ -77,6 +77,12 @@ impl Side {
         self.owner.as_ref().unwrap()
     }
 
+    /// All memory that there is; what only payloads can have is last.
+    pub(crate) fn take_all(&self) -> Vec<Filling> {
+        let all = [Class::Settle, Class::Client];
+        all.iter().flat_map(|class| std::iter::from_fn(|| self.arena.take(4096, *class))).collect()
+    }
+
     /// The machine's wishes.
     pub(crate) fn connect(&mut self) {
         let to = Address::Tcp(([127, 0, 0, 1], 1).into());
@@ -84,13 +90,13 @@ impl Side {
     }
 
     pub(crate) fn recv(&mut self, bytes: usize) {
-        let into = self.arena.take(bytes, memory::Class::Client).unwrap();
+        let into = self.arena.take(bytes, Class::Client).unwrap();
         self.layer.submit(Op::Recv { stream: STREAM, on: self.owner().share(), into, from: 0 });
     }
 
     pub(crate) fn send(&mut self, parts: &[&[u8]]) {
         let parts = parts.iter().map(|bytes| {
-            let mut mem = self.arena.take(bytes.len(), memory::Class::Client).unwrap();
+            let mut mem = self.arena.take(bytes.len(), Class::Client).unwrap();
             mem.copy_from_slice(bytes);
             mem.filled().whole()
         });

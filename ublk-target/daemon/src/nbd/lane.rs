@@ -3,7 +3,7 @@
 use super::{Letter, Mail, NbdOptions, NbdTarget};
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, SPIN};
+use crate::limits::{ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, SPIN, TLS_NETWORK};
 use crate::setup::{Setup, say_fallback};
 use crate::view::TargetView;
 use driver::{Address, ListenerId};
@@ -115,7 +115,8 @@ fn reactor(setup: &Setup, listen: &Address, mail: MailRx<Mail>) -> Result<(NbdRe
     let limits = Limits::default();
     let mut driver = Uring::new(OwnRing::new(&limits)?, limits)?;
     let (listener, address) = claim(&mut driver, listen)?;
-    let arena = Arena::new(ArenaOptions { bytes: ARENA, backing: Backing::Heap, shares: Shares::only_client() })?;
+    let bytes = ARENA + if setup.trust.is_some() { TLS_NETWORK } else { 0 };
+    let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() })?;
     let mut export = Export::new(&setup.name, &description(setup), setup.map.size)?;
     export.read_only = setup.read_only;
     export.fast_zero = true;
