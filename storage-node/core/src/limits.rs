@@ -12,8 +12,11 @@ pub const MAX_SESSIONS: usize = 256;
 pub const MAX_SESSIONS_EACH: usize = MAX_SESSIONS / 2;
 /// Most lanes (connections) of one session: a target opens one per queue.
 pub const MAX_LANES: u16 = 64;
-/// Ranges of one shard that clients hold or wait for, 80 B each: looking through them is a microsecond.
-pub const MAX_RANGES: usize = 256;
+/// Ranges of one shard that one session holds or waits for: as many as a client's attachment has.
+pub const MAX_RANGES_HERE: usize = 16;
+/// Ranges of one shard that clients hold or wait for, 80 B each: those of as many as may share a volume. Looking through them is a few
+/// microseconds.
+pub const MAX_RANGES: usize = conductor_model::limits::MAX_READERS_PER_VOLUME * MAX_RANGES_HERE;
 /// Of one session, in all shards of a reactor: 1024 × 80 B.
 pub const MAX_RANGES_EACH: usize = 1024;
 /// Longest that a range is waited for, whatever is asked: a client takes a request that is not answered in 30 s for lost.
