@@ -365,12 +365,12 @@ impl Engine {
         self.decide(slot);
     }
 
-    /// A node answered "stale epoch", with that in which it is the shard's primary: what waits for a newer one goes on.
-    fn learn(&mut self, now: Time, shard: ShardIndex, endpoint: SocketAddr, body: &[u8]) {
-        let Some(known) = StaleBody::parse(body) else { return };
+    /// A node answered "stale epoch", with that in which it is the shard's primary: what waits for a newer one goes on. False if it is none.
+    fn learn(&mut self, now: Time, shard: ShardIndex, endpoint: SocketAddr, body: &[u8]) -> bool {
+        let Some(known) = StaleBody::parse(body) else { return false };
         let place = Place { epoch: Epoch(known.epoch.get()), endpoint, cache: Commit(known.cache.get()) };
         if !self.routes.learn(shard, place) {
-            return;
+            return false;
         }
         self.counters.learned += 1;
         // A node that was away has all its shards in newer epochs: one map tells them at once, where there is a conductor.
@@ -381,6 +381,7 @@ impl Engine {
         let its = |(key, part): (usize, &Part)| (part.shard == shard).then_some(key);
         let keys = self.parts.iter().filter_map(its).collect();
         self.go_where_served(now, keys);
+        true
     }
 
     /// The node told a part to come again.
