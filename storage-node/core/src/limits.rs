@@ -21,10 +21,10 @@ pub const MAX_RANGES: usize = conductor_model::limits::MAX_READERS_PER_VOLUME * 
 pub const MAX_RANGES_EACH: usize = 1024;
 /// Longest that a range is waited for, whatever is asked: a client takes a request that is not answered in 30 s for lost.
 pub const RANGE_WAIT: Span = Span::seconds(20);
-/// A primary that follows another one gives ranges to those who have held them, and to nobody else, for so long: a client that asks for
-/// nothing finds out after 6 s of silence that the old one is gone, of which the detection has taken 2 s, and has the map and a connection
-/// in another second.
-pub const RANGE_GRACE: Span = Span::seconds(6);
+/// A primary that follows another one gives ranges to those who have held them, and to nobody else, for so long. A client that asks for
+/// nothing finds out that the old one is gone after 6 s of silence; where that is still there, because the shard was handed over, by the
+/// map, which a target fetches every 5 s. One of these may be lost, and a question of 2 s and a connection are to be made.
+pub const RANGE_GRACE: Span = Span::seconds(13);
 /// Ranges of one session that are told to the conductor, for people.
 pub const RANGES_TOLD: usize = 64;
 /// Longest range of one request, in bytes, counting the whole blocks that it touches: what a payload can carry.

@@ -333,11 +333,7 @@ mod tests {
             readers: readers.iter().copied().map(AttachGeneration).collect(),
         };
         all.admit(conn(1), &wanted(1, 1, 0)).unwrap();
-        assert_eq!(
-            all.admit(conn(2), &reader("a", 2)).unwrap().1,
-            [conn(1)],
-            "what a reader has taken from a writer"
-        );
+        assert_eq!(all.admit(conn(2), &reader("a", 2)).unwrap().1, [conn(1)], "what a reader has taken from a writer");
         assert!(all.set_generation(VolumeId(1), AttachGeneration(2)).is_empty());
         assert!(all.admit(conn(3), &reader("b", 3)).unwrap().1.is_empty());
         assert!(all.set_readers(list(2, &[2])).is_empty(), "of a later one it says nothing");
