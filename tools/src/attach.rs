@@ -35,7 +35,7 @@ const READY: Duration = Duration::from_secs(90);
 /// fails what its device waits for (15 s); an old target's device may have to be waited for, too (30 s).
 const ENDED: Duration = Duration::from_secs(45);
 /// Longest that a target waits for ranges before it serves.
-const RANGE_WAIT: Duration = Duration::from_secs(60);
+const RANGE_WAIT: Duration = Duration::from_secs(20);
 /// Marks the line that says why there is no device; everything else is the device.
 const FAILED: &str = "failed: ";
 
@@ -67,7 +67,7 @@ pub(crate) struct AttachArgs {
     /// Hold ranges of a shared volume: write:OFFSET+LENGTH, alone, or read:OFFSET+LENGTH, with other readers; like write:0+1G,read:1G+1G
     #[arg(long, value_name = "RANGE,…", requires = "shared", value_delimiter = ',')]
     range: Vec<RangeArg>,
-    /// Wait so long, like 20s, for a range that another client holds [default: do not attach then]
+    /// Wait so long, 20s at most, for a range that another client holds [default: do not attach then]
     #[arg(long, value_name = "TIME", requires = "range", value_parser = range_wait)]
     range_wait: Option<Duration>,
     /// Fail a request that no node has answered for so long, like 30s or 5m [default: wait for ever]
@@ -535,7 +535,7 @@ mod tests {
         for bad in ["", "write", "write:1M", "write:1M+", "write:+1M", "write:-1+1M", "both:0+1M", "write:0+1M+1M"] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
-        assert!(range_wait("60s").is_ok() && range_wait("61s").is_err() && range_wait("soon").is_err());
+        assert!(range_wait("20s").is_ok() && range_wait("21s").is_err() && range_wait("soon").is_err());
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub(crate) const CONFIRM: Duration = Duration::from_secs(5);
 pub(crate) const CONFIRM_EVERY: Duration = Duration::from_millis(50);
 /// How often a request for places looks whether the nodes were heard after a start.
 pub(crate) const LISTEN_EVERY: Duration = Duration::from_millis(50);
+/// Such requests at once: a few of those that there may be, so that heartbeats, which they wait for, always find room.
+pub(crate) const LISTENERS: usize = 16;
 /// How long a challenge is handed out, and serves for as long again: nothing an asker keeps goes stale between two of its heartbeats.
 pub(crate) const CHALLENGE: Duration = Duration::from_secs(60);
 /// Proofs for one challenge until there is another: some of each of 256 nodes a second. Some 40 bytes are kept of each, 8 MiB in all.

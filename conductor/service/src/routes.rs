@@ -7,7 +7,9 @@ use crate::answer::{Failure, body};
 use crate::front::Advertised;
 use crate::gate::{Caller, Gate};
 use crate::ledger::Ledger;
-use crate::limits::{CONFIRM, CONFIRM_EVERY, HOLD, LISTEN_EVERY, NODE_BODY, REQUEST, REQUESTS_AT_ONCE, SMALL_BODY};
+use crate::limits::{
+    CONFIRM, CONFIRM_EVERY, HOLD, LISTEN_EVERY, LISTENERS, NODE_BODY, REQUEST, REQUESTS_AT_ONCE, SMALL_BODY,
+};
 use crate::{care, clients, recovery, snapshots};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
@@ -96,6 +98,7 @@ pub(crate) fn router(ledger: Ledger, gate: Gate) -> Router {
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, "no-method", "not with this method: see /v1/openapi.json")
         })
         .layer(Extension(gate.clone()))
+        .layer(Extension(Listeners(Arc::new(Semaphore::new(LISTENERS)))))
         .layer(from_fn(move |request: Request, next: Next| gate.clone().pass(request, next)))
         .layer(limited)
         .with_state(ledger)
@@ -104,12 +107,16 @@ pub(crate) fn router(ledger: Ledger, gate: Gate) -> Router {
 /// Neither too many requests at once, nor one for ever.
 async fn limit(at_once: Arc<Semaphore>, request: Request, next: Next) -> Response {
     let Ok(_permit) = at_once.try_acquire() else {
-        return Failure::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "too many requests at once").into_response();
+        return busy().into_response();
     };
     match timeout(REQUEST, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request took too long").into_response(),
     }
+}
+
+fn busy() -> Failure {
+    Failure::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "too many requests at once")
 }
 
 /// Runs a command that may change something.
@@ -132,9 +139,18 @@ pub(crate) async fn look<T: Send + 'static>(
     Ok(ledger.ask(move |model, now| (question(model, now), Dirty::default())).await??)
 }
 
+/// Room for requests that wait in `listened`: what they wait for is heartbeats, which need some of what all requests share.
+#[derive(Clone)]
+struct Listeners(Arc<Semaphore>);
+
 /// Waits until the nodes were heard, or had time to be, after a start: before places of copies are chosen.
-async fn listened(ledger: &Ledger) -> Result<(), Failure> {
-    while look(ledger, |m, now| Ok(m.is_listening(now))).await? {
+async fn listened(ledger: &Ledger, Listeners(room): &Listeners) -> Result<(), Failure> {
+    let is_listening = || look(ledger, |m, now| Ok(m.is_listening(now)));
+    if !is_listening().await? {
+        return Ok(());
+    }
+    let _permit = room.try_acquire().map_err(|_| busy())?;
+    while is_listening().await? {
         tokio::time::sleep(LISTEN_EVERY).await;
     }
     Ok(())
@@ -232,9 +248,13 @@ async fn volumes(State(ledger): State<Ledger>) -> Answer<Vec<VolumeInfo>> {
     look(&ledger, |m, now| Ok(m.list(now))).await.map(Json)
 }
 
-async fn create(State(ledger): State<Ledger>, request: Request) -> Result<(StatusCode, Json<VolumeInfo>), Failure> {
+async fn create(
+    State(ledger): State<Ledger>,
+    Extension(listeners): Extension<Listeners>,
+    request: Request,
+) -> Result<(StatusCode, Json<VolumeInfo>), Failure> {
     let new: NewVolume = body(request, SMALL_BODY).await?;
-    listened(&ledger).await?;
+    listened(&ledger, &listeners).await?;
     let info = change(&ledger, move |m, now| m.create(now, &new, &mut draw)).await?;
     tracing::info!(volume = info.name, size = info.size.0, "volume created");
     Ok((StatusCode::CREATED, Json(info)))
@@ -264,10 +284,15 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn resize(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<VolumeInfo> {
+async fn resize(
+    State(ledger): State<Ledger>,
+    Extension(listeners): Extension<Listeners>,
+    path: Name,
+    request: Request,
+) -> Answer<VolumeInfo> {
     let name = name(path)?;
     let Resize { size } = body(request, SMALL_BODY).await?;
-    listened(&ledger).await?;
+    listened(&ledger, &listeners).await?;
     change(&ledger, move |m, now| m.resize(now, &name, size, &mut draw)).await.map(Json)
 }
 

@@ -12,16 +12,19 @@ pub const MAX_SESSIONS: usize = 256;
 pub const MAX_SESSIONS_EACH: usize = MAX_SESSIONS / 2;
 /// Most lanes (connections) of one session: a target opens one per queue.
 pub const MAX_LANES: u16 = 64;
-/// Ranges of one shard that clients hold or wait for, 80 B each: looking through them is a microsecond.
-pub const MAX_RANGES: usize = 256;
+/// Ranges of one shard that one session holds or waits for: as many as a client's attachment has.
+pub const MAX_RANGES_HERE: usize = 16;
+/// Ranges of one shard that clients hold or wait for, 80 B each: those of as many as may share a volume. Looking through them is a few
+/// microseconds.
+pub const MAX_RANGES: usize = conductor_model::limits::MAX_READERS_PER_VOLUME * MAX_RANGES_HERE;
 /// Of one session, in all shards of a reactor: 1024 × 80 B.
 pub const MAX_RANGES_EACH: usize = 1024;
 /// Longest that a range is waited for, whatever is asked: a client takes a request that is not answered in 30 s for lost.
 pub const RANGE_WAIT: Span = Span::seconds(20);
-/// A primary that follows another one gives ranges to those who have held them, and to nobody else, for so long: a client that asks for
-/// nothing finds out after 6 s of silence that the old one is gone, of which the detection has taken 2 s, and has the map and a connection
-/// in another second.
-pub const RANGE_GRACE: Span = Span::seconds(6);
+/// A primary that follows another one gives ranges to those who have held them, and to nobody else, for so long. A client that asks for
+/// nothing finds out that the old one is gone after 6 s of silence; where that is still there, because the shard was handed over, by the
+/// map, which a target fetches every 5 s. One of these may be lost, and a question of 2 s and a connection are to be made.
+pub const RANGE_GRACE: Span = Span::seconds(13);
 /// Ranges of one session that are told to the conductor, for people.
 pub const RANGES_TOLD: usize = 64;
 /// Longest range of one request, in bytes, counting the whole blocks that it touches: what a payload can carry.

@@ -14,7 +14,7 @@
 //! A primary that follows another one knows of no ranges. For a while after it has begun to serve it gives them only to those who
 //! say that they have held them: others would take what is held still. Never reads a clock.
 
-use crate::limits::{MAX_RANGES, RANGE_GRACE};
+use crate::limits::{MAX_RANGES, MAX_RANGES_HERE, RANGE_GRACE};
 use crate::range_lock::Mode;
 use conductor_model::BlockRange;
 use driver::{ConnId, Time};
@@ -91,11 +91,14 @@ impl<W> Ranges<W> {
         if self.entries.iter().any(|e| e.waits.is_none() && same(e)) {
             return Asked::Said(waiter, Status::Ok);
         }
-        if self.entries.len() >= MAX_RANGES || !wish.room {
+        // Who waits while ranges are given back to those who held them has to wait for these, too, and takes no room from them; what they
+        // had when it was more than there is room for now, at a reactor that has to do with more of their shards, is theirs still.
+        let before = wish.again && !self.is_open(now);
+        let counted = || self.entries.iter().filter(|e| e.waits.is_none() || !before);
+        let its = counted().filter(|e| e.wish.session == wish.session).count();
+        if its >= MAX_RANGES_HERE || counted().count() >= MAX_RANGES || !(wish.room || before) {
             return Asked::Said(waiter, Status::TooMany);
         }
-        // Who waits while ranges are given back to those who held them has to wait for these, too.
-        let before = wish.again && !self.is_open(now);
         let taken = self.entries.iter().any(|e| (e.waits.is_none() || !before) && e.conflicts(&wish));
         let now_or_never = !taken && (wish.again || self.is_open(now));
         match wish.until.filter(|_| !wish.again) {
@@ -110,6 +113,13 @@ impl<W> Ranges<W> {
             None if taken => Asked::Said(waiter, Status::RangeTaken),
             None => Asked::Said(waiter, Status::Later),
         }
+    }
+
+    /// A session asks again for what it waits for: who has waited until now, which is to be told that this is over.
+    pub(crate) fn asks_anew(&mut self, wish: &Wish) -> impl Iterator<Item = W> {
+        let its = |e: &Wish| (e.session, e.range, e.mode) == (wish.session, wish.range, wish.mode);
+        let gone: Vec<Entry<W>> = self.entries.extract_if(.., |e| e.waits.is_some() && its(&e.wish)).collect();
+        gone.into_iter().filter_map(|e| e.waits).map(|(waiter, _)| waiter)
     }
 
     /// A session gives a range back, or does not want it any more: who waits for it, which is to be told. One that it does not hold is as
@@ -130,6 +140,10 @@ impl<W> Ranges<W> {
         let mut told = Vec::new();
         let mut at = 0;
         while at < self.entries.len() {
+            if self.entries[at].waits.is_none() {
+                at += 1;
+                continue;
+            }
             let free = may && self.is_open(now) && !self.is_behind(at);
             let entry = &mut self.entries[at];
             match entry.waits.take_if(|(_, until)| free || *until <= now) {
@@ -168,6 +182,11 @@ impl<W> Ranges<W> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Whether anybody waits.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.entries.iter().any(|e| e.waits.is_some())
     }
 
     /// How many a session has here, waiting ones included.

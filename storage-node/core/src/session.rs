@@ -1,12 +1,14 @@
 //! Client sessions: one client's authenticated presence on this reactor, on one or more lanes.
 //!
 //! Fencing (rule 8, rule 24): a Hello with a higher incarnation, or a second one on the same lane, fences the older connections
-//! before it is admitted: they are closed and their unstamped requests are gone. Stamped ones run on under their locks, so a resend
+//! before it is admitted: they are closed and their unstamped requests are gone. So does another attachment of the same
+//! incarnation. Stamped ones run on under their locks, so a resend
 //! queues behind its twin. One reactor's sessions are all that has to be fenced, although the rule says node-wide: a shard belongs to
 //! one reactor, so the twin of a resend can only be here.
 //!
 //! Generations (rule 19): what is below a volume's floor is over. A writer's Hello raises the floor to its own generation; a reader's does
-//! not, because other readers are below it, nor does that of one who shares. Of these the conductor says which ones are still attached.
+//! not, because other readers are below it, nor does that of one who shares. Of these the conductor says which ones are still attached. Of two
+//! that are not of a kind the one with the higher generation is there, whichever comes first.
 
 use crate::limits::{MAX_LANES, MAX_SESSIONS, MAX_SESSIONS_EACH};
 use crate::mail::{RangeView, SessionView};
@@ -31,6 +33,13 @@ pub(crate) struct Session {
     pub(crate) shared: bool,
     incarnation: Incarnation,
     lanes: BTreeMap<u16, ConnId>,
+}
+
+impl Session {
+    /// Both are of a kind, of which several may be there at once unless it is the writer's.
+    fn joins(&self, wanted: &Wanted<'_>) -> bool {
+        (self.read_only, self.shared) == (wanted.read_only, wanted.shared)
+    }
 }
 
 /// What a session is known by. Readers of a snapshot also by their incarnation: they have nothing to do with one another.
@@ -92,12 +101,18 @@ impl Sessions {
         if known.is_some_and(|s| s.incarnation > wanted.incarnation) {
             return Err(Refusal::Fenced);
         }
+        let newer = |s: &Session| s.generation > wanted.generation && (s.client == wanted.client || !s.joins(wanted));
+        if reader.is_none() && self.live(wanted.volume).any(newer) {
+            return Err(Refusal::Fenced);
+        }
         if wanted.lane >= MAX_LANES || (known.is_none() && !self.has_room(wanted.client)) {
             return Err(Refusal::Busy);
         }
         let mut fence = match reader {
             None if !wanted.is_of_several() => self.set_generation(wanted.volume, wanted.generation),
-            _ => Vec::new(),
+            // The conductor gave it this one only after the others' were over.
+            None => self.end(wanted.volume, |s| s.generation < wanted.generation && !s.joins(wanted)),
+            Some(_) => Vec::new(),
         };
         self.last_id += 1;
         let session = self.by_client.entry(key.clone()).or_insert_with(|| Session {
@@ -111,7 +126,9 @@ impl Sessions {
             incarnation: wanted.incarnation,
             lanes: BTreeMap::new(),
         });
-        if session.incarnation < wanted.incarnation {
+        // Another attachment of the same life is as good as another life: what the one before holds is not its.
+        let attached_anew = session.generation < wanted.generation || !session.joins(wanted);
+        if session.incarnation < wanted.incarnation || (reader.is_none() && attached_anew) {
             fence.extend(session.lanes.values());
             session.lanes.clear();
             session.incarnation = wanted.incarnation;
@@ -159,19 +176,23 @@ impl Sessions {
         self.end_stale(volume)
     }
 
+    /// The sessions of a volume itself, not of its snapshots.
+    fn live(&self, volume: VolumeId) -> impl Iterator<Item = &Session> {
+        self.by_client.values().filter(move |s| s.volume == volume && s.view == View::Live)
+    }
+
     /// Ends the sessions of a volume whose attachment is over.
     fn end_stale(&mut self, volume: VolumeId) -> Vec<ConnId> {
-        let mut sessions = std::mem::take(&mut self.by_client);
-        let mut fence = Vec::new();
-        sessions.retain(|key, session| {
-            let live = key.0 == volume && session.view == View::Live;
-            let stale = live && self.is_over(volume, session.generation, session.read_only || session.shared);
-            if stale {
-                fence.extend(session.lanes.values());
-            }
-            !stale
-        });
-        self.by_client = sessions;
+        let stale = |s: &&Session| self.is_over(volume, s.generation, s.read_only || s.shared);
+        let stale: BTreeSet<u32> = self.live(volume).filter(stale).map(|s| s.id).collect();
+        self.end(volume, |s| stale.contains(&s.id))
+    }
+
+    /// Ends these sessions of a volume itself. Returns their connections: to be fenced.
+    fn end(&mut self, volume: VolumeId, over: impl Fn(&Session) -> bool) -> Vec<ConnId> {
+        let its = |_: &Key, s: &mut Session| s.volume == volume && s.view == View::Live && over(s);
+        let ended = self.by_client.extract_if(.., its);
+        let fence: Vec<ConnId> = ended.flat_map(|(_, session)| session.lanes.into_values()).collect();
         for gone in &fence {
             self.by_conn.remove(gone);
         }
@@ -312,12 +333,8 @@ mod tests {
             readers: readers.iter().copied().map(AttachGeneration).collect(),
         };
         all.admit(conn(1), &wanted(1, 1, 0)).unwrap();
-        assert!(all.admit(conn(2), &reader("a", 2)).unwrap().1.is_empty());
-        assert_eq!(
-            all.set_generation(VolumeId(1), AttachGeneration(2)),
-            [conn(1)],
-            "what a reader has taken from a writer"
-        );
+        assert_eq!(all.admit(conn(2), &reader("a", 2)).unwrap().1, [conn(1)], "what a reader has taken from a writer");
+        assert!(all.set_generation(VolumeId(1), AttachGeneration(2)).is_empty());
         assert!(all.admit(conn(3), &reader("b", 3)).unwrap().1.is_empty());
         assert!(all.set_readers(list(2, &[2])).is_empty(), "of a later one it says nothing");
         assert!(all.set_readers(list(3, &[2, 3])).is_empty());
@@ -346,6 +363,49 @@ mod tests {
         assert_eq!(all.set_readers(list), [conn(1)], "a was evicted");
         assert_eq!(all.admit(conn(3), &sharer("a", 2)), Err(Refusal::Fenced));
         assert_eq!(all.admit(conn(4), &wanted(4, 4, 0)).unwrap().1, [conn(2)]);
+    }
+
+    #[test]
+    fn of_two_kinds_the_newer_attachment_is_there_in_whatever_order_they_come() {
+        let of = |(read_only, shared), client, generation, lane| Wanted {
+            client,
+            read_only,
+            shared,
+            ..wanted(generation, generation, lane)
+        };
+        let (exclusive, sharer, reader) = ((false, false), (false, true), (true, false));
+        for (old, new) in [
+            (exclusive, sharer),
+            (exclusive, reader),
+            (sharer, exclusive),
+            (sharer, reader),
+            (reader, exclusive),
+            (reader, sharer),
+        ] {
+            let mut all = Sessions::default();
+            all.admit(conn(1), &of(old, "a", 2, 0)).unwrap();
+            assert_eq!(all.admit(conn(2), &of(new, "b", 3, 0)).unwrap().1, [conn(1)]);
+            assert!(all.of(conn(1)).is_none() && all.of(conn(2)).is_some());
+            assert_eq!(all.admit(conn(3), &of(old, "a", 2, 0)), Err(Refusal::Fenced));
+            assert!(all.admit(conn(4), &of(new, "b", 3, 1)).unwrap().1.is_empty(), "another lane");
+        }
+    }
+
+    #[test]
+    fn another_attachment_of_the_same_life_fences_every_lane_and_an_older_one_is_refused() {
+        let mut all = Sessions::default();
+        let of = |generation, lane| Wanted { shared: true, ..wanted(5, generation, lane) };
+        let (first, _) = all.admit(conn(1), &of(2, 0)).unwrap();
+        all.admit(conn(2), &of(2, 1)).unwrap();
+        let (second, fenced) = all.admit(conn(3), &of(3, 0)).unwrap();
+        assert_eq!(fenced, [conn(1), conn(2)]);
+        assert_ne!(first, second, "what it held is not held any more");
+        assert_eq!(all.admit(conn(4), &of(2, 1)), Err(Refusal::Fenced));
+        assert!(all.admit(conn(4), &of(3, 1)).unwrap().1.is_empty());
+        // Of the same generation, but not what it was.
+        let reads = Wanted { read_only: true, shared: false, ..of(3, 2) };
+        assert_eq!(all.admit(conn(5), &reads).unwrap().1, [conn(3), conn(4)]);
+        assert!(all.of(conn(5)).is_some_and(|s| s.read_only && !s.shared && s.id != second));
     }
 
     #[test]

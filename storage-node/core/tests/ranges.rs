@@ -248,7 +248,7 @@ fn the_next_primary_gives_ranges_first_to_those_who_held_them() {
     assert_eq!(hold(&mut c, b, 0, 8), Status::RangeTaken);
     assert_eq!(hold(&mut c, b, 16, 8), Status::Later, "somebody may have held it");
     assert_eq!((write(&mut c, a, 0, 8), write(&mut c, a, 16, 8)), (Status::Ok, Status::NotHeld));
-    c.run(Span::seconds(6));
+    c.run(Span::seconds(13));
     assert_eq!((hold(&mut c, b, 16, 8), hold(&mut c, b, 0, 8)), (Status::Ok, Status::RangeTaken));
     let token = c.ask_range(a, UNREGISTER, (1, 0, 8), for_writing);
     assert_eq!(c.answer(token).0, Status::Ok);

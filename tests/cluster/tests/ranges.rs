@@ -250,7 +250,7 @@ fn two_targets_share_a_volume_through_the_loss_of_a_primary() {
     let dir = right.dir.to_str().unwrap().to_owned();
     let nbd = format!("unix:{dir}/nbd");
     let args = ["attach", VOLUME, "--nbd", &nbd, "--client-name", "right", "--dir", &dir, "--shared"];
-    let waits = cluster.begin(&[&args[..], &["--range", "write:0+16M", "--range-wait", "60s"]].concat()).unwrap();
+    let waits = cluster.begin(&[&args[..], &["--range", "write:0+16M", "--range-wait", "20s"]].concat()).unwrap();
     wait_until("it is attached", LONG, || {
         let clients = cluster.json(&["client", "list"])?;
         Ok(clients.as_array().is_some_and(|all| all.iter().any(|client| client["name"] == "right")))

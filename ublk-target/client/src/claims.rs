@@ -169,6 +169,15 @@ impl Claims {
         self.pieces.iter().filter(move |piece| piece.shard == shard && piece.at.overlaps(blocks))
     }
 
+    /// A newer epoch of a shard is known: what is to be asked for there is asked for in it at once.
+    pub(crate) fn ask_now(&mut self, now: Time, shard: ShardIndex) {
+        for piece in self.pieces.iter_mut().filter(|piece| piece.shard == shard) {
+            if let State::Due(at) = &mut piece.state {
+                *at = now.min(*at);
+            }
+        }
+    }
+
     /// Nothing is to be held any more.
     pub(crate) fn forget(&mut self) {
         self.pieces.clear();

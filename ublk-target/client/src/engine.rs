@@ -28,7 +28,7 @@ use crate::split::{Action, Kind};
 use crate::unflushed::Unflushed;
 use crate::view::Counters;
 use conductor_model::api::VolumeMap;
-use conductor_model::{BLOCK, BlockRange, Bytes, Commit, Epoch};
+use conductor_model::{BLOCK, BlockRange, Bytes, Commit, Epoch, ShardIndex};
 use driver::{ConnId, Span, Time};
 use memory::{Arena, Class, Reads};
 use node_protocol::{IoBody, RangeBody, ReplyBody, StaleBody, Status, op};
@@ -339,16 +339,8 @@ impl Engine {
             }
             Some(Ok(_)) if self.requests[slot].failed.is_some() => self.part_failed(key),
             Some(Ok(status @ (Status::StaleEpoch | Status::Later))) => {
-                if let Some(known) =
-                    reply.and_then(|reply| StaleBody::parse(reply.body)).filter(|_| status == Status::StaleEpoch)
-                {
-                    let (shard, epoch, cache) =
-                        (self.parts[key].shard, Epoch(known.epoch.get()), Commit(known.cache.get()));
-                    if self.routes.learn(shard, Place { epoch, endpoint, cache }) {
-                        self.counters.learned += 1;
-                        self.see_generations();
-                        self.moved(now);
-                    }
+                if let Some(reply) = reply.filter(|_| status == Status::StaleEpoch) {
+                    self.learn(now, self.parts[key].shard, endpoint, reply.body);
                 }
                 self.put_off(now, key, status);
             }
@@ -371,6 +363,25 @@ impl Engine {
         // Not earlier: the last hold to go hands the request to the reaper.
         drop(holds);
         self.decide(slot);
+    }
+
+    /// A node answered "stale epoch", with that in which it is the shard's primary: what waits for a newer one goes on. False if it is none.
+    fn learn(&mut self, now: Time, shard: ShardIndex, endpoint: SocketAddr, body: &[u8]) -> bool {
+        let Some(known) = StaleBody::parse(body) else { return false };
+        let place = Place { epoch: Epoch(known.epoch.get()), endpoint, cache: Commit(known.cache.get()) };
+        if !self.routes.learn(shard, place) {
+            return false;
+        }
+        self.counters.learned += 1;
+        // A node that was away has all its shards in newer epochs: one map tells them at once, where there is a conductor.
+        self.map_wanted = true;
+        if let Some(unflushed) = &self.unflushed {
+            unflushed.seen(shard, place.cache);
+        }
+        let its = |(key, part): (usize, &Part)| (part.shard == shard).then_some(key);
+        let keys = self.parts.iter().filter_map(its).collect();
+        self.go_where_served(now, keys);
+        true
     }
 
     /// The node told a part to come again.
@@ -468,12 +479,12 @@ impl Engine {
             return;
         }
         self.map_backoff = MAP_MIN;
-        self.moved(now);
+        let keys = self.parts.iter().map(|(key, _)| key).collect();
+        self.go_where_served(now, keys);
     }
 
-    /// Shards are served elsewhere, or under newer epochs: what waits for that goes on.
-    fn moved(&mut self, now: Time) {
-        let keys: Vec<usize> = self.parts.iter().map(|(key, _)| key).collect();
+    /// Shards are served elsewhere, or under newer epochs: of these parts, what waits for that goes on.
+    fn go_where_served(&mut self, now: Time, keys: Vec<usize>) {
         for key in keys {
             let part = &mut self.parts[key];
             let Some(place) = self.routes.place(part.shard) else { continue };

@@ -383,7 +383,7 @@ impl<S: Store> Node<S> {
             self.answer_epoch(now, key, Status::StaleEpoch, (primary.config.epoch, primary.config.cache));
         }
         for answer in primary.ranges.into_waiting() {
-            self.refuse_epoch(now, answer, Status::StaleEpoch, primary.config.epoch);
+            self.refuse_client(now, answer, Status::StaleEpoch, (primary.config.epoch, primary.config.cache));
         }
         self.forget_old_settling(shard);
         self.forget_filling(now, shard);

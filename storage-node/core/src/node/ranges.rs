@@ -21,32 +21,42 @@ impl<S: Store> Node<S> {
         let parsed = RangeBody::parse(body).filter(RangeBody::is_sound);
         let shard = parsed.map(|body| body.shard());
         let wish = parsed.ok_or(Status::BadRequest).and_then(|body| self.check_range(now, conn, &body));
+        let mut gives_back = false;
         let said = match (wish, shard.and_then(|shard| self.primaries.get_mut(&shard))) {
             (Err(status), _) => Asked::Said(answer, status),
             (Ok(wish), Some(primary)) if op == op::UNREGISTER_RANGE => {
+                gives_back = true;
                 let withdrawn = primary.ranges.give_back(wish.session, wish.range, wish.mode);
                 for waited in withdrawn.collect::<Vec<_>>() {
                     self.refuse(now, waited, Status::RangeTaken);
                 }
                 Asked::Said(answer, Status::Ok)
             }
-            (Ok(wish), Some(primary)) => primary.ranges.ask(now, wish, answer),
+            (Ok(wish), Some(primary)) => {
+                let replaced: Vec<_> = primary.ranges.asks_anew(&wish).collect();
+                let said = primary.ranges.ask(now, wish, answer);
+                for waited in replaced {
+                    self.refuse(now, waited, Status::RangeTaken);
+                }
+                said
+            }
             (Ok(_), None) => Asked::Said(answer, Status::StaleEpoch),
         };
         match said {
             Asked::Waits => self.counters.count("range.waits"),
             Asked::Said(answer, status) => {
                 self.counters.count(refusal_name(status));
-                let known = shard.and_then(|shard| self.primaries.get(&shard)).map(|p| p.config.epoch);
+                let primary = shard.and_then(|shard| self.primaries.get(&shard));
+                let known = primary.map(|p| (p.config.epoch, p.config.cache));
                 match status {
                     Status::StaleEpoch | Status::Later => {
-                        self.refuse_epoch(now, answer, status, known.unwrap_or_default());
+                        self.refuse_client(now, answer, status, known.unwrap_or_default());
                     }
                     status => self.refuse(now, answer, status),
                 }
             }
         }
-        if let Some(shard) = shard {
+        if let Some(shard) = shard.filter(|_| gives_back) {
             self.settle_ranges(now, shard);
         }
     }
@@ -122,7 +132,8 @@ impl<S: Store> Node<S> {
     }
 
     pub(super) fn tick_ranges(&mut self, now: Time) {
-        for shard in self.shared_shards() {
+        let waiting = self.primaries.iter().filter(|(_, p)| p.ranges.has_waiting());
+        for shard in waiting.map(|(shard, _)| *shard).collect::<Vec<_>>() {
             self.settle_ranges(now, shard);
         }
     }

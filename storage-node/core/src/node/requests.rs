@@ -75,7 +75,7 @@ impl<S: Store> Node<S> {
 
     /// Answers a client with a status and the epoch in which this node is the shard's primary, with its cache generation: whom the conductor
     /// does not tell goes on by that.
-    fn refuse_client(&mut self, now: Time, answer: Answer, status: Status, (epoch, cache): (Epoch, Commit)) {
+    pub(super) fn refuse_client(&mut self, now: Time, answer: Answer, status: Status, (epoch, cache): (Epoch, Commit)) {
         let body = StaleBody { reply: ReplyBody::new(status), epoch: epoch.0.into(), cache: cache.0.into() };
         self.net.reply(now, answer, Op::REPLY, body.bytes(), None);
     }

@@ -152,15 +152,48 @@ fn what_is_held_goes_with_its_session_and_what_waits_with_its_connection() {
 #[test]
 fn there_are_so_many_and_no_more() {
     let mut ranges = served();
-    let last = u32::try_from(MAX_RANGES).unwrap();
-    for at in 0..last {
-        assert_eq!(ask(&mut ranges, 0, wish(1, at, 1, WRITE)), Some(Status::Ok));
+    let (each, all) = (u32::try_from(MAX_RANGES_HERE).unwrap(), u32::try_from(MAX_RANGES).unwrap());
+    for at in 0..all {
+        assert_eq!(ask(&mut ranges, 0, wish(at / each, at, 1, WRITE)), Some(Status::Ok));
+        if at == each - 1 {
+            assert_eq!(ask(&mut ranges, 0, wish(0, all, 1, WRITE)), Some(Status::TooMany), "others have room");
+        }
     }
-    assert_eq!(ask(&mut ranges, 0, wish(2, last, 1, WRITE)), Some(Status::TooMany));
-    assert_eq!(ask(&mut ranges, 0, waits(wish(2, 0, 1, WRITE), 9)), Some(Status::TooMany));
-    let no_room = Wish { room: false, ..wish(1, 0, 1, WRITE) };
+    assert_eq!(ask(&mut ranges, 0, wish(all, all, 1, WRITE)), Some(Status::TooMany));
+    assert_eq!(ask(&mut ranges, 0, waits(wish(all, 0, 1, WRITE), 9)), Some(Status::TooMany));
+    let no_room = Wish { room: false, ..wish(0, 0, 1, WRITE) };
     assert_eq!(ask(&mut ranges, 0, no_room), Some(Status::Ok), "what is held already");
     assert_eq!(ask(&mut served(), 0, no_room), Some(Status::TooMany), "it has enough elsewhere");
+}
+
+#[test]
+fn what_was_held_before_is_given_back_whoever_waits_and_whatever_its_session_has_elsewhere() {
+    let mut ranges = Ranges::new(true);
+    ranges.serves(Time(0));
+    let (each, all) = (u32::try_from(MAX_RANGES_HERE).unwrap(), u32::try_from(MAX_RANGES).unwrap());
+    for at in 0..all {
+        assert_eq!(ask(&mut ranges, 1, waits(wish(at / each, at, 1, WRITE), u64::MAX)), None);
+    }
+    let again = |session, at| Wish { again: true, room: false, ..wish(session, at, 1, WRITE) };
+    for at in 0..each {
+        assert_eq!(ask(&mut ranges, 1, again(0, all + at)), Some(Status::Ok));
+    }
+    assert_eq!(ask(&mut ranges, 1, again(0, 2 * all)), Some(Status::TooMany), "that many it never held");
+    assert_eq!(ask(&mut ranges, RANGE_GRACE.0, again(1, 2 * all)), Some(Status::TooMany), "as anybody's from then on");
+}
+
+#[test]
+fn who_asks_again_for_what_it_waits_for_waits_once() {
+    let mut ranges = served();
+    ask(&mut ranges, 0, wish(1, 0, 8, WRITE));
+    for _ in 0..2 * MAX_RANGES {
+        let again = waits(wish(2, 0, 8, WRITE), 9);
+        ranges.asks_anew(&again).for_each(|waiter| assert_eq!(waiter, 2));
+        assert_eq!(ask(&mut ranges, 0, again), None);
+    }
+    assert_eq!(ranges.of(2), 1);
+    assert_eq!(ranges.asks_anew(&wish(1, 0, 8, WRITE)).count(), 0, "what is held stays so");
+    assert!(ranges.may_write(1, range(0, 8)));
 }
 
 #[test]

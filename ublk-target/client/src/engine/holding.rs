@@ -88,7 +88,16 @@ impl Engine {
             None | Some(Status::StaleEpoch | Status::Later) => {
                 self.map_wanted |= status != Some(Status::Later);
                 piece.put_off(now);
+                let shard = piece.shard;
+                let on = self.links.iter().find(|(_, link)| link.conn() == Some(conn)).map(|(endpoint, _)| *endpoint);
+                if let (Some(Status::StaleEpoch), Some(endpoint), Some(reply)) = (status, on, reply)
+                    && self.learn(now, shard, endpoint, reply.body)
+                {
+                    self.claims.ask_now(now, shard);
+                }
             }
+            // What was held is nobody else's: there is no room for it where its shard is served now.
+            Some(Status::TooMany) if piece.before => piece.put_off(now),
             // Who waits behind others for longer than a primary lets it asks again.
             Some(Status::RangeTaken) if !piece.before && piece.until.is_some_and(|until| now < until) => {
                 piece.put_off(now)

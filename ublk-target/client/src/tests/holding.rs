@@ -110,6 +110,46 @@ fn the_next_primary_is_told_before_anything_goes_on_even_if_nothing_is_asked_for
 }
 
 #[test]
+fn the_primary_tells_its_epoch_to_who_asks_for_a_range_where_no_map_does() {
+    let mut b = bench(&[(3, 1)], &[range(0, 4, true), range(8 * BLOCK, 4, false)], Span(0));
+    b.up(1);
+    b.answer(1, 0, Status::Ok, b"");
+    b.answer(1, 0, Status::Ok, b"");
+    b.lose(b.conn(1), Reason::Io);
+    b.write(1, 0, &[1; 512]);
+    b.pass(RECONNECT_MAX);
+    b.up(1);
+    b.answer_stale(1, 0, 5, 0);
+    let epochs: Vec<_> = b.posted(1).iter().filter_map(|p| p.range).map(|r| r.epoch.get()).collect();
+    assert_eq!(epochs, [3, 5], "at once");
+    b.answer_stale(1, 0, 5, 0);
+    b.pass(RETRY_MAX);
+    assert_eq!(asked(&b, 1), [(0, true, true), (8, false, true)]);
+    b.answer(1, 0, Status::Ok, b"");
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!((held(&b), b.posted(1)[0].body.epoch.get()), (Some(Holding::All), 5));
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results(), [(1, Ok(0))]);
+    b.assert_clean();
+}
+
+#[test]
+fn what_was_held_and_finds_no_room_is_asked_for_again() {
+    let mut b = bench(&[(1, 1)], &[range(0, 4, true)], Span(0));
+    b.up(1);
+    b.answer(1, 0, Status::Ok, b"");
+    b.engine.map(b.now, &map(&[(2, 2)]));
+    b.turn();
+    b.up(2);
+    b.answer(2, 0, Status::TooMany, b"");
+    assert_eq!(held(&b), Some(Holding::Waits));
+    b.pass(RETRY_MAX);
+    assert_eq!(asked(&b, 2), [(0, true, true)]);
+    b.answer(2, 0, Status::Ok, b"");
+    assert_eq!(held(&b), Some(Holding::All));
+}
+
+#[test]
 fn what_another_client_has_fails_from_then_on_and_the_rest_goes_on() {
     let mut b = bench(&[(1, 1)], &[range(0, 4, true), range(8 * BLOCK, 4, true)], Span(0));
     b.up(1);
