@@ -156,7 +156,7 @@ impl Layer {
                 let stream = stream_of(&op);
                 match stream.and_then(|stream| Some((stream, self.lines.get_mut(&stream)?))) {
                     Some((stream, line)) => {
-                        if line.done(Done { op, result }, &mut self.desk) {
+                        if line.done(now, Done { op, result }, &mut self.desk) {
                             self.lines.remove(&stream);
                             self.desk.stalled.retain(|other| *other != stream);
                         }

@@ -10,7 +10,7 @@
 //! A connect is over when its handshake is: until then the machine knows no stream.
 
 use crate::layer::Desk;
-use driver::{Address, Conn, Done, Errno, Op, StreamId, Time, why};
+use driver::{Address, Conn, Done, Errno, Op, Span, StreamId, Time, why};
 use memory::{Filling, Part};
 use refcount::Hold;
 use rustls::Connection;
@@ -21,8 +21,8 @@ use std::io::{IoSlice, Read, Write};
 pub(crate) const SMALL: usize = 4 << 10;
 /// Buffer of a busy one: four of the largest records.
 pub(crate) const LARGE: usize = 64 << 10;
-/// After so many receives in a row that a small buffer would have held, it gets a small one.
-const QUIET: u32 = 64;
+/// For so long after much came; then it is at rest with the next receive that a small buffer would have held, a Ping's at the latest.
+const BUSY: Span = Span::seconds(1);
 /// The longest plaintext of a record, and what is added to it.
 const RECORD: usize = 16 << 10;
 const RECORD_MORE: usize = 5 + 1 + 16;
@@ -132,7 +132,7 @@ pub(crate) struct Line {
     from: usize,
     to: usize,
     large: bool,
-    quiet: u32,
+    busy_until: Time,
     // what the driver has of it
     receiving: bool,
     sending: bool,
@@ -163,7 +163,7 @@ impl Line {
             from: 0,
             to: 0,
             large: false,
-            quiet: 0,
+            busy_until: Time(0),
             receiving: false,
             sending: false,
             shutting: false,
@@ -222,7 +222,7 @@ impl Line {
     }
 
     /// An operation of ours is over, or of the machine's that went through. True if that was the end of it.
-    pub(crate) fn done(&mut self, done: Done, desk: &mut Desk) -> bool {
+    pub(crate) fn done(&mut self, now: Time, done: Done, desk: &mut Desk) -> bool {
         let Done { op, result } = done;
         match op {
             Op::Recv { on, into, .. } => {
@@ -232,7 +232,7 @@ impl Line {
                     (None, Some(connecting)) => connecting.on = Some(on),
                     (None, None) => debug_assert!(false, "a receive stands for the machine's"),
                 }
-                self.received(into, result, desk);
+                self.received(now, into, result, desk);
             }
             Op::Send { on, .. } => {
                 self.sending = false;
@@ -291,7 +291,7 @@ impl Line {
         desk.failed(self.connecting.as_ref().map(|connecting| &connecting.to), &failure);
     }
 
-    fn received(&mut self, into: Filling, result: Result<u32, Errno>, desk: &mut Desk) {
+    fn received(&mut self, now: Time, into: Filling, result: Result<u32, Errno>, desk: &mut Desk) {
         match result {
             Ok(0) if self.tls.is_handshaking() && !self.shut => self.fail(Failure::Ended, desk),
             Ok(0) => self.over = self.over.or(Some(Ok(0))),
@@ -300,10 +300,12 @@ impl Line {
                 let bytes = bytes as usize;
                 (self.from, self.to) = (0, bytes);
                 if bytes == into.len() {
-                    (self.large, self.quiet) = (!self.tls.is_handshaking(), 0);
-                } else if bytes <= SMALL {
-                    self.quiet += 1;
-                    self.large &= self.quiet < QUIET;
+                    self.large = !self.tls.is_handshaking();
+                }
+                if bytes >= SMALL {
+                    self.busy_until = now + BUSY;
+                } else {
+                    self.large &= now < self.busy_until;
                 }
                 let first = into[0];
                 let client = self.connecting.is_some();

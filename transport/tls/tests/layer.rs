@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{STREAM, Side, authority, pair, settle};
+use common::{STREAM, Side, authority, pair, settle, settle_at};
 use driver::{Done, Errno, Op, Time};
 use tls::Failure;
 
@@ -338,5 +338,28 @@ fn a_message_of_a_handshake_that_is_longer_than_is_kept_ends_the_stream() {
     while b.drive(Time(0), usize::MAX) {}
     assert_eq!(b.take_received(), (vec![], Some(Err(Errno::PROTOCOL))));
     assert!(matches!(b.failures.borrow()[..], [Failure::Broken(_)]), "{:?}", b.failures);
+    b.assert_at_rest();
+}
+
+#[test]
+fn a_stream_at_rest_gives_its_large_buffer_back_with_the_first_little_that_comes() {
+    let (mut a, mut b) = established(usize::MAX);
+    a.send(&[&[1; 100_000]]);
+    let mut got = 0;
+    while got < 100_000 {
+        settle(&mut a, &mut b, usize::MAX);
+        got += b.take_received().0.len();
+        b.recv(4096);
+    }
+    let busy = b.arena.in_use();
+    assert!(busy >= 64 << 10, "{busy}");
+    for (at, large) in [(Time(0), true), (Time(0) + driver::Span::seconds(2), false)] {
+        a.send(&[SECRET]);
+        settle_at(at, &mut a, &mut b, usize::MAX);
+        assert_eq!(b.take_received().0, SECRET);
+        b.recv(4096);
+        assert_eq!(b.arena.in_use() >= 64 << 10, large, "{at:?}");
+    }
+    a.assert_at_rest();
     b.assert_at_rest();
 }

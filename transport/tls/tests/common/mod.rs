@@ -219,8 +219,13 @@ pub(crate) fn pair(client: Option<Trust>, server: Option<u8>) -> (Side, Side) {
 
 /// Goes on until nothing moves.
 pub(crate) fn settle(a: &mut Side, b: &mut Side, piece: usize) {
+    settle_at(Time(0), a, b, piece);
+}
+
+/// The same, later.
+pub(crate) fn settle_at(now: Time, a: &mut Side, b: &mut Side, piece: usize) {
     loop {
-        let moved = a.drive(Time(0), piece) | b.drive(Time(0), piece);
+        let moved = a.drive(now, piece) | b.drive(now, piece);
         let said = std::mem::take(&mut a.sent);
         b.arrived.extend(&said);
         a.said.extend(said);
