@@ -37,6 +37,8 @@ const ROLE: Duration = Duration::from_millis(700);
 const LITTLE: Duration = Duration::from_millis(200);
 /// After all were asked in vain: a fraction of what finding a leader takes.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long one that knows nobody who leads is asked again: it reads its file meanwhile.
+const DECIDED: Duration = Duration::from_secs(5);
 /// Largest answer read: all assignments of the largest cluster's node.
 const MAX_ANSWER: u64 = 256 << 20;
 /// What is larger is not sent in vain: it is asked first what a proof is to be made for.
@@ -139,7 +141,7 @@ impl Conductors {
     /// The body of a success.
     pub(crate) fn call(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
         if let [only] = &*self.all {
-            return self.attempt(only, call, call.deadline).map_err(|failed| failed.into_error_of(call));
+            return self.attempt_of_one(only, call);
         }
         let until = Instant::now() + call.deadline;
         let mut failed = BTreeSet::new();
@@ -177,6 +179,19 @@ impl Conductors {
             if !pause.is_zero() {
                 std::thread::sleep(pause);
                 failed.clear();
+            }
+        }
+    }
+
+    /// One that has just started answers a little before it leads, and has done nothing then.
+    fn attempt_of_one(&self, base: &str, call: &Call<'_>) -> Result<Vec<u8>, Error> {
+        let until = Instant::now() + call.deadline.min(DECIDED);
+        loop {
+            match self.attempt(base, call, call.deadline) {
+                Err(Failed::Undone { why: Error::Refused { .. }, leader: None }) if Instant::now() + PAUSE < until => {
+                    std::thread::sleep(PAUSE);
+                }
+                other => return other.map_err(|failed| failed.into_error_of(call)),
             }
         }
     }

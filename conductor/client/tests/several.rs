@@ -18,6 +18,8 @@ enum Does {
     Leads,
     /// Names this one as the leader.
     Names(Option<String>),
+    /// Names nobody the first two times, then is as `Leads`.
+    Begins,
     /// Nothing.
     Hangs,
     /// As `Leads`, but takes longer for everything else than another one would be waited for.
@@ -49,7 +51,13 @@ impl Server {
                         counter.fetch_add(1, Ordering::SeqCst);
                     }
                     let leads = "{\"version\":\"1\",\"role\":\"leader\",\"leader\":null}".to_owned();
+                    let does = match does {
+                        Does::Begins if counter.load(Ordering::SeqCst) <= 2 => Does::Names(None),
+                        Does::Begins => Does::Leads,
+                        other => other,
+                    };
                     let (status, body) = match does {
+                        Does::Begins => unreachable!("it is one or the other"),
                         Does::Hangs => return std::thread::sleep(Duration::from_secs(60)),
                         Does::Dies if !role => return,
                         Does::Dies => ("200 OK", leads),
@@ -165,6 +173,16 @@ fn what_takes_long_on_a_leader_is_waited_for() {
     let client = client(&[&frozen.address, &leader.address]);
     assert_eq!(client.backup().unwrap(), "{}");
     assert_eq!((frozen.asked(), leader.asked()), (0, 1));
+}
+
+#[test]
+fn one_that_has_just_started_is_asked_again_until_it_leads() {
+    let begins = Server::start(Does::Begins);
+    client(&[&begins.address]).openapi().unwrap();
+    assert_eq!(begins.asked(), 3);
+    let follower = Server::start(Does::Names(Some("192.0.2.1:1".to_owned())));
+    let error = client(&[&follower.address]).openapi().unwrap_err();
+    assert_eq!((error.kind(), follower.asked()), (Some("not-leader"), 1), "who leads elsewhere is not waited for");
 }
 
 #[test]
