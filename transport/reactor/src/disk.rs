@@ -17,13 +17,16 @@
 use crate::ReactorError;
 use crate::error::errno;
 use driver::{DiskIndex, Errno};
-use memory::{MappedFile, Part};
+use memory::MappedFile;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Seek, SeekFrom};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+
+/// The unit of all disk operations.
+pub(crate) const BLOCK: u64 = 4096;
 
 /// How to open a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,6 +45,8 @@ pub struct DiskInfo {
     pub block_device: bool,
     /// Past the page cache.
     pub direct: bool,
+    /// On a file system that is in memory.
+    pub in_memory: bool,
     /// Mapped: writes are stores.
     pub mapped: Option<Mapped>,
 }
@@ -57,8 +62,8 @@ pub enum Mapped {
 
 /// An open disk.
 pub(crate) struct Disk {
-    file: File,
-    map: Option<MappedFile>,
+    pub(crate) file: File,
+    pub(crate) map: Option<MappedFile>,
     /// Bytes at its beginning that are not the disk's.
     pub(crate) head: u64,
     pub(crate) info: DiskInfo,
@@ -79,7 +84,8 @@ impl Disk {
             file => (file?, true),
         };
         let bytes = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
-        let info = DiskInfo { bytes, block_device, direct, mapped: None };
+        let in_memory = !block_device && in_memory(&file).map_err(failed)?;
+        let info = DiskInfo { bytes, block_device, direct, in_memory, mapped: None };
         Ok(Self { file, map: None, head: 0, info })
     }
 
@@ -100,16 +106,9 @@ impl Disk {
         allocate(&file, len).map_err(failed)?;
         let map = MappedFile::map(&file, whole).map_err(|error| failed(error.into()))?;
         let mapped = Some(if map.is_persistent() { Mapped::Persistent } else { Mapped::Cached });
-        let info = DiskInfo { bytes: len.saturating_sub(head), block_device: false, direct: false, mapped };
+        let (bytes, in_memory) = (len.saturating_sub(head), in_memory(&file).map_err(failed)?);
+        let info = DiskInfo { bytes, block_device: false, direct: false, in_memory, mapped };
         Ok(Self { file, map: Some(map), head, info })
-    }
-
-    /// Stores into the mapping. True if that was all of it, false if a durable write still needs a sync; `None` if it is not mapped.
-    pub(crate) fn store(&mut self, at: u64, parts: &[Part]) -> Option<Result<bool, Errno>> {
-        let map = self.map.as_mut()?;
-        let at = at.saturating_add(self.head);
-        let stored = map.write(at, parts.iter().map(Part::bytes)).map_err(|error| Errno(error as i32));
-        Some(stored.map(|_| map.is_persistent()))
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -153,6 +152,13 @@ fn allocate(file: &File, len: u64) -> std::io::Result<()> {
     }
     let error = std::io::Error::last_os_error();
     if errno(&error) == Errno(libc::EOPNOTSUPP) { Ok(()) } else { Err(error) }
+}
+
+/// Whether a file's bytes are nowhere but in memory, so that a request has nothing to wait for.
+fn in_memory(file: &File) -> std::io::Result<bool> {
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    let kind = nix::sys::statfs::fstatfs(file)?.filesystem_type();
+    Ok(kind == nix::sys::statfs::TMPFS_MAGIC || kind.0 == RAMFS_MAGIC)
 }
 
 /// Where a disk's number leads.

@@ -13,7 +13,7 @@ use std::mem::zeroed;
 use std::os::fd::{AsRawFd, RawFd};
 
 /// Pieces that the kernel takes at a time (UIO_MAXIOV); what is beyond goes with the next round of the same operation.
-const MAX_PIECES: usize = 1024;
+pub(crate) const MAX_PIECES: usize = 1024;
 
 /// What a peer's end looks like to poll: half closed, closed, or broken. The kernel adds the last two by itself.
 const HANGUP: u32 = (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as u32;

@@ -14,6 +14,7 @@
 //! - It holds no decisions: no retry, no routing, no deadline but a connect's. It never blocks except in its one enter.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod at_once;
 pub mod clock;
 mod disk;
 mod error;

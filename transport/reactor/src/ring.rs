@@ -60,6 +60,8 @@ pub unsafe trait Ring {
             let submitter = ring.submitter();
             result = harmless(match timeout {
                 None => submitter.submit_and_wait(want as usize),
+                // Without a timer: what is there is taken.
+                Some(Span(0)) => submitter.submit_with_args(0, &SubmitArgs::new()),
                 Some(span) => {
                     let timeout = timespec(span);
                     submitter.submit_with_args(want as usize, &SubmitArgs::new().timespec(&timeout))

@@ -9,7 +9,7 @@
 //! It decides nothing: no retries but for short transfers, no deadline but a connect's. What it cannot even start comes back
 //! as a `Done` like everything else, in the next turn.
 
-use crate::disk::{Disk, DiskInfo, DiskOptions, Mapped, disk};
+use crate::disk::{BLOCK, Disk, DiskInfo, DiskOptions, disk};
 use crate::flight::{Flight, Slab};
 use crate::rdma::{Beside, is_rdmas};
 use crate::ring::{Cqe, Ring, probe, timespec};
@@ -25,9 +25,6 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use tls::Layer;
-
-/// The unit of all disk operations.
-const BLOCK: u64 = 4096;
 
 /// Sends below this size nearly always end within the enter that submits them, so that the wait counts them in and does not
 /// end with them; larger ones may have to wait for the peer.
@@ -254,7 +251,8 @@ impl<R: Ring> Uring<R> {
 
     fn start(&mut self, op: Op) {
         let mut flight = Flight::new(op);
-        if let Some(result) = self.in_memory(&mut flight) {
+        let disk = disk_of(&flight.op).and_then(|disk| self.disks.get_mut(disk.0 as usize));
+        if let Some(result) = disk.and_then(|disk| disk.at_once(&mut flight)) {
             return self.ready.push_back(Done { op: flight.op, result });
         }
         let mut address = None;
@@ -298,31 +296,6 @@ impl<R: Ring> Uring<R> {
             self.small_sends += 1;
         }
         self.post(slot, fd);
-    }
-
-    /// What a mapped file does without the ring: its result, unless the ring has to end it.
-    fn in_memory(&mut self, flight: &mut Flight) -> Option<Result<u32, Errno>> {
-        let disk = self.disks.get_mut(disk_of(&flight.op)?.0 as usize)?;
-        flight.head = disk.head;
-        let mapped = disk.info.mapped?;
-        match &flight.op {
-            Op::DiskWrite { at, parts, durable, .. } => {
-                let len: usize = parts.iter().map(|part| part.len).sum();
-                if !(at | len as u64).is_multiple_of(BLOCK) {
-                    return Some(Err(Errno(libc::EINVAL)));
-                }
-                match disk.store(*at, parts)? {
-                    Ok(persistent) if *durable && !persistent => flight.stored = true,
-                    stored => return Some(stored.map(|_| u32::try_from(len).unwrap_or(u32::MAX))),
-                }
-                None
-            }
-            // All that was stored is there; broken memory says so once more.
-            Op::DiskSync { .. } if mapped == Mapped::Persistent => Some(disk.store(0, &[])?.map(|_| 0)),
-            // A journal's blocks are used again and again.
-            Op::DiskPunch { .. } => Some(Ok(0)),
-            _ => None,
-        }
     }
 
     /// The descriptor of a disk. A range that O_DIRECT cannot move is refused here, also where this file system would do it

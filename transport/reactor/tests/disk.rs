@@ -7,7 +7,7 @@ use common::{Bench, Dir, driver};
 use driver::{DiskIndex, Errno, Op};
 use reactor::{DiskOptions, Limits, Mapped, ReactorError};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const SIZE: u64 = 32 << 20;
 
@@ -48,7 +48,8 @@ fn what_is_written_durably_is_read_back_and_punched_away() {
 
 #[test]
 fn a_write_of_more_pieces_than_the_kernel_takes_goes_on_where_it_stopped() {
-    let dir = Dir::new();
+    // Not in memory, where the ring has no part in it.
+    let dir = Dir::below(Path::new(env!("CARGO_TARGET_TMPDIR")));
     let mut bench = Bench::new();
     let disk = bench.reactor.driver().open_disk(&disk_file(&dir), DiskOptions::default()).unwrap();
     let page = bench.page(8192, 3).filled();
@@ -57,6 +58,32 @@ fn a_write_of_more_pieces_than_the_kernel_takes_goes_on_where_it_stopped() {
     assert_eq!(bench.result(Op::DiskWrite { disk, tag: 1, at: 0, parts, durable: true }), Ok(1500 * 4096));
     assert_eq!(bench.reactor.driver().counters().resumed, 1);
     assert_eq!(read(&mut bench, disk, 1499 * 4096, 8192).1, [[3; 4096], [0; 4096]].concat());
+    bench.assert_empty();
+}
+
+#[test]
+fn a_file_in_memory_is_read_and_written_without_the_ring() {
+    let dir = Dir::below(Path::new("/dev/shm"));
+    let mut bench = Bench::new();
+    let disk = bench.reactor.driver().open_disk(&disk_file(&dir), DiskOptions::default()).unwrap();
+    assert!(bench.reactor.driver().disk_info(disk).unwrap().in_memory);
+    // The first turn also posts what wakes the reactor.
+    assert_eq!(read(&mut bench, disk, 0, 4096).1, vec![0; 4096]);
+    let before = bench.reactor.driver().counters().sqes;
+    let page = bench.page(8192, 3).filled();
+    let parts = (0..1500).map(|_| memory::Part { mem: page.share(), from: 4096, len: 4096 }).collect();
+    drop(page);
+    assert_eq!(bench.result(Op::DiskWrite { disk, tag: 1, at: 4096, parts, durable: true }), Ok(1500 * 4096));
+    assert_eq!(bench.result(Op::DiskSync { disk, tag: 2 }), Ok(0));
+    assert_eq!(read(&mut bench, disk, 1500 * 4096, 8192), (Ok(8192), [[3; 4096], [0; 4096]].concat()));
+    assert_eq!(bench.reactor.driver().counters().sqes, before, "no request of these went through the kernel's queue");
+    // What it cannot do there, it says as everywhere.
+    assert_eq!(read(&mut bench, disk, SIZE - 4096, 8192).0, Err(Errno::IO));
+    assert_eq!(read(&mut bench, disk, 100, 4096).0, Err(Errno(libc::EINVAL)));
+    let parts = [bench.page(100, 1).filled().whole()].into_iter().collect();
+    assert_eq!(bench.result(Op::DiskWrite { disk, tag: 4, at: 0, parts, durable: true }), Err(Errno(libc::EINVAL)));
+    assert_eq!(bench.result(Op::DiskPunch { disk, tag: 3, at: 4096, len: 4096 }), Ok(0));
+    assert_eq!(read(&mut bench, disk, 4096, 4096), (Ok(4096), vec![0; 4096]));
     bench.assert_empty();
 }
 

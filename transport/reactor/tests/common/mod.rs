@@ -5,7 +5,7 @@ use memory::{Arena, Class, Filling, Part};
 use reactor::{Limits, MailRx, Mailbox, OwnRing, Reactor, Uring, mailbox};
 use refcount::{Hold, Table};
 use smallvec::SmallVec;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Keeps what it is told, and does nothing of its own.
@@ -142,9 +142,12 @@ pub(crate) struct Dir(pub(crate) PathBuf);
 
 impl Dir {
     pub(crate) fn new() -> Self {
+        Self::below(&std::env::temp_dir())
+    }
+    pub(crate) fn below(place: &Path) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("trine-reactor-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let path = place.join(name);
         std::fs::create_dir(&path).unwrap();
         Self(path)
     }
