@@ -5,8 +5,9 @@
 //! told to end while it waits (Ctrl-C) ends the target that it started.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, ListArgs, Outcome, Size, print, table};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, print, table};
 use crate::pidfile::Process;
+use crate::trace::{self, Step, steps};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use conductor_model::Bytes;
@@ -82,11 +83,25 @@ pub(crate) struct AttachArgs {
     /// Stay, instead of serving in the background
     #[arg(long)]
     foreground: bool,
+    /// Show every 2 s where requests spend their time, until Ctrl-C, which ends the showing and nothing else
+    #[arg(long, conflicts_with = "foreground")]
+    trace: bool,
     /// The target of an attach that waits for its line
     #[arg(long, hide = true)]
     background: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct AttachedArgs {
+    /// Show where the requests that finished last spent their time, also in nodes on this machine
+    #[arg(long)]
+    trace: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -201,8 +216,10 @@ pub(crate) fn attach(args: AttachArgs) -> Outcome {
     }
     // What can be said at once is said here, without a second process.
     let place = Place::new(&records(&args.cluster)?, &args.volume.to_string());
+    let sockets = args.trace.then(|| trace::sockets(&args.cluster)).transpose()?;
     options(args)?;
-    spawn(&place)
+    spawn(&place)?;
+    sockets.map_or(Ok(()), |sockets| trace::follow(&place, &sockets))
 }
 
 fn options(args: AttachArgs) -> Outcome<Options> {
@@ -427,6 +444,9 @@ struct Attached {
     state: &'static str,
     /// What it says of itself, if it lives and answers.
     target: Option<TargetView>,
+    /// Where the requests that finished last spent their time, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<Vec<Step>>,
 }
 
 /// What there is to know of it.
@@ -441,14 +461,17 @@ enum Known {
     },
 }
 
-pub(crate) fn attached(args: &ListArgs) -> Outcome {
+pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
     let mut all = Vec::new();
+    let served = if args.trace { Some(trace::served(&trace::sockets(&args.cluster)?)) } else { None };
     for place in Place::all(&records(&args.cluster)?)? {
         let (live, holder) = (place.is_live()?, place.holder());
         // One that comes up may show what a dead one left.
         let own = |record: &Record| holder.is_some_and(|holder| record.is_of(holder));
         all.push(match place.read()? {
-            Some(record) if !live => Attached { known: Known::Record(record), live, state: "dead", target: None },
+            Some(record) if !live => {
+                Attached { known: Known::Record(record), live, state: "dead", target: None, steps: None }
+            }
             Some(record) if own(&record) => {
                 let look = look(&place).ok();
                 let state = match &look {
@@ -457,11 +480,13 @@ pub(crate) fn attached(args: &ListArgs) -> Outcome {
                     Some(look) if look.starting => "starting",
                     Some(_) => "live",
                 };
-                Attached { known: Known::Record(record), live, state, target: look.map(|look| look.target) }
+                let target = look.map(|look| look.target);
+                let steps = target.as_ref().zip(served.as_ref()).map(|(target, served)| steps(&target.traces, served));
+                Attached { known: Known::Record(record), live, state, target, steps }
             }
             _ if live => {
                 let known = Known::Nothing { volume: place.volume().to_owned(), pid: holder.map(|holder| holder.pid) };
-                Attached { known, live, state: "starting", target: None }
+                Attached { known, live, state: "starting", target: None, steps: None }
             }
             // One that is detached meanwhile is none.
             _ => continue,
@@ -473,7 +498,7 @@ pub(crate) fn attached(args: &ListArgs) -> Outcome {
 fn people(all: &[Attached]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let none = || "-".to_owned();
-    let rows = all.iter().map(|Attached { known, live, state, target }| {
+    let rows = all.iter().map(|Attached { known, live, state, target, .. }| {
         let state = if *live { (*state).to_owned() } else { format!("{state} (recover with trine attach)") };
         let requests = target.as_ref().map_or_else(none, |target| target.requests.to_string());
         let over = target.as_ref().map_or_else(none, over);
@@ -490,11 +515,18 @@ fn people(all: &[Attached]) -> String {
         }
     });
     let mut text = table(&["VOLUME", "DEVICE", "STATE", "PID", "SINCE", "REQUESTS", "OVER"], rows);
-    for Attached { known, target, .. } in all {
+    for Attached { known, target, steps, .. } in all {
         let (Known::Record(record), Some(target)) = (known, target) else { continue };
         for wait in &target.waiting {
             let seconds = wait.longest_ms / 1000;
             text += &format!("  {}: shard {} waits for {seconds} s: {}\n", record.volume, wait.shard, wait.reason);
+        }
+        if let Some(steps) = steps {
+            text += &format!(
+                "\n{}: where the requests that finished last spent their time\n{}",
+                record.volume,
+                trace::people(steps)
+            );
         }
     }
     text

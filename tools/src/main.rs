@@ -25,6 +25,7 @@ mod snapshot;
 mod space;
 mod status;
 mod store;
+mod trace;
 mod volume;
 
 use clap::error::ErrorKind;
@@ -74,7 +75,7 @@ enum Command {
     /// End an attachment
     Detach(attach::DetachArgs),
     /// The volumes that are attached to this host, and what they wait for
-    Attached(output::ListArgs),
+    Attached(attach::AttachedArgs),
     /// Load a volume from this host, and say how fast it was
     Bench(bench::BenchArgs),
     /// Who uses the cluster's volumes, and ending that

@@ -46,3 +46,31 @@ fn one_write_of_4_kib_passes_the_documented_stages_in_order() {
     let at = STAGES.map(|stage| page.find(&format!("**{stage}**")).unwrap_or_else(|| panic!("the page lacks {stage}")));
     assert!(at.is_sorted(), "the page lists them in another order");
 }
+
+#[test]
+fn attached_shows_where_requests_spend_their_time_also_in_the_node() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 16, 16).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut nbd = Nbd::connect(&place, "db").unwrap();
+    for n in 0..20 {
+        nbd.call(&Command::Write { offset: n * 4096, bytes: vec![5; 4096] }, LONG).unwrap().unwrap();
+    }
+    let attached = cluster.json(&["attached", "--trace"]).unwrap();
+    let steps = attached[0]["steps"].as_array().unwrap();
+    let step = |at: &str, to: &str| {
+        let found = steps.iter().find(|step| {
+            (step["op"].as_str(), step["at"].as_str(), step["to"].as_str()) == (Some("write"), Some(at), Some(to))
+        });
+        let found = found.unwrap_or_else(|| panic!("no {at} to {to}: {steps:?}"));
+        assert_eq!(found["requests"], 20, "{found}");
+        found["latency"]["mean"].as_f64().unwrap()
+    };
+    // The whole time away is what the node had it, step by step, and the way.
+    let node: f64 = STAGES[1..].iter().map(|to| step("node", to)).sum();
+    let (away, way) = (step("target", "replied"), step("way", "replied"));
+    assert!((away - way - node).abs() < 1.0, "{away} µs away, {way} on the way, {node} in the node");
+    assert!(cluster.json(&["attached"]).unwrap()[0].get("steps").is_none());
+    let text = cluster.trine(&["attached", "--trace"]).unwrap();
+    assert!(text.contains("stamped to forwarded"), "{text}");
+}

@@ -7,7 +7,7 @@ const CLASSES: usize = 64 * PARTS;
 
 /// See the module's head. In nanoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     counts: Vec<u64>,
     count: u64,
     sum: u128,
@@ -40,23 +40,33 @@ pub struct Class {
     pub count: u64,
 }
 
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Histogram {
-    pub(crate) fn new() -> Self {
+    /// Of nothing.
+    pub fn new() -> Self {
         Self { counts: vec![0; CLASSES], count: 0, sum: 0, most: 0 }
     }
 
-    pub(crate) fn add(&mut self, nanos: u64) {
+    /// Counts one, in nanoseconds.
+    pub fn add(&mut self, nanos: u64) {
         self.counts[class(nanos)] += 1;
         self.count += 1;
         self.sum += u128::from(nanos);
         self.most = self.most.max(nanos);
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    /// How many were counted.
+    pub fn count(&self) -> u64 {
         self.count
     }
 
-    pub(crate) fn latency(&self) -> Latency {
+    /// What they come to.
+    pub fn latency(&self) -> Latency {
         let micros = |nanos: u64| nanos as f64 / 1000.0;
         let mean = if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 / 1000.0 };
         let of = |per_mille| micros(self.percentile(per_mille));

@@ -9,7 +9,7 @@
 mod histogram;
 mod load;
 
-pub use histogram::{Class, Latency};
+pub use histogram::{Class, Histogram, Latency};
 
 use crate::error::TargetError;
 use crate::happening::Happening;
