@@ -21,7 +21,9 @@ use conductor_model::{Conductor, limits};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use wire::{Attached, Card, ClusterKey, MAX_KEY_NAME, MAX_KEY_VOLUMES, RequestChallenge, RequestProof, Ticket, key_of};
+use wire::{
+    Attached, Card, ClusterKey, MAX_KEY_NAME, MAX_KEY_VOLUMES, Over, RequestChallenge, RequestProof, Ticket, key_of,
+};
 
 const _: () = assert!(limits::MAX_KEY_NAME == MAX_KEY_NAME && limits::MAX_KEY_VOLUMES == MAX_KEY_VOLUMES);
 
@@ -97,6 +99,7 @@ pub(crate) struct Gate(Option<Arc<Locked>>);
 
 struct Locked {
     key: ClusterKey,
+    over: Over,
     windows: Mutex<Windows>,
 }
 
@@ -107,11 +110,11 @@ fn draw() -> Result<Window, Error> {
 }
 
 impl Gate {
-    /// Without a key it lets everybody in.
-    pub(crate) fn new(key: Option<[u8; 32]>) -> Result<Self, Error> {
+    /// Without a key it lets everybody in. Requests come over this.
+    pub(crate) fn new(key: Option<[u8; 32]>, over: Over) -> Result<Self, Error> {
         let locked = |key| {
             let windows = Mutex::new(Windows { current: draw()?, former: None });
-            Ok(Arc::new(Locked { key: ClusterKey(key), windows }))
+            Ok(Arc::new(Locked { key: ClusterKey(key), over, windows }))
         };
         key.map(locked).transpose().map(Self)
     }
@@ -193,7 +196,11 @@ impl Locked {
             return Err(unknown("what is said of who asks is malformed"));
         };
         let path = request.uri().path_and_query().map_or("", |path| path.as_str());
-        if !proof.is_proven(&self.key, request.method().as_str(), path) {
+        if !proof.is_proven(&self.key, self.over, request.method().as_str(), path) {
+            if self.over == Over::Tls && proof.is_proven(&self.key, Over::Clear, request.method().as_str(), path) {
+                let why = "who asks does so in clear, and somebody on the way made TLS of it: pass --tls to know whom you ask";
+                return Err(unknown(why));
+            }
             return Err(unknown("the key is not of this cluster, or was changed: see --key-file"));
         }
         if !self.spend(proof.challenge, proof.nonce) {
@@ -243,7 +250,7 @@ mod tests {
     use super::*;
 
     fn locked() -> Arc<Locked> {
-        Gate::new(Some([7; 32])).unwrap().0.unwrap()
+        Gate::new(Some([7; 32]), Over::Clear).unwrap().0.unwrap()
     }
 
     #[test]

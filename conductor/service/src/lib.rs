@@ -36,7 +36,7 @@ use store::etcd::Validity;
 use store::redb::Store as File;
 use tls::{Authority, Identity, Role};
 use tokio::sync::watch;
-use wire::ClusterKey;
+use wire::{ClusterKey, Over};
 
 /// How to run a conductor.
 #[derive(Clone)]
@@ -203,7 +203,7 @@ pub async fn run(
         (true, None) => return Err(Error::NoKey),
         (false, _) => None,
     };
-    let gate = gate::Gate::new(key)?;
+    let gate = gate::Gate::new(key, if tls { Over::Tls } else { Over::Clear })?;
     if !gate.has_key() {
         tracing::warn!("without --key-file this conductor answers everybody who reaches it");
     }

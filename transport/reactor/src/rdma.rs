@@ -118,7 +118,7 @@ mod tests {
         let conns = Table::new();
         let at = ([192, 0, 2, 1], 7000).into();
         let connect = |to| {
-            let conn = Conn { id: ConnId { slot: 0, generation: 0 }, provider: Provider::Framed };
+            let conn = Conn::new(ConnId { slot: 0, generation: 0 }, Provider::Framed);
             Op::Connect { on: conns.insert(conn), to }
         };
         assert!(is_rdmas(&connect(Address::Rdma(at))));

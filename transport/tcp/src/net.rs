@@ -463,7 +463,7 @@ impl Net {
         });
         let id = ConnId { slot, generation: self.places[slot as usize].generation };
         self.open += 1;
-        Box::new(Link::new(self.table.insert(Conn { id, provider: Provider::Framed }), mine, limits, step, now))
+        Box::new(Link::new(self.table.insert(Conn::new(id, Provider::Framed)), mine, limits, step, now))
     }
 
     /// Back to its place, or away for ever if it is over.

@@ -61,6 +61,35 @@ fn what_is_sent_arrives_in_pieces_of_every_size_and_is_never_in_clear() {
 }
 
 #[test]
+fn both_ends_of_a_session_know_what_nobody_else_does_before_anything_is_said_on_it() {
+    let mut seen = Vec::new();
+    for piece in [1, usize::MAX] {
+        let (mut a, mut b) = pair(Some(authority(1).trust()), Some(1));
+        assert!(a.owner().binding().is_none() && b.owner().binding().is_none());
+        b.recv(4096);
+        settle(&mut a, &mut b, piece);
+        assert_eq!(a.result_of(is_connect), Some(Ok(STREAM.0)));
+        let bound = a.owner().binding().unwrap();
+        a.send(&[SECRET]);
+        settle(&mut a, &mut b, piece);
+        assert!(!b.take_received().0.is_empty());
+        assert!(b.owner().binding() == Some(bound) && !seen.contains(&bound));
+        seen.push(bound);
+        a.assert_at_rest();
+        b.assert_at_rest();
+    }
+    let (mut a, mut b) = pair(None, None);
+    b.recv(4096);
+    a.send(&[SECRET]);
+    settle(&mut a, &mut b, usize::MAX);
+    assert!(a.owner().binding().is_none() && b.owner().binding().is_none(), "nothing is bound in clear");
+    assert_eq!(b.take_received().0, SECRET);
+    a.dones.clear();
+    a.assert_at_rest();
+    b.assert_at_rest();
+}
+
+#[test]
 fn much_at_once_goes_through_bounded_memory_in_both_directions() {
     let (mut a, mut b) = established(usize::MAX);
     let much: Vec<u8> = (0..1_000_000u32).map(|n| (n % 251) as u8).collect();

@@ -52,7 +52,7 @@ impl Side {
         };
         let layer = Layer::new(options, arena.clone()).unwrap();
         let conns = Table::new();
-        let conn = Conn { id: ConnId { slot: 1, generation: 1 }, provider: Provider::Framed };
+        let conn = Conn::new(ConnId { slot: 1, generation: 1 }, Provider::Framed);
         let owner = Some(conns.insert(conn));
         Self {
             layer,

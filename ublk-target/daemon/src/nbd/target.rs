@@ -250,7 +250,7 @@ impl NbdTarget {
         });
         let place = &mut self.places[slot as usize];
         let id = ConnId { slot, generation: place.generation };
-        let owner = self.table.insert::<why::Owner>(Conn { id, provider: Provider::Nbd });
+        let owner = self.table.insert::<why::Owner>(Conn::new(id, Provider::Nbd));
         let mut export = self.export.clone();
         export.size = self.client.size();
         let session = Session::new(export, Limits { commands: SESSION_COMMANDS, bytes: Bytes(SESSION_BYTES as u64) });
