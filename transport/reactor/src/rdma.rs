@@ -35,6 +35,7 @@ pub(crate) fn is_rdmas(op: &Op) -> bool {
         Op::Recv { stream, .. }
         | Op::Send { stream, .. }
         | Op::Watch { stream, .. }
+        | Op::Secure { stream }
         | Op::Shutdown { stream }
         | Op::Close { stream } => Rdma::owns(stream.0),
         Op::DiskRead { .. } | Op::DiskWrite { .. } | Op::DiskPunch { .. } | Op::DiskSync { .. } => false,

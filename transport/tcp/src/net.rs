@@ -395,8 +395,9 @@ impl Net {
                 Some(Some(id)) => self.with_if(now, Some(id), |link| &mut link.closing, |_, link| link.stream = None),
                 refused => refused.is_some(),
             },
-            // A connection of frames is always being read: it needs no watch.
+            // A connection of frames is always being read: it needs no watch. Whether it is TLS is known before its first byte.
             Op::Watch { .. }
+            | Op::Secure { .. }
             | Op::DiskRead { .. }
             | Op::DiskWrite { .. }
             | Op::DiskPunch { .. }
