@@ -11,8 +11,8 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use conductor_model::api::NodeSessions;
-use conductor_model::views::{ClientInfo, Evict, KeyInfo, NewKey, RemoveKey};
-use conductor_model::{Conductor, Dirty};
+use conductor_model::views::{ClientInfo, Evict, KeyInfo, NewKey, RemoveKey, RotateKey};
+use conductor_model::{Conductor, Dirty, Rotated};
 
 pub(crate) async fn list(State(ledger): State<Ledger>) -> Answer<Vec<ClientInfo>> {
     look(&ledger, |m, _| Ok(m.clients())).await.map(Json)
@@ -50,6 +50,22 @@ pub(crate) async fn add_key(
     let info = change(&ledger, move |m, now| m.add_key(now, &new)).await?;
     tracing::info!(key = info.name, serial = info.serial, read_only = info.read_only, "key added");
     Ok((StatusCode::CREATED, Json(info)))
+}
+
+/// The like of a key that is renewed. Where the former one holds no more, answered when no primary of its volumes takes it any more.
+pub(crate) async fn rotate_key(
+    State(ledger): State<Ledger>,
+    request: Request,
+) -> Result<(StatusCode, Json<KeyInfo>), Failure> {
+    let rotate: RotateKey = body(request, SMALL_BODY).await?;
+    let at_once = rotate.grace_ms == 0;
+    let Rotated { key, volumes, at } = change(&ledger, move |m, now| m.rotate_key(now, &rotate)).await?;
+    tracing::info!(key = key.name, serial = key.serial, "key renewed");
+    if at_once {
+        let missing = move |m: &Conductor| m.unconfirmed_since(&volumes, at);
+        no_more_missing(&ledger, missing, &format!("the key {} is renewed", key.name), "the former one").await?;
+    }
+    Ok((StatusCode::CREATED, Json(key)))
 }
 
 /// Answered when no primary of its volumes serves it any more.
