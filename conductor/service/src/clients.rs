@@ -3,13 +3,12 @@
 //! Handlers carry no decision, as in `routes`; an eviction is answered when no primary serves the client any more (rule 19).
 
 use crate::answer::{Failure, body};
-use crate::gate::Gate;
 use crate::ledger::Ledger;
 use crate::limits::{NODE_BODY, SMALL_BODY};
 use crate::routes::{Answer, change, confirmed, look, no_more_missing};
+use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::{Extension, Json};
 use conductor_model::api::NodeSessions;
 use conductor_model::views::{ClientInfo, Evict, KeyInfo, NewKey, RemoveKey, RotateKey};
 use conductor_model::{Conductor, Dirty, Rotated};
@@ -38,15 +37,9 @@ pub(crate) async fn evict(State(ledger): State<Ledger>, request: Request) -> Ans
 /// What the key is for; its secret is made of that by whoever has the cluster's key, and never sent.
 pub(crate) async fn add_key(
     State(ledger): State<Ledger>,
-    Extension(gate): Extension<Gate>,
     request: Request,
 ) -> Result<(StatusCode, Json<KeyInfo>), Failure> {
     let new: NewKey = body(request, SMALL_BODY).await?;
-    if !gate.has_key() {
-        let why =
-            "this conductor runs without the cluster's key, and answers everybody: start it with --key-file first";
-        return Err(Failure::new(StatusCode::CONFLICT, "no-cluster-key", why));
-    }
     let info = change(&ledger, move |m, now| m.add_key(now, &new)).await?;
     tracing::info!(key = info.name, serial = info.serial, read_only = info.read_only, "key added");
     Ok((StatusCode::CREATED, Json(info)))
