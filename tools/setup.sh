@@ -23,6 +23,7 @@ packages_test="
 qemu-utils      qemu-io and qemu-img, NBD clients
 libnbd-bin      nbdinfo and nbdcopy, NBD clients
 python3-libnbd  fault-by-fault NBD sessions
+openssl         certificates of somebody else's for NBD over TLS
 fio             verified load
 iproute2        network namespaces and veth
 nftables        partitions between namespaces

@@ -20,14 +20,16 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use target_daemon::{
-    Address, FrontEnd, Options, Place, Range, Record, Shared, Subject, TargetError, TargetView, Transport, detach, look,
+    Address, FrontEnd, NbdTls, Options, Place, Range, Record, Shared, Subject, TargetError, TargetView, Transport,
+    detach, look,
 };
+use tls::{Identity, PemFiles};
 use wire::{KEY_MARK, Key};
 
 /// A target attaches within the conductor's call (10 s); a device that is recovered waits for its old daemon (30 s) and for nodes.
@@ -47,9 +49,18 @@ pub(crate) struct AttachArgs {
     /// Serve it over NBD, at unix:PATH or tcp:ADDRESS:PORT, instead of as /dev/ublkbN
     #[arg(long, value_name = "WHERE")]
     nbd: Option<Nbd>,
-    /// Let NBD listen beyond loopback, where everybody can read and write the volume
+    /// Let NBD listen beyond loopback although clients may speak in clear, where everybody can read and write the volume
     #[arg(long, requires = "nbd")]
     plaintext: bool,
+    /// Whether NBD clients speak TLS 1.3 (STARTTLS). optional: who asks for it; required: nobody is served in clear
+    #[arg(long, value_name = "HOW", default_value = "off", requires = "nbd")]
+    nbd_tls: TlsWay,
+    /// Where ca-cert.pem, server-cert.pem and server-key.pem are, as nbdkit and qemu-nbd want them, for --nbd-tls
+    #[arg(long, value_name = "DIR", requires = "nbd")]
+    tls_certs: Option<PathBuf>,
+    /// Serve NBD clients over TLS that show no certificate of ca-cert.pem's, too
+    #[arg(long, requires = "tls_certs")]
+    tls_any_client: bool,
     /// Threads that serve the block device
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "nbd", value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
@@ -133,6 +144,33 @@ impl From<Way> for Transport {
     }
 }
 
+/// Whether NBD clients speak TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum TlsWay {
+    Off,
+    Optional,
+    Required,
+}
+
+/// What NBD clients over TLS are shown, and by what they are known.
+fn nbd_tls(way: TlsWay, certs: Option<&Path>, any_client: bool) -> Outcome<NbdTls> {
+    let certs = match (way, certs) {
+        (TlsWay::Off, None) => return Ok(NbdTls::Off),
+        (TlsWay::Off, Some(_)) => return Err(Failure::usage("--tls-certs is for --nbd-tls optional or required")),
+        (_, None) => return Err(Failure::usage("--nbd-tls needs certificates: say where with --tls-certs")),
+        (_, Some(certs)) => certs,
+    };
+    let read = |name| {
+        let path = certs.join(name);
+        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let (certificate, key) = (read("server-cert.pem")?, read("server-key.pem")?);
+    let clients = if any_client { None } else { Some(read("ca-cert.pem")?) };
+    let files = PemFiles { certificate: &certificate, key: &key, clients: clients.as_deref() };
+    let identity = Identity::from_pem(&files).with_context(|| format!("in {}", certs.display()))?;
+    Ok(if way == TlsWay::Required { NbdTls::Required(identity) } else { NbdTls::Optional(identity) })
+}
+
 /// A range of a shared volume.
 #[derive(Clone, Copy, Debug)]
 struct RangeArg(Range);
@@ -183,13 +221,12 @@ impl From<TargetError> for Failure {
         let exit = match error {
             TargetError::Conductor(error) => return error.into(),
             TargetError::NotAttached { .. } => Exit::NoSuch,
-            TargetError::RdmaInClear => Exit::Usage,
+            TargetError::RdmaInClear | TargetError::Plaintext(_) => Exit::Usage,
             TargetError::Attached(_)
             | TargetError::Busy { .. }
             | TargetError::Waits(_)
             | TargetError::Refused { .. }
-            | TargetError::RangeTaken(_)
-            | TargetError::Plaintext(_) => Exit::Refused,
+            | TargetError::RangeTaken(_) => Exit::Refused,
             TargetError::Silent { .. } | TargetError::StillRuns { .. } => Exit::TimedOut,
             _ => Exit::Failed,
         };
@@ -249,7 +286,10 @@ fn options(args: AttachArgs) -> Outcome<Options> {
         client_name,
         host,
         front_end: match args.nbd {
-            Some(Nbd(listen)) => FrontEnd::Nbd { listen, plaintext: args.plaintext },
+            Some(Nbd(listen)) => {
+                let tls = nbd_tls(args.nbd_tls, args.tls_certs.as_deref(), args.tls_any_client)?;
+                FrontEnd::Nbd { listen, plaintext: args.plaintext, tls }
+            }
             None => FrontEnd::Ublk { queues: args.queues },
         },
         subject: args.volume,

@@ -4,9 +4,10 @@ use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, confirm, print, size, table, when};
 use clap::{Args, Subcommand};
 use conductor_model::api::RangeInfo;
-use conductor_model::views::{ClientInfo, ClientSession, ClientVolume, KeyInfo, KeyVolume, NewKey};
+use conductor_model::views::{ClientInfo, ClientSession, ClientVolume, KeyInfo, KeyVolume, NewKey, RotateKey};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::time::Duration;
 use tls::Authority;
 use wire::{Card, ClientKey, ClusterKey};
 
@@ -14,6 +15,8 @@ use wire::{Card, ClientKey, ClusterKey};
 pub(crate) enum ClientCommand {
     /// Make a key for a client, and print it, once: the content of its --key-file. With it volumes are attached, and nothing else is done
     Add(AddArgs),
+    /// Renew a client's key: prints a new one, once, beside which the former holds for a while
+    Rotate(RotateArgs),
     /// Remove a client's key: what is attached with it is cut off
     Remove(RemoveArgs),
     /// All clients that have a volume attached, and those that read snapshots; and the keys of clients
@@ -34,6 +37,22 @@ pub(crate) struct AddArgs {
     /// For reading alone
     #[arg(long)]
     read_only: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct RotateArgs {
+    /// The key, as `trine client list` names it
+    name: String,
+    /// How long the former key holds beside the new one, like 2h or 7d; 0s cuts off at once what is attached with it
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = humantime::parse_duration)]
+    grace: Duration,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -75,6 +94,7 @@ pub(crate) struct EvictArgs {
 pub(crate) fn run(command: ClientCommand) -> Outcome {
     match command {
         ClientCommand::Add(args) => add(args),
+        ClientCommand::Rotate(args) => rotate(args),
         ClientCommand::Remove(args) => remove(&args),
         ClientCommand::List(args) => args.output.print(args.cluster.client()?.clients()?.as_slice(), clients_table),
         ClientCommand::Show(args) => args.output.print(&one(args.cluster.client()?.clients()?, &args.name)?, client),
@@ -96,13 +116,32 @@ fn add(args: AddArgs) -> Outcome {
     let cluster = ClusterKey(args.cluster.cluster_key()?);
     let AddArgs { name, volumes, read_only, .. } = args;
     let key = args.cluster.client()?.add_key(&NewKey { name, volumes, read_only })?;
+    print_key(key, &cluster, &args.output)
+}
+
+/// What a key file has to hold: said once, and kept nowhere.
+fn print_key(key: KeyInfo, cluster: &ClusterKey, output: &OutputArgs) -> Outcome {
     let ids = key.volumes.iter().map(|volume| volume.id.0).collect();
     let card = Card { name: key.name.clone(), serial: key.serial, read_only: key.read_only, volumes: ids };
     // By this it knows nodes and conductors, should the cluster speak TLS now or later.
     let authority = Authority::new(&cluster.authority_seed()).map_err(anyhow::Error::from)?.trust().0;
-    let line = ClientKey::new(card, &cluster, authority).and_then(|key| key.to_line().ok());
+    let line = ClientKey::new(card, cluster, authority).and_then(|key| key.to_line().ok());
     let key_file = line.ok_or_else(|| Failure::new(Exit::Failed, "the conductor made a key that cannot be"))?;
-    args.output.print(&Added { key, key_file }, |added| added.key_file.clone())
+    output.print(&Added { key, key_file }, |added| added.key_file.clone())
+}
+
+fn rotate(args: RotateArgs) -> Outcome {
+    let cluster = ClusterKey(args.cluster.cluster_key()?);
+    let RotateArgs { name, grace, yes, .. } = args;
+    let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+    if grace_ms == 0 && !yes {
+        confirm(
+            &format!("Renew the key {name}? What is attached with the one that there is fails from then on."),
+            false,
+        )?;
+    }
+    let key = args.cluster.client()?.rotate_key(&RotateKey { name, grace_ms })?;
+    print_key(key, &cluster, &args.output)
 }
 
 fn remove(args: &RemoveArgs) -> Outcome {
@@ -178,9 +217,11 @@ fn keys_table(keys: &[&KeyInfo]) -> String {
             volumes,
             if key.read_only { "read-only" } else { "read-write" }.to_owned(),
             when(key.added),
+            // The last one: until then some of them holds.
+            key.former.iter().map(|former| former.until).max().map_or("-".to_owned(), when),
         ]
     };
-    table(&["KEY", "VOLUMES", "MODE", "ADDED"], keys.iter().map(row))
+    table(&["KEY", "VOLUMES", "MODE", "ADDED", "FORMER UNTIL"], keys.iter().map(row))
 }
 
 fn client(client: &ClientInfo) -> String {
@@ -219,6 +260,7 @@ fn client(client: &ClientInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use conductor_model::views::FormerKey;
     use conductor_model::{AttachGeneration, Millis, VolumeId};
 
     #[test]
@@ -243,11 +285,13 @@ mod tests {
     fn a_key_is_listed_with_its_volumes_and_without_a_secret() {
         let volume = |id, name: Option<&str>| KeyVolume { id: VolumeId(id), name: name.map(str::to_owned) };
         let volumes = vec![volume(3, Some("db")), volume(4, None)];
-        let key = KeyInfo { name: "web1".to_owned(), serial: 1, volumes, read_only: true, added: Millis(0) };
+        let former = vec![FormerKey { serial: 1, until: Millis(1000) }];
+        let key = KeyInfo { name: "web1".to_owned(), serial: 2, volumes, read_only: true, added: Millis(0), former };
         let info =
             ClientInfo { name: "web1".into(), host: String::new(), volumes: vec![], sessions: vec![], key: Some(key) };
         let text = clients_table(&[info]);
         let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
-        assert_eq!(last, ["web1", "db,v4", "(deleted)", "read-only", "1970-01-01T00:00:00Z"]);
+        let (added, until) = ("1970-01-01T00:00:00Z", "1970-01-01T00:00:01Z");
+        assert_eq!(last, ["web1", "db,v4", "(deleted)", "read-only", added, until]);
     }
 }

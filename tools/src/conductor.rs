@@ -47,12 +47,11 @@ pub(crate) struct RunArgs {
     /// Where nodes, targets and people reach this conductor; if not given, where it listens
     #[arg(long, env = "TRINE_CONDUCTOR_ADVERTISE", value_name = "HOST:PORT", value_parser = host_port)]
     advertise: Option<String>,
-    /// File with the cluster's key (64 hexadecimal digits): only those are answered who have it, or a client's (see `trine client add`);
-    /// if not given, everybody is
+    /// File with the cluster's key (64 hexadecimal digits): only those are answered who have it, or a client's (see `trine client add`)
     #[arg(long, env = "TRINE_KEY_FILE", value_name = "FILE")]
-    key_file: Option<PathBuf>,
+    key_file: PathBuf,
     /// Speak TLS 1.3, and nothing else, with a certificate that follows from the key file: the same for all daemons of the cluster
-    #[arg(long, env = "TRINE_TLS", requires = "key_file")]
+    #[arg(long, env = "TRINE_TLS")]
     tls: bool,
     /// Listen beyond loopback although nothing is encrypted
     #[arg(long, env = "TRINE_PLAINTEXT")]
@@ -220,7 +219,7 @@ fn run_one(args: RunArgs) -> Outcome {
         replace_after,
         rebalance,
     } = args;
-    let key = key_file.as_deref().map(read_cluster_key).transpose()?;
+    let key = read_cluster_key(&key_file)?;
     let Every(scrub_every) = scrub_every;
     match &mut store {
         Store::Redb(file) => {

@@ -18,6 +18,7 @@ mod output;
 mod pidfile;
 mod ports;
 mod progress;
+mod ranges;
 mod recovery;
 mod resync;
 mod scrub;

@@ -3,7 +3,7 @@
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, print, size, table};
 use crate::progress::{Unit, sentence};
-use crate::{copies, resync, scrub};
+use crate::{copies, ranges, resync, scrub};
 use clap::{Args, Subcommand, ValueEnum};
 use conductor_client::Client;
 use conductor_model::limits::DEFAULT_MIN_COPIES;
@@ -28,6 +28,8 @@ pub(crate) enum VolumeCommand {
     List(ListArgs),
     /// Show one volume with its shards
     Show(ShowArgs),
+    /// Who holds which ranges of a volume that is shared, or waits for them, as told in the last ten seconds or so
+    Ranges(ranges::RangesArgs),
     /// Change how many copies a volume has, and how many of them have to acknowledge a write
     Set(SetArgs),
     /// Grow a volume; it never shrinks. Attached front ends notice by themselves
@@ -180,6 +182,7 @@ pub(crate) fn run(command: VolumeCommand) -> Outcome {
         VolumeCommand::Show(args) => args.output.print(&args.cluster.client()?.volume(&args.name)?, detail),
         VolumeCommand::Set(args) => set(&args),
         VolumeCommand::Resize(args) => resize(&args),
+        VolumeCommand::Ranges(args) => ranges::ranges(&args),
         VolumeCommand::Delete(args) => delete(&args),
         VolumeCommand::Clone(args) => copies::clone(&args),
         VolumeCommand::Flatten(args) => copies::flatten(&args),

@@ -223,13 +223,19 @@ fn wrong_usage_is_one_sentence_and_code_2() {
         &["dev", "start", "--nodes", "0"],
         &["dev", "start", "--disk-size", "1M"],
         &["conductor", "run", "--store", "etcd://x"],
-        &["conductor", "run", "--listen", "0.0.0.0:0", "--store", "redb:/dev/null"],
         &["status", "--log", "a=b=c"],
         &["status", "--config", "/nonexistent"],
         &["status"],
     ] {
         dir.fails(2, args);
     }
+    let key = dir.0.join("key");
+    fs::write(&key, "07".repeat(32)).unwrap();
+    let beyond = ["conductor", "run", "--listen", "0.0.0.0:0", "--store", "redb:/dev/null"];
+    let said = dir.fails(2, &[&beyond[..], &["--key-file", key.to_str().unwrap()]].concat());
+    assert!(said.contains("--plaintext"), "{said}");
+    let said = dir.fails(2, &[&beyond[..], &["--plaintext"]].concat());
+    assert!(said.contains("--key-file"), "it would answer everybody: {said}");
     fs::write(dir.0.join("bad.toml"), "conducter = 'x'").unwrap();
     let file = dir.0.join("bad.toml");
     assert!(dir.fails(2, &["status", "--config", file.to_str().unwrap()]).contains("conducter"));

@@ -22,7 +22,7 @@ use tls::Trust;
 use ureq::Agent;
 use ureq::config::Config;
 use ureq::http::{HeaderMap, Method, Request, StatusCode, header};
-use wire::{Key, RequestChallenge, RequestProof};
+use wire::{Key, Over, RequestChallenge, RequestProof};
 
 /// Connecting takes no longer on any network that a cluster would be built on.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -250,7 +250,8 @@ impl Conductors {
     fn proof(&self, base: &str, call: &Call<'_>) -> Option<String> {
         let (key, challenge) = (self.key.as_ref()?, self.challenge(base)?);
         let nonce = getrandom::u64().ok()?;
-        Some(RequestProof::new(key, challenge, nonce, call.method.as_str(), call.path, &call.body).to_header())
+        let over = if is_tls(base) { Over::Tls } else { Over::Clear };
+        Some(RequestProof::new(key, over, (challenge, nonce), call.method.as_str(), call.path, &call.body).to_header())
     }
 
     fn attempt_once(&self, base: &str, call: &Call<'_>, limit: Duration) -> Result<Vec<u8>, Failed> {

@@ -20,8 +20,8 @@ use conductor_model::api::{
 use conductor_model::events::Event;
 use conductor_model::views::{
     Adopt, Attach, ClientInfo, ConductorInfo, CopyInfo, CopyRange, Detach, Duty, Evict, Force, KeyInfo, NewCopies,
-    NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey, ReplaceDisk, Resize, Scrub,
-    ScrubInfo, Settings, SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
+    NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey, ReplaceDisk, Resize,
+    RotateKey, Scrub, ScrubInfo, Settings, SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
 };
 use conductor_model::{Bytes, DiskId, NodeId, OrderId, check_snapshot_name, check_volume_name};
 use conductors::{Call, Conductors};
@@ -233,6 +233,11 @@ impl Client {
     /// Makes a key for a client. Its secret follows from what is answered, and from the cluster's key.
     pub fn add_key(&self, new: &NewKey) -> Result<KeyInfo, Error> {
         self.post("/v1/clients/keys", new, CALL)
+    }
+
+    /// Makes a new key in the place of one, which holds for so long yet.
+    pub fn rotate_key(&self, rotate: &RotateKey) -> Result<KeyInfo, Error> {
+        self.post("/v1/clients/keys/rotate", rotate, LONG_CALL)
     }
 
     /// Removes it, and ends all that was attached with it.

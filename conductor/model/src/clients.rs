@@ -54,7 +54,7 @@ impl Conductor {
                 });
             }
         }
-        for key in self.keys.values() {
+        for key in self.keys.values().filter(|key| key.until.is_none()) {
             all.entry(&key.name).or_insert_with(|| new(&key.name, "")).key = Some(self.key_info(key));
         }
         let mut all: Vec<ClientInfo> = all.into_values().collect();

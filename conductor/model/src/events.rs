@@ -233,6 +233,18 @@ pub enum Happened {
         /// It is for reading alone.
         read_only: bool,
     },
+    /// Another one was made in its place.
+    KeyRotated {
+        /// Its name.
+        name: String,
+        /// For how long the former one holds.
+        grace_ms: u64,
+    },
+    /// A key that another one was made in the place of holds no more.
+    FormerKeyEnded {
+        /// Its name.
+        name: String,
+    },
     /// It is one no more.
     KeyRemoved {
         /// Its name.
@@ -439,6 +451,11 @@ impl fmt::Display for Happened {
             Self::Detached { volume, client } => write!(f, "volume {volume} detached by {client}"),
             Self::KeyAdded { name, read_only: false } => write!(f, "key {name} added"),
             Self::KeyAdded { name, read_only: true } => write!(f, "key {name} added, read-only"),
+            Self::KeyRotated { name, grace_ms: 0 } => write!(f, "key {name} renewed, the former one holds no more"),
+            Self::KeyRotated { name, grace_ms } => {
+                write!(f, "key {name} renewed, the former one holds for {} s", grace_ms.div_ceil(1000))
+            }
+            Self::FormerKeyEnded { name } => write!(f, "the former key {name} holds no more"),
             Self::KeyRemoved { name } => write!(f, "key {name} removed"),
             Self::Evicted { volume, client, generation } => {
                 write!(f, "client {client} evicted from volume {volume}, which it had as {generation}")

@@ -3,14 +3,27 @@
 //! Nodes are told the serials of all keys there are, and the newest one that was given out: a serial above that is of a key that they have
 //! not heard of yet, one below it that is not named belongs to a key that was removed. So what they have to know does not grow with what
 //! was removed, and one that missed a word errs on the safe side.
+//!
+//! A key is renewed by a new one of the same name; the former holds for a while beside it, and nodes cannot tell them apart but by serial.
 
 use crate::api::KeyList;
 use crate::events::Happened;
-use crate::limits::{MAX_CLIENT_KEYS, MAX_KEY_NAME, MAX_KEY_VOLUMES};
+use crate::limits::{MAX_CLIENT_KEYS, MAX_KEY_GRACE_MS, MAX_KEY_NAME, MAX_KEY_VOLUMES};
 use crate::record::ClientKeyRecord;
-use crate::views::{KeyInfo, KeyVolume, NewKey};
+use crate::views::{FormerKey, KeyInfo, KeyVolume, NewKey, RotateKey};
 use crate::{Commit, Conductor, Dirty, Error, Key, Millis, NodeId, VolumeId};
 use std::collections::BTreeSet;
+
+/// A key that was renewed.
+#[derive(Clone, Debug)]
+pub struct Rotated {
+    /// The new one.
+    pub key: KeyInfo,
+    /// The volumes that it is for.
+    pub volumes: Vec<VolumeId>,
+    /// What nodes are to hear of before a former key that was removed is certain to be one no more ([`Conductor::unconfirmed_since`]).
+    pub at: Commit,
+}
 
 impl Conductor {
     /// Makes a key for volumes that there are.
@@ -33,28 +46,86 @@ impl Conductor {
             return Err(Error::Invalid(format!("a client's key is for 1 to {MAX_KEY_VOLUMES} volumes")));
         }
         let ids = volumes.iter().map(|volume| Ok(self.volume(volume)?.id)).collect::<Result<BTreeSet<_>, Error>>()?;
-        let serial = self.meta.last_key + 1;
-        let key = ClientKeyRecord { name: name.clone(), serial, volumes: ids, read_only: *read_only, added: now };
         let mut dirty = Dirty::default();
+        let (name, read_only) = (name.clone(), *read_only);
+        self.note(Happened::KeyAdded { name: name.clone(), read_only }, &mut dirty);
+        let key = ClientKeyRecord { name, serial: 0, volumes: ids, read_only, added: now, until: None };
+        let info = self.give_out(key, &mut dirty);
+        Ok((info, self.seal(dirty)))
+    }
+
+    /// Makes a new key in the place of one, which holds for so long yet: if for no time at all it is removed, and what is attached with it cut
+    /// off, though nobody loses his attachment, which is in the key's name.
+    pub fn rotate_key(&mut self, now: Millis, rotate: &RotateKey) -> Result<(Rotated, Dirty), Error> {
+        self.check_trusted()?;
+        self.date_events(now);
+        let RotateKey { name, grace_ms } = rotate;
+        if *grace_ms > MAX_KEY_GRACE_MS {
+            let most = MAX_KEY_GRACE_MS / 86_400_000;
+            return Err(Error::Invalid(format!("a former key holds for {most} days at most")));
+        }
+        let current = self.keys.values().find(|key| key.name == *name && key.until.is_none());
+        let former = current.cloned().ok_or_else(|| Error::NoKey(name.clone()))?;
+        if self.keys.len() >= MAX_CLIENT_KEYS {
+            return Err(Error::Limit { what: "keys of clients", limit: MAX_CLIENT_KEYS });
+        }
+        let mut dirty = Dirty::default();
+        dirty.add(Key::ClientKey(former.serial));
+        if *grace_ms == 0 {
+            self.keys.remove(&former.serial);
+        } else if let Some(key) = self.keys.get_mut(&former.serial) {
+            key.until = Some(Millis(now.0 + grace_ms));
+        }
+        self.note(Happened::KeyRotated { name: name.clone(), grace_ms: *grace_ms }, &mut dirty);
+        let volumes = former.volumes.iter().copied().collect();
+        let at = self.next_commit();
+        let key = self.give_out(ClientKeyRecord { added: now, ..former }, &mut dirty);
+        Ok((Rotated { key, volumes, at }, self.seal(dirty)))
+    }
+
+    /// Under the next serial.
+    fn give_out(&mut self, key: ClientKeyRecord, dirty: &mut Dirty) -> KeyInfo {
+        let serial = self.meta.last_key + 1;
+        let key = ClientKeyRecord { serial, ..key };
         self.meta.last_key = serial;
         dirty.add(Key::ClientKey(serial));
         self.keys.insert(serial, key.clone());
-        self.note(Happened::KeyAdded { name: name.clone(), read_only: *read_only }, &mut dirty);
         self.tell_of_keys();
-        let dirty = self.seal(dirty);
-        Ok((self.key_info(&key), dirty))
+        self.key_info(&key)
     }
 
-    /// Removes a key, and ends all that was attached with it. Returns the volumes that it was for, and the transaction that nodes are to
+    /// Former keys whose time is over are none any more.
+    pub(crate) fn expire_keys(&mut self, now: Millis, dirty: &mut Dirty) {
+        let over = self.keys.values().filter(|key| key.until.is_some_and(|until| until <= now));
+        let over: Vec<(u64, String)> = over.map(|key| (key.serial, key.name.clone())).collect();
+        for (serial, name) in &over {
+            self.keys.remove(serial);
+            dirty.add(Key::ClientKey(*serial));
+            self.note(Happened::FormerKeyEnded { name: name.clone() }, dirty);
+        }
+        if !over.is_empty() {
+            self.tell_of_keys();
+        }
+    }
+
+    /// When the next one ends.
+    pub(crate) fn next_key_end(&self) -> Option<Millis> {
+        self.keys.values().filter_map(|key| key.until).min()
+    }
+
+    /// Removes a key, with those that it came in the place of, and ends all that was attached with it. Returns the volumes that it was for, and the transaction that nodes are to
     /// hear of before it is certain ([`Self::unconfirmed_since`]).
     pub fn remove_key(&mut self, now: Millis, name: &str) -> Result<((Vec<VolumeId>, Commit), Dirty), Error> {
         self.check_trusted()?;
         self.date_events(now);
-        let key = self.keys.values().find(|key| key.name == name).ok_or_else(|| Error::NoKey(name.to_owned()))?;
-        let (serial, volumes) = (key.serial, key.volumes.iter().copied().collect());
+        let named = || self.keys.values().filter(|key| key.name == name);
+        let volumes = named().next().ok_or_else(|| Error::NoKey(name.to_owned()))?.volumes.iter().copied().collect();
+        let serials: Vec<u64> = named().map(|key| key.serial).collect();
         let mut dirty = Dirty::default();
-        self.keys.remove(&serial);
-        dirty.add(Key::ClientKey(serial));
+        for serial in serials {
+            self.keys.remove(&serial);
+            dirty.add(Key::ClientKey(serial));
+        }
         let at = self.next_commit();
         let prefix = format!("{name}@");
         self.end_attachments(&|client| client.starts_with(&prefix), at, &mut dirty);
@@ -82,23 +153,13 @@ impl Conductor {
         }
     }
 
-    /// Whether there is this key.
-    pub fn has_key(&self, name: &str, serial: u64) -> bool {
-        self.keys.get(&serial).is_some_and(|key| key.name == name)
-    }
-
-    /// All keys, by name.
-    pub fn key_list(&self) -> Vec<KeyInfo> {
-        let mut all: Vec<KeyInfo> = self.keys.values().map(|key| self.key_info(key)).collect();
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        all
-    }
-
     pub(crate) fn key_info(&self, key: &ClientKeyRecord) -> KeyInfo {
         let named = |id: &VolumeId| self.names.iter().find(|(_, known)| *known == id).map(|(name, _)| name.clone());
         let volumes = key.volumes.iter().map(|id| KeyVolume { id: *id, name: named(id) }).collect();
         let ClientKeyRecord { name, serial, read_only, added, .. } = key;
-        KeyInfo { name: name.clone(), serial: *serial, volumes, read_only: *read_only, added: *added }
+        let former = self.keys.values().filter(|key| key.name == *name);
+        let former = former.filter_map(|key| Some(FormerKey { serial: key.serial, until: key.until? })).collect();
+        KeyInfo { name: name.clone(), serial: *serial, volumes, read_only: *read_only, added: *added, former }
     }
 
     /// What a node that acted upon `after` has to hear of keys.

@@ -49,6 +49,7 @@ pub use ids::{
     AttachGeneration, ClusterId, Commit, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, OrderId, Sequence,
     ShardId, ShardIndex, SnapshotId, Stamp, VolumeId,
 };
+pub use keys::Rotated;
 pub use record::{Dirty, Key, Record};
 pub use snapshots::split_snapshot;
 pub use state::{Conductor, Corrupt, Draw};

@@ -101,6 +101,7 @@ impl Conductor {
         self.tick_snapshots(now, &mut dirty);
         self.begin_daily_scrubs(now, &mut dirty);
         self.schedule(now, &mut dirty);
+        self.expire_keys(now, &mut dirty);
         self.renew_cards(&mut dirty);
         self.seal(dirty)
     }
@@ -108,7 +109,7 @@ impl Conductor {
     /// When `tick` has something to do, as far as is known now.
     pub fn next_deadline(&self) -> Option<Millis> {
         let orders = [self.attempts.next_deadline(), self.orders.next_deadline(), self.next_daily_scrub()];
-        orders.into_iter().chain([self.next_silence()]).flatten().min()
+        orders.into_iter().chain([self.next_silence(), self.next_key_end()]).flatten().min()
     }
 
     /// Gives out what can be given out now.

@@ -186,6 +186,9 @@ pub struct ClientKeyRecord {
     pub read_only: bool,
     /// When it was added.
     pub added: Millis,
+    /// Another one of its name was made in its place: this one holds until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Millis>,
 }
 
 /// A state in doubt.

@@ -363,9 +363,11 @@ impl Conductor {
         }
         require(self.keys.len() <= MAX_CLIENT_KEYS, &|| "too many keys of clients".to_owned())?;
         let mut names = BTreeSet::new();
-        for key in self.keys.values() {
+        // A former one is older than the one that came in its place.
+        for key in self.keys.values().rev() {
             require(key.serial <= self.meta.last_key, &|| format!("key {} was never given out", key.name))?;
-            require(names.insert(&key.name), &|| format!("two keys {}", key.name))?;
+            let once = names.insert(&key.name) == key.until.is_none();
+            require(once, &|| format!("two keys {}, or a former one without another in its place", key.name))?;
             let sound = !key.volumes.is_empty() && key.volumes.iter().all(|id| *id < self.meta.next_volume);
             require(sound, &|| format!("key {} is for volumes that never were", key.name))?;
         }

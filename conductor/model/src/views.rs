@@ -16,8 +16,8 @@ mod recovery;
 
 pub use care::{Duty, Force, NewCopies, NewDuty, RebalanceInfo, RemoveDisk, ReplaceDisk, Settings};
 pub use clients::{
-    Attach, Attachment, ClientInfo, ClientSession, ClientVolume, Detach, Evict, KeyInfo, KeyVolume, NewKey, Reader,
-    RemoveKey,
+    Attach, Attachment, ClientInfo, ClientSession, ClientVolume, Detach, Evict, FormerKey, KeyInfo, KeyVolume, NewKey,
+    Reader, RemoveKey, RotateKey,
 };
 pub use conductors::{ConductorInfo, ConductorRole};
 pub use recovery::{Adopt, Missing, RecoveredVolume, RecoveryInfo, UnknownVolume};

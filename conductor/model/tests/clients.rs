@@ -5,8 +5,8 @@ mod common;
 
 use common::{Cluster, MIB, with_volume};
 use conductor_model::api::{MembershipAnswer, MembershipChange, NodeSession, NodeSessions, ReaderList, VolumeMap};
-use conductor_model::limits::{MAX_CLIENT_NAME, MAX_READERS_PER_VOLUME, MAX_SESSIONS_PER_NODE};
-use conductor_model::views::{Attach, ClientInfo, CopyRange, Detach};
+use conductor_model::limits::{MAX_CLIENT_NAME, MAX_KEY_GRACE_MS, MAX_READERS_PER_VOLUME, MAX_SESSIONS_PER_NODE};
+use conductor_model::views::{Attach, ClientInfo, CopyRange, Detach, FormerKey, KeyInfo, NewKey, RotateKey};
 use conductor_model::{AttachGeneration, Bytes, Error, NodeId, SnapshotId, VolumeId};
 
 fn attach(cluster: &mut Cluster, client: &str, read_only: bool, force: bool) -> Result<VolumeMap, Error> {
@@ -239,4 +239,64 @@ fn as_many_share_a_volume_as_could_read_it() {
     }
     assert_eq!(share(&mut cluster, "more", false).unwrap_err().kind(), "limit");
     share(&mut cluster, "c0", false).unwrap();
+}
+
+fn rotate(cluster: &mut Cluster, grace_ms: u64) -> Result<KeyInfo, Error> {
+    let rotate = RotateKey { name: "web1".to_owned(), grace_ms };
+    cluster.run(|m, now, _| m.rotate_key(now, &rotate).map(|(rotated, dirty)| (rotated.key, dirty)))
+}
+
+/// The serials that a node is told of, and which of them the conductor itself takes.
+fn valid(cluster: &mut Cluster) -> Vec<u64> {
+    let keys = cluster.told(1).keys.unwrap();
+    let all = 1..=keys.upto;
+    let taken: Vec<u64> = all.filter(|serial| cluster.model.permit("web1", *serial, "db").is_ok()).collect();
+    assert_eq!(keys.valid, taken.iter().copied().collect());
+    taken
+}
+
+fn former(cluster: &Cluster) -> Vec<u64> {
+    let clients = cluster.model.clients();
+    let keys: Vec<&KeyInfo> = clients.iter().filter_map(|client| client.key.as_ref()).collect();
+    assert_eq!(keys.len(), 1, "one line for all of them");
+    keys[0].former.iter().map(|FormerKey { serial, .. }| *serial).collect()
+}
+
+#[test]
+fn a_key_that_is_renewed_holds_for_its_time_and_the_new_one_is_for_the_same() {
+    let mut cluster = with_volume();
+    assert_eq!(rotate(&mut cluster, 1000).unwrap_err(), Error::NoKey("web1".to_owned()));
+    let new = NewKey { name: "web1".to_owned(), volumes: vec!["db".to_owned()], read_only: true };
+    let first = cluster.run(|m, now, _| m.add_key(now, &new)).unwrap();
+    assert_eq!(rotate(&mut cluster, MAX_KEY_GRACE_MS + 1).unwrap_err().kind(), "invalid");
+    let second = rotate(&mut cluster, 60_000).unwrap();
+    assert_eq!((second.serial, &second.volumes, second.read_only), (2, &first.volumes, true));
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![1, 2], vec![1]));
+    let again = cluster.run(|m, now, _| m.add_key(now, &new));
+    assert_eq!(again.unwrap_err().kind(), "key-exists");
+
+    // Once more, for less time; each has its own, which a restart does not forget.
+    cluster.wait(10_000);
+    assert_eq!(rotate(&mut cluster, 20_000).unwrap().serial, 3);
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![1, 2, 3], vec![1, 2]));
+    cluster.restart();
+    cluster.wait(20_000);
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![1, 3], vec![1]));
+    let due = cluster.model.next_deadline().unwrap();
+    assert!(due.0 <= cluster.now.0 + 30_000, "it looks again in time: {due:?}");
+    cluster.wait(30_000);
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![3], vec![]));
+    let events: Vec<String> = cluster.model.events(0).iter().map(|event| event.what.to_string()).collect();
+    for said in ["key web1 renewed, the former one holds for 20 s", "the former key web1 holds no more"] {
+        assert!(events.iter().any(|event| event == said), "{events:?}");
+    }
+
+    // At once; and with the name goes all that was ever given out under it.
+    assert_eq!(rotate(&mut cluster, 0).unwrap().serial, 4);
+    assert_eq!(valid(&mut cluster), [4]);
+    rotate(&mut cluster, 60_000).unwrap();
+    cluster.run(|m, now, _| m.remove_key(now, "web1")).unwrap();
+    assert_eq!(valid(&mut cluster), []);
+    assert!(cluster.model.clients().iter().all(|client| client.key.is_none()));
+    cluster.assert_persisted();
 }

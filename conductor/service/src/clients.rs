@@ -3,16 +3,15 @@
 //! Handlers carry no decision, as in `routes`; an eviction is answered when no primary serves the client any more (rule 19).
 
 use crate::answer::{Failure, body};
-use crate::gate::Gate;
 use crate::ledger::Ledger;
 use crate::limits::{NODE_BODY, SMALL_BODY};
 use crate::routes::{Answer, change, confirmed, look, no_more_missing};
+use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::{Extension, Json};
 use conductor_model::api::NodeSessions;
-use conductor_model::views::{ClientInfo, Evict, KeyInfo, NewKey, RemoveKey};
-use conductor_model::{Conductor, Dirty};
+use conductor_model::views::{ClientInfo, Evict, KeyInfo, NewKey, RemoveKey, RotateKey};
+use conductor_model::{Conductor, Dirty, Rotated};
 
 pub(crate) async fn list(State(ledger): State<Ledger>) -> Answer<Vec<ClientInfo>> {
     look(&ledger, |m, _| Ok(m.clients())).await.map(Json)
@@ -38,18 +37,28 @@ pub(crate) async fn evict(State(ledger): State<Ledger>, request: Request) -> Ans
 /// What the key is for; its secret is made of that by whoever has the cluster's key, and never sent.
 pub(crate) async fn add_key(
     State(ledger): State<Ledger>,
-    Extension(gate): Extension<Gate>,
     request: Request,
 ) -> Result<(StatusCode, Json<KeyInfo>), Failure> {
     let new: NewKey = body(request, SMALL_BODY).await?;
-    if !gate.has_key() {
-        let why =
-            "this conductor runs without the cluster's key, and answers everybody: start it with --key-file first";
-        return Err(Failure::new(StatusCode::CONFLICT, "no-cluster-key", why));
-    }
     let info = change(&ledger, move |m, now| m.add_key(now, &new)).await?;
     tracing::info!(key = info.name, serial = info.serial, read_only = info.read_only, "key added");
     Ok((StatusCode::CREATED, Json(info)))
+}
+
+/// The like of a key that is renewed. Where the former one holds no more, answered when no primary of its volumes takes it any more.
+pub(crate) async fn rotate_key(
+    State(ledger): State<Ledger>,
+    request: Request,
+) -> Result<(StatusCode, Json<KeyInfo>), Failure> {
+    let rotate: RotateKey = body(request, SMALL_BODY).await?;
+    let at_once = rotate.grace_ms == 0;
+    let Rotated { key, volumes, at } = change(&ledger, move |m, now| m.rotate_key(now, &rotate)).await?;
+    tracing::info!(key = key.name, serial = key.serial, "key renewed");
+    if at_once {
+        let missing = move |m: &Conductor| m.unconfirmed_since(&volumes, at);
+        no_more_missing(&ledger, missing, &format!("the key {} is renewed", key.name), "the former one").await?;
+    }
+    Ok((StatusCode::CREATED, Json(key)))
 }
 
 /// Answered when no primary of its volumes serves it any more.

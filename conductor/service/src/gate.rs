@@ -1,8 +1,7 @@
 //! Who asks: with the cluster's key for everything, with a client's for what a client needs.
 //!
 //! ```text
-//!  request ── no key here ─────────────────────────────────────────────► everything, as nobody can be told from anybody
-//!          ├─ proof under the cluster's key ───────────────────────────► everything
+//!  request ── proof under the cluster's key ───────────────────────────► everything
 //!          ├─ proof under a client's: what a client needs ─────────────► the handler asks the model whether the volume is one of the key's
 //!          │                          anything else ───────────────────► 403
 //!          └─ no proof, a wrong one, one that was seen before ─────────► 401, with a challenge to prove for
@@ -21,14 +20,16 @@ use conductor_model::{Conductor, limits};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use wire::{Attached, Card, ClusterKey, MAX_KEY_NAME, MAX_KEY_VOLUMES, RequestChallenge, RequestProof, Ticket, key_of};
+use wire::{
+    Attached, Card, ClusterKey, MAX_KEY_NAME, MAX_KEY_VOLUMES, Over, RequestChallenge, RequestProof, Ticket, key_of,
+};
 
 const _: () = assert!(limits::MAX_KEY_NAME == MAX_KEY_NAME && limits::MAX_KEY_VOLUMES == MAX_KEY_VOLUMES);
 
 /// Who asks, as far as is proven. Goes with the request.
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
-    /// Whoever has the cluster's key, or anybody where there is none.
+    /// Whoever has the cluster's key.
     Administrator,
     /// A client with a key of its own.
     Client(Arc<Card>),
@@ -93,10 +94,11 @@ struct Windows {
 
 /// Lets requests in.
 #[derive(Clone)]
-pub(crate) struct Gate(Option<Arc<Locked>>);
+pub(crate) struct Gate(Arc<Lock>);
 
-struct Locked {
+struct Lock {
     key: ClusterKey,
+    over: Over,
     windows: Mutex<Windows>,
 }
 
@@ -107,41 +109,28 @@ fn draw() -> Result<Window, Error> {
 }
 
 impl Gate {
-    /// Without a key it lets everybody in.
-    pub(crate) fn new(key: Option<[u8; 32]>) -> Result<Self, Error> {
-        let locked = |key| {
-            let windows = Mutex::new(Windows { current: draw()?, former: None });
-            Ok(Arc::new(Locked { key: ClusterKey(key), windows }))
-        };
-        key.map(locked).transpose().map(Self)
-    }
-
-    /// Whether anybody is told from anybody.
-    pub(crate) fn has_key(&self) -> bool {
-        self.0.is_some()
+    /// For a cluster with this key, whose requests come over this.
+    pub(crate) fn new(key: ClusterKey, over: Over) -> Result<Self, Error> {
+        let windows = Mutex::new(Windows { current: draw()?, former: None });
+        Ok(Self(Arc::new(Lock { key, over, windows })))
     }
 
     /// What proves an attachment to nodes; none for whoever has the cluster's key, and can make it.
     pub(crate) fn ticket(&self, caller: &Caller, what: &Attached<'_>) -> Option<String> {
         match caller {
             Caller::Administrator => None,
-            Caller::Client(_) => Some(Ticket::issue(&self.0.as_ref()?.key, what).to_hex()),
+            Caller::Client(_) => Some(Ticket::issue(&self.0.key, what).to_hex()),
         }
     }
 
     /// What is to be proven for now, for a header.
     pub(crate) fn challenge(&self) -> Option<HeaderValue> {
-        let challenge = self.0.as_ref()?.current();
-        HeaderValue::from_str(&challenge.to_header()).ok()
+        HeaderValue::from_str(&self.0.current().to_header()).ok()
     }
 
     /// Hands a request on, with its [`Caller`], or refuses it.
-    pub(crate) async fn pass(self, mut request: Request, next: Next) -> Response {
-        let Some(locked) = self.0.as_deref() else {
-            request.extensions_mut().insert(Caller::Administrator);
-            return next.run(request).await;
-        };
-        match locked.admit(request).await {
+    pub(crate) async fn pass(self, request: Request, next: Next) -> Response {
+        match self.0.admit(request).await {
             Ok((request, renew)) => {
                 let mut response = next.run(request).await;
                 if renew {
@@ -158,7 +147,7 @@ impl Gate {
     }
 }
 
-impl Locked {
+impl Lock {
     /// The request with who asks; and whether the asker should prove for another challenge from now on.
     async fn admit(&self, request: Request) -> Result<(Request, bool), Failure> {
         let judged = self.judge(&request);
@@ -193,7 +182,11 @@ impl Locked {
             return Err(unknown("what is said of who asks is malformed"));
         };
         let path = request.uri().path_and_query().map_or("", |path| path.as_str());
-        if !proof.is_proven(&self.key, request.method().as_str(), path) {
+        if !proof.is_proven(&self.key, self.over, request.method().as_str(), path) {
+            if self.over == Over::Tls && proof.is_proven(&self.key, Over::Clear, request.method().as_str(), path) {
+                let why = "who asks does so in clear, and somebody on the way made TLS of it: pass --tls to know whom you ask";
+                return Err(unknown(why));
+            }
             return Err(unknown("the key is not of this cluster, or was changed: see --key-file"));
         }
         if !self.spend(proof.challenge, proof.nonce) {
@@ -242,8 +235,8 @@ impl Locked {
 mod tests {
     use super::*;
 
-    fn locked() -> Arc<Locked> {
-        Gate::new(Some([7; 32])).unwrap().0.unwrap()
+    fn locked() -> Arc<Lock> {
+        Gate::new(ClusterKey([7; 32]), Over::Clear).unwrap().0
     }
 
     #[test]

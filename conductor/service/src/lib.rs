@@ -36,7 +36,7 @@ use store::etcd::Validity;
 use store::redb::Store as File;
 use tls::{Authority, Identity, Role};
 use tokio::sync::watch;
-use wire::ClusterKey;
+use wire::{ClusterKey, Over};
 
 /// How to run a conductor.
 #[derive(Clone)]
@@ -47,13 +47,12 @@ pub struct Options {
     pub store: Store,
     /// Where others reach this conductor, HOST:PORT; if not given, where it listens.
     pub advertise: Option<String>,
-    /// Listen beyond loopback although nothing is encrypted and nobody is authenticated.
+    /// Listen beyond loopback although nothing is encrypted.
     pub plaintext: bool,
     /// Speak TLS, and nothing else, with a certificate of the authority that follows from the key.
     pub tls: bool,
-    /// The cluster's key: whoever asks for anything has to prove that it has this one, or one of a client's. Without it everybody is
-    /// answered, and clients have no keys.
-    pub key: Option<[u8; 32]>,
+    /// The cluster's key: whoever asks for anything has to prove that it has this one, or one of a client's.
+    pub key: [u8; 32],
     /// How often every volume is scrubbed; `None` is never.
     pub scrub_every: Option<Duration>,
     /// How long a copy that is out of reach is waited for before another one is made.
@@ -147,9 +146,6 @@ pub enum Error {
         "{0} is reachable from other machines and nothing is encrypted: ask for TLS, or allow it with the plaintext option"
     )]
     Plaintext(SocketAddr),
-    /// Whose certificates there are follows from the cluster's key.
-    #[error("TLS needs the cluster's key")]
-    NoKey,
     /// There is no certificate.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
@@ -198,15 +194,9 @@ pub async fn run(
         }
         None => address.to_string(),
     };
-    let identity = match (tls, key) {
-        (true, Some(key)) => Some(identity(&ClusterKey(key), address, &advertise)?),
-        (true, None) => return Err(Error::NoKey),
-        (false, _) => None,
-    };
-    let gate = gate::Gate::new(key)?;
-    if !gate.has_key() {
-        tracing::warn!("without --key-file this conductor answers everybody who reaches it");
-    }
+    let key = ClusterKey(key);
+    let identity = if tls { Some(identity(&key, address, &advertise)?) } else { None };
+    let gate = gate::Gate::new(key, if tls { Over::Tls } else { Over::Clear })?;
     let front = Front::new(&advertise, gate);
     let (stopping, stopped) = watch::channel(false);
     let (draining, drained) = watch::channel(false);

@@ -63,6 +63,7 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("get", "/v1/clients", get(clients::list)),
         ("post", "/v1/clients/evict", post(clients::evict)),
         ("post", "/v1/clients/keys", post(clients::add_key)),
+        ("post", "/v1/clients/keys/rotate", post(clients::rotate_key)),
         ("post", "/v1/clients/keys/remove", post(clients::remove_key)),
         ("get", "/v1/volumes", get(volumes)),
         ("post", "/v1/volumes", post(create)),

@@ -111,9 +111,9 @@ fn a_command_whose_answer_was_lost_can_be_asked_again() {
     let commit = client.version().unwrap().commit;
 
     let body = serde_json::to_string(&[born(&first)]).unwrap();
+    let request = conductor.request("POST", "/v1/membership", &body);
     let mut stream = TcpStream::connect(conductor.address).unwrap();
-    let head = format!("POST /v1/membership HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
-    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    stream.write_all(&request).unwrap();
     while client.version().unwrap().commit == commit {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -246,11 +246,21 @@ fn garbage_is_answered_and_the_next_one_served() {
 }
 
 #[test]
-fn curl_needs_only_a_name_and_a_size() {
+fn a_program_needs_a_proof_a_name_and_a_size() {
     let scratch = Scratch::new();
     let mut conductor = Conductor::start(&scratch.store());
     three_nodes(&conductor.client);
-    let (status, answer) = conductor.http("POST", "/v1/volumes", r#"{"name":"db","size":1073741824}"#);
+    let new = r#"{"name":"db","size":1073741824}"#;
+    let head =
+        format!("POST /v1/volumes HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", new.len());
+    for unproven in
+        [format!("{head}{new}"), "GET /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned()]
+    {
+        let refused = conductor.raw(unproven.as_bytes());
+        assert!(refused.starts_with("HTTP/1.1 401 ") && refused.contains("see --key-file"), "{refused}");
+    }
+    assert!(conductor.client.volumes().unwrap().is_empty());
+    let (status, answer) = conductor.http("POST", "/v1/volumes", new);
     assert_eq!(status, 201, "{answer}");
     assert_eq!(conductor.http("GET", "/v1/nodes/n1", "").0, 200);
     assert_eq!(conductor.http("DELETE", "/v1/volumes/db", "").0, 204);
@@ -280,7 +290,7 @@ fn beyond_loopback_only_when_told() {
         advertise: None,
         plaintext,
         tls: false,
-        key: None,
+        key: common::KEY,
         scrub_every: None,
         replace_after: Duration::from_secs(600),
         rebalance: true,

@@ -8,7 +8,10 @@ use conductor_model::{Bytes, Commit, DiskId, NodeId, OpenId};
 use conductor_service::{EtcdStore, Options, Store, run};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
+use wire::{ClusterKey, Key};
 
+/// The cluster's.
+const KEY: [u8; 32] = [7; 32];
 /// Far more than it takes, on a busy machine too.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -24,7 +27,7 @@ fn a_conductor_leads_although_members_of_etcd_are_dead_or_never_answer_and_goes_
         advertise: None,
         plaintext: false,
         tls: false,
-        key: None,
+        key: KEY,
         scrub_every: None,
         replace_after: Duration::from_secs(600),
         rebalance: true,
@@ -36,7 +39,8 @@ fn a_conductor_leads_although_members_of_etcd_are_dead_or_never_answer_and_goes_
         let until = async { drop(stopped.await) };
         runtime.block_on(run(options, move |address| ready.send(address).unwrap(), until))
     });
-    let client = Client::new(&address.recv().unwrap().to_string()).unwrap();
+    let key = Key::Cluster(ClusterKey(KEY));
+    let client = Client::new(&address.recv().unwrap().to_string()).unwrap().with_key(key).unwrap();
     let leads = || matches!(&client.conductors()[0].1, Ok(info) if info.role == ConductorRole::Leader);
     let start = Instant::now();
     while !leads() {

@@ -15,6 +15,7 @@ pub(crate) fn layer(options: &NodeOptions, arena: &Arena) -> Result<Layer, Error
     let mut said: Option<Instant> = None;
     let options = LayerOptions {
         identity: Some(authority.identity(Role::Node, &[])?),
+        on_request: None,
         trust: Some(authority.trust()),
         in_clear: tcp::refusal(Reason::Tls),
         report: Box::new(move |to, why| {

@@ -10,7 +10,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use wire::{
     Card, Challenge, ClusterKey, Flags, HEADER_LEN, Header, Hello, HelloAck, HelloInfo, Key, Limits, MAX_PAYLOAD,
-    Nonce, Op, ProtectionKey, READ_ONLY, Reason, Reject, Role, SHARED, Secrets, SessionId, Ticket, pieces, tree,
+    Nonce, Op, ProtectionKey, READ_ONLY, Reason, Reject, Role, SHARED, Secret, Secrets, SessionId, Ticket, pieces,
+    tree,
 };
 
 /// How long an answer may take.
@@ -175,7 +176,15 @@ pub fn is_closed_within(stream: &mut TcpStream, limit: Duration) -> Result<bool>
 impl Peer {
     /// The whole handshake. The outer error is a failure of the test; the inner one is what the node decided.
     pub fn connect(to: SocketAddr, who: &Identity) -> Result<Result<Self, Refused>> {
-        let mut stream = dial(to)?;
+        Self::over(dial(to)?, who, |secret| secret)
+    }
+
+    /// The same on a stream that is there, where proofs are made with what becomes of the secret.
+    pub fn over(
+        mut stream: TcpStream,
+        who: &Identity,
+        bound: impl Fn(Secret) -> Secret,
+    ) -> Result<Result<Self, Refused>> {
         let process = u64::from(std::process::id()) << 32 | u64::from(who.lane) << 16 | who.incarnation;
         let info = HelloInfo {
             incarnation: who.incarnation,
@@ -189,10 +198,10 @@ impl Peer {
             ..HelloInfo::new(Role::Client, who.name.clone(), process)
         };
         // Whoever shows another card than its own has the wrong secret for it.
-        let secret = match &who.key {
+        let secret = bound(match &who.key {
             Key::Client(key) => key.secret,
             key => key.secret(&info).context("a secret")?,
-        };
+        });
         let limits = Limits { depth: who.depth, max_payload: MAX_PAYLOAD };
         let hello = Hello { nonce: Nonce(rand_nonce(process)), limits, info }.encode()?;
         stream.write_all(&frame(Op::HELLO, 0, &hello, &[]))?;

@@ -11,7 +11,7 @@ use node_protocol::{IoBody, Status, op};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
-use wire::{ClusterKey, Key, Op, Reason, RequestChallenge, RequestProof};
+use wire::{ClusterKey, Key, Op, Over, Reason, RequestChallenge, RequestProof};
 
 const HONEST: &str = "honest";
 const OTHER: &str = "other";
@@ -441,7 +441,8 @@ fn bad_clients_of_the_conductor_are_answered_or_closed_and_it_goes_on() {
     let mut post = |path: &str, body: &str| {
         let len = body.len();
         nonce += 1;
-        let proof = RequestProof::new(&key, challenge(at), nonce, "POST", path, body.as_bytes()).to_header();
+        let proof =
+            RequestProof::new(&key, Over::Clear, (challenge(at), nonce), "POST", path, body.as_bytes()).to_header();
         let kind = format!("content-type: application/json\r\nauthorization: {proof}\r\nconnection: close");
         format!("POST {path} HTTP/1.1\r\nhost: x\r\n{kind}\r\ncontent-length: {len}\r\n\r\n{body}").into_bytes()
     };

@@ -27,10 +27,15 @@ struct Host {
 
 impl Host {
     fn new(cluster: &Cluster, name: &str, more: &[&str]) -> Self {
-        let dir = cluster.dir().join(name);
+        Self::of(cluster, name, &[&["client", "add", name], more].concat())
+    }
+
+    /// With the key that this command prints.
+    fn of(cluster: &Cluster, place: &str, key: &[&str]) -> Self {
+        let dir = cluster.dir().join(place);
         fs::create_dir(&dir).unwrap();
         fs::copy(cluster.dir().join("conductor.addr"), dir.join("conductor.addr")).unwrap();
-        let line = cluster.trine(&[&["client", "add", name], more].concat()).unwrap();
+        let line = cluster.trine(key).unwrap();
         fs::write(dir.join("client.key"), &line).unwrap();
         Self { dir, key: ClientKey::from_line(&line).unwrap(), line: line.trim().to_owned() }
     }
@@ -107,7 +112,7 @@ fn start() -> Cluster {
 
 /// Everything that is written down or shown, but the key's own file.
 fn is_nowhere(cluster: &Cluster, host: &Host) {
-    let secret = host.line.split(' ').next_back().unwrap();
+    let secret = host.line.split(' ').nth(2).unwrap();
     assert_eq!(secret.len(), 64);
     let holds = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
     let mut looked_at = 0;
@@ -253,6 +258,61 @@ fn a_key_for_reading_writes_nothing() {
     assert_eq!(peer.ask(op::DISCARD, &body(&map), &[]).unwrap(), Some(Status::Denied));
     assert_eq!(peer.ask(op::READ, &body(&map), &[]).unwrap(), Some(Status::Ok));
     done(&host.trine(&cluster, &["detach", MINE]));
+}
+
+#[test]
+fn a_key_is_renewed_beside_the_former_one_which_ends_when_its_time_is_over() {
+    let cluster = start();
+    let unknown = cluster.try_trine(&["client", "rotate", "web1"]).unwrap();
+    assert!(unknown.code == 4 && unknown.stderr.contains("no key web1"), "{unknown:?}");
+    let first = Host::new(&cluster, "web1", &["--volumes", MINE]);
+    done(&first.attach(&cluster, MINE));
+    let mut nbd = first.nbd(MINE);
+    assert!(nbd.call(&write(1), LONG).unwrap().is_ok());
+    let second = Host::of(&cluster, "second", &["client", "rotate", "web1", "--grace", "1h"]);
+    assert!(second.key.card.serial > first.key.card.serial && second.key.secret != first.key.secret);
+    assert_eq!(second.key.card.volumes, first.key.card.volumes);
+    let listed = cluster.trine(&["client", "list"]).unwrap();
+    assert_eq!(listed.matches("web1 ").count(), 1, "one line: {listed}");
+    assert!(listed.contains("FORMER UNTIL"), "{listed}");
+    is_nowhere(&cluster, &second);
+
+    // What is attached goes on; whoever comes with the new key takes its place, as the same client would.
+    assert!(nbd.call(&write(2), LONG).unwrap().is_ok());
+    done(&second.attach(&cluster, MINE));
+    let mut again = second.nbd(MINE);
+    assert_eq!(read(&mut again), 2);
+    assert!(again.call(&write(3), LONG).unwrap().is_ok());
+    assert!(nbd.call(&write(4), LONG).unwrap().is_err(), "there is one attachment");
+    done(&first.trine(&cluster, &["detach", MINE]));
+
+    // Each key to its own end: the second at once, the third after a moment, the first not yet.
+    let third = Host::of(&cluster, "third", &["client", "rotate", "web1", "--grace", "0s", "--yes"]);
+    assert!(again.call(&write(5), LONG).unwrap().is_err(), "it was cut off");
+    let why = second.conductor(&cluster).map(MINE).unwrap_err().to_string();
+    assert!(why.contains("the key web1 was removed"), "{why}");
+    done(&second.trine(&cluster, &["detach", MINE]));
+    let attach = |name: &str| Attach {
+        client: name.to_owned(),
+        read_only: false,
+        shared: false,
+        force: true,
+        host: String::new(),
+    };
+    let map = third.conductor(&cluster).attach(MINE, &attach("web1@peer")).unwrap();
+    let outcome = |host: &Host| hello(&map, &Identity { incarnation: 9, ..host.who(&map) }).map(drop);
+    assert_eq!(outcome(&second), Err(Refused::Rejected(Reason::Fenced)));
+    assert_eq!((outcome(&third), outcome(&first)), (Ok(()), Ok(())));
+    let fourth = Host::of(&cluster, "fourth", &["client", "rotate", "web1", "--grace", "1s"]);
+    let over = || Ok(outcome(&third) == Err(Refused::Rejected(Reason::Fenced)));
+    wait_until("the third is over", LONG, over).unwrap();
+    assert_eq!((outcome(&fourth), outcome(&first)), (Ok(()), Ok(())));
+    let removed = cluster.try_trine(&["client", "remove", "web1", "--yes"]).unwrap();
+    done(&removed);
+    assert_eq!(
+        (outcome(&fourth), outcome(&first)),
+        (Err(Refused::Rejected(Reason::Fenced)), Err(Refused::Rejected(Reason::Fenced)))
+    );
 }
 
 #[test]

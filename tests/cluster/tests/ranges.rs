@@ -111,6 +111,16 @@ fn two_clients_write_one_volume_each_within_what_it_holds() {
     })
     .unwrap();
     assert_eq!(cluster.json(&["client", "show", "a"]).unwrap()["volumes"][0]["shared"], true);
+    let listed = cluster.json(&["volume", "ranges", VOLUME]).unwrap();
+    let row = &listed[0];
+    assert_eq!(
+        (&row["client"], &row["offset"], &row["length"]),
+        (&"a".into(), &0.into(), &(2 << 20).into()),
+        "{listed}"
+    );
+    assert_eq!((&row["write"], &row["held"]), (&true.into(), &true.into()), "{listed}");
+    assert!(cluster.trine(&["volume", "ranges", VOLUME]).unwrap().contains("held"));
+    assert_eq!(cluster.try_trine(&["volume", "ranges", "none"]).unwrap().code, 4);
     // b waits for what a holds, and has it as soon as a is gone, however it went.
     let patient = range(&map_b, 0, 512).waiting(20_000);
     let (_, bytes) = b.request(op::REGISTER_RANGE, patient.bytes(), &[]);

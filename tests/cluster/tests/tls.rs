@@ -2,13 +2,19 @@
 #![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
 
 use cluster::nbd::{Command, Nbd};
+use cluster::peer::{Identity, Peer, Refused, dial};
 use cluster::{Cluster, LONG, Options, Shape, Workload, wait_until};
+use conductor_model::views::Attach;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tls::rustls::{ClientConnection, StreamOwned};
+use tls::{Authority, Role};
+use wire::{ClusterKey, Reason, over_tls};
 
 /// Another loopback address, at which a node says that it is.
 const RELAY: [u8; 4] = [127, 0, 0, 77];
@@ -156,4 +162,83 @@ fn who_has_another_key_or_speaks_in_clear_is_told_so() {
     let _reset = stranger.read_to_end(&mut answer.lock().unwrap());
     assert!(answer.lock().unwrap().starts_with(b"TRN1"), "a Reject");
     wait_until("the cluster is as it was", LONG, || Ok(cluster.health("db")?.0 == "healthy")).unwrap();
+}
+
+/// Somebody in the middle: whoever connects is spoken to in clear, and whoever is meant over TLS, with all that such a one could know. Says
+/// what each session of the latter is bound to.
+fn middle(key: [u8; 32], role: Role, to: SocketAddr) -> (SocketAddr, Receiver<[u8; 32]>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let (told, bindings) = channel();
+    let config = Authority::new(&ClusterKey(key).authority_seed()).unwrap().trust().config().unwrap();
+    std::thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let mut tls = ClientConnection::new(Arc::clone(&config), role.server_name().unwrap()).unwrap();
+            let mut far = dial(to).unwrap();
+            while tls.is_handshaking() {
+                tls.complete_io(&mut far).unwrap();
+            }
+            let binding = tls.export_keying_material([0; 32], b"EXPORTER-Channel-Binding", None).unwrap();
+            let _test_is_over = told.send(binding);
+            std::thread::spawn(move || change_hands(near, StreamOwned::new(tls, far)));
+        }
+    });
+    (at, bindings)
+}
+
+/// Passes on unchanged what either side says, until one of them ends.
+fn change_hands(mut near: TcpStream, mut far: StreamOwned<ClientConnection, TcpStream>) {
+    let turn = Some(Duration::from_millis(5));
+    near.set_read_timeout(turn).unwrap();
+    far.sock.set_read_timeout(turn).unwrap();
+    let mut buffer = [0; 4096];
+    let waits = |kind| matches!(kind, std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut);
+    loop {
+        match near.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(read) if far.write_all(&buffer[..read]).is_err() => return,
+            Err(error) if !waits(error.kind()) => return,
+            _ => {}
+        }
+        match far.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(read) if near.write_all(&buffer[..read]).is_err() => return,
+            Err(error) if !waits(error.kind()) => return,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_proof_that_somebody_in_the_middle_passes_on_proves_nothing() {
+    let cluster = Cluster::start_tls(Shape::default()).unwrap();
+    let key = cluster.key().unwrap();
+    cluster.trine(&["volume", "create", "db", "--size", "16M"]).unwrap();
+    let attach =
+        Attach { client: "h/db".to_owned(), read_only: false, shared: false, force: false, host: String::new() };
+    let map = cluster.conductor().unwrap().attach("db", &attach).unwrap();
+    let who = Identity::of(key, "h/db", &map);
+
+    // A client that was told nothing of TLS, and one that speaks it to the wrong one: its proof is bound to that one's session.
+    let (node, bindings) = middle(key, Role::Node, map.shards[0].endpoint);
+    let refused = |outcome: Result<Peer, Refused>| {
+        let why = outcome.unwrap_err();
+        assert!(matches!(why, Refused::Rejected(Reason::Unauthenticated)), "{why:?}");
+    };
+    refused(Peer::connect(node, &who).unwrap());
+    let former = bindings.recv().unwrap();
+    refused(Peer::over(dial(node).unwrap(), &who, |secret| over_tls(&secret, &former)).unwrap());
+    bindings.recv().unwrap();
+    // It was nothing else that was wrong with them.
+    let stream = dial(node).unwrap();
+    let now = bindings.recv().unwrap();
+    Peer::over(stream, &who, |secret| over_tls(&secret, &now)).unwrap().unwrap();
+
+    let address = cluster.conductor_address().unwrap();
+    let conductor = address.trim_start_matches("https://").parse().unwrap();
+    let (conductor, _sessions) = middle(key, Role::Conductor, conductor);
+    let own = cluster.dir().join("cluster.key");
+    let ask = ["status", "--conductor", &conductor.to_string(), "--key-file", own.to_str().unwrap()];
+    let outcome = cluster.try_trine(&ask).unwrap();
+    assert!(outcome.code != 0 && outcome.stderr.contains("somebody on the way made TLS of it"), "{}", outcome.stderr);
 }

@@ -7,7 +7,7 @@ use crate::arena;
 use crate::input::Input;
 use conductor_model::Bytes;
 use memory::{Arena, Class};
-use nbd_session::{Event, Export, Extent, Fault, Limits, Outcome, PIECE, Request, Session, Ticket, What};
+use nbd_session::{Event, Export, Extent, Fault, Limits, Outcome, PIECE, Request, Session, Ticket, Tls, What};
 
 /// Not a whole number of blocks.
 const SIZE: u64 = (1 << 20) + 512;
@@ -25,15 +25,20 @@ struct Server {
 }
 
 pub(crate) fn handshake(data: &[u8]) {
-    serve(data, &[]);
+    let tls = match data.first().map_or(0, |first| first >> 1 & 3) {
+        0 => Tls::Off,
+        1 => Tls::Optional,
+        _ => Tls::Required,
+    };
+    serve(data, &[], tls);
 }
 
 pub(crate) fn transmission(data: &[u8]) {
     let plain = data.first().is_some_and(|first| first & ALL == 0);
-    serve(data, &entering(!plain));
+    serve(data, &entering(!plain), Tls::Off);
 }
 
-fn serve(data: &[u8], before: &[u8]) {
+fn serve(data: &[u8], before: &[u8], tls: Tls) {
     let mut input = Input::new(data);
     let mut how = [u64::from_le_bytes(input.array()), 0];
     let mut next = move || {
@@ -45,7 +50,7 @@ fn serve(data: &[u8], before: &[u8]) {
     let arena = arena::shared();
     let in_use = arena.in_use();
     let mut server =
-        Server { session: Session::new(export, LIMITS), arena, requests: Vec::new(), closed: false, said: 0 };
+        Server { session: Session::new(export, LIMITS, tls), arena, requests: Vec::new(), closed: false, said: 0 };
     server.turn();
     let entered = server.feed(before, &mut || u64::MAX);
     assert!(entered && (before.is_empty() || server.session.is_transmitting()));
@@ -68,6 +73,7 @@ impl Server {
                         }
                         self.requests.push((ticket, what, len.0));
                     }
+                    Event::StartTls => self.session.secured(),
                     Event::Closed(_) => assert!(!std::mem::replace(&mut self.closed, true), "closed twice"),
                 }
                 assert!(
@@ -200,7 +206,9 @@ pub(crate) fn handshake_seeds() -> Vec<Vec<u8>> {
         says(&[option(3, &[]), option(2, &[])]),
         says(&[option(6, &info(&[0, 1, 2, 3])), option(1, b"vol")]),
         says(&[option(9, &contexts("base:")), option(5, &[]), option(0x1234, b"x"), option(11, &[])]),
-        [cut(2), 0u32.to_be_bytes().to_vec(), option(1, b"")].concat(),
+        [cut(0), 0u32.to_be_bytes().to_vec(), option(1, b"")].concat(),
+        [cut(3), flags.clone(), option(8, &[]), option(5, b"x"), option(5, &[]), option(5, &[])].concat(),
+        [cut(5), flags, option(3, &[]), option(5, &[])].concat(),
     ]
 }
 

@@ -3,6 +3,7 @@
 //! The connection's state lives in its provider's slab under the same `ConnId`; the slot is freed when the reaper hands the
 //! `Conn` back, that is, after the last hold went.
 
+use std::cell::OnceCell;
 use std::fmt;
 
 /// A connection's name: a slot and how often it was used before. A stale one matches nothing.
@@ -23,6 +24,11 @@ pub enum Provider {
     Nbd,
 }
 
+/// What the two ends of one TLS session know, and nobody in the middle of two (RFC 9266: `tls-exporter`). Proofs that are made with it say
+/// nothing on any other stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Binding(pub [u8; 32]);
+
 /// The counted part of a connection.
 #[derive(Debug)]
 pub struct Conn {
@@ -30,6 +36,25 @@ pub struct Conn {
     pub id: ConnId,
     /// Whose it is.
     pub provider: Provider,
+    binding: OnceCell<Binding>,
+}
+
+impl Conn {
+    /// One whose stream is not there yet.
+    pub fn new(id: ConnId, provider: Provider) -> Self {
+        Self { id, provider, binding: OnceCell::new() }
+    }
+
+    /// For the driver: the stream is TLS, and its handshake is over. Nothing that was received over TLS reaches the machine before this. A
+    /// connection has one stream; a second word changes nothing.
+    pub fn bind(&self, binding: Binding) {
+        let _ = self.binding.set(binding);
+    }
+
+    /// What is bound to its stream; none if that is in clear.
+    pub fn binding(&self) -> Option<Binding> {
+        self.binding.get().copied()
+    }
 }
 
 refcount::reasons! {
@@ -47,6 +72,12 @@ refcount::reasons! {
         Listed "listed",
         /// By each IOCB that will answer on it.
         Answers "answers",
+    }
+}
+
+impl fmt::Debug for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Binding")
     }
 }
 

@@ -48,6 +48,8 @@ impl Errno {
     pub const REFUSED: Self = Self(111);
     /// Timed out.
     pub const TIMED_OUT: Self = Self(110);
+    /// This driver cannot do that.
+    pub const NOT_SUPPORTED: Self = Self(95);
     /// The peer does not speak TLS, or not as it should.
     pub const PROTOCOL: Self = Self(71);
     /// The peer's certificate is not one that is trusted.
@@ -104,6 +106,12 @@ pub enum Op {
         stream: StreamId,
         /// The connection that is watched.
         on: Hold<Conn, why::Watch>,
+    },
+    /// From here on an accepted stream is TLS, of which the peer says the first word. Submitted while nothing is received from it or sent to
+    /// it; done at once, before the handshake. An error leaves the stream as it was.
+    Secure {
+        /// Which.
+        stream: StreamId,
     },
     /// Shut a stream down both ways: what is outstanding on it completes.
     Shutdown {

@@ -62,7 +62,7 @@ impl Bench {
     fn new() -> Result<Self> {
         let arena = Arena::small(32 << 20);
         let conns = Table::new();
-        let owner = conns.insert(Conn { id: ConnId { slot: 1, generation: 1 }, provider: Provider::Framed });
+        let owner = conns.insert(Conn::new(ConnId { slot: 1, generation: 1 }, Provider::Framed));
         let rdma = Rdma::new(&arena)?;
         Ok(Self { rdma, arena, conns, owner, begin: Instant::now(), dones: Vec::new() })
     }

@@ -146,6 +146,8 @@ impl Slot {
             }
             Op::Watch { .. } => opcode::PollAdd::new(fd, HANGUP).build(),
             Op::Shutdown { .. } => opcode::Shutdown::new(fd, libc::SHUT_RDWR).build(),
+            // Never with a descriptor.
+            Op::Secure { .. } => return None,
             Op::Close { .. } => opcode::Close::new(fd).build(),
             Op::DiskRead { at, into, from, len, .. } => {
                 let space = &mut into[*from..*from + *len][moved..];

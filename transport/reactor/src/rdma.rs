@@ -35,6 +35,7 @@ pub(crate) fn is_rdmas(op: &Op) -> bool {
         Op::Recv { stream, .. }
         | Op::Send { stream, .. }
         | Op::Watch { stream, .. }
+        | Op::Secure { stream }
         | Op::Shutdown { stream }
         | Op::Close { stream } => Rdma::owns(stream.0),
         Op::DiskRead { .. } | Op::DiskWrite { .. } | Op::DiskPunch { .. } | Op::DiskSync { .. } => false,
@@ -118,7 +119,7 @@ mod tests {
         let conns = Table::new();
         let at = ([192, 0, 2, 1], 7000).into();
         let connect = |to| {
-            let conn = Conn { id: ConnId { slot: 0, generation: 0 }, provider: Provider::Framed };
+            let conn = Conn::new(ConnId { slot: 0, generation: 0 }, Provider::Framed);
             Op::Connect { on: conns.insert(conn), to }
         };
         assert!(is_rdmas(&connect(Address::Rdma(at))));

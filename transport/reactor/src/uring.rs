@@ -266,6 +266,8 @@ impl<R: Ring> Uring<R> {
             Op::Recv { stream, .. } | Op::Send { stream, .. } | Op::Watch { stream, .. } | Op::Shutdown { stream } => {
                 self.streams.begin(*stream)
             }
+            // TLS's to do, where there is any.
+            Op::Secure { .. } => Err(Errno::NOT_SUPPORTED),
             Op::Close { stream } => match self.streams.begin_close(*stream) {
                 Ok(Closing::Now(fd)) => Ok(fd),
                 Ok(Closing::Later) => return self.parked.push(*stream),

@@ -52,8 +52,7 @@ impl Machine for Echo {
         match (op, result) {
             (Op::Accept { listener }, Ok(stream)) => {
                 let stream = StreamId(stream);
-                let owner =
-                    self.conns.insert(Conn { id: ConnId { slot: 0, generation: 0 }, provider: Provider::Framed });
+                let owner = self.conns.insert(Conn::new(ConnId { slot: 0, generation: 0 }, Provider::Framed));
                 let rx = owner.share();
                 self.open.push((stream, owner));
                 out.post(format!("open {stream:?}"));

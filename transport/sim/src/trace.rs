@@ -110,8 +110,8 @@ fn mixed(hash: u64, word: u64) -> u64 {
 }
 
 /// Kinds of operations, for counts of what is outstanding.
-pub(crate) const KINDS: [&str; 11] =
-    ["accept", "connect", "recv", "send", "shutdown", "close", "read", "write", "punch", "sync", "watch"];
+pub(crate) const KINDS: [&str; 12] =
+    ["accept", "connect", "recv", "send", "shutdown", "close", "read", "write", "punch", "sync", "watch", "secure"];
 
 pub(crate) fn kind_of(op: &Op) -> usize {
     match op {
@@ -126,6 +126,7 @@ pub(crate) fn kind_of(op: &Op) -> usize {
         Op::DiskPunch { .. } => 8,
         Op::DiskSync { .. } => 9,
         Op::Watch { .. } => 10,
+        Op::Secure { .. } => 11,
     }
 }
 
@@ -142,5 +143,6 @@ fn name_of(op: &Op) -> (&'static str, u64) {
         Op::DiskPunch { tag, .. } => ("done.punch", *tag),
         Op::DiskSync { tag, .. } => ("done.sync", *tag),
         Op::Watch { stream, .. } => ("done.watch", u64::from(stream.0)),
+        Op::Secure { stream } => ("done.secure", u64::from(stream.0)),
     }
 }

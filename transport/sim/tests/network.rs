@@ -227,7 +227,7 @@ struct Deaf {
 
 impl Deaf {
     fn conn() -> Conn {
-        Conn { id: ConnId { slot: 0, generation: 0 }, provider: Provider::Nbd }
+        Conn::new(ConnId { slot: 0, generation: 0 }, Provider::Nbd)
     }
 
     fn receive(&self, stream: StreamId, out: &mut dyn Outbox<()>) {

@@ -1,9 +1,9 @@
 //! The handshake as it is played on a stream: say, wait until it is sent, listen, one after the other.
 
-use driver::Time;
+use driver::{Binding, Time};
 use wire::{
-    Body, Challenge, Flags, Happening, Header, Hello, HelloAck, Limits, Nonce, Op, Proof, Reason, Reject, State,
-    Transcript,
+    Body, Challenge, Flags, Happening, Header, Hello, HelloAck, HelloInfo, Limits, Nonce, Op, Proof, Reason, Reject,
+    Secret, State, Transcript,
 };
 
 use crate::event::{Admission, NetEvent};
@@ -72,9 +72,16 @@ impl Net {
         }
     }
 
+    /// What a connecting side's proofs are made with on this stream: over TLS it serves on no other.
+    fn secret(&self, link: &Link, who: &HelloInfo) -> Result<Secret, Reason> {
+        let secret = self.options.secrets.secret(who).ok_or(Reason::Unauthenticated)?;
+        let binding = link.owner.binding().filter(|_| !driver::mutant::on("proof_not_bound"));
+        Ok(binding.map_or(secret, |Binding(binding)| wire::over_tls(&secret, &binding)))
+    }
+
     fn heard_hello(&mut self, link: &mut Link, body: &[u8]) -> Result<(), Reason> {
         let hello = Hello::parse(body).map_err(|_| Reason::BadHandshake)?;
-        let secret = self.options.secrets.secret(&hello.info).ok_or(Reason::Unauthenticated)?;
+        let secret = self.secret(link, &hello.info)?;
         let nonce = Nonce::draw(&mut *self.options.random);
         let (challenge, transcript) = Challenge::to(body, &secret, nonce, self.options.name.process);
         link.limits = link.limits.common(hello.limits);
@@ -97,7 +104,7 @@ impl Net {
 
     fn heard_challenge(&mut self, now: Time, link: &mut Link, body: &[u8]) -> Result<(), Reason> {
         let challenge = Challenge::parse(body).map_err(|_| Reason::BadHandshake)?;
-        let secret = self.options.secrets.secret(&link.mine).ok_or(Reason::Unauthenticated)?;
+        let secret = self.secret(link, &link.mine)?;
         let transcript = challenge.verify(&link.hello, &secret).map_err(|_| Reason::Unauthenticated)?;
         self.say(link, Step::SayProof, Op::PROOF, &transcript.prove().encode());
         link.transcript = Some(transcript);

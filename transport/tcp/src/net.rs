@@ -395,8 +395,9 @@ impl Net {
                 Some(Some(id)) => self.with_if(now, Some(id), |link| &mut link.closing, |_, link| link.stream = None),
                 refused => refused.is_some(),
             },
-            // A connection of frames is always being read: it needs no watch.
+            // A connection of frames is always being read: it needs no watch. Whether it is TLS is known before its first byte.
             Op::Watch { .. }
+            | Op::Secure { .. }
             | Op::DiskRead { .. }
             | Op::DiskWrite { .. }
             | Op::DiskPunch { .. }
@@ -463,7 +464,7 @@ impl Net {
         });
         let id = ConnId { slot, generation: self.places[slot as usize].generation };
         self.open += 1;
-        Box::new(Link::new(self.table.insert(Conn { id, provider: Provider::Framed }), mine, limits, step, now))
+        Box::new(Link::new(self.table.insert(Conn::new(id, Provider::Framed)), mine, limits, step, now))
     }
 
     /// Back to its place, or away for ever if it is over.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use driver::{Done, Errno, ListenerId, Op, Span, StreamId};
+use driver::{Binding, Done, Errno, ListenerId, Op, Span, StreamId};
 use std::rc::Rc;
 use wire::{
     Flags, HEADER_LEN, Header, Hello, HelloInfo, Limits, Nonce, PREFIX_LEN, ProtectionKey, Reason, Role, Secrets,
@@ -66,6 +66,24 @@ fn a_wrong_secret_is_refused_by_whoever_sees_it_first() {
     world.pump();
     assert_eq!(world.down(CLIENT, client), Some(Reason::Unauthenticated));
     assert!(world.sides[SERVER].seen.is_empty(), "nobody is announced who has not proven who he is");
+    world.end();
+}
+
+#[test]
+fn a_proof_serves_on_the_stream_alone_that_it_is_bound_to() {
+    let (none, one, other) = (None, Some(Binding([1; 32])), Some(Binding([2; 32])));
+    for bindings in [[none, one], [one, none], [one, other]] {
+        let mut world = World::new(24);
+        world.bindings = bindings;
+        let client = world.connect();
+        world.pump();
+        assert_eq!(world.down(CLIENT, client), Some(Reason::Unauthenticated), "{bindings:?}");
+        assert!(world.sides[SERVER].seen.is_empty(), "nobody has proven anything to it");
+        world.end();
+    }
+    let mut world = World::new(25);
+    world.bindings = [one; 2];
+    world.establish();
     world.end();
 }
 

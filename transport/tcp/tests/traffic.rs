@@ -469,7 +469,7 @@ fn a_stale_completion_touches_nothing() {
 
     // What a driver would say that mixed up its slots: completions under the old name, and of streams long closed.
     let (table, arena) = (Table::new(), Arena::small(1 << 16));
-    let conn = |id| table.insert::<why::Owner>(Conn { id, provider: Provider::Framed });
+    let conn = |id| table.insert::<why::Owner>(Conn::new(id, Provider::Framed));
     let recv = |id| {
         let into = arena.take(4096, Class::Client).unwrap();
         Done { op: Op::Recv { stream: StreamId(1), on: conn(id).share(), into, from: 0 }, result: Ok(100) }

@@ -4,8 +4,8 @@
 //!   machine ── submit ──► Layer ── next_op ──► driver
 //!           ◄─ next_done ──     ◄── done ────
 //! ```
-//! Streams that were accepted are TLS if there is an identity to show, streams that were connected over TCP if it is known whom to trust; all
-//! others pass through. Memory is the arena's: 4 KiB each way for a stream at rest, 64 KiB each way for a busy one where there are so many;
+//! Streams that were accepted are TLS if there is an identity to show, or once the machine says so (`Op::Secure`) and there is one for that;
+//! streams that were connected over TCP if it is known whom to trust; all others pass through. Memory is the arena's: 4 KiB each way for a stream at rest, 64 KiB each way for a busy one where there are so many;
 //! beside that, what rustls keeps: of a record that is not whole, and of one that was not read, 16 KiB and some bytes each; of a message of
 //! the handshake that is not whole, 64 KiB at most.
 
@@ -31,6 +31,8 @@ pub type Report = Box<dyn FnMut(Option<&Address>, &Failure)>;
 pub struct LayerOptions {
     /// What is shown to whoever connects; none accepts streams as they are.
     pub identity: Option<Identity>,
+    /// What is shown on an accepted stream that the machine wants to go on in TLS; none refuses that.
+    pub on_request: Option<Identity>,
     /// Whom to trust as a node; none connects streams as they are.
     pub trust: Option<Trust>,
     /// What is said in clear to whoever connects and speaks no TLS.
@@ -80,6 +82,7 @@ impl Desk {
 /// See the module's head.
 pub struct Layer {
     identity: Option<Arc<ServerConfig>>,
+    on_request: Option<Arc<ServerConfig>>,
     trust: Option<Arc<ClientConfig>>,
     name: ServerName<'static>,
     lines: BTreeMap<StreamId, Line>,
@@ -95,10 +98,11 @@ pub struct Layer {
 impl Layer {
     /// No stream yet. `arena` is the one that the driver's operations have their memory of.
     pub fn new(options: LayerOptions, arena: Arena) -> Result<Self, TlsError> {
-        let LayerOptions { identity, trust, in_clear, report } = options;
+        let LayerOptions { identity, on_request, trust, in_clear, report } = options;
         let (ops, dones, stalled) = (VecDeque::new(), VecDeque::new(), Vec::new());
         Ok(Self {
             identity: identity.map(|identity| identity.config()),
+            on_request: on_request.map(|identity| identity.config()),
             trust: trust.map(|trust| trust.config()).transpose()?,
             name: Role::Node.server_name()?,
             lines: BTreeMap::new(),
@@ -111,6 +115,10 @@ impl Layer {
 
     /// What the machine wants.
     pub fn submit(&mut self, op: Op) {
+        if let Op::Secure { stream } = op {
+            let result = self.secure(stream);
+            return self.desk.dones.push_back(Done { op, result });
+        }
         let line = stream_of(&op).and_then(|stream| self.lines.get_mut(&stream));
         match line {
             Some(line) => line.submit(op, &mut self.desk),
@@ -165,6 +173,16 @@ impl Layer {
                 }
             }
         }
+    }
+
+    /// From now on it is a line.
+    fn secure(&mut self, stream: StreamId) -> Result<u32, Errno> {
+        let identity =
+            self.on_request.clone().filter(|_| !self.lines.contains_key(&stream)).ok_or(Errno::NOT_SUPPORTED)?;
+        let tls = ServerConnection::new(identity).map_err(|_| Errno::PROTOCOL)?;
+        self.lines.insert(stream, Line::accepted(stream, tls.into()));
+        self.desk.counters.accepted += 1;
+        Ok(0)
     }
 
     /// Without random numbers, say, there is no TLS: the machine never has the stream, in clear least of all.
@@ -243,6 +261,7 @@ fn stream_of(op: &Op) -> Option<StreamId> {
         Op::Recv { stream, .. }
         | Op::Send { stream, .. }
         | Op::Watch { stream, .. }
+        | Op::Secure { stream }
         | Op::Shutdown { stream }
         | Op::Close { stream } => Some(*stream),
         Op::Accept { .. } | Op::Connect { .. } => None,
@@ -260,8 +279,13 @@ mod tests {
     #[test]
     fn a_stream_that_tls_cannot_begin_on_is_closed_and_never_the_machines() {
         let identity = Authority::new(&[1; 32]).unwrap().identity(Role::Node, &[]).unwrap();
-        let options =
-            LayerOptions { identity: Some(identity), trust: None, in_clear: vec![], report: Box::new(|_, _| {}) };
+        let options = LayerOptions {
+            identity: Some(identity),
+            on_request: None,
+            trust: None,
+            in_clear: vec![],
+            report: Box::new(|_, _| {}),
+        };
         let mut layer = Layer::new(options, Arena::small(1 << 20)).unwrap();
         let config = Arc::make_mut(layer.identity.as_mut().unwrap());
         config.max_fragment_size = Some(1);

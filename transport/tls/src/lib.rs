@@ -8,15 +8,19 @@
 //!           ◄── Done ────────────────────────       ◄── Done ──────────────────────
 //! ```
 //!
+//! Clients that know nothing of a cluster (NBD's) are shown a certificate of somebody else's making (`pem`).
+//!
 //! TLS keeps what is said to the two that say it, and says who listens; who connects is proven as it is without TLS (`wire`'s handshake,
 //! a proof in each request to the conductor). Nothing here reads a clock, calls the system (but for random numbers) or writes a log.
 #![forbid(unsafe_code)]
 
 mod layer;
 mod line;
+mod pem;
 mod trust;
 
 pub use layer::{Counters, Layer, LayerOptions, Report};
 pub use line::Failure;
+pub use pem::PemFiles;
 pub use rustls;
 pub use trust::{Authority, Identity, Role, TlsError, Trust};

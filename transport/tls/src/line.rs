@@ -7,10 +7,11 @@
 //!
 //! Promises: each operation of the machine comes back exactly once, with what it owned, and never before ours that stands for it; one send
 //! and one receive are outstanding at a time; nothing is read from the stream that the machine has not asked for, but a handshake.
-//! A connect is over when its handshake is: until then the machine knows no stream.
+//! A connect is over when its handshake is: until then the machine knows no stream. Before it sees a byte of one that was accepted, its
+//! connection has what binds proofs to the session.
 
 use crate::layer::Desk;
-use driver::{Address, Conn, Done, Errno, Op, Span, StreamId, Time, why};
+use driver::{Address, Binding, Conn, Done, Errno, Op, Span, StreamId, Time, why};
 use memory::{Filling, Part};
 use refcount::Hold;
 use rustls::Connection;
@@ -31,6 +32,8 @@ const PIECES: usize = 16;
 /// The first byte of each TLS connection, and of a refusal.
 const HANDSHAKE: u8 = 0x16;
 const ALERT: u8 = 0x15;
+/// RFC 9266, as one of the uses of RFC 5705.
+const BINDING: &[u8] = b"EXPORTER-Channel-Binding";
 
 /// Why a stream came to nothing.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -140,6 +143,8 @@ pub(crate) struct Line {
     closing: bool,
     /// Nothing was received yet.
     new: bool,
+    /// The connection has its binding.
+    bound: bool,
     /// To be said in clear.
     in_clear: Option<Vec<u8>>,
     /// Nothing more will be received: what receives end with.
@@ -169,6 +174,7 @@ impl Line {
             shutting: false,
             closing: false,
             new: true,
+            bound: false,
             in_clear: None,
             over: None,
             broken: false,
@@ -403,15 +409,32 @@ impl Line {
         if self.from == self.to && self.sealed.as_ref().is_some_and(|sealed| (sealed.len() > SMALL) != self.large) {
             self.sealed = None;
         }
-        if got > 0 {
+        self.bind(desk);
+        if got > 0 && self.bound {
             self.finish_recv(Ok(u32::try_from(got).unwrap_or(u32::MAX)), desk);
         }
-        if !self.tls.is_handshaking()
+        if self.bound
             && !self.broken
             && let Some(Connecting { on: Some(on), to, .. }) = self.connecting.take_if(|c| c.on.is_some())
         {
             desk.counters.established += 1;
             desk.dones.push_back(Done { op: Op::Connect { on, to }, result: Ok(self.stream.0) });
+        }
+    }
+
+    /// Once, when the handshake is over, and on the hold that is here then: each step of it came with a receive.
+    fn bind(&mut self, desk: &mut Desk) {
+        if self.bound || self.broken || self.tls.is_handshaking() {
+            return;
+        }
+        let connects = self.connecting.as_ref().and_then(|connecting| connecting.on.as_ref());
+        let Some(on) = connects.or_else(|| self.recv.as_ref().and_then(|wanted| wanted.on.as_ref())) else { return };
+        match self.tls.export_keying_material([0; 32], BINDING, None) {
+            Ok(bytes) => {
+                on.bind(Binding(bytes));
+                self.bound = true;
+            }
+            Err(error) => self.fail(Failure::Broken(error), desk),
         }
     }
 

@@ -13,7 +13,7 @@ use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{cipher_suite, default_provider};
 use rustls::pki_types::{Der, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, TrustAnchor, UnixTime};
-use rustls::server::NoServerSessionStorage;
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError};
 use rustls::time_provider::TimeProvider;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -40,6 +40,12 @@ pub enum TlsError {
     /// What was made or read does not serve.
     #[error("cannot set up TLS")]
     Setup(#[from] rustls::Error),
+    /// A file does not hold what it is to hold.
+    #[error("{0} cannot be read")]
+    Pem(&'static str, #[source] rustls::pki_types::pem::Error),
+    /// There is no telling clients by them.
+    #[error("the clients' authority does not serve")]
+    Clients(#[from] VerifierBuilderError),
     /// A role's name is no name.
     #[error("cannot set up TLS: {0} is no name")]
     Name(&'static str),
@@ -99,14 +105,11 @@ impl Authority {
         let key = KeyPair::generate_for(&PKCS_ED25519)?;
         let certificate = leaf.signed_by(&key, &Issuer::from_params(&authority, &self.0))?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let mut config = ServerConfig::builder_with_details(provider(), Arc::new(Whenever))
+        let config = ServerConfig::builder_with_details(provider(), Arc::new(Whenever))
             .with_protocol_versions(&[&TLS13])?
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)?;
-        // A connection lasts as long as its two ends, so that nothing is won by going on with an older one's keys.
-        config.send_tls13_tickets = 0;
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Identity(Arc::new(config)))
+        Ok(Identity::new(without_resumption(config)))
     }
 }
 
@@ -121,6 +124,10 @@ impl fmt::Debug for Authority {
 pub struct Identity(Arc<ServerConfig>);
 
 impl Identity {
+    pub(crate) fn new(config: ServerConfig) -> Self {
+        Self(Arc::new(config))
+    }
+
     /// As rustls has it.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.0)
@@ -156,8 +163,15 @@ impl Trust {
     }
 }
 
+/// A connection lasts as long as its two ends, so that nothing is won by going on with an older one's keys.
+pub(crate) fn without_resumption(mut config: ServerConfig) -> ServerConfig {
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config
+}
+
 /// What `ring` does, AES-128 first: half of what AES-256 costs per block is what the data path pays for.
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: vec![
             cipher_suite::TLS13_AES_128_GCM_SHA256,

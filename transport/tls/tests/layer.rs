@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{STREAM, Side, authority, pair, settle, settle_at};
+use common::{STREAM, Side, authority, meet, pair, settle, settle_at};
 use driver::{Done, Errno, Op, Time};
 use tls::Failure;
 
@@ -55,6 +55,71 @@ fn what_is_sent_arrives_in_pieces_of_every_size_and_is_never_in_clear() {
         }
         assert_eq!(back, SECRET);
         assert!(!holds(&a.said, SECRET) && !holds(&b.said, SECRET));
+        a.assert_at_rest();
+        b.assert_at_rest();
+    }
+}
+
+#[test]
+fn both_ends_of_a_session_know_what_nobody_else_does_before_anything_is_said_on_it() {
+    let mut seen = Vec::new();
+    for piece in [1, usize::MAX] {
+        let (mut a, mut b) = pair(Some(authority(1).trust()), Some(1));
+        assert!(a.owner().binding().is_none() && b.owner().binding().is_none());
+        b.recv(4096);
+        settle(&mut a, &mut b, piece);
+        assert_eq!(a.result_of(is_connect), Some(Ok(STREAM.0)));
+        let bound = a.owner().binding().unwrap();
+        a.send(&[SECRET]);
+        settle(&mut a, &mut b, piece);
+        assert!(!b.take_received().0.is_empty());
+        assert!(b.owner().binding() == Some(bound) && !seen.contains(&bound));
+        seen.push(bound);
+        a.assert_at_rest();
+        b.assert_at_rest();
+    }
+    let (mut a, mut b) = pair(None, None);
+    b.recv(4096);
+    a.send(&[SECRET]);
+    settle(&mut a, &mut b, usize::MAX);
+    assert!(a.owner().binding().is_none() && b.owner().binding().is_none(), "nothing is bound in clear");
+    assert_eq!(b.take_received().0, SECRET);
+    a.dones.clear();
+    a.assert_at_rest();
+    b.assert_at_rest();
+}
+
+#[test]
+fn an_accepted_stream_goes_on_in_tls_when_the_machine_says_so() {
+    for piece in [1, 7, usize::MAX] {
+        let (mut a, mut b) = meet(Side::new(None, Some(authority(1).trust())), Side::with(None, Some(1), None));
+        assert_eq!(b.secure(), Ok(0));
+        assert_eq!(b.secure(), Err(Errno::NOT_SUPPORTED), "once");
+        b.recv(4096);
+        settle(&mut a, &mut b, piece);
+        assert_eq!(a.result_of(is_connect), Some(Ok(STREAM.0)));
+        a.send(&[SECRET]);
+        b.send(&[SECRET]);
+        settle(&mut a, &mut b, piece);
+        assert_eq!(b.take_received().0, SECRET);
+        assert!(!holds(&a.said, SECRET) && !holds(&b.said, SECRET));
+        a.recv(4096);
+        settle(&mut a, &mut b, piece);
+        assert_eq!(a.take_received().0, SECRET);
+        a.assert_at_rest();
+        b.assert_at_rest();
+    }
+    // Until then, and where there is nothing to show, it is in clear.
+    for on_request in [None, Some(1)] {
+        let (mut a, mut b) = meet(Side::new(None, None), Side::with(None, on_request, None));
+        if on_request.is_none() {
+            assert_eq!(b.secure(), Err(Errno::NOT_SUPPORTED));
+        }
+        b.recv(4096);
+        a.send(&[SECRET]);
+        settle(&mut a, &mut b, usize::MAX);
+        assert_eq!(b.take_received().0, SECRET);
+        assert!(b.owner().binding().is_none());
         a.assert_at_rest();
         b.assert_at_rest();
     }

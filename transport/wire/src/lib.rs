@@ -38,8 +38,8 @@ pub use identity::{
 };
 pub use prefix::PREFIX_LEN;
 pub use reason::Reason;
-pub use request::{MAX_AUTHORIZATION, RequestChallenge, RequestProof};
-pub use secrets::{ClusterKey, Secret, Secrets};
+pub use request::{MAX_AUTHORIZATION, Over, RequestChallenge, RequestProof};
+pub use secrets::{ClusterKey, Secret, Secrets, over_tls};
 pub use state::{Happening, State};
 pub use tag::ProtectionKey;
 pub use ticket::{Attached, Ticket};

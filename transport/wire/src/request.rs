@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The MAC is HMAC-SHA-256 under the cluster's key, or under the secret of the card, over a label, the method, the path with its query and
-//! all of P but itself. A challenge serves for many requests, each with a nonce that was not used with it before: neither side needs the
+//! all of P but itself. Over TLS it is under what [`over_tls`] makes of that. A challenge serves for many requests, each with a nonce that was not used with it before: neither side needs the
 //! other's clock.
 
 use hmac::Mac as _;
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::bytes::Reader;
 use crate::card::{from_hex, to_hex};
 use crate::handshake::{MAC_LEN, Mac, NONCE_LEN};
-use crate::secrets::mac;
+use crate::secrets::{mac, over_tls};
 use crate::{Card, ClusterKey, Key, MAX_CARD, Secret};
 
 const LABEL: &[u8] = b"trine/1 request";
@@ -41,6 +41,15 @@ impl RequestChallenge {
     }
 }
 
+/// What a request goes over. Its proof says so: one that somebody was given in clear is none over TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Over {
+    /// TCP, for all to read.
+    Clear,
+    /// TLS. Which session of it is not said: connections come and go beneath requests.
+    Tls,
+}
+
 /// Who asks, and for what.
 #[derive(Clone, Debug)]
 pub struct RequestProof {
@@ -56,7 +65,14 @@ pub struct RequestProof {
 
 impl RequestProof {
     /// For a request that is about to be sent.
-    pub fn new(key: &Key, challenge: RequestChallenge, nonce: u64, method: &str, path: &str, body: &[u8]) -> Self {
+    pub fn new(
+        key: &Key,
+        over: Over,
+        (challenge, nonce): (RequestChallenge, u64),
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Self {
         let mut this = Self {
             challenge,
             nonce,
@@ -64,7 +80,7 @@ impl RequestProof {
             body: Sha256::digest(body).into(),
             proof: Mac([0; MAC_LEN]),
         };
-        this.proof = Mac(this.hmac(key.secret_itself(), method, path).finalize().into_bytes().into());
+        this.proof = Mac(this.hmac(key.secret_itself(), over, method, path).finalize().into_bytes().into());
         this
     }
 
@@ -91,12 +107,12 @@ impl RequestProof {
     }
 
     /// Whether who has asked for this has the secret of who it says it is. Compares in constant time.
-    pub fn is_proven(&self, key: &ClusterKey, method: &str, path: &str) -> bool {
+    pub fn is_proven(&self, key: &ClusterKey, over: Over, method: &str, path: &str) -> bool {
         let secret = match &self.card {
             None => Some(key.0),
             Some(card) => card.secret(key),
         };
-        secret.is_some_and(|secret| self.hmac(&secret, method, path).verify_slice(&self.proof.0).is_ok())
+        secret.is_some_and(|secret| self.hmac(&secret, over, method, path).verify_slice(&self.proof.0).is_ok())
     }
 
     /// Whether the body is the one that this was made for.
@@ -109,9 +125,13 @@ impl RequestProof {
         self.card.as_ref().and_then(|card| card.encode().ok()).unwrap_or_default()
     }
 
-    fn hmac(&self, secret: &Secret, method: &str, path: &str) -> hmac::Hmac<Sha256> {
+    fn hmac(&self, secret: &Secret, over: Over, method: &str, path: &str) -> hmac::Hmac<Sha256> {
+        let secret = match over {
+            Over::Clear => *secret,
+            Over::Tls => over_tls(secret, &[]),
+        };
         let (nonce, card) = (self.nonce.to_le_bytes(), self.card_bytes());
-        mac(secret, LABEL, &[method.as_bytes(), path.as_bytes(), &self.challenge.0, &nonce, &self.body, &card])
+        mac(&secret, LABEL, &[method.as_bytes(), path.as_bytes(), &self.challenge.0, &nonce, &self.body, &card])
     }
 }
 
@@ -135,7 +155,7 @@ mod tests {
     #[test]
     fn golden_headers() {
         let [cluster, client] =
-            keys().map(|key| RequestProof::new(&key, CHALLENGE, 5, "GET", "/v1/x?y", b"z").to_header());
+            keys().map(|key| RequestProof::new(&key, Over::Clear, (CHALLENGE, 5), "GET", "/v1/x?y", b"z").to_header());
         assert_eq!(
             cluster,
             "trine 111111111111111111111111111111110500000000000000594e519ae499312b29433b7dd8a97ff068defcba9755b6\
@@ -153,29 +173,42 @@ mod tests {
     #[test]
     fn a_proof_is_for_one_request_alone() {
         for key in keys() {
-            let proof = RequestProof::new(&key, CHALLENGE, 5, "POST", "/v1/volumes", b"body");
+            let proof = RequestProof::new(&key, Over::Clear, (CHALLENGE, 5), "POST", "/v1/volumes", b"body");
             let header = proof.to_header();
             let read = RequestProof::from_header(&header).unwrap();
             assert_eq!((read.challenge, read.nonce, read.card.as_ref()), (CHALLENGE, 5, key.card()));
-            assert!(read.is_proven(&KEY, "POST", "/v1/volumes") && read.covers(b"body"));
-            assert!(!read.is_proven(&KEY, "GET", "/v1/volumes") && !read.is_proven(&KEY, "POST", "/v1/nodes"));
-            assert!(!read.is_proven(&ClusterKey([8; 32]), "POST", "/v1/volumes") && !read.covers(b"other"));
+            assert!(read.is_proven(&KEY, Over::Clear, "POST", "/v1/volumes") && read.covers(b"body"));
+            assert!(!read.is_proven(&KEY, Over::Clear, "GET", "/v1/volumes"));
+            assert!(!read.is_proven(&KEY, Over::Clear, "POST", "/v1/nodes"));
+            assert!(!read.is_proven(&KEY, Over::Tls, "POST", "/v1/volumes"), "it was given to somebody in clear");
+            assert!(
+                !read.is_proven(&ClusterKey([8; 32]), Over::Clear, "POST", "/v1/volumes") && !read.covers(b"other")
+            );
             for at in SCHEME.len()..header.len() {
                 let mut bytes = header.clone().into_bytes();
                 bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
                 let other = RequestProof::from_header(std::str::from_utf8(&bytes).unwrap());
-                let proven = other.is_some_and(|other| other.is_proven(&KEY, "POST", "/v1/volumes"));
+                let proven = other.is_some_and(|other| other.is_proven(&KEY, Over::Clear, "POST", "/v1/volumes"));
                 assert!(!proven, "digit {at}");
             }
         }
     }
 
     #[test]
+    fn a_proof_over_tls_is_one_over_tls_alone() {
+        for key in keys() {
+            let proof = RequestProof::new(&key, Over::Tls, (CHALLENGE, 5), "GET", "/v1/nodes", b"");
+            assert!(proof.is_proven(&KEY, Over::Tls, "GET", "/v1/nodes"));
+            assert!(!proof.is_proven(&KEY, Over::Clear, "GET", "/v1/nodes"));
+        }
+    }
+
+    #[test]
     fn a_card_cannot_be_taken_off() {
         let [_, client] = keys();
-        let mut proof = RequestProof::new(&client, CHALLENGE, 5, "GET", "/v1/nodes", b"");
+        let mut proof = RequestProof::new(&client, Over::Clear, (CHALLENGE, 5), "GET", "/v1/nodes", b"");
         proof.card = None;
-        assert!(!proof.is_proven(&KEY, "GET", "/v1/nodes"));
+        assert!(!proof.is_proven(&KEY, Over::Clear, "GET", "/v1/nodes"));
     }
 
     #[test]

@@ -52,6 +52,13 @@ impl fmt::Debug for ClusterKey {
     }
 }
 
+/// What proofs over TLS are made with instead of the secret: one that was made in clear, or for another `binding`, proves nothing there,
+/// and none that is made there proves anything elsewhere. So nobody in the middle can pass proofs on between two that he speaks to
+/// in different ways.
+pub fn over_tls(secret: &Secret, binding: &[u8]) -> Secret {
+    mac(secret, b"trine/1 over TLS", &[binding]).finalize().into_bytes().into()
+}
+
 /// HMAC-SHA-256 over a label and parts, each preceded by its length, so that no two inputs run together.
 pub(crate) fn mac(key: &Secret, label: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
     // The key type's size is the one this MAC asks for, so this constructor cannot fail; the slice one can.
@@ -85,6 +92,15 @@ mod tests {
         let seed = ClusterKey([7; 32]).authority_seed();
         assert_eq!(seed, ClusterKey([7; 32]).authority_seed());
         assert!(seed != ClusterKey([8; 32]).authority_seed() && seed != [7; 32]);
+    }
+
+    #[test]
+    fn over_tls_a_secret_is_another_one_for_each_binding() {
+        let [clear, none, one, other] =
+            [[7; 32], over_tls(&[7; 32], &[]), over_tls(&[7; 32], &[1; 32]), over_tls(&[7; 32], &[2; 32])];
+        assert!(clear != none && clear != one && none != one && one != other);
+        assert_eq!(one, over_tls(&[7; 32], &[1; 32]));
+        assert_ne!(one, over_tls(&[8; 32], &[1; 32]));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub enum TargetError {
     },
     /// NBD over TCP is neither authenticated nor encrypted.
     #[error(
-        "an NBD export on {0} is open to everybody on that network: use a loopback address or a Unix socket, or say --plaintext"
+        "an NBD export on {0} is open to everybody on that network: use a loopback address, a Unix socket or --nbd-tls required, or say --plaintext"
     )]
     Plaintext(std::net::SocketAddr),
     /// RDMA goes past TLS.

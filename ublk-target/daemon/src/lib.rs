@@ -37,7 +37,7 @@ pub use error::TargetError;
 pub use nbd::{Letter, Mail, NbdOptions, NbdTarget};
 pub use process::{FrontEnd, Options, run};
 pub use record::{Holder, Lock, Place, Record};
-pub use setup::Shared;
+pub use setup::{NbdTls, Shared};
 pub use subject::Subject;
 pub use view::{LinkView, SessionView, TargetView, TraceView, WaitView};
 pub use volume_client::{Range, Transport};

@@ -67,7 +67,9 @@ pub const UBLK_NETWORK: usize = 32 << 20;
 pub const RDMA_NETWORK: usize = 16 << 20;
 /// What it has where they are TLS: a large buffer each way for 64 connections, small ones for more.
 pub const TLS_NETWORK: usize = 8 << 20;
-/// Between two words about nodes that do not speak TLS, or are not trusted.
+/// What NBD clients over TLS have beside their sessions: a large buffer each way.
+pub const TLS_SESSIONS: usize = MAX_SESSIONS * 2 * (64 << 10);
+/// Between two words about nodes or clients that do not speak TLS, or are not trusted.
 pub const SAY_EVERY: Duration = Duration::from_secs(10);
 /// A device whose requests all fail is stopped within milliseconds, and its queues say goodbye for up to 7 s; one that is still there
 /// after this is the kernel's to keep.

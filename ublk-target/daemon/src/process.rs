@@ -16,7 +16,7 @@ use crate::limits::GIVE_UP;
 use crate::maps;
 use crate::nbd::{Mail, NbdLane};
 use crate::record::{Holder, Lock, Place, Record};
-use crate::setup::{Setup, Shared, random, span};
+use crate::setup::{NbdTls, Setup, Shared, random, span};
 use crate::subject::{Subject, check_same};
 use crate::ublk::{self, UblkMade, UblkShape};
 use conductor_client::Client;
@@ -47,8 +47,10 @@ pub enum FrontEnd {
     Nbd {
         /// Where it listens; port 0 is the system's choice.
         listen: Address,
-        /// It may listen beyond loopback, where everybody can read and write the volume.
+        /// It may listen beyond loopback although clients may speak in clear, where everybody can read and write the volume.
         plaintext: bool,
+        /// Whether clients may, or have to, speak TLS.
+        tls: NbdTls,
     },
 }
 
@@ -86,7 +88,9 @@ pub struct Options {
 /// it starts threads. A device that is in use is left to the next target by a signal, and stays by a detach.
 pub fn run(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetError> {
     match &options.front_end {
-        FrontEnd::Nbd { listen: Address::Tcp(at), plaintext: false } if !at.ip().is_loopback() => {
+        FrontEnd::Nbd { listen: Address::Tcp(at), plaintext: false, tls: NbdTls::Off | NbdTls::Optional(_) }
+            if !at.ip().is_loopback() =>
+        {
             return Err(TargetError::Plaintext(*at));
         }
         FrontEnd::Nbd { .. } => {}
@@ -303,10 +307,11 @@ fn bring_up(
         read_only,
     };
     match front_end {
-        FrontEnd::Nbd { listen, .. } => {
-            let front = Front::Nbd(NbdLane::start(setup, listen, asks, tell.clone())?);
+        FrontEnd::Nbd { listen, tls, .. } => {
+            let secure = matches!(tls, NbdTls::Required(_));
+            let front = Front::Nbd(NbdLane::start(setup, (listen, tls), asks, tell.clone())?);
             let Front::Nbd(lane) = &front else { return Err(TargetError::Ended) };
-            let record = record(uri(&lane.address, &volume));
+            let record = record(uri(&lane.address, &volume, secure));
             if let Err(error) = place.write(&record) {
                 lane.send(Mail::Abort);
                 let until = Instant::now() + GIVE_UP;
@@ -358,13 +363,14 @@ fn now_ms() -> u64 {
 }
 
 /// The export as NBD clients name it.
-fn uri(address: &Address, volume: &str) -> String {
+fn uri(address: &Address, volume: &str, secure: bool) -> String {
+    let nbd = if secure { "nbds" } else { "nbd" };
     match address {
-        Address::Tcp(at) => format!("nbd://{at}/{volume}"),
+        Address::Tcp(at) => format!("{nbd}://{at}/{volume}"),
         // Not of the NBD project, which has no name for it; no option leads here.
-        Address::Rdma(at) => format!("nbd+rdma://{at}/{volume}"),
+        Address::Rdma(at) => format!("{nbd}+rdma://{at}/{volume}"),
         Address::Unix(path) => {
-            let mut uri = String::from("nbd+unix:///?socket=");
+            let mut uri = format!("{nbd}+unix:///?socket=");
             for byte in std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()) {
                 match byte {
                     b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' | b'~' => {
@@ -406,8 +412,11 @@ mod tests {
 
     #[test]
     fn an_export_is_named_so_that_every_client_understands() {
-        assert_eq!(uri(&Address::Tcp(([127, 0, 0, 1], 10809).into()), "db"), "nbd://127.0.0.1:10809/db");
-        assert_eq!(uri(&Address::Tcp("[::1]:1".parse().unwrap()), "db"), "nbd://[::1]:1/db");
-        assert_eq!(uri(&Address::Unix("/run/a b/x.sock".into()), "db"), "nbd+unix:///?socket=/run/a%20b/x.sock");
+        let loopback = Address::Tcp(([127, 0, 0, 1], 10809).into());
+        assert_eq!(uri(&loopback, "db", false), "nbd://127.0.0.1:10809/db");
+        assert_eq!(uri(&loopback, "db", true), "nbds://127.0.0.1:10809/db");
+        assert_eq!(uri(&Address::Tcp("[::1]:1".parse().unwrap()), "db", false), "nbd://[::1]:1/db");
+        let path = Address::Unix("/run/a b/x.sock".into());
+        assert_eq!(uri(&path, "db", false), "nbd+unix:///?socket=/run/a%20b/x.sock");
     }
 }

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tls::{Layer, LayerOptions, Trust};
+use tls::{Failure, Identity, Layer, LayerOptions, Trust};
 use volume_client::{ClientOptions, Range, Transport, Unflushed, VolumeClient};
 use wire::Key;
 
@@ -21,6 +21,36 @@ pub struct Shared {
     pub ranges: Vec<Range>,
     /// How long each is waited for.
     pub wait: Duration,
+}
+
+/// Whether NBD clients speak TLS, and what they are shown.
+#[derive(Clone, Debug)]
+pub enum NbdTls {
+    /// None does.
+    Off,
+    /// Whoever asks for it does.
+    Optional(Identity),
+    /// All do; nobody is served in clear.
+    Required(Identity),
+}
+
+impl NbdTls {
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        match self {
+            Self::Off => None,
+            Self::Optional(identity) | Self::Required(identity) => Some(identity),
+        }
+    }
+}
+
+impl From<&NbdTls> for nbd_session::Tls {
+    fn from(tls: &NbdTls) -> Self {
+        match tls {
+            NbdTls::Off => Self::Off,
+            NbdTls::Optional(_) => Self::Optional,
+            NbdTls::Required(_) => Self::Required,
+        }
+    }
 }
 
 /// One attachment, as its lanes need to know it. Crosses to their threads.
@@ -81,18 +111,29 @@ pub(crate) fn span(time: Duration) -> Span {
 }
 
 impl Setup {
-    /// What a lane's connections to nodes are encrypted with, where they are.
-    pub(crate) fn tls(&self, arena: &Arena) -> Result<Option<Layer>, TargetError> {
-        let Some(trust) = self.trust else { return Ok(None) };
-        let mut said: Option<Instant> = None;
+    /// What a lane's connections to nodes are encrypted with, where they are, and its clients', where they ask for it.
+    pub(crate) fn tls(&self, clients: Option<&Identity>, arena: &Arena) -> Result<Option<Layer>, TargetError> {
+        if self.trust.is_none() && clients.is_none() {
+            return Ok(None);
+        }
+        let mut said: [Option<Instant>; 2] = [None; 2];
         let options = LayerOptions {
             identity: None,
-            trust: Some(trust),
+            on_request: clients.cloned(),
+            trust: self.trust,
             in_clear: Vec::new(),
             report: Box::new(move |to, why| {
-                if said.is_none_or(|said| said.elapsed() > SAY_EVERY) {
-                    said = Some(Instant::now());
-                    tracing::warn!(?to, %why, "no connection to a node");
+                let said = &mut said[usize::from(to.is_some())];
+                if said.is_some_and(|said| said.elapsed() <= SAY_EVERY) {
+                    return;
+                }
+                *said = Some(Instant::now());
+                match (to, why) {
+                    (Some(to), why) => tracing::warn!(?to, %why, "no connection to a node"),
+                    (None, Failure::Untrusted) => {
+                        tracing::warn!("an NBD client's certificate is not of those that are trusted: see --tls-certs");
+                    }
+                    (None, why) => tracing::warn!(%why, "an NBD client came no further than TLS"),
                 }
             }),
         };

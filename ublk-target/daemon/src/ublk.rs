@@ -140,7 +140,7 @@ impl UblkMade {
             let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() })?;
             let client = setup.client(queue.0, depth, &arena)?;
             let client = if write_through { client.write_through() } else { client };
-            let layer = setup.tls(&arena)?;
+            let layer = setup.tls(None, &arena)?;
             Ok(Volume::new(client, arena, layer))
         };
         let on_letter = move |_, letter| match letter {

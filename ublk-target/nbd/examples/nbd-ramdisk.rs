@@ -8,7 +8,7 @@ mod ram_disk;
 
 use conductor_model::Bytes;
 use memory::{Arena, ArenaOptions, Backing, Shares};
-use nbd_session::{Event, Export, Limits, Session};
+use nbd_session::{Event, Export, Limits, Session, Tls};
 use ram_disk::RamDisk;
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -77,12 +77,13 @@ fn spawn(server: &Arc<Server>, stream: impl Read + Write + Send + 'static) {
 fn serve(server: &Server, mut stream: impl Read + Write) -> io::Result<()> {
     let options = ArenaOptions { bytes: ARENA, backing: Backing::Heap, shares: Shares::only_client() };
     let arena = Arena::new(options).map_err(io::Error::other)?;
-    let mut session = Session::new(server.export.clone(), Limits::default());
+    let mut session = Session::new(server.export.clone(), Limits::default(), Tls::Off);
     loop {
         let (mut batch, mut over) = (Vec::new(), false);
         while let Some(event) = session.poll(&arena) {
             match event {
                 Event::Request(request) => batch.push(request),
+                Event::StartTls => session.close(),
                 Event::Closed(why) => {
                     eprintln!("nbd-ramdisk: {why}");
                     over = true;

@@ -86,6 +86,12 @@ pub enum Closed {
     /// It never stops negotiating.
     #[error("more than {} options", crate::MAX_OPTIONS)]
     TooManyOptions,
+    /// EXPORT_NAME in clear, where TLS is required; it has no way to say no.
+    #[error("the client asked for the export in clear, and TLS is required")]
+    InClear,
+    /// It did not wait to be told that TLS begins: what it said in clear may be somebody else's, to be taken for said over TLS.
+    #[error("the client went on in clear after it asked for TLS")]
+    AheadOfTls,
     /// EXPORT_NAME with another name; it has no way to say no.
     #[error("the client asked for an export that is not here")]
     UnknownExport,

@@ -15,6 +15,7 @@
 //! - **A request is small**: reads and writes come in pieces that cross no multiple of [`PIECE`], and the replies are put
 //!   together here. A large write needs no memory for all of it at once, so that clients cannot starve each other for ever.
 //! - **One copy at most**: payloads are copied out of the stream buffer or received in place; read data is never copied.
+//! - **Nothing said in clear counts over TLS**: options are negotiated anew, and whoever goes on in clear is not heard any more.
 //! - Remote input never panics. After the end (`Event::Closed`) no reply is queued, but every request is still finished.
 //!
 //! Rules and numbers: `doc/proto.md` of the NBD project, as of the extended-headers extension, which is politely refused.
@@ -37,6 +38,7 @@ pub use fault::{Closed, Fault};
 pub use limits::{
     Limits, MAX_EXTENTS, MAX_OPTION, MAX_OPTIONS, MAX_PAYLOAD, MAX_SMALL_OUTPUT, MAX_STRING, PIECE, STREAM_BUFFER,
 };
+pub use negotiation::Tls;
 pub use output::{Data, Parts};
 pub use reply::{Extent, Outcome};
 pub use session::{Event, Recv, Session};

@@ -1,7 +1,8 @@
 //! The option phase: what client and server agree on before the first command.
 //!
-//! One call per option; the answer goes to the output. Options that are not known, and those that come later (TLS, extended
-//! headers), are refused in the way that lets a client go on without them.
+//! One call per option; the answer goes to the output. Options that are not known, and those that come later (extended headers), are
+//! refused in the way that lets a client go on without them. With TLS all that was agreed is forgotten: it was said in clear, by
+//! whomever. Where TLS is required nothing is answered before it but that (the protocol's FORCEDTLS).
 
 use crate::export::Export;
 use crate::fault::Closed;
@@ -16,9 +17,24 @@ use conductor_model::BLOCK;
 /// Smallest block: any byte range is accepted.
 const MIN_BLOCK: u32 = 1;
 
+/// Whether a session may or has to be over TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Tls {
+    /// It cannot.
+    #[default]
+    Off,
+    /// Whoever asks for it has it.
+    Optional,
+    /// In clear nobody is served, nor told what there is.
+    Required,
+}
+
 /// What was agreed so far.
 #[derive(Default)]
 pub(crate) struct Negotiation {
+    tls: Tls,
+    /// It is over TLS.
+    secure: bool,
     fixed_newstyle: bool,
     no_zeroes: bool,
     options: u32,
@@ -32,6 +48,8 @@ pub(crate) struct Negotiation {
 pub(crate) enum Next {
     Option,
     Commands,
+    /// The stream goes on in TLS, once what is queued is sent.
+    Tls,
     /// What is queued is still sent.
     Goodbye,
 }
@@ -44,6 +62,20 @@ pub(crate) fn greet(out: &mut Output) {
 }
 
 impl Negotiation {
+    pub(crate) fn new(tls: Tls) -> Self {
+        Self { tls, ..Self::default() }
+    }
+
+    /// TLS has begun: what the client said before counts for nothing but that it is one of today's, and how often it asked.
+    pub(crate) fn secured(&mut self) {
+        (self.secure, self.structured, self.allocation) = (true, false, false);
+    }
+
+    /// Nothing but the way to TLS is open.
+    fn waits_for_tls(&self) -> bool {
+        self.tls == Tls::Required && !self.secure
+    }
+
     /// The client's first word.
     pub(crate) fn client_flags(&mut self, flags: u32) -> Result<(), Closed> {
         let (fixed, no_zeroes) = (u32::from(handshake::FIXED_NEWSTYLE), u32::from(handshake::NO_ZEROES));
@@ -69,10 +101,11 @@ impl Negotiation {
 
     /// An option whose data is not even looked at.
     pub(crate) fn too_big(&mut self, option: u32, out: &mut Output) -> Result<(), Closed> {
-        if option == opt::EXPORT_NAME {
-            return Err(Closed::UnknownExport);
+        match option {
+            opt::EXPORT_NAME => return Err(Closed::UnknownExport),
+            _ if self.waits_for_tls() => refuse(out, option, rep::ERR_TLS_REQD, TLS_FIRST),
+            _ => refuse(out, option, rep::ERR_TOO_BIG, "the option's data is too long"),
         }
-        refuse(out, option, rep::ERR_TOO_BIG, "the option's data is too long");
         Ok(())
     }
 
@@ -85,11 +118,21 @@ impl Negotiation {
         out: &mut Output,
     ) -> Result<Next, Closed> {
         match option {
-            opt::EXPORT_NAME => return self.export_name(export, data, out),
             opt::ABORT => {
                 reply(out, option, rep::ACK, &[]);
                 return Ok(Next::Goodbye);
             }
+            opt::STARTTLS if self.tls != Tls::Off => {
+                if self.secure || !data.is_empty() {
+                    refuse(out, option, rep::ERR_INVALID, "TLS begins once, and this option has no data");
+                    return Ok(Next::Option);
+                }
+                reply(out, option, rep::ACK, &[]);
+                return Ok(Next::Tls);
+            }
+            opt::EXPORT_NAME if self.waits_for_tls() => return Err(Closed::InClear),
+            _ if self.waits_for_tls() => refuse(out, option, rep::ERR_TLS_REQD, TLS_FIRST),
+            opt::EXPORT_NAME => return self.export_name(export, data, out),
             opt::LIST | opt::STRUCTURED_REPLY if !data.is_empty() => {
                 refuse(out, option, rep::ERR_INVALID, "this option has no data");
             }
@@ -180,6 +223,8 @@ impl Negotiation {
         reply(out, option, rep::ACK, &[]);
     }
 }
+
+const TLS_FIRST: &str = "this server serves nobody without TLS";
 
 /// What a client had best use: a block of the store.
 #[allow(clippy::cast_possible_truncation, reason = "a constant, 4096")]

@@ -2,8 +2,11 @@
 //!
 //! ```text
 //!  ClientFlags ─▶ Options ◀─▶ Skip           (ABORT, a broken handshake: Closed)
-//!                    │ GO, EXPORT_NAME
-//!                    ▼
+//!                  │   ▲ │
+//!                  ▼   │ │                    STARTTLS, its answer sent, the stream made TLS
+//!                 Securing
+//!                        │ GO, EXPORT_NAME
+//!                        ▼
 //!                Commands ◀─▶ Read | Write | Skip      (DISC, end of stream, garbage: Closed)
 //! ```
 
@@ -11,7 +14,7 @@ use crate::command::{Command, Cookie, Header, Request, Ticket, What, piece_end};
 use crate::export::Export;
 use crate::fault::{Closed, Fault};
 use crate::limits::{IN_PLACE, Limits, MAX_GATHERED, MAX_OPTION, MAX_SMALL_OUTPUT, PIECE};
-use crate::negotiation::{self, Negotiation, Next};
+use crate::negotiation::{self, Negotiation, Next, Tls};
 use crate::output::{Output, Parts};
 use crate::reply::{self, Gathered, Outcome};
 use crate::stream::Stream;
@@ -25,6 +28,9 @@ use slab::Slab;
 pub enum Event {
     /// Something for the volume. It must be finished, whatever happens to the session meanwhile.
     Request(Request),
+    /// All that was to be said in clear is sent: make the stream TLS, then call [`Session::secured`], or [`Session::close`] if there is no TLS.
+    /// Nothing is received meanwhile.
+    StartTls,
     /// It is over; said once. Send what [`Session::take_output`] still has (the answer to a polite goodbye), close the stream, and
     /// keep the session until [`Session::is_finished`].
     Closed(Closed),
@@ -63,6 +69,8 @@ pub struct Session {
 enum Phase {
     ClientFlags,
     Options,
+    /// The client waits for TLS; whether that was asked for.
+    Securing(bool),
     Commands,
     /// Bytes that nobody wants.
     Skip {
@@ -147,13 +155,13 @@ enum Step {
 impl Session {
     /// A session with a client that just connected. The greeting is in the output. Limits below one command or one piece are
     /// raised to that.
-    pub fn new(export: Export, limits: Limits) -> Self {
+    pub fn new(export: Export, limits: Limits, tls: Tls) -> Self {
         let mut output = Output::default();
         negotiation::greet(&mut output);
         Self {
             export,
             limits: Limits { commands: limits.commands.max(1), bytes: limits.bytes.max(Bytes(PIECE)) },
-            negotiation: Negotiation::default(),
+            negotiation: Negotiation::new(tls),
             phase: Phase::ClientFlags,
             stream: Stream::default(),
             output,
@@ -164,6 +172,15 @@ impl Session {
             charged: 0,
             sending: None,
             closed: None,
+        }
+    }
+
+    /// The stream is TLS from here on.
+    pub fn secured(&mut self) {
+        if matches!(self.phase, Phase::Securing(true)) {
+            self.negotiation.secured();
+            self.phase = Phase::Options;
+            self.waiting = Waiting::Poll;
         }
     }
 
@@ -318,7 +335,7 @@ impl Session {
     /// True once the client chose the export: a deadline for the handshake ends here.
     pub fn is_transmitting(&self) -> bool {
         match self.phase {
-            Phase::ClientFlags | Phase::Options | Phase::Closed => false,
+            Phase::ClientFlags | Phase::Options | Phase::Securing(_) | Phase::Closed => false,
             Phase::Skip { then, .. } => matches!(then, Then::Commands),
             Phase::Commands | Phase::Read { .. } | Phase::Write { .. } => true,
         }
@@ -388,6 +405,11 @@ impl Session {
                 }
                 None => Step::Wait(Waiting::Input),
             },
+            Phase::Securing(asked) if !*asked && self.output.is_empty() && self.sending.is_none() => {
+                *asked = true;
+                Step::Event(Event::StartTls)
+            }
+            Phase::Securing(_) => Step::Wait(Waiting::Room),
             Phase::Skip { left: 0, then } => {
                 self.phase = then.phase();
                 Step::Again
@@ -442,6 +464,8 @@ impl Session {
         Some(next.map(|next| match next {
             Next::Option => {}
             Next::Commands => self.phase = Phase::Commands,
+            Next::Tls if self.stream.bytes().is_empty() => self.phase = Phase::Securing(false),
+            Next::Tls => self.end(Closed::AheadOfTls),
             Next::Goodbye => self.say_goodbye(Closed::Disconnected),
         }))
     }

@@ -36,6 +36,7 @@ pub(crate) mod opt {
     pub(crate) const EXPORT_NAME: u32 = 1;
     pub(crate) const ABORT: u32 = 2;
     pub(crate) const LIST: u32 = 3;
+    pub(crate) const STARTTLS: u32 = 5;
     pub(crate) const INFO: u32 = 6;
     pub(crate) const GO: u32 = 7;
     pub(crate) const STRUCTURED_REPLY: u32 = 8;
@@ -52,6 +53,7 @@ pub(crate) mod rep {
     const ERROR: u32 = 1 << 31;
     pub(crate) const ERR_UNSUP: u32 = ERROR | 1;
     pub(crate) const ERR_INVALID: u32 = ERROR | 3;
+    pub(crate) const ERR_TLS_REQD: u32 = ERROR | 5;
     pub(crate) const ERR_UNKNOWN: u32 = ERROR | 6;
     pub(crate) const ERR_TOO_BIG: u32 = ERROR | 9;
 }

@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use conductor_model::Bytes;
-use nbd_session::{Closed, Export, Limits, MAX_OPTIONS};
+use nbd_session::{Closed, Export, Limits, MAX_OPTIONS, Tls};
 
 const SIZE: u64 = 10 << 20;
 /// HAS_FLAGS, FLUSH, FUA, TRIM, WRITE_ZEROES, MULTI_CONN, FAST_ZERO.
@@ -11,6 +11,7 @@ const FLAGS: u16 = 0b1001_0110_1101;
 
 const ERR_UNSUP: u32 = 0x8000_0001;
 const ERR_INVALID: u32 = 0x8000_0003;
+const ERR_TLS_REQD: u32 = 0x8000_0005;
 const ERR_UNKNOWN: u32 = 0x8000_0006;
 const ERR_TOO_BIG: u32 = 0x8000_0009;
 
@@ -198,4 +199,85 @@ fn strings_that_the_protocol_cannot_carry_are_refused_before_a_client_comes() {
     assert!(Export::new(&long, "", Bytes(0)).is_err());
     assert!(Export::new("vol", &long, Bytes(0)).is_err());
     assert!(Export::new(&long[..4096], "", Bytes(0)).is_ok());
+}
+
+/// A server whose client has sent its flags, over TLS or not.
+fn greeted_with(tls: Tls) -> Server {
+    let mut server = Server::with_tls(export(SIZE), Limits::default(), 1 << 20, tls);
+    server.feed(&3u32.to_be_bytes());
+    server.said();
+    server
+}
+
+/// The client has its TLS.
+fn secured(tls: Tls) -> Server {
+    let mut server = greeted_with(tls);
+    assert_eq!(server.ask(&option(5, &[])), option_reply(5, 1, &[]));
+    assert!(server.wants_tls && server.session.next_recv(&server.arena).is_none(), "nothing more is read in clear");
+    server.session.secured();
+    server
+}
+
+#[test]
+fn tls_begins_when_it_is_asked_for_and_answered_and_all_is_negotiated_anew() {
+    assert_eq!(kind_of(&greeted().ask(&option(5, &[]))), ERR_UNSUP, "where there is none");
+    for tls in [Tls::Optional, Tls::Required] {
+        let mut server = greeted_with(tls);
+        assert_eq!(kind_of(&server.ask(&option(5, b"x"))), ERR_INVALID);
+        let mut server = secured(tls);
+        assert_eq!(kind_of(&server.ask(&option(5, &[]))), ERR_INVALID, "once");
+        assert_eq!(server.ask(&option(1, b"vol")), size_and_flags(FLAGS), "as if it had just come");
+        assert!(server.session.is_transmitting());
+    }
+    let mut server = greeted_with(Tls::Optional);
+    server.ask(&option(8, &[]));
+    server.ask(&option(10, &contexts("vol", &["base:allocation"])));
+    server.ask(&option(5, &[]));
+    server.session.secured();
+    let set = option(10, &contexts("vol", &["base:allocation"]));
+    assert_eq!(kind_of(&server.ask(&set)), ERR_INVALID, "structured replies were agreed upon in clear");
+    assert_eq!(server.ask(&option(1, b"vol")), size_and_flags(FLAGS), "without DF");
+}
+
+#[test]
+fn where_tls_is_required_nothing_is_told_and_nobody_served_before_it() {
+    let (go, long) = (info("vol", &[]), vec![0; 40 << 10]);
+    for (asked, data) in
+        [(3, &[][..]), (6, &go), (7, &go), (8, &[]), (9, &[]), (10, &[]), (11, &[]), (77, b"x"), (77, &long)]
+    {
+        let mut server = greeted_with(Tls::Required);
+        assert_eq!(kind_of(&server.ask(&option(asked, data))), ERR_TLS_REQD, "option {asked}");
+        assert!(!server.session.is_transmitting() && server.closed.is_none());
+    }
+    let mut server = greeted_with(Tls::Required);
+    assert_eq!(server.ask(&option(1, b"vol")), b"");
+    assert_eq!(server.closed, Some(Closed::InClear));
+    let mut server = greeted_with(Tls::Required);
+    assert_eq!(server.ask(&option(2, &[])), option_reply(2, 1, &[]), "a goodbye is one");
+    assert_eq!(server.closed, Some(Closed::Disconnected));
+    // Optional means that.
+    let mut server = greeted_with(Tls::Optional);
+    server.ask(&option(7, &info("vol", &[])));
+    assert!(server.session.is_transmitting());
+}
+
+#[test]
+fn what_is_said_in_clear_behind_the_wish_for_tls_is_never_taken_for_said_over_it() {
+    for more in [option(7, &info("vol", &[])), b"x".to_vec()] {
+        let mut server = greeted_with(Tls::Required);
+        server.feed(&[option(5, &[]), more].concat());
+        assert_eq!(server.closed, Some(Closed::AheadOfTls));
+        assert!(!server.wants_tls && server.session.is_finished());
+    }
+}
+
+#[test]
+fn a_session_that_gets_no_tls_is_over() {
+    let mut server = greeted_with(Tls::Required);
+    server.ask(&option(5, &[]));
+    server.session.close();
+    server.session.secured();
+    server.turn();
+    assert_eq!(server.closed, Some(Closed::Local));
+    assert!(server.session.is_finished());
 }

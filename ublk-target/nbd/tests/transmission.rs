@@ -5,7 +5,7 @@ use common::*;
 use conductor_model::Bytes;
 use memory::Class;
 use nbd_session::{
-    Closed, Extent, Fault, Limits, MAX_EXTENTS, MAX_SMALL_OUTPUT, Outcome, PIECE, STREAM_BUFFER, Session, What,
+    Closed, Extent, Fault, Limits, MAX_EXTENTS, MAX_SMALL_OUTPUT, Outcome, PIECE, STREAM_BUFFER, Session, Tls, What,
 };
 use std::iter::repeat_n;
 
@@ -317,7 +317,7 @@ fn a_session_that_is_closed_waits_for_its_receive_and_its_send() {
     assert!(server.session.is_finished());
 
     let arena = memory::Arena::small(1 << 20);
-    let mut session = Session::new(export(SIZE), Limits::default());
+    let mut session = Session::new(export(SIZE), Limits::default(), Tls::Off);
     let greeting = session.take_output(&arena, 8).expect("the greeting");
     assert!(session.take_output(&arena, 8).is_none(), "one send at a time");
     session.close();

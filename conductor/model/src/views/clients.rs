@@ -138,6 +138,16 @@ pub struct NewKey {
     pub read_only: bool,
 }
 
+/// A key that is to be renewed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RotateKey {
+    /// Its name.
+    pub name: String,
+    /// For how long the one that there is holds beside the new one.
+    pub grace_ms: u64,
+}
+
 /// A key that is to be one no more.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -157,8 +167,20 @@ pub struct KeyInfo {
     pub volumes: Vec<KeyVolume>,
     /// It is for reading alone.
     pub read_only: bool,
-    /// When it was added.
+    /// When it was added, or renewed.
     pub added: Millis,
+    /// Those that it was made in the place of, and that still hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<FormerKey>,
+}
+
+/// A key that another one was made in the place of.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FormerKey {
+    /// Its number.
+    pub serial: u64,
+    /// It holds until then.
+    pub until: Millis,
 }
 
 /// A volume that a key is for.

@@ -12,8 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use wire::{ClusterKey, Key, Over, RequestChallenge, RequestProof};
 
 pub(crate) const MIB: u64 = 1 << 20;
+/// The cluster's key.
+pub(crate) const KEY: [u8; 32] = [7; 32];
 
 /// A directory of one test's own, removed with it.
 pub(crate) struct Scratch(pub(crate) PathBuf);
@@ -64,7 +67,7 @@ impl Conductor {
             advertise: None,
             plaintext: false,
             tls: false,
-            key: None,
+            key: KEY,
             scrub_every: None,
             replace_after: Duration::from_secs(600),
             rebalance: true,
@@ -81,7 +84,8 @@ impl Conductor {
         });
         match address.recv() {
             Ok(address) => {
-                let client = Client::new(&address.to_string()).unwrap();
+                let client =
+                    Client::new(&address.to_string()).unwrap().with_key(Key::Cluster(ClusterKey(KEY))).unwrap();
                 Ok(Self { client, address, stop: Some(stop), thread: Some(thread) })
             }
             Err(_) => Err(thread.join().unwrap().unwrap_err()),
@@ -105,11 +109,21 @@ impl Conductor {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
+    /// The like of a request of whoever has the cluster's key.
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Vec<u8> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let asked = self.raw(b"GET /v1/role HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let challenge = asked.lines().find_map(|line| line.strip_prefix("www-authenticate: "));
+        let challenge = challenge.and_then(RequestChallenge::from_header).unwrap();
+        let (key, nonce) = (Key::Cluster(ClusterKey(KEY)), NEXT.fetch_add(1, Ordering::Relaxed).into());
+        let proof = RequestProof::new(&key, Over::Clear, (challenge, nonce), method, path, body.as_bytes()).to_header();
+        let (length, close) = (body.len(), "connection: close");
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{close}\r\nauthorization: {proof}\r\n");
+        format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes()
+    }
+
     pub(crate) fn http(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let length = body.len();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
-        let answer = self.raw(format!("{head}{body}").as_bytes());
+        let answer = self.raw(&self.request(method, path, body));
         let status = answer.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
         (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
     }

@@ -30,7 +30,8 @@ impl Cluster {
         let conductor = |n: usize| {
             // Its watcher knows a process by a file of the cluster that it names.
             let mut args = text(&["conductor", "run", "--listen", &led[n], "--store", &format!("etcd:{}", etcd.url())]);
-            args.extend(text(&["--etcd-prefix", &format!("{}/", dir.display())]));
+            args.extend(text(&["--etcd-prefix", &format!("{}/", dir.display()), "--key-file"]));
+            args.push(dir.join("cluster.key").into());
             spawn(&format!("conductor{n}"), args, &dir.join(format!("conductor{n}.log")))
         };
         let first = conductor(0)?;

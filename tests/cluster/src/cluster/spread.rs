@@ -55,7 +55,8 @@ impl Cluster {
             Process::spawn(name, argv, &dir, log)
         };
         let mut args = text(&["conductor", "run", "--plaintext", "--listen", &address]);
-        args.extend(text(&["--store", &format!("redb:{}", dir.join("conductor.redb").display())]));
+        args.extend(text(&["--store", &format!("redb:{}", dir.join("conductor.redb").display()), "--key-file"]));
+        args.push(dir.join("cluster.key").into());
         args.extend(text(conductor));
         let conductor = spawn("conductor", Spot::Conductor, args, &dir.join("conductor.log"))?;
         let node = |n: usize| {

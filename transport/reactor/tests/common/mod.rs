@@ -81,7 +81,7 @@ impl Bench {
     }
 
     pub(crate) fn rx(&self) -> Hold<Conn, why::Rx> {
-        self.conns.insert(Conn { id: ConnId { slot: 0, generation: 0 }, provider: Provider::Framed })
+        self.conns.insert(Conn::new(ConnId { slot: 0, generation: 0 }, Provider::Framed))
     }
 
     pub(crate) fn connect(&self, to: &Address) -> Op {
@@ -93,7 +93,7 @@ impl Bench {
     }
 
     pub(crate) fn watch(&self, stream: StreamId) -> Op {
-        let conn = Conn { id: ConnId { slot: 0, generation: 0 }, provider: Provider::Framed };
+        let conn = Conn::new(ConnId { slot: 0, generation: 0 }, Provider::Framed);
         Op::Watch { stream, on: self.conns.insert(conn) }
     }
 

@@ -116,6 +116,7 @@ impl Network {
                 let at = slot.at;
                 self.watch(k, at, op);
             }
+            Op::Secure { .. } => k.complete_at(k.now, process, op, Err(Errno::NOT_SUPPORTED)),
             Op::Shutdown { stream } => {
                 let slot = self.slot(k, process, *stream);
                 slot.outstanding += 1;

@@ -88,8 +88,7 @@ impl Machine for Echo {
             Op::Accept { .. } => {
                 let stream = StreamId(done.result.unwrap());
                 self.next += 1;
-                let owner =
-                    self.conns.insert(Conn { id: ConnId { slot: self.next, generation: 0 }, provider: Provider::Nbd });
+                let owner = self.conns.insert(Conn::new(ConnId { slot: self.next, generation: 0 }, Provider::Nbd));
                 let served = Served {
                     owner,
                     queue: VecDeque::new(),
@@ -196,7 +195,7 @@ fn byte(n: u64) -> u8 {
 impl Talker {
     pub fn new(to: Address, chunk: usize, seen: Log<Seen>) -> Self {
         let conns = Table::new();
-        let owner = conns.insert(Conn { id: ConnId { slot: 0, generation: 0 }, provider: Provider::Nbd });
+        let owner = conns.insert(Conn::new(ConnId { slot: 0, generation: 0 }, Provider::Nbd));
         Self {
             arena: Arena::small(4 << 20),
             conns,

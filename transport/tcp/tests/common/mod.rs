@@ -8,7 +8,7 @@
     reason = "each test file uses its part"
 )]
 
-use driver::{Address, ConnId, Done, Errno, ListenerId, Op, Part, Span, StreamId, Time, Vecs};
+use driver::{Address, Binding, ConnId, Done, Errno, ListenerId, Op, Part, Span, StreamId, Time, Vecs};
 use memory::{Arena, Class};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -89,6 +89,8 @@ pub struct World {
     pub flip: Option<(usize, usize, u8)>,
     /// All bytes that ever left each side.
     pub tapped: [Vec<u8>; 2],
+    /// What each side's driver says that its streams are bound to.
+    pub bindings: [Option<Binding>; 2],
     /// Hold counts of the first connection of each side, whenever they changed.
     pub counts: [Vec<String>; 2],
 }
@@ -149,6 +151,7 @@ impl World {
             listening: true,
             flip: None,
             tapped: Default::default(),
+            bindings: [None; 2],
             counts: Default::default(),
         };
         let server = &mut world.sides[SERVER];
@@ -342,6 +345,9 @@ impl World {
             _ => unreachable!("no disks here"),
         };
         let (_, op, _) = self.pending.swap_remove(index);
+        if let (Op::Connect { on, .. } | Op::Recv { on, .. }, Some(binding)) = (&op, self.bindings[at]) {
+            on.bind(binding);
+        }
         self.done(at, Done { op, result });
         true
     }

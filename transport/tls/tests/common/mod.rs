@@ -40,19 +40,24 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn new(identity: Option<u8>, trust: Option<Trust>) -> Self {
+        Self::with(identity, None, trust)
+    }
+
+    pub(crate) fn with(identity: Option<u8>, on_request: Option<u8>, trust: Option<Trust>) -> Self {
         let options = ArenaOptions { bytes: 4 << 20, backing: Backing::SmallPages, shares: Shares::even(4 << 20) };
         let arena = Arena::new(options).unwrap();
         let failures = Rc::new(RefCell::new(Vec::new()));
         let told = Rc::clone(&failures);
         let options = LayerOptions {
             identity: identity.map(|seed| authority(seed).identity(Role::Node, &[]).unwrap()),
+            on_request: on_request.map(|seed| authority(seed).identity(Role::Node, &[]).unwrap()),
             trust,
             in_clear: b"this is TLS".to_vec(),
             report: Box::new(move |_, failure| told.borrow_mut().push(failure.clone())),
         };
         let layer = Layer::new(options, arena.clone()).unwrap();
         let conns = Table::new();
-        let conn = Conn { id: ConnId { slot: 1, generation: 1 }, provider: Provider::Framed };
+        let conn = Conn::new(ConnId { slot: 1, generation: 1 }, Provider::Framed);
         let owner = Some(conns.insert(conn));
         Self {
             layer,
@@ -102,6 +107,14 @@ impl Side {
         });
         let parts = parts.collect();
         self.layer.submit(Op::Send { stream: STREAM, on: smallvec![self.owner().share()], parts });
+    }
+
+    /// How that ended, which is known at once.
+    pub(crate) fn secure(&mut self) -> Result<u32, Errno> {
+        self.layer.submit(Op::Secure { stream: STREAM });
+        let done = self.layer.next_done().unwrap();
+        assert!(matches!(done.op, Op::Secure { stream: STREAM }));
+        done.result
     }
 
     pub(crate) fn shutdown(&mut self) {
@@ -209,7 +222,11 @@ impl Side {
 
 /// A client and a server; the server has accepted.
 pub(crate) fn pair(client: Option<Trust>, server: Option<u8>) -> (Side, Side) {
-    let (mut a, mut b) = (Side::new(None, client), Side::new(server, None));
+    meet(Side::new(None, client), Side::new(server, None))
+}
+
+/// The first has connected to the second.
+pub(crate) fn meet(mut a: Side, mut b: Side) -> (Side, Side) {
     a.connect();
     b.layer.submit(Op::Accept { listener: driver::ListenerId(0) });
     assert!(b.drive(Time(0), 1));

@@ -237,7 +237,7 @@ fn work(setup: &Setup, shape: Shape, rx: MailRx<Mail>, post: impl FnMut(Letter))
     // Twice: a buffer is rounded up to a power of two of pages.
     let bytes = 2 * (usize::from(shape.depth) + 64) * shape.bytes as usize + NETWORK + TLS_NETWORK;
     let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() })?;
-    if let Some(layer) = setup.tls(&arena)? {
+    if let Some(layer) = setup.tls(None, &arena)? {
         driver.open_tls(layer);
     }
     let client = setup.client(0, shape.depth, &arena)?;

@@ -3,8 +3,8 @@
 use super::{Letter, Mail, NbdOptions, NbdTarget};
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, SPIN, TLS_NETWORK};
-use crate::setup::{Setup, say_fallback};
+use crate::limits::{ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, SPIN, TLS_NETWORK, TLS_SESSIONS};
+use crate::setup::{NbdTls, Setup, say_fallback};
 use crate::view::TargetView;
 use driver::{Address, ListenerId};
 use memory::{Arena, ArenaOptions, Backing, Shares};
@@ -50,7 +50,7 @@ impl NbdLane {
     /// Starts the thread; returns when it listens. It asks for maps by `asks`, and its end is told.
     pub(crate) fn start(
         setup: Setup,
-        listen: Address,
+        (listen, tls): (Address, NbdTls),
         asks: SyncSender<()>,
         tell: Sender<Happening>,
     ) -> Result<Self, TargetError> {
@@ -60,7 +60,7 @@ impl NbdLane {
         let shared = setup.shared.is_some();
         let post = Post { views: views_tx, asks, tell: tell.clone() };
         let thread = move || {
-            let ended = match reactor(&setup, &listen, rx) {
+            let ended = match reactor(&setup, &listen, &tls, rx) {
                 Ok((reactor, arena, address)) => {
                     let _ = started_tx.send(Ok(address));
                     work(reactor, &arena, &post)
@@ -111,11 +111,18 @@ impl NbdLane {
 
 type NbdReactor = Reactor<NbdTarget, OwnRing>;
 
-fn reactor(setup: &Setup, listen: &Address, mail: MailRx<Mail>) -> Result<(NbdReactor, Arena, Address), TargetError> {
+fn reactor(
+    setup: &Setup,
+    listen: &Address,
+    tls: &NbdTls,
+    mail: MailRx<Mail>,
+) -> Result<(NbdReactor, Arena, Address), TargetError> {
     let limits = Limits::default();
     let mut driver = Uring::new(OwnRing::new(&limits)?, limits)?;
     let (listener, address) = claim(&mut driver, listen)?;
-    let bytes = ARENA + if setup.trust.is_some() { TLS_NETWORK } else { 0 };
+    let secure = |is: bool, bytes| if is { bytes } else { 0 };
+    let more = secure(setup.trust.is_some(), TLS_NETWORK) + secure(tls.identity().is_some(), TLS_SESSIONS);
+    let bytes = ARENA + more;
     let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() })?;
     let mut export = Export::new(&setup.name, &description(setup), setup.map.size)?;
     export.read_only = setup.read_only;
@@ -124,10 +131,11 @@ fn reactor(setup: &Setup, listen: &Address, mail: MailRx<Mail>) -> Result<(NbdRe
     if let Some(error) = client.open_rdma(|| driver.open_rdma(&arena))? {
         tracing::warn!(%error, "no RDMA here: everything goes over TCP");
     }
-    if let Some(layer) = setup.tls(&arena)? {
+    if let Some(layer) = setup.tls(tls.identity(), &arena)? {
         driver.open_tls(layer);
     }
-    let machine = NbdTarget::new(NbdOptions { client, arena: arena.clone(), export, listeners: vec![listener] });
+    let machine =
+        NbdTarget::new(NbdOptions { client, arena: arena.clone(), export, tls: tls.into(), listeners: vec![listener] });
     let mut reactor = Reactor::start(machine, driver, mail)?;
     if spare_cores(1) {
         reactor = reactor.spin(SPIN);

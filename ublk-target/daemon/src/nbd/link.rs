@@ -5,6 +5,8 @@
 //!     └───────────────nothing posted────────────────────────────▲
 //! ```
 //!
+//! A client that wants TLS is neither received from nor sent to while its stream is made that.
+//!
 //! A watch for the client's end is posted from the first turn on: a client that is gone is noticed also while it is not read.
 
 use crate::limits::{HANDSHAKE_DEADLINE, SEND_DEADLINE, SEND_PARTS};
@@ -32,6 +34,8 @@ pub(super) struct Link {
     pub(super) stream: StreamId,
     pub(super) since: Time,
     receiving: bool,
+    /// The stream is to be TLS; whether that is on its way.
+    secures: Option<bool>,
     sending: Option<Time>,
     watching: bool,
     /// The client is gone, or said that it sends nothing more; there may still be bytes of it that were not read.
@@ -59,6 +63,7 @@ impl Link {
             stream,
             since: now,
             receiving: false,
+            secures: None,
             sending: None,
             watching: false,
             hung_up: false,
@@ -83,6 +88,22 @@ impl Link {
         self.touched = true;
         self.session.sent();
         if !whole {
+            self.session.close();
+        }
+    }
+
+    /// The session waits for its stream to be TLS.
+    pub(super) fn wants_tls(&mut self) {
+        self.secures = Some(false);
+    }
+
+    /// It is TLS now, or cannot be.
+    pub(super) fn secured(&mut self, well: bool) {
+        self.secures = None;
+        self.touched = true;
+        if well {
+            self.session.secured();
+        } else {
             self.session.close();
         }
     }
@@ -140,6 +161,7 @@ impl Link {
     pub(super) fn post<L>(&mut self, now: Time, arena: &Arena, out: &mut dyn Outbox<L>) {
         if self.end == End::Open {
             self.watch(out);
+            self.secure(out);
             self.send(now, arena, out);
             self.receive(arena, out);
         }
@@ -151,6 +173,14 @@ impl Link {
         if !self.watching && !self.hung_up {
             self.watching = true;
             out.submit(Op::Watch { stream: self.stream, on: self.owner.share() });
+        }
+    }
+
+    /// The session has nothing to send, and receives nothing, until this is over.
+    fn secure<L>(&mut self, out: &mut dyn Outbox<L>) {
+        if self.secures == Some(false) {
+            self.secures = Some(true);
+            out.submit(Op::Secure { stream: self.stream });
         }
     }
 
@@ -213,7 +243,7 @@ impl Link {
     }
 
     fn is_posted(&self) -> bool {
-        self.receiving || self.sending.is_some() || self.watching
+        self.receiving || self.sending.is_some() || self.watching || self.secures == Some(true)
     }
 
     /// When it is let go if nothing happens.

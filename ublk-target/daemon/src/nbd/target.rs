@@ -29,7 +29,7 @@ use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
 use driver::{Conn, ConnId, Done, Errno, ListenerId, Machine, Op, Outbox, Provider, StreamId, Time, why};
 use memory::Arena;
-use nbd_session::{Event, Export, Fault, Limits, Outcome, Session, Ticket};
+use nbd_session::{Event, Export, Fault, Limits, Outcome, Session, Ticket, Tls};
 use refcount::{Hold, LeakReport, Table};
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -72,6 +72,8 @@ pub struct NbdOptions {
     pub arena: Arena,
     /// What is served; its size is the volume's, when a client connects.
     pub export: Export,
+    /// Whether clients may, or have to, speak TLS.
+    pub tls: Tls,
     /// Where clients connect.
     pub listeners: Vec<ListenerId>,
 }
@@ -81,6 +83,7 @@ pub struct NbdTarget {
     client: VolumeClient,
     arena: Arena,
     export: Export,
+    tls: Tls,
     table: Table<Conn>,
     places: Vec<Place>,
     free: Vec<u32>,
@@ -137,12 +140,13 @@ struct Counters {
 impl NbdTarget {
     /// A target without clients.
     pub fn new(options: NbdOptions) -> Self {
-        let NbdOptions { client, arena, export, listeners } = options;
+        let NbdOptions { client, arena, export, tls, listeners } = options;
         let listeners = listeners.into_iter().map(|id| Accepting { id, armed: false, after: None }).collect();
         Self {
             client,
             arena,
             export,
+            tls,
             table: Table::new(),
             places: Vec::new(),
             free: Vec::new(),
@@ -250,10 +254,11 @@ impl NbdTarget {
         });
         let place = &mut self.places[slot as usize];
         let id = ConnId { slot, generation: place.generation };
-        let owner = self.table.insert::<why::Owner>(Conn { id, provider: Provider::Nbd });
+        let owner = self.table.insert::<why::Owner>(Conn::new(id, Provider::Nbd));
         let mut export = self.export.clone();
         export.size = self.client.size();
-        let session = Session::new(export, Limits { commands: SESSION_COMMANDS, bytes: Bytes(SESSION_BYTES as u64) });
+        let limits = Limits { commands: SESSION_COMMANDS, bytes: Bytes(SESSION_BYTES as u64) };
+        let session = Session::new(export, limits, self.tls);
         place.link = Some(Box::new(Link::new(owner, session, stream, now)));
         self.streams.insert(stream, slot);
     }
@@ -281,6 +286,7 @@ impl NbdTarget {
                 id.and_then(|id| self.link_of(id)).map(|link| link.sent(result.is_ok()))
             }
             Op::Watch { on, .. } => self.link_of(on.id).map(Link::ended),
+            Op::Secure { stream } => self.link_on(stream).map(|link| link.secured(result.is_ok())),
             Op::Shutdown { stream } => self.link_on(stream).map(Link::shut),
             // A refused stream's close is nobody's.
             Op::Close { stream } => match self.link_on(stream) {
@@ -349,6 +355,7 @@ impl NbdTarget {
             match link.session.poll(&self.arena) {
                 None if link.is_drained() => link.session.close(),
                 None => break,
+                Some(Event::StartTls) => link.wants_tls(),
                 Some(Event::Closed(why)) => {
                     tracing::debug!(conn = %link.owner.id, %why, "NBD client gone");
                     link.over = Some(why);
@@ -460,6 +467,7 @@ impl Machine for NbdTarget {
             Op::Recv { on, .. } => on.provider == Provider::Nbd,
             Op::Watch { on, .. } => on.provider == Provider::Nbd,
             Op::Send { on, .. } => on.first().is_some_and(|on| on.provider == Provider::Nbd),
+            Op::Secure { .. } => true,
             Op::Shutdown { stream } | Op::Close { stream } => !self.client.owns(*stream),
             _ => false,
         };

@@ -115,7 +115,8 @@ impl Lane {
             };
             let client = VolumeClient::new(options, &map, arena.clone()).unwrap();
             let listeners = vec![listener];
-            let machine = NbdTarget::new(NbdOptions { client, arena: arena.clone(), export, listeners });
+            let tls = nbd_session::Tls::Off;
+            let machine = NbdTarget::new(NbdOptions { client, arena: arena.clone(), export, tls, listeners });
             let reactor = Reactor::start(machine, driver, rx).unwrap();
             started.send(()).unwrap();
             let ended = reactor.run(|letter| drop(tell.send(letter))).unwrap();

@@ -6,7 +6,7 @@ pub(crate) mod ram_disk;
 
 use conductor_model::Bytes;
 use memory::Arena;
-use nbd_session::{Closed, Event, Export, Limits, Outcome, Request, Session};
+use nbd_session::{Closed, Event, Export, Limits, Outcome, Request, Session, Tls};
 use ram_disk::RamDisk;
 
 pub(crate) const READ: u16 = 0;
@@ -31,16 +31,23 @@ pub(crate) struct Server {
     pub(crate) sent: Vec<u8>,
     pub(crate) requests: Vec<Request>,
     pub(crate) closed: Option<Closed>,
+    /// The session wants its stream to be TLS.
+    pub(crate) wants_tls: bool,
 }
 
 impl Server {
     pub(crate) fn new(export: Export, limits: Limits, arena: usize) -> Self {
+        Self::with_tls(export, limits, arena, Tls::Off)
+    }
+
+    pub(crate) fn with_tls(export: Export, limits: Limits, arena: usize, tls: Tls) -> Self {
         let mut server = Self {
-            session: Session::new(export, limits),
+            session: Session::new(export, limits, tls),
             arena: Arena::small(arena),
             sent: Vec::new(),
             requests: Vec::new(),
             closed: None,
+            wants_tls: false,
         };
         server.turn();
         server
@@ -52,6 +59,10 @@ impl Server {
             while let Some(event) = self.session.poll(&self.arena) {
                 match event {
                     Event::Request(request) => self.requests.push(request),
+                    Event::StartTls => {
+                        assert!(self.session.take_output(&self.arena, 3).is_none(), "all is said");
+                        assert!(!std::mem::replace(&mut self.wants_tls, true), "wanted twice");
+                    }
                     Event::Closed(why) => assert_eq!(self.closed.replace(why), None, "closed twice"),
                 }
             }

@@ -59,7 +59,7 @@ impl Side {
     fn new(connecting: bool) -> Self {
         let (arena, conns, mut out) = (Arena::small(64 << 20), Table::new(), Out::default());
         let id = ConnId { slot: 1, generation: 1 };
-        let owner = conns.insert(Conn { id, provider: Provider::Framed });
+        let owner = conns.insert(Conn::new(id, Provider::Framed));
         let slots = (0..RX).map(|_| arena.take(SLOT, Class::Settle).unwrap()).collect();
         let keys = (0..u32::from(WINDOWS)).map(|window| (window + 1) << 8 | 0xfd).collect();
         let link = Link::new(connecting, StreamId(7), slots, keys, &mut out);
