@@ -133,7 +133,8 @@ impl Setup {
                     (None, Failure::Untrusted) => {
                         tracing::warn!("an NBD client's certificate is not of those that are trusted: see --tls-certs");
                     }
-                    (None, why) => tracing::warn!(%why, "an NBD client came no further than TLS"),
+                    (None, Failure::Broken(why)) => tracing::warn!(%why, "an NBD client came no further than TLS"),
+                    (None, _) => tracing::warn!("an NBD client asked for TLS, and did not go on with it"),
                 }
             }),
         };
