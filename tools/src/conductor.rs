@@ -1,13 +1,14 @@
 //! `trine conductor`.
 
 use crate::config::{ClusterArgs, HTTPS, read_cluster_key};
+use crate::etcd::{EtcdArgs, host_port, store};
 use crate::output::{Failure, ListArgs, Outcome, OutputArgs, Size, print, table};
 use crate::{recovery, resync};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use conductor_model::Bytes;
 use conductor_model::views::{ConductorInfo, Settings};
-use conductor_service::{Error, EtcdStore, Options, Store};
+use conductor_service::{Error, Options, Store};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,7 +28,8 @@ pub(crate) enum ConductorCommand {
     Set(SetArgs),
     /// Write all that the running conductor keeps into a new file
     Backup(recovery::BackupArgs),
-    /// Make a state file from a backup or, if there is none, one that takes what the nodes hold; then run a conductor on it, and adopt
+    /// Make a state from a backup or, if there is none, one that takes what the nodes hold, in a file or in etcd; then run a conductor on
+    /// it, and adopt
     Recover(recovery::RecoverArgs),
     /// After `recover`: have the conductor go on with what the nodes hold. Until that is complete it refuses, and says what is missing
     Adopt(recovery::AdoptArgs),
@@ -41,9 +43,8 @@ pub(crate) struct RunArgs {
     /// Where its state is kept: redb:FILE, made if there is none; or etcd:URL,URL,… where several conductors share it, one of which leads
     #[arg(long, env = "TRINE_CONDUCTOR_STORE", default_value = "redb:/var/lib/trine/conductor.redb", value_parser = store)]
     store: Store,
-    /// How the names of this cluster's keys in etcd begin: one etcd may serve several clusters
-    #[arg(long, env = "TRINE_ETCD_PREFIX", default_value = "trine/", value_name = "TEXT", value_parser = prefix)]
-    etcd_prefix: String,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// Where nodes, targets and people reach this conductor; if not given, where it listens
     #[arg(long, env = "TRINE_CONDUCTOR_ADVERTISE", value_name = "HOST:PORT", value_parser = host_port)]
     advertise: Option<String>,
@@ -127,43 +128,6 @@ struct Row {
     error: Option<String>,
 }
 
-fn store(text: &str) -> Result<Store, String> {
-    let bad = || "write redb:FILE, or etcd:http://HOST:PORT,http://HOST:PORT,…".to_owned();
-    match text.split_once(':') {
-        Some(("redb", path)) if !path.is_empty() => Ok(Store::Redb(PathBuf::from(path))),
-        Some(("etcd", urls)) => {
-            let urls: Vec<String> = urls.split(',').map(|url| url.trim().to_owned()).collect();
-            for url in &urls {
-                if url.starts_with("https://") {
-                    return Err(format!(
-                        "{url}: TLS to etcd is not built in; let it listen where nobody else can reach it"
-                    ));
-                }
-                host_port(url.strip_prefix("http://").ok_or_else(bad)?.trim_end_matches('/'))?;
-            }
-            Ok(Store::Etcd(EtcdStore { urls, prefix: String::new() }))
-        }
-        _ => Err(bad()),
-    }
-}
-
-fn prefix(text: &str) -> Result<String, String> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'-' | b'_' | b'.');
-    match text.ends_with('/') && text.bytes().all(plain) {
-        true => Ok(text.to_owned()),
-        false => Err("write letters, digits and /-_. with a / at the end".to_owned()),
-    }
-}
-
-fn host_port(text: &str) -> Result<String, String> {
-    let port =
-        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
-    match port {
-        Some(_) => Ok(text.to_owned()),
-        None => Err(format!("{text:?} is not HOST:PORT")),
-    }
-}
-
 pub(crate) fn run(command: ConductorCommand) -> Outcome {
     match command {
         ConductorCommand::Run(args) => run_one(args),
@@ -210,8 +174,8 @@ fn conductors_table(rows: &[Row]) -> String {
 fn run_one(args: RunArgs) -> Outcome {
     let RunArgs {
         listen,
-        mut store,
-        etcd_prefix,
+        store,
+        etcd,
         advertise,
         key_file,
         tls,
@@ -222,14 +186,11 @@ fn run_one(args: RunArgs) -> Outcome {
     } = args;
     let key = key_file.as_deref().map(read_cluster_key).transpose()?;
     let Every(scrub_every) = scrub_every;
-    match &mut store {
-        Store::Redb(file) => {
-            let directory = file.parent().filter(|p| !p.as_os_str().is_empty());
-            if let Some(directory) = directory {
-                std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-            }
-        }
-        Store::Etcd(at) => at.prefix = etcd_prefix,
+    let store = etcd.complete(store);
+    if let Store::Redb(file) = &store
+        && let Some(directory) = file.parent().filter(|p| !p.as_os_str().is_empty())
+    {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     }
     let ready = |address: SocketAddr| {
         // Whoever started it may not be listening.
@@ -250,19 +211,6 @@ fn run_one(args: RunArgs) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_store_is_a_file_or_etcd() {
-        assert_eq!(store("redb:/x/y"), Ok(Store::Redb("/x/y".into())));
-        let urls = ["http://a:2379", "http://[::1]:2379/"].map(str::to_owned).to_vec();
-        let etcd = Ok(Store::Etcd(EtcdStore { urls, prefix: String::new() }));
-        assert_eq!(store("etcd:http://a:2379, http://[::1]:2379/"), etcd);
-        for bad in ["redb:", "/x", "etcd:", "etcd:a:1", "etcd:http://a", "etcd:http://a:1,", "etcd:https://a:1"] {
-            assert!(store(bad).is_err(), "{bad}");
-        }
-        assert!(prefix("trine/").is_ok() && prefix("").is_err() && prefix("trine").is_err() && prefix("a b/").is_err());
-        assert!(host_port("c1:7000").is_ok() && host_port(":7000").is_err() && host_port("c1").is_err());
-    }
 
     #[test]
     fn conductors_are_listed_with_what_they_do() {

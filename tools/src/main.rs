@@ -11,6 +11,7 @@ mod copies;
 mod dev;
 mod disk;
 mod doctor;
+mod etcd;
 mod events;
 mod man;
 mod node;

@@ -128,6 +128,24 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// Nothing is written over.
+    #[error(
+        "{place} has {whose}: name another prefix; or, if that is to be lost, stop all conductors and have `etcdctl del --prefix` remove it"
+    )]
+    Occupied {
+        /// etcd's address, and the prefix.
+        place: String,
+        /// What is there.
+        whose: String,
+    },
+    /// The records are a conductor's.
+    #[error("at {place} the conductor {leader} leads: stop all conductors before their state is made again")]
+    Led {
+        /// etcd's address, and the prefix.
+        place: String,
+        /// The conductor.
+        leader: String,
+    },
     /// This conductor does not lead any more.
     #[error("leadership is lost: {0}")]
     Deposed(String),

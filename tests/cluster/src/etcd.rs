@@ -19,6 +19,8 @@ pub struct Etcd {
     /// Its process.
     pub process: Process,
     at: SocketAddr,
+    /// What it keeps.
+    data: PathBuf,
     /// Last: it takes care of what the process leaves behind.
     _watcher: Watcher,
 }
@@ -35,9 +37,10 @@ impl Etcd {
         let ports = free_ports(2)?;
         let (at, peer) = (ports[0], ports[1]);
         let (url, peer) = (format!("http://{at}"), format!("http://{peer}"));
+        let data = dir.join("data");
         let args = [
             ("--name", "t".to_owned()),
-            ("--data-dir", dir.join("data").display().to_string()),
+            ("--data-dir", data.display().to_string()),
             ("--listen-client-urls", url.clone()),
             ("--advertise-client-urls", url),
             ("--listen-peer-urls", peer.clone()),
@@ -50,7 +53,7 @@ impl Etcd {
         let args = args.into_iter().flat_map(|(name, value)| [OsString::from(name), value.into()]);
         let argv = std::iter::once(program.into()).chain(args).collect();
         let process = Process::spawn("etcd", argv, &dir, &dir.join("etcd.log"))?;
-        let this = Self { process, at, _watcher: watcher };
+        let this = Self { process, at, data, _watcher: watcher };
         this.wait_ready()?;
         Ok(this)
     }
@@ -69,6 +72,13 @@ impl Etcd {
     pub fn start_again(&mut self) -> Result<()> {
         self.process.start()?;
         self.wait_ready()
+    }
+
+    /// kill -9, and all that it kept is gone: it starts again as a new one.
+    pub fn lose(&mut self) -> Result<()> {
+        self.process.kill()?;
+        fs::remove_dir_all(&self.data)?;
+        self.start_again()
     }
 
     fn wait_ready(&self) -> Result<()> {

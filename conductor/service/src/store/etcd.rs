@@ -305,7 +305,7 @@ fn certain(asked: Duration, ttl: Duration) -> Duration {
 /// What changes, as it is kept: the key, and the value or none.
 pub(super) type Change = (String, Option<Vec<u8>>);
 
-fn encoded(changes: &[(Key, Option<Record>)]) -> Result<Vec<Change>, Error> {
+pub(super) fn encoded(changes: &[(Key, Option<Record>)]) -> Result<Vec<Change>, Error> {
     let one = |(key, record): &(Key, Option<Record>)| Ok((key.to_string(), record.as_ref().map(encode).transpose()?));
     let all: Result<_, std::io::Error> = changes.iter().map(one).collect();
     all.map_err(|source| Error::System { what: "write a record as JSON", source })

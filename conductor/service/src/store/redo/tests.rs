@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
-use crate::EtcdStore;
+use crate::backup::{BackupError, recover_from_nodes};
 use crate::store::Records;
 use crate::store::etcd::Reign;
+use crate::{EtcdStore, Store};
 use cluster::Etcd as Server;
-use conductor_model::Millis;
+use conductor_model::{ClusterId, Millis};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -103,6 +104,73 @@ async fn a_transaction_larger_than_etcd_takes_is_whole_or_not_there_wherever_its
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn first_records_are_there_with_their_format_or_not_at_all_wherever_who_makes_them_stops() {
+    let first: Vec<Change> = (0..230).map(|n| put(n, b'a', 6000)).collect();
+    for stop in 0..=STEPS {
+        let etcd = fresh(server()).await;
+        let maker = reign(&etcd).await;
+        maker.guarded.budget.store(stop, Ordering::SeqCst);
+        assert_eq!(maker.guarded.found(&first).await.is_ok(), stop == STEPS);
+        maker.abdicate().await;
+        let next = reign(&etcd).await;
+        next.guarded.take_over().await.unwrap();
+        let is_there = stop > STAGED;
+        let expected = if is_there { applied(Content::new(), &first) } else { Content::new() };
+        assert!(content(&etcd).await == expected, "stopped after {stop} steps");
+        assert_eq!(etcd.get("format").await.unwrap(), is_there.then(|| b"1".to_vec()), "stopped after {stop} steps");
+        nothing_is_left_over(&etcd).await;
+    }
+}
+
+/// The place of `fresh`, as people name it.
+fn named(etcd: &Etcd) -> Store {
+    Store::Etcd(EtcdStore { urls: vec![server().url()], prefix: etcd.key("") })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_is_made_again_where_there_is_none_and_nobody_leads() {
+    let recover = async |store: &Store| {
+        let store = store.clone();
+        tokio::task::spawn_blocking(move || recover_from_nodes(Some(ClusterId(7)), &store)).await.unwrap()
+    };
+    let etcd = fresh(server()).await;
+    let store = named(&etcd);
+    let leader = reign(&etcd).await;
+    let keeper = tokio::spawn(async move {
+        leader.keep().await;
+        leader
+    });
+    let refused = recover(&store).await;
+    assert!(
+        matches!(&refused, Err(BackupError::State(Error::Led { leader, .. })) if leader == "test:1"),
+        "{refused:?}"
+    );
+    // A conductor that was killed: its lease runs out by itself.
+    keeper.abort();
+    recover(&store).await.unwrap();
+    let model = reign(&etcd).await.take_over(|| Millis(9)).await.unwrap();
+    assert_eq!(model.cluster(), ClusterId(7));
+    assert!(model.doubted().is_some(), "nothing is changed before it is adopted");
+    let before = content(&etcd).await;
+    let refused = recover(&store).await;
+    let named = |whose: &str| whose.contains(&ClusterId(7).to_string());
+    assert!(matches!(&refused, Err(BackupError::State(Error::Occupied { whose, .. })) if named(whose)), "{refused:?}");
+    assert!(content(&etcd).await == before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_leader_had_decided_is_somebodys_state() {
+    let etcd = fresh(server()).await;
+    let first = reign(&etcd).await;
+    first.guarded.budget.store(STAGED + 1, Ordering::SeqCst);
+    assert!(first.guarded.commit(&large()).await.is_err());
+    first.abdicate().await;
+    let store = named(&etcd);
+    let refused = tokio::task::spawn_blocking(move || recover_from_nodes(None, &store)).await.unwrap();
+    assert!(matches!(refused, Err(BackupError::State(Error::Occupied { .. }))), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
