@@ -1,13 +1,12 @@
 //! `trine conductor`.
 
-use crate::config::{ClusterArgs, HTTPS, read_cluster_key};
+use crate::config::{HTTPS, read_cluster_key};
 use crate::etcd::{EtcdArgs, host_port, store};
-use crate::output::{Failure, ListArgs, Outcome, OutputArgs, Size, print, table};
-use crate::{recovery, resync};
+use crate::output::{Failure, ListArgs, Outcome, print, table};
+use crate::recovery;
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use conductor_model::Bytes;
-use conductor_model::views::{ConductorInfo, Settings};
+use conductor_model::views::ConductorInfo;
 use conductor_service::{Error, Options, Store};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -24,8 +23,6 @@ pub(crate) enum ConductorCommand {
     Run(RunArgs),
     /// List the conductors that --conductor names: which one leads, which follow, which do not answer
     List(ListArgs),
-    /// Show what is set for the whole cluster, or change it while it runs
-    Set(SetArgs),
     /// Write all that the running conductor keeps into a new file
     Backup(recovery::BackupArgs),
     /// Make a state from a backup or, if there is none, one that takes what the nodes hold, in a file or in etcd; then run a conductor on
@@ -70,30 +67,6 @@ pub(crate) struct RunArgs {
     rebalance: bool,
 }
 
-#[derive(Args)]
-pub(crate) struct SetArgs {
-    /// How much each node (each of its reactors) may read per second to fill copies: 64M; 0 pauses all filling; max is as much as it can.
-    /// I/O goes before it in any case
-    #[arg(long, value_name = "BYTES|max", value_parser = fill_rate)]
-    fill_rate: Option<FillRate>,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
-/// A limit, or none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct FillRate(Option<Bytes>);
-
-fn fill_rate(text: &str) -> Result<FillRate, String> {
-    match text {
-        "max" => Ok(FillRate(None)),
-        "0" => Ok(FillRate(Some(Bytes(0)))),
-        _ => text.parse::<Size>().map(|size| FillRate(Some(Bytes(size.0)))).map_err(|why| format!("{why}, 0 or max")),
-    }
-}
-
 fn switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
@@ -132,7 +105,6 @@ pub(crate) fn run(command: ConductorCommand) -> Outcome {
     match command {
         ConductorCommand::Run(args) => run_one(args),
         ConductorCommand::List(args) => list(&args),
-        ConductorCommand::Set(args) => set(&args),
         ConductorCommand::Backup(args) => recovery::backup(&args),
         ConductorCommand::Recover(args) => recovery::recover(args),
         ConductorCommand::Adopt(args) => recovery::adopt(args),
@@ -150,15 +122,6 @@ fn list(args: &ListArgs) -> Outcome {
     args.output.print(&rows.collect::<Vec<_>>(), |rows| conductors_table(rows))
 }
 
-fn set(args: &SetArgs) -> Outcome {
-    let client = args.cluster.client()?;
-    let settings = match args.fill_rate {
-        Some(FillRate(fill_rate)) => client.change_settings(&Settings { fill_rate })?,
-        None => client.settings()?,
-    };
-    args.output.print(&settings, |settings| format!("fill rate: {}", resync::limit(settings.fill_rate)))
-}
-
 fn conductors_table(rows: &[Row]) -> String {
     let cells = |row: &Row| {
         let or_none = |text: Option<&String>| text.cloned().unwrap_or_else(|| "-".to_owned());
@@ -172,18 +135,8 @@ fn conductors_table(rows: &[Row]) -> String {
 }
 
 fn run_one(args: RunArgs) -> Outcome {
-    let RunArgs {
-        listen,
-        store,
-        etcd,
-        advertise,
-        key_file,
-        tls,
-        plaintext,
-        scrub_every,
-        replace_after,
-        rebalance,
-    } = args;
+    let RunArgs { listen, store, etcd, advertise, key_file, tls, plaintext, scrub_every, replace_after, rebalance } =
+        args;
     let key = key_file.as_deref().map(read_cluster_key).transpose()?;
     let Every(scrub_every) = scrub_every;
     let store = etcd.complete(store);
@@ -236,13 +189,6 @@ mod tests {
         assert_eq!(lines[0], ["a:1", "leader", "a:1", "1", "-"]);
         assert_eq!(lines[1], ["b:1", "follower", "a:1", "1", "-"]);
         assert_eq!(lines[2], ["c:1", "unreachable", "-", "-", "gone"]);
-    }
-
-    #[test]
-    fn a_fill_rate_is_a_size_nothing_or_as_much_as_can_be() {
-        assert_eq!(fill_rate("64M"), Ok(FillRate(Some(Bytes(64 << 20)))));
-        assert_eq!((fill_rate("0"), fill_rate("max")), (Ok(FillRate(Some(Bytes(0)))), Ok(FillRate(None))));
-        assert!(fill_rate("").is_err() && fill_rate("fast").is_err() && fill_rate("-1").is_err());
     }
 
     #[test]

@@ -20,8 +20,9 @@ use conductor_model::api::{
 use conductor_model::events::Event;
 use conductor_model::views::{
     Adopt, Attach, ClientInfo, ConductorInfo, CopyInfo, CopyRange, Detach, Duty, Evict, Force, KeyInfo, NewCopies,
-    NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey, ReplaceDisk, Resize, Scrub,
-    ScrubInfo, Settings, SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
+    NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey, ReplaceDisk, Resize,
+    ResyncChange, ResyncInfo, Scrub, ScrubInfo, Settings, SnapshotInfo, Space, Status, Version, VolumeDetail,
+    VolumeInfo,
 };
 use conductor_model::{Bytes, DiskId, NodeId, OrderId, check_snapshot_name, check_volume_name};
 use conductors::{Call, Conductors};
@@ -148,6 +149,16 @@ impl Client {
     /// Sets all of it anew.
     pub fn change_settings(&self, settings: &Settings) -> Result<Settings, Error> {
         self.post("/v1/settings", settings, LONG_CALL)
+    }
+
+    /// Copies that are not in sync, and how far their filling is.
+    pub fn resyncs(&self) -> Result<Vec<ResyncInfo>, Error> {
+        self.get("/v1/resync")
+    }
+
+    /// Ends the filling of copies of a volume, or has it go on; says how those stand that this is about.
+    pub fn change_resync(&self, volume: &str, change: &ResyncChange) -> Result<Vec<ResyncInfo>, Error> {
+        self.post(&volume_path(volume, "/resync")?, change, LONG_CALL)
     }
 
     /// Events after this number, some hundred at a time; with `wait`, some seconds are waited for one.

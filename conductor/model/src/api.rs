@@ -247,6 +247,9 @@ pub struct HeartbeatAnswer {
     /// How many bytes per second each of the node's reactors may read to fill copies; none is no limit but its own, 0 is a pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fill_rate: Option<Bytes>,
+    /// Of shards whose primary is on this node, the copies that are not to be filled; if there is anything new for this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Vec<CopyId>>,
     /// Which keys of clients there are, if that changed since `after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<KeyList>,

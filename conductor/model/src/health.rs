@@ -13,6 +13,7 @@
 use crate::api::Filling;
 use crate::limits::MAX_REASONS_PER_VOLUME;
 use crate::record::{ShardRecord, VolumeRecord};
+use crate::resync::seconds_left;
 use crate::views::{Duty, FillInfo, Health, NodeState};
 use crate::{Bytes, Conductor, CopyId, CopyState, DiskId, Member, Millis, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +43,8 @@ struct Findings {
     absent_silent: BTreeMap<NodeId, u32>,
     absent_missing: BTreeMap<(NodeId, DiskId), u32>,
     absent: u32,
+    /// Of those in reach, not to be filled by somebody's word.
+    held: u32,
     syncing: Vec<CopyId>,
     doubts: Vec<String>,
 }
@@ -123,6 +126,7 @@ impl Conductor {
                 CopyState::Absent if gone(member) => {
                     *found.absent_missing.entry((member.node, member.disk)).or_default() += 1;
                 }
+                CopyState::Absent if record.held.contains(&member.copy) => found.held += 1,
                 CopyState::Absent => found.absent += 1,
                 CopyState::Syncing => found.syncing.push(member.copy),
                 CopyState::InSync if silent => {
@@ -206,6 +210,11 @@ impl Conductor {
             let missing = format!("{node} runs without disk {disk}: {} missing; {way}", copies(*count));
             said.push((Health::Degraded, missing));
         }
+        if found.held > 0 {
+            let (count, volume) = (copies(found.held), &volume.name);
+            let why = format!("{count} not filled, as it was aborted: `trine resync resume {volume}` has it go on");
+            said.push((Health::Degraded, why));
+        }
         said
     }
 
@@ -226,11 +235,8 @@ impl Conductor {
         if syncing.is_empty() && waiting == 0 {
             return None;
         }
-        let said = self.presence.iter().flat_map(|(node, p)| p.filling.iter().map(move |f| (*node, f)));
-        let said: BTreeMap<CopyId, &Filling> = said
-            .filter(|(node, f)| f.shard.volume == volume.id && self.primary_node(f.shard) == Some(*node))
-            .map(|(_, f)| (f.copy, f))
-            .collect();
+        let mut said = self.fillings();
+        said.retain(|_, filling| filling.shard.volume == volume.id);
         let sum = |of: &dyn Fn(&Filling) -> Bytes| {
             Bytes(syncing.iter().filter_map(|copy| said.get(copy)).map(|f| of(f).0).fold(0, u64::saturating_add))
         };
@@ -247,8 +253,7 @@ impl Conductor {
 impl FillInfo {
     /// Seconds until what is known to be left is done; `None` while nothing moves.
     pub fn eta_seconds(&self) -> Option<u64> {
-        let left = self.of.0.saturating_sub(self.done.0);
-        left.checked_add(self.rate.0.saturating_sub(1))?.checked_div(self.rate.0)
+        seconds_left(self.done, self.of, self.rate)
     }
 
     fn sentence(&self) -> String {

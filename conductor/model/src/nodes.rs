@@ -167,6 +167,7 @@ impl Conductor {
             retire: self.empty_disks(node),
             fill_rate: self.meta.settings.fill_rate,
             keys: self.keys_since(after),
+            held: self.has_news(node, after).then(|| self.held_for(node)),
             rdma: self.has_news(node, after).then(|| self.rdma_endpoints()),
         }
     }

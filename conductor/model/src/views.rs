@@ -13,6 +13,7 @@ mod care;
 mod clients;
 mod conductors;
 mod recovery;
+mod resync;
 
 pub use care::{Duty, Force, NewCopies, NewDuty, RebalanceInfo, RemoveDisk, ReplaceDisk, Settings};
 pub use clients::{
@@ -21,6 +22,7 @@ pub use clients::{
 };
 pub use conductors::{ConductorInfo, ConductorRole};
 pub use recovery::{Adopt, Missing, RecoveredVolume, RecoveryInfo, UnknownVolume};
+pub use resync::{ResyncChange, ResyncInfo, ResyncState, ResyncVerb};
 
 /// A volume to be created.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

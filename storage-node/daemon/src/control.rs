@@ -299,7 +299,9 @@ impl Control {
         let all = |mail: &dyn Fn() -> Mail| self.lanes().all(|lane| self.deliver(lane, mail(), until));
         // Named in full each time: an answer without any ends what the last one named, once.
         let orders = *named || !answer.orders.is_empty();
-        let taken = assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs), until))
+        // Before the epochs in which it counts.
+        let taken = answer.held.as_ref().is_none_or(|held| all(&|| Mail::Held(held.clone())))
+            && assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs), until))
             && (!orders || all(&|| Mail::Orders(answer.orders.clone())))
             && answer.rdma.as_ref().filter(|_| self.rdma).is_none_or(|known| all(&|| Mail::Rdma(known.clone())))
             && (answer.work.is_empty() || all(&|| Mail::Work(answer.work.clone())))

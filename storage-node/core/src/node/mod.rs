@@ -275,6 +275,8 @@ pub struct Node<S> {
     said_fillings: bool,
     /// Bytes per second that may be read to fill copies, if there is a limit.
     fill_rate: Option<Bytes>,
+    /// Copies that are not to be filled.
+    held: BTreeSet<CopyId>,
     /// Copies whose deletion is not done.
     doomed: BTreeMap<CopyId, Doomed>,
     next_tick: Time,
@@ -357,6 +359,7 @@ impl<S: Store> Node<S> {
             undisputed: Time::default(),
             fillings_said: started,
             fill_rate: None,
+            held: BTreeSet::new(),
             said_fillings: false,
             doomed: BTreeMap::new(),
             next_tick: started,
@@ -576,6 +579,7 @@ impl<S: Store> Machine for Node<S> {
             Mail::Membership(shard, answer) => self.conductor_answered(now, shard, answer, out),
             Mail::Heard(sent) => self.conductor_promised(sent),
             Mail::FillRate(rate) => self.fill_rate = rate,
+            Mail::Held(copies) => self.hold_fillings(copies),
             Mail::Rdma(all) => self.ways.know(all.iter().map(|at| (at.endpoint, at.rdma))),
             Mail::Generations(list) => {
                 for (volume, generation) in list {
