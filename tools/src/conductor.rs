@@ -139,7 +139,7 @@ fn run_one(args: RunArgs) -> Outcome {
         args;
     let key = key_file.as_deref().map(read_cluster_key).transpose()?;
     let Every(scrub_every) = scrub_every;
-    let store = etcd.complete(store);
+    let store = etcd.complete(store)?;
     if let Store::Redb(file) = &store
         && let Some(directory) = file.parent().filter(|p| !p.as_os_str().is_empty())
     {

@@ -86,7 +86,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Outcome {
 
 pub(crate) fn recover(args: RecoverArgs) -> Outcome {
     let RecoverArgs { backup, cluster_id, store, etcd, from_nodes: _ } = args;
-    let (name, store) = (etcd::name(&store), etcd.complete(store));
+    let (name, store) = (etcd::name(&store), etcd.complete(store)?);
     let what = match &backup {
         Some(file) => {
             let head = backup::recover(file, &store).map_err(failed)?;

@@ -16,7 +16,7 @@ const US: &str = "trine conductor recover";
 
 /// Makes these the first records under the prefix.
 pub(crate) async fn found(at: &EtcdStore, model: &Conductor) -> Result<(), Error> {
-    let members = Etcd::members(at).await?;
+    let members = Etcd::members(at)?;
     // `members` refuses an empty list.
     let mut n = 0;
     let reign = loop {

@@ -31,6 +31,7 @@ impl Cluster {
             // Its watcher knows a process by a file of the cluster that it names.
             let mut args = text(&["conductor", "run", "--listen", &led[n], "--store", &format!("etcd:{}", etcd.url())]);
             args.extend(text(&["--etcd-prefix", &format!("{}/", dir.display())]));
+            args.extend(etcd.options().into_iter().map(OsString::from));
             spawn(&format!("conductor{n}"), args, &dir.join(format!("conductor{n}.log")))
         };
         let first = conductor(0)?;

@@ -5,7 +5,7 @@ use super::*;
 use crate::backup::{BackupError, recover_from_nodes};
 use crate::store::Records;
 use crate::store::etcd::Reign;
-use crate::{EtcdStore, Store};
+use crate::{EtcdStore, EtcdTls, EtcdUser, Store};
 use cluster::Etcd as Server;
 use conductor_model::{ClusterId, Millis};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ fn server() -> &'static Server {
 async fn fresh(server: &Server) -> Etcd {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("test-{}/", NEXT.fetch_add(1, Ordering::Relaxed));
-    Etcd::members(&EtcdStore { urls: vec![server.url()], prefix }).await.unwrap().remove(0)
+    Etcd::members(&EtcdStore { urls: vec![server.url()], prefix, ..EtcdStore::default() }).unwrap().remove(0)
 }
 
 async fn reign(etcd: &Etcd) -> Reign {
@@ -125,9 +125,57 @@ async fn first_records_are_there_with_their_format_or_not_at_all_wherever_who_ma
     }
 }
 
+/// A guarded one, as whoever has its password names it.
+fn guarded(server: &Server) -> EtcdStore {
+    let options = server.options();
+    let value = |name: &str| options.iter().skip_while(|option| *option != name).nth(1).unwrap();
+    let file = |name: &str| std::fs::read_to_string(value(name)).unwrap();
+    let user =
+        EtcdUser { name: value("--etcd-user").clone(), password: file("--etcd-password-file").trim().to_owned() };
+    let identity = Some((file("--etcd-cert"), file("--etcd-key")));
+    let tls = EtcdTls { authority: file("--etcd-ca"), identity };
+    EtcdStore { urls: vec![server.url()], prefix: "guarded/".to_owned(), user: Some(user), tls: Some(tls) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_is_used_over_tls_by_who_has_its_password_and_by_nobody_else() {
+    let mut server = Server::start_guarded().unwrap();
+    let at = guarded(&server);
+    let etcd = Etcd::members(&at).unwrap().remove(0);
+    let first = reign(&etcd).await;
+    first.guarded.commit(&before()).await.unwrap();
+    first.guarded.commit(&large()).await.unwrap();
+    let expected = applied(applied(Content::new(), &before()), &large());
+    assert!(content(&etcd).await == expected);
+    // It forgets whom it had let in.
+    server.kill().unwrap();
+    server.start_again().unwrap();
+    let second = reign(&etcd).await;
+    assert!(content(&etcd).await == expected);
+    second.abdicate().await;
+
+    let refused = async |at: EtcdStore| match Etcd::members(&at).unwrap()[0].leader().await {
+        Err(Error::Etcd { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    let user = |password: &str| Some(EtcdUser { name: "trine".to_owned(), password: password.to_owned() });
+    let why = refused(EtcdStore { user: user("guessed"), ..at.clone() }).await;
+    assert!(why.contains("authentication failed"), "{why}");
+    refused(EtcdStore { user: None, ..at.clone() }).await;
+    let other = Server::start_guarded().unwrap();
+    let tls = guarded(&other).tls.unwrap();
+    let trusts = EtcdTls { identity: at.tls.clone().unwrap().identity, ..tls.clone() };
+    let why = refused(EtcdStore { tls: Some(trusts), ..at.clone() }).await;
+    assert!(why.contains("certificate"), "whoever answers there is not believed: {why}");
+    let shows = EtcdTls { identity: tls.identity, ..at.tls.clone().unwrap() };
+    refused(EtcdStore { tls: Some(shows), ..at.clone() }).await;
+    refused(EtcdStore { tls: Some(EtcdTls { identity: None, ..at.tls.clone().unwrap() }), ..at.clone() }).await;
+    assert_eq!(etcd.leader().await.unwrap(), None, "who has all of it is let in all the while");
+}
+
 /// The place of `fresh`, as people name it.
 fn named(etcd: &Etcd) -> Store {
-    Store::Etcd(EtcdStore { urls: vec![server().url()], prefix: etcd.key("") })
+    Store::Etcd(EtcdStore { urls: vec![server().url()], prefix: etcd.key(""), ..EtcdStore::default() })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
