@@ -107,6 +107,9 @@ pub struct Trouble {
     pub waiting: u32,
     /// One sentence for `trine status`.
     pub reason: String,
+    /// Its disk failed and no other copy holds every write: requests end with errors.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
 }
 
 /// Clients' sessions on a node, told now and then, all of them each time.

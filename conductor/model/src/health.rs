@@ -5,7 +5,7 @@
 //! resyncing   copies are being filled, none is out of reach           writes go on
 //! degraded    copies are missing                                     writes go on
 //! waiting     writes wait: for a node, a copy, a settling, an epoch   some writes wait
-//! lost        no copy that holds every write is left                 until its disk comes back
+//! lost        no copy that holds every write is left, or can be read    until its disk comes back
 //! ```
 //! Derived on demand from the configurations, who is heard, and what primaries say of their shards; the worst wins. A node that holds
 //! only copies that take no part keeps nobody waiting.
@@ -79,7 +79,7 @@ impl Conductor {
             self.look_at(now, record, &mut found);
         }
         let mut said = self.say(now, volume, &found);
-        said.extend(self.troubles(now, volume).map(|trouble| (Health::Waiting, trouble)));
+        said.extend(self.troubles(now, volume));
         // No trouble yet.
         said.extend(self.shared_domains(volume.id).into_iter().map(|why| (Health::Healthy, why)));
         said.extend(found.doubts.into_iter().map(|why| (Health::Degraded, why)));
@@ -219,7 +219,7 @@ impl Conductor {
     }
 
     /// What the primaries say of shards that do not serve.
-    fn troubles(&self, now: Millis, volume: &VolumeRecord) -> impl Iterator<Item = String> {
+    fn troubles(&self, now: Millis, volume: &VolumeRecord) -> impl Iterator<Item = (Health, String)> {
         let id = volume.id;
         let heard = self.presence.iter().filter(move |(n, _)| self.node_state(now, **n) != NodeState::Dead);
         let all = heard.flat_map(|(node, presence)| presence.troubles.iter().map(move |trouble| (*node, trouble)));
@@ -227,7 +227,13 @@ impl Conductor {
             // Of an assignment that moved on only the present primary's word counts.
             trouble.shard.volume == id && self.primary_node(trouble.shard) == Some(*node)
         })
-        .map(|(_, trouble)| format!("{}: {} ({} waiting)", trouble.shard, trouble.reason, trouble.waiting))
+        .map(|(node, trouble)| match (trouble.shard, &trouble.reason, trouble.lost) {
+            (shard, why, false) => (Health::Waiting, format!("{shard}: {why} ({} waiting)", trouble.waiting)),
+            (shard, why, true) => {
+                let way = format!("repair the disk and start {node} again, or delete the volume");
+                (Health::Lost, format!("{shard}: {why}; no other copy holds all writes, requests fail: {way}"))
+            }
+        })
         .take(MAX_REASONS_PER_VOLUME)
     }
 

@@ -35,6 +35,7 @@ mod fanout;
 mod filled;
 mod filling;
 mod heal;
+mod lost;
 mod membership;
 mod orders;
 mod peers;
@@ -506,6 +507,7 @@ impl<S: Store> Node<S> {
         self.tick_links(now, out);
         self.tick_parked(now, out);
         self.tick_primaries(now, out);
+        self.tick_lost(now);
         self.tick_wishes(now, late, out);
         self.tick_fillings(now, out);
         self.tick_scrubs(now, out);
