@@ -23,7 +23,7 @@ const KNOWN: Duration = Duration::from_secs(30);
 pub(crate) enum DiskCommand {
     /// List all disks of all nodes
     List(ListArgs),
-    /// Add disks to a node that runs on this machine; they are used at once. Its options have to name them when it is started again
+    /// Add disks to a node that runs on this machine; they are used at once, and opened again with it whenever it is started
     Add(AddArgs),
     /// Put another disk in a disk's place: its copies are made there, and it goes when they are in sync
     Replace(ReplaceArgs),
@@ -160,10 +160,13 @@ fn said(node: NodeId, added: &[AddedDisk]) -> String {
     format!("{}\n{}", lines.join("\n"), next_start(node, added.iter().map(|a| a.path.as_path())))
 }
 
-/// A node knows the disks that it is told of when it starts.
+/// The conductor remembers where a node's disks are.
 fn next_start<'a>(node: NodeId, paths: impl Iterator<Item = &'a Path>) -> String {
     let options: Vec<String> = paths.map(|path| format!("--disk {}", path.display())).collect();
-    format!("for the next start of {node} add to its options (or to TRINE_DISKS): {}", options.join(" "))
+    format!(
+        "{node} opens them again when it is started, as long as they stay there; its options may name them, too: {}",
+        options.join(" ")
+    )
 }
 
 /// What a replacement came to.
@@ -251,13 +254,14 @@ fn disks_table(nodes: &[NodeInfo]) -> String {
             d.disk.to_string(),
             node.node.to_string(),
             state(d),
+            d.path.clone().unwrap_or_else(|| "-".to_owned()),
             size(d.used),
             size(d.capacity),
             d.copies.to_string(),
             d.damaged.to_string(),
         ]
     });
-    table(&["DISK", "NODE", "STATE", "USED", "CAPACITY", "COPIES", "DAMAGED"], rows)
+    table(&["DISK", "NODE", "STATE", "PATH", "USED", "CAPACITY", "COPIES", "DAMAGED"], rows)
 }
 
 /// What is still to be done before a disk goes.

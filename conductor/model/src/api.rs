@@ -31,6 +31,9 @@ pub struct DiskReport {
     pub max_copies: u32,
     /// Every copy found on it, with the newest configuration it joined (rule 12).
     pub copies: Vec<(CopyId, Configuration)>,
+    /// Where it is on its node's machine: what the node asks for when it is started without being told of this disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
 }
 
 /// A reactor that listens over RDMA, too.

@@ -207,7 +207,9 @@ impl Conductor {
         }
         for ((node, disk), count) in &found.absent_missing {
             let way = way_out("bring the disk back", self.replaced_in(now, *node, *disk));
-            let missing = format!("{node} runs without disk {disk}: {} missing; {way}", copies(*count));
+            let at =
+                self.disk(*node, *disk).and_then(|d| d.path.as_ref()).map_or_else(String::new, |at| format!(" ({at})"));
+            let missing = format!("{node} runs without disk {disk}{at}: {} missing; {way}", copies(*count));
             said.push((Health::Degraded, missing));
         }
         if found.held > 0 {

@@ -254,6 +254,9 @@ pub struct DiskRecord {
     /// The disk of the same node that its copies are to be made on, if it is being replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub successor: Option<DiskId>,
+    /// Where it was on its node's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
 }
 
 impl DiskRecord {

@@ -376,6 +376,9 @@ pub struct DiskInfo {
     /// And where over RDMA, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<SocketAddr>,
+    /// Where it is, or was, on its node's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
     /// False if its node runs without it.
     pub present: bool,
     /// It is to be emptied and forgotten.

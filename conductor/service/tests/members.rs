@@ -56,6 +56,7 @@ fn a_conductor_leads_although_members_of_etcd_are_dead_or_never_answer_and_goes_
             used: Bytes(0),
             max_copies: u32::MAX,
             copies: Vec::new(),
+            path: None,
         };
         let node = Register {
             node: NodeId(n),

@@ -386,7 +386,7 @@ impl Control {
         self.lanes.all().into_iter()
     }
 
-    fn disks(&self) -> std::sync::MutexGuard<'_, Vec<(Lane, DiskReport)>> {
+    pub(crate) fn disks(&self) -> std::sync::MutexGuard<'_, Vec<(Lane, DiskReport)>> {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -450,6 +450,7 @@ mod tests {
             used: Bytes(0),
             max_copies: 64,
             copies: Vec::new(),
+            path: None,
         };
         let mut disks = [(0, report(1)), (2, report(2))];
         let used = |disk| node_core::DiskView {

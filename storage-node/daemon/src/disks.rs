@@ -1,7 +1,7 @@
 //! Makes files that are to be disks: written in full, and under their name only when complete.
 
 use crate::{DiskPlan, Error, journal, users};
-use conductor_model::{Bytes, ClusterId};
+use conductor_model::{Bytes, ClusterId, DiskId};
 use node_store::journaled::identify;
 use node_store::simple::MIN_DISK_BYTES;
 use std::collections::BTreeSet;
@@ -89,6 +89,18 @@ pub(crate) fn cluster_of(disks: &[DiskPlan]) -> Result<Option<ClusterId>, Error>
         }
     }
     Ok(found.map(|(_, cluster)| cluster).filter(|cluster| *cluster != ClusterId(0)))
+}
+
+/// The disk whose store is there, if there is one.
+pub(crate) fn disk_at(path: &Path) -> io::Result<Option<DiskId>> {
+    let mut head = Vec::new();
+    File::open(path)?.take(HEAD).read_to_end(&mut head)?;
+    Ok(identify(&head).map(|(identity, _)| identity.disk))
+}
+
+/// The same place for whoever works in another directory; none if it cannot be written down.
+pub(crate) fn absolute(path: &Path) -> Option<String> {
+    std::path::absolute(path).ok()?.to_str().map(str::to_owned)
 }
 
 /// A regular file that begins with nothing but zeros, as one that was just made does: only such a one is formatted without being told.

@@ -131,6 +131,51 @@ fn disks_are_added_and_replaced_under_a_workload() {
     println!("{}", cluster.trine(&args).unwrap());
 }
 
+/// What is added to a running node is there again when it is started with the options of before; and if it is not where it was, the node
+/// says so, and serves what it has.
+#[test]
+fn an_added_disk_is_remembered_over_restarts_of_its_node() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, 8, 4).unwrap();
+    let path = cluster.dir().join("n1/new");
+    let added = cluster.json(&["disk", "add", "n1", path.to_str().unwrap(), "--create", "64M"]).unwrap();
+    let new = added[0]["disk"].as_u64().unwrap();
+    assert_eq!(disk(&cluster, 1, new).unwrap()["path"], path.to_str().unwrap());
+    let present = |cluster: &Cluster, is: bool| {
+        let seen = || {
+            let node = cluster.json(&["node", "show", "n1"])?["info"].clone();
+            Ok(node["state"] == "alive" && disk(cluster, 1, new).is_some_and(|d| d["present"] == is))
+        };
+        wait_until(if is { "the disk is there" } else { "the disk is missing" }, LONG, seen).unwrap();
+        cluster.wait_healthy(VOLUME).unwrap();
+    };
+    for _ in 0..2 {
+        cluster.nodes[0].kill().unwrap();
+        cluster.nodes[0].start().unwrap();
+        present(&cluster, true);
+    }
+
+    cluster.nodes[0].terminate().unwrap();
+    let away = cluster.dir().join("n1/away");
+    fs::rename(&path, &away).unwrap();
+    cluster.nodes[0].start().unwrap();
+    present(&cluster, false);
+    let said = fs::read_to_string(cluster.dir().join("n1/node.log")).unwrap();
+    assert!(said.contains("A DISK IS MISSING") && said.contains(path.to_str().unwrap()), "{said}");
+    // Not another one either, and nothing is written to what is there.
+    cluster.nodes[0].terminate().unwrap();
+    fs::write(&path, b"somebody's").unwrap();
+    cluster.nodes[0].start().unwrap();
+    present(&cluster, false);
+    assert_eq!(fs::read(&path).unwrap(), b"somebody's");
+
+    cluster.nodes[0].terminate().unwrap();
+    fs::rename(&away, &path).unwrap();
+    cluster.nodes[0].start().unwrap();
+    present(&cluster, true);
+    cluster.stop_and_compare().unwrap();
+}
+
 /// Copies on the other disks of a node.
 fn only_others(cluster: &Cluster, node: u64, but: u64) -> u64 {
     let info = cluster.json(&["node", "show", &format!("n{node}")]).unwrap();

@@ -138,6 +138,7 @@ impl Conductor {
                 present,
                 leaving,
                 successor,
+                path: None,
             };
             node.disks.push(record);
             node.disks.sort_by_key(|d| d.disk);
