@@ -190,6 +190,14 @@ fn replace(args: &ReplaceArgs) -> Outcome {
     let (new, added) = match disk_id(&args.new) {
         Ok(new) => (new, None),
         Err(_) => {
+            // Whatever would be refused then is refused before there is a disk more.
+            let path = Path::new(&args.new);
+            let measured = node_daemon::measure(path, args.making.create.map(|size| size.0));
+            let measured = measured.map_err(|why| Failure::new(Exit::Refused, why))?;
+            if measured.disk == Some(args.old) {
+                return Err(Failure::new(Exit::Refused, format!("{} is disk {} itself", path.display(), args.old)));
+            }
+            client.check_replacement(args.old, measured.capacity).map_err(|why| refused(args.old, why))?;
             let added = add(node, &[PathBuf::from(&args.new)], &args.making, &args.cluster, args.output)?;
             let added = added.into_iter().next().ok_or_else(|| Failure::new(Exit::Failed, "the node added no disk"))?;
             (added.disk, Some(added))

@@ -19,10 +19,10 @@ use conductor_model::api::{
 };
 use conductor_model::events::Event;
 use conductor_model::views::{
-    Adopt, Attach, ClientInfo, ConductorInfo, CopyInfo, CopyRange, Detach, Duty, Evict, Force, KeyInfo, NewCopies,
-    NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey, ReplaceDisk, Resize,
-    ResyncChange, ResyncInfo, Scrub, ScrubInfo, Settings, SnapshotInfo, Space, Status, Version, VolumeDetail,
-    VolumeInfo,
+    Adopt, Attach, CheckReplacement, ClientInfo, ConductorInfo, CopyInfo, CopyRange, Detach, Duty, Evict, Force,
+    KeyInfo, NewCopies, NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey,
+    ReplaceDisk, Resize, ResyncChange, ResyncInfo, Scrub, ScrubInfo, Settings, SnapshotInfo, Space, Status, Version,
+    VolumeDetail, VolumeInfo,
 };
 use conductor_model::{Bytes, DiskId, NodeId, OrderId, check_snapshot_name, check_volume_name};
 use conductors::{Call, Conductors};
@@ -134,6 +134,11 @@ impl Client {
     /// Has a disk's copies made on another disk of its node, and forgets it then.
     pub fn replace_disk(&self, disk: DiskId, with: DiskId) -> Result<NodeInfo, Error> {
         self.post(&format!("/v1/disks/{}/replace", disk.0), &ReplaceDisk { with }, LONG_CALL)
+    }
+
+    /// Says whether a disk's copies could be made on a new one of this capacity; changes nothing.
+    pub fn check_replacement(&self, disk: DiskId, capacity: Bytes) -> Result<NodeInfo, Error> {
+        self.post(&format!("/v1/disks/{}/check-replacement", disk.0), &CheckReplacement { capacity }, LONG_CALL)
     }
 
     /// Changes how many copies a volume has.

@@ -15,7 +15,7 @@ mod conductors;
 mod recovery;
 mod resync;
 
-pub use care::{Duty, Force, NewCopies, NewDuty, RebalanceInfo, RemoveDisk, ReplaceDisk, Settings};
+pub use care::{CheckReplacement, Duty, Force, NewCopies, NewDuty, RebalanceInfo, RemoveDisk, ReplaceDisk, Settings};
 pub use clients::{
     Attach, Attachment, ClientInfo, ClientSession, ClientVolume, Detach, Evict, KeyInfo, KeyVolume, NewKey, Reader,
     RemoveKey,

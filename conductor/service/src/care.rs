@@ -12,7 +12,8 @@ use axum::extract::{Path, Query, Request, State};
 use conductor_model::DiskId;
 use conductor_model::events::Event;
 use conductor_model::views::{
-    Force, NewCopies, NewDuty, NodeInfo, RemoveDisk, ReplaceDisk, ResyncChange, ResyncInfo, Settings, VolumeInfo,
+    CheckReplacement, Force, NewCopies, NewDuty, NodeInfo, RemoveDisk, ReplaceDisk, ResyncChange, ResyncInfo, Settings,
+    VolumeInfo,
 };
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
@@ -48,6 +49,13 @@ pub(crate) async fn replace_disk(State(ledger): State<Ledger>, id: Name, request
     let ReplaceDisk { with } = body(request, SMALL_BODY).await?;
     tracing::info!(%disk, %with, "disk replacement asked");
     change(&ledger, move |m, now| m.replace_disk(now, disk, with)).await.map(Json)
+}
+
+/// Changes nothing.
+pub(crate) async fn check_replacement(State(ledger): State<Ledger>, id: Name, request: Request) -> Answer<NodeInfo> {
+    let disk = disk_id(id)?;
+    let CheckReplacement { capacity } = body(request, SMALL_BODY).await?;
+    look(&ledger, move |m, now| m.check_replacement(now, disk, capacity)).await.map(Json)
 }
 
 pub(crate) async fn copies(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<VolumeInfo> {

@@ -51,6 +51,7 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("post", "/v1/nodes/{id}/duty", post(care::duty)),
         ("post", "/v1/disks/{id}/remove", post(care::remove_disk)),
         ("post", "/v1/disks/{id}/replace", post(care::replace_disk)),
+        ("post", "/v1/disks/{id}/check-replacement", post(care::check_replacement)),
         ("get", "/v1/settings", get(care::settings)),
         ("post", "/v1/settings", post(care::change_settings)),
         ("get", "/v1/resync", get(care::resyncs)),

@@ -176,6 +176,40 @@ fn an_added_disk_is_remembered_over_restarts_of_its_node() {
     cluster.stop_and_compare().unwrap();
 }
 
+#[test]
+fn a_replacement_that_cannot_be_is_refused_before_a_disk_is_added() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    let solos: Vec<String> = (0..6).map(|n| format!("solo{n}")).collect();
+    for name in &solos {
+        cluster.trine(&["volume", "create", name, "--size", "1M", "--copies", "1", "--min-copies", "1"]).unwrap();
+        cluster.wait_healthy(name).unwrap();
+    }
+    let third = solos.iter().find(|name| cluster.primary(name, 0).unwrap() == 2).expect("copies are spread").clone();
+    let old = only_disk(&cluster, 3);
+    let path = cluster.dir().join("n3/new");
+    let refused = |cluster: &Cluster, new: &std::path::Path, more: &[&str], why: &str| {
+        let old = shown(old);
+        let args = [&["disk", "replace", &old, new.to_str().unwrap()], more].concat();
+        let outcome = cluster.try_trine(&args).unwrap();
+        assert!(outcome.code == 5 && outcome.stderr.contains(why), "{outcome:?}");
+        assert!(!path.exists(), "nothing is made");
+    };
+    refused(&cluster, &path, &["--create", "1M"], "a store needs at least");
+    refused(&cluster, &path, &[], "n3/new");
+    refused(&cluster, &cluster.disk(2), &[], "itself");
+
+    // It is lost, with the only copy of something.
+    cluster.nodes[2].kill().unwrap();
+    fs::rename(cluster.disk(2), cluster.dir().join("n3/dead")).unwrap();
+    cluster.nodes[2].start().unwrap();
+    let missing = || Ok(disk(&cluster, 3, old).is_some_and(|d| d["present"] == false));
+    wait_until("n3 runs without its disk", LONG, missing).unwrap();
+    refused(&cluster, &path, &["--create", "64M"], "trine disk remove");
+    refused(&cluster, &path, &["--create", "64M"], &third);
+    let (_, reasons) = cluster.wait_health(&third, "lost").unwrap();
+    assert!(reasons[0].contains("bring back disk"), "{reasons:?}");
+}
+
 /// Copies on the other disks of a node.
 fn only_others(cluster: &Cluster, node: u64, but: u64) -> u64 {
     let info = cluster.json(&["node", "show", &format!("n{node}")]).unwrap();
