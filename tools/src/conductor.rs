@@ -1,13 +1,13 @@
 //! `trine conductor`.
 
-use crate::config::{ClusterArgs, HTTPS, read_cluster_key};
-use crate::output::{Failure, ListArgs, Outcome, OutputArgs, Size, print, table};
-use crate::{recovery, resync};
+use crate::config::{HTTPS, read_cluster_key};
+use crate::etcd::{EtcdArgs, host_port, store};
+use crate::output::{Failure, ListArgs, Outcome, print, table};
+use crate::recovery;
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use conductor_model::Bytes;
-use conductor_model::views::{ConductorInfo, Settings};
-use conductor_service::{Error, EtcdStore, Options, Store};
+use conductor_model::views::ConductorInfo;
+use conductor_service::{Error, Options, Store};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,11 +23,10 @@ pub(crate) enum ConductorCommand {
     Run(RunArgs),
     /// List the conductors that --conductor names: which one leads, which follow, which do not answer
     List(ListArgs),
-    /// Show what is set for the whole cluster, or change it while it runs
-    Set(SetArgs),
     /// Write all that the running conductor keeps into a new file
     Backup(recovery::BackupArgs),
-    /// Make a state file from a backup or, if there is none, one that takes what the nodes hold; then run a conductor on it, and adopt
+    /// Make a state from a backup or, if there is none, one that takes what the nodes hold, in a file or in etcd; then run a conductor on
+    /// it, and adopt
     Recover(recovery::RecoverArgs),
     /// After `recover`: have the conductor go on with what the nodes hold. Until that is complete it refuses, and says what is missing
     Adopt(recovery::AdoptArgs),
@@ -41,9 +40,8 @@ pub(crate) struct RunArgs {
     /// Where its state is kept: redb:FILE, made if there is none; or etcd:URL,URL,… where several conductors share it, one of which leads
     #[arg(long, env = "TRINE_CONDUCTOR_STORE", default_value = "redb:/var/lib/trine/conductor.redb", value_parser = store)]
     store: Store,
-    /// How the names of this cluster's keys in etcd begin: one etcd may serve several clusters
-    #[arg(long, env = "TRINE_ETCD_PREFIX", default_value = "trine/", value_name = "TEXT", value_parser = prefix)]
-    etcd_prefix: String,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// Where nodes, targets and people reach this conductor; if not given, where it listens
     #[arg(long, env = "TRINE_CONDUCTOR_ADVERTISE", value_name = "HOST:PORT", value_parser = host_port)]
     advertise: Option<String>,
@@ -66,30 +64,6 @@ pub(crate) struct RunArgs {
     /// copies in different racks and hosts
     #[arg(long, env = "TRINE_REBALANCE", default_value = "on", value_name = "on|off", value_parser = switch)]
     rebalance: bool,
-}
-
-#[derive(Args)]
-pub(crate) struct SetArgs {
-    /// How much each node (each of its reactors) may read per second to fill copies: 64M; 0 pauses all filling; max is as much as it can.
-    /// I/O goes before it in any case
-    #[arg(long, value_name = "BYTES|max", value_parser = fill_rate)]
-    fill_rate: Option<FillRate>,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
-/// A limit, or none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct FillRate(Option<Bytes>);
-
-fn fill_rate(text: &str) -> Result<FillRate, String> {
-    match text {
-        "max" => Ok(FillRate(None)),
-        "0" => Ok(FillRate(Some(Bytes(0)))),
-        _ => text.parse::<Size>().map(|size| FillRate(Some(Bytes(size.0)))).map_err(|why| format!("{why}, 0 or max")),
-    }
 }
 
 fn switch(text: &str) -> Result<bool, String> {
@@ -126,48 +100,10 @@ struct Row {
     error: Option<String>,
 }
 
-fn store(text: &str) -> Result<Store, String> {
-    let bad = || "write redb:FILE, or etcd:http://HOST:PORT,http://HOST:PORT,…".to_owned();
-    match text.split_once(':') {
-        Some(("redb", path)) if !path.is_empty() => Ok(Store::Redb(PathBuf::from(path))),
-        Some(("etcd", urls)) => {
-            let urls: Vec<String> = urls.split(',').map(|url| url.trim().to_owned()).collect();
-            for url in &urls {
-                if url.starts_with("https://") {
-                    return Err(format!(
-                        "{url}: TLS to etcd is not built in; let it listen where nobody else can reach it"
-                    ));
-                }
-                host_port(url.strip_prefix("http://").ok_or_else(bad)?.trim_end_matches('/'))?;
-            }
-            Ok(Store::Etcd(EtcdStore { urls, prefix: String::new() }))
-        }
-        _ => Err(bad()),
-    }
-}
-
-fn prefix(text: &str) -> Result<String, String> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'-' | b'_' | b'.');
-    match text.ends_with('/') && text.bytes().all(plain) {
-        true => Ok(text.to_owned()),
-        false => Err("write letters, digits and /-_. with a / at the end".to_owned()),
-    }
-}
-
-fn host_port(text: &str) -> Result<String, String> {
-    let port =
-        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
-    match port {
-        Some(_) => Ok(text.to_owned()),
-        None => Err(format!("{text:?} is not HOST:PORT")),
-    }
-}
-
 pub(crate) fn run(command: ConductorCommand) -> Outcome {
     match command {
         ConductorCommand::Run(args) => run_one(args),
         ConductorCommand::List(args) => list(&args),
-        ConductorCommand::Set(args) => set(&args),
         ConductorCommand::Backup(args) => recovery::backup(&args),
         ConductorCommand::Recover(args) => recovery::recover(args),
         ConductorCommand::Adopt(args) => recovery::adopt(args),
@@ -185,15 +121,6 @@ fn list(args: &ListArgs) -> Outcome {
     args.output.print(&rows.collect::<Vec<_>>(), |rows| conductors_table(rows))
 }
 
-fn set(args: &SetArgs) -> Outcome {
-    let client = args.cluster.client()?;
-    let settings = match args.fill_rate {
-        Some(FillRate(fill_rate)) => client.change_settings(&Settings { fill_rate })?,
-        None => client.settings()?,
-    };
-    args.output.print(&settings, |settings| format!("fill rate: {}", resync::limit(settings.fill_rate)))
-}
-
 fn conductors_table(rows: &[Row]) -> String {
     let cells = |row: &Row| {
         let or_none = |text: Option<&String>| text.cloned().unwrap_or_else(|| "-".to_owned());
@@ -207,28 +134,15 @@ fn conductors_table(rows: &[Row]) -> String {
 }
 
 fn run_one(args: RunArgs) -> Outcome {
-    let RunArgs {
-        listen,
-        mut store,
-        etcd_prefix,
-        advertise,
-        key_file,
-        tls,
-        plaintext,
-        scrub_every,
-        replace_after,
-        rebalance,
-    } = args;
+    let RunArgs { listen, store, etcd, advertise, key_file, tls, plaintext, scrub_every, replace_after, rebalance } =
+        args;
     let key = read_cluster_key(&key_file)?;
     let Every(scrub_every) = scrub_every;
-    match &mut store {
-        Store::Redb(file) => {
-            let directory = file.parent().filter(|p| !p.as_os_str().is_empty());
-            if let Some(directory) = directory {
-                std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-            }
-        }
-        Store::Etcd(at) => at.prefix = etcd_prefix,
+    let store = etcd.complete(store)?;
+    if let Store::Redb(file) = &store
+        && let Some(directory) = file.parent().filter(|p| !p.as_os_str().is_empty())
+    {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     }
     let ready = |address: SocketAddr| {
         // Whoever started it may not be listening.
@@ -249,19 +163,6 @@ fn run_one(args: RunArgs) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_store_is_a_file_or_etcd() {
-        assert_eq!(store("redb:/x/y"), Ok(Store::Redb("/x/y".into())));
-        let urls = ["http://a:2379", "http://[::1]:2379/"].map(str::to_owned).to_vec();
-        let etcd = Ok(Store::Etcd(EtcdStore { urls, prefix: String::new() }));
-        assert_eq!(store("etcd:http://a:2379, http://[::1]:2379/"), etcd);
-        for bad in ["redb:", "/x", "etcd:", "etcd:a:1", "etcd:http://a", "etcd:http://a:1,", "etcd:https://a:1"] {
-            assert!(store(bad).is_err(), "{bad}");
-        }
-        assert!(prefix("trine/").is_ok() && prefix("").is_err() && prefix("trine").is_err() && prefix("a b/").is_err());
-        assert!(host_port("c1:7000").is_ok() && host_port(":7000").is_err() && host_port("c1").is_err());
-    }
 
     #[test]
     fn conductors_are_listed_with_what_they_do() {
@@ -287,13 +188,6 @@ mod tests {
         assert_eq!(lines[0], ["a:1", "leader", "a:1", "1", "-"]);
         assert_eq!(lines[1], ["b:1", "follower", "a:1", "1", "-"]);
         assert_eq!(lines[2], ["c:1", "unreachable", "-", "-", "gone"]);
-    }
-
-    #[test]
-    fn a_fill_rate_is_a_size_nothing_or_as_much_as_can_be() {
-        assert_eq!(fill_rate("64M"), Ok(FillRate(Some(Bytes(64 << 20)))));
-        assert_eq!((fill_rate("0"), fill_rate("max")), (Ok(FillRate(Some(Bytes(0)))), Ok(FillRate(None))));
-        assert!(fill_rate("").is_err() && fill_rate("fast").is_err() && fill_rate("-1").is_err());
     }
 
     #[test]

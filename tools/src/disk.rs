@@ -23,7 +23,7 @@ const KNOWN: Duration = Duration::from_secs(30);
 pub(crate) enum DiskCommand {
     /// List all disks of all nodes
     List(ListArgs),
-    /// Add disks to a node that runs on this machine; they are used at once. Its options have to name them when it is started again
+    /// Add disks to a node that runs on this machine; they are used at once, and opened again with it whenever it is started
     Add(AddArgs),
     /// Put another disk in a disk's place: its copies are made there, and it goes when they are in sync
     Replace(ReplaceArgs),
@@ -160,10 +160,13 @@ fn said(node: NodeId, added: &[AddedDisk]) -> String {
     format!("{}\n{}", lines.join("\n"), next_start(node, added.iter().map(|a| a.path.as_path())))
 }
 
-/// A node knows the disks that it is told of when it starts.
+/// The conductor remembers where a node's disks are.
 fn next_start<'a>(node: NodeId, paths: impl Iterator<Item = &'a Path>) -> String {
     let options: Vec<String> = paths.map(|path| format!("--disk {}", path.display())).collect();
-    format!("for the next start of {node} add to its options (or to TRINE_DISKS): {}", options.join(" "))
+    format!(
+        "{node} opens them again when it is started, as long as they stay there; its options may name them, too: {}",
+        options.join(" ")
+    )
 }
 
 /// What a replacement came to.
@@ -187,6 +190,14 @@ fn replace(args: &ReplaceArgs) -> Outcome {
     let (new, added) = match disk_id(&args.new) {
         Ok(new) => (new, None),
         Err(_) => {
+            // Whatever would be refused then is refused before there is a disk more.
+            let path = Path::new(&args.new);
+            let measured = node_daemon::measure(path, args.making.create.map(|size| size.0));
+            let measured = measured.map_err(|why| Failure::new(Exit::Refused, why))?;
+            if measured.disk == Some(args.old) {
+                return Err(Failure::new(Exit::Refused, format!("{} is disk {} itself", path.display(), args.old)));
+            }
+            client.check_replacement(args.old, measured.capacity).map_err(|why| refused(args.old, why))?;
             let added = add(node, &[PathBuf::from(&args.new)], &args.making, &args.cluster, args.output)?;
             let added = added.into_iter().next().ok_or_else(|| Failure::new(Exit::Failed, "the node added no disk"))?;
             (added.disk, Some(added))
@@ -251,13 +262,14 @@ fn disks_table(nodes: &[NodeInfo]) -> String {
             d.disk.to_string(),
             node.node.to_string(),
             state(d),
+            d.path.clone().unwrap_or_else(|| "-".to_owned()),
             size(d.used),
             size(d.capacity),
             d.copies.to_string(),
             d.damaged.to_string(),
         ]
     });
-    table(&["DISK", "NODE", "STATE", "USED", "CAPACITY", "COPIES", "DAMAGED"], rows)
+    table(&["DISK", "NODE", "STATE", "PATH", "USED", "CAPACITY", "COPIES", "DAMAGED"], rows)
 }
 
 /// What is still to be done before a disk goes.

@@ -11,6 +11,7 @@ mod copies;
 mod dev;
 mod disk;
 mod doctor;
+mod etcd;
 mod events;
 mod man;
 mod node;
@@ -90,6 +91,9 @@ enum Command {
     /// The disks of all nodes, and taking one out
     #[command(subcommand)]
     Disk(disk::DiskCommand),
+    /// Copies that are being filled: how far they are, how fast it goes, and an end of it
+    #[command(subcommand)]
+    Resync(resync::ResyncCommand),
     /// What happened in the cluster: deaths, failovers, copies filled and moved, volumes made and attached
     Events(events::EventsArgs),
     /// Run the conductor, which knows nodes and volumes
@@ -130,6 +134,7 @@ impl Command {
             Self::Doctor(args) => doctor::run(&args),
             Self::Node(command) => node::run(command),
             Self::Disk(command) => disk::run(command),
+            Self::Resync(command) => resync::run(command),
             Self::Events(args) => events::run(&args),
             Self::Conductor(command) => conductor::run(command),
             Self::Dev(command) => dev::run(command),

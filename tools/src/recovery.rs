@@ -1,11 +1,13 @@
 //! `trine conductor backup`, `recover` and `adopt`: what to do when a conductor's state is lost, or from the past.
 
 use crate::config::ClusterArgs;
+use crate::etcd::{self, EtcdArgs, store};
 use crate::output::{Exit, Failure, Outcome, OutputArgs, print, table, when};
 use clap::Args;
 use conductor_model::ClusterId;
 use conductor_model::views::{Adopt, RecoveryInfo};
 use conductor_service::backup::{self, BackupError};
+use conductor_service::{Error, Store};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -29,9 +31,11 @@ pub(crate) struct RecoverArgs {
     /// With --from-nodes: the cluster (k…); if not given, the first node with data that comes says which it is
     #[arg(long, value_name = "CLUSTER", requires = "from_nodes", value_parser = cluster_id)]
     cluster_id: Option<ClusterId>,
-    /// The state file to make: redb:FILE; one that exists is never written over
-    #[arg(long, value_name = "redb:FILE", value_parser = redb_file)]
-    store: PathBuf,
+    /// Where to make the state: redb:FILE, or etcd:URL,URL,… while no conductor leads there; what exists is never written over
+    #[arg(long, value_parser = store)]
+    store: Store,
+    #[command(flatten)]
+    etcd: EtcdArgs,
 }
 
 #[derive(Args)]
@@ -56,14 +60,10 @@ fn cluster_id(text: &str) -> Result<ClusterId, String> {
     u64::from_str_radix(digits, 16).map(ClusterId).map_err(|_| "write k and 16 hexadecimal digits".to_owned())
 }
 
-fn redb_file(text: &str) -> Result<PathBuf, String> {
-    let path = text.strip_prefix("redb:").filter(|path| !path.is_empty());
-    path.map(PathBuf::from).ok_or_else(|| "write redb:FILE".to_owned())
-}
-
 fn failed(error: BackupError) -> Failure {
     match error {
         BackupError::Exists(_) => Failure::new(Exit::Refused, error),
+        BackupError::State(why @ (Error::Occupied { .. } | Error::Led { .. })) => Failure::new(Exit::Refused, why),
         other => anyhow::Error::from(other).into(),
     }
 }
@@ -85,19 +85,20 @@ pub(crate) fn backup(args: &BackupArgs) -> Outcome {
 }
 
 pub(crate) fn recover(args: RecoverArgs) -> Outcome {
-    let store = args.store.display();
-    let what = match &args.backup {
+    let RecoverArgs { backup, cluster_id, store, etcd, from_nodes: _ } = args;
+    let (name, store) = (etcd::name(&store), etcd.complete(store)?);
+    let what = match &backup {
         Some(file) => {
-            let head = backup::recover(file, &args.store).map_err(failed)?;
-            format!("{store} holds cluster {} as it was at commit {}, {}", head.cluster, head.commit, when(head.taken))
+            let head = backup::recover(file, &store).map_err(failed)?;
+            format!("{name} holds cluster {} as it was at commit {}, {}", head.cluster, head.commit, when(head.taken))
         }
         None => {
-            backup::recover_from_nodes(args.cluster_id, &args.store).map_err(failed)?;
-            format!("{store} is empty, and takes what the nodes hold")
+            backup::recover_from_nodes(cluster_id, &store).map_err(failed)?;
+            format!("{name} is empty, and takes what the nodes hold")
         }
     };
     print(&format!(
-        "{what}\nnext: `trine conductor run --store redb:{store}`; when all nodes have come, `trine conductor adopt`"
+        "{what}\nnext: `trine conductor run --store {name}`; when all nodes have come, `trine conductor adopt`"
     ))
 }
 
@@ -154,6 +155,5 @@ mod tests {
     fn a_cluster_is_named_as_it_is_printed() {
         assert_eq!(cluster_id("k00000000000000ab"), Ok(ClusterId(0xab)));
         assert!(cluster_id("").is_err() && cluster_id("kx").is_err());
-        assert!(redb_file("redb:/x").is_ok() && redb_file("/x").is_err() && redb_file("redb:").is_err());
     }
 }

@@ -1,9 +1,140 @@
-//! How far the filling of copies is, in words.
+//! `trine resync`: copies that are being filled, how fast, and an end of it; and how far that is, in words.
 
-use crate::output::size;
-use conductor_model::Bytes;
-use conductor_model::views::FillInfo;
+use crate::config::ClusterArgs;
+use crate::output::{Outcome, OutputArgs, Size, size, table};
+use crate::progress::percent;
+use crate::volume::name;
+use clap::{Args, Subcommand};
+use conductor_model::views::{FillInfo, ResyncChange, ResyncInfo, ResyncVerb, Settings};
+use conductor_model::{Bytes, CopyId};
 use std::time::Duration;
+
+#[derive(Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub(crate) enum ResyncCommand {
+    /// List the copies that are not in sync: how far each one's filling is, how fast, and how long it takes yet
+    List(ListArgs),
+    /// End the filling of copies. What they have they keep, and they stay out of sync until `trine resync resume`: then they are filled
+    /// from where they were. By itself it goes on only where a shard comes to have fewer copies in sync than its writes need
+    Abort(ChangeArgs),
+    /// Have copies filled again whose filling was aborted
+    Resume(ChangeArgs),
+    /// Show how fast copies are filled, or change it, for the whole cluster and while it runs
+    Rate(RateArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    /// Only copies of this volume
+    #[arg(value_parser = name)]
+    volume: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ChangeArgs {
+    /// The volume
+    #[arg(value_parser = name)]
+    volume: String,
+    /// The copies, as `trine resync list` shows them: c and 16 hexadecimal digits; without any, all of the volume
+    #[arg(value_name = "COPY", value_parser = copy_id)]
+    copies: Vec<CopyId>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct RateArgs {
+    /// How much each node (each of its reactors) may read per second to fill copies: 64M; 0 pauses all filling; max is as much as it can.
+    /// I/O goes before it in any case
+    #[arg(value_name = "BYTES|max", value_parser = rate)]
+    rate: Option<Rate>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Rate(Option<Bytes>);
+
+fn rate(text: &str) -> Result<Rate, String> {
+    match text {
+        "max" => Ok(Rate(None)),
+        "0" => Ok(Rate(Some(Bytes(0)))),
+        _ => text.parse::<Size>().map(|size| Rate(Some(Bytes(size.0)))).map_err(|why| format!("{why}, 0 or max")),
+    }
+}
+
+/// `c` and 16 hexadecimal digits.
+fn copy_id(text: &str) -> Result<CopyId, String> {
+    let digits = text.strip_prefix('c').filter(|digits| digits.len() == 16);
+    let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    number.map(CopyId).ok_or_else(|| "write it as `trine resync list` shows it: c and 16 hexadecimal digits".to_owned())
+}
+
+pub(crate) fn run(command: ResyncCommand) -> Outcome {
+    match command {
+        ResyncCommand::List(args) => {
+            let mut all = args.cluster.client()?.resyncs()?;
+            all.retain(|copy| args.volume.as_ref().is_none_or(|volume| *volume == copy.volume));
+            args.output.print(&all, |all| match all.as_slice() {
+                [] => "every copy is in sync".to_owned(),
+                all => copies_table(all),
+            })
+        }
+        ResyncCommand::Abort(args) => change(ResyncVerb::Abort, args),
+        ResyncCommand::Resume(args) => change(ResyncVerb::Resume, args),
+        ResyncCommand::Rate(args) => {
+            let client = args.cluster.client()?;
+            let settings = match args.rate {
+                Some(Rate(fill_rate)) => client.change_settings(&Settings { fill_rate })?,
+                None => client.settings()?,
+            };
+            args.output.print(&settings, |settings| format!("copies are filled {}", limit(settings.fill_rate)))
+        }
+    }
+}
+
+fn change(verb: ResyncVerb, args: ChangeArgs) -> Outcome {
+    let ChangeArgs { volume, copies, cluster, output } = args;
+    let changed = cluster.client()?.change_resync(&volume, &ResyncChange { verb, copies })?;
+    output.print(&changed, |changed| match (verb, changed.len()) {
+        (_, 0) => format!("volume {volume} has no copies to {verb} the filling of"),
+        (ResyncVerb::Abort, n) => format!("{n} of its copies are not filled until `trine resync resume {volume}`"),
+        (ResyncVerb::Resume, n) => format!("{n} of its copies are to be filled: `trine resync list {volume}`"),
+    })
+}
+
+/// All copies, one line each.
+fn copies_table(copies: &[ResyncInfo]) -> String {
+    let rows = copies.iter().map(|c| {
+        let from = c.from.map_or_else(|| "-".to_owned(), |node| node.to_string());
+        let left = c.eta_seconds.map_or_else(|| "-".to_owned(), |s| duration(s).to_string());
+        vec![
+            c.copy.to_string(),
+            c.volume.clone(),
+            c.shard.to_string(),
+            c.node.to_string(),
+            from,
+            c.state.to_string(),
+            format!("{} % of {}", percent(c.done.0, c.of.0), size(c.of)),
+            format!("{}/s", size(c.rate)),
+            left,
+        ]
+    });
+    table(&["COPY", "VOLUME", "SHARD", "NODE", "FROM", "STATE", "DONE", "RATE", "LEFT"], rows)
+}
+
+fn duration(seconds: u64) -> humantime::FormattedDuration {
+    humantime::format_duration(Duration::from_secs(seconds))
+}
 
 /// `copies filled: 1.2 GiB of 4 GiB (30 %), 100 MiB/s, 28s left`.
 pub(crate) fn describe(filling: &FillInfo) -> String {
@@ -11,7 +142,7 @@ pub(crate) fn describe(filling: &FillInfo) -> String {
     let pace = match (filling.rate, filling.eta_seconds()) {
         (Bytes(0), _) | (_, None) => "nothing moves".to_owned(),
         (rate, Some(left)) => {
-            format!("{}/s, {} left", size(rate), humantime::format_duration(Duration::from_secs(left)))
+            format!("{}/s, {} left", size(rate), duration(left))
         }
     };
     format!("copies filled: {} of {} ({percent} %), {pace}", size(filling.done), size(filling.of))
@@ -21,7 +152,7 @@ pub(crate) fn describe(filling: &FillInfo) -> String {
 pub(crate) fn limit(rate: Option<Bytes>) -> String {
     match rate {
         None => "as fast as nodes can".to_owned(),
-        Some(Bytes(0)) => "paused: `trine conductor set --fill-rate max` goes on".to_owned(),
+        Some(Bytes(0)) => "paused: `trine resync rate max` goes on".to_owned(),
         Some(rate) => format!("at most {}/s on each reactor of a node", size(rate)),
     }
 }
@@ -29,6 +160,38 @@ pub(crate) fn limit(rate: Option<Bytes>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use conductor_model::views::ResyncState;
+    use conductor_model::{DiskId, NodeId, ShardId};
+
+    #[test]
+    fn a_rate_is_a_size_nothing_or_as_much_as_can_be() {
+        assert_eq!(rate("64M"), Ok(Rate(Some(Bytes(64 << 20)))));
+        assert_eq!((rate("0"), rate("max")), (Ok(Rate(Some(Bytes(0)))), Ok(Rate(None))));
+        assert!(rate("").is_err() && rate("fast").is_err() && rate("-1").is_err());
+    }
+
+    #[test]
+    fn a_copy_is_named_as_it_is_listed() {
+        let copy = ResyncInfo {
+            volume: "db".to_owned(),
+            shard: ShardId::default(),
+            copy: CopyId(0xab),
+            node: NodeId(3),
+            disk: DiskId(1),
+            from: Some(NodeId(1)),
+            state: ResyncState::Filling,
+            done: Bytes(1 << 29),
+            of: Bytes(1 << 30),
+            rate: Bytes(1 << 23),
+            eta_seconds: Some(64),
+        };
+        let text = copies_table(std::slice::from_ref(&copy));
+        let row = text.lines().nth(1).unwrap_or_default();
+        assert!(row.contains("50 % of 1 GiB") && row.contains("8 MiB/s") && row.ends_with("1m 4s"), "{row}");
+        let named = row.split_whitespace().next().unwrap_or_default();
+        assert_eq!(copy_id(named), Ok(copy.copy));
+        assert!(["", "c", "ab", "c00ab", "d00000000000000ab"].iter().all(|text| copy_id(text).is_err()));
+    }
 
     #[test]
     fn progress_has_a_percentage_and_an_end_if_there_is_one() {

@@ -19,9 +19,10 @@ use conductor_model::api::{
 };
 use conductor_model::events::Event;
 use conductor_model::views::{
-    Adopt, Attach, ClientInfo, ConductorInfo, CopyInfo, CopyRange, Detach, Duty, Evict, Force, KeyInfo, NewCopies,
-    NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey, ReplaceDisk, Resize,
-    RotateKey, Scrub, ScrubInfo, Settings, SnapshotInfo, Space, Status, Version, VolumeDetail, VolumeInfo,
+    Adopt, Attach, CheckReplacement, ClientInfo, ConductorInfo, CopyInfo, CopyRange, Detach, Duty, Evict, Force,
+    KeyInfo, NewCopies, NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey,
+    ReplaceDisk, Resize, ResyncChange, ResyncInfo, RotateKey, Scrub, ScrubInfo, Settings, SnapshotInfo, Space, Status,
+    Version, VolumeDetail, VolumeInfo,
 };
 use conductor_model::{Bytes, DiskId, NodeId, OrderId, check_snapshot_name, check_volume_name};
 use conductors::{Call, Conductors};
@@ -135,6 +136,11 @@ impl Client {
         self.post(&format!("/v1/disks/{}/replace", disk.0), &ReplaceDisk { with }, LONG_CALL)
     }
 
+    /// Says whether a disk's copies could be made on a new one of this capacity; changes nothing.
+    pub fn check_replacement(&self, disk: DiskId, capacity: Bytes) -> Result<NodeInfo, Error> {
+        self.post(&format!("/v1/disks/{}/check-replacement", disk.0), &CheckReplacement { capacity }, LONG_CALL)
+    }
+
     /// Changes how many copies a volume has.
     pub fn set_copies(&self, volume: &str, new: &NewCopies) -> Result<VolumeInfo, Error> {
         self.post(&volume_path(volume, "/redundancy")?, new, LONG_CALL)
@@ -148,6 +154,16 @@ impl Client {
     /// Sets all of it anew.
     pub fn change_settings(&self, settings: &Settings) -> Result<Settings, Error> {
         self.post("/v1/settings", settings, LONG_CALL)
+    }
+
+    /// Copies that are not in sync, and how far their filling is.
+    pub fn resyncs(&self) -> Result<Vec<ResyncInfo>, Error> {
+        self.get("/v1/resync")
+    }
+
+    /// Ends the filling of copies of a volume, or has it go on; says how those stand that this is about.
+    pub fn change_resync(&self, volume: &str, change: &ResyncChange) -> Result<Vec<ResyncInfo>, Error> {
+        self.post(&volume_path(volume, "/resync")?, change, LONG_CALL)
     }
 
     /// Events after this number, some hundred at a time; with `wait`, some seconds are waited for one.

@@ -31,6 +31,9 @@ pub struct DiskReport {
     pub max_copies: u32,
     /// Every copy found on it, with the newest configuration it joined (rule 12).
     pub copies: Vec<(CopyId, Configuration)>,
+    /// Where it is on its node's machine: what the node asks for when it is started without being told of this disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
 }
 
 /// A reactor that listens over RDMA, too.
@@ -107,6 +110,9 @@ pub struct Trouble {
     pub waiting: u32,
     /// One sentence for `trine status`.
     pub reason: String,
+    /// Its disk failed and no other copy holds every write: requests end with errors.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
 }
 
 /// Clients' sessions on a node, told now and then, all of them each time.
@@ -247,6 +253,9 @@ pub struct HeartbeatAnswer {
     /// How many bytes per second each of the node's reactors may read to fill copies; none is no limit but its own, 0 is a pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fill_rate: Option<Bytes>,
+    /// Of shards whose primary is on this node, the copies that are not to be filled; if there is anything new for this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Vec<CopyId>>,
     /// Which keys of clients there are, if that changed since `after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<KeyList>,

@@ -5,6 +5,7 @@
 
 use crate::events::{Happened, Shards};
 use crate::limits::{DEAD_MS, MAX_COPIES};
+use crate::record::DiskRecord;
 use crate::views::{Duty, Force, NodeInfo, VolumeInfo};
 use crate::{
     Bytes, Conductor, Configuration, CopyState, Dirty, DiskId, Error, Key, Member, Millis, NodeId, ShardId, VolumeId,
@@ -103,6 +104,34 @@ impl Conductor {
         Ok((self.node(now, node)?, dirty))
     }
 
+    /// May a disk's copies be made on a new one of this capacity? Asked before that is added to the node.
+    pub fn check_replacement(&self, now: Millis, disk: DiskId, capacity: Bytes) -> Result<NodeInfo, Error> {
+        self.check_trusted()?;
+        let holder = self.nodes.values().find_map(|n| Some((n.node, n.disks.iter().find(|d| d.disk == disk)?)));
+        let (node, old) = holder.ok_or(Error::NoDisk(disk))?;
+        self.check_replaceable(now, node, old, capacity)?;
+        self.node(now, node)
+    }
+
+    fn check_replaceable(&self, now: Millis, node: NodeId, old: &DiskRecord, capacity: Bytes) -> Result<(), Error> {
+        let (disk, what) = (old.disk, format!("disk {} of {node}", old.disk));
+        let on_it: u64 = self
+            .shards
+            .values()
+            .filter(|s| s.config.members.iter().any(|m| (m.node, m.disk) == (node, disk)))
+            .map(|s| s.config.size.0)
+            .fold(0, u64::saturating_add);
+        let used = self.presence.get(&node).and_then(|p| p.used.get(&disk)).map_or(0, |used| used.0).min(on_it);
+        if used > capacity.0 {
+            let why = format!("has {} in use, more than the {capacity} of the new one", Bytes(used));
+            return Err(Error::InUse { what, why });
+        }
+        if !old.present {
+            self.check_not_last(now, &what, &|m: &Member| m.node == node && m.disk == disk, &Force::default())?;
+        }
+        Ok(())
+    }
+
     /// A disk's copies are to be made on another disk of its node; then it is forgotten.
     pub fn replace_disk(&mut self, now: Millis, disk: DiskId, with: DiskId) -> Result<(NodeInfo, Dirty), Error> {
         self.check_trusted()?;
@@ -121,19 +150,7 @@ impl Conductor {
                 "shares a reactor with {with}, which can hold one copy of a shard at a time: start {node} with more --reactors, or add                  the new disk with `trine disk add`"
             ));
         }
-        let on_it: u64 = self
-            .shards
-            .values()
-            .filter(|s| s.config.members.iter().any(|m| (m.node, m.disk) == (node, disk)))
-            .map(|s| s.config.size.0)
-            .fold(0, u64::saturating_add);
-        let used = self.presence.get(&node).and_then(|p| p.used.get(&disk)).map_or(0, |used| used.0).min(on_it);
-        if used > new.capacity.0 {
-            return in_use(format!("has {} in use, more than the {} of {with}", Bytes(used), new.capacity));
-        }
-        if !old.present {
-            self.check_not_last(now, &what, &|m: &Member| m.node == node && m.disk == disk, &Force::default())?;
-        }
+        self.check_replaceable(now, node, old, new.capacity)?;
         let mut dirty = Dirty::default();
         let disks = self.nodes.get_mut(&node).map(|n| &mut n.disks);
         for record in disks.into_iter().flatten().filter(|d| d.disk == disk) {

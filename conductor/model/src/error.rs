@@ -1,6 +1,6 @@
 //! Why the conductor refuses a command. A refused command changes nothing.
 
-use crate::{Bytes, ClusterId, DiskId, NodeId, OrderId, ShardId, VolumeId};
+use crate::{Bytes, ClusterId, CopyId, DiskId, NodeId, OrderId, ShardId, VolumeId};
 
 /// `Error::kind` of the answer that makes a node register anew.
 pub const UNKNOWN_NODE: &str = "unknown-node";
@@ -81,6 +81,14 @@ pub enum Error {
         what: String,
         /// Why, and what can be done.
         why: String,
+    },
+    /// The volume has no such copy.
+    #[error("volume {volume} has no copy {copy}: see `trine resync list`")]
+    NoCopy {
+        /// The volume.
+        volume: String,
+        /// The copy.
+        copy: CopyId,
     },
     /// No volume of this name.
     #[error("no volume {0}")]
@@ -253,6 +261,7 @@ impl Error {
             Self::NotInDoubt => "not-in-doubt",
             Self::NotReady(_) => "not-ready",
             Self::OtherCluster { .. } => "other-cluster",
+            Self::NoCopy { .. } => "no-such-copy",
             Self::NoVolume(_) => "no-volume",
             Self::VolumeExists(_) => "volume-exists",
             Self::TooFewNodes { .. } => "too-few-nodes",
@@ -285,6 +294,7 @@ impl Error {
             Self::Invalid(_) | Self::Shrink { .. } => Class::Invalid,
             Self::UnknownNode(_) | Self::NoNode(_) | Self::NoDisk(_) | Self::NoVolume(_) => Class::NotFound,
             Self::NoSnapshot { .. } | Self::NoCopyJob { .. } | Self::NoClient(_) | Self::NoKey(_) => Class::NotFound,
+            Self::NoCopy { .. } => Class::NotFound,
             Self::KeyRemoved(_) | Self::KeyOfOthers { .. } => Class::Forbidden,
             _ => Class::Conflict,
         }

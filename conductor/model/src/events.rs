@@ -192,6 +192,20 @@ pub enum Happened {
         /// The limit, if there is one; at 0 no copy is filled.
         rate: Option<Bytes>,
     },
+    /// Copies are not filled any more, by somebody's word.
+    FillingAborted {
+        /// Their volume.
+        volume: String,
+        /// How many.
+        copies: u32,
+    },
+    /// They are to be filled again.
+    FillingResumed {
+        /// Their volume.
+        volume: String,
+        /// How many.
+        copies: u32,
+    },
     /// A client has a volume.
     Attached {
         /// Its name.
@@ -441,6 +455,12 @@ impl fmt::Display for Happened {
             }
             Self::FillRateChanged { rate: Some(rate) } => {
                 write!(f, "each reactor of a node fills copies at no more than {rate} per second")
+            }
+            Self::FillingAborted { volume, copies } => {
+                write!(f, "filling of {copies} copies of volume {volume} aborted by hand")
+            }
+            Self::FillingResumed { volume, copies } => {
+                write!(f, "filling of {copies} copies of volume {volume} resumed by hand")
             }
             Self::Attached { volume, client, generation, read_only, shared, from } => {
                 write!(f, "volume {volume} attached by {client} as {generation}")?;

@@ -5,7 +5,7 @@
 //! resyncing   copies are being filled, none is out of reach           writes go on
 //! degraded    copies are missing                                     writes go on
 //! waiting     writes wait: for a node, a copy, a settling, an epoch   some writes wait
-//! lost        no copy that holds every write is left                 until its disk comes back
+//! lost        no copy that holds every write is left, or can be read    until its disk comes back
 //! ```
 //! Derived on demand from the configurations, who is heard, and what primaries say of their shards; the worst wins. A node that holds
 //! only copies that take no part keeps nobody waiting.
@@ -13,6 +13,7 @@
 use crate::api::Filling;
 use crate::limits::MAX_REASONS_PER_VOLUME;
 use crate::record::{ShardRecord, VolumeRecord};
+use crate::resync::seconds_left;
 use crate::views::{Duty, FillInfo, Health, NodeState};
 use crate::{Bytes, Conductor, CopyId, CopyState, DiskId, Member, Millis, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +43,8 @@ struct Findings {
     absent_silent: BTreeMap<NodeId, u32>,
     absent_missing: BTreeMap<(NodeId, DiskId), u32>,
     absent: u32,
+    /// Of those in reach, not to be filled by somebody's word.
+    held: u32,
     syncing: Vec<CopyId>,
     doubts: Vec<String>,
 }
@@ -76,7 +79,7 @@ impl Conductor {
             self.look_at(now, record, &mut found);
         }
         let mut said = self.say(now, volume, &found);
-        said.extend(self.troubles(now, volume).map(|trouble| (Health::Waiting, trouble)));
+        said.extend(self.troubles(now, volume));
         // No trouble yet.
         said.extend(self.shared_domains(volume.id).into_iter().map(|why| (Health::Healthy, why)));
         said.extend(found.doubts.into_iter().map(|why| (Health::Degraded, why)));
@@ -123,6 +126,7 @@ impl Conductor {
                 CopyState::Absent if gone(member) => {
                     *found.absent_missing.entry((member.node, member.disk)).or_default() += 1;
                 }
+                CopyState::Absent if record.held.contains(&member.copy) => found.held += 1,
                 CopyState::Absent => found.absent += 1,
                 CopyState::Syncing => found.syncing.push(member.copy),
                 CopyState::InSync if silent => {
@@ -203,14 +207,21 @@ impl Conductor {
         }
         for ((node, disk), count) in &found.absent_missing {
             let way = way_out("bring the disk back", self.replaced_in(now, *node, *disk));
-            let missing = format!("{node} runs without disk {disk}: {} missing; {way}", copies(*count));
+            let at =
+                self.disk(*node, *disk).and_then(|d| d.path.as_ref()).map_or_else(String::new, |at| format!(" ({at})"));
+            let missing = format!("{node} runs without disk {disk}{at}: {} missing; {way}", copies(*count));
             said.push((Health::Degraded, missing));
+        }
+        if found.held > 0 {
+            let (count, volume) = (copies(found.held), &volume.name);
+            let why = format!("{count} not filled, as it was aborted: `trine resync resume {volume}` has it go on");
+            said.push((Health::Degraded, why));
         }
         said
     }
 
     /// What the primaries say of shards that do not serve.
-    fn troubles(&self, now: Millis, volume: &VolumeRecord) -> impl Iterator<Item = String> {
+    fn troubles(&self, now: Millis, volume: &VolumeRecord) -> impl Iterator<Item = (Health, String)> {
         let id = volume.id;
         let heard = self.presence.iter().filter(move |(n, _)| self.node_state(now, **n) != NodeState::Dead);
         let all = heard.flat_map(|(node, presence)| presence.troubles.iter().map(move |trouble| (*node, trouble)));
@@ -218,7 +229,13 @@ impl Conductor {
             // Of an assignment that moved on only the present primary's word counts.
             trouble.shard.volume == id && self.primary_node(trouble.shard) == Some(*node)
         })
-        .map(|(_, trouble)| format!("{}: {} ({} waiting)", trouble.shard, trouble.reason, trouble.waiting))
+        .map(|(node, trouble)| match (trouble.shard, &trouble.reason, trouble.lost) {
+            (shard, why, false) => (Health::Waiting, format!("{shard}: {why} ({} waiting)", trouble.waiting)),
+            (shard, why, true) => {
+                let way = format!("repair the disk and start {node} again, or delete the volume");
+                (Health::Lost, format!("{shard}: {why}; no other copy holds all writes, requests fail: {way}"))
+            }
+        })
         .take(MAX_REASONS_PER_VOLUME)
     }
 
@@ -226,11 +243,8 @@ impl Conductor {
         if syncing.is_empty() && waiting == 0 {
             return None;
         }
-        let said = self.presence.iter().flat_map(|(node, p)| p.filling.iter().map(move |f| (*node, f)));
-        let said: BTreeMap<CopyId, &Filling> = said
-            .filter(|(node, f)| f.shard.volume == volume.id && self.primary_node(f.shard) == Some(*node))
-            .map(|(_, f)| (f.copy, f))
-            .collect();
+        let mut said = self.fillings();
+        said.retain(|_, filling| filling.shard.volume == volume.id);
         let sum = |of: &dyn Fn(&Filling) -> Bytes| {
             Bytes(syncing.iter().filter_map(|copy| said.get(copy)).map(|f| of(f).0).fold(0, u64::saturating_add))
         };
@@ -247,8 +261,7 @@ impl Conductor {
 impl FillInfo {
     /// Seconds until what is known to be left is done; `None` while nothing moves.
     pub fn eta_seconds(&self) -> Option<u64> {
-        let left = self.of.0.saturating_sub(self.done.0);
-        left.checked_add(self.rate.0.saturating_sub(1))?.checked_div(self.rate.0)
+        seconds_left(self.done, self.of, self.rate)
     }
 
     fn sentence(&self) -> String {

@@ -30,6 +30,7 @@ mod promotion;
 mod rebalance;
 pub mod record;
 mod replacement;
+mod resync;
 mod rollback;
 mod scrubs;
 mod settings;

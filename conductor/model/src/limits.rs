@@ -54,6 +54,8 @@ pub const MAX_SESSIONS_PER_NODE: usize = 1024;
 pub const MAX_TROUBLES_PER_NODE: usize = 1024;
 /// Characters remembered of one trouble's reason.
 pub const MAX_REASON: usize = 256;
+/// Longest path of a disk: the kernel takes no longer ones.
+pub const MAX_PATH: usize = 4096;
 /// Reasons listed for one volume.
 pub const MAX_REASONS_PER_VOLUME: usize = 8;
 /// How often a drawn copy id may turn out to be taken. A random source that repeats itself this often is broken.

@@ -106,6 +106,9 @@ impl Conductor {
         if let Some(other) = current.members.iter().find(|m| m.state == CopyState::Syncing) {
             return Err(format!("{} of {} is being filled: one copy at a time", other.copy, current.shard));
         }
+        if self.shards.get(&current.shard).is_some_and(|s| s.held.contains(&copy)) {
+            return Err(format!("the filling of {copy} of {} was aborted", current.shard));
+        }
         let member = member_mut(&mut next, copy)?;
         if member.state != CopyState::Absent {
             return Err(format!("{copy} is in sync already"));
@@ -168,6 +171,9 @@ impl Conductor {
             record.config = next.clone();
             record.changed_at = at;
             record.former = former;
+            let behind = |copy: &CopyId| next.member(*copy).is_some_and(|m| m.state != CopyState::InSync);
+            // The way out of a sealed epoch is kept open (rule 11).
+            record.held.retain(|copy| !next.is_sealed() && behind(copy));
             dirty.add(Key::Shard(shard));
         }
         next

@@ -7,8 +7,8 @@
 use crate::api::{Heartbeat, HeartbeatAnswer, RdmaEndpoint, Register, Registered};
 use crate::events::Happened;
 use crate::limits::{
-    LISTEN_MS, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_NUMBER, MAX_REASON,
-    MAX_SHARDS, MAX_TROUBLES_PER_NODE,
+    LISTEN_MS, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_NUMBER, MAX_PATH,
+    MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE,
 };
 use crate::record::{DiskRecord, NodeRecord};
 use crate::state::Presence;
@@ -167,6 +167,7 @@ impl Conductor {
             retire: self.empty_disks(node),
             fill_rate: self.meta.settings.fill_rate,
             keys: self.keys_since(after),
+            held: self.has_news(node, after).then(|| self.held_for(node)),
             rdma: self.has_news(node, after).then(|| self.rdma_endpoints()),
         }
     }
@@ -233,6 +234,9 @@ impl Conductor {
             if !seen.insert(disk.disk) {
                 return invalid(format!("{node} names disk {} twice", disk.disk));
             }
+            if disk.path.as_ref().is_some_and(|path| path.len() > MAX_PATH) {
+                return invalid(format!("disk {} has a path of more than {MAX_PATH} bytes", disk.disk));
+            }
             if disk.capacity > MAX_DISK {
                 return invalid(format!("disk {} is larger than {MAX_DISK}", disk.disk));
             }
@@ -281,6 +285,7 @@ impl Conductor {
                 present: true,
                 leaving: disks.get(&report.disk).is_some_and(|d| d.leaving),
                 successor: disks.get(&report.disk).and_then(|d| d.successor),
+                path: report.path.clone(),
             };
             disks.insert(report.disk, record);
         }

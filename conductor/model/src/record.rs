@@ -257,6 +257,9 @@ pub struct DiskRecord {
     /// The disk of the same node that its copies are to be made on, if it is being replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub successor: Option<DiskId>,
+    /// Where it was on its node's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
 }
 
 impl DiskRecord {
@@ -430,6 +433,9 @@ pub struct ShardRecord {
     /// The copy that is moved: it goes once the one that was listed beside it is in sync. Only while there is one more than is wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<CopyId>,
+    /// Copies that are not in sync and not to be filled, by somebody's word.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub held: BTreeSet<CopyId>,
 }
 
 /// A copy whose volume is gone, or that was unlisted, until its node has confirmed that it is deleted.

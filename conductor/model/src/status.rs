@@ -105,6 +105,7 @@ impl Conductor {
                 disk: d.disk,
                 endpoint: d.endpoint,
                 rdma: d.rdma,
+                path: d.path.clone(),
                 present: d.present,
                 leaving: d.leaving,
                 successor: d.successor,

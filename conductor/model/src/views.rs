@@ -13,14 +13,16 @@ mod care;
 mod clients;
 mod conductors;
 mod recovery;
+mod resync;
 
-pub use care::{Duty, Force, NewCopies, NewDuty, RebalanceInfo, RemoveDisk, ReplaceDisk, Settings};
+pub use care::{CheckReplacement, Duty, Force, NewCopies, NewDuty, RebalanceInfo, RemoveDisk, ReplaceDisk, Settings};
 pub use clients::{
     Attach, Attachment, ClientInfo, ClientSession, ClientVolume, Detach, Evict, FormerKey, KeyInfo, KeyVolume, NewKey,
     Reader, RemoveKey, RotateKey,
 };
 pub use conductors::{ConductorInfo, ConductorRole};
 pub use recovery::{Adopt, Missing, RecoveredVolume, RecoveryInfo, UnknownVolume};
+pub use resync::{ResyncChange, ResyncInfo, ResyncState, ResyncVerb};
 
 /// A volume to be created.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -374,6 +376,9 @@ pub struct DiskInfo {
     /// And where over RDMA, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<SocketAddr>,
+    /// Where it is, or was, on its node's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
     /// False if its node runs without it.
     pub present: bool,
     /// It is to be emptied and forgotten.

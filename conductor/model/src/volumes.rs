@@ -262,6 +262,7 @@ impl Conductor {
                 distrusted: None,
                 former: BTreeSet::new(),
                 leaving: None,
+                held: BTreeSet::new(),
             });
         }
         Ok(shards)

@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
-use common::{Cluster, MIB, disk_of, heartbeat, other, registration, report, with_volume};
-use conductor_model::api::{Filling, MembershipChange};
-use conductor_model::views::Health;
+use common::{Cluster, MIB, disk_of, heartbeat, other, registration, report, shard, with_volume};
+use conductor_model::api::{Filling, MembershipChange, Trouble};
+use conductor_model::views::{Health, NewVolume};
 use conductor_model::{Bytes, CopyState, Millis, OpenId};
 
 fn info(cluster: &Cluster) -> (Health, Vec<String>) {
@@ -110,4 +110,27 @@ fn the_cluster_is_as_well_as_its_worst_volume() {
     cluster.now = Millis(cluster.now.0 + 1);
     cluster.bear(2);
     assert_eq!(cluster.model.status(cluster.now).health, Health::Healthy);
+}
+
+#[test]
+fn a_shard_whose_only_copy_is_on_a_failed_disk_is_lost_as_long_as_its_primary_says_so() {
+    let mut cluster = Cluster::with_nodes(3);
+    let new = NewVolume { copies: 1, min_copies: 1, shard_size: Bytes(MIB), ..NewVolume::new("solo", Bytes(MIB)) };
+    cluster.make(&new).unwrap();
+    cluster.bear(1);
+    let node = cluster.config(1, 0).primary_member().unwrap().node.0;
+    let mut said = |lost: Option<bool>| {
+        let mut beat = cluster.heartbeat(node, 1, 0);
+        let reason = "its disk failed".to_owned();
+        beat.troubles = lost.map(|lost| Trouble { shard: shard(1, 0), waiting: 2, reason, lost }).into_iter().collect();
+        cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+        let info = cluster.model.list(cluster.now).remove(0);
+        (info.health, info.reasons)
+    };
+    assert_eq!(said(None).0, Health::Healthy);
+    assert_eq!(said(Some(false)).0, Health::Waiting);
+    let (health, reasons) = said(Some(true));
+    assert_eq!(health, Health::Lost);
+    assert!(reasons[0].contains("its disk failed") && reasons[0].contains("start n"), "{reasons:?}");
+    assert_eq!(said(None).0, Health::Healthy, "it runs again");
 }

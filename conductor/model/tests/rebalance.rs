@@ -82,6 +82,7 @@ impl World {
             used: Bytes(0),
             max_copies: u32::MAX,
             copies: Vec::new(),
+            path: None,
         };
         let disks = machine.disks.iter().enumerate().map(report).collect();
         let (host, rack) = (machine.host.clone(), machine.rack.clone());

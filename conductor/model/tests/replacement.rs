@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
-use common::{Cluster, MIB, disk_of, registration, report, shard, state};
+use common::{Cluster, MIB, disk_of, registration, report, shard, state, with_volume};
 use conductor_model::api::MembershipChange;
 use conductor_model::limits::RESHAPES_AT_ONCE;
 use conductor_model::views::{Duty, Force, Health, NewVolume};
@@ -36,6 +36,19 @@ fn on(cluster: &Cluster, node: u32) -> Vec<Member> {
 
 fn health(cluster: &Cluster) -> Health {
     cluster.model.show(cluster.now, "db").unwrap().info.health
+}
+
+#[test]
+fn what_is_in_use_has_to_fit_on_a_disk_before_that_is_added_in_anothers_place() {
+    let mut cluster = with_volume();
+    let mut beat = cluster.heartbeat(1, 1, 0);
+    beat.disks[0].2 = Bytes(2 * MIB);
+    cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+    let fits = |bytes| cluster.model.check_replacement(cluster.now, disk_of(1), Bytes(bytes));
+    assert!(fits(2 * MIB).is_ok());
+    assert_eq!(fits(2 * MIB - 1).unwrap_err().kind(), "in-use");
+    let unknown = cluster.model.check_replacement(cluster.now, conductor_model::DiskId(5), Bytes(MIB));
+    assert_eq!(unknown.unwrap_err().kind(), "no-disk");
 }
 
 #[test]

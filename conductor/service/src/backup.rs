@@ -1,4 +1,4 @@
-//! Backups of a conductor's records, and state files made from them or from nothing (rule 12).
+//! Backups of a conductor's records, and states made from them or from nothing (rule 12), in a file or in etcd.
 //!
 //! A backup is text: a head with what it is of, a record of JSON in each line, and a last line with the CRC32C of all before it.
 //! ```text
@@ -8,8 +8,8 @@
 //! ```
 //! It is consistent: the records of one transaction. What is made from it, or from nothing, is in doubt until it is adopted.
 
-use crate::store::redb::Store;
-use crate::{Error, clock::Clock};
+use crate::store::{found::found, redb};
+use crate::{Error, EtcdStore, Store, clock::Clock};
 use conductor_model::{ClusterId, Commit, Conductor, Dirty, Millis, Record};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -44,8 +44,8 @@ pub enum BackupError {
         /// What is wrong.
         why: String,
     },
-    /// The state file cannot be made.
-    #[error("the state file cannot be made")]
+    /// The state cannot be made.
+    #[error("the conductor's state cannot be made")]
     State(#[from] Error),
 }
 
@@ -123,8 +123,8 @@ pub fn keep(path: &Path, text: &str) -> Result<Head, BackupError> {
     Ok(head)
 }
 
-/// Makes a state file from a backup.
-pub fn recover(backup: &Path, store: &Path) -> Result<Head, BackupError> {
+/// Makes a state from a backup.
+pub fn recover(backup: &Path, store: &Store) -> Result<Head, BackupError> {
     let io = |source| BackupError::Io { what: "read", path: backup.to_owned(), source };
     let damaged = |why| BackupError::Damaged { path: backup.to_owned(), why };
     let (head, records) = parse(&fs::read_to_string(backup).map_err(io)?).map_err(damaged)?;
@@ -135,13 +135,26 @@ pub fn recover(backup: &Path, store: &Path) -> Result<Head, BackupError> {
     Ok(head)
 }
 
-/// Makes a state file that knows nothing but that its cluster's was lost; which one, the first node says, if it is not given.
-pub fn recover_from_nodes(cluster: Option<ClusterId>, store: &Path) -> Result<(), BackupError> {
+/// Makes a state that knows nothing but that its cluster's was lost; which one, the first node says, if it is not given.
+pub fn recover_from_nodes(cluster: Option<ClusterId>, store: &Store) -> Result<(), BackupError> {
     let (model, _) = Conductor::recovering(cluster, Clock::start().now());
     make(store, &model)
 }
 
-fn make(store: &Path, model: &Conductor) -> Result<(), BackupError> {
+fn make(store: &Store, model: &Conductor) -> Result<(), BackupError> {
+    match store {
+        Store::Redb(path) => make_file(path, model),
+        Store::Etcd(at) => make_in_etcd(at, model),
+    }
+}
+
+fn make_in_etcd(at: &EtcdStore, model: &Conductor) -> Result<(), BackupError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| Error::System { what: "start a runtime", source })?;
+    Ok(runtime.block_on(found(at, model))?)
+}
+
+fn make_file(store: &Path, model: &Conductor) -> Result<(), BackupError> {
     if store.exists() {
         return Err(BackupError::Exists(store.to_owned()));
     }
@@ -152,7 +165,7 @@ fn make(store: &Path, model: &Conductor) -> Result<(), BackupError> {
         }
         _ => {}
     }
-    Store::make(part.clone(), model)?;
+    redb::Store::make(part.clone(), model)?;
     place(&part, store)
 }
 
@@ -207,16 +220,17 @@ mod tests {
     fn nothing_is_written_over() {
         let dir = std::env::temp_dir().join(format!("trine-backup-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        let (file, store) = (dir.join("b"), dir.join("s.redb"));
+        let (file, state) = (dir.join("b"), dir.join("s.redb"));
+        let store = Store::Redb(state.clone());
         keep(&file, &backup()).unwrap();
         assert!(matches!(keep(&file, &backup()), Err(BackupError::Exists(_))));
         recover(&file, &store).unwrap();
         assert!(matches!(recover(&file, &store), Err(BackupError::Exists(_))));
         assert!(matches!(recover_from_nodes(None, &store), Err(BackupError::Exists(_))));
-        assert!(matches!(recover(&dir.join("none"), &dir.join("t")), Err(BackupError::Io { .. })));
+        assert!(matches!(recover(&dir.join("none"), &Store::Redb(dir.join("t"))), Err(BackupError::Io { .. })));
         let left: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left.len(), 2, "{left:?}");
-        let (_, model) = Store::open(store, Millis(9)).unwrap();
+        let (_, model) = redb::Store::open(state, Millis(9)).unwrap();
         assert_eq!(model.cluster(), ClusterId(7));
         assert!(model.doubted().unwrap().contains("backup of commit #1"));
         fs::remove_dir_all(&dir).unwrap();

@@ -4,14 +4,17 @@
 
 use crate::answer::{Failure, body};
 use crate::ledger::Ledger;
-use crate::limits::{EVENTS, SMALL_BODY};
+use crate::limits::{EVENTS, NODE_BODY, SMALL_BODY};
 use crate::routes::{Answer, Name, change, look, name, node_id};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use conductor_model::DiskId;
 use conductor_model::events::Event;
-use conductor_model::views::{Force, NewCopies, NewDuty, NodeInfo, RemoveDisk, ReplaceDisk, Settings, VolumeInfo};
+use conductor_model::views::{
+    CheckReplacement, Force, NewCopies, NewDuty, NodeInfo, RemoveDisk, ReplaceDisk, ResyncChange, ResyncInfo, Settings,
+    VolumeInfo,
+};
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 
@@ -48,6 +51,13 @@ pub(crate) async fn replace_disk(State(ledger): State<Ledger>, id: Name, request
     change(&ledger, move |m, now| m.replace_disk(now, disk, with)).await.map(Json)
 }
 
+/// Changes nothing.
+pub(crate) async fn check_replacement(State(ledger): State<Ledger>, id: Name, request: Request) -> Answer<NodeInfo> {
+    let disk = disk_id(id)?;
+    let CheckReplacement { capacity } = body(request, SMALL_BODY).await?;
+    look(&ledger, move |m, now| m.check_replacement(now, disk, capacity)).await.map(Json)
+}
+
 pub(crate) async fn copies(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<VolumeInfo> {
     let name = name(path)?;
     let NewCopies { copies, min_copies } = body(request, SMALL_BODY).await?;
@@ -62,6 +72,21 @@ pub(crate) async fn change_settings(State(ledger): State<Ledger>, request: Reque
     let settings: Settings = body(request, SMALL_BODY).await?;
     tracing::info!(?settings, "settings asked");
     change(&ledger, move |m, now| m.change_settings(now, settings)).await.map(Json)
+}
+
+pub(crate) async fn resyncs(State(ledger): State<Ledger>) -> Answer<Vec<ResyncInfo>> {
+    look(&ledger, |m, now| Ok(m.resyncs(now))).await.map(Json)
+}
+
+pub(crate) async fn change_resync(
+    State(ledger): State<Ledger>,
+    path: Name,
+    request: Request,
+) -> Answer<Vec<ResyncInfo>> {
+    let volume = name(path)?;
+    let asked: ResyncChange = body(request, NODE_BODY).await?;
+    tracing::info!(volume, verb = %asked.verb, copies = asked.copies.len(), "resync asked");
+    change(&ledger, move |m, now| m.change_resync(now, &volume, &asked)).await.map(Json)
 }
 
 #[derive(Deserialize)]

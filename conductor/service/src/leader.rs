@@ -26,7 +26,7 @@ pub(crate) async fn run(
     stop: &watch::Receiver<bool>,
     drained: &watch::Receiver<bool>,
 ) -> Result<(), Error> {
-    let mut members = Members::new(Etcd::members(at).await?);
+    let mut members = Members::new(Etcd::members(at)?);
     loop {
         let reign = tokio::select! {
             () = wait(stop.clone()) => return Ok(()),

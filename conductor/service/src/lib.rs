@@ -26,6 +26,7 @@ mod store;
 use clock::Clock;
 use front::Front;
 use ledger::Ledger;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -71,12 +72,46 @@ pub enum Store {
 }
 
 /// What etcd, and what in it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct EtcdStore {
-    /// `http://HOST:PORT` of its members.
+    /// `http://HOST:PORT` or `https://HOST:PORT` of its members.
     pub urls: Vec<String>,
     /// How the names of all keys of this cluster begin.
     pub prefix: String,
+    /// Who asks, where etcd wants to know.
+    pub user: Option<EtcdUser>,
+    /// How its members are spoken to over TLS.
+    pub tls: Option<EtcdTls>,
+}
+
+/// A user of etcd's.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EtcdUser {
+    /// Its name.
+    pub name: String,
+    /// What proves it.
+    pub password: String,
+}
+
+impl fmt::Debug for EtcdUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("EtcdUser").field(&self.name).finish()
+    }
+}
+
+/// Who is who, where etcd speaks TLS. All of it is PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EtcdTls {
+    /// The certificates of whoever has signed those of its members.
+    pub authority: String,
+    /// What this conductor shows to them, if they want to see something: a certificate, and its key.
+    pub identity: Option<(String, String)>,
+}
+
+impl fmt::Debug for EtcdTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdTls").finish_non_exhaustive()
+    }
 }
 
 /// Why a conductor does not run (any more).
@@ -126,6 +161,24 @@ pub enum Error {
         what: &'static str,
         /// Why.
         why: String,
+    },
+    /// Nothing is written over.
+    #[error(
+        "{place} has {whose}: name another prefix; or, if that is to be lost, stop all conductors and have `etcdctl del --prefix` remove it"
+    )]
+    Occupied {
+        /// etcd's address, and the prefix.
+        place: String,
+        /// What is there.
+        whose: String,
+    },
+    /// The records are a conductor's.
+    #[error("at {place} the conductor {leader} leads: stop all conductors before their state is made again")]
+    Led {
+        /// etcd's address, and the prefix.
+        place: String,
+        /// The conductor.
+        leader: String,
     },
     /// This conductor does not lead any more.
     #[error("leadership is lost: {0}")]

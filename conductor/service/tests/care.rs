@@ -4,10 +4,11 @@
 mod common;
 use common::{Conductor, MIB, Scratch, attach, born, heartbeat, small, three_nodes};
 use conductor_client::{Client, Error};
-use conductor_model::api::{Order, OrderReport, OrderState, Report};
+use conductor_model::api::{MembershipChange, MembershipRequest, Order, OrderReport, OrderState, Report};
 use conductor_model::events::Happened;
 use conductor_model::views::{
-    CopyRange, Duty, NewCopies, NewVolume, Scrub, ScrubState, ScrubVerb, Settings, SnapshotInfo, SnapshotState,
+    CopyRange, Duty, NewCopies, NewVolume, ResyncChange, ResyncState, ResyncVerb, Scrub, ScrubState, ScrubVerb,
+    Settings, SnapshotInfo, SnapshotState,
 };
 use conductor_model::{Bytes, DiskId, Epoch, NodeId, OrderId};
 use std::sync::atomic::Ordering;
@@ -219,6 +220,29 @@ fn what_is_wanted_of_nodes_disks_and_copies_is_said_over_http() {
     assert_eq!(client.set_copies("db", &new).unwrap().min_copies, 1);
     let (status, body) = conductor.http("POST", "/v1/nodes/2/duty", "{\"duty\":\"asleep\"}");
     assert_eq!(status, 400, "{body}");
+    conductor.stop();
+}
+
+#[test]
+fn copies_behind_are_listed_and_their_filling_aborted_over_http() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    client.create_volume(&small("db", MIB)).unwrap();
+    let shards = client.volume("db").unwrap().shards;
+    client.membership(&shards.iter().map(born).collect::<Vec<_>>()).unwrap();
+    let config = client.volume("db").unwrap().shards.remove(0);
+    let copy = config.members.iter().find(|m| m.copy != config.primary).unwrap().copy;
+    let drop = MembershipChange::Drop(vec![copy]);
+    client.membership(&[MembershipRequest { change: drop, ..born(&config) }]).unwrap();
+    assert_eq!(client.resyncs().unwrap()[0].state, ResyncState::Waiting);
+    let abort = ResyncChange { verb: ResyncVerb::Abort, copies: vec![copy] };
+    assert_eq!(client.change_resync("db", &abort).unwrap()[0].state, ResyncState::Aborted);
+    assert_eq!(client.change_resync("no", &abort).unwrap_err().kind(), Some("no-volume"));
+    let (status, body) = conductor.http("POST", "/v1/volumes/db/resync", "{\"verb\":\"resume\"}");
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(client.resyncs().unwrap()[0].state, ResyncState::Waiting);
     conductor.stop();
 }
 

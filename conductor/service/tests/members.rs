@@ -23,7 +23,7 @@ fn a_conductor_leads_although_members_of_etcd_are_dead_or_never_answer_and_goes_
     let urls = vec![format!("http://{dead}"), format!("http://{}", silent.local_addr().unwrap()), etcd.url()];
     let options = Options {
         listen: "127.0.0.1:0".parse().unwrap(),
-        store: Store::Etcd(EtcdStore { urls, prefix: "members/".to_owned() }),
+        store: Store::Etcd(EtcdStore { urls, prefix: "members/".to_owned(), ..EtcdStore::default() }),
         advertise: None,
         plaintext: false,
         tls: false,
@@ -60,6 +60,7 @@ fn a_conductor_leads_although_members_of_etcd_are_dead_or_never_answer_and_goes_
             used: Bytes(0),
             max_copies: u32::MAX,
             copies: Vec::new(),
+            path: None,
         };
         let node = Register {
             node: NodeId(n),

@@ -25,6 +25,8 @@ pub enum Mail {
     Heard(Time),
     /// How many bytes per second may be read here to fill copies, if there is a limit but the own one; 0 is a pause.
     FillRate(Option<Bytes>),
+    /// Copies that are not to be filled, by somebody's word: all of them, each time.
+    Held(Vec<CopyId>),
     /// Where reactors that listen over RDMA, too, do so: all of them, each time. Not sent to who cannot use it.
     Rdma(Vec<RdmaEndpoint>),
     /// The oldest attach generations that may be served.

@@ -121,6 +121,75 @@ fn a_filling_keeps_to_its_rate_and_to_none() {
     expect(&mut c, &[(0, 3), (CHUNK, 2), (199 * CHUNK, 2)]);
 }
 
+/// Tells every primary which copies are not to be filled.
+fn hold(c: &mut Cluster, copies: &[CopyId]) {
+    (0..3).for_each(|node| c.mail(node, Mail::Held(copies.to_vec())));
+}
+
+fn state_of_last(c: &Cluster) -> CopyState {
+    c.configs[&shard(1)].member(copy(1, 2)).expect("it is listed").state
+}
+
+/// Is a filling so far?
+type Reached = fn(&Cluster) -> bool;
+
+/// A filling that somebody ends ends at any step, holds nothing afterwards, is not begun again, and goes on when that is wanted.
+#[test]
+fn a_filling_is_aborted_at_any_step_leaves_nothing_behind_and_goes_on_when_it_is_resumed() {
+    let steps: [(&str, Reached); 7] = [
+        ("to be filled", |_| true),
+        ("syncing", |c| state_of_last(c) == CopyState::Syncing),
+        ("joined", |c| c.count("fill.started") > 0),
+        ("filled with a piece", |c| c.count("fill.piece") > 0),
+        ("filled with the half", |c| c.count("fill.piece") > 100),
+        ("having a snapshot", |c| c.count("fill.snapshot") > 0),
+        ("told that it is complete", |c| c.count("fill.complete") > 0),
+    ];
+    for (n, (step, reached)) in steps.into_iter().enumerate() {
+        let (mut c, client) = cluster(20 + n as u64);
+        c.write(client, 1, 0, 1);
+        c.w.kill(c.nodes[2]);
+        c.until("left behind", |c| c.in_sync(1) == [0, 1]);
+        for at in 0..200 {
+            write(&mut c, at * CHUNK, 2);
+        }
+        c.snapshot(1, 9);
+        (0..60).for_each(|at| write(&mut c, at * CHUNK, 3));
+        c.w.restart(c.nodes[2]);
+        c.until(step, reached);
+        hold(&mut c, &[copy(1, 2)]);
+        c.until("it is over", |c| state_of_last(c) != CopyState::Syncing && c.role(1).contains("serving"));
+        c.run(Span::seconds(1));
+        let (asked, started) = (c.count("ask.sync"), c.count("fill.started"));
+        // Longer than after a filling that failed.
+        c.run(Span::seconds(40));
+        assert_eq!((c.count("ask.sync"), c.count("fill.started")), (asked, started), "{step}: begun again");
+        // The last step may have been too late for it.
+        let was_late = state_of_last(&c) == CopyState::InSync;
+        assert!(!was_late || n == 6, "{step}");
+        let view = c.view(0).expect("it runs");
+        assert!(view.copies.iter().all(|copy| copy.requests == 0), "{step}: {:?}", view.copies);
+        assert!(view.refs.iter().all(|line| !line.contains("subtask")), "{step}: {:?}", view.refs);
+        (0..200).for_each(|at| write(&mut c, at * CHUNK, 4));
+        hold(&mut c, &[]);
+        let from = c.now();
+        c.until_in_sync(1);
+        assert!(c.now().since(from) < Span::seconds(5), "{step}: it rests as if it had failed");
+        expect(&mut c, &[(0, 4), (59 * CHUNK, 4), (60 * CHUNK, 4), (199 * CHUNK, 4)]);
+    }
+}
+
+#[test]
+fn a_sealed_shard_is_not_kept_so_by_an_aborted_filling() {
+    let (mut c, _) = sealed(28, false);
+    hold(&mut c, &[copy(1, 2)]);
+    c.w.restart(c.nodes[2]);
+    c.until("two in sync", |c| c.in_sync(1) == [0, 2]);
+    c.until_serving(1);
+    write(&mut c, 3 * CHUNK, 5);
+    assert_eq!(c.in_sync(1), [0, 2], "in sync is in sync");
+}
+
 #[test]
 fn an_empty_copy_is_filled_with_everything_snapshots_too() {
     let (mut c, client) = cluster(3);

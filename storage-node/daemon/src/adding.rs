@@ -2,7 +2,8 @@
 //!
 //! Nothing of the reactors that run is touched, so no request waits. A reactor of its own is also what lets a copy move from one disk of
 //! the node to another: each can hold one copy of a shard. With the next start the disks that are named then are spread anew; where two
-//! hold copies of one shard, each gets a reactor of its own again (`process`).
+//! hold copies of one shard, each gets a reactor of its own again (`process`). Those that are not named the conductor remembers, with their
+//! paths, and the node opens them again before it registers.
 
 use crate::control::Control;
 use crate::desk::Lane;
@@ -13,6 +14,7 @@ use crate::{DiskPlan, Error, NodeOptions, disks};
 use conductor_model::api::DiskReport;
 use conductor_model::{Bytes, ClusterId, DiskId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Sender};
@@ -59,6 +61,49 @@ type Opened = Result<(SocketAddr, Vec<DiskReport>), Error>;
 impl Adder {
     /// Opens the disks, each an empty one or one of this node's, and registers them with the next heartbeat.
     pub(crate) fn add(&self, new: &NewDisks) -> Result<Vec<AddedDisk>, Error> {
+        // A disk with a store of this node keeps it; on others one is made, if nothing else is there.
+        self.open(new, true)
+    }
+
+    /// Opens what this node had when the conductor heard of it last and its options do not name: disks that were added while it ran. One
+    /// that is not where it was keeps nobody from starting.
+    pub(crate) fn remember(&self) {
+        let known = match self.control.client.node(self.control.node) {
+            Ok(info) => info.disks,
+            Err(conductor_client::Error::Refused { status: 404, .. }) => return,
+            Err(why) => {
+                tracing::warn!(%why, "the conductor does not say which disks were added to this node: only those that its options name are opened");
+                return;
+            }
+        };
+        let here: BTreeSet<DiskId> = self.control.disks().iter().map(|(_, report)| report.disk).collect();
+        for known in known.into_iter().filter(|known| !here.contains(&known.disk)) {
+            if known.leaving && known.copies == 0 {
+                continue;
+            }
+            let (disk, copies) = (known.disk, known.copies);
+            let Some(path) = known.path.map(PathBuf::from) else {
+                tracing::error!(%disk, copies, "A DISK IS MISSING: name where it is with --disk, or `trine disk replace` it");
+                continue;
+            };
+            let why = match disks::disk_at(&path) {
+                Ok(Some(found)) if found == disk => {
+                    let again = NewDisks { paths: vec![path.clone()], create: None, force: false };
+                    match self.open(&again, false) {
+                        Ok(_) => continue,
+                        Err(why) => why.to_string(),
+                    }
+                }
+                Ok(Some(other)) => format!("disk {other} is there"),
+                Ok(None) => "no store is there".to_owned(),
+                Err(why) => why.to_string(),
+            };
+            let path = path.display();
+            tracing::error!(%disk, %path, copies, why, "A DISK IS MISSING that this node had: bring it back and start the node again, name where it is now with --disk, or `trine disk replace` it");
+        }
+    }
+
+    fn open(&self, new: &NewDisks, format: bool) -> Result<Vec<AddedDisk>, Error> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = *next;
         if new.paths.is_empty() {
@@ -74,8 +119,7 @@ impl Adder {
         let plans: Vec<DiskPlan> = new.paths.iter().map(plan).collect();
         // A stop does not wait until a large file is written in full.
         disks::prepare(&plans, self.options.sparse, &|| self.control.desk.pause(Duration::ZERO))?;
-        // A disk with a store of this node keeps it; on others one is made, if nothing else is there.
-        let options = NodeOptions { format: true, force: new.force, ..self.options.clone() };
+        let options = NodeOptions { format, force: new.force, ..self.options.clone() };
         let (mailbox, mail) = reactor::mailbox(MAIL)?;
         let (say, said) = mpsc::channel::<Opened>();
         let (desk, tell) = (Arc::clone(&self.control.desk), self.tell.clone());

@@ -299,7 +299,9 @@ impl Control {
         let all = |mail: &dyn Fn() -> Mail| self.lanes().all(|lane| self.deliver(lane, mail(), until));
         // Named in full each time: an answer without any ends what the last one named, once.
         let orders = *named || !answer.orders.is_empty();
-        let taken = assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs), until))
+        // Before the epochs in which it counts.
+        let taken = answer.held.as_ref().is_none_or(|held| all(&|| Mail::Held(held.clone())))
+            && assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs), until))
             && (!orders || all(&|| Mail::Orders(answer.orders.clone())))
             && answer.rdma.as_ref().filter(|_| self.rdma).is_none_or(|known| all(&|| Mail::Rdma(known.clone())))
             && (answer.work.is_empty() || all(&|| Mail::Work(answer.work.clone())))
@@ -384,7 +386,7 @@ impl Control {
         self.lanes.all().into_iter()
     }
 
-    fn disks(&self) -> std::sync::MutexGuard<'_, Vec<(Lane, DiskReport)>> {
+    pub(crate) fn disks(&self) -> std::sync::MutexGuard<'_, Vec<(Lane, DiskReport)>> {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -448,6 +450,7 @@ mod tests {
             used: Bytes(0),
             max_copies: 64,
             copies: Vec::new(),
+            path: None,
         };
         let mut disks = [(0, report(1)), (2, report(2))];
         let used = |disk| node_core::DiskView {

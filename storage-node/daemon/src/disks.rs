@@ -1,12 +1,12 @@
 //! Makes files that are to be disks: written in full, and under their name only when complete.
 
 use crate::{DiskPlan, Error, journal, users};
-use conductor_model::{Bytes, ClusterId};
-use node_store::journaled::identify;
+use conductor_model::{Blocks, Bytes, ClusterId, DiskId};
+use node_store::journaled::{Geometry, identify};
 use node_store::simple::MIN_DISK_BYTES;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 /// One write: large enough for any device, small enough for the stack of a page cache.
@@ -89,6 +89,42 @@ pub(crate) fn cluster_of(disks: &[DiskPlan]) -> Result<Option<ClusterId>, Error>
         }
     }
     Ok(found.map(|(_, cluster)| cluster).filter(|cluster| *cluster != ClusterId(0)))
+}
+
+/// The disk whose store is there, if there is one.
+pub(crate) fn disk_at(path: &Path) -> io::Result<Option<DiskId>> {
+    let mut head = Vec::new();
+    File::open(path)?.take(HEAD).read_to_end(&mut head)?;
+    Ok(identify(&head).map(|(identity, _)| identity.disk))
+}
+
+/// A disk that is not open, as far as it can be told from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Measured {
+    /// What a store on it has for data, if it is made now.
+    pub capacity: Bytes,
+    /// The disk whose store is there already.
+    pub disk: Option<DiskId>,
+}
+
+/// Measures what is at a path, or what would be made of this size if nothing is. Changes nothing.
+pub fn measure(path: &Path, create: Option<u64>) -> Result<Measured, Error> {
+    let failed = |source| Error::Unreadable { path: path.to_path_buf(), source };
+    let (bytes, disk) = match File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))) {
+        Ok(bytes) => (bytes, disk_at(path).map_err(failed)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            (create.ok_or_else(|| Error::Missing(path.to_path_buf()))?, None)
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let geometry = Geometry::of_disk(Bytes(bytes)).filter(|_| bytes >= MIN_DISK_BYTES);
+    let geometry = geometry.ok_or_else(|| Error::TooSmall { path: path.to_path_buf(), bytes })?;
+    Ok(Measured { capacity: Blocks(geometry.capacity()).bytes(), disk })
+}
+
+/// The same place for whoever works in another directory; none if it cannot be written down.
+pub(crate) fn absolute(path: &Path) -> Option<String> {
+    std::path::absolute(path).ok()?.to_str().map(str::to_owned)
 }
 
 /// A regular file that begins with nothing but zeros, as one that was just made does: only such a one is formatted without being told.

@@ -33,6 +33,7 @@ mod thread;
 mod users;
 
 pub use adding::{AddedDisk, NewDisks};
+pub use disks::{Measured, measure};
 pub use error::Error;
 pub use limits::{DEFAULT_DEPTH, DEFAULT_MEMORY, MAX_DISKS_PER_REACTOR, MIN_MEMORY, MIN_METADATA_CACHE};
 pub use look::{

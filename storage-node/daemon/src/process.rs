@@ -237,12 +237,13 @@ impl Process {
         ready: impl FnOnce(&Ready),
         ready_node: &Ready,
     ) -> Result<(), Error> {
+        let next = Mutex::new(u16::try_from(control.lanes.all().len()).unwrap_or(u16::MAX));
+        let (cluster, process, tell) = (control.cluster, self.process, self.tell.clone());
+        let adder = Adder { options: options.clone(), cluster, process, control: Arc::clone(control), tell, next };
+        adder.remember();
         if let Some(path) = &options.control {
             let listener = socket::listen(path)?;
             helpers.socket = Some(path.clone());
-            let next = Mutex::new(u16::try_from(control.lanes.all().len()).unwrap_or(u16::MAX));
-            let (cluster, process, tell) = (control.cluster, self.process, self.tell.clone());
-            let adder = Adder { options: options.clone(), cluster, process, control: Arc::clone(control), tell, next };
             helpers.threads.push(spawn("control socket".to_owned(), move || socket::serve(&listener, &adder))?);
         }
         let (asking, beating, tell) = (Arc::clone(control), Arc::clone(control), self.tell.clone());

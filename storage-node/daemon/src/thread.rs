@@ -2,7 +2,7 @@
 
 use crate::claim::{claim, claim_journal};
 use crate::desk::{Desk, Lane};
-use crate::disks::is_blank;
+use crate::disks::{absolute, is_blank};
 use crate::life::Life;
 use crate::limits::{DISK_IN_USE, SPIN};
 use crate::opening::{Journal, Opener, Task};
@@ -124,7 +124,8 @@ fn serve(
     }
     let mut disks = Vec::with_capacity(stores.len());
     let mut reports = Vec::with_capacity(stores.len());
-    for (index, store) in stores {
+    // In the order of the plans.
+    for (disk_plan, (index, store)) in plan.disks.iter().zip(stores) {
         let (disk, open) = (store.disk_id(), OpenId(random()?));
         let usage = store.usage();
         reports.push(DiskReport {
@@ -136,6 +137,7 @@ fn serve(
             used: usage.used.bytes(),
             max_copies: usage.max_copies,
             copies: store.copies(),
+            path: absolute(&disk_plan.path),
         });
         disks.push(node_core::Disk { disk, open, index, store });
     }

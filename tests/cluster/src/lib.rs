@@ -12,6 +12,7 @@
 //! promises are printed, never asserted; the limits here are far above what anything takes.
 #![forbid(unsafe_code)]
 
+mod certificates;
 mod chains;
 mod cluster;
 mod command;

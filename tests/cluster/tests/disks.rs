@@ -131,6 +131,85 @@ fn disks_are_added_and_replaced_under_a_workload() {
     println!("{}", cluster.trine(&args).unwrap());
 }
 
+/// What is added to a running node is there again when it is started with the options of before; and if it is not where it was, the node
+/// says so, and serves what it has.
+#[test]
+fn an_added_disk_is_remembered_over_restarts_of_its_node() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, 8, 4).unwrap();
+    let path = cluster.dir().join("n1/new");
+    let added = cluster.json(&["disk", "add", "n1", path.to_str().unwrap(), "--create", "64M"]).unwrap();
+    let new = added[0]["disk"].as_u64().unwrap();
+    assert_eq!(disk(&cluster, 1, new).unwrap()["path"], path.to_str().unwrap());
+    let present = |cluster: &Cluster, is: bool| {
+        let seen = || {
+            let node = cluster.json(&["node", "show", "n1"])?["info"].clone();
+            Ok(node["state"] == "alive" && disk(cluster, 1, new).is_some_and(|d| d["present"] == is))
+        };
+        wait_until(if is { "the disk is there" } else { "the disk is missing" }, LONG, seen).unwrap();
+        cluster.wait_healthy(VOLUME).unwrap();
+    };
+    for _ in 0..2 {
+        cluster.nodes[0].kill().unwrap();
+        cluster.nodes[0].start().unwrap();
+        present(&cluster, true);
+    }
+
+    cluster.nodes[0].terminate().unwrap();
+    let away = cluster.dir().join("n1/away");
+    fs::rename(&path, &away).unwrap();
+    cluster.nodes[0].start().unwrap();
+    present(&cluster, false);
+    let said = fs::read_to_string(cluster.dir().join("n1/node.log")).unwrap();
+    assert!(said.contains("A DISK IS MISSING") && said.contains(path.to_str().unwrap()), "{said}");
+    // Not another one either, and nothing is written to what is there.
+    cluster.nodes[0].terminate().unwrap();
+    fs::write(&path, b"somebody's").unwrap();
+    cluster.nodes[0].start().unwrap();
+    present(&cluster, false);
+    assert_eq!(fs::read(&path).unwrap(), b"somebody's");
+
+    cluster.nodes[0].terminate().unwrap();
+    fs::rename(&away, &path).unwrap();
+    cluster.nodes[0].start().unwrap();
+    present(&cluster, true);
+    cluster.stop_and_compare().unwrap();
+}
+
+#[test]
+fn a_replacement_that_cannot_be_is_refused_before_a_disk_is_added() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    let solos: Vec<String> = (0..6).map(|n| format!("solo{n}")).collect();
+    for name in &solos {
+        cluster.trine(&["volume", "create", name, "--size", "1M", "--copies", "1", "--min-copies", "1"]).unwrap();
+        cluster.wait_healthy(name).unwrap();
+    }
+    let third = solos.iter().find(|name| cluster.primary(name, 0).unwrap() == 2).expect("copies are spread").clone();
+    let old = only_disk(&cluster, 3);
+    let path = cluster.dir().join("n3/new");
+    let refused = |cluster: &Cluster, new: &std::path::Path, more: &[&str], why: &str| {
+        let old = shown(old);
+        let args = [&["disk", "replace", &old, new.to_str().unwrap()], more].concat();
+        let outcome = cluster.try_trine(&args).unwrap();
+        assert!(outcome.code == 5 && outcome.stderr.contains(why), "{outcome:?}");
+        assert!(!path.exists(), "nothing is made");
+    };
+    refused(&cluster, &path, &["--create", "1M"], "a store needs at least");
+    refused(&cluster, &path, &[], "n3/new");
+    refused(&cluster, &cluster.disk(2), &[], "itself");
+
+    // It is lost, with the only copy of something.
+    cluster.nodes[2].kill().unwrap();
+    fs::rename(cluster.disk(2), cluster.dir().join("n3/dead")).unwrap();
+    cluster.nodes[2].start().unwrap();
+    let missing = || Ok(disk(&cluster, 3, old).is_some_and(|d| d["present"] == false));
+    wait_until("n3 runs without its disk", LONG, missing).unwrap();
+    refused(&cluster, &path, &["--create", "64M"], "trine disk remove");
+    refused(&cluster, &path, &["--create", "64M"], &third);
+    let (_, reasons) = cluster.wait_health(&third, "lost").unwrap();
+    assert!(reasons[0].contains("bring back disk"), "{reasons:?}");
+}
+
 /// Copies on the other disks of a node.
 fn only_others(cluster: &Cluster, node: u64, but: u64) -> u64 {
     let info = cluster.json(&["node", "show", &format!("n{node}")]).unwrap();

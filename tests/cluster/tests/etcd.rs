@@ -26,7 +26,10 @@ struct Three {
 
 impl Three {
     fn new() -> Self {
-        let etcd = Etcd::start().unwrap();
+        Self::on(Etcd::start().unwrap())
+    }
+
+    fn on(etcd: Etcd) -> Self {
         let cluster = Cluster::with_conductors(Shape { disk: 2 << 30, ..Shape::default() }, CONDUCTORS, &etcd).unwrap();
         Self { cluster, etcd }
     }
@@ -115,6 +118,42 @@ fn a_volume_exists_whole_or_not_at_all_whenever_the_leader_goes_while_it_is_crea
         }
     }
     assert_eq!(three.cluster.status().unwrap()["health"], "healthy");
+}
+
+/// Over TLS, with a password: who leads dies, etcd is started again, and who has neither changes nothing.
+#[test]
+fn conductors_lead_on_an_etcd_that_lets_in_nobody_else() {
+    let mut three = Three::on(Etcd::start_guarded().unwrap());
+    three.cluster.create("db", 16, 16).unwrap();
+    let leader = three.cluster.leader().unwrap();
+    three.lose(leader, Goes::Killed);
+    three.succeed(leader, Goes::Killed);
+    three.etcd.kill().unwrap();
+    wait_until("nobody leads without etcd", LONG, || Ok(three.cluster.leaders()?.is_empty())).unwrap();
+    three.etcd.start_again().unwrap();
+    three.cluster.leader().unwrap();
+    three.cluster.wait_alive(3).unwrap();
+    three.cluster.create("more", 4, 4).unwrap();
+
+    let (store, prefix) = (format!("etcd:{}", three.etcd.url()), format!("{}/", three.cluster.dir().display()));
+    let recover = ["conductor", "recover", "--from-nodes", "--store", &store, "--etcd-prefix", &prefix];
+    let run = |options: &[String]| {
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        three.cluster.try_trine(&[&recover[..], &options].concat()).unwrap()
+    };
+    let mut options = three.etcd.options();
+    let led = run(&options);
+    assert!(led.code == 5 && led.stderr.contains("stop all conductors"), "it was let in: {led:?}");
+    let untrusted = run(&[]);
+    assert!(untrusted.code == 2 && untrusted.stderr.contains("--etcd-ca"), "{untrusted:?}");
+    let guess = three.cluster.dir().join("guess");
+    std::fs::write(&guess, "guessed\n").unwrap();
+    let at = options.iter().position(|option| option == "--etcd-password-file").unwrap();
+    options[at + 1] = guess.display().to_string();
+    let refused = run(&options);
+    assert!(refused.code == 1 && refused.stderr.contains("authentication failed"), "{refused:?}");
+    three.cluster.wait_healthy("db").unwrap();
+    three.cluster.stop_and_compare().unwrap();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The conductor's state is lost, or comes from a backup: I/O goes on, nothing is changed before it is adopted, and all is there then.
 #![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
 
-use cluster::{Cluster, LONG, Options, Outcome, Shape, Workload, wait_until};
+use cluster::{Cluster, Etcd, LONG, Options, Outcome, Shape, Workload, wait_until};
 use serde_json::Value;
 use std::fs;
 
@@ -122,6 +122,53 @@ fn a_lost_state_file_comes_back_from_the_nodes() {
     cluster.attach(VOLUME).unwrap();
     cluster.detach(VOLUME).unwrap();
     cluster.detach("clone").unwrap();
+    cluster.stop_and_compare().unwrap();
+}
+
+/// etcd comes back empty: what the nodes hold is put there, while no conductor leads, and both conductors go on with it.
+#[test]
+fn a_lost_state_comes_back_into_etcd() {
+    let mut etcd = Etcd::start().unwrap();
+    let shape = Shape { disk: 1 << 30, ..Shape::default() };
+    let mut cluster = Cluster::with_conductors(shape, 2, &etcd).unwrap();
+    cluster.create(VOLUME, 32, 8).unwrap();
+    let workload = workload(&mut cluster, 15);
+    let was = volume(&cluster, VOLUME);
+    let (store, prefix) = (format!("etcd:{}", etcd.url()), format!("{}/", cluster.dir().display()));
+    let recover = ["conductor", "recover", "--from-nodes", "--store", &store, "--etcd-prefix", &prefix];
+    let led = cluster.try_trine(&recover).unwrap();
+    assert!(led.code == 5 && led.stderr.contains("stop all conductors"), "{led:?}");
+
+    for n in 0..2 {
+        cluster.conductor_of(n).kill().unwrap();
+    }
+    etcd.lose().unwrap();
+    cluster.trine(&recover).unwrap();
+    let again = cluster.try_trine(&recover).unwrap();
+    assert!(again.code == 5 && again.stderr.contains("name another prefix"), "never written over: {again:?}");
+    workload.progress(SOME, LONG).unwrap();
+    for n in 0..2 {
+        cluster.conductor_of(n).start().unwrap();
+    }
+    cluster.leader().unwrap();
+    wait_heard(&cluster, 3);
+    let adopted = adopt(&cluster, &[]);
+    assert_eq!(adopted.code, 0, "{}", adopted.stderr);
+    workload.progress(SOME, LONG).unwrap();
+    cluster.wait_healthy(VOLUME).unwrap();
+    assert_eq!(was, volume(&cluster, VOLUME));
+
+    // What was adopted is etcd's, not one conductor's: the next leader has it.
+    let leader = cluster.leader().unwrap();
+    cluster.conductor_of(leader).kill().unwrap();
+    cluster.next_leader(leader).unwrap();
+    cluster.conductor_of(leader).start().unwrap();
+    assert!(doubt(&cluster).is_none());
+    assert_eq!(was, volume(&cluster, VOLUME));
+    cluster.create("more", 8, 8).unwrap();
+    workload.progress(SOME, LONG).unwrap();
+    workload.stop().unwrap();
+    cluster.detach(VOLUME).unwrap();
     cluster.stop_and_compare().unwrap();
 }
 

@@ -180,6 +180,7 @@ fn registration(node: u32) -> Register {
         used: Bytes(0),
         max_copies: 64,
         copies: Vec::new(),
+        path: None,
     };
     Register {
         node: NodeId(node),

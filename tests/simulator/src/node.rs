@@ -150,6 +150,7 @@ impl NodeProcess {
             used: usage.used.bytes(),
             max_copies: usage.max_copies,
             copies: store.copies(),
+            path: None,
         }));
         let options = NodeOptions { node: self.home.node, process: self.process, lane: 0 };
         let disks =

@@ -43,7 +43,8 @@ impl Conductor {
                 None => newest,
             };
             let former = around.get(&config.shard).filter(|_| next.is_some()).cloned().unwrap_or_default();
-            let record = ShardRecord { config, changed_at: at, distrusted: None, former, leaving: None };
+            let record =
+                ShardRecord { config, changed_at: at, distrusted: None, former, leaving: None, held: BTreeSet::new() };
             self.primaries.enter(&record.config);
             self.shards.insert(record.config.shard, record);
             if let Some(mut next) = next {
@@ -137,6 +138,7 @@ impl Conductor {
                 present,
                 leaving,
                 successor,
+                path: None,
             };
             node.disks.push(record);
             node.disks.sort_by_key(|d| d.disk);

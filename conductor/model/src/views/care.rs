@@ -79,6 +79,14 @@ pub struct ReplaceDisk {
     pub with: DiskId,
 }
 
+/// A disk that may be about to take another one's place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckReplacement {
+    /// Its size for data.
+    pub capacity: Bytes,
+}
+
 /// Whether copies are moved so that disks are evenly used and copies far apart.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct RebalanceInfo {

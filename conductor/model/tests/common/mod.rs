@@ -299,6 +299,7 @@ pub fn report(node: u32, open: u64) -> DiskReport {
         used: Bytes(0),
         max_copies: u32::MAX,
         copies: Vec::new(),
+        path: None,
     }
 }
 

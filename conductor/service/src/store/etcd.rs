@@ -19,26 +19,34 @@
 use super::redo::Guarded;
 use super::{Records, changes, encode, restore};
 use crate::clock::uptime;
-use crate::{Error, EtcdStore, limits};
+use crate::{Error, EtcdStore, EtcdTls, limits};
 use conductor_model::{ClusterId, Conductor, Key, Millis, Record};
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, GetOptions, KvClient, LeaseClient, PutOptions, Txn, TxnOp, TxnResponse,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KvClient, LeaseClient, PutOptions,
+    TlsOptions, Txn, TxnOp, TxnResponse,
 };
+use std::error::Error as _;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::{sleep, timeout};
 
 /// A connection to one member, and where this cluster's keys are. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Etcd {
-    kv: KvClient,
-    lease: LeaseClient,
+    member: Arc<Member>,
     prefix: Arc<str>,
     /// For messages.
     pub(super) place: Arc<str>,
+}
+
+/// Where a member is, and how it is spoken to. With a password it is asked for a token before anything else.
+struct Member {
+    url: String,
+    options: ConnectOptions,
+    client: OnceCell<Client>,
 }
 
 /// Until when a lease is certain to hold, by `uptime`.
@@ -80,30 +88,46 @@ pub(crate) struct Store {
 
 impl Etcd {
     /// Its members, in the order given. Nothing is sent yet.
-    pub(crate) async fn members(at: &EtcdStore) -> Result<Vec<Self>, Error> {
-        let mut members = Vec::with_capacity(at.urls.len());
+    pub(crate) fn members(at: &EtcdStore) -> Result<Vec<Self>, Error> {
         if at.urls.is_empty() {
             let why = "no address is given".to_owned();
             return Err(Error::Etcd { place: at.prefix.clone(), what: "connect", why });
         }
-        for url in &at.urls {
-            members.push(Self::connect(url, &at.prefix).await?);
-        }
-        Ok(members)
-    }
-
-    async fn connect(url: &str, prefix: &str) -> Result<Self, Error> {
-        let place: Arc<str> = format!("{url} ({prefix})").into();
-        let options = ConnectOptions::new()
+        let mut options = ConnectOptions::new()
             .with_connect_timeout(limits::ETCD_CONNECT)
             .with_keep_alive(limits::ETCD_PING_EVERY, limits::ETCD_PING)
             .with_keep_alive_while_idle(false)
             .with_require_leader(true);
-        let client = Client::connect([url], Some(options)).await;
-        let client =
-            client.map_err(|why| Error::Etcd { place: place.to_string(), what: "connect", why: words(&why) })?;
-        let kv = client.kv_client().max_decoding_message_size(limits::ETCD_ANSWER);
-        Ok(Self { kv, lease: client.lease_client(), prefix: prefix.into(), place })
+        if let Some(user) = &at.user {
+            // Of what was refused for the want of a token nothing was done: it is said once more with a new one.
+            options = options.with_user(&*user.name, &*user.password).with_auto_token_refresh(true);
+        }
+        if let Some(EtcdTls { authority, identity }) = &at.tls {
+            let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(authority));
+            let shown = identity.as_ref().map(|(certificate, key)| Identity::from_pem(certificate, key));
+            options = options.with_tls(shown.into_iter().fold(tls, TlsOptions::identity));
+        }
+        let member = |url: &String| {
+            let place = format!("{url} ({})", at.prefix).into();
+            let member = Member { url: url.clone(), options: options.clone(), client: OnceCell::new() };
+            Self { member: Arc::new(member), prefix: at.prefix.as_str().into(), place }
+        };
+        Ok(at.urls.iter().map(member).collect())
+    }
+
+    /// Nothing is sent before it is needed: who is let in only with a password would not be told apart from a member that is away.
+    async fn client(&self) -> Result<&Client, Error> {
+        let Member { url, options, client } = &*self.member;
+        let connect = || self.within(limits::ETCD_CALL, "let it in", Client::connect([url], Some(options.clone())));
+        client.get_or_try_init(connect).await
+    }
+
+    async fn kv(&self) -> Result<KvClient, Error> {
+        Ok(self.client().await?.kv_client().max_decoding_message_size(limits::ETCD_ANSWER))
+    }
+
+    async fn leases(&self) -> Result<LeaseClient, Error> {
+        Ok(self.client().await?.lease_client())
     }
 
     pub(super) fn key(&self, name: &str) -> String {
@@ -128,12 +152,13 @@ impl Etcd {
     }
 
     pub(super) async fn txn(&self, what: &'static str, txn: Txn) -> Result<TxnResponse, Error> {
-        self.within(limits::ETCD_CALL, what, self.kv.clone().txn(txn)).await
+        let mut kv = self.kv().await?;
+        self.within(limits::ETCD_CALL, what, kv.txn(txn)).await
     }
 
     /// One value.
     pub(super) async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
-        let mut kv = self.kv.clone();
+        let mut kv = self.kv().await?;
         let mut answer = self.within(limits::ETCD_CALL, "read a key", kv.get(self.key(name), None)).await?;
         Ok(answer.take_kvs().pop().map(|pair| pair.into_key_value().1))
     }
@@ -148,7 +173,7 @@ impl Etcd {
         let (mut from, mut revision, mut found) = (prefix.clone(), 0, Vec::new());
         loop {
             let page = GetOptions::new().with_range(end.clone()).with_limit(page).with_revision(revision);
-            let mut kv = self.kv.clone();
+            let mut kv = self.kv().await?;
             let mut answer = self.within(limits::ETCD_CALL, "read the records", kv.get(from, Some(page))).await?;
             // All pages are of the first one's moment.
             revision = answer.header().map_or(revision, |h| if revision == 0 { h.revision() } else { revision });
@@ -174,7 +199,7 @@ impl Etcd {
     pub(crate) async fn campaign(&self, address: &str) -> Result<Option<Reign>, Error> {
         let asked = uptime();
         let seconds = i64::try_from(limits::LEASE.as_secs()).unwrap_or(i64::MAX);
-        let mut lease = self.lease.clone();
+        let mut lease = self.leases().await?;
         let granted = self.within(limits::ETCD_CALL, "get a lease", lease.grant(seconds, None)).await?;
         let (lease, ttl) = (granted.id(), Duration::from_secs(u64::try_from(granted.ttl()).unwrap_or(0)));
         let nobody = Compare::create_revision(self.key("leader"), CompareOp::Equal, 0);
@@ -191,8 +216,11 @@ impl Etcd {
 
     /// Gives a lease back, so that nobody waits for its end. If that fails, they wait.
     pub(super) async fn revoke(&self, lease: i64) {
-        let mut client = self.lease.clone();
-        if let Err(error) = self.within(limits::KEEP_CALL, "give its lease back", client.revoke(lease)).await {
+        let revoked = async {
+            let mut leases = self.leases().await?;
+            self.within(limits::KEEP_CALL, "give its lease back", leases.revoke(lease)).await
+        };
+        if let Err(error) = revoked.await {
             tracing::debug!(%error, "the lease ends by itself");
         }
     }
@@ -228,8 +256,7 @@ impl Reign {
 
     async fn keep_lease(&self) -> Result<(), Error> {
         let etcd = self.guarded.etcd();
-        let mut lease = etcd.lease.clone();
-        match lease.keep_alive(self.lease).await {
+        match etcd.leases().await?.keep_alive(self.lease).await {
             Ok(_) => Ok(()),
             // The library's word for a lease that etcd does not know any more.
             Err(etcd_client::Error::LeaseKeepAliveError(_)) => {
@@ -305,16 +332,24 @@ fn certain(asked: Duration, ttl: Duration) -> Duration {
 /// What changes, as it is kept: the key, and the value or none.
 pub(super) type Change = (String, Option<Vec<u8>>);
 
-fn encoded(changes: &[(Key, Option<Record>)]) -> Result<Vec<Change>, Error> {
+pub(super) fn encoded(changes: &[(Key, Option<Record>)]) -> Result<Vec<Change>, Error> {
     let one = |(key, record): &(Key, Option<Record>)| Ok((key.to_string(), record.as_ref().map(encode).transpose()?));
     let all: Result<_, std::io::Error> = changes.iter().map(one).collect();
     all.map_err(|source| Error::System { what: "write a record as JSON", source })
 }
 
-/// What went wrong, without the protocol's details.
+/// What went wrong, without the protocol's details, and what is at the bottom of it.
 fn words(error: &etcd_client::Error) -> String {
-    match error {
-        etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),
-        other => other.to_string(),
+    let (said, mut cause) = match error {
+        etcd_client::Error::GRpcStatus(status) => (status.message().to_owned(), status.source()),
+        etcd_client::Error::TransportError(error) => (error.to_string(), error.source()),
+        other => (other.to_string(), None),
+    };
+    while let Some(deeper) = cause.and_then(std::error::Error::source) {
+        cause = Some(deeper);
+    }
+    match cause.map(ToString::to_string).filter(|cause| !said.contains(cause)) {
+        Some(cause) => format!("{said}: {cause}"),
+        None => said,
     }
 }

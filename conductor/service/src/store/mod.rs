@@ -6,6 +6,7 @@
 //! ```
 
 pub(crate) mod etcd;
+pub(crate) mod found;
 pub(crate) mod redb;
 mod redo;
 

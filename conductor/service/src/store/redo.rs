@@ -49,25 +49,31 @@ impl Guarded {
 
     /// Makes changes durable, all or none.
     pub(super) async fn commit(&self, changes: &[Change]) -> Result<(), Error> {
+        self.decide(changes, None).await
+    }
+
+    /// Makes the first records, however many, and with them what they look like: nobody finds the ones without the other.
+    pub(super) async fn found(&self, changes: &[Change]) -> Result<(), Error> {
+        let format = TxnOp::put(self.etcd.key("format"), super::FORMAT.to_string(), None);
+        self.decide(changes, Some(format)).await
+    }
+
+    /// All of the changes and, where it is decided that they are made, one operation more.
+    async fn decide(&self, changes: &[Change], beside: Option<TxnOp>) -> Result<(), Error> {
         self.check(changes)?;
         if pieces(changes, limits::TXN_CHANGES).nth(1).is_none() {
-            return self.run("write a transaction", self.operations(changes)).await;
+            let operations = self.operations(changes).into_iter().chain(beside).collect();
+            return self.run("write a transaction", operations).await;
         }
         let parts: Vec<String> = pieces(changes, usize::MAX).map(lines).collect();
         let count = parts.len();
         let stage = parts.into_iter().enumerate().map(|(n, part)| vec![TxnOp::put(self.pending(n), part, None)]);
         self.run_all("stage a transaction", stage).await?;
         let head = TxnOp::put(self.etcd.key("head"), count.to_string(), None);
-        self.run("decide a transaction", vec![head]).await?;
+        let head = std::iter::once(head).chain(beside).collect();
+        self.run("decide a transaction", head).await?;
         self.apply(changes).await?;
         self.clear().await
-    }
-
-    /// Makes the first records.
-    pub(super) async fn found(&self, changes: &[Change]) -> Result<(), Error> {
-        let mut operations = self.operations(changes);
-        operations.push(TxnOp::put(self.etcd.key("format"), super::FORMAT.to_string(), None));
-        self.run("make a new cluster", operations).await
     }
 
     /// Ends what an earlier leader has begun: it is done, or it never was.

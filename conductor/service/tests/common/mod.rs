@@ -145,6 +145,7 @@ pub(crate) fn registration(node: u32, open: u64) -> Register {
         used: Bytes(0),
         max_copies: u32::MAX,
         copies: Vec::new(),
+        path: None,
     };
     Register {
         node: NodeId(node),

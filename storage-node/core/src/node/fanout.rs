@@ -280,7 +280,10 @@ impl<S: Store> Node<S> {
                 self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
                 self.share_refused(key);
             }
-            Err(error) => self.fail_primary(shard, &error),
+            Err(error) => {
+                self.store_status(shard, &error, out);
+                self.fail_primary(shard, &error);
+            }
         }
         self.go_on_joining(now, shard, out);
     }

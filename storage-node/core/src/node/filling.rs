@@ -488,9 +488,14 @@ impl<S: Store> Node<S> {
     /// The run ends: the copy is to be dropped, and nothing of this run is believed any more. One that may be in sync by now counts until
     /// an epoch without it is persisted (rule 1).
     fn fail_filling(&mut self, now: Time, shard: ShardId, why: &'static str) {
+        self.counters.count("fill.failed");
+        self.end_filling(now, shard, why);
+    }
+
+    /// See `fail_filling`.
+    pub(super) fn end_filling(&mut self, now: Time, shard: ShardId, why: &'static str) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         let Some(filling) = &primary.filling else { return };
-        self.counters.count("fill.failed");
         primary.failed.insert(filling.copy, why);
         if !filling.add_asked {
             self.forget_filling(now, shard);

@@ -414,6 +414,7 @@ impl<S: Store> Node<S> {
         self.counters.count("primary.failed");
         if let Some(primary) = self.primaries.get_mut(&shard) {
             primary.phase = Phase::Failed(error.to_string());
+            primary.hangs = false;
         }
     }
 
@@ -539,7 +540,7 @@ impl<S: Store> Node<S> {
             .iter()
             .filter_map(|(shard, p)| {
                 let waiting = u32::try_from(p.requests.len()).unwrap_or(u32::MAX);
-                Some(Trouble { shard: *shard, waiting, reason: self.trouble(p)? })
+                Some(Trouble { shard: *shard, waiting, reason: self.trouble(p)?, lost: p.is_lost() })
             })
             .chain(self.waiting_copies(now))
             .collect();

@@ -35,6 +35,7 @@ mod fanout;
 mod filled;
 mod filling;
 mod heal;
+mod lost;
 mod membership;
 mod orders;
 mod peers;
@@ -275,6 +276,8 @@ pub struct Node<S> {
     said_fillings: bool,
     /// Bytes per second that may be read to fill copies, if there is a limit.
     fill_rate: Option<Bytes>,
+    /// Copies that are not to be filled.
+    held: BTreeSet<CopyId>,
     /// Copies whose deletion is not done.
     doomed: BTreeMap<CopyId, Doomed>,
     next_tick: Time,
@@ -357,6 +360,7 @@ impl<S: Store> Node<S> {
             undisputed: Time::default(),
             fillings_said: started,
             fill_rate: None,
+            held: BTreeSet::new(),
             said_fillings: false,
             doomed: BTreeMap::new(),
             next_tick: started,
@@ -503,6 +507,7 @@ impl<S: Store> Node<S> {
         self.tick_links(now, out);
         self.tick_parked(now, out);
         self.tick_primaries(now, out);
+        self.tick_lost(now);
         self.tick_wishes(now, late, out);
         self.tick_fillings(now, out);
         self.tick_scrubs(now, out);
@@ -576,6 +581,7 @@ impl<S: Store> Machine for Node<S> {
             Mail::Membership(shard, answer) => self.conductor_answered(now, shard, answer, out),
             Mail::Heard(sent) => self.conductor_promised(sent),
             Mail::FillRate(rate) => self.fill_rate = rate,
+            Mail::Held(copies) => self.hold_fillings(copies),
             Mail::Rdma(all) => self.ways.know(all.iter().map(|at| (at.endpoint, at.rdma))),
             Mail::Generations(list) => {
                 for (volume, generation) in list {

@@ -194,6 +194,9 @@ impl<S: Store> Node<S> {
         }
         let primary = self.primaries.get(&body.shard()).ok_or(Status::StaleEpoch)?;
         self.check_epoch(body, primary.config.epoch)?;
+        if self.is_lost(body.shard()) {
+            return Err(Status::Io);
+        }
         if kind == Kind::Flush {
             // It locks nothing.
             return Ok((kind, BlockRange { from: Blocks(0), count: Blocks(0) }));

@@ -21,6 +21,8 @@ use node_store::Store;
 
 /// Why a copy that was opened anew is dropped: to be filled at once.
 pub(super) const OPENED_ANEW: &str = "its store was opened anew";
+/// Why a copy is dropped whose filling somebody has ended.
+const ABORTED: &str = "its filling was aborted";
 
 impl<S: Store> Node<S> {
     /// Asks for what is due. After a `late` tick nobody is blamed: it was this reactor that was away.
@@ -35,6 +37,7 @@ impl<S: Store> Node<S> {
             if !late {
                 self.blame_the_late(now, shard);
             }
+            self.abort_held(now, shard);
             self.recover(now, shard, out);
             let due = self.due(now, shard, filled);
             filled += usize::from(matches!(due, Some(MembershipChange::Sync(..))));
@@ -93,6 +96,31 @@ impl<S: Store> Node<S> {
         }
     }
 
+    /// These copies are not to be filled, by somebody's word; those that were and are no more may be at once.
+    pub(super) fn hold_fillings(&mut self, held: Vec<CopyId>) {
+        let before = std::mem::replace(&mut self.held, held.into_iter().collect());
+        for primary in self.primaries.values_mut() {
+            primary.fill_after.retain(|copy, _| !before.contains(copy) || self.held.contains(copy));
+        }
+    }
+
+    /// A filling that is not wanted any more ends as one that fails. Not where writes wait for it (rule 11): there the word counts no more.
+    fn abort_held(&mut self, now: Time, shard: ShardId) {
+        let Some(primary) = self.primaries.get_mut(&shard).filter(|p| !p.config.is_sealed()) else { return };
+        let Some(copy) = primary.syncing_member().map(|m| m.copy).filter(|copy| self.held.contains(copy)) else {
+            return;
+        };
+        if primary.failed.contains_key(&copy) {
+            return;
+        }
+        self.counters.count("fill.aborted");
+        if primary.filling.is_some() {
+            self.end_filling(now, shard, ABORTED);
+        } else {
+            primary.failed.insert(copy, ABORTED);
+        }
+    }
+
     fn hang(&mut self, shard: ShardId, why: &str) {
         self.counters.count("primary.hangs");
         if let Some(primary) = self.primaries.get_mut(&shard) {
@@ -139,7 +167,10 @@ impl<S: Store> Node<S> {
             (None, Some(_)) => None,
             (_, None) if filled >= FILLS_AT_ONCE => None,
             (_, None) => {
-                let candidates = primary.listed().filter_map(|member| {
+                let held = |copy: &CopyId| {
+                    self.held.contains(copy) && !primary.config.is_sealed() && !driver::mutant::on("aborted_filled")
+                };
+                let candidates = primary.listed().filter(|member| !held(&member.copy)).filter_map(|member| {
                     let rests = primary.fill_after.get(&member.copy).is_some_and(|(until, _)| now < *until);
                     let absent = member.state == CopyState::Absent && !rests;
                     let link = self.links.get(member.endpoint).filter(|l| absent && l.silence(now) < MEMBER_SILENT)?;

@@ -69,6 +69,8 @@ pub struct Cluster {
     pub holds_reads: Vec<Rc<Cell<bool>>>,
     /// Size of the shards that are created from now on, in blocks.
     pub blocks: u32,
+    /// What they need to be written to.
+    pub min_copies: u8,
     opened: Vec<Option<(DiskId, OpenId)>>,
     pub configs: BTreeMap<ShardId, Configuration>,
     pub answers: BTreeMap<u64, (Status, Vec<u8>)>,
@@ -111,6 +113,7 @@ impl Cluster {
             disks,
             holds_reads,
             blocks: BLOCKS,
+            min_copies: 2,
             opened: vec![None; 3],
             configs: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -158,7 +161,9 @@ impl Cluster {
             (Said::Answered(token, status, data), _) => drop(self.answers.insert(token, (status, data))),
             (Said::Node(Letter::Ask(request)), Some(node)) => {
                 let config = self.configs.get_mut(&request.shard).unwrap();
-                let answer = if request.epoch == config.epoch {
+                let answer = if request.change == MembershipChange::StepDown {
+                    MembershipAnswer::Refused("nobody else is promoted here".to_owned())
+                } else if request.epoch == config.epoch {
                     let members = &mut config.members;
                     let next = conductor_model::Epoch(config.epoch.0 + 1);
                     let mut change = |copy: CopyId, state, open: Option<OpenId>| {
@@ -174,7 +179,7 @@ impl Cluster {
                             change(copy, CopyState::Syncing, Some(open));
                         }
                         MembershipChange::Add(copy) => change(copy, CopyState::InSync, None),
-                        MembershipChange::StepDown => panic!("nobody else is promoted here"),
+                        MembershipChange::StepDown => unreachable!("refused above"),
                         MembershipChange::Born => config.born = true,
                         MembershipChange::CacheLost => {
                             config.cache.0 += 1;
@@ -257,7 +262,7 @@ impl Cluster {
             primary: copy(volume, nodes[0]),
             full_set: members.iter().map(|m| m.copy).collect(),
             members,
-            min_copies: 2,
+            min_copies: self.min_copies,
             attach: AttachGeneration(1),
             size: Bytes(u64::from(self.blocks) * BLOCK as u64),
             born: false,

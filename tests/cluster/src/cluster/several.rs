@@ -32,6 +32,7 @@ impl Cluster {
             let mut args = text(&["conductor", "run", "--listen", &led[n], "--store", &format!("etcd:{}", etcd.url())]);
             args.extend(text(&["--etcd-prefix", &format!("{}/", dir.display()), "--key-file"]));
             args.push(dir.join("cluster.key").into());
+            args.extend(etcd.options().into_iter().map(OsString::from));
             spawn(&format!("conductor{n}"), args, &dir.join(format!("conductor{n}.log")))
         };
         let first = conductor(0)?;

@@ -203,6 +203,9 @@ impl Director {
                     tell(w, node_core::Mail::Drop(answer.drop));
                 }
                 tell(w, node_core::Mail::FillRate(answer.fill_rate));
+                if let Some(held) = answer.held {
+                    tell(w, node_core::Mail::Held(held));
+                }
                 if answer.undisputed {
                     tell(w, node_core::Mail::Heard(sent));
                 }

@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
-use crate::EtcdStore;
+use crate::backup::{BackupError, recover_from_nodes};
 use crate::store::Records;
 use crate::store::etcd::Reign;
+use crate::{EtcdStore, EtcdTls, EtcdUser, Store};
 use cluster::Etcd as Server;
-use conductor_model::Millis;
+use conductor_model::{ClusterId, Millis};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +25,7 @@ fn server() -> &'static Server {
 async fn fresh(server: &Server) -> Etcd {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("test-{}/", NEXT.fetch_add(1, Ordering::Relaxed));
-    Etcd::members(&EtcdStore { urls: vec![server.url()], prefix }).await.unwrap().remove(0)
+    Etcd::members(&EtcdStore { urls: vec![server.url()], prefix, ..EtcdStore::default() }).unwrap().remove(0)
 }
 
 async fn reign(etcd: &Etcd) -> Reign {
@@ -103,6 +104,121 @@ async fn a_transaction_larger_than_etcd_takes_is_whole_or_not_there_wherever_its
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn first_records_are_there_with_their_format_or_not_at_all_wherever_who_makes_them_stops() {
+    let first: Vec<Change> = (0..230).map(|n| put(n, b'a', 6000)).collect();
+    for stop in 0..=STEPS {
+        let etcd = fresh(server()).await;
+        let maker = reign(&etcd).await;
+        maker.guarded.budget.store(stop, Ordering::SeqCst);
+        assert_eq!(maker.guarded.found(&first).await.is_ok(), stop == STEPS);
+        maker.abdicate().await;
+        let next = reign(&etcd).await;
+        next.guarded.take_over().await.unwrap();
+        let is_there = stop > STAGED;
+        let expected = if is_there { applied(Content::new(), &first) } else { Content::new() };
+        assert!(content(&etcd).await == expected, "stopped after {stop} steps");
+        assert_eq!(etcd.get("format").await.unwrap(), is_there.then(|| b"1".to_vec()), "stopped after {stop} steps");
+        nothing_is_left_over(&etcd).await;
+    }
+}
+
+/// A guarded one, as whoever has its password names it.
+fn guarded(server: &Server) -> EtcdStore {
+    let options = server.options();
+    let value = |name: &str| options.iter().skip_while(|option| *option != name).nth(1).unwrap();
+    let file = |name: &str| std::fs::read_to_string(value(name)).unwrap();
+    let user =
+        EtcdUser { name: value("--etcd-user").clone(), password: file("--etcd-password-file").trim().to_owned() };
+    let identity = Some((file("--etcd-cert"), file("--etcd-key")));
+    let tls = EtcdTls { authority: file("--etcd-ca"), identity };
+    EtcdStore { urls: vec![server.url()], prefix: "guarded/".to_owned(), user: Some(user), tls: Some(tls) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_is_used_over_tls_by_who_has_its_password_and_by_nobody_else() {
+    let mut server = Server::start_guarded().unwrap();
+    let at = guarded(&server);
+    let etcd = Etcd::members(&at).unwrap().remove(0);
+    let first = reign(&etcd).await;
+    first.guarded.commit(&before()).await.unwrap();
+    first.guarded.commit(&large()).await.unwrap();
+    let expected = applied(applied(Content::new(), &before()), &large());
+    assert!(content(&etcd).await == expected);
+    // It forgets whom it had let in.
+    server.kill().unwrap();
+    server.start_again().unwrap();
+    let second = reign(&etcd).await;
+    assert!(content(&etcd).await == expected);
+    second.abdicate().await;
+
+    let refused = async |at: EtcdStore| match Etcd::members(&at).unwrap()[0].leader().await {
+        Err(Error::Etcd { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    let user = |password: &str| Some(EtcdUser { name: "trine".to_owned(), password: password.to_owned() });
+    let why = refused(EtcdStore { user: user("guessed"), ..at.clone() }).await;
+    assert!(why.contains("authentication failed"), "{why}");
+    refused(EtcdStore { user: None, ..at.clone() }).await;
+    let other = Server::start_guarded().unwrap();
+    let tls = guarded(&other).tls.unwrap();
+    let trusts = EtcdTls { identity: at.tls.clone().unwrap().identity, ..tls.clone() };
+    let why = refused(EtcdStore { tls: Some(trusts), ..at.clone() }).await;
+    assert!(why.contains("certificate"), "whoever answers there is not believed: {why}");
+    let shows = EtcdTls { identity: tls.identity, ..at.tls.clone().unwrap() };
+    refused(EtcdStore { tls: Some(shows), ..at.clone() }).await;
+    refused(EtcdStore { tls: Some(EtcdTls { identity: None, ..at.tls.clone().unwrap() }), ..at.clone() }).await;
+    assert_eq!(etcd.leader().await.unwrap(), None, "who has all of it is let in all the while");
+}
+
+/// The place of `fresh`, as people name it.
+fn named(etcd: &Etcd) -> Store {
+    Store::Etcd(EtcdStore { urls: vec![server().url()], prefix: etcd.key(""), ..EtcdStore::default() })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_is_made_again_where_there_is_none_and_nobody_leads() {
+    let recover = async |store: &Store| {
+        let store = store.clone();
+        tokio::task::spawn_blocking(move || recover_from_nodes(Some(ClusterId(7)), &store)).await.unwrap()
+    };
+    let etcd = fresh(server()).await;
+    let store = named(&etcd);
+    let leader = reign(&etcd).await;
+    let keeper = tokio::spawn(async move {
+        leader.keep().await;
+        leader
+    });
+    let refused = recover(&store).await;
+    assert!(
+        matches!(&refused, Err(BackupError::State(Error::Led { leader, .. })) if leader == "test:1"),
+        "{refused:?}"
+    );
+    // A conductor that was killed: its lease runs out by itself.
+    keeper.abort();
+    recover(&store).await.unwrap();
+    let model = reign(&etcd).await.take_over(|| Millis(9)).await.unwrap();
+    assert_eq!(model.cluster(), ClusterId(7));
+    assert!(model.doubted().is_some(), "nothing is changed before it is adopted");
+    let before = content(&etcd).await;
+    let refused = recover(&store).await;
+    let named = |whose: &str| whose.contains(&ClusterId(7).to_string());
+    assert!(matches!(&refused, Err(BackupError::State(Error::Occupied { whose, .. })) if named(whose)), "{refused:?}");
+    assert!(content(&etcd).await == before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_leader_had_decided_is_somebodys_state() {
+    let etcd = fresh(server()).await;
+    let first = reign(&etcd).await;
+    first.guarded.budget.store(STAGED + 1, Ordering::SeqCst);
+    assert!(first.guarded.commit(&large()).await.is_err());
+    first.abdicate().await;
+    let store = named(&etcd);
+    let refused = tokio::task::spawn_blocking(move || recover_from_nodes(None, &store)).await.unwrap();
+    assert!(matches!(refused, Err(BackupError::State(Error::Occupied { .. }))), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

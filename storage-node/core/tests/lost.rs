@@ -1,0 +1,93 @@
+//! A disk that fails below the last copy that holds every write: an error, and never silence; and no error where another copy may follow.
+
+mod common;
+
+use common::Cluster;
+use conductor_model::Durability;
+use driver::Span;
+use node_protocol::{Status, op};
+
+/// The primary's disk takes nothing any more.
+fn fail(c: &mut Cluster) {
+    let disk = c.disks[c.primary(1)];
+    c.w.disk(disk).fail_writes = 1;
+}
+
+/// Requests of all kinds, some of them for the same blocks, made while the disk fails and afterwards.
+fn all_end_with_errors(c: &mut Cluster) {
+    let client = c.client(1, 0);
+    fail(c);
+    let during: Vec<u64> = (0..6).map(|n| c.start_write(client, 1, n % 3, 9)).collect();
+    for token in during {
+        assert_eq!(c.answer(token).0, Status::Io);
+    }
+    let later = [
+        c.start_write(client, 1, 0, 9),
+        c.ask(client, 1, op::READ, 0, 4096, Vec::new()),
+        c.ask(client, 1, op::WRITE_ZEROES, 0, 4096, Vec::new()),
+        c.ask(client, 1, op::FLUSH, 0, 0, Vec::new()),
+    ];
+    let from = c.now();
+    for token in later {
+        assert_eq!(c.answer(token).0, Status::Io);
+    }
+    assert!(c.now().since(from) < Span::seconds(1), "what is lost is refused at once");
+    assert!(!c.failed.is_empty(), "the disk is reported");
+}
+
+#[test]
+fn a_shard_of_one_copy_whose_disk_fails_ends_requests_with_errors() {
+    let mut c = Cluster::new(1);
+    c.min_copies = 1;
+    c.create(1, &[0], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    all_end_with_errors(&mut c);
+    // Opened anew the disk serves what it has: each write as it was acknowledged, or as one that was not.
+    c.w.kill(c.nodes[0]);
+    c.w.restart(c.nodes[0]);
+    c.until_serving(1);
+    let client = c.client(1, 0);
+    let read = c.read(client, 1, 0);
+    assert!([1, 9].contains(&read), "{read}");
+    c.write(client, 1, 0, 2);
+    assert_eq!(c.read(client, 1, 0), 2);
+}
+
+#[test]
+fn a_copy_that_was_left_behind_does_not_keep_anybody_waiting_for_it() {
+    let mut c = Cluster::new(2);
+    c.min_copies = 1;
+    c.create(1, &[0, 1], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    c.w.kill(c.nodes[1]);
+    c.until("left behind", |c| c.in_sync(1) == [0]);
+    c.until_serving(1);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 2);
+    all_end_with_errors(&mut c);
+}
+
+#[test]
+fn where_another_copy_may_follow_nobody_is_told_of_an_error() {
+    for min_copies in [1, 2] {
+        let mut c = Cluster::new(3);
+        c.min_copies = min_copies;
+        c.create(1, &[0, 1], None, Durability::Always);
+        let client = c.client(1, 0);
+        c.write(client, 1, 0, 1);
+        fail(&mut c);
+        let token = c.start_write(client, 1, 0, 9);
+        c.until("the disk failed", |c| !c.failed.is_empty());
+        c.run(Span::seconds(5));
+        assert!(!c.answers.contains_key(&token), "{:?}", c.answers.get(&token));
+        // With too few copies for writes the next epoch is sealed.
+        if min_copies == 1 {
+            c.take_over(1, 1);
+            c.until_serving(1);
+            let client = c.client(1, 0);
+            assert!([1, 9].contains(&c.read(client, 1, 0)));
+        }
+    }
+}

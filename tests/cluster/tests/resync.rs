@@ -1,0 +1,85 @@
+//! A filling over real processes: how fast it is, how far, and its end by hand.
+#![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
+
+use cluster::{Cluster, LONG, Options, Shape, Workload, wait_until};
+use serde_json::Value;
+use std::time::Duration;
+
+const VOLUME: &str = "db";
+/// Requests that must be acknowledged at each step.
+const SOME: u64 = 200;
+
+fn listed(cluster: &Cluster) -> Vec<Value> {
+    cluster.json(&["resync", "list", VOLUME]).unwrap().as_array().unwrap().clone()
+}
+
+fn states(cluster: &Cluster) -> Vec<String> {
+    listed(cluster).iter().map(|copy| copy["state"].as_str().unwrap().to_owned()).collect()
+}
+
+fn pieces(cluster: &Cluster) -> u64 {
+    (0..2).map(|node| cluster.counter(node, "fill.piece").unwrap()).sum()
+}
+
+#[test]
+fn a_filling_is_slowed_down_aborted_and_resumed_by_hand() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, 48, 16).unwrap();
+    let place = cluster.attach(VOLUME).unwrap();
+    let options = Options { place, export: VOLUME.to_owned(), depth: 8, seed: 21, patience: 2 * LONG };
+    let workload = Workload::start(options).unwrap();
+    workload.progress(SOME, LONG).unwrap();
+    cluster.nodes[2].kill().unwrap();
+    let (_, reasons) = cluster.wait_health(VOLUME, "degraded").unwrap();
+    assert!(reasons.iter().any(|why| why.contains("n3")), "{reasons:?}");
+    workload.progress(12 * SOME, 2 * LONG).unwrap();
+
+    // As slow as it may be: three shards share 1 MiB a second, and are far from done when they are looked at.
+    assert!(cluster.trine(&["resync", "rate", "1M"]).unwrap().contains("1 MiB/s"));
+    assert_ne!(cluster.try_trine(&["resync", "rate", "5"]).unwrap().code, 0, "too slow to come to an end");
+    cluster.nodes[2].start().unwrap();
+    let moves =
+        || Ok(listed(&cluster).iter().any(|copy| copy["state"] == "filling" && copy["rate"].as_u64() > Some(0)));
+    wait_until("a copy is being filled", LONG, moves).unwrap();
+    let copies = listed(&cluster);
+    let moving = copies.iter().find(|copy| copy["rate"].as_u64() > Some(0)).unwrap();
+    assert!(moving["eta_seconds"].is_u64() && moving["of"] == 16 << 20 && moving["node"] == 3, "{moving}");
+
+    // One, and then all of them.
+    let one = format!("c{:016x}", moving["copy"].as_u64().unwrap());
+    cluster.trine(&["resync", "abort", VOLUME, &one]).unwrap();
+    let only = |copies: Vec<Value>| copies.iter().filter(|copy| copy["state"] == "aborted").count() == 1;
+    assert!(only(listed(&cluster)));
+    cluster.trine(&["resync", "abort", VOLUME]).unwrap();
+    assert!(states(&cluster).iter().all(|state| state == "aborted"), "{:?}", states(&cluster));
+    let unknown = cluster.try_trine(&["resync", "abort", VOLUME, "c0000000000000001"]).unwrap();
+    assert_eq!(unknown.code, 4, "{}", unknown.stderr);
+    cluster.trine(&["resync", "rate", "max"]).unwrap();
+    let absent = |shown: &Value| {
+        let shards = shown["shards"].as_array().unwrap();
+        shards.iter().all(|s| s["members"].as_array().unwrap().iter().all(|m| m["state"] != "syncing"))
+    };
+    wait_until("nothing is being filled", LONG, || Ok(absent(&cluster.json(&["volume", "show", VOLUME])?))).unwrap();
+    let (_, reasons) = cluster.wait_health(VOLUME, "degraded").unwrap();
+    assert!(reasons.iter().any(|why| why.contains("trine resync resume db")), "{reasons:?}");
+
+    // It stays so, whoever is asked: the conductor's next life, and the primaries, who could fill all of it in this time.
+    cluster.conductor.kill().unwrap();
+    cluster.conductor.start().unwrap();
+    cluster.wait_alive(3).unwrap();
+    let before = pieces(&cluster);
+    workload.progress(SOME, LONG).unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!((pieces(&cluster), states(&cluster).len()), (before, copies.len()));
+    assert!(states(&cluster).iter().all(|state| state == "aborted"));
+
+    cluster.trine(&["resync", "resume", VOLUME]).unwrap();
+    cluster.wait_healthy(VOLUME).unwrap();
+    assert!(listed(&cluster).is_empty());
+    let events = cluster.trine(&["events"]).unwrap();
+    assert!(events.contains("aborted by hand") && events.contains("resumed by hand"), "{events}");
+    workload.progress(SOME, LONG).unwrap();
+    workload.stop().unwrap();
+    cluster.detach(VOLUME).unwrap();
+    cluster.stop_and_compare().unwrap();
+}
