@@ -91,7 +91,8 @@ impl Link {
             }
             send.next += 1;
         }
-        let idle = send.posted == 0 && send.open == 0;
+        let shut = send.open == 0 || (self.ended.is_some() && driver::mutant::on("rdma_bd_returned_early"));
+        let idle = send.posted == 0 && shut;
         let whole = send.next == send.parts.len() && send.offered.is_empty() && !send.spoiled;
         let result = match self.ended {
             _ if idle && whole => Ok(send.bytes()),
