@@ -78,7 +78,7 @@ impl Link {
             }
             let len = u32::try_from(part.len).unwrap_or(u32::MAX);
             if self.connecting {
-                let Some(window) = self.windows.take() else { break };
+                let Some(window) = self.windows.take_for_send() else { break };
                 let lent = Lent::Out(Part { mem: part.mem.share(), from: part.from, len: part.len });
                 let (at, _) = lent.range();
                 self.post(Work::Open { window: window.index, key: window.key, lent }, out);

@@ -5,7 +5,7 @@ mod common;
 
 use common::{ACCEPTING, CONNECTING, Fabric, Rng};
 use driver::{Done, Errno, Op};
-use rdma_link::{End, LARGE, RX, SLOT, Work};
+use rdma_link::{End, LARGE, RX, SLOT, WINDOWS, Work};
 
 fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     let start = rng.below(251);
@@ -169,6 +169,22 @@ fn a_late_write_of_the_peer_finds_no_window_and_the_memory_is_not_given_back_bef
     fabric.settle();
     assert!(matches!(fabric.sides[CONNECTING].dones[..], [Done { result: Ok(_), .. }]));
     assert!(!fabric.write(CONNECTING, key, at, &[9]), "the window is shut when the receive is over");
+}
+
+#[test]
+fn a_peer_that_does_not_read_what_it_is_lent_still_gets_rid_of_what_it_has() {
+    for seed in 0..20 {
+        let mut fabric = Fabric::up(seed);
+        fabric.sides[CONNECTING].send(&vec![vec![1; LARGE * 2]; 2 * usize::from(WINDOWS)]);
+        fabric.sides[ACCEPTING].send(&[vec![2; LARGE * 3]]);
+        fabric.sides[CONNECTING].recv(LARGE * 3);
+        fabric.settle();
+        let received =
+            |done: &Done| matches!(done.op, Op::Recv { .. }) && done.result.is_ok_and(|n| n as usize == LARGE * 3);
+        assert!(fabric.sides[CONNECTING].dones.iter().any(received), "{:?}", fabric.sides[CONNECTING].link);
+        assert!(fabric.sides[CONNECTING].link.outstanding_send(), "nobody has read it");
+        assert!(matches!(fabric.sides[ACCEPTING].dones[..], [Done { op: Op::Send { .. }, result: Ok(_) }]));
+    }
 }
 
 #[test]
