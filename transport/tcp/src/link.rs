@@ -62,6 +62,8 @@ pub(crate) struct Link {
     pub(crate) peer: Option<HelloInfo>,
     pub(crate) limits: Limits,
     pub(crate) session: Option<(SessionId, ProtectionKey)>,
+    /// Made to see whether somebody is there, and for nothing else.
+    pub(crate) probe: bool,
     /// The machine knows of it, so it is told when it ends.
     pub(crate) announced: bool,
     // traffic
@@ -107,6 +109,7 @@ impl Link {
             peer: None,
             limits,
             session: None,
+            probe: false,
             announced: false,
             rx: Vec::new(),
             inbound: Inbound::default(),
