@@ -271,6 +271,32 @@ fn what_no_legal_peer_says_ends_the_link_and_harms_nobody() {
 }
 
 #[test]
+fn a_peer_that_lends_offers_or_grants_without_end_is_ended_and_costs_little() {
+    let saying = |len: u32| [&[0; 8][..], &len.to_le_bytes(), &[0; 4]].concat();
+    let (lend, offer, grant) = (2 << 24, 3 << 24, 4 << 24);
+    for (to, what, most) in [(ACCEPTING, lend, usize::from(WINDOWS)), (CONNECTING, offer, 256), (ACCEPTING, grant, 70)]
+    {
+        let mut fabric = Fabric::up(9);
+        if what == grant {
+            // It may be given in pieces, of which each is told: as many as the peer has receives for.
+            fabric.sides[ACCEPTING].send(&[vec![1; LARGE * 2]]);
+        }
+        let mut taken = 0;
+        while fabric.sides[to].link.ended().is_none() {
+            fabric.deliver(to, what, &saying(1));
+            taken += 1;
+            assert!(taken <= most + 1, "{what:#x}: so many are taken");
+        }
+        assert_eq!(fabric.sides[to].link.ended(), Some(End::Failed));
+        fabric.kill();
+        // What is left of the send is given back, too.
+        fabric.sides[to].dones.clear();
+        fabric.sides[to].link.forget();
+        fabric.at_rest();
+    }
+}
+
+#[test]
 fn a_grant_of_more_than_was_offered_is_not_written_to() {
     let mut fabric = Fabric::up(8);
     fabric.sides[ACCEPTING].send(&[vec![1; LARGE * 2]]);
