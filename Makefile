@@ -72,6 +72,7 @@ vm-test: ## the suites that need a real kernel, in a guest: KERNEL=7.2 or 6.12 (
 	$(CARGO) build --quiet --locked --release --package trine
 	$(CARGO) build --quiet --locked --package ublk-device --example ublk-ram
 	$(CARGO) build --quiet --locked --package rdma --example rdma-pair
+	$(CARGO) build --quiet --locked --package lifetimes
 	$(CARGO) build --quiet --locked --package replay
 	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(VM_LIMIT) --disk 512 --nvdimm 128 -- \
 		tests/guest/inside/run $(TESTS)

@@ -268,3 +268,37 @@ fn what_is_held_stays_held_in_the_next_epoch_of_the_same_primary() {
     assert_eq!(when_served(&mut c, b, 0, for_writing), Status::RangeTaken);
     assert_eq!(write(&mut c, a, 0, 7), Status::Ok);
 }
+
+/// How a client can die without a word.
+#[derive(Clone, Copy, Debug)]
+enum Death {
+    Killed,
+    Frozen,
+    CutOff,
+}
+
+#[test]
+fn whatever_becomes_of_a_client_what_it_held_is_the_next_ones_within_two_seconds() {
+    for (seed, death) in (60..).zip([Death::Killed, Death::Frozen, Death::CutOff]) {
+        for after in [0, 300, 900, 1700] {
+            let mut c = shared(seed);
+            let first = sharer(&mut c, "a", 1);
+            assert_eq!(when_served(&mut c, first, 0, for_writing), Status::Ok);
+            let second = sharer(&mut c, "b", 2);
+            let token = c.ask_range(second, REGISTER, (1, 0, 8), patiently);
+            assert!(!is_answered(&mut c, token), "the first one holds it");
+            c.run(Span::millis(after));
+            let (begin, node) = (c.w.now(), c.nodes[c.primary(1)]);
+            match death {
+                Death::Killed => c.w.kill(first),
+                Death::Frozen => c.w.pause(first),
+                Death::CutOff => c.w.partition(first, node),
+            }
+            assert_eq!(c.answer(token).0, Status::Ok, "{death:?}");
+            let took = c.w.now().since(begin);
+            assert!(took <= Span::seconds(2), "{death:?}: {took:?}");
+            let sessions = c.view(c.primary(1)).unwrap().sessions;
+            assert!(sessions.iter().all(|session| session.client != "a"), "{sessions:?}");
+        }
+    }
+}

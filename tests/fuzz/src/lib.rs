@@ -16,6 +16,7 @@ mod json;
 mod line;
 mod nbd;
 mod node;
+mod rdma;
 mod records;
 mod store;
 
@@ -36,11 +37,12 @@ pub struct Target {
 }
 
 /// All of them.
-pub static TARGETS: [Target; 14] = [
+pub static TARGETS: [Target; 15] = [
     Target { name: "header", longest: 1200, run: header::target, seeds: header::seeds },
     Target { name: "hello", longest: 1100, run: hello::target, seeds: hello::seeds },
     Target { name: "stream", longest: 2048, run: connection::stream, seeds: connection::stream_seeds },
     Target { name: "connection", longest: 4096, run: connection::established, seeds: connection::established_seeds },
+    Target { name: "rdma", longest: 1024, run: rdma::target, seeds: rdma::seeds },
     Target { name: "bodies", longest: 256, run: bodies::target, seeds: bodies::seeds },
     Target { name: "node", longest: 2048, run: node::target, seeds: node::seeds },
     Target { name: "nbd-handshake", longest: 2048, run: nbd::handshake, seeds: nbd::handshake_seeds },

@@ -84,16 +84,17 @@ impl<M: Machine, R: Ring> Reactor<M, R> {
     /// One turn, with one enter.
     pub fn turn(&mut self) -> Result<(), ReactorError> {
         self.push_pending()?;
-        let (want, timeout) = self.patience(clock::now());
+        let (want, mut timeout) = self.patience(clock::now());
         let spin = if self.spin.is_off() && self.uring.looks_for_rdma() { &mut self.rdma_spin } else { &mut self.spin };
         if spin.worth_it(timeout) {
             // What was asked for must be on its way while we look.
             self.uring.enter(0, None)?;
             let uring = &mut self.uring;
             spin.look(|| uring.look());
+            // A look may have found what needs no ring, or begun what has a deadline.
+            let due = self.uring.next_deadline().map(|at| at.since(clock::now()));
+            timeout = timeout.into_iter().chain(due).min();
         }
-        // A look may have found what needs no ring.
-        let timeout = if self.uring.next_deadline() == Some(Time::default()) { Some(Span(0)) } else { timeout };
         self.uring.enter(want, timeout)?;
         let mut cqes = std::mem::take(&mut self.cqes);
         self.uring.drain(&mut cqes);

@@ -8,7 +8,7 @@ use wire::{
 
 use crate::event::{Admission, NetEvent};
 use crate::inbound::Frame;
-use crate::limits::{ADMISSION_DEADLINE, HANDSHAKE_DEADLINE, PING_IDLE};
+use crate::limits::{ADMISSION_DEADLINE, HANDSHAKE_DEADLINE};
 use crate::link::{Link, Step};
 use crate::net::Net;
 use crate::outbound::rx_slots;
@@ -177,7 +177,8 @@ impl Net {
         (link.heard, link.said) = (now, now);
         link.announced = true;
         self.counters.established += 1;
-        self.arm(now + PING_IDLE);
+        let (ping, silent) = link.patience();
+        self.arm(now + ping.min(silent));
         self.tell(NetEvent::Up { conn: link.id, peer, limits: link.limits });
     }
 }

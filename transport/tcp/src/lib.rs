@@ -35,9 +35,10 @@ pub use counters::{ConnStatus, Counters};
 pub use event::{Admission, Answer, Lost, NetEvent, Payload, Refused};
 pub use handshake::refusal;
 pub use limits::{
-    ACCEPT_BURST, ACCEPT_EVERY, ADMISSION_DEADLINE, CLOSING_LONG, CONNECT_DEADLINE, COPY_LIMIT, DRAIN_DEADLINE,
-    FRAME_STUCK, HANDSHAKE_DEADLINE, MAX_HANDSHAKES, PEER_SILENT, PING_IDLE, SEND_STUCK, client_bytes,
+    ACCEPT_BURST, ACCEPT_EVERY, ADMISSION_DEADLINE, CLIENT_PING, CLIENT_SILENT, CLOSING_LONG, CONNECT_DEADLINE,
+    COPY_LIMIT, DRAIN_DEADLINE, FRAME_STUCK, HANDSHAKE_DEADLINE, MAX_HANDSHAKES, PEER_SILENT, PING_IDLE, SEND_STUCK,
+    client_bytes,
 };
 pub use net::{Net, NetOptions, ReplyLen};
 pub use outbound::rx_slots;
-pub use ways::{Transport, Ways};
+pub use ways::{PROBE_FIRST, PROBE_MAX, Transport, Ways};

@@ -32,6 +32,11 @@ pub const ADMISSION_DEADLINE: Span = Span::seconds(15);
 pub const PING_IDLE: Span = Span::seconds(2);
 /// A peer of which nothing was heard for so long is gone: three pings of its own, and answers to three of ours.
 pub const PEER_SILENT: Span = Span::seconds(6);
+/// A client says something as often as this, by itself: one that takes a long send slowly is not asked meanwhile, and is there.
+pub const CLIENT_PING: Span = Span::millis(500);
+/// A client of which nothing was heard for so long is gone: what it holds is somebody else's to have within 2 s of its last word (DESIGN
+/// section 4), whatever became of it. Over RDMA too, where nothing else tells of a peer that dies without a word.
+pub const CLIENT_SILENT: Span = Span::millis(1900);
 /// A send of at most two megabytes that is not over by then goes to a peer that does not read: its memory is wanted back, however
 /// busily the peer talks.
 pub const SEND_STUCK: Span = Span::seconds(20);

@@ -1,6 +1,6 @@
 //! All that is known of one connection.
 
-use driver::{Conn, ConnId, StreamId, Time, why};
+use driver::{Conn, ConnId, Span, StreamId, Time, why};
 use memory::Class;
 use refcount::Hold;
 use std::rc::Rc;
@@ -8,6 +8,7 @@ use wire::{Credits, HelloInfo, Limits, ProtectionKey, Reason, Role, SessionId, S
 
 use crate::budget::{Budget, Charge};
 use crate::inbound::Inbound;
+use crate::limits::{CLIENT_PING, CLIENT_SILENT, PEER_SILENT, PING_IDLE};
 use crate::outbound::Outbound;
 use crate::slots::Slots;
 
@@ -61,6 +62,8 @@ pub(crate) struct Link {
     pub(crate) peer: Option<HelloInfo>,
     pub(crate) limits: Limits,
     pub(crate) session: Option<(SessionId, ProtectionKey)>,
+    /// Made to see whether somebody is there, and for nothing else.
+    pub(crate) probe: bool,
     /// The machine knows of it, so it is told when it ends.
     pub(crate) announced: bool,
     // traffic
@@ -106,6 +109,7 @@ impl Link {
             peer: None,
             limits,
             session: None,
+            probe: false,
             announced: false,
             rx: Vec::new(),
             inbound: Inbound::default(),
@@ -131,6 +135,14 @@ impl Link {
             Some(peer) if peer.role == Role::Node => Class::Replica,
             _ => Class::Client,
         }
+    }
+
+    /// After which silence of ours it is asked whether it is there, and of its own it is not.
+    pub(crate) fn patience(&self) -> (Span, Span) {
+        let client = |info: &HelloInfo| info.role == Role::Client;
+        let ping = if client(&self.mine) { CLIENT_PING } else { PING_IDLE };
+        let silent = if self.peer.as_ref().is_some_and(client) { CLIENT_SILENT } else { PEER_SILENT };
+        (ping, silent)
     }
 
     /// Longest payload the peer may send now.

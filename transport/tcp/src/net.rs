@@ -128,6 +128,22 @@ impl Net {
 
     /// Connects to `to` as `hello`. Ends in `Up` or `Down`.
     pub fn connect<L>(&mut self, now: Time, to: Address, hello: HelloInfo, out: &mut dyn Outbox<L>) -> ConnId {
+        self.open_link(now, to, hello, false, out)
+    }
+
+    /// Connects to `to` and says nothing. Ends in `Down`, whose reason is `Closed` if somebody is there.
+    pub fn probe<L>(&mut self, now: Time, to: Address, out: &mut dyn Outbox<L>) -> ConnId {
+        self.open_link(now, to, self.options.name.clone(), true, out)
+    }
+
+    fn open_link<L>(
+        &mut self,
+        now: Time,
+        to: Address,
+        hello: HelloInfo,
+        probe: bool,
+        out: &mut dyn Outbox<L>,
+    ) -> ConnId {
         self.counters.connects += 1;
         let full = self.open >= self.options.max_conns;
         let limits = Limits { depth: self.options.depth, max_payload: self.options.max_payload };
@@ -135,6 +151,7 @@ impl Net {
         let id = link.id;
         link.state = link.state.after(Happening::Connect);
         link.announced = true;
+        link.probe = probe;
         if full || self.stopping {
             let reason = if full { Reason::Busy } else { Reason::Stopping };
             self.end(now, &mut link, reason, Happening::ConnectError);
@@ -414,7 +431,9 @@ impl Net {
                 let stream = StreamId(stream);
                 self.streams.insert(stream, Some(link.id));
                 link.stream = Some(stream);
-                if link.state.is_open() {
+                if link.probe {
+                    self.end(now, link, Reason::Closed, Happening::Close);
+                } else if link.state.is_open() {
                     self.say_hello(now, link);
                 }
             }

@@ -5,7 +5,7 @@ use memory::Class;
 use wire::{Happening, Reason, State};
 
 use crate::event::{Lost, NetEvent};
-use crate::limits::{CLOSING_LONG, FRAME_STUCK, PEER_SILENT, PING_IDLE, SEND_STUCK, STALL_RETRY};
+use crate::limits::{CLOSING_LONG, FRAME_STUCK, SEND_STUCK, STALL_RETRY};
 use crate::link::{Link, Step};
 use crate::net::Net;
 
@@ -118,8 +118,9 @@ impl Net {
         if late {
             return self.end(now, link, Reason::RequestTimeout, Happening::Disconnected);
         }
+        let (ping_idle, peer_silent) = link.patience();
         if !link.stalled {
-            let silent = link.heard + PEER_SILENT;
+            let silent = link.heard + peer_silent;
             if silent <= now {
                 return self.end(now, link, Reason::PeerSilent, Happening::Disconnected);
             }
@@ -142,15 +143,15 @@ impl Net {
             self.arm(stuck);
         }
         if !link.sending && link.outbound.queue.is_empty() {
-            let idle = link.said + PING_IDLE;
+            let idle = link.said + ping_idle;
             if idle <= now {
                 self.ping(link);
-                self.arm(now + PING_IDLE);
+                self.arm(now + ping_idle);
             } else {
                 self.arm(idle);
             }
         } else {
-            self.arm(now + PING_IDLE);
+            self.arm(now + ping_idle);
         }
         if let Some(deadline) = link.slots.deadline() {
             self.arm(deadline);

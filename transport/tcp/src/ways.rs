@@ -2,9 +2,11 @@
 //!
 //! An endpoint is named by its TCP address, which every peer has. RDMA is tried first where it is known; an attempt that does not come
 //! up is followed by one over TCP, and a TCP connection that ends, or does not come up either, by one over RDMA again. So a peer is
-//! reached whichever way works, and nobody waits for one that does not.
+//! reached whichever way works, and nobody waits for one that does not. While a connection over TCP is up where RDMA is known, it is looked now
+//! and then whether RDMA leads there: only a connection that nothing is said on ([`crate::Net::probe`]) shows that. If it does, whoever asked
+//! has the connection over TCP closed when that costs nothing, and the next one is over RDMA.
 
-use driver::{Address, ConnId};
+use driver::{Address, ConnId, Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -18,6 +20,20 @@ pub enum Transport {
     Tcp,
     /// RDMA, or nothing.
     Rdma,
+}
+
+/// From a connection over TCP to the first look whether RDMA leads there. Long beside what an outage takes, so that it is over.
+pub const PROBE_FIRST: Span = Span::seconds(30);
+/// Between two looks, which are twice as far apart each time: at most. Each costs the peer half a megabyte for a moment.
+pub const PROBE_MAX: Span = Span::seconds(600);
+
+/// When it is looked whether RDMA leads somewhere.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    at: Time,
+    pause: Span,
+    /// It is being looked.
+    conn: Option<ConnId>,
 }
 
 /// A connection of ours that is not over.
@@ -39,6 +55,8 @@ pub struct Ways {
     tcp_next: BTreeSet<SocketAddr>,
     /// Endpoints of which it was said since RDMA last led there.
     said: BTreeSet<SocketAddr>,
+    /// Endpoints that are reached over TCP and have RDMA.
+    probes: BTreeMap<SocketAddr, Probe>,
 }
 
 impl Ways {
@@ -62,6 +80,8 @@ impl Ways {
         self.rdma = all.into_iter().collect();
         self.tcp_next.retain(|endpoint| self.rdma.contains_key(endpoint));
         self.said.retain(|endpoint| self.rdma.contains_key(endpoint));
+        // One that is under way ends first.
+        self.probes.retain(|endpoint, probe| probe.conn.is_some() || self.rdma.contains_key(endpoint));
     }
 
     /// The address for the next attempt. Where only RDMA will do and none is known, the same address is tried: it says why there is none.
@@ -86,7 +106,53 @@ impl Ways {
         tried.up = true;
         if tried.rdma {
             self.said.remove(&tried.endpoint);
+            self.probes.remove(&tried.endpoint);
         }
+    }
+
+    /// An endpoint to look at now, and where: the answer is [`Ways::probing`]. To be asked in each turn.
+    pub fn probe(&mut self, now: Time) -> Option<(SocketAddr, Address)> {
+        if self.transport != Transport::Auto || self.rdma.is_empty() {
+            return None;
+        }
+        let Self { probes, rdma, tried, .. } = self;
+        let over_tcp = |t: &&Tried| t.up && !t.rdma && rdma.contains_key(&t.endpoint);
+        let due = tried.values().filter(over_tcp).find_map(|t| {
+            let first = Probe { at: now + PROBE_FIRST, pause: PROBE_FIRST, conn: None };
+            let probe = probes.entry(t.endpoint).or_insert(first);
+            (probe.conn.is_none() && probe.at <= now).then_some(t.endpoint)
+        });
+        due.map(|endpoint| (endpoint, Address::Rdma(rdma[&endpoint])))
+    }
+
+    /// It is being looked.
+    pub fn probing(&mut self, endpoint: SocketAddr, conn: ConnId) {
+        if let Some(probe) = self.probes.get_mut(&endpoint) {
+            probe.conn = Some(conn);
+        }
+    }
+
+    /// Whether a connection of ours is such a look.
+    pub fn is_probe(&self, conn: ConnId) -> bool {
+        self.probes.values().any(|probe| probe.conn == Some(conn))
+    }
+
+    /// It was looked: gives the connection over TCP that is to make room, if RDMA `leads` there. Where it does not, or nobody makes room, the
+    /// next look is later.
+    pub fn probed(&mut self, now: Time, conn: ConnId, leads: bool) -> Option<ConnId> {
+        let (endpoint, probe) = self.probes.iter_mut().find(|(_, probe)| probe.conn == Some(conn))?;
+        probe.conn = None;
+        probe.pause = Span(probe.pause.0 * 2).min(PROBE_MAX);
+        probe.at = now + probe.pause;
+        let theirs = self.tried.iter().find(|(_, t)| t.endpoint == *endpoint && t.up && !t.rdma);
+        theirs.map(|(conn, _)| *conn).filter(|_| leads)
+    }
+
+    /// When to ask for the next look.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let over_tcp = |at: &SocketAddr| self.tried.values().any(|t| t.endpoint == *at && t.up && !t.rdma);
+        let waits = self.probes.iter().filter(|(at, probe)| probe.conn.is_none() && over_tcp(at));
+        waits.map(|(_, probe)| probe.at).min()
     }
 
     /// A connection is over. Gives an endpoint that is tried over TCP now because RDMA did not come up, once until it does.
@@ -109,6 +175,8 @@ impl Ways {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const T0: Time = Time(0);
 
     fn at(port: u16) -> SocketAddr {
         ([192, 0, 2, 1], port).into()
@@ -158,5 +226,38 @@ mod tests {
         ways.only_tcp();
         assert_eq!(ways.address(at(1)), Address::Tcp(at(1)));
         assert_eq!(ways.down(ConnId { slot: 9, generation: 9 }), None, "somebody else's");
+    }
+
+    #[test]
+    fn while_tcp_is_up_it_is_looked_now_and_then_whether_rdma_leads_there() {
+        let mut ways = Ways::new(Transport::Auto);
+        ways.know([(at(1), at(2))]);
+        let (first, _) = attempt(&mut ways, 1);
+        ways.down(first);
+        let (tcp, _) = attempt(&mut ways, 2);
+        ways.up(tcp);
+        assert_eq!((ways.probe(T0), ways.next_deadline()), (None, Some(T0 + PROBE_FIRST)));
+        let (mut now, mut pauses) = (T0, Vec::new());
+        for slot in 10..17 {
+            let due = ways.next_deadline().unwrap();
+            pauses.push(due.since(now).0 / 1_000_000_000);
+            now = due;
+            assert_eq!(ways.probe(Time(now.0 - 1)), None, "not before");
+            let looks = ways.probe(now);
+            assert_eq!(looks, Some((at(1), Address::Rdma(at(2)))));
+            let conn = ConnId { slot, generation: 1 };
+            ways.probing(at(1), conn);
+            assert!(
+                ways.is_probe(conn) && ways.probe(now).is_none() && ways.next_deadline().is_none(),
+                "one at a time"
+            );
+            assert_eq!(ways.probed(now, conn, slot == 16), (slot == 16).then_some(tcp));
+        }
+        assert_eq!(pauses, [30, 60, 120, 240, 480, 600, 600]);
+        assert_eq!(ways.down(tcp), None);
+        let (rdma, to) = attempt(&mut ways, 3);
+        assert_eq!(to, Address::Rdma(at(2)));
+        ways.up(rdma);
+        assert_eq!(ways.next_deadline(), None, "there is nothing to look for");
     }
 }

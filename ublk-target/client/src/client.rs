@@ -3,7 +3,7 @@
 use crate::claims::{Claims, Holding, Range};
 use crate::engine::{Engine, Network, NotPosted, Post, Reply, Settings};
 use crate::iocb::PartState;
-use crate::limits::WAIT_VISIBLE;
+use crate::limits::{SAY_EVERY, SAY_WAIT, WAIT_VISIBLE};
 use crate::link::State;
 use crate::request::{BlockError, BlockRequest, ClientError, Completion};
 use crate::routes::Routes;
@@ -14,7 +14,7 @@ use conductor_model::{AttachGeneration, Bytes, ShardIndex};
 use driver::{ConnId, Done, Outbox, Span, StreamId, Time};
 use memory::Arena;
 use refcount::LeakReport;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -55,14 +55,28 @@ pub struct VolumeClient {
     engine: Engine,
     net: Net,
     ways: Ways,
-    /// Endpoints of which it is to be said that RDMA does not lead there.
-    fallbacks: Vec<SocketAddr>,
+    words: VecDeque<Word>,
+    /// It was said that requests wait.
+    said: bool,
+    /// When it is seen whether that is to be said.
+    look_at: Time,
     hello: HelloInfo,
     /// Something happened after this turn's sends were put together: another turn, at once.
     again: bool,
     stopping: bool,
     /// `net` was told to stop.
     stopped: bool,
+}
+
+/// Something that is to be said to people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Word {
+    /// This endpoint has RDMA, which does not lead there: it is tried over TCP. Once until RDMA does.
+    Fallback(SocketAddr),
+    /// Requests wait for [`SAY_WAIT`] or longer. Once until none waits.
+    Waits(ShardWait),
+    /// No request waits any more.
+    GoesOn,
 }
 
 /// The engine's hands for one call.
@@ -127,8 +141,9 @@ impl VolumeClient {
         net.depth = options.conn_depth;
         let mut ways = Ways::new(options.transport);
         ways.know(map.rdma.iter().map(|at| (at.endpoint, at.rdma)));
-        let (net, fallbacks) = (Net::new(net, arena), Vec::new());
-        Ok(Self { engine, net, ways, fallbacks, hello, again: false, stopping: false, stopped: false })
+        let (net, words) = (Net::new(net, arena), VecDeque::new());
+        let (said, look_at) = (false, Time(0));
+        Ok(Self { engine, net, ways, words, said, look_at, hello, again: false, stopping: false, stopped: false })
     }
 
     /// Opens RDMA in the driver, if connections may go over it. Where they need not, a refusal is given back to be said, and all goes
@@ -141,9 +156,29 @@ impl VolumeClient {
         }
     }
 
-    /// An endpoint that is tried over TCP although it has RDMA: to be said to people, once until RDMA leads there.
-    pub fn next_fallback(&mut self) -> Option<SocketAddr> {
-        self.fallbacks.pop()
+    /// The next that is to be said to people. To be drained after `end_turn`.
+    pub fn next_word(&mut self) -> Option<Word> {
+        self.words.pop_front()
+    }
+
+    /// Nobody should have to guess why a device stands still.
+    fn say_what_waits(&mut self, now: Time) {
+        if !self.said && now < self.look_at {
+            return;
+        }
+        self.look_at = now + SAY_EVERY;
+        let longest = self.waiting(now).into_iter().max_by_key(|wait| wait.longest);
+        match longest {
+            Some(wait) if !self.said && wait.longest >= SAY_WAIT => {
+                self.said = true;
+                self.words.push_back(Word::Waits(wait));
+            }
+            None if self.said => {
+                self.said = false;
+                self.words.push_back(Word::GoesOn);
+            }
+            _ => {}
+        }
     }
 
     /// What is unflushed on this lane is so on all lanes that were given the same set: to be given to each lane of an attachment before
@@ -219,9 +254,16 @@ impl VolumeClient {
             self.engine.claims.forget();
             self.net.stop(now, out);
         }
+        if !self.stopping
+            && let Some((endpoint, to)) = self.ways.probe(now)
+        {
+            let conn = self.net.probe(now, to, out);
+            self.ways.probing(endpoint, conn);
+        }
         self.net.end_turn(now, out);
         self.again |= self.events(now, out);
         self.engine.reap(now);
+        self.say_what_waits(now);
     }
 
     /// Hands the connections' events to the engine; true if there were any.
@@ -234,8 +276,13 @@ impl VolumeClient {
                     self.ways.up(conn);
                     self.engine.up(conn);
                 }
+                NetEvent::Down { conn, reason, .. } if self.ways.is_probe(conn) => {
+                    if let Some(conn) = self.ways.probed(now, conn, reason == Reason::Closed) {
+                        self.engine.make_room(now, conn);
+                    }
+                }
                 NetEvent::Down { conn, reason, .. } => {
-                    self.fallbacks.extend(self.ways.down(conn));
+                    self.words.extend(self.ways.down(conn).map(Word::Fallback));
                     self.engine.down(now, conn, reason, hands!(self, now, out));
                 }
                 NetEvent::Reply { conn, token, result } => {
@@ -257,7 +304,8 @@ impl VolumeClient {
     /// When to be called again at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
         let at_once = self.again.then_some(Time(0));
-        [at_once, self.engine.next_deadline(), self.net.next_deadline()].into_iter().flatten().min()
+        let probe = self.ways.next_deadline().filter(|_| !self.stopping);
+        [at_once, self.engine.next_deadline(), self.net.next_deadline(), probe].into_iter().flatten().min()
     }
 
     /// Finishes what is in flight, however long that takes, and says goodbye. The front end hands over nothing more.

@@ -19,7 +19,7 @@ mod intake;
 use crate::claims::Claims;
 use crate::iocb::{ClientIocb, Lost, Part, PartState, Pause, Posted, Request, Stage, Stages};
 use crate::limits::{
-    FENCE_GRACE, LOOK, MAP_MAX, MAP_MIN, MAP_QUIET, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, STALLED, TRACES,
+    FENCE_GRACE, LOOK, MAP_MAX, MAP_MIN, MAP_QUIET, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, ROOM_WAIT, STALLED, TRACES,
 };
 use crate::link::{Link, State};
 use crate::request::{BlockDone, BlockError, ClientError, Completion};
@@ -216,12 +216,19 @@ impl Engine {
     fn pump(&mut self, now: Time, net: &mut dyn Network) {
         let Self { links, requests, parts, routes, claims, paused, counters, .. } = self;
         for (endpoint, link) in links.iter_mut() {
+            let makes_room = link.makes_room.is_some_and(|until| now < until);
             match link.state {
                 State::Down(until) if until <= now && link.wants_connection() => {
                     link.state = State::Opening(net.connect(*endpoint));
                     counters.connects += 1;
                 }
+                State::Up(_) if makes_room && link.posted == 0 => {
+                    counters.made_room += 1;
+                    close(link, Reason::Closed, net);
+                }
+                State::Up(_) if makes_room => {}
                 State::Up(conn) => {
+                    link.makes_room = None;
                     while let Some(key) = link.front() {
                         let part = &mut parts[key];
                         let Some(place) = routes.place(part.shard) else { break };
@@ -459,6 +466,13 @@ impl Engine {
         }
     }
 
+    /// There is a better way to where this connection leads: the next one there takes it.
+    pub(crate) fn make_room(&mut self, now: Time, conn: ConnId) {
+        if let Some(link) = self.links.values_mut().find(|link| link.state == State::Up(conn)) {
+            link.makes_room = Some(now + ROOM_WAIT);
+        }
+    }
+
     /// A map arrived.
     pub(crate) fn map(&mut self, now: Time, map: &VolumeMap) {
         let news = match self.routes.update(map) {
@@ -635,7 +649,7 @@ impl Engine {
                 State::Down(until) if link.wants_connection() => Some(until),
                 _ => None,
             };
-            retry.into_iter().chain(link.drain_by)
+            retry.into_iter().chain(link.drain_by).chain(link.makes_room)
         });
         let failing = self.failing.iter().filter_map(|&slot| {
             let request = &self.requests[slot];

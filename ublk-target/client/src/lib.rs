@@ -30,7 +30,7 @@ mod unflushed;
 mod view;
 
 pub use claims::{Holding, Range};
-pub use client::{ClientOptions, VolumeClient};
+pub use client::{ClientOptions, VolumeClient, Word};
 pub use iocb::{Stage, Stages};
 pub use request::{BlockDone, BlockError, BlockOp, BlockRequest, ClientError, Completion};
 pub use tcp::Transport;

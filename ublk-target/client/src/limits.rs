@@ -40,9 +40,16 @@ pub const REQUEST_DEADLINE: Span = Span::seconds(30);
 /// A shard moved, and the old endpoint still owes answers: its connection is closed when it has said nothing for so long. A living
 /// node answers "stale epoch" as soon as it hears of the move, and the connection may be of use to other shards.
 pub const MOVE_GRACE: Span = Span::millis(250);
+/// A connection that is to make room for a better one waits at most this long for its answers, and goes on as it is if they do not come:
+/// a request may rightly wait for longer, and no other is to wait behind it.
+pub const ROOM_WAIT: Span = Span::millis(500);
 /// A failed request waits at most this long for proof that no twin of its parts can take effect any more (see `engine::failing`).
 pub const FENCE_GRACE: Span = Span::seconds(2);
 /// A part that waits longer than this shows in the view.
 pub const WAIT_VISIBLE: Span = Span::millis(500);
+/// Requests that wait for so long are spoken of: a failover takes 2 s to 4 s.
+pub const SAY_WAIT: Span = Span::seconds(5);
+/// How often it is seen whether any do.
+pub const SAY_EVERY: Span = Span::seconds(1);
 /// Finished requests whose stages are kept.
 pub const TRACES: usize = 64;

@@ -40,6 +40,8 @@ pub(crate) struct Link {
     quiet: Option<Time>,
     /// Close it then, if it still owes answers for shards that moved away.
     pub(crate) drain_by: Option<Time>,
+    /// Nothing is posted any more until then: when nothing is out, the connection is closed, and a better one takes its place.
+    pub(crate) makes_room: Option<Time>,
     /// A failed request waits for this node to fence its twin: connect although nothing is to be sent.
     pub(crate) fence_wanted: bool,
     /// Something is to be held there: likewise.
@@ -57,6 +59,7 @@ impl Link {
             posted: 0,
             quiet: None,
             drain_by: None,
+            makes_room: None,
             fence_wanted: false,
             claimed: false,
             backoff: RECONNECT_MIN,
@@ -117,7 +120,7 @@ impl Link {
         // Only an answer shows that a connection was worth making: a node that accepts and drops must not be hammered.
         self.backoff = Span(self.backoff.0.saturating_mul(2)).min(RECONNECT_MAX);
         self.last = Some(reason);
-        self.drain_by = None;
+        (self.drain_by, self.makes_room) = (None, None);
     }
 
     /// A part went out on the connection.

@@ -79,6 +79,8 @@ counters! {
     refused_full,
     /// Requests that succeeded.
     completed,
+    /// Connections that were closed because there is a better way.
+    made_room,
     /// Requests that failed.
     failed,
     /// Parts posted for the first time.

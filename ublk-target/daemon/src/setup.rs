@@ -6,12 +6,11 @@ use conductor_model::api::VolumeMap;
 use driver::Span;
 use memory::Arena;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tls::{Failure, Identity, Layer, LayerOptions, Trust};
-use volume_client::{ClientOptions, Range, Transport, Unflushed, VolumeClient};
+use volume_client::{ClientOptions, Range, Transport, Unflushed, VolumeClient, Word};
 use wire::Key;
 
 /// What a target holds of a volume that it shares.
@@ -142,9 +141,18 @@ impl Setup {
     }
 }
 
-/// For people: a lane says so once, until RDMA leads there again.
-pub(crate) fn say_fallback(endpoint: SocketAddr) {
-    tracing::warn!(%endpoint, "no connection over RDMA: TCP is tried, and RDMA again when a connection ends");
+/// What a lane has to say to people.
+pub(crate) fn say(word: &Word) {
+    match word {
+        Word::Fallback(endpoint) => {
+            tracing::warn!(%endpoint, "no connection over RDMA: TCP is tried, and RDMA again now and then");
+        }
+        Word::Waits(wait) => {
+            let seconds = wait.longest.0 / 1_000_000_000;
+            tracing::warn!(shard = %wait.shard, seconds, requests = wait.parts, "requests wait: {}", wait.reason);
+        }
+        Word::GoesOn => tracing::info!("no request waits any more"),
+    }
 }
 
 /// A random number. Where the system has none left, the hasher's keys, which came from it, still make unlike ones.

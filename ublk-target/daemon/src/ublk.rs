@@ -10,7 +10,7 @@ use crate::error::TargetError;
 use crate::happening::Happening;
 use crate::limits::{LET_GO, LOCK_POLL, LOOK, QUEUES_EVERY, RDMA_NETWORK, TLS_NETWORK, UBLK_DEPTH, UBLK_NETWORK};
 use crate::record::Record;
-use crate::setup::{Setup, say_fallback};
+use crate::setup::{Setup, say};
 use crate::view::TargetView;
 use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
@@ -146,7 +146,7 @@ impl UblkMade {
         let on_letter = move |_, letter| match letter {
             VolumeLetter::WantsMap => drop(asks.try_send(())),
             VolumeLetter::Fenced => drop(tell.send(Happening::Fenced)),
-            VolumeLetter::Fallback(endpoint) => say_fallback(endpoint),
+            VolumeLetter::Word(word) => say(&word),
         };
         Ok(Self { device: Device::make(&options, build, on_letter)?, volume, size })
     }

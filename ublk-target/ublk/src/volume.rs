@@ -5,11 +5,10 @@ use conductor_model::api::VolumeMap;
 use driver::{Done, Machine, Outbox, Time};
 use memory::{Arena, Class, Filling};
 use reactor::ReactorError;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use tls::Layer;
-use volume_client::{BlockRequest, Completion, View, VolumeClient};
+use volume_client::{BlockRequest, Completion, View, VolumeClient, Word};
 
 /// What the daemon tells a lane.
 #[derive(Debug)]
@@ -21,14 +20,14 @@ pub enum VolumeMail {
 }
 
 /// What a lane tells the daemon.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum VolumeLetter {
     /// A fresh map is needed now.
     WantsMap,
     /// A newer attachment of the volume exists: every request fails. Said once.
     Fenced,
-    /// This endpoint has RDMA, which does not lead there: it is tried over TCP. Said once until RDMA does.
-    Fallback(SocketAddr),
+    /// To be said to people.
+    Word(Word),
 }
 
 /// A volume client and the arena that it shares with its queue.
@@ -71,8 +70,8 @@ impl Machine for Volume {
         if self.client.wants_map(now) {
             out.post(VolumeLetter::WantsMap);
         }
-        while let Some(endpoint) = self.client.next_fallback() {
-            out.post(VolumeLetter::Fallback(endpoint));
+        while let Some(word) = self.client.next_word() {
+            out.post(VolumeLetter::Word(word));
         }
         if self.client.is_fenced() && !self.fenced {
             self.fenced = true;

@@ -444,7 +444,7 @@ impl<S: Store> Node<S> {
                     self.request(now, conn, op, &body, payload, answer, out);
                 }
                 NetEvent::Reply { conn, token, result } => self.link_reply(now, conn, token, result, out),
-                NetEvent::Down { conn, .. } => self.conn_down(now, conn, out),
+                NetEvent::Down { conn, reason, .. } => self.conn_down(now, conn, reason, out),
             }
         }
     }

@@ -41,6 +41,10 @@ impl<S: Store> Node<S> {
             self.counters.count("link.connecting");
             self.links.connecting(to, conn);
         }
+        if let Some((endpoint, to)) = self.ways.probe(now) {
+            let conn = self.net.probe(now, to, out);
+            self.ways.probing(endpoint, conn);
+        }
         for to in self.links.keepalives_due(now) {
             self.ask_promise(now, to);
         }
@@ -124,7 +128,15 @@ impl<S: Store> Node<S> {
     }
 
     /// A connection is down, whosesoever.
-    pub(super) fn conn_down(&mut self, now: Time, conn: ConnId, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn conn_down(&mut self, now: Time, conn: ConnId, reason: Reason, out: &mut dyn Outbox<Letter>) {
+        if self.ways.is_probe(conn) {
+            // What it carries is sent again on the next one, which takes the better way.
+            if let Some(over_tcp) = self.ways.probed(now, conn, reason == Reason::Closed) {
+                self.counters.count("link.made-room");
+                self.net.close(now, over_tcp, Reason::Closed, out);
+            }
+            return;
+        }
         if let Some(endpoint) = self.ways.down(conn) {
             self.counters.count("link.tcp-instead");
             out.post(Letter::Fallback(endpoint));

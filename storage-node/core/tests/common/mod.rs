@@ -103,6 +103,7 @@ impl Cluster {
         for (node, holds) in holds_reads.iter().enumerate() {
             let disk = w.add_disk(DiskOptions::sized(DISK_BYTES));
             let setup = Setup::named(format!("node {node}")).disk(disk).listen(Address::Tcp(endpoint(node)));
+            let setup = setup.listen(Address::Rdma(endpoint(node)));
             let holds = Rc::clone(holds);
             nodes.push(w.spawn(setup, move |birth| Storage::new(NodeId(node as u32 + 1), Rc::clone(&holds), birth)));
             disks.push(disk);

@@ -16,8 +16,11 @@ pub const SLOT: usize = 8 << 10;
 pub const LARGE: usize = 16 << 10;
 /// Pieces of memory gathered into one message.
 pub const PIECES: usize = 8;
-/// Windows of a connection: parts that can be open to the peer at a time. One receive, and the large parts of one send; more wait.
+/// Windows of a connection: parts that can be open to the peer at a time. One is for the receive, the others for the large parts of one
+/// send; more wait.
 pub const WINDOWS: u8 = 8;
+/// Parts that the peer has offered and that were not received: of one send, which has no more than half as many.
+pub(crate) const OFFERS: usize = 256;
 /// From an address to a device and a route.
 pub const RESOLVE: Span = Span::seconds(5);
 /// From the start to a connection.

@@ -5,7 +5,7 @@ use memory::Filling;
 use std::collections::VecDeque;
 
 use crate::credits::{Credits, Urgency};
-use crate::limits::SLOT;
+use crate::limits::{OFFERS, SLOT, WINDOWS};
 use crate::message::{Kind, SAYING, Saying};
 use crate::receiving::{Arrived, Receive};
 use crate::sending::Sending;
@@ -216,6 +216,20 @@ impl Link {
         }
     }
 
+    /// Parts that the peer has lent and that are not read. A legal one has so many windows.
+    fn lent(&self) -> usize {
+        self.arrived.iter().filter(|arrived| matches!(arrived, Arrived::Lent { .. })).count()
+    }
+
+    fn offered(&self) -> usize {
+        self.arrived.iter().filter(|arrived| matches!(arrived, Arrived::Offered { .. })).count()
+    }
+
+    /// The peer has granted room and was not told yet that it is filled. A legal one has one receive at a time, so it grants no more.
+    fn owes_given(&self) -> bool {
+        self.says.iter().any(|(kind, _)| *kind == Kind::Given)
+    }
+
     /// A message. Those that come before we know that we are connected are kept like any other.
     fn message(&mut self, into: Filling, received: Received, out: &mut Out) {
         // What arrived before the peer closed is still the stream's.
@@ -237,15 +251,15 @@ impl Link {
                 return;
             }
             (Kind::Credits, _) => len == 0,
-            (Kind::Lend, Some(Saying { at, len, key })) if !self.connecting => {
+            (Kind::Lend, Some(Saying { at, len, key })) if !self.connecting && self.lent() < usize::from(WINDOWS) => {
                 self.arrived.push_back(Arrived::Lent { at, rest: len, key });
                 true
             }
-            (Kind::Offer, Some(Saying { len, .. })) if self.connecting => {
+            (Kind::Offer, Some(Saying { len, .. })) if self.connecting && self.offered() < OFFERS => {
                 self.arrived.push_back(Arrived::Offered { rest: len });
                 true
             }
-            (Kind::Grant, Some(saying)) if !self.connecting => self.granted(saying, out),
+            (Kind::Grant, Some(saying)) if !self.connecting && !self.owes_given() => self.granted(saying, out),
             (Kind::Taken, Some(_)) if self.connecting => self.all_taken(out),
             (Kind::Given, Some(Saying { len, .. })) if self.connecting => self.was_given(len, out),
             _ => false,

@@ -28,6 +28,12 @@ impl Windows {
         Some(Window { index, key: *key })
     }
 
+    /// The same for a part that is sent: the last one is kept for a receive, of which there is one at a time. A peer that has no memory to
+    /// read what it was lent may be waiting to get rid of what it wants to give.
+    pub(crate) fn take_for_send(&mut self) -> Option<Window> {
+        if self.free.len() > 1 { self.take() } else { None }
+    }
+
     /// It is shut.
     pub(crate) fn give(&mut self, index: u8) {
         debug_assert!(!self.free.contains(&index), "a window is shut once");

@@ -5,7 +5,7 @@ mod common;
 
 use common::{ACCEPTING, CONNECTING, Fabric, Rng};
 use driver::{Done, Errno, Op};
-use rdma_link::{End, LARGE, RX, SLOT, Work};
+use rdma_link::{End, LARGE, RX, SLOT, WINDOWS, Work};
 
 fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     let start = rng.below(251);
@@ -117,6 +117,43 @@ fn both_ways_at_once_neither_waits_for_ever_for_the_others_credits() {
 }
 
 #[test]
+fn completions_that_are_seen_late_hold_nothing_up_for_ever() {
+    for seed in 0..30 {
+        let mut fabric = Fabric::up(seed);
+        let mut rng = Rng(seed);
+        let (mut left, mut got, mut sent) = ([6, 6], [0, 0], [0, 0]);
+        (0..2).for_each(|side| fabric.sides[side].recv(64 << 10));
+        loop {
+            for side in 0..2 {
+                match rng.below(12) {
+                    0 => fabric.sides[side].sleep(),
+                    1 | 2 => _ = fabric.sides[side].wake(),
+                    _ => {}
+                }
+                if !fabric.sides[side].link.outstanding_send() && left[side] > 0 {
+                    left[side] -= 1;
+                    let parts: Vec<_> = (0..12).map(|_| sized(&mut rng, &[80, 4096, SLOT, LARGE * 2])).collect();
+                    sent[side] += parts.iter().map(Vec::len).sum::<usize>();
+                    fabric.sides[side].send(&parts);
+                }
+                for Done { op, result } in std::mem::take(&mut fabric.sides[side].dones) {
+                    if matches!(op, Op::Recv { .. }) {
+                        got[side] += result.unwrap() as usize;
+                        fabric.sides[side].recv(64 << 10);
+                    }
+                }
+            }
+            let moved = fabric.step();
+            let woken = !moved && fabric.sides.iter_mut().map(|side| side.wake()).fold(false, |a, b| a | b);
+            if !moved && !woken && fabric.sides.iter().all(|side| side.dones.is_empty()) {
+                break;
+            }
+        }
+        assert_eq!((left, got), ([0, 0], [sent[1], sent[0]]), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_queue_pair_that_dies_at_any_step_gives_everything_back_once() {
     for seed in 0..400 {
         let mut fabric = Fabric::up(seed);
@@ -169,6 +206,22 @@ fn a_late_write_of_the_peer_finds_no_window_and_the_memory_is_not_given_back_bef
     fabric.settle();
     assert!(matches!(fabric.sides[CONNECTING].dones[..], [Done { result: Ok(_), .. }]));
     assert!(!fabric.write(CONNECTING, key, at, &[9]), "the window is shut when the receive is over");
+}
+
+#[test]
+fn a_peer_that_does_not_read_what_it_is_lent_still_gets_rid_of_what_it_has() {
+    for seed in 0..20 {
+        let mut fabric = Fabric::up(seed);
+        fabric.sides[CONNECTING].send(&vec![vec![1; LARGE * 2]; 2 * usize::from(WINDOWS)]);
+        fabric.sides[ACCEPTING].send(&[vec![2; LARGE * 3]]);
+        fabric.sides[CONNECTING].recv(LARGE * 3);
+        fabric.settle();
+        let received =
+            |done: &Done| matches!(done.op, Op::Recv { .. }) && done.result.is_ok_and(|n| n as usize == LARGE * 3);
+        assert!(fabric.sides[CONNECTING].dones.iter().any(received), "{:?}", fabric.sides[CONNECTING].link);
+        assert!(fabric.sides[CONNECTING].link.outstanding_send(), "nobody has read it");
+        assert!(matches!(fabric.sides[ACCEPTING].dones[..], [Done { op: Op::Send { .. }, result: Ok(_) }]));
+    }
 }
 
 #[test]
@@ -250,6 +303,32 @@ fn what_no_legal_peer_says_ends_the_link_and_harms_nobody() {
         fabric.deliver(to, immediate, &bytes);
         assert_eq!(fabric.sides[to].link.ended(), Some(End::Failed), "{immediate:#x} {bytes:?}");
         fabric.kill();
+        fabric.at_rest();
+    }
+}
+
+#[test]
+fn a_peer_that_lends_offers_or_grants_without_end_is_ended_and_costs_little() {
+    let saying = |len: u32| [&[0; 8][..], &len.to_le_bytes(), &[0; 4]].concat();
+    let (lend, offer, grant) = (2 << 24, 3 << 24, 4 << 24);
+    for (to, what, most) in [(ACCEPTING, lend, usize::from(WINDOWS)), (CONNECTING, offer, 256), (ACCEPTING, grant, 70)]
+    {
+        let mut fabric = Fabric::up(9);
+        if what == grant {
+            // It may be given in pieces, of which each is told: as many as the peer has receives for.
+            fabric.sides[ACCEPTING].send(&[vec![1; LARGE * 2]]);
+        }
+        let mut taken = 0;
+        while fabric.sides[to].link.ended().is_none() {
+            fabric.deliver(to, what, &saying(1));
+            taken += 1;
+            assert!(taken <= most + 1, "{what:#x}: so many are taken");
+        }
+        assert_eq!(fabric.sides[to].link.ended(), Some(End::Failed));
+        fabric.kill();
+        // What is left of the send is given back, too.
+        fabric.sides[to].dones.clear();
+        fabric.sides[to].link.forget();
         fabric.at_rest();
     }
 }

@@ -9,6 +9,10 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, SendError, Sender};
+use std::thread;
+use std::time::Duration;
 
 /// Requests that the kernel keeps until we look.
 const BACKLOG: i32 = 128;
@@ -18,9 +22,48 @@ const READS: u8 = 16;
 const RETRIES: u8 = 7;
 const RNR_RETRIES: u8 = 6;
 
-/// Where events come from. Never blocks.
+/// How long the end of a channel waits for that of its last ids.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// Where events come from. Never blocks, and neither does an id that is dropped: the kernel lets go of one when nothing that was sent for it
+/// is under way any more, which with a peer that cannot be reached takes as long as it takes. So ids are destroyed on a thread of their own.
 #[derive(Debug)]
-pub(crate) struct Channel(NonNull<sys::rdma_event_channel>);
+pub(crate) struct Channel {
+    raw: Arc<Raw>,
+    graves: Option<Sender<Grave>>,
+    /// Hangs up when the last of them is gone.
+    buried: Receiver<()>,
+}
+
+#[derive(Debug)]
+struct Raw(NonNull<sys::rdma_event_channel>);
+
+// SAFETY: the library's channel may be used from any thread, and is destroyed with the last share.
+unsafe impl Send for Raw {}
+// SAFETY: as above.
+unsafe impl Sync for Raw {}
+
+/// An id that nobody uses any more.
+struct Grave(NonNull<sys::rdma_cm_id>);
+
+// SAFETY: whoever made it gave it away.
+unsafe impl Send for Grave {}
+
+impl Grave {
+    fn dig(self) {
+        // SAFETY: ours alone, and its queue pair is gone: `Pair` owns its Id and destroys the queue pair first. What is told of it meanwhile
+        // is read and acknowledged by the reactor, for which the library waits here.
+        let destroyed = unsafe { sys::rdma_destroy_id(self.0.as_ptr()) };
+        debug_assert_eq!(destroyed, 0, "an id without a queue pair can be destroyed");
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // SAFETY: the last share; every id that was made on it is destroyed before its own share goes.
+        unsafe { sys::rdma_destroy_event_channel(self.0.as_ptr()) };
+    }
+}
 
 /// An event, copied; what it came in is acknowledged.
 #[derive(Debug)]
@@ -37,21 +80,40 @@ impl Channel {
     pub(crate) fn new() -> Result<Rc<Self>, Errno> {
         // SAFETY: takes nothing; gives a channel or null.
         let channel = unsafe { sys::rdma_create_event_channel() };
-        let channel = Self(NonNull::new(channel).ok_or_else(last)?);
+        let raw = Arc::new(Raw(NonNull::new(channel).ok_or_else(last)?));
+        let ((graves, dug), (alive, buried)) = (mpsc::channel::<Grave>(), mpsc::channel());
+        let share = Arc::clone(&raw);
+        let work = move || {
+            dug.iter().for_each(Grave::dig);
+            drop((share, alive));
+        };
+        let thread = thread::Builder::new().name("rdma-ids".into()).spawn(work);
+        thread.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        let channel = Self { raw, graves: Some(graves), buried };
         set_nonblocking(channel.fd())?;
         Ok(Rc::new(channel))
     }
 
+    fn as_ptr(&self) -> *mut sys::rdma_event_channel {
+        self.raw.0.as_ptr()
+    }
+
+    fn bury(&self, grave: Grave) {
+        if let Some(Err(SendError(grave))) = self.graves.as_ref().map(|graves| graves.send(grave)) {
+            grave.dig();
+        }
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
         // SAFETY: the channel lives as long as self.
-        unsafe { self.0.as_ref().fd }
+        unsafe { self.raw.0.as_ref().fd }
     }
 
     /// The next event, if there is one.
     pub(crate) fn next(self: &Rc<Self>) -> Option<Note> {
         let mut event = ptr::null_mut();
         // SAFETY: the channel is alive; the library fills in `event` or fails.
-        if unsafe { sys::rdma_get_cm_event(self.0.as_ptr(), &raw mut event) } != 0 {
+        if unsafe { sys::rdma_get_cm_event(self.as_ptr(), &raw mut event) } != 0 {
             return None;
         }
         // SAFETY: the library gave the event, which is whole until it is acknowledged below. Its id is one of ours, or a new one
@@ -69,7 +131,7 @@ impl Channel {
             let of = (*id).context.addr() as u64;
             let request = what == Event::ConnectRequest;
             sys::rdma_ack_cm_event(event);
-            let new = if request { NonNull::new(id).map(|id| Id { id, _channel: Rc::clone(self) }) } else { None };
+            let new = if request { NonNull::new(id).map(|id| Id { id, channel: Rc::clone(self) }) } else { None };
             Some(Note { of, event: what, private, new })
         }
     }
@@ -77,8 +139,10 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: every Id holds an Rc of its channel, so none is left.
-        unsafe { sys::rdma_destroy_event_channel(self.0.as_ptr()) };
+        // Every Id holds an Rc of its channel, so all are there. Whoever comes next may want to listen where one of them does. One that
+        // the kernel keeps for longer goes when it lets go, or with the process.
+        self.graves = None;
+        let _hung_up_or_late = self.buried.recv_timeout(LAST_WAIT);
     }
 }
 
@@ -109,7 +173,7 @@ fn named(event: sys::rdma_cm_event_type::Type) -> Event {
 #[derive(Debug)]
 pub(crate) struct Id {
     id: NonNull<sys::rdma_cm_id>,
-    _channel: Rc<Channel>,
+    channel: Rc<Channel>,
 }
 
 impl Id {
@@ -119,9 +183,9 @@ impl Id {
         let context = ptr::without_provenance_mut(address(number));
         // SAFETY: the channel is alive; the context is a number that is never followed.
         check(unsafe {
-            sys::rdma_create_id(channel.0.as_ptr(), &raw mut id, context, sys::rdma_port_space::RDMA_PS_TCP)
+            sys::rdma_create_id(channel.as_ptr(), &raw mut id, context, sys::rdma_port_space::RDMA_PS_TCP)
         })?;
-        Ok(Self { id: NonNull::new(id).ok_or(Errno::IO)?, _channel: Rc::clone(channel) })
+        Ok(Self { id: NonNull::new(id).ok_or(Errno::IO)?, channel: Rc::clone(channel) })
     }
 
     /// Gives a request's end a number of its own.
@@ -191,10 +255,7 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: ours alone, and its queue pair is gone: `Pair` owns its Id and destroys the queue pair first. All events were
-        // acknowledged when they were read, so this does not wait.
-        let destroyed = unsafe { sys::rdma_destroy_id(self.as_ptr()) };
-        debug_assert_eq!(destroyed, 0, "an id without a queue pair can be destroyed");
+        self.channel.bury(Grave(self.id));
     }
 }
 

@@ -385,6 +385,8 @@ impl Queues {
                 sys::ibv_dealloc_mw(window.as_ptr());
             }
             sys::rdma_destroy_qp(id.as_ptr());
+            // The id may be told of a while longer, and the library changes the state of the queue pair that it knows.
+            (*id.as_ptr()).qp = ptr::null_mut();
             sys::ibv_destroy_cq(completions.as_ptr());
         }
         id

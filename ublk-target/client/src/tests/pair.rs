@@ -1,8 +1,10 @@
 //! The whole client over whole connections: two scripted nodes that are a `tcp::Net` each, and pipes in memory.
 
 use super::{SHARD, endpoint, map};
+use crate::limits::SAY_WAIT;
 use crate::request::{BlockDone, BlockError, BlockOp, BlockRequest};
-use crate::{ClientOptions, VolumeClient};
+use crate::{ClientOptions, VolumeClient, Word};
+use conductor_model::api::{RdmaEndpoint, VolumeMap};
 use conductor_model::{AttachGeneration, Bytes};
 use driver::{Address, ConnId, Done, Errno, ListenerId, Op, Span, Time, Vecs};
 use memory::{Arena, Class};
@@ -32,6 +34,8 @@ struct Pipes {
     accepts: BTreeMap<usize, Op>,
     made: u32,
     done: VecDeque<(usize, Done)>,
+    /// RDMA leads to the same nodes.
+    rdma: bool,
 }
 
 impl Pipes {
@@ -42,7 +46,10 @@ impl Pipes {
                 return;
             }
             Op::Connect { to, .. } => {
-                let node = (0..2).find(|node| *to == Address::Tcp(endpoint(*node as u16 + 1)));
+                let node = (0..2).find(|node| {
+                    let at = endpoint(*node as u16 + 1);
+                    *to == Address::Tcp(at) || (self.rdma && *to == Address::Rdma(at))
+                });
                 match node.and_then(|node| Some((node, self.accepts.remove(&node)?))) {
                     None => Err(Errno::REFUSED),
                     Some((node, accept)) => {
@@ -143,6 +150,10 @@ fn random(seed: u64) -> Box<dyn FnMut() -> u64> {
 
 impl World {
     fn new() -> Self {
+        Self::over(tcp::Transport::Tcp, &map(&[(1, 1), (1, 2)]))
+    }
+
+    fn over(transport: tcp::Transport, map: &VolumeMap) -> Self {
         let secrets = Rc::new(ClusterKey([9; 32]));
         let arena = Arena::small(64 << 20);
         let options = ClientOptions {
@@ -155,7 +166,7 @@ impl World {
             depth: 16,
             conn_depth: DEPTH,
             card: None,
-            transport: tcp::Transport::Tcp,
+            transport,
             secrets: secrets.clone(),
             random: random(1),
         };
@@ -172,7 +183,7 @@ impl World {
             now: Time(1_000_000_000),
             nodes: nodes.collect(),
             pipes,
-            client: VolumeClient::new(options, &map(&[(1, 1), (1, 2)]), arena.clone()).unwrap(),
+            client: VolumeClient::new(options, map, arena.clone()).unwrap(),
             conns: vec![Vec::new(), Vec::new()],
             waiting: vec![Vec::new(), Vec::new()],
             fence: false,
@@ -341,7 +352,7 @@ fn a_request_outlives_its_connection() {
 #[test]
 fn a_node_that_is_away_makes_requests_wait_visibly() {
     let mut w = World::new();
-    w.pipes.accepts.clear();
+    let accepts = std::mem::take(&mut w.pipes.accepts);
     w.write(1, 0, &[1; 512]);
     for _ in 0..10 {
         w.pass(Span::seconds(1));
@@ -350,6 +361,62 @@ fn a_node_that_is_away_makes_requests_wait_visibly() {
     assert_eq!((w.completions.len(), view.waiting.len(), view.requests), (0, 1, 1));
     assert!(view.waiting[0].reason.contains("could not connect"), "{}", view.waiting[0].reason);
     assert!(view.counters["connects"] >= 10);
+    let Some(Word::Waits(wait)) = w.client.next_word() else { panic!("not a word") };
+    assert!(wait.longest >= SAY_WAIT && wait.reason.contains("could not connect"), "{wait:?}");
+    assert_eq!(w.client.next_word(), None, "once");
+    w.pipes.accepts = accepts;
+    w.pass(Span::seconds(1));
+    w.answer(0, 0, b"");
+    assert_eq!((w.completions.len(), w.client.next_word()), (1, Some(Word::GoesOn)));
+    w.write(2, 0, &[1; 512]);
+    w.pass(Span::seconds(4));
+    assert_eq!(w.client.next_word(), None, "as long as a failover takes");
+}
+
+#[test]
+fn when_rdma_leads_there_again_the_connection_over_tcp_makes_room_and_no_request_is_lost() {
+    let mut all = map(&[(1, 1), (1, 2)]);
+    all.rdma = vec![RdmaEndpoint { endpoint: endpoint(1), rdma: endpoint(1) }];
+    let mut w = World::over(tcp::Transport::Auto, &all);
+    let over = |w: &World| w.client.view(w.now).links.iter().find(|link| link.endpoint == endpoint(1)).unwrap().rdma;
+    w.write(1, 0, &[1; 512]);
+    w.run();
+    w.pass(Span::seconds(1));
+    assert_eq!(w.client.next_word(), Some(Word::Fallback(endpoint(1))));
+    w.answer(0, 0, b"");
+    assert!(!over(&w));
+    let until = |w: &mut World, at: u64| {
+        while w.now < Time(at * 1_000_000_000) {
+            w.pass(Span::millis(100));
+        }
+    };
+    // The look after half a minute finds nobody, the one a minute later does; but there is a request that is not answered.
+    until(&mut w, 80);
+    w.pipes.rdma = true;
+    w.write(2, 0, &[2; 512]);
+    until(&mut w, 93);
+    assert!(!over(&w), "a request that rightly waits is not cut off");
+    w.write(3, 0, &[3; 512]);
+    w.run();
+    assert_eq!(w.waiting[0].len(), 2, "and no other waits behind it");
+    w.answer(0, 0, b"");
+    w.answer(0, 0, b"");
+    // The request's own deadline was not reached, so the connection is still the first one.
+    let mut tag = 3;
+    while !over(&w) {
+        tag += 1;
+        w.write(tag, 0, &[4; 512]);
+        while w.waiting[0].is_empty() {
+            w.pass(Span::millis(100));
+        }
+        w.answer(0, 0, b"");
+        assert!(w.now < Time(230_000_000_000), "it stays with TCP");
+    }
+    let view = w.client.view(w.now);
+    assert_eq!((view.counters["made_room"], view.counters["lost"], view.counters["resent"]), (1, 0, 0));
+    assert_eq!(w.completions.len() as u64, tag);
+    w.client.stop();
+    w.assert_over();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::{Letter, Mail, NbdOptions, NbdTarget};
 use crate::error::TargetError;
 use crate::happening::Happening;
 use crate::limits::{ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, SPIN, TLS_NETWORK, TLS_SESSIONS};
-use crate::setup::{NbdTls, Setup, say_fallback};
+use crate::setup::{NbdTls, Setup, say};
 use crate::view::TargetView;
 use driver::{Address, ListenerId};
 use memory::{Arena, ArenaOptions, Backing, Shares};
@@ -41,7 +41,7 @@ impl Post {
             Letter::View(number, view) => drop(self.views.try_send((number, view))),
             Letter::Fenced => drop(self.tell.send(Happening::Fenced)),
             Letter::Held(all) => drop(self.tell.send(Happening::Held(all))),
-            Letter::Fallback(endpoint) => say_fallback(endpoint),
+            Letter::Word(word) => say(&word),
         }
     }
 }

@@ -33,8 +33,7 @@ use nbd_session::{Event, Export, Fault, Limits, Outcome, Session, Ticket, Tls};
 use refcount::{Hold, LeakReport, Table};
 use slab::Slab;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use volume_client::{BlockRequest, Holding, VolumeClient};
+use volume_client::{BlockRequest, Holding, VolumeClient, Word};
 
 /// What the process tells the machine.
 #[derive(Debug)]
@@ -60,8 +59,8 @@ pub enum Letter {
     Fenced,
     /// Of a shared volume: all that is to be held is held; or some of it is another's.
     Held(bool),
-    /// This endpoint has RDMA, which does not lead there: it is tried over TCP. Said once until RDMA does.
-    Fallback(SocketAddr),
+    /// To be said to people.
+    Word(Word),
 }
 
 /// What an NBD target is made with.
@@ -513,8 +512,8 @@ impl Machine for NbdTarget {
         if self.client.wants_map(now) {
             out.post(Letter::WantMap);
         }
-        while let Some(endpoint) = self.client.next_fallback() {
-            out.post(Letter::Fallback(endpoint));
+        while let Some(word) = self.client.next_word() {
+            out.post(Letter::Word(word));
         }
         if self.client.is_fenced() && !self.said_fenced {
             self.said_fenced = true;

@@ -39,8 +39,9 @@ pub struct Side {
     /// In error: everything is flushed.
     pub dead: bool,
     pub dones: Vec<Done>,
-    /// Finished is withheld, as if nobody polled.
-    pub asleep: Vec<Finished>,
+    /// Nobody polls: what is finished is seen later, in order.
+    sleeps: bool,
+    asleep: VecDeque<Finished>,
 }
 
 fn kind(work: &Work) -> &'static str {
@@ -76,7 +77,8 @@ impl Side {
             posted: BTreeMap::new(),
             dead: false,
             dones: Vec::new(),
-            asleep: Vec::new(),
+            sleeps: false,
+            asleep: VecDeque::new(),
         }
     }
 
@@ -92,8 +94,25 @@ impl Side {
     }
 
     pub fn finished(&mut self, work: Work, result: Result<Received, Failed>) {
-        self.link.finished(Finished { work, result }, &mut self.out);
-        self.take();
+        self.asleep.push_back(Finished { work, result });
+        if !self.sleeps {
+            self.wake();
+        }
+    }
+
+    pub fn sleep(&mut self) {
+        self.sleeps = true;
+    }
+
+    /// Sees what is finished; true if anything was.
+    pub fn wake(&mut self) -> bool {
+        self.sleeps = false;
+        let any = !self.asleep.is_empty();
+        while let Some(finished) = self.asleep.pop_front() {
+            self.link.finished(finished, &mut self.out);
+            self.take();
+        }
+        any
     }
 
     pub fn recv(&mut self, len: usize) {
