@@ -98,7 +98,7 @@ pub(crate) fn recover(args: RecoverArgs) -> Outcome {
         }
     };
     print(&format!(
-        "{what}\nnext: `trine conductor run --store {name}`; when all nodes have come, `trine conductor adopt`"
+        "{what}\nnext: `trine conductor run --store {name} --key-file FILE`; when all nodes have come, `trine conductor adopt`"
     ))
 }
 

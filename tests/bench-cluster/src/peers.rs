@@ -138,7 +138,7 @@ impl Peer {
         let mut cluster = Cluster::start_in(&self.dir, shape)?;
         for n in 0..VOLUMES {
             let name = format!("v{n}");
-            cluster.create(&name, SIZE >> 20, 64)?;
+            cluster.create(&name, SIZE >> 20, SIZE >> 20)?;
             let place = cluster.attach(&name)?;
             let cluster::nbd::Place::Unix(socket) = place else { bail!("a Unix socket") };
             self.places.push(uri(&socket, ""));

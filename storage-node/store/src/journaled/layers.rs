@@ -8,6 +8,7 @@
 //! into the one layer above when there is only one.
 
 use super::limits::MAX_DEPTH;
+use super::pages::ArrayName;
 use crate::configuration::blocks_of;
 use crate::{Held, HeldKind, MAX_HELD, SyncMark};
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId, Stamp};
@@ -17,6 +18,13 @@ use std::rc::Rc;
 /// A layer; never used twice in a store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct LayerId(pub(super) u32);
+
+impl LayerId {
+    /// What a disk says is one; none that the names of arrays do not reach to.
+    pub(super) fn read(number: u32) -> Option<Self> {
+        (number < ArrayName::LAYERS).then_some(Self(number))
+    }
+}
 
 /// What is known of a layer beside its map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -437,7 +437,7 @@ impl Loaded {
 
     fn layers(&mut self) -> Result<(), Wait> {
         while let Some(index) = self.tables.next(LAYERS, self.next)? {
-            let id = LayerId(u32::try_from(index).map_err(|_| Wait::Damaged)?);
+            let id = u32::try_from(index).ok().and_then(LayerId::read).ok_or(Wait::Damaged)?;
             if let Some(bytes) = self.tables.get(LAYERS, index)?
                 && let Some((layer, tree)) = decode_layer(bytes).ok_or(Wait::Damaged)?
             {

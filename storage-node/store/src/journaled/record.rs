@@ -137,7 +137,7 @@ impl Record {
         let copy = CopyId(from.u64()?);
         let record = match kind {
             1 => {
-                let (live, parent) = (LayerId(from.u32()?), (from.u64()?, from.u64()?));
+                let (live, parent) = (LayerId::read(from.u32()?)?, (from.u64()?, from.u64()?));
                 let parent =
                     (parent != (0, 0)).then_some(Source { copy: CopyId(parent.0), snapshot: SnapshotId(parent.1) });
                 Self::Create { copy, live, parent, config: decode_configuration(from)? }
@@ -160,7 +160,7 @@ impl Record {
             }
             6 => Self::Zero { copy, stamped: Stamped::decode(from)?, at: decode_range(from)? },
             7 | 8 => {
-                let (stamped, snapshot, top) = (Stamped::decode(from)?, SnapshotId(from.u64()?), LayerId(from.u32()?));
+                let (stamped, snapshot, top) = (Stamped::decode(from)?, SnapshotId(from.u64()?), LayerId::read(from.u32()?)?);
                 match kind {
                     7 => Self::Snapshot { copy, stamped, snapshot, top },
                     _ => Self::Rollback { copy, stamped, snapshot, top },

@@ -106,9 +106,12 @@ impl ArrayName {
     /// The first name of inner arrays.
     pub(crate) const INNER: u32 = 0x1000_0000;
 
-    /// The map of a layer; layer ids are below 0xf000_0000.
+    /// Layer ids are below this.
+    pub(crate) const LAYERS: u32 = u32::MAX - Self::INNER;
+
+    /// The map of a layer.
     pub(crate) fn map_of(layer: u32) -> Self {
-        debug_assert!(layer < u32::MAX - Self::INNER, "layer {layer} is beyond the names of arrays");
+        debug_assert!(layer < Self::LAYERS, "layer {layer} is beyond the names of arrays");
         Self(Self::INNER.wrapping_add(layer))
     }
 
