@@ -3,8 +3,11 @@
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, confirm, print, size, table, when};
 use clap::{Args, Subcommand};
+use conductor_model::NodeId;
 use conductor_model::api::RangeInfo;
-use conductor_model::views::{ClientInfo, ClientSession, ClientVolume, KeyInfo, KeyVolume, NewKey, RotateKey};
+use conductor_model::views::{
+    ClientInfo, ClientSession, ClientVolume, KeyInfo, KeyVolume, NewKey, RotateKey, RotatedKey,
+};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -140,8 +143,17 @@ fn rotate(args: RotateArgs) -> Outcome {
             false,
         )?;
     }
-    let key = args.cluster.client()?.rotate_key(&RotateKey { name, grace_ms })?;
-    print_key(key, &cluster, &args.output)
+    let rotated = args.cluster.client()?.rotate_key(&RotateKey { name, grace_ms })?;
+    let RotatedKey { key, unconfirmed } = rotated;
+    let name = key.name.clone();
+    // First: nobody can have it printed again.
+    print_key(key, &cluster, &args.output)?;
+    if unconfirmed.is_empty() {
+        return Ok(());
+    }
+    let nodes = unconfirmed.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+    let why = format!("the key {name} is renewed, and printed, but {nodes} may still serve the former one");
+    Err(Failure::new(Exit::TimedOut, why))
 }
 
 fn remove(args: &RemoveArgs) -> Outcome {

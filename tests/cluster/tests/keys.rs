@@ -32,12 +32,17 @@ impl Host {
 
     /// With the key that this command prints.
     fn of(cluster: &Cluster, place: &str, key: &[&str]) -> Self {
+        let line = cluster.trine(key).unwrap();
+        Self::with(cluster, place, &line)
+    }
+
+    /// With the key that was printed.
+    fn with(cluster: &Cluster, place: &str, line: &str) -> Self {
         let dir = cluster.dir().join(place);
         fs::create_dir(&dir).unwrap();
         fs::copy(cluster.dir().join("conductor.addr"), dir.join("conductor.addr")).unwrap();
-        let line = cluster.trine(key).unwrap();
-        fs::write(dir.join("client.key"), &line).unwrap();
-        Self { dir, key: ClientKey::from_line(&line).unwrap(), line: line.trim().to_owned() }
+        fs::write(dir.join("client.key"), line).unwrap();
+        Self { dir, key: ClientKey::from_line(line).unwrap(), line: line.trim().to_owned() }
     }
 
     fn trine(&self, cluster: &Cluster, args: &[&str]) -> Outcome {
@@ -313,6 +318,24 @@ fn a_key_is_renewed_beside_the_former_one_which_ends_when_its_time_is_over() {
         (outcome(&fourth), outcome(&first)),
         (Err(Refused::Rejected(Reason::Fenced)), Err(Refused::Rejected(Reason::Fenced)))
     );
+}
+
+#[test]
+fn a_key_that_is_renewed_at_once_is_printed_though_nodes_may_still_take_the_former_one() {
+    let mut cluster = start();
+    let first = Host::new(&cluster, "web1", &["--volumes", MINE]);
+    // No primary has a successor, and none confirms.
+    cluster.nodes.iter_mut().for_each(|node| node.kill().unwrap());
+    let renewed = cluster.try_trine(&["client", "rotate", "web1", "--grace", "0s", "--yes"]).unwrap();
+    assert!(renewed.code == 6 && renewed.stderr.contains("may still serve the former one"), "{renewed:?}");
+    let second = Host::with(&cluster, "second", &renewed.stdout);
+    assert!(second.key.card.serial > first.key.card.serial);
+    cluster.nodes.iter_mut().for_each(|node| node.start().unwrap());
+    cluster.wait_alive(3).unwrap();
+    refused(&first.attach(&cluster, MINE), "the key web1 was removed");
+    done(&second.attach(&cluster, MINE));
+    assert_eq!(read(&mut second.nbd(MINE)), 0);
+    done(&second.trine(&cluster, &["detach", MINE]));
 }
 
 #[test]
