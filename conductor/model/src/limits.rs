@@ -42,6 +42,8 @@ pub const MAX_KEY_NAME: usize = 32;
 pub const MAX_KEY_VOLUMES: usize = 64;
 /// Keys of clients in a cluster: some 20 bytes each in what every node is told when one is added or removed, and 512 B of memory.
 pub const MAX_CLIENT_KEYS: usize = 1024;
+/// Former keys that may hold beside the one that was made in their place.
+pub const MAX_FORMER_KEYS: usize = 2;
 /// For how long a key may hold beside the one that was made in its place: a year, which is long for a rotation.
 pub const MAX_KEY_GRACE_MS: u64 = 365 * 86_400_000;
 /// Clients that read one volume at once: each costs its nodes sessions, and 16 bytes of what they are told of the volume.

@@ -5,7 +5,9 @@ mod common;
 
 use common::{Cluster, MIB, with_volume};
 use conductor_model::api::{MembershipAnswer, MembershipChange, NodeSession, NodeSessions, ReaderList, VolumeMap};
-use conductor_model::limits::{MAX_CLIENT_NAME, MAX_KEY_GRACE_MS, MAX_READERS_PER_VOLUME, MAX_SESSIONS_PER_NODE};
+use conductor_model::limits::{
+    MAX_CLIENT_KEYS, MAX_CLIENT_NAME, MAX_KEY_GRACE_MS, MAX_READERS_PER_VOLUME, MAX_SESSIONS_PER_NODE,
+};
 use conductor_model::views::{Attach, ClientInfo, CopyRange, Detach, FormerKey, KeyInfo, NewKey, RotateKey};
 use conductor_model::{AttachGeneration, Bytes, Error, NodeId, SnapshotId, VolumeId};
 
@@ -275,28 +277,53 @@ fn a_key_that_is_renewed_holds_for_its_time_and_the_new_one_is_for_the_same() {
     let again = cluster.run(|m, now, _| m.add_key(now, &new));
     assert_eq!(again.unwrap_err().kind(), "key-exists");
 
-    // Once more, for less time; each has its own, which a restart does not forget.
+    // Once more, for more time; each has its own, which a restart does not forget. There are not to be more of them.
     cluster.wait(10_000);
-    assert_eq!(rotate(&mut cluster, 20_000).unwrap().serial, 3);
+    assert_eq!(rotate(&mut cluster, 80_000).unwrap().serial, 3);
     assert_eq!((valid(&mut cluster), former(&cluster)), (vec![1, 2, 3], vec![1, 2]));
+    assert_eq!(rotate(&mut cluster, 80_000).unwrap_err().kind(), "limit");
     cluster.restart();
-    cluster.wait(20_000);
-    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![1, 3], vec![1]));
+    cluster.wait(50_000);
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![2, 3], vec![2]));
     let due = cluster.model.next_deadline().unwrap();
     assert!(due.0 <= cluster.now.0 + 30_000, "it looks again in time: {due:?}");
     cluster.wait(30_000);
     assert_eq!((valid(&mut cluster), former(&cluster)), (vec![3], vec![]));
     let events: Vec<String> = cluster.model.events(0).iter().map(|event| event.what.to_string()).collect();
-    for said in ["key web1 renewed, the former one holds for 20 s", "the former key web1 holds no more"] {
+    for said in ["key web1 renewed, the former one holds for 80 s", "the former key web1 holds no more"] {
         assert!(events.iter().any(|event| event == said), "{events:?}");
     }
 
-    // At once; and with the name goes all that was ever given out under it.
-    assert_eq!(rotate(&mut cluster, 0).unwrap().serial, 4);
-    assert_eq!(valid(&mut cluster), [4]);
+    // None that was leaked before holds for longer than the last one that was.
+    rotate(&mut cluster, 60_000).unwrap();
+    rotate(&mut cluster, 5000).unwrap();
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![3, 4, 5], vec![3, 4]));
+    cluster.wait(5000);
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![5], vec![]));
+
+    // At once, whatever else holds yet; and with the name goes all that was ever given out under it.
+    rotate(&mut cluster, 60_000).unwrap();
+    rotate(&mut cluster, 60_000).unwrap();
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![5, 6, 7], vec![5, 6]));
+    assert_eq!(rotate(&mut cluster, 0).unwrap().serial, 8);
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![8], vec![]));
+    cluster.assert_persisted();
     rotate(&mut cluster, 60_000).unwrap();
     cluster.run(|m, now, _| m.remove_key(now, "web1")).unwrap();
     assert_eq!(valid(&mut cluster), []);
     assert!(cluster.model.clients().iter().all(|client| client.key.is_none()));
+    cluster.assert_persisted();
+}
+
+#[test]
+fn a_key_is_renewed_at_once_however_many_there_are() {
+    let mut cluster = with_volume();
+    let new = |name| NewKey { name, volumes: vec!["db".to_owned()], read_only: false };
+    cluster.run(|m, now, _| m.add_key(now, &new("web1".to_owned()))).unwrap();
+    for n in 1..MAX_CLIENT_KEYS {
+        cluster.run(|m, now, _| m.add_key(now, &new(format!("k{n}")))).unwrap();
+    }
+    assert_eq!(rotate(&mut cluster, 1000).unwrap_err().kind(), "limit");
+    assert_eq!(rotate(&mut cluster, 0).unwrap().serial, 1 + MAX_CLIENT_KEYS as u64);
     cluster.assert_persisted();
 }
