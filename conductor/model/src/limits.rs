@@ -52,6 +52,8 @@ pub const MAX_READERS_PER_VOLUME: usize = 32;
 pub const MAX_READERS_SHOWN: usize = 3;
 /// Sessions remembered of one node: four full reactors of it, 256 KiB.
 pub const MAX_SESSIONS_PER_NODE: usize = 1024;
+/// What a node told of its sessions is shown until it was silent for so long: two of its counts.
+pub const SESSIONS_SHOWN_MS: u64 = 20_000;
 /// Troubles remembered from one node's heartbeat: more do not make `trine status` any clearer.
 pub const MAX_TROUBLES_PER_NODE: usize = 1024;
 /// Characters remembered of one trouble's reason.

@@ -118,7 +118,7 @@ fn readers_are_limited_and_hold_off_what_changes_the_volume() {
     let range = CopyRange { source: "from@s".to_owned(), offset: Bytes(0), length: Bytes(4096) };
     assert_eq!(cluster.run(|m, now, _| m.copy_range(now, "db", &range)).unwrap_err().kind(), "attached");
     cluster.run(|m, _, _| m.delete("db", true)).unwrap();
-    assert_eq!(cluster.model.clients(), []);
+    assert_eq!(cluster.model.clients(cluster.now), []);
 }
 
 #[test]
@@ -130,7 +130,8 @@ fn an_evicted_client_has_nothing_any_more_and_the_others_keep_what_they_have() {
     for client in ["a", "b", "c"] {
         read(&mut cluster, client).unwrap();
     }
-    let names: Vec<_> = cluster.model.clients().into_iter().map(|c| (c.name, c.host, c.volumes.len())).collect();
+    let names: Vec<_> =
+        cluster.model.clients(cluster.now).into_iter().map(|c| (c.name, c.host, c.volumes.len())).collect();
     let h1 = || "h1".to_owned();
     assert_eq!(names, [("a".to_owned(), h1(), 2), ("b".to_owned(), h1(), 1), ("c".to_owned(), h1(), 1)]);
 
@@ -184,18 +185,30 @@ fn sessions_are_shown_of_what_is_attached_now_and_of_snapshots() {
         cluster.model.hear_sessions(cluster.now, &said).unwrap();
     }
     let sessions = |c: &ClientInfo| c.sessions.iter().map(|s| (s.of.clone(), s.node.0, s.requests)).collect::<Vec<_>>();
-    let all: Vec<_> = cluster.model.clients().iter().map(|c| (c.name.clone(), c.volumes.len(), sessions(c))).collect();
+    let all: Vec<_> =
+        cluster.model.clients(cluster.now).iter().map(|c| (c.name.clone(), c.volumes.len(), sessions(c))).collect();
     let new = ("new".to_owned(), 1, vec![("db".to_owned(), 2, 7)]);
     let reader = ("reader".to_owned(), 0, vec![("db@s".to_owned(), 1, 0)]);
     assert_eq!(all, [new, reader]);
     assert_eq!(evict(&mut cluster, "reader").unwrap_err().kind(), "no-client");
+
+    // A node that is alive may take its time to tell anew; of one that is silent nothing is known.
+    cluster.pass(15_000, &[(1, 1), (2, 1), (3, 1)]);
+    cluster.pass(15_000, &[(1, 1), (3, 1)]);
+    let shown: Vec<_> =
+        cluster.model.clients(cluster.now).iter().map(|c| (c.name.clone(), sessions(c).len())).collect();
+    assert_eq!(shown, [("new".to_owned(), 1), ("reader".to_owned(), 1)]);
+    cluster.pass(5000, &[(1, 1), (3, 1)]);
+    let shown: Vec<_> =
+        cluster.model.clients(cluster.now).iter().map(|c| (c.name.clone(), sessions(c).len())).collect();
+    assert_eq!(shown, [("new".to_owned(), 0), ("reader".to_owned(), 1)]);
 
     // Each word replaces the one before, and only so much is remembered.
     let name = |n: usize| if n == 0 { "x".repeat(MAX_CLIENT_NAME + 1) } else { format!("r{n}") };
     let many = (0..MAX_SESSIONS_PER_NODE + 10).map(|n| session(&name(n), 0, Some(snapshot), 0)).collect();
     for (sessions, clients) in [(many, 1 + MAX_SESSIONS_PER_NODE), (Vec::new(), 1)] {
         cluster.model.hear_sessions(cluster.now, &NodeSessions { node: NodeId(1), sessions }).unwrap();
-        assert_eq!(cluster.model.clients().len(), clients);
+        assert_eq!(cluster.model.clients(cluster.now).len(), clients);
     }
     let stranger = NodeSessions { node: NodeId(9), sessions: Vec::new() };
     assert_eq!(cluster.model.hear_sessions(cluster.now, &stranger), Err(Error::UnknownNode(NodeId(9))));
@@ -213,7 +226,7 @@ fn a_volume_is_shared_by_those_who_say_so_and_by_nobody_else() {
         assert_eq!(why, "volume db is attached by b, a (shared); --force takes it away");
     }
     let held = |cluster: &Cluster| -> Vec<_> {
-        let clients = cluster.model.clients();
+        let clients = cluster.model.clients(cluster.now);
         clients.iter().map(|c| (c.name.clone(), c.volumes[0].read_only, c.volumes[0].shared)).collect()
     };
     assert_eq!(held(&cluster), [("a".to_owned(), false, true), ("b".to_owned(), false, true)]);
@@ -258,7 +271,7 @@ fn valid(cluster: &mut Cluster) -> Vec<u64> {
 }
 
 fn former(cluster: &Cluster) -> Vec<u64> {
-    let clients = cluster.model.clients();
+    let clients = cluster.model.clients(cluster.now);
     let keys: Vec<&KeyInfo> = clients.iter().filter_map(|client| client.key.as_ref()).collect();
     assert_eq!(keys.len(), 1, "one line for all of them");
     keys[0].former.iter().map(|FormerKey { serial, .. }| *serial).collect()
@@ -311,7 +324,7 @@ fn a_key_that_is_renewed_holds_for_its_time_and_the_new_one_is_for_the_same() {
     rotate(&mut cluster, 60_000).unwrap();
     cluster.run(|m, now, _| m.remove_key(now, "web1")).unwrap();
     assert_eq!(valid(&mut cluster), []);
-    assert!(cluster.model.clients().iter().all(|client| client.key.is_none()));
+    assert!(cluster.model.clients(cluster.now).iter().all(|client| client.key.is_none()));
     cluster.assert_persisted();
 }
 

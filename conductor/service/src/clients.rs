@@ -15,7 +15,7 @@ use conductor_model::{Conductor, Dirty, NodeId, Rotated};
 use std::collections::BTreeSet;
 
 pub(crate) async fn list(State(ledger): State<Ledger>) -> Answer<Vec<ClientInfo>> {
-    look(&ledger, |m, _| Ok(m.clients())).await.map(Json)
+    look(&ledger, |m, now| Ok(m.clients(now))).await.map(Json)
 }
 
 /// A node tells of its sessions.
