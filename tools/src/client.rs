@@ -3,8 +3,11 @@
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, confirm, print, size, table, when};
 use clap::{Args, Subcommand};
+use conductor_model::NodeId;
 use conductor_model::api::RangeInfo;
-use conductor_model::views::{ClientInfo, ClientSession, ClientVolume, KeyInfo, KeyVolume, NewKey, RotateKey};
+use conductor_model::views::{
+    ClientInfo, ClientSession, ClientVolume, KeyInfo, KeyVolume, NewKey, RotateKey, RotatedKey,
+};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +18,8 @@ use wire::{Card, ClientKey, ClusterKey};
 pub(crate) enum ClientCommand {
     /// Make a key for a client, and print it, once: the content of its --key-file. With it volumes are attached, and nothing else is done
     Add(AddArgs),
-    /// Renew a client's key: prints a new one, once, beside which the former holds for a while
+    /// Renew a client's key: prints a new one, once, beside which the former holds for a while. Every target has to be attached anew with it
+    /// before that is over
     Rotate(RotateArgs),
     /// Remove a client's key: what is attached with it is cut off
     Remove(RemoveArgs),
@@ -47,7 +51,8 @@ pub(crate) struct AddArgs {
 pub(crate) struct RotateArgs {
     /// The key, as `trine client list` names it
     name: String,
-    /// How long the former key holds beside the new one, like 2h or 7d; 0s cuts off at once what is attached with it
+    /// How long the former key holds beside the new one, like 2h or 7d, and any before it at most: what is still attached with them then
+    /// fails with EIO. 0s cuts off at once what is attached with any of them
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = humantime::parse_duration)]
     grace: Duration,
     /// Do not ask
@@ -136,12 +141,21 @@ fn rotate(args: RotateArgs) -> Outcome {
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     if grace_ms == 0 && !yes {
         confirm(
-            &format!("Renew the key {name}? What is attached with the one that there is fails from then on."),
+            &format!("Renew the key {name}? What is attached with any that was given out fails from then on."),
             false,
         )?;
     }
-    let key = args.cluster.client()?.rotate_key(&RotateKey { name, grace_ms })?;
-    print_key(key, &cluster, &args.output)
+    let rotated = args.cluster.client()?.rotate_key(&RotateKey { name, grace_ms })?;
+    let RotatedKey { key, unconfirmed } = rotated;
+    let name = key.name.clone();
+    // First: nobody can have it printed again.
+    print_key(key, &cluster, &args.output)?;
+    if unconfirmed.is_empty() {
+        return Ok(());
+    }
+    let nodes = unconfirmed.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+    let why = format!("the key {name} is renewed, and printed, but {nodes} may still serve the former one");
+    Err(Failure::new(Exit::TimedOut, why))
 }
 
 fn remove(args: &RemoveArgs) -> Outcome {

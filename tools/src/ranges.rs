@@ -1,7 +1,7 @@
 //! `trine volume ranges`: who holds which ranges of a volume that is shared, as nodes told last.
 
 use crate::config::ClusterArgs;
-use crate::output::{Outcome, OutputArgs, size, table};
+use crate::output::{Outcome, OutputArgs, size, table, when};
 use crate::volume::name;
 use clap::Args;
 use conductor_model::views::ClientInfo;
@@ -68,9 +68,10 @@ fn ranges_table(rows: &[Row]) -> String {
         let (way, state) = (if row.write { "write" } else { "read" }, if row.held { "held" } else { "waits" });
         let host = if row.host.is_empty() { "-" } else { &row.host };
         let (client, node) = (row.client.clone(), row.node.to_string());
-        vec![size(row.offset), size(row.length), way.to_owned(), state.to_owned(), client, host.to_owned(), node]
+        let (from, length) = (size(row.offset), size(row.length));
+        vec![from, length, way.to_owned(), state.to_owned(), client, host.to_owned(), node, when(row.heard)]
     };
-    table(&["OFFSET", "LENGTH", "FOR", "STATE", "CLIENT", "HOST", "NODE"], rows.iter().map(cells))
+    table(&["OFFSET", "LENGTH", "FOR", "STATE", "CLIENT", "HOST", "NODE", "HEARD"], rows.iter().map(cells))
 }
 
 #[cfg(test)]
@@ -112,6 +113,6 @@ mod tests {
         assert_eq!(seen, [(0, "a", true), ((1 << 20) + 4096, "b", true), ((1 << 20) + 4096, "a", false)]);
         let text = ranges_table(&rows);
         let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
-        assert_eq!(last[last.len() - 5..], ["write", "waits", "a", "-", "n2"]);
+        assert_eq!(last[last.len() - 6..], ["write", "waits", "a", "-", "n2", "1970-01-01T00:00:00Z"]);
     }
 }

@@ -28,7 +28,8 @@ pub(crate) enum VolumeCommand {
     List(ListArgs),
     /// Show one volume with its shards
     Show(ShowArgs),
-    /// Who holds which ranges of a volume that is shared, or waits for them, as told in the last ten seconds or so
+    /// Who holds which ranges of a volume that is shared, or waits for them, as nodes told last, every ten seconds or so: at most 64 of a
+    /// client on one core of a node, and none of a node that is silent
     Ranges(ranges::RangesArgs),
     /// Change how many copies a volume has, and how many of them have to acknowledge a write
     Set(SetArgs),

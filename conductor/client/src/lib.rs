@@ -21,8 +21,8 @@ use conductor_model::events::Event;
 use conductor_model::views::{
     Adopt, Attach, CheckReplacement, ClientInfo, ConductorInfo, CopyInfo, CopyRange, Detach, Duty, Evict, Force,
     KeyInfo, NewCopies, NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey,
-    ReplaceDisk, Resize, ResyncChange, ResyncInfo, RotateKey, Scrub, ScrubInfo, Settings, SnapshotInfo, Space, Status,
-    Version, VolumeDetail, VolumeInfo,
+    ReplaceDisk, Resize, ResyncChange, ResyncInfo, RotateKey, RotatedKey, Scrub, ScrubInfo, Settings, SnapshotInfo,
+    Space, Status, Version, VolumeDetail, VolumeInfo,
 };
 use conductor_model::{Bytes, DiskId, NodeId, OrderId, check_snapshot_name, check_volume_name};
 use conductors::{Call, Conductors};
@@ -252,7 +252,7 @@ impl Client {
     }
 
     /// Makes a new key in the place of one, which holds for so long yet.
-    pub fn rotate_key(&self, rotate: &RotateKey) -> Result<KeyInfo, Error> {
+    pub fn rotate_key(&self, rotate: &RotateKey) -> Result<RotatedKey, Error> {
         self.post("/v1/clients/keys/rotate", rotate, LONG_CALL)
     }
 

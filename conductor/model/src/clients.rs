@@ -3,7 +3,7 @@
 //! Sessions are not persisted, and some seconds old: nodes tell of them as they count. Nothing is decided by them.
 
 use crate::api::{NodeSession, NodeSessions};
-use crate::limits::{MAX_CLIENT_NAME, MAX_SESSIONS_PER_NODE};
+use crate::limits::{MAX_CLIENT_NAME, MAX_SESSIONS_PER_NODE, SESSIONS_SHOWN_MS};
 use crate::views::{ClientInfo, ClientSession};
 use crate::{Conductor, Error, Millis};
 use std::collections::BTreeMap;
@@ -20,8 +20,9 @@ impl Conductor {
         Ok(())
     }
 
-    /// All clients that have a volume attached, or are heard to read a snapshot, and all keys, by name.
-    pub fn clients(&self) -> Vec<ClientInfo> {
+    /// All clients that have a volume attached, or are heard to read a snapshot, and all keys, by name. What a node told of that is silent
+    /// since is left out: nobody knows what it serves, and it may well be nothing.
+    pub fn clients(&self, now: Millis) -> Vec<ClientInfo> {
         let mut all: BTreeMap<&str, ClientInfo> = BTreeMap::new();
         let new = |name: &str, host: &str| ClientInfo {
             name: name.to_owned(),
@@ -39,6 +40,9 @@ impl Conductor {
         }
         for (node, presence) in &self.presence {
             let (heard, sessions) = &presence.sessions;
+            if now.since(presence.heard.map_or(*heard, |beat| beat.max(*heard))) >= SESSIONS_SHOWN_MS {
+                continue;
+            }
             for session in sessions {
                 let NodeSession { client, generation, read_only, ranges, connections, requests, .. } = session;
                 let Some(of) = self.session_of(session) else { continue };

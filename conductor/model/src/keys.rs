@@ -8,7 +8,7 @@
 
 use crate::api::KeyList;
 use crate::events::Happened;
-use crate::limits::{MAX_CLIENT_KEYS, MAX_KEY_GRACE_MS, MAX_KEY_NAME, MAX_KEY_VOLUMES};
+use crate::limits::{MAX_CLIENT_KEYS, MAX_FORMER_KEYS, MAX_KEY_GRACE_MS, MAX_KEY_NAME, MAX_KEY_VOLUMES};
 use crate::record::ClientKeyRecord;
 use crate::views::{FormerKey, KeyInfo, KeyVolume, NewKey, RotateKey};
 use crate::{Commit, Conductor, Dirty, Error, Key, Millis, NodeId, VolumeId};
@@ -54,8 +54,9 @@ impl Conductor {
         Ok((info, self.seal(dirty)))
     }
 
-    /// Makes a new key in the place of one, which holds for so long yet: if for no time at all it is removed, and what is attached with it cut
-    /// off, though nobody loses his attachment, which is in the key's name.
+    /// Makes a new key in the place of one, which holds for so long yet, and no former one of that name for longer: whoever renews a key
+    /// because one leaked does not know which. If for no time at all they are removed, and what is attached with them cut off, though
+    /// nobody loses his attachment, which is in the key's name.
     pub fn rotate_key(&mut self, now: Millis, rotate: &RotateKey) -> Result<(Rotated, Dirty), Error> {
         self.check_trusted()?;
         self.date_events(now);
@@ -66,15 +67,23 @@ impl Conductor {
         }
         let current = self.keys.values().find(|key| key.name == *name && key.until.is_none());
         let former = current.cloned().ok_or_else(|| Error::NoKey(name.clone()))?;
-        if self.keys.len() >= MAX_CLIENT_KEYS {
+        let until = Millis(now.0 + grace_ms);
+        // Those that there are once this is the current one no more.
+        let formers: Vec<u64> = self.keys.values().filter(|key| key.name == *name).map(|key| key.serial).collect();
+        if *grace_ms > 0 && formers.len() > MAX_FORMER_KEYS {
+            return Err(Error::Limit { what: "former keys of a name", limit: MAX_FORMER_KEYS });
+        }
+        if *grace_ms > 0 && self.keys.len() >= MAX_CLIENT_KEYS {
             return Err(Error::Limit { what: "keys of clients", limit: MAX_CLIENT_KEYS });
         }
         let mut dirty = Dirty::default();
-        dirty.add(Key::ClientKey(former.serial));
-        if *grace_ms == 0 {
-            self.keys.remove(&former.serial);
-        } else if let Some(key) = self.keys.get_mut(&former.serial) {
-            key.until = Some(Millis(now.0 + grace_ms));
+        for serial in formers {
+            dirty.add(Key::ClientKey(serial));
+            if *grace_ms == 0 {
+                self.keys.remove(&serial);
+            } else if let Some(key) = self.keys.get_mut(&serial) {
+                key.until = Some(key.until.map_or(until, |end| end.min(until)));
+            }
         }
         self.note(Happened::KeyRotated { name: name.clone(), grace_ms: *grace_ms }, &mut dirty);
         let volumes = former.volumes.iter().copied().collect();

@@ -42,6 +42,8 @@ pub const MAX_KEY_NAME: usize = 32;
 pub const MAX_KEY_VOLUMES: usize = 64;
 /// Keys of clients in a cluster: some 20 bytes each in what every node is told when one is added or removed, and 512 B of memory.
 pub const MAX_CLIENT_KEYS: usize = 1024;
+/// Former keys that may hold beside the one that was made in their place.
+pub const MAX_FORMER_KEYS: usize = 2;
 /// For how long a key may hold beside the one that was made in its place: a year, which is long for a rotation.
 pub const MAX_KEY_GRACE_MS: u64 = 365 * 86_400_000;
 /// Clients that read one volume at once: each costs its nodes sessions, and 16 bytes of what they are told of the volume.
@@ -50,6 +52,8 @@ pub const MAX_READERS_PER_VOLUME: usize = 32;
 pub const MAX_READERS_SHOWN: usize = 3;
 /// Sessions remembered of one node: four full reactors of it, 256 KiB.
 pub const MAX_SESSIONS_PER_NODE: usize = 1024;
+/// What a node told of its sessions is shown until it was silent for so long: two of its counts.
+pub const SESSIONS_SHOWN_MS: u64 = 20_000;
 /// Troubles remembered from one node's heartbeat: more do not make `trine status` any clearer.
 pub const MAX_TROUBLES_PER_NODE: usize = 1024;
 /// Characters remembered of one trouble's reason.

@@ -106,8 +106,11 @@ impl Conductor {
         self.seal(dirty)
     }
 
-    /// When `tick` has something to do, as far as is known now.
+    /// When `tick` has something to do, as far as is known now. In doubt nothing is due, or what `tick` leaves alone would be over and over.
     pub fn next_deadline(&self) -> Option<Millis> {
+        if self.meta.recovery.is_some() {
+            return None;
+        }
         let orders = [self.attempts.next_deadline(), self.orders.next_deadline(), self.next_daily_scrub()];
         orders.into_iter().chain([self.next_silence(), self.next_key_end()]).flatten().min()
     }

@@ -18,7 +18,7 @@ mod resync;
 pub use care::{CheckReplacement, Duty, Force, NewCopies, NewDuty, RebalanceInfo, RemoveDisk, ReplaceDisk, Settings};
 pub use clients::{
     Attach, Attachment, ClientInfo, ClientSession, ClientVolume, Detach, Evict, FormerKey, KeyInfo, KeyVolume, NewKey,
-    Reader, RemoveKey, RotateKey,
+    Reader, RemoveKey, RotateKey, RotatedKey,
 };
 pub use conductors::{ConductorInfo, ConductorRole};
 pub use recovery::{Adopt, Missing, RecoveredVolume, RecoveryInfo, UnknownVolume};

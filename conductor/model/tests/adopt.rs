@@ -5,7 +5,7 @@ mod common;
 use common::{Cluster, MIB, T0, draws, other, registration, report, shard, with_volume};
 use conductor_model::api::{Holding, MembershipAnswer, MembershipChange, Register};
 use conductor_model::limits::{DOUBT_ASKS_MS, DOUBT_SETTLES_MS};
-use conductor_model::views::{Adopt, NewVolume, RecoveryInfo};
+use conductor_model::views::{Adopt, NewKey, NewVolume, RecoveryInfo, RotateKey};
 use conductor_model::{
     AttachGeneration, Bytes, ClusterId, Commit, Conductor, Configuration, CopyId, CopyState, DiskId, Durability, Error,
     Key, Millis, NodeId, OpenId, ShardId, VolumeId,
@@ -231,6 +231,34 @@ fn a_backup_goes_on_with_what_happened_since() {
     let state = cluster.config(1, 0).member(absent.copy).unwrap().state;
     assert_eq!(state, CopyState::Absent, "it lacks a write that was acknowledged since");
     assert!(cluster.model.commit() > seen);
+}
+
+#[test]
+fn what_was_due_in_a_backup_waits_until_it_is_adopted() {
+    let mut cluster = with_volume();
+    let mut disks = Disks::default();
+    disks.serve_all(&cluster);
+    let new = NewKey { name: "web1".to_owned(), volumes: vec!["db".to_owned()], read_only: false };
+    cluster.run(|m, now, _| m.add_key(now, &new)).unwrap();
+    let rotate = RotateKey { name: "web1".to_owned(), grace_ms: 1000 };
+    cluster.run(|m, now, _| m.rotate_key(now, &rotate)).unwrap();
+    cluster.restart();
+    cluster.model.set_scrub_every(Some(1000));
+    let dirty = cluster.model.restored(cluster.now);
+    cluster.persist(dirty);
+    cluster.settle_doubt();
+    let due = cluster.model.next_deadline();
+    assert!(due.is_none_or(|due| due > cluster.now), "ticks follow upon one another: {due:?}");
+    assert!(cluster.model.permit("web1", 1, "db").is_ok(), "it is not ended in doubt");
+
+    for node in 1..=3 {
+        cluster.hear(&disks, node);
+    }
+    cluster.adopt(&[], None).unwrap();
+    assert!(cluster.model.next_deadline().unwrap() <= cluster.now);
+    cluster.tick();
+    assert!(cluster.model.permit("web1", 1, "db").is_err());
+    assert!(cluster.model.permit("web1", 2, "db").is_ok());
 }
 
 #[test]

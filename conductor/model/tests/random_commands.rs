@@ -375,7 +375,7 @@ impl World {
             Command::Evict { client } => {
                 let name = format!("client{client}");
                 let evicted = cluster.run(|m, _, _| m.evict(&name)).is_ok();
-                assert!(!evicted || cluster.model.clients().iter().all(|client| client.name != name));
+                assert!(!evicted || cluster.model.clients(cluster.now).iter().all(|client| client.name != name));
             }
             Command::Detach { name: n, client, back } => {
                 let Ok(map) = cluster.model.map(&name(n)) else { return };

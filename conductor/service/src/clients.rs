@@ -5,16 +5,17 @@
 use crate::answer::{Failure, body};
 use crate::ledger::Ledger;
 use crate::limits::{NODE_BODY, SMALL_BODY};
-use crate::routes::{Answer, change, confirmed, look, no_more_missing};
+use crate::routes::{Answer, change, confirmed, look, no_more_missing, still_missing};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use conductor_model::api::NodeSessions;
-use conductor_model::views::{ClientInfo, Evict, KeyInfo, NewKey, RemoveKey, RotateKey};
-use conductor_model::{Conductor, Dirty, Rotated};
+use conductor_model::views::{ClientInfo, Evict, KeyInfo, NewKey, RemoveKey, RotateKey, RotatedKey};
+use conductor_model::{Conductor, Dirty, NodeId, Rotated};
+use std::collections::BTreeSet;
 
 pub(crate) async fn list(State(ledger): State<Ledger>) -> Answer<Vec<ClientInfo>> {
-    look(&ledger, |m, _| Ok(m.clients())).await.map(Json)
+    look(&ledger, |m, now| Ok(m.clients(now))).await.map(Json)
 }
 
 /// A node tells of its sessions.
@@ -45,20 +46,29 @@ pub(crate) async fn add_key(
     Ok((StatusCode::CREATED, Json(info)))
 }
 
-/// The like of a key that is renewed. Where the former one holds no more, answered when no primary of its volumes takes it any more.
+/// The like of a key that is renewed. Where the former one holds no more, answered when no primary of its volumes takes it any more, or
+/// with those that may. It is no failure: what is answered cannot be asked for again, and the former key is one no more.
 pub(crate) async fn rotate_key(
     State(ledger): State<Ledger>,
     request: Request,
-) -> Result<(StatusCode, Json<KeyInfo>), Failure> {
+) -> Result<(StatusCode, Json<RotatedKey>), Failure> {
     let rotate: RotateKey = body(request, SMALL_BODY).await?;
     let at_once = rotate.grace_ms == 0;
-    let Rotated { key, volumes, at } = change(&ledger, move |m, now| m.rotate_key(now, &rotate)).await?;
+    let rotated = move |m: &mut Conductor, now| {
+        let (rotated, dirty) = m.rotate_key(now, &rotate)?;
+        let primaries = m.unconfirmed_since(&rotated.volumes, rotated.at);
+        Ok(((rotated, primaries), dirty))
+    };
+    let (Rotated { key, volumes, at }, primaries) = change(&ledger, rotated).await?;
     tracing::info!(key = key.name, serial = key.serial, "key renewed");
+    let mut unconfirmed = BTreeSet::new();
     if at_once {
         let missing = move |m: &Conductor| m.unconfirmed_since(&volumes, at);
-        no_more_missing(&ledger, missing, &format!("the key {} is renewed", key.name), "the former one").await?;
+        // If it cannot be asked any more, none has confirmed as far as is known.
+        unconfirmed = still_missing(&ledger, missing).await.unwrap_or(primaries);
     }
-    Ok((StatusCode::CREATED, Json(key)))
+    let unconfirmed: Vec<NodeId> = unconfirmed.into_iter().collect();
+    Ok((StatusCode::CREATED, Json(RotatedKey { key, unconfirmed })))
 }
 
 /// Answered when no primary of its volumes serves it any more.

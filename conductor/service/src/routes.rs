@@ -343,24 +343,33 @@ pub(crate) async fn confirmed(ledger: &Ledger, volumes: &[String], done: &str, w
     no_more_missing(ledger, missing, done, whom).await
 }
 
-/// Waits until no node is.
+/// Waits until no node is, and refuses if some still are.
 pub(crate) async fn no_more_missing(
     ledger: &Ledger,
     missing: impl Fn(&Conductor) -> BTreeSet<NodeId> + Clone + Send + 'static,
     done: &str,
     whom: &str,
 ) -> Result<(), Failure> {
+    let missing = still_missing(ledger, missing).await?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing = missing.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+    let message = format!("{done}, but {missing} may still serve {whom}");
+    Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unconfirmed", message))
+}
+
+/// Waits until no node is. Returns those that still are when that takes too long.
+pub(crate) async fn still_missing(
+    ledger: &Ledger,
+    missing: impl Fn(&Conductor) -> BTreeSet<NodeId> + Clone + Send + 'static,
+) -> Result<BTreeSet<NodeId>, Failure> {
     let until = Instant::now() + CONFIRM;
     loop {
         let missing = missing.clone();
         let missing = look(ledger, move |m: &Conductor, _: Millis| Ok(missing(m))).await?;
-        if missing.is_empty() {
-            return Ok(());
-        }
-        if Instant::now() >= until {
-            let missing = missing.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
-            let message = format!("{done}, but {missing} may still serve {whom}");
-            return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unconfirmed", message));
+        if missing.is_empty() || Instant::now() >= until {
+            return Ok(missing);
         }
         tokio::time::sleep(CONFIRM_EVERY).await;
     }

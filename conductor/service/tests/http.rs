@@ -6,7 +6,7 @@ use common::{Conductor, MIB, Scratch, attach, born, heartbeat, small, three_node
 use conductor_client::Error;
 use conductor_model::api::{Heartbeat, MembershipAnswer};
 use conductor_model::events::Happened;
-use conductor_model::views::{Detach, Health, NewVolume, VolumeState};
+use conductor_model::views::{Detach, Health, NewKey, NewVolume, RotateKey, RotatedKey, VolumeState};
 use conductor_model::{AttachGeneration, Bytes, Commit, NodeId};
 use conductor_service::{Options, Store, run};
 use std::collections::BTreeSet;
@@ -188,6 +188,22 @@ fn a_forced_attach_waits_for_the_primaries() {
     assert_eq!(error.kind(), Some("unconfirmed"));
     assert!(error.is_temporary() && error.to_string().contains("n1, n2, n3"), "{error}");
     assert_eq!(client.volume("db").unwrap().info.attachment.unwrap().client, "web3");
+    conductor.stop();
+}
+
+#[test]
+fn a_key_that_is_renewed_at_once_is_answered_with_the_primaries_that_may_still_take_the_former_one() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    client.create_volume(&small("db", 3 * MIB)).unwrap();
+    client.add_key(&NewKey { name: "web1".into(), volumes: vec!["db".into()], read_only: false }).unwrap();
+    let rotate = |grace_ms| client.rotate_key(&RotateKey { name: "web1".into(), grace_ms }).unwrap();
+    let RotatedKey { key, unconfirmed } = rotate(60_000);
+    assert_eq!((key.serial, unconfirmed), (2, vec![]), "none is to confirm what holds");
+    let RotatedKey { key, unconfirmed } = rotate(0);
+    assert_eq!((key.serial, unconfirmed), (3, vec![NodeId(1), NodeId(2), NodeId(3)]));
     conductor.stop();
 }
 

@@ -174,6 +174,17 @@ pub struct KeyInfo {
     pub former: Vec<FormerKey>,
 }
 
+/// A key that was renewed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RotatedKey {
+    /// The new one.
+    #[serde(flatten)]
+    pub key: KeyInfo,
+    /// Where the former one was to hold no more: nodes that may still take it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unconfirmed: Vec<NodeId>,
+}
+
 /// A key that another one was made in the place of.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FormerKey {
