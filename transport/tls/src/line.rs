@@ -42,9 +42,9 @@ pub enum Failure {
     /// The first byte is of something else.
     #[error("the peer does not speak TLS: either the whole cluster has --tls or nobody")]
     NotTls,
-    /// The certificate was not signed by whom we trust.
-    #[error("the peer's certificate is not of this cluster: it has another key")]
-    Untrusted,
+    /// The certificate is not one that we trust.
+    #[error("the peer's certificate is not trusted ({0}): does it have the same key?")]
+    Untrusted(rustls::CertificateError),
     /// The handshake took too long.
     #[error("the peer does not answer in TLS")]
     TooLate,
@@ -56,10 +56,19 @@ pub enum Failure {
     Broken(rustls::Error),
 }
 
+impl From<rustls::Error> for Failure {
+    fn from(error: rustls::Error) -> Self {
+        match error {
+            rustls::Error::InvalidCertificate(why) => Self::Untrusted(why),
+            other => Self::Broken(other),
+        }
+    }
+}
+
 impl Failure {
     fn errno(&self) -> Errno {
         match self {
-            Self::Untrusted => Errno::KEY_REJECTED,
+            Self::Untrusted(_) => Errno::KEY_REJECTED,
             Self::TooLate => Errno::TIMED_OUT,
             Self::NotTls | Self::Ended | Self::Broken(_) => Errno::PROTOCOL,
         }
@@ -427,8 +436,7 @@ impl Line {
             match self.tls.process_new_packets() {
                 Ok(state) if state.peer_has_closed() => self.over = self.over.or(Some(Ok(0))),
                 Ok(_) => {}
-                Err(rustls::Error::InvalidCertificate(_)) => self.fail(Failure::Untrusted, desk),
-                Err(error) => self.fail(Failure::Broken(error), desk),
+                Err(error) => self.fail(error.into(), desk),
             }
         }
         if self.from == self.to && self.sealed.as_ref().is_some_and(|sealed| (sealed.len() > SMALL) != self.large) {

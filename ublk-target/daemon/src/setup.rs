@@ -129,8 +129,8 @@ impl Setup {
                 *said = Some(Instant::now());
                 match (to, why) {
                     (Some(to), why) => tracing::warn!(?to, %why, "no connection to a node"),
-                    (None, Failure::Untrusted) => {
-                        tracing::warn!("an NBD client's certificate is not of those that are trusted: see --tls-certs");
+                    (None, Failure::Untrusted(why)) => {
+                        tracing::warn!(%why, "an NBD client's certificate is not of those that are trusted: see --tls-certs");
                     }
                     (None, Failure::Broken(why)) => tracing::warn!(%why, "an NBD client came no further than TLS"),
                     (None, _) => tracing::warn!("an NBD client asked for TLS, and did not go on with it"),
