@@ -229,6 +229,10 @@ fn where_tls_is_optional_the_client_decides_and_what_makes_no_sense_is_a_usage_e
         2,
         "in clear for who wants to"
     );
+    let any = ["tcp:0.0.0.0:0", "--nbd-tls", "required", "--tls-certs", certs.dir(), "--tls-any-client"];
+    assert_eq!(code(&any), 2, "encrypted, with whoever comes");
+    assert_eq!(code(&[&any[..], &["--plaintext"]].concat()), 0, "as was said");
+    cluster.trine(&["detach", "db"]).unwrap();
     assert_eq!(code(&["tcp:127.0.0.1:0", "--nbd-tls", "required"]), 2, "no certificates");
     assert_eq!(code(&["tcp:127.0.0.1:0", "--tls-certs", certs.dir()]), 2, "certificates for nothing");
     assert_eq!(code(&["tcp:127.0.0.1:0", "--nbd-tls", "required", "--tls-certs", "/nonexistent"]), 1);

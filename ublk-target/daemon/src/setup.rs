@@ -30,14 +30,19 @@ pub enum NbdTls {
     /// Whoever asks for it does.
     Optional(Identity),
     /// All do; nobody is served in clear.
-    Required(Identity),
+    Required {
+        /// What they are shown, and by what they are known.
+        identity: Identity,
+        /// They are not known: whoever speaks TLS is served.
+        any_client: bool,
+    },
 }
 
 impl NbdTls {
     pub(crate) fn identity(&self) -> Option<&Identity> {
         match self {
             Self::Off => None,
-            Self::Optional(identity) | Self::Required(identity) => Some(identity),
+            Self::Optional(identity) | Self::Required { identity, .. } => Some(identity),
         }
     }
 }
@@ -47,7 +52,7 @@ impl From<&NbdTls> for nbd_session::Tls {
         match tls {
             NbdTls::Off => Self::Off,
             NbdTls::Optional(_) => Self::Optional,
-            NbdTls::Required(_) => Self::Required,
+            NbdTls::Required { .. } => Self::Required,
         }
     }
 }
