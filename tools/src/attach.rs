@@ -49,7 +49,8 @@ pub(crate) struct AttachArgs {
     /// Serve it over NBD, at unix:PATH or tcp:ADDRESS:PORT, instead of as /dev/ublkbN
     #[arg(long, value_name = "WHERE")]
     nbd: Option<Nbd>,
-    /// Let NBD listen beyond loopback although clients may speak in clear, where everybody can read and write the volume
+    /// Let NBD listen beyond loopback although clients may speak in clear, or need no certificate (--tls-any-client): everybody there can
+    /// read and write the volume
     #[arg(long, requires = "nbd")]
     plaintext: bool,
     /// Whether NBD clients speak TLS 1.3 (STARTTLS). optional: who asks for it; required: nobody is served in clear
@@ -168,7 +169,7 @@ fn nbd_tls(way: TlsWay, certs: Option<&Path>, any_client: bool) -> Outcome<NbdTl
     let clients = if any_client { None } else { Some(read("ca-cert.pem")?) };
     let files = PemFiles { certificate: &certificate, key: &key, clients: clients.as_deref() };
     let identity = Identity::from_pem(&files).with_context(|| format!("in {}", certs.display()))?;
-    Ok(if way == TlsWay::Required { NbdTls::Required(identity) } else { NbdTls::Optional(identity) })
+    Ok(if way == TlsWay::Required { NbdTls::Required { identity, any_client } } else { NbdTls::Optional(identity) })
 }
 
 /// A range of a shared volume.

@@ -214,6 +214,30 @@ fn in_clear_a_server_that_requires_tls_says_so_and_whoever_garbles_it_harms_nobo
 }
 
 #[test]
+fn a_client_that_stops_in_the_middle_of_a_handshake_is_let_go() {
+    let cluster = cluster();
+    let certs = Certificates::make(cluster.dir().join("certs"));
+    let (_, at) = attach(&cluster, &["--nbd-tls", "required", "--tls-certs", certs.dir()]);
+    let (starttls, ack) = (5, 1);
+    // The head of a ClientHello's record, and less than it says.
+    let half = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3][..], &[7; 32]].concat();
+    let stopped = [&[][..], &half].map(|said| {
+        let mut stream = greeted(at);
+        assert_eq!(ask(&mut stream, starttls, &[]), ack);
+        stream.write_all(said).unwrap();
+        stream
+    });
+    runs("nbdinfo", &[&certs.uri(at)]);
+    let look = || cluster.look_at_target("db").unwrap()["target"].clone();
+    for stream in stopped {
+        assert!(is_ended(stream));
+    }
+    assert_eq!(look()["counters"]["nbd_dropped_for_silence"], 2);
+    wait_until("both are gone", LONG, || Ok(look()["sessions"].as_array().unwrap().is_empty())).unwrap();
+    cluster.trine(&["detach", "db"]).unwrap();
+}
+
+#[test]
 fn where_tls_is_optional_the_client_decides_and_what_makes_no_sense_is_a_usage_error() {
     let cluster = cluster();
     let certs = Certificates::make(cluster.dir().join("certs"));
@@ -229,6 +253,10 @@ fn where_tls_is_optional_the_client_decides_and_what_makes_no_sense_is_a_usage_e
         2,
         "in clear for who wants to"
     );
+    let any = ["tcp:0.0.0.0:0", "--nbd-tls", "required", "--tls-certs", certs.dir(), "--tls-any-client"];
+    assert_eq!(code(&any), 2, "encrypted, with whoever comes");
+    assert_eq!(code(&[&any[..], &["--plaintext"]].concat()), 0, "as was said");
+    cluster.trine(&["detach", "db"]).unwrap();
     assert_eq!(code(&["tcp:127.0.0.1:0", "--nbd-tls", "required"]), 2, "no certificates");
     assert_eq!(code(&["tcp:127.0.0.1:0", "--tls-certs", certs.dir()]), 2, "certificates for nothing");
     assert_eq!(code(&["tcp:127.0.0.1:0", "--nbd-tls", "required", "--tls-certs", "/nonexistent"]), 1);

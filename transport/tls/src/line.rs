@@ -8,7 +8,8 @@
 //! Promises: each operation of the machine comes back exactly once, with what it owned, and never before ours that stands for it; one send
 //! and one receive are outstanding at a time; nothing is read from the stream that the machine has not asked for, but a handshake.
 //! A connect is over when its handshake is: until then the machine knows no stream. Before it sees a byte of one that was accepted, its
-//! connection has what binds proofs to the session.
+//! connection has what binds proofs to the session. One that was accepted says its last word (close_notify) before it ends, where a send can
+//! be made at once; it waits for no memory and no peer for that.
 
 use crate::layer::Desk;
 use driver::{Address, Binding, Conn, Done, Errno, Op, Span, StreamId, Time, why};
@@ -41,9 +42,9 @@ pub enum Failure {
     /// The first byte is of something else.
     #[error("the peer does not speak TLS: either the whole cluster has --tls or nobody")]
     NotTls,
-    /// The certificate was not signed by whom we trust.
-    #[error("the peer's certificate is not of this cluster: it has another key")]
-    Untrusted,
+    /// The certificate is not one that we trust.
+    #[error("the peer's certificate is not trusted ({0}): does it have the same key?")]
+    Untrusted(rustls::CertificateError),
     /// The handshake took too long.
     #[error("the peer does not answer in TLS")]
     TooLate,
@@ -55,10 +56,19 @@ pub enum Failure {
     Broken(rustls::Error),
 }
 
+impl From<rustls::Error> for Failure {
+    fn from(error: rustls::Error) -> Self {
+        match error {
+            rustls::Error::InvalidCertificate(why) => Self::Untrusted(why),
+            other => Self::Broken(other),
+        }
+    }
+}
+
 impl Failure {
     fn errno(&self) -> Errno {
         match self {
-            Self::Untrusted => Errno::KEY_REJECTED,
+            Self::Untrusted(_) => Errno::KEY_REJECTED,
             Self::TooLate => Errno::TIMED_OUT,
             Self::NotTls | Self::Ended | Self::Broken(_) => Errno::PROTOCOL,
         }
@@ -141,6 +151,8 @@ pub(crate) struct Line {
     sending: bool,
     shutting: bool,
     closing: bool,
+    /// The machine's close waits for what we are sending.
+    leaving: bool,
     /// Nothing was received yet.
     new: bool,
     /// The connection has its binding.
@@ -173,6 +185,7 @@ impl Line {
             sending: false,
             shutting: false,
             closing: false,
+            leaving: false,
             new: true,
             bound: false,
             in_clear: None,
@@ -219,12 +232,32 @@ impl Line {
                 self.send = Some(Sending { on, parts, part: 0, at: 0, total });
             }
             Op::Shutdown { stream } => {
+                self.say_last(desk);
                 self.shut = true;
                 desk.ops.push_back(Op::Shutdown { stream });
+            }
+            Op::Close { stream } => {
+                self.say_last(desk);
+                // A peer that does not read holds nothing up: what does not go out at once comes back.
+                if self.sending {
+                    self.shutting = true;
+                    desk.ops.push_back(Op::Shutdown { stream });
+                }
+                (self.shut, self.leaving) = (true, true);
             }
             other => return desk.ops.push_back(other),
         }
         self.pump(desk);
+    }
+
+    /// Tells the peer that nothing was cut off: not in the middle of what the machine sends, and not to one that is gone.
+    fn say_last(&mut self, desk: &mut Desk) {
+        let accepted = matches!(self.tls, Connection::Server(_));
+        let between = self.send.is_none() && !self.sending && !self.shut;
+        if accepted && between && self.bound && !self.broken && !matches!(self.over, Some(Err(_))) {
+            self.tls.send_close_notify();
+            self.seal(desk);
+        }
     }
 
     /// An operation of ours is over, or of the machine's that went through. True if that was the end of it.
@@ -244,7 +277,7 @@ impl Line {
                 self.sending = false;
                 self.sent(on, result, desk);
             }
-            Op::Shutdown { .. } if self.connecting.is_some() => self.shutting = false,
+            Op::Shutdown { .. } if self.shutting => self.shutting = false,
             Op::Close { .. } => {
                 match self.connecting.take() {
                     Some(Connecting { on: Some(on), to, .. }) => {
@@ -374,6 +407,7 @@ impl Line {
         self.seal(desk);
         self.receive(desk);
         self.conclude(desk);
+        self.leave(desk);
     }
 
     /// From what was received to the machine's receive.
@@ -402,8 +436,7 @@ impl Line {
             match self.tls.process_new_packets() {
                 Ok(state) if state.peer_has_closed() => self.over = self.over.or(Some(Ok(0))),
                 Ok(_) => {}
-                Err(rustls::Error::InvalidCertificate(_)) => self.fail(Failure::Untrusted, desk),
-                Err(error) => self.fail(Failure::Broken(error), desk),
+                Err(error) => self.fail(error.into(), desk),
             }
         }
         if self.from == self.to && self.sealed.as_ref().is_some_and(|sealed| (sealed.len() > SMALL) != self.large) {
@@ -520,6 +553,14 @@ impl Line {
         let connects = self.connecting.as_ref().is_some_and(|connecting| connecting.on.is_some());
         if connects && !self.shutting && !self.closing {
             self.closing = true;
+            desk.ops.push_back(Op::Close { stream: self.stream });
+        }
+    }
+
+    /// The machine's close, which stands alone.
+    fn leave(&mut self, desk: &mut Desk) {
+        if self.leaving && !self.sending && !self.shutting {
+            self.leaving = false;
             desk.ops.push_back(Op::Close { stream: self.stream });
         }
     }

@@ -59,6 +59,7 @@ fn certificates(pem: &[u8], whose: &'static str) -> Result<Vec<CertificateDer<'s
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Failure;
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
     use rustls::pki_types::ServerName;
     use rustls::{ClientConfig, ClientConnection, ServerConnection};
@@ -84,8 +85,14 @@ mod tests {
     }
 
     fn signed(by: &Authority) -> (String, String) {
+        signed_until(by, 4000)
+    }
+
+    fn signed_until(by: &Authority, year: i32) -> (String, String) {
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().signed_by(&key, by).unwrap();
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let certificate = params.signed_by(&key, by).unwrap();
         (pem("CERTIFICATE", certificate.der()), pem("PRIVATE KEY", &key.serialize_der()))
     }
 
@@ -136,6 +143,8 @@ mod tests {
         talk(&known, &ours, Some(signed(&ours))).unwrap();
         assert!(talk(&known, &ours, None).is_err(), "no certificate");
         assert!(talk(&known, &ours, Some(signed(&other))).is_err(), "another authority's client");
+        let expired = Failure::from(talk(&known, &ours, Some(signed_until(&ours, 2020))).unwrap_err());
+        assert!(matches!(&expired, Failure::Untrusted(_)) && expired.to_string().contains("expired"), "{expired}");
     }
 
     #[test]

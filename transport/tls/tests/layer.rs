@@ -199,7 +199,7 @@ fn a_peer_of_another_cluster_is_refused_and_told_so() {
     b.recv(4096);
     settle(&mut a, &mut b, usize::MAX);
     assert_eq!(a.result_of(is_connect), Some(Err(Errno::KEY_REJECTED)));
-    assert_eq!(*a.failures.borrow(), [Failure::Untrusted]);
+    assert_eq!(*a.failures.borrow(), [Failure::Untrusted(tls::rustls::CertificateError::BadSignature)]);
     assert!(a.closed, "the machine never knew the stream");
     assert_eq!(b.take_received(), (vec![], Some(Err(Errno::PROTOCOL))));
     assert!(matches!(b.failures.borrow()[..], [Failure::Broken(tls::rustls::Error::AlertReceived(_))]));
@@ -335,6 +335,42 @@ fn what_waits_comes_back_when_the_machine_shuts_the_stream_down() {
     while b.drive(Time(0), 1) {}
     assert!(b.closed && b.layer.held() == 0);
     b.assert_at_rest();
+}
+
+#[test]
+fn one_that_was_accepted_says_its_last_word_before_it_ends_and_waits_for_no_peer() {
+    let end = |b: &mut Side, shuts: bool| {
+        let mut between = Side::new(None, None);
+        if shuts {
+            b.shutdown();
+            settle(b, &mut between, usize::MAX);
+        }
+        b.close();
+        settle(b, &mut between, usize::MAX);
+        assert!(b.closed && b.layer.held() == 0);
+        between.arrived
+    };
+    for shuts in [true, false] {
+        let (mut a, mut b) = established(usize::MAX);
+        a.send(&[SECRET]);
+        settle(&mut a, &mut b, usize::MAX);
+        assert_eq!(b.take_received().0, SECRET);
+        a.recv(4096);
+        a.arrived = end(&mut b, shuts);
+        while a.drive(Time(0), usize::MAX) {}
+        assert_eq!(a.take_received(), (vec![], Some(Ok(0))), "TLS has ended, the stream has not");
+        a.assert_at_rest();
+        b.assert_at_rest();
+
+        // Somebody who does not read.
+        let (mut a, mut b) = established(usize::MAX);
+        a.send(&[SECRET]);
+        settle(&mut a, &mut b, usize::MAX);
+        b.slow = true;
+        assert!(end(&mut b, shuts).is_empty());
+        a.assert_at_rest();
+        b.assert_at_rest();
+    }
 }
 
 #[test]

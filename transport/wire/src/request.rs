@@ -167,6 +167,20 @@ mod tests {
              d5d00e84c524d67b06c0ecbde85eeb04d792583804d3e6e9af84c5838720f3b997360991a8a1a6428b0a0000000000000000\
              000000040100007765623103000000"
         );
+        // Over TLS the MAC alone is another.
+        let [cluster, client] =
+            keys().map(|key| RequestProof::new(&key, Over::Tls, (CHALLENGE, 5), "GET", "/v1/x?y", b"z").to_header());
+        assert_eq!(
+            cluster,
+            "trine 111111111111111111111111111111110500000000000000594e519ae499312b29433b7dd8a97ff068defcba9755b6\
+             d5d00e84c524d67b062a3d7651e20e541b76822c3b2fafc29d208709a7db74e5f9d9dd5754511991b7"
+        );
+        assert_eq!(
+            client,
+            "trine 111111111111111111111111111111110500000000000000594e519ae499312b29433b7dd8a97ff068defcba9755b6\
+             d5d00e84c524d67b06ac611a9bf1ead0ad213b76947624537a1195c6e2544e9b694cbf2488be4798de0a0000000000000000\
+             000000040100007765623103000000"
+        );
         assert_eq!(RequestChallenge::from_header(&CHALLENGE.to_header()), Some(CHALLENGE));
     }
 

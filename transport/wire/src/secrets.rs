@@ -104,6 +104,13 @@ mod tests {
     }
 
     #[test]
+    fn golden_secrets_over_tls() {
+        let digits = |binding: &[u8]| crate::card::to_hex(&over_tls(&[7; 32], binding));
+        assert_eq!(digits(&[]), "76a4a0a56dc67dd4292fbf437c313ee92d651badc8c4676b706215930cf3287c");
+        assert_eq!(digits(&[1; 32]), "edf01a5b5ca44db9aeebd9b386a00716a991ff1ecb0854e1846ea97bc9291d57");
+    }
+
+    #[test]
     fn a_shorter_key_is_padded_with_zeros_as_rfc_2104_says() {
         use hmac::digest::FixedOutput;
         let ours = mac(&[3; 32], b"l", &[b"part"]).finalize_fixed();

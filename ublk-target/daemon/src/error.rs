@@ -23,9 +23,9 @@ pub enum TargetError {
         /// The volume.
         volume: String,
     },
-    /// NBD over TCP is neither authenticated nor encrypted.
+    /// NBD over TCP is neither authenticated nor encrypted; over TLS it is encrypted, whoever the client is.
     #[error(
-        "an NBD export on {0} is open to everybody on that network: use a loopback address, a Unix socket or --nbd-tls required, or say --plaintext"
+        "an NBD export on {0} is open to everybody on that network: use a loopback address, a Unix socket or --nbd-tls required with certificates of clients, or say --plaintext"
     )]
     Plaintext(std::net::SocketAddr),
     /// RDMA goes past TLS.

@@ -47,7 +47,8 @@ pub enum FrontEnd {
     Nbd {
         /// Where it listens; port 0 is the system's choice.
         listen: Address,
-        /// It may listen beyond loopback although clients may speak in clear, where everybody can read and write the volume.
+        /// It may listen beyond loopback although clients may speak in clear or are not known: everybody there can read and write the
+        /// volume.
         plaintext: bool,
         /// Whether clients may, or have to, speak TLS.
         tls: NbdTls,
@@ -88,8 +89,8 @@ pub struct Options {
 /// it starts threads. A device that is in use is left to the next target by a signal, and stays by a detach.
 pub fn run(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetError> {
     match &options.front_end {
-        FrontEnd::Nbd { listen: Address::Tcp(at), plaintext: false, tls: NbdTls::Off | NbdTls::Optional(_) }
-            if !at.ip().is_loopback() =>
+        FrontEnd::Nbd { listen: Address::Tcp(at), plaintext: false, tls }
+            if !at.ip().is_loopback() && !matches!(tls, NbdTls::Required { any_client: false, .. }) =>
         {
             return Err(TargetError::Plaintext(*at));
         }
@@ -308,7 +309,7 @@ fn bring_up(
     };
     match front_end {
         FrontEnd::Nbd { listen, tls, .. } => {
-            let secure = matches!(tls, NbdTls::Required(_));
+            let secure = matches!(tls, NbdTls::Required { .. });
             let front = Front::Nbd(NbdLane::start(setup, (listen, tls), asks, tell.clone())?);
             let Front::Nbd(lane) = &front else { return Err(TargetError::Ended) };
             let record = record(uri(&lane.address, &volume, secure));

@@ -30,14 +30,19 @@ pub enum NbdTls {
     /// Whoever asks for it does.
     Optional(Identity),
     /// All do; nobody is served in clear.
-    Required(Identity),
+    Required {
+        /// What they are shown, and by what they are known.
+        identity: Identity,
+        /// They are not known: whoever speaks TLS is served.
+        any_client: bool,
+    },
 }
 
 impl NbdTls {
     pub(crate) fn identity(&self) -> Option<&Identity> {
         match self {
             Self::Off => None,
-            Self::Optional(identity) | Self::Required(identity) => Some(identity),
+            Self::Optional(identity) | Self::Required { identity, .. } => Some(identity),
         }
     }
 }
@@ -47,7 +52,7 @@ impl From<&NbdTls> for nbd_session::Tls {
         match tls {
             NbdTls::Off => Self::Off,
             NbdTls::Optional(_) => Self::Optional,
-            NbdTls::Required(_) => Self::Required,
+            NbdTls::Required { .. } => Self::Required,
         }
     }
 }
@@ -129,8 +134,8 @@ impl Setup {
                 *said = Some(Instant::now());
                 match (to, why) {
                     (Some(to), why) => tracing::warn!(?to, %why, "no connection to a node"),
-                    (None, Failure::Untrusted) => {
-                        tracing::warn!("an NBD client's certificate is not of those that are trusted: see --tls-certs");
+                    (None, Failure::Untrusted(why)) => {
+                        tracing::warn!(%why, "an NBD client's certificate is not of those that are trusted: see --tls-certs");
                     }
                     (None, Failure::Broken(why)) => tracing::warn!(%why, "an NBD client came no further than TLS"),
                     (None, _) => tracing::warn!("an NBD client asked for TLS, and did not go on with it"),

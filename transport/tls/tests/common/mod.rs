@@ -166,6 +166,7 @@ impl Side {
                     continue;
                 }
                 Op::Shutdown { .. } => {
+                    self.send_out(now);
                     self.shut = true;
                     Ok(0)
                 }
@@ -178,16 +179,7 @@ impl Side {
             };
             self.layer.done(now, Done { op, result });
         }
-        if !self.slow || self.shut {
-            while let Some(op) = self.sending.pop_front() {
-                moved = true;
-                let result = if self.shut { Err(Errno(32)) } else { Ok(0) };
-                if let (Op::Send { parts, .. }, Ok(_)) = (&op, result) {
-                    parts.iter().for_each(|part| self.sent.extend(part.bytes()));
-                }
-                self.layer.done(now, Done { op, result });
-            }
-        }
+        moved |= self.send_out(now);
         let there = self.arrived.len().min(piece);
         if (there > 0 || self.ended || self.shut) && self.recv.is_some() {
             moved = true;
@@ -204,6 +196,20 @@ impl Side {
         while let Some(done) = self.layer.next_done() {
             moved = true;
             self.dones.push(done);
+        }
+        moved
+    }
+
+    /// What goes out at once does so before what was asked for behind it.
+    fn send_out(&mut self, now: Time) -> bool {
+        let mut moved = false;
+        while let Some(op) = self.sending.pop_front_if(|_| !self.slow || self.shut) {
+            moved = true;
+            let result = if self.shut { Err(Errno(32)) } else { Ok(0) };
+            if let (Op::Send { parts, .. }, Ok(_)) = (&op, result) {
+                parts.iter().for_each(|part| self.sent.extend(part.bytes()));
+            }
+            self.layer.done(now, Done { op, result });
         }
         moved
     }
