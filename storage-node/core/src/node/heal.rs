@@ -416,7 +416,9 @@ impl<S: Store> Node<S> {
             Some(StoreError::NoSuchSnapshot { .. }) if kind == Kind::Scrub => {
                 self.scrubbed(now, key, Outcome::default(), out);
             }
-            Some(StoreError::NoSuchSnapshot { .. }) if kind == Kind::Read => self.answer(now, key, Status::NoSnapshot),
+            Some(StoreError::NoSuchSnapshot { .. }) if matches!(kind, Kind::Read | Kind::Fill) => {
+                self.answer(now, key, Status::NoSnapshot);
+            }
             Some(error @ StoreError::Disk(_)) => {
                 self.store_status(shard, &error, out);
                 self.fail_primary(shard, &error);

@@ -247,7 +247,7 @@ impl<S: Store> Node<S> {
             self.end(now, key);
             return;
         }
-        let due = iocb.heal.due.is_some();
+        let (due, arrival) = (iocb.heal.due.is_some(), iocb.arrival);
         let Some(primary) = self.primaries.get(&shard) else { return };
         if !bound && let Err(status) = self.check_epoch(&body, primary.config.epoch) {
             let config = &self.primaries[&shard].config;
@@ -261,6 +261,10 @@ impl<S: Store> Node<S> {
         let may = primary.is_serving()
             || kind == Kind::Settle
             || (kind == Kind::Read && !due && self.may_read_sealed(now, shard, range));
+        // Before, as what goes on may be put off at once and is to be tried again then.
+        if let Some(primary) = self.primaries.get_mut(&shard) {
+            primary.stalled.remove(&arrival);
+        }
         let went_on = may
             && match (kind, phase) {
                 (Kind::Scrub, _) => self.start_mend(now, key, out),
@@ -273,13 +277,8 @@ impl<S: Store> Node<S> {
                 (Kind::Fill, _) => true,
                 _ => self.stamp(now, key, out),
             };
-        if let Some(primary) = self.primaries.get_mut(&shard) {
-            let arrival = self.iocbs[key].arrival;
-            if went_on {
-                primary.stalled.remove(&arrival);
-            } else {
-                primary.stalled.insert(arrival, key);
-            }
+        if !went_on && let Some(primary) = self.primaries.get_mut(&shard) {
+            primary.stalled.insert(arrival, key);
         }
     }
 
