@@ -5,7 +5,7 @@
 //! hold copies of one shard, each gets a reactor of its own again (`process`). Those that are not named the conductor remembers, with their
 //! paths, and the node opens them again before it registers.
 
-use crate::control::Control;
+use crate::control::{Control, Pauses};
 use crate::desk::Lane;
 use crate::limits::{MAIL, MAX_DISKS_PER_REACTOR, MAX_REACTORS};
 use crate::process::{Event, spawn};
@@ -68,12 +68,21 @@ impl Adder {
     /// Opens what this node had when the conductor heard of it last and its options do not name: disks that were added while it ran. One
     /// that is not where it was keeps nobody from starting.
     pub(crate) fn remember(&self) {
-        let known = match self.control.client.node(self.control.node) {
-            Ok(info) => info.disks,
-            Err(conductor_client::Error::Refused { status: 404, .. }) => return,
-            Err(why) => {
-                tracing::warn!(%why, "the conductor does not say which disks were added to this node: only those that its options name are opened");
-                return;
+        let mut pauses = Pauses::new();
+        let known = loop {
+            match self.control.client.node(self.control.node) {
+                Ok(info) => break info.disks,
+                Err(conductor_client::Error::Refused { status: 404, .. }) => return,
+                // It registers with the conductor before it serves: nothing starts later for waiting here.
+                Err(why) if why.is_temporary() => {
+                    if self.control.desk.pause(pauses.next()) {
+                        return;
+                    }
+                }
+                Err(why) => {
+                    tracing::warn!(%why, "the conductor does not say which disks were added to this node: only those that its options name are opened");
+                    return;
+                }
             }
         };
         let here: BTreeSet<DiskId> = self.control.disks().iter().map(|(_, report)| report.disk).collect();

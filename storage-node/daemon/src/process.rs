@@ -240,7 +240,8 @@ impl Process {
         let next = Mutex::new(u16::try_from(control.lanes.all().len()).unwrap_or(u16::MAX));
         let (cluster, process, tell) = (control.cluster, self.process, self.tell.clone());
         let adder = Adder { options: options.clone(), cluster, process, control: Arc::clone(control), tell, next };
-        adder.remember();
+        let adder = Arc::new(adder);
+        let remembering = Arc::clone(&adder);
         if let Some(path) = &options.control {
             let listener = socket::listen(path)?;
             helpers.socket = Some(path.clone());
@@ -252,6 +253,7 @@ impl Process {
         helpers.threads.push(spawn("asking".to_owned(), move || asking.ask())?);
         helpers.threads.push(spawn("counting".to_owned(), move || counting.count())?);
         let beat = move || {
+            remembering.remember();
             let registered = beating.register_first();
             let go_on = registered.is_ok();
             let _ = tell.send(Event::Registered(registered));

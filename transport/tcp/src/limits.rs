@@ -37,6 +37,8 @@ pub const CLIENT_PING: Span = Span::millis(500);
 /// A client of which nothing was heard for so long is gone: what it holds is somebody else's to have within 2 s of its last word (DESIGN
 /// section 4), whatever became of it. Over RDMA too, where nothing else tells of a peer that dies without a word.
 pub const CLIENT_SILENT: Span = Span::millis(1900);
+/// A reactor that comes so late to what was due has not listened: nobody was silent meanwhile.
+pub(crate) const AWAY: Span = Span::millis(500);
 /// A send of at most two megabytes that is not over by then goes to a peer that does not read: its memory is wanted back, however
 /// busily the peer talks.
 pub const SEND_STUCK: Span = Span::seconds(20);

@@ -5,7 +5,7 @@ use memory::Class;
 use wire::{Happening, Reason, State};
 
 use crate::event::{Lost, NetEvent};
-use crate::limits::{CLOSING_LONG, FRAME_STUCK, SEND_STUCK, STALL_RETRY};
+use crate::limits::{AWAY, CLOSING_LONG, FRAME_STUCK, SEND_STUCK, STALL_RETRY};
 use crate::link::{Link, Step};
 use crate::net::Net;
 
@@ -27,10 +27,17 @@ impl Net {
         if !self.stalled.is_empty() {
             self.arm(now + STALL_RETRY);
         }
-        if self.wake.is_some_and(|wake| wake <= now) {
+        if let Some(wake) = self.wake.filter(|wake| *wake <= now) {
             self.wake = None;
+            // What they said while we stood still has not been read yet.
+            let away = now.since(wake) >= AWAY;
             for id in self.ids() {
-                self.with(now, id, |net, link| net.due(now, link));
+                self.with(now, id, |net, link| {
+                    if away {
+                        link.heard = now;
+                    }
+                    net.due(now, link);
+                });
             }
             self.due_gone(now);
             self.arm_accepts(now);

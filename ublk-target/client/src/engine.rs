@@ -466,8 +466,12 @@ impl Engine {
         }
     }
 
-    /// There is a better way to where this connection leads: the next one there takes it.
+    /// There is a better way to where this connection leads: the next one there takes it. Not while ranges are shared: they are a session's, and
+    /// would be another client's as soon as it has no connection.
     pub(crate) fn make_room(&mut self, now: Time, conn: ConnId) {
+        if self.claims.holding().is_some() {
+            return;
+        }
         if let Some(link) = self.links.values_mut().find(|link| link.state == State::Up(conn)) {
             link.makes_room = Some(now + ROOM_WAIT);
         }

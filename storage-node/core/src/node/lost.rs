@@ -15,10 +15,12 @@ use node_protocol::Status;
 use node_store::Store;
 
 impl Primary {
-    /// Its disk failed, and no other copy is or will be fit to follow.
+    /// Its disk failed, and no other copy is or will be fit to follow. One that was filled and is asked to be added may be in sync already, as
+    /// far as the conductor knows.
     pub(crate) fn is_lost(&self) -> bool {
         let failed = matches!(self.phase, Phase::Failed(_)) && !self.hangs && !driver::mutant::on("lost_waits");
-        failed && self.config.born && !self.config.is_sealed() && self.config.in_sync() == 1
+        let follows = self.filling.as_ref().is_some_and(|filling| filling.add_asked);
+        failed && self.config.born && !self.config.is_sealed() && self.config.in_sync() == 1 && !follows
     }
 }
 

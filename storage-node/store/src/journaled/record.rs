@@ -160,7 +160,8 @@ impl Record {
             }
             6 => Self::Zero { copy, stamped: Stamped::decode(from)?, at: decode_range(from)? },
             7 | 8 => {
-                let (stamped, snapshot, top) = (Stamped::decode(from)?, SnapshotId(from.u64()?), LayerId::read(from.u32()?)?);
+                let (stamped, snapshot, top) =
+                    (Stamped::decode(from)?, SnapshotId(from.u64()?), LayerId::read(from.u32()?)?);
                 match kind {
                     7 => Self::Snapshot { copy, stamped, snapshot, top },
                     _ => Self::Rollback { copy, stamped, snapshot, top },
