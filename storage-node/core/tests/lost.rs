@@ -10,7 +10,7 @@ use node_protocol::{Status, op};
 /// The primary's disk takes nothing any more.
 fn fail(c: &mut Cluster) {
     let disk = c.disks[c.primary(1)];
-    c.w.disk(disk).fail_writes = 1;
+    c.w.disk(disk).fail_writes = u32::MAX;
 }
 
 /// Requests of all kinds, some of them for the same blocks, made while the disk fails and afterwards.
@@ -45,6 +45,7 @@ fn a_shard_of_one_copy_whose_disk_fails_ends_requests_with_errors() {
     all_end_with_errors(&mut c);
     // Opened anew the disk serves what it has: each write as it was acknowledged, or as one that was not.
     c.w.kill(c.nodes[0]);
+    c.w.disk(c.disks[0]).fail_writes = 0;
     c.w.restart(c.nodes[0]);
     c.until_serving(1);
     let client = c.client(1, 0);
