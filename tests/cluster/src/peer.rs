@@ -5,9 +5,9 @@
 use anyhow::{Context, Result, bail, ensure};
 use conductor_model::api::VolumeMap;
 use node_protocol::{IoBody, RangeBody, Status};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::{
     Card, Challenge, ClusterKey, Flags, HEADER_LEN, Header, Hello, HelloAck, HelloInfo, Key, Limits, MAX_PAYLOAD,
     Nonce, Op, ProtectionKey, READ_ONLY, Reason, Reject, Role, SHARED, Secret, Secrets, SessionId, Ticket, pieces,
@@ -16,6 +16,8 @@ use wire::{
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// A node takes a client that says nothing for 1.9 s for gone.
+const PING_EVERY: Duration = Duration::from_millis(500);
 
 /// Who connects.
 #[derive(Clone, Debug)]
@@ -245,9 +247,10 @@ impl Peer {
         Ok(self.stream.write_all(bytes)?)
     }
 
-    /// The next reply; pings are answered on the way. `None` if the node closes.
+    /// The next reply; pings are answered on the way, and sent, as every client does. `None` if the node closes.
     pub fn reply(&mut self) -> Result<Option<Frame>> {
         loop {
+            self.wait()?;
             let Some(frame) = read_frame(&mut self.stream)? else { return Ok(None) };
             match frame.header.op {
                 Op::PING => self.stream.write_all(&self::frame(Op::PONG, frame.header.slot, &frame.body, &[]))?,
@@ -256,6 +259,21 @@ impl Peer {
                 _ => return Ok(Some(frame)),
             }
         }
+    }
+
+    /// Until there is something to read, or the patience is over.
+    fn wait(&mut self) -> Result<()> {
+        let from = Instant::now();
+        self.stream.set_read_timeout(Some(PING_EVERY))?;
+        while let Err(error) = self.stream.peek(&mut [0]) {
+            let nothing = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            if !nothing || from.elapsed() > PATIENCE {
+                break;
+            }
+            // A node that closes meanwhile says so when it is read.
+            let _closed = self.stream.write_all(&frame(Op::PING, 0, &[], &[]));
+        }
+        Ok(self.stream.set_read_timeout(Some(PATIENCE))?)
     }
 
     /// A request and its answer's status; `None` if the node closes instead.
