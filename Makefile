@@ -60,7 +60,7 @@ hot-path: ## instructions that nodes and client spend on one request, by callgri
 cluster: ## real processes on loopback: killed, frozen, filled up, attacked
 	@tools/setup.sh build test
 	$(CARGO) build --quiet --locked --package trine
-	$(CARGO) test --quiet --locked --package cluster --no-fail-fast -- --nocapture --test-threads 2
+	@$(RUNNER) unit cluster
 
 chaos: ## EVENTS=40 faults drawn from SEED=1, in a cluster under fio and our own checker (ONLY=Kill,Cut: of these kinds)
 	@tools/setup.sh build test

@@ -1,7 +1,8 @@
 //! `unit`: builds the tests of every package but the cluster's, and runs their programs side by side, as many as there are processors.
+//! `unit cluster`: the same with the cluster's tests, which start processes, one test of a program at a time.
 //!
-//! cargo runs them one after the other; most wait for a disk or for time, so half of a small machine would be idle. Of a program that
-//! passes its summary is printed, of one that fails all that it said.
+//! cargo runs programs one after the other; most wait for a disk or for time, so half of a small machine would be idle. Of a unit test's
+//! program that passes the summary is printed, of any other all that it said.
 
 #![forbid(unsafe_code)]
 
@@ -17,8 +18,30 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// Which packages: all but the one whose tests start clusters of processes, a suite of its own.
-const PACKAGES: [&str; 5] = ["--quiet", "--locked", "--workspace", "--exclude", "cluster"];
+/// What is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Suite {
+    Unit,
+    Cluster,
+}
+
+impl Suite {
+    /// Which packages: all but the one whose tests start clusters of processes, or that one.
+    fn packages(self) -> &'static [&'static str] {
+        match self {
+            Self::Unit => &["--quiet", "--locked", "--workspace", "--exclude", "cluster"],
+            Self::Cluster => &["--quiet", "--locked", "--package", "cluster"],
+        }
+    }
+
+    /// What a program is told. The cluster's tests say what they measured, and load both processors with two at a time.
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Unit => &[],
+            Self::Cluster => &["--nocapture", "--test-threads", "1"],
+        }
+    }
+}
 
 /// One program, or cargo itself for the examples in the documentation.
 struct Job {
@@ -27,7 +50,15 @@ struct Job {
 }
 
 fn main() -> ExitCode {
-    match act() {
+    let suite = match std::env::args().nth(1).as_deref() {
+        None => Suite::Unit,
+        Some("cluster") => Suite::Cluster,
+        Some(other) => {
+            eprintln!("unit: there is no suite {other}: nothing for the unit tests, or cluster");
+            return ExitCode::from(2);
+        }
+    };
+    match act(suite) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -37,12 +68,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn act() -> Result<bool> {
-    let mut jobs = build()?;
+fn act(suite: Suite) -> Result<bool> {
+    let mut jobs = build(suite)?;
     ensure!(!jobs.is_empty(), "cargo has built no test");
-    let mut examples = Command::new("cargo");
-    examples.arg("test").args(PACKAGES).arg("--doc");
-    jobs.push_front(Job { name: "examples in the documentation".to_owned(), command: examples });
+    if suite == Suite::Unit {
+        let mut examples = Command::new("cargo");
+        examples.arg("test").args(suite.packages()).arg("--doc");
+        jobs.push_front(Job { name: "examples in the documentation".to_owned(), command: examples });
+    }
     let workers = thread::available_parallelism().map_or(2, usize::from);
     println!("unit: {} programs, {workers} at a time", jobs.len());
     let (jobs, failed) = (Mutex::new(jobs), AtomicU64::new(0));
@@ -51,7 +84,7 @@ fn act() -> Result<bool> {
             scope.spawn(|| {
                 let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                 while let Some(job) = next() {
-                    if !run(job) {
+                    if !run(job, suite) {
                         failed.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -64,9 +97,9 @@ fn act() -> Result<bool> {
 }
 
 /// The test programs, in cargo's order.
-fn build() -> Result<VecDeque<Job>> {
+fn build(suite: Suite) -> Result<VecDeque<Job>> {
     let mut cargo = Command::new("cargo");
-    cargo.arg("test").args(PACKAGES).args(["--no-run", "--message-format", "json-render-diagnostics"]);
+    cargo.arg("test").args(suite.packages()).args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
     let mut jobs = VecDeque::new();
@@ -81,7 +114,7 @@ fn build() -> Result<VecDeque<Job>> {
         let name = format!("{} ({})", target["src_path"].as_str().unwrap_or(program), target["name"]);
         let mut command = Command::new(program);
         // As cargo runs it.
-        command.current_dir(package).env("CARGO_MANIFEST_DIR", package);
+        command.args(suite.arguments()).current_dir(package).env("CARGO_MANIFEST_DIR", package);
         jobs.push_back(Job { name, command });
     }
     let status = child.wait()?;
@@ -92,7 +125,7 @@ fn build() -> Result<VecDeque<Job>> {
 }
 
 /// Whether it passed.
-fn run(mut job: Job) -> bool {
+fn run(mut job: Job, suite: Suite) -> bool {
     let begin = Instant::now();
     let output = match job.command.stdin(Stdio::null()).output() {
         Ok(output) => output,
@@ -104,6 +137,10 @@ fn run(mut job: Job) -> bool {
     let said = String::from_utf8_lossy(&output.stdout);
     let seconds = begin.elapsed().as_secs_f64();
     if output.status.success() {
+        if suite == Suite::Cluster {
+            println!("{said}{}: passed in {seconds:.1} s", job.name);
+            return true;
+        }
         for summary in said.lines().filter(|line| line.starts_with("test result: ")) {
             println!("{summary} ({seconds:.1} s: {})", job.name);
         }

@@ -11,7 +11,12 @@ pub(crate) enum Said {
     Status(u8),
     /// The kernel gave up.
     Panic,
+    /// The kernel shows flags that no processor can hold: what went wrong is the emulator's.
+    NoProcessor,
 }
+
+/// Bits of EFLAGS that are zero on every processor (Intel's manual, volume 1, section 3.4.3: 22 and up are reserved).
+const NEVER_SET: u32 = !0 << 22;
 
 /// Reads one line (without its end). `token` is this run's own, so that no output of the command passes for a sentinel.
 pub(crate) fn read(line: &str, token: &str) -> Said {
@@ -26,7 +31,13 @@ pub(crate) fn read(line: &str, token: &str) -> Said {
     }
     // The kernel's own line has its time before it, or nothing.
     let text = if line.starts_with('[') { line.split_once("] ").map_or(line, |(_, text)| text) } else { line };
-    if text.starts_with("Kernel panic - not syncing") { Said::Panic } else { Said::Text }
+    if text.starts_with("Kernel panic - not syncing") {
+        return Said::Panic;
+    }
+    // Of an oops: "RSP: 0018:ffa000000153b8d0 EFLAGS: 06fa3702".
+    let flags = text.strip_prefix("RSP: ").and_then(|rest| rest.split_once(" EFLAGS: "));
+    let flags = flags.and_then(|(_, flags)| u32::from_str_radix(flags.trim(), 16).ok());
+    if flags.is_some_and(|flags| flags & NEVER_SET != 0) { Said::NoProcessor } else { Said::Text }
 }
 
 #[cfg(test)]
@@ -47,5 +58,14 @@ mod tests {
         assert_eq!(read("[    3.1] Kernel panic - not syncing: Attempted to kill init!", "t"), Said::Panic);
         assert_eq!(read("Kernel panic - not syncing: sysrq", "t"), Said::Panic);
         assert_eq!(read("grep: Kernel panic - not syncing", "t"), Said::Text);
+    }
+
+    #[test]
+    fn flags_that_no_processor_has_are_the_emulators() {
+        assert_eq!(read("[   70.8] RSP: 0018:ffa000000153b8d0 EFLAGS: 06fa3702", "t"), Said::NoProcessor);
+        assert_eq!(read("[   70.8] RSP: 0018:ffa000000153b8d0 EFLAGS: 00010202", "t"), Said::Text);
+        assert_eq!(read("[   70.8] RSP: 0018:ffa000000153b8d0 EFLAGS: 003f7fd7", "t"), Said::Text);
+        assert_eq!(read("dmesg had RSP: 0018:ffa000000153b8d0 EFLAGS: 06fa3702", "t"), Said::Text);
+        assert_eq!(read("[   70.8] RSP: 0018:ffa000000153b8d0 EFLAGS: 1234567890", "t"), Said::Text);
     }
 }

@@ -19,9 +19,9 @@ use crate::kernel::{Kernel, Series};
 
 /// How long a guest that has said its last word may take to switch itself off.
 const POWER_OFF: Duration = Duration::from_secs(20);
-/// All that can be emulated but the promise that byte-wise string moves are quick: emulated they go byte by byte, and a kernel
-/// that believes in them takes five times as long for a pipe or a socket.
-const CPU: &str = "max,-erms,-fsrm";
+/// All that can be emulated but the promise that byte-wise string moves are quick (emulated they go byte by byte, and a kernel
+/// that believes in them takes five times as long for a pipe or a socket), and a fifth level of page tables to walk.
+const CPU: &str = "max,-erms,-fsrm,-la57";
 /// Console lines waiting to be handled; a bound only against a guest that prints without end.
 const CONSOLE_LINES: usize = 1024;
 /// Address space left for plugged memory beside what the guest starts with, in slots.
@@ -54,6 +54,8 @@ pub(crate) enum Outcome {
     Silent,
     /// It panicked or went silent before the command began: the emulated clock does that to a booting kernel now and then.
     NoBoot,
+    /// It panicked over a state that no processor can be in: that says nothing about what ran in it.
+    Emulator,
 }
 
 pub(crate) struct Ended {
@@ -139,6 +141,7 @@ impl Machine<'_> {
         let mut deadline = begin + self.limit;
         let mut outcome = None;
         let mut started = false;
+        let mut impossible = false;
         loop {
             let line = match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => line,
@@ -160,7 +163,15 @@ impl Machine<'_> {
                     }
                 }
                 Said::Panic => {
-                    outcome = Some(if started { Outcome::Panic } else { Outcome::NoBoot });
+                    outcome = Some(match (started, impossible) {
+                        (false, _) => Outcome::NoBoot,
+                        (true, true) => Outcome::Emulator,
+                        (true, false) => Outcome::Panic,
+                    });
+                    println!("{line}");
+                }
+                Said::NoProcessor => {
+                    impossible = true;
                     println!("{line}");
                 }
                 Said::Text if started && !matches!(outcome, Some(Outcome::Status(_))) => println!("{line}"),

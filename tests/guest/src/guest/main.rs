@@ -29,7 +29,7 @@ use crate::machine::{Machine, Outcome};
 const EXIT_TIME_LIMIT: u8 = 124;
 /// The guest's kernel panicked. Above what a shell reports for a signal (128 + 64), as are the next two.
 const EXIT_PANIC: u8 = 240;
-/// Attempts to boot. What happens after the command began is never tried again.
+/// Attempts to run it. What happens after the command began is never tried again, but for what the emulator alone can have done.
 const BOOTS: u32 = 3;
 /// The guest ended without saying how its command ended.
 const EXIT_SILENT: u8 = 241;
@@ -156,10 +156,13 @@ fn in_guest(cache: &Path, kernel: &Kernel, run: Run) -> Result<u8> {
     };
     let mut ended = machine.run()?;
     for _ in 1..BOOTS {
-        if ended.outcome != Outcome::NoBoot {
-            break;
+        match ended.outcome {
+            Outcome::NoBoot => println!("guest: it did not come up, booting again"),
+            Outcome::Emulator => {
+                println!("guest: the kernel died over flags that no processor can hold: QEMU's fault, all of it again");
+            }
+            _ => break,
         }
-        println!("guest: it did not come up, booting again");
         ended = machine.run()?;
     }
     let log = results.join("console.log");
@@ -175,6 +178,10 @@ fn in_guest(cache: &Path, kernel: &Kernel, run: Run) -> Result<u8> {
         }
         Outcome::NoBoot => {
             eprintln!("guest: it did not come up in {BOOTS} attempts; console: {}", log.display());
+            EXIT_PANIC
+        }
+        Outcome::Emulator => {
+            eprintln!("guest: QEMU failed in {BOOTS} attempts; console: {}", log.display());
             EXIT_PANIC
         }
         Outcome::Panic => {
