@@ -176,6 +176,44 @@ fn an_added_disk_is_remembered_over_restarts_of_its_node() {
     cluster.stop_and_compare().unwrap();
 }
 
+/// A machine that starts again may name its devices in another order: added disks are found by what is on them, where any disk of the node was.
+#[test]
+fn added_disks_that_have_each_others_names_are_opened_as_what_they_are() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, 8, 4).unwrap();
+    let first = only_disk(&cluster, 1);
+    let paths = [cluster.disk(0), cluster.dir().join("n1/new"), cluster.dir().join("n1/newer")];
+    let mut names = vec![first];
+    for path in &paths[1..] {
+        let added = cluster.json(&["disk", "add", "n1", path.to_str().unwrap(), "--create", "64M"]).unwrap();
+        names.push(added[0]["disk"].as_u64().unwrap());
+    }
+    let aside = cluster.dir().join("n1/aside");
+    let swap = |a: usize, b: usize| {
+        fs::rename(&paths[a], &aside).unwrap();
+        fs::rename(&paths[b], &paths[a]).unwrap();
+        fs::rename(&aside, &paths[b]).unwrap();
+    };
+    // The two that were added; then one of them and the one that --disk names.
+    for pair in [(1, 2), (0, 2)] {
+        cluster.nodes[0].terminate().unwrap();
+        swap(pair.0, pair.1);
+        names.swap(pair.0, pair.1);
+        cluster.nodes[0].start().unwrap();
+        let seen = || {
+            let node = cluster.json(&["node", "show", "n1"])?["info"].clone();
+            let is_at = |(name, path): (&u64, &std::path::PathBuf)| {
+                disk(&cluster, 1, *name).is_some_and(|d| d["present"] == true && d["path"] == path.to_str().unwrap())
+            };
+            Ok(node["state"] == "alive" && names.iter().zip(&paths).all(is_at))
+        };
+        let said = || fs::read_to_string(cluster.dir().join("n1/node.log")).unwrap_or_default();
+        wait_until("all disks are there", LONG, seen).unwrap_or_else(|error| panic!("{pair:?}: {error:#}\n{}", said()));
+        assert!(!said().contains("A DISK IS MISSING"), "{}", said());
+        cluster.wait_healthy(VOLUME).unwrap();
+    }
+}
+
 #[test]
 fn a_replacement_that_cannot_be_is_refused_before_a_disk_is_added() {
     let mut cluster = Cluster::start(Shape::default()).unwrap();
