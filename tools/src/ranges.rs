@@ -83,6 +83,8 @@ mod tests {
                 of: of.to_owned(),
                 generation: AttachGeneration(1),
                 read_only: false,
+                key: None,
+                former_until: None,
                 ranges,
                 connections: 1,
                 requests: 0,
