@@ -226,6 +226,7 @@ fn keys_table(keys: &[&KeyInfo]) -> String {
     let named = |volume: &KeyVolume| volume.name.clone().unwrap_or_else(|| format!("{} (deleted)", volume.id));
     let row = |key: &&KeyInfo| {
         let volumes = key.volumes.iter().map(named).collect::<Vec<_>>().join(",");
+        let users: BTreeSet<&str> = key.former.iter().flat_map(|former| &former.used_by).map(String::as_str).collect();
         vec![
             key.name.clone(),
             volumes,
@@ -233,9 +234,20 @@ fn keys_table(keys: &[&KeyInfo]) -> String {
             when(key.added),
             // The last one: until then some of them holds.
             key.former.iter().map(|former| former.until).max().map_or("-".to_owned(), when),
+            // They have to be attached anew before that.
+            if users.is_empty() { "-".to_owned() } else { users.into_iter().collect::<Vec<_>>().join(",") },
         ]
     };
-    table(&["KEY", "VOLUMES", "MODE", "ADDED", "FORMER UNTIL"], keys.iter().map(row))
+    table(&["KEY", "VOLUMES", "MODE", "ADDED", "FORMER UNTIL", "FORMER USED BY"], keys.iter().map(row))
+}
+
+/// The key that a session has, by its number; the cluster's has none.
+fn session_key(session: &ClientSession) -> String {
+    match (session.key, session.former_until) {
+        (None, _) => "-".to_owned(),
+        (Some(key), None) => key.to_string(),
+        (Some(key), Some(until)) => format!("{key}, former, until {}", when(until)),
+    }
 }
 
 fn client(client: &ClientInfo) -> String {
@@ -253,10 +265,12 @@ fn client(client: &ClientInfo) -> String {
     }
     if !client.sessions.is_empty() {
         let row = |s: &ClientSession| {
-            vec![s.of.clone(), s.node.to_string(), s.connections.to_string(), s.requests.to_string(), when(s.heard)]
+            let (connections, requests) = (s.connections.to_string(), s.requests.to_string());
+            vec![s.of.clone(), s.node.to_string(), session_key(s), connections, requests, when(s.heard)]
         };
         text += "\n";
-        text += &table(&["SESSION OF", "NODE", "CONNECTIONS", "REQUESTS", "HEARD"], client.sessions.iter().map(row));
+        text +=
+            &table(&["SESSION OF", "NODE", "KEY", "CONNECTIONS", "REQUESTS", "HEARD"], client.sessions.iter().map(row));
     }
     let ranges = client.sessions.iter().flat_map(|session| session.ranges.iter().map(|range| (&session.of, range)));
     if ranges.clone().next().is_some() {
@@ -299,13 +313,14 @@ mod tests {
     fn a_key_is_listed_with_its_volumes_and_without_a_secret() {
         let volume = |id, name: Option<&str>| KeyVolume { id: VolumeId(id), name: name.map(str::to_owned) };
         let volumes = vec![volume(3, Some("db")), volume(4, None)];
-        let former = vec![FormerKey { serial: 1, until: Millis(1000) }];
+        let used_by = BTreeSet::from(["web1@h/db".to_owned(), "web1@h/logs".to_owned()]);
+        let former = vec![FormerKey { serial: 1, until: Millis(1000), used_by }];
         let key = KeyInfo { name: "web1".to_owned(), serial: 2, volumes, read_only: true, added: Millis(0), former };
         let info =
             ClientInfo { name: "web1".into(), host: String::new(), volumes: vec![], sessions: vec![], key: Some(key) };
         let text = clients_table(&[info]);
         let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
         let (added, until) = ("1970-01-01T00:00:00Z", "1970-01-01T00:00:01Z");
-        assert_eq!(last, ["web1", "db,v4", "(deleted)", "read-only", added, until]);
+        assert_eq!(last, ["web1", "db,v4", "(deleted)", "read-only", added, until, "web1@h/db,web1@h/logs"]);
     }
 }

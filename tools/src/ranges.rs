@@ -1,23 +1,10 @@
 //! `trine volume ranges`: who holds which ranges of a volume that is shared, as nodes told last.
 
-use crate::config::ClusterArgs;
-use crate::output::{Outcome, OutputArgs, size, table, when};
-use crate::volume::name;
-use clap::Args;
+use crate::output::{Outcome, size, table, when};
+use crate::volume::NamedArgs;
 use conductor_model::views::ClientInfo;
 use conductor_model::{Bytes, Millis, NodeId};
 use serde::Serialize;
-
-#[derive(Args)]
-pub(crate) struct RangesArgs {
-    /// The volume
-    #[arg(value_parser = name)]
-    name: String,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    output: OutputArgs,
-}
 
 /// A range that a client holds, or waits for.
 #[derive(Serialize)]
@@ -35,7 +22,7 @@ struct Row {
     heard: Millis,
 }
 
-pub(crate) fn ranges(args: &RangesArgs) -> Outcome {
+pub(crate) fn ranges(args: &NamedArgs) -> Outcome {
     let client = args.cluster.client()?;
     let shard_size = client.volume(&args.name)?.info.shard_size;
     args.output.print(&rows(&client.clients()?, &args.name, shard_size), |rows| ranges_table(rows))
@@ -96,6 +83,8 @@ mod tests {
                 of: of.to_owned(),
                 generation: AttachGeneration(1),
                 read_only: false,
+                key: None,
+                former_until: None,
                 ranges,
                 connections: 1,
                 requests: 0,

@@ -27,10 +27,10 @@ pub(crate) enum VolumeCommand {
     /// List all volumes
     List(ListArgs),
     /// Show one volume with its shards
-    Show(ShowArgs),
+    Show(NamedArgs),
     /// Who holds which ranges of a volume that is shared, or waits for them, as nodes told last, every ten seconds or so: at most 64 of a
     /// client on one core of a node, and none of a node that is silent
-    Ranges(ranges::RangesArgs),
+    Ranges(NamedArgs),
     /// Change how many copies a volume has, and how many of them have to acknowledge a write
     Set(SetArgs),
     /// Grow a volume; it never shrinks. Attached front ends notice by themselves
@@ -112,15 +112,16 @@ pub(crate) struct WaitArgs {
     pub(crate) timeout: Duration,
 }
 
+/// A volume about which something is shown.
 #[derive(Args)]
-pub(crate) struct ShowArgs {
+pub(crate) struct NamedArgs {
     /// The volume
     #[arg(value_parser = name)]
-    name: String,
+    pub(crate) name: String,
     #[command(flatten)]
-    cluster: ClusterArgs,
+    pub(crate) cluster: ClusterArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Args)]

@@ -140,6 +140,9 @@ pub struct NodeSession {
     pub generation: AttachGeneration,
     /// It writes nothing.
     pub read_only: bool,
+    /// The number of the key that it has proved to have; none if that is the cluster's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<u64>,
     /// Ranges that it holds or waits for; some of them, if there are many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<RangeInfo>,

@@ -6,7 +6,7 @@ use crate::api::{NodeSession, NodeSessions};
 use crate::limits::{MAX_CLIENT_NAME, MAX_SESSIONS_PER_NODE, SESSIONS_SHOWN_MS};
 use crate::views::{ClientInfo, ClientSession};
 use crate::{Conductor, Error, Millis};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Conductor {
     /// A node tells of the sessions it has.
@@ -38,19 +38,26 @@ impl Conductor {
                 all.entry(name).or_insert_with(|| new(name, host)).volumes.extend(volume.held_by(name));
             }
         }
+        let mut of_former: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
         for (node, presence) in &self.presence {
             let (heard, sessions) = &presence.sessions;
             if now.since(presence.heard.map_or(*heard, |beat| beat.max(*heard))) >= SESSIONS_SHOWN_MS {
                 continue;
             }
             for session in sessions {
-                let NodeSession { client, generation, read_only, ranges, connections, requests, .. } = session;
+                let NodeSession { client, generation, read_only, key, ranges, connections, requests, .. } = session;
                 let Some(of) = self.session_of(session) else { continue };
+                let former_until = key.and_then(|key| self.keys.get(&key)?.until);
+                if let Some(key) = key.filter(|_| former_until.is_some()) {
+                    of_former.entry(key).or_default().insert(client.clone());
+                }
                 all.entry(client).or_insert_with(|| new(client, "")).sessions.push(ClientSession {
                     node: *node,
                     of,
                     generation: *generation,
                     read_only: *read_only,
+                    key: *key,
+                    former_until,
                     ranges: ranges.clone(),
                     connections: *connections,
                     requests: *requests,
@@ -59,7 +66,11 @@ impl Conductor {
             }
         }
         for key in self.keys.values().filter(|key| key.until.is_none()) {
-            all.entry(&key.name).or_insert_with(|| new(&key.name, "")).key = Some(self.key_info(key));
+            let mut info = self.key_info(key);
+            for former in &mut info.former {
+                former.used_by = of_former.remove(&former.serial).unwrap_or_default();
+            }
+            all.entry(&key.name).or_insert_with(|| new(&key.name, "")).key = Some(info);
         }
         let mut all: Vec<ClientInfo> = all.into_values().collect();
         all.iter_mut().for_each(|client| client.volumes.sort_by(|a, b| a.volume.cmp(&b.volume)));

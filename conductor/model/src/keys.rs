@@ -167,7 +167,9 @@ impl Conductor {
         let volumes = key.volumes.iter().map(|id| KeyVolume { id: *id, name: named(id) }).collect();
         let ClientKeyRecord { name, serial, read_only, added, .. } = key;
         let former = self.keys.values().filter(|key| key.name == *name);
-        let former = former.filter_map(|key| Some(FormerKey { serial: key.serial, until: key.until? })).collect();
+        let former = former
+            .filter_map(|key| Some(FormerKey { serial: key.serial, until: key.until?, used_by: BTreeSet::new() }))
+            .collect();
         KeyInfo { name: name.clone(), serial: *serial, volumes, read_only: *read_only, added: *added, former }
     }
 

@@ -171,6 +171,7 @@ fn sessions_are_shown_of_what_is_attached_now_and_of_snapshots() {
         snapshot,
         generation: AttachGeneration(generation),
         read_only: snapshot.is_some(),
+        key: None,
         ranges: Vec::new(),
         connections: 2,
         requests,

@@ -174,6 +174,8 @@ pub struct SessionView {
     pub read_only: bool,
     /// It writes only in ranges that it holds.
     pub shared: bool,
+    /// The key that it has proved to have, by its number; the oldest, if its connections have proved several. `None` is the cluster's.
+    pub key: Option<u64>,
     /// These, and those that it waits for; some of them, if there are many.
     pub ranges: Vec<RangeView>,
     /// Its connections.

@@ -232,10 +232,12 @@ impl Sessions {
         }
     }
 
-    /// All of them; `requests` counts those of one connection that are not answered yet, `ranges` are those of one session.
+    /// All of them; `requests` counts those of one connection that are not answered yet, `key` is what one has proved to have, `ranges` are
+    /// those of one session.
     pub(crate) fn view(
         &self,
         requests: impl Fn(ConnId) -> usize,
+        key: impl Fn(ConnId) -> Option<u64>,
         ranges: impl Fn(u32) -> Vec<RangeView>,
     ) -> Vec<SessionView> {
         self.by_client
@@ -251,6 +253,7 @@ impl Sessions {
                 },
                 read_only: s.read_only,
                 shared: s.shared,
+                key: s.lanes.values().filter_map(|conn| key(*conn)).min(),
                 ranges: ranges(s.id),
                 lanes: s.lanes.len(),
                 requests: s.lanes.values().map(|conn| requests(*conn)).sum(),
@@ -321,7 +324,7 @@ mod tests {
         assert_eq!(all.admit(conn(2), &wanted(9, 1, 0)), Err(Refusal::Fenced));
         all.admit(conn(3), &wanted(9, 2, 0)).unwrap();
         all.gone(conn(3));
-        assert!(all.view(|_| 0, |_| Vec::new()).is_empty());
+        assert!(all.view(|_| 0, |_| None, |_| Vec::new()).is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Nothing of the reactors that run is touched, so no request waits. A reactor of its own is also what lets a copy move from one disk of
 //! the node to another: each can hold one copy of a shard. With the next start the disks that are named then are spread anew; where two
 //! hold copies of one shard, each gets a reactor of its own again (`process`). Those that are not named the conductor remembers, with their
-//! paths, and the node opens them again before it registers.
+//! paths, and the node opens them again before it registers, each by what its superblock says it is.
 
 use crate::control::{Control, Pauses};
 use crate::desk::Lane;
@@ -65,8 +65,9 @@ impl Adder {
         self.open(new, true)
     }
 
-    /// Opens what this node had when the conductor heard of it last and its options do not name: disks that were added while it ran. One
-    /// that is not where it was keeps nobody from starting.
+    /// Opens what this node had when the conductor heard of it last and its options do not name: disks that were added while it ran. Each is
+    /// looked for where any of them was: a machine that starts again may have given their names to each other. One that is nowhere keeps
+    /// nobody from starting.
     pub(crate) fn remember(&self) {
         let mut pauses = Pauses::new();
         let known = loop {
@@ -86,6 +87,9 @@ impl Adder {
             }
         };
         let here: BTreeSet<DiskId> = self.control.disks().iter().map(|(_, report)| report.disk).collect();
+        let paths: Vec<(DiskId, PathBuf)> =
+            known.iter().filter_map(|known| Some((known.disk, PathBuf::from(known.path.as_ref()?)))).collect();
+        let found = disks::find(&paths);
         for known in known.into_iter().filter(|known| !here.contains(&known.disk)) {
             if known.leaving && known.copies == 0 {
                 continue;
@@ -95,17 +99,22 @@ impl Adder {
                 tracing::error!(%disk, copies, "A DISK IS MISSING: name where it is with --disk, or `trine disk replace` it");
                 continue;
             };
-            let why = match disks::disk_at(&path) {
-                Ok(Some(found)) if found == disk => {
-                    let again = NewDisks { paths: vec![path.clone()], create: None, force: false };
+            let why = match found.get(&disk) {
+                Some(at) => {
+                    if *at != path {
+                        tracing::warn!(%disk, was = %path.display(), is = %at.display(), "a disk has another disk's name now");
+                    }
+                    let again = NewDisks { paths: vec![at.clone()], create: None, force: false };
                     match self.open(&again, false) {
                         Ok(_) => continue,
                         Err(why) => why.to_string(),
                     }
                 }
-                Ok(Some(other)) => format!("disk {other} is there"),
-                Ok(None) => "no store is there".to_owned(),
-                Err(why) => why.to_string(),
+                None => match disks::disk_at(&path) {
+                    Ok(Some(other)) => format!("disk {other} is there"),
+                    Ok(None) => "no store is there".to_owned(),
+                    Err(why) => why.to_string(),
+                },
             };
             let path = path.display();
             tracing::error!(%disk, %path, copies, why, "A DISK IS MISSING that this node had: bring it back and start the node again, name where it is now with --disk, or `trine disk replace` it");

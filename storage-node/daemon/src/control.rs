@@ -53,6 +53,7 @@ fn told(session: &SessionView) -> NodeSession {
         snapshot: session.snapshot,
         generation: session.generation,
         read_only: session.read_only,
+        key: session.key,
         ranges: session.ranges.iter().map(range).collect(),
         connections: u32::try_from(session.lanes).unwrap_or(u32::MAX),
         requests: u32::try_from(session.requests).unwrap_or(u32::MAX),

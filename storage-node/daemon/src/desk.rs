@@ -119,7 +119,7 @@ impl Desk {
                 }
             }
             Letter::Fallback(endpoint) => {
-                tracing::warn!(%endpoint, "no connection over RDMA: TCP is tried, and RDMA again when a connection ends");
+                tracing::warn!(%endpoint, "no connection over RDMA that lasts: TCP is tried, and RDMA again now and then");
             }
             Letter::Damage(what) => tracing::warn!(what, "DAMAGE"),
             Letter::DiskFailed(disk, why) => {

@@ -4,10 +4,10 @@ use crate::{DiskPlan, Error, journal, users};
 use conductor_model::{Blocks, Bytes, ClusterId, DiskId};
 use node_store::journaled::{Geometry, identify};
 use node_store::simple::MIN_DISK_BYTES;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// One write: large enough for any device, small enough for the stack of a page cache.
 const PIECE: usize = 1 << 20;
@@ -96,6 +96,20 @@ pub(crate) fn disk_at(path: &Path) -> io::Result<Option<DiskId>> {
     let mut head = Vec::new();
     File::open(path)?.take(HEAD).read_to_end(&mut head)?;
     Ok(identify(&head).map(|(identity, _)| identity.disk))
+}
+
+/// Where each disk is whose store is at one of these places: each place is where a disk was once, at best where it still is.
+pub(crate) fn find(was: &[(DiskId, PathBuf)]) -> BTreeMap<DiskId, PathBuf> {
+    let mut found = BTreeMap::new();
+    for (disk, path) in was {
+        // Who cannot be read is nobody; the reason is asked for when that is all there is.
+        let Ok(Some(is)) = disk_at(path) else { continue };
+        // Of a store and its copy elsewhere it is the one in its place.
+        if is == *disk || !found.contains_key(&is) {
+            found.insert(is, path.clone());
+        }
+    }
+    found
 }
 
 /// A disk that is not open, as far as it can be told from outside.

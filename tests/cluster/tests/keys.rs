@@ -281,6 +281,16 @@ fn a_key_is_renewed_beside_the_former_one_which_ends_when_its_time_is_over() {
     assert_eq!(listed.matches("web1 ").count(), 1, "one line: {listed}");
     assert!(listed.contains("FORMER UNTIL"), "{listed}");
     is_nowhere(&cluster, &second);
+    // Who uses the former one, as nodes tell every now and then.
+    let used_by = |cluster: &Cluster| {
+        let clients = cluster.json(&["client", "list"]).unwrap();
+        let web1 = clients.as_array().unwrap().iter().find(|client| client["name"] == "web1").unwrap().clone();
+        let former = web1["key"]["former"].as_array().unwrap().clone();
+        former[0]["used_by"].as_array().map_or(0, Vec::len)
+    };
+    wait_until("the target with the former key is named", LONG, || Ok(used_by(&cluster) == 1)).unwrap();
+    let shown = cluster.trine(&["client", "show", "web1"]).unwrap();
+    assert!(shown.contains("FORMER USED BY") && shown.contains("web1@"), "{shown}");
 
     // What is attached goes on; whoever comes with the new key takes its place, as the same client would.
     assert!(nbd.call(&write(2), LONG).unwrap().is_ok());
@@ -289,6 +299,7 @@ fn a_key_is_renewed_beside_the_former_one_which_ends_when_its_time_is_over() {
     assert_eq!(read(&mut again), 2);
     assert!(again.call(&write(3), LONG).unwrap().is_ok());
     assert!(nbd.call(&write(4), LONG).unwrap().is_err(), "there is one attachment");
+    wait_until("nobody uses the former key any more", LONG, || Ok(used_by(&cluster) == 0)).unwrap();
     done(&first.trine(&cluster, &["detach", MINE]));
 
     // At once means all that were given out before; after a moment, all that hold yet.

@@ -1,14 +1,16 @@
 //! Which way leads to a peer that can be reached over RDMA, too.
 //!
 //! An endpoint is named by its TCP address, which every peer has. RDMA is tried first where it is known; an attempt that does not come
-//! up is followed by one over TCP, and a TCP connection that ends, or does not come up either, by one over RDMA again. So a peer is
-//! reached whichever way works, and nobody waits for one that does not. While a connection over TCP is up where RDMA is known, it is looked now
-//! and then whether RDMA leads there: only a connection that nothing is said on ([`crate::Net::probe`]) shows that. If it does, whoever asked
-//! has the connection over TCP closed when that costs nothing, and the next one is over RDMA.
+//! up, or that soon ends again, is followed by one over TCP, and a TCP connection that ends, or does not come up either, by one over RDMA
+//! again. So a peer is reached whichever way works, and nobody waits for one that does not. While a connection over TCP is up where RDMA is
+//! known, it is looked now and then whether RDMA leads there: only a connection that nothing is said on ([`crate::Net::probe`]) shows that. If
+//! it does, whoever asked has the connection over TCP closed when that costs nothing, and the next one is over RDMA. That one may come up and
+//! carry nothing large all the same: then it is soon over, and the next look is later than the last.
 
 use driver::{Address, ConnId, Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use wire::Reason;
 
 /// What connections go over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,6 +29,10 @@ pub const PROBE_FIRST: Span = Span::seconds(30);
 /// Between two looks, which are twice as far apart each time: at most. Each costs the peer half a megabyte for a moment.
 pub const PROBE_MAX: Span = Span::seconds(600);
 
+/// A connection over RDMA that is over sooner after it came up, and not because this side wanted it so, led nowhere: it may come up each time
+/// and carry nothing.
+pub const BRIEF: Span = Span::seconds(30);
+
 /// When it is looked whether RDMA leads somewhere.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
@@ -41,7 +47,7 @@ struct Probe {
 struct Tried {
     endpoint: SocketAddr,
     rdma: bool,
-    up: bool,
+    up: Option<Time>,
 }
 
 /// See the module's head.
@@ -97,16 +103,13 @@ impl Ways {
 
     /// An attempt was begun, to what [`Ways::address`] said.
     pub fn connecting(&mut self, conn: ConnId, endpoint: SocketAddr, to: &Address) {
-        self.tried.insert(conn, Tried { endpoint, rdma: matches!(to, Address::Rdma(_)), up: false });
+        self.tried.insert(conn, Tried { endpoint, rdma: matches!(to, Address::Rdma(_)), up: None });
     }
 
     /// A connection is established; one that is not ours changes nothing.
-    pub fn up(&mut self, conn: ConnId) {
-        let Some(tried) = self.tried.get_mut(&conn) else { return };
-        tried.up = true;
-        if tried.rdma {
-            self.said.remove(&tried.endpoint);
-            self.probes.remove(&tried.endpoint);
+    pub fn up(&mut self, now: Time, conn: ConnId) {
+        if let Some(tried) = self.tried.get_mut(&conn) {
+            tried.up = Some(now);
         }
     }
 
@@ -116,7 +119,7 @@ impl Ways {
             return None;
         }
         let Self { probes, rdma, tried, .. } = self;
-        let over_tcp = |t: &&Tried| t.up && !t.rdma && rdma.contains_key(&t.endpoint);
+        let over_tcp = |t: &&Tried| t.up.is_some() && !t.rdma && rdma.contains_key(&t.endpoint);
         let due = tried.values().filter(over_tcp).find_map(|t| {
             let first = Probe { at: now + PROBE_FIRST, pause: PROBE_FIRST, conn: None };
             let probe = probes.entry(t.endpoint).or_insert(first);
@@ -144,23 +147,36 @@ impl Ways {
         probe.conn = None;
         probe.pause = Span(probe.pause.0 * 2).min(PROBE_MAX);
         probe.at = now + probe.pause;
-        let theirs = self.tried.iter().find(|(_, t)| t.endpoint == *endpoint && t.up && !t.rdma);
+        let theirs = self.tried.iter().find(|(_, t)| t.endpoint == *endpoint && t.up.is_some() && !t.rdma);
         theirs.map(|(conn, _)| *conn).filter(|_| leads)
     }
 
     /// When to ask for the next look.
     pub fn next_deadline(&self) -> Option<Time> {
-        let over_tcp = |at: &SocketAddr| self.tried.values().any(|t| t.endpoint == *at && t.up && !t.rdma);
+        let over_tcp = |at: &SocketAddr| self.tried.values().any(|t| t.endpoint == *at && t.up.is_some() && !t.rdma);
         let waits = self.probes.iter().filter(|(at, probe)| probe.conn.is_none() && over_tcp(at));
         waits.map(|(_, probe)| probe.at).min()
     }
 
-    /// A connection is over. Gives an endpoint that is tried over TCP now because RDMA did not come up, once until it does.
-    pub fn down(&mut self, conn: ConnId) -> Option<SocketAddr> {
+    /// A connection is over. Gives an endpoint that is tried over TCP now because RDMA does not lead there, once until it does.
+    pub fn down(&mut self, now: Time, conn: ConnId, why: Reason) -> Option<SocketAddr> {
         let Tried { endpoint, rdma, up } = self.tried.remove(&conn)?;
-        if !rdma || up || self.transport != Transport::Auto {
+        if !rdma || self.transport != Transport::Auto {
             self.tcp_next.remove(&endpoint);
             return None;
+        }
+        let ours = matches!(why, Reason::Closed | Reason::Stopping);
+        if up.is_some_and(|up| ours || now.since(up) >= BRIEF) {
+            self.tcp_next.remove(&endpoint);
+            self.said.remove(&endpoint);
+            self.probes.remove(&endpoint);
+            return None;
+        }
+        if up.is_some()
+            && let Some(probe) = self.probes.get_mut(&endpoint)
+        {
+            // What was looked at last led here: not again so soon.
+            probe.at = now + probe.pause;
         }
         self.tcp_next.insert(endpoint);
         self.said.insert(endpoint).then_some(endpoint)
@@ -182,6 +198,9 @@ mod tests {
         ([192, 0, 2, 1], port).into()
     }
 
+    /// Of a connection that did not come up, or failed.
+    const FAILED: Reason = Reason::Io;
+
     fn attempt(ways: &mut Ways, slot: u32) -> (ConnId, Address) {
         let (conn, to) = (ConnId { slot, generation: 1 }, ways.address(at(1)));
         ways.connecting(conn, at(1), &to);
@@ -195,22 +214,26 @@ mod tests {
         ways.know([(at(1), at(2))]);
         let (first, to) = attempt(&mut ways, 1);
         assert_eq!((to, ways.is_rdma(first)), (Address::Rdma(at(2)), true));
-        assert_eq!(ways.down(first), Some(at(1)));
+        assert_eq!(ways.down(T0, first, FAILED), Some(at(1)));
         let (second, to) = attempt(&mut ways, 2);
         assert_eq!((to, ways.is_rdma(second)), (Address::Tcp(at(1)), false));
-        ways.up(second);
-        assert_eq!(ways.down(second), None);
+        ways.up(T0, second);
+        assert_eq!(ways.down(T0, second, FAILED), None);
         let (third, to) = attempt(&mut ways, 3);
         assert_eq!(to, Address::Rdma(at(2)), "RDMA has its chance again");
-        assert_eq!(ways.down(third), None, "it was said");
+        assert_eq!(ways.down(T0, third, FAILED), None, "it was said");
         let (fourth, to) = attempt(&mut ways, 4);
-        assert_eq!((to, ways.down(fourth)), (Address::Tcp(at(1)), None));
+        assert_eq!((to, ways.down(T0, fourth, FAILED)), (Address::Tcp(at(1)), None));
         let (fifth, to) = attempt(&mut ways, 5);
         assert_eq!(to, Address::Rdma(at(2)), "neither came up: in turn");
-        ways.up(fifth);
-        assert_eq!(ways.down(fifth), None, "it was up");
+        ways.up(T0, fifth);
+        assert_eq!(ways.down(T0 + BRIEF, fifth, FAILED), None, "it was up");
         let (sixth, to) = attempt(&mut ways, 6);
-        assert_eq!((to, ways.down(sixth)), (Address::Rdma(at(2)), Some(at(1))), "it had led there in between");
+        assert_eq!(
+            (to, ways.down(T0, sixth, FAILED)),
+            (Address::Rdma(at(2)), Some(at(1))),
+            "it had led there in between"
+        );
         ways.know([]);
         assert_eq!(ways.address(at(1)), Address::Tcp(at(1)));
     }
@@ -221,11 +244,11 @@ mod tests {
         assert_eq!(ways.address(at(1)), Address::Rdma(at(1)));
         ways.know([(at(1), at(2))]);
         let (conn, to) = attempt(&mut ways, 1);
-        assert_eq!((to, ways.down(conn)), (Address::Rdma(at(2)), None));
+        assert_eq!((to, ways.down(T0, conn, FAILED)), (Address::Rdma(at(2)), None));
         assert_eq!(ways.address(at(1)), Address::Rdma(at(2)));
         ways.only_tcp();
         assert_eq!(ways.address(at(1)), Address::Tcp(at(1)));
-        assert_eq!(ways.down(ConnId { slot: 9, generation: 9 }), None, "somebody else's");
+        assert_eq!(ways.down(T0, ConnId { slot: 9, generation: 9 }, FAILED), None, "somebody else's");
     }
 
     #[test]
@@ -233,9 +256,9 @@ mod tests {
         let mut ways = Ways::new(Transport::Auto);
         ways.know([(at(1), at(2))]);
         let (first, _) = attempt(&mut ways, 1);
-        ways.down(first);
+        ways.down(T0, first, FAILED);
         let (tcp, _) = attempt(&mut ways, 2);
-        ways.up(tcp);
+        ways.up(T0, tcp);
         assert_eq!((ways.probe(T0), ways.next_deadline()), (None, Some(T0 + PROBE_FIRST)));
         let (mut now, mut pauses) = (T0, Vec::new());
         for slot in 10..17 {
@@ -254,10 +277,55 @@ mod tests {
             assert_eq!(ways.probed(now, conn, slot == 16), (slot == 16).then_some(tcp));
         }
         assert_eq!(pauses, [30, 60, 120, 240, 480, 600, 600]);
-        assert_eq!(ways.down(tcp), None);
+        assert_eq!(ways.down(T0, tcp, FAILED), None);
         let (rdma, to) = attempt(&mut ways, 3);
         assert_eq!(to, Address::Rdma(at(2)));
-        ways.up(rdma);
+        ways.up(T0, rdma);
         assert_eq!(ways.next_deadline(), None, "there is nothing to look for");
+    }
+    #[test]
+    fn rdma_that_comes_up_and_soon_ends_is_as_one_that_does_not_come_up() {
+        let mut ways = Ways::new(Transport::Auto);
+        ways.know([(at(1), at(2))]);
+        let (mut now, mut slot, mut over_tcp) = (T0, 0, Vec::new());
+        let mut next = |ways: &mut Ways| {
+            slot += 1;
+            attempt(ways, slot)
+        };
+        // It comes up each time, and each time it ends before it has lasted.
+        for round in 0..7 {
+            let (rdma, to) = next(&mut ways);
+            assert_eq!(to, Address::Rdma(at(2)), "{round}");
+            ways.up(now, rdma);
+            now = now + Span(BRIEF.0 - 1);
+            assert_eq!(ways.down(now, rdma, FAILED), (round == 0).then_some(at(1)), "said once");
+            let (tcp, to) = next(&mut ways);
+            assert_eq!(to, Address::Tcp(at(1)), "{round}");
+            ways.up(now, tcp);
+            assert_eq!(ways.probe(now), None, "not at once");
+            let due = ways.next_deadline().unwrap();
+            over_tcp.push(due.since(now).0 / 1_000_000_000);
+            now = due;
+            assert!(ways.probe(now).is_some());
+            let look = ConnId { slot: 100 + round, generation: 1 };
+            ways.probing(at(1), look);
+            assert_eq!(ways.probed(now, look, true), Some(tcp), "that it comes up is all that a look can show");
+            assert_eq!(ways.down(now, tcp, Reason::Closed), None);
+        }
+        assert_eq!(over_tcp, [30, 60, 120, 240, 480, 600, 600]);
+        // One that lasts, and one that we end ourselves, lead there: all begins anew.
+        for (lasts, why) in [(BRIEF, FAILED), (Span(1), Reason::Closed)] {
+            let (rdma, to) = next(&mut ways);
+            assert_eq!(to, Address::Rdma(at(2)));
+            ways.up(now, rdma);
+            now = now + lasts;
+            assert_eq!((ways.down(now, rdma, why), ways.address(at(1))), (None, Address::Rdma(at(2))));
+        }
+        let (brief, _) = next(&mut ways);
+        ways.up(now, brief);
+        assert_eq!(ways.down(now, brief, FAILED), Some(at(1)), "said again");
+        let (tcp, _) = next(&mut ways);
+        ways.up(now, tcp);
+        assert_eq!((ways.probe(now), ways.next_deadline()), (None, Some(now + PROBE_FIRST)));
     }
 }

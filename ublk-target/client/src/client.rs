@@ -273,7 +273,7 @@ impl VolumeClient {
             any = true;
             match event {
                 NetEvent::Up { conn, .. } => {
-                    self.ways.up(conn);
+                    self.ways.up(now, conn);
                     self.engine.up(conn);
                 }
                 NetEvent::Down { conn, reason, .. } if self.ways.is_probe(conn) => {
@@ -282,7 +282,7 @@ impl VolumeClient {
                     }
                 }
                 NetEvent::Down { conn, reason, .. } => {
-                    self.words.extend(self.ways.down(conn).map(Word::Fallback));
+                    self.words.extend(self.ways.down(now, conn, reason).map(Word::Fallback));
                     self.engine.down(now, conn, reason, hands!(self, now, out));
                 }
                 NetEvent::Reply { conn, token, result } => {

@@ -150,7 +150,7 @@ impl Setup {
 pub(crate) fn say(word: &Word) {
     match word {
         Word::Fallback(endpoint) => {
-            tracing::warn!(%endpoint, "no connection over RDMA: TCP is tried, and RDMA again now and then");
+            tracing::warn!(%endpoint, "no connection over RDMA that lasts: TCP is tried, and RDMA again now and then");
         }
         Word::Waits(wait) => {
             let seconds = wait.longest.0 / 1_000_000_000;

@@ -3,6 +3,7 @@
 use crate::api::RangeInfo;
 use crate::{AttachGeneration, Millis, NodeId, VolumeId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// A client that wants a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -90,6 +91,12 @@ pub struct ClientSession {
     pub generation: AttachGeneration,
     /// It writes nothing.
     pub read_only: bool,
+    /// The number of the key that it has proved to have; none if that is the cluster's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<u64>,
+    /// That is a former key, and holds until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_until: Option<Millis>,
     /// Ranges that it holds or waits for; some of them, if there are many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<RangeInfo>,
@@ -192,6 +199,9 @@ pub struct FormerKey {
     pub serial: u64,
     /// It holds until then.
     pub until: Millis,
+    /// Clients that have sessions with it, as nodes told last.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub used_by: BTreeSet<String>,
 }
 
 /// A volume that a key is for.

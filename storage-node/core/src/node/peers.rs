@@ -54,7 +54,7 @@ impl<S: Store> Node<S> {
     pub(super) fn link_up(&mut self, now: Time, conn: ConnId, peer: &HelloInfo, out: &mut dyn Outbox<Letter>) {
         let Some(to) = self.links.endpoint(conn) else { return };
         self.counters.count("link.up");
-        self.ways.up(conn);
+        self.ways.up(now, conn);
         let opens: Vec<(DiskId, OpenId)> = peer.opens.iter().map(|(d, o)| (DiskId(*d), OpenId(*o))).collect();
         let peer = Peer { opens };
         if let Some(link) = self.links.get_mut(to) {
@@ -137,7 +137,7 @@ impl<S: Store> Node<S> {
             }
             return;
         }
-        if let Some(endpoint) = self.ways.down(conn) {
+        if let Some(endpoint) = self.ways.down(now, conn, reason) {
             self.counters.count("link.tcp-instead");
             out.post(Letter::Fallback(endpoint));
         }

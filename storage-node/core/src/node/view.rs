@@ -1,6 +1,6 @@
 //! A look inside a reactor, for `trine node show` and for tests.
 
-use super::Node;
+use super::{Node, Visitor};
 use crate::mail::{CopyView, DiskView, LinkView, View};
 use crate::primary::Phase;
 use conductor_model::{BLOCK, Blocks, ShardId};
@@ -41,9 +41,14 @@ impl<S: Store> Node<S> {
                 })
                 .collect(),
             copies: self.replicas.keys().filter_map(|shard| self.copy_view(*shard)).collect(),
-            sessions: self
-                .sessions
-                .view(|conn| requests.get(&conn).copied().unwrap_or(0), |session| self.ranges_of(session)),
+            sessions: self.sessions.view(
+                |conn| requests.get(&conn).copied().unwrap_or(0),
+                |conn| match self.visitors.get(&conn) {
+                    Some(Visitor::Client { key }) => *key,
+                    _ => None,
+                },
+                |session| self.ranges_of(session),
+            ),
             links: self
                 .links
                 .all()

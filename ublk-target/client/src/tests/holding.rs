@@ -189,3 +189,24 @@ fn it_is_waited_for_as_long_as_was_asked() {
     b.answer(1, 0, Status::RangeTaken, b"");
     assert_eq!(held(&b), Some(Holding::Lost));
 }
+
+#[test]
+fn a_connection_makes_no_room_for_a_better_way_while_ranges_are_held_through_it() {
+    for claims in [&[range(0, 4, true)][..], &[]] {
+        let mut b = Bench::new(&[(1, 1)], SETTINGS);
+        if !claims.is_empty() {
+            b.engine.claims = Claims::new(claims, Span(0), Bytes(SHARD), Bytes(SHARD)).unwrap();
+        }
+        b.write(1, 0, &[1; 4096]);
+        b.turn();
+        b.up(1);
+        while !b.posted(1).is_empty() {
+            b.answer(1, 0, Status::Ok, b"");
+        }
+        let conn = b.conn(1);
+        b.engine.make_room(b.now, conn);
+        b.turn();
+        let stays = b.has_conn(1) && b.conn(1) == conn;
+        assert_eq!(stays, !claims.is_empty(), "without a connection they would be another client's: {claims:?}");
+    }
+}

@@ -9,7 +9,7 @@ use conductor_model::{AttachGeneration, Bytes};
 use driver::{Address, ConnId, Done, Errno, ListenerId, Op, Span, Time, Vecs};
 use memory::{Arena, Class};
 use node_protocol::{IoBody, ReplyBody, Status, op};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use tcp::{Admission, Answer, Net, NetEvent, NetOptions, Payload, rx_slots};
 use wire::{ClusterKey, HelloInfo, Reason, Role, SessionId};
@@ -36,6 +36,11 @@ struct Pipes {
     done: VecDeque<(usize, Done)>,
     /// RDMA leads to the same nodes.
     rdma: bool,
+    /// It carries nothing large: what is sent behind that is not delivered either.
+    narrow: bool,
+    /// Ends over RDMA, and those on which something large was sent.
+    over_rdma: BTreeSet<u32>,
+    stuck: BTreeSet<u32>,
 }
 
 impl Pipes {
@@ -57,6 +62,9 @@ impl Pipes {
                         self.made += 2;
                         self.ends.insert(near, End { peer: far, owner, ..End::default() });
                         self.ends.insert(far, End { peer: near, owner: node, ..End::default() });
+                        if matches!(to, Address::Rdma(_)) {
+                            self.over_rdma.extend([near, far]);
+                        }
                         self.done.push_back((node, Done { op: accept, result: Ok(far) }));
                         Ok(near)
                     }
@@ -71,8 +79,12 @@ impl Pipes {
                 let end = &self.ends[&stream.0];
                 let (over, peer) = (end.over, end.peer);
                 let bytes: Vec<u8> = parts.iter().flat_map(|part| part.bytes().to_vec()).collect();
+                if self.narrow && self.over_rdma.contains(&stream.0) && bytes.len() > 4096 {
+                    self.stuck.insert(stream.0);
+                }
                 match self.ends.get_mut(&peer).filter(|_| !over) {
                     None => Err(Errno::RESET),
+                    Some(_) if self.stuck.contains(&stream.0) => Ok(bytes.len() as u32),
                     Some(peer_end) => {
                         peer_end.inbox.extend(&bytes);
                         self.receive(peer);
@@ -415,6 +427,40 @@ fn when_rdma_leads_there_again_the_connection_over_tcp_makes_room_and_no_request
     let view = w.client.view(w.now);
     assert_eq!((view.counters["made_room"], view.counters["lost"], view.counters["resent"]), (1, 0, 0));
     assert_eq!(w.completions.len() as u64, tag);
+    w.client.stop();
+    w.assert_over();
+}
+
+#[test]
+fn where_rdma_comes_up_and_carries_nothing_large_requests_go_over_tcp() {
+    let mut all = map(&[(1, 1), (1, 2)]);
+    all.rdma = vec![RdmaEndpoint { endpoint: endpoint(1), rdma: endpoint(1) }];
+    let mut w = World::over(tcp::Transport::Auto, &all);
+    (w.pipes.rdma, w.pipes.narrow) = (true, true);
+    // Requests without end, one at a time: each gets through, and few have to wait until RDMA is given up.
+    let (mut tag, mut waited) = (0, Vec::new());
+    while w.now < Time(600_000_000_000) {
+        tag += 1;
+        let since = w.now;
+        w.write(tag, 0, &[1; 8192]);
+        while w.waiting[0].is_empty() {
+            w.pass(Span::millis(100));
+            assert!(w.now.since(since) < Span::seconds(5), "{tag}: nothing is sent any more");
+        }
+        w.answer(0, 0, b"");
+        if w.now.since(since) > Span::seconds(1) {
+            waited.push(since.0 / 1_000_000_000);
+        }
+        w.pass(Span::millis(100));
+    }
+    assert!(
+        (3..=5).contains(&waited.len()),
+        "at first, and after each look, which are farther apart each time: {waited:?}"
+    );
+    assert_eq!(w.client.next_word(), Some(Word::Fallback(endpoint(1))));
+    assert_eq!(w.client.next_word(), None, "said once");
+    assert_eq!(w.completions.len() as u64, tag);
+    assert!(w.completions.iter().all(|(_, result)| result.is_ok()));
     w.client.stop();
     w.assert_over();
 }
