@@ -5,7 +5,7 @@
 //! told to end while it waits (Ctrl-C) ends the target that it started.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, print, table};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, note, print, table};
 use crate::pidfile::Process;
 use crate::trace::{self, Step, steps};
 use anyhow::Context;
@@ -392,7 +392,7 @@ fn spawn(place: &Place) -> Outcome {
 /// Ends the target that was started, as Ctrl-C would if it were in the foreground.
 fn give_up(place: &Place, child: &mut Child) -> Outcome {
     let volume = place.volume();
-    eprintln!("trine: ending the target of {volume}; what it did is taken back");
+    note(format_args!("trine: ending the target of {volume}; what it did is taken back"));
     let until = Instant::now() + ENDED;
     if let Some(target) = Process::of(child.id()) {
         target.terminate()?;

@@ -7,7 +7,7 @@
 //! stopping signals exactly the processes that were started from here.
 
 use crate::config::{DirArgs, HTTPS};
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, print, table};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, note, print, table};
 use crate::pidfile::{self, Process};
 use crate::ports::ports;
 use anyhow::Context;
@@ -452,7 +452,7 @@ fn end(files: &[PathBuf]) -> Outcome<usize> {
     let until = Instant::now() + STOP;
     for process in &processes {
         if !process.wait(until) {
-            eprintln!("trine: process {} did not stop in {} s: killing it", process.pid, STOP.as_secs());
+            note(format_args!("trine: process {} did not stop in {} s: killing it", process.pid, STOP.as_secs()));
             process.kill()?;
             process.wait(Instant::now() + STOP);
         }

@@ -1,5 +1,7 @@
 //! The trine command: the tree of what can be typed, and where it goes. One file per noun; `output` and `config` for all of them.
 #![deny(clippy::undocumented_unsafe_blocks)]
+// They panic where nobody reads or the disk is full: `output::print` and `output::note` do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod attach;
 mod bench;
@@ -189,7 +191,9 @@ fn log_to_stderr(cli: &Cli) -> Outcome {
     let filter = cli.log.as_deref().unwrap_or(default);
     let filter =
         EnvFilter::try_new(filter).map_err(|why| Failure::usage(format!("{filter:?} is no log filter: {why}")))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // A log that cannot be written is no reason to end: what complains of that by itself does so with `eprintln!`, which panics.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.log_internal_errors(false).init();
     Ok(())
 }
 

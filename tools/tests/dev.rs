@@ -4,6 +4,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -240,6 +241,41 @@ fn wrong_usage_is_one_sentence_and_code_2() {
     let file = dir.0.join("bad.toml");
     assert!(dir.fails(2, &["status", "--config", file.to_str().unwrap()]).contains("conducter"));
     assert!(!dir.cluster().join("cluster.json").exists(), "nothing was made");
+}
+
+#[test]
+fn a_log_and_a_complaint_that_cannot_be_written_end_nothing() {
+    let dir = Dir::new("full");
+    let full = |command: &mut Command| {
+        let nowhere = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        command
+            .env("TRINE_CONFIG", "/dev/null")
+            .stdin(Stdio::null())
+            .stderr(nowhere)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let said = full(Command::new(env!("CARGO_BIN_EXE_trine")).args(["volum"])).wait_with_output().unwrap();
+    assert_eq!(said.status.code(), Some(2), "wrong usage, and no panic");
+
+    let key = dir.0.join("key");
+    fs::write(&key, "07".repeat(32)).unwrap();
+    let store = format!("redb:{}", dir.0.join("redb").display());
+    let mut conductor =
+        full(Command::new(env!("CARGO_BIN_EXE_trine")).args(["conductor", "run", "--log", "debug"]).args([
+            "--listen",
+            "127.0.0.1:0",
+            "--store",
+            &store,
+            "--key-file",
+            key.to_str().unwrap(),
+        ]));
+    let mut ready = String::new();
+    BufReader::new(conductor.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
+    assert!(ready.starts_with("ready "), "it serves: {ready}");
+    kill(Pid::from_raw(conductor.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_eq!(conductor.wait().unwrap().code(), Some(0), "it stops as it is told to");
 }
 
 #[test]
