@@ -46,7 +46,7 @@ const FAILED: &str = "failed: ";
 pub(crate) struct AttachArgs {
     /// The volume, or VOLUME@SNAPSHOT: read only, by as many as like
     volume: Subject,
-    /// Serve it over NBD, at unix:PATH or tcp:ADDRESS:PORT, instead of as /dev/ublkbN
+    /// Serve it over NBD, at unix:PATH or tcp:ADDRESS:PORT, instead of as /dev/ublkbN; to 16 connections at a time
     #[arg(long, value_name = "WHERE")]
     nbd: Option<Nbd>,
     /// Let NBD listen beyond loopback although clients may speak in clear, or need no certificate (--tls-any-client): everybody there can
@@ -470,7 +470,15 @@ fn code(child: &mut Child) -> Outcome<Exit> {
 
 pub(crate) fn run_detach(args: &DetachArgs) -> Outcome {
     let place = Place::new(&records(&args.cluster)?, &args.volume.to_string());
-    Ok(detach(&place, &args.cluster.client()?, args.force)?)
+    detach(&place, &args.cluster.client()?, args.force).map_err(|error| match error {
+        // It comes last: by then the target has ended.
+        TargetError::Conductor(error) => {
+            let Failure { exit, why } = error.into();
+            let what = format!("nothing serves {} here any more, but the conductor was not told", args.volume);
+            Failure { exit, why: why.context(format!("{what}: detach it again when that answers")) }
+        }
+        error => error.into(),
+    })
 }
 
 /// One attachment in a listing.
