@@ -5,7 +5,7 @@
 //! told to end while it waits (Ctrl-C) ends the target that it started.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, print, table};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, note, print, table};
 use crate::pidfile::Process;
 use crate::trace::{self, Step, steps};
 use anyhow::Context;
@@ -46,7 +46,7 @@ const FAILED: &str = "failed: ";
 pub(crate) struct AttachArgs {
     /// The volume, or VOLUME@SNAPSHOT: read only, by as many as like
     volume: Subject,
-    /// Serve it over NBD, at unix:PATH or tcp:ADDRESS:PORT, instead of as /dev/ublkbN
+    /// Serve it over NBD, at unix:PATH or tcp:ADDRESS:PORT, instead of as /dev/ublkbN; to 16 connections at a time
     #[arg(long, value_name = "WHERE")]
     nbd: Option<Nbd>,
     /// Let NBD listen beyond loopback although clients may speak in clear, or need no certificate (--tls-any-client): everybody there can
@@ -392,7 +392,7 @@ fn spawn(place: &Place) -> Outcome {
 /// Ends the target that was started, as Ctrl-C would if it were in the foreground.
 fn give_up(place: &Place, child: &mut Child) -> Outcome {
     let volume = place.volume();
-    eprintln!("trine: ending the target of {volume}; what it did is taken back");
+    note(format_args!("trine: ending the target of {volume}; what it did is taken back"));
     let until = Instant::now() + ENDED;
     if let Some(target) = Process::of(child.id()) {
         target.terminate()?;
@@ -470,7 +470,15 @@ fn code(child: &mut Child) -> Outcome<Exit> {
 
 pub(crate) fn run_detach(args: &DetachArgs) -> Outcome {
     let place = Place::new(&records(&args.cluster)?, &args.volume.to_string());
-    Ok(detach(&place, &args.cluster.client()?, args.force)?)
+    detach(&place, &args.cluster.client()?, args.force).map_err(|error| match error {
+        // It comes last: by then the target has ended.
+        TargetError::Conductor(error) => {
+            let Failure { exit, why } = error.into();
+            let what = format!("nothing serves {} here any more, but the conductor was not told", args.volume);
+            Failure { exit, why: why.context(format!("{what}: detach it again when that answers")) }
+        }
+        error => error.into(),
+    })
 }
 
 /// One attachment in a listing.

@@ -2,7 +2,7 @@
 
 use crate::attach::{host, key_mark};
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, table};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, note, table};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::io::IsTerminal;
@@ -94,7 +94,7 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
     let talks = std::io::stderr().is_terminal();
     let figures = bench(options, |so_far| {
         if talks {
-            eprintln!("{}", line(so_far));
+            note(line(so_far));
         }
     })?;
     if let Some(error) = &figures.error {

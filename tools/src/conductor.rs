@@ -5,6 +5,7 @@ use crate::etcd::{EtcdArgs, host_port, store};
 use crate::output::{Failure, ListArgs, Outcome, print, table};
 use crate::recovery;
 use anyhow::Context;
+use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 use conductor_model::views::ConductorInfo;
 use conductor_service::{Error, Options, Store};
@@ -49,10 +50,10 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "TRINE_KEY_FILE", value_name = "FILE")]
     key_file: PathBuf,
     /// Speak TLS 1.3, and nothing else, with a certificate that follows from the key file: the same for all daemons of the cluster
-    #[arg(long, env = "TRINE_TLS")]
+    #[arg(long, env = "TRINE_TLS", value_parser = BoolishValueParser::new())]
     tls: bool,
     /// Listen beyond loopback although nothing is encrypted
-    #[arg(long, env = "TRINE_PLAINTEXT")]
+    #[arg(long, env = "TRINE_PLAINTEXT", value_parser = BoolishValueParser::new())]
     plaintext: bool,
     /// How often every volume is scrubbed, in the background: 24h, 7d; or off
     #[arg(long, env = "TRINE_SCRUB_EVERY", default_value = "24h", value_name = "TIME", value_parser = every)]

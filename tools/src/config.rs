@@ -5,6 +5,7 @@
 //! knows is an error: a misspelt option must not be silently without effect.
 
 use crate::output::{Failure, Outcome};
+use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, Command};
 use conductor_client::Client;
 use std::ffi::OsString;
@@ -29,7 +30,7 @@ pub(crate) struct ClusterArgs {
     pub(crate) key_file: Option<PathBuf>,
     /// Everything that goes over TCP within the cluster is TLS 1.3: the same for all its daemons and commands. As good is https:// before
     /// the conductor's address. Certificates follow from the key file
-    #[arg(long, env = "TRINE_TLS")]
+    #[arg(long, env = "TRINE_TLS", value_parser = BoolishValueParser::new())]
     pub(crate) tls: bool,
     #[command(flatten)]
     pub(crate) dir: DirArgs,
@@ -194,7 +195,11 @@ fn file_named(args: &[OsString]) -> Option<(PathBuf, bool)> {
 }
 
 fn apply(command: Command, text: &str) -> Result<Command, String> {
-    let table: toml::Table = text.parse().map_err(|why: toml::de::Error| why.message().to_owned())?;
+    let table: toml::Table = text.parse().map_err(|why: toml::de::Error| {
+        let before = why.span().and_then(|span| text.as_bytes().get(..span.start)).unwrap_or_default();
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        format!("line {line}: {}", why.message())
+    })?;
     let (general, special): (toml::Table, toml::Table) = table.into_iter().partition(|(_, value)| !value.is_table());
     for key in general.keys() {
         if !has_option(&command, key) {
@@ -222,8 +227,10 @@ fn set(mut command: Command, general: &toml::Table, special: toml::Table, path: 
             toml::Value::Table(table) if command.find_subcommand(&key).is_some() => {
                 subcommands.insert(key, toml::Value::Table(table));
             }
-            _ if option(&command, &key).is_none() => return Err(format!("there is no option {key:?} in [{path}]")),
-            value => command = set_one(command, &key, &value)?,
+            _ if option(&command, &key).is_some() => command = set_one(command, &key, &value)?,
+            // At the top only tables are special.
+            _ if path.is_empty() => return Err(format!("there is no command {key:?}")),
+            _ => return Err(format!("[{path}] has no option or command {key:?}")),
         }
     }
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
@@ -309,6 +316,10 @@ mod tests {
         {
             assert!(apply(command(), toml).is_err(), "{toml}");
         }
+        let why = |toml: &str| apply(command(), toml).unwrap_err();
+        assert_eq!(why("[nod]\nx = 1"), "there is no command \"nod\"");
+        assert_eq!(why("[node.run]\nx = 1"), "[node.run] has no option or command \"x\"");
+        assert!(why("conductor = \"a:1\"\nrubbish").starts_with("line 2: "));
     }
 
     #[test]

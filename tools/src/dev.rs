@@ -7,10 +7,11 @@
 //! stopping signals exactly the processes that were started from here.
 
 use crate::config::{DirArgs, HTTPS};
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, print, table};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, note, print, table};
 use crate::pidfile::{self, Process};
 use crate::ports::ports;
 use anyhow::Context;
+use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
@@ -64,16 +65,16 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// Everything that goes over TCP within the cluster is TLS 1.3; at the first start
-    #[arg(long, env = "TRINE_TLS")]
+    #[arg(long, env = "TRINE_TLS", value_parser = BoolishValueParser::new())]
     tls: bool,
     /// Reserve no space for the disks' files
     #[arg(long)]
     sparse: bool,
     /// Use the page cache on file systems without O_DIRECT
-    #[arg(long, env = "TRINE_ALLOW_BUFFERED")]
+    #[arg(long, env = "TRINE_ALLOW_BUFFERED", value_parser = BoolishValueParser::new())]
     allow_buffered: bool,
     /// Have the nodes' buffer memory on huge pages of 2 MiB, which must be reserved: sysctl vm.nr_hugepages
-    #[arg(long, env = "TRINE_HUGE_PAGES")]
+    #[arg(long, env = "TRINE_HUGE_PAGES", value_parser = BoolishValueParser::new())]
     huge_pages: bool,
     #[command(flatten)]
     dir: DirArgs,
@@ -452,7 +453,7 @@ fn end(files: &[PathBuf]) -> Outcome<usize> {
     let until = Instant::now() + STOP;
     for process in &processes {
         if !process.wait(until) {
-            eprintln!("trine: process {} did not stop in {} s: killing it", process.pid, STOP.as_secs());
+            note(format_args!("trine: process {} did not stop in {} s: killing it", process.pid, STOP.as_secs()));
             process.kill()?;
             process.wait(Instant::now() + STOP);
         }

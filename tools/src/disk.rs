@@ -2,7 +2,7 @@
 
 use crate::config::ClusterArgs;
 use crate::node::{control_socket, look_at, node_id};
-use crate::output::{Exit, Failure, Format, ListArgs, Outcome, OutputArgs, Size, print, size, table};
+use crate::output::{Exit, Failure, Format, ListArgs, Outcome, OutputArgs, Size, note, print, size, table};
 use crate::progress::{Unit, follow};
 use crate::space;
 use crate::volume::WaitArgs;
@@ -142,7 +142,7 @@ fn add(
     let text = said(node, &added);
     match output.output {
         Format::Table => print(&text)?,
-        Format::Json => eprintln!("{text}"),
+        Format::Json => note(&text),
     }
     follow("the disk is made known", Unit::Parts("disks"), KNOWN, || {
         let info = client.node(node)?;

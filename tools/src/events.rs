@@ -38,7 +38,10 @@ pub(crate) fn run(args: &EventsArgs) -> Outcome {
         say(&all, args.output.output)?;
         return follow(&client, after, args.output.output);
     }
-    args.output.print(&all, |all| all.iter().map(line).collect::<Vec<_>>().join("\n"))
+    match args.output.output {
+        Format::Json => args.output.print(&all, |_| String::new()),
+        Format::Table => say(&all, Format::Table),
+    }
 }
 
 fn follow(client: &Client, mut after: u64, format: Format) -> Outcome {

@@ -1,5 +1,7 @@
 //! The trine command: the tree of what can be typed, and where it goes. One file per noun; `output` and `config` for all of them.
 #![deny(clippy::undocumented_unsafe_blocks)]
+// They panic where nobody reads or the disk is full: `output::print` and `output::note` do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod attach;
 mod bench;
@@ -176,12 +178,16 @@ fn wrong_usage(error: &clap::Error) -> ExitCode {
     Failure::usage(one_sentence(&error.render().to_string())).report()
 }
 
-/// What clap says in paragraphs, without its usage line and its advice to read the help.
+/// What clap says in paragraphs, and whose help says more; its usage line names the command.
 fn one_sentence(rendered: &str) -> String {
+    let usage = rendered.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let command =
+        usage.map(|usage| usage.split(' ').take_while(|word| !word.starts_with(['[', '<', '-'])).collect::<Vec<_>>());
+    let more = command.map(|command| format!(" (see `{} --help`)", command.join(" "))).unwrap_or_default();
     let said = rendered.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
     let said: Vec<&str> = said.map(str::trim).filter(|line| !line.is_empty()).collect();
     let said = said.join(" ");
-    said.strip_prefix("error: ").unwrap_or(&said).to_owned()
+    format!("{}{more}", said.strip_prefix("error: ").unwrap_or(&said))
 }
 
 fn log_to_stderr(cli: &Cli) -> Outcome {
@@ -189,7 +195,9 @@ fn log_to_stderr(cli: &Cli) -> Outcome {
     let filter = cli.log.as_deref().unwrap_or(default);
     let filter =
         EnvFilter::try_new(filter).map_err(|why| Failure::usage(format!("{filter:?} is no log filter: {why}")))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // A log that cannot be written is no reason to end: what complains of that by itself does so with `eprintln!`, which panics.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.log_internal_errors(false).init();
     Ok(())
 }
 
@@ -204,6 +212,12 @@ mod tests {
             let text = one_sentence(&error.render().to_string());
             assert!(!text.contains('\n') && !text.contains("Usage") && !text.starts_with("error"), "{text}");
         }
+        let said = |args: &[&str]| match Cli::try_parse_from(args) {
+            Err(error) => one_sentence(&error.render().to_string()),
+            Ok(_) => panic!("{args:?} is wrong"),
+        };
+        assert!(said(&["trine", "-o", "json", "status"]).ends_with("found (see `trine --help`)"));
+        assert!(said(&["trine", "volume", "create"]).ends_with("(see `trine volume create --help`)"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::disk;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, print, size, table};
 use crate::progress::{Unit, follow};
 use crate::volume::WaitArgs;
+use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 use conductor_model::NodeId;
 use conductor_model::views::{Duty, NodeInfo, NodeState, Progress};
@@ -59,7 +60,7 @@ pub(crate) struct RunArgs {
     #[arg(long, requires = "format")]
     force: bool,
     /// Use the page cache on file systems without O_DIRECT instead of refusing them
-    #[arg(long, env = "TRINE_ALLOW_BUFFERED")]
+    #[arg(long, env = "TRINE_ALLOW_BUFFERED", value_parser = BoolishValueParser::new())]
     allow_buffered: bool,
     /// Where the first reactor listens, the others on the ports after it; port 0 takes any free ones. And with rdma: where it listens
     /// over RDMA, too, by default on the same port: --listen 10.0.0.1:7100,rdma:10.0.0.1 (RDMA is experimental: see docs/rdma.md)
@@ -90,7 +91,7 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "TRINE_METADATA_CACHE", default_value = "16M", value_name = "SIZE")]
     metadata_cache: Size,
     /// Have the buffer memory on huge pages of 2 MiB, which must be reserved: sysctl vm.nr_hugepages
-    #[arg(long, env = "TRINE_HUGE_PAGES")]
+    #[arg(long, env = "TRINE_HUGE_PAGES", value_parser = BoolishValueParser::new())]
     huge_pages: bool,
     /// Have that memory on files in these directories instead, best one on each memory node of the machine: 32 GiB is 10 files
     #[arg(long, env = "TRINE_MEMORY_DIR", value_name = "DIR", value_delimiter = ',', conflicts_with = "huge_pages")]
@@ -105,7 +106,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pin: Vec<usize>,
     /// Listen beyond loopback although nothing is encrypted: without --tls
-    #[arg(long, env = "TRINE_PLAINTEXT")]
+    #[arg(long, env = "TRINE_PLAINTEXT", value_parser = BoolishValueParser::new())]
     plaintext: bool,
     #[command(flatten)]
     cluster: ClusterArgs,

@@ -52,7 +52,7 @@ impl Failure {
 
     /// Says it on stderr.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("trine: {:#}", self.why);
+        note(format_args!("trine: {:#}", self.why));
         ExitCode::from(self.exit as u8)
     }
 }
@@ -123,6 +123,12 @@ pub(crate) fn print(text: &str) -> Outcome {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(anyhow::Error::from(error).into()),
         _ => Ok(()),
     }
+}
+
+/// Says something to people on stderr. Nobody may be there to read it any more, or no room for it: that is no reason to end with a panic,
+/// as `eprintln!` does, still less for a daemon.
+pub(crate) fn note(text: impl fmt::Display) {
+    let _ = io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }
 
 /// A table without lines: columns that awk can take apart as well.
@@ -215,7 +221,7 @@ pub(crate) fn confirm(question: &str, yes: bool) -> Outcome {
     if !io::stdin().is_terminal() {
         return Err(Failure::usage(format!("{question} Nobody is here to answer: pass --yes.")));
     }
-    eprint!("{question} [y/N] ");
+    write!(io::stderr(), "{question} [y/N] ").map_err(anyhow::Error::from)?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(anyhow::Error::from)?;
     match answer.trim() {

@@ -225,10 +225,11 @@ fn check(args: &CheckArgs) -> Outcome {
     let depth = if args.data { Depth::Data } else { Depth::Structure };
     let bar = progress();
     let mut journals = Journals(&args.journals);
-    let mut disks = Vec::new();
+    let (mut disks, mut foreign) = (Vec::new(), Vec::new());
     for path in &args.disks {
         let report = inspect(path, &mut journals, depth, &mut |blocks| bar.inc(blocks * BLOCK)).map_err(failed)?;
         disks.push(CheckedDisk::of(path, &report));
+        foreign.extend(report.content.identity.is_none().then(|| no_store(path)));
     }
     bar.finish_and_clear();
     unused(&journals)?;
@@ -253,8 +254,14 @@ fn check(args: &CheckArgs) -> Outcome {
     })?;
     match found {
         0 => Ok(()),
+        _ if !foreign.is_empty() => Err(Failure::new(Exit::Failed, foreign.join("; "))),
         n => Err(Failure::new(Exit::Failed, format!("things that are not as they should be: {n}"))),
     }
+}
+
+/// Where not even a superblock says whose it is.
+fn no_store(path: &Path) -> String {
+    format!("{}: it holds no store, or nothing of it can be read", shown(path))
 }
 
 /// A journal that no store asked for is a mistake.
@@ -503,10 +510,7 @@ fn dump(args: &DumpArgs) -> Outcome {
         text
     })?;
     if report.content.identity.is_none() {
-        return Err(Failure::new(
-            Exit::Failed,
-            format!("{}: it holds no store, or nothing of it can be read", dump.path),
-        ));
+        return Err(Failure::new(Exit::Failed, no_store(&args.disk)));
     }
     Ok(())
 }

@@ -10,7 +10,7 @@
 //! Only differences of one clock are taken: what is on the way is what the node does not account for.
 
 use crate::config::ClusterArgs;
-use crate::output::{Outcome, print, table};
+use crate::output::{Outcome, note, print, table};
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use node_daemon::{TraceLook, ask_for_look};
@@ -65,7 +65,7 @@ pub(crate) fn follow(place: &Place, sockets: &[PathBuf]) -> Outcome {
     loop {
         std::thread::sleep(EVERY);
         let Ok(look) = look(place) else {
-            eprintln!("trine: {} is not attached any more", place.volume());
+            note(format_args!("trine: {} is not attached any more", place.volume()));
             return Ok(());
         };
         print(&people(&steps(&look.target.traces, &served(sockets))))?;

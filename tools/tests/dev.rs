@@ -4,6 +4,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -79,7 +80,8 @@ impl Dir {
 impl Drop for Dir {
     fn drop(&mut self) {
         let nodes = (1..=4).map(|n| self.cluster().join(format!("n{n}/node.pid")));
-        for file in nodes.chain([self.cluster().join("conductor.pid")]) {
+        let others = ["conductor.pid", "attached/db.pid"].map(|file| self.cluster().join(file));
+        for file in nodes.chain(others) {
             if let Some(pid) = living(&file) {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
@@ -123,19 +125,34 @@ fn a_development_cluster_keeps_its_volumes_over_a_restart() {
 
     dir.fails(5, &["volume", "create", "db", "--size", "1G"]);
     dir.fails(4, &["volume", "show", "nothing"]);
+    assert_eq!(dir.ok(&["events", "--after", "99999"]), "", "nothing happened since");
+    let small = dir.fails(2, &["volume", "create", "small", "--size", "4K"]);
+    assert!(small.contains("1 MiB to 64 TiB, not 4 KiB"), "{small}");
     dir.fails(4, &["node", "show", "9"]);
     dir.fails(2, &["volume", "resize", "db", "--size", "512M"]);
     dir.fails(2, &["volume", "create", "odd", "--size", "1000001"]);
     assert!(dir.fails(2, &["volume", "delete", "db"]).contains("--yes"));
     dir.ok(&["volume", "resize", "db", "--size", "2G"]);
 
+    // Where there is no ublk that is said, and what to do instead; as anybody, not only as root.
+    if !Path::new("/dev/ublk-control").exists() && !Path::new("/sys/module/ublk_drv").exists() {
+        let said = dir.fails(1, &["attach", "db"]);
+        assert!(said.contains("this kernel offers no ublk") && said.contains("--nbd"), "{said}");
+    }
+
     // Without a conductor a node can still be looked at, and only the conductor is started again.
+    let socket = format!("unix:{}", dir.0.join("nbd").display());
+    dir.ok(&["attach", "db", "--nbd", &socket]);
     let conductor = living(&dir.cluster().join("conductor.pid")).unwrap();
     kill(Pid::from_raw(conductor), Signal::SIGKILL).unwrap();
     dir.wait_until("the conductor is gone", || dir.trine(&["status"]).status.code() == Some(3));
     assert!(dir.json(&["node", "show", "n1", "--refs"])["info"].is_null());
+    let untold = dir.fails(3, &["detach", "db"]);
+    assert!(untold.contains("nothing serves db here any more, but the conductor was not told"), "{untold}");
     dir.ok(&["dev", "start"]);
     assert_eq!((&dir.pids()[1..], dir.pids()[0].is_u64()), (&pids[1..], true));
+    dir.ok(&["detach", "db"]);
+    dir.fails(4, &["detach", "db"]);
 
     dir.ok(&["dev", "stop"]);
     assert!(dir.pids().iter().all(Value::is_null));
@@ -240,6 +257,82 @@ fn wrong_usage_is_one_sentence_and_code_2() {
     let file = dir.0.join("bad.toml");
     assert!(dir.fails(2, &["status", "--config", file.to_str().unwrap()]).contains("conducter"));
     assert!(!dir.cluster().join("cluster.json").exists(), "nothing was made");
+}
+
+#[test]
+fn a_log_and_a_complaint_that_cannot_be_written_end_nothing() {
+    let dir = Dir::new("full");
+    let full = |command: &mut Command| {
+        let nowhere = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        command
+            .env("TRINE_CONFIG", "/dev/null")
+            .stdin(Stdio::null())
+            .stderr(nowhere)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let said = full(Command::new(env!("CARGO_BIN_EXE_trine")).args(["volum"])).wait_with_output().unwrap();
+    assert_eq!(said.status.code(), Some(2), "wrong usage, and no panic");
+
+    let key = dir.0.join("key");
+    fs::write(&key, "07".repeat(32)).unwrap();
+    let store = format!("redb:{}", dir.0.join("redb").display());
+    let mut conductor =
+        full(Command::new(env!("CARGO_BIN_EXE_trine")).args(["conductor", "run", "--log", "debug"]).args([
+            "--listen",
+            "127.0.0.1:0",
+            "--store",
+            &store,
+            "--key-file",
+            key.to_str().unwrap(),
+        ]));
+    let mut ready = String::new();
+    BufReader::new(conductor.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
+    assert!(ready.starts_with("ready "), "it serves: {ready}");
+    kill(Pid::from_raw(conductor.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_eq!(conductor.wait().unwrap().code(), Some(0), "it stops as it is told to");
+}
+
+#[test]
+fn a_flag_in_the_environment_is_written_as_people_write_it() {
+    let dir = Dir::new("flags");
+    let key = dir.0.join("key");
+    fs::write(&key, "07".repeat(32)).unwrap();
+    let status = |tls: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trine"));
+        command.args(["status", "--conductor", "127.0.0.1:1", "--key-file", key.to_str().unwrap()]);
+        let output = command.env("TRINE_CONFIG", "/dev/null").env("TRINE_TLS", tls).output().unwrap();
+        (output.status.code(), text(&output.stderr).contains("https://"))
+    };
+    for (tls, is_on) in [("1", true), ("yes", true), ("true", true), ("0", false), ("off", false)] {
+        assert_eq!(status(tls), (Some(3), is_on), "TRINE_TLS={tls}");
+    }
+    assert_eq!(status("maybe"), (Some(2), false));
+}
+
+#[test]
+fn what_holds_no_store_is_called_that() {
+    let dir = Dir::new("no-store");
+    let path = |name: &str| dir.0.join(name).to_str().unwrap().to_owned();
+    let [empty, text, noise, pipe] = ["empty", "text", "noise", "pipe"].map(path);
+    fs::write(&empty, "").unwrap();
+    fs::write(&text, "not a disk").unwrap();
+    fs::write(&noise, [0xa5, 7, 0, 0xff].repeat(1 << 19)).unwrap();
+    nix::unistd::mkfifo(pipe.as_str(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for file in [&empty, &text, &noise] {
+        for args in [["store", "check", file].as_slice(), &["store", "check", "--data", file], &["store", "dump", file]]
+        {
+            let said = dir.fails(1, args);
+            assert!(said.contains("holds no store") && said.contains(file.as_str()), "{said}");
+        }
+    }
+    for file in [&pipe, dir.0.to_str().unwrap(), "/dev/null"] {
+        for what in ["check", "dump", "compare"] {
+            let said = dir.fails(1, &["store", what, file]);
+            assert!(said.contains("neither a regular file nor a block device"), "{said}");
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! From the nodes' last heartbeats; nothing here is persisted. What several volumes share is counted where it was written first.
 
 use crate::limits::{FULL_PERCENT, NEAR_FULL_PERCENT};
-use crate::views::{DiskSpace, Duty, Fullness, NodeInfo, Space, VolumeSpace, VolumeState};
+use crate::views::{DiskSpace, Duty, Fullness, NodeInfo, NodeState, Space, VolumeSpace, VolumeState};
 use crate::{Bytes, Conductor, DiskId, Millis, NodeId, VolumeId};
 use std::collections::BTreeMap;
 
@@ -96,6 +96,13 @@ impl Conductor {
                     "{what}: it is not taken out, and not to be thrown away before they are wanted no more"
                 ));
             }
+        }
+        // One with copies is named by the volumes that miss them.
+        let has_copies = |node: &NodeInfo| node.disks.iter().any(|disk| disk.copies > 0);
+        for NodeInfo { node, host, .. } in nodes.iter().filter(|n| n.state == NodeState::Dead && !has_copies(n)) {
+            warnings.push(format!(
+                "{node} ({host}) is silent: start it again, or `trine node remove {node}`, as it has no copies"
+            ));
         }
         for (node, disk) in nodes.iter().flat_map(|n| n.disks.iter().map(move |d| (n.node, d))) {
             let percent = u128::from(disk.used.0) * 100 / u128::from(disk.capacity.0.max(1));

@@ -78,8 +78,13 @@ impl BlockRange {
 }
 
 impl fmt::Display for Bytes {
+    /// Exact, in the largest unit that there is a whole number of: `64 TiB`, `4100 KiB`, `1000 B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} B", self.0)
+        let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        match units.into_iter().find(|(_, shift)| self.0 > 0 && self.0.trailing_zeros() >= *shift) {
+            Some((unit, shift)) => write!(f, "{} {unit}", self.0 >> shift),
+            None => write!(f, "{} B", self.0),
+        }
     }
 }
 impl fmt::Debug for Bytes {
@@ -105,5 +110,18 @@ impl fmt::Display for BlockRange {
 impl fmt::Debug for BlockRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_shown_exactly_in_the_largest_whole_unit() {
+        let shown = |bytes| Bytes(bytes).to_string();
+        assert_eq!((shown(0), shown(1000), shown(1 << 20)), ("0 B".into(), "1000 B".into(), "1 MiB".into()));
+        assert_eq!((shown(4100 << 10), shown(64 << 40)), ("4100 KiB".into(), "64 TiB".into()));
+        assert_eq!((shown(1 << 50), shown(u64::MAX)), ("1024 TiB".into(), format!("{} B", u64::MAX)));
     }
 }

@@ -389,6 +389,26 @@ fn status_says_who_is_silent_and_what_waits() {
 }
 
 #[test]
+fn a_silent_node_is_warned_of_where_no_volume_misses_it() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.create("db", MIB).unwrap();
+    let first = cluster.config(1, 0);
+    cluster.ask(&first, MembershipChange::Born);
+    let spare = (1..=4).find(|n| first.members.iter().all(|member| member.node != NodeId(*n))).unwrap();
+    assert_eq!(cluster.model.status(cluster.now).warnings, [""; 0]);
+    cluster.now = Millis(cluster.now.0 + 12_000);
+    for node in (1..=4).filter(|n| *n != spare) {
+        cluster.beat(node, 1, 0).unwrap();
+    }
+    let status = cluster.model.status(cluster.now);
+    assert_eq!((status.health, status.warnings.len()), (Health::Healthy, 1), "{:?}", status.warnings);
+    let said = format!(
+        "n{spare} (host{spare}) is silent: start it again, or `trine node remove n{spare}`, as it has no copies"
+    );
+    assert_eq!(status.warnings[0], said);
+}
+
+#[test]
 fn a_conductor_from_the_past_changes_nothing() {
     let mut cluster = Cluster::with_nodes(3);
     cluster.create("db", 2 * MIB).unwrap();

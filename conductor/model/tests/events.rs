@@ -111,7 +111,7 @@ fn what_people_ask_for_is_in_the_log() {
             "n2 joined on host2",
             "n3 joined on host3",
             "n4 joined on host4",
-            "volume db created, 1048576 B",
+            "volume db created, 1 MiB",
             "volume db attached by web1 as g1",
             "volume db attached by web2 as g2, taken from web1",
             "volume db detached by web2",

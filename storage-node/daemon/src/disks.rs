@@ -2,6 +2,8 @@
 
 use crate::{DiskPlan, Error, journal, users};
 use conductor_model::{Blocks, Bytes, ClusterId, DiskId};
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use node_store::journaled::{Geometry, identify};
 use node_store::simple::MIN_DISK_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
@@ -159,6 +161,7 @@ fn make_sparse(path: &Path, bytes: u64) -> io::Result<()> {
 
 fn write_zeros(path: &Path, bytes: u64, stop: &dyn Fn() -> bool) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    reserve(&file, bytes)?;
     let zeros = vec![0; PIECE];
     let mut left = bytes;
     while left > 0 {
@@ -173,6 +176,15 @@ fn write_zeros(path: &Path, bytes: u64, stop: &dyn Fn() -> bool) -> io::Result<(
         }
     }
     file.sync_all()
+}
+
+/// Takes the room first: what does not fit is refused before it has filled the file system. Where that cannot be asked for it is found out.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    let len = i64::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    match fallocate(file, FallocateFlags::empty(), 0, len) {
+        Err(errno @ (Errno::ENOSPC | Errno::EFBIG | Errno::EDQUOT)) => Err(errno.into()),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -192,9 +204,22 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         let pieces = Cell::new(0);
         let stop = || pieces.replace(pieces.get() + 1) >= 2;
-        let made = prepare(&[plan(dir.join("disk0"), Some(1 << 40))], false, &stop);
+        let made = prepare(&[plan(dir.join("disk0"), Some(MIN_DISK_BYTES))], false, &stop);
         assert!(matches!(made, Err(Error::Stopping)), "{made:?}");
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_there_is_no_room_for_is_refused_before_anything_is_written() {
+        let dir = std::env::temp_dir().join(format!("trine-no-room-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        // Asked after each piece, and once by the error.
+        let asked = Cell::new(0);
+        let stop = || asked.replace(asked.get() + 1) >= 3;
+        let made = prepare(&[plan(dir.join("disk0"), Some(1 << 60))], false, &stop);
+        assert!(matches!(made, Err(Error::Create { .. })), "{made:?}");
+        assert_eq!((asked.get(), fs::read_dir(&dir).unwrap().count()), (1, 0));
         fs::remove_dir_all(&dir).unwrap();
     }
 

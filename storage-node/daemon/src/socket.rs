@@ -87,10 +87,13 @@ impl Read for Until<'_> {
     }
 }
 
-/// With what caused it.
+/// With what caused it, where it does not name that itself.
 fn full(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
-    std::iter::once(error.to_string()).chain(causes.map(ToString::to_string)).collect::<Vec<_>>().join(": ")
+    causes.map(ToString::to_string).fold(error.to_string(), |said, cause| match said.ends_with(&cause) {
+        true => said,
+        false => format!("{said}: {cause}"),
+    })
 }
 
 /// The client's side: a look inside the node that listens at `path`.
@@ -119,4 +122,21 @@ fn ask(path: &Path, request: &Request, limit: std::time::Duration) -> io::Result
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("it failed")]
+    struct Silent(#[source] io::Error);
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let why = || io::Error::other("no luck");
+        assert_eq!(full(&Silent(why())), "it failed: no luck");
+        let said = full(&Error::Unreadable { path: "disk0".into(), source: why() });
+        assert_eq!(said, "cannot read disk disk0: no luck");
+    }
 }

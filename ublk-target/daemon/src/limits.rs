@@ -71,6 +71,8 @@ pub const TLS_NETWORK: usize = 8 << 20;
 pub const TLS_SESSIONS: usize = MAX_SESSIONS * 2 * (64 << 10);
 /// Between two words about nodes or clients that do not speak TLS, or are not trusted.
 pub const SAY_EVERY: Duration = Duration::from_secs(10);
+/// Between two words about NBD clients that were turned away.
+pub const SAY_CROWDED: Span = Span::seconds(10);
 /// A device whose requests all fail is stopped within milliseconds, and its queues say goodbye for up to 7 s; one that is still there
 /// after this is the kernel's to keep.
 pub const DEVICE_GIVE_UP: Duration = Duration::from_secs(15);

@@ -104,6 +104,10 @@ pub(crate) fn forget(record: &Record, force: bool) -> Result<(), TargetError> {
 pub(crate) fn prepare_process() -> Result<(), TargetError> {
     let system =
         |what| move |errno: driver::Errno| TargetError::system(what)(std::io::Error::from_raw_os_error(errno.0));
+    // What root could not mend is said first.
+    if !ublk_device::driver_is_loaded() {
+        return Err(DeviceError::NoDriver.into());
+    }
     ublk_device::daemon::io_flusher().map_err(system("become an I/O flusher (run as root)"))?;
     ublk_device::daemon::own_mount_namespace().map_err(system("get a mount namespace (run as root)"))
 }

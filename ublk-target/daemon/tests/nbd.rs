@@ -6,9 +6,9 @@ mod common;
 use common::{Lane, NbdClient, SHARD, SIZE, map};
 use conductor_model::Durability;
 use std::io::{Read, Write};
-use std::time::Instant;
-use target_daemon::Mail;
+use std::time::{Duration, Instant};
 use target_daemon::limits::MAX_SESSIONS;
+use target_daemon::{Letter, Mail};
 
 const FLUSH: u16 = 3;
 const TRIM: u16 = 4;
@@ -132,6 +132,8 @@ fn a_client_too_many_is_turned_away_and_the_others_go_on() {
     let mut clients: Vec<NbdClient> = (0..MAX_SESSIONS).map(|_| lane.connect()).collect();
     let mut late = NbdClient::silent(&lane.path);
     assert!(NbdClient::is_closed(&mut late));
+    let mut letters = std::iter::from_fn(|| lane.letters.recv_timeout(Duration::from_secs(30)).ok());
+    assert!(letters.any(|letter| matches!(letter, Letter::Crowded)), "and people are told");
     for client in &mut clients {
         assert_eq!(client.write(0, b"x"), 0);
     }

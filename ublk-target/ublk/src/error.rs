@@ -12,7 +12,9 @@ pub type BuildError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// No ublk here.
-    #[error("this kernel offers no ublk: load it with `modprobe ublk_drv` (Linux 6.0 or newer, CONFIG_BLK_DEV_UBLK)")]
+    #[error(
+        "this kernel offers no ublk: load it with `modprobe ublk_drv` (Linux 6.0 or newer, CONFIG_BLK_DEV_UBLK), or attach with --nbd"
+    )]
     NoDriver,
     /// The control device cannot be opened.
     #[error("cannot open /dev/ublk-control ({0}): run as root")]

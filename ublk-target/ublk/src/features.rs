@@ -88,7 +88,7 @@ pub fn probe() -> Result<Probe, DeviceError> {
 }
 
 /// Whether the driver is in the kernel at all.
-pub(crate) fn driver_is_loaded() -> bool {
+pub fn driver_is_loaded() -> bool {
     Path::new("/dev/ublk-control").exists() || Path::new("/sys/module/ublk_drv").exists()
 }
 

@@ -32,7 +32,7 @@ pub use attached::{KernelDevice, KernelState, forget, known};
 pub use device::{Device, Ended};
 pub use error::{BuildError, DeviceError, QueueFailure};
 pub use executor::{Executor, QueueId};
-pub use features::{Feature, Probe, probe};
+pub use features::{Feature, Probe, driver_is_loaded, probe};
 pub use limits::{MAX_DEPTH, MAX_IO_BYTES, MAX_QUEUES};
 pub use links::{LINKS, link, link_of, unlink, unlink_stale};
 pub use options::{DeviceOptions, Owner};

@@ -11,9 +11,9 @@ use memory::Arena;
 use node_store::journaled::check::{CheckOptions, Depth, Report, check};
 use node_store::journaled::identify;
 use reactor::ReactorError;
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -36,6 +36,11 @@ struct Source {
 impl Source {
     fn open(path: &Path, head: u64) -> Result<Self, OfflineError> {
         let failed = |error| ReactorError::OpenDisk { path: path.to_path_buf(), error };
+        let kind = fs::metadata(path).map_err(failed)?.file_type();
+        // Looked at before it is opened: that of a pipe waits for a writer.
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(ReactorError::NotADisk { path: path.to_path_buf() }.into());
+        }
         let mut file = File::open(path).map_err(failed)?;
         let until = Instant::now() + DISK_IN_USE_OFFLINE;
         loop {

@@ -3,7 +3,9 @@
 use super::{Letter, Mail, NbdOptions, NbdTarget};
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, SPIN, TLS_NETWORK, TLS_SESSIONS};
+use crate::limits::{
+    ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, MAX_SESSIONS, SPIN, TLS_NETWORK, TLS_SESSIONS,
+};
 use crate::setup::{NbdTls, Setup, say};
 use crate::view::TargetView;
 use driver::{Address, ListenerId};
@@ -42,6 +44,9 @@ impl Post {
             Letter::Fenced => drop(self.tell.send(Happening::Fenced)),
             Letter::Held(all) => drop(self.tell.send(Happening::Held(all))),
             Letter::Word(word) => say(&word),
+            Letter::Crowded => {
+                tracing::warn!(most = MAX_SESSIONS, "an NBD client was turned away: so many are connected")
+            }
         }
     }
 }

@@ -23,7 +23,7 @@
 
 use super::convert::{self, Step};
 use super::link::Link;
-use crate::limits::{ACCEPT_AGAIN, LOOK_AGAIN, MAX_SESSIONS, SESSION_BYTES, SESSION_COMMANDS};
+use crate::limits::{ACCEPT_AGAIN, LOOK_AGAIN, MAX_SESSIONS, SAY_CROWDED, SESSION_BYTES, SESSION_COMMANDS};
 use crate::view::{SessionView, TargetView};
 use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
@@ -61,6 +61,8 @@ pub enum Letter {
     Held(bool),
     /// To be said to people.
     Word(Word),
+    /// A client was turned away: there are [`MAX_SESSIONS`]. Not more often than [`SAY_CROWDED`].
+    Crowded,
 }
 
 /// What an NBD target is made with.
@@ -97,6 +99,8 @@ pub struct NbdTarget {
     said_fenced: bool,
     /// What was said of the ranges that it is to hold.
     said_held: Option<Holding>,
+    /// When it was said that a client was turned away.
+    crowded: Option<Time>,
     counters: Counters,
 }
 
@@ -157,6 +161,7 @@ impl NbdTarget {
             stopping: false,
             said_fenced: false,
             said_held: None,
+            crowded: None,
             counters: Counters::default(),
         }
     }
@@ -244,6 +249,10 @@ impl NbdTarget {
         if self.stopping || open >= MAX_SESSIONS {
             self.counters.refused += 1;
             out.submit(Op::Close { stream });
+            if !self.stopping && self.crowded.is_none_or(|said| now.since(said) >= SAY_CROWDED) {
+                self.crowded = Some(now);
+                out.post(Letter::Crowded);
+            }
             return;
         }
         self.counters.accepted += 1;
