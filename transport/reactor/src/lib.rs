@@ -16,6 +16,7 @@
 
 mod at_once;
 pub mod clock;
+mod counters;
 mod disk;
 mod error;
 mod flight;
@@ -29,6 +30,7 @@ mod spin;
 mod token;
 mod uring;
 
+pub use counters::Counters;
 pub use disk::{DiskInfo, DiskOptions, Mapped};
 pub use error::ReactorError;
 pub use limits::Limits;
@@ -37,4 +39,4 @@ pub use reactor::{Ended, Reactor, run};
 pub use ring::{Cqe, OwnRing, Ring};
 pub use spin::spare_cores;
 pub use token::is_ours;
-pub use uring::{Counters, Uring};
+pub use uring::Uring;

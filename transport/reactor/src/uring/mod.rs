@@ -9,6 +9,10 @@
 //! It decides nothing: no retries but for short transfers, no deadline but a connect's. What it cannot even start comes back
 //! as a `Done` like everything else, in the next turn.
 
+mod beside;
+mod ending;
+
+use crate::counters::Counters;
 use crate::disk::{BLOCK, Disk, DiskInfo, DiskOptions, disk};
 use crate::flight::{Flight, Slab};
 use crate::rdma::{Beside, is_rdmas};
@@ -16,7 +20,7 @@ use crate::ring::{Cqe, Ring, probe, timespec};
 use crate::sockets::{Closing, Listener, Streams, connecting, listener, tune};
 use crate::token::{Kind, MAX_SLOTS, Token};
 use crate::{Limits, ReactorError, clock, error};
-use driver::{Address, DiskIndex, Done, Errno, ListenerId, Op, Span, StreamId, Time};
+use driver::{Address, DiskIndex, Done, Errno, ListenerId, Op, Span, StreamId};
 use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
 use memory::Arena;
@@ -33,62 +37,7 @@ const SMALL_SEND: usize = 64 << 10;
 /// The longest wait for more than one completion: what a small send that found its socket full can cost everybody else.
 const BATCH_WAIT: Span = Span::micros(500);
 
-/// How long a driver that is dropped waits for the kernel to give back memory; then it leaks it, which is safe.
-const LAST_WAIT: Span = Span::millis(100);
-const LAST_WAITS: u32 = 300;
-
 const CANCELED: Result<i32, Errno> = Err(Errno::CANCELED);
-
-/// What a reactor did so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// System calls.
-    pub enters: u64,
-    /// Those of them that were only needed because the submission queue was full.
-    pub extra_submits: u64,
-    /// Entries pushed.
-    pub sqes: u64,
-    /// Completions seen.
-    pub cqes: u64,
-    /// Completions whose operation was over already: dropped.
-    pub stale: u64,
-    /// Wakes by the mailbox.
-    pub wakes: u64,
-    /// Transfers that had to go on because the kernel did only part of them.
-    pub resumed: u64,
-    /// Operations that had to wait for a slot.
-    pub waited: u64,
-    /// Turns.
-    pub turns: u64,
-    /// What happened to RDMA's streams.
-    pub rdma: ::rdma::Counters,
-    /// What happened to TLS's.
-    pub tls: tls::Counters,
-}
-
-impl Counters {
-    /// Those that tell a person something, by name.
-    pub fn named(&self) -> [(&'static str, u64); 16] {
-        [
-            ("rdma_established", self.rdma.established),
-            ("rdma_refused", self.rdma.refused),
-            ("rdma_broken", self.rdma.broken),
-            ("rdma_undrained", self.rdma.undrained),
-            ("rdma_stale", self.rdma.stale),
-            ("tls_established", self.tls.established),
-            ("tls_accepted", self.tls.accepted),
-            ("tls_failed", self.tls.failed),
-            ("tls_stalls", self.tls.stalls),
-            ("reactor_turns", self.turns),
-            ("reactor_enters", self.enters),
-            ("reactor_sqes", self.sqes),
-            ("reactor_cqes", self.cqes),
-            ("reactor_wakes", self.wakes),
-            ("reactor_waited", self.waited),
-            ("reactor_stale", self.stale),
-        ]
-    }
-}
 
 /// The driver on a ring `R`.
 pub struct Uring<R: Ring> {
@@ -553,138 +502,9 @@ impl<R: Ring> Uring<R> {
         self.streams.add(fd).map(|stream| stream.0).ok_or(Errno(libc::EMFILE))
     }
 
-    /// When RDMA or TLS wants a turn, if nothing comes before.
-    pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let rdma = self.rdma.as_ref().and_then(|beside| beside.rdma.next_deadline());
-        let tls =
-            self.tls.as_ref().and_then(|layer| if layer.ready() > 0 { Some(Time(0)) } else { layer.next_deadline() });
-        [rdma, tls].into_iter().flatten().min()
-    }
-
-    /// Connections of RDMA's, whose completions a look can find.
-    pub(crate) fn looks_for_rdma(&self) -> bool {
-        self.rdma.as_ref().is_some_and(|beside| beside.rdma.open() > 0)
-    }
-
-    /// True if an enter would find something, or RDMA has something already.
-    pub(crate) fn look(&mut self) -> bool {
-        let over = self.rdma.as_mut().is_some_and(|beside| beside.rdma.look(clock::now()));
-        over || self.ring.ready()
-    }
-
-    /// RDMA's part of a turn.
-    pub(crate) fn rdma_turn(&mut self, now: Time) {
-        if let Some(beside) = &mut self.rdma {
-            self.ready.extend(beside.turn(now));
-        }
-    }
-
-    /// Starts what TLS asks for.
-    fn tls_wants(&mut self) {
-        while let Some(op) = self.tls.as_mut().and_then(Layer::next_op) {
-            self.admit(op);
-        }
-    }
-
-    /// TLS's part of a turn.
-    pub(crate) fn tls_turn(&mut self, now: Time) {
-        if let Some(layer) = &mut self.tls {
-            layer.turn(now);
-            self.tls_wants();
-        }
-    }
-
-    /// What an operation that is over comes to for the machine: itself, or what TLS makes of it.
-    fn through_tls(&mut self, done: Done) -> Option<Done> {
-        let Some(layer) = &mut self.tls else { return Some(done) };
-        let rdmas = self.rdma.is_some() && is_rdmas(&done.op);
-        if rdmas {
-            return Some(done);
-        }
-        layer.done(clock::now(), done);
-        self.tls_wants();
-        self.tls.as_mut().and_then(Layer::next_done)
-    }
-
-    /// How many operations are over without the ring's help, to be taken in this turn.
-    pub(crate) fn ready(&self) -> usize {
-        self.ready.len() + self.tls.as_ref().map_or(0, Layer::ready)
-    }
-
-    /// Takes one of them.
-    pub(crate) fn take_ready(&mut self) -> Option<Done> {
-        if let Some(done) = self.tls.as_mut().and_then(Layer::next_done) {
-            return Some(done);
-        }
-        let done = self.ready.pop_front()?;
-        self.through_tls(done)
-    }
-
-    /// Asks for the end of all operations: each comes back as soon as it can, most of them with CANCELED.
-    pub fn cancel_all(&mut self) {
-        let flushed = self.waiting.drain(..).map(|op| Done { op, result: Err(Errno::CANCELED) });
-        self.ready.extend(flushed);
-        if let Some(beside) = &mut self.rdma {
-            beside.cancel_all(clock::now());
-        }
-        if let Some(layer) = &mut self.tls {
-            layer.cancel_all();
-            self.tls_wants();
-        }
-        for (token, flight) in self.slab.in_flight().filter(|(_, flight)| !flight.cancelled) {
-            flight.cancelled = true;
-            let cancel = opcode::AsyncCancel::new(token.bits()).build();
-            self.pending.push(cancel.user_data(Token::new(Kind::Cancel, 0, token.slot).bits()));
-            self.loose += 1;
-        }
-    }
-
     /// Counts a turn.
     pub(crate) fn count_turn(&mut self) {
         self.counters.turns += 1;
-    }
-
-    /// Waits until the kernel has nothing of ours any more; false if it does not let go.
-    fn settle(&mut self) -> bool {
-        self.closing = true;
-        // Nobody is there any more to whom it would be of use.
-        self.tls = None;
-        self.cancel_all();
-        if self.bell.as_ref().is_some_and(|bell| bell.posted) {
-            let cancel = opcode::AsyncCancel::new(Token::new(Kind::Wake, 0, 0).bits()).build();
-            self.pending.push(cancel.user_data(Token::new(Kind::Cancel, 0, 0).bits()));
-            self.loose += 1;
-        }
-        for index in self.rdma.iter().flat_map(Beside::posted) {
-            let cancel = opcode::AsyncCancel::new(Token::new(Kind::Rdma, 0, index).bits()).build();
-            self.pending.push(cancel.user_data(Token::new(Kind::Cancel, 0, 0).bits()));
-            self.loose += 1;
-        }
-        let mut seen = Vec::new();
-        for _ in 0..LAST_WAITS {
-            let polled = self.rdma.as_ref().is_some_and(|beside| beside.posted().next().is_some());
-            let posted = polled || self.bell.as_ref().is_some_and(|bell| bell.posted);
-            if self.slab.len() == 0 && self.loose == 0 && !posted {
-                return true;
-            }
-            if self.push_pending().is_err() || self.enter(1, Some(LAST_WAIT)).is_err() {
-                return false;
-            }
-            self.drain(&mut seen);
-            for cqe in seen.drain(..) {
-                drop(self.complete(cqe));
-            }
-        }
-        false
-    }
-}
-
-impl<R: Ring> Drop for Uring<R> {
-    /// The kernel may still write into memory that operations own: it comes back first, or it is never freed.
-    fn drop(&mut self) {
-        if !self.settle() {
-            std::mem::forget((std::mem::take(&mut self.slab), self.bell.take()));
-        }
     }
 }
 
