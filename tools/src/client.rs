@@ -323,4 +323,28 @@ mod tests {
         let (added, until) = ("1970-01-01T00:00:00Z", "1970-01-01T00:00:01Z");
         assert_eq!(last, ["web1", "db,v4", "(deleted)", "read-only", added, until, "web1@h/db,web1@h/logs"]);
     }
+
+    #[test]
+    fn a_session_is_shown_with_the_key_that_it_has() {
+        let session = |key, former_until| ClientSession {
+            node: NodeId(1),
+            of: "db".to_owned(),
+            generation: AttachGeneration(1),
+            read_only: false,
+            key,
+            former_until,
+            ranges: Vec::new(),
+            connections: 2,
+            requests: 0,
+            heard: Millis(0),
+        };
+        let sessions = vec![session(None, None), session(Some(3), None), session(Some(2), Some(Millis(1000)))];
+        let info = ClientInfo { name: "web1@h/db".into(), host: String::new(), volumes: vec![], sessions, key: None };
+        let text = client(&info);
+        let shown: Vec<String> =
+            text.lines().skip(4).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let heard = "2 0 1970-01-01T00:00:00Z";
+        let former = format!("db n1 2, former, until 1970-01-01T00:00:01Z {heard}");
+        assert_eq!(shown, [format!("db n1 - {heard}"), format!("db n1 3 {heard}"), former]);
+    }
 }

@@ -8,8 +8,10 @@ use conductor_model::api::{MembershipAnswer, MembershipChange, NodeSession, Node
 use conductor_model::limits::{
     MAX_CLIENT_KEYS, MAX_CLIENT_NAME, MAX_KEY_GRACE_MS, MAX_READERS_PER_VOLUME, MAX_SESSIONS_PER_NODE,
 };
-use conductor_model::views::{Attach, ClientInfo, CopyRange, Detach, FormerKey, KeyInfo, NewKey, RotateKey};
-use conductor_model::{AttachGeneration, Bytes, Error, NodeId, SnapshotId, VolumeId};
+use conductor_model::views::{
+    Attach, ClientInfo, ClientSession, CopyRange, Detach, FormerKey, KeyInfo, NewKey, RotateKey,
+};
+use conductor_model::{AttachGeneration, Bytes, Error, Millis, NodeId, SnapshotId, VolumeId};
 
 fn attach(cluster: &mut Cluster, client: &str, read_only: bool, force: bool) -> Result<VolumeMap, Error> {
     let attach = Attach { client: client.to_owned(), read_only, shared: false, force, host: "h1".to_owned() };
@@ -276,6 +278,60 @@ fn former(cluster: &Cluster) -> Vec<u64> {
     let keys: Vec<&KeyInfo> = clients.iter().filter_map(|client| client.key.as_ref()).collect();
     assert_eq!(keys.len(), 1, "one line for all of them");
     keys[0].former.iter().map(|FormerKey { serial, .. }| *serial).collect()
+}
+
+#[test]
+fn who_still_uses_a_former_key_is_shown_as_nodes_tell_of_sessions() {
+    let mut cluster = with_volume();
+    let new = NewKey { name: "web1".to_owned(), volumes: vec!["db".to_owned()], read_only: false };
+    cluster.run(|m, now, _| m.add_key(now, &new)).unwrap();
+    for client in ["web1@a/db", "web1@b/db"] {
+        share(&mut cluster, client, false).unwrap();
+    }
+    // Both have the first key, and one of them connections to two nodes.
+    let tell = |cluster: &mut Cluster, node, sessions: &[(&str, u64, u64)]| {
+        let session = |&(client, generation, key): &(&str, u64, u64)| NodeSession {
+            client: client.to_owned(),
+            volume: VolumeId(1),
+            snapshot: None,
+            generation: AttachGeneration(generation),
+            read_only: false,
+            key: Some(key),
+            ranges: Vec::new(),
+            connections: 1,
+            requests: 0,
+        };
+        let said = NodeSessions { node: NodeId(node), sessions: sessions.iter().map(session).collect() };
+        cluster.model.hear_sessions(cluster.now, &said).unwrap();
+    };
+    tell(&mut cluster, 1, &[("web1@a/db", 1, 1), ("web1@b/db", 2, 1)]);
+    tell(&mut cluster, 2, &[("web1@a/db", 1, 1)]);
+    let seen = |cluster: &Cluster| {
+        let clients = cluster.model.clients(cluster.now);
+        let former = clients.iter().filter_map(|c| c.key.as_ref()).flat_map(|key| key.former.clone());
+        let of = |s: &ClientSession| (s.key, s.former_until);
+        let sessions = clients.iter().map(|c| c.sessions.iter().map(of).collect::<Vec<_>>()).filter(|s| !s.is_empty());
+        let used = |former: FormerKey| (former.serial, former.used_by.into_iter().collect::<Vec<_>>());
+        (former.map(used).collect::<Vec<_>>(), sessions.collect::<Vec<_>>())
+    };
+    let current = (Some(1), None);
+    assert_eq!(seen(&cluster), (vec![], vec![vec![current; 2], vec![current]]), "there is no former one");
+    let until = Some(Millis(cluster.now.0 + 60_000));
+    rotate(&mut cluster, 60_000).unwrap();
+    let used = |by: &[&str]| vec![(1, by.iter().map(|&name| name.to_owned()).collect::<Vec<_>>())];
+    let former = (Some(1), until);
+    assert_eq!(seen(&cluster), (used(&["web1@a/db", "web1@b/db"]), vec![vec![former; 2], vec![former]]));
+
+    // One comes with the new key; the other does not.
+    share(&mut cluster, "web1@a/db", false).unwrap();
+    tell(&mut cluster, 1, &[("web1@a/db", 3, 2), ("web1@b/db", 2, 1)]);
+    assert_eq!(
+        seen(&cluster),
+        (used(&["web1@b/db"]), vec![vec![(Some(2), None)], vec![former]]),
+        "what n2 told of is over"
+    );
+    tell(&mut cluster, 1, &[("web1@a/db", 3, 2)]);
+    assert_eq!(seen(&cluster), (used(&[]), vec![vec![(Some(2), None)]]));
 }
 
 #[test]

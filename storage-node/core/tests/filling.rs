@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Cluster, copy, shard};
-use conductor_model::api::{OrderState, ShardOrder};
+use common::{Cluster, DISK_BYTES, block, copy, shard};
+use conductor_model::api::{CopyWork, OrderState, ShardOrder};
 use conductor_model::{Bytes, CopyId, CopyState, Durability, Epoch, SnapshotId};
 use driver::Span;
 use node_core::Mail;
@@ -485,4 +485,35 @@ fn a_rollback_during_a_filling_reaches_the_copy_that_is_filled() {
     c.until_in_sync(1);
     let blocks: Vec<(u32, u8)> = (0..40).map(|at| (at * CHUNK, 1)).collect();
     expect(&mut c, &blocks);
+}
+
+/// Flips a bit wherever a node's disk holds a block full of this byte.
+fn rot(c: &mut Cluster, node: usize, of: u8) {
+    let disk = c.disks[node];
+    let bytes = c.w.disk_bytes(disk, 0, usize::try_from(DISK_BYTES).expect("it fits"));
+    let blocks = bytes.chunks_exact(4096).enumerate().filter(|(_, bytes)| *bytes == block(of));
+    let places: Vec<u64> = blocks.map(|(n, _)| n as u64 * 4096 + 17).collect();
+    assert!(!places.is_empty());
+    places.into_iter().for_each(|at| c.w.rot(disk, at, 3));
+}
+
+#[test]
+fn a_damaged_piece_of_a_snapshot_that_is_dropped_does_not_hold_up_the_filling() {
+    let (mut c, client) = cluster(31);
+    c.write(client, 1, 0, 77);
+    c.snapshot(1, 7);
+    c.write(client, 1, 0, 2);
+    rot(&mut c, 0, 77);
+    // What the damaged piece is to be put right from does not come before the snapshot is gone.
+    c.holds_reads[1].set(true);
+    c.replace(1, 2, CopyId(777));
+    c.until("the damage is met", |c| c.count("read.damaged") > 0);
+    let work: Vec<CopyWork> = (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(7))).collect();
+    c.work(&work);
+    c.run(Span::millis(100));
+    c.holds_reads[1].set(false);
+    c.until_in_sync(1);
+    c.promote(1, 2);
+    let client = c.client(1, 0);
+    assert_eq!(c.read(client, 1, 0), 2);
 }

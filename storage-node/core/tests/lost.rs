@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::Cluster;
-use conductor_model::Durability;
+use common::{Cluster, copy, shard};
+use conductor_model::{CopyState, Durability};
 use driver::Span;
 use node_protocol::{Status, op};
 
@@ -91,4 +91,37 @@ fn where_another_copy_may_follow_nobody_is_told_of_an_error() {
             assert!([1, 9].contains(&c.read(client, 1, 0)));
         }
     }
+}
+
+#[test]
+fn nobody_is_told_of_an_error_while_a_copy_may_have_been_added() {
+    let mut c = Cluster::new(4);
+    c.min_copies = 1;
+    c.create(1, &[0, 1], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    c.w.kill(c.nodes[1]);
+    c.until("left behind", |c| c.in_sync(1) == [0]);
+    c.until_serving(1);
+    c.w.restart(c.nodes[1]);
+    let fills = |c: &Cluster| c.configs[&shard(1)].member(copy(1, 1)).is_some_and(|m| m.state == CopyState::Syncing);
+    c.until("being filled", fills);
+    let client = c.client(1, 0);
+    c.mute = true;
+    // Of the epoch that the primary is in: of a newer one it would first want to hear.
+    let mut known = c.configs[&shard(1)].clone();
+    c.until("added, as far as the conductor knows", |c| c.in_sync(1) == [0, 1]);
+    fail(&mut c);
+    let mut swap = |c: &mut Cluster| std::mem::swap(c.configs.get_mut(&shard(1)).unwrap(), &mut known);
+    swap(&mut c);
+    let token = c.start_write(client, 1, 0, 9);
+    swap(&mut c);
+    c.until("the disk failed", |c| !c.failed.is_empty());
+    c.run(Span::seconds(5));
+    assert!(!c.answers.contains_key(&token), "{:?}", c.answers.get(&token));
+    c.take_over(1, 1);
+    c.mute = false;
+    c.until_serving(1);
+    let client = c.client(1, 0);
+    assert!([1, 9].contains(&c.read(client, 1, 0)), "what was acknowledged, or was not");
 }

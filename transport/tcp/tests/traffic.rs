@@ -237,6 +237,27 @@ fn a_silent_peer_is_closed_and_its_requests_are_lost() {
 }
 
 #[test]
+fn a_reactor_that_stood_still_takes_nobody_for_silent_whom_it_has_not_read() {
+    let mut world = World::new(31);
+    let [client, server] = world.establish();
+    world.pass(Span::seconds(1));
+    // Longer than a client may be silent, while its own patience lasts.
+    world.sides[SERVER].still = true;
+    world.pass(Span::seconds(3));
+    world.sides[SERVER].still = false;
+    // The turn in which it finds all its deadlines over comes before what the client said is read.
+    world.collect();
+    world.pass(Span::seconds(5));
+    assert_eq!((world.down(CLIENT, client), world.down(SERVER, server)), (None, None));
+    // One that says nothing from then on is still found out in time.
+    world.sides[CLIENT].still = true;
+    world.pass(Span::seconds(2));
+    assert_eq!(world.down(SERVER, server), Some(Reason::PeerSilent));
+    world.sides[CLIENT].still = false;
+    world.end();
+}
+
+#[test]
 fn nobody_asks_a_client_for_anything() {
     let mut world = World::new(10);
     let [client, server] = world.establish();

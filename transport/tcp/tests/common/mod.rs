@@ -55,6 +55,8 @@ pub struct Side {
     pub answers: Vec<(Answer, Option<Payload>)>,
     /// Its completions do not happen.
     pub frozen: bool,
+    /// It stands still: no turns, either.
+    pub still: bool,
     /// Its sends go out but do not complete.
     pub withhold_sends: bool,
     pub admits: bool,
@@ -133,6 +135,7 @@ impl World {
                 seen: Vec::new(),
                 answers: Vec::new(),
                 frozen: false,
+                still: false,
                 withhold_sends: false,
                 admits: true,
                 replies: true,
@@ -189,7 +192,7 @@ impl World {
 
     /// Takes over what both sides want done, and what they saw.
     pub fn collect(&mut self) {
-        for at in 0..2 {
+        for at in (0..2).filter(|at| !self.sides[*at].still).collect::<Vec<_>>() {
             let mut ended = false;
             loop {
                 let side = &mut self.sides[at];
@@ -253,7 +256,7 @@ impl World {
     pub fn pass(&mut self, span: Span) {
         let end = self.now + span;
         while self.now < end {
-            let next = self.sides.iter().filter_map(|side| side.net.next_deadline()).min();
+            let next = self.sides.iter().filter(|side| !side.still).filter_map(|side| side.net.next_deadline()).min();
             self.now = next.map_or(end, |next| next.clamp(self.now + Span(1), end));
             self.collect();
             self.pump();
@@ -269,7 +272,7 @@ impl World {
 
     fn try_one(&mut self, index: usize) -> bool {
         let at = self.pending[index].0;
-        if self.sides[at].frozen {
+        if self.sides[at].frozen || self.sides[at].still {
             return false;
         }
         let result = match &self.pending[index].1 {
