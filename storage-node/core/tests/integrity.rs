@@ -282,19 +282,3 @@ fn everything_is_given_back_when_the_work_is_done() {
         assert!(view.copies.iter().all(|copy| copy.requests == 0));
     }
 }
-
-#[test]
-fn reads_of_rot_for_which_there_is_no_memory_at_once_are_answered_when_there_is() {
-    let mut t = written(40, 1000);
-    let places: Vec<u32> = (0..15).map(|n| n * 64).collect();
-    places.iter().for_each(|block| t.rot(1, *block, 1));
-    let rotten: Vec<u64> = places.iter().map(|block| t.send_read(range(*block, 64))).collect();
-    // These take the memory that the first ones give back.
-    let sound: Vec<u64> = (0..100).map(|_| t.send_read(range(960, 40))).collect();
-    for (block, tag) in places.into_iter().zip(rotten) {
-        let (status, data) = t.answer(tag);
-        assert!(status == Status::Ok && data == contents(block, 64, 1), "block {block}: {status:?}");
-    }
-    sound.into_iter().for_each(|tag| assert_eq!(t.answer(tag).0, Status::Ok));
-    assert!(t.counter(1, "mend.put-off") > 0, "some had to wait: {}", t.counter(1, "memory.waits"));
-}
