@@ -2,15 +2,12 @@
 //! another rack gets a copy of everything; and nobody loses a last copy without saying so.
 #![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
 
-use cluster::nbd::{Command, Nbd};
 use cluster::{Cluster, LONG, Options, Shape, Workload, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::time::Duration;
 
 const VOLUME: &str = "db";
-/// As the NBD protocol says it.
-const EIO: u32 = 5;
 /// Of 4 MiB each.
 const SHARDS: u64 = 16;
 /// Requests that must be acknowledged before, between and after what is done to disks.
@@ -193,9 +190,11 @@ fn an_added_disk_is_remembered_though_the_conductor_dies_while_its_node_starts()
     fs::remove_file(cluster.disk(0)).unwrap();
     cluster.nodes[0].start().unwrap();
     let dir = cluster.dir().join("n1");
+    // Where that was over before anybody looked, nothing is shown; never is anything wrong said.
     let is_made = || {
         let names = fs::read_dir(&dir)?.flatten().map(|entry| entry.file_name());
-        Ok(names.into_iter().any(|name| name.to_string_lossy().contains(".unfinished.")))
+        let mut names = names.map(|name| name.to_string_lossy().into_owned());
+        Ok(names.any(|name| name.contains(".unfinished.") || name == "control.sock"))
     };
     wait_until("it makes a disk", LONG, is_made).unwrap();
     cluster.conductor.kill().unwrap();
@@ -203,36 +202,6 @@ fn an_added_disk_is_remembered_though_the_conductor_dies_while_its_node_starts()
     cluster.conductor.start().unwrap();
     cluster.wait_alive(3).unwrap();
     wait_until("the disk is there again", LONG, || present(&cluster)).unwrap();
-}
-
-/// A disk that fails below the only copy of something: an error for whoever asks, and the word for it; what has other copies goes on.
-#[test]
-fn requests_end_with_errors_when_the_last_copys_disk_fails_and_the_volume_is_lost() {
-    let mut cluster = Cluster::start(Shape::default()).unwrap();
-    cluster.create(VOLUME, 8, 4).unwrap();
-    cluster.trine(&["volume", "create", "solo", "--size", "4M", "--copies", "1", "--min-copies", "1"]).unwrap();
-    cluster.wait_healthy("solo").unwrap();
-    let node = cluster.primary("solo", 0).unwrap();
-    let places = ["solo", VOLUME].map(|name| (name, cluster.attach(name).unwrap()));
-    let [mut solo, mut db] = places.map(|(name, place)| Nbd::connect(&place, name).unwrap());
-    let write = |at: u64, of: u8| Command::Write { offset: at * 4096, bytes: vec![of; 4096] };
-    let read = |at: u64| Command::Read { offset: at * 4096, len: 4096 };
-    for at in 0..64 {
-        solo.call(&write(at, 1), LONG).unwrap().unwrap();
-        db.call(&write(at, 1), LONG).unwrap().unwrap();
-    }
-    // Nothing behind the superblocks can be read any more: the kernel has no bytes to give.
-    fs::OpenOptions::new().write(true).open(cluster.disk(node)).unwrap().set_len(64 << 10).unwrap();
-    for request in [read(5), write(6, 2), read(7)] {
-        let result = solo.call(&request, LONG).unwrap();
-        assert_eq!(result, Err(EIO), "{}", cluster.last_words());
-    }
-    let (_, reasons) = cluster.wait_health("solo", "lost").unwrap();
-    assert!(reasons.iter().any(|reason| reason.contains("disk")), "{reasons:?}");
-    for at in 0..64 {
-        assert_eq!(db.call(&read(at), LONG).unwrap().unwrap(), [1; 4096], "block {at} has other copies");
-        db.call(&write(at, 2), LONG).unwrap().unwrap();
-    }
 }
 
 /// A machine that starts again may name its devices in another order: added disks are found by what is on them, where any disk of the node was.
