@@ -283,6 +283,7 @@ mod tests {
         ways.up(T0, rdma);
         assert_eq!(ways.next_deadline(), None, "there is nothing to look for");
     }
+
     #[test]
     fn rdma_that_comes_up_and_soon_ends_is_as_one_that_does_not_come_up() {
         let mut ways = Ways::new(Transport::Auto);

@@ -10,28 +10,27 @@
 //!   before it serves. (At the same epoch another endpoint means another process with the same store, which only one can hold open.)
 //!
 //! `intake` makes requests out of what front ends hand over; `failing` ends those that cannot be answered; `holding` holds what is claimed of
-//! a shared volume, without which nothing is sent there.
+//! a shared volume, without which nothing is sent there; `mapping` knows where shards are served.
 
 mod failing;
 mod holding;
 mod intake;
+mod mapping;
 
 use crate::claims::Claims;
 use crate::iocb::{ClientIocb, Lost, Part, PartState, Pause, Posted, Request, Stage, Stages};
-use crate::limits::{
-    FENCE_GRACE, LOOK, MAP_MAX, MAP_MIN, MAP_QUIET, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, ROOM_WAIT, STALLED, TRACES,
-};
+use crate::limits::{FENCE_GRACE, MAP_MIN, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, ROOM_WAIT, TRACES};
 use crate::link::{Link, State};
 use crate::request::{BlockDone, BlockError, ClientError, Completion};
-use crate::routes::{Place, Routes};
+use crate::routes::Routes;
 use crate::split::{Action, Kind};
 use crate::unflushed::Unflushed;
 use crate::view::Counters;
 use conductor_model::api::VolumeMap;
-use conductor_model::{BLOCK, BlockRange, Bytes, Commit, Epoch, ShardIndex};
+use conductor_model::{BLOCK, BlockRange, Bytes, Commit};
 use driver::{ConnId, Span, Time};
 use memory::{Arena, Class, Reads};
-use node_protocol::{IoBody, RangeBody, ReplyBody, StaleBody, Status, op};
+use node_protocol::{IoBody, RangeBody, ReplyBody, Status, op};
 use refcount::Table;
 use slab::Slab;
 use smallvec::SmallVec;
@@ -372,25 +371,6 @@ impl Engine {
         self.decide(slot);
     }
 
-    /// A node answered "stale epoch", with that in which it is the shard's primary: what waits for a newer one goes on. False if it is none.
-    fn learn(&mut self, now: Time, shard: ShardIndex, endpoint: SocketAddr, body: &[u8]) -> bool {
-        let Some(known) = StaleBody::parse(body) else { return false };
-        let place = Place { epoch: Epoch(known.epoch.get()), endpoint, cache: Commit(known.cache.get()) };
-        if !self.routes.learn(shard, place) {
-            return false;
-        }
-        self.counters.learned += 1;
-        // A node that was away has all its shards in newer epochs: one map tells them at once, where there is a conductor.
-        self.map_wanted = true;
-        if let Some(unflushed) = &self.unflushed {
-            unflushed.seen(shard, place.cache);
-        }
-        let its = |(key, part): (usize, &Part)| (part.shard == shard).then_some(key);
-        let keys = self.parts.iter().filter_map(its).collect();
-        self.go_where_served(now, keys);
-        true
-    }
-
     /// The node told a part to come again.
     fn put_off(&mut self, now: Time, key: usize, status: Status) {
         let part = &mut self.parts[key];
@@ -475,93 +455,6 @@ impl Engine {
         if let Some(link) = self.links.values_mut().find(|link| link.state == State::Up(conn)) {
             link.makes_room = Some(now + ROOM_WAIT);
         }
-    }
-
-    /// A map arrived.
-    pub(crate) fn map(&mut self, now: Time, map: &VolumeMap) {
-        let news = match self.routes.update(map) {
-            Ok(news) => news,
-            Err(_) => {
-                self.counters.bad_maps += 1;
-                return;
-            }
-        };
-        self.counters.maps += 1;
-        self.counters.stale_entries += news.stale as u64;
-        self.counters.shrinking_maps += u64::from(news.shrunk);
-        if news.moved == 0 && !news.grew {
-            return;
-        }
-        self.see_generations();
-        if news.moved == 0 {
-            return;
-        }
-        self.map_backoff = MAP_MIN;
-        let keys = self.parts.iter().map(|(key, _)| key).collect();
-        self.go_where_served(now, keys);
-    }
-
-    /// Shards are served elsewhere, or under newer epochs: of these parts, what waits for that goes on.
-    fn go_where_served(&mut self, now: Time, keys: Vec<usize>) {
-        for key in keys {
-            let part = &mut self.parts[key];
-            let Some(place) = self.routes.place(part.shard) else { continue };
-            match part.state {
-                PartState::Queued(endpoint) if endpoint != place.endpoint => {
-                    if let Some(link) = self.links.get_mut(&endpoint) {
-                        link.remove(part.sequence);
-                    }
-                    self.enqueue(now, key);
-                }
-                PartState::Paused(until, _) if place.epoch > part.epoch => {
-                    part.put_off = 0;
-                    self.paused.remove(&(until, key));
-                    self.enqueue(now, key);
-                }
-                // Not sent to the new endpoint while the old connection lives: never two of one part on live connections, so that no
-                // answer comes late. The old primary answers (done, or stale epoch), or its connection is closed: at once, if it
-                // has been quiet already.
-                PartState::Posted(endpoint, _) if endpoint != place.endpoint => {
-                    if let Some(link) = self.links.get_mut(&endpoint) {
-                        link.drain(now);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// When a fresh map is to be asked for: only while something waits.
-    fn map_due(&self) -> Option<Time> {
-        let wanted = self.map_wanted && self.over.is_none() && (!self.requests.is_empty() || self.claims.is_due());
-        wanted.then_some(self.map_not_before)
-    }
-
-    /// True if the outside should fetch a fresh map now; not more often than the back-off allows.
-    pub(crate) fn wants_map(&mut self, now: Time) -> bool {
-        if self.map_due().is_none_or(|at| now < at) {
-            return false;
-        }
-        self.map_wanted = false;
-        self.counters.maps_wanted += 1;
-        if now > self.map_not_before + MAP_QUIET {
-            self.map_backoff = MAP_MIN;
-        }
-        self.map_not_before = now + self.map_backoff;
-        self.map_backoff = Span(self.map_backoff.0.saturating_mul(2)).min(MAP_MAX);
-        true
-    }
-
-    /// A request that waits for long has the map asked for: its shard may be served elsewhere by now.
-    fn look(&mut self, now: Time) {
-        if now < self.look_at {
-            return;
-        }
-        self.look_at = now + LOOK;
-        let submitted = |request: &Request| request.stages.at[Stage::Submitted as usize];
-        let stalled = |since: Time| since + STALLED <= now;
-        self.map_wanted |= self.claims.is_due();
-        self.map_wanted |= self.requests.iter().any(|(_, request)| submitted(request).is_some_and(stalled));
     }
 
     /// The end of a turn: what time brings, then what can be sent.
