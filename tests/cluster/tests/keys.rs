@@ -11,6 +11,8 @@ use conductor_model::{Bytes, ShardId, ShardIndex};
 use node_protocol::{IoBody, Status, op};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 use wire::{Card, ClientKey, Key, Reason};
 
 const MINE: &str = "mine";
@@ -102,9 +104,16 @@ fn body(map: &VolumeMap) -> IoBody {
     IoBody::new(ShardId { volume: map.volume, index: ShardIndex(0) }, map.shards[0].epoch, 1, Bytes(0), BLOCK)
 }
 
-/// How a node answers a Hello.
+/// How a node answers a Hello. One that has not heard of the key yet says that it is busy, and is asked again, as every client does.
 fn hello(map: &VolumeMap, who: &Identity) -> Result<Peer, Refused> {
-    Peer::connect(map.shards[0].endpoint, who).unwrap()
+    let deadline = Instant::now() + LONG;
+    loop {
+        let answer = Peer::connect(map.shards[0].endpoint, who).unwrap();
+        if !matches!(answer, Err(Refused::Rejected(Reason::Busy))) || Instant::now() >= deadline {
+            return answer;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn start() -> Cluster {
