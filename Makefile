@@ -11,8 +11,10 @@ VM_LIMIT ?= 1800
 VM_MEMORY ?= 4096
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
+# Programs are named, packages are not: what cargo's dependencies are built with follows from the packages that it is asked for, so that each choice of
+# some would build most of them, and of us, once more.
 CARGO := cargo
-RUNNER := $(CARGO) run --quiet --locked --package runner --bin
+RUNNER := $(CARGO) run --quiet --locked --bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test sim model crash bench bench-store hot-path cluster chaos vm-test power-loss soak fuzz lint unit loom build clean
@@ -22,7 +24,7 @@ help: ## this list
 
 demo: ## a filesystem on /dev/ublkb0 with three copies, under a real kernel (in a guest where this one has no ublk)
 	@tools/setup.sh
-	$(CARGO) build --quiet --locked --release --package trine
+	$(CARGO) build --quiet --locked --release --bin trine
 	@if [ -e /dev/ublk-control ]; then exec tests/demo; \
 	else exec $(RUNNER) guest -- run --kernel 7.2 --timeout $(VM_LIMIT) -- tests/demo; fi
 
@@ -34,53 +36,50 @@ test: ## everything, each suite under its budget (60 minutes on 2 cores from a b
 	@$(RUNNER) suites -- run
 
 sim: ## the simulated cluster: SEEDS=500 seeds FROM=0, or the one seed SEED=n again with its trace
-	$(CARGO) run --quiet --locked --package simulator -- \
+	$(CARGO) run --quiet --locked --bin simulator -- \
 		$(if $(filter command line,$(origin SEED)),--seed $(SEED) --trace,--seeds $(SEEDS) --from $(FROM))
 
 model: ## the replication protocol in every interleaving of small clusters, and each rule broken on purpose
-	$(CARGO) run --quiet --locked --package replication-model
+	$(CARGO) run --quiet --locked --bin replication-model
 
 crash: ## the store on disks that lose power: stopped at POINTS=2000 places, damaged, compared with a flat model
-	$(CARGO) run --quiet --locked --package crash -- --points $(POINTS)
+	$(CARGO) run --quiet --locked --bin crash -- --points $(POINTS)
 
 bench: ## three copies beside QEMU quorum, single servers and a bare floor, in turns, against the budget (BENCH="--quick" for a look)
 	@tools/setup.sh build test bench
-	$(CARGO) build --quiet --locked --release --package trine --package bench-cluster
+	$(CARGO) build --quiet --locked --release --bin trine --bin bench-cluster
 	TRINE=$(or $(CARGO_TARGET_DIR),target)/release/trine $(or $(CARGO_TARGET_DIR),target)/release/bench-cluster $(BENCH)
 
 bench-store: ## the store beside raw fio on the same file: bytes, rates, restart (BENCH="--quick" for a look; 23 GiB of disk)
 	@tools/setup.sh test
-	$(CARGO) run --quiet --locked --release --package bench -- $(BENCH)
+	$(CARGO) run --quiet --locked --release --bin bench -- $(BENCH)
 
 hot-path: ## instructions that nodes and client spend on one request, by callgrind, beside the recorded ones (HOT="--profile" or "--write")
 	@tools/setup.sh build test
-	$(CARGO) build --quiet --locked --release --package hot-path
+	$(CARGO) build --quiet --locked --release --bin hot-path
 	$(or $(CARGO_TARGET_DIR),target)/release/hot-path $(HOT)
 
 cluster: ## real processes on loopback: killed, frozen, filled up, attacked
 	@tools/setup.sh build test
-	$(CARGO) build --quiet --locked --package trine
+	$(CARGO) build --quiet --locked --bin trine --test chaos
 	@$(RUNNER) unit cluster
 
 chaos: ## EVENTS=40 faults drawn from SEED=1, in a cluster under fio and our own checker (ONLY=Kill,Cut: of these kinds)
 	@tools/setup.sh build test
-	$(CARGO) build --quiet --locked --package trine
-	EVENTS=$(EVENTS) SEED=$(SEED) $(CARGO) test --quiet --locked --package cluster --test chaos -- --ignored --nocapture
+	$(CARGO) build --quiet --locked --bin trine --test chaos
+	EVENTS=$(EVENTS) SEED=$(SEED) $(CARGO) test --quiet --locked --test chaos -- --ignored --nocapture
 
 vm-test: ## the suites that need a real kernel, in a guest: KERNEL=7.2 or 6.12 (TESTS="all 7.2/numa": these of tests/guest/inside)
 	@tools/setup.sh
-	$(CARGO) build --quiet --locked --release --package trine
-	$(CARGO) build --quiet --locked --package ublk-device --example ublk-ram
-	$(CARGO) build --quiet --locked --package rdma --example rdma-pair
-	$(CARGO) build --quiet --locked --package lifetimes
-	$(CARGO) build --quiet --locked --package replay
+	$(CARGO) build --quiet --locked --release --bin trine
+	$(CARGO) build --quiet --locked --example ublk-ram --example rdma-pair --bin lifetimes --bin log-writes --bin witness
 	@$(RUNNER) guest -- run --kernel $(KERNEL) --timeout $(VM_LIMIT) --disk 512 --nvdimm 128 -- \
 		tests/guest/inside/run $(TESTS)
 
 power-loss: ## power loss below real nodes at POINTS=15 moments of a load: recorded under a real kernel in a guest, verified here
 	@tools/setup.sh
-	$(CARGO) build --quiet --locked --release --package trine
-	$(CARGO) build --quiet --locked --package replay
+	$(CARGO) build --quiet --locked --release --bin trine
+	$(CARGO) build --quiet --locked --bin log-writes --bin witness
 	@rm -rf target/power-loss
 	@$(RUNNER) guest -- run --kernel 7.2 --timeout $(VM_LIMIT) --mem $(VM_MEMORY) --numa 1 --results target/power-loss -- \
 		tests/power-loss/record $(if $(filter command line,$(origin POINTS)),$(POINTS),15) $(if $(filter command line,$(origin SEED)),$(SEED))
@@ -110,7 +109,7 @@ unit: ## unit and property tests of every package; no process of ours but an etc
 
 build: ## the release build
 	@tools/setup.sh build
-	$(CARGO) build --quiet --locked --release --package trine
+	$(CARGO) build --quiet --locked --release --bin trine
 
 clean: ## removes everything built and every kernel downloaded
 	$(CARGO) clean

@@ -7,8 +7,10 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,6 +20,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+/// The package whose tests start clusters of processes, and where these are.
+const CLUSTER: &str = "cluster";
+const CLUSTER_TESTS: &str = "tests/cluster/tests";
+
 /// What is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Suite {
@@ -26,12 +32,29 @@ enum Suite {
 }
 
 impl Suite {
-    /// Which packages: all but the one whose tests start clusters of processes, or that one.
-    fn packages(self) -> &'static [&'static str] {
+    /// What cargo builds: the tests of all packages but the one whose tests start clusters of processes, or all that are named as one of that:
+    /// asked for that package alone, cargo would build its dependencies with other features, so anew.
+    fn targets(self) -> Result<Vec<String>> {
+        let mut targets = ["--quiet", "--locked", "--workspace"].map(str::to_owned).to_vec();
         match self {
-            Self::Unit => &["--quiet", "--locked", "--workspace", "--exclude", "cluster"],
-            Self::Cluster => &["--quiet", "--locked", "--package", "cluster"],
+            Self::Unit => targets.extend(["--exclude", CLUSTER].map(str::to_owned)),
+            Self::Cluster => {
+                targets.push("--lib".to_owned());
+                for test in fs::read_dir(CLUSTER_TESTS).with_context(|| format!("cannot read {CLUSTER_TESTS}"))? {
+                    let path = test?.path();
+                    if path.is_dir() || path.extension().is_some_and(|extension| extension == "rs") {
+                        let name = path.file_stem().and_then(OsStr::to_str).context("a test without a name")?;
+                        targets.extend(["--test".to_owned(), name.to_owned()]);
+                    }
+                }
+            }
         }
+        Ok(targets)
+    }
+
+    /// Whether a program of this package is one of the suite's.
+    fn has(self, package: &Path) -> bool {
+        (self == Self::Cluster) == package.ends_with("tests/cluster")
     }
 
     /// What a program is told. The cluster's tests say what they measured, and load both processors with two at a time.
@@ -73,7 +96,7 @@ fn act(suite: Suite) -> Result<bool> {
     ensure!(!jobs.is_empty(), "cargo has built no test");
     if suite == Suite::Unit {
         let mut examples = Command::new("cargo");
-        examples.arg("test").args(suite.packages()).arg("--doc");
+        examples.arg("test").args(suite.targets()?).arg("--doc");
         jobs.push_front(Job { name: "examples in the documentation".to_owned(), command: examples });
     }
     let workers = thread::available_parallelism().map_or(2, usize::from);
@@ -99,7 +122,7 @@ fn act(suite: Suite) -> Result<bool> {
 /// The test programs, in cargo's order.
 fn build(suite: Suite) -> Result<VecDeque<Job>> {
     let mut cargo = Command::new("cargo");
-    cargo.arg("test").args(suite.packages()).args(["--no-run", "--message-format", "json-render-diagnostics"]);
+    cargo.arg("test").args(suite.targets()?).args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
     let mut jobs = VecDeque::new();
@@ -110,6 +133,9 @@ fn build(suite: Suite) -> Result<VecDeque<Job>> {
         };
         let manifest = PathBuf::from(message["manifest_path"].as_str().context("an artifact of no package")?);
         let package = manifest.parent().context("a manifest without a directory")?;
+        if !suite.has(package) {
+            continue;
+        }
         let target = &message["target"];
         let name = format!("{} ({})", target["src_path"].as_str().unwrap_or(program), target["name"]);
         let mut command = Command::new(program);
