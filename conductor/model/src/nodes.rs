@@ -12,7 +12,7 @@ use crate::limits::{
 };
 use crate::record::{DiskRecord, NodeRecord};
 use crate::state::Presence;
-use crate::views::{Duty, VolumeState};
+use crate::views::{Duty, NodeState, VolumeState};
 use crate::{Commit, Conductor, Configuration, CopyId, Dirty, DiskId, Error, Key, Millis, NodeId, ShardId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -322,11 +322,15 @@ impl Conductor {
         doubts
     }
 
-    /// True just after a start, while nodes that could take copies have not been heard: who chooses places now would choose without them.
+    /// True while of a node that could take copies it is not known whether it is there: one that is late, and just after a start one that has
+    /// not been heard. Who chooses places now would choose without it, or have the volume wait for a node that is dead.
     pub fn is_listening(&self, now: Millis) -> bool {
-        let unheard = |node: NodeId| self.presence.get(&node).is_none_or(|presence| presence.heard.is_none());
+        let starting = now.since(self.started) < LISTEN_MS;
         let mut serving = self.nodes.values().filter(|node| node.duty == Duty::Serving);
-        now.since(self.started) < LISTEN_MS && serving.any(|node| unheard(node.node))
+        serving.any(|node| match self.presence.get(&node.node).and_then(|presence| presence.heard) {
+            Some(_) => self.node_state(now, node.node) == NodeState::Late,
+            None => starting,
+        })
     }
 
     /// Unlike `is_up`, gives a node that this process has not heard from yet the benefit of the doubt.

@@ -89,6 +89,26 @@ fn a_volume_without_enough_nodes_is_refused_with_who_is_up() {
 }
 
 #[test]
+fn places_are_chosen_when_a_late_node_is_heard_again_or_dead() {
+    let mut cluster = Cluster::with_nodes(3);
+    assert!(!cluster.model.is_listening(cluster.now));
+    let silent = |cluster: &mut Cluster, ms: u64| {
+        cluster.now = Millis(cluster.now.0 + ms);
+        cluster.beat(1, 1, 0).unwrap();
+        cluster.beat(2, 1, 0).unwrap();
+    };
+    silent(&mut cluster, 3_000);
+    assert!(cluster.model.is_listening(cluster.now), "n3 is late");
+    cluster.beat(3, 1, 0).unwrap();
+    assert!(!cluster.model.is_listening(cluster.now), "n3 was heard again");
+    silent(&mut cluster, 3_000);
+    assert!(cluster.model.is_listening(cluster.now), "n3 is late again");
+    silent(&mut cluster, 8_000);
+    assert!(!cluster.model.is_listening(cluster.now), "n3 is dead");
+    assert!(cluster.create("db", MIB).is_err());
+}
+
+#[test]
 fn names_and_sizes_are_checked() {
     let mut cluster = Cluster::with_nodes(3);
     for name in ["", "-a", "A", "a/b", "a b", "ä", &"a".repeat(65), "..", ".a"] {

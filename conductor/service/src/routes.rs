@@ -147,7 +147,7 @@ pub(crate) async fn look<T: Send + 'static>(
 #[derive(Clone)]
 struct Listeners(Arc<Semaphore>);
 
-/// Waits until the nodes were heard, or had time to be, after a start: before places of copies are chosen.
+/// Waits while of some node it is not known whether it is there, which is 10 s at most: before places of copies are chosen.
 async fn listened(ledger: &Ledger, Listeners(room): &Listeners) -> Result<(), Failure> {
     let is_listening = || look(ledger, |m, now| Ok(m.is_listening(now)));
     if !is_listening().await? {
