@@ -223,7 +223,10 @@ fn set(args: &SetArgs) -> Outcome {
 /// Waits, if that is wanted, until the volume serves, and says so.
 pub(crate) fn finish(client: &Client, info: VolumeInfo, wait: &WaitArgs, output: OutputArgs, done: &str) -> Outcome {
     let info = if wait.no_wait { info } else { wait_until_served(client, &info, wait.timeout)? };
-    output.print(&info, |info| format!("volume {} {done}: {} in {} shards", info.name, size(info.size), info.shards))
+    output.print(&info, |info| {
+        let shards = if info.shards == 1 { "shard" } else { "shards" };
+        format!("volume {} {done}: {} in {} {shards}", info.name, size(info.size), info.shards)
+    })
 }
 
 /// Until every shard was born, and every primary's node has spoken since and complains of none of them.
