@@ -15,6 +15,7 @@ mod disk;
 mod doctor;
 mod etcd;
 mod events;
+mod listen;
 mod man;
 mod node;
 mod output;

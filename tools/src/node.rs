@@ -2,20 +2,20 @@
 
 use crate::config::ClusterArgs;
 use crate::disk;
+use crate::listen::{Listen, listens};
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, print, size, table};
 use crate::progress::{Unit, follow};
 use crate::volume::WaitArgs;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
-use conductor_model::NodeId;
-use conductor_model::views::{Duty, NodeInfo, NodeState, Progress};
+use conductor_model::views::{DiskInfo, Duty, NodeInfo, NodeState, Progress};
+use conductor_model::{NodeId, TransportAddress};
 use node_daemon::{DiskPlan, Error, NodeLook, NodeOptions, TraceLook};
 use serde::Serialize;
 use std::fmt::Write;
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 #[derive(Subcommand)]
 #[command(disable_help_subcommand = true)]
@@ -62,19 +62,21 @@ pub(crate) struct RunArgs {
     /// Use the page cache on file systems without O_DIRECT instead of refusing them
     #[arg(long, env = "TRINE_ALLOW_BUFFERED", value_parser = BoolishValueParser::new())]
     allow_buffered: bool,
-    /// Where the first reactor listens, the others on the ports after it; port 0 takes any free ones. And with rdma: where it listens
-    /// over RDMA, too, by default on the same port: --listen 10.0.0.1:7100,rdma:10.0.0.1 (RDMA is experimental: see docs/rdma.md)
+    /// Where the first reactor listens, the others on the ports after it; port 0 takes any free ones. The first address is the node's
+    /// name; further ones, by default on the same port, are other ways to it, which its peers try in turn and spread their connections
+    /// over: --listen 10.0.0.1:7100,10.1.0.1,rdma:10.0.0.1 (RDMA is experimental: see docs/rdma.md)
     #[arg(
         long,
         env = "TRINE_NODE_LISTEN",
         default_value = "127.0.0.1:7100",
-        value_name = "IP:PORT|rdma:IP[:PORT]",
+        value_name = "IP[:PORT]|rdma:IP[:PORT]",
         value_delimiter = ','
     )]
     listen: Vec<Listen>,
-    /// The address that others use over TCP, if it is another than the one listened on
-    #[arg(long, env = "TRINE_ADVERTISE", value_name = "IP")]
-    advertise: Option<IpAddr>,
+    /// The addresses that others use over TCP, if they are others than the first one listened on: --listen 0.0.0.0:7100 --advertise
+    /// 10.0.0.1,10.1.0.1
+    #[arg(long, env = "TRINE_ADVERTISE", value_name = "IP", value_delimiter = ',')]
+    advertise: Vec<IpAddr>,
     /// The machine's name, for people and failure domains [default: this host's name]
     #[arg(long, env = "TRINE_HOST", value_name = "NAME")]
     host: Option<String>,
@@ -259,7 +261,7 @@ fn run_node(args: RunArgs) -> Outcome {
     let usual = PathBuf::from("/run/trine");
     let control = args.control_socket.or_else(|| usual.is_dir().then(|| usual.join(format!("{}.sock", args.node))));
     let disks = disk_plans(&args.disks, args.create.map(|size| size.0)).map_err(Failure::usage)?;
-    let (listen, rdma) = listens(&args.listen).map_err(Failure::usage)?;
+    let (listen, more) = listens(&args.listen).map_err(Failure::usage)?;
     let node = args.node;
     let options = NodeOptions {
         node,
@@ -271,7 +273,7 @@ fn run_node(args: RunArgs) -> Outcome {
         force: args.force,
         allow_buffered: args.allow_buffered,
         listen,
-        rdma,
+        more,
         advertise: args.advertise,
         conductor: args.cluster.address()?,
         key: args.cluster.cluster_key()?,
@@ -292,45 +294,6 @@ fn run_node(args: RunArgs) -> Outcome {
         let _ = print(&format!("ready {node} {}", endpoints.join(" ")));
     };
     node_daemon::run(options, ready).map_err(failure)
-}
-
-/// Where a node listens.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Listen {
-    Tcp(SocketAddr),
-    Rdma(IpAddr, Option<u16>),
-}
-
-impl FromStr for Listen {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let Some(at) = text.strip_prefix("rdma:") else {
-            return text.parse().map(Self::Tcp).map_err(|_| "write IP:PORT, or rdma:IP or rdma:IP:PORT".to_owned());
-        };
-        let bare = at.strip_prefix('[').and_then(|at| at.strip_suffix(']')).unwrap_or(at);
-        match (at.parse::<SocketAddr>(), bare.parse::<IpAddr>()) {
-            (Ok(at), _) => Ok(Self::Rdma(at.ip(), Some(at.port()))),
-            (_, Ok(ip)) => Ok(Self::Rdma(ip, None)),
-            _ => Err("write rdma:IP or rdma:IP:PORT".to_owned()),
-        }
-    }
-}
-
-/// One address for TCP, and one for RDMA if it is wanted: its ports are not TCP's, so the same number will do.
-fn listens(given: &[Listen]) -> Result<(SocketAddr, Option<SocketAddr>), String> {
-    let (mut tcp, mut rdma) = (None, None);
-    for listen in given {
-        let first = match *listen {
-            Listen::Tcp(at) => tcp.replace(at).is_none(),
-            Listen::Rdma(ip, port) => rdma.replace((ip, port)).is_none(),
-        };
-        if !first {
-            return Err("--listen: one address for TCP, and one for RDMA".to_owned());
-        }
-    }
-    let tcp: SocketAddr =
-        tcp.ok_or("--listen rdma: is beside TCP, which is what others fall back to: --listen IP:PORT,rdma:IP")?;
-    Ok((tcp, rdma.map(|(ip, port)| SocketAddr::new(ip, port.unwrap_or(tcp.port())))))
 }
 
 /// `PATH`, `PATH,journal=PATH`, or several of these behind commas: a journal belongs to the disk before it.
@@ -507,7 +470,7 @@ fn disks_table(node: &NodeInfo) -> String {
     let rows = node.disks.iter().map(|d| {
         vec![
             d.disk.to_string(),
-            d.rdma.map_or_else(|| d.endpoint.to_string(), |rdma| format!("{}, rdma {rdma}", d.endpoint)),
+            served_at(d),
             disk::state(d),
             size(d.used),
             size(d.capacity),
@@ -519,6 +482,15 @@ fn disks_table(node: &NodeInfo) -> String {
     });
     let head = ["DISK", "SERVED AT", "STATE", "USED", "CAPACITY", "PROVISIONED", "COPIES", "DAMAGED", "REPAIRED"];
     table(&head, rows)
+}
+
+/// All its addresses: those over TCP as they are.
+fn served_at(disk: &DiskInfo) -> String {
+    let others = disk.addresses.iter().map(|address| match address {
+        TransportAddress::Tcp(at) => format!(", {at}"),
+        TransportAddress::Rdma(at) => format!(", rdma {at}"),
+    });
+    disk.endpoint.to_string() + &others.collect::<String>()
 }
 
 /// Formatting into a String cannot fail.
@@ -621,21 +593,6 @@ mod tests {
         for bad in ["journal=x", "a,journal=", "a,journal=x,journal=y", "a,,b", ""] {
             let given = ["first".to_owned(), bad.to_owned()];
             assert!(disk_plans(&given, None).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_node_listens_over_tcp_and_beside_it_over_rdma() {
-        let at = |given: &[&str]| {
-            let given: Result<Vec<Listen>, String> = given.iter().map(|at| at.parse()).collect();
-            given.and_then(|given| listens(&given)).map(|(tcp, rdma)| format!("{tcp} {rdma:?}"))
-        };
-        assert_eq!(at(&["10.0.0.1:7100"]).unwrap(), "10.0.0.1:7100 None");
-        assert_eq!(at(&["rdma:10.0.0.2", "10.0.0.1:7100"]).unwrap(), "10.0.0.1:7100 Some(10.0.0.2:7100)");
-        assert_eq!(at(&["[::1]:1", "rdma:[::1]:2"]).unwrap(), "[::1]:1 Some([::1]:2)");
-        assert_eq!(at(&["[::1]:1", "rdma:[::1]"]).unwrap(), "[::1]:1 Some([::1]:1)");
-        for wrong in [&["rdma:10.0.0.1"][..], &["10.0.0.1:1", "10.0.0.1:2"], &["10.0.0.1"], &["10.0.0.1:1", "rdma:x"]] {
-            assert!(at(wrong).is_err(), "{wrong:?}");
         }
     }
 

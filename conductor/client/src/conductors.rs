@@ -5,8 +5,9 @@
 //!            ▲                └─► not the leader: whom it names, else the next one
 //!            └── a pause per round ─┴─ nobody there, no TLS, no word in time: the next one, until the call's deadline
 //! ```
-//! What may be done twice is asked of the next one after three fifths of the time that is left: a heartbeat, held for half a second, has
-//! time for a second conductor. What may not is given once, to one that has just said that it leads; without an answer its fate is unknown.
+//! What may be done twice is asked of the next one after three fifths of the time that is left, and the last one has all that is left: a
+//! heartbeat, held for half a second, has time for a second conductor, or for another address of the only one. What may not is given once, to
+//! one that has just said that it leads; without an answer its fate is unknown.
 //! What takes long on a healthy conductor is asked of one that has just said that it leads, too: it is waited for longer.
 
 use crate::Error;
@@ -144,6 +145,7 @@ impl Conductors {
             return self.attempt_of_one(only, call);
         }
         let until = Instant::now() + call.deadline;
+        let first = self.current.load(Ordering::Relaxed);
         let mut failed = BTreeSet::new();
         let (mut round, mut said) = (0, None);
         loop {
@@ -151,7 +153,8 @@ impl Conductors {
             let at = self.current.load(Ordering::Relaxed) % self.all.len();
             let base = &self.all[at];
             let left = until.saturating_duration_since(Instant::now());
-            let (why, leader) = match self.attempt_of_several(base, call, left) {
+            let last = failed.len() + 1 >= self.all.len();
+            let (why, leader) = match self.attempt_of_several(base, call, left, last) {
                 Ok(body) => return Ok(body),
                 Err(Failed::Undone { why, leader }) => (why, leader),
                 Err(Failed::Unknown(why)) if call.repeats => (why, None),
@@ -173,6 +176,8 @@ impl Conductors {
                 said = Some(why.to_string());
             }
             if until.saturating_duration_since(Instant::now()) <= pause {
+                // Who came last had little time: the next call goes on behind the one that had most.
+                self.current.store(first + 1, Ordering::Relaxed);
                 let why = said.unwrap_or_default();
                 return Err(Error::Unreachable { address: self.all.join(","), why });
             }
@@ -196,8 +201,9 @@ impl Conductors {
         }
     }
 
-    fn attempt_of_several(&self, base: &str, call: &Call<'_>, left: Duration) -> Result<Vec<u8>, Failed> {
-        let some = left * 3 / 5;
+    /// `last`: the others were asked in vain.
+    fn attempt_of_several(&self, base: &str, call: &Call<'_>, left: Duration, last: bool) -> Result<Vec<u8>, Failed> {
+        let some = if last { left } else { left * 3 / 5 };
         if call.repeats && call.deadline <= SHORT {
             return self.attempt(base, call, some.min(ATTEMPT));
         }

@@ -24,6 +24,8 @@ enum Does {
     Hangs,
     /// As `Leads`, but takes longer for everything else than another one would be waited for.
     Ponders,
+    /// As `Leads`, but holds everything else for half a second, as a heartbeat without news is.
+    Holds,
     /// Says that it leads, and closes the connection on everything else.
     Dies,
 }
@@ -65,7 +67,11 @@ impl Server {
                             std::thread::sleep(Duration::from_secs(6));
                             ("200 OK", "{}".to_owned())
                         }
-                        Does::Ponders => ("200 OK", leads),
+                        Does::Holds if !role => {
+                            std::thread::sleep(Duration::from_millis(500));
+                            ("200 OK", "{}".to_owned())
+                        }
+                        Does::Ponders | Does::Holds => ("200 OK", leads),
                         Does::Leads => ("200 OK", if role { leads } else { "{}".to_owned() }),
                         Does::Names(leader) => {
                             let leader = leader.map_or("null".to_owned(), |leader| format!("\"{leader}\""));
@@ -144,7 +150,7 @@ fn the_leader_that_a_follower_names_is_asked_next() {
 
 #[test]
 fn a_heartbeat_has_time_for_a_second_conductor() {
-    let (frozen, next) = (Server::start(Does::Hangs), Server::start(Does::Leads));
+    let (frozen, next) = (Server::start(Does::Hangs), Server::start(Does::Holds));
     let client = client(&[&frozen.address, &next.address]);
     // An empty object is no answer to a heartbeat, but it has come.
     let error = client.heartbeat(&beat()).unwrap_err();

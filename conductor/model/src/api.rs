@@ -3,7 +3,7 @@
 
 use crate::{
     AttachGeneration, BlockRange, Blocks, Bytes, ClusterId, Commit, Configuration, CopyId, DiskId, Durability, Epoch,
-    Member, NodeId, OpenId, OrderId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
+    Member, NodeId, OpenId, OrderId, ShardId, ShardIndex, ShardSnapshot, SnapshotId, TransportAddress, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -19,9 +19,9 @@ pub struct DiskReport {
     pub open: OpenId,
     /// Where the reactor that owns it listens.
     pub endpoint: SocketAddr,
-    /// Where it listens over RDMA, if it does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rdma: Option<SocketAddr>,
+    /// Where it listens, too: at most [`crate::limits::MAX_ADDRESSES`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<TransportAddress>,
     /// Its size for data.
     pub capacity: Bytes,
     /// Bytes in use.
@@ -36,13 +36,13 @@ pub struct DiskReport {
     pub path: Option<String>,
 }
 
-/// A reactor that listens over RDMA, too.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct RdmaEndpoint {
-    /// Where it listens over TCP: its name everywhere else.
+/// A reactor that listens at several addresses.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Reachable {
+    /// The first one, over TCP: its name everywhere else.
     pub endpoint: SocketAddr,
-    /// Where it listens over RDMA.
-    pub rdma: SocketAddr,
+    /// The others.
+    pub addresses: Vec<TransportAddress>,
 }
 
 /// Of a disk whose node does not say it.
@@ -262,9 +262,9 @@ pub struct HeartbeatAnswer {
     /// Which keys of clients there are, if that changed since `after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<KeyList>,
-    /// All reactors of the cluster that listen over RDMA, too, if there is anything new for this node.
+    /// All reactors of the cluster that listen at several addresses, if there is anything new for this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rdma: Option<Vec<RdmaEndpoint>>,
+    pub reachable: Option<Vec<Reachable>>,
 }
 
 /// The keys of clients, by their serials.
@@ -494,9 +494,9 @@ pub struct VolumeMap {
     /// Since when its client has it: cache generations up to here are none of its business (rule 18).
     #[serde(default)]
     pub held_since: Commit,
-    /// Of the places that shards are served at, those that can be reached over RDMA, too.
+    /// Of the places that shards are served at, those that can be reached at several addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rdma: Vec<RdmaEndpoint>,
+    pub reachable: Vec<Reachable>,
     /// All shards in order.
     pub shards: Vec<ShardPlace>,
 }

@@ -11,7 +11,7 @@
 //! volume's floor: a writer's own generation, or the oldest reader's. Readers above it are told apart by the list of those that are still
 //! attached. Epochs are not touched: nodes hear of floor and list with their next heartbeat answer.
 
-use crate::api::{RdmaEndpoint, ReaderList, ShardPlace, VolumeMap};
+use crate::api::{Reachable, ReaderList, ShardPlace, VolumeMap};
 use crate::events::Happened;
 use crate::limits::{MAX_CLIENT_NAME, MAX_HOST_NAME, MAX_READERS_PER_VOLUME, MAX_READERS_SHOWN};
 use crate::nodes::is_plain;
@@ -244,8 +244,8 @@ impl Conductor {
             })
         });
         let primaries = self.shards_of(volume.id).filter_map(|shard| shard.config.primary_member());
-        let rdma = primaries.filter_map(|primary| self.disk(primary.node, primary.disk)?.rdma_endpoint());
-        let rdma: BTreeSet<RdmaEndpoint> = rdma.collect();
+        let reachable = primaries.filter_map(|primary| self.disk(primary.node, primary.disk)?.reachable());
+        let reachable: BTreeSet<Reachable> = reachable.collect();
         let VolumeRecord { id, name, size, shard_size, attach, held_since, durability, .. } = volume;
         Ok(VolumeMap {
             volume: *id,
@@ -257,7 +257,7 @@ impl Conductor {
             snapshot: None,
             durability: *durability,
             held_since: *held_since,
-            rdma: rdma.into_iter().collect(),
+            reachable: reachable.into_iter().collect(),
             shards: places.collect(),
         })
     }

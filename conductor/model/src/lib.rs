@@ -4,6 +4,7 @@
 //! conductor's service persists what comes out before it answers; the simulator runs the very same code.
 #![forbid(unsafe_code)]
 
+mod address;
 mod adopt;
 pub mod api;
 mod attach;
@@ -43,6 +44,7 @@ pub mod views;
 mod volumes;
 mod work;
 
+pub use address::TransportAddress;
 pub use config::{Configuration, CopyState, Durability, Member, ShardSnapshot};
 pub use error::{Class, Error, NOT_LEADER, UNKNOWN_NODE};
 pub use handle::{Answer, Request};

@@ -58,6 +58,8 @@ pub const SESSIONS_SHOWN_MS: u64 = 20_000;
 pub const MAX_TROUBLES_PER_NODE: usize = 1024;
 /// Characters remembered of one trouble's reason.
 pub const MAX_REASON: usize = 256;
+/// Addresses of a reactor beside its first one: two networks over TCP and RDMA are three. Peers try them in turn.
+pub const MAX_ADDRESSES: usize = 7;
 /// Longest path of a disk: the kernel takes no longer ones.
 pub const MAX_PATH: usize = 4096;
 /// Reasons listed for one volume.

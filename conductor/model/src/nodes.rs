@@ -4,11 +4,11 @@
 //! copy out, the shard's primary asks for what it needs (rule 10). A node is told, in one message, the configurations of
 //! the shards it is primary of, the attach generations of the volumes it has copies of, and the copies it has to delete.
 
-use crate::api::{Heartbeat, HeartbeatAnswer, RdmaEndpoint, Register, Registered};
+use crate::api::{Heartbeat, HeartbeatAnswer, Reachable, Register, Registered};
 use crate::events::Happened;
 use crate::limits::{
-    LISTEN_MS, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_NUMBER, MAX_PATH,
-    MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE,
+    LISTEN_MS, MAX_ADDRESSES, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES,
+    MAX_NUMBER, MAX_PATH, MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE,
 };
 use crate::record::{DiskRecord, NodeRecord};
 use crate::state::Presence;
@@ -168,14 +168,14 @@ impl Conductor {
             fill_rate: self.meta.settings.fill_rate,
             keys: self.keys_since(after),
             held: self.has_news(node, after).then(|| self.held_for(node)),
-            rdma: self.has_news(node, after).then(|| self.rdma_endpoints()),
+            reachable: self.has_news(node, after).then(|| self.reachable()),
         }
     }
 
-    /// All reactors that listen over RDMA, too.
-    fn rdma_endpoints(&self) -> Vec<RdmaEndpoint> {
+    /// All reactors that listen at several addresses.
+    fn reachable(&self) -> Vec<Reachable> {
         let disks = self.nodes.values().flat_map(|node| &node.disks).filter(|disk| disk.present);
-        disks.filter_map(DiskRecord::rdma_endpoint).collect::<BTreeSet<_>>().into_iter().collect()
+        disks.filter_map(DiskRecord::reachable).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     pub(crate) fn drops_on(&self, node: NodeId) -> impl Iterator<Item = CopyId> {
@@ -237,6 +237,9 @@ impl Conductor {
             if disk.path.as_ref().is_some_and(|path| path.len() > MAX_PATH) {
                 return invalid(format!("disk {} has a path of more than {MAX_PATH} bytes", disk.disk));
             }
+            if disk.addresses.len() > MAX_ADDRESSES {
+                return invalid(format!("disk {} is served at more than {} addresses", disk.disk, MAX_ADDRESSES + 1));
+            }
             if disk.capacity > MAX_DISK {
                 return invalid(format!("disk {} is larger than {MAX_DISK}", disk.disk));
             }
@@ -273,12 +276,13 @@ impl Conductor {
         let mut disks: BTreeMap<DiskId, DiskRecord> =
             before.iter().map(|d| (d.disk, DiskRecord { present: false, ..d.clone() })).collect();
         for report in &register.disks {
-            let same_place = disks.get(&report.disk).filter(|d| (d.endpoint, d.rdma) == (report.endpoint, report.rdma));
+            let same_place =
+                disks.get(&report.disk).filter(|d| d.endpoint == report.endpoint && d.addresses == report.addresses);
             let record = DiskRecord {
                 disk: report.disk,
                 open: report.open,
                 endpoint: report.endpoint,
-                rdma: report.rdma,
+                addresses: report.addresses.clone(),
                 endpoint_at: same_place.map_or(at, |d| d.endpoint_at),
                 capacity: report.capacity,
                 max_copies: report.max_copies,

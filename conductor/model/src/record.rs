@@ -5,12 +5,12 @@
 //! before the answer leaves, and can build the same state again from all records. Nothing else is remembered: liveness,
 //! usage and troubles come back with the next heartbeats.
 
-use crate::api::{CopyWork, RdmaEndpoint};
+use crate::api::{CopyWork, Reachable};
 use crate::events::Event;
 use crate::views::{Attachment, Duty, Reader, ScrubState, Settings, SnapshotState, VolumeState};
 use crate::{
     AttachGeneration, BlockRange, Blocks, Bytes, ClusterId, Commit, Configuration, CopyId, DiskId, Durability, Millis,
-    NodeId, OpenId, OrderId, ShardId, ShardIndex, SnapshotId, VolumeId,
+    NodeId, OpenId, OrderId, ShardId, ShardIndex, SnapshotId, TransportAddress, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -239,9 +239,9 @@ pub struct DiskRecord {
     pub open: OpenId,
     /// Where it is served.
     pub endpoint: SocketAddr,
-    /// Where it is served over RDMA, if it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rdma: Option<SocketAddr>,
+    /// Where it is served, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<TransportAddress>,
     /// The transaction that changed one of the two last: primaries that have seen an older one are told again.
     pub endpoint_at: Commit,
     /// Its size for data.
@@ -263,9 +263,10 @@ pub struct DiskRecord {
 }
 
 impl DiskRecord {
-    /// The reactor that serves it, if that listens over RDMA, too.
-    pub(crate) fn rdma_endpoint(&self) -> Option<RdmaEndpoint> {
-        Some(RdmaEndpoint { endpoint: self.endpoint, rdma: self.rdma? })
+    /// The reactor that serves it, if that listens at several addresses.
+    pub(crate) fn reachable(&self) -> Option<Reachable> {
+        let Self { endpoint, addresses, .. } = self;
+        (!addresses.is_empty()).then(|| Reachable { endpoint: *endpoint, addresses: addresses.clone() })
     }
 }
 

@@ -104,7 +104,7 @@ impl Conductor {
             DiskInfo {
                 disk: d.disk,
                 endpoint: d.endpoint,
-                rdma: d.rdma,
+                addresses: d.addresses.clone(),
                 path: d.path.clone(),
                 present: d.present,
                 leaving: d.leaving,

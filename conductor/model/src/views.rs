@@ -3,7 +3,7 @@
 
 use crate::{
     AttachGeneration, Bytes, ClusterId, Configuration, DEFAULT_SHARD, DiskId, Durability, Millis, NodeId, OrderId,
-    SnapshotId, VolumeId, limits,
+    SnapshotId, TransportAddress, VolumeId, limits,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -373,9 +373,9 @@ pub struct DiskInfo {
     pub disk: DiskId,
     /// Where it is served.
     pub endpoint: SocketAddr,
-    /// And where over RDMA, if it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rdma: Option<SocketAddr>,
+    /// And where else.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<TransportAddress>,
     /// Where it is, or was, on its node's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,

@@ -2,7 +2,7 @@
 
 mod common;
 use common::{Cluster, MIB, disk_of, heartbeat, registration, report, request, shard};
-use conductor_model::api::{MembershipAnswer, MembershipChange, RdmaEndpoint, Register, Trouble};
+use conductor_model::api::{MembershipAnswer, MembershipChange, Reachable, Register, Trouble};
 use conductor_model::views::{Attach, Detach, Health, NewVolume, NodeState, VolumeState};
 use conductor_model::{
     Answer, AttachGeneration, Bytes, Commit, Conductor, CopyId, DEFAULT_SHARD, Epoch, Error, Millis, NodeId, OpenId,
@@ -225,26 +225,26 @@ fn a_moved_endpoint_is_told_without_a_new_epoch() {
 }
 
 #[test]
-fn where_reactors_listen_over_rdma_is_told_beside_their_endpoints() {
+fn where_else_reactors_listen_is_told_beside_their_endpoints() {
     let mut cluster = Cluster::with_nodes(3);
     cluster.create("db", 3 * MIB).unwrap();
     let first = cluster.beat(1, 1, 0).unwrap();
-    assert_eq!(first.rdma, Some(Vec::new()));
-    assert_eq!(cluster.beat(1, 1, first.version).unwrap().rdma, None, "nothing new");
+    assert_eq!(first.reachable, Some(Vec::new()));
+    assert_eq!(cluster.beat(1, 1, first.version).unwrap().reachable, None, "nothing new");
     let mut register = registration(2, 2);
     let endpoint = register.disks[0].endpoint;
-    let rdma = "192.0.2.2:7100".parse().unwrap();
-    register.disks[0].rdma = Some(rdma);
+    let addresses: Vec<_> = ["tcp:192.0.2.2:7100", "rdma:192.0.2.2:7100"].map(|at| at.parse().unwrap()).into();
+    register.disks[0].addresses = addresses.clone();
     cluster.run(|m, now, _| m.register(now, &register)).unwrap();
     cluster.restart();
     let news = cluster.beat(1, 1, first.version).unwrap();
-    let known = vec![RdmaEndpoint { endpoint, rdma }];
-    assert_eq!(news.rdma.as_ref(), Some(&known));
-    assert_eq!(cluster.model.map("db").unwrap().rdma, known);
-    register.disks[0].rdma = None;
+    let known = vec![Reachable { endpoint, addresses }];
+    assert_eq!(news.reachable.as_ref(), Some(&known));
+    assert_eq!(cluster.model.map("db").unwrap().reachable, known);
+    register.disks[0].addresses.clear();
     cluster.run(|m, now, _| m.register(now, &register)).unwrap();
-    assert_eq!(cluster.beat(1, 1, news.version).unwrap().rdma, Some(Vec::new()));
-    assert!(cluster.model.map("db").unwrap().rdma.is_empty());
+    assert_eq!(cluster.beat(1, 1, news.version).unwrap().reachable, Some(Vec::new()));
+    assert!(cluster.model.map("db").unwrap().reachable.is_empty());
 }
 
 #[test]

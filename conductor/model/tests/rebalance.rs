@@ -77,7 +77,7 @@ impl World {
             disk: disk_id(node, at),
             open: OpenId(1),
             endpoint: format!("127.0.0.1:{}", 1000 + node * 20 + u32::try_from(at).unwrap()).parse().unwrap(),
-            rdma: None,
+            addresses: Vec::new(),
             capacity: Bytes(*capacity),
             used: Bytes(0),
             max_copies: u32::MAX,

@@ -55,7 +55,7 @@ fn a_conductor_leads_although_members_of_etcd_are_dead_or_never_answer_and_goes_
             disk: DiskId(u64::from(n)),
             open: OpenId(1),
             endpoint: format!("127.0.0.1:{}", 9000 + n).parse().unwrap(),
-            rdma: None,
+            addresses: Vec::new(),
             capacity: Bytes(1 << 40),
             used: Bytes(0),
             max_copies: u32::MAX,

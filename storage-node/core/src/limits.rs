@@ -121,6 +121,9 @@ const _: () = assert!(WINDOW + UNSYNCED + SETTLE_DEPTH as u64 <= node_store::MAX
 /// Nothing is heard of a member for so long, although it was asked: it is dropped (rule 15). Under the detection time of 2 s, of which the
 /// conductor's answer needs the rest.
 pub const MEMBER_SILENT: Span = Span::millis(1500);
+/// One that can be reached another way, too, is looked for there after so long: what is left is enough for a connection, so that a cable
+/// that is cut is not taken for a member that is lost.
+pub const WAY_SILENT: Span = Span::millis(800);
 /// Beyond the time in which a started node joins nothing, a member that it never reached is waited for so long.
 pub const START_PATIENCE: Span = Span::millis(2000);
 /// A stamped write is not finished on a copy that answers for so long: the copy is dropped; on the own one: the primary steps down.

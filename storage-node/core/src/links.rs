@@ -148,10 +148,10 @@ impl Links {
         self.links.iter().filter(|(_, l)| due(l)).map(|(to, _)| *to).collect()
     }
 
-    /// Established connections over which nothing was heard for `long`.
-    pub(crate) fn silent(&self, now: Time, long: Span) -> Vec<ConnId> {
-        let silent = self.links.values().filter(|link| link.up.is_some() && link.silence(now) >= long);
-        silent.filter_map(|link| link.conn).collect()
+    /// Established connections over which nothing was heard for longer than there is `patience` with an endpoint.
+    pub(crate) fn silent(&self, now: Time, patience: impl Fn(SocketAddr) -> Span) -> Vec<ConnId> {
+        let silent = self.links.iter().filter(|(to, link)| link.up.is_some() && link.silence(now) >= patience(**to));
+        silent.filter_map(|(_, link)| link.conn).collect()
     }
 
     /// True if nothing is linked: then no timer is needed either.

@@ -3,16 +3,16 @@
 
 use crate::iocb::Stages;
 use conductor_model::api::{
-    CopyWork, Filling, KeyList, MembershipAnswer, MembershipRequest, Order, OrderReport, RdmaEndpoint, ReaderList,
-    Trouble,
+    CopyWork, Filling, KeyList, MembershipAnswer, MembershipRequest, Order, OrderReport, Reachable, ReaderList, Trouble,
 };
 use conductor_model::{
     AttachGeneration, BlockRange, Blocks, Bytes, Configuration, CopyId, DiskId, Epoch, OpenId, ShardId, ShardIndex,
     SnapshotId, VolumeId,
 };
-use driver::Time;
+use driver::{Address, Time};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use tcp::{Detour, WayView};
 
 /// To the reactor.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub enum Mail {
     FillRate(Option<Bytes>),
     /// Copies that are not to be filled, by somebody's word: all of them, each time.
     Held(Vec<CopyId>),
-    /// Where reactors that listen over RDMA, too, do so: all of them, each time. Not sent to who cannot use it.
-    Rdma(Vec<RdmaEndpoint>),
+    /// Where reactors listen that do so at several addresses: all of them, each time; without those that this node cannot use.
+    Reachable(Vec<Reachable>),
     /// The oldest attach generations that may be served.
     Generations(Vec<(VolumeId, AttachGeneration)>),
     /// Who reads the volumes that are shared.
@@ -68,8 +68,8 @@ pub enum Letter {
     View(u64, Box<View>),
     /// The reactor cannot go on serving this disk; one sentence.
     DiskFailed(DiskId, String),
-    /// This endpoint has RDMA, which does not lead there: it is tried over TCP. Said once until RDMA does.
-    Fallback(SocketAddr),
+    /// The best way to another reactor does not lead there, and another one does. Once until the best one has led there again.
+    Detour(Detour),
     /// Blocks that did not read as they were written, and what became of them; one sentence for the log, at most one a second.
     Damage(String),
 }
@@ -100,8 +100,10 @@ pub struct LinkView {
     pub endpoint: SocketAddr,
     /// Established.
     pub up: bool,
-    /// Over RDMA, not TCP.
-    pub rdma: bool,
+    /// What its connection goes over.
+    pub over: Option<Address>,
+    /// The ways there, if there are several.
+    pub ways: Vec<WayView>,
 }
 
 /// One disk.

@@ -298,13 +298,18 @@ impl Control {
             }
         }
         let all = |mail: &dyn Fn() -> Mail| self.lanes().all(|lane| self.deliver(lane, mail(), until));
+        let mut reachable = answer.reachable;
+        if !self.rdma {
+            let others = reachable.iter_mut().flatten();
+            others.for_each(|other| other.addresses.retain(|address| !address.is_rdma()));
+        }
         // Named in full each time: an answer without any ends what the last one named, once.
         let orders = *named || !answer.orders.is_empty();
         // Before the epochs in which it counts.
         let taken = answer.held.as_ref().is_none_or(|held| all(&|| Mail::Held(held.clone())))
             && assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs), until))
             && (!orders || all(&|| Mail::Orders(answer.orders.clone())))
-            && answer.rdma.as_ref().filter(|_| self.rdma).is_none_or(|known| all(&|| Mail::Rdma(known.clone())))
+            && reachable.is_none_or(|known| all(&|| Mail::Reachable(known.clone())))
             && (answer.work.is_empty() || all(&|| Mail::Work(answer.work.clone())))
             && (answer.generations.is_empty() || all(&|| Mail::Generations(answer.generations.clone())))
             && (answer.readers.is_empty() || all(&|| Mail::Readers(answer.readers.clone())))
@@ -446,7 +451,7 @@ mod tests {
             disk: DiskId(disk),
             open: OpenId(1),
             endpoint: ([10, 0, 0, 1], 1).into(),
-            rdma: None,
+            addresses: Vec::new(),
             capacity: Bytes(1 << 30),
             used: Bytes(0),
             max_copies: 64,

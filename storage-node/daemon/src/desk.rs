@@ -118,9 +118,7 @@ impl Desk {
                     self.changed.notify_all();
                 }
             }
-            Letter::Fallback(endpoint) => {
-                tracing::warn!(%endpoint, "no connection over RDMA that lasts: TCP is tried, and RDMA again now and then");
-            }
+            Letter::Detour(detour) => tracing::warn!("{detour}"),
             Letter::Damage(what) => tracing::warn!(what, "DAMAGE"),
             Letter::DiskFailed(disk, why) => {
                 if state.failed.insert(disk, why.clone()).is_none() {

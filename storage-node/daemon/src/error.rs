@@ -1,7 +1,8 @@
 //! Why a node does not run (any more): one sentence each, with the way out.
 
 use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY, MIN_METADATA_CACHE};
-use conductor_model::{ClusterId, DiskId, ShardId};
+use conductor_model::limits::MAX_ADDRESSES;
+use conductor_model::{ClusterId, DiskId, ShardId, TransportAddress};
 use node_store::simple::{MIN_DISK_BYTES, OpenError};
 use std::io;
 use std::net::SocketAddr;
@@ -69,6 +70,15 @@ pub enum Error {
     /// Others cannot connect to "any address".
     #[error("{0} is no address that others could connect to: say which one with the advertise option")]
     Unspecified(SocketAddr),
+    /// More addresses than others try.
+    #[error("a node listens at {} addresses at most", MAX_ADDRESSES + 1)]
+    Addresses,
+    /// One is given twice.
+    #[error("reactors would listen at the same place: {0} and {1}; each listens on the port after the last one's")]
+    AddressTwice(TransportAddress, TransportAddress),
+    /// A further address is none.
+    #[error("{0}: a further address is one that others use: write it out")]
+    UnspecifiedMore(SocketAddr),
     /// The ports after the first one do not exist.
     #[error("there are not enough ports from {0} on for all reactors: use a lower one")]
     Ports(SocketAddr),

@@ -4,11 +4,13 @@ use crate::NodeOptions;
 use crate::control::Control;
 use crate::options::huge_pages_needed;
 use conductor_model::{AttachGeneration, Blocks, Bytes, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, VolumeId};
+use driver::Address;
 use memory::HugePages;
 use node_core::{Stage, Stages, View};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use tcp::WayView;
 
 /// The whole process.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -80,6 +82,12 @@ pub struct LinkLook {
     pub up: bool,
     /// What it goes over: `tcp` or `rdma`.
     pub transport: String,
+    /// The same with the address: `tcp:IP:PORT` or `rdma:IP:PORT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
+    /// The ways there, best first, if there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ways: Vec<WayView>,
 }
 
 /// One disk.
@@ -181,7 +189,9 @@ impl ReactorLook {
         let links = view.links.iter().map(|link| LinkLook {
             endpoint: link.endpoint,
             up: link.up,
-            transport: if link.rdma { "rdma" } else { "tcp" }.to_owned(),
+            transport: if matches!(link.over, Some(Address::Rdma(_))) { "rdma" } else { "tcp" }.to_owned(),
+            over: link.over.as_ref().map(ToString::to_string),
+            ways: link.ways.clone(),
         });
         Self {
             lane,

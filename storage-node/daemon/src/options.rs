@@ -2,7 +2,8 @@
 
 use crate::Error;
 use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY, MIN_METADATA_CACHE};
-use conductor_model::NodeId;
+use conductor_model::limits::MAX_ADDRESSES;
+use conductor_model::{NodeId, TransportAddress};
 use memory::{HugePages, NamedFiles, Placement};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -41,10 +42,10 @@ pub struct NodeOptions {
     pub allow_buffered: bool,
     /// Where the first reactor listens; the others on the ports after it. Port 0 takes any free one for each.
     pub listen: SocketAddr,
-    /// Where the first reactor listens over RDMA, too, if it does; the others on the ports after it. Others use this address.
-    pub rdma: Option<SocketAddr>,
-    /// The address that others use over TCP, if it is not the one listened on.
-    pub advertise: Option<IpAddr>,
+    /// Where it listens, too: at most [`MAX_ADDRESSES`]; the other reactors on the ports after each. Others use these addresses.
+    pub more: Vec<TransportAddress>,
+    /// The addresses that others use over TCP instead of `listen`, which may be all of this machine's; the first one is the node's name.
+    pub advertise: Vec<IpAddr>,
     /// `HOST:PORT` of the conductor.
     pub conductor: String,
     /// What proves that a peer belongs to the cluster.
@@ -99,28 +100,48 @@ impl NodeOptions {
         if !self.listen.ip().is_loopback() && !self.plaintext && !self.tls {
             return Err(Error::Plaintext(self.listen));
         }
-        if self.listen.ip().is_unspecified() && self.advertise.is_none() {
+        if self.listen.ip().is_unspecified() && self.advertise.is_empty() {
             return Err(Error::Unspecified(self.listen));
         }
-        if let Some(rdma) = self.rdma {
-            if self.tls {
-                return Err(Error::RdmaInClear(rdma));
+        if self.more.len() + self.advertise.len().saturating_sub(1) > MAX_ADDRESSES {
+            return Err(Error::Addresses);
+        }
+        for address in &self.more {
+            let at = address.at();
+            if self.tls && address.is_rdma() {
+                return Err(Error::RdmaInClear(at));
             }
-            if !rdma.ip().is_loopback() && !self.plaintext {
-                return Err(Error::Plaintext(rdma));
+            if !at.ip().is_loopback() && !self.plaintext && !self.tls {
+                return Err(Error::Plaintext(at));
             }
-            // A device is bound to an address, and there is no other one to tell of.
-            if rdma.ip().is_unspecified() {
-                return Err(Error::Unspecified(rdma));
+            // There is no other one to tell of.
+            if at.ip().is_unspecified() {
+                return Err(Error::UnspecifiedMore(at));
             }
         }
-        for listen in [Some(self.listen), self.rdma].into_iter().flatten() {
+        let all: Vec<_> = [TransportAddress::Tcp(self.listen)].into_iter().chain(self.more.iter().copied()).collect();
+        for (place, address) in all.iter().enumerate() {
+            if let Some(other) = all[..place].iter().find(|other| self.collide(**other, *address)) {
+                return Err(Error::AddressTwice(*other, *address));
+            }
+        }
+        for listen in self.more.iter().map(|address| address.at()).chain([self.listen]) {
             let last = usize::from(listen.port()) + self.reactors - 1;
             if listen.port() != 0 && last > usize::from(u16::MAX) {
                 return Err(Error::Ports(listen));
             }
         }
         Ok(())
+    }
+
+    /// Whether two reactors would listen at the same place.
+    fn collide(&self, one: TransportAddress, other: TransportAddress) -> bool {
+        let everywhere = one.at().ip().is_unspecified() || other.at().ip().is_unspecified();
+        let ports = [one, other].map(|address| usize::from(address.at().port()));
+        one.is_rdma() == other.is_rdma()
+            && (everywhere || one.at().ip() == other.at().ip())
+            && !ports.contains(&0)
+            && ports[0].abs_diff(ports[1]) < self.reactors
     }
 
     /// Buffer memory of each reactor, in bytes.
@@ -150,14 +171,21 @@ impl NodeOptions {
         of_lane(self.listen, lane)
     }
 
-    /// Where it listens over RDMA.
-    pub(crate) fn rdma_of(&self, lane: u16) -> Option<SocketAddr> {
-        self.rdma.map(|first| of_lane(first, lane))
+    /// Where else it listens.
+    pub(crate) fn more_of(&self, lane: u16) -> impl Iterator<Item = TransportAddress> {
+        self.more.iter().map(move |address| address.on(of_lane(address.at(), lane)))
     }
 
-    /// What others are told of the address `actual`.
-    pub(crate) fn endpoint(&self, actual: SocketAddr) -> SocketAddr {
-        SocketAddr::new(self.advertise.unwrap_or(actual.ip()), actual.port())
+    /// Whether it listens over RDMA.
+    pub(crate) fn is_rdma(&self) -> bool {
+        self.more.iter().any(|address| address.is_rdma())
+    }
+
+    /// What others are told of the address `actual`: the name, and further addresses.
+    pub(crate) fn names(&self, actual: SocketAddr) -> (SocketAddr, Vec<TransportAddress>) {
+        let mut told = self.advertise.iter().map(|ip| SocketAddr::new(*ip, actual.port()));
+        let name = told.next().unwrap_or(actual);
+        (name, told.map(TransportAddress::Tcp).collect())
     }
 
     /// The disks of reactor `lane`.
@@ -187,8 +215,8 @@ pub(crate) mod tests {
             force: false,
             allow_buffered: false,
             listen: "127.0.0.1:7100".parse().unwrap(),
-            rdma: None,
-            advertise: None,
+            more: Vec::new(),
+            advertise: Vec::new(),
             conductor: "127.0.0.1:7000".to_owned(),
             key: [0; 32],
             control: None,
@@ -222,7 +250,7 @@ pub(crate) mod tests {
         let pinned = NodeOptions { pin: vec![4, 6], ..options.clone() };
         assert_eq!([0, 1, 2].map(|lane| pinned.placement_of(lane)), [4, 6, 4].map(Placement::Near));
         assert_ne!(files(0).name, files(2).name);
-        assert_eq!(options.endpoint("127.0.0.1:9".parse().unwrap()), "127.0.0.1:9".parse().unwrap());
+        assert_eq!(options.names("127.0.0.1:9".parse().unwrap()), ("127.0.0.1:9".parse().unwrap(), Vec::new()));
     }
 
     #[test]
@@ -230,7 +258,7 @@ pub(crate) mod tests {
         let beyond = |plaintext, advertise: Option<&str>| NodeOptions {
             listen: "0.0.0.0:7100".parse().unwrap(),
             plaintext,
-            advertise: advertise.map(|a| a.parse().unwrap()),
+            advertise: advertise.iter().map(|a| a.parse().unwrap()).collect(),
             ..options(1)
         };
         assert!(matches!(beyond(false, Some("10.0.0.1")).check(), Err(Error::Plaintext(_))));
@@ -243,14 +271,35 @@ pub(crate) mod tests {
         assert!(matches!(options(MAX_DISKS_PER_REACTOR + 1).check(), Err(Error::TooManyDisks { .. })));
         assert!(matches!(NodeOptions { memory: 1 << 20, ..options(1) }.check(), Err(Error::Memory { .. })));
         assert!(matches!(NodeOptions { metadata_cache: 1 << 20, ..options(1) }.check(), Err(Error::Cache(_))));
-        let rdma = |at: &str, plaintext| NodeOptions { rdma: Some(at.parse().unwrap()), plaintext, ..options(1) };
-        assert!(matches!(rdma("10.0.0.1:7100", false).check(), Err(Error::Plaintext(_))));
-        assert!(matches!(rdma("0.0.0.0:7100", true).check(), Err(Error::Unspecified(_))));
-        let both = NodeOptions { tls: true, ..rdma("127.0.0.1:7100", true) };
-        assert!(matches!(both.check(), Err(Error::RdmaInClear(_))), "the way that is tried first is in clear");
-        let two = NodeOptions { reactors: 2, disks: options(2).disks, ..rdma("10.0.0.1:65535", true) };
-        assert!(matches!(two.check(), Err(Error::Ports(_))));
-        assert_eq!(rdma("10.0.0.1:7100", true).rdma_of(2), Some("10.0.0.1:7102".parse().unwrap()));
+        let more = |at: &str, plaintext| NodeOptions { more: vec![at.parse().unwrap()], plaintext, ..options(1) };
+        for over in ["tcp", "rdma"] {
+            let at = |at: &str, plaintext| more(&format!("{over}:{at}"), plaintext);
+            assert!(matches!(at("10.0.0.1:7100", false).check(), Err(Error::Plaintext(_))));
+            assert!(matches!(at("0.0.0.0:7100", true).check(), Err(Error::UnspecifiedMore(_))));
+            let two = NodeOptions { reactors: 2, disks: options(2).disks, ..at("10.0.0.1:65535", true) };
+            assert!(matches!(two.check(), Err(Error::Ports(_))));
+            let third = format!("{over}:10.0.0.1:7102").parse().unwrap();
+            assert_eq!(at("10.0.0.1:7100", true).more_of(2).collect::<Vec<_>>(), [third]);
+            let both = NodeOptions { tls: true, ..at("10.0.0.1:7100", false) };
+            assert_eq!(matches!(both.check(), Err(Error::RdmaInClear(_))), over == "rdma", "in clear");
+        }
+        let two = |at: &str| NodeOptions { reactors: 2, disks: options(2).disks, ..more(at, true) };
+        assert!(matches!(more("tcp:127.0.0.1:7100", true).check(), Err(Error::AddressTwice(..))));
+        assert!(matches!(two("tcp:127.0.0.1:7101").check(), Err(Error::AddressTwice(..))), "the second reactor's");
+        assert!(two("tcp:127.0.0.1:7102").check().is_ok() && two("tcp:127.0.0.2:7101").check().is_ok());
+        let both = NodeOptions { more: two("tcp:10.0.0.1:7100").more, ..beyond(true, Some("10.0.0.1")) };
+        assert!(matches!(both.check(), Err(Error::AddressTwice(..))), "0.0.0.0 is everywhere");
+        assert!(more("rdma:127.0.0.1:7100", true).check().is_ok(), "its ports are not TCP's");
+        let many = NodeOptions { advertise: vec!["10.0.0.1".parse().unwrap(); MAX_ADDRESSES + 2], ..options(1) };
+        assert!(matches!(many.check(), Err(Error::Addresses)));
+        let everywhere = beyond(true, Some("10.0.0.1"));
+        let everywhere =
+            NodeOptions { advertise: ["10.0.0.1", "10.1.0.1"].map(|ip| ip.parse().unwrap()).into(), ..everywhere };
+        let (name, others) = everywhere.names("0.0.0.0:7101".parse().unwrap());
+        assert_eq!(
+            (name.to_string(), others),
+            ("10.0.0.1:7101".to_owned(), vec!["tcp:10.1.0.1:7101".parse().unwrap()])
+        );
         let high = NodeOptions { listen: "127.0.0.1:65535".parse().unwrap(), reactors: 2, ..options(2) };
         assert!(matches!(high.check(), Err(Error::Ports(_))));
     }

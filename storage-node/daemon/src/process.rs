@@ -209,7 +209,7 @@ impl Process {
             memory: MemoryLook::of(options),
             host: options.host.clone(),
             rack: options.rack.clone(),
-            rdma: options.rdma.is_some(),
+            rdma: options.is_rdma(),
             cluster,
             client,
             desk: Arc::clone(&self.desk),

@@ -110,17 +110,19 @@ fn serve(
     let options = plan.options;
     apart(plan.disks, &stores)?;
     let (listener, actual) = listen(plan, reactor.driver(), Address::Tcp, options.listen_of(plan.lane))?;
-    let endpoint = options.endpoint(actual);
+    let (endpoint, mut addresses) = options.names(actual);
     let mut listeners = vec![listener];
     if options.tls {
         reactor.driver().open_tls(secure::layer(options, &arena)?);
     }
-    let mut rdma = None;
-    if let Some(at) = options.rdma_of(plan.lane) {
+    if options.is_rdma() {
         reactor.driver().open_rdma(&arena)?;
-        let (listener, actual) = listen(plan, reactor.driver(), Address::Rdma, at)?;
+    }
+    for address in options.more_of(plan.lane) {
+        let over = if address.is_rdma() { Address::Rdma } else { Address::Tcp };
+        let (listener, actual) = listen(plan, reactor.driver(), over, address.at())?;
         listeners.push(listener);
-        rdma = Some(actual);
+        addresses.push(address.on(actual));
     }
     let mut disks = Vec::with_capacity(stores.len());
     let mut reports = Vec::with_capacity(stores.len());
@@ -132,7 +134,7 @@ fn serve(
             disk,
             open,
             endpoint,
-            rdma,
+            addresses: addresses.clone(),
             capacity: usage.capacity.bytes(),
             used: usage.used.bytes(),
             max_copies: usage.max_copies,

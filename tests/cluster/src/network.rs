@@ -2,12 +2,13 @@
 //! loopback, where they cannot.
 //!
 //! ```text
-//!   [conductor] [n1] [n2] [n3] [client]     eth0 = 10.77.0.k in each namespace, its other end in the switch's
+//!   [conductor] [n1] [n2] [n3] [client]     ethN = 10.77.N.k in each namespace, its other end in the switch's
 //!        └───────┴────┴────┴──────┘
-//!              switch: a bridge             the test looks on from here: nobody is ever cut off from it
+//!              switch: a bridge each        the test looks on from here: nobody is ever cut off from it
 //! ```
 //!
-//! What is cut is dropped by the receiver's nftables, without a word, as a broken network does.
+//! What is cut is dropped by the receiver's nftables, without a word, as a broken network does; a cable that is pulled has its end in the
+//! switch taken from the bridge, so that the carrier stays.
 
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsString;
@@ -35,6 +36,8 @@ pub struct Network {
     /// How the names of its namespaces begin; `None`: everything is on loopback.
     name: Option<String>,
     nodes: u8,
+    /// To each of which everybody has a cable.
+    bridges: u8,
     /// On loopback: an address range of its own.
     range: u8,
 }
@@ -49,14 +52,19 @@ fn run(program: &str, args: &[&str]) -> Result<()> {
 impl Network {
     /// Namespaces for so many nodes if this machine allows that, which takes root; else loopback.
     pub fn new(nodes: u8) -> Result<Self> {
+        Self::with_bridges(nodes, 1)
+    }
+
+    /// The same with so many networks side by side, where they can be made.
+    pub fn with_bridges(nodes: u8, bridges: u8) -> Result<Self> {
         static NEXT: AtomicU8 = AtomicU8::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut this = Self { name: Some(format!("trine{}-{n}", std::process::id())), nodes, range: n };
+        let mut this = Self { name: Some(format!("trine{}-{n}", std::process::id())), nodes, bridges, range: n };
         match this.make() {
             Ok(()) => Ok(this),
             Err(_) if !nix::unistd::geteuid().is_root() => {
                 this.clear();
-                this.name = None;
+                (this.name, this.bridges) = (None, 1);
                 Ok(this)
             }
             Err(error) => Err(error.context("network namespaces")),
@@ -75,18 +83,27 @@ impl Network {
     fn make(&self) -> Result<()> {
         let switch = self.namespace(Spot::Observer).unwrap_or_default();
         run("ip", &["netns", "add", &switch])?;
-        run("ip", &["-n", &switch, "link", "add", "br0", "type", "bridge"])?;
-        run("ip", &["-n", &switch, "addr", "add", "10.77.0.254/24", "dev", "br0"])?;
-        run("ip", &["-n", &switch, "link", "set", "dev", "br0", "up"])?;
+        for bridge in 0..self.bridges {
+            let (br, address) = (format!("br{bridge}"), format!("{}/24", self.address_on(bridge, Spot::Observer)));
+            run("ip", &["-n", &switch, "link", "add", &br, "type", "bridge"])?;
+            run("ip", &["-n", &switch, "addr", "add", &address, "dev", &br])?;
+            run("ip", &["-n", &switch, "link", "set", "dev", &br, "up"])?;
+        }
         for spot in self.spots() {
             let name = self.namespace(spot).unwrap_or_default();
-            let (port, address) = (format!("p{}", number(spot)), format!("{}/24", self.address(spot)));
             run("ip", &["netns", "add", &name])?;
             run("ip", &["-n", &name, "link", "set", "dev", "lo", "up"])?;
-            run("ip", &["-n", &name, "link", "add", "eth0", "type", "veth", "peer", "name", &port, "netns", &switch])?;
-            run("ip", &["-n", &switch, "link", "set", "dev", &port, "master", "br0", "up"])?;
-            run("ip", &["-n", &name, "addr", "add", &address, "dev", "eth0"])?;
-            run("ip", &["-n", &name, "link", "set", "dev", "eth0", "up"])?;
+            for bridge in 0..self.bridges {
+                let (eth, br, port) = (format!("eth{bridge}"), format!("br{bridge}"), port(bridge, spot));
+                let address = format!("{}/24", self.address_on(bridge, spot));
+                run(
+                    "ip",
+                    &["-n", &name, "link", "add", &eth, "type", "veth", "peer", "name", &port, "netns", &switch],
+                )?;
+                run("ip", &["-n", &switch, "link", "set", "dev", &port, "master", &br, "up"])?;
+                run("ip", &["-n", &name, "addr", "add", &address, "dev", &eth])?;
+                run("ip", &["-n", &name, "link", "set", "dev", &eth, "up"])?;
+            }
             let chain = "add table inet chaos; add chain inet chaos in { type filter hook input priority 0; }";
             self.nft(spot, chain)?;
         }
@@ -106,8 +123,17 @@ impl Network {
 
     /// The address of somebody.
     pub fn address(&self, spot: Spot) -> IpAddr {
+        self.address_on(0, spot)
+    }
+
+    /// One for each network.
+    pub fn addresses(&self, spot: Spot) -> impl Iterator<Item = IpAddr> {
+        (0..self.bridges).map(move |bridge| self.address_on(bridge, spot))
+    }
+
+    fn address_on(&self, bridge: u8, spot: Spot) -> IpAddr {
         let address = match self.name {
-            Some(_) => Ipv4Addr::new(10, 77, 0, number(spot)),
+            Some(_) => Ipv4Addr::new(10, 77, bridge, number(spot)),
             // The whole range is this machine's: no other test has these addresses.
             None => {
                 let [.., high, low] = std::process::id().to_be_bytes();
@@ -132,6 +158,18 @@ impl Network {
     pub fn cut(&self, one: Spot, other: Spot) -> Result<()> {
         self.deafen(one, other)?;
         self.deafen(other, one)
+    }
+
+    /// Pulls somebody's cable to a network out of the switch.
+    pub fn pull(&self, bridge: u8, spot: Spot) -> Result<()> {
+        let switch = self.namespace(Spot::Observer).context("no namespaces")?;
+        run("ip", &["-n", &switch, "link", "set", "dev", &port(bridge, spot), "nomaster"])
+    }
+
+    /// And puts it back.
+    pub fn plug(&self, bridge: u8, spot: Spot) -> Result<()> {
+        let switch = self.namespace(Spot::Observer).context("no namespaces")?;
+        run("ip", &["-n", &switch, "link", "set", "dev", &port(bridge, spot), "master", &format!("br{bridge}")])
     }
 
     /// Everybody hears everybody again.
@@ -161,6 +199,11 @@ impl Drop for Network {
     fn drop(&mut self) {
         self.clear();
     }
+}
+
+/// The switch's end of somebody's cable to a network.
+fn port(bridge: u8, spot: Spot) -> String {
+    format!("p{bridge}-{}", number(spot))
 }
 
 fn number(spot: Spot) -> u8 {

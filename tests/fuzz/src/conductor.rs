@@ -175,7 +175,7 @@ fn registration(node: u32) -> Register {
         disk: disk(node),
         open: OpenId(1),
         endpoint: ([10, 0, 0, 1], 7000).into(),
-        rdma: None,
+        addresses: Vec::new(),
         capacity: Bytes(1 << 30),
         used: Bytes(0),
         max_copies: 64,

@@ -155,7 +155,7 @@ fn map(config: &Configuration) -> VolumeMap {
         snapshot: None,
         durability: Durability::Always,
         held_since: Commit(0),
-        rdma: Vec::new(),
+        reachable: Vec::new(),
         shards: vec![place],
     }
 }

@@ -3,7 +3,7 @@
 use driver::{Address, ConnId, Done, ListenerId, Machine, Outbox, Span, Time};
 use memory::{Arena, Class};
 use std::rc::Rc;
-use tcp::{Admission, Answer, Lost, Net, NetEvent, NetOptions, Payload};
+use tcp::{Admission, Answer, Attempt, Lost, Net, NetEvent, NetOptions, Payload};
 use wire::{ClusterKey, HelloInfo, PREFIX_LEN, Reason, Role, SessionId};
 
 use crate::Who;
@@ -201,7 +201,7 @@ impl Machine for Peer {
         match order {
             Order::Connect(to) => {
                 self.counts.clear();
-                self.conn = Some(self.net.connect(now, to, self.me.clone(), out));
+                self.conn = Some(self.net.connect(now, Attempt::only(to), self.me.clone(), out));
             }
             Order::Ask(len) => self.ask(now, len),
             Order::Keep(keeps) => {

@@ -9,6 +9,8 @@ pub const FULL: u64 = 500;
 
 /// What must happen. Faults, message ops, transitions, outcomes of subtasks.
 pub const REQUIRED: &[&str] = &[
+    "link.detour",
+    "link.silent-way",
     "op.read",
     "op.write",
     "op.write-zeroes",

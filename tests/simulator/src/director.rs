@@ -99,6 +99,8 @@ pub(crate) struct Director {
     pub(crate) volumes: Volumes,
     /// Somebody takes snapshots, clones, rolls back and deletes.
     pub(crate) administered: bool,
+    /// Nodes have two addresses each.
+    pub(crate) two_networks: bool,
     pub(crate) nodes: Vec<NodeHost>,
     /// Two: a new client may run beside one that does not know yet that it is superseded.
     pub(crate) clients: Vec<ClientHost>,
@@ -139,6 +141,11 @@ pub(crate) fn endpoint(node: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, u8::try_from(node + 1).unwrap_or(0)], 7000))
 }
 
+/// Its other address, where there are two networks.
+pub(crate) fn second(node: usize) -> SocketAddr {
+    SocketAddr::from(([10, 1, 0, u8::try_from(node + 1).unwrap_or(0)], 7000))
+}
+
 impl Director {
     pub(crate) fn new(w: &mut Sim, shared: Rc<RefCell<Workload>>) -> Self {
         let mut rng = w.rng().fork();
@@ -150,6 +157,7 @@ impl Director {
         let least = Shares::least_even(LONGEST_BYTES);
         let arena = [least, least, least, 8 << 20, 24 << 20][rng.index(5)];
         let rots = rng.index(NODES);
+        let two_networks = rng.coin();
         let mut nodes = Vec::new();
         for node in 0..NODES {
             let disk = w.add_disk(DiskOptions::sized(crate::node::DISK_BYTES));
@@ -157,6 +165,7 @@ impl Director {
                 node: conductor_model::NodeId(u32::try_from(node + 1).unwrap_or(0)),
                 cluster,
                 endpoint: endpoint(node),
+                second: two_networks.then(|| second(node)),
                 depth,
                 arena,
                 inspect: Rc::clone(&inspect),
@@ -168,6 +177,7 @@ impl Director {
                 .disk(disk)
                 .listen(Address::Tcp(endpoint(node)))
                 .clock(sim::Clock { offset, ppm });
+            let setup = if two_networks { setup.listen(Address::Tcp(second(node))) } else { setup };
             let process = w.spawn(setup, move |birth| NodeProcess::new(home.clone(), birth));
             nodes.push(NodeHost { process, disk, bad_until: 0, failed_in: 0, control: None });
         }
@@ -181,6 +191,7 @@ impl Director {
             service,
             volumes: Volumes::default(),
             administered: false,
+            two_networks,
             nodes,
             clients: vec![host(), host()],
             current: 0,

@@ -1,12 +1,13 @@
 //! What goes wrong, when, and when it is over.
 
-use crate::director::{Alarm, Director, NODES, Sim, VOLUME, endpoint};
+use crate::director::{Alarm, Director, NODES, Sim, VOLUME, endpoint, second};
 use crate::mail::{LaneMail, Mail};
 use crate::workload::{Kind, Wish};
 use conductor_model::views::{Scrub, ScrubVerb};
 use conductor_model::{BLOCK, Bytes};
-use driver::Span;
+use driver::{Address, Span};
 use sim::{DiskOptions, Latency, NetworkOptions, ProcessId, State};
+use std::net::SocketAddr;
 
 /// A volume does not grow beyond this.
 const LARGEST: u64 = 6 << 20;
@@ -23,6 +24,7 @@ const SPOT: u64 = 3;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Undo {
     Heal(ProcessId, ProcessId),
+    Mended(usize, SocketAddr),
     Restart(usize),
     Resume(ProcessId),
     Conductor,
@@ -43,11 +45,12 @@ pub(crate) enum Undo {
 }
 
 /// Every fault, by name.
-pub(crate) const FAULTS: [&str; 27] = [
+pub(crate) const FAULTS: [&str; 28] = [
     "fault.reset",
     "fault.silence",
     "fault.partition",
     "fault.one-way",
+    "fault.cut-cable",
     "fault.kill",
     "fault.power-cut",
     "fault.kill-two",
@@ -171,6 +174,15 @@ impl Director {
                 }
                 let after = self.some_span(12_000);
                 self.alarm(w, after, Alarm::Undo(Undo::Heal(a, b)));
+            }
+            "fault.cut-cable" => {
+                if !self.two_networks {
+                    return false;
+                }
+                let address = if self.rng.coin() { endpoint(node) } else { second(node) };
+                w.cut(process, Address::Tcp(address));
+                let after = self.some_span(12_000);
+                self.alarm(w, after, Alarm::Undo(Undo::Mended(node, address)));
             }
             "fault.kill" => return self.kill_node(w, node, false),
             "fault.power-cut" => return self.kill_node(w, node, true),
@@ -375,6 +387,7 @@ impl Director {
         }
         match undo {
             Undo::Heal(a, b) => w.heal(a, b),
+            Undo::Mended(node, address) => w.mend(self.nodes[node].process, &Address::Tcp(address)),
             Undo::Restart(node) => {
                 let process = self.nodes[node].process;
                 if w.state(process) == State::Dead && !self.inspect.get() {

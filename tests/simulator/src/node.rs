@@ -4,7 +4,7 @@ use crate::inspector::Inspector;
 use crate::mail::Letter;
 use crate::strict::{Breaches, Strict};
 use conductor_model::api::DiskReport;
-use conductor_model::{Bytes, DiskId, NodeId, OpenId};
+use conductor_model::{Bytes, DiskId, NodeId, OpenId, TransportAddress};
 use driver::{DiskIndex, Done, ListenerId, Machine, Op, Outbox, Time};
 use memory::{Arena, ArenaOptions, Backing, Shares};
 use node_core::{Disk, Node, NodeOptions};
@@ -47,6 +47,8 @@ pub(crate) struct Home {
     pub(crate) node: NodeId,
     pub(crate) cluster: u64,
     pub(crate) endpoint: SocketAddr,
+    /// Where it listens, too.
+    pub(crate) second: Option<SocketAddr>,
     /// Requests in flight per connection.
     pub(crate) depth: u16,
     /// Bytes of memory.
@@ -145,7 +147,7 @@ impl NodeProcess {
             disk,
             open,
             endpoint: self.home.endpoint,
-            rdma: None,
+            addresses: self.home.second.map(TransportAddress::Tcp).into_iter().collect(),
             capacity: usage.capacity.bytes(),
             used: usage.used.bytes(),
             max_copies: usage.max_copies,
@@ -160,7 +162,8 @@ impl NodeProcess {
         let mut net = NetOptions::new(hello, Rc::new(KEY), Box::new(move || nonces.next_u64()));
         net.depth = self.home.depth;
         let net = Net::new(net, self.arena.clone());
-        let mut node = Node::new(options, self.arena.clone(), net, disks, vec![ListenerId(0)], self.started);
+        let listeners = (0..if self.home.second.is_some() { 2 } else { 1 }).map(ListenerId).collect();
+        let mut node = Node::new(options, self.arena.clone(), net, disks, listeners, self.started);
         node.start(now, &mut Letters(out));
         self.stage = Stage::Serving(Box::new(node));
     }

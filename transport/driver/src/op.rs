@@ -1,9 +1,10 @@
 //! The operations a machine can ask for, each owning what it touches until it is done.
 
-use crate::{Conn, why};
+use crate::{Conn, Span, why};
 use memory::{Filling, Part};
 use refcount::Hold;
 use smallvec::SmallVec;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -16,6 +17,16 @@ pub enum Address {
     Unix(PathBuf),
     /// An RDMA endpoint: its port is one of the connection manager's, which are not TCP's.
     Rdma(SocketAddr),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(at) => write!(f, "tcp:{at}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Rdma(at) => write!(f, "rdma:{at}"),
+        }
+    }
 }
 
 /// An open byte stream of this driver. The driver never gives a number out twice while an operation on it is outstanding.
@@ -76,6 +87,8 @@ pub enum Op {
         on: Hold<Conn, why::Rx>,
         /// The peer.
         to: Address,
+        /// It fails after so long, if not before: [`Errno::TIMED_OUT`].
+        within: Span,
     },
     /// Receive at least one byte into `into[from..]`. Done with the number of bytes; 0 is the peer's end of stream.
     Recv {

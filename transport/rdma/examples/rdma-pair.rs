@@ -9,7 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a test: what fails ends it, with where")]
 
 use anyhow::{Context, Result, bail, ensure};
-use driver::{Address, Conn, ConnId, Done, Errno, Op, Part, Provider, StreamId, Time, why};
+use driver::{Address, Conn, ConnId, Done, Errno, Op, Part, Provider, Span, StreamId, Time, why};
 use memory::{Arena, Class, Filling};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rdma::Rdma;
@@ -103,7 +103,7 @@ impl Bench {
     }
 
     fn connect(&mut self, to: SocketAddr) -> Result<Result<StreamId, Errno>> {
-        let op = Op::Connect { on: self.owner.share(), to: Address::Rdma(to) };
+        let op = Op::Connect { on: self.owner.share(), to: Address::Rdma(to), within: Span::seconds(12) };
         let done = self.run(op, |op| matches!(op, Op::Connect { .. }))?;
         Ok(done.result.map(StreamId))
     }

@@ -1,6 +1,6 @@
 //! One connection: its end of the manager's, its queue pair, its link, and what the machine waits for.
 
-use driver::{Address, Conn, Done, Errno, ListenerId, Op, StreamId, Time, why};
+use driver::{Address, Conn, Done, Errno, ListenerId, Op, Span, StreamId, Time, why};
 use rdma_link::cm::Phase;
 use rdma_link::{DRAIN, End, Failed, Finished, Link, Out, RX};
 use refcount::Hold;
@@ -20,7 +20,7 @@ pub(crate) struct Line {
     /// Who accepted it.
     pub(crate) listener: Option<ListenerId>,
     /// The connect that it answers.
-    pub(crate) connect: Option<(Hold<Conn, why::Rx>, Address)>,
+    pub(crate) connect: Option<(Hold<Conn, why::Rx>, Address, Span)>,
     /// Of opening, then of draining.
     pub(crate) deadline: Option<Time>,
     /// The machine knows of it; otherwise it goes by itself.
@@ -148,8 +148,8 @@ impl Line {
 
     /// The answer to its connect, if that is still to come.
     pub(crate) fn connected(&mut self, result: Result<(), Errno>, dones: &mut Vec<Done>) {
-        if let Some((on, to)) = self.connect.take() {
-            dones.push(Done { op: Op::Connect { on, to }, result: result.map(|()| self.stream.0) });
+        if let Some((on, to, within)) = self.connect.take() {
+            dones.push(Done { op: Op::Connect { on, to, within }, result: result.map(|()| self.stream.0) });
         }
     }
 

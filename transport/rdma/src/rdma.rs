@@ -1,6 +1,6 @@
 //! All RDMA connections of one reactor.
 
-use driver::{Address, Conn, Done, Errno, ListenerId, Op, StreamId, Time, why};
+use driver::{Address, Conn, Done, Errno, ListenerId, Op, Span, StreamId, Time, why};
 use memory::{Arena, Class};
 use rdma_link::cm::{Event, Phase, Step, Why};
 use rdma_link::{CONNECT, End, Introduction, Link, Out, RESOLVE, RX, SLOT};
@@ -109,7 +109,7 @@ impl Rdma {
     pub fn submit(&mut self, now: Time, op: Op) {
         match op {
             Op::Accept { listener } => self.accept(listener),
-            Op::Connect { on, to } => self.connect(now, on, to),
+            Op::Connect { on, to, within } => self.connect(now, on, to, within),
             Op::Recv { stream, .. } | Op::Send { stream, .. } => match self.find(stream) {
                 Some(line) => {
                     let mut dones = Vec::new();
@@ -239,10 +239,10 @@ impl Rdma {
         }
     }
 
-    fn connect(&mut self, now: Time, on: Hold<Conn, why::Rx>, to: Address) {
-        let Some(at) = endpoint(&to) else { return self.refuse(Op::Connect { on, to }) };
+    fn connect(&mut self, now: Time, on: Hold<Conn, why::Rx>, to: Address, within: Span) {
+        let Some(at) = endpoint(&to) else { return self.refuse(Op::Connect { on, to, within }) };
         let Some(stream) = self.number() else {
-            return self.dones.push(Done { op: Op::Connect { on, to }, result: Err(Errno(libc::EMFILE)) });
+            return self.dones.push(Done { op: Op::Connect { on, to, within }, result: Err(Errno(libc::EMFILE)) });
         };
         let started = Id::new(&self.channel, u64::from(stream.0)).and_then(|id| {
             id.resolve(at, milliseconds())?;
@@ -250,11 +250,11 @@ impl Rdma {
         });
         match started {
             Ok(id) => {
-                let mut line = Line::new(stream, Phase::Resolving, id, now + CONNECT);
-                line.connect = Some((on, to));
+                let mut line = Line::new(stream, Phase::Resolving, id, now + within.min(CONNECT));
+                line.connect = Some((on, to, within));
                 self.places[slot_of(stream)].line = Some(Box::new(line));
             }
-            Err(error) => self.dones.push(Done { op: Op::Connect { on, to }, result: Err(error) }),
+            Err(error) => self.dones.push(Done { op: Op::Connect { on, to, within }, result: Err(error) }),
         }
     }
 

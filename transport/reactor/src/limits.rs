@@ -36,7 +36,7 @@ pub struct Limits {
     pub streams: u16,
     /// Entries of the submission queue.
     pub submissions: u32,
-    /// How long a connect may take.
+    /// How long a connect may take at most, whatever it says itself.
     pub connect: Span,
 }
 

@@ -111,7 +111,7 @@ impl Beside {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use driver::{Conn, ConnId, DiskIndex, ListenerId, Provider, StreamId};
+    use driver::{Conn, ConnId, DiskIndex, ListenerId, Provider, Span, StreamId};
     use refcount::Table;
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         let at = ([192, 0, 2, 1], 7000).into();
         let connect = |to| {
             let conn = Conn::new(ConnId { slot: 0, generation: 0 }, Provider::Framed);
-            Op::Connect { on: conns.insert(conn), to }
+            Op::Connect { on: conns.insert(conn), to, within: Span::seconds(1) }
         };
         assert!(is_rdmas(&connect(Address::Rdma(at))));
         assert!(!is_rdmas(&connect(Address::Tcp(at))) && !is_rdmas(&connect(Address::Unix("x".into()))));

@@ -9,7 +9,7 @@ use crate::process::{Birth, Body, Fitted, Item, Process, Setup, State};
 use crate::random::Rng;
 use crate::size;
 use crate::trace::KINDS;
-use driver::{Machine, Span, Time, Vecs};
+use driver::{Address, Machine, Span, Time, Vecs};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
@@ -298,8 +298,23 @@ impl<A, L> World<A, L> {
         self.network.unblock(&mut self.k, b, a);
     }
 
-    /// Ends all partitions.
+    /// Nothing passes any more on connections to one of a process's addresses; on those to its others it does.
+    pub fn cut(&mut self, process: ProcessId, address: Address) {
+        self.k.trace.event(self.k.now, process, "net.cut");
+        self.network.cut(address);
+    }
+
+    /// It does again.
+    pub fn mend(&mut self, process: ProcessId, address: &Address) {
+        self.k.trace.event(self.k.now, process, "net.mended");
+        self.network.mend(&mut self.k, address);
+    }
+
+    /// Ends all partitions and cuts.
     pub fn heal_all(&mut self) {
+        for address in self.network.cuts().to_vec() {
+            self.network.mend(&mut self.k, &address);
+        }
         for (from, to) in self.network.blocked() {
             self.k.trace.event(self.k.now, from, "net.heal");
             self.network.unblock(&mut self.k, from, to);
@@ -466,6 +481,7 @@ impl<A, L> World<A, L> {
             }
             text += "\n";
         }
-        text + &self.network.report() + &format!("  blocked: {:?}\n", self.network.blocked())
+        text + &self.network.report()
+            + &format!("  blocked: {:?}, cut: {:?}\n", self.network.blocked(), self.network.cuts())
     }
 }

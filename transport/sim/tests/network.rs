@@ -124,6 +124,36 @@ fn a_short_partition_delays_and_a_long_one_breaks() {
 }
 
 #[test]
+fn a_cut_address_holds_what_goes_there_and_not_what_goes_to_another_one_of_the_same_process() {
+    let mut world: Echoes = World::new(4, Options::default());
+    let both = Setup::named("echo").listen(address(1)).listen(address(2));
+    let echo = world.spawn(both, |_| Echo::with_listeners(2));
+    let seen = [1, 2].map(|port| {
+        let seen = Log::<Seen>::default();
+        let log = seen.clone();
+        world.spawn(Setup::named("talker"), move |_| Talker::new(address(port), 5000, log.clone()));
+        seen
+    });
+    let echoed = || seen.each_ref().map(|seen| seen.borrow().echoed);
+    run(&mut world, 50);
+    world.cut(echo, address(1));
+    run(&mut world, 20);
+    let before = echoed();
+    run(&mut world, 5_000);
+    assert!(echoed()[0] == before[0] && echoed()[1] > before[1], "{before:?} {:?}", echoed());
+    world.mend(echo, &address(1));
+    run(&mut world, 100);
+    assert!(echoed()[0] > before[0]);
+    assert_eq!(seen[0].borrow().connected, 1, "the stream survived");
+    world.cut(echo, address(2));
+    run(&mut world, 60_000);
+    assert!(seen[1].borrow().errors.contains(&Errno::TIMED_OUT), "{:?}", seen[1].borrow().errors);
+    world.heal_all();
+    run(&mut world, 3_000);
+    assert_eq!(seen[1].borrow().connected, 2);
+}
+
+#[test]
 fn a_silenced_stream_is_given_up_and_a_new_one_works() {
     let (mut world, echo, talker, seen) = pair(4, Options::default(), 5000);
     run(&mut world, 50);

@@ -41,4 +41,4 @@ pub use limits::{
 };
 pub use net::{Net, NetOptions, ReplyLen};
 pub use outbound::rx_slots;
-pub use ways::{BRIEF, PROBE_FIRST, PROBE_MAX, Transport, Ways};
+pub use ways::{Attempt, BRIEF, Detour, PROBE_FIRST, PROBE_MAX, Transport, WayView, Ways};

@@ -24,6 +24,11 @@ pub(crate) const SEND_PARTS: usize = 128;
 pub(crate) const SEND_BYTES: usize = 2 << 20;
 /// From `connect` to a stream.
 pub const CONNECT_DEADLINE: Span = Span::seconds(12);
+/// The same over TCP, where a peer has several addresses: another one is tried sooner. Doubled each time that this one does not come up.
+/// In a rack it takes well below a millisecond; a lost first packet is sent again after a second.
+pub(crate) const TRY_TCP: Span = Span::seconds(1);
+/// The same over RDMA, where the manager asks twice before it is there.
+pub(crate) const TRY_RDMA: Span = Span::seconds(3);
 /// From a stream to both proofs.
 pub const HANDSHAKE_DEADLINE: Span = Span::seconds(5);
 /// From the proof to admission: the machine may have to fence an earlier life first.
@@ -34,6 +39,9 @@ pub const PING_IDLE: Span = Span::seconds(2);
 pub const PEER_SILENT: Span = Span::seconds(6);
 /// A client says something as often as this, by itself: one that takes a long send slowly is not asked meanwhile, and is there.
 pub const CLIENT_PING: Span = Span::millis(500);
+/// The same where a client can reach its peer at another address, too: less than it takes until a primary that is dead has a successor. It
+/// asks each `CLIENT_PING` in which it heard nothing.
+pub(crate) const WAY_SILENT: Span = Span::millis(1200);
 /// A client of which nothing was heard for so long is gone: what it holds is somebody else's to have within 2 s of its last word (DESIGN
 /// section 4), whatever became of it. Over RDMA too, where nothing else tells of a peer that dies without a word.
 pub const CLIENT_SILENT: Span = Span::millis(1900);

@@ -8,7 +8,7 @@ use wire::{Credits, HelloInfo, Limits, ProtectionKey, Reason, Role, SessionId, S
 
 use crate::budget::{Budget, Charge};
 use crate::inbound::Inbound;
-use crate::limits::{CLIENT_PING, CLIENT_SILENT, PEER_SILENT, PING_IDLE};
+use crate::limits::{CLIENT_PING, CLIENT_SILENT, PEER_SILENT, PING_IDLE, WAY_SILENT};
 use crate::outbound::Outbound;
 use crate::slots::Slots;
 
@@ -64,6 +64,8 @@ pub(crate) struct Link {
     pub(crate) session: Option<(SessionId, ProtectionKey)>,
     /// Made to see whether somebody is there, and for nothing else.
     pub(crate) probe: bool,
+    /// Its peer may be reached at another address, too.
+    pub(crate) other_ways: bool,
     /// The machine knows of it, so it is told when it ends.
     pub(crate) announced: bool,
     // traffic
@@ -77,6 +79,8 @@ pub(crate) struct Link {
     /// What the message that is being received counts for.
     pub(crate) arriving: Option<Charge>,
     pub(crate) heard: Time,
+    /// When it was last asked whether it is there.
+    pub(crate) asked: Time,
     pub(crate) said: Time,
     pub(crate) stalled: bool,
     /// Already in the list of those with something to send.
@@ -110,6 +114,7 @@ impl Link {
             limits,
             session: None,
             probe: false,
+            other_ways: false,
             announced: false,
             rx: Vec::new(),
             inbound: Inbound::default(),
@@ -119,6 +124,7 @@ impl Link {
             budget: None,
             arriving: None,
             heard: now,
+            asked: now,
             said: now,
             stalled: false,
             ready: false,
@@ -140,8 +146,13 @@ impl Link {
     /// After which silence of ours it is asked whether it is there, and of its own it is not.
     pub(crate) fn patience(&self) -> (Span, Span) {
         let client = |info: &HelloInfo| info.role == Role::Client;
-        let ping = if client(&self.mine) { CLIENT_PING } else { PING_IDLE };
-        let silent = if self.peer.as_ref().is_some_and(client) { CLIENT_SILENT } else { PEER_SILENT };
+        // Both sides of a client's: one whose peer does not read, because much is under way, hears of it all the same.
+        let ping = if client(&self.mine) || self.peer.as_ref().is_some_and(client) { CLIENT_PING } else { PING_IDLE };
+        let silent = match &self.peer {
+            Some(peer) if client(peer) => CLIENT_SILENT,
+            _ if client(&self.mine) && self.other_ways => WAY_SILENT,
+            _ => PEER_SILENT,
+        };
         (ping, silent)
     }
 

@@ -160,20 +160,21 @@ impl Net {
         }
     }
 
-    pub(crate) fn ping(&mut self, link: &mut Link) {
+    pub(crate) fn ping(&mut self, now: Time, link: &mut Link) {
         self.counters.pings += 1;
+        link.asked = now;
         self.queue(link, Header::new(Op::PING, Flags::NONE, 0, 0), Body::new(), None);
     }
 
     /// An answer was dropped: its credit goes back, by itself if much is owed.
-    pub(crate) fn unanswered(&mut self, link: &mut Link) {
+    pub(crate) fn unanswered(&mut self, now: Time, link: &mut Link) {
         if link.state != State::Established {
             return;
         }
         self.counters.answers_dropped += 1;
         link.credits.answered();
         if link.credits.owes_much() && link.outbound.queue.is_empty() {
-            self.ping(link);
+            self.ping(now, link);
         }
     }
 }

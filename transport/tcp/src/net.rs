@@ -13,10 +13,11 @@ use wire::{
 use crate::budget::Budgets;
 use crate::counters::{ConnStatus, Counters};
 use crate::event::{Abandoned, Admission, Answer, NetEvent, Payload, Refused};
-use crate::limits::{CLOSING_LONG, CONNECT_DEADLINE, DRAIN_DEADLINE, client_bytes};
+use crate::limits::{CLOSING_LONG, DRAIN_DEADLINE, client_bytes};
 use crate::link::{Link, Step};
 use crate::listener::Listener;
 use crate::outbound::Message;
+use crate::ways::Attempt;
 
 /// What a `Net` is made with.
 pub struct NetOptions {
@@ -126,20 +127,20 @@ impl Net {
         self.flush(out);
     }
 
-    /// Connects to `to` as `hello`. Ends in `Up` or `Down`.
-    pub fn connect<L>(&mut self, now: Time, to: Address, hello: HelloInfo, out: &mut dyn Outbox<L>) -> ConnId {
-        self.open_link(now, to, hello, false, out)
+    /// Connects as `hello`. Ends in `Up` or `Down`.
+    pub fn connect<L>(&mut self, now: Time, attempt: Attempt, hello: HelloInfo, out: &mut dyn Outbox<L>) -> ConnId {
+        self.open_link(now, attempt, hello, false, out)
     }
 
     /// Connects to `to` and says nothing. Ends in `Down`, whose reason is `Closed` if somebody is there.
     pub fn probe<L>(&mut self, now: Time, to: Address, out: &mut dyn Outbox<L>) -> ConnId {
-        self.open_link(now, to, self.options.name.clone(), true, out)
+        self.open_link(now, Attempt::only(to), self.options.name.clone(), true, out)
     }
 
     fn open_link<L>(
         &mut self,
         now: Time,
-        to: Address,
+        attempt: Attempt,
         hello: HelloInfo,
         probe: bool,
         out: &mut dyn Outbox<L>,
@@ -152,13 +153,14 @@ impl Net {
         link.state = link.state.after(Happening::Connect);
         link.announced = true;
         link.probe = probe;
+        link.other_ways = attempt.others;
         if full || self.stopping {
             let reason = if full { Reason::Busy } else { Reason::Stopping };
             self.end(now, &mut link, reason, Happening::ConnectError);
         } else {
             link.connecting = true;
-            self.set_deadline(&mut link, now + CONNECT_DEADLINE);
-            self.ops.push(Op::Connect { on: link.owner.share(), to });
+            self.set_deadline(&mut link, now + attempt.within);
+            self.ops.push(Op::Connect { on: link.owner.share(), to: attempt.to, within: attempt.within });
         }
         self.put_back(now, link);
         self.flush(out);

@@ -14,7 +14,7 @@ impl Net {
         // Answers dropped since the last turn. Each dropped one had its request counted, on a connection that it still held.
         let abandoned = std::mem::take(&mut *self.abandoned.borrow_mut());
         for id in abandoned {
-            self.with(now, id, |net, link| net.unanswered(link));
+            self.with(now, id, |net, link| net.unanswered(now, link));
         }
         for id in std::mem::take(&mut self.stalled) {
             self.with(now, id, |net, link| {
@@ -150,9 +150,10 @@ impl Net {
             self.arm(stuck);
         }
         if !link.sending && link.outbound.queue.is_empty() {
-            let idle = link.said + ping_idle;
+            // One that says much and hears nothing asks, too: what it said may rightly wait for its answers.
+            let idle = link.said.min(link.heard.max(link.asked)) + ping_idle;
             if idle <= now {
-                self.ping(link);
+                self.ping(now, link);
                 self.arm(now + ping_idle);
             } else {
                 self.arm(idle);

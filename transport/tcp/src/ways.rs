@@ -1,15 +1,22 @@
-//! Which way leads to a peer that can be reached over RDMA, too.
+//! Which way leads to a peer.
 //!
-//! An endpoint is named by its TCP address, which every peer has. RDMA is tried first where it is known; an attempt that does not come
-//! up, or that soon ends again, is followed by one over TCP, and a TCP connection that ends, or does not come up either, by one over RDMA
-//! again. So a peer is reached whichever way works, and nobody waits for one that does not. While a connection over TCP is up where RDMA is
-//! known, it is looked now and then whether RDMA leads there: only a connection that nothing is said on ([`crate::Net::probe`]) shows that. If
-//! it does, whoever asked has the connection over TCP closed when that costs nothing, and the next one is over RDMA. That one may come up and
-//! carry nothing large all the same: then it is soon over, and the next look is later than the last.
+//! An endpoint is named by its first TCP address, which every peer has. A peer may listen at further ones, over TCP on other networks or over
+//! RDMA: its *ways*. They are tried in one order: RDMA before TCP, and of either kind the address that is this lane's first, so that the lanes
+//! of a client and the reactors of a node are spread over the networks. An attempt that does not come up, a connection that soon ends again
+//! and one on which the peer fell silent are followed by the next way, the last one by the first again; one that had lasted and was ended by
+//! somebody, by the best way that is not known to fail. So a peer is reached whichever way works, and nobody waits long for one that does not.
+//!
+//! While a connection is up that is not over the first way, it is looked now and then whether one of those before it leads there: only a
+//! connection that nothing is said on ([`crate::Net::probe`]) shows that. If one does, whoever asked has its connection closed when that costs
+//! nothing, and the next one is over the better way. That may come up and carry nothing large all the same: then it is soon over, and the next
+//! look is later than the last.
 
+use crate::limits::{CONNECT_DEADLINE, TRY_RDMA, TRY_TCP};
 use driver::{Address, ConnId, Span, Time};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use wire::Reason;
 
 /// What connections go over.
@@ -24,29 +31,109 @@ pub enum Transport {
     Rdma,
 }
 
-/// From a connection over TCP to the first look whether RDMA leads there. Long beside what an outage takes, so that it is over.
+/// From a connection that is not over the first way to the first look at a better one. Long beside what an outage takes, so that it is over.
 pub const PROBE_FIRST: Span = Span::seconds(30);
-/// Between two looks, which are twice as far apart each time: at most. Each costs the peer half a megabyte for a moment.
+/// Between two looks, which are twice as far apart each time: at most. Each over RDMA costs the peer half a megabyte for a moment.
 pub const PROBE_MAX: Span = Span::seconds(600);
 
-/// A connection over RDMA that is over sooner after it came up, and not because this side wanted it so, led nowhere: it may come up each time
-/// and carry nothing.
+/// A connection that is over sooner after it came up, and not because this side wanted it so, led nowhere: it may come up each time and carry
+/// nothing.
 pub const BRIEF: Span = Span::seconds(30);
 
-/// When it is looked whether RDMA leads somewhere.
-#[derive(Clone, Copy, Debug)]
+/// A connection to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attempt {
+    /// Where to.
+    pub to: Address,
+    /// It is given up if there is no stream by then.
+    pub within: Span,
+    /// There are others: a silent peer may be reached another way.
+    pub others: bool,
+}
+
+impl Attempt {
+    /// The only one there is.
+    pub fn only(to: Address) -> Self {
+        Self { to, within: CONNECT_DEADLINE, others: false }
+    }
+}
+
+/// The best way leads nowhere, and another one does: told once until the best one has led there again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Detour {
+    /// The peer's name.
+    pub endpoint: SocketAddr,
+    /// The way that does not lead there.
+    pub around: Address,
+    /// What became of the last connection over it.
+    pub why: Reason,
+}
+
+impl fmt::Display for Detour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoint, around, why } = self;
+        write!(f, "{around} does not lead to {endpoint} ({why}): another way does, and this one is tried now and then")
+    }
+}
+
+/// How one way has done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WayView {
+    /// Where it leads: `tcp:IP:PORT` or `rdma:IP:PORT`.
+    pub to: String,
+    /// There is a connection over it.
+    pub up: bool,
+    /// Connections over it that did not come up, led nowhere or fell silent, one after the other; 0 as soon as one comes up.
+    pub failures: u32,
+    /// How the last one that this side did not end was over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+}
+
+/// How it went over one way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Health {
+    failures: u32,
+    last: Option<Reason>,
+}
+
+/// When it is looked whether a better way leads there.
+#[derive(Clone, Debug)]
 struct Probe {
     at: Time,
     pause: Span,
-    /// It is being looked.
-    conn: Option<ConnId>,
+    /// Looks so far: those that are better are looked at in turn.
+    looks: usize,
+    /// It is being looked, over this way.
+    under_way: Option<(ConnId, Address)>,
+}
+
+impl Probe {
+    fn first(now: Time) -> Self {
+        Self { at: now + PROBE_FIRST, pause: PROBE_FIRST, looks: 0, under_way: None }
+    }
+}
+
+/// A peer, and the ways to it.
+#[derive(Debug, Default)]
+struct Peer {
+    /// Best first; at least one.
+    ways: Vec<(Address, Health)>,
+    /// The one to be tried next.
+    next: usize,
+    /// A look has shown that this one leads there.
+    found: Option<usize>,
+    /// A detour was told since the first one last led there.
+    told: bool,
+    /// It is, or was last, reached another way than the first.
+    probe: Option<Probe>,
 }
 
 /// A connection of ours that is not over.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Tried {
     endpoint: SocketAddr,
-    rdma: bool,
+    to: Address,
     up: Option<Time>,
 }
 
@@ -54,21 +141,18 @@ struct Tried {
 #[derive(Debug, Default)]
 pub struct Ways {
     transport: Transport,
-    /// The RDMA address of each endpoint that has one.
-    rdma: BTreeMap<SocketAddr, SocketAddr>,
+    lane: usize,
+    /// Where else than at the address that is its name each endpoint listens that has more than that.
+    known: BTreeMap<SocketAddr, Vec<Address>>,
+    /// Those to which there was an attempt, and more than one way.
+    peers: BTreeMap<SocketAddr, Peer>,
     tried: BTreeMap<ConnId, Tried>,
-    /// Endpoints whose next attempt is over TCP.
-    tcp_next: BTreeSet<SocketAddr>,
-    /// Endpoints of which it was said since RDMA last led there.
-    said: BTreeSet<SocketAddr>,
-    /// Endpoints that are reached over TCP and have RDMA.
-    probes: BTreeMap<SocketAddr, Probe>,
 }
 
 impl Ways {
-    /// Nothing is known of RDMA yet.
-    pub fn new(transport: Transport) -> Self {
-        Self { transport, ..Self::default() }
+    /// Of the lane or reactor with this number. Nothing is known but what endpoints are called.
+    pub fn new(transport: Transport, lane: u16) -> Self {
+        Self { transport, lane: lane.into(), ..Self::default() }
     }
 
     /// What connections go over.
@@ -79,254 +163,257 @@ impl Ways {
     /// There is no RDMA on this machine.
     pub fn only_tcp(&mut self) {
         self.transport = Transport::Tcp;
+        // Nothing was tried yet, of which it would have to be known.
+        self.peers.clear();
     }
 
-    /// All endpoints that have RDMA, and where; those that are not named any more have none.
-    pub fn know(&mut self, all: impl IntoIterator<Item = (SocketAddr, SocketAddr)>) {
-        self.rdma = all.into_iter().collect();
-        self.tcp_next.retain(|endpoint| self.rdma.contains_key(endpoint));
-        self.said.retain(|endpoint| self.rdma.contains_key(endpoint));
-        // One that is under way ends first.
-        self.probes.retain(|endpoint, probe| probe.conn.is_some() || self.rdma.contains_key(endpoint));
+    /// All endpoints that listen at several addresses, and the others of them; those that are not named any more have one.
+    pub fn know(&mut self, now: Time, all: impl IntoIterator<Item = (SocketAddr, Vec<Address>)>) {
+        let before = std::mem::replace(&mut self.known, all.into_iter().collect());
+        let tried: BTreeSet<SocketAddr> = self.tried.values().map(|tried| tried.endpoint).collect();
+        for endpoint in tried.into_iter().chain(self.peers.keys().copied().collect::<Vec<_>>()) {
+            if self.known.get(&endpoint) == before.get(&endpoint) {
+                continue;
+            }
+            let ways = self.ways(endpoint);
+            let over = self.tried.values().find(|tried| tried.endpoint == endpoint && tried.up.is_some());
+            let better = over.is_some_and(|over| ways.first() != Some(&over.to));
+            let peer = self.peers.entry(endpoint).or_default();
+            let health = |to: &Address| peer.place(to).map_or_else(Health::default, |at| peer.ways[at].1);
+            peer.ways = ways.into_iter().map(|to| (to.clone(), health(&to))).collect();
+            (peer.next, peer.found) = (0, None);
+            if better {
+                peer.probe.get_or_insert_with(|| Probe::first(now));
+            }
+        }
+        // A look that is under way comes to its end.
+        let looks = |peer: &Peer| peer.probe.as_ref().is_some_and(|probe| probe.under_way.is_some());
+        self.peers.retain(|_, peer| peer.ways.len() > 1 || looks(peer));
     }
 
-    /// The address for the next attempt. Where only RDMA will do and none is known, the same address is tried: it says why there is none.
-    pub fn address(&self, endpoint: SocketAddr) -> Address {
-        let rdma = self.rdma.get(&endpoint).copied();
+    /// The ways to an endpoint, best first. Where only RDMA will do and none is known, the same address is tried: it says why there is none.
+    fn ways(&self, endpoint: SocketAddr) -> Vec<Address> {
+        let others = self.known.get(&endpoint).into_iter().flatten();
+        let (mut rdma, mut tcp) = (Vec::new(), vec![Address::Tcp(endpoint)]);
+        for address in others {
+            match address {
+                Address::Rdma(_) => rdma.push(address.clone()),
+                Address::Tcp(_) if !tcp.contains(address) => tcp.push(address.clone()),
+                _ => {}
+            }
+        }
+        if self.transport == Transport::Rdma && rdma.is_empty() {
+            rdma.push(Address::Rdma(endpoint));
+        }
+        for kind in [&mut rdma, &mut tcp] {
+            let first = self.lane.checked_rem(kind.len()).unwrap_or(0);
+            kind.rotate_left(first);
+        }
+        // Where RDMA fails because its network does, the next one is in another network.
+        if let Some(last) = rdma.last().filter(|_| self.transport == Transport::Auto)
+            && let Some(elsewhere) = tcp.iter().position(|way| ip(way) != ip(last))
+        {
+            tcp.rotate_left(elsewhere);
+        }
         match self.transport {
-            Transport::Tcp => Address::Tcp(endpoint),
-            Transport::Rdma => Address::Rdma(rdma.unwrap_or(endpoint)),
-            Transport::Auto if self.tcp_next.contains(&endpoint) => Address::Tcp(endpoint),
-            Transport::Auto => rdma.map_or(Address::Tcp(endpoint), Address::Rdma),
+            Transport::Auto => rdma.into_iter().chain(tcp).collect(),
+            Transport::Tcp => tcp,
+            Transport::Rdma => rdma,
         }
     }
 
-    /// An attempt was begun, to what [`Ways::address`] said.
-    pub fn connecting(&mut self, conn: ConnId, endpoint: SocketAddr, to: &Address) {
-        self.tried.insert(conn, Tried { endpoint, rdma: matches!(to, Address::Rdma(_)), up: None });
+    /// The next attempt.
+    pub fn attempt(&mut self, endpoint: SocketAddr) -> Attempt {
+        if !self.peers.contains_key(&endpoint) {
+            let ways = self.ways(endpoint);
+            if let [only] = &ways[..] {
+                return Attempt::only(only.clone());
+            }
+            let ways = ways.into_iter().map(|to| (to, Health::default())).collect();
+            self.peers.insert(endpoint, Peer { ways, ..Peer::default() });
+        }
+        let peer = &self.peers[&endpoint];
+        let (to, _) = &peer.ways[peer.next];
+        if peer.ways.len() == 1 {
+            return Attempt::only(to.clone());
+        }
+        // Where nothing comes up, over no way, a peer may be slow and not gone: it is given more time each round.
+        let rounds = peer.ways.iter().map(|(_, health)| health.failures).min().unwrap_or(0);
+        let patience = if matches!(to, Address::Rdma(_)) { TRY_RDMA } else { TRY_TCP };
+        let within = Span(patience.0 << rounds.min(8)).min(CONNECT_DEADLINE);
+        Attempt { to: to.clone(), within, others: true }
     }
 
-    /// A connection is established; one that is not ours changes nothing.
-    pub fn up(&mut self, now: Time, conn: ConnId) {
-        if let Some(tried) = self.tried.get_mut(&conn) {
-            tried.up = Some(now);
+    /// Whether there is more than one way to an endpoint.
+    pub fn are_several(&self, endpoint: SocketAddr) -> bool {
+        self.peers.get(&endpoint).is_some_and(|peer| peer.ways.len() > 1)
+    }
+
+    /// An attempt was begun, to what [`Ways::attempt`] said.
+    pub fn connecting(&mut self, conn: ConnId, endpoint: SocketAddr, to: Address) {
+        self.tried.insert(conn, Tried { endpoint, to, up: None });
+    }
+
+    /// A connection is established; one that is not ours changes nothing. Gives what is to be told, if it is over another way than the best
+    /// because that one fails.
+    pub fn up(&mut self, now: Time, conn: ConnId) -> Option<Detour> {
+        let tried = self.tried.get_mut(&conn)?;
+        tried.up = Some(now);
+        let peer = self.peers.get_mut(&tried.endpoint)?;
+        let at = peer.place(&tried.to)?;
+        peer.ways[at].1.failures = 0;
+        peer.found = None;
+        if at == 0 {
+            return None;
         }
+        peer.probe.get_or_insert_with(|| Probe::first(now));
+        let (around, best) = peer.ways[0].clone();
+        let why = best.last.filter(|_| best.failures > 0 && !peer.told)?;
+        peer.told = true;
+        Some(Detour { endpoint: tried.endpoint, around, why })
     }
 
     /// An endpoint to look at now, and where: the answer is [`Ways::probing`]. To be asked in each turn.
     pub fn probe(&mut self, now: Time) -> Option<(SocketAddr, Address)> {
-        if self.transport != Transport::Auto || self.rdma.is_empty() {
-            return None;
-        }
-        let Self { probes, rdma, tried, .. } = self;
-        let over_tcp = |t: &&Tried| t.up.is_some() && !t.rdma && rdma.contains_key(&t.endpoint);
-        let due = tried.values().filter(over_tcp).find_map(|t| {
-            let first = Probe { at: now + PROBE_FIRST, pause: PROBE_FIRST, conn: None };
-            let probe = probes.entry(t.endpoint).or_insert(first);
-            (probe.conn.is_none() && probe.at <= now).then_some(t.endpoint)
-        });
-        due.map(|endpoint| (endpoint, Address::Rdma(rdma[&endpoint])))
+        self.peers.iter().find_map(|(endpoint, peer)| {
+            let probe = peer.probe.as_ref().filter(|probe| probe.under_way.is_none() && probe.at <= now)?;
+            let (_, over) = self.up_at(*endpoint, peer)?;
+            let better = probe.looks.checked_rem(over)?;
+            Some((*endpoint, peer.ways[better].0.clone()))
+        })
     }
 
-    /// It is being looked.
-    pub fn probing(&mut self, endpoint: SocketAddr, conn: ConnId) {
-        if let Some(probe) = self.probes.get_mut(&endpoint) {
-            probe.conn = Some(conn);
+    /// The connection to a peer that is up, and over which of its ways.
+    fn up_at(&self, endpoint: SocketAddr, peer: &Peer) -> Option<(ConnId, usize)> {
+        let (conn, tried) = self.tried.iter().find(|(_, tried)| tried.endpoint == endpoint && tried.up.is_some())?;
+        Some((*conn, peer.place(&tried.to)?))
+    }
+
+    /// It is being looked there.
+    pub fn probing(&mut self, endpoint: SocketAddr, to: Address, conn: ConnId) {
+        if let Some(probe) = self.peers.get_mut(&endpoint).and_then(|peer| peer.probe.as_mut()) {
+            probe.under_way = Some((conn, to));
+            probe.looks += 1;
         }
     }
 
     /// Whether a connection of ours is such a look.
     pub fn is_probe(&self, conn: ConnId) -> bool {
-        self.probes.values().any(|probe| probe.conn == Some(conn))
+        self.peers.values().any(|peer| peer.looks(conn).is_some())
     }
 
-    /// It was looked: gives the connection over TCP that is to make room, if RDMA `leads` there. Where it does not, or nobody makes room, the
-    /// next look is later.
+    /// It was looked: gives the connection that is to make room, if the way `leads` there. Where it does not, or nobody makes room, the next
+    /// look is later.
     pub fn probed(&mut self, now: Time, conn: ConnId, leads: bool) -> Option<ConnId> {
-        let (endpoint, probe) = self.probes.iter_mut().find(|(_, probe)| probe.conn == Some(conn))?;
-        probe.conn = None;
-        probe.pause = Span(probe.pause.0 * 2).min(PROBE_MAX);
-        probe.at = now + probe.pause;
-        let theirs = self.tried.iter().find(|(_, t)| t.endpoint == *endpoint && t.up.is_some() && !t.rdma);
-        theirs.map(|(conn, _)| *conn).filter(|_| leads)
+        let find = |(endpoint, peer): (&SocketAddr, &Peer)| Some((*endpoint, peer.looks(conn)?.clone()));
+        let (endpoint, to) = self.peers.iter().find_map(find)?;
+        let theirs = self.up_at(endpoint, &self.peers[&endpoint]);
+        let peer = self.peers.get_mut(&endpoint)?;
+        if let Some(probe) = &mut peer.probe {
+            probe.under_way = None;
+            probe.pause = Span(probe.pause.0 * 2).min(PROBE_MAX);
+            probe.at = now + probe.pause;
+        }
+        // There may be no such way any more.
+        let way = peer.place(&to)?;
+        if !leads {
+            peer.ways[way].1.failures += 1;
+            return None;
+        }
+        peer.ways[way].1.failures = 0;
+        let (conn, _) = theirs.filter(|(_, over)| *over > way)?;
+        peer.found = Some(way);
+        Some(conn)
     }
 
     /// When to ask for the next look.
     pub fn next_deadline(&self) -> Option<Time> {
-        let over_tcp = |at: &SocketAddr| self.tried.values().any(|t| t.endpoint == *at && t.up.is_some() && !t.rdma);
-        let waits = self.probes.iter().filter(|(at, probe)| probe.conn.is_none() && over_tcp(at));
-        waits.map(|(_, probe)| probe.at).min()
+        let waits = self.peers.iter().filter_map(|(endpoint, peer)| {
+            let probe = peer.probe.as_ref().filter(|probe| probe.under_way.is_none())?;
+            self.up_at(*endpoint, peer).is_some_and(|(_, over)| over > 0).then_some(probe.at)
+        });
+        waits.min()
     }
 
-    /// A connection is over. Gives an endpoint that is tried over TCP now because RDMA does not lead there, once until it does.
-    pub fn down(&mut self, now: Time, conn: ConnId, why: Reason) -> Option<SocketAddr> {
-        let Tried { endpoint, rdma, up } = self.tried.remove(&conn)?;
-        if !rdma || self.transport != Transport::Auto {
-            self.tcp_next.remove(&endpoint);
-            return None;
-        }
+    /// A connection is over; one that is not ours changes nothing.
+    pub fn down(&mut self, now: Time, conn: ConnId, why: Reason) {
+        let Some(Tried { endpoint, to, up }) = self.tried.remove(&conn) else { return };
+        let Some(peer) = self.peers.get_mut(&endpoint) else { return };
+        let found = peer.found.take();
+        let Some(at) = peer.place(&to) else { return };
         let ours = matches!(why, Reason::Closed | Reason::Stopping);
-        if up.is_some_and(|up| ours || now.since(up) >= BRIEF) {
-            self.tcp_next.remove(&endpoint);
-            self.said.remove(&endpoint);
-            self.probes.remove(&endpoint);
-            return None;
+        let lasted = up.is_some_and(|up| ours || now.since(up) >= BRIEF);
+        // Of a peer that says no it is known that the way leads there, as of one that ends a connection; of one that falls silent it is not.
+        let refused = matches!(
+            why,
+            Reason::Busy
+                | Reason::Fenced
+                | Reason::Denied
+                | Reason::NotServed
+                | Reason::Incompatible
+                | Reason::Unauthenticated
+        );
+        let silent = matches!(why, Reason::PeerSilent | Reason::ConnectTimeout | Reason::HandshakeTimeout);
+        if !ours {
+            peer.ways[at].1.last = Some(why);
         }
-        if up.is_some()
-            && let Some(probe) = self.probes.get_mut(&endpoint)
-        {
+        if lasted && at == 0 {
+            // What was looked at led here. A look that is under way comes to its end.
+            peer.told = false;
+            peer.probe = peer.probe.take().filter(|probe| probe.under_way.is_some());
+        }
+        if refused && up.is_none() {
+            return;
+        }
+        if lasted && !silent {
+            let sound = || peer.ways.iter().position(|(_, health)| health.failures == 0);
+            peer.next = found.or_else(sound).unwrap_or(at);
+            return;
+        }
+        peer.ways[at].1.failures += 1;
+        peer.next = (at + 1) % peer.ways.len();
+        if let Some(probe) = peer.probe.as_mut().filter(|_| at == 0 && up.is_some()) {
             // What was looked at last led here: not again so soon.
             probe.at = now + probe.pause;
         }
-        self.tcp_next.insert(endpoint);
-        self.said.insert(endpoint).then_some(endpoint)
     }
 
-    /// Whether a connection of ours goes over RDMA.
-    pub fn is_rdma(&self, conn: ConnId) -> bool {
-        self.tried.get(&conn).is_some_and(|tried| tried.rdma)
+    /// What a connection of ours goes over.
+    pub fn over(&self, conn: ConnId) -> Option<&Address> {
+        self.tried.get(&conn).map(|tried| &tried.to)
+    }
+
+    /// The ways to an endpoint that there is more than one to, best first, and how each has done.
+    pub fn look(&self, endpoint: SocketAddr) -> Vec<WayView> {
+        let up = |to: &Address| self.tried.values().any(|t| t.endpoint == endpoint && t.up.is_some() && t.to == *to);
+        let ways = self.peers.get(&endpoint).into_iter().flat_map(|peer| &peer.ways);
+        let view = |(to, health): &(Address, Health)| {
+            let last = health.last.map(|why| why.to_string());
+            WayView { to: to.to_string(), up: up(to), failures: health.failures, last }
+        };
+        ways.map(view).collect()
+    }
+}
+
+fn ip(address: &Address) -> Option<IpAddr> {
+    match address {
+        Address::Tcp(at) | Address::Rdma(at) => Some(at.ip()),
+        Address::Unix(_) => None,
+    }
+}
+
+impl Peer {
+    /// The number of a way.
+    fn place(&self, to: &Address) -> Option<usize> {
+        self.ways.iter().position(|(way, _)| way == to)
+    }
+
+    /// Which way it is being looked over, if by this connection.
+    fn looks(&self, conn: ConnId) -> Option<&Address> {
+        let (by, to) = self.probe.as_ref()?.under_way.as_ref()?;
+        (*by == conn).then_some(to)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const T0: Time = Time(0);
-
-    fn at(port: u16) -> SocketAddr {
-        ([192, 0, 2, 1], port).into()
-    }
-
-    /// Of a connection that did not come up, or failed.
-    const FAILED: Reason = Reason::Io;
-
-    fn attempt(ways: &mut Ways, slot: u32) -> (ConnId, Address) {
-        let (conn, to) = (ConnId { slot, generation: 1 }, ways.address(at(1)));
-        ways.connecting(conn, at(1), &to);
-        (conn, to)
-    }
-
-    #[test]
-    fn rdma_that_does_not_come_up_is_followed_by_tcp_and_said_once() {
-        let mut ways = Ways::new(Transport::Auto);
-        assert_eq!(ways.address(at(1)), Address::Tcp(at(1)), "nothing is known");
-        ways.know([(at(1), at(2))]);
-        let (first, to) = attempt(&mut ways, 1);
-        assert_eq!((to, ways.is_rdma(first)), (Address::Rdma(at(2)), true));
-        assert_eq!(ways.down(T0, first, FAILED), Some(at(1)));
-        let (second, to) = attempt(&mut ways, 2);
-        assert_eq!((to, ways.is_rdma(second)), (Address::Tcp(at(1)), false));
-        ways.up(T0, second);
-        assert_eq!(ways.down(T0, second, FAILED), None);
-        let (third, to) = attempt(&mut ways, 3);
-        assert_eq!(to, Address::Rdma(at(2)), "RDMA has its chance again");
-        assert_eq!(ways.down(T0, third, FAILED), None, "it was said");
-        let (fourth, to) = attempt(&mut ways, 4);
-        assert_eq!((to, ways.down(T0, fourth, FAILED)), (Address::Tcp(at(1)), None));
-        let (fifth, to) = attempt(&mut ways, 5);
-        assert_eq!(to, Address::Rdma(at(2)), "neither came up: in turn");
-        ways.up(T0, fifth);
-        assert_eq!(ways.down(T0 + BRIEF, fifth, FAILED), None, "it was up");
-        let (sixth, to) = attempt(&mut ways, 6);
-        assert_eq!(
-            (to, ways.down(T0, sixth, FAILED)),
-            (Address::Rdma(at(2)), Some(at(1))),
-            "it had led there in between"
-        );
-        ways.know([]);
-        assert_eq!(ways.address(at(1)), Address::Tcp(at(1)));
-    }
-
-    #[test]
-    fn who_wants_one_way_gets_it() {
-        let mut ways = Ways::new(Transport::Rdma);
-        assert_eq!(ways.address(at(1)), Address::Rdma(at(1)));
-        ways.know([(at(1), at(2))]);
-        let (conn, to) = attempt(&mut ways, 1);
-        assert_eq!((to, ways.down(T0, conn, FAILED)), (Address::Rdma(at(2)), None));
-        assert_eq!(ways.address(at(1)), Address::Rdma(at(2)));
-        ways.only_tcp();
-        assert_eq!(ways.address(at(1)), Address::Tcp(at(1)));
-        assert_eq!(ways.down(T0, ConnId { slot: 9, generation: 9 }, FAILED), None, "somebody else's");
-    }
-
-    #[test]
-    fn while_tcp_is_up_it_is_looked_now_and_then_whether_rdma_leads_there() {
-        let mut ways = Ways::new(Transport::Auto);
-        ways.know([(at(1), at(2))]);
-        let (first, _) = attempt(&mut ways, 1);
-        ways.down(T0, first, FAILED);
-        let (tcp, _) = attempt(&mut ways, 2);
-        ways.up(T0, tcp);
-        assert_eq!((ways.probe(T0), ways.next_deadline()), (None, Some(T0 + PROBE_FIRST)));
-        let (mut now, mut pauses) = (T0, Vec::new());
-        for slot in 10..17 {
-            let due = ways.next_deadline().unwrap();
-            pauses.push(due.since(now).0 / 1_000_000_000);
-            now = due;
-            assert_eq!(ways.probe(Time(now.0 - 1)), None, "not before");
-            let looks = ways.probe(now);
-            assert_eq!(looks, Some((at(1), Address::Rdma(at(2)))));
-            let conn = ConnId { slot, generation: 1 };
-            ways.probing(at(1), conn);
-            assert!(
-                ways.is_probe(conn) && ways.probe(now).is_none() && ways.next_deadline().is_none(),
-                "one at a time"
-            );
-            assert_eq!(ways.probed(now, conn, slot == 16), (slot == 16).then_some(tcp));
-        }
-        assert_eq!(pauses, [30, 60, 120, 240, 480, 600, 600]);
-        assert_eq!(ways.down(T0, tcp, FAILED), None);
-        let (rdma, to) = attempt(&mut ways, 3);
-        assert_eq!(to, Address::Rdma(at(2)));
-        ways.up(T0, rdma);
-        assert_eq!(ways.next_deadline(), None, "there is nothing to look for");
-    }
-
-    #[test]
-    fn rdma_that_comes_up_and_soon_ends_is_as_one_that_does_not_come_up() {
-        let mut ways = Ways::new(Transport::Auto);
-        ways.know([(at(1), at(2))]);
-        let (mut now, mut slot, mut over_tcp) = (T0, 0, Vec::new());
-        let mut next = |ways: &mut Ways| {
-            slot += 1;
-            attempt(ways, slot)
-        };
-        // It comes up each time, and each time it ends before it has lasted.
-        for round in 0..7 {
-            let (rdma, to) = next(&mut ways);
-            assert_eq!(to, Address::Rdma(at(2)), "{round}");
-            ways.up(now, rdma);
-            now = now + Span(BRIEF.0 - 1);
-            assert_eq!(ways.down(now, rdma, FAILED), (round == 0).then_some(at(1)), "said once");
-            let (tcp, to) = next(&mut ways);
-            assert_eq!(to, Address::Tcp(at(1)), "{round}");
-            ways.up(now, tcp);
-            assert_eq!(ways.probe(now), None, "not at once");
-            let due = ways.next_deadline().unwrap();
-            over_tcp.push(due.since(now).0 / 1_000_000_000);
-            now = due;
-            assert!(ways.probe(now).is_some());
-            let look = ConnId { slot: 100 + round, generation: 1 };
-            ways.probing(at(1), look);
-            assert_eq!(ways.probed(now, look, true), Some(tcp), "that it comes up is all that a look can show");
-            assert_eq!(ways.down(now, tcp, Reason::Closed), None);
-        }
-        assert_eq!(over_tcp, [30, 60, 120, 240, 480, 600, 600]);
-        // One that lasts, and one that we end ourselves, lead there: all begins anew.
-        for (lasts, why) in [(BRIEF, FAILED), (Span(1), Reason::Closed)] {
-            let (rdma, to) = next(&mut ways);
-            assert_eq!(to, Address::Rdma(at(2)));
-            ways.up(now, rdma);
-            now = now + lasts;
-            assert_eq!((ways.down(now, rdma, why), ways.address(at(1))), (None, Address::Rdma(at(2))));
-        }
-        let (brief, _) = next(&mut ways);
-        ways.up(now, brief);
-        assert_eq!(ways.down(now, brief, FAILED), Some(at(1)), "said again");
-        let (tcp, _) = next(&mut ways);
-        ways.up(now, tcp);
-        assert_eq!((ways.probe(now), ways.next_deadline()), (None, Some(now + PROBE_FIRST)));
-    }
-}
+mod tests;

@@ -506,7 +506,10 @@ fn a_stale_completion_touches_nothing() {
     world.done(SERVER, send(again));
     world.done(SERVER, Done { op: Op::Close { stream: StreamId(1) }, result: Ok(0) });
     world.done(SERVER, Done { op: Op::Shutdown { stream: StreamId(77) }, result: Ok(0) });
-    world.done(SERVER, Done { op: Op::Connect { on: conn(again).share(), to: World::address() }, result: Ok(9) });
+    world.done(
+        SERVER,
+        Done { op: Op::Connect { on: conn(again).share(), to: World::address(), within: Span(0) }, result: Ok(9) },
+    );
     assert_eq!((world.holds(SERVER, again), world.sides[SERVER].seen.len()), before);
     assert_eq!(world.sides[SERVER].net.counters().stale_completions, 7);
     world.pass(Span::seconds(5));

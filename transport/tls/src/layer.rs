@@ -142,20 +142,20 @@ impl Layer {
                 };
                 self.desk.dones.push_back(Done { op, result });
             }
-            (Op::Connect { on, to: to @ Address::Tcp(_) }, Ok(stream)) if self.trust.is_some() => {
+            (Op::Connect { on, to: to @ Address::Tcp(_), within }, Ok(stream)) if self.trust.is_some() => {
                 let stream = StreamId(stream);
                 let tls = self.trust.clone().map(|trust| ClientConnection::new(trust, self.name.clone()));
                 match tls {
                     Some(Ok(tls)) => {
                         let deadline = now + HANDSHAKE_DEADLINE;
                         self.deadline = Some(self.deadline.map_or(deadline, |other| other.min(deadline)));
-                        let mut line = Line::connected(stream, tls.into(), on, to, deadline);
+                        let mut line = Line::connected(stream, tls.into(), (on, to, within), deadline);
                         line.pump(&mut self.desk);
                         self.lines.insert(stream, line);
                     }
                     _ => {
                         let result = self.refuse(stream);
-                        self.desk.dones.push_back(Done { op: Op::Connect { on, to }, result });
+                        self.desk.dones.push_back(Done { op: Op::Connect { on, to, within }, result });
                     }
                 }
             }

@@ -79,6 +79,7 @@ impl Failure {
 struct Connecting {
     on: Option<Hold<Conn, why::Rx>>,
     to: Address,
+    within: Span,
     deadline: Time,
 }
 
@@ -203,11 +204,10 @@ impl Line {
     pub(crate) fn connected(
         stream: StreamId,
         tls: Connection,
-        on: Hold<Conn, why::Rx>,
-        to: Address,
+        (on, to, within): (Hold<Conn, why::Rx>, Address, Span),
         deadline: Time,
     ) -> Self {
-        Self::new(stream, tls, Some(Connecting { on: Some(on), to, deadline }))
+        Self::new(stream, tls, Some(Connecting { on: Some(on), to, within, deadline }))
     }
 
     /// When a handshake has to be over.
@@ -280,9 +280,9 @@ impl Line {
             Op::Shutdown { .. } if self.shutting => self.shutting = false,
             Op::Close { .. } => {
                 match self.connecting.take() {
-                    Some(Connecting { on: Some(on), to, .. }) => {
+                    Some(Connecting { on: Some(on), to, within, .. }) => {
                         let why = self.over.and_then(Result::err).unwrap_or(Errno::PROTOCOL);
-                        desk.dones.push_back(Done { op: Op::Connect { on, to }, result: Err(why) });
+                        desk.dones.push_back(Done { op: Op::Connect { on, to, within }, result: Err(why) });
                     }
                     _ => desk.dones.push_back(Done { op, result }),
                 }
@@ -448,10 +448,10 @@ impl Line {
         }
         if self.bound
             && !self.broken
-            && let Some(Connecting { on: Some(on), to, .. }) = self.connecting.take_if(|c| c.on.is_some())
+            && let Some(Connecting { on: Some(on), to, within, .. }) = self.connecting.take_if(|c| c.on.is_some())
         {
             desk.counters.established += 1;
-            desk.dones.push_back(Done { op: Op::Connect { on, to }, result: Ok(self.stream.0) });
+            desk.dones.push_back(Done { op: Op::Connect { on, to, within }, result: Ok(self.stream.0) });
         }
     }
 

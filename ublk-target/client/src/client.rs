@@ -10,15 +10,15 @@ use crate::routes::Routes;
 use crate::unflushed::Unflushed;
 use crate::view::{Counters, LinkView, ShardWait, View};
 use conductor_model::api::VolumeMap;
-use conductor_model::{AttachGeneration, Bytes, ShardIndex};
-use driver::{ConnId, Done, Outbox, Span, StreamId, Time};
+use conductor_model::{AttachGeneration, Bytes, ShardIndex, TransportAddress};
+use driver::{Address, ConnId, Done, Outbox, Span, StreamId, Time};
 use memory::Arena;
 use refcount::LeakReport;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use tcp::{Net, NetEvent, NetOptions, Refused, Transport, Ways};
+use tcp::{Detour, Net, NetEvent, NetOptions, Refused, Transport, Ways};
 use wire::{Card, HelloInfo, READ_ONLY, Reason, Role, SHARED, Secrets, Ticket};
 
 /// What a lane is made with.
@@ -71,8 +71,8 @@ pub struct VolumeClient {
 /// Something that is to be said to people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Word {
-    /// This endpoint has RDMA, which does not lead there: it is tried over TCP. Once until RDMA does.
-    Fallback(SocketAddr),
+    /// The best way to a node does not lead there, and another one does. Once until the best one has led there again.
+    Detour(Detour),
     /// Requests wait for [`SAY_WAIT`] or longer. Once until none waits.
     Waits(ShardWait),
     /// No request waits any more.
@@ -90,9 +90,10 @@ struct Hands<'a, L> {
 
 impl<L> Network for Hands<'_, L> {
     fn connect(&mut self, to: SocketAddr) -> ConnId {
-        let address = self.ways.address(to);
-        let conn = self.net.connect(self.now, address.clone(), self.hello.clone(), self.out);
-        self.ways.connecting(conn, to, &address);
+        let attempt = self.ways.attempt(to);
+        let over = attempt.to.clone();
+        let conn = self.net.connect(self.now, attempt, self.hello.clone(), self.out);
+        self.ways.connecting(conn, to, over);
         conn
     }
     fn request(&mut self, conn: ConnId, post: Post) -> Result<(), NotPosted> {
@@ -106,6 +107,18 @@ impl<L> Network for Hands<'_, L> {
     }
     fn close(&mut self, conn: ConnId, why: Reason) {
         self.net.close(self.now, conn, why, self.out);
+    }
+}
+
+/// The endpoints of a map that have several addresses, and the others of each.
+fn reachable(map: &VolumeMap) -> impl Iterator<Item = (SocketAddr, Vec<Address>)> {
+    map.reachable.iter().map(|at| (at.endpoint, at.addresses.iter().map(way).collect()))
+}
+
+fn way(address: &TransportAddress) -> Address {
+    match *address {
+        TransportAddress::Tcp(at) => Address::Tcp(at),
+        TransportAddress::Rdma(at) => Address::Rdma(at),
     }
 }
 
@@ -139,8 +152,8 @@ impl VolumeClient {
         let engine = Engine::new(settings, map, arena.clone())?;
         let mut net = NetOptions::new(hello.clone(), options.secrets, options.random);
         net.depth = options.conn_depth;
-        let mut ways = Ways::new(options.transport);
-        ways.know(map.rdma.iter().map(|at| (at.endpoint, at.rdma)));
+        let mut ways = Ways::new(options.transport, options.lane);
+        ways.know(Time(0), reachable(map));
         let (net, words) = (Net::new(net, arena), VecDeque::new());
         let (said, look_at) = (false, Time(0));
         Ok(Self { engine, net, ways, words, said, look_at, hello, again: false, stopping: false, stopped: false })
@@ -234,7 +247,7 @@ impl VolumeClient {
 
     /// A map arrived, asked for or not.
     pub fn map(&mut self, now: Time, map: &VolumeMap) {
-        self.ways.know(map.rdma.iter().map(|at| (at.endpoint, at.rdma)));
+        self.ways.know(now, reachable(map));
         self.engine.map(now, map);
     }
 
@@ -257,8 +270,8 @@ impl VolumeClient {
         if !self.stopping
             && let Some((endpoint, to)) = self.ways.probe(now)
         {
-            let conn = self.net.probe(now, to, out);
-            self.ways.probing(endpoint, conn);
+            let conn = self.net.probe(now, to.clone(), out);
+            self.ways.probing(endpoint, to, conn);
         }
         self.net.end_turn(now, out);
         self.again |= self.events(now, out);
@@ -273,7 +286,7 @@ impl VolumeClient {
             any = true;
             match event {
                 NetEvent::Up { conn, .. } => {
-                    self.ways.up(now, conn);
+                    self.words.extend(self.ways.up(now, conn).map(Word::Detour));
                     self.engine.up(conn);
                 }
                 NetEvent::Down { conn, reason, .. } if self.ways.is_probe(conn) => {
@@ -282,7 +295,7 @@ impl VolumeClient {
                     }
                 }
                 NetEvent::Down { conn, reason, .. } => {
-                    self.words.extend(self.ways.down(now, conn, reason).map(Word::Fallback));
+                    self.ways.down(now, conn, reason);
                     self.engine.down(now, conn, reason, hands!(self, now, out));
                 }
                 NetEvent::Reply { conn, token, result } => {
@@ -367,8 +380,9 @@ impl VolumeClient {
                 (State::Down(_), Some(reason)) => format!("down: {reason}"),
                 (State::Down(_), None) => "down".to_owned(),
             };
-            let rdma = link.conn().is_some_and(|conn| self.ways.is_rdma(conn));
-            LinkView { endpoint: *endpoint, state, rdma, queued: link.queued(), posted: link.posted }
+            let over = link.conn().and_then(|conn| self.ways.over(conn)).cloned();
+            let ways = self.ways.look(*endpoint);
+            LinkView { endpoint: *endpoint, state, over, ways, queued: link.queued(), posted: link.posted }
         });
         let mut refs: Vec<String> = engine.table.report().iter().map(ToString::to_string).collect();
         refs.extend(self.net.refs().iter().map(ToString::to_string));

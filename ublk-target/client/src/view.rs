@@ -2,9 +2,10 @@
 
 use crate::iocb::Stages;
 use conductor_model::{Bytes, ShardId, VolumeId};
-use driver::Span;
+use driver::{Address, Span};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use tcp::WayView;
 
 /// One lane.
 #[derive(Clone, PartialEq, Debug)]
@@ -36,8 +37,10 @@ pub struct LinkView {
     pub endpoint: SocketAddr,
     /// `up`, `connecting`, `closing`, or `down: why`.
     pub state: String,
-    /// Over RDMA, not TCP.
-    pub rdma: bool,
+    /// What its connection goes over.
+    pub over: Option<Address>,
+    /// The ways there, if there are several.
+    pub ways: Vec<WayView>,
     /// Parts that wait for a connection or a credit.
     pub queued: usize,
     /// Parts that wait for their answer.

@@ -258,7 +258,7 @@ fn bring_up(
 ) -> Result<(Front, Record), TargetError> {
     let Options { subject, conductor, key, front_end, read_only, shared, io_timeout, depth, transport, .. } = options;
     let (generation, volume_id, snapshot) = (map.attach, map.volume, map.snapshot);
-    let no_rdma = map.rdma.is_empty();
+    let no_rdma = map.reachable.iter().flat_map(|at| &at.addresses).all(|address| !address.is_rdma());
     let read_only = read_only || snapshot.is_some();
     let volume = subject.to_string();
     let recovered = former.recover.is_some();

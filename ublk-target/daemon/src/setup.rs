@@ -149,9 +149,7 @@ impl Setup {
 /// What a lane has to say to people.
 pub(crate) fn say(word: &Word) {
     match word {
-        Word::Fallback(endpoint) => {
-            tracing::warn!(%endpoint, "no connection over RDMA that lasts: TCP is tried, and RDMA again now and then");
-        }
+        Word::Detour(detour) => tracing::warn!("{detour}"),
         Word::Waits(wait) => {
             let seconds = wait.longest.0 / 1_000_000_000;
             tracing::warn!(shard = %wait.shard, seconds, requests = wait.parts, "requests wait: {}", wait.reason);
@@ -183,7 +181,7 @@ mod tests {
                 snapshot,
                 durability,
                 held_since: conductor_model::Commit(0),
-                rdma: Vec::new(),
+                reachable: Vec::new(),
                 shards: Vec::new(),
             },
             name: "db".into(),

@@ -1,8 +1,9 @@
 //! What a target tells about itself: copied out of the machine, sent over the control socket as one JSON object.
 
+use driver::Address;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use volume_client::{ShardWait, Stage, Stages, View};
+use volume_client::{ShardWait, Stage, Stages, View, WayView};
 
 /// One look inside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +55,12 @@ pub struct LinkView {
     /// What its connection goes over: `tcp` or `rdma`; `tcp` if there is none.
     #[serde(default)]
     pub transport: String,
+    /// The same with the address: `tcp:IP:PORT` or `rdma:IP:PORT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
+    /// The ways there, best first, if there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ways: Vec<WayView>,
     /// Parts that wait for a connection or a credit.
     pub queued: usize,
     /// Parts that wait for their answer.
@@ -102,7 +109,9 @@ impl TargetView {
         let link = |link: &volume_client::LinkView| LinkView {
             endpoint: link.endpoint.to_string(),
             state: link.state.clone(),
-            transport: if link.rdma { "rdma" } else { "tcp" }.to_owned(),
+            transport: if matches!(link.over, Some(Address::Rdma(_))) { "rdma" } else { "tcp" }.to_owned(),
+            over: link.over.as_ref().map(ToString::to_string),
+            ways: link.ways.clone(),
             queued: link.queued,
             posted: link.posted,
         };

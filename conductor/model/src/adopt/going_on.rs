@@ -126,12 +126,11 @@ impl Conductor {
             });
             let endpoint_at = Commit(0);
             let (capacity, max_copies, present, leaving, successor) = (Bytes(0), 0, false, false, None);
-            let rdma = None;
             let record = DiskRecord {
                 disk,
                 open,
                 endpoint,
-                rdma,
+                addresses: Vec::new(),
                 endpoint_at,
                 capacity,
                 max_copies,

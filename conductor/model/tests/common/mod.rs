@@ -294,7 +294,7 @@ pub fn report(node: u32, open: u64) -> DiskReport {
         disk: disk_of(node),
         open: OpenId(open),
         endpoint: format!("127.0.0.1:{}", 9000 + node).parse().unwrap(),
-        rdma: None,
+        addresses: Vec::new(),
         capacity: Bytes(1 << 40),
         used: Bytes(0),
         max_copies: u32::MAX,

@@ -140,7 +140,7 @@ pub(crate) fn registration(node: u32, open: u64) -> Register {
         disk: DiskId(u64::MAX - u64::from(node)),
         open: OpenId(open),
         endpoint: format!("127.0.0.1:{}", 9000 + node).parse().unwrap(),
-        rdma: None,
+        addresses: Vec::new(),
         capacity: Bytes(1 << 40),
         used: Bytes(0),
         max_copies: u32::MAX,

@@ -74,7 +74,7 @@ use refcount::{Hold, Table};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use tcp::{Answer, Net, NetEvent, Payload, Ways};
+use tcp::{Answer, Net, NetEvent, Payload, Transport, Ways};
 
 /// A disk with its opened store.
 #[derive(Debug)]
@@ -322,6 +322,7 @@ impl<S: Store> Node<S> {
         }
         let until = if replicas.is_empty() { started } else { started + PROMISE };
         let disks_len = disks.len();
+        let ways = Ways::new(Transport::Auto, options.lane);
         let said_used = disks.iter().map(|d| d.store.usage().used).collect();
         Self {
             options,
@@ -333,7 +334,7 @@ impl<S: Store> Node<S> {
             visitors: BTreeMap::new(),
             keys: None,
             links: Links::default(),
-            ways: Ways::default(),
+            ways,
             replicas,
             primaries: BTreeMap::new(),
             iocbs: Slab::new(),
@@ -582,7 +583,7 @@ impl<S: Store> Machine for Node<S> {
             Mail::Heard(sent) => self.conductor_promised(sent),
             Mail::FillRate(rate) => self.fill_rate = rate,
             Mail::Held(copies) => self.hold_fillings(copies),
-            Mail::Rdma(all) => self.ways.know(all.iter().map(|at| (at.endpoint, at.rdma))),
+            Mail::Reachable(all) => self.know_ways(now, all),
             Mail::Generations(list) => {
                 for (volume, generation) in list {
                     let fence = self.sessions.set_generation(volume, generation);

@@ -3,13 +3,13 @@
 use super::Node;
 use super::wishes::OPENED_ANEW;
 use crate::iocb::LegState;
-use crate::limits::MEMBER_SILENT;
+use crate::limits::{MEMBER_SILENT, WAY_SILENT};
 use crate::links::{Peer, WaitingLeg};
 use crate::mail::Letter;
 use crate::primary::{JoinState, Phase, Primary};
-use conductor_model::api::MembershipChange;
-use conductor_model::{CopyId, DiskId, Member, OpenId, ShardId};
-use driver::{ConnId, Outbox, Time};
+use conductor_model::api::{MembershipChange, Reachable};
+use conductor_model::{CopyId, DiskId, Member, OpenId, ShardId, TransportAddress};
+use driver::{Address, ConnId, Outbox, Time};
 use node_store::Store;
 use std::net::SocketAddr;
 use wire::{HelloInfo, Reason};
@@ -29,32 +29,49 @@ impl<S: Store> Node<S> {
             return;
         }
         // Half-open: a new connection shows whether anybody is there.
-        for conn in self.links.silent(now, MEMBER_SILENT) {
-            self.counters.count("link.silent");
+        let Self { links, ways, .. } = self;
+        let patience = |to| if ways.are_several(to) { WAY_SILENT } else { MEMBER_SILENT };
+        for conn in links.silent(now, patience) {
+            let several = self.links.endpoint(conn).is_some_and(|to| self.ways.are_several(to));
+            self.counters.count(if several { "link.silent-way" } else { "link.silent" });
             self.net.close(now, conn, Reason::PeerSilent, out);
         }
         for to in self.links.due(now) {
             let info = Self::hello_info(&self.options, &self.disks);
-            let address = self.ways.address(to);
-            let conn = self.net.connect(now, address.clone(), info, out);
-            self.ways.connecting(conn, to, &address);
+            let attempt = self.ways.attempt(to);
+            let over = attempt.to.clone();
+            let conn = self.net.connect(now, attempt, info, out);
+            self.ways.connecting(conn, to, over);
             self.counters.count("link.connecting");
             self.links.connecting(to, conn);
         }
         if let Some((endpoint, to)) = self.ways.probe(now) {
-            let conn = self.net.probe(now, to, out);
-            self.ways.probing(endpoint, conn);
+            let conn = self.net.probe(now, to.clone(), out);
+            self.ways.probing(endpoint, to, conn);
         }
         for to in self.links.keepalives_due(now) {
             self.ask_promise(now, to);
         }
     }
 
+    /// Where else than at the address that is its name each reactor listens that does.
+    pub(super) fn know_ways(&mut self, now: Time, all: Vec<Reachable>) {
+        let way = |address| match address {
+            TransportAddress::Tcp(at) => Address::Tcp(at),
+            TransportAddress::Rdma(at) => Address::Rdma(at),
+        };
+        let ways = |at: Reachable| (at.endpoint, at.addresses.into_iter().map(way).collect());
+        self.ways.know(now, all.into_iter().map(ways));
+    }
+
     /// A connection is established. If it is a link of ours: who is there, and what waits for it?
     pub(super) fn link_up(&mut self, now: Time, conn: ConnId, peer: &HelloInfo, out: &mut dyn Outbox<Letter>) {
         let Some(to) = self.links.endpoint(conn) else { return };
         self.counters.count("link.up");
-        self.ways.up(now, conn);
+        if let Some(detour) = self.ways.up(now, conn) {
+            self.counters.count("link.detour");
+            out.post(Letter::Detour(detour));
+        }
         let opens: Vec<(DiskId, OpenId)> = peer.opens.iter().map(|(d, o)| (DiskId(*d), OpenId(*o))).collect();
         let peer = Peer { opens };
         if let Some(link) = self.links.get_mut(to) {
@@ -131,16 +148,13 @@ impl<S: Store> Node<S> {
     pub(super) fn conn_down(&mut self, now: Time, conn: ConnId, reason: Reason, out: &mut dyn Outbox<Letter>) {
         if self.ways.is_probe(conn) {
             // What it carries is sent again on the next one, which takes the better way.
-            if let Some(over_tcp) = self.ways.probed(now, conn, reason == Reason::Closed) {
+            if let Some(worse) = self.ways.probed(now, conn, reason == Reason::Closed) {
                 self.counters.count("link.made-room");
-                self.net.close(now, over_tcp, Reason::Closed, out);
+                self.net.close(now, worse, Reason::Closed, out);
             }
             return;
         }
-        if let Some(endpoint) = self.ways.down(now, conn, reason) {
-            self.counters.count("link.tcp-instead");
-            out.post(Letter::Fallback(endpoint));
-        }
+        self.ways.down(now, conn, reason);
         self.visitors.remove(&conn);
         self.sessions.gone(conn);
         self.drop_unstamped(now, conn);

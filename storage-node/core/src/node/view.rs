@@ -55,7 +55,8 @@ impl<S: Store> Node<S> {
                 .map(|(endpoint, link)| LinkView {
                     endpoint,
                     up: link.up.is_some(),
-                    rdma: link.conn.is_some_and(|conn| self.ways.is_rdma(conn)),
+                    over: link.conn.and_then(|conn| self.ways.over(conn)).cloned(),
+                    ways: self.ways.look(endpoint),
                 })
                 .collect(),
             refs,

@@ -9,7 +9,7 @@ use sim::{Birth, Rng};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use tcp::{Net, NetEvent, NetOptions, Payload};
+use tcp::{Attempt, Net, NetEvent, NetOptions, Payload};
 use wire::{HelloInfo, Op};
 
 /// One request.
@@ -82,7 +82,7 @@ impl Machine for Client {
     type Letter = Said;
 
     fn start(&mut self, now: Time, out: &mut dyn Outbox<Said>) {
-        self.net.connect(now, Address::Tcp(self.to), self.info.clone(), out);
+        self.net.connect(now, Attempt::only(Address::Tcp(self.to)), self.info.clone(), out);
     }
     fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Said>) {
         self.net.done(now, done, out);

@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use tcp::{Net, NetEvent, NetOptions, Payload};
+use tcp::{Attempt, Net, NetEvent, NetOptions, Payload};
 use wire::{ClusterKey, HelloInfo, Role};
 
 const DISK_BYTES: u64 = 24 << 20;
@@ -284,7 +284,7 @@ impl Client {
             let mut hello = HelloInfo::new(Role::Client, "host", 1);
             (hello.volume, hello.incarnation, hello.view) = (SHARD.volume.0, self.incarnation, self.view);
             hello.generation = u64::from(self.view == 0);
-            self.conn = Some(self.net.connect(now, Address::Tcp(endpoint(1)), hello, out));
+            self.conn = Some(self.net.connect(now, Attempt::only(Address::Tcp(endpoint(1))), hello, out));
         }
         let Some(conn) = self.conn.filter(|_| self.up) else { return };
         while let Some(ask) = self.waiting.front() {

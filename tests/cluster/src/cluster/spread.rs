@@ -46,15 +46,20 @@ impl Cluster {
     pub fn spread(shape: Shape, network: Network, conductor: &[&str]) -> Result<Self> {
         let dir = new_dir(&std::env::temp_dir())?;
         let watcher = Watcher::start(&dir, network.names())?;
-        let at = |spot, port| SocketAddr::new(network.address(spot), port).to_string();
+        // In all networks that there are, the first one first.
+        let at = |spot, port| {
+            let all = network.addresses(spot).map(|address| SocketAddr::new(address, port).to_string());
+            all.collect::<Vec<_>>().join(",")
+        };
         let address = at(Spot::Conductor, CONDUCTOR_PORT);
+        let listen = if address.contains(',') { format!("0.0.0.0:{CONDUCTOR_PORT}") } else { address.clone() };
         write_key(&dir)?;
         fs::write(dir.join("conductor.addr"), format!("{address}\n"))?;
         let spawn = |name: &str, spot: Spot, args: Vec<OsString>, log: &Path| {
             let argv = network.prefix(spot).into_iter().chain([binary()?.into()]).chain(args).collect();
             Process::spawn(name, argv, &dir, log)
         };
-        let mut args = text(&["conductor", "run", "--plaintext", "--listen", &address]);
+        let mut args = text(&["conductor", "run", "--plaintext", "--listen", &listen]);
         args.extend(text(&["--store", &format!("redb:{}", dir.join("conductor.redb").display()), "--key-file"]));
         args.push(dir.join("cluster.key").into());
         args.extend(text(conductor));

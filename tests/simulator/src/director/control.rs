@@ -19,7 +19,7 @@ impl Director {
             node_core::Letter::Usage(_, used) => control.used = used,
             node_core::Letter::View(..)
             | node_core::Letter::Damage(_)
-            | node_core::Letter::Fallback(_)
+            | node_core::Letter::Detour(_)
             | node_core::Letter::Fillings(_) => {}
             node_core::Letter::Report(report) => self.forward(w, node, life, vec![report], Vec::new()),
             node_core::Letter::Worked(work) => self.forward(w, node, life, Vec::new(), vec![work]),
@@ -203,6 +203,9 @@ impl Director {
                     tell(w, node_core::Mail::Drop(answer.drop));
                 }
                 tell(w, node_core::Mail::FillRate(answer.fill_rate));
+                if let Some(reachable) = answer.reachable {
+                    tell(w, node_core::Mail::Reachable(reachable));
+                }
                 if let Some(held) = answer.held {
                     tell(w, node_core::Mail::Held(held));
                 }

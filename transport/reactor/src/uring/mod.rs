@@ -260,8 +260,8 @@ impl<R: Ring> Uring<R> {
     fn post(&mut self, index: u32, fd: RawFd) {
         let slot = self.slab.slot(index);
         let Some(entry) = slot.entry(index, fd) else { return };
-        if slot.flight.as_ref().is_some_and(|flight| flight.socket.is_some()) {
-            slot.scratch.timeout = timespec(self.limits.connect);
+        if let Some(Flight { op: Op::Connect { within, .. }, .. }) = slot.flight {
+            slot.scratch.timeout = timespec(within.min(self.limits.connect));
             let deadline = opcode::LinkTimeout::new(&raw const slot.scratch.timeout).build();
             let token = Token::new(Kind::Deadline, slot.generation, index);
             self.pairs.push([entry.flags(squeue::Flags::IO_LINK), deadline.user_data(token.bits())]);

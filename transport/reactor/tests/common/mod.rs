@@ -1,6 +1,6 @@
 //! A reactor that a test drives step by step, and connections to hold on to.
 
-use driver::{Address, Conn, ConnId, Done, Errno, Machine, Op, Outbox, Provider, StreamId, Time, why};
+use driver::{Address, Conn, ConnId, Done, Errno, Machine, Op, Outbox, Provider, Span, StreamId, Time, why};
 use memory::{Arena, Class, Filling, Part};
 use reactor::{Limits, MailRx, Mailbox, OwnRing, Reactor, Uring, mailbox};
 use refcount::{Hold, Table};
@@ -85,7 +85,7 @@ impl Bench {
     }
 
     pub(crate) fn connect(&self, to: &Address) -> Op {
-        Op::Connect { on: self.rx(), to: to.clone() }
+        Op::Connect { on: self.rx(), to: to.clone(), within: Span::seconds(60) }
     }
 
     pub(crate) fn recv(&self, stream: StreamId, len: usize) -> Op {

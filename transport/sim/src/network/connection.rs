@@ -1,7 +1,7 @@
 //! One stream between two processes: two ends, and what each has on the wire towards the other.
 
 use crate::kernel::ProcessId;
-use driver::{Errno, Op, Part, StreamId, Time};
+use driver::{Address, Errno, Op, Part, StreamId, Time};
 use std::collections::VecDeque;
 
 /// One end of one connection; the number is never used twice.
@@ -19,6 +19,8 @@ impl EndId {
 
 pub(crate) struct Connection {
     pub(crate) ends: [End; 2],
+    /// The address that it was made to.
+    pub(crate) to: Address,
     /// Nothing passes any more, and nobody is told.
     pub(crate) silent: bool,
 }

@@ -32,7 +32,8 @@ impl Network {
 
     pub(super) fn connect(&mut self, k: &mut Kernel, process: ProcessId, op: Op) {
         let life = k.host(process).life;
-        let give_up = k.now + self.options.connect_timeout;
+        let Op::Connect { within, .. } = &op else { return };
+        let give_up = k.now + self.options.connect_timeout.min(*within);
         let wait = self.options.latency.sample(&mut k.rng);
         k.schedule_in(wait, Event::Syn { process, life, op: Box::new(op), give_up });
     }
@@ -40,14 +41,15 @@ impl Network {
     /// A connection request would reach its listener now.
     pub(crate) fn syn(&mut self, k: &mut Kernel, process: ProcessId, op: Box<Op>, give_up: Time) {
         let Op::Connect { to, .. } = &*op else { return };
+        let to = to.clone();
         let wait = self.options.latency.sample(&mut k.rng);
-        let found = self.listeners.iter().position(|listener| listener.address == *to);
+        let found = self.listeners.iter().position(|listener| listener.address == to);
         let Some(listener) = found else {
             k.trace.event(k.now, process, "net.refused");
             return k.complete_at(k.now + wait, process, *op, Err(Errno::REFUSED));
         };
         let owner = self.listeners[listener].process;
-        let reached = self.passes(process, owner) && self.passes(owner, process) && k.host(owner).powered;
+        let reached = self.passes(process, owner, &to) && self.passes(owner, process, &to) && k.host(owner).powered;
         if reached && k.host(owner).state == State::Dead {
             k.trace.event(k.now, process, "net.refused");
             return k.complete_at(k.now + wait, process, *op, Err(Errno::REFUSED));
@@ -65,7 +67,7 @@ impl Network {
         let id = self.next;
         self.next += 1;
         let ends = [End::new(process, Some(*op)), End::new(owner, None)];
-        self.connections.insert(id, Connection { ends, silent: false });
+        self.connections.insert(id, Connection { ends, to, silent: false });
         self.listeners[listener].backlog.push_back(EndId { connection: id, side: 1 });
         self.match_accepts(k, listener);
         k.schedule_in(wait, Event::Established { at: EndId { connection: id, side: 0 } });
@@ -164,7 +166,7 @@ impl Network {
     pub(crate) fn reset(&mut self, k: &mut Kernel, at: EndId) {
         let Some(connection) = self.connections.get(&at.connection) else { return };
         let (process, from) = (connection.ends[at.side].process, connection.ends[1 - at.side].process);
-        if connection.silent || !self.passes(from, process) {
+        if connection.silent || !self.passes(from, process, &connection.to) {
             k.trace.count("net.reset_lost");
         } else {
             self.fail(k, at, Errno::RESET);

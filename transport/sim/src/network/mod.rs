@@ -31,6 +31,8 @@ pub(crate) struct Network {
     streams: Vec<Vec<Option<Slot>>>,
     /// From, to.
     blocked: BTreeSet<(ProcessId, ProcessId)>,
+    /// Addresses that nothing gets to or from.
+    cut: Vec<Address>,
 }
 
 struct Listener {
@@ -60,6 +62,7 @@ impl Network {
             listeners: Vec::new(),
             streams: Vec::new(),
             blocked: BTreeSet::new(),
+            cut: Vec::new(),
         }
     }
 
@@ -175,6 +178,25 @@ impl Network {
         }
     }
 
+    /// From now on nothing passes on connections to this address.
+    pub(crate) fn cut(&mut self, address: Address) {
+        self.cut.push(address);
+    }
+
+    /// It does again.
+    pub(crate) fn mend(&mut self, k: &mut Kernel, address: &Address) {
+        let before = self.cut.len();
+        self.cut.retain(|cut| cut != address);
+        if self.cut.len() < before {
+            self.retry(k, |connection| connection.to == *address);
+        }
+    }
+
+    /// All addresses that are cut off.
+    pub(crate) fn cuts(&self) -> &[Address] {
+        &self.cut
+    }
+
     /// All directions that are blocked.
     pub(crate) fn blocked(&self) -> Vec<(ProcessId, ProcessId)> {
         self.blocked.iter().copied().collect()
@@ -221,8 +243,9 @@ impl Network {
         }
     }
 
-    fn passes(&self, from: ProcessId, to: ProcessId) -> bool {
-        self.blocked.is_empty() || !self.blocked.contains(&(from, to))
+    /// Whether something gets from one to the other, on a connection that was made to an address.
+    fn passes(&self, from: ProcessId, to: ProcessId, over: &Address) -> bool {
+        (self.blocked.is_empty() || !self.blocked.contains(&(from, to))) && !self.cut.contains(over)
     }
 
     fn slot(&mut self, k: &Kernel, process: ProcessId, stream: StreamId) -> &mut Slot {

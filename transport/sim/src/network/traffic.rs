@@ -60,8 +60,8 @@ impl Network {
         let Some(connection) = self.connections.get(&from.connection) else { return };
         let (here, there) = (&connection.ends[from.side], &connection.ends[1 - from.side]);
         let reachable = there.alive || k.host(there.process).powered;
-        let forth = !connection.silent && reachable && self.passes(here.process, there.process);
-        let back = !connection.silent && self.passes(there.process, here.process);
+        let forth = !connection.silent && reachable && self.passes(here.process, there.process, &connection.to);
+        let back = !connection.silent && self.passes(there.process, here.process, &connection.to);
         if here.wire.front().is_none_or(|(due, _)| *due > k.now) {
             return;
         }

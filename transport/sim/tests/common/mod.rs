@@ -8,7 +8,8 @@
 )]
 
 use driver::{
-    Address, Conn, ConnId, DiskIndex, Done, Errno, ListenerId, Machine, Op, Outbox, Part, Provider, StreamId, Time, why,
+    Address, Conn, ConnId, DiskIndex, Done, Errno, ListenerId, Machine, Op, Outbox, Part, Provider, Span, StreamId,
+    Time, why,
 };
 use memory::{Arena, Class, Filling, Reads};
 use refcount::{Hold, Table};
@@ -29,6 +30,7 @@ pub struct Echo {
     arena: Arena,
     conns: Table<Conn>,
     owners: BTreeMap<StreamId, Served>,
+    listeners: u32,
     next: u32,
     last: Time,
 }
@@ -47,7 +49,12 @@ const MOST_QUEUED: usize = 16;
 
 impl Echo {
     pub fn new() -> Self {
-        Self { arena: Arena::small(8 << 20), conns: Table::new(), owners: BTreeMap::new(), next: 0, last: Time(0) }
+        Self::with_listeners(1)
+    }
+
+    pub fn with_listeners(listeners: u32) -> Self {
+        let (conns, owners) = (Table::new(), BTreeMap::new());
+        Self { arena: Arena::small(8 << 20), conns, owners, listeners, next: 0, last: Time(0) }
     }
 
     fn receive(&mut self, stream: StreamId, out: &mut dyn Outbox<()>) {
@@ -79,13 +86,13 @@ impl Machine for Echo {
     type Mail = ();
     type Letter = ();
     fn start(&mut self, _: Time, out: &mut dyn Outbox<()>) {
-        out.submit(Op::Accept { listener: ListenerId(0) });
+        (0..self.listeners).for_each(|listener| out.submit(Op::Accept { listener: ListenerId(listener) }));
     }
     fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<()>) {
         assert!(now >= self.last);
         self.last = now;
         match done.op {
-            Op::Accept { .. } => {
+            Op::Accept { listener } => {
                 let stream = StreamId(done.result.unwrap());
                 self.next += 1;
                 let owner = self.conns.insert(Conn::new(ConnId { slot: self.next, generation: 0 }, Provider::Nbd));
@@ -99,7 +106,7 @@ impl Machine for Echo {
                 };
                 assert!(self.owners.insert(stream, served).is_none(), "a number in use was given out");
                 self.receive(stream, out);
-                out.submit(Op::Accept { listener: ListenerId(0) });
+                out.submit(Op::Accept { listener });
             }
             Op::Recv { stream, into, .. } => {
                 let served = self.owners.get_mut(&stream).unwrap();
@@ -222,7 +229,7 @@ impl Talker {
 
     fn connect(&mut self, out: &mut dyn Outbox<()>) {
         (self.sent, self.heard, self.over, self.retry_at) = (0, 0, false, None);
-        let op = Op::Connect { on: self.owner.share(), to: self.to.clone() };
+        let op = Op::Connect { on: self.owner.share(), to: self.to.clone(), within: Span::seconds(60) };
         self.submit(op, out);
     }
 

@@ -12,7 +12,7 @@ use driver::{Address, Binding, ConnId, Done, Errno, ListenerId, Op, Part, Span, 
 use memory::{Arena, Class};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use tcp::{Admission, Answer, Lost, Net, NetEvent, NetOptions, Payload};
+use tcp::{Admission, Answer, Attempt, Lost, Net, NetEvent, NetOptions, Payload};
 use wire::{ClusterKey, HelloInfo, PREFIX_LEN, Reason, Role, SessionId};
 
 pub const CLIENT: usize = 0;
@@ -87,6 +87,8 @@ pub struct World {
     owner: Vec<Option<usize>>,
     backlog: VecDeque<StreamId>,
     pub listening: bool,
+    /// Of connections to come: there are other ways to the server.
+    pub other_ways: bool,
     /// Flip this bit of this byte on its way to that side.
     pub flip: Option<(usize, usize, u8)>,
     /// All bytes that ever left each side.
@@ -152,6 +154,7 @@ impl World {
             owner: Vec::new(),
             backlog: VecDeque::new(),
             listening: true,
+            other_ways: false,
             flip: None,
             tapped: Default::default(),
             bindings: [None; 2],
@@ -173,7 +176,8 @@ impl World {
 
     pub fn connect_as(&mut self, hello: HelloInfo) -> ConnId {
         let client = &mut self.sides[CLIENT];
-        let id = client.net.connect(self.now, Self::address(), hello, &mut client.out);
+        let attempt = Attempt { others: self.other_ways, ..Attempt::only(Self::address()) };
+        let id = client.net.connect(self.now, attempt, hello, &mut client.out);
         self.collect();
         id
     }

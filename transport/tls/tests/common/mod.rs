@@ -1,6 +1,6 @@
 //! Two layers with a stream between them, whose pieces a test chooses, and a machine on each side that a test plays.
 
-use driver::{Address, Conn, ConnId, Done, Errno, Op, Provider, StreamId, Time, why};
+use driver::{Address, Conn, ConnId, Done, Errno, Op, Provider, Span, StreamId, Time, why};
 use memory::{Arena, ArenaOptions, Backing, Class, Filling, Shares};
 use refcount::{Hold, Table};
 use smallvec::smallvec;
@@ -91,7 +91,7 @@ impl Side {
     /// The machine's wishes.
     pub(crate) fn connect(&mut self) {
         let to = Address::Tcp(([127, 0, 0, 1], 1).into());
-        self.layer.submit(Op::Connect { on: self.owner().share(), to });
+        self.layer.submit(Op::Connect { on: self.owner().share(), to, within: Span::seconds(12) });
     }
 
     pub(crate) fn recv(&mut self, bytes: usize) {

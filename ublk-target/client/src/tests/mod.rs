@@ -38,7 +38,7 @@ pub(crate) fn map(shards: &[(u64, u16)]) -> VolumeMap {
         snapshot: None,
         durability: conductor_model::Durability::Always,
         held_since: conductor_model::Commit(0),
-        rdma: Vec::new(),
+        reachable: Vec::new(),
         shards: shards.iter().enumerate().map(place).collect(),
     }
 }

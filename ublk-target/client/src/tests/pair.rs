@@ -4,12 +4,14 @@ use super::{SHARD, endpoint, map};
 use crate::limits::SAY_WAIT;
 use crate::request::{BlockDone, BlockError, BlockOp, BlockRequest};
 use crate::{ClientOptions, VolumeClient, Word};
-use conductor_model::api::{RdmaEndpoint, VolumeMap};
+use conductor_model::TransportAddress;
+use conductor_model::api::{Reachable, VolumeMap};
 use conductor_model::{AttachGeneration, Bytes};
 use driver::{Address, ConnId, Done, Errno, ListenerId, Op, Span, Time, Vecs};
 use memory::{Arena, Class};
 use node_protocol::{IoBody, ReplyBody, Status, op};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use tcp::{Admission, Answer, Net, NetEvent, NetOptions, Payload, rx_slots};
 use wire::{ClusterKey, HelloInfo, Reason, Role, SessionId};
@@ -41,19 +43,41 @@ struct Pipes {
     /// Ends over RDMA, and those on which something large was sent.
     over_rdma: BTreeSet<u32>,
     stuck: BTreeSet<u32>,
+    /// What each end goes over; and what leads nowhere, without a word.
+    over: BTreeMap<u32, Address>,
+    cut: Vec<Address>,
+    /// Connects over what is cut.
+    held: Vec<(usize, Op)>,
+}
+
+/// Another address of a node over TCP.
+fn second(node: u16) -> SocketAddr {
+    endpoint(node + 100)
 }
 
 impl Pipes {
+    fn is_cut(&self, end: u32) -> bool {
+        self.over.get(&end).is_some_and(|over| self.cut.contains(over))
+    }
+
+    /// All leads somewhere again; who tried meanwhile is told that he came too late.
+    fn heal(&mut self) {
+        self.cut.clear();
+        self.done.extend(self.held.drain(..).map(|(owner, op)| (owner, Done { op, result: Err(Errno::TIMED_OUT) })));
+    }
+
     fn submit(&mut self, owner: usize, op: Op) {
         let result = match &op {
             Op::Accept { .. } => {
                 self.accepts.insert(owner, op);
                 return;
             }
+            Op::Connect { to, .. } if self.cut.contains(to) => return self.held.push((owner, op)),
             Op::Connect { to, .. } => {
                 let node = (0..2).find(|node| {
                     let at = endpoint(*node as u16 + 1);
-                    *to == Address::Tcp(at) || (self.rdma && *to == Address::Rdma(at))
+                    let tcp = [at, second(*node as u16 + 1)].map(Address::Tcp);
+                    tcp.contains(to) || (self.rdma && *to == Address::Rdma(at))
                 });
                 match node.and_then(|node| Some((node, self.accepts.remove(&node)?))) {
                     None => Err(Errno::REFUSED),
@@ -62,6 +86,7 @@ impl Pipes {
                         self.made += 2;
                         self.ends.insert(near, End { peer: far, owner, ..End::default() });
                         self.ends.insert(far, End { peer: near, owner: node, ..End::default() });
+                        self.over.extend([near, far].map(|end| (end, to.clone())));
                         if matches!(to, Address::Rdma(_)) {
                             self.over_rdma.extend([near, far]);
                         }
@@ -82,9 +107,10 @@ impl Pipes {
                 if self.narrow && self.over_rdma.contains(&stream.0) && bytes.len() > 4096 {
                     self.stuck.insert(stream.0);
                 }
+                let lost = self.stuck.contains(&stream.0) || self.is_cut(stream.0);
                 match self.ends.get_mut(&peer).filter(|_| !over) {
                     None => Err(Errno::RESET),
-                    Some(_) if self.stuck.contains(&stream.0) => Ok(bytes.len() as u32),
+                    Some(_) if lost => Ok(bytes.len() as u32),
                     Some(peer_end) => {
                         peer_end.inbox.extend(&bytes);
                         self.receive(peer);
@@ -94,7 +120,8 @@ impl Pipes {
             }
             Op::Shutdown { stream } => {
                 let (stream, peer) = (stream.0, self.ends[&stream.0].peer);
-                for end in [stream, peer] {
+                let told = if self.is_cut(stream) { 1 } else { 2 };
+                for end in [stream, peer].into_iter().take(told) {
                     if let Some(it) = self.ends.get_mut(&end) {
                         it.over = true;
                         self.receive(end);
@@ -105,7 +132,8 @@ impl Pipes {
             Op::Close { stream } => {
                 let end = self.ends.remove(&stream.0).unwrap();
                 assert!(end.recv.is_none(), "closed with a receive posted");
-                if let Some(peer) = self.ends.get_mut(&end.peer) {
+                let cut = self.is_cut(stream.0);
+                if let Some(peer) = self.ends.get_mut(&end.peer).filter(|_| !cut) {
                     peer.over = true;
                     self.receive(end.peer);
                 }
@@ -162,10 +190,10 @@ fn random(seed: u64) -> Box<dyn FnMut() -> u64> {
 
 impl World {
     fn new() -> Self {
-        Self::over(tcp::Transport::Tcp, &map(&[(1, 1), (1, 2)]))
+        Self::with(tcp::Transport::Tcp, &map(&[(1, 1), (1, 2)]))
     }
 
-    fn over(transport: tcp::Transport, map: &VolumeMap) -> Self {
+    fn with(transport: tcp::Transport, map: &VolumeMap) -> Self {
         let secrets = Rc::new(ClusterKey([9; 32]));
         let arena = Arena::small(64 << 20);
         let options = ClientOptions {
@@ -203,6 +231,12 @@ impl World {
             arena,
             completions: Vec::new(),
         }
+    }
+
+    /// What the link to a node goes over.
+    fn over(&self, node: u16) -> Option<Address> {
+        let links = self.client.view(self.now).links;
+        links.into_iter().find(|link| link.endpoint == endpoint(node))?.over
     }
 
     fn submit(&mut self, tag: u64, op: BlockOp, offset: u64, len: u64) {
@@ -385,16 +419,21 @@ fn a_node_that_is_away_makes_requests_wait_visibly() {
     assert_eq!(w.client.next_word(), None, "as long as a failover takes");
 }
 
+/// The endpoint of node 1 and its RDMA address.
+fn with_rdma() -> Reachable {
+    Reachable { endpoint: endpoint(1), addresses: vec![TransportAddress::Rdma(endpoint(1))] }
+}
+
 #[test]
 fn when_rdma_leads_there_again_the_connection_over_tcp_makes_room_and_no_request_is_lost() {
     let mut all = map(&[(1, 1), (1, 2)]);
-    all.rdma = vec![RdmaEndpoint { endpoint: endpoint(1), rdma: endpoint(1) }];
-    let mut w = World::over(tcp::Transport::Auto, &all);
-    let over = |w: &World| w.client.view(w.now).links.iter().find(|link| link.endpoint == endpoint(1)).unwrap().rdma;
+    all.reachable = vec![with_rdma()];
+    let mut w = World::with(tcp::Transport::Auto, &all);
+    let over = |w: &World| matches!(w.over(1), Some(Address::Rdma(_)));
     w.write(1, 0, &[1; 512]);
     w.run();
     w.pass(Span::seconds(1));
-    assert_eq!(w.client.next_word(), Some(Word::Fallback(endpoint(1))));
+    assert!(matches!(w.client.next_word(), Some(Word::Detour(around)) if around.endpoint == endpoint(1)));
     w.answer(0, 0, b"");
     assert!(!over(&w));
     let until = |w: &mut World, at: u64| {
@@ -432,10 +471,88 @@ fn when_rdma_leads_there_again_the_connection_over_tcp_makes_room_and_no_request
 }
 
 #[test]
+fn a_cut_cable_costs_little_more_than_a_second_where_there_is_another_address_and_a_mended_one_is_found() {
+    let mut all = map(&[(1, 1), (1, 2)]);
+    all.reachable = vec![Reachable { endpoint: endpoint(1), addresses: vec![TransportAddress::Tcp(second(1))] }];
+    let mut w = World::with(tcp::Transport::Auto, &all);
+    // Lane 1 begins at the second address.
+    let (near, far) = (Address::Tcp(second(1)), Address::Tcp(endpoint(1)));
+    let mut tag = 0;
+    // Requests without end, one at a time; the longest that one waited.
+    let mut go_on = |w: &mut World, span: Span| {
+        let (until, mut longest) = (w.now + span, Span(0));
+        while w.now < until {
+            tag += 1;
+            let since = w.now;
+            w.write(tag, 0, &[1; 512]);
+            w.run();
+            while w.waiting[0].is_empty() {
+                w.pass(Span::millis(50));
+                assert!(w.now.since(since) < Span::seconds(10), "{tag}: nothing is sent any more");
+            }
+            w.answer(0, 0, b"");
+            longest = longest.max(w.now.since(since));
+            w.pass(Span::millis(100));
+        }
+        (longest.as_millis(), tag)
+    };
+    assert_eq!(go_on(&mut w, Span::seconds(2)).0, 0);
+    assert_eq!(w.over(1), Some(near.clone()));
+    w.pipes.cut = vec![near.clone()];
+    let (longest, _) = go_on(&mut w, Span::seconds(100));
+    assert!((1_000..1_500).contains(&longest), "{longest} ms");
+    assert_eq!(w.over(1), Some(far.clone()), "looks that find nobody change nothing");
+    let told = w.client.next_word();
+    assert!(matches!(told, Some(Word::Detour(tcp::Detour { why: Reason::PeerSilent, .. }))), "{told:?}");
+    let ways = w.client.view(w.now).links[0].ways.clone();
+    assert_eq!(ways.iter().map(|way| way.up).collect::<Vec<_>>(), [false, true]);
+    assert!(ways[0].failures >= 2 && ways[0].last.is_some(), "{ways:?}");
+    w.pipes.heal();
+    let (longest, _) = go_on(&mut w, Span::seconds(200));
+    assert!(longest <= 550, "{longest} ms: the way back is taken when nothing is under way");
+    assert_eq!(w.over(1), Some(near.clone()));
+    // Both, one after the other.
+    for (cut, left) in [(&near, &far), (&far, &near)] {
+        w.pipes.heal();
+        w.pipes.cut = vec![cut.clone()];
+        let (longest, _) = go_on(&mut w, Span::seconds(20));
+        assert!(longest < 1_500, "{longest} ms");
+        assert_eq!(w.over(1).as_ref(), Some(left));
+    }
+    w.pipes.heal();
+    let (_, tag) = go_on(&mut w, Span::seconds(1));
+    let view = w.client.view(w.now);
+    assert_eq!((w.completions.len() as u64, view.counters["made_room"]), (tag, 1));
+    assert!(w.completions.iter().all(|(_, result)| result.is_ok()));
+    w.client.stop();
+    w.assert_over();
+}
+
+#[test]
+fn a_node_whose_answers_rightly_wait_is_not_taken_for_silent() {
+    let mut all = map(&[(1, 1), (1, 2)]);
+    all.reachable = vec![Reachable { endpoint: endpoint(1), addresses: vec![TransportAddress::Tcp(second(1))] }];
+    let mut w = World::with(tcp::Transport::Auto, &all);
+    // Something is said more often than it is asked whether anybody is there.
+    for tag in 0..7 {
+        w.write(tag, 0, &[1; 512]);
+        for _ in 0..16 {
+            w.pass(Span::millis(25));
+        }
+    }
+    assert_eq!(w.waiting[0].len(), 7);
+    let view = w.client.view(w.now);
+    assert_eq!((view.counters["connects"], view.counters["lost"]), (1, 0), "{view:?}");
+    (0..7).for_each(|_| w.answer(0, 0, b""));
+    w.client.stop();
+    w.assert_over();
+}
+
+#[test]
 fn where_rdma_comes_up_and_carries_nothing_large_requests_go_over_tcp() {
     let mut all = map(&[(1, 1), (1, 2)]);
-    all.rdma = vec![RdmaEndpoint { endpoint: endpoint(1), rdma: endpoint(1) }];
-    let mut w = World::over(tcp::Transport::Auto, &all);
+    all.reachable = vec![with_rdma()];
+    let mut w = World::with(tcp::Transport::Auto, &all);
     (w.pipes.rdma, w.pipes.narrow) = (true, true);
     // Requests without end, one at a time: each gets through, and few have to wait until RDMA is given up.
     let (mut tag, mut waited) = (0, Vec::new());
@@ -457,7 +574,7 @@ fn where_rdma_comes_up_and_carries_nothing_large_requests_go_over_tcp() {
         (3..=5).contains(&waited.len()),
         "at first, and after each look, which are farther apart each time: {waited:?}"
     );
-    assert_eq!(w.client.next_word(), Some(Word::Fallback(endpoint(1))));
+    assert!(matches!(w.client.next_word(), Some(Word::Detour(around)) if around.endpoint == endpoint(1)));
     assert_eq!(w.client.next_word(), None, "said once");
     assert_eq!(w.completions.len() as u64, tag);
     assert!(w.completions.iter().all(|(_, result)| result.is_ok()));

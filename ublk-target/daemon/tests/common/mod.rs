@@ -48,7 +48,7 @@ pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
         snapshot: None,
         durability: Durability::Always,
         held_since: conductor_model::Commit(0),
-        rdma: Vec::new(),
+        reachable: Vec::new(),
         shards: (0..size.div_ceil(SHARD)).map(place).collect(),
     }
 }
