@@ -124,6 +124,12 @@ fn start() -> Cluster {
     cluster
 }
 
+/// Starts the conductor again and waits until it answers.
+fn back(cluster: &mut Cluster) {
+    cluster.conductor.start().unwrap();
+    wait_until("the conductor is back", LONG, || Ok(cluster.try_trine(&["status"])?.code == 0)).unwrap();
+}
+
 /// Everything that is written down or shown, but the key's own file.
 fn is_nowhere(cluster: &Cluster, host: &Host) {
     let secret = host.line.split(' ').nth(2).unwrap();
@@ -234,7 +240,7 @@ fn a_key_is_for_its_volumes_and_administers_nothing() {
     assert_eq!(is(&given, &of_another), Err(Refused::Rejected(Reason::Denied)), "and for one client");
     cluster.conductor.kill().unwrap();
     let mut peer = hello(&given, &own).expect("what was given is believed without the conductor");
-    cluster.conductor.start().unwrap();
+    back(&mut cluster);
     assert!(nbd.call(&write(9), LONG).unwrap().is_err(), "a newer attachment has taken the volume");
     let foreign = IoBody::new(
         ShardId { volume: theirs.volume, index: ShardIndex(0) },
@@ -412,9 +418,8 @@ fn a_removed_client_is_cut_off_under_load_and_the_honest_one_notices_nothing() {
 
     // What was removed stays so, whoever starts anew.
     cluster.conductor.kill().unwrap();
-    cluster.conductor.start().unwrap();
+    back(&mut cluster);
     let node = map.shards[0].node.0 as usize - 1;
-    wait_until("the conductor is back", LONG, || Ok(cluster.try_trine(&["status"])?.code == 0)).unwrap();
     let kind = bad.conductor(&cluster).map(THEIRS).unwrap_err();
     assert!(kind.to_string().contains("the key bad was removed"), "{kind}");
     cluster.wait_alive(3).unwrap();

@@ -90,10 +90,7 @@ fn while_tcp_is_up_it_is_looked_now_and_then_whether_rdma_leads_there() {
         assert_eq!(looks, Some((at(1), Address::Rdma(at(2)))));
         let conn = ConnId { slot, generation: 1 };
         ways.probing(at(1), Address::Rdma(at(2)), conn);
-        assert!(
-            ways.is_probe(conn) && ways.probe(now).is_none() && ways.next_deadline().is_none(),
-            "one at a time"
-        );
+        assert!(ways.is_probe(conn) && ways.probe(now).is_none() && ways.next_deadline().is_none(), "one at a time");
         assert_eq!(ways.probed(now, conn, slot == 16), (slot == 16).then_some(tcp));
     }
     assert_eq!(pauses, [30, 60, 120, 240, 480, 600, 600]);
