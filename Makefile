@@ -17,7 +17,7 @@ CARGO := cargo
 RUNNER := $(CARGO) run --quiet --locked --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test sim model crash bench bench-store hot-path cluster chaos vm-test power-loss soak fuzz lint unit loom build clean
+.PHONY: help demo check test sim model crash bench bench-store hot-path cluster chaos vm-test power-loss soak fuzz lint unit loom build dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,8 +47,8 @@ crash: ## the store on disks that lose power: stopped at POINTS=2000 places, dam
 
 bench: ## three copies beside QEMU quorum, single servers and a bare floor, in turns, against the budget (BENCH="--quick" for a look)
 	@tools/setup.sh build test bench
-	$(CARGO) build --quiet --locked --release --bin trine --bin bench-cluster
-	TRINE=$(or $(CARGO_TARGET_DIR),target)/release/trine $(or $(CARGO_TARGET_DIR),target)/release/bench-cluster $(BENCH)
+	$(CARGO) build --quiet --locked --profile dist --bin trine --bin bench-cluster
+	TRINE=$(or $(CARGO_TARGET_DIR),target)/dist/trine $(or $(CARGO_TARGET_DIR),target)/dist/bench-cluster $(BENCH)
 
 bench-store: ## the store beside raw fio on the same file: bytes, rates, restart (BENCH="--quick" for a look; 23 GiB of disk)
 	@tools/setup.sh test
@@ -107,9 +107,13 @@ unit: ## unit and property tests of every package; no process of ours but an etc
 	@tools/setup.sh build test
 	@$(RUNNER) unit
 
-build: ## the release build
+build: ## the release build, which the tests run
 	@tools/setup.sh build
 	$(CARGO) build --quiet --locked --release --bin trine
+
+dist: ## the build to install: optimized as a whole, with some minutes of linking
+	@tools/setup.sh build
+	$(CARGO) build --quiet --locked --profile dist --bin trine
 
 clean: ## removes everything built and every kernel downloaded
 	$(CARGO) clean

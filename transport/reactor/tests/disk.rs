@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Bench, Dir, driver};
+use common::{Bench, Dir, any_port, driver};
 use driver::{DiskIndex, Errno, Op};
 use reactor::{DiskOptions, Limits, Mapped, ReactorError};
 use std::fs::File;
@@ -67,8 +67,10 @@ fn a_file_in_memory_is_read_and_written_without_the_ring() {
     let mut bench = Bench::new();
     let disk = bench.reactor.driver().open_disk(&disk_file(&dir), DiskOptions::default()).unwrap();
     assert!(bench.reactor.driver().disk_info(disk).unwrap().in_memory);
-    // The first turn also posts what wakes the reactor.
-    assert_eq!(read(&mut bench, disk, 0, 4096).1, vec![0; 4096]);
+    // The first turn with an enter also posts what wakes the reactor.
+    for at in [0, 4096] {
+        assert_eq!(read(&mut bench, disk, at, 4096).1, vec![0; 4096]);
+    }
     let before = bench.reactor.driver().counters().sqes;
     let page = bench.page(8192, 3).filled();
     let parts = (0..1500).map(|_| memory::Part { mem: page.share(), from: 4096, len: 4096 }).collect();
@@ -84,6 +86,36 @@ fn a_file_in_memory_is_read_and_written_without_the_ring() {
     assert_eq!(bench.result(Op::DiskWrite { disk, tag: 4, at: 0, parts, durable: true }), Err(Errno(libc::EINVAL)));
     assert_eq!(bench.result(Op::DiskPunch { disk, tag: 3, at: 4096, len: 4096 }), Ok(0));
     assert_eq!(read(&mut bench, disk, 4096, 4096), (Ok(4096), vec![0; 4096]));
+    bench.assert_empty();
+}
+
+#[test]
+fn what_is_over_without_the_ring_costs_an_enter_every_other_turn() {
+    let dir = Dir::below(Path::new("/dev/shm"));
+    let mut bench = Bench::new();
+    let disk = bench.reactor.driver().open_disk(&disk_file(&dir), DiskOptions::default()).unwrap();
+    let (here, there) = bench.pair(&any_port());
+    let sync = || Op::DiskSync { disk, tag: 1 };
+    let heard = bench.recv(there, 4096);
+    bench.submit(heard);
+    let before = bench.reactor.driver().counters();
+    let word = bench.page(4096, 7).filled().whole();
+    let word = bench.send(here, [word]);
+    bench.submit(word);
+    // One that never runs out of such work.
+    for turn in 1..=10 {
+        bench.submit(sync());
+        bench.reactor.turn().unwrap();
+        let now = bench.reactor.driver().counters();
+        assert_eq!(now.enters - before.enters, turn / 2, "in turn {turn}");
+    }
+    let dones = std::mem::take(&mut bench.reactor.machine().dones);
+    let of_streams = dones.iter().filter(|done| matches!(done.op, Op::Send { .. } | Op::Recv { .. })).count();
+    assert_eq!((of_streams, dones.len()), (2, 12), "streams are heard beside it: {dones:?}");
+    drop(dones);
+    for stream in [here, there] {
+        assert_eq!(bench.result(Op::Close { stream }), Ok(0));
+    }
     bench.assert_empty();
 }
 
