@@ -258,6 +258,120 @@ fn versions_belong_to_entries_and_tombstones_stay_until_known_good_has_passed_th
 }
 
 #[test]
+fn a_copy_range_that_was_cut_short_is_finished_at_the_opening_whatever_was_written_beside_it() {
+    const CHUNKS: u32 = 700;
+    let arena = Arena::small(64 << 20);
+    let geometry = journaled_geometry(4000, 640, 2 * 16 * CHUNKS, 4);
+    let mut disk = Disk::new(geometry.size().0 as usize, 11);
+    Journaled::format(&mut disk, &arena, geometry).unwrap();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    for copy in [1, 2] {
+        let shard = ShardId { volume: VolumeId(copy), index: ShardIndex(0) };
+        let config = conductor_model::Configuration { shard, ..config(1, 16 * CHUNKS) };
+        run(&mut store, &mut disk, StoreOp::Create { copy: CopyId(copy.into()), config, parent: None }).unwrap();
+    }
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 48), 5, 100)).unwrap();
+    run(&mut store, &mut disk, snapshot(1, 9, 6)).unwrap();
+    fold(&mut store, &mut disk);
+    let from = Parent { copy: CopyId(1), snapshot: SnapshotId(9) };
+    let share =
+        StoreOp::Share { copy: CopyId(2), stamp: stamp(77), at: range(0, 32), from, known_good: Stamp::default() };
+    store.submit(NOW, Tag(0), share, &mut |op| disk.submit(op));
+    for n in 0..CHUNKS {
+        let op = write(&arena, 1, range(n * 16, 1), 100 + u64::from(n), u64::from(n));
+        store.submit(NOW, Tag(1 + u64::from(n)), op, &mut |op| disk.submit(op));
+    }
+    // The journal is written, and nothing else: the copy-range is in it, and not home.
+    let mut written = 0;
+    while written < CHUNKS {
+        store.end_turn(NOW, &mut |op| disk.submit(op));
+        let journal = |(op, _): &(Op, usize)| matches!(op, Op::DiskWrite { durable: true, .. });
+        let others: Vec<_> = disk.inflight.extract_if(.., |op| !journal(op)).collect();
+        let done = disk.step().expect("a write of the journal");
+        disk.inflight.extend(others);
+        store.done(NOW, done, &mut |op| disk.submit(op));
+        while let Some((tag, result)) = store.next_completion() {
+            result.unwrap();
+            assert_ne!(tag, Tag(0), "it is not over");
+            written += 1;
+        }
+    }
+    drop(store);
+    disk.crash();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    assert_eq!(read(&mut store, &mut disk, &arena, 2, range(31, 1)).unwrap(), block_of(131));
+    assert_eq!(
+        read(&mut store, &mut disk, &arena, 1, range(16 * (CHUNKS - 1), 1)).unwrap(),
+        block_of(CHUNKS as u64 - 1)
+    );
+}
+
+#[test]
+fn blocks_go_home_at_a_pace_unless_somebody_waits() {
+    const WRITES: u32 = 500;
+    for urgent in [false, true] {
+        let arena = Arena::small(64 << 20);
+        let geometry = journaled_geometry(900, 640, 20_000, 4);
+        let mut disk = Disk::new(geometry.size().0 as usize, 11);
+        Journaled::format(&mut disk, &arena, geometry).unwrap();
+        let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+        for copy in [1, 2] {
+            let config = config(1, 16_000);
+            run(&mut store, &mut disk, StoreOp::Create { copy: CopyId(copy), config, parent: None }).unwrap();
+        }
+        run(&mut store, &mut disk, snapshot(1, 9, 1)).unwrap();
+        for n in 0..WRITES {
+            let op = write(&arena, 1, range(n * 32, 1), 2 + u64::from(n), u64::from(n));
+            store.submit(NOW, Tag(u64::from(n)), op, &mut |op| disk.submit(op));
+        }
+        // All that is done at one time, and again whenever the store wants it; how many blocks go home each time.
+        let data = (geometry.size().0 - 20_000 * BLOCK as u64) as usize;
+        let (mut now, mut home) = (NOW, Vec::new());
+        loop {
+            let mut moved = 0;
+            loop {
+                let before = disk.inflight.len();
+                store.end_turn(now, &mut |op| disk.submit(op));
+                let is_home = |(op, _): &&(Op, usize)| matches!(op, Op::DiskWrite { at, .. } if *at as usize >= data);
+                moved += disk.inflight[before..].iter().filter(is_home).count();
+                let Some(done) = disk.step() else { break };
+                store.done(now, done, &mut |op| disk.submit(op));
+            }
+            while let Some((_, result)) = store.next_completion() {
+                result.unwrap();
+            }
+            home.push(moved);
+            if urgent && home.len() == 1 {
+                // It waits until nothing is in the journal that is not home.
+                let from = Parent { copy: CopyId(1), snapshot: SnapshotId(9) };
+                let share = StoreOp::Share {
+                    copy: CopyId(2),
+                    stamp: stamp(9999),
+                    at: range(0, 16),
+                    from,
+                    known_good: Stamp::default(),
+                };
+                store.submit(now, Tag(9999), share, &mut |op| disk.submit(op));
+                continue;
+            }
+            // What came while it was under way is for the next one, when all is quiet.
+            match store.next_deadline().filter(|at| *at <= now + Span::millis(1)) {
+                Some(next) => now = next,
+                None => break,
+            }
+        }
+        assert!(home.iter().sum::<usize>() > WRITES as usize * 9 / 10, "they are counted: {home:?}");
+        // At first what the writes have earned.
+        let rest: Vec<_> = home.iter().skip_while(|moved| **moved == 0).skip(1).collect();
+        match urgent {
+            true => assert!(rest.len() <= 1, "all at once: {home:?}"),
+            false => assert!(rest.len() > 5 && rest.iter().all(|moved| **moved <= 32), "little by little: {home:?}"),
+        }
+        fold(&mut store, &mut disk);
+    }
+}
+
+#[test]
 fn extents_name_what_is_held_be_it_home_or_not_and_no_hole_beside_it() {
     let (mut disk, arena, mut store) = fresh(2000);
     for (n, from) in (1..).zip([3, 100, 290]) {

@@ -5,7 +5,7 @@ mod disk;
 
 use conductor_model::{BLOCK, Blocks, Bytes, Configuration, CopyId, Stamp};
 use disk::*;
-use driver::Span;
+use driver::{Span, Time};
 use memory::Arena;
 use node_store::simple::Geometry;
 use node_store::{Counters, Held, HeldKind, Store, StoreDone, StoreError, StoreOp, Tag, View};
@@ -82,6 +82,7 @@ struct World<E: Told> {
     arena: Arena,
     store: E::Store,
     random: Random,
+    now: Time,
     copies: BTreeMap<u64, ModelCopy>,
     flying: BTreeMap<u64, Flying>,
     next: u64,
@@ -104,6 +105,7 @@ impl<E: Told> World<E> {
             arena,
             store,
             random: Random(seed.wrapping_mul(77) | 1),
+            now: NOW,
             copies: BTreeMap::new(),
             flying: BTreeMap::new(),
             next: 1,
@@ -128,7 +130,7 @@ impl<E: Told> World<E> {
         self.next += 1;
         self.flying.insert(tag, flying);
         let disk = &mut self.disk;
-        self.store.submit(NOW, Tag(tag), op, &mut |op| disk.submit(op));
+        self.store.submit(self.now, Tag(tag), op, &mut |op| disk.submit(op));
     }
 
     fn known_good(&mut self, copy: u64) -> Stamp {
@@ -190,7 +192,7 @@ impl<E: Told> World<E> {
                 let stamp = self.known_good(copy);
                 let disk = &mut self.disk;
                 let op = StoreOp::KnownGood { copy: CopyId(copy), stamp };
-                self.store.submit(NOW, Tag(0), op, &mut |op| disk.submit(op));
+                self.store.submit(self.now, Tag(0), op, &mut |op| disk.submit(op));
             }
             9..=24 if self.free(copy, from, count) => {
                 let held = Held { stamp: sequence, at, kind: HeldKind::Zero };
@@ -272,16 +274,17 @@ impl<E: Told> World<E> {
         for _ in 0..self.random.below(6) {
             if let Some(done) = self.disk.step() {
                 let disk = &mut self.disk;
-                self.store.done(NOW, done, &mut |op| disk.submit(op));
+                self.store.done(self.now, done, &mut |op| disk.submit(op));
             }
         }
         let disk = &mut self.disk;
-        self.store.end_turn(NOW, &mut |op| disk.submit(op));
+        self.store.end_turn(self.now, &mut |op| disk.submit(op));
+        self.now = self.now + Span::micros(20);
         self.complete();
     }
 
     fn drain(&mut self) {
-        quiesce(&mut self.store, &mut self.disk);
+        quiesce_at(self.now, &mut self.store, &mut self.disk);
         self.complete();
         assert!(self.flying.is_empty() && self.store.idle(), "{} flying", self.flying.len());
         self.rest();
@@ -289,7 +292,8 @@ impl<E: Told> World<E> {
 
     /// Background work, and what it makes of space.
     fn rest(&mut self) {
-        quiesce_at(NOW + Span::millis(5000), &mut self.store, &mut self.disk);
+        self.now = self.now + Span::millis(5000);
+        quiesce_at(self.now, &mut self.store, &mut self.disk);
         assert!(self.store.idle());
         assert_eq!(self.store.usage().used, E::used(&self.copies));
     }

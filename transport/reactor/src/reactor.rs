@@ -72,7 +72,8 @@ impl<M: Machine, R: Ring> Reactor<M, R> {
         uring.watch(mail.bell())?;
         let (letters, cqes, inbox) = (Vec::new(), Vec::new(), VecDeque::new());
         let (spin, rdma_spin) = (Spin::off(), Spin::up_to(RDMA_LOOK));
-        let mut new = Self { machine, uring, mail, letters, cqes, inbox, spin, rdma_spin, without_enter: false, finished: false };
+        let mut new =
+            Self { machine, uring, mail, letters, cqes, inbox, spin, rdma_spin, without_enter: false, finished: false };
         new.machine.start(clock::now(), &mut Desk { uring: &mut new.uring, letters: &mut new.letters });
         Ok(new)
     }

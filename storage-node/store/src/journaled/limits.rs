@@ -68,6 +68,21 @@ pub(super) const WINDOW_BLOCKS: u32 = 256;
 pub(super) const GAP_BLOCKS: u32 = 8;
 /// Blocks of one write home: 16 chunks.
 pub(super) const HOME_BLOCKS: usize = 256;
+/// While requests come, the fold moves blocks little by little, so that none of them waits long: a disk in memory takes 4 µs for a block
+/// written by itself and 300 µs for a window. So many writes home at every pace…
+pub(super) const HOME_PER_PACE: u32 = 32;
+/// …and for every record that was appended: the fold is over long before the journal is full…
+pub(super) const HOME_PER_RECORD: u32 = 3;
+/// …but not more than these at a time.
+pub(super) const HOME_PER_TURN: u32 = 256;
+/// The same for what is read: at every pace until so many blocks are reached, which is one window, or single blocks…
+pub(super) const FETCHED_PER_PACE: u32 = 64;
+/// …and for every record, which behind a snapshot moves a chunk.
+pub(super) const FETCHED_PER_RECORD: u32 = CHUNK_BLOCKS;
+/// What a pace is: 128,000 writes a second with nobody there.
+pub(super) const PACE: Span = Span::micros(250);
+/// Where less than this part of the journal is free, or somebody waits for the fold, it does all that it can.
+pub(super) const PRESSING_PART: u32 = 4;
 /// Moves between chunks, decided but not begun: what the fold's steps may be ahead of the disk.
 pub(super) const MAX_MOVES_QUEUED: usize = 1024;
 /// Keys looked up ahead, so that their pages are loaded together.

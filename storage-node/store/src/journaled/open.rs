@@ -369,16 +369,23 @@ impl Opening {
         if !store.unfinished_shares() {
             return Ok(Some(Ok(*store)));
         }
-        store.fold.want();
-        store.end_turn(now, out);
-        if let Some(errno) = store.failure() {
-            return Err(OpenError::Disk(errno));
-        }
-        if store.retry.is_some() && store.outstanding == 0 && store.tables.pages.in_flight() == 0 {
-            return Err(OpenError::Memory);
-        }
-        if !store.unfinished_shares() {
-            return Ok(Some(Ok(*store)));
+        loop {
+            store.fold.want();
+            store.end_turn(now, out);
+            if let Some(errno) = store.failure() {
+                return Err(OpenError::Disk(errno));
+            }
+            if !store.unfinished_shares() {
+                return Ok(Some(Ok(*store)));
+            }
+            let waits_for_disk = store.outstanding > 0 || store.tables.pages.in_flight() > 0;
+            match store.retry.filter(|_| !waits_for_disk) {
+                None => break,
+                // For memory, of which there is never more.
+                Some(at) if at > now => return Err(OpenError::Memory),
+                // For its next turn.
+                Some(_) => {}
+            }
         }
         self.phase = Phase::Settle(store);
         Ok(None)

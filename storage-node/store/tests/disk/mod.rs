@@ -5,7 +5,7 @@ use conductor_model::{
     AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Configuration, CopyId, CopyState, DiskId, Durability, Epoch,
     Member, NodeId, OpenId, Sequence, ShardId, Stamp,
 };
-use driver::{DiskIndex, Done, Errno, Op, Time};
+use driver::{DiskIndex, Done, Errno, Op, Span, Time};
 use memory::{Arena, Class, Reads};
 use node_store::simple::{Format, FormatOptions, Geometry, SimpleStore};
 use node_store::{
@@ -382,12 +382,17 @@ pub fn quiesce<S: Store>(store: &mut S, disk: &mut Disk) {
     quiesce_at(NOW, store, disk);
 }
 
-/// The same at some time.
-pub fn quiesce_at<S: Store>(now: Time, store: &mut S, disk: &mut Disk) {
+/// The same from some time on, which goes on as long as the store keeps to a pace.
+pub fn quiesce_at<S: Store>(mut now: Time, store: &mut S, disk: &mut Disk) {
     loop {
         store.end_turn(now, &mut |op| disk.submit(op));
-        let Some(done) = disk.step() else { break };
-        store.done(now, done, &mut |op| disk.submit(op));
+        if let Some(done) = disk.step() {
+            store.done(now, done, &mut |op| disk.submit(op));
+        } else if let Some(soon) = store.next_deadline().filter(|at| *at > now && *at <= now + Span::millis(1)) {
+            now = soon;
+        } else {
+            break;
+        }
     }
 }
 

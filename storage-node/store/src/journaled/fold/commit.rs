@@ -327,6 +327,7 @@ impl JournaledStore {
             self.end_waiting(key, Ok(StoreDone::Done));
         }
         self.fold.stage = Stage::Idle;
+        self.fold.urgent = false;
         self.counters.checkpoints += 1;
         self.work_over();
     }

@@ -27,7 +27,7 @@ pub(super) use commit::{decode_copy, decode_held, decode_layer};
 use conductor_model::{CopyId, Stamp};
 use driver::{Errno, Time};
 use memory::Filling;
-use moves::{Homing, Move};
+use moves::{Homing, Move, Pace, Store};
 use slab::Slab;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -84,6 +84,8 @@ struct Flatten {
 pub(super) struct Fold {
     stage: Stage,
     wanted: bool,
+    /// Something waits for the one that is under way.
+    urgent: bool,
     /// Copies and layers as of the last checkpoint, and as of the next.
     persisted: Catalog,
     frozen: Catalog,
@@ -114,6 +116,9 @@ pub(super) struct Fold {
     moving: Slab<Move>,
     /// Blocks read, or being read, for them.
     moving_blocks: u32,
+    /// Writes of what was read, that wait for a turn.
+    stores: VecDeque<Store>,
+    pace: Pace,
     /// Chunks that come back with the commit; true if what they held was discarded.
     freed: Vec<(ChunkNo, bool)>,
     /// Chunks that fewer entries share than in the last checkpoint: that one still needs their content as it is.
@@ -132,6 +137,7 @@ impl Fold {
         Self {
             stage: Stage::Idle,
             wanted: false,
+            urgent: false,
             frozen: persisted.clone(),
             persisted,
             mark: Mark::FIRST,
@@ -151,6 +157,8 @@ impl Fold {
             moves: VecDeque::new(),
             moving: Slab::new(),
             moving_blocks: 0,
+            stores: VecDeque::new(),
+            pace: Pace::default(),
             freed: Vec::new(),
             unshared: BTreeSet::new(),
             gone: Vec::new(),
@@ -163,7 +171,7 @@ impl Fold {
 
     /// Something waits for what a fold gives.
     pub(super) fn want(&mut self) {
-        self.wanted = true;
+        (self.wanted, self.urgent) = (true, true);
     }
 
     /// True if none is under way.

@@ -5,10 +5,14 @@
 //! journal:  │ window │ window │ …    the blocks of a generation, by where they are in the journal
 //!             run ─read─► memory ─writes, by where they go─► home
 //! ```
-//! A window is cut into runs, each read in one piece, when all patches have their places.
+//! A window is cut into runs, each read in one piece, when all patches have their places. While requests come it is done little by
+//! little, at their pace.
 
 use super::super::engine::{JournaledStore, Pending};
-use super::super::limits::{GAP_BLOCKS, HOME_BLOCKS, MOVE_READS, MOVING_BLOCKS, RETRY, WINDOW_BLOCKS};
+use super::super::limits::{
+    FETCHED_PER_PACE, FETCHED_PER_RECORD, GAP_BLOCKS, HOME_BLOCKS, HOME_PER_PACE, HOME_PER_RECORD, HOME_PER_TURN,
+    MOVE_READS, MOVING_BLOCKS, PACE, PRESSING_PART, RETRY, WINDOW_BLOCKS,
+};
 use super::super::ring::JournalBlock;
 use super::super::{Kind, tag};
 use super::Fold;
@@ -40,6 +44,45 @@ pub(super) struct Move {
     left: u32,
     /// How often it was read in vain.
     failed: u8,
+}
+
+/// A write of blocks that were read: for which move, to which block, what.
+#[derive(Debug)]
+pub(super) struct Store {
+    key: usize,
+    to: u32,
+    parts: SmallVec<[Part; 8]>,
+}
+
+/// How much of the moves may be done now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    /// When there is more to do, if nothing comes before.
+    next: Time,
+    /// Writes home.
+    writes: u32,
+    /// Blocks to be read.
+    blocks: u32,
+    /// Records of the journal that were counted.
+    records: u64,
+}
+
+impl Pace {
+    const ALL: Self = Self { next: Time(0), writes: u32::MAX, blocks: u32::MAX, records: 0 };
+
+    /// Time has passed, and there are so many records now.
+    fn step(&mut self, now: Time, records: u64) {
+        let appended = u32::try_from(records.saturating_sub(self.records)).unwrap_or(u32::MAX);
+        self.records = records;
+        let earned = |left: u32, each: u32| left.saturating_add(appended.saturating_mul(each)).min(HOME_PER_TURN);
+        self.writes = earned(self.writes, HOME_PER_RECORD);
+        self.blocks = earned(self.blocks, FETCHED_PER_RECORD);
+        if now >= self.next {
+            self.next = now + PACE;
+            self.writes = self.writes.max(HOME_PER_PACE);
+            self.blocks = self.blocks.max(FETCHED_PER_PACE);
+        }
+    }
 }
 
 /// Blocks of the journal that go home, by window.
@@ -133,10 +176,49 @@ impl JournaledStore {
         self.fold.moves.pop_front()
     }
 
-    /// Begin as many moves as may be in flight.
+    /// A turn's part of the moves: writes of what was read, and new reads, as many as may be in flight.
     pub(super) fn move_on(&mut self, now: Time, out: &mut DiskOut<'_>) {
-        while self.failed.is_none()
-            && self.fold.moving_blocks < MOVING_BLOCKS
+        if self.failed.is_some() {
+            return;
+        }
+        self.fold.pace.step(now, self.ring.counters().records);
+        let pressing = self.is_pressing(now);
+        let mut pace = if pressing { Pace::ALL } else { self.fold.pace };
+        self.store_blocks(&mut pace, out);
+        self.fetch_blocks(&mut pace, now, out);
+        if pressing {
+            return;
+        }
+        self.fold.pace = pace;
+        let fold = &self.fold;
+        let to_read = !fold.moves.is_empty() || (fold.patch.is_none() && !fold.homing.is_empty());
+        if !fold.stores.is_empty() || (to_read && fold.moving_blocks < MOVING_BLOCKS) {
+            self.retry = Some(self.retry.map_or(pace.next, |at| at.min(pace.next)));
+        }
+    }
+
+    /// True if the fold is not to keep to its pace: somebody waits for it, or would soon, or nobody is there.
+    fn is_pressing(&self, now: Time) -> bool {
+        let scarce = self.ring.free_blocks() < self.place.geometry.ring_blocks() / PRESSING_PART;
+        scarce || self.fold.urgent || self.has_work() || self.space.is_promised_away() || self.is_rested(now)
+    }
+
+    fn store_blocks(&mut self, pace: &mut Pace, out: &mut DiskOut<'_>) {
+        while pace.writes > 0
+            && let Some(Store { key, to, parts }) = self.fold.stores.pop_front()
+        {
+            // Blocks beside each other cost an eighth of those by themselves.
+            let more = parts.iter().map(|part| part.len).sum::<usize>() / BLOCK / 8;
+            pace.writes = pace.writes.saturating_sub(1 + u32::try_from(more).unwrap_or(u32::MAX - 1));
+            self.outstanding += 1;
+            let at = self.place.geometry.block(to);
+            out(Op::DiskWrite { disk: self.place.disk, tag: tag(Kind::Store, key), at, parts, durable: false });
+        }
+    }
+
+    fn fetch_blocks(&mut self, pace: &mut Pace, now: Time, out: &mut DiskOut<'_>) {
+        while self.fold.moving_blocks < MOVING_BLOCKS
+            && pace.blocks > 0
             && let Some(next) = self.next_move()
         {
             let len = next.len as usize * BLOCK;
@@ -157,6 +239,7 @@ impl JournaledStore {
                 continue;
             };
             self.fold.moving_blocks += next.len;
+            pace.blocks = pace.blocks.saturating_sub(next.len);
             let (disk, at) = (next.disk, next.from);
             let key = self.fold.moving.insert(next);
             self.outstanding += 1;
@@ -165,13 +248,7 @@ impl JournaledStore {
     }
 
     /// Blocks to be moved were read.
-    pub(in super::super) fn fetched(
-        &mut self,
-        key: usize,
-        mut into: Filling,
-        failure: Option<Errno>,
-        out: &mut DiskOut<'_>,
-    ) {
+    pub(in super::super) fn fetched(&mut self, key: usize, mut into: Filling, failure: Option<Errno>) {
         let Some(moving) = self.fold.moving.get_mut(key) else { return };
         if self.failed.is_some() {
             self.end_move(key);
@@ -216,9 +293,7 @@ impl JournaledStore {
                 }
             }
             moving.left += 1;
-            self.outstanding += 1;
-            let at = self.place.geometry.block(to);
-            out(Op::DiskWrite { disk: self.place.disk, tag: tag(Kind::Store, key), at, parts, durable: false });
+            self.fold.stores.push_back(Store { key, to, parts });
         }
     }
 
