@@ -11,7 +11,7 @@ use conductor_model::{Bytes, DiskId, NodeId};
 use driver::{DiskIndex, Done, Op, Time};
 use memory::{Arena, Class};
 use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
-use node_store::{Identity, OpenError, OpenOptions};
+use node_store::{Identity, OpenError, OpenOptions, Store};
 use std::path::PathBuf;
 
 /// One disk that is to be opened.
@@ -80,7 +80,11 @@ impl Opener {
 
     /// An operation on one of the disks is over.
     pub(crate) fn done(&mut self, now: Time, done: Done, out: &mut dyn FnMut(Op)) {
-        let (Op::DiskRead { disk, .. } | Op::DiskWrite { disk, .. } | Op::DiskSync { disk, .. }) = &done.op else {
+        let (Op::DiskRead { disk, .. }
+        | Op::DiskWrite { disk, .. }
+        | Op::DiskPunch { disk, .. }
+        | Op::DiskSync { disk, .. }) = &done.op
+        else {
             return;
         };
         let index = *disk;
@@ -116,6 +120,12 @@ impl Opener {
                     }
                     Some(Err(why)) => State::Failed(task.failed(why)),
                 });
+            }
+            // It goes on with what is left of a copy-range, while others are still being opened.
+            Some(State::Open(mut store)) => {
+                store.done(now, done, out);
+                store.end_turn(now, out);
+                *state = Some(State::Open(store));
             }
             other => *state = other,
         }

@@ -5,7 +5,7 @@ mod disk;
 
 use conductor_model::{BLOCK, Blocks, CopyId, ShardId, ShardIndex, SnapshotId, Stamp, VolumeId};
 use disk::*;
-use driver::{Errno, Op, Span};
+use driver::{Errno, Op, Span, Time};
 use memory::{Arena, Class};
 use node_store::journaled::JournaledStore;
 use node_store::{Held, HeldKind, Parent, Store, StoreDone, StoreError, StoreOp, Tag, View, block_crcs};
@@ -306,10 +306,20 @@ fn a_copy_range_that_was_cut_short_is_finished_at_the_opening_whatever_was_writt
     );
 }
 
-#[test]
-fn blocks_go_home_at_a_pace_unless_somebody_waits() {
+/// A store in the midst of a fold that keeps to its pace: many small writes have filled half of the journal.
+struct Paced {
+    disk: Disk,
+    arena: Arena,
+    store: JournaledStore,
+    /// The first byte that is no metadata.
+    data: usize,
+    now: Time,
+}
+
+impl Paced {
     const WRITES: u32 = 500;
-    for urgent in [false, true] {
+
+    fn new() -> Self {
         let arena = Arena::small(64 << 20);
         let geometry = journaled_geometry(900, 640, 20_000, 4);
         let mut disk = Disk::new(geometry.size().0 as usize, 11);
@@ -320,55 +330,108 @@ fn blocks_go_home_at_a_pace_unless_somebody_waits() {
             run(&mut store, &mut disk, StoreOp::Create { copy: CopyId(copy), config, parent: None }).unwrap();
         }
         run(&mut store, &mut disk, snapshot(1, 9, 1)).unwrap();
-        for n in 0..WRITES {
+        for n in 0..Self::WRITES {
             let op = write(&arena, 1, range(n * 32, 1), 2 + u64::from(n), u64::from(n));
             store.submit(NOW, Tag(u64::from(n)), op, &mut |op| disk.submit(op));
         }
-        // All that is done at one time, and again whenever the store wants it; how many blocks go home each time.
         let data = (geometry.size().0 - 20_000 * BLOCK as u64) as usize;
-        let (mut now, mut home) = (NOW, Vec::new());
-        loop {
-            let mut moved = 0;
-            loop {
-                let before = disk.inflight.len();
-                store.end_turn(now, &mut |op| disk.submit(op));
-                let is_home = |(op, _): &&(Op, usize)| matches!(op, Op::DiskWrite { at, .. } if *at as usize >= data);
-                moved += disk.inflight[before..].iter().filter(is_home).count();
-                let Some(done) = disk.step() else { break };
-                store.done(now, done, &mut |op| disk.submit(op));
-            }
-            while let Some((_, result)) = store.next_completion() {
-                result.unwrap();
-            }
-            home.push(moved);
-            if urgent && home.len() == 1 {
-                // It waits until nothing is in the journal that is not home.
-                let from = Parent { copy: CopyId(1), snapshot: SnapshotId(9) };
-                let share = StoreOp::Share {
-                    copy: CopyId(2),
-                    stamp: stamp(9999),
-                    at: range(0, 16),
-                    from,
-                    known_good: Stamp::default(),
-                };
-                store.submit(now, Tag(9999), share, &mut |op| disk.submit(op));
-                continue;
-            }
-            // What came while it was under way is for the next one, when all is quiet.
-            match store.next_deadline().filter(|at| *at <= now + Span::millis(1)) {
-                Some(next) => now = next,
-                None => break,
-            }
+        let mut this = Self { disk, arena, store, data, now: NOW };
+        // What the writes have earned.
+        while this.now_home() == 0 {
+            this.next().expect("a fold is due");
         }
-        assert!(home.iter().sum::<usize>() > WRITES as usize * 9 / 10, "they are counted: {home:?}");
-        // At first what the writes have earned.
-        let rest: Vec<_> = home.iter().skip_while(|moved| **moved == 0).skip(1).collect();
-        match urgent {
-            true => assert!(rest.len() <= 1, "all at once: {home:?}"),
-            false => assert!(rest.len() > 5 && rest.iter().all(|moved| **moved <= 32), "little by little: {home:?}"),
+        while let Some((_, result)) = this.store.next_completion() {
+            result.unwrap();
         }
-        fold(&mut store, &mut disk);
+        this
     }
+
+    /// All that is done without time going on; how many blocks go home.
+    fn now_home(&mut self) -> usize {
+        let Self { disk, store, data, now, .. } = self;
+        let mut home = 0;
+        loop {
+            let before = disk.inflight.len();
+            store.end_turn(*now, &mut |op| disk.submit(op));
+            let is_home = |(op, _): &&(Op, usize)| matches!(op, Op::DiskWrite { at, .. } if *at as usize >= *data);
+            home += disk.inflight[before..].iter().filter(is_home).count();
+            let Some(done) = disk.step() else { return home };
+            store.done(*now, done, &mut |op| disk.submit(op));
+        }
+    }
+
+    /// Goes on to when the store wants another turn, if that is soon.
+    fn next(&mut self) -> Option<()> {
+        self.now = self.store.next_deadline().filter(|at| *at <= self.now + Span::millis(1))?;
+        Some(())
+    }
+
+    fn share(&mut self, from: u32) {
+        let parent = Parent { copy: CopyId(1), snapshot: SnapshotId(9) };
+        let (copy, stamp, at) = (CopyId(2), stamp(9000 + u64::from(from)), range(from, 16));
+        let op = StoreOp::Share { copy, stamp, at, from: parent, known_good: Stamp::default() };
+        let Self { disk, store, now, .. } = self;
+        store.submit(*now, Tag(u64::from(from)), op, &mut |op| disk.submit(op));
+    }
+}
+
+#[test]
+fn blocks_go_home_at_a_pace() {
+    let mut paced = Paced::new();
+    let mut home = Vec::new();
+    while paced.next().is_some() {
+        home.push(paced.now_home());
+    }
+    assert!(home.len() > 5 && home.iter().all(|moved| *moved <= 32), "little by little: {home:?}");
+    fold(&mut paced.store, &mut paced.disk);
+}
+
+#[test]
+fn a_fold_that_somebody_waits_for_keeps_to_no_pace() {
+    let mut paced = Paced::new();
+    // It waits until nothing is in the journal that is not home, and then for its own fold.
+    paced.share(0);
+    assert!(paced.now_home() > 100);
+    assert!(paced.store.next_completion().is_some_and(|(_, result)| result.is_ok()), "all at once");
+    fold(&mut paced.store, &mut paced.disk);
+}
+
+#[test]
+fn a_store_that_fails_gives_back_what_was_to_go_home() {
+    let mut paced = Paced::new();
+    let held = paced.arena.in_use();
+    let op = write(&paced.arena, 1, range(1, 1), 8000, 7);
+    let Paced { store, disk, .. } = &mut paced;
+    store.submit(NOW, Tag(8000), op, &mut |op| disk.submit(op));
+    store.end_turn(NOW, &mut |op| disk.submit(op));
+    disk.fail_write = true;
+    paced.now_home();
+    assert!(paced.store.next_completion().is_some_and(|(_, result)| result.is_err()));
+    assert!(paced.store.failure().is_some() && paced.store.idle());
+    assert!(paced.arena.in_use() + (512 << 10) <= held, "{} of {held} bytes are held", paced.arena.in_use());
+}
+
+#[test]
+fn a_checkpoint_that_finds_no_memory_asks_again() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, zero(1, 0, 48, 1, 0)).unwrap();
+    let mut others = Vec::new();
+    for class in [Class::Client, Class::Settle] {
+        for len in [1 << 20, 64 << 10, BLOCK] {
+            others.extend(std::iter::from_fn(|| arena.take(len, class)));
+        }
+    }
+    let later = NOW + Span::millis(5000);
+    loop {
+        store.end_turn(later, &mut |op| disk.submit(op));
+        let Some(done) = disk.step() else { break };
+        store.done(later, done, &mut |op| disk.submit(op));
+    }
+    assert!(!store.settled(), "it needs memory");
+    assert!(store.next_deadline().is_some_and(|at| at <= later + Span::millis(1)), "{:?}", store.next_deadline());
+    drop(others);
+    quiesce_at(later + Span::millis(1), &mut store, &mut disk);
+    assert!(store.settled() && store.idle());
 }
 
 #[test]

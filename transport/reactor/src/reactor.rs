@@ -20,6 +20,9 @@ use std::collections::VecDeque;
 /// What RDMA completes within this time costs no sleep: about what a wake-up costs.
 const RDMA_LOOK: Span = Span::micros(10);
 
+/// For so long what was drained from the ring counts as all that there is.
+const FRESH: Span = Span::millis(1);
+
 /// A machine and all that it runs on. Not `Send`: it lives and dies on one thread.
 pub struct Reactor<M: Machine, R: Ring> {
     machine: M,
@@ -34,6 +37,8 @@ pub struct Reactor<M: Machine, R: Ring> {
     rdma_spin: Spin,
     /// The last turn went without an enter.
     without_enter: bool,
+    /// When the ring was drained last.
+    heard: Time,
     /// The machine said that it is finished: that is final.
     finished: bool,
 }
@@ -72,8 +77,19 @@ impl<M: Machine, R: Ring> Reactor<M, R> {
         uring.watch(mail.bell())?;
         let (letters, cqes, inbox) = (Vec::new(), Vec::new(), VecDeque::new());
         let (spin, rdma_spin) = (Spin::off(), Spin::up_to(RDMA_LOOK));
-        let mut new =
-            Self { machine, uring, mail, letters, cqes, inbox, spin, rdma_spin, without_enter: false, finished: false };
+        let mut new = Self {
+            machine,
+            uring,
+            mail,
+            letters,
+            cqes,
+            inbox,
+            spin,
+            rdma_spin,
+            without_enter: false,
+            heard: Time::default(),
+            finished: false,
+        };
         new.machine.start(clock::now(), &mut Desk { uring: &mut new.uring, letters: &mut new.letters });
         Ok(new)
     }
@@ -84,14 +100,19 @@ impl<M: Machine, R: Ring> Reactor<M, R> {
         self
     }
 
-    /// One turn, with one enter. What is over without the ring is handed back without one: what comes of it and what is pending enter
-    /// together in the next turn. Never twice in a row, so that a machine with a disk in memory hears its streams, too.
+    /// One turn, with one enter. What is over without the ring is handed back without one, if nobody waits for what is pending: what comes
+    /// of it enters with that in the next turn. Never twice in a row, so that a machine with a disk in memory hears its streams, too, and only
+    /// just after it heard them: it must not take for silence what it did not listen to.
     pub fn turn(&mut self) -> Result<(), ReactorError> {
-        self.without_enter = !self.without_enter && self.uring.ready() > 0;
-        if self.without_enter {
-            self.end_turn(clock::now());
-            return Ok(());
+        if !self.without_enter && self.uring.ready() > 0 && !self.uring.is_sending() {
+            let now = clock::now();
+            self.without_enter = now.since(self.heard) < FRESH;
+            if self.without_enter {
+                self.end_turn(now);
+                return Ok(());
+            }
         }
+        self.without_enter = false;
         self.push_pending()?;
         let (want, mut timeout) = self.patience(clock::now());
         let spin = if self.spin.is_off() && self.uring.looks_for_rdma() { &mut self.rdma_spin } else { &mut self.spin };
@@ -108,6 +129,7 @@ impl<M: Machine, R: Ring> Reactor<M, R> {
         let mut cqes = std::mem::take(&mut self.cqes);
         self.uring.drain(&mut cqes);
         let now = clock::now();
+        self.heard = now;
         for cqe in cqes.drain(..) {
             self.complete(now, cqe);
         }

@@ -112,6 +112,7 @@ pub struct JournaledStore {
     unread_until: Time,
     /// When something was last asked for.
     last_change: Option<Time>,
+    last_read: Option<Time>,
     pub(super) counters: Counters,
 }
 
@@ -166,6 +167,7 @@ impl JournaledStore {
             retry: None,
             unread_until: Time::default(),
             last_change: None,
+            last_read: None,
             counters: Counters::default(),
         }
     }
@@ -317,6 +319,7 @@ impl JournaledStore {
         self.ready.clear();
         self.looking.clear();
         self.listing.clear();
+        self.fold.give_up();
         let keys: Vec<usize> = self.pending.iter().map(|(key, _)| key).collect();
         for key in keys {
             match self.pending.get(key) {
@@ -435,6 +438,11 @@ impl JournaledStore {
     pub(super) fn is_rested(&self, now: Time) -> bool {
         self.last_change.is_none_or(|last| now >= last + FOLD_IDLE)
     }
+
+    /// True if nobody reads either.
+    pub(super) fn is_alone(&self, now: Time) -> bool {
+        self.is_rested(now) && self.last_read.is_none_or(|last| now >= last + FOLD_IDLE)
+    }
 }
 
 impl Store for JournaledStore {
@@ -444,6 +452,7 @@ impl Store for JournaledStore {
         }
         match op {
             StoreOp::Read { copy, view, at, into } => {
+                self.last_read = Some(now);
                 self.start_look(tag, copy, view, at, Goal::Read(Some(into)), out);
             }
             StoreOp::Repair { copy, view, at, data, crcs } => match self.arena.take(BLOCK, memory::Class::Settle) {

@@ -22,6 +22,11 @@ impl<R: Ring> Uring<R> {
         self.rdma.as_ref().is_some_and(|beside| beside.rdma.open() > 0)
     }
 
+    /// True if an operation is about to leave for a peer.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.sends > 0 || self.looks_for_rdma()
+    }
+
     /// True if an enter would find something, or RDMA has something already.
     pub(crate) fn look(&mut self) -> bool {
         let over = self.rdma.as_mut().is_some_and(|beside| beside.rdma.look(clock::now()));

@@ -63,6 +63,8 @@ pub struct Uring<R: Ring> {
     ready: VecDeque<Done>,
     /// Small sends among `pending`, and among what the next enter submits.
     small_sends: u32,
+    /// All sends among `pending`.
+    sends: u32,
     /// Completions that will come and belong to no slot: deadlines and cancellations.
     loose: u32,
     bell: Option<Bell>,
@@ -101,6 +103,7 @@ impl<R: Ring> Uring<R> {
             pairs: Vec::new(),
             ready: VecDeque::new(),
             small_sends: 0,
+            sends: 0,
             loose: 0,
             bell: None,
             closing: false,
@@ -260,6 +263,7 @@ impl<R: Ring> Uring<R> {
     fn post(&mut self, index: u32, fd: RawFd) {
         let slot = self.slab.slot(index);
         let Some(entry) = slot.entry(index, fd) else { return };
+        self.sends += u32::from(matches!(slot.flight, Some(Flight { op: Op::Send { .. }, .. })));
         if let Some(Flight { op: Op::Connect { within, .. }, .. }) = slot.flight {
             slot.scratch.timeout = timespec(within.min(self.limits.connect));
             let deadline = opcode::LinkTimeout::new(&raw const slot.scratch.timeout).build();
@@ -329,6 +333,7 @@ impl<R: Ring> Uring<R> {
         self.counters.sqes += single as u64 + 2 * paired as u64;
         self.pending.clear();
         self.pairs.clear();
+        self.sends = 0;
         Ok(())
     }
 

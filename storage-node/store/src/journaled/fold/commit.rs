@@ -166,9 +166,9 @@ impl JournaledStore {
     }
 
     /// The maps' pages go to the disk; the layers' records learn their roots.
-    pub(super) fn write_inner(&mut self, out: &mut DiskOut<'_>) -> Step {
+    pub(super) fn write_inner(&mut self, now: Time, out: &mut DiskOut<'_>) -> Step {
         let roots = match self.tables.pages.checkpoint_inner(out) {
-            None => return Step::Stay,
+            None => return self.waits_for_pages(now),
             Some(Err(errno)) => {
                 self.fail(errno);
                 return Step::Stay;
@@ -188,9 +188,9 @@ impl JournaledStore {
     }
 
     /// The other pages, and the map of pages.
-    pub(super) fn write_outer(&mut self, out: &mut DiskOut<'_>) -> Step {
+    pub(super) fn write_outer(&mut self, now: Time, out: &mut DiskOut<'_>) -> Step {
         let done = match self.tables.pages.checkpoint(out) {
-            None => return Step::Stay,
+            None => return self.waits_for_pages(now),
             Some(Err(errno)) => {
                 self.fail(errno);
                 return Step::Stay;
@@ -208,6 +208,14 @@ impl JournaledStore {
         self.superblock.next_layer = self.fold.frozen.next_layer;
         self.fold.stage = Stage::Sync;
         Step::On
+    }
+
+    /// For the disk; or, where it was asked for nothing, for memory that others give back.
+    fn waits_for_pages(&mut self, now: Time) -> Step {
+        if self.tables.pages.in_flight() == 0 {
+            self.retry = Some(now + RETRY);
+        }
+        Step::Stay
     }
 
     /// What moves home overwrites older data in place: first it is stable in the journal, from where it is moved again after a crash.

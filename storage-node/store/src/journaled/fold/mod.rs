@@ -184,6 +184,13 @@ impl Fold {
         self.fresh_shares.push(key);
     }
 
+    /// The disk has failed: what it was not asked for yet, it never is.
+    pub(super) fn give_up(&mut self) {
+        self.stores.clear();
+        self.moves.clear();
+        self.homing.clear();
+    }
+
     fn quiet(&self) -> bool {
         self.homing.is_empty() && self.moves.is_empty() && self.moving.is_empty()
     }
@@ -205,6 +212,7 @@ impl JournaledStore {
         if self.fold.is_idle() {
             if !self.fold_is_due(now) {
                 self.fold.wanted &= !self.fresh.is_empty();
+                self.fold.urgent &= self.fold.wanted;
                 return;
             }
             self.freeze();
@@ -218,8 +226,8 @@ impl JournaledStore {
                 Stage::Shares => self.fold_shares(),
                 Stage::Layers => self.fold_layers(),
                 Stage::Catalog | Stage::Roots => self.put_records(),
-                Stage::Inner => self.write_inner(out),
-                Stage::Outer => self.write_outer(out),
+                Stage::Inner => self.write_inner(now, out),
+                Stage::Outer => self.write_outer(now, out),
                 Stage::Sync => self.sync(out),
                 Stage::Super(n) => self.write_superblock(n, now, out),
             };
@@ -259,6 +267,7 @@ impl JournaledStore {
         fold.patch = folding.patches.keys().next().copied();
         fold.share = (0, 0);
         fold.share_keys = std::mem::take(&mut fold.fresh_shares);
+        fold.urgent |= !fold.share_keys.is_empty();
         fold.work_left = super::limits::WORK_PER_FOLD;
         fold.stuck.clear();
         fold.job = None;

@@ -185,7 +185,7 @@ impl JournaledStore {
         let pressing = self.is_pressing(now);
         let mut pace = if pressing { Pace::ALL } else { self.fold.pace };
         self.store_blocks(&mut pace, out);
-        self.fetch_blocks(&mut pace, now, out);
+        self.fetch_blocks(&mut pace, pressing, now, out);
         if pressing {
             return;
         }
@@ -200,7 +200,8 @@ impl JournaledStore {
     /// True if the fold is not to keep to its pace: somebody waits for it, or would soon, or nobody is there.
     fn is_pressing(&self, now: Time) -> bool {
         let scarce = self.ring.free_blocks() < self.place.geometry.ring_blocks() / PRESSING_PART;
-        scarce || self.fold.urgent || self.has_work() || self.space.is_promised_away() || self.is_rested(now)
+        let awaited = self.fold.urgent || self.has_work() || self.ring.stalled() || self.space.is_promised_away();
+        scarce || awaited || self.is_alone(now)
     }
 
     fn store_blocks(&mut self, pace: &mut Pace, out: &mut DiskOut<'_>) {
@@ -216,9 +217,11 @@ impl JournaledStore {
         }
     }
 
-    fn fetch_blocks(&mut self, pace: &mut Pace, now: Time, out: &mut DiskOut<'_>) {
+    fn fetch_blocks(&mut self, pace: &mut Pace, pressing: bool, now: Time, out: &mut DiskOut<'_>) {
         while self.fold.moving_blocks < MOVING_BLOCKS
             && pace.blocks > 0
+            // Memory comes back with the last write of what was read: no more of it than is soon home.
+            && (pressing || self.fold.stores.len() < HOME_PER_TURN as usize)
             && let Some(next) = self.next_move()
         {
             let len = next.len as usize * BLOCK;
