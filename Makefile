@@ -17,7 +17,7 @@ CARGO := cargo
 RUNNER := $(CARGO) run --quiet --locked --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test sim model crash bench bench-store hot-path cluster chaos vm-test power-loss soak fuzz lint unit loom build dist clean
+.PHONY: help demo check test sim model crash bench bench-vm bench-store hot-path cluster chaos vm-test power-loss soak fuzz lint unit loom build dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,14 @@ bench: ## three copies beside QEMU quorum, single servers and a bare floor, in t
 	@tools/setup.sh build test bench
 	$(CARGO) build --quiet --locked --profile dist --bin trine --bin bench-cluster
 	TRINE=$(or $(CARGO_TARGET_DIR),target)/dist/trine $(or $(CARGO_TARGET_DIR),target)/dist/bench-cluster $(BENCH)
+
+bench-vm: ## in a guest: /dev/ublkbN over TCP and RDMA beside RAID 1 over NVMe and over NBD, DRBD and a bare floor, as ratios (ROUNDS=3)
+	@tools/setup.sh build guest bench-vm
+	$(CARGO) build --quiet --locked --profile dist --bin trine --bin bench-cluster
+	@rm -rf target/bench-vm
+	@$(RUNNER) guest -- run --kernel 7.2 --timeout $(VM_LIMIT) --mem 8192 --numa 1 --results target/bench-vm -- \
+		TRINE=target/dist/trine BENCH=target/dist/bench-cluster tests/bench-vm/measure $(if $(filter command line,$(origin ROUNDS)),$(ROUNDS),3) 5
+	target/dist/bench-cluster vm target/bench-vm/rates
 
 bench-store: ## the store beside raw fio on the same file: bytes, rates, restart (BENCH="--quick" for a look; 23 GiB of disk)
 	@tools/setup.sh test

@@ -3,7 +3,7 @@
 # Says what it installs and why; does nothing (and asks for no privilege) when everything is there.
 # Packages come from the machine's own apt sources, which it never edits.
 #
-#   tools/setup.sh [build|test|guest|bench|fuzz]...      (default: build, test and guest)
+#   tools/setup.sh [build|test|guest|bench|bench-vm|fuzz]...      (default: build, test and guest)
 set -euo pipefail
 
 # A package on each line, with its reason.
@@ -42,6 +42,13 @@ packages_bench="
 nbdkit          a peer to measure against
 qemu-system-common QEMU quorum, the other peer
 "
+packages_bench_vm="
+nbdkit          NBD servers in the guest
+mdadm           RAID 1 in the guest, a peer to measure against
+nvme-cli        connecting to NVMe over TCP, below it
+nbd-client      connecting to NBD, below it
+drbd-utils      DRBD in the guest, the other peer
+"
 packages_guest="
 qemu-system-x86 the guest machine
 busybox-static  the guest's first process
@@ -73,8 +80,9 @@ for group in "$@"; do
     test) wanted+="$packages_test" ;;
     guest) wanted+="$packages_guest" ;;
     bench) wanted+="$packages_bench" ;;
+    bench-vm) wanted+="$packages_bench_vm" ;;
     fuzz) wanted+="$packages_fuzz" ;;
-    *) fail "unknown group '$group': use build, test, guest, bench or fuzz" ;;
+    *) fail "unknown group '$group': use build, test, guest, bench, bench-vm or fuzz" ;;
     esac
 done
 

@@ -59,9 +59,18 @@ fn loopback() -> Result<u64> {
 
 /// Resident memory of the largest of them, in bytes.
 pub(crate) fn memory(pids: &[u32]) -> Result<u64> {
+    largest(pids, "VmRSS:")
+}
+
+/// The same, when it was largest.
+pub(crate) fn most_memory(pids: &[u32]) -> Result<u64> {
+    largest(pids, "VmHWM:")
+}
+
+fn largest(pids: &[u32], what: &str) -> Result<u64> {
     let of = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(what))?;
         Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? << 10)
     };
     pids.iter().filter_map(of).max().context("no process to measure")

@@ -10,14 +10,17 @@
 //! it is answered. Ends with 1 if a limit of the budget does not hold, with 2 if it could not be measured.
 
 mod account;
+mod capacity;
 mod cases;
 mod fio;
 mod floor;
+mod many;
 mod options;
 mod peers;
 mod plot;
 mod report;
 mod run;
+mod vm;
 
 use options::{Mode, Options};
 use std::process::ExitCode;
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
     let done = Options::parse(std::env::args().skip(1)).and_then(|mode| match mode {
         Mode::Bench(options) => run::all(&options),
         Mode::FloorNode(node) => floor::node::run(&node).map(|()| ExitCode::SUCCESS),
+        Mode::Vm(vm) => vm::judge(&vm),
         Mode::FloorLoad(load) => floor::load::run(&load).map(|()| ExitCode::SUCCESS),
     });
     done.unwrap_or_else(|error| {

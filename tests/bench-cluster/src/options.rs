@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const USAGE: &str = "usage: bench-cluster [--quick] [-o table|json] [--rounds N] [--seconds N] [--only NAME,…] [--on ram|file] [--pin] [--plots DIR]
   --quick    two rounds of two seconds: to see that it works; no limit is held
-  --only     cases by their names, or parts of names: write-32, read, sequential, …
+  --only     cases by their names, or parts of names: write-32, read, sequential, growth, capacity, …
   --on       disks in memory, or files under target/; both unless said
   --pin      every process on one core, fio too
   --plots    where SVG plots and the JSON of this run are put";
@@ -20,6 +20,7 @@ pub(crate) enum Mode {
     Bench(Options),
     FloorNode(FloorNode),
     FloorLoad(FloorLoad),
+    Vm(Vm),
 }
 
 /// What disks are made of.
@@ -53,10 +54,19 @@ pub(crate) struct Options {
     pub(crate) plots: Option<PathBuf>,
 }
 
+/// The judge of what was measured in a guest.
+pub(crate) struct Vm {
+    pub(crate) json: bool,
+    /// Lines of `PEER DEPTH RATE`.
+    pub(crate) rates: PathBuf,
+}
+
 /// A server of the floor.
 pub(crate) struct FloorNode {
     pub(crate) listen: SocketAddr,
     pub(crate) disk: PathBuf,
+    /// Who connects; when all of them have gone away it is over.
+    pub(crate) clients: usize,
     /// The others, if it is the primary.
     pub(crate) replicas: Vec<SocketAddr>,
 }
@@ -75,9 +85,12 @@ impl Options {
         let args: Vec<String> = args.collect();
         match args.first().map(String::as_str) {
             Some("floor-node") => {
-                let [listen, disk, replicas @ ..] = &args[1..] else { bail!("floor-node LISTEN DISK REPLICA…") };
+                let [listen, disk, clients, replicas @ ..] = &args[1..] else {
+                    bail!("floor-node LISTEN DISK CLIENTS REPLICA…")
+                };
                 let replicas = replicas.iter().map(|at| Ok(at.parse()?)).collect::<Result<_>>()?;
-                Ok(Mode::FloorNode(FloorNode { listen: listen.parse()?, disk: disk.into(), replicas }))
+                let (listen, clients) = (listen.parse()?, clients.parse()?);
+                Ok(Mode::FloorNode(FloorNode { listen, disk: disk.into(), clients, replicas }))
             }
             Some("floor-load") => {
                 let [to, what, bytes, depth, ms] = &args[1..] else { bail!("floor-load TO write|read BYTES DEPTH MS") };
@@ -88,6 +101,14 @@ impl Options {
                     depth: depth.parse()?,
                     time: Duration::from_millis(ms.parse()?),
                 }))
+            }
+            Some("vm") => {
+                let (rates, json) = match &args[1..] {
+                    [rates] => (rates, false),
+                    [rates, flag, how] if flag == "-o" && how == "json" => (rates, true),
+                    _ => bail!("vm RATES [-o json]"),
+                };
+                Ok(Mode::Vm(Vm { json, rates: rates.into() }))
             }
             _ => Self::bench(args.into_iter()).map(Mode::Bench),
         }

@@ -1,7 +1,7 @@
 //! Those who are measured: their processes, and where their NBD exports are.
 
-use crate::cases::Case;
-use crate::fio::{self, Ran};
+use crate::cases::{self, Case};
+use crate::fio::{self, Place, Ran};
 use crate::options::Medium;
 use anyhow::{Context, Result, bail, ensure};
 use cluster::{Cluster, Shape};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Bytes of each volume.
@@ -91,19 +91,34 @@ pub(crate) struct Peer {
     cluster: Option<Cluster>,
     servers: Vec<Server>,
     /// NBD exports.
-    places: Vec<String>,
+    places: Vec<Place>,
+    /// Where the primary of the floor listens.
+    floor: Option<SocketAddr>,
     /// What holds the copies; for the CPU.
     pub(crate) pids: Vec<u32>,
     dir: PathBuf,
 }
 
 impl Peer {
-    /// Starts it, on disks of this medium, all written once.
-    pub(crate) fn start(who: Who, medium: Medium) -> Result<Self> {
+    fn new(who: Who, medium: Medium) -> Result<Self> {
         let dir = medium.dir().join(format!("{DIR}{}-{who:?}", std::process::id()));
         fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let dir = fs::canonicalize(dir)?;
-        let mut peer = Self { who, cluster: None, servers: Vec::new(), places: Vec::new(), pids: Vec::new(), dir };
+        Ok(Self { who, cluster: None, servers: Vec::new(), places: Vec::new(), floor: None, pids: Vec::new(), dir })
+    }
+
+    /// One with this cluster.
+    pub(crate) fn with(who: Who, medium: Medium, start: impl FnOnce(&Path) -> Result<Cluster>) -> Result<Self> {
+        let mut peer = Self::new(who, medium)?;
+        let cluster = start(&peer.dir)?;
+        peer.pids = cluster.nodes.iter().map(cluster::Process::pid).collect();
+        peer.cluster = Some(cluster);
+        Ok(peer)
+    }
+
+    /// Starts it, on disks of this medium, all written once.
+    pub(crate) fn start(who: Who, medium: Medium) -> Result<Self> {
+        let mut peer = Self::new(who, medium)?;
         match who {
             Who::Trine => peer.start_trine()?,
             Who::Quorum => peer.start_quorum()?,
@@ -125,9 +140,8 @@ impl Peer {
             Who::Floor => {}
         }
         for place in &peer.places {
-            let fill = Case { name: "fill", pattern: "write", bytes: 1 << 20, depth: 4, volumes: 1, flush: false };
             // Long enough for one pass over all of it, on any machine that can be measured on.
-            fio::run(&fill, std::slice::from_ref(place), SIZE, Duration::from_secs(2), false)?;
+            fio::run(&cases::FILL, std::slice::from_ref(place), Duration::from_secs(2), false)?;
         }
         Ok(peer)
     }
@@ -141,7 +155,7 @@ impl Peer {
             cluster.create(&name, SIZE >> 20, SIZE >> 20)?;
             let place = cluster.attach(&name)?;
             let cluster::nbd::Place::Unix(socket) = place else { bail!("a Unix socket") };
-            self.places.push(uri(&socket, ""));
+            self.places.push(Place::unix(&socket, "", SIZE));
         }
         self.pids = cluster.nodes.iter().map(cluster::Process::pid).collect();
         self.cluster = Some(cluster);
@@ -201,15 +215,27 @@ impl Peer {
         if self.pids.is_empty() {
             self.pids = self.servers.iter().map(|server| server.0.id()).collect();
         }
-        self.places.push(uri(socket, name));
+        self.places.push(Place::unix(socket, name, SIZE));
         Ok(())
+    }
+
+    pub(crate) fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.as_ref()
+    }
+
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    pub(crate) fn set_places(&mut self, places: Vec<Place>) {
+        self.places = places;
     }
 
     /// Can it do that?
     pub(crate) fn does(&self, case: &Case) -> bool {
         match self.who {
             Who::Floor => case.for_floor(),
-            _ => case.volumes <= self.places.len(),
+            _ => case.targets() <= self.places.len(),
         }
     }
 
@@ -218,11 +244,11 @@ impl Peer {
         if self.who == Who::Floor {
             return self.run_floor(case, time);
         }
-        fio::run(case, &self.places[..case.volumes], SIZE, time, pin)
+        fio::run(case, &self.places[..case.targets()], time, pin)
     }
 
     /// Before a run that is counted.
-    pub(crate) fn prepare(&mut self) -> Result<()> {
+    pub(crate) fn prepare(&mut self, case: &Case) -> Result<()> {
         if self.who != Who::Floor {
             return Ok(());
         }
@@ -231,7 +257,8 @@ impl Peer {
         let mut at = Vec::new();
         for n in (0..3).rev() {
             let (disk, listen) = (self.disk(&format!("disk{n}"))?, free_port()?);
-            let mut args = vec!["floor-node".to_owned(), listen.to_string(), disk.display().to_string()];
+            let clients = if n == 0 { case.clients } else { 1 }.to_string();
+            let mut args = vec!["floor-node".to_owned(), listen.to_string(), disk.display().to_string(), clients];
             if n == 0 {
                 args.extend(at.iter().map(ToString::to_string));
             }
@@ -239,21 +266,29 @@ impl Peer {
             listens(listen)?;
             at.push(listen);
         }
-        self.places = at.last().map(ToString::to_string).into_iter().collect();
+        self.floor = at.last().copied();
         self.pids = self.servers.iter().map(|server| server.0.id()).collect();
         Ok(())
     }
 
     fn run_floor(&self, case: &Case, time: Duration) -> Result<Ran> {
-        let to = self.places.first().context("the floor was not prepared")?;
+        let to = self.floor.context("the floor was not prepared")?.to_string();
         let what = if case.writes() { "write" } else { "read" };
-        let load = Command::new(std::env::current_exe()?)
-            .args(["floor-load", to, what])
-            .args([case.bytes.to_string(), case.depth.to_string(), time.as_millis().to_string()])
-            .output()?;
-        let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        ensure!(load.status.success(), "the floor's load: {}{log}", String::from_utf8_lossy(&load.stderr));
-        Ok(serde_json::from_slice(&load.stdout)?)
+        let depth = (case.depth / case.clients).max(1).to_string();
+        let start = |_| {
+            let mut load = Command::new(std::env::current_exe()?);
+            load.args(["floor-load", &to, what, &case.bytes.to_string(), &depth, &time.as_millis().to_string()]);
+            Ok(load.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+        };
+        // All of them, before the first one is waited for.
+        let loads = (0..case.clients).map(start).collect::<Result<Vec<Child>>>()?;
+        let ended = loads.into_iter().map(Child::wait_with_output).collect::<std::io::Result<Vec<_>>>()?;
+        let log = || fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        let ran = |load: &Output| {
+            ensure!(load.status.success(), "the floor's load: {}{}", String::from_utf8_lossy(&load.stderr), log());
+            Ok(serde_json::from_slice(&load.stdout)?)
+        };
+        Ran::together(&ended.iter().map(ran).collect::<Result<Vec<_>>>()?)
     }
 
     /// System calls of all rings so far; who has no counter of them has none.
@@ -271,10 +306,6 @@ impl Drop for Peer {
         self.cluster = None;
         let _ = fs::remove_dir_all(&self.dir);
     }
-}
-
-fn uri(socket: &Path, export: &str) -> String {
-    format!("nbd+unix:///{export}?socket={}", socket.display())
 }
 
 fn free_port() -> Result<SocketAddr> {

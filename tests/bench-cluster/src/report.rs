@@ -1,6 +1,7 @@
 //! What was measured, for people and for machines, and whether the budget holds.
 
 use crate::account::Used;
+use crate::cases::Case;
 use crate::fio::Ran;
 use crate::options::{Medium, Options};
 use crate::peers::Who;
@@ -18,6 +19,17 @@ pub(crate) struct Sample {
     pub(crate) enters: Option<f64>,
 }
 
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
 /// All runs of one case by one of them.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
@@ -31,14 +43,7 @@ pub(crate) struct Row {
 impl Row {
     /// The median of something over the rounds.
     pub(crate) fn median(&self, of: impl Fn(&Sample) -> f64) -> f64 {
-        let mut values: Vec<f64> = self.samples.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        match values.len() {
-            0 => f64::NAN,
-            n if n % 2 == 1 => values[middle],
-            _ => f64::midpoint(values[middle - 1], values[middle]),
-        }
+        median(self.samples.iter().map(of))
     }
 
     pub(crate) fn rate(&self) -> f64 {
@@ -74,10 +79,30 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
+    pub(crate) fn least(what: String, value: f64, least: f64) -> Self {
+        Self { what, value, most: None, least: Some(least) }
+    }
+
     /// Not a number is not within any bound.
     pub(crate) fn holds(&self) -> bool {
         self.most.is_none_or(|most| self.value <= most) && self.least.is_none_or(|least| self.value >= least)
     }
+}
+
+pub(crate) fn limits_table(limits: &[Limit]) -> Table {
+    let mut table = Table::new();
+    table.set_header(vec!["limit", "value", "bound", ""]);
+    for limit in limits {
+        let bound = match (limit.most, limit.least) {
+            (Some(most), _) => format!("≤ {most}"),
+            (_, Some(least)) => format!("≥ {least}"),
+            _ => String::new(),
+        };
+        let value = Cell::new(format!("{:.2}", limit.value));
+        let holds = if limit.holds() { "holds" } else { "BROKEN" };
+        table.add_row(vec![Cell::new(&limit.what), value, Cell::new(bound), Cell::new(holds)]);
+    }
+    table
 }
 
 /// All of it.
@@ -87,6 +112,8 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
     /// Of the largest node, after all of it.
     pub(crate) memory: Vec<(Medium, u64)>,
+    /// What the largest node took beside its caches, with a large volume; see `capacity`.
+    pub(crate) capacity: Option<u64>,
     pub(crate) limits: Vec<Limit>,
 }
 
@@ -95,7 +122,17 @@ impl Report {
         let (rounds, seconds) = (options.rounds, options.time.as_secs());
         machine.push(("policy", if options.pin { "all on one core" } else { "unpinned" }.to_owned()));
         machine.push(("rounds", format!("{rounds} of {seconds} s, in turns; medians")));
-        Self { machine, rows: Vec::new(), memory: Vec::new(), limits: Vec::new() }
+        Self { machine, rows: Vec::new(), memory: Vec::new(), capacity: None, limits: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, medium: Medium, case: &Case, who: Who, sample: Sample) {
+        match self.rows.iter_mut().find(|row| (row.medium, row.case, row.who) == (medium, case.name, who)) {
+            Some(row) => row.samples.push(sample),
+            None => {
+                let samples = vec![sample];
+                self.rows.push(Row { medium, case: case.name, bytes: case.bytes, who, samples });
+            }
+        }
     }
 
     fn row(&self, medium: Medium, case: &str, who: Who) -> Option<&Row> {
@@ -139,6 +176,23 @@ impl Report {
                 limit(what, ratio(medium, case, Who::Floor), None, Some(least));
             }
         }
+        // How much dearer a request is than with one of them.
+        let growth = |who, of: &str, count: usize| {
+            let cpu = |count: usize| self.row(Medium::Ram, &format!("growth-{of}-{count}"), who).map(Row::cpu);
+            Some(cpu(count)? / cpu(1)?)
+        };
+        for count in [8, 64] {
+            let what = format!("µs of CPU of the nodes per write: {count} volumes / one");
+            limit(what, growth(Who::Trine, "volumes", count), Some(1.3), None);
+        }
+        for count in [16, 64] {
+            let ours = growth(Who::Trine, "clients", count).zip(growth(Who::Floor, "clients", count));
+            let what = format!("growth of µs of CPU per write from one client to {count} / the floor's");
+            limit(what, ours.map(|(ours, floor)| ours / floor), Some(1.3), None);
+        }
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let what = "MiB of the largest node beside its caches, 8 of 100 GiB written".to_owned();
+        limit(what, self.capacity.map(mib), Some(64.0), None);
         self.limits = limits;
     }
 
@@ -182,18 +236,7 @@ impl Report {
                 whole(per(|used| used.disk as f64)),
             ]);
         }
-        let mut limits = Table::new();
-        limits.set_header(vec!["limit", "value", "bound", ""]);
-        for limit in &self.limits {
-            let bound = match (limit.most, limit.least) {
-                (Some(most), _) => format!("≤ {most}"),
-                (_, Some(least)) => format!("≥ {least}"),
-                _ => String::new(),
-            };
-            let value = Cell::new(format!("{:.2}", limit.value));
-            let holds = if limit.holds() { "holds" } else { "BROKEN" };
-            limits.add_row(vec![Cell::new(&limit.what), value, Cell::new(bound), Cell::new(holds)]);
-        }
+        let limits = limits_table(&self.limits);
         let machine: Vec<String> = self.machine.iter().map(|(what, value)| format!("{what}: {value}")).collect();
         let memory = self
             .memory
@@ -233,7 +276,7 @@ mod tests {
     }
 
     fn judged(rows: Vec<Row>) -> Vec<(String, bool)> {
-        let mut report = Report { machine: Vec::new(), rows, memory: Vec::new(), limits: Vec::new() };
+        let mut report = Report { machine: Vec::new(), rows, memory: Vec::new(), capacity: None, limits: Vec::new() };
         report.judge();
         report.limits.iter().map(|limit| (limit.what.clone(), limit.holds())).collect()
     }

@@ -1,16 +1,18 @@
 //! Everybody in turn, round after round.
 
 use crate::account::{self, Used};
-use crate::cases::{self, Case};
+use crate::capacity;
+use crate::cases::{Case, Chosen};
+use crate::many::Many;
 use crate::options::{Medium, Options};
 use crate::peers::{self, Peer, Who};
-use crate::report::{Report, Row, Sample};
+use crate::report::{Report, Sample};
 use anyhow::{Context, Result, ensure};
 use std::process::{Command, ExitCode};
 
 pub(crate) fn all(options: &Options) -> Result<ExitCode> {
-    let cases = cases::chosen(options);
-    ensure!(!cases.is_empty(), "no case has such a name");
+    let chosen = Chosen::by(options);
+    ensure!(!chosen.is_empty(), "no case has such a name");
     if options.pin {
         // Before anything is started: children inherit it.
         let mut one = nix::sched::CpuSet::new();
@@ -19,7 +21,19 @@ pub(crate) fn all(options: &Options) -> Result<ExitCode> {
     }
     let mut report = Report::new(machine()?, options);
     for medium in &options.media {
-        measure(*medium, &cases, options, &mut report)?;
+        std::fs::create_dir_all(medium.dir())?;
+        peers::sweep(*medium)?;
+        if !chosen.cases.is_empty() {
+            measure(*medium, &chosen.cases, options, &mut report)?;
+        }
+    }
+    // What a request costs does not depend on the disks.
+    if options.media.contains(&Medium::Ram) && !chosen.growth.is_empty() {
+        grow(Medium::Ram, &chosen.growth, options, &mut report)?;
+    }
+    if options.media.contains(&Medium::File) && chosen.capacity && (!options.quick || !options.only.is_empty()) {
+        eprintln!("bench-cluster: 8 of 100 GiB are written");
+        report.capacity = Some(capacity::measure()?);
     }
     report.judge();
     if let Some(dir) = &options.plots {
@@ -39,38 +53,43 @@ pub(crate) fn all(options: &Options) -> Result<ExitCode> {
 }
 
 fn measure(medium: Medium, cases: &[Case], options: &Options, report: &mut Report) -> Result<()> {
-    std::fs::create_dir_all(medium.dir())?;
-    peers::sweep(medium)?;
     eprintln!("bench-cluster: starting all of them, on disks of {}", medium.name());
     let start = |who: Who| Peer::start(who, medium).with_context(|| who.name());
     let mut peers = Who::ALL.into_iter().map(start).collect::<Result<Vec<_>>>()?;
     for case in cases {
-        let mut rows: Vec<Row> = Vec::new();
         for round in 1..=options.rounds {
             eprintln!("bench-cluster: {}, {}, round {round} of {}", medium.name(), case.name, options.rounds);
             for peer in peers.iter_mut().filter(|peer| peer.does(case)) {
                 let sample = one(peer, case, options).with_context(|| format!("{}, {}", peer.who.name(), case.name))?;
-                match rows.iter_mut().find(|row| row.who == peer.who) {
-                    Some(row) => row.samples.push(sample),
-                    None => rows.push(Row {
-                        medium,
-                        case: case.name,
-                        bytes: case.bytes,
-                        who: peer.who,
-                        samples: vec![sample],
-                    }),
-                }
+                report.add(medium, case, peer.who, sample);
             }
         }
-        report.rows.append(&mut rows);
     }
     let trine = peers.iter().find(|peer| peer.who == Who::Trine).context("Trine was not started")?;
     report.memory.push((medium, account::memory(&trine.pids)?));
     Ok(())
 }
 
+/// Round after round, each number of volumes and clients, beside the floor with as many clients.
+fn grow(medium: Medium, cases: &[Case], options: &Options, report: &mut Report) -> Result<()> {
+    eprintln!("bench-cluster: starting a cluster for many volumes and clients");
+    let mut many = Many::start(medium)?;
+    let mut floor = Peer::start(Who::Floor, medium)?;
+    for round in 1..=options.rounds {
+        for case in cases {
+            eprintln!("bench-cluster: {}, {}, round {round} of {}", medium.name(), case.name, options.rounds);
+            many.arrange(case).with_context(|| case.name)?;
+            report.add(medium, case, Who::Trine, one(&mut many.peer, case, options).with_context(|| case.name)?);
+            if case.for_floor() {
+                report.add(medium, case, Who::Floor, one(&mut floor, case, options).with_context(|| case.name)?);
+            }
+        }
+    }
+    Ok(())
+}
+
 fn one(peer: &mut Peer, case: &Case, options: &Options) -> Result<Sample> {
-    peer.prepare()?;
+    peer.prepare(case)?;
     let (used, enters) = (Used::by(&peer.pids)?, peer.enters()?);
     let ran = peer.run(case, options.time, options.pin)?;
     let used = Used::by(&peer.pids)?.since(used);

@@ -28,9 +28,9 @@ pub(crate) fn run(options: &FloorLoad) -> Result<()> {
     let mut in_flight = options.depth;
     while in_flight > 0 {
         let mut events = Vec::new();
-        ensure!(ring.wait(&mut events)?, "the primary went away");
+        ring.wait(&mut events)?;
         for event in events {
-            ensure!(matches!(event, Event::Received(_)), "a client has no disk");
+            ensure!(matches!(event, Event::Received(_)), "the primary went away");
             while let Some(head) = Head::parse(ring.inbox(line))? {
                 let whole = HEAD + head.payload(!options.write);
                 if ring.inbox(line).len() < whole {

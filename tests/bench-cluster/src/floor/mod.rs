@@ -4,7 +4,7 @@
 //!   load ── message ──► primary ── the same message ──► 2 replicas      each: one durable write of all that is ready (group commit)
 //!        ◄── answer ──         ◄── answer ──                            reads: the primary alone
 //! ```
-//! No checksums, no journal, no memory of what was written where, no failures: whoever loses a connection ends. One thread, one ring, one
+//! No checksums, no journal, no memory of what was written where, no failures: a node whose replica or last client goes away ends. One thread, one ring, one
 //! receive and one send per connection at a time, each of as much as there is. It shares no code with Trine.
 
 pub(crate) mod load;

@@ -23,7 +23,10 @@ struct Open {
 
 struct Node {
     ring: Ring,
+    /// The first connections; the others are clients'.
     replicas: Vec<usize>,
+    /// Those who have not gone away.
+    clients: usize,
     open: HashMap<u64, Open>,
     next: u64,
     /// Where the next group goes; from the start again at the end of the disk.
@@ -52,6 +55,7 @@ pub(crate) fn run(options: &FloorNode) -> Result<()> {
     let mut node = Node {
         ring,
         replicas,
+        clients: options.clients,
         open: HashMap::new(),
         next: 0,
         at: 0,
@@ -61,9 +65,11 @@ pub(crate) fn run(options: &FloorNode) -> Result<()> {
         spare,
         of_written: Vec::new(),
     };
-    // One client, or one primary; then this process is over.
-    let (client, _) = listener.accept()?;
-    node.ring.add(client)?;
+    // Or one primary; then this process is over.
+    for _ in 0..options.clients {
+        let (client, _) = listener.accept()?;
+        node.ring.add(client)?;
+    }
     while node.turn()? {}
     Ok(())
 }
@@ -71,12 +77,16 @@ pub(crate) fn run(options: &FloorNode) -> Result<()> {
 impl Node {
     fn turn(&mut self) -> Result<bool> {
         let mut events = Vec::new();
-        if !self.ring.wait(&mut events)? {
-            return Ok(false);
-        }
+        self.ring.wait(&mut events)?;
         for event in events {
             match event {
                 Event::Received(line) => self.received(line)?,
+                Event::Gone(line) => {
+                    self.clients -= usize::from(!self.replicas.contains(&line));
+                    if self.clients == 0 || self.replicas.contains(&line) {
+                        return Ok(false);
+                    }
+                }
                 Event::Disk(COMMIT, memory) => {
                     self.spare = Some(memory);
                     for request in std::mem::take(&mut self.of_written) {

@@ -80,12 +80,15 @@ struct Line {
     sending: Vec<u8>,
     sent: usize,
     busy: bool,
+    gone: bool,
 }
 
 /// What happened.
 pub(super) enum Event {
     /// There is more in a connection's inbox.
     Received(usize),
+    /// Nothing comes or goes on this connection any more.
+    Gone(usize),
     /// A disk operation is over; its memory is back.
     Disk(u64, Aligned),
 }
@@ -123,6 +126,7 @@ impl Ring {
             sending: Vec::new(),
             sent: 0,
             busy: false,
+            gone: false,
         });
         Ok(self.lines.len() - 1)
     }
@@ -189,8 +193,8 @@ impl Ring {
         }
     }
 
-    /// Starts what there is to receive and to send, and waits until something happened. False if somebody went away.
-    pub(super) fn wait(&mut self, events: &mut Vec<Event>) -> Result<bool> {
+    /// Starts what there is to receive and to send, and waits until something happened.
+    pub(super) fn wait(&mut self, events: &mut Vec<Event>) -> Result<()> {
         for n in 0..self.lines.len() {
             self.start(n)?;
         }
@@ -203,18 +207,18 @@ impl Ring {
         for (name, result) in done {
             let n = usize::try_from(name & 0xffff_ffff)?;
             match name & !0xffff_ffff {
-                RECEIVE => {
-                    if result <= 0 {
-                        return Ok(false);
+                RECEIVE | SEND if result <= 0 => {
+                    let line = &mut self.lines[n];
+                    if !std::mem::replace(&mut line.gone, true) {
+                        events.push(Event::Gone(n));
                     }
+                }
+                RECEIVE => {
                     let line = &mut self.lines[n];
                     (line.receiving, line.to) = (false, line.to + usize::try_from(result)?);
                     events.push(Event::Received(n));
                 }
                 SEND => {
-                    if result <= 0 {
-                        return Ok(false);
-                    }
                     let line = &mut self.lines[n];
                     (line.busy, line.sent) = (false, line.sent + usize::try_from(result)?);
                 }
@@ -229,11 +233,14 @@ impl Ring {
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     fn start(&mut self, n: usize) -> Result<()> {
         let line = &mut self.lines[n];
+        if line.gone {
+            return Ok(());
+        }
         let fd = types::Fd(line.socket.as_raw_fd());
         let mut entries = [None, None];
         if !line.receiving {

@@ -1,0 +1,45 @@
+//! Memory of nodes that have a large volume of which a part is written, everywhere in it.
+
+use crate::account;
+use crate::fio;
+use crate::options::Medium;
+use crate::peers::{Peer, Who};
+use anyhow::{Context, Result, ensure};
+use cluster::{Cluster, Shape};
+
+/// Bytes of the volume, in MiB, and of its shards: the default's.
+const VOLUME_MIB: u64 = 100 << 10;
+const SHARD_MIB: u64 = 4 << 10;
+/// What of it is written.
+pub(crate) const WRITTEN: u64 = 8 << 30;
+/// Bytes of each node's disk, which is laid out in full.
+const DISK: u64 = 11 << 30;
+const NODES: u64 = 3;
+
+/// Bytes of the largest node at its largest, beyond what it was given for buffers and metadata.
+pub(crate) fn measure() -> Result<u64> {
+    let dir = Medium::File.dir();
+    let room = nix::sys::statvfs::statvfs(&dir)?;
+    let free = room.blocks_available() * room.fragment_size();
+    ensure!(
+        free > NODES * DISK,
+        "{} GiB are free in {}; three disks take {}",
+        free >> 30,
+        dir.display(),
+        (NODES * DISK) >> 30
+    );
+    let start = |dir: &_| {
+        let mut cluster = Cluster::start_in(dir, Shape { disk: DISK, ..Shape::default() })?;
+        cluster.create("large", VOLUME_MIB, SHARD_MIB)?;
+        cluster.attach("large")?;
+        Ok(cluster)
+    };
+    let peer = Peer::with(Who::Trine, Medium::File, start)?;
+    let cluster::nbd::Place::Unix(socket) = peer.cluster().context("a cluster")?.place("large") else {
+        anyhow::bail!("a Unix socket")
+    };
+    // The size of a chunk: most places for the least bytes.
+    fio::scatter(&fio::Place::unix(&socket, "", VOLUME_MIB << 20), WRITTEN, 64 << 10)?;
+    let configured = node_daemon::DEFAULT_MEMORY + node_daemon::DEFAULT_METADATA_CACHE;
+    Ok(account::most_memory(&peer.pids)?.saturating_sub(configured))
+}
