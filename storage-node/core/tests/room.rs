@@ -64,3 +64,17 @@ fn a_write_behind_a_discard_waits_for_what_that_gives_back_however_long_ago_the_
     assert_eq!(c.answer(long).0, Status::Ok);
     assert!(c.count("write.waits-for-room") > waited, "it had to wait");
 }
+
+#[test]
+fn what_was_overwritten_is_room_again_before_a_write_waits_for_it() {
+    let mut c = Cluster::new(34);
+    c.blocks = 1 << 14;
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    // Six times what the disks have room for, all in the same 16 MiB, without a rest.
+    for n in 0..384 {
+        let write = long_write(&mut c, client, n % 16);
+        assert_eq!(c.answer(write).0, Status::Ok);
+    }
+    assert_eq!(c.count("write.waits-for-room"), 0);
+}

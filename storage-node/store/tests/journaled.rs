@@ -518,6 +518,18 @@ fn a_full_disk_refuses_cleanly_still_rewrites_and_takes_again_what_was_given_bac
 }
 
 #[test]
+fn what_is_overwritten_comes_back_before_the_room_is_gone_however_busy_the_store_is() {
+    let (mut disk, arena, mut store) = fresh(1600);
+    for n in 0..400 {
+        let write = write(&arena, 1, range(n % 24 * 16, 16), u64::from(n) + 1, u64::from(n));
+        run(&mut store, &mut disk, write).unwrap();
+        // A node asks for a store's room before it hands over: what it does not hand over, the store does not see.
+        assert!(store.usage().free() >= 256, "{n}: {:?}", store.usage());
+    }
+    assert_eq!(store.counters().slot_waits, 0);
+}
+
+#[test]
 fn after_a_failed_write_nothing_is_done_any_more_until_the_store_is_opened_again() {
     let (mut disk, arena, mut store) = fresh(2000);
     run(&mut store, &mut disk, write(&arena, 1, range(0, 5), 1, 40)).unwrap();

@@ -39,6 +39,11 @@ impl MappedFile {
         Ok(Self { guard, mapping, synced })
     }
 
+    /// Finds all its pages now, so that no first touch of one does. What cannot be found here, or by this kernel, is found there.
+    pub fn populate(&self) {
+        let _ = self.mapping.populate();
+    }
+
     /// True if [`MappedFile::write`] itself makes durable; if not, an fsync of the file must follow.
     pub fn is_persistent(&self) -> bool {
         self.synced && STREAMS

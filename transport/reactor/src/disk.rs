@@ -90,6 +90,7 @@ impl Disk {
         let whole = in_memory && is_whole(&file, bytes).map_err(failed)?;
         // What cannot be mapped is copied by the kernel.
         let map = whole.then(|| map(&file, bytes, path).ok()).flatten();
+        map.iter().for_each(MappedFile::populate);
         let info = DiskInfo { bytes, block_device, direct, in_memory, mapped: map.as_ref().map(|_| Mapped::Cached) };
         Ok(Self { file, map, head: 0, info })
     }
@@ -110,6 +111,9 @@ impl Disk {
         let map = map(&file, len, path)?;
         let mapped = Some(if map.is_persistent() { Mapped::Persistent } else { Mapped::Cached });
         let (bytes, in_memory) = (len.saturating_sub(head), in_memory(&file).map_err(failed)?);
+        if in_memory {
+            map.populate();
+        }
         let info = DiskInfo { bytes, block_device: false, direct: false, in_memory, mapped };
         Ok(Self { file, map: Some(map), head, info })
     }

@@ -121,6 +121,8 @@ pub(super) struct Overlay {
     pub(super) shares: Vec<Share>,
     /// Chunks that were written whole and replaced in the same generation: free when the journal no longer names them.
     pub(super) freed: Vec<ChunkNo>,
+    /// Chunks that were written whole: as many come back when it is folded, at most.
+    pub(super) whole: u32,
     /// Leaves of maps that its patches touch.
     leaves: usize,
     /// Any record at all came since it began.
@@ -207,6 +209,7 @@ impl Overlay {
     /// A whole chunk was written to a fresh place.
     pub(super) fn direct(&mut self, key: Key, chunk: ChunkNo, crcs: &[u32], version: Stamp) -> Returned {
         self.touched = true;
+        self.whole += 1;
         let patch = self.patch(key);
         patch.blocks.clear();
         for (n, &crc) in (0u32..).zip(crcs) {
@@ -385,7 +388,7 @@ mod tests {
         overlay.write((L, 0), 0, JournalBlock(1), &[1], stamp(1), (true, false));
         assert_eq!(overlay.direct((L, 0), chunk(5), &[3; 16], stamp(2)).reservations, 1);
         overlay.direct((L, 0), chunk(6), &[4; 16], stamp(3));
-        assert_eq!(overlay.freed, [chunk(5)]);
+        assert_eq!((overlay.freed.as_slice(), overlay.whole), ([chunk(5)].as_slice(), 2));
         assert_eq!(overlay.write((L, 0), 2, JournalBlock(9), &[8], stamp(4), (true, false)).reservations, 1);
         assert!(!overlay.patches[&(L, 0)].reserved);
         assert_eq!(overlay.patches[&(L, 0)].get(2).map(|b| b.spot), Some(Spot::Journal(JournalBlock(9))));

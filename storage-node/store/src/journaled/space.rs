@@ -7,7 +7,7 @@
 //! is over.
 
 use super::entry::ChunkNo;
-use super::limits::SPARE_CHUNKS;
+use super::limits::{LAST_CHUNKS, LAST_PART, SPARE_CHUNKS};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Chunks counted together.
@@ -78,9 +78,12 @@ impl Space {
         self.free.saturating_sub(self.reserved).saturating_sub(SPARE_CHUNKS)
     }
 
-    /// True if more is promised than is left: a fold tells what of it was needed.
-    pub(super) fn is_promised_away(&self) -> bool {
-        self.reserved > self.available()
+    /// True if more is promised than is left, or may come back of what was written whole: a fold tells what of it was needed. Where
+    /// hardly any is left, it is asked for all that there is.
+    pub(super) fn is_scarce(&self, written: u32) -> bool {
+        let left = self.available();
+        let last = left < (self.total / LAST_PART).min(LAST_CHUNKS);
+        self.reserved.saturating_add(written) > left || (written > 0 && last)
     }
 
     /// True if background work may take one.

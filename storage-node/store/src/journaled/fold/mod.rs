@@ -241,6 +241,12 @@ impl JournaledStore {
         self.move_on(now, out);
     }
 
+    /// True if folds are to give back what they can.
+    pub(super) fn is_scarce(&self) -> bool {
+        let generations = std::iter::once(&self.fresh).chain(&self.folding);
+        self.space.is_scarce(generations.map(|overlay| overlay.whole).sum())
+    }
+
     fn fold_is_due(&self, now: Time) -> bool {
         if self.has_work() {
             return true;
@@ -252,7 +258,7 @@ impl JournaledStore {
                 || fresh.range_count() >= MAX_RANGES / FOLD_AT
                 || self.ring.stalled()
                 || self.ring.free_blocks() < self.place.geometry.ring_blocks() / 2
-                || self.space.is_promised_away()
+                || self.is_scarce()
                 || self.is_rested(now))
     }
 

@@ -200,7 +200,7 @@ impl JournaledStore {
     /// True if the fold is not to keep to its pace: somebody waits for it, or would soon, or nobody is there.
     fn is_pressing(&self, now: Time) -> bool {
         let scarce = self.ring.free_blocks() < self.place.geometry.ring_blocks() / PRESSING_PART;
-        let awaited = self.fold.urgent || self.has_work() || self.ring.stalled() || self.space.is_promised_away();
+        let awaited = self.fold.urgent || self.has_work() || self.ring.stalled() || self.is_scarce();
         scarce || awaited || self.is_alone(now)
     }
 
