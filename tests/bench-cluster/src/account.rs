@@ -57,23 +57,21 @@ fn loopback() -> Result<u64> {
     Ok(line.split_ascii_whitespace().next().context("no counter of the loopback")?.parse()?)
 }
 
-/// Resident memory of the largest of them, in bytes, without disks that are in memory themselves.
+/// Resident memory of the largest of them, in bytes.
 pub(crate) fn memory(pids: &[u32]) -> Result<u64> {
-    largest(pids, |pid| Some(field(pid, "VmRSS:")?.saturating_sub(field(pid, "RssShmem:")?)))
+    largest(pids, "VmRSS:")
 }
 
-/// The same, when it was largest, where no disk is in memory.
+/// The same, when it was largest.
 pub(crate) fn most_memory(pids: &[u32]) -> Result<u64> {
-    largest(pids, |pid| field(pid, "VmHWM:"))
+    largest(pids, "VmHWM:")
 }
 
-fn largest(pids: &[u32], of: impl Fn(u32) -> Option<u64>) -> Result<u64> {
-    pids.iter().filter_map(|pid| of(*pid)).max().context("no process to measure")
-}
-
-/// What the kernel says of a process's memory, in bytes.
-fn field(pid: u32, what: &str) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(what))?;
-    Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? << 10)
+fn largest(pids: &[u32], what: &str) -> Result<u64> {
+    let of = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix(what))?;
+        Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? << 10)
+    };
+    pids.iter().filter_map(of).max().context("no process to measure")
 }

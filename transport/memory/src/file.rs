@@ -5,8 +5,9 @@
 //!   any other file              the page cache's own pages                           durable after the next fsync of the file
 //! ```
 //!
-//! Persistent memory is only written through: what reads it asks the file. The kernel copies out of poisoned memory with an error and may
-//! be asked again; here such a page, or a file that became shorter, is an error (`fault.rs`) of this access and of all later ones.
+//! It is only written through: what reads it asks the file. The kernel copies out of poisoned memory with an error, a load would be
+//! a signal. A store that meets such a page, or a file that became shorter, is an error here as well (`fault.rs`), for this write
+//! and all later ones.
 
 use crate::fault::{Guard, OnFault};
 use crate::mapping::Mapping;
@@ -37,11 +38,6 @@ impl MappedFile {
         };
         let guard = Guard::new(mapping.at(0, len.get()).as_ptr() as usize, len.get(), OnFault::Spare)?;
         Ok(Self { guard, mapping, synced })
-    }
-
-    /// Finds all its pages now, so that no first touch of one does. What cannot be found here, or by this kernel, is found there.
-    pub fn populate(&self) {
-        let _ = self.mapping.populate();
     }
 
     /// True if [`MappedFile::write`] itself makes durable; if not, an fsync of the file must follow.
@@ -77,19 +73,6 @@ impl MappedFile {
             stream::fence();
         }
         if self.guard.is_broken() { Err(Errno::EIO) } else { Ok(len) }
-    }
-
-    /// Copies from byte `at` on, until `into` is full. ENXIO if that is not all in the mapping; EIO if the memory is broken: what is in `into`
-    /// then is nothing.
-    pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Errno> {
-        let start = usize::try_from(at).map_err(|_| Errno::ENXIO)?;
-        if self.mapping.len().checked_sub(start).is_none_or(|left| left < into.len()) {
-            return Err(Errno::ENXIO);
-        }
-        let place = self.mapping.at(start, into.len()).as_ptr();
-        // SAFETY: as many bytes lie there in our mapping, which nobody has a reference into; `into` is memory of somebody else.
-        unsafe { place.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
-        if self.guard.is_broken() { Err(Errno::EIO) } else { Ok(()) }
     }
 }
 

@@ -44,12 +44,6 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    /// Finds all its pages now. A kernel before 5.14 does not know how.
-    pub(crate) fn populate(&self) -> Result<(), Errno> {
-        // SAFETY: the range is our own mapping's, whose bytes stay what they are.
-        unsafe { madvise(self.start, self.len.get(), MmapAdvise::MADV_POPULATE_WRITE) }
-    }
-
     /// Addresses without memory, to put files at.
     pub(crate) fn reserved(len: NonZeroUsize) -> Result<Self, Errno> {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS | MapFlags::MAP_NORESERVE;

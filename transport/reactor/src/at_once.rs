@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   mapped file               writes are stores; on DAX nothing is left to do, elsewhere the ring syncs what was stored
-//!   file on tmpfs or ramfs    there is nothing to sync, and reads are copies; writes to one with holes, too
+//!   file on tmpfs or ramfs    reads and writes are copies, there is nothing to sync
 //! ```
 //!
 //! tmpfs cannot tell io_uring that a request will not wait, so that the kernel would hand each one to a worker thread: two switches between
@@ -47,9 +47,8 @@ impl Disk {
             }
             // All that was stored is there; broken memory says so once more.
             Op::DiskSync { .. } if durable_at_once => Some(self.store(0, &[])?.map(|()| 0)),
-            // Its blocks stay its own, as a store could not get new ones.
+            // A journal's blocks are used again and again.
             Op::DiskPunch { .. } => Some(Ok(0)),
-            Op::DiskRead { .. } if self.info.in_memory => self.copied(&mut flight.op),
             _ => None,
         }
     }
@@ -70,21 +69,14 @@ impl Disk {
             }
             Op::DiskRead { at, into, from, len, .. } => {
                 let place = (*at | *len as u64).is_multiple_of(BLOCK).then(|| &mut into[*from..*from + *len])?;
-                let read = self.read(self.head + *at, place);
-                Some(read.map(|()| count(place.len())))
+                let read = self.file.read_exact_at(place, self.head + *at);
+                Some(read.map(|()| count(place.len())).map_err(|error| match error.kind() {
+                    std::io::ErrorKind::UnexpectedEof => Errno::IO,
+                    _ => error::errno(&error),
+                }))
             }
             Op::DiskSync { .. } => Some(Ok(0)),
             _ => None,
-        }
-    }
-
-    fn read(&self, at: u64, place: &mut [u8]) -> Result<(), Errno> {
-        match &self.map {
-            Some(map) => map.read(at, place).map_err(|_| Errno::IO),
-            None => self.file.read_exact_at(place, at).map_err(|error| match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => Errno::IO,
-                _ => error::errno(&error),
-            }),
         }
     }
 

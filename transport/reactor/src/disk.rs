@@ -11,9 +11,7 @@
 //!   other files     stores, then the file's fsync            done with the fsync, on the ring
 //! ```
 //!
-//! So is any disk that is a file on tmpfs with all its blocks there: a store costs a fraction of a system call, and nothing more is to be done.
-//!
-//! Reads go through the file, but for tmpfs: the kernel answers with an error where memory is poisoned. Nothing blocks but the first
+//! Reads go through the file in each case: the kernel answers with an error where memory is poisoned. Nothing blocks but the first
 //! touch of a page. A mapped file keeps all its blocks: it is never punched, since a store that needs a new block can fail only by a signal.
 
 use crate::ReactorError;
@@ -24,7 +22,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Seek, SeekFrom};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// The unit of all disk operations.
@@ -87,12 +85,8 @@ impl Disk {
         };
         let bytes = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
         let in_memory = !block_device && in_memory(&file).map_err(failed)?;
-        let whole = in_memory && is_whole(&file, bytes).map_err(failed)?;
-        // What cannot be mapped is copied by the kernel.
-        let map = whole.then(|| map(&file, bytes, path).ok()).flatten();
-        map.iter().for_each(MappedFile::populate);
-        let info = DiskInfo { bytes, block_device, direct, in_memory, mapped: map.as_ref().map(|_| Mapped::Cached) };
-        Ok(Self { file, map, head: 0, info })
+        let info = DiskInfo { bytes, block_device, direct, in_memory, mapped: None };
+        Ok(Self { file, map: None, head: 0, info })
     }
 
     /// Opens and locks what holds a journal behind `head` bytes, a multiple of a block; maps it if it is a file.
@@ -106,14 +100,13 @@ impl Disk {
         let failed = |error| ReactorError::MapDisk { path: path.to_path_buf(), error };
         let file = open(path, false, 0)?;
         let len = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
+        let whole = usize::try_from(len).ok().and_then(NonZeroUsize::new);
+        let whole = whole.ok_or_else(|| failed(ErrorKind::InvalidInput.into()))?;
         // A hole that is stored to when the file system is full would be a signal.
         allocate(&file, len).map_err(failed)?;
-        let map = map(&file, len, path)?;
+        let map = MappedFile::map(&file, whole).map_err(|error| failed(error.into()))?;
         let mapped = Some(if map.is_persistent() { Mapped::Persistent } else { Mapped::Cached });
         let (bytes, in_memory) = (len.saturating_sub(head), in_memory(&file).map_err(failed)?);
-        if in_memory {
-            map.populate();
-        }
         let info = DiskInfo { bytes, block_device: false, direct: false, in_memory, mapped };
         Ok(Self { file, map: Some(map), head, info })
     }
@@ -148,19 +141,6 @@ fn open(path: &Path, block_device: bool, more: i32) -> Result<File, ReactorError
         Err(TryLockError::WouldBlock) => Err(ReactorError::DiskInUse { path: path.to_path_buf() }),
         Err(TryLockError::Error(error)) => Err(failed(error)),
     }
-}
-
-fn map(file: &File, len: u64, path: &Path) -> Result<MappedFile, ReactorError> {
-    let failed = |error| ReactorError::MapDisk { path: path.to_path_buf(), error };
-    let whole = usize::try_from(len).ok().and_then(NonZeroUsize::new);
-    let whole = whole.ok_or_else(|| failed(ErrorKind::InvalidInput.into()))?;
-    MappedFile::map(file, whole).map_err(|error| failed(error.into()))
-}
-
-/// Whether a file has all its blocks, and some.
-fn is_whole(file: &File, len: u64) -> std::io::Result<bool> {
-    const UNIT: u64 = 512;
-    Ok(len > 0 && file.metadata()?.blocks() * UNIT >= len)
 }
 
 /// Gives the file all its blocks. One whose file system cannot say so has what was written.

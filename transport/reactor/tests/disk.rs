@@ -90,45 +90,6 @@ fn a_file_in_memory_is_read_and_written_without_the_ring() {
 }
 
 #[test]
-fn a_whole_file_in_memory_is_written_by_stores_and_stays_whole() {
-    use std::os::unix::fs::MetadataExt;
-    let dir = Dir::below(Path::new("/dev/shm"));
-    let path = dir.0.join("disk");
-    std::fs::write(&path, vec![5; 32 << 20]).unwrap();
-    let mut bench = Bench::new();
-    let disk = bench.reactor.driver().open_disk(&path, DiskOptions::default()).unwrap();
-    let info = bench.reactor.driver().disk_info(disk).unwrap();
-    assert_eq!((info.bytes, info.in_memory, info.mapped), (SIZE, true, Some(Mapped::Cached)));
-    assert_eq!(read(&mut bench, disk, 0, 4096), (Ok(4096), vec![5; 4096]));
-    let before = bench.reactor.driver().counters().sqes;
-    for (durable, byte) in [(true, 1), (false, 2)] {
-        let parts = [byte, byte + 10].map(|byte| bench.page(8192, byte).filled().whole()).into_iter().collect();
-        assert_eq!(bench.result(Op::DiskWrite { disk, tag: 1, at: 4096, parts, durable }), Ok(16384));
-        assert_eq!(bench.result(Op::DiskSync { disk, tag: 2 }), Ok(0));
-        assert_eq!(read(&mut bench, disk, 8192, 8192), (Ok(8192), [[byte; 4096], [byte + 10; 4096]].concat()));
-    }
-    let on_file = std::fs::read(&path).unwrap();
-    assert!(on_file[..4096].iter().chain(&on_file[4096 + 16384..]).all(|byte| *byte == 5));
-    assert_eq!(bench.result(Op::DiskPunch { disk, tag: 3, at: 4096, len: 1 << 20 }), Ok(0));
-    assert!(std::fs::metadata(&path).unwrap().blocks() * 512 >= SIZE, "a store could not get them back");
-    assert_eq!(bench.reactor.driver().counters().sqes, before, "no request of these went through the kernel's queue");
-    // What it cannot do there, it says as everywhere.
-    let whole = |bench: &mut Bench, at, len| {
-        let parts = [bench.page(len, 3).filled().whole()].into_iter().collect();
-        bench.result(Op::DiskWrite { disk, tag: 1, at, parts, durable: true })
-    };
-    assert_eq!(whole(&mut bench, SIZE - 4096, 8192), Err(Errno::NO_SPACE));
-    assert_eq!(whole(&mut bench, 100, 4096), Err(Errno(libc::EINVAL)));
-    assert_eq!(read(&mut bench, disk, SIZE - 4096, 8192).0, Err(Errno::IO));
-    assert_eq!(read(&mut bench, disk, 100, 4096).0, Err(Errno(libc::EINVAL)));
-    // Cut short by somebody: an error, of what is still there too, and no signal that ends us.
-    File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
-    assert_eq!(read(&mut bench, disk, 2 << 20, 4096).0, Err(Errno::IO));
-    assert_eq!((whole(&mut bench, 0, 4096), read(&mut bench, disk, 0, 4096).0), (Err(Errno::IO), Err(Errno::IO)));
-    bench.assert_empty();
-}
-
-#[test]
 fn what_is_over_without_the_ring_costs_an_enter_every_other_turn() {
     let dir = Dir::below(Path::new("/dev/shm"));
     let mut bench = Bench::new();
