@@ -47,7 +47,7 @@ pub const MAX_FORMER_KEYS: usize = 2;
 /// For how long a key may hold beside the one that was made in its place: a year, which is long for a rotation.
 pub const MAX_KEY_GRACE_MS: u64 = 365 * 86_400_000;
 /// Clients that read one volume at once: each costs its nodes sessions, and 16 bytes of what they are told of the volume.
-pub const MAX_READERS_PER_VOLUME: usize = 32;
+pub const MAX_READERS_PER_VOLUME: usize = 64;
 /// Of these, how many a refusal names.
 pub const MAX_READERS_SHOWN: usize = 3;
 /// Sessions remembered of one node: four full reactors of it, 256 KiB.

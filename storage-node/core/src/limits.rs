@@ -87,8 +87,8 @@ pub const SCRUB_BURST: u64 = 4;
 pub const DAMAGE_LINE: Span = Span::seconds(1);
 /// Blocks kept free on every disk (4 MiB): what settling needs when a disk is full, and what other primaries may have in flight to it.
 pub const RESERVED_BLOCKS: u64 = 1024;
-/// How long a write waits for room that comes back by itself, before it ends with "no space": what was overwritten is free again when a
-/// store has moved its journal home, a second after it has come to rest, and the copies tell of it with their promises.
+/// How long a write waits for room that comes back by itself, before it ends with "no space": what was overwritten or discarded is free again
+/// when a store has moved its journal home, at the latest a second after it has come to rest, and the copies tell of it with their promises.
 pub const ROOM_WAIT: Span = Span::seconds(4);
 /// Operations that the stores of one reactor are given at once, an equal part each: under a store's own bound and the ring's, so that a
 /// disk that hangs keeps neither the others nor the network from working. Clients' reads and writes stop at half of that, so that Joins,
