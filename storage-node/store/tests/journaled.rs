@@ -530,6 +530,23 @@ fn what_is_overwritten_comes_back_before_the_room_is_gone_however_busy_the_store
 }
 
 #[test]
+fn what_is_discarded_on_a_full_disk_comes_back_however_busy_the_store_is() {
+    let (mut disk, arena, mut store) = fresh(500);
+    let full = (0..BLOCKS / 16 * 2).find(|n| {
+        let (copy, from) = (1 + u64::from(n % 2), n / 2 * 16);
+        let write = write(&arena, copy, range(from, 16), u64::from(*n) + 1, 1);
+        run(&mut store, &mut disk, write).is_err()
+    });
+    assert!(full.is_some());
+    fold(&mut store, &mut disk);
+    run(&mut store, &mut disk, zero(1, 0, 128, 20_000, 0)).unwrap();
+    for n in 0..20 {
+        run(&mut store, &mut disk, write(&arena, 2, range(0, 1), 20_001 + n, n)).unwrap();
+    }
+    assert!(store.usage().free() >= 64, "{:?}", store.usage());
+}
+
+#[test]
 fn after_a_failed_write_nothing_is_done_any_more_until_the_store_is_opened_again() {
     let (mut disk, arena, mut store) = fresh(2000);
     run(&mut store, &mut disk, write(&arena, 1, range(0, 5), 1, 40)).unwrap();

@@ -123,6 +123,8 @@ pub(super) struct Overlay {
     pub(super) freed: Vec<ChunkNo>,
     /// Chunks that were written whole: as many come back when it is folded, at most.
     pub(super) whole: u32,
+    /// It may give chunks back: some were written whole, or discarded.
+    pub(super) gives: bool,
     /// Leaves of maps that its patches touch.
     leaves: usize,
     /// Any record at all came since it began.
@@ -210,6 +212,7 @@ impl Overlay {
     pub(super) fn direct(&mut self, key: Key, chunk: ChunkNo, crcs: &[u32], version: Stamp) -> Returned {
         self.touched = true;
         self.whole += 1;
+        self.gives = true;
         let patch = self.patch(key);
         patch.blocks.clear();
         for (n, &crc) in (0u32..).zip(crcs) {
@@ -225,7 +228,7 @@ impl Overlay {
 
     /// Blocks read as zeros now.
     pub(super) fn zero(&mut self, layer: LayerId, at: BlockRange, version: Stamp) -> Returned {
-        self.touched = true;
+        (self.touched, self.gives) = (true, true);
         let (from, end) = (u64::from(at.from.0), at.end());
         let chunk_of = |block: u64| u32::try_from(block / u64::from(CHUNK_BLOCKS)).unwrap_or(u32::MAX); // blocks are 32 bits
         let (first, last) = (chunk_of(from), chunk_of(end - 1));

@@ -79,11 +79,11 @@ impl Space {
     }
 
     /// True if more is promised than is left, or may come back of what was written whole: a fold tells what of it was needed. Where
-    /// hardly any is left, it is asked for all that there is.
-    pub(super) fn is_scarce(&self, written: u32) -> bool {
+    /// hardly any is left, it is asked for all that it gives, if it gives any.
+    pub(super) fn is_scarce(&self, written: u32, gives: bool) -> bool {
         let left = self.available();
         let last = left < (self.total / LAST_PART).min(LAST_CHUNKS);
-        self.reserved.saturating_add(written) > left || (written > 0 && last)
+        self.reserved.saturating_add(written) > left || (gives && last)
     }
 
     /// True if background work may take one.

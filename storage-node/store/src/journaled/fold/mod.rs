@@ -243,8 +243,9 @@ impl JournaledStore {
 
     /// True if folds are to give back what they can.
     pub(super) fn is_scarce(&self) -> bool {
-        let generations = std::iter::once(&self.fresh).chain(&self.folding);
-        self.space.is_scarce(generations.map(|overlay| overlay.whole).sum())
+        let generations = || std::iter::once(&self.fresh).chain(&self.folding);
+        let written = generations().map(|overlay| overlay.whole).sum();
+        self.space.is_scarce(written, generations().any(|overlay| overlay.gives))
     }
 
     fn fold_is_due(&self, now: Time) -> bool {
