@@ -530,20 +530,27 @@ fn what_is_overwritten_comes_back_before_the_room_is_gone_however_busy_the_store
 }
 
 #[test]
-fn what_is_discarded_on_a_full_disk_comes_back_however_busy_the_store_is() {
-    let (mut disk, arena, mut store) = fresh(500);
-    let full = (0..BLOCKS / 16 * 2).find(|n| {
-        let (copy, from) = (1 + u64::from(n % 2), n / 2 * 16);
-        let write = write(&arena, copy, range(from, 16), u64::from(*n) + 1, 1);
-        run(&mut store, &mut disk, write).is_err()
-    });
-    assert!(full.is_some());
-    fold(&mut store, &mut disk);
-    run(&mut store, &mut disk, zero(1, 0, 128, 20_000, 0)).unwrap();
-    for n in 0..20 {
-        run(&mut store, &mut disk, write(&arena, 2, range(0, 1), 20_001 + n, n)).unwrap();
+fn what_is_discarded_where_little_is_left_comes_back_however_busy_the_store_is() {
+    let arena = Arena::small(64 << 20);
+    let geometry = journaled_geometry(900, 640, 20_000, 4);
+    let mut disk = Disk::new(geometry.size().0 as usize, 11);
+    Journaled::format(&mut disk, &arena, geometry).unwrap();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    for copy in [1, 2] {
+        let config = config(1, 16_000);
+        run(&mut store, &mut disk, StoreOp::Create { copy: CopyId(copy), config, parent: None }).unwrap();
     }
-    assert!(store.usage().free() >= 64, "{:?}", store.usage());
+    let mut n = 0;
+    while store.usage().free() > 200 {
+        let at = range(n / 2 * 16, 16);
+        run(&mut store, &mut disk, write(&arena, 1 + u64::from(n % 2), at, u64::from(n) + 1, 1)).unwrap();
+        n += 1;
+    }
+    fold(&mut store, &mut disk);
+    let left = store.usage().free();
+    run(&mut store, &mut disk, zero(1, 0, 1600, 20_000, 0)).unwrap();
+    quiesce(&mut store, &mut disk);
+    assert_eq!(store.usage().free(), left + 1600);
 }
 
 #[test]
