@@ -40,10 +40,12 @@ pub(super) const MAX_LAYERS: usize = 1 << 16;
 pub(super) const MAX_DEPTH: usize = 256;
 /// Chunks that only background work may use: merging a shared chunk needs one before it gives one back.
 pub(super) const SPARE_CHUNKS: u32 = 4;
-/// Where less than this part of the chunks is left, or less than so many (32 MiB: what nodes keep free, and what they have in flight), what was
-/// overwritten is wanted back at once.
-pub(super) const LAST_PART: u32 = 64;
-pub(super) const LAST_CHUNKS: u32 = 512;
+/// Chunks that nodes leave unused: 8 MiB, twice what they keep free on every disk…
+pub(super) const UNUSED_CHUNKS: u32 = 128;
+/// …or this part of a disk that is very small.
+pub(super) const UNUSED_OF: u32 = 8;
+/// Where no more is left, a fold is worth it for this part of that: they do not follow one another for single chunks.
+pub(super) const WORTH_PART: u32 = 16;
 /// Places for pages that only the fold itself may use, beside what changes in the overlay reserve: copies, layers, lists, the
 /// bitmap, and the paths above them.
 pub(super) const SPARE_PLACES: u32 = 96;

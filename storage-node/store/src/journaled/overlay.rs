@@ -121,10 +121,8 @@ pub(super) struct Overlay {
     pub(super) shares: Vec<Share>,
     /// Chunks that were written whole and replaced in the same generation: free when the journal no longer names them.
     pub(super) freed: Vec<ChunkNo>,
-    /// Chunks that were written whole: as many come back when it is folded, at most.
-    pub(super) whole: u32,
-    /// It may give chunks back: some were written whole, or discarded.
-    pub(super) gives: bool,
+    /// Chunks that were written or discarded whole: as many come back when it is folded, at most.
+    pub(super) gains: u32,
     /// Leaves of maps that its patches touch.
     leaves: usize,
     /// Any record at all came since it began.
@@ -211,8 +209,7 @@ impl Overlay {
     /// A whole chunk was written to a fresh place.
     pub(super) fn direct(&mut self, key: Key, chunk: ChunkNo, crcs: &[u32], version: Stamp) -> Returned {
         self.touched = true;
-        self.whole += 1;
-        self.gives = true;
+        self.gains = self.gains.saturating_add(1);
         let patch = self.patch(key);
         patch.blocks.clear();
         for (n, &crc) in (0u32..).zip(crcs) {
@@ -228,7 +225,7 @@ impl Overlay {
 
     /// Blocks read as zeros now.
     pub(super) fn zero(&mut self, layer: LayerId, at: BlockRange, version: Stamp) -> Returned {
-        (self.touched, self.gives) = (true, true);
+        self.touched = true;
         let (from, end) = (u64::from(at.from.0), at.end());
         let chunk_of = |block: u64| u32::try_from(block / u64::from(CHUNK_BLOCKS)).unwrap_or(u32::MAX); // blocks are 32 bits
         let (first, last) = (chunk_of(from), chunk_of(end - 1));
@@ -254,6 +251,7 @@ impl Overlay {
             }
         }
         if whole_from < whole_end {
+            self.gains = self.gains.saturating_add(whole_end - whole_from);
             returned.reservations += self.zero_chunks(layer, whole_from, whole_end, version);
         }
         returned
@@ -391,7 +389,7 @@ mod tests {
         overlay.write((L, 0), 0, JournalBlock(1), &[1], stamp(1), (true, false));
         assert_eq!(overlay.direct((L, 0), chunk(5), &[3; 16], stamp(2)).reservations, 1);
         overlay.direct((L, 0), chunk(6), &[4; 16], stamp(3));
-        assert_eq!((overlay.freed.as_slice(), overlay.whole), ([chunk(5)].as_slice(), 2));
+        assert_eq!((overlay.freed.as_slice(), overlay.gains), ([chunk(5)].as_slice(), 2));
         assert_eq!(overlay.write((L, 0), 2, JournalBlock(9), &[8], stamp(4), (true, false)).reservations, 1);
         assert!(!overlay.patches[&(L, 0)].reserved);
         assert_eq!(overlay.patches[&(L, 0)].get(2).map(|b| b.spot), Some(Spot::Journal(JournalBlock(9))));

@@ -7,7 +7,7 @@
 //! is over.
 
 use super::entry::ChunkNo;
-use super::limits::{LAST_CHUNKS, LAST_PART, SPARE_CHUNKS};
+use super::limits::{SPARE_CHUNKS, UNUSED_CHUNKS, UNUSED_OF, WORTH_PART};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Chunks counted together.
@@ -78,12 +78,12 @@ impl Space {
         self.free.saturating_sub(self.reserved).saturating_sub(SPARE_CHUNKS)
     }
 
-    /// True if more is promised than is left, or may come back of what was written whole: a fold tells what of it was needed. Where
-    /// hardly any is left, it is asked for all that it gives, if it gives any.
-    pub(super) fn is_scarce(&self, written: u32, gives: bool) -> bool {
-        let left = self.available();
-        let last = left < (self.total / LAST_PART).min(LAST_CHUNKS);
-        self.reserved.saturating_add(written) > left || (gives && last)
+    /// True if a fold is to tell what of the promises was needed, and to give back what was written or discarded whole (`gains` chunks at
+    /// most): that is more than what nodes may still use, or some of it when they may use nothing any more.
+    pub(super) fn is_scarce(&self, gains: u32) -> bool {
+        let left = self.available() + self.returning;
+        let unused = UNUSED_CHUNKS.min(self.total / UNUSED_OF);
+        self.reserved.saturating_add(gains) > left.saturating_sub(unused).max(left / WORTH_PART)
     }
 
     /// True if background work may take one.

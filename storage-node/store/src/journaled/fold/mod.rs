@@ -243,9 +243,8 @@ impl JournaledStore {
 
     /// True if folds are to give back what they can.
     pub(super) fn is_scarce(&self) -> bool {
-        let generations = || std::iter::once(&self.fresh).chain(&self.folding);
-        let written = generations().map(|overlay| overlay.whole).sum();
-        self.space.is_scarce(written, generations().any(|overlay| overlay.gives))
+        let folding = self.folding.as_ref().map_or(0, |folding| folding.gains);
+        self.space.is_scarce(self.fresh.gains.saturating_add(folding))
     }
 
     fn fold_is_due(&self, now: Time) -> bool {
