@@ -81,6 +81,12 @@ pub(super) const HOME_PER_PACE: u32 = 32;
 pub(super) const HOME_PER_RECORD: u32 = 3;
 /// …but not more than these at a time.
 pub(super) const HOME_PER_TURN: u32 = 256;
+/// Writes home that are out at a time while requests come, in the disk's queue before the journal's…
+pub(super) const HOME_OUT: u32 = 8;
+/// …up to so many where the fold is late, as the journal fills up…
+pub(super) const HOME_OUT_LATE: u32 = 256;
+/// …and at least so many where somebody waits for the fold.
+pub(super) const HOME_OUT_AWAITED: u32 = 64;
 /// The same for what is read: at every pace until so many blocks are reached, which is one window, or single blocks…
 pub(super) const FETCHED_PER_PACE: u32 = 64;
 /// …and for every record, which behind a snapshot moves a chunk.

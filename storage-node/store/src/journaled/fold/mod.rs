@@ -27,7 +27,7 @@ pub(super) use commit::{decode_copy, decode_held, decode_layer};
 use conductor_model::{CopyId, Stamp};
 use driver::{Errno, Time};
 use memory::Filling;
-use moves::{Homing, Move, Pace, Store};
+use moves::{Course, Homing, Move, Pace, Store};
 use slab::Slab;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -119,6 +119,7 @@ pub(super) struct Fold {
     /// Writes of what was read, that wait for a turn.
     stores: VecDeque<Store>,
     pace: Pace,
+    course: Course,
     /// Chunks that come back with the commit; true if what they held was discarded.
     freed: Vec<(ChunkNo, bool)>,
     /// Chunks that fewer entries share than in the last checkpoint: that one still needs their content as it is.
@@ -159,6 +160,7 @@ impl Fold {
             moving_blocks: 0,
             stores: VecDeque::new(),
             pace: Pace::default(),
+            course: Course::default(),
             freed: Vec::new(),
             unshared: BTreeSet::new(),
             gone: Vec::new(),
@@ -270,6 +272,7 @@ impl JournaledStore {
         fold.wanted = false;
         fold.frozen = self.catalog.clone();
         fold.mark = self.ring.mark();
+        fold.course.begin(self.ring.free_blocks());
         fold.patch = folding.patches.keys().next().copied();
         fold.share = (0, 0);
         fold.share_keys = std::mem::take(&mut fold.fresh_shares);

@@ -6,12 +6,13 @@
 //!             run ─read─► memory ─writes, by where they go─► home
 //! ```
 //! A window is cut into runs, each read in one piece, when all patches have their places. While requests come it is done little by
-//! little, at their pace.
+//! little, at their pace, and with few writes out at a time: a disk serves its queue in turns, and the journal's writes stand in it, too.
 
 use super::super::engine::{JournaledStore, Pending};
 use super::super::limits::{
-    FETCHED_PER_PACE, FETCHED_PER_RECORD, GAP_BLOCKS, HOME_BLOCKS, HOME_PER_PACE, HOME_PER_RECORD, HOME_PER_TURN,
-    MOVE_READS, MOVING_BLOCKS, PACE, PRESSING_PART, RETRY, WINDOW_BLOCKS,
+    FETCHED_PER_PACE, FETCHED_PER_RECORD, GAP_BLOCKS, HOME_BLOCKS, HOME_OUT, HOME_OUT_AWAITED, HOME_OUT_LATE,
+    HOME_PER_PACE, HOME_PER_RECORD, HOME_PER_TURN, MOVE_READS, MOVING_BLOCKS, PACE, PRESSING_PART, RETRY,
+    WINDOW_BLOCKS,
 };
 use super::super::ring::JournalBlock;
 use super::super::{Kind, tag};
@@ -54,6 +55,47 @@ pub(super) struct Store {
     parts: SmallVec<[Part; 8]>,
 }
 
+/// What a write counts as: blocks beside each other cost an eighth of those by themselves.
+fn weight(parts: &[Part]) -> u32 {
+    let blocks = parts.iter().map(|part| part.len).sum::<usize>() / BLOCK;
+    1 + u32::try_from(blocks / 8).unwrap_or(u32::MAX - 1)
+}
+
+/// How far the moves of a fold are, beside the journal that fills up meanwhile.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Course {
+    /// Blocks to be moved, of how many.
+    left: u32,
+    all: u32,
+    /// What was free of the journal when the fold began.
+    free: u32,
+    /// Writes home that are out, by their weight.
+    out: u32,
+}
+
+impl Course {
+    /// A fold begins.
+    pub(super) fn begin(&mut self, free: u32) {
+        *self = Self { left: 0, all: 0, free, out: self.out };
+    }
+
+    fn add(&mut self) {
+        self.left += 1;
+        self.all += 1;
+    }
+
+    /// How many writes may be out when so much of the journal is free: few as long as the moves will be over when a quarter of what was
+    /// free is left, and the more the later they are.
+    fn may_be_out(&self, free: u32) -> u32 {
+        const ALL: u64 = 1 << 10;
+        let part = |of: u32, all: u32| u64::from(of) * ALL / u64::from(all.max(1));
+        let usable = (part(free, self.free).min(ALL).saturating_sub(ALL / 4)) * 4 / 3;
+        let late = part(self.left, self.all).saturating_sub(usable);
+        let more = u64::from(HOME_OUT_LATE - HOME_OUT) * late * 4 / ALL;
+        (HOME_OUT + u32::try_from(more).unwrap_or(HOME_OUT_LATE)).min(HOME_OUT_LATE)
+    }
+}
+
 /// How much of the moves may be done now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
@@ -91,11 +133,13 @@ pub(super) type Homing = BTreeMap<u32, Vec<(JournalBlock, u32, u32)>>;
 impl Fold {
     /// A block of the journal goes home as soon as all patches have their places.
     pub(super) fn send_home(&mut self, from: JournalBlock, to: u32, crc: u32) {
+        self.course.add();
         self.homing.entry(from.0 / WINDOW_BLOCKS).or_default().push((from, to, crc));
     }
 
     /// Queue a block of a chunk to be moved to another; together with the one before, if they lie together.
     pub(super) fn queue_move(&mut self, disk: DiskIndex, from: u64, to: u32, crc: u32) {
+        self.course.add();
         if let Some(last) = self.moves.back_mut()
             && let Some(&before) = last.blocks.last()
         {
@@ -184,15 +228,19 @@ impl JournaledStore {
         self.fold.pace.step(now, self.ring.counters().records);
         let pressing = self.is_pressing(now);
         let mut pace = if pressing { Pace::ALL } else { self.fold.pace };
-        self.store_blocks(&mut pace, out);
+        let may_be_out = self.may_be_out(now);
+        self.store_blocks(&mut pace, may_be_out, out);
         self.fetch_blocks(&mut pace, pressing, now, out);
         if pressing {
             return;
         }
         self.fold.pace = pace;
         let fold = &self.fold;
+        // What waits for a completion needs no turn before.
+        let to_store = !fold.stores.is_empty() && fold.course.out < may_be_out;
         let to_read = !fold.moves.is_empty() || (fold.patch.is_none() && !fold.homing.is_empty());
-        if !fold.stores.is_empty() || (to_read && fold.moving_blocks < MOVING_BLOCKS) {
+        let room = fold.moving_blocks < MOVING_BLOCKS && fold.stores.len() < HOME_PER_TURN as usize;
+        if to_store || (to_read && room) {
             self.retry = Some(self.retry.map_or(pace.next, |at| at.min(pace.next)));
         }
     }
@@ -204,13 +252,25 @@ impl JournaledStore {
         scarce || awaited || self.is_alone(now)
     }
 
-    fn store_blocks(&mut self, pace: &mut Pace, out: &mut DiskOut<'_>) {
+    /// How many writes home may be out: while the journal takes requests, no more than they have time for.
+    fn may_be_out(&self, now: Time) -> u32 {
+        if self.ring.stalled() || self.is_alone(now) {
+            return u32::MAX;
+        }
+        let awaited = self.fold.urgent || self.has_work() || self.is_scarce();
+        let least = if awaited { HOME_OUT_AWAITED } else { 0 };
+        self.fold.course.may_be_out(self.ring.free_blocks()).max(least)
+    }
+
+    fn store_blocks(&mut self, pace: &mut Pace, may_be_out: u32, out: &mut DiskOut<'_>) {
         while pace.writes > 0
-            && let Some(Store { key, to, parts }) = self.fold.stores.pop_front()
+            && self.fold.course.out < may_be_out
+            && let Some(store) = self.fold.stores.pop_front()
         {
-            // Blocks beside each other cost an eighth of those by themselves.
-            let more = parts.iter().map(|part| part.len).sum::<usize>() / BLOCK / 8;
-            pace.writes = pace.writes.saturating_sub(1 + u32::try_from(more).unwrap_or(u32::MAX - 1));
+            let Store { key, to, parts } = store;
+            let weight = weight(&parts);
+            pace.writes = pace.writes.saturating_sub(weight);
+            self.fold.course.out += weight;
             self.outstanding += 1;
             let at = self.place.geometry.block(to);
             out(Op::DiskWrite { disk: self.place.disk, tag: tag(Kind::Store, key), at, parts, durable: false });
@@ -302,7 +362,9 @@ impl JournaledStore {
 
     /// Blocks are in their new place.
     pub(in super::super) fn stored(&mut self, key: usize, op: Op) {
-        drop(op);
+        if let Op::DiskWrite { parts, .. } = op {
+            self.fold.course.out -= weight(&parts);
+        }
         let Some(moving) = self.fold.moving.get_mut(key) else { return };
         moving.left -= 1;
         if moving.left == 0 {
@@ -313,6 +375,7 @@ impl JournaledStore {
     fn end_move(&mut self, key: usize) {
         if let Some(moved) = self.fold.moving.try_remove(key) {
             self.fold.moving_blocks -= moved.len;
+            self.fold.course.left -= u32::try_from(moved.blocks.len()).unwrap_or(u32::MAX); // blocks of one piece
         }
     }
 
@@ -327,5 +390,30 @@ impl JournaledStore {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_later_the_moves_are_the_more_writes_are_out() {
+        let mut course = Course::default();
+        course.begin(4000);
+        (0..1000).for_each(|_| course.add());
+        // All is to be moved, and as much of the journal is free as at the beginning, or more.
+        assert_eq!([4000, 5000].map(|free| course.may_be_out(free)), [HOME_OUT; 2]);
+        // Half is moved: that is in time until five eighths are left, a quarter of which is not counted on.
+        course.left = 500;
+        assert_eq!([3000, 2500].map(|free| course.may_be_out(free)), [HOME_OUT; 2]);
+        let late = [2400, 2200, 2000, 1000, 0].map(|free| course.may_be_out(free));
+        assert!(late.is_sorted() && late[0] > HOME_OUT && late[1] < 128, "{late:?}");
+        assert_eq!(late[3..], [HOME_OUT_LATE; 2]);
+        // With nothing to do, or a journal that was full, it divides by nothing.
+        course.begin(0);
+        assert!(
+            [0, 4000].map(|free| course.may_be_out(free)).iter().all(|out| (HOME_OUT..=HOME_OUT_LATE).contains(out))
+        );
     }
 }
