@@ -81,10 +81,12 @@ pub(super) const HOME_PER_PACE: u32 = 32;
 pub(super) const HOME_PER_RECORD: u32 = 3;
 /// …but not more than these at a time.
 pub(super) const HOME_PER_TURN: u32 = 256;
-/// Writes home that are out at a time while requests come, in the disk's queue before the journal's…
-pub(super) const HOME_OUT: u32 = 8;
+/// Writes home that are out at a time while requests come, in the disk's queue before the journal's: what eight records earn…
+pub(super) const HOME_OUT: u32 = 24;
 /// …up to so many where the fold is late, as the journal fills up…
 pub(super) const HOME_OUT_LATE: u32 = 256;
+/// …and so many in any case where less than this part of it is free…
+pub(super) const SCARCE_PART: u32 = 8;
 /// …and at least so many where somebody waits for the fold.
 pub(super) const HOME_OUT_AWAITED: u32 = 64;
 /// The same for what is read: at every pace until so many blocks are reached, which is one window, or single blocks…
@@ -93,7 +95,7 @@ pub(super) const FETCHED_PER_PACE: u32 = 64;
 pub(super) const FETCHED_PER_RECORD: u32 = CHUNK_BLOCKS;
 /// What a pace is: 128,000 writes a second with nobody there.
 pub(super) const PACE: Span = Span::micros(250);
-/// Where less than this part of the journal is free, or somebody waits for the fold, it does all that it can.
+/// Where less than this part of the journal is free, or somebody waits for the fold, it keeps to no pace.
 pub(super) const PRESSING_PART: u32 = 4;
 /// Moves between chunks, decided but not begun: what the fold's steps may be ahead of the disk.
 pub(super) const MAX_MOVES_QUEUED: usize = 1024;

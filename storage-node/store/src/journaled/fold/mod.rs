@@ -272,7 +272,7 @@ impl JournaledStore {
         fold.wanted = false;
         fold.frozen = self.catalog.clone();
         fold.mark = self.ring.mark();
-        fold.course.begin(self.ring.free_blocks());
+        fold.course.begin(folding.patches.len());
         fold.patch = folding.patches.keys().next().copied();
         fold.share = (0, 0);
         fold.share_keys = std::mem::take(&mut fold.fresh_shares);

@@ -11,8 +11,8 @@
 use super::super::engine::{JournaledStore, Pending};
 use super::super::limits::{
     FETCHED_PER_PACE, FETCHED_PER_RECORD, GAP_BLOCKS, HOME_BLOCKS, HOME_OUT, HOME_OUT_AWAITED, HOME_OUT_LATE,
-    HOME_PER_PACE, HOME_PER_RECORD, HOME_PER_TURN, MOVE_READS, MOVING_BLOCKS, PACE, PRESSING_PART, RETRY,
-    WINDOW_BLOCKS,
+    HOME_PER_PACE, HOME_PER_RECORD, HOME_PER_TURN, MAX_PATCHES, MAX_RANGES, MOVE_READS, MOVING_BLOCKS, PACE,
+    PRESSING_PART, RETRY, SCARCE_PART, WINDOW_BLOCKS,
 };
 use super::super::ring::JournalBlock;
 use super::super::{Kind, tag};
@@ -61,22 +61,36 @@ fn weight(parts: &[Part]) -> u32 {
     1 + u32::try_from(blocks / 8).unwrap_or(u32::MAX - 1)
 }
 
-/// How far the moves of a fold are, beside the journal that fills up meanwhile.
+/// How far the moves of a fold are, beside what fills up meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Course {
-    /// Blocks to be moved, of how many.
+    /// What is to be done, of how much: blocks to be moved, and patches that have no place yet.
     left: u32,
     all: u32,
-    /// What was free of the journal when the fold began.
+    /// The most that was free of the journal since the fold began: readers may keep the last fold's gain back at first.
     free: u32,
     /// Writes home that are out, by their weight.
     out: u32,
 }
 
+/// What parts are parts of.
+const WHOLE: u64 = 1 << 10;
+
+fn part(of: usize, all: usize) -> u64 {
+    (of as u64 * WHOLE / (all as u64).max(1)).min(WHOLE)
+}
+
 impl Course {
-    /// A fold begins.
-    pub(super) fn begin(&mut self, free: u32) {
-        *self = Self { left: 0, all: 0, free, out: self.out };
+    /// A fold of so many patches begins.
+    pub(super) fn begin(&mut self, patches: usize) {
+        let patches = u32::try_from(patches).unwrap_or(u32::MAX); // within the overlay's bound
+        *self = Self { left: patches, all: patches, free: 0, out: self.out };
+    }
+
+    /// A patch has its place: what it moves was added.
+    pub(super) fn placed(&mut self) {
+        self.left = self.left.saturating_sub(1);
+        self.all = self.all.saturating_sub(1);
     }
 
     fn add(&mut self) {
@@ -84,14 +98,14 @@ impl Course {
         self.all += 1;
     }
 
-    /// How many writes may be out when so much of the journal is free: few as long as the moves will be over when a quarter of what was
-    /// free is left, and the more the later they are.
-    fn may_be_out(&self, free: u32) -> u32 {
-        const ALL: u64 = 1 << 10;
-        let part = |of: u32, all: u32| u64::from(of) * ALL / u64::from(all.max(1));
-        let usable = (part(free, self.free).min(ALL).saturating_sub(ALL / 4)) * 4 / 3;
-        let late = part(self.left, self.all).saturating_sub(usable);
-        let more = u64::from(HOME_OUT_LATE - HOME_OUT) * late * 4 / ALL;
+    /// How many writes may be out, with so much of the journal and this part of the next generation free: few as long as the moves will be
+    /// over when a quarter of what was free is left, and the more the later they are.
+    fn may_be_out(&mut self, free: u32, generation: u64) -> u32 {
+        self.free = self.free.max(free);
+        let free = part(free as usize, self.free as usize).min(generation);
+        let usable = free.saturating_sub(WHOLE / 4) * 4 / 3;
+        let late = part(self.left as usize, self.all as usize).saturating_sub(usable);
+        let more = u64::from(HOME_OUT_LATE - HOME_OUT) * late * 4 / WHOLE;
         (HOME_OUT + u32::try_from(more).unwrap_or(HOME_OUT_LATE)).min(HOME_OUT_LATE)
     }
 }
@@ -253,13 +267,20 @@ impl JournaledStore {
     }
 
     /// How many writes home may be out: while the journal takes requests, no more than they have time for.
-    fn may_be_out(&self, now: Time) -> u32 {
-        if self.ring.stalled() || self.is_alone(now) {
+    fn may_be_out(&mut self, now: Time) -> u32 {
+        // What has its data in place and is not in the journal waits for room there.
+        if self.ring.stalled() || !self.ready.is_empty() || self.is_alone(now) {
             return u32::MAX;
         }
-        let awaited = self.fold.urgent || self.has_work() || self.is_scarce();
-        let least = if awaited { HOME_OUT_AWAITED } else { 0 };
-        self.fold.course.may_be_out(self.ring.free_blocks()).max(least)
+        let free = self.ring.free_blocks();
+        let least = match () {
+            () if free < self.place.geometry.ring_blocks() / SCARCE_PART => HOME_OUT_LATE,
+            () if self.fold.urgent || self.has_work() || self.is_scarce() => HOME_OUT_AWAITED,
+            () => 0,
+        };
+        let patches = part(MAX_PATCHES.saturating_sub(self.fresh.patches.len()), MAX_PATCHES);
+        let ranges = part(MAX_RANGES.saturating_sub(self.fresh.range_count()), MAX_RANGES);
+        self.fold.course.may_be_out(free, patches.min(ranges)).max(least)
     }
 
     fn store_blocks(&mut self, pace: &mut Pace, may_be_out: u32, out: &mut DiskOut<'_>) {
@@ -363,7 +384,7 @@ impl JournaledStore {
     /// Blocks are in their new place.
     pub(in super::super) fn stored(&mut self, key: usize, op: Op) {
         if let Op::DiskWrite { parts, .. } = op {
-            self.fold.course.out -= weight(&parts);
+            self.fold.course.out = self.fold.course.out.saturating_sub(weight(&parts));
         }
         let Some(moving) = self.fold.moving.get_mut(key) else { return };
         moving.left -= 1;
@@ -375,7 +396,8 @@ impl JournaledStore {
     fn end_move(&mut self, key: usize) {
         if let Some(moved) = self.fold.moving.try_remove(key) {
             self.fold.moving_blocks -= moved.len;
-            self.fold.course.left -= u32::try_from(moved.blocks.len()).unwrap_or(u32::MAX); // blocks of one piece
+            let blocks = u32::try_from(moved.blocks.len()).unwrap_or(u32::MAX); // of one piece
+            self.fold.course.left = self.fold.course.left.saturating_sub(blocks);
         }
     }
 
@@ -397,23 +419,53 @@ impl JournaledStore {
 mod tests {
     use super::*;
 
+    fn outs(course: &mut Course, free: &[u32]) -> Vec<u32> {
+        free.iter().map(|free| course.may_be_out(*free, WHOLE)).collect()
+    }
+
     #[test]
     fn the_later_the_moves_are_the_more_writes_are_out() {
         let mut course = Course::default();
-        course.begin(4000);
-        (0..1000).for_each(|_| course.add());
-        // All is to be moved, and as much of the journal is free as at the beginning, or more.
-        assert_eq!([4000, 5000].map(|free| course.may_be_out(free)), [HOME_OUT; 2]);
+        course.begin(500);
+        for _ in 0..500 {
+            course.add();
+            course.add();
+            course.placed();
+        }
+        assert_eq!((course.left, course.all), (1000, 1000));
+        // All is to be moved, and nothing of the journal was used meanwhile.
+        assert_eq!(outs(&mut course, &[4000, 4000]), [HOME_OUT; 2]);
         // Half is moved: that is in time until five eighths are left, a quarter of which is not counted on.
         course.left = 500;
-        assert_eq!([3000, 2500].map(|free| course.may_be_out(free)), [HOME_OUT; 2]);
-        let late = [2400, 2200, 2000, 1000, 0].map(|free| course.may_be_out(free));
+        assert_eq!(outs(&mut course, &[3000, 2500]), [HOME_OUT; 2]);
+        let late = outs(&mut course, &[2400, 2200, 2000, 1000, 0]);
         assert!(late.is_sorted() && late[0] > HOME_OUT && late[1] < 128, "{late:?}");
         assert_eq!(late[3..], [HOME_OUT_LATE; 2]);
-        // With nothing to do, or a journal that was full, it divides by nothing.
+        // Nor may the next generation be full before.
+        assert_eq!(course.may_be_out(4000, WHOLE / 4), HOME_OUT_LATE);
+    }
+
+    #[test]
+    fn patches_without_a_place_are_still_to_be_done() {
+        let mut course = Course::default();
+        course.begin(1000);
+        course.may_be_out(4000, WHOLE);
+        // A tenth of them has a place, and what they move is home.
+        for _ in 0..100 {
+            course.add();
+            course.placed();
+            course.left -= 1;
+        }
+        assert!(course.may_be_out(3000, WHOLE) > 4 * HOME_OUT, "{course:?}");
+    }
+
+    #[test]
+    fn what_a_reader_kept_back_of_the_journal_counts_when_it_is_there() {
+        let mut course = Course::default();
+        course.begin(1000);
+        assert_eq!(outs(&mut course, &[500, 4000]), [HOME_OUT; 2]);
+        assert_eq!(outs(&mut course, &[1000]), [HOME_OUT_LATE], "a quarter, although it is more than at the beginning");
         course.begin(0);
-        assert!(
-            [0, 4000].map(|free| course.may_be_out(free)).iter().all(|out| (HOME_OUT..=HOME_OUT_LATE).contains(out))
-        );
+        assert_eq!(outs(&mut course, &[0, 4000]), [HOME_OUT; 2], "nothing to do");
     }
 }

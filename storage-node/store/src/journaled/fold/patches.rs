@@ -150,6 +150,7 @@ impl JournaledStore {
                 step = self.waits(wait);
                 break;
             }
+            self.fold.course.placed();
             use std::ops::Bound::{Excluded, Unbounded};
             self.fold.patch = folding.patches.range((Excluded(key), Unbounded)).next().map(|(key, _)| *key);
         }
