@@ -306,6 +306,20 @@ fn a_copy_range_that_was_cut_short_is_finished_at_the_opening_whatever_was_writt
     );
 }
 
+/// A disk of 20,000 blocks with a small journal, and two copies on it.
+fn two_copies() -> (Disk, Arena, JournaledStore) {
+    let arena = Arena::small(64 << 20);
+    let geometry = journaled_geometry(900, 640, 20_000, 4);
+    let mut disk = Disk::new(geometry.size().0 as usize, 11);
+    Journaled::format(&mut disk, &arena, geometry).unwrap();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    for copy in [1, 2] {
+        let config = config(1, 16_000);
+        run(&mut store, &mut disk, StoreOp::Create { copy: CopyId(copy), config, parent: None }).unwrap();
+    }
+    (disk, arena, store)
+}
+
 /// A store in the midst of a fold that keeps to its pace: many small writes have filled half of the journal.
 struct Paced {
     disk: Disk,
@@ -320,21 +334,13 @@ impl Paced {
     const WRITES: u32 = 500;
 
     fn new() -> Self {
-        let arena = Arena::small(64 << 20);
-        let geometry = journaled_geometry(900, 640, 20_000, 4);
-        let mut disk = Disk::new(geometry.size().0 as usize, 11);
-        Journaled::format(&mut disk, &arena, geometry).unwrap();
-        let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
-        for copy in [1, 2] {
-            let config = config(1, 16_000);
-            run(&mut store, &mut disk, StoreOp::Create { copy: CopyId(copy), config, parent: None }).unwrap();
-        }
+        let (mut disk, arena, mut store) = two_copies();
         run(&mut store, &mut disk, snapshot(1, 9, 1)).unwrap();
         for n in 0..Self::WRITES {
             let op = write(&arena, 1, range(n * 32, 1), 2 + u64::from(n), u64::from(n));
             store.submit(NOW, Tag(u64::from(n)), op, &mut |op| disk.submit(op));
         }
-        let data = (geometry.size().0 - 20_000 * BLOCK as u64) as usize;
+        let data = disk.visible.len() - 20_000 * BLOCK;
         let mut this = Self { disk, arena, store, data, now: NOW };
         // What the writes have earned.
         while this.now_home() == 0 {
@@ -574,15 +580,7 @@ fn what_is_overwritten_comes_back_before_the_room_is_gone_however_busy_the_store
 
 /// A disk of 1250 chunks of which so many blocks are free, and what was written was written in turns to two copies.
 fn nearly_full(free: u64) -> (Disk, Arena, JournaledStore) {
-    let arena = Arena::small(64 << 20);
-    let geometry = journaled_geometry(900, 640, 20_000, 4);
-    let mut disk = Disk::new(geometry.size().0 as usize, 11);
-    Journaled::format(&mut disk, &arena, geometry).unwrap();
-    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
-    for copy in [1, 2] {
-        let config = config(1, 16_000);
-        run(&mut store, &mut disk, StoreOp::Create { copy: CopyId(copy), config, parent: None }).unwrap();
-    }
+    let (mut disk, arena, mut store) = two_copies();
     let mut n = 0;
     while store.usage().free() > free {
         let at = range(n / 2 * 16, 16);

@@ -262,8 +262,12 @@ impl JournaledStore {
     /// True if the fold is not to keep to its pace: somebody waits for it, or would soon, or nobody is there.
     fn is_pressing(&self, now: Time) -> bool {
         let scarce = self.ring.free_blocks() < self.place.geometry.ring_blocks() / PRESSING_PART;
-        let awaited = self.fold.urgent || self.has_work() || self.ring.stalled() || self.is_scarce();
-        scarce || awaited || self.is_alone(now)
+        scarce || self.ring.stalled() || self.is_awaited() || self.is_alone(now)
+    }
+
+    /// True if somebody waits for what the fold gives.
+    fn is_awaited(&self) -> bool {
+        self.fold.urgent || self.has_work() || self.is_scarce()
     }
 
     /// How many writes home may be out: while the journal takes requests, no more than they have time for.
@@ -273,10 +277,12 @@ impl JournaledStore {
             return u32::MAX;
         }
         let free = self.ring.free_blocks();
-        let least = match () {
-            () if free < self.place.geometry.ring_blocks() / SCARCE_PART => HOME_OUT_LATE,
-            () if self.fold.urgent || self.has_work() || self.is_scarce() => HOME_OUT_AWAITED,
-            () => 0,
+        let least = if free < self.place.geometry.ring_blocks() / SCARCE_PART {
+            HOME_OUT_LATE
+        } else if self.is_awaited() {
+            HOME_OUT_AWAITED
+        } else {
+            0
         };
         let patches = part(MAX_PATCHES.saturating_sub(self.fresh.patches.len()), MAX_PATCHES);
         let ranges = part(MAX_RANGES.saturating_sub(self.fresh.range_count()), MAX_RANGES);
@@ -286,9 +292,8 @@ impl JournaledStore {
     fn store_blocks(&mut self, pace: &mut Pace, may_be_out: u32, out: &mut DiskOut<'_>) {
         while pace.writes > 0
             && self.fold.course.out < may_be_out
-            && let Some(store) = self.fold.stores.pop_front()
+            && let Some(Store { key, to, parts }) = self.fold.stores.pop_front()
         {
-            let Store { key, to, parts } = store;
             let weight = weight(&parts);
             pace.writes = pace.writes.saturating_sub(weight);
             self.fold.course.out += weight;
