@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use cluster::{Cluster, Shape};
 use serde::Serialize;
 use std::fs::{self, File};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -137,7 +138,7 @@ impl Peer {
                 peer.export(&socket, "")?;
             }
             // Its processes are started for each run: one client is all they serve.
-            Who::Floor => {}
+            Who::Floor => (0..3).try_for_each(|n| written(&peer.disk(&format!("disk{n}"))?))?,
         }
         for place in &peer.places {
             // Long enough for one pass over all of it, on any machine that can be measured on.
@@ -256,7 +257,7 @@ impl Peer {
         let program = std::env::current_exe()?.display().to_string();
         let mut at = Vec::new();
         for n in (0..3).rev() {
-            let (disk, listen) = (self.disk(&format!("disk{n}"))?, free_port()?);
+            let (disk, listen) = (self.dir.join(format!("disk{n}")), free_port()?);
             let clients = if n == 0 { case.clients } else { 1 }.to_string();
             let mut args = vec!["floor-node".to_owned(), listen.to_string(), disk.display().to_string(), clients];
             if n == 0 {
@@ -306,6 +307,14 @@ impl Drop for Peer {
         self.cluster = None;
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// Writes all of a disk once: a hole is read without a disk, and written with an allocation.
+fn written(disk: &Path) -> Result<()> {
+    let bytes: Vec<u8> = (0..1_u32 << 20).map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()[2]).collect();
+    let mut disk = File::options().write(true).open(disk)?;
+    (0..SIZE / bytes.len() as u64).try_for_each(|_| disk.write_all(&bytes))?;
+    Ok(disk.sync_all()?)
 }
 
 fn free_port() -> Result<SocketAddr> {
