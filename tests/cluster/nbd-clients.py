@@ -43,10 +43,16 @@ def transmission(structured):
     if structured:
         assert bytes(n.pread(MIB, MIB // 2, nbd.CMD_FLAG_DF)) == bytes(n.pread(MIB, MIB // 2))
         fails(errno.EOVERFLOW, n.pread, MIB + 1, 0, nbd.CMD_FLAG_DF)
-        for flags in (0, nbd.CMD_FLAG_REQ_ONE):
+        n.trim(16 * MIB, 32 * MIB)
+        n.pwrite(b"data", 40 * MIB + 5)
+        hole, data = nbd.STATE_HOLE | nbd.STATE_ZERO, 0
+        for flags, want in (
+            (0, [8 * MIB - 100, hole, 4096, data, 8 * MIB - 4096, hole]),
+            (nbd.CMD_FLAG_REQ_ONE, [8 * MIB - 100, hole]),
+        ):
             got = []
-            n.block_status(size, 0, lambda *a: got.append(a) and 0 or 0, flags)
-            assert got[0][2] == [size, 0], got  # all of it may be allocated
+            n.block_status(16 * MIB - 100, 32 * MIB + 100, lambda *a: got.append(a) and 0 or 0, flags)
+            assert got[0][2] == want, got
         assert n.can_df()
     else:
         fails(errno.EINVAL, n.pread, 512, 0, nbd.CMD_FLAG_DF)

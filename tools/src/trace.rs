@@ -127,6 +127,7 @@ fn residence(trace: &TraceLook) -> u64 {
 fn name(op: u8) -> &'static str {
     match Op(op) {
         op::READ => "read",
+        op::EXTENTS => "extents",
         op::WRITE => "write",
         op::WRITE_ZEROES => "zero",
         op::DISCARD => "discard",

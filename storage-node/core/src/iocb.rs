@@ -1,7 +1,7 @@
 //! One request in flight on a node, its subtasks and its stages.
 //!
 //! ```text
-//!  read:          Queued ──lock──► Locked ──lease, memory──► Reading ─────────────────────────► answered
+//!  read, extents: Queued ──lock──► Locked ──lease, memory──► Reading ─────────────────────────► answered
 //!  write, zero:   Queued ──lock──► Locked ──[merge]──► Merging ──► Ready ──stamp──► Stamped ──► answered
 //!  settling:                                           Reading ──► Ready ──stamp──► Stamped ──► done
 //!  scrub:         Queued ──lock──► Locked ──► Mending ──► done         a read that meets damage goes back to be locked alone,
@@ -49,6 +49,8 @@ refcount::reasons! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
+    /// What of a range may hold something else than zeros.
+    Extents,
     Write,
     Zero,
     /// A piece of a settling: the primary's own content, written to every copy.
@@ -72,6 +74,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Does it change nothing, and share its range with others that do not?
+    pub(crate) fn only_looks(self) -> bool {
+        matches!(self, Self::Read | Self::Extents)
+    }
+
     /// Does it write data that takes space?
     pub(crate) fn takes_space(self) -> bool {
         matches!(self, Self::Write | Self::Copied(_))

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bodies;
+mod extents;
 mod filling;
 mod held;
 mod status;
@@ -15,6 +16,7 @@ pub use bodies::{
     IoBody, JoinAnswer, JoinBody, LayerBody, NOT_IN_THIS_EPOCH, Prefix, PromiseAnswer, PromiseBody, RangeBody,
     ReplicaBody, ReplyBody, StaleBody,
 };
+pub use extents::{ExtentsAnswer, MAX_EXTENTS};
 pub use filling::{FillBody, FillState, Mark, MarkBody, ScanBody, decode_changed, encode_changed};
 pub use held::{HeldAs, decode_held, decode_withheld, encode_held, encode_withheld};
 pub use status::Status;
@@ -38,6 +40,8 @@ pub mod op {
     pub const REGISTER_RANGE: Op = Op(21);
     /// Client → primary: give it back.
     pub const UNREGISTER_RANGE: Op = Op(22);
+    /// Client → primary: which blocks of a range, whole blocks, may hold something else than zeros.
+    pub const EXTENTS: Op = Op(23);
     /// Primary → copy: write whole blocks under a stamp.
     pub const REPLICA_WRITE: Op = Op(32);
     /// Primary → copy: zero whole blocks under a stamp.
@@ -72,7 +76,7 @@ pub mod op {
     pub const SNAPSHOT_READ: Op = Op(49);
 
     /// All data ops, for tables and coverage floors.
-    pub const ALL: [(Op, &str); 23] = [
+    pub const ALL: [(Op, &str); 24] = [
         (READ, "read"),
         (WRITE, "write"),
         (WRITE_ZEROES, "write-zeroes"),
@@ -80,6 +84,7 @@ pub mod op {
         (FLUSH, "flush"),
         (REGISTER_RANGE, "register-range"),
         (UNREGISTER_RANGE, "unregister-range"),
+        (EXTENTS, "extents"),
         (REPLICA_WRITE, "replica-write"),
         (REPLICA_ZERO, "replica-zero"),
         (REPLICA_SNAPSHOT, "replica-snapshot"),

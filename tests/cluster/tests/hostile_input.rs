@@ -257,6 +257,11 @@ fn a_broken_client_with_a_good_key_is_answered_or_closed_and_counted() {
     answered("1 MiB that touches 257 blocks", bad, op::WRITE, long, &vec![1; 1 << 20], Status::BadRequest);
     answered("a read that touches 257 blocks", bad, op::READ, long, &[], Status::BadRequest);
     answered("a discard of half a block", bad, op::DISCARD, body(2048, 2048), &[], Status::BadRequest);
+    answered("the extents of nothing", bad, op::EXTENTS, body(0, 0), &[], Status::BadRequest);
+    answered("the extents of half a block", bad, op::EXTENTS, body(2048, 2048), &[], Status::BadRequest);
+    answered("the extents of 2 GiB", bad, op::EXTENTS, body(0, 2 << 30), &[], Status::BadRequest);
+    answered("extents with a payload", bad, op::EXTENTS, body(0, 4096), &[1; 4096], Status::BadRequest);
+    answered("extents past the end", range, op::EXTENTS, body(shard, 4096), &[], Status::OutOfRange);
     let old = IoBody { epoch: (bench.epoch().0 - 1).into(), ..body(0, 4096) };
     answered("a stale epoch", "reply.stale-epoch", op::READ, old, &[], Status::StaleEpoch);
     let new = IoBody { epoch: (bench.epoch().0 + 9).into(), ..body(0, 4096) };

@@ -139,6 +139,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         io(op::WRITE_ZEROES, 1, 4096, 8192, 0),
         io(op::DISCARD, 2, 0, 65_536, 0),
         io(op::READ, 3, 0, 4096, 0),
+        io(op::EXTENTS, 4, 0, 65_536, 0),
     ];
     let hold = |op: Op, slot: u8| {
         // As if it had held it before: the primary may follow another one.

@@ -24,6 +24,8 @@ pub const REQUIRED: &[&str] = &[
     "done.client-zero",
     "done.client-discard",
     "done.client-flush",
+    "done.client-extents",
+    "extents.hole",
     "done.client-fenced",
     "write.merged",
     "write.stamped-again",

@@ -66,6 +66,13 @@ impl History {
         self.operations.push(Operation { id, generation: 0, what, first: 0, sectors, began, end });
     }
 
+    /// A client was told at this moment that sectors are zeros, which is as good as reading them.
+    pub(crate) fn told_zeros(&mut self, generation: u64, first: u64, sectors: u64, began: u64) {
+        let (end, id) = (End::Ok(self.tick()), self.next_id());
+        let what = What::Read(vec![0; usize::try_from(sectors).unwrap_or_default()]);
+        self.operations.push(Operation { id, generation, what, first, sectors, began, end });
+    }
+
     /// An operation is handed down. Returns its number.
     pub fn begin(&mut self, generation: u64, what: What, first: u64, sectors: u64) -> u32 {
         let began = self.tick();

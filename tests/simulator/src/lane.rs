@@ -33,8 +33,10 @@ pub(crate) struct Attachment {
 
 struct Running {
     wish: Wish,
-    /// Its number in the history; flushes have none.
+    /// Its number in the history; flushes and questions for extents have none.
     id: Option<u32>,
+    /// When it was made, in the history.
+    began: u64,
     since: Time,
 }
 
@@ -130,6 +132,7 @@ impl Lane {
         let (first, sectors) = wish.sectors();
         let op = match wish.kind {
             Kind::Read => BlockOp::Read,
+            Kind::Extents => BlockOp::Extents,
             Kind::Zero => BlockOp::WriteZeroes,
             Kind::Discard => BlockOp::Discard,
             Kind::Flush => BlockOp::Flush,
@@ -148,25 +151,27 @@ impl Lane {
             return false;
         }
         let what = match wish.kind {
-            Kind::Flush => None,
+            Kind::Flush | Kind::Extents => None,
             Kind::Read => Some(What::Read(Vec::new())),
             Kind::Write => Some(What::Write),
             Kind::Zero | Kind::Discard => Some(What::Zero),
         };
+        let began = shared.history.tick();
         let id = what.map(|what| shared.history.begin(self.generation.0, what, first, sectors));
-        self.running.insert(self.last_tag, Running { wish, id, since: now });
+        self.running.insert(self.last_tag, Running { wish, id, began, since: now });
         true
     }
 
     fn complete(&mut self, completion: Completion) {
         let mut shared = self.shared.borrow_mut();
-        let Some(Running { wish, id, .. }) = self.running.remove(&completion.tag) else {
+        let Some(Running { wish, id, began, .. }) = self.running.remove(&completion.tag) else {
             let what = format!("request {} was completed twice, or never made", completion.tag);
             shared.failures.push(what.into());
             return;
         };
         shared.count(match (wish.kind, &completion.result) {
             (Kind::Read, Ok(_)) => "done.client-read",
+            (Kind::Extents, Ok(_)) => "done.client-extents",
             (Kind::Write, Ok(_)) => "done.client-write",
             (Kind::Zero, Ok(_)) => "done.client-zero",
             (Kind::Discard, Ok(_)) => "done.client-discard",
@@ -174,6 +179,21 @@ impl Lane {
             (_, Err(BlockError::Fenced)) => "done.client-fenced",
             (_, Err(_)) => "done.client-error",
         });
+        if let Ok(BlockDone::Extents(extents)) = &completion.result {
+            let mut at = wish.offset;
+            for extent in extents {
+                let (first, end) = (at / SECTOR as u64, (at + extent.len.0) / SECTOR as u64);
+                if !extent.is_data {
+                    shared.count("extents.hole");
+                    shared.history.told_zeros(self.generation.0, first, end - first, began);
+                }
+                at += extent.len.0;
+            }
+            if at == wish.offset || at > wish.offset + wish.len {
+                let what = format!("of {wish:?} was told {extents:?}");
+                shared.failures.push(Failure::new(verdict::Kind::WrongRead, what));
+            }
+        }
         let Some(id) = id else { return };
         match completion.result {
             Ok(BlockDone::Read(parts)) => match values(&wish, &parts) {
@@ -183,7 +203,7 @@ impl Lane {
                     shared.failures.push(Failure::new(verdict::Kind::WrongRead, what));
                 }
             },
-            Ok(BlockDone::Done) => shared.history.end(id, true, Vec::new()),
+            Ok(_) => shared.history.end(id, true, Vec::new()),
             Err(BlockError::Fenced) => shared.history.end(id, false, Vec::new()),
             Err(error) => {
                 let what = format!("operation {id} ({wish:?}) failed: {error}");

@@ -59,6 +59,7 @@ impl Mood {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
+    Extents,
     Write,
     Zero,
     Discard,
@@ -130,7 +131,7 @@ impl Workload {
         let sectors = size / SECTOR as u64;
         let hot = rng.chance(mood.hot_ppm);
         let kind = if rng.chance(mood.read_ppm) {
-            Kind::Read
+            if rng.chance(50_000) { Kind::Extents } else { Kind::Read }
         } else if rng.chance(mood.zero_ppm) {
             if rng.coin() { Kind::Zero } else { Kind::Discard }
         } else if rng.chance(10_000) {
@@ -138,6 +139,8 @@ impl Workload {
         } else {
             Kind::Write
         };
+        // Beside those that are to be made: of most of it nothing is said that could be checked.
+        self.left += usize::from(kind == Kind::Extents);
         let zero = matches!(kind, Kind::Zero | Kind::Discard);
         let mut len = if rng.chance(mood.large_ppm) {
             1 + rng.below(if zero { LONGEST_ZERO } else { LONGEST as u64 })

@@ -21,19 +21,18 @@ use crate::claims::Claims;
 use crate::iocb::{ClientIocb, Lost, Part, PartState, Pause, Posted, Request, Stage, Stages};
 use crate::limits::{FENCE_GRACE, MAP_MIN, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, ROOM_WAIT, TRACES};
 use crate::link::{Link, State};
-use crate::request::{BlockDone, BlockError, ClientError, Completion};
+use crate::request::{BlockDone, BlockError, ClientError, Completion, Extent};
 use crate::routes::Routes;
 use crate::split::{Action, Kind};
 use crate::unflushed::Unflushed;
 use crate::view::Counters;
 use conductor_model::api::VolumeMap;
-use conductor_model::{BLOCK, BlockRange, Bytes, Commit};
+use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Commit};
 use driver::{ConnId, Span, Time};
 use memory::{Arena, Class, Reads};
-use node_protocol::{IoBody, RangeBody, ReplyBody, Status, op};
+use node_protocol::{ExtentsAnswer, IoBody, RangeBody, ReplyBody, Status, op};
 use refcount::Table;
 use slab::Slab;
-use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -314,6 +313,8 @@ impl Engine {
             }
         }
         match status {
+            // A node that is older than the question: all of it may hold data.
+            Some(Ok(Status::Unsupported)) if part.action == Action::Extents => self.part_done(slot),
             Some(Ok(Status::Ok)) => {
                 // A FLUSH may be answered by a primary that has not settled yet, if it has nothing to sync.
                 if part.action != Action::Flush {
@@ -334,7 +335,13 @@ impl Engine {
                         _ => {}
                     }
                 }
-                part.answer = reply.and_then(|reply| reply.payload).filter(|_| part.action == Action::Read);
+                match part.action {
+                    Action::Read => part.answer = reply.and_then(|reply| reply.payload),
+                    Action::Extents => {
+                        part.extents = reply.and_then(|reply| ExtentsAnswer::parse(reply.body)).map(Box::new);
+                    }
+                    _ => {}
+                }
                 self.requests[slot].stages.mark(Stage::Replied, now);
                 self.part_done(slot);
                 if lost {
@@ -507,14 +514,12 @@ impl Engine {
                 self.deadlines.remove(&(deadline, key));
             }
             let parts = request.parts.iter().map(|&part| self.parts.remove(part));
-            let read: SmallVec<[memory::Part; 1]> = parts
-                .filter_map(|part| part.answer)
-                .map(|answer| memory::Part { mem: answer.mem, from: 0, len: answer.len })
-                .collect();
             let result = match request.failed {
-                Some((error, _)) => Err(error),
-                None if request.kind == Kind::Read => Ok(BlockDone::Read(read)),
-                None => Ok(BlockDone::Done),
+                Some((error, _)) => {
+                    parts.for_each(drop);
+                    Err(error)
+                }
+                None => Ok(done(request.kind, request.stages.offset, request.stages.len, parts)),
             };
             if result.is_ok() {
                 self.counters.completed += 1;
@@ -567,9 +572,58 @@ struct Nonsense;
 fn judge(part: &Part, reply: &Reply<'_>) -> Result<Status, Nonsense> {
     let status = ReplyBody::status_of(reply.body).filter(|_| reply.op == Op::REPLY).ok_or(Nonsense)?;
     let wanted = if part.action == Action::Read && status == Status::Ok { part.len as usize } else { 0 };
+    if part.action == Action::Extents && status == Status::Ok {
+        let answer = ExtentsAnswer::parse(reply.body).ok_or(Nonsense)?;
+        answer.runs(asked(part)).ok_or(Nonsense)?;
+    }
     let fits = reply.payload.as_ref().map_or(0, |payload| payload.len) == wanted;
     let ours = !matches!(status, Status::NotJoined | Status::Reopened);
     if fits && ours { Ok(status) } else { Err(Nonsense) }
+}
+
+/// Blocks that a question for extents is about.
+fn asked(part: &Part) -> Blocks {
+    BlockRange::covering(Bytes(0), Bytes(part.len.into())).map_or(Blocks(0), |all| all.count)
+}
+
+/// What a request that succeeded has brought.
+fn done(kind: Kind, offset: Bytes, len: Bytes, mut parts: impl Iterator<Item = Part>) -> BlockDone {
+    match kind {
+        Kind::Read => {
+            let answers = parts.filter_map(|part| part.answer);
+            BlockDone::Read(answers.map(|answer| memory::Part { mem: answer.mem, from: 0, len: answer.len }).collect())
+        }
+        Kind::Extents => BlockDone::Extents(parts.next().map(|part| extents(offset, len, &part)).unwrap_or_default()),
+        _ => {
+            parts.for_each(drop);
+            BlockDone::Done
+        }
+    }
+}
+
+/// What was answered of the blocks around `offset..offset + len`, in bytes of that.
+fn extents(offset: Bytes, len: Bytes, part: &Part) -> Vec<Extent> {
+    let told = part.extents.as_ref().and_then(|answer| answer.runs(asked(part)));
+    let (covered, runs) = told.unwrap_or_else(|| {
+        let all = asked(part);
+        (all, vec![BlockRange { from: Blocks(0), count: all }])
+    });
+    let before = offset.0 % BLOCK as u64;
+    let end = covered.bytes().0.min(before + len.0);
+    let (mut at, mut found) = (before, Vec::new());
+    let mut upto = |to: u64, is_data| {
+        let to = to.min(end);
+        if to > at {
+            found.push(Extent { len: Bytes(to - at), is_data });
+            at = to;
+        }
+    };
+    for run in runs {
+        upto(run.from.bytes().0, false);
+        upto(run.end() * BLOCK as u64, true);
+    }
+    upto(end, false);
+    found
 }
 
 fn error_of(status: Status) -> BlockError {
@@ -594,6 +648,7 @@ fn close(link: &mut Link, why: Reason, net: &mut dyn Network) {
 fn op_of(action: Action) -> Op {
     match action {
         Action::Read => op::READ,
+        Action::Extents => op::EXTENTS,
         Action::Write | Action::ZeroEdge => op::WRITE,
         Action::WriteZeroes => op::WRITE_ZEROES,
         Action::Discard => op::DISCARD,

@@ -15,6 +15,7 @@ use crate::request::BlockError;
 use crate::split::{Action, Kind};
 use conductor_model::{Bytes, Commit, Epoch, ShardIndex};
 use driver::Time;
+use node_protocol::ExtentsAnswer;
 use refcount::Hold;
 use smallvec::SmallVec;
 use std::net::SocketAddr;
@@ -111,6 +112,8 @@ pub(crate) struct Part {
     pub(crate) payload: Option<Payload>,
     /// What it read.
     pub(crate) answer: Option<Payload>,
+    /// Of a question for extents: what was answered. `None`: its node knows no such question.
+    pub(crate) extents: Option<Box<ExtentsAnswer>>,
     pub(crate) state: PartState,
     /// The epoch it was last sent under.
     pub(crate) epoch: Epoch,

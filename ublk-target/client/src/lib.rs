@@ -32,7 +32,7 @@ mod view;
 pub use claims::{Holding, Range};
 pub use client::{ClientOptions, VolumeClient, Word};
 pub use iocb::{Stage, Stages};
-pub use request::{BlockDone, BlockError, BlockOp, BlockRequest, ClientError, Completion};
+pub use request::{BlockDone, BlockError, BlockOp, BlockRequest, ClientError, Completion, Extent};
 pub use tcp::{Transport, WayView};
 pub use unflushed::Unflushed;
 pub use view::{Counters, LinkView, ShardWait, View};

@@ -27,6 +27,9 @@ pub struct BlockRequest {
 pub enum BlockOp {
     /// Completes with the bytes.
     Read,
+    /// Completes with what of it may hold something else than zeros, from its first byte on, as far as one primary says at a time: ask again
+    /// for what follows.
+    Extents,
     /// Write the first `len` bytes of `data`.
     Write {
         /// Memory that holds at least `len` bytes.
@@ -59,11 +62,22 @@ pub struct Completion {
     pub result: Result<BlockDone, BlockError>,
 }
 
+/// A piece of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// How long it is.
+    pub len: Bytes,
+    /// It may hold something else than zeros.
+    pub is_data: bool,
+}
+
 /// A request that succeeded.
 #[derive(Debug)]
 pub enum BlockDone {
     /// The bytes, in order: the parts cover exactly what was asked for.
     Read(SmallVec<[Part; 1]>),
+    /// What there is, in order, from the first byte on. Neighbours differ. Nothing only if nothing was asked for.
+    Extents(Vec<Extent>),
     /// Anything else.
     Done,
 }

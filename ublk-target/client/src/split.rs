@@ -7,10 +7,12 @@
 //!   zeroes         ├z┼── write-zeroes ──┼── write-zeroes ────┼z┤      z: a write of zeros, less than a block
 //! ```
 //!
+//! Of a question for extents, only the first part is made, outward to whole blocks: its answer says how far it goes.
+//!
 //! Parts are in order and do not overlap. A cut inside the request is on a block boundary, so that an aligned request has only
 //! aligned parts and an unaligned one is merged by its primaries at its two ends only (rule 22).
 
-use crate::limits::{MAX_IO, MAX_PARTS, MAX_ZERO};
+use crate::limits::{MAX_EXTENTS, MAX_IO, MAX_PARTS, MAX_ZERO};
 use conductor_model::{BLOCK, Bytes, ShardIndex};
 use smallvec::SmallVec;
 
@@ -20,6 +22,7 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     Read,
+    Extents,
     Write,
     /// A write of zeros that is not a whole block.
     ZeroEdge,
@@ -31,7 +34,7 @@ pub(crate) enum Action {
 
 impl Action {
     pub(crate) fn is_change(self) -> bool {
-        !matches!(self, Self::Read | Self::Flush)
+        !matches!(self, Self::Read | Self::Extents | Self::Flush)
     }
 }
 
@@ -39,6 +42,7 @@ impl Action {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
+    Extents,
     Write,
     WriteZeroes,
     Discard,
@@ -68,6 +72,13 @@ pub(crate) fn split(kind: Kind, offset: Bytes, len: Bytes, shard_size: Bytes) ->
     match kind {
         Kind::Flush => {}
         Kind::Read => cut.range(Action::Read, start, end, MAX_IO)?,
+        Kind::Extents => {
+            let blocks = (start / BLOCK_BYTES * BLOCK_BYTES, end.checked_next_multiple_of(BLOCK_BYTES)?);
+            cut.start = blocks.0;
+            let boundary = (blocks.0 / shard_size.0 + 1).checked_mul(shard_size.0)?;
+            let stop = if start < end { blocks.1.min(boundary).min(blocks.0.saturating_add(MAX_EXTENTS)) } else { 0 };
+            cut.range(Action::Extents, blocks.0, stop, MAX_EXTENTS)?;
+        }
         Kind::Write => cut.range(Action::Write, start, end, MAX_IO)?,
         Kind::Discard => cut.range(Action::Discard, first, last, MAX_ZERO)?,
         Kind::WriteZeroes if first >= last => cut.range(Action::ZeroEdge, start, end, BLOCK_BYTES)?,
@@ -151,7 +162,7 @@ mod tests {
                     }
                     Action::ZeroEdge => prop_assert!(len < 4096 && !aligned, "an edge is less than a block"),
                     Action::WriteZeroes | Action::Discard => prop_assert!(aligned && len <= MAX_ZERO),
-                    Action::Flush => prop_assert!(false, "it is not cut"),
+                    Action::Flush | Action::Extents => prop_assert!(false, "it is not cut"),
                 }
             }
             prop_assert_eq!(at, stop);
@@ -163,6 +174,21 @@ mod tests {
         let pieces = split(Kind::WriteZeroes, Bytes(1), Bytes((4 << 30) - 1), Bytes(8 << 30)).unwrap();
         let lens: Vec<_> = pieces.iter().map(|piece| piece.len).collect();
         assert_eq!(lens, [4095, 1 << 30, 1 << 30, 1 << 30, (1 << 30) - 4096]);
+    }
+
+    #[test]
+    fn a_question_for_extents_is_about_whole_blocks_of_one_shard() {
+        let part = |offset, len| {
+            let pieces = split(Kind::Extents, Bytes(offset), Bytes(len), Bytes(SHARD)).unwrap();
+            pieces.iter().map(|p| (p.shard.0, p.offset.0, u64::from(p.len))).collect::<Vec<_>>()
+        };
+        assert_eq!(part(0, 4 * SHARD), [(0, 0, SHARD)]);
+        assert_eq!(part(SHARD + 4097, 10), [(1, 4096, 4096)]);
+        assert_eq!(part(2 * SHARD - 1, 2), [(1, SHARD - 4096, 4096)]);
+        assert_eq!(part(4095, 2), [(0, 0, 8192)]);
+        assert_eq!(part(5, 0), []);
+        let long = split(Kind::Extents, Bytes(0), Bytes(3 << 30), Bytes(8 << 30)).unwrap();
+        assert_eq!((long.len(), u64::from(long[0].len)), (1, MAX_EXTENTS));
     }
 
     #[test]

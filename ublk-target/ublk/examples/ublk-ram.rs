@@ -81,6 +81,8 @@ impl Ram {
             }
             BlockOp::WriteZeroes | BlockOp::Discard => done(self.punch(offset.0, len.0)),
             BlockOp::Flush => Ok(BlockDone::Done),
+            // The kernel asks for none.
+            BlockOp::Extents => return Err(request),
         };
         result.map_err(|_| request)
     }

@@ -10,7 +10,7 @@ use crate::range_lock::Mode;
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Commit, Epoch, ShardId, Stamp};
 use driver::{ConnId, Outbox, Time};
 use memory::{Class, Filling};
-use node_protocol::{IoBody, ReplyBody, StaleBody, Status, op};
+use node_protocol::{ExtentsAnswer, IoBody, ReplyBody, StaleBody, Status, op};
 use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp, View};
 use tcp::{Answer, Payload};
 use wire::Op;
@@ -29,7 +29,10 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         match (op, self.visitors.get(&conn)) {
-            (op::READ | op::WRITE | op::WRITE_ZEROES | op::DISCARD | op::FLUSH, Some(Visitor::Client { .. })) => {
+            (
+                op::READ | op::EXTENTS | op::WRITE | op::WRITE_ZEROES | op::DISCARD | op::FLUSH,
+                Some(Visitor::Client { .. }),
+            ) => {
                 self.client_request(now, conn, op, body, payload, answer);
             }
             (op::REGISTER_RANGE | op::UNREGISTER_RANGE, Some(Visitor::Client { .. })) => {
@@ -111,6 +114,7 @@ impl<S: Store> Node<S> {
         stages.mark(Stage::Received, now);
         self.counters.count(match kind {
             Kind::Read => "op.read",
+            Kind::Extents => "op.extents",
             Kind::Write => "op.write",
             Kind::Flush => "op.flush",
             _ if op == op::DISCARD => "op.discard",
@@ -142,7 +146,7 @@ impl<S: Store> Node<S> {
     /// An IOCB waits for its range in the order of arrival.
     pub(super) fn queue_for_lock(&mut self, key: usize) {
         let Iocb { shard, kind, range, arrival, .. } = self.iocbs[key];
-        let mode = if kind == Kind::Read { Mode::Shared } else { Mode::Exclusive };
+        let mode = if kind.only_looks() { Mode::Shared } else { Mode::Exclusive };
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.requests.insert(arrival, key);
         if primary.locks.acquire(key, range, mode) {
@@ -179,11 +183,12 @@ impl<S: Store> Node<S> {
         }
         let (kind, longest) = match op {
             op::READ => (Kind::Read, MAX_REQUEST),
+            op::EXTENTS => (Kind::Extents, MAX_ZERO),
             op::WRITE => (Kind::Write, MAX_REQUEST),
             op::FLUSH => (Kind::Flush, 0),
             _ => (Kind::Zero, MAX_ZERO),
         };
-        if session.read_only && !matches!(kind, Kind::Read | Kind::Flush) {
+        if session.read_only && !(kind.only_looks() || kind == Kind::Flush) {
             return Err(Status::Denied);
         }
         let len = body.len();
@@ -206,7 +211,8 @@ impl<S: Store> Node<S> {
         if end > primary.config.size.0 {
             return Err(Status::OutOfRange);
         }
-        if kind == Kind::Zero && !(offset.is_block_aligned() && Bytes(end).is_block_aligned()) {
+        let in_blocks = matches!(kind, Kind::Zero | Kind::Extents);
+        if in_blocks && !(offset.is_block_aligned() && Bytes(end).is_block_aligned()) {
             return Err(Status::BadRequest);
         }
         let waiting = self.payload_bytes.get(&body.shard().volume).copied().unwrap_or(0);
@@ -215,7 +221,7 @@ impl<S: Store> Node<S> {
         }
         let range = BlockRange::covering(offset, Bytes(u64::from(len))).ok_or(Status::OutOfRange)?;
         // The forwards carry whole blocks, and a message carries no more than it can: an unaligned request is shorter by a block.
-        if kind != Kind::Zero && range.count.bytes() > Bytes(u64::from(MAX_REQUEST)) {
+        if !in_blocks && range.count.bytes() > Bytes(u64::from(MAX_REQUEST)) {
             return Err(Status::BadRequest);
         }
         Ok((kind, range))
@@ -270,7 +276,7 @@ impl<S: Store> Node<S> {
                 (Kind::Scrub, _) => self.start_mend(now, key, out),
                 _ if due => self.start_mend(now, key, out),
                 (Kind::Rewrite, Phase::Locked) => self.start_refetch(now, key, out),
-                (Kind::Read, _) => self.start_read(now, key, out),
+                (Kind::Read | Kind::Extents, _) => self.start_read(now, key, out),
                 (Kind::Write, Phase::Locked) if !is_whole(&body) => self.start_merge(now, key, out),
                 (Kind::Copied(from), Phase::Locked) => self.read_to_copy(now, key, from, out),
                 (Kind::Fill, Phase::Locked) => self.read_into(now, key, shard, range, Phase::Reading, out),
@@ -304,7 +310,7 @@ impl<S: Store> Node<S> {
         started
     }
 
-    /// Reads `range` of the copy of `shard` that is here, for an IOCB of whatever shard.
+    /// Reads `range` of the copy of `shard` that is here, or looks what of it holds data, for an IOCB of whatever shard.
     pub(super) fn read_into(
         &mut self,
         now: Time,
@@ -320,7 +326,6 @@ impl<S: Store> Node<S> {
             Kind::Fill => (Class::Resync, self.iocbs[key].view),
             _ => (Class::Work, self.iocbs[key].view),
         };
-        let len = range.count.0 as usize * BLOCK;
         if self.replicas.get(&shard).is_some_and(|r| self.in_store[r.disk] >= self.store_room(key)) {
             self.counters.count("store.waits");
             return false;
@@ -330,19 +335,24 @@ impl<S: Store> Node<S> {
             return true;
         }
         let Some(replica) = self.replicas.get_mut(&shard) else { return false };
-        let Some(into) = self.arena.take(len, class) else {
-            self.counters.count("memory.waits");
-            return false;
-        };
         let (disk, copy) = (replica.disk, replica.copy);
         let iocb = &mut self.iocbs[key];
+        let op = if iocb.kind == Kind::Extents {
+            StoreOp::Extents { copy, view, from: range.from }
+        } else {
+            let Some(into) = self.arena.take(range.count.0 as usize * BLOCK, class) else {
+                self.counters.count("memory.waits");
+                return false;
+            };
+            StoreOp::Read { copy, view, at: range, into }
+        };
         let Some(request) = &iocb.request else { return false };
         iocb.phase = phase;
         iocb.started_at = now;
         replica.read_begins(view);
         let hold = request.share::<why::Subtask>();
         let pending = Pending::Read { iocb: key, of: shard, view, busy: None, hold };
-        self.store(now, disk, StoreOp::Read { copy, view, at: range, into }, pending, out);
+        self.store(now, disk, op, pending, out);
         true
     }
 
@@ -380,6 +390,10 @@ impl<S: Store> Node<S> {
         }
         let (data, crcs) = match result {
             Ok(StoreDone::Read(data, crcs)) => (data, crcs),
+            Ok(StoreDone::Extents { data, next }) => {
+                self.answer_extents(now, key, &data, next);
+                return;
+            }
             Ok(_) => {
                 debug_assert!(false, "a read is answered with data");
                 return;
@@ -420,6 +434,17 @@ impl<S: Store> Node<S> {
             }
             _ => debug_assert!(false, "nobody reads in this phase"),
         }
+    }
+
+    fn answer_extents(&mut self, now: Time, key: usize, data: &[BlockRange], next: Blocks) {
+        let iocb = &mut self.iocbs[key];
+        let body = ExtentsAnswer::new(iocb.range, data, next);
+        iocb.stages.mark(Stage::Replied, now);
+        if let Some(answer) = iocb.answer.take() {
+            self.net.reply(now, answer, Op::REPLY, body.bytes(), None);
+        }
+        self.counters.count("reply.ok");
+        self.end(now, key);
     }
 
     fn answer_read(&mut self, now: Time, key: usize, mut data: Filling, crcs: Crcs) {

@@ -110,6 +110,8 @@ pub(super) const WORK_PER_FOLD: u32 = 4096;
 pub(super) const MAX_PUNCHES: usize = 8;
 /// Chunks looked at by one `Extents`: 16 MiB of a copy.
 pub(super) const EXTENTS_CHUNKS: u32 = 256;
+/// Runs of data after which it ends: some times what one answer to a client holds.
+pub(super) const EXTENTS_RUNS: usize = 64;
 /// Entries looked at by a `Changed` in one turn, one per chunk and layer: some tenths of a millisecond, in which requests wait.
 pub(super) const CHANGED_STEPS: usize = 1024;
 /// Ranges in one answer to it: 24 B each on the wire, 24 KiB.

@@ -8,7 +8,7 @@
 use super::engine::{JournaledStore, Pending};
 use super::entry::{ALL, Mask, blocks, mask, plain_crc};
 use super::layers::LayerId;
-use super::limits::{CHUNK_BLOCKS, EXTENTS_CHUNKS};
+use super::limits::{CHUNK_BLOCKS, EXTENTS_CHUNKS, EXTENTS_RUNS};
 use super::overlay::{Overlay, Spot};
 use super::pages::ArrayName;
 use super::tables::Wait;
@@ -434,7 +434,7 @@ impl JournaledStore {
                 *next = size;
                 break;
             };
-            if said >= stop && !data.is_empty() {
+            if data.len() >= EXTENTS_RUNS || (said >= stop && !data.is_empty()) {
                 *next = (said * CHUNK_BLOCKS).min(size);
                 break;
             }

@@ -153,6 +153,7 @@ impl Engine {
             cache: Commit(0),
             payload,
             answer: None,
+            extents: None,
             state: PartState::Done,
             epoch: Epoch::default(),
             lost: SmallVec::new(),
@@ -165,6 +166,7 @@ impl Engine {
 fn kind_of(op: &BlockOp) -> Kind {
     match op {
         BlockOp::Read => Kind::Read,
+        BlockOp::Extents => Kind::Extents,
         BlockOp::Write { .. } => Kind::Write,
         BlockOp::WriteZeroes => Kind::WriteZeroes,
         BlockOp::Discard => Kind::Discard,

@@ -6,8 +6,9 @@ use crate::engine::Settings;
 use crate::iocb::{Stage, why};
 use crate::limits::{FENCE_GRACE, MAP_MAX, MOVE_GRACE, RECONNECT_MAX, RETRY_MAX, RETRY_MIN};
 use crate::request::{BlockError, BlockOp};
+use conductor_model::{BlockRange, Blocks};
 use driver::{Span, Time};
-use node_protocol::{Status, op};
+use node_protocol::{ExtentsAnswer, Status, op};
 use wire::Reason;
 
 fn bench(shards: &[(u64, u16)]) -> Bench {
@@ -276,6 +277,59 @@ fn errors_of_nodes_are_told_apart() {
         assert_eq!(error.errno().0, errno);
         b.assert_clean();
     }
+}
+
+fn blocks(from: u32, count: u32) -> BlockRange {
+    BlockRange { from: Blocks(from), count: Blocks(count) }
+}
+
+#[test]
+fn extents_are_told_in_bytes_of_what_was_asked_for() {
+    let mut b = bench(&[(1, 1), (1, 1)]);
+    let ask = |b: &mut Bench, tag, offset, len, data: &[BlockRange], next| {
+        b.submit(tag, BlockOp::Extents, offset, len);
+        b.turn();
+        if !b.net.conns.last().unwrap().up {
+            b.up(1);
+        }
+        let wire = &b.posted(1)[0];
+        assert_eq!(wire.op, op::EXTENTS);
+        let asked = blocks(u32::try_from(wire.body.offset.get() / 4096).unwrap(), wire.body.len() / 4096);
+        b.answer_body(1, 0, ExtentsAnswer::new(asked, data, Blocks(next)).bytes());
+        let (of, told) = b.completions.pop().unwrap();
+        assert_eq!(of, tag);
+        String::from_utf8(told.unwrap()).unwrap()
+    };
+    let data = [blocks(1, 2), blocks(9, 1)];
+    assert_eq!(ask(&mut b, 1, 0, 40_960, &data, 100), "hole 4096 data 8192 hole 24576 data 4096 ");
+    assert_eq!(ask(&mut b, 2, 5000, 10_000, &data, 100), "data 7288 hole 2712 ");
+    assert_eq!(ask(&mut b, 3, 4095, 2, &data, 100), "hole 1 data 1 ");
+    assert_eq!(ask(&mut b, 4, 0, 2 * SHARD, &data, 4), "hole 4096 data 8192 hole 4096 ", "as far as is known");
+    assert_eq!(ask(&mut b, 5, SHARD - 10, 20, &[], 4096), "hole 10 ", "one shard at a time");
+    assert_eq!(ask(&mut b, 6, SHARD + 8192, 4096, &data, 100), "data 4096 ");
+    b.assert_clean();
+}
+
+#[test]
+fn of_a_node_that_knows_no_extents_all_is_data() {
+    let mut b = bench(&[(1, 1)]);
+    b.submit(1, BlockOp::Extents, 100, 9000);
+    b.submit(2, BlockOp::Extents, 0, 0);
+    b.turn();
+    b.up(1);
+    b.answer(1, 0, Status::Unsupported, b"");
+    b.completions.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(b.completions, [(1, Ok(b"data 9000 ".to_vec())), (2, Ok(Vec::new()))]);
+    // What contradicts itself is no answer.
+    b.submit(3, BlockOp::Extents, 0, 8192);
+    b.turn();
+    b.answer_body(1, 0, ExtentsAnswer::new(blocks(0, 3), &[blocks(1, 1)], Blocks(9)).bytes());
+    assert!(!b.has_conn(1) && b.engine.counters.bad_replies == 1, "about more than was asked for");
+    b.pass(RECONNECT_MAX);
+    b.up(1);
+    b.answer(1, 0, Status::Denied, b"");
+    assert_eq!(b.results().last(), Some(&(3, Err(BlockError::Denied))));
+    b.assert_clean();
 }
 
 #[test]

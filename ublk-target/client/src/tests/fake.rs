@@ -2,7 +2,7 @@
 
 use super::{endpoint, map};
 use crate::engine::{Body, Engine, Network, NotPosted, Post, Reply, Settings};
-use crate::request::{BlockDone, BlockError, BlockOp, BlockRequest};
+use crate::request::{BlockDone, BlockError, BlockOp, BlockRequest, Extent};
 use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
 use driver::{ConnId, Span, Time};
@@ -131,6 +131,10 @@ impl Bench {
             while let Some(done) = self.engine.next_completion() {
                 let result = done.result.map(|done| match done {
                     BlockDone::Read(parts) => parts.iter().flat_map(|part| part.bytes().to_vec()).collect(),
+                    BlockDone::Extents(extents) => {
+                        let word = |e: &Extent| format!("{}{} ", if e.is_data { "data " } else { "hole " }, e.len.0);
+                        extents.iter().map(word).collect::<String>().into_bytes()
+                    }
                     BlockDone::Done => Vec::new(),
                 });
                 assert!(!self.completions.iter().any(|(tag, _)| *tag == done.tag), "completed once");
@@ -195,12 +199,16 @@ impl Bench {
 
     /// As the shard's primary in that epoch answers a request that names an older one.
     pub(super) fn answer_stale(&mut self, port: u16, nth: usize, epoch: u64, cache: u64) {
+        let body = StaleBody { reply: ReplyBody::new(Status::StaleEpoch), epoch: epoch.into(), cache: cache.into() };
+        self.answer_body(port, nth, body.bytes());
+    }
+
+    pub(super) fn answer_body(&mut self, port: u16, nth: usize, body: &[u8]) {
         let id = self.conn(port);
         let conn = self.net.conns.iter_mut().find(|c| c.id == id).unwrap();
         conn.credits += 1;
         let token = conn.posted.remove(nth).token;
-        let body = StaleBody { reply: ReplyBody::new(Status::StaleEpoch), epoch: epoch.into(), cache: cache.into() };
-        let reply = Reply { op: Op::REPLY, body: body.bytes(), payload: None };
+        let reply = Reply { op: Op::REPLY, body, payload: None };
         self.engine.answered(self.now, id, token, Some(reply), &mut self.net);
         self.turn();
     }

@@ -271,7 +271,7 @@ impl World {
             while let Some(done) = self.client.next_completion() {
                 let bytes = done.result.map(|done| match done {
                     BlockDone::Read(parts) => parts.iter().flat_map(|part| part.bytes().to_vec()).collect(),
-                    BlockDone::Done => Vec::new(),
+                    BlockDone::Extents(_) | BlockDone::Done => Vec::new(),
                 });
                 self.completions.push((done.tag, bytes));
             }

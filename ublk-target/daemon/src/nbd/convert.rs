@@ -1,7 +1,6 @@
 //! What an NBD request means to the volume, and what the volume's answer means to NBD.
 
 use nbd_session::{Extent, Fault, Outcome, Request, Ticket, What};
-use smallvec::smallvec;
 use volume_client::{BlockDone, BlockError, BlockOp, BlockRequest, Completion};
 
 /// What becomes of an NBD request.
@@ -13,8 +12,8 @@ pub(super) enum Step {
 }
 
 /// FUA goes along; only a flush volume's client asks the node for it. Space is never reserved for zeroes: "no hole" is taken
-/// as the wish it is, and refused only together with "fast", which wants a promise. Nobody here knows what is allocated; the
-/// honest answer is that all of it may be.
+/// as the wish it is, and refused only together with "fast", which wants a promise. What is all zeros is a hole, whether or not
+/// something is allocated for it.
 pub(super) fn step(request: Request, tag: u64) -> Step {
     let Request { ticket, what, offset, len } = request;
     let fua =
@@ -28,10 +27,7 @@ pub(super) fn step(request: Request, tag: u64) -> Step {
             return Step::Answer(ticket, Outcome::Failed(Fault::NotSupported));
         }
         What::WriteZeroes { .. } => BlockOp::WriteZeroes,
-        What::BlockStatus { .. } => {
-            let all = Extent { len, hole: false, zero: false };
-            return Step::Answer(ticket, Outcome::Extents(smallvec![all]));
-        }
+        What::BlockStatus { .. } => BlockOp::Extents,
     };
     Step::Ask(ticket, BlockRequest { tag, op, offset, len, fua })
 }
@@ -39,6 +35,10 @@ pub(super) fn step(request: Request, tag: u64) -> Step {
 pub(super) fn outcome(completion: Completion) -> Outcome {
     match completion.result {
         Ok(BlockDone::Read(parts)) => Outcome::Data(parts.into_iter().collect()),
+        Ok(BlockDone::Extents(extents)) => {
+            let all = extents.into_iter().map(|e| Extent { len: e.len, hole: !e.is_data, zero: !e.is_data });
+            Outcome::Extents(all.collect())
+        }
         Ok(BlockDone::Done) => Outcome::Done,
         Err(BlockError::Stopped) => Outcome::Failed(Fault::Shutdown),
         Err(error) => Outcome::Failed(Fault::from_errno(error.errno().0)),

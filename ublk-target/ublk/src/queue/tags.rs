@@ -262,7 +262,8 @@ fn make<E: Executor, B: Deref<Target = [u8]>>(asked: Asked, executor: &E, buffer
 
 fn kind_of(op: &BlockOp) -> Kind {
     match op {
-        BlockOp::Read => Kind::Read,
+        // The kernel asks for no extents.
+        BlockOp::Read | BlockOp::Extents => Kind::Read,
         BlockOp::Write { .. } => Kind::Write,
         BlockOp::WriteZeroes => Kind::Zeroes,
         BlockOp::Discard => Kind::Discard,
