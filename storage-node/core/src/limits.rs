@@ -31,7 +31,7 @@ pub const RANGES_TOLD: usize = 64;
 pub const MAX_REQUEST: u32 = 1 << 20;
 /// The same in blocks.
 pub const MAX_REQUEST_BLOCKS: u32 = MAX_REQUEST >> 12;
-/// Longest range of one WRITE_ZEROES or DISCARD, in bytes. Their subtasks carry no payload, so only the lock is large.
+/// Longest range of one WRITE_ZEROES, DISCARD or EXTENTS, in bytes. They carry no payload, so only the lock is large.
 pub const MAX_ZERO: u32 = 1 << 30;
 /// Most stamped writes of one shard that are not finished on every copy: the window above F that a replica remembers.
 pub const WINDOW: u64 = 256;

@@ -255,6 +255,10 @@ impl Primary {
         matches!(self.phase, Phase::Asking(_))
     }
 
+    pub(crate) fn is_sealed(&self) -> bool {
+        matches!(self.phase, Phase::Sealed)
+    }
+
     pub(crate) fn is_serving(&self) -> bool {
         matches!(self.phase, Phase::Serving)
     }

@@ -330,7 +330,9 @@ fn conductor_answers(c: &mut Cluster) {
 fn a_sealed_shard_is_read_under_the_conductors_word_but_not_what_one_copy_alone_may_have() {
     let (mut c, client) = sealed(13, true);
     let (first, second) = (start_read(&mut c, client, 0), start_read(&mut c, client, CHUNK));
+    let extents = c.ask(client, 1, op::EXTENTS, 0, CHUNK * 4096, Vec::new());
     c.run(Span::seconds(3));
+    assert_eq!(c.answers.get(&extents).map(|(status, _)| *status), Some(Status::Ok), "all of it may hold data");
     assert!(!c.answers.contains_key(&first), "the conductor may have found another primary");
     conductor_answers(&mut c);
     c.run(Span::millis(500));

@@ -270,7 +270,7 @@ impl Offline {
     ) -> Result<Option<BlockRange>, OfflineError> {
         let mut from = from;
         loop {
-            let op = StoreOp::Extents { copy, view, from };
+            let op = StoreOp::Extents { copy, view, at: BlockRange { from, count: Blocks(u32::MAX - from.0) } };
             let (data, next) = match self.ask(vec![(disk, op)])?.pop() {
                 Some(Ok(StoreDone::Extents { data, next })) => (data, next),
                 Some(Err(error)) => return Err(self.failed(disk, error)),

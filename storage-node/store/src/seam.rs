@@ -180,14 +180,14 @@ pub enum StoreOp {
         /// Exactly `at.count` checksums.
         crcs: Crcs,
     },
-    /// Which blocks at or after `from` may hold something else than zeros.
+    /// Which blocks of a range may hold something else than zeros: of its first ones at least, and of more as far as that costs little.
     Extents {
         /// Which copy.
         copy: CopyId,
         /// Of which content.
         view: View,
-        /// First block of interest.
-        from: Blocks,
+        /// Where; what is beyond the copy's end does not count.
+        at: BlockRange,
     },
     /// Which chunks at or after `from` were changed above a stamp (rule 3): by a write, a discard (tombstones count), or something that
     /// changed the whole copy (its base version). Of a clone only its own changes count, unless `above` is zero: then all that it reads as
@@ -265,9 +265,9 @@ pub enum StoreDone {
     Done,
     /// The answer to `Extents`.
     Extents {
-        /// In ascending order; between them, and before the first, all is zeros.
+        /// In ascending order; between them, before the first, and behind the last up to `next`, all is zeros.
         data: Vec<BlockRange>,
-        /// Where to ask on; the copy's size at the end.
+        /// Where to ask on; the end of what was asked for, or of the copy, at the end.
         next: Blocks,
     },
     /// The memory, filled, and each block's verified checksum.

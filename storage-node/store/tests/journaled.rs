@@ -493,10 +493,28 @@ fn extents_name_what_is_held_be_it_home_or_not_and_no_hole_beside_it() {
         if folded {
             fold(&mut store, &mut disk);
         }
-        let op = StoreOp::Extents { copy: CopyId(1), view: View::Live, from: Blocks(0) };
+        let op = StoreOp::Extents { copy: CopyId(1), view: View::Live, at: range(0, BLOCKS) };
         let StoreDone::Extents { data, next } = run(&mut store, &mut disk, op).unwrap() else { panic!() };
         assert_eq!((data, next), (vec![range(3, 20), range(100, 20), range(290, 20)], Blocks(BLOCKS)), "{folded}");
     }
+}
+
+#[test]
+fn extents_are_told_by_and_by_and_no_further_than_asked_for() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    for n in 0..20 {
+        run(&mut store, &mut disk, write(&arena, 1, range(16 * n + 5, 2), u64::from(n) + 1, 7)).unwrap();
+    }
+    let mut ask = |at| match run(&mut store, &mut disk, StoreOp::Extents { copy: CopyId(1), view: View::Live, at }) {
+        Ok(StoreDone::Extents { data, next }) => (data, next.0),
+        other => panic!("{other:?}"),
+    };
+    let (data, next) = ask(range(0, BLOCKS));
+    assert!(data.len() < 20 && next == 16 * data.len() as u32, "{data:?} up to {next}");
+    let (rest, end) = ask(range(next, BLOCKS - next));
+    assert_eq!((data.len() + rest.len(), end), (20, BLOCKS));
+    assert_eq!(ask(range(6, 16)), (vec![range(6, 1), range(21, 1)], 22));
+    assert_eq!(ask(range(320, u32::MAX - 320)), (vec![], BLOCKS), "to the end of the copy");
 }
 
 #[test]

@@ -210,7 +210,7 @@ impl World {
         let mut held = vec![false; BLOCKS as usize];
         let mut from = Blocks(0);
         while from.0 < BLOCKS {
-            let op = StoreOp::Extents { copy: CopyId(copy), view, from };
+            let op = StoreOp::Extents { copy: CopyId(copy), view, at: range(from.0, BLOCKS - from.0) };
             let StoreDone::Extents { data, next } = run(&mut self.store, &mut self.disk, op).unwrap() else { panic!() };
             assert!(next > from);
             for at in data {

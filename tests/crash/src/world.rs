@@ -259,7 +259,10 @@ impl<E: Engine> World<E> {
                 into.fill(0xa5);
                 StoreOp::Read { copy, view: view(of), at, into }
             }
-            What::Extents { view: of, from, .. } => StoreOp::Extents { copy, view: view(of), from: Blocks(from) },
+            What::Extents { view: of, from, .. } => {
+                let at = range(from, u32::MAX - from);
+                StoreOp::Extents { copy, view: view(of), at }
+            }
             What::Snapshot { id, stamp, known } => {
                 StoreOp::Snapshot { copy, stamp, snapshot: SnapshotId(id), known_good: known }
             }

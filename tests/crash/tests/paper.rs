@@ -237,9 +237,9 @@ impl Store for Paper {
                 let crcs = block_crcs(&into);
                 StoreDone::Read(into, crcs)
             }
-            StoreOp::Extents { copy, view, from } => {
+            StoreOp::Extents { copy, view, at } => {
                 let image = image(&self.copies, copy, view);
-                let here = (from.0 as usize..image.len()).filter(|n| image[*n] != 0);
+                let here = (at.from.0 as usize..image.len()).filter(|n| image[*n] != 0);
                 let data = here.map(|n| BlockRange { from: Blocks(n as u32), count: Blocks(1) }).collect();
                 StoreDone::Extents { data, next: Blocks(image.len() as u32) }
             }

@@ -179,6 +179,11 @@ impl Lane {
             (_, Err(BlockError::Fenced)) => "done.client-fenced",
             (_, Err(_)) => "done.client-error",
         });
+        if let (Kind::Extents, Err(error)) = (wish.kind, &completion.result)
+            && *error != BlockError::Fenced
+        {
+            shared.failures.push(Failure::new(verdict::Kind::Refused, format!("{wish:?} failed: {error}")));
+        }
         if let Ok(BlockDone::Extents(extents)) = &completion.result {
             let mut at = wish.offset;
             for extent in extents {

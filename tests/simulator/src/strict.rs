@@ -47,7 +47,7 @@ fn what(op: &StoreOp) -> (CopyId, What) {
         | StoreOp::Share { copy, at, .. }
         | StoreOp::Repair { copy, at, .. } => (*copy, What::Change(*at)),
         StoreOp::Snapshot { copy, .. } | StoreOp::Rollback { copy, .. } => (*copy, What::Barrier),
-        StoreOp::Read { copy, at, .. } => (*copy, What::Read(*at)),
+        StoreOp::Read { copy, at, .. } | StoreOp::Extents { copy, at, .. } => (*copy, What::Read(*at)),
         StoreOp::Join { copy, .. } => (*copy, What::Join),
         StoreOp::Delete { copy } => (*copy, What::Delete),
         StoreOp::Create { copy, .. }
@@ -56,7 +56,6 @@ fn what(op: &StoreOp) -> (CopyId, What) {
         | StoreOp::Sync { copy }
         | StoreOp::DropSnapshot { copy, .. }
         | StoreOp::Flatten { copy }
-        | StoreOp::Extents { copy, .. }
         | StoreOp::Changed { copy, .. }
         | StoreOp::Mark { copy, .. } => (*copy, What::Other),
     }

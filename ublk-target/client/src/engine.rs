@@ -231,6 +231,7 @@ impl Engine {
                         let part = &mut parts[key];
                         let Some(place) = routes.place(part.shard) else { break };
                         let blocks = BlockRange::covering(part.offset, Bytes(part.len.into()));
+                        let blocks = blocks.filter(|_| part.action != Action::Extents);
                         if blocks.is_some_and(|blocks| !claims.gate(part.shard, blocks, conn, place.epoch)) {
                             link.remove(part.sequence);
                             part.state = PartState::Paused(now + RETRY_MAX, Pause::Range);

@@ -71,7 +71,7 @@ impl<S: Store> Node<S> {
             self.answer(now, key, Status::Io);
             return;
         }
-        let has_it_alone = iocb.kind != Kind::Read || iocb.heal.alone;
+        let has_it_alone = !iocb.kind.only_looks() || iocb.heal.alone;
         iocb.phase = Phase::Locked;
         if has_it_alone {
             self.ready.push_back(key);
@@ -416,7 +416,7 @@ impl<S: Store> Node<S> {
             Some(StoreError::NoSuchSnapshot { .. }) if kind == Kind::Scrub => {
                 self.scrubbed(now, key, Outcome::default(), out);
             }
-            Some(StoreError::NoSuchSnapshot { .. }) if matches!(kind, Kind::Read | Kind::Fill) => {
+            Some(StoreError::NoSuchSnapshot { .. }) if kind.only_looks() || kind == Kind::Fill => {
                 self.answer(now, key, Status::NoSnapshot);
             }
             Some(error @ StoreError::Disk(_)) => {
@@ -484,7 +484,7 @@ impl<S: Store> Node<S> {
                     self.rewrite(key, range);
                 }
                 self.iocbs[key].heal.due = None;
-                let mode = if kind == Kind::Read { Mode::Shared } else { Mode::Exclusive };
+                let mode = if kind.only_looks() { Mode::Shared } else { Mode::Exclusive };
                 self.lock_again(key, mode);
             }
             _ if outcome.again => self.mend_later(now, key),

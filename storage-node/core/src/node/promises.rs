@@ -12,7 +12,6 @@ use crate::lease::relied_until;
 use crate::limits::{KEEPALIVE, PROMISE, SUBTASK_DEADLINE};
 use crate::links::Promise;
 use crate::mail::Letter;
-use crate::primary::Phase;
 use crate::primary::Primary;
 use crate::replica::{Bound, Caller, JoinStep};
 use conductor_model::{BlockRange, Configuration, ShardId};
@@ -111,7 +110,7 @@ impl<S: Store> Node<S> {
     /// May a sealed primary read this range (rule 11)? Only while the conductor lets nobody take over, and nothing above K: whoever takes
     /// over later may lack it.
     pub(super) fn may_read_sealed(&self, now: Time, shard: ShardId, range: BlockRange) -> bool {
-        let Some(primary) = self.primaries.get(&shard).filter(|p| matches!(p.phase, Phase::Sealed)) else {
+        let Some(primary) = self.primaries.get(&shard).filter(|p| p.is_sealed()) else {
             return false;
         };
         let undisputed = now < self.undisputed || driver::mutant::on("sealed_reads_on");

@@ -264,6 +264,11 @@ impl<S: Store> Node<S> {
             self.answer(now, key, Status::NotHeld);
             return;
         }
+        if kind == Kind::Extents && primary.is_sealed() {
+            // It is read where all copies are known to agree, if at all (rule 11). That all may hold data is true in any case.
+            self.answer_extents(now, key, &[range], Blocks(u32::MAX));
+            return;
+        }
         let may = primary.is_serving()
             || kind == Kind::Settle
             || (kind == Kind::Read && !due && self.may_read_sealed(now, shard, range));
@@ -338,7 +343,7 @@ impl<S: Store> Node<S> {
         let (disk, copy) = (replica.disk, replica.copy);
         let iocb = &mut self.iocbs[key];
         let op = if iocb.kind == Kind::Extents {
-            StoreOp::Extents { copy, view, from: range.from }
+            StoreOp::Extents { copy, view, at: range }
         } else {
             let Some(into) = self.arena.take(range.count.0 as usize * BLOCK, class) else {
                 self.counters.count("memory.waits");

@@ -41,10 +41,8 @@ pub(super) struct Asking {
     tag: Tag,
     copy: CopyId,
     layer: LayerId,
-    size: u32,
     from: u32,
-    data: Vec<BlockRange>,
-    next: u32,
+    end: u32,
 }
 
 /// Blocks of a chunk that are being copied: which, from which byte of the disk, with which plain checksum.
@@ -347,17 +345,9 @@ impl JournaledStore {
 
     /// Go on with an `Extents`.
     fn ask(&mut self, key: usize) {
-        let Some(Pending::Extents(asking)) = self.pending.get_mut(key) else { return };
-        let (copy, layer, size, from) = (asking.copy, asking.layer, asking.size, asking.from);
-        let (mut data, mut next) = (std::mem::take(&mut asking.data), asking.next);
-        let over = self.extents(layer, size, from, &mut data, &mut next);
-        let Some(Pending::Extents(asking)) = self.pending.get_mut(key) else { return };
-        if over.is_none() {
-            (asking.data, asking.next) = (data, next);
-            self.looking.push_back(key);
-            return;
-        }
-        let tag = asking.tag;
+        let Some(Pending::Extents(asking)) = self.pending.get(key) else { return };
+        let Asking { tag, copy, layer, from, end } = **asking;
+        let Some((data, next)) = self.extents(layer, from, end) else { return self.looking.push_back(key) };
         self.pending.remove(key);
         let here = self.catalog.copies.contains_key(&copy);
         let done = StoreDone::Extents { data, next: Blocks(next) };
@@ -459,10 +449,12 @@ impl Store for JournaledStore {
                 Some(scratch) => self.start_look(tag, copy, view, at, Goal::repair(data, crcs, scratch), out),
                 None => self.finish(tag, Err(StoreError::Busy)),
             },
-            StoreOp::Extents { copy, view, from } => {
+            StoreOp::Extents { copy, view, at } => {
                 let Ok(layer) = self.layer_of(copy, view) else { return };
                 let size = self.catalog.layers.get(&layer).map_or(0, |layer| layer.blocks);
-                let asking = Asking { tag, copy, layer, size, from: from.0, data: Vec::new(), next: from.0.min(size) };
+                let end = u32::try_from(at.end()).unwrap_or(u32::MAX).min(size);
+                let from = at.from.0.min(end);
+                let asking = Asking { tag, copy, layer, from, end };
                 let key = self.pending.insert(Pending::Extents(Box::new(asking)));
                 self.ask(key);
             }

@@ -108,10 +108,10 @@ pub(super) const STEPS_PER_TURN: usize = 256;
 pub(super) const WORK_PER_FOLD: u32 = 4096;
 /// Punches in flight; more wait.
 pub(super) const MAX_PUNCHES: usize = 8;
-/// Chunks looked at by one `Extents`: 16 MiB of a copy.
-pub(super) const EXTENTS_CHUNKS: u32 = 256;
-/// Runs of data after which it ends: some times what one answer to a client holds.
-pub(super) const EXTENTS_RUNS: usize = 64;
+/// Entries looked at by one `Extents`, one per chunk and layer: 64 MiB of a copy of one layer, some tenths of a millisecond.
+pub(super) const EXTENTS_STEPS: usize = 1024;
+/// Runs of data after which it ends: one more than an answer to a client holds.
+pub(super) const EXTENTS_RUNS: usize = 15;
 /// Entries looked at by a `Changed` in one turn, one per chunk and layer: some tenths of a millisecond, in which requests wait.
 pub(super) const CHANGED_STEPS: usize = 1024;
 /// Ranges in one answer to it: 24 B each on the wire, 24 KiB.

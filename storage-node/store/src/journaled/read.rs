@@ -8,7 +8,7 @@
 use super::engine::{JournaledStore, Pending};
 use super::entry::{ALL, Mask, blocks, mask, plain_crc};
 use super::layers::LayerId;
-use super::limits::{CHUNK_BLOCKS, EXTENTS_CHUNKS, EXTENTS_RUNS};
+use super::limits::{CHUNK_BLOCKS, EXTENTS_RUNS, EXTENTS_STEPS};
 use super::overlay::{Overlay, Spot};
 use super::pages::ArrayName;
 use super::tables::Wait;
@@ -386,6 +386,9 @@ impl JournaledStore {
         let mut at = Some(layer);
         while let Some(layer) = at {
             next = self.said_by(layer, from)?.into_iter().chain(next).min();
+            if next == Some(from) {
+                break;
+            }
             at = self.catalog.layers.get(&layer).and_then(|layer| layer.parent);
         }
         Ok(next)
@@ -412,36 +415,34 @@ impl JournaledStore {
         Ok(held.fold(walk.left, |mask, (_, n)| mask | 1 << n))
     }
 
-    /// Go on with an `Extents`; `None` if it waits for a page.
-    pub(super) fn extents(
-        &mut self,
-        layer: LayerId,
-        size: u32,
-        from: u32,
-        data: &mut Vec<BlockRange>,
-        next: &mut u32,
-    ) -> Option<()> {
-        let end = size.div_ceil(CHUNK_BLOCKS);
-        let stop = end.min(from / CHUNK_BLOCKS + EXTENTS_CHUNKS);
-        while *next < size {
-            let chunk = *next / CHUNK_BLOCKS;
+    /// What of `from..end` may hold something else than zeros, and up to where that is all: it ends where a page is missing, or after a turn's
+    /// worth of work. `None` if nothing can be said before a page is there.
+    pub(super) fn extents(&mut self, layer: LayerId, from: u32, end: u32) -> Option<(Vec<BlockRange>, u32)> {
+        let (mut data, mut next): (Vec<BlockRange>, _) = (Vec::new(), from);
+        let layers = self.catalog.chain(layer).count().max(1);
+        let mut steps = (EXTENTS_STEPS / layers).max(1);
+        while next < end && steps > 0 && data.len() < EXTENTS_RUNS {
+            steps -= 1;
+            let chunk = next / CHUNK_BLOCKS;
             let said = match self.next_said(layer, chunk) {
-                Ok(said) => said.filter(|said| *said < end),
+                Ok(said) => said.filter(|said| *said < end.div_ceil(CHUNK_BLOCKS)),
+                Err(Wait::Load) if next > from => break,
                 Err(Wait::Load) => return None,
                 Err(Wait::Damaged | Wait::Full) => Some(chunk),
             };
             let Some(said) = said else {
-                *next = size;
+                next = end;
                 break;
             };
-            if data.len() >= EXTENTS_RUNS || (said >= stop && !data.is_empty()) {
-                *next = (said * CHUNK_BLOCKS).min(size);
-                break;
-            }
-            let held = self.data_in(layer, said).ok()?;
+            next = next.max(said * CHUNK_BLOCKS);
+            let held = match self.data_in(layer, said) {
+                Ok(held) => held,
+                Err(_) if next > from => break,
+                Err(_) => return None,
+            };
             for n in blocks(held) {
                 let block = said * CHUNK_BLOCKS + n;
-                if block < from || block >= size {
+                if block < from || block >= end {
                     continue;
                 }
                 match data.last_mut() {
@@ -449,8 +450,8 @@ impl JournaledStore {
                     _ => data.push(BlockRange { from: Blocks(block), count: Blocks(1) }),
                 }
             }
-            *next = ((said + 1) * CHUNK_BLOCKS).min(size);
+            next = ((said + 1) * CHUNK_BLOCKS).min(end);
         }
-        Some(())
+        Some((data, next))
     }
 }

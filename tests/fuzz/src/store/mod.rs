@@ -104,7 +104,7 @@ fn look_through(rig: &mut Rig<'_>, arena: &Arena) {
                     assert_eq!(node_store::block_crcs(&bytes), crcs, "what is returned is what the checksums say");
                 }
             }
-            let _ = rig.run(StoreOp::Extents { copy, view, from: Blocks(0) });
+            let _ = rig.run(StoreOp::Extents { copy, view, at: range(0, u32::MAX) });
             let _ = rig.run(StoreOp::Changed { copy, view, above: Stamp::default(), from: Blocks(0) });
         }
         let _ = rig.run(StoreOp::Above { copy });
