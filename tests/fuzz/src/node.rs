@@ -216,7 +216,7 @@ mod tests {
         let seeds = seeds();
         let ok = Some(Status::Ok);
         assert_eq!(answers(&seeds[0], &client()), [ok; 3]);
-        assert_eq!(answers(&seeds[1], &client()), [ok; 4]);
+        assert_eq!(answers(&seeds[1], &client()), [ok; 5]);
         let node = HelloInfo::new(Role::Node, "n2", 9);
         let shares = HelloInfo { features: SHARED, ..client() };
         assert_eq!(answers(&seeds[3], &shares), [ok; 4]);
