@@ -195,8 +195,14 @@ mod tests {
 
     #[test]
     fn progress_has_a_percentage_and_an_end_if_there_is_one() {
-        let filling =
-            FillInfo { copies: 1, waiting: 0, done: Bytes(1 << 29), of: Bytes(1 << 30), rate: Bytes(1 << 23) };
+        let filling = FillInfo {
+            copies: 1,
+            waiting: 0,
+            nodes: Vec::new(),
+            done: Bytes(1 << 29),
+            of: Bytes(1 << 30),
+            rate: Bytes(1 << 23),
+        };
         assert_eq!(describe(&filling), "copies filled: 512 MiB of 1 GiB (50 %), 8 MiB/s, 1m 4s left");
         assert_eq!(
             describe(&FillInfo { rate: Bytes(0), ..filling }),

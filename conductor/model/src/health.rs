@@ -18,6 +18,9 @@ use crate::views::{Duty, FillInfo, Health, NodeState};
 use crate::{Bytes, Conductor, CopyId, CopyState, DiskId, Member, Millis, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Nodes that are named in one sentence; of more it says how many.
+const NODES_NAMED: usize = 4;
+
 /// A volume's word, why, and how far its copies are filled.
 pub(crate) struct Verdict {
     pub(crate) health: Health,
@@ -46,6 +49,8 @@ struct Findings {
     /// Of those in reach, not to be filled by somebody's word.
     held: u32,
     syncing: Vec<CopyId>,
+    /// Where those are that are filled, or wait for it.
+    filled_on: BTreeSet<NodeId>,
     doubts: Vec<String>,
 }
 
@@ -79,11 +84,11 @@ impl Conductor {
             self.look_at(now, record, &mut found);
         }
         let mut said = self.say(now, volume, &found);
+        let filling = self.filling(volume, &found);
         said.extend(self.troubles(now, volume));
         // No trouble yet.
         said.extend(self.shared_domains(volume.id).into_iter().map(|why| (Health::Healthy, why)));
         said.extend(found.doubts.into_iter().map(|why| (Health::Degraded, why)));
-        let filling = self.filling(volume, &found.syncing, found.absent);
         if let Some(filling) = &filling {
             // Copies in reach that wait their turn while another one is filled are on their way, too.
             let word = if filling.copies == 0 { Health::Degraded } else { Health::Resyncing };
@@ -127,8 +132,14 @@ impl Conductor {
                     *found.absent_missing.entry((member.node, member.disk)).or_default() += 1;
                 }
                 CopyState::Absent if record.held.contains(&member.copy) => found.held += 1,
-                CopyState::Absent => found.absent += 1,
-                CopyState::Syncing => found.syncing.push(member.copy),
+                CopyState::Absent => {
+                    found.absent += 1;
+                    found.filled_on.insert(member.node);
+                }
+                CopyState::Syncing => {
+                    found.syncing.push(member.copy);
+                    found.filled_on.insert(member.node);
+                }
                 CopyState::InSync if silent => {
                     found.silent.insert(member.node);
                 }
@@ -239,8 +250,9 @@ impl Conductor {
         .take(MAX_REASONS_PER_VOLUME)
     }
 
-    fn filling(&self, volume: &VolumeRecord, syncing: &[CopyId], waiting: u32) -> Option<FillInfo> {
-        if syncing.is_empty() && waiting == 0 {
+    fn filling(&self, volume: &VolumeRecord, found: &Findings) -> Option<FillInfo> {
+        let Findings { syncing, absent, filled_on, .. } = found;
+        if filled_on.is_empty() {
             return None;
         }
         let mut said = self.fillings();
@@ -250,7 +262,8 @@ impl Conductor {
         };
         Some(FillInfo {
             copies: u32::try_from(syncing.len()).unwrap_or(u32::MAX),
-            waiting,
+            waiting: *absent,
+            nodes: filled_on.iter().copied().collect(),
             done: sum(&|f| f.done),
             of: sum(&|f| f.of),
             rate: sum(&|f| f.rate),
@@ -264,16 +277,23 @@ impl FillInfo {
         seconds_left(self.done, self.of, self.rate)
     }
 
-    fn sentence(&self) -> String {
+    /// What is filled, and where.
+    pub fn sentence(&self) -> String {
         let waiting = match self.waiting {
             0 => String::new(),
             n => format!("{} to be filled", copies(n)),
         };
-        match self.copies {
+        let what = match self.copies {
             0 => waiting,
             n if waiting.is_empty() => format!("{} being filled", copies(n)),
             n => format!("{} being filled, {waiting}", copies(n)),
-        }
+        };
+        let named: Vec<String> = self.nodes.iter().take(NODES_NAMED).map(ToString::to_string).collect();
+        let more = match self.nodes.len() - named.len() {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        format!("{what} on {}{more}", named.join(", "))
     }
 }
 

@@ -340,12 +340,15 @@ impl fmt::Display for Health {
 }
 
 /// How far the filling of copies is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FillInfo {
     /// Copies that are being filled: the bytes are theirs.
     pub copies: u32,
     /// Copies that are in reach, and wait their turn.
     pub waiting: u32,
+    /// Where those and these are.
+    #[serde(default)]
+    pub nodes: Vec<NodeId>,
     /// Bytes done.
     pub done: Bytes,
     /// Bytes to do in all, as far as their primaries know.

@@ -4,8 +4,8 @@
 mod common;
 use common::{Cluster, MIB, disk_of, heartbeat, other, registration, report, shard, with_volume};
 use conductor_model::api::{Filling, MembershipChange, Trouble};
-use conductor_model::views::{Health, NewVolume};
-use conductor_model::{Bytes, CopyState, Millis, OpenId};
+use conductor_model::views::{FillInfo, Health, NewVolume};
+use conductor_model::{Bytes, CopyState, Millis, NodeId, OpenId};
 
 fn info(cluster: &Cluster) -> (Health, Vec<String>) {
     let info = cluster.model.show(cluster.now, "db").unwrap().info;
@@ -43,11 +43,14 @@ fn a_copy_in_reach_that_is_not_filled_yet_is_missing_and_one_that_is_filled_is_o
     let primary = cluster.config(1, 0).primary_member().unwrap().node.0;
     let away = other(&cluster.config(1, 0), 0).node.0;
     cluster.leave_behind(away);
-    assert_eq!(info(&cluster), (Health::Degraded, vec!["2 copies to be filled".to_owned()]));
+    assert_eq!(info(&cluster), (Health::Degraded, vec![format!("2 copies to be filled on n{away}")]));
     let config = cluster.config(1, 0);
     let copy = config.members.iter().find(|m| m.state == CopyState::Absent).unwrap().copy;
     let config = cluster.grant(&config, MembershipChange::Sync(copy, OpenId(1)));
-    assert_eq!(info(&cluster), (Health::Resyncing, vec!["1 copy being filled, 1 copy to be filled".to_owned()]));
+    assert_eq!(
+        info(&cluster),
+        (Health::Resyncing, vec![format!("1 copy being filled, 1 copy to be filled on n{away}")])
+    );
 
     let said = Filling { shard: config.shard, copy, done: Bytes(MIB / 4), of: Bytes(MIB), rate: Bytes(MIB / 4) };
     // What a node says that is not its primary is old.
@@ -64,6 +67,20 @@ fn a_copy_in_reach_that_is_not_filled_yet_is_missing_and_one_that_is_filled_is_o
     cluster.grant(&config, MembershipChange::Add(copy));
     let filling = cluster.model.show(cluster.now, "db").unwrap().info.filling.unwrap();
     assert_eq!((filling.copies, filling.of, filling.eta_seconds()), (0, Bytes(0), None));
+}
+
+#[test]
+fn a_filling_names_its_nodes_and_of_many_how_many_more() {
+    let on = |nodes: u32| FillInfo {
+        copies: 0,
+        waiting: nodes,
+        nodes: (1..=nodes).map(NodeId).collect(),
+        done: Bytes(0),
+        of: Bytes(0),
+        rate: Bytes(0),
+    };
+    assert_eq!(on(4).sentence(), "4 copies to be filled on n1, n2, n3, n4");
+    assert_eq!(on(9).sentence(), "9 copies to be filled on n1, n2, n3, n4 and 5 more");
 }
 
 #[test]
