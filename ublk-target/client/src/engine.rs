@@ -19,7 +19,9 @@ mod mapping;
 
 use crate::claims::Claims;
 use crate::iocb::{ClientIocb, Lost, Part, PartState, Pause, Posted, Request, Stage, Stages};
-use crate::limits::{FENCE_GRACE, MAP_MIN, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, ROOM_WAIT, TRACES};
+use crate::limits::{
+    FENCE_GRACE, MAP_MIN, MAX_EXTENTS, MIN_EXTENTS, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, ROOM_WAIT, TRACES,
+};
 use crate::link::{Link, State};
 use crate::request::{BlockDone, BlockError, ClientError, Completion, Extent};
 use crate::routes::Routes;
@@ -121,6 +123,8 @@ pub(crate) struct Engine {
     completions: VecDeque<Completion>,
     pub(crate) traces: VecDeque<Stages>,
     last_sequence: u64,
+    /// How far the next question for extents goes at most.
+    look_ahead: Bytes,
     /// What must be flushed to be durable; `None`: every acknowledged change is (a snapshot, or `durability = always`, which a volume
     /// keeps for life).
     unflushed: Option<Arc<Unflushed>>,
@@ -157,6 +161,7 @@ impl Engine {
             completions: VecDeque::with_capacity(settings.depth),
             traces: VecDeque::with_capacity(TRACES),
             last_sequence: 0,
+            look_ahead: Bytes(MIN_EXTENTS),
             unflushed: (!map.durability.is_always() && map.snapshot.is_none()).then(Arc::default),
             write_through: false,
             map_wanted: false,
@@ -340,6 +345,11 @@ impl Engine {
                     Action::Read => part.answer = reply.and_then(|reply| reply.payload),
                     Action::Extents => {
                         part.extents = reply.and_then(|reply| ExtentsAnswer::parse(reply.body)).map(Box::new);
+                        self.look_ahead = if is_hole(part) {
+                            Bytes((self.look_ahead.0 * 2).min(MAX_EXTENTS))
+                        } else {
+                            Bytes(MIN_EXTENTS)
+                        };
                     }
                     _ => {}
                 }
@@ -585,6 +595,13 @@ fn judge(part: &Part, reply: &Reply<'_>) -> Result<Status, Nonsense> {
 /// Blocks that a question for extents is about.
 fn asked(part: &Part) -> Blocks {
     BlockRange::covering(Bytes(0), Bytes(part.len.into())).map_or(Blocks(0), |all| all.count)
+}
+
+/// Was it answered that there is nothing, up to its end?
+fn is_hole(part: &Part) -> bool {
+    let all = asked(part);
+    let told = part.extents.as_ref().and_then(|answer| answer.runs(all));
+    told.is_some_and(|(covered, runs)| covered == all && runs.is_empty())
 }
 
 /// What a request that succeeded has brought.

@@ -9,8 +9,11 @@ use driver::Span;
 pub const MAX_IO: u64 = wire::MAX_PAYLOAD as u64;
 /// Longest WRITE_ZEROES or DISCARD on the wire, in bytes: a node's own bound.
 pub const MAX_ZERO: u64 = 1 << 30;
-/// Longest question for extents, in bytes: it waits for the writes in that range, and writes there wait for the answer.
-pub const MAX_EXTENTS: u64 = 16 << 20;
+/// Longest question for extents, in bytes, at first and behind data: it waits for the writes in that range, and writes there wait for
+/// the answer. Doubled behind a hole, where nobody writes.
+pub const MIN_EXTENTS: u64 = 16 << 20;
+/// See `MIN_EXTENTS`: at most; a node's own bound. 10 TiB without data are some 10,000 questions.
+pub const MAX_EXTENTS: u64 = 1 << 30;
 /// Longest read of one request, in bytes: all of it is in the arena at once, so it must be far below the arena's size.
 pub const MAX_READ: u64 = 32 << 20;
 /// Most parts of one request: 4 GiB of zeroes over shards of 1 MiB, with room to spare.

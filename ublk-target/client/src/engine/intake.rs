@@ -19,9 +19,10 @@ impl Engine {
             return Err(request);
         }
         let kind = kind_of(&request.op);
+        let len = if kind == Kind::Extents { request.len.min(self.look_ahead) } else { request.len };
         let checked = self.check(&request).and_then(|()| match kind {
             Kind::Flush => Ok(self.flushes()),
-            _ => split(kind, request.offset, request.len, self.routes.shard_size).ok_or(BlockError::BadLength),
+            _ => split(kind, request.offset, len, self.routes.shard_size).ok_or(BlockError::BadLength),
         });
         let made = match &checked {
             Ok(pieces) => pieces.iter().map(|piece| self.payload(piece, &request.op)).collect(),

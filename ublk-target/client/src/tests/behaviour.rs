@@ -6,7 +6,8 @@ use crate::engine::Settings;
 use crate::iocb::{Stage, why};
 use crate::limits::{FENCE_GRACE, MAP_MAX, MOVE_GRACE, RECONNECT_MAX, RETRY_MAX, RETRY_MIN};
 use crate::request::{BlockError, BlockOp};
-use conductor_model::{BlockRange, Blocks};
+use conductor_model::api::VolumeMap;
+use conductor_model::{BlockRange, Blocks, Bytes};
 use driver::{Span, Time};
 use node_protocol::{ExtentsAnswer, Status, op};
 use wire::Reason;
@@ -307,6 +308,34 @@ fn extents_are_told_in_bytes_of_what_was_asked_for() {
     assert_eq!(ask(&mut b, 4, 0, 2 * SHARD, &data, 4), "hole 4096 data 8192 hole 4096 ", "as far as is known");
     assert_eq!(ask(&mut b, 5, SHARD - 10, 20, &[], 4096), "hole 10 ", "one shard at a time");
     assert_eq!(ask(&mut b, 6, SHARD + 8192, 4096, &data, 100), "data 4096 ");
+    b.assert_clean();
+}
+
+#[test]
+fn behind_a_hole_the_next_question_for_extents_goes_twice_as_far_and_behind_data_it_does_not() {
+    let map = VolumeMap { size: Bytes(8 << 30), shard_size: Bytes(8 << 30), ..map(&[(1, 1)]) };
+    let mut b = Bench::of(&map, SETTINGS);
+    let mut offset = 0;
+    let mut ask = |data: &[BlockRange], known: u32| {
+        b.submit(1, BlockOp::Extents, offset, 3 << 30);
+        b.turn();
+        if offset == 0 {
+            b.up(1);
+        }
+        let len = b.posted(1)[0].body.len();
+        let asked = blocks(u32::try_from(offset / 4096).unwrap(), len / 4096);
+        let data: Vec<_> = data.iter().map(|run| blocks(asked.from.0 + run.from.0, run.count.0)).collect();
+        b.answer_body(1, 0, ExtentsAnswer::new(asked, &data, Blocks(asked.from.0 + known)).bytes());
+        b.completions.clear();
+        offset += u64::from(len);
+        len >> 20
+    };
+    let far: Vec<_> = (0..8).map(|_| ask(&[], u32::MAX / 2)).collect();
+    assert_eq!(far, [16, 32, 64, 128, 256, 512, 1024, 1024]);
+    assert_eq!(ask(&[blocks(9, 1)], u32::MAX / 2), 1024);
+    assert_eq!(ask(&[], u32::MAX / 2), 16);
+    assert_eq!(ask(&[], 7), 32, "a hole of 7 blocks, as far as is known");
+    assert_eq!(ask(&[], u32::MAX / 2), 16);
     b.assert_clean();
 }
 
