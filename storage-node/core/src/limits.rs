@@ -40,8 +40,10 @@ pub const WINDOW: u64 = 256;
 const _: () = assert!(WINDOW + SETTLE_DEPTH as u64 <= node_store::MAX_HELD as u64);
 /// Credits of a link to another node that only Joins and Promises may use (rule 21).
 pub const LINK_RESERVED_CREDITS: u16 = 8;
-/// Longest range that one settling write covers, in blocks (256 KiB: small enough for the settle class's reserve).
+/// Longest range that one settling write carries the content of, in blocks (256 KiB: small enough for the settle class's reserve).
 pub const SETTLE_PIECE: u32 = 64;
+/// Longest range that is settled as one where the primary's own copy has nothing, in blocks: what one request may zero.
+pub const SETTLE_HOLE: u32 = MAX_ZERO >> 12;
 /// Settling writes of one shard at once.
 pub const SETTLE_DEPTH: usize = 4;
 /// Settling writes of one reactor at once: 16 × 256 KiB = 4 MiB of the settle class.

@@ -22,7 +22,7 @@ use crate::range_lock::RangeLock;
 use crate::ranges::Ranges;
 use crate::window::Window;
 use conductor_model::api::MembershipChange;
-use conductor_model::{BlockRange, Configuration, CopyId, CopyState, Epoch, Member, OrderId, Sequence, Stamp};
+use conductor_model::{BlockRange, Blocks, Configuration, CopyId, CopyState, Epoch, Member, OrderId, Sequence, Stamp};
 use driver::{Span, Time};
 use node_protocol::Status;
 use std::collections::{BTreeMap, BTreeSet};
@@ -317,7 +317,7 @@ impl Primary {
             let mut at = from;
             while at < to {
                 let count = u64::from(piece).min(to - at);
-                pieces.push((block_range(at, count), source));
+                pieces.push((between(at, at + count), source));
                 at += count;
             }
         }
@@ -326,17 +326,15 @@ impl Primary {
     }
 }
 
-/// Both numbers lie within a shard, whose size fits 32 bits of blocks: checked when a Join's answer was taken.
-fn block_range(from: u64, count: u64) -> BlockRange {
-    use conductor_model::Blocks;
+/// Blocks of one shard, whose size fits 32 bits of blocks: checked when a Join's answer was taken.
+pub(crate) fn between(from: u64, to: u64) -> BlockRange {
     let fit = |n: u64| Blocks(u32::try_from(n).unwrap_or(u32::MAX));
-    BlockRange { from: fit(from), count: fit(count) }
+    BlockRange { from: fit(from), count: fit(to - from) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::Blocks;
     use conductor_model::{AttachGeneration, Bytes, CopyState, DiskId, Durability, NodeId, OpenId, ShardId};
 
     fn range(from: u32, count: u32) -> BlockRange {

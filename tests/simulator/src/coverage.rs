@@ -70,6 +70,7 @@ pub const REQUIRED: &[&str] = &[
     "settle.nothing",
     "settle.started",
     "settle.piece",
+    "settle.hole",
     "primary.serves",
     "promise.renewed",
     "disk.rot",

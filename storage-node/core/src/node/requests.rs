@@ -4,7 +4,7 @@ use super::orders::PartDone;
 use super::room::Room;
 use super::{Node, Pending, Visitor};
 use crate::iocb::{Heal, Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
-use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, STORE_OPS, TRACES};
+use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, SETTLE_PIECE, STORE_OPS, TRACES};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Commit, Epoch, ShardId, Stamp};
@@ -342,7 +342,8 @@ impl<S: Store> Node<S> {
         let Some(replica) = self.replicas.get_mut(&shard) else { return false };
         let (disk, copy) = (replica.disk, replica.copy);
         let iocb = &mut self.iocbs[key];
-        let op = if iocb.kind == Kind::Extents {
+        let looks = iocb.kind == Kind::Extents || iocb.kind == Kind::Settle && range.count.0 > SETTLE_PIECE;
+        let op = if looks {
             StoreOp::Extents { copy, view, at: range }
         } else {
             let Some(into) = self.arena.take(range.count.0 as usize * BLOCK, class) else {
@@ -395,6 +396,10 @@ impl<S: Store> Node<S> {
         }
         let (data, crcs) = match result {
             Ok(StoreDone::Read(data, crcs)) => (data, crcs),
+            Ok(StoreDone::Extents { data, next }) if self.iocbs[key].kind == Kind::Settle => {
+                self.settle_looked(now, key, (&data, next), out);
+                return;
+            }
             Ok(StoreDone::Extents { data, next }) => {
                 self.answer_extents(now, key, &data, next);
                 return;

@@ -1,16 +1,20 @@
 //! Settling: a primary makes the copies equal for everything that was in flight, before it serves (rule 6).
 //!
 //! The union of what the members hold above K is written again to every copy, itself included, with the primary's own content (of a
-//! flush volume that of a copy which cannot have lost anything: `Primary::union`), as ordinary writes of the new epoch. What was never acknowledged may so be kept or undone, but everywhere alike.
+//! flush volume that of a copy which cannot have lost anything: `Primary::union`), as ordinary writes of the new epoch. What was never
+//! acknowledged may so be kept or undone, but everywhere alike.
+//!
+//! Long ranges are mostly what was discarded: gigabytes in one request, in which reading would find zeros for as long as writes wait. Of
+//! the own content it is first looked where there is any (`StoreOp::Extents`), and where there is none it is zeroed on every copy in one piece.
 
 use super::Node;
 use super::heal::Question;
 use crate::iocb::{Iocb, Kind, Phase as IocbPhase};
-use crate::limits::{SETTLE_AT_ONCE, SETTLE_DEPTH, SETTLE_PIECE};
+use crate::limits::{SETTLE_AT_ONCE, SETTLE_DEPTH, SETTLE_HOLE, SETTLE_PIECE};
 use crate::mail::Letter;
 use crate::mend::Failure;
-use crate::primary::{Phase, Settling};
-use conductor_model::{BlockRange, ShardId};
+use crate::primary::{Phase, Settling, between};
+use conductor_model::{BlockRange, Blocks, ShardId};
 use driver::{Outbox, Time};
 use memory::Filling;
 use node_store::{Crcs, Store};
@@ -20,7 +24,7 @@ impl<S: Store> Node<S> {
     /// Every member has joined: starts to settle.
     pub(super) fn start_settling(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        let pieces = if driver::mutant::on("no_settling") { Vec::new() } else { primary.union(SETTLE_PIECE) };
+        let pieces = if driver::mutant::on("no_settling") { Vec::new() } else { primary.union(SETTLE_HOLE) };
         self.counters.count(if pieces.is_empty() { "settle.nothing" } else { "settle.started" });
         let own = primary.config.primary;
         let foreign = pieces.iter().filter(|(_, source)| *source != own);
@@ -71,9 +75,13 @@ impl<S: Store> Node<S> {
         }
     }
 
+    /// Starts with the beginning of a range that is another copy's, or with all of one that is the own.
     fn start_piece(&mut self, now: Time, shard: ShardId, range: BlockRange, out: &mut dyn Outbox<Letter>) -> bool {
+        let source = self.settling_source(shard, range);
+        let stop = if source.is_some() { range.end().min(u64::from(range.from.0 + SETTLE_PIECE)) } else { range.end() };
+        let (range, rest) = (between(range.from.0.into(), stop), between(stop, range.end()));
         let key = self.new_iocb(Iocb::internal(shard, Kind::Settle, range, IocbPhase::Locked));
-        let begun = match self.settling_source(shard, range) {
+        let begun = match source {
             Some(other) => {
                 let asked = self.ask_copy(now, key, other, range, Question::Range, None);
                 self.iocbs[key].phase = IocbPhase::Mending;
@@ -89,6 +97,7 @@ impl<S: Store> Node<S> {
         self.counters.count("settle.piece");
         if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
             settling.running.insert(key);
+            settling.left.extend((rest.count.0 > 0).then_some(rest));
         }
         true
     }
@@ -111,7 +120,7 @@ impl<S: Store> Node<S> {
     ) {
         let (shard, range) = (self.iocbs[key].shard, self.iocbs[key].range);
         match content {
-            Ok(payload) => self.settle_with(now, key, payload, out),
+            Ok(payload) => self.settle_with(now, key, Some(payload), out),
             Err(Failure::Away) => self.settle_again(now, key, range),
             Err(_) if range.count.0 > 1 => self.settle_met_damage(now, key, out),
             Err(_) => {
@@ -133,11 +142,49 @@ impl<S: Store> Node<S> {
         crcs: Crcs,
         out: &mut dyn Outbox<Letter>,
     ) {
-        self.settle_with(now, key, Payload { len: data.len(), mem: data.filled(), crcs }, out);
+        self.settle_with(now, key, Some(Payload { len: data.len(), mem: data.filled(), crcs }), out);
     }
 
-    /// Content of a piece: written to every copy, or zeroed there if it is nothing but zeros.
-    fn settle_with(&mut self, now: Time, key: usize, content: Payload, out: &mut dyn Outbox<Letter>) {
+    /// Where the own copy has anything in a long range, up to where that is known: zeroes the hole that it begins with, or has what it
+    /// begins with read a piece at a time, up to the next hole that is worth it.
+    pub(super) fn settle_looked(
+        &mut self,
+        now: Time,
+        key: usize,
+        (data, known): (&[BlockRange], Blocks),
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let (shard, range) = (self.iocbs[key].shard, self.iocbs[key].range);
+        let (from, end) = (u64::from(range.from.0), range.end());
+        let known = end.min(known.0.into());
+        let hole = data.first().map_or(known, |run| known.min(run.from.0.into()));
+        if hole == end || hole.saturating_sub(from) >= SETTLE_PIECE.into() {
+            self.counters.count("settle.hole");
+            self.iocbs[key].range = between(from, hole);
+            if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+                settling.left.extend((hole < end).then(|| between(hole, end)));
+            }
+            if driver::mutant::on("hole_not_settled") {
+                return self.piece_settled(now, key);
+            }
+            return self.settle_with(now, key, None, out);
+        }
+        let mut stop = hole;
+        for run in data {
+            if u64::from(run.from.0).saturating_sub(stop) >= SETTLE_PIECE.into() {
+                break;
+            }
+            stop = known.min(run.end());
+        }
+        let stop = stop.max(from + u64::from(SETTLE_PIECE)).min(end);
+        let pieces = (from..stop).step_by(SETTLE_PIECE as usize);
+        let mut left: Vec<_> = pieces.map(|at| between(at, stop.min(at + u64::from(SETTLE_PIECE)))).collect();
+        left.extend((stop < end).then(|| between(stop, end)));
+        self.settle_instead(now, key, shard, left.into_iter().rev());
+    }
+
+    /// Content of a piece: written to every copy, or zeroed there if there is nothing or nothing but zeros.
+    fn settle_with(&mut self, now: Time, key: usize, content: Option<Payload>, out: &mut dyn Outbox<Letter>) {
         let shard = self.iocbs[key].shard;
         let current = self
             .primaries
@@ -148,9 +195,7 @@ impl<S: Store> Node<S> {
             return;
         }
         let iocb = &mut self.iocbs[key];
-        if content.bytes().iter().any(|byte| *byte != 0) {
-            iocb.payload = Some(content);
-        }
+        iocb.payload = content.filter(|content| content.bytes().iter().any(|byte| *byte != 0));
         iocb.phase = IocbPhase::Ready;
         if !self.stamp(now, key, out) {
             let arrival = self.iocbs[key].arrival;

@@ -29,7 +29,13 @@ impl<S: Store> Node<S> {
     }
 
     /// A piece is over for now; these are to be settled.
-    fn settle_instead(&mut self, now: Time, key: usize, shard: ShardId, pieces: impl IntoIterator<Item = BlockRange>) {
+    pub(super) fn settle_instead(
+        &mut self,
+        now: Time,
+        key: usize,
+        shard: ShardId,
+        pieces: impl IntoIterator<Item = BlockRange>,
+    ) {
         self.end(now, key);
         if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
             settling.running.remove(&key);
