@@ -577,9 +577,9 @@ fn holders(
         let shared = *how == How::Shared;
         readers.retain(|reader| *how != How::Alone && reader.shared == shared && reader.client != client);
         if *how != How::Alone {
-            readers.push(Reader { client, host, generation, shared, since });
+            readers.push(Reader { client, host, generation, shared, since, first: generation });
         } else if generation == newest {
-            writer = Some(Attachment { client, host, since });
+            writer = Some(Attachment { client, host, since, first: generation });
         }
     }
     // Of a newer one nobody has heard: it may be a writer's.

@@ -73,11 +73,20 @@ impl VolumeRecord {
     }
 }
 
+impl VolumeRecord {
+    /// The generation with which this client began to have it, if it does.
+    fn first_of(&self, client: &str) -> Option<AttachGeneration> {
+        let writer = self.attachment.iter().map(|held| (&held.client, held.first));
+        let mut all = writer.chain(self.readers.iter().map(|reader| (&reader.client, reader.first)));
+        all.find(|(name, _)| *name == client).map(|(_, first)| first)
+    }
+}
+
 impl Conductor {
     /// Gives a volume to a client. Returns its map with the new generation.
     pub fn attach(&mut self, now: Millis, name: &str, attach: &Attach) -> Result<(VolumeMap, Dirty), Error> {
         self.check_trusted()?;
-        let Attach { client, read_only, shared, force, host } = attach;
+        let Attach { client, read_only, shared, force, host, resumes } = attach;
         if *read_only && *shared {
             return Err(Error::Invalid("a volume is attached read-only or shared, not both".to_owned()));
         }
@@ -115,24 +124,35 @@ impl Conductor {
         if joins && volume.readers.iter().filter(|r| r.client != *client).count() >= MAX_READERS_PER_VOLUME {
             return Err(Error::Limit { what: "readers of a volume", limit: MAX_READERS_PER_VOLUME });
         }
+        let first = match resumes {
+            // What was resumed would be written over what others have written since.
+            Some(last) => Some(
+                volume
+                    .first_of(client)
+                    .filter(|first| first <= last)
+                    .ok_or_else(|| Error::NotUnbroken { name: name.to_owned(), client: client.clone() })?,
+            ),
+            None => None,
+        };
         let id = volume.id;
         let goes_on = volume.attachment.as_ref().is_some_and(|held| held.client == *client);
         let at = self.next_commit();
         let mut dirty = Dirty::default();
         let generation = self.next_generation(volume);
+        let first = first.unwrap_or(generation);
         if let Some(volume) = self.volumes.get_mut(&id) {
             volume.attach = generation;
             let (client, host) = (client.clone(), host.clone());
             if *read_only || *shared {
                 volume.attachment = None;
                 volume.readers.retain(|reader| reader.client != client && reader.shared == *shared);
-                volume.readers.push(Reader { client, host, generation, shared: *shared, since: now });
+                volume.readers.push(Reader { client, host, generation, shared: *shared, since: now, first });
             } else {
                 if !goes_on {
                     volume.held_since = at;
                 }
                 volume.readers.clear();
-                volume.attachment = Some(Attachment { client, host, since: now });
+                volume.attachment = Some(Attachment { client, host, since: now, first });
             }
         }
         self.tell_of_attachment(id, at, &mut dirty);

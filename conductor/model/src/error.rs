@@ -123,6 +123,17 @@ pub enum Error {
         /// The size asked for.
         asked: Bytes,
     },
+    /// It was somebody else's, or nobody's, for a while.
+    #[error(
+        "{client} has not had volume {name} all the time since its device was made: what waits in the device would be written over newer \
+         data. Give it up with `trine detach {name} --force`, and attach again"
+    )]
+    NotUnbroken {
+        /// The volume.
+        name: String,
+        /// Who wants to go on.
+        client: String,
+    },
     /// Somebody else has the volume.
     #[error("volume {name} is attached by {holder}; --force takes it away")]
     Attached {
@@ -268,6 +279,7 @@ impl Error {
             Self::NoPlace { .. } => "no-place",
             Self::Shrink { .. } => "shrink",
             Self::Attached { .. } => "attached",
+            Self::NotUnbroken { .. } => "not-unbroken",
             Self::NoSnapshot { .. } => "no-snapshot",
             Self::SnapshotExists { .. } => "snapshot-exists",
             Self::SnapshotIncomplete { .. } => "snapshot-incomplete",

@@ -11,7 +11,7 @@ use conductor_model::{
 use std::collections::BTreeSet;
 
 fn attach(client: &str, force: bool) -> Attach {
-    Attach { client: client.to_owned(), read_only: false, shared: false, force, host: String::new() }
+    Attach { client: client.to_owned(), read_only: false, shared: false, force, host: String::new(), resumes: None }
 }
 
 #[test]

@@ -14,7 +14,8 @@ use conductor_model::views::{
 use conductor_model::{AttachGeneration, Bytes, Error, Millis, NodeId, SnapshotId, VolumeId};
 
 fn attach(cluster: &mut Cluster, client: &str, read_only: bool, force: bool) -> Result<VolumeMap, Error> {
-    let attach = Attach { client: client.to_owned(), read_only, shared: false, force, host: "h1".to_owned() };
+    let attach =
+        Attach { client: client.to_owned(), read_only, shared: false, force, host: "h1".to_owned(), resumes: None };
     cluster.run(|m, now, _| m.attach(now, "db", &attach))
 }
 
@@ -27,7 +28,14 @@ fn read(cluster: &mut Cluster, client: &str) -> Result<AttachGeneration, Error> 
 }
 
 fn share(cluster: &mut Cluster, client: &str, force: bool) -> Result<AttachGeneration, Error> {
-    let attach = Attach { client: client.to_owned(), read_only: false, shared: true, force, host: "h1".to_owned() };
+    let attach = Attach {
+        client: client.to_owned(),
+        read_only: false,
+        shared: true,
+        force,
+        host: "h1".to_owned(),
+        resumes: None,
+    };
     cluster.run(|m, now, _| m.attach(now, "db", &attach)).map(|map| map.attach)
 }
 
@@ -123,11 +131,70 @@ fn readers_are_limited_and_hold_off_what_changes_the_volume() {
     assert_eq!(cluster.model.clients(cluster.now), []);
 }
 
+fn resume(cluster: &mut Cluster, client: &str, read_only: bool, last: u64) -> Result<u64, &'static str> {
+    let attach = Attach {
+        client: client.to_owned(),
+        read_only,
+        shared: false,
+        // Whatever force is for, it is not for writing old data over new.
+        force: true,
+        host: String::new(),
+        resumes: Some(AttachGeneration(last)),
+    };
+    let resumed = cluster.run(|m, now, _| m.attach(now, "db", &attach));
+    resumed.map(|map| map.attach.0).map_err(|error| error.kind())
+}
+
+#[test]
+fn what_a_dead_target_has_left_is_resumed_only_if_nobody_else_had_the_volume_since() {
+    const REFUSED: Result<u64, &str> = Err("not-unbroken");
+    let mut cluster = with_volume();
+    assert_eq!(resume(&mut cluster, "a", false, 0), REFUSED, "it never had it");
+    write(&mut cluster, "a").unwrap();
+    assert_eq!(resume(&mut cluster, "a", false, 1), Ok(2));
+    // Killed before it knew of the 2.
+    assert_eq!(resume(&mut cluster, "a", false, 1), Ok(3));
+
+    attach(&mut cluster, "b", false, true).unwrap();
+    assert_eq!(resume(&mut cluster, "a", false, 3), REFUSED, "another one has it");
+    detach(&mut cluster, "b", 4).unwrap();
+    assert_eq!(resume(&mut cluster, "a", false, 3), REFUSED, "another one had it");
+    assert_eq!(cluster.model.clients(cluster.now), [], "nobody has it by being refused");
+    // It begins anew, without what was left; what was left before that stays useless.
+    assert_eq!(write(&mut cluster, "a"), Ok(AttachGeneration(5)));
+    assert_eq!(resume(&mut cluster, "a", false, 3), REFUSED);
+    assert_eq!(resume(&mut cluster, "a", false, 5), Ok(6));
+
+    evict(&mut cluster, "a").unwrap();
+    assert_eq!(resume(&mut cluster, "a", false, 6), REFUSED, "it may have been rolled back meanwhile");
+}
+
+#[test]
+fn a_reader_resumes_beside_other_readers_but_not_behind_a_writer() {
+    let mut cluster = with_volume();
+    read(&mut cluster, "a").unwrap();
+    read(&mut cluster, "b").unwrap();
+    assert_eq!(resume(&mut cluster, "a", true, 1), Ok(3));
+    assert_eq!(resume(&mut cluster, "b", true, 2), Ok(4));
+    attach(&mut cluster, "w", false, true).unwrap();
+    detach(&mut cluster, "w", 5).unwrap();
+    read(&mut cluster, "b").unwrap();
+    assert_eq!(resume(&mut cluster, "a", true, 3), Err("not-unbroken"));
+    assert_eq!(resume(&mut cluster, "b", true, 4), Err("not-unbroken"), "its device is of before that");
+}
+
 #[test]
 fn an_evicted_client_has_nothing_any_more_and_the_others_keep_what_they_have() {
     let mut cluster = with_volume();
     cluster.create("other", MIB).unwrap();
-    let other = Attach { client: "a".to_owned(), read_only: false, shared: false, force: false, host: "h1".to_owned() };
+    let other = Attach {
+        client: "a".to_owned(),
+        read_only: false,
+        shared: false,
+        force: false,
+        host: "h1".to_owned(),
+        resumes: None,
+    };
     cluster.run(|m, now, _| m.attach(now, "other", &other)).unwrap();
     for client in ["a", "b", "c"] {
         read(&mut cluster, client).unwrap();
@@ -245,7 +312,14 @@ fn a_volume_is_shared_by_those_who_say_so_and_by_nobody_else() {
     assert!(share(&mut cluster, "a", false).unwrap_err().to_string().contains("attached by r;"));
     assert_eq!(share(&mut cluster, "a", true), Ok(AttachGeneration(7)));
     assert_eq!(told(&mut cluster), (7, Some((7, vec![7]))));
-    let both = Attach { client: "a".to_owned(), read_only: true, shared: true, force: false, host: String::new() };
+    let both = Attach {
+        client: "a".to_owned(),
+        read_only: true,
+        shared: true,
+        force: false,
+        host: String::new(),
+        resumes: None,
+    };
     assert_eq!(cluster.run(|m, now, _| m.attach(now, "db", &both)).unwrap_err().kind(), "invalid");
 }
 

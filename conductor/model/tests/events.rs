@@ -94,6 +94,7 @@ fn what_people_ask_for_is_in_the_log() {
         shared: false,
         force,
         host: String::new(),
+        resumes: None,
     };
     cluster.create("db", MIB).unwrap();
     cluster.run(|m, now, _| m.attach(now, "db", &attach("web1", false))).unwrap();
@@ -143,8 +144,14 @@ fn the_log_survives_a_restart_and_its_numbers_go_on() {
 #[test]
 fn the_oldest_events_are_forgotten_and_an_answer_is_bounded() {
     let mut cluster = with_volume();
-    let attach =
-        Attach { client: "web1".to_owned(), read_only: false, shared: false, force: false, host: String::new() };
+    let attach = Attach {
+        client: "web1".to_owned(),
+        read_only: false,
+        shared: false,
+        force: false,
+        host: String::new(),
+        resumes: None,
+    };
     for _ in 0..MAX_EVENTS {
         let (_, dirty) = cluster.model.attach(cluster.now, "db", &attach).unwrap();
         cluster.persist(dirty);

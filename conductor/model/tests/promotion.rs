@@ -360,8 +360,14 @@ fn a_snapshot_that_meets_a_promotion_is_tried_again() {
 fn a_dead_primary_does_not_block_a_forced_attach() {
     let mut cluster = with_volume();
     let (dead, a, b) = roles(&cluster.config(1, 0));
-    let attach =
-        Attach { client: "web2".to_owned(), read_only: false, shared: false, force: true, host: String::new() };
+    let attach = Attach {
+        client: "web2".to_owned(),
+        read_only: false,
+        shared: false,
+        force: true,
+        host: String::new(),
+        resumes: None,
+    };
     cluster.run(|m, now, _| m.attach(now, "db", &attach)).unwrap();
     for node in [a, b] {
         let version = cluster.beat(node, 1, 0).unwrap().version;

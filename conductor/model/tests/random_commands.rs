@@ -368,8 +368,14 @@ impl World {
             }
             Command::Delete { name: n, force } => drop(cluster.run(|m, _, _| m.delete(&name(n), force))),
             Command::Attach { name: n, client, read_only, shared, force } => {
-                let attach =
-                    Attach { client: format!("client{client}"), read_only, shared, force, host: String::new() };
+                let attach = Attach {
+                    client: format!("client{client}"),
+                    read_only,
+                    shared,
+                    force,
+                    host: String::new(),
+                    resumes: None,
+                };
                 drop(cluster.run(|m, now, _| m.attach(now, &name(n), &attach)));
             }
             Command::Evict { client } => {

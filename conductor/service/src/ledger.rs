@@ -191,8 +191,14 @@ mod tests {
         let clock = Clock::start();
         let (model, _) = Conductor::new(ClusterId(1), clock.now());
         let (ledger, owner) = Ledger::start(Broken, model, clock).unwrap();
-        let attach =
-            Attach { client: "a".to_owned(), read_only: false, shared: false, force: false, host: String::new() };
+        let attach = Attach {
+            client: "a".to_owned(),
+            read_only: false,
+            shared: false,
+            force: false,
+            host: String::new(),
+            resumes: None,
+        };
         let refused = ledger.ask(move |m, now| match m.attach(now, "none", &attach) {
             Ok((map, dirty)) => (Ok(map), dirty),
             Err(refused) => (Err(refused), Dirty::default()),

@@ -41,8 +41,14 @@ impl Bench {
         let workload = Workload::start(options).unwrap();
         workload.progress(100, LONG).unwrap();
         let conductor = cluster.conductor().unwrap();
-        let attach =
-            Attach { client: "hostile".to_owned(), read_only: false, shared: false, force: false, host: String::new() };
+        let attach = Attach {
+            client: "hostile".to_owned(),
+            read_only: false,
+            shared: false,
+            force: false,
+            host: String::new(),
+            resumes: None,
+        };
         let map = conductor.attach(OTHER, &attach).unwrap();
         let (node, at) = (map.shards[0].node.0 as usize - 1, map.shards[0].endpoint);
         let key = cluster.key().unwrap();

@@ -194,8 +194,14 @@ fn a_key_is_for_its_volumes_and_administers_nothing() {
     for args in administration {
         refused(&host.trine(&cluster, args), "the key web1 administers nothing");
     }
-    let as_another =
-        Attach { client: "web2@peer".to_owned(), read_only: false, shared: false, force: true, host: String::new() };
+    let as_another = Attach {
+        client: "web2@peer".to_owned(),
+        read_only: false,
+        shared: false,
+        force: true,
+        host: String::new(),
+        resumes: None,
+    };
     let kind = |error: conductor_client::Error| error.kind().map(str::to_owned);
     let conductor = host.conductor(&cluster);
     assert_eq!(conductor.attach(MINE, &as_another).map_err(kind), Err(Some("forbidden".to_owned())));
@@ -264,8 +270,14 @@ fn a_key_for_reading_writes_nothing() {
     assert_eq!(read(&mut nbd), 0);
     assert!(nbd.call(&write(7), LONG).unwrap().is_err());
     let conductor = host.conductor(&cluster);
-    let attach =
-        |read_only| Attach { client: "rd@peer".to_owned(), read_only, shared: false, force: true, host: String::new() };
+    let attach = |read_only| Attach {
+        client: "rd@peer".to_owned(),
+        read_only,
+        shared: false,
+        force: true,
+        host: String::new(),
+        resumes: None,
+    };
     let why = conductor.attach(THEIRS, &attach(false)).unwrap_err().to_string();
     assert!(why.contains("the key rd is for reading alone"), "{why}");
     let map = conductor.attach(THEIRS, &attach(true)).unwrap();
@@ -329,6 +341,7 @@ fn a_key_is_renewed_beside_the_former_one_which_ends_when_its_time_is_over() {
         shared: false,
         force: true,
         host: String::new(),
+        resumes: None,
     };
     let map = third.conductor(&cluster).attach(MINE, &attach("web1@peer")).unwrap();
     let outcome = |host: &Host| hello(&map, &Identity { incarnation: 9, ..host.who(&map) }).map(drop);

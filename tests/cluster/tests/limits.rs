@@ -25,8 +25,14 @@ fn sixty_four_sessions_with_sixteen_requests_each_stay_within_the_stated_memory(
     let cluster = Cluster::start(Shape::default()).unwrap();
     cluster.create("db", 16, 16).unwrap();
     let conductor = cluster.conductor().unwrap();
-    let attach =
-        Attach { client: "many".to_owned(), read_only: false, shared: false, force: false, host: String::new() };
+    let attach = Attach {
+        client: "many".to_owned(),
+        read_only: false,
+        shared: false,
+        force: false,
+        host: String::new(),
+        resumes: None,
+    };
     let map = conductor.attach("db", &attach).unwrap();
     let (node, at) = (map.shards[0].node.0 as usize - 1, map.shards[0].endpoint);
     let shard = ShardId { volume: map.volume, index: ShardIndex(0) };
@@ -152,8 +158,14 @@ fn more_large_requests_than_fit_in_memory_wait_and_all_end() {
     let cluster = Cluster::start(Shape { disk: 256 << 20, ..Shape::default() }).unwrap();
     cluster.create("db", 128, 128).unwrap();
     let conductor = cluster.conductor().unwrap();
-    let attach =
-        Attach { client: "large".to_owned(), read_only: false, shared: false, force: false, host: String::new() };
+    let attach = Attach {
+        client: "large".to_owned(),
+        read_only: false,
+        shared: false,
+        force: false,
+        host: String::new(),
+        resumes: None,
+    };
     let map = conductor.attach("db", &attach).unwrap();
     let (node, at, epoch) = (map.shards[0].node.0 as usize - 1, map.shards[0].endpoint, map.shards[0].epoch);
     let shard = ShardId { volume: map.volume, index: ShardIndex(0) };

@@ -24,8 +24,14 @@ fn start() -> Cluster {
 
 /// Attaches as one of several, with the cluster's key.
 fn attach(cluster: &Cluster, client: &str) -> VolumeMap {
-    let attach =
-        Attach { client: client.to_owned(), read_only: false, shared: true, force: false, host: "h".to_owned() };
+    let attach = Attach {
+        client: client.to_owned(),
+        read_only: false,
+        shared: true,
+        force: false,
+        host: "h".to_owned(),
+        resumes: None,
+    };
     cluster.conductor().unwrap().attach(VOLUME, &attach).unwrap()
 }
 

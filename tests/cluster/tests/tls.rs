@@ -214,8 +214,14 @@ fn a_proof_that_somebody_in_the_middle_passes_on_proves_nothing() {
     let cluster = Cluster::start_tls(Shape::default()).unwrap();
     let key = cluster.key().unwrap();
     cluster.trine(&["volume", "create", "db", "--size", "16M"]).unwrap();
-    let attach =
-        Attach { client: "h/db".to_owned(), read_only: false, shared: false, force: false, host: String::new() };
+    let attach = Attach {
+        client: "h/db".to_owned(),
+        read_only: false,
+        shared: false,
+        force: false,
+        host: String::new(),
+        resumes: None,
+    };
     let map = cluster.conductor().unwrap().attach("db", &attach).unwrap();
     let who = Identity::of(key, "h/db", &map);
 

@@ -376,6 +376,7 @@ impl Director {
             shared: false,
             force: true,
             host: String::new(),
+            resumes: None,
         };
         self.ask(w, Source::Attach(self.attempt), Request::Attach(VOLUME.to_owned(), attach));
     }

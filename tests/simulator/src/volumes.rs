@@ -298,6 +298,7 @@ impl Director {
                 shared: false,
                 force: true,
                 host: String::new(),
+                resumes: None,
             };
             let map = self.service.command(|m| m.attach(now, name, &attach));
             wanted.push((*of, Some(name.clone()), map.map_err(|error| error.to_string())?));

@@ -20,6 +20,7 @@ use crate::setup::{NbdTls, Setup, Shared, random, span};
 use crate::subject::{Subject, check_same};
 use crate::ublk::{self, UblkMade, UblkShape};
 use conductor_client::Client;
+use conductor_model::AttachGeneration;
 use conductor_model::api::VolumeMap;
 use conductor_model::views::{Attach, Detach};
 use driver::Address;
@@ -137,6 +138,7 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
         shared: shared.is_some(),
         force: *force,
         host: options.host.clone(),
+        resumes: former.resumes(),
     };
     let volume = subject.to_string();
     let mut map = conductor.attach(&volume, &asked)?;
@@ -211,6 +213,11 @@ struct Former {
 }
 
 impl Former {
+    /// The generation that whoever made what is taken over was given.
+    fn resumes(&self) -> Option<AttachGeneration> {
+        self.record.as_ref().filter(|_| self.recover.is_some()).map(|record| record.generation)
+    }
+
     /// A device that is taken over stays what it is: its users share the volume with other readers.
     fn is_read_only(&self) -> bool {
         self.recover.is_some() && self.record.as_ref().is_some_and(|record| record.read_only)
@@ -388,7 +395,7 @@ fn uri(address: &Address, volume: &str, secure: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::{AttachGeneration, ClusterId, VolumeId};
+    use conductor_model::{ClusterId, VolumeId};
 
     #[test]
     fn a_device_that_is_taken_over_stays_read_only() {
@@ -409,6 +416,7 @@ mod tests {
         assert!(of(Some(3), true).is_read_only());
         assert!(!of(Some(3), false).is_read_only(), "it was writable");
         assert!(!of(None, true).is_read_only(), "it is made anew");
+        assert_eq!((of(Some(3), false).resumes(), of(None, false).resumes()), (Some(AttachGeneration(3)), None));
     }
 
     #[test]

@@ -23,6 +23,10 @@ pub struct Attach {
     /// The machine that it runs on, for people; empty if it does not say.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
+    /// It goes on with what an earlier life of it has left, which was given this generation: a device, with requests that wait in it and
+    /// a file system's memory of the volume. Only if nobody else has had the volume since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumes: Option<AttachGeneration>,
 }
 
 /// A client that is done with a volume.
@@ -45,6 +49,9 @@ pub struct Attachment {
     pub host: String,
     /// Since when.
     pub since: Millis,
+    /// The generation with which that began: later ones are its own, resumed.
+    #[serde(default)]
+    pub first: AttachGeneration,
 }
 
 /// One of those who use a volume together: they all read what nobody writes, or all write what they hold ranges of.
@@ -62,6 +69,9 @@ pub struct Reader {
     pub shared: bool,
     /// Since when.
     pub since: Millis,
+    /// The generation with which that began: later ones are its own, resumed.
+    #[serde(default)]
+    pub first: AttachGeneration,
 }
 
 /// A client that the cluster knows.

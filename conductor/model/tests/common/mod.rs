@@ -271,8 +271,14 @@ impl Cluster {
     }
 
     pub fn attach(&mut self, volume: &str) -> Result<(), Error> {
-        let attach =
-            Attach { client: "web1".to_owned(), read_only: false, shared: false, force: false, host: String::new() };
+        let attach = Attach {
+            client: "web1".to_owned(),
+            read_only: false,
+            shared: false,
+            force: false,
+            host: String::new(),
+            resumes: None,
+        };
         self.run(|m, now, _| m.attach(now, volume, &attach)).map(|_| ())
     }
 }

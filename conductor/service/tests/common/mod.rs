@@ -188,5 +188,5 @@ pub(crate) fn born(config: &Configuration) -> MembershipRequest {
 }
 
 pub(crate) fn attach(client: &str, force: bool) -> Attach {
-    Attach { client: client.to_owned(), read_only: false, shared: false, force, host: String::new() }
+    Attach { client: client.to_owned(), read_only: false, shared: false, force, host: String::new(), resumes: None }
 }

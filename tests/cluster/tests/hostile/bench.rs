@@ -45,8 +45,14 @@ impl Bench {
         cluster.create(OTHER, 16, 8).unwrap();
         let place = cluster.attach(HONEST).unwrap();
         let conductor = cluster.conductor().unwrap();
-        let attach =
-            Attach { client: "hostile".to_owned(), read_only: false, shared: false, force: false, host: String::new() };
+        let attach = Attach {
+            client: "hostile".to_owned(),
+            read_only: false,
+            shared: false,
+            force: false,
+            host: String::new(),
+            resumes: None,
+        };
         let map = conductor.attach(OTHER, &attach).unwrap();
         let (node, at) = (map.shards[0].node.0 as usize - 1, map.shards[0].endpoint);
         let key = cluster.key().unwrap();

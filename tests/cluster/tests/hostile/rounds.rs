@@ -29,8 +29,14 @@ pub(crate) fn rounds() {
     let cluster = Cluster::start(Shape::default()).unwrap();
     cluster.create("db", 16, 8).unwrap();
     let conductor = cluster.conductor().unwrap();
-    let attach =
-        Attach { client: "restless".to_owned(), read_only: false, shared: false, force: false, host: String::new() };
+    let attach = Attach {
+        client: "restless".to_owned(),
+        read_only: false,
+        shared: false,
+        force: false,
+        host: String::new(),
+        resumes: None,
+    };
     let map = conductor.attach("db", &attach).unwrap();
     let (node, at, epoch) = (map.shards[0].node.0 as usize - 1, map.shards[0].endpoint, map.shards[0].epoch);
     let shard = ShardId { volume: map.volume, index: ShardIndex(0) };

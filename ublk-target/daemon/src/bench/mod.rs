@@ -150,7 +150,7 @@ pub fn bench(options: BenchOptions, progress: impl FnMut(&Figures)) -> Result<Fi
     let (map, attached) = if subject.is_snapshot() {
         (subject.map(&conductor)?, None)
     } else {
-        let asked = Attach { client: client_name.clone(), read_only, shared: false, force: false, host };
+        let asked = Attach { client: client_name.clone(), read_only, shared: false, force: false, host, resumes: None };
         let map = conductor.attach(&subject.to_string(), &asked)?;
         let generation = map.attach;
         (map, Some(Detach { client: client_name.clone(), generation }))
