@@ -22,8 +22,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use ublk_device::{
-    Device, DeviceError, DeviceOptions, KernelDevice, KernelState, Owner, QueueId, Queues, Volume, VolumeLetter,
-    VolumeMail,
+    Device, DeviceError, DeviceOptions, Found, KernelState, Owner, QueueId, Queues, Volume, VolumeLetter, VolumeMail,
 };
 use volume_client::Transport;
 
@@ -64,25 +63,26 @@ pub(crate) fn number(device: &str) -> Option<u32> {
     device.strip_prefix("/dev/ublkb")?.parse().ok()
 }
 
-/// The attachment's own device among `known`. Its number may be another volume's by now.
-fn device_of<'k>(record: &Record, known: &'k [KernelDevice]) -> Option<&'k KernelDevice> {
-    let (id, owner) = (number(&record.device)?, Owner::of(record.cluster, record.volume_id, record.snapshot));
-    known.iter().find(|known| known.id == id && known.owner == owner)
+/// The number of the attachment's device, and whose a device of that number is to be: it may be another volume's by now.
+fn named(record: &Record) -> Option<(u32, Owner)> {
+    Some((number(&record.device)?, Owner::of(record.cluster, record.volume_id, record.snapshot)))
+}
+
+/// The attachment's own device, if the kernel keeps it.
+fn device_of(record: &Record) -> Result<Option<Found>, TargetError> {
+    let Some((id, owner)) = named(record) else { return Ok(None) };
+    Ok(ublk_device::find(id, owner)?)
 }
 
 /// The number of the attachment's device, if the kernel keeps it, and what it was asked, for the next daemon. One that was never
 /// started, or was stopped already, is of no use to anybody, and removed.
 pub(crate) fn waits(record: &Record) -> Result<Option<u32>, TargetError> {
-    if number(&record.device).is_none() {
-        return Ok(None);
-    }
-    let known = ublk_device::known()?;
-    match device_of(record, &known) {
-        Some(KernelDevice { id, owner, state: KernelState::Dead, .. }) => {
-            ublk_device::forget(*id, *owner, false)?;
+    match device_of(record)? {
+        Some(Found { id, owner, state: KernelState::Dead, .. }) => {
+            ublk_device::forget(id, owner, false)?;
             Ok(None)
         }
-        known => Ok(known.map(|known| known.id)),
+        found => Ok(found.map(|found| found.id)),
     }
 }
 
@@ -91,8 +91,8 @@ pub(crate) fn forget(record: &Record, force: bool) -> Result<(), TargetError> {
     if number(&record.device).is_none() {
         return Ok(());
     }
-    if let Some(known) = device_of(record, &ublk_device::known()?) {
-        ublk_device::forget(known.id, known.owner, force).map_err(|error| match error {
+    if let Some(found) = device_of(record)? {
+        ublk_device::forget(found.id, found.owner, force).map_err(|error| match error {
             DeviceError::InUse(_) => TargetError::Refused { volume: record.volume.clone(), why: error.to_string() },
             other => other.into(),
         })?;
@@ -131,11 +131,14 @@ impl UblkMade {
         // A device that is taken over keeps its depth, and whether the kernel flushes it: the writes of one that it never flushes are
         // durable at once.
         let kept = match shape.recover {
-            Some(id) => ublk_device::known()?.into_iter().find(|known| known.id == id),
+            Some(id) => ublk_device::find(id, shape.owner)?,
             None => None,
         };
-        let depth = kept.as_ref().map_or(options.depth, |kept| kept.depth);
-        let write_through = shape.recover.is_some() && !kept.is_some_and(|kept| kept.write_back);
+        let depth = kept.map_or(options.depth, |kept| kept.depth);
+        let write_through = match (shape.recover, kept) {
+            (None, _) => false,
+            (Some(_), kept) => !kept.map(|kept| ublk_device::is_write_back(kept.id)).transpose()?.unwrap_or(false),
+        };
         // Every request can have all its memory, twice for rounding; so nothing waits for memory for ever.
         let rdma = if setup.transport == Transport::Tcp { 0 } else { RDMA_NETWORK };
         let network = UBLK_NETWORK + rdma + if setup.trust.is_some() { TLS_NETWORK } else { 0 };
@@ -208,6 +211,9 @@ impl Keeper {
                 Err(RecvTimeoutError::Timeout) => {
                     // A queue that ended by itself; well, if somebody else stopped the device.
                     if let Some(ended) = self.device.wait(Duration::ZERO) {
+                        if ended.result.is_ok() {
+                            self.clear();
+                        }
                         let failed = |failure| TargetError::Queue { queue: ended.queue.0, failure };
                         return tell(Happening::Ended(ended.result.map(drop).map_err(failed)));
                     }
@@ -253,6 +259,14 @@ impl Keeper {
             Err(error) => tracing::warn!(%error, "the volume has grown, the device has not"),
         }
         self.size = wanted;
+    }
+
+    /// Somebody else has stopped the device: nothing of it stays.
+    fn clear(&mut self) {
+        self.device.clear();
+        if let Err(error) = ublk_device::unlink(&self.volume, self.device.path()) {
+            tracing::warn!(%error, "the device's name is still there");
+        }
     }
 
     fn stop(&mut self, now: bool) -> Result<(), TargetError> {
@@ -351,26 +365,13 @@ mod tests {
             generation: AttachGeneration(3),
             read_only: false,
         };
-        let device = |id, cluster, volume| KernelDevice {
-            id,
-            owner: Owner::of(ClusterId(cluster), VolumeId(volume), None),
-            path: format!("/dev/ublkb{id}").into(),
-            state: KernelState::Waiting,
-            pid: None,
-            queues: 1,
-            depth: 1,
-            size: Bytes(4096),
-            read_only: false,
-            write_back: false,
-        };
-        let all = [device(2, 0xc1, 7), device(3, 0xc1, 7)];
-        assert_eq!(device_of(&record, &all), Some(&all[1]));
-        assert_eq!(device_of(&record, &[device(2, 0xc1, 7)]), None);
-        assert_eq!(device_of(&record, &[device(3, 0xc1, 8)]), None);
-        assert_eq!(device_of(&record, &[device(3, 0xc2, 7)]), None);
+        let owner = |cluster, volume| Owner::of(ClusterId(cluster), VolumeId(volume), None);
+        let (id, whose) = named(&record).unwrap();
+        assert_eq!((id, whose), (3, owner(0xc1, 7)));
+        assert!(![owner(0xc1, 8), owner(0xc2, 7)].contains(&whose));
         let snapshot = Record { snapshot: Some(SnapshotId(1)), ..record.clone() };
-        assert_eq!(device_of(&snapshot, &all), None, "the volume's own");
+        assert_ne!(named(&snapshot).unwrap().1, whose, "the volume's own");
         let nbd = Record { device: "nbd://127.0.0.1:10809/db".into(), ..record };
-        assert_eq!(device_of(&nbd, &all), None);
+        assert_eq!(named(&nbd), None);
     }
 }

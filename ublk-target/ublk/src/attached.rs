@@ -1,11 +1,13 @@
 //! What the kernel knows of devices, whoever serves them or does no more.
 
-use crate::device::stop_unused;
+use crate::device::{runs, stop_unused};
 use crate::features::driver_is_loaded;
 use crate::kernel::{Control, Info, State};
+use crate::limits::{RECOVER_POLL, RECOVER_WAIT};
 use crate::{DeviceError, Owner};
 use conductor_model::Bytes;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// The kernel's list of character devices of ublk.
 const LIST: &str = "/sys/class/ublk-char";
@@ -19,6 +21,29 @@ pub enum KernelState {
     Waiting,
     /// Stopped or never started: [`forget`] it.
     Dead,
+}
+
+impl KernelState {
+    fn of(state: State) -> Self {
+        match state {
+            State::Live => Self::Live,
+            State::Quiesced | State::FailIo => Self::Waiting,
+            State::Dead => Self::Dead,
+        }
+    }
+}
+
+/// A device that was looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Its number.
+    pub id: u32,
+    /// Whose it is.
+    pub owner: Owner,
+    /// How it stands.
+    pub state: KernelState,
+    /// Requests per queue.
+    pub depth: u16,
 }
 
 /// A device.
@@ -60,8 +85,10 @@ pub fn known() -> Result<Vec<KernelDevice>, DeviceError> {
     for id in ids {
         match control.info(id) {
             Ok(info) => {
-                if let Some(owner) = info.owner {
-                    all.push(describe(&mut control, info, owner)?);
+                let described = info.owner.map(|owner| describe(&mut control, info, owner));
+                match described.transpose() {
+                    Err(DeviceError::NoDevice(_)) => {}
+                    described => all.extend(described?),
                 }
             }
             // Gone since it was listed.
@@ -72,6 +99,27 @@ pub fn known() -> Result<Vec<KernelDevice>, DeviceError> {
     Ok(all)
 }
 
+/// `owner`'s device of that number as far as can be said at once: what [`known`] asks besides waits for as long as the kernel starts
+/// or stops the device, which takes as long as requests do.
+pub fn find(id: u32, owner: Owner) -> Result<Option<Found>, DeviceError> {
+    if !driver_is_loaded() {
+        return Ok(None);
+    }
+    match Control::open()?.info(id) {
+        Ok(info) if info.owner == Some(owner) => {
+            Ok(Some(Found { id, owner, state: KernelState::of(info.state), depth: info.depth }))
+        }
+        // Its number may be another one's by now.
+        Ok(_) | Err(DeviceError::NoDevice(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Does the kernel send FLUSH to that device?
+pub fn is_write_back(id: u32) -> Result<bool, DeviceError> {
+    Ok(Control::open()?.read_shape(id)?.write_back)
+}
+
 fn describe(control: &mut Control, info: Info, owner: Owner) -> Result<KernelDevice, DeviceError> {
     let Info { id, state, pid, queues, depth, .. } = info;
     let shape = control.read_shape(id)?;
@@ -79,11 +127,7 @@ fn describe(control: &mut Control, info: Info, owner: Owner) -> Result<KernelDev
         id,
         owner,
         path: path_of(id),
-        state: match state {
-            State::Live => KernelState::Live,
-            State::Quiesced | State::FailIo => KernelState::Waiting,
-            State::Dead => KernelState::Dead,
-        },
+        state: KernelState::of(state),
         pid: (pid > 0).then_some(pid),
         queues,
         depth,
@@ -97,20 +141,31 @@ fn describe(control: &mut Control, info: Info, owner: Owner) -> Result<KernelDev
 /// ([`DeviceError::InUse`]).
 pub fn forget(id: u32, owner: Owner, force: bool) -> Result<(), DeviceError> {
     let mut control = Control::open()?;
-    let info = control.info(id)?;
-    if info.owner != Some(owner) {
-        return Err(DeviceError::NotOurs(id));
-    }
-    if info.state == State::Live && info.pid > 0 {
-        return Err(DeviceError::Served { id, pid: info.pid });
-    }
+    let begin = Instant::now();
+    let info = loop {
+        let info = control.info(id)?;
+        if info.owner != Some(owner) {
+            return Err(DeviceError::NotOurs(id));
+        }
+        if info.state != State::Live || info.pid <= 0 {
+            break info;
+        }
+        if runs(info.pid) {
+            return Err(DeviceError::Served { id, pid: info.pid });
+        }
+        if begin.elapsed() > RECOVER_WAIT {
+            return Err(DeviceError::Unnoticed { id, pid: info.pid });
+        }
+        std::thread::sleep(RECOVER_POLL);
+    };
     // A dead one has no block device that could be in use.
     if force || info.state == State::Dead {
         control.stop(id)?;
     } else {
         stop_unused(&mut control, id)?;
     }
-    control.delete(id)
+    // Whoever has it open may keep it so for long.
+    if force { control.delete_later(id) } else { control.delete(id) }
 }
 
 /// The block device of that number.

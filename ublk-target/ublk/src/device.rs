@@ -10,18 +10,16 @@
 
 use crate::attached::path_of;
 use crate::features::{Feature, Probe};
-use crate::kernel::{Control, Gate, Info, State, read_partitions};
-use crate::limits::{MAIL, RECOVER_POLL, RECOVER_WAIT};
+use crate::kernel::{Control, Gate, Info, State, open_once, read_partitions};
+use crate::limits::{IN_USE_POLL, IN_USE_WAIT, MAIL, RECOVER_POLL, RECOVER_WAIT};
+use crate::openers::is_in_use;
 use crate::queue::{QueueView, Report, serve};
 use crate::queues::Queues;
 use crate::{BuildError, DeviceError, DeviceOptions, Executor, Owner, QueueFailure, QueueId};
 use conductor_model::Bytes;
 use driver::Errno;
-use nix::fcntl::OFlag;
 use reactor::mailbox;
 use std::any::Any;
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -242,6 +240,10 @@ impl<M: Send + 'static> Device<M> {
         if !Probe::of(control.features()?).has(Feature::UpdateSize) {
             return Err(DeviceError::TooOld("grow a live device", "6.16"));
         }
+        // Some kernels make the system stumble over a device that was stopped.
+        if control.info(self.id)?.state != State::Live {
+            return Err(DeviceError::NoDevice(self.id));
+        }
         control.resize(self.id, size)
     }
 
@@ -257,7 +259,18 @@ impl<M: Send + 'static> Device<M> {
         }
         // The stop takes all tags back: the queues end.
         self.leave();
-        control.delete(self.id)
+        // Whoever has it open may keep it so for long.
+        if force { control.delete_later(self.id) } else { control.delete(self.id) }
+    }
+
+    /// Removes what is left of a device that somebody else has stopped.
+    pub fn clear(&mut self) {
+        self.leave();
+        match Control::open().and_then(|mut control| control.delete_later(self.id)) {
+            // Whoever stopped it may have removed it, too.
+            Ok(()) | Err(DeviceError::NoDevice(_)) => {}
+            Err(error) => tracing::warn!(%error, "the device is still there"),
+        }
     }
 
     /// Stops serving, with nothing lost: what is in flight is finished or will be asked again, and the device waits for the
@@ -270,11 +283,7 @@ impl<M: Send + 'static> Device<M> {
     /// Until the kernel has read the partition table. From Linux 6.19 to 7.0 it does so at a time of its own: there an open waits, if
     /// it does not come first.
     fn wait_for_partitions(&self) {
-        let read = if self.reads_partitions {
-            read_partitions(&self.path)
-        } else {
-            OpenOptions::new().read(true).open(&self.path).map(drop)
-        };
+        let read = if self.reads_partitions { read_partitions(&self.path) } else { open_once(&self.path) };
         if let Err(error) = read {
             tracing::debug!(path = %self.path.display(), %error, "the partition table of a new device cannot be read");
         }
@@ -319,36 +328,41 @@ fn take_over(control: &mut Control, id: u32, owner: Owner) -> Result<Info, Devic
             }
         }
         let waited = begin.elapsed();
-        if waited > RECOVER_WAIT || waited > SERVED_WAIT && runs(info.pid) {
+        if waited > SERVED_WAIT && runs(info.pid) {
             return Err(DeviceError::Served { id, pid: info.pid });
+        }
+        if waited > RECOVER_WAIT {
+            return Err(DeviceError::Unnoticed { id, pid: info.pid });
         }
         std::thread::sleep(RECOVER_POLL);
     }
 }
 
 /// True if that process exists and has not ended.
-fn runs(pid: i32) -> bool {
+pub(crate) fn runs(pid: i32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     // The state follows the name, which may contain anything, in parentheses.
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     !matches!(state, None | Some('Z' | 'X'))
 }
 
-/// Stops a device unless somebody uses it: has it open, or at least for himself where the kernel knows no more.
+/// Stops a device unless somebody has it open. Who opens it for a moment, as udev does after a umount, is waited for.
 pub(crate) fn stop_unused(control: &mut Control, id: u32) -> Result<(), DeviceError> {
-    if Probe::of(control.features()?).has(Feature::SafeStop) {
-        control.stop_unused(id)
-    } else if is_claimed(&path_of(id)) {
-        Err(DeviceError::InUse(id))
-    } else {
-        control.stop(id)
+    let safe = Probe::of(control.features()?).has(Feature::SafeStop);
+    let begin = Instant::now();
+    loop {
+        let stopped = if safe {
+            control.stop_unused(id)
+        } else if is_in_use(id) {
+            Err(DeviceError::InUse(id))
+        } else {
+            control.stop(id)
+        };
+        match stopped {
+            Err(DeviceError::InUse(_)) if begin.elapsed() < IN_USE_WAIT => std::thread::sleep(IN_USE_POLL),
+            other => return other,
+        }
     }
-}
-
-/// True if a filesystem or a driver has the device for itself.
-fn is_claimed(path: &Path) -> bool {
-    let exclusive = OpenOptions::new().read(true).custom_flags(OFlag::O_EXCL.bits()).open(path);
-    exclusive.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
 }
 
 /// What a panic said.

@@ -46,6 +46,16 @@ pub enum DeviceError {
         /// By whom.
         pid: i32,
     },
+    /// Its daemon is gone, and the kernel does not know it yet.
+    #[error(
+        "the kernel has not noticed yet that process {pid}, which served ublk device {id}, is gone: try again in a minute"
+    )]
+    Unnoticed {
+        /// Which.
+        id: u32,
+        /// By whom.
+        pid: i32,
+    },
     /// The device was not made for recovery, not by Trine, or for another volume.
     #[error("ublk device {0} is not this volume's: it was made by another, or was stopped already")]
     NotOurs(u32),

@@ -23,12 +23,13 @@ mod features;
 mod kernel;
 mod limits;
 mod links;
+mod openers;
 mod options;
 mod queue;
 mod queues;
 mod volume;
 
-pub use attached::{KernelDevice, KernelState, forget, known};
+pub use attached::{Found, KernelDevice, KernelState, find, forget, is_write_back, known};
 pub use device::{Device, Ended};
 pub use error::{BuildError, DeviceError, QueueFailure};
 pub use executor::{Executor, QueueId};

@@ -41,5 +41,12 @@ pub(crate) const GOODBYE_WAIT: Span = Span::seconds(2);
 /// Between two looks whether the kernel has noticed that a daemon is gone: libublk's own 100 ms would be the longest part of
 /// a recovery.
 pub(crate) const RECOVER_POLL: std::time::Duration = std::time::Duration::from_millis(5);
-/// A daemon whose requests are all out is gone after milliseconds; one that is still there after this is alive.
-pub(crate) const RECOVER_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
+/// A daemon that ended is noticed after milliseconds; before 6.13, if all its requests were in flight, by a timer of 30 s that begins
+/// anew with each of them.
+pub(crate) const RECOVER_WAIT: std::time::Duration = std::time::Duration::from_secs(40);
+
+/// A device that is open is looked at again for so long before it counts as used: udev opens it for some milliseconds whenever somebody
+/// who wrote to it closes it.
+pub(crate) const IN_USE_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
+/// Between two looks.
+pub(crate) const IN_USE_POLL: std::time::Duration = std::time::Duration::from_millis(50);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Where the names are.
 pub const LINKS: &str = "/dev/trine";
 
-/// Points `LINKS/volume` to `device`, whatever it pointed to before; gives the link's path.
+/// Points `LINKS/volume` to `device`, whatever it pointed to before, and nothing else there; gives the link's path.
 pub fn link(volume: &str, device: &Path) -> Result<PathBuf, DeviceError> {
     link_in(Path::new(LINKS), volume, device)
 }
@@ -46,6 +46,12 @@ fn link_in(dir: &Path, volume: &str, device: &Path) -> Result<PathBuf, DeviceErr
     let new = dir.join(format!(".{volume}.{}", std::process::id()));
     let _left_by_a_namesake = fs::remove_file(&new);
     symlink(device, &new).and_then(|()| fs::rename(&new, &path)).map_err(failed)?;
+    // A device's number is given again: whose it was before has no device.
+    for entry in fs::read_dir(dir).map_err(failed)?.flatten().filter(|entry| entry.path() != path) {
+        if fs::read_link(entry.path()).is_ok_and(|target| target == device) {
+            fs::remove_file(entry.path()).map_err(failed)?;
+        }
+    }
     Ok(path)
 }
 
@@ -92,7 +98,9 @@ mod tests {
         link_in(&names, "db", &one).unwrap();
         let path = link_in(&names, "db", &two).unwrap();
         assert_eq!(fs::read_link(&path).unwrap(), two);
+        link_in(&names, "former", &one).unwrap();
         link_in(&names, "other", &one).unwrap();
+        assert!(!names.join("former").is_symlink(), "it had the number before");
         unlink_in(&names, "other", &two).unwrap();
         assert!(names.join("other").exists(), "another device's name stays");
         assert_eq!(unlink_stale_in(&names).unwrap(), ["db"]);

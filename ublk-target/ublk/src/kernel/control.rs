@@ -16,6 +16,9 @@ const PATH: &str = "/dev/ublk-control";
 /// No device, or whichever number is free.
 const ANY: u32 = u32::MAX;
 
+/// How older kernels say that they do not know a command; not of libc.
+const ENOTSUPP: i32 = 524;
+
 /// In the flags that the kernel keeps for the server: "TRINE", so that a device can be recognised as ours without any file. Below
 /// it, whose it is.
 const OURS: u64 = u64::from_be_bytes(*b"TRINE\0\0\0");
@@ -164,6 +167,17 @@ impl Control {
     /// Removes a stopped device, when its character device is closed.
     pub(crate) fn delete(&mut self, id: u32) -> Result<(), DeviceError> {
         self.plain("DEL_DEV", sys::UBLK_U_CMD_DEL_DEV, id, 0)
+    }
+
+    /// The same, and does not wait for whoever has the block device open still.
+    pub(crate) fn delete_later(&mut self, id: u32) -> Result<(), DeviceError> {
+        match self.plain("DEL_DEV_ASYNC", sys::UBLK_U_CMD_DEL_DEV_ASYNC, id, 0) {
+            // Before 6.9.
+            Err(DeviceError::Refused { errno: Errno(libc::EOPNOTSUPP | ENOTSUPP | libc::EINVAL), .. }) => {
+                self.delete(id)
+            }
+            other => other,
+        }
     }
 
     /// A new daemon takes the device.

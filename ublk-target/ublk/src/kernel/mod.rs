@@ -11,5 +11,5 @@ mod queue;
 
 pub(crate) use control::{Control, Info, State};
 pub(crate) use gate::{Buffer, Gate};
-pub(crate) use partitions::read as read_partitions;
+pub(crate) use partitions::{open_once, read as read_partitions};
 pub(crate) use queue::{Event, KernelQueue, QueueRing, make_ring};

@@ -1,6 +1,6 @@
 //! Reading the partition table of a new device, in our own time.
 //!
-//! Up to Linux 6.18 START_DEV does it. Later kernels do it after START_DEV, at a time of their own, with the disk locked: until it is
+//! Up to Linux 6.18.3 START_DEV does it. Later kernels do it after START_DEV, at a time of their own, with the disk locked: until it is
 //! over nobody can open the device or stop it, and it is not over before its reads are answered. So where the kernel can leave it out
 //! (7.0), it is asked for here, and a device is not said to be up before.
 //!
@@ -14,8 +14,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Of util-linux, which no system lacks.
-const PROGRAM: &str = "blockdev";
+/// Of util-linux, which no system lacks; where Debian has it, which is not in everybody's PATH.
+const PROGRAMS: [&str; 3] = ["blockdev", "/usr/sbin/blockdev", "/sbin/blockdev"];
 
 mod request {
     // Of linux/fs.h.
@@ -24,15 +24,27 @@ mod request {
 
 /// Has the partition table read; back when that is over, with whatever outcome.
 pub(crate) fn read(device: &Path) -> Result<(), Error> {
-    let (none, quiet) = (Stdio::null(), Stdio::null());
-    let asked =
-        Command::new(PROGRAM).arg("--rereadpt").arg(device).stdin(Stdio::null()).stdout(none).stderr(quiet).status();
-    match asked {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Error::other(format!("{PROGRAM}: {status}"))),
-        Err(error) if error.kind() == ErrorKind::NotFound => read_here(device),
-        Err(error) => Err(error),
+    ask("--rereadpt", device, read_here)
+}
+
+/// `here`: where no program is there to be asked.
+fn ask(what: &str, device: &Path, here: impl FnOnce(&Path) -> Result<(), Error>) -> Result<(), Error> {
+    for program in PROGRAMS {
+        let mut command = Command::new(program);
+        let command = command.arg(what).arg(device).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        match command.status() {
+            Ok(status) if status.success() => return Ok(()),
+            Ok(status) => return Err(Error::other(format!("{program}: {status}"))),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
     }
+    here(device)
+}
+
+/// Opens a device and closes it again, in another process if possible; back when that is over.
+pub(crate) fn open_once(device: &Path) -> Result<(), Error> {
+    ask("--getsz", device, |device| OpenOptions::new().read(true).open(device).map(drop))
 }
 
 fn read_here(device: &Path) -> Result<(), Error> {

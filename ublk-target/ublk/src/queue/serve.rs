@@ -67,9 +67,11 @@ pub(crate) fn serve<E: Executor>(
     // Not fatal: it is for a machine that runs out of memory. Doctor speaks of it.
     let _flusher = daemon::io_flusher();
     make_ring(gate.depth())?;
-    let mut executor = build(id).map_err(QueueFailure::Build)?;
     let kernel = KernelQueue::open(gate, id, buffers)?;
     let mut uring = Uring::new(kernel.ring(), RING)?;
+    // First, as 6.12 lets nobody recover a device after a daemon of which no queue has fetched: what fails from here on can be tried again.
+    uring.ring().submit().map_err(reactor::ReactorError::Enter)?;
+    let mut executor = build(id).map_err(QueueFailure::Build)?;
     executor.open_rdma(&mut |arena| uring.open_rdma(arena))?;
     if let Some(layer) = executor.take_tls() {
         uring.open_tls(layer);
@@ -84,7 +86,7 @@ pub(crate) fn serve<E: Executor>(
         cqes: Vec::new(),
         events: Vec::new(),
     };
-    queue.fetch(buffers)?;
+    queue.fetched(buffers)?;
     on_ready();
     while !queue.over() {
         queue.turn(buffers)?;
@@ -105,9 +107,8 @@ struct Serving<'q, 'd, E: Executor> {
 }
 
 impl<E: Executor> Serving<'_, '_, E> {
-    /// Hands the fetches over, and sees whether the kernel took them.
-    fn fetch(&mut self, buffers: &[Buffer]) -> Result<(), QueueFailure> {
-        self.reactor.driver().ring().submit().map_err(reactor::ReactorError::Enter)?;
+    /// Sees whether the kernel took the fetches.
+    fn fetched(&mut self, buffers: &[Buffer]) -> Result<(), QueueFailure> {
         self.reactor.driver().drain(&mut self.cqes);
         self.reactor.driver().ring().take_events(&mut self.events);
         self.take_events(buffers)
