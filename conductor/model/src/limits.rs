@@ -34,8 +34,8 @@ pub const DEFAULT_MIN_COPIES: u8 = 2;
 pub const MAX_VOLUME_NAME: usize = 64;
 /// Length of a host's name: what DNS allows.
 pub const MAX_HOST_NAME: usize = 253;
-/// Length of a client's name.
-pub const MAX_CLIENT_NAME: usize = 128;
+/// Length of a client's name: what a Hello carries (`wire::MAX_NAME`).
+pub const MAX_CLIENT_NAME: usize = 64;
 /// Length of the name of a client's key: leaves room for a host and a volume in its clients' names.
 pub const MAX_KEY_NAME: usize = 32;
 /// Volumes that a client's key can be for: what fits a Hello.

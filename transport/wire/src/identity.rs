@@ -14,7 +14,7 @@ use crate::bytes::Reader;
 use crate::card::{Card, key_of};
 use crate::ticket::Ticket;
 
-/// Longest name in bytes: a host name's label.
+/// Longest name in bytes: that of a client, `HOST/VOLUME` unless it was given another (`conductor_model::limits::MAX_CLIENT_NAME`).
 pub const MAX_NAME: usize = 64;
 /// Disks a node can name in a Hello: keeps every handshake message under 1 KiB.
 pub const MAX_OPENS: usize = 32;

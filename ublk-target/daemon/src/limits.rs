@@ -30,7 +30,7 @@ pub const CONN_DEPTH: u16 = 128;
 pub const SEND_PARTS: usize = 256;
 /// A client that has not chosen the export by then is let go.
 pub const HANDSHAKE_DEADLINE: Span = Span::seconds(10);
-/// A client that has not taken a send by then is let go: its memory is wanted.
+/// A client that has not taken a send, of 1 MiB of data at most, by then makes room for another one, and is let go when the target stops.
 pub const SEND_DEADLINE: Span = Span::seconds(30);
 /// After an accept that failed (no descriptors left, mostly) until the next one.
 pub const ACCEPT_AGAIN: Span = Span::millis(100);

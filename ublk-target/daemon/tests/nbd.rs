@@ -188,6 +188,29 @@ fn a_slow_reader_holds_up_nobody_else() {
     lane.stop(Mail::Stop);
 }
 
+/// A virtual machine that is paused reads nothing either, and loses nothing by it, unless its place is wanted.
+#[test]
+fn who_does_not_read_for_long_is_kept_until_its_place_is_wanted() {
+    let lane = Lane::start();
+    let mut paused: Vec<NbdClient> = (0..MAX_SESSIONS).map(|_| lane.connect()).collect();
+    for client in &mut paused {
+        for _ in 0..4 {
+            client.send(0, 0, 0, 1 << 20, &[]);
+        }
+    }
+    lane.until("full", |view| view.sessions.iter().all(|session| session.bytes > 0));
+    let mut early = NbdClient::silent(&lane.path);
+    assert!(NbdClient::is_closed(&mut early), "nobody has been quiet for long");
+    std::thread::sleep(Duration::from_secs(31));
+    assert_eq!(lane.until("all there", |_| true).sessions.len(), MAX_SESSIONS, "nobody wants their places");
+    assert_eq!(lane.connect().read(0, 1), [0]);
+    assert_eq!(lane.until("one displaced", |_| true).counters["nbd_displaced"], 1);
+    let mut all = vec![0; 4 * ((1 << 20) + 16)];
+    let served = paused.iter_mut().filter_map(|client| client.stream.read_exact(&mut all).ok()).count();
+    assert_eq!(served, MAX_SESSIONS - 1);
+    lane.stop(Mail::Stop);
+}
+
 #[test]
 fn a_volume_that_grew_shows_its_new_size_to_the_next_client() {
     let lane = Lane::start();

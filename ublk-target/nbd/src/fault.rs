@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
     /// EPERM.
-    #[error("the export is read-only")]
+    #[error("not permitted: the export is read-only, or this client may not write there")]
     NotPermitted,
     /// EIO.
     #[error("input/output error")]

@@ -106,6 +106,10 @@ impl Negotiation {
             _ if self.waits_for_tls() => refuse(out, option, rep::ERR_TLS_REQD, TLS_FIRST),
             _ => refuse(out, option, rep::ERR_TOO_BIG, "the option's data is too long"),
         }
+        // One that fails takes back what was chosen before, too.
+        if option == opt::SET_META_CONTEXT {
+            self.allocation = false;
+        }
         Ok(())
     }
 

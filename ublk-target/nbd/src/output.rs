@@ -1,6 +1,6 @@
 //! What is to be sent, in order: small bytes (headers, option replies), which are copied, and data of reads, which is not.
 
-use crate::limits::HEADERS_PER_SEND;
+use crate::limits::{HEADERS_PER_SEND, PIECE};
 use memory::{Arena, Class, Part};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -52,14 +52,18 @@ impl Output {
         *self = Self::default();
     }
 
-    /// The next `max_parts` parts at most, and how many bytes of data are in them. `None`: nothing to send, or no memory for
+    /// The next `max_parts` parts at most, up to [`PIECE`] of data, and how many bytes of data are in them. `None`: nothing to send, or no memory for
     /// the headers (then nothing has changed).
     pub(crate) fn take(&mut self, arena: &Arena, max_parts: usize) -> Option<(Parts, u64)> {
-        let mut small = 0;
+        let (mut count, mut small, mut long) = (0, 0, 0);
         for entry in self.entries.iter().take(max_parts) {
-            if let Entry::Small(len) = entry {
-                small += len;
+            match entry {
+                Entry::Small(len) => small += len,
+                // Who takes a send is seen to be there: so it is no more than a slow one takes in a while.
+                Entry::Data(part) if long > 0 && long + part.len as u64 > PIECE => break,
+                Entry::Data(part) => long += part.len as u64,
             }
+            count += 1;
         }
         let small = small.min(HEADERS_PER_SEND);
         let headers = if small == 0 {
@@ -72,7 +76,7 @@ impl Output {
             Some(memory.filled())
         };
         let (mut parts, mut copied, mut data) = (Parts::new(), 0, 0);
-        while parts.len() < max_parts {
+        while parts.len() < count {
             match self.entries.pop_front() {
                 None => break,
                 Some(Entry::Data(part)) => {

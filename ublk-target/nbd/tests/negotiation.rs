@@ -159,10 +159,23 @@ fn metadata_contexts_are_listed_and_selected() {
     assert_eq!(selected, [context(10, 1), ack(10)].concat());
     assert_eq!(kind_of(&server.ask(&option(10, &contexts("other", &["base:allocation"])))), ERR_UNKNOWN);
     assert_eq!(kind_of(&server.ask(&option(10, &contexts("vol", &["a"])[..12]))), ERR_INVALID);
-    // The failed attempt took the selection with it.
+    selects_nothing(&mut server);
+}
+
+/// A failed attempt took the selection with it.
+fn selects_nothing(server: &mut Server) {
     server.ask(&option(7, &info("vol", &[])));
     let reply = server.ask(&command(STATUS, 0, 1, 0, 512));
     assert_eq!(reply, error_chunk(1, true, 22, "invalid request", None));
+}
+
+#[test]
+fn a_selection_that_is_too_long_takes_the_one_before_with_it() {
+    let mut server = greeted();
+    server.ask(&option(8, &[]));
+    server.ask(&option(10, &contexts("vol", &["base:allocation"])));
+    assert_eq!(kind_of(&server.ask(&option(10, &vec![0; 40 << 10]))), ERR_TOO_BIG);
+    selects_nothing(&mut server);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What an NBD request means to the volume, and what the volume's answer means to NBD.
 
+use conductor_model::{BLOCK, Bytes};
 use nbd_session::{Extent, Fault, Outcome, Request, Ticket, What};
 use volume_client::{BlockDone, BlockError, BlockOp, BlockRequest, Completion};
 
@@ -26,10 +27,20 @@ pub(super) fn step(request: Request, tag: u64) -> Step {
         What::WriteZeroes { no_hole: true, fast: true, .. } => {
             return Step::Answer(ticket, Outcome::Failed(Fault::NotSupported));
         }
+        // A write of zeros, merged into what is around them: nothing that is faster.
+        What::WriteZeroes { fast: true, .. } if !has_block(offset, len) => {
+            return Step::Answer(ticket, Outcome::Failed(Fault::NotSupported));
+        }
         What::WriteZeroes { .. } => BlockOp::WriteZeroes,
         What::BlockStatus { .. } => BlockOp::Extents,
     };
     Step::Ask(ticket, BlockRequest { tag, op, offset, len, fua })
+}
+
+/// Is a whole block in it?
+fn has_block(offset: Bytes, len: Bytes) -> bool {
+    let block = BLOCK as u64;
+    offset.0.checked_next_multiple_of(block).is_some_and(|first| offset.0.saturating_add(len.0) / block * block > first)
 }
 
 pub(super) fn outcome(completion: Completion) -> Outcome {
@@ -42,5 +53,18 @@ pub(super) fn outcome(completion: Completion) -> Outcome {
         Ok(BlockDone::Done) => Outcome::Done,
         Err(BlockError::Stopped) => Outcome::Failed(Fault::Shutdown),
         Err(error) => Outcome::Failed(Fault::from_errno(error.errno().0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_a_block_if_one_lies_in_it() {
+        let has = |offset, len| has_block(Bytes(offset), Bytes(len));
+        assert!(has(0, 4096) && has(4096, 4096) && has(1, 8191) && has(0, 4097) && has(8191, 4097));
+        assert!(!has(0, 4095) && !has(1, 8190) && !has(100, 5000) && !has(4097, 4096) && !has(0, 0));
+        assert!(!has(u64::MAX - 100, 100));
     }
 }

@@ -178,5 +178,5 @@ fn work(reactor: NbdReactor, arena: &Arena, post: &Post) -> Result<(), TargetErr
 
 fn description(setup: &Setup) -> String {
     let what = if setup.map.snapshot.is_some() { "snapshot" } else { "volume" };
-    format!("trine {what} {} ({} bytes)", setup.name, setup.map.size.0)
+    format!("trine {what} {}", setup.name)
 }

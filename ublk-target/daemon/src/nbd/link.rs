@@ -246,14 +246,20 @@ impl Link {
         self.receiving || self.sending.is_some() || self.watching || self.secures == Some(true)
     }
 
-    /// When it is let go if nothing happens.
-    pub(super) fn deadline(&self) -> Option<Time> {
+    /// When it is let go if nothing happens. Who reads nothing may be a virtual machine that is paused, and is waited for, but for its
+    /// session's end, or the target's (`stopping`).
+    pub(super) fn deadline(&self, stopping: bool) -> Option<Time> {
         if self.end != End::Open {
             return None;
         }
-        let send = self.sending.map(|since| since + SEND_DEADLINE);
+        let send = self.sending.filter(|_| stopping || self.over.is_some()).map(|since| since + SEND_DEADLINE);
         let handshake = self.is_negotiating().then(|| self.since + HANDSHAKE_DEADLINE);
         [send, handshake].into_iter().flatten().min()
+    }
+
+    /// Since when it has not taken what is sent to it, if that is long.
+    pub(super) fn stuck_since(&self, now: Time) -> Option<Time> {
+        self.sending.filter(|since| self.is_open() && now.since(*since) >= SEND_DEADLINE)
     }
 
     /// It has its place among the sessions.

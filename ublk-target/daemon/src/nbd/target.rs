@@ -243,7 +243,7 @@ impl NbdTarget {
             }
         };
         if self.links().filter(|link| link.is_open()).count() >= MAX_SESSIONS {
-            self.make_room(out);
+            self.make_room(now, out);
         }
         let open = self.links().filter(|link| link.is_open()).count();
         if self.stopping || open >= MAX_SESSIONS {
@@ -271,11 +271,16 @@ impl NbdTarget {
         self.streams.insert(stream, slot);
     }
 
-    /// Whoever has been negotiating for longest makes room for the next: those who connect and say nothing lock nobody out.
-    fn make_room(&mut self, out: &mut dyn Outbox<Letter>) {
+    /// Whoever has been negotiating for longest makes room for the next, or else whoever has not read for longest: neither those who say
+    /// nothing nor those who listen to nothing lock anybody out.
+    fn make_room(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         let links = self.places.iter_mut().filter_map(|place| place.link.as_deref_mut());
-        let oldest = links.filter(|link| link.is_negotiating()).min_by_key(|link| link.since);
-        if let Some(link) = oldest {
+        let in_the_way = |link: &Link| match link.is_negotiating() {
+            true => Some((0, link.since)),
+            false => link.stuck_since(now).map(|since| (1, since)),
+        };
+        let oldest = links.filter_map(|link| Some((in_the_way(link)?, link))).min_by_key(|(order, _)| *order);
+        if let Some((_, link)) = oldest {
             self.counters.displaced += 1;
             link.drop_client(out);
         }
@@ -421,8 +426,9 @@ impl NbdTarget {
     }
 
     fn deadlines(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+        let stopping = self.stopping;
         for link in self.places.iter_mut().filter_map(|place| place.link.as_deref_mut()) {
-            if link.deadline().is_some_and(|deadline| deadline <= now) {
+            if link.deadline(stopping).is_some_and(|deadline| deadline <= now) {
                 self.counters.dropped += 1;
                 link.drop_client(out);
             }
@@ -540,7 +546,7 @@ impl Machine for NbdTarget {
     fn next_deadline(&self) -> Option<Time> {
         let accepts = self.listeners.iter().filter(|accepting| !accepting.armed && !self.stopping);
         let accepts = accepts.filter_map(|accepting| accepting.after).min();
-        let links = self.links().filter_map(Link::deadline).min();
+        let links = self.links().filter_map(|link| link.deadline(self.stopping)).min();
         [self.again, accepts, links, self.client.next_deadline()].into_iter().flatten().min()
     }
 
