@@ -95,7 +95,7 @@ impl ClusterArgs {
         }
     }
 
-    /// A client of the conductor; nothing is sent yet. Without a key it can speak to a conductor that has none.
+    /// A client of the conductor; nothing is sent yet. Without a key it is refused.
     pub(crate) fn client(&self) -> Outcome<Client> {
         let client = Client::new(&self.address()?)?;
         let key = match &self.key_file {

@@ -21,7 +21,7 @@ pub(crate) struct CloneArgs {
     /// Its size, at least the snapshot's: a multiple of 4 KiB, such as 100G [default: the snapshot's]
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// Fewest durable copies that may acknowledge a write, of three
+    /// Fewest durable copies that may acknowledge a write
     #[arg(long, default_value_t = conductor_model::limits::DEFAULT_MIN_COPIES, value_name = "N")]
     min_copies: u8,
     #[command(flatten)]

@@ -49,7 +49,7 @@ fn people(space: &Space) -> String {
         let volumes = ["VOLUME", "SIZE", "USED", "FREE", "SNAPSHOTS", "DISKS"];
         text += &table(&volumes, space.volumes.iter().map(volume));
         text += &format!(
-            "\nUSED is what all three copies and their snapshots hold by themselves; FREE is what the fullest disk of the volume has left.\n\
+            "\nUSED is what all copies and their snapshots hold by themselves; FREE is what the fullest disk of the volume has left.\n\
              A disk is NEAR FULL above {} % and FULL above {} %: writes that need space fail then, reads go on.\n",
             space.near_full_percent, space.full_percent
         );

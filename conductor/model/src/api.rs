@@ -500,12 +500,3 @@ pub struct VolumeMap {
     /// All shards in order.
     pub shards: Vec<ShardPlace>,
 }
-
-impl VolumeMap {
-    /// Size of shard `index` in blocks.
-    pub fn shard_blocks(&self, index: ShardIndex) -> Blocks {
-        let start = u64::from(index.0) * self.shard_size.0;
-        let bytes = self.size.0.saturating_sub(start).min(self.shard_size.0);
-        Blocks(u32::try_from(bytes / crate::BLOCK as u64).unwrap_or(u32::MAX))
-    }
-}

@@ -21,7 +21,7 @@ pub(crate) struct WaitingLeg {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) conn: Option<ConnId>,
-    /// Established; with the peer's process and what its Hello says about its disks.
+    /// Established; with what the peer's Hello says about its disks.
     pub(crate) up: Option<Peer>,
     pub(crate) backlog: VecDeque<WaitingLeg>,
     /// The newest promise: when the keepalive that it answers was sent, and until when it holds.

@@ -342,12 +342,12 @@ impl Replica {
             .collect()
     }
 
-    /// True while a promise given under the epoch it joined last binds it against `config`: another copy is primary there.
+    /// Has `config` another primary than the epoch that it joined last? Then a promise given under that one may bind it against `config`.
     pub(crate) fn other_primary(&self, config: &Configuration) -> bool {
         self.config.primary != config.primary
     }
 
-    /// True if nothing of a newer epoch can be refused for the sake of `until`.
+    /// Is a Join kept until a promise to another primary is over?
     pub(crate) fn parked(&self) -> bool {
         self.joining.as_ref().is_some_and(|j| j.step == JoinStep::Parked)
     }

@@ -160,7 +160,7 @@ impl Sessions {
             return Vec::new();
         }
         *known = generation;
-        // Nobody is left whom it names, and would not be above it.
+        // Everybody on the old list is below the new floor.
         if self.readers.get(&volume).is_some_and(|(upto, _)| *upto < generation) {
             self.readers.remove(&volume);
         }

@@ -17,7 +17,7 @@ const FUA: u32 = 1 << 31;
 const FOR_WRITING: u32 = 1;
 /// In the flags of a `RangeBody`: held before, on another connection or at another primary.
 const HELD_BEFORE: u32 = 2;
-/// In the flags of a `ReplicaBody`: likewise.
+/// In the flags of a `ReplicaBody`: under durability=flush, durable before it is answered, as FUA is.
 const DURABLE: u32 = 1;
 
 macro_rules! body {
@@ -62,7 +62,7 @@ body! {
 }
 
 body! {
-    /// READ, WRITE, WRITE_ZEROES, DISCARD, FLUSH. The prefix's word is the length in bytes, 0 for a FLUSH; its highest bit is FUA.
+    /// READ, WRITE, WRITE_ZEROES, DISCARD, FLUSH, EXTENTS. The prefix's word is the length in bytes, 0 for a FLUSH; its highest bit is FUA.
     IoBody = 48 {
         /// Session prefix; word = length in bytes, and FUA.
         prefix: Prefix,

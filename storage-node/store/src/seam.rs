@@ -369,7 +369,7 @@ pub enum StoreError {
     Busy,
 }
 
-/// Space, true to the block. Blocks of 4 KiB that data can take; the store's own part of the disk is not in it.
+/// Space, in blocks of 4 KiB although whole chunks are given away: blocks that data can take; the store's own part of the disk is not in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
     /// Blocks that can be held at once.

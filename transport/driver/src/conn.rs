@@ -68,8 +68,6 @@ refcount::reasons! {
         Tx "tx",
         /// By the watch for the peer's end: posted → over.
         Watch "watch",
-        /// By each membership of a list or sweep.
-        Listed "listed",
         /// By each IOCB that will answer on it.
         Answers "answers",
     }

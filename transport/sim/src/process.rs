@@ -82,7 +82,6 @@ pub(crate) trait Body<A, L> {
     fn next_deadline(&self) -> Option<Time>;
     fn finished(&self) -> bool;
     fn as_any(&self) -> &dyn Any;
-    fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
 pub(crate) struct Fitted<M>(pub(crate) M);
@@ -115,9 +114,6 @@ where
     }
     fn as_any(&self) -> &dyn Any {
         &self.0
-    }
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        &mut self.0
     }
 }
 

@@ -235,11 +235,6 @@ impl<A, L> World<A, L> {
         self.processes[process.index()].body.as_ref()?.as_any().downcast_ref()
     }
 
-    /// Its machine, if it is alive and an `M`. What the test does with it, only the test's own determinism protects.
-    pub fn machine_mut<M: 'static>(&mut self, process: ProcessId) -> Option<&mut M> {
-        self.processes[process.index()].body.as_mut()?.as_any_mut().downcast_mut()
-    }
-
     /// Sends mail to the current life of a process; it gets there after `span`, or not at all if that life ends before.
     pub fn mail_after(&mut self, process: ProcessId, span: Span, mail: A) {
         if self.k.host(process).state == State::Dead {
@@ -255,16 +250,6 @@ impl<A, L> World<A, L> {
     /// Tells the test `News::Alarm(id)` at `at` (now, if that is over).
     pub fn alarm_at(&mut self, at: Time, id: u64) {
         self.k.schedule(at.max(self.k.now), Event::Alarm { id });
-    }
-
-    /// Sets a process's clock; it must not step back while a machine runs on it.
-    pub fn set_clock(&mut self, process: ProcessId, clock: crate::Clock) {
-        let before = self.k.local(process);
-        self.k.host_mut(process).clock = clock;
-        assert!(
-            self.k.local(process) >= before || self.state(process) == State::Dead,
-            "CLOCK_BOOTTIME never steps back"
-        );
     }
 
     /// What a process's clock shows.

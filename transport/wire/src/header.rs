@@ -23,7 +23,7 @@ pub const MAGIC: [u8; 4] = *b"TRN1";
 pub const VERSION: u8 = 1;
 /// Longest body of a data message in bytes: a frame slot stays about 128 B.
 pub const MAX_BODY: usize = 128;
-/// Longest body of a handshake message in bytes: 64 B of name, 32 open ids, proofs.
+/// Longest body of a handshake message in bytes: 64 B of name, 32 open ids, proofs, a client's card and ticket.
 pub const MAX_HANDSHAKE_BODY: usize = 1024;
 
 /// The body of a data message.

@@ -96,7 +96,7 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// These copies are not to be filled, by somebody's word; those that were and are no more may be at once.
+    /// The copies whose filling an operator has aborted, all of them; those that were on the list before may be filled at once.
     pub(super) fn hold_fillings(&mut self, held: Vec<CopyId>) {
         let before = std::mem::replace(&mut self.held, held.into_iter().collect());
         for primary in self.primaries.values_mut() {

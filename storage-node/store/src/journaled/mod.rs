@@ -44,11 +44,9 @@ mod layers;
 mod limits;
 mod open;
 mod overlay;
-#[allow(dead_code, unused_imports, reason = "some of it is for the offline check")]
 mod pages;
 mod read;
 mod record;
-#[allow(dead_code, unused_imports, reason = "some of it is for the offline check")]
 mod ring;
 mod space;
 mod superblock;

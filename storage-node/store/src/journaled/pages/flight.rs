@@ -107,6 +107,7 @@ impl Pages {
     }
 
     /// True between `open_array` and `close_array`.
+    #[cfg(test)]
     pub(crate) fn is_open(&self, name: ArrayName) -> bool {
         self.arrays.contains_key(&name)
     }
@@ -173,6 +174,7 @@ impl Pages {
     }
 
     /// What a checkpoint would write now.
+    #[cfg(test)]
     pub(crate) fn dirty_bytes(&self) -> Bytes {
         Bytes((self.cache.dirty() * PAGE) as u64)
     }

@@ -7,7 +7,7 @@ use super::flight::{Job, Pages};
 use super::limits::WRITE_PAGES;
 use super::names::{MapDamaged, MapRef};
 use super::page::PAGE;
-use super::places::{MapImage, Places};
+use super::places::MapImage;
 use crate::DiskOut;
 
 /// How far the reading of the map is.

@@ -43,7 +43,5 @@ mod tree;
 mod walk;
 
 pub(crate) use flight::Pages;
-pub(crate) use names::{
-    ArrayName, Checkpointed, Lookup, LookupMut, MapDamaged, MapRef, Next, PageCounters, Place, Region, Root, Step,
-};
+pub(crate) use names::{ArrayName, Lookup, LookupMut, MapRef, Next, Place, Region, Root, Step};
 pub(crate) use walk::{Finder, Flaw, FlawedPage, PageRead, PlaceSet, TakenPlaces, Walk};

@@ -1,6 +1,8 @@
 //! What callers of paged arrays give and get: places on the disk, roots, answers.
 
-use super::page::{BODY, FAN, PAGE};
+use super::page::PAGE;
+#[cfg(test)]
+use super::page::{BODY, FAN};
 use super::places::map_pages;
 use conductor_model::{Bytes, DiskId};
 use driver::DiskIndex;
@@ -33,6 +35,7 @@ impl Region {
 
     /// Pages of a full array, those of pointers included. A region needs as many places as all arrays together have pages, and
     /// one more for each page that changes between two checkpoints.
+    #[cfg(test)]
     pub(crate) fn pages_for(records: u64, record_len: usize) -> u64 {
         let mut level = records.div_ceil((BODY / record_len.clamp(1, BODY)) as u64);
         let mut pages = level;

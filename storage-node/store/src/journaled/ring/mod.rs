@@ -48,9 +48,9 @@ mod space;
 use conductor_model::{BLOCK, DiskId};
 use driver::DiskIndex;
 
-pub(crate) use append::{Ring, RingCounters};
-pub(crate) use limits::{MAX_BODY, MAX_RECORD_BLOCKS, MIN_RING_BLOCKS};
-pub(crate) use scan::{Replayed, Scan, ScanCounts, ScanEnd, ScanError};
+pub(crate) use append::Ring;
+pub(crate) use limits::{MAX_BODY, MIN_RING_BLOCKS};
+pub(crate) use scan::{Replayed, Scan, ScanEnd, ScanError};
 
 /// Where the ring is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,8 @@
 //! One bad mirror is read around and put right; two are said.
 
 use super::rig::{A, B, LEN, Rig, bytes};
-use crate::journaled::pages::{LookupMut, MapDamaged, Pages, Root, Step};
+use crate::journaled::pages::names::MapDamaged;
+use crate::journaled::pages::{LookupMut, Pages, Root, Step};
 use conductor_model::{Bytes, DiskId};
 use driver::{Done, Errno, Op};
 use memory::Class;

@@ -1,6 +1,8 @@
 //! A journal on a disk, and the model that says what a scan must find.
 
-use super::super::{Appended, JournalBlock, MAX_RECORD_BLOCKS, Mark, Ring, RingPlace, Scan, ScanCounts, ScanError};
+use super::super::limits::MAX_RECORD_BLOCKS;
+use super::super::scan::ScanCounts;
+use super::super::{Appended, JournalBlock, Mark, Ring, RingPlace, Scan, ScanError};
 use super::disk::{Disk, Random};
 use conductor_model::{BLOCK, DiskId};
 use driver::{DiskIndex, Time};

@@ -1,7 +1,8 @@
 //! Damage to what was durable is told from what a crash cut short, and survived where there is an echo.
 
 use super::super::group::{Head, Header, encode, put_record, seems_header};
-use super::super::{JournalBlock, Mark, ScanCounts, ScanEnd, ScanError};
+use super::super::scan::ScanCounts;
+use super::super::{JournalBlock, Mark, ScanEnd, ScanError};
 use super::disk::{Disk, Random};
 use super::journal::{Found, Journal, START, arena, place, scan};
 use conductor_model::{BLOCK, DiskId};
