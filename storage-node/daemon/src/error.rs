@@ -3,7 +3,8 @@
 use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY, MIN_METADATA_CACHE};
 use conductor_model::limits::MAX_ADDRESSES;
 use conductor_model::{ClusterId, DiskId, ShardId, TransportAddress};
-use node_store::simple::{MIN_DISK_BYTES, OpenError};
+use node_store::OpenError;
+use node_store::journaled::MIN_DISK_BYTES;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -5,7 +5,8 @@
 //! a read returns what was written or says [`StoreError::Corrupt`], what was never written reads as zeros, and after
 //! a failed write or sync nothing is washed clean: the disk is distrusted until it is opened again.
 //!
-//! [`simple`] is the first engine: honest and small. The journaled engine takes its place behind the same seam.
+//! [`journaled`] is the engine that nodes run. [`simple`] is an older one behind the same seam, small and without a journal: tests compare
+//! the other with it.
 #![forbid(unsafe_code)]
 
 mod codec;

@@ -13,7 +13,7 @@ pub type BuildError = Box<dyn std::error::Error + Send + Sync>;
 pub enum DeviceError {
     /// No ublk here.
     #[error(
-        "this kernel offers no ublk: load it with `modprobe ublk_drv` (Linux 6.0 or newer, CONFIG_BLK_DEV_UBLK), or attach with --nbd"
+        "this kernel offers no ublk: load it with `modprobe ublk_drv` (Linux 6.5 or newer, CONFIG_BLK_DEV_UBLK), or attach with --nbd"
     )]
     NoDriver,
     /// The control device cannot be opened.

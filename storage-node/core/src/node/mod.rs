@@ -9,7 +9,7 @@
 //! | `ranges` | ranges that clients hold who share a volume |
 //! | `room` | space on every copy, before a write is stamped |
 //! | `fanout` | a stamped IOCB's legs: local store, replica writes, completion |
-//! | `copies` | what other primaries ask of the copies here: Join, replica writes, promises |
+//! | `copies` | what other primaries ask of the copies here: Join, replica writes |
 //! | `membership` | configurations, asking the conductor, collecting Joins |
 //! | `wishes` | what a primary asks for while it goes on: dropping, filling, adding copies; stepping down |
 //! | `filling` | filling a syncing copy elsewhere |
@@ -26,6 +26,7 @@
 //! | `verify` | looking at the content of copies here, and repairing it, for whoever asks |
 //! | `heal` | putting right what does not read as it was written, from another copy |
 //! | `scrub` | looking through everything, slowly |
+//! | `lost` | a shard whose content is nowhere any more: requests end with errors |
 //! | `view` | a look inside |
 
 mod barrier;

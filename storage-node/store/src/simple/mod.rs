@@ -26,9 +26,9 @@
 //!
 //! **Damage**: every page is sealed with a CRC. Damage in metadata makes opening fail with a clear error, where a torn last group
 //! is no damage. (Damage to exactly the last group of log pages looks like a torn write and undoes it.) Damage in data is
-//! [`StoreError::Corrupt`](crate::StoreError::Corrupt) at the read. The bytes are drawn in `docs/disk-format.md`.
+//! [`StoreError::Corrupt`](crate::StoreError::Corrupt) at the read.
 //!
-//! The journaled engine takes this one's place; this one stays as the model that tests compare with.
+//! No node runs it: it is the model that tests compare the journaled engine with.
 
 mod background;
 mod block_map;
