@@ -86,6 +86,34 @@ fn a_copy_that_returns_is_filled_with_what_it_missed_and_no_more() {
     expect(&mut c, &[(0, 2), (CHUNK, 1), (3 * CHUNK, 2), (17 * CHUNK, 2), (19 * CHUNK, 1)]);
 }
 
+/// What one copy was filled with as zeros, because it had been discarded, is filled on from there: the next copy has the old data (rule 7).
+#[test]
+fn what_was_discarded_before_a_copy_was_filled_is_filled_on_from_that_copy() {
+    for chunks in [1, 3] {
+        let mut c = Cluster::new(14);
+        (c.blocks, c.min_copies) = (210 * CHUNK, 1);
+        c.create(1, &[0, 1, 2], None, Durability::Always);
+        let old: Vec<u32> = (0..chunks).map(|n| (5 + n) * CHUNK + 3).collect();
+        c.w.kill(c.nodes[1]);
+        c.until("one left behind", |c| c.in_sync(1) == [0, 2]);
+        old.iter().for_each(|at| write(&mut c, *at, 1));
+        // K is past them on both.
+        (0..3).for_each(|n| write(&mut c, 100 * CHUNK, n));
+        c.w.kill(c.nodes[2]);
+        c.until("both left behind", |c| c.in_sync(1) == [0]);
+        let client = c.client(1, 0);
+        let token = c.ask(client, 1, op::DISCARD, 5 << 16, chunks << 16, Vec::new());
+        assert_eq!(c.answer(token).0, Status::Ok);
+        write(&mut c, 101 * CHUNK, 1);
+        c.w.restart(c.nodes[1]);
+        c.until("one is filled", |c| c.in_sync(1) == [0, 1]);
+        c.promote(1, 1);
+        c.w.restart(c.nodes[2]);
+        c.until_in_sync(1);
+        expect(&mut c, &old.iter().map(|at| (*at, 0)).collect::<Vec<_>>());
+    }
+}
+
 /// A filling of 200 chunks (12.5 MiB) is slow when that is wanted, stands still, and goes on.
 #[test]
 fn a_filling_keeps_to_its_rate_and_to_none() {

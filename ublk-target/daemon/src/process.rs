@@ -245,7 +245,16 @@ fn serve(
     let recovered = former.recover.is_some();
     match bring_up(options, former, map, place, &tell, &heard) {
         Ok((mut front, record)) => {
-            let end = Attending::new(&mut front, &record, recovered, ready).run(&heard);
+            let served = |record: &Record| {
+                let served = Record { starting: false, ..record.clone() };
+                if record.starting
+                    && let Err(error) = place.write(&served)
+                {
+                    tracing::warn!(%error, "the record says that the device is still being started");
+                }
+                ready(&served);
+            };
+            let end = Attending::new(&mut front, &record, recovered, served).run(&heard);
             remove_socket(&front);
             end
         }
@@ -300,6 +309,7 @@ fn bring_up(
     let (asks, asked) = sync_channel(1);
     let news = tell.clone();
     spawn("maps", move || maps::run(&conductor, &subject, &asked, &news))?;
+    let starting = matches!(front_end, FrontEnd::Ublk { .. }) && !recovered;
     let Holder { pid, started } = Holder::this();
     let record = |device| Record {
         volume: volume.clone(),
@@ -313,6 +323,7 @@ fn bring_up(
         client: former.client,
         generation,
         read_only,
+        starting,
     };
     match front_end {
         FrontEnd::Nbd { listen, tls, .. } => {
@@ -411,6 +422,7 @@ mod tests {
             client: "host/db".into(),
             generation: AttachGeneration(3),
             read_only,
+            starting: false,
         };
         let of = |recover, read_only| Former { recover, client: "host/db".into(), record: Some(record(read_only)) };
         assert!(of(Some(3), true).is_read_only());

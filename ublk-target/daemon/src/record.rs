@@ -46,6 +46,10 @@ pub struct Record {
     pub generation: AttachGeneration,
     /// It refuses writes.
     pub read_only: bool,
+    /// A block device that was never served so far. If its target dies then, what reads the partition table has it locked for ever: the
+    /// device is not asked whether anybody uses it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub starting: bool,
 }
 
 impl Record {
@@ -256,6 +260,7 @@ mod tests {
             client: format!("host/{volume}"),
             generation: AttachGeneration(3),
             read_only: false,
+            starting: false,
         }
     }
 

@@ -92,7 +92,7 @@ pub(crate) fn forget(record: &Record, force: bool) -> Result<(), TargetError> {
         return Ok(());
     }
     if let Some(found) = device_of(record)? {
-        ublk_device::forget(found.id, found.owner, force).map_err(|error| match error {
+        ublk_device::forget(found.id, found.owner, force || record.starting).map_err(|error| match error {
             DeviceError::InUse(_) => TargetError::Refused { volume: record.volume.clone(), why: error.to_string() },
             other => other.into(),
         })?;
@@ -364,6 +364,7 @@ mod tests {
             client: "host/db".into(),
             generation: AttachGeneration(3),
             read_only: false,
+            starting: false,
         };
         let owner = |cluster, volume| Owner::of(ClusterId(cluster), VolumeId(volume), None);
         let (id, whose) = named(&record).unwrap();
