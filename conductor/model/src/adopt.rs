@@ -332,6 +332,20 @@ impl Conductor {
             let floor = all.floors.get(&id).copied().unwrap_or_default();
             (volume.attachment, volume.readers) = holders(all.clients.get(&id), floor, newest, since);
             volume.attach = newest.max(volume.attach);
+        } else {
+            // Who had it when this was written may have lost it since, and nobody else be there to say so.
+            let heard = all.clients.get(&id);
+            let alive = |client: &str, generation| {
+                heard.is_some_and(|all| all.iter().any(|(g, name, _)| *g == generation && name == client))
+            };
+            let never = AttachGeneration(u64::MAX);
+            let attach = volume.attach;
+            for held in volume.attachment.iter_mut().filter(|held| !alive(&held.client, attach)) {
+                held.first = never;
+            }
+            for reader in volume.readers.iter_mut().filter(|reader| !alive(&reader.client, reader.generation)) {
+                reader.first = never;
+            }
         }
         if !names.insert(volume.name.clone()) {
             let ending = format!("-{id}");

@@ -76,9 +76,11 @@ impl VolumeRecord {
 impl VolumeRecord {
     /// The generation with which this client began to have it, if it does.
     fn first_of(&self, client: &str) -> Option<AttachGeneration> {
-        let writer = self.attachment.iter().map(|held| (&held.client, held.first));
-        let mut all = writer.chain(self.readers.iter().map(|reader| (&reader.client, reader.first)));
-        all.find(|(name, _)| *name == client).map(|(_, first)| first)
+        let writer = self.attachment.iter().map(|held| (&held.client, held.first, self.attach));
+        let mut all = writer.chain(self.readers.iter().map(|reader| (&reader.client, reader.first, reader.generation)));
+        let (_, first, last) = all.find(|(name, ..)| *name == client)?;
+        // Of an attachment that is older than this is only the last one known.
+        Some(if first.0 == 0 { last } else { first })
     }
 }
 

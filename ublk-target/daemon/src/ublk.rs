@@ -211,8 +211,8 @@ impl Keeper {
                 Err(RecvTimeoutError::Timeout) => {
                     // A queue that ended by itself; well, if somebody else stopped the device.
                     if let Some(ended) = self.device.wait(Duration::ZERO) {
-                        if ended.result.is_ok() {
-                            self.clear();
+                        if ended.result.is_ok() && !self.clear() {
+                            return tell(Happening::Left);
                         }
                         let failed = |failure| TargetError::Queue { queue: ended.queue.0, failure };
                         return tell(Happening::Ended(ended.result.map(drop).map_err(failed)));
@@ -261,12 +261,15 @@ impl Keeper {
         self.size = wanted;
     }
 
-    /// Somebody else has stopped the device: nothing of it stays.
-    fn clear(&mut self) {
-        self.device.clear();
+    /// Somebody else has stopped the device: nothing of it stays. False if it waits for the next target.
+    fn clear(&mut self) -> bool {
+        if !self.device.clear() {
+            return false;
+        }
         if let Err(error) = ublk_device::unlink(&self.volume, self.device.path()) {
             tracing::warn!(%error, "the device's name is still there");
         }
+        true
     }
 
     fn stop(&mut self, now: bool) -> Result<(), TargetError> {

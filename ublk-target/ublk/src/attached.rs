@@ -165,7 +165,7 @@ pub fn forget(id: u32, owner: Owner, force: bool) -> Result<(), DeviceError> {
         stop_unused(&mut control, id)?;
     }
     // Whoever has it open may keep it so for long.
-    if force { control.delete_later(id) } else { control.delete(id) }
+    if force || info.state == State::Dead { control.delete_later(id) } else { control.delete(id) }
 }
 
 /// The block device of that number.

@@ -40,6 +40,8 @@ pub struct Device<M> {
     queues: Queues<M>,
     threads: Vec<JoinHandle<Buffers>>,
     reports: Receiver<Report>,
+    /// Whose it is.
+    owner: Owner,
     /// Made by a daemon before us.
     recovered: bool,
     /// The kernel leaves the partition table to us.
@@ -93,6 +95,7 @@ impl<M: Send + 'static> Device<M> {
             queues: Queues::behind(&gate),
             threads: Vec::new(),
             reports,
+            owner: options.owner,
             recovered: options.recover.is_some(),
             reads_partitions: probe.has(Feature::NoPartitionScan),
         };
@@ -263,13 +266,29 @@ impl<M: Send + 'static> Device<M> {
         if force { control.delete_later(self.id) } else { control.delete(self.id) }
     }
 
-    /// Removes what is left of a device that somebody else has stopped.
-    pub fn clear(&mut self) {
+    /// Removes what is left of a device that somebody else has stopped. False if it was not stopped: it waits for the next daemon.
+    pub fn clear(&mut self) -> bool {
         self.leave();
-        match Control::open().and_then(|mut control| control.delete_later(self.id)) {
-            // Whoever stopped it may have removed it, too.
-            Ok(()) | Err(DeviceError::NoDevice(_)) => {}
-            Err(error) => tracing::warn!(%error, "the device is still there"),
+        let until = Instant::now() + IN_USE_WAIT;
+        loop {
+            let cleared = Control::open().and_then(|mut control| {
+                let info = control.info(self.id)?;
+                // Its number may be another one's by now.
+                if info.owner == Some(self.owner) && info.state == State::Dead {
+                    control.delete_later(self.id)?;
+                }
+                Ok(info.owner != Some(self.owner) || info.state == State::Dead)
+            });
+            match cleared {
+                // Whoever stopped it may have removed it, too.
+                Ok(true) | Err(DeviceError::NoDevice(_)) => return true,
+                Ok(false) if Instant::now() < until => std::thread::sleep(IN_USE_POLL),
+                Ok(false) => return false,
+                Err(error) => {
+                    tracing::warn!(%error, "the device is still there");
+                    return true;
+                }
+            }
         }
     }
 

@@ -49,10 +49,18 @@ fn link_in(dir: &Path, volume: &str, device: &Path) -> Result<PathBuf, DeviceErr
     // A device's number is given again: whose it was before has no device.
     for entry in fs::read_dir(dir).map_err(failed)?.flatten().filter(|entry| entry.path() != path) {
         if fs::read_link(entry.path()).is_ok_and(|target| target == device) {
-            fs::remove_file(entry.path()).map_err(failed)?;
+            remove(&entry.path())?;
         }
     }
     Ok(path)
+}
+
+/// Another target may have removed it just now.
+fn remove(path: &Path) -> Result<(), DeviceError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(DeviceError::Link { path: path.to_path_buf(), error }),
+        _ => Ok(()),
+    }
 }
 
 fn unlink_in(dir: &Path, volume: &str, device: &Path) -> Result<(), DeviceError> {
@@ -77,7 +85,7 @@ fn unlink_stale_in(dir: &Path) -> Result<Vec<String>, DeviceError> {
     for entry in entries.flatten() {
         let path = entry.path();
         if path.is_symlink() && !path.exists() {
-            fs::remove_file(&path).map_err(|error| DeviceError::Link { path, error })?;
+            remove(&path)?;
             gone.extend(entry.file_name().into_string());
         }
     }
