@@ -10,7 +10,7 @@
 
 use crate::attached::path_of;
 use crate::features::{Feature, Probe};
-use crate::kernel::{Control, Gate, Info, State, open_once, read_partitions};
+use crate::kernel::{Control, Gate, Info, Lasting, State, open_once, read_partitions};
 use crate::limits::{IN_USE_POLL, IN_USE_WAIT, MAIL, RECOVER_POLL, RECOVER_WAIT};
 use crate::openers::is_in_use;
 use crate::queue::{QueueView, Report, serve};
@@ -24,21 +24,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A device to be recovered whose daemon still runs after this is not going to be ours.
 const SERVED_WAIT: Duration = Duration::from_secs(2);
-
-/// The memory that the kernel copies into and out of, kept until the thread is gone.
-type Buffers = Vec<crate::kernel::Buffer>;
 
 /// A device that is served. Dropping it is leaving: the device waits for the next daemon.
 pub struct Device<M> {
     id: u32,
     path: PathBuf,
     queues: Queues<M>,
-    threads: Vec<JoinHandle<Buffers>>,
     reports: Receiver<Report>,
     /// Whose it is.
     owner: Owner,
@@ -93,7 +88,6 @@ impl<M: Send + 'static> Device<M> {
             id,
             path: path_of(id),
             queues: Queues::behind(&gate),
-            threads: Vec::new(),
             reports,
             owner: options.owner,
             recovered: options.recover.is_some(),
@@ -159,32 +153,31 @@ impl<M: Send + 'static> Device<M> {
         let (letters, mail) = mailbox(MAIL).map_err(DeviceError::Mailbox)?;
         let (parts, reporter) = (Arc::clone(parts), reporter.clone());
         let body = move || {
-            let mut buffers = gate.buffers();
+            let mut lasting = Lasting::of(&gate);
             let (build, on_letter) = &*parts;
             let ready = reporter.clone();
             let served = catch_unwind(AssertUnwindSafe(|| {
                 let on_letter = |letter| on_letter(queue, letter);
                 // A device that is gone does not listen.
                 let on_ready = || drop(ready.send(Report::Ready));
-                serve(&gate, queue, &mut buffers, mail, build, on_letter, on_ready)
+                serve(&gate, queue, &mut lasting, mail, build, on_letter, on_ready)
             }));
             let result = served.unwrap_or_else(|panic| Err(QueueFailure::Panic(text_of(&*panic))));
             drop((gate, parts));
             drop(reporter.send(Report::Ended(queue, result)));
-            buffers
+            lasting
         };
         // A thread's name has 15 bytes.
         let name = format!("ublk{queue} {name}");
         let name = name.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(15).collect();
         let thread = std::thread::Builder::new().name(name).spawn(body).map_err(DeviceError::Thread)?;
-        self.threads.push(thread);
-        self.queues.add(letters);
+        self.queues.add(letters, thread);
         Ok(())
     }
 
     /// Waits until every queue has fetched, or one has failed.
     fn all_ready(&self) -> Result<(), DeviceError> {
-        for _ in 0..self.threads.len() {
+        for _ in 0..self.queues.count() {
             match self.reports.recv() {
                 Ok(Report::Ready) => {}
                 Ok(Report::Ended(queue, result)) => {
@@ -312,10 +305,7 @@ impl<M: Send + 'static> Device<M> {
 impl<M> Device<M> {
     fn end_queues(&mut self) {
         self.queues.leave();
-        for thread in self.threads.drain(..) {
-            // Its panics were caught and reported.
-            let _buffers = thread.join();
-        }
+        self.queues.join();
     }
 }
 

@@ -1,11 +1,12 @@
 //! The way to a device's queues, from whatever thread: it works while a control command keeps the device itself waiting.
 
-use crate::kernel::Gate;
+use crate::kernel::{Gate, Lasting};
 use crate::limits::RECOVER_POLL;
 use crate::queue::{QueueMail, QueueView};
 use reactor::{Mailbox, NotSent};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A queue that does not show itself within this is not waited for.
@@ -16,15 +17,18 @@ pub struct Queues<M> {
     all: Vec<Mailbox<QueueMail<M>>>,
     /// What they serve the device through.
     gate: Weak<Gate>,
+    /// Those whose end nobody has waited for yet.
+    threads: Arc<Mutex<Vec<JoinHandle<Lasting>>>>,
 }
 
 impl<M> Queues<M> {
     pub(crate) fn behind(gate: &Arc<Gate>) -> Self {
-        Self { all: Vec::new(), gate: Arc::downgrade(gate) }
+        Self { gate: Arc::downgrade(gate), ..Self::default() }
     }
 
-    pub(crate) fn add(&mut self, queue: Mailbox<QueueMail<M>>) {
+    pub(crate) fn add(&mut self, queue: Mailbox<QueueMail<M>>, thread: JoinHandle<Lasting>) {
         self.all.push(queue);
+        self.threads().push(thread);
     }
 
     /// How many there are.
@@ -66,7 +70,21 @@ impl<M> Queues<M> {
             }
             std::thread::sleep(RECOVER_POLL);
         }
+        self.join();
         true
+    }
+
+    /// Waits for the end of their threads; what they shared with the kernel goes then.
+    pub(crate) fn join(&self) {
+        let threads = std::mem::take(&mut *self.threads());
+        for thread in threads {
+            // Its panics were caught and reported.
+            let _lasting = thread.join();
+        }
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<Lasting>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the queues; what is in flight is finished first, for a while.
@@ -86,13 +104,13 @@ impl<M> Queues<M> {
 
 impl<M> Default for Queues<M> {
     fn default() -> Self {
-        Self { all: Vec::new(), gate: Weak::new() }
+        Self { all: Vec::new(), gate: Weak::new(), threads: Arc::default() }
     }
 }
 
 impl<M> Clone for Queues<M> {
     fn clone(&self) -> Self {
-        Self { all: self.all.clone(), gate: self.gate.clone() }
+        Self { all: self.all.clone(), gate: self.gate.clone(), threads: Arc::clone(&self.threads) }
     }
 }
 

@@ -28,7 +28,12 @@ status=$?
 # From here on the console belongs to the sentinel alone.
 $busybox dmesg -n 1
 $busybox dmesg >/results/dmesg.log
-sync
+# A file system whose device hangs is not waited for.
+sync &
+for _ in $($busybox seq 50); do
+    kill -0 $! 2>/dev/null || break
+    $busybox sleep 0.1
+done
 echo "$TOKEN status $status."
 $busybox sleep 0.2
-$busybox poweroff -f
+$busybox poweroff -n -f

@@ -12,4 +12,4 @@ mod queue;
 pub(crate) use control::{Control, Info, State};
 pub(crate) use gate::{Buffer, Gate};
 pub(crate) use partitions::{open_once, read as read_partitions};
-pub(crate) use queue::{Event, KernelQueue, QueueRing, make_ring};
+pub(crate) use queue::{Event, KernelQueue, Lasting, QueueRing, make_ring};

@@ -17,6 +17,7 @@ use libublk::uring_async::ublk_reap_io_events_with_update_queue;
 use libublk::{UblkError, UblkIORes};
 use reactor::{Cqe, Ring, is_ours};
 use std::cell::RefCell;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Something happened to a tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +30,26 @@ pub(crate) enum Event {
     Failed(Errno),
 }
 
+/// What must outlive a queue's thread.
+///
+/// The ring, because its end takes back what the kernel has asked. Up to Linux 6.15 that happens once, and leaves those requests alone that
+/// are just on their way to the thread: they come back by themselves if it is gone. If it still lives it takes them, nobody ever
+/// answers, and the device hangs with all who ask for it. So the ring ends after its thread.
+pub(crate) struct Lasting {
+    /// The memory that the kernel copies into and out of.
+    pub(crate) buffers: Vec<Buffer>,
+    ring: Option<OwnedFd>,
+}
+
+impl Lasting {
+    /// For a queue of that device.
+    pub(crate) fn of(gate: &Gate) -> Self {
+        Self { buffers: gate.buffers(), ring: None }
+    }
+}
+
 /// Sets up the ring of the calling thread, for a queue of `depth` and our own operations. Before [`KernelQueue::open`].
-pub(crate) fn make_ring(depth: u16) -> Result<(), QueueFailure> {
+pub(crate) fn make_ring(depth: u16, lasting: &mut Lasting) -> Result<(), QueueFailure> {
     // All fetches are pushed before the first enter, and all commits of a turn beside our own operations.
     let submissions = RING.submissions + u32::from(depth);
     let completions = RING.completions() + 2 * u32::from(depth);
@@ -41,6 +60,8 @@ pub(crate) fn make_ring(depth: u16) -> Result<(), QueueFailure> {
             .setup_submit_all()
             .setup_cqsize(completions)
             .build(submissions)?;
+        // SAFETY: the ring is open as long as it is borrowed here.
+        lasting.ring = Some(unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) }.try_clone_to_owned()?);
         cell.set(RefCell::new(ring)).map_err(|_| UblkError::OtherError(-libc::EEXIST))
     });
     made.map_err(|error| QueueFailure::Ring(std::io::Error::from_raw_os_error(super::gate::errno(&error).0)))
@@ -86,8 +107,8 @@ impl<'d> KernelQueue<'d> {
 }
 
 impl Drop for KernelQueue<'_> {
-    /// Closes the ring, and so ends the fetches that wait on it. libublk's own drop, which comes next, takes the files out of
-    /// the ring first: up to Linux 6.12 at least that waits for every fetch, for ever.
+    /// Lets go of the ring, which ends with [`Lasting`]. libublk's own drop, which comes next, takes the files out of the ring of this
+    /// thread: up to Linux 6.12 at least that waits for every fetch, for ever.
     fn drop(&mut self) {
         if let Ok(empty) = IoUring::new(2) {
             with_task_io_ring_mut(|ring| *ring = empty);

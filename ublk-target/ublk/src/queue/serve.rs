@@ -11,7 +11,7 @@
 
 use super::lane::{Lane, QueueMail};
 use super::tags::{Answer, Counters, Tags};
-use crate::kernel::{Buffer, Event, Gate, KernelQueue, QueueRing, make_ring};
+use crate::kernel::{Buffer, Event, Gate, KernelQueue, Lasting, QueueRing, make_ring};
 use crate::limits::{GOODBYE_WAIT, HELD_WAIT, LEAVE_WAIT, RING};
 use crate::{BuildError, Executor, QueueFailure, QueueId, daemon};
 use driver::{Errno, Span, Time};
@@ -53,12 +53,12 @@ enum Phase {
 
 type QueueReactor<'q, 'd, E> = Reactor<Lane<E>, QueueRing<'q, 'd>>;
 
-/// Serves queue `id` of the device behind `gate` on the calling thread, which must be new and of no other use. `buffers` must
+/// Serves queue `id` of the device behind `gate` on the calling thread, which must be new and of no other use. `lasting` must
 /// outlive the thread.
 pub(crate) fn serve<E: Executor>(
     gate: &Gate,
     id: QueueId,
-    buffers: &mut Vec<Buffer>,
+    lasting: &mut Lasting,
     mail: MailRx<QueueMail<E::Mail>>,
     build: impl FnOnce(QueueId) -> Result<E, BuildError>,
     mut on_letter: impl FnMut(E::Letter),
@@ -66,7 +66,8 @@ pub(crate) fn serve<E: Executor>(
 ) -> Result<QueueView, QueueFailure> {
     // Not fatal: it is for a machine that runs out of memory. Doctor speaks of it.
     let _flusher = daemon::io_flusher();
-    make_ring(gate.depth())?;
+    make_ring(gate.depth(), lasting)?;
+    let buffers = &mut lasting.buffers;
     let kernel = KernelQueue::open(gate, id, buffers)?;
     let mut uring = Uring::new(kernel.ring(), RING)?;
     // First, as 6.12 lets nobody recover a device after a daemon of which no queue has fetched: what fails from here on can be tried again.
