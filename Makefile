@@ -94,7 +94,7 @@ power-loss: ## power loss below real nodes at POINTS=15 moments of a load: recor
 	@tests/power-loss/verify target/power-loss
 
 soak: ## the long runs: power loss at 200 moments, the guest's tests on 6.12 too, larger models, 20,000 crash points, 2,000 faults, seeds without end; goes on where it ended
-	@tools/setup.sh
+	@tools/setup.sh build test guest soak
 	@tests/soak
 
 fuzz: ## every parser under bytes that nobody meant: SECONDS=60 each, the one TARGET=name; new inputs are kept, `make unit` replays them

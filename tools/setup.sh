@@ -3,7 +3,7 @@
 # Says what it installs and why; does nothing (and asks for no privilege) when everything is there.
 # Packages come from the machine's own apt sources, which it never edits.
 #
-#   tools/setup.sh [build|test|guest|bench|bench-vm|fuzz]...      (default: build, test and guest)
+#   tools/setup.sh [build|test|guest|bench|bench-vm|fuzz|soak]...      (default: build, test and guest)
 set -euo pipefail
 
 # A package on each line, with its reason.
@@ -49,6 +49,12 @@ nvme-cli        connecting to NVMe over TCP, below it
 nbd-client      connecting to NBD, below it
 drbd-utils      DRBD in the guest, the other peer
 "
+packages_soak="
+btrfs-progs     Btrfs on a volume, in the guest
+cryptsetup-bin  dm-crypt on a volume, in the guest
+lvm2            LVM over volumes, in the guest
+mdadm           RAID 1 over volumes, in the guest
+"
 packages_guest="
 qemu-system-x86 the guest machine
 busybox-static  the guest's first process
@@ -82,7 +88,8 @@ for group in "$@"; do
     bench) wanted+="$packages_bench" ;;
     bench-vm) wanted+="$packages_bench_vm" ;;
     fuzz) wanted+="$packages_fuzz" ;;
-    *) fail "unknown group '$group': use build, test, guest, bench, bench-vm or fuzz" ;;
+    soak) wanted+="$packages_soak" ;;
+    *) fail "unknown group '$group': use build, test, guest, bench, bench-vm, fuzz or soak" ;;
     esac
 done
 

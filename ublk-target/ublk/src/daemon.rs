@@ -7,10 +7,15 @@
 use driver::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
-/// Block devices of ublk, as mountinfo names them.
-const SOURCE: &str = "/dev/ublkb";
+/// How names of ublk's block devices begin.
+const DEVICE: &str = "ublkb";
+
+/// Devices of devices of devices: deeper than anybody stacks them.
+const MAX_LAYERS: u32 = 16;
 
 /// Of linux/prctl.h; the libc crate has it for no target of ours.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
@@ -30,9 +35,9 @@ pub fn own_mount_namespace() -> Result<(), Errno> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(errno)?;
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none).map_err(errno)?;
-    let Ok(table) = std::fs::read_to_string("/proc/self/mountinfo") else { return Ok(()) };
+    let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else { return Ok(()) };
     // Later mounts may lie on earlier ones.
-    for target in on_ublk(&table).into_iter().rev() {
+    for target in on_ublk(&table, Path::new("/sys")).into_iter().rev() {
         if let Err(error) = umount2(&target, MntFlags::MNT_DETACH) {
             tracing::warn!(target = %target.display(), %error, "a filesystem on a ublk device stays mounted in this daemon");
         }
@@ -40,14 +45,65 @@ pub fn own_mount_namespace() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Where filesystems on ublk devices are mounted: see proc_pid_mountinfo(5).
-fn on_ublk(table: &str) -> Vec<PathBuf> {
-    let target = |line: &str| {
+/// A line of proc_pid_mountinfo(5).
+struct Mount {
+    /// Of the device, `MAJOR:MINOR`; 0 and something where the file system has none of its own.
+    number: String,
+    target: PathBuf,
+    source: PathBuf,
+}
+
+impl Mount {
+    fn of(line: &str) -> Option<Self> {
         let (left, right) = line.split_once(" - ")?;
-        let source = right.split(' ').nth(1)?;
-        source.starts_with(SOURCE).then(|| unescaped(left.split(' ').nth(4)?))?
+        let mut fields = left.split(' ').skip(2);
+        let number = fields.next()?.to_owned();
+        let target = unescaped(fields.nth(1)?)?;
+        Some(Self { number, target, source: unescaped(right.split(' ').nth(1)?)? })
+    }
+
+    /// What `sys` has of its block device.
+    fn device(&self, sys: &Path) -> Option<PathBuf> {
+        let number = if self.number.starts_with("0:") {
+            // As btrfs does, which may have several. Nothing else is looked at: it may lie on what waits for us.
+            let source = Some(&self.source).filter(|source| source.starts_with("/dev"))?;
+            let meta = fs::metadata(source).ok().filter(|meta| meta.file_type().is_block_device())?;
+            format!("{}:{}", libc::major(meta.rdev()), libc::minor(meta.rdev()))
+        } else {
+            self.number.clone()
+        };
+        fs::canonicalize(sys.join("dev/block").join(number)).ok()
+    }
+}
+
+/// Where filesystems on ublk devices are mounted, whatever is in between: partitions, device mapper, RAID, files in other such filesystems.
+fn on_ublk(table: &str, sys: &Path) -> Vec<PathBuf> {
+    let mounts: Vec<Mount> = table.lines().filter_map(Mount::of).collect();
+    let lies = |mount: &&Mount| mount.device(sys).is_some_and(|device| lies_on_ublk(&device, &mounts, sys, MAX_LAYERS));
+    mounts.iter().filter(lies).map(|mount| mount.target.clone()).collect()
+}
+
+/// Whether the device of that directory in `sys` is one of ublk, or made of one; `layers` may be below it.
+fn lies_on_ublk(device: &Path, mounts: &[Mount], sys: &Path, layers: u32) -> bool {
+    let Some(layers) = layers.checked_sub(1) else { return false };
+    let name = device.file_name().unwrap_or_default();
+    if name.as_encoded_bytes().starts_with(DEVICE.as_bytes()) {
+        return true;
+    }
+    if device.join("partition").exists() {
+        return device.parent().is_some_and(|disk| lies_on_ublk(disk, mounts, sys, layers));
+    }
+    let parts = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
+    let mut parts = parts.filter_map(|part| fs::canonicalize(part.path()).ok());
+    // The last of what is mounted there hides the others.
+    let holder = |file: PathBuf| {
+        let around = mounts.iter().filter(|mount| file.starts_with(&mount.target));
+        around.max_by_key(|mount| mount.target.as_os_str().len())?.device(sys)
     };
-    table.lines().filter_map(target).collect()
+    let file = fs::read_to_string(device.join("loop/backing_file")).ok();
+    let below = file.and_then(|file| holder(PathBuf::from(file.trim_end_matches('\n'))));
+    parts.any(|part| lies_on_ublk(&part, mounts, sys, layers))
+        || below.is_some_and(|disk| lies_on_ublk(&disk, mounts, sys, layers))
 }
 
 /// Spaces, tabs, newlines and backslashes are written as three octal digits.
@@ -66,12 +122,45 @@ fn unescaped(text: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     #[test]
-    fn only_filesystems_on_ublk_devices_are_found() {
-        let table = "22 1 0:21 / / rw shared:1 - ext4 /dev/vda rw\n\
+    fn only_filesystems_on_ublk_devices_are_found_whatever_is_in_between() {
+        let sys = std::env::temp_dir().join(format!("trine-mounts-{}", std::process::id()));
+        let device = |number: &str, path: &str, parts: &[&str]| {
+            let dir = sys.join("devices").join(path);
+            fs::create_dir_all(dir.join("slaves")).unwrap();
+            fs::create_dir_all(sys.join("dev/block")).unwrap();
+            symlink(&dir, sys.join("dev/block").join(number)).unwrap();
+            for part in parts {
+                let name = Path::new(part).file_name().unwrap();
+                symlink(sys.join("devices").join(part), dir.join("slaves").join(name)).unwrap();
+            }
+            dir
+        };
+        device("254:0", "vda", &[]);
+        device("259:1", "ublkb3", &[]);
+        fs::write(device("259:2", "ublkb3/ublkb3p1", &[]).join("partition"), "1").unwrap();
+        device("253:0", "dm-0", &["ublkb3/ublkb3p1"]);
+        device("9:7", "md7", &["vda", "dm-0"]);
+        fs::write(device("259:9", "md7/md7p1", &[]).join("partition"), "1").unwrap();
+        let turns = |number: &str, name: &str, file: &str| {
+            let dir = device(number, name, &[]).join("loop");
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("backing_file"), format!("{file}\n")).unwrap();
+        };
+        turns("7:0", "loop0", "/mnt/my disk/image");
+        turns("7:1", "loop1", "/image");
+        let table = "22 1 254:0 / / rw shared:1 - ext4 /dev/vda rw\n\
                      40 22 259:1 / /mnt/my\\040disk rw - xfs /dev/ublkb3 rw,attr2\n\
-                     41 22 0:40 / /tmp rw - tmpfs tmpfs rw\nrubbish\n";
-        assert_eq!(on_ublk(table), [PathBuf::from("/mnt/my disk")]);
+                     41 22 0:40 / /tmp rw - tmpfs tmpfs rw\nrubbish\n\
+                     42 22 253:0 / /secret rw - ext4 /dev/mapper/secret rw\n\
+                     43 22 259:9 / /raid rw - ext4 /dev/md7p1 rw\n\
+                     44 22 7:0 / /inner rw - ext4 /dev/loop0 rw\n\
+                     45 22 7:1 / /other rw - ext4 /dev/loop1 rw\n\
+                     46 22 8:99 / /gone rw - ext4 /dev/sdz rw\n";
+        let found = on_ublk(table, &sys);
+        fs::remove_dir_all(&sys).unwrap();
+        assert_eq!(found, ["/mnt/my disk", "/secret", "/raid", "/inner"].map(PathBuf::from));
     }
 }
