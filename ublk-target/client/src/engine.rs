@@ -321,46 +321,7 @@ impl Engine {
         match status {
             // A node that is older than the question: all of it may hold data.
             Some(Ok(Status::Unsupported)) if part.action == Action::Extents => self.part_done(slot),
-            Some(Ok(Status::Ok)) => {
-                // A FLUSH may be answered by a primary that has not settled yet, if it has nothing to sync.
-                if part.action != Action::Flush {
-                    self.routes.served(part.shard, part.epoch);
-                }
-                let mut lost = false;
-                if let Some(unflushed) = &self.unflushed {
-                    match part.action {
-                        Action::Flush => {
-                            unflushed.flushed(part.shard, part.covers);
-                            lost = unflushed.flush_lost(part.shard, part.clean);
-                        }
-                        // Where nobody flushes, nothing was without FUA.
-                        action if action.is_change() && part.fua => {
-                            lost = !self.write_through && unflushed.fua_tells(part.shard);
-                        }
-                        action if action.is_change() => unflushed.changed(part.shard, part.cache),
-                        _ => {}
-                    }
-                }
-                match part.action {
-                    Action::Read => part.answer = reply.and_then(|reply| reply.payload),
-                    Action::Extents => {
-                        part.extents = reply.and_then(|reply| ExtentsAnswer::parse(reply.body)).map(Box::new);
-                        self.look_ahead = if is_hole(part) {
-                            Bytes((self.look_ahead.0 * 2).min(MAX_EXTENTS))
-                        } else {
-                            Bytes(MIN_EXTENTS)
-                        };
-                    }
-                    _ => {}
-                }
-                self.requests[slot].stages.mark(Stage::Replied, now);
-                self.part_done(slot);
-                if lost {
-                    // Rule 18: it is durable itself, what was acknowledged before it may not be.
-                    self.counters.losses_told += 1;
-                    self.fail(now, slot, BlockError::Io);
-                }
-            }
+            Some(Ok(Status::Ok)) => self.served(now, key, reply),
             Some(Ok(_)) if self.requests[slot].failed.is_some() => self.part_failed(key),
             Some(Ok(status @ (Status::StaleEpoch | Status::Later))) => {
                 if let Some(reply) = reply.filter(|_| status == Status::StaleEpoch) {
@@ -387,6 +348,47 @@ impl Engine {
         // Not earlier: the last hold to go hands the request to the reaper.
         drop(holds);
         self.decide(slot);
+    }
+
+    /// A part's node did what it asked.
+    fn served(&mut self, now: Time, key: usize, reply: Option<Reply<'_>>) {
+        let part = &mut self.parts[key];
+        let slot = part.request;
+        // A FLUSH may be answered by a primary that has not settled yet, if it has nothing to sync.
+        if part.action != Action::Flush {
+            self.routes.served(part.shard, part.epoch);
+        }
+        let mut lost = false;
+        if let Some(unflushed) = &self.unflushed {
+            match part.action {
+                Action::Flush => {
+                    unflushed.flushed(part.shard, part.covers);
+                    lost = unflushed.flush_lost(part.shard, part.clean);
+                }
+                // Where nobody flushes, nothing was without FUA.
+                action if action.is_change() && part.fua => {
+                    lost = !self.write_through && unflushed.fua_tells(part.shard);
+                }
+                action if action.is_change() => unflushed.changed(part.shard, part.cache),
+                _ => {}
+            }
+        }
+        match part.action {
+            Action::Read => part.answer = reply.and_then(|reply| reply.payload),
+            Action::Extents => {
+                part.extents = reply.and_then(|reply| ExtentsAnswer::parse(reply.body)).map(Box::new);
+                self.look_ahead =
+                    if is_hole(part) { Bytes((self.look_ahead.0 * 2).min(MAX_EXTENTS)) } else { Bytes(MIN_EXTENTS) };
+            }
+            _ => {}
+        }
+        self.requests[slot].stages.mark(Stage::Replied, now);
+        self.part_done(slot);
+        if lost {
+            // Rule 18: it is durable itself, what was acknowledged before it may not be.
+            self.counters.losses_told += 1;
+            self.fail(now, slot, BlockError::Io);
+        }
     }
 
     /// The node told a part to come again.

@@ -328,18 +328,16 @@ fn bring_up(
     match front_end {
         FrontEnd::Nbd { listen, tls, .. } => {
             let secure = matches!(tls, NbdTls::Required { .. });
-            let front = Front::Nbd(NbdLane::start(setup, (listen, tls), asks, tell.clone())?);
-            let Front::Nbd(lane) = &front else { return Err(TargetError::Ended) };
+            let lane = NbdLane::start(setup, (listen, tls), asks, tell.clone())?;
             let record = record(uri(&lane.address, &volume, secure));
-            if let Err(error) = place.write(&record) {
-                lane.send(Mail::Abort);
-                let until = Instant::now() + GIVE_UP;
-                let next = || heard.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
-                let _ended = std::iter::from_fn(next).find(|happening| matches!(happening, Happening::Ended(_)));
-                remove_socket(&front);
-                return Err(error);
+            let front = Front::Nbd(lane);
+            match place.write(&record) {
+                Ok(()) => Ok((front, record)),
+                Err(error) => {
+                    give_up(&front, heard);
+                    Err(error)
+                }
             }
-            Ok((front, record))
         }
         FrontEnd::Ublk { queues } => {
             let shape = UblkShape { queues, owner: Owner::of(cluster, volume_id, snapshot), recover: former.recover };
@@ -355,6 +353,17 @@ fn bring_up(
             }
         }
     }
+}
+
+/// Ends an NBD front end that nobody could find.
+fn give_up(front: &Front, heard: &Receiver<Happening>) {
+    if let Front::Nbd(lane) = front {
+        lane.send(Mail::Abort);
+    }
+    let until = Instant::now() + GIVE_UP;
+    let next = || heard.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+    let _ended = std::iter::from_fn(next).find(|happening| matches!(happening, Happening::Ended(_)));
+    remove_socket(front);
 }
 
 fn remove_socket(front: &Front) {
