@@ -155,7 +155,7 @@ fn what_was_held_at_a_killed_primary_is_held_at_the_next_one() {
     assert_eq!(write(&mut a, &map, 0, 1), Some(Status::Ok));
     let primary = map.shards[0].node;
     cluster.nodes[primary.0 as usize - 1].kill().unwrap();
-    wait_until("another primary lets a hold it", LONG, || {
+    wait_until("the next primary lets client a hold it", LONG, || {
         map.shards = cluster.conductor()?.map(VOLUME)?.shards;
         if map.shards[0].node == primary {
             return Ok(false);

@@ -28,9 +28,9 @@ status=$?
 # From here on the console belongs to the sentinel alone.
 $busybox dmesg -n 1
 $busybox dmesg >/results/dmesg.log
-# A file system whose device hangs is not waited for.
+# What was recorded may be much; a file system whose device hangs is not waited for.
 sync &
-for _ in $($busybox seq 50); do
+for _ in $($busybox seq 600); do
     kill -0 $! 2>/dev/null || break
     $busybox sleep 0.1
 done

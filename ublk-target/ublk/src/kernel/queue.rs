@@ -32,9 +32,9 @@ pub(crate) enum Event {
 
 /// What must outlive a queue's thread.
 ///
-/// The ring, because its end takes back what the kernel has asked. Up to Linux 6.15 that happens once, and leaves those requests alone that
-/// are just on their way to the thread: they come back by themselves if it is gone. If it still lives it takes them, nobody ever
-/// answers, and the device hangs with all who ask for it. So the ring ends after its thread.
+/// The ring, because its end takes back what the kernel has asked. On Linux 6.12 (6.12.117; others were not looked at) that happens once,
+/// and leaves those requests alone that are just on their way to the thread: they come back by themselves if it is gone. If it still lives
+/// it takes them, nobody ever answers, and the device hangs with all who ask for it. So the ring ends after its thread.
 pub(crate) struct Lasting {
     /// The memory that the kernel copies into and out of.
     pub(crate) buffers: Vec<Buffer>,
