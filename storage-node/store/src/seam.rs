@@ -422,6 +422,8 @@ pub struct Counters {
     pub switches: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
+    /// Blocks of the journal that a checkpoint left there, as newer ones hide them.
+    pub hidden: u64,
     /// Turns in which records waited for a checkpoint to complete.
     pub log_waits: u64,
     /// Writes that waited for space that was coming back.

@@ -26,12 +26,16 @@ pub(crate) enum Mood {
     Release,
     /// Writes without durability, and syncs.
     Loose,
+    /// The same few blocks over and over, without durability: they are overwritten before they go home.
+    Hot,
     /// Nothing: the background has time.
     Quiet,
 }
 
 /// Most operations in flight.
 const DEPTH: usize = 24;
+/// Blocks of each copy that are written over and over: in all, fewer than half a journal holds.
+const HOT_BLOCKS: u32 = 40;
 /// Snapshots that a copy is given at most.
 const SNAPSHOTS: usize = 5;
 
@@ -114,6 +118,7 @@ fn weights(mood: Mood) -> &'static [(Pick, u64)] {
         Mood::Loose => {
             &[(Write, 60), (Zero, 8), (Read, 8), (Sync, 12), (Mark, 3), (Snapshot, 2), (Known, 6), (Join, 2)]
         }
+        Mood::Hot => &[(Write, 90), (Read, 6), (Sync, 2), (Known, 2)],
         Mood::Quiet => &[(Read, 1), (Above, 1)],
     }
 }
@@ -128,6 +133,7 @@ const MOODS: &[Mood] = &[
     Mood::Family,
     Mood::Release,
     Mood::Loose,
+    Mood::Hot,
     Mood::Quiet,
 ];
 
@@ -235,7 +241,7 @@ impl<E: Engine> World<E> {
 
     fn length(&mut self) -> u64 {
         match (self.mood, self.rng.below(8)) {
-            (Mood::Small, _) => 3,
+            (Mood::Small | Mood::Hot, _) => 3,
             (Mood::Large, 0..=5) => u64::from(MAX_REQUEST_BLOCKS),
             (_, 0) => u64::from(MAX_REQUEST_BLOCKS),
             (_, 1) => 48,
@@ -252,11 +258,17 @@ impl<E: Engine> World<E> {
         let copy = self.any_copy();
         let blocks = self.copies[&copy].blocks();
         // A change that is refused by the caller's order costs a stamp, which is fine: stamps only grow.
-        let durable = self.rng.below(10) < if self.mood == Mood::Loose { 3 } else { 8 };
+        let durable_of_ten = match self.mood {
+            Mood::Hot => 0,
+            Mood::Loose => 3,
+            _ => 8,
+        };
+        let durable = self.rng.below(10) < durable_of_ten;
         let what = match pick {
             Pick::Write => {
                 let longest = self.length();
-                let at = self.any_range(blocks, longest);
+                let within = if self.mood == Mood::Hot { blocks.min(HOT_BLOCKS) } else { blocks };
+                let at = self.any_range(within, longest);
                 let (stamp, known, first) = (self.stamp(copy), self.known(copy), self.contents(at.count.0));
                 What::Write { at, first, stamp, known, durable }
             }

@@ -5,7 +5,7 @@
 //! where chance has it, some places far from the last, or in the midst of what it has met least.
 
 use crate::disk::Stop;
-use crate::engine::{Ability, Engine};
+use crate::engine::{Ability, Engine, Shape};
 use crate::moment::{FLOOR, FULL_RUN, Moment};
 use crate::mood::Mood;
 use crate::world::{Counts, World};
@@ -86,6 +86,30 @@ fn journey<E: Engine>(seed: u64, only: Option<u64>, at: &dyn Fn(u64)) -> Outcome
     }
     world.end_of_world();
     Outcome { points: last, counts: world.counts }
+}
+
+/// The same few blocks over and over, without durability, on a store whose journal is on a disk of its own: power is cut whenever
+/// `wanted` says so of the store. How often it did.
+pub fn hot<E: Engine>(seed: u64, wanted: impl Fn(&E::Store) -> bool) -> u64 {
+    let mut world = World::<E>::with(Shape { journal: 3, data_blocks: 9_000, copies: 5 }, seed);
+    let mut met = 0;
+    for _ in 0..POINTS {
+        for _ in 0..PATIENCE {
+            world.mood = Mood::Hot;
+            world.act();
+            assert!(world.turn(), "nothing stops this");
+            if wanted(world.store()) {
+                met += 1;
+                break;
+            }
+        }
+        let steps = world.disks.steps();
+        world.disks.set_stop(Stop::Step(steps + world.rng.below(4)));
+        work(&mut world);
+        world.crash();
+    }
+    world.end_of_world();
+    met
 }
 
 /// Work until the moment that this world has met least, then a few steps on.

@@ -2,6 +2,7 @@
 //! the store's mutants turns this red. `cargo run -p crash` does more.
 
 use crash::{Journaled, operations, points, rot};
+use node_store::journaled::JournaledStore;
 
 /// Sweeps (every third) and journeys.
 const SEEDS: u64 = 8;
@@ -11,6 +12,12 @@ fn it_loses_nothing_wherever_it_is_stopped_and_the_offline_check_finds_nothing()
     for seed in 0..SEEDS {
         points::run::<Journaled>(seed, None, &|_| ());
     }
+}
+
+#[test]
+fn what_is_left_where_it_was_is_lost_only_when_what_hides_it_is_durable() {
+    let met: u64 = (0..4).map(|seed| points::hot::<Journaled>(seed, JournaledStore::is_hiding)).sum();
+    assert!(met >= 50, "{met} power cuts behind such a fold");
 }
 
 #[test]

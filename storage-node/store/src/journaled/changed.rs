@@ -188,7 +188,7 @@ impl JournaledStore {
         let (mut said, mut version, mut discarded) = (false, layers.base, Stamp::default());
         for &layer in &layers.own {
             for overlay in self.generations() {
-                let patch = overlay.patches.get(&(layer, chunk));
+                let patch = overlay.patches.get((layer, chunk));
                 let patch = patch.filter(|patch| !forgets || patch.zeros() != ALL).map(|patch| patch.version);
                 let shares = overlay.shares.iter().filter(|share| share.layer == layer);
                 let shares = shares.filter(|share| share.chunks().contains(&chunk)).map(|share| share.stamp);
@@ -204,7 +204,7 @@ impl JournaledStore {
             }
         }
         for &layer in layers.below.iter().filter(|_| layers.deep) {
-            said |= self.generations().any(|overlay| overlay.patches.contains_key(&(layer, chunk)));
+            said |= self.generations().any(|overlay| overlay.patches.contains((layer, chunk)));
             if said {
                 break;
             }

@@ -593,8 +593,8 @@ impl Store for JournaledStore {
         if self.failed.is_some() {
             return None;
         }
-        let idle = (!self.fresh.is_empty() && self.fold.is_idle())
-            .then(|| self.last_change.map_or(Time::default(), |last| last + FOLD_IDLE));
+        let rests = self.fold.is_early() || (!self.fresh.is_empty() && self.fold.is_idle());
+        let idle = rests.then(|| self.last_change.map_or(Time::default(), |last| last + FOLD_IDLE));
         [self.retry, self.ring.next_deadline(), idle].into_iter().flatten().min()
     }
 
@@ -602,7 +602,7 @@ impl Store for JournaledStore {
         let quiet = self.pending.is_empty() && self.finished.is_empty() && self.outstanding == 0;
         quiet
             && self.tables.pages.in_flight() == 0
-            && (self.failed.is_some() || (self.ring.idle() && self.fold.is_idle() && self.waiting.is_empty()))
+            && (self.failed.is_some() || (self.ring.idle() && self.fold.rests() && self.waiting.is_empty()))
     }
 
     fn usage(&self) -> Usage {

@@ -68,10 +68,12 @@ pub(super) const RETRY: Span = Span::millis(1);
 /// Blocks that are read at a time to be moved: 4 MiB of memory, if the arena has so much.
 pub(super) const MOVING_BLOCKS: u32 = 1024;
 /// The journal goes home by windows of 1 MiB, the arena's largest even piece: one read brings the payload of many groups, and what
-/// lies together at home is written together. The positions of a whole generation are kept until then: 12 B for a block, 3 MiB.
+/// lies together at home is written together. The positions of a whole generation are kept until then: 24 B for a block, 6 MiB.
 pub(super) const WINDOW_BLOCKS: u32 = 256;
+/// A window is this part of the journal, at most: what is written while older ones go home is not read for nothing.
+pub(super) const WINDOW_PART: u32 = 16;
 /// Blocks read in vain rather than that a read ends: headers, and what was written again since.
-pub(super) const GAP_BLOCKS: u32 = 8;
+pub(super) const GAP_BLOCKS: u32 = 4;
 /// Blocks of one write home: 16 chunks.
 pub(super) const HOME_BLOCKS: usize = 256;
 /// While requests come, the fold moves blocks little by little, so that none of them waits long: a disk in memory takes 4 µs for a block

@@ -45,6 +45,7 @@ mod limits;
 mod open;
 mod overlay;
 mod pages;
+mod patches;
 mod read;
 mod record;
 mod ring;

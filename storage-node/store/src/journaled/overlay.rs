@@ -9,6 +9,7 @@
 use super::entry::{ALL, ChunkNo, Mask, blocks, mask};
 use super::layers::LayerId;
 use super::limits::{CHUNK_BLOCKS, ENTRIES_PER_LEAF};
+use super::patches::Patches;
 use super::ring::JournalBlock;
 use crate::Crcs;
 use conductor_model::{BlockRange, CopyId, SnapshotId, Stamp};
@@ -116,15 +117,13 @@ pub(super) struct Returned {
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
-    pub(super) patches: BTreeMap<Key, Patch>,
+    pub(super) patches: Patches,
     pub(super) ranges: BTreeMap<LayerId, BTreeMap<u32, Range>>,
     pub(super) shares: Vec<Share>,
     /// Chunks that were written whole and replaced in the same generation: free when the journal no longer names them.
     pub(super) freed: Vec<ChunkNo>,
     /// Chunks that were written or discarded whole: as many come back when it is folded, at most.
     pub(super) gains: u32,
-    /// Leaves of maps that its patches touch.
-    leaves: usize,
     /// Any record at all came since it began.
     pub(super) touched: bool,
 }
@@ -141,7 +140,7 @@ impl Overlay {
         let in_ranges = ranges.map(|(from, range)| ((range.end - from) / ENTRIES_PER_LEAF + 2) as usize);
         let in_shares =
             self.shares.iter().map(|share| (share.at.count.0 / CHUNK_BLOCKS / ENTRIES_PER_LEAF + 2) as usize);
-        self.leaves + in_ranges.sum::<usize>() + in_shares.sum::<usize>()
+        self.patches.leaves() + in_ranges.sum::<usize>() + in_shares.sum::<usize>()
     }
 
     /// Runs of discarded chunks.
@@ -151,13 +150,19 @@ impl Overlay {
 
     /// Chunks set aside for what is in it.
     pub(super) fn reservations(&self) -> u32 {
-        let patches = self.patches.values().map(|patch| u32::from(patch.reserved)).sum::<u32>();
+        let patches = self.patches.iter().map(|(_, patch)| u32::from(patch.reserved)).sum::<u32>();
         patches + self.shares.iter().map(|share| share.reserved).sum::<u32>()
     }
 
     /// True if anything is said of the chunk.
     pub(super) fn touches(&self, key: Key) -> bool {
-        self.patches.contains_key(&key) || self.in_range(key)
+        self.patches.contains(key) || self.in_range(key)
+    }
+
+    /// True if it says anything of a block.
+    pub(super) fn hides(&self, key: Key, n: u8) -> bool {
+        let patched = self.patches.get(key).is_some_and(|patch| patch.blocks.iter().any(|block| block.n == n));
+        patched || self.in_range(key)
     }
 
     /// True if the chunk was discarded as a part of a range.
@@ -171,16 +176,6 @@ impl Overlay {
         (chunk < range.end).then_some(*range)
     }
 
-    fn patch(&mut self, key: Key) -> &mut Patch {
-        if !self.patches.contains_key(&key) {
-            let leaf = |(layer, chunk): Key| (layer, chunk / ENTRIES_PER_LEAF);
-            let before = self.patches.range(..key).next_back().is_some_and(|(&k, _)| leaf(k) == leaf(key));
-            let after = self.patches.range(key..).next().is_some_and(|(&k, _)| leaf(k) == leaf(key));
-            self.leaves += usize::from(!before && !after);
-        }
-        self.patches.entry(key).or_default()
-    }
-
     /// Blocks of one chunk are in the journal now. `reserved`: a chunk was set aside; `claim`: the entry's own was promised.
     pub(super) fn write(
         &mut self,
@@ -192,7 +187,7 @@ impl Overlay {
         (reserved, claim): (bool, bool),
     ) -> Returned {
         self.touched = true;
-        let patch = self.patch(key);
+        let patch = self.patches.entry(key);
         for (n, &crc) in (0u32..).zip(crcs) {
             patch.set(first + n, Spot::Journal(JournalBlock(at.0 + n)), crc);
         }
@@ -210,7 +205,7 @@ impl Overlay {
     pub(super) fn direct(&mut self, key: Key, chunk: ChunkNo, crcs: &[u32], version: Stamp) -> Returned {
         self.touched = true;
         self.gains = self.gains.saturating_add(1);
-        let patch = self.patch(key);
+        let patch = self.patches.entry(key);
         patch.blocks.clear();
         for (n, &crc) in (0u32..).zip(crcs) {
             patch.set(n, Spot::Direct, crc);
@@ -263,7 +258,7 @@ impl Overlay {
     }
 
     fn zero_blocks(&mut self, key: Key, which: Mask, version: Stamp) -> u32 {
-        let patch = self.patch(key);
+        let patch = self.patches.entry(key);
         for n in blocks(which) {
             patch.set(n, Spot::Zero, 0);
         }
@@ -282,7 +277,7 @@ impl Overlay {
 
     fn zero_chunks(&mut self, layer: LayerId, from: u32, end: u32, version: Stamp) -> u32 {
         // What was patched stays a patch, of zeros: it makes a tombstone (rule 7).
-        let patched: Vec<u32> = self.patches.range((layer, from)..(layer, end)).map(|((_, chunk), _)| *chunk).collect();
+        let patched: Vec<u32> = self.patched(layer, from).take_while(|chunk| *chunk < end).collect();
         let returned = patched.into_iter().map(|chunk| self.zero_blocks((layer, chunk), ALL, version)).sum();
         let ranges = self.ranges.entry(layer).or_default();
         // Overlapping runs are cut, and the new one takes their place, except where they are newer: what a copy is filled with is older
@@ -322,10 +317,8 @@ impl Overlay {
     pub(super) fn drop_layer(&mut self, layer: LayerId) -> (Returned, Vec<Key>) {
         self.touched = true;
         self.ranges.remove(&layer);
-        let keys: Vec<Key> = self.patches.range((layer, 0)..=(layer, u32::MAX)).map(|(key, _)| *key).collect();
         let (mut returned, mut claims) = (Returned::default(), Vec::new());
-        for key in keys {
-            let Some(patch) = self.patches.remove(&key) else { continue };
+        for (key, patch) in self.patches.remove_layer(layer) {
             returned.reservations += u32::from(patch.reserved);
             self.freed.extend(patch.direct);
             claims.extend((0..patch.claims).map(|_| key));
@@ -334,14 +327,18 @@ impl Overlay {
             returned.reservations += std::mem::take(&mut share.reserved);
         }
         self.shares.retain(|share| share.layer != layer);
-        // `leaves` stays: it is an upper bound, and the next generation begins at zero.
         (returned, claims)
     }
 
     /// Where the first chunk at or after `from` is that a layer's patches or ranges say anything of.
     pub(super) fn next_touched(&self, layer: LayerId, from: u32) -> Option<u32> {
-        let patched = self.patches.range((layer, from)..=(layer, u32::MAX)).next().map(|((_, chunk), _)| *chunk);
-        patched.into_iter().min()
+        self.patched(layer, from).next()
+    }
+
+    /// Chunks of a layer that have a patch, from one on.
+    fn patched(&self, layer: LayerId, from: u32) -> impl Iterator<Item = u32> {
+        let of_layer = self.patches.from((layer, from)).take_while(move |((at, _), _)| *at == layer);
+        of_layer.map(|((_, chunk), _)| chunk)
     }
 }
 
@@ -379,13 +376,13 @@ mod tests {
         let mut overlay = Overlay::default();
         assert_eq!(overlay.write((L, 2), 3, JournalBlock(10), &[7, 8], stamp(1), (true, false)).reservations, 0);
         assert_eq!(overlay.write((L, 2), 4, JournalBlock(20), &[9], stamp(2), (true, false)).reservations, 1);
-        let patch = &overlay.patches[&(L, 2)];
+        let patch = overlay.patches.get((L, 2)).unwrap();
         assert_eq!(patch.get(3).map(|b| (b.spot, b.crc)), Some((Spot::Journal(JournalBlock(10)), 7)));
         assert_eq!(patch.get(4).map(|b| (b.spot, b.crc)), Some((Spot::Journal(JournalBlock(20)), 9)));
         assert_eq!((patch.get(5), patch.decided(), patch.version), (None, 0b11000, stamp(2)));
         assert_eq!(overlay.zero(L, at(35, 1), stamp(3)).reservations, 0);
         assert_eq!(overlay.zero(L, at(36, 1), stamp(4)).reservations, 1, "nothing but zeros needs no chunk");
-        assert_eq!(overlay.patches[&(L, 2)].zeros(), 0b11000);
+        assert_eq!(overlay.patches.get((L, 2)).unwrap().zeros(), 0b11000);
     }
 
     #[test]
@@ -396,10 +393,10 @@ mod tests {
         overlay.direct((L, 0), chunk(6), &[4; 16], stamp(3));
         assert_eq!((overlay.freed.as_slice(), overlay.gains), ([chunk(5)].as_slice(), 2));
         assert_eq!(overlay.write((L, 0), 2, JournalBlock(9), &[8], stamp(4), (true, false)).reservations, 1);
-        assert!(!overlay.patches[&(L, 0)].reserved);
-        assert_eq!(overlay.patches[&(L, 0)].get(2).map(|b| b.spot), Some(Spot::Journal(JournalBlock(9))));
+        assert!(!overlay.patches.get((L, 0)).unwrap().reserved);
+        assert_eq!(overlay.patches.get((L, 0)).unwrap().get(2).map(|b| b.spot), Some(Spot::Journal(JournalBlock(9))));
         overlay.zero(L, at(0, 16), stamp(5));
-        assert_eq!((overlay.freed.len(), overlay.patches[&(L, 0)].zeros()), (2, ALL));
+        assert_eq!((overlay.freed.len(), overlay.patches.get((L, 0)).unwrap().zeros()), (2, ALL));
         assert!(!overlay.in_range((L, 0)));
     }
 
@@ -407,7 +404,7 @@ mod tests {
     fn one_chunk_of_zeros_is_remembered_where_nothing_was() {
         let mut overlay = Overlay::default();
         overlay.zero(L, at(16, 16), stamp(3));
-        let patch = &overlay.patches[&(L, 1)];
+        let patch = overlay.patches.get((L, 1)).unwrap();
         assert_eq!((patch.zeros(), patch.version, overlay.range_count()), (ALL, stamp(3), 0));
         overlay.zero(L, at(32, 32), stamp(4));
         assert_eq!((overlay.patches.len(), overlay.range_count()), (1, 1), "two are a range");
@@ -418,8 +415,8 @@ mod tests {
         let mut overlay = Overlay::default();
         overlay.zero(L, at(10, 1_000_000), stamp(1));
         assert_eq!((overlay.patches.len(), overlay.range_count()), (2, 1));
-        assert_eq!(overlay.patches[&(L, 0)].zeros(), mask(10, 16));
-        assert_eq!(overlay.patches[&(L, 62500)].zeros(), mask(0, 10));
+        assert_eq!(overlay.patches.get((L, 0)).unwrap().zeros(), mask(10, 16));
+        assert_eq!(overlay.patches.get((L, 62500)).unwrap().zeros(), mask(0, 10));
         assert!(overlay.in_range((L, 1)) && overlay.in_range((L, 62499)) && !overlay.in_range((L, 62500)));
         overlay.zero(L, at(160, 160), stamp(2));
         assert_eq!(overlay.range_count(), 3);

@@ -140,7 +140,7 @@ impl JournaledStore {
         left: &mut Mask,
         found: &mut [Found; CHUNK_BLOCKS as usize],
     ) {
-        if let Some(patch) = overlay.patches.get(&(layer, chunk)) {
+        if let Some(patch) = overlay.patches.get((layer, chunk)) {
             for block in &patch.blocks {
                 let n = usize::from(block.n);
                 if *left >> n & 1 == 0 {

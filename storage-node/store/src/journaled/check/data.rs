@@ -28,7 +28,7 @@ fn needed(catalog: &Catalog) -> BTreeSet<LayerId> {
 
 /// Blocks of a layer's chunk that the journal says something newer of.
 fn hidden(overlay: &Overlay, layer: LayerId, chunk: u32) -> Mask {
-    let patched = overlay.patches.get(&(layer, chunk)).map_or(0, |patch| patch.decided());
+    let patched = overlay.patches.get((layer, chunk)).map_or(0, |patch| patch.decided());
     let mut hidden = if overlay.in_range((layer, chunk)) { Mask::MAX } else { patched };
     let first = u64::from(chunk) * u64::from(CHUNK_BLOCKS);
     for share in overlay.shares.iter().filter(|share| share.layer == layer) {
@@ -89,7 +89,7 @@ impl Data<'_> {
             let own = patch.blocks.iter().filter(|block| block.spot == Spot::Direct);
             let which = own.clone().fold(0, |mask, block| mask | 1 << block.n);
             let good = |n: u32, plain: u32| own.clone().any(|block| u32::from(block.n) == n && block.crc == plain);
-            self.chunk((*layer, *chunk), direct, which, &mut pages, report, &good);
+            self.chunk((layer, chunk), direct, which, &mut pages, report, &good);
             progress(which.count_ones().into());
         }
     }

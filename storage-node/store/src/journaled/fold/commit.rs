@@ -5,6 +5,7 @@ use super::super::layers::{CopyState, Layer, LayerId};
 use super::super::limits::{COPY_BYTES, HELD_BYTES, LAYER_BYTES, RETRY, SUPERBLOCKS};
 use super::super::pages::{ArrayName, Root};
 use super::super::record::{decode_mark, encode_mark};
+use super::super::ring::Mark;
 use super::super::superblock::{COPIES, HELD, LAYERS, OUTER};
 use super::super::tables::Tree;
 use super::super::{Kind, tag};
@@ -206,7 +207,7 @@ impl JournaledStore {
         self.superblock.tail = self.fold.mark;
         self.superblock.generation += 1;
         self.superblock.next_layer = self.fold.frozen.next_layer;
-        self.fold.stage = Stage::Sync;
+        self.fold.stage = Stage::Hidden;
         Step::On
     }
 
@@ -221,11 +222,27 @@ impl JournaledStore {
     /// What moves home overwrites older data in place: first it is stable in the journal, from where it is moved again after a crash.
     /// (Written under durability=flush it need not be.)
     pub(super) fn settle_journal(&mut self, out: &mut DiskOut<'_>) -> Step {
+        self.settle_before(self.fold.mark, Stage::Ranges, out)
+    }
+
+    /// What was left in the journal goes with the commit: first what hides it is stable.
+    pub(super) fn settle_hidden(&mut self, out: &mut DiskOut<'_>) -> Step {
+        match self.fold.hidden_by {
+            Some(mark) if !mutant::on("store-hidden-by-unstable") => self.settle_before(mark, Stage::Sync, out),
+            _ => {
+                self.fold.stage = Stage::Sync;
+                Step::On
+            }
+        }
+    }
+
+    /// On to `next` when all of the journal before `mark` is stable.
+    fn settle_before(&mut self, mark: Mark, next: Stage, out: &mut DiskOut<'_>) -> Step {
         if self.fold.in_flight {
             return Step::Stay; // be the journal stable by other means: the sync's completion belongs to this stage
         }
-        if self.ring.is_stable_before(self.fold.mark) {
-            self.fold.stage = Stage::Ranges;
+        if self.ring.is_stable_before(mark) {
+            self.fold.stage = next;
             return Step::On;
         }
         self.fold.in_flight = true;
@@ -255,7 +272,7 @@ impl JournaledStore {
         if self.failed.is_some() {
             return;
         }
-        if self.fold.stage == Stage::Journal {
+        if matches!(self.fold.stage, Stage::Journal | Stage::Hidden) {
             return self.ring.synced(self.fold.sync_point);
         }
         if self.ring_place.disk == self.place.disk {
@@ -317,7 +334,7 @@ impl JournaledStore {
         self.returns.push(era, freed);
         if let Some(folding) = self.folding.take() {
             self.space.unreserve(folding.reservations());
-            for (key, patch) in folding.patches {
+            for (key, patch) in folding.patches.iter() {
                 if patch.claims > 0 {
                     self.unclaim(key, patch.claims);
                 }

@@ -1,9 +1,9 @@
 //! The fold: what is durable in the journal goes home, and the pages learn of it, in the background.
 //!
 //! ```text
-//! Idle ─freeze─► Journal ─► Ranges ─► Patches ─► (moves over) Shares ─► Layers ─► (moves over) Catalog ─► Inner ─► Roots ─► Outer ─► Sync
-//!   ▲                                                                                                                    │
-//!   └── commit: tail, freed pages and chunks ◄── superblock B durable ◄── superblock A durable ◄──────────────────────────┘
+//! Idle ─freeze─► Journal ─► Ranges ─► Patches ─► (moves over) Shares ─► Layers ─► (moves over) Catalog ─► Inner ─► Roots ─► Outer ─► Hidden ─► Sync
+//!   ▲                                                                                                                               │
+//!   └── commit: tail, freed pages and chunks ◄── superblock B durable ◄── superblock A durable ◄─────────────────────────────────────┘
 //! ```
 //! It changes entries and chunk records in the cache, and tells the disk what to move; readers see none of it before the commit,
 //! because the frozen generation hides what it changes. One sync covers moved data and pages: both are named only by the
@@ -44,6 +44,7 @@ enum Stage {
     Inner,
     Roots,
     Outer,
+    Hidden,
     Sync,
     Super(usize),
 }
@@ -120,6 +121,10 @@ pub(super) struct Fold {
     stores: VecDeque<Store>,
     pace: Pace,
     course: Course,
+    /// There is time for what is to be read next.
+    early: bool,
+    /// What hides blocks that were left in the journal is before this.
+    hidden_by: Option<Mark>,
     /// Chunks that come back with the commit; true if what they held was discarded.
     freed: Vec<(ChunkNo, bool)>,
     /// Chunks that fewer entries share than in the last checkpoint: that one still needs their content as it is.
@@ -161,6 +166,8 @@ impl Fold {
             stores: VecDeque::new(),
             pace: Pace::default(),
             course: Course::default(),
+            early: false,
+            hidden_by: None,
             freed: Vec::new(),
             unshared: BTreeSet::new(),
             gone: Vec::new(),
@@ -179,6 +186,16 @@ impl Fold {
     /// True if none is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.stage == Stage::Idle
+    }
+
+    /// True if it does nothing before there is less room, or nothing was asked for some time.
+    pub(super) fn is_early(&self) -> bool {
+        self.early
+    }
+
+    /// True if it asks nothing of the disk.
+    pub(super) fn rests(&self) -> bool {
+        self.is_idle() || (self.early && self.stores.is_empty() && self.moving.is_empty())
     }
 
     /// A copy-range was applied to the fresh generation: its operation is over with that one's commit.
@@ -202,6 +219,11 @@ impl JournaledStore {
     /// True while a fold is under way that merges a layer into the one above: the crash tests stop in the midst of it.
     pub fn is_merging(&self) -> bool {
         self.fold.merged
+    }
+
+    /// True if the last fold left blocks where they were that newer ones hide, which are not home either: the crash tests stop then.
+    pub fn is_hiding(&self) -> bool {
+        self.fold.hidden_by.is_some() && self.fold.is_idle()
     }
 
     /// True if layers are to be released, merged or flattened.
@@ -230,6 +252,7 @@ impl JournaledStore {
                 Stage::Catalog | Stage::Roots => self.put_records(),
                 Stage::Inner => self.write_inner(now, out),
                 Stage::Outer => self.write_outer(now, out),
+                Stage::Hidden => self.settle_hidden(out),
                 Stage::Sync => self.sync(out),
                 Stage::Super(n) => self.write_superblock(n, now, out),
             };
@@ -273,13 +296,14 @@ impl JournaledStore {
         fold.frozen = self.catalog.clone();
         fold.mark = self.ring.mark();
         fold.course.begin(folding.patches.len());
-        fold.patch = folding.patches.keys().next().copied();
+        fold.patch = folding.patches.iter().next().map(|(key, _)| key);
         fold.share = (0, 0);
         fold.share_keys = std::mem::take(&mut fold.fresh_shares);
         fold.urgent |= !fold.share_keys.is_empty();
         fold.work_left = super::limits::WORK_PER_FOLD;
         fold.stuck.clear();
         fold.job = None;
+        fold.hidden_by = None;
         fold.unshared.clear();
         fold.freed = folding.freed.drain(..).map(|chunk| (chunk, false)).collect();
         fold.discards = folding

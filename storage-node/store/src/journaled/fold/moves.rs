@@ -7,13 +7,17 @@
 //! ```
 //! A window is cut into runs, each read in one piece, when all patches have their places. While requests come it is done little by
 //! little, at their pace, and with few writes out at a time: a disk serves its queue in turns, and the journal's writes stand in it, too.
+//!
+//! **What was overwritten meanwhile stays where it is**: the next generation hides it, and goes home itself. So the fold does not hurry: it
+//! reads a window, the oldest first, when the journal's room says that it is time. Before the commit all that hides something is stable.
 
 use super::super::engine::{JournaledStore, Pending};
 use super::super::limits::{
     FETCHED_PER_PACE, FETCHED_PER_RECORD, GAP_BLOCKS, HOME_BLOCKS, HOME_OUT, HOME_OUT_AWAITED, HOME_OUT_LATE,
     HOME_PER_PACE, HOME_PER_RECORD, HOME_PER_TURN, MAX_PATCHES, MAX_RANGES, MOVE_READS, MOVING_BLOCKS, PACE,
-    PRESSING_PART, RETRY, SCARCE_PART, WINDOW_BLOCKS,
+    PRESSING_PART, RETRY, SCARCE_PART, WINDOW_BLOCKS, WINDOW_PART,
 };
+use super::super::overlay::Key;
 use super::super::ring::JournalBlock;
 use super::super::{Kind, tag};
 use super::Fold;
@@ -67,6 +71,8 @@ pub(super) struct Course {
     /// What is to be done, of how much: blocks to be moved, and patches that have no place yet.
     left: u32,
     all: u32,
+    /// Blocks that are being moved.
+    begun: u32,
     /// The most that was free of the journal since the fold began: readers may keep the last fold's gain back at first.
     free: u32,
     /// Writes home that are out, by their weight.
@@ -84,7 +90,7 @@ impl Course {
     /// A fold of so many patches begins.
     pub(super) fn begin(&mut self, patches: usize) {
         let patches = u32::try_from(patches).unwrap_or(u32::MAX); // within the overlay's bound
-        *self = Self { left: patches, all: patches, free: 0, out: self.out };
+        *self = Self { left: patches, all: patches, begun: 0, free: 0, out: self.out };
     }
 
     /// A patch has its place: what it moves was added.
@@ -98,13 +104,28 @@ impl Course {
         self.all += 1;
     }
 
-    /// How many writes may be out, with so much of the journal and this part of the next generation free: few as long as the moves will be
-    /// over when a quarter of what was free is left, and the more the later they are.
-    fn may_be_out(&mut self, free: u32, generation: u64) -> u32 {
+    /// So many blocks are home.
+    fn over(&mut self, blocks: u32) {
+        self.left = self.left.saturating_sub(blocks);
+        self.begun = self.begun.saturating_sub(blocks);
+    }
+
+    /// The part of the moves that is still to be done when so much of the journal and this part of the next generation are free, if they are to
+    /// be over when a quarter of what was free is left.
+    fn timetable(&mut self, free: u32, generation: u64) -> u64 {
         self.free = self.free.max(free);
         let free = part(free as usize, self.free as usize).min(generation);
-        let usable = free.saturating_sub(WHOLE / 4) * 4 / 3;
-        let late = part(self.left as usize, self.all as usize).saturating_sub(usable);
+        free.saturating_sub(WHOLE / 4) * 4 / 3
+    }
+
+    /// True if there is time for what was not begun; never, where the timetable says that nothing is left to be done.
+    fn is_early(&self, timetable: u64) -> bool {
+        part(self.left.saturating_sub(self.begun) as usize, self.all as usize) < timetable
+    }
+
+    /// How many writes may be out: few as long as the moves are in time, and the more the later they are.
+    fn may_be_out(&self, timetable: u64) -> u32 {
+        let late = part(self.left as usize, self.all as usize).saturating_sub(timetable);
         let more = u64::from(HOME_OUT_LATE - HOME_OUT) * late * 4 / WHOLE;
         (HOME_OUT + u32::try_from(more).unwrap_or(HOME_OUT_LATE)).min(HOME_OUT_LATE)
     }
@@ -141,19 +162,43 @@ impl Pace {
     }
 }
 
-/// Blocks of the journal that go home, by window.
-pub(super) type Homing = BTreeMap<u32, Vec<(JournalBlock, u32, u32)>>;
+/// A block of the journal that goes home.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Homeward {
+    pub(super) from: JournalBlock,
+    /// Where to, in blocks from the first chunk on.
+    pub(super) to: u32,
+    /// Its plain checksum.
+    pub(super) crc: u32,
+    /// Of which chunk, …
+    pub(super) key: Key,
+    /// …which block.
+    pub(super) n: u8,
+}
+
+/// Blocks of the journal that go home, by window; the oldest is the first.
+pub(super) type Homing = BTreeMap<u32, Vec<Homeward>>;
 
 impl Fold {
-    /// A block of the journal goes home as soon as all patches have their places.
-    pub(super) fn send_home(&mut self, from: JournalBlock, to: u32, crc: u32) {
+    /// A block of the journal goes home when all patches have their places. The journal, of so many blocks, begins at `tail`.
+    pub(super) fn send_home(&mut self, block: Homeward, (tail, blocks): (JournalBlock, u32)) {
         self.course.add();
-        self.homing.entry(from.0 / WINDOW_BLOCKS).or_default().push((from, to, crc));
+        let age = (block.from.0 + blocks - tail.0) % blocks;
+        let window = WINDOW_BLOCKS.min(blocks / WINDOW_PART);
+        self.homing.entry(age / window).or_default().push(block);
+    }
+
+    /// True if the next window has time, and nothing else is to be read.
+    fn waits(&mut self, timetable: u64) -> bool {
+        let next = self.patch.is_none() && self.moves.is_empty() && !self.homing.is_empty();
+        self.early = next && self.course.is_early(timetable);
+        self.early
     }
 
     /// Queue a block of a chunk to be moved to another; together with the one before, if they lie together.
     pub(super) fn queue_move(&mut self, disk: DiskIndex, from: u64, to: u32, crc: u32) {
         self.course.add();
+        self.course.begun += 1;
         if let Some(last) = self.moves.back_mut()
             && let Some(&before) = last.blocks.last()
         {
@@ -169,10 +214,10 @@ impl Fold {
 }
 
 /// A window's blocks, cut into runs: from which block on, and all of it.
-fn runs(mut window: Vec<(JournalBlock, u32, u32)>) -> VecDeque<(u32, SmallVec<[Moved; 2]>)> {
-    window.sort_unstable_by_key(|(from, ..)| from.0);
+fn runs(mut window: Vec<Homeward>) -> VecDeque<(u32, SmallVec<[Moved; 2]>)> {
+    window.sort_unstable_by_key(|block| block.from);
     let mut runs: VecDeque<(u32, SmallVec<[Moved; 2]>)> = VecDeque::new();
-    for (JournalBlock(at), to, crc) in window {
+    for Homeward { from: JournalBlock(at), to, crc, .. } in window {
         match runs.back_mut() {
             Some((start, blocks)) if blocks.last().is_some_and(|last| at - (*start + last.n) <= GAP_BLOCKS + 1) => {
                 blocks.push(Moved { n: at - *start, to, crc });
@@ -224,14 +269,28 @@ impl JournaledStore {
     /// The next piece to be moved.
     fn next_move(&mut self) -> Option<Move> {
         // Only when all patches have their places is a window complete.
-        if self.fold.moves.is_empty() && self.fold.patch.is_none() {
-            let (_, window) = self.fold.homing.pop_first()?;
+        while self.fold.moves.is_empty() && self.fold.patch.is_none() {
+            let (_, mut window) = self.fold.homing.pop_first()?;
+            self.leave_hidden(&mut window);
             for (start, blocks) in runs(window) {
                 let from = self.ring_place.position_bytes(JournalBlock(start));
                 self.fold.moves.push_back(Move::of_run(self.ring_place.disk, from, blocks));
             }
         }
         self.fold.moves.pop_front()
+    }
+
+    /// What the fresh generation hides does not go home. Its record is applied, but perhaps not stable yet.
+    fn leave_hidden(&mut self, window: &mut Vec<Homeward>) {
+        let all = window.len();
+        window.retain(|block| !self.fresh.hides(block.key, block.n));
+        let hidden = u32::try_from(all - window.len()).unwrap_or(u32::MAX); // within a window
+        self.fold.course.begun += u32::try_from(all).unwrap_or(u32::MAX);
+        if hidden > 0 {
+            self.fold.course.over(hidden);
+            self.fold.hidden_by = Some(self.ring.mark());
+            self.counters.hidden += u64::from(hidden);
+        }
     }
 
     /// A turn's part of the moves: writes of what was read, and new reads, as many as may be in flight.
@@ -242,17 +301,19 @@ impl JournaledStore {
         self.fold.pace.step(now, self.ring.counters().records);
         let pressing = self.is_pressing(now);
         let mut pace = if pressing { Pace::ALL } else { self.fold.pace };
-        let may_be_out = self.may_be_out(now);
+        let timetable = self.timetable();
+        let may_be_out = self.may_be_out(timetable, now);
         self.store_blocks(&mut pace, may_be_out, out);
-        self.fetch_blocks(&mut pace, pressing, now, out);
+        let timetable = if pressing || self.is_rested(now) { 0 } else { timetable };
+        self.fetch_blocks(&mut pace, pressing, timetable, now, out);
         if pressing {
             return;
         }
         self.fold.pace = pace;
         let fold = &self.fold;
-        // What waits for a completion needs no turn before.
+        // What waits for a completion needs no turn before; nor does what has time until more is written.
         let to_store = !fold.stores.is_empty() && fold.course.out < may_be_out;
-        let to_read = !fold.moves.is_empty() || (fold.patch.is_none() && !fold.homing.is_empty());
+        let to_read = !fold.moves.is_empty() || (fold.patch.is_none() && !fold.homing.is_empty() && !fold.early);
         let room = fold.moving_blocks < MOVING_BLOCKS && fold.stores.len() < HOME_PER_TURN as usize;
         if to_store || (to_read && room) {
             self.retry = Some(self.retry.map_or(pace.next, |at| at.min(pace.next)));
@@ -270,8 +331,15 @@ impl JournaledStore {
         self.fold.urgent || self.has_work() || self.is_scarce()
     }
 
+    /// Moves are to be over while there is room in the journal and in the next generation.
+    fn timetable(&mut self) -> u64 {
+        let patches = part(MAX_PATCHES.saturating_sub(self.fresh.patches.len()), MAX_PATCHES);
+        let ranges = part(MAX_RANGES.saturating_sub(self.fresh.range_count()), MAX_RANGES);
+        self.fold.course.timetable(self.ring.free_blocks(), patches.min(ranges))
+    }
+
     /// How many writes home may be out: while the journal takes requests, no more than they have time for.
-    fn may_be_out(&mut self, now: Time) -> u32 {
+    fn may_be_out(&self, timetable: u64, now: Time) -> u32 {
         // What has its data in place and is not in the journal waits for room there.
         if self.ring.stalled() || !self.ready.is_empty() || self.is_alone(now) {
             return u32::MAX;
@@ -284,9 +352,7 @@ impl JournaledStore {
         } else {
             0
         };
-        let patches = part(MAX_PATCHES.saturating_sub(self.fresh.patches.len()), MAX_PATCHES);
-        let ranges = part(MAX_RANGES.saturating_sub(self.fresh.range_count()), MAX_RANGES);
-        self.fold.course.may_be_out(free, patches.min(ranges)).max(least)
+        self.fold.course.may_be_out(timetable).max(least)
     }
 
     fn store_blocks(&mut self, pace: &mut Pace, may_be_out: u32, out: &mut DiskOut<'_>) {
@@ -303,8 +369,9 @@ impl JournaledStore {
         }
     }
 
-    fn fetch_blocks(&mut self, pace: &mut Pace, pressing: bool, now: Time, out: &mut DiskOut<'_>) {
-        while self.fold.moving_blocks < MOVING_BLOCKS
+    fn fetch_blocks(&mut self, pace: &mut Pace, pressing: bool, timetable: u64, now: Time, out: &mut DiskOut<'_>) {
+        while !self.fold.waits(timetable)
+            && self.fold.moving_blocks < MOVING_BLOCKS
             && pace.blocks > 0
             // Memory comes back with the last write of what was read: no more of it than is soon home.
             && (pressing || self.fold.stores.len() < HOME_PER_TURN as usize)
@@ -401,8 +468,7 @@ impl JournaledStore {
     fn end_move(&mut self, key: usize) {
         if let Some(moved) = self.fold.moving.try_remove(key) {
             self.fold.moving_blocks -= moved.len;
-            let blocks = u32::try_from(moved.blocks.len()).unwrap_or(u32::MAX); // of one piece
-            self.fold.course.left = self.fold.course.left.saturating_sub(blocks);
+            self.fold.course.over(u32::try_from(moved.blocks.len()).unwrap_or(u32::MAX)); // of one piece
         }
     }
 
@@ -425,7 +491,11 @@ mod tests {
     use super::*;
 
     fn outs(course: &mut Course, free: &[u32]) -> Vec<u32> {
-        free.iter().map(|free| course.may_be_out(*free, WHOLE)).collect()
+        let out = |free: &u32| {
+            let timetable = course.timetable(*free, WHOLE);
+            course.may_be_out(timetable)
+        };
+        free.iter().map(out).collect()
     }
 
     #[test]
@@ -447,21 +517,22 @@ mod tests {
         assert!(late.is_sorted() && late[0] > HOME_OUT && late[1] < 128, "{late:?}");
         assert_eq!(late[3..], [HOME_OUT_LATE; 2]);
         // Nor may the next generation be full before.
-        assert_eq!(course.may_be_out(4000, WHOLE / 4), HOME_OUT_LATE);
+        let timetable = course.timetable(4000, WHOLE / 4);
+        assert_eq!(course.may_be_out(timetable), HOME_OUT_LATE);
     }
 
     #[test]
     fn patches_without_a_place_are_still_to_be_done() {
         let mut course = Course::default();
         course.begin(1000);
-        course.may_be_out(4000, WHOLE);
+        course.timetable(4000, WHOLE);
         // A tenth of them has a place, and what they move is home.
         for _ in 0..100 {
             course.add();
             course.placed();
             course.left -= 1;
         }
-        assert!(course.may_be_out(3000, WHOLE) > 4 * HOME_OUT, "{course:?}");
+        assert!(outs(&mut course, &[3000])[0] > 4 * HOME_OUT, "{course:?}");
     }
 
     #[test]

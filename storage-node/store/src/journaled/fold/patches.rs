@@ -6,6 +6,7 @@ use super::super::layers::LayerId;
 use super::super::limits::{CHUNK_BLOCKS, LOOK_AHEAD, MAX_MOVES_QUEUED, STEPS_PER_TURN};
 use super::super::overlay::{Key, Patch, Spot};
 use super::super::tables::Wait;
+use super::moves::Homeward;
 use super::{Stage, Step};
 use conductor_model::{BLOCK, CopyState, ShardId, Stamp};
 use driver::mutant;
@@ -135,11 +136,11 @@ impl JournaledStore {
                 step = Step::Stay;
                 break;
             }
-            if let Some(patch) = folding.patches.get_mut(&key)
+            if let Some(patch) = folding.patches.get_mut(key)
                 && let Err(wait) = self.fold_patch(key, patch)
             {
                 if wait == Wait::Load {
-                    for &(layer, chunk) in folding.patches.range(key..).map(|(key, _)| key).take(LOOK_AHEAD) {
+                    for ((layer, chunk), _) in folding.patches.from(key).take(LOOK_AHEAD) {
                         if let Ok(super::super::entry::Entry { chunk: Some(physical), .. }) =
                             self.tables.entry(layer, chunk)
                         {
@@ -151,8 +152,7 @@ impl JournaledStore {
                 break;
             }
             self.fold.course.placed();
-            use std::ops::Bound::{Excluded, Unbounded};
-            self.fold.patch = folding.patches.range((Excluded(key), Unbounded)).next().map(|(key, _)| *key);
+            self.fold.patch = folding.patches.from(key).map(|(next, _)| next).find(|next| *next > key);
         }
         self.folding = Some(folding);
         step
@@ -208,12 +208,16 @@ impl JournaledStore {
         let mut record =
             if fresh { ChunkRecord { refs: 1, ..ChunkRecord::default() } } else { old_record.unwrap_or_default() };
         let base = target.index() * CHUNK_BLOCKS; // as blocks of all chunks are counted in 32 bits
+        let journal = (self.ring.tail(), self.ring_place.blocks);
         for block in &patch.blocks {
             let n = u32::from(block.n);
             match block.spot {
                 Spot::Zero => continue,
                 Spot::Direct => {}
-                Spot::Journal(at) => self.fold.send_home(at, base + n, block.crc),
+                Spot::Journal(from) => {
+                    let block = Homeward { from, to: base + n, crc: block.crc, key, n: block.n };
+                    self.fold.send_home(block, journal);
+                }
             }
             record.crcs[n as usize] = stored_crc(block.crc, owner, chunk * CHUNK_BLOCKS + n);
         }

@@ -226,6 +226,11 @@ impl Ring {
         }
     }
 
+    /// The oldest block that is needed.
+    pub(crate) fn tail(&self) -> JournalBlock {
+        JournalBlock(self.space.tail)
+    }
+
     /// Behind the last group of which `next_finished` gave all, and before all that it has not given.
     pub(crate) fn mark(&self) -> Mark {
         self.order.mark()
