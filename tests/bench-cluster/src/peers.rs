@@ -17,9 +17,6 @@ use std::time::{Duration, Instant};
 pub(crate) const SIZE: u64 = 256 << 20;
 /// Volumes of Trine; the first one is what the others have as their only one.
 const VOLUMES: usize = 4;
-/// Bytes of each of Trine's disks, of which little is used: the journal has its usual size then, 1 GiB. One volume is written over within it,
-/// all four of them are not.
-const DISK: u64 = 16 << 30;
 /// What directories are called, before the process id.
 const DIR: &str = "trine-bench-";
 /// How long a server may take to be there.
@@ -151,7 +148,8 @@ impl Peer {
     }
 
     fn start_trine(&mut self) -> Result<()> {
-        let shape = Shape { disk: DISK, sparse: true, ..Shape::default() };
+        // Four volumes, and as much again for what is written and not yet moved home.
+        let shape = Shape { disk: 2 * VOLUMES as u64 * SIZE, ..Shape::default() };
         let mut cluster = Cluster::start_in(&self.dir, shape)?;
         for n in 0..VOLUMES {
             let name = format!("v{n}");

@@ -39,13 +39,11 @@ pub struct Shape {
     pub reactors: usize,
     /// Bytes of each disk.
     pub disk: u64,
-    /// Disks take only the space that is written.
-    pub sparse: bool,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { nodes: 3, reactors: 1, disk: 128 << 20, sparse: false }
+        Self { nodes: 3, reactors: 1, disk: 128 << 20 }
     }
 }
 
@@ -112,8 +110,7 @@ impl Cluster {
         let watcher = Watcher::start(&dir, "")?;
         let [nodes, reactors, disk] = [shape.nodes as u64, shape.reactors as u64, shape.disk].map(|n| n.to_string());
         let start = ["dev", "start", "--nodes", &nodes, "--reactors", &reactors, "--disk-size", &disk];
-        let sparse: &[&str] = if shape.sparse { &["--sparse"] } else { &[] };
-        trine_ok(&[], &dir, &[&start[..], sparse, more].concat())?;
+        trine_ok(&[], &dir, &[&start[..], more].concat())?;
         let conductor = Process::adopt("conductor", number(&dir.join("conductor.pid"))?, &dir.join("conductor.log"))?;
         let node = |n: usize| {
             let at = dir.join(format!("n{n}"));
