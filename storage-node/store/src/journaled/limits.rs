@@ -49,8 +49,8 @@ pub(super) const WORTH_PART: u32 = 16;
 /// Places for pages that only the fold itself may use, beside what changes in the overlay reserve: copies, layers, lists, the
 /// bitmap, and the paths above them.
 pub(super) const SPARE_PLACES: u32 = 96;
-/// Patches of one overlay generation: at some 150 B each (two blocks inline, key, node of the tree) 20 MiB, 40 MiB for both
-/// generations. A full ring of 1 GiB holds 262,144 blocks, half of them in a generation.
+/// Patches of one overlay generation: at some 150 B each (two blocks inline, a share of the group) 20 MiB, 40 MiB for both generations; twice
+/// that where each is alone in its group, on volumes of many TiB. A full ring of 1 GiB holds 262,144 blocks, half of them in a generation.
 pub(super) const MAX_PATCHES: usize = 1 << 17;
 /// Ranges of whole discarded chunks in one overlay generation: 64 B each, 4 MiB.
 pub(super) const MAX_RANGES: usize = 1 << 16;

@@ -76,7 +76,8 @@ impl Patches {
     /// The patch of a chunk; an empty one, if it had none.
     pub(super) fn entry(&mut self, key: Key) -> &mut Patch {
         let (name, slot) = split(key);
-        let empty = || Group { places: [0; SLOTS], patches: Vec::new() };
+        // Of a large volume most groups have one patch.
+        let empty = || Group { places: [0; SLOTS], patches: Vec::with_capacity(1) };
         let group = self.groups.entry(name).or_insert_with(empty);
         let place = group.place(slot).unwrap_or_else(|| {
             group.patches.push(Patch::default());
