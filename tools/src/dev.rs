@@ -54,6 +54,9 @@ pub(crate) struct StartArgs {
     /// Size of each node's disk, at the first start; the file is written in full [default: 1G]
     #[arg(long, value_name = "SIZE")]
     disk_size: Option<Size>,
+    /// Size of each disk's journal, at the first start: 16M to 1G, half the disk at most [default: a sixteenth of the disk]
+    #[arg(long, value_name = "SIZE")]
+    journal_size: Option<Size>,
     /// Reactors of each node, at the first start; each has a disk of its own [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_REACTORS)))]
     reactors: Option<u16>,
@@ -117,6 +120,9 @@ struct Plan {
     conductor: SocketAddr,
     nodes: Vec<SocketAddr>,
     disk_size: u64,
+    /// What was said of the journals'.
+    #[serde(default)]
+    journal_size: Option<u64>,
     /// Of each node, and disks too.
     #[serde(default = "one")]
     reactors: u16,
@@ -182,8 +188,19 @@ impl Cluster {
             let least = Size(node_daemon::MIN_DISK_BYTES);
             return Err(Failure::usage(format!("a disk of {} is too small: use at least {least}", Size(disk_size))));
         }
+        let journal_size = args.journal_size.map(|size| size.0);
+        let first = dir.join("n1").join("disk0");
+        node_daemon::measure(&first, Some(disk_size), journal_size).map_err(|why| Failure::usage(why.to_string()))?;
         let journals = journal_dirs(args)?;
-        let plan = Plan { conductor: *conductor, nodes: nodes.to_vec(), disk_size, reactors, journals, tls: args.tls };
+        let plan = Plan {
+            conductor: *conductor,
+            nodes: nodes.to_vec(),
+            disk_size,
+            journal_size,
+            reactors,
+            journals,
+            tls: args.tls,
+        };
         let key_file = dir.join("cluster.key");
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(|why| Failure::new(Exit::Failed, format!("no random numbers: {why}")))?;
@@ -257,11 +274,12 @@ fn start(args: &StartArgs) -> Outcome {
         Some(cluster) => {
             let nodes = args.nodes.is_some_and(|n| n as usize != cluster.plan.nodes.len());
             let disk = args.disk_size.is_some_and(|size| size.0 != cluster.plan.disk_size);
+            let journal = args.journal_size.is_some_and(|size| Some(size.0) != cluster.plan.journal_size);
             let port = args.port.is_some_and(|port| port != cluster.plan.conductor.port());
             let reactors = args.reactors.is_some_and(|n| n != cluster.plan.reactors);
             let journals = !args.journals.is_empty() && journal_dirs(args)? != cluster.plan.journals;
             let tls = args.tls && !cluster.plan.tls;
-            if nodes || disk || port || reactors || journals || tls {
+            if nodes || disk || journal || port || reactors || journals || tls {
                 let why = format!(
                     "the cluster in {} exists and is not like that: leave the options out, or `trine dev stop --destroy` it first",
                     dir.display()
@@ -300,6 +318,9 @@ fn start(args: &StartArgs) -> Outcome {
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let mut command = own_command(&["node", "run", "--format", "--node", &(n + 1).to_string()])?;
         command.args(["--listen", &address.to_string(), "--create", &cluster.plan.disk_size.to_string()]);
+        if let Some(size) = cluster.plan.journal_size {
+            command.args(["--journal-size", &size.to_string()]);
+        }
         command.args(["--conductor", &cluster.plan.conductor_address()]);
         command.arg("--key-file").arg(cluster.dir.join("cluster.key"));
         for disk in 0..cluster.plan.reactors {

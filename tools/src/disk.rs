@@ -37,6 +37,9 @@ struct Making {
     /// Make files of this size where there is nothing
     #[arg(long, value_name = "SIZE")]
     create: Option<Size>,
+    /// Size of the journal of a store that is made: 16M to 1G, half the disk at most [default: a sixteenth of the disk]
+    #[arg(long, value_name = "SIZE")]
+    journal_size: Option<Size>,
     /// Make a store on a disk although it carries a file system, a partition table or the like, which is lost. One in use stays refused
     #[arg(long)]
     force: bool,
@@ -133,7 +136,12 @@ fn add(
     // The node runs in a directory of its own.
     let absolute = |path: &PathBuf| std::path::absolute(path).map_err(anyhow::Error::from);
     let paths = paths.iter().map(absolute).collect::<Result<_, _>>()?;
-    let new = NewDisks { paths, create: making.create.map(|size| size.0), force: making.force };
+    let new = NewDisks {
+        paths,
+        create: making.create.map(|size| size.0),
+        journal_size: making.journal_size.map(|size| size.0),
+        force: making.force,
+    };
     let added = node_daemon::ask_to_add(&socket, &new).map_err(|error| match error {
         node_daemon::Error::NotAdded(_) => Failure::new(Exit::Refused, error),
         other => anyhow::Error::from(other).into(),
@@ -192,7 +200,8 @@ fn replace(args: &ReplaceArgs) -> Outcome {
         Err(_) => {
             // Whatever would be refused then is refused before there is a disk more.
             let path = Path::new(&args.new);
-            let measured = node_daemon::measure(path, args.making.create.map(|size| size.0));
+            let [create, journal] = [args.making.create, args.making.journal_size].map(|size| size.map(|size| size.0));
+            let measured = node_daemon::measure(path, create, journal);
             let measured = measured.map_err(|why| Failure::new(Exit::Refused, why))?;
             if measured.disk == Some(args.old) {
                 return Err(Failure::new(Exit::Refused, format!("{} is disk {} itself", path.display(), args.old)));

@@ -50,6 +50,10 @@ pub(crate) struct RunArgs {
     /// Make files of this size for --disk paths at which there is nothing, and files for their journals
     #[arg(long, value_name = "SIZE")]
     create: Option<Size>,
+    /// Size of the journals of stores that are made: 16M to 1G, half the disk at most; what is written again while it is there does not
+    /// go home in between [default: a sixteenth of the disk]
+    #[arg(long, value_name = "SIZE")]
+    journal_size: Option<Size>,
     /// Reserve no space for files that are made: slow at first, and the file system may fill up; for trying out
     #[arg(long)]
     sparse: bool,
@@ -260,7 +264,8 @@ fn run_node(args: RunArgs) -> Outcome {
     };
     let usual = PathBuf::from("/run/trine");
     let control = args.control_socket.or_else(|| usual.is_dir().then(|| usual.join(format!("{}.sock", args.node))));
-    let disks = disk_plans(&args.disks, args.create.map(|size| size.0)).map_err(Failure::usage)?;
+    let [create, journal_size] = [args.create, args.journal_size].map(|size| size.map(|size| size.0));
+    let disks = disk_plans(&args.disks, create, journal_size).map_err(Failure::usage)?;
     let (listen, more) = listens(&args.listen).map_err(Failure::usage)?;
     let node = args.node;
     let options = NodeOptions {
@@ -297,7 +302,7 @@ fn run_node(args: RunArgs) -> Outcome {
 }
 
 /// `PATH`, `PATH,journal=PATH`, or several of these behind commas: a journal belongs to the disk before it.
-fn disk_plans(given: &[String], create: Option<u64>) -> Result<Vec<DiskPlan>, String> {
+fn disk_plans(given: &[String], create: Option<u64>, journal_size: Option<u64>) -> Result<Vec<DiskPlan>, String> {
     let mut plans: Vec<DiskPlan> = Vec::new();
     for value in given {
         let first = plans.len();
@@ -305,7 +310,7 @@ fn disk_plans(given: &[String], create: Option<u64>) -> Result<Vec<DiskPlan>, St
             match (item.strip_prefix("journal="), plans[first..].last_mut()) {
                 (Some(""), _) => return Err(format!("--disk {value:?}: the journal has no path")),
                 (None, _) if item.is_empty() => return Err(format!("--disk {value:?}: a disk has no path")),
-                (None, _) => plans.push(DiskPlan { path: item.into(), create, journal: None }),
+                (None, _) => plans.push(DiskPlan { path: item.into(), create, journal: None, journal_size }),
                 (Some(journal), Some(DiskPlan { journal: unnamed @ None, .. })) => *unnamed = Some(journal.into()),
                 (Some(_), Some(_)) => return Err(format!("--disk {value:?}: a disk has one journal")),
                 (Some(_), None) => return Err(format!("--disk {value:?}: a journal needs its disk before it")),
@@ -357,6 +362,7 @@ fn failure(error: Error) -> Failure {
                     | Error::TooSmall { .. }
                     | Error::NoJournal(_)
                     | Error::JournalTooSmall { .. }
+                    | Error::JournalSize { .. }
                     | Error::Cache(_)
             );
             Failure::new(if wrong_usage { Exit::Usage } else { Exit::Failed }, error)
@@ -586,13 +592,14 @@ mod tests {
             path: path.into(),
             create: Some(9),
             journal: journal.map(Into::into),
+            journal_size: Some(8),
         };
         let given = ["a,journal=/j/a,b".to_owned(), "c".to_owned(), "d,journal=e".to_owned()];
         let plans = [plan("a", Some("/j/a")), plan("b", None), plan("c", None), plan("d", Some("e"))];
-        assert_eq!(disk_plans(&given, Some(9)), Ok(plans.to_vec()));
+        assert_eq!(disk_plans(&given, Some(9), Some(8)), Ok(plans.to_vec()));
         for bad in ["journal=x", "a,journal=", "a,journal=x,journal=y", "a,,b", ""] {
             let given = ["first".to_owned(), bad.to_owned()];
-            assert!(disk_plans(&given, None).is_err(), "{bad}");
+            assert!(disk_plans(&given, None, None).is_err(), "{bad}");
         }
     }
 

@@ -224,6 +224,26 @@ fn a_node_is_emptied_and_removed_and_the_log_tells_of_it() {
 }
 
 #[test]
+fn journals_are_as_large_as_was_said_when_their_stores_were_made() {
+    let dir = Dir::new("journals");
+    dir.ok(&["dev", "start", "--nodes", "1", "--disk-size", "128M", "--journal-size", "48M", "--sparse"]);
+    dir.ok(&["dev", "start", "--journal-size", "48M"]);
+    dir.fails(5, &["dev", "start", "--journal-size", "32M"]);
+    let [first, added, usual] = ["n1/disk0", "added", "usual"].map(|name| dir.cluster().join(name));
+    let [first, added, usual] = [&first, &added, &usual].map(|path| path.to_str().unwrap());
+    let add = ["disk", "add", "1", "--create", "64M"];
+    let said = dir.fails(5, &[&add[..], &[added, "--journal-size", "33M"]].concat());
+    assert!(said.contains("choose 16777216 to 33554432") && !Path::new(added).exists(), "{said}");
+    dir.ok(&[&add[..], &[added, "--journal-size", "24M"]].concat());
+    dir.ok(&[&add[..], &[usual]].concat());
+    dir.ok(&["dev", "stop"]);
+    let blocks = |disk| dir.json(&["store", "dump", disk])["geometry"]["journal_blocks"].as_u64().unwrap();
+    assert_eq!([first, added, usual].map(blocks), [48 << 8, 24 << 8, 16 << 8]);
+    dir.ok(&["dev", "start"]);
+    dir.ok(&["dev", "stop", "--destroy", "--yes"]);
+}
+
+#[test]
 fn wrong_usage_is_one_sentence_and_code_2() {
     let dir = Dir::new("usage");
     for args in [
@@ -239,6 +259,8 @@ fn wrong_usage_is_one_sentence_and_code_2() {
         &["node", "run", "--node", "1"],
         &["dev", "start", "--nodes", "0"],
         &["dev", "start", "--disk-size", "1M"],
+        &["dev", "start", "--journal-size", "15M"],
+        &["dev", "start", "--disk-size", "64M", "--journal-size", "33M"],
         &["conductor", "run", "--store", "etcd://x"],
         &["status", "--log", "a=b=c"],
         &["status", "--config", "/nonexistent"],

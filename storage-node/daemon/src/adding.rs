@@ -29,6 +29,9 @@ pub struct NewDisks {
     pub paths: Vec<PathBuf>,
     /// Bytes of files that are made where there is nothing.
     pub create: Option<u64>,
+    /// Bytes of the journals of stores that are made, if not the usual ones.
+    #[serde(default)]
+    pub journal_size: Option<u64>,
     /// Make a store on a disk although it carries something else's marks.
     pub force: bool,
 }
@@ -104,7 +107,7 @@ impl Adder {
                     if *at != path {
                         tracing::warn!(%disk, was = %path.display(), is = %at.display(), "a disk has another disk's name now");
                     }
-                    let again = NewDisks { paths: vec![at.clone()], create: None, force: false };
+                    let again = NewDisks { paths: vec![at.clone()], create: None, journal_size: None, force: false };
                     match self.open(&again, false) {
                         Ok(_) => continue,
                         Err(why) => why.to_string(),
@@ -133,7 +136,12 @@ impl Adder {
         if self.control.lanes.all().len() >= MAX_REACTORS {
             return Err(Error::TooManyReactors);
         }
-        let plan = |path: &PathBuf| DiskPlan { path: path.clone(), create: new.create, journal: None };
+        let plan = |path: &PathBuf| DiskPlan {
+            path: path.clone(),
+            create: new.create,
+            journal: None,
+            journal_size: new.journal_size,
+        };
         let plans: Vec<DiskPlan> = new.paths.iter().map(plan).collect();
         // A stop does not wait until a large file is written in full.
         disks::prepare(&plans, self.options.sparse, &|| self.control.desk.pause(Duration::ZERO))?;

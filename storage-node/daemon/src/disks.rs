@@ -4,8 +4,7 @@ use crate::{DiskPlan, Error, journal, users};
 use conductor_model::{Blocks, Bytes, ClusterId, DiskId};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
-use node_store::journaled::MIN_DISK_BYTES;
-use node_store::journaled::{Geometry, identify};
+use node_store::journaled::identify;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -26,15 +25,13 @@ pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool, stop: &dyn Fn() -> bool)
     for disk in disks {
         if !disk.path.exists() {
             let Some(bytes) = disk.create else { return Err(Error::Missing(disk.path.clone())) };
-            if bytes < MIN_DISK_BYTES {
-                return Err(Error::TooSmall { path: disk.path.clone(), bytes });
-            }
+            journal::geometry(&disk.path, bytes, disk.journal_size)?;
             tracing::info!(path = %disk.path.display(), bytes, "making a disk file");
             create(&disk.path, bytes, sparse, stop).map_err(|source| failed(&disk.path, bytes, source))?;
         }
         if let Some(path) = disk.journal.as_ref().filter(|path| !path.exists()) {
-            let bytes = disk.create.and_then(|bytes| journal::file_bytes(Bytes(bytes)));
-            let Some(bytes) = bytes else { return Err(Error::NoJournal(path.clone())) };
+            let Some(bytes) = disk.create else { return Err(Error::NoJournal(path.clone())) };
+            let bytes = journal::geometry(&disk.path, bytes, disk.journal_size)?.journal_bytes().0 + journal::HEAD;
             tracing::info!(path = %path.display(), bytes, "making a journal's file");
             // Never sparse: it is written all the time.
             create(path, bytes, false, stop).map_err(|source| failed(path, bytes, source))?;
@@ -123,8 +120,8 @@ pub struct Measured {
     pub disk: Option<DiskId>,
 }
 
-/// Measures what is at a path, or what would be made of this size if nothing is. Changes nothing.
-pub fn measure(path: &Path, create: Option<u64>) -> Result<Measured, Error> {
+/// Measures what is at a path, or what would be made of this size if nothing is, with a journal of this size. Changes nothing.
+pub fn measure(path: &Path, create: Option<u64>, journal_size: Option<u64>) -> Result<Measured, Error> {
     let failed = |source| Error::Unreadable { path: path.to_path_buf(), source };
     let (bytes, disk) = match File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))) {
         Ok(bytes) => (bytes, disk_at(path).map_err(failed)?),
@@ -133,8 +130,7 @@ pub fn measure(path: &Path, create: Option<u64>) -> Result<Measured, Error> {
         }
         Err(error) => return Err(failed(error)),
     };
-    let geometry = Geometry::of_disk(Bytes(bytes)).filter(|_| bytes >= MIN_DISK_BYTES);
-    let geometry = geometry.ok_or_else(|| Error::TooSmall { path: path.to_path_buf(), bytes })?;
+    let geometry = journal::geometry(path, bytes, journal_size)?;
     Ok(Measured { capacity: Blocks(geometry.capacity()).bytes(), disk })
 }
 
@@ -190,12 +186,13 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use node_store::journaled::MIN_DISK_BYTES;
     use std::cell::Cell;
     use std::os::unix::fs::MetadataExt;
     use std::path::PathBuf;
 
     fn plan(path: PathBuf, create: Option<u64>) -> DiskPlan {
-        DiskPlan { path, create, journal: None }
+        DiskPlan { path, create, journal: None, journal_size: None }
     }
 
     #[test]

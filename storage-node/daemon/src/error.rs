@@ -4,7 +4,7 @@ use crate::limits::{MAX_DISKS_PER_REACTOR, MIN_MEMORY, MIN_METADATA_CACHE};
 use conductor_model::limits::MAX_ADDRESSES;
 use conductor_model::{ClusterId, DiskId, ShardId, TransportAddress};
 use node_store::OpenError;
-use node_store::journaled::MIN_DISK_BYTES;
+use node_store::journaled::{MIN_DISK_BYTES, MIN_JOURNAL_BYTES};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -159,6 +159,18 @@ pub enum Error {
         journal: PathBuf,
         /// What there is.
         bytes: u64,
+    },
+    /// There is none so large, or so small.
+    #[error(
+        "a journal of {said} bytes is not possible for disk {path}: choose {MIN_JOURNAL_BYTES} to {most}, half the disk at most"
+    )]
+    JournalSize {
+        /// The disk.
+        path: PathBuf,
+        /// What was said.
+        said: u64,
+        /// What it can be at most.
+        most: u64,
     },
     /// Its first blocks cannot be written.
     #[error("cannot label journal {path}: {source}")]

@@ -14,7 +14,7 @@
 
 use crate::{Error, marks};
 use conductor_model::{BLOCK, Bytes, DiskId};
-use node_store::journaled::{Geometry, identify};
+use node_store::journaled::{Geometry, MAX_JOURNAL_BYTES, MIN_JOURNAL_BYTES, identify};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -134,16 +134,36 @@ pub(crate) fn may_take(journal: Place<'_>, force: bool) -> Result<bool, Error> {
     }
 }
 
-/// How a disk of `size` with a journal of `bytes` is divided: as usual, but that its ring is there, as large as there is room.
-pub(crate) fn geometry(size: Bytes, bytes: u64) -> Option<Geometry> {
-    let usual = Geometry::of_disk(size)?;
-    let room = u32::try_from(bytes / BLOCK as u64).unwrap_or(u32::MAX);
-    Geometry::external(size, usual.ring_blocks().min(room), usual.places(), usual.max_copies())
+/// How a disk of `bytes` is divided whose journal is on it: as usual, but that the journal is as large as was said.
+pub(crate) fn geometry(disk: &Path, bytes: u64, said: Option<u64>) -> Result<Geometry, Error> {
+    let too_small = || Error::TooSmall { path: disk.to_path_buf(), bytes };
+    let usual = Geometry::of_disk(Bytes(bytes)).ok_or_else(too_small)?;
+    let Some(said) = said else { return Ok(usual) };
+    let most = MAX_JOURNAL_BYTES.min(bytes / 2);
+    let blocks = u32::try_from(said / BLOCK as u64).ok().filter(|_| (MIN_JOURNAL_BYTES..=most).contains(&said));
+    let divided = blocks.and_then(|blocks| usual.with_journal(blocks));
+    divided.ok_or_else(|| Error::JournalSize { path: disk.to_path_buf(), said, most })
 }
 
-/// How large a journal's file is made for a disk of `size`.
-pub(crate) fn file_bytes(size: Bytes) -> Option<u64> {
-    Geometry::of_disk(size).map(|usual| usual.journal_bytes().0 + HEAD)
+/// The same where the journal is elsewhere: unless its size was said, as large as there is room.
+pub(crate) fn geometry_beside(
+    disk: &Path,
+    bytes: u64,
+    said: Option<u64>,
+    journal: Place<'_>,
+) -> Result<Geometry, Error> {
+    let mut wanted = geometry(disk, bytes, said)?;
+    let path = || journal.path.to_path_buf();
+    let need = wanted.journal_bytes().0;
+    if need > journal.bytes {
+        if said.is_some() {
+            return Err(Error::JournalShort { journal: path(), bytes: journal.bytes, need });
+        }
+        let room = u32::try_from(journal.bytes / BLOCK as u64).ok();
+        let smaller = room.and_then(|room| wanted.with_journal(room));
+        wanted = smaller.ok_or_else(|| Error::JournalTooSmall { journal: path(), bytes: journal.bytes })?;
+    }
+    wanted.with_journal_elsewhere().ok_or_else(|| Error::TooSmall { path: disk.to_path_buf(), bytes })
 }
 
 fn unreadable(path: &Path, source: io::Error) -> Error {
@@ -246,7 +266,7 @@ mod tests {
     #[test]
     fn stores_say_which_cluster_they_belong_to_and_blank_disks_do_not() {
         let dir = Dir::new();
-        let plan = |path| crate::DiskPlan { path, create: None, journal: None };
+        let plan = |path| crate::DiskPlan { path, create: None, journal: None, journal_size: None };
         let [blank, none, store] = [dir.file("blank", DISK), dir.0.join("none"), dir.0.join("disk")].map(plan);
         let of = |disks: &[crate::DiskPlan]| crate::disks::cluster_of(disks);
         assert_eq!(of(&[blank.clone(), none.clone()]).unwrap(), None);
@@ -284,6 +304,31 @@ mod tests {
         assert!(before == dir.bytes(), "what is refused is not written");
         File::options().write(true).open(dir.0.join("journal")).unwrap().set_len(JOURNAL - 4096).unwrap();
         assert!(matches!(refused("disk", Some("journal")), Error::JournalShort { .. }));
+    }
+
+    #[test]
+    fn a_journal_has_the_size_that_was_said_if_its_disk_and_its_own_have_room() {
+        let disk = Path::new("disk");
+        let on_disk = |said| geometry(disk, 4 << 30, said).map(|geometry| geometry.journal_bytes().0 >> 20);
+        assert_eq!([None, Some(16 << 20), Some(1 << 30)].map(|said| on_disk(said).unwrap()), [256, 16, 1024]);
+        for said in [0, (16 << 20) - 1, (1 << 30) + 1, u64::MAX] {
+            assert!(matches!(on_disk(Some(said)), Err(Error::JournalSize { most: MAX_JOURNAL_BYTES, .. })), "{said}");
+        }
+        let of_half = geometry(disk, DISK, Some(DISK / 2)).unwrap();
+        assert!(of_half.capacity() > 0 && of_half.journal_bytes().0 == DISK / 2);
+        let said = geometry(disk, DISK, Some(DISK / 2 + 4096)).unwrap_err();
+        assert!(matches!(said, Error::JournalSize { most, .. } if most == DISK / 2), "{said}");
+        assert!(matches!(geometry(disk, DISK / 2, None), Err(Error::TooSmall { .. })));
+
+        let beside = |bytes, said| {
+            let place = Place { path: Path::new("journal"), bytes };
+            geometry_beside(disk, 4 << 30, said, place)
+        };
+        let sizes = |said| beside(512 << 20, said).map(|g| (g.external_journal(), g.journal_bytes().0 >> 20));
+        assert_eq!((sizes(None).unwrap(), sizes(Some(512 << 20)).unwrap()), ((true, 256), (true, 512)));
+        assert!(matches!(sizes(Some(513 << 20)), Err(Error::JournalShort { .. })));
+        assert_eq!(beside(20 << 20, None).unwrap().journal_bytes().0, 20 << 20, "as large as there is room");
+        assert!(matches!(beside(1 << 20, None), Err(Error::JournalTooSmall { .. })));
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub use look::{
 };
 pub use memory::{HugePages, MemoryNodes, TooFewHugePages};
 pub use node_store::journaled::DEFAULT_CACHE_BYTES as DEFAULT_METADATA_CACHE;
-pub use node_store::journaled::MIN_DISK_BYTES;
+pub use node_store::journaled::{MAX_JOURNAL_BYTES, MIN_DISK_BYTES, MIN_JOURNAL_BYTES};
 pub use options::{DiskPlan, NodeOptions, huge_pages_needed};
 pub use process::{Ready, run};
 pub use socket::{ask_for_look, ask_to_add};

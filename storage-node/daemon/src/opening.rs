@@ -30,6 +30,8 @@ pub(crate) struct Task {
     pub(crate) force: bool,
     /// Where its journal is, if not on the disk itself.
     pub(crate) journal: Option<Journal>,
+    /// How large it is to be if a store is made.
+    pub(crate) journal_size: Option<u64>,
     /// Memory for metadata pages.
     pub(crate) cache: Bytes,
 }
@@ -198,25 +200,25 @@ impl Task {
     }
 
     fn format(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
-        let Some((usual, disk)) = Geometry::of_disk(Bytes(self.bytes)).zip(self.format_as) else {
-            return State::Failed(Error::TooSmall { path: self.path.clone(), bytes: self.bytes });
+        let Some(disk) = self.format_as else { return State::Failed(self.failed(OpenError::NotAStore)) };
+        let geometry = match self.geometry().and_then(|geometry| self.label(false).map(|()| geometry)) {
+            Ok(geometry) => geometry,
+            Err(why) => return State::Failed(why),
         };
-        let mut geometry = usual;
-        if let Some(Journal { path, bytes, .. }) = &self.journal {
-            let Some(divided) = journal::geometry(Bytes(self.bytes), *bytes) else {
-                return State::Failed(Error::JournalTooSmall { journal: path.clone(), bytes: *bytes });
-            };
-            geometry = divided;
-        }
-        if let Err(why) = self.label(false) {
-            return State::Failed(why);
-        }
         let identity = Identity { cluster: self.cluster, node: self.node, disk };
         let journal = self.journal.as_ref().map(|journal| journal.index);
         let options = FormatOptions { disk: self.index, journal, identity, geometry, overwrite: false };
         match Format::start(options, arena, out) {
             Ok(format) => State::Formatting(Box::new(format)),
             Err(why) => State::Failed(self.failed(why)),
+        }
+    }
+
+    /// How the disk is to be divided.
+    fn geometry(&self) -> Result<Geometry, Error> {
+        match &self.journal {
+            None => journal::geometry(&self.path, self.bytes, self.journal_size),
+            Some(journal) => journal::geometry_beside(&self.path, self.bytes, self.journal_size, journal.place()),
         }
     }
 

@@ -18,6 +18,10 @@ pub struct DiskPlan {
     /// Where its store keeps its journal, if not on the disk itself: a block device, or a file, which is mapped; best on NVDIMM. A file
     /// is made if there is none and the disk's size is said.
     pub journal: Option<PathBuf>,
+    /// Bytes of the journal of a store that is made: from [`MIN_JOURNAL_BYTES`](crate::MIN_JOURNAL_BYTES) to
+    /// [`MAX_JOURNAL_BYTES`](crate::MAX_JOURNAL_BYTES), and half the disk at most; a sixteenth of it if nothing is said. What is written again
+    /// before it goes home is written home once, so that a journal larger than what is written all the time spares writes.
+    pub journal_size: Option<u64>,
 }
 
 /// How to run a node.
@@ -208,7 +212,7 @@ pub(crate) mod tests {
             host: "here".to_owned(),
             rack: String::new(),
             disks: (0..disks)
-                .map(|n| DiskPlan { path: format!("disk{n}").into(), create: None, journal: None })
+                .map(|n| DiskPlan { path: format!("disk{n}").into(), create: None, journal: None, journal_size: None })
                 .collect(),
             sparse: false,
             format: false,

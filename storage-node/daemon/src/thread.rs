@@ -71,6 +71,7 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
                 .map_err(|source| Error::Unreadable { path: disk.path.clone(), source })?,
             force: options.force,
             journal,
+            journal_size: disk.journal_size,
             cache: Bytes(options.metadata_cache),
         });
     }

@@ -1,8 +1,9 @@
 //! What the servers' processes and the loopback used, read from /proc before and after.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use std::fs;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 /// Sums since the processes began, or the difference of two of them.
 #[derive(Clone, Copy, Default, Debug, Serialize)]
@@ -49,6 +50,20 @@ impl Used {
             disk: self.disk.saturating_sub(before.disk),
         }
     }
+}
+
+/// Waits until nothing is left that they put off while there were requests: until they have been at rest for longer than a store waits.
+pub(crate) fn rest(pids: &[u32]) -> Result<()> {
+    const LOOK: Duration = Duration::from_millis(400);
+    let (mut before, mut quiet, until) = (Used::by(pids)?, 0, Instant::now() + Duration::from_secs(60));
+    while quiet < 4 {
+        ensure!(Instant::now() < until, "a minute after its turn it is still at work");
+        thread::sleep(LOOK);
+        let now = Used::by(pids)?;
+        quiet = if now.cpu - before.cpu > 0.1 * LOOK.as_secs_f64() { 0 } else { quiet + 1 };
+        before = now;
+    }
+    Ok(())
 }
 
 fn loopback() -> Result<u64> {

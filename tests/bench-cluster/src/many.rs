@@ -9,7 +9,7 @@
 use crate::cases::{self, Case};
 use crate::fio::{self, Place};
 use crate::options::Medium;
-use crate::peers::{Peer, Who};
+use crate::peers::{JOURNAL, Peer, Who};
 use anyhow::{Context, Result, ensure};
 use cluster::{Cluster, Shape};
 use std::collections::BTreeSet;
@@ -19,8 +19,8 @@ use std::time::Duration;
 
 /// Bytes of a case's volumes together.
 const SIZE: u64 = 256 << 20;
-/// Of a node's disk: three times that, for 1, 8 and 64 volumes, and as much again and more for what is not yet moved home.
-const DISK: u64 = 8 * SIZE;
+/// Of a node's disk: three times that, for 1, 8 and 64 volumes, as much again and more for what is not yet given back, and the journal.
+const DISK: u64 = 8 * SIZE + JOURNAL;
 /// How long all of it is written, so that each place was written once.
 const FILL: Duration = Duration::from_secs(4);
 
@@ -36,8 +36,8 @@ pub(crate) struct Many {
 impl Many {
     /// Starts a cluster that has none yet.
     pub(crate) fn start(medium: Medium) -> Result<Self> {
-        let peer =
-            Peer::with(Who::Trine, medium, |dir| Cluster::start_in(dir, Shape { disk: DISK, ..Shape::default() }))?;
+        let shape = Shape { disk: DISK, journal: Some(JOURNAL), ..Shape::default() };
+        let peer = Peer::with(Who::Trine, medium, |dir| Cluster::start_in(dir, shape))?;
         Ok(Self { peer, made: BTreeSet::new(), attached: Vec::new() })
     }
 

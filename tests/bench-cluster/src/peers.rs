@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of each volume.
 pub(crate) const SIZE: u64 = 256 << 20;
+/// Bytes of the journal of each of Trine's disks: what one has that is 16 GiB or larger.
+pub(crate) const JOURNAL: u64 = 1 << 30;
 /// Volumes of Trine; the first one is what the others have as their only one.
 const VOLUMES: usize = 4;
 /// What directories are called, before the process id.
@@ -148,8 +150,8 @@ impl Peer {
     }
 
     fn start_trine(&mut self) -> Result<()> {
-        // Four volumes, and as much again for what is written and not yet moved home.
-        let shape = Shape { disk: 2 * VOLUMES as u64 * SIZE, ..Shape::default() };
+        // Four volumes, and as much again for what is written in whole chunks and not yet given back.
+        let shape = Shape { disk: 2 * VOLUMES as u64 * SIZE + JOURNAL, journal: Some(JOURNAL), ..Shape::default() };
         let mut cluster = Cluster::start_in(&self.dir, shape)?;
         for n in 0..VOLUMES {
             let name = format!("v{n}");

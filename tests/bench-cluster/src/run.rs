@@ -88,12 +88,21 @@ fn grow(medium: Medium, cases: &[Case], options: &Options, report: &mut Report) 
     Ok(())
 }
 
+/// One turn of one of them. Who puts work off does as much of it as comes in when it is measured, and has done the rest of it before
+/// others have their turn.
 fn one(peer: &mut Peer, case: &Case, options: &Options) -> Result<Sample> {
     peer.prepare(case)?;
+    let owes = peer.who == Who::Trine && case.writes();
+    if owes {
+        peer.run(case, options.time, options.pin)?;
+    }
     let (used, enters) = (Used::by(&peer.pids)?, peer.enters()?);
     let ran = peer.run(case, options.time, options.pin)?;
     let used = Used::by(&peer.pids)?.since(used);
     let enters = peer.enters()?.zip(enters).map(|(after, before)| (after - before) as f64);
+    if owes {
+        account::rest(&peer.pids)?;
+    }
     Ok(Sample { ran, used, enters })
 }
 

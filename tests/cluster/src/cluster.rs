@@ -39,11 +39,13 @@ pub struct Shape {
     pub reactors: usize,
     /// Bytes of each disk.
     pub disk: u64,
+    /// Bytes of its journal; the usual ones, if none.
+    pub journal: Option<u64>,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { nodes: 3, reactors: 1, disk: 128 << 20 }
+        Self { nodes: 3, reactors: 1, disk: 128 << 20, journal: None }
     }
 }
 
@@ -110,7 +112,8 @@ impl Cluster {
         let watcher = Watcher::start(&dir, "")?;
         let [nodes, reactors, disk] = [shape.nodes as u64, shape.reactors as u64, shape.disk].map(|n| n.to_string());
         let start = ["dev", "start", "--nodes", &nodes, "--reactors", &reactors, "--disk-size", &disk];
-        trine_ok(&[], &dir, &[&start[..], more].concat())?;
+        let journal = shape.journal.map(|bytes| format!("--journal-size={bytes}"));
+        trine_ok(&[], &dir, &[&start[..], &journal.iter().map(String::as_str).collect::<Vec<_>>(), more].concat())?;
         let conductor = Process::adopt("conductor", number(&dir.join("conductor.pid"))?, &dir.join("conductor.log"))?;
         let node = |n: usize| {
             let at = dir.join(format!("n{n}"));

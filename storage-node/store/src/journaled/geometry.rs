@@ -6,7 +6,7 @@
 
 use super::entry::ChunkNo;
 use super::limits::{
-    BYTES_PER_COPY, CHUNK, CHUNK_BLOCKS, HEAD_BLOCKS, MAX_COPIES, MAX_PLACES, MAX_RING_BLOCKS, MIN_COPIES,
+    BYTES_PER_COPY, CHUNK, CHUNK_BLOCKS, HEAD_BLOCKS, MAX_CHUNKS, MAX_COPIES, MAX_PLACES, MAX_RING_BLOCKS, MIN_COPIES,
     MIN_DISK_BYTES, MIN_PLACES, MIN_USUAL_RING, PAGES_PART, RING_PART, SPARE_CHUNKS,
 };
 use super::pages::Region;
@@ -37,6 +37,16 @@ impl Geometry {
         Self::new(size, u32::try_from(ring).ok()?, u32::try_from(places).ok()?, u32::try_from(copies).ok()?)
     }
 
+    /// The same with a journal of so many blocks; `None` if there cannot be one, or nothing is left for data.
+    pub fn with_journal(self, ring_blocks: u32) -> Option<Self> {
+        Self { ring_blocks, ..self }.divided()
+    }
+
+    /// The same with the journal on another disk, from that one's first block on.
+    pub fn with_journal_elsewhere(self) -> Option<Self> {
+        Self { external_journal: true, ..self }.divided()
+    }
+
     /// A division of one's own, however small; `None` if it cannot work: ring or page region below the least, or nothing left
     /// for data.
     pub fn new(size: Bytes, ring_blocks: u32, places: u32, max_copies: u32) -> Option<Self> {
@@ -60,9 +70,8 @@ impl Geometry {
             return None;
         }
         let left = (self.disk_blocks * BLOCK as u64).checked_sub(self.chunks_start())?;
-        self.chunks = u32::try_from((left / CHUNK as u64).min(u64::from(u32::MAX) - 1)).ok()?;
-        (self.chunks > SPARE_CHUNKS && u64::from(self.chunks) * u64::from(CHUNK_BLOCKS) < u64::from(u32::MAX))
-            .then_some(self)
+        self.chunks = u32::try_from((left / CHUNK as u64).min(MAX_CHUNKS)).ok()?;
+        (self.chunks > SPARE_CHUNKS).then_some(self)
     }
 
     /// Bytes of the disk that are used; it may be larger.
@@ -85,7 +94,7 @@ impl Geometry {
     pub fn external_journal(&self) -> bool {
         self.external_journal
     }
-    /// Chunks of 64 KiB.
+    /// Chunks of 64 KiB; what is beyond 16 TiB of them stays unused.
     pub fn chunks(&self) -> u32 {
         self.chunks
     }
@@ -123,5 +132,22 @@ impl Geometry {
     /// Byte offset of a chunk.
     pub(super) fn chunk(&self, chunk: ChunkNo) -> u64 {
         self.chunks_start() + u64::from(chunk.index()) * CHUNK as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn all_of_a_disk_is_used_as_far_as_blocks_have_numbers() {
+        let bytes = |disk| u64::from(Geometry::of_disk(Bytes(disk)).unwrap().capacity()) * BLOCK as u64;
+        for (disk, percent) in [(MIN_DISK_BYTES, 70), (1 << 30, 90), (1 << 34, 90), (1 << 44, 96)] {
+            assert!((percent..100).contains(&(bytes(disk) * 100 / disk)), "{disk}: {}", bytes(disk));
+        }
+        let left_of_16_tib = [20 << 40, 1 << 60].map(|disk| (16 << 40) - bytes(disk));
+        assert!(left_of_16_tib.iter().all(|left| (1..1 << 20).contains(left)), "{left_of_16_tib:?}");
+        assert!(Geometry::of_disk(Bytes(MIN_DISK_BYTES - 1)).is_none());
     }
 }

@@ -8,18 +8,23 @@ use driver::Span;
 pub(super) const CHUNK_BLOCKS: u32 = 16;
 /// Bytes in a chunk.
 pub(super) const CHUNK: usize = CHUNK_BLOCKS as usize * BLOCK;
+/// Most chunks: their blocks have numbers of 32 bits. One less than 16 TiB.
+pub(super) const MAX_CHUNKS: u64 = (u32::MAX / CHUNK_BLOCKS) as u64;
+const _: () = assert!(MAX_CHUNKS * (CHUNK_BLOCKS as u64) < u32::MAX as u64);
 /// Blocks before the ring: two superblocks apart from each other, room to spare.
 pub(super) const HEAD_BLOCKS: u64 = 16;
 /// Where the two superblocks are: a stray write of a few KiB does not hit both.
 pub(super) const SUPERBLOCKS: [u64; 2] = [0, 8];
 /// Smallest disk for ordinary use: below, the metadata is out of proportion.
 pub const MIN_DISK_BYTES: u64 = 64 << 20;
-/// The ring is this part of the disk…
+/// The ring is this part of the disk if nothing is said…
 pub(super) const RING_PART: u64 = 16;
-/// …but at least 16 MiB…
-pub(super) const MIN_USUAL_RING: u64 = (16 << 20) / BLOCK as u64;
-/// …and at most 1 GiB: it is read whole at opening, in some seconds.
-pub(super) const MAX_RING_BLOCKS: u64 = (1 << 30) / BLOCK as u64;
+/// …but at least this much, which is the least in ordinary use…
+pub const MIN_JOURNAL_BYTES: u64 = 16 << 20;
+pub(super) const MIN_USUAL_RING: u64 = MIN_JOURNAL_BYTES / BLOCK as u64;
+/// …and never more than this: it is read whole at opening, in some seconds.
+pub const MAX_JOURNAL_BYTES: u64 = 1 << 30;
+pub(super) const MAX_RING_BLOCKS: u64 = MAX_JOURNAL_BYTES / BLOCK as u64;
 const _: () = assert!(MIN_RING_BLOCKS as u64 <= MIN_USUAL_RING);
 /// Metadata pages take this part of the disk, and their mirrors as much again. A full disk whose map is dense needs 1/640: 68 B + 32 B for
 /// 64 KiB; snapshots with few blocks each need more.

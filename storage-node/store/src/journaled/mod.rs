@@ -57,7 +57,7 @@ pub use crate::opening::{Identity, OpenError, OpenOptions};
 pub use engine::JournaledStore;
 pub use format::{Format, FormatOptions};
 pub use geometry::Geometry;
-pub use limits::{DEFAULT_CACHE_BYTES, MIN_DISK_BYTES};
+pub use limits::{DEFAULT_CACHE_BYTES, MAX_JOURNAL_BYTES, MIN_DISK_BYTES, MIN_JOURNAL_BYTES};
 pub use open::{Opening, Tuning};
 pub use superblock::{FORMAT_VERSION, identify};
 
