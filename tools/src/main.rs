@@ -5,6 +5,7 @@
 
 mod attach;
 mod bench;
+mod checksums;
 mod client;
 mod completions;
 mod conductor;
@@ -162,6 +163,7 @@ fn main() -> ExitCode {
     if let Err(failure) = log_to_stderr(&cli) {
         return failure.report();
     }
+    checksums::choose();
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

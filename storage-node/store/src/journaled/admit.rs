@@ -35,6 +35,9 @@ pub(super) enum Piece {
     Chunks(u32, Vec<ChunkNo>),
 }
 
+/// One, but for a write that has whole chunks and others.
+type Pieces = SmallVec<[Piece; 1]>;
+
 /// A write.
 #[derive(Debug)]
 pub(super) struct Write {
@@ -45,7 +48,7 @@ pub(super) struct Write {
     data: Reads,
     pub(super) crcs: Crcs,
     durable: bool,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Pieces,
 }
 
 /// What a change is.
@@ -142,7 +145,7 @@ impl JournaledStore {
                 let stamped = stamped(self, copy, stamp, known_good);
                 let Some(layer) = self.catalog.copies.get(&copy).map(|state| state.live) else { return };
                 self.counters.near_full += u64::from(self.is_near_full());
-                Work::Write(Write { copy, layer, stamped, at, data, crcs, durable, pieces: Vec::new() })
+                Work::Write(Write { copy, layer, stamped, at, data, crcs, durable, pieces: Pieces::new() })
             }
             // Handled where they were submitted.
             StoreOp::Sync { .. }
@@ -307,7 +310,7 @@ impl JournaledStore {
         if need > self.space.available() {
             return self.place_in_place(write, &chunks);
         }
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces = Pieces::new();
         for &(chunk, from, count) in &chunks {
             if count == CHUNK_BLOCKS {
                 let Some(fresh) = self.space.take() else { return Ok(false) };
@@ -357,7 +360,7 @@ impl JournaledStore {
                 *self.claims.entry((write.layer, chunk)).or_default() += 1;
             }
         }
-        write.pieces = vec![Piece::Journal(Journaled { part: write.at, kept })];
+        write.pieces = smallvec![Piece::Journal(Journaled { part: write.at, kept })];
         Ok(true)
     }
 
@@ -407,14 +410,13 @@ impl JournaledStore {
         let name = (key as u64) << 2;
         match &change.work {
             Work::Record(record, wanted) => {
-                let mut body = Vec::with_capacity(128);
-                record.encode(&mut body);
+                let body = encoded(record, &mut self.body);
                 if !self.ring.fits(body.len(), 0) {
                     self.counters.log_waits += 1;
                     self.fold.want();
                     return false;
                 }
-                self.ring.append(name, &body, None, &[], durable(*wanted));
+                self.ring.append(name, body, None, &[], durable(*wanted));
             }
             Work::Write(write) => {
                 let journaled: u32 = write
@@ -433,17 +435,16 @@ impl JournaledStore {
                 }
                 for (n, piece) in write.pieces.iter().enumerate() {
                     let (record, from, count) = write.record(piece);
-                    let mut body = Vec::with_capacity(128);
-                    record.encode(&mut body);
+                    let body = encoded(&record, &mut self.body);
                     let name = name | n as u64;
                     if let Piece::Chunks(..) = piece {
-                        self.ring.append(name, &body, None, &[], durable(write.durable));
+                        self.ring.append(name, body, None, &[], durable(write.durable));
                         continue;
                     }
                     let (at, len) = (from as usize * BLOCK, count as usize * BLOCK);
                     let payload = Part { mem: write.data.share(), from: at, len };
                     let crcs = part(&write.crcs, from, count);
-                    self.ring.append(name, &body, Some(payload), crcs, durable(write.durable));
+                    self.ring.append(name, body, Some(payload), crcs, durable(write.durable));
                 }
             }
         }
@@ -459,6 +460,13 @@ impl JournaledStore {
         }
         self.finish(change.tag, result);
     }
+}
+
+/// A record as the journal has it.
+fn encoded<'a>(record: &Record, body: &'a mut Vec<u8>) -> &'a [u8] {
+    body.clear();
+    record.encode(body);
+    body
 }
 
 impl Write {

@@ -88,6 +88,8 @@ pub struct JournaledStore {
     pub(super) waiting: VecDeque<usize>,
     /// Changes whose data is in place and whose records wait for room in the ring.
     pub(super) ready: VecDeque<usize>,
+    /// The newest record, as the journal has it; its memory is used again.
+    pub(super) body: Vec<u8>,
     /// Patches that changes in flight will make.
     pub(super) promised: usize,
     pub(super) creating: u32,
@@ -150,6 +152,7 @@ impl JournaledStore {
             pending: Slab::new(),
             waiting: VecDeque::new(),
             ready: VecDeque::new(),
+            body: Vec::new(),
             promised: 0,
             creating: 0,
             looking: VecDeque::new(),

@@ -3,13 +3,13 @@
 //! The first group never waits: with nothing in flight, whatever is queued at the end of a turn goes at once, so that a single
 //! request pays one write. Behind a group in flight a second one goes only if it is at least half as large, in records: requests
 //! that trickle in behind a large group wait for it and go together with those that its end brings back, instead of
-//! splitting the load into a large group and crumbs for ever. What is more goes in even parts, written side by side, as long
-//! as each is worth its header: that is what a deep queue settles to.
+//! splitting the load into a large group and crumbs for ever. What is more goes in two even parts, written side by side, if
+//! each is worth its header: that is what a deep queue settles to.
 
 use super::group::{self, Head};
 use super::limits::{
-    FIRST_HEADERS, HEAD, MAX_BODY, MAX_FLYING, MAX_HEADER_BLOCKS, MAX_PAYLOAD_BLOCKS, MAX_RECORD_BLOCKS,
-    MAX_RECORDS_BYTES, RESERVE_BLOCKS, SEAL_AFTER, WORTH_BLOCKS,
+    HEAD, MAX_BODY, MAX_FLYING, MAX_HEADER_BLOCKS, MAX_PAYLOAD_BLOCKS, MAX_RECORD_BLOCKS, MAX_RECORDS_BYTES,
+    RESERVE_BLOCKS, SEAL_AFTER, WORTH_BLOCKS,
 };
 use super::order::{Group, Order};
 use super::space::{Space, worst_cost, worst_echo};
@@ -90,7 +90,7 @@ pub(crate) struct Ring {
 impl Ring {
     /// Goes on where a [`Scan`](super::Scan) ended. `None` if the arena has no memory for the headers.
     pub(crate) fn new(place: RingPlace, state: RingState, arena: &Arena) -> Option<Self> {
-        let headers = (0..FIRST_HEADERS).map(|_| take_header(arena)).collect::<Option<Vec<_>>>()?;
+        let headers = (0..MAX_FLYING).map(|_| take_header(arena)).collect::<Option<Vec<_>>>()?;
         let RingState { boot, tail, head, echo, told_durable, newest_records } = state;
         Some(Self {
             place,
@@ -270,11 +270,10 @@ impl Ring {
         }
     }
 
-    fn may_write(&mut self) -> bool {
+    fn may_write(&self) -> bool {
         match self.flying {
             0 => true,
-            1 if self.queue.len() * 2 >= self.newest_flying => true,
-            1..MAX_FLYING => self.queued_blocks >= self.even_part() && self.has_header(),
+            1..MAX_FLYING => self.queue.len() * 2 >= self.newest_flying || self.queued_blocks >= self.even_part(),
             _ => false,
         }
     }
@@ -284,14 +283,6 @@ impl Ring {
         #[expect(clippy::cast_possible_truncation, reason = "a few")]
         let parts = MAX_FLYING as u32;
         ((self.queued_blocks + self.flying_blocks) / parts).max(WORTH_BLOCKS)
-    }
-
-    /// True if there is memory for one more header; else one in flight will bring some.
-    fn has_header(&mut self) -> bool {
-        if self.headers.is_empty() {
-            self.headers.extend(take_header(&self.arena));
-        }
-        !self.headers.is_empty()
     }
 
     /// Barriers in front wait for the groups that were built.
