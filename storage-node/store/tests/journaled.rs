@@ -441,6 +441,25 @@ fn what_is_overwritten_before_it_goes_home_stays_where_it_is() {
 }
 
 #[test]
+fn a_fold_goes_on_when_all_that_it_still_had_to_move_stays_where_it_is() {
+    let (mut disk, arena, mut store) = two_copies(620);
+    // Somewhat more than half of the journal.
+    for n in 0..160 {
+        run(&mut store, &mut disk, write(&arena, 1, range(n * 4, 1), u64::from(n) + 1, 7)).unwrap();
+    }
+    quiesce(&mut store, &mut disk);
+    run(&mut store, &mut disk, zero(1, 0, 160 * 4, 161, 0)).unwrap();
+    quiesce_at(NOW + Span::millis(500), &mut store, &mut disk);
+    assert!(store.idle() && !store.settled(), "the fold has time");
+    // Nothing is asked for any more: the rest is to go home, and all of it is hidden.
+    store.end_turn(NOW + Span::millis(1001), &mut |op| disk.submit(op));
+    assert_eq!(store.counters().checkpoints, 0);
+    let goes_on = !disk.inflight.is_empty() || store.next_deadline().is_some();
+    assert!(goes_on, "it waits for nothing");
+    fold(&mut store, &mut disk);
+}
+
+#[test]
 fn few_writes_home_are_before_the_journals_in_the_disks_queue_until_the_fold_is_late() {
     let mut paced = Paced::new();
     let mut out = Vec::new();

@@ -299,6 +299,7 @@ impl JournaledStore {
             return;
         }
         self.fold.pace.step(now, self.ring.counters().records);
+        let moved = !self.fold.quiet();
         let pressing = self.is_pressing(now);
         let mut pace = if pressing { Pace::ALL } else { self.fold.pace };
         let timetable = self.timetable();
@@ -306,6 +307,9 @@ impl JournaledStore {
         self.store_blocks(&mut pace, may_be_out, out);
         let timetable = if pressing || self.is_rested(now) { 0 } else { timetable };
         self.fetch_blocks(&mut pace, pressing, timetable, now, out);
+        if moved && self.fold.quiet() {
+            self.retry = Some(now); // all that was left stays where it is: no completion brings the fold on
+        }
         if pressing {
             return;
         }
