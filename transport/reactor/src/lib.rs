@@ -15,6 +15,7 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 mod at_once;
+mod batch;
 pub mod clock;
 mod counters;
 mod disk;

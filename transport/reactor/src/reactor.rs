@@ -147,7 +147,7 @@ impl<M: Machine, R: Ring> Reactor<M, R> {
     pub fn patience(&mut self, now: Time) -> (u32, Option<Span>) {
         let deadline = [self.machine.next_deadline(), self.uring.next_deadline()].into_iter().flatten().min();
         let timeout = deadline.map(|deadline| deadline.since(now));
-        self.uring.patience(timeout)
+        self.uring.patience(now, timeout)
     }
 
     /// A completion of ours. `now` was read after it was drained.

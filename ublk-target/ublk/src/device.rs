@@ -10,7 +10,7 @@
 
 use crate::attached::path_of;
 use crate::features::{Feature, Probe};
-use crate::kernel::{Control, Gate, Info, Lasting, State, open_once, read_partitions};
+use crate::kernel::{Control, Gate, Info, Lasting, State, leave_out_scheduler, open_once, read_partitions};
 use crate::limits::{IN_USE_POLL, IN_USE_WAIT, MAIL, RECOVER_POLL, RECOVER_WAIT};
 use crate::openers::is_in_use;
 use crate::queue::{QueueView, Report, serve};
@@ -109,8 +109,8 @@ impl<M: Send + 'static> Device<M> {
         }
     }
 
-    /// Makes it usable. The kernel reads the partition table of a new one before this returns, which takes as long as the executors
-    /// take to answer; [`Queues::refuse`] ends that. After an error a new device is gone, and one that was taken over waits for the
+    /// Makes it usable, without an I/O scheduler. The kernel reads the partition table of a new one before this returns, which takes as long
+    /// as the executors take to answer; [`Queues::refuse`] ends that. After an error a new device is gone, and one that was taken over waits for the
     /// next daemon.
     pub fn start(&mut self) -> Result<(), DeviceError> {
         let started = Control::open().and_then(|mut control| match self.recovered {
@@ -118,7 +118,10 @@ impl<M: Send + 'static> Device<M> {
             true => control.end_recovery(self.id),
         });
         match started {
-            Ok(()) if !self.recovered => self.wait_for_partitions(),
+            Ok(()) if !self.recovered => {
+                self.wait_for_partitions();
+                self.leave_out_scheduler();
+            }
             Ok(()) => {}
             Err(_) => self.abandon(),
         }
@@ -303,6 +306,12 @@ impl<M: Send + 'static> Device<M> {
 }
 
 impl<M> Device<M> {
+    fn leave_out_scheduler(&self) {
+        if let Err(error) = leave_out_scheduler(self.id) {
+            tracing::debug!(path = %self.path.display(), %error, "a new device keeps its I/O scheduler");
+        }
+    }
+
     fn end_queues(&mut self) {
         self.queues.leave();
         self.queues.join();

@@ -12,6 +12,7 @@
 mod beside;
 mod ending;
 
+use crate::batch::Batch;
 use crate::counters::Counters;
 use crate::disk::{BLOCK, Disk, DiskInfo, DiskOptions, disk};
 use crate::flight::{Flight, Slab};
@@ -20,7 +21,7 @@ use crate::ring::{Cqe, Ring, probe, timespec};
 use crate::sockets::{Closing, Listener, Streams, connecting, listener, tune};
 use crate::token::{Kind, MAX_SLOTS, Token};
 use crate::{Limits, ReactorError, clock, error};
-use driver::{Address, DiskIndex, Done, Errno, ListenerId, Op, Span, StreamId};
+use driver::{Address, DiskIndex, Done, Errno, ListenerId, Op, Span, StreamId, Time};
 use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
 use memory::Arena;
@@ -33,9 +34,6 @@ use tls::Layer;
 /// Sends below this size nearly always end within the enter that submits them, so that the wait counts them in and does not
 /// end with them; larger ones may have to wait for the peer.
 const SMALL_SEND: usize = 64 << 10;
-
-/// The longest wait for more than one completion: what a small send that found its socket full can cost everybody else.
-const BATCH_WAIT: Span = Span::micros(500);
 
 const CANCELED: Result<i32, Errno> = Err(Errno::CANCELED);
 
@@ -65,6 +63,10 @@ pub struct Uring<R: Ring> {
     small_sends: u32,
     /// All sends among `pending`.
     sends: u32,
+    /// Sends that are not over, and those of them that the next enter submits for the first time.
+    sends_left: u32,
+    sends_new: u32,
+    batch: Batch,
     /// Completions that will come and belong to no slot: deadlines and cancellations.
     loose: u32,
     bell: Option<Bell>,
@@ -104,6 +106,9 @@ impl<R: Ring> Uring<R> {
             ready: VecDeque::new(),
             small_sends: 0,
             sends: 0,
+            sends_left: 0,
+            sends_new: 0,
+            batch: Batch::new(),
             loose: 0,
             bell: None,
             closing: false,
@@ -246,8 +251,10 @@ impl<R: Ring> Uring<R> {
         let slot = self.slab.insert(flight);
         self.slab.slot(slot).scratch.address = address;
         let bytes = self.slab.slot(slot).load();
-        if is_send && bytes < SMALL_SEND {
-            self.small_sends += 1;
+        if is_send {
+            self.sends_left += 1;
+            self.sends_new += 1;
+            self.small_sends += u32::from(bytes < SMALL_SEND);
         }
         self.post(slot, fd);
     }
@@ -339,13 +346,10 @@ impl<R: Ring> Uring<R> {
 
     /// How many completions the next enter should wait for, and how long at most, given what the machine wants. Small sends
     /// end at once, and so they are not what the wait is for. To be asked once per enter, after `push_pending`.
-    pub fn patience(&mut self, timeout: Option<Span>) -> (u32, Option<Span>) {
-        let sends = std::mem::take(&mut self.small_sends);
+    pub fn patience(&mut self, now: Time, timeout: Option<Span>) -> (u32, Option<Span>) {
+        let (sends, new) = (std::mem::take(&mut self.small_sends), std::mem::take(&mut self.sends_new));
         let timeout = if self.ready.is_empty() { timeout } else { Some(Span(0)) };
-        match sends {
-            0 => (1, timeout),
-            _ => (1 + sends, Some(timeout.map_or(BATCH_WAIT, |timeout| timeout.min(BATCH_WAIT)))),
-        }
+        self.batch.wait(now, self.counters.cqes, (sends, self.sends_left > new), timeout)
     }
 
     /// Enters the ring once.
@@ -452,6 +456,7 @@ impl<R: Ring> Uring<R> {
     /// Takes the operation out of its slot and makes its result.
     fn over(&mut self, index: u32, result: Result<i32, Errno>) -> Option<Done> {
         let Flight { op, stream, socket, cancelled, .. } = self.slab.take(index)?;
+        self.sends_left -= u32::from(matches!(op, Op::Send { .. }));
         if let Some(stream) = stream.filter(|stream| self.streams.end(*stream)) {
             self.close_parked(stream);
         }
