@@ -214,6 +214,50 @@ fn metadata_that_could_not_be_read_is_damaged_only_for_a_while() {
 }
 
 #[test]
+fn a_rewrite_on_a_full_disk_is_refused_while_its_map_cannot_be_read_and_nothing_waits_behind_it() {
+    let (mut disk, arena, mut store) = fresh(500);
+    for n in 0..BLOCKS / 16 * 2 {
+        let (copy, from) = (1 + u64::from(n % 2), n / 2 * 16);
+        drop(run(&mut store, &mut disk, write(&arena, copy, range(from, 16), u64::from(n) + 1, 7)));
+    }
+    assert!(store.counters().no_space > 0);
+    fold(&mut store, &mut disk);
+    drop(store);
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    disk.fail_reads = 6;
+    let again = |version| write(&arena, 1, range(3, 4), version, 100);
+    assert!(matches!(run(&mut store, &mut disk, again(9000)), Err(StoreError::Corrupt { .. })));
+    assert!(store.idle());
+    quiesce_at(NOW + Span::millis(1500), &mut store, &mut disk);
+    run(&mut store, &mut disk, again(9001)).unwrap();
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(3, 1)).unwrap(), block_of(100));
+}
+
+#[test]
+fn what_is_left_of_a_copy_that_was_deleted_goes_after_a_crash_though_nobody_asks_for_anything() {
+    let (mut disk, arena, mut store) = two_copies(8000);
+    // Each chunk with something in it is an entry; a fold releases 4096.
+    let config = config(1, 80_000);
+    run(&mut store, &mut disk, StoreOp::Create { copy: CopyId(3), config, parent: None }).unwrap();
+    for n in 0..5000 {
+        run(&mut store, &mut disk, zero(3, n * 16 + 1, 1, u64::from(n) + 1, 0)).unwrap();
+    }
+    fold(&mut store, &mut disk);
+    let folds = store.counters().checkpoints;
+    run(&mut store, &mut disk, StoreOp::Delete { copy: CopyId(3) }).unwrap();
+    while store.counters().checkpoints == folds {
+        store.end_turn(NOW, &mut |op| disk.submit(op));
+        if let Some(done) = disk.step() {
+            store.done(NOW, done, &mut |op| disk.submit(op));
+        }
+    }
+    disk.crash();
+    let store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    assert!(!store.settled(), "the crash came too late");
+    assert!(store.next_deadline().is_some_and(|at| at <= NOW));
+}
+
+#[test]
 fn a_block_that_is_another_ones_is_damage_although_it_is_whole() {
     let (mut disk, arena, mut store) = fresh(2000);
     // The same bytes, in another copy and in another place: only the identity tells them apart.
@@ -457,6 +501,31 @@ fn a_fold_goes_on_when_all_that_it_still_had_to_move_stays_where_it_is() {
     let goes_on = !disk.inflight.is_empty() || store.next_deadline().is_some();
     assert!(goes_on, "it waits for nothing");
     fold(&mut store, &mut disk);
+}
+
+#[test]
+fn windows_of_which_all_stays_where_it_is_are_looked_through_one_in_a_turn() {
+    let (mut disk, arena, mut store) = two_copies(8000);
+    let mut written = 0;
+    while store.counters().switches == 0 {
+        run(&mut store, &mut disk, write(&arena, 1, range(written, 1), u64::from(written) + 1, 7)).unwrap();
+        written += 1;
+    }
+    run(&mut store, &mut disk, zero(1, 0, 8000, 9000, 0)).unwrap();
+    quiesce(&mut store, &mut disk);
+    assert!(store.idle() && !store.settled(), "the fold has time");
+    let (mut now, mut most, mut before) = (NOW + Span::millis(1001), 0, store.counters().hidden);
+    while !store.settled() {
+        store.end_turn(now, &mut |op| disk.submit(op));
+        let hidden = store.counters().hidden;
+        (most, before) = (most.max(hidden - before), hidden);
+        if let Some(done) = disk.step() {
+            store.done(now, done, &mut |op| disk.submit(op));
+        } else if !store.settled() {
+            now = now.max(store.next_deadline().expect("it goes on"));
+        }
+    }
+    assert!(before * 2 > u64::from(written) && (1..=256).contains(&most), "{most} of {before} in one turn");
 }
 
 #[test]

@@ -387,9 +387,11 @@ impl<S: Store> Node<S> {
         self.disks[disk].store.submit(now, tag, op, &mut |op| out.submit(op));
     }
 
-    /// Hands every completion of a store to what it belongs to.
-    fn drain_store(&mut self, now: Time, disk: usize, out: &mut dyn Outbox<Letter>) {
+    /// Hands every completion of a store to what it belongs to; true if there were any.
+    fn drain_store(&mut self, now: Time, disk: usize, out: &mut dyn Outbox<Letter>) -> bool {
+        let mut answered = false;
         while let Some((tag, result)) = self.disks[disk].store.next_completion() {
+            answered = true;
             let Some(pending) = usize::try_from(tag.0).ok().and_then(|key| self.pending.try_remove(key)) else {
                 debug_assert!(false, "the store completed what it was not given");
                 continue;
@@ -435,6 +437,7 @@ impl<S: Store> Node<S> {
                 }
             }
         }
+        answered
     }
 
     fn drain_net(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
@@ -485,6 +488,10 @@ impl<S: Store> Node<S> {
             for at in 0..self.disks.len() {
                 self.disks[at].store.end_turn(now, &mut |op| out.submit(op));
             }
+        }
+        // What the last of them answered goes on in the next turn.
+        for at in 0..self.disks.len() {
+            self.store_touched |= self.drain_store(now, at, out);
         }
     }
 

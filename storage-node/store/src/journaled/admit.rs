@@ -254,7 +254,10 @@ impl JournaledStore {
                 match self.place(write) {
                     Ok(true) => {}
                     Ok(false) => return self.no_space_unless_folding(),
-                    Err(_) => return Admission::Wait,
+                    Err(Wait::Load) => return Admission::Wait,
+                    Err(Wait::Damaged | Wait::Full) => {
+                        return Admission::No(StoreError::Corrupt { copy: write.copy, block: write.at.from });
+                    }
                 }
                 change.promised = count;
                 change.records_left = u32::try_from(write.pieces.len()).unwrap_or(u32::MAX); // at most three

@@ -598,7 +598,9 @@ impl Store for JournaledStore {
         }
         let rests = self.fold.is_early() || (!self.fresh.is_empty() && self.fold.is_idle());
         let idle = rests.then(|| self.last_change.map_or(Time::default(), |last| last + FOLD_IDLE));
-        [self.retry, self.ring.next_deadline(), idle].into_iter().flatten().min()
+        // What an older life left to be done waits for nobody.
+        let work = (self.fold.is_idle() && self.has_work()).then(Time::default);
+        [self.retry, self.ring.next_deadline(), idle, work].into_iter().flatten().min()
     }
 
     fn idle(&self) -> bool {

@@ -21,7 +21,7 @@ use super::layers::{Catalog, LayerId};
 use super::limits::{FOLD_AT, MAX_PATCHES, MAX_RANGES};
 use super::overlay::Key;
 use super::pages::ArrayName;
-use super::ring::Mark;
+use super::ring::{JournalBlock, Mark};
 use crate::{DiskOut, Tag};
 pub(super) use commit::{decode_copy, decode_held, decode_layer};
 use conductor_model::{CopyId, Stamp};
@@ -91,6 +91,8 @@ pub(super) struct Fold {
     persisted: Catalog,
     frozen: Catalog,
     mark: Mark,
+    /// Where the journal began when the generation was complete.
+    tail: JournalBlock,
     discards: VecDeque<Discard>,
     /// The patch that comes next.
     patch: Option<Key>,
@@ -147,6 +149,7 @@ impl Fold {
             frozen: persisted.clone(),
             persisted,
             mark: Mark::FIRST,
+            tail: JournalBlock(0),
             discards: VecDeque::new(),
             patch: None,
             share: (0, 0),
@@ -295,6 +298,7 @@ impl JournaledStore {
         fold.wanted = false;
         fold.frozen = self.catalog.clone();
         fold.mark = self.ring.mark();
+        fold.tail = self.ring.tail();
         fold.course.begin(folding.patches.len());
         fold.patch = folding.patches.iter().next().map(|(key, _)| key);
         fold.share = (0, 0);

@@ -180,10 +180,10 @@ pub(super) struct Homeward {
 pub(super) type Homing = BTreeMap<u32, Vec<Homeward>>;
 
 impl Fold {
-    /// A block of the journal goes home when all patches have their places. The journal, of so many blocks, begins at `tail`.
-    pub(super) fn send_home(&mut self, block: Homeward, (tail, blocks): (JournalBlock, u32)) {
+    /// A block of the journal, which has so many, goes home when all patches have their places.
+    pub(super) fn send_home(&mut self, block: Homeward, blocks: u32) {
         self.course.add();
-        let age = (block.from.0 + blocks - tail.0) % blocks;
+        let age = (block.from.0 + blocks - self.tail.0) % blocks;
         let window = WINDOW_BLOCKS.min(blocks / WINDOW_PART);
         self.homing.entry(age / window).or_default().push(block);
     }
@@ -236,12 +236,13 @@ impl Move {
 
     /// Two halves, where it has more than one block to move.
     fn halve(self) -> (Self, Option<Self>) {
-        let Self { disk, from, blocks, .. } = self;
+        let Self { disk, from, blocks, failed, .. } = self;
         let (low, high) = blocks.split_at(blocks.len().div_ceil(2));
         let piece = |blocks: &[Moved]| {
             let first = blocks.first()?.n;
             let at = from + u64::from(first) * BLOCK as u64;
-            Some(Self::of_run(disk, at, blocks.iter().map(|block| Moved { n: block.n - first, ..*block }).collect()))
+            let blocks = blocks.iter().map(|block| Moved { n: block.n - first, ..*block }).collect();
+            Some(Self { failed, ..Self::of_run(disk, at, blocks) })
         };
         let second = piece(high);
         (piece(low).unwrap_or(Self::of_run(disk, from, SmallVec::new())), second)
@@ -266,10 +267,10 @@ impl Move {
 }
 
 impl JournaledStore {
-    /// The next piece to be moved.
+    /// The next piece to be moved. None of a window of which all stays where it is: the one behind it is another turn's.
     fn next_move(&mut self) -> Option<Move> {
         // Only when all patches have their places is a window complete.
-        while self.fold.moves.is_empty() && self.fold.patch.is_none() {
+        if self.fold.moves.is_empty() && self.fold.patch.is_none() {
             let (_, mut window) = self.fold.homing.pop_first()?;
             self.leave_hidden(&mut window);
             for (start, blocks) in runs(window) {
@@ -307,8 +308,11 @@ impl JournaledStore {
         self.store_blocks(&mut pace, may_be_out, out);
         let timetable = if pressing || self.is_rested(now) { 0 } else { timetable };
         self.fetch_blocks(&mut pace, pressing, timetable, now, out);
-        if moved && self.fold.quiet() {
-            self.retry = Some(now); // all that was left stays where it is: no completion brings the fold on
+        let fold = &self.fold;
+        let windows_left = fold.patch.is_none() && fold.moves.is_empty() && !fold.homing.is_empty();
+        // Where all of a window stays where it is no completion brings the fold on.
+        if (moved && fold.quiet()) || (pressing && windows_left && fold.moving_blocks < MOVING_BLOCKS) {
+            self.retry = Some(now);
         }
         if pressing {
             return;

@@ -208,7 +208,6 @@ impl JournaledStore {
         let mut record =
             if fresh { ChunkRecord { refs: 1, ..ChunkRecord::default() } } else { old_record.unwrap_or_default() };
         let base = target.index() * CHUNK_BLOCKS; // as blocks of all chunks are counted in 32 bits
-        let journal = (self.ring.tail(), self.ring_place.blocks);
         for block in &patch.blocks {
             let n = u32::from(block.n);
             match block.spot {
@@ -216,7 +215,7 @@ impl JournaledStore {
                 Spot::Direct => {}
                 Spot::Journal(from) => {
                     let block = Homeward { from, to: base + n, crc: block.crc, key, n: block.n };
-                    self.fold.send_home(block, journal);
+                    self.fold.send_home(block, self.ring_place.blocks);
                 }
             }
             record.crcs[n as usize] = stored_crc(block.crc, owner, chunk * CHUNK_BLOCKS + n);
