@@ -14,7 +14,7 @@ use crate::{DiskPlan, Error, NodeOptions, disks};
 use conductor_model::api::DiskReport;
 use conductor_model::{Bytes, ClusterId, DiskId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Sender};
@@ -124,6 +124,21 @@ impl Adder {
         }
     }
 
+    /// A copy of a store that is open here, or two of one store: they cannot be registered beside each other, and then nothing of the node can.
+    fn refuse_copies(&self, paths: &[PathBuf]) -> Result<(), Error> {
+        let place = |report: &DiskReport| report.path.clone().unwrap_or_else(|| "another path".to_owned());
+        let mut open: BTreeMap<DiskId, String> =
+            self.control.disks().iter().map(|(_, report)| (report.disk, place(report))).collect();
+        for path in paths {
+            // Who cannot be read is opened next, and says why.
+            let Ok(Some(disk)) = disks::disk_at(path) else { continue };
+            if let Some(open) = open.insert(disk, path.display().to_string()) {
+                return Err(Error::Copy { path: path.clone(), disk, open });
+            }
+        }
+        Ok(())
+    }
+
     fn open(&self, new: &NewDisks, format: bool) -> Result<Vec<AddedDisk>, Error> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = *next;
@@ -145,6 +160,7 @@ impl Adder {
         let plans: Vec<DiskPlan> = new.paths.iter().map(plan).collect();
         // A stop does not wait until a large file is written in full.
         disks::prepare(&plans, self.options.sparse, &|| self.control.desk.pause(Duration::ZERO))?;
+        self.refuse_copies(&new.paths)?;
         let options = NodeOptions { format, force: new.force, ..self.options.clone() };
         let (mailbox, mail) = reactor::mailbox(MAIL)?;
         let (say, said) = mpsc::channel::<Opened>();

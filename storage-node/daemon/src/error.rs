@@ -86,6 +86,16 @@ pub enum Error {
     /// Same path twice.
     #[error("{0} is named twice: each store and each journal needs a disk or file of its own")]
     Twice(PathBuf),
+    /// A store that the node has already, elsewhere.
+    #[error("{path} holds disk {disk}, which this node has at {open}: one is a copy of the other, and only one can be in use")]
+    Copy {
+        /// What was named.
+        path: PathBuf,
+        /// The store's name.
+        disk: DiskId,
+        /// Where the other is.
+        open: String,
+    },
     /// Nothing there, and nothing to be made.
     #[error("disk {0} does not exist: name an existing file or device, or say how large a file to make")]
     Missing(PathBuf),

@@ -173,6 +173,13 @@ fn an_added_disk_is_remembered_over_restarts_of_its_node() {
     fs::rename(&away, &path).unwrap();
     cluster.nodes[0].start().unwrap();
     present(&cluster, true);
+
+    // A copy of a store that is in use is nobody's disk.
+    let copy = cluster.dir().join("n1/copy");
+    fs::copy(&path, &copy).unwrap();
+    let refused = cluster.try_trine(&["disk", "add", "n1", copy.to_str().unwrap()]).unwrap();
+    assert!(refused.code == 5 && refused.stderr.contains("one is a copy of the other"), "{refused:?}");
+    present(&cluster, true);
     cluster.stop_and_compare().unwrap();
 }
 

@@ -97,7 +97,8 @@ enum Phase {
 #[derive(Clone, Copy)]
 enum Then {
     Options,
-    Commands,
+    /// The command that they belong to is refused.
+    Refuse(Cookie, Fault),
 }
 
 /// Memory for a piece of payload; away while a receive into it is posted.
@@ -336,7 +337,7 @@ impl Session {
     pub fn is_transmitting(&self) -> bool {
         match self.phase {
             Phase::ClientFlags | Phase::Options | Phase::Securing(_) | Phase::Closed => false,
-            Phase::Skip { then, .. } => matches!(then, Then::Commands),
+            Phase::Skip { then, .. } => matches!(then, Then::Refuse(..)),
             Phase::Commands | Phase::Read { .. } | Phase::Write { .. } => true,
         }
     }
@@ -410,8 +411,13 @@ impl Session {
                 Step::Event(Event::StartTls)
             }
             Phase::Securing(_) => Step::Wait(Waiting::Room),
-            Phase::Skip { left: 0, then } => {
-                self.phase = then.phase();
+            Phase::Skip { left: 0, then: Then::Options } => {
+                self.phase = Phase::Options;
+                Step::Again
+            }
+            Phase::Skip { left: 0, then: Then::Refuse(cookie, fault) } => {
+                reply::simple(&mut self.output, *cookie, Some(*fault));
+                self.phase = Phase::Commands;
                 Step::Again
             }
             Phase::Skip { left, .. } => {
@@ -498,11 +504,12 @@ impl Session {
             Err(fault) => {
                 if structured && header.answered_in_chunks() {
                     reply::error_chunk(&mut self.output, header.cookie, fault, None, true);
-                } else {
-                    reply::simple(&mut self.output, header.cookie, Some(fault));
+                    return Step::Again;
                 }
-                // Its payload comes all the same, and must not be taken for a command.
-                self.phase = Phase::Skip { left: u64::from(header.payload()), then: Then::Commands };
+                // Its payload comes all the same, and must not be taken for a command. It is answered behind that: a client that still
+                // sends may know no command of that name yet.
+                let left = u64::from(header.payload());
+                self.phase = Phase::Skip { left, then: Then::Refuse(header.cookie, fault) };
                 Step::Again
             }
         }
@@ -616,14 +623,5 @@ impl Session {
         let what = What::Write { payload: memory.filled(), fua };
         let ticket = self.ticket(slot, offset, len, len);
         Step::Event(Event::Request(Request { ticket, what, offset: Bytes(offset), len: Bytes(len) }))
-    }
-}
-
-impl Then {
-    fn phase(self) -> Phase {
-        match self {
-            Self::Options => Phase::Options,
-            Self::Commands => Phase::Commands,
-        }
     }
 }
