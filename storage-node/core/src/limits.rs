@@ -120,6 +120,9 @@ pub const DROPPED_KEPT: usize = 64;
 /// true to the block only as long as there are fewer than `node_store::MAX_HELD`.
 pub const UNSYNCED: u64 = 192;
 const _: () = assert!(WINDOW + UNSYNCED + SETTLE_DEPTH as u64 <= node_store::MAX_HELD as u64);
+/// Changes that a copy may know to be on all of which another one has no record: more than rollbacks and the like ever follow each other
+/// without a write. A disk that lacks more is from the past.
+pub(crate) const UNLISTED: u64 = 16;
 /// Nothing is heard of a member for so long, although it was asked: it is dropped (rule 15). Under the detection time of 2 s, of which the
 /// conductor's answer needs the rest.
 pub const MEMBER_SILENT: Span = Span::millis(1500);

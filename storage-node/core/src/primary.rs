@@ -18,6 +18,7 @@
 
 use crate::filling::Filling;
 use crate::lease::Lease;
+use crate::limits::UNLISTED;
 use crate::range_lock::RangeLock;
 use crate::ranges::Ranges;
 use crate::window::Window;
@@ -73,8 +74,10 @@ impl Settling {
 pub(crate) struct Joined {
     /// What it holds above K.
     pub(crate) held: Vec<(BlockRange, Stamp)>,
-    /// The epoch of its K: that one was settled.
-    pub(crate) settled: Epoch,
+    /// Its K, whose epoch was settled.
+    pub(crate) known_good: Stamp,
+    /// The newest change that it knows of.
+    pub(crate) newest: Stamp,
 }
 
 /// How the Join of one other member stands.
@@ -204,7 +207,19 @@ impl Primary {
 
     /// The newest epoch that is known to have been settled: everything of older ones is durable on its copies.
     fn last_settled(&self) -> Epoch {
-        self.answers.values().map(|answer| answer.settled).max().unwrap_or_default().max(self.settled_here)
+        self.answers.values().map(|answer| answer.known_good.epoch).max().unwrap_or_default().max(self.settled_here)
+    }
+
+    /// Does this copy know much less than another one knows to be durable on all? Then its disk is not the newest that there was: an image
+    /// from the past was put back. A few changes are no proof: what gives a shard no new content, as a rollback, is in no list.
+    pub(crate) fn is_of_the_past(&self, copy: CopyId) -> bool {
+        let Some(newest) = self.answers.get(&copy).map(|answer| answer.newest) else { return false };
+        let others = self.config.in_sync_members().filter(|m| m.copy != copy);
+        let known = others.filter_map(|m| self.answers.get(&m.copy)).map(|answer| answer.known_good);
+        known.filter(|known| *known > newest).any(|known| {
+            let before = if known.epoch == newest.epoch { newest.sequence.0 } else { 0 };
+            known.sequence.0 - before > UNLISTED
+        })
     }
 
     /// May this copy of a flush volume lack what was acknowledged? Its store was opened anew since the shard was served last.
@@ -370,7 +385,25 @@ mod tests {
 
     fn held(list: &[(BlockRange, u64)]) -> Joined {
         let stamp = |n: u64| Stamp { epoch: Epoch(1), sequence: Sequence(n) };
-        Joined { held: list.iter().map(|(at, n)| (*at, stamp(*n))).collect(), settled: Epoch(1) }
+        let newest = list.iter().map(|(_, n)| *n).max().unwrap_or_default();
+        let held = list.iter().map(|(at, n)| (*at, stamp(*n))).collect();
+        Joined { held, known_good: stamp(0), newest: stamp(newest) }
+    }
+
+    #[test]
+    fn a_copy_that_knows_less_than_another_knows_to_be_on_all_is_of_the_past() {
+        let stamp = |epoch, n| Stamp { epoch: Epoch(epoch), sequence: Sequence(n) };
+        let (few, more) = (UNLISTED, UNLISTED + 1);
+        for (known, past) in
+            [((1, 4), false), ((1, 5 + few), false), ((1, 5 + more), true), ((2, few), false), ((2, more), true)]
+        {
+            let mut primary = primary(Durability::Always);
+            let said = |known_good, newest| Joined { held: Vec::new(), known_good, newest };
+            primary.answers.insert(CopyId(1), said(stamp(1, 3), stamp(1, 5)));
+            primary.answers.insert(CopyId(2), said(stamp(known.0, known.1), stamp(3, 99)));
+            primary.answers.insert(CopyId(3), said(stamp(1, 0), stamp(3, 99)));
+            assert_eq!([1, 2, 3].map(|copy| primary.is_of_the_past(CopyId(copy))), [past, false, false], "{known:?}");
+        }
     }
 
     fn union(primary: &Primary) -> Vec<(BlockRange, u64)> {

@@ -87,7 +87,9 @@ pub enum Error {
     #[error("{0} is named twice: each store and each journal needs a disk or file of its own")]
     Twice(PathBuf),
     /// A store that the node has already, elsewhere.
-    #[error("{path} holds disk {disk}, which this node has at {open}: one is a copy of the other, and only one can be in use")]
+    #[error(
+        "{path} holds disk {disk}, which this node has at {open}: one is a copy of the other, and only one can be in use"
+    )]
     Copy {
         /// What was named.
         path: PathBuf,

@@ -3,6 +3,7 @@
 
 use cluster::{Cluster, LONG, Options, Shape, Workload, wait_until};
 use serde_json::Value;
+use std::fs;
 use std::time::Duration;
 
 const VOLUME: &str = "db";
@@ -79,6 +80,40 @@ fn a_filling_is_slowed_down_aborted_and_resumed_by_hand() {
     let events = cluster.trine(&["events"]).unwrap();
     assert!(events.contains("aborted by hand") && events.contains("resumed by hand"), "{events}");
     workload.progress(SOME, LONG).unwrap();
+    workload.stop().unwrap();
+    cluster.detach(VOLUME).unwrap();
+    cluster.stop_and_compare().unwrap();
+}
+
+/// Somebody puts back an older image of a disk while all nodes are stopped: as a virtual machine's snapshot, or with dd. Of some shards its
+/// node is the primary.
+#[test]
+fn a_disk_from_the_past_is_noticed_by_what_the_others_know_and_filled() {
+    const PAST: usize = 0;
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, 96, 16).unwrap();
+    let place = cluster.attach(VOLUME).unwrap();
+    let options = Options { place, export: VOLUME.to_owned(), depth: 16, seed: 22, patience: 2 * LONG };
+    let workload = Workload::start(options).unwrap();
+    workload.progress(12 * SOME, 2 * LONG).unwrap();
+    let led = (0..6).filter(|shard| cluster.primary(VOLUME, *shard).unwrap() == PAST).count();
+    assert!((1..6).contains(&led), "n1 leads {led} of 6 shards");
+
+    let (disk, image) = (cluster.disk(PAST), cluster.dir().join("image"));
+    cluster.nodes.iter_mut().for_each(|node| node.kill().unwrap());
+    fs::copy(&disk, &image).unwrap();
+    cluster.nodes.iter_mut().for_each(|node| node.start().unwrap());
+    cluster.wait_healthy(VOLUME).unwrap();
+    workload.progress(24 * SOME, 2 * LONG).unwrap();
+
+    cluster.nodes.iter_mut().for_each(|node| node.kill().unwrap());
+    fs::copy(&image, &disk).unwrap();
+    cluster.nodes.iter_mut().for_each(|node| node.start().unwrap());
+    // It reads what was acknowledged, too.
+    workload.progress(24 * SOME, 2 * LONG).unwrap();
+    cluster.wait_healthy(VOLUME).unwrap();
+    let noticed: u64 = (0..3).map(|node| cluster.counter(node, "join.of-the-past").unwrap()).sum();
+    assert!(noticed >= 6, "{noticed} of 6 copies");
     workload.stop().unwrap();
     cluster.detach(VOLUME).unwrap();
     cluster.stop_and_compare().unwrap();

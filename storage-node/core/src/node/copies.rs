@@ -402,7 +402,7 @@ impl<S: Store> Node<S> {
                 replica.joined = Some((epoch, None));
                 replica.promised_to = None;
                 self.counters.count("join.answered");
-                self.member_joined(now, shard, epoch, (copy, known_good.epoch), &held, out);
+                self.member_joined(now, shard, epoch, (copy, known_good), &held, out);
             }
             Asker::Remote(answer, caller) => {
                 let store = &self.disks[disk].store;
@@ -424,6 +424,7 @@ impl<S: Store> Node<S> {
                     replica.joined = Some((epoch, Some(caller)));
                     replica.promised_to = Some(caller);
                 }
+                let known_good = if syncing { self.trusted(copy, known_good) } else { known_good };
                 let count = if syncing { 0 } else { u32::try_from(held.len()).unwrap_or(u32::MAX) };
                 let body = JoinAnswer {
                     reply: ReplyBody { word: count.into(), ..ReplyBody::new(Status::Ok) },
@@ -479,13 +480,13 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// One member has answered its Join: with the epoch of its K, and what it holds above that.
+    /// One member has answered its Join: with its K, and what it holds above that.
     pub(super) fn member_joined(
         &mut self,
         now: Time,
         shard: ShardId,
         epoch: Epoch,
-        (copy, settled): (CopyId, Epoch),
+        (copy, known_good): (CopyId, Stamp),
         held: &[Held],
         out: &mut dyn Outbox<Letter>,
     ) {
@@ -495,6 +496,7 @@ impl<S: Store> Node<S> {
         }
         let size = u64::from(u32::MAX).min(primary.config.size.0 / BLOCK as u64);
         let fits = |r: &BlockRange| r.count.0 > 0 && r.end() <= size;
+        let newest = held.iter().map(|h| h.stamp).fold(known_good, Stamp::max);
         // A barrier changed nothing that the copy reads as: there is nothing to make equal (docs/replication.md, rule 17).
         let held =
             held.iter().filter(|h| h.kind != HeldKind::Barrier && fits(&h.at)).map(|h| (h.at, h.stamp)).collect();
@@ -502,7 +504,7 @@ impl<S: Store> Node<S> {
         // whole stretches of what it was filled with.
         let held = if primary.just_added == Some(copy) { Vec::new() } else { held };
         primary.refusals.remove(&copy);
-        primary.answers.insert(copy, Joined { held, settled });
+        primary.answers.insert(copy, Joined { held, known_good, newest });
         self.all_joined(now, shard, out);
     }
 

@@ -327,11 +327,12 @@ impl<S: Store> Node<S> {
         if let Some(link) = primary.config.member(copy).and_then(|m| self.links.get_mut(m.endpoint)) {
             link.free_blocks = answer.free_blocks.get();
         }
+        let sequence = Sequence(answer.known_good_sequence.get());
+        let known_good = Stamp { epoch: Epoch(answer.known_good_epoch.get()), sequence };
         let held = match said {
             Said::Held(held) => held,
             Said::Syncing(state) => {
-                let sequence = Sequence(answer.known_good_sequence.get());
-                let known_good = Stamp { epoch: Epoch(answer.known_good_epoch.get()), sequence };
+                let known_good = self.trusted(copy, known_good);
                 self.fill_joined(now, shard, copy, known_good, state);
                 self.go_on_filling(now, shard, out);
                 return;
@@ -348,16 +349,19 @@ impl<S: Store> Node<S> {
                 Held { stamp, at, kind }
             })
             .collect();
-        let settled = Epoch(answer.known_good_epoch.get());
-        self.member_joined(now, shard, epoch, (copy, settled), &held, out);
+        self.member_joined(now, shard, epoch, (copy, known_good), &held, out);
     }
 
     /// If every member has answered: born, or to be settled.
     pub(super) fn all_joined(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get(&shard) else { return };
         let complete = primary.config.in_sync_members().all(|m| primary.answers.contains_key(&m.copy));
-        if !complete {
+        if !complete || (primary.config.born && self.leave_out_the_past(shard)) {
             return;
+        }
+        let Some(primary) = self.primaries.get(&shard) else { return };
+        for member in primary.config.in_sync_members() {
+            self.past.remove(&member.copy);
         }
         if primary.config.born && primary.config.is_sealed() && !driver::mutant::on("sealed_serves") {
             self.counters.count("primary.sealed");
@@ -372,6 +376,32 @@ impl<S: Store> Node<S> {
         } else {
             self.ask(now, shard, MembershipChange::Born, out);
         }
+    }
+
+    /// A copy whose disk is not the newest that there was has none of what was acknowledged since: it leaves, and is filled with everything.
+    /// True if there is one.
+    fn leave_out_the_past(&mut self, shard: ShardId) -> bool {
+        const PAST: &str = "its disk is in a state from the past, older than what the other copies know to be on it";
+        let Some(primary) = self.primaries.get_mut(&shard) else { return false };
+        let past: Vec<CopyId> =
+            primary.config.in_sync_members().map(|m| m.copy).filter(|copy| primary.is_of_the_past(*copy)).collect();
+        for copy in &past {
+            self.counters.count("join.of-the-past");
+            self.past.insert(*copy);
+            if *copy == primary.config.primary {
+                primary.phase = Phase::Failed(PAST.to_owned());
+                primary.hangs = false;
+            } else {
+                primary.failed.entry(*copy).or_insert(PAST);
+            }
+        }
+        !past.is_empty()
+    }
+
+    /// A copy's K, as far as it can be filled from there on: not if it is from the past. It was in sync when others forgot what they had
+    /// discarded after that K (rule 7).
+    pub(super) fn trusted(&self, copy: CopyId, known_good: Stamp) -> Stamp {
+        if self.past.contains(&copy) { Stamp::default() } else { known_good }
     }
 
     /// This reactor is not the shard's primary any more: everything queued is answered, nothing survives into a later epoch (rule 8).

@@ -279,6 +279,8 @@ pub struct Node<S> {
     fill_rate: Option<Bytes>,
     /// Copies that are not to be filled.
     held: BTreeSet<CopyId>,
+    /// Copies whose disk was found to be in a state from the past: to be filled with everything, as long as this process knows.
+    past: BTreeSet<CopyId>,
     /// Copies whose deletion is not done.
     doomed: BTreeMap<CopyId, Doomed>,
     next_tick: Time,
@@ -363,6 +365,7 @@ impl<S: Store> Node<S> {
             fillings_said: started,
             fill_rate: None,
             held: BTreeSet::new(),
+            past: BTreeSet::new(),
             said_fillings: false,
             doomed: BTreeMap::new(),
             next_tick: started,

@@ -171,7 +171,8 @@ impl NodeProcess {
         };
         let (copy, config) = store.copies()[0].clone();
         let left = self.plans.borrow().get(&self.node).map_or(0, VecDeque::len) as u64;
-        let stamp = Stamp { epoch: config.epoch, sequence: Sequence(1_000_000 - left) };
+        // Not so far ahead that the others would be taken for disks from the past.
+        let stamp = Stamp { epoch: config.epoch, sequence: Sequence(16 - left) };
         let operation = match planned {
             Prepared::Snapshot(id) => StoreOp::Snapshot { copy, stamp, snapshot: SnapshotId(id), known_good: stamp },
             Prepared::Write(block, bytes) => {
