@@ -1,4 +1,5 @@
-//! What only the journaled engine promises, one promise at a time.
+//! What only the journaled engine promises, one promise at a time. Long, as all of them begin with one of the few stores that are prepared here:
+//! an empty one, one in the midst of a fold that keeps to its pace, one that is nearly full.
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used)] // a test: small numbers, and a panic is its way to fail
 
 mod disk;
