@@ -19,6 +19,7 @@ use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -89,7 +90,7 @@ pub(crate) struct AttachArgs {
     /// Take the volume from the client that has it, or from all that read it
     #[arg(long)]
     force: bool,
-    /// This client's name in the cluster [default: HOST/VOLUME]
+    /// This client's name in the cluster [default: HOST/VOLUME~ID, where ID tells machines and their --dir apart]
     #[arg(long, value_name = "NAME")]
     client_name: Option<String>,
     /// Stay, instead of serving in the background
@@ -226,6 +227,7 @@ impl From<TargetError> for Failure {
             TargetError::Attached(_)
             | TargetError::Busy { .. }
             | TargetError::Waits(_)
+            | TargetError::WaitsToWrite(_)
             | TargetError::Refused { .. }
             | TargetError::RangeTaken(_) => Exit::Refused,
             TargetError::Silent { .. } | TargetError::StillRuns { .. } => Exit::TimedOut,
@@ -267,16 +269,16 @@ fn options(args: AttachArgs) -> Outcome<Options> {
     if args.shared && args.volume.is_snapshot() {
         return Err(Failure::usage("a snapshot is shared by all: leave --shared out"));
     }
-    let host = host()?;
+    let (host, records) = (host()?, records(&args.cluster)?);
     let key = args.cluster.key()?;
     let mark = key_mark(&key);
     let client_name = match args.client_name {
         Some(name) if name.starts_with(&mark) => name,
         Some(name) => mark + &name,
-        None => default_name(&mark, &args.volume, &host),
+        None => default_name(&mark, &args.volume, &host, &place_id(&args.volume, &host, &records)),
     };
     Ok(Options {
-        dir: records(&args.cluster)?,
+        dir: records,
         conductor: args.cluster.client()?,
         shared: args.shared.then(|| Shared {
             ranges: args.range.into_iter().map(|RangeArg(range)| range).collect(),
@@ -301,16 +303,27 @@ fn options(args: AttachArgs) -> Outcome<Options> {
     })
 }
 
-/// `HOST/VOLUME`, behind what a key of its own demands, cut where a name may not be longer. Targets of one snapshot are told apart by their processes, too: none of them
-/// takes the place of another.
-fn default_name(mark: &str, subject: &Subject, host: &str) -> String {
-    let most = wire::MAX_NAME - mark.len();
-    let name = subject.to_string();
+/// `HOST/VOLUME~ID`, behind what a key of its own demands; host and volume are cut where a name may not be longer. The same for every
+/// attachment of a volume from one place, so that what died is taken over; targets of one snapshot are told apart by their processes:
+/// none of them takes the place of another.
+fn default_name(mark: &str, subject: &Subject, host: &str, id: &str) -> String {
     let process = if subject.is_snapshot() { format!("#{}", std::process::id()) } else { String::new() };
-    let name: String = name.chars().take(most - process.len()).collect();
-    let room = most.saturating_sub(name.len() + process.len() + 1);
+    let end = format!("~{id}{process}");
+    let most = wire::MAX_NAME.saturating_sub(mark.len() + end.len());
+    let name: String = subject.to_string().chars().take(most).collect();
+    let room = most.saturating_sub(name.len() + 1);
     let host: String = host.chars().take(room).collect();
-    if host.is_empty() { format!("{mark}{name}{process}") } else { format!("{mark}{host}/{name}{process}") }
+    if host.is_empty() { format!("{mark}{name}{end}") } else { format!("{mark}{host}/{name}{end}") }
+}
+
+/// Tells machines of one name apart, directories of one machine, and volumes whose names are cut to the same: two clients with one name
+/// would take the volume from each other.
+fn place_id(subject: &Subject, host: &str, records: &Path) -> String {
+    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let all =
+        [subject.to_string().as_bytes(), host.as_bytes(), machine.trim().as_bytes(), records.as_os_str().as_bytes()]
+            .join(&0);
+    format!("{:08x}", crc32c::crc32c(&all))
 }
 
 /// How the names of clients with this key begin.
@@ -621,13 +634,25 @@ mod tests {
 
     #[test]
     fn a_clients_name_fits_whatever_the_volume_is_called() {
-        let name = |subject: &str| default_name("", &subject.parse().unwrap(), &host().unwrap());
+        let id = |subject: &str, host: &str, dir: &str| place_id(&subject.parse().unwrap(), host, Path::new(dir));
+        let name = |subject: &str, host: &str| {
+            default_name("", &subject.parse().unwrap(), host, &id(subject, host, "/run/trine/attached"))
+        };
         let long = "v".repeat(64);
-        assert_eq!(name(&long), long);
-        assert!(name("db").len() <= wire::MAX_NAME && name("db").ends_with("db"), "{}", name("db"));
+        let db = name("db", "host");
+        assert!(db.starts_with("host/db~") && db == name("db", "host"), "{db}: what died is taken over");
         for snapshot in [format!("{long}@{long}"), "db@monday".to_owned()] {
-            let name = name(&snapshot);
+            let name = name(&snapshot, "host");
             assert!(name.len() <= wire::MAX_NAME && name.ends_with(&format!("#{}", std::process::id())), "{name}");
         }
+        // Where only the beginning of a host's or a volume's name has room.
+        let (volume, worker) = (format!("pvc-{}", "0".repeat(36)), "k8s-production-workers-");
+        let cut = [name(&volume, &format!("{worker}1")), name(&volume, &format!("{worker}2"))];
+        let cut =
+            cut.into_iter().chain([name(&long, "a"), name(&long, "b"), name(&long.replacen('v', "vv", 1)[1..], "c")]);
+        let cut: Vec<String> = cut.collect();
+        assert!(cut.iter().all(|name| name.len() <= wire::MAX_NAME), "{cut:?}");
+        assert_eq!(cut.iter().collect::<std::collections::BTreeSet<_>>().len(), cut.len(), "{cut:?}");
+        assert_ne!(id("db", "host", "/run/trine/attached"), id("db", "host", "/root/other/attached"));
     }
 }

@@ -10,10 +10,12 @@ use std::time::Duration;
 use target_daemon::bench::{
     BenchOptions, Class, Figures, Latency, MAX_BENCH_DEPTH, MAX_BENCH_REQUEST, Pattern, Shape, bench,
 };
-use target_daemon::{Span, Subject};
+use target_daemon::{Span, Subject, TargetError};
 
 /// The longest load.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// Of 100 requests of randrw, so many read, unless somebody says otherwise.
+const READ_PERCENT: u8 = 70;
 /// A bar of the histogram, in characters.
 const BAR: usize = 40;
 
@@ -28,7 +30,7 @@ enum Kind {
 
 #[derive(Args)]
 pub(crate) struct BenchArgs {
-    /// The volume, which must not be attached if it is written to; or VOLUME@SNAPSHOT, to read
+    /// The volume, which nobody may have attached, but for others that read it while this reads, too; or VOLUME@SNAPSHOT, to read
     volume: Subject,
     /// What to do: one behind the other, or anywhere
     #[arg(long, value_enum, default_value = "randread", value_name = "PATTERN")]
@@ -42,10 +44,10 @@ pub(crate) struct BenchArgs {
     /// How long, from the first answer on
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = humantime::parse_duration)]
     time: Duration,
-    /// Of 100 requests of randrw, so many read
-    #[arg(long, default_value_t = 70, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
-    read_percent: u8,
-    /// A flush after every so many writes
+    /// Of 100 requests of randrw, so many read [default: 70]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    read_percent: Option<u8>,
+    /// A flush after every so many writes, of a pattern that writes
     #[arg(long, value_name = "WRITES", value_parser = clap::value_parser!(u32).range(1..))]
     flush: Option<u32>,
     /// Yes, write over what is in the volume
@@ -96,7 +98,8 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         if talks {
             note(line(so_far));
         }
-    })?;
+    });
+    let figures = figures.map_err(|error| in_use(error, &volume))?;
     if let Some(error) = &figures.error {
         return Err(Failure::new(Exit::Failed, format!("after {} requests: {error}", figures.requests)));
     }
@@ -107,6 +110,17 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
     }
     let report = Report { volume, pattern: shape.pattern, size: shape.bytes, depth: shape.depth, figures };
     args.output.print(&report, people)
+}
+
+/// A bench takes no volume from anybody.
+fn in_use(error: TargetError, volume: &str) -> Failure {
+    match &error {
+        TargetError::Conductor(refused) if refused.kind() == Some("attached") => {
+            let way = format!("detach it there first, or read a snapshot of it: trine bench {volume}@SNAPSHOT");
+            Failure::new(Exit::Refused, format!("volume {volume} is in use (see `trine volume show {volume}`): {way}"))
+        }
+        _ => error.into(),
+    }
 }
 
 fn shape(args: &BenchArgs) -> Outcome<Shape> {
@@ -124,8 +138,19 @@ fn shape(args: &BenchArgs) -> Outcome<Shape> {
         Kind::Randwrite => Pattern::Randwrite,
         Kind::Randrw => Pattern::Randrw,
     };
+    if args.read_percent.is_some() && pattern != Pattern::Randrw {
+        return Err(Failure::usage("--read-percent is for --pattern randrw"));
+    }
+    for (given, what) in [(args.flush.is_some(), "--flush"), (args.overwrite, "--overwrite")] {
+        if given && !pattern.writes() {
+            let name = format!("{pattern:?}").to_lowercase();
+            return Err(Failure::usage(format!(
+                "{what}: {name} writes nothing; choose --pattern write, randwrite or randrw"
+            )));
+        }
+    }
     let time = Span(u64::try_from(args.time.as_nanos()).unwrap_or(u64::MAX));
-    let (depth, read_percent, flush_every) = (args.depth, args.read_percent, args.flush);
+    let (depth, read_percent, flush_every) = (args.depth, args.read_percent.unwrap_or(READ_PERCENT), args.flush);
     Ok(Shape { pattern, bytes, depth, time, read_percent, flush_every })
 }
 

@@ -6,7 +6,7 @@
 //! Everything about the cluster is in that directory: what it consists of, which ports, who runs. Starting starts what does not run;
 //! stopping signals exactly the processes that were started from here.
 
-use crate::config::{DirArgs, HTTPS};
+use crate::config::{ClusterArgs, DirArgs, HTTPS};
 use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, note, print, table};
 use crate::pidfile::{self, Process};
 use crate::ports::ports;
@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use target_daemon::TargetError;
 
 /// How long a process may take until it is ready: a node writes its disk first.
 const READY: Duration = Duration::from_secs(300);
@@ -91,7 +92,7 @@ pub(crate) struct StopArgs {
     /// Do not ask
     #[arg(long)]
     yes: bool,
-    /// Stop although volumes are attached: their I/O waits until the cluster is back
+    /// Stop although volumes are attached: their I/O waits until the cluster is back; with --destroy they are detached first
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -265,6 +266,30 @@ impl Cluster {
             }
         }
         Ok(volumes)
+    }
+
+    /// Ends all attachments, also those whose target is dead.
+    fn detach_all(&self, force: bool) -> Outcome {
+        let places = target_daemon::Place::all(&self.dir.join("attached"))?;
+        if places.is_empty() {
+            return Ok(());
+        }
+        let dir = DirArgs { dir: Some(self.dir.clone()) };
+        let conductor = ClusterArgs { conductor: None, key_file: None, tls: self.plan.tls, dir }.client()?;
+        for place in places {
+            match target_daemon::detach(&place, &conductor, force) {
+                // Nothing serves it any more. What the conductor believes goes with it.
+                Err(TargetError::Conductor(error)) if !place.is_live()? => {
+                    note(format_args!(
+                        "trine: {} is detached, but the conductor was not told: {error}",
+                        place.volume()
+                    ));
+                }
+                Err(TargetError::NotAttached { .. }) => {}
+                detached => detached?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -446,13 +471,20 @@ fn stop(args: &StopArgs) -> Outcome {
     let attached = cluster.attached()?;
     if !attached.is_empty() && !args.force {
         let why = format!(
-            "attached: {}. Detach them first, or pass --force: their I/O waits until the cluster is back",
-            attached.join(", ")
+            "attached: {}. Detach them first, or pass --force: {}",
+            attached.join(", "),
+            if args.destroy {
+                "they are detached, what is in flight fails"
+            } else {
+                "their I/O waits until the cluster is back"
+            }
         );
         return Err(Failure::new(Exit::Refused, why));
     }
     if args.destroy {
         confirm(&format!("Delete the cluster in {} and all its data for good?", dir.display()), args.yes)?;
+        // Nothing would ever answer them again, and nobody could end them by name.
+        cluster.detach_all(args.force)?;
     }
     // Nodes first: they say goodbye to each other, and the conductor hears their last word.
     let nodes = (0..cluster.plan.nodes.len()).map(|n| cluster.node_pid(n)).collect::<Vec<_>>();

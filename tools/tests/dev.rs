@@ -176,6 +176,38 @@ fn a_development_cluster_keeps_its_volumes_over_a_restart() {
 }
 
 #[test]
+fn a_cluster_that_is_destroyed_leaves_no_target_behind() {
+    let dir = Dir::new("destroyed");
+    let attach = |volume: &str| {
+        let socket = format!("unix:{}", dir.0.join(format!("{volume}.nbd")).display());
+        dir.ok(&["attach", volume, "--nbd", &socket]);
+        let attached = dir.json(&["attached"]);
+        let of = attached.as_array().unwrap().iter().find(|of| of["volume"] == volume).unwrap().clone();
+        Pid::from_raw(i32::try_from(of["pid"].as_u64().unwrap()).unwrap())
+    };
+    dir.ok(&["dev", "start", "--disk-size", "64M"]);
+    // As long as a name can be: its control socket has a shorter one.
+    let long = "v".repeat(64);
+    dir.ok(&["volume", "create", &long, "--size", "16M"]);
+    let target = attach(&long);
+    let refused = dir.fails(5, &["dev", "stop", "--destroy", "--yes"]);
+    assert!(refused.contains("--force"), "{refused}");
+    dir.ok(&["dev", "stop", "--force", "--destroy", "--yes"]);
+    assert!(!dir.cluster().exists());
+    let serves = || fs::read(format!("/proc/{target}/cmdline")).is_ok_and(|args| !args.is_empty());
+    dir.wait_until("the target has ended", || !serves());
+
+    // A target that died is in nobody's way, also where the conductor does not run any more.
+    dir.ok(&["dev", "start", "--disk-size", "64M"]);
+    dir.ok(&["volume", "create", "db", "--size", "16M"]);
+    kill(attach("db"), Signal::SIGKILL).unwrap();
+    dir.wait_until("it died", || dir.json(&["attached"])[0]["state"] == "dead");
+    dir.ok(&["dev", "stop"]);
+    dir.ok(&["dev", "stop", "--destroy", "--yes"]);
+    assert!(!dir.cluster().exists());
+}
+
+#[test]
 fn a_node_is_emptied_and_removed_and_the_log_tells_of_it() {
     let dir = Dir::new("care");
     dir.ok(&["dev", "start", "--nodes", "4", "--disk-size", "64M", "--sparse"]);

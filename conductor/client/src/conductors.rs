@@ -8,7 +8,8 @@
 //! What may be done twice is asked of the next one after three fifths of the time that is left, and the last one has all that is left: a
 //! heartbeat, held for half a second, has time for a second conductor, or for another address of the only one. What may not is given once, to
 //! one that has just said that it leads; without an answer its fate is unknown.
-//! What takes long on a healthy conductor is asked of one that has just said that it leads, too: it is waited for longer.
+//! What takes long on a healthy conductor is asked of one that has just said that it leads, too: it is waited for longer. Each such call says
+//! how long: one that freezes with it under way is not waited for until the end.
 
 use crate::Error;
 use crate::address::is_tls;
@@ -30,8 +31,6 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// The longest that one of several is waited for, by what may be asked again: a leader's lease and some more, and longer than a
 /// conductor holds a question for events (3 s).
 const ATTEMPT: Duration = Duration::from_secs(5);
-/// A call with more time than this may need more than `ATTEMPT` of it.
-const SHORT: Duration = Duration::from_secs(10);
 /// Whether one leads, which is known without a look at anything else.
 const ROLE: Duration = Duration::from_millis(700);
 /// With less time left an attempt that fails says nothing of the conductor.
@@ -55,8 +54,18 @@ pub(crate) struct Call<'a> {
     /// JSON, if anything.
     pub(crate) body: Vec<u8>,
     pub(crate) deadline: Duration,
-    /// Whether it may be done twice.
-    pub(crate) repeats: bool,
+    pub(crate) given: Given,
+}
+
+/// How a call is given, where there are several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Given {
+    /// Once, to one that has just said that it leads.
+    Once,
+    /// To any: it may be done twice, and none needs long for it.
+    Anew,
+    /// The like, to one that has just said that it leads. That one is waited for so long at most.
+    ToLeader(Duration),
 }
 
 /// Conductors of one cluster. Clones share connections, and who answered last.
@@ -95,7 +104,7 @@ impl Failed {
     /// Says so, if this may have been done all the same.
     fn into_error_of(self, call: &Call<'_>) -> Error {
         match self {
-            Self::Unknown(why) if !call.repeats => why.of_unknown_fate(),
+            Self::Unknown(why) if call.given == Given::Once => why.of_unknown_fate(),
             other => other.into_error(),
         }
     }
@@ -133,7 +142,7 @@ impl Conductors {
 
     /// Whether one of them leads, as it sees it.
     pub(crate) fn role(&self, base: &str) -> Result<ConductorInfo, Error> {
-        let ask = Call { method: Method::GET, path: "/v1/role", body: Vec::new(), deadline: ROLE, repeats: true };
+        let ask = Call { method: Method::GET, path: "/v1/role", body: Vec::new(), deadline: ROLE, given: Given::Anew };
         let bytes = self.attempt(base, &ask, ROLE).map_err(Failed::into_error)?;
         serde_json::from_slice(&bytes)
             .map_err(|error| Error::Protocol { address: base.to_owned(), what: error.to_string() })
@@ -157,7 +166,7 @@ impl Conductors {
             let (why, leader) = match self.attempt_of_several(base, call, left, last) {
                 Ok(body) => return Ok(body),
                 Err(Failed::Undone { why, leader }) => (why, leader),
-                Err(Failed::Unknown(why)) if call.repeats => (why, None),
+                Err(Failed::Unknown(why)) if call.given != Given::Once => (why, None),
                 Err(unknown @ Failed::Unknown(_)) => {
                     self.current.store(at + 1, Ordering::Relaxed);
                     return Err(unknown.into_error_of(call));
@@ -204,13 +213,13 @@ impl Conductors {
     /// `last`: the others were asked in vain.
     fn attempt_of_several(&self, base: &str, call: &Call<'_>, left: Duration, last: bool) -> Result<Vec<u8>, Failed> {
         let some = if last { left } else { left * 3 / 5 };
-        if call.repeats && call.deadline <= SHORT {
-            return self.attempt(base, call, some.min(ATTEMPT));
-        }
+        let limit = match call.given {
+            Given::Anew => return self.attempt(base, call, some.min(ATTEMPT)),
+            Given::ToLeader(most) => some.min(most),
+            Given::Once => left,
+        };
         match self.role(base) {
-            Ok(ConductorInfo { role: ConductorRole::Leader, .. }) => {
-                self.attempt(base, call, if call.repeats { some } else { left })
-            }
+            Ok(ConductorInfo { role: ConductorRole::Leader, .. }) => self.attempt(base, call, limit),
             Ok(ConductorInfo { leader, trouble, .. }) => {
                 let why = trouble.unwrap_or_else(|| "it does not lead".to_owned());
                 Err(Failed::Undone { why: Error::Unreachable { address: base.to_owned(), why }, leader })
@@ -225,7 +234,8 @@ impl Conductors {
         let in_vain = self.challenge(base).is_none() && !call.body.is_empty();
         if self.key.is_some() && (in_vain || call.body.len() > LARGE) {
             // The answer does not matter, but for what it is to be proven for.
-            let ask = Call { method: Method::GET, path: "/v1/role", body: Vec::new(), deadline: ROLE, repeats: true };
+            let ask =
+                Call { method: Method::GET, path: "/v1/role", body: Vec::new(), deadline: ROLE, given: Given::Anew };
             let _role = self.attempt_once(base, &ask, limit.min(ROLE));
         }
         match self.attempt_once(base, call, limit) {

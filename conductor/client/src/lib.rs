@@ -25,7 +25,7 @@ use conductor_model::views::{
     Space, Status, Version, VolumeDetail, VolumeInfo,
 };
 use conductor_model::{Bytes, DiskId, NodeId, OrderId, check_snapshot_name, check_volume_name};
-use conductors::{Call, Conductors};
+use conductors::{Call, Conductors, Given};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -44,6 +44,11 @@ const HEARTBEAT: Duration = Duration::from_millis(1500);
 const MAP: Duration = Duration::from_secs(2);
 /// Creating the largest volume, or registering a node with all the copies it can have.
 const LONG_CALL: Duration = Duration::from_secs(30);
+/// A question for changes of shards, of which a node has at most 4,096 in one: far below a second. Writes wait for it, and all others behind
+/// it: a conductor that froze with one under way is not waited for much longer than another one needs to lead.
+const MEMBERSHIP_ATTEMPT: Duration = Duration::from_secs(3);
+/// Two of those, and the question before each who leads.
+const MEMBERSHIP: Duration = Duration::from_secs(8);
 
 /// A cluster's conductors, by their addresses. Cheap to clone; clones share connections, and who answered last.
 #[derive(Clone, Debug)]
@@ -99,7 +104,7 @@ impl Client {
 
     /// A backup of all that the conductor keeps, for `conductor_service::backup::keep`.
     pub fn backup(&self) -> Result<String, Error> {
-        let text = self.call(Method::GET, "/v1/backup", Vec::new(), LONG_CALL, true)?;
+        let text = self.call(Method::GET, "/v1/backup", Vec::new(), LONG_CALL, Given::ToLeader(LONG_CALL))?;
         let odd = |_| Error::Protocol { address: self.address().to_owned(), what: "a backup is text".to_owned() };
         String::from_utf8(text).map_err(odd)
     }
@@ -173,17 +178,18 @@ impl Client {
 
     /// Says that a node started.
     pub fn register(&self, register: &Register) -> Result<Registered, Error> {
-        self.say("/v1/nodes/register", register, LONG_CALL)
+        self.say("/v1/nodes/register", register, LONG_CALL, Given::ToLeader(LONG_CALL))
     }
 
     /// Says that a node lives; waits up to half a second for news. `Error::is_unknown_node` asks to register anew.
     pub fn heartbeat(&self, beat: &Heartbeat) -> Result<HeartbeatAnswer, Error> {
-        self.say("/v1/nodes/heartbeat", beat, HEARTBEAT)
+        self.say("/v1/nodes/heartbeat", beat, HEARTBEAT, Given::Anew)
     }
 
     /// Asks for changes of shards; one answer each, in order.
     pub fn membership(&self, requests: &[MembershipRequest]) -> Result<Vec<MembershipAnswer>, Error> {
-        let answers: Vec<_> = self.say("/v1/membership", requests, LONG_CALL)?;
+        let given = Given::ToLeader(MEMBERSHIP_ATTEMPT);
+        let answers: Vec<_> = self.say("/v1/membership", requests, MEMBERSHIP, given)?;
         if answers.len() != requests.len() {
             let what = format!("{} answers to {} membership requests", answers.len(), requests.len());
             return Err(Error::Protocol { address: self.address().to_owned(), what });
@@ -193,7 +199,7 @@ impl Client {
 
     /// Says how orders stand and which work is done.
     pub fn report(&self, report: &Report) -> Result<(), Error> {
-        self.call(Method::POST, "/v1/nodes/report", encoded(report)?, CALL, true).map(|_| ())
+        self.call(Method::POST, "/v1/nodes/report", encoded(report)?, CALL, Given::Anew).map(|_| ())
     }
 
     /// Space of disks and volumes.
@@ -233,12 +239,12 @@ impl Client {
 
     /// Gives it back.
     pub fn detach(&self, name: &str, detach: &Detach) -> Result<(), Error> {
-        self.call(Method::POST, &volume_path(name, "/detach")?, encoded(detach)?, CALL, false).map(|_| ())
+        self.call(Method::POST, &volume_path(name, "/detach")?, encoded(detach)?, CALL, Given::Once).map(|_| ())
     }
 
     /// Tells which sessions a node has.
     pub fn sessions(&self, sessions: &NodeSessions) -> Result<(), Error> {
-        self.call(Method::POST, "/v1/nodes/sessions", encoded(sessions)?, HEARTBEAT, true).map(|_| ())
+        self.call(Method::POST, "/v1/nodes/sessions", encoded(sessions)?, HEARTBEAT, Given::Anew).map(|_| ())
     }
 
     /// Clients that have a volume attached, or read a snapshot.
@@ -259,7 +265,7 @@ impl Client {
     /// Removes it, and ends all that was attached with it.
     pub fn remove_key(&self, name: &str) -> Result<(), Error> {
         let remove = encoded(&RemoveKey { name: name.to_owned() })?;
-        self.call(Method::POST, "/v1/clients/keys/remove", remove, CALL, false).map(|_| ())
+        self.call(Method::POST, "/v1/clients/keys/remove", remove, CALL, Given::Once).map(|_| ())
     }
 
     /// Ends all that a client has attached. Returns the volumes.
@@ -333,7 +339,7 @@ impl Client {
     }
 
     fn get_within<T: DeserializeOwned>(&self, path: &str, deadline: Duration) -> Result<T, Error> {
-        self.decoded(&self.call(Method::GET, path, Vec::new(), deadline, true)?)
+        self.decoded(&self.call(Method::GET, path, Vec::new(), deadline, Given::Anew)?)
     }
 
     /// A command, given once.
@@ -343,7 +349,7 @@ impl Client {
         body: &B,
         deadline: Duration,
     ) -> Result<T, Error> {
-        self.decoded(&self.call(Method::POST, path, encoded(body)?, deadline, false)?)
+        self.decoded(&self.call(Method::POST, path, encoded(body)?, deadline, Given::Once)?)
     }
 
     /// What a node says, which may be said twice.
@@ -352,12 +358,13 @@ impl Client {
         path: &str,
         body: &B,
         deadline: Duration,
+        given: Given,
     ) -> Result<T, Error> {
-        self.decoded(&self.call(Method::POST, path, encoded(body)?, deadline, true)?)
+        self.decoded(&self.call(Method::POST, path, encoded(body)?, deadline, given)?)
     }
 
     fn delete(&self, path: &str, deadline: Duration) -> Result<(), Error> {
-        self.call(Method::DELETE, path, Vec::new(), deadline, false).map(|_| ())
+        self.call(Method::DELETE, path, Vec::new(), deadline, Given::Once).map(|_| ())
     }
 
     fn call(
@@ -366,9 +373,9 @@ impl Client {
         path: &str,
         body: Vec<u8>,
         deadline: Duration,
-        repeats: bool,
+        given: Given,
     ) -> Result<Vec<u8>, Error> {
-        self.conductors.call(&Call { method, path, body, deadline, repeats })
+        self.conductors.call(&Call { method, path, body, deadline, given })
     }
 
     fn decoded<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, Error> {

@@ -28,6 +28,8 @@ enum Does {
     Holds,
     /// Says that it leads, and closes the connection on everything else.
     Dies,
+    /// Says that it leads, and nothing on everything else.
+    Freezes,
 }
 
 struct Server {
@@ -62,7 +64,8 @@ impl Server {
                         Does::Begins => unreachable!("it is one or the other"),
                         Does::Hangs => return std::thread::sleep(Duration::from_secs(60)),
                         Does::Dies if !role => return,
-                        Does::Dies => ("200 OK", leads),
+                        Does::Freezes if !role => return std::thread::sleep(Duration::from_secs(60)),
+                        Does::Dies | Does::Freezes => ("200 OK", leads),
                         Does::Ponders if !role => {
                             std::thread::sleep(Duration::from_secs(6));
                             ("200 OK", "{}".to_owned())
@@ -156,6 +159,21 @@ fn a_heartbeat_has_time_for_a_second_conductor() {
     let error = client.heartbeat(&beat()).unwrap_err();
     assert!(matches!(error, Error::Protocol { .. }), "{error:?}");
     assert_eq!((frozen.asked(), next.asked()), (1, 1));
+}
+
+#[test]
+fn a_leader_that_freezes_with_a_membership_question_is_waited_for_some_seconds() {
+    for frozen in [Does::Freezes, Does::Hangs] {
+        let (frozen, next) = (Server::start(frozen), Server::start(Does::Leads));
+        let client = client(&[&frozen.address, &next.address]);
+        let start = Instant::now();
+        // An empty object is no answer to a question, but it has come.
+        let error = client.membership(&[]).unwrap_err();
+        let took = start.elapsed();
+        assert!(matches!(error, Error::Protocol { .. }), "{error:?}");
+        assert!(took < Duration::from_secs(4), "{took:?}");
+        assert_eq!(next.asked(), 1);
+    }
 }
 
 #[test]

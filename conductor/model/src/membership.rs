@@ -60,6 +60,10 @@ impl Conductor {
             MembershipChange::Born => Ok(Configuration { born: true, ..current.clone() }),
             MembershipChange::Reopened(opens) => self.reopened(current, opens),
             MembershipChange::Drop(copies) => dropped(current, copies).and_then(|next| {
+                if next.is_sealed() && !current.born {
+                    // The copies of its full set may not exist: none of those that are left out could ever take over.
+                    return Err(format!("{shard} is still being created, by {} copies at least", current.min_copies));
+                }
                 // Who is cut off from enough others, while they are well, is cut off itself.
                 if next.is_sealed() && self.well(now, current, copies) >= usize::from(current.min_copies) {
                     return self.successor(now, current);

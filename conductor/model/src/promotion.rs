@@ -97,10 +97,6 @@ impl Conductor {
 
     /// The shard's configuration under another primary; why there is none, in words.
     pub(crate) fn successor(&self, now: Millis, current: &Configuration) -> Result<Configuration, String> {
-        if !current.born {
-            // Its copies may not exist.
-            return Err(format!("{} is still being created", current.shard));
-        }
         let sealed = current.is_sealed();
         let holds_all = |m: &Member| m.state == CopyState::InSync || (sealed && current.full_set.contains(&m.copy));
         let others = || current.members.iter().filter(|m| m.copy != current.primary && holds_all(m));

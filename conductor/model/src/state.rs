@@ -269,25 +269,14 @@ impl Conductor {
     pub(crate) fn derive(&mut self) {
         self.names =
             self.volumes.values().filter(|v| v.state == VolumeState::Active).map(|v| (v.name.clone(), v.id)).collect();
-        let mut news: Vec<(NodeId, Commit)> = self.drops.values().map(|d| (d.node, d.dropped_at)).collect();
-        news.extend(self.nodes.keys().map(|node| (*node, self.meta.keys_at)));
-        news.extend(self.work.values().map(|w| (w.node, w.since)));
         self.volumes.keys().for_each(|volume| self.absences.reshape(*volume));
         self.primaries = Primaries::default();
         for shard in self.shards.values() {
             self.primaries.enter(&shard.config);
-            let concerned =
-                shard.config.primary_member().map(|m| m.node).into_iter().chain(shard.former.iter().copied());
-            let at = self.assignment_at(shard);
-            news.extend(concerned.map(|node| (node, at)));
-            if let Some(volume) = self.volumes.get(&shard.config.shard.volume) {
-                let at = volume.attach_at.max(volume.given_up_at);
-                news.extend(shard.config.members.iter().map(|m| (m.node, at)));
-            }
         }
-        for (node, at) in news {
-            self.tell(node, at);
-        }
+        // Whom the last transactions were news for is not kept: who has not acted upon the newest is told once.
+        let all: Vec<NodeId> = self.nodes.keys().copied().collect();
+        all.into_iter().for_each(|node| self.tell(node, self.meta.commit));
     }
 
     /// The newest transaction that changed anything in a shard's configuration, endpoints included.

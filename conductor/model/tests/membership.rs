@@ -1,9 +1,9 @@
 //! What a primary may ask about its shard's copies, one promise per test (rules 1, 10, 11, 12).
 
 mod common;
-use common::{Cluster, MIB, other, registration, request, shard, state, with_volume};
+use common::{Cluster, MIB, other, registration, request, state, with_volume};
 use conductor_model::api::{MembershipAnswer, MembershipChange};
-use conductor_model::{Configuration, CopyId, CopyState, Epoch, Millis, NodeId, OpenId};
+use conductor_model::{Configuration, CopyId, CopyState, Epoch, Millis, OpenId};
 
 fn dropped(cluster: &mut Cluster, which: &[usize]) -> Configuration {
     let mut config = cluster.config(1, 0);
@@ -177,13 +177,20 @@ fn a_primary_that_steps_down_is_followed_by_one_that_is_heard() {
 }
 
 #[test]
-fn a_shard_that_is_being_created_keeps_its_primary() {
+fn a_shard_is_created_by_those_that_live() {
     let mut cluster = Cluster::with_nodes(3);
     cluster.create("db", MIB).unwrap();
-    let config = cluster.config(1, 0);
-    assert!(cluster.refuse(&config, MembershipChange::StepDown).contains("being created"));
-    let primary = config.primary_member().unwrap().node;
-    let others: Vec<_> = (1..=3).filter(|n| NodeId(*n) != primary).map(|n| (n, 1)).collect();
-    cluster.pass(5_000, &others);
-    assert_eq!(cluster.model.configuration(shard(1, 0)).unwrap().epoch, Epoch(1));
+    let first = cluster.config(1, 0);
+    let (a, b) = (other(&first, 0).clone(), other(&first, 1).clone());
+    cluster.pass(5_000, &[(a.node.0, 1), (b.node.0, 1)]);
+    let next = cluster.config(1, 0);
+    assert_ne!(next.primary, first.primary, "it is silent");
+    assert_eq!((next.epoch, next.born, next.in_sync()), (Epoch(first.epoch.0 + 1), false, 2));
+    // Sealed, its full set would name copies that may never have been made: none of them could take over.
+    let last = next.in_sync_members().find(|m| m.copy != next.primary).unwrap().copy;
+    let refused = cluster.refuse(&next, MembershipChange::Drop(vec![last]));
+    assert!(refused.contains("being created, by 2 copies at least"), "{refused}");
+    let born = cluster.grant(&next, MembershipChange::Born);
+    assert!(born.born && born.in_sync() == 2);
+    assert!(cluster.grant(&born, MembershipChange::Drop(vec![last])).is_sealed());
 }

@@ -4,7 +4,7 @@ mod common;
 use common::{Cluster, MIB, draws, other, shard, state, with_volume};
 use conductor_model::api::{Filling, MembershipChange};
 use conductor_model::views::{Health, ResyncChange, ResyncInfo, ResyncState, ResyncVerb};
-use conductor_model::{Bytes, Configuration, CopyId, CopyState, Error, NodeId, OpenId};
+use conductor_model::{Bytes, Commit, Configuration, CopyId, CopyState, Error, NodeId, OpenId};
 
 fn change(cluster: &mut Cluster, volume: &str, verb: ResyncVerb, copies: &[CopyId]) -> Result<Vec<ResyncInfo>, Error> {
     let change = ResyncChange { verb, copies: copies.to_vec() };
@@ -61,7 +61,7 @@ fn an_aborted_filling_begins_again_when_somebody_says_so_and_no_sooner() {
     assert_eq!(cluster.beat(primary, 1, after).unwrap().held, None, "nothing new");
     let aborted = change(&mut cluster, "db", ResyncVerb::Abort, &[]).unwrap();
     assert_eq!(aborted.iter().map(|c| (c.copy, c.state)).collect::<Vec<_>>(), [(copy, ResyncState::Aborted)]);
-    assert!(cluster.model.has_news(NodeId(primary), conductor_model::Commit(after)));
+    assert!(cluster.model.has_news(NodeId(primary), Commit(after)));
     assert_eq!(cluster.beat(primary, 1, after).unwrap().held, Some(vec![copy]));
     let others = (1..=3).filter(|node| *node != primary);
     others.for_each(|node| assert_eq!(cluster.told(node).held, Some(Vec::new())));
@@ -86,6 +86,25 @@ fn an_aborted_filling_begins_again_when_somebody_says_so_and_no_sooner() {
     let events: Vec<String> = cluster.model.events(0).iter().map(|e| e.what.to_string()).collect();
     for verb in ["aborted", "resumed"] {
         assert_eq!(events.iter().filter(|e| e.contains(&format!("{verb} by hand"))).count(), 1, "{events:?}");
+    }
+}
+
+#[test]
+fn what_was_aborted_or_resumed_is_told_by_the_next_conductor_if_this_one_has_not() {
+    let mut cluster = with_volume();
+    let (config, copy) = behind(&mut cluster);
+    let primary = config.primary_member().unwrap().node;
+    for (verb, held) in [(ResyncVerb::Abort, vec![copy]), (ResyncVerb::Resume, Vec::new())] {
+        let after = cluster.told(primary.0).version;
+        change(&mut cluster, "db", verb, &[copy]).unwrap();
+        cluster.restart();
+        assert!(cluster.model.has_news(primary, Commit(after)), "{verb}");
+        let told = cluster.beat(primary.0, 1, after).unwrap();
+        assert_eq!(told.held, Some(held), "{verb}");
+        let again = cluster.beat(primary.0, 1, told.version).unwrap();
+        assert_eq!(again.held, None, "it is told once");
+        cluster.restart();
+        assert!(!cluster.model.has_news(primary, Commit(told.version)), "nor by the one after that");
     }
 }
 

@@ -60,6 +60,11 @@ impl From<Stopped> for Failure {
     }
 }
 
+/// What a request is answered that is given up.
+pub(crate) fn late() -> Failure {
+    Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request took too long")
+}
+
 /// Reads a request's body, at most `limit` bytes, whatever its content type says.
 pub(crate) async fn body<T: DeserializeOwned>(request: Request, limit: usize) -> Result<T, Failure> {
     let bytes = axum::body::to_bytes(request.into_body(), limit).await.map_err(|error| {

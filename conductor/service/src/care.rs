@@ -5,10 +5,10 @@
 use crate::answer::{Failure, body};
 use crate::ledger::Ledger;
 use crate::limits::{EVENTS, NODE_BODY, SMALL_BODY};
-use crate::routes::{Answer, Name, change, look, name, node_id};
-use axum::Json;
+use crate::routes::{Answer, Name, Waiters, change, look, name, node_id};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
+use axum::{Extension, Json};
 use conductor_model::DiskId;
 use conductor_model::events::Event;
 use conductor_model::views::{
@@ -101,9 +101,11 @@ pub(crate) struct After {
 /// Events after a number; with `wait`, held for some time until there is one.
 pub(crate) async fn events(
     State(ledger): State<Ledger>,
+    Extension(waiters): Extension<Waiters>,
     query: Result<Query<After>, QueryRejection>,
 ) -> Answer<Vec<Event>> {
     let Query(After { after, wait }) = query.map_err(|error| Failure::bad_request(error.body_text()))?;
+    let _permit = if wait { Some(waiters.enter()?) } else { None };
     let until = Instant::now() + EVENTS;
     let mut news = ledger.news();
     loop {

@@ -9,8 +9,8 @@
 //! A challenge is drawn by this conductor and serves for a while, each time with another number, which is remembered for as long.
 
 use crate::Error;
-use crate::answer::Failure;
-use crate::limits::{CHALLENGE, NODE_BODY, PROOFS, SMALL_BODY};
+use crate::answer::{Failure, late};
+use crate::limits::{CHALLENGE, NODE_BODY, PROOFS, REFUSED, REQUEST, SMALL_BODY};
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -20,6 +20,7 @@ use conductor_model::{Conductor, limits};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use tokio::time::timeout;
 use wire::{
     Attached, Card, ClusterKey, MAX_KEY_NAME, MAX_KEY_VOLUMES, Over, RequestChallenge, RequestProof, Ticket, key_of,
 };
@@ -156,11 +157,14 @@ impl Lock {
             Ok(admitted) => admitted,
             Err(failure) => {
                 // What is refused is read all the same, if it is little: the connection would be closed on whoever asks again with a proof.
-                let _rest = axum::body::to_bytes(body, SMALL_BODY).await;
+                let _rest = timeout(REFUSED, axum::body::to_bytes(body, SMALL_BODY)).await;
                 return Err(failure);
             }
         };
-        let Ok(bytes) = axum::body::to_bytes(body, limit).await else {
+        let Ok(read) = timeout(REQUEST, axum::body::to_bytes(body, limit)).await else {
+            return Err(late());
+        };
+        let Ok(bytes) = read else {
             let why = format!("a body that arrives, of at most {limit} bytes, is expected here");
             return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", why));
         };

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 /// How long a heartbeat without news is held: a node is heard about twice a second, well inside what counts as alive.
 pub(crate) const HOLD: Duration = Duration::from_millis(500);
-/// A request, its body included, that takes longer is given up: covers the largest volume's creation many times.
+/// A request that takes longer is given up, and so is one whose body takes longer to arrive: covers the largest volume's creation many times.
 pub(crate) const REQUEST: Duration = Duration::from_secs(30);
+/// How long the body of what is refused anyway is waited for: little of it, from whoever asked without knowing what to prove for.
+pub(crate) const REFUSED: Duration = Duration::from_secs(1);
 /// How long a question for events that have not happened yet is held: shorter than a client with several addresses waits for one (5 s).
 pub(crate) const EVENTS: Duration = Duration::from_secs(3);
 /// How long a forced attach waits for the primaries' nodes: ten heartbeats.
@@ -14,8 +16,9 @@ pub(crate) const CONFIRM: Duration = Duration::from_secs(5);
 pub(crate) const CONFIRM_EVERY: Duration = Duration::from_millis(50);
 /// How often a request for places looks whether the nodes were heard after a start.
 pub(crate) const LISTEN_EVERY: Duration = Duration::from_millis(50);
-/// Such requests at once: a few of those that there may be, so that heartbeats, which they wait for, always find room.
-pub(crate) const LISTENERS: usize = 16;
+/// Requests at once that wait for longer than an answer takes, for nodes, a snapshot or an event: half of those that there may be beside
+/// nodes', so that the others find room.
+pub(crate) const WAITERS: usize = 128;
 /// How long a challenge is handed out, and serves for as long again: nothing an asker keeps goes stale between two of its heartbeats.
 pub(crate) const CHALLENGE: Duration = Duration::from_secs(60);
 /// Proofs for one challenge until there is another: some of each of 256 nodes a second. Some 40 bytes are kept of each, 8 MiB in all.
@@ -26,9 +29,11 @@ pub(crate) const GRACE: Duration = Duration::from_secs(5);
 pub(crate) const SMALL_BODY: usize = 64 << 10;
 /// Body of what nodes send: a registration names every copy with its configuration, about 1 KiB each for 25,600 shards.
 pub(crate) const NODE_BODY: usize = 64 << 20;
-/// Requests at once: every node's held heartbeat, and targets and people beside them.
-pub(crate) const REQUESTS_AT_ONCE: usize = 256 + 256;
-/// Connections at once: those of the requests and some idle ones; three quarters of the usual 1024 descriptors.
+/// Nodes' requests at once: every node's held heartbeat, and what it says beside it. What others ask takes no room from it.
+pub(crate) const NODE_REQUESTS: usize = 256 + 256;
+/// Those of targets and people.
+pub(crate) const OTHER_REQUESTS: usize = 256;
+/// Connections at once: those of the requests; three quarters of the usual 1024 descriptors.
 pub(crate) const CONNECTIONS: usize = 768;
 /// A connection that moved nothing for so long is closed: longer than any request may take.
 pub(crate) const IDLE: Duration = Duration::from_secs(60);

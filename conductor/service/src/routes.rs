@@ -3,12 +3,12 @@
 //! Handlers parse, ask the ledger and serialise; the only waiting that is done here is holding a heartbeat without news,
 //! a forced attach, or an eviction, that the primaries have not confirmed yet (rule 19), and a choice of places just after a start.
 
-use crate::answer::{Failure, body};
+use crate::answer::{Failure, body, late};
 use crate::front::Advertised;
 use crate::gate::{Caller, Gate};
 use crate::ledger::Ledger;
 use crate::limits::{
-    CONFIRM, CONFIRM_EVERY, HOLD, LISTEN_EVERY, LISTENERS, NODE_BODY, REQUEST, REQUESTS_AT_ONCE, SMALL_BODY,
+    CONFIRM, CONFIRM_EVERY, HOLD, LISTEN_EVERY, NODE_BODY, NODE_REQUESTS, OTHER_REQUESTS, REQUEST, SMALL_BODY, WAITERS,
 };
 use crate::{care, clients, recovery, snapshots};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -28,7 +28,7 @@ use conductor_model::{Commit, Conductor, Dirty, Error, Millis, NodeId, check_vol
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout, timeout_at};
 use wire::{Attached, READ_ONLY, SHARED};
 
@@ -94,28 +94,40 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
 /// The whole service.
 pub(crate) fn router(ledger: Ledger, gate: Gate) -> Router {
     let routes = table().into_iter().fold(Router::new(), |router, (_, path, handler)| router.route(path, handler));
-    let at_once = Arc::new(Semaphore::new(REQUESTS_AT_ONCE));
-    let limited = from_fn(move |request: Request, next: Next| limit(Arc::clone(&at_once), request, next));
+    let room = Arc::new(Room { nodes: Semaphore::new(NODE_REQUESTS), others: Semaphore::new(OTHER_REQUESTS) });
+    let limited = from_fn(move |request: Request, next: Next| limit(Arc::clone(&room), request, next));
     routes
         .fallback(async || Failure::new(StatusCode::NOT_FOUND, "no-route", "no such path: see /v1/openapi.json"))
         .method_not_allowed_fallback(async || {
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, "no-method", "not with this method: see /v1/openapi.json")
         })
         .layer(Extension(gate.clone()))
-        .layer(Extension(Listeners(Arc::new(Semaphore::new(LISTENERS)))))
-        .layer(from_fn(move |request: Request, next: Next| gate.clone().pass(request, next)))
+        .layer(Extension(Waiters(Arc::new(Semaphore::new(WAITERS)))))
         .layer(limited)
+        // Before that: what proves nothing, or has not arrived yet, takes no room.
+        .layer(from_fn(move |request: Request, next: Next| gate.clone().pass(request, next)))
         .with_state(ledger)
 }
 
+/// What nodes say.
+const OF_NODES: [&str; 5] =
+    ["/v1/nodes/register", "/v1/nodes/heartbeat", "/v1/nodes/report", "/v1/nodes/sessions", "/v1/membership"];
+
+/// Room for requests under way: a node that cannot say that it lives is taken for dead, whoever else is many.
+struct Room {
+    nodes: Semaphore,
+    others: Semaphore,
+}
+
 /// Neither too many requests at once, nor one for ever.
-async fn limit(at_once: Arc<Semaphore>, request: Request, next: Next) -> Response {
+async fn limit(room: Arc<Room>, request: Request, next: Next) -> Response {
+    let at_once = if OF_NODES.contains(&request.uri().path()) { &room.nodes } else { &room.others };
     let Ok(_permit) = at_once.try_acquire() else {
         return busy().into_response();
     };
     match timeout(REQUEST, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request took too long").into_response(),
+        Err(_) => late().into_response(),
     }
 }
 
@@ -143,17 +155,24 @@ pub(crate) async fn look<T: Send + 'static>(
     Ok(ledger.ask(move |model, now| (question(model, now), Dirty::default())).await??)
 }
 
-/// Room for requests that wait in `listened`: what they wait for is heartbeats, which need some of what all requests share.
+/// Room for requests that wait for long: there is always some for those that do not.
 #[derive(Clone)]
-struct Listeners(Arc<Semaphore>);
+pub(crate) struct Waiters(Arc<Semaphore>);
+
+impl Waiters {
+    /// For as long as one waits.
+    pub(crate) fn enter(&self) -> Result<SemaphorePermit<'_>, Failure> {
+        self.0.try_acquire().map_err(|_| busy())
+    }
+}
 
 /// Waits while of some node it is not known whether it is there, which is 10 s at most: before places of copies are chosen.
-async fn listened(ledger: &Ledger, Listeners(room): &Listeners) -> Result<(), Failure> {
+async fn listened(ledger: &Ledger, waiters: &Waiters) -> Result<(), Failure> {
     let is_listening = || look(ledger, |m, now| Ok(m.is_listening(now)));
     if !is_listening().await? {
         return Ok(());
     }
-    let _permit = room.try_acquire().map_err(|_| busy())?;
+    let _permit = waiters.enter()?;
     while is_listening().await? {
         tokio::time::sleep(LISTEN_EVERY).await;
     }
@@ -254,11 +273,11 @@ async fn volumes(State(ledger): State<Ledger>) -> Answer<Vec<VolumeInfo>> {
 
 async fn create(
     State(ledger): State<Ledger>,
-    Extension(listeners): Extension<Listeners>,
+    Extension(waiters): Extension<Waiters>,
     request: Request,
 ) -> Result<(StatusCode, Json<VolumeInfo>), Failure> {
     let new: NewVolume = body(request, SMALL_BODY).await?;
-    listened(&ledger, &listeners).await?;
+    listened(&ledger, &waiters).await?;
     let info = change(&ledger, move |m, now| m.create(now, &new, &mut draw)).await?;
     tracing::info!(volume = info.name, size = info.size.0, "volume created");
     Ok((StatusCode::CREATED, Json(info)))
@@ -290,13 +309,13 @@ async fn remove(
 
 async fn resize(
     State(ledger): State<Ledger>,
-    Extension(listeners): Extension<Listeners>,
+    Extension(waiters): Extension<Waiters>,
     path: Name,
     request: Request,
 ) -> Answer<VolumeInfo> {
     let name = name(path)?;
     let Resize { size } = body(request, SMALL_BODY).await?;
-    listened(&ledger, &listeners).await?;
+    listened(&ledger, &waiters).await?;
     change(&ledger, move |m, now| m.resize(now, &name, size, &mut draw)).await.map(Json)
 }
 

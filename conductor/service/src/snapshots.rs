@@ -7,7 +7,7 @@ use crate::answer::{Failure, body};
 use crate::gate::Caller;
 use crate::ledger::Ledger;
 use crate::limits::SMALL_BODY;
-use crate::routes::{Answer, Name, change, look, name};
+use crate::routes::{Answer, Name, Waiters, change, look, name};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
@@ -34,11 +34,13 @@ pub(crate) async fn list(State(ledger): State<Ledger>, path: Name) -> Answer<Vec
 /// Answers when the snapshot is complete, or all attempts have failed.
 pub(crate) async fn create(
     State(ledger): State<Ledger>,
+    Extension(waiters): Extension<Waiters>,
     path: Name,
     request: Request,
 ) -> Result<(StatusCode, Json<SnapshotInfo>), Failure> {
     let volume = name(path)?;
     let NewSnapshot { name } = body(request, SMALL_BODY).await?;
+    let _permit = waiters.enter()?;
     let mut news = ledger.news();
     let (of, named) = (volume.clone(), name.clone());
     let asked = change(&ledger, move |m, now| m.create_snapshot(now, &of, &named)).await?;

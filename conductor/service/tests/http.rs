@@ -3,7 +3,7 @@
 
 mod common;
 use common::{Conductor, MIB, Scratch, attach, born, heartbeat, small, three_nodes};
-use conductor_client::Error;
+use conductor_client::{Client, Error};
 use conductor_model::api::{Heartbeat, MembershipAnswer};
 use conductor_model::events::Happened;
 use conductor_model::limits::ALIVE_MS;
@@ -11,7 +11,7 @@ use conductor_model::views::{Detach, Health, NewKey, NewVolume, RotateKey, Rotat
 use conductor_model::{AttachGeneration, Bytes, Commit, NodeId};
 use conductor_service::{Options, Store, run};
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -197,8 +197,14 @@ fn a_forced_attach_waits_for_the_primaries() {
         }
     }
     assert_eq!(forced.join().unwrap().unwrap().attach, AttachGeneration(2));
-    // Nobody confirms: said so, and not taken for done.
-    let error = client.attach("db", &attach("web3", true)).unwrap_err();
+    // All are heard, and nobody confirms: said so, and not taken for done.
+    let forcing = client.clone();
+    let forced = std::thread::spawn(move || forcing.attach("db", &attach("web3", true)));
+    while !forced.is_finished() {
+        (1..=3).for_each(|node| drop(client.heartbeat(&heartbeat(node, 1, 0)).unwrap()));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let error = forced.join().unwrap().unwrap_err();
     assert_eq!(error.kind(), Some("unconfirmed"));
     assert!(error.is_temporary() && error.to_string().contains("n1, n2, n3"), "{error}");
     assert_eq!(client.volume("db").unwrap().info.attachment.unwrap().client, "web3");
@@ -272,6 +278,71 @@ fn garbage_is_answered_and_the_next_one_served() {
     let mut half = TcpStream::connect(conductor.address).unwrap();
     half.write_all(b"POST /v1/volumes HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{").unwrap();
     // Ends the test by the time it takes, if it does.
+    conductor.stop();
+}
+
+/// More connections than there may be requests at once, fewer than there are places for.
+const CROWD: usize = 600;
+
+/// Sends each request over a connection of its own, and leaves it open.
+fn crowd(conductor: &Conductor, request: impl Fn(usize) -> Vec<u8>) -> Vec<TcpStream> {
+    let open = |n| {
+        let request = request(n);
+        let mut stream = TcpStream::connect(conductor.address).unwrap();
+        stream.write_all(&request).unwrap();
+        stream
+    };
+    (0..CROWD).map(open).collect()
+}
+
+/// The heartbeats of three nodes that have something to hear.
+fn nodes_are_heard(client: &Client) {
+    for node in 1..=3 {
+        let start = Instant::now();
+        client.heartbeat(&heartbeat(node, 1, 0)).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn who_proves_nothing_takes_no_room_from_nodes() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    three_nodes(&conductor.client);
+    conductor.client.create_volume(&small("db", 3 * MIB)).unwrap();
+    let begun = "HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n";
+    let paths = ["/v1/nodes/heartbeat", "/v1/volumes", "/v1/nodes/n1/duty"];
+    let mut hostile = crowd(&conductor, |n| format!("POST {} {begun}\r\n{{", paths[n % 3]).into_bytes());
+    nodes_are_heard(&conductor.client);
+    assert_eq!(conductor.client.volumes().unwrap().len(), 1);
+    // They are refused long before their bodies are there.
+    let last = hostile.last_mut().unwrap();
+    last.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut answer = String::new();
+    last.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+    drop(hostile);
+    conductor.stop();
+}
+
+#[test]
+fn who_waits_takes_no_room_from_nodes() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    client.create_volume(&small("db", 3 * MIB)).unwrap();
+    let newest = client.events(0, false).unwrap().last().unwrap().number;
+    let events = format!("/v1/events?after={newest}&wait=true");
+    let waiting = crowd(&conductor, |_| conductor.request("GET", &events, ""));
+    nodes_are_heard(&client);
+    assert_eq!(client.volumes().unwrap().len(), 1, "nor from people who do not wait");
+    drop(waiting);
+    // Nobody confirms these for five seconds.
+    let forced = serde_json::to_string(&attach("web1", true)).unwrap();
+    let waiting = crowd(&conductor, |_| conductor.request("POST", "/v1/volumes/db/attach", &forced));
+    nodes_are_heard(&client);
+    drop(waiting);
     conductor.stop();
 }
 

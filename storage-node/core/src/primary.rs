@@ -78,6 +78,8 @@ pub(crate) struct Joined {
     pub(crate) known_good: Stamp,
     /// The newest change that it knows of.
     pub(crate) newest: Stamp,
+    /// The epoch whose configuration was on its disk before this one.
+    pub(crate) stored: Epoch,
 }
 
 /// How the Join of one other member stands.
@@ -210,15 +212,16 @@ impl Primary {
         self.answers.values().map(|answer| answer.known_good.epoch).max().unwrap_or_default().max(self.settled_here)
     }
 
-    /// Does this copy know much less than another one knows to be durable on all? Then its disk is not the newest that there was: an image
-    /// from the past was put back. A few changes are no proof: what gives a shard no new content, as a rollback, is in no list.
+    /// Does this copy know less than another one knows to be durable on all? Then its disk is not the newest that there was: an image from
+    /// the past was put back. K is of an epoch only when all copies in sync have that on their disks. Within an epoch a few changes are no
+    /// proof: what gives a shard no new content, as a rollback, is in no list.
     pub(crate) fn is_of_the_past(&self, copy: CopyId) -> bool {
-        let Some(newest) = self.answers.get(&copy).map(|answer| answer.newest) else { return false };
+        let Some(Joined { newest, stored, .. }) = self.answers.get(&copy) else { return false };
         let others = self.config.in_sync_members().filter(|m| m.copy != copy);
-        let known = others.filter_map(|m| self.answers.get(&m.copy)).map(|answer| answer.known_good);
-        known.filter(|known| *known > newest).any(|known| {
-            let before = if known.epoch == newest.epoch { newest.sequence.0 } else { 0 };
-            known.sequence.0 - before > UNLISTED
+        let mut known = others.filter_map(|m| self.answers.get(&m.copy)).map(|answer| answer.known_good);
+        known.any(|known| {
+            let lacks = if known.epoch == newest.epoch { newest.sequence.0 + UNLISTED } else { UNLISTED };
+            known.epoch > *stored || (known > *newest && known.sequence.0 > lacks)
         })
     }
 
@@ -387,21 +390,28 @@ mod tests {
         let stamp = |n: u64| Stamp { epoch: Epoch(1), sequence: Sequence(n) };
         let newest = list.iter().map(|(_, n)| *n).max().unwrap_or_default();
         let held = list.iter().map(|(at, n)| (*at, stamp(*n))).collect();
-        Joined { held, known_good: stamp(0), newest: stamp(newest) }
+        Joined { held, known_good: stamp(0), newest: stamp(newest), stored: Epoch(1) }
     }
 
     #[test]
     fn a_copy_that_knows_less_than_another_knows_to_be_on_all_is_of_the_past() {
         let stamp = |epoch, n| Stamp { epoch: Epoch(epoch), sequence: Sequence(n) };
         let (few, more) = (UNLISTED, UNLISTED + 1);
-        for (known, past) in
-            [((1, 4), false), ((1, 5 + few), false), ((1, 5 + more), true), ((2, few), false), ((2, more), true)]
-        {
+        for (known, stored, past) in [
+            ((1, 4), 1, false),
+            ((1, 5 + few), 1, false),
+            ((1, 5 + more), 1, true),
+            ((2, few), 2, false),
+            ((2, more), 2, true),
+            // All that were in sync in epoch 2 had it on their disks.
+            ((2, 0), 1, true),
+        ] {
             let mut primary = primary(Durability::Always);
-            let said = |known_good, newest| Joined { held: Vec::new(), known_good, newest };
-            primary.answers.insert(CopyId(1), said(stamp(1, 3), stamp(1, 5)));
-            primary.answers.insert(CopyId(2), said(stamp(known.0, known.1), stamp(3, 99)));
-            primary.answers.insert(CopyId(3), said(stamp(1, 0), stamp(3, 99)));
+            let said =
+                |known_good, newest, stored| Joined { held: Vec::new(), known_good, newest, stored: Epoch(stored) };
+            primary.answers.insert(CopyId(1), said(stamp(1, 3), stamp(1, 5), stored));
+            primary.answers.insert(CopyId(2), said(stamp(known.0, known.1), stamp(3, 99), 3));
+            primary.answers.insert(CopyId(3), said(stamp(1, 0), stamp(3, 99), 3));
             assert_eq!([1, 2, 3].map(|copy| primary.is_of_the_past(CopyId(copy))), [past, false, false], "{known:?}");
         }
     }

@@ -93,6 +93,8 @@ pub(crate) struct Replica {
     pub(crate) copy: CopyId,
     /// The newest configuration that is stored on disk.
     pub(crate) config: Configuration,
+    /// The epoch of the one that was stored there before.
+    pub(crate) stored_before: Epoch,
     /// The epoch whose writes are taken, and the reactor that may send them (`None`: the primary on this one).
     pub(crate) joined: Option<(Epoch, Option<Caller>)>,
     /// Who has been promised, under the epoch joined last, that no other primary is followed.
@@ -131,6 +133,7 @@ impl Replica {
         Self {
             disk,
             copy,
+            stored_before: config.epoch,
             config,
             joined: None,
             promised_to: None,

@@ -478,6 +478,31 @@ fn a_primary_whose_other_copies_restarted_reads_nothing_any_more_when_the_next_o
 }
 
 #[test]
+fn a_primary_reads_nothing_by_the_promise_of_a_copy_whose_process_is_another_one() {
+    let (mut c, _) = common::two_with_one_being_filled(19);
+    let client = c.client(1, 0);
+    c.mute = true;
+    let old = c.configs[&shard(1)].epoch;
+    c.until("added, as far as the conductor knows", |c| c.in_sync(1) == [0, 1]);
+    // The new process owes nothing; the old primary, which hears nothing from the conductor, has it for the one that it is filling.
+    c.opened[1] = None;
+    c.w.kill(c.nodes[1]);
+    c.w.restart(c.nodes[1]);
+    c.until("opened again", |c| c.opened[1].is_some());
+    let open = c.opened[1].unwrap().1;
+    c.configs.get_mut(&shard(1)).unwrap().members.iter_mut().filter(|m| m.node.0 == 2).for_each(|m| m.open = open);
+    c.run(Span::millis(300));
+    c.take_over(1, 1);
+    c.until_serving(1);
+    let successor = c.client(1, 0);
+    c.write(successor, 1, 0, 2);
+    let stale = ask_in_epoch(&mut c, client, old);
+    c.run(Span::seconds(5));
+    let answer = c.answers.get(&stale).map(|(status, _)| *status);
+    assert_ne!(answer, Some(Status::Ok), "it read what is not the newest any more");
+}
+
+#[test]
 fn what_a_deposed_primary_still_reads_is_not_overtaken_by_the_next_ones_writes() {
     let (mut c, client) = cluster(16);
     c.holds_reads[0].set(true);

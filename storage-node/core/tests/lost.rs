@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Cluster, copy, shard};
-use conductor_model::{CopyState, Durability};
+use common::{Cluster, shard};
+use conductor_model::Durability;
 use driver::Span;
 use node_protocol::{Status, op};
 
@@ -95,17 +95,7 @@ fn where_another_copy_may_follow_nobody_is_told_of_an_error() {
 
 #[test]
 fn nobody_is_told_of_an_error_while_a_copy_may_have_been_added() {
-    let mut c = Cluster::new(4);
-    c.min_copies = 1;
-    c.create(1, &[0, 1], None, Durability::Always);
-    let client = c.client(1, 0);
-    c.write(client, 1, 0, 1);
-    c.w.kill(c.nodes[1]);
-    c.until("left behind", |c| c.in_sync(1) == [0]);
-    c.until_serving(1);
-    c.w.restart(c.nodes[1]);
-    let fills = |c: &Cluster| c.configs[&shard(1)].member(copy(1, 1)).is_some_and(|m| m.state == CopyState::Syncing);
-    c.until("being filled", fills);
+    let (mut c, _) = common::two_with_one_being_filled(4);
     let client = c.client(1, 0);
     c.mute = true;
     // Of the epoch that the primary is in: of a newer one it would first want to hear.

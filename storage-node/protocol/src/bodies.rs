@@ -387,7 +387,7 @@ body! {
 
 body! {
     /// A good reply to JOIN. The payload is what the copy holds above K (`held`).
-    JoinAnswer = 32 {
+    JoinAnswer = 40 {
         /// The status; the word is the number of entries in the payload.
         reply: ReplyBody,
         /// Epoch of K.
@@ -396,6 +396,8 @@ body! {
         known_good_sequence: U64,
         /// Blocks that its disk has free.
         free_blocks: U64,
+        /// The epoch whose configuration its disk held before this one.
+        stored_epoch: U64,
     }
 }
 

@@ -38,7 +38,10 @@ fn a_load_is_measured_and_leaves_nothing_behind() {
     // Nobody has the volume afterwards, and its copies are equal.
     let place = cluster.attach("db").unwrap();
     let busy = cluster.try_trine(&[&writes[..], &["--overwrite"]].concat()).unwrap();
-    assert!(busy.code == 5 && busy.stderr.contains("attached"), "{busy:?}");
+    assert!(busy.code == 5 && busy.stderr.contains("is in use"), "{busy:?}");
+    let busy = cluster.try_trine(&["bench", "db"]).unwrap();
+    let advised = busy.stderr.contains("db@SNAPSHOT") && !busy.stderr.contains("--force");
+    assert!(busy.code == 5 && advised, "nobody reads beside a writer: {busy:?}");
     drop(place);
     cluster.detach("db").unwrap();
 
@@ -53,7 +56,15 @@ fn a_load_is_measured_and_leaves_nothing_behind() {
         assert!(outcome.code == 0 && outcome.stdout.contains("P99.9"), "{outcome:?}");
     }
     wait_until("nobody has it", Duration::from_secs(20), || Ok(!shared()?)).unwrap();
-    for bad in [&["--size", "5000"][..], &["--size", "2M"], &["--depth", "0"], &["--time", "0s"]] {
+    for bad in [
+        &["--size", "5000"][..],
+        &["--size", "2M"],
+        &["--depth", "0"],
+        &["--time", "0s"],
+        &["--overwrite"],
+        &["--flush", "8"],
+        &["--read-percent", "50"],
+    ] {
         let outcome = cluster.try_trine(&[&["bench", "db"], bad].concat()).unwrap();
         assert_eq!(outcome.code, 2, "{bad:?}: {outcome:?}");
     }

@@ -62,7 +62,8 @@ impl Host {
 
     fn attach(&self, cluster: &Cluster, volume: &str) -> Outcome {
         let nbd = format!("unix:{}", self.dir.join("nbd").display());
-        self.trine(cluster, &["attach", volume, "--nbd", &nbd])
+        // One name with every key of a client, whatever directory that is in here.
+        self.trine(cluster, &["attach", volume, "--nbd", &nbd, "--client-name", volume])
     }
 
     fn nbd(&self, volume: &str) -> Nbd {

@@ -1,6 +1,7 @@
 //! A filling over real processes: how fast it is, how far, and its end by hand.
 #![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
 
+use cluster::nbd::{Command, Nbd};
 use cluster::{Cluster, LONG, Options, Shape, Workload, wait_until};
 use serde_json::Value;
 use std::fs;
@@ -115,6 +116,44 @@ fn a_disk_from_the_past_is_noticed_by_what_the_others_know_and_filled() {
     let noticed: u64 = (0..3).map(|node| cluster.counter(node, "join.of-the-past").unwrap()).sum();
     assert!(noticed >= 6, "{noticed} of 6 copies");
     workload.stop().unwrap();
+    cluster.detach(VOLUME).unwrap();
+    cluster.stop_and_compare().unwrap();
+}
+
+/// The like, and what it lacks is one block of each shard: the others know of an epoch that it has never been in.
+#[test]
+fn a_disk_from_the_past_is_noticed_although_little_was_written_since() {
+    const PAST: usize = 0;
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, 96, 16).unwrap();
+    let place = cluster.attach(VOLUME).unwrap();
+    let at = |shard: u64| shard * (16 << 20);
+    let write = |of: u8| {
+        let mut nbd = Nbd::connect(&place, VOLUME).unwrap();
+        for shard in 0..6 {
+            nbd.call(&Command::Write { offset: at(shard), bytes: vec![of; 4096] }, 2 * LONG).unwrap().unwrap();
+        }
+    };
+    write(1);
+    let (disk, image) = (cluster.disk(PAST), cluster.dir().join("image"));
+    cluster.nodes.iter_mut().for_each(|node| node.kill().unwrap());
+    fs::copy(&disk, &image).unwrap();
+    cluster.nodes.iter_mut().for_each(|node| node.start().unwrap());
+    cluster.wait_healthy(VOLUME).unwrap();
+    write(2);
+
+    cluster.nodes.iter_mut().for_each(|node| node.kill().unwrap());
+    fs::copy(&image, &disk).unwrap();
+    cluster.nodes.iter_mut().for_each(|node| node.start().unwrap());
+    let mut nbd = Nbd::connect(&place, VOLUME).unwrap();
+    for shard in 0..6 {
+        let read = nbd.call(&Command::Read { offset: at(shard), len: 4096 }, 2 * LONG).unwrap().unwrap();
+        assert_eq!(read, vec![2; 4096], "shard {shard}");
+    }
+    drop(nbd);
+    cluster.wait_healthy(VOLUME).unwrap();
+    let noticed: u64 = (0..3).map(|node| cluster.counter(node, "join.of-the-past").unwrap()).sum();
+    assert!(noticed >= 6, "{noticed} of 6 copies");
     cluster.detach(VOLUME).unwrap();
     cluster.stop_and_compare().unwrap();
 }

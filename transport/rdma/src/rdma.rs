@@ -16,6 +16,8 @@ use crate::verbs::{Channel, Device, Id, Note, Pair};
 
 /// Connections at a time: with 528 KiB each, 132 MiB of the arena at most.
 const LINES: usize = 256;
+/// Of 8 parts of the arena, so many for connections of peers: what [`memory::Shares::even`] leaves to all classes.
+const ACCEPTED_EIGHTHS: usize = 3;
 /// Devices at a time.
 const DEVICES: u32 = 7;
 /// Set in the number of every stream and listener of ours, so that they can stand beside those of sockets (of which there are fewer
@@ -262,7 +264,7 @@ impl Rdma {
     fn requested(&mut self, now: Time, listener: usize, private: &[u8], id: Id) {
         let introduction = Introduction::parse(private);
         let known = self.listeners.get(listener).is_some();
-        let Some((peer, stream)) = introduction.filter(|_| known).zip(self.number()) else {
+        let Some((peer, stream)) = introduction.filter(|_| known && self.has_room()).zip(self.number()) else {
             self.counters.refused += 1;
             return id.reject();
         };
@@ -284,6 +286,13 @@ impl Rdma {
         self.places[slot_of(stream)].line = Some(line);
     }
 
+    /// Is there memory for another peer that leaves to each class what is its own? It is held for as long as the connection is.
+    fn has_room(&self) -> bool {
+        let accepted =
+            self.places.iter().filter_map(|place| place.line.as_ref()).filter(|line| line.listener.is_some());
+        (accepted.count() + 1) * usize::from(RX) * SLOT <= self.arena.capacity() / 8 * ACCEPTED_EIGHTHS
+    }
+
     /// Makes the queue pair and posts all its receives: before the connection is up, not after.
     fn equip(&mut self, now: Time, line: &mut Line, connecting: bool) -> Result<(), Errno> {
         let id = line.id.take().ok_or(Errno::IO)?;
@@ -294,7 +303,7 @@ impl Rdma {
                 return Err(Errno(libc::ENODEV));
             }
         };
-        let slots: Vec<_> = (0..RX).map_while(|_| self.arena.take(SLOT, Class::Settle)).collect();
+        let slots: Vec<_> = (0..RX).map_while(|_| self.arena.take(SLOT, Class::Client)).collect();
         if slots.len() < usize::from(RX) {
             line.id = Some(id);
             return Err(Errno(libc::ENOMEM));

@@ -40,6 +40,9 @@ pub enum TargetError {
     /// Its device is there and waits for a target.
     #[error("{} still has {}, which waits for its target: `trine attach {}` goes on with it, `trine detach {}` ends it", .0.volume, .0.device, .0.volume, .0.volume)]
     Waits(Box<Record>),
+    /// The like, and to be attached read-only: what it was told to write would fail.
+    #[error("{} still has {}, which is written to and waits for its target: leave --read-only out, or `trine detach {}` first", .0.volume, .0.device, .0.volume)]
+    WaitsToWrite(Box<Record>),
     /// What it was to hold of a shared volume.
     #[error("volume {0} is not attached: another client holds a range that was asked for; --range-wait waits for it")]
     RangeTaken(String),

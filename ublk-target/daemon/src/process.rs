@@ -142,7 +142,7 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
     };
     let volume = subject.to_string();
     let mut map = conductor.attach(&volume, &asked)?;
-    if former.recover.is_none() {
+    if former.recover.is_none() && !former.has_nbd_clients(&options.front_end) {
         // Nobody above is left who wrote before: a loss until now is told to nobody (rule 18).
         map.held_since = map.shards.iter().map(|shard| shard.cache).max().unwrap_or_default().max(map.held_since);
     }
@@ -218,6 +218,11 @@ impl Former {
         self.record.as_ref().filter(|_| self.recover.is_some()).map(|record| record.generation)
     }
 
+    /// Clients of a target that died may connect to the one that follows it.
+    fn has_nbd_clients(&self, front_end: &FrontEnd) -> bool {
+        self.record.is_some() && matches!(front_end, FrontEnd::Nbd { .. })
+    }
+
     /// A device that is taken over stays what it is: its users share the volume with other readers.
     fn is_read_only(&self) -> bool {
         self.recover.is_some() && self.record.as_ref().is_some_and(|record| record.read_only)
@@ -230,6 +235,10 @@ fn former(place: &Place, options: &Options) -> Result<Former, TargetError> {
     };
     match (ublk::waits(&record)?, &options.front_end) {
         (Some(_), FrontEnd::Nbd { .. }) => Err(TargetError::Waits(Box::new(record))),
+        // Writes that wait in it would fail, and a filesystem with them.
+        (Some(_), FrontEnd::Ublk { .. }) if options.read_only && !record.read_only => {
+            Err(TargetError::WaitsToWrite(Box::new(record)))
+        }
         (recover, _) => Ok(Former { recover, client: record.client.clone(), record: Some(record) }),
     }
 }

@@ -19,6 +19,9 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// Longest path of a socket, in bytes.
+const MAX_SOCKET_PATH: usize = 107;
+
 /// One attachment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -125,9 +128,13 @@ impl Place {
     fn file(&self, ending: &str) -> PathBuf {
         self.dir.join(format!("{}.{ending}", self.volume))
     }
-    /// The control socket.
+    /// The control socket. One whose path would be too long for the kernel is called by a number.
     pub fn socket(&self) -> PathBuf {
-        self.file("sock")
+        let path = self.file("sock");
+        if path.as_os_str().len() <= MAX_SOCKET_PATH {
+            return path;
+        }
+        self.dir.join(format!("{:08x}.sock", crc32c::crc32c(self.volume.as_bytes())))
     }
     /// The log.
     pub fn log(&self) -> PathBuf {

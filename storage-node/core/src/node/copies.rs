@@ -363,6 +363,9 @@ impl<S: Store> Node<S> {
             return;
         }
         joining.step = JoinStep::Listing;
+        if joining.config.epoch > replica.config.epoch {
+            replica.stored_before = replica.config.epoch;
+        }
         replica.config = joining.config.clone();
         let (disk, copy) = (replica.disk, replica.copy);
         self.store(now, disk, StoreOp::Above { copy }, Pending::Above { shard, epoch }, out);
@@ -395,6 +398,7 @@ impl<S: Store> Node<S> {
             }
         };
         replica.known_good = known_good;
+        let stored = replica.stored_before;
         let copy = replica.copy;
         let disk = replica.disk;
         match joining.asker {
@@ -402,7 +406,7 @@ impl<S: Store> Node<S> {
                 replica.joined = Some((epoch, None));
                 replica.promised_to = None;
                 self.counters.count("join.answered");
-                self.member_joined(now, shard, epoch, (copy, known_good), &held, out);
+                self.member_joined(now, shard, epoch, (copy, known_good, stored), &held, out);
             }
             Asker::Remote(answer, caller) => {
                 let store = &self.disks[disk].store;
@@ -431,6 +435,7 @@ impl<S: Store> Node<S> {
                     known_good_epoch: known_good.epoch.0.into(),
                     known_good_sequence: known_good.sequence.0.into(),
                     free_blocks: free_blocks.into(),
+                    stored_epoch: stored.0.into(),
                 };
                 self.counters.count("join.answered");
                 self.promise(now, caller);
@@ -486,7 +491,7 @@ impl<S: Store> Node<S> {
         now: Time,
         shard: ShardId,
         epoch: Epoch,
-        (copy, known_good): (CopyId, Stamp),
+        (copy, known_good, stored): (CopyId, Stamp, Epoch),
         held: &[Held],
         out: &mut dyn Outbox<Letter>,
     ) {
@@ -504,7 +509,7 @@ impl<S: Store> Node<S> {
         // whole stretches of what it was filled with.
         let held = if primary.just_added == Some(copy) { Vec::new() } else { held };
         primary.refusals.remove(&copy);
-        primary.answers.insert(copy, Joined { held, known_good, newest });
+        primary.answers.insert(copy, Joined { held, known_good, newest, stored });
         self.all_joined(now, shard, out);
     }
 

@@ -349,7 +349,8 @@ impl<S: Store> Node<S> {
                 Held { stamp, at, kind }
             })
             .collect();
-        self.member_joined(now, shard, epoch, (copy, known_good), &held, out);
+        let stored = Epoch(answer.stored_epoch.get());
+        self.member_joined(now, shard, epoch, (copy, known_good, stored), &held, out);
     }
 
     /// If every member has answered: born, or to be settled.

@@ -97,6 +97,7 @@ impl<S: Store> Node<S> {
             })
             .collect();
         if !driver::mutant::on("restarted_node_trusted") {
+            self.void_promises(to, &peer);
             for (shard, copy, open) in reopened {
                 self.counters.count("member.reopened");
                 if self.can_do_without(shard, copy) {
@@ -115,6 +116,17 @@ impl<S: Store> Node<S> {
         self.join_as_named(now, to, &peer, out);
         self.send_joins(now, to, out);
         self.drain_backlog(now, to);
+    }
+
+    /// Who was promised by a process that is gone is not: its successor's promises are about nothing that it has joined (rule 9). Also
+    /// of a copy that is being filled, and of one whose disk the new process has elsewhere, or not at all.
+    fn void_promises(&mut self, to: SocketAddr, peer: &Peer) {
+        for primary in self.primaries.values_mut() {
+            let others = primary.config.members.iter().filter(|m| m.endpoint == to && m.copy != primary.config.primary);
+            for member in others.filter(|m| peer.open_of(m.disk) != Some(m.open)) {
+                primary.lease.void(member.copy);
+            }
+        }
     }
 
     /// Are enough other copies in sync, and there under the openings that this serving epoch names?

@@ -143,7 +143,7 @@ impl<S: Store> Node<S> {
 
     /// What is due for a shard now?
     fn due(&self, now: Time, shard: ShardId, filled: usize) -> Option<MembershipChange> {
-        let primary = self.primaries.get(&shard).filter(|p| p.config.born)?;
+        let primary = self.primaries.get(&shard)?;
         if let Phase::Failed(_) = primary.phase {
             return Some(MembershipChange::StepDown);
         }

@@ -71,7 +71,7 @@ pub struct Cluster {
     pub blocks: u32,
     /// What they need to be written to.
     pub min_copies: u8,
-    opened: Vec<Option<(DiskId, OpenId)>>,
+    pub opened: Vec<Option<(DiskId, OpenId)>>,
     pub configs: BTreeMap<ShardId, Configuration>,
     pub answers: BTreeMap<u64, (Status, Vec<u8>)>,
     pub reports: Vec<OrderReport>,
@@ -476,6 +476,22 @@ impl Cluster {
         }
         text + &format!("{:?}\n{:?}\n", self.troubles, self.reports)
     }
+}
+
+/// A shard of two copies of which one is enough; the second was left behind, and is being filled. With a client of before.
+pub fn two_with_one_being_filled(seed: u64) -> (Cluster, ProcessId) {
+    let mut c = Cluster::new(seed);
+    c.min_copies = 1;
+    c.create(1, &[0, 1], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    c.w.kill(c.nodes[1]);
+    c.until("left behind", |c| c.in_sync(1) == [0]);
+    c.until_serving(1);
+    c.w.restart(c.nodes[1]);
+    let fills = |c: &Cluster| c.configs[&shard(1)].member(copy(1, 1)).is_some_and(|m| m.state == CopyState::Syncing);
+    c.until("being filled", fills);
+    (c, client)
 }
 
 pub fn copy(volume: u32, node: usize) -> CopyId {
