@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
 
 use cluster::nbd::{Command, Nbd};
-use cluster::{Cluster, LONG, Shape};
+use cluster::{Cluster, LONG, Shape, wait_until};
 
 #[test]
 fn who_connects_again_behind_a_target_that_died_is_told_of_a_loss() {
@@ -21,7 +21,10 @@ fn who_connects_again_behind_a_target_that_died_is_told_of_a_loss() {
         node.start().unwrap();
     }
     cluster.wait_alive(3).unwrap();
-    cluster.wait_healthy("db").unwrap();
+    // The conductor knows of the loss before there is a target again.
+    let lost =
+        || Ok(cluster.json(&["volume", "show", "db"])?["shards"][0]["cache"].as_u64().is_some_and(|cache| cache > 0));
+    wait_until("the loss is known", LONG, lost).unwrap();
     let place = cluster.attach("db").unwrap();
     let mut again = Nbd::connect(&place, "db").unwrap();
     let mut flush = || again.call(&Command::Flush, LONG).unwrap();
