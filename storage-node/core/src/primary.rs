@@ -221,7 +221,8 @@ impl Primary {
         let mut known = others.filter_map(|m| self.answers.get(&m.copy)).map(|answer| answer.known_good);
         known.any(|known| {
             let lacks = if known.epoch == newest.epoch { newest.sequence.0 + UNLISTED } else { UNLISTED };
-            known.epoch > *stored || (known > *newest && known.sequence.0 > lacks)
+            // Of this epoch there is a K if it was served before: then all were found to be of today.
+            (known.epoch > *stored && known.epoch < self.config.epoch) || (known > *newest && known.sequence.0 > lacks)
         })
     }
 
@@ -405,8 +406,11 @@ mod tests {
             ((2, more), 2, true),
             // All that were in sync in epoch 2 had it on their disks.
             ((2, 0), 1, true),
+            // This epoch was served, and is joined again.
+            ((4, few), 3, false),
         ] {
             let mut primary = primary(Durability::Always);
+            primary.config.epoch = Epoch(4);
             let said =
                 |known_good, newest, stored| Joined { held: Vec::new(), known_good, newest, stored: Epoch(stored) };
             primary.answers.insert(CopyId(1), said(stamp(1, 3), stamp(1, 5), stored));

@@ -75,8 +75,9 @@ impl Inspector {
         let Some((_, result)) = self.store.next_completion() else { return false };
         match (result, self.left.last_mut()) {
             (Ok(StoreDone::Read(_, crcs)), Some((found, _))) => found.blocks.extend(crcs),
-            (other, _) => {
-                out.post(Letter::Failed(format!("an inspection failed: {other:?}")));
+            (other, reading) => {
+                let of = reading.map(|(found, _)| (found.shard, found.snapshot));
+                out.post(Letter::Failed(format!("an inspection of {of:?} failed: {other:?}")));
                 self.left.clear();
             }
         }
