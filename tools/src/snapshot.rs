@@ -38,7 +38,7 @@ pub(crate) enum SnapshotCommand {
     Create(CreateArgs),
     /// List a volume's snapshots
     List(ListArgs),
-    /// Delete a snapshot that no clone needs; its space comes back in the background
+    /// Delete a snapshot that no clone needs, also if it is attached: reads of it fail then; its space comes back in the background
     Delete(DeleteArgs),
     /// Make a volume that is not attached read as its snapshot again: everything written since is lost
     Rollback(RollbackArgs),
