@@ -479,7 +479,7 @@ fn a_primary_whose_other_copies_restarted_reads_nothing_any_more_when_the_next_o
 
 #[test]
 fn a_primary_reads_nothing_by_the_promise_of_a_copy_whose_process_is_another_one() {
-    let (mut c, _) = common::two_with_one_being_filled(19);
+    let mut c = common::two_with_one_being_filled(19);
     let client = c.client(1, 0);
     c.mute = true;
     let old = c.configs[&shard(1)].epoch;

@@ -57,14 +57,7 @@ fn a_shard_of_one_copy_whose_disk_fails_ends_requests_with_errors() {
 
 #[test]
 fn a_copy_that_was_left_behind_does_not_keep_anybody_waiting_for_it() {
-    let mut c = Cluster::new(2);
-    c.min_copies = 1;
-    c.create(1, &[0, 1], None, Durability::Always);
-    let client = c.client(1, 0);
-    c.write(client, 1, 0, 1);
-    c.w.kill(c.nodes[1]);
-    c.until("left behind", |c| c.in_sync(1) == [0]);
-    c.until_serving(1);
+    let mut c = common::two_with_one_left_behind(2);
     let client = c.client(1, 0);
     c.write(client, 1, 0, 2);
     all_end_with_errors(&mut c);
@@ -95,7 +88,7 @@ fn where_another_copy_may_follow_nobody_is_told_of_an_error() {
 
 #[test]
 fn nobody_is_told_of_an_error_while_a_copy_may_have_been_added() {
-    let (mut c, _) = common::two_with_one_being_filled(4);
+    let mut c = common::two_with_one_being_filled(4);
     let client = c.client(1, 0);
     c.mute = true;
     // Of the epoch that the primary is in: of a newer one it would first want to hear.

@@ -478,8 +478,8 @@ impl Cluster {
     }
 }
 
-/// A shard of two copies of which one is enough; the second was left behind, and is being filled. With a client of before.
-pub fn two_with_one_being_filled(seed: u64) -> (Cluster, ProcessId) {
+/// A shard of two copies of which one is enough; the second one's node died, and it was left behind.
+pub fn two_with_one_left_behind(seed: u64) -> Cluster {
     let mut c = Cluster::new(seed);
     c.min_copies = 1;
     c.create(1, &[0, 1], None, Durability::Always);
@@ -488,10 +488,16 @@ pub fn two_with_one_being_filled(seed: u64) -> (Cluster, ProcessId) {
     c.w.kill(c.nodes[1]);
     c.until("left behind", |c| c.in_sync(1) == [0]);
     c.until_serving(1);
+    c
+}
+
+/// The like, and it is being filled.
+pub fn two_with_one_being_filled(seed: u64) -> Cluster {
+    let mut c = two_with_one_left_behind(seed);
     c.w.restart(c.nodes[1]);
     let fills = |c: &Cluster| c.configs[&shard(1)].member(copy(1, 1)).is_some_and(|m| m.state == CopyState::Syncing);
     c.until("being filled", fills);
-    (c, client)
+    c
 }
 
 pub fn copy(volume: u32, node: usize) -> CopyId {
