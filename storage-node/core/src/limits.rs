@@ -1,8 +1,8 @@
 //! Every limit of a node's reactor, with the sum that justifies it.
 //!
 //! Memory of one reactor, beside the arena (whose bytes are an option): per session about 200 B; per client connection
-//! `2·depth + 2` receive slots of 16 B and one 64 KiB stream buffer; per IOCB about 600 B. With the defaults below that is
-//! 64 sessions × 64 KiB + 64 × 128 IOCBs × 600 B ≈ 9 MiB.
+//! `2·depth + 2` receive slots of 16 B and one 64 KiB stream buffer; per IOCB about 600 B. With 256 sessions of one connection each and the
+//! default depth of 128 that is 256 × 64 KiB + 256 × 128 IOCBs × 600 B ≈ 36 MiB, if all are used to the full at once.
 
 use driver::Span;
 
@@ -48,9 +48,6 @@ pub const SETTLE_HOLE: u32 = MAX_ZERO >> 12;
 pub const SETTLE_DEPTH: usize = 4;
 /// Settling writes of one reactor at once: 16 × 256 KiB = 4 MiB of the settle class.
 pub const SETTLE_AT_ONCE: usize = 16;
-/// Most entries that a copy may hold above K and still be joined: two windows, because K may lag by one when an epoch ends and
-/// settling adds at most as many again.
-pub const MAX_HELD: usize = 8192;
 /// How long a promise binds its giver (rule 14: at most the detection time, 2 s).
 pub const PROMISE: Span = Span::millis(2000);
 /// How often a primary renews its promises.
@@ -102,6 +99,8 @@ const _: () = assert!(STORE_OPS < node_store::MAX_IN_FLIGHT);
 pub const MAX_WAITING_BYTES: usize = 16 << 20;
 /// Connections of clients; the rest of `tcp`'s limit is left for nodes and for links of our own.
 pub const MAX_CLIENT_CONNS: usize = 896;
+/// Of them, so many of one key: its clients choose their own names, and lock out nobody but each other.
+pub const MAX_KEY_CONNS: usize = MAX_CLIENT_CONNS / 2;
 /// Stalled requests that are looked at again when something was freed; the tick looks at all.
 pub const WAKE_AT_ONCE: usize = 8;
 /// Finished requests whose stages are kept for `trine node show --trace`.

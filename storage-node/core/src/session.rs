@@ -146,10 +146,11 @@ impl Sessions {
         Ok((id, fence))
     }
 
-    /// Whether this client may have one more.
+    /// Whether this client may have one more. Those with the same key count as one: they choose their own names.
     fn has_room(&self, client: &str) -> bool {
         let all = self.by_client.len();
-        let its = || self.by_client.keys().filter(|(_, name, _)| name == client).count();
+        let owner = owner(client);
+        let its = || self.by_client.keys().filter(|(_, name, _)| self::owner(name) == owner).count();
         all < MAX_SESSIONS && (all < MAX_SESSIONS_EACH || its() < MAX_SESSIONS_EACH)
     }
 
@@ -262,6 +263,11 @@ impl Sessions {
     }
 }
 
+/// Whose a client is: its key's, if it has one.
+fn owner(client: &str) -> &str {
+    wire::key_of(client).unwrap_or(client)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,6 +320,14 @@ mod tests {
         assert_eq!(admit(of("greedy", 9999)), Err(Refusal::Busy));
         admit(Wanted { lane: 1, ..of("greedy", 0) }).unwrap();
         admit(of("modest", 9999)).unwrap();
+        let mut all = Sessions::default();
+        let mut admit = |wanted| all.admit(conn(next.next().unwrap()), &wanted).map(|_| ());
+        let names: Vec<String> = (0..=MAX_SESSIONS_EACH).map(|n| format!("key@{n}")).collect();
+        for name in &names[1..] {
+            admit(of(name, 1)).unwrap();
+        }
+        assert_eq!(admit(of(&names[0], 1)), Err(Refusal::Busy), "names are free, keys are not");
+        admit(of("other@0", 1)).unwrap();
     }
 
     #[test]

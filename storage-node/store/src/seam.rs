@@ -37,7 +37,7 @@ pub fn block_crcs(data: &[u8]) -> Crcs {
 
 /// Most changes above K that a store remembers per copy; more are merged to fewer, wider ones. A primary's window is smaller.
 pub const MAX_HELD: usize = 512;
-/// Most operations in flight on one store: 64 sessions · 16 requests · 4 classes.
+/// Most operations in flight on one store: each is a request of the disk below at some time, and its memory is the caller's.
 pub const MAX_IN_FLIGHT: usize = 4096;
 /// Blocks in one Write, Read or Repair: the arena's largest piece, 1 MiB + 64 KiB.
 pub const MAX_REQUEST_BLOCKS: u32 = 272;

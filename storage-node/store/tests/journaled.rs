@@ -163,6 +163,80 @@ fn damage_is_never_returned_and_is_put_right_with_another_copys_content() {
 }
 
 #[test]
+fn a_sector_that_cannot_be_read_is_damage_of_its_block_and_a_repair_is_its_end() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 40), 1, 100)).unwrap();
+    run(&mut store, &mut disk, write(&arena, 1, range(60, 2), 2, 200)).unwrap();
+    let all: Vec<u8> = (100..140).flat_map(block_of).collect();
+    for block in [3, 35] {
+        disk.bad_sector = Some(place_of(&mut store, &mut disk, &arena, 1, block) + 600);
+        let corrupt = StoreError::Corrupt { copy: CopyId(1), block: Blocks(block) };
+        assert_eq!(read(&mut store, &mut disk, &arena, 1, range(0, 40)).err(), Some(corrupt));
+        for (from, count) in [(0, block), (block + 1, 39 - block)] {
+            let there = read(&mut store, &mut disk, &arena, 1, range(from, count)).unwrap();
+            assert_eq!(there, all[from as usize * BLOCK..][..count as usize * BLOCK]);
+        }
+        assert_eq!(store.failure(), None);
+        run(&mut store, &mut disk, repair(&arena, 1, 0, 100..140)).unwrap();
+        assert_eq!(disk.bad_sector, None, "it was written");
+        assert_eq!(read(&mut store, &mut disk, &arena, 1, range(0, 40)).unwrap(), all);
+    }
+    assert_eq!(store.counters().repaired, 2);
+    // What fails now and then is read again: a run once, one of its blocks twice.
+    disk.fail_reads = 3;
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(16, 16)).unwrap(), all[16 * BLOCK..32 * BLOCK]);
+    assert_eq!((disk.fail_reads, store.counters().corrupt), (0, 2));
+}
+
+/// Many thin copies have more pages than there are places, and records beside.
+#[test]
+fn where_places_for_pages_run_out_writes_are_refused_and_the_store_goes_on() {
+    const COPIES: u64 = 120;
+    const LEAF: u32 = 127 * 16;
+    let arena = Arena::small(32 << 20);
+    let geometry = journaled_geometry(4000, 1200, 24_000, COPIES as u32);
+    let mut disk = Disk::new(geometry.size().0 as usize, 11);
+    Journaled::format(&mut disk, &arena, geometry).unwrap();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    let configured = |copy: u64, epoch| {
+        let shard = ShardId { volume: VolumeId(copy as u32), index: ShardIndex(0) };
+        conductor_model::Configuration { shard, ..config(epoch, 12 * LEAF) }
+    };
+    for copy in 1..=COPIES {
+        let op = StoreOp::Create { copy: CopyId(copy), config: configured(copy, 1), parent: None };
+        run(&mut store, &mut disk, op).unwrap();
+    }
+    let (mut written, mut refused, mut full_first) = (vec![], 0, false);
+    for leaf in 0..12 {
+        for copy in 1..=COPIES {
+            full_first |= refused == 0 && store.usage().free() == 0;
+            let seed = u64::from(leaf) * 1000 + copy;
+            match run(&mut store, &mut disk, write(&arena, copy, range(leaf * LEAF, 1), u64::from(leaf) + 1, seed)) {
+                Ok(_) => written.push((copy, leaf, seed)),
+                Err(StoreError::NoSpace) => refused += 1,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        fold(&mut store, &mut disk);
+    }
+    assert!(refused > 100 && written.len() > 200, "{refused} refused, {} written", written.len());
+    assert!(full_first, "it is told before a write is refused");
+    for epoch in 2..4 {
+        for copy in 1..=COPIES {
+            let op = StoreOp::Join { copy: CopyId(copy), config: configured(copy, epoch) };
+            run(&mut store, &mut disk, op).unwrap();
+        }
+        fold(&mut store, &mut disk);
+        assert_eq!(store.failure(), None, "epoch {epoch}");
+        disk.crash();
+        store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    }
+    for (copy, leaf, seed) in written {
+        assert_eq!(read(&mut store, &mut disk, &arena, copy, range(leaf * LEAF, 1)).unwrap(), block_of(seed));
+    }
+}
+
+#[test]
 fn damage_in_the_journal_stays_damage_when_it_is_moved_home() {
     let (mut disk, arena, mut store) = fresh(2000);
     run(&mut store, &mut disk, write(&arena, 1, range(4, 3), 1, 100)).unwrap();

@@ -19,24 +19,16 @@ pub(crate) fn all(options: &Options) -> Result<ExitCode> {
         one.set(0)?;
         nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &one)?;
     }
+    let capacity =
+        options.media.contains(&Medium::File) && chosen.capacity && (!options.quick || !options.only.is_empty());
+    if capacity {
+        capacity::ask_for_room()?;
+    }
     let mut report = Report::new(machine()?, options);
-    for medium in &options.media {
-        std::fs::create_dir_all(medium.dir())?;
-        peers::sweep(*medium)?;
-        if !chosen.cases.is_empty() {
-            measure(*medium, &chosen.cases, options, &mut report)?;
-        }
-    }
-    // What a request costs does not depend on the disks.
-    if options.media.contains(&Medium::Ram) && !chosen.growth.is_empty() {
-        grow(Medium::Ram, &chosen.growth, options, &mut report)?;
-    }
-    if options.media.contains(&Medium::File) && chosen.capacity && (!options.quick || !options.only.is_empty()) {
-        eprintln!("bench-cluster: 8 of 100 GiB are written");
-        report.capacity = Some(capacity::measure()?);
-    }
+    // What was measured is told, whatever comes between.
+    let failed = measure_all(&chosen, capacity, options, &mut report).err();
     report.judge();
-    if let Some(dir) = &options.plots {
+    if let Some(dir) = options.plots.as_ref().filter(|_| failed.is_none()) {
         report.save(dir)?;
     }
     if options.json {
@@ -44,12 +36,34 @@ pub(crate) fn all(options: &Options) -> Result<ExitCode> {
     } else {
         println!("{}", report.tables());
     }
+    if let Some(error) = failed {
+        return Err(error.context("not all of it could be measured"));
+    }
     let broken = report.limits.iter().filter(|limit| !limit.holds()).count();
     if options.quick || broken == 0 {
         return Ok(ExitCode::SUCCESS);
     }
     eprintln!("bench-cluster: {broken} limits do not hold");
     Ok(ExitCode::from(1))
+}
+
+fn measure_all(chosen: &Chosen, capacity: bool, options: &Options, report: &mut Report) -> Result<()> {
+    for medium in &options.media {
+        std::fs::create_dir_all(medium.dir())?;
+        peers::sweep(*medium)?;
+        if !chosen.cases.is_empty() {
+            measure(*medium, &chosen.cases, options, report)?;
+        }
+    }
+    // What a request costs does not depend on the disks.
+    if options.media.contains(&Medium::Ram) && !chosen.growth.is_empty() {
+        grow(Medium::Ram, &chosen.growth, options, report)?;
+    }
+    if capacity {
+        eprintln!("bench-cluster: 8 of 100 GiB are written");
+        report.capacity = Some(capacity::measure()?);
+    }
+    Ok(())
 }
 
 fn measure(medium: Medium, cases: &[Case], options: &Options, report: &mut Report) -> Result<()> {

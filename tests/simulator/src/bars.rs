@@ -1,4 +1,4 @@
-//! How long I/O stands still when one machine fails, in virtual time: at most the bars of `docs/replication.md`, whatever the seed.
+//! How long I/O stands still when one machine fails, in virtual time: at most the bars below, whatever the seed.
 #![cfg(test)]
 #![allow(clippy::unwrap_used, reason = "a test")]
 

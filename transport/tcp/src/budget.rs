@@ -17,6 +17,8 @@ use std::rc::{Rc, Weak};
 #[derive(Default)]
 pub(crate) struct Budget {
     taken: Cell<usize>,
+    /// What all clients with the same key have: they choose their own names. Twice what one may have.
+    of_key: Option<Rc<Budget>>,
 }
 
 /// Some of a client's bytes, until this is dropped.
@@ -29,20 +31,33 @@ pub(crate) struct Charge {
 impl Budget {
     /// So many bytes more, if that stays within `most`.
     pub(crate) fn charge(self: &Rc<Self>, bytes: usize, most: usize) -> Option<Charge> {
+        let key_has_room = self.of_key.as_ref().is_none_or(|key| key.has_room(bytes, 2 * most));
+        (self.has_room(bytes, most) && key_has_room).then(|| self.add(bytes))
+    }
+
+    fn has_room(&self, bytes: usize, most: usize) -> bool {
         let taken = self.taken.get();
-        (taken == 0 || taken.saturating_add(bytes) <= most).then(|| self.add(bytes))
+        taken == 0 || taken.saturating_add(bytes) <= most
     }
 
     /// So many bytes more, which are there already.
     pub(crate) fn add(self: &Rc<Self>, bytes: usize) -> Charge {
-        self.taken.set(self.taken.get() + bytes);
+        for budget in self.and_of_key() {
+            budget.taken.set(budget.taken.get() + bytes);
+        }
         Charge { of: Rc::clone(self), bytes }
+    }
+
+    fn and_of_key(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.of_key.as_deref())
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.of.taken.set(self.of.taken.get() - self.bytes);
+        for budget in self.of.and_of_key() {
+            budget.taken.set(budget.taken.get() - self.bytes);
+        }
     }
 }
 
@@ -59,7 +74,9 @@ impl Budgets {
             return known;
         }
         self.by_name.retain(|_, budget| budget.strong_count() > 0);
-        let new = Rc::new(Budget::default());
+        // No client's name is a key's alone, so that both are in one map.
+        let of_key = wire::key_of(name).map(|key| self.of(key));
+        let new = Rc::new(Budget { of_key, ..Budget::default() });
         self.by_name.insert(name.to_owned(), Rc::downgrade(&new));
         new
     }
@@ -82,5 +99,18 @@ mod tests {
         drop((lane, other_lane));
         let _ = all.of("c");
         assert_eq!(all.by_name.len(), 2, "who is gone leaves nothing behind");
+    }
+
+    #[test]
+    fn the_clients_of_one_key_have_twice_as_much_however_many_names_they_take() {
+        let mut all = Budgets::default();
+        let names = ["key@one", "key@two", "key@three", "other@one"].map(|name| all.of(name));
+        let first = names[0].charge(100, 100).unwrap();
+        let _second = names[1].charge(90, 100).unwrap();
+        assert!(names[2].charge(11, 100).is_none(), "nothing of its own, but of its key");
+        let third = names[2].charge(10, 100).unwrap();
+        assert!(names[3].charge(100, 100).is_some(), "another key's");
+        drop((first, third));
+        assert!(names[2].charge(100, 100).is_some());
     }
 }

@@ -53,16 +53,16 @@ impl Net {
 
     /// A message of the peer before Established.
     pub(crate) fn handshake(&mut self, now: Time, link: &mut Link, frame: &Frame) {
-        let result = match (link.step, frame.header.op) {
-            (Step::AwaitHello, Op::HELLO) => self.heard_hello(link, &frame.body),
-            (Step::AwaitProof, Op::PROOF) => self.heard_proof(now, link, &frame.body),
-            (Step::AwaitChallenge, Op::CHALLENGE) => self.heard_challenge(now, link, &frame.body),
-            (Step::AwaitAck, Op::HELLO_ACK) => self.heard_ack(now, link, &frame.body),
-            (Step::AwaitChallenge | Step::AwaitAck, Op::REJECT) => {
-                Err(Reject::parse(&frame.body).map_or(Reason::BadHandshake, |reject| reject.reason))
-            }
-            _ => Err(Reason::Unexpected),
-        };
+        let result =
+            match (link.step, frame.header.op) {
+                (Step::AwaitHello, Op::HELLO) => self.heard_hello(link, &frame.body),
+                (Step::AwaitProof, Op::PROOF) => self.heard_proof(now, link, &frame.body),
+                (Step::AwaitChallenge, Op::CHALLENGE) => self.heard_challenge(now, link, &frame.body),
+                (Step::AwaitAck, Op::HELLO_ACK) => self.heard_ack(now, link, &frame.body),
+                (Step::AwaitChallenge | Step::AwaitAck, Op::REJECT) => Err(Reject::parse(&frame.body)
+                    .map_or(Reason::BadHandshake, |reject| believed(link.step, reject.reason))),
+                _ => Err(Reason::Unexpected),
+            };
         match result {
             Ok(()) => {}
             Err(reason @ (Reason::Unauthenticated | Reason::BadHandshake)) if link.state == State::Accepted => {
@@ -184,6 +184,14 @@ impl Net {
 }
 
 /// What was said so far; there is one in every step that asks for it.
+/// Who has proven nothing has no verdict to give: a node fences and denies those whose proof it has seen, and proves itself before that.
+fn believed(step: Step, reason: Reason) -> Reason {
+    match (step, reason) {
+        (Step::AwaitChallenge, Reason::Fenced | Reason::Denied) => Reason::Unauthenticated,
+        _ => reason,
+    }
+}
+
 fn transcript(link: &Link) -> Result<&Transcript, Reason> {
     link.transcript.as_ref().ok_or(Reason::BadHandshake)
 }

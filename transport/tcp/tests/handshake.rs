@@ -69,6 +69,23 @@ fn a_wrong_secret_is_refused_by_whoever_sees_it_first() {
     world.end();
 }
 
+/// A target whose session is fenced or denied is at its end: nobody who took a dead node's port may say so.
+#[test]
+fn who_has_proven_nothing_has_no_verdict_to_give() {
+    for (said, heard) in [
+        (Reason::Fenced, Reason::Unauthenticated),
+        (Reason::Denied, Reason::Unauthenticated),
+        (Reason::Busy, Reason::Busy),
+    ] {
+        let mut world = World::new(25);
+        world.sides[SERVER].frozen = true;
+        let client = world.connect();
+        world.pump();
+        world.raw_send(StreamId(1), &tcp::refusal(said));
+        assert_eq!(world.down(CLIENT, client), Some(heard));
+    }
+}
+
 #[test]
 fn a_proof_serves_on_the_stream_alone_that_it_is_bound_to() {
     let (none, one, other) = (None, Some(Binding([1; 32])), Some(Binding([2; 32])));

@@ -22,9 +22,10 @@ pub const MAX_STRING: usize = 4096;
 /// Extents in one answer to a block status: 8 KiB. A client asks again for what follows.
 pub const MAX_EXTENTS: usize = 1024;
 /// Data of a read that is held back until all of it is there, where the reply cannot be in pieces: so errors find their way into
-/// the reply. A larger one (nobody sends them without structured replies) waits until nothing else is in flight, goes out as its
-/// data comes, and an error in its midst ends the session: gathering it could need more memory than there is.
-pub(crate) const MAX_GATHERED: u64 = PIECE;
+/// the reply. It is what the kernel's client, which knows no structured replies, sends at most unless told otherwise. A larger one waits until
+/// nothing else is in flight, goes out as its data comes, and an error in its midst ends the session: gathering it could need more memory
+/// than there is.
+pub(crate) const MAX_GATHERED: u64 = 4 << 20;
 /// Bytes of queued headers and option replies above which no further command is read: about 3000 headers.
 pub const MAX_SMALL_OUTPUT: usize = 64 << 10;
 /// Small bytes of one send; they are copied into one buffer of the arena.

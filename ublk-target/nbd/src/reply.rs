@@ -2,7 +2,7 @@
 
 use crate::command::Cookie;
 use crate::fault::Fault;
-use crate::limits::{MAX_EXTENTS, MAX_GATHERED};
+use crate::limits::MAX_EXTENTS;
 use crate::output::{Data, Output};
 use crate::wire::{BASE_ALLOCATION_ID, SIMPLE_REPLY, STRUCTURED_REPLY, chunk, state};
 use conductor_model::Bytes;
@@ -65,12 +65,15 @@ pub(crate) struct Gathered {
     next: u64,
     end: u64,
     total: u64,
+    /// It waits until it is complete, so that an error still finds its way into it.
+    held_back: bool,
     header_queued: bool,
 }
 
 impl Gathered {
-    pub(crate) fn new(offset: u64, len: u64) -> Self {
-        Self { next: offset, end: offset + len, total: len, ..Self::default() }
+    /// `most`: longest one that is held back.
+    pub(crate) fn new(offset: u64, len: u64, most: u64) -> Self {
+        Self { next: offset, end: offset + len, total: len, held_back: len <= most, ..Self::default() }
     }
 
     pub(crate) fn insert(&mut self, offset: u64, len: u64, data: Data) {
@@ -88,10 +91,10 @@ impl Gathered {
         self.waiting.drain(..).map(|(_, len, _)| len).sum()
     }
 
-    /// Queues what can go out. Small replies wait until they are complete, so that an error still finds its way into them.
+    /// Queues what can go out.
     pub(crate) fn advance(&mut self, cookie: Cookie, structured: bool, out: &mut Output) {
         let here: u64 = self.waiting.iter().map(|(_, len, _)| len).sum();
-        if self.total <= MAX_GATHERED && here < self.total {
+        if self.held_back && here < self.total {
             return;
         }
         let ready = self.waiting.iter().scan(self.next, |next, (offset, len, _)| {

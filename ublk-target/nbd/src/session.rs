@@ -382,6 +382,7 @@ impl Session {
     fn say_goodbye(&mut self, why: Closed) {
         self.closed = Some(why);
         self.phase = Phase::Closed;
+        self.waiting = Waiting::Nothing; // nothing that comes makes it go on
         self.stream.clear();
         // Requests of a command that were not handed out never will be.
         self.commands.retain(|_, active| {
@@ -493,7 +494,8 @@ impl Session {
         };
         let structured = self.negotiation.structured;
         let checked = header.check(&self.export, structured, self.negotiation.allocation);
-        let alone = !structured && matches!(checked, Ok(Command::Read { .. })) && u64::from(header.len) > MAX_GATHERED;
+        let alone =
+            !structured && matches!(checked, Ok(Command::Read { .. })) && u64::from(header.len) > self.most_gathered();
         if alone && !self.commands.is_empty() {
             return Step::Wait(Waiting::Room);
         }
@@ -535,7 +537,8 @@ impl Session {
             }
             Command::Read { whole } => {
                 let chunks = structured && !whole;
-                let how = if chunks { How::Chunks } else { How::Gathered(Gathered::new(offset, len)) };
+                let how =
+                    if chunks { How::Chunks } else { How::Gathered(Gathered::new(offset, len, self.most_gathered())) };
                 self.phase = Phase::Read { slot: self.activate(cookie, how, true), next: offset, end };
                 return Step::Again;
             }
@@ -561,6 +564,11 @@ impl Session {
     fn ticket(&mut self, slot: usize, offset: u64, len: u64, charged: u64) -> Ticket {
         self.commands[slot].out += 1;
         Ticket { slot, offset, len, charged }
+    }
+
+    /// Longest read that is held back until all of it is there: it must fit into what may be in flight.
+    fn most_gathered(&self) -> u64 {
+        MAX_GATHERED.min(self.limits.bytes.0)
     }
 
     /// True if so many bytes more may be in flight. A piece may when nothing else is: the limit is never below one.

@@ -121,47 +121,79 @@ fn data_that_must_not_be_fragmented_comes_in_one_chunk() {
 }
 
 #[test]
-fn a_large_simple_read_goes_out_in_order_and_ends_the_session_if_it_breaks() {
+fn simple_reads_as_large_as_the_kernels_have_room_for_an_error() {
     let mut server = plain();
-    server.feed(&command(READ, 0, 9, 0, 3 * MIB));
-    let data = server.data(3, MIB as usize);
-    server.finish(2, data);
+    server.feed(&[command(READ, 0, 8, 0, 3 * MIB), command(READ, 0, 9, PIECE / 2, 4 * MIB)].concat());
+    assert_eq!(server.requests.len(), 3 + 5, "one does not wait for the other");
+    for seed in [1, 2] {
+        let data = server.data(seed, MIB as usize);
+        server.finish(0, data);
+    }
+    let data = server.data(4, MIB as usize / 2);
+    server.finish(1, data);
     assert_eq!(server.said(), b"");
-    let data = server.data(1, MIB as usize);
+    server.finish(0, Outcome::Failed(Fault::Io));
+    assert_eq!(server.said(), simple(8, EIO));
+    for _ in 0..3 {
+        let data = server.data(4, MIB as usize);
+        server.finish(0, data);
+    }
+    let data = server.data(4, MIB as usize / 2);
     server.finish(0, data);
-    assert_eq!(server.said(), [simple(9, 0), vec![1; MIB as usize]].concat());
-    let data = server.data(2, MIB as usize);
-    server.finish(0, data);
-    assert_eq!(server.said(), [vec![2; MIB as usize], vec![3; MIB as usize]].concat());
+    assert_eq!(server.said(), [simple(9, 0), vec![4; 4 << 20]].concat());
+    assert_eq!((server.session.in_flight(), server.session.bytes_in_flight(), server.closed), (0, Bytes(0), None));
+}
+
+#[test]
+fn a_larger_simple_read_goes_out_in_order_and_ends_the_session_if_it_breaks() {
+    let mut server = plain();
+    let filled = |seed| vec![seed; MIB as usize];
+    server.feed(&command(READ, 0, 9, 0, 5 * MIB));
+    for (place, seed, said) in [
+        (2, 3, vec![]),
+        (0, 1, [simple(9, 0), filled(1)].concat()),
+        (0, 2, [filled(2), filled(3)].concat()),
+        (1, 5, vec![]),
+        (0, 4, [filled(4), filled(5)].concat()),
+    ] {
+        let data = server.data(seed, MIB as usize);
+        server.finish(place, data);
+        assert_eq!(server.said(), said);
+    }
     assert_eq!(server.session.bytes_in_flight(), Bytes(0));
 
-    server.feed(&command(READ, 0, 10, 0, 3 * MIB));
+    server.feed(&command(READ, 0, 10, 0, 5 * MIB));
     server.finish(2, Outcome::Failed(Fault::Io));
     let data = server.data(1, MIB as usize);
     server.finish(0, data);
-    server.finish(0, Outcome::Failed(Fault::NoMemory));
+    for _ in 0..3 {
+        assert_eq!(server.said(), b"");
+        server.finish(0, Outcome::Failed(Fault::NoMemory));
+    }
     assert_eq!(server.said(), simple(10, EIO), "the first fault, while there is still a reply to put it in");
 
-    server.feed(&command(READ, 0, 11, 0, 3 * MIB));
+    server.feed(&command(READ, 0, 11, 0, 5 * MIB));
     let data = server.data(1, MIB as usize);
     server.finish(0, data);
     server.finish(0, Outcome::Failed(Fault::Io));
     assert_eq!(server.closed, Some(Closed::BrokenReply(Fault::Io)));
-    assert!(!server.session.is_finished(), "a request is still out");
-    let data = server.data(1, MIB as usize);
-    server.finish(0, data);
+    for _ in 0..3 {
+        assert!(!server.session.is_finished(), "a request is still out");
+        let data = server.data(1, MIB as usize);
+        server.finish(0, data);
+    }
     assert!(server.session.is_finished());
 }
 
 #[test]
-fn no_reply_gets_into_a_large_simple_read() {
+fn no_reply_gets_into_a_larger_simple_read() {
     let mut server = plain();
-    let words = [command(FLUSH, 0, 1, 0, 0), command(READ, 0, 2, 0, 2 * MIB), command(CACHE, 0, 3, 0, 0)].concat();
+    let words = [command(FLUSH, 0, 1, 0, 0), command(READ, 0, 2, 0, 5 * MIB), command(CACHE, 0, 3, 0, 0)].concat();
     server.feed(&words);
     assert_eq!(server.requests.len(), 1, "the read waits for the flush");
     server.finish(0, Outcome::Done);
     assert_eq!(server.said(), simple(1, 0));
-    for reply in [simple(2, 0), vec![]] {
+    for reply in [simple(2, 0), vec![], vec![], vec![], vec![]] {
         let data = server.data(7, MIB as usize);
         server.finish(0, data);
         let mut said = server.said();
@@ -365,6 +397,20 @@ fn without_memory_it_stops_reading_and_goes_on_when_there_is_some() {
     assert!(server.session.wants_memory());
     assert!(server.session.next_recv(&server.arena).is_none());
     assert!(server.requests.is_empty());
+    // A client that is gone wants none, so that nothing keeps its place.
+    let mut gone = entered(export(SIZE), Limits::default(), 4 << 20, true);
+    let mut all = Vec::new();
+    for len in [1 << 20, 64 << 10, 4096] {
+        all.extend(std::iter::from_fn(|| gone.arena.take(len, Class::Client)));
+    }
+    gone.feed(&write(0, 1, 0, &[1; 4096])[..1000]);
+    assert!(gone.session.wants_memory());
+    gone.session.abandon();
+    assert!(
+        matches!(gone.session.poll(&gone.arena), Some(nbd_session::Event::Closed(_))),
+        "asked once, as the target does"
+    );
+    assert!(!gone.session.wants_memory());
     hoard.pop();
     server.feed(&write(0, 1, 0, &[1; 4096])[1000..]);
     assert_eq!(server.requests.len(), 1);

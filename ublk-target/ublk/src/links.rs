@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// Where the names are.
 pub const LINKS: &str = "/dev/trine";
+/// How often a link is made again in a directory that others take away.
+const REMADE: usize = 8;
 
 /// Points `LINKS/volume` to `device`, whatever it pointed to before, and nothing else there; gives the link's path.
 pub fn link(volume: &str, device: &Path) -> Result<PathBuf, DeviceError> {
@@ -41,11 +43,23 @@ fn path_of(dir: &Path, volume: &str) -> Result<PathBuf, DeviceError> {
 fn link_in(dir: &Path, volume: &str, device: &Path) -> Result<PathBuf, DeviceError> {
     let path = path_of(dir, volume)?;
     let failed = |error| DeviceError::Link { path: path.clone(), error };
-    fs::create_dir_all(dir).map_err(failed)?;
     // A rename replaces an old link at once; a name with a leading dot is nobody's volume.
     let new = dir.join(format!(".{volume}.{}", std::process::id()));
-    let _left_by_a_namesake = fs::remove_file(&new);
-    symlink(device, &new).and_then(|()| fs::rename(&new, &path)).map_err(failed)?;
+    let make = || {
+        fs::create_dir_all(dir)?;
+        let _left_by_a_namesake = fs::remove_file(&new);
+        symlink(device, &new).and_then(|()| fs::rename(&new, &path))
+    };
+    // Who takes the last link away takes the directory, too, maybe just now.
+    let mut made = make();
+    for _ in 0..REMADE {
+        match made {
+            // The latter from making a directory that was there, and is gone when it is looked at.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => made = make(),
+            _ => break,
+        }
+    }
+    made.map_err(failed)?;
     // A device's number is given again: whose it was before has no device.
     for entry in fs::read_dir(dir).map_err(failed)?.flatten().filter(|entry| entry.path() != path) {
         if fs::read_link(entry.path()).is_ok_and(|target| target == device) {
@@ -117,6 +131,25 @@ mod tests {
         for bad in ["", "a/b", "..", ".hidden"] {
             assert!(link_in(&names, bad, &one).is_err(), "{bad:?}");
         }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_name_is_made_while_the_last_other_one_goes() {
+        let dir = std::env::temp_dir().join(format!("trine-links-race-{}", std::process::id()));
+        let (one, two, names) = (dir.join("one"), dir.join("two"), dir.join("names"));
+        fs::create_dir_all(&dir).unwrap();
+        std::thread::scope(|scope| {
+            for (volume, device) in [("a", &one), ("b", &two)] {
+                let names = &names;
+                scope.spawn(move || {
+                    for _ in 0..500 {
+                        link_in(names, volume, device).unwrap();
+                        unlink_in(names, volume, device).unwrap();
+                    }
+                });
+            }
+        });
         fs::remove_dir_all(&dir).unwrap();
     }
 }

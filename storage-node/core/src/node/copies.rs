@@ -3,7 +3,7 @@
 use super::requests::refusal_name;
 use super::{Doomed, Node, Pending, whole_payload};
 use crate::change::{Change, Target};
-use crate::limits::{MAX_HELD, STORE_OPS};
+use crate::limits::STORE_OPS;
 use crate::mail::Letter;
 use crate::primary::{Joined, Phase as PrimaryPhase};
 use crate::replica::{Admission, Asker, Caller, JoinStep, Replica};
@@ -385,7 +385,7 @@ impl<S: Store> Node<S> {
         let current = replica.joining.as_ref().is_some_and(|j| j.config.epoch == epoch && j.step == JoinStep::Listing);
         let Some(joining) = (if current { replica.joining.take() } else { None }) else { return };
         let (known_good, held) = match (result, status) {
-            (Ok(StoreDone::Above { known_good, held }), _) if held.len() <= MAX_HELD => (known_good, held),
+            (Ok(StoreDone::Above { known_good, held }), _) if held.len() <= node_store::MAX_HELD => (known_good, held),
             (_, status) => {
                 self.join_refused(
                     now,

@@ -2,7 +2,7 @@
 
 use super::{Node, Visitor};
 use crate::iocb::Phase;
-use crate::limits::MAX_CLIENT_CONNS;
+use crate::limits::{MAX_CLIENT_CONNS, MAX_KEY_CONNS};
 use crate::mail::Letter;
 use crate::replica::Caller;
 use crate::session::{Refusal, Wanted};
@@ -36,7 +36,13 @@ impl<S: Store> Node<S> {
             self.accept(now, conn, out);
             return;
         }
-        if self.visitors.values().filter(|v| matches!(v, Visitor::Client { .. })).count() >= MAX_CLIENT_CONNS {
+        let key = peer.card.as_ref().map(|card| card.serial);
+        let clients = |its: bool| {
+            let counts = |v: &&Visitor| matches!(v, Visitor::Client { key: of } if !its || *of == key);
+            self.visitors.values().filter(counts).count()
+        };
+        let crowds = || key.is_some() && clients(true) >= MAX_KEY_CONNS;
+        if clients(false) >= MAX_CLIENT_CONNS || crowds() {
             self.counters.count("hello.refused");
             self.net.reject_peer(now, conn, Reason::Busy, out);
             return;

@@ -8,8 +8,11 @@
 use super::engine::{JournaledStore, Pending};
 use super::entry::ChunkNo;
 use super::layers::LayerId;
-use super::limits::{CHUNK, CHUNK_BLOCKS, CHUNKS_PER_LEAF, MAX_PATCHES, MAX_RANGES, SPARE_PLACES};
-use super::overlay::{Overlay, Source, part};
+use super::limits::{
+    CHUNK, CHUNK_BLOCKS, CHUNKS_PER_LEAF, COPIES_PER_LEAF, HELD_PER_LEAF, LAYERS_PER_LEAF, LEAVES_PER_BRANCH,
+    MAX_PATCHES, MAX_RANGES, SCARCE_PLACES, SCARCE_PLACES_PART, SPARE_PLACES,
+};
+use super::overlay::{Changes, Overlay, Source, part};
 use super::record::{Record, Stamped};
 use super::tables::Wait;
 use super::{Kind, tag};
@@ -219,11 +222,11 @@ impl JournaledStore {
     fn admit(&mut self, key: usize, change: &mut Change, out: &mut DiskOut<'_>) -> Admission {
         match &mut change.work {
             Work::Record(Record::Zero { at, .. }, _) => {
-                let leaves = at.count.0 / CHUNK_BLOCKS / super::limits::ENTRIES_PER_LEAF + 4;
+                let changes = Changes::of_run(at.count.0 / CHUNK_BLOCKS + 2);
                 if self.fresh.range_count() >= MAX_RANGES || !self.has_patches(2) {
                     return self.wait_for_fold();
                 }
-                if !self.has_places(leaves as usize) {
+                if !self.has_places(changes) {
                     return self.no_space_unless_folding();
                 }
                 change.promised = 2;
@@ -248,7 +251,7 @@ impl JournaledStore {
                 if !self.has_patches(count) {
                     return self.wait_for_fold();
                 }
-                if !self.has_places(2 + count) {
+                if !self.has_places(Changes::of_run(u32::try_from(count).unwrap_or(u32::MAX))) {
                     return self.no_space_unless_folding();
                 }
                 match self.place(write) {
@@ -273,15 +276,41 @@ impl JournaledStore {
         self.fresh.patches.len() + self.promised + count <= MAX_PATCHES
     }
 
-    /// True if the pages have room for all that the fold will change, and so many leaves more.
-    fn has_places(&self, leaves: usize) -> bool {
-        let generations = || std::iter::once(&self.fresh).chain(&self.folding);
-        let maps: usize = generations().map(Overlay::leaves).sum();
-        let patches: usize = generations().map(|overlay| overlay.patches.len()).sum();
-        let chunks = (self.space.total() / CHUNKS_PER_LEAF + 1) as usize;
-        // Above 508 leaves there is one page more, and above that hardly any.
-        let below = maps + leaves + 2 * self.promised + (patches + self.promised).min(chunks);
-        self.tables.pages.free_places() as usize >= below + below / 256 + SPARE_PLACES as usize
+    /// True if the pages have room for all that the fold will change, and for this.
+    pub(super) fn has_places(&self, more: Changes) -> bool {
+        let free = self.tables.pages.free_places() as usize;
+        let generations = std::iter::once(&self.fresh).chain(&self.folding);
+        let all = generations.map(Overlay::changes).fold(more, Changes::and);
+        // What is promised is a patch that nobody has seen yet: a leaf of a map, a path to it, and one of the list above K.
+        let maps = all.leaves + 2 * all.branches + 4 * self.promised;
+        let records = (self.space.total() / CHUNKS_PER_LEAF + 1) as usize;
+        let below = maps + records.min(all.chunks + 2 * self.promised);
+        let needed = below + below / LEAVES_PER_BRANCH as usize + SPARE_PLACES as usize;
+        // Rarely must it be known true to the page.
+        free >= needed + self.most_record_pages() || free >= needed + self.record_pages()
+    }
+
+    /// Pages of the records of copies, of their lists above K, and of layers, at most.
+    fn most_record_pages(&self) -> usize {
+        let lists = self.catalog.copies.len() * (crate::MAX_HELD / HELD_PER_LEAF + 1);
+        self.catalog.copies.len() + lists + self.catalog.layers.len() / LAYERS_PER_LEAF + 3
+    }
+
+    /// Such pages, if all of them change: no Join and no snapshot asks for a place.
+    fn record_pages(&self) -> usize {
+        let copies = self.catalog.copies.iter();
+        let lists = copies.map(|(id, copy)| {
+            let before = self.fold.persisted.copies.get(id).map_or(0, |copy| copy.held.len());
+            copy.held.len().max(before).div_ceil(HELD_PER_LEAF)
+        });
+        let copies = self.catalog.copies.len() / COPIES_PER_LEAF;
+        copies + lists.sum::<usize>() + self.catalog.layers.len() / LAYERS_PER_LEAF + 3
+    }
+
+    /// True if so few places for pages are left that nobody should count on one.
+    pub(super) fn is_short_of_places(&self) -> bool {
+        let part = (self.place.geometry.places() / SCARCE_PLACES_PART).min(SCARCE_PLACES);
+        !self.has_places(Changes { leaves: part as usize, ..Changes::default() })
     }
 
     fn wait_for_fold(&mut self) -> Admission {

@@ -51,9 +51,14 @@ pub(super) const UNUSED_CHUNKS: u32 = 128;
 pub(super) const UNUSED_OF: u32 = 8;
 /// Where no more is left, a fold is worth it for this part of that: they do not follow one another for single chunks.
 pub(super) const WORTH_PART: u32 = 16;
-/// Places for pages that only the fold itself may use, beside what changes in the overlay reserve: copies, layers, lists, the
+/// Places for pages that only the fold itself may use, beside what changes in the overlay and the records of copies and layers reserve: the
 /// bitmap, and the paths above them.
-pub(super) const SPARE_PLACES: u32 = 96;
+pub(super) const SPARE_PLACES: u32 = 72;
+/// Where only this part of the page region is left for changes, or so many places, a store says that it is full: others hear of it before
+/// a write that is under way finds no place.
+pub(super) const SCARCE_PLACES_PART: u32 = 16;
+/// See `SCARCE_PLACES_PART`.
+pub(super) const SCARCE_PLACES: u32 = 1024;
 /// Patches of one overlay generation: at some 150 B each (two blocks inline, a share of the group) 20 MiB, 40 MiB for both generations; twice
 /// that where each is alone in its group, on volumes of many TiB. A full ring of 1 GiB holds 262,144 blocks, half of them in a generation.
 pub(super) const MAX_PATCHES: usize = 1 << 17;
@@ -66,6 +71,8 @@ pub(super) const FOLD_IDLE: Span = Span::millis(1000);
 /// How often a block that is to be moved is read while reads fail, before it counts as damaged: what is moved is given up where it was.
 /// Not more, because the fold waits for it, and a disk may take seconds for each.
 pub(super) const MOVE_READS: u8 = 5;
+/// How often a block that is asked for is read by itself before it counts as damaged. Few, because a client waits.
+pub(super) const LOOK_READS: u8 = 3;
 /// For so long, at most, a page counts as damaged that could not be read: many requests a second do not each wait for a disk that fails.
 pub(super) const UNREAD_FOR: Span = Span::millis(1000);
 /// How long to wait before asking again for memory that nothing else will bring.
@@ -128,10 +135,16 @@ pub(super) const CHANGED_AHEAD: u32 = 8;
 /// Bytes of a copy's record: fixed part and a configuration. Two in a leaf.
 pub(super) const COPY_BYTES: usize = 2036;
 const _: () = assert!(COPY_BYTES >= 67 + crate::configuration::MAX_CONFIGURATION);
+/// Such records in a leaf (4072 B).
+pub(super) const COPIES_PER_LEAF: usize = 4072 / COPY_BYTES;
 /// Bytes of a layer's record.
 pub(super) const LAYER_BYTES: usize = 64;
+/// Such records in a leaf.
+pub(super) const LAYERS_PER_LEAF: usize = 4072 / LAYER_BYTES;
 /// Bytes of a change above K.
 pub(super) const HELD_BYTES: usize = 32;
+/// Such changes in a leaf.
+pub(super) const HELD_PER_LEAF: usize = 4072 / HELD_BYTES;
 /// Bytes of a mapping entry.
 pub(super) const ENTRY_BYTES: usize = 32;
 /// Bytes of a chunk's record.
@@ -143,6 +156,8 @@ pub(super) const USED_CHUNKS: u32 = 512;
 /// Mapping entries in a leaf (4072 B), chunk records in a leaf.
 pub(super) const ENTRIES_PER_LEAF: u32 = 127;
 pub(super) const CHUNKS_PER_LEAF: u32 = 59;
+/// Leaves below one page of pointers.
+pub(super) const LEAVES_PER_BRANCH: u32 = 509;
 const _: () =
     assert!(ENTRIES_PER_LEAF as usize == 4072 / ENTRY_BYTES && CHUNKS_PER_LEAF as usize == 4072 / CHUNK_RECORD_BYTES);
 /// Cache for metadata pages if nothing is said: dense metadata of 10 GiB of data.

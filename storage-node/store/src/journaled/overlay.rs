@@ -8,7 +8,7 @@
 
 use super::entry::{ALL, ChunkNo, Mask, blocks, mask};
 use super::layers::LayerId;
-use super::limits::{CHUNK_BLOCKS, ENTRIES_PER_LEAF};
+use super::limits::{CHUNK_BLOCKS, ENTRIES_PER_LEAF, LEAVES_PER_BRANCH};
 use super::patches::Patches;
 use super::ring::JournalBlock;
 use crate::Crcs;
@@ -114,11 +114,49 @@ pub(super) struct Returned {
     pub(super) reservations: u32,
 }
 
+/// How much of the metadata is changed, at most.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Changes {
+    /// Leaves of maps.
+    pub(super) leaves: usize,
+    /// Pages just above them.
+    pub(super) branches: usize,
+    /// Chunks, each of which has a record.
+    pub(super) chunks: usize,
+}
+
+impl Changes {
+    /// Of so many chunks, one behind the other.
+    pub(super) fn of_run(chunks: u32) -> Self {
+        let leaves = chunks / ENTRIES_PER_LEAF + 2;
+        let branches = leaves / LEAVES_PER_BRANCH + 2;
+        Self { leaves: leaves as usize, branches: branches as usize, chunks: chunks as usize }
+    }
+
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            leaves: self.leaves + other.leaves,
+            branches: self.branches + other.branches,
+            chunks: self.chunks + other.chunks,
+        }
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self {
+            leaves: self.leaves.saturating_sub(other.leaves),
+            branches: self.branches.saturating_sub(other.branches),
+            chunks: self.chunks.saturating_sub(other.chunks),
+        }
+    }
+}
+
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
     pub(super) patches: Patches,
     pub(super) ranges: BTreeMap<LayerId, BTreeMap<u32, Range>>,
+    /// What they make of the pages.
+    discarded: Changes,
     pub(super) shares: Vec<Share>,
     /// Chunks that were written whole and replaced in the same generation: free when the journal no longer names them.
     pub(super) freed: Vec<ChunkNo>,
@@ -128,19 +166,48 @@ pub(super) struct Overlay {
     pub(super) touched: bool,
 }
 
+/// The discarded runs of a layer, and the sum over all of them.
+struct Runs<'a> {
+    runs: &'a mut BTreeMap<u32, Range>,
+    changes: &'a mut Changes,
+}
+
+impl Runs<'_> {
+    fn remove(&mut self, from: u32) {
+        if let Some(range) = self.runs.remove(&from) {
+            *self.changes = self.changes.without(Changes::of_run(range.end - from));
+        }
+    }
+
+    fn insert(&mut self, from: u32, range: Range) {
+        self.remove(from);
+        self.runs.insert(from, range);
+        *self.changes = self.changes.and(Changes::of_run(range.end - from));
+    }
+
+    fn clear(&mut self) {
+        while let Some((&from, _)) = self.runs.first_key_value() {
+            self.remove(from);
+        }
+    }
+}
+
 impl Overlay {
     /// True if there is nothing to fold.
     pub(super) fn is_empty(&self) -> bool {
         !self.touched
     }
 
-    /// Leaves that the fold may have to make.
-    pub(super) fn leaves(&self) -> usize {
-        let ranges = self.ranges.values().flat_map(BTreeMap::iter);
-        let in_ranges = ranges.map(|(from, range)| ((range.end - from) / ENTRIES_PER_LEAF + 2) as usize);
-        let in_shares =
-            self.shares.iter().map(|share| (share.at.count.0 / CHUNK_BLOCKS / ENTRIES_PER_LEAF + 2) as usize);
-        self.patches.leaves() + in_ranges.sum::<usize>() + in_shares.sum::<usize>()
+    /// What the fold may have to change.
+    pub(super) fn changes(&self) -> Changes {
+        let patches = Changes {
+            leaves: self.patches.leaves(),
+            branches: self.patches.branches(),
+            // Where it was, and where it goes.
+            chunks: 2 * self.patches.len(),
+        };
+        let shares = self.shares.iter().map(|share| Changes::of_run(share.at.count.0 / CHUNK_BLOCKS + 2));
+        shares.fold(patches, Changes::and).and(self.discarded)
     }
 
     /// Runs of discarded chunks.
@@ -279,11 +346,11 @@ impl Overlay {
         // What was patched stays a patch, of zeros: it makes a tombstone (rule 7).
         let patched: Vec<u32> = self.patched(layer, from).take_while(|chunk| *chunk < end).collect();
         let returned = patched.into_iter().map(|chunk| self.zero_blocks((layer, chunk), ALL, version)).sum();
-        let ranges = self.ranges.entry(layer).or_default();
+        let mut ranges = Runs { runs: self.ranges.entry(layer).or_default(), changes: &mut self.discarded };
         // Overlapping runs are cut, and the new one takes their place, except where they are newer: what a copy is filled with is older
         // than what it got meanwhile.
         let mut cut = Vec::new();
-        for (&start, &range) in ranges.range(..end).rev() {
+        for (&start, &range) in ranges.runs.range(..end).rev() {
             if range.end <= from {
                 break;
             }
@@ -291,7 +358,7 @@ impl Overlay {
         }
         let mut next = from;
         for (start, range) in cut.into_iter().rev() {
-            ranges.remove(&start);
+            ranges.remove(start);
             if start < from {
                 ranges.insert(start, Range { end: from, ..range });
             }
@@ -316,7 +383,8 @@ impl Overlay {
     /// Forget a layer that nothing reads any more.
     pub(super) fn drop_layer(&mut self, layer: LayerId) -> (Returned, Vec<Key>) {
         self.touched = true;
-        self.ranges.remove(&layer);
+        let mut gone = self.ranges.remove(&layer).unwrap_or_default();
+        Runs { runs: &mut gone, changes: &mut self.discarded }.clear();
         let (mut returned, mut claims) = (Returned::default(), Vec::new());
         for (key, patch) in self.patches.remove_layer(layer) {
             returned.reservations += u32::from(patch.reserved);

@@ -7,9 +7,9 @@
 //! times smaller than one of patches.
 
 use super::layers::LayerId;
-use super::limits::ENTRIES_PER_LEAF;
+use super::limits::{ENTRIES_PER_LEAF, LEAVES_PER_BRANCH};
 use super::overlay::{Key, Patch};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const SLOTS: usize = ENTRIES_PER_LEAF as usize;
 const _: () = assert!(SLOTS < u8::MAX as usize, "a place in a group is a byte, 0 for none");
@@ -25,6 +25,8 @@ struct Group {
 #[derive(Default, Debug)]
 pub(super) struct Patches {
     groups: BTreeMap<(LayerId, u32), Group>,
+    /// The pages just above the leaves of `groups`.
+    branches: BTreeSet<(LayerId, u32)>,
     len: usize,
 }
 
@@ -56,6 +58,11 @@ impl Patches {
         self.groups.len()
     }
 
+    /// Pages of maps just above these.
+    pub(super) fn branches(&self) -> usize {
+        self.branches.len()
+    }
+
     pub(super) fn contains(&self, key: Key) -> bool {
         self.get(key).is_some()
     }
@@ -76,8 +83,12 @@ impl Patches {
     /// The patch of a chunk; an empty one, if it had none.
     pub(super) fn entry(&mut self, key: Key) -> &mut Patch {
         let (name, slot) = split(key);
-        // Of a large volume most groups have one patch.
-        let empty = || Group { places: [0; SLOTS], patches: Vec::with_capacity(1) };
+        let branches = &mut self.branches;
+        let empty = || {
+            branches.insert((name.0, name.1 / LEAVES_PER_BRANCH));
+            // Of a large volume most groups have one patch.
+            Group { places: [0; SLOTS], patches: Vec::with_capacity(1) }
+        };
         let group = self.groups.entry(name).or_insert_with(empty);
         let place = group.place(slot).unwrap_or_else(|| {
             group.patches.push(Patch::default());
@@ -116,6 +127,7 @@ impl Patches {
         };
         let removed: Vec<(Key, Patch)> = groups.flat_map(of_group).collect();
         self.len -= removed.len();
+        self.branches.retain(|(of, _)| *of != layer);
         removed
     }
 }
@@ -148,7 +160,7 @@ mod tests {
         /// The same as a plain tree of patches.
         #[test]
         fn they_are_what_a_tree_would_hold(
-            put in prop::collection::vec((1u32..4, 0u32..600), 0..300),
+            put in prop::collection::vec((1u32..4, prop_oneof![0u32..600, 64_400u32..64_600]), 0..300),
             from in (1u32..5, 0u32..600),
             gone in 1u32..5,
         ) {
@@ -167,8 +179,10 @@ mod tests {
             tree.retain(|key, _| key.0.0 != gone);
             prop_assert_eq!(patches.iter().map(of).collect::<Vec<_>>(), tree.iter().map(|(k, c)| (*k, *c)).collect::<Vec<_>>());
             prop_assert_eq!(patches.len(), tree.len());
-            let leaves: std::collections::BTreeSet<_> = tree.keys().map(|key| split(*key).0).collect();
+            let leaves: BTreeSet<_> = tree.keys().map(|key| split(*key).0).collect();
             prop_assert_eq!(patches.leaves(), leaves.len());
+            let branches: BTreeSet<_> = leaves.iter().map(|(layer, leaf)| (layer, leaf / LEAVES_PER_BRANCH)).collect();
+            prop_assert_eq!(patches.branches(), branches.len());
         }
     }
 }

@@ -8,7 +8,7 @@
 use super::engine::{JournaledStore, Pending};
 use super::entry::{ALL, Mask, blocks, mask, plain_crc};
 use super::layers::LayerId;
-use super::limits::{CHUNK_BLOCKS, EXTENTS_RUNS, EXTENTS_STEPS};
+use super::limits::{CHUNK_BLOCKS, EXTENTS_RUNS, EXTENTS_STEPS, LOOK_READS};
 use super::overlay::{Overlay, Spot};
 use super::pages::ArrayName;
 use super::tables::Wait;
@@ -76,6 +76,12 @@ pub(super) struct Look {
     pub(super) found: SmallVec<[Found; 4]>,
     /// Blocks that have been read, or need not be.
     read: u32,
+    /// The first of those that the disk was asked for last.
+    began: u32,
+    /// Up to here each block is read by itself: they could not be read in one.
+    singly: u32,
+    /// How often the block at `began` could not be read by itself.
+    failed: u8,
     /// The disk works on it.
     out: bool,
 }
@@ -91,7 +97,21 @@ struct Run {
 
 impl Look {
     pub(super) fn new((tag, copy, at, layer): (Tag, CopyId, BlockRange, LayerId), era: u64, goal: Goal) -> Self {
-        Self { tag, copy, at, layer, era, goal, walk: None, found: SmallVec::new(), read: 0, out: false }
+        Self {
+            tag,
+            copy,
+            at,
+            layer,
+            era,
+            goal,
+            walk: None,
+            found: SmallVec::new(),
+            read: 0,
+            began: 0,
+            singly: 0,
+            failed: 0,
+            out: false,
+        }
     }
 
     /// True while the disk works on it.
@@ -99,10 +119,21 @@ impl Look {
         self.out
     }
 
-    /// The next blocks to read: as many as lie together, at most `most`.
-    fn next_run(&self, most: u32) -> Option<Run> {
+    /// The disk could not read what it was asked for: each block by itself then, some times. True if it is one that cannot be read at all.
+    fn is_unreadable(&mut self) -> bool {
+        let alone = self.read - self.began == 1;
+        self.failed = if alone { self.failed + 1 } else { 0 };
+        self.singly = self.singly.max(self.read);
+        self.read = self.began;
+        self.failed == LOOK_READS
+    }
+
+    /// The next blocks to read: as many as lie together, if they may be read together.
+    fn next_run(&self) -> Option<Run> {
+        let whole = matches!(self.goal, Goal::Read(_));
         let mut run: Option<Run> = None;
         for n in self.read..self.at.count.0 {
+            let most = if whole && n >= self.singly { u32::MAX } else { 1 };
             match (self.found.get(n as usize), &mut run) {
                 (Some(Found::At { disk, at, .. }), None) => {
                     run = Some(Run { from: n, count: 1, disk: *disk, at: *at });
@@ -256,10 +287,10 @@ impl JournaledStore {
     pub(super) fn read_on(&mut self, key: usize, out: &mut DiskOut<'_>) {
         let Some(Pending::Look(look)) = self.pending.get_mut(key) else { return };
         let whole = matches!(look.goal, Goal::Read(_));
-        if let (Some(run), None) = (look.next_run(if whole { u32::MAX } else { 1 }), self.failed)
+        if let (Some(run), None) = (look.next_run(), self.failed)
             && let Some(into) = look.goal.memory().take()
         {
-            look.read = run.from + run.count;
+            (look.began, look.read) = (run.from, run.from + run.count);
             look.out = true;
             let from = if whole { run.from as usize * BLOCK } else { 0 };
             let len = run.count as usize * BLOCK;
@@ -284,9 +315,13 @@ impl JournaledStore {
             if failure.is_some() || !good {
                 bad.push(n);
             }
-        } else if let Some(errno) = failure {
-            // A read that fails leaves the disk trusted: nothing was lost that a checksum would not show.
-            return self.look_over(key, Err(StoreError::Disk(errno)));
+        } else if failure.is_none() {
+            look.failed = 0;
+        } else if look.is_unreadable() && self.failed.is_none() {
+            // A bad sector is not a bad disk: what cannot be read is damaged, and is put right like what reads as something else.
+            let (copy, block) = (look.copy, Blocks(look.at.from.0 + look.began));
+            self.counters.corrupt += 1;
+            return self.look_over(key, Err(StoreError::Corrupt { copy, block }));
         }
         *look.goal.memory() = Some(into);
         self.read_on(key, out);

@@ -49,6 +49,8 @@ pub struct Disk {
     pub fail_write: bool,
     /// Fail so many of the next reads.
     pub fail_reads: u32,
+    /// A byte that cannot be read until it is written.
+    pub bad_sector: Option<usize>,
 }
 
 impl Disk {
@@ -63,6 +65,7 @@ impl Disk {
             random,
             fail_write: false,
             fail_reads: 0,
+            bad_sector: None,
         }
     }
 
@@ -113,6 +116,10 @@ impl Disk {
                     self.fail_reads -= 1;
                     return Some(Done { op, result: Err(Errno::IO) });
                 }
+                let place = *at as usize..*at as usize + *len;
+                if self.bad_sector.is_some_and(|bad| place.contains(&bad)) {
+                    return Some(Done { op, result: Err(Errno::IO) });
+                }
                 into[*from..*from + *len].copy_from_slice(&self.visible[*at as usize..][..*len]);
                 *len as u32
             }
@@ -122,6 +129,8 @@ impl Disk {
                 }
                 let bytes: Vec<u8> = parts.iter().flat_map(|p| &p.mem[p.from..p.from + p.len]).copied().collect();
                 self.visible[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
+                let place = *at as usize..*at as usize + bytes.len();
+                self.bad_sector = self.bad_sector.filter(|bad| !place.contains(bad));
                 if *durable {
                     // What was in the cache for the same place does not come after it.
                     let end = *at as usize + bytes.len();

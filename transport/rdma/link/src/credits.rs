@@ -47,10 +47,12 @@ impl Credits {
         std::mem::take(&mut self.owed)
     }
 
-    /// A receive was posted again.
-    pub(crate) fn posted(&mut self) {
-        self.owed += 1;
-        debug_assert!(self.owed <= self.ours, "{self:?}");
+    /// A receive was posted again; false if the peer sent more than it had credits for.
+    #[must_use]
+    pub(crate) fn posted(&mut self) -> bool {
+        let legal = self.owed < self.ours;
+        self.owed += u16::from(legal);
+        legal
     }
 
     /// A message brought `n` back; false if no legal peer owes that many.

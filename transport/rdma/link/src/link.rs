@@ -168,8 +168,8 @@ impl Link {
             return;
         }
         self.post(Work::Receive { into }, out);
-        if let Some(credits) = &mut self.credits {
-            credits.posted();
+        if self.credits.as_mut().is_some_and(|credits| !credits.posted()) {
+            self.fail(End::Failed);
         }
     }
 

@@ -334,6 +334,20 @@ fn a_peer_that_lends_offers_or_grants_without_end_is_ended_and_costs_little() {
 }
 
 #[test]
+fn a_peer_that_sends_more_than_it_has_receives_for_is_ended() {
+    let mut fabric = Fabric::up(11);
+    let mut taken = 0;
+    while fabric.sides[ACCEPTING].link.ended().is_none() {
+        fabric.deliver(ACCEPTING, 7 << 24, &[]);
+        taken += 1;
+        assert!(taken < 2000, "what is owed is returned as long as it may speak: 66 times a quarter of its receives");
+    }
+    assert_eq!(fabric.sides[ACCEPTING].link.ended(), Some(End::Failed));
+    fabric.kill();
+    fabric.at_rest();
+}
+
+#[test]
 fn a_grant_of_more_than_was_offered_is_not_written_to() {
     let mut fabric = Fabric::up(8);
     fabric.sides[ACCEPTING].send(&[vec![1; LARGE * 2]]);

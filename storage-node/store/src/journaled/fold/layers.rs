@@ -51,8 +51,17 @@ impl JournaledStore {
         }
     }
 
+    /// The one in hand, until it is over: looking for one means looking at all layers.
     fn next_job(&self) -> Option<Job> {
+        let goes_on = |job: &Job| match job {
+            Job::Release(_) => true,
+            Job::Merge(layer, _) => !self.fold.stuck.contains(layer),
+            Job::Flatten => false,
+        };
         let frozen = &self.fold.frozen;
+        if let Some(job) = self.fold.job.filter(goes_on) {
+            return Some(job);
+        }
         let dropping = || frozen.layers.keys().copied().filter(|id| frozen.is_dropping(*id));
         if let Some(id) = dropping().rev().find(|id| frozen.children(*id).next().is_none()) {
             return Some(Job::Release(id));

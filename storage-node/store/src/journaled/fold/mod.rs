@@ -88,7 +88,7 @@ pub(super) struct Fold {
     /// Something waits for the one that is under way.
     urgent: bool,
     /// Copies and layers as of the last checkpoint, and as of the next.
-    persisted: Catalog,
+    pub(super) persisted: Catalog,
     frozen: Catalog,
     mark: Mark,
     /// Where the journal began when the generation was complete.

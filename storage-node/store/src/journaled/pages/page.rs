@@ -18,6 +18,7 @@ pub(super) const HEAD: usize = 24;
 pub(super) const BODY: usize = PAGE - HEAD;
 /// Pointers in an inner page.
 pub(super) const FAN: usize = BODY / POINTER;
+const _: () = assert!(FAN == super::super::limits::LEAVES_PER_BRANCH as usize);
 const POINTER: usize = 8;
 const MAGIC: [u8; 4] = *b"TPG2";
 
