@@ -190,7 +190,7 @@ impl JournaledStore {
                 continue;
             };
             let admission = self.admit(key, &mut change, out);
-            let (tag, ready) = (change.tag, change.data_left == 0);
+            let ready = change.data_left == 0;
             self.pending[key] = Pending::Change(change);
             match admission {
                 Admission::Yes => {
@@ -206,8 +206,7 @@ impl JournaledStore {
                 Admission::No(error) => {
                     self.waiting.pop_front();
                     self.counters.no_space += u64::from(error == StoreError::NoSpace);
-                    self.pending.remove(key);
-                    self.finish(tag, Err(error));
+                    self.change_over(key, Err(error)); // nothing is promised to it
                 }
             }
         }
@@ -244,6 +243,9 @@ impl JournaledStore {
                         return Admission::No(StoreError::Corrupt { copy: from.copy, block: at.from });
                     }
                 }
+            }
+            Work::Record(Record::Create { .. }, _) if !self.has_places(Changes::of_run(1)) => {
+                return self.no_space_unless_folding();
             }
             Work::Record(..) => {}
             Work::Write(write) => {

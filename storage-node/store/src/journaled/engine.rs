@@ -7,7 +7,7 @@ use super::fold::Fold;
 use super::geometry::Geometry;
 use super::layers::{Catalog, Layer, LayerId};
 use super::limits::{CHUNK_BLOCKS, FOLD_IDLE, MAX_DEPTH, MAX_LAYERS, MAX_PUNCHES, RETRY, UNREAD_FOR};
-use super::overlay::{Changes, Key, Overlay};
+use super::overlay::{Key, Overlay};
 use super::read::{Goal, Look};
 use super::ring::{Appended, Mark, Ring, RingPlace};
 use super::space::{Eras, Space, Waiting};
@@ -238,9 +238,6 @@ impl JournaledStore {
                 let copies = self.catalog.copies.len() + self.creating as usize;
                 if copies >= self.place.geometry.max_copies() as usize {
                     return Err(StoreError::TooManyCopies);
-                }
-                if !self.has_places(Changes::of_run(1)) {
-                    return Err(StoreError::NoSpace);
                 }
                 let parent = parent.map(|p| self.layer_of(p.copy, View::Snapshot(p.snapshot))).transpose()?;
                 self.check_layers(parent)
