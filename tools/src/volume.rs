@@ -33,7 +33,7 @@ pub(crate) enum VolumeCommand {
     Ranges(NamedArgs),
     /// Change how many copies a volume has, and how many of them have to acknowledge a write
     Set(SetArgs),
-    /// Grow a volume; it never shrinks. Attached front ends notice by themselves
+    /// Grow a volume; it never shrinks. Attached front ends notice by themselves within 5 seconds; NBD clients when they connect again
     Resize(ResizeArgs),
     /// Delete a volume with all its data and snapshots; not while a clone needs one of them
     Delete(DeleteArgs),

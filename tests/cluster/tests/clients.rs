@@ -247,3 +247,31 @@ fn one_of_two_readers_is_evicted_and_the_other_reads_on() {
     let shown = cluster.json(&["client", "show", "b"]).unwrap();
     assert_eq!((&shown["name"], &shown["volumes"][0]["read_only"]), (&"b".into(), &true.into()));
 }
+
+#[test]
+fn a_volume_grows_under_its_clients() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, 16, 4).unwrap();
+    let place = cluster.attach(VOLUME).unwrap();
+    let write = |client: &mut Nbd, offset: u64| {
+        client.call(&Command::Write { offset, bytes: vec![7; BLOCK as usize] }, LONG).unwrap()
+    };
+    let mut before = Nbd::connect(&place, VOLUME).unwrap();
+    assert_eq!(before.size, 16 << 20);
+    write(&mut before, 0).unwrap();
+    assert_eq!(write(&mut before, 16 << 20), Err(28), "beyond the end there is no space");
+    cluster.trine(&["volume", "resize", VOLUME, "--size", "26M"]).unwrap();
+    wait_until("its target knows", Duration::from_secs(20), || Ok(Nbd::connect(&place, VOLUME)?.size == 26 << 20))
+        .unwrap();
+    let mut after = Nbd::connect(&place, VOLUME).unwrap();
+    for offset in [16 << 20, (26 << 20) - u64::from(BLOCK)] {
+        write(&mut after, offset).unwrap();
+        let read = Command::Read { offset, len: BLOCK };
+        assert_eq!(after.call(&read, LONG).unwrap().unwrap(), vec![7; BLOCK as usize]);
+        assert_eq!(before.call(&read, LONG).unwrap(), Err(22), "an export has the size that it was told with");
+    }
+    let past = write(&mut after, 26 << 20);
+    assert_eq!(past, Err(28));
+    let smaller = cluster.try_trine(&["volume", "resize", VOLUME, "--size", "20M"]).unwrap();
+    assert_ne!(smaller.code, 0, "it never shrinks");
+}
