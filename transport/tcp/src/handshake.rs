@@ -183,7 +183,6 @@ impl Net {
     }
 }
 
-/// What was said so far; there is one in every step that asks for it.
 /// Who has proven nothing has no verdict to give: a node fences and denies those whose proof it has seen, and proves itself before that.
 fn believed(step: Step, reason: Reason) -> Reason {
     match (step, reason) {
@@ -192,6 +191,7 @@ fn believed(step: Step, reason: Reason) -> Reason {
     }
 }
 
+/// What was said so far; there is one in every step that asks for it.
 fn transcript(link: &Link) -> Result<&Transcript, Reason> {
     link.transcript.as_ref().ok_or(Reason::BadHandshake)
 }

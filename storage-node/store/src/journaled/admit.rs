@@ -7,10 +7,10 @@
 
 use super::engine::{JournaledStore, Pending};
 use super::entry::ChunkNo;
-use super::layers::LayerId;
+use super::layers::{Catalog, LayerId};
 use super::limits::{
     CHUNK, CHUNK_BLOCKS, CHUNKS_PER_LEAF, COPIES_PER_LEAF, HELD_PER_LEAF, LAYERS_PER_LEAF, LEAVES_PER_BRANCH,
-    MAX_PATCHES, MAX_RANGES, SCARCE_PLACES, SCARCE_PLACES_PART, SPARE_PLACES,
+    MAX_PATCHES, MAX_RANGES, SCARCE_PLACES, SCARCE_PLACES_PART, SPARE_PLACES, USED_PER_LEAF,
 };
 use super::overlay::{Changes, Overlay, Source, part};
 use super::record::{Record, Stamped};
@@ -21,6 +21,7 @@ use conductor_model::{BLOCK, BlockRange, Blocks, CopyId};
 use driver::{Op, Part, mutant};
 use memory::Reads;
 use smallvec::{SmallVec, smallvec};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A write's part that goes through the journal.
 #[derive(Clone, Debug)]
@@ -75,6 +76,8 @@ pub(super) struct Change {
     pub(super) reserved: u32,
     /// Patches it was counted for.
     promised: usize,
+    /// What it may change, beside what the overlay has of it.
+    changes: Changes,
 }
 
 /// Whether a change may begin.
@@ -160,7 +163,8 @@ impl JournaledStore {
             | StoreOp::Above { .. }
             | StoreOp::KnownGood { .. } => return self.finish(tag, Err(StoreError::Unsupported("do that"))),
         };
-        let change = Change { tag, work, data_left: 0, records_left: 1, reserved: 0, promised: 0 };
+        let change =
+            Change { tag, work, data_left: 0, records_left: 1, reserved: 0, promised: 0, changes: Changes::default() };
         let key = self.pending.insert(Pending::Change(Box::new(change)));
         self.waiting.push_back(key);
         if self.waiting.len() == 1 {
@@ -221,7 +225,7 @@ impl JournaledStore {
     fn admit(&mut self, key: usize, change: &mut Change, out: &mut DiskOut<'_>) -> Admission {
         match &mut change.work {
             Work::Record(Record::Zero { at, .. }, _) => {
-                let changes = Changes::of_run(at.count.0 / CHUNK_BLOCKS + 2);
+                let changes = Changes::of_blocks(*at);
                 if self.fresh.range_count() >= MAX_RANGES || !self.has_patches(2) {
                     return self.wait_for_fold();
                 }
@@ -229,9 +233,13 @@ impl JournaledStore {
                     return self.no_space_unless_folding();
                 }
                 change.promised = 2;
+                change.changes = changes;
             }
             Work::Record(Record::Share { copy, at, from, .. }, _) => {
                 let (copy, at, from) = (*copy, *at, *from);
+                if !self.has_places(Changes::of_blocks(at)) {
+                    return self.no_space_unless_folding();
+                }
                 match self.share_needs(copy, at, from) {
                     Ok(chunks) if chunks <= self.space.available() => {
                         self.space.reserve(chunks);
@@ -244,7 +252,7 @@ impl JournaledStore {
                     }
                 }
             }
-            Work::Record(Record::Create { .. }, _) if !self.has_places(Changes::of_run(1)) => {
+            Work::Record(Record::Create { .. }, _) if !self.has_places(Changes::default()) => {
                 return self.no_space_unless_folding();
             }
             Work::Record(..) => {}
@@ -253,7 +261,9 @@ impl JournaledStore {
                 if !self.has_patches(count) {
                     return self.wait_for_fold();
                 }
-                if !self.has_places(Changes::of_run(u32::try_from(count).unwrap_or(u32::MAX))) {
+                let mut changes = Changes::of_blocks(write.at);
+                changes.leaves += 1; // of the list above K
+                if !self.has_places(changes) {
                     return self.no_space_unless_folding();
                 }
                 match self.place(write) {
@@ -265,11 +275,13 @@ impl JournaledStore {
                     }
                 }
                 change.promised = count;
+                change.changes = changes;
                 change.records_left = u32::try_from(write.pieces.len()).unwrap_or(u32::MAX); // at most three
                 change.data_left = self.write_chunks(key, write, out);
             }
         }
         self.promised += change.promised;
+        self.promised_changes = self.promised_changes.and(change.changes);
         Admission::Yes
     }
 
@@ -280,39 +292,47 @@ impl JournaledStore {
 
     /// True if the pages have room for all that the fold will change, and for this.
     pub(super) fn has_places(&self, more: Changes) -> bool {
-        let free = self.tables.pages.free_places() as usize;
         let generations = std::iter::once(&self.fresh).chain(&self.folding);
-        let all = generations.map(Overlay::changes).fold(more, Changes::and);
-        // What is promised is a patch that nobody has seen yet: a leaf of a map, a path to it, and one of the list above K.
-        let maps = all.leaves + 2 * all.branches + 4 * self.promised;
-        let records = (self.space.total() / CHUNKS_PER_LEAF + 1) as usize;
-        let below = maps + records.min(all.chunks + 2 * self.promised);
-        let needed = below + below / LEAVES_PER_BRANCH as usize + SPARE_PLACES as usize;
-        // Rarely must it be known true to the page.
-        free >= needed + self.most_record_pages() || free >= needed + self.record_pages()
+        let all = generations.map(Overlay::changes).fold(more.and(self.promised_changes), Changes::and);
+        // Two pages above a leaf, as a map of 4 GiB has: what a larger one has beside is in the part that pages above are of those below.
+        let maps = all.leaves + 2 * all.branches;
+        let of_chunks = |each: u32| all.chunks.min((self.space.total() / each + 1) as usize);
+        let records =
+            of_chunks(CHUNKS_PER_LEAF) + of_chunks(CHUNKS_PER_LEAF * LEAVES_PER_BRANCH) + of_chunks(USED_PER_LEAF);
+        let below = maps + records;
+        self.has_free_places(below + below / LEAVES_PER_BRANCH as usize + SPARE_PLACES as usize)
     }
 
-    /// Pages of the records of copies, of their lists above K, and of layers, at most.
-    fn most_record_pages(&self) -> usize {
-        let lists = self.catalog.copies.len() * (crate::MAX_HELD / HELD_PER_LEAF + 1);
-        self.catalog.copies.len() + lists + self.catalog.layers.len() / LAYERS_PER_LEAF + 3
-    }
-
-    /// Such pages, if all of them change: no Join and no snapshot asks for a place.
-    fn record_pages(&self) -> usize {
-        let copies = self.catalog.copies.iter();
-        let lists = copies.map(|(id, copy)| {
-            let before = self.fold.persisted.copies.get(id).map_or(0, |copy| copy.held.len());
-            copy.held.len().max(before).div_ceil(HELD_PER_LEAF)
-        });
-        let copies = self.catalog.copies.len() / COPIES_PER_LEAF;
-        copies + lists.sum::<usize>() + self.catalog.layers.len() / LAYERS_PER_LEAF + 3
-    }
-
-    /// True if so few places for pages are left that nobody should count on one.
+    /// True if so few places for pages are left that nobody should count on one. What a fold has changed comes back with its commit.
     pub(super) fn is_short_of_places(&self) -> bool {
         let part = (self.place.geometry.places() / SCARCE_PLACES_PART).min(SCARCE_PLACES);
-        !self.has_places(Changes { leaves: part as usize, ..Changes::default() })
+        !self.has_free_places((SPARE_PLACES + part) as usize)
+    }
+
+    /// True if so many places are free beside those that records need: no Join and no snapshot asks for one.
+    fn has_free_places(&self, needed: usize) -> bool {
+        let free = self.tables.pages.free_places() as usize;
+        let (now, before) = (&self.catalog, &self.fold.persisted);
+        let creating = 3 * self.creating as usize;
+        // Rarely must it be known true to the page.
+        free >= needed + creating + record_pages_at_most(now, before)
+            || free >= needed + creating + record_pages(now, before, |_, _| true, |_| true)
+    }
+
+    /// True if the pages have room for a step of a fold that gives back or merges, and for what its checkpoint says of copies and layers.
+    pub(super) fn has_room_to_work(&self) -> bool {
+        let free = self.tables.pages.free_places() as usize;
+        let (new, old) = (&self.fold.frozen, &self.fold.persisted);
+        let needed = SPARE_PLACES as usize / 2;
+        free > needed + record_pages_at_most(new, old) || {
+            let differs = |id: &CopyId, slot: u32| {
+                let (new, old) = (new.copies.get(id), old.copies.get(id));
+                !new.zip(old).is_some_and(|(new, old)| old.slot == slot && **new == **old)
+            };
+            let touched = self.tables.touched();
+            let changed = |id: &LayerId| new.layers.get(id) != old.layers.get(id) || touched.contains(id);
+            free > needed + record_pages(new, old, differs, changed)
+        }
     }
 
     fn wait_for_fold(&mut self) -> Admission {
@@ -489,11 +509,43 @@ impl JournaledStore {
     pub(super) fn change_over(&mut self, key: usize, result: Result<StoreDone, StoreError>) {
         let Some(Pending::Change(change)) = self.pending.try_remove(key) else { return };
         self.promised -= change.promised;
+        self.promised_changes = self.promised_changes.without(change.changes);
         if let Work::Record(Record::Create { .. }, _) = change.work {
             self.creating -= 1;
         }
         self.finish(change.tag, result);
     }
+}
+
+/// Pages of the records of copies, of their lists above K, and of layers, in either of two catalogs.
+fn record_pages_at_most(a: &Catalog, b: &Catalog) -> usize {
+    const LISTS: usize = crate::MAX_HELD / HELD_PER_LEAF + 2;
+    (a.copies.len() + b.copies.len()) * (1 + LISTS) + a.layers.len() + b.layers.len()
+}
+
+/// The same true to the page, of those that count.
+fn record_pages(
+    a: &Catalog,
+    b: &Catalog,
+    copies: impl Fn(&CopyId, u32) -> bool,
+    layers: impl Fn(&LayerId) -> bool,
+) -> usize {
+    let mut lists: BTreeMap<usize, usize> = BTreeMap::new();
+    for (id, copy) in a.copies.iter().chain(&b.copies) {
+        if copies(id, copy.slot) {
+            let longest = lists.entry(copy.slot as usize).or_default();
+            *longest = copy.held.len().max(*longest);
+        }
+    }
+    let records: BTreeSet<usize> = lists.keys().map(|slot| slot / COPIES_PER_LEAF).collect();
+    let of_list = |(slot, len): (usize, usize)| {
+        let first = slot * crate::MAX_HELD;
+        let last = first + len.saturating_sub(1);
+        usize::from(len > 0) * (last / HELD_PER_LEAF - first / HELD_PER_LEAF + 1)
+    };
+    let ids = a.layers.keys().chain(b.layers.keys()).filter(|id| layers(id));
+    let of_layers: BTreeSet<usize> = ids.map(|id| id.0 as usize / LAYERS_PER_LEAF).collect();
+    records.len() + lists.into_iter().map(of_list).sum::<usize>() + of_layers.len()
 }
 
 /// A record as the journal has it.

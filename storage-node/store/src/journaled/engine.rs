@@ -7,7 +7,7 @@ use super::fold::Fold;
 use super::geometry::Geometry;
 use super::layers::{Catalog, Layer, LayerId};
 use super::limits::{CHUNK_BLOCKS, FOLD_IDLE, MAX_DEPTH, MAX_LAYERS, MAX_PUNCHES, RETRY, UNREAD_FOR};
-use super::overlay::{Key, Overlay};
+use super::overlay::{Changes, Key, Overlay};
 use super::read::{Goal, Look};
 use super::ring::{Appended, Mark, Ring, RingPlace};
 use super::space::{Eras, Space, Waiting};
@@ -92,6 +92,8 @@ pub struct JournaledStore {
     pub(super) body: Vec<u8>,
     /// Patches that changes in flight will make.
     pub(super) promised: usize,
+    /// What they may change.
+    pub(super) promised_changes: Changes,
     pub(super) creating: u32,
     /// Looks that wait for pages.
     pub(super) looking: VecDeque<usize>,
@@ -109,7 +111,7 @@ pub struct JournaledStore {
     pub(super) outstanding: usize,
     pub(super) retry: Option<Time>,
     /// When pages that could not be read are read again.
-    unread_until: Time,
+    pub(super) unread_until: Time,
     /// When something was last asked for.
     last_change: Option<Time>,
     last_read: Option<Time>,
@@ -154,6 +156,7 @@ impl JournaledStore {
             ready: VecDeque::new(),
             body: Vec::new(),
             promised: 0,
+            promised_changes: Changes::default(),
             creating: 0,
             looking: VecDeque::new(),
             listing: VecDeque::new(),

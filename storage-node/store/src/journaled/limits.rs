@@ -72,9 +72,11 @@ pub(super) const FOLD_IDLE: Span = Span::millis(1000);
 /// Not more, because the fold waits for it, and a disk may take seconds for each.
 pub(super) const MOVE_READS: u8 = 5;
 /// How often a block that is asked for is read by itself before it counts as damaged. Few, because a client waits.
-pub(super) const LOOK_READS: u8 = 3;
+pub(super) const LOOK_READS: u8 = 2;
 /// For so long, at most, a page counts as damaged that could not be read: many requests a second do not each wait for a disk that fails.
 pub(super) const UNREAD_FOR: Span = Span::millis(1000);
+/// How long a fold waits for a page that cannot be read, before it gives the store up: a cable, a path or a controller may come back.
+pub(super) const UNREAD_LONG: Span = Span::millis(10_000);
 /// How long to wait before asking again for memory that nothing else will bring.
 pub(super) const RETRY: Span = Span::millis(1);
 /// Blocks that are read at a time to be moved: 4 MiB of memory, if the arena has so much.
@@ -156,6 +158,8 @@ pub(super) const USED_CHUNKS: u32 = 512;
 /// Mapping entries in a leaf (4072 B), chunk records in a leaf.
 pub(super) const ENTRIES_PER_LEAF: u32 = 127;
 pub(super) const CHUNKS_PER_LEAF: u32 = 59;
+/// Chunks whose bits are in one leaf: 63 records.
+pub(super) const USED_PER_LEAF: u32 = 63 * USED_CHUNKS;
 /// Leaves below one page of pointers.
 pub(super) const LEAVES_PER_BRANCH: u32 = 509;
 const _: () =

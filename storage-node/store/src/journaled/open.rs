@@ -381,6 +381,7 @@ impl Opening {
             let waits_for_disk = store.outstanding > 0 || store.tables.pages.in_flight() > 0;
             match store.retry.filter(|_| !waits_for_disk) {
                 None => break,
+                Some(at) if at > now && store.tables.pages.has_unread() => return Err(OpenError::Disk(Errno::IO)),
                 // For memory, of which there is never more.
                 Some(at) if at > now => return Err(OpenError::Memory),
                 // For its next turn.

@@ -126,11 +126,22 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Of so many chunks, one behind the other.
-    pub(super) fn of_run(chunks: u32) -> Self {
-        let leaves = chunks / ENTRIES_PER_LEAF + 2;
-        let branches = leaves / LEAVES_PER_BRANCH + 2;
-        Self { leaves: leaves as usize, branches: branches as usize, chunks: chunks as usize }
+    /// Of chunks one behind the other.
+    pub(super) fn of_run(from: u32, end: u32) -> Self {
+        let last = end.max(from + 1) - 1;
+        let pages = |chunks: u32| (last / chunks - from / chunks + 1) as usize;
+        Self {
+            leaves: pages(ENTRIES_PER_LEAF),
+            branches: pages(ENTRIES_PER_LEAF * LEAVES_PER_BRANCH),
+            chunks: (last - from + 1) as usize,
+        }
+    }
+
+    /// Of blocks that a write or a copy-range puts there: each chunk has a place and gets another.
+    pub(super) fn of_blocks(at: BlockRange) -> Self {
+        let end = u32::try_from(at.end()).unwrap_or(u32::MAX); // ranges lie within a copy
+        let run = Self::of_run(at.from.0 / CHUNK_BLOCKS, end.div_ceil(CHUNK_BLOCKS));
+        Self { chunks: 2 * run.chunks, ..run }
     }
 
     pub(super) fn and(self, other: Self) -> Self {
@@ -141,7 +152,7 @@ impl Changes {
         }
     }
 
-    fn without(self, other: Self) -> Self {
+    pub(super) fn without(self, other: Self) -> Self {
         Self {
             leaves: self.leaves.saturating_sub(other.leaves),
             branches: self.branches.saturating_sub(other.branches),
@@ -175,14 +186,14 @@ struct Runs<'a> {
 impl Runs<'_> {
     fn remove(&mut self, from: u32) {
         if let Some(range) = self.runs.remove(&from) {
-            *self.changes = self.changes.without(Changes::of_run(range.end - from));
+            *self.changes = self.changes.without(Changes::of_run(from, range.end));
         }
     }
 
     fn insert(&mut self, from: u32, range: Range) {
         self.remove(from);
         self.runs.insert(from, range);
-        *self.changes = self.changes.and(Changes::of_run(range.end - from));
+        *self.changes = self.changes.and(Changes::of_run(from, range.end));
     }
 
     fn clear(&mut self) {
@@ -206,7 +217,7 @@ impl Overlay {
             // Where it was, and where it goes.
             chunks: 2 * self.patches.len(),
         };
-        let shares = self.shares.iter().map(|share| Changes::of_run(share.at.count.0 / CHUNK_BLOCKS + 2));
+        let shares = self.shares.iter().map(|share| Changes::of_blocks(share.at));
         shares.fold(patches, Changes::and).and(self.discarded)
     }
 

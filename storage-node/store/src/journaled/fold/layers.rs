@@ -131,11 +131,6 @@ impl JournaledStore {
         Step::Later
     }
 
-    /// True if the pages have room for a step, and for the checkpoint's own.
-    fn has_room_to_work(&self) -> bool {
-        self.tables.pages.free_places() > super::super::limits::SPARE_PLACES / 2
-    }
-
     /// The layer's map goes, and the layer.
     fn remove_layer(&mut self, layer: LayerId) -> Result<bool, Wait> {
         loop {

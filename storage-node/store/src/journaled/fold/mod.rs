@@ -18,7 +18,7 @@ mod shares;
 use super::engine::JournaledStore;
 use super::entry::ChunkNo;
 use super::layers::{Catalog, LayerId};
-use super::limits::{FOLD_AT, MAX_PATCHES, MAX_RANGES};
+use super::limits::{FOLD_AT, MAX_PATCHES, MAX_RANGES, UNREAD_LONG};
 use super::overlay::Key;
 use super::pages::ArrayName;
 use super::ring::{JournalBlock, Mark};
@@ -89,7 +89,7 @@ pub(super) struct Fold {
     urgent: bool,
     /// Copies and layers as of the last checkpoint, and as of the next.
     pub(super) persisted: Catalog,
-    frozen: Catalog,
+    pub(super) frozen: Catalog,
     mark: Mark,
     /// Where the journal began when the generation was complete.
     tail: JournalBlock,
@@ -127,6 +127,8 @@ pub(super) struct Fold {
     early: bool,
     /// What hides blocks that were left in the journal is before this.
     hidden_by: Option<Mark>,
+    /// When a page was first met that could not be read.
+    unread_since: Option<Time>,
     /// Chunks that come back with the commit; true if what they held was discarded.
     freed: Vec<(ChunkNo, bool)>,
     /// Chunks that fewer entries share than in the last checkpoint: that one still needs their content as it is.
@@ -171,6 +173,7 @@ impl Fold {
             course: Course::default(),
             early: false,
             hidden_by: None,
+            unread_since: None,
             freed: Vec::new(),
             unshared: BTreeSet::new(),
             gone: Vec::new(),
@@ -262,6 +265,9 @@ impl JournaledStore {
             if step == Step::Later {
                 self.retry = Some(now);
             }
+            if step != Step::Stay {
+                self.fold.unread_since = None;
+            }
             if step != Step::On || self.failed.is_some() {
                 break;
             }
@@ -308,6 +314,7 @@ impl JournaledStore {
         fold.stuck.clear();
         fold.job = None;
         fold.hidden_by = None;
+        fold.unread_since = None;
         fold.unshared.clear();
         fold.freed = folding.freed.drain(..).map(|chunk| (chunk, false)).collect();
         fold.discards = folding
@@ -328,9 +335,20 @@ impl JournaledStore {
             Wait::Load => {}
             // Space was counted before; metadata that is damaged twice cannot be written on top of.
             Wait::Full => self.fail(Errno::NO_SPACE),
+            Wait::Damaged if self.waits_for_unread() => {}
             Wait::Damaged => self.fail(Errno::IO),
         }
         Step::Stay
+    }
+
+    /// True while a page that could not be read may still be read.
+    fn waits_for_unread(&mut self) -> bool {
+        let since = *self.fold.unread_since.get_or_insert(self.unread_until);
+        let waits = self.tables.pages.has_unread() && self.unread_until < since + UNREAD_LONG;
+        if waits {
+            self.retry = Some(self.retry.map_or(self.unread_until, |at| at.min(self.unread_until)));
+        }
+        waits
     }
 
     /// Ask for the flattening of a copy.

@@ -80,6 +80,11 @@ impl Pages {
         }
     }
 
+    /// True if there are pages that could not be read.
+    pub(crate) fn has_unread(&self) -> bool {
+        !self.loads.unread.is_empty()
+    }
+
     /// Have those read again that could not be read.
     pub(crate) fn forget_unread(&mut self) {
         for key in self.loads.unread.drain(..) {
