@@ -183,7 +183,7 @@ fn a_sector_that_cannot_be_read_is_damage_of_its_block_and_a_repair_is_its_end()
     }
     assert_eq!(store.counters().repaired, 2);
     // What fails now and then is read again: a run, and one of its blocks.
-    disk.fail_reads = 2;
+    disk.fail_reads = 5;
     assert_eq!(read(&mut store, &mut disk, &arena, 1, range(16, 16)).unwrap(), all[16 * BLOCK..32 * BLOCK]);
     assert_eq!((disk.fail_reads, store.counters().corrupt), (0, 2));
 }

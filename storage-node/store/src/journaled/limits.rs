@@ -71,8 +71,8 @@ pub(super) const FOLD_IDLE: Span = Span::millis(1000);
 /// How often a block that is to be moved is read while reads fail, before it counts as damaged: what is moved is given up where it was.
 /// Not more, because the fold waits for it, and a disk may take seconds for each.
 pub(super) const MOVE_READS: u8 = 5;
-/// How often a block that is asked for is read by itself before it counts as damaged. Few, because a client waits.
-pub(super) const LOOK_READS: u8 = 2;
+/// The same for a block that is asked for, read by itself: where no other copy has it, a client is told of an error.
+pub(super) const LOOK_READS: u8 = MOVE_READS;
 /// For so long, at most, a page counts as damaged that could not be read: many requests a second do not each wait for a disk that fails.
 pub(super) const UNREAD_FOR: Span = Span::millis(1000);
 /// How long a fold waits for a page that cannot be read, before it gives the store up: a cable, a path or a controller may come back.
