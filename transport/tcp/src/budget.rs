@@ -74,7 +74,7 @@ impl Budgets {
             return known;
         }
         self.by_name.retain(|_, budget| budget.strong_count() > 0);
-        // No client's name is a key's alone, so that both are in one map.
+        // In one map: a client of the cluster's own key that is named like another key has its bytes from that one's.
         let of_key = wire::key_of(name).map(|key| self.of(key));
         let new = Rc::new(Budget { of_key, ..Budget::default() });
         self.by_name.insert(name.to_owned(), Rc::downgrade(&new));
