@@ -152,8 +152,8 @@ pub(crate) struct Iocb {
     pub(crate) stamp: Option<Stamp>,
     /// When it was stamped last, or its read was handed to the store.
     pub(crate) started_at: Time,
-    /// Its connection was fenced before it was stamped: it must never be.
-    pub(crate) fenced: bool,
+    /// Dropped as soon as the subtask under way is done, and never stamped: its connection was fenced, or what it belongs to was given up.
+    pub(crate) withdrawn: bool,
     pub(crate) legs: SmallVec<[Leg; 3]>,
     pub(crate) stages: Stages,
     /// Which content a read is of.
@@ -205,7 +205,7 @@ impl Iocb {
             payload: None,
             stamp: None,
             started_at: Time::default(),
-            fenced: false,
+            withdrawn: false,
             legs: SmallVec::new(),
             stages: Stages::default(),
             view: View::Live,
@@ -215,6 +215,11 @@ impl Iocb {
             order: None,
             covers: Sequence(0),
         }
+    }
+
+    /// Was it answered or dropped? Its slot stays as long as a subtask holds it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.request.is_none()
     }
 
     /// Must it be durable where a flush volume's writes need not be? FUA, and what settling or an order makes.

@@ -54,7 +54,7 @@ impl<W> Entry<W> {
 pub(crate) enum Asked<W> {
     /// It is over, with this.
     Said(W, Status),
-    /// It waits: `settled` names it later.
+    /// It waits: `take_decided` names it later.
     Waits,
 }
 
@@ -136,7 +136,7 @@ impl<W> Ranges<W> {
     }
 
     /// Those who have waited and hold theirs from now on, if there `may` be such, or have waited long enough. In order of arrival.
-    pub(crate) fn settled(&mut self, now: Time, may: bool) -> Vec<(W, Status)> {
+    pub(crate) fn take_decided(&mut self, now: Time, may: bool) -> Vec<(W, Status)> {
         let mut told = Vec::new();
         let mut at = 0;
         while at < self.entries.len() {

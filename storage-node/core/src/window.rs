@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// Sequences given out and finished, in one epoch of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
-    /// Everything up to here is finished on every copy: both K (once settling is done) and F.
+    /// Everything up to here is finished on every copy. It is F, and, once settling is done, K too; of a flush volume K is what was synced (`Primary::synced`).
     prefix: u64,
     /// Above the prefix, in order: finished or not.
     above: VecDeque<bool>,

@@ -84,7 +84,7 @@ pub enum StoreOp {
         /// Which copy.
         copy: CopyId,
     },
-    /// Write whole blocks; durable when completed.
+    /// Write whole blocks; durable when completed if `durable`.
     Write {
         /// Which copy.
         copy: CopyId,
@@ -101,7 +101,7 @@ pub enum StoreOp {
         /// False under durability=flush: completed when it would survive the process, durable at the next `Sync`.
         durable: bool,
     },
-    /// Discard or write-zeroes: reads as zeros, space comes back; durable when completed.
+    /// Discard or write-zeroes: reads as zeros, space comes back; durable when completed if `durable`.
     Zero {
         /// Which copy.
         copy: CopyId,

@@ -33,7 +33,7 @@ fn create(store: &mut JournaledStore, disk: &mut Disk, copy: u64, parent: Option
 
 fn fold(store: &mut JournaledStore, disk: &mut Disk) {
     quiesce_at(NOW + Span::millis(5000), store, disk);
-    assert!(store.settled() && store.idle());
+    assert!(store.is_all_home() && store.idle());
 }
 
 fn zero(copy: u64, from: u32, count: u32, sequence: u64, known_good: u64) -> StoreOp {
@@ -391,7 +391,7 @@ fn what_is_left_of_a_copy_that_was_deleted_goes_after_a_crash_though_nobody_asks
     }
     disk.crash();
     let store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
-    assert!(!store.settled(), "the crash came too late");
+    assert!(!store.is_all_home(), "the crash came too late");
     assert!(store.next_deadline().is_some_and(|at| at <= NOW));
 }
 
@@ -619,7 +619,7 @@ fn what_is_overwritten_before_it_goes_home_stays_where_it_is() {
     all_are_there(&mut store, &mut disk);
     fold(&mut store, &mut disk);
     all_are_there(&mut store, &mut disk);
-    assert!(store.settled() && store.counters().corrupt == 0);
+    assert!(store.is_all_home() && store.counters().corrupt == 0);
 }
 
 #[test]
@@ -632,7 +632,7 @@ fn a_fold_goes_on_when_all_that_it_still_had_to_move_stays_where_it_is() {
     quiesce(&mut store, &mut disk);
     run(&mut store, &mut disk, zero(1, 0, 160 * 4, 161, 0)).unwrap();
     quiesce_at(NOW + Span::millis(500), &mut store, &mut disk);
-    assert!(store.idle() && !store.settled(), "the fold has time");
+    assert!(store.idle() && !store.is_all_home(), "the fold has time");
     // Nothing is asked for any more: the rest is to go home, and all of it is hidden.
     store.end_turn(NOW + Span::millis(1001), &mut |op| disk.submit(op));
     assert_eq!(store.counters().checkpoints, 0);
@@ -651,15 +651,15 @@ fn windows_of_which_all_stays_where_it_is_are_looked_through_one_in_a_turn() {
     }
     run(&mut store, &mut disk, zero(1, 0, 8000, 9000, 0)).unwrap();
     quiesce(&mut store, &mut disk);
-    assert!(store.idle() && !store.settled(), "the fold has time");
+    assert!(store.idle() && !store.is_all_home(), "the fold has time");
     let (mut now, mut most, mut before) = (NOW + Span::millis(1001), 0, store.counters().hidden);
-    while !store.settled() {
+    while !store.is_all_home() {
         store.end_turn(now, &mut |op| disk.submit(op));
         let hidden = store.counters().hidden;
         (most, before) = (most.max(hidden - before), hidden);
         if let Some(done) = disk.step() {
             store.done(now, done, &mut |op| disk.submit(op));
-        } else if !store.settled() {
+        } else if !store.is_all_home() {
             now = now.max(store.next_deadline().expect("it goes on"));
         }
     }
@@ -736,11 +736,11 @@ fn a_checkpoint_that_finds_no_memory_asks_again() {
         let Some(done) = disk.step() else { break };
         store.done(later, done, &mut |op| disk.submit(op));
     }
-    assert!(!store.settled(), "it needs memory");
+    assert!(!store.is_all_home(), "it needs memory");
     assert!(store.next_deadline().is_some_and(|at| at <= later + Span::millis(1)), "{:?}", store.next_deadline());
     drop(others);
     quiesce_at(later + Span::millis(1), &mut store, &mut disk);
-    assert!(store.settled() && store.idle());
+    assert!(store.is_all_home() && store.idle());
 }
 
 #[test]

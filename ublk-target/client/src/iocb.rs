@@ -143,7 +143,8 @@ pub(crate) struct Request {
     pub(crate) stages: Stages,
 }
 
-/// Positions in the life of a request, in the order in which they are passed. `docs/architecture.md` says where in the code.
+/// Positions in the life of a request, in the order in which they are passed. The table of a write in `docs/architecture.md`
+/// says where in the code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Stage {

@@ -84,7 +84,7 @@ impl<S: Store> Node<S> {
     pub(super) fn give_up_barrier(&mut self, now: Time, key: usize) {
         self.counters.count("barrier.given-up");
         self.abandon_stamp(key);
-        self.end(now, key);
+        self.end_request(now, key);
     }
 
     /// The shard has a new epoch: its unfinished barriers are over.

@@ -1,6 +1,7 @@
-//! What primaries ask of the copies on this reactor: to join an epoch, to write under a stamp, to promise.
+//! What primaries ask of the copies on this reactor: to join an epoch, to write under a stamp. How copies join that this reactor's own
+//! primaries ask, and how copies are deleted.
 
-use super::requests::refusal_name;
+use super::replies::reply_counter;
 use super::{Doomed, Node, Pending, whole_payload};
 use crate::change::{Change, Target};
 use crate::limits::STORE_OPS;
@@ -37,18 +38,18 @@ impl<S: Store> Node<S> {
             ReplicaBody::parse(body).map(|body| (body, None))
         };
         let Some((body, of)) = parsed else {
-            self.refuse(now, answer, Status::BadRequest);
+            self.reply_status(now, answer, Status::BadRequest);
             return;
         };
         let (shard, stamp, range) = (body.shard(), body.stamp(), body.range());
         let Some(replica) = self.replicas.get_mut(&shard) else {
-            self.refuse_epoch(now, answer, Status::NotJoined, Epoch(0));
+            self.reply_with_epoch(now, answer, Status::NotJoined, Epoch(0));
             return;
         };
         if let Err(status) = replica.permits(stamp.epoch, caller) {
             let epoch = replica.epoch();
             self.counters.count("replica.not-joined");
-            self.refuse_epoch(now, answer, status, epoch);
+            self.reply_with_epoch(now, answer, status, epoch);
             return;
         }
         let carried = payload.as_ref().map_or(0, |p| p.len as u64);
@@ -56,7 +57,7 @@ impl<S: Store> Node<S> {
         let empty = op == op::REPLICA_SYNC;
         let fits = (range.count.0 == 0) == empty && range.end() * BLOCK as u64 <= replica.size().0;
         if !fits || carried != expected || stamp.sequence.0 == 0 {
-            self.refuse(now, answer, if fits { Status::BadRequest } else { Status::OutOfRange });
+            self.reply_status(now, answer, if fits { Status::BadRequest } else { Status::OutOfRange });
             return;
         }
         // Beside a full store: a look that nobody waits for any more is not over in it.
@@ -64,11 +65,11 @@ impl<S: Store> Node<S> {
         match replica.admit(stamp.sequence, body.floor()) {
             Admission::Begin if full => {
                 self.counters.count("store.waits");
-                self.refuse(now, answer, Status::Later);
+                self.reply_status(now, answer, Status::Later);
             }
             Admission::Answer(status) => {
                 self.counters.count("replica.repeat-answered");
-                self.refuse(now, answer, status);
+                self.reply_status(now, answer, status);
             }
             Admission::Wait => {
                 self.counters.count("replica.repeat-waits");
@@ -79,8 +80,8 @@ impl<S: Store> Node<S> {
                     self.begin_change(now, &body, change, of.filter(|_| op == op::REPLICA_SHARE), answer, out)
                 }
                 Err(status) => {
-                    self.counters.count(refusal_name(status));
-                    self.refuse(now, answer, status);
+                    self.counters.count(reply_counter(status));
+                    self.reply_status(now, answer, status);
                 }
             },
         }
@@ -161,7 +162,7 @@ impl<S: Store> Node<S> {
         };
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         if let Some(answer) = replica.finished(stamp, status) {
-            self.refuse(now, answer, status);
+            self.reply_status(now, answer, status);
         }
         self.go_on_joining(now, shard, out);
     }
@@ -198,21 +199,21 @@ impl<S: Store> Node<S> {
         self.counters.count("op.join");
         let parsed = JoinBody::parse(body).zip(payload.and_then(|p| read_config(&p.mem[..p.len])));
         let Some((body, config)) = parsed else {
-            self.refuse(now, answer, Status::BadRequest);
+            self.reply_status(now, answer, Status::BadRequest);
             return;
         };
         let names = config.member(body.copy());
         let consistent = config.shard == body.shard() && config.epoch == body.epoch();
         let (Some(member), true) = (names, consistent) else {
-            self.refuse(now, answer, Status::BadRequest);
+            self.reply_status(now, answer, Status::BadRequest);
             return;
         };
         let Some(disk) = self.disks.iter().position(|d| d.disk == member.disk) else {
-            self.refuse(now, answer, Status::BadRequest);
+            self.reply_status(now, answer, Status::BadRequest);
             return;
         };
         if self.disks[disk].open != body.open() && !driver::mutant::on("restarted_node_trusted") {
-            self.refuse(now, answer, Status::Reopened);
+            self.reply_status(now, answer, Status::Reopened);
             return;
         }
         let copy = member.copy;
@@ -247,7 +248,7 @@ impl<S: Store> Node<S> {
             let epoch = known.map_or(Epoch(0), Replica::epoch);
             self.counters.count("join.stale");
             match asker {
-                Asker::Remote(answer, _) => self.refuse_epoch(now, answer, Status::StaleEpoch, epoch),
+                Asker::Remote(answer, _) => self.reply_with_epoch(now, answer, Status::StaleEpoch, epoch),
                 Asker::Local => self.ask_for_news(now, shard, out),
             }
             return;
@@ -294,10 +295,10 @@ impl<S: Store> Node<S> {
         if let Some(old) = replaced
             && let Asker::Remote(answer, _) = old.asker
         {
-            self.refuse(now, answer, Status::StaleEpoch);
+            self.reply_status(now, answer, Status::StaleEpoch);
         }
         for answer in refused {
-            self.refuse(now, answer, Status::NotJoined);
+            self.reply_status(now, answer, Status::NotJoined);
         }
         self.go_on_joining(now, shard, out);
     }
@@ -421,7 +422,7 @@ impl<S: Store> Node<S> {
                 };
                 let Some(payload) = payload else {
                     // No memory even in the settle class: the primary asks again.
-                    self.refuse(now, answer, Status::Later);
+                    self.reply_status(now, answer, Status::Later);
                     return;
                 };
                 if let Some(replica) = self.replicas.get_mut(&shard) {
@@ -469,7 +470,7 @@ impl<S: Store> Node<S> {
 
     fn join_refused(&mut self, now: Time, shard: ShardId, asker: Asker, status: Status, why: &str) {
         match asker {
-            Asker::Remote(answer, _) => self.refuse(now, answer, status),
+            Asker::Remote(answer, _) => self.reply_status(now, answer, status),
             // The store was busy, or what it begins as is not here: the tick begins it again.
             Asker::Local if matches!(status, Status::Later | Status::NoSnapshot) => {
                 self.counters.count("join.again");

@@ -292,7 +292,7 @@ impl<S: Store> Node<S> {
     fn is_current(&self, key: usize, stamp: Stamp) -> bool {
         let Some(iocb) = self.iocbs.get(key) else { return false };
         let epoch = self.primaries.get(&iocb.shard).map(|p| p.config.epoch);
-        iocb.request.is_some() && iocb.stamp == Some(stamp) && epoch == Some(stamp.epoch)
+        !iocb.is_over() && iocb.stamp == Some(stamp) && epoch == Some(stamp.epoch)
     }
 
     /// A share reads a snapshot of another copy here.
@@ -348,7 +348,7 @@ impl<S: Store> Node<S> {
             && driver::mutant::on("ack_after_two")
             && let Some(answer) = iocb.answer.take()
         {
-            self.refuse(now, answer, Status::Ok);
+            self.reply_status(now, answer, Status::Ok);
         }
         if done == self.iocbs[key].legs.len() {
             self.iocbs[key].stages.mark(Stage::LastDone, now);
@@ -356,7 +356,7 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// Durable on every in-sync copy: the point of it all.
+    /// Done on every in-sync copy, durable unless the volume is of durability=flush: the point of it all.
     fn all_legs_done(&mut self, now: Time, key: usize) {
         let iocb = &self.iocbs[key];
         let (shard, kind, Some(stamp)) = (iocb.shard, iocb.kind, iocb.stamp) else { return };
@@ -369,7 +369,7 @@ impl<S: Store> Node<S> {
             Kind::Rewrite => {
                 self.counters.count("damage.rewritten");
                 self.scrub_rewrote(shard, self.iocbs[key].range.count);
-                self.end(now, key);
+                self.end_request(now, key);
             }
             Kind::Barrier(_) => self.barrier_placed(now, key),
             Kind::Flush => {

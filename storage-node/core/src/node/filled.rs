@@ -56,7 +56,7 @@ impl<S: Store> Node<S> {
             _ => MarkBody::parse(body).map(|b| (b.shard(), b.epoch(), Wanted::Mark(b.mark()))),
         };
         let Some((shard, epoch, wanted)) = parsed else {
-            self.refuse(now, answer, Status::BadRequest);
+            self.reply_status(now, answer, Status::BadRequest);
             return;
         };
         let permitted = match self.replicas.get(&shard) {
@@ -65,7 +65,7 @@ impl<S: Store> Node<S> {
         };
         if let Err((status, epoch)) = permitted {
             self.counters.count("replica.not-joined");
-            self.refuse_epoch(now, answer, status, epoch);
+            self.reply_with_epoch(now, answer, status, epoch);
             return;
         }
         self.counters.count(match op {
@@ -75,7 +75,7 @@ impl<S: Store> Node<S> {
             _ => "op.fill-mark",
         });
         if let Err(status) = self.may_fill(shard, &wanted) {
-            self.refuse(now, answer, status);
+            self.reply_status(now, answer, status);
             return;
         }
         self.start_fill_task(now, shard, wanted, answer, out);
@@ -171,7 +171,7 @@ impl<S: Store> Node<S> {
     ) {
         let Task { shard, answer, change, busy } = task;
         let Some(replica) = self.replicas.get_mut(&shard) else {
-            self.refuse(now, answer, Status::NotJoined);
+            self.reply_status(now, answer, Status::NotJoined);
             return;
         };
         match change {
@@ -189,13 +189,13 @@ impl<S: Store> Node<S> {
                         let reply = ReplyBody { word: next.0.into(), ..ReplyBody::new(Status::Ok) };
                         self.net.reply(now, answer, Op::REPLY, reply.bytes(), payload);
                     }
-                    None => self.refuse(now, answer, Status::Later),
+                    None => self.reply_status(now, answer, Status::Later),
                 }
             }
-            Ok(_) => self.refuse(now, answer, Status::Ok),
+            Ok(_) => self.reply_status(now, answer, Status::Ok),
             Err(error) => {
                 let status = self.store_status(shard, &error, out);
-                self.refuse(now, answer, status);
+                self.reply_status(now, answer, status);
             }
         }
         self.go_on_joining(now, shard, out);

@@ -295,7 +295,7 @@ impl<S: Store> Node<S> {
         {
             filling.left.push_front(piece);
         }
-        self.end(now, key);
+        self.end_request(now, key);
     }
 
     /// Is it a piece of a filling in a sealed epoch?
@@ -321,7 +321,7 @@ impl<S: Store> Node<S> {
         } else {
             self.fail_filling(now, shard, "what it is filled from is damaged");
         }
-        self.end(now, key);
+        self.end_request(now, key);
         self.go_on_filling(now, shard, out);
     }
 
@@ -463,7 +463,7 @@ impl<S: Store> Node<S> {
                 if filling.running.contains_key(&key) {
                     filling.filled(key);
                     self.counters.count("fill.piece");
-                    self.end(now, key);
+                    self.end_request(now, key);
                 }
                 drop(hold);
             }
@@ -515,12 +515,12 @@ impl<S: Store> Node<S> {
         if let Some(primary) = self.primaries.get_mut(&shard) {
             primary.filling = None;
         }
-        let theirs = |iocb: &Iocb| iocb.shard == shard && iocb.kind == Kind::Fill && iocb.request.is_some();
+        let theirs = |iocb: &Iocb| iocb.shard == shard && iocb.kind == Kind::Fill && !iocb.is_over();
         let old: Vec<usize> = self.iocbs.iter().filter(|(_, i)| theirs(i)).map(|(key, _)| key).collect();
         for key in old {
             match self.iocbs[key].phase {
-                IocbPhase::Reading | IocbPhase::Mending => self.iocbs[key].fenced = true,
-                _ => self.end(now, key),
+                IocbPhase::Reading | IocbPhase::Mending => self.iocbs[key].withdrawn = true,
+                _ => self.end_request(now, key),
             }
         }
     }

@@ -131,12 +131,12 @@ impl<S: Store> Node<S> {
     pub(super) fn go_on_mending(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
         loop {
             let Some(iocb) = self.iocbs.get(key) else { return };
-            if iocb.request.is_none() || iocb.heal.mend.is_none() || iocb.heal.waits > 0 {
+            if iocb.is_over() || iocb.heal.mend.is_none() || iocb.heal.waits > 0 {
                 return;
             }
-            if iocb.fenced {
+            if iocb.withdrawn {
                 self.counters.count("request.dropped");
-                self.end(now, key);
+                self.end_request(now, key);
                 return;
             }
             let current = self.may_mend(key);
@@ -295,7 +295,7 @@ impl<S: Store> Node<S> {
     ) {
         let Some(iocb) = self.iocbs.get_mut(key) else { return };
         iocb.heal.waits = iocb.heal.waits.saturating_sub(1);
-        if iocb.request.is_none() {
+        if iocb.is_over() {
             return;
         }
         let (shard, range) = (iocb.shard, iocb.range);
@@ -565,7 +565,7 @@ impl<S: Store> Node<S> {
     /// It stays damaged: whoever reads it will be told so.
     pub(super) fn not_rewritten(&mut self, now: Time, key: usize) {
         self.counters.count("damage.not-rewritten");
-        self.end(now, key);
+        self.end_request(now, key);
     }
 
     /// Counts what the store here did with a repair.

@@ -44,7 +44,7 @@ impl<S: Store> Node<S> {
                 _ => {
                     if let Some(answer) = iocb.answer.take() {
                         self.counters.count("reply.io");
-                        self.refuse(now, answer, Status::Io);
+                        self.reply_status(now, answer, Status::Io);
                     }
                 }
             }

@@ -411,10 +411,10 @@ impl<S: Store> Node<S> {
         self.counters.count("primary.stepped-down");
         self.scrubs.remove(&shard);
         for key in primary.requests.into_values() {
-            self.answer_epoch(now, key, Status::StaleEpoch, (primary.config.epoch, primary.config.cache));
+            self.answer_with_generation(now, key, Status::StaleEpoch, (primary.config.epoch, primary.config.cache));
         }
         for answer in primary.ranges.into_waiting() {
-            self.refuse_client(now, answer, Status::StaleEpoch, (primary.config.epoch, primary.config.cache));
+            self.reply_with_generation(now, answer, Status::StaleEpoch, (primary.config.epoch, primary.config.cache));
         }
         self.forget_old_settling(shard);
         self.forget_filling(now, shard);
@@ -480,7 +480,7 @@ impl<S: Store> Node<S> {
             }
         } else {
             let range = self.iocbs[key].range;
-            self.end(now, key);
+            self.end_request(now, key);
             if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
                 settling.running.remove(&key);
                 settling.left.push(range);

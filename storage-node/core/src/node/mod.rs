@@ -5,7 +5,8 @@
 //! | file | what |
 //! |---|---|
 //! | `visitors` | who comes in, and whom that fences |
-//! | `requests` | a client's request: checks, lock, lease, stamp, answer |
+//! | `requests` | a client's request: checks, lock, lease, stamp |
+//! | `replies` | what is answered, and the end of a request |
 //! | `ranges` | ranges that clients hold who share a volume |
 //! | `room` | space on every copy, before a write is stamped |
 //! | `fanout` | a stamped IOCB's legs: local store, replica writes, completion |
@@ -42,6 +43,7 @@ mod orders;
 mod peers;
 mod promises;
 mod ranges;
+mod replies;
 mod requests;
 mod room;
 mod scrub;
@@ -247,7 +249,7 @@ pub struct Node<S> {
     /// Operations that each disk's store has.
     in_store: Vec<usize>,
     /// Settling pieces under way on the whole reactor.
-    settling: usize,
+    settling_pieces: usize,
     /// Payload bytes of clients' requests, by volume.
     payload_bytes: BTreeMap<VolumeId, usize>,
     /// Blocks of writes that are stamped and not finished.
@@ -293,8 +295,8 @@ pub struct Node<S> {
     order_news: VecDeque<PartDone>,
     /// What is to be said of orders.
     reports: Vec<OrderReport>,
-    /// Shards with a settling piece that just finished.
-    settled: Vec<ShardId>,
+    /// Shards whose settling may go on: a piece of it just finished, or a read that it waited for.
+    may_settle_on: Vec<ShardId>,
     last_session: u64,
     traces: VecDeque<crate::iocb::Stages>,
     counters: Counters,
@@ -347,7 +349,7 @@ impl<S: Store> Node<S> {
             arrivals: 0,
             store_touched: false,
             in_store: vec![0; disks_len],
-            settling: 0,
+            settling_pieces: 0,
             payload_bytes: BTreeMap::new(),
             blocks_in_flight: 0,
             found_full: BTreeMap::new(),
@@ -374,7 +376,7 @@ impl<S: Store> Node<S> {
             orders: BTreeMap::new(),
             order_news: VecDeque::new(),
             reports: Vec::new(),
-            settled: Vec::new(),
+            may_settle_on: Vec::new(),
             last_session: 0,
             traces: VecDeque::new(),
             counters: Counters::default(),
@@ -460,7 +462,7 @@ impl<S: Store> Node<S> {
     /// Goes on with every IOCB that may be able to; what that frees may free others.
     fn run_ready(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         loop {
-            if let Some(shard) = self.settled.pop() {
+            if let Some(shard) = self.may_settle_on.pop() {
                 self.go_on_settling(now, shard, out);
             } else if let Some(key) = self.ready.pop_front() {
                 self.advance(now, key, out);
@@ -475,7 +477,7 @@ impl<S: Store> Node<S> {
 
     /// Goes round until nothing moves: what a store answers at once (a read of what was never written) goes with this turn's send,
     /// and forwards leave before the local writes, because the network is the longer way.
-    fn settle_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+    fn run_until_quiet(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         self.store_touched |= self.disks.iter().any(|d| d.store.next_deadline().is_some_and(|at| at <= now));
         for _ in 0..ROUNDS {
             for at in 0..self.disks.len() {
@@ -484,7 +486,7 @@ impl<S: Store> Node<S> {
             self.run_ready(now, out);
             self.net.end_turn(now, out);
             self.drain_net(now, out);
-            if !self.unsettled() {
+            if !self.has_more_to_do() {
                 return;
             }
             self.store_touched = false;
@@ -499,8 +501,8 @@ impl<S: Store> Node<S> {
     }
 
     /// Is there work that no completion and no deadline would bring back?
-    fn unsettled(&self) -> bool {
-        self.store_touched || !self.ready.is_empty() || !self.settled.is_empty() || !self.order_news.is_empty()
+    fn has_more_to_do(&self) -> bool {
+        self.store_touched || !self.ready.is_empty() || !self.may_settle_on.is_empty() || !self.order_news.is_empty()
     }
 
     fn reap(&mut self) {
@@ -626,12 +628,12 @@ impl<S: Store> Machine for Node<S> {
             self.next_tick = now + TICK;
             self.tick(now, late, out);
         }
-        self.settle_turn(now, out);
+        self.run_until_quiet(now, out);
         self.reap();
     }
 
     fn next_deadline(&self) -> Option<Time> {
-        if self.unsettled() {
+        if self.has_more_to_do() {
             return Some(Time::default());
         }
         let busy = !self.links.is_empty() || !self.primaries.is_empty() || self.replicas.values().any(Replica::parked);

@@ -115,14 +115,14 @@ impl<S: Store> Node<S> {
 
     /// A part of an order is not wanted any more.
     fn withdraw(&mut self, now: Time, key: usize) {
-        let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| iocb.request.is_some()) else { return };
+        let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| !iocb.is_over()) else { return };
         iocb.order = None;
         match iocb.phase {
             Phase::Stamped if matches!(iocb.kind, Kind::Barrier(_)) => self.give_up_barrier(now, key),
             // It takes effect, and nobody is told; the store still reads for it: it goes when that is done.
             Phase::Stamped | Phase::Held => {}
-            Phase::Reading | Phase::Merging | Phase::Mending | Phase::Filling => iocb.fenced = true,
-            Phase::Queued | Phase::Locked | Phase::Ready => self.end(now, key),
+            Phase::Reading | Phase::Merging | Phase::Mending | Phase::Filling => iocb.withdrawn = true,
+            Phase::Queued | Phase::Locked | Phase::Ready => self.end_request(now, key),
         }
     }
 

@@ -128,7 +128,7 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let Some(body) = PromiseBody::parse(body) else {
-            self.refuse(now, answer, Status::BadRequest);
+            self.reply_status(now, answer, Status::BadRequest);
             return;
         };
         self.counters.count("op.promise");
@@ -146,7 +146,7 @@ impl<S: Store> Node<S> {
             None
         } else {
             let Some(mut into) = self.arena.take(list.len(), Class::Settle) else {
-                self.refuse(now, answer, Status::Later);
+                self.reply_status(now, answer, Status::Later);
                 return;
             };
             into.copy_from_slice(&list);

@@ -1,7 +1,7 @@
 //! Ranges that clients hold who share a volume: asked for, given back, gone with their session; and nothing written outside of them.
 
 use super::Node;
-use super::requests::refusal_name;
+use super::replies::reply_counter;
 use crate::iocb::{Iocb, Kind};
 use crate::limits::{MAX_RANGES_EACH, RANGE_WAIT, RANGES_TOLD};
 use crate::mail::RangeView;
@@ -28,7 +28,7 @@ impl<S: Store> Node<S> {
                 gives_back = true;
                 let withdrawn = primary.ranges.give_back(wish.session, wish.range, wish.mode);
                 for waited in withdrawn.collect::<Vec<_>>() {
-                    self.refuse(now, waited, Status::RangeTaken);
+                    self.reply_status(now, waited, Status::RangeTaken);
                 }
                 Asked::Said(answer, Status::Ok)
             }
@@ -36,7 +36,7 @@ impl<S: Store> Node<S> {
                 let replaced: Vec<_> = primary.ranges.asks_anew(&wish).collect();
                 let said = primary.ranges.ask(now, wish, answer);
                 for waited in replaced {
-                    self.refuse(now, waited, Status::RangeTaken);
+                    self.reply_status(now, waited, Status::RangeTaken);
                 }
                 said
             }
@@ -45,19 +45,19 @@ impl<S: Store> Node<S> {
         match said {
             Asked::Waits => self.counters.count("range.waits"),
             Asked::Said(answer, status) => {
-                self.counters.count(refusal_name(status));
+                self.counters.count(reply_counter(status));
                 let primary = shard.and_then(|shard| self.primaries.get(&shard));
                 let known = primary.map(|p| (p.config.epoch, p.config.cache));
                 match status {
                     Status::StaleEpoch | Status::Later => {
-                        self.refuse_client(now, answer, status, known.unwrap_or_default());
+                        self.reply_with_generation(now, answer, status, known.unwrap_or_default());
                     }
-                    status => self.refuse(now, answer, status),
+                    status => self.reply_status(now, answer, status),
                 }
             }
         }
         if let Some(shard) = shard.filter(|_| gives_back) {
-            self.settle_ranges(now, shard);
+            self.decide_ranges(now, shard);
         }
     }
 
@@ -102,12 +102,12 @@ impl<S: Store> Node<S> {
     }
 
     /// Tells those whose waiting is over.
-    fn settle_ranges(&mut self, now: Time, shard: ShardId) {
+    fn decide_ranges(&mut self, now: Time, shard: ShardId) {
         let may = self.may_give_ranges(now, shard);
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        for (answer, status) in primary.ranges.settled(now, may) {
+        for (answer, status) in primary.ranges.take_decided(now, may) {
             self.counters.count(if status == Status::Ok { "range.waited" } else { "range.waited-in-vain" });
-            self.refuse(now, answer, status);
+            self.reply_status(now, answer, status);
         }
     }
 
@@ -127,14 +127,14 @@ impl<S: Store> Node<S> {
             if let Some(primary) = primaries.get_mut(&shard) {
                 primary.ranges.only(|session| alive.contains(&session), |conn| sessions.of(conn).is_some());
             }
-            self.settle_ranges(now, shard);
+            self.decide_ranges(now, shard);
         }
     }
 
     pub(super) fn tick_ranges(&mut self, now: Time) {
         let waiting = self.primaries.iter().filter(|(_, p)| p.ranges.has_waiting());
         for shard in waiting.map(|(shard, _)| *shard).collect::<Vec<_>>() {
-            self.settle_ranges(now, shard);
+            self.decide_ranges(now, shard);
         }
     }
 

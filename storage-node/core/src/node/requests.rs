@@ -1,17 +1,17 @@
 //! A client's request on its way from the frame to the answer.
 
-use super::orders::PartDone;
+use super::replies::reply_counter;
 use super::room::Room;
 use super::{Node, Pending, Visitor};
-use crate::iocb::{Heal, Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
-use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, SETTLE_PIECE, STORE_OPS, TRACES};
+use crate::iocb::{Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
+use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, SETTLE_PIECE, STORE_OPS};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
-use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Commit, Epoch, ShardId, Stamp};
+use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, ShardId, Stamp};
 use driver::{ConnId, Outbox, Time};
 use memory::{Class, Filling};
-use node_protocol::{ExtentsAnswer, IoBody, ReplyBody, StaleBody, Status, op};
-use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp, View};
+use node_protocol::{IoBody, Status, op};
+use node_store::{Store, StoreDone, StoreError, StoreOp, View};
 use tcp::{Answer, Payload};
 use wire::Op;
 
@@ -61,26 +61,9 @@ impl<S: Store> Node<S> {
             (op, _) => {
                 let known = op::ALL.iter().any(|(known, _)| *known == op);
                 self.counters.count(if known { "request.denied" } else { "request.unsupported" });
-                self.refuse(now, answer, if known { Status::Denied } else { Status::Unsupported });
+                self.reply_status(now, answer, if known { Status::Denied } else { Status::Unsupported });
             }
         }
-    }
-
-    /// Answers with a bare status.
-    pub(super) fn refuse(&mut self, now: Time, answer: Answer, status: Status) {
-        self.net.reply(now, answer, Op::REPLY, ReplyBody::new(status).bytes(), None);
-    }
-
-    /// Answers with a status and the epoch that this node knows.
-    pub(super) fn refuse_epoch(&mut self, now: Time, answer: Answer, status: Status, epoch: Epoch) {
-        self.refuse_client(now, answer, status, (epoch, Commit(0)));
-    }
-
-    /// Answers a client with a status and the epoch in which this node is the shard's primary, with its cache generation: whom the conductor
-    /// does not tell goes on by that.
-    pub(super) fn refuse_client(&mut self, now: Time, answer: Answer, status: Status, (epoch, cache): (Epoch, Commit)) {
-        let body = StaleBody { reply: ReplyBody::new(status), epoch: epoch.0.into(), cache: cache.0.into() };
-        self.net.reply(now, answer, Op::REPLY, body.bytes(), None);
     }
 
     fn client_request(
@@ -99,13 +82,13 @@ impl<S: Store> Node<S> {
         let (body, (kind, range)) = match checked {
             Ok(good) => good,
             Err(status) => {
-                self.counters.count(refusal_name(status));
+                self.counters.count(reply_counter(status));
                 let epoch = IoBody::parse(body).and_then(|b| self.primaries.get(&b.shard()));
                 match (status, epoch.map(|p| (p.config.epoch, p.config.cache))) {
                     (Status::StaleEpoch | Status::Later, known) => {
-                        self.refuse_client(now, answer, status, known.unwrap_or_default());
+                        self.reply_with_generation(now, answer, status, known.unwrap_or_default());
                     }
-                    _ => self.refuse(now, answer, status),
+                    _ => self.reply_status(now, answer, status),
                 }
                 return;
             }
@@ -160,7 +143,7 @@ impl<S: Store> Node<S> {
         let entry = self.iocbs.vacant_entry();
         let key = entry.key();
         self.arrivals += 1;
-        self.settling += usize::from(iocb.kind == Kind::Settle);
+        self.settling_pieces += usize::from(iocb.kind == Kind::Settle);
         let request = Some(self.iocb_holds.insert::<why::Request>(ServerIocb { key }));
         if let Some(payload) = &iocb.payload {
             *self.payload_bytes.entry(iocb.shard.volume).or_default() += payload.len;
@@ -241,23 +224,23 @@ impl<S: Store> Node<S> {
     /// Goes on with an IOCB as far as it can.
     pub(super) fn advance(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
         let Some(iocb) = self.iocbs.get_mut(key) else { return };
-        if iocb.request.is_none() || !matches!(iocb.phase, Phase::Locked | Phase::Ready) {
+        if iocb.is_over() || !matches!(iocb.phase, Phase::Locked | Phase::Ready) {
             return;
         }
         iocb.stages.mark(Stage::Locked, now);
         let (shard, kind, phase, body, range) = (iocb.shard, iocb.kind, iocb.phase, iocb.body, iocb.range);
         // What the primary does by itself is of this epoch; what was stamped before is bound to be finished, in whatever epoch.
         let bound = iocb.conn.is_none() || iocb.stamp.is_some();
-        if iocb.fenced {
+        if iocb.withdrawn {
             self.counters.count("request.dropped");
-            self.end(now, key);
+            self.end_request(now, key);
             return;
         }
         let (due, arrival) = (iocb.heal.due.is_some(), iocb.arrival);
         let Some(primary) = self.primaries.get(&shard) else { return };
         if !bound && let Err(status) = self.check_epoch(&body, primary.config.epoch) {
             let config = &self.primaries[&shard].config;
-            self.answer_epoch(now, key, status, (config.epoch, config.cache));
+            self.answer_with_generation(now, key, status, (config.epoch, config.cache));
             return;
         }
         if !bound && !self.holds_what_it_changes(key) {
@@ -384,14 +367,13 @@ impl<S: Store> Node<S> {
         // The subtask's hold keeps the slot, so this is still the IOCB that was read for.
         let Some(iocb) = self.iocbs.get(key) else { return };
         // Settling waits for reads of the epoch before.
-        self.settled.push(iocb.shard);
-        let Some(iocb) = self.iocbs.get(key) else { return };
-        if iocb.request.is_none() {
+        self.may_settle_on.push(iocb.shard);
+        if iocb.is_over() {
             return;
         }
-        if iocb.fenced {
+        if iocb.withdrawn {
             self.counters.count("request.dropped");
-            self.end(now, key);
+            self.end_request(now, key);
             return;
         }
         let (data, crcs) = match result {
@@ -444,37 +426,6 @@ impl<S: Store> Node<S> {
             }
             _ => debug_assert!(false, "nobody reads in this phase"),
         }
-    }
-
-    fn answer_extents(&mut self, now: Time, key: usize, data: &[BlockRange], next: Blocks) {
-        let iocb = &mut self.iocbs[key];
-        let body = ExtentsAnswer::new(iocb.range, data, next);
-        iocb.stages.mark(Stage::Replied, now);
-        if let Some(answer) = iocb.answer.take() {
-            self.net.reply(now, answer, Op::REPLY, body.bytes(), None);
-        }
-        self.counters.count("reply.ok");
-        self.end(now, key);
-    }
-
-    fn answer_read(&mut self, now: Time, key: usize, mut data: Filling, crcs: Crcs) {
-        let iocb = &mut self.iocbs[key];
-        let len = iocb.body.len() as usize;
-        let crcs = if is_whole(&iocb.body) {
-            crcs
-        } else {
-            let from = sub_block(&iocb.body);
-            data.copy_within(from..from + len, 0);
-            data.truncate(len);
-            wire::pieces(&data)
-        };
-        iocb.stages.mark(Stage::Replied, now);
-        if let Some(answer) = iocb.answer.take() {
-            let payload = Payload { mem: data.filled(), len, crcs };
-            self.net.reply(now, answer, Op::REPLY, ReplyBody::new(Status::Ok).bytes(), Some(payload));
-        }
-        self.counters.count("reply.ok");
-        self.end(now, key);
     }
 
     /// Lays an unaligned write's bytes over the blocks that it touches.
@@ -557,69 +508,6 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// Answers with a status and ends the request.
-    pub(super) fn answer(&mut self, now: Time, key: usize, status: Status) {
-        let iocb = &mut self.iocbs[key];
-        iocb.stages.mark(Stage::Replied, now);
-        if let Some(answer) = iocb.answer.take() {
-            self.refuse(now, answer, status);
-        }
-        if let Some(order) = self.iocbs[key].order {
-            let range = self.iocbs[key].range;
-            self.order_news.push_back(PartDone { order, range, status });
-        }
-        self.counters.count(if status == Status::Ok { "reply.ok" } else { refusal_name(status) });
-        self.end(now, key);
-    }
-
-    pub(super) fn answer_epoch(&mut self, now: Time, key: usize, status: Status, known: (Epoch, Commit)) {
-        if let Some(answer) = self.iocbs[key].answer.take() {
-            self.refuse_client(now, answer, status, known);
-        }
-        self.counters.count(refusal_name(status));
-        self.end(now, key);
-    }
-
-    /// The request is over: its lock goes to those who wait, its hold back. The slot is freed when its last subtask completed.
-    pub(super) fn end(&mut self, now: Time, key: usize) {
-        if self.iocbs[key].kind == Kind::Fill {
-            self.piece_ended(now, key);
-        }
-        let iocb = &mut self.iocbs[key];
-        let request = iocb.request.take();
-        if iocb.stamp.is_some() && iocb.kind.takes_space() {
-            self.blocks_in_flight -= u64::from(iocb.range.count.0);
-        }
-        let (volume, arrival) = (iocb.shard.volume, iocb.arrival);
-        self.settling -= usize::from(iocb.kind == Kind::Settle && request.is_some());
-        if let Some(payload) = iocb.payload.take()
-            && iocb.kind == Kind::Write
-            && let Some(bytes) = self.payload_bytes.get_mut(&volume)
-        {
-            *bytes -= payload.len;
-            if *bytes == 0 {
-                self.payload_bytes.remove(&volume);
-            }
-        }
-        iocb.answer = None;
-        iocb.heal = Heal::default();
-        if iocb.conn.is_some() {
-            if self.traces.len() == TRACES {
-                self.traces.pop_front();
-            }
-            self.traces.push_back(iocb.stages);
-        }
-        let shard = iocb.shard;
-        if let Some(primary) = self.primaries.get_mut(&shard) {
-            primary.requests.remove(&arrival);
-            primary.stalled.remove(&arrival);
-            let mut granted = Vec::new();
-            primary.locks.release(key, &mut granted);
-            self.wake(granted);
-        }
-        drop(request);
-    }
-
     /// These hold their locks from now on.
     pub(super) fn wake(&mut self, granted: Vec<usize>) {
         for next in granted {
@@ -630,34 +518,13 @@ impl<S: Store> Node<S> {
 }
 
 /// Does it cover whole blocks only?
-fn is_whole(body: &IoBody) -> bool {
+pub(super) fn is_whole(body: &IoBody) -> bool {
     body.offset.get().is_multiple_of(BLOCK as u64) && (body.len() as usize).is_multiple_of(BLOCK)
 }
 
 /// Where its first byte lies within its first block.
-fn sub_block(body: &IoBody) -> usize {
+pub(super) fn sub_block(body: &IoBody) -> usize {
     #[allow(clippy::cast_possible_truncation, reason = "less than a block")]
     let within = (body.offset.get() % BLOCK as u64) as usize;
     within
-}
-
-/// The counter of a refusal.
-pub(super) fn refusal_name(status: Status) -> &'static str {
-    match status {
-        Status::Ok => "reply.ok",
-        Status::StaleEpoch => "reply.stale-epoch",
-        Status::Later => "reply.later",
-        Status::NotJoined => "reply.not-joined",
-        Status::Reopened => "reply.reopened",
-        Status::OutOfRange => "reply.out-of-range",
-        Status::BadRequest => "reply.bad-request",
-        Status::NoSpace => "reply.no-space",
-        Status::Io => "reply.io",
-        Status::Denied => "reply.denied",
-        Status::Unsupported => "reply.unsupported",
-        Status::NoSnapshot => "reply.no-snapshot",
-        Status::RangeTaken => "reply.range-taken",
-        Status::NotHeld => "reply.not-held",
-        Status::TooMany => "reply.too-many",
-    }
 }

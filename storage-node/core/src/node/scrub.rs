@@ -199,7 +199,7 @@ impl<S: Store> Node<S> {
     /// A piece that could not be looked through now: later, and without its lock until then.
     pub(super) fn scrub_again(&mut self, now: Time, key: usize) {
         let shard = self.iocbs[key].shard;
-        self.end(now, key);
+        self.end_request(now, key);
         if let Some(scrub) = self.scrubs.get_mut(&shard)
             && let Some(piece) = scrub.running.remove(&key)
         {
@@ -235,7 +235,7 @@ impl<S: Store> Node<S> {
             self.scrub_again(now, key);
             return;
         }
-        self.end(now, key);
+        self.end_request(now, key);
         if let Some(scrub) = self.scrubs.get_mut(&shard) {
             scrub.running.remove(&key);
         }

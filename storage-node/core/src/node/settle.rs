@@ -51,12 +51,12 @@ impl<S: Store> Node<S> {
             let given_up = |iocb: &Iocb| {
                 iocb.shard == shard
                     && matches!(iocb.kind, Kind::Settle | Kind::Fill)
-                    && iocb.fenced
-                    && iocb.request.is_some()
+                    && iocb.withdrawn
+                    && !iocb.is_over()
             };
             if reads
                 || self.iocbs.iter().any(|(_, iocb)| given_up(iocb))
-                || (self.settling >= SETTLE_AT_ONCE && !settling.left.is_empty())
+                || (self.settling_pieces >= SETTLE_AT_ONCE && !settling.left.is_empty())
             {
                 return;
             }
@@ -91,7 +91,7 @@ impl<S: Store> Node<S> {
             None => self.read_into(now, key, shard, range, IocbPhase::Reading, out),
         };
         if !begun {
-            self.end(now, key);
+            self.end_request(now, key);
             return false;
         }
         self.counters.count("settle.piece");
@@ -191,7 +191,7 @@ impl<S: Store> Node<S> {
             .get(&shard)
             .is_some_and(|p| matches!(&p.phase, Phase::Settling(s) if s.running.contains(&key)));
         if !current {
-            self.end(now, key);
+            self.end_request(now, key);
             return;
         }
         let iocb = &mut self.iocbs[key];
@@ -208,10 +208,10 @@ impl<S: Store> Node<S> {
     /// A piece is equal on all copies.
     pub(super) fn piece_settled(&mut self, now: Time, key: usize) {
         let shard = self.iocbs[key].shard;
-        self.end(now, key);
+        self.end_request(now, key);
         if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
             settling.running.remove(&key);
-            self.settled.push(shard);
+            self.may_settle_on.push(shard);
         }
     }
 
@@ -220,15 +220,15 @@ impl<S: Store> Node<S> {
         let old: Vec<usize> = self
             .iocbs
             .iter()
-            .filter(|(_, i)| i.shard == shard && i.kind == Kind::Settle && i.request.is_some())
+            .filter(|(_, i)| i.shard == shard && i.kind == Kind::Settle && !i.is_over())
             .map(|(key, _)| key)
             .collect();
         for key in old {
             match self.iocbs[key].phase {
-                IocbPhase::Reading => self.iocbs[key].fenced = true,
+                IocbPhase::Reading => self.iocbs[key].withdrawn = true,
                 _ => {
                     self.abandon_stamp(key);
-                    self.end(Time::default(), key);
+                    self.end_request(Time::default(), key);
                 }
             }
         }

@@ -36,7 +36,7 @@ impl<S: Store> Node<S> {
         shard: ShardId,
         pieces: impl IntoIterator<Item = BlockRange>,
     ) {
-        self.end(now, key);
+        self.end_request(now, key);
         if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
             settling.running.remove(&key);
             settling.left.extend(pieces);

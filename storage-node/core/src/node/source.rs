@@ -46,17 +46,17 @@ impl<S: Store> Node<S> {
     ) {
         let body = ViewBody::parse(body).filter(|_| payload.is_none());
         let Some((of, at)) = body.and_then(|body| Some((body.asked_snapshot()?, body.range()))) else {
-            self.refuse(now, answer, Status::BadRequest);
+            self.reply_status(now, answer, Status::BadRequest);
             return;
         };
         if let Err(status) = self.may_give(of, at) {
-            self.refuse(now, answer, status);
+            self.reply_status(now, answer, status);
             return;
         }
         let into = self.arena.take(at.count.0 as usize * BLOCK, Class::Resync);
         let (Some(into), Some(replica)) = (into, self.replicas.get_mut(&of.shard)) else {
             self.counters.count("memory.waits");
-            self.refuse(now, answer, Status::Later);
+            self.reply_status(now, answer, Status::Later);
             return;
         };
         self.counters.count("op.snapshot-read");
@@ -177,10 +177,10 @@ impl<S: Store> Node<S> {
         copy: CopyId,
         result: Result<(Op, Body, Option<Payload>), Lost>,
     ) {
-        let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| iocb.request.is_some()) else { return };
-        if iocb.fenced {
+        let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| !iocb.is_over()) else { return };
+        if iocb.withdrawn {
             self.counters.count("request.dropped");
-            self.end(now, key);
+            self.end_request(now, key);
             return;
         }
         let status = result.as_ref().ok().and_then(|(_, body, _)| ReplyBody::status_of(body));

@@ -69,7 +69,7 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let Some(body) = ViewBody::parse(body) else {
-            self.refuse(now, answer, Status::BadRequest);
+            self.reply_status(now, answer, Status::BadRequest);
             return;
         };
         let (shard, at) = (body.shard(), body.range());
@@ -79,7 +79,7 @@ impl<S: Store> Node<S> {
         };
         if let Err((status, epoch)) = permitted {
             self.counters.count("replica.not-joined");
-            self.refuse_epoch(now, answer, status, epoch);
+            self.reply_with_epoch(now, answer, status, epoch);
             return;
         }
         let Some(replica) = self.replicas.get(&shard) else { return };
@@ -88,17 +88,17 @@ impl<S: Store> Node<S> {
         let carried = payload.as_ref().map_or(0, |p| p.len as u64);
         let expected = if op == op::REPLICA_REPAIR { at.count.bytes().0 } else { 0 };
         if !fits || at.count.0 > most || carried != expected {
-            self.refuse(now, answer, if fits { Status::BadRequest } else { Status::OutOfRange });
+            self.reply_status(now, answer, if fits { Status::BadRequest } else { Status::OutOfRange });
             return;
         }
         if self.is_dropped(shard, body.view()) {
-            self.refuse(now, answer, Status::NoSnapshot);
+            self.reply_status(now, answer, Status::NoSnapshot);
             return;
         }
         let Some(replica) = self.replicas.get(&shard) else { return };
         if self.services.len() >= SERVICES || (op == op::REPLICA_REPAIR && !replica.bears_content(at)) {
             self.counters.count("content.put-off");
-            self.refuse(now, answer, Status::Later);
+            self.reply_status(now, answer, Status::Later);
             return;
         }
         self.counters.count(match op {
@@ -159,7 +159,7 @@ impl<S: Store> Node<S> {
         if self.still_permitted(&service) {
             self.net.reply(now, service.answer, Op::REPLY, body.bytes(), Some(super::whole_payload(into)));
         } else {
-            self.refuse(now, service.answer, Status::NotJoined);
+            self.reply_status(now, service.answer, Status::NotJoined);
         }
     }
 

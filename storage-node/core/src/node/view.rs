@@ -18,7 +18,7 @@ impl<S: Store> Node<S> {
         let mut counters = self.counters.all();
         counters.extend(net_counters(self.net.counters()));
         let mut requests: BTreeMap<ConnId, usize> = BTreeMap::new();
-        for iocb in self.iocbs.iter().map(|(_, iocb)| iocb).filter(|iocb| iocb.request.is_some()) {
+        for iocb in self.iocbs.iter().map(|(_, iocb)| iocb).filter(|iocb| !iocb.is_over()) {
             if let Some(conn) = iocb.conn {
                 *requests.entry(conn).or_default() += 1;
             }

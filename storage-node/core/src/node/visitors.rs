@@ -137,21 +137,17 @@ impl<S: Store> Node<S> {
 
     /// Nobody waits for these requests any more, and they have not been stamped: they never will be.
     pub(super) fn drop_unstamped(&mut self, now: Time, conn: ConnId) {
-        let theirs: Vec<usize> = self
-            .iocbs
-            .iter()
-            .filter(|(_, i)| i.conn == Some(conn) && i.request.is_some())
-            .map(|(key, _)| key)
-            .collect();
+        let theirs: Vec<usize> =
+            self.iocbs.iter().filter(|(_, i)| i.conn == Some(conn) && !i.is_over()).map(|(key, _)| key).collect();
         for key in theirs {
             match self.iocbs[key].phase {
                 // It is finished all the same, but nobody is left to answer.
                 Phase::Stamped | Phase::Held => self.iocbs[key].answer = None,
                 // The store still reads for it: it goes when that is done.
-                Phase::Merging | Phase::Reading | Phase::Mending | Phase::Filling => self.iocbs[key].fenced = true,
+                Phase::Merging | Phase::Reading | Phase::Mending | Phase::Filling => self.iocbs[key].withdrawn = true,
                 Phase::Queued | Phase::Locked | Phase::Ready => {
                     self.counters.count("request.dropped");
-                    self.end(now, key);
+                    self.end_request(now, key);
                 }
             }
         }

@@ -104,11 +104,11 @@ fn who_waits_is_served_in_the_order_of_arrival() {
     assert_eq!(ask(&mut ranges, 0, waits(wish(3, 4, 1, READ), 100)), None, "a reader does not overtake a writer");
     assert_eq!(ask(&mut ranges, 0, wish(3, 5, 1, READ)), Some(Status::RangeTaken), "nor by not waiting");
     assert_eq!(ask(&mut ranges, 0, waits(wish(4, 20, 1, WRITE), 100)), Some(Status::Ok), "nobody is in its way");
-    assert!(ranges.settled(Time(1), true).is_empty());
+    assert!(ranges.take_decided(Time(1), true).is_empty());
     assert_eq!(ranges.give_back(1, range(0, 8), READ).count(), 0);
-    assert_eq!(ranges.settled(Time(1), true), [(2, Status::Ok)]);
+    assert_eq!(ranges.take_decided(Time(1), true), [(2, Status::Ok)]);
     assert_eq!(ranges.give_back(2, range(4, 8), WRITE).count(), 0);
-    assert_eq!(ranges.settled(Time(1), true), [(3, Status::Ok)]);
+    assert_eq!(ranges.take_decided(Time(1), true), [(3, Status::Ok)]);
 }
 
 #[test]
@@ -117,9 +117,13 @@ fn waiting_ends_with_its_time_and_makes_way() {
     ask(&mut ranges, 0, wish(1, 0, 8, READ));
     ask(&mut ranges, 0, waits(wish(2, 0, 8, WRITE), 50));
     ask(&mut ranges, 0, waits(wish(3, 0, 8, READ), 100));
-    assert!(ranges.settled(Time(49), true).is_empty());
-    assert_eq!(ranges.settled(Time(50), false), [(2, Status::RangeTaken)], "by a primary that may have been replaced");
-    assert_eq!(ranges.settled(Time(50), true), [(3, Status::Ok)]);
+    assert!(ranges.take_decided(Time(49), true).is_empty());
+    assert_eq!(
+        ranges.take_decided(Time(50), false),
+        [(2, Status::RangeTaken)],
+        "by a primary that may have been replaced"
+    );
+    assert_eq!(ranges.take_decided(Time(50), true), [(3, Status::Ok)]);
 }
 
 #[test]
@@ -133,7 +137,7 @@ fn it_is_given_back_by_its_session_alone_and_who_waits_may_withdraw() {
     assert!(ranges.may_write(1, range(0, 8)));
     assert_eq!(ranges.give_back(2, range(0, 8), WRITE).collect::<Vec<_>>(), [2]);
     ranges.give_back(1, range(0, 8), WRITE).for_each(drop);
-    assert!(ranges.settled(Time(1), true).is_empty() && ranges.all().count() == 0);
+    assert!(ranges.take_decided(Time(1), true).is_empty() && ranges.all().count() == 0);
 }
 
 #[test]
@@ -145,7 +149,7 @@ fn what_is_held_goes_with_its_session_and_what_waits_with_its_connection() {
     ranges.only(|_| true, |conn| conn.slot == 3);
     assert!(ranges.may_write(1, range(0, 8)), "a session may have other connections");
     ranges.only(|session| session != 1, |_| true);
-    assert_eq!(ranges.settled(Time(1), true), [(3, Status::Ok)], "2 has hung up");
+    assert_eq!(ranges.take_decided(Time(1), true), [(3, Status::Ok)], "2 has hung up");
     assert_eq!(ranges.into_waiting().count(), 0);
 }
 
@@ -203,16 +207,16 @@ fn a_primary_that_follows_another_gives_ranges_to_those_who_held_them_first() {
     let open = (Time(7) + RANGE_GRACE).0;
     assert_eq!(ask(&mut ranges, 8, wish(1, 0, 8, WRITE)), Some(Status::Later));
     assert_eq!(ask(&mut ranges, 8, waits(wish(1, 0, 8, WRITE), u64::MAX)), None);
-    assert!(ranges.settled(Time(8), true).is_empty());
+    assert!(ranges.take_decided(Time(8), true).is_empty());
     let held_before = |session, from| Wish { again: true, ..waits(wish(session, from, 4, WRITE), u64::MAX) };
     assert_eq!(ask(&mut ranges, 9, held_before(2, 4)), Some(Status::Ok), "before who waits");
     assert_eq!(ask(&mut ranges, 9, held_before(3, 6)), Some(Status::RangeTaken), "it never waits");
     // Another epoch under this primary is no new beginning.
     ranges.serves(Time(open - 1));
-    assert!(ranges.settled(Time(open), true).is_empty());
+    assert!(ranges.take_decided(Time(open), true).is_empty());
     assert_eq!(ask(&mut ranges, open, held_before(4, 0)), Some(Status::RangeTaken), "too late: somebody waits for it");
     ranges.give_back(2, range(4, 4), WRITE).for_each(drop);
-    assert_eq!(ranges.settled(Time(open), true), [(1, Status::Ok)]);
+    assert_eq!(ranges.take_decided(Time(open), true), [(1, Status::Ok)]);
 }
 
 proptest! {
@@ -233,7 +237,7 @@ proptest! {
                     ask(&mut ranges, now, if patient { waits(asked, now + 20) } else { asked });
                 }
             }
-            ranges.settled(Time(now), true).into_iter().for_each(drop);
+            ranges.take_decided(Time(now), true).into_iter().for_each(drop);
             let all: Vec<(Wish, bool)> = ranges.all().collect();
             for (n, (a, held)) in all.iter().enumerate() {
                 let in_the_way = |(m, (b, b_held)): (usize, &(Wish, bool))| {
@@ -245,7 +249,7 @@ proptest! {
             }
         }
         // Everybody's time is over sometime.
-        ranges.settled(Time(0) + Span(now + 100), true);
+        ranges.take_decided(Time(0) + Span(now + 100), true);
         prop_assert!(ranges.all().all(|(_, held)| held));
     }
 }

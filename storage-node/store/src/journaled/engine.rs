@@ -193,7 +193,7 @@ impl JournaledStore {
         self.failed
     }
     /// True if the journal holds nothing that is not home, and no background work is left.
-    pub fn settled(&self) -> bool {
+    pub fn is_all_home(&self) -> bool {
         self.fresh.is_empty() && self.fold.is_idle() && !self.has_work()
     }
 

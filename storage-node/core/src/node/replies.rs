@@ -1,0 +1,157 @@
+//! What a client, or another primary, is answered, and the end of a request.
+
+use super::Node;
+use super::orders::PartDone;
+use super::requests::{is_whole, sub_block};
+use crate::iocb::{Heal, Kind, Stage};
+use crate::limits::TRACES;
+use conductor_model::{BlockRange, Blocks, Commit, Epoch};
+use driver::Time;
+use memory::Filling;
+use node_protocol::{ExtentsAnswer, ReplyBody, StaleBody, Status};
+use node_store::{Crcs, Store};
+use tcp::{Answer, Payload};
+use wire::Op;
+
+impl<S: Store> Node<S> {
+    /// Answers with a bare status.
+    pub(super) fn reply_status(&mut self, now: Time, answer: Answer, status: Status) {
+        self.net.reply(now, answer, Op::REPLY, ReplyBody::new(status).bytes(), None);
+    }
+
+    /// Answers with a status and the epoch that this node knows.
+    pub(super) fn reply_with_epoch(&mut self, now: Time, answer: Answer, status: Status, epoch: Epoch) {
+        self.reply_with_generation(now, answer, status, (epoch, Commit(0)));
+    }
+
+    /// Answers a client with a status and the epoch in which this node is the shard's primary, with its cache generation: whom the conductor
+    /// does not tell goes on by that.
+    pub(super) fn reply_with_generation(
+        &mut self,
+        now: Time,
+        answer: Answer,
+        status: Status,
+        (epoch, cache): (Epoch, Commit),
+    ) {
+        let body = StaleBody { reply: ReplyBody::new(status), epoch: epoch.0.into(), cache: cache.0.into() };
+        self.net.reply(now, answer, Op::REPLY, body.bytes(), None);
+    }
+
+    /// Answers with which blocks hold data, and ends the request.
+    pub(super) fn answer_extents(&mut self, now: Time, key: usize, data: &[BlockRange], next: Blocks) {
+        let iocb = &mut self.iocbs[key];
+        let body = ExtentsAnswer::new(iocb.range, data, next);
+        iocb.stages.mark(Stage::Replied, now);
+        if let Some(answer) = iocb.answer.take() {
+            self.net.reply(now, answer, Op::REPLY, body.bytes(), None);
+        }
+        self.counters.count("reply.ok");
+        self.end_request(now, key);
+    }
+
+    /// Answers with the bytes that were asked for, of the blocks that were read, and ends the request.
+    pub(super) fn answer_read(&mut self, now: Time, key: usize, mut data: Filling, crcs: Crcs) {
+        let iocb = &mut self.iocbs[key];
+        let len = iocb.body.len() as usize;
+        let crcs = if is_whole(&iocb.body) {
+            crcs
+        } else {
+            let from = sub_block(&iocb.body);
+            data.copy_within(from..from + len, 0);
+            data.truncate(len);
+            wire::pieces(&data)
+        };
+        iocb.stages.mark(Stage::Replied, now);
+        if let Some(answer) = iocb.answer.take() {
+            let payload = Payload { mem: data.filled(), len, crcs };
+            self.net.reply(now, answer, Op::REPLY, ReplyBody::new(Status::Ok).bytes(), Some(payload));
+        }
+        self.counters.count("reply.ok");
+        self.end_request(now, key);
+    }
+
+    /// Answers with a status and ends the request.
+    pub(super) fn answer(&mut self, now: Time, key: usize, status: Status) {
+        let iocb = &mut self.iocbs[key];
+        iocb.stages.mark(Stage::Replied, now);
+        if let Some(answer) = iocb.answer.take() {
+            self.reply_status(now, answer, status);
+        }
+        if let Some(order) = self.iocbs[key].order {
+            let range = self.iocbs[key].range;
+            self.order_news.push_back(PartDone { order, range, status });
+        }
+        self.counters.count(if status == Status::Ok { "reply.ok" } else { reply_counter(status) });
+        self.end_request(now, key);
+    }
+
+    /// Answers a client with a status and what this node knows of its shard, and ends the request.
+    pub(super) fn answer_with_generation(&mut self, now: Time, key: usize, status: Status, known: (Epoch, Commit)) {
+        if let Some(answer) = self.iocbs[key].answer.take() {
+            self.reply_with_generation(now, answer, status, known);
+        }
+        self.counters.count(reply_counter(status));
+        self.end_request(now, key);
+    }
+
+    /// The request is over: its lock goes to those who wait, its hold back. The slot is freed when its last subtask completed.
+    pub(super) fn end_request(&mut self, now: Time, key: usize) {
+        if self.iocbs[key].kind == Kind::Fill {
+            self.piece_ended(now, key);
+        }
+        let iocb = &mut self.iocbs[key];
+        let request = iocb.request.take();
+        if iocb.stamp.is_some() && iocb.kind.takes_space() {
+            self.blocks_in_flight -= u64::from(iocb.range.count.0);
+        }
+        let (volume, arrival) = (iocb.shard.volume, iocb.arrival);
+        self.settling_pieces -= usize::from(iocb.kind == Kind::Settle && request.is_some());
+        if let Some(payload) = iocb.payload.take()
+            && iocb.kind == Kind::Write
+            && let Some(bytes) = self.payload_bytes.get_mut(&volume)
+        {
+            *bytes -= payload.len;
+            if *bytes == 0 {
+                self.payload_bytes.remove(&volume);
+            }
+        }
+        iocb.answer = None;
+        iocb.heal = Heal::default();
+        if iocb.conn.is_some() {
+            if self.traces.len() == TRACES {
+                self.traces.pop_front();
+            }
+            self.traces.push_back(iocb.stages);
+        }
+        let shard = iocb.shard;
+        if let Some(primary) = self.primaries.get_mut(&shard) {
+            primary.requests.remove(&arrival);
+            primary.stalled.remove(&arrival);
+            let mut granted = Vec::new();
+            primary.locks.release(key, &mut granted);
+            self.wake(granted);
+        }
+        drop(request);
+    }
+}
+
+/// The counter of an answer.
+pub(super) fn reply_counter(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "reply.ok",
+        Status::StaleEpoch => "reply.stale-epoch",
+        Status::Later => "reply.later",
+        Status::NotJoined => "reply.not-joined",
+        Status::Reopened => "reply.reopened",
+        Status::OutOfRange => "reply.out-of-range",
+        Status::BadRequest => "reply.bad-request",
+        Status::NoSpace => "reply.no-space",
+        Status::Io => "reply.io",
+        Status::Denied => "reply.denied",
+        Status::Unsupported => "reply.unsupported",
+        Status::NoSnapshot => "reply.no-snapshot",
+        Status::RangeTaken => "reply.range-taken",
+        Status::NotHeld => "reply.not-held",
+        Status::TooMany => "reply.too-many",
+    }
+}
