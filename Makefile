@@ -101,11 +101,12 @@ fuzz: ## every parser under bytes that nobody meant: SECONDS=60 each, the one TA
 	@tools/setup.sh build fuzz
 	@tests/fuzz/run $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60) $(if $(filter command line,$(origin TARGET)),$(TARGET))
 
-lint: ## format, clippy, dependency rules, shell syntax
+lint: ## format, clippy, dependency rules, what documents name, shell syntax
 	@tools/setup.sh build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --quiet --locked --workspace --all-targets -- -D warnings
 	@$(RUNNER) dependencies
+	@$(RUNNER) references
 	@git ls-files | xargs -r -d '\n' grep -lIE '^#!.*\b(bash|sh)$$' | xargs -r -d '\n' -n 1 bash -n
 
 loom: ## holds that cross threads, in every interleaving

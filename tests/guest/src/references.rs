@@ -1,0 +1,178 @@
+//! `references`: holds what the documents say of the source to the source.
+//!
+//! In `docs/` and the README a place in the code is named as `path.rs` or `path.rs: name, name`, where the path may leave out folders
+//! in front and may be of the kind `dir/{a,b}.rs`. Prints each path that is no file of the repository, each name that its file does
+//! not have, and each relative link that leads nowhere, in a line each, and exits with 1 if there is one.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+
+fn main() -> Result<ExitCode> {
+    let mut files = Files::of_the_repository()?;
+    let documents: Vec<String> = files
+        .paths
+        .iter()
+        .filter(|p| p.ends_with(".md") && (p.starts_with("docs/") || *p == "README.md"))
+        .cloned()
+        .collect();
+    let (mut references, mut wrong) = (0, 0);
+    for document in &documents {
+        let text = fs::read_to_string(document).with_context(|| format!("cannot read {document}"))?;
+        for (line, said) in (1..).zip(text.lines()) {
+            for reference in in_backticks(said).flat_map(Reference::all_in) {
+                references += 1;
+                for complaint in files.check(&reference)? {
+                    wrong += 1;
+                    println!("{document}:{line}: {complaint}");
+                }
+            }
+            for link in links(said).filter(|link| !leads_somewhere(document, link)) {
+                wrong += 1;
+                println!("{document}:{line}: the link {link} leads nowhere");
+            }
+        }
+    }
+    ensure!(
+        references > 100,
+        "only {references} references were found: their form has changed, and this is not what looks at them"
+    );
+    println!("references: {references} of {} documents name what is there", documents.len());
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A place in the code, as a document names it.
+#[derive(Debug, PartialEq)]
+struct Reference {
+    paths: Vec<String>,
+    names: Vec<String>,
+}
+
+impl Reference {
+    fn all_in(quoted: &str) -> Vec<Self> {
+        let is_of_path = |c: char| c.is_ascii_alphanumeric() || "_./{},-".contains(c);
+        let is_of_names = |c: char| c.is_ascii_alphanumeric() || "_:, ".contains(c);
+        let mut found = Vec::new();
+        let mut rest = quoted;
+        while let Some(at) = rest.find(".rs") {
+            let (before, after) = rest.split_at(at + ".rs".len());
+            let start = before.rfind(|c| !is_of_path(c)).map_or(0, |at| at + 1);
+            let names = after.strip_prefix(": ").unwrap_or_default();
+            let names = &names[..names.find(|c| !is_of_names(c)).unwrap_or(names.len())];
+            found.push(Self {
+                paths: each_of(&before[start..]),
+                names: names.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect(),
+            });
+            rest = after;
+        }
+        found
+    }
+}
+
+/// `dir/{a,b}.rs` is two paths.
+fn each_of(path: &str) -> Vec<String> {
+    let of = |(before, rest): (&str, &str)| {
+        let (choices, after) = rest.split_once('}')?;
+        Some(choices.split(',').map(|choice| format!("{before}{choice}{after}")).collect())
+    };
+    path.split_once('{').and_then(of).unwrap_or_else(|| vec![path.to_owned()])
+}
+
+struct Files {
+    paths: Vec<String>,
+    read: BTreeMap<String, String>,
+}
+
+impl Files {
+    fn of_the_repository() -> Result<Self> {
+        let listed = Command::new("git").arg("ls-files").output().context("cannot run git")?;
+        ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
+        let paths = String::from_utf8(listed.stdout)?.lines().map(str::to_owned).collect();
+        Ok(Self { paths, read: BTreeMap::new() })
+    }
+
+    fn check(&mut self, reference: &Reference) -> Result<Vec<String>> {
+        let mut complaints = Vec::new();
+        for path in &reference.paths {
+            let is_it = |file: &String| file.strip_suffix(path).is_some_and(|dir| dir.is_empty() || dir.ends_with('/'));
+            let files: Vec<String> = self.paths.iter().filter(|file| is_it(file)).cloned().collect();
+            if files.is_empty() {
+                complaints.push(format!("there is no {path}"));
+                continue;
+            }
+            for file in &files {
+                if !self.read.contains_key(file) {
+                    let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+                    self.read.insert(file.clone(), text);
+                }
+            }
+            for name in &reference.names {
+                let last = name.rsplit("::").next().unwrap_or(name);
+                if !files.iter().any(|file| has_word(&self.read[file], last)) {
+                    complaints.push(format!("{path} has no {name}"));
+                }
+            }
+        }
+        Ok(complaints)
+    }
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    let is_of_word = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word)
+        .any(|(at, _)| !text[..at].ends_with(is_of_word) && !text[at + word.len()..].starts_with(is_of_word))
+}
+
+fn in_backticks(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](").skip(1).filter_map(|rest| Some(&rest[..rest.find(')')?]))
+}
+
+fn leads_somewhere(document: &str, link: &str) -> bool {
+    let path = link.split('#').next().unwrap_or_default();
+    let dir = Path::new(document).parent().unwrap_or(Path::new(""));
+    path.is_empty() || path.contains("://") || dir.join(path).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_is_a_path_and_the_names_behind_it() {
+        let of = |paths: &[&str], names: &[&str]| Reference {
+            paths: paths.iter().map(ToString::to_string).collect(),
+            names: names.iter().map(ToString::to_string).collect(),
+        };
+        assert_eq!(Reference::all_in("node/mod.rs: done"), [of(&["node/mod.rs"], &["done"])]);
+        assert_eq!(Reference::all_in("a/{b,c}.rs: x, Y::z"), [of(&["a/b.rs", "a/c.rs"], &["x", "Y::z"])]);
+        assert_eq!(Reference::all_in("src/a.rs"), [of(&["src/a.rs"], &[])]);
+        assert!(Reference::all_in("make test").is_empty());
+    }
+
+    #[test]
+    fn what_is_not_there_is_complained_of() {
+        let mut files = Files {
+            paths: vec!["x/node/mod.rs".to_owned()],
+            read: BTreeMap::from([("x/node/mod.rs".to_owned(), "fn done_now() {}".to_owned())]),
+        };
+        let mut check = |said: &str| files.check(&Reference::all_in(said)[0]).unwrap();
+        assert!(check("node/mod.rs: done_now").is_empty() && check("mod.rs").is_empty());
+        assert_eq!(check("node/mod.rs: done"), ["node/mod.rs has no done"]);
+        assert_eq!(check("de/mod.rs"), ["there is no de/mod.rs"]);
+    }
+
+    #[test]
+    fn links_are_those_in_parentheses() {
+        assert_eq!(links("see [a](b.md#c) and [d](https://e)").collect::<Vec<_>>(), ["b.md#c", "https://e"]);
+        assert!(leads_somewhere("Cargo.toml", "#there") && !leads_somewhere("docs/a.md", "not-there.md"));
+    }
+}
