@@ -9,7 +9,7 @@ use disk::*;
 use driver::{Errno, Op, Span, Time};
 use memory::{Arena, Class};
 use node_store::journaled::JournaledStore;
-use node_store::{Held, HeldKind, Parent, Store, StoreDone, StoreError, StoreOp, Tag, View, block_crcs};
+use node_store::{Held, HeldKind, OpenError, Parent, Store, StoreDone, StoreError, StoreOp, Tag, View, block_crcs};
 
 const BLOCKS: u32 = 400;
 
@@ -703,6 +703,29 @@ fn a_fold_that_somebody_waits_for_keeps_to_no_pace() {
     assert!(paced.now_home() > 100);
     assert!(paced.store.next_completion().is_some_and(|(_, result)| result.is_ok()), "all at once");
     fold(&mut paced.store, &mut paced.disk);
+}
+
+#[test]
+fn a_store_whose_superblocks_are_both_gone_is_damaged_and_not_a_blank_disk() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    fold(&mut store, &mut disk);
+    drop(store);
+    let opened = |change: &dyn Fn(&mut Disk)| {
+        let mut disk = Disk::from_image(disk.visible.clone());
+        change(&mut disk);
+        open_engine::<Journaled>(&mut disk, &arena).map(drop)
+    };
+    let [first, second] = [0, 8 * BLOCK];
+    assert_eq!(opened(&|disk| disk.visible[first + 100] ^= 1), Ok(()), "one is enough");
+    let both = opened(&|disk| [first, second].into_iter().for_each(|at| disk.visible[at + 100] ^= 1));
+    assert_eq!(both, Err(OpenError::Damaged("both superblocks")));
+    let one_wiped = opened(&|disk| {
+        disk.visible[first + 100] ^= 1;
+        disk.visible[second..second + BLOCK].fill(0);
+    });
+    assert_eq!(one_wiped, Err(OpenError::Damaged("both superblocks")));
+    assert_eq!(opened(&|disk| disk.fail_reads = 2), Err(OpenError::Disk(Errno::IO)), "unreadable is not blank");
+    assert_eq!(opened(&|disk| disk.visible[..9 * BLOCK].fill(0)), Err(OpenError::NotAStore));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use driver::{DiskIndex, Span};
 use memory::{Arena, ArenaOptions, Backing, Class, Shares};
 use nix::sys::resource::{UsageWho, getrusage};
 use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
-use node_store::{Identity, OpenOptions, StoreDone, StoreOp, View, block_crcs};
+use node_store::{Identity, OpenOptions, Store as _, StoreDone, StoreOp, View, block_crcs};
 use reactor::{DiskOptions, Limits, OwnRing, Reactor, Uring, clock, mailbox};
 use std::path::Path;
 use std::time::Duration;
@@ -222,7 +222,7 @@ impl Rig {
 
     /// Waits until all is home.
     pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
-        self.until(|bench| bench.store().is_none_or(JournaledStore::is_settled))
+        self.until(|bench| bench.store().is_none_or(|store| store.is_all_home() && store.idle()))
     }
 
     /// Reads so many places back.

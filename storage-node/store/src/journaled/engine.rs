@@ -192,7 +192,7 @@ impl JournaledStore {
     pub fn failure(&self) -> Option<Errno> {
         self.failed
     }
-    /// True if the journal holds nothing that is not home, and no background work is left.
+    /// True if the journal holds nothing that is not home, and no background work is left. Operations may be under way: `idle`.
     pub fn is_all_home(&self) -> bool {
         self.fresh.is_empty() && self.fold.is_idle() && !self.has_work()
     }

@@ -2,7 +2,6 @@
 
 use super::engine::JournaledStore;
 use super::limits::CHUNK_BLOCKS;
-use crate::Store;
 use conductor_model::{Blocks, Bytes, CopyId, Stamp};
 
 impl JournaledStore {
@@ -12,11 +11,6 @@ impl JournaledStore {
         let live = self.catalog.copies.get(&copy)?.live;
         let entry = self.tables.entry(live, block.0 / CHUNK_BLOCKS).ok()?;
         (!entry.is_absent()).then_some(entry.version)
-    }
-
-    /// True if all that is in the journal is home, and nothing is under way.
-    pub fn is_settled(&self) -> bool {
-        self.fresh.is_empty() && self.fold.is_idle() && !self.has_work() && self.idle()
     }
 
     /// Blocks of the journal that are not in use.

@@ -92,7 +92,7 @@ pub struct Opening {
     tuning: Tuning,
     arena: Arena,
     phase: Phase,
-    superblocks: [Option<Result<Superblock, NoSuperblock>>; 2],
+    superblocks: [Result<Superblock, NoSuperblock>; 2],
     newest: Option<Superblock>,
 }
 
@@ -115,7 +115,7 @@ impl Opening {
             tuning,
             arena: arena.clone(),
             phase: Phase::Superblock(0),
-            superblocks: [None; 2],
+            superblocks: [Err(NoSuperblock::Foreign); 2],
             newest: None,
         };
         this.read_superblock(0, out)?;
@@ -149,7 +149,7 @@ impl Opening {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Superblock(n) => {
                 let into = read_of(done)?;
-                self.superblocks[n] = into.map(|into| Superblock::decode(&into));
+                self.superblocks[n] = into.map_err(NoSuperblock::Unreadable).and_then(|into| Superblock::decode(&into));
                 if n == 0 {
                     self.phase = Phase::Superblock(1);
                     self.read_superblock(1, out)?;
@@ -212,17 +212,22 @@ impl Opening {
         }
     }
 
+    /// Neither superblock is good. Only where both are plainly none of ours may somebody format.
+    fn why_none(&self) -> OpenError {
+        let whys = self.superblocks.iter().filter_map(|superblock| superblock.err());
+        let errors = whys.map(|why| match why {
+            NoSuperblock::Version(version) => (3, OpenError::Version(version)),
+            NoSuperblock::Damaged => (2, OpenError::Damaged("both superblocks")),
+            NoSuperblock::Unreadable(errno) => (1, OpenError::Disk(errno)),
+            NoSuperblock::Foreign => (0, OpenError::NotAStore),
+        });
+        errors.max_by_key(|(tells, _)| *tells).map_or(OpenError::NotAStore, |(_, error)| error)
+    }
+
     /// The newest good superblock, if it is one that is wanted.
     fn identified(&self) -> Result<Superblock, OpenError> {
-        let found = self.superblocks.iter().flatten();
-        let good = found.clone().filter_map(|superblock| superblock.ok()).max_by_key(|good| good.generation);
-        let Some(superblock) = good else {
-            let version = found.clone().find_map(|superblock| match superblock {
-                Err(NoSuperblock::Version(version)) => Some(OpenError::Version(*version)),
-                _ => None,
-            });
-            return Err(version.unwrap_or(OpenError::NotAStore));
-        };
+        let good = self.superblocks.iter().filter_map(|superblock| superblock.ok()).max_by_key(|good| good.generation);
+        let superblock = good.ok_or_else(|| self.why_none())?;
         let Superblock { identity, geometry, .. } = superblock;
         if self.options.cluster.is_some_and(|cluster| cluster != identity.cluster) {
             return Err(OpenError::OtherCluster(identity.cluster));
@@ -400,11 +405,11 @@ fn name_of(op: &Op) -> Option<u64> {
     }
 }
 
-/// What a superblock's read gave; `None` if that block cannot be read.
-fn read_of(done: Done) -> Result<Option<Filling>, OpenError> {
+/// What a superblock's read gave, or why that block cannot be read.
+fn read_of(done: Done) -> Result<Result<Filling, Errno>, OpenError> {
     match (done.op, done.result) {
-        (Op::DiskRead { into, len, .. }, Ok(read)) if read as usize == len => Ok(Some(into)),
-        (Op::DiskRead { .. }, _) => Ok(None),
+        (Op::DiskRead { into, len, .. }, Ok(read)) if read as usize == len => Ok(Ok(into)),
+        (Op::DiskRead { .. }, result) => Ok(Err(result.err().unwrap_or(Errno::IO))),
         _ => Err(OpenError::Disk(Errno::IO)),
     }
 }

@@ -7,6 +7,7 @@ use super::ring::Mark;
 use crate::codec::{Put, Take, seal, unseal};
 use crate::opening::Identity;
 use conductor_model::{BLOCK, Bytes, DiskId, NodeId};
+use driver::Errno;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRS2");
 /// What superblocks of other engines begin with.
@@ -46,8 +47,12 @@ pub(super) struct Superblock {
 /// Why a superblock cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NoSuperblock {
-    /// It is none of ours, or damaged.
+    /// It does not begin like one of ours.
     Foreign,
+    /// It begins like one of ours, and does not read as it was written.
+    Damaged,
+    /// The disk does not give it.
+    Unreadable(Errno),
     /// It is ours, of a version this program does not know.
     Version(u32),
 }
@@ -88,12 +93,15 @@ impl Superblock {
         if page.starts_with(OLDER) {
             return Err(NoSuperblock::Version(1));
         }
-        let mut body = unseal(page, MAGIC).ok_or(NoSuperblock::Foreign)?;
-        let version = body.u32().ok_or(NoSuperblock::Foreign)?;
+        if !Self::is_marked(page) {
+            return Err(NoSuperblock::Foreign);
+        }
+        let mut body = unseal(page, MAGIC).ok_or(NoSuperblock::Damaged)?;
+        let version = body.u32().ok_or(NoSuperblock::Damaged)?;
         if version != FORMAT_VERSION {
             return Err(NoSuperblock::Version(version));
         }
-        Self::fields(&mut body).ok_or(NoSuperblock::Foreign)
+        Self::fields(&mut body).ok_or(NoSuperblock::Damaged)
     }
 
     fn fields(body: &mut Take<'_>) -> Option<Self> {

@@ -78,7 +78,9 @@ fn superblocks(options: &CheckOptions, read: &mut ReadDisk<'_>, report: &mut Rep
         let superblock = match Superblock::decode(&page) {
             _ if !there => Err("it cannot be read".to_owned()),
             Ok(superblock) => Ok(superblock),
-            Err(NoSuperblock::Foreign) => Err("it does not read as it was written".to_owned()),
+            Err(NoSuperblock::Foreign) => Err("it is none of a store's".to_owned()),
+            Err(NoSuperblock::Damaged) => Err("it does not read as it was written".to_owned()),
+            Err(NoSuperblock::Unreadable(errno)) => Err(format!("it cannot be read: {errno}")),
             Err(NoSuperblock::Version(version)) => Err(format!("it has format version {version}, which is not known")),
         };
         let state = superblock.as_ref().map(|good| (good.generation, good.boot)).map_err(Clone::clone);
