@@ -42,7 +42,11 @@ fn main() -> Result<ExitCode> {
         references > 100,
         "only {references} references were found: their form has changed, and this is not what looks at them"
     );
-    println!("references: {references} of {} documents name what is there", documents.len());
+    let of = documents.len();
+    match wrong {
+        0 => println!("references: {references} of {of} documents name what is there"),
+        _ => println!("references: {wrong} of {of} documents name what is not there"),
+    }
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -90,9 +94,16 @@ struct Files {
 
 impl Files {
     fn of_the_repository() -> Result<Self> {
-        let listed = Command::new("git").arg("ls-files").output().context("cannot run git")?;
+        let listed = Command::new("git")
+            .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+            .output()
+            .context("cannot run git")?;
         ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
-        let paths = String::from_utf8(listed.stdout)?.lines().map(str::to_owned).collect();
+        let paths = String::from_utf8(listed.stdout)?
+            .lines()
+            .filter(|path| Path::new(path).exists())
+            .map(str::to_owned)
+            .collect();
         Ok(Self { paths, read: BTreeMap::new() })
     }
 

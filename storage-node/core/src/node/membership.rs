@@ -6,7 +6,7 @@ use crate::limits::{ASK_AGAIN, JOIN_DEADLINE, RETRY_REFUSED};
 use crate::mail::Letter;
 use crate::primary::{JoinState, Phase, Primary};
 use crate::replica::Asker;
-use conductor_model::api::{MembershipAnswer, MembershipChange, MembershipRequest, Trouble};
+use conductor_model::api::{MembershipAnswer, MembershipChange, MembershipRequest};
 use conductor_model::{BlockRange, Configuration, CopyId, CopyState, Epoch, Member, OpenId, Sequence, ShardId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
@@ -15,7 +15,7 @@ use node_store::{Held, HeldKind, Store, StoreError};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use tcp::{Lost, Payload};
-use wire::{Body, Op, Reason};
+use wire::{Body, Op};
 
 impl<S: Store> Node<S> {
     /// The conductor has decided a configuration whose primary is here.
@@ -525,73 +525,6 @@ impl<S: Store> Node<S> {
                 Phase::Asking(_) | Phase::Joining | Phase::Failed(_) => {}
             }
         }
-    }
-
-    /// Why a shard does not serve, in one sentence; `None` if it does.
-    pub(super) fn trouble(&self, primary: &Primary) -> Option<String> {
-        let silent = |m: &&Member| self.links.get(m.endpoint).is_none_or(|l| l.up.is_none());
-        let names = |members: Vec<&Member>| members.iter().map(|m| m.node.to_string()).collect::<Vec<_>>().join(", ");
-        match &primary.phase {
-            Phase::Serving | Phase::Settling(_) => {
-                let away: Vec<&Member> = primary.others().filter(silent).collect();
-                if !away.is_empty() {
-                    return Some(format!("{} cannot be reached: writes wait for it", names(away)));
-                }
-                let (copy, status) = primary.refusing.first_key_value()?;
-                let how = match status {
-                    Status::Io => "its disk failed",
-                    Status::NoSpace => "its disk is full",
-                    _ => "it refuses them",
-                };
-                let node = primary.config.member(*copy)?.node;
-                Some(format!("{node} does not take writes, {how}: they wait for it"))
-            }
-            Phase::Joining => {
-                let missing: Vec<&Member> =
-                    primary.config.in_sync_members().filter(|m| !primary.answers.contains_key(&m.copy)).collect();
-                let waits = format!("waiting for {} to join {}", names(missing), primary.config.epoch);
-                let refused = primary
-                    .refusals
-                    .iter()
-                    .find_map(|(copy, why)| Some(format!(": {} refuses: {why}", primary.config.member(*copy)?.node)));
-                Some(waits + &refused.unwrap_or_default())
-            }
-            Phase::Sealed => {
-                let (in_sync, least) = (primary.config.in_sync(), primary.config.min_copies);
-                Some(format!("{in_sync} of at least {least} copies in sync: writes wait for another one"))
-            }
-            Phase::Asking(_) => Some("waiting for the conductor to persist a new epoch".to_owned()),
-            Phase::Failed(why) => Some(format!("the primary's disk failed: {why}")),
-        }
-    }
-
-    pub(super) fn report_troubles(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
-        let troubles: Vec<Trouble> = self
-            .primaries
-            .iter()
-            .filter_map(|(shard, p)| {
-                let waiting = u32::try_from(p.requests.len()).unwrap_or(u32::MAX);
-                Some(Trouble { shard: *shard, waiting, reason: self.trouble(p)?, lost: p.is_lost() })
-            })
-            .chain(self.waiting_copies(now))
-            .collect();
-        if troubles != self.troubles {
-            self.troubles.clone_from(&troubles);
-            out.post(Letter::Troubles(troubles));
-        }
-    }
-
-    /// Gives up one use of a link; closes it with the last.
-    pub(super) fn release_link(&mut self, now: Time, to: SocketAddr, out: &mut dyn Outbox<Letter>) {
-        if let Some(conn) = self.links.release(to) {
-            self.net.close(now, conn, Reason::Closed, out);
-        }
-    }
-
-    /// The stamp of the newest write that is finished everywhere, for the view.
-    pub(super) fn known_good_of(&self, shard: ShardId) -> Option<Stamp> {
-        let primary = self.primaries.get(&shard)?;
-        Some(Stamp { epoch: primary.config.epoch, sequence: primary.known_good()? })
     }
 }
 

@@ -10,7 +10,9 @@
 //! | `ranges` | ranges that clients hold who share a volume |
 //! | `room` | space on every copy, before a write is stamped |
 //! | `fanout` | a stamped IOCB's legs: local store, replica writes, completion |
-//! | `copies` | what other primaries ask of the copies here: Join, replica writes |
+//! | `replica_writes` | what other primaries ask of the copies here under a stamp: writes and the like |
+//! | `join` | a copy here joins an epoch |
+//! | `deletion` | copies that the conductor has no more |
 //! | `membership` | configurations, asking the conductor, collecting Joins |
 //! | `wishes` | what a primary asks for while it goes on: dropping, filling, adding copies; stepping down |
 //! | `filling` | filling a syncing copy elsewhere |
@@ -28,21 +30,24 @@
 //! | `heal` | putting right what does not read as it was written, from another copy |
 //! | `scrub` | looking through everything, slowly |
 //! | `lost` | a shard whose content is nowhere any more: requests end with errors |
+//! | `troubles` | why a shard does not serve, for people |
 //! | `view` | a look inside |
 
 mod barrier;
-mod copies;
 mod copying;
+mod deletion;
 mod fanout;
 mod filled;
 mod filling;
 mod heal;
+mod join;
 mod lost;
 mod membership;
 mod orders;
 mod peers;
 mod promises;
 mod ranges;
+mod replica_writes;
 mod replies;
 mod requests;
 mod room;
@@ -50,6 +55,7 @@ mod scrub;
 mod settle;
 mod settle_damage;
 mod source;
+mod troubles;
 mod verify;
 mod view;
 mod visitors;

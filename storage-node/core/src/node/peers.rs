@@ -192,4 +192,11 @@ impl<S: Store> Node<S> {
         };
         self.links.get(to).map_or(0, |l| l.backlog.iter().filter(waits).count())
     }
+
+    /// Gives up one use of a link; closes it with the last.
+    pub(super) fn release_link(&mut self, now: Time, to: SocketAddr, out: &mut dyn Outbox<Letter>) {
+        if let Some(conn) = self.links.release(to) {
+            self.net.close(now, conn, Reason::Closed, out);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use super::{Node, Visitor};
 use crate::mail::{CopyView, DiskView, LinkView, View};
 use crate::primary::Phase;
-use conductor_model::{BLOCK, Blocks, ShardId};
+use conductor_model::{BLOCK, Blocks, ShardId, Stamp};
 use driver::ConnId;
 use node_store::Store;
 use std::collections::BTreeMap;
@@ -99,6 +99,12 @@ impl<S: Store> Node<S> {
     /// True if nothing is in flight: every request answered, every hold given back. For tests of counts at rest.
     pub fn is_at_rest(&self) -> bool {
         self.pending.is_empty() && self.iocb_holds.live() == 0 && self.iocbs.is_empty()
+    }
+
+    /// The stamp of the newest write that is finished everywhere.
+    pub(super) fn known_good_of(&self, shard: ShardId) -> Option<Stamp> {
+        let primary = self.primaries.get(&shard)?;
+        Some(Stamp { epoch: primary.config.epoch, sequence: primary.known_good()? })
     }
 }
 

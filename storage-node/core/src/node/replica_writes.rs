@@ -1,0 +1,182 @@
+//! What primaries ask of the copies on this reactor under a stamp of their epoch: writes, and whatever else has a place in their order.
+
+use super::replies::reply_counter;
+use super::{Node, Pending};
+use crate::change::{Change, Target};
+use crate::limits::STORE_OPS;
+use crate::mail::Letter;
+use crate::replica::{Admission, Caller};
+use conductor_model::{BLOCK, BlockRange, Epoch, ShardId, ShardSnapshot, Stamp};
+use driver::{Outbox, Time};
+use node_protocol::{LayerBody, ReplicaBody, Status, op};
+use node_store::{Store, StoreError, StoreOp};
+use tcp::{Answer, Payload};
+use wire::Op;
+
+impl<S: Store> Node<S> {
+    /// Something under a stamp of the epoch that this copy has joined.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one NetEvent")]
+    pub(super) fn replica_write(
+        &mut self,
+        now: Time,
+        caller: Caller,
+        op: Op,
+        body: &[u8],
+        payload: Option<Payload>,
+        answer: Answer,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let layer = matches!(op, op::REPLICA_SNAPSHOT | op::REPLICA_ROLLBACK | op::REPLICA_SHARE);
+        let parsed = if layer {
+            LayerBody::parse(body).map(|body| (body.change, Some(body.of())))
+        } else {
+            ReplicaBody::parse(body).map(|body| (body, None))
+        };
+        let Some((body, of)) = parsed else {
+            self.reply_status(now, answer, Status::BadRequest);
+            return;
+        };
+        let (shard, stamp, range) = (body.shard(), body.stamp(), body.range());
+        let Some(replica) = self.replicas.get_mut(&shard) else {
+            self.reply_with_epoch(now, answer, Status::NotJoined, Epoch(0));
+            return;
+        };
+        if let Err(status) = replica.permits(stamp.epoch, caller) {
+            let epoch = replica.epoch();
+            self.counters.count("replica.not-joined");
+            self.reply_with_epoch(now, answer, status, epoch);
+            return;
+        }
+        let carried = payload.as_ref().map_or(0, |p| p.len as u64);
+        let expected = if op == op::REPLICA_WRITE { range.count.bytes().0 } else { 0 };
+        let empty = op == op::REPLICA_SYNC;
+        let fits = (range.count.0 == 0) == empty && range.end() * BLOCK as u64 <= replica.size().0;
+        if !fits || carried != expected || stamp.sequence.0 == 0 {
+            self.reply_status(now, answer, if fits { Status::BadRequest } else { Status::OutOfRange });
+            return;
+        }
+        // Beside a full store: a look that nobody waits for any more is not over in it.
+        let full = self.in_store[replica.disk] >= STORE_OPS / self.disks.len().max(1) || replica.is_busy(range);
+        match replica.admit(stamp.sequence, body.floor()) {
+            Admission::Begin if full => {
+                self.counters.count("store.waits");
+                self.reply_status(now, answer, Status::Later);
+            }
+            Admission::Answer(status) => {
+                self.counters.count("replica.repeat-answered");
+                self.reply_status(now, answer, status);
+            }
+            Admission::Wait => {
+                self.counters.count("replica.repeat-waits");
+                replica.wait_for(stamp.sequence, answer);
+            }
+            Admission::Begin => match self.change_asked(shard, op, range, of, payload) {
+                Ok(change) => {
+                    self.begin_change(now, &body, change, of.filter(|_| op == op::REPLICA_SHARE), answer, out)
+                }
+                Err(status) => {
+                    self.counters.count(reply_counter(status));
+                    self.reply_status(now, answer, status);
+                }
+            },
+        }
+    }
+
+    /// What a stamped message asks for, if this copy can do it now.
+    fn change_asked(
+        &mut self,
+        shard: ShardId,
+        op: Op,
+        at: BlockRange,
+        of: Option<ShardSnapshot>,
+        payload: Option<Payload>,
+    ) -> Result<Change, Status> {
+        let replica = self.replicas.get(&shard).ok_or(Status::NotJoined)?;
+        let change = match (op, of, payload) {
+            (op::REPLICA_SNAPSHOT, Some(of), _) if replica.has_dropped(of.snapshot) => return Err(Status::NoSnapshot),
+            (op::REPLICA_SNAPSHOT, Some(of), _) => Change::Snapshot(of.snapshot),
+            (op::REPLICA_ROLLBACK, Some(of), _) => Change::Rollback(of.snapshot),
+            (op::REPLICA_SHARE, Some(of), _) => Change::Share(self.beside(replica.disk, of).ok_or(Status::NoSnapshot)?),
+            (op::REPLICA_SYNC, ..) => Change::Sync,
+            (_, _, Some(payload)) => Change::Write(payload),
+            (_, _, None) => Change::Zero,
+        };
+        // One that was given up by its primary may still be in the disk: what came after it waits.
+        replica.bears(&change, at).then_some(change).ok_or(Status::Later)
+    }
+
+    /// Hands a change to the disk that was not begun before.
+    fn begin_change(
+        &mut self,
+        now: Time,
+        body: &ReplicaBody,
+        change: Change,
+        from: Option<ShardSnapshot>,
+        answer: Answer,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let (shard, stamp, at) = (body.shard(), body.stamp(), body.range());
+        let Some(replica) = self.replicas.get_mut(&shard) else { return };
+        replica.wait_for(stamp.sequence, answer);
+        replica.enters_disk(stamp, &change);
+        if let Some(known_good) = body.known_good().filter(|_| !replica.is_syncing()) {
+            replica.known_good = Stamp { epoch: stamp.epoch, sequence: known_good };
+        }
+        let (disk, copy, known_good) = (replica.disk, replica.copy, replica.known_good);
+        let durable = body.is_durable() || replica.config.durability.is_always();
+        self.counters.count(match change {
+            Change::Write(_) => "op.replica-write",
+            Change::Zero => "op.replica-zero",
+            Change::Snapshot(_) => "op.replica-snapshot",
+            Change::Rollback(_) => "op.replica-rollback",
+            Change::Share(_) => "op.replica-share",
+            Change::Sync => "op.replica-sync",
+        });
+        if let Change::Sync = change {
+            self.store(now, disk, StoreOp::KnownGood { copy, stamp: known_good }, Pending::Told, out);
+        }
+        self.sharing(from);
+        let operation = change.operation(Target { copy, stamp, at, known_good, durable });
+        self.store(now, disk, operation, Pending::ReplicaWrite { shard, stamp, from }, out);
+    }
+
+    /// The disk is done with a replica write: durable, or refused.
+    pub(super) fn replica_write_done(
+        &mut self,
+        now: Time,
+        shard: ShardId,
+        (stamp, shares): (Stamp, bool),
+        result: Result<(), StoreError>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let status = match result {
+            Ok(()) => Status::Ok,
+            // It is the source's damage, not this copy's and not the disk's: bytes are sent instead.
+            Err(StoreError::Corrupt { .. }) if shares => Status::NoSnapshot,
+            Err(error) => self.store_status(shard, &error, out),
+        };
+        let Some(replica) = self.replicas.get_mut(&shard) else { return };
+        if let Some(answer) = replica.finished(stamp, status) {
+            self.reply_status(now, answer, status);
+        }
+        self.go_on_joining(now, shard, out);
+    }
+
+    /// What a store's refusal means to whoever asked. A failed disk is reported once.
+    pub(super) fn store_status(&mut self, shard: ShardId, error: &StoreError, out: &mut dyn Outbox<Letter>) -> Status {
+        match error {
+            // Neither is a failure of the disk: it serves what it has.
+            StoreError::NoSpace | StoreError::TooManyCopies => Status::NoSpace,
+            // Not a failure of the copy: asked again.
+            StoreError::Busy => Status::Later,
+            StoreError::NoSuchSnapshot { .. } => Status::NoSnapshot,
+            error => {
+                self.counters.count("store.failed");
+                if let Some(replica) = self.replicas.get(&shard) {
+                    out.post(Letter::DiskFailed(self.disks[replica.disk].disk, error.to_string()));
+                }
+                Status::Io
+            }
+        }
+    }
+}
