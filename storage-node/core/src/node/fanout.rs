@@ -77,7 +77,7 @@ impl<S: Store> Node<S> {
         let operation = change.operation(Target { copy, stamp, at: range, known_good, durable });
         self.set_leg_state(key, copy, LegState::Running);
         self.counters.count("leg.started");
-        self.sharing(from);
+        self.share_begins(from);
         if kind == Kind::Flush {
             self.store(now, disk, StoreOp::KnownGood { copy, stamp: known_good }, Pending::Told, out);
         }
@@ -296,7 +296,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A share reads a snapshot of another copy here.
-    pub(super) fn sharing(&mut self, from: Option<ShardSnapshot>) {
+    pub(super) fn share_begins(&mut self, from: Option<ShardSnapshot>) {
         if let Some(from) = from
             && let Some(source) = self.replicas.get_mut(&from.shard)
         {
@@ -305,8 +305,8 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// It is over.
-    pub(super) fn shared(&mut self, from: Option<ShardSnapshot>) {
+    /// What `share_begins` began.
+    pub(super) fn share_is_over(&mut self, from: Option<ShardSnapshot>) {
         if let Some(from) = from
             && let Some(source) = self.replicas.get_mut(&from.shard)
         {

@@ -5,7 +5,6 @@
 
 use super::{Node, Pending, whole_payload};
 use crate::change::Change;
-use crate::limits::STORE_OPS;
 use crate::mail::Letter;
 use crate::replica::Caller;
 use conductor_model::{BLOCK, BlockRange, Epoch, ShardId, Stamp};
@@ -87,7 +86,7 @@ impl<S: Store> Node<S> {
         if !replica.is_syncing() {
             return Err(Status::Denied);
         }
-        if self.in_store[replica.disk] >= STORE_OPS / self.disks.len().max(1) {
+        if self.in_store[replica.disk] >= self.store_share() {
             return Err(Status::Later);
         }
         match wanted {

@@ -14,9 +14,7 @@
 use super::{Node, Pending};
 use crate::filling::{Filling, PIECE, Piece, Step};
 use crate::iocb::{Iocb, Kind, Phase as IocbPhase, why};
-use crate::limits::{
-    FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, STORE_OPS, SUBTASK_DEADLINE,
-};
+use crate::limits::{FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, SUBTASK_DEADLINE};
 use crate::mail::Letter;
 use crate::primary::Phase;
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, CopyId, Epoch, Sequence, ShardId, SnapshotId, Stamp, api};
@@ -177,7 +175,7 @@ impl<S: Store> Node<S> {
     fn start_listing(&mut self, now: Time, shard: ShardId, size: Blocks, out: &mut dyn Outbox<Letter>) -> bool {
         let Some((_, epoch, _)) = self.fill_conn(shard) else { return false };
         let Some((disk, own)) = self.replicas.get(&shard).map(|r| (r.disk, r.copy)) else { return false };
-        if self.in_store[disk] >= STORE_OPS / self.disks.len().max(1) / 2 {
+        if self.in_store[disk] >= self.store_share() / 2 {
             return false;
         }
         let Some(filling) = self.filling_of(shard) else { return false };

@@ -435,15 +435,13 @@ impl<S: Store> Node<S> {
         iocb.heal.mend = None;
         iocb.heal.fetched = None;
         iocb.phase = Phase::Locked;
-        let (kind, shard, arrival, range) = (iocb.kind, iocb.shard, iocb.arrival, iocb.range);
+        let (kind, range) = (iocb.kind, iocb.range);
         match kind {
             // It locks nothing while it waits.
             Kind::Scrub => self.scrub_again(now, key),
             Kind::Settle => self.settle_again(now, key, range),
             _ => {
-                if let Some(primary) = self.primaries.get_mut(&shard) {
-                    primary.stalled.insert(arrival, key);
-                }
+                self.stall(key);
             }
         }
     }
@@ -548,11 +546,8 @@ impl<S: Store> Node<S> {
                 self.ready.push_back(key);
             }
             Err(Failure::Away) => {
-                let arrival = iocb.arrival;
                 iocb.heal.times = 0;
-                if let Some(primary) = self.primaries.get_mut(&shard) {
-                    primary.stalled.insert(arrival, key);
-                }
+                self.stall(key);
             }
             Err(_) if iocb.heal.times < others => {
                 iocb.heal.times += 1;

@@ -474,14 +474,11 @@ impl<S: Store> Node<S> {
         if self.iocbs[key].conn.is_some() {
             let iocb = &mut self.iocbs[key];
             iocb.phase = IocbPhase::Locked;
-            let arrival = iocb.arrival;
-            if let Some(primary) = self.primaries.get_mut(&shard) {
-                primary.stalled.insert(arrival, key);
-            }
+            self.stall(key);
         } else {
             let range = self.iocbs[key].range;
             self.end_request(now, key);
-            if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+            if let Some(settling) = self.settling_mut(shard) {
                 settling.running.remove(&key);
                 settling.left.push(range);
             }

@@ -64,7 +64,7 @@ mod work;
 
 use crate::counters::Counters;
 use crate::iocb::{self, Iocb, ServerIocb};
-use crate::limits::{AWAY, NOTICEABLE_USE, PROMISE, TICK};
+use crate::limits::{AWAY, NOTICEABLE_USE, PROMISE, STORE_OPS, TICK};
 use crate::links::Links;
 use crate::mail::{Letter, Mail};
 use crate::primary::Primary;
@@ -390,6 +390,11 @@ impl<S: Store> Node<S> {
         }
     }
 
+    /// How many operations one disk's store may have of us at once.
+    fn store_share(&self) -> usize {
+        STORE_OPS / self.disks.len().max(1)
+    }
+
     /// Gives a store an operation; its completion comes back as `pending`.
     fn store(&mut self, now: Time, disk: usize, op: StoreOp, pending: Pending, out: &mut dyn Outbox<Letter>) {
         let tag = Tag(self.pending.insert(pending) as u64);
@@ -410,7 +415,7 @@ impl<S: Store> Node<S> {
             self.in_store[disk] -= 1;
             match pending {
                 Pending::LocalLeg { iocb, stamp, copy, from, hold } => {
-                    self.shared(from);
+                    self.share_is_over(from);
                     self.local_leg_done(now, iocb, (stamp, copy, from), result.map(drop), out);
                     drop(hold);
                 }
@@ -419,7 +424,7 @@ impl<S: Store> Node<S> {
                     drop(hold);
                 }
                 Pending::ReplicaWrite { shard, stamp, from } => {
-                    self.shared(from);
+                    self.share_is_over(from);
                     self.replica_write_done(now, shard, (stamp, from.is_some()), result.map(drop), out)
                 }
                 Pending::Persist { shard, epoch } => self.join_persisted(now, shard, epoch, result.map(drop), out),

@@ -3,7 +3,6 @@
 use super::replies::reply_counter;
 use super::{Node, Pending};
 use crate::change::{Change, Target};
-use crate::limits::STORE_OPS;
 use crate::mail::Letter;
 use crate::replica::{Admission, Caller};
 use conductor_model::{BLOCK, BlockRange, Epoch, ShardId, ShardSnapshot, Stamp};
@@ -37,6 +36,7 @@ impl<S: Store> Node<S> {
             return;
         };
         let (shard, stamp, range) = (body.shard(), body.stamp(), body.range());
+        let share = self.store_share();
         let Some(replica) = self.replicas.get_mut(&shard) else {
             self.reply_with_epoch(now, answer, Status::NotJoined, Epoch(0));
             return;
@@ -56,7 +56,7 @@ impl<S: Store> Node<S> {
             return;
         }
         // Beside a full store: a look that nobody waits for any more is not over in it.
-        let full = self.in_store[replica.disk] >= STORE_OPS / self.disks.len().max(1) || replica.is_busy(range);
+        let full = self.in_store[replica.disk] >= share || replica.is_busy(range);
         match replica.admit(stamp.sequence, body.floor()) {
             Admission::Begin if full => {
                 self.counters.count("store.waits");
@@ -135,7 +135,7 @@ impl<S: Store> Node<S> {
         if let Change::Sync = change {
             self.store(now, disk, StoreOp::KnownGood { copy, stamp: known_good }, Pending::Told, out);
         }
-        self.sharing(from);
+        self.share_begins(from);
         let operation = change.operation(Target { copy, stamp, at, known_good, durable });
         self.store(now, disk, operation, Pending::ReplicaWrite { shard, stamp, from }, out);
     }

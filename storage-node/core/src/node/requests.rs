@@ -4,7 +4,7 @@ use super::replies::reply_counter;
 use super::room::Room;
 use super::{Node, Pending, Visitor};
 use crate::iocb::{Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
-use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, SETTLE_PIECE, STORE_OPS};
+use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, SETTLE_PIECE};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, ShardId, Stamp};
@@ -271,8 +271,8 @@ impl<S: Store> Node<S> {
                 (Kind::Fill, _) => true,
                 _ => self.stamp(now, key, out),
             };
-        if !went_on && let Some(primary) = self.primaries.get_mut(&shard) {
-            primary.stalled.insert(arrival, key);
+        if !went_on {
+            self.stall(key);
         }
     }
 
@@ -347,7 +347,7 @@ impl<S: Store> Node<S> {
 
     /// How many operations its disk's store may have for this IOCB to add one: clients leave half to the others.
     fn store_room(&self, key: usize) -> usize {
-        let each = STORE_OPS / self.disks.len().max(1);
+        let each = self.store_share();
         if self.iocbs[key].kind == Kind::Settle { each } else { each / 2 }
     }
 
@@ -505,6 +505,14 @@ impl<S: Store> Node<S> {
             && let Some(stamp) = iocb.stamp.filter(|stamp| stamp.epoch == primary.config.epoch)
         {
             primary.window.finished(stamp.sequence);
+        }
+    }
+
+    /// It cannot go on for now, and is tried again when what its shard waits for may have come.
+    pub(super) fn stall(&mut self, key: usize) {
+        let iocb = &self.iocbs[key];
+        if let Some(primary) = self.primaries.get_mut(&iocb.shard) {
+            primary.stalled.insert(iocb.arrival, key);
         }
     }
 

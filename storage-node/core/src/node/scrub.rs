@@ -13,7 +13,7 @@
 
 use super::Node;
 use crate::iocb::{Iocb, Kind, Phase};
-use crate::limits::{RETRY_REFUSED, SCRUB_AT_ONCE, SCRUB_BURST, SCRUB_DEPTH, SCRUB_REPORT, STORE_OPS};
+use crate::limits::{RETRY_REFUSED, SCRUB_AT_ONCE, SCRUB_BURST, SCRUB_DEPTH, SCRUB_REPORT};
 use crate::mail::Letter;
 use crate::mend::Outcome;
 use crate::range_lock::Mode;
@@ -159,7 +159,7 @@ impl<S: Store> Node<S> {
             let Some(replica) = self.replicas.get(&shard) else { return };
             let all: usize = self.scrubs.values().map(|s| s.running.len()).sum();
             // Clients first.
-            let crowded = self.in_store[replica.disk] >= STORE_OPS / self.disks.len().max(1) / 4;
+            let crowded = self.in_store[replica.disk] >= self.store_share() / 4;
             let size = Blocks(u32::try_from(primary.config.size.0 / BLOCK as u64).unwrap_or(u32::MAX));
             let Some(scrub) = self.scrubs.get_mut(&shard).filter(|s| !s.over && now >= s.wait_until) else { return };
             if scrub.left.is_empty() && scrub.next >= size {

@@ -95,11 +95,19 @@ impl<S: Store> Node<S> {
             return false;
         }
         self.counters.count("settle.piece");
-        if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+        if let Some(settling) = self.settling_mut(shard) {
             settling.running.insert(key);
             settling.left.extend((rest.count.0 > 0).then_some(rest));
         }
         true
+    }
+
+    /// How far the settling of a shard is; `None` if none is under way.
+    pub(super) fn settling_mut(&mut self, shard: ShardId) -> Option<&mut Settling> {
+        match &mut self.primaries.get_mut(&shard)?.phase {
+            Phase::Settling(settling) => Some(settling),
+            _ => None,
+        }
     }
 
     /// Which of the other copies has the content that a piece is settled with, if not the own?
@@ -125,7 +133,7 @@ impl<S: Store> Node<S> {
             Err(_) if range.count.0 > 1 => self.settle_met_damage(now, key, out),
             Err(_) => {
                 self.counters.count("settle.source-damaged");
-                if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+                if let Some(settling) = self.settling_mut(shard) {
                     settling.unreadable.insert(range.from.0);
                 }
                 self.settle_again(now, key, range);
@@ -161,7 +169,7 @@ impl<S: Store> Node<S> {
         if hole == end || hole.saturating_sub(from) >= SETTLE_PIECE.into() {
             self.counters.count("settle.hole");
             self.iocbs[key].range = between(from, hole);
-            if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+            if let Some(settling) = self.settling_mut(shard) {
                 settling.left.extend((hole < end).then(|| between(hole, end)));
             }
             if driver::mutant::on("hole_not_settled") {
@@ -198,10 +206,7 @@ impl<S: Store> Node<S> {
         iocb.payload = content.filter(|content| content.bytes().iter().any(|byte| *byte != 0));
         iocb.phase = IocbPhase::Ready;
         if !self.stamp(now, key, out) {
-            let arrival = self.iocbs[key].arrival;
-            if let Some(primary) = self.primaries.get_mut(&shard) {
-                primary.stalled.insert(arrival, key);
-            }
+            self.stall(key);
         }
     }
 
@@ -209,7 +214,7 @@ impl<S: Store> Node<S> {
     pub(super) fn piece_settled(&mut self, now: Time, key: usize) {
         let shard = self.iocbs[key].shard;
         self.end_request(now, key);
-        if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+        if let Some(settling) = self.settling_mut(shard) {
             settling.running.remove(&key);
             self.may_settle_on.push(shard);
         }

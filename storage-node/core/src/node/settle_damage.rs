@@ -9,7 +9,6 @@ use super::Node;
 use crate::iocb::Phase as IocbPhase;
 use crate::mail::Letter;
 use crate::mend::Outcome;
-use crate::primary::Phase;
 use conductor_model::{BlockRange, Blocks, ShardId};
 use driver::{Outbox, Time};
 use node_store::Store;
@@ -37,7 +36,7 @@ impl<S: Store> Node<S> {
         pieces: impl IntoIterator<Item = BlockRange>,
     ) {
         self.end_request(now, key);
-        if let Some(Phase::Settling(settling)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+        if let Some(settling) = self.settling_mut(shard) {
             settling.running.remove(&key);
             settling.left.extend(pieces);
         }
@@ -71,10 +70,7 @@ impl<S: Store> Node<S> {
                 iocb.heal.due = None;
                 iocb.phase = IocbPhase::Ready;
                 if !self.stamp(now, key, out) {
-                    let (shard, arrival) = (self.iocbs[key].shard, self.iocbs[key].arrival);
-                    if let Some(primary) = self.primaries.get_mut(&shard) {
-                        primary.stalled.insert(arrival, key);
-                    }
+                    self.stall(key);
                 }
             }
             // It reads well by now, or somebody was away.

@@ -11,7 +11,7 @@
 
 use super::{Node, Pending};
 use crate::iocb::{Iocb, Phase};
-use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES, STORE_OPS, SUBTASK_DEADLINE};
+use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES, SUBTASK_DEADLINE};
 use crate::mail::Letter;
 use crate::mend::Failure;
 use conductor_model::{BLOCK, BlockRange, CopyId, Member, NodeId, ShardSnapshot};
@@ -76,7 +76,7 @@ impl<S: Store> Node<S> {
         if at.end() * BLOCK as u64 > replica.size().0 {
             return Err(Status::OutOfRange);
         }
-        let room = self.in_store[replica.disk] < STORE_OPS / self.disks.len().max(1) / 2;
+        let room = self.in_store[replica.disk] < self.store_share() / 2;
         let fits = room && self.services.len() + self.giving < SERVICES;
         if fits { Ok(()) } else { Err(Status::Later) }
     }
@@ -209,10 +209,7 @@ impl<S: Store> Node<S> {
     pub(super) fn source_failed(&mut self, key: usize, from: ShardSnapshot, error: &StoreError) {
         if matches!(error, StoreError::Busy) {
             self.iocbs[key].phase = Phase::Locked;
-            let (shard, arrival) = (self.iocbs[key].shard, self.iocbs[key].arrival);
-            if let Some(primary) = self.primaries.get_mut(&shard) {
-                primary.stalled.insert(arrival, key);
-            }
+            self.stall(key);
             return;
         }
         let missing = matches!(error, StoreError::NoSuchSnapshot { .. } | StoreError::NoSuchCopy(_));

@@ -7,7 +7,7 @@
 use super::{Node, Pending};
 use crate::inspection::Inspection;
 use crate::iocb::{ServerIocb, why};
-use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES, STORE_OPS};
+use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES};
 use crate::mail::Letter;
 use crate::replica::Caller;
 use conductor_model::{BLOCK, BlockRange, Epoch, ShardId};
@@ -196,7 +196,7 @@ impl<S: Store> Node<S> {
     ) -> bool {
         let Some(replica) = self.replicas.get(&shard) else { return false };
         let (disk, copy) = (replica.disk, replica.copy);
-        if self.in_store[disk] >= STORE_OPS / self.disks.len().max(1) / 2 {
+        if self.in_store[disk] >= self.store_share() / 2 {
             self.counters.count("store.waits");
             return false;
         }
