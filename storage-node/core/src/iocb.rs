@@ -10,7 +10,7 @@
 //!  copied bytes:  Queued ──lock──► Locked ──memory──► Reading ──► Ready ──stamp──► Stamped ──► told to its order
 //! ```
 //!
-//! While a barrier's hold lasts (rule 17), what is finished stays *Held*, with its lock, until the hold is over.
+//! While a barrier's hold lasts (rule 17), what is finished stays *BehindBarrier*, with its lock, until the hold is over.
 //!
 //! The server's three buffer descriptors are `answer` (the command's receive slot, which reserves the reply's), `payload` (the
 //! data) and the reply, which belongs to the connection from the moment it is queued. An IOCB is counted: one *request* hold until
@@ -90,7 +90,7 @@ impl Kind {
     }
 
     /// Is it held back while a barrier's hold lasts (rule 17)? All that changes what the shard reads as.
-    pub(crate) fn is_held(self) -> bool {
+    pub(crate) fn waits_for_barrier(self) -> bool {
         matches!(self, Self::Write | Self::Zero | Self::Share(_) | Self::Copied(_))
     }
 }
@@ -108,7 +108,7 @@ pub(crate) enum Phase {
     Reading,
     Ready,
     Stamped,
-    Held,
+    BehindBarrier,
 }
 
 /// One copy's part of a stamped IOCB.

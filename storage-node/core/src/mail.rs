@@ -26,7 +26,7 @@ pub enum Mail {
     /// How many bytes per second may be read here to fill copies, if there is a limit but the own one; 0 is a pause.
     FillRate(Option<Bytes>),
     /// Copies that are not to be filled, by somebody's word: all of them, each time.
-    Held(Vec<CopyId>),
+    AbortedFillings(Vec<CopyId>),
     /// Where reactors listen that do so at several addresses: all of them, each time; without those that this node cannot use.
     Reachable(Vec<Reachable>),
     /// The oldest attach generations that may be served.

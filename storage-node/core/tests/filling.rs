@@ -151,7 +151,7 @@ fn a_filling_keeps_to_its_rate_and_to_none() {
 
 /// Tells every primary which copies are not to be filled.
 fn hold(c: &mut Cluster, copies: &[CopyId]) {
-    (0..3).for_each(|node| c.mail(node, Mail::Held(copies.to_vec())));
+    (0..3).for_each(|node| c.mail(node, Mail::AbortedFillings(copies.to_vec())));
 }
 
 fn state_of_last(c: &Cluster) -> CopyState {

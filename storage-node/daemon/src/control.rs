@@ -306,7 +306,7 @@ impl Control {
         // Named in full each time: an answer without any ends what the last one named, once.
         let orders = *named || !answer.orders.is_empty();
         // Before the epochs in which it counts.
-        let taken = answer.held.as_ref().is_none_or(|held| all(&|| Mail::Held(held.clone())))
+        let taken = answer.held.as_ref().is_none_or(|held| all(&|| Mail::AbortedFillings(held.clone())))
             && assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs), until))
             && (!orders || all(&|| Mail::Orders(answer.orders.clone())))
             && reachable.is_none_or(|known| all(&|| Mail::Reachable(known.clone())))

@@ -44,10 +44,11 @@ impl<S: Store> Node<S> {
     /// A write is finished on every copy: answered, or held.
     pub(super) fn finished_write(&mut self, now: Time, key: usize) {
         let iocb = &mut self.iocbs[key];
-        let held = iocb.kind.is_held() && self.primaries.get(&iocb.shard).is_some_and(|p| !p.holds.is_empty());
+        let held =
+            iocb.kind.waits_for_barrier() && self.primaries.get(&iocb.shard).is_some_and(|p| !p.holds.is_empty());
         if held {
             self.counters.count("write.held");
-            iocb.phase = Phase::Held;
+            iocb.phase = Phase::BehindBarrier;
         } else {
             self.answer(now, key, Status::Ok);
         }
@@ -59,7 +60,7 @@ impl<S: Store> Node<S> {
         if primary.holds.remove(&order).is_none() || !primary.holds.is_empty() {
             return;
         }
-        let held = primary.requests.values().copied().filter(|key| self.iocbs[*key].phase == Phase::Held);
+        let held = primary.requests.values().copied().filter(|key| self.iocbs[*key].phase == Phase::BehindBarrier);
         for key in held.collect::<Vec<_>>() {
             self.answer(now, key, Status::Ok);
         }

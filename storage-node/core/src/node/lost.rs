@@ -40,7 +40,7 @@ impl<S: Store> Node<S> {
             match iocb.phase {
                 IocbPhase::Queued | IocbPhase::Locked | IocbPhase::Ready => self.answer(now, key, Status::Io),
                 // Done, and held back for a snapshot (rule 17).
-                IocbPhase::Held => {}
+                IocbPhase::BehindBarrier => {}
                 _ => {
                     if let Some(answer) = iocb.answer.take() {
                         self.counters.count("reply.io");

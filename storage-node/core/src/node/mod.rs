@@ -285,8 +285,8 @@ pub struct Node<S> {
     said_fillings: bool,
     /// Bytes per second that may be read to fill copies, if there is a limit.
     fill_rate: Option<Bytes>,
-    /// Copies that are not to be filled.
-    held: BTreeSet<CopyId>,
+    /// Copies whose filling a person aborted: not to be filled until that is taken back.
+    aborted_fillings: BTreeSet<CopyId>,
     /// Copies whose disk was found to be in a state from the past: to be filled with everything, as long as this process knows.
     past: BTreeSet<CopyId>,
     /// Copies whose deletion is not done.
@@ -372,7 +372,7 @@ impl<S: Store> Node<S> {
             undisputed: Time::default(),
             fillings_said: started,
             fill_rate: None,
-            held: BTreeSet::new(),
+            aborted_fillings: BTreeSet::new(),
             past: BTreeSet::new(),
             said_fillings: false,
             doomed: BTreeMap::new(),
@@ -606,7 +606,7 @@ impl<S: Store> Machine for Node<S> {
             Mail::Membership(shard, answer) => self.conductor_answered(now, shard, answer, out),
             Mail::Heard(sent) => self.conductor_promised(sent),
             Mail::FillRate(rate) => self.fill_rate = rate,
-            Mail::Held(copies) => self.hold_fillings(copies),
+            Mail::AbortedFillings(copies) => self.abort_fillings(copies),
             Mail::Reachable(all) => self.know_ways(now, all),
             Mail::Generations(list) => {
                 for (volume, generation) in list {

@@ -120,7 +120,7 @@ impl<S: Store> Node<S> {
         match iocb.phase {
             Phase::Stamped if matches!(iocb.kind, Kind::Barrier(_)) => self.give_up_barrier(now, key),
             // It takes effect, and nobody is told; the store still reads for it: it goes when that is done.
-            Phase::Stamped | Phase::Held => {}
+            Phase::Stamped | Phase::BehindBarrier => {}
             Phase::Reading | Phase::Merging | Phase::Mending | Phase::Filling => iocb.withdrawn = true,
             Phase::Queued | Phase::Locked | Phase::Ready => self.end_request(now, key),
         }

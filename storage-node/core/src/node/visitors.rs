@@ -142,7 +142,7 @@ impl<S: Store> Node<S> {
         for key in theirs {
             match self.iocbs[key].phase {
                 // It is finished all the same, but nobody is left to answer.
-                Phase::Stamped | Phase::Held => self.iocbs[key].answer = None,
+                Phase::Stamped | Phase::BehindBarrier => self.iocbs[key].answer = None,
                 // The store still reads for it: it goes when that is done.
                 Phase::Merging | Phase::Reading | Phase::Mending | Phase::Filling => self.iocbs[key].withdrawn = true,
                 Phase::Queued | Phase::Locked | Phase::Ready => {

@@ -37,7 +37,7 @@ impl<S: Store> Node<S> {
             if !late {
                 self.blame_the_late(now, shard);
             }
-            self.abort_held(now, shard);
+            self.end_aborted_filling(now, shard);
             self.recover(now, shard, out);
             let due = self.due(now, shard, filled);
             filled += usize::from(matches!(due, Some(MembershipChange::Sync(..))));
@@ -97,17 +97,18 @@ impl<S: Store> Node<S> {
     }
 
     /// The copies whose filling an operator has aborted, all of them; those that were on the list before may be filled at once.
-    pub(super) fn hold_fillings(&mut self, held: Vec<CopyId>) {
-        let before = std::mem::replace(&mut self.held, held.into_iter().collect());
+    pub(super) fn abort_fillings(&mut self, aborted: Vec<CopyId>) {
+        let before = std::mem::replace(&mut self.aborted_fillings, aborted.into_iter().collect());
         for primary in self.primaries.values_mut() {
-            primary.fill_after.retain(|copy, _| !before.contains(copy) || self.held.contains(copy));
+            primary.fill_after.retain(|copy, _| !before.contains(copy) || self.aborted_fillings.contains(copy));
         }
     }
 
     /// A filling that is not wanted any more ends as one that fails. Not where writes wait for it (rule 11): there the word counts no more.
-    fn abort_held(&mut self, now: Time, shard: ShardId) {
+    fn end_aborted_filling(&mut self, now: Time, shard: ShardId) {
         let Some(primary) = self.primaries.get_mut(&shard).filter(|p| !p.config.is_sealed()) else { return };
-        let Some(copy) = primary.syncing_member().map(|m| m.copy).filter(|copy| self.held.contains(copy)) else {
+        let Some(copy) = primary.syncing_member().map(|m| m.copy).filter(|copy| self.aborted_fillings.contains(copy))
+        else {
             return;
         };
         if primary.failed.contains_key(&copy) {
@@ -168,7 +169,9 @@ impl<S: Store> Node<S> {
             (_, None) if filled >= FILLS_AT_ONCE => None,
             (_, None) => {
                 let held = |copy: &CopyId| {
-                    self.held.contains(copy) && !primary.config.is_sealed() && !driver::mutant::on("aborted_filled")
+                    self.aborted_fillings.contains(copy)
+                        && !primary.config.is_sealed()
+                        && !driver::mutant::on("aborted_filled")
                 };
                 let candidates = primary.listed().filter(|member| !held(&member.copy)).filter_map(|member| {
                     let rests = primary.fill_after.get(&member.copy).is_some_and(|(until, _)| now < *until);

@@ -207,7 +207,7 @@ impl Director {
                     tell(w, node_core::Mail::Reachable(reachable));
                 }
                 if let Some(held) = answer.held {
-                    tell(w, node_core::Mail::Held(held));
+                    tell(w, node_core::Mail::AbortedFillings(held));
                 }
                 if answer.undisputed {
                     tell(w, node_core::Mail::Heard(sent));
