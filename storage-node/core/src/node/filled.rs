@@ -3,6 +3,7 @@
 //! Taken only in the epoch that the copy has joined as a syncing member, from the primary that had it join. A piece that is asked for
 //! again while the first is in the disk has to wait: the same range is never in the store twice.
 
+use super::requests::Incoming;
 use super::{Node, Pending, whole_payload};
 use crate::change::Change;
 use crate::mail::Letter;
@@ -37,17 +38,14 @@ pub(crate) struct Task {
 
 impl<S: Store> Node<S> {
     /// FILL_SCAN, FILL, FILL_SNAPSHOT, FILL_MARK.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one NetEvent")]
     pub(super) fn fill_asked(
         &mut self,
         now: Time,
         caller: Caller,
-        op: Op,
-        body: &[u8],
-        payload: Option<Payload>,
-        answer: Answer,
+        incoming: Incoming<'_>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        let Incoming { op, body, payload, answer, .. } = incoming;
         let parsed = match op {
             op::FILL_SCAN => ScanBody::parse(body).map(|b| (b.shard(), b.epoch(), Wanted::Scan(b))),
             op::FILL => FillBody::parse(body).map(|b| (b.shard(), b.epoch(), Wanted::Piece(b, payload))),

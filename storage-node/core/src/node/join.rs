@@ -1,5 +1,6 @@
 //! A copy on this reactor joins an epoch (rules 2, 6 and 20): for a primary elsewhere, or for one here.
 
+use super::requests::Incoming;
 use super::{Node, Pending, whole_payload};
 use crate::mail::Letter;
 use crate::primary::{Joined, Phase as PrimaryPhase};
@@ -9,21 +10,19 @@ use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{FillState, HeldAs, JoinAnswer, JoinBody, Mark, ReplyBody, Status, encode_held};
 use node_store::{Held, HeldKind, Store, StoreDone, StoreError, StoreOp, SyncMark};
-use tcp::{Answer, Payload};
+use tcp::Payload;
 use wire::Op;
 
 impl<S: Store> Node<S> {
     /// JOIN: from here on older epochs are refused; the answer comes when it is all durable (rule 6).
-    #[allow(clippy::too_many_arguments, reason = "the parts of one NetEvent")]
     pub(super) fn join_asked(
         &mut self,
         now: Time,
         caller: Caller,
-        body: &[u8],
-        payload: Option<Payload>,
-        answer: Answer,
+        incoming: Incoming<'_>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        let Incoming { body, payload, answer, .. } = incoming;
         self.counters.count("op.join");
         let parsed = JoinBody::parse(body).zip(payload.and_then(|p| read_config(&p.mem[..p.len])));
         let Some((body, config)) = parsed else {

@@ -62,6 +62,7 @@ mod visitors;
 mod wishes;
 mod work;
 
+use self::requests::Incoming;
 use crate::counters::Counters;
 use crate::iocb::{self, Iocb, ServerIocb};
 use crate::limits::{AWAY, NOTICEABLE_USE, PROMISE, STORE_OPS, TICK};
@@ -462,7 +463,7 @@ impl<S: Store> Node<S> {
                 NetEvent::Hello { conn, peer } => self.hello(now, conn, &peer, out),
                 NetEvent::Up { conn, peer, .. } => self.link_up(now, conn, &peer, out),
                 NetEvent::Request { conn, op, body, payload, answer } => {
-                    self.request(now, conn, op, &body, payload, answer, out);
+                    self.request(now, Incoming { conn, op, body: &body, payload, answer }, out);
                 }
                 NetEvent::Reply { conn, token, result } => self.link_reply(now, conn, token, result, out),
                 NetEvent::Down { conn, reason, .. } => self.conn_down(now, conn, reason, out),

@@ -7,6 +7,7 @@
 //!          ──PROMISE (knows list 4)──►                        knows list 4
 //! ```
 
+use super::requests::Incoming;
 use super::{Node, Pending, whole_payload};
 use crate::lease::relied_until;
 use crate::limits::{KEEPALIVE, PROMISE, SUBTASK_DEADLINE};
@@ -20,7 +21,7 @@ use memory::Class;
 use node_protocol::{Prefix, PromiseAnswer, PromiseBody, ReplyBody, Status, decode_withheld, encode_withheld, op};
 use node_store::Store;
 use std::net::SocketAddr;
-use tcp::{Answer, Lost, Payload};
+use tcp::{Lost, Payload};
 use wire::{Body, Op};
 
 impl<S: Store> Node<S> {
@@ -123,10 +124,10 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         caller: Caller,
-        body: &[u8],
-        answer: Answer,
+        incoming: Incoming<'_>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        let Incoming { body, answer, .. } = incoming;
         let Some(body) = PromiseBody::parse(body) else {
             self.reply_status(now, answer, Status::BadRequest);
             return;

@@ -2,6 +2,7 @@
 
 use super::Node;
 use super::replies::reply_counter;
+use super::requests::Incoming;
 use crate::iocb::{Iocb, Kind};
 use crate::limits::{MAX_RANGES_EACH, RANGE_WAIT, RANGES_TOLD};
 use crate::mail::RangeView;
@@ -12,12 +13,11 @@ use conductor_model::{BLOCK, Epoch, ShardId, ShardIndex};
 use driver::{ConnId, Span, Time};
 use node_protocol::{RangeBody, Status, op};
 use node_store::Store;
-use tcp::Answer;
-use wire::Op;
 
 impl<S: Store> Node<S> {
     /// A client wants to hold a range, or gives one back.
-    pub(super) fn range_asked(&mut self, now: Time, conn: ConnId, op: Op, body: &[u8], answer: Answer) {
+    pub(super) fn range_asked(&mut self, now: Time, incoming: Incoming<'_>) {
+        let Incoming { conn, op, body, answer, .. } = incoming;
         let parsed = RangeBody::parse(body).filter(RangeBody::is_sound);
         let shard = parsed.map(|body| body.shard());
         let wish = parsed.ok_or(Status::BadRequest).and_then(|body| self.check_range(now, conn, &body));

@@ -1,6 +1,7 @@
 //! What primaries ask of the copies on this reactor under a stamp of their epoch: writes, and whatever else has a place in their order.
 
 use super::replies::reply_counter;
+use super::requests::Incoming;
 use super::{Node, Pending};
 use crate::change::{Change, Target};
 use crate::mail::Letter;
@@ -14,17 +15,14 @@ use wire::Op;
 
 impl<S: Store> Node<S> {
     /// Something under a stamp of the epoch that this copy has joined.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one NetEvent")]
     pub(super) fn replica_write(
         &mut self,
         now: Time,
         caller: Caller,
-        op: Op,
-        body: &[u8],
-        payload: Option<Payload>,
-        answer: Answer,
+        incoming: Incoming<'_>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        let Incoming { op, body, payload, answer, .. } = incoming;
         let layer = matches!(op, op::REPLICA_SNAPSHOT | op::REPLICA_ROLLBACK | op::REPLICA_SHARE);
         let parsed = if layer {
             LayerBody::parse(body).map(|body| (body.change, Some(body.of())))

@@ -15,28 +15,29 @@ use node_store::{Store, StoreDone, StoreError, StoreOp, View};
 use tcp::{Answer, Payload};
 use wire::Op;
 
+/// A request as it came in.
+pub(super) struct Incoming<'a> {
+    pub(super) conn: ConnId,
+    pub(super) op: Op,
+    /// Unread.
+    pub(super) body: &'a [u8],
+    pub(super) payload: Option<Payload>,
+    pub(super) answer: Answer,
+}
+
 impl<S: Store> Node<S> {
     /// Any request on an incoming connection.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one NetEvent")]
-    pub(super) fn request(
-        &mut self,
-        now: Time,
-        conn: ConnId,
-        op: Op,
-        body: &[u8],
-        payload: Option<Payload>,
-        answer: Answer,
-        out: &mut dyn Outbox<Letter>,
-    ) {
-        match (op, self.visitors.get(&conn)) {
+    pub(super) fn request(&mut self, now: Time, incoming: Incoming<'_>, out: &mut dyn Outbox<Letter>) {
+        let op = incoming.op;
+        match (op, self.visitors.get(&incoming.conn)) {
             (
                 op::READ | op::EXTENTS | op::WRITE | op::WRITE_ZEROES | op::DISCARD | op::FLUSH,
                 Some(Visitor::Client { .. }),
             ) => {
-                self.client_request(now, conn, op, body, payload, answer);
+                self.client_request(now, incoming);
             }
             (op::REGISTER_RANGE | op::UNREGISTER_RANGE, Some(Visitor::Client { .. })) => {
-                self.range_asked(now, conn, op, body, answer);
+                self.range_asked(now, incoming);
             }
             (
                 op::REPLICA_WRITE
@@ -46,35 +47,28 @@ impl<S: Store> Node<S> {
                 | op::REPLICA_SHARE
                 | op::REPLICA_SYNC,
                 Some(&Visitor::Node { caller, .. }),
-            ) => self.replica_write(now, caller, op, body, payload, answer, out),
-            (op::JOIN, Some(&Visitor::Node { caller, .. })) => self.join_asked(now, caller, body, payload, answer, out),
+            ) => self.replica_write(now, caller, incoming, out),
+            (op::JOIN, Some(&Visitor::Node { caller, .. })) => self.join_asked(now, caller, incoming, out),
             (op::REPLICA_READ | op::REPLICA_VERIFY | op::REPLICA_REPAIR, Some(&Visitor::Node { caller, .. })) => {
-                self.content_asked(now, caller, op, body, payload, answer, out);
+                self.content_asked(now, caller, incoming, out);
             }
             (op::FILL_SCAN | op::FILL | op::FILL_SNAPSHOT | op::FILL_MARK, Some(&Visitor::Node { caller, .. })) => {
-                self.fill_asked(now, caller, op, body, payload, answer, out);
+                self.fill_asked(now, caller, incoming, out);
             }
             (op::SNAPSHOT_READ, Some(Visitor::Node { .. })) => {
-                self.snapshot_asked(now, body, payload.as_ref(), answer, out);
+                self.snapshot_asked(now, incoming, out);
             }
-            (op::PROMISE, Some(&Visitor::Node { caller, .. })) => self.promise_asked(now, caller, body, answer, out),
+            (op::PROMISE, Some(&Visitor::Node { caller, .. })) => self.promise_asked(now, caller, incoming, out),
             (op, _) => {
                 let known = op::ALL.iter().any(|(known, _)| *known == op);
                 self.counters.count(if known { "request.denied" } else { "request.unsupported" });
-                self.reply_status(now, answer, if known { Status::Denied } else { Status::Unsupported });
+                self.reply_status(now, incoming.answer, if known { Status::Denied } else { Status::Unsupported });
             }
         }
     }
 
-    fn client_request(
-        &mut self,
-        now: Time,
-        conn: ConnId,
-        op: Op,
-        body: &[u8],
-        payload: Option<Payload>,
-        answer: Answer,
-    ) {
+    fn client_request(&mut self, now: Time, incoming: Incoming<'_>) {
+        let Incoming { conn, op, body, payload, answer, .. } = incoming;
         let checked = IoBody::parse(body).ok_or(Status::BadRequest).and_then(|body| {
             let kind = self.check(conn, op, &body, payload.as_ref())?;
             Ok((body, kind))

@@ -9,6 +9,7 @@
 //! epoch, here as elsewhere, and any node may ask. Given is only what is there as a whole: by a copy that is in sync in the configuration
 //! that it has joined. A snapshot is not dropped while it is read, and what is asked afterwards is told so.
 
+use super::requests::Incoming;
 use super::{Node, Pending};
 use crate::iocb::{Iocb, Phase};
 use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES, SUBTASK_DEADLINE};
@@ -36,14 +37,8 @@ impl<S: Store> Node<S> {
     }
 
     /// SNAPSHOT_READ: a piece of a snapshot, for a copy-range elsewhere.
-    pub(super) fn snapshot_asked(
-        &mut self,
-        now: Time,
-        body: &[u8],
-        payload: Option<&Payload>,
-        answer: Answer,
-        out: &mut dyn Outbox<Letter>,
-    ) {
+    pub(super) fn snapshot_asked(&mut self, now: Time, incoming: Incoming<'_>, out: &mut dyn Outbox<Letter>) {
+        let Incoming { body, payload, answer, .. } = incoming;
         let body = ViewBody::parse(body).filter(|_| payload.is_none());
         let Some((of, at)) = body.and_then(|body| Some((body.asked_snapshot()?, body.range()))) else {
             self.reply_status(now, answer, Status::BadRequest);

@@ -4,6 +4,7 @@
 //! write while the store still reads for the older question: so every look is entered in the copy's `busy` ranges, and a write that
 //! overlaps one is put off (`later`). A repair counts like a write: a Join waits for it (rule 6).
 
+use super::requests::Incoming;
 use super::{Node, Pending};
 use crate::inspection::Inspection;
 use crate::iocb::{ServerIocb, why};
@@ -57,17 +58,14 @@ trait Viewed {
 
 impl<S: Store> Node<S> {
     /// REPLICA_READ, REPLICA_VERIFY, REPLICA_REPAIR.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one NetEvent")]
     pub(super) fn content_asked(
         &mut self,
         now: Time,
         caller: Caller,
-        op: Op,
-        body: &[u8],
-        payload: Option<Payload>,
-        answer: Answer,
+        incoming: Incoming<'_>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        let Incoming { op, body, payload, answer, .. } = incoming;
         let Some(body) = ViewBody::parse(body) else {
             self.reply_status(now, answer, Status::BadRequest);
             return;
