@@ -8,7 +8,7 @@ use super::{Node, Pending, whole_payload};
 use crate::change::Change;
 use crate::mail::Letter;
 use crate::replica::Caller;
-use conductor_model::{BLOCK, BlockRange, Epoch, ShardId, Stamp};
+use conductor_model::{BLOCK, BlockRange, ShardId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{FillBody, Mark, MarkBody, ReplyBody, ScanBody, Status, encode_changed, op};
@@ -56,15 +56,7 @@ impl<S: Store> Node<S> {
             self.reply_status(now, answer, Status::BadRequest);
             return;
         };
-        let permitted = match self.replicas.get(&shard) {
-            Some(replica) => replica.permits(epoch, caller).map_err(|status| (status, replica.epoch())),
-            None => Err((Status::NotJoined, Epoch(0))),
-        };
-        if let Err((status, epoch)) = permitted {
-            self.counters.count("replica.not-joined");
-            self.reply_with_epoch(now, answer, status, epoch);
-            return;
-        }
+        let Some(answer) = self.permitted(now, shard, epoch, caller, answer) else { return };
         self.counters.count(match op {
             op::FILL_SCAN => "op.fill-scan",
             op::FILL => "op.fill",

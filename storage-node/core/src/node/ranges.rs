@@ -1,7 +1,6 @@
 //! Ranges that clients hold who share a volume: asked for, given back, gone with their session; and nothing written outside of them.
 
 use super::Node;
-use super::replies::reply_counter;
 use super::requests::Incoming;
 use crate::iocb::{Iocb, Kind};
 use crate::limits::{MAX_RANGES_EACH, RANGE_WAIT, RANGES_TOLD};
@@ -44,17 +43,7 @@ impl<S: Store> Node<S> {
         };
         match said {
             Asked::Waits => self.counters.count("range.waits"),
-            Asked::Said(answer, status) => {
-                self.counters.count(reply_counter(status));
-                let primary = shard.and_then(|shard| self.primaries.get(&shard));
-                let known = primary.map(|p| (p.config.epoch, p.config.cache));
-                match status {
-                    Status::StaleEpoch | Status::Later => {
-                        self.reply_with_generation(now, answer, status, known.unwrap_or_default());
-                    }
-                    status => self.reply_status(now, answer, status),
-                }
-            }
+            Asked::Said(answer, status) => self.reply_at_once(now, answer, status, shard),
         }
         if let Some(shard) = shard.filter(|_| gives_back) {
             self.decide_ranges(now, shard);

@@ -6,7 +6,7 @@ use super::{Node, Pending};
 use crate::change::{Change, Target};
 use crate::mail::Letter;
 use crate::replica::{Admission, Caller};
-use conductor_model::{BLOCK, BlockRange, Epoch, ShardId, ShardSnapshot, Stamp};
+use conductor_model::{BLOCK, BlockRange, ShardId, ShardSnapshot, Stamp};
 use driver::{Outbox, Time};
 use node_protocol::{LayerBody, ReplicaBody, Status, op};
 use node_store::{Store, StoreError, StoreOp};
@@ -35,16 +35,8 @@ impl<S: Store> Node<S> {
         };
         let (shard, stamp, range) = (body.shard(), body.stamp(), body.range());
         let share = self.store_share();
-        let Some(replica) = self.replicas.get_mut(&shard) else {
-            self.reply_with_epoch(now, answer, Status::NotJoined, Epoch(0));
-            return;
-        };
-        if let Err(status) = replica.permits(stamp.epoch, caller) {
-            let epoch = replica.epoch();
-            self.counters.count("replica.not-joined");
-            self.reply_with_epoch(now, answer, status, epoch);
-            return;
-        }
+        let Some(answer) = self.permitted(now, shard, stamp.epoch, caller, answer) else { return };
+        let Some(replica) = self.replicas.get_mut(&shard) else { return };
         let carried = payload.as_ref().map_or(0, |p| p.len as u64);
         let expected = if op == op::REPLICA_WRITE { range.count.bytes().0 } else { 0 };
         let empty = op == op::REPLICA_SYNC;

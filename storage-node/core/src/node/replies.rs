@@ -5,7 +5,8 @@ use super::orders::PartDone;
 use super::requests::{is_whole, sub_block};
 use crate::iocb::{Heal, Kind, Stage};
 use crate::limits::TRACES;
-use conductor_model::{BlockRange, Blocks, Commit, Epoch};
+use crate::replica::Caller;
+use conductor_model::{BlockRange, Blocks, Commit, Epoch, ShardId};
 use driver::Time;
 use memory::Filling;
 use node_protocol::{ExtentsAnswer, ReplyBody, StaleBody, Status};
@@ -22,6 +23,40 @@ impl<S: Store> Node<S> {
     /// Answers with a status and the epoch that this node knows.
     pub(super) fn reply_with_epoch(&mut self, now: Time, answer: Answer, status: Status, epoch: Epoch) {
         self.reply_with_generation(now, answer, status, (epoch, Commit(0)));
+    }
+
+    /// May this primary ask things of the copy here, in this epoch (rule 12)? The answer is given back if so; if not, it was told no, and
+    /// which epoch the copy has joined.
+    pub(super) fn permitted(
+        &mut self,
+        now: Time,
+        shard: ShardId,
+        epoch: Epoch,
+        caller: Caller,
+        answer: Answer,
+    ) -> Option<Answer> {
+        let (status, joined) = match self.replicas.get(&shard) {
+            None => (Status::NotJoined, Epoch(0)),
+            Some(replica) => match replica.permits(epoch, caller) {
+                Ok(()) => return Some(answer),
+                Err(status) => (status, replica.epoch()),
+            },
+        };
+        self.counters.count("replica.not-joined");
+        self.reply_with_epoch(now, answer, status, joined);
+        None
+    }
+
+    /// Answers a client with what is known at once, mostly no; where that is a matter of epochs, with what is known of its shard.
+    pub(super) fn reply_at_once(&mut self, now: Time, answer: Answer, status: Status, shard: Option<ShardId>) {
+        self.counters.count(reply_counter(status));
+        if matches!(status, Status::StaleEpoch | Status::Later) {
+            let primary = shard.and_then(|shard| self.primaries.get(&shard));
+            let known = primary.map(|primary| (primary.config.epoch, primary.config.cache));
+            self.reply_with_generation(now, answer, status, known.unwrap_or_default());
+        } else {
+            self.reply_status(now, answer, status);
+        }
     }
 
     /// Answers a client with a status and the epoch in which this node is the shard's primary, with its cache generation: whom the conductor

@@ -1,6 +1,5 @@
 //! A client's request on its way from the frame to the answer.
 
-use super::replies::reply_counter;
 use super::room::Room;
 use super::{Node, Pending, Visitor};
 use crate::iocb::{Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
@@ -76,14 +75,7 @@ impl<S: Store> Node<S> {
         let (body, (kind, range)) = match checked {
             Ok(good) => good,
             Err(status) => {
-                self.counters.count(reply_counter(status));
-                let epoch = IoBody::parse(body).and_then(|b| self.primaries.get(&b.shard()));
-                match (status, epoch.map(|p| (p.config.epoch, p.config.cache))) {
-                    (Status::StaleEpoch | Status::Later, known) => {
-                        self.reply_with_generation(now, answer, status, known.unwrap_or_default());
-                    }
-                    _ => self.reply_status(now, answer, status),
-                }
+                self.reply_at_once(now, answer, status, IoBody::parse(body).map(|body| body.shard()));
                 return;
             }
         };

@@ -11,7 +11,7 @@ use crate::iocb::{ServerIocb, why};
 use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES};
 use crate::mail::Letter;
 use crate::replica::Caller;
-use conductor_model::{BLOCK, BlockRange, Epoch, ShardId};
+use conductor_model::{BLOCK, BlockRange, ShardId};
 use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{MAX_VERIFY_BLOCKS, ReplyBody, Status, VerifyAnswer, ViewBody, encode_crcs, op};
@@ -71,15 +71,7 @@ impl<S: Store> Node<S> {
             return;
         };
         let (shard, at) = (body.shard(), body.range());
-        let permitted = match self.replicas.get(&shard) {
-            Some(replica) => replica.permits(body.epoch(), caller).map_err(|status| (status, replica.epoch())),
-            None => Err((Status::NotJoined, Epoch(0))),
-        };
-        if let Err((status, epoch)) = permitted {
-            self.counters.count("replica.not-joined");
-            self.reply_with_epoch(now, answer, status, epoch);
-            return;
-        }
+        let Some(answer) = self.permitted(now, shard, body.epoch(), caller, answer) else { return };
         let Some(replica) = self.replicas.get(&shard) else { return };
         let most = if op == op::REPLICA_READ { MAX_REQUEST_BLOCKS } else { MAX_VERIFY_BLOCKS };
         let fits = at.count.0 > 0 && at.end() * BLOCK as u64 <= replica.size().0;
