@@ -1,20 +1,20 @@
 //! `references`: holds what the documents say of the source to the source.
 //!
 //! In `docs/` and the README a place in the code is named as `path.rs` or `path.rs: name, name`, where the path may leave out folders
-//! in front and may be of the kind `dir/{a,b}.rs`. Prints each path that is no file of the repository, each name that its file does
+//! in front and may be of the kind `dir/{a,b}.rs`. Prints each path that is no file of the tree, each name that its file does
 //! not have, and each relative link that leads nowhere, in a line each, and exits with 1 if there is one.
 
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 
 fn main() -> Result<ExitCode> {
-    let mut files = Files::of_the_repository()?;
+    let mut files = Files::of_the_tree()?;
     let documents: Vec<String> = files
         .paths
         .iter()
@@ -93,17 +93,23 @@ struct Files {
 }
 
 impl Files {
-    fn of_the_repository() -> Result<Self> {
-        let listed = Command::new("git")
-            .args(["ls-files", "--cached", "--others", "--exclude-standard"])
-            .output()
-            .context("cannot run git")?;
-        ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
-        let paths = String::from_utf8(listed.stdout)?
-            .lines()
-            .filter(|path| Path::new(path).exists())
-            .map(str::to_owned)
-            .collect();
+    /// All below the current directory but what is built or hidden: a tree need not be a checkout.
+    fn of_the_tree() -> Result<Self> {
+        let (mut paths, mut dirs) = (Vec::new(), vec![PathBuf::from(".")]);
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(&dir).with_context(|| format!("cannot list {}", dir.display()))? {
+                let entry = entry?;
+                let name = entry.file_name();
+                if name.to_string_lossy().starts_with('.') || name == "target" {
+                    continue;
+                }
+                match entry.file_type()? {
+                    kind if kind.is_dir() => dirs.push(entry.path()),
+                    _ => paths.push(entry.path().strip_prefix(".")?.to_string_lossy().into_owned()),
+                }
+            }
+        }
+        paths.sort();
         Ok(Self { paths, read: BTreeMap::new() })
     }
 
