@@ -7,6 +7,7 @@ use cluster::{Cluster, LONG, Shape, wait_until};
 use conductor_model::views::Attach;
 use conductor_model::{Bytes, ShardId, ShardIndex};
 use node_protocol::{IoBody, Status, op};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const SESSIONS: u64 = 64;
@@ -41,8 +42,10 @@ fn sixty_four_sessions_with_sixteen_requests_each_stay_within_the_stated_memory(
     let process = &cluster.nodes[node];
     let before = process.memory().unwrap();
     let (mut peak, mut warm) = (before, 0);
+    let (done, looked) = (AtomicU64::new(0), AtomicBool::new(false));
     let start = Instant::now();
     std::thread::scope(|scope| {
+        let (done, looked) = (&done, &looked);
         let sessions: Vec<_> = (0..SESSIONS)
             .map(|n| {
                 let who = Identity::of(key, &format!("client-{n}"), &map);
@@ -66,11 +69,21 @@ fn sixty_four_sessions_with_sixteen_requests_each_stay_within_the_stated_memory(
                             assert_eq!(reply.status(), Some(Status::Ok));
                         }
                     }
+                    done.fetch_add(1, Relaxed);
+                    // Who says nothing for two seconds is gone.
+                    for sequence in ROUNDS * REQUESTS.. {
+                        if looked.load(Relaxed) || start.elapsed() > LONG {
+                            break;
+                        }
+                        let body = IoBody::new(shard, epoch, sequence, Bytes(n * REQUESTS * 4096), 4096);
+                        assert_eq!(peer.ask(op::READ, &body, &[]).unwrap(), Some(Status::Ok));
+                        std::thread::sleep(Duration::from_millis(200));
+                    }
                     peer
                 })
             })
             .collect();
-        while sessions.iter().any(|session| !session.is_finished()) {
+        while done.load(Relaxed) < SESSIONS && !sessions.iter().any(|session| session.is_finished()) {
             let now = process.memory().unwrap();
             peak = peak.max(now);
             std::thread::sleep(Duration::from_millis(20));
@@ -79,6 +92,7 @@ fn sixty_four_sessions_with_sixteen_requests_each_stay_within_the_stated_memory(
         let open = look["inside"]["reactors"][0]["sessions"].as_array().unwrap().len() as u64;
         assert_eq!(open, SESSIONS, "all are still there");
         warm = process.memory().unwrap();
+        looked.store(true, Relaxed);
         sessions.into_iter().for_each(|session| drop(session.join().unwrap()));
     });
     let count = SESSIONS * REQUESTS * ROUNDS;
