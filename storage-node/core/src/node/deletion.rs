@@ -1,6 +1,7 @@
 //! Copies that the conductor has no more are deleted.
 
-use super::{Doomed, Node, Pending};
+use super::waits::StoreWait;
+use super::{Doomed, Node};
 use crate::mail::Letter;
 use conductor_model::CopyId;
 use driver::{Outbox, Time};
@@ -21,7 +22,7 @@ impl<S: Store> Node<S> {
                     Some(doomed) => {
                         doomed.deleting = true;
                         let disk = doomed.disk;
-                        self.store(now, disk, StoreOp::Delete { copy }, Pending::Delete { copy }, out);
+                        self.submit_to_store(now, disk, StoreOp::Delete { copy }, StoreWait::Deletion { copy }, out);
                     }
                 }
                 continue;
@@ -34,7 +35,7 @@ impl<S: Store> Node<S> {
             }
             self.replicas.remove(&shard);
             self.doomed.insert(copy, Doomed { disk, deleting: true });
-            self.store(now, disk, StoreOp::Delete { copy }, Pending::Delete { copy }, out);
+            self.submit_to_store(now, disk, StoreOp::Delete { copy }, StoreWait::Deletion { copy }, out);
         }
     }
 

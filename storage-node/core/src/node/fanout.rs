@@ -3,7 +3,8 @@
 //! A leg that was lost with its connection, or timed out, is started again on the next one; the copy's duplicate filter makes the
 //! repeat harmless. Each start takes a *subtask* hold on the IOCB and gives it back when that very start completes.
 
-use super::{Node, Pending};
+use super::Node;
+use super::waits::{ReplyWait, Request, StoreWait};
 use crate::change::{Change, Target};
 use crate::iocb::{Iocb, Kind, Leg, LegState, Phase, Stage, why};
 use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE, UNSYNCED, WAKE_AT_ONCE};
@@ -12,10 +13,10 @@ use crate::mail::Letter;
 use crate::primary::Phase as PrimaryPhase;
 use conductor_model::{CopyId, ShardId, ShardSnapshot, Stamp};
 use driver::{Outbox, Time};
-use node_protocol::{LayerBody, ReplicaBody, ReplyBody, Status, op};
+use node_protocol::{LayerBody, ReplicaBody, Status, op};
 use node_store::{Store, StoreError, StoreOp, View};
 use std::net::SocketAddr;
-use tcp::{Lost, Payload};
+use tcp::Payload;
 use wire::{Body, Op};
 
 impl<S: Store> Node<S> {
@@ -79,9 +80,9 @@ impl<S: Store> Node<S> {
         self.counters.count("leg.started");
         self.share_begins(from);
         if kind == Kind::Flush {
-            self.store(now, disk, StoreOp::KnownGood { copy, stamp: known_good }, Pending::Told, out);
+            self.submit_to_store(now, disk, StoreOp::KnownGood { copy, stamp: known_good }, StoreWait::Nobody, out);
         }
-        self.store(now, disk, operation, Pending::LocalLeg { iocb: key, stamp, copy, from, hold }, out);
+        self.submit_to_store(now, disk, operation, StoreWait::LocalLeg { iocb: key, stamp, copy, from, hold }, out);
     }
 
     /// Puts a leg into its link's backlog and sends what credits allow.
@@ -116,11 +117,9 @@ impl<S: Store> Node<S> {
                 .with_durable(filled || iocb.is_durable());
             let (op, body, payload) = message(iocb, body);
             let hold = request.share::<why::Subtask>();
-            let pending = Pending::RemoteLeg { iocb: leg.iocb, stamp: leg.stamp, copy: leg.copy, hold };
-            let token = self.pending.insert(pending) as u64;
-            let deadline = now + SUBTASK_DEADLINE;
-            if self.net.request(now, conn, op, &body, payload, token, deadline).is_err() {
-                self.forget_pending(token);
+            let wait = ReplyWait::RemoteLeg { iocb: leg.iocb, stamp: leg.stamp, copy: leg.copy, hold };
+            let request = Request { op, body: &body, payload, patience: SUBTASK_DEADLINE };
+            if !self.ask_peer(now, conn, request, wait) {
                 if let Some(link) = self.links.get_mut(to) {
                     link.backlog.push_front(leg);
                 }
@@ -131,62 +130,8 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// A request that was never sent: what waited for its answer is given back.
-    pub(super) fn forget_pending(&mut self, token: u64) {
-        if let Some(key) = usize::try_from(token).ok().filter(|key| self.pending.contains(*key)) {
-            self.pending.remove(key);
-        }
-    }
-
-    /// A reply on a link, whatever it belongs to.
-    pub(super) fn link_reply(
-        &mut self,
-        now: Time,
-        conn: driver::ConnId,
-        token: u64,
-        result: Result<(Op, Body, Option<Payload>), Lost>,
-        out: &mut dyn Outbox<Letter>,
-    ) {
-        let Some(pending) = usize::try_from(token).ok().and_then(|key| self.pending.try_remove(key)) else {
-            debug_assert!(false, "a reply to what was never asked");
-            return;
-        };
-        if let Some(link) = self.links.endpoint(conn).filter(|_| result.is_ok()).and_then(|to| self.links.get_mut(to)) {
-            link.heard();
-        }
-        match pending {
-            Pending::RemoteLeg { iocb, stamp, copy, hold } => {
-                let status = match &result {
-                    Ok((_, body, _)) => ReplyBody::status_of(body).ok_or(()),
-                    Err(_) => Err(()),
-                };
-                self.remote_leg_done(now, iocb, stamp, copy, status, out);
-                drop(hold);
-            }
-            Pending::Join { shard, epoch, copy, sent } => {
-                self.join_answered(now, shard, epoch, copy, sent, result, out)
-            }
-            Pending::Filled { shard, epoch, copy, what } => {
-                self.filled_answered(now, shard, (epoch, copy), what, result, out);
-            }
-            Pending::Promise { link, sent } => self.promise_answered(now, link, sent, result, out),
-            Pending::Asked { iocb, copy, what, hold } => {
-                self.copy_answered(now, iocb, copy, what, result, out);
-                drop(hold);
-            }
-            Pending::Source { iocb, copy, hold } => {
-                self.holder_answered(now, iocb, copy, result);
-                drop(hold);
-            }
-            _ => debug_assert!(false, "a store's completion came from a link"),
-        }
-        if let Some(to) = self.links.endpoint(conn) {
-            self.drain_backlog(now, to);
-        }
-    }
-
     /// One start of a remote leg is over.
-    fn remote_leg_done(
+    pub(super) fn remote_leg_done(
         &mut self,
         now: Time,
         key: usize,

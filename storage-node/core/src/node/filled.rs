@@ -4,7 +4,8 @@
 //! again while the first is in the disk has to wait: the same range is never in the store twice.
 
 use super::requests::Incoming;
-use super::{Node, Pending, whole_payload};
+use super::waits::StoreWait;
+use super::{Node, whole_payload};
 use crate::change::Change;
 use crate::mail::Letter;
 use crate::replica::Caller;
@@ -147,7 +148,7 @@ impl<S: Store> Node<S> {
                 StoreOp::Mark { copy, mark, known_good: complete }
             }
         };
-        self.store(now, disk, operation, Pending::Fill(Box::new(task)), out);
+        self.submit_to_store(now, disk, operation, StoreWait::FillTask(Box::new(task)), out);
     }
 
     /// The store has done it, or not.

@@ -11,7 +11,8 @@
 //! In a sealed epoch nothing is written, so nothing is locked. A FILL whose answer was lost is sent again under its lock; anything else
 //! that fails ends the run: the copy is dropped, and begins again later from what its mark says.
 
-use super::{Node, Pending};
+use super::Node;
+use super::waits::{ReplyWait, Request, StoreWait};
 use crate::filling::{Filling, PIECE, Piece, Step};
 use crate::iocb::{Iocb, Kind, Phase as IocbPhase, why};
 use crate::limits::{FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, SUBTASK_DEADLINE};
@@ -163,12 +164,8 @@ impl<S: Store> Node<S> {
         what: Asked,
     ) -> bool {
         let Some((conn, epoch, copy)) = self.fill_conn(shard) else { return false };
-        let token = self.pending.insert(Pending::Filled { shard, epoch, copy, what }) as u64;
-        let sent = self.net.request(now, conn, op, body, payload, token, now + SUBTASK_DEADLINE).is_ok();
-        if !sent {
-            self.forget_pending(token);
-        }
-        sent
+        let request = Request { op, body, payload, patience: SUBTASK_DEADLINE };
+        self.ask_peer(now, conn, request, ReplyWait::Fill { shard, epoch, copy, what })
     }
 
     /// Asks both sides what is due next.
@@ -190,11 +187,11 @@ impl<S: Store> Node<S> {
         if let Some(filling) = self.filling_of(shard) {
             filling.step = Step::Listing { number, from, to, own: None, theirs: None };
         }
-        let pending = Pending::Changes { shard, number, view };
         if let Some(replica) = self.replicas.get_mut(&shard) {
             replica.read_begins(view);
         }
-        self.store(now, disk, StoreOp::Changed { copy: own, view, above, from }, pending, out);
+        let op = StoreOp::Changed { copy: own, view, above, from };
+        self.submit_to_store(now, disk, op, StoreWait::Changes { shard, number, view }, out);
         true
     }
 

@@ -12,8 +12,9 @@
 //! written to, the range is then written again on all copies under a stamp, with one copy's content, under the same lock. A snapshot
 //! is not written to: such a block of it stays damaged in that copy and costs EIO.
 
+use super::Node;
 use super::verify::For;
-use super::{Node, Pending};
+use super::waits::{ReplyWait, Request};
 use crate::iocb::{Iocb, Kind, Phase, why};
 use crate::limits::{DAMAGE_LINE, LINK_RESERVED_CREDITS, MAX_HEALS, SUBTASK_DEADLINE};
 use crate::mail::Letter;
@@ -155,7 +156,9 @@ impl<S: Store> Node<S> {
             };
             match mend.next() {
                 Act::Look(at) => {
-                    if !self.begin(key, |node, hold| node.look_here(now, shard, view, at, For::Look(key, hold), out)) {
+                    if !self.start_subtask(key, |node, hold| {
+                        node.look_here(now, shard, view, at, For::Look(key, hold), out)
+                    }) {
                         self.mend_later(now, key);
                         return;
                     }
@@ -173,7 +176,9 @@ impl<S: Store> Node<S> {
                 Act::Fetch(copy, block) => {
                     let at = BlockRange { from: block, count: Blocks(1) };
                     let begun = if copy == 0 {
-                        self.begin(key, |node, hold| node.look_here(now, shard, view, at, For::Own(key, hold), out))
+                        self.start_subtask(key, |node, hold| {
+                            node.look_here(now, shard, view, at, For::Own(key, hold), out)
+                        })
                     } else {
                         self.ask_copy(now, key, copy, at, Question::Read, None)
                     };
@@ -203,7 +208,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Starts a subtask of a mend; `start` says whether it could be started.
-    fn begin(
+    fn start_subtask(
         &mut self,
         key: usize,
         start: impl FnOnce(&mut Self, refcount::Hold<crate::iocb::ServerIocb, why::Subtask>) -> bool,
@@ -236,7 +241,7 @@ impl<S: Store> Node<S> {
         if !self.replicas.get(&shard).is_some_and(|r| r.bears_content(at)) {
             return false;
         }
-        self.begin(key, |node, hold| {
+        self.start_subtask(key, |node, hold| {
             node.repair_here(now, shard, view, at, with, For::Repaired(key, hold), out);
             true
         })
@@ -272,14 +277,9 @@ impl<S: Store> Node<S> {
             Question::Read | Question::Range => op::REPLICA_READ,
             Question::Repair => op::REPLICA_REPAIR,
         };
-        self.begin(key, |node, hold| {
-            let token = node.pending.insert(Pending::Asked { iocb: key, copy, what, hold }) as u64;
-            let deadline = now + SUBTASK_DEADLINE;
-            let sent = node.net.request(now, conn, op, body.bytes(), payload, token, deadline).is_ok();
-            if !sent {
-                node.forget_pending(token);
-            }
-            sent
+        self.start_subtask(key, |node, hold| {
+            let request = Request { op, body: body.bytes(), payload, patience: SUBTASK_DEADLINE };
+            node.ask_peer(now, conn, request, ReplyWait::Mend { iocb: key, copy, what, hold })
         })
     }
 

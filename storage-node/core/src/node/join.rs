@@ -1,7 +1,8 @@
 //! A copy on this reactor joins an epoch (rules 2, 6 and 20): for a primary elsewhere, or for one here.
 
 use super::requests::Incoming;
-use super::{Node, Pending, whole_payload};
+use super::waits::StoreWait;
+use super::{Node, whole_payload};
 use crate::mail::Letter;
 use crate::primary::{Joined, Phase as PrimaryPhase};
 use crate::replica::{Asker, Caller, JoinStep, Replica};
@@ -161,7 +162,7 @@ impl<S: Store> Node<S> {
         let config = joining.config.clone();
         let epoch = config.epoch;
         let operation = if exists { StoreOp::Join { copy, config } } else { StoreOp::Create { copy, config, parent } };
-        self.store(now, disk, operation, Pending::Persist { shard, epoch }, out);
+        self.submit_to_store(now, disk, operation, StoreWait::JoinPersist { shard, epoch }, out);
     }
 
     /// The configuration is on disk.
@@ -196,7 +197,7 @@ impl<S: Store> Node<S> {
         }
         replica.config = joining.config.clone();
         let (disk, copy) = (replica.disk, replica.copy);
-        self.store(now, disk, StoreOp::Above { copy }, Pending::Above { shard, epoch }, out);
+        self.submit_to_store(now, disk, StoreOp::Above { copy }, StoreWait::JoinList { shard, epoch }, out);
     }
 
     /// K and what lies above it are known: the Join is answered, and writes of its epoch are taken.

@@ -1,6 +1,7 @@
 //! Configurations: taking them up, asking for the next one, collecting the answers of all members.
 
-use super::{Node, Pending, whole_payload};
+use super::waits::{ReplyWait, Request, StoreWait};
+use super::{Node, whole_payload};
 use crate::iocb::{Kind, Phase as IocbPhase};
 use crate::limits::{ASK_AGAIN, JOIN_DEADLINE, RETRY_REFUSED};
 use crate::mail::Letter;
@@ -108,7 +109,7 @@ impl<S: Store> Node<S> {
         let (config, endpoints) = (primary.config.clone(), primary.links.clone());
         if let Some(own) = config.primary_member().filter(|m| self.named_wrongly(m, self.disks[disk].open)) {
             let change = MembershipChange::Reopened(vec![(own.copy, self.disks[disk].open)]);
-            self.ask(now, shard, change, out);
+            self.ask_conductor(now, shard, change, out);
             return;
         }
         self.begin_join(now, disk, config.primary, config, Asker::Local, out);
@@ -162,7 +163,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Asks the conductor for a change under the present epoch, until it answers.
-    fn ask(&mut self, now: Time, shard: ShardId, change: MembershipChange, out: &mut dyn Outbox<Letter>) {
+    fn ask_conductor(&mut self, now: Time, shard: ShardId, change: MembershipChange, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.asked = now;
         primary.phase = Phase::Asking(change.clone());
@@ -180,7 +181,7 @@ impl<S: Store> Node<S> {
         open: OpenId,
         out: &mut dyn Outbox<Letter>,
     ) {
-        self.ask(now, shard, MembershipChange::Reopened(vec![(copy, open)]), out);
+        self.ask_conductor(now, shard, MembershipChange::Reopened(vec![(copy, open)]), out);
     }
 
     /// Somebody knows a newer epoch of a shard: nothing is served until its configuration is known here (rule 20). A question under the
@@ -189,7 +190,7 @@ impl<S: Store> Node<S> {
         self.counters.count("epoch.newer-elsewhere");
         let Some(own) = self.primaries.get(&shard).and_then(|p| p.config.primary_member()) else { return };
         let named = vec![(own.copy, own.open)];
-        self.ask(now, shard, MembershipChange::Reopened(named), out);
+        self.ask_conductor(now, shard, MembershipChange::Reopened(named), out);
     }
 
     /// The conductor's answer.
@@ -247,7 +248,7 @@ impl<S: Store> Node<S> {
                 continue;
             }
             if self.named_wrongly(&member, open) {
-                self.ask(now, shard, MembershipChange::Reopened(vec![(member.copy, open)]), out);
+                self.ask_conductor(now, shard, MembershipChange::Reopened(vec![(member.copy, open)]), out);
                 continue;
             }
             self.send_join(now, conn, shard, &member);
@@ -270,14 +271,14 @@ impl<S: Store> Node<S> {
         let (Ok(json), state) = (serde_json::to_vec(&config), JoinState::Again(now + RETRY_REFUSED)) else { return };
         let sent = self.arena.take(json.len(), Class::Settle).is_some_and(|mut into| {
             into.copy_from_slice(&json);
-            let pending = Pending::Join { shard, epoch: config.epoch, copy: member.copy, sent: now };
-            let token = self.pending.insert(pending) as u64;
+            let wait = ReplyWait::Join { shard, epoch: config.epoch, copy: member.copy, sent: now };
             let payload = Some(whole_payload(into));
-            let result = self.net.request(now, conn, op::JOIN, body.bytes(), payload, token, now + JOIN_DEADLINE);
-            if result.is_err() {
-                self.forget_pending(token);
-            }
-            result.is_ok()
+            self.ask_peer(
+                now,
+                conn,
+                Request { op: op::JOIN, body: body.bytes(), payload, patience: JOIN_DEADLINE },
+                wait,
+            )
         });
         let state = if sent { JoinState::Sent } else { state };
         if let Some(primary) = self.primaries.get_mut(&shard) {
@@ -371,11 +372,11 @@ impl<S: Store> Node<S> {
             }
             self.go_on_filling(now, shard, out);
         } else if primary.config.born && primary.doubts_all() && !driver::mutant::on("cache_loss_unseen") {
-            self.ask(now, shard, MembershipChange::CacheLost, out);
+            self.ask_conductor(now, shard, MembershipChange::CacheLost, out);
         } else if primary.config.born {
             self.start_settling(now, shard, out);
         } else {
-            self.ask(now, shard, MembershipChange::Born, out);
+            self.ask_conductor(now, shard, MembershipChange::Born, out);
         }
     }
 
@@ -429,8 +430,8 @@ impl<S: Store> Node<S> {
     /// begins there.
     fn outlive_locks(&mut self, shard: ShardId) {
         let Some(replica) = self.replicas.get_mut(&shard).filter(|replica| replica.reading > 0) else { return };
-        for (_, pending) in &mut self.pending {
-            if let Pending::Read { iocb, of, view, busy: busy @ None, .. } = pending
+        for (_, wait) in &mut self.store_waits {
+            if let StoreWait::Read { iocb, of, view, busy: busy @ None, .. } = wait
                 && *of == shard
             {
                 self.last_look += 1;
@@ -507,7 +508,7 @@ impl<S: Store> Node<S> {
             match &primary.phase {
                 Phase::Asking(change) if now.since(primary.asked) >= ASK_AGAIN => {
                     let change = change.clone();
-                    self.ask(now, shard, change, out);
+                    self.ask_conductor(now, shard, change, out);
                 }
                 Phase::Serving if self.has_given_up_a_share(shard) => self.join_again(now, shard, out),
                 Phase::Serving | Phase::Settling(_) => {

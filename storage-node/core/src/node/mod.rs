@@ -23,6 +23,7 @@
 //! | `copying` | copy-range |
 //! | `source` | what a copy-range copies, read here, asked for elsewhere, or given to who asks |
 //! | `work` | what single copies do by themselves: dropping snapshots, flattening |
+//! | `waits` | who waits for a completion of a store, and who for a reply on a link |
 //! | `peers` | links to other reactors: connecting, who is there |
 //! | `promises` | promises asked for, given, waited for |
 //! | `settle_damage` | settling what the own copy cannot read |
@@ -59,12 +60,14 @@ mod troubles;
 mod verify;
 mod view;
 mod visitors;
+mod waits;
 mod wishes;
 mod work;
 
 use self::requests::Incoming;
+use self::waits::{ReplyWait, StoreWait};
 use crate::counters::Counters;
-use crate::iocb::{self, Iocb, ServerIocb};
+use crate::iocb::{Iocb, ServerIocb};
 use crate::limits::{AWAY, NOTICEABLE_USE, PROMISE, STORE_OPS, TICK};
 use crate::links::Links;
 use crate::mail::{Letter, Mail};
@@ -72,19 +75,17 @@ use crate::primary::Primary;
 use crate::replica::{Caller, Quarantine, Replica};
 use crate::session::Sessions;
 use crate::withheld::Withheld;
-use conductor_model::api::{CopyWork, KeyList, OrderReport, Trouble};
-use conductor_model::{
-    Blocks, Bytes, CopyId, DiskId, Epoch, NodeId, OpenId, OrderId, ShardId, ShardSnapshot, Stamp, VolumeId,
-};
+use conductor_model::api::{KeyList, OrderReport, Trouble};
+use conductor_model::{Blocks, Bytes, CopyId, DiskId, NodeId, OpenId, OrderId, ShardId, VolumeId};
 use driver::{ConnId, DiskIndex, Done, Machine, Op, Outbox, Time};
 use memory::{Arena, Filling};
-use node_store::{Store, StoreError, StoreOp, Tag, View as StoreView};
+use node_store::Store;
 use orders::{PartDone, Standing};
-use refcount::{Hold, Table};
+use refcount::Table;
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use tcp::{Answer, Net, NetEvent, Payload, Transport, Ways};
+use tcp::{Net, NetEvent, Payload, Transport, Ways};
 
 /// A disk with its opened store.
 #[derive(Debug)]
@@ -116,102 +117,6 @@ pub struct NodeOptions {
     pub process: u64,
     /// Which of the process's reactors this is.
     pub lane: u16,
-}
-
-/// What a completion of the store or of a link belongs to.
-#[derive(Debug)]
-pub(crate) enum Pending {
-    LocalLeg {
-        iocb: usize,
-        stamp: Stamp,
-        copy: CopyId,
-        from: Option<ShardSnapshot>,
-        hold: Hold<ServerIocb, iocb::why::Subtask>,
-    },
-    RemoteLeg {
-        iocb: usize,
-        stamp: Stamp,
-        copy: CopyId,
-        hold: Hold<ServerIocb, iocb::why::Subtask>,
-    },
-    Read {
-        iocb: usize,
-        of: ShardId,
-        view: StoreView,
-        /// Its range is busy under this number: it has outlived the primary that it was for, and the range lock.
-        busy: Option<u64>,
-        hold: Hold<ServerIocb, iocb::why::Subtask>,
-    },
-    ReplicaWrite {
-        shard: ShardId,
-        stamp: Stamp,
-        from: Option<ShardSnapshot>,
-    },
-    Work {
-        shard: ShardId,
-        task: CopyWork,
-    },
-    /// Nobody waits for it.
-    Told,
-    Persist {
-        shard: ShardId,
-        epoch: Epoch,
-    },
-    Above {
-        shard: ShardId,
-        epoch: Epoch,
-    },
-    Delete {
-        copy: CopyId,
-    },
-    Join {
-        shard: ShardId,
-        epoch: Epoch,
-        copy: CopyId,
-        sent: Time,
-    },
-    /// A syncing copy's answer.
-    Filled {
-        shard: ShardId,
-        epoch: Epoch,
-        copy: CopyId,
-        what: filling::Asked,
-    },
-    /// The own store's list of what changed.
-    Changes {
-        shard: ShardId,
-        number: u64,
-        view: StoreView,
-    },
-    /// What a primary elsewhere has asked of a syncing copy here.
-    Fill(Box<filled::Task>),
-    Promise {
-        link: SocketAddr,
-        sent: Time,
-    },
-    Content {
-        shard: ShardId,
-        look: u64,
-        changes: bool,
-        whose: verify::For,
-    },
-    Asked {
-        iocb: usize,
-        copy: usize,
-        what: heal::Question,
-        hold: Hold<ServerIocb, iocb::why::Subtask>,
-    },
-    /// A piece of a copy-range's source, of a copy elsewhere.
-    Source {
-        iocb: usize,
-        copy: CopyId,
-        hold: Hold<ServerIocb, iocb::why::Subtask>,
-    },
-    /// The like, for whoever asked here.
-    Given {
-        of: ShardSnapshot,
-        answer: Answer,
-    },
 }
 
 /// Who is at the other end of a connection that came to us.
@@ -247,7 +152,8 @@ pub struct Node<S> {
     primaries: BTreeMap<ShardId, Primary>,
     iocbs: Slab<Iocb>,
     iocb_holds: Table<ServerIocb>,
-    pending: Slab<Pending>,
+    store_waits: Slab<StoreWait>,
+    reply_waits: Slab<ReplyWait>,
     /// IOCBs that may be able to go on.
     ready: VecDeque<usize>,
     arrivals: u64,
@@ -351,7 +257,8 @@ impl<S: Store> Node<S> {
             primaries: BTreeMap::new(),
             iocbs: Slab::new(),
             iocb_holds: Table::new(),
-            pending: Slab::new(),
+            store_waits: Slab::new(),
+            reply_waits: Slab::new(),
             ready: VecDeque::new(),
             arrivals: 0,
             store_touched: false,
@@ -394,67 +301,6 @@ impl<S: Store> Node<S> {
     /// How many operations one disk's store may have of us at once.
     fn store_share(&self) -> usize {
         STORE_OPS / self.disks.len().max(1)
-    }
-
-    /// Gives a store an operation; its completion comes back as `pending`.
-    fn store(&mut self, now: Time, disk: usize, op: StoreOp, pending: Pending, out: &mut dyn Outbox<Letter>) {
-        let tag = Tag(self.pending.insert(pending) as u64);
-        self.store_touched = true;
-        self.in_store[disk] += 1;
-        self.disks[disk].store.submit(now, tag, op, &mut |op| out.submit(op));
-    }
-
-    /// Hands every completion of a store to what it belongs to; true if there were any.
-    fn drain_store(&mut self, now: Time, disk: usize, out: &mut dyn Outbox<Letter>) -> bool {
-        let mut answered = false;
-        while let Some((tag, result)) = self.disks[disk].store.next_completion() {
-            answered = true;
-            let Some(pending) = usize::try_from(tag.0).ok().and_then(|key| self.pending.try_remove(key)) else {
-                debug_assert!(false, "the store completed what it was not given");
-                continue;
-            };
-            self.in_store[disk] -= 1;
-            match pending {
-                Pending::LocalLeg { iocb, stamp, copy, from, hold } => {
-                    self.share_is_over(from);
-                    self.local_leg_done(now, iocb, (stamp, copy, from), result.map(drop), out);
-                    drop(hold);
-                }
-                Pending::Read { iocb, of, view, busy, hold } => {
-                    self.read_done(now, iocb, (of, view, busy), result, out);
-                    drop(hold);
-                }
-                Pending::ReplicaWrite { shard, stamp, from } => {
-                    self.share_is_over(from);
-                    self.replica_write_done(now, shard, (stamp, from.is_some()), result.map(drop), out)
-                }
-                Pending::Persist { shard, epoch } => self.join_persisted(now, shard, epoch, result.map(drop), out),
-                Pending::Above { shard, epoch } => self.join_listed(now, shard, epoch, result, out),
-                Pending::Delete { copy } => {
-                    let gone = matches!(result, Ok(_) | Err(StoreError::NoSuchCopy(_)));
-                    self.copy_deleted(copy, gone, out);
-                }
-                Pending::Content { shard, look, changes, whose } => {
-                    self.content_done(now, shard, look, changes, whose, result, out);
-                }
-                Pending::Work { shard, task } => self.worked(shard, task, result.map(drop), out),
-                Pending::Told => {}
-                Pending::Changes { shard, number, view } => {
-                    self.changes_listed(now, shard, (number, view), result, out);
-                }
-                Pending::Fill(task) => self.fill_task_done(now, *task, result, out),
-                Pending::Given { of, answer } => self.snapshot_given(now, (of, answer), result, out),
-                Pending::RemoteLeg { .. }
-                | Pending::Join { .. }
-                | Pending::Promise { .. }
-                | Pending::Filled { .. }
-                | Pending::Source { .. }
-                | Pending::Asked { .. } => {
-                    debug_assert!(false, "a link's completion came from a store");
-                }
-            }
-        }
-        answered
     }
 
     fn drain_net(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {

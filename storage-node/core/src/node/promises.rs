@@ -8,7 +8,8 @@
 //! ```
 
 use super::requests::Incoming;
-use super::{Node, Pending, whole_payload};
+use super::waits::{ReplyWait, Request};
+use super::{Node, whole_payload};
 use crate::lease::relied_until;
 use crate::limits::{KEEPALIVE, PROMISE, SUBTASK_DEADLINE};
 use crate::links::Promise;
@@ -31,11 +32,8 @@ impl<S: Store> Node<S> {
         let word = u32::try_from(PROMISE.as_millis()).unwrap_or(u32::MAX);
         let prefix = Prefix { word: word.into(), ..Prefix::default() };
         let body = PromiseBody { prefix, known: known.into() };
-        let token = self.pending.insert(Pending::Promise { link: to, sent: now }) as u64;
-        let sent = self.net.request(now, conn, op::PROMISE, body.bytes(), None, token, now + SUBTASK_DEADLINE).is_ok();
-        if !sent {
-            self.forget_pending(token);
-        }
+        let request = Request { op: op::PROMISE, body: body.bytes(), payload: None, patience: SUBTASK_DEADLINE };
+        let sent = self.ask_peer(now, conn, request, ReplyWait::Promise { link: to, sent: now });
         if let Some(link) = self.links.get_mut(to) {
             link.promise_asked = sent;
             link.next_keepalive = now + KEEPALIVE;

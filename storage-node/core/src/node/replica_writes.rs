@@ -1,8 +1,9 @@
 //! What primaries ask of the copies on this reactor under a stamp of their epoch: writes, and whatever else has a place in their order.
 
+use super::Node;
 use super::replies::reply_counter;
 use super::requests::Incoming;
-use super::{Node, Pending};
+use super::waits::StoreWait;
 use crate::change::{Change, Target};
 use crate::mail::Letter;
 use crate::replica::{Admission, Caller};
@@ -123,11 +124,11 @@ impl<S: Store> Node<S> {
             Change::Sync => "op.replica-sync",
         });
         if let Change::Sync = change {
-            self.store(now, disk, StoreOp::KnownGood { copy, stamp: known_good }, Pending::Told, out);
+            self.submit_to_store(now, disk, StoreOp::KnownGood { copy, stamp: known_good }, StoreWait::Nobody, out);
         }
         self.share_begins(from);
         let operation = change.operation(Target { copy, stamp, at, known_good, durable });
-        self.store(now, disk, operation, Pending::ReplicaWrite { shard, stamp, from }, out);
+        self.submit_to_store(now, disk, operation, StoreWait::ReplicaWrite { shard, stamp, from }, out);
     }
 
     /// The disk is done with a replica write: durable, or refused.

@@ -1,7 +1,8 @@
 //! A client's request on its way from the frame to the answer.
 
 use super::room::Room;
-use super::{Node, Pending, Visitor};
+use super::waits::StoreWait;
+use super::{Node, Visitor};
 use crate::iocb::{Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
 use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, SETTLE_PIECE};
 use crate::mail::Letter;
@@ -326,8 +327,8 @@ impl<S: Store> Node<S> {
         iocb.started_at = now;
         replica.read_begins(view);
         let hold = request.share::<why::Subtask>();
-        let pending = Pending::Read { iocb: key, of: shard, view, busy: None, hold };
-        self.store(now, disk, op, pending, out);
+        let wait = StoreWait::Read { iocb: key, of: shard, view, busy: None, hold };
+        self.submit_to_store(now, disk, op, wait, out);
         true
     }
 

@@ -9,8 +9,9 @@
 //! epoch, here as elsewhere, and any node may ask. Given is only what is there as a whole: by a copy that is in sync in the configuration
 //! that it has joined. A snapshot is not dropped while it is read, and what is asked afterwards is told so.
 
+use super::Node;
 use super::requests::Incoming;
-use super::{Node, Pending};
+use super::waits::{ReplyWait, Request, StoreWait};
 use crate::iocb::{Iocb, Phase};
 use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES, SUBTASK_DEADLINE};
 use crate::mail::Letter;
@@ -58,7 +59,13 @@ impl<S: Store> Node<S> {
         let (view, disk, copy) = (View::Snapshot(of.snapshot), replica.disk, replica.copy);
         replica.read_begins(view);
         self.giving += 1;
-        self.store(now, disk, StoreOp::Read { copy, view, at, into }, Pending::Given { of, answer }, out);
+        self.submit_to_store(
+            now,
+            disk,
+            StoreOp::Read { copy, view, at, into },
+            StoreWait::SnapshotRead { of, answer },
+            out,
+        );
     }
 
     /// Is there such a piece here, and room to read it? Else the status to refuse with.
@@ -146,13 +153,10 @@ impl<S: Store> Node<S> {
         let (Some(conn), Some(request)) = (self.conn_to_holder(holder), &self.iocbs[key].request) else { return false };
         let hold = request.share();
         let body = ViewBody::of_snapshot(from, range);
-        let token = self.pending.insert(Pending::Source { iocb: key, copy: holder.copy, hold }) as u64;
-        let deadline = now + SUBTASK_DEADLINE;
-        let sent = self.net.request(now, conn, op::SNAPSHOT_READ, body.bytes(), None, token, deadline).is_ok();
+        let request = Request { op: op::SNAPSHOT_READ, body: body.bytes(), payload: None, patience: SUBTASK_DEADLINE };
+        let sent = self.ask_peer(now, conn, request, ReplyWait::Source { iocb: key, copy: holder.copy, hold });
         if sent {
             self.iocbs[key].phase = Phase::Mending;
-        } else {
-            self.forget_pending(token);
         }
         sent
     }

@@ -4,8 +4,9 @@
 //! write while the store still reads for the older question: so every look is entered in the copy's `busy` ranges, and a write that
 //! overlaps one is put off (`later`). A repair counts like a write: a Join waits for it (rule 6).
 
+use super::Node;
 use super::requests::Incoming;
-use super::{Node, Pending};
+use super::waits::StoreWait;
 use crate::inspection::Inspection;
 use crate::iocb::{ServerIocb, why};
 use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES};
@@ -194,8 +195,8 @@ impl<S: Store> Node<S> {
             self.counters.count("memory.waits");
             return false;
         };
-        let pending = self.busy(shard, view, at, false, whose);
-        self.store(now, disk, StoreOp::Read { copy, view, at, into }, pending, out);
+        let wait = self.enter_busy(shard, view, at, false, whose);
+        self.submit_to_store(now, disk, StoreOp::Read { copy, view, at, into }, wait, out);
         true
     }
 
@@ -214,22 +215,22 @@ impl<S: Store> Node<S> {
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         replica.in_disk += 1;
         let (disk, copy) = (replica.disk, replica.copy);
-        let pending = self.busy(shard, view, at, true, whose);
+        let wait = self.enter_busy(shard, view, at, true, whose);
         let operation = StoreOp::Repair { copy, view, at, data: with.mem, crcs: with.crcs };
-        self.store(now, disk, operation, pending, out);
+        self.submit_to_store(now, disk, operation, wait, out);
     }
 
     /// Enters a range as busy until its operation is over.
-    fn busy(&mut self, shard: ShardId, view: View, at: BlockRange, changes: bool, whose: For) -> Pending {
+    fn enter_busy(&mut self, shard: ShardId, view: View, at: BlockRange, changes: bool, whose: For) -> StoreWait {
         self.last_look += 1;
         if let Some(replica) = self.replicas.get_mut(&shard) {
             replica.busy.push((self.last_look, at, view));
         }
-        Pending::Content { shard, look: self.last_look, changes, whose }
+        StoreWait::Content { shard, look: self.last_look, changes, whose }
     }
 
     /// A look or repair of a copy here is over.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one Pending")]
+    #[allow(clippy::too_many_arguments, reason = "the parts of one StoreWait")]
     pub(super) fn content_done(
         &mut self,
         now: Time,

@@ -98,7 +98,10 @@ impl<S: Store> Node<S> {
 
     /// True if nothing is in flight: every request answered, every hold given back. For tests of counts at rest.
     pub fn is_at_rest(&self) -> bool {
-        self.pending.is_empty() && self.iocb_holds.live() == 0 && self.iocbs.is_empty()
+        self.store_waits.is_empty()
+            && self.reply_waits.is_empty()
+            && self.iocb_holds.live() == 0
+            && self.iocbs.is_empty()
     }
 
     /// The stamp of the newest write that is finished everywhere.

@@ -2,7 +2,8 @@
 //!
 //! Each `Mail::Work` names all that is open; what cannot be done now is tried again with the next one.
 
-use super::{Node, Pending};
+use super::Node;
+use super::waits::StoreWait;
 use crate::mail::Letter;
 use conductor_model::ShardId;
 use conductor_model::api::CopyWork;
@@ -40,7 +41,7 @@ impl<S: Store> Node<S> {
             replica.working.insert(task);
             let (shard, disk) = (*shard, replica.disk);
             self.counters.count("work.started");
-            self.store(now, disk, operation, Pending::Work { shard, task }, out);
+            self.submit_to_store(now, disk, operation, StoreWait::CopyWork { shard, task }, out);
         }
     }
 
