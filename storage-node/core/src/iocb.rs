@@ -14,7 +14,7 @@
 //!
 //! The server's three buffer descriptors are `answer` (the command's receive slot, which reserves the reply's), `payload` (the
 //! data) and the reply, which belongs to the connection from the moment it is queued. An IOCB is counted: one *request* hold until
-//! it is answered or dropped, one *subtask* hold per start of a subtask, kept in the table of what is pending. A subtask that was
+//! it is answered or dropped, one *subtask* hold per start of a subtask, kept by who waits for it (`node::waits`). A subtask that was
 //! started twice completes twice, and only then does the reaper free the slot.
 
 use crate::mend::{Failure, Mend};
