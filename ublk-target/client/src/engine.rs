@@ -9,30 +9,32 @@
 //! - to another endpoint, under a newer epoch: nothing of the old one can be stamped any more, and the new primary settled what was
 //!   before it serves. (At the same epoch another endpoint means another process with the same store, which only one can hold open.)
 //!
-//! `intake` makes requests out of what front ends hand over; `failing` ends those that cannot be answered; `holding` holds what is claimed of
+//! `intake` makes requests out of what front ends hand over; `posting` sends their parts, and `answers` says what comes of each that is
+//! answered or lost (`extents` reads where data is); `failing` ends those that cannot be answered; `holding` holds what is claimed of
 //! a shared volume, without which nothing is sent there; `mapping` knows where shards are served.
 
+mod answers;
+mod extents;
 mod failing;
 mod holding;
 mod intake;
 mod mapping;
+mod posting;
 
 use crate::claims::Claims;
-use crate::iocb::{ClientIocb, Lost, Part, PartState, Pause, Posted, Request, Stage, Stages};
-use crate::limits::{
-    FENCE_GRACE, MAP_MIN, MAX_EXTENTS, MIN_EXTENTS, REQUEST_DEADLINE, RETRY_MAX, RETRY_MIN, ROOM_WAIT, TRACES,
-};
+use crate::iocb::{ClientIocb, Part, PartState, Request, Stage, Stages};
+use crate::limits::{FENCE_GRACE, MAP_MIN, MIN_EXTENTS, ROOM_WAIT, TRACES};
 use crate::link::{Link, State};
-use crate::request::{BlockDone, BlockError, ClientError, Completion, Extent};
+use crate::request::{BlockDone, BlockError, ClientError, Completion};
 use crate::routes::Routes;
-use crate::split::{Action, Kind};
+use crate::split::Kind;
 use crate::unflushed::Unflushed;
 use crate::view::Counters;
 use conductor_model::api::VolumeMap;
-use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Commit};
+use conductor_model::{BLOCK, Bytes, Commit};
 use driver::{ConnId, Span, Time};
 use memory::{Arena, Class, Reads};
-use node_protocol::{ExtentsAnswer, IoBody, RangeBody, ReplyBody, Status, op};
+use node_protocol::{IoBody, RangeBody};
 use refcount::Table;
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -200,237 +202,6 @@ impl Engine {
         self.write_through = true;
     }
 
-    fn enqueue_all(&mut self, now: Time, slot: usize) {
-        for at in 0..self.requests[slot].parts.len() {
-            self.enqueue(now, self.requests[slot].parts[at]);
-        }
-    }
-
-    /// Queues a part where its shard is served now.
-    fn enqueue(&mut self, now: Time, key: usize) {
-        let part = &mut self.parts[key];
-        // Routes only grow, and submit checked the range: the place is there.
-        let Some(place) = self.routes.place(part.shard) else { return };
-        part.state = PartState::Queued(place.endpoint);
-        self.links.entry(place.endpoint).or_insert_with(|| Link::new(now)).push(part.sequence, key);
-    }
-
-    /// Sends what links have queued and their connections take; opens connections that are needed.
-    fn pump(&mut self, now: Time, net: &mut dyn Network) {
-        let Self { links, requests, parts, routes, claims, paused, counters, .. } = self;
-        for (endpoint, link) in links.iter_mut() {
-            let makes_room = link.makes_room.is_some_and(|until| now < until);
-            match link.state {
-                State::Down(until) if until <= now && link.wants_connection() => {
-                    link.state = State::Opening(net.connect(*endpoint));
-                    counters.connects += 1;
-                }
-                State::Up(_) if makes_room && link.posted == 0 => {
-                    counters.made_room += 1;
-                    close(link, Reason::Closed, net);
-                }
-                State::Up(_) if makes_room => {}
-                State::Up(conn) => {
-                    link.makes_room = None;
-                    while let Some(key) = link.front() {
-                        let part = &mut parts[key];
-                        let Some(place) = routes.place(part.shard) else { break };
-                        let blocks = BlockRange::covering(part.offset, Bytes(part.len.into()));
-                        let blocks = blocks.filter(|_| part.action != Action::Extents);
-                        if blocks.is_some_and(|blocks| !claims.gate(part.shard, blocks, conn, place.epoch)) {
-                            link.remove(part.sequence);
-                            part.state = PartState::Paused(now + RETRY_MAX, Pause::Range);
-                            paused.insert((now + RETRY_MAX, key));
-                            continue;
-                        }
-                        let (shard, payload) = (routes.id(part.shard), part.payload.as_ref().map(Payload::share));
-                        let body = IoBody::new(shard, place.epoch, part.sequence, part.offset, part.len);
-                        let body = if part.fua { body.with_fua() } else { body };
-                        let (op, token, deadline) =
-                            (op_of(part.action), token(key, part.sequence), now + REQUEST_DEADLINE);
-                        match net.request(conn, Post { op, body: Body::Io(body), payload, token, deadline }) {
-                            Ok(()) => {}
-                            Err(NotPosted::Gone) => break,
-                            // Limits are agreed in the handshake; a node that takes less than a message can be is shown as such.
-                            Err(NotPosted::TooLarge) => {
-                                close(link, Reason::Incompatible, net);
-                                break;
-                            }
-                            Err(NotPosted::Credit) => {
-                                counters.no_credit += 1;
-                                break;
-                            }
-                        }
-                        link.post(now);
-                        let request = &mut requests[part.request];
-                        let Some(front_end) = &request.front_end else {
-                            unreachable!("a request without its front end's hold has no queued part: decide")
-                        };
-                        part.state = PartState::Posted(*endpoint, Posted::new(front_end, part.action));
-                        (part.epoch, part.cache) = (place.epoch, place.cache);
-                        part.sent += 1;
-                        if part.sent > 1 {
-                            counters.resent += 1;
-                        } else {
-                            counters.sent += 1;
-                            request.stages.mark(Stage::Sent, now);
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// The answer to what was posted under `token` on `conn`; `None`: it was lost with its connection, or its deadline passed. An answer
-    /// on another connection than the one that it was posted on last is nobody's.
-    pub(crate) fn answered(
-        &mut self,
-        now: Time,
-        conn: ConnId,
-        token: u64,
-        reply: Option<Reply<'_>>,
-        net: &mut dyn Network,
-    ) {
-        if self.claim_answered(now, conn, token, reply.as_ref()) {
-            return;
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "the low half is a slot")]
-        let key = token as u32 as usize;
-        let posted = self.parts.get_mut(key).filter(|part| self::token(key, part.sequence) == token);
-        let links = &self.links;
-        let on = |endpoint: &SocketAddr| links.get(endpoint).and_then(Link::conn) == Some(conn);
-        let Some(part) = posted.filter(|part| matches!(&part.state, PartState::Posted(to, _) if on(to))) else {
-            self.counters.stray_events += 1;
-            return;
-        };
-        let PartState::Posted(endpoint, holds) = std::mem::replace(&mut part.state, PartState::Done) else { return };
-        let slot = part.request;
-        let link = self.links.get_mut(&endpoint);
-        debug_assert!(link.is_some(), "a link stays while anything is posted on it");
-        let status = reply.as_ref().map(|reply| judge(part, reply));
-        if let Some(link) = link {
-            link.back(now, matches!(status, Some(Ok(_))));
-            match status {
-                Some(Ok(_)) => {}
-                // A node that answers nonsense is not trusted with what it has; whatever it holds comes back as lost.
-                Some(Err(Nonsense)) => close(link, Reason::Unexpected, net),
-                None => close(link, Reason::RequestTimeout, net),
-            }
-        }
-        match status {
-            // A node that is older than the question: all of it may hold data.
-            Some(Ok(Status::Unsupported)) if part.action == Action::Extents => self.part_done(slot),
-            Some(Ok(Status::Ok)) => self.served(now, key, reply),
-            Some(Ok(_)) if self.requests[slot].failed.is_some() => self.part_failed(key),
-            Some(Ok(status @ (Status::StaleEpoch | Status::Later))) => {
-                if let Some(reply) = reply.filter(|_| status == Status::StaleEpoch) {
-                    self.learn(now, self.parts[key].shard, endpoint, reply.body);
-                }
-                self.put_off(now, key, status);
-            }
-            Some(Ok(status)) => {
-                self.part_failed(key);
-                self.fail(now, slot, error_of(status));
-            }
-            lost => {
-                self.counters.bad_replies += u64::from(lost.is_some());
-                self.counters.lost += u64::from(lost.is_none());
-                self.map_wanted |= lost.is_none();
-                part.lost.push(Lost { endpoint, epoch: part.epoch });
-                if self.requests[slot].failed.is_some() {
-                    part.state = PartState::Twin;
-                } else {
-                    self.enqueue(now, key);
-                }
-            }
-        }
-        // Not earlier: the last hold to go hands the request to the reaper.
-        drop(holds);
-        self.decide(slot);
-    }
-
-    /// A part's node did what it asked.
-    fn served(&mut self, now: Time, key: usize, reply: Option<Reply<'_>>) {
-        let part = &mut self.parts[key];
-        let slot = part.request;
-        // A FLUSH may be answered by a primary that has not settled yet, if it has nothing to sync.
-        if part.action != Action::Flush {
-            self.routes.served(part.shard, part.epoch);
-        }
-        let mut lost = false;
-        if let Some(unflushed) = &self.unflushed {
-            match part.action {
-                Action::Flush => {
-                    unflushed.flushed(part.shard, part.covers);
-                    lost = unflushed.flush_lost(part.shard, part.clean);
-                }
-                // Where nobody flushes, nothing was without FUA.
-                action if action.is_change() && part.fua => {
-                    lost = !self.write_through && unflushed.fua_tells(part.shard);
-                }
-                action if action.is_change() => unflushed.changed(part.shard, part.cache),
-                _ => {}
-            }
-        }
-        match part.action {
-            Action::Read => part.answer = reply.and_then(|reply| reply.payload),
-            Action::Extents => {
-                part.extents = reply.and_then(|reply| ExtentsAnswer::parse(reply.body)).map(Box::new);
-                self.look_ahead =
-                    if is_hole(part) { Bytes((self.look_ahead.0 * 2).min(MAX_EXTENTS)) } else { Bytes(MIN_EXTENTS) };
-            }
-            _ => {}
-        }
-        self.requests[slot].stages.mark(Stage::Replied, now);
-        self.part_done(slot);
-        if lost {
-            // Rule 18: it is durable itself, what was acknowledged before it may not be.
-            self.counters.losses_told += 1;
-            self.fail(now, slot, BlockError::Io);
-        }
-    }
-
-    /// The node told a part to come again.
-    fn put_off(&mut self, now: Time, key: usize, status: Status) {
-        let part = &mut self.parts[key];
-        let known = self.routes.place(part.shard).map(|place| place.epoch);
-        let pause = if status == Status::Later {
-            self.counters.laters += 1;
-            Pause::Later
-        } else {
-            self.counters.stale_epochs += 1;
-            Pause::StaleEpoch
-        };
-        if pause == Pause::StaleEpoch && known > Some(part.epoch) {
-            // A newer map came while it was under way.
-            self.enqueue(now, key);
-            return;
-        }
-        let wait = Span(RETRY_MIN.0 << part.put_off.min(16)).min(RETRY_MAX);
-        part.put_off += 1;
-        part.state = PartState::Paused(now + wait, pause);
-        self.paused.insert((now + wait, key));
-        if pause == Pause::StaleEpoch {
-            self.map_wanted = true;
-        }
-    }
-
-    /// Nothing is left of it where it was answered; where it was lost before, perhaps.
-    fn part_failed(&mut self, key: usize) {
-        let part = &mut self.parts[key];
-        if part.lost.is_empty() {
-            let slot = part.request;
-            self.part_done(slot);
-        } else {
-            part.state = PartState::Twin;
-        }
-    }
-
-    fn part_done(&mut self, slot: usize) {
-        self.requests[slot].open -= 1;
-    }
-
     /// A connection is established: the node has fenced what came before it.
     pub(crate) fn up(&mut self, conn: ConnId) {
         match self.links.values_mut().find(|link| link.state == State::Opening(conn)) {
@@ -578,34 +349,6 @@ impl Engine {
     }
 }
 
-/// A reply that is none.
-struct Nonsense;
-
-/// What a reply says, if it fits the part that it answers.
-fn judge(part: &Part, reply: &Reply<'_>) -> Result<Status, Nonsense> {
-    let status = ReplyBody::status_of(reply.body).filter(|_| reply.op == Op::REPLY).ok_or(Nonsense)?;
-    let wanted = if part.action == Action::Read && status == Status::Ok { part.len as usize } else { 0 };
-    if part.action == Action::Extents && status == Status::Ok {
-        let answer = ExtentsAnswer::parse(reply.body).ok_or(Nonsense)?;
-        answer.runs(asked(part)).ok_or(Nonsense)?;
-    }
-    let fits = reply.payload.as_ref().map_or(0, |payload| payload.len) == wanted;
-    let ours = !matches!(status, Status::NotJoined | Status::Reopened);
-    if fits && ours { Ok(status) } else { Err(Nonsense) }
-}
-
-/// Blocks that a question for extents is about.
-fn asked(part: &Part) -> Blocks {
-    BlockRange::covering(Bytes(0), Bytes(part.len.into())).map_or(Blocks(0), |all| all.count)
-}
-
-/// Was it answered that there is nothing, up to its end?
-fn is_hole(part: &Part) -> bool {
-    let all = asked(part);
-    let told = part.extents.as_ref().and_then(|answer| answer.runs(all));
-    told.is_some_and(|(covered, runs)| covered == all && runs.is_empty())
-}
-
 /// What a request that succeeded has brought.
 fn done(kind: Kind, offset: Bytes, len: Bytes, mut parts: impl Iterator<Item = Part>) -> BlockDone {
     match kind {
@@ -613,47 +356,13 @@ fn done(kind: Kind, offset: Bytes, len: Bytes, mut parts: impl Iterator<Item = P
             let answers = parts.filter_map(|part| part.answer);
             BlockDone::Read(answers.map(|answer| memory::Part { mem: answer.mem, from: 0, len: answer.len }).collect())
         }
-        Kind::Extents => BlockDone::Extents(parts.next().map(|part| extents(offset, len, &part)).unwrap_or_default()),
+        Kind::Extents => {
+            BlockDone::Extents(parts.next().map(|part| extents::extents(offset, len, &part)).unwrap_or_default())
+        }
         _ => {
             parts.for_each(drop);
             BlockDone::Done
         }
-    }
-}
-
-/// What was answered of the blocks around `offset..offset + len`, in bytes of that.
-fn extents(offset: Bytes, len: Bytes, part: &Part) -> Vec<Extent> {
-    let told = part.extents.as_ref().and_then(|answer| answer.runs(asked(part)));
-    let (covered, runs) = told.unwrap_or_else(|| {
-        let all = asked(part);
-        (all, vec![BlockRange { from: Blocks(0), count: all }])
-    });
-    let before = offset.0 % BLOCK as u64;
-    let end = covered.bytes().0.min(before + len.0);
-    let (mut at, mut found) = (before, Vec::new());
-    let mut upto = |to: u64, is_data| {
-        let to = to.min(end);
-        if to > at {
-            found.push(Extent { len: Bytes(to - at), is_data });
-            at = to;
-        }
-    };
-    for run in runs {
-        upto(run.from.bytes().0, false);
-        upto(run.end() * BLOCK as u64, true);
-    }
-    upto(end, false);
-    found
-}
-
-fn error_of(status: Status) -> BlockError {
-    match status {
-        Status::NoSpace => BlockError::NoSpace,
-        Status::Io => BlockError::Io,
-        Status::Denied => BlockError::Denied,
-        // What was held where it was sent is not any more.
-        Status::NotHeld => BlockError::RangeLost,
-        other => BlockError::Refused(other),
     }
 }
 
@@ -663,21 +372,4 @@ fn close(link: &mut Link, why: Reason, net: &mut dyn Network) {
         link.state = State::Closing(conn);
         net.close(conn, why);
     }
-}
-
-fn op_of(action: Action) -> Op {
-    match action {
-        Action::Read => op::READ,
-        Action::Extents => op::EXTENTS,
-        Action::Write | Action::ZeroEdge => op::WRITE,
-        Action::WriteZeroes => op::WRITE_ZEROES,
-        Action::Discard => op::DISCARD,
-        Action::Flush => op::FLUSH,
-    }
-}
-
-/// A part's name on a connection: its slot and the low half of its sequence, so that an answer to an earlier user of the slot fits
-/// nothing.
-fn token(key: usize, sequence: u64) -> u64 {
-    (sequence << 32) | (key as u64 & u64::from(u32::MAX))
 }

@@ -1,6 +1,7 @@
 //! Takes requests in: checks, cuts, and gives each part its payload and number.
 
-use super::{Engine, op_of};
+use super::Engine;
+use super::posting::op_of;
 use crate::iocb::{ClientIocb, Part, PartState, Request, Stage, Stages};
 use crate::limits::MAX_READ;
 use crate::request::{BlockError, BlockOp, BlockRequest};

@@ -1,0 +1,113 @@
+//! What goes out: parts are queued where their shards are served, and sent as connections take them.
+
+use super::{Body, Engine, Network, NotPosted, Post, close};
+use crate::iocb::{PartState, Pause, Posted, Stage};
+use crate::limits::{REQUEST_DEADLINE, RETRY_MAX};
+use crate::link::{Link, State};
+use crate::split::Action;
+use conductor_model::{BlockRange, Bytes};
+use driver::Time;
+use node_protocol::{IoBody, op};
+use tcp::Payload;
+use wire::{Op, Reason};
+
+impl Engine {
+    pub(super) fn enqueue_all(&mut self, now: Time, slot: usize) {
+        for at in 0..self.requests[slot].parts.len() {
+            self.enqueue(now, self.requests[slot].parts[at]);
+        }
+    }
+
+    /// Queues a part where its shard is served now.
+    pub(super) fn enqueue(&mut self, now: Time, key: usize) {
+        let part = &mut self.parts[key];
+        // Routes only grow, and submit checked the range: the place is there.
+        let Some(place) = self.routes.place(part.shard) else { return };
+        part.state = PartState::Queued(place.endpoint);
+        self.links.entry(place.endpoint).or_insert_with(|| Link::new(now)).push(part.sequence, key);
+    }
+
+    /// Sends what links have queued and their connections take; opens connections that are needed.
+    pub(super) fn pump(&mut self, now: Time, net: &mut dyn Network) {
+        let Self { links, requests, parts, routes, claims, paused, counters, .. } = self;
+        for (endpoint, link) in links.iter_mut() {
+            let makes_room = link.makes_room.is_some_and(|until| now < until);
+            match link.state {
+                State::Down(until) if until <= now && link.wants_connection() => {
+                    link.state = State::Opening(net.connect(*endpoint));
+                    counters.connects += 1;
+                }
+                State::Up(_) if makes_room && link.posted == 0 => {
+                    counters.made_room += 1;
+                    close(link, Reason::Closed, net);
+                }
+                State::Up(_) if makes_room => {}
+                State::Up(conn) => {
+                    link.makes_room = None;
+                    while let Some(key) = link.front() {
+                        let part = &mut parts[key];
+                        let Some(place) = routes.place(part.shard) else { break };
+                        let blocks = BlockRange::covering(part.offset, Bytes(part.len.into()));
+                        let blocks = blocks.filter(|_| part.action != Action::Extents);
+                        if blocks.is_some_and(|blocks| !claims.gate(part.shard, blocks, conn, place.epoch)) {
+                            link.remove(part.sequence);
+                            part.state = PartState::Paused(now + RETRY_MAX, Pause::Range);
+                            paused.insert((now + RETRY_MAX, key));
+                            continue;
+                        }
+                        let (shard, payload) = (routes.id(part.shard), part.payload.as_ref().map(Payload::share));
+                        let body = IoBody::new(shard, place.epoch, part.sequence, part.offset, part.len);
+                        let body = if part.fua { body.with_fua() } else { body };
+                        let (op, token, deadline) =
+                            (op_of(part.action), token_of(key, part.sequence), now + REQUEST_DEADLINE);
+                        match net.request(conn, Post { op, body: Body::Io(body), payload, token, deadline }) {
+                            Ok(()) => {}
+                            Err(NotPosted::Gone) => break,
+                            // Limits are agreed in the handshake; a node that takes less than a message can be is shown as such.
+                            Err(NotPosted::TooLarge) => {
+                                close(link, Reason::Incompatible, net);
+                                break;
+                            }
+                            Err(NotPosted::Credit) => {
+                                counters.no_credit += 1;
+                                break;
+                            }
+                        }
+                        link.post(now);
+                        let request = &mut requests[part.request];
+                        let Some(front_end) = &request.front_end else {
+                            unreachable!("a request without its front end's hold has no queued part: decide")
+                        };
+                        part.state = PartState::Posted(*endpoint, Posted::new(front_end, part.action));
+                        (part.epoch, part.cache) = (place.epoch, place.cache);
+                        part.sent += 1;
+                        if part.sent > 1 {
+                            counters.resent += 1;
+                        } else {
+                            counters.sent += 1;
+                            request.stages.mark(Stage::Sent, now);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+pub(super) fn op_of(action: Action) -> Op {
+    match action {
+        Action::Read => op::READ,
+        Action::Extents => op::EXTENTS,
+        Action::Write | Action::ZeroEdge => op::WRITE,
+        Action::WriteZeroes => op::WRITE_ZEROES,
+        Action::Discard => op::DISCARD,
+        Action::Flush => op::FLUSH,
+    }
+}
+
+/// A part's name on a connection: its slot and the low half of its sequence, so that an answer to an earlier user of the slot fits
+/// nothing.
+pub(super) fn token_of(key: usize, sequence: u64) -> u64 {
+    (sequence << 32) | (key as u64 & u64::from(u32::MAX))
+}
