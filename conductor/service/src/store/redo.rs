@@ -209,14 +209,14 @@ fn pieces(changes: &[Change], most: usize) -> impl Iterator<Item = &[Change]> {
 
 /// As `driver::mutant`, which the control plane does not link.
 mod mutant {
-    #[cfg(not(trine_mutants))]
-    pub(super) const fn on(_name: &str) -> bool {
-        false
-    }
-
-    #[cfg(trine_mutants)]
+    #[cfg(debug_assertions)]
     pub(super) fn on(name: &str) -> bool {
         std::env::var("TRINE_MUTANT").as_deref() == Ok(name)
+    }
+
+    #[cfg(not(debug_assertions))]
+    pub(super) const fn on(_name: &str) -> bool {
+        false
     }
 }
 
