@@ -1,9 +1,6 @@
 //! A copy-range whose primary has no copy of the source reads it from the nodes that have one (rule 16).
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{Cluster, block, copy, of, shard};
+use crate::common::{Cluster, block, copy, of, shard};
 use conductor_model::api::{CopyWork, Order, OrderReport, OrderState, ShardOrder};
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, CopyState, Durability, Member, OrderId, SnapshotId};
 use driver::Span;
@@ -76,7 +73,7 @@ fn conns(c: &Cluster, node: usize) -> usize {
 
 /// Flips a bit of a block full of `value` wherever the node's disk has it.
 fn rot(c: &mut Cluster, node: usize, value: u8) {
-    let bytes = c.w.disk_bytes(c.disks[node], 0, usize::try_from(common::DISK_BYTES).unwrap());
+    let bytes = c.w.disk_bytes(c.disks[node], 0, usize::try_from(crate::common::DISK_BYTES).unwrap());
     let places = bytes.chunks_exact(BLOCK).zip(0u64..).filter(|(found, _)| *found == block(value));
     let places: Vec<u64> = places.map(|(_, n)| n * BLOCK as u64).collect();
     assert!(!places.is_empty(), "node {node} has it");

@@ -1,8 +1,6 @@
 //! A shard that is created while nodes die: nobody waits for what is not there.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-use common::Cluster;
+use crate::common::Cluster;
 use conductor_model::Durability;
 
 #[test]
@@ -32,8 +30,8 @@ fn a_shard_is_created_by_another_copy_where_its_primary_died() {
         }
         c.create_unborn(1, &[0, 1, 2], None, Durability::Always);
         if told {
-            c.until("copies are made", |c| c.configs[&common::shard(1)].born);
-            c.configs.get_mut(&common::shard(1)).unwrap().born = false;
+            c.until("copies are made", |c| c.configs[&crate::common::shard(1)].born);
+            c.configs.get_mut(&crate::common::shard(1)).unwrap().born = false;
             c.w.kill(c.nodes[0]);
             c.mute = false;
         }

@@ -1,8 +1,6 @@
 //! Copies that fail are left behind, and come back filled, while writes go on (rules 1, 3, 4, 11, 13 and 15).
 
-mod common;
-
-use common::{Cluster, DISK_BYTES, block, copy, shard};
+use crate::common::{Cluster, DISK_BYTES, block, copy, shard};
 use conductor_model::api::{CopyWork, OrderState, ShardOrder};
 use conductor_model::{Bytes, CopyId, CopyState, Durability, Epoch, SnapshotId};
 use driver::Span;
@@ -479,7 +477,7 @@ fn a_primary_whose_other_copies_restarted_reads_nothing_any_more_when_the_next_o
 
 #[test]
 fn a_primary_reads_nothing_by_the_promise_of_a_copy_whose_process_is_another_one() {
-    let mut c = common::two_with_one_being_filled(19);
+    let mut c = crate::common::two_with_one_being_filled(19);
     let client = c.client(1, 0);
     c.mute = true;
     let old = c.configs[&shard(1)].epoch;

@@ -1,9 +1,6 @@
 //! durability=flush: what is acknowledged when, and what survives.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{Cluster, block};
+use crate::common::{Cluster, block};
 use conductor_model::Durability;
 use driver::Span;
 use node_protocol::{Status, op};

@@ -1,13 +1,10 @@
 //! Damage in any copy is found, put right from another, and never returned.
-#![allow(clippy::cast_possible_truncation, clippy::unwrap_used)] // a test: small numbers, and a panic is its way to fail
 
-mod three;
-
+use crate::three::{BLOCKS, Prepared, Three, content, contents, range};
 use conductor_model::BLOCK;
 use conductor_model::api::OrderState;
 use driver::Span;
 use node_protocol::Status;
-use three::{BLOCKS, Prepared, Three, content, contents, range};
 
 /// Long enough for a store's background work to be done.
 const REST: Span = Span::seconds(20);

@@ -1,9 +1,6 @@
 //! Clients with keys of their own: what a card is for is checked here, and one that was removed is cut off.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{Cluster, KEY, block};
+use crate::common::{Cluster, KEY, block};
 use conductor_model::Durability;
 use conductor_model::api::KeyList;
 use driver::Span;

@@ -1,9 +1,6 @@
 //! What the links between nodes go over.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{Cluster, endpoint, shard};
+use crate::common::{Cluster, endpoint, shard};
 use conductor_model::Durability;
 use conductor_model::TransportAddress;
 use conductor_model::api::Reachable;

@@ -1,8 +1,6 @@
 //! A disk that fails below the last copy that holds every write: an error, and never silence; and no error where another copy may follow.
 
-mod common;
-
-use common::{Cluster, shard};
+use crate::common::{Cluster, shard};
 use conductor_model::Durability;
 use driver::Span;
 use node_protocol::{Status, op};
@@ -57,7 +55,7 @@ fn a_shard_of_one_copy_whose_disk_fails_ends_requests_with_errors() {
 
 #[test]
 fn a_copy_that_was_left_behind_does_not_keep_anybody_waiting_for_it() {
-    let mut c = common::two_with_one_left_behind(2);
+    let mut c = crate::common::two_with_one_left_behind(2);
     let client = c.client(1, 0);
     c.write(client, 1, 0, 2);
     all_end_with_errors(&mut c);
@@ -88,7 +86,7 @@ fn where_another_copy_may_follow_nobody_is_told_of_an_error() {
 
 #[test]
 fn nobody_is_told_of_an_error_while_a_copy_may_have_been_added() {
-    let mut c = common::two_with_one_being_filled(4);
+    let mut c = crate::common::two_with_one_being_filled(4);
     let client = c.client(1, 0);
     c.mute = true;
     // Of the epoch that the primary is in: of a newer one it would first want to hear.

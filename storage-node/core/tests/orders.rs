@@ -1,9 +1,6 @@
 //! What the conductor orders, carried out by three real nodes: snapshots and their hold, rollback, copy-range, clones, dropped snapshots.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{BLOCKS, Cluster, copy, of, shard};
+use crate::common::{BLOCKS, Cluster, copy, of, shard};
 use conductor_model::api::{CopyWork, Order, OrderState, ShardOrder};
 use conductor_model::{BlockRange, Blocks, Durability, OrderId, SnapshotId};
 use driver::Span;

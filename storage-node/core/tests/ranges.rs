@@ -1,10 +1,7 @@
 //! Clients that share a volume: each writes what it holds, and nothing else; what one holds is another's when it is given back, or its
 //! session has ended in whatever way.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{Cluster, block};
+use crate::common::{Cluster, block};
 use conductor_model::api::ReaderList;
 use conductor_model::{AttachGeneration, Durability, VolumeId};
 use driver::Span;
@@ -118,7 +115,7 @@ fn nothing_is_written_outside_of_what_is_held() {
 fn a_range_is_asked_for_by_those_who_share_and_makes_sense() {
     let mut c = shared(62);
     let a = sharer(&mut c, "a", 2);
-    assert_eq!(hold(&mut c, a, common::BLOCKS - 1, 2), Status::OutOfRange);
+    assert_eq!(hold(&mut c, a, crate::common::BLOCKS - 1, 2), Status::OutOfRange);
     assert_eq!(hold(&mut c, a, u32::MAX, u32::MAX), Status::OutOfRange);
     assert_eq!(hold(&mut c, a, 0, 0), Status::BadRequest);
     let odd = c.ask_range(a, REGISTER, (1, 0, 1), |body| RangeBody { reserved: 1.into(), ..body });
@@ -235,10 +232,10 @@ fn the_next_primary_gives_ranges_first_to_those_who_held_them() {
     let waits = c.ask_range(b, REGISTER, (1, 0, 8), patiently);
     assert!(!is_answered(&mut c, waits));
     let old = c.primary(1);
-    let config = c.configs[&common::shard(1)].clone();
+    let config = c.configs[&crate::common::shard(1)].clone();
     c.take_over(1, (old + 1) % 3);
     // The old one hears of it, and answers what waits there.
-    let next = c.configs[&common::shard(1)].clone();
+    let next = c.configs[&crate::common::shard(1)].clone();
     assert!(next.epoch > config.epoch);
     c.mail(old, Mail::Assign(vec![next]));
     assert_eq!(c.answer(waits).0, Status::StaleEpoch);
@@ -261,7 +258,7 @@ fn what_is_held_stays_held_in_the_next_epoch_of_the_same_primary() {
     let mut c = shared(71);
     let (a, b) = (sharer(&mut c, "a", 2), sharer(&mut c, "b", 3));
     assert_eq!(hold(&mut c, a, 0, 8), Status::Ok);
-    let config = c.configs.get_mut(&common::shard(1)).unwrap();
+    let config = c.configs.get_mut(&crate::common::shard(1)).unwrap();
     config.epoch.0 += 1;
     let (next, primary) = (config.clone(), c.primary(1));
     c.mail(primary, Mail::Assign(vec![next]));

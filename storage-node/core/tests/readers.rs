@@ -1,9 +1,6 @@
 //! Readers of a volume that nobody writes: many at once, without a write, until the conductor or a writer ends them (rule 19).
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{Cluster, block};
+use crate::common::{Cluster, block};
 use conductor_model::api::ReaderList;
 use conductor_model::{AttachGeneration, Durability, VolumeId};
 use driver::Span;

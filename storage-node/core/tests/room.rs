@@ -1,9 +1,6 @@
 //! A write that finds no room waits for what comes back by itself, and not for ever.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{Cluster, block};
+use crate::common::{Cluster, block};
 use conductor_model::Durability;
 use driver::Span;
 use node_protocol::{Status, op};

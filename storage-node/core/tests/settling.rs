@@ -1,8 +1,6 @@
 //! A new epoch makes its copies equal for what was in flight, before it serves (rule 6): how much that is, and that it is so.
 
-mod common;
-
-use common::{Cluster, shard};
+use crate::common::{Cluster, shard};
 use conductor_model::{BLOCK, Durability};
 use driver::Span;
 use node_protocol::{Status, op};

@@ -1,0 +1,19 @@
+//! Several nodes in a simulated world, one promise per test. One program for all: what makes a node is built into each.
+#![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "tests")]
+
+mod common;
+mod three;
+
+mod copy_range;
+mod creation;
+mod filling;
+mod flush;
+mod integrity;
+mod keys;
+mod links;
+mod lost;
+mod orders;
+mod ranges;
+mod readers;
+mod room;
+mod settling;
