@@ -63,7 +63,7 @@ pub(crate) struct RunArgs {
     replace_after: Duration,
     /// Whether copies are moved, few at a time and while all is well, so that disks are evenly used (within 10 percentage points) and
     /// copies in different racks and hosts
-    #[arg(long, env = "TRINE_REBALANCE", default_value = "on", value_name = "on|off", value_parser = switch)]
+    #[arg(long, env = "TRINE_REBALANCE", default_value = "on", value_name = "on|off", value_parser = switch, action = clap::ArgAction::Set)]
     rebalance: bool,
 }
 

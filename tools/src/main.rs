@@ -223,6 +223,34 @@ mod tests {
         assert!(said(&["trine", "volume", "create"]).ends_with("(see `trine volume create --help`)"));
     }
 
+    /// A command of README.md in the words that it would have: without what is said of it, or what stands for more.
+    fn words_of(line: &str) -> Option<Vec<String>> {
+        let (command, _) = line.split_once(" #").unwrap_or((line, ""));
+        let (command, _) = command.split_once(" > ").unwrap_or((command, ""));
+        let words = command.strip_prefix("trine ").map(|_| command.split_whitespace())?;
+        // A disk id has 16 digits.
+        Some(words.filter(|word| *word != "…").map(|word| word.replace('…', &"0".repeat(12))).collect())
+    }
+
+    #[test]
+    fn what_the_readme_says_can_be_typed() {
+        let readme = include_str!("../../README.md");
+        let mut typed = 0;
+        for words in readme.lines().filter_map(words_of) {
+            let Err(error) = Cli::try_parse_from(&words) else {
+                typed += 1;
+                continue;
+            };
+            // The environment has the key, and `…` stands for what was said before.
+            let is_short = error.kind() == clap::error::ErrorKind::MissingRequiredArgument;
+            assert!(is_short, "{words:?}: {error}");
+        }
+        assert!(typed >= 35, "{typed} commands");
+        for text in ["trine conductor run --key-file k --store redb:f --rebalance off", "trine volume scrub list"] {
+            assert!(Cli::try_parse_from(text.split(' ')).is_ok(), "{text}");
+        }
+    }
+
     #[test]
     fn the_tree_is_consistent_and_everything_has_a_help_text() {
         fn check(command: &clap::Command, path: &str) {

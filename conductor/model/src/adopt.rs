@@ -426,7 +426,6 @@ impl Plan {
         left_out: &LeftOut,
     ) -> Option<Configuration> {
         let sealed = newest.is_sealed();
-        let enough = usize::from(newest.min_copies).max(1);
         let needed = |m: &Member| m.state == CopyState::InSync || (sealed && newest.full_set.contains(&m.copy));
         // Of those that are left out: all, and those that held everything.
         let (mut left, mut lost) = (0, 0);
@@ -456,7 +455,6 @@ impl Plan {
                 }
             }
         }
-        let kept = newest.members.iter().filter(|m| needed(m) && here.contains(&m.copy)).count();
         let in_sync = |m: &Member| m.state == CopyState::InSync && here.contains(&m.copy);
         let mut holders: BTreeSet<CopyId> = newest.members.iter().filter(|m| in_sync(m)).map(|m| m.copy).collect();
         if holders.is_empty() {
@@ -467,13 +465,14 @@ impl Plan {
             let risk =
                 format!("every copy with all writes of {} of volume {volume} is left out: it stays lost", newest.shard);
             self.risks.entry(volume.to_owned()).or_insert(risk);
-        } else if lost > 0 && (left >= enough || kept < enough) {
+        } else if lost > 0 {
             // One of them that held everything may have gone on without those that were heard of, and have filled the others that are
-            // left out; or, where too few of these were well, one that nobody names.
-            let risk = format!(
-                "{left} copies of {} of volume {volume} that are left out may have gone on without the others",
-                newest.shard
-            );
+            // left out. How many copies it needed for that nobody knows who did not follow it: min-copies may have been lowered.
+            let what = match left {
+                1 => format!("the copy of {} of volume {volume} that is left out", newest.shard),
+                _ => format!("the {left} copies of {} of volume {volume} that are left out", newest.shard),
+            };
+            let risk = format!("{what} may have gone on without the others");
             self.risks.entry(volume.to_owned()).or_insert(risk);
         }
         let first = *holders.first()?;

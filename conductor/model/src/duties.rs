@@ -5,10 +5,11 @@
 
 use crate::events::{Happened, Shards};
 use crate::limits::{DEAD_MS, MAX_COPIES};
-use crate::record::DiskRecord;
+use crate::record::{DiskRecord, VolumeRecord};
 use crate::views::{Duty, Force, NodeInfo, VolumeInfo};
 use crate::{
-    Bytes, Conductor, Configuration, CopyState, Dirty, DiskId, Error, Key, Member, Millis, NodeId, ShardId, VolumeId,
+    Bytes, Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Error, Key, Member, Millis, NodeId, ShardId,
+    VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -196,6 +197,9 @@ impl Conductor {
                 return Err(Error::InUse { what: format!("volume {name}"), why });
             }
         }
+        if min_copies < volume.min_copies {
+            self.check_unsealing(now, name, &volume, min_copies)?;
+        }
         let mut dirty = Dirty::default();
         if let Some(record) =
             self.volumes.get_mut(&volume.id).filter(|r| (r.copies, r.min_copies) != (copies, min_copies))
@@ -212,6 +216,29 @@ impl Conductor {
         self.absences.reshape(volume.id);
         let dirty = self.seal(dirty);
         Ok((self.show(now, name)?.info, dirty))
+    }
+
+    /// Where fewer copies are enough for a sealed shard to go on, they are its full set from then on, and no other copy of the last one may follow any
+    /// more (rule 11): so they must be there.
+    fn check_unsealing(&self, now: Millis, name: &str, volume: &VolumeRecord, min_copies: u8) -> Result<(), Error> {
+        let enough = usize::from(min_copies);
+        for config in self.shards_of(volume.id).map(|s| &s.config).filter(|c| c.is_sealed() && c.in_sync() >= enough) {
+            let in_sync: Vec<&Member> = config.in_sync_members().collect();
+            let copies: Vec<CopyId> = in_sync.iter().map(|m| m.copy).collect();
+            if self.well(now, config, &copies) >= enough {
+                continue;
+            }
+            let nodes = |members: Vec<&Member>| members.iter().map(|m| m.node.to_string()).collect::<Vec<_>>();
+            let rest = |m: &&Member| config.full_set.contains(&m.copy) && m.state != CopyState::InSync;
+            let those = nodes(in_sync).join(" and ");
+            let others = nodes(config.members.iter().filter(rest).collect()).join(" or ");
+            let why = format!(
+                "{} is in sync on {those} alone, which cannot be reached: start {those}, or {others}, which may go on instead; then try again",
+                config.shard
+            );
+            return Err(Error::InUse { what: format!("volume {name}"), why });
+        }
+        Ok(())
     }
 
     fn copies_on(&self, on_it: &dyn Fn(&Member) -> bool) -> usize {

@@ -124,7 +124,7 @@ impl Conductor {
     }
 
     /// How many of these copies are in sync, on nodes that are heard.
-    fn well(&self, now: Millis, current: &Configuration, copies: &[CopyId]) -> usize {
+    pub(crate) fn well(&self, now: Millis, current: &Configuration, copies: &[CopyId]) -> usize {
         let named = current.in_sync_members().filter(|m| copies.contains(&m.copy));
         let there = |m: &&Member| self.disk(m.node, m.disk).is_some_and(|d| d.present) && self.hears(m.node, now);
         named.filter(there).count()

@@ -10,7 +10,7 @@ use crate::limits::{
     LISTEN_MS, MAX_ADDRESSES, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES,
     MAX_NUMBER, MAX_PATH, MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE,
 };
-use crate::record::{DiskRecord, NodeRecord};
+use crate::record::{DiskRecord, DropRecord, NodeRecord};
 use crate::state::Presence;
 use crate::views::{Duty, NodeState, VolumeState};
 use crate::{Commit, Conductor, Configuration, CopyId, Dirty, DiskId, Error, Key, Millis, NodeId, ShardId, VolumeId};
@@ -104,7 +104,9 @@ impl Conductor {
         presence.filling = beat.filling.iter().take(MAX_FILLINGS_PER_NODE).copied().collect();
         presence.integrity = beat.integrity.iter().map(|said| (said.disk, *said)).collect();
         if self.meta.recovery.is_none() {
-            self.forget_drops(beat.node, &beat.dropped, &mut dirty);
+            let dropped: Vec<CopyId> =
+                beat.dropped.iter().copied().filter(|c| self.is_drop_there(beat.node, *c)).collect();
+            self.forget_drops(beat.node, &dropped, &mut dirty);
         }
         let dirty = self.seal(dirty);
         Ok((self.answer(beat.node, Commit(beat.after)), dirty))
@@ -178,6 +180,13 @@ impl Conductor {
         disks.filter_map(DiskRecord::reachable).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
+    /// A node without the disk would find no such copy, and say that it is gone.
+    fn is_drop_there(&self, node: NodeId, copy: CopyId) -> bool {
+        let disk = self.drops.get(&(node, copy)).and_then(|drop| self.disk(node, drop.disk));
+        disk.is_none_or(|disk| disk.present)
+    }
+
+    /// Copies that `node` is to delete by now.
     pub(crate) fn drops_on(&self, node: NodeId) -> impl Iterator<Item = CopyId> {
         // A parent's copy that is to go waits for its clones' on that node.
         let mut needed: BTreeSet<VolumeId> = self.needed_on(node).into_iter().map(|(volume, _)| volume).collect();
@@ -186,7 +195,9 @@ impl Conductor {
         for clone in self.volumes.values().filter(|v| v.parent.is_some_and(|p| parents.contains(&p.volume))) {
             needed.extend(clone.parent.filter(|_| self.nodes_of(clone.id).contains(&node)).map(|p| p.volume));
         }
-        all().filter(move |(_, drop)| !needed.contains(&drop.volume)).map(|((_, copy), _)| *copy)
+        let due =
+            move |copy: &CopyId, drop: &DropRecord| !needed.contains(&drop.volume) && self.is_drop_there(node, *copy);
+        all().filter(move |((_, copy), drop)| due(copy, drop)).map(|((_, copy), _)| *copy)
     }
 
     /// The node deleted these copies: they are forgotten, and with its last one the volume.

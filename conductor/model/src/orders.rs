@@ -82,7 +82,7 @@ impl Conductor {
         for said in &report.orders {
             self.order_stands(now, report.node, said, &mut dirty);
         }
-        self.confirm_work(report.node, &report.worked, &mut dirty);
+        self.work_reported(report.node, &report.worked, &mut dirty);
         self.schedule(now, &mut dirty);
         Ok(((), self.seal(dirty)))
     }

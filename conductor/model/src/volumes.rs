@@ -89,6 +89,8 @@ impl Conductor {
         self.volumes.insert(id, volume.clone());
         dirty.add(Key::Volume(id));
         self.add_shards(shards, &mut dirty);
+        // A clone begins with its parent's copies, of which some may be too many by now.
+        self.absences.reshape(id);
         self.note(Happened::VolumeCreated { volume: new.name.clone(), size: new.size }, &mut dirty);
         let dirty = self.seal(dirty);
         Ok((self.volume_info(now, &volume), dirty))

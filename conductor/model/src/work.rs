@@ -6,7 +6,7 @@ use crate::api::CopyWork;
 use crate::limits::{MAX_WORK, MAX_WORK_AT_ONCE};
 use crate::record::WorkRecord;
 use crate::views::SnapshotState;
-use crate::{Conductor, Configuration, CopyId, Dirty, Error, Key, NodeId, SnapshotId, VolumeId};
+use crate::{Conductor, Configuration, CopyId, Dirty, DiskId, Error, Key, NodeId, SnapshotId, VolumeId};
 use std::collections::BTreeSet;
 
 impl Conductor {
@@ -22,9 +22,13 @@ impl Conductor {
         let first = CopyWork::DropSnapshot(CopyId(0), SnapshotId(0));
         let last = CopyWork::Flatten(CopyId(u64::MAX));
         let needed = self.needed_on(node);
-        let held_back = |record: &WorkRecord| match record.work {
-            CopyWork::DropSnapshot(_, snapshot) => needed.contains(&(record.volume, snapshot)),
-            CopyWork::Flatten(_) => false,
+        let away = self.copies_away(node);
+        let held_back = |record: &WorkRecord| {
+            let is_needed = match record.work {
+                CopyWork::DropSnapshot(_, snapshot) => needed.contains(&(record.volume, snapshot)),
+                CopyWork::Flatten(_) => false,
+            };
+            is_needed || away.contains(&record.work.copy())
         };
         let all = self.work.range((node, first)..=(node, last)).map(|(_, record)| record);
         all.filter(|record| !held_back(record)).map(|record| record.work).take(MAX_WORK_AT_ONCE).collect()
@@ -38,7 +42,25 @@ impl Conductor {
         parents.map(|parent| (parent.volume, parent.snapshot)).collect()
     }
 
-    /// The node has done these.
+    /// The node says that it has done these.
+    pub(crate) fn work_reported(&mut self, node: NodeId, worked: &[CopyWork], dirty: &mut Dirty) {
+        let away = self.copies_away(node);
+        let there: Vec<CopyWork> = worked.iter().copied().filter(|work| !away.contains(&work.copy())).collect();
+        self.confirm_work(node, &there, dirty);
+    }
+
+    /// Copies on disks that the node is without: it finds nothing to do for them, and would say that all is done.
+    fn copies_away(&self, node: NodeId) -> BTreeSet<CopyId> {
+        let disks = self.nodes.get(&node).into_iter().flat_map(|n| &n.disks);
+        let away: BTreeSet<DiskId> = disks.filter(|d| !d.present).map(|d| d.disk).collect();
+        if away.is_empty() {
+            return BTreeSet::new();
+        }
+        let members = self.shards.values().flat_map(|s| &s.config.members);
+        members.filter(|m| m.node == node && away.contains(&m.disk)).map(|m| m.copy).collect()
+    }
+
+    /// These are done, or not to be done any more.
     pub(crate) fn confirm_work(&mut self, node: NodeId, worked: &[CopyWork], dirty: &mut Dirty) {
         let mut snapshots = BTreeSet::new();
         let mut flattened = BTreeSet::new();

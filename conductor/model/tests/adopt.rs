@@ -274,7 +274,10 @@ fn what_is_left_out_is_named_and_a_loss_is_accepted_in_a_sentence() {
     assert!(message(one_lost.adopt(&[], None)).contains("start n3"));
     assert!(message(one_lost.adopt(&without(&[2, 3]), None)).contains("n2 was heard of"));
     assert!(message(one_lost.adopt(&["db".to_owned()], None)).contains("no copy"));
-    one_lost.adopt(&without(&[3]), None).unwrap();
+    let refused = message(one_lost.adopt(&without(&[3]), None));
+    assert!(refused.contains("the copy of v1/0") && refused.contains("may have gone on"), "{refused}");
+    let sentence = "I accept that db may have lost writes".to_owned();
+    one_lost.adopt(&without(&[3]), Some(sentence.clone())).unwrap();
     for config in configs(&one_lost) {
         assert_eq!((config.members.len(), config.in_sync()), (2, 2));
     }
@@ -289,7 +292,7 @@ fn what_is_left_out_is_named_and_a_loss_is_accepted_in_a_sentence() {
     let refused = message(two_lost.adopt(&without(&[2, 3]), None));
     assert!(refused.contains("may have gone on without the others"), "{refused}");
     assert!(two_lost.adopt(&without(&[2, 3]), Some("yes".to_owned())).is_err());
-    two_lost.adopt(&without(&[2, 3]), Some("I accept that db may have lost writes".to_owned())).unwrap();
+    two_lost.adopt(&without(&[2, 3]), Some(sentence)).unwrap();
     for config in configs(&two_lost) {
         assert!(config.is_sealed() && config.in_sync() == 1 && config.members.len() == 1);
     }
@@ -351,6 +354,28 @@ fn an_absent_copy_that_is_left_out_may_have_gone_on_with_one_in_sync() {
     let mut both_left = lost();
     [full.primary_member().unwrap().node.0, others[0].node.0].iter().for_each(|n| both_left.hear(&disks, *n));
     both_left.adopt(&without[1..], None).unwrap();
+}
+
+/// {A, B, C}; then one copy is enough, and A goes on alone, before B and C have heard of anything.
+#[test]
+fn a_copy_that_is_left_out_may_have_gone_on_alone_since_one_is_enough() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", MIB).unwrap();
+    cluster.bear(1);
+    let mut disks = Disks::default();
+    disks.serve_all(&cluster);
+    cluster.run(|m, now, _| m.set_copies(now, "db", None, Some(1))).unwrap();
+    let lowered = cluster.config(1, 0);
+    let others: Vec<_> = lowered.members.iter().filter(|m| m.copy != lowered.primary).cloned().collect();
+    let alone = cluster.grant(&lowered, MembershipChange::Drop(others.iter().map(|m| m.copy).collect()));
+    disks.join(&alone, |_| true);
+    assert_eq!(disks.acknowledged[&alone.shard], 2, "it has acknowledged a write alone");
+    let mut one_lost = lost();
+    others.iter().for_each(|m| one_lost.hear(&disks, m.node.0));
+    let without = [lowered.primary_member().unwrap().node.to_string()];
+    let refused = message(one_lost.adopt(&without, None));
+    assert!(refused.contains("may have gone on without the others"), "{refused}");
+    one_lost.adopt(&without, Some("I accept that db may have lost writes".to_owned())).unwrap();
 }
 
 #[test]
@@ -505,6 +530,8 @@ enum Step {
     Drop(usize, u8, u8),
     Sync(usize, usize, u8),
     Add(usize, u8),
+    /// So many copies are enough from now on, of which some join.
+    Enough(u8, u8),
     /// This node falls silent, and its shards go to others, of which some join.
     Silence(u32, u8),
     Snapshot(u8),
@@ -519,6 +546,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (0usize..8, 0usize..4, any::<u8>()).prop_map(|(s, m, j)| Step::Sync(s, m, j)),
         3 => (0usize..8, any::<u8>()).prop_map(|(s, j)| Step::Add(s, j)),
         2 => (1u32..5, any::<u8>()).prop_map(|(n, j)| Step::Silence(n, j)),
+        1 => (1u8..4, any::<u8>()).prop_map(|(n, j)| Step::Enough(n, j)),
         1 => (0u8..4).prop_map(Step::Snapshot),
         1 => Just(Step::Create),
         2 => Just(Step::Settle),
@@ -561,10 +589,17 @@ fn take(cluster: &mut Cluster, disks: &mut Disks, step: &Step) {
                 ask(cluster, disks, &config, MembershipChange::Add(syncing.copy), joins);
             }
         }
-        Step::Silence(node, joins) => {
-            let heard: Vec<(u32, u64)> = (1..=4).filter(|n| *n != node).map(|n| (n, 1)).collect();
+        Step::Enough(_, joins) | Step::Silence(_, joins) => {
             let before: BTreeMap<_, _> = configs(cluster).into_iter().map(|c| (c.shard, c.epoch)).collect();
-            cluster.pass(3_000, &heard);
+            match *step {
+                Step::Silence(node, _) => {
+                    let heard: Vec<(u32, u64)> = (1..=4).filter(|n| *n != node).map(|n| (n, 1)).collect();
+                    cluster.pass(3_000, &heard);
+                }
+                // Refused where it would be dangerous.
+                Step::Enough(least, _) => drop(cluster.run(|m, now, _| m.set_copies(now, "db", None, Some(least)))),
+                _ => {}
+            }
             for config in configs(cluster).iter().filter(|c| before.get(&c.shard) != Some(&c.epoch)) {
                 disks.join(config, |n| joins >> n & 1 == 1);
             }
@@ -650,6 +685,34 @@ proptest! {
         }
         cluster.create("afterwards", MIB).unwrap();
         prop_assert_eq!(cluster.model.doubted(), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn nothing_acknowledged_is_given_up_without_a_sentence(history in steps(), gone in 1u32..5) {
+        let mut cluster = Cluster::with_nodes(4);
+        let mut disks = Disks::default();
+        cluster.create("db", 2 * MIB).unwrap();
+        disks.serve_all(&cluster);
+        cluster.bear(1);
+        disks.serve_all(&cluster);
+        history.iter().for_each(|step| take(&mut cluster, &mut disks, step));
+        let now = cluster.now;
+        let mut cluster = lost();
+        cluster.now = Millis(now.0.max(cluster.now.0));
+        (1..=4).filter(|n| *n != gone).for_each(|n| cluster.hear(&disks, n));
+        if cluster.adopt(&[format!("n{gone}")], None).is_ok() {
+            for (shard, writes) in &disks.acknowledged {
+                let config = cluster.model.configuration(*shard);
+                prop_assert!(config.is_some(), "{shard} is given up");
+                for member in config.unwrap().in_sync_members() {
+                    prop_assert!(disks.copies[&member.copy].2 >= *writes, "{member:?} of {shard} lacks a write");
+                }
+            }
+        }
     }
 }
 

@@ -378,6 +378,33 @@ fn a_deleted_volume_is_forgotten_when_every_node_dropped_its_copies() {
     assert_eq!(cluster.model.list(cluster.now).len(), 1);
 }
 
+/// A node that runs without a disk finds none of its copies, and says of each that it is deleted.
+#[test]
+fn what_is_to_be_deleted_on_a_missing_disk_waits_for_the_disk() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 2 * MIB).unwrap();
+    let mut other = registration(1, 2);
+    other.disks = vec![report(51, 2)];
+    cluster.run(|m, now, _| m.register(now, &other)).unwrap();
+    let copies: Vec<_> = (0..2).flat_map(|index| cluster.config(1, index).members).collect();
+    let mut copies: Vec<_> = copies.iter().filter(|m| m.node == NodeId(1)).map(|m| m.copy).collect();
+    copies.sort();
+    assert_eq!(copies.len(), 2);
+    cluster.run(|m, _, _| m.delete("db", false)).unwrap();
+    for node in 2..=3 {
+        let mut beat = heartbeat(node, 1, 0);
+        beat.dropped = cluster.beat(node, 1, 0).unwrap().drop;
+        cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+    }
+    let mut beat = heartbeat(1, 2, 0);
+    beat.disks[0].0 = disk_of(51);
+    assert!(cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap().drop.is_empty(), "nothing that it could delete");
+    beat.dropped.clone_from(&copies);
+    cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+    cluster.register(1, 3).unwrap();
+    assert_eq!(cluster.beat(1, 3, 0).unwrap().drop, copies, "they are on the disk that is back");
+}
+
 #[test]
 fn status_says_who_is_silent_and_what_waits() {
     let mut cluster = Cluster::with_nodes(3);

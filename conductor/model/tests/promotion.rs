@@ -121,6 +121,29 @@ fn a_copy_that_was_added_to_a_sealed_shard_may_follow_its_primary() {
 }
 
 #[test]
+fn fewer_copies_are_enough_only_while_those_in_sync_are_there() {
+    let mut cluster = with_volume();
+    let first = cluster.config(1, 0);
+    let (primary, a, b) = roles(&first);
+    let (early, late) = (other(&first, 0).copy, other(&first, 1).copy);
+    let next = cluster.grant(&first, MembershipChange::Drop(vec![early]));
+    let sealed = cluster.grant(&next, MembershipChange::Drop(vec![late]));
+    assert!(sealed.is_sealed());
+    let set = |c: &mut Cluster| c.run(|m, now, _| m.set_copies(now, "db", None, Some(1)));
+    // All that was acknowledged may be on `late` alone by now: it stays one of the last full set.
+    cluster.pass(4_000, &[(a, 1)]);
+    let refused = set(&mut cluster).unwrap_err().to_string();
+    assert!(refused.contains(&format!("start n{primary}, or n{b}")), "{refused}");
+    assert_eq!(cluster.config(1, 0), sealed);
+    cluster.pass(500, &[(primary, 1)]);
+    set(&mut cluster).unwrap();
+    let alone = cluster.config(1, 0);
+    assert!(!alone.is_sealed() && alone.full_set == [sealed.primary]);
+    cluster.pass(30_000, &[(a, 1), (b, 1)]);
+    assert_eq!(cluster.config(1, 0), alone, "it may have acknowledged writes alone");
+}
+
+#[test]
 fn with_one_copy_enough_the_copy_left_behind_is_never_promoted() {
     let mut cluster = Cluster::with_nodes(3);
     cluster.make(&NewVolume { min_copies: 1, ..NewVolume::new("db", Bytes(MIB)) }).unwrap();

@@ -389,6 +389,19 @@ fn a_volume_gets_as_many_copies_as_are_wanted_and_loses_the_rest() {
 }
 
 #[test]
+fn a_clone_that_was_made_while_copies_were_too_many_loses_the_rest_too() {
+    let mut cluster = cluster_of(3);
+    cluster.snapshot("db", "s");
+    cluster.run(|m, now, _| m.set_copies(now, "db", Some(2), None)).unwrap();
+    let clone = cluster.clone_of("twin", "db@s").unwrap();
+    assert_eq!(cluster.config(clone.0, 0).members.len(), 3, "it lies where its parent lies");
+    cluster.bear(clone.0);
+    cluster.heal(8, &all_but(3, &[]));
+    assert!(configs(&cluster).iter().all(|c| c.members.len() == 2 && c.in_sync() == 2));
+    assert!((0..8).all(|index| cluster.config(clone.0, index).members.len() == 2));
+}
+
+#[test]
 fn a_clones_copy_goes_where_its_parents_went() {
     let mut cluster = cluster_of(4);
     cluster.snapshot("db", "s");

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
-use common::{Cluster, DONE, MIB, heartbeat, registration, with_volume};
+use common::{Cluster, DONE, MIB, disk_of, heartbeat, registration, report, with_volume};
 use conductor_model::api::{CopyWork, MembershipAnswer, MembershipChange, OrderState, Report, ShardOrder};
 use conductor_model::limits::{MAX_SNAPSHOTS_PER_VOLUME, SNAPSHOT_ATTEMPTS, SNAPSHOT_HOLD_MS, SNAPSHOT_PLACE_MS};
 use conductor_model::views::{NewVolume, SnapshotState};
@@ -236,6 +236,28 @@ fn a_deleted_snapshot_is_forgotten_when_every_copy_forgot_it() {
     }
     assert_eq!(cluster.list("db").len(), 1);
     assert_eq!(cluster.list("db")[0].state, SnapshotState::Complete);
+}
+
+/// A node that runs without a disk finds none of its copies, and says that they have no such snapshot.
+#[test]
+fn what_a_copy_on_a_missing_disk_has_to_forget_waits_for_the_disk() {
+    let mut cluster = with_volume();
+    cluster.snapshot("db", "a");
+    let mut other = registration(1, 2);
+    other.disks = vec![report(51, 2)];
+    cluster.delete_snapshot("db", "a").unwrap();
+    let work = cluster.told(1).work;
+    cluster.run(|m, now, _| m.register(now, &other)).unwrap();
+    let mut beat = heartbeat(1, 2, 0);
+    beat.disks[0].0 = disk_of(51);
+    assert!(cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap().work.is_empty(), "nothing that it could do");
+    let report = Report { node: NodeId(1), orders: Vec::new(), worked: work.clone() };
+    cluster.run(|m, now, _| m.report(now, &report)).unwrap();
+    assert_eq!(cluster.list("db")[0].drops_left, 9);
+    cluster.register(1, 3).unwrap();
+    assert_eq!(cluster.beat(1, 3, 0).unwrap().work, work);
+    cluster.run(|m, now, _| m.report(now, &report)).unwrap();
+    assert_eq!(cluster.list("db")[0].drops_left, 6);
 }
 
 #[test]

@@ -7,7 +7,12 @@
 
 use crate::limits::{CONNECTIONS, IDLE};
 use crate::secure::Stream;
+use axum::Router;
 use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -22,6 +27,25 @@ use tokio::time::{Instant, Sleep, sleep};
 
 /// Between two words about connections that made room.
 const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// Answers all who connect, until told to stop and no request is under way any more. HTTP/1.1 alone: one request at a time for each place. HTTP/2,
+/// which the client of etcd brings along and `axum::serve` would take for that, lets each connection have hundreds.
+pub(crate) async fn serve(mut bounded: Bounded, routes: Router, stop: impl Future<Output = ()>) {
+    let under_way = GracefulShutdown::new();
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        let connection = tokio::select! {
+            (connection, _) = bounded.accept() => connection,
+            () = &mut stop => break,
+        };
+        let service = TowerToHyperService::new(routes.clone());
+        let served = http1::Builder::new().serve_connection(TokioIo::new(connection), service);
+        // How one ends concerns nobody else: its client sees it.
+        tokio::spawn(under_way.watch(served));
+    }
+    drop(bounded);
+    under_way.shutdown().await;
+}
 
 /// A listener that accepts no more connections than there are places.
 #[derive(Debug)]

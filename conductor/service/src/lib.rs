@@ -259,17 +259,16 @@ pub async fn run(
         stop.await;
         stopper.send_replace(true);
     });
-    let server = axum::serve(connections::Bounded::new(listener, identity), front.clone().router())
-        .with_graceful_shutdown(wait(stopped.clone()));
+    let bounded = connections::Bounded::new(listener, identity);
+    let graceful = connections::serve(bounded, front.clone().router(), wait(stopped.clone()));
     let late = stopped.clone();
     let server = tokio::spawn(async move {
-        let graceful = server.into_future();
         let too_late = async {
             wait(late).await;
             tokio::time::sleep(limits::GRACE).await;
         };
         tokio::select! {
-            _ = graceful => {}
+            () = graceful => {}
             () = too_late => {}
         }
         draining.send_replace(true);
