@@ -316,15 +316,16 @@ impl Conductor {
                 next.members.push(member);
             }
         }
+        let handed_over = matches!(step, Step::HandOver(_));
+        self.advance(next, dirty);
         if let Some(gone) = unlisted {
+            // Behind the new epoch: with the last thing that a copy of a clone had to do the clone may be flattened, which changes configurations.
             self.delete_copy(shard.volume, &gone, dirty);
             if let Some(record) = self.shards.get_mut(&shard).filter(|s| s.leaving == Some(gone.copy)) {
                 record.leaving = None;
                 self.balance.moved += 1;
             }
         }
-        let handed_over = matches!(step, Step::HandOver(_));
-        self.advance(next, dirty);
         if handed_over {
             self.renew_orders(|concerned| concerned == shard, dirty);
         }

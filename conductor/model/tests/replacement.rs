@@ -3,7 +3,7 @@
 
 mod common;
 use common::{Cluster, MIB, disk_of, registration, report, shard, state, with_volume};
-use conductor_model::api::MembershipChange;
+use conductor_model::api::{MembershipChange, Report};
 use conductor_model::limits::RESHAPES_AT_ONCE;
 use conductor_model::views::{Duty, Force, Health, NewVolume};
 use conductor_model::{Bytes, Configuration, CopyId, CopyState, Error, Key, Member, NodeId, OpenId};
@@ -422,6 +422,26 @@ fn a_clones_copy_goes_where_its_parents_went() {
     beat.dropped = first.clone();
     let then = cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap().drop;
     assert!(!first.is_empty() && then.len() == first.len() && then != first);
+}
+
+#[test]
+fn a_clone_is_flattened_when_the_last_copy_that_was_not_is_unlisted() {
+    let mut cluster = cluster_of(4);
+    cluster.snapshot("db", "s");
+    let clone = cluster.clone_of("twin", "db@s").unwrap();
+    cluster.bear(clone.0);
+    cluster.run(|m, now, _| m.flatten(now, "twin")).unwrap();
+    for node in 2..=4 {
+        let report = Report { node: NodeId(node), orders: Vec::new(), worked: cluster.told(node).work };
+        cluster.run(|m, now, _| m.report(now, &report)).unwrap();
+    }
+    assert!(!cluster.told(1).work.is_empty());
+    cluster.pass(2_500, &all_but(4, &[1]));
+    cluster.leave_behind(1);
+    cluster.pass(9_000, &all_but(4, &[1]));
+    assert_eq!(cluster.model.show(cluster.now, "twin").unwrap().info.parent, None);
+    assert!((0..8).all(|index| cluster.config(clone.0, index).parent.is_none()));
+    cluster.restart();
 }
 
 #[test]

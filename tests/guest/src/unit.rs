@@ -24,6 +24,9 @@ use serde_json::Value;
 const CLUSTER: &str = "cluster";
 const CLUSTER_TESTS: &str = "tests/cluster/tests";
 
+/// Programs that take longest, by the names of their tests. They begin first: at the end one would run alone, beside an idle processor.
+const LONG: [&str; 7] = ["rot", "acknowledged_writes", "recover", "etcd", "disks", "adopt", "random_commands"];
+
 /// What is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Suite {
@@ -69,6 +72,8 @@ impl Suite {
 /// One program, or cargo itself for the examples in the documentation.
 struct Job {
     name: String,
+    /// When it begins: its place among `LONG`, or behind them.
+    turn: usize,
     command: Command,
 }
 
@@ -97,7 +102,7 @@ fn act(suite: Suite) -> Result<bool> {
     if suite == Suite::Unit {
         let mut examples = Command::new("cargo");
         examples.arg("test").args(suite.targets()?).arg("--doc");
-        jobs.push_front(Job { name: "examples in the documentation".to_owned(), command: examples });
+        jobs.push_front(Job { name: "examples in the documentation".to_owned(), turn: 0, command: examples });
     }
     let workers = thread::available_parallelism().map_or(2, usize::from);
     println!("unit: {} programs, {workers} at a time", jobs.len());
@@ -119,13 +124,13 @@ fn act(suite: Suite) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// The test programs, in cargo's order.
+/// The test programs: what takes long first, then in cargo's order.
 fn build(suite: Suite) -> Result<VecDeque<Job>> {
     let mut cargo = Command::new("cargo");
     cargo.arg("test").args(suite.targets()?).args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
-    let mut jobs = VecDeque::new();
+    let mut jobs = Vec::new();
     for line in BufReader::new(output).lines() {
         let message: Value = serde_json::from_str(&line?).context("cargo says something that is no message")?;
         let Some(program) = message["executable"].as_str().filter(|_| message["profile"]["test"] == true) else {
@@ -141,13 +146,15 @@ fn build(suite: Suite) -> Result<VecDeque<Job>> {
         let mut command = Command::new(program);
         // As cargo runs it.
         command.args(suite.arguments()).current_dir(package).env("CARGO_MANIFEST_DIR", package);
-        jobs.push_back(Job { name, command });
+        let turn = LONG.iter().position(|long| target["name"] == *long).unwrap_or(LONG.len());
+        jobs.push(Job { name, turn, command });
     }
     let status = child.wait()?;
     if !status.success() {
         bail!("the tests cannot be built ({status})");
     }
-    Ok(jobs)
+    jobs.sort_by_key(|job| job.turn);
+    Ok(jobs.into())
 }
 
 /// Whether it passed.
