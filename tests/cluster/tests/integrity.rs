@@ -6,6 +6,7 @@ use cluster::{Cluster, LONG, Random, Shape, wait_until};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 /// Blocks that a disk gives out at once: long writes of whole chunks go there and not to the journal.
@@ -14,6 +15,8 @@ const MIB: usize = 1 << 20;
 const SHARD: usize = 2 * MIB;
 const SHARDS: usize = 8;
 const EIO: u32 = 5;
+/// A conductor that stood still for so long (`STALL_MS`) takes nobody who was silent meanwhile for dead.
+const STANDSTILL: Duration = Duration::from_millis(1_500);
 
 /// Where on a disk the chunk of `image` at `offset` lies: in its place, and perhaps in one that was given back since.
 fn find(disk: &[u8], image: &[u8], offset: usize) -> Vec<usize> {
@@ -72,6 +75,18 @@ fn check(nbd: &mut Nbd, image: &[u8]) {
     }
 }
 
+/// These chunks rot while the node is stopped. Nobody follows it meanwhile, however long that takes: the conductor stands still, and counts silence
+/// from when it goes on.
+fn rot_while_stopped(cluster: &mut Cluster, node: usize, chunks: &[(&[u8], usize)]) {
+    cluster.conductor.freeze().unwrap();
+    let begin = Instant::now();
+    cluster.nodes[node].terminate().unwrap();
+    rot(cluster, node, chunks);
+    std::thread::sleep((STANDSTILL + STANDSTILL / 4).saturating_sub(begin.elapsed()));
+    cluster.conductor.thaw().unwrap();
+    cluster.nodes[node].start().unwrap();
+}
+
 /// Damaged and repaired: of the cluster, and of these nodes' disks.
 fn counted(cluster: &Cluster, nodes: [usize; 2]) -> [(u64, u64); 3] {
     let pair = |of: &Value| (of["damaged"].as_u64().unwrap(), of["repaired"].as_u64().unwrap());
@@ -106,12 +121,10 @@ fn rotten_blocks_are_never_read_are_repaired_from_other_copies_and_a_scrub_finds
     let beside = primaries.iter().position(|primary| *primary != rotten).unwrap() * SHARD;
 
     // On one node: where it is primary and where it is not, what is live, what only the snapshot has, what both have.
-    cluster.nodes[rotten].terminate().unwrap();
     let (live, both) = ([CHUNK, 3 * CHUNK], MIB + 2 * CHUNK);
     let mut chunks: Vec<(&[u8], usize)> = vec![(&old, 0), (&image, both), (&old, beside), (&image, beside + both)];
     chunks.extend(live.iter().flat_map(|at| [(&image[..], *at), (&image[..], beside + at)]));
-    rot(&cluster, rotten, &chunks);
-    cluster.nodes[rotten].start().unwrap();
+    rot_while_stopped(&mut cluster, rotten, &chunks);
     cluster.wait_healthy("db").unwrap();
     settled(&mut nbd, &mut image);
     check(&mut nbd, &image);
@@ -124,9 +137,8 @@ fn rotten_blocks_are_never_read_are_repaired_from_other_copies_and_a_scrub_finds
 
     // Another node has rot of its own, elsewhere: each block is sound on two copies.
     let other = (rotten + 1) % 3;
-    cluster.nodes[other].terminate().unwrap();
-    rot(&cluster, other, &[(&image, 5 * CHUNK), (&old, 6 * CHUNK), (&image, beside + MIB + 7 * CHUNK)]);
-    cluster.nodes[other].start().unwrap();
+    let elsewhere: [(&[u8], usize); 3] = [(&image, 5 * CHUNK), (&old, 6 * CHUNK), (&image, beside + MIB + 7 * CHUNK)];
+    rot_while_stopped(&mut cluster, other, &elsewhere);
     cluster.wait_healthy("db").unwrap();
     let scrub = cluster.json(&["volume", "scrub", "db", "--wait"]).unwrap();
     assert_eq!(
