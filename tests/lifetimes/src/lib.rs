@@ -52,8 +52,12 @@ pub trait Ends {
 }
 
 /// Runs each case on a pair of its own; `rounds` is how often connections come and go in those that have them do so.
-pub fn run(rounds: usize, mut pair: impl FnMut() -> Box<dyn Ends>) {
-    for (name, case) in CASES {
+pub fn run(
+    cases: impl IntoIterator<Item = (&'static str, Case)>,
+    rounds: usize,
+    mut pair: impl FnMut() -> Box<dyn Ends>,
+) {
+    for (name, case) in cases {
         println!("{name}");
         let mut ends = pair();
         case(ends.as_mut(), rounds);

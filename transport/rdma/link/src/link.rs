@@ -104,13 +104,14 @@ impl Link {
                 }
             }
             Work::Data { .. } | Work::Give { .. } => self.sent(result.is_ok()),
+            Work::Say { immediate, .. } if is_given(immediate) => self.sent(result.is_ok()),
             Work::Say { .. } | Work::Shut { .. } => {}
             Work::Take { into, len, .. } => self.taken(into, len, result.is_ok(), out),
             Work::Open { window, lent, .. } => {
                 self.windows.give(window);
                 match lent {
                     Lent::Out(_) => self.unlent(result.is_ok()),
-                    Lent::In { into, .. } => self.given(into, result.is_ok(), out),
+                    Lent::In { into, .. } => self.given(into, out),
                 }
             }
         }
@@ -158,7 +159,11 @@ impl Link {
     pub(crate) fn fail(&mut self, end: End) {
         if self.ended.is_none() {
             self.ended = Some(end);
-            self.says.clear();
+            for (kind, _) in std::mem::take(&mut self.says) {
+                if kind == Kind::Given {
+                    self.sent(false);
+                }
+            }
         }
     }
 
@@ -270,6 +275,11 @@ impl Link {
             self.fail(End::Failed);
         }
     }
+}
+
+/// The peer learns that it was given something: until then what was given is not sent.
+fn is_given(immediate: u32) -> bool {
+    Kind::parse(immediate).is_some_and(|(kind, _)| kind == Kind::Given)
 }
 
 /// The operation cannot be done here.

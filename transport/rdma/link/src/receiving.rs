@@ -110,7 +110,7 @@ impl Link {
         self.received(into, Ok(len), out);
     }
 
-    /// The peer says that it wrote. Only when the window is shut is that believed. False if it could not have.
+    /// The peer says that it wrote. Only when it can write no more is that believed. False if it could not have.
     pub(crate) fn was_given(&mut self, len: u32, out: &mut Out) -> bool {
         let Some(Receive { open: Some((window, most, given @ None)), .. }) = &mut self.receive else { return false };
         if len > *most {
@@ -122,10 +122,11 @@ impl Link {
         true
     }
 
-    /// The memory that was open for writing is ours alone again.
-    pub(crate) fn given(&mut self, into: Filling, shut: bool, out: &mut Out) {
+    /// The memory that was open for writing is ours alone again: the window is shut, or went with the queue pair. What the peer said that it
+    /// wrote is there in either case: one that says it and closes has not taken it back.
+    pub(crate) fn given(&mut self, into: Filling, out: &mut Out) {
         let open = self.receive.as_mut().and_then(|receive| receive.open.take());
-        let Some(len) = open.and_then(|(_, _, given)| given).filter(|_| shut) else { return self.put_back(into) };
+        let Some(len) = open.and_then(|(_, _, given)| given) else { return self.put_back(into) };
         if let Some(Arrived::Offered { rest }) = self.arrived.front_mut() {
             *rest = rest.saturating_sub(len);
             if *rest == 0 {

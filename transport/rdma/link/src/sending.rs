@@ -20,7 +20,7 @@ pub(crate) struct Sending {
     /// The first byte that is not on its way: of which part, and where in it.
     next: usize,
     at: usize,
-    /// Messages and WRITEs that are not back.
+    /// Messages, WRITEs and what the peer is to be told of them that are not back.
     posted: usize,
     /// Windows that are open, oldest first, and all that are not back.
     lent: VecDeque<Window>,
@@ -106,7 +106,7 @@ impl Link {
         out.dones.push(Done { op: Op::Send { stream: self.stream, on, parts }, result });
     }
 
-    /// A message or a WRITE is over.
+    /// A message or a WRITE is over, or the peer has been told of one.
     pub(crate) fn sent(&mut self, done: bool) {
         if let Some(send) = &mut self.send {
             send.posted = send.posted.saturating_sub(1);
@@ -116,6 +116,9 @@ impl Link {
 
     /// The peer says where the part goes that it was offered first. False if that is more than it was offered.
     pub(crate) fn granted(&mut self, Saying { at, len, key }: Saying, out: &mut Out) -> bool {
+        if self.ended.is_some() {
+            return true;
+        }
         let Some(send) = &mut self.send else { return false };
         let Some((index, given)) = send.offered.front_mut() else { return false };
         let Some(part) = send.parts.get(*index) else { return false };
@@ -128,7 +131,7 @@ impl Link {
         if *given == send.parts[*index].len {
             send.offered.pop_front();
         }
-        send.posted += 1;
+        send.posted += 2;
         self.post(Work::Give { part, at, key }, out);
         // Behind the WRITE on the same queue pair, so it is read after the bytes are there.
         self.say(Kind::Given, Saying { at: 0, len, key: 0 });

@@ -278,6 +278,68 @@ fn what_the_peer_sent_before_it_closed_is_received_and_then_the_end() {
 }
 
 #[test]
+fn whoever_closes_after_its_last_send_loses_nothing_of_it() {
+    let mut last_moment = 0;
+    for seed in 0..400 {
+        let mut fabric = Fabric::up(seed);
+        let mut rng = Rng(seed);
+        let from = rng.below(2);
+        let to = 1 - from;
+        let parts: Vec<_> = (0..1 + rng.below(4)).map(|_| sized(&mut rng, &[80, 4096, LARGE * 2, LARGE * 3])).collect();
+        let whole = parts.concat();
+        fabric.sides[from].send(&parts);
+        let (mut got, mut over) = (Vec::new(), false);
+        fabric.sides[to].recv(LARGE * 2);
+        while !over {
+            match rng.below(8) {
+                0 => fabric.sides[to].sleep(),
+                1 => _ = fabric.sides[to].wake(),
+                _ => {}
+            }
+            if !fabric.step() {
+                assert!(fabric.sides[to].wake() || !fabric.sides[to].dones.is_empty(), "seed {seed}: stuck");
+            }
+            if let Some(Done { result, .. }) = fabric.sides[from].dones.first() {
+                assert_eq!(*result, Ok(u32::try_from(whole.len()).unwrap()));
+                last_moment += usize::from(!fabric.sides[to].open.is_empty());
+                fabric.close(from);
+            }
+            for Done { op, result } in std::mem::take(&mut fabric.sides[to].dones) {
+                let Op::Recv { into, from: start, .. } = op else { panic!("it sends nothing") };
+                let n =
+                    result.unwrap_or_else(|error| panic!("seed {seed}: {error:?} after {} bytes", got.len())) as usize;
+                got.extend_from_slice(&into[start..start + n]);
+                over |= n == 0;
+                if !over {
+                    fabric.sides[to].recv(LARGE * 2);
+                }
+            }
+        }
+        assert!(got == whole, "seed {seed}: {} of {} bytes", got.len(), whole.len());
+    }
+    assert!(last_moment > 20, "closed while the window of the last part was still open: {last_moment}");
+}
+
+#[test]
+fn a_grant_that_is_seen_after_its_peer_has_closed_costs_nothing() {
+    let grant = [&[0; 8][..], &u32::try_from(LARGE).unwrap().to_le_bytes(), &[0; 4]].concat();
+    let mut fabric = Fabric::up(10);
+    fabric.sides[ACCEPTING].send(&[vec![1; LARGE * 2]]);
+    fabric.deliver(ACCEPTING, 4 << 24, &grant);
+    fabric.sides[ACCEPTING].sleep();
+    fabric.deliver(ACCEPTING, 4 << 24, &grant);
+    let side = &mut fabric.sides[ACCEPTING];
+    side.link.lost(End::Peer, &mut side.out);
+    assert!(side.wake());
+    assert_eq!(side.has_posted("give"), 1, "nobody is there to be given more");
+    fabric.kill();
+    let [Done { result, .. }] = fabric.sides[ACCEPTING].dones[..] else { panic!("the send is over once") };
+    assert_eq!(result, Err(Errno::RESET));
+    fabric.sides[ACCEPTING].dones.clear();
+    fabric.at_rest();
+}
+
+#[test]
 fn what_no_legal_peer_says_ends_the_link_and_harms_nobody() {
     let saying = |len: u32| [&[0; 8][..], &len.to_le_bytes(), &[0; 4]].concat();
     let data = |credits: u32| (1 << 24 | credits, vec![1]);

@@ -251,25 +251,42 @@ impl Fabric {
         while self.step() {}
     }
 
-    /// Both queue pairs in error: everything is flushed, in some order; then they are destroyed.
+    /// Both queue pairs in error, then destroyed.
     pub fn kill(&mut self) {
-        self.sides.iter_mut().for_each(|side| side.dead = true);
         for from in 0..2 {
-            loop {
-                let side = &mut self.sides[from];
-                let works = side.receives.len() + side.sends.len();
-                if works == 0 {
-                    break;
-                }
-                let at = self.rng.below(works);
-                let side = &mut self.sides[from];
-                let work = match at.checked_sub(side.receives.len()) {
-                    Some(at) => side.sends.remove(at),
-                    None => side.receives.remove(at),
-                };
-                side.finished(work.unwrap(), Err(Failed::Flushed));
-            }
+            self.flush(from);
             self.destroy(from);
+        }
+    }
+
+    /// One side closes, and the other, which has seen all that was finished by then, is told.
+    pub fn close(&mut self, from: usize) {
+        for (side, end) in [(from, End::Ours), (1 - from, End::Peer)] {
+            self.sides[side].wake();
+            let Side { link, out, .. } = &mut self.sides[side];
+            link.lost(end, out);
+            self.sides[side].take();
+            self.flush(side);
+            self.destroy(side);
+        }
+    }
+
+    /// A queue pair in error: nothing moves any more, and everything that is posted is flushed, in some order.
+    fn flush(&mut self, from: usize) {
+        self.sides.iter_mut().for_each(|side| side.dead = true);
+        loop {
+            let side = &mut self.sides[from];
+            let works = side.receives.len() + side.sends.len();
+            if works == 0 {
+                break;
+            }
+            let at = self.rng.below(works);
+            let side = &mut self.sides[from];
+            let work = match at.checked_sub(side.receives.len()) {
+                Some(at) => side.sends.remove(at),
+                None => side.receives.remove(at),
+            };
+            side.finished(work.unwrap(), Err(Failed::Flushed));
         }
     }
 
