@@ -125,6 +125,34 @@ fn a_scrub_finds_rot_on_every_copy_and_puts_it_right() {
 }
 
 #[test]
+fn a_scrub_puts_right_what_every_store_keeps_about_itself() {
+    let mut t = known(13, 400);
+    t.pass(REST);
+    let nodes = 1..=3;
+    for node in nodes.clone() {
+        let (_, second) = t.find_pages(node);
+        second.iter().for_each(|at| t.flip(node, at + 100, 3));
+    }
+    assert_eq!(t.scrub(1), (0, 0), "no content is damaged");
+    // What was put right is durable with the next checkpoint.
+    t.write(range(950, 1), 1);
+    t.pass(REST);
+    for node in nodes.clone() {
+        assert!(t.counter(node, "store.pages-patrolled") > 0, "node {node}");
+        assert!(t.counter(node, "store.pages-healed") > 0, "node {node}");
+        let (first, _) = t.find_pages(node);
+        first.iter().for_each(|at| t.flip(node, at + 100, 3));
+    }
+    t.restart([]);
+    t.assert_reads(range(0, 256), 1);
+    t.assert_reads(range(256, 144), 1);
+    for node in nodes {
+        assert!(t.counter(node, "store.pages-healed") > 0, "node {node} found its first mirrors bad");
+        assert_eq!(t.counter(node, "store.pages-damaged"), 0, "node {node}");
+    }
+}
+
+#[test]
 fn a_scrub_keeps_to_its_rate_says_how_far_it_is_and_goes_on_where_it_is_told() {
     let mut t = written(7, 800);
     t.rot(2, 10, 1);

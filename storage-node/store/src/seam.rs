@@ -408,6 +408,8 @@ pub struct Counters {
     pub repaired: u64,
     /// Metadata pages one of whose mirrors was bad, and is put right from the other.
     pub healed_pages: u64,
+    /// Metadata pages that the patrol has read, each from both mirrors.
+    pub patrolled_pages: u64,
     /// Metadata pages neither of whose mirrors was good.
     pub damaged_pages: u64,
     /// Writes refused for lack of space.
@@ -446,6 +448,9 @@ pub trait Store {
     fn next_completion(&mut self) -> Option<(Tag, Result<StoreDone, StoreError>)>;
     /// When to be called again at the latest, if nothing completes before.
     fn next_deadline(&self) -> Option<Time>;
+    /// Look through a little of what the store keeps about itself, and put right what is bad of it while there is a good mirror. A scrub calls
+    /// this for each piece of content that it looks through.
+    fn patrol(&mut self);
     /// True if nothing is in flight, neither for the caller nor on the disk.
     fn idle(&self) -> bool;
     /// Space.

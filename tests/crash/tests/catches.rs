@@ -112,6 +112,9 @@ impl<B: Break> Store for BrokenStore<B> {
     fn next_deadline(&self) -> Option<Time> {
         self.0.next_deadline()
     }
+    fn patrol(&mut self) {
+        self.0.patrol();
+    }
     fn idle(&self) -> bool {
         self.0.idle()
     }

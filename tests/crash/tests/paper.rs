@@ -280,6 +280,7 @@ impl Store for Paper {
     fn next_deadline(&self) -> Option<Time> {
         None
     }
+    fn patrol(&mut self) {}
     fn idle(&self) -> bool {
         self.writing.is_none() && self.queued.is_empty()
     }

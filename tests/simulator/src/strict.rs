@@ -97,6 +97,9 @@ impl<S: Store> Store for Strict<S> {
     fn next_deadline(&self) -> Option<Time> {
         self.store.next_deadline()
     }
+    fn patrol(&mut self) {
+        self.store.patrol();
+    }
     fn idle(&self) -> bool {
         self.store.idle()
     }

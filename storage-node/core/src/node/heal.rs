@@ -120,6 +120,9 @@ impl<S: Store> Node<S> {
         let piece = BlockRange { from, count: Blocks(u32::try_from(left).unwrap_or(0)) };
         let own = (primary.config.primary, None);
         let others = primary.others().map(|m| (m.copy, Some(m.endpoint)));
+        if scrubs && let Some(replica) = self.replicas.get(&iocb.shard) {
+            self.disks[replica.disk].store.patrol();
+        }
         let mend = Mend::new(piece, std::iter::once(own).chain(others), scrubs, !scrubs || iocb.heal.alone);
         let iocb = &mut self.iocbs[key];
         iocb.phase = Phase::Mending;

@@ -10,6 +10,8 @@
 //! read counts against `rate` on each copy (they are alike); holes count a sixteenth. Copies that are sound and differ are counted and
 //! said, and left as they are: nobody here knows which of them is right. The order of a scrub that is not named any more is over;
 //! what of it is under way comes to its end by itself.
+//!
+//! With each piece every copy's store looks through a little of its own metadata, too (`Store::patrol`).
 
 use super::Node;
 use crate::iocb::{Iocb, Kind, Phase};

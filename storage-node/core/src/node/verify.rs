@@ -101,6 +101,7 @@ impl<S: Store> Node<S> {
         self.last_look += 1;
         let busy = self.last_look;
         if let Some(replica) = self.replicas.get_mut(&shard).filter(|_| look.is_some()) {
+            self.disks[replica.disk].store.patrol();
             replica.busy.push((busy, at, body.view()));
         }
         let key = self.services.insert(Service { caller, body, answer, look, busy });

@@ -17,6 +17,10 @@ impl<S: Store> Node<S> {
         refs.sort();
         let mut counters = self.counters.all();
         counters.extend(net_counters(self.net.counters()));
+        let stores = self.disks.iter().map(|disk| disk.store.counters());
+        for (name, count) in stores.flat_map(page_counters) {
+            *counters.entry(name).or_default() += count;
+        }
         let mut requests: BTreeMap<ConnId, usize> = BTreeMap::new();
         for iocb in self.iocbs.iter().map(|(_, iocb)| iocb).filter(|iocb| !iocb.is_over()) {
             if let Some(conn) = iocb.conn {
@@ -109,6 +113,15 @@ impl<S: Store> Node<S> {
         let primary = self.primaries.get(&shard)?;
         Some(Stamp { epoch: primary.config.epoch, sequence: primary.known_good()? })
     }
+}
+
+/// What a store found of its own metadata, by name.
+fn page_counters(store: node_store::Counters) -> [(&'static str, u64); 3] {
+    [
+        ("store.pages-patrolled", store.patrolled_pages),
+        ("store.pages-healed", store.healed_pages),
+        ("store.pages-damaged", store.damaged_pages),
+    ]
 }
 
 /// The connections' counters by name.

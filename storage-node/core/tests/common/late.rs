@@ -49,6 +49,9 @@ impl<S: Store> Store for Late<S> {
     fn next_deadline(&self) -> Option<Time> {
         self.store.next_deadline()
     }
+    fn patrol(&mut self) {
+        self.store.patrol();
+    }
     fn idle(&self) -> bool {
         self.held.is_empty() && self.store.idle()
     }

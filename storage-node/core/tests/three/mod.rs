@@ -582,9 +582,21 @@ impl Three {
 
     /// Where a node's disk holds exactly these bytes.
     pub(crate) fn find(&self, node: usize, bytes: &[u8]) -> Vec<u64> {
+        self.find_blocks(node, |block| block == bytes)
+    }
+
+    /// Where a node's disk holds such blocks.
+    fn find_blocks(&self, node: usize, such: impl Fn(&[u8]) -> bool) -> Vec<u64> {
         let disk = self.world.disk_bytes(self.disks[node - 1], 0, usize::try_from(DISK_BYTES).unwrap());
-        let blocks = disk.chunks_exact(BLOCK).enumerate().filter(|(_, block)| *block == bytes);
+        let blocks = disk.chunks_exact(BLOCK).enumerate().filter(|(_, block)| such(block));
         blocks.map(|(n, _)| n as u64 * BLOCK as u64).collect()
+    }
+
+    /// Where a node's disk holds its store's metadata pages, and where their second mirrors.
+    pub(crate) fn find_pages(&self, node: usize) -> (Vec<u64>, Vec<u64>) {
+        let mut first = self.find_blocks(node, |block| block.starts_with(b"TPG2") && block[8] == 1);
+        let second = first.split_off(first.len() / 2);
+        (first, second)
     }
 
     /// Flips a bit there.

@@ -606,6 +606,10 @@ impl Store for JournaledStore {
         [self.retry, self.ring.next_deadline(), idle, work].into_iter().flatten().min()
     }
 
+    fn patrol(&mut self) {
+        self.tables.pages.patrol();
+    }
+
     fn idle(&self) -> bool {
         let quiet = self.pending.is_empty() && self.finished.is_empty() && self.outstanding == 0;
         quiet
@@ -649,8 +653,14 @@ impl Store for JournaledStore {
     fn counters(&self) -> Counters {
         let ring = self.ring.counters();
         let pages = self.tables.pages.counters();
-        let (healed_pages, damaged_pages) = (pages.healed, pages.damaged);
-        Counters { groups: ring.groups, records: ring.records, healed_pages, damaged_pages, ..self.counters }
+        Counters {
+            groups: ring.groups,
+            records: ring.records,
+            healed_pages: pages.healed,
+            patrolled_pages: pages.patrolled,
+            damaged_pages: pages.damaged,
+            ..self.counters
+        }
     }
 }
 

@@ -565,6 +565,9 @@ impl Store for SimpleStore {
         self.retry.filter(|_| self.failed.is_none())
     }
 
+    /// All its metadata is in memory, and written anew by each checkpoint.
+    fn patrol(&mut self) {}
+
     fn idle(&self) -> bool {
         let background = self.failed.is_some() || self.checkpointer.is_idle();
         self.pending.is_empty() && self.finished.is_empty() && self.outstanding == 0 && background

@@ -8,6 +8,7 @@ use super::load::Loads;
 use super::map_load::MapLoad;
 use super::names::{ArrayName, MapDamaged, MapRef, PageCounters, Place, Region, Root};
 use super::page::{Key, PAGE};
+use super::patrol::Patrol;
 use super::places::Places;
 use super::tree::Array;
 use crate::DiskOut;
@@ -21,6 +22,8 @@ use slab::Slab;
 pub(super) enum Job {
     /// To read a page from one of its mirrors.
     Load { key: Key, mirror: u8 },
+    /// To compare a mirror of the patrol's run with the other.
+    Patrol { mirror: u8 },
     /// To put a mirror right.
     Heal(Place),
     /// One mirror of pages, or of pages of the map.
@@ -42,6 +45,7 @@ pub(crate) struct Pages {
     pub(super) cache: Cache,
     pub(super) places: Places,
     pub(super) loads: Loads,
+    pub(super) patrol: Patrol,
     pub(super) groups: Slab<Group>,
     pub(super) stage: Stage,
     /// The newest map that was written or loaded.
@@ -72,6 +76,7 @@ impl Pages {
             cache: Cache::default(),
             places: Places::new(region.places),
             loads: Loads::default(),
+            patrol: Patrol::default(),
             groups: Slab::new(),
             stage: Stage::Idle,
             map: None,
@@ -121,6 +126,7 @@ impl Pages {
     pub(crate) fn pump(&mut self, out: &mut DiskOut<'_>) {
         self.short = false;
         self.pump_map(out);
+        self.pump_patrol(out);
         self.pump_heals(out);
         self.pump_loads(out);
         self.pump_early(out);
@@ -140,6 +146,9 @@ impl Pages {
             (Some(Job::Load { key, mirror }), Some((into, len))) => {
                 self.loaded(id, key, mirror, into, is_whole(done.result, len))
             }
+            (Some(Job::Patrol { mirror }), Some((into, len))) => {
+                self.patrolled(mirror, into, is_whole(done.result, len))
+            }
             (Some(Job::Map), Some((into, len))) => self.map_read(&into[..len], is_whole(done.result, len)),
             (Some(Job::Heal(place)), None) => self.healed(place),
             (Some(Job::Write { group }), None) => self.wrote(group, done.result),
@@ -147,7 +156,7 @@ impl Pages {
         }
     }
 
-    fn stray(&mut self) -> bool {
+    pub(super) fn stray(&mut self) -> bool {
         self.counters.strays += 1;
         false
     }

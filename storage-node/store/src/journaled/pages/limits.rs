@@ -8,6 +8,11 @@ pub(super) const WRITE_PAGES: usize = 16;
 pub(super) const MAX_WRITES: usize = 16;
 /// Mirrors being put right at a time; what is beyond stays as it is until it is read again.
 pub(super) const MAX_HEALS: usize = 16;
+/// Pages that the patrol reads at a time, from both mirrors: twice 64 KiB.
+pub(super) const PATROL_PAGES: u32 = 16;
+/// After a round of so many runs of the patrol, so many times as many calls are not heeded. A scrub calls once for 256 KiB of content, and a
+/// run has the metadata of 160 such: a round for each tenth of a full disk, 3 % of what the scrub reads.
+pub(super) const PATROL_REST: u32 = 16;
 /// The smallest cache in pages: the reads in flight keep a path of at most 4 pages each in memory (509³ leaves are beyond any
 /// disk), and a change keeps one of its own. With less, reads could wait for each other's memory.
 pub(super) const MIN_CACHE_PAGES: usize = 320;

@@ -35,8 +35,8 @@ pub(super) struct Loads {
     queue: VecDeque<Key>,
     /// To be read from the second one, into the same memory.
     second: VecDeque<(Key, Filling)>,
-    /// To be written to the first one.
-    heals: VecDeque<(Place, Reads)>,
+    /// To be written to that mirror.
+    heals: VecDeque<(Place, u8, Reads)>,
     healing: usize,
     /// Reads that will add a page.
     reading: usize,
@@ -181,32 +181,32 @@ impl Pages {
         self.cache.insert(key, page, parent, State::Clean(place));
         self.counters.loaded += 1;
         if mirror == 1 {
-            self.heal(place, into);
+            self.heal(place, 0, into);
         }
         true
     }
 
-    /// The first mirror was bad, and `good` came from the other.
-    fn heal(&mut self, place: Place, good: Filling) {
+    /// This mirror was bad, and `good` came from the other.
+    pub(super) fn heal(&mut self, place: Place, mirror: u8, good: Filling) {
         let room = self.loads.heals.len() + self.loads.healing < MAX_HEALS;
-        if room && self.failed.is_none() && !self.places.is_healing(place) {
-            self.places.heals(place);
-            self.loads.heals.push_back((place, good.filled()));
+        if room && self.failed.is_none() && !self.places.is_held(place) {
+            self.places.hold(place);
+            self.loads.heals.push_back((place, mirror, good.filled()));
             self.counters.healed += 1;
         }
     }
 
     pub(super) fn pump_heals(&mut self, out: &mut DiskOut<'_>) {
-        while let Some((place, good)) = self.loads.heals.pop_front() {
+        while let Some((place, mirror, good)) = self.loads.heals.pop_front() {
             self.loads.healing += 1;
-            self.write(Job::Heal(place), self.region.at(place, 0), good, out);
+            self.write(Job::Heal(place), self.region.at(place, mirror), good, out);
         }
     }
 
     /// A heal is over; if it failed, the mirror is as bad as it was, and the next read tries again.
     pub(super) fn healed(&mut self, place: Place) -> bool {
         self.loads.healing -= 1;
-        self.places.healed(place);
+        self.places.let_go(place);
         true
     }
 }

@@ -36,6 +36,7 @@ mod load;
 mod map_load;
 mod names;
 mod page;
+mod patrol;
 mod places;
 #[cfg(test)]
 mod tests;

@@ -201,6 +201,8 @@ pub(crate) struct PageCounters {
     pub(crate) loaded: u64,
     /// Pages one of whose mirrors was bad and has been rewritten from the other, or will be.
     pub(crate) healed: u64,
+    /// Pages that the patrol has read, each from both mirrors.
+    pub(crate) patrolled: u64,
     /// Pages neither of whose mirrors was good.
     pub(crate) damaged: u64,
     /// Pages dropped for lack of room.

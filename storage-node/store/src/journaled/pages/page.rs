@@ -114,6 +114,12 @@ pub(super) fn seal(bytes: &mut [u8], disk: DiskId, kind: Kind, key: Key) -> u32 
     crc
 }
 
+/// Which page it says that it is.
+pub(super) fn named(page: &Page) -> Key {
+    let index = page[16..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    Key { level: page[9], array: word(page, 12), index }
+}
+
 /// The crc of a page that is what it should be; `None` if it is damaged, torn, or another page. `bytes` are one page.
 pub(super) fn unseal(bytes: &[u8], disk: DiskId, kind: Kind, key: Key) -> Option<u32> {
     let said = word(bytes, 4);
@@ -136,6 +142,7 @@ mod tests {
         let mut page = [7; PAGE];
         let crc = seal(&mut page, DiskId(5), Kind::Array, KEY);
         assert_eq!(unseal(&page, DiskId(5), Kind::Array, KEY), Some(crc));
+        assert_eq!(named(&page), KEY);
         assert_eq!(unseal(&page, DiskId(6), Kind::Array, KEY), None);
         assert_eq!(unseal(&page, DiskId(5), Kind::Map, KEY), None);
         for other in [Key { level: 1, ..KEY }, Key { array: 1, ..KEY }, Key { index: 12, ..KEY }] {

@@ -6,8 +6,8 @@
 //!    ▲                                 │  give (taken since the last map: no checkpoint knows it)
 //!    └─────────────────────────────────┘
 //! ```
-//! A place is promised when its page becomes dirty, so that writing never finds the region full. A place whose content a heal
-//! is rewriting becomes free only when that write is over: it would overwrite what comes next.
+//! A place is promised when its page becomes dirty, so that writing never finds the region full. A place that is held (a heal
+//! rewrites it, the patrol reads it) becomes free only when that is over: a heal would overwrite what comes next.
 
 use super::limits::FREEING_PLACES;
 use super::names::Place;
@@ -52,8 +52,8 @@ pub(super) struct Places {
     freed: Vec<Place>,
     /// Given back before the last map, which is not known to be durable.
     sealed: Vec<Place>,
-    /// Being healed; those given back meanwhile with `true`.
-    healing: Vec<(Place, bool)>,
+    /// Being read or rewritten beside the tree; those given back meanwhile with `true`.
+    held: Vec<(Place, bool)>,
     /// Where to look next.
     word: usize,
 }
@@ -81,9 +81,9 @@ impl Places {
         }
         set(&mut taken, Place::NONE, true);
         let young = vec![0; taken.len()];
-        let (freed, sealed, healing) = (Vec::new(), Vec::new(), Vec::new());
+        let (freed, sealed, held) = (Vec::new(), Vec::new(), Vec::new());
         let free = places.saturating_sub(1);
-        Self { places, taken, young, free, promised: 0, freed, sealed, healing, word: 0 }
+        Self { places, taken, young, free, promised: 0, freed, sealed, held, word: 0 }
     }
 
     /// Places that a change could still have.
@@ -93,7 +93,7 @@ impl Places {
 
     /// True if giving it back makes it free at once.
     pub(super) fn is_free_when_given(&self, place: Place) -> bool {
-        bit(&self.young, place) && !self.is_healing(place)
+        bit(&self.young, place) && !self.is_held(place)
     }
 
     /// Promise so many, of which `coming` will be given back at once; false, and nothing promised, if there are not as many.
@@ -134,6 +134,14 @@ impl Places {
         Some((Place(first), count))
     }
 
+    /// The first adjacent places from `from` on that are taken and not held, at most `most`: the first and how many.
+    pub(super) fn taken_run(&self, from: Place, most: u32) -> Option<(Place, u32)> {
+        let there = |place: u32| place < self.places && bit(&self.taken, Place(place)) && !self.is_held(Place(place));
+        let first = (from.0.max(1)..self.places).find(|place| there(*place))?;
+        let end = (first..first + most).find(|place| !there(*place)).unwrap_or(first + most);
+        Some((Place(first), end - first))
+    }
+
     /// A page does not need its place any more. `writing`: its write is not over.
     pub(super) fn give(&mut self, place: Place, writing: bool) {
         debug_assert!(bit(&self.taken, place), "place {} was given back twice", place.0);
@@ -146,7 +154,7 @@ impl Places {
 
     fn release(&mut self, place: Place) {
         set(&mut self.young, place, false);
-        if let Some((_, given)) = self.healing.iter_mut().find(|(healing, _)| *healing == place) {
+        if let Some((_, given)) = self.held.iter_mut().find(|(held, _)| *held == place) {
             *given = true;
         } else if bit(&self.taken, place) {
             set(&mut self.taken, place, false);
@@ -154,29 +162,28 @@ impl Places {
         }
     }
 
-    /// A place is being rewritten with what it should hold.
-    pub(super) fn heals(&mut self, place: Place) {
-        self.healing.push((place, false));
+    /// A place is read, or rewritten with what it should hold: nothing else gets it until that is over.
+    pub(super) fn hold(&mut self, place: Place) {
+        self.held.push((place, false));
     }
 
     /// That is over.
-    pub(super) fn healed(&mut self, place: Place) {
-        if let Some(n) = self.healing.iter().position(|(healing, _)| *healing == place) {
-            let (_, given) = self.healing.swap_remove(n);
+    pub(super) fn let_go(&mut self, place: Place) {
+        if let Some(n) = self.held.iter().position(|(held, _)| *held == place) {
+            let (_, given) = self.held.swap_remove(n);
             if given {
                 self.release(place);
             }
         }
     }
 
-    /// True if a heal of any is under way.
-    pub(super) fn heals_any(&self) -> bool {
-        !self.healing.is_empty()
+    /// True if any is held.
+    pub(super) fn any_held(&self) -> bool {
+        !self.held.is_empty()
     }
 
-    /// True if a heal of it is under way.
-    pub(super) fn is_healing(&self, place: Place) -> bool {
-        self.healing.iter().any(|(healing, _)| *healing == place)
+    pub(super) fn is_held(&self, place: Place) -> bool {
+        self.held.iter().any(|(held, _)| *held == place)
     }
 
     /// The map of a checkpoint that writes no more pages: what is taken, less what was given back.
@@ -184,7 +191,7 @@ impl Places {
         self.sealed.append(&mut self.freed);
         self.young.fill(0);
         let mut words = self.taken.clone();
-        let given = self.healing.iter().filter(|(_, given)| *given).map(|(place, _)| place);
+        let given = self.held.iter().filter(|(_, given)| *given).map(|(place, _)| place);
         self.sealed.iter().chain(given).for_each(|place| set(&mut words, *place, false));
         MapImage(words)
     }
@@ -206,7 +213,7 @@ impl Places {
         }
         let free = fresh.free - all.map(|(ours, theirs)| (theirs & !ours).count_ones()).sum::<u32>();
         // Heals may be on their way: reading comes before the map.
-        *self = Self { taken: image.0, free, healing: std::mem::take(&mut self.healing), ..fresh };
+        *self = Self { taken: image.0, free, held: std::mem::take(&mut self.held), ..fresh };
         true
     }
 }
@@ -304,10 +311,10 @@ mod tests {
         let mut places = Places::new(100);
         let before = places.available();
         let all = taken(&mut places, 1);
-        places.heals(all[0]);
+        places.hold(all[0]);
         places.give(all[0], false);
         assert_eq!(places.available(), before - 1);
-        places.healed(all[0]);
+        places.let_go(all[0]);
         assert_eq!(places.available(), before);
     }
 

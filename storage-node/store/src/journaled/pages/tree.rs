@@ -196,8 +196,8 @@ impl Pages {
     fn promise(&mut self, count: u32, coming: u32, purpose: Purpose) -> Result<(), Refused> {
         match self.places.promise(count, coming, purpose) {
             true => Ok(()),
-            // Places that are still written to, or healed, may be given back when that is over.
-            false if self.writes() > 0 || self.places.heals_any() => Err(Refused::Load),
+            // Places that are still written to, or held, may be given back when that is over.
+            false if self.writes() > 0 || self.places.any_held() => Err(Refused::Load),
             false => Err(Refused::Full),
         }
     }

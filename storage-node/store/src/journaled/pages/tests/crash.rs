@@ -27,6 +27,7 @@ fn a_crash_at_any_step_leaves_the_last_checkpoint_whole_and_the_store_usable() {
         let mut steps = 0;
         for power in 0.. {
             let mut rig = Rig::new(240, &[1, 7], seed);
+            rig.patrols = power % 2 == 1;
             rig.power = power;
             let outcome = work(&mut rig, seed);
             steps = power;

@@ -41,6 +41,8 @@ pub(super) struct Rig {
     pub(super) model: Model,
     roots: BTreeMap<ArrayName, Root>,
     inner: Vec<u32>,
+    /// A patrol runs beside everything else.
+    pub(super) patrols: bool,
     /// Steps left until the power fails.
     pub(super) power: u64,
     pub(super) random: Random,
@@ -71,6 +73,7 @@ impl Rig {
             model: Model::new(),
             roots: BTreeMap::new(),
             inner: inner.to_vec(),
+            patrols: false,
             power: u64::MAX,
             random: Random(seed.wrapping_mul(77) | 1),
         };
@@ -119,6 +122,9 @@ impl Rig {
 
     /// One turn: pump, then one completion. Something must be on its way.
     pub(super) fn turn(&mut self) -> Result<(), Crashed> {
+        if self.patrols {
+            self.pages.patrol();
+        }
         self.pump();
         self.spend()?;
         let done = self.disk.step().expect("who waits, waits for the disk");
@@ -133,6 +139,19 @@ impl Rig {
             self.pages.done(done);
         }
         assert_eq!(self.pages.in_flight(), 0);
+    }
+
+    /// The patrol sees every place that is taken; how many that were.
+    pub(super) fn patrol_round(&mut self) -> u64 {
+        let before = self.pages.counters().patrolled;
+        loop {
+            let now = self.pages.counters().patrolled;
+            self.pages.patrol();
+            self.quiesce();
+            if self.pages.counters().patrolled == now {
+                return now - before;
+            }
+        }
     }
 
     /// Change a record; `false` if the region is full.
