@@ -100,16 +100,19 @@ fn a_round_of_the_patrol_is_followed_by_a_rest() {
 
 #[test]
 fn the_patrol_finds_a_mirror_whose_last_write_was_lost_and_one_that_cannot_be_read() {
-    let mut rig = filled();
-    let old = rig.place_at(rig.pages.root(A).place.0, 1);
-    let old = rig.disk.visible[old..old + 4096].to_vec();
-    rig.set(A, 0, 500).unwrap();
-    rig.checkpoint().unwrap();
-    let [good, bad] = [0, 1].map(|mirror| rig.place_at(rig.pages.root(A).place.0, mirror));
-    rig.disk.overwrite(bad, &old); // whole, and of the same name: only the pointer knows better
-    rig.patrol_round();
-    assert_eq!(rig.pages.counters().healed, 1);
-    assert_eq!(rig.disk.visible[bad..bad + 4096], rig.disk.visible[good..good + 4096]);
+    for stale in [0, 1] {
+        let mut rig = filled();
+        let old = rig.place_at(rig.pages.root(A).place.0, stale);
+        let old = rig.disk.visible[old..old + 4096].to_vec();
+        rig.set(A, 0, 500).unwrap();
+        rig.checkpoint().unwrap();
+        let [good, bad] = [1 - stale, stale].map(|mirror| rig.place_at(rig.pages.root(A).place.0, mirror));
+        let written = rig.disk.visible[good..good + 4096].to_vec();
+        rig.disk.overwrite(bad, &old); // whole, and of the same name: only the pointer knows better
+        rig.patrol_round();
+        assert_eq!(rig.pages.counters().healed, 1);
+        assert_eq!([good, bad].map(|at| rig.disk.visible[at..at + 4096] == written), [true; 2]);
+    }
     // A run that cannot be read says nothing of its single pages: all that are in use are written again.
     let mut rig = filled();
     let bad = rig.place_at(rig.pages.root(A).place.0, 1);
