@@ -408,38 +408,9 @@ impl<S: Store> Node<S> {
             return;
         }
         let status = result.as_ref().ok().map(|(_, body, _)| ReplyBody::status_of(body).unwrap_or(Status::Io));
-        match status {
-            Some(Status::Ok) => {}
-            Some(Status::StaleEpoch) => {
-                self.ask_for_news(now, shard, out);
-                return;
-            }
-            None | Some(Status::Later) => {
-                filling.wait_until = now + RETRY_REFUSED;
-                match what {
-                    Asked::Piece(key, _) if filling.running.contains_key(&key) => {
-                        self.iocbs[key].phase = IocbPhase::Ready;
-                    }
-                    Asked::Mark => filling.marking = false,
-                    Asked::Scan(_) => filling.step = Step::List(Sequence(0)),
-                    Asked::Snapshot(_) | Asked::Complete(_) => {
-                        filling.marking = false;
-                        filling.step = Step::Fill;
-                    }
-                    Asked::Piece(..) => {}
-                }
-                return;
-            }
-            // The conductor has had this snapshot dropped meanwhile.
-            Some(Status::NoSnapshot) => {
-                filling.again = true;
-                filling.step = Step::List(Sequence(0));
-                filling.wait_until = now + RETRY_REFUSED;
-                return;
-            }
-            Some(Status::NoSpace) => return self.fail_filling(now, shard, "its disk is full"),
-            Some(Status::Io) => return self.fail_filling(now, shard, "its disk failed"),
-            Some(_) => return self.fail_filling(now, shard, "it refuses to be filled"),
+        if status != Some(Status::Ok) {
+            self.filling_refused(now, shard, &what, status, out);
+            return;
         }
         match what {
             Asked::Scan(_) => {
@@ -478,6 +449,46 @@ impl<S: Store> Node<S> {
             }
         }
         self.go_on_filling(now, shard, out);
+    }
+
+    /// A question to the copy that is filled was refused, or its answer is lost (`None`): it is asked again, or the run ends.
+    fn filling_refused(
+        &mut self,
+        now: Time,
+        shard: ShardId,
+        what: &Asked,
+        status: Option<Status>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let Some(filling) = self.filling_of(shard) else { return };
+        match status {
+            Some(Status::StaleEpoch) => self.ask_for_news(now, shard, out),
+            None | Some(Status::Later) => {
+                filling.wait_until = now + RETRY_REFUSED;
+                match what {
+                    Asked::Piece(key, _) => {
+                        if filling.running.contains_key(key) {
+                            self.iocbs[*key].phase = IocbPhase::Ready;
+                        }
+                    }
+                    Asked::Mark => filling.marking = false,
+                    Asked::Scan(_) => filling.step = Step::List(Sequence(0)),
+                    Asked::Snapshot(_) | Asked::Complete(_) => {
+                        filling.marking = false;
+                        filling.step = Step::Fill;
+                    }
+                }
+            }
+            // The conductor has had this snapshot dropped meanwhile.
+            Some(Status::NoSnapshot) => {
+                filling.again = true;
+                filling.step = Step::List(Sequence(0));
+                filling.wait_until = now + RETRY_REFUSED;
+            }
+            Some(Status::NoSpace) => self.fail_filling(now, shard, "its disk is full"),
+            Some(Status::Io) => self.fail_filling(now, shard, "its disk failed"),
+            Some(_) => self.fail_filling(now, shard, "it refuses to be filled"),
+        }
     }
 
     /// The run ends: the copy is to be dropped, and nothing of this run is believed any more. One that may be in sync by now counts until

@@ -11,7 +11,7 @@ use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{FillState, HeldAs, JoinAnswer, JoinBody, Mark, ReplyBody, Status, encode_held};
 use node_store::{Held, HeldKind, Store, StoreDone, StoreError, StoreOp, SyncMark};
-use tcp::Payload;
+use tcp::{Answer, Payload};
 use wire::Op;
 
 impl<S: Store> Node<S> {
@@ -87,8 +87,9 @@ impl<S: Store> Node<S> {
             self.join_refused(now, shard, asker, Status::NotJoined, "another copy of this shard is being deleted");
             return;
         }
-        let repeats = replica.joined.is_some_and(|(epoch, _)| epoch == config.epoch);
-        if repeats && let Some((_, by)) = replica.joined {
+        if let Some((epoch, by)) = replica.joined
+            && epoch == config.epoch
+        {
             // The answer was lost: membership and the duplicate filter stand, the list is made again.
             let same = match &asker {
                 Asker::Local => by.is_none(),
@@ -227,50 +228,53 @@ impl<S: Store> Node<S> {
             }
         };
         replica.known_good = known_good;
-        let stored = replica.stored_before;
-        let copy = replica.copy;
-        let disk = replica.disk;
         match joining.asker {
             Asker::Local => {
+                let (copy, stored) = (replica.copy, replica.stored_before);
                 replica.joined = Some((epoch, None));
                 replica.promised_to = None;
                 self.counters.count("join.answered");
                 self.member_joined(now, shard, epoch, (copy, known_good, stored), &held, out);
             }
-            Asker::Remote(answer, caller) => {
-                let store = &self.disks[disk].store;
-                let free_blocks = store.usage().free();
-                let syncing = joining.config.member(copy).is_some_and(|m| m.state == CopyState::Syncing);
-                let payload = if syncing {
-                    let SyncMark { base, cursor, upto } = store.sync_mark(copy);
-                    let mark = Mark { base, cursor, upto, complete: false };
-                    self.settle_payload(&FillState { mark, snapshots: store.snapshots(copy) }.encode())
-                } else {
-                    self.held_payload(&held)
-                };
-                let Some(payload) = payload else {
-                    // No memory even in the settle class: the primary asks again.
-                    self.reply_status(now, answer, Status::Later);
-                    return;
-                };
-                if let Some(replica) = self.replicas.get_mut(&shard) {
-                    replica.joined = Some((epoch, Some(caller)));
-                    replica.promised_to = Some(caller);
-                }
-                let known_good = if syncing { self.trusted(copy, known_good) } else { known_good };
-                let count = if syncing { 0 } else { u32::try_from(held.len()).unwrap_or(u32::MAX) };
-                let body = JoinAnswer {
-                    reply: ReplyBody { word: count.into(), ..ReplyBody::new(Status::Ok) },
-                    known_good_epoch: known_good.epoch.0.into(),
-                    known_good_sequence: known_good.sequence.0.into(),
-                    free_blocks: free_blocks.into(),
-                    stored_epoch: stored.0.into(),
-                };
-                self.counters.count("join.answered");
-                self.promise(now, caller);
-                self.net.reply(now, answer, Op::REPLY, body.bytes(), payload);
-            }
+            Asker::Remote(answer, caller) => self.answer_join(now, answer, caller, &joining.config, &held),
         }
+    }
+
+    /// The answer to a primary elsewhere: what this copy holds above K, or how far it is filled while it is syncing.
+    fn answer_join(&mut self, now: Time, answer: Answer, caller: Caller, config: &Configuration, held: &[Held]) {
+        let Some(replica) = self.replicas.get(&config.shard) else { return };
+        let (copy, known_good, stored) = (replica.copy, replica.known_good, replica.stored_before);
+        let store = &self.disks[replica.disk].store;
+        let free_blocks = store.usage().free();
+        let syncing = config.member(copy).is_some_and(|m| m.state == CopyState::Syncing);
+        let payload = if syncing {
+            let SyncMark { base, cursor, upto } = store.sync_mark(copy);
+            let mark = Mark { base, cursor, upto, complete: false };
+            self.settle_payload(&FillState { mark, snapshots: store.snapshots(copy) }.encode())
+        } else {
+            self.held_payload(held)
+        };
+        let Some(payload) = payload else {
+            // No memory even in the settle class: the primary asks again.
+            self.reply_status(now, answer, Status::Later);
+            return;
+        };
+        if let Some(replica) = self.replicas.get_mut(&config.shard) {
+            replica.joined = Some((config.epoch, Some(caller)));
+            replica.promised_to = Some(caller);
+        }
+        let known_good = if syncing { self.trusted(copy, known_good) } else { known_good };
+        let count = if syncing { 0 } else { u32::try_from(held.len()).unwrap_or(u32::MAX) };
+        let body = JoinAnswer {
+            reply: ReplyBody { word: count.into(), ..ReplyBody::new(Status::Ok) },
+            known_good_epoch: known_good.epoch.0.into(),
+            known_good_sequence: known_good.sequence.0.into(),
+            free_blocks: free_blocks.into(),
+            stored_epoch: stored.0.into(),
+        };
+        self.counters.count("join.answered");
+        self.promise(now, caller);
+        self.net.reply(now, answer, Op::REPLY, body.bytes(), payload);
     }
 
     /// The list as a payload; `Some(None)` if it is empty, `None` if there is no memory.

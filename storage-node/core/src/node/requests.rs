@@ -11,7 +11,7 @@ use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, ShardId, Stamp};
 use driver::{ConnId, Outbox, Time};
 use memory::{Class, Filling};
 use node_protocol::{IoBody, Status, op};
-use node_store::{Store, StoreDone, StoreError, StoreOp, View};
+use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp, View};
 use tcp::{Answer, Payload};
 use wire::Op;
 
@@ -363,43 +363,19 @@ impl<S: Store> Node<S> {
             self.end_request(now, key);
             return;
         }
-        let (data, crcs) = match result {
-            Ok(StoreDone::Read(data, crcs)) => (data, crcs),
+        match result {
+            Ok(StoreDone::Read(data, crcs)) => self.read_well(now, key, data, crcs, out),
             Ok(StoreDone::Extents { data, next }) if self.iocbs[key].kind == Kind::Settle => {
                 self.settle_looked(now, key, (&data, next), out);
-                return;
             }
-            Ok(StoreDone::Extents { data, next }) => {
-                self.answer_extents(now, key, &data, next);
-                return;
-            }
-            Ok(_) => {
-                debug_assert!(false, "a read is answered with data");
-                return;
-            }
-            // The source of a copy-range is another shard: its own primary puts it right.
-            Err(error @ StoreError::Corrupt { .. }) if let Kind::Copied(from) = self.iocbs[key].kind => {
-                self.source_failed(key, from, &error);
-                return;
-            }
-            Err(StoreError::Corrupt { .. }) if self.iocbs[key].kind == Kind::Rewrite => {
-                self.not_rewritten(now, key);
-                return;
-            }
-            Err(StoreError::Corrupt { .. }) if self.is_sealed_fill(key) => {
-                self.met_damage_sealed(now, key, out);
-                return;
-            }
-            Err(StoreError::Corrupt { block, .. }) if !driver::mutant::on("damage_not_healed") => {
-                self.met_damage(now, key, block, out);
-                return;
-            }
-            Err(error) => {
-                self.counters.count("read.failed");
-                self.local_disk_failed(now, key, &error, out);
-                return;
-            }
-        };
+            Ok(StoreDone::Extents { data, next }) => self.answer_extents(now, key, &data, next),
+            Ok(_) => debug_assert!(false, "a read is answered with data"),
+            Err(error) => self.read_failed(now, key, &error, out),
+        }
+    }
+
+    /// What was read goes to whom it was read for.
+    fn read_well(&mut self, now: Time, key: usize, data: Filling, crcs: Crcs, out: &mut dyn Outbox<Letter>) {
         match self.iocbs[key].phase {
             Phase::Reading if self.iocbs[key].kind == Kind::Settle => self.settle_read(now, key, data, crcs, out),
             Phase::Reading if matches!(self.iocbs[key].kind, Kind::Copied(_) | Kind::Rewrite) => {
@@ -412,6 +388,23 @@ impl<S: Store> Node<S> {
                 self.ready.push_back(key);
             }
             _ => debug_assert!(false, "nobody reads in this phase"),
+        }
+    }
+
+    /// Damage is healed, or reported to whoever can heal it; a disk that fails is out of service.
+    fn read_failed(&mut self, now: Time, key: usize, error: &StoreError, out: &mut dyn Outbox<Letter>) {
+        match (error, self.iocbs[key].kind) {
+            // The source of a copy-range is another shard: its own primary puts it right.
+            (StoreError::Corrupt { .. }, Kind::Copied(from)) => self.source_failed(key, from, error),
+            (StoreError::Corrupt { .. }, Kind::Rewrite) => self.not_rewritten(now, key),
+            (StoreError::Corrupt { .. }, _) if self.is_sealed_fill(key) => self.met_damage_sealed(now, key, out),
+            (StoreError::Corrupt { block, .. }, _) if !driver::mutant::on("damage_not_healed") => {
+                self.met_damage(now, key, *block, out);
+            }
+            _ => {
+                self.counters.count("read.failed");
+                self.local_disk_failed(now, key, error, out);
+            }
         }
     }
 

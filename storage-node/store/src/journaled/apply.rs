@@ -1,6 +1,6 @@
 //! What a record does to overlay and catalog: while serving when it is durable, at opening when it is read. Always in order.
 
-use super::admit::{Piece, Work};
+use super::admit::{Piece, Work, Write};
 use super::engine::{JournaledStore, Pending};
 use super::entry::ChunkNo;
 use super::layers::{Catalog, LayerId};
@@ -188,6 +188,35 @@ impl State<'_> {
         }
         Some(self.record(record, 0))
     }
+
+    /// A piece of a write is durable: it is what its blocks read as, unless its copy is gone (not `here`), where it gives back what it took.
+    fn written(&mut self, write: &Write, piece: usize, payload: Option<JournalBlock>, here: bool) {
+        match write.pieces.get(piece) {
+            Some(Piece::Journal(journaled)) if here => {
+                let from = write.offset(journaled.part.from.0);
+                let crcs = part(&write.crcs, from, journaled.part.count.0);
+                if let Some(first) = payload {
+                    let payload = Payload { first, crcs, kept: &journaled.kept };
+                    self.write(write.layer, journaled.part, write.stamped, payload);
+                }
+            }
+            Some(Piece::Chunks(first, chunks)) if here => {
+                let from = write.offset(first * CHUNK_BLOCKS);
+                let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX) * CHUNK_BLOCKS; // at most 17
+                let crcs: Crcs = part(&write.crcs, from, count).iter().copied().collect();
+                self.chunks(write.layer, *first, chunks, &crcs, write.stamped);
+            }
+            Some(Piece::Journal(journaled)) => {
+                let reserved = journaled.kept.iter().map(|&(reserved, _)| u32::from(reserved)).sum();
+                self.space.unreserve(reserved);
+            }
+            Some(Piece::Chunks(_, chunks)) => self.overlay.freed.extend(chunks),
+            None => {}
+        }
+        if here {
+            self.stamp(write.copy, write.stamped, write.at, HeldKind::Write);
+        }
+    }
 }
 
 impl JournaledStore {
@@ -209,31 +238,7 @@ impl JournaledStore {
             Work::Record(record, _) => state.record(record, change.reserved),
             Work::Write(write) => {
                 let here = state.catalog.copies.contains_key(&write.copy);
-                match write.pieces.get(piece) {
-                    Some(Piece::Journal(journaled)) if here => {
-                        let from = write.offset(journaled.part.from.0);
-                        let crcs = part(&write.crcs, from, journaled.part.count.0);
-                        if let Some(first) = payload {
-                            let payload = Payload { first, crcs, kept: &journaled.kept };
-                            state.write(write.layer, journaled.part, write.stamped, payload);
-                        }
-                    }
-                    Some(Piece::Chunks(first, chunks)) if here => {
-                        let from = write.offset(first * CHUNK_BLOCKS);
-                        let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX) * CHUNK_BLOCKS; // at most 17
-                        let crcs: Crcs = part(&write.crcs, from, count).iter().copied().collect();
-                        state.chunks(write.layer, *first, chunks, &crcs, write.stamped);
-                    }
-                    Some(Piece::Journal(journaled)) => {
-                        let reserved = journaled.kept.iter().map(|&(reserved, _)| u32::from(reserved)).sum();
-                        state.space.unreserve(reserved);
-                    }
-                    Some(Piece::Chunks(_, chunks)) => state.overlay.freed.extend(chunks),
-                    None => {}
-                }
-                if here {
-                    state.stamp(write.copy, write.stamped, write.at, HeldKind::Write);
-                }
+                state.written(write, piece, payload, here);
                 Effect { here, ..Effect::default() }
             }
         };
