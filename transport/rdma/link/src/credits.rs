@@ -4,8 +4,10 @@
 //!   may ── spend ──► in flight ──► arrived, being read ──► posted again = owed ── with any message ──► may
 //! ```
 //!
-//! `may + in flight + being read + owed = RX`. The last two credits are not for data: one lets control through, one carries credits
-//! back, so two sides that have said all they may still return each other's.
+//! `may + in flight + being read + owed = RX`. A peer that reads nothing returns no credit of a data message, and those of the others only
+//! once it owes a quarter of all. So data leaves a quarter and two: however much of it lies unread, control goes on until so many were
+//! spent on it that they come back. The last credit is only for a message that returns some, so two sides that have said all they may still
+//! return each other's.
 
 use crate::limits::{FOR_CONTROL, FOR_CREDITS};
 
@@ -33,7 +35,7 @@ impl Credits {
 
     pub(crate) fn may(&self, urgency: Urgency) -> bool {
         let kept = match urgency {
-            Urgency::Data => FOR_CONTROL,
+            Urgency::Data => returned_at(self.theirs) + FOR_CONTROL,
             Urgency::Control => FOR_CREDITS,
             Urgency::Credits => 0,
         };
@@ -67,6 +69,11 @@ impl Credits {
 
     /// So much is owed that a message should go for it alone.
     pub(crate) fn owes_much(&self) -> bool {
-        self.owed >= self.ours / 4
+        self.owed >= returned_at(self.ours)
     }
+}
+
+/// Whoever posted so many receives returns credits when it owes this many.
+const fn returned_at(receives: u16) -> u16 {
+    receives / 4
 }

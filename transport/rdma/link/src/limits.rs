@@ -28,7 +28,8 @@ pub const CONNECT: Span = Span::seconds(12);
 /// A queue pair in error that has not given back everything by then is destroyed as it is, which ends the device's work as surely.
 pub const DRAIN: Span = Span::seconds(3);
 
-/// Credits that only control messages may use, and the last one, which only a message that returns credits may.
+/// Credits that only control messages may use, besides as many as the peer may owe, and the last one, which only a message that returns
+/// credits may.
 pub(crate) const FOR_CONTROL: u16 = 2;
 pub(crate) const FOR_CREDITS: u16 = 1;
 

@@ -117,6 +117,30 @@ fn both_ways_at_once_neither_waits_for_ever_for_the_others_credits() {
 }
 
 #[test]
+fn who_reads_nothing_is_still_told_where_its_own_large_parts_go() {
+    for seed in 0..10 {
+        for (silent, parts) in [(ACCEPTING, 16), (CONNECTING, 16), (ACCEPTING, 200), (CONNECTING, 200)] {
+            let mut fabric = Fabric::up(seed);
+            let mut rng = Rng(seed);
+            // All the messages that one may send lie unread at the other, whose own send must go on nevertheless.
+            let unread: Vec<_> = (0..100).map(|_| noise(&mut rng, SLOT)).collect();
+            fabric.sides[1 - silent].send(&unread);
+            fabric.settle();
+            let large: Vec<_> = (0..parts).map(|_| noise(&mut rng, LARGE * 2)).collect();
+            fabric.sides[silent].send(&large);
+            let (whole, mut got) = (parts * LARGE * 2, 0);
+            while got < whole {
+                fabric.sides[1 - silent].recv(LARGE * 2);
+                fabric.settle();
+                let dones = std::mem::take(&mut fabric.sides[1 - silent].dones);
+                let n = dones.into_iter().find_map(|done| matches!(done.op, Op::Recv { .. }).then_some(done.result));
+                got += n.unwrap_or_else(|| panic!("seed {seed}: stuck after {got} of {whole} bytes")).unwrap() as usize;
+            }
+        }
+    }
+}
+
+#[test]
 fn completions_that_are_seen_late_hold_nothing_up_for_ever() {
     for seed in 0..30 {
         let mut fabric = Fabric::up(seed);
