@@ -21,6 +21,9 @@ pub const PIECES: usize = 8;
 pub const WINDOWS: u8 = 8;
 /// Parts that the peer has offered and that were not received: of one send, which has no more than half as many.
 pub(crate) const OFFERS: usize = 256;
+/// Works that are not back, receives and all. Of a legal peer there are fewer: those in its queue, and a message, each perhaps with a window
+/// or a WRITE, for every receive that it can have posted.
+pub(crate) const POSTED: usize = 16 * RX as usize;
 /// From an address to a device and a route.
 pub const RESOLVE: Span = Span::seconds(5);
 /// From the start to a connection.

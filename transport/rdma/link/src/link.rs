@@ -5,7 +5,7 @@ use memory::Filling;
 use std::collections::VecDeque;
 
 use crate::credits::{Credits, Urgency};
-use crate::limits::{OFFERS, SLOT, WINDOWS};
+use crate::limits::{OFFERS, POSTED, SLOT, WINDOWS};
 use crate::message::{Kind, SAYING, Saying};
 use crate::receiving::{Arrived, Receive};
 use crate::sending::Sending;
@@ -154,6 +154,10 @@ impl Link {
     pub(crate) fn post(&mut self, work: Work, out: &mut Out) {
         self.posted += 1;
         out.works.push(work);
+        // The peer's device takes nothing, and the peer says that it did.
+        if self.posted > POSTED {
+            self.fail(End::Failed);
+        }
     }
 
     pub(crate) fn fail(&mut self, end: End) {

@@ -434,6 +434,22 @@ fn a_peer_that_sends_more_than_it_has_receives_for_is_ended() {
 }
 
 #[test]
+fn a_peer_that_returns_credits_for_what_its_device_does_not_take_is_ended() {
+    let mut fabric = Fabric::up(12);
+    let mut taken = 0;
+    while fabric.sides[ACCEPTING].link.ended().is_none() {
+        // For so many there is an answer, which is never sent.
+        (0..RX / 4 - 1).for_each(|_| fabric.deliver(ACCEPTING, 7 << 24, &[]));
+        fabric.deliver(ACCEPTING, 7 << 24 | u32::from(taken > 0), &[]);
+        taken += 1;
+        assert!(taken < 1000, "what waits to be sent grows without end");
+    }
+    assert_eq!(taken, 15 * usize::from(RX) + 1, "a legal peer comes nowhere near");
+    fabric.kill();
+    fabric.at_rest();
+}
+
+#[test]
 fn a_grant_of_more_than_was_offered_is_not_written_to() {
     let mut fabric = Fabric::up(8);
     fabric.sides[ACCEPTING].send(&[vec![1; LARGE * 2]]);

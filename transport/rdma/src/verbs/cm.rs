@@ -16,8 +16,9 @@ use std::time::Duration;
 
 /// Requests that the kernel keeps until we look.
 const BACKLOG: i32 = 128;
-/// READs that each side may have in flight to the other; devices lower it to what they can.
-const READS: u8 = 16;
+/// READs that each side may have in flight to the other: there is one receive at a time. A device that can do fewer than are asked for would
+/// refuse.
+const READS: u8 = 1;
 /// Times a message is sent again when nothing acknowledges it, and when it finds no receive (which a legal peer never meets).
 const RETRIES: u8 = 7;
 const RNR_RETRIES: u8 = 6;
