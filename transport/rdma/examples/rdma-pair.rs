@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   rdma-pair serve ADDR:PORT                 until a client says so; then looks whether anything is left
-//!   rdma-pair drive ADDR:PORT [ROUNDS]        greets, writes, reads, kills queue pairs, comes and goes; then the same
+//!   rdma-pair drive ADDR:PORT [ROUNDS]        greets, writes, reads, kills queue pairs, comes and goes, crowds, loses its device; then the same
 //! ```
 //!
 //! A request is 16 bytes: op, length, checksum, zero, as little-endian 32-bit numbers. A write's bytes follow it, a read's its answer.
@@ -26,6 +26,8 @@ const READ: u32 = 3;
 const END: u32 = 4;
 const HEAD: usize = 16;
 const MOST: usize = 1 << 20;
+/// Connections at a time that nobody accepts: more than the server's memory has room for, which is 23.
+const CROWD: usize = 40;
 /// For everything that a test waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -75,7 +77,7 @@ impl Bench {
         let now = self.now();
         let due = self.rdma.next_deadline().map_or(wait, |at| Duration::from_nanos(at.since(now).0).min(wait));
         // SAFETY: the descriptors are those of `rdma`, which closes none before it is asked for the next ones.
-        let borrowed = self.rdma.descriptors().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+        let borrowed = self.rdma.descriptors().flatten().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
         let mut descriptors: Vec<_> = borrowed.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         let timeout = if due.is_zero() { 0 } else { u16::try_from(due.as_millis().min(1000))? + 1 };
         poll(&mut descriptors, PollTimeout::from(timeout))?;
@@ -154,7 +156,7 @@ impl Bench {
 
     /// A peer that comes back at once may be on its way in already: its receives are not this connection's.
     fn at_rest(&self) -> Result<AtRest> {
-        let coming = self.rdma.open() * usize::from(RX) * SLOT;
+        let coming = self.rdma.queue_pairs() * usize::from(RX) * SLOT;
         Ok(AtRest {
             memory: self.arena.in_use().checked_sub(coming).context("a connection without its receives")?,
             descriptors: std::fs::read_dir("/proc/self/fd")?.count(),
@@ -217,6 +219,8 @@ fn serve(at: SocketAddr) -> Result<()> {
         }
     }
     println!("served {connections} connections; at rest {:?}; {:?}", bench.at_rest()?, bench.rdma.counters());
+    let counters = bench.rdma.counters();
+    ensure!(counters.displaced as usize > CROWD / 2 && counters.refused == 0, "a crowd of {CROWD} came: {counters:?}");
     finish(bench)
 }
 
@@ -319,6 +323,35 @@ fn drive(at: SocketAddr, rounds: usize) -> Result<()> {
     println!("a connect to where nobody listens is refused");
 
     let stream = bench.connect(at)??;
+    greet(&mut bench, stream, 1)?;
+    let crowd = (0..CROWD).map(|_| Ok(bench.connect(at)??)).collect::<Result<Vec<_>>>().context("crowded out")?;
+    greet(&mut bench, stream, 2)?;
+    for stream in crowd.into_iter().chain([stream]) {
+        bench.close(stream)?;
+    }
+    ensure!(bench.at_rest()? == rest, "after a crowd {:?}, before {rest:?}", bench.at_rest()?);
+    println!("{CROWD} connections that nobody accepts: each is taken, and who was there before them is served");
+
+    // Soft-RoCE does not go before who has it open: only what is told of it is as if it did.
+    let stream = bench.connect(at)??;
+    greet(&mut bench, stream, 1)?;
+    let now = bench.now();
+    bench.rdma.lose_devices(now);
+    ensure!(bench.receive(stream, HEAD)?.is_err(), "a connection without a device has ended in good order");
+    bench.close(stream)?;
+    let without = bench.at_rest()?;
+    ensure!(
+        without.descriptors == rest.descriptors - 1 && without.memory == rest.memory,
+        "without a device {without:?}, with one {rest:?}"
+    );
+    println!("a device that goes takes its connection and its descriptor along; the next connection opens it anew");
+
+    let stream = bench.connect(at)??;
+    ensure!(
+        bench.at_rest()?.descriptors == rest.descriptors,
+        "with the device {:?}, before {rest:?}",
+        bench.at_rest()?
+    );
     bench.send(stream, &[&head(END, 0, 0)])??;
     bench.close(stream)?;
     println!("at rest {:?}; {:?}", bench.at_rest()?, bench.rdma.counters());

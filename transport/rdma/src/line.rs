@@ -19,6 +19,8 @@ pub(crate) struct Line {
     pub(crate) theirs: u16,
     /// Who accepted it.
     pub(crate) listener: Option<ListenerId>,
+    /// Since when it is one that nobody has accepted.
+    pub(crate) stranger: Option<Time>,
     /// The connect that it answers.
     pub(crate) connect: Option<(Hold<Conn, why::Rx>, Address, Span)>,
     /// Of opening, then of draining.
@@ -43,6 +45,7 @@ impl Line {
             link: None,
             theirs: 0,
             listener: None,
+            stranger: None,
             connect: None,
             deadline: Some(deadline),
             known: false,

@@ -18,6 +18,8 @@ use crate::verbs::{Channel, Device, Id, Note, Pair};
 const LINES: usize = 256;
 /// Of 8 parts of the arena, so many for connections of peers: what [`memory::Shares::even`] leaves to all classes.
 const ACCEPTED_EIGHTHS: usize = 3;
+/// Of the connections that there is room for, one of so many may be a stranger's: one that nobody has accepted.
+const STRANGERS: usize = 2;
 /// Devices at a time.
 const DEVICES: u32 = 7;
 /// Set in the number of every stream and listener of ours, so that they can stand beside those of sockets (of which there are fewer
@@ -25,6 +27,8 @@ const DEVICES: u32 = 7;
 const OURS: u32 = 0x8000;
 /// Set in what the connection manager knows a listener by.
 const LISTENER: u64 = 1 << 32;
+/// The same of a device.
+const DEVICE: u64 = 1 << 33;
 
 /// What happened so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,6 +37,8 @@ pub struct Counters {
     pub established: u64,
     /// Requests of peers that were turned away.
     pub refused: u64,
+    /// Strangers that had to go for a newer one.
+    pub displaced: u64,
     /// Queue pairs that had to be destroyed before they had given everything back.
     pub undrained: u64,
     /// Connections that the device broke, and its word for the last one: an `ibv_wc_status`.
@@ -48,7 +54,8 @@ pub struct Rdma {
     // First of all what holds the rest.
     places: Vec<Place>,
     listeners: Vec<Listener>,
-    devices: Vec<Rc<Device>>,
+    /// Those that are gone leave their places to the next.
+    devices: Vec<Option<Rc<Device>>>,
     channel: Rc<Channel>,
     arena: Arena,
     dones: Vec<Done>,
@@ -146,7 +153,7 @@ impl Rdma {
     /// All that happened, and all that follows from it: gives what is over. To be called when a descriptor of
     /// [`Rdma::descriptors`] is readable, at [`Rdma::next_deadline`], and after operations were submitted.
     pub fn turn(&mut self, now: Time, into: &mut Vec<Done>) {
-        for device in &self.devices {
+        for device in self.devices.iter().flatten() {
             device.acknowledge();
         }
         // Polled after the channel was armed again; and before the manager is asked, for what came before a peer's end.
@@ -202,9 +209,11 @@ impl Rdma {
         self.lines().filter_map(|line| line.deadline).min()
     }
 
-    /// What becomes readable when there is something to do. Grows with the first connection on a device.
-    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        std::iter::once(self.channel.fd()).chain(self.devices.iter().map(|device| device.fd()))
+    /// What becomes readable when there is something to do, each at its place. One comes with the first connection on a device, and goes with
+    /// the device.
+    pub fn descriptors(&self) -> impl Iterator<Item = Option<RawFd>> {
+        let devices = self.devices.iter().map(|device| device.as_ref().map(|device| device.fd()));
+        std::iter::once(Some(self.channel.fd())).chain(devices)
     }
 
     /// What happened so far.
@@ -222,10 +231,23 @@ impl Rdma {
         self.lines().count()
     }
 
+    /// Connections that have a queue pair, and with it memory for what arrives.
+    pub fn queue_pairs(&self) -> usize {
+        self.lines().filter(|line| line.pair.is_some()).count()
+    }
+
     /// Puts the queue pair of a stream in error without a word to anybody, as a fault of the device does: for tests of it.
     pub fn break_queue_pair(&mut self, stream: StreamId) {
         if let Some(pair) = self.find(stream).and_then(|line| line.pair.as_mut()) {
             pair.break_silently();
+        }
+    }
+
+    /// As if the manager told of the end of every device: for tests of it.
+    pub fn lose_devices(&mut self, now: Time) {
+        let ids = self.lines().map(|line| u64::from(line.stream.0)).chain((0..DEVICES).map(|n| DEVICE | u64::from(n)));
+        for of in ids.collect::<Vec<_>>() {
+            self.note(now, Note { of, event: Event::DeviceRemoval, private: Vec::new(), new: None });
         }
     }
 
@@ -235,10 +257,14 @@ impl Rdma {
         let Some(listener) = self.listeners.get_mut((id.0 & !OURS) as usize) else {
             return self.refuse(Op::Accept { listener: id });
         };
-        match listener.up.pop_front() {
-            Some(stream) => self.dones.push(Done { op: Op::Accept { listener: id }, result: Ok(stream.0) }),
-            None => listener.armed += 1,
+        let Some(stream) = listener.up.pop_front() else {
+            listener.armed += 1;
+            return;
+        };
+        if let Some(line) = self.find(stream) {
+            line.stranger = None;
         }
+        self.dones.push(Done { op: Op::Accept { listener: id }, result: Ok(stream.0) });
     }
 
     fn connect(&mut self, now: Time, on: Hold<Conn, why::Rx>, to: Address, within: Span) {
@@ -262,6 +288,7 @@ impl Rdma {
 
     /// A peer asks. What cannot be had now is refused: the peer tries again, or elsewhere.
     fn requested(&mut self, now: Time, listener: usize, private: &[u8], id: Id) {
+        self.displace(now);
         let introduction = Introduction::parse(private);
         let known = self.listeners.get(listener).is_some();
         let Some((peer, stream)) = introduction.filter(|_| known && self.has_room()).zip(self.number()) else {
@@ -272,6 +299,7 @@ impl Rdma {
         let mut line = Box::new(Line::new(stream, Phase::Accepting, id, now + CONNECT));
         line.theirs = peer.receives;
         line.listener = Some(ListenerId(OURS | u32::try_from(listener).unwrap_or(0)));
+        line.stranger = Some(now);
         let agreed = self.equip(now, &mut line, false).and_then(|()| {
             let id = line.pair.as_ref().and_then(Pair::id).ok_or(Errno::IO)?;
             id.accept(&Introduction::OURS.bytes())
@@ -288,9 +316,31 @@ impl Rdma {
 
     /// Is there memory for another peer that leaves to each class what is its own? It is held for as long as the connection is.
     fn has_room(&self) -> bool {
-        let accepted =
-            self.places.iter().filter_map(|place| place.line.as_ref()).filter(|line| line.listener.is_some());
-        (accepted.count() + 1) * usize::from(RX) * SLOT <= self.arena.capacity() / 8 * ACCEPTED_EIGHTHS
+        self.lines().filter(|line| line.listener.is_some()).count() < self.room()
+    }
+
+    fn room(&self) -> usize {
+        self.arena.capacity() / 8 * ACCEPTED_EIGHTHS / (usize::from(RX) * SLOT)
+    }
+
+    /// The oldest stranger makes room for the next, if they are many: whoever asks and says no more locks nobody out.
+    fn displace(&mut self, now: Time) {
+        let strangers = || self.lines().filter_map(|line| Some((line.stranger?, line.stream)));
+        if strangers().count() < self.room() / STRANGERS {
+            return;
+        }
+        let Some((_, oldest)) = strangers().min_by_key(|(since, _)| *since) else { return };
+        self.counters.displaced += 1;
+        for listener in &mut self.listeners {
+            listener.up.retain(|stream| *stream != oldest);
+        }
+        if let Some(mut line) = self.take(oldest) {
+            // Nobody was told of it, so it goes by itself.
+            (line.known, line.stranger) = (false, None);
+            line.end(now, End::Ours, &mut self.dones);
+            self.places[slot_of(oldest)].line = Some(line);
+            self.sweep(slot_of(oldest));
+        }
     }
 
     /// Makes the queue pair and posts all its receives: before the connection is up, not after.
@@ -325,14 +375,17 @@ impl Rdma {
     /// The device that an end is bound to.
     fn device(&mut self, id: &Id) -> Result<Rc<Device>, RdmaError> {
         let context = id.context();
-        if let Some(known) = self.devices.iter().find(|device| device.is(context)) {
+        if let Some(known) = self.devices.iter().flatten().find(|device| device.is(context)) {
             return Ok(Rc::clone(known));
         }
-        if self.devices.len() >= DEVICES as usize {
+        let index = self.devices.iter().position(Option::is_none).unwrap_or(self.devices.len());
+        if index >= DEVICES as usize {
             return Err(RdmaError::NoDevice(Errno(libc::EMFILE)));
         }
-        let device = Rc::new(Device::new(context, &self.arena)?);
-        self.devices.push(Rc::clone(&device));
+        let keeper = Id::new(&self.channel, DEVICE | index as u64).and_then(|keeper| keeper.bind_beside(id));
+        let device = Rc::new(Device::new(keeper.map_err(RdmaError::NoDevice)?, &self.arena)?);
+        self.devices.resize(self.devices.len().max(index + 1), None);
+        self.devices[index] = Some(Rc::clone(&device));
         Ok(device)
     }
 
@@ -349,6 +402,12 @@ impl Rdma {
         if let Some(id) = new {
             let listener = usize::try_from(of & !LISTENER).unwrap_or(usize::MAX);
             return self.requested(now, listener, &private, id);
+        }
+        if of & DEVICE != 0 && event == Event::DeviceRemoval {
+            // Its connections are told of it one by one; with the last of them it goes.
+            let index = usize::try_from(of & !DEVICE).unwrap_or(usize::MAX);
+            self.devices.get_mut(index).into_iter().for_each(|device| *device = None);
+            return;
         }
         let stream = u32::try_from(of).ok().map(StreamId);
         let Some(mut line) = stream.and_then(|stream| self.take(stream)) else {
@@ -394,6 +453,7 @@ impl Rdma {
         let Some(listener) = self.listeners.get_mut((id.0 & !OURS) as usize) else { return Err(Errno::IO) };
         if listener.armed > 0 {
             listener.armed -= 1;
+            line.stranger = None;
             self.dones.push(Done { op: Op::Accept { listener: id }, result: Ok(line.stream.0) });
         } else {
             listener.up.push_back(line.stream);
@@ -462,7 +522,7 @@ impl Rdma {
 
 impl std::fmt::Debug for Rdma {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "rdma: {} connections on {} devices", self.open(), self.devices.len())
+        write!(f, "rdma: {} connections on {} devices", self.open(), self.devices.iter().flatten().count())
     }
 }
 

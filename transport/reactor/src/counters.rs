@@ -29,11 +29,12 @@ pub struct Counters {
 
 impl Counters {
     /// Those that tell a person something, by name.
-    pub fn named(&self) -> [(&'static str, u64); 16] {
+    pub fn named(&self) -> [(&'static str, u64); 17] {
         [
             ("rdma_established", self.rdma.established),
             ("rdma_refused", self.rdma.refused),
             ("rdma_broken", self.rdma.broken),
+            ("rdma_displaced", self.rdma.displaced),
             ("rdma_undrained", self.rdma.undrained),
             ("rdma_stale", self.rdma.stale),
             ("tls_established", self.tls.established),

@@ -67,6 +67,7 @@ impl Beside {
             if self.polls.len() <= index {
                 self.polls.push(false);
             }
+            let Some(fd) = fd else { continue };
             if !std::mem::replace(&mut self.polls[index], true) {
                 new.push((u32::try_from(index).unwrap_or(u32::MAX), fd));
             }

@@ -205,6 +205,19 @@ impl Id {
         unsafe { self.id.as_ref().verbs }
     }
 
+    /// Binds it to the address that `other` has on this side, and so to the same device.
+    pub(crate) fn bind_beside(self, other: &Id) -> Result<Self, Errno> {
+        // SAFETY: the id is ours and bound; the address is a part of it, in a union of plain structures that is as large as any of them.
+        let mut at = unsafe { other.id.as_ref().route.addr.src_addr_union.src_sin6 };
+        at.sin6_port = 0; // of IPv4, too: in both families the port is what follows the family
+        // SAFETY: the library reads the address during the call.
+        check(unsafe { sys::rdma_bind_addr(self.as_ptr(), (&raw mut at).cast()) })?;
+        if self.context() != other.context() {
+            return Err(Errno(libc::ENODEV));
+        }
+        Ok(self)
+    }
+
     /// Listens; says on which port.
     pub(crate) fn listen(&self, at: SocketAddr) -> Result<u16, Errno> {
         let at = SockAddr::from(at);

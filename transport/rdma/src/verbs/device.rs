@@ -1,6 +1,6 @@
 //! A device as one reactor uses it: a protection domain, the arena registered once, and one channel for all completions.
 
-use super::{check, last, set_nonblocking};
+use super::{Id, check, last, set_nonblocking};
 use driver::Errno;
 use memory::Arena;
 use rdma_sys as sys;
@@ -10,9 +10,12 @@ use std::ptr::{self, NonNull};
 
 use crate::RdmaError;
 
+/// The last share of it goes before the last id that is bound to the device, its keeper: the library closes the context of a device that is
+/// gone with the last id.
 #[derive(Debug)]
 pub(crate) struct Device {
-    context: *mut sys::ibv_context,
+    /// Is told when the device goes, whoever else there is.
+    keeper: Id,
     pub(super) domain: NonNull<sys::ibv_pd>,
     pub(super) region: NonNull<sys::ibv_mr>,
     pub(super) channel: NonNull<sys::ibv_comp_channel>,
@@ -21,8 +24,9 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Opens what `context`, which the connection manager keeps open, offers; registers the arena.
-    pub(crate) fn new(context: *mut sys::ibv_context, arena: &Arena) -> Result<Self, RdmaError> {
+    /// Opens what the device that `keeper` is bound to offers; registers the arena.
+    pub(crate) fn new(keeper: Id, arena: &Arena) -> Result<Self, RdmaError> {
+        let context = keeper.context();
         if context.is_null() {
             return Err(RdmaError::NoDevice(Errno(libc::ENODEV)));
         }
@@ -60,17 +64,17 @@ impl Device {
             RdmaError::NoDevice(error)
         };
         let channel = NonNull::new(channel).ok_or_else(failed)?;
-        let device = Self { context, domain, region, channel, _arena: arena.clone() };
+        let device = Self { keeper, domain, region, channel, _arena: arena.clone() };
         set_nonblocking(device.fd()).map_err(RdmaError::NoDevice)?;
         Ok(device)
     }
 
     pub(crate) fn is(&self, context: *mut sys::ibv_context) -> bool {
-        self.context == context
+        self.context() == context
     }
 
     pub(super) fn context(&self) -> *mut sys::ibv_context {
-        self.context
+        self.keeper.context()
     }
 
     /// The arena's key for our own device.

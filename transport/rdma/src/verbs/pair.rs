@@ -35,7 +35,7 @@ pub(crate) struct Pair {
     scratch: Scratch,
 }
 
-/// What the library gave, destroyed in this order: windows, queue pair, completion queue; then the id and the device's share.
+/// What the library gave, destroyed in this order: windows, queue pair, completion queue; then the device's share, and the id.
 #[derive(Debug)]
 struct Queues {
     pair: NonNull<sys::ibv_qp>,
@@ -376,7 +376,7 @@ impl Drop for Pair {
 
 impl Queues {
     fn take_apart(self) -> Id {
-        let Self { pair: _, completions, windows, id, device: _device } = self;
+        let Self { pair: _, completions, windows, id, device } = self;
         // SAFETY: all of them are ours and nothing else uses them. The windows go first: soft-RoCE waits with the end of a queue pair
         // for the windows that are open on it, and their going shuts them. The completion queue's events are acknowledged as they are
         // read, so destroying it does not wait.
@@ -389,6 +389,7 @@ impl Queues {
             (*id.as_ptr()).qp = ptr::null_mut();
             sys::ibv_destroy_cq(completions.as_ptr());
         }
+        drop(device);
         id
     }
 }
