@@ -24,6 +24,8 @@ const HELLO: u32 = 1;
 const WRITE: u32 = 2;
 const READ: u32 = 3;
 const END: u32 = 4;
+/// The server's device is gone.
+const LOSE: u32 = 5;
 const HEAD: usize = 16;
 const MOST: usize = 1 << 20;
 /// Connections at a time that nobody accepts: more than the server's memory has room for, which is 23.
@@ -203,9 +205,12 @@ fn serve(at: SocketAddr) -> Result<()> {
     loop {
         let accepted = bench.run(Op::Accept { listener }, |op| matches!(op, Op::Accept { .. }))?;
         let stream = StreamId(accepted.result?);
-        let more = talk(&mut bench, stream).context("serve")?;
+        let then = talk(&mut bench, stream).context("serve")?;
         bench.close(stream)?;
         connections += 1;
+        if then == Then::Lost {
+            continue;
+        }
         let now = bench.at_rest()?;
         // The first connection opens the device.
         let first = rest.get_or_insert(now);
@@ -214,7 +219,7 @@ fn serve(at: SocketAddr) -> Result<()> {
             "after {connections} connections {:?}, at first {first:?}",
             bench.at_rest()?
         );
-        if !more {
+        if then == Then::End {
             break;
         }
     }
@@ -228,16 +233,25 @@ fn serve(at: SocketAddr) -> Result<()> {
     finish(bench)
 }
 
-/// Serves one connection until it ends; false if that was to be the last.
-fn talk(bench: &mut Bench, stream: StreamId) -> Result<bool> {
+/// What comes after a connection.
+#[derive(PartialEq)]
+enum Then {
+    Next,
+    /// The next, on a device that is to be opened anew.
+    Lost,
+    End,
+}
+
+/// Serves one connection until it ends.
+fn talk(bench: &mut Bench, stream: StreamId) -> Result<Then> {
     loop {
-        let Ok(Some(asked)) = bench.receive(stream, HEAD)? else { return Ok(true) };
+        let Ok(Some(asked)) = bench.receive(stream, HEAD)? else { return Ok(Then::Next) };
         let (op, len, crc) = parse(&asked);
         ensure!(len <= MOST, "a length of {len}");
         let answered = match op {
             HELLO => bench.send(stream, &[&head(HELLO, 0, crc)])?,
             WRITE => {
-                let Ok(Some(bytes)) = bench.receive(stream, len)? else { return Ok(true) };
+                let Ok(Some(bytes)) = bench.receive(stream, len)? else { return Ok(Then::Next) };
                 ensure!(crc32c::crc32c(&bytes) == crc, "a write of {len} bytes arrived damaged");
                 bench.send(stream, &[&head(WRITE, len, crc)])?
             }
@@ -245,11 +259,16 @@ fn talk(bench: &mut Bench, stream: StreamId) -> Result<bool> {
                 let bytes = noise(crc as usize, len);
                 bench.send(stream, &[&head(READ, len, crc32c::crc32c(&bytes)), &bytes])?
             }
-            END => return Ok(false),
+            END => return Ok(Then::End),
+            LOSE => {
+                let now = bench.now();
+                bench.rdma.lose_devices(now);
+                return Ok(Then::Lost);
+            }
             other => bail!("op {other}"),
         };
         if answered.is_err() {
-            return Ok(true);
+            return Ok(Then::Next);
         }
     }
 }
@@ -348,13 +367,25 @@ fn drive(at: SocketAddr, rounds: usize) -> Result<()> {
         without.descriptors == rest.descriptors - 1 && without.memory == rest.memory,
         "without a device {without:?}, with one {rest:?}"
     );
-    println!("a device that goes takes its connection and its descriptor along; the next connection opens it anew");
-
     let stream = bench.connect(at)??;
     ensure!(
         bench.at_rest()?.descriptors == rest.descriptors,
         "with the device {:?}, before {rest:?}",
         bench.at_rest()?
+    );
+    bench.send(stream, &[&head(LOSE, 0, 0)])??;
+    ensure!(!matches!(bench.receive(stream, HEAD)?, Ok(Some(_))), "the server has a device");
+    bench.close(stream)?;
+    let until = Instant::now() + PATIENCE;
+    let stream = loop {
+        match bench.connect(at)? {
+            Ok(stream) => break stream,
+            Err(error) => ensure!(Instant::now() < until, "the server listens no more: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    println!(
+        "a device that goes takes its connections and its descriptor along; the next connection and the listener open it anew"
     );
     bench.send(stream, &[&head(END, 0, 0)])??;
     bench.close(stream)?;

@@ -22,6 +22,8 @@ const ACCEPTED_EIGHTHS: usize = 3;
 const STRANGERS: usize = 2;
 /// Devices at a time.
 const DEVICES: u32 = 7;
+/// A listener whose device is gone looks whether it is back.
+const LISTEN_AGAIN: Span = Span::seconds(1);
 /// Set in the number of every stream and listener of ours, so that they can stand beside those of sockets (of which there are fewer
 /// than 2^15 at a time).
 const OURS: u32 = 0x8000;
@@ -68,7 +70,10 @@ struct Place {
 }
 
 struct Listener {
-    _id: Id,
+    at: SocketAddr,
+    /// None while its device is gone; then it is tried again.
+    id: Option<Id>,
+    again: Option<Time>,
     /// Accepts that wait for a connection, and connections that wait for an accept.
     armed: usize,
     up: VecDeque<StreamId>,
@@ -98,15 +103,14 @@ impl Rdma {
     /// Listens, and says where: a port 0 becomes the system's choice. A device that cannot be used is refused here.
     pub fn listen(&mut self, at: SocketAddr) -> Result<(ListenerId, SocketAddr), RdmaError> {
         let index = self.listeners.len();
-        let listen = |error| RdmaError::Listen { at, error };
-        let id = Id::new(&self.channel, LISTENER | index as u64).map_err(listen)?;
-        let port = id.listen(at).map_err(listen)?;
+        let (id, port) = self.listener(index, at).map_err(|error| RdmaError::Listen { at, error })?;
         // On all interfaces there is no device yet; then a request finds it.
         if !id.context().is_null() {
             self.device(&id)?;
         }
-        self.listeners.push(Listener { _id: id, armed: 0, up: VecDeque::new() });
-        Ok((ListenerId(OURS | u32::try_from(index).unwrap_or(0)), SocketAddr::new(at.ip(), port)))
+        let at = SocketAddr::new(at.ip(), port);
+        self.listeners.push(Listener { at, id: Some(id), again: None, armed: 0, up: VecDeque::new() });
+        Ok((ListenerId(OURS | u32::try_from(index).unwrap_or(0)), at))
     }
 
     /// Whether a stream or a listener of this number is ours.
@@ -165,6 +169,7 @@ impl Rdma {
             self.due(now, slot);
             self.sweep(slot);
         }
+        self.listen_again(now);
         into.append(&mut self.dones);
     }
 
@@ -182,6 +187,7 @@ impl Rdma {
     /// Ends everything: accepts come back from [`Rdma::turn`], and the operations of every connection as soon as it has ended.
     pub fn cancel_all(&mut self, now: Time) {
         for (index, listener) in self.listeners.iter_mut().enumerate() {
+            listener.again = None;
             let id = ListenerId(OURS | u32::try_from(index).unwrap_or(0));
             let flushed = (0..std::mem::take(&mut listener.armed))
                 .map(|_| Done { op: Op::Accept { listener: id }, result: Err(Errno::CANCELED) });
@@ -206,7 +212,8 @@ impl Rdma {
         if !self.dones.is_empty() {
             return Some(Time::default());
         }
-        self.lines().filter_map(|line| line.deadline).min()
+        let again = self.listeners.iter().filter_map(|listener| listener.again);
+        self.lines().filter_map(|line| line.deadline).chain(again).min()
     }
 
     /// What becomes readable when there is something to do, each at its place. One comes with the first connection on a device, and goes with
@@ -246,12 +253,31 @@ impl Rdma {
     /// As if the manager told of the end of every device: for tests of it.
     pub fn lose_devices(&mut self, now: Time) {
         let ids = self.lines().map(|line| u64::from(line.stream.0)).chain((0..DEVICES).map(|n| DEVICE | u64::from(n)));
-        for of in ids.collect::<Vec<_>>() {
+        let listeners = (0..self.listeners.len()).map(|n| LISTENER | n as u64);
+        for of in ids.chain(listeners).collect::<Vec<_>>() {
             self.note(now, Note { of, event: Event::DeviceRemoval, private: Vec::new(), new: None });
         }
     }
 
     // --- opening ---
+
+    fn listener(&self, index: usize, at: SocketAddr) -> Result<(Id, u16), Errno> {
+        let id = Id::new(&self.channel, LISTENER | index as u64)?;
+        let port = id.listen(at)?;
+        Ok((id, port))
+    }
+
+    fn listen_again(&mut self, now: Time) {
+        for index in 0..self.listeners.len() {
+            let Listener { at, again, .. } = self.listeners[index];
+            if again.is_none_or(|again| again > now) {
+                continue;
+            }
+            let id = self.listener(index, at).ok().map(|(id, _)| id);
+            let again = if id.is_some() { None } else { Some(now + LISTEN_AGAIN) };
+            (self.listeners[index].id, self.listeners[index].again) = (id, again);
+        }
+    }
 
     fn accept(&mut self, id: ListenerId) {
         let Some(listener) = self.listeners.get_mut((id.0 & !OURS) as usize) else {
@@ -403,11 +429,8 @@ impl Rdma {
             let listener = usize::try_from(of & !LISTENER).unwrap_or(usize::MAX);
             return self.requested(now, listener, &private, id);
         }
-        if of & DEVICE != 0 && event == Event::DeviceRemoval {
-            // Its connections are told of it one by one; with the last of them it goes.
-            let index = usize::try_from(of & !DEVICE).unwrap_or(usize::MAX);
-            self.devices.get_mut(index).into_iter().for_each(|device| *device = None);
-            return;
+        if event == Event::DeviceRemoval && of & (DEVICE | LISTENER) != 0 {
+            return self.removed(now, of);
         }
         let stream = u32::try_from(of).ok().map(StreamId);
         let Some(mut line) = stream.and_then(|stream| self.take(stream)) else {
@@ -418,6 +441,16 @@ impl Rdma {
         self.step(now, &mut line, event, &private);
         let slot = slot_of(line.stream);
         self.places[slot].line = Some(line);
+    }
+
+    /// A device is gone. Its connections are told of it one by one, and with the last of them it goes; a listener at its address waits for it.
+    fn removed(&mut self, now: Time, of: u64) {
+        let index = usize::try_from(of & !(DEVICE | LISTENER)).unwrap_or(usize::MAX);
+        if of & DEVICE != 0 {
+            self.devices.get_mut(index).into_iter().for_each(|device| *device = None);
+        } else if let Some(listener) = self.listeners.get_mut(index) {
+            (listener.id, listener.again) = (None, Some(now + LISTEN_AGAIN));
+        }
     }
 
     fn step(&mut self, now: Time, line: &mut Line, event: Event, private: &[u8]) {
