@@ -1,29 +1,25 @@
 //! All RDMA connections of one reactor.
 
-use driver::{Address, Conn, Done, Errno, ListenerId, Op, Span, StreamId, Time, why};
+mod listening;
+
+use driver::{Address, Conn, Done, Errno, Op, Span, StreamId, Time, why};
 use memory::{Arena, Class};
 use rdma_link::cm::{Event, Phase, Step, Why};
 use rdma_link::{CONNECT, End, Introduction, Link, Out, RESOLVE, RX, SLOT};
 use refcount::Hold;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
+use self::listening::Listener;
 use crate::RdmaError;
 use crate::line::Line;
 use crate::verbs::{Channel, Device, Id, Note, Pair};
 
 /// Connections at a time: with 528 KiB each, 132 MiB of the arena at most.
 const LINES: usize = 256;
-/// Of 8 parts of the arena, so many for connections of peers: what [`memory::Shares::even`] leaves to all classes.
-const ACCEPTED_EIGHTHS: usize = 3;
-/// Of the connections that there is room for, one of so many may be a stranger's: one that nobody has accepted.
-const STRANGERS: usize = 2;
 /// Devices at a time.
 const DEVICES: u32 = 7;
-/// A listener whose device is gone looks whether it is back.
-const LISTEN_AGAIN: Span = Span::seconds(1);
 /// Set in the number of every stream and listener of ours, so that they can stand beside those of sockets (of which there are fewer
 /// than 2^15 at a time).
 const OURS: u32 = 0x8000;
@@ -69,16 +65,6 @@ struct Place {
     line: Option<Box<Line>>,
 }
 
-struct Listener {
-    at: SocketAddr,
-    /// None while its device is gone; then it is tried again.
-    id: Option<Id>,
-    again: Option<Time>,
-    /// Accepts that wait for a connection, and connections that wait for an accept.
-    armed: usize,
-    up: VecDeque<StreamId>,
-}
-
 impl Rdma {
     /// How many descriptors there are at most: the manager's, and one per device.
     pub const DESCRIPTORS: u32 = 1 + DEVICES;
@@ -98,19 +84,6 @@ impl Rdma {
             dones: Vec::new(),
             counters: Counters::default(),
         })
-    }
-
-    /// Listens, and says where: a port 0 becomes the system's choice. A device that cannot be used is refused here.
-    pub fn listen(&mut self, at: SocketAddr) -> Result<(ListenerId, SocketAddr), RdmaError> {
-        let index = self.listeners.len();
-        let (id, port) = self.listener(index, at).map_err(|error| RdmaError::Listen { at, error })?;
-        // On all interfaces there is no device yet; then a request finds it.
-        if !id.context().is_null() {
-            self.device(&id)?;
-        }
-        let at = SocketAddr::new(at.ip(), port);
-        self.listeners.push(Listener { at, id: Some(id), again: None, armed: 0, up: VecDeque::new() });
-        Ok((ListenerId(OURS | u32::try_from(index).unwrap_or(0)), at))
     }
 
     /// Whether a stream or a listener of this number is ours.
@@ -186,18 +159,7 @@ impl Rdma {
 
     /// Ends everything: accepts come back from [`Rdma::turn`], and the operations of every connection as soon as it has ended.
     pub fn cancel_all(&mut self, now: Time) {
-        for (index, listener) in self.listeners.iter_mut().enumerate() {
-            listener.again = None;
-            let id = ListenerId(OURS | u32::try_from(index).unwrap_or(0));
-            let flushed = (0..std::mem::take(&mut listener.armed))
-                .map(|_| Done { op: Op::Accept { listener: id }, result: Err(Errno::CANCELED) });
-            self.dones.extend(flushed);
-            for stream in listener.up.drain(..) {
-                // Nobody was told of it, so it goes by itself.
-                let place = self.places.get_mut(slot_of(stream)).and_then(|place| place.line.as_mut());
-                place.into_iter().filter(|line| line.stream == stream).for_each(|line| line.known = false);
-            }
-        }
+        self.cancel_accepts();
         for slot in 0..self.places.len() {
             if let Some(line) = self.places[slot].line.as_mut() {
                 line.connected(Err(Errno::CANCELED), &mut self.dones);
@@ -261,38 +223,6 @@ impl Rdma {
 
     // --- opening ---
 
-    fn listener(&self, index: usize, at: SocketAddr) -> Result<(Id, u16), Errno> {
-        let id = Id::new(&self.channel, LISTENER | index as u64)?;
-        let port = id.listen(at)?;
-        Ok((id, port))
-    }
-
-    fn listen_again(&mut self, now: Time) {
-        for index in 0..self.listeners.len() {
-            let Listener { at, again, .. } = self.listeners[index];
-            if again.is_none_or(|again| again > now) {
-                continue;
-            }
-            let id = self.listener(index, at).ok().map(|(id, _)| id);
-            let again = if id.is_some() { None } else { Some(now + LISTEN_AGAIN) };
-            (self.listeners[index].id, self.listeners[index].again) = (id, again);
-        }
-    }
-
-    fn accept(&mut self, id: ListenerId) {
-        let Some(listener) = self.listeners.get_mut((id.0 & !OURS) as usize) else {
-            return self.refuse(Op::Accept { listener: id });
-        };
-        let Some(stream) = listener.up.pop_front() else {
-            listener.armed += 1;
-            return;
-        };
-        if let Some(line) = self.find(stream) {
-            line.stranger = None;
-        }
-        self.dones.push(Done { op: Op::Accept { listener: id }, result: Ok(stream.0) });
-    }
-
     fn connect(&mut self, now: Time, on: Hold<Conn, why::Rx>, to: Address, within: Span) {
         let Some(at) = endpoint(&to) else { return self.refuse(Op::Connect { on, to, within }) };
         let Some(stream) = self.number() else {
@@ -309,63 +239,6 @@ impl Rdma {
                 self.places[slot_of(stream)].line = Some(Box::new(line));
             }
             Err(error) => self.dones.push(Done { op: Op::Connect { on, to, within }, result: Err(error) }),
-        }
-    }
-
-    /// A peer asks. What cannot be had now is refused: the peer tries again, or elsewhere.
-    fn requested(&mut self, now: Time, listener: usize, private: &[u8], id: Id) {
-        self.displace(now);
-        let introduction = Introduction::parse(private);
-        let known = self.listeners.get(listener).is_some();
-        let Some((peer, stream)) = introduction.filter(|_| known && self.has_room()).zip(self.number()) else {
-            self.counters.refused += 1;
-            return id.reject();
-        };
-        id.set_number(u64::from(stream.0));
-        let mut line = Box::new(Line::new(stream, Phase::Accepting, id, now + CONNECT));
-        line.theirs = peer.receives;
-        line.listener = Some(ListenerId(OURS | u32::try_from(listener).unwrap_or(0)));
-        line.stranger = Some(now);
-        let agreed = self.equip(now, &mut line, false).and_then(|()| {
-            let id = line.pair.as_ref().and_then(Pair::id).ok_or(Errno::IO)?;
-            id.accept(&Introduction::OURS.bytes())
-        });
-        if agreed.is_err() {
-            self.counters.refused += 1;
-            if let Some(id) = line.id.as_ref().or_else(|| line.pair.as_ref().and_then(Pair::id)) {
-                id.reject();
-            }
-            line.end(now, End::Failed, &mut self.dones);
-        }
-        self.places[slot_of(stream)].line = Some(line);
-    }
-
-    /// Is there memory for another peer that leaves to each class what is its own? It is held for as long as the connection is.
-    fn has_room(&self) -> bool {
-        self.lines().filter(|line| line.listener.is_some()).count() < self.room()
-    }
-
-    fn room(&self) -> usize {
-        self.arena.capacity() / 8 * ACCEPTED_EIGHTHS / (usize::from(RX) * SLOT)
-    }
-
-    /// The oldest stranger makes room for the next, if they are many: whoever asks and says no more locks nobody out.
-    fn displace(&mut self, now: Time) {
-        let strangers = || self.lines().filter_map(|line| Some((line.stranger?, line.stream)));
-        if strangers().count() < self.room() / STRANGERS {
-            return;
-        }
-        let Some((_, oldest)) = strangers().min_by_key(|(since, _)| *since) else { return };
-        self.counters.displaced += 1;
-        for listener in &mut self.listeners {
-            listener.up.retain(|stream| *stream != oldest);
-        }
-        if let Some(mut line) = self.take(oldest) {
-            // Nobody was told of it, so it goes by itself.
-            (line.known, line.stranger) = (false, None);
-            line.end(now, End::Ours, &mut self.dones);
-            self.places[slot_of(oldest)].line = Some(line);
-            self.sweep(slot_of(oldest));
         }
     }
 
@@ -448,8 +321,8 @@ impl Rdma {
         let index = usize::try_from(of & !(DEVICE | LISTENER)).unwrap_or(usize::MAX);
         if of & DEVICE != 0 {
             self.devices.get_mut(index).into_iter().for_each(|device| *device = None);
-        } else if let Some(listener) = self.listeners.get_mut(index) {
-            (listener.id, listener.again) = (None, Some(now + LISTEN_AGAIN));
+        } else {
+            self.cease(now, index);
         }
     }
 
@@ -482,16 +355,7 @@ impl Rdma {
         self.counters.established += 1;
         line.up(now, &mut self.dones);
         line.connected(Ok(()), &mut self.dones);
-        let Some(id) = line.listener else { return Ok(()) };
-        let Some(listener) = self.listeners.get_mut((id.0 & !OURS) as usize) else { return Err(Errno::IO) };
-        if listener.armed > 0 {
-            listener.armed -= 1;
-            line.stranger = None;
-            self.dones.push(Done { op: Op::Accept { listener: id }, result: Ok(line.stream.0) });
-        } else {
-            listener.up.push_back(line.stream);
-        }
-        Ok(())
+        self.arrived(line)
     }
 
     fn due(&mut self, now: Time, slot: usize) {
