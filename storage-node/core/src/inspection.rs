@@ -5,9 +5,16 @@
 
 use conductor_model::{BlockRange, Blocks};
 use node_protocol::MAX_VERIFY_BLOCKS;
+use node_store::ZERO_BLOCK_CRC;
 
 /// Blocks of one read: 64 KiB, small enough for the share of any arena.
 const STEP: u32 = 16;
+
+/// What looking through a piece cost, in blocks read: those that are no holes, and a sixteenth of a piece for what leads to content.
+pub(crate) fn cost_of(crcs: &[u32]) -> Blocks {
+    let content = crcs.iter().filter(|crc| **crc != ZERO_BLOCK_CRC).count();
+    Blocks(u32::try_from(content).unwrap_or(u32::MAX).saturating_add(MAX_VERIFY_BLOCKS / 16))
+}
 
 /// A piece of at most `MAX_VERIFY_BLOCKS` and how far it has been looked through.
 #[derive(Debug)]

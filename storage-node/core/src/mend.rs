@@ -11,9 +11,8 @@
 //! the checksum which its block must have, so content of the wrong copy does no harm; if no copy's content fits, the block's
 //! metadata is lost or wrong, and only a write puts it right (`Outcome::rewrite`).
 
-use crate::inspection::Inspection;
+use crate::inspection::{Inspection, cost_of};
 use conductor_model::{BlockRange, Blocks, CopyId};
-use node_store::ZERO_BLOCK_CRC;
 use std::net::SocketAddr;
 
 /// A copy, as far as this piece goes.
@@ -154,10 +153,9 @@ impl Mend {
         Outcome { own_is_sound: self.copies[0].damaged == 0, ..self.outcome }
     }
 
-    /// Blocks of the own copy that are not zeros, as far as it was looked through: what reading cost.
-    pub(crate) fn blocks_read(&self) -> u32 {
-        let crcs = self.copies[0].crcs.iter().flatten();
-        u32::try_from(crcs.filter(|crc| **crc != ZERO_BLOCK_CRC).count()).unwrap_or(u32::MAX)
+    /// What looking through the own copy cost, as far as it went.
+    pub(crate) fn cost(&self) -> Blocks {
+        cost_of(self.copies[0].crcs.as_deref().unwrap_or_default())
     }
 
     /// What to do now. To be asked again when that, and for `Act::Ask` all of it, was answered.

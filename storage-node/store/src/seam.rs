@@ -406,8 +406,10 @@ pub struct Counters {
     pub corrupt: u64,
     /// Blocks that a Repair wrote again.
     pub repaired: u64,
-    /// Metadata pages one of whose mirrors was bad, and is put right from the other.
+    /// Metadata pages one of whose mirrors was bad, and was put right from the other.
     pub healed_pages: u64,
+    /// Such that could not be written: the mirror is as bad as it was.
+    pub unhealed_pages: u64,
     /// Metadata pages that the patrol has read, each from both mirrors.
     pub patrolled_pages: u64,
     /// Metadata pages neither of whose mirrors was good.
@@ -448,9 +450,9 @@ pub trait Store {
     fn next_completion(&mut self) -> Option<(Tag, Result<StoreDone, StoreError>)>;
     /// When to be called again at the latest, if nothing completes before.
     fn next_deadline(&self) -> Option<Time>;
-    /// Look through a little of what the store keeps about itself, and put right what is bad of it while there is a good mirror. A scrub calls
-    /// this for each piece of content that it looks through.
-    fn patrol(&mut self);
+    /// So much content was looked through: look through some of what the store keeps about itself, too, and put right what is bad of it
+    /// while there is a good mirror.
+    fn patrol(&mut self, looked_through: Blocks);
     /// True if nothing is in flight, neither for the caller nor on the disk.
     fn idle(&self) -> bool;
     /// Space.

@@ -729,6 +729,28 @@ fn a_store_whose_superblocks_are_both_gone_is_damaged_and_not_a_blank_disk() {
 }
 
 #[test]
+fn superblocks_and_map_that_rot_below_a_store_that_is_only_read_are_written_anew() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 40), 1, 100)).unwrap();
+    fold(&mut store, &mut disk);
+    let checkpoints = store.counters().checkpoints;
+    let map = 16 + 620;
+    (0..16).chain(map..map + 4).for_each(|block| disk.visible[block * BLOCK + 100] ^= 1);
+    while store.counters().checkpoints == checkpoints {
+        store.patrol(Blocks(64));
+        drain(&mut store, &mut disk);
+    }
+    for _ in 0..100 {
+        store.patrol(Blocks(64));
+        drain(&mut store, &mut disk);
+    }
+    assert_eq!(store.counters().checkpoints, checkpoints + 1);
+    drop(store);
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(7, 1)).unwrap(), block_of(107));
+}
+
+#[test]
 fn a_store_that_fails_gives_back_what_was_to_go_home() {
     let mut paced = Paced::new();
     let held = paced.arena.in_use();

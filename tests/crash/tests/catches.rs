@@ -112,8 +112,8 @@ impl<B: Break> Store for BrokenStore<B> {
     fn next_deadline(&self) -> Option<Time> {
         self.0.next_deadline()
     }
-    fn patrol(&mut self) {
-        self.0.patrol();
+    fn patrol(&mut self, looked_through: Blocks) {
+        self.0.patrol(looked_through);
     }
     fn idle(&self) -> bool {
         self.0.idle()

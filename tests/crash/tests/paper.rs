@@ -280,7 +280,7 @@ impl Store for Paper {
     fn next_deadline(&self) -> Option<Time> {
         None
     }
-    fn patrol(&mut self) {}
+    fn patrol(&mut self, _looked_through: Blocks) {}
     fn idle(&self) -> bool {
         self.writing.is_none() && self.queued.is_empty()
     }

@@ -120,9 +120,6 @@ impl<S: Store> Node<S> {
         let piece = BlockRange { from, count: Blocks(u32::try_from(left).unwrap_or(0)) };
         let own = (primary.config.primary, None);
         let others = primary.others().map(|m| (m.copy, Some(m.endpoint)));
-        if scrubs && let Some(replica) = self.replicas.get(&iocb.shard) {
-            self.disks[replica.disk].store.patrol();
-        }
         let mend = Mend::new(piece, std::iter::once(own).chain(others), scrubs, !scrubs || iocb.heal.alone);
         let iocb = &mut self.iocbs[key];
         iocb.phase = Phase::Mending;
@@ -455,7 +452,7 @@ impl<S: Store> Node<S> {
         let Some((_, mend)) = iocb.heal.mend.take() else { return };
         let fetched = iocb.heal.fetched.take();
         let (shard, view, kind) = (iocb.shard, iocb.view, iocb.kind);
-        let read = mend.blocks_read();
+        let cost = mend.cost();
         let mut outcome = mend.into_outcome();
         if view != View::Live
             && let Some(range) = outcome.rewrite.take()
@@ -467,7 +464,7 @@ impl<S: Store> Node<S> {
         self.record(now, shard, view, &outcome, out);
         match kind {
             Kind::Scrub => {
-                self.scrub_read(shard, read);
+                self.scrub_cost(shard, cost);
                 if let Some(range) = outcome.rewrite {
                     self.rewrite(key, range);
                 }

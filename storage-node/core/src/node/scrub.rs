@@ -210,11 +210,13 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// So many blocks of a piece were no holes.
-    pub(super) fn scrub_read(&mut self, shard: ShardId, blocks: u32) {
+    /// A piece cost so much: that is taken from the allowance, and the patrol of the store here does its share.
+    pub(super) fn scrub_cost(&mut self, shard: ShardId, cost: Blocks) {
         if let Some(scrub) = self.scrubs.get_mut(&shard) {
-            let bytes = u64::from(blocks) * BLOCK as u64 + u64::from(MAX_VERIFY_BLOCKS) * BLOCK as u64 / 16;
-            scrub.allowance = scrub.allowance.saturating_sub_unsigned(bytes);
+            scrub.allowance = scrub.allowance.saturating_sub_unsigned(cost.bytes().0);
+        }
+        if let Some(replica) = self.replicas.get(&shard) {
+            self.disks[replica.disk].store.patrol(cost);
         }
     }
 

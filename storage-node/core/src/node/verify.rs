@@ -7,7 +7,7 @@
 use super::Node;
 use super::requests::Incoming;
 use super::waits::StoreWait;
-use crate::inspection::Inspection;
+use crate::inspection::{Inspection, cost_of};
 use crate::iocb::{ServerIocb, why};
 use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES};
 use crate::mail::Letter;
@@ -101,7 +101,6 @@ impl<S: Store> Node<S> {
         self.last_look += 1;
         let busy = self.last_look;
         if let Some(replica) = self.replicas.get_mut(&shard).filter(|_| look.is_some()) {
-            self.disks[replica.disk].store.patrol();
             replica.busy.push((busy, at, body.view()));
         }
         let key = self.services.insert(Service { caller, body, answer, look, busy });
@@ -137,6 +136,9 @@ impl<S: Store> Node<S> {
         }
         let Some(look) = service.look.take() else { return };
         let (damaged, crcs) = look.found();
+        if let Some(replica) = self.replicas.get(&shard) {
+            self.disks[replica.disk].store.patrol(cost_of(&crcs));
+        }
         let mut bytes = Vec::with_capacity(crcs.len() * 4);
         encode_crcs(&mut bytes, &crcs);
         let Some(mut into) = self.arena.take(bytes.len(), Class::Resync) else {

@@ -49,8 +49,8 @@ impl<S: Store> Store for Late<S> {
     fn next_deadline(&self) -> Option<Time> {
         self.store.next_deadline()
     }
-    fn patrol(&mut self) {
-        self.store.patrol();
+    fn patrol(&mut self, looked_through: Blocks) {
+        self.store.patrol(looked_through);
     }
     fn idle(&self) -> bool {
         self.held.is_empty() && self.store.idle()

@@ -347,6 +347,7 @@ impl JournaledStore {
             && self.fold.is_idle()
             && !self.has_work()
             && self.space.returning() == 0
+            && !self.tables.pages.are_places_coming()
             && self.returns.is_empty()
             && self.promised == 0;
         if quiet {

@@ -606,8 +606,11 @@ impl Store for JournaledStore {
         [self.retry, self.ring.next_deadline(), idle, work].into_iter().flatten().min()
     }
 
-    fn patrol(&mut self) {
-        self.tables.pages.patrol();
+    fn patrol(&mut self, looked_through: Blocks) {
+        self.tables.pages.patrol(looked_through.0);
+        if self.tables.pages.is_map_old() {
+            self.fold.renew();
+        }
     }
 
     fn idle(&self) -> bool {
@@ -657,6 +660,7 @@ impl Store for JournaledStore {
             groups: ring.groups,
             records: ring.records,
             healed_pages: pages.healed,
+            unhealed_pages: pages.unhealed,
             patrolled_pages: pages.patrolled,
             damaged_pages: pages.damaged,
             ..self.counters

@@ -566,7 +566,7 @@ impl Store for SimpleStore {
     }
 
     /// All its metadata is in memory, and written anew by each checkpoint.
-    fn patrol(&mut self) {}
+    fn patrol(&mut self, _looked_through: Blocks) {}
 
     fn idle(&self) -> bool {
         let background = self.failed.is_some() || self.checkpointer.is_idle();

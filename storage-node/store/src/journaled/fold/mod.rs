@@ -85,6 +85,8 @@ struct Flatten {
 pub(super) struct Fold {
     stage: Stage,
     wanted: bool,
+    /// One is due, be there anything to fold or not: what only checkpoints write was written long ago.
+    renews: bool,
     /// Something waits for the one that is under way.
     urgent: bool,
     /// Copies and layers as of the last checkpoint, and as of the next.
@@ -147,6 +149,7 @@ impl Fold {
         Self {
             stage: Stage::Idle,
             wanted: false,
+            renews: false,
             urgent: false,
             frozen: persisted.clone(),
             persisted,
@@ -187,6 +190,11 @@ impl Fold {
     /// Something waits for what a fold gives.
     pub(super) fn want(&mut self) {
         (self.wanted, self.urgent) = (true, true);
+    }
+
+    /// Have a checkpoint written even if there is nothing to fold.
+    pub(super) fn renew(&mut self) {
+        self.renews = self.is_idle();
     }
 
     /// True if none is under way.
@@ -282,7 +290,7 @@ impl JournaledStore {
     }
 
     fn fold_is_due(&self, now: Time) -> bool {
-        if self.has_work() {
+        if self.has_work() || self.fold.renews {
             return true;
         }
         let fresh = &self.fresh;
@@ -301,7 +309,7 @@ impl JournaledStore {
         let mut folding = std::mem::take(&mut self.fresh);
         let fold = &mut self.fold;
         fold.stage = Stage::Journal;
-        fold.wanted = false;
+        (fold.wanted, fold.renews) = (false, false);
         fold.frozen = self.catalog.clone();
         fold.mark = self.ring.mark();
         fold.tail = self.ring.tail();

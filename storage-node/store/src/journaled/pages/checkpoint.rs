@@ -107,6 +107,7 @@ impl Pages {
     /// Both superblocks of the last checkpoint are durable: what was given back before it is free now.
     pub(crate) fn committed(&mut self) {
         self.places.committed();
+        self.map_is_new();
     }
 
     fn changed_roots(&mut self, inner: bool) -> Vec<(ArrayName, Root)> {

@@ -150,7 +150,7 @@ impl Pages {
                 self.patrolled(mirror, into, is_whole(done.result, len))
             }
             (Some(Job::Map), Some((into, len))) => self.map_read(&into[..len], is_whole(done.result, len)),
-            (Some(Job::Heal(place)), None) => self.healed(place),
+            (Some(Job::Heal(place)), None) => self.healed(place, is_whole(done.result, PAGE)),
             (Some(Job::Write { group }), None) => self.wrote(group, done.result),
             _ => self.stray(),
         }
@@ -180,6 +180,11 @@ impl Pages {
     /// takes a place.
     pub(crate) fn free_places(&self) -> u32 {
         self.places.available()
+    }
+
+    /// True if a place was given back that is still read or rewritten: it is free when that is over.
+    pub(crate) fn are_places_coming(&self) -> bool {
+        self.places.any_coming()
     }
 
     /// What a checkpoint would write now.

@@ -10,9 +10,14 @@ pub(super) const MAX_WRITES: usize = 16;
 pub(super) const MAX_HEALS: usize = 16;
 /// Pages that the patrol reads at a time, from both mirrors: twice 64 KiB.
 pub(super) const PATROL_PAGES: u32 = 16;
-/// After a round of so many runs of the patrol, so many times as many calls are not heeded. A scrub calls once for 256 KiB of content, and a
-/// run has the metadata of 160 such: a round for each tenth of a full disk, 3 % of what the scrub reads.
+/// Blocks of content that are looked through for one run of the patrol: 256 KiB.
+pub(super) const PATROL_PER: u32 = 64;
+/// After a round of so many runs of the patrol, so many times as many are left out. A run has the metadata of 160 pieces of content of
+/// 256 KiB, and so there is a round for each tenth of a full disk: 3 % of what a scrub reads.
 pub(super) const PATROL_REST: u32 = 16;
+/// Runs of the patrol, made or left out, after which the map of places and the superblocks are written anew if no checkpoint has done
+/// that: for each 256 MiB of content looked through, at most 4 MiB (of a disk of 4 TiB).
+pub(super) const PATROL_MAP: u32 = 1024;
 /// The smallest cache in pages: the reads in flight keep a path of at most 4 pages each in memory (509³ leaves are beyond any
 /// disk), and a change keeps one of its own. With less, reads could wait for each other's memory.
 pub(super) const MIN_CACHE_PAGES: usize = 320;

@@ -188,12 +188,16 @@ impl Pages {
 
     /// This mirror was bad, and `good` came from the other.
     pub(super) fn heal(&mut self, place: Place, mirror: u8, good: Filling) {
-        let room = self.loads.heals.len() + self.loads.healing < MAX_HEALS;
-        if room && self.failed.is_none() && !self.places.is_held(place) {
+        if self.may_heal(place) {
             self.places.hold(place);
             self.loads.heals.push_back((place, mirror, good.filled()));
-            self.counters.healed += 1;
         }
+    }
+
+    /// True if a mirror of this place could be written now.
+    pub(super) fn may_heal(&self, place: Place) -> bool {
+        let room = self.loads.heals.len() + self.loads.healing < MAX_HEALS;
+        room && self.failed.is_none() && !self.places.is_held(place)
     }
 
     pub(super) fn pump_heals(&mut self, out: &mut DiskOut<'_>) {
@@ -204,8 +208,10 @@ impl Pages {
     }
 
     /// A heal is over; if it failed, the mirror is as bad as it was, and the next read tries again.
-    pub(super) fn healed(&mut self, place: Place) -> bool {
+    pub(super) fn healed(&mut self, place: Place, whole: bool) -> bool {
         self.loads.healing -= 1;
+        self.counters.healed += u64::from(whole);
+        self.counters.unhealed += u64::from(!whole);
         self.places.let_go(place);
         true
     }

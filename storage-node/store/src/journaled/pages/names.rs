@@ -199,8 +199,10 @@ pub(crate) struct Checkpointed {
 pub(crate) struct PageCounters {
     /// Pages read from the disk and good.
     pub(crate) loaded: u64,
-    /// Pages one of whose mirrors was bad and has been rewritten from the other, or will be.
+    /// Pages one of whose mirrors was bad, and has been rewritten from the other.
     pub(crate) healed: u64,
+    /// Such whose rewriting failed: the mirror is as bad as it was.
+    pub(crate) unhealed: u64,
     /// Pages that the patrol has read, each from both mirrors.
     pub(crate) patrolled: u64,
     /// Pages neither of whose mirrors was good.

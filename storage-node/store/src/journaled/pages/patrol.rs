@@ -8,12 +8,15 @@
 //! a page neither of whose mirrors is whole, which whoever needs it is told. The places of a run are held only while it is read: a heal
 //! writes what the pointer's checksum says, whatever happened since.
 //!
-//! Its pace is its caller's: a call is good for one run. After a round it rests for some calls, so that what is large is not read all the
-//! time.
+//! A sector that cannot be read fails the whole read: the pages of such a run are then read one by one, so that none hides its neighbours.
+//!
+//! Its pace is its caller's: for so much content looked through there is one run. After a round it rests for some runs' worth, so that
+//! what is large is not read all the time. What no pointer within the tree leads to (the map of places, the superblocks) it does not read:
+//! where no checkpoint has written that for long, one is due.
 
 use super::cache::{Slot, State};
 use super::flight::{Job, Pages};
-use super::limits::{PATROL_PAGES, PATROL_REST};
+use super::limits::{PATROL_MAP, PATROL_PAGES, PATROL_PER, PATROL_REST};
 use super::names::{ArrayName, Place};
 use super::page::{Kind, PAGE, Page, Pointer, named, pointer, unseal};
 use super::tree::Found;
@@ -22,14 +25,20 @@ use memory::{Class, Filling};
 
 #[derive(Debug, Default)]
 pub(super) struct Patrol {
+    /// Blocks of content that were looked through, and not yet answered with a run.
+    blocks: u32,
     /// A run is due.
     due: bool,
     /// Where it begins.
     next: Place,
+    /// Before this place runs are of one page: a longer one could not be read.
+    singly: Place,
     /// Runs of this round.
     runs: u32,
-    /// Calls that are not heeded.
+    /// Runs that are left out.
     rest: u32,
+    /// Runs, made or left out, since the map of places was written.
+    since_map: u32,
     /// On its way from the disk.
     run: Option<Run>,
     /// Not alike, and their pages not found yet.
@@ -46,6 +55,16 @@ struct Run {
     mirrors: [Option<Filling>; 2],
 }
 
+impl Run {
+    fn end(&self) -> Place {
+        Place(self.first.0 + self.pages)
+    }
+
+    fn places(&self) -> impl Iterator<Item = Place> + use<> {
+        (self.first.0..self.end().0).map(Place)
+    }
+}
+
 /// A place one of whose mirrors is whole.
 #[derive(Debug)]
 struct Suspect {
@@ -58,12 +77,33 @@ struct Suspect {
 }
 
 impl Pages {
-    /// Look through a little more of what is on the disk.
-    pub(crate) fn patrol(&mut self) {
-        match self.patrol.rest {
-            0 => self.patrol.due = true,
-            _ => self.patrol.rest -= 1,
+    /// So many blocks of content were looked through: look through as much more of what leads to content.
+    pub(crate) fn patrol(&mut self, blocks: u32) {
+        let patrol = &mut self.patrol;
+        patrol.blocks += blocks;
+        while patrol.blocks >= PATROL_PER {
+            patrol.blocks -= PATROL_PER;
+            patrol.since_map += 1;
+            match patrol.rest {
+                0 => patrol.due = true,
+                _ => patrol.rest -= 1,
+            }
         }
+    }
+
+    /// True if the map of places and what points to it should be written anew, as nothing else did for long.
+    pub(crate) fn is_map_old(&self) -> bool {
+        self.patrol.since_map >= PATROL_MAP
+    }
+
+    pub(super) fn map_is_new(&mut self) {
+        self.patrol.since_map = 0;
+    }
+
+    /// True after a round.
+    #[cfg(test)]
+    pub(super) fn patrol_rests(&self) -> bool {
+        self.patrol.rest > 0
     }
 
     pub(super) fn pump_patrol(&mut self, out: &mut DiskOut<'_>) {
@@ -74,18 +114,21 @@ impl Pages {
             return;
         }
         self.patrol.due = false;
-        let Some((first, pages)) = self.places.taken_run(self.patrol.next, PATROL_PAGES) else {
-            self.patrol = Patrol { rest: self.patrol.runs.saturating_mul(PATROL_REST), ..Patrol::default() };
+        let Patrol { next, singly, .. } = self.patrol;
+        let Some((first, pages)) = self.places.taken_run(next, if next < singly { 1 } else { PATROL_PAGES }) else {
+            let Patrol { blocks, runs, since_map, .. } = self.patrol;
+            let rest = runs.max(1).saturating_mul(PATROL_REST);
+            self.patrol = Patrol { blocks, rest, since_map, ..Patrol::default() };
             return;
         };
         // Nobody waits for it: without memory the run is left to the next call.
         let take = || self.arena.take(pages as usize * PAGE, Class::Settle);
         let (Some(one), Some(other)) = (take(), take()) else { return };
-        let after = Place(first.0 + pages);
-        (first.0..after.0).for_each(|place| self.places.hold(Place(place)));
-        self.patrol.next = after;
+        let run = Run { first, pages, left: 2, mirrors: [None, None] };
+        run.places().for_each(|place| self.places.hold(place));
+        self.patrol.next = run.end();
         self.patrol.runs += 1;
-        self.patrol.run = Some(Run { first, pages, left: 2, mirrors: [None, None] });
+        self.patrol.run = Some(run);
         for (mirror, into) in [(0, one), (1, other)] {
             self.read(Job::Patrol { mirror }, self.region.at(first, mirror), into, out);
         }
@@ -100,10 +143,14 @@ impl Pages {
             return false;
         }
         let Some(run) = self.patrol.run.take() else { return false };
-        self.counters.patrolled += u64::from(run.pages);
-        for n in 0..run.pages {
-            let place = Place(run.first.0 + n);
-            self.places.let_go(place);
+        run.places().for_each(|place| self.places.let_go(place));
+        let both = run.mirrors.iter().all(Option::is_some);
+        if !both && run.pages > 1 {
+            (self.patrol.next, self.patrol.singly) = (run.first, run.end());
+            return true;
+        }
+        self.counters.patrolled += if both { u64::from(run.pages) } else { 0 };
+        for (n, place) in run.places().enumerate() {
             self.compare(place, run.mirrors.each_ref().map(|mirror| page_of(mirror.as_ref(), n)));
         }
         self.judge_suspects();
@@ -121,19 +168,30 @@ impl Pages {
         }
     }
 
-    /// Those whose pages are in memory now, or are nowhere.
+    /// Those whose pages are in memory now, or are nowhere. The others stay, as do those for which there is no room now.
     fn judge_suspects(&mut self) {
         for suspect in std::mem::take(&mut self.patrol.suspects) {
-            match self.find(named(&suspect.page)) {
-                Found::Here(slot) if self.is_at(slot, suspect.pointer) => {
-                    let Some(mut good) = self.take(1) else { continue };
-                    good.copy_from_slice(&*suspect.page);
-                    self.heal(suspect.pointer.place, suspect.bad, good);
-                }
-                Found::Load => self.patrol.suspects.push(suspect),
-                Found::Here(_) | Found::Hole | Found::Damaged => {}
+            let later = match self.find(named(&suspect.page)) {
+                Found::Here(slot) if self.is_at(slot, suspect.pointer) => !self.put_right(&suspect),
+                Found::Load => true,
+                Found::Here(_) | Found::Hole | Found::Damaged => false,
+            };
+            if later && self.failed.is_none() {
+                self.patrol.suspects.push(suspect);
             }
         }
+    }
+
+    /// False if there is no room for it now.
+    fn put_right(&mut self, suspect: &Suspect) -> bool {
+        let place = suspect.pointer.place;
+        if self.places.is_held(place) {
+            return true; // who loaded the page found it out, too
+        }
+        let Some(mut good) = self.may_heal(place).then(|| self.take(1)).flatten() else { return false };
+        good.copy_from_slice(&*suspect.page);
+        self.heal(place, suspect.bad, good);
+        true
     }
 
     /// True if a page has not changed since it was written, and this leads to it.
@@ -155,6 +213,6 @@ impl Pages {
 }
 
 /// The `n`th page of a run that was read.
-fn page_of(run: Option<&Filling>, n: u32) -> Option<&Page> {
-    run.and_then(|bytes| bytes.get(n as usize * PAGE..)).and_then(|rest| rest.first_chunk())
+fn page_of(run: Option<&Filling>, n: usize) -> Option<&Page> {
+    run.and_then(|bytes| bytes.get(n * PAGE..)).and_then(|rest| rest.first_chunk())
 }

@@ -137,7 +137,15 @@ impl Places {
     /// The first adjacent places from `from` on that are taken and not held, at most `most`: the first and how many.
     pub(super) fn taken_run(&self, from: Place, most: u32) -> Option<(Place, u32)> {
         let there = |place: u32| place < self.places && bit(&self.taken, Place(place)) && !self.is_held(Place(place));
-        let first = (from.0.max(1)..self.places).find(|place| there(*place))?;
+        let mut first = from.0.max(1);
+        while first < self.places && !there(first) {
+            // Of a large disk most is not taken: by words, not by places.
+            let rest = self.taken[first as usize / 64] >> (first % 64);
+            first += if rest == 0 { 64 - first % 64 } else { rest.trailing_zeros().max(1) };
+        }
+        if first >= self.places {
+            return None;
+        }
         let end = (first..first + most).find(|place| !there(*place)).unwrap_or(first + most);
         Some((Place(first), end - first))
     }
@@ -175,6 +183,11 @@ impl Places {
                 self.release(place);
             }
         }
+    }
+
+    /// True if one becomes free when it is let go.
+    pub(super) fn any_coming(&self) -> bool {
+        self.held.iter().any(|(_, given)| *given)
     }
 
     /// True if any is held.
@@ -316,6 +329,29 @@ mod tests {
         assert_eq!(places.available(), before - 1);
         places.let_go(all[0]);
         assert_eq!(places.available(), before);
+    }
+
+    #[test]
+    fn a_run_is_of_what_is_taken_and_not_held() {
+        let mut places = Places::new(1000);
+        let all = taken(&mut places, 900);
+        all.iter()
+            .filter(|place| place.0 % 7 > 2 || (200..500).contains(&place.0))
+            .for_each(|p| places.give(*p, false));
+        for place in [64, 65, 127, 128] {
+            places.hold(Place(place));
+        }
+        let there = |place: &u32| (1..200).contains(place) || (500..=900).contains(place);
+        let expected: Vec<u32> =
+            (1..1000).filter(there).filter(|p| p % 7 <= 2 && ![64, 65, 127, 128].contains(p)).collect();
+        let (mut found, mut from) = (vec![], Place::NONE);
+        while let Some((first, pages)) = places.taken_run(from, 2) {
+            assert!((1..=2).contains(&pages));
+            found.extend(first.0..first.0 + pages);
+            from = Place(first.0 + pages);
+        }
+        assert_eq!(found, expected);
+        assert_eq!(Places::new(1000).taken_run(Place::NONE, 16), None);
     }
 
     #[test]

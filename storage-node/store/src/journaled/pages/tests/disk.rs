@@ -29,7 +29,9 @@ pub(super) struct Disk {
     inflight: Vec<Op>,
     random: Random,
     /// Reads that touch these bytes fail.
-    pub(super) unreadable: Option<std::ops::Range<usize>>,
+    pub(super) unreadable: Vec<std::ops::Range<usize>>,
+    /// Writes that touch these bytes fail, too: the drive has no other sectors left.
+    pub(super) worn_out: bool,
     /// The next write fails.
     pub(super) fail_write: bool,
     pub(super) reads: u64,
@@ -44,7 +46,8 @@ impl Disk {
             cached: vec![],
             inflight: vec![],
             random: Random(seed | 1),
-            unreadable: None,
+            unreadable: vec![],
+            worn_out: false,
             fail_write: false,
             reads: 0,
             bytes_written: 0,
@@ -77,11 +80,14 @@ impl Disk {
         }
         let pick = self.random.below(self.inflight.len() as u64) as usize;
         let mut op = self.inflight.swap_remove(pick);
+        let unreadable = |range: &std::ops::Range<usize>| {
+            self.unreadable.iter().any(|bad| bad.start < range.end && range.start < bad.end)
+        };
         let result = match &mut op {
             Op::DiskRead { at, into, len, .. } => {
                 let range = *at as usize..*at as usize + *len;
                 self.reads += 1;
-                if self.unreadable.as_ref().is_some_and(|bad| bad.start < range.end && range.start < bad.end) {
+                if unreadable(&range) {
                     Err(Errno::IO)
                 } else {
                     into.copy_from_slice(&self.visible[range]);
@@ -90,9 +96,11 @@ impl Disk {
             }
             Op::DiskWrite { at, parts, .. } => {
                 let bytes = bytes_of(parts);
-                if std::mem::take(&mut self.fail_write) {
+                let range = *at as usize..*at as usize + bytes.len();
+                if (self.worn_out && unreadable(&range)) || std::mem::take(&mut self.fail_write) {
                     return Some(Done { op, result: Err(Errno::IO) });
                 }
+                self.unreadable.retain(|bad| bad.start < range.start || range.end < bad.end);
                 self.visible[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
                 self.bytes_written += bytes.len() as u64;
                 let len = bytes.len() as u32;

@@ -123,7 +123,7 @@ impl Rig {
     /// One turn: pump, then one completion. Something must be on its way.
     pub(super) fn turn(&mut self) -> Result<(), Crashed> {
         if self.patrols {
-            self.pages.patrol();
+            self.pages.patrol(64);
         }
         self.pump();
         self.spend()?;
@@ -141,17 +141,14 @@ impl Rig {
         assert_eq!(self.pages.in_flight(), 0);
     }
 
-    /// The patrol sees every place that is taken; how many that were.
+    /// The patrol sees every place that is taken; how many were read from both mirrors.
     pub(super) fn patrol_round(&mut self) -> u64 {
         let before = self.pages.counters().patrolled;
-        loop {
-            let now = self.pages.counters().patrolled;
-            self.pages.patrol();
+        while !self.pages.patrol_rests() {
+            self.pages.patrol(64);
             self.quiesce();
-            if self.pages.counters().patrolled == now {
-                return now - before;
-            }
         }
+        self.pages.counters().patrolled - before
     }
 
     /// Change a record; `false` if the region is full.
@@ -355,6 +352,12 @@ impl Rig {
     /// Bytes on the disk where a place's page begins.
     pub(super) fn place_at(&self, place: u32, mirror: u8) -> usize {
         (self.region.start.0 + (u64::from(place) + u64::from(mirror) * u64::from(self.region.places)) * 4096) as usize
+    }
+
+    /// The first sector of a place's page.
+    pub(super) fn sector(&self, place: u32, mirror: u8) -> std::ops::Range<usize> {
+        let at = self.place_at(place, mirror);
+        at..at + 512
     }
 
     /// Damage one mirror of every place.
