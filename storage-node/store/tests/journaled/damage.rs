@@ -1,0 +1,237 @@
+//! What rots, cannot be read or cannot be written: said, read around and put right, and never returned.
+
+use super::disk::*;
+use super::{fold, fresh, place_of, repair, snapshot};
+use conductor_model::{BLOCK, Blocks, CopyId};
+use driver::{Errno, Span};
+use node_store::{OpenError, Store, StoreError, StoreOp, Tag, block_crcs};
+
+#[test]
+fn damage_is_never_returned_and_is_put_right_with_another_copys_content() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 40), 1, 100)).unwrap();
+    run(&mut store, &mut disk, write(&arena, 1, range(60, 2), 2, 200)).unwrap();
+    for folded in [false, true] {
+        if folded {
+            fold(&mut store, &mut disk);
+        }
+        for (block, seed) in [(3, 103), (35, 135), (61, 201)] {
+            let at = place_of(&mut store, &mut disk, &arena, 1, block);
+            disk.visible[at + 77] ^= 4;
+            let corrupt = StoreError::Corrupt { copy: CopyId(1), block: Blocks(block) };
+            assert_eq!(read(&mut store, &mut disk, &arena, 1, range(block, 1)).err(), Some(corrupt.clone()));
+            let wrong = repair(&arena, 1, block, 7..8);
+            assert_eq!(run(&mut store, &mut disk, wrong).err(), Some(corrupt), "that is not what was written");
+            run(&mut store, &mut disk, repair(&arena, 1, block, seed..seed + 1)).unwrap();
+            assert_eq!(read(&mut store, &mut disk, &arena, 1, range(block, 1)).unwrap(), block_of(seed));
+        }
+    }
+    let good = read(&mut store, &mut disk, &arena, 1, range(0, 40)).unwrap();
+    run(&mut store, &mut disk, repair(&arena, 1, 0, 100..140)).unwrap();
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(0, 40)).unwrap(), good);
+    let counters = store.counters();
+    assert_eq!(
+        (counters.repaired, counters.healed_pages, counters.damaged_pages),
+        (6, 0, 0),
+        "what was good is left alone"
+    );
+}
+
+#[test]
+fn a_sector_that_cannot_be_read_is_damage_of_its_block_and_a_repair_is_its_end() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 40), 1, 100)).unwrap();
+    run(&mut store, &mut disk, write(&arena, 1, range(60, 2), 2, 200)).unwrap();
+    let all: Vec<u8> = (100..140).flat_map(block_of).collect();
+    for block in [3, 35] {
+        disk.bad_sector = Some(place_of(&mut store, &mut disk, &arena, 1, block) + 600);
+        let corrupt = StoreError::Corrupt { copy: CopyId(1), block: Blocks(block) };
+        assert_eq!(read(&mut store, &mut disk, &arena, 1, range(0, 40)).err(), Some(corrupt));
+        for (from, count) in [(0, block), (block + 1, 39 - block)] {
+            let there = read(&mut store, &mut disk, &arena, 1, range(from, count)).unwrap();
+            assert_eq!(there, all[from as usize * BLOCK..][..count as usize * BLOCK]);
+        }
+        assert_eq!(store.failure(), None);
+        run(&mut store, &mut disk, repair(&arena, 1, 0, 100..140)).unwrap();
+        assert_eq!(disk.bad_sector, None, "it was written");
+        assert_eq!(read(&mut store, &mut disk, &arena, 1, range(0, 40)).unwrap(), all);
+    }
+    assert_eq!(store.counters().repaired, 2);
+    // What fails now and then is read again: a run, and one of its blocks.
+    disk.fail_reads = 5;
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(16, 16)).unwrap(), all[16 * BLOCK..32 * BLOCK]);
+    assert_eq!((disk.fail_reads, store.counters().corrupt), (0, 2));
+}
+
+#[test]
+fn damage_in_the_journal_stays_damage_when_it_is_moved_home() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(4, 3), 1, 100)).unwrap();
+    let at = place_of(&mut store, &mut disk, &arena, 1, 5);
+    disk.visible[at] ^= 1;
+    fold(&mut store, &mut disk);
+    assert_ne!(place_of(&mut store, &mut disk, &arena, 1, 5), at);
+    for n in [4, 6] {
+        assert_eq!(read(&mut store, &mut disk, &arena, 1, range(n, 1)).unwrap(), block_of(96 + u64::from(n)));
+    }
+    assert!(matches!(read(&mut store, &mut disk, &arena, 1, range(5, 1)), Err(StoreError::Corrupt { .. })));
+    run(&mut store, &mut disk, repair(&arena, 1, 5, 101..102)).unwrap();
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(5, 1)).unwrap(), block_of(101));
+}
+
+#[test]
+fn a_block_that_cannot_be_read_when_it_is_moved_home_is_read_again() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(5, 1), 1, 100)).unwrap();
+    let at = place_of(&mut store, &mut disk, &arena, 1, 5);
+    disk.fail_reads = 4;
+    fold(&mut store, &mut disk);
+    assert_eq!(disk.fail_reads, 0);
+    assert_ne!(place_of(&mut store, &mut disk, &arena, 1, 5), at);
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(5, 1)).unwrap(), block_of(100));
+    assert_eq!(store.counters().corrupt, 0);
+}
+
+#[test]
+fn metadata_that_could_not_be_read_is_damaged_only_for_a_while() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(5, 1), 1, 100)).unwrap();
+    fold(&mut store, &mut disk);
+    drop(store);
+    let opened = |disk: &mut Disk| open_engine::<Journaled>(disk, &arena).unwrap();
+    let at = range(5, 1);
+
+    let mut store = opened(&mut disk);
+    disk.fail_reads = 5;
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, at).unwrap(), block_of(100), "the last of three rounds");
+    drop(store);
+
+    let mut store = opened(&mut disk);
+    disk.fail_reads = 6;
+    assert!(matches!(read(&mut store, &mut disk, &arena, 1, at), Err(StoreError::Corrupt { .. })));
+    assert_eq!(disk.fail_reads, 0);
+    assert!(matches!(read(&mut store, &mut disk, &arena, 1, at), Err(StoreError::Corrupt { .. })), "not read at once");
+    quiesce_at(NOW + Span::millis(1500), &mut store, &mut disk);
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, at).unwrap(), block_of(100));
+}
+
+#[test]
+fn a_fold_waits_for_metadata_that_cannot_be_read_and_not_for_ever() {
+    for comes_back in [true, false] {
+        let (mut disk, arena, mut store) = fresh(2000);
+        run(&mut store, &mut disk, write(&arena, 1, range(5, 1), 1, 100)).unwrap();
+        fold(&mut store, &mut disk);
+        drop(store);
+        let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+        run(&mut store, &mut disk, write(&arena, 1, range(5, 1), 2, 200)).unwrap();
+        disk.fail_reads = if comes_back { 6 } else { u32::MAX };
+        quiesce_at(NOW + Span::millis(5000), &mut store, &mut disk);
+        assert!(store.failure().is_none() && !store.idle(), "it waits");
+        assert!(store.next_deadline().is_some_and(|at| at <= NOW + Span::millis(6000)));
+        for second in 6..20 {
+            quiesce_at(NOW + Span::millis(second * 1000 + 500), &mut store, &mut disk);
+        }
+        assert_eq!(store.failure(), if comes_back { None } else { Some(Errno::IO) });
+        disk.fail_reads = 0;
+        if !comes_back {
+            store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+        }
+        fold(&mut store, &mut disk);
+        assert_eq!(read(&mut store, &mut disk, &arena, 1, range(5, 1)).unwrap(), block_of(200));
+    }
+}
+
+#[test]
+fn a_block_that_is_another_ones_is_damage_although_it_is_whole() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    // The same bytes, in another copy and in another place: only the identity tells them apart.
+    for (copy, from) in [(1, 0), (1, 16), (2, 0)] {
+        run(&mut store, &mut disk, write(&arena, copy, range(from, 16), u64::from(from) + 1, 500)).unwrap();
+    }
+    fold(&mut store, &mut disk);
+    let home = place_of(&mut store, &mut disk, &arena, 1, 0);
+    let crc_of = |disk: &Disk, at: usize| block_crcs(&disk.visible[at..at + BLOCK]);
+    for (copy, block) in [(1, 16), (2, 0)] {
+        let other = place_of(&mut store, &mut disk, &arena, copy, block);
+        assert_eq!(crc_of(&disk, home), crc_of(&disk, other));
+    }
+    // A lost write: the block still holds what an older write put there.
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 1), 40, 900)).unwrap();
+    let before = disk.visible[home..home + BLOCK].to_vec();
+    fold(&mut store, &mut disk);
+    disk.visible[home..home + BLOCK].copy_from_slice(&before);
+    assert!(matches!(read(&mut store, &mut disk, &arena, 1, range(0, 1)), Err(StoreError::Corrupt { .. })));
+}
+
+#[test]
+fn a_store_whose_superblocks_are_both_gone_is_damaged_and_not_a_blank_disk() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    fold(&mut store, &mut disk);
+    drop(store);
+    let opened = |change: &dyn Fn(&mut Disk)| {
+        let mut disk = Disk::from_image(disk.visible.clone());
+        change(&mut disk);
+        open_engine::<Journaled>(&mut disk, &arena).map(drop)
+    };
+    let [first, second] = [0, 8 * BLOCK];
+    assert_eq!(opened(&|disk| disk.visible[first + 100] ^= 1), Ok(()), "one is enough");
+    let both = opened(&|disk| [first, second].into_iter().for_each(|at| disk.visible[at + 100] ^= 1));
+    assert_eq!(both, Err(OpenError::Damaged("both superblocks")));
+    let one_wiped = opened(&|disk| {
+        disk.visible[first + 100] ^= 1;
+        disk.visible[second..second + BLOCK].fill(0);
+    });
+    assert_eq!(one_wiped, Err(OpenError::Damaged("both superblocks")));
+    assert_eq!(opened(&|disk| disk.fail_reads = 2), Err(OpenError::Disk(Errno::IO)), "unreadable is not blank");
+    assert_eq!(opened(&|disk| disk.visible[..9 * BLOCK].fill(0)), Err(OpenError::NotAStore));
+}
+
+#[test]
+fn superblocks_and_map_that_rot_below_a_store_that_is_only_read_are_written_anew() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 40), 1, 100)).unwrap();
+    fold(&mut store, &mut disk);
+    let checkpoints = store.counters().checkpoints;
+    let map = 16 + 620;
+    (0..16).chain(map..map + 4).for_each(|block| disk.visible[block * BLOCK + 100] ^= 1);
+    while store.counters().checkpoints == checkpoints {
+        store.patrol(Blocks(64));
+        drain(&mut store, &mut disk);
+    }
+    for _ in 0..100 {
+        store.patrol(Blocks(64));
+        drain(&mut store, &mut disk);
+    }
+    assert_eq!(store.counters().checkpoints, checkpoints + 1);
+    drop(store);
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(7, 1)).unwrap(), block_of(107));
+}
+
+#[test]
+fn after_a_failed_write_nothing_is_done_any_more_until_the_store_is_opened_again() {
+    let (mut disk, arena, mut store) = fresh(2000);
+    run(&mut store, &mut disk, write(&arena, 1, range(0, 5), 1, 40)).unwrap();
+    for n in 0..6 {
+        let op = write(&arena, 1, range(10 + n * 17, 17), 2 + u64::from(n), 500);
+        store.submit(NOW, Tag(u64::from(n)), op, &mut |op| disk.submit(op));
+    }
+    store.end_turn(NOW, &mut |op| disk.submit(op));
+    disk.fail_write = true;
+    quiesce(&mut store, &mut disk);
+    let failed = std::iter::from_fn(|| store.next_completion())
+        .filter(|(_, result)| matches!(result, Err(StoreError::Disk(Errno::IO))));
+    assert!(failed.count() >= 1 && store.idle());
+    let ops = [
+        StoreOp::Above { copy: CopyId(1) },
+        write(&arena, 1, range(9, 1), 300, 9),
+        StoreOp::Sync { copy: CopyId(1) },
+        StoreOp::Flatten { copy: CopyId(1) },
+        snapshot(1, 3, 301),
+    ];
+    for op in ops {
+        assert_eq!(run(&mut store, &mut disk, op).err(), Some(StoreError::Disk(Errno::IO)));
+    }
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(4, 1)).unwrap(), block_of(44));
+}
