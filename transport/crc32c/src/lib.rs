@@ -20,11 +20,32 @@ pub enum By {
 }
 
 impl By {
+    /// The CRC32C of bytes, computed so.
+    #[inline]
+    pub fn whole(self, bytes: &[u8]) -> u32 {
+        match self {
+            Self::Multiplying => word(crc_fast::checksum(Crc32Iscsi, bytes)),
+            Self::Table => TABLE.checksum(bytes),
+        }
+    }
+
     /// The CRC32C of what has the CRC32C `before`, and of the bytes behind it, computed so.
     #[inline]
     pub fn append(self, before: u32, bytes: &[u8]) -> u32 {
         match self {
             Self::Multiplying => {
+                if before == 0 {
+                    return self.whole(bytes); // as of nothing
+                }
+                if let Some(word) = bytes.first_chunk() {
+                    // Whoever starts to compute mixes the first word with what was before; done by hand, it costs less than a `Digest`.
+                    let (mut few, first) = ([0; FEW], u32::from_le_bytes(*word) ^ before);
+                    if let Some(copy) = few.get_mut(..bytes.len()) {
+                        copy.copy_from_slice(bytes);
+                        copy[..4].copy_from_slice(&first.to_le_bytes());
+                        return self.whole(copy);
+                    }
+                }
                 // What comes out is inverted, what goes in is not.
                 let mut digest = Digest::new_with_init_state(Crc32Iscsi, u64::from(!before));
                 digest.update(bytes);
@@ -40,6 +61,9 @@ impl By {
     }
 }
 
+/// So many bytes and fewer are rather copied than given to a `Digest`, which is made by copying some 300.
+const FEW: usize = 64;
+
 static TABLE: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISCSI);
 static BY_TABLE: AtomicBool = AtomicBool::new(false);
 
@@ -48,20 +72,21 @@ pub fn choose(by: By) {
     BY_TABLE.store(by == By::Table, Ordering::Relaxed);
 }
 
+#[inline]
+fn chosen() -> By {
+    if BY_TABLE.load(Ordering::Relaxed) { By::Table } else { By::Multiplying }
+}
+
 /// The CRC32C of bytes.
 #[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    if BY_TABLE.load(Ordering::Relaxed) {
-        return By::Table.append(0, bytes);
-    }
-    word(crc_fast::checksum(Crc32Iscsi, bytes))
+    chosen().whole(bytes)
 }
 
 /// The CRC32C of what has the CRC32C `before`, and of the bytes behind it.
 #[inline]
 pub fn crc32c_append(before: u32, bytes: &[u8]) -> u32 {
-    let by = if BY_TABLE.load(Ordering::Relaxed) { By::Table } else { By::Multiplying };
-    by.append(before, bytes)
+    chosen().append(before, bytes)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "of a checksum of 32 bits the others are zero")]

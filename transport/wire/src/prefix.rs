@@ -24,12 +24,16 @@ pub fn word(body: &[u8]) -> Option<u32> {
     word.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// Fills in session and tag; the word stays. False, and nothing is changed, if the body has no room for a prefix.
+/// Fills in session and tag; the word stays. False, and nothing is changed, if the body has no room for a prefix or is
+/// longer than any.
 #[must_use]
 pub fn stamp(body: &mut [u8], session: SessionId, key: &ProtectionKey, op: Op, slot: u32, generation: u32) -> bool {
     let Some((prefix, rest)) = body.split_first_chunk_mut::<PREFIX_LEN>() else { return false };
-    prefix[..4].copy_from_slice(&low_half(session));
-    let ours = tag(key, op, slot, generation, &[&prefix[..TAG_AT], &NO_TAG, rest]);
+    let mut said = [0; TAG_AT];
+    said[..4].copy_from_slice(&low_half(session));
+    said[4..].copy_from_slice(&prefix[4..TAG_AT]);
+    let Some(ours) = tag(key, op, slot, generation, &[&said, &NO_TAG, rest]) else { return false };
+    prefix[..TAG_AT].copy_from_slice(&said);
     prefix[TAG_AT..].copy_from_slice(&ours.to_le_bytes());
     true
 }
@@ -39,7 +43,7 @@ pub fn stamp(body: &mut [u8], session: SessionId, key: &ProtectionKey, op: Op, s
 pub fn check(body: &[u8], session: SessionId, key: &ProtectionKey, op: Op, slot: u32, generation: u32) -> bool {
     let Some((prefix, rest)) = body.split_first_chunk::<PREFIX_LEN>() else { return false };
     let Some((said, theirs)) = prefix.split_last_chunk() else { return false };
-    let ours = tag(key, op, slot, generation, &[said, &NO_TAG, rest]);
+    let Some(ours) = tag(key, op, slot, generation, &[said, &NO_TAG, rest]) else { return false };
     // Both are always looked at.
     tags_match(u64::from_le_bytes(*theirs), ours) & (said[..4] == low_half(session))
 }
@@ -91,7 +95,7 @@ mod tests {
         let mut body = stamped(&[9; 48]);
         let sent: [u8; 8] = body[TAG_AT..PREFIX_LEN].try_into().unwrap();
         body[TAG_AT..PREFIX_LEN].fill(0);
-        assert_eq!(u64::from_le_bytes(sent), tag(&KEY, OP, 5, 6, &[&body]));
+        assert_eq!(Some(u64::from_le_bytes(sent)), tag(&KEY, OP, 5, 6, &[&body]));
     }
 
     #[test]
@@ -123,13 +127,17 @@ mod tests {
     }
 
     #[test]
-    fn a_body_without_room_for_a_prefix_is_neither_stamped_nor_accepted() {
+    fn a_body_too_short_for_a_prefix_or_too_long_is_neither_stamped_nor_accepted() {
         for len in 0..PREFIX_LEN {
             let mut body = vec![1; len];
             assert!(!stamp(&mut body, SESSION, &KEY, OP, 5, 6));
             assert_eq!(body, vec![1; len]);
             assert!(!accepted(&body));
         }
+        let mut body = vec![1; MAX_BODY + 1];
+        assert!(!stamp(&mut body, SESSION, &KEY, OP, 5, 6));
+        assert_eq!(body, vec![1; MAX_BODY + 1]);
+        assert!(!accepted(&body));
     }
 
     proptest! {
@@ -146,7 +154,7 @@ mod tests {
         }
 
         #[test]
-        fn random_bytes_are_not_accepted(body in proptest::collection::vec(any::<u8>(), 0..=MAX_BODY)) {
+        fn random_bytes_are_not_accepted(body in proptest::collection::vec(any::<u8>(), 0..=MAX_BODY + 1)) {
             prop_assert!(!accepted(&body));
         }
     }

@@ -6,10 +6,9 @@
 
 use siphasher::sip::SipHasher24;
 use std::fmt;
-use std::hash::Hasher;
 use std::hint::black_box;
 
-use crate::Op;
+use crate::{MAX_BODY, Op};
 
 /// The key of one session, made from both sides' nonces in the handshake. Never sent.
 #[derive(Clone, Copy)]
@@ -28,19 +27,23 @@ impl fmt::Debug for ProtectionKey {
     }
 }
 
-/// The tag of a message. `body_without_tag` is the body as sent, the tag's own bytes zero, in pieces: where they are cut does
-/// not matter.
-pub(crate) fn tag(key: &ProtectionKey, op: Op, slot: u32, generation: u32, body_without_tag: &[&[u8]]) -> u64 {
-    let mut hasher = SipHasher24::new_with_key(&key.0);
-    let mut head = [0; 9];
-    head[0] = op.0;
-    head[1..5].copy_from_slice(&slot.to_le_bytes());
-    head[5..9].copy_from_slice(&generation.to_le_bytes());
-    hasher.write(&head);
+/// Bytes of a message that are hashed before its body: op, slot and generation.
+const HEAD_LEN: usize = 9;
+
+/// The tag of a message; none if its body is longer than any. `body_without_tag` is the body as sent, the tag's own bytes zero, in
+/// pieces: where they are cut does not matter.
+pub(crate) fn tag(key: &ProtectionKey, op: Op, slot: u32, generation: u32, body_without_tag: &[&[u8]]) -> Option<u64> {
+    // Hashed in one piece: behind a head of 9 bytes each piece on its own would begin within a word.
+    let mut message = [0; HEAD_LEN + MAX_BODY];
+    message[0] = op.0;
+    message[1..5].copy_from_slice(&slot.to_le_bytes());
+    message[5..HEAD_LEN].copy_from_slice(&generation.to_le_bytes());
+    let mut end = HEAD_LEN;
     for piece in body_without_tag {
-        hasher.write(piece);
+        message.get_mut(end..end + piece.len())?.copy_from_slice(piece);
+        end += piece.len();
     }
-    hasher.finish()
+    Some(SipHasher24::new_with_key(&key.0).hash(&message[..end]))
 }
 
 /// Compares two tags in a time that does not depend on where they differ.
@@ -54,17 +57,28 @@ mod tests {
 
     #[test]
     fn every_input_changes_the_tag() {
-        let key = ProtectionKey([1; 16]);
-        let base = tag(&key, Op(16), 1, 2, &[b"body"]);
+        let of = |key: u8, op, slot, generation, body: &[u8]| {
+            tag(&ProtectionKey([key; 16]), Op(op), slot, generation, &[body]).unwrap()
+        };
+        let base = of(1, 16, 1, 2, b"body");
         let others = [
-            tag(&ProtectionKey([2; 16]), Op(16), 1, 2, &[b"body"]),
-            tag(&key, Op(17), 1, 2, &[b"body"]),
-            tag(&key, Op(16), 2, 2, &[b"body"]),
-            tag(&key, Op(16), 1, 3, &[b"body"]),
-            tag(&key, Op(16), 1, 2, &[b"bodz"]),
+            of(2, 16, 1, 2, b"body"),
+            of(1, 17, 1, 2, b"body"),
+            of(1, 16, 2, 2, b"body"),
+            of(1, 16, 1, 3, b"body"),
+            of(1, 16, 1, 2, b"bodz"),
+            of(1, 16, 1, 2, b"body\0"),
         ];
         assert!(others.iter().all(|other| !tags_match(base, *other)));
-        assert!(tags_match(base, tag(&key, Op(16), 1, 2, &[b"body"])));
+        assert!(tags_match(base, of(1, 16, 1, 2, b"body")));
+    }
+
+    #[test]
+    fn a_body_longer_than_any_has_no_tag() {
+        let (key, body) = (ProtectionKey([1; 16]), [7; MAX_BODY + 1]);
+        assert_eq!(tag(&key, Op(16), 1, 2, &[&body]), None);
+        assert_eq!(tag(&key, Op(16), 1, 2, &[&body[..MAX_BODY], &[7]]), None);
+        assert!(tag(&key, Op(16), 1, 2, &[&body[..MAX_BODY]]).is_some());
     }
 
     #[test]
@@ -78,6 +92,6 @@ mod tests {
             u32::from_le_bytes([5, 6, 7, 8]),
             &[&[9, 10], &[], &[11, 12, 13, 14]],
         );
-        assert_eq!(tagged, 0xa129_ca61_49be_45e5);
+        assert_eq!(tagged, Some(0xa129_ca61_49be_45e5));
     }
 }

@@ -96,10 +96,10 @@ impl<S: Store> Node<S> {
     /// Starts waiting legs on a link while it has credits for them.
     pub(super) fn drain_backlog(&mut self, now: Time, to: SocketAddr) {
         loop {
-            let Some(link) = self.links.get(to) else { return };
+            let Some(link) = self.links.get_mut(to) else { return };
             let credits = link.conn.map_or(0, |conn| self.net.credits(conn));
             let Some(conn) = link.conn_for_writes(credits) else { return };
-            let Some(leg) = self.links.get_mut(to).and_then(|l| l.backlog.pop_front()) else { return };
+            let Some(leg) = link.backlog.pop_front() else { return };
             let Some(iocb) = self.iocbs.get(leg.iocb) else { continue };
             let waits = iocb.stamp == Some(leg.stamp)
                 && iocb.legs.iter().any(|l| l.copy == leg.copy && l.state == LegState::Waiting);
