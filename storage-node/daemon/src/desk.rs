@@ -56,18 +56,13 @@ impl State {
 }
 
 /// See the module's head.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Desk {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Desk {
-    pub(crate) fn new(lanes: usize) -> Self {
-        let lanes = (0..).take(lanes).collect();
-        Self { state: Mutex::new(State { lanes, ..State::default() }), changed: Condvar::new() }
-    }
-
     /// There is one reactor more: what all have to say it has to say, too.
     pub(crate) fn begin_lane(&self, lane: Lane) {
         self.lock().lanes.insert(lane);
@@ -297,9 +292,15 @@ mod tests {
     use conductor_model::Epoch;
     use conductor_model::api::{MembershipChange, OrderState};
 
+    fn of_lanes(lanes: Lane) -> Desk {
+        let desk = Desk::default();
+        (0..lanes).for_each(|lane| desk.begin_lane(lane));
+        desk
+    }
+
     #[test]
     fn a_copy_is_dropped_when_every_reactor_has_said_so() {
-        let desk = Desk::new(2);
+        let desk = of_lanes(2);
         desk.post(0, Letter::Dropped(CopyId(7)));
         assert!(desk.dropped().is_empty(), "reactor 1 may still be deleting it");
         desk.post(0, Letter::Dropped(CopyId(7)));
@@ -312,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_reactor_that_is_added_has_to_say_so_too_and_one_that_ended_has_not() {
-        let desk = Desk::new(1);
+        let desk = of_lanes(1);
         desk.post(0, Letter::Dropped(CopyId(7)));
         desk.begin_lane(1);
         assert!(desk.dropped().is_empty(), "the new one may have it");
@@ -325,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_newest_question_of_a_shard_replaces_older_ones() {
-        let desk = Desk::new(1);
+        let desk = of_lanes(1);
         let ask = |epoch| MembershipRequest {
             shard: ShardId::default(),
             epoch: Epoch(epoch),
@@ -341,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_word_on_an_order_stays_until_it_is_heard_and_a_newer_one_is_said_after_it() {
-        let desk = Desk::new(2);
+        let desk = of_lanes(2);
         let word = |damaged| {
             let state = OrderState::Done { damaged, repaired: 0 };
             OrderReport { id: OrderId(1), shard: ShardId::default(), epoch: Epoch(1), state }
@@ -363,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_count_is_said_once_and_taken_again_when_it_was_not_heard() {
-        let desk = Desk::new(1);
+        let desk = of_lanes(1);
         desk.counted(Counts { copies: vec![(CopyId(1), Bytes(2))], integrity: Vec::new() });
         assert_eq!(desk.counts().copies, [(CopyId(1), Bytes(2))]);
         assert_eq!(desk.counts().copies, []);
@@ -375,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_look_waits_for_all_reactors_and_not_for_ever() {
-        let desk = Desk::new(2);
+        let desk = of_lanes(2);
         let number = desk.begin_look();
         desk.post(1, Letter::View(number, Box::default()));
         desk.post(1, Letter::View(number + 1, Box::default()));

@@ -68,16 +68,22 @@ fn create(path: &Path, bytes: u64, sparse: bool, stop: &dyn Fn() -> bool) -> io:
 /// How much of a disk a store's superblocks take: 64 KiB.
 const HEAD: u64 = 64 << 10;
 
-/// The cluster that the stores on these disks belong to; `None` if there is no store.
+/// The cluster that the stores on these disks belong to; `None` if there is no store. A disk that cannot be read is the reason only if no
+/// other says it.
 pub(crate) fn cluster_of(disks: &[DiskPlan]) -> Result<Option<ClusterId>, Error> {
     let mut found: Option<(&Path, ClusterId)> = None;
+    let mut unread = None;
     for DiskPlan { path, .. } in disks {
         let mut head = Vec::new();
         match File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head)) {
             // It is still to be made.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            read => read.map_err(|source| Error::Unreadable { path: path.clone(), source })?,
-        };
+            Err(source) => {
+                unread.get_or_insert(Error::Unreadable { path: path.clone(), source });
+                continue;
+            }
+            Ok(_) => {}
+        }
         let Some((identity, _)) = identify(&head) else { continue };
         let cluster = ClusterId(identity.cluster);
         match found {
@@ -87,7 +93,10 @@ pub(crate) fn cluster_of(disks: &[DiskPlan]) -> Result<Option<ClusterId>, Error>
             _ => found = Some((path, cluster)),
         }
     }
-    Ok(found.map(|(_, cluster)| cluster).filter(|cluster| *cluster != ClusterId(0)))
+    match (found, unread) {
+        (None, Some(why)) => Err(why),
+        (found, _) => Ok(found.map(|(_, cluster)| cluster).filter(|cluster| *cluster != ClusterId(0))),
+    }
 }
 
 /// The disk whose store is there, if there is one.

@@ -31,6 +31,7 @@ mod secure;
 mod socket;
 mod thread;
 mod users;
+mod without;
 
 pub use adding::{AddedDisk, NewDisks};
 pub use disks::{Measured, measure};

@@ -12,10 +12,10 @@ use crate::limits::{MAIL, OPEN_FILES, STOP};
 use crate::look::MemoryLook;
 use crate::options::huge_pages_needed;
 use crate::thread::{self, Plan, random};
-use crate::{DiskPlan, Error, NodeOptions, disks, socket};
+use crate::{DiskPlan, Error, NodeOptions, disks, socket, without};
 use conductor_client::Client;
+use conductor_model::ClusterId;
 use conductor_model::api::DiskReport;
-use conductor_model::{ClusterId, ShardId};
 use driver::Time;
 use memory::HugePages;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -72,21 +72,22 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
     watch_signals(tell.clone())?;
     let client = Client::new(&options.conductor)?.with_key(Key::Cluster(ClusterKey(options.key)))?;
     let Some(cluster) = find_cluster(&client, &events, &options.disks)? else { return Ok(()) };
-    disks::prepare(&options.disks, options.sparse, &|| false)?;
-
-    let desk = Arc::new(Desk::new(options.reactors));
-    let process = random()?;
-    let mut node = Process { tell, events, desk, running: 0, process };
-    let shared = Arc::new(options.clone());
     let mut spread: Vec<Vec<DiskPlan>> =
         (0..).take(options.reactors).map(|lane| options.disks_of(lane).cloned().collect()).collect();
+    while let Err(why) = disks::prepare(&spread.concat(), options.sparse, &|| false) {
+        without::leave_out(&mut spread, why)?;
+    }
+
+    let process = random()?;
+    let mut node = Process { tell, events, desk: Arc::default(), running: 0, process };
+    let shared = Arc::new(options.clone());
     // Until all are open nothing was served: there is nothing to wait for, and a store can be left at any moment.
     let (mailboxes, opened) = loop {
         let mailboxes = node.start_lanes(&shared, &spread, cluster, started)?;
         match node.wait_until_open(&mailboxes)? {
             Opening::Signal => return Ok(()),
             Opening::All(opened) => break (mailboxes, opened),
-            Opening::TwoCopies { path, shard } => {
+            Opening::Failed(Error::TwoCopies { path, shard }) => {
                 tracing::info!(path = %path.display(), %shard, "a copy was on its way between disks: a reactor of its own for this one");
                 let of_it = spread.iter_mut().find_map(|plans| {
                     let at = plans.iter().position(|plan| plan.path == path)?;
@@ -95,6 +96,7 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
                 let alone = of_it.ok_or(Error::TwoCopies { path, shard })?;
                 spread.push(vec![alone]);
             }
+            Opening::Failed(why) => without::leave_out(&mut spread, why)?,
         }
     };
     let outcome = node.serve(&options, cluster, client, &mailboxes, opened, ready);
@@ -108,11 +110,8 @@ type OpenLanes = BTreeMap<Lane, (SocketAddr, Vec<DiskReport>)>;
 /// How the opening of all disks ended.
 enum Opening {
     All(OpenLanes),
-    /// Two disks of one reactor hold copies of one shard; the reactors have ended.
-    TwoCopies {
-        path: PathBuf,
-        shard: ShardId,
-    },
+    /// The disks are to be spread anew: two of one reactor hold copies of one shard, or one cannot be used. The reactors have ended.
+    Failed(Error),
     Signal,
 }
 
@@ -135,6 +134,7 @@ impl Process {
         started: Time,
     ) -> Result<Vec<Mailbox<Mail>>, Error> {
         let process = self.process;
+        self.desk = Arc::default();
         let mut mailboxes = Vec::new();
         for (lane, disks) in (0..).zip(spread.to_vec()) {
             self.desk.begin_lane(lane);
@@ -155,13 +155,15 @@ impl Process {
     /// Until every reactor has opened its disks, or cannot.
     fn wait_until_open(&mut self, mailboxes: &[Mailbox<Mail>]) -> Result<Opening, Error> {
         let mut opened = BTreeMap::new();
-        let mut twice = None;
-        while opened.len() < mailboxes.len() && (twice.is_none() || opened.len() < self.running) {
+        let mut failed = None;
+        while opened.len() < mailboxes.len() && (failed.is_none() || opened.len() < self.running) {
             match self.events.recv() {
                 Ok(Event::Opened { lane, endpoint, disks }) => drop(opened.insert(lane, (endpoint, disks))),
-                Ok(Event::Ended { outcome: Err(Error::TwoCopies { path, shard }), .. }) => {
+                Ok(Event::Ended { outcome: Err(why), .. })
+                    if matches!(why, Error::TwoCopies { .. }) || without::is_of_one_disk(&why) =>
+                {
                     self.running -= 1;
-                    twice.get_or_insert((path, shard));
+                    failed.get_or_insert(why);
                 }
                 Ok(Event::Ended { lane, outcome }) => {
                     outcome?;
@@ -170,7 +172,7 @@ impl Process {
                 Ok(Event::Signal | Event::Registered(_) | Event::Began) | Err(_) => return Ok(Opening::Signal),
             }
         }
-        let Some((path, shard)) = twice else { return Ok(Opening::All(opened)) };
+        let Some(failed) = failed else { return Ok(Opening::All(opened)) };
         mailboxes.iter().for_each(|mailbox| drop(mailbox.send(Mail::Stop)));
         while self.running > 0 {
             match self.events.recv() {
@@ -182,7 +184,7 @@ impl Process {
                 Ok(_) => {}
             }
         }
-        Ok(Opening::TwoCopies { path, shard })
+        Ok(Opening::Failed(failed))
     }
 
     /// From opened disks to a signal; the reactors are told to stop when it returns.

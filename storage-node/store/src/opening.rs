@@ -57,7 +57,9 @@ pub enum OpenError {
     #[error("the store belongs to node {0}")]
     OtherNode(NodeId),
     /// Metadata does not read as it was written; replace the disk's copies from other nodes.
-    #[error("the store is damaged: {0}")]
+    #[error(
+        "the store is damaged: {0} (`trine store check` says more): put an empty disk in its place, and what it held is copied from other nodes"
+    )]
     Damaged(&'static str),
     /// The disk failed.
     #[error("the disk failed: {0}")]

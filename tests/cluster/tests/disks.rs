@@ -5,6 +5,7 @@
 use cluster::{Cluster, LONG, Options, Shape, Workload, wait_until};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 const VOLUME: &str = "db";
@@ -247,6 +248,72 @@ fn added_disks_that_have_each_others_names_are_opened_as_what_they_are() {
         assert!(!said().contains("A DISK IS MISSING"), "{}", said());
         cluster.wait_healthy(VOLUME).unwrap();
     }
+}
+
+/// What is wrong with one disk keeps its node from serving no other; where nothing is left to serve, it says why.
+#[test]
+fn a_node_starts_without_a_disk_that_cannot_be_used() {
+    let mut cluster = Cluster::start(Shape { reactors: 2, ..Shape::default() }).unwrap();
+    let workload = workload(&mut cluster);
+    workload.progress(SOME, LONG).unwrap();
+    let paths = ["n1/disk0", "n1/disk1"].map(|path| cluster.dir().join(path));
+    let usable = |cluster: &Cluster, which: [bool; 2]| {
+        let seen = || {
+            let info = cluster.json(&["node", "show", "n1"])?["info"].clone();
+            let is = |path: &std::path::PathBuf| {
+                let mut disks = info["disks"].as_array().unwrap().iter();
+                disks.any(|d| d["path"] == path.to_str().unwrap() && d["present"] == true)
+            };
+            Ok(info["state"] == "alive" && paths.iter().zip(which).all(|(path, there)| is(path) == there))
+        };
+        let what = format!("n1 serves {which:?}");
+        wait_until(&what, LONG, seen).unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.last_words()));
+    };
+    // What is behind the superblocks: the journal, maps and pages. And what was there.
+    let destroy = |n: usize| {
+        let file = fs::File::options().read(true).write(true).open(&paths[n]).unwrap();
+        let mut was = vec![0; 20 << 20];
+        file.read_exact_at(&mut was, 64 << 10).unwrap();
+        file.write_all_at(&vec![0x55; was.len()], 64 << 10).unwrap();
+        was
+    };
+    let restore = |n: usize, was: &[u8]| {
+        fs::File::options().write(true).open(&paths[n]).unwrap().write_all_at(was, 64 << 10).unwrap();
+    };
+    let mut kept = Vec::new();
+    // The first reactor's, and then the second's: each was the only disk of its reactor.
+    for (n, path) in paths.iter().enumerate() {
+        cluster.nodes[0].kill().unwrap();
+        kept = destroy(n);
+        cluster.nodes[0].start().unwrap();
+        usable(&cluster, [n != 0, n != 1]);
+        let said = fs::read_to_string(cluster.dir().join("n1/node.log")).unwrap();
+        let word = said.lines().rfind(|line| line.contains("A DISK CANNOT BE USED")).unwrap_or_default();
+        assert!(word.contains(path.to_str().unwrap()) && word.contains("the store is damaged"), "{said}");
+        moves_on(&workload, &cluster);
+        cluster.nodes[0].terminate().unwrap();
+        if n == 0 {
+            restore(n, &kept);
+            cluster.nodes[0].start().unwrap();
+            usable(&cluster, [true, true]);
+            cluster.wait_healthy(VOLUME).unwrap();
+        }
+    }
+    let first = destroy(0);
+    cluster.nodes[0].start().unwrap();
+    let ended = || Ok(!cluster.nodes[0].is_alive());
+    wait_until("n1 ends", LONG, ended).unwrap();
+    let said = fs::read_to_string(cluster.dir().join("n1/node.log")).unwrap();
+    assert!(said.lines().last().is_some_and(|line| line.contains("the store is damaged")), "{said}");
+    restore(0, &first);
+    restore(1, &kept);
+    cluster.nodes[0].start().unwrap();
+    usable(&cluster, [true, true]);
+    cluster.wait_healthy(VOLUME).unwrap();
+    moves_on(&workload, &cluster);
+    workload.stop().unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.last_words()));
+    cluster.detach(VOLUME).unwrap();
+    cluster.stop_and_compare().unwrap();
 }
 
 #[test]

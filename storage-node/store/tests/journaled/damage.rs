@@ -194,9 +194,12 @@ fn superblocks_and_map_that_rot_below_a_store_that_is_only_read_are_written_anew
     let checkpoints = store.counters().checkpoints;
     let map = 16 + 620;
     (0..16).chain(map..map + 4).for_each(|block| disk.visible[block * BLOCK + 100] ^= 1);
+    let mut looked_through = 0;
     while store.counters().checkpoints == checkpoints {
+        assert!(looked_through < 2 * 65_536, "512 MiB looked through, and nothing was written anew");
         store.patrol(Blocks(64));
         drain(&mut store, &mut disk);
+        looked_through += 64;
     }
     for _ in 0..100 {
         store.patrol(Blocks(64));

@@ -101,7 +101,7 @@ impl JournaledStore {
                 self.fold.flattens[n].tried = true;
             }
             if self.fold.moves.len() >= super::super::limits::MAX_MOVES_QUEUED || !self.has_room_to_work() {
-                if self.fold.quiet() {
+                if self.fold.quiet() && !self.tables.pages.are_places_coming() {
                     self.fold.work_left = 0;
                     continue;
                 }

@@ -121,8 +121,8 @@ impl Pages {
             self.patrol = Patrol { blocks, rest, since_map, ..Patrol::default() };
             return;
         };
-        // Nobody waits for it: without memory the run is left to the next call.
-        let take = || self.arena.take(pages as usize * PAGE, Class::Settle);
+        // Nobody waits for it: its memory is that of resync, and without any the run is left to the next call.
+        let take = || self.arena.take(pages as usize * PAGE, Class::Resync);
         let (Some(one), Some(other)) = (take(), take()) else { return };
         let run = Run { first, pages, left: 2, mirrors: [None, None] };
         run.places().for_each(|place| self.places.hold(place));
