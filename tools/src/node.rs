@@ -44,7 +44,8 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "TRINE_NODE", value_name = "NODE", value_parser = node_id)]
     node: NodeId,
     /// A file or block device to store on, and where its journal is to be if not on it: a block device, or a file, which is mapped
-    /// (on a DAX file system on NVDIMM: written without the kernel). Repeat it, or list more behind commas
+    /// (on a DAX file system on NVDIMM: written without the kernel). Repeat it, or list more behind commas. The node starts without one
+    /// that cannot be used, and says so, if another holds a store
     #[arg(long = "disk", env = "TRINE_DISKS", value_name = "PATH[,journal=PATH]", required = true)]
     disks: Vec<String>,
     /// Make files of this size for --disk paths at which there is nothing, and files for their journals

@@ -56,6 +56,8 @@ const MARKS: &[(&str, At, &[u8])] = &[
     ("a partition table (GPT)", At::Start(512), b"EFI PART"),
     ("a partition table (GPT)", At::Start(4096), b"EFI PART"),
     ("a partition table or a boot sector", At::Start(510), &[0x55, 0xaa]),
+    // A group at the beginning of the journal (docs/disk-format.md).
+    ("what is left of a store that has lost its superblocks", At::Start(64 << 10), b"TJG2"),
 ];
 
 /// What the disk is recognized as. `bytes` is its size.

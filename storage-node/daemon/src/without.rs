@@ -7,13 +7,14 @@ use node_store::OpenError;
 use reactor::ReactorError;
 use std::path::Path;
 
-/// The disk, or the journal of one, that is all that is wrong: it is not there, cannot be read, or does not read as it was written. What
-/// belongs to another node or is in use is a mistake in the options.
+/// The disk, or the journal of one, that is all that is wrong: it is not there, cannot be read, does not read as it was written, or is not
+/// to be formatted for what it carries. What belongs to another node or is in use is a mistake in the options.
 fn unusable(why: &Error) -> Option<&Path> {
     match why {
         Error::Missing(path)
         | Error::NoJournal(path)
         | Error::Unreadable { path, .. }
+        | Error::Marked { path, .. }
         | Error::Reactor(ReactorError::OpenDisk { path, .. })
         | Error::Open {
             path,

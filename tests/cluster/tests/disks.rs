@@ -269,44 +269,47 @@ fn a_node_starts_without_a_disk_that_cannot_be_used() {
         let what = format!("n1 serves {which:?}");
         wait_until(&what, LONG, seen).unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.last_words()));
     };
-    // What is behind the superblocks: the journal, maps and pages. And what was there.
-    let destroy = |n: usize| {
+    let destroy = |n: usize, (at, bytes): (u64, usize)| {
         let file = fs::File::options().read(true).write(true).open(&paths[n]).unwrap();
-        let mut was = vec![0; 20 << 20];
-        file.read_exact_at(&mut was, 64 << 10).unwrap();
-        file.write_all_at(&vec![0x55; was.len()], 64 << 10).unwrap();
-        was
+        let mut was = vec![0; bytes];
+        file.read_exact_at(&mut was, at).unwrap();
+        file.write_all_at(&vec![0x55; bytes], at).unwrap();
+        (at, was)
     };
-    let restore = |n: usize, was: &[u8]| {
-        fs::File::options().write(true).open(&paths[n]).unwrap().write_all_at(was, 64 << 10).unwrap();
+    let restore = |n: usize, (at, was): &(u64, Vec<u8>)| {
+        fs::File::options().write(true).open(&paths[n]).unwrap().write_all_at(was, *at).unwrap();
     };
+    let said = |cluster: &Cluster| fs::read_to_string(cluster.dir().join("n1/node.log")).unwrap();
+    // Journal, maps and pages; and the superblocks alone: that node is told to format, and does not format this.
+    let (behind, superblocks) = ((64 << 10, 20 << 20), (0, 64 << 10));
+    let ways = [(behind, "the store is damaged"), (superblocks, "a store that has lost its superblocks")];
     let mut kept = Vec::new();
-    // The first reactor's, and then the second's: each was the only disk of its reactor.
-    for (n, path) in paths.iter().enumerate() {
+    // Each was the only disk of its reactor.
+    for (n, (what, why)) in ways.into_iter().enumerate() {
         cluster.nodes[0].kill().unwrap();
-        kept = destroy(n);
+        kept.push(destroy(n, what));
         cluster.nodes[0].start().unwrap();
         usable(&cluster, [n != 0, n != 1]);
-        let said = fs::read_to_string(cluster.dir().join("n1/node.log")).unwrap();
+        let said = said(&cluster);
         let word = said.lines().rfind(|line| line.contains("A DISK CANNOT BE USED")).unwrap_or_default();
-        assert!(word.contains(path.to_str().unwrap()) && word.contains("the store is damaged"), "{said}");
+        assert!(word.contains(paths[n].to_str().unwrap()) && word.contains(why), "{said}");
         moves_on(&workload, &cluster);
         cluster.nodes[0].terminate().unwrap();
         if n == 0 {
-            restore(n, &kept);
+            restore(n, &kept[n]);
             cluster.nodes[0].start().unwrap();
             usable(&cluster, [true, true]);
             cluster.wait_healthy(VOLUME).unwrap();
         }
     }
-    let first = destroy(0);
+    let first = destroy(0, behind);
     cluster.nodes[0].start().unwrap();
     let ended = || Ok(!cluster.nodes[0].is_alive());
     wait_until("n1 ends", LONG, ended).unwrap();
-    let said = fs::read_to_string(cluster.dir().join("n1/node.log")).unwrap();
-    assert!(said.lines().last().is_some_and(|line| line.contains("the store is damaged")), "{said}");
+    let said = said(&cluster);
+    assert!(said.lines().last().is_some_and(|line| ways.iter().any(|(_, why)| line.contains(why))), "{said}");
     restore(0, &first);
-    restore(1, &kept);
+    restore(1, &kept[1]);
     cluster.nodes[0].start().unwrap();
     usable(&cluster, [true, true]);
     cluster.wait_healthy(VOLUME).unwrap();
