@@ -1,4 +1,4 @@
-//! Recognizes disks on which somebody else's data may be: by what file systems, partition tables, volume managers and swap space
+//! Recognizes disks on which somebody else's data may be, or what is left of ours: by what file systems, partition tables, volume managers and swap space
 //! write at fixed places. Those of Linux, and what a disk that was used elsewhere has on it; wipefs(8) knows more.
 
 use std::fs::File;

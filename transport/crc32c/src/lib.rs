@@ -37,14 +37,12 @@ impl By {
                 if before == 0 {
                     return self.whole(bytes); // as of nothing
                 }
-                if let Some(word) = bytes.first_chunk() {
-                    // Whoever starts to compute mixes the first word with what was before; done by hand, it costs less than a `Digest`.
-                    let (mut few, first) = ([0; FEW], u32::from_le_bytes(*word) ^ before);
-                    if let Some(copy) = few.get_mut(..bytes.len()) {
-                        copy.copy_from_slice(bytes);
-                        copy[..4].copy_from_slice(&first.to_le_bytes());
-                        return self.whole(copy);
-                    }
+                let mut few = [0; FEW];
+                if let Some((first, copy)) = bytes.first_chunk().zip(few.get_mut(..bytes.len())) {
+                    // What was before is mixed with the first four bytes and nothing else: done by hand, that costs less than a `Digest`.
+                    copy.copy_from_slice(bytes);
+                    copy[..4].copy_from_slice(&(u32::from_le_bytes(*first) ^ before).to_le_bytes());
+                    return self.whole(copy);
                 }
                 // What comes out is inverted, what goes in is not.
                 let mut digest = Digest::new_with_init_state(Crc32Iscsi, u64::from(!before));
