@@ -170,7 +170,8 @@ impl Task {
             cluster: Some(self.cluster),
             node: Some(self.node),
         };
-        let tuning = Tuning { journal: self.journal.as_ref().map(|journal| journal.index), cache: self.cache };
+        let journal = self.journal.as_ref().map(|journal| journal.index);
+        let tuning = Tuning { journal, cache: self.cache, ..Tuning::default() };
         match Opening::start(options, tuning, arena, out) {
             Ok(opening) => State::Opening(Box::new(opening)),
             Err(why) => State::Failed(self.failed(why)),

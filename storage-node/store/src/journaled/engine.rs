@@ -130,11 +130,12 @@ pub(super) struct Parts {
     pub(super) fresh: Overlay,
     pub(super) space: Space,
     pub(super) superblock: Superblock,
+    pub(super) work_per_fold: u32,
 }
 
 impl JournaledStore {
     pub(super) fn recovered(parts: Parts) -> Self {
-        let Parts { place, ring_place, arena, ring, tables, catalog, persisted, fresh, space, superblock } = parts;
+        let Parts { place, ring_place, arena, ring, tables, catalog, persisted, fresh, space, superblock, .. } = parts;
         Self {
             place,
             ring_place,
@@ -149,7 +150,7 @@ impl JournaledStore {
             copying: BTreeMap::new(),
             lingering: BTreeMap::new(),
             claims: BTreeMap::new(),
-            fold: Fold::new(persisted),
+            fold: Fold::new(persisted, parts.work_per_fold),
             superblock,
             pending: Slab::new(),
             waiting: VecDeque::new(),

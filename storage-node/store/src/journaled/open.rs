@@ -12,7 +12,7 @@ use super::engine::{JournaledStore, Parts, Place};
 use super::entry::ChunkNo;
 use super::fold::{decode_copy, decode_held, decode_layer};
 use super::layers::{Catalog, CopyState, LayerId};
-use super::limits::{DEFAULT_CACHE_BYTES, SUPERBLOCKS, USED_CHUNKS};
+use super::limits::{DEFAULT_CACHE_BYTES, SUPERBLOCKS, USED_CHUNKS, WORK_PER_FOLD};
 use super::overlay::Overlay;
 use super::pages::{Pages, Region};
 use super::record::Record;
@@ -37,11 +37,13 @@ pub struct Tuning {
     pub journal: Option<DiskIndex>,
     /// Memory for metadata pages; at least 1.25 MiB are used.
     pub cache: Bytes,
+    /// Entries of layers that are released, merged or shared between two checkpoints.
+    pub work_per_fold: u32,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { journal: None, cache: Bytes(DEFAULT_CACHE_BYTES) }
+        Self { journal: None, cache: Bytes(DEFAULT_CACHE_BYTES), work_per_fold: WORK_PER_FOLD }
     }
 }
 
@@ -358,7 +360,20 @@ impl Opening {
         let ring = Ring::new(ring_place, end.state, &self.arena).ok_or(OpenError::Memory)?;
         let arena = self.arena.clone();
         let fresh = overlay;
-        let parts = Parts { place, ring_place, arena, ring, tables, catalog, persisted, fresh, space, superblock };
+        let work_per_fold = self.tuning.work_per_fold;
+        let parts = Parts {
+            place,
+            ring_place,
+            arena,
+            ring,
+            tables,
+            catalog,
+            persisted,
+            fresh,
+            space,
+            superblock,
+            work_per_fold,
+        };
         let mut store = JournaledStore::recovered(parts);
         store.find_work();
         self.settle(now, Box::new(store), out)

@@ -158,8 +158,12 @@ impl Tables {
         self.get_mut(USED, u64::from(chunk.index() / USED_CHUNKS)).map(|_| ())
     }
 
-    /// Change an entry. `own`: by how many its layer's own chunks grew.
+    /// Change an entry. `own`: by how many its layer's own chunks grew. Behind the cursor nobody would find it: a store that comes to that
+    /// goes on with nothing.
     pub(super) fn put_entry(&mut self, layer: LayerId, chunk: u32, entry: &Entry, own: i64) -> Result<(), Wait> {
+        if self.trees.get(&layer).is_some_and(|tree| chunk < tree.cursor) {
+            return Err(Wait::Damaged);
+        }
         let bytes = if entry.is_absent() { [0; ENTRY_BYTES] } else { entry.encode() };
         self.get_mut(ArrayName::map_of(layer.0), chunk.into())?.copy_from_slice(&bytes);
         if let Some(tree) = self.trees.get_mut(&layer) {

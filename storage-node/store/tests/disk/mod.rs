@@ -369,7 +369,8 @@ pub fn write(arena: &Arena, copy: u64, at: BlockRange, sequence: u64, seed: u64)
 /// Run one operation to its end.
 pub fn run<S: Store>(store: &mut S, disk: &mut Disk, op: StoreOp) -> Result<StoreDone, StoreError> {
     store.submit(NOW, Tag(u64::MAX), op, &mut |op| disk.submit(op));
-    loop {
+    for turn in 0.. {
+        assert!(turn < 1_000_000, "an operation is over some time");
         store.end_turn(NOW, &mut |op| disk.submit(op));
         if let Some((tag, result)) = store.next_completion() {
             assert_eq!(tag, Tag(u64::MAX));
@@ -384,6 +385,7 @@ pub fn run<S: Store>(store: &mut S, disk: &mut Disk, op: StoreOp) -> Result<Stor
         };
         store.done(NOW, done, &mut |op| disk.submit(op));
     }
+    unreachable!("it returns")
 }
 
 /// Let the disk finish all that the store asks of it.

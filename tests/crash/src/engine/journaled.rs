@@ -51,7 +51,7 @@ fn geometry(shape: Shape) -> Geometry {
 }
 
 fn tuning(shape: Shape) -> Tuning {
-    Tuning { journal: external(shape), cache: CACHE }
+    Tuning { journal: external(shape), cache: CACHE, ..Tuning::default() }
 }
 
 impl Progress<()> for Format {

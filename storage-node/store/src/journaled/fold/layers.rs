@@ -1,17 +1,18 @@
 //! Layers that nobody names: released when nothing stands on them, merged when one layer does. And clones that are flattened.
 //!
 //! Entry by entry, with a cursor that a checkpoint keeps: what is behind it does not count any more, in the map of the layer
-//! that goes. So many entries per fold, so that a checkpoint is never far.
+//! that goes. So many entries per fold, so that a checkpoint is never far. Nothing is moved into a layer whose own merging has begun: it
+//! could fall behind the cursor, and nobody would find it any more.
 
 use super::super::engine::JournaledStore;
 use super::super::entry::{ChunkRecord, Entry, Mask};
-use super::super::layers::LayerId;
+use super::super::layers::{Layer, LayerId};
 use super::super::limits::{CHUNK_BLOCKS, STEPS_PER_TURN};
 use super::super::pages::{ArrayName, Step as PageStep};
 use super::super::tables::Wait;
-use super::{Stage, Step};
+use super::{Flatten, Stage, Step};
 use crate::StoreError;
-use conductor_model::Stamp;
+use conductor_model::{CopyId, Stamp};
 use driver::mutant;
 
 /// What is done about a layer.
@@ -69,15 +70,41 @@ impl JournaledStore {
         let merge = dropping().filter(|id| !self.fold.stuck.contains(id)).find_map(|id| {
             let mut children = frozen.children(id);
             let (child, _) = children.next()?;
-            children.next().is_none().then_some(Job::Merge(id, child))
+            (children.next().is_none() && !self.goes(child)).then_some(Job::Merge(id, child))
         });
         merge.or_else(|| self.next_flatten().map(|_| Job::Flatten))
     }
 
-    /// The flattening in hand. That of a copy created after the freeze has its turn in the next fold.
+    /// True if some of the layer has been moved to the one above.
+    fn goes(&self, layer: LayerId) -> bool {
+        let begun = self.tables.trees.get(&layer).is_some_and(|tree| tree.cursor > 0);
+        begun && !mutant::on("store-merge-behind-cursor")
+    }
+
+    /// The flattening in hand. It waits while the layer that it is to put things into goes.
     fn next_flatten(&self) -> Option<usize> {
-        let here = |copy| self.fold.frozen.copies.contains_key(copy) || !self.catalog.copies.contains_key(copy);
-        self.fold.flattens.iter().position(|flatten| !flatten.done && here(&flatten.copy))
+        let goes = |copy| self.bottom(copy).is_some_and(|(layer, _)| self.goes(layer));
+        let ready = |flatten: &Flatten| !flatten.done && self.is_of_this_fold(flatten.copy) && !goes(flatten.copy);
+        self.fold.flattens.iter().position(ready)
+    }
+
+    /// A copy created after the freeze is flattened in the next fold.
+    fn is_of_this_fold(&self, copy: CopyId) -> bool {
+        self.fold.frozen.copies.contains_key(&copy) || !self.catalog.copies.contains_key(&copy)
+    }
+
+    /// Nothing more is done about layers in this fold: all flattenings have had their turn, those that waited, too.
+    fn tried_all(&mut self) {
+        for n in 0..self.fold.flattens.len() {
+            self.fold.flattens[n].tried |= self.is_of_this_fold(self.fold.flattens[n].copy);
+        }
+    }
+
+    /// The lowest layer of a copy's own.
+    fn bottom(&self, copy: CopyId) -> Option<(LayerId, Layer)> {
+        let frozen = &self.fold.frozen;
+        let chain = frozen.chain(frozen.copies.get(&copy)?.live);
+        chain.take_while(|(_, info)| info.copy == copy).last().map(|(layer, info)| (layer, *info))
     }
 
     pub(super) fn fold_layers(&mut self) -> Step {
@@ -86,6 +113,7 @@ impl JournaledStore {
                 if !self.fold.quiet() {
                     return Step::Stay;
                 }
+                self.tried_all();
                 self.gather_records();
                 self.fold.stage = Stage::Catalog;
                 return Step::On;
@@ -96,9 +124,6 @@ impl JournaledStore {
                     return Step::Stay;
                 }
                 self.fold.job = Some(job);
-            }
-            if let (Job::Flatten, Some(n)) = (job, self.next_flatten()) {
-                self.fold.flattens[n].tried = true;
             }
             if self.fold.moves.len() >= super::super::limits::MAX_MOVES_QUEUED || !self.has_room_to_work() {
                 if self.fold.quiet() && !self.tables.pages.are_places_coming() {
@@ -318,12 +343,8 @@ impl JournaledStore {
     fn flatten_next(&mut self) -> Result<bool, Wait> {
         let Some(n) = self.next_flatten() else { return Ok(true) };
         let super::Flatten { copy, cursor, .. } = self.fold.flattens[n];
-        let live = self.fold.frozen.copies.get(&copy).map(|state| state.live);
         // A copy that is gone needs nothing.
-        let bottom = live.and_then(|live| {
-            self.fold.frozen.chain(live).take_while(|(_, info)| info.copy == copy).last().map(|(id, info)| (id, *info))
-        });
-        let Some((bottom, info)) = bottom else {
+        let Some((bottom, info)) = self.bottom(copy) else {
             self.fold.flattens[n].done = true;
             return Ok(true);
         };

@@ -104,7 +104,8 @@ pub(super) struct Fold {
     fresh_shares: Vec<usize>,
     share_keys: Vec<usize>,
     flattens: VecDeque<Flatten>,
-    /// Entries that this fold may still release, merge or share.
+    /// Entries that a fold may release, merge or share, and that this one still may.
+    work_per_fold: u32,
     work_left: u32,
     /// What is being done about layers.
     job: Option<layers::Job>,
@@ -145,7 +146,7 @@ pub(super) struct Fold {
 }
 
 impl Fold {
-    pub(super) fn new(persisted: Catalog) -> Self {
+    pub(super) fn new(persisted: Catalog, work_per_fold: u32) -> Self {
         Self {
             stage: Stage::Idle,
             wanted: false,
@@ -161,6 +162,7 @@ impl Fold {
             fresh_shares: Vec::new(),
             share_keys: Vec::new(),
             flattens: VecDeque::new(),
+            work_per_fold: work_per_fold.max(1),
             work_left: 0,
             job: None,
             stuck: Vec::new(),
@@ -318,7 +320,7 @@ impl JournaledStore {
         fold.share = (0, 0);
         fold.share_keys = std::mem::take(&mut fold.fresh_shares);
         fold.urgent |= !fold.share_keys.is_empty();
-        fold.work_left = super::limits::WORK_PER_FOLD;
+        fold.work_left = fold.work_per_fold;
         fold.stuck.clear();
         fold.job = None;
         fold.hidden_by = None;

@@ -8,7 +8,8 @@
 //! a page neither of whose mirrors is whole, which whoever needs it is told. The places of a run are held only while it is read: a heal
 //! writes what the pointer's checksum says, whatever happened since.
 //!
-//! A sector that cannot be read fails the whole read: the pages of such a run are then read one by one, so that none hides its neighbours.
+//! A sector that cannot be read fails the whole read: the pages of such a run are then read one by one, so that none hides its neighbours,
+//! and each a few times, as a read that failed says nothing about what is on the disk.
 //!
 //! Its pace is its caller's: for so much content looked through there is one run. After a round it rests for some runs' worth, so that
 //! what is large is not read all the time. What no pointer within the tree leads to (the map of places, the superblocks) it does not read:
@@ -16,7 +17,7 @@
 
 use super::cache::{Slot, State};
 use super::flight::{Job, Pages};
-use super::limits::{PATROL_MAP, PATROL_PAGES, PATROL_PER, PATROL_REST};
+use super::limits::{LOAD_ROUNDS, PATROL_MAP, PATROL_PAGES, PATROL_PER, PATROL_REST};
 use super::names::{ArrayName, Place};
 use super::page::{Kind, PAGE, Page, Pointer, named, pointer, unseal};
 use super::tree::Found;
@@ -33,6 +34,8 @@ pub(super) struct Patrol {
     next: Place,
     /// Before this place runs are of one page: a longer one could not be read.
     singly: Place,
+    /// How often the page at `next` was read in vain.
+    tries: u8,
     /// Runs of this round.
     runs: u32,
     /// Runs that are left out.
@@ -145,10 +148,13 @@ impl Pages {
         let Some(run) = self.patrol.run.take() else { return false };
         run.places().for_each(|place| self.places.let_go(place));
         let both = run.mirrors.iter().all(Option::is_some);
-        if !both && run.pages > 1 {
-            (self.patrol.next, self.patrol.singly) = (run.first, run.end());
+        let tries = if run.pages > 1 { 0 } else { self.patrol.tries + 1 };
+        if !both && tries < LOAD_ROUNDS {
+            self.patrol.singly = self.patrol.singly.max(run.end());
+            (self.patrol.next, self.patrol.tries) = (run.first, tries);
             return true;
         }
+        self.patrol.tries = 0;
         self.counters.patrolled += if both { u64::from(run.pages) } else { 0 };
         for (n, place) in run.places().enumerate() {
             self.compare(place, run.mirrors.each_ref().map(|mirror| page_of(mirror.as_ref(), n)));

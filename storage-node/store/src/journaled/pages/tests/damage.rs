@@ -161,6 +161,16 @@ fn a_sector_that_cannot_be_read_hides_no_other_page_from_the_patrol() {
 }
 
 #[test]
+fn reads_that_fail_for_a_while_make_no_mirror_bad_for_the_patrol() {
+    // A run's two, then those of its first page, twice of three times.
+    let mut rig = filled();
+    rig.disk.fail_reads = 2 + 2 * 2;
+    assert!(rig.patrol_round() > 150);
+    let counters = rig.pages.counters();
+    assert_eq!((rig.disk.fail_reads, counters.healed, counters.unhealed), (0, 0, 0));
+}
+
+#[test]
 fn the_patrol_has_the_map_written_anew_where_nothing_else_does() {
     let mut rig = filled();
     let is_old_after = |rig: &mut Rig| {

@@ -34,6 +34,8 @@ pub(super) struct Disk {
     pub(super) worn_out: bool,
     /// The next write fails.
     pub(super) fail_write: bool,
+    /// So many reads fail now.
+    pub(super) fail_reads: u32,
     pub(super) reads: u64,
     pub(super) bytes_written: u64,
 }
@@ -49,6 +51,7 @@ impl Disk {
             unreadable: vec![],
             worn_out: false,
             fail_write: false,
+            fail_reads: 0,
             reads: 0,
             bytes_written: 0,
         }
@@ -87,7 +90,8 @@ impl Disk {
             Op::DiskRead { at, into, len, .. } => {
                 let range = *at as usize..*at as usize + *len;
                 self.reads += 1;
-                if unreadable(&range) {
+                if unreadable(&range) || self.fail_reads > 0 {
+                    self.fail_reads = self.fail_reads.saturating_sub(1);
                     Err(Errno::IO)
                 } else {
                     into.copy_from_slice(&self.visible[range]);
