@@ -6,7 +6,7 @@ use crate::api::CopyWork;
 use crate::limits::{MAX_WORK, MAX_WORK_AT_ONCE};
 use crate::record::WorkRecord;
 use crate::views::SnapshotState;
-use crate::{Conductor, Configuration, CopyId, Dirty, DiskId, Error, Key, NodeId, SnapshotId, VolumeId};
+use crate::{Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Error, Key, NodeId, SnapshotId, VolumeId};
 use std::collections::BTreeSet;
 
 impl Conductor {
@@ -23,15 +23,25 @@ impl Conductor {
         let last = CopyWork::Flatten(CopyId(u64::MAX));
         let needed = self.needed_on(node);
         let away = self.copies_away(node);
+        let all = || self.work.range((node, first)..=(node, last)).map(|(_, record)| record);
+        let filled = self.filled_on(node, all().map(|record| record.volume).collect());
         let held_back = |record: &WorkRecord| {
-            let is_needed = match record.work {
-                CopyWork::DropSnapshot(_, snapshot) => needed.contains(&(record.volume, snapshot)),
+            let waits = match record.work {
+                CopyWork::DropSnapshot(copy, snapshot) => {
+                    needed.contains(&(record.volume, snapshot)) || filled.contains(&copy)
+                }
                 CopyWork::Flatten(_) => false,
             };
-            is_needed || away.contains(&record.work.copy())
+            waits || away.contains(&record.work.copy())
         };
-        let all = self.work.range((node, first)..=(node, last)).map(|(_, record)| record);
-        all.filter(|record| !held_back(record)).map(|record| record.work).take(MAX_WORK_AT_ONCE).collect()
+        all().filter(|record| !held_back(record)).map(|record| record.work).take(MAX_WORK_AT_ONCE).collect()
+    }
+
+    /// Copies of these volumes that are being filled on `node`, and may not be there yet: it would find nothing to forget, and be given
+    /// afterwards what others have not forgotten.
+    fn filled_on(&self, node: NodeId, volumes: BTreeSet<VolumeId>) -> BTreeSet<CopyId> {
+        let members = volumes.into_iter().flat_map(|id| self.shards_of(id)).flat_map(|shard| &shard.config.members);
+        members.filter(|m| m.node == node && m.state == CopyState::Syncing).map(|m| m.copy).collect()
     }
 
     /// Snapshots whose deleted clones are still on `node`.
@@ -45,8 +55,14 @@ impl Conductor {
     /// The node says that it has done these.
     pub(crate) fn work_reported(&mut self, node: NodeId, worked: &[CopyWork], dirty: &mut Dirty) {
         let away = self.copies_away(node);
-        let there: Vec<CopyWork> = worked.iter().copied().filter(|work| !away.contains(&work.copy())).collect();
-        self.confirm_work(node, &there, dirty);
+        let records = worked.iter().filter_map(|work| self.work.get(&(node, *work)));
+        let filled = self.filled_on(node, records.map(|record| record.volume).collect());
+        let counts = |work: &CopyWork| match work {
+            CopyWork::DropSnapshot(copy, _) => !filled.contains(copy) && !away.contains(copy),
+            CopyWork::Flatten(copy) => !away.contains(copy),
+        };
+        let done: Vec<CopyWork> = worked.iter().copied().filter(counts).collect();
+        self.confirm_work(node, &done, dirty);
     }
 
     /// Copies on disks that the node is without: it finds nothing to do for them, and would say that all is done.

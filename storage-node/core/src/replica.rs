@@ -17,7 +17,7 @@ use conductor_model::{BlockRange, Bytes, Configuration, CopyId, CopyState, Epoch
 use driver::Time;
 use node_protocol::Status;
 use node_store::View;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tcp::Answer;
 
 /// A reactor of another process: it makes and renews promises with this one by itself.
@@ -120,7 +120,7 @@ pub(crate) struct Replica {
     /// Reads of each snapshot that are in the disk: it is not dropped beside them.
     pub(crate) snapshot_reads: BTreeMap<SnapshotId, u32>,
     /// Snapshots that were dropped, the latest of them: a barrier that comes late does not bring one back.
-    dropped: BTreeSet<SnapshotId>,
+    dropped: VecDeque<SnapshotId>,
     /// K as last told.
     pub(crate) known_good: Stamp,
     begun: BTreeMap<u64, Begun>,
@@ -147,7 +147,7 @@ impl Replica {
             alone: None,
             working: BTreeSet::new(),
             snapshot_reads: BTreeMap::new(),
-            dropped: BTreeSet::new(),
+            dropped: VecDeque::new(),
             known_good: Stamp::default(),
             begun: BTreeMap::new(),
             floor: 0,
@@ -242,9 +242,10 @@ impl Replica {
 
     /// A snapshot is, or is about to be, forgotten: it is never made again.
     pub(crate) fn forget_snapshot(&mut self, snapshot: SnapshotId) {
-        self.dropped.insert(snapshot);
+        self.dropped.retain(|other| *other != snapshot);
+        self.dropped.push_back(snapshot);
         if self.dropped.len() > DROPPED_KEPT {
-            self.dropped.pop_first();
+            self.dropped.pop_front();
         }
     }
 

@@ -276,31 +276,38 @@ fn check_copy_range(c: &mut Cluster, how: &str) {
 
 #[test]
 fn a_snapshot_that_is_read_all_the_time_is_dropped_and_its_readers_are_told() {
-    let mut c = Cluster::new(13);
-    c.create(1, &[0, 1, 2], None, Durability::Always);
-    let client = c.client(1, 0);
-    for at in 0..BLOCKS {
-        c.write(client, 1, at, 1);
-    }
-    c.snapshot(1, 7);
-    let readers: Vec<_> = (0..4).map(|_| c.client(1, 7)).collect();
-    let drops: Vec<_> = (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(7))).collect();
-    let read = |c: &mut Cluster, n: usize| c.ask(readers[n % 4], 1, op::READ, 0, BLOCKS << 12, Vec::new());
-    let mut under_way: Vec<u64> = (0..32).map(|n| read(&mut c, n)).collect();
-    c.until("they read", |c| under_way.iter().any(|token| c.answers.contains_key(token)));
-    let mut refused = 0;
-    for _ in 0..2000 {
-        c.work(&drops);
-        c.run(Span::micros(100));
-        for (n, token) in under_way.iter_mut().enumerate() {
-            if let Some((status, _)) = c.answers.get(token) {
-                refused += usize::from(*status == Status::NoSnapshot);
-                *token = read(&mut c, n);
+    // Many later ones have gone before it, or none.
+    for gone in [0, 100] {
+        let mut c = Cluster::new(13);
+        c.create(1, &[0, 1, 2], None, Durability::Always);
+        let client = c.client(1, 0);
+        for at in 0..BLOCKS {
+            c.write(client, 1, at, 1);
+        }
+        c.snapshot(1, 7);
+        let drops = |id| (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(id))).collect::<Vec<_>>();
+        let before: Vec<CopyWork> = (8..8 + gone).flat_map(drops).collect();
+        c.work(&before);
+        c.until("those are gone", |c| before.iter().all(|work| c.worked.contains(work)));
+        let readers: Vec<_> = (0..4).map(|_| c.client(1, 7)).collect();
+        let drops = drops(7);
+        let read = |c: &mut Cluster, n: usize| c.ask(readers[n % 4], 1, op::READ, 0, BLOCKS << 12, Vec::new());
+        let mut under_way: Vec<u64> = (0..32).map(|n| read(&mut c, n)).collect();
+        c.until("they read", |c| under_way.iter().any(|token| c.answers.contains_key(token)));
+        let mut refused = 0;
+        for _ in 0..2000 {
+            c.work(&drops);
+            c.run(Span::micros(100));
+            for (n, token) in under_way.iter_mut().enumerate() {
+                if let Some((status, _)) = c.answers.get(token) {
+                    refused += usize::from(*status == Status::NoSnapshot);
+                    *token = read(&mut c, n);
+                }
             }
         }
+        c.until("dropped", |c| drops.iter().all(|work| c.worked.contains(work)));
+        assert!(refused > 0 && c.count("work.waits") < 500, "{refused} refused\n{}", c.picture());
     }
-    c.until("dropped", |c| drops.iter().all(|work| c.worked.contains(work)));
-    assert!(refused > 0 && c.count("work.waits") < 500, "{refused} refused\n{}", c.picture());
 }
 
 #[test]

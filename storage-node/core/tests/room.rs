@@ -1,7 +1,8 @@
 //! A write that finds no room waits for what comes back by itself, and not for ever.
 
-use crate::common::{Cluster, block};
-use conductor_model::Durability;
+use crate::common::{Cluster, block, of};
+use conductor_model::api::{OrderState, ShardOrder};
+use conductor_model::{BlockRange, Blocks, Durability};
 use driver::Span;
 use node_protocol::{Status, op};
 use sim::ProcessId;
@@ -74,4 +75,37 @@ fn what_was_overwritten_is_room_again_before_a_write_waits_for_it() {
         assert_eq!(c.answer(write).0, Status::Ok);
     }
     assert_eq!(c.count("write.waits-for-room"), 0);
+}
+
+#[test]
+fn a_share_that_the_disks_have_no_room_for_fails_and_costs_nobody_its_copy() {
+    let mut c = Cluster::new(35);
+    c.blocks = 1 << 14;
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    c.create(2, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    // Of each piece of 64 KiB a block is below a snapshot and one above it: who shares that makes a piece of its own of the two.
+    for (at, snapshot) in [(0, 6), (1, 7)] {
+        (0..100).for_each(|chunk| c.write(client, 1, chunk * 16 + at, 5));
+        c.snapshot(1, snapshot);
+    }
+    let mut at = 32;
+    loop {
+        let write = long_write(&mut c, client, at);
+        at += 1;
+        if c.answer(write).0 != Status::Ok {
+            break;
+        }
+    }
+    let to = c.client(2, 0);
+    c.write(to, 2, 3, 9);
+    let from = of(1, 7);
+    let at = BlockRange { from: Blocks(0), count: Blocks(1600) };
+    let report = c.carry_out(2, 2, ShardOrder::CopyRange { from, at, holders: Vec::new() });
+    let OrderState::Failed(why) = &report.state else { panic!("{report:?}") };
+    assert!(why.contains("no space left"), "{why}");
+    assert_eq!((c.count("copy.by-sharing"), c.count("copy.share-given-up")), (1, 1));
+    c.orders(&[]);
+    c.write(to, 2, 3, 10);
+    assert_eq!((c.read(to, 2, 3), c.in_sync(2).len(), c.primary(2)), (10, 3, 0));
 }

@@ -159,7 +159,7 @@ impl<S: Store> Node<S> {
             }
             Ok(status) => {
                 self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
-                if matches!(status, Status::NoSnapshot) {
+                if matches!(status, Status::NoSnapshot | Status::NoSpace) {
                     self.share_refused(key);
                 }
                 if let Some(primary) = self.primaries.get_mut(&shard).filter(|_| status != Status::Later) {
@@ -217,7 +217,7 @@ impl<S: Store> Node<S> {
             Ok(()) => self.leg_done(now, key, copy),
             Err(error @ (StoreError::NoSpace | StoreError::Busy | StoreError::NoSuchSnapshot { .. })) => {
                 self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
-                if matches!(error, StoreError::NoSuchSnapshot { .. }) {
+                if matches!(error, StoreError::NoSuchSnapshot { .. } | StoreError::NoSpace) {
                     self.share_refused(key);
                 }
             }
