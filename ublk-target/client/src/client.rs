@@ -229,6 +229,17 @@ impl VolumeClient {
         self.engine.submit(now, request)
     }
 
+    /// Whoever asked for these is gone: reads, questions and flushes among them complete as [`BlockError::Stopped`] as soon as no node has
+    /// them. What changes the volume goes on.
+    pub fn withdraw(&mut self, now: Time, tags: &[u64]) {
+        self.engine.withdraw(now, tags);
+    }
+
+    /// Requests that may be submitted now, as far as their number goes.
+    pub fn room(&self) -> usize {
+        self.engine.room()
+    }
+
     /// The next request that is over. To be drained after `end_turn`.
     pub fn next_completion(&mut self) -> Option<Completion> {
         self.engine.next_completion()

@@ -323,6 +323,11 @@ impl Engine {
         self.completions.pop_front()
     }
 
+    /// Requests that are less than `depth`.
+    pub(crate) fn room(&self) -> usize {
+        self.settings.depth.saturating_sub(self.requests.len())
+    }
+
     /// Nothing in flight, nothing to hand up.
     pub(crate) fn is_idle(&self) -> bool {
         self.requests.is_empty() && self.completions.is_empty()

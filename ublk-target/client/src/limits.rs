@@ -1,7 +1,7 @@
 //! Every limit of one lane's client, with its reason.
 //!
-//! Memory of one lane beside the arena: depth × about 400 B per request, 250 B per part (MAX_PARTS bounds the parts of one
-//! request, a flush has one per unflushed shard; front ends send one or two), 200 B per link, and `TRACES` stages of 64 B.
+//! Memory of one lane beside the arena: depth × about 400 B per request, 250 B per part (`MAX_PARTS` bounds the parts of one
+//! request, a flush has one per unflushed shard, and `LANE_PARTS` those of all but one), 200 B per link, and `TRACES` stages of 64 B.
 
 use driver::Span;
 
@@ -18,6 +18,9 @@ pub const MAX_EXTENTS: u64 = 1 << 30;
 pub const MAX_READ: u64 = 32 << 20;
 /// Most parts of one request: 4 GiB of zeroes over shards of 1 MiB, with room to spare.
 pub const MAX_PARTS: usize = 8192;
+/// Parts of all requests from which a further request waits, however few requests there are: 8 MiB. Only flushes of volumes of many
+/// shards, and zeroes over small ones, have more than a few parts each.
+pub const LANE_PARTS: usize = 32_768;
 /// Ranges of a shared volume that one attachment holds: each costs a request for each shard and connection.
 pub const MAX_RANGES: usize = 16;
 /// Between two attempts to connect, at first; doubled each time.

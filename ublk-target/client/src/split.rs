@@ -49,6 +49,12 @@ pub(crate) enum Kind {
     Flush,
 }
 
+impl Kind {
+    pub(crate) fn is_change(self) -> bool {
+        !matches!(self, Self::Read | Self::Extents | Self::Flush)
+    }
+}
+
 /// One part, not yet anything in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {

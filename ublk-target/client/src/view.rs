@@ -88,6 +88,10 @@ counters! {
     failed,
     /// Parts posted for the first time.
     sent,
+    /// Flushes of a shard that an earlier one has covered.
+    covered,
+    /// Requests that were given up because nobody waited for them any more.
+    withdrawn,
     /// Parts posted again after their connection was lost, or a "stale epoch" or "later".
     resent,
     /// Parts given back unanswered.

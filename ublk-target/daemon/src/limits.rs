@@ -16,7 +16,7 @@ pub const MAX_SESSIONS: usize = 16;
 pub const SESSION_COMMANDS: usize = 128;
 /// Payloads of one client in flight: eight of the largest pieces, more than a socket's bandwidth times its delay.
 pub const SESSION_BYTES: usize = 8 << 20;
-/// What a session has beside its payloads: the stream buffer, headers, a page for each small command.
+/// What a session has beside its payloads: the stream buffer, headers, pages for the ends of commands that are not whole blocks.
 pub const SESSION_EXTRA: usize = 1 << 20;
 /// Messages to and from the nodes: stream buffers and replies not yet taken.
 pub const NETWORK: usize = 120 << 20;
@@ -24,6 +24,10 @@ pub const NETWORK: usize = 120 << 20;
 pub const ARENA: usize = MAX_SESSIONS * (2 * SESSION_BYTES + SESSION_EXTRA) + NETWORK;
 /// Requests of all clients in flight, unless `--depth` says otherwise.
 pub const DEPTH: u16 = 256;
+/// And so many more, one for each client that has none: while everything else waits for a shard that is not served, who stays with the
+/// others goes on.
+pub const SPARE_DEPTH: u16 = 16;
+const _: () = assert!(SPARE_DEPTH as usize == MAX_SESSIONS);
 /// Requests in flight on one connection to a node: what a node grants.
 pub const CONN_DEPTH: u16 = 128;
 /// Parts of one send: the kernel takes 1024; a send of this many headers and pages fills any socket buffer.

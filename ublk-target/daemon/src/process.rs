@@ -281,64 +281,44 @@ fn bring_up(
     tell: &Sender<Happening>,
     heard: &Receiver<Happening>,
 ) -> Result<(Front, Record), TargetError> {
-    let Options { subject, conductor, key, front_end, read_only, shared, io_timeout, depth, transport, .. } = options;
-    let (generation, volume_id, snapshot) = (map.attach, map.volume, map.snapshot);
-    let no_rdma = map.reachable.iter().flat_map(|at| &at.addresses).all(|address| !address.is_rdma());
-    let read_only = read_only || snapshot.is_some();
-    let volume = subject.to_string();
-    let recovered = former.recover.is_some();
-    if let Some(record) = former.record.filter(|_| recovered) {
+    let (recover, generation) = (former.recover, map.attach);
+    let volume = options.subject.to_string();
+    if let Some(record) = former.record.filter(|_| recover.is_some()) {
         check_same(&record, &map)?;
         // Should we not get any further, this is what the conductor wants to hear at a detach.
         place.write(&Record { generation, ..record })?;
     }
-    told_to_end(&volume, recovered, heard)?;
-    let cluster = conductor.version()?.cluster;
-    told_to_end(&volume, recovered, heard)?;
-    let trust = conductor.trust();
-    let setup = Setup {
-        map,
-        name: volume.clone(),
-        client_name: former.client.clone(),
-        process: random(),
-        key,
-        read_only,
-        shared,
-        io_timeout: io_timeout.map(span),
-        depth,
-        // Nothing is loaded or opened for a cluster without RDMA.
-        transport: if transport == Transport::Auto && (no_rdma || trust.is_some()) {
-            Transport::Tcp
-        } else {
-            transport
-        },
-        trust,
-        unflushed: Arc::default(),
-    };
-    let (asks, asked) = sync_channel(1);
-    let news = tell.clone();
-    spawn("maps", move || maps::run(&conductor, &subject, &asked, &news))?;
-    let starting = matches!(front_end, FrontEnd::Ublk { .. }) && !recovered;
+    told_to_end(&volume, recover.is_some(), heard)?;
+    let cluster = options.conductor.version()?.cluster;
+    told_to_end(&volume, recover.is_some(), heard)?;
+
+    let owner = Owner::of(cluster, map.volume, map.snapshot);
     let Holder { pid, started } = Holder::this();
-    let record = |device| Record {
-        volume: volume.clone(),
-        snapshot,
+    let record = Record {
+        volume,
+        snapshot: map.snapshot,
         cluster,
-        volume_id,
+        volume_id: map.volume,
         pid,
         started,
         since_ms: now_ms(),
-        device,
-        client: former.client,
+        // What it will be called shows when it is there.
+        device: String::new(),
+        client: former.client.clone(),
         generation,
-        read_only,
-        starting,
+        read_only: options.read_only || map.snapshot.is_some(),
+        starting: matches!(options.front_end, FrontEnd::Ublk { .. }) && recover.is_none(),
     };
+    let (asks, asked) = sync_channel(1);
+    let (conductor, subject, news) = (options.conductor.clone(), options.subject.clone(), tell.clone());
+    spawn("maps", move || maps::run(&conductor, &subject, &asked, &news))?;
+    let front_end = options.front_end.clone();
+    let setup = setup(options, former.client, map);
     match front_end {
         FrontEnd::Nbd { listen, tls, .. } => {
             let secure = matches!(tls, NbdTls::Required { .. });
             let lane = NbdLane::start(setup, (listen, tls), asks, tell.clone())?;
-            let record = record(uri(&lane.address, &volume, secure));
+            let record = Record { device: uri(&lane.address, &record.volume, secure), ..record };
             let front = Front::Nbd(lane);
             match place.write(&record) {
                 Ok(()) => Ok((front, record)),
@@ -349,9 +329,8 @@ fn bring_up(
             }
         }
         FrontEnd::Ublk { queues } => {
-            let shape = UblkShape { queues, owner: Owner::of(cluster, volume_id, snapshot), recover: former.recover };
-            let made = UblkMade::make(setup, &shape, asks, tell.clone())?;
-            let record = record(made.path().display().to_string());
+            let made = UblkMade::make(setup, &UblkShape { queues, owner, recover }, asks, tell.clone())?;
+            let record = Record { device: made.path().display().to_string(), ..record };
             // Before the kernel makes a block device of it: whatever becomes of us, it can be found.
             match place.write(&record) {
                 Ok(()) => Ok((Front::Ublk(made.start(tell.clone())?), record)),
@@ -361,6 +340,32 @@ fn bring_up(
                 }
             }
         }
+    }
+}
+
+/// What a lane serves the volume with.
+fn setup(options: Options, client_name: String, map: VolumeMap) -> Setup {
+    let Options { subject, conductor, key, read_only, shared, io_timeout, depth, transport, .. } = options;
+    let trust = conductor.trust();
+    // Nothing is loaded or opened for a cluster without RDMA.
+    let no_rdma = map.reachable.iter().flat_map(|at| &at.addresses).all(|address| !address.is_rdma());
+    let transport = match transport {
+        Transport::Auto if no_rdma || trust.is_some() => Transport::Tcp,
+        asked => asked,
+    };
+    Setup {
+        name: subject.to_string(),
+        client_name,
+        process: random(),
+        key,
+        read_only: read_only || map.snapshot.is_some(),
+        shared,
+        io_timeout: io_timeout.map(span),
+        depth,
+        transport,
+        trust,
+        unflushed: Arc::default(),
+        map,
     }
 }
 

@@ -101,6 +101,29 @@ fn a_client_that_the_volume_has_no_room_for_is_read_no_further() {
 }
 
 #[test]
+fn a_client_whose_requests_all_wait_for_a_shard_leaves_the_others_room() {
+    let lane = Lane::with(4, false);
+    lane.node.sicken(Some(1));
+    let mut waiting: Vec<NbdClient> = (0..4).map(|_| lane.connect()).collect();
+    let cookies: Vec<u64> = waiting.iter_mut().flat_map(|c| [(); 5].map(|()| c.send(0, 0, SHARD, 512, &[]))).collect();
+    lane.until("all stuck", |view| view.sessions.iter().all(|session| session.state == "waiting for the volume"));
+    let mut other = lane.connect();
+    for n in 0..10 {
+        assert_eq!((other.write(n * 512, &[7; 512]), other.read(n * 512, 512)), (0, vec![7; 512]));
+    }
+    lane.node.sicken(None);
+    assert_eq!(cookies.len(), 20);
+    for client in &mut waiting {
+        (0..5).for_each(|_| {
+            assert_eq!(client.reply().1, 0);
+            let mut data = [0; 512];
+            client.stream.read_exact(&mut data).unwrap();
+        });
+    }
+    lane.stop(Mail::Stop);
+}
+
+#[test]
 fn a_stop_finishes_what_was_taken_and_says_goodbye() {
     let lane = Lane::start();
     lane.node.hold(true);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Lane, NbdClient};
+use common::{Lane, NbdClient, SHARD};
 use std::net::Shutdown;
 use target_daemon::Mail;
 use target_daemon::limits::{SESSION_BYTES, SESSION_COMMANDS};
@@ -82,6 +82,28 @@ fn reads_of_a_client_that_is_gone_hold_nobody_back() {
     lane.until("asked, too", |view| view.requests == 2);
     lane.node.hold(false);
     assert_eq!(sibling.reply(), (cookie, 0));
+    lane.stop(Mail::Stop);
+}
+
+#[test]
+fn reads_that_clients_left_behind_make_room_for_others() {
+    let lane = Lane::with(4, false);
+    lane.node.sicken(Some(1));
+    for n in 1..=3 {
+        let mut client = lane.connect();
+        for _ in 0..5 {
+            client.send(0, 0, SHARD, BLOCK, &[]);
+        }
+        lane.until("nothing more goes", |view| view.sessions.iter().any(|session| session.state.contains("volume")));
+        drop(client);
+        lane.until("noticed", |view| view.sessions.iter().all(|session| session.state == "closing"));
+        let mut next = lane.connect();
+        (0..10).for_each(|_| assert_eq!(next.read(0, BLOCK as usize), block(0), "what is served goes on, round {n}"));
+    }
+    let view = lane.until("given up", |view| view.counters["withdrawn"] >= 8);
+    assert!(view.requests <= 4, "{view:?}");
+    lane.node.sicken(None);
+    lane.until("over", |view| view.requests == 0 && view.sessions.is_empty());
     lane.stop(Mail::Stop);
 }
 

@@ -87,7 +87,7 @@ pub struct Ticket {
     pub(crate) slot: usize,
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// Bytes that count against the session's limit for it.
+    /// Bytes that count against the session's limit for it: its pages.
     pub(crate) charged: u64,
 }
 
@@ -169,6 +169,12 @@ impl Header {
             command => Ok(command),
         }
     }
+}
+
+/// The bytes of the pages that a range touches: what its data has in memory at most, however short it is.
+pub(crate) fn in_pages(offset: u64, len: u64) -> u64 {
+    const PAGE: u64 = memory::PAGE as u64;
+    (offset % PAGE + len).next_multiple_of(PAGE)
 }
 
 /// Where the piece ends that begins at `from`, in a range that ends at `end`.

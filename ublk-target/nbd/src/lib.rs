@@ -36,7 +36,8 @@ pub use command::{Request, Ticket, What};
 pub use export::{Export, ExportError};
 pub use fault::{Closed, Fault};
 pub use limits::{
-    Limits, MAX_EXTENTS, MAX_OPTION, MAX_OPTIONS, MAX_PAYLOAD, MAX_SMALL_OUTPUT, MAX_STRING, PIECE, STREAM_BUFFER,
+    Limits, MAX_EXTENTS, MAX_OPTION, MAX_OPTIONS, MAX_PAYLOAD, MAX_SMALL_OUTPUT, MAX_STRING, MIN_BYTES, PIECE,
+    STREAM_BUFFER,
 };
 pub use negotiation::Tls;
 pub use output::{Data, Parts};

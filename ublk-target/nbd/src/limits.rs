@@ -1,7 +1,7 @@
 //! Every limit of a session, and what they add up to.
 //!
 //! The memory of one session: [`STREAM_BUFFER`] + `Limits::bytes` (payloads of writes until they are finished, data of reads until
-//! it is sent) + [`MAX_SMALL_OUTPUT`] and one reply per command (at most [`MAX_EXTENTS`] extents: 8 KiB).
+//! it is sent, all in whole pages) + [`MAX_SMALL_OUTPUT`] and one reply per command (at most [`MAX_EXTENTS`] extents: 8 KiB).
 
 use conductor_model::Bytes;
 
@@ -36,9 +36,14 @@ pub(crate) const HEADERS_PER_SEND: usize = 16 << 10;
 pub struct Limits {
     /// Commands that were received and not answered.
     pub commands: usize,
-    /// Payloads of writes not finished, and data of reads not sent. At least [`PIECE`].
+    /// Payloads of writes not finished, and data of reads not sent, each with the whole pages that it is in. At least [`MIN_BYTES`].
     pub bytes: Bytes,
 }
+
+/// The smallest [`Limits::bytes`]: a piece, and the rest of the pages at both ends of a command.
+pub const MIN_BYTES: u64 = PIECE + EDGES;
+/// What the pages of a range are longer than the range, at most.
+pub(crate) const EDGES: u64 = 2 * memory::PAGE as u64;
 
 impl Default for Limits {
     /// The deepest queue that clients use (the kernel's is 128), and as many bytes as the largest command has.

@@ -13,7 +13,8 @@ pub type Data = SmallVec<[Part; 2]>;
 enum Entry {
     /// So many bytes from the front of `small`. Never two in a row.
     Small(usize),
-    Data(Part),
+    /// And how many bytes count no more when it is sent.
+    Data(Part, u64),
 }
 
 /// The queue. Its storage is reused.
@@ -35,8 +36,13 @@ impl Output {
         }
     }
 
-    pub(crate) fn data(&mut self, part: Part) {
-        self.entries.push_back(Entry::Data(part));
+    /// The data of a read, without a copy. So much counts until all of it is sent.
+    pub(crate) fn data(&mut self, mut parts: Data, charged: u64) {
+        parts.retain(|part| part.len > 0);
+        let last = parts.len().saturating_sub(1);
+        for (n, part) in parts.into_iter().enumerate() {
+            self.entries.push_back(Entry::Data(part, if n == last { charged } else { 0 }));
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -52,16 +58,16 @@ impl Output {
         *self = Self::default();
     }
 
-    /// The next `max_parts` parts at most, up to [`PIECE`] of data, and how many bytes of data are in them. `None`: nothing to send, or no memory for
-    /// the headers (then nothing has changed).
+    /// The next `max_parts` parts at most, up to [`PIECE`] of data, and how many bytes count no more when they are sent. `None`: nothing to
+    /// send, or no memory for the headers (then nothing has changed).
     pub(crate) fn take(&mut self, arena: &Arena, max_parts: usize) -> Option<(Parts, u64)> {
         let (mut count, mut small, mut long) = (0, 0, 0);
         for entry in self.entries.iter().take(max_parts) {
             match entry {
                 Entry::Small(len) => small += len,
                 // Who takes a send is seen to be there: so it is no more than a slow one takes in a while.
-                Entry::Data(part) if long > 0 && long + part.len as u64 > PIECE => break,
-                Entry::Data(part) => long += part.len as u64,
+                Entry::Data(part, _) if long > 0 && long + part.len as u64 > PIECE => break,
+                Entry::Data(part, _) => long += part.len as u64,
             }
             count += 1;
         }
@@ -75,12 +81,12 @@ impl Output {
             }
             Some(memory.filled())
         };
-        let (mut parts, mut copied, mut data) = (Parts::new(), 0, 0);
+        let (mut parts, mut copied, mut over) = (Parts::new(), 0, 0);
         while parts.len() < count {
             match self.entries.pop_front() {
                 None => break,
-                Some(Entry::Data(part)) => {
-                    data += part.len as u64;
+                Some(Entry::Data(part, charged)) => {
+                    over += charged;
                     parts.push(part);
                 }
                 Some(Entry::Small(len)) => {
@@ -98,6 +104,6 @@ impl Output {
                 }
             }
         }
-        (!parts.is_empty()).then_some((parts, data))
+        (!parts.is_empty()).then_some((parts, over))
     }
 }

@@ -56,11 +56,20 @@ pub struct Extent {
     pub zero: bool,
 }
 
+/// Data of one request.
+struct Piece {
+    offset: u64,
+    len: u64,
+    data: Data,
+    /// What counts until it is sent.
+    charged: u64,
+}
+
 /// Data of a read that is answered in one go, in order.
 #[derive(Default)]
 pub(crate) struct Gathered {
-    /// What came and was not queued: offset, bytes, data; sorted by offset.
-    waiting: SmallVec<[(u64, u64, Data); 2]>,
+    /// What came and was not queued, sorted by offset.
+    waiting: SmallVec<[Piece; 2]>,
     /// First byte that was not queued.
     next: u64,
     end: u64,
@@ -76,9 +85,9 @@ impl Gathered {
         Self { next: offset, end: offset + len, total: len, held_back: len <= most, ..Self::default() }
     }
 
-    pub(crate) fn insert(&mut self, offset: u64, len: u64, data: Data) {
-        let place = self.waiting.partition_point(|(other, ..)| *other < offset);
-        self.waiting.insert(place, (offset, len, data));
+    pub(crate) fn insert(&mut self, offset: u64, len: u64, data: Data, charged: u64) {
+        let place = self.waiting.partition_point(|other| other.offset < offset);
+        self.waiting.insert(place, Piece { offset, len, data, charged });
     }
 
     /// True once the client was promised data that is not all here.
@@ -86,24 +95,24 @@ impl Gathered {
         self.header_queued
     }
 
-    /// Drops what waits, and says how many bytes that was.
+    /// Drops what waits, and says how many bytes count no more.
     pub(crate) fn forget(&mut self) -> u64 {
-        self.waiting.drain(..).map(|(_, len, _)| len).sum()
+        self.waiting.drain(..).map(|piece| piece.charged).sum()
     }
 
     /// Queues what can go out.
     pub(crate) fn advance(&mut self, cookie: Cookie, structured: bool, out: &mut Output) {
-        let here: u64 = self.waiting.iter().map(|(_, len, _)| len).sum();
+        let here: u64 = self.waiting.iter().map(|piece| piece.len).sum();
         if self.held_back && here < self.total {
             return;
         }
-        let ready = self.waiting.iter().scan(self.next, |next, (offset, len, _)| {
-            let follows = offset == next;
-            *next += len;
+        let ready = self.waiting.iter().scan(self.next, |next, piece| {
+            let follows = piece.offset == *next;
+            *next += piece.len;
             follows.then_some(())
         });
         let ready = ready.count();
-        for (_, len, parts) in self.waiting.drain(..ready) {
+        for piece in self.waiting.drain(..ready) {
             if !self.header_queued {
                 self.header_queued = true;
                 if structured {
@@ -112,8 +121,8 @@ impl Gathered {
                     simple(out, cookie, None);
                 }
             }
-            queue(out, parts);
-            self.next += len;
+            out.data(piece.data, piece.charged);
+            self.next += piece.len;
         }
     }
 
@@ -158,15 +167,6 @@ pub(crate) fn error_chunk(out: &mut Output, cookie: Cookie, fault: Fault, offset
     out.small(message.as_bytes());
     if let Some(offset) = offset {
         out.small(&offset.to_be_bytes());
-    }
-}
-
-/// Data, without a copy.
-pub(crate) fn queue(out: &mut Output, parts: Data) {
-    for part in parts {
-        if part.len > 0 {
-            out.data(part);
-        }
     }
 }
 

@@ -10,10 +10,10 @@
 //!                Commands ◀─▶ Read | Write | Skip      (DISC, end of stream, garbage: Closed)
 //! ```
 
-use crate::command::{Command, Cookie, Header, Request, Ticket, What, piece_end};
+use crate::command::{Command, Cookie, Header, Request, Ticket, What, in_pages, piece_end};
 use crate::export::Export;
 use crate::fault::{Closed, Fault};
-use crate::limits::{IN_PLACE, Limits, MAX_GATHERED, MAX_OPTION, MAX_SMALL_OUTPUT, PIECE};
+use crate::limits::{EDGES, IN_PLACE, Limits, MAX_GATHERED, MAX_OPTION, MAX_SMALL_OUTPUT, MIN_BYTES};
 use crate::negotiation::{self, Negotiation, Next, Tls};
 use crate::output::{Output, Parts};
 use crate::reply::{self, Gathered, Outcome};
@@ -58,7 +58,7 @@ pub struct Session {
     commands: Slab<Active>,
     /// The only command in flight is a read whose simple reply goes out as its data comes: no other reply may get in between.
     alone: bool,
-    /// Bytes that count against `limits.bytes`.
+    /// Bytes of pages that count against `limits.bytes`.
     charged: u64,
     /// Bytes of `charged` that go when the outstanding send is over.
     sending: Option<u64>,
@@ -161,7 +161,7 @@ impl Session {
         negotiation::greet(&mut output);
         Self {
             export,
-            limits: Limits { commands: limits.commands.max(1), bytes: limits.bytes.max(Bytes(PIECE)) },
+            limits: Limits { commands: limits.commands.max(1), bytes: limits.bytes.max(Bytes(MIN_BYTES)) },
             negotiation: Negotiation::new(tls),
             phase: Phase::ClientFlags,
             stream: Stream::default(),
@@ -263,12 +263,12 @@ impl Session {
                 }
                 (How::Chunks, Outcome::Data(data)) => {
                     reply::data_chunk(out, cookie, offset, len, last);
-                    reply::queue(out, data);
+                    out.data(data, charged);
                     over = 0;
                 }
                 (How::Chunks, failed) => reply::error_chunk(out, cookie, failed.fault(), Some(offset), last),
                 (How::Gathered(gathered), Outcome::Data(data)) if active.fault.is_none() => {
-                    gathered.insert(offset, len, data);
+                    gathered.insert(offset, len, data, charged);
                     gathered.advance(cookie, self.negotiation.structured, out);
                     over = 0;
                 }
@@ -312,15 +312,15 @@ impl Session {
         if self.sending.is_some() {
             return None;
         }
-        let (parts, data) = self.output.take(arena, max_parts)?;
-        self.sending = Some(data);
+        let (parts, over) = self.output.take(arena, max_parts)?;
+        self.sending = Some(over);
         Some(parts)
     }
 
     /// The outstanding send is over. (One that failed is followed by [`close`](Self::close).)
     pub fn sent(&mut self) {
-        let data = self.sending.take().unwrap_or(0);
-        self.discharge(data);
+        let over = self.sending.take().unwrap_or(0);
+        self.discharge(over);
     }
 
     /// Ends it from this side; what waits to be sent is dropped.
@@ -568,7 +568,7 @@ impl Session {
 
     /// Longest read that is held back until all of it is there: it must fit into what may be in flight.
     fn most_gathered(&self) -> u64 {
-        MAX_GATHERED.min(self.limits.bytes.0)
+        MAX_GATHERED.min(self.limits.bytes.0 - EDGES)
     }
 
     /// True if so many bytes more may be in flight. A piece may when nothing else is: the limit is never below one.
@@ -580,11 +580,12 @@ impl Session {
         let Phase::Read { slot, next: offset, end } = self.phase else { return Step::Again };
         let piece = piece_end(offset, end);
         let len = piece - offset;
-        if !self.has_room(len) {
+        let charged = in_pages(offset, len);
+        if !self.has_room(charged) {
             return Step::Wait(Waiting::Room);
         }
-        self.charged += len;
-        let ticket = self.ticket(slot, offset, len, len);
+        self.charged += charged;
+        let ticket = self.ticket(slot, offset, len, charged);
         if piece == end {
             self.commands[slot].unissued = false;
             self.phase = Phase::Commands;
@@ -600,13 +601,13 @@ impl Session {
         let until = piece_end(offset, end);
         let len = until - offset;
         let Some(piece) = piece else {
-            if !self.has_room(len) {
+            if !self.has_room(in_pages(offset, len)) {
                 return Step::Wait(Waiting::Room);
             }
             let Some(memory) = usize::try_from(len).ok().and_then(|len| arena.take(len, Class::Client)) else {
                 return Step::Wait(Waiting::Memory);
             };
-            self.charged += len;
+            self.charged += in_pages(offset, len);
             let len = memory.len();
             let piece = Some(Piece { memory: Some(memory), filled: 0, len });
             self.phase = Phase::Write { slot, next: offset, end, fua, piece };
@@ -629,7 +630,7 @@ impl Session {
             self.phase = Phase::Write { slot, next: until, end, fua, piece: None };
         }
         let what = What::Write { payload: memory.filled(), fua };
-        let ticket = self.ticket(slot, offset, len, len);
+        let ticket = self.ticket(slot, offset, len, in_pages(offset, len));
         Step::Event(Event::Request(Request { ticket, what, offset: Bytes(offset), len: Bytes(len) }))
     }
 }

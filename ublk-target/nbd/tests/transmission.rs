@@ -451,6 +451,46 @@ fn bytes_in_flight_are_bounded_until_they_are_sent() {
 }
 
 #[test]
+fn what_is_read_counts_in_pages_until_it_is_sent() {
+    for extensions in [false, true] {
+        let limits = Limits { bytes: Bytes(2 * PIECE), ..Limits::default() };
+        let mut server = entered(export(SIZE), limits, 64 << 20, extensions);
+        server.listens = false;
+        // On both sides of a boundary between pieces: two requests, and each byte has a page of its own.
+        let words = command(READ, 0, 1, PIECE - 1, 2).repeat(5000);
+        let mut left = &words[..];
+        let mut answered = 0;
+        loop {
+            let n = server.receive(left, usize::MAX);
+            left = &left[n..];
+            let asked = server.requests.len();
+            (0..asked).for_each(|_| {
+                let byte = server.data(1, 1);
+                server.finish(0, byte);
+            });
+            answered += asked;
+            if n == 0 && asked == 0 {
+                break;
+            }
+        }
+        assert!((200..=512).contains(&answered), "{answered} bytes are held for a client that does not listen");
+        let most = usize::try_from(limits.bytes.0).expect("small") + STREAM_BUFFER;
+        assert!(server.arena.in_use() <= most, "{} bytes for {answered}", server.arena.in_use());
+        server.listens = true;
+        while !left.is_empty() || !server.requests.is_empty() {
+            server.turn();
+            left = &left[server.receive(left, usize::MAX)..];
+            (0..server.requests.len()).for_each(|_| {
+                let byte = server.data(1, 1);
+                server.finish(0, byte);
+                answered += 1;
+            });
+        }
+        assert_eq!((answered, server.session.bytes_in_flight()), (10_000, Bytes(0)));
+    }
+}
+
+#[test]
 fn a_client_that_does_not_listen_is_not_answered_for_ever() {
     let mut server = structured();
     let words = command(CACHE, 0, 1, 0, 1).repeat(1000);

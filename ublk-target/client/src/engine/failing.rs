@@ -10,7 +10,7 @@
 //! node that nobody of this lane has talked to since.
 
 use super::{Engine, Network, close};
-use crate::iocb::PartState;
+use crate::iocb::{PartState, Request};
 use crate::limits::FENCE_GRACE;
 use crate::link::Link;
 use crate::request::BlockError;
@@ -46,6 +46,20 @@ impl Engine {
                 part.state = PartState::Done;
                 self.part_done(slot);
             }
+        }
+    }
+
+    /// Fails the requests by these tags that nobody waits for any more, unless they change something: what was asked for is done, whoever
+    /// asked for it. What is not sent is over at once; what is, with its answer.
+    pub(crate) fn withdraw(&mut self, now: Time, tags: &[u64]) {
+        let lost =
+            |request: &Request| request.failed.is_none() && !request.kind.is_change() && tags.contains(&request.tag);
+        let slots: Vec<usize> =
+            self.requests.iter().filter(|(_, request)| lost(request)).map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.counters.withdrawn += 1;
+            self.fail(now, slot, BlockError::Stopped);
+            self.decide(slot);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::posting::op_of;
 use crate::iocb::{ClientIocb, Part, PartState, Request, Stage, Stages};
-use crate::limits::MAX_READ;
+use crate::limits::{LANE_PARTS, MAX_READ};
 use crate::request::{BlockError, BlockOp, BlockRequest};
 use crate::split::{Action, Kind, Piece, Pieces, split};
 use conductor_model::{BLOCK, BlockRange, Bytes, Commit, Epoch};
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tcp::Payload;
 
 impl Engine {
-    /// Takes a request, or hands it back when there are `depth` already or memory is short: try again after a completion.
+    /// Takes a request, or hands it back when there are `depth` already, or many parts, or memory is short: try again after a completion.
     pub(crate) fn submit(&mut self, now: Time, request: BlockRequest) -> Result<(), BlockRequest> {
         if self.requests.len() >= self.settings.depth {
             self.counters.refused_full += 1;
@@ -25,6 +25,11 @@ impl Engine {
             Kind::Flush => Ok(self.flushes()),
             _ => split(kind, request.offset, len, self.routes.shard_size).ok_or(BlockError::BadLength),
         });
+        let more = checked.as_ref().map_or(0, |pieces| pieces.len());
+        if !self.requests.is_empty() && self.parts.len() + more > LANE_PARTS {
+            self.counters.refused_full += 1;
+            return Err(request);
+        }
         let made = match &checked {
             Ok(pieces) => pieces.iter().map(|piece| self.payload(piece, &request.op)).collect(),
             Err(_) => Some(SmallVec::<[_; 2]>::new()),

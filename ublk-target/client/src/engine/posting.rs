@@ -8,6 +8,7 @@ use crate::split::Action;
 use conductor_model::{BlockRange, Bytes};
 use driver::Time;
 use node_protocol::{IoBody, op};
+use smallvec::SmallVec;
 use tcp::Payload;
 use wire::{Op, Reason};
 
@@ -29,7 +30,8 @@ impl Engine {
 
     /// Sends what links have queued and their connections take; opens connections that are needed.
     pub(super) fn pump(&mut self, now: Time, net: &mut dyn Network) {
-        let Self { links, requests, parts, routes, claims, paused, counters, .. } = self;
+        let mut covered = SmallVec::<[usize; 8]>::new();
+        let Self { links, requests, parts, routes, claims, paused, counters, unflushed, .. } = self;
         for (endpoint, link) in links.iter_mut() {
             let makes_room = link.makes_room.is_some_and(|until| now < until);
             match link.state {
@@ -53,6 +55,13 @@ impl Engine {
                             link.remove(part.sequence);
                             part.state = PartState::Paused(now + RETRY_MAX, Pause::Range);
                             paused.insert((now + RETRY_MAX, key));
+                            continue;
+                        }
+                        let flushes = unflushed.as_ref().filter(|_| part.action == Action::Flush);
+                        if flushes.is_some_and(|all| all.clean(part.shard) >= part.covers) {
+                            link.remove(part.sequence);
+                            part.state = PartState::Done;
+                            covered.push(key);
                             continue;
                         }
                         let (shard, payload) = (routes.id(part.shard), part.payload.as_ref().map(Payload::share));
@@ -91,6 +100,13 @@ impl Engine {
                 }
                 _ => {}
             }
+        }
+        for key in covered {
+            // Another flush, which was sent before, has covered all that this one was to cover.
+            self.counters.covered += 1;
+            let slot = self.parts[key].request;
+            self.served(now, key, None);
+            self.decide(slot);
         }
     }
 }

@@ -396,6 +396,33 @@ fn more_than_depth_is_given_back_and_what_has_no_credit_waits_in_order() {
 }
 
 #[test]
+fn what_nobody_waits_for_is_given_up_unless_it_changes_something_or_a_node_has_it() {
+    let mut b = Bench::new(&[(1, 1), (1, 1)], SETTINGS);
+    b.submit(1, BlockOp::Read, 0, 512);
+    b.turn();
+    b.up(1);
+    b.answer(1, 0, Status::Later, b"");
+    b.submit(2, BlockOp::Read, SHARD, 2);
+    b.write(3, 0, &[1; 512]);
+    b.turn();
+    b.submit(4, BlockOp::Extents, 0, 4096);
+    b.write(5, 0, &[1; 512]);
+    b.submit(6, BlockOp::Read, 0, 512);
+    b.engine.withdraw(b.now, &[1, 2, 3, 4, 5]);
+    b.turn();
+    assert_eq!(b.results(), [(1, Err(BlockError::Stopped)), (4, Err(BlockError::Stopped))]);
+    b.answer(1, 0, Status::Ok, b"ab");
+    assert_eq!(b.results()[2..], [(2, Err(BlockError::Stopped))], "its node had it");
+    assert_eq!(b.posted(1).iter().map(|p| p.op).collect::<Vec<_>>(), [op::WRITE, op::WRITE, op::READ]);
+    b.answer(1, 0, Status::Ok, b"");
+    b.answer(1, 0, Status::Ok, b"");
+    b.answer(1, 0, Status::Ok, &[0; 512]);
+    assert_eq!(b.results()[3..], [(3, Ok(0)), (5, Ok(0)), (6, Ok(512))]);
+    assert_eq!(b.engine.counters.withdrawn, 3);
+    b.assert_clean();
+}
+
+#[test]
 fn a_request_that_needs_memory_which_is_not_there_is_given_back() {
     let mut b = bench(&[(1, 1), (1, 1)]);
     let op = b.data(&[1; 1024]);

@@ -2,7 +2,7 @@
 
 use super::fake::{Bench, SETTINGS};
 use super::{SHARD, endpoint, map};
-use crate::limits::RECONNECT_MAX;
+use crate::limits::{LANE_PARTS, RECONNECT_MAX};
 use crate::request::{BlockError, BlockOp, BlockRequest};
 use crate::unflushed::Unflushed;
 use conductor_model::api::VolumeMap;
@@ -111,6 +111,50 @@ fn a_flush_asks_the_shards_that_were_changed_since_their_last_one() {
     assert_eq!(asked(&b, 1), [flush(2)]);
     b.answer(1, 0, Status::Ok, b"");
     b.assert_clean();
+}
+
+#[test]
+fn a_flush_that_has_to_wait_does_not_ask_for_what_another_has_covered_meanwhile() {
+    let mut b = Bench::of(&flush_map(&[(1, 1), (1, 1), (1, 1)]), SETTINGS);
+    b.net.credits = 2;
+    (1..=4).for_each(|tag| assert!(b.submit(tag, FLUSH, 0, 0)));
+    b.turn();
+    b.up(1);
+    b.answer(1, 0, Status::Ok, b"");
+    b.answer(1, 0, Status::Ok, b"");
+    // Shard 2 was asked for the first one, and for none of the others: those of shards 0 and 1 were over before their turn came.
+    assert_eq!(asked(&b, 1), [(op::FLUSH, 2), (op::FLUSH, 2)]);
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results(), [(1, Ok(0)), (3, Ok(0)), (4, Ok(0))], "the second is still asked for");
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!((b.completions.len(), b.engine.counters.covered, b.engine.counters.sent), (4, 8, 4));
+    b.assert_clean();
+}
+
+#[test]
+fn a_flush_that_another_has_covered_tells_of_a_loss_all_the_same() {
+    let mut b = Bench::of(&flush_map(&[(1, 1)]), SETTINGS);
+    b.net.credits = 1;
+    b.submit(1, FLUSH, 0, 0);
+    b.submit(2, FLUSH, 0, 0);
+    b.turn();
+    let mut lost = flush_map(&[(1, 1)]);
+    lost.shards[0].cache = Commit(5);
+    b.engine.map(b.now, &lost);
+    b.up(1);
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results(), [(1, Err(BlockError::Io)), (2, Err(BlockError::Io))]);
+    assert_eq!(b.engine.counters.covered, 1);
+    b.assert_clean();
+}
+
+#[test]
+fn flushes_of_many_shards_wait_when_their_parts_are_many() {
+    let shards = [(1, 1)].repeat(LANE_PARTS);
+    let mut b = Bench::of(&flush_map(&shards), SETTINGS);
+    assert!(b.submit(1, FLUSH, 0, 0), "alone it may have as many as it needs");
+    assert!(!b.submit(2, FLUSH, 0, 0) && !b.submit(3, BlockOp::Read, 0, 1));
+    assert_eq!(b.engine.parts.len(), LANE_PARTS);
 }
 
 #[test]

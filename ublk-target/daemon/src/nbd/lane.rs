@@ -4,7 +4,8 @@ use super::{Letter, Mail, NbdOptions, NbdTarget};
 use crate::error::TargetError;
 use crate::happening::Happening;
 use crate::limits::{
-    ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, MAX_SESSIONS, SPIN, TLS_NETWORK, TLS_SESSIONS,
+    ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, MAX_SESSIONS, SPARE_DEPTH, SPIN, TLS_NETWORK,
+    TLS_SESSIONS,
 };
 use crate::setup::{NbdTls, Setup, say};
 use crate::view::TargetView;
@@ -132,7 +133,8 @@ fn reactor(
     let mut export = Export::new(&setup.name, &description(setup), setup.map.size)?;
     export.read_only = setup.read_only;
     export.fast_zero = true;
-    let mut client = setup.client(0, setup.depth.unwrap_or(DEPTH), &arena)?;
+    let depth = setup.depth.unwrap_or(DEPTH).saturating_add(SPARE_DEPTH);
+    let mut client = setup.client(0, depth, &arena)?;
     if let Some(error) = client.open_rdma(|| driver.open_rdma(&arena))? {
         tracing::warn!(%error, "no RDMA here: everything goes over TCP");
     }

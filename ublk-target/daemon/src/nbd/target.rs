@@ -11,6 +11,10 @@
 //! that is over is still at the volume client, no other session's change goes there. Decides nothing about routing, resending or the
 //! volume: that is the volume client's.
 //!
+//! Where the volume client has no more room, as when a shard is not served and everything waits that touches it, the reads that clients
+//! left behind when they went are given up first; and who has nothing there may always have one request, so that whoever stays with
+//! the other shards goes on.
+//!
 //! Why changes wait for those of a session that is over (rule 24). A client that lost its connection sends its unanswered commands
 //! again on the next one, or on another that it has already, and goes on when they are answered. What the lost connection left at
 //! the volume client may be sent as late as ever (it may just pause, or wait for a node), and would overwrite what was acknowledged
@@ -23,7 +27,9 @@
 
 use super::convert::{self, Step};
 use super::link::Link;
-use crate::limits::{ACCEPT_AGAIN, LOOK_AGAIN, MAX_SESSIONS, SAY_CROWDED, SESSION_BYTES, SESSION_COMMANDS};
+use crate::limits::{
+    ACCEPT_AGAIN, LOOK_AGAIN, MAX_SESSIONS, SAY_CROWDED, SESSION_BYTES, SESSION_COMMANDS, SPARE_DEPTH,
+};
 use crate::view::{SessionView, TargetView};
 use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
@@ -67,7 +73,7 @@ pub enum Letter {
 
 /// What an NBD target is made with.
 pub struct NbdOptions {
-    /// The volume client, without connections.
+    /// The volume client, without connections. Its depth is what clients may have in flight, and [`SPARE_DEPTH`] more.
     pub client: VolumeClient,
     /// The lane's memory, which the volume client uses too.
     pub arena: Arena,
@@ -95,6 +101,8 @@ pub struct NbdTarget {
     turn: usize,
     /// Somebody waits for memory or room: look again then.
     again: Option<Time>,
+    /// The volume client had no room for a request in this turn.
+    crammed: bool,
     stopping: bool,
     said_fenced: bool,
     /// What was said of the ranges that it is to hold.
@@ -158,6 +166,7 @@ impl NbdTarget {
             asked: Slab::new(),
             turn: 0,
             again: None,
+            crammed: false,
             stopping: false,
             said_fenced: false,
             said_held: None,
@@ -389,6 +398,10 @@ impl NbdTarget {
             self.counters.held_back += 1;
             return;
         }
+        if link.asked > 0 && self.client.room() <= usize::from(SPARE_DEPTH) {
+            self.refuse(link, ticket, request);
+            return;
+        }
         let vacant = self.asked.vacant_entry();
         request.tag = vacant.key() as u64;
         match self.client.submit(now, request) {
@@ -398,11 +411,27 @@ impl NbdTarget {
                 link.changes += usize::from(change);
                 self.counters.requests += 1;
             }
-            Err(request) => {
-                link.stuck = Some((ticket, request));
-                self.counters.stuck += 1;
-            }
+            Err(request) => self.refuse(link, ticket, request),
         }
+    }
+
+    /// There is no room for a request: it waits for some.
+    fn refuse(&mut self, link: &mut Link, ticket: Ticket, request: BlockRequest) {
+        link.stuck = Some((ticket, request));
+        self.counters.stuck += 1;
+        self.crammed = true;
+    }
+
+    /// Gives up what nobody waits for.
+    fn withdraw(&mut self, now: Time) {
+        let left = self.links().filter(|link| link.is_gone() && link.asked > link.changes);
+        let left: Vec<ConnId> = left.map(|link| link.owner.id).collect();
+        if left.is_empty() {
+            return;
+        }
+        let asked = self.asked.iter().filter(|(_, asked)| !asked.change && left.contains(&asked.on.id));
+        let tags: Vec<u64> = asked.map(|(tag, _)| tag as u64).collect();
+        self.client.withdraw(now, &tags);
     }
 
     /// Hands the volume's answers to their sessions.
@@ -510,6 +539,9 @@ impl Machine for NbdTarget {
     fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         self.deadlines(now, out);
         self.pump(now, out);
+        if std::mem::take(&mut self.crammed) {
+            self.withdraw(now);
+        }
         if self.stopping && self.streams.is_empty() {
             self.client.stop();
         }

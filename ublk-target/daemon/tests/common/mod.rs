@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use target_daemon::limits::SPARE_DEPTH;
 use target_daemon::{Letter, Mail, NbdOptions, NbdTarget, TargetView};
 use volume_client::{ClientOptions, VolumeClient};
 use wire::ClusterKey;
@@ -103,7 +104,7 @@ impl Lane {
                 lane: 0,
                 read_only,
                 io_timeout: None,
-                depth,
+                depth: depth + SPARE_DEPTH,
                 conn_depth: 32,
                 card: None,
                 transport: volume_client::Transport::Tcp,

@@ -21,6 +21,7 @@ pub(crate) struct FakeNode {
 enum Order {
     Hold(bool),
     PutOff(bool),
+    Sicken(Option<u32>),
     LosePower(Sender<()>),
     Stop,
 }
@@ -37,6 +38,8 @@ struct Node {
     holding: bool,
     held: Vec<Request>,
     putting_off: bool,
+    /// A shard that is not served.
+    sick: Option<u32>,
     sessions: u64,
 }
 
@@ -60,8 +63,8 @@ impl FakeNode {
             let data = vec![0; size as usize];
             let held = Vec::new();
             let durable = data.clone();
-            let machine =
-                Node { net, arena, listener, data, durable, holding: false, held, putting_off: false, sessions: 0 };
+            let (holding, putting_off, sick, sessions) = (false, false, None, 0);
+            let machine = Node { net, arena, listener, data, durable, holding, held, putting_off, sick, sessions };
             let reactor = Reactor::start(machine, driver, rx).unwrap();
             started.send(endpoint).unwrap();
             reactor.run(|()| {}).unwrap();
@@ -77,6 +80,11 @@ impl FakeNode {
     /// From now on it answers every change with "later", or no more.
     pub(crate) fn put_off(&self, put_off: bool) {
         self.mail.send(Order::PutOff(put_off)).unwrap();
+    }
+
+    /// From now on it answers everything that is for this shard with "later"; for none, no more.
+    pub(crate) fn sicken(&self, shard: Option<u32>) {
+        self.mail.send(Order::Sicken(shard)).unwrap();
     }
 
     /// It forgets what is not durable.
@@ -104,7 +112,8 @@ impl Node {
                 }
                 NetEvent::Request { op, body, payload, answer, .. } => {
                     let request = (op, IoBody::parse(&body).unwrap(), payload, answer);
-                    if self.putting_off && op != op::READ {
+                    let sick = self.sick == Some(request.1.shard.get());
+                    if sick || self.putting_off && op != op::READ {
                         self.net.reply(now, request.3, Op::REPLY, ReplyBody::new(Status::Later).bytes(), None);
                     } else if self.holding {
                         self.held.push(request);
@@ -160,6 +169,7 @@ impl Machine for Node {
                 }
             }
             Order::PutOff(put_off) => self.putting_off = put_off,
+            Order::Sicken(shard) => self.sick = shard,
             Order::LosePower(to) => {
                 self.data.clone_from(&self.durable);
                 to.send(()).unwrap();

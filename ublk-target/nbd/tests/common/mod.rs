@@ -33,6 +33,8 @@ pub(crate) struct Server {
     pub(crate) closed: Option<Closed>,
     /// The session wants its stream to be TLS.
     pub(crate) wants_tls: bool,
+    /// The client takes what it is sent.
+    pub(crate) listens: bool,
 }
 
 impl Server {
@@ -48,6 +50,7 @@ impl Server {
             requests: Vec::new(),
             closed: None,
             wants_tls: false,
+            listens: true,
         };
         server.turn();
         server
@@ -73,6 +76,9 @@ impl Server {
     }
 
     fn drain(&mut self) -> bool {
+        if !self.listens {
+            return false;
+        }
         let Some(parts) = self.session.take_output(&self.arena, 3) else { return false };
         for part in &parts {
             self.sent.extend(part.bytes());
