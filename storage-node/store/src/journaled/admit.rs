@@ -77,7 +77,7 @@ pub(super) struct Change {
     /// Patches it was counted for.
     promised: usize,
     /// What it may change, beside what the overlay has of it.
-    changes: Changes,
+    pub(super) changes: Changes,
 }
 
 /// Whether a change may begin.
@@ -237,13 +237,15 @@ impl JournaledStore {
             }
             Work::Record(Record::Share { copy, at, from, .. }, _) => {
                 let (copy, at, from) = (*copy, *at, *from);
-                if !self.has_places(Changes::of_blocks(at)) {
+                let changes = Changes::of_blocks(at);
+                if !self.has_places(changes) {
                     return self.no_space_unless_folding();
                 }
                 match self.share_needs(copy, at, from) {
                     Ok(chunks) if chunks <= self.space.available() => {
                         self.space.reserve(chunks);
                         change.reserved = chunks;
+                        change.changes = changes;
                     }
                     Ok(_) => return self.no_space_unless_folding(),
                     Err(Wait::Load) => return Admission::Wait,

@@ -272,7 +272,11 @@ impl JournaledStore {
             self.unclaim(key, 1);
         }
         if shares {
-            // It is over when the fold has done it.
+            // It is over when the fold has done it; from here on the overlay counts what it changes.
+            if let Some(Pending::Change(change)) = self.pending.get_mut(key) {
+                let counted = std::mem::take(&mut change.changes);
+                self.promised_changes = self.promised_changes.without(counted);
+            }
             self.fold.share_added(key);
             self.fold.want();
         } else if over {

@@ -2,7 +2,7 @@
 
 use super::disk::*;
 use super::{BLOCKS, create, fold, fresh, snapshot, two_copies, zero};
-use conductor_model::{BLOCK, CopyId, ShardId, ShardIndex, SnapshotId, VolumeId};
+use conductor_model::{BLOCK, CopyId, ShardId, ShardIndex, SnapshotId, Stamp, VolumeId};
 use driver::Span;
 use memory::Arena;
 use node_store::journaled::JournaledStore;
@@ -72,6 +72,60 @@ fn where_places_for_pages_run_out_writes_are_refused_and_the_store_goes_on() {
     written.retain(|(copy, leaf, _)| *copy > GONE && (*copy, *leaf) != (COPIES, 11));
     for (copy, leaf, seed) in written {
         assert_eq!(read(&mut store, &mut disk, &arena, copy, range(leaf * LEAF, 1)).unwrap(), block_of(seed));
+    }
+}
+
+#[test]
+fn where_places_for_pages_are_few_a_merge_ends_and_leaves_those_that_records_need() {
+    const COPIES: u64 = 120;
+    const LEAF: u32 = 127 * 16;
+    const LEAVES: u32 = 400;
+    let arena = Arena::small(32 << 20);
+    let geometry = journaled_geometry(4000, 1200, 24_000, COPIES as u32);
+    let mut disk = Disk::new(geometry.size().0 as usize, 12);
+    Journaled::format(&mut disk, &arena, geometry).unwrap();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    let configured = |copy: u64, epoch| {
+        let shard = ShardId { volume: VolumeId(copy as u32), index: ShardIndex(0) };
+        conductor_model::Configuration { shard, ..config(epoch, LEAVES * LEAF) }
+    };
+    for copy in 1..=COPIES {
+        let op = StoreOp::Create { copy: CopyId(copy), config: configured(copy, 1), parent: None };
+        run(&mut store, &mut disk, op).unwrap();
+    }
+    // A page of the first copy's map for each block, all of them below a snapshot.
+    for leaf in 0..LEAVES {
+        let seed = u64::from(leaf) + 7;
+        run(&mut store, &mut disk, write(&arena, 1, range(leaf * LEAF, 1), u64::from(leaf) + 1, seed)).unwrap();
+    }
+    let (copy, snapshot) = (CopyId(1), SnapshotId(1));
+    let op = StoreOp::Snapshot { copy, stamp: stamp(1000), snapshot, known_good: Stamp::default() };
+    run(&mut store, &mut disk, op).unwrap();
+    fold(&mut store, &mut disk);
+    let mut refused = 0;
+    for leaf in 0..20 {
+        for copy in 2..=COPIES {
+            let op = write(&arena, copy, range(leaf * LEAF, 1), u64::from(leaf) + 1, 5);
+            refused += u64::from(run(&mut store, &mut disk, op).is_err());
+        }
+        fold(&mut store, &mut disk);
+    }
+    assert!(refused > 100 && store.usage().free() == 0, "{refused} refused");
+    run(&mut store, &mut disk, StoreOp::DropSnapshot { copy, snapshot }).unwrap();
+    for _ in 0..60 {
+        quiesce_at(NOW + Span::millis(5000), &mut store, &mut disk);
+    }
+    assert!(store.is_all_home(), "the merge is over");
+    for copy in 1..=COPIES {
+        run(&mut store, &mut disk, StoreOp::Join { copy: CopyId(copy), config: configured(copy, 2) }).unwrap();
+    }
+    fold(&mut store, &mut disk);
+    assert_eq!(store.failure(), None);
+    disk.crash();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    for leaf in 0..LEAVES {
+        let seed = u64::from(leaf) + 7;
+        assert_eq!(read(&mut store, &mut disk, &arena, 1, range(leaf * LEAF, 1)).unwrap(), block_of(seed));
     }
 }
 

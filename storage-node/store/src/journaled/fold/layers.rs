@@ -8,6 +8,7 @@ use super::super::engine::JournaledStore;
 use super::super::entry::{ChunkRecord, Entry, Mask};
 use super::super::layers::{Layer, LayerId};
 use super::super::limits::{CHUNK_BLOCKS, STEPS_PER_TURN};
+use super::super::overlay::Changes;
 use super::super::pages::{ArrayName, Step as PageStep};
 use super::super::tables::Wait;
 use super::{Flatten, Stage, Step};
@@ -125,7 +126,9 @@ impl JournaledStore {
                 }
                 self.fold.job = Some(job);
             }
-            if self.fold.moves.len() >= super::super::limits::MAX_MOVES_QUEUED || !self.has_room_to_work() {
+            // What is flattened takes pages for good; what is merged or released, only until the commit.
+            let has_room = self.has_room_to_work() && (job != Job::Flatten || self.has_places(Changes::default()));
+            if self.fold.moves.len() >= super::super::limits::MAX_MOVES_QUEUED || !has_room {
                 if self.fold.quiet() && !self.tables.pages.are_places_coming() {
                     self.fold.work_left = 0;
                     continue;
@@ -192,6 +195,7 @@ impl JournaledStore {
             self.tables.touch_chunk(physical)?;
             self.let_go(physical, &record, true)?;
         }
+        self.empty_entry(layer, chunk, &entry)?;
         self.set_cursor(layer, chunk + 1);
         Ok(false)
     }
@@ -221,23 +225,30 @@ impl JournaledStore {
             supplies.push((wanted, lower, record));
         }
         let version = upper.version.max(lower.version);
-        let moved = match self.absorb(child, chunk, upper, &supplies, zero, version, None) {
-            Ok(shared) => shared,
+        match self.absorb(child, chunk, upper, &supplies, zero, version, None) {
+            Ok(_) => {}
             Err(Wait::Full) => {
                 // No chunk to unshare with: when some are free again.
                 self.fold.stuck.push(layer);
                 return Err(Wait::Full);
             }
             Err(wait) => return Err(wait),
-        };
+        }
         if let Some(physical) = lower.chunk {
             // Read again: if the child took it, the child is counted by now.
             let record = self.tables.chunk(physical)?;
             self.let_go(physical, &record, false)?;
         }
-        let _ = moved;
+        self.empty_entry(layer, chunk, &lower)?;
         self.set_cursor(layer, chunk + 1);
         Ok(false)
+    }
+
+    /// What was moved or released is not said any more, so that a page of the map that says nothing more goes with the checkpoint: the map of
+    /// the layer above may need as many.
+    fn empty_entry(&mut self, layer: LayerId, chunk: u32, was: &Entry) -> Result<(), Wait> {
+        let own = self.layer_info(layer).map_or(0, |(shard, _)| Self::growth(shard, was, &Entry::default()));
+        self.tables.put_entry(layer, chunk, &Entry::default(), own)
     }
 
     /// Where the blocks of a chunk come from, from a layer down; and which of them it says are zeros.
@@ -278,10 +289,11 @@ impl JournaledStore {
         if let Some(physical) = old.chunk {
             self.tables.touch_chunk(physical)?;
         }
-        for (_, entry, _) in supplies {
-            if let Some(physical) = entry.chunk {
-                self.tables.touch_chunk(physical)?;
-            }
+        // Those that are copied from are only read.
+        if let (None, [(_, entry, _)]) = (old.chunk, supplies)
+            && let Some(physical) = entry.chunk
+        {
+            self.tables.touch_chunk(physical)?;
         }
         let zero = if has_parent { old.zero | zero } else { old.zero };
         let mut entry = Entry { zero, version, ..old };
