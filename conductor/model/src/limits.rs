@@ -131,6 +131,8 @@ pub const RESHAPE_EVERY_MS: u64 = 1_000;
 /// Shards that get a new epoch each time: writes of each pause for some milliseconds, and a primary fills few at once anyway. 25,600
 /// shards are through in under two minutes.
 pub const RESHAPES_AT_ONCE: usize = 256;
+/// Shards of one volume that may find no place each time, before the rest is left to the next: a search costs some microseconds.
+pub const RESHAPES_TRIED: usize = 4096;
 /// How often it is looked whether copies should be moved: each look is at all shards.
 pub const REBALANCE_EVERY_MS: u64 = 2_000;
 /// How long all must have been well before copies are moved for evenness' sake: a restarted node is not a reason, nor a conductor that

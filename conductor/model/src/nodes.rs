@@ -13,7 +13,9 @@ use crate::limits::{
 use crate::record::{DiskRecord, DropRecord, NodeRecord};
 use crate::state::Presence;
 use crate::views::{Duty, NodeState, VolumeState};
-use crate::{Commit, Conductor, Configuration, CopyId, Dirty, DiskId, Error, Key, Millis, NodeId, ShardId, VolumeId};
+use crate::{
+    Commit, Conductor, Configuration, CopyId, Dirty, DiskId, Error, Key, Millis, NodeId, ShardId, ShardIndex, VolumeId,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Conductor {
@@ -145,7 +147,9 @@ impl Conductor {
                 if concerned && self.assignment_at(shard) > after {
                     assignments.push(self.with_endpoints(config));
                 }
-                let volume = self.volumes.get(&config.shard.volume).filter(|v| v.attach_at > after);
+                // Whom a volume is not for any more, a node that begins to serve it has to know as well.
+                let begins = concerned && self.assignment_at(shard) > after;
+                let volume = self.volumes.get(&config.shard.volume).filter(|v| v.attach_at > after || begins);
                 if let Some(volume) = volume.filter(|_| config.members.iter().any(|m| m.node == node)) {
                     generations.insert(volume.id, volume.floor());
                 }
@@ -188,16 +192,37 @@ impl Conductor {
 
     /// Copies that `node` is to delete by now.
     pub(crate) fn drops_on(&self, node: NodeId) -> impl Iterator<Item = CopyId> {
-        // A parent's copy that is to go waits for its clones' on that node.
-        let mut needed: BTreeSet<VolumeId> = self.needed_on(node).into_iter().map(|(volume, _)| volume).collect();
-        let all = || self.drops.range((node, CopyId(0))..=(node, CopyId(u64::MAX)));
-        let parents: BTreeSet<VolumeId> = all().map(|(_, drop)| drop.volume).collect();
-        for clone in self.volumes.values().filter(|v| v.parent.is_some_and(|p| parents.contains(&p.volume))) {
-            needed.extend(clone.parent.filter(|_| self.nodes_of(clone.id).contains(&node)).map(|p| p.volume));
+        let needed = self.stood_on(node);
+        let is_needed = move |drop: &DropRecord| {
+            let of = |shard| (drop.volume, drop.disk, shard);
+            match drop.shard {
+                Some(shard) => needed.contains(&of(Some(shard))) || needed.contains(&of(None)),
+                None => needed.range(of(None)..=of(Some(ShardIndex(u32::MAX)))).next().is_some(),
+            }
+        };
+        let all = self.drops.range((node, CopyId(0))..=(node, CopyId(u64::MAX)));
+        let due = move |copy: &CopyId, drop: &DropRecord| !is_needed(drop) && self.is_drop_there(node, *copy);
+        all.filter(move |((_, copy), drop)| due(copy, drop)).map(|((_, copy), _)| *copy)
+    }
+
+    /// What copies of clones on `node` share chunks with, of volumes that have something to delete there: a parent's copy waits for its
+    /// clones' on its disk. Of which shard, if that is known.
+    fn stood_on(&self, node: NodeId) -> BTreeSet<(VolumeId, DiskId, Option<ShardIndex>)> {
+        let drops = || self.drops.range((node, CopyId(0))..=(node, CopyId(u64::MAX))).map(|(_, drop)| drop);
+        let parents: BTreeSet<VolumeId> = drops().map(|drop| drop.volume).collect();
+        let mut needed = BTreeSet::new();
+        for drop in drops() {
+            let parent = self.volumes.get(&drop.volume).and_then(|volume| volume.parent);
+            needed.extend(parent.map(|parent| (parent.volume, drop.disk, drop.shard)));
         }
-        let due =
-            move |copy: &CopyId, drop: &DropRecord| !needed.contains(&drop.volume) && self.is_drop_there(node, *copy);
-        all().filter(move |((_, copy), drop)| due(copy, drop)).map(|((_, copy), _)| *copy)
+        for clone in self.volumes.values().filter(|v| v.parent.is_some_and(|p| parents.contains(&p.volume))) {
+            for config in self.shards_of(clone.id).map(|shard| &shard.config) {
+                let Some(parent) = config.parent else { continue };
+                let here = config.members.iter().filter(|m| m.node == node);
+                needed.extend(here.map(|m| (parent.shard.volume, m.disk, Some(parent.shard.index))));
+            }
+        }
+        needed
     }
 
     /// The node deleted these copies: they are forgotten, and with its last one the volume.

@@ -450,6 +450,9 @@ pub struct DropRecord {
     pub disk: DiskId,
     /// The volume it belonged to.
     pub volume: VolumeId,
+    /// The shard of that; records of older programs do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<ShardIndex>,
     /// The transaction that decided it.
     pub dropped_at: Commit,
 }

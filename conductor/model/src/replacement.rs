@@ -14,9 +14,9 @@
 use crate::api::CopyWork;
 use crate::domains::Domains;
 use crate::events::Happened;
-use crate::limits::{NODE_SILENT_MS, REPLACE_AFTER_MS, RESHAPE_EVERY_MS, RESHAPES_AT_ONCE};
+use crate::limits::{NODE_SILENT_MS, REPLACE_AFTER_MS, RESHAPE_EVERY_MS, RESHAPES_AT_ONCE, RESHAPES_TRIED};
 use crate::placement::{Place, Planner};
-use crate::record::{DropRecord, ShardRecord};
+use crate::record::{DropRecord, NodeRecord, ShardRecord};
 use crate::views::{Duty, Fullness, VolumeState};
 use crate::{
     Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Draw, Epoch, Key, Member, Millis, NodeId, ShardId,
@@ -132,16 +132,23 @@ impl Conductor {
         let mut pass = self.pass(now, reach);
         let mut left = RESHAPES_AT_ONCE;
         for volume in volumes {
-            let due: Vec<(ShardId, Step)> = self
-                .shards_of(volume)
-                .filter_map(|s| Some((s.config.shard, self.step(now, s, &pass)?)))
-                .take(left)
-                .collect();
-            if due.is_empty() && self.is_shaped(volume) {
-                self.absences.unshaped.remove(&volume);
+            let shards: Vec<ShardId> = self.shards_of(volume).map(|s| s.config.shard).collect();
+            let (mut tries, mut any) = (RESHAPES_TRIED, false);
+            for shard in shards {
+                // What cannot be done for some keeps the others from nothing.
+                if left == 0 || tries == 0 {
+                    any = true;
+                    break;
+                }
+                let Some(step) = self.shards.get(&shard).and_then(|s| self.step(now, s, &pass)) else { continue };
+                any = true;
+                match self.take_step(now, shard, &step, &mut pass, dirty) {
+                    true => left -= 1,
+                    false => tries -= 1,
+                }
             }
-            for (shard, step) in due {
-                left -= usize::from(self.take_step(now, shard, &step, &mut pass, dirty));
+            if !any && self.is_shaped(volume) {
+                self.absences.unshaped.remove(&volume);
             }
         }
         self.rebalance(now, &mut pass, dirty);
@@ -150,7 +157,8 @@ impl Conductor {
 
     fn pass(&self, now: Millis, reach: BTreeMap<(NodeId, DiskId), Reach>) -> Pass {
         let serving = self.nodes.values().filter(|n| n.duty == Duty::Serving && self.hears(n.node, now));
-        let open = serving.map(|n| n.node).collect();
+        let takes = |n: &&NodeRecord| n.disks.iter().any(|d| self.takes_copies(now, n.node, d.disk));
+        let open = serving.filter(takes).map(|n| n.node).collect();
         Pass { reach, open, domains: self.domains(), planner: None, listed: None }
     }
 
@@ -320,7 +328,7 @@ impl Conductor {
         self.advance(next, dirty);
         if let Some(gone) = unlisted {
             // Behind the new epoch: with the last thing that a copy of a clone had to do the clone may be flattened, which changes configurations.
-            self.delete_copy(shard.volume, &gone, dirty);
+            self.delete_copy(shard, &gone, dirty);
             if let Some(record) = self.shards.get_mut(&shard).filter(|s| s.leaving == Some(gone.copy)) {
                 record.leaving = None;
                 self.balance.moved += 1;
@@ -370,6 +378,9 @@ impl Conductor {
         let record = self.disk(node, disk)?;
         let place = Place { node, disk, open: record.open, endpoint: record.endpoint };
         let taken = config.members.iter().any(|m| (m.node, m.disk) == (node, disk));
+        // Of one shard a single copy is on its way from one disk of a node to another (`check`).
+        let nodes: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).chain([node]).collect();
+        let taken = taken || config.members.len() > nodes.len();
         let beside = self.family(config)?.is_none_or(|disks| disks.contains(&(node, disk)));
         if taken || !beside || !self.takes_copies(now, node, disk) {
             return None;
@@ -418,10 +429,12 @@ impl Conductor {
     }
 
     /// An unlisted copy is never listed again: its node deletes it when it can, and has nothing else to do for it (rule 7).
-    fn delete_copy(&mut self, volume: VolumeId, gone: &Member, dirty: &mut Dirty) {
+    fn delete_copy(&mut self, shard: ShardId, gone: &Member, dirty: &mut Dirty) {
         let at = self.next_commit();
         let Member { node, copy, disk, .. } = *gone;
-        self.drops.insert((node, copy), DropRecord { node, copy, disk, volume, dropped_at: at });
+        let ShardId { volume, index } = shard;
+        let drop = DropRecord { node, copy, disk, volume, shard: Some(index), dropped_at: at };
+        self.drops.insert((node, copy), drop);
         dirty.add(Key::Drop(node, copy));
         self.tell(node, at);
         let mine = self.work.keys().filter(|(at, work)| *at == node && work.copy() == copy);
@@ -513,6 +526,7 @@ impl Conductor {
                         copy: *copy,
                         disk: disk.disk,
                         volume,
+                        shard: Some(reported.shard.index),
                         dropped_at: at,
                     });
                 }

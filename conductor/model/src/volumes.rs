@@ -164,7 +164,8 @@ impl Conductor {
             self.primaries.leave(&config);
             dirty.add(Key::Shard(config.shard));
             for Member { node, copy, disk, .. } in config.members {
-                let drop = DropRecord { node, copy, disk, volume: id, dropped_at: at };
+                let shard = Some(config.shard.index);
+                let drop = DropRecord { node, copy, disk, volume: id, shard, dropped_at: at };
                 self.drops.insert((node, copy), drop);
                 dirty.add(Key::Drop(node, copy));
                 self.tell(node, at);

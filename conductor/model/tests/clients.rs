@@ -184,6 +184,39 @@ fn a_reader_resumes_beside_other_readers_but_not_behind_a_writer() {
 }
 
 #[test]
+fn a_node_that_begins_to_serve_a_volume_is_told_who_is_over() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.create("db", MIB).unwrap();
+    cluster.bear(1);
+    for client in ["a", "b", "c"] {
+        read(&mut cluster, client).unwrap();
+    }
+    evict(&mut cluster, "b").unwrap();
+    let config = cluster.config(1, 0);
+    let fourth = (1..=4).find(|node| config.members.iter().all(|m| m.node.0 != *node)).unwrap();
+    let version = cluster.told(fourth).version;
+    // Its node has acted upon all that was, before it gets a copy, and serves.
+    cluster.model.set_replace_after(0);
+    let gone = config.members.iter().find(|m| m.copy != config.primary).unwrap().node.0;
+    let heard: Vec<(u32, u64)> = (1..=4).filter(|node| *node != gone).map(|node| (node, 1)).collect();
+    cluster.pass(3_000, &heard);
+    cluster.leave_behind(gone);
+    cluster.heal(6, &heard);
+    let config = cluster.config(1, 0);
+    assert!(config.members.iter().any(|m| m.node.0 == fourth), "{config:?}");
+    let heard: Vec<(u32, u64)> = heard.into_iter().filter(|(node, _)| *node == fourth).collect();
+    cluster.pass(6_000, &heard);
+    if cluster.config(1, 0).primary_member().unwrap().node.0 != fourth {
+        cluster.pass(6_000, &heard);
+    }
+    assert_eq!(cluster.config(1, 0).primary_member().unwrap().node.0, fourth);
+    let answer = cluster.beat(fourth, 1, version).unwrap();
+    let list =
+        ReaderList { volume: VolumeId(1), upto: AttachGeneration(3), readers: [1, 3].map(AttachGeneration).into() };
+    assert_eq!((answer.assignments.len(), answer.readers), (1, vec![list]));
+}
+
+#[test]
 fn an_evicted_client_has_nothing_any_more_and_the_others_keep_what_they_have() {
     let mut cluster = with_volume();
     cluster.create("other", MIB).unwrap();

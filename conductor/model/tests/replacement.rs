@@ -340,6 +340,110 @@ fn a_disk_is_replaced_by_another_one_of_its_node_while_it_lives_and_goes_when_th
     assert_eq!(left, [new]);
 }
 
+/// Each of these nodes has a second disk from now on, which takes the place of its first one.
+fn second_disks(cluster: &mut Cluster, nodes: &[u32]) {
+    for node in nodes {
+        let mut both = registration(*node, 1);
+        both.disks.push(report(10 + node, 1));
+        cluster.run(|m, now, _| m.register(now, &both)).unwrap();
+        cluster.run(|m, now, _| m.replace_disk(now, disk_of(*node), disk_of(10 + node))).unwrap();
+    }
+}
+
+/// So many half seconds pass in which these nodes are heard, with both disks; what they say that they deleted, and are told.
+fn beats(cluster: &mut Cluster, nodes: &[u32], count: u32) {
+    for _ in 0..count {
+        cluster.now = conductor_model::Millis(cluster.now.0 + 500);
+        for node in nodes {
+            let mut beat = cluster.heartbeat(*node, 1, 0);
+            beat.disks.push((disk_of(10 + node), OpenId(1), Bytes(0)));
+            beat.dropped = cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap().drop;
+            cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+        }
+        cluster.tick();
+    }
+}
+
+#[test]
+fn of_one_shard_no_two_copies_move_between_disks_of_their_nodes_at_once() {
+    let mut cluster = Cluster::with_nodes(2);
+    let new = NewVolume { copies: 2, shard_size: Bytes(MIB), ..NewVolume::new("db", Bytes(4 * MIB)) };
+    cluster.make(&new).unwrap();
+    cluster.bear(1);
+    second_disks(&mut cluster, &[1, 2]);
+    beats(&mut cluster, &[1, 2], 4);
+    assert!((0..4).all(|index| cluster.config(1, index).members.len() == 3));
+    // One more is wanted than there are nodes: it is not the other one's successor.
+    cluster.run(|m, now, _| m.set_copies(now, "db", Some(3), None)).unwrap();
+    beats(&mut cluster, &[1, 2], 6);
+    assert!((0..4).all(|index| cluster.config(1, index).members.len() == 3));
+    cluster.restart();
+}
+
+#[test]
+fn a_parents_copy_on_a_disk_that_is_replaced_is_deleted_when_its_clones_there_are() {
+    let mut cluster = cluster_of(3);
+    cluster.snapshot("db", "a");
+    let clone = cluster.clone_of("copy", "db@a").unwrap();
+    cluster.bear(clone.0);
+    second_disks(&mut cluster, &[1]);
+    for _ in 0..60 {
+        beats(&mut cluster, &[1], 1);
+        [2, 3].iter().for_each(|node| drop(cluster.beat(*node, 1, 0).unwrap()));
+        for (volume, index) in [1, clone.0].into_iter().flat_map(|volume| (0..8).map(move |index| (volume, index))) {
+            let config = cluster.config(volume, index);
+            let absent = config.members.iter().find(|m| m.state == CopyState::Absent).cloned();
+            if let Some(Member { copy, open, .. }) = absent {
+                let config = cluster.grant(&config, MembershipChange::Sync(copy, open));
+                cluster.grant(&config, MembershipChange::Add(copy));
+            }
+        }
+    }
+    let mut beat = cluster.heartbeat(1, 1, 0);
+    beat.disks.push((disk_of(11), OpenId(1), Bytes(0)));
+    let told = cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+    assert_eq!((told.drop, told.retire), (vec![], vec![disk_of(1)]));
+}
+
+#[test]
+fn shards_that_find_no_place_keep_the_others_from_nothing() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.model.set_replace_after(0);
+    let pass = |cluster: &mut Cluster, ms: u64, nodes: &[u32], used: u64| {
+        for _ in 0..ms / 500 {
+            cluster.now = conductor_model::Millis(cluster.now.0 + 500);
+            for node in nodes {
+                let mut beat = cluster.heartbeat(*node, 1, 0);
+                beat.disks[0].2 = Bytes(if *node == 3 { used } else { 0 });
+                cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+            }
+            cluster.tick();
+        }
+    };
+    // While the third node is full nothing is placed there; what is made afterwards is, before it is full again.
+    let (full, stuck, all) = (1 << 40, 300, 340);
+    assert!(stuck > RESHAPES_AT_ONCE as u64);
+    pass(&mut cluster, 500, &[1, 2, 3, 4], full);
+    cluster.create("db", stuck * MIB).unwrap();
+    cluster.bear(1);
+    pass(&mut cluster, 500, &[1, 2, 3, 4], 0);
+    cluster.run(|m, now, mut draw| m.resize(now, "db", Bytes(all * MIB), &mut draw)).unwrap();
+    for index in stuck..all {
+        let config = cluster.config(1, u32::try_from(index).unwrap());
+        cluster.grant(&config, MembershipChange::Born);
+    }
+    pass(&mut cluster, 3_000, &[1, 2, 3], full);
+    cluster.leave_behind(4);
+    pass(&mut cluster, 5_000, &[1, 2, 3], full);
+    let mut left = 0;
+    for index in 0..u32::try_from(all).unwrap() {
+        let nodes: BTreeSet<u32> = cluster.config(1, index).members.iter().map(|m| m.node.0).collect();
+        assert!(!nodes.contains(&4) || nodes == BTreeSet::from([1, 2, 4]), "{index}: {nodes:?}");
+        left += u64::from(nodes.contains(&4));
+    }
+    assert!((stuck..all).contains(&left), "{left} have nowhere to go");
+}
+
 #[test]
 fn a_disk_that_is_gone_for_good_is_forgotten_when_its_copies_are_elsewhere() {
     let mut cluster = cluster_of(3);

@@ -159,7 +159,8 @@ impl Conductor {
                 let unlisted = shard.is_some_and(|c| reported.epoch.0 < c.epoch.0) && !listed.contains(&copy);
                 if unlisted && !left_out.copies.contains(&copy) {
                     let volume = reported.shard.volume;
-                    let drop = DropRecord { node: *node, copy, disk, volume, dropped_at: at };
+                    let index = Some(reported.shard.index);
+                    let drop = DropRecord { node: *node, copy, disk, volume, shard: index, dropped_at: at };
                     self.drops.entry((*node, copy)).or_insert(drop);
                 }
             }
