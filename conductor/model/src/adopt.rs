@@ -441,7 +441,8 @@ impl Plan {
                 }
                 Found::Gone | Found::Unheard if left_out.has(member) => {
                     left += 1;
-                    lost += usize::from(holds);
+                    // One that was being filled may have been in sync since.
+                    lost += usize::from(holds || member.state == CopyState::Syncing);
                 }
                 Found::Gone => {
                     let why = format!("its disk does not hold it any more: leave it out, --without {}", member.copy);

@@ -196,6 +196,34 @@ proptest! {
     }
 }
 
+/// The copy is filled, added, and primary alone, and nobody that is heard of has heard of more than that it was being filled.
+#[test]
+fn a_copy_that_was_being_filled_is_not_left_out_without_a_sentence() {
+    let mut cluster = Cluster::with_nodes(4);
+    let mut disks = Disks::default();
+    cluster.create("db", MIB).unwrap();
+    disks.serve_all(&cluster);
+    cluster.bear(1);
+    disks.serve_all(&cluster);
+    let [primary, other, filled] = cluster.config(1, 0).members.try_into().unwrap();
+    for step in [
+        Step::Drop(0, 2, 0),
+        Step::Enough(1, 0),
+        Step::Drop(0, 4, 0),
+        Step::Sync(0, 2, 3),
+        Step::Add(0, 0),
+        Step::Silence(primary.node.0, 1),
+    ] {
+        take(&mut cluster, &mut disks, &step);
+    }
+    assert_eq!(cluster.config(1, 0).primary, filled.copy);
+    let now = cluster.now;
+    let mut cluster = lost();
+    cluster.now = Millis(now.0.max(cluster.now.0));
+    [primary.node, other.node].iter().for_each(|node| cluster.hear(&disks, node.0));
+    assert!(cluster.adopt(&[filled.node.to_string()], None).is_err());
+}
+
 /// Of each shard, the newest configuration that a copy has joined.
 fn newest(disks: &Disks) -> BTreeMap<ShardId, Configuration> {
     let mut newest: BTreeMap<ShardId, Configuration> = BTreeMap::new();
