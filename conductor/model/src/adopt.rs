@@ -566,6 +566,7 @@ fn new_record(id: VolumeId, card: &VolumeCard, shards: &BTreeMap<ShardIndex, Con
         parent: None,
         rollback: None,
         given_up_at: Commit(0),
+        taken_at: Commit(0),
     }
 }
 

@@ -144,6 +144,9 @@ impl Conductor {
         let first = first.unwrap_or(generation);
         if let Some(volume) = self.volumes.get_mut(&id) {
             volume.attach = generation;
+            if from.is_some() {
+                volume.taken_at = at;
+            }
             let (client, host) = (client.clone(), host.clone());
             if *read_only || *shared {
                 volume.attachment = None;
@@ -236,6 +239,7 @@ impl Conductor {
         for (id, client, ClientVolume { volume: name, generation, .. }) in held {
             let next = self.volumes.get(&id).map(|volume| self.next_generation(volume));
             if let Some((volume, next)) = self.volumes.get_mut(&id).zip(next) {
+                volume.taken_at = at;
                 volume.attachment = None;
                 volume.readers.retain(|reader| reader.client != client);
                 // Issued to nobody: what is left of the client is below it. Other readers go on above it without this one.
@@ -289,6 +293,16 @@ impl Conductor {
     pub fn unconfirmed(&self, name: &str) -> Result<Vec<NodeId>, Error> {
         let volume = self.volume(name)?;
         Ok(self.primaries_before(volume.id, volume.attach_at))
+    }
+
+    /// Primaries' nodes that may still serve somebody from whom the volume was taken: whoever attaches it afterwards, and takes it from nobody,
+    /// waits for them as well.
+    pub fn may_serve_others(&self, name: &str) -> Result<Vec<NodeId>, Error> {
+        let volume = self.volume(name)?;
+        match volume.taken_at {
+            Commit(0) => Ok(Vec::new()),
+            taken => Ok(self.primaries_before(volume.id, taken)),
+        }
     }
 
     /// Primaries' nodes of a volume that have not acted upon this transaction yet.

@@ -313,6 +313,9 @@ pub struct VolumeRecord {
     /// The transaction in which a copy into it was given up last: its primaries have heard of it before it is attached again.
     #[serde(default)]
     pub given_up_at: Commit,
+    /// The transaction in which it was taken from somebody last: its primaries have heard of it before anybody else has it for sure.
+    #[serde(default)]
+    pub taken_at: Commit,
 }
 
 /// What a clone needs.

@@ -79,6 +79,7 @@ impl Conductor {
             parent: origin.map(|o| o.parent),
             rollback: None,
             given_up_at: Commit(0),
+            taken_at: Commit(0),
             held_since: Commit(0),
         };
         let shards = self.new_shards(now, &volume, 0, at, draw)?;

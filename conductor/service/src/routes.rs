@@ -348,9 +348,12 @@ async fn attach(
     let given = Attached { client: &attach.client, volume, generation, features };
     map.ticket = gate.ticket(&caller, &given);
     tracing::info!(volume = name, generation = %map.attach, force, "volume attached");
+    let done = format!("{name} is attached as {}", map.attach);
     if force {
-        let done = format!("{name} is attached as {}", map.attach);
         confirmed(&ledger, &[name], &done, "the old client").await?;
+    } else {
+        let missing = move |m: &Conductor| m.may_serve_others(&name).unwrap_or_default().into_iter().collect();
+        no_more_missing(&ledger, missing, &done, "whom it was taken from").await?;
     }
     Ok(Json(map))
 }

@@ -208,6 +208,19 @@ fn a_forced_attach_waits_for_the_primaries() {
     assert_eq!(error.kind(), Some("unconfirmed"));
     assert!(error.is_temporary() && error.to_string().contains("n1, n2, n3"), "{error}");
     assert_eq!(client.volume("db").unwrap().info.attachment.unwrap().client, "web3");
+    // What was not certain then is no more certain for having been asked again, without force.
+    let again = client.clone();
+    let again = std::thread::spawn(move || again.attach("db", &attach("web3", false)));
+    while !again.is_finished() {
+        (1..=3).for_each(|node| drop(client.heartbeat(&heartbeat(node, 1, 0)).unwrap()));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(again.join().unwrap().unwrap_err().kind(), Some("unconfirmed"));
+    for node in 1..=3 {
+        let told = client.heartbeat(&heartbeat(node, 1, 0)).unwrap();
+        client.heartbeat(&heartbeat(node, 1, told.version)).unwrap();
+    }
+    client.attach("db", &attach("web3", false)).unwrap();
     conductor.stop();
 }
 
