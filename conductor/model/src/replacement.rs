@@ -236,6 +236,11 @@ impl Conductor {
             let (without, on) = (Some(gone.copy), successor(gone));
             return (on.is_some() || room(without)).then_some(Step::List { without, on });
         }
+        // Of the last full set nobody is unlisted while nothing is acknowledged without them: a copy beside them, once it is filled, is the
+        // way out (rule 11).
+        if sealed && !surplus && config.members.iter().any(|m| reach(m).given_up) {
+            return room(None).then_some(Step::List { without: None, on: None });
+        }
         let mut leaving = config.members.iter().filter(|m| reach(m).leaving);
         if staying().count() < wanted && !surplus {
             let on = leaving.clone().find_map(successor);
@@ -246,7 +251,8 @@ impl Conductor {
         }
         // More than are wanted: those that are to go, then those that hold less, then any but the primary.
         let too_many = staying().count() > wanted;
-        let idle = leaving.find(free).or_else(|| staying().find(free).filter(|_| too_many));
+        // Of a sealed shard the one beside the last full set is to be filled.
+        let idle = leaving.find(free).or_else(|| staying().find(free).filter(|_| too_many && !sealed));
         if let Some(idle) = idle {
             return Some(Step::Unlist(idle.copy));
         }

@@ -103,10 +103,20 @@ fn copies_of_a_sealed_shards_last_full_set_are_never_replaced() {
     let mut cluster = cluster_of(4);
     let first = cluster.config(1, 0);
     let others: Vec<Member> = first.members.iter().filter(|m| m.copy != first.primary).cloned().collect();
-    let sealed = cluster.grant(&first, MembershipChange::Drop(others.iter().map(|m| m.copy).collect()));
     let dead: Vec<u32> = others.iter().map(|m| m.node.0).collect();
+    cluster.pass(3_000, &all_but(4, &dead));
+    let sealed = cluster.grant(&first, MembershipChange::Drop(others.iter().map(|m| m.copy).collect()));
+    assert!(sealed.is_sealed() && sealed.primary == first.primary);
     cluster.pass(20_000, &all_but(4, &dead));
-    assert_eq!(cluster.config(1, 0), sealed);
+    let beside = cluster.config(1, 0);
+    assert!(sealed.members.iter().all(|m| beside.members.contains(m)) && beside.full_set == sealed.full_set);
+    let [spare] = &beside.members[3..] else { panic!("{beside:?}") };
+    assert!(beside.is_sealed() && spare.state == CopyState::Absent);
+    // Filled, it is the way out: the others are not needed any more, one after the other.
+    cluster.heal(10, &all_but(4, &dead));
+    let healed = cluster.config(1, 0);
+    assert_eq!((healed.is_sealed(), healed.in_sync(), healed.members.len()), (false, 2, 3));
+    assert!(healed.member(spare.copy).is_some());
     // One that had left before the last full set is none of these.
     let mut cluster = cluster_of(4);
     let first = cluster.config(1, 0);
@@ -116,6 +126,23 @@ fn copies_of_a_sealed_shards_last_full_set_are_never_replaced() {
     let now = cluster.config(1, 0);
     assert!(now.member(others[0].copy).is_none() && now.member(others[1].copy).is_some() && now.is_sealed());
     assert_eq!(now.full_set, next.full_set);
+}
+
+#[test]
+fn two_copies_of_which_one_is_lost_for_good_become_two_again() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.model.set_replace_after(AFTER);
+    let new = NewVolume { copies: 2, shard_size: Bytes(MIB), ..NewVolume::new("db", Bytes(MIB)) };
+    cluster.make(&new).unwrap();
+    cluster.bear(1);
+    let first = cluster.config(1, 0);
+    let lost = first.members.iter().find(|m| m.copy != first.primary).unwrap().clone();
+    let sealed = cluster.grant(&first, MembershipChange::Drop(vec![lost.copy]));
+    assert!(sealed.is_sealed());
+    cluster.heal(20, &all_but(3, &[lost.node.0]));
+    let healed = cluster.config(1, 0);
+    assert_eq!((healed.is_sealed(), healed.in_sync(), healed.members.len()), (false, 2, 2));
+    assert!(healed.member(lost.copy).is_none());
 }
 
 #[test]

@@ -48,3 +48,35 @@ fn reads_go_on_and_writes_wait_for_the_other_copy() {
     assert_eq!(client.call(&read(0), LONG).unwrap().unwrap(), [2; 4096]);
     cluster.wait_healthy("db").unwrap();
 }
+
+#[test]
+fn the_copy_of_a_node_that_is_lost_is_made_anew_on_a_third_one_and_writes_go_on() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.conductor.kill().unwrap();
+    cluster.conductor.set("TRINE_REPLACE_AFTER", "1s");
+    cluster.conductor.start().unwrap();
+    cluster.trine(&["volume", "create", "db", "--size", "16M", "--copies", "2"]).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut client = Nbd::connect(&place, "db").unwrap();
+    for at in 0..BLOCKS {
+        client.call(&write(at, 1), LONG).unwrap().unwrap();
+    }
+    let detail = cluster.json(&["volume", "show", "db"]).unwrap();
+    let primary = cluster.primary("db", 0).unwrap();
+    let copies = detail["shards"][0]["members"].as_array().unwrap().iter();
+    let other = copies.map(|m| m["node"].as_u64().unwrap() as usize - 1).find(|node| *node != primary).unwrap();
+    cluster.nodes[other].kill().unwrap();
+    client.call(&write(0, 2), LONG).unwrap().unwrap();
+    cluster.wait_healthy("db").unwrap();
+    // Then the first one is lost, too, and the node that was lost is back, with a copy that is none any more.
+    cluster.nodes[primary].kill().unwrap();
+    cluster.nodes[other].start().unwrap();
+    let mut third = Nbd::connect(&place, "db").unwrap();
+    for at in 0..BLOCKS {
+        let expected = if at == 0 { 2 } else { 1 };
+        assert_eq!(third.call(&read(at), LONG).unwrap().unwrap(), [expected; 4096], "block {at}");
+    }
+    third.call(&write(1, 3), LONG).unwrap().unwrap();
+    cluster.nodes[primary].start().unwrap();
+    cluster.wait_healthy("db").unwrap();
+}
