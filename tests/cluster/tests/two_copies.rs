@@ -1,7 +1,7 @@
 //! A volume of two copies, both of which a write needs (rule 11): what is left when a node is away.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a test: small numbers, and a panic is its way to fail
 
-use cluster::nbd::{Command, Nbd};
+use cluster::nbd::{Command, Nbd, Place};
 use cluster::{Cluster, LONG, Shape, wait_until};
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ fn read(at: u64) -> Command {
     Command::Read { offset: at * 4096, len: 4096 }
 }
 
-#[test]
-fn reads_go_on_and_writes_wait_for_the_other_copy() {
+/// A cluster, its volume `db` with all blocks written, and which nodes have the primary and the other copy.
+fn written() -> (Cluster, Place, Nbd, [usize; 2]) {
     let mut cluster = Cluster::start(Shape::default()).unwrap();
     cluster.trine(&["volume", "create", "db", "--size", "16M", "--copies", "2"]).unwrap();
     let place = cluster.attach("db").unwrap();
@@ -28,6 +28,12 @@ fn reads_go_on_and_writes_wait_for_the_other_copy() {
     let primary = cluster.primary("db", 0).unwrap();
     let copies = detail["shards"][0]["members"].as_array().unwrap().iter();
     let other = copies.map(|m| m["node"].as_u64().unwrap() as usize - 1).find(|node| *node != primary).unwrap();
+    (cluster, place, client, [primary, other])
+}
+
+#[test]
+fn reads_go_on_and_writes_wait_for_the_other_copy() {
+    let (mut cluster, place, mut client, [_, other]) = written();
     cluster.nodes[other].kill().unwrap();
     let is_sealed = || {
         let (word, reasons) = cluster.health("db")?;
@@ -51,17 +57,7 @@ fn reads_go_on_and_writes_wait_for_the_other_copy() {
 
 #[test]
 fn the_copy_of_a_node_that_is_lost_is_made_anew_on_a_third_one_and_writes_go_on() {
-    let mut cluster = Cluster::start(Shape::default()).unwrap();
-    cluster.trine(&["volume", "create", "db", "--size", "16M", "--copies", "2"]).unwrap();
-    let place = cluster.attach("db").unwrap();
-    let mut client = Nbd::connect(&place, "db").unwrap();
-    for at in 0..BLOCKS {
-        client.call(&write(at, 1), LONG).unwrap().unwrap();
-    }
-    let detail = cluster.json(&["volume", "show", "db"]).unwrap();
-    let primary = cluster.primary("db", 0).unwrap();
-    let copies = detail["shards"][0]["members"].as_array().unwrap().iter();
-    let other = copies.map(|m| m["node"].as_u64().unwrap() as usize - 1).find(|node| *node != primary).unwrap();
+    let (mut cluster, place, mut client, [primary, other]) = written();
     // Not in the ten minutes that it is usually waited for.
     cluster.conductor.kill().unwrap();
     cluster.conductor.set("TRINE_REPLACE_AFTER", "1s");

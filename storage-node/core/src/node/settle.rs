@@ -247,6 +247,8 @@ impl<S: Store> Node<S> {
         primary.ranges.serves(now);
         let doubted = primary.doubts_any();
         primary.settled_here = primary.config.epoch;
+        // What its list named was before this settling; what it holds from here on counts like anybody's.
+        primary.just_added = None;
         // What settling wrote is durable.
         primary.synced = primary.window.prefix();
         self.counters.count("primary.serves");
