@@ -144,11 +144,11 @@ impl Conductor {
                 let config = &shard.config;
                 let is_primary = config.primary_member().is_some_and(|m| m.node == node);
                 let concerned = is_primary || shard.former.contains(&node);
-                if concerned && self.assignment_at(shard) > after {
+                let begins = concerned && self.assignment_at(shard) > after;
+                if begins {
                     assignments.push(self.with_endpoints(config));
                 }
                 // Whom a volume is not for any more, a node that begins to serve it has to know as well.
-                let begins = concerned && self.assignment_at(shard) > after;
                 let volume = self.volumes.get(&config.shard.volume).filter(|v| v.attach_at > after || begins);
                 if let Some(volume) = volume.filter(|_| config.members.iter().any(|m| m.node == node)) {
                     generations.insert(volume.id, volume.floor());

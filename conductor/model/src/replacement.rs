@@ -16,7 +16,7 @@ use crate::domains::Domains;
 use crate::events::Happened;
 use crate::limits::{NODE_SILENT_MS, REPLACE_AFTER_MS, RESHAPE_EVERY_MS, RESHAPES_AT_ONCE, RESHAPES_TRIED};
 use crate::placement::{Place, Planner};
-use crate::record::{DropRecord, NodeRecord, ShardRecord};
+use crate::record::{DropRecord, ShardRecord};
 use crate::views::{Duty, Fullness, VolumeState};
 use crate::{
     Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Draw, Epoch, Key, Member, Millis, NodeId, ShardId,
@@ -157,8 +157,7 @@ impl Conductor {
 
     fn pass(&self, now: Millis, reach: BTreeMap<(NodeId, DiskId), Reach>) -> Pass {
         let serving = self.nodes.values().filter(|n| n.duty == Duty::Serving && self.hears(n.node, now));
-        let takes = |n: &&NodeRecord| n.disks.iter().any(|d| self.takes_copies(now, n.node, d.disk));
-        let open = serving.filter(takes).map(|n| n.node).collect();
+        let open = serving.map(|n| n.node).collect();
         Pass { reach, open, domains: self.domains(), planner: None, listed: None }
     }
 
