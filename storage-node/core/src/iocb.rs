@@ -79,9 +79,10 @@ impl Kind {
         matches!(self, Self::Read | Self::Extents)
     }
 
-    /// Does it write data that takes space?
+    /// May it take as much room as its range has blocks? A share does where it is settled: what one copy has done and another one cannot is
+    /// written to both, block by block.
     pub(crate) fn takes_space(self) -> bool {
-        matches!(self, Self::Write | Self::Copied(_))
+        matches!(self, Self::Write | Self::Copied(_) | Self::Share(_))
     }
 
     /// Does a copy that is filled get it, too?

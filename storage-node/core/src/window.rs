@@ -38,6 +38,11 @@ impl Window {
         }
     }
 
+    /// Is all finished that was given out?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.above.is_empty()
+    }
+
     /// The newest that was given out.
     pub(crate) fn last(&self) -> Sequence {
         Sequence(self.prefix + self.above.len() as u64)

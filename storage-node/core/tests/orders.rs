@@ -353,3 +353,49 @@ fn a_share_that_was_given_up_and_whose_source_is_gone_keeps_nobody_waiting() {
         assert_eq!((c.read(client, 2, 3), c.read(client, 2, 30)), (found, 9), "equal on every copy");
     }
 }
+
+/// The window of stamps stands still at a share that cannot be done, and what settles its range needs stamps, too.
+#[test]
+fn a_share_is_given_up_when_no_stamp_is_left_to_settle_its_range_with() {
+    const WINDOW: u32 = 256;
+    const PIECE: u32 = 64;
+    let range = (WINDOW + 1) * PIECE;
+    // As many writes came after it as the window takes; or its range has more pieces with data than the window has room for.
+    for (seed, written, behind) in [(15, 1, WINDOW - 1), (16, range, 0)] {
+        let mut c = Cluster::with_disks(seed, 160 << 20);
+        c.blocks = range + WINDOW;
+        c.create(1, &[0, 1, 2], None, Durability::Always);
+        c.create(2, &[0, 1, 2], None, Durability::Always);
+        let source = c.client(1, 0);
+        let lanes: Vec<_> =
+            (0..16).map(|lane| c.client_with(2, |info| (info.incarnation, info.lane) = (1, lane))).collect();
+        let to = lanes[0];
+        (0..written).step_by(PIECE as usize).for_each(|at| c.write(source, 1, at, 5));
+        c.snapshot(1, 7);
+        c.w.partition(c.nodes[0], c.nodes[2]);
+        c.orders(&[Order { id: OrderId(2), shard: shard(2), what: copy_range(of(1, 7), 0, range) }]);
+        c.until("shared on one other copy", |c| c.count("op.replica-share") == 1);
+        let later: Vec<u64> = (0..behind).map(|n| c.start_write(lanes[n as usize % 16], 2, range + n, 7)).collect();
+        c.run(Span::millis(100));
+        c.orders(&[]);
+        // The third copy cannot share any more.
+        let drops: Vec<_> = (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(7))).collect();
+        for _ in 0..10 {
+            c.work(&drops);
+            c.run(Span::millis(20));
+        }
+        c.until("dropped", |c| drops.iter().all(|work| c.worked.contains(work)));
+        assert_eq!(c.in_sync(2), [0, 1, 2]);
+        c.w.heal_all();
+        c.until("given up", |c| c.count("copy.share-given-up") == 1);
+        later.into_iter().for_each(|token| assert_eq!(c.answer(token).0, Status::Ok));
+        c.run(Span::seconds(1));
+        c.until_serving(2);
+        c.write(to, 2, 0, 9);
+        assert_eq!((c.count("copy.share-given-up"), c.in_sync(2).len()), (1, 3));
+        let found = c.read(to, 2, PIECE);
+        c.promote(2, 2);
+        let client = c.client(2, 0);
+        assert_eq!((c.read(client, 2, PIECE), c.read(client, 2, 0)), (found, 9), "equal on every copy");
+    }
+}

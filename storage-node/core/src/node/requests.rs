@@ -434,10 +434,8 @@ impl<S: Store> Node<S> {
             self.counters.count("store.waits");
             return false;
         }
-        let asks = kind.takes_space() || matches!(kind, Kind::Share(_));
-        if asks && iocb.stamp.is_none() {
-            let needs = if kind.takes_space() { i64::from(range.count.0) } else { 0 };
-            match self.find_room(now, key, needs) {
+        if kind.takes_space() && iocb.stamp.is_none() {
+            match self.find_room(now, key, range.count.0.into()) {
                 Room::Found => {}
                 Room::Awaited => {
                     self.counters.count("write.waits-for-room");

@@ -98,16 +98,21 @@ pub fn block(of: u8) -> Vec<u8> {
 
 impl Cluster {
     pub fn new(seed: u64) -> Self {
+        Self::with_disks(seed, DISK_BYTES)
+    }
+
+    pub fn with_disks(seed: u64, bytes: u64) -> Self {
         let mut w = World::new(seed, Options::default());
         w.keep_trace(200);
         let (mut nodes, mut disks) = (Vec::new(), Vec::new());
         let holds_reads: Vec<Rc<Cell<bool>>> = (0..3).map(|_| Rc::default()).collect();
         for (node, holds) in holds_reads.iter().enumerate() {
-            let disk = w.add_disk(DiskOptions::sized(DISK_BYTES));
+            let disk = w.add_disk(DiskOptions::sized(bytes));
             let setup = Setup::named(format!("node {node}")).disk(disk).listen(Address::Tcp(endpoint(node)));
             let setup = setup.listen(Address::Rdma(endpoint(node)));
             let holds = Rc::clone(holds);
-            nodes.push(w.spawn(setup, move |birth| Storage::new(NodeId(node as u32 + 1), Rc::clone(&holds), birth)));
+            let node = NodeId(node as u32 + 1);
+            nodes.push(w.spawn(setup, move |birth| Storage::new(node, Bytes(bytes), Rc::clone(&holds), birth)));
             disks.push(disk);
         }
         let mut this = Self {

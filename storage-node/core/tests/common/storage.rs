@@ -1,7 +1,7 @@
 //! A node's process: its disk formatted or opened, then the node.
 
 use super::late::Late;
-use super::{DISK_BYTES, KEY, Said};
+use super::{KEY, Said};
 use conductor_model::{Bytes, DiskId, NodeId, OpenId};
 use driver::{DiskIndex, Done, ListenerId, Machine, Op, Outbox, Time};
 use memory::Arena;
@@ -22,6 +22,7 @@ enum Stage {
 
 pub struct Storage {
     node: NodeId,
+    disk: Bytes,
     arena: Arena,
     random: Rng,
     started: Time,
@@ -41,9 +42,9 @@ impl Outbox<Letter> for Letters<'_> {
 }
 
 impl Storage {
-    pub fn new(node: NodeId, holds_reads: Rc<Cell<bool>>, birth: Birth) -> Self {
+    pub fn new(node: NodeId, disk: Bytes, holds_reads: Rc<Cell<bool>>, birth: Birth) -> Self {
         let (arena, random) = (Arena::small(32 << 20), Rng::new(birth.seed));
-        Self { node, arena, random, started: birth.now, holds_reads, stage: Stage::Begins }
+        Self { node, disk, arena, random, started: birth.now, holds_reads, stage: Stage::Begins }
     }
 
     pub fn node(&self) -> Option<&Node<Late<JournaledStore>>> {
@@ -51,14 +52,13 @@ impl Storage {
     }
 
     fn open(&mut self, out: &mut dyn Outbox<Said>) {
-        let options =
-            OpenOptions { disk: DiskIndex(0), size: Bytes(DISK_BYTES), cluster: Some(1), node: Some(self.node) };
+        let options = OpenOptions { disk: DiskIndex(0), size: self.disk, cluster: Some(1), node: Some(self.node) };
         let opening = Opening::start(options, Tuning::default(), &self.arena, &mut |op| out.submit(op)).unwrap();
         self.stage = Stage::Opening(Box::new(opening));
     }
 
     fn format(&mut self, out: &mut dyn Outbox<Said>) {
-        let geometry = Geometry::new(Bytes(DISK_BYTES), 700, 256, 16).unwrap();
+        let geometry = Geometry::new(self.disk, 700, 256, 16).unwrap();
         let identity = Identity { cluster: 1, node: self.node, disk: DiskId(self.random.next_u64() | 1) };
         let options = FormatOptions { disk: DiskIndex(0), journal: None, identity, geometry, overwrite: false };
         let format = Format::start(options, &self.arena, &mut |op| out.submit(op)).unwrap();
