@@ -1,6 +1,6 @@
 //! What the links between nodes go over.
 
-use crate::common::{Cluster, endpoint, shard};
+use crate::common::{Cluster, elsewhere, endpoint, shard};
 use conductor_model::Durability;
 use conductor_model::TransportAddress;
 use conductor_model::api::Reachable;
@@ -71,4 +71,35 @@ fn a_way_that_falls_silent_is_left_for_another_one_before_its_node_is_taken_for_
     let pause = c.w.now().since(since);
     assert!((Span::millis(1400)..Span::millis(2600)).contains(&pause), "{pause:?}");
     assert_eq!(c.in_sync(1).len(), 2, "{}", c.picture());
+}
+
+#[test]
+fn a_member_that_came_back_at_an_address_which_others_use_already_is_not_taken_for_the_one_that_joined() {
+    let mut c = Cluster::new(53);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    c.create(2, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    let before = c.opened[2];
+    c.w.kill(c.nodes[2]);
+    c.w.cut(c.nodes[2], Address::Tcp(endpoint(2)));
+    c.w.restart(c.nodes[2]);
+    c.until("opened anew", |c| c.opened[2] != before);
+    // The conductor's map tells of it one shard after the other: the first one has the link made, the second one finds it.
+    for (met, volume) in (1..).zip([2, 1]) {
+        let config = c.configs.get_mut(&shard(volume)).unwrap();
+        config.members.iter_mut().for_each(|m| {
+            if m.endpoint == endpoint(2) {
+                m.endpoint = elsewhere(2);
+            }
+        });
+        let config = config.clone();
+        c.mail(0, Mail::Assign(vec![config]));
+        c.run(Span::millis(400));
+        assert_eq!(c.count("member.reopened"), met, "{}", c.picture());
+    }
+    let since = c.w.now();
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 2);
+    assert!(c.w.now().since(since) < Span::seconds(1), "{}", c.picture());
 }

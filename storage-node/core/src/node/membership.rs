@@ -74,11 +74,12 @@ impl<S: Store> Node<S> {
     fn new_endpoints(&mut self, now: Time, config: &Configuration, out: &mut dyn Outbox<Letter>) {
         let shard = config.shard;
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        let mut moved = Vec::new();
+        let (mut moved, mut moved_to) = (Vec::new(), BTreeSet::new());
         for member in &mut primary.config.members {
             if let Some(there) = config.member(member.copy).filter(|m| m.endpoint != member.endpoint) {
                 member.endpoint = there.endpoint;
                 moved.push(member.copy);
+                moved_to.insert(there.endpoint);
             }
         }
         if moved.is_empty() {
@@ -99,6 +100,13 @@ impl<S: Store> Node<S> {
         for key in requests {
             for copy in &moved {
                 self.requeue_waiting(now, key, *copy);
+            }
+        }
+        // Others may have it linked there already: no Hello comes to them any more.
+        for to in moved_to {
+            if let Some(peer) = self.links.get(to).and_then(|link| link.up.clone()) {
+                self.check_openings(now, to, &peer, out);
+                self.send_joins(now, to, out);
             }
         }
     }

@@ -81,8 +81,20 @@ impl<S: Store> Node<S> {
             link.heard();
             (link.withheld, link.withheld_known) = Default::default();
         }
-        // A member that was opened anew has forgotten its membership: the epoch is over (rule 2, rule 10). Also while a new epoch
-        // is asked for: the opening that the question names may be gone again, and the conductor refuses it for ever.
+        self.check_openings(now, to, &peer, out);
+        self.join_as_named(now, to, &peer, out);
+        self.send_joins(now, to, out);
+        self.drain_backlog(now, to);
+    }
+
+    /// Are the members at this address, behind an established link, those that the configurations name? One that was opened anew has
+    /// forgotten its membership.
+    pub(super) fn check_openings(&mut self, now: Time, to: SocketAddr, peer: &Peer, out: &mut dyn Outbox<Letter>) {
+        if driver::mutant::on("restarted_node_trusted") {
+            return;
+        }
+        // Its epoch is over (rule 2, rule 10). Also while a new epoch is asked for: the opening that the question names may be gone
+        // again, and the conductor refuses it for ever.
         let reopened: Vec<(ShardId, _, OpenId)> = self
             .primaries
             .iter()
@@ -96,26 +108,21 @@ impl<S: Store> Node<S> {
                 p.others().filter(wrong).filter_map(|m| Some((*shard, m.copy, peer.open_of(m.disk)?)))
             })
             .collect();
-        if !driver::mutant::on("restarted_node_trusted") {
-            self.void_promises(to, &peer);
-            for (shard, copy, open) in reopened {
-                self.counters.count("member.reopened");
-                if self.can_do_without(shard, copy) {
-                    // It joins nothing for a while after its start (rule 14): the others need not wait for that.
-                    self.counters.count("member.left-behind");
-                    if let Some(primary) = self.primaries.get_mut(&shard) {
-                        primary.failed.entry(copy).or_insert(OPENED_ANEW);
-                        // Until it is dropped it may be anybody's: nothing is read (rule 9).
-                        primary.lease.void(copy);
-                    }
-                } else {
-                    self.ask_reopened(now, shard, copy, open, out);
+        self.void_promises(to, peer);
+        for (shard, copy, open) in reopened {
+            self.counters.count("member.reopened");
+            if self.can_do_without(shard, copy) {
+                // It joins nothing for a while after its start (rule 14): the others need not wait for that.
+                self.counters.count("member.left-behind");
+                if let Some(primary) = self.primaries.get_mut(&shard) {
+                    primary.failed.entry(copy).or_insert(OPENED_ANEW);
+                    // Until it is dropped it may be anybody's: nothing is read (rule 9).
+                    primary.lease.void(copy);
                 }
+            } else {
+                self.ask_reopened(now, shard, copy, open, out);
             }
         }
-        self.join_as_named(now, to, &peer, out);
-        self.send_joins(now, to, out);
-        self.drain_backlog(now, to);
     }
 
     /// Who was promised by a process that is gone is not: its successor's promises are about nothing that it has joined (rule 9). Also

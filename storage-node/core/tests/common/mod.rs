@@ -91,6 +91,11 @@ pub fn endpoint(node: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, u8::try_from(node + 1).unwrap()], 7000))
 }
 
+/// Where else a node is reached, under a name that no configuration has at first.
+pub fn elsewhere(node: usize) -> SocketAddr {
+    SocketAddr::new(endpoint(node).ip(), 7001)
+}
+
 /// A block full of one byte.
 pub fn block(of: u8) -> Vec<u8> {
     vec![of; BLOCK]
@@ -109,7 +114,7 @@ impl Cluster {
         for (node, holds) in holds_reads.iter().enumerate() {
             let disk = w.add_disk(DiskOptions::sized(bytes));
             let setup = Setup::named(format!("node {node}")).disk(disk).listen(Address::Tcp(endpoint(node)));
-            let setup = setup.listen(Address::Rdma(endpoint(node)));
+            let setup = setup.listen(Address::Rdma(endpoint(node))).listen(Address::Tcp(elsewhere(node)));
             let holds = Rc::clone(holds);
             let node = NodeId(node as u32 + 1);
             nodes.push(w.spawn(setup, move |birth| Storage::new(node, Bytes(bytes), Rc::clone(&holds), birth)));

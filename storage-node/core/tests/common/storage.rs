@@ -75,8 +75,8 @@ impl Storage {
         let hello = Node::hello_info(&options, &disks);
         let net = NetOptions::new(hello, Rc::new(KEY), Box::new(move || nonces.next_u64()));
         let net = Net::new(net, self.arena.clone());
-        let mut node =
-            Node::new(options, self.arena.clone(), net, disks, vec![ListenerId(0), ListenerId(1)], self.started);
+        let listeners = (0..3).map(ListenerId).collect();
+        let mut node = Node::new(options, self.arena.clone(), net, disks, listeners, self.started);
         node.start(now, &mut Letters(out));
         self.stage = Stage::Serving(Box::new(node));
     }
