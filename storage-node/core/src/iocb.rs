@@ -90,6 +90,11 @@ impl Kind {
         matches!(self, Self::Write | Self::Zero | Self::Copied(_) | Self::Rewrite)
     }
 
+    /// Is it held back while a flush volume has as much above K as its copies list to the block? All but what brings K further.
+    pub(crate) fn waits_for_sync(self) -> bool {
+        !matches!(self, Self::Flush | Self::Settle)
+    }
+
     /// Is it held back while a barrier's hold lasts (rule 17)? All that changes what the shard reads as.
     pub(crate) fn waits_for_barrier(self) -> bool {
         matches!(self, Self::Write | Self::Zero | Self::Share(_) | Self::Copied(_))

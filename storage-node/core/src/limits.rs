@@ -115,10 +115,12 @@ pub const COPY_DEPTH: usize = 4;
 pub const PROGRESS: Span = Span::millis(1000);
 /// Snapshots that a copy remembers to have dropped, the newest of them (8 bytes each): more than can be late at once.
 pub const DROPPED_KEPT: usize = 64;
-/// Of a flush volume's writes, so many may be finished and not synced before the primary syncs by itself: a store lists what is above K
-/// true to the block only as long as there are fewer than `node_store::MAX_HELD`.
+/// Of a flush volume's writes, so many may be finished and not synced before the primary syncs by itself.
 pub const UNSYNCED: u64 = 192;
-const _: () = assert!(WINDOW + UNSYNCED + SETTLE_DEPTH as u64 <= node_store::MAX_HELD as u64);
+/// While that sync is under way others are stamped, up to so many above K: a store lists what is above K true to the block only as long as
+/// there are fewer than `node_store::MAX_HELD`. One is the sync itself.
+pub const MOST_UNSYNCED: u64 = node_store::MAX_HELD as u64 - SETTLE_DEPTH as u64 - 1;
+const _: () = assert!(WINDOW + UNSYNCED <= MOST_UNSYNCED);
 /// Changes that a copy may know to be on all of which another one has no record: more than rollbacks and the like ever follow each other
 /// without a write. A disk that lacks more is from the past.
 pub(crate) const UNLISTED: u64 = 16;

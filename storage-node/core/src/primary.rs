@@ -288,6 +288,11 @@ impl Primary {
         self.settled.then(finished)
     }
 
+    /// Stamps above K that were given out in this epoch, of a flush volume; of others the window bounds them.
+    pub(crate) fn unsynced(&self) -> u64 {
+        if self.config.durability.is_always() { 0 } else { self.window.last().0 - self.synced.0 }
+    }
+
     /// F: what is finished everywhere is never sent again.
     pub(crate) fn floor(&self) -> Sequence {
         self.window.prefix()

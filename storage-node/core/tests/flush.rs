@@ -4,6 +4,7 @@ use crate::common::{Cluster, block};
 use conductor_model::Durability;
 use driver::Span;
 use node_protocol::{Status, op};
+use sim::Latency;
 
 #[test]
 fn a_flush_reaches_every_copy_and_what_it_covered_survives_all_of_them() {
@@ -62,6 +63,25 @@ fn writes_of_a_flush_volume_are_synced_by_themselves_now_and_then() {
         c.write(client, 1, n % 50, 1);
     }
     assert_eq!(c.count("sync.by-itself"), 2);
+}
+
+#[test]
+fn what_is_not_synced_is_bounded_by_what_a_store_lists_to_the_block() {
+    let mut c = Cluster::with_disks(27, 160 << 20);
+    c.blocks = 8192;
+    c.create(1, &[0, 1, 2], None, Durability::Flush);
+    let lanes: Vec<_> =
+        (0..64).map(|lane| c.client_with(1, |info| (info.incarnation, info.lane) = (1, lane))).collect();
+    // A whole window is under way, and the sync behind it.
+    c.w.disk(c.disks[2]).latency = Latency::micros(20_000, 1);
+    c.w.disk(c.disks[2]).sync_takes = Span::millis(800);
+    // Far from each other: a list that is merged names what lies between, too.
+    let writes: Vec<u64> = (0..800).map(|n| c.start_write(lanes[n as usize % 64], 1, n * 10, 1)).collect();
+    c.run(Span::millis(750));
+    let stamped = c.count("leg.started") / 3;
+    assert!((400..=node_store::MAX_HELD as u64).contains(&stamped), "{stamped} {}", c.picture());
+    writes.iter().for_each(|token| assert_eq!(c.answer(*token).0, Status::Ok));
+    assert!(c.count("write.waits-for-sync") > 0);
 }
 
 #[test]

@@ -88,7 +88,8 @@ impl Disks {
         let wait = k.rng.span(whole);
         it.next += 1;
         let flight = it.next;
-        let rest = Span(whole.0 - wait.0);
+        let sync = if matches!(op, Op::DiskSync { .. }) { it.options.sync_takes } else { Span(0) };
+        let rest = Span(whole.0 - wait.0 + sync.0);
         it.flights.insert(flight, Flight { process, op, rest, result: None, after: it.completions });
         k.schedule_in(wait, Event::Apply { disk, flight });
     }

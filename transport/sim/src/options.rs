@@ -136,6 +136,8 @@ pub struct DiskOptions {
     pub bytes: u64,
     /// From submission to completion; the effect comes somewhere between.
     pub latency: Latency,
+    /// What a sync takes on top of that.
+    pub sync_takes: Span,
     /// How often a read fails with EIO.
     pub read_error_ppm: u32,
     /// How often a write or sync fails with EIO. Such a write may have happened in part.
@@ -154,6 +156,7 @@ impl DiskOptions {
         Self {
             bytes,
             latency: Latency::micros(10, 150).tailed(5_000, Span::millis(10)),
+            sync_takes: Span(0),
             read_error_ppm: 0,
             write_error_ppm: 0,
             fail_reads: 0,

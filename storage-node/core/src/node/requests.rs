@@ -4,7 +4,7 @@ use super::room::Room;
 use super::waits::StoreWait;
 use super::{Node, Visitor};
 use crate::iocb::{Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
-use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, SETTLE_PIECE};
+use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, MOST_UNSYNCED, SETTLE_PIECE};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, ShardId, Stamp};
@@ -452,6 +452,10 @@ impl<S: Store> Node<S> {
             return false;
         }
         let Some(primary) = self.primaries.get_mut(&shard) else { return false };
+        if kind.waits_for_sync() && primary.unsynced() >= MOST_UNSYNCED {
+            self.counters.count("write.waits-for-sync");
+            return false;
+        }
         let covers = primary.window.prefix();
         let Some(sequence) = primary.window.stamp() else {
             self.counters.count("window.full");
