@@ -1,8 +1,8 @@
 //! A copy-range whose primary has no copy of the source reads it from the nodes that have one (rule 16).
 
-use crate::common::{Cluster, block, copy, of, shard};
+use crate::common::{Cluster, copy, of, shard};
 use conductor_model::api::{CopyWork, Order, OrderReport, OrderState, ShardOrder};
-use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, CopyState, Durability, Member, OrderId, SnapshotId};
+use conductor_model::{BlockRange, Blocks, Bytes, CopyState, Durability, Member, OrderId, SnapshotId};
 use driver::Span;
 use node_core::Mail;
 use node_protocol::{Status, op};
@@ -69,15 +69,6 @@ fn why(report: &OrderReport) -> &str {
 /// Connections that a node has.
 fn conns(c: &Cluster, node: usize) -> usize {
     c.view(node).unwrap().refs.iter().filter(|line| line.starts_with("conn")).count()
-}
-
-/// Flips a bit of a block full of `value` wherever the node's disk has it.
-fn rot(c: &mut Cluster, node: usize, value: u8) {
-    let bytes = c.w.disk_bytes(c.disks[node], 0, usize::try_from(crate::common::DISK_BYTES).unwrap());
-    let places = bytes.chunks_exact(BLOCK).zip(0u64..).filter(|(found, _)| *found == block(value));
-    let places: Vec<u64> = places.map(|(_, n)| n * BLOCK as u64).collect();
-    assert!(!places.is_empty(), "node {node} has it");
-    places.into_iter().for_each(|at| c.w.rot(c.disks[node], at + 100, 3));
 }
 
 /// Waits until the drop of the snapshot is done on both nodes that have it, telling it again as the conductor does.
@@ -201,7 +192,7 @@ fn what_one_holder_reads_damaged_comes_from_the_next_and_what_all_do_is_said() {
     let mut c = apart(6);
     c.create(3, &[0, 2], None, Durability::Always);
     c.run(Span::seconds(20));
-    rot(&mut c, 0, 3);
+    c.rot(0, 3);
     let named = order(on(&c, &[0, 1]));
     c.orders(&[named]);
     assert_copied(&mut c);
@@ -223,7 +214,7 @@ fn what_one_holder_reads_damaged_comes_from_the_next_and_what_all_do_is_said() {
 
     let mut c = apart(6);
     c.run(Span::seconds(20));
-    (0..2).for_each(|node| rot(&mut c, node, 3));
+    (0..2).for_each(|node| c.rot(node, 3));
     let named = order(on(&c, &[0, 1]));
     c.orders(&[named]);
     let report = c.outcome(ID);

@@ -1,6 +1,6 @@
 //! Copies that fail are left behind, and come back filled, while writes go on (rules 1, 3, 4, 11, 13 and 15).
 
-use crate::common::{Cluster, DISK_BYTES, block, copy, shard};
+use crate::common::{Cluster, copy, shard};
 use conductor_model::api::{CopyWork, OrderState, ShardOrder};
 use conductor_model::{Bytes, CopyId, CopyState, Durability, Epoch, SnapshotId};
 use driver::Span;
@@ -540,23 +540,13 @@ fn a_rollback_during_a_filling_reaches_the_copy_that_is_filled() {
     expect(&mut c, &blocks);
 }
 
-/// Flips a bit wherever a node's disk holds a block full of this byte.
-fn rot(c: &mut Cluster, node: usize, of: u8) {
-    let disk = c.disks[node];
-    let bytes = c.w.disk_bytes(disk, 0, usize::try_from(DISK_BYTES).expect("it fits"));
-    let blocks = bytes.chunks_exact(4096).enumerate().filter(|(_, bytes)| *bytes == block(of));
-    let places: Vec<u64> = blocks.map(|(n, _)| n as u64 * 4096 + 17).collect();
-    assert!(!places.is_empty());
-    places.into_iter().for_each(|at| c.w.rot(disk, at, 3));
-}
-
 #[test]
 fn a_damaged_piece_of_a_snapshot_that_is_dropped_does_not_hold_up_the_filling() {
     let (mut c, client) = cluster(31);
     c.write(client, 1, 0, 77);
     c.snapshot(1, 7);
     c.write(client, 1, 0, 2);
-    rot(&mut c, 0, 77);
+    c.rot(0, 77);
     // What the damaged piece is to be put right from does not come before the snapshot is gone.
     c.holds_reads[1].set(true);
     c.replace(1, 2, CopyId(777));

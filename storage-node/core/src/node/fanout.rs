@@ -5,6 +5,7 @@
 
 use super::Node;
 use super::waits::{ReplyWait, Request, StoreWait};
+use super::wishes::DISK_FAILED;
 use crate::change::{Change, Target};
 use crate::iocb::{Iocb, Kind, Leg, LegState, Phase, Stage, why};
 use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE, UNSYNCED, WAKE_AT_ONCE};
@@ -165,7 +166,7 @@ impl<S: Store> Node<S> {
                 if let Some(primary) = self.primaries.get_mut(&shard).filter(|_| status != Status::Later) {
                     primary.refusing.insert(copy, status);
                     if status == Status::Io {
-                        primary.failed.entry(copy).or_insert("its disk failed");
+                        primary.failed.entry(copy).or_insert(DISK_FAILED);
                     }
                 }
             }

@@ -13,6 +13,7 @@
 
 use super::Node;
 use super::waits::{ReplyWait, Request, StoreWait};
+use super::wishes::DISK_FAILED;
 use crate::filling::{Filling, PIECE, Piece, Step};
 use crate::iocb::{Iocb, Kind, Phase as IocbPhase, why};
 use crate::limits::{FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, SUBTASK_DEADLINE};
@@ -486,7 +487,7 @@ impl<S: Store> Node<S> {
                 filling.wait_until = now + RETRY_REFUSED;
             }
             Some(Status::NoSpace) => self.fail_filling(now, shard, "its disk is full"),
-            Some(Status::Io) => self.fail_filling(now, shard, "its disk failed"),
+            Some(Status::Io) => self.fail_filling(now, shard, DISK_FAILED),
             Some(_) => self.fail_filling(now, shard, "it refuses to be filled"),
         }
     }

@@ -1,6 +1,7 @@
 //! Why a shard whose primary is here does not serve, or not with all its copies: for people.
 
 use super::Node;
+use super::wishes::DISK_FAILED;
 use crate::mail::Letter;
 use crate::primary::{Phase, Primary};
 use conductor_model::Member;
@@ -22,7 +23,7 @@ impl<S: Store> Node<S> {
                 }
                 let (copy, status) = primary.refusing.first_key_value()?;
                 let how = match status {
-                    Status::Io => "its disk failed",
+                    Status::Io => DISK_FAILED,
                     Status::NoSpace => "its disk is full",
                     _ => "it refuses them",
                 };

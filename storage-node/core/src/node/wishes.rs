@@ -19,6 +19,8 @@ use conductor_model::{CopyId, CopyState, Member, ShardId};
 use driver::{Outbox, Span, Time};
 use node_store::Store;
 
+/// Why a copy is dropped whose store takes or gives nothing any more.
+pub(super) const DISK_FAILED: &str = "its disk failed";
 /// Why a copy that was opened anew is dropped: to be filled at once.
 pub(super) const OPENED_ANEW: &str = "its store was opened anew";
 /// Why a copy is dropped whose filling somebody has ended.

@@ -473,6 +473,17 @@ impl Cluster {
         self.run(Span::millis(5));
     }
 
+    /// Flips a bit wherever a node's disk has a block full of this byte.
+    pub fn rot(&mut self, node: usize, of: u8) {
+        let disk = self.disks[node];
+        let size = usize::try_from(self.w.disk(disk).bytes).unwrap();
+        let bytes = self.w.disk_bytes(disk, 0, size);
+        let places = bytes.chunks_exact(BLOCK).zip(0u64..).filter(|(found, _)| *found == block(of));
+        let places: Vec<u64> = places.map(|(_, n)| n * BLOCK as u64).collect();
+        assert!(!places.is_empty(), "node {node} has it");
+        places.into_iter().for_each(|at| self.w.rot(disk, at + 17, 3));
+    }
+
     pub fn now(&self) -> Time {
         self.w.now()
     }
