@@ -73,3 +73,20 @@ fn a_copy_that_missed_a_discard_has_no_old_data_once_it_is_settled() {
     expect(&mut c, &ISLANDS.map(|at| (at, 0)));
     assert_eq!(c.configs[&shard(1)].in_sync_members().count(), 3);
 }
+
+/// What the epoch before still reads is waited for before anything is settled: a disk that hangs with it is noticed all the same.
+#[test]
+fn a_disk_that_hangs_before_the_first_piece_is_noticed() {
+    let (mut c, client) = cluster(3);
+    c.write(client, 1, 0, 1);
+    c.holds_reads[0].set(true);
+    let read = c.ask(client, 1, op::READ, 0, BLOCK as u32, Vec::new());
+    c.run(Span::millis(50));
+    c.w.kill(c.nodes[2]);
+    c.until("an epoch without the third copy", |c| c.in_sync(1) == [0, 1]);
+    c.until("it settles", |c| c.role(1).contains("settling"));
+    c.until("noticed", |c| c.count("primary.hangs") > 0);
+    c.holds_reads[0].set(false);
+    c.until_serving(1);
+    assert!(c.count("primary.recovered") > 0 && c.answers.contains_key(&read), "{}", c.picture());
+}

@@ -7,7 +7,7 @@
 
 use super::Node;
 use crate::filling::Step;
-use crate::iocb::{LegState, Phase as IocbPhase};
+use crate::iocb::{Iocb, LegState, Phase as IocbPhase};
 use crate::limits::{
     ASK_AGAIN, FILL_PAUSE_MAX, FILL_PAUSE_MIN, FILLS_AT_ONCE, JOIN_LIMIT, KEEPALIVE, LEG_LIMIT, MEMBER_SILENT,
     START_PATIENCE, TICK,
@@ -69,9 +69,15 @@ impl<S: Store> Node<S> {
                 primary.failed.entry(copy).or_insert("it does not join");
             }
         }
-        let running = match &primary.phase {
-            Phase::Settling(settling) => settling.running.iter().copied().collect::<Vec<_>>(),
-            Phase::Serving => primary.requests.values().copied().collect(),
+        let reads = |iocb: &Iocb| matches!(iocb.phase, IocbPhase::Reading | IocbPhase::Merging) && !iocb.is_over();
+        let running: Vec<usize> = match &primary.phase {
+            // What was stamped in the epoch before waits for the pieces, and they for what is still read.
+            Phase::Settling(settling) => {
+                let counts = |key: usize, iocb: &Iocb| settling.running.contains(&key) || reads(iocb);
+                let ours = self.iocbs.iter().filter(|(key, iocb)| iocb.shard == shard && counts(*key, iocb));
+                ours.map(|(key, _)| key).collect()
+            }
+            Phase::Serving | Phase::Sealed => primary.requests.values().copied().collect(),
             _ => return,
         };
         let mut hangs = false;
