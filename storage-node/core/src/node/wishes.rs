@@ -18,6 +18,7 @@ use conductor_model::api::{MembershipChange, MembershipRequest};
 use conductor_model::{CopyId, CopyState, Member, ShardId};
 use driver::{Outbox, Span, Time};
 use node_store::Store;
+use std::collections::BTreeSet;
 
 /// Why a copy is dropped whose store takes or gives nothing any more.
 pub(super) const DISK_FAILED: &str = "its disk failed";
@@ -69,15 +70,17 @@ impl<S: Store> Node<S> {
                 primary.failed.entry(copy).or_insert("it does not join");
             }
         }
+        // Where nothing is stamped now, what was stamped in the epoch before waits; what is still read is waited for.
         let reads = |iocb: &Iocb| matches!(iocb.phase, IocbPhase::Reading | IocbPhase::Merging) && !iocb.is_over();
-        let running: Vec<usize> = match &primary.phase {
-            // What was stamped in the epoch before waits for the pieces, and they for what is still read.
-            Phase::Settling(settling) => {
-                let counts = |key: usize, iocb: &Iocb| settling.running.contains(&key) || reads(iocb);
-                let ours = self.iocbs.iter().filter(|(key, iocb)| iocb.shard == shard && counts(*key, iocb));
-                ours.map(|(key, _)| key).collect()
-            }
-            Phase::Serving | Phase::Sealed => primary.requests.values().copied().collect(),
+        let reading = |pieces: &BTreeSet<usize>| {
+            let counts = |key: usize, iocb: &Iocb| pieces.contains(&key) || reads(iocb);
+            let ours = self.iocbs.iter().filter(|(key, iocb)| iocb.shard == shard && counts(*key, iocb));
+            ours.map(|(key, _)| key).collect::<Vec<_>>()
+        };
+        let running = match &primary.phase {
+            Phase::Settling(settling) => reading(&settling.running),
+            Phase::Sealed => reading(&BTreeSet::new()),
+            Phase::Serving => primary.requests.values().copied().collect(),
             _ => return,
         };
         let mut hangs = false;
