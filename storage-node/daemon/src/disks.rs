@@ -3,11 +3,12 @@
 use crate::{DiskPlan, Error, journal, users};
 use conductor_model::{Blocks, Bytes, ClusterId, DiskId};
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use node_store::journaled::identify;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// One write: large enough for any device, small enough for the stack of a page cache.
@@ -51,9 +52,11 @@ pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool, stop: &dyn Fn() -> bool)
 
 fn create(path: &Path, bytes: u64, sparse: bool, stop: &dyn Fn() -> bool) -> io::Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+    let prefix = format!(".{name}.unfinished.");
+    remove_deserted(parent, &prefix)?;
     // Its own name, and a link that does not replace: of two that start at once one makes the disk, and nobody writes to the other's.
-    let unfinished = parent.join(format!(".{}.unfinished.{}", name.to_string_lossy(), std::process::id()));
+    let unfinished = parent.join(format!("{prefix}{}", std::process::id()));
     let made = if sparse { make_sparse(&unfinished, bytes) } else { write_zeros(&unfinished, bytes, stop) };
     let made = made.and_then(|()| fs::hard_link(&unfinished, path));
     // The error that matters is the first one.
@@ -63,6 +66,31 @@ fn create(path: &Path, bytes: u64, sparse: bool, stop: &dyn Fn() -> bool) -> io:
         made => made?,
     }
     File::open(parent)?.sync_all()
+}
+
+/// Who was killed while it made this disk has left what it had of it, and that is as large as the disk.
+fn remove_deserted(parent: &Path, prefix: &str) -> io::Result<()> {
+    for entry in fs::read_dir(parent)? {
+        let path = entry?.path();
+        let pid = path.file_name().and_then(|name| name.to_str()?.strip_prefix(prefix)?.parse::<u32>().ok());
+        // In another container it may be somebody whom one does not see here: it holds the file's lock.
+        let lives = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
+        if pid.is_some_and(|pid| !lives(pid)) && open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
+            tracing::info!(path = %path.display(), "removing a disk file that was never finished");
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens a disk to read from it. Nothing else: opening a pipe would wait for somebody to write to it.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let kind = file.metadata()?.file_type();
+    match kind.is_file() || kind.is_block_device() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a regular file nor a block device")),
+    }
 }
 
 /// How much of a disk a store's superblocks take: 64 KiB.
@@ -75,7 +103,7 @@ pub(crate) fn cluster_of(disks: &[DiskPlan]) -> Result<Option<ClusterId>, Error>
     let mut unread = None;
     for DiskPlan { path, .. } in disks {
         let mut head = Vec::new();
-        match File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head)) {
+        match open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head)) {
             // It is still to be made.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(source) => {
@@ -102,7 +130,7 @@ pub(crate) fn cluster_of(disks: &[DiskPlan]) -> Result<Option<ClusterId>, Error>
 /// The disk whose store is there, if there is one.
 pub(crate) fn disk_at(path: &Path) -> io::Result<Option<DiskId>> {
     let mut head = Vec::new();
-    File::open(path)?.take(HEAD).read_to_end(&mut head)?;
+    open(path)?.take(HEAD).read_to_end(&mut head)?;
     Ok(identify(&head).map(|(identity, _)| identity.disk))
 }
 
@@ -132,7 +160,7 @@ pub struct Measured {
 /// Measures what is at a path, or what would be made of this size if nothing is, with a journal of this size. Changes nothing.
 pub fn measure(path: &Path, create: Option<u64>, journal_size: Option<u64>) -> Result<Measured, Error> {
     let failed = |source| Error::Unreadable { path: path.to_path_buf(), source };
-    let (bytes, disk) = match File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))) {
+    let (bytes, disk) = match open(path).and_then(|mut file| file.seek(SeekFrom::End(0))) {
         Ok(bytes) => (bytes, disk_at(path).map_err(failed)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             (create.ok_or_else(|| Error::Missing(path.to_path_buf()))?, None)
@@ -151,7 +179,7 @@ pub(crate) fn absolute(path: &Path) -> Option<String> {
 /// A regular file that begins with nothing but zeros, as one that was just made does: only such a one is formatted without being told.
 pub(crate) fn is_blank(path: &Path) -> bool {
     let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| {
+    let read = open(path).and_then(|file| {
         let regular = file.metadata()?.is_file();
         file.take(HEAD).read_to_end(&mut head).map(|_| regular)
     });
@@ -160,12 +188,14 @@ pub(crate) fn is_blank(path: &Path) -> bool {
 
 fn make_sparse(path: &Path, bytes: u64) -> io::Result<()> {
     let file = File::create(path)?;
+    file.lock()?;
     file.set_len(bytes)?;
     file.sync_all()
 }
 
 fn write_zeros(path: &Path, bytes: u64, stop: &dyn Fn() -> bool) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    file.lock()?;
     reserve(&file, bytes)?;
     let zeros = vec![0; PIECE];
     let mut left = bytes;
@@ -213,6 +243,36 @@ mod tests {
         let made = prepare(&[plan(dir.join("disk0"), Some(MIN_DISK_BYTES))], false, &stop);
         assert!(matches!(made, Err(Error::Stopping)), "{made:?}");
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_somebody_left_who_was_killed_is_removed_and_nothing_else() {
+        let dir = std::env::temp_dir().join(format!("trine-deserted-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        // No process has such a number (PID_MAX_LIMIT is 2^22).
+        let [left, locked, other] =
+            [".disk0.unfinished.4194400", ".disk0.unfinished.4194401", ".disk1.unfinished.4194400"]
+                .map(|name| dir.join(name));
+        let own = dir.join(format!(".disk0.unfinished.{}", std::os::unix::process::parent_id()));
+        for path in [&left, &locked, &other, &own] {
+            fs::write(path, "data").unwrap();
+        }
+        let lock = File::open(&locked).unwrap();
+        lock.lock().unwrap();
+        prepare(&[plan(dir.join("disk0"), Some(MIN_DISK_BYTES))], true, &|| false).unwrap();
+        assert_eq!([&left, &locked, &other, &own].map(|path| path.exists()), [false, true, true, true]);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_disk_is_not_waited_for() {
+        let dir = std::env::temp_dir().join(format!("trine-pipe-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let pipe = dir.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(disk_at(&pipe).is_err() && measure(&pipe, None, None).is_err() && !is_blank(&pipe));
+        assert!(matches!(cluster_of(&[plan(pipe, None)]), Err(Error::Unreadable { .. })));
         fs::remove_dir_all(&dir).unwrap();
     }
 

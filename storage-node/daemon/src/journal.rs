@@ -12,10 +12,10 @@
 //! A label is written before its store is formatted, as *being made*, and again when it is, as *made*. Only a journal that is made is
 //! somebody's: one whose store was never finished can be taken by the next format.
 
-use crate::{Error, marks};
+use crate::{Error, disks, marks};
 use conductor_model::{BLOCK, Bytes, DiskId};
 use node_store::journaled::{Geometry, MAX_JOURNAL_BYTES, MIN_JOURNAL_BYTES, identify};
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -63,7 +63,7 @@ impl Label {
     /// The label on a journal. A damaged one is none.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, Error> {
         let mut block = [0; BLOCK];
-        let read = File::open(path).and_then(|file| file.read_exact_at(&mut block, 0));
+        let read = disks::open(path).and_then(|file| file.read_exact_at(&mut block, 0));
         match read {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             read => read.map(|()| Self::decode(&block)).map_err(|source| unreadable(path, source)),
@@ -100,7 +100,7 @@ pub(crate) struct Place<'a> {
 /// Refuses a store whose journal is not this one. What is no store yet is not asked.
 pub(crate) fn check(disk: &Path, journal: Option<Place<'_>>) -> Result<(), Error> {
     let mut head = Vec::new();
-    let read = File::open(disk).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    let read = disks::open(disk).and_then(|file| file.take(HEAD).read_to_end(&mut head));
     read.map_err(|source| unreadable(disk, source))?;
     let Some((identity, geometry)) = identify(&head) else { return Ok(()) };
     let disk = disk.to_path_buf();
@@ -180,6 +180,7 @@ mod tests {
     use driver::Time;
     use node_core::Mail;
     use std::fs;
+    use std::fs::File;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,7 +1,7 @@
 //! Recognizes disks on which somebody else's data may be, or what is left of ours: by what file systems, partition tables, volume managers and swap space
 //! write at fixed places. Those of Linux, and what a disk that was used elsewhere has on it; wipefs(8) knows more.
 
-use std::fs::File;
+use crate::disks;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -62,7 +62,7 @@ const MARKS: &[(&str, At, &[u8])] = &[
 
 /// What the disk is recognized as. `bytes` is its size.
 pub(crate) fn of_disk(path: &Path, bytes: u64) -> io::Result<Option<&'static str>> {
-    let file = File::open(path)?;
+    let file = disks::open(path)?;
     let mut head = vec![0; usize::try_from(bytes).map_or(ENDS, |bytes| bytes.min(ENDS))];
     file.read_exact_at(&mut head, 0)?;
     let is = |at: usize, mark: &[u8]| head.get(at..at + mark.len()) == Some(mark);
@@ -92,6 +92,7 @@ pub(crate) fn ends(bytes: u64) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
 
     const SIZE: u64 = (4 << 20) + 512;
 

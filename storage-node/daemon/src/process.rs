@@ -22,6 +22,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use node_core::Mail;
 use reactor::{MailRx, Mailbox};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -74,7 +75,16 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
     let Some(cluster) = find_cluster(&client, &events, &options.disks)? else { return Ok(()) };
     let mut spread: Vec<Vec<DiskPlan>> =
         (0..).take(options.reactors).map(|lane| options.disks_of(lane).cloned().collect()).collect();
-    while let Err(why) = disks::prepare(&spread.concat(), options.sparse, &|| false) {
+    // Nobody else says anything yet. A file of many gigabytes takes minutes.
+    let stopped = Cell::new(false);
+    let stop = || {
+        stopped.set(stopped.get() || matches!(events.try_recv(), Ok(Event::Signal)));
+        stopped.get()
+    };
+    while let Err(why) = disks::prepare(&spread.concat(), options.sparse, &stop) {
+        if stopped.get() {
+            return Ok(());
+        }
         without::leave_out(&mut spread, why)?;
     }
 

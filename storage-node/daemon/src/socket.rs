@@ -9,7 +9,7 @@ use crate::{Error, NodeLook};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Instant;
@@ -23,11 +23,12 @@ struct Request {
     add: Option<NewDisks>,
 }
 
-/// Listens; replaces the file of a process that is gone.
+/// Listens; replaces the socket of a process that is gone, and no other file: connecting to any kind of it is refused.
 pub(crate) fn listen(path: &Path) -> Result<UnixListener, Error> {
     let bind = || {
-        let deserted = UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
-        if deserted {
+        let is_socket = path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+        let deserted = || UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+        if is_socket && deserted() {
             fs::remove_file(path)?;
         }
         let listener = UnixListener::bind(path)?;
@@ -131,6 +132,25 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("it failed")]
     struct Silent(#[source] io::Error);
+
+    #[test]
+    fn only_the_socket_of_a_process_that_is_gone_is_replaced() {
+        let dir = std::env::temp_dir().join(format!("trine-control-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let (path, link) = (dir.join("disk0"), dir.join("link"));
+        fs::write(&path, "data").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for place in [&path, &link] {
+            assert!(matches!(listen(place), Err(Error::Control { .. })));
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"data");
+        let socket = dir.join("control.sock");
+        let living = listen(&socket).unwrap();
+        assert!(listen(&socket).is_err(), "somebody answers there");
+        drop(living);
+        listen(&socket).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn a_cause_is_said_once() {
