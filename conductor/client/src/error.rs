@@ -1,7 +1,7 @@
 //! Why a call has no answer.
 
 use crate::secure::Unopened;
-use conductor_model::UNKNOWN_NODE;
+use conductor_model::{NODE_ELSEWHERE, UNKNOWN_NODE};
 
 /// Three sorts: nobody there, a conductor that says no, and something that is no conductor.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -49,6 +49,11 @@ impl Error {
     /// True if the node has to register before its heartbeats count.
     pub fn is_unknown_node(&self) -> bool {
         self.kind() == Some(UNKNOWN_NODE)
+    }
+
+    /// True if the node's number is another one's, which may be the one that it takes the place of.
+    pub fn is_node_elsewhere(&self) -> bool {
+        self.kind() == Some(NODE_ELSEWHERE)
     }
 
     /// The conductor's word for its refusal.

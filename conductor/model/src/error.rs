@@ -4,6 +4,8 @@ use crate::{Bytes, ClusterId, CopyId, DiskId, NodeId, OrderId, ShardId, VolumeId
 
 /// `Error::kind` of the answer that makes a node register anew.
 pub const UNKNOWN_NODE: &str = "unknown-node";
+/// The kind of the error for a node whose number another one has that was heard just now: its predecessor, if it is heard no more soon.
+pub const NODE_ELSEWHERE: &str = "node-elsewhere";
 /// The kind of the error that a conductor gives that follows another one.
 pub const NOT_LEADER: &str = "not-leader";
 
@@ -49,6 +51,16 @@ pub enum Error {
         asking: NodeId,
         /// Who has it.
         holder: NodeId,
+    },
+    /// A second machine with the number of a node that runs.
+    #[error(
+        "{node} runs on {host} with other disks, or under another host's name: give this node a number of its own, or stop that one first"
+    )]
+    NodeElsewhere {
+        /// The number.
+        node: NodeId,
+        /// Where it runs.
+        host: String,
     },
     /// The conductor's state may be from the past (rule 12).
     #[error("this conductor is in doubt and changes nothing: {0}; see `trine conductor adopt --dry-run`")]
@@ -268,6 +280,7 @@ impl Error {
             Self::NoDisk(_) => "no-disk",
             Self::InUse { .. } => "in-use",
             Self::DiskElsewhere { .. } => "disk-elsewhere",
+            Self::NodeElsewhere { .. } => NODE_ELSEWHERE,
             Self::InDoubt(_) => "in-doubt",
             Self::NotInDoubt => "not-in-doubt",
             Self::NotReady(_) => "not-ready",

@@ -46,7 +46,7 @@ mod work;
 
 pub use address::TransportAddress;
 pub use config::{Configuration, CopyState, Durability, Member, ShardSnapshot};
-pub use error::{Class, Error, NOT_LEADER, UNKNOWN_NODE};
+pub use error::{Class, Error, NODE_ELSEWHERE, NOT_LEADER, UNKNOWN_NODE};
 pub use handle::{Answer, Request};
 pub use ids::{
     AttachGeneration, ClusterId, Commit, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, OrderId, Sequence,

@@ -8,7 +8,7 @@ use crate::api::{Heartbeat, HeartbeatAnswer, Reachable, Register, Registered};
 use crate::events::Happened;
 use crate::limits::{
     LISTEN_MS, MAX_ADDRESSES, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES,
-    MAX_NUMBER, MAX_PATH, MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE,
+    MAX_NUMBER, MAX_PATH, MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE, NODE_SILENT_MS,
 };
 use crate::record::{DiskRecord, DropRecord, NodeRecord};
 use crate::state::Presence;
@@ -281,6 +281,7 @@ impl Conductor {
             }
             self.check_not_elsewhere(now, node, disk.disk)?;
         }
+        self.check_is_it(now, register)?;
         if !self.nodes.contains_key(&node) && self.nodes.len() >= MAX_NODES {
             return Err(Error::Limit { what: "nodes", limit: MAX_NODES });
         }
@@ -288,6 +289,20 @@ impl Conductor {
         let all = seen.len() + missing.filter(|d| !seen.contains(&d.disk)).count();
         if all > MAX_DISKS_PER_NODE {
             return Err(Error::Limit { what: "disks in a node", limit: MAX_DISKS_PER_NODE });
+        }
+        Ok(())
+    }
+
+    /// Is it the node that has this number? Of two that share one each would displace the other for ever. One that was heard just now and
+    /// has no disk in common with this one, or another host, is somebody else; whose successor this is, is silent.
+    fn check_is_it(&self, now: Millis, register: &Register) -> Result<(), Error> {
+        let Some(known) = self.nodes.get(&register.node) else { return Ok(()) };
+        let runs = self.silence(register.node, now) < NODE_SILENT_MS;
+        let mut there = known.disks.iter().filter(|d| d.present).peekable();
+        let has = |disk: DiskId| register.disks.iter().any(|d| d.disk == disk);
+        let other = there.peek().is_some() && (known.host != register.host || !there.any(|d| has(d.disk)));
+        if runs && other {
+            return Err(Error::NodeElsewhere { node: register.node, host: known.host.clone() });
         }
         Ok(())
     }

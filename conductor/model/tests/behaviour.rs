@@ -260,6 +260,26 @@ fn an_unknown_node_or_opening_must_register() {
 }
 
 #[test]
+fn a_second_machine_with_a_nodes_number_is_refused_while_that_one_runs() {
+    let mut cluster = Cluster::with_nodes(3);
+    // Other disks, on any host; or the same disks, as a copied machine has them.
+    let others = Register { disks: vec![report(9, 1)], ..registration(1, 1) };
+    let copied = Register { host: "twin".to_owned(), ..registration(1, 7) };
+    for second in [&others, &copied] {
+        let refused = cluster.run(|m, now, _| m.register(now, second));
+        assert_eq!(refused, Err(Error::NodeElsewhere { node: NodeId(1), host: "host1".to_owned() }));
+        cluster.beat(1, 1, 0).unwrap();
+    }
+    // It starts again, or with one disk more; and one that takes its place does so when it is silent.
+    cluster.register(1, 2).unwrap();
+    let more = Register { disks: vec![report(1, 2), report(9, 1)], ..registration(1, 2) };
+    cluster.run(|m, now, _| m.register(now, &more)).unwrap();
+    cluster.now = Millis(cluster.now.0 + 2_000);
+    cluster.run(|m, now, _| m.register(now, &copied)).unwrap();
+    assert_eq!(cluster.beat(1, 1, 0), Err(Error::UnknownNode(NodeId(1))));
+}
+
+#[test]
 fn a_cloned_disk_is_refused() {
     let mut cluster = Cluster::with_nodes(3);
     let mut clone = registration(4, 5);
@@ -287,7 +307,7 @@ fn a_node_may_come_with_more_disks_and_a_missing_one_is_shown() {
     cluster.create("db", MIB).unwrap();
     let mut register = registration(1, 2);
     register.disks[0].disk = disk_of(50);
-    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    cluster.register_as(&register).unwrap();
     let node = cluster.model.node(cluster.now, NodeId(1)).unwrap();
     let shown: Vec<_> = node.disks.iter().map(|d| (d.disk, d.present)).collect();
     assert_eq!(shown, [(disk_of(1), false), (disk_of(50), true)]);
@@ -385,7 +405,7 @@ fn what_is_to_be_deleted_on_a_missing_disk_waits_for_the_disk() {
     cluster.create("db", 2 * MIB).unwrap();
     let mut other = registration(1, 2);
     other.disks = vec![report(51, 2)];
-    cluster.run(|m, now, _| m.register(now, &other)).unwrap();
+    cluster.register_as(&other).unwrap();
     let copies: Vec<_> = (0..2).flat_map(|index| cluster.config(1, index).members).collect();
     let mut copies: Vec<_> = copies.iter().filter(|m| m.node == NodeId(1)).map(|m| m.copy).collect();
     copies.sort();

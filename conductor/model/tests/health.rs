@@ -16,7 +16,7 @@ fn info(cluster: &Cluster) -> (Health, Vec<String>) {
 fn without_its_disk(cluster: &mut Cluster, node: u32) {
     let mut register = registration(node, 9);
     register.disks = vec![report(node + 50, 9)];
-    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    cluster.register_as(&register).unwrap();
 }
 
 #[test]

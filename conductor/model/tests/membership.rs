@@ -106,7 +106,7 @@ fn a_copy_is_filled_only_under_the_opening_that_is_registered() {
     let config = dropped(&mut cluster, &[0]);
     let absent = other(&config, 0);
     without.node = absent.node;
-    cluster.run(|m, now, _| m.register(now, &without)).unwrap();
+    cluster.register_as(&without).unwrap();
     cluster.refuse(&config, MembershipChange::Sync(absent.copy, OpenId(1)));
 }
 

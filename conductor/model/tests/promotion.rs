@@ -227,7 +227,7 @@ fn a_primary_whose_disk_is_missing_is_replaced_although_its_node_is_heard() {
     let (node, a, b) = roles(&before);
     let mut register = registration(node, 2);
     register.disks = vec![report(node + 50, 2)];
-    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    cluster.register_as(&register).unwrap();
     cluster.pass(500, &[(a, 1), (b, 1)]);
     let next = cluster.config(1, 0);
     assert_ne!(next.primary, before.primary);
@@ -242,7 +242,7 @@ fn a_copy_on_a_missing_disk_is_not_promoted() {
     let (_, a, b) = roles(&before);
     let mut register = registration(a, 2);
     register.disks = vec![report(a + 50, 2)];
-    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    cluster.register_as(&register).unwrap();
     let mut beat = common::heartbeat(a, 2, 0);
     beat.disks[0].0 = disk_of(a + 50);
     for _ in 0..5 {

@@ -247,7 +247,7 @@ fn what_a_copy_on_a_missing_disk_has_to_forget_waits_for_the_disk() {
     other.disks = vec![report(51, 2)];
     cluster.delete_snapshot("db", "a").unwrap();
     let work = cluster.told(1).work;
-    cluster.run(|m, now, _| m.register(now, &other)).unwrap();
+    cluster.register_as(&other).unwrap();
     let mut beat = heartbeat(1, 2, 0);
     beat.disks[0].0 = disk_of(51);
     assert!(cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap().work.is_empty(), "nothing that it could do");

@@ -9,7 +9,7 @@ use crate::desk::{Counts, Desk, Lane, REPORTS_AT_ONCE};
 use crate::lanes::Lanes;
 use crate::limits::{
     ASKS_AT_ONCE, BEAT_PAUSE, CONDUCTOR_RETRY, CONDUCTOR_RETRY_MAX, COPIES_PER_COUNT, COUNT, COUNT_EVERY, HAND_ON,
-    LOOK, MAIL_AGAIN,
+    LOOK, MAIL_AGAIN, PREDECESSOR,
 };
 use crate::look::MemoryLook;
 use conductor_client::{Client, Error as Refusal};
@@ -81,12 +81,13 @@ impl Pauses {
 }
 
 impl Control {
-    /// Registers, as often as it takes. A refusal is final.
+    /// Registers, as often as it takes. A refusal is final; but for that of a conductor which heard just now of whose place this one takes.
     pub(crate) fn register_first(&self) -> Result<(), Refusal> {
         let mut pauses = Pauses::new();
+        let predecessor = Instant::now() + PREDECESSOR;
         loop {
             match self.register(Some(Vec::new())) {
-                Err(why) if why.is_temporary() => {
+                Err(why) if why.is_temporary() || (why.is_node_elsewhere() && Instant::now() < predecessor) => {
                     self.note(Some(&why));
                     if self.desk.pause(pauses.next()) {
                         return Ok(());

@@ -33,6 +33,8 @@ pub(crate) const HAND_ON: Duration = Duration::from_millis(500);
 pub(crate) const DISK_IN_USE: Duration = Duration::from_secs(10);
 /// How long the offline tools do: people wait there.
 pub(crate) const DISK_IN_USE_OFFLINE: Duration = Duration::from_secs(2);
+/// How long a node waits for another one of its number to fall silent: the conductor counts a node that is not heard for 2 s as gone.
+pub(crate) const PREDECESSOR: Duration = Duration::from_secs(5);
 /// Least time between two heartbeats: the conductor holds each for half a second unless there is news.
 pub(crate) const BEAT_PAUSE: Duration = Duration::from_millis(20);
 /// How often it is counted what copies hold: looking at many takes a reactor's time, so that for each so many it is one pause more.

@@ -110,7 +110,18 @@ impl Cluster {
     pub fn register(&mut self, node: u32, open: u64) -> Result<(), Error> {
         let mut register = registration(node, open);
         register.disks[0].disk = self.disk(node);
-        self.run(|m, now, _| m.register(now, &register)).map(|_| ())
+        self.register_as(&register)
+    }
+
+    /// As a node whose disks come and go: with all that were there and come now, then with those that stay. Who has none in common with
+    /// a node that is heard would be another machine.
+    pub fn register_as(&mut self, register: &Register) -> Result<(), Error> {
+        let known = self.model.node(self.now, register.node).map(|node| node.disks).unwrap_or_default();
+        let was = known.iter().filter(|d| d.present && register.disks.iter().all(|new| new.disk != d.disk));
+        let was = was.map(|d| DiskReport { disk: d.disk, endpoint: d.endpoint, ..register.disks[0].clone() });
+        let both = Register { disks: register.disks.iter().cloned().chain(was).collect(), ..register.clone() };
+        self.run(|m, now, _| m.register(now, &both))?;
+        self.run(|m, now, _| m.register(now, register)).map(|_| ())
     }
 
     pub fn beat(&mut self, node: u32, open: u64, after: u64) -> Result<HeartbeatAnswer, Error> {
