@@ -16,7 +16,7 @@ use conductor_model::{Commit, ShardIndex};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Row `n` has 2^n shards, so that 33 rows are enough for every `ShardIndex` and none ever moves. 40 bytes a shard.
+/// Row `n` has 2^n shards, so that 33 rows are enough for every `ShardIndex` and none ever moves. 48 bytes a shard.
 const ROWS: usize = 33;
 
 /// One shard.
@@ -26,7 +26,8 @@ struct Mark {
     changes: AtomicU64,
     /// So many of them are.
     flushed: AtomicU64,
-    /// The newest cache generation seen.
+    /// The newest cache generation that somebody has a map of, and the newest that has marked what is lost.
+    coming: AtomicU64,
     cache: AtomicU64,
     /// What was unflushed of these when it came may be lost.
     lost: AtomicU64,
@@ -50,6 +51,7 @@ impl Unflushed {
         let fresh = |_| Mark {
             changes: AtomicU64::new(1),
             flushed: AtomicU64::new(0),
+            coming: AtomicU64::new(0),
             cache: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             told: AtomicU64::new(0),
@@ -64,22 +66,26 @@ impl Unflushed {
         self.held_since.fetch_max(commit.0, Ordering::AcqRel);
     }
 
-    /// A map names this cache generation of a shard.
+    /// A map names this cache generation of a shard. Whoever goes on from here finds the loss marked: a lane that another one is ahead
+    /// of in this very moment marks it itself.
     pub(crate) fn seen(&self, shard: ShardIndex, cache: Commit) {
         let Some(mark) = self.mark(shard) else { return };
-        let before = mark.cache.fetch_max(cache.0, Ordering::AcqRel).max(self.held_since.load(Ordering::Acquire));
-        if cache.0 > before {
-            mark.lost.fetch_max(mark.changes.load(Ordering::Acquire), Ordering::AcqRel);
+        if cache.0 <= self.held_since.load(Ordering::SeqCst).max(mark.cache.load(Ordering::SeqCst)) {
+            return;
         }
+        mark.coming.fetch_max(cache.0, Ordering::SeqCst);
+        mark.lost.fetch_max(mark.changes.load(Ordering::SeqCst), Ordering::SeqCst);
+        mark.cache.fetch_max(cache.0, Ordering::SeqCst);
     }
 
     /// A change was answered to a lane that has seen this cache generation. To be called before it is handed up.
     pub(crate) fn changed(&self, shard: ShardIndex, cache: Commit) {
         let Some(mark) = self.mark(shard) else { return };
-        let changes = mark.changes.fetch_add(1, Ordering::AcqRel) + 1;
-        if mark.cache.load(Ordering::Acquire) > cache.0 {
+        let changes = mark.changes.fetch_add(1, Ordering::SeqCst) + 1;
+        // Either this finds the generation that comes, or whoever marks it finds this change: for that the order has to be one for all.
+        if mark.coming.load(Ordering::SeqCst) > cache.0 {
             // A newer one is known, and this change was answered before it.
-            mark.lost.fetch_max(changes, Ordering::AcqRel);
+            mark.lost.fetch_max(changes, Ordering::SeqCst);
         }
     }
 
@@ -165,5 +171,37 @@ mod tests {
         assert!(!set.flush_lost(dirty, set.clean(dirty)));
         set.changed(clean, Commit(5));
         assert!(set.flush_lost(clean, set.clean(clean)), "answered before, and known after");
+    }
+
+    /// Two lanes get the same map; one of them has a FLUSH under way, which is done as soon as it has gone on.
+    #[test]
+    fn whoever_goes_on_with_a_newer_generation_knows_of_the_loss() {
+        const ROUNDS: u64 = 300_000;
+        let (set, shard) = (Unflushed::default(), ShardIndex(0));
+        // Both come to each round, and leave it together: spinning, so that they are at it at the same moment.
+        let (came, meet) = (AtomicU64::new(0), |nth: u64, came: &AtomicU64| {
+            came.fetch_add(1, Ordering::SeqCst);
+            while came.load(Ordering::SeqCst) < 2 * nth {
+                std::thread::yield_now();
+            }
+        });
+        let mut untold = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    meet(round, &came);
+                    set.seen(shard, Commit(round));
+                }
+            });
+            for round in 1..=ROUNDS {
+                set.changed(shard, Commit(round - 1));
+                let (clean, covers) = (set.clean(shard), set.covers(shard).unwrap());
+                meet(round, &came);
+                set.seen(shard, Commit(round));
+                set.flushed(shard, covers);
+                untold += u64::from(!set.flush_lost(shard, clean));
+            }
+        });
+        assert_eq!(untold, 0);
     }
 }
