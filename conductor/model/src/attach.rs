@@ -168,7 +168,7 @@ impl Conductor {
     }
 
     /// One that was issued before the state was lost, and never seen, is not issued again.
-    fn next_generation(&self, volume: &VolumeRecord) -> AttachGeneration {
+    pub(crate) fn next_generation(&self, volume: &VolumeRecord) -> AttachGeneration {
         AttachGeneration((volume.attach.0 + 1).max(u64::from(self.meta.adoptions) << 32))
     }
 

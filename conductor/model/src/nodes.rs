@@ -10,7 +10,7 @@ use crate::limits::{
     LISTEN_MS, MAX_ADDRESSES, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES,
     MAX_NUMBER, MAX_PATH, MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE, NODE_SILENT_MS,
 };
-use crate::record::{DiskRecord, DropRecord, NodeRecord};
+use crate::record::{DiskRecord, DropRecord, NodeRecord, VolumeRecord};
 use crate::state::Presence;
 use crate::views::{Duty, NodeState, VolumeState};
 use crate::{
@@ -154,6 +154,10 @@ impl Conductor {
                     generations.insert(volume.id, volume.floor());
                 }
             }
+            // Nobody has any more what is deleted: told before the copies are.
+            let here = |volume: &VolumeRecord| self.drops.values().any(|d| d.node == node && d.volume == volume.id);
+            let deleted = self.volumes.values().filter(|v| v.state == VolumeState::Deleting && v.attach_at > after);
+            generations.extend(deleted.filter(|volume| here(volume)).map(|volume| (volume.id, volume.floor())));
         }
         let readers = generations.keys().filter_map(|id| self.volumes.get(id)?.reader_list()).collect();
         HeartbeatAnswer {

@@ -152,6 +152,8 @@ impl Conductor {
             return Err(Error::Attached { name: name.to_owned(), holder });
         }
         self.check_not_needed(&format!("volume {name}"), id, None)?;
+        // Who has it still, all the same, is to hear that it is gone, and not to wait for it.
+        let next = volume.holder().map(|_| self.next_generation(volume));
         let at = self.next_commit();
         let mut dirty = Dirty::default();
         self.close_orders(id, None, &mut dirty);
@@ -175,6 +177,9 @@ impl Conductor {
         self.names.remove(name);
         if let Some(volume) = self.volumes.get_mut(&id) {
             volume.state = VolumeState::Deleting;
+            if let Some(next) = next {
+                (volume.attach, volume.attach_at) = (next, at);
+            }
             volume.attachment = None;
             volume.readers.clear();
             volume.rollback = None;

@@ -275,3 +275,22 @@ fn a_volume_grows_under_its_clients() {
     let smaller = cluster.try_trine(&["volume", "resize", VOLUME, "--size", "20M"]).unwrap();
     assert_ne!(smaller.code, 0, "it never shrinks");
 }
+
+#[test]
+fn who_uses_a_volume_that_is_deleted_by_force_hears_so_and_does_not_wait() {
+    let cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, SHARDS * 4, 4).unwrap();
+    let w = Host::new(&cluster, "w");
+    done(&w.attach(&cluster, &[]));
+    let mut nbd = w.nbd();
+    assert!(nbd.call(&write(0, 1), LONG).unwrap().is_ok());
+    refused(&cluster.try_trine(&["volume", "delete", VOLUME, "--yes"]).unwrap(), 5, "attached");
+    done(&cluster.try_trine(&["volume", "delete", VOLUME, "--yes", "--force"]).unwrap());
+    for block in [0, BLOCKS - 1] {
+        assert!(read(&mut nbd, block).is_err(), "block {block}");
+    }
+    // Another volume of this name is none of its business.
+    cluster.create(VOLUME, SHARDS * 8, 4).unwrap();
+    assert!(read(&mut nbd, 0).is_err());
+    w.detach(&cluster);
+}

@@ -327,7 +327,9 @@ impl VolumeClient {
 
     /// When to be called again at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        let at_once = self.again.then_some(Time(0));
+        // What ends in `end_turn` was perhaps told so after it.
+        let ends = self.stopping && !self.stopped && self.engine.is_idle();
+        let at_once = (self.again || ends).then_some(Time(0));
         let probe = self.ways.next_deadline().filter(|_| !self.stopping);
         [at_once, self.engine.next_deadline(), self.net.next_deadline(), probe].into_iter().flatten().min()
     }
