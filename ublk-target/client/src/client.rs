@@ -258,8 +258,9 @@ impl VolumeClient {
 
     /// A map arrived, asked for or not.
     pub fn map(&mut self, now: Time, map: &VolumeMap) {
-        self.ways.know(now, reachable(map));
-        self.engine.map(now, map);
+        if self.engine.map(now, map) {
+            self.ways.know(now, reachable(map));
+        }
     }
 
     /// True if a fresh map should be fetched now. To be asked at the end of each turn (`next_deadline` counts on it); says so at a bounded rate, again until the

@@ -127,7 +127,7 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
         let map = subject.map(conductor)?;
         let End { over, result } = serve(options, former, map, place, (tell, heard), ready);
         if over == Over::Detached {
-            place.remove()?;
+            place.remove_record()?;
         }
         return result;
     }
@@ -160,7 +160,7 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
         other => other.map_err(TargetError::from),
     };
     if detached.is_ok() {
-        place.remove()?;
+        place.remove_record()?;
     }
     result.and(detached)
 }
@@ -311,7 +311,8 @@ fn bring_up(
     };
     let (asks, asked) = sync_channel(1);
     let (conductor, subject, news) = (options.conductor.clone(), options.subject.clone(), tell.clone());
-    spawn("maps", move || maps::run(&conductor, &subject, &asked, &news))?;
+    let whose = (map.volume, map.snapshot);
+    spawn("maps", move || maps::run(&conductor, &subject, whose, &asked, &news))?;
     let front_end = options.front_end.clone();
     let setup = setup(options, former.client, map);
     match front_end {

@@ -213,7 +213,13 @@ impl Place {
         written().map_err(TargetError::file("write", &path))
     }
 
-    /// What a target removes at its end: the socket, and where it leaves no record, everything.
+    /// After a clean detach there is nothing that the next target takes up.
+    pub(crate) fn remove_record(&self) -> Result<(), TargetError> {
+        remove(&[self.record()])
+    }
+
+    /// What a target removes at its end: the socket, and where it leaves no record, everything. The lock's file last: from then on what is
+    /// there may be the next one's.
     pub(crate) fn close(&self) -> Result<(), TargetError> {
         if self.record().exists() { remove(&[self.socket()]) } else { self.remove() }
     }

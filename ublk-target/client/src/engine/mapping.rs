@@ -30,28 +30,24 @@ impl Engine {
         true
     }
 
-    /// A map arrived.
-    pub(crate) fn map(&mut self, now: Time, map: &VolumeMap) {
-        let news = match self.routes.update(map) {
-            Ok(news) => news,
-            Err(_) => {
-                self.counters.bad_maps += 1;
-                return;
-            }
+    /// A map arrived. False if it is not of this volume, or contradicts itself.
+    pub(crate) fn map(&mut self, now: Time, map: &VolumeMap) -> bool {
+        let Ok(news) = self.routes.update(map) else {
+            self.counters.bad_maps += 1;
+            return false;
         };
         self.counters.maps += 1;
         self.counters.stale_entries += news.stale as u64;
         self.counters.shrinking_maps += u64::from(news.shrunk);
-        if news.moved == 0 && !news.grew {
-            return;
+        if news.moved > 0 || news.grew {
+            self.see_generations();
         }
-        self.see_generations();
-        if news.moved == 0 {
-            return;
+        if news.moved > 0 {
+            self.map_backoff = MAP_MIN;
+            let keys = self.parts.iter().map(|(key, _)| key).collect();
+            self.go_where_served(now, keys);
         }
-        self.map_backoff = MAP_MIN;
-        let keys = self.parts.iter().map(|(key, _)| key).collect();
-        self.go_where_served(now, keys);
+        true
     }
 
     /// Shards are served elsewhere, or under newer epochs: of these parts, what waits for that goes on.

@@ -364,7 +364,12 @@ fn writes_and_reads_travel_to_their_primaries_and_back() {
     assert_eq!(view.refs.len(), 2, "{:?}", view.refs);
     assert!(view.refs.iter().all(|line| line.starts_with("conn ") && line.ends_with(&at_rest)), "{:?}", view.refs);
     assert!(view.links.iter().all(|link| link.state == "up" && link.posted == 0));
+    assert!(w.client.next_deadline().is_none_or(|at| at > w.now), "nothing is due");
     w.client.stop();
+    assert!(
+        w.client.next_deadline().is_some_and(|at| at <= w.now),
+        "who is told after a turn does not wait for the next one"
+    );
     w.assert_over();
 }
 

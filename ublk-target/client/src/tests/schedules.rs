@@ -201,7 +201,7 @@ impl World {
                 let shard = &mut self.decided[(random >> 8) as usize % SHARDS];
                 *shard = (shard.0 + 1, port);
             }
-            17 => self.bench.engine.map(self.bench.now, &map(&self.decided)),
+            17 => assert!(self.bench.engine.map(self.bench.now, &map(&self.decided))),
             23 => self.take_over((random >> 8) as usize % SHARDS),
             18 => self.bench.pass(Span::millis(u64::from(random % 1200))),
             19 => {

@@ -172,7 +172,8 @@ pub fn bench(options: BenchOptions, progress: impl FnMut(&Figures)) -> Result<Fi
     let volume = setup.name.clone();
     let (asks, asked) = sync_channel(1);
     let (client, news) = (conductor.clone(), tell.clone());
-    spawn("maps", move || maps::run(&client, &subject, &asked, &news))?;
+    let whose = (setup.map.volume, setup.map.snapshot);
+    spawn("maps", move || maps::run(&client, &subject, whose, &asked, &news))?;
     let done = run(setup, shape, (tell, heard), asks, progress);
     // Also after a failure: nobody needs the volume from us.
     let detached = attached.map_or(Ok(()), |detach| conductor.detach(&volume, &detach));
