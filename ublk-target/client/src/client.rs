@@ -176,7 +176,8 @@ impl VolumeClient {
 
     /// Nobody should have to guess why a device stands still.
     fn say_what_waits(&mut self, now: Time) {
-        if !self.said && now < self.look_at {
+        // All requests are gone through: not in each turn, however long one of them waits.
+        if now < self.look_at {
             return;
         }
         self.look_at = now + SAY_EVERY;
@@ -331,8 +332,9 @@ impl VolumeClient {
         // What ends in `end_turn` was perhaps told so after it.
         let ends = self.stopping && !self.stopped && self.engine.is_idle();
         let at_once = (self.again || ends).then_some(Time(0));
+        let look = self.said.then_some(self.look_at);
         let probe = self.ways.next_deadline().filter(|_| !self.stopping);
-        [at_once, self.engine.next_deadline(), self.net.next_deadline(), probe].into_iter().flatten().min()
+        [at_once, look, self.engine.next_deadline(), self.net.next_deadline(), probe].into_iter().flatten().min()
     }
 
     /// Finishes what is in flight, however long that takes, and says goodbye. The front end hands over nothing more.

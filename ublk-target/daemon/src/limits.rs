@@ -84,6 +84,8 @@ pub const DEVICE_GIVE_UP: Duration = Duration::from_secs(15);
 pub const LET_GO: Duration = Duration::from_secs(5);
 /// How often the queues of a device are looked at, and whether it is to grow.
 pub const QUEUES_EVERY: Duration = Duration::from_millis(200);
+/// When a device that could not grow with its volume is tried again.
+pub const GROW_AGAIN: Duration = Duration::from_secs(10);
 /// Longest line of a control command.
 pub const CONTROL_LINE: u64 = 256;
 /// Looks at a target that is ending.

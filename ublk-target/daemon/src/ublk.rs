@@ -8,7 +8,9 @@
 
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{LET_GO, LOCK_POLL, LOOK, QUEUES_EVERY, RDMA_NETWORK, TLS_NETWORK, UBLK_DEPTH, UBLK_NETWORK};
+use crate::limits::{
+    GROW_AGAIN, LET_GO, LOCK_POLL, LOOK, QUEUES_EVERY, RDMA_NETWORK, TLS_NETWORK, UBLK_DEPTH, UBLK_NETWORK,
+};
 use crate::record::Record;
 use crate::setup::{Setup, say};
 use crate::view::TargetView;
@@ -172,7 +174,8 @@ impl UblkMade {
         let (orders, ordered) = channel();
         let wanted = Arc::new(AtomicU64::new(0));
         let front = UblkFront { queues: self.device.queues().clone(), orders, wanted: Arc::clone(&wanted) };
-        let keeper = Keeper { device: self.device, volume: self.volume, size: self.size, wanted };
+        let keeper =
+            Keeper { device: self.device, volume: self.volume, size: self.size, wanted, grow_at: Instant::now() };
         let thread = thread::Builder::new().name("device".into()).spawn(move || keeper.run(&ordered, &tell));
         thread.map_err(TargetError::system("start a thread"))?;
         Ok(front)
@@ -186,6 +189,8 @@ struct Keeper {
     size: Bytes,
     /// The volume's size, when all lanes were told.
     wanted: Arc<AtomicU64>,
+    /// Not before this is it tried to grow.
+    grow_at: Instant,
 }
 
 impl Keeper {
@@ -251,14 +256,27 @@ impl Keeper {
     /// was sent before.
     fn grow(&mut self) {
         let wanted = Bytes(self.wanted.load(Ordering::Acquire));
-        if wanted <= self.size || self.device.queues().look().len() < self.device.queues().count() {
+        if wanted <= self.size
+            || Instant::now() < self.grow_at
+            || self.device.queues().look().len() < self.device.queues().count()
+        {
             return;
         }
         match self.device.grow(wanted) {
-            Ok(()) => tracing::info!(size = wanted.0, "the device has grown"),
-            Err(error) => tracing::warn!(%error, "the volume has grown, the device has not"),
+            Ok(()) => {
+                tracing::info!(size = wanted.0, "the device has grown");
+                self.size = wanted;
+            }
+            // It stays so with this kernel.
+            Err(error @ DeviceError::TooOld(..)) => {
+                tracing::warn!(%error, "the volume has grown, the device has not");
+                self.size = wanted;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the volume has grown, the device has not; it is tried again");
+                self.grow_at = Instant::now() + GROW_AGAIN;
+            }
         }
-        self.size = wanted;
     }
 
     /// Somebody else has stopped the device: nothing of it stays. False if it waits for the next target.

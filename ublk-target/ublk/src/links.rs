@@ -1,9 +1,9 @@
 //! `/dev/trine/VOLUME`: a name that stays, whatever number the kernel gives the device. Made here, because udev may be absent.
 
 use crate::DeviceError;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::ErrorKind;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Where the names are.
@@ -46,7 +46,7 @@ fn link_in(dir: &Path, volume: &str, device: &Path) -> Result<PathBuf, DeviceErr
     // A rename replaces an old link at once; a name with a leading dot is nobody's volume.
     let new = dir.join(format!(".{volume}.{}", std::process::id()));
     let make = || {
-        fs::create_dir_all(dir)?;
+        make_readable(dir)?;
         let _left_by_a_namesake = fs::remove_file(&new);
         symlink(device, &new).and_then(|()| fs::rename(&new, &path))
     };
@@ -67,6 +67,15 @@ fn link_in(dir: &Path, volume: &str, device: &Path) -> Result<PathBuf, DeviceErr
         }
     }
     Ok(path)
+}
+
+/// Makes the directory, which everybody may look into whatever the umask is: who may open a device opens it by its name.
+fn make_readable(dir: &Path) -> std::io::Result<()> {
+    match fs::create_dir(dir) {
+        Ok(()) => fs::set_permissions(dir, Permissions::from_mode(0o755)),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Another target may have removed it just now.
@@ -117,7 +126,10 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         fs::write(&one, "").unwrap();
         let names = dir.join("names");
+        let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
         link_in(&names, "db", &one).unwrap();
+        nix::sys::stat::umask(before);
+        assert_eq!(names.metadata().unwrap().permissions().mode() & 0o777, 0o755);
         let path = link_in(&names, "db", &two).unwrap();
         assert_eq!(fs::read_link(&path).unwrap(), two);
         link_in(&names, "former", &one).unwrap();
