@@ -156,8 +156,3 @@ pub const FILL_MARK: u32 = 4096;
 pub const FILL_REPORT: Span = Span::millis(1000);
 /// A filling leaves so many credits of a link to Joins and promises (rule 21): fewer than writes do, who would leave it none.
 pub const FILL_CREDITS: u16 = LINK_RESERVED_CREDITS / 2;
-
-/// Payload bytes of the answer to a client's request: what it reads.
-pub(crate) fn reply_len(op: wire::Op, word: u32) -> usize {
-    if op == node_protocol::op::READ { word.min(MAX_REQUEST) as usize } else { 0 }
-}

@@ -311,6 +311,14 @@ fn pages(bytes: usize) -> u32 {
     pages
 }
 
+/// Bytes that an arena sets aside for a buffer of `len`: so much is missing to others as long as it is there, however little of it is used.
+pub fn set_aside(len: usize) -> usize {
+    match len {
+        0 => 0,
+        len => rounded(pages(len.min(MAX_LEN).next_multiple_of(PAGE))) as usize * PAGE,
+    }
+}
+
 fn rounded(pages: u32) -> u32 {
     if pages <= COARSE { pages.next_power_of_two() } else { pages.next_multiple_of(COARSE) }
 }

@@ -101,6 +101,11 @@ impl Reads {
         Self { hold: self.hold.share(), home: Home(Rc::clone(&self.home.0)), len: self.len }
     }
 
+    /// Bytes that are set aside for it, whoever else reads it and however much of it shows.
+    pub fn capacity(&self) -> usize {
+        self.hold.pages as usize * PAGE
+    }
+
     /// All of it, as a part of an operation.
     pub fn whole(self) -> Part {
         Part { from: 0, len: self.len, mem: self }

@@ -26,7 +26,7 @@ mod mapping;
 mod named;
 mod numa;
 
-pub use arena::{Arena, ArenaError, ArenaOptions, Backing, Class, Shares};
+pub use arena::{Arena, ArenaError, ArenaOptions, Backing, Class, Shares, set_aside};
 pub use buffer::{Filling, Part, Reads, why};
 pub use file::MappedFile;
 pub use huge::{HugePages, TooFewHugePages};

@@ -39,6 +39,6 @@ pub use limits::{
     COPY_LIMIT, DRAIN_DEADLINE, FRAME_STUCK, HANDSHAKE_DEADLINE, MAX_HANDSHAKES, PEER_SILENT, PING_IDLE, SEND_STUCK,
     client_bytes,
 };
-pub use net::{Net, NetOptions, ReplyLen};
+pub use net::{Needs, Net, NetOptions};
 pub use outbound::rx_slots;
 pub use ways::{Attempt, BRIEF, Detour, PROBE_FIRST, PROBE_MAX, Transport, WayView, Ways};

@@ -9,7 +9,7 @@ use crate::event::{Answer, NetEvent, Payload};
 use crate::inbound::{Frame, Next};
 use crate::limits::SMALL_STREAM;
 use crate::link::{Link, Step};
-use crate::net::{Net, ReplyLen};
+use crate::net::{Needs, Net};
 
 impl Net {
     /// Reads all messages that are there, then receives more. Stops where it must: a handshake that waits for its send, no
@@ -27,7 +27,7 @@ impl Net {
                 let client = link.peer.as_ref().filter(|peer| peer.role == Role::Client);
                 link.budget = client.map(|peer| self.budgets.of(&peer.name));
             }
-            let (most, reply_len) = (self.max_client_bytes, self.reply_len);
+            let (most, needs) = (self.max_client_bytes, self.needs);
             let (charged, over) = (Cell::new(None), Cell::new(false));
             let Link { inbound, session, credits, budget, .. } = &mut *link;
             let admit = |header: &Header, body: &[u8]| {
@@ -35,7 +35,7 @@ impl Net {
                     admit(session, credits, header, body)?;
                 }
                 let Some(budget) = &*budget else { return Ok(true) };
-                let bytes = header.payload_len as usize + expected(reply_len, header, body);
+                let bytes = memory::set_aside(header.payload_len as usize) + expected(needs, header, body);
                 if bytes > 0 {
                     let charge = budget.charge(bytes, most);
                     over.set(charge.is_none());
@@ -179,10 +179,9 @@ impl Net {
     }
 }
 
-/// Bytes that the answer to a request may carry, as the machine says.
-fn expected(reply_len: ReplyLen, header: &Header, body: &[u8]) -> usize {
-    let word = if header.flags.is_reply() || !header.op.is_data() { None } else { prefix::word(body) };
-    word.map_or(0, |word| reply_len(header.op, word))
+/// Bytes that a request takes beside its payload, as the machine says.
+fn expected(needs: Needs, header: &Header, body: &[u8]) -> usize {
+    if header.flags.is_reply() || !header.op.is_data() { 0 } else { needs(header.op, body) }
 }
 
 type Session = Option<(SessionId, ProtectionKey)>;

@@ -42,8 +42,8 @@ impl NetOptions {
     }
 }
 
-/// Bytes of an answer, by the request's op and the word of its prefix.
-pub type ReplyLen = fn(wire::Op, u32) -> usize;
+/// Bytes of memory that a machine sets aside for a request, for its answer above all, by its op and body.
+pub type Needs = fn(wire::Op, &[u8]) -> usize;
 
 /// All framed connections of one reactor.
 pub struct Net {
@@ -66,7 +66,7 @@ pub struct Net {
     pub(crate) budgets: Budgets,
     /// What one client may have in flight.
     pub(crate) max_client_bytes: usize,
-    pub(crate) reply_len: ReplyLen,
+    pub(crate) needs: Needs,
     /// Connections that are not yet removed, and those of them that are accepted and not yet established.
     pub(crate) open: usize,
     pub(crate) handshakes: usize,
@@ -99,7 +99,7 @@ impl Net {
         Self {
             options,
             max_client_bytes: client_bytes(arena.capacity()),
-            reply_len: |_, _| 0,
+            needs: |_, _| 0,
             arena,
             table: Table::new(),
             places: Vec::new(),
@@ -195,10 +195,10 @@ impl Net {
         Some(self.link(conn)?.owner.share())
     }
 
-    /// Says how many bytes the answer to a request may carry, of whose body it sees the prefix's word. A client's requests are read as
-    /// long as these bytes, and those of payloads, stay within [`client_bytes`].
-    pub fn expect_replies(&mut self, reply_len: ReplyLen) {
-        self.reply_len = reply_len;
+    /// Says what a request takes beside its payload, of memory that is set aside ([`memory::set_aside`]): an answer that shows two bytes of
+    /// two blocks takes both. A client's requests are read as long as this, and what payloads take, stays within [`client_bytes`].
+    pub fn expect_needs(&mut self, needs: Needs) {
+        self.needs = needs;
     }
 
     /// Sends a request with this turn's batch; it costs one credit. Refused, it gives everything back. Taken, exactly one
@@ -572,7 +572,8 @@ impl Net {
             header.payload_crc = wire::tree(&payload.crcs);
         }
         let payload = payload.filter(|payload| payload.len > 0);
-        let charge = payload.as_ref().zip(link.budget.as_ref()).map(|(payload, budget)| budget.add(payload.len));
+        let charge =
+            payload.as_ref().zip(link.budget.as_ref()).map(|(payload, budget)| budget.add(payload.mem.capacity()));
         link.outbound.queue.push_back(Message { hold: link.owner.share(), header, body, payload, charge });
         self.mark_ready(link);
     }

@@ -49,24 +49,25 @@ fn a_flood_of_streams_is_accepted_no_faster_than_the_limit() {
     world.end();
 }
 
-#[test]
-fn one_client_has_no_more_than_its_share_of_the_memory_however_many_connections_it_has() {
-    let mut world = World::new(3);
+/// Payloads of so many bytes, more of them than a client may have.
+fn has_no_more_than_its_share(seed: u64, len: usize, (lanes, each_lane): (u64, u64)) {
+    let mut world = World::new(seed);
     let share = tcp::client_bytes(world.sides[SERVER].arena.capacity());
     world.sides[SERVER].replies = false;
     // They would soon look for a server that is silent elsewhere: this one does not read, and says that it is there.
     world.other_ways = true;
-    let lanes: Vec<_> = (0..4).map(|_| world.establish()[0]).collect();
-    let piece = pattern(1, 200_000);
+    let lanes: Vec<_> = (0..lanes).map(|_| world.establish()[0]).collect();
+    let piece = pattern(1, len);
     for lane in &lanes {
-        for token in 0..4 {
+        for token in 0..each_lane {
             assert!(world.request(CLIENT, *lane, token, &piece));
         }
     }
     world.collect();
     world.pass(Span::seconds(10));
-    let held = |world: &World| world.sides[SERVER].answers.len() * piece.len();
-    assert!(held(&world) <= share && held(&world) + piece.len() > share, "{} of {share}", held(&world));
+    let each = memory::set_aside(piece.len());
+    let held = |world: &World| world.sides[SERVER].answers.len() * each;
+    assert!(held(&world) <= share && held(&world) + each > share, "{} of {share}", held(&world));
     assert!(world.sides[SERVER].net.counters().over_budget > 0);
     assert!(lanes.iter().all(|lane| world.down(CLIENT, *lane).is_none()), "they wait, and are not closed for it");
     // What is answered makes room for the rest.
@@ -75,15 +76,26 @@ fn one_client_has_no_more_than_its_share_of_the_memory_however_many_connections_
     drop(answers);
     world.pass(Span::seconds(1));
     let arrived = world.count_seen(SERVER, |seen| matches!(seen, Seen::Request(..)));
-    assert_eq!(arrived, 16, "all of it arrives");
+    assert_eq!(arrived as u64, lanes.len() as u64 * each_lane, "all of it arrives");
     world.end();
+}
+
+#[test]
+fn one_client_has_no_more_than_its_share_of_the_memory_however_many_connections_it_has() {
+    has_no_more_than_its_share(3, 200_000, (4, 4));
+}
+
+#[test]
+fn what_counts_is_what_is_set_aside_and_not_what_is_used_of_it() {
+    // Five pages, for which eight are set aside.
+    has_no_more_than_its_share(7, 16_385, (8, 7));
 }
 
 #[test]
 fn what_a_client_asks_for_counts_until_it_is_sent() {
     let mut world = World::new(6);
     // Each answer could be as long as half of what a client may have, and these are.
-    world.sides[SERVER].net.expect_replies(|_, _| 512 << 10);
+    world.sides[SERVER].net.expect_needs(|_, _| 512 << 10);
     let [client, _] = world.establish();
     world.sides[SERVER].withhold_sends = true;
     (0..6).for_each(|token| assert!(world.request(CLIENT, client, token, &[])));

@@ -18,12 +18,6 @@ const TAG_AT: usize = 8;
 /// What stands for the tag's bytes while the tag is made.
 const NO_TAG: [u8; PREFIX_LEN - TAG_AT] = [0; PREFIX_LEN - TAG_AT];
 
-/// The body's own word in its prefix; none if it has no room for a prefix.
-pub fn word(body: &[u8]) -> Option<u32> {
-    let word = body.get(..PREFIX_LEN)?.get(4..TAG_AT)?;
-    word.try_into().ok().map(u32::from_le_bytes)
-}
-
 /// Fills in session and tag; the word stays. False, and nothing is changed, if the body has no room for a prefix or is
 /// longer than any.
 #[must_use]

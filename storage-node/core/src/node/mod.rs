@@ -230,7 +230,7 @@ impl<S: Store> Node<S> {
         started: Time,
     ) -> Self {
         let mut net = net;
-        net.expect_replies(crate::limits::reply_len);
+        net.expect_needs(requests::needs);
         let mut replicas = BTreeMap::new();
         for (at, disk) in disks.iter().enumerate() {
             for (copy, config) in disk.store.copies() {

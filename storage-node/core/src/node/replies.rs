@@ -145,7 +145,7 @@ impl<S: Store> Node<S> {
             && iocb.kind == Kind::Write
             && let Some(bytes) = self.payload_bytes.get_mut(&volume)
         {
-            *bytes -= payload.len;
+            *bytes -= payload.mem.capacity();
             if *bytes == 0 {
                 self.payload_bytes.remove(&volume);
             }

@@ -133,7 +133,7 @@ impl<S: Store> Node<S> {
         self.settling_pieces += usize::from(iocb.kind == Kind::Settle);
         let request = Some(self.iocb_holds.insert::<why::Request>(ServerIocb { key }));
         if let Some(payload) = &iocb.payload {
-            *self.payload_bytes.entry(iocb.shard.volume).or_default() += payload.len;
+            *self.payload_bytes.entry(iocb.shard.volume).or_default() += payload.mem.capacity();
         }
         entry.insert(Iocb { request, arrival: self.arrivals, ..iocb });
         key
@@ -416,9 +416,9 @@ impl<S: Store> Node<S> {
             blocks[from..from + payload.len].copy_from_slice(&payload.mem[..payload.len]);
         }
         let (len, crcs) = (blocks.len(), wire::pieces(&blocks));
-        let before = iocb.payload.as_ref().map_or(0, |p| p.len);
+        let before = iocb.payload.as_ref().map_or(0, |p| p.mem.capacity());
         let bytes = self.payload_bytes.entry(iocb.shard.volume).or_default();
-        *bytes = *bytes + len - before;
+        *bytes = *bytes + blocks.capacity() - before;
         iocb.payload = Some(Payload { mem: blocks.filled(), len, crcs });
         iocb.phase = Phase::Ready;
     }
@@ -507,6 +507,17 @@ impl<S: Store> Node<S> {
     }
 }
 
+/// Memory that a client's request takes beside its payload: whole blocks, to read them, or to write some bytes of them.
+pub(super) fn needs(op: Op, body: &[u8]) -> usize {
+    let Some(body) = IoBody::parse(body) else { return 0 };
+    let blocks = || (sub_block(&body) + body.len().min(MAX_REQUEST) as usize).next_multiple_of(BLOCK);
+    match op {
+        op::READ => memory::set_aside(blocks()),
+        op::WRITE if !is_whole(&body) => memory::set_aside(blocks()),
+        _ => 0,
+    }
+}
+
 /// Does it cover whole blocks only?
 pub(super) fn is_whole(body: &IoBody) -> bool {
     body.offset.get().is_multiple_of(BLOCK as u64) && (body.len() as usize).is_multiple_of(BLOCK)
@@ -517,4 +528,22 @@ pub(super) fn sub_block(body: &IoBody) -> usize {
     #[allow(clippy::cast_possible_truncation, reason = "less than a block")]
     let within = (body.offset.get() % BLOCK as u64) as usize;
     within
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::Epoch;
+
+    #[test]
+    fn a_request_needs_all_blocks_that_it_touches() {
+        let body = |offset, len| IoBody::new(ShardId::default(), Epoch(1), 1, Bytes(offset), len);
+        let asked = |op, offset, len| needs(op, body(offset, len).bytes());
+        assert_eq!(asked(op::READ, 8192, 4096), 4096);
+        assert_eq!(asked(op::READ, 4095, 2), 8192);
+        assert_eq!(asked(op::READ, 4095, 4098), 16_384, "three, for which four are set aside");
+        assert_eq!((asked(op::WRITE, 4096, 8192), asked(op::WRITE, 4095, 2)), (0, 8192));
+        assert!(asked(op::READ, u64::MAX, u32::MAX) > MAX_REQUEST as usize, "refused later");
+        assert_eq!((asked(op::WRITE_ZEROES, 1, 1), needs(op::READ, &[0; 7])), (0, 0));
+    }
 }
