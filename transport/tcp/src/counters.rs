@@ -59,6 +59,8 @@ pub struct Counters {
     pub timed_out: u64,
     /// Times that reading stopped for want of memory or receive slots.
     pub stalls: u64,
+    /// Times that a connection was looked at again for that.
+    pub stall_retries: u64,
     /// Pings sent.
     pub pings: u64,
     /// Connections that were closing, or held after it, for longer than [`crate::CLOSING_LONG`].

@@ -73,7 +73,7 @@ pub const fn client_bytes(arena: usize) -> usize {
 /// After a failed accept (no file descriptors left), doubling up to a second.
 pub(crate) const ACCEPT_PAUSE: Span = Span::millis(50);
 pub(crate) const ACCEPT_PAUSE_MAX: Span = Span::seconds(1);
-/// How soon memory is asked for again when nothing else happens.
+/// How soon a connection for which there was no memory, or no room in its client's budget, is looked at again.
 pub(crate) const STALL_RETRY: Span = Span::millis(1);
 
 const _: () = assert!(SMALL_STREAM > wire::HEADER_LEN + wire::MAX_HANDSHAKE_BODY);

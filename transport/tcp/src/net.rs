@@ -61,6 +61,8 @@ pub struct Net {
     pub(crate) ready: Vec<ConnId>,
     /// Those that read no further for want of memory or receive slots, and those that do not send for want of memory.
     pub(crate) stalled: Vec<ConnId>,
+    /// Not before this are they looked at again.
+    pub(crate) retry_at: Time,
     pub(crate) starved: Vec<ConnId>,
     pub(crate) abandoned: Abandoned,
     pub(crate) budgets: Budgets,
@@ -110,6 +112,7 @@ impl Net {
             ops: Vec::new(),
             ready: Vec::new(),
             stalled: Vec::new(),
+            retry_at: Time::default(),
             starved: Vec::new(),
             abandoned: Abandoned::default(),
             budgets: Budgets::default(),
@@ -324,7 +327,11 @@ impl Net {
 
     /// When to call `end_turn` at the latest: at once, if the last one left events to take or its events were answered.
     pub fn next_deadline(&self) -> Option<Time> {
-        if self.events.is_empty() && self.ready.is_empty() { self.wake } else { Some(Time::default()) }
+        if !self.events.is_empty() || !self.ready.is_empty() {
+            return Some(Time::default());
+        }
+        let retry = (!self.stalled.is_empty()).then_some(self.retry_at);
+        self.wake.into_iter().chain(retry).min()
     }
 
     /// Requests that could be made now.

@@ -16,17 +16,7 @@ impl Net {
         for id in abandoned {
             self.with(now, id, |net, link| net.unanswered(now, link));
         }
-        for id in std::mem::take(&mut self.stalled) {
-            self.with(now, id, |net, link| {
-                // It was we who did not listen.
-                link.heard = now;
-                net.drain(now, link);
-                link.stalled = net.stalled.last() == Some(&link.id);
-            });
-        }
-        if !self.stalled.is_empty() {
-            self.arm(now + STALL_RETRY);
-        }
+        self.retry_stalled(now);
         if let Some(wake) = self.wake.filter(|wake| *wake <= now) {
             self.wake = None;
             // What they said while we stood still has not been read yet.
@@ -48,6 +38,23 @@ impl Net {
             self.with(now, id, |net, link| net.send(now, link));
         }
         self.reap();
+    }
+
+    /// Looks again at connections that are not read, at most so often: those of a client that has all that it may have cost others nothing.
+    fn retry_stalled(&mut self, now: Time) {
+        if self.stalled.is_empty() || now < self.retry_at {
+            return;
+        }
+        self.retry_at = now + STALL_RETRY;
+        for id in std::mem::take(&mut self.stalled) {
+            self.counters.stall_retries += 1;
+            self.with(now, id, |net, link| {
+                // It was we who did not listen.
+                link.heard = now;
+                net.drain(now, link);
+                link.stalled = net.stalled.last() == Some(&link.id);
+            });
+        }
     }
 
     /// One send with all that is ready. Never a second one before the first is over.

@@ -138,6 +138,7 @@ fn net_counters(net: &tcp::Counters) -> impl Iterator<Item = (&'static str, u64)
         ("net.sends", net.sends),
         ("net.timed-out", net.timed_out),
         ("net.stalls", net.stalls),
+        ("net.stall-retries", net.stall_retries),
         ("net.stale-replies", net.stale_replies),
         ("net.refused", net.refused),
         ("net.strangers-displaced", net.strangers_displaced),
