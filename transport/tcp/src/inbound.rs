@@ -118,13 +118,14 @@ impl Inbound {
         }
     }
 
-    /// The memory that the next receive fills, and from where on; none if there is no memory at all.
-    pub(crate) fn receive(&mut self, now: Time, take: Take<'_>) -> Option<(Filling, usize)> {
+    /// The memory that the next receive fills, and from where on; none if there is no memory at all. Who has not proven itself gets
+    /// little, however much it sends at once.
+    pub(crate) fn receive(&mut self, now: Time, proven: bool, take: Take<'_>) -> Option<(Filling, usize)> {
         if let Some(partial) = self.partial.as_mut().filter(|partial| partial.rest() > COPY_LIMIT) {
             self.in_place = true;
             return Some((partial.mem.take()?, partial.filled));
         }
-        let wanted = if now < self.busy_until { LARGE_STREAM } else { SMALL_STREAM };
+        let wanted = if proven && now < self.busy_until { LARGE_STREAM } else { SMALL_STREAM };
         let unread = self.end - self.start;
         let fits = self.stream.as_ref().is_some_and(|stream| stream.len() == wanted);
         let old = self.stream.take();

@@ -138,7 +138,7 @@ impl Link {
     /// Whose memory its messages take. A peer that has not proven itself counts as a client.
     pub(crate) fn class(&self) -> Class {
         match &self.peer {
-            Some(peer) if peer.role == Role::Node => Class::Replica,
+            Some(peer) if peer.role == Role::Node && self.step == Step::Open => Class::Replica,
             _ => Class::Client,
         }
     }

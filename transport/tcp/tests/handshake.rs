@@ -298,6 +298,32 @@ fn prove(world: &mut World, after_proof: impl FnOnce(&ProtectionKey) -> Vec<u8>)
     Known { stream, key }
 }
 
+#[test]
+fn a_stranger_that_sends_much_at_once_gets_no_more_memory_than_another() {
+    let mut world = World::new(19);
+    let mut info = HelloInfo::new(Role::Client, "raw", 5);
+    info.opens = (1..=32).map(|n| (n, n)).collect();
+    let volumes = (1..=64).collect();
+    info.card = Some(wire::Card { name: "k".repeat(32), serial: 1, read_only: false, volumes });
+    info.name = format!("{}@{}", "k".repeat(32), "h".repeat(31));
+    info.ticket = Some(wire::Ticket([7; 32]));
+    let limits = Limits { depth: DEPTH, max_payload: 1 << 20 };
+    let hello = Hello { nonce: Nonce([9; 16]), limits, info }.encode().unwrap();
+    // Behind it the beginning of a proof that never ends.
+    let proof = frame(wire::Op::PROOF, Flags::NONE, &[0; wire::MAX_HANDSHAKE_BODY], 0);
+    let mut bytes = frame(wire::Op::HELLO, Flags::NONE, &hello, 0);
+    bytes.extend(&proof[..proof.len() - 1]);
+    assert!(bytes.len() >= 2048, "{}", bytes.len());
+    let before = world.sides[SERVER].arena.in_use();
+    for _ in 0..8 {
+        let stream = world.raw();
+        world.raw_send(stream, &bytes);
+        assert!(!world.raw_is_closed(stream));
+    }
+    let each = (world.sides[SERVER].arena.in_use() - before) / 8;
+    assert!(each <= 12 << 10, "{each} bytes each");
+}
+
 fn known(world: &mut World) -> Known {
     prove(world, |_| Vec::new())
 }
