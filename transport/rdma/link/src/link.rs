@@ -10,7 +10,7 @@ use crate::message::{Kind, SAYING, Saying};
 use crate::receiving::{Arrived, Receive};
 use crate::sending::Sending;
 use crate::windows::{Window, Windows};
-use crate::work::{Finished, Lent, Received, Work};
+use crate::work::{Failed, Finished, Lent, Received, Work};
 
 /// What a link wants done, in order, and what it is done with.
 #[derive(Debug, Default)]
@@ -44,6 +44,8 @@ pub struct Link {
     pub(crate) windows: Windows,
     /// Control messages that wait for a credit.
     says: VecDeque<(Kind, Saying)>,
+    /// Of what was to be said of the Send, and never will be, what it has not heard of yet.
+    pub(crate) never_said: usize,
     pub(crate) arrived: VecDeque<Arrived>,
     pub(crate) receive: Option<Receive>,
     pub(crate) send: Option<Sending>,
@@ -60,6 +62,7 @@ impl Link {
             posted: 0,
             windows: Windows::new(keys),
             says: VecDeque::new(),
+            never_said: 0,
             arrived: VecDeque::with_capacity(slots.len()),
             receive: None,
             send: None,
@@ -93,8 +96,8 @@ impl Link {
     pub fn finished(&mut self, finished: Finished, out: &mut Out) {
         self.posted -= 1;
         let Finished { work, result } = finished;
-        // An Open that comes back unshut says nothing new: something else failed before.
-        if result.is_err() && !matches!(work, Work::Open { .. }) {
+        // An Open that comes back unshut says nothing new: something else failed before. One that the device refused is the first to fail.
+        if !matches!((&work, &result), (_, Ok(_)) | (Work::Open { .. }, Err(Failed::Flushed))) {
             self.fail(End::Failed);
         }
         match work {
@@ -165,7 +168,11 @@ impl Link {
             self.ended = Some(end);
             for (kind, _) in std::mem::take(&mut self.says) {
                 if kind == Kind::Given {
-                    self.sent(false);
+                    // The Send may be in the very hands that found out.
+                    match self.send.is_some() {
+                        true => self.sent(false),
+                        false => self.never_said += 1,
+                    }
                 }
             }
         }

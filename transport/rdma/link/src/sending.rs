@@ -91,6 +91,9 @@ impl Link {
             }
             send.next += 1;
         }
+        let never_said = std::mem::take(&mut self.never_said);
+        send.posted = send.posted.saturating_sub(never_said);
+        send.spoiled |= never_said > 0;
         let shut = send.open == 0 || (self.ended.is_some() && driver::mutant::on("rdma_bd_returned_early"));
         let idle = send.posted == 0 && shut;
         let whole = send.next == send.parts.len() && send.offered.is_empty() && !send.spoiled;
