@@ -16,6 +16,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Uid, dup2_stdout, setsid};
 use serde::Serialize;
 use std::env;
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -380,9 +381,13 @@ fn spawn(place: &Place) -> Outcome {
     let stops = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
     stops.thread_block().context("cannot block signals")?;
     let program = env::current_exe().context("cannot find this program")?;
+    // Behind `--` it would be an operand.
+    let args: Vec<OsString> = env::args_os().skip(1).collect();
+    let (options, operands) = args.split_at(args.iter().position(|arg| arg == "--").unwrap_or(args.len()));
     let mut child = Command::new(program)
-        .args(env::args_os().skip(1))
+        .args(options)
         .arg("--background")
+        .args(operands)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log(place)?)

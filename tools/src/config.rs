@@ -1,14 +1,16 @@
 //! Where options come from: flags, then the environment (`TRINE_…`), then a TOML file, then the built-in default.
 //!
 //! The file's keys are the long flags' names. A key at the top is for every command that has such a flag; a table named like a command
-//! is for that one: `[node.run] memory = "1G"`. The values become clap's defaults, so they are checked like flags. A key that no command
+//! is for that one: `[node.run] memory = "1G"`, or `["node.run"]`. The values become clap's defaults, so they are checked like flags. A key that no command
 //! knows is an error: a misspelt option must not be silently without effect.
 
-use crate::output::{Failure, Outcome};
+use crate::output::{Failure, Outcome, note};
 use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, Command};
 use conductor_client::Client;
 use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 use wire::{ClientKey, ClusterKey, Key};
@@ -140,6 +142,9 @@ pub(crate) fn read_cluster_key(file: &Path) -> Outcome<[u8; 32]> {
 
 /// A key file: 64 hexadecimal digits, or the line that `trine client add` printed.
 fn read_key(file: &Path) -> Outcome<Key> {
+    if fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o007 != 0) {
+        note(format_args!("trine: everybody on this machine can read the key {0}: chmod o= {0}", file.display()));
+    }
     let text = fs::read_to_string(file)
         .map_err(|why| Failure::usage(format!("cannot read the key {}: {why} (see --key-file)", file.display())))?;
     let cluster = parse_key(text.trim()).map(|key| Key::Cluster(ClusterKey(key)));
@@ -168,7 +173,7 @@ pub(crate) fn with_file(command: Command, args: &[OsString]) -> Outcome<Command>
     let Some((file, must_exist)) = file_named(args) else { return Ok(command) };
     let text = match fs::read_to_string(&file) {
         Ok(text) => text,
-        Err(_) if !must_exist => return Ok(command),
+        Err(why) if !must_exist && why.kind() == ErrorKind::NotFound => return Ok(command),
         Err(why) => return Err(Failure::usage(format!("cannot read the configuration {}: {why}", file.display()))),
     };
     apply(command, &text).map_err(|why| Failure::usage(format!("configuration {}: {why}", file.display())))
@@ -200,13 +205,34 @@ fn apply(command: Command, text: &str) -> Result<Command, String> {
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         format!("line {line}: {}", why.message())
     })?;
-    let (general, special): (toml::Table, toml::Table) = table.into_iter().partition(|(_, value)| !value.is_table());
+    let (general, tables): (toml::Table, toml::Table) = table.into_iter().partition(|(_, value)| !value.is_table());
+    let special = tables.into_iter().try_fold(toml::Table::new(), put)?;
     for key in general.keys() {
         if !has_option(&command, key) {
             return Err(format!("no command has an option {key:?}"));
         }
     }
     set(command, &general, special, "")
+}
+
+/// Puts a table under the command that it is named like. `["conductor.run"]` is `[conductor.run]`: the latter cannot stand beside
+/// `conductor = "HOST:PORT"`.
+fn put(mut into: toml::Table, (name, value): (String, toml::Value)) -> Result<toml::Table, String> {
+    let Some((first, rest)) = name.split_once('.') else {
+        let toml::Value::Table(table) = value else { return Err(format!("{name} is no table")) };
+        let toml::Value::Table(there) = into.entry(name).or_insert_with(|| toml::Table::new().into()) else {
+            return Ok(into);
+        };
+        there.extend(table);
+        return Ok(into);
+    };
+    let there = match into.remove(first) {
+        Some(toml::Value::Table(there)) => there,
+        _ => toml::Table::new(),
+    };
+    let there = put(there, (rest.to_owned(), value))?;
+    into.insert(first.to_owned(), there.into());
+    Ok(into)
 }
 
 fn has_option(command: &Command, key: &str) -> bool {
@@ -307,6 +333,31 @@ mod tests {
         assert_eq!((value(&matches, "conductor"), value(&matches, "memory")), ("b:2".into(), "2G".into()));
         assert_eq!(matches.get_many::<String>("disk").unwrap().collect::<Vec<_>>(), ["z"]);
         assert_eq!(value(&run("conductor = \"a:1\"", &[]), "memory"), "256M");
+    }
+
+    #[test]
+    fn a_command_that_is_named_like_an_option_has_a_table_beside_it() {
+        let long = |name: &'static str| Arg::new(name).long(name);
+        let command = || {
+            let run = Command::new("run").arg(long("memory")).arg(long("listen"));
+            let conductor = Command::new("conductor").subcommand(run);
+            Command::new("trine").subcommand(conductor).subcommand(Command::new("status").arg(long("conductor")))
+        };
+        let file = "conductor = \"a:1\"\n[\"conductor.run\"]\nmemory = \"1G\"\n[\"conductor\".run]\nlisten = \"b\"\n";
+        assert!(apply(command(), file).unwrap_err().starts_with("line "), "TOML's own way does not work");
+        let file = "conductor = \"a:1\"\n[\"conductor.run\"]\nmemory = \"1G\"\n";
+        let matches = apply(command(), file).unwrap().get_matches_from(["trine", "conductor", "run"]);
+        let run = matches.subcommand().unwrap().1.subcommand().unwrap().1;
+        assert_eq!(run.get_one::<String>("memory").unwrap(), "1G");
+        let both = "[\"conductor.run\"]\nmemory = \"1G\"\n[conductor.run]\nlisten = \"b\"\n";
+        let matches = apply(command(), both).unwrap().get_matches_from(["trine", "conductor", "run"]);
+        let run = matches.subcommand().unwrap().1.subcommand().unwrap().1;
+        let value = |name| run.get_one::<String>(name).map(String::as_str);
+        assert_eq!((value("memory"), value("listen")), (Some("1G"), Some("b")));
+        assert_eq!(
+            apply(command(), "[\"conductor.rum\"]\nx = 1").unwrap_err(),
+            "[conductor] has no option or command \"rum\""
+        );
     }
 
     #[test]

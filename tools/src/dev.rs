@@ -202,16 +202,25 @@ impl Cluster {
             journals,
             tls: args.tls,
         };
+        let cluster = Self { dir: dir.to_path_buf(), plan, _lock: lock };
+        // They are named without the cluster: `--destroy` would delete another one's, and its start find none.
+        if let Some(taken) = cluster.journals().find(|file| file.exists()) {
+            let why = format!(
+                "{} is there already: another cluster's, or what is left of one; name another directory, or delete it if nobody needs it",
+                taken.display()
+            );
+            return Err(Failure::new(Exit::Refused, why));
+        }
         let key_file = dir.join("cluster.key");
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(|why| Failure::new(Exit::Failed, format!("no random numbers: {why}")))?;
         let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
         write_new(&key_file, &(hex + "\n"))?;
-        write_new(&dir.join("conductor.addr"), &format!("{}\n", plan.conductor_address()))?;
+        write_new(&dir.join("conductor.addr"), &format!("{}\n", cluster.plan.conductor_address()))?;
         // Last: a directory without it is no cluster.
-        let json = serde_json::to_string_pretty(&plan).map_err(anyhow::Error::from)?;
+        let json = serde_json::to_string_pretty(&cluster.plan).map_err(anyhow::Error::from)?;
         write_new(&dir.join("cluster.json"), &json)?;
-        Ok(Self { dir: dir.to_path_buf(), plan, _lock: lock })
+        Ok(cluster)
     }
 
     fn node_dir(&self, n: usize) -> PathBuf {

@@ -45,7 +45,7 @@ const AFTER: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 conductor unreachable, 4 no such object, 5 refused, 6 timed out.
 Sizes are whole numbers with K, M, G or T, all powers of 1024: 100G and 100GiB are the same.
 Options come from flags, then from the environment where it says [env: …], then from a TOML file: a key at its top, such as
-conductor = \"HOST:PORT\", is for all commands, and one under [node.run] for that one.
+conductor = \"HOST:PORT\", is for all commands, and one under [\"node.run\"] for that one.
 
 A first session:  trine dev start && trine volume create db --size 10G && trine status";
 

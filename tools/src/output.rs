@@ -69,7 +69,8 @@ impl From<conductor_client::Error> for Failure {
         let exit = match &error {
             Error::BadAddress { .. } | Error::Tls(_) => Exit::Usage,
             Error::Unreachable { .. } => Exit::Unreachable,
-            Error::Refused { kind, .. } if kind == "timeout" => Exit::TimedOut,
+            // It is done, and may not have taken effect everywhere.
+            Error::Refused { kind, .. } if kind == "timeout" || kind == "unconfirmed" => Exit::TimedOut,
             Error::Refused { status, .. } => match status {
                 400 => Exit::Usage,
                 404 => Exit::NoSuch,

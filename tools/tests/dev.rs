@@ -4,7 +4,9 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -276,6 +278,26 @@ fn journals_are_as_large_as_was_said_when_their_stores_were_made() {
 }
 
 #[test]
+fn a_directory_of_journals_is_one_clusters() {
+    let [dir, other] = ["journals-ours", "journals-theirs"].map(Dir::new);
+    let journals = dir.0.join("journals");
+    fs::create_dir(&journals).unwrap();
+    let start = ["dev", "start", "--nodes", "1", "--disk-size", "64M", "--journals", journals.to_str().unwrap()];
+    dir.ok(&start);
+    assert!(other.fails(5, &start).contains("another cluster's"));
+    other.ok(&["dev", "stop", "--destroy", "--yes"]);
+    dir.ok(&["dev", "stop"]);
+    dir.ok(&["dev", "start"]);
+    // A name may stand behind `--`, as scripts put it.
+    dir.ok(&["volume", "create", "db", "--size", "8M", "--copies", "1"]);
+    let nbd = format!("unix:{}", dir.0.join("nbd").display());
+    dir.ok(&["attach", "--nbd", &nbd, "--", "db"]);
+    dir.ok(&["detach", "--", "db"]);
+    dir.ok(&["dev", "stop", "--destroy", "--yes"]);
+    assert_eq!(fs::read_dir(&journals).unwrap().count(), 0);
+}
+
+#[test]
 fn wrong_usage_is_one_sentence_and_code_2() {
     let dir = Dir::new("usage");
     for args in [
@@ -303,7 +325,12 @@ fn wrong_usage_is_one_sentence_and_code_2() {
     let key = dir.0.join("key");
     fs::write(&key, "07".repeat(32)).unwrap();
     let beyond = ["conductor", "run", "--listen", "0.0.0.0:0", "--store", "redb:/dev/null"];
-    let said = dir.fails(2, &[&beyond[..], &["--key-file", key.to_str().unwrap()]].concat());
+    let with_key = [&beyond[..], &["--key-file", key.to_str().unwrap()]].concat();
+    fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
+    let said = String::from_utf8(dir.trine(&with_key).stderr).unwrap();
+    assert!(said.contains("everybody on this machine can read the key"), "{said}");
+    fs::set_permissions(&key, Permissions::from_mode(0o640)).unwrap();
+    let said = dir.fails(2, &with_key);
     assert!(said.contains("--plaintext"), "{said}");
     let said = dir.fails(2, &[&beyond[..], &["--plaintext"]].concat());
     assert!(said.contains("--key-file"), "it would answer everybody: {said}");
