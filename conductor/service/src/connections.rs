@@ -2,14 +2,16 @@
 //!
 //! A node's held heartbeat moves bytes twice a second and no request runs longer than `limits::REQUEST`: what is silent for
 //! `limits::IDLE`, half a request or an unread answer among it, is given up and leaves its place to others. When all places are taken, one
-//! is made: whoever was never answered goes first, then whoever was silent for longest. Nodes, whose heartbeats are answered all the
-//! time, stay; those who connect and say nothing, or a byte now and then, lock nobody out. A handshake of TLS is no answer.
+//! is made: whoever was never answered goes first, then whoever has proven no key, then whoever was silent for longest. Nodes and those who
+//! administer stay; those who connect and say nothing, or a byte now and then, or ask for what is told to all, lock nobody out. A handshake
+//! of TLS is no answer.
 
 use crate::limits::{CONNECTIONS, IDLE};
 use crate::secure::Stream;
 use axum::Router;
 use axum::serve::Listener;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -38,7 +40,11 @@ pub(crate) async fn serve(mut bounded: Bounded, routes: Router, stop: impl Futur
             (connection, _) = bounded.accept() => connection,
             () = &mut stop => break,
         };
-        let service = TowerToHyperService::new(routes.clone());
+        let (routes, standing) = (TowerToHyperService::new(routes.clone()), connection.asker());
+        let service = service_fn(move |mut request| {
+            request.extensions_mut().insert(standing.clone());
+            routes.call(request)
+        });
         let served = http1::Builder::new().serve_connection(TokioIo::new(connection), service);
         // How one ends concerns nobody else: its client sees it.
         tokio::spawn(under_way.watch(served));
@@ -60,10 +66,22 @@ pub(crate) struct Bounded {
     said: Option<Instant>,
 }
 
+/// Whose connection a request came over.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker(Arc<Mutex<Standing>>);
+
+impl Asker {
+    /// A request of this connection was proven with a key.
+    pub(crate) fn is_known(&self) {
+        lock(&self.0).known = true;
+    }
+}
+
 /// How a connection stands among the others.
 #[derive(Debug)]
 struct Standing {
     answered: bool,
+    known: bool,
     moved: Instant,
     /// It makes room.
     ends: bool,
@@ -82,7 +100,7 @@ impl Bounded {
         let all: Vec<_> = self.standing.iter().filter_map(Weak::upgrade).collect();
         let rank = |standing: &Arc<Mutex<Standing>>| {
             let it = lock(standing);
-            (it.ends, it.answered, it.moved)
+            (it.ends, it.known, it.answered, it.moved)
         };
         let Some(least) = all.into_iter().min_by_key(rank) else { return };
         let waker = {
@@ -120,7 +138,7 @@ impl Listener for Bounded {
                 Arc::clone(&self.places).acquire_owned().await.ok()
             }
         };
-        let new = Standing { answered: false, moved: Instant::now(), ends: false, waker: None };
+        let new = Standing { answered: false, known: false, moved: Instant::now(), ends: false, waker: None };
         let standing = Arc::new(Mutex::new(new));
         self.standing.push(Arc::downgrade(&standing));
         if self.standing.len() > 2 * CONNECTIONS {
@@ -145,6 +163,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    fn asker(&self) -> Asker {
+        Asker(Arc::clone(&self.standing))
+    }
+
     /// Passes an outcome on; one that still waits fails when the connection was silent for too long.
     fn watched<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let mut standing = lock(&self.standing);
@@ -221,7 +243,7 @@ impl AsyncWrite for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
     #[tokio::test(start_paused = true)]
@@ -236,7 +258,6 @@ mod tests {
     #[tokio::test]
     async fn who_asks_over_tls_and_reads_no_answer_is_given_up_whatever_is_waited_for() {
         use tls::{Authority, Role};
-        use tokio::io::AsyncWriteExt;
         use tokio_rustls::TlsConnector;
         let authority = Authority::new(&[1; 32]).unwrap();
         let identity = authority.identity(Role::Conductor, &[]).unwrap();
@@ -281,18 +302,15 @@ mod tests {
         assert_eq!(bounded.places.available_permits(), CONNECTIONS);
     }
 
-    #[tokio::test]
-    async fn who_was_never_answered_makes_room_before_who_was() {
-        use tokio::io::AsyncWriteExt;
+    /// All places are taken by connections that stand as `how` makes them; the third one makes room for one more.
+    async fn the_third_makes_room(how: impl AsyncFn(usize, &mut Connection)) {
         let mut bounded = Bounded::new(TcpListener::bind("127.0.0.1:0").await.unwrap(), None);
         let at = bounded.local_addr().unwrap();
         let mut open = Vec::new();
         for n in 0..CONNECTIONS {
             let peer = TcpStream::connect(at).await.unwrap();
             let (mut connection, _) = bounded.accept().await;
-            if n < 2 {
-                connection.write_all(b"x").await.unwrap();
-            }
+            how(n, &mut connection).await;
             open.push((peer, connection));
         }
         let (_peer, mut third) = open.remove(2);
@@ -302,5 +320,26 @@ mod tests {
         let _place = bounded.accept().await;
         assert_eq!(ended.await.unwrap(), io::ErrorKind::ConnectionAborted);
         assert_eq!(bounded.displaced, 1);
+    }
+
+    #[tokio::test]
+    async fn who_was_never_answered_makes_room_before_who_was() {
+        the_third_makes_room(async |n, connection| {
+            if n < 2 {
+                connection.write_all(b"x").await.unwrap();
+            }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn who_has_proven_no_key_makes_room_before_who_has_however_often_it_is_answered() {
+        the_third_makes_room(async |n, connection| {
+            connection.write_all(b"x").await.unwrap();
+            if n < 2 {
+                connection.asker().is_known();
+            }
+        })
+        .await;
     }
 }

@@ -10,6 +10,7 @@
 
 use crate::Error;
 use crate::answer::{Failure, late};
+use crate::connections::Asker;
 use crate::limits::{CHALLENGE, NODE_BODY, PROOFS, REFUSED, REQUEST, SMALL_BODY};
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request};
@@ -154,7 +155,10 @@ impl Lock {
         let judged = self.judge(&request);
         let (mut parts, body) = request.into_parts();
         let (proof, limit) = match judged {
-            Ok(admitted) => admitted,
+            Ok(admitted) => {
+                parts.extensions.get::<Asker>().into_iter().for_each(Asker::is_known);
+                admitted
+            }
             Err(failure) => {
                 // What is refused is read all the same, if it is little: the connection would be closed on whoever asks again with a proof.
                 let _rest = timeout(REFUSED, axum::body::to_bytes(body, SMALL_BODY)).await;
