@@ -24,7 +24,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use ublk_device::{
-    Device, DeviceError, DeviceOptions, Found, KernelState, Owner, QueueId, Queues, Volume, VolumeLetter, VolumeMail,
+    Device, DeviceError, DeviceOptions, Found, KernelDevice, KernelState, Owner, QueueId, Queues, Volume, VolumeLetter,
+    VolumeMail,
 };
 use volume_client::Transport;
 
@@ -49,6 +50,7 @@ pub(crate) struct UblkMade {
     device: Device<VolumeMail>,
     volume: String,
     size: Bytes,
+    owner: Owner,
 }
 
 /// What to make of it.
@@ -157,7 +159,7 @@ impl UblkMade {
             VolumeLetter::Fenced => drop(tell.send(Happening::Fenced)),
             VolumeLetter::Word(word) => say(&word),
         };
-        Ok(Self { device: Device::make(&options, build, on_letter)?, volume, size })
+        Ok(Self { device: Device::make(&options, build, on_letter)?, volume, size, owner: shape.owner })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -174,8 +176,14 @@ impl UblkMade {
         let (orders, ordered) = channel();
         let wanted = Arc::new(AtomicU64::new(0));
         let front = UblkFront { queues: self.device.queues().clone(), orders, wanted: Arc::clone(&wanted) };
-        let keeper =
-            Keeper { device: self.device, volume: self.volume, size: self.size, wanted, grow_at: Instant::now() };
+        let keeper = Keeper {
+            device: self.device,
+            volume: self.volume,
+            size: self.size,
+            wanted,
+            grow_at: Instant::now(),
+            owner: self.owner,
+        };
         let thread = thread::Builder::new().name("device".into()).spawn(move || keeper.run(&ordered, &tell));
         thread.map_err(TargetError::system("start a thread"))?;
         Ok(front)
@@ -191,6 +199,7 @@ struct Keeper {
     wanted: Arc<AtomicU64>,
     /// Not before this is it tried to grow.
     grow_at: Instant,
+    owner: Owner,
 }
 
 impl Keeper {
@@ -248,7 +257,14 @@ impl Keeper {
         if !gone.is_empty() {
             tracing::info!(?gone, "names of devices that are gone were removed");
         }
-        ublk_device::link(&self.volume, self.device.path())?;
+        let taken = |path: &Path| {
+            let theirs = |device: &KernelDevice| device.owner != self.owner && device.state != KernelState::Dead;
+            ublk_device::known().is_ok_and(|all| all.iter().any(|device| device.path == path && theirs(device)))
+        };
+        if ublk_device::link(&self.volume, self.device.path(), taken)?.is_none() {
+            let path = self.device.path().display();
+            tracing::warn!(%path, "another cluster's volume has this one's name in /dev/trine: it is known by its number alone");
+        }
         Ok(())
     }
 

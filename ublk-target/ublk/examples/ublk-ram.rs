@@ -195,7 +195,7 @@ fn main() -> Result<()> {
     let mut device = Device::make(&options, build, |_, ()| {})?;
     device.start()?;
     let path = device.path().to_path_buf();
-    let link = ublk_device::link(&cli.name, &path)?;
+    let link = ublk_device::link(&cli.name, &path, |_| false)?.unwrap_or_default();
     println!("ready {} {} {} of {}", device.id(), path.display(), link.display(), device.size()?);
     for line in std::io::stdin().lock().lines() {
         let line = line?;

@@ -11,9 +11,10 @@ pub const LINKS: &str = "/dev/trine";
 /// How often a link is made again in a directory that others take away.
 const REMADE: usize = 8;
 
-/// Points `LINKS/volume` to `device`, whatever it pointed to before, and nothing else there; gives the link's path.
-pub fn link(volume: &str, device: &Path) -> Result<PathBuf, DeviceError> {
-    link_in(Path::new(LINKS), volume, device)
+/// Points `LINKS/volume` to `device`, and nothing else there; gives the link's path. `None` if the name is that of another device which is
+/// `taken`: whoever opens it by that name next would use this one.
+pub fn link(volume: &str, device: &Path, taken: impl Fn(&Path) -> bool) -> Result<Option<PathBuf>, DeviceError> {
+    link_in(Path::new(LINKS), volume, device, taken)
 }
 
 /// Removes `LINKS/volume` if it points to `device`.
@@ -40,8 +41,16 @@ fn path_of(dir: &Path, volume: &str) -> Result<PathBuf, DeviceError> {
     Ok(dir.join(volume))
 }
 
-fn link_in(dir: &Path, volume: &str, device: &Path) -> Result<PathBuf, DeviceError> {
+fn link_in(
+    dir: &Path,
+    volume: &str,
+    device: &Path,
+    taken: impl Fn(&Path) -> bool,
+) -> Result<Option<PathBuf>, DeviceError> {
     let path = path_of(dir, volume)?;
+    if fs::read_link(&path).is_ok_and(|other| other != device && other.exists() && taken(&other)) {
+        return Ok(None);
+    }
     let failed = |error| DeviceError::Link { path: path.clone(), error };
     // A rename replaces an old link at once; a name with a leading dot is nobody's volume.
     let new = dir.join(format!(".{volume}.{}", std::process::id()));
@@ -66,7 +75,7 @@ fn link_in(dir: &Path, volume: &str, device: &Path) -> Result<PathBuf, DeviceErr
             remove(&entry.path())?;
         }
     }
-    Ok(path)
+    Ok(Some(path))
 }
 
 /// Makes the directory, which everybody may look into whatever the umask is: who may open a device opens it by its name.
@@ -127,13 +136,17 @@ mod tests {
         fs::write(&one, "").unwrap();
         let names = dir.join("names");
         let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
-        link_in(&names, "db", &one).unwrap();
+        link_in(&names, "db", &one, |_| false).unwrap();
         nix::sys::stat::umask(before);
         assert_eq!(names.metadata().unwrap().permissions().mode() & 0o777, 0o755);
-        let path = link_in(&names, "db", &two).unwrap();
+        fs::write(&two, "").unwrap();
+        assert_eq!(link_in(&names, "db", &two, |other| other == one).unwrap(), None, "it is somebody's");
+        assert_eq!(fs::read_link(names.join("db")).unwrap(), one);
+        fs::remove_file(&two).unwrap();
+        let path = link_in(&names, "db", &two, |_| false).unwrap().unwrap();
         assert_eq!(fs::read_link(&path).unwrap(), two);
-        link_in(&names, "former", &one).unwrap();
-        link_in(&names, "other", &one).unwrap();
+        link_in(&names, "former", &one, |_| true).unwrap();
+        link_in(&names, "other", &one, |_| true).unwrap();
         assert!(!names.join("former").is_symlink(), "it had the number before");
         unlink_in(&names, "other", &two).unwrap();
         assert!(names.join("other").exists(), "another device's name stays");
@@ -141,7 +154,7 @@ mod tests {
         unlink_in(&names, "other", &one).unwrap();
         assert!(!names.exists(), "the last name takes the directory with it");
         for bad in ["", "a/b", "..", ".hidden"] {
-            assert!(link_in(&names, bad, &one).is_err(), "{bad:?}");
+            assert!(link_in(&names, bad, &one, |_| false).is_err(), "{bad:?}");
         }
         fs::remove_dir_all(&dir).unwrap();
     }
@@ -156,7 +169,7 @@ mod tests {
                 let names = &names;
                 scope.spawn(move || {
                     for _ in 0..500 {
-                        link_in(names, volume, device).unwrap();
+                        link_in(names, volume, device, |_| false).unwrap();
                         unlink_in(names, volume, device).unwrap();
                     }
                 });
