@@ -305,6 +305,17 @@ impl Conductor {
         }
     }
 
+    /// What is put into a volume that is attached by nobody must not be written over by whoever had it before.
+    pub(crate) fn check_nobody_is_left(&self, name: &str) -> Result<(), Error> {
+        let nodes = self.may_serve_others(name)?;
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let nodes = nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+        let why = format!("was taken from somebody whom {nodes} may still serve: try again when that is over");
+        Err(Error::InUse { what: format!("volume {name}"), why })
+    }
+
     /// Primaries' nodes of a volume that have not acted upon this transaction yet.
     pub(crate) fn primaries_before(&self, volume: VolumeId, at: Commit) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> =

@@ -56,6 +56,7 @@ impl Conductor {
         let shard_size = to.shard_size.0;
         let (source, snapshot, into_id) = (from.id, snapshot.id, to.id);
         self.check_settled(into, into_id)?;
+        self.check_nobody_is_left(into)?;
         self.make_room_for_copy()?;
         let mut dirty = Dirty::default();
         let id = self.meta.next_order;

@@ -191,15 +191,21 @@ impl Conductor {
         }
     }
 
-    /// All open orders of shards whose primary is on `node`: every barrier, and of the rest the oldest.
+    /// All open orders of shards whose primary is on `node`: every barrier, and of each other kind the oldest. Many of one kind that wait
+    /// keep none of another waiting.
     pub(crate) fn orders_for(&self, node: NodeId) -> Vec<Order> {
-        let mut room = MAX_ORDERS_AT_ONCE;
+        let mut given: BTreeMap<u8, usize> = BTreeMap::new();
         let mine = self.orders.open.iter().filter(|(_, open)| self.primary_node(open.shard) == Some(node));
         let given = mine.filter(|(_, open)| {
-            let is_barrier = matches!(open.what, ShardOrder::Barrier { .. });
-            let fits = is_barrier || room > 0;
-            room -= usize::from(fits && !is_barrier);
-            fits
+            let kind = match open.what {
+                ShardOrder::Barrier { .. } => return true,
+                ShardOrder::Rollback { .. } => 0,
+                ShardOrder::CopyRange { .. } => 1,
+                ShardOrder::Scrub { .. } => 2,
+            };
+            let given = given.entry(kind).or_default();
+            *given += 1;
+            *given <= MAX_ORDERS_AT_ONCE
         });
         given.map(|(id, open)| Order { id: *id, shard: open.shard, what: self.as_of_now(&open.what) }).collect()
     }

@@ -4,7 +4,7 @@
 mod common;
 use common::{Cluster, DONE, MIB, disk_of, heartbeat, registration, with_volume};
 use conductor_model::api::{DiskIntegrity, MembershipChange, Order, OrderState, ShardOrder};
-use conductor_model::limits::SCRUB_RATE;
+use conductor_model::limits::{MAX_ORDERS_AT_ONCE, SCRUB_RATE};
 use conductor_model::views::{
     CopyInfo, CopyRange, Detach, Fullness, NewVolume, Scrub, ScrubInfo, ScrubState, ScrubVerb, Space,
 };
@@ -41,6 +41,21 @@ fn blocks(from: u32, count: u32) -> BlockRange {
 /// The order of one shard, and who has it.
 fn of_shard(cluster: &mut Cluster, index: u32) -> (u32, Order) {
     cluster.orders().into_iter().find(|(_, order)| order.shard.index == ShardIndex(index)).unwrap()
+}
+
+#[test]
+fn many_orders_of_one_kind_keep_none_of_another_waiting() {
+    let mut cluster = with_two();
+    for (id, name) in [(3, "large"), (4, "target")] {
+        cluster.create(name, 300 * MIB).unwrap();
+        cluster.bear(id);
+    }
+    cluster.snapshot("large", "a");
+    copy(&mut cluster, "target", "large@a", 0, 300 * MIB).unwrap();
+    cluster.run(|m, now, _| m.rollback(now, "db", "a")).unwrap();
+    let orders = cluster.orders();
+    let rollbacks = orders.iter().filter(|(_, order)| matches!(order.what, ShardOrder::Rollback { .. })).count();
+    assert_eq!((orders.len() - rollbacks, rollbacks), (3 * MAX_ORDERS_AT_ONCE, 3));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use common::{Cluster, DONE, MIB, disk_of, heartbeat, registration, report, with_volume};
 use conductor_model::api::{CopyWork, MembershipAnswer, MembershipChange, OrderState, Report, ShardOrder};
 use conductor_model::limits::{MAX_SNAPSHOTS_PER_VOLUME, SNAPSHOT_ATTEMPTS, SNAPSHOT_HOLD_MS, SNAPSHOT_PLACE_MS};
-use conductor_model::views::{NewVolume, SnapshotState};
+use conductor_model::views::{CopyRange, NewVolume, SnapshotState};
 use conductor_model::{Bytes, Commit, Durability, Epoch, Error, Millis, NodeId, OpenId, Record, ShardSnapshot};
 use std::collections::BTreeSet;
 
@@ -299,6 +299,28 @@ fn a_deleted_volume_takes_its_snapshots_along() {
     assert!(cluster.model.snapshot_outcome(asked).unwrap().is_err());
     assert!(!cluster.model.snapshot().iter().any(|r| matches!(r, Record::Snapshot(_) | Record::Work(_))));
     assert!((1..=3).all(|node| cluster.told(node).orders.is_empty() && cluster.told(node).work.is_empty()));
+}
+
+#[test]
+fn nothing_is_rolled_back_or_copied_into_under_whoever_may_still_write() {
+    let mut cluster = with_volume();
+    cluster.create("other", 3 * MIB).unwrap();
+    cluster.bear(2);
+    cluster.snapshot("db", "a");
+    cluster.snapshot("other", "a");
+    cluster.attach("db").unwrap();
+    cluster.run(|m, _, _| m.evict("web1")).unwrap();
+    let source = "other@a".to_owned();
+    let range = CopyRange { source, offset: Bytes(0), length: Bytes(MIB) };
+    let copy = |c: &mut Cluster| c.run(|m, now, _| m.copy_range(now, "db", &range)).map(drop);
+    let rollback = |c: &mut Cluster| c.run(|m, now, _| m.rollback(now, "db", "a")).map(drop);
+    for node in 1..=3 {
+        let refused = [rollback(&mut cluster).unwrap_err(), copy(&mut cluster).unwrap_err()];
+        assert!(refused.iter().all(|why| why.kind() == "in-use"), "{refused:?}");
+        let version = cluster.told(node).version;
+        cluster.beat(node, 1, version).unwrap();
+    }
+    rollback(&mut cluster).unwrap();
 }
 
 #[test]
