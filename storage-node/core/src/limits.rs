@@ -105,7 +105,8 @@ pub const MAX_KEY_CONNS: usize = MAX_CLIENT_CONNS / 2;
 pub const WAKE_AT_ONCE: usize = 8;
 /// Finished requests whose stages are kept for `trine node show --trace`.
 pub const TRACES: usize = 64;
-/// Blocks of one shared piece of a copy-range (64 MiB): each costs the store one fold, and keeps writes to its range waiting so long.
+/// Blocks of one shared piece of a copy-range (64 MiB): each costs the store one fold, and keeps writes to its range waiting so long. Where
+/// there is no room to settle so much they are smaller, down to what is copied by bytes.
 pub const SHARE_PIECE: u32 = 16_384;
 /// Blocks of one piece of a copy-range whose bytes are sent (256 KiB: small enough for the resync class's reserve).
 pub const COPY_PIECE: u32 = 64;

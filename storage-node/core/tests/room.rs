@@ -104,9 +104,27 @@ fn a_share_that_the_disks_have_no_room_for_fails_and_costs_nobody_its_copy() {
     let report = c.carry_out(2, 2, ShardOrder::CopyRange { from, at, holders: Vec::new() });
     let OrderState::Failed(why) = &report.state else { panic!("{report:?}") };
     assert!(why.contains("no space left"), "{why}");
-    // It is not begun where there would be no room to settle it: `Kind::takes_space`.
-    assert_eq!((c.count("copy.by-sharing"), c.count("copy.share-given-up"), c.count("op.replica-share")), (1, 0, 0));
+    // It is not begun where there would be no room to settle it (`Kind::takes_space`), in small pieces, neither.
+    assert_eq!((c.count("copy.by-sharing"), c.count("copy.share-given-up"), c.count("copy.smaller-pieces")), (1, 0, 4));
     c.orders(&[]);
     c.write(to, 2, 3, 10);
     assert_eq!((c.read(to, 2, 3), c.in_sync(2).len(), c.primary(2)), (10, 3, 0));
+}
+
+#[test]
+fn a_share_that_takes_no_room_is_done_in_pieces_that_there_is_room_to_settle() {
+    let (mut c, client, n) = full(36);
+    c.create(2, &[0, 1, 2], None, Durability::Always);
+    let discard = c.ask(client, 1, op::DISCARD, (n - 2) * u64::from(MIB), 2 * MIB, Vec::new());
+    assert_eq!(c.answer(discard).0, Status::Ok);
+    c.write(client, 1, 0, 5);
+    c.snapshot(1, 7);
+    c.run(Span::seconds(5));
+    let at = BlockRange { from: Blocks(0), count: Blocks(1600) };
+    let report = c.carry_out(2, 2, ShardOrder::CopyRange { from: of(1, 7), at, holders: Vec::new() });
+    assert!(matches!(report.state, OrderState::Done { .. }), "{report:?}");
+    assert_eq!((c.count("copy.by-sharing"), c.count("copy.by-bytes")), (1, 0));
+    assert!(c.count("copy.smaller-pieces") > 0);
+    let to = c.client(2, 0);
+    assert_eq!((c.read(to, 2, 0), c.read(to, 2, 1599)), (5, 7));
 }

@@ -22,6 +22,8 @@ pub(super) struct Copying {
     from: ShardSnapshot,
     /// By sharing, not by bytes.
     shares: bool,
+    /// Blocks of a piece.
+    piece: u32,
     /// First block that no piece was begun for, and where it all ends.
     next: u32,
     end: u32,
@@ -65,9 +67,11 @@ impl<S: Store> Node<S> {
         let (next, end) = (at.from.0, at.from.0 + at.count.0);
         let shares = self.all_can_share(shard, from.shard);
         self.counters.count(if shares { "copy.by-sharing" } else { "copy.by-bytes" });
+        let piece = if shares { SHARE_PIECE } else { COPY_PIECE };
         let copying = Copying {
             from,
             shares,
+            piece,
             next,
             end,
             running: BTreeSet::new(),
@@ -100,7 +104,7 @@ impl<S: Store> Node<S> {
     fn go_on_copying(&mut self, now: Time, shard: ShardId, id: OrderId) {
         loop {
             let Some(Step::Copying(copying)) = self.orders.get_mut(&id).map(|s| &mut s.step) else { return };
-            let (depth, piece) = if copying.shares { (1, SHARE_PIECE) } else { (COPY_DEPTH, COPY_PIECE) };
+            let (depth, piece) = (if copying.shares { 1 } else { COPY_DEPTH }, copying.piece);
             if copying.next == copying.end && copying.running.is_empty() {
                 self.order_over(id, OrderState::Done { damaged: 0, repaired: 0 });
                 return;
@@ -137,7 +141,14 @@ impl<S: Store> Node<S> {
             // A copy could not share it: bytes from here on.
             Status::NoSnapshot if copying.shares => {
                 self.counters.count("copy.by-bytes");
-                copying.shares = false;
+                (copying.shares, copying.piece) = (false, COPY_PIECE);
+                copying.next = part.range.from.0;
+                self.go_on_copying(now, shard, part.order);
+            }
+            // There has to be room for a whole piece, of which sharing takes little.
+            Status::NoSpace if copying.shares && copying.piece > COPY_PIECE => {
+                self.counters.count("copy.smaller-pieces");
+                copying.piece = (copying.piece / 4).max(COPY_PIECE);
                 copying.next = part.range.from.0;
                 self.go_on_copying(now, shard, part.order);
             }
