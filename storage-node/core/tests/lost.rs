@@ -132,20 +132,3 @@ fn a_read_that_meets_damage_does_not_wait_for_a_copy_whose_store_has_failed() {
     assert!(c.now().since(from) < Span::seconds(2), "{}", c.picture());
     assert!(!c.failed.is_empty(), "the disk is reported");
 }
-
-#[test]
-fn a_disk_that_fails_while_nobody_asks_it_for_anything_is_reported_and_its_primary_steps_down() {
-    let mut c = Cluster::new(6);
-    c.create(1, &[0, 1, 2], None, Durability::Always);
-    let client = c.client(1, 0);
-    c.write(client, 1, 0, 1);
-    fail(&mut c);
-    c.until("what goes home at leisure fails", |c| !c.failed.is_empty());
-    c.run(Span::millis(100));
-    assert_eq!((c.count("primary.failed"), c.count("ask.step-down")), (1, 1), "{}", c.picture());
-    c.promote(1, 1);
-    c.run(Span::seconds(2));
-    assert_eq!(c.in_sync(1), [1, 2]);
-    let client = c.client(1, 0);
-    assert_eq!(c.read(client, 1, 0), 1);
-}

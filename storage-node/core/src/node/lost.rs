@@ -8,12 +8,11 @@
 
 use super::Node;
 use crate::iocb::Phase as IocbPhase;
-use crate::mail::Letter;
 use crate::primary::{Phase, Primary};
 use conductor_model::ShardId;
-use driver::{Outbox, Time};
+use driver::Time;
 use node_protocol::Status;
-use node_store::{Store, StoreError};
+use node_store::Store;
 
 impl Primary {
     /// Its disk failed, and no other copy is or will be fit to follow. One that was filled and is asked to be added may be in sync already, as
@@ -29,23 +28,6 @@ impl<S: Store> Node<S> {
     /// Is there nobody any more who could serve it?
     pub(super) fn is_lost(&self, shard: ShardId) -> bool {
         self.primaries.get(&shard).is_some_and(Primary::is_lost)
-    }
-
-    /// A disk that failed at what its store did by itself: nobody need have asked it for anything yet.
-    pub(super) fn tick_disks(&mut self, out: &mut dyn Outbox<Letter>) {
-        for disk in 0..self.disks.len() {
-            let Some(errno) = self.disks[disk].store.failure() else { continue };
-            if !self.said_failed.insert(disk) {
-                continue;
-            }
-            let error = StoreError::Disk(errno);
-            out.post(Letter::DiskFailed(self.disks[disk].disk, error.to_string()));
-            let below = |shard: &ShardId| self.replicas.get(shard).is_some_and(|replica| replica.disk == disk);
-            let shards: Vec<ShardId> = self.primaries.keys().copied().filter(below).collect();
-            for shard in shards {
-                self.fail_primary(shard, &error);
-            }
-        }
     }
 
     /// Clients' requests that were there when the disk failed are answered; those that come later are not let in.

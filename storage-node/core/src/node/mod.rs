@@ -202,8 +202,6 @@ pub struct Node<S> {
     troubles: Vec<Trouble>,
     /// What was last said of each disk's blocks in use.
     said_used: Vec<Blocks>,
-    /// Which of them it has said to have failed.
-    said_failed: BTreeSet<usize>,
     /// Orders that are named, with what became of them.
     orders: BTreeMap<OrderId, Standing>,
     /// Parts of orders that just finished.
@@ -289,7 +287,6 @@ impl<S: Store> Node<S> {
             next_tick: started,
             troubles: Vec::new(),
             said_used,
-            said_failed: BTreeSet::new(),
             orders: BTreeMap::new(),
             order_news: VecDeque::new(),
             reports: Vec::new(),
@@ -381,7 +378,6 @@ impl<S: Store> Node<S> {
         }
         self.tick_links(now, out);
         self.tick_parked(now, out);
-        self.tick_disks(out);
         self.tick_primaries(now, out);
         self.tick_lost(now);
         self.tick_wishes(now, late, out);
