@@ -17,7 +17,7 @@ CARGO := cargo
 RUNNER := $(CARGO) run --quiet --locked --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test sim model crash bench bench-vm bench-store hot-path cluster chaos vm-test power-loss soak fuzz lint unit loom build dist clean
+.PHONY: help demo check test sim model crash bench bench-vm bench-store golden hot-path cluster chaos vm-test power-loss soak fuzz lint unit loom build dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ bench-vm: ## in a guest: /dev/ublkbN over TCP and RDMA beside RAID 1 over NVMe a
 bench-store: ## the store beside raw fio on the same file: bytes, rates, restart (BENCH="--quick" for a look; 23 GiB of disk)
 	@tools/setup.sh test
 	$(CARGO) run --quiet --locked --release --bin bench -- $(BENCH)
+
+golden: ## writes the store's golden image anew: after a new format version, and to be looked at before it is committed
+	$(CARGO) test --quiet --locked -p node-store --test golden -- --ignored
 
 hot-path: ## instructions that nodes and client spend on one request, by callgrind, beside the recorded ones (HOT="--profile" or "--write")
 	@tools/setup.sh build test

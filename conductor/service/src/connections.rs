@@ -72,7 +72,7 @@ pub(crate) struct Asker(Arc<Mutex<Standing>>);
 
 impl Asker {
     /// A request of this connection was proven with a key.
-    pub(crate) fn is_known(&self) {
+    pub(crate) fn has_proven(&self) {
         lock(&self.0).known = true;
     }
 }
@@ -337,7 +337,7 @@ mod tests {
         the_third_makes_room(async |n, connection| {
             connection.write_all(b"x").await.unwrap();
             if n < 2 {
-                connection.asker().is_known();
+                connection.asker().has_proven();
             }
         })
         .await;

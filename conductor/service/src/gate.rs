@@ -156,7 +156,7 @@ impl Lock {
         let (mut parts, body) = request.into_parts();
         let (proof, limit) = match judged {
             Ok(admitted) => {
-                parts.extensions.get::<Asker>().into_iter().for_each(Asker::is_known);
+                parts.extensions.get::<Asker>().into_iter().for_each(Asker::has_proven);
                 admitted
             }
             Err(failure) => {

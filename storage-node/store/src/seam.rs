@@ -465,8 +465,6 @@ pub trait Store {
     fn sync_mark(&self, copy: CopyId) -> SyncMark;
     /// Blocks that a copy and its snapshots hold by themselves; what a clone shares with its parent counts for the parent.
     fn used_by(&self, copy: CopyId) -> Blocks;
-    /// What the disk failed with, if it did: nothing is written or read any more.
-    fn failure(&self) -> Option<Errno>;
     /// What happened since the store was opened.
     fn counters(&self) -> Counters;
 }

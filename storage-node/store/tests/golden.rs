@@ -214,7 +214,7 @@ fn the_same_operations_give_the_same_bytes() {
 }
 
 #[test]
-#[ignore = "writes the image of a new format version: cargo test -p node-store --test golden -- --ignored"]
+#[ignore = "writes the image of a new format version: make golden"]
 fn write_the_golden_image() {
     let path = format!("{}/tests/golden/v{FORMAT_VERSION}.txt", env!("CARGO_MANIFEST_DIR"));
     std::fs::write(path, text(&make(&Arena::small(32 << 20)).visible)).unwrap();

@@ -3,7 +3,7 @@
 
 use conductor_model::{Blocks, Configuration, CopyId, SnapshotId};
 use crash::{Ability, Begun, Disks, Engine, Moment, Open, Progress, Refused, Shape, Simple, operations, points, rot};
-use driver::{Done, Errno, Op, Time};
+use driver::{Done, Op, Time};
 use memory::Arena;
 use node_store::simple::SimpleStore;
 use node_store::{Counters, DiskOut, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage};
@@ -132,9 +132,6 @@ impl<B: Break> Store for BrokenStore<B> {
     }
     fn used_by(&self, copy: CopyId) -> Blocks {
         self.0.used_by(copy)
-    }
-    fn failure(&self) -> Option<Errno> {
-        self.0.failure()
     }
     fn counters(&self) -> Counters {
         self.0.counters()

@@ -6,7 +6,7 @@
 
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, Epoch, Sequence, SnapshotId, Stamp};
 use crash::{Ability, Begun, Disks, Engine, Moment, Open, Progress, Refused, Shape, Simple, operations, points};
-use driver::{DiskIndex, Done, Errno, Op, Time};
+use driver::{DiskIndex, Done, Op, Time};
 use memory::{Arena, Class, Filling};
 use node_store::{
     Counters, DiskOut, Held, HeldKind, Parent, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage, View,
@@ -309,9 +309,6 @@ impl Store for Paper {
     }
     fn used_by(&self, _: CopyId) -> Blocks {
         Blocks(0)
-    }
-    fn failure(&self) -> Option<Errno> {
-        None
     }
     fn counters(&self) -> Counters {
         Counters::default()

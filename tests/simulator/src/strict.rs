@@ -5,7 +5,7 @@
 //! came of it if that is worse.
 
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId};
-use driver::{Done, Errno, Time};
+use driver::{Done, Time};
 use node_store::{Counters, DiskOut, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -117,9 +117,6 @@ impl<S: Store> Store for Strict<S> {
     }
     fn used_by(&self, copy: CopyId) -> Blocks {
         self.store.used_by(copy)
-    }
-    fn failure(&self) -> Option<Errno> {
-        self.store.failure()
     }
     fn counters(&self) -> Counters {
         self.store.counters()

@@ -4,7 +4,8 @@
 //!   charge ──► payload on its way in ──► request that the machine handles ──► reply until it is sent ──► given back
 //! ```
 //!
-//! A request counts for its payload and for what its answer may carry from the moment it is read; one that finds no room stays unread.
+//! A request counts for the memory that is set aside for its payload and for its answer from the moment it is read; one that finds no room
+//! stays unread.
 //! Credits bound requests, a reactor's memory bounds what all have: this keeps one client, one that does not read its replies above
 //! all, from having all of it. A charge goes where the memory goes, and is given back where it is dropped. One that has nothing in
 //! flight is always granted something, whatever its size.

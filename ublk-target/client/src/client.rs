@@ -54,7 +54,7 @@ pub struct ClientOptions {
 pub struct VolumeClient {
     engine: Engine,
     net: Net,
-    ways: Ways,
+    pub(crate) ways: Ways,
     words: VecDeque<Word>,
     /// It was said that requests wait.
     said: bool,

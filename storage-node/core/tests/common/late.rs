@@ -1,7 +1,7 @@
 //! A store whose reads are over as late as a test wants.
 
 use conductor_model::{Blocks, Configuration, CopyId, SnapshotId};
-use driver::{Done, Errno, Time};
+use driver::{Done, Time};
 use node_store::{Counters, DiskOut, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -69,9 +69,6 @@ impl<S: Store> Store for Late<S> {
     }
     fn used_by(&self, copy: CopyId) -> Blocks {
         self.store.used_by(copy)
-    }
-    fn failure(&self) -> Option<Errno> {
-        self.store.failure()
     }
     fn counters(&self) -> Counters {
         self.store.counters()

@@ -189,6 +189,10 @@ impl JournaledStore {
     pub fn geometry(&self) -> Geometry {
         self.place.geometry
     }
+    /// What the disk failed with, if it did.
+    pub fn failure(&self) -> Option<Errno> {
+        self.failed
+    }
     /// True if the journal holds nothing that is not home, and no background work is left. Operations may be under way: `idle`.
     pub fn is_all_home(&self) -> bool {
         self.fresh.is_empty() && self.fold.is_idle() && !self.has_work()
@@ -650,9 +654,6 @@ impl Store for JournaledStore {
         Blocks(chunks.saturating_mul(CHUNK_BLOCKS))
     }
 
-    fn failure(&self) -> Option<Errno> {
-        self.failed
-    }
     fn counters(&self) -> Counters {
         let ring = self.ring.counters();
         let pages = self.tables.pages.counters();

@@ -598,9 +598,6 @@ impl Store for SimpleStore {
         Blocks(self.copies.get(&copy).map_or(0, |copy| copy.map.mapped()))
     }
 
-    fn failure(&self) -> Option<Errno> {
-        self.failed
-    }
     fn counters(&self) -> Counters {
         self.counters
     }

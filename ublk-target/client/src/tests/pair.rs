@@ -391,6 +391,13 @@ fn a_request_outlives_its_connection() {
     let waiting = w.client.view(w.now).waiting;
     assert_eq!((waiting[0].parts, waiting[0].shard.index.0), (2, 0));
     assert!(waiting[0].reason.contains("has not answered"), "{}", waiting[0].reason);
+    // What has the volume's name by now is none of its business, nor is where that is reached.
+    let mut foreign = map(&[(1, 1)]);
+    foreign.volume.0 += 1;
+    foreign.reachable = vec![Reachable { endpoint: endpoint(1), addresses: vec![TransportAddress::Tcp(second(1))] }];
+    w.client.map(w.now, &foreign);
+    assert_eq!(w.client.view(w.now).counters["bad_maps"], 1);
+    assert!(!w.client.ways.are_several(endpoint(1)));
     w.client.stop();
     w.run();
     assert!(!w.client.finished(), "what is in flight is finished first");
