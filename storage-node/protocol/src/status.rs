@@ -34,13 +34,11 @@ pub enum Status {
     NotHeld = 13,
     /// There are as many as there can be.
     TooMany = 14,
-    /// What a copy was asked about its content: its store has failed, and says nothing of it any more.
-    DiskFailed = 15,
 }
 
 impl Status {
     /// Every status, in order of its number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 15] = [
         Self::Ok,
         Self::StaleEpoch,
         Self::Later,
@@ -56,7 +54,6 @@ impl Status {
         Self::RangeTaken,
         Self::NotHeld,
         Self::TooMany,
-        Self::DiskFailed,
     ];
 
     /// The number that travels.

@@ -15,7 +15,6 @@
 use super::Node;
 use super::verify::For;
 use super::waits::{ReplyWait, Request};
-use super::wishes::DISK_FAILED;
 use crate::iocb::{Iocb, Kind, Phase, why};
 use crate::limits::{DAMAGE_LINE, LINK_RESERVED_CREDITS, MAX_HEALS, SUBTASK_DEADLINE};
 use crate::mail::Letter;
@@ -300,18 +299,10 @@ impl<S: Store> Node<S> {
             return;
         }
         let (shard, range) = (iocb.shard, iocb.range);
-        let asked = iocb.heal.mend.as_ref().map(|(_, mend)| mend.copy(copy).copy);
         let status = result.as_ref().ok().and_then(|(_, body, _)| ReplyBody::status_of(body));
         if status == Some(Status::StaleEpoch) {
             // Somebody has made a newer epoch: nothing is served until it is known (rule 20).
             self.ask_for_news(now, shard, out);
-        }
-        if status == Some(Status::DiskFailed)
-            && let Some(primary) = self.primaries.get_mut(&shard)
-            && let Some(copy) = asked.or_else(|| primary.others().nth(copy).map(|m| m.copy))
-        {
-            // It is away until it is left out.
-            primary.failed.entry(copy).or_insert(DISK_FAILED);
         }
         let answer = match (status, result) {
             (Some(Status::Ok), Ok((_, body, payload))) => Ok((body, payload)),

@@ -188,6 +188,5 @@ pub(super) fn reply_counter(status: Status) -> &'static str {
         Status::RangeTaken => "reply.range-taken",
         Status::NotHeld => "reply.not-held",
         Status::TooMany => "reply.too-many",
-        Status::DiskFailed => "reply.disk-failed",
     }
 }

@@ -315,11 +315,11 @@ impl<S: Store> Node<S> {
             StoreError::NoSuchSnapshot { .. } => Status::NoSnapshot,
             StoreError::OutOfRange { .. } => Status::OutOfRange,
             StoreError::Busy | StoreError::NoSuchCopy(_) => Status::Later,
-            // Not damage that another copy can put right: this disk's words are worth nothing.
-            error => match self.store_status(shard, error, out) {
-                Status::Io => Status::DiskFailed,
-                _ => Status::Later,
-            },
+            error => {
+                // Not damage that another copy can put right: this disk's words are worth nothing.
+                self.store_status(shard, error, out);
+                Status::Later
+            }
         }
     }
 }
