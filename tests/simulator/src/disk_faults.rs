@@ -24,6 +24,9 @@ impl Director {
             "fault.full-disk" => options.full = Full::Everything,
             _ => options.full = Full::Growth,
         }
+        if matches!(what, "fault.read-error" | "fault.dead-disk") && node != self.rots {
+            self.shared.borrow_mut().unreadable.insert(node);
+        }
         let process = self.nodes[node].process;
         // A life that begins before it is mended meets it, too.
         self.nodes[node].bad_until = w.life(process) + u32::from(w.state(process) == State::Dead);
@@ -61,6 +64,7 @@ impl Director {
     /// The disk works again.
     pub(crate) fn mend(&mut self, w: &mut Sim, node: usize) {
         *w.disk(self.nodes[node].disk) = DiskOptions::sized(crate::node::DISK_BYTES);
+        self.shared.borrow_mut().unreadable.remove(&node);
         if self.nodes[node].failed_in == w.life(self.nodes[node].process) {
             let cut = self.rng.coin();
             self.kill_node(w, node, cut);

@@ -210,6 +210,11 @@ impl Lane {
             },
             Ok(_) => shared.history.end(id, true, Vec::new()),
             Err(BlockError::Fenced) => shared.history.end(id, false, Vec::new()),
+            // An error, and no wrong data, is the right answer then.
+            Err(BlockError::Io) if wish.kind == Kind::Read && !shared.unreadable.is_empty() => {
+                shared.count("read.nowhere-readable");
+                shared.history.end(id, false, Vec::new());
+            }
             Err(error) => {
                 let what = format!("operation {id} ({wish:?}) failed: {error}");
                 shared.failures.push(Failure::new(verdict::Kind::Refused, what));

@@ -6,7 +6,7 @@ use crate::verdict::Failure;
 use conductor_model::BLOCK;
 use driver::Span;
 use sim::Rng;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const SECTORS_PER_BLOCK: u64 = (BLOCK / SECTOR) as u64;
 /// Longest write or read, in sectors: 384 KiB.
@@ -100,6 +100,8 @@ pub(crate) struct Workload {
     pub(crate) history: History,
     /// What must not happen, in words.
     pub(crate) failures: Vec<Failure>,
+    /// Nodes whose disks cannot be read for now, beside the one that rots. With a copy that is away, a block may be readable nowhere.
+    pub(crate) unreadable: BTreeSet<usize>,
     /// Requests by kind and outcome.
     pub(crate) counts: BTreeMap<&'static str, u64>,
 }
@@ -112,6 +114,7 @@ impl Workload {
             script: VecDeque::new(),
             history: History::default(),
             failures: Vec::new(),
+            unreadable: BTreeSet::new(),
             counts: BTreeMap::new(),
         }
     }
