@@ -1,48 +1,32 @@
-//! `trine attach`, `trine detach`, `trine attached`: volumes on this host.
+//! `trine attach` and `trine detach`: volumes on this host.
 //!
-//! `attach` starts itself once more as the target, in a session of its own with its log in a file, and waits for one line on its
-//! standard output: the device, or why there is none. `--foreground` is the target itself, for service managers. An `attach` that is
+//! `attach` starts itself once more as the target (`background`), in a session of its own with its log in a file, and waits for one line on
+//! its standard output: the device, or why there is none. `--foreground` is the target itself, for service managers. An `attach` that is
 //! told to end while it waits (Ctrl-C) ends the target that it started.
 
+use crate::background;
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, note, print, table};
-use crate::pidfile::Process;
-use crate::trace::{self, Step, steps};
+use crate::output::{Exit, Failure, Outcome, Size, print};
+use crate::trace::{self};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use conductor_model::Bytes;
 use conductor_model::limits::MAX_HOST_NAME;
-use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::{Uid, dup2_stdout, setsid};
-use serde::Serialize;
+use nix::unistd::Uid;
 use std::env;
-use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
-use std::sync::mpsc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use target_daemon::{
-    Address, FrontEnd, NbdTls, Options, Place, Range, Record, Shared, Subject, TargetError, TargetView, Transport,
-    detach, look,
+    Address, FrontEnd, NbdTls, Options, Place, Range, Shared, Subject, TargetError, Transport, detach,
 };
 use tls::{Identity, PemFiles};
 use wire::{KEY_MARK, Key};
 
-/// A target attaches within the conductor's call (10 s); a device that is recovered waits for its old daemon (30 s) and for nodes.
-const READY: Duration = Duration::from_secs(90);
-/// A target that is told to end while it comes up finishes a call of the conductor and gives the volume back by another (10 s each), or
-/// fails what its device waits for (15 s); an old target's device may have to be waited for, too (30 s).
-const ENDED: Duration = Duration::from_secs(45);
 /// Longest that a target waits for ranges before it serves.
 const RANGE_WAIT: Duration = Duration::from_secs(20);
-/// Marks the line that says why there is no device; everything else is the device.
-const FAILED: &str = "failed: ";
 
 #[derive(Args)]
 pub(crate) struct AttachArgs {
@@ -105,17 +89,6 @@ pub(crate) struct AttachArgs {
     background: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-#[derive(Args)]
-pub(crate) struct AttachedArgs {
-    /// Show where the requests that finished last spent their time, also in nodes on this machine
-    #[arg(long)]
-    trace: bool,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -247,7 +220,7 @@ impl AttachArgs {
 
 pub(crate) fn attach(args: AttachArgs) -> Outcome {
     if args.background {
-        return in_background(args);
+        return background::serve(|| options(args));
     }
     if args.foreground {
         return Ok(target_daemon::run(options(args)?, |record| {
@@ -259,7 +232,7 @@ pub(crate) fn attach(args: AttachArgs) -> Outcome {
     let place = Place::new(&records(&args.cluster)?, &args.volume.to_string());
     let sockets = args.trace.then(|| trace::sockets(&args.cluster)).transpose()?;
     options(args)?;
-    spawn(&place)?;
+    background::spawn(&place)?;
     sockets.map_or(Ok(()), |sockets| trace::follow(&place, &sockets))
 }
 
@@ -339,7 +312,7 @@ pub(crate) fn host() -> Outcome<String> {
 }
 
 /// Where attachments are recorded. They end with the host's uptime, and so may their records, unless there is a directory for all.
-fn records(cluster: &ClusterArgs) -> Outcome<PathBuf> {
+pub(crate) fn records(cluster: &ClusterArgs) -> Outcome<PathBuf> {
     let state = match (&cluster.conductor, &cluster.dir.dir) {
         (Some(_), None) if Uid::effective().is_root() => PathBuf::from("/run/trine"),
         (Some(_), None) => match env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
@@ -350,140 +323,6 @@ fn records(cluster: &ClusterArgs) -> Outcome<PathBuf> {
     };
     let state = std::path::absolute(&state).with_context(|| format!("{} is no path", state.display()))?;
     Ok(state.join("attached"))
-}
-
-/// The target itself, behind an attach that waits for one line.
-fn in_background(args: AttachArgs) -> Outcome {
-    // It was started as a child and leads no group yet; if it does, it is as good.
-    let _leads_already = setsid();
-    let served = options(args).and_then(|options| {
-        // All paths are absolute or read by now; the caller's directory may be on a filesystem that is to be unmounted.
-        env::set_current_dir("/").context("cannot leave the working directory")?;
-        Ok(target_daemon::run(options, |record| say(&record.device))?)
-    });
-    if let Err(failure) = &served {
-        say(&format!("{FAILED}{:#}", failure.why));
-    }
-    served
-}
-
-/// The one line. After it nobody listens, and nobody may wait for our end.
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
-    if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
-        let _stays_open = dup2_stdout(null);
-    }
-}
-
-fn spawn(place: &Place) -> Outcome {
-    // From before there is a target: nobody ends us without ending it. It has the mask, too, and wants it.
-    let stops = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
-    stops.thread_block().context("cannot block signals")?;
-    let program = env::current_exe().context("cannot find this program")?;
-    // Behind `--` it would be an operand.
-    let args: Vec<OsString> = env::args_os().skip(1).collect();
-    let (options, operands) = args.split_at(args.iter().position(|arg| arg == "--").unwrap_or(args.len()));
-    let mut child = Command::new(program)
-        .args(options)
-        .arg("--background")
-        .args(operands)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log(place)?)
-        .spawn()
-        .context("cannot start the target")?;
-    match heard(&mut child, stops)? {
-        Heard::Line(line) => match line.strip_prefix(FAILED) {
-            None => print(&line),
-            Some(why) => Err(Failure::new(code(&mut child)?, why)),
-        },
-        Heard::End => {
-            let log = place.log();
-            let status = child.wait().context("cannot wait for the target")?;
-            Err(Failure::new(Exit::Failed, format!("the target ended ({status}): see {}", log.display())))
-        }
-        Heard::Stop => give_up(place, &mut child),
-    }
-}
-
-/// Ends the target that was started, as Ctrl-C would if it were in the foreground.
-fn give_up(place: &Place, child: &mut Child) -> Outcome {
-    let volume = place.volume();
-    note(format_args!("trine: ending the target of {volume}; what it did is taken back"));
-    let until = Instant::now() + ENDED;
-    if let Some(target) = Process::of(child.id()) {
-        target.terminate()?;
-        // It is our child: what is waited for is that it becomes a zombie.
-        if !target.wait(until) {
-            let why = format!("the target of {volume} still runs: `trine detach --force {volume}` ends it");
-            return Err(Failure::new(Exit::TimedOut, why));
-        }
-    }
-    let status = child.wait().context("cannot wait for the target")?;
-    let left = place.read()?.is_some();
-    let left = if left { format!(": `trine attach {volume}` goes on with what is left") } else { String::new() };
-    Err(Failure::new(Exit::Failed, format!("told to end; the target of {volume} has ended ({status}){left}")))
-}
-
-fn log(place: &Place) -> Outcome<File> {
-    let path = place.log();
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    }
-    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
-    Ok(opened.with_context(|| format!("cannot open {}", path.display()))?)
-}
-
-/// What an attach waits for.
-enum Heard {
-    /// The target's one line.
-    Line(String),
-    /// It ended without a word.
-    End,
-    /// We are told to end.
-    Stop,
-}
-
-fn heard(child: &mut Child, stops: SigSet) -> Outcome<Heard> {
-    let Some(stdout) = child.stdout.take() else { return Ok(Heard::End) };
-    let (to, from) = mpsc::channel();
-    let stopped = to.clone();
-    // Both threads wait until this process ends, which is soon. What comes too late is heard by nobody.
-    std::thread::spawn(move || {
-        let mut line = String::new();
-        let read = BufReader::new(stdout).read_line(&mut line);
-        let end = |len| if len > 0 { Heard::Line(line.trim_end().to_owned()) } else { Heard::End };
-        let _late = to.send(read.map(end));
-    });
-    std::thread::spawn(move || {
-        if stops.wait().is_ok() {
-            let _late = stopped.send(Ok(Heard::Stop));
-        }
-    });
-    match from.recv_timeout(READY) {
-        Ok(heard) => Ok(heard.context("cannot hear the target")?),
-        Err(_) => Err(Failure::new(
-            Exit::TimedOut,
-            format!(
-                "the target is not ready after {} s; it goes on trying: `trine attached` shows it, `trine detach` ends it",
-                READY.as_secs()
-            ),
-        )),
-    }
-}
-
-/// The code that the target ended with.
-fn code(child: &mut Child) -> Outcome<Exit> {
-    let status = child.wait().context("cannot wait for the target")?;
-    Ok(match status.code() {
-        Some(2) => Exit::Usage,
-        Some(3) => Exit::Unreachable,
-        Some(4) => Exit::NoSuch,
-        Some(5) => Exit::Refused,
-        Some(6) => Exit::TimedOut,
-        _ => Exit::Failed,
-    })
 }
 
 pub(crate) fn run_detach(args: &DetachArgs) -> Outcome {
@@ -497,117 +336,6 @@ pub(crate) fn run_detach(args: &DetachArgs) -> Outcome {
         }
         error => error.into(),
     })
-}
-
-/// One attachment in a listing.
-#[derive(Serialize)]
-struct Attached {
-    #[serde(flatten)]
-    known: Known,
-    /// The target's process lives.
-    live: bool,
-    /// `live`, `dead`, `starting` (its device is not usable yet), `fenced` (a newer attachment exists), or `silent` (it lives and does
-    /// not answer).
-    state: &'static str,
-    /// What it says of itself, if it lives and answers.
-    target: Option<TargetView>,
-    /// Where the requests that finished last spent their time, if that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    steps: Option<Vec<Step>>,
-}
-
-/// What there is to know of it.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Known {
-    Record(Record),
-    /// It has just begun.
-    Nothing {
-        volume: String,
-        pid: Option<u32>,
-    },
-}
-
-pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
-    let mut all = Vec::new();
-    let served = if args.trace { Some(trace::served(&trace::sockets(&args.cluster)?)) } else { None };
-    for place in Place::all(&records(&args.cluster)?)? {
-        let (live, holder) = (place.is_live()?, place.holder());
-        // One that comes up may show what a dead one left.
-        let own = |record: &Record| holder.is_some_and(|holder| record.is_of(holder));
-        all.push(match place.read()? {
-            Some(record) if !live => {
-                Attached { known: Known::Record(record), live, state: "dead", target: None, steps: None }
-            }
-            Some(record) if own(&record) => {
-                let look = look(&place).ok();
-                let state = match &look {
-                    None => "silent",
-                    Some(look) if look.target.fenced => "fenced",
-                    Some(look) if look.starting => "starting",
-                    Some(_) => "live",
-                };
-                let target = look.map(|look| look.target);
-                let steps = target.as_ref().zip(served.as_ref()).map(|(target, served)| steps(&target.traces, served));
-                Attached { known: Known::Record(record), live, state, target, steps }
-            }
-            _ if live => {
-                let known = Known::Nothing { volume: place.volume().to_owned(), pid: holder.map(|holder| holder.pid) };
-                Attached { known, live, state: "starting", target: None, steps: None }
-            }
-            // One that is detached meanwhile is none.
-            _ => continue,
-        });
-    }
-    args.output.print(&all, |all| people(all))
-}
-
-fn people(all: &[Attached]) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let none = || "-".to_owned();
-    let rows = all.iter().map(|Attached { known, live, state, target, .. }| {
-        let state = if *live { (*state).to_owned() } else { format!("{state} (recover with trine attach)") };
-        let requests = target.as_ref().map_or_else(none, |target| target.requests.to_string());
-        let over = target.as_ref().map_or_else(none, over);
-        match known {
-            Known::Record(record) => {
-                let since = now.saturating_sub(Duration::from_millis(record.since_ms));
-                let since = humantime::format_duration(Duration::from_secs(since.as_secs())).to_string();
-                vec![record.volume.clone(), record.device.clone(), state, record.pid.to_string(), since, requests, over]
-            }
-            Known::Nothing { volume, pid } => {
-                let pid = pid.map_or_else(none, |pid| pid.to_string());
-                vec![volume.clone(), none(), state, pid, none(), requests, over]
-            }
-        }
-    });
-    let mut text = table(&["VOLUME", "DEVICE", "STATE", "PID", "SINCE", "REQUESTS", "OVER"], rows);
-    for Attached { known, target, steps, .. } in all {
-        let (Known::Record(record), Some(target)) = (known, target) else { continue };
-        for wait in &target.waiting {
-            let seconds = wait.longest_ms / 1000;
-            text += &format!("  {}: shard {} waits for {seconds} s: {}\n", record.volume, wait.shard, wait.reason);
-        }
-        if let Some(steps) = steps {
-            text += &format!(
-                "\n{}: where the requests that finished last spent their time\n{}",
-                record.volume,
-                trace::people(steps)
-            );
-        }
-    }
-    text
-}
-
-/// What its connections go over: `tcp`, `rdma`, `rdma 2, tcp 1`; none if there is no connection.
-fn over(target: &TargetView) -> String {
-    let of = |way: &str| target.links.iter().filter(|link| link.state == "up" && link.transport == way).count();
-    match (of("rdma"), of("tcp")) {
-        (0, 0) => "-".to_owned(),
-        (0, _) => "tcp".to_owned(),
-        (_, 0) => "rdma".to_owned(),
-        (rdma, tcp) => format!("rdma {rdma}, tcp {tcp}"),
-    }
 }
 
 #[cfg(test)]

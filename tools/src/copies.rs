@@ -1,14 +1,14 @@
-//! `trine volume clone`, `flatten` and `copy-range`: volumes that share with others.
+//! `trine volume clone`, `flatten`, `copy-range` and `copies`: volumes that share with others.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, print, size};
-use crate::progress::{Unit, follow};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, print, size, table, when};
+use crate::progress::{Unit, follow, sentence};
 use crate::snapshot::SnapshotName;
 use crate::volume::{DurabilityArg, WaitArgs, finish, name};
 use clap::Args;
 use conductor_client::Client;
-use conductor_model::Bytes;
-use conductor_model::views::{CopyRange, NewVolume};
+use conductor_model::views::{CopyInfo, CopyRange, NewVolume};
+use conductor_model::{Bytes, OrderId};
 
 #[derive(Args)]
 pub(crate) struct CloneArgs {
@@ -61,6 +61,20 @@ pub(crate) struct CopyRangeArgs {
     length: Option<Size>,
     #[command(flatten)]
     wait: WaitArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct CopiesArgs {
+    /// The volume that is copied into
+    #[arg(value_parser = name)]
+    volume: String,
+    /// End this one, by its number: what was copied stays, and it is listed with its reason. Forget it if it has ended already
+    #[arg(long, value_name = "COPY", value_parser = number)]
+    cancel: Option<OrderId>,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -120,6 +134,34 @@ pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {
         }
     })?;
     done("copied into")
+}
+
+pub(crate) fn copies(args: &CopiesArgs) -> Outcome {
+    let client = args.cluster.client()?;
+    if let Some(id) = args.cancel {
+        client.cancel_copy(&args.volume, id)?;
+    }
+    args.output.print(&client.copies(&args.volume)?, |copies| copies_table(copies))
+}
+
+/// A copy's number, as it is listed or bare.
+fn number(text: &str) -> Result<OrderId, String> {
+    let digits = text.strip_prefix('q').unwrap_or(text);
+    digits
+        .parse()
+        .map(OrderId)
+        .map_err(|_| "a copy's number is wanted, such as q3, as `trine volume copies` lists it".to_owned())
+}
+
+fn copies_table(copies: &[CopyInfo]) -> String {
+    let row = |copy: &CopyInfo| {
+        let state = match &copy.failed {
+            Some(why) => format!("ended: {why}"),
+            None => sentence(&copy.progress, Unit::Bytes),
+        };
+        vec![copy.id.to_string(), copy.source.clone(), size(copy.offset), size(copy.length), when(copy.started), state]
+    };
+    table(&["COPY", "FROM", "OFFSET", "LENGTH", "STARTED", "STATE"], copies.iter().map(row))
 }
 
 /// Up to where both end.

@@ -7,6 +7,7 @@
 //! stopping signals exactly the processes that were started from here.
 
 use crate::config::{ClusterArgs, DirArgs, HTTPS};
+use crate::inherited::keep_files;
 use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, note, print, table};
 use crate::pidfile::{self, Process};
 use crate::ports::ports;
@@ -548,6 +549,7 @@ fn status(args: &StatusArgs) -> Outcome {
 fn own_command(args: &[&str]) -> Outcome<Command> {
     use std::os::unix::process::CommandExt;
     let program = std::env::current_exe().context("cannot find this program's file")?;
+    keep_files();
     let mut command = Command::new(program);
     command.args(args).current_dir("/");
     for (name, _) in

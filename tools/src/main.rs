@@ -4,6 +4,8 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod attach;
+mod attached;
+mod background;
 mod bench;
 mod checksums;
 mod client;
@@ -16,6 +18,7 @@ mod disk;
 mod doctor;
 mod etcd;
 mod events;
+mod inherited;
 mod listen;
 mod man;
 mod node;
@@ -81,7 +84,7 @@ enum Command {
     /// End an attachment
     Detach(attach::DetachArgs),
     /// The volumes that are attached to this host, and what they wait for
-    Attached(attach::AttachedArgs),
+    Attached(attached::AttachedArgs),
     /// Load a volume from this host, and say how fast it was
     Bench(bench::BenchArgs),
     /// Who uses the cluster's volumes, and ending that
@@ -132,7 +135,7 @@ impl Command {
             Self::Df(args) => space::run(&args),
             Self::Attach(args) => attach::attach(args),
             Self::Detach(args) => attach::run_detach(&args),
-            Self::Attached(args) => attach::attached(&args),
+            Self::Attached(args) => attached::attached(&args),
             Self::Bench(args) => bench::run(args),
             Self::Client(command) => client::run(command),
             Self::Doctor(args) => doctor::run(&args),

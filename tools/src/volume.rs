@@ -43,6 +43,8 @@ pub(crate) enum VolumeCommand {
     Flatten(copies::FlattenArgs),
     /// Make a range of a volume read as the same range of another volume's snapshot, sharing its space
     CopyRange(copies::CopyRangeArgs),
+    /// Show the copy-ranges into a volume: those under way, and those that ended before they were done. Ends one of them
+    Copies(copies::CopiesArgs),
     /// Read everything on every copy in the background, and put right what is damaged
     Scrub(scrub::ScrubArgs),
 }
@@ -189,6 +191,7 @@ pub(crate) fn run(command: VolumeCommand) -> Outcome {
         VolumeCommand::Clone(args) => copies::clone(&args),
         VolumeCommand::Flatten(args) => copies::flatten(&args),
         VolumeCommand::CopyRange(args) => copies::copy_range(&args),
+        VolumeCommand::Copies(args) => copies::copies(&args),
         VolumeCommand::Scrub(args) => scrub::run(&args),
     }
 }

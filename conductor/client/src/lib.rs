@@ -314,12 +314,12 @@ impl Client {
         self.post(&volume_path(volume, "/copies")?, range, LONG_CALL)
     }
 
-    /// Copy-ranges into a volume that are under way.
+    /// Copy-ranges into a volume that are under way, and those that failed or were cancelled.
     pub fn copies(&self, volume: &str) -> Result<Vec<CopyInfo>, Error> {
         self.get(&volume_path(volume, "/copies")?)
     }
 
-    /// Ends a copy-range, or removes a failed one from the list. What was copied by then stays.
+    /// Ends a copy-range, which stays listed as cancelled, or removes one that has ended from the list. What was copied by then stays.
     pub fn cancel_copy(&self, volume: &str, id: OrderId) -> Result<(), Error> {
         self.delete(&volume_path(volume, &format!("/copies/{}", id.0))?, CALL)
     }

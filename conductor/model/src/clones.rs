@@ -139,7 +139,11 @@ impl Conductor {
             .map(|c| format!("copy {} into {}", c.id, self.volumes.get(&c.into).map_or("?", |v| &v.name)))
             .collect();
         if !by.is_empty() {
-            return Err(Error::Needed { what: what.to_owned(), by, way_out: "wait until that is over, or cancel it" });
+            return Err(Error::Needed {
+                what: what.to_owned(),
+                by,
+                way_out: "wait until that is over, or end it (trine volume copies --cancel)",
+            });
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! Ordered by the primaries of the destination's shards, one order for each shard that the range touches. What is left is persisted, so
 //! that it goes on after a restart. A primary that starts anew does some of it again, what it had not reported: only while nobody has
 //! the destination attached, and nobody can attach it until it is done, or every primary has heard that it was given up. What
-//! fails is given up and stays listed until somebody has looked.
+//! fails or is cancelled is given up and stays listed until somebody has looked.
 
 use crate::api::{OrderReport, OrderState, ShardOrder};
 use crate::limits::{MAX_COPY_JOBS, MAX_REASON};
@@ -15,6 +15,9 @@ use crate::{
     ShardIndex, ShardSnapshot, VolumeId, split_snapshot,
 };
 use std::collections::BTreeMap;
+
+/// Why a copy ended that somebody ended.
+const CANCELLED: &str = "it was cancelled";
 
 impl Conductor {
     /// Begins to copy a range into a volume.
@@ -75,23 +78,27 @@ impl Conductor {
         Ok((self.copy_info(&record), dirty))
     }
 
-    /// Copies into a volume that are under way, and failed ones.
+    /// Copies into a volume that are under way, and those that failed or were cancelled.
     pub fn copy_list(&self, into: &str) -> Result<Vec<CopyInfo>, Error> {
         let id = self.volume(into)?.id;
         Ok(self.copies.values().filter(|c| c.into == id).map(|c| self.copy_info(c)).collect())
     }
 
-    /// Ends a copy, or forgets a failed one.
+    /// Ends a copy, which then stays listed as one that failed, so that who follows it does not take it for done. Forgets a failed one.
     pub fn cancel_copy(&mut self, into: &str, id: OrderId) -> Result<((), Dirty), Error> {
         self.check_trusted()?;
         let volume = self.volume(into)?.id;
-        if self.copies.get(&id).is_none_or(|c| c.into != volume) {
+        let Some(copy) = self.copies.get_mut(&id).filter(|copy| copy.into == volume) else {
             return Err(Error::NoCopyJob { volume: into.to_owned(), id });
-        }
+        };
         let mut dirty = Dirty::default();
-        self.copies.remove(&id);
         dirty.add(Key::Copy(id));
-        self.give_up_copy(volume, id, &mut dirty);
+        if copy.failed.is_some() {
+            self.copies.remove(&id);
+        } else {
+            copy.failed = Some(CANCELLED.to_owned());
+            self.give_up_copy(volume, id, &mut dirty);
+        }
         Ok(((), self.seal(dirty)))
     }
 

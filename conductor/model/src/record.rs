@@ -372,7 +372,7 @@ pub struct WorkRecord {
     pub since: Commit,
 }
 
-/// A copy-range under way, or one that failed and was not looked at yet.
+/// A copy-range under way, or one that failed or was cancelled and was not looked at yet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CopyRecord {
     /// Its number.

@@ -151,7 +151,7 @@ pub struct CopyRange {
     pub length: Bytes,
 }
 
-/// A copy-range that is under way.
+/// A copy-range that is under way, or ended before it was done.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CopyInfo {
     /// Its number.

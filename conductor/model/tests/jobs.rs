@@ -187,6 +187,11 @@ fn what_a_copy_reads_is_not_deleted() {
     cancel(&mut cluster, info.id).unwrap();
     assert!(cluster.orders().iter().all(|(_, o)| matches!(o.what, ShardOrder::Barrier { .. })));
     cluster.delete_snapshot("db", "a").unwrap();
+    // Who follows it learns that it is not done.
+    let listed = cluster.model.copy_list("other").unwrap().remove(0);
+    assert_eq!((listed.id, listed.failed.as_deref()), (info.id, Some("it was cancelled")));
+    cancel(&mut cluster, info.id).unwrap();
+    assert_eq!(cancel(&mut cluster, info.id).unwrap_err().kind(), "no-copy");
 }
 
 #[test]

@@ -8,8 +8,6 @@
 
 mod answer;
 pub mod backup;
-mod care;
-mod clients;
 mod clock;
 mod connections;
 mod front;
@@ -17,10 +15,8 @@ mod gate;
 mod leader;
 mod ledger;
 mod limits;
-mod recovery;
 mod routes;
 mod secure;
-mod snapshots;
 mod store;
 
 use clock::Clock;

@@ -1,7 +1,13 @@
-//! Every route, in one table. `openapi.json` describes the same ones, which a test checks.
+//! Every route, in one table, and the handlers of nodes and volumes; those of `care`, `clients`, `recovery` and `snapshots` are beside it.
+//! `openapi.json` describes the same routes, which a test checks.
 //!
 //! Handlers parse, ask the ledger and serialise; the only waiting that is done here is holding a heartbeat without news,
 //! a forced attach, or an eviction, that the primaries have not confirmed yet (rule 19), and a choice of places just after a start.
+
+mod care;
+mod clients;
+mod recovery;
+mod snapshots;
 
 use crate::answer::{Failure, body, late};
 use crate::front::Advertised;
@@ -10,7 +16,6 @@ use crate::ledger::Ledger;
 use crate::limits::{
     CONFIRM, CONFIRM_EVERY, HOLD, LISTEN_EVERY, NODE_BODY, NODE_REQUESTS, OTHER_REQUESTS, REQUEST, SMALL_BODY, WAITERS,
 };
-use crate::{care, clients, recovery, snapshots};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};

@@ -4,6 +4,7 @@
 use cluster::{Cluster, LONG, Shape, binary, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::fs::File;
 use std::process::{Child, Command, Stdio};
 
 /// A cluster with a frozen conductor, and an `attach` that waits for it.
@@ -90,4 +91,17 @@ fn without_a_conductor_the_end_comes_with_the_calls_own_deadline() {
     assert_eq!(outcome.status.code(), Some(3), "the conductor cannot be reached");
     assert_eq!(up.cluster.json(&["attached"]).unwrap(), serde_json::json!([]));
     up.cluster.conductor.thaw().unwrap();
+}
+
+#[test]
+fn what_is_open_when_a_target_is_started_is_not_kept_open_by_it() {
+    let cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 8, 8).unwrap();
+    let (lock, nbd) = (cluster.dir().join("lock"), format!("unix:{}", cluster.dir().join("db.nbd").display()));
+    // It locks a file, and leaves it open to what it runs.
+    let mut command = Command::new("flock");
+    command.arg(&lock).arg(binary().unwrap()).args(["attach", "db", "--nbd", &nbd]).env("TRINE_DIR", cluster.dir());
+    assert!(command.stdout(Stdio::null()).status().unwrap().success());
+    File::open(&lock).unwrap().try_lock().expect("the target has the lock");
+    cluster.trine(&["detach", "db"]).unwrap();
 }

@@ -296,6 +296,42 @@ fn a_copied_range_reads_as_the_snapshot_and_what_lies_beside_it_as_before() {
 }
 
 #[test]
+fn a_copy_that_somebody_cancels_is_not_done_for_who_waits_for_it() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    for volume in ["from", "to"] {
+        cluster.create(volume, 8, 4).unwrap();
+    }
+    cluster.trine(&["snapshot", "create", "from@s"]).unwrap();
+    // One node of three says that it is there: nothing is copied.
+    cluster.nodes[1].freeze().unwrap();
+    cluster.nodes[2].freeze().unwrap();
+    let waits = cluster.begin(&["volume", "copy-range", "from@s", "to"]).unwrap();
+    let listed = |args: &[&str]| cluster.json(&[&["volume", "copies", "to"], args].concat());
+    wait_until("it is listed", LONG, || Ok(listed(&[])?.as_array().is_some_and(|copies| !copies.is_empty()))).unwrap();
+    let copy = listed(&[]).unwrap()[0].clone();
+    assert_eq!((&copy["source"], &copy["failed"]), (&"from@s".into(), &Value::Null), "{copy}");
+    let id = format!("q{}", copy["id"]);
+    for (code, args, word) in [
+        (4, ["from", "--cancel", &id], "from"),
+        (4, ["to", "--cancel", "q999"], "q999"),
+        (2, ["to", "--cancel", "x"], "x"),
+    ] {
+        let refused = cluster.try_trine(&[&["volume", "copies"], &args[..]].concat()).unwrap();
+        assert!(refused.code == code && refused.stderr.contains(word), "{args:?}: {refused:?}");
+    }
+    cluster.trine(&["volume", "copies", "to", "--cancel", &id]).unwrap();
+    let told = waits.end().unwrap();
+    assert!(told.code == 1 && told.stderr.contains("cancelled"), "{told:?}");
+    // Who was told has seen it.
+    assert_eq!(cluster.trine(&["volume", "copies", "to"]).unwrap().lines().count(), 1, "the head of the table");
+    cluster.nodes[1].thaw().unwrap();
+    cluster.nodes[2].thaw().unwrap();
+    cluster.wait_alive(3).unwrap();
+    cluster.trine(&["snapshot", "delete", "from@s", "--yes"]).unwrap();
+    cluster.attach("to").unwrap();
+}
+
+#[test]
 fn a_range_is_copied_between_volumes_that_have_no_node_in_common() {
     let mut cluster = Cluster::start(Shape { nodes: 6, ..Shape::default() }).unwrap();
     let duties = |cluster: &Cluster, verb: &str, nodes: Range<usize>| {

@@ -1,0 +1,132 @@
+//! `trine attached`: the volumes that are attached to this host.
+
+use crate::attach::records;
+use crate::config::ClusterArgs;
+use crate::output::{Outcome, OutputArgs, table};
+use crate::trace::{self, Step, steps};
+use clap::Args;
+use serde::Serialize;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use target_daemon::{Place, Record, TargetView, look};
+
+#[derive(Args)]
+pub(crate) struct AttachedArgs {
+    /// Show where the requests that finished last spent their time, also in nodes on this machine
+    #[arg(long)]
+    trace: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// One attachment in a listing.
+#[derive(Serialize)]
+struct Attached {
+    #[serde(flatten)]
+    known: Known,
+    /// The target's process lives.
+    live: bool,
+    /// `live`, `dead`, `starting` (its device is not usable yet), `fenced` (a newer attachment exists), or `silent` (it lives and does
+    /// not answer).
+    state: &'static str,
+    /// What it says of itself, if it lives and answers.
+    target: Option<TargetView>,
+    /// Where the requests that finished last spent their time, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<Vec<Step>>,
+}
+
+/// What there is to know of it.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Known {
+    Record(Record),
+    /// It has just begun.
+    Nothing {
+        volume: String,
+        pid: Option<u32>,
+    },
+}
+
+pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
+    let mut all = Vec::new();
+    let served = if args.trace { Some(trace::served(&trace::sockets(&args.cluster)?)) } else { None };
+    for place in Place::all(&records(&args.cluster)?)? {
+        let (live, holder) = (place.is_live()?, place.holder());
+        // One that comes up may show what a dead one left.
+        let own = |record: &Record| holder.is_some_and(|holder| record.is_of(holder));
+        all.push(match place.read()? {
+            Some(record) if !live => {
+                Attached { known: Known::Record(record), live, state: "dead", target: None, steps: None }
+            }
+            Some(record) if own(&record) => {
+                let look = look(&place).ok();
+                let state = match &look {
+                    None => "silent",
+                    Some(look) if look.target.fenced => "fenced",
+                    Some(look) if look.starting => "starting",
+                    Some(_) => "live",
+                };
+                let target = look.map(|look| look.target);
+                let steps = target.as_ref().zip(served.as_ref()).map(|(target, served)| steps(&target.traces, served));
+                Attached { known: Known::Record(record), live, state, target, steps }
+            }
+            _ if live => {
+                let known = Known::Nothing { volume: place.volume().to_owned(), pid: holder.map(|holder| holder.pid) };
+                Attached { known, live, state: "starting", target: None, steps: None }
+            }
+            // One that is detached meanwhile is none.
+            _ => continue,
+        });
+    }
+    args.output.print(&all, |all| people(all))
+}
+
+fn people(all: &[Attached]) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let none = || "-".to_owned();
+    let rows = all.iter().map(|Attached { known, live, state, target, .. }| {
+        let state = if *live { (*state).to_owned() } else { format!("{state} (recover with trine attach)") };
+        let requests = target.as_ref().map_or_else(none, |target| target.requests.to_string());
+        let over = target.as_ref().map_or_else(none, over);
+        match known {
+            Known::Record(record) => {
+                let since = now.saturating_sub(Duration::from_millis(record.since_ms));
+                let since = humantime::format_duration(Duration::from_secs(since.as_secs())).to_string();
+                vec![record.volume.clone(), record.device.clone(), state, record.pid.to_string(), since, requests, over]
+            }
+            Known::Nothing { volume, pid } => {
+                let pid = pid.map_or_else(none, |pid| pid.to_string());
+                vec![volume.clone(), none(), state, pid, none(), requests, over]
+            }
+        }
+    });
+    let mut text = table(&["VOLUME", "DEVICE", "STATE", "PID", "SINCE", "REQUESTS", "OVER"], rows);
+    for Attached { known, target, steps, .. } in all {
+        let (Known::Record(record), Some(target)) = (known, target) else { continue };
+        for wait in &target.waiting {
+            let seconds = wait.longest_ms / 1000;
+            text += &format!("  {}: shard {} waits for {seconds} s: {}\n", record.volume, wait.shard, wait.reason);
+        }
+        if let Some(steps) = steps {
+            text += &format!(
+                "\n{}: where the requests that finished last spent their time\n{}",
+                record.volume,
+                trace::people(steps)
+            );
+        }
+    }
+    text
+}
+
+/// What its connections go over: `tcp`, `rdma`, `rdma 2, tcp 1`; none if there is no connection.
+fn over(target: &TargetView) -> String {
+    let of = |way: &str| target.links.iter().filter(|link| link.state == "up" && link.transport == way).count();
+    match (of("rdma"), of("tcp")) {
+        (0, 0) => "-".to_owned(),
+        (0, _) => "tcp".to_owned(),
+        (_, 0) => "rdma".to_owned(),
+        (rdma, tcp) => format!("rdma {rdma}, tcp {tcp}"),
+    }
+}
