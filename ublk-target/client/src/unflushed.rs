@@ -6,7 +6,7 @@
 //!   lane B: flush ──────────unflushed─▶ covers 7 ──┘  ──FLUSH──▶ primary ──ok──▶ flushed 7: clean until the next change
 //! ```
 //!
-//! Two counters a shard, which only grow, so that lanes need no lock: a shard is clean if all its changes are flushed. A change that
+//! Six numbers a shard, which only grow, so that lanes need no lock: a shard is clean if all its changes are flushed. A change that
 //! is answered while a FLUSH is under way has a higher number than what that FLUSH covers, and the shard stays unflushed.
 //!
 //! What was unflushed when a newer cache generation of the shard is seen may be lost: every FLUSH that was to cover some of it fails, and

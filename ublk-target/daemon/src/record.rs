@@ -11,6 +11,7 @@
 //! without a record of its holder's is a target that comes up.
 
 use crate::error::TargetError;
+use crate::limits::LOCK_POLL;
 use conductor_model::{AttachGeneration, ClusterId, SnapshotId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -18,7 +19,11 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
+/// Looking whether somebody holds a lock takes less than this by far.
+const LOOKED_AT: Duration = Duration::from_millis(200);
 /// Longest path of a socket, in bytes.
 const MAX_SOCKET_PATH: usize = 107;
 
@@ -150,10 +155,15 @@ impl Place {
         let path = self.file("pid");
         let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
         let mut file = file.map_err(TargetError::file("open", &path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(TargetError::file("lock", &path)(error)),
+        let until = Instant::now() + LOOKED_AT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                // Who only looks whether somebody has it (`is_live`) has it for a moment.
+                Err(TryLockError::WouldBlock) if Instant::now() < until && !self.is_held() => thread::sleep(LOCK_POLL),
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(TargetError::file("lock", &path)(error)),
+            }
         }
         // A clean detach removes the file: a lock on one that nobody finds any more would keep nobody out.
         let same = || Ok::<_, std::io::Error>(fs::metadata(&path)?.ino() == file.metadata()?.ino());
@@ -178,6 +188,11 @@ impl Place {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(TargetError::file("open", &path)(error)),
         }
+    }
+
+    /// True if who took the lock last is still there.
+    fn is_held(&self) -> bool {
+        self.holder().is_some_and(|Holder { pid, started }| start_time(pid) == Some(started))
     }
 
     /// Who holds the lock, or held it last.
@@ -287,6 +302,29 @@ mod tests {
         assert!(record("db").is_of(place.holder().unwrap()));
         drop(lock);
         assert!(!place.is_live().unwrap() && place.lock().unwrap().is_some());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn who_only_looks_keeps_nobody_from_becoming_the_target() {
+        let dir = dir("looks");
+        let place = Place::new(&dir, "db");
+        let over = std::sync::atomic::AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert!(place.is_live().is_ok());
+                }
+            });
+            for _ in 0..2000 {
+                let lock = place.lock().unwrap();
+                over.store(lock.is_none(), std::sync::atomic::Ordering::Relaxed);
+                assert!(lock.is_some(), "nobody has it");
+                // As of a target that is dead.
+                fs::write(place.file("pid"), "1 1\n").unwrap();
+            }
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
         fs::remove_dir_all(&dir).unwrap();
     }
 

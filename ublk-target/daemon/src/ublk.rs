@@ -24,7 +24,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use ublk_device::{
-    Device, DeviceError, DeviceOptions, Found, KernelDevice, KernelState, Owner, QueueId, Queues, Volume, VolumeLetter,
+    Asking, Device, DeviceError, DeviceOptions, Found, KernelState, Owner, QueueId, Queues, Volume, VolumeLetter,
     VolumeMail,
 };
 use volume_client::Transport;
@@ -83,20 +83,26 @@ fn device_of(record: &Record) -> Result<Option<Found>, TargetError> {
 pub(crate) fn waits(record: &Record) -> Result<Option<u32>, TargetError> {
     match device_of(record)? {
         Some(Found { id, owner, state: KernelState::Dead, .. }) => {
-            ublk_device::forget(id, owner, false)?;
+            ublk_device::forget(id, owner, Asking::All)?;
             Ok(None)
         }
         found => Ok(found.map(|found| found.id)),
     }
 }
 
-/// Removes what a dead target left of its device; without `force` not if it is in use.
+/// Removes what a dead target left of its device; without `force` not if it is in use. One that may not have been started to its end is not
+/// opened for the question: nobody might be able to.
 pub(crate) fn forget(record: &Record, force: bool) -> Result<(), TargetError> {
+    let asking = match (force, record.starting) {
+        (true, _) => Asking::Nothing,
+        (false, true) => Asking::Seen,
+        (false, false) => Asking::All,
+    };
     if number(&record.device).is_none() {
         return Ok(());
     }
     if let Some(found) = device_of(record)? {
-        ublk_device::forget(found.id, found.owner, force || record.starting).map_err(|error| match error {
+        ublk_device::forget(found.id, found.owner, asking).map_err(|error| match error {
             DeviceError::InUse(_) => TargetError::Refused { volume: record.volume.clone(), why: error.to_string() },
             other => other.into(),
         })?;
@@ -113,6 +119,9 @@ pub(crate) fn prepare_process() -> Result<(), TargetError> {
         return Err(DeviceError::NoDriver.into());
     }
     ublk_device::daemon::io_flusher().map_err(system("become an I/O flusher (run as root)"))?;
+    if let Err(errno) = ublk_device::daemon::stay_in_memory() {
+        tracing::warn!(%errno, "this target may be swapped out, or ended when memory runs out: do not swap to its device");
+    }
     ublk_device::daemon::own_mount_namespace().map_err(system("get a mount namespace (run as root)"))
 }
 
@@ -240,14 +249,21 @@ impl Keeper {
 
     fn start(&mut self) -> Result<(), TargetError> {
         self.device.start()?;
-        self.name().inspect_err(|_| {
-            // Nobody knows of a new one yet, and nobody uses it; one that was taken over has its users.
-            if !self.device.is_recovered()
-                && let Err(error) = self.stop(true)
-            {
-                tracing::warn!(%error, "the device is still there");
+        match self.name() {
+            // It has its users already, who wait for it.
+            Err(error) if self.device.is_recovered() => {
+                tracing::warn!(%error, "the device has no name in /dev/trine");
+                Ok(())
             }
-        })
+            // Nobody knows of it yet, and nobody uses it.
+            Err(error) => {
+                if let Err(error) = self.stop(true) {
+                    tracing::warn!(%error, "the device is still there");
+                }
+                Err(error)
+            }
+            named => named,
+        }
     }
 
     /// Its size as the kernel has it, and its name in `/dev/trine`.
@@ -257,10 +273,8 @@ impl Keeper {
         if !gone.is_empty() {
             tracing::info!(?gone, "names of devices that are gone were removed");
         }
-        let taken = |path: &Path| {
-            let theirs = |device: &KernelDevice| device.owner != self.owner && device.state != KernelState::Dead;
-            ublk_device::known().is_ok_and(|all| all.iter().any(|device| device.path == path && theirs(device)))
-        };
+        let theirs = |(owner, state)| owner != self.owner && state != KernelState::Dead;
+        let taken = |path: &Path| ublk_device::whose(path).is_some_and(theirs);
         if ublk_device::link(&self.volume, self.device.path(), taken)?.is_none() {
             let path = self.device.path().display();
             tracing::warn!(%path, "another cluster's volume has this one's name in /dev/trine: it is known by its number alone");

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use ublk_device::{Device, DeviceOptions, Executor, Owner, QueueId, daemon};
+use ublk_device::{Asking, Device, DeviceOptions, Executor, Owner, QueueId, daemon};
 use volume_client::{BlockDone, BlockError, BlockOp, BlockRequest, Completion};
 
 /// So little that a queue of large writes feels back-pressure.
@@ -163,7 +163,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     if let Some(id) = cli.forget {
-        ublk_device::forget(id, Owner::default(), true)?;
+        ublk_device::forget(id, Owner::default(), Asking::Nothing)?;
         println!("stale names: {:?}", ublk_device::unlink_stale()?);
         return Ok(());
     }

@@ -4,9 +4,10 @@ use crate::device::{runs, stop_unused};
 use crate::features::driver_is_loaded;
 use crate::kernel::{Control, Info, State};
 use crate::limits::{RECOVER_POLL, RECOVER_WAIT};
+use crate::openers::is_seen_in_use;
 use crate::{DeviceError, Owner};
 use conductor_model::Bytes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// The kernel's list of character devices of ublk.
@@ -137,9 +138,21 @@ fn describe(control: &mut Control, info: Info, owner: Owner) -> Result<KernelDev
     })
 }
 
-/// Stops and removes `owner`'s device that nobody serves: what waits for it fails. Without `force` not if somebody uses it
-/// ([`DeviceError::InUse`]).
-pub fn forget(id: u32, owner: Owner, force: bool) -> Result<(), DeviceError> {
+/// How much is asked before a device is stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asking {
+    /// It is not stopped if somebody uses it.
+    All,
+    /// It is not stopped if it is mounted or the like. That is seen without opening it: it may be one that nobody can open, as it is just
+    /// being started.
+    Seen,
+    /// Nothing.
+    Nothing,
+}
+
+/// Stops and removes `owner`'s device that nobody serves: what waits for it fails. [`DeviceError::InUse`] if somebody uses it, as far as that
+/// is asked.
+pub fn forget(id: u32, owner: Owner, asking: Asking) -> Result<(), DeviceError> {
     let mut control = Control::open()?;
     let begin = Instant::now();
     let info = loop {
@@ -159,13 +172,21 @@ pub fn forget(id: u32, owner: Owner, force: bool) -> Result<(), DeviceError> {
         std::thread::sleep(RECOVER_POLL);
     };
     // A dead one has no block device that could be in use.
-    if force || info.state == State::Dead {
-        control.stop(id)?;
-    } else {
-        stop_unused(&mut control, id)?;
+    let asking = if info.state == State::Dead { Asking::Nothing } else { asking };
+    match asking {
+        Asking::All => stop_unused(&mut control, id)?,
+        Asking::Seen if is_seen_in_use(id) => return Err(DeviceError::InUse(id)),
+        Asking::Seen | Asking::Nothing => control.stop(id)?,
     }
     // Whoever has it open may keep it so for long.
-    if force || info.state == State::Dead { control.delete_later(id) } else { control.delete(id) }
+    if asking == Asking::All { control.delete(id) } else { control.delete_later(id) }
+}
+
+/// Whose device has that path, as far as can be said at once, and what the kernel thinks of it. `None`: nobody's of Trine.
+pub fn whose(path: &Path) -> Option<(Owner, KernelState)> {
+    let id = path.to_str()?.strip_prefix("/dev/ublkb")?.parse().ok()?;
+    let info = Control::open().ok()?.info(id).ok()?;
+    Some((info.owner?, KernelState::of(info.state)))
 }
 
 /// The block device of that number.

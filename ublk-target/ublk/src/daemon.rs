@@ -1,12 +1,13 @@
 //! What a process that serves block devices owes the machine it serves them to.
 //!
-//! It must not wait for memory that only writes to its own device can free ([`io_flusher`]), and it must not hold on to
-//! filesystems that lie on its own device ([`own_mount_namespace`]). Both are to be called first thing in `main`, while there
-//! is one thread: threads inherit them.
+//! It must not wait for memory that only writes to its own device can free ([`io_flusher`]), it must not have to be read back from its own
+//! device ([`stay_in_memory`]), and it must not hold on to filesystems that lie on its own device ([`own_mount_namespace`]). All are to be
+//! called first thing in `main`, while there is one thread: threads inherit them.
 
 use driver::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::mman::{MlockAllFlags, mlockall};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -28,6 +29,17 @@ pub fn io_flusher() -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno(nix::errno::Errno::last_raw())) }
 }
 
+/// Keeps this process in memory, what it has and what it will have, as soon as it is used: a page of it in a swap that lies on its own
+/// device could be had by nobody but itself. And it is not ended when memory runs out: all who use its device would wait. Needs
+/// CAP_IPC_LOCK and CAP_SYS_RESOURCE (root).
+pub fn stay_in_memory() -> Result<(), Errno> {
+    let all = MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE;
+    let on_fault = MlockAllFlags::from_bits_retain(libc::MCL_ONFAULT);
+    let locked = mlockall(all | on_fault).map_err(|error| Errno(error as i32));
+    let spared = fs::write("/proc/self/oom_score_adj", "-1000");
+    locked.and(spared.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO))))
+}
+
 /// Gives this process mounts of its own, without filesystems on ublk devices: an unmount outside is then a real one, and
 /// nothing here can open a file that waits for us. Unmounts outside still arrive here. Needs CAP_SYS_ADMIN (root).
 pub fn own_mount_namespace() -> Result<(), Errno> {
@@ -46,15 +58,15 @@ pub fn own_mount_namespace() -> Result<(), Errno> {
 }
 
 /// A line of proc_pid_mountinfo(5).
-struct Mount {
+pub(crate) struct Mount {
     /// Of the device, `MAJOR:MINOR`; 0 and something where the file system has none of its own.
-    number: String,
+    pub(crate) number: String,
     target: PathBuf,
-    source: PathBuf,
+    pub(crate) source: PathBuf,
 }
 
 impl Mount {
-    fn of(line: &str) -> Option<Self> {
+    pub(crate) fn of(line: &str) -> Option<Self> {
         let (left, right) = line.split_once(" - ")?;
         let mut fields = left.split(' ').skip(2);
         let number = fields.next()?.to_owned();

@@ -12,8 +12,8 @@ use crate::attached::path_of;
 use crate::features::{Feature, Probe};
 use crate::kernel::{Control, Gate, Info, Lasting, State, leave_out_scheduler, open_once, read_partitions};
 use crate::limits::{IN_USE_POLL, IN_USE_WAIT, MAIL, RECOVER_POLL, RECOVER_WAIT};
-use crate::openers::is_in_use;
-use crate::queue::{QueueView, Report, serve};
+use crate::openers::{can_be_opened, claim};
+use crate::queue::{QueueView, Report, prepare, serve};
 use crate::queues::Queues;
 use crate::{BuildError, DeviceError, DeviceOptions, Executor, Owner, QueueFailure, QueueId};
 use conductor_model::Bytes;
@@ -71,42 +71,77 @@ impl<M: Send + 'static> Device<M> {
         let probe = control.features().map_or(Probe::of(0), Probe::of);
         let info = match options.recover {
             None => control.add(options, &probe)?,
-            Some(id) => take_over(&mut control, id, options.owner)?,
+            Some(id) => when_free(&mut control, id, options.owner, |_, info| Ok(Some(info)))?,
         };
-        let gate = Gate::open(&info).inspect_err(|_| {
-            if options.recover.is_none()
-                && let Err(error) = control.delete(info.id)
-            {
-                tracing::warn!(%error, "a device that was never started is still there");
-            }
-        })?;
-        let (id, queues) = (gate.id(), gate.queues());
         let (reporter, reports) = channel();
-        // The queues' alone: with the last of them the kernel is rid of this daemon, whatever else of it still waits.
-        let gate = Arc::new(gate);
         let mut device = Self {
-            id,
-            path: path_of(id),
-            queues: Queues::behind(&gate),
+            id: info.id,
+            path: path_of(info.id),
+            queues: Queues::default(),
             reports,
             owner: options.owner,
             recovered: options.recover.is_some(),
             reads_partitions: probe.has(Feature::NoPartitionScan),
         };
         let parts = Arc::new((build, on_letter));
-        let made =
-            (0..queues).try_for_each(|queue| device.spawn(&options.name, QueueId(queue), &gate, &parts, &reporter));
-        drop(gate);
-        let made = made
-            .and_then(|()| device.all_ready())
-            .and_then(|()| if device.recovered { Ok(()) } else { control.shape(id, options) });
-        match made {
-            Ok(()) => Ok(device),
-            Err(error) => {
-                device.abandon();
-                Err(error)
-            }
+        match device
+            .prepare(options, &info, &parts, &reporter)
+            .and_then(|gates| device.open(&mut control, &info, gates))
+        {
+            Ok(()) if device.recovered => Ok(device),
+            Ok(()) => match control.shape(info.id, options) {
+                Ok(()) => Ok(device),
+                Err(error) => Err(device.given_up(error)),
+            },
+            Err(error) => Err(device.given_up(error)),
         }
+    }
+
+    fn given_up(mut self, error: DeviceError) -> DeviceError {
+        self.abandon();
+        error
+    }
+
+    /// All that a queue needs but the device itself. What fails here leaves a device that is to be recovered as it was.
+    fn prepare<E, B, L>(
+        &mut self,
+        options: &DeviceOptions,
+        info: &Info,
+        parts: &Arc<(B, L)>,
+        reporter: &Sender<Report>,
+    ) -> Result<Vec<Sender<Arc<Gate>>>, DeviceError>
+    where
+        E: Executor<Mail = M> + 'static,
+        B: Fn(QueueId) -> Result<E, BuildError> + Send + Sync + 'static,
+        L: Fn(QueueId, E::Letter) + Send + Sync + 'static,
+    {
+        let queues = (0..info.queues).map(QueueId);
+        let gates =
+            queues.map(|queue| self.spawn(&options.name, queue, info, parts, reporter)).collect::<Result<_, _>>()?;
+        self.all_say_so()?;
+        Ok(gates)
+    }
+
+    /// Opens the device, and has every queue fetch. Nothing that may fail is put in between: before 6.15 the kernel lets nobody recover
+    /// a device that was taken over by a daemon of which no queue has fetched, and stumbles over one of which only some have.
+    fn open(&mut self, control: &mut Control, info: &Info, gates: Vec<Sender<Arc<Gate>>>) -> Result<(), DeviceError> {
+        if self.recovered {
+            when_free(control, info.id, self.owner, |control, _| match control.begin_recovery(info.id) {
+                // Its character device is still being closed.
+                Err(DeviceError::Refused { errno: Errno(libc::EBUSY), .. }) => Ok(None),
+                Err(DeviceError::Refused { errno: Errno(libc::EINVAL), .. }) => Err(DeviceError::Lost(info.id)),
+                other => other.map(Some),
+            })?;
+        }
+        // The queues' alone: with the last of them the kernel is rid of this daemon, whatever else of it still waits.
+        let gate = Arc::new(Gate::open(info)?);
+        self.queues.are_behind(&gate);
+        for to in gates {
+            // One that has ended says so.
+            let _ended = to.send(Arc::clone(&gate));
+        }
+        drop(gate);
+        self.all_say_so()
     }
 
     /// Makes it usable, without an I/O scheduler. The kernel reads the partition table of a new one before this returns, which takes as long
@@ -143,30 +178,32 @@ impl<M: Send + 'static> Device<M> {
         &mut self,
         name: &str,
         queue: QueueId,
-        gate: &Arc<Gate>,
+        &Info { depth, io_buf_bytes, .. }: &Info,
         parts: &Arc<(B, L)>,
         reporter: &Sender<Report>,
-    ) -> Result<(), DeviceError>
+    ) -> Result<Sender<Arc<Gate>>, DeviceError>
     where
         E: Executor<Mail = M> + 'static,
         B: Fn(QueueId) -> Result<E, BuildError> + Send + Sync + 'static,
         L: Fn(QueueId, E::Letter) + Send + Sync + 'static,
     {
-        let gate = Arc::clone(gate);
+        let (gates, gate) = channel::<Arc<Gate>>();
         let (letters, mail) = mailbox(MAIL).map_err(DeviceError::Mailbox)?;
         let (parts, reporter) = (Arc::clone(parts), reporter.clone());
         let body = move || {
-            let mut lasting = Lasting::of(&gate);
+            let mut lasting = Lasting::new(depth, io_buf_bytes);
             let (build, on_letter) = &*parts;
-            let ready = reporter.clone();
             let served = catch_unwind(AssertUnwindSafe(|| {
-                let on_letter = |letter| on_letter(queue, letter);
+                prepare(depth, &mut lasting)?;
                 // A device that is gone does not listen.
-                let on_ready = || drop(ready.send(Report::Ready));
-                serve(&gate, queue, &mut lasting, mail, build, on_letter, on_ready)
+                drop(reporter.send(Report::Ready));
+                let gate = gate.recv().map_err(|_| QueueFailure::Open("the device was given up".to_owned()))?;
+                let on_letter = |letter| on_letter(queue, letter);
+                let on_fetched = || drop(reporter.send(Report::Ready));
+                serve(&gate, queue, &mut lasting, mail, build, on_letter, on_fetched)
             }));
             let result = served.unwrap_or_else(|panic| Err(QueueFailure::Panic(text_of(&*panic))));
-            drop((gate, parts));
+            drop(parts);
             drop(reporter.send(Report::Ended(queue, result)));
             lasting
         };
@@ -175,11 +212,11 @@ impl<M: Send + 'static> Device<M> {
         let name = name.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(15).collect();
         let thread = std::thread::Builder::new().name(name).spawn(body).map_err(DeviceError::Thread)?;
         self.queues.add(letters, thread);
-        Ok(())
+        Ok(gates)
     }
 
-    /// Waits until every queue has fetched, or one has failed.
-    fn all_ready(&self) -> Result<(), DeviceError> {
+    /// Waits until every queue is prepared, or has fetched; or one has failed.
+    fn all_say_so(&self) -> Result<(), DeviceError> {
         for _ in 0..self.queues.count() {
             match self.reports.recv() {
                 Ok(Report::Ready) => {}
@@ -254,12 +291,20 @@ impl<M: Send + 'static> Device<M> {
             self.queues.refuse();
             control.stop(self.id)?;
         } else {
-            stop_unused(&mut control, self.id)?;
+            match stop_unused(&mut control, self.id) {
+                // Somebody else has stopped it just now.
+                Err(DeviceError::NoDevice(_)) if self.clear() => return Ok(()),
+                stopped => stopped?,
+            }
         }
         // The stop takes all tags back: the queues end.
         self.leave();
         // Whoever has it open may keep it so for long.
-        if force { control.delete_later(self.id) } else { control.delete(self.id) }
+        match if force { control.delete_later(self.id) } else { control.delete(self.id) } {
+            // Somebody else has removed it.
+            Err(DeviceError::NoDevice(_)) => Ok(()),
+            deleted => deleted,
+        }
     }
 
     /// Removes what is left of a device that somebody else has stopped. False if it was not stopped: it waits for the next daemon.
@@ -330,20 +375,23 @@ impl<M> std::fmt::Debug for Device<M> {
     }
 }
 
-/// Waits until the kernel has seen that the device's daemon is gone, and says that we are the next one.
-fn take_over(control: &mut Control, id: u32, owner: Owner) -> Result<Info, DeviceError> {
+/// Does something with a device as soon as its daemon is gone, and the kernel has seen it; again, while it comes to nothing.
+fn when_free<T>(
+    control: &mut Control,
+    id: u32,
+    owner: Owner,
+    mut attempt: impl FnMut(&mut Control, Info) -> Result<Option<T>, DeviceError>,
+) -> Result<T, DeviceError> {
     let begin = Instant::now();
     loop {
         let info = control.info(id)?;
         if info.owner != Some(owner) || !info.recoverable || info.state == State::Dead {
             return Err(DeviceError::NotOurs(id));
         }
-        if info.state != State::Live {
-            match control.begin_recovery(id) {
-                // Its character device is still being closed.
-                Err(DeviceError::Refused { errno: Errno(libc::EBUSY), .. }) => {}
-                other => return other.map(|()| info),
-            }
+        if info.state != State::Live
+            && let Some(done) = attempt(control, info)?
+        {
+            return Ok(done);
         }
         let waited = begin.elapsed();
         if waited > SERVED_WAIT && runs(info.pid) {
@@ -369,12 +417,14 @@ pub(crate) fn stop_unused(control: &mut Control, id: u32) -> Result<(), DeviceEr
     let safe = Probe::of(control.features()?).has(Feature::SafeStop);
     let begin = Instant::now();
     loop {
-        let stopped = if safe {
-            control.stop_unused(id)
-        } else if is_in_use(id) {
-            Err(DeviceError::InUse(id))
-        } else {
-            control.stop(id)
+        let stopped = match safe {
+            // The command waits for whoever opens the device, and whoever reads its partition table, for ever.
+            true if can_be_opened(&path_of(id)) => control.stop_unused(id),
+            true => Err(DeviceError::InUse(id)),
+            false => match claim(id) {
+                Some(_claim) => control.stop(id),
+                None => Err(DeviceError::InUse(id)),
+            },
         };
         match stopped {
             Err(DeviceError::InUse(_)) if begin.elapsed() < IN_USE_WAIT => std::thread::sleep(IN_USE_POLL),

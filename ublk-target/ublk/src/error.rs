@@ -59,6 +59,11 @@ pub enum DeviceError {
     /// The device was not made for recovery, not by Trine, or for another volume.
     #[error("ublk device {0} is not this volume's: it was made by another, or was stopped already")]
     NotOurs(u32),
+    /// Its daemon ended while it took the device over, or some of its queues did.
+    #[error(
+        "ublk device {0} cannot be taken over any more: a process that was taking it over ended half-way, which kernels before 6.15 do not put up with. Only a detach by force is left, with which what waits for the device fails"
+    )]
+    Lost(u32),
     /// The device cannot be opened.
     #[error("cannot open {}: {error}", .path.display())]
     Open {

@@ -50,3 +50,5 @@ pub(crate) const RECOVER_WAIT: std::time::Duration = std::time::Duration::from_s
 pub(crate) const IN_USE_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 /// Between two looks.
 pub(crate) const IN_USE_POLL: std::time::Duration = std::time::Duration::from_millis(50);
+/// Opening a device, and writing out what the kernel has of it, is given so long: whoever has it locked longer uses it.
+pub(crate) const IN_USE_ASK: std::time::Duration = std::time::Duration::from_secs(3);

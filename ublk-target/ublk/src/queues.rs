@@ -22,8 +22,8 @@ pub struct Queues<M> {
 }
 
 impl<M> Queues<M> {
-    pub(crate) fn behind(gate: &Arc<Gate>) -> Self {
-        Self { gate: Arc::downgrade(gate), ..Self::default() }
+    pub(crate) fn are_behind(&mut self, gate: &Arc<Gate>) {
+        self.gate = Arc::downgrade(gate);
     }
 
     pub(crate) fn add(&mut self, queue: Mailbox<QueueMail<M>>, thread: JoinHandle<Lasting>) {

@@ -140,12 +140,12 @@ struct Counters {
     displaced: u64,
     accept_errors: u64,
     requests: u64,
-    stuck: u64,
-    held_back: u64,
-    dropped: u64,
+    waited_for_room: u64,
+    waited_for_orphans: u64,
+    dropped_for_silence: u64,
     abandoned: u64,
     closed: u64,
-    stray: u64,
+    stray_completions: u64,
 }
 
 impl NbdTarget {
@@ -199,12 +199,12 @@ impl NbdTarget {
             displaced,
             accept_errors,
             requests,
-            stuck,
-            held_back,
-            dropped,
+            waited_for_room,
+            waited_for_orphans,
+            dropped_for_silence,
             abandoned,
             closed,
-            stray,
+            stray_completions,
         } = self.counters;
         for (name, value) in [
             ("nbd_accepted", accepted),
@@ -212,12 +212,12 @@ impl NbdTarget {
             ("nbd_displaced", displaced),
             ("nbd_accept_errors", accept_errors),
             ("nbd_requests", requests),
-            ("nbd_waited_for_room", stuck),
-            ("nbd_waited_for_orphans", held_back),
-            ("nbd_dropped_for_silence", dropped),
+            ("nbd_waited_for_room", waited_for_room),
+            ("nbd_waited_for_orphans", waited_for_orphans),
+            ("nbd_dropped_for_silence", dropped_for_silence),
             ("nbd_abandoned", abandoned),
             ("nbd_closed", closed),
-            ("nbd_stray_completions", stray),
+            ("nbd_stray_completions", stray_completions),
         ] {
             view.count(name, value);
         }
@@ -321,7 +321,7 @@ impl NbdTarget {
             },
             _ => None,
         };
-        self.counters.stray += u64::from(known.is_none());
+        self.counters.stray_completions += u64::from(known.is_none());
     }
 
     /// Takes what clients ask for, as far as there is room. True if the volume client got something.
@@ -395,11 +395,11 @@ impl NbdTarget {
         let change = request.op.is_change();
         if change && orphans {
             link.stuck = Some((ticket, request));
-            self.counters.held_back += 1;
+            self.counters.waited_for_orphans += 1;
             return;
         }
         if link.asked > 0 && self.client.room() <= usize::from(SPARE_DEPTH) {
-            self.refuse(link, ticket, request);
+            self.wait_for_room(link, ticket, request);
             return;
         }
         let vacant = self.asked.vacant_entry();
@@ -411,14 +411,14 @@ impl NbdTarget {
                 link.changes += usize::from(change);
                 self.counters.requests += 1;
             }
-            Err(request) => self.refuse(link, ticket, request),
+            Err(request) => self.wait_for_room(link, ticket, request),
         }
     }
 
     /// There is no room for a request: it waits for some.
-    fn refuse(&mut self, link: &mut Link, ticket: Ticket, request: BlockRequest) {
+    fn wait_for_room(&mut self, link: &mut Link, ticket: Ticket, request: BlockRequest) {
         link.stuck = Some((ticket, request));
-        self.counters.stuck += 1;
+        self.counters.waited_for_room += 1;
         self.crammed = true;
     }
 
@@ -440,7 +440,7 @@ impl NbdTarget {
             let Some(Asked { on, ticket, change }) =
                 usize::try_from(completion.tag).ok().and_then(|tag| self.asked.try_remove(tag))
             else {
-                self.counters.stray += 1;
+                self.counters.stray_completions += 1;
                 continue;
             };
             match self.link_of(on.id) {
@@ -449,7 +449,7 @@ impl NbdTarget {
                     link.changes -= usize::from(change);
                     link.finish(ticket, convert::outcome(completion));
                 }
-                None => self.counters.stray += 1,
+                None => self.counters.stray_completions += 1,
             }
         }
     }
@@ -458,7 +458,7 @@ impl NbdTarget {
         let stopping = self.stopping;
         for link in self.places.iter_mut().filter_map(|place| place.link.as_deref_mut()) {
             if link.deadline(stopping).is_some_and(|deadline| deadline <= now) {
-                self.counters.dropped += 1;
+                self.counters.dropped_for_silence += 1;
                 link.drop_client(out);
             }
         }

@@ -40,24 +40,9 @@ impl Gate {
         })
     }
 
-    /// Its number.
-    pub(crate) fn id(&self) -> u32 {
-        self.dev.dev_info.dev_id
-    }
-
-    /// How many queues it has.
-    pub(crate) fn queues(&self) -> u16 {
-        self.dev.dev_info.nr_hw_queues
-    }
-
     /// Requests per queue.
     pub(crate) fn depth(&self) -> u16 {
         self.dev.dev_info.queue_depth
-    }
-
-    /// One buffer per tag of a queue. They must outlive the thread whose ring the queue is on.
-    pub(crate) fn buffers(&self) -> Vec<Buffer> {
-        self.dev.alloc_queue_io_bufs()
     }
 }
 

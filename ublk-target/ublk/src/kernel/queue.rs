@@ -42,9 +42,9 @@ pub(crate) struct Lasting {
 }
 
 impl Lasting {
-    /// For a queue of that device.
-    pub(crate) fn of(gate: &Gate) -> Self {
-        Self { buffers: gate.buffers(), ring: None }
+    /// For a queue with so many requests, of so many bytes each.
+    pub(crate) fn new(depth: u16, io_buf_bytes: u32) -> Self {
+        Self { buffers: (0..depth).map(|_| Buffer::new(io_buf_bytes as usize)).collect(), ring: None }
     }
 }
 

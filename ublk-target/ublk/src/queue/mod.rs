@@ -6,6 +6,6 @@ mod tags;
 
 pub(crate) use lane::QueueMail;
 pub use serve::QueueView;
-pub(crate) use serve::{Report, serve};
+pub(crate) use serve::{Report, prepare, serve};
 pub use tags::Counters;
 pub(crate) use tags::Descriptor;

@@ -20,7 +20,7 @@ use reactor::{Cqe, MailRx, Reactor, Ring, Uring, clock};
 /// What a queue's thread tells its device.
 #[expect(clippy::large_enum_variant, reason = "two of them in a queue's life")]
 pub(crate) enum Report {
-    /// All tags are fetched.
+    /// It is prepared; later, its tags are fetched.
     Ready,
     /// It ended, well or not.
     Ended(QueueId, Result<QueueView, QueueFailure>),
@@ -53,8 +53,14 @@ enum Phase {
 
 type QueueReactor<'q, 'd, E> = Reactor<Lane<E>, QueueRing<'q, 'd>>;
 
-/// Serves queue `id` of the device behind `gate` on the calling thread, which must be new and of no other use. `lasting` must
-/// outlive the thread.
+/// Makes the calling thread, which must be new and of no other use, one that can serve a queue. `lasting` must outlive it.
+pub(crate) fn prepare(depth: u16, lasting: &mut Lasting) -> Result<(), QueueFailure> {
+    // Not fatal: it is for a machine that runs out of memory. Doctor speaks of it.
+    let _flusher = daemon::io_flusher();
+    make_ring(depth, lasting)
+}
+
+/// Serves queue `id` of the device behind `gate` on the calling thread, which is prepared.
 pub(crate) fn serve<E: Executor>(
     gate: &Gate,
     id: QueueId,
@@ -62,11 +68,8 @@ pub(crate) fn serve<E: Executor>(
     mail: MailRx<QueueMail<E::Mail>>,
     build: impl FnOnce(QueueId) -> Result<E, BuildError>,
     mut on_letter: impl FnMut(E::Letter),
-    on_ready: impl FnOnce(),
+    on_fetched: impl FnOnce(),
 ) -> Result<QueueView, QueueFailure> {
-    // Not fatal: it is for a machine that runs out of memory. Doctor speaks of it.
-    let _flusher = daemon::io_flusher();
-    make_ring(gate.depth(), lasting)?;
     let buffers = &mut lasting.buffers;
     let kernel = KernelQueue::open(gate, id, buffers)?;
     let mut uring = Uring::new(kernel.ring(), RING)?;
@@ -88,7 +91,7 @@ pub(crate) fn serve<E: Executor>(
         events: Vec::new(),
     };
     queue.fetched(buffers)?;
-    on_ready();
+    on_fetched();
     while !queue.over() {
         queue.turn(buffers)?;
         queue.reactor.letters().for_each(&mut on_letter);
@@ -132,7 +135,7 @@ impl<E: Executor> Serving<'_, '_, E> {
             self.tags.feed(now, &mut self.reactor.machine().executor, buffers);
         }
         self.reactor.end_turn(now);
-        self.obey();
+        self.show();
         self.answer(buffers);
         self.progress(now);
         Ok(())
@@ -180,8 +183,8 @@ impl<E: Executor> Serving<'_, '_, E> {
         }
     }
 
-    /// Does what the mail said.
-    fn obey(&mut self) {
+    /// Answers who wants to look.
+    fn show(&mut self) {
         if !self.reactor.machine().looks.is_empty() {
             let view = self.view();
             for to in self.reactor.machine().looks.drain(..) {
