@@ -1,7 +1,7 @@
 //! How far the filling of a syncing copy is, as its primary knows it (rules 3, 4 and 7). No I/O here: `node/filling.rs` does that.
 //!
 //! ```text
-//!  targets: each snapshot that the copy lacks, oldest first, then what is written to
+//!  layers: each snapshot that the copy lacks, oldest first, then what is written to
 //!
 //!            0 ........ cursor ................................ size
 //!  due:      version > upto │ version > base          on the primary, or on the copy
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Blocks of one piece: a chunk of the store, so that a piece has one version.
 pub(crate) const PIECE: u32 = 16;
 
-/// Where the filling of one target stands.
+/// Where the filling of one layer stands.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// To be listed, from the block that the filling has listed up to, as soon as writes up to here are finished.
@@ -37,7 +37,7 @@ pub(crate) enum Step {
     },
     /// Pieces are under way.
     Fill,
-    /// The target is complete, and the copy is told so.
+    /// The layer is complete, and the copy is told so.
     Telling,
     /// All is there.
     Complete,
@@ -60,7 +60,7 @@ pub(crate) struct Filling {
     /// The conductor has been asked to add it: it may be in sync by now (rule 1).
     pub(crate) add_asked: bool,
     pub(crate) step: Step,
-    pub(crate) target: View,
+    pub(crate) layer: View,
     base: Stamp,
     cursor: Blocks,
     upto: Stamp,
@@ -72,13 +72,13 @@ pub(crate) struct Filling {
     pub(crate) left: VecDeque<Piece>,
     /// Up to here everything is listed.
     listed: Blocks,
-    /// Where the target ends, if before the shard does: a snapshot of when the shard was smaller.
+    /// Where the layer ends, if before the shard does: a snapshot of when the shard was smaller.
     end: Option<Blocks>,
     /// By IOCB.
     pub(crate) running: BTreeMap<usize, Piece>,
-    /// The newest version listed on the own side in this target.
+    /// The newest version listed on the own side in this layer.
     highest: Stamp,
-    /// The targets are to be looked at anew, as soon as nothing runs: something changed that is not sent to the copy.
+    /// The layers are to be looked at anew, as soon as nothing runs: something changed that is not sent to the copy.
     pub(crate) again: bool,
     /// Where the copy keeps its mark, and whether one is on its way.
     marked: Blocks,
@@ -108,7 +108,7 @@ impl Filling {
             copy,
             add_asked: false,
             step: Step::List(Sequence(0)),
-            target: View::Live,
+            layer: View::Live,
             base: mark.base,
             cursor: Blocks(mark.cursor.0 / PIECE * PIECE),
             upto: mark.upto.max(mark.base),
@@ -129,11 +129,11 @@ impl Filling {
         }
     }
 
-    /// Begins with the first target that the copy lacks, of the primary's snapshots, oldest first. Writes after `last` go to the copy
+    /// Begins with the first layer that the copy lacks, of the primary's snapshots, oldest first. Writes after `last` go to the copy
     /// too, if it is what is written to; it is listed when those before are finished.
     pub(crate) fn aim(&mut self, snapshots: &[SnapshotId], last: Sequence) {
         let lacking = snapshots.iter().find(|snapshot| !self.snapshots.contains(snapshot));
-        self.target = lacking.map_or(View::Live, |snapshot| View::Snapshot(*snapshot));
+        self.layer = lacking.map_or(View::Live, |snapshot| View::Snapshot(*snapshot));
         self.feeds_from = lacking.is_none().then_some(last);
         self.step = Step::List(if lacking.is_none() { last } else { Sequence(0) });
         self.listed = Blocks(0);
@@ -143,7 +143,7 @@ impl Filling {
         self.again = false;
     }
 
-    /// Something is stamped that the copy is not sent: from here on no write is, and the targets are looked at anew. What lies before
+    /// Something is stamped that the copy is not sent: from here on no write is, and the layers are looked at anew. What lies before
     /// the cursor has everything that is known to be good.
     pub(crate) fn fall_back(&mut self, known_good: Stamp) {
         if self.feeds_from.is_some() {
@@ -154,7 +154,7 @@ impl Filling {
         self.again = true;
     }
 
-    /// What lies before the cursor has everything up to here, if this target was listed and filled past it.
+    /// What lies before the cursor has everything up to here, if this layer was listed and filled past it.
     fn raise(&mut self, known: Stamp) {
         if self.again {
             return;
@@ -176,7 +176,7 @@ impl Filling {
         self.listed >= self.end.map_or(size, |end| end.min(size))
     }
 
-    /// The target has nothing from here on, whatever the copy has there.
+    /// The layer has nothing from here on, whatever the copy has there.
     pub(crate) fn ends_at(&mut self, end: Blocks) {
         self.end = Some(end);
         self.step = Step::Fill;
@@ -211,7 +211,7 @@ impl Filling {
         self.advance();
     }
 
-    /// The cursor stands before what is not done; nowhere else while the targets are to be looked at anew, because what is read then may be
+    /// The cursor stands before what is not done; nowhere else while the layers are to be looked at anew, because what is read then may be
     /// newer than what is aimed at. A chunk is passed as a whole.
     fn advance(&mut self) {
         if self.again {
@@ -252,7 +252,7 @@ impl Filling {
         Mark { base: self.base, cursor: self.cursor, upto: self.upto, complete: false }
     }
 
-    /// The newest version that was listed of the present target, or what is below all of it.
+    /// The newest version that was listed of the present layer, or what is below all of it.
     pub(crate) fn newest(&self) -> Stamp {
         self.highest.max(self.base)
     }
@@ -278,7 +278,7 @@ impl Filling {
         }
     }
 
-    /// Blocks done of the present target, for people.
+    /// Blocks done of the present layer, for people.
     pub(crate) fn done(&self) -> Blocks {
         match self.step {
             Step::Complete => self.listed,
@@ -322,7 +322,7 @@ mod tests {
         let mut filling = filling(Mark::default());
         filling.aim(&[SnapshotId(1)], Sequence(70));
         assert_eq!(
-            (filling.target, filling.is_fed(Sequence(70)), filling.is_fed(Sequence(71))),
+            (filling.layer, filling.is_fed(Sequence(70)), filling.is_fed(Sequence(71))),
             (View::Live, false, true)
         );
         assert_eq!(filling.listing(SIZE), (stamp(10), Blocks(0), SIZE));
@@ -385,7 +385,7 @@ mod tests {
     fn snapshots_come_first_and_raise_the_base() {
         let mut filling = filling(Mark::default());
         filling.aim(&[SnapshotId(1), SnapshotId(4), SnapshotId(6)], Sequence(7));
-        assert_eq!((filling.target, filling.feeds_from), (View::Snapshot(SnapshotId(4)), None));
+        assert_eq!((filling.layer, filling.feeds_from), (View::Snapshot(SnapshotId(4)), None));
         filling.take_lists(Blocks(0), SIZE, (vec![(range(0, 16), stamp(33))], SIZE), (Vec::new(), SIZE));
         let piece = filling.left.pop_front().unwrap();
         filling.running.insert(1, piece);
@@ -393,7 +393,7 @@ mod tests {
         let mark = filling.has_snapshot(SnapshotId(4), stamp(90));
         assert_eq!((mark.base, mark.cursor), (stamp(33), Blocks(0)));
         filling.aim(&[SnapshotId(1), SnapshotId(4), SnapshotId(6)], Sequence(7));
-        assert_eq!(filling.target, View::Snapshot(SnapshotId(6)));
+        assert_eq!(filling.layer, View::Snapshot(SnapshotId(6)));
     }
 
     #[test]
@@ -426,6 +426,6 @@ mod tests {
         filling.fall_back(stamp(60));
         assert!(filling.again && !filling.is_fed(Sequence(61)));
         filling.aim(&[SnapshotId(9)], Sequence(61));
-        assert_eq!(filling.target, View::Snapshot(SnapshotId(9)));
+        assert_eq!(filling.layer, View::Snapshot(SnapshotId(9)));
     }
 }

@@ -103,7 +103,7 @@ impl Kind {
 
 /// Where it stands: see the module's drawing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum IocbPhase {
     Queued,
     Locked,
     /// Damage is being put right, or content of another copy fetched.
@@ -146,7 +146,7 @@ pub(crate) struct Iocb {
     pub(crate) arrival: u64,
     pub(crate) shard: ShardId,
     pub(crate) kind: Kind,
-    pub(crate) phase: Phase,
+    pub(crate) phase: IocbPhase,
     /// The connection that it came on; `None` for what the primary does by itself.
     pub(crate) conn: Option<ConnId>,
     pub(crate) answer: Option<Answer>,
@@ -196,7 +196,7 @@ pub(crate) struct Heal {
 
 impl Iocb {
     /// What nobody has asked for on a connection.
-    pub(crate) fn internal(shard: ShardId, kind: Kind, range: BlockRange, phase: Phase) -> Self {
+    pub(crate) fn internal(shard: ShardId, kind: Kind, range: BlockRange, phase: IocbPhase) -> Self {
         Self {
             request: None,
             arrival: 0,

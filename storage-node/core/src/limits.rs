@@ -116,6 +116,8 @@ pub const COPY_DEPTH: usize = 4;
 pub const PROGRESS: Span = Span::millis(1000);
 /// Snapshots that a copy remembers to have dropped, the newest of them (8 bytes each): more than can be late at once.
 pub const DROPPED_KEPT: usize = 64;
+/// Deleted copies that a reactor remembers, the newest of them (3 MiB at most): more than late Joins can name.
+pub const GONE_KEPT: usize = 65_536;
 /// Of a flush volume's writes, so many may be finished and not synced before the primary syncs by itself.
 pub const UNSYNCED: u64 = 192;
 /// While that sync is under way others are stamped, up to so many above K: a store lists what is above K true to the block only as long as

@@ -35,7 +35,7 @@ pub(crate) struct Link {
     /// It was established once.
     pub(crate) met: bool,
     pub(crate) next_keepalive: Time,
-    /// Free blocks of each of its disks, as last reported.
+    /// Free blocks of its fullest disk; from a Join's answer, of that copy's, as last reported.
     pub(crate) free_blocks: u64,
     /// Shards that need this link.
     pub(crate) users: usize,

@@ -36,7 +36,7 @@ pub enum Mail {
     /// Which keys of clients there are.
     Keys(KeyList),
     /// Delete these copies for good.
-    Drop(Vec<CopyId>),
+    Delete(Vec<CopyId>),
     /// All orders that are open for shards of this node, each time: one that is missing is over.
     Orders(Vec<Order>),
     /// All work that is open for copies of this node, each time.
@@ -53,7 +53,7 @@ pub enum Letter {
     /// For the conductor; asked again until its answer comes.
     Ask(MembershipRequest),
     /// This copy is deleted for good.
-    Dropped(CopyId),
+    Deleted(CopyId),
     /// How an order stands. Said again with each `Mail::Orders` that still names it.
     Report(OrderReport),
     /// This work is done, or its copy is not here. Said again with each `Mail::Work` that still names it.

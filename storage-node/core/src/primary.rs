@@ -32,7 +32,7 @@ use tcp::Answer;
 
 /// Where a primary stands.
 #[derive(Debug)]
-pub(crate) enum Phase {
+pub(crate) enum PrimaryPhase {
     /// Waits for the conductor to persist this change.
     Asking(MembershipChange),
     /// Collects the answers of all members.
@@ -99,7 +99,7 @@ pub(crate) enum JoinState {
 #[derive(Debug)]
 pub(crate) struct Primary {
     pub(crate) config: Configuration,
-    pub(crate) phase: Phase,
+    pub(crate) phase: PrimaryPhase,
     /// When the conductor was asked last.
     pub(crate) asked: Time,
     pub(crate) window: Window,
@@ -152,7 +152,7 @@ impl Primary {
         Self {
             ranges: Ranges::new(config.born),
             config,
-            phase: Phase::Joining,
+            phase: PrimaryPhase::Joining,
             asked: Time::default(),
             window: Window::default(),
             settled: false,
@@ -192,7 +192,7 @@ impl Primary {
         self.joining_since = now;
         self.hangs = false;
         self.config = config;
-        self.phase = Phase::Joining;
+        self.phase = PrimaryPhase::Joining;
         self.window = Window::default();
         self.settled = false;
         self.answers.clear();
@@ -271,15 +271,15 @@ impl Primary {
 
     /// Does it wait for the conductor before it goes on?
     pub(crate) fn is_asking(&self) -> bool {
-        matches!(self.phase, Phase::Asking(_))
+        matches!(self.phase, PrimaryPhase::Asking(_))
     }
 
     pub(crate) fn is_sealed(&self) -> bool {
-        matches!(self.phase, Phase::Sealed)
+        matches!(self.phase, PrimaryPhase::Sealed)
     }
 
     pub(crate) fn is_serving(&self) -> bool {
-        matches!(self.phase, Phase::Serving)
+        matches!(self.phase, PrimaryPhase::Serving)
     }
 
     /// K, once it has entered this epoch: of a flush volume only what is synced (rule 18).

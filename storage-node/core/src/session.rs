@@ -2,9 +2,8 @@
 //!
 //! Fencing (rule 8, rule 24): a Hello with a higher incarnation, or a second one on the same lane, fences the older connections
 //! before it is admitted: they are closed and their unstamped requests are gone. So does another attachment of the same
-//! incarnation. Stamped ones run on under their locks, so a resend
-//! queues behind its twin. One reactor's sessions are all that has to be fenced, although the rule says node-wide: a shard belongs to
-//! one reactor, so the twin of a resend can only be here.
+//! incarnation. Stamped ones run on under their locks, so a resend queues behind its twin. One reactor's sessions are all that has to be
+//! fenced, although the rule says node-wide: a shard belongs to one reactor, so the twin of a resend can only be here.
 //!
 //! Generations (rule 19): what is below a volume's floor is over. A writer's Hello raises the floor to its own generation; a reader's does
 //! not, because other readers are below it, nor does that of one who shares. Of these the conductor says which ones are still attached. Of two

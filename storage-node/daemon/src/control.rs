@@ -228,7 +228,7 @@ impl Control {
         let (mut after, mut pauses, mut named, mut limited) = (0, Pauses::new(), false, false);
         while !self.desk.pause(BEAT_PAUSE) {
             let Counts { copies, integrity } = self.desk.counts();
-            let dropped = self.desk.dropped();
+            let dropped = self.desk.deleted();
             let beat = Heartbeat {
                 node: self.node,
                 after,
@@ -246,7 +246,7 @@ impl Control {
             let sent = reactor::clock::now();
             let outcome = match self.client.heartbeat(&beat) {
                 Ok(answer) => {
-                    self.desk.forget_dropped(&dropped);
+                    self.desk.forget_deleted(&dropped);
                     let (version, undisputed, rate) = (answer.version, answer.undisputed, answer.fill_rate);
                     // Each time while there is one, as a reactor may be new, and once when it is lifted.
                     if limited || rate.is_some() {
@@ -315,7 +315,7 @@ impl Control {
             && (answer.generations.is_empty() || all(&|| Mail::Generations(answer.generations.clone())))
             && (answer.readers.is_empty() || all(&|| Mail::Readers(answer.readers.clone())))
             && answer.keys.as_ref().is_none_or(|keys| all(&|| Mail::Keys(keys.clone())))
-            && (answer.drop.is_empty() || all(&|| Mail::Drop(answer.drop.clone())));
+            && (answer.drop.is_empty() || all(&|| Mail::Delete(answer.drop.clone())));
         // What was not taken may have been the end of what was named.
         *named = !answer.orders.is_empty() || (orders && !taken);
         taken

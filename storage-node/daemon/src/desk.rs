@@ -85,7 +85,7 @@ impl Desk {
                 state.asks.insert((lane, request.shard), request);
                 self.changed.notify_all();
             }
-            Letter::Dropped(copy) => {
+            Letter::Deleted(copy) => {
                 state.dropped.entry(copy).or_default().insert(lane);
             }
             Letter::Report(report) => {
@@ -166,13 +166,13 @@ impl Desk {
     }
 
     /// Copies that are on no reactor any more. Each reactor has to say so: one that never had a copy says it at once.
-    pub(crate) fn dropped(&self) -> Vec<CopyId> {
+    pub(crate) fn deleted(&self) -> Vec<CopyId> {
         let state = self.lock();
         state.dropped.iter().filter(|(_, lanes)| state.all_in(Some(lanes))).map(|(copy, _)| *copy).collect()
     }
 
     /// The conductor knows that these are gone.
-    pub(crate) fn forget_dropped(&self, copies: &[CopyId]) {
+    pub(crate) fn forget_deleted(&self, copies: &[CopyId]) {
         let mut state = self.lock();
         for copy in copies {
             state.dropped.remove(copy);
@@ -301,27 +301,27 @@ mod tests {
     #[test]
     fn a_copy_is_dropped_when_every_reactor_has_said_so() {
         let desk = of_lanes(2);
-        desk.post(0, Letter::Dropped(CopyId(7)));
-        assert!(desk.dropped().is_empty(), "reactor 1 may still be deleting it");
-        desk.post(0, Letter::Dropped(CopyId(7)));
-        assert!(desk.dropped().is_empty());
-        desk.post(1, Letter::Dropped(CopyId(7)));
-        assert_eq!(desk.dropped(), [CopyId(7)]);
-        desk.forget_dropped(&[CopyId(7)]);
-        assert!(desk.dropped().is_empty());
+        desk.post(0, Letter::Deleted(CopyId(7)));
+        assert!(desk.deleted().is_empty(), "reactor 1 may still be deleting it");
+        desk.post(0, Letter::Deleted(CopyId(7)));
+        assert!(desk.deleted().is_empty());
+        desk.post(1, Letter::Deleted(CopyId(7)));
+        assert_eq!(desk.deleted(), [CopyId(7)]);
+        desk.forget_deleted(&[CopyId(7)]);
+        assert!(desk.deleted().is_empty());
     }
 
     #[test]
     fn a_reactor_that_is_added_has_to_say_so_too_and_one_that_ended_has_not() {
         let desk = of_lanes(1);
-        desk.post(0, Letter::Dropped(CopyId(7)));
+        desk.post(0, Letter::Deleted(CopyId(7)));
         desk.begin_lane(1);
-        assert!(desk.dropped().is_empty(), "the new one may have it");
-        desk.post(1, Letter::Dropped(CopyId(7)));
-        assert_eq!(desk.dropped(), [CopyId(7)]);
-        desk.post(1, Letter::Dropped(CopyId(8)));
+        assert!(desk.deleted().is_empty(), "the new one may have it");
+        desk.post(1, Letter::Deleted(CopyId(7)));
+        assert_eq!(desk.deleted(), [CopyId(7)]);
+        desk.post(1, Letter::Deleted(CopyId(8)));
         desk.end_lane(0);
-        assert_eq!(desk.dropped(), [CopyId(7), CopyId(8)]);
+        assert_eq!(desk.deleted(), [CopyId(7), CopyId(8)]);
     }
 
     #[test]

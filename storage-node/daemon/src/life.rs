@@ -80,12 +80,16 @@ impl Machine for Life {
     }
 
     fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
-        if let Self::Node { node, started, .. } = self {
-            if !*started {
-                *started = true;
-                node.start(now, out);
+        match self {
+            Self::Opening(opener) => opener.end_turn(now, &mut |op| out.submit(op)),
+            Self::Between => {}
+            Self::Node { node, started, .. } => {
+                if !*started {
+                    *started = true;
+                    node.start(now, out);
+                }
+                node.end_turn(now, out);
             }
-            node.end_turn(now, out);
         }
     }
 
@@ -93,7 +97,8 @@ impl Machine for Life {
         match self {
             Self::Node { started: false, .. } => Some(Time::default()),
             Self::Node { node, .. } => node.next_deadline(),
-            Self::Opening(_) | Self::Between => None,
+            Self::Opening(opener) => opener.next_deadline(),
+            Self::Between => None,
         }
     }
 

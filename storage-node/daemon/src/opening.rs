@@ -2,13 +2,16 @@
 //!
 //! ```text
 //!   opening ──no store there, and asked to make one──► formatting ──► opening ──► open
-//!      └───────the same, marked by something else, forced──► wiping ──┘ (before formatting)
+//!    ▲ └───────the same, marked by something else, forced──► wiping ──┘ (before formatting)
+//!    └─ later: something could not be read
 //! ```
+//! What cannot be read for a moment, as while a path to the disk is down, must not be taken for what is not there, nor for damage: it is
+//! tried again for some seconds, and only what cannot be read then is done without.
 
 use crate::journal::{self, Label};
 use crate::{Error, marks};
 use conductor_model::{Bytes, DiskId, NodeId};
-use driver::{DiskIndex, Done, Op, Time};
+use driver::{DiskIndex, Done, Op, Span, Time};
 use memory::{Arena, Class};
 use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
 use node_store::{Identity, OpenError, OpenOptions, Store};
@@ -34,6 +37,10 @@ pub(crate) struct Task {
     pub(crate) journal_size: Option<u64>,
     /// Memory for metadata pages.
     pub(crate) cache: Bytes,
+    /// Operations that the disks have.
+    pub(crate) flying: u32,
+    /// How often it was opened.
+    pub(crate) attempts: u32,
 }
 
 /// A journal on a disk of its own.
@@ -54,6 +61,8 @@ impl Journal {
 #[derive(Debug)]
 enum State {
     Opening(Box<Opening>),
+    /// Something could not be read: from then on, when all that was asked for is back, it is tried again.
+    Later(Time),
     /// So many writes of zeros are out.
     Wiping(usize),
     Formatting(Box<Format>),
@@ -68,6 +77,11 @@ pub(crate) struct Opener {
     disks: Vec<(Task, Option<State>)>,
 }
 
+/// How often a disk of which something cannot be read is opened.
+const ATTEMPTS: u32 = 6;
+/// Between two of them.
+const PAUSE: Span = Span::seconds(1);
+
 impl Opener {
     pub(crate) fn new(arena: Arena, tasks: Vec<Task>) -> Self {
         Self { arena, disks: tasks.into_iter().map(|task| (task, None)).collect() }
@@ -78,6 +92,24 @@ impl Opener {
         for (task, state) in &mut self.disks {
             *state = Some(task.open(&self.arena, out));
         }
+    }
+
+    /// Opens again what is due.
+    pub(crate) fn end_turn(&mut self, now: Time, out: &mut dyn FnMut(Op)) {
+        for (task, state) in &mut self.disks {
+            if matches!(state, Some(State::Later(at)) if *at <= now) && task.flying == 0 {
+                *state = Some(task.open(&self.arena, out));
+            }
+        }
+    }
+
+    /// When something is due.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        let later = |(task, state): &(Task, Option<State>)| match state {
+            Some(State::Later(at)) if task.flying == 0 => Some(*at),
+            _ => None,
+        };
+        self.disks.iter().filter_map(later).min()
     }
 
     /// An operation on one of the disks is over.
@@ -91,11 +123,18 @@ impl Opener {
         };
         let index = *disk;
         let Some((task, state)) = self.disks.iter_mut().find(|(task, _)| task.uses(index)) else { return };
+        task.flying -= 1;
         match state.take() {
             Some(State::Opening(mut opening)) => {
-                *state = Some(match opening.done(now, done, out) {
+                let over = task.counted(out, |out| opening.done(now, done, out));
+                *state = Some(match over {
                     None => State::Opening(opening),
                     Some(Ok(store)) => State::Open(Box::new(store)),
+                    Some(Err(OpenError::Disk(errno))) if task.attempts < ATTEMPTS => {
+                        let path = task.path.display();
+                        tracing::warn!(%path, %errno, "the disk cannot be read everywhere; it is tried again");
+                        State::Later(now + PAUSE)
+                    }
                     Some(Err(OpenError::NotAStore)) if task.format_as.is_some() => task.make(&self.arena, out),
                     Some(Err(why)) => State::Failed(task.failed(why)),
                 });
@@ -108,7 +147,8 @@ impl Opener {
                 });
             }
             Some(State::Formatting(mut format)) => {
-                *state = Some(match format.done(done, out) {
+                let over = task.counted(out, |out| format.done(done, out));
+                *state = Some(match over {
                     None => State::Formatting(format),
                     Some(Ok(())) => {
                         tracing::info!(path = %task.path.display(), "made a store");
@@ -125,8 +165,10 @@ impl Opener {
             }
             // It goes on with what is left of a copy-range, while others are still being opened.
             Some(State::Open(mut store)) => {
-                store.done(now, done, out);
-                store.end_turn(now, out);
+                task.counted(out, |out| {
+                    store.done(now, done, out);
+                    store.end_turn(now, out);
+                });
                 *state = Some(State::Open(store));
             }
             other => *state = other,
@@ -163,7 +205,17 @@ impl Task {
         self.index == disk || self.journal.as_ref().is_some_and(|journal| journal.index == disk)
     }
 
-    fn open(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
+    /// What asks the disk for something, counted.
+    fn counted<T>(&mut self, out: &mut dyn FnMut(Op), ask: impl FnOnce(&mut dyn FnMut(Op)) -> T) -> T {
+        let flying = &mut self.flying;
+        ask(&mut |op| {
+            *flying += 1;
+            out(op);
+        })
+    }
+
+    fn open(&mut self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
+        self.attempts += 1;
         let options = OpenOptions {
             disk: self.index,
             size: Bytes(self.bytes),
@@ -171,15 +223,16 @@ impl Task {
             node: Some(self.node),
         };
         let journal = self.journal.as_ref().map(|journal| journal.index);
-        let tuning = Tuning { journal, cache: self.cache, ..Tuning::default() };
-        match Opening::start(options, tuning, arena, out) {
+        let patient = self.attempts < ATTEMPTS;
+        let tuning = Tuning { journal, cache: self.cache, patient, ..Tuning::default() };
+        match self.counted(out, |out| Opening::start(options, tuning, arena, out)) {
             Ok(opening) => State::Opening(Box::new(opening)),
             Err(why) => State::Failed(self.failed(why)),
         }
     }
 
     /// Makes a store on a disk without one.
-    fn make(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
+    fn make(&mut self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
         match self.marks {
             None => self.format(arena, out),
             Some(_) if self.force => self.wipe(arena, out),
@@ -188,19 +241,22 @@ impl Task {
     }
 
     /// Zeros wherever marks are looked for, so that nobody takes the disk for what it was.
-    fn wipe(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
+    fn wipe(&mut self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
         let Some(zeros) = arena.take_zeroed(marks::ENDS, Class::Client) else {
             return State::Failed(self.failed(OpenError::Memory));
         };
         let (zeros, ends) = (zeros.filled(), marks::ends(self.bytes));
-        for at in ends {
-            let parts = [zeros.share().whole()].into_iter().collect();
-            out(Op::DiskWrite { disk: self.index, tag: 0, at, parts, durable: true });
-        }
+        let disk = self.index;
+        self.counted(out, |out| {
+            for at in ends {
+                let parts = [zeros.share().whole()].into_iter().collect();
+                out(Op::DiskWrite { disk, tag: 0, at, parts, durable: true });
+            }
+        });
         State::Wiping(ends.len())
     }
 
-    fn format(&self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
+    fn format(&mut self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
         let Some(disk) = self.format_as else { return State::Failed(self.failed(OpenError::NotAStore)) };
         let geometry = match self.geometry().and_then(|geometry| self.label(false).map(|()| geometry)) {
             Ok(geometry) => geometry,
@@ -209,7 +265,7 @@ impl Task {
         let identity = Identity { cluster: self.cluster, node: self.node, disk };
         let journal = self.journal.as_ref().map(|journal| journal.index);
         let options = FormatOptions { disk: self.index, journal, identity, geometry, overwrite: false };
-        match Format::start(options, arena, out) {
+        match self.counted(out, |out| Format::start(options, arena, out)) {
             Ok(format) => State::Formatting(Box::new(format)),
             Err(why) => State::Failed(self.failed(why)),
         }

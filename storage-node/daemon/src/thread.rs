@@ -73,6 +73,8 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
             journal,
             journal_size: disk.journal_size,
             cache: Bytes(options.metadata_cache),
+            flying: 0,
+            attempts: 0,
         });
     }
     let journals = tasks.iter().filter_map(|task| Some((task.journal.as_ref()?.index, task.index))).collect();

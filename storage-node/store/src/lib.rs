@@ -5,8 +5,8 @@
 //! a read returns what was written or says [`StoreError::Corrupt`], what was never written reads as zeros, and after
 //! a failed write or sync nothing is washed clean: the disk is distrusted until it is opened again.
 //!
-//! [`journaled`] is the engine that nodes run. [`simple`] is an older one behind the same seam, small and without a journal: tests compare
-//! the other with it.
+//! [`journaled`] is the engine that nodes run. [`simple`] is run by no node: a small engine behind the same seam, which tests compare the
+//! other with.
 #![forbid(unsafe_code)]
 
 mod codec;

@@ -418,20 +418,20 @@ pub struct Counters {
     pub no_space: u64,
     /// Writes taken while little space was left.
     pub near_full: u64,
-    /// Writes to the metadata log: group commits.
+    /// Groups that the journal wrote: group commits.
     pub groups: u64,
     /// Records in them.
     pub records: u64,
-    /// Switches to the other log, each followed by a checkpoint.
-    pub switches: u64,
+    /// Generations of changes that a fold took up, each followed by a checkpoint.
+    pub folds: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
     /// Blocks of the journal that a checkpoint left there, as newer ones hide them.
     pub hidden: u64,
-    /// Turns in which records waited for a checkpoint to complete.
-    pub log_waits: u64,
-    /// Writes that waited for space that was coming back.
-    pub slot_waits: u64,
+    /// Times that a change found no room in the journal, or in its generation.
+    pub journal_waits: u64,
+    /// Times that a change waited for space that was coming back.
+    pub space_waits: u64,
     /// Disk operations that failed.
     pub disk_errors: u64,
     /// Completions that belong to nothing.

@@ -50,7 +50,7 @@ fn a_full_disk_refuses_cleanly_still_rewrites_and_takes_again_what_was_given_bac
     while let Some((_, result)) = store.next_completion() {
         assert!(matches!(result, Ok(StoreDone::Done)));
     }
-    assert!(store.counters().slot_waits > 0);
+    assert!(store.counters().space_waits > 0);
     assert_eq!(store.usage(), full);
     let zero = StoreOp::Zero {
         copy: CopyId(1),

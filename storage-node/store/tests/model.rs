@@ -330,10 +330,10 @@ impl<E: Told> World<E> {
     fn count(&mut self) {
         let now = self.store.counters();
         self.total.writes += now.writes;
-        self.total.switches += now.switches;
+        self.total.folds += now.folds;
         self.total.checkpoints += now.checkpoints;
-        self.total.log_waits += now.log_waits;
-        self.total.slot_waits += now.slot_waits;
+        self.total.journal_waits += now.journal_waits;
+        self.total.space_waits += now.space_waits;
         self.total.near_full += now.near_full;
         self.total.groups += now.groups;
         self.total.records += now.records;
@@ -457,10 +457,10 @@ fn live<E: Told>(mut world: World<E>, acts: u32, sums: &mut Sums) {
     assert!(world.disk.inflight.is_empty());
     let total = &mut sums.total;
     total.writes += world.total.writes;
-    total.switches += world.total.switches;
+    total.folds += world.total.folds;
     total.checkpoints += world.total.checkpoints;
-    total.log_waits += world.total.log_waits;
-    total.slot_waits += world.total.slot_waits;
+    total.journal_waits += world.total.journal_waits;
+    total.space_waits += world.total.space_waits;
     total.near_full += world.total.near_full;
     sums.submitted += world.next;
     sums.crashes += world.crashes;
@@ -484,9 +484,9 @@ fn acknowledged_writes_survive_any_crash_and_space_is_true_to_the_block() {
     println!("{sums:?}");
     let Sums { total, submitted, crashes, clean, interrupted, no_space } = sums;
     assert!(submitted > 20_000);
-    assert!(total.switches > 3000 && total.checkpoints > 3000 && total.log_waits > 1000);
+    assert!(total.folds > 3000 && total.checkpoints > 3000 && total.journal_waits > 1000);
     assert!(crashes > 60 && clean > 30 && interrupted > 20 && no_space > 100);
-    assert!(total.near_full > 100 && total.slot_waits > 10);
+    assert!(total.near_full > 100 && total.space_waits > 10);
 }
 
 #[test]
@@ -502,5 +502,5 @@ fn the_journaled_engine_keeps_every_acknowledged_write_and_its_space_is_true_to_
     assert!(submitted > 20_000);
     assert!(total.checkpoints > 300);
     assert!(crashes > 60 && clean > 30 && interrupted > 20 && no_space > 100);
-    assert!(total.near_full > 100 && total.slot_waits > 10);
+    assert!(total.near_full > 100 && total.space_waits > 10);
 }

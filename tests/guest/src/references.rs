@@ -2,7 +2,7 @@
 //!
 //! In `docs/` and the README a place in the code is named as `path.rs` or `path.rs: name, name`, where the path may leave out folders
 //! in front and may be of the kind `dir/{a,b}.rs`. Prints each path that is no file of the tree, each name that its file does
-//! not have, and each relative link that leads nowhere, in a line each, and exits with 1 if there is one.
+//! not define, and each relative link that leads nowhere, in a line each, and exits with 1 if there is one.
 
 #![forbid(unsafe_code)]
 
@@ -49,6 +49,9 @@ fn main() -> Result<ExitCode> {
     }
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
+
+/// What begins a definition.
+const KINDS: [&str; 9] = ["fn", "struct", "enum", "const", "static", "trait", "type", "mod", "macro_rules!"];
 
 /// A place in the code, as a document names it.
 #[derive(Debug, PartialEq)]
@@ -129,14 +132,20 @@ impl Files {
                 }
             }
             for name in &reference.names {
-                let last = name.rsplit("::").next().unwrap_or(name);
-                if !files.iter().any(|file| has_word(&self.read[file], last)) {
+                if !files.iter().any(|file| defines(&self.read[file], name)) {
                     complaints.push(format!("{path} has no {name}"));
                 }
             }
         }
         Ok(complaints)
     }
+}
+
+/// Is a thing of that name defined there? Of `Type::name` it may be a variant, at the beginning of a line.
+fn defines(text: &str, name: &str) -> bool {
+    let (of_type, last) = name.rsplit_once("::").map_or((false, name), |(_, last)| (true, last));
+    KINDS.iter().any(|kind| has_word(text, &format!("{kind} {last}")))
+        || (of_type && text.lines().any(|line| line.trim_start().starts_with(last) && has_word(line, last)))
 }
 
 fn has_word(text: &str, word: &str) -> bool {
@@ -179,11 +188,16 @@ mod tests {
     fn what_is_not_there_is_complained_of() {
         let mut files = Files {
             paths: vec!["x/node/mod.rs".to_owned()],
-            read: BTreeMap::from([("x/node/mod.rs".to_owned(), "fn done_now() {}".to_owned())]),
+            read: BTreeMap::from([(
+                "x/node/mod.rs".to_owned(),
+                "fn done_now() { say(\"ask\"); }\n    Said(u8),\n".to_owned(),
+            )]),
         };
         let mut check = |said: &str| files.check(&Reference::all_in(said)[0]).unwrap();
         assert!(check("node/mod.rs: done_now").is_empty() && check("mod.rs").is_empty());
         assert_eq!(check("node/mod.rs: done"), ["node/mod.rs has no done"]);
+        assert!(check("mod.rs: Word::Said").is_empty());
+        assert_eq!(check("mod.rs: ask"), ["mod.rs has no ask"], "it is a word there, and no name");
         assert_eq!(check("de/mod.rs"), ["there is no de/mod.rs"]);
     }
 

@@ -17,7 +17,7 @@
 
 use super::Node;
 use super::orders::Step;
-use crate::iocb::{Kind, Phase};
+use crate::iocb::{IocbPhase, Kind};
 use conductor_model::api::{OrderState, ShardOrder};
 use conductor_model::{OrderId, ShardId};
 use driver::{Span, Time};
@@ -48,7 +48,7 @@ impl<S: Store> Node<S> {
             iocb.kind.waits_for_barrier() && self.primaries.get(&iocb.shard).is_some_and(|p| !p.holds.is_empty());
         if held {
             self.counters.count("write.held");
-            iocb.phase = Phase::BehindBarrier;
+            iocb.phase = IocbPhase::BehindBarrier;
         } else {
             self.answer(now, key, Status::Ok);
         }
@@ -60,7 +60,7 @@ impl<S: Store> Node<S> {
         if primary.holds.remove(&order).is_none() || !primary.holds.is_empty() {
             return;
         }
-        let held = primary.requests.values().copied().filter(|key| self.iocbs[*key].phase == Phase::BehindBarrier);
+        let held = primary.requests.values().copied().filter(|key| self.iocbs[*key].phase == IocbPhase::BehindBarrier);
         for key in held.collect::<Vec<_>>() {
             self.answer(now, key, Status::Ok);
         }

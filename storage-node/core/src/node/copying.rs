@@ -6,7 +6,7 @@
 
 use super::Node;
 use super::orders::{PartDone, Step};
-use crate::iocb::{Kind, Phase};
+use crate::iocb::{IocbPhase, Kind};
 use crate::limits::{COPY_DEPTH, COPY_PIECE, PROGRESS, SHARE_PIECE};
 use conductor_model::api::{OrderState, Trouble};
 use conductor_model::{BLOCK, BlockRange, Blocks, CopyState, OrderId, ShardId, ShardSnapshot};
@@ -179,7 +179,7 @@ impl<S: Store> Node<S> {
         if payload.bytes().iter().any(|byte| *byte != 0) {
             iocb.payload = Some(payload);
         }
-        iocb.phase = Phase::Ready;
+        iocb.phase = IocbPhase::Ready;
         self.ready.push_back(key);
     }
 

@@ -2,21 +2,47 @@
 
 use super::waits::StoreWait;
 use super::{Doomed, Node};
+use crate::limits::GONE_KEPT;
 use crate::mail::Letter;
 use conductor_model::CopyId;
 use driver::{Outbox, Time};
 use node_store::{Store, StoreOp};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Copies that were deleted in this process's life, the newest of them: a Join that comes late does not make one again.
+#[derive(Default)]
+pub(super) struct Gone {
+    oldest_first: VecDeque<CopyId>,
+    known: BTreeSet<CopyId>,
+}
+
+impl Gone {
+    fn insert(&mut self, copy: CopyId) {
+        if self.known.insert(copy) {
+            self.oldest_first.push_back(copy);
+        }
+        if self.oldest_first.len() > GONE_KEPT
+            && let Some(oldest) = self.oldest_first.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    pub(super) fn contains(&self, copy: CopyId) -> bool {
+        self.known.contains(&copy)
+    }
+}
 
 impl<S: Store> Node<S> {
     /// Deletes copies whose volume is gone.
-    pub(super) fn drop_copies(&mut self, now: Time, copies: Vec<CopyId>, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn delete_copies(&mut self, now: Time, copies: Vec<CopyId>, out: &mut dyn Outbox<Letter>) {
         for copy in copies {
             let Some((shard, disk)) = self.replicas.iter().find(|(_, r)| r.copy == copy).map(|(s, r)| (*s, r.disk))
             else {
                 match self.doomed.get_mut(&copy) {
                     None => {
                         self.gone.insert(copy);
-                        out.post(Letter::Dropped(copy));
+                        out.post(Letter::Deleted(copy));
                     }
                     Some(Doomed { deleting: true, .. }) => {}
                     Some(doomed) => {
@@ -50,7 +76,21 @@ impl<S: Store> Node<S> {
             self.gone.insert(copy);
             self.found_full.clear();
             self.counters.count("copy.deleted");
-            out.post(Letter::Dropped(copy));
+            out.post(Letter::Deleted(copy));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_remembered() {
+        let mut gone = Gone::default();
+        (0..GONE_KEPT as u64 + 2).for_each(|n| gone.insert(CopyId(n)));
+        gone.insert(CopyId(2));
+        assert!(!gone.contains(CopyId(1)) && gone.contains(CopyId(2)) && gone.contains(CopyId(GONE_KEPT as u64 + 1)));
+        assert_eq!((gone.known.len(), gone.oldest_first.len()), (GONE_KEPT, GONE_KEPT));
     }
 }

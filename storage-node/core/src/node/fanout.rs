@@ -7,15 +7,16 @@ use super::Node;
 use super::waits::{ReplyWait, Request, StoreWait};
 use super::wishes::DISK_FAILED;
 use crate::change::{Change, Target};
-use crate::iocb::{Iocb, Kind, Leg, LegState, Phase, Stage, why};
+use crate::iocb::{Iocb, IocbPhase, Kind, Leg, LegState, Stage, why};
 use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE, UNSYNCED, WAKE_AT_ONCE};
 use crate::links::WaitingLeg;
 use crate::mail::Letter;
-use crate::primary::Phase as PrimaryPhase;
+use crate::primary::PrimaryPhase;
 use conductor_model::{CopyId, ShardId, ShardSnapshot, Stamp};
 use driver::{Outbox, Time};
 use node_protocol::{LayerBody, ReplicaBody, Status, op};
 use node_store::{Store, StoreError, StoreOp, View};
+use smallvec::SmallVec;
 use std::net::SocketAddr;
 use tcp::Payload;
 use wire::{Body, Op};
@@ -31,7 +32,8 @@ impl<S: Store> Node<S> {
         let feeds = iocb.kind.is_fed() && !driver::mutant::on("writes_not_fed");
         let fed = primary.filling.as_ref().filter(|f| feeds && f.is_fed(stamp.sequence)).map(|f| f.copy);
         let fed = primary.config.members.iter().filter(|m| Some(m.copy) == fed);
-        let others: Vec<(CopyId, SocketAddr)> = primary.others().chain(fed).map(|m| (m.copy, m.endpoint)).collect();
+        let others: SmallVec<[(CopyId, SocketAddr); 3]> =
+            primary.others().chain(fed).map(|m| (m.copy, m.endpoint)).collect();
         let copies = std::iter::once(own).chain(others.iter().map(|(copy, _)| *copy));
         let legs = copies.map(|copy| Leg { copy, state: LegState::Waiting }).collect();
         self.iocbs[key].legs = legs;
@@ -180,7 +182,7 @@ impl<S: Store> Node<S> {
     /// A leg that waits for a link that is another one now.
     pub(super) fn requeue_waiting(&mut self, now: Time, key: usize, copy: CopyId) {
         let waits = |l: &Leg| l.copy == copy && l.state == LegState::Waiting;
-        if self.iocbs[key].phase == Phase::Stamped && self.iocbs[key].legs.iter().any(waits) {
+        if self.iocbs[key].phase == IocbPhase::Stamped && self.iocbs[key].legs.iter().any(waits) {
             self.requeue(now, key, copy);
         }
     }
@@ -281,7 +283,7 @@ impl<S: Store> Node<S> {
 
     fn leg_done(&mut self, now: Time, key: usize, copy: CopyId) {
         let iocb = &mut self.iocbs[key];
-        if iocb.phase != Phase::Stamped {
+        if iocb.phase != IocbPhase::Stamped {
             return;
         }
         if let Some(primary) = self.primaries.get_mut(&iocb.shard).filter(|p| !p.refusing.is_empty()) {
@@ -360,7 +362,7 @@ impl<S: Store> Node<S> {
             _ => primary.requests.values().copied().collect(),
         };
         for key in keys {
-            if self.iocbs[key].phase != Phase::Stamped {
+            if self.iocbs[key].phase != IocbPhase::Stamped {
                 continue;
             }
             let due: Vec<CopyId> = self.iocbs[key]
@@ -384,7 +386,7 @@ impl<S: Store> Node<S> {
     pub(super) fn restart_unfinished(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get(&shard) else { return };
         let unfinished: Vec<usize> =
-            primary.requests.values().copied().filter(|key| self.iocbs[*key].phase == Phase::Stamped).collect();
+            primary.requests.values().copied().filter(|key| self.iocbs[*key].phase == IocbPhase::Stamped).collect();
         for key in unfinished {
             let Iocb { kind, order, given_up, .. } = self.iocbs[key];
             if matches!(kind, Kind::Share(_)) && (order.is_none() || given_up) {
@@ -394,7 +396,7 @@ impl<S: Store> Node<S> {
                 continue;
             }
             if !self.stamp(now, key, out) {
-                self.iocbs[key].phase = Phase::Ready;
+                self.iocbs[key].phase = IocbPhase::Ready;
             }
         }
     }

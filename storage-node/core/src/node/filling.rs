@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Sync granted ──JOIN──► the copy says K, mark, snapshots
-//!      ┌─► target: a snapshot that it lacks, else what is written to (from then on each write goes to the copy too)
+//!      ┌─► layer: a snapshot that it lacks, else what is written to (from then on each write goes to the copy too)
 //!      │     list: own Changed ∪ FILL_SCAN ──► pieces: locked, read, FILL, durable there, unlocked ──► now and then FILL_MARK
 //!      │     all done: FILL_SNAPSHOT ─┐              FILL_MARK complete ──► Add is asked for (`wishes`)
 //!      └──────────────────────────────┘
@@ -15,10 +15,10 @@ use super::Node;
 use super::waits::{ReplyWait, Request, StoreWait};
 use super::wishes::DISK_FAILED;
 use crate::filling::{Filling, PIECE, Piece, Step};
-use crate::iocb::{Iocb, Kind, Phase as IocbPhase, why};
+use crate::iocb::{Iocb, IocbPhase, Kind, why};
 use crate::limits::{FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, SUBTASK_DEADLINE};
 use crate::mail::Letter;
-use crate::primary::Phase;
+use crate::primary::PrimaryPhase;
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, CopyId, Epoch, Sequence, ShardId, SnapshotId, Stamp, api};
 use driver::{ConnId, Outbox, Span, Time};
 use memory::Filling as Memory;
@@ -59,7 +59,7 @@ impl<S: Store> Node<S> {
         loop {
             let lacking = self.lacks_snapshot(shard);
             let Some(primary) = self.primaries.get_mut(&shard) else { return };
-            if !matches!(primary.phase, Phase::Serving | Phase::Sealed) {
+            if !matches!(primary.phase, PrimaryPhase::Serving | PrimaryPhase::Sealed) {
                 return;
             }
             let (last, prefix) = (primary.window.last(), primary.window.prefix());
@@ -82,7 +82,7 @@ impl<S: Store> Node<S> {
             match &mut filling.step {
                 Step::List(after) if prefix < *after => return,
                 // A barrier that was on its way when it was aimed at what is written to is placed by now.
-                Step::List(_) if filling.target == View::Live && lacking => {
+                Step::List(_) if filling.layer == View::Live && lacking => {
                     filling.again = true;
                 }
                 Step::List(_) => {
@@ -120,7 +120,7 @@ impl<S: Store> Node<S> {
         let (Some(primary), Some(replica)) = (self.primaries.get(&shard), self.replicas.get(&shard)) else {
             return Vec::new();
         };
-        let sealed = matches!(primary.phase, Phase::Sealed);
+        let sealed = matches!(primary.phase, PrimaryPhase::Sealed);
         let holds_all = |f: &Filling| sealed && primary.config.full_set.contains(&f.copy);
         if primary.filling.as_deref().is_some_and(holds_all) {
             return Vec::new();
@@ -178,7 +178,7 @@ impl<S: Store> Node<S> {
         }
         let Some(filling) = self.filling_of(shard) else { return false };
         let (above, from, to) = filling.listing(size);
-        let view = filling.target;
+        let view = filling.layer;
         self.last_look += 1;
         let number = self.last_look;
         let body = ScanBody::new(shard, epoch, above, from);
@@ -244,7 +244,7 @@ impl<S: Store> Node<S> {
         let rate = self.fill_rate_each();
         loop {
             let Some(primary) = self.primaries.get_mut(&shard) else { return };
-            let sealed = matches!(primary.phase, Phase::Sealed);
+            let sealed = matches!(primary.phase, PrimaryPhase::Sealed);
             let Some(filling) = &mut primary.filling else { return };
             filling.earn(now, rate);
             if filling.mark_is_due(FILL_MARK) {
@@ -264,7 +264,7 @@ impl<S: Store> Node<S> {
             }
             let Some(filling) = self.filling_of(shard) else { return };
             filling.allowance -= i64::from(piece.at.count.0) * BLOCK as i64;
-            let view = filling.target;
+            let view = filling.layer;
             let iocb = Iocb { view, ..Iocb::internal(shard, Kind::Fill, piece.at, IocbPhase::Queued) };
             let key = self.new_iocb(iocb);
             if let Some(filling) = self.filling_of(shard) {
@@ -297,7 +297,7 @@ impl<S: Store> Node<S> {
     /// Is it a piece of a filling in a sealed epoch?
     pub(super) fn is_sealed_fill(&self, key: usize) -> bool {
         let primary = self.iocbs.get(key).filter(|i| i.kind == Kind::Fill).and_then(|i| self.primaries.get(&i.shard));
-        primary.is_some_and(|p| matches!(p.phase, Phase::Sealed))
+        primary.is_some_and(|p| matches!(p.phase, PrimaryPhase::Sealed))
     }
 
     /// A piece cannot be read, and no other copy is in sync. A copy of the last full set holds what was acknowledged there by itself:
@@ -363,13 +363,13 @@ impl<S: Store> Node<S> {
         sent
     }
 
-    /// Everything of the target is on the copy: it is told so.
+    /// Everything of the layer is on the copy: it is told so.
     fn tell_complete(&mut self, now: Time, shard: ShardId) {
         let known_good = self.known_good_here(shard);
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         let epoch = primary.config.epoch;
         let Some(filling) = &mut primary.filling else { return };
-        let sent = match filling.target {
+        let sent = match filling.layer {
             View::Snapshot(snapshot) => {
                 let all = BlockRange { from: Blocks(0), count: Blocks(0) };
                 let body = FillBody::new(shard, epoch, filling.newest(), all).with_snapshot(snapshot);

@@ -15,13 +15,13 @@
 use super::Node;
 use super::verify::For;
 use super::waits::{ReplyWait, Request};
-use crate::iocb::{Iocb, Kind, Phase, why};
-use crate::limits::{DAMAGE_LINE, LINK_RESERVED_CREDITS, MAX_HEALS, SUBTASK_DEADLINE};
+use crate::iocb::{IocbPhase, Kind, why};
+use crate::limits::{LINK_RESERVED_CREDITS, MAX_HEALS, SUBTASK_DEADLINE};
 use crate::mail::Letter;
 use crate::mend::{Act, Failure, Mend, Outcome};
-use crate::primary::Phase as PrimaryPhase;
+use crate::primary::PrimaryPhase;
 use crate::range_lock::Mode;
-use conductor_model::{BLOCK, BlockRange, Blocks, CopyId, Epoch, ShardId};
+use conductor_model::{BLOCK, BlockRange, Blocks, Epoch};
 use driver::{Outbox, Time};
 use node_protocol::{MAX_VERIFY_BLOCKS, ReplyBody, Status, VerifyAnswer, ViewBody, decode_crcs, op};
 use node_store::{Store, StoreDone, StoreError, View};
@@ -37,23 +37,6 @@ pub(crate) enum Question {
     Repair,
     /// A range, for a rewrite.
     Range,
-}
-
-/// What was met on this reactor, and what was said of it.
-#[derive(Debug)]
-pub(crate) struct Damage {
-    /// Of each disk: damaged, and of these repaired.
-    pub(crate) by_disk: Vec<(u64, u64)>,
-    /// Lines that were left out since the last one.
-    unsaid: u64,
-    line: Option<String>,
-    next_line: Time,
-}
-
-impl Damage {
-    pub(crate) fn new(disks: usize) -> Self {
-        Self { by_disk: vec![(0, 0); disks], unsaid: 0, line: None, next_line: Time::default() }
-    }
 }
 
 impl<S: Store> Node<S> {
@@ -73,7 +56,7 @@ impl<S: Store> Node<S> {
             return;
         }
         let has_it_alone = !iocb.kind.only_looks() || iocb.heal.alone;
-        iocb.phase = Phase::Locked;
+        iocb.phase = IocbPhase::Locked;
         if has_it_alone {
             self.ready.push_back(key);
         } else {
@@ -86,7 +69,7 @@ impl<S: Store> Node<S> {
         let iocb = &mut self.iocbs[key];
         let (shard, range, arrival) = (iocb.shard, iocb.range, iocb.arrival);
         iocb.heal.alone = mode == Mode::Exclusive;
-        iocb.phase = Phase::Queued;
+        iocb.phase = IocbPhase::Queued;
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.stalled.remove(&arrival);
         let mut granted = Vec::new();
@@ -122,7 +105,7 @@ impl<S: Store> Node<S> {
         let others = primary.others().map(|m| (m.copy, Some(m.endpoint)));
         let mend = Mend::new(piece, std::iter::once(own).chain(others), scrubs, !scrubs || iocb.heal.alone);
         let iocb = &mut self.iocbs[key];
-        iocb.phase = Phase::Mending;
+        iocb.phase = IocbPhase::Mending;
         iocb.heal.mend = Some((epoch, Box::new(mend)));
         self.go_on_mending(now, key, out);
         true
@@ -434,7 +417,7 @@ impl<S: Store> Node<S> {
         let iocb = &mut self.iocbs[key];
         iocb.heal.mend = None;
         iocb.heal.fetched = None;
-        iocb.phase = Phase::Locked;
+        iocb.phase = IocbPhase::Locked;
         let (kind, range) = (iocb.kind, iocb.range);
         match kind {
             // It locks nothing while it waits.
@@ -474,7 +457,7 @@ impl<S: Store> Node<S> {
             _ if outcome.own_is_sound => {
                 let iocb = &mut self.iocbs[key];
                 iocb.heal.due = None;
-                iocb.phase = Phase::Locked;
+                iocb.phase = IocbPhase::Locked;
                 self.ready.push_back(key);
             }
             _ if outcome.rewrite.is_some() => {
@@ -490,139 +473,6 @@ impl<S: Store> Node<S> {
                 self.counters.count("read.unhealed");
                 self.answer(now, key, Status::Io);
             }
-        }
-    }
-
-    /// Has a range written again on every copy, under the lock that `key` has and gives away here.
-    fn rewrite(&mut self, key: usize, range: BlockRange) {
-        let shard = self.iocbs[key].shard;
-        let new = self.new_iocb(Iocb::internal(shard, Kind::Rewrite, range, Phase::Locked));
-        let arrival = self.iocbs[new].arrival;
-        if let Some(primary) = self.primaries.get_mut(&shard) {
-            primary.requests.insert(arrival, new);
-            primary.locks.hand_over(key, new);
-        }
-        self.ready.push_back(new);
-    }
-
-    /// Asks the next of the other copies for the range of a rewrite.
-    pub(super) fn start_refetch(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
-        let Iocb { shard, range, .. } = self.iocbs[key];
-        let copy = self.iocbs[key].heal.times;
-        if copy >= self.primaries.get(&shard).map_or(0, |p| p.others().count()) {
-            // No other copy has it.
-            return self.read_into(now, key, shard, range, Phase::Reading, out);
-        }
-        let begun = self.ask_copy(now, key, copy, range, Question::Range, None);
-        if begun {
-            self.iocbs[key].phase = Phase::Mending;
-        }
-        begun
-    }
-
-    /// A copy's content for a rewrite, or none.
-    fn refetched(
-        &mut self,
-        now: Time,
-        key: usize,
-        range: BlockRange,
-        answer: Result<(Body, Option<Payload>), Failure>,
-        out: &mut dyn Outbox<Letter>,
-    ) {
-        let shard = self.iocbs[key].shard;
-        let others = self.primaries.get(&shard).map_or(0, |p| p.others().count());
-        let content =
-            answer.and_then(|(_, p)| p.filter(|p| p.len as u64 == range.count.bytes().0).ok_or(Failure::Away));
-        if self.iocbs[key].kind == Kind::Settle {
-            self.settle_fetched(now, key, content, out);
-            return;
-        }
-        let iocb = &mut self.iocbs[key];
-        iocb.phase = Phase::Locked;
-        match content {
-            Ok(payload) => {
-                iocb.payload = Some(payload);
-                iocb.phase = Phase::Ready;
-                self.ready.push_back(key);
-            }
-            Err(Failure::Away) => {
-                iocb.heal.times = 0;
-                self.stall(key);
-            }
-            Err(_) if iocb.heal.times < others => {
-                iocb.heal.times += 1;
-                self.ready.push_back(key);
-            }
-            Err(_) => self.not_rewritten(now, key),
-        }
-    }
-
-    /// It stays damaged: whoever reads it will be told so.
-    pub(super) fn not_rewritten(&mut self, now: Time, key: usize) {
-        self.counters.count("damage.not-rewritten");
-        self.end_request(now, key);
-    }
-
-    /// Counts what the store here did with a repair.
-    pub(super) fn count_repair(&mut self, shard: ShardId, blocks: u64, result: &Result<StoreDone, StoreError>) {
-        let disk = self.replicas.get(&shard).map(|r| r.disk);
-        let Some((damaged, repaired)) = disk.and_then(|disk| self.damage.by_disk.get_mut(disk)) else { return };
-        match result {
-            Ok(_) => (*damaged, *repaired) = (*damaged + blocks, *repaired + blocks),
-            Err(StoreError::Corrupt { .. }) => *damaged += blocks,
-            Err(_) => {}
-        }
-    }
-
-    /// Counts what came of a mend, and says it.
-    fn record(&mut self, now: Time, shard: ShardId, view: View, outcome: &Outcome, out: &mut dyn Outbox<Letter>) {
-        let own = self.replicas.get(&shard).map(|r| (r.copy, r.disk));
-        let mut said = |node: &mut Self, copy: CopyId, block: Blocks, what: &str| {
-            let of =
-                if let View::Snapshot(snapshot) = view { format!(" of snapshot {snapshot}") } else { String::new() };
-            let line =
-                format!("block {block} of shard {shard}{of} does not read as it was written on copy {copy}: {what}");
-            node.say_damage(now, line, out);
-        };
-        for (copy, block) in &outcome.repaired {
-            self.counters.count("damage.found");
-            self.counters.count("damage.repaired");
-            said(self, *copy, *block, "put right from another copy");
-        }
-        for (copy, block) in &outcome.lost {
-            self.counters.count("damage.found");
-            self.counters.count("damage.unrepairable");
-            if let Some((_, disk)) = own.filter(|(own, _)| own == copy)
-                && let Some((damaged, _)) = self.damage.by_disk.get_mut(disk)
-            {
-                *damaged += 1;
-            }
-            said(self, *copy, *block, "NO COPY HAS IT: restore it from a backup, or write it again");
-        }
-        for block in &outcome.diverged {
-            self.counters.count("damage.diverged");
-            let line = format!("block {block} of shard {shard}: its copies are sound and DIFFER; left as it is");
-            self.say_damage(now, line, out);
-        }
-    }
-
-    fn say_damage(&mut self, now: Time, line: String, out: &mut dyn Outbox<Letter>) {
-        if self.damage.line.replace(line).is_some() {
-            self.damage.unsaid += 1;
-        }
-        self.tick_damage(now, out);
-    }
-
-    /// Says the newest line about damage, if enough time has passed since the last.
-    pub(super) fn tick_damage(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
-        if now < self.damage.next_line {
-            return;
-        }
-        if let Some(line) = self.damage.line.take() {
-            let more = std::mem::take(&mut self.damage.unsaid);
-            let more = if more > 0 { format!(" (and {more} more lines like this)") } else { String::new() };
-            out.post(Letter::Damage(line + &more));
-            self.damage.next_line = now + DAMAGE_LINE;
         }
     }
 }

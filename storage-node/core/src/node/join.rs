@@ -4,9 +4,9 @@ use super::requests::Incoming;
 use super::waits::StoreWait;
 use super::{Node, whole_payload};
 use crate::mail::Letter;
-use crate::primary::{Joined, Phase as PrimaryPhase};
+use crate::primary::PrimaryPhase;
 use crate::replica::{Asker, Caller, JoinStep, Replica};
-use conductor_model::{BLOCK, BlockRange, Configuration, CopyId, CopyState, Epoch, ShardId, Stamp};
+use conductor_model::{BLOCK, Configuration, CopyId, CopyState, Epoch, ShardId};
 use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{FillState, HeldAs, JoinAnswer, JoinBody, Mark, ReplyBody, Status, encode_held};
@@ -59,7 +59,7 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let shard = config.shard;
-        if self.gone.contains(&copy) || self.doomed.contains_key(&copy) {
+        if self.gone.contains(copy) || self.doomed.contains_key(&copy) {
             // Its volume is deleted; whoever still asks has not been told yet.
             self.join_refused(now, shard, asker, Status::NotJoined, "the volume was deleted");
             return;
@@ -316,34 +316,6 @@ impl<S: Store> Node<S> {
                 }
             }
         }
-    }
-
-    /// One member has answered its Join: with its K, and what it holds above that.
-    pub(super) fn member_joined(
-        &mut self,
-        now: Time,
-        shard: ShardId,
-        epoch: Epoch,
-        (copy, known_good, stored): (CopyId, Stamp, Epoch),
-        held: &[Held],
-        out: &mut dyn Outbox<Letter>,
-    ) {
-        let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        if primary.config.epoch != epoch || !matches!(primary.phase, PrimaryPhase::Joining) {
-            return;
-        }
-        let size = u64::from(u32::MAX).min(primary.config.size.0 / BLOCK as u64);
-        let fits = |r: &BlockRange| r.count.0 > 0 && r.end() <= size;
-        let newest = held.iter().map(|h| h.stamp).fold(known_good, Stamp::max);
-        // A barrier changed nothing that the copy reads as: there is nothing to make equal (docs/replication.md, rule 17).
-        let held =
-            held.iter().filter(|h| h.kind != HeldKind::Barrier && fits(&h.at)).map(|h| (h.at, h.stamp)).collect();
-        // It was filled from here, and what was not finished is stamped again: there is nothing of its own to make equal. Its list names
-        // whole stretches of what it was filled with.
-        let held = if primary.just_added == Some(copy) { Vec::new() } else { held };
-        primary.refusals.remove(&copy);
-        primary.answers.insert(copy, Joined { held, known_good, newest, stored });
-        self.all_joined(now, shard, out);
     }
 }
 

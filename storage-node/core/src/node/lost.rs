@@ -7,8 +7,8 @@
 //! process. A disk that only hangs may come back: it is waited for.
 
 use super::Node;
-use crate::iocb::Phase as IocbPhase;
-use crate::primary::{Phase, Primary};
+use crate::iocb::IocbPhase;
+use crate::primary::{Primary, PrimaryPhase};
 use conductor_model::ShardId;
 use driver::Time;
 use node_protocol::Status;
@@ -18,7 +18,7 @@ impl Primary {
     /// Its disk failed, and no other copy is or will be fit to follow. One that was filled and is asked to be added may be in sync already, as
     /// far as the conductor knows.
     pub(crate) fn is_lost(&self) -> bool {
-        let failed = matches!(self.phase, Phase::Failed(_)) && !self.hangs && !driver::mutant::on("lost_waits");
+        let failed = matches!(self.phase, PrimaryPhase::Failed(_)) && !self.hangs && !driver::mutant::on("lost_waits");
         let follows = self.filling.as_ref().is_some_and(|filling| filling.add_asked);
         failed && self.config.born && !self.config.is_sealed() && self.config.in_sync() == 1 && !follows
     }

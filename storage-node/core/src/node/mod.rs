@@ -5,7 +5,8 @@
 //! | file | what |
 //! |---|---|
 //! | `visitors` | who comes in, and whom that fences |
-//! | `requests` | a client's request: checks, lock, lease, stamp |
+//! | `requests` | every request that comes in, dispatched; a client's: checks, lock, stamp |
+//! | `reads` | what is read of the copy here, for whatever IOCB |
 //! | `replies` | what is answered, and the end of a request |
 //! | `ranges` | ranges that clients hold who share a volume |
 //! | `room` | space on every copy, before a write is stamped |
@@ -13,7 +14,9 @@
 //! | `replica_writes` | what other primaries ask of the copies here under a stamp: writes and the like |
 //! | `join` | a copy here joins an epoch |
 //! | `deletion` | copies that the conductor has no more |
-//! | `membership` | configurations, asking the conductor, collecting Joins |
+//! | `membership` | configurations, asking the conductor |
+//! | `gather` | a primary's members are asked to join, and what they say of themselves |
+//! | `disk_failed` | what a failed disk, or a store that refuses, means to who asked |
 //! | `wishes` | what a primary asks for while it goes on: dropping, filling, adding copies; stepping down |
 //! | `filling` | filling a syncing copy elsewhere |
 //! | `filled` | being filled: what a primary asks of a syncing copy here |
@@ -29,6 +32,8 @@
 //! | `settle_damage` | settling what the own copy cannot read |
 //! | `verify` | looking at the content of copies here, and repairing it, for whoever asks |
 //! | `heal` | putting right what does not read as it was written, from another copy |
+//! | `rewrite` | writing again on every copy what no repair fits |
+//! | `damage` | damage, counted and said |
 //! | `scrub` | looking through everything, slowly |
 //! | `lost` | a shard whose content is nowhere any more: requests end with errors |
 //! | `troubles` | why a shard does not serve, for people |
@@ -36,10 +41,13 @@
 
 mod barrier;
 mod copying;
+mod damage;
 mod deletion;
+mod disk_failed;
 mod fanout;
 mod filled;
 mod filling;
+mod gather;
 mod heal;
 mod join;
 mod lost;
@@ -48,9 +56,11 @@ mod orders;
 mod peers;
 mod promises;
 mod ranges;
+mod reads;
 mod replica_writes;
 mod replies;
 mod requests;
+mod rewrite;
 mod room;
 mod scrub;
 mod settle;
@@ -169,8 +179,8 @@ pub struct Node<S> {
     blocks_in_flight: u64,
     /// Shards with a write that waited for room in vain: how many blocks there were then.
     found_full: BTreeMap<ShardId, i64>,
-    /// Copies that were deleted in this process's life: never made again.
-    gone: BTreeSet<CopyId>,
+    /// Copies that were deleted: never made again.
+    gone: deletion::Gone,
     /// Questions about content that are being answered.
     services: Slab<verify::Service>,
     /// Pieces of snapshots that are being read for copy-ranges elsewhere.
@@ -178,7 +188,7 @@ pub struct Node<S> {
     /// Reactors that have what copy-ranges here copy.
     source_links: BTreeSet<SocketAddr>,
     last_look: u64,
-    damage: heal::Damage,
+    damage: damage::Damage,
     scrubs: BTreeMap<ShardId, scrub::Scrub>,
     /// Promises given: the reactor that holds one, and until when.
     promised: BTreeMap<Caller, Time>,
@@ -267,12 +277,12 @@ impl<S: Store> Node<S> {
             payload_bytes: BTreeMap::new(),
             blocks_in_flight: 0,
             found_full: BTreeMap::new(),
-            gone: BTreeSet::new(),
+            gone: deletion::Gone::default(),
             services: Slab::new(),
             giving: 0,
             source_links: BTreeSet::new(),
             last_look: 0,
-            damage: heal::Damage::new(disks_len),
+            damage: damage::Damage::new(disks_len),
             scrubs: BTreeMap::new(),
             promised: BTreeMap::new(),
             withheld: Withheld::default(),
@@ -468,7 +478,7 @@ impl<S: Store> Machine for Node<S> {
                 }
             }
             Mail::Keys(keys) => self.keys_named(now, keys, out),
-            Mail::Drop(copies) => self.drop_copies(now, copies, out),
+            Mail::Delete(copies) => self.delete_copies(now, copies, out),
             Mail::Orders(orders) => {
                 self.scrubs_ordered(now, &orders, out);
                 self.orders_named(now, orders);

@@ -11,7 +11,7 @@
 
 use super::Node;
 use super::copying::Copying;
-use crate::iocb::{Iocb, Kind, Phase};
+use crate::iocb::{Iocb, IocbPhase, Kind};
 use crate::mail::Letter;
 use crate::primary::Primary;
 use conductor_model::api::{Order, OrderReport, OrderState, ShardOrder};
@@ -118,11 +118,11 @@ impl<S: Store> Node<S> {
         let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| !iocb.is_over()) else { return };
         iocb.order = None;
         match iocb.phase {
-            Phase::Stamped if matches!(iocb.kind, Kind::Barrier(_)) => self.give_up_barrier(now, key),
+            IocbPhase::Stamped if matches!(iocb.kind, Kind::Barrier(_)) => self.give_up_barrier(now, key),
             // It takes effect, and nobody is told; the store still reads for it: it goes when that is done.
-            Phase::Stamped | Phase::BehindBarrier => {}
-            Phase::Reading | Phase::Merging | Phase::Mending | Phase::Filling => iocb.withdrawn = true,
-            Phase::Queued | Phase::Locked | Phase::Ready => self.end_request(now, key),
+            IocbPhase::Stamped | IocbPhase::BehindBarrier => {}
+            IocbPhase::Reading | IocbPhase::Merging | IocbPhase::Mending | IocbPhase::Filling => iocb.withdrawn = true,
+            IocbPhase::Queued | IocbPhase::Locked | IocbPhase::Ready => self.end_request(now, key),
         }
     }
 
@@ -161,7 +161,7 @@ impl<S: Store> Node<S> {
 
     /// A part of an order, queued for its lock.
     pub(super) fn order_iocb(&mut self, shard: ShardId, id: OrderId, kind: Kind, range: BlockRange) -> usize {
-        let iocb = Iocb { order: Some(id), ..Iocb::internal(shard, kind, range, Phase::Queued) };
+        let iocb = Iocb { order: Some(id), ..Iocb::internal(shard, kind, range, IocbPhase::Queued) };
         let key = self.new_iocb(iocb);
         self.queue_for_lock(key);
         key
@@ -237,7 +237,7 @@ impl<S: Store> Node<S> {
     /// All that is finished becomes durable everywhere, and K is told.
     pub(super) fn sync_shard(&mut self, shard: ShardId) {
         let nothing = BlockRange { from: Blocks(0), count: Blocks(0) };
-        let key = self.new_iocb(Iocb::internal(shard, Kind::Flush, nothing, Phase::Queued));
+        let key = self.new_iocb(Iocb::internal(shard, Kind::Flush, nothing, IocbPhase::Queued));
         self.queue_for_lock(key);
     }
 

@@ -6,7 +6,7 @@ use crate::iocb::LegState;
 use crate::limits::{MEMBER_SILENT, WAY_SILENT};
 use crate::links::{Peer, WaitingLeg};
 use crate::mail::Letter;
-use crate::primary::{JoinState, Phase, Primary};
+use crate::primary::{JoinState, Primary, PrimaryPhase};
 use conductor_model::api::{MembershipChange, Reachable};
 use conductor_model::{CopyId, DiskId, Member, OpenId, ShardId, TransportAddress};
 use driver::{Address, ConnId, Outbox, Time};
@@ -99,9 +99,11 @@ impl<S: Store> Node<S> {
             .primaries
             .iter()
             .filter(|(_, p)| match &p.phase {
-                Phase::Serving | Phase::Settling(_) | Phase::Sealed | Phase::Joining => true,
-                Phase::Asking(change) => matches!(change, MembershipChange::Reopened(_)),
-                Phase::Failed(_) => false,
+                PrimaryPhase::Serving | PrimaryPhase::Settling(_) | PrimaryPhase::Sealed | PrimaryPhase::Joining => {
+                    true
+                }
+                PrimaryPhase::Asking(change) => matches!(change, MembershipChange::Reopened(_)),
+                PrimaryPhase::Failed(_) => false,
             })
             .flat_map(|(shard, p)| {
                 let wrong = |m: &&Member| m.endpoint == to && peer.open_of(m.disk).is_some_and(|o| o != m.open);
@@ -150,7 +152,7 @@ impl<S: Store> Node<S> {
     /// old process was met by a connection that had outlived it. Nobody will grant that question.
     fn join_as_named(&mut self, now: Time, to: SocketAddr, peer: &Peer, out: &mut dyn Outbox<Letter>) {
         let moot = |p: &Primary| match &p.phase {
-            Phase::Asking(MembershipChange::Reopened(asked)) => p.others().any(|m| {
+            PrimaryPhase::Asking(MembershipChange::Reopened(asked)) => p.others().any(|m| {
                 let gone = asked.iter().any(|(copy, open)| *copy == m.copy && *open != m.open);
                 gone && m.endpoint == to && peer.open_of(m.disk) == Some(m.open)
             }),

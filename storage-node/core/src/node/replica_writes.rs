@@ -152,22 +152,4 @@ impl<S: Store> Node<S> {
         }
         self.go_on_joining(now, shard, out);
     }
-
-    /// What a store's refusal means to whoever asked. A failed disk is reported once.
-    pub(super) fn store_status(&mut self, shard: ShardId, error: &StoreError, out: &mut dyn Outbox<Letter>) -> Status {
-        match error {
-            // Neither is a failure of the disk: it serves what it has.
-            StoreError::NoSpace | StoreError::TooManyCopies => Status::NoSpace,
-            // Not a failure of the copy: asked again.
-            StoreError::Busy => Status::Later,
-            StoreError::NoSuchSnapshot { .. } => Status::NoSnapshot,
-            error => {
-                self.counters.count("store.failed");
-                if let Some(replica) = self.replicas.get(&shard) {
-                    out.post(Letter::DiskFailed(self.disks[replica.disk].disk, error.to_string()));
-                }
-                Status::Io
-            }
-        }
-    }
 }

@@ -1,17 +1,15 @@
-//! A client's request on its way from the frame to the answer.
+//! Every request that comes in is dispatched here; a client's is checked, locked and stamped.
 
 use super::room::Room;
-use super::waits::StoreWait;
 use super::{Node, Visitor};
-use crate::iocb::{Iocb, Kind, Phase, ServerIocb, Stage, Stages, why};
-use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, MOST_UNSYNCED, SETTLE_PIECE};
+use crate::iocb::{Iocb, IocbPhase, Kind, ServerIocb, Stage, Stages, why};
+use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, MOST_UNSYNCED};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
-use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, ShardId, Stamp};
+use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, Stamp};
 use driver::{ConnId, Outbox, Time};
-use memory::{Class, Filling};
 use node_protocol::{IoBody, Status, op};
-use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp, View};
+use node_store::{Store, View};
 use tcp::{Answer, Payload};
 use wire::Op;
 
@@ -103,7 +101,7 @@ impl<S: Store> Node<S> {
             payload,
             stages,
             view,
-            ..Iocb::internal(shard, kind, range, Phase::Queued)
+            ..Iocb::internal(shard, kind, range, IocbPhase::Queued)
         });
         if kind == Kind::Flush && (!flushes || view != View::Live) {
             // Every acknowledged write is durable everywhere already.
@@ -120,7 +118,7 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.requests.insert(arrival, key);
         if primary.locks.acquire(key, range, mode) {
-            self.iocbs[key].phase = Phase::Locked;
+            self.iocbs[key].phase = IocbPhase::Locked;
             self.ready.push_back(key);
         }
     }
@@ -132,7 +130,9 @@ impl<S: Store> Node<S> {
         self.arrivals += 1;
         self.settling_pieces += usize::from(iocb.kind == Kind::Settle);
         let request = Some(self.iocb_holds.insert::<why::Request>(ServerIocb { key }));
-        if let Some(payload) = &iocb.payload {
+        if iocb.kind == Kind::Write
+            && let Some(payload) = &iocb.payload
+        {
             *self.payload_bytes.entry(iocb.shard.volume).or_default() += payload.mem.capacity();
         }
         entry.insert(Iocb { request, arrival: self.arrivals, ..iocb });
@@ -211,7 +211,7 @@ impl<S: Store> Node<S> {
     /// Goes on with an IOCB as far as it can.
     pub(super) fn advance(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
         let Some(iocb) = self.iocbs.get_mut(key) else { return };
-        if iocb.is_over() || !matches!(iocb.phase, Phase::Locked | Phase::Ready) {
+        if iocb.is_over() || !matches!(iocb.phase, IocbPhase::Locked | IocbPhase::Ready) {
             return;
         }
         iocb.stages.mark(Stage::Locked, now);
@@ -242,7 +242,7 @@ impl<S: Store> Node<S> {
         let may = primary.is_serving()
             || kind == Kind::Settle
             || (kind == Kind::Read && !due && self.may_read_sealed(now, shard, range));
-        // Before, as what goes on may be put off at once and is to be tried again then.
+        // Taken out first: it may be put off again at once, and is entered anew then.
         if let Some(primary) = self.primaries.get_mut(&shard) {
             primary.stalled.remove(&arrival);
         }
@@ -250,177 +250,17 @@ impl<S: Store> Node<S> {
             && match (kind, phase) {
                 (Kind::Scrub, _) => self.start_mend(now, key, out),
                 _ if due => self.start_mend(now, key, out),
-                (Kind::Rewrite, Phase::Locked) => self.start_refetch(now, key, out),
+                (Kind::Rewrite, IocbPhase::Locked) => self.start_refetch(now, key, out),
                 (Kind::Read | Kind::Extents, _) => self.start_read(now, key, out),
-                (Kind::Write, Phase::Locked) if !is_whole(&body) => self.start_merge(now, key, out),
-                (Kind::Copied(from), Phase::Locked) => self.read_to_copy(now, key, from, out),
-                (Kind::Fill, Phase::Locked) => self.read_into(now, key, shard, range, Phase::Reading, out),
+                (Kind::Write, IocbPhase::Locked) if !is_whole(&body) => self.start_merge(now, key, out),
+                (Kind::Copied(from), IocbPhase::Locked) => self.read_to_copy(now, key, from, out),
+                (Kind::Fill, IocbPhase::Locked) => self.read_into(now, key, shard, range, IocbPhase::Reading, out),
                 (Kind::Fill, _) => true,
                 _ => self.stamp(now, key, out),
             };
         if !went_on {
             self.stall(key);
         }
-    }
-
-    /// Reads what is asked for, if the lease holds and there is memory.
-    fn start_read(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
-        let iocb = &self.iocbs[key];
-        let (shard, range) = (iocb.shard, iocb.range);
-        if !self.lease_holds(now, shard) {
-            self.counters.count("read.waits-for-lease");
-            return false;
-        }
-        self.read_into(now, key, shard, range, Phase::Reading, out)
-    }
-
-    /// Reads the blocks that an unaligned write touches, to merge it into them (rule 22).
-    fn start_merge(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
-        let iocb = &self.iocbs[key];
-        let (shard, range) = (iocb.shard, iocb.range);
-        let started = self.read_into(now, key, shard, range, Phase::Merging, out);
-        if started {
-            self.counters.count("write.merged");
-        }
-        started
-    }
-
-    /// Reads `range` of the copy of `shard` that is here, or looks what of it holds data, for an IOCB of whatever shard.
-    pub(super) fn read_into(
-        &mut self,
-        now: Time,
-        key: usize,
-        shard: ShardId,
-        range: BlockRange,
-        phase: Phase,
-        out: &mut dyn Outbox<Letter>,
-    ) -> bool {
-        let (class, view) = match self.iocbs[key].kind {
-            Kind::Settle => (Class::Settle, View::Live),
-            Kind::Copied(from) => (Class::Resync, View::Snapshot(from.snapshot)),
-            Kind::Fill => (Class::Resync, self.iocbs[key].view),
-            _ => (Class::Work, self.iocbs[key].view),
-        };
-        if self.replicas.get(&shard).is_some_and(|r| self.in_store[r.disk] >= self.store_room(key)) {
-            self.counters.count("store.waits");
-            return false;
-        }
-        if self.is_dropped(shard, view) {
-            self.answer(now, key, Status::NoSnapshot);
-            return true;
-        }
-        let Some(replica) = self.replicas.get_mut(&shard) else { return false };
-        let (disk, copy) = (replica.disk, replica.copy);
-        let iocb = &mut self.iocbs[key];
-        let looks = iocb.kind == Kind::Extents || iocb.kind == Kind::Settle && range.count.0 > SETTLE_PIECE;
-        let op = if looks {
-            StoreOp::Extents { copy, view, at: range }
-        } else {
-            let Some(into) = self.arena.take(range.count.0 as usize * BLOCK, class) else {
-                self.counters.count("memory.waits");
-                return false;
-            };
-            StoreOp::Read { copy, view, at: range, into }
-        };
-        let Some(request) = &iocb.request else { return false };
-        iocb.phase = phase;
-        iocb.started_at = now;
-        replica.read_begins(view);
-        let hold = request.share::<why::Subtask>();
-        let wait = StoreWait::Read { iocb: key, of: shard, view, busy: None, hold };
-        self.submit_to_store(now, disk, op, wait, out);
-        true
-    }
-
-    /// How many operations its disk's store may have for this IOCB to add one: clients leave half to the others.
-    fn store_room(&self, key: usize) -> usize {
-        let each = self.store_share();
-        if self.iocbs[key].kind == Kind::Settle { each } else { each / 2 }
-    }
-
-    /// The store has read for an IOCB: answer with it, merge it, or settle with it.
-    pub(super) fn read_done(
-        &mut self,
-        now: Time,
-        key: usize,
-        (of, view, busy): (ShardId, View, Option<u64>),
-        result: Result<StoreDone, StoreError>,
-        out: &mut dyn Outbox<Letter>,
-    ) {
-        if let Some(replica) = self.replicas.get_mut(&of) {
-            replica.read_is_over(view);
-            replica.busy.retain(|(look, ..)| Some(*look) != busy);
-        }
-        // The subtask's hold keeps the slot, so this is still the IOCB that was read for.
-        let Some(iocb) = self.iocbs.get(key) else { return };
-        // Settling waits for reads of the epoch before.
-        self.may_settle_on.push(iocb.shard);
-        if iocb.is_over() {
-            return;
-        }
-        if iocb.withdrawn {
-            self.counters.count("request.dropped");
-            self.end_request(now, key);
-            return;
-        }
-        match result {
-            Ok(StoreDone::Read(data, crcs)) => self.read_well(now, key, data, crcs, out),
-            Ok(StoreDone::Extents { data, next }) if self.iocbs[key].kind == Kind::Settle => {
-                self.settle_looked(now, key, (&data, next), out);
-            }
-            Ok(StoreDone::Extents { data, next }) => self.answer_extents(now, key, &data, next),
-            Ok(_) => debug_assert!(false, "a read is answered with data"),
-            Err(error) => self.read_failed(now, key, &error, out),
-        }
-    }
-
-    /// What was read goes to whom it was read for.
-    fn read_well(&mut self, now: Time, key: usize, data: Filling, crcs: Crcs, out: &mut dyn Outbox<Letter>) {
-        match self.iocbs[key].phase {
-            Phase::Reading if self.iocbs[key].kind == Kind::Settle => self.settle_read(now, key, data, crcs, out),
-            Phase::Reading if matches!(self.iocbs[key].kind, Kind::Copied(_) | Kind::Rewrite) => {
-                self.copied(key, Payload { len: data.len(), mem: data.filled(), crcs });
-            }
-            Phase::Reading if self.iocbs[key].kind == Kind::Fill => self.piece_read(now, key, data, crcs),
-            Phase::Reading => self.answer_read(now, key, data, crcs),
-            Phase::Merging => {
-                self.merge(key, data);
-                self.ready.push_back(key);
-            }
-            _ => debug_assert!(false, "nobody reads in this phase"),
-        }
-    }
-
-    /// Damage is healed, or reported to whoever can heal it; a disk that fails is out of service.
-    fn read_failed(&mut self, now: Time, key: usize, error: &StoreError, out: &mut dyn Outbox<Letter>) {
-        match (error, self.iocbs[key].kind) {
-            // The source of a copy-range is another shard: its own primary puts it right.
-            (StoreError::Corrupt { .. }, Kind::Copied(from)) => self.source_failed(key, from, error),
-            (StoreError::Corrupt { .. }, Kind::Rewrite) => self.not_rewritten(now, key),
-            (StoreError::Corrupt { .. }, _) if self.is_sealed_fill(key) => self.met_damage_sealed(now, key, out),
-            (StoreError::Corrupt { block, .. }, _) if !driver::mutant::on("damage_not_healed") => {
-                self.met_damage(now, key, *block, out);
-            }
-            _ => {
-                self.counters.count("read.failed");
-                self.local_disk_failed(now, key, error, out);
-            }
-        }
-    }
-
-    /// Lays an unaligned write's bytes over the blocks that it touches.
-    fn merge(&mut self, key: usize, mut blocks: Filling) {
-        let iocb = &mut self.iocbs[key];
-        let from = sub_block(&iocb.body);
-        if let Some(payload) = &iocb.payload {
-            blocks[from..from + payload.len].copy_from_slice(&payload.mem[..payload.len]);
-        }
-        let (len, crcs) = (blocks.len(), wire::pieces(&blocks));
-        let before = iocb.payload.as_ref().map_or(0, |p| p.mem.capacity());
-        let bytes = self.payload_bytes.entry(iocb.shard.volume).or_default();
-        *bytes = *bytes + blocks.capacity() - before;
-        iocb.payload = Some(Payload { mem: blocks.filled(), len, crcs });
-        iocb.phase = Phase::Ready;
     }
 
     /// Gives an IOCB its stamp and starts its legs, if there is space and room in the window. From here on it takes effect.
@@ -472,7 +312,7 @@ impl<S: Store> Node<S> {
         }
         iocb.stamp = Some(stamp);
         iocb.started_at = now;
-        iocb.phase = Phase::Stamped;
+        iocb.phase = IocbPhase::Stamped;
         iocb.covers = covers;
         self.start_legs(now, key, out);
         true
@@ -483,7 +323,7 @@ impl<S: Store> Node<S> {
     pub(super) fn abandon_stamp(&mut self, key: usize) {
         let iocb = &self.iocbs[key];
         let Some(primary) = self.primaries.get_mut(&iocb.shard) else { return };
-        if iocb.phase == Phase::Stamped
+        if iocb.phase == IocbPhase::Stamped
             && let Some(stamp) = iocb.stamp.filter(|stamp| stamp.epoch == primary.config.epoch)
         {
             primary.window.finished(stamp.sequence);
@@ -501,7 +341,7 @@ impl<S: Store> Node<S> {
     /// These hold their locks from now on.
     pub(super) fn wake(&mut self, granted: Vec<usize>) {
         for next in granted {
-            self.iocbs[next].phase = Phase::Locked;
+            self.iocbs[next].phase = IocbPhase::Locked;
             self.ready.push_back(next);
         }
     }
@@ -534,6 +374,7 @@ pub(super) fn sub_block(body: &IoBody) -> usize {
 mod tests {
     use super::*;
     use conductor_model::Epoch;
+    use conductor_model::ShardId;
 
     #[test]
     fn a_request_needs_all_blocks_that_it_touches() {

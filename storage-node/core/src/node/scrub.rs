@@ -14,7 +14,7 @@
 //! With each piece every copy's store looks through a little of its own metadata, too (`Store::patrol`).
 
 use super::Node;
-use crate::iocb::{Iocb, Kind, Phase};
+use crate::iocb::{Iocb, IocbPhase, Kind};
 use crate::limits::{RETRY_REFUSED, SCRUB_AT_ONCE, SCRUB_BURST, SCRUB_DEPTH, SCRUB_REPORT};
 use crate::mail::Letter;
 use crate::mend::Outcome;
@@ -184,7 +184,7 @@ impl<S: Store> Node<S> {
                 scrub.next = Blocks(scrub.next.0 + count.0);
             }
             let Some((view, at)) = scrub.left.pop() else { return };
-            let key = self.new_iocb(Iocb { view, ..Iocb::internal(shard, Kind::Scrub, at, Phase::Queued) });
+            let key = self.new_iocb(Iocb { view, ..Iocb::internal(shard, Kind::Scrub, at, IocbPhase::Queued) });
             self.counters.count("scrub.piece");
             let arrival = self.iocbs[key].arrival;
             if let Some(scrub) = self.scrubs.get_mut(&shard) {

@@ -9,11 +9,11 @@
 
 use super::Node;
 use super::heal::Question;
-use crate::iocb::{Iocb, Kind, Phase as IocbPhase};
+use crate::iocb::{Iocb, IocbPhase, Kind};
 use crate::limits::{SETTLE_AT_ONCE, SETTLE_DEPTH, SETTLE_HOLE, SETTLE_PIECE};
 use crate::mail::Letter;
 use crate::mend::Failure;
-use crate::primary::{Phase, Settling, between};
+use crate::primary::{PrimaryPhase, Settling, between};
 use conductor_model::{BlockRange, Blocks, ShardId};
 use driver::{Outbox, Time};
 use memory::Filling;
@@ -30,7 +30,7 @@ impl<S: Store> Node<S> {
         let foreign = pieces.iter().filter(|(_, source)| *source != own);
         let sources = foreign.map(|(at, source)| (at.from.0, (at.end(), *source))).collect();
         let left = pieces.into_iter().map(|(at, _)| at).collect();
-        primary.phase = Phase::Settling(Settling { left, sources, ..Settling::default() });
+        primary.phase = PrimaryPhase::Settling(Settling { left, sources, ..Settling::default() });
         self.go_on_settling(now, shard, out);
     }
 
@@ -38,7 +38,7 @@ impl<S: Store> Node<S> {
     pub(super) fn go_on_settling(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         loop {
             let Some(primary) = self.primaries.get_mut(&shard) else { return };
-            let Phase::Settling(settling) = &mut primary.phase else { return };
+            let PrimaryPhase::Settling(settling) = &mut primary.phase else { return };
             if settling.running.len() >= SETTLE_DEPTH {
                 return;
             }
@@ -67,7 +67,7 @@ impl<S: Store> Node<S> {
                 return;
             };
             if !self.start_piece(now, shard, piece, out) {
-                if let Some(Phase::Settling(s)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
+                if let Some(PrimaryPhase::Settling(s)) = self.primaries.get_mut(&shard).map(|p| &mut p.phase) {
                     s.left.push(piece);
                 }
                 return;
@@ -105,7 +105,7 @@ impl<S: Store> Node<S> {
     /// How far the settling of a shard is; `None` if none is under way.
     pub(super) fn settling_mut(&mut self, shard: ShardId) -> Option<&mut Settling> {
         match &mut self.primaries.get_mut(&shard)?.phase {
-            Phase::Settling(settling) => Some(settling),
+            PrimaryPhase::Settling(settling) => Some(settling),
             _ => None,
         }
     }
@@ -113,7 +113,7 @@ impl<S: Store> Node<S> {
     /// Which of the other copies has the content that a piece is settled with, if not the own?
     fn settling_source(&self, shard: ShardId, range: BlockRange) -> Option<usize> {
         let primary = self.primaries.get(&shard)?;
-        let Phase::Settling(settling) = &primary.phase else { return None };
+        let PrimaryPhase::Settling(settling) = &primary.phase else { return None };
         let source = settling.source(range)?;
         primary.others().position(|m| m.copy == source)
     }
@@ -197,7 +197,7 @@ impl<S: Store> Node<S> {
         let current = self
             .primaries
             .get(&shard)
-            .is_some_and(|p| matches!(&p.phase, Phase::Settling(s) if s.running.contains(&key)));
+            .is_some_and(|p| matches!(&p.phase, PrimaryPhase::Settling(s) if s.running.contains(&key)));
         if !current {
             self.end_request(now, key);
             return;
@@ -221,7 +221,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Pieces of an epoch that is over are dropped; what they still have in flight finishes without effect.
-    pub(super) fn forget_old_settling(&mut self, shard: ShardId) {
+    pub(super) fn forget_old_settling(&mut self, now: Time, shard: ShardId) {
         let old: Vec<usize> = self
             .iocbs
             .iter()
@@ -233,7 +233,7 @@ impl<S: Store> Node<S> {
                 IocbPhase::Reading => self.iocbs[key].withdrawn = true,
                 _ => {
                     self.abandon_stamp(key);
-                    self.end_request(Time::default(), key);
+                    self.end_request(now, key);
                 }
             }
         }
@@ -242,7 +242,7 @@ impl<S: Store> Node<S> {
     /// All is settled: K enters the epoch, what was unfinished is stamped anew, and requests are served.
     fn serve(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        primary.phase = Phase::Serving;
+        primary.phase = PrimaryPhase::Serving;
         primary.settled = true;
         primary.ranges.serves(now);
         let doubted = primary.doubts_any();

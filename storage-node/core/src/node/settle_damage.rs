@@ -2,11 +2,11 @@
 //!
 //! What is settled may be any in-sync copy's content of a block, because each holds every acknowledged write. So a damaged block is
 //! put right from another copy like any other; and where that copy's content is not what was damaged (it has not finished the same
-//! writes), it is simply what is settled, also where the other copies'
-//! differ. A block that no copy has is left as it is: it stays damaged everywhere, and reads say so.
+//! writes), it is simply what is settled, also where the other copies' differ. A block that no copy has is left as it is: it stays
+//! damaged everywhere, and reads say so.
 
 use super::Node;
-use crate::iocb::Phase as IocbPhase;
+use crate::iocb::IocbPhase;
 use crate::mail::Letter;
 use crate::mend::Outcome;
 use conductor_model::{BlockRange, Blocks, ShardId};

@@ -12,7 +12,7 @@
 use super::Node;
 use super::requests::Incoming;
 use super::waits::{ReplyWait, Request, StoreWait};
-use crate::iocb::{Iocb, Phase};
+use crate::iocb::{Iocb, IocbPhase};
 use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES, SUBTASK_DEADLINE};
 use crate::mail::Letter;
 use crate::mend::Failure;
@@ -123,7 +123,7 @@ impl<S: Store> Node<S> {
             match self.gives(from) {
                 Ok(()) => {
                     let range = self.iocbs[key].range;
-                    return self.read_into(now, key, from.shard, range, Phase::Reading, out);
+                    return self.read_into(now, key, from.shard, range, IocbPhase::Reading, out);
                 }
                 Err(why) => self.iocbs[key].heal.said.push((own, why)),
             }
@@ -156,7 +156,7 @@ impl<S: Store> Node<S> {
         let request = Request { op: op::SNAPSHOT_READ, body: body.bytes(), payload: None, patience: SUBTASK_DEADLINE };
         let sent = self.ask_peer(now, conn, request, ReplyWait::Source { iocb: key, copy: holder.copy, hold });
         if sent {
-            self.iocbs[key].phase = Phase::Mending;
+            self.iocbs[key].phase = IocbPhase::Mending;
         }
         sent
     }
@@ -200,14 +200,14 @@ impl<S: Store> Node<S> {
     fn source_said(&mut self, key: usize, copy: CopyId, what: Failure) {
         let iocb = &mut self.iocbs[key];
         iocb.heal.said.push((copy, what));
-        iocb.phase = Phase::Locked;
+        iocb.phase = IocbPhase::Locked;
         self.ready.push_back(key);
     }
 
     /// The store here would not read the source.
     pub(super) fn source_failed(&mut self, key: usize, from: ShardSnapshot, error: &StoreError) {
         if matches!(error, StoreError::Busy) {
-            self.iocbs[key].phase = Phase::Locked;
+            self.iocbs[key].phase = IocbPhase::Locked;
             self.stall(key);
             return;
         }

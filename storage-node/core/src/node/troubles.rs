@@ -3,7 +3,7 @@
 use super::Node;
 use super::wishes::DISK_FAILED;
 use crate::mail::Letter;
-use crate::primary::{Phase, Primary};
+use crate::primary::{Primary, PrimaryPhase};
 use conductor_model::Member;
 use conductor_model::api::Trouble;
 use driver::{Outbox, Time};
@@ -16,7 +16,7 @@ impl<S: Store> Node<S> {
         let silent = |m: &&Member| self.links.get(m.endpoint).is_none_or(|l| l.up.is_none());
         let names = |members: Vec<&Member>| members.iter().map(|m| m.node.to_string()).collect::<Vec<_>>().join(", ");
         match &primary.phase {
-            Phase::Serving | Phase::Settling(_) => {
+            PrimaryPhase::Serving | PrimaryPhase::Settling(_) => {
                 let away: Vec<&Member> = primary.others().filter(silent).collect();
                 if !away.is_empty() {
                     return Some(format!("{} cannot be reached: writes wait for it", names(away)));
@@ -30,7 +30,7 @@ impl<S: Store> Node<S> {
                 let node = primary.config.member(*copy)?.node;
                 Some(format!("{node} does not take writes, {how}: they wait for it"))
             }
-            Phase::Joining => {
+            PrimaryPhase::Joining => {
                 let missing: Vec<&Member> =
                     primary.config.in_sync_members().filter(|m| !primary.answers.contains_key(&m.copy)).collect();
                 let waits = format!("waiting for {} to join {}", names(missing), primary.config.epoch);
@@ -40,12 +40,12 @@ impl<S: Store> Node<S> {
                     .find_map(|(copy, why)| Some(format!(": {} refuses: {why}", primary.config.member(*copy)?.node)));
                 Some(waits + &refused.unwrap_or_default())
             }
-            Phase::Sealed => {
+            PrimaryPhase::Sealed => {
                 let (in_sync, least) = (primary.config.in_sync(), primary.config.min_copies);
                 Some(format!("{in_sync} of at least {least} copies in sync: writes wait for another one"))
             }
-            Phase::Asking(_) => Some("waiting for the conductor to persist a new epoch".to_owned()),
-            Phase::Failed(why) => Some(format!("the primary's disk failed: {why}")),
+            PrimaryPhase::Asking(_) => Some("waiting for the conductor to persist a new epoch".to_owned()),
+            PrimaryPhase::Failed(why) => Some(format!("the primary's disk failed: {why}")),
         }
     }
 

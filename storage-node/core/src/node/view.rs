@@ -2,7 +2,7 @@
 
 use super::{Node, Visitor};
 use crate::mail::{CopyView, DiskView, LinkView, View};
-use crate::primary::Phase;
+use crate::primary::PrimaryPhase;
 use conductor_model::{BLOCK, Blocks, ShardId, Stamp};
 use driver::ConnId;
 use node_store::Store;
@@ -75,15 +75,17 @@ impl<S: Store> Node<S> {
         let role = match primary.map(|p| &p.phase) {
             None if replica.joined.is_some() => "replica: joined".to_owned(),
             None => "replica: not joined".to_owned(),
-            Some(Phase::Asking(_)) => "primary: asking".to_owned(),
-            Some(Phase::Joining) => "primary: joining".to_owned(),
-            Some(Phase::Settling(s)) => format!("primary: settling, {} pieces left", s.left.len() + s.running.len()),
-            Some(Phase::Serving) => match self.known_good_of(shard) {
+            Some(PrimaryPhase::Asking(_)) => "primary: asking".to_owned(),
+            Some(PrimaryPhase::Joining) => "primary: joining".to_owned(),
+            Some(PrimaryPhase::Settling(s)) => {
+                format!("primary: settling, {} pieces left", s.left.len() + s.running.len())
+            }
+            Some(PrimaryPhase::Serving) => match self.known_good_of(shard) {
                 Some(stamp) => format!("primary: serving, good up to {stamp}"),
                 None => "primary: serving".to_owned(),
             },
-            Some(Phase::Sealed) => "primary: sealed".to_owned(),
-            Some(Phase::Failed(why)) => format!("primary: failed: {why}"),
+            Some(PrimaryPhase::Sealed) => "primary: sealed".to_owned(),
+            Some(PrimaryPhase::Failed(why)) => format!("primary: failed: {why}"),
         };
         let used = self.disks.get(replica.disk).map_or(Blocks(0), |disk| disk.store.used_by(replica.copy));
         let backlog = primary.map_or(0, |p| p.others().map(|m| self.waiting_legs(m.endpoint)).sum());

@@ -1,7 +1,7 @@
 //! Who comes in: a peer that has proved who it is, and whom it displaces (rules 8, 19 and 24).
 
 use super::{Node, Visitor};
-use crate::iocb::Phase;
+use crate::iocb::IocbPhase;
 use crate::limits::{MAX_CLIENT_CONNS, MAX_KEY_CONNS};
 use crate::mail::Letter;
 use crate::replica::Caller;
@@ -142,10 +142,12 @@ impl<S: Store> Node<S> {
         for key in theirs {
             match self.iocbs[key].phase {
                 // It is finished all the same, but nobody is left to answer.
-                Phase::Stamped | Phase::BehindBarrier => self.iocbs[key].answer = None,
+                IocbPhase::Stamped | IocbPhase::BehindBarrier => self.iocbs[key].answer = None,
                 // The store still reads for it: it goes when that is done.
-                Phase::Merging | Phase::Reading | Phase::Mending | Phase::Filling => self.iocbs[key].withdrawn = true,
-                Phase::Queued | Phase::Locked | Phase::Ready => {
+                IocbPhase::Merging | IocbPhase::Reading | IocbPhase::Mending | IocbPhase::Filling => {
+                    self.iocbs[key].withdrawn = true
+                }
+                IocbPhase::Queued | IocbPhase::Locked | IocbPhase::Ready => {
                     self.counters.count("request.dropped");
                     self.end_request(now, key);
                 }

@@ -7,13 +7,13 @@
 
 use super::Node;
 use crate::filling::Step;
-use crate::iocb::{Iocb, LegState, Phase as IocbPhase};
+use crate::iocb::{Iocb, IocbPhase, LegState};
 use crate::limits::{
     ASK_AGAIN, FILL_PAUSE_MAX, FILL_PAUSE_MIN, FILLS_AT_ONCE, JOIN_LIMIT, KEEPALIVE, LEG_LIMIT, MEMBER_SILENT,
     START_PATIENCE, TICK,
 };
 use crate::mail::Letter;
-use crate::primary::{Phase, Primary};
+use crate::primary::{Primary, PrimaryPhase};
 use conductor_model::api::{MembershipChange, MembershipRequest};
 use conductor_model::{CopyId, CopyState, Member, ShardId};
 use driver::{Outbox, Span, Time};
@@ -56,14 +56,14 @@ impl<S: Store> Node<S> {
             let syncing = primary.syncing_member().filter(|_| primary.filling.is_none()).map(|m| m.copy);
             let absent = |m: &&Member| !primary.answers.contains_key(&m.copy);
             let late: Vec<CopyId> = match &primary.phase {
-                Phase::Joining => {
+                PrimaryPhase::Joining => {
                     primary.config.in_sync_members().filter(absent).map(|m| m.copy).chain(syncing).collect()
                 }
                 // The conductor will not have its new opening: it is as good as away.
-                Phase::Asking(MembershipChange::Reopened(list)) => list.iter().map(|(copy, _)| *copy).collect(),
+                PrimaryPhase::Asking(MembershipChange::Reopened(list)) => list.iter().map(|(copy, _)| *copy).collect(),
                 _ => syncing.into_iter().collect(),
             };
-            if late.contains(&own) && matches!(primary.phase, Phase::Joining) {
+            if late.contains(&own) && matches!(primary.phase, PrimaryPhase::Joining) {
                 return self.hang(shard, "its own copy does not join");
             }
             for copy in late.into_iter().filter(|copy| *copy != own) {
@@ -78,9 +78,9 @@ impl<S: Store> Node<S> {
             ours.map(|(key, _)| key).collect::<Vec<_>>()
         };
         let running = match &primary.phase {
-            Phase::Settling(settling) => reading(&settling.running),
-            Phase::Sealed => reading(&BTreeSet::new()),
-            Phase::Serving => primary.requests.values().copied().collect(),
+            PrimaryPhase::Settling(settling) => reading(&settling.running),
+            PrimaryPhase::Sealed => reading(&BTreeSet::new()),
+            PrimaryPhase::Serving => primary.requests.values().copied().collect(),
             _ => return,
         };
         let mut hangs = false;
@@ -136,14 +136,14 @@ impl<S: Store> Node<S> {
     fn hang(&mut self, shard: ShardId, why: &str) {
         self.counters.count("primary.hangs");
         if let Some(primary) = self.primaries.get_mut(&shard) {
-            primary.phase = Phase::Failed(why.to_owned());
+            primary.phase = PrimaryPhase::Failed(why.to_owned());
             primary.hangs = true;
         }
     }
 
     /// A disk that hung and came back, before anybody else could take over: the epoch is joined once more.
     fn recover(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
-        let hung = self.primaries.get(&shard).is_some_and(|p| p.hangs && matches!(p.phase, Phase::Failed(_)));
+        let hung = self.primaries.get(&shard).is_some_and(|p| p.hangs && matches!(p.phase, PrimaryPhase::Failed(_)));
         if hung && self.replicas.get(&shard).is_some_and(|r| r.is_quiet() && r.joining.is_none()) {
             self.counters.count("primary.recovered");
             if let Some(primary) = self.primaries.get_mut(&shard) {
@@ -156,7 +156,7 @@ impl<S: Store> Node<S> {
     /// What is due for a shard now?
     fn due(&self, now: Time, shard: ShardId, filled: usize) -> Option<MembershipChange> {
         let primary = self.primaries.get(&shard)?;
-        if let Phase::Failed(_) = primary.phase {
+        if let PrimaryPhase::Failed(_) = primary.phase {
             return Some(MembershipChange::StepDown);
         }
         // One that answers and fails is named alone: the conductor takes those that are named together for cut off from here.
@@ -168,7 +168,7 @@ impl<S: Store> Node<S> {
         if !gone.is_empty() {
             return (!self.may_be_cut_off(now, primary, &gone)).then_some(MembershipChange::Drop(gone));
         }
-        if !matches!(primary.phase, Phase::Serving | Phase::Sealed) {
+        if !matches!(primary.phase, PrimaryPhase::Serving | PrimaryPhase::Sealed) {
             return None;
         }
         match (&primary.filling, primary.syncing_member()) {
@@ -244,7 +244,7 @@ impl<S: Store> Node<S> {
             }
         }
         primary.wish = Some((change.clone(), now));
-        if let Phase::Asking(asking) = &mut primary.phase {
+        if let PrimaryPhase::Asking(asking) = &mut primary.phase {
             // What was asked for is about a copy that is gone by now.
             *asking = change.clone();
             primary.asked = now;

@@ -355,7 +355,7 @@ impl Cluster {
         let primary = self.primary(volume);
         self.mail(primary, Mail::Assign(vec![config]));
         for _ in 0..3 {
-            self.mail(node, Mail::Drop(vec![copy(volume, node)]));
+            self.mail(node, Mail::Delete(vec![copy(volume, node)]));
             self.run(Span::millis(200));
         }
     }
@@ -376,7 +376,7 @@ impl Cluster {
         let config = self.configs.remove(&shard(volume)).unwrap();
         let copies: Vec<CopyId> = config.members.iter().map(|m| m.copy).collect();
         for _ in 0..3 {
-            (0..3).for_each(|node| self.mail(node, Mail::Drop(copies.clone())));
+            (0..3).for_each(|node| self.mail(node, Mail::Delete(copies.clone())));
             self.run(Span::millis(200));
         }
     }

@@ -5,6 +5,7 @@ use super::engine::{JournaledStore, Pending};
 use super::entry::ChunkNo;
 use super::layers::{Catalog, LayerId};
 use super::limits::CHUNK_BLOCKS;
+use super::of_record;
 use super::overlay::{Key, Overlay, Share, part};
 use super::record::{Record, Stamped};
 use super::ring::JournalBlock;
@@ -222,7 +223,7 @@ impl State<'_> {
 impl JournaledStore {
     /// A record is as durable as it was to be.
     pub(super) fn appended(&mut self, name: u64, payload: Option<JournalBlock>) {
-        let (Ok(key), piece) = (usize::try_from(name >> 2), (name & 3) as usize) else { return };
+        let Some((key, piece)) = of_record(name) else { return };
         let Some(Pending::Change(change)) = self.pending.get_mut(key) else {
             if let Some(Pending::Sync(tag)) = self.pending.get(key) {
                 let tag = *tag;

@@ -44,8 +44,10 @@ mod layers;
 mod limits;
 mod open;
 mod overlay;
+mod page_budget;
 mod pages;
 mod patches;
+mod precheck;
 mod read;
 mod record;
 mod ring;
@@ -90,6 +92,19 @@ const KIND_SHIFT: u32 = 56;
 
 fn tag(kind: Kind, key: usize) -> u64 {
     (kind as u64) << KIND_SHIFT | key as u64
+}
+
+/// Bits for the records of a change, which has at most three: a write's are what goes through the journal before its whole chunks, these, and what is behind.
+const PIECE_BITS: u32 = 2;
+
+/// What the ring knows a record by: whose it is, and which of its pieces.
+fn record_name(key: usize, piece: usize) -> u64 {
+    debug_assert!(piece < 1 << PIECE_BITS, "a change of {piece} records and more");
+    (key as u64) << PIECE_BITS | piece as u64
+}
+
+fn of_record(name: u64) -> Option<(usize, usize)> {
+    Some((usize::try_from(name >> PIECE_BITS).ok()?, (name & ((1 << PIECE_BITS) - 1)) as usize))
 }
 
 /// What a disk operation of this engine is for, by its tag.

@@ -16,7 +16,7 @@ use super::limits::{DEFAULT_CACHE_BYTES, SUPERBLOCKS, USED_CHUNKS, WORK_PER_FOLD
 use super::overlay::Overlay;
 use super::pages::{Pages, Region};
 use super::record::Record;
-use super::ring::{Ring, RingPlace, Scan, ScanError};
+use super::ring::{MAX_UNREADABLE, Ring, RingPlace, Scan, ScanError};
 use super::space::Space;
 use super::superblock::{COPIES, HELD, LAYERS, NoSuperblock, Superblock, USED};
 use super::tables::{Tables, Tree, Wait};
@@ -39,11 +39,13 @@ pub struct Tuning {
     pub cache: Bytes,
     /// Entries of layers that are released, merged or shared between two checkpoints.
     pub work_per_fold: u32,
+    /// The disk will be opened again if something of it cannot be read: that ends the opening, and is neither damage nor the journal's end.
+    pub patient: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { journal: None, cache: Bytes(DEFAULT_CACHE_BYTES), work_per_fold: WORK_PER_FOLD }
+        Self { journal: None, cache: Bytes(DEFAULT_CACHE_BYTES), work_per_fold: WORK_PER_FOLD, patient: false }
     }
 }
 
@@ -151,6 +153,11 @@ impl Opening {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Superblock(n) => {
                 let into = read_of(done)?;
+                if let Err(errno) = &into
+                    && self.tuning.patient
+                {
+                    return Err(OpenError::Disk(*errno));
+                }
                 self.superblocks[n] = into.map_err(NoSuperblock::Unreadable).and_then(|into| Superblock::decode(&into));
                 if n == 0 {
                     self.phase = Phase::Superblock(1);
@@ -278,7 +285,7 @@ impl Opening {
         loop {
             match std::mem::replace(&mut self.phase, Phase::Over) {
                 Phase::Copies(mut state) => {
-                    if !waits(state.copies(), "the copies")? {
+                    if !waits(&mut state, Loaded::copies, "the copies")? {
                         self.phase = Phase::Copies(state);
                         break;
                     }
@@ -286,7 +293,7 @@ impl Opening {
                     self.phase = Phase::Layers(state);
                 }
                 Phase::Layers(mut state) => {
-                    if !waits(state.layers(), "the layers")? {
+                    if !waits(&mut state, Loaded::layers, "the layers")? {
                         self.phase = Phase::Layers(state);
                         break;
                     }
@@ -294,7 +301,7 @@ impl Opening {
                     self.phase = Phase::Held(state);
                 }
                 Phase::Held(mut state) => {
-                    if !waits(state.held(), "the lists above K")? {
+                    if !waits(&mut state, Loaded::held, "the lists above K")? {
                         self.phase = Phase::Held(state);
                         break;
                     }
@@ -303,15 +310,19 @@ impl Opening {
                 }
                 Phase::Used(mut state) => {
                     let ready = state.tables.pages.ready();
-                    if !waits(state.used(), "the used chunks")? || ready.is_none() {
+                    if !waits(&mut state, Loaded::used, "the used chunks")? || ready.is_none() {
                         self.phase = Phase::Used(state);
                         break;
                     }
                     if ready.is_some_and(|ready| ready.is_err()) {
+                        if state.tables.pages.has_unread() {
+                            return Err(OpenError::Disk(Errno::IO));
+                        }
                         return Err(OpenError::Damaged("the map of pages"));
                     }
                     let (place, superblock) = (state.ring_place, state.superblock);
-                    let scan = Scan::start(place, superblock.tail, superblock.boot, &self.arena, out);
+                    let bound = if self.tuning.patient { 0 } else { MAX_UNREADABLE };
+                    let scan = Scan::start(place, superblock.tail, superblock.boot, bound, &self.arena, out);
                     let scan = scan.map_err(scan_error)?;
                     state.persisted = state.catalog.clone();
                     self.phase = Phase::Replay(state, Box::new(scan));
@@ -433,15 +444,23 @@ fn scan_error(error: ScanError) -> OpenError {
     match error {
         ScanError::Disk(errno) => OpenError::Disk(errno),
         ScanError::Memory => OpenError::Memory,
-        _ => OpenError::Damaged("the journal"),
+        ScanError::OtherJournal { .. } => {
+            OpenError::Damaged("the journal, which is empty, or of an older time than the rest")
+        }
+        ScanError::Damaged { .. } | ScanError::Mark { .. } | ScanError::NoRoom => OpenError::Damaged("the journal"),
     }
 }
 
 /// True if it is all there, false if it waits for a page.
-fn waits(outcome: Result<(), Wait>, what: &'static str) -> Result<bool, OpenError> {
-    match outcome {
+fn waits(
+    state: &mut Loaded,
+    of: impl FnOnce(&mut Loaded) -> Result<(), Wait>,
+    what: &'static str,
+) -> Result<bool, OpenError> {
+    match of(state) {
         Ok(()) => Ok(true),
         Err(Wait::Load) => Ok(false),
+        Err(_) if state.tables.pages.has_unread() => Err(OpenError::Disk(Errno::IO)),
         Err(Wait::Damaged | Wait::Full) => Err(OpenError::Damaged(what)),
     }
 }

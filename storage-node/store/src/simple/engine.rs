@@ -336,11 +336,11 @@ impl SimpleStore {
         }
         if self.log.page == self.place.geometry.log_pages() {
             if !self.checkpointer.is_idle() {
-                self.counters.log_waits += 1;
+                self.counters.journal_waits += 1;
                 return;
             }
             self.log.switch();
-            self.counters.switches += 1;
+            self.counters.folds += 1;
             self.checkpointer.begin(Header {
                 generation: self.log.generation,
                 chunks: 0,
@@ -458,7 +458,7 @@ impl Store for SimpleStore {
                     change.stage = Stage::NoSlots;
                     change.data = Some(data);
                     self.no_slots.push_back(key);
-                    self.counters.slot_waits += 1;
+                    self.counters.space_waits += 1;
                 }
                 return;
             }

@@ -151,7 +151,7 @@ fn a_fold_goes_on_when_all_that_it_still_had_to_move_stays_where_it_is() {
 fn windows_of_which_all_stays_where_it_is_are_looked_through_one_in_a_turn() {
     let (mut disk, arena, mut store) = two_copies(8000);
     let mut written = 0;
-    while store.counters().switches == 0 {
+    while store.counters().folds == 0 {
         run(&mut store, &mut disk, write(&arena, 1, range(written, 1), u64::from(written) + 1, 7)).unwrap();
         written += 1;
     }

@@ -267,7 +267,7 @@ fn what_is_overwritten_comes_back_before_the_room_is_gone_however_busy_the_store
         // A node asks for a store's room before it hands over: what it does not hand over, the store does not see.
         assert!(store.usage().free() >= 256, "{n}: {:?}", store.usage());
     }
-    assert_eq!(store.counters().slot_waits, 0);
+    assert_eq!(store.counters().space_waits, 0);
 }
 
 /// A disk of 1250 chunks of which so many blocks are free, and what was written was written in turns to two copies.

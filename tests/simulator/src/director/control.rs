@@ -14,7 +14,7 @@ impl Director {
             node_core::Letter::Ask(request) => {
                 self.ask(w, Source::Node(node, life, w.now()), Request::Membership(vec![request]));
             }
-            node_core::Letter::Dropped(copy) => control.dropped.push(copy),
+            node_core::Letter::Deleted(copy) => control.dropped.push(copy),
             node_core::Letter::Troubles(troubles) => control.troubles = troubles,
             node_core::Letter::Usage(_, used) => control.used = used,
             node_core::Letter::View(..)
@@ -200,7 +200,7 @@ impl Director {
                     tell(w, node_core::Mail::Assign(answer.assignments));
                 }
                 if !answer.drop.is_empty() {
-                    tell(w, node_core::Mail::Drop(answer.drop));
+                    tell(w, node_core::Mail::Delete(answer.drop));
                 }
                 tell(w, node_core::Mail::FillRate(answer.fill_rate));
                 if let Some(reachable) = answer.reachable {

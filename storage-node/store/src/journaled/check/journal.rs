@@ -3,7 +3,7 @@
 
 use super::super::apply::State;
 use super::super::record::Record;
-use super::super::ring::{RingPlace, Scan, ScanEnd, ScanError};
+use super::super::ring::{MAX_UNREADABLE, RingPlace, Scan, ScanEnd, ScanError};
 use super::super::superblock::Superblock;
 use super::catalog::Found;
 use super::{CheckOptions, Depth, Part, ReadDisk, Report, Severity};
@@ -36,7 +36,7 @@ fn scan(
 ) -> Result<ScanEnd, ScanError> {
     let mut asked = VecDeque::new();
     let boot = superblock.boot.saturating_add(1);
-    let mut scan = Scan::start(place, superblock.tail, boot, arena, &mut |op| asked.push_back(op))?;
+    let mut scan = Scan::start(place, superblock.tail, boot, MAX_UNREADABLE, arena, &mut |op| asked.push_back(op))?;
     loop {
         while let Some(record) = scan.next_record() {
             each(&record);

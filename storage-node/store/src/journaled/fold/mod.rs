@@ -335,7 +335,7 @@ impl JournaledStore {
             .collect();
         self.folding = Some(folding);
         self.tables.begin();
-        self.counters.switches += 1;
+        self.counters.folds += 1;
     }
 
     /// What could not be had: wait for it, or give the store up.

@@ -49,4 +49,13 @@ pub(super) const PIECES: usize = 4;
 pub(super) const SEARCH_BLOCKS: u32 = 4096;
 const _: () = assert!(SEARCH_BLOCKS as usize > (MAX_FLYING + 2) * MAX_GROUP_BLOCKS as usize);
 /// Blocks that may give an error when they are read at opening; beyond, the disk has failed.
-pub(super) const MAX_UNREADABLE: u32 = 1024;
+pub(crate) const MAX_UNREADABLE: u32 = 1024;
+/// A ring without a group behind its mark holds the group before that, or, if that one rotted, the one before it.
+pub(super) const NEWEST: u32 = 2;
+/// They lie, with the ring's end between them, in so many blocks before the mark.
+pub(super) const BEFORE_BLOCKS: u32 = (NEWEST + 1) * MAX_GROUP_BLOCKS;
+/// In a ring of so many blocks those that are in flight behind the mark, and what is lost before the ring's end, reach none of them. All are
+/// larger but those of tests.
+pub(super) const TELLING_BLOCKS: u32 = BEFORE_BLOCKS + 3 * MAX_GROUP_BLOCKS;
+const _: () = assert!(MAX_FLYING < 3);
+const _: () = assert!(TELLING_BLOCKS as u64 * BLOCK as u64 <= super::super::limits::MIN_JOURNAL_BYTES);

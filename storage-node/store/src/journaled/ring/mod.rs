@@ -24,7 +24,7 @@
 //!
 //! ```text
 //! format:   nothing (a fresh disk id makes what is there foreign); the superblock's tail is Mark::FIRST
-//! opening:  Scan::start(place, tail, boot, &arena, out)?            loop { scan.done(done, out); while let Some(r) = scan.next_record() {…} }
+//! opening:  Scan::start(place, tail, boot, MAX_UNREADABLE, &arena, out)?            loop { scan.done(done, out); while let Some(r) = scan.next_record() {…} }
 //!           scan.end() -> Option<Result<ScanEnd, ScanError>>        ScanEnd { state, counts } → Ring::new(place, state, &arena)?
 //! change:   ring.fits(body, blocks) → ring.append(key, body, payload: Option<Part>, crcs, durable)       (never fails, only queues)
 //!           a full ring: fits says no; ring.stalled() says that something queued waits for a trim; ring.free_blocks() for deciding when to fold
@@ -49,7 +49,7 @@ use conductor_model::{BLOCK, DiskId};
 use driver::DiskIndex;
 
 pub(crate) use append::Ring;
-pub(crate) use limits::{MAX_BODY, MIN_RING_BLOCKS};
+pub(crate) use limits::{MAX_BODY, MAX_UNREADABLE, MIN_RING_BLOCKS};
 pub(crate) use scan::{Replayed, Scan, ScanEnd, ScanError};
 
 /// Where the ring is.

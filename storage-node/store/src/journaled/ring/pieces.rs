@@ -3,7 +3,7 @@
 //! A piece that cannot be read is read again block by block: a block that gives an error becomes zeros, which are no header and
 //! fail most checksums, and is counted. Too many of them are a failed disk.
 
-use super::limits::{MAX_UNREADABLE, PIECE_BLOCKS, PIECES};
+use super::limits::{PIECE_BLOCKS, PIECES};
 use super::{JournalBlock, RingPlace};
 use crate::DiskOut;
 use conductor_model::BLOCK;
@@ -30,17 +30,19 @@ pub(super) struct Pieces {
     spare: Vec<Filling>,
     wanted: Option<u32>,
     clock: u64,
+    /// More blocks than this that give an error are a failed disk.
+    bound: u32,
     unreadable: u32,
 }
 
 impl Pieces {
     /// `None` if the arena has no memory for them.
-    pub(super) fn new(place: RingPlace, arena: &Arena) -> Option<Self> {
+    pub(super) fn new(place: RingPlace, bound: u32, arena: &Arena) -> Option<Self> {
         let (size, spare) = PIECE_BLOCKS.into_iter().find_map(|size| {
             let take = |_| arena.take(size as usize * BLOCK, Class::Work);
             Some((size, (0..PIECES).map(take).collect::<Option<Vec<_>>>()?))
         })?;
-        Some(Self { place, size, pieces: Vec::new(), spare, wanted: None, clock: 0, unreadable: 0 })
+        Some(Self { place, size, pieces: Vec::new(), spare, wanted: None, clock: 0, bound, unreadable: 0 })
     }
 
     pub(super) fn unreadable(&self) -> u32 {
@@ -116,7 +118,7 @@ impl Pieces {
                 if let Err(errno) = result {
                     into[from..from + len].fill(0);
                     self.unreadable += 1;
-                    if self.unreadable > MAX_UNREADABLE {
+                    if self.unreadable > self.bound {
                         self.pieces.swap_remove(position);
                         return Err(errno);
                     }

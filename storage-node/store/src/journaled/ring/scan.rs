@@ -13,17 +13,21 @@
 //! ```
 //! A group that is not whole stays pending, and those behind it, until one of them says that it was durable. What is left pending
 //! at the end was never acknowledged. The sync makes durable what was only in the disk's cache, before anybody relies on it; and
-//! where a group of this chain is given up, its header, be it torn itself, is overwritten by a group without records, so that no later
-//! opening, after parts of it were written once more, can take it for whole.
+//! where a group of this chain is given up, its header, be it torn itself, is overwritten, where it lies, by a group without records, so
+//! that no later opening, after parts of it were written once more, can take it for whole. What followed it stays: of two groups that
+//! have an echo of the one that is missing, the one that says that it was durable has the right one.
+//!
+//! A ring without a group behind the superblock's mark holds the one before it: what lies before the mark is written over last. If there is
+//! nothing of the kind, the ring is not the one that the mark was made for: an older picture of it, or none.
 
 use super::group::{self, Head, Header, take_record};
-use super::limits::{MAX_SEAL_BLOCKS, SEARCH_BLOCKS};
+use super::limits::{BEFORE_BLOCKS, MAX_SEAL_BLOCKS, NEWEST, SEARCH_BLOCKS, TELLING_BLOCKS};
 use super::pieces::Pieces;
 use super::space::Space;
 use super::{JournalBlock, Mark, RingPlace, RingState};
 use crate::{Crcs, DiskOut};
 use conductor_model::BLOCK;
-use driver::{Done, Errno, Op};
+use driver::{Done, Errno, Op, mutant};
 use memory::{Arena, Class, Filling, Part};
 use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
@@ -82,6 +86,12 @@ pub(crate) enum ScanError {
         /// The first group that is lost.
         sequence: u64,
     },
+    /// Neither what the superblock's mark is before is there, nor what it is behind.
+    #[error("the journal is not the one that the superblock knows up to group {sequence}: it is empty, or older")]
+    OtherJournal {
+        /// The group that would be next.
+        sequence: u64,
+    },
     /// The superblock's mark is not in the ring.
     #[error(
         "the journal's mark at block {position} is beyond its {blocks} blocks: the superblock is of another journal"
@@ -109,11 +119,29 @@ struct Group {
 /// Where the scan is.
 enum Stage {
     Find,
-    Payload { group: Group, crcs: Vec<u32>, verified: u32 },
-    Search { offset: u32, found: Option<Box<Header>> },
+    Payload {
+        group: Group,
+        crcs: Vec<u32>,
+        verified: u32,
+    },
+    Search {
+        offset: u32,
+        found: Option<Found>,
+    },
+    /// So many blocks before the mark were looked at.
+    Before {
+        offset: u32,
+    },
     Sync,
     Overwrite,
     Over,
+}
+
+/// An echo of the group that is missing.
+struct Found {
+    echo: Box<Header>,
+    /// It was durable when its echo was written.
+    proven: bool,
 }
 
 /// What a step came to.
@@ -139,8 +167,8 @@ pub(crate) struct Scan {
     /// The same of any group found by searching.
     evidence: u64,
     pending: VecDeque<Group>,
-    /// Where the next group must begin, the beginning of its header is, and not all of it.
-    torn: bool,
+    /// Where the next group must begin: the beginning of its header is there, and not all of it.
+    torn: Option<u32>,
     ready: VecDeque<Group>,
     /// Groups whose headers were taken from an echo: torn in flight, or damaged.
     echoed: Vec<u64>,
@@ -153,11 +181,13 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Begins at the superblock's mark. `boot` is this opening's random number.
+    /// Begins at the superblock's mark. `boot` is this opening's random number. With more than `bound` blocks that cannot be read the disk
+    /// has failed.
     pub(crate) fn start(
         place: RingPlace,
         tail: Mark,
         boot: u64,
+        bound: u32,
         arena: &Arena,
         out: &mut DiskOut<'_>,
     ) -> Result<Self, ScanError> {
@@ -171,13 +201,13 @@ impl Scan {
             tail,
             boot,
             spare: Some(arena.take(MAX_SEAL_BLOCKS as usize * BLOCK, Class::Work).ok_or(ScanError::Memory)?),
-            pieces: Pieces::new(place, arena).ok_or(ScanError::Memory)?,
+            pieces: Pieces::new(place, bound, arena).ok_or(ScanError::Memory)?,
             stage: Stage::Find,
             cursor: tail,
             proof: 0,
             evidence: 0,
             pending: VecDeque::new(),
-            torn: false,
+            torn: None,
             ready: VecDeque::new(),
             echoed: Vec::new(),
             given: (0, 0),
@@ -240,6 +270,7 @@ impl Scan {
                 Stage::Find => self.find(),
                 Stage::Payload { .. } => self.verify(),
                 Stage::Search { .. } => self.search(out),
+                Stage::Before { .. } => self.before(out),
                 Stage::Sync | Stage::Overwrite | Stage::Over => return,
             };
             match step {
@@ -266,7 +297,7 @@ impl Scan {
         if self.cursor.position.0 != 0 {
             places.push(0);
         }
-        self.torn = false;
+        self.torn = None;
         for at in places {
             match self.header_at(at) {
                 None => return Step::Wait,
@@ -275,7 +306,9 @@ impl Scan {
             }
             let Some(block) = self.pieces.block(at) else { return Step::Wait };
             let begins = group::begins_as(block, &self.place);
-            self.torn |= begins.is_some_and(|head| self.continues(&head));
+            if self.torn.is_none() && begins.is_some_and(|head| self.continues(&head)) {
+                self.torn = Some(at);
+            }
         }
         self.stage = Stage::Search { offset: 0, found: None };
         Step::Again
@@ -364,7 +397,11 @@ impl Scan {
         }
         let Stage::Search { found, .. } = std::mem::replace(&mut self.stage, Stage::Find) else { return Step::Again };
         match found {
-            Some(echo) => self.look_at(*echo, true),
+            Some(Found { echo, .. }) => self.look_at(*echo, true),
+            None if self.is_doubtful() => {
+                self.stage = Stage::Before { offset: 1 };
+                Step::Again
+            }
             None => self.end_of_chain(out),
         }
     }
@@ -373,10 +410,35 @@ impl Scan {
     fn consider(&mut self, later: &Header) {
         self.evidence = self.evidence.max(later.head.durable_through);
         let Some(echo) = later.echoed(&self.place).filter(|echo| self.continues(&echo.head)) else { return };
+        let proven = later.head.durable_through >= echo.head.at.sequence && !mutant::on("store-first-echo");
         if let Stage::Search { found, .. } = &mut self.stage
-            && found.is_none()
+            && found.as_ref().is_none_or(|found| proven && !found.proven)
         {
-            *found = Some(Box::new(echo));
+            *found = Some(Found { echo: Box::new(echo), proven });
+        }
+    }
+
+    /// Nothing is behind the mark, and there was something before it, which only tests' rings are too small to keep.
+    fn is_doubtful(&self) -> bool {
+        let was_used = self.tail.sequence > u64::from(NEWEST) && self.place.blocks >= TELLING_BLOCKS;
+        self.cursor == self.tail && was_used && !mutant::on("store-any-journal")
+    }
+
+    /// Nothing is behind the mark. Is what was before it?
+    fn before(&mut self, out: &mut DiskOut<'_>) -> Step {
+        loop {
+            let Stage::Before { offset } = &self.stage else { return Step::Again };
+            let offset = *offset;
+            if offset > BEFORE_BLOCKS {
+                return Step::Fail(ScanError::OtherJournal { sequence: self.tail.sequence });
+            }
+            let at = (self.tail.position.0 + self.place.blocks - offset) % self.place.blocks;
+            let Some(header) = self.header_at(at) else { return Step::Wait };
+            // One that rotted is not missed.
+            if header.is_some_and(|header| header.head.at.sequence + u64::from(NEWEST) >= self.tail.sequence) {
+                return self.end_of_chain(out);
+            }
+            self.stage = Stage::Before { offset: offset + 1 };
         }
     }
 
@@ -393,7 +455,7 @@ impl Scan {
 
     /// What was read is durable now. A group that is given up gets overwritten.
     fn synced(&mut self, out: &mut DiskOut<'_>) {
-        if self.pending.is_empty() && !self.torn {
+        if self.pending.is_empty() && self.torn.is_none() {
             return self.finish(Ok(()));
         }
         match self.overwrite() {
@@ -405,12 +467,18 @@ impl Scan {
         }
     }
 
-    /// A group without records in the place of the first that is given up.
+    /// A group without records in the place of the first that is given up, which is at the head or at the ring's start, and has as long an
+    /// echo.
     fn overwrite(&mut self) -> Result<Op, ScanError> {
         let state = &mut self.state;
-        let space = Space { blocks: self.place.blocks, head: state.head.position.0, tail: self.tail.position.0 };
+        let given_up = self.pending.front().map(|group| group.header.head.at.position.0).or(self.torn);
+        let given_up = given_up.filter(|_| !mutant::on("store-given-up-stays"));
+        let at = given_up.unwrap_or(state.head.position.0);
+        let space = Space { blocks: self.place.blocks, head: at, tail: self.tail.position.0 };
         let blocks = group::header_blocks(0, state.echo.len());
-        let at = space.place(blocks, 1).ok_or(ScanError::NoRoom)?;
+        if space.place(blocks, 1) != Some(at) {
+            return Err(ScanError::NoRoom);
+        }
         let mut memory = self.spare.take().ok_or(ScanError::Memory)?;
         let head = Head {
             disk: self.place.disk_id,

@@ -1,6 +1,6 @@
 //! A journal on a disk, and the model that says what a scan must find.
 
-use super::super::limits::MAX_RECORD_BLOCKS;
+use super::super::limits::{MAX_RECORD_BLOCKS, MAX_UNREADABLE};
 use super::super::scan::ScanCounts;
 use super::super::{Appended, JournalBlock, Mark, Ring, RingPlace, Scan, ScanError};
 use super::disk::{Disk, Random};
@@ -63,16 +63,25 @@ pub(super) struct Journal {
     next_boot: u64,
 }
 
+/// What a scan gave, and how it ended.
+type Scanned = (Vec<Found>, Result<super::super::ScanEnd, ScanError>);
+
 /// Scans what is on a disk.
-pub(super) fn scan(
+pub(super) fn scan(disk: &mut Disk, place: RingPlace, tail: Mark, boot: u64, arena: &Arena) -> Scanned {
+    scan_within(MAX_UNREADABLE, disk, place, tail, boot, arena)
+}
+
+/// The same, where so many blocks may give errors.
+pub(super) fn scan_within(
+    bound: u32,
     disk: &mut Disk,
     place: RingPlace,
     tail: Mark,
     boot: u64,
     arena: &Arena,
-) -> (Vec<Found>, Result<super::super::ScanEnd, ScanError>) {
+) -> Scanned {
     let mut found = Vec::new();
-    let mut scan = match Scan::start(place, tail, boot, arena, &mut |op| disk.submit(op)) {
+    let mut scan = match Scan::start(place, tail, boot, bound, arena, &mut |op| disk.submit(op)) {
         Ok(scan) => scan,
         Err(error) => return (found, Err(error)),
     };

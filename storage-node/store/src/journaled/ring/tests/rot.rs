@@ -1,10 +1,11 @@
 //! Damage to what was durable is told from what a crash cut short, and survived where there is an echo.
 
 use super::super::group::{Head, Header, encode, put_record, seems_header};
+use super::super::limits::TELLING_BLOCKS;
 use super::super::scan::ScanCounts;
 use super::super::{JournalBlock, Mark, ScanEnd, ScanError};
-use super::disk::{Disk, Random};
-use super::journal::{Found, Journal, START, arena, place, scan};
+use super::disk::{Disk, Loss, Random};
+use super::journal::{Found, Journal, START, arena, place, scan, scan_within};
 use conductor_model::{BLOCK, DiskId};
 
 /// Where a block of the ring is on the disk.
@@ -294,5 +295,117 @@ fn hostile_bytes_never_panic() {
         let crc = crc32c::crc32c(&disk.visible[at + 8..end]);
         disk.visible[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
         let (_found, _end) = found_in(&journal, &mut disk);
+    }
+}
+
+#[test]
+fn a_group_that_was_given_up_at_the_rings_start_does_not_come_back_when_what_replaced_it_rots() {
+    let mut journal = Journal::new(96);
+    for _ in 0..22 {
+        journal.append(30, 3, true);
+        journal.drain();
+        let (at, over) = (journal.ring.mark(), journal.over);
+        journal.trim(at, over);
+    }
+    assert_eq!(journal.ring.mark().position.0, 88);
+    let first = journal.append(30, 0, true);
+    journal.drain();
+    journal.append(30, 8, true);
+    journal.turn();
+    let image = journal.disk.after_power_loss(Loss::Headers, &mut Random::new(3));
+    let stable = journal.stable;
+    journal.reopen(Disk::of(image), stable);
+    let mut keys_expected = vec![first];
+    for _ in 0..2 {
+        keys_expected.push(journal.append(30, 0, true));
+        journal.drain();
+    }
+    journal.rest();
+    let (found, end) = found_in(&journal, &mut Disk::of(journal.disk.visible.clone()));
+    assert!(end.is_ok());
+    assert_eq!(keys(&found), keys_expected, "undamaged");
+    for header in headers(&journal.disk, 96) {
+        let mut disk = Disk::of(journal.disk.visible.clone());
+        flip(&mut disk, byte(header.head.at.position.0) + 20);
+        let (found, end) = found_in(&journal, &mut disk);
+        assert!(end.is_ok());
+        assert_eq!(keys(&found), keys_expected, "without the header at {}", header.head.at.position.0);
+    }
+}
+
+#[test]
+fn what_followed_a_group_that_was_given_up_has_the_wrong_echo_of_what_replaced_it() {
+    let mut journal = Journal::new(96);
+    for _ in 0..17 {
+        journal.append(30, 3, true);
+        journal.drain();
+        let (at, over) = (journal.ring.mark(), journal.over);
+        journal.trim(at, over);
+    }
+    let first = journal.append(30, 0, true);
+    journal.drain();
+    let head = journal.ring.mark().position.0;
+    journal.append(30, 8, true);
+    journal.turn();
+    journal.append(30, 2, true);
+    journal.turn();
+    assert_eq!(journal.disk.inflight.len(), 2);
+    let image = journal.disk.after_power_loss(Loss::Newest, &mut Random::new(3));
+    let stable = journal.stable;
+    journal.reopen(Disk::of(image), stable);
+    let mut keys_expected = vec![first];
+    keys_expected.push(journal.append(30, 40, true));
+    journal.drain();
+    journal.rest();
+    let (found, end) = found_in(&journal, &mut Disk::of(journal.disk.visible.clone()));
+    assert!(end.is_ok());
+    assert_eq!(keys(&found), keys_expected, "undamaged");
+    let mut disk = Disk::of(journal.disk.visible.clone());
+    flip(&mut disk, byte(head) + 20);
+    let (found, end) = found_in(&journal, &mut disk);
+    assert!(end.is_ok());
+    assert_eq!(keys(&found), keys_expected);
+}
+
+#[test]
+fn what_cannot_be_read_ends_an_opening_that_will_be_repeated() {
+    let journal = sealed_journal(600, 14);
+    let headers = headers(&journal.disk, 600);
+    let from = headers[headers.len() - 4].head.at.position.0;
+    let mut disk = Disk::of(journal.disk.visible.clone());
+    disk.unreadable = byte(from)..byte(600);
+    let scanned = scan_within(0, &mut disk, journal.place, journal.tail, 99, &arena());
+    assert!(
+        matches!(scanned, (_, Err(ScanError::Disk(_)))),
+        "sealed groups are there, and were taken for the journal's end"
+    );
+    disk.unreadable = 0..0;
+    assert_eq!(keys(&scan_within(0, &mut disk, journal.place, journal.tail, 99, &arena()).0), all_keys(&journal));
+}
+
+#[test]
+fn a_ring_that_is_blank_or_older_than_its_mark_is_not_taken_for_an_empty_journal() {
+    let mut journal = Journal::new(TELLING_BLOCKS);
+    let blank = journal.disk.visible.clone();
+    let mut images = Vec::new();
+    for _ in 0..4 {
+        journal.append(30, 2, true);
+        journal.drain();
+        images.push(journal.disk.visible.clone());
+    }
+    let (at, over) = (journal.ring.mark(), journal.over);
+    journal.trim(at, over);
+    // All there, or without its newest header, which may have rotted: nobody can tell from an older picture of one group less.
+    let mut rotten = Disk::of(images[3].clone());
+    let newest = headers(&rotten, TELLING_BLOCKS).last().unwrap().head.at.position.0;
+    flip(&mut rotten, byte(newest) + 20);
+    for disk in [&mut Disk::of(images[3].clone()), &mut rotten, &mut Disk::of(images[2].clone())] {
+        let (found, end) = found_in(&journal, disk);
+        assert!(found.is_empty() && end.is_ok(), "{end:?}");
+    }
+    let zeros = vec![0; blank.len()];
+    for image in [&images[1], &images[0], &blank, &zeros] {
+        let (found, end) = found_in(&journal, &mut Disk::of(image.clone()));
+        assert!(found.is_empty() && matches!(end, Err(ScanError::OtherJournal { .. })), "{end:?}");
     }
 }

@@ -1,0 +1,84 @@
+//! A range that no repair fits is written again on every copy, with one copy's content: its metadata is lost.
+
+use super::Node;
+use super::heal::Question;
+use crate::iocb::{Iocb, IocbPhase, Kind};
+use crate::mail::Letter;
+use crate::mend::Failure;
+use conductor_model::BlockRange;
+use driver::{Outbox, Time};
+use node_store::Store;
+use tcp::Payload;
+use wire::Body;
+
+impl<S: Store> Node<S> {
+    /// Has a range written again on every copy, under the lock that `key` has and gives away here.
+    pub(super) fn rewrite(&mut self, key: usize, range: BlockRange) {
+        let shard = self.iocbs[key].shard;
+        let new = self.new_iocb(Iocb::internal(shard, Kind::Rewrite, range, IocbPhase::Locked));
+        let arrival = self.iocbs[new].arrival;
+        if let Some(primary) = self.primaries.get_mut(&shard) {
+            primary.requests.insert(arrival, new);
+            primary.locks.hand_over(key, new);
+        }
+        self.ready.push_back(new);
+    }
+
+    /// Asks the next of the other copies for the range of a rewrite.
+    pub(super) fn start_refetch(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
+        let Iocb { shard, range, .. } = self.iocbs[key];
+        let copy = self.iocbs[key].heal.times;
+        if copy >= self.primaries.get(&shard).map_or(0, |p| p.others().count()) {
+            // No other copy has it.
+            return self.read_into(now, key, shard, range, IocbPhase::Reading, out);
+        }
+        let begun = self.ask_copy(now, key, copy, range, Question::Range, None);
+        if begun {
+            self.iocbs[key].phase = IocbPhase::Mending;
+        }
+        begun
+    }
+
+    /// A copy's content for a rewrite, or none.
+    pub(super) fn refetched(
+        &mut self,
+        now: Time,
+        key: usize,
+        range: BlockRange,
+        answer: Result<(Body, Option<Payload>), Failure>,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        let shard = self.iocbs[key].shard;
+        let others = self.primaries.get(&shard).map_or(0, |p| p.others().count());
+        let content =
+            answer.and_then(|(_, p)| p.filter(|p| p.len as u64 == range.count.bytes().0).ok_or(Failure::Away));
+        if self.iocbs[key].kind == Kind::Settle {
+            self.settle_fetched(now, key, content, out);
+            return;
+        }
+        let iocb = &mut self.iocbs[key];
+        iocb.phase = IocbPhase::Locked;
+        match content {
+            Ok(payload) => {
+                iocb.payload = Some(payload);
+                iocb.phase = IocbPhase::Ready;
+                self.ready.push_back(key);
+            }
+            Err(Failure::Away) => {
+                iocb.heal.times = 0;
+                self.stall(key);
+            }
+            Err(_) if iocb.heal.times < others => {
+                iocb.heal.times += 1;
+                self.ready.push_back(key);
+            }
+            Err(_) => self.not_rewritten(now, key),
+        }
+    }
+
+    /// It stays damaged: whoever reads it will be told so.
+    pub(super) fn not_rewritten(&mut self, now: Time, key: usize) {
+        self.counters.count("damage.not-rewritten");
+        self.end_request(now, key);
+    }
+}
