@@ -20,6 +20,7 @@ use conductor_model::Bytes;
 use driver::Errno;
 use reactor::mailbox;
 use std::any::Any;
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +29,11 @@ use std::time::{Duration, Instant};
 
 /// A device to be recovered whose daemon still runs after this is not going to be ours.
 const SERVED_WAIT: Duration = Duration::from_secs(2);
+
+/// What can always be opened.
+const NOTHING: &str = "/dev/null";
+/// The control device, its ring and the character device, and as many again.
+const SPARE_FILES: usize = 6;
 
 /// A device that is served. Dropping it is leaving: the device waits for the next daemon.
 pub struct Device<M> {
@@ -126,12 +132,14 @@ impl<M: Send + 'static> Device<M> {
     /// a device that was taken over by a daemon of which no queue has fetched, and stumbles over one of which only some have.
     fn open(&mut self, control: &mut Control, info: &Info, gates: Vec<Sender<Arc<Gate>>>) -> Result<(), DeviceError> {
         if self.recovered {
+            let spare = spare_files()?;
             when_free(control, info.id, self.owner, |control, _| match control.begin_recovery(info.id) {
                 // Its character device is still being closed.
                 Err(DeviceError::Refused { errno: Errno(libc::EBUSY), .. }) => Ok(None),
                 Err(DeviceError::Refused { errno: Errno(libc::EINVAL), .. }) => Err(DeviceError::Lost(info.id)),
                 other => other.map(Some),
             })?;
+            drop(spare);
         }
         // The queues' alone: with the last of them the kernel is rid of this daemon, whatever else of it still waits.
         let gate = Arc::new(Gate::open(info)?);
@@ -373,6 +381,12 @@ impl<M> std::fmt::Debug for Device<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ublk device {} with {} queues", self.id, self.queues.count())
     }
+}
+
+/// As many files as a device is opened with, and its queues: kept free for them by whoever keeps these.
+fn spare_files() -> Result<Vec<File>, DeviceError> {
+    let open = |_| File::open(NOTHING).map_err(|error| DeviceError::Open { path: NOTHING.into(), error });
+    (0..SPARE_FILES).map(open).collect()
 }
 
 /// Does something with a device as soon as its daemon is gone, and the kernel has seen it; again, while it comes to nothing.
