@@ -2,7 +2,7 @@
 
 use crate::config::{HTTPS, read_cluster_key};
 use crate::etcd::{EtcdArgs, host_port, store};
-use crate::output::{Failure, ListArgs, Outcome, print, table};
+use crate::output::{Exit, Failure, ListArgs, Outcome, print, table};
 use crate::recovery;
 use anyhow::Context;
 use clap::builder::BoolishValueParser;
@@ -157,6 +157,7 @@ fn run_one(args: RunArgs) -> Outcome {
         Error::Advertise(address) => Failure::usage(format!(
             "{address} is no address that others can reach: pass --advertise HOST:PORT, where this conductor is"
         )),
+        error @ Error::InUse(_) => Failure::new(Exit::Refused, error),
         other => anyhow::Error::from(other).into(),
     })
 }

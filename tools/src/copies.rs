@@ -1,10 +1,10 @@
-//! `trine volume clone`, `flatten`, `copy-range` and `copies`: volumes that share with others.
+//! `trine volume clone`, `flatten`, `copy-range` and `copy-ranges`: volumes that share with others.
 
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, print, size, table, when};
 use crate::progress::{Unit, follow, sentence};
 use crate::snapshot::SnapshotName;
-use crate::volume::{DurabilityArg, WaitArgs, finish, name};
+use crate::volume::{WaitArgs, When, finish, name};
 use clap::Args;
 use conductor_client::Client;
 use conductor_model::views::{CopyInfo, CopyRange, NewVolume};
@@ -21,11 +21,13 @@ pub(crate) struct CloneArgs {
     /// Its size, at least the snapshot's: a multiple of 4 KiB, such as 100G [default: the snapshot's]
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// Fewest durable copies that may acknowledge a write
-    #[arg(long, default_value_t = conductor_model::limits::DEFAULT_MIN_COPIES, value_name = "N")]
-    min_copies: u8,
-    #[command(flatten)]
-    durability: DurabilityArg,
+    /// Fewest durable copies that may acknowledge a write [default: as of the snapshot's volume]
+    #[arg(long, value_name = "N")]
+    min_copies: Option<u8>,
+    /// When a write is acknowledged: always durable, or only by the next flush, as of a disk with a write cache [default: as of the
+    /// snapshot's volume]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    durability: Option<When>,
     #[command(flatten)]
     wait: WaitArgs,
     #[command(flatten)]
@@ -68,7 +70,7 @@ pub(crate) struct CopyRangeArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct CopiesArgs {
+pub(crate) struct CopyRangesArgs {
     /// The volume that is copied into
     #[arg(value_parser = name)]
     volume: String,
@@ -83,10 +85,11 @@ pub(crate) struct CopiesArgs {
 
 pub(crate) fn clone(args: &CloneArgs) -> Outcome {
     let client = args.cluster.client()?;
+    let parent = client.volume(&args.snapshot.volume)?.info;
     let new = NewVolume {
         size: Bytes(args.size.map_or(0, |size| size.0)),
-        min_copies: args.min_copies,
-        durability: args.durability.into(),
+        min_copies: args.min_copies.unwrap_or(parent.min_copies),
+        durability: args.durability.map_or(parent.durability, Into::into),
         ..NewVolume::clone_of(args.name.as_str(), args.snapshot.to_string())
     };
     let info = client.create_volume(&new)?;
@@ -136,7 +139,7 @@ pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {
     done("copied into")
 }
 
-pub(crate) fn copies(args: &CopiesArgs) -> Outcome {
+pub(crate) fn copy_ranges(args: &CopyRangesArgs) -> Outcome {
     let client = args.cluster.client()?;
     if let Some(id) = args.cancel {
         client.cancel_copy(&args.volume, id)?;
@@ -150,7 +153,7 @@ fn number(text: &str) -> Result<OrderId, String> {
     digits
         .parse()
         .map(OrderId)
-        .map_err(|_| "a copy's number is wanted, such as q3, as `trine volume copies` lists it".to_owned())
+        .map_err(|_| "a copy's number is wanted, such as q3, as `trine volume copy-ranges` lists it".to_owned())
 }
 
 fn copies_table(copies: &[CopyInfo]) -> String {

@@ -89,8 +89,11 @@ pub(crate) struct RemoveArgs {
     disk: DiskId,
     /// It is lost with the copies on it: make them anew now, not after the grace time. Where it has the last copy of something, only with
     /// the sentence that the refusal names: --force "lose data of volume db"
-    #[arg(long, value_name = "SENTENCE", num_args = 0..=1, default_missing_value = "")]
+    #[arg(long, value_name = "SENTENCE", num_args = 0..=1, default_missing_value = "", value_parser = sentence)]
     force: Option<String>,
+    /// It is to stay after all: an end of its removal, or of its replacement
+    #[arg(long, conflicts_with = "force")]
+    cancel: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -102,6 +105,15 @@ fn disk_id(text: &str) -> Result<DiskId, String> {
     let digits = text.strip_prefix('d').filter(|digits| digits.len() == 16);
     let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
     number.map(DiskId).ok_or_else(|| "write it as `trine disk list` shows it: d and 16 hexadecimal digits".to_owned())
+}
+
+/// What may follow `--force`: not what was meant to be removed.
+pub(crate) fn sentence(text: &str) -> Result<String, String> {
+    match text {
+        "" => Ok(String::new()),
+        text if text.trim().contains(' ') => Ok(text.to_owned()),
+        _ => Err("--force comes last, or with the sentence that a refusal names".to_owned()),
+    }
 }
 
 /// `--force`, and the sentence behind it.
@@ -256,6 +268,10 @@ fn holder(client: &Client, disk: DiskId) -> Outcome<Option<(NodeId, u32)>> {
 }
 
 fn remove(args: &RemoveArgs) -> Outcome {
+    if args.cancel {
+        let info = args.cluster.client()?.keep_disk(args.disk)?;
+        return args.output.print(&info, |info| format!("disk {} of {} stays", args.disk, info.node));
+    }
     let info = args.cluster.client()?.remove_disk(args.disk, force(args.force.as_deref()))?;
     args.output.print(&info, |info| {
         let copies = info.disks.iter().find(|d| d.disk == args.disk).map_or(0, |d| d.copies);

@@ -3,17 +3,19 @@
 use crate::config::ClusterArgs;
 use crate::disk;
 use crate::listen::{Listen, listens};
-use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, print, size, table};
+use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, note, print, size, table};
 use crate::progress::{Unit, follow};
 use crate::volume::WaitArgs;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 use conductor_model::views::{DiskInfo, Duty, NodeInfo, NodeState, Progress};
 use conductor_model::{NodeId, TransportAddress};
+use nix::unistd::Uid;
 use node_daemon::{DiskPlan, Error, NodeLook, NodeOptions, TraceLook};
 use serde::Serialize;
 use std::fmt::Write;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -177,7 +179,7 @@ pub(crate) struct RemoveArgs {
     node: NodeId,
     /// Although it has copies: they are made anew on other nodes. Where it has the last copy of something, only with the sentence that
     /// the refusal names: --force "lose data of volume db"
-    #[arg(long, value_name = "SENTENCE", num_args = 0..=1, default_missing_value = "")]
+    #[arg(long, value_name = "SENTENCE", num_args = 0..=1, default_missing_value = "", value_parser = disk::sentence)]
     force: Option<String>,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -258,13 +260,24 @@ fn copies(node: &NodeInfo) -> u32 {
     node.disks.iter().map(|d| d.copies).sum()
 }
 
+/// Where a node's control socket is, unless told: in a directory that root makes. Somebody else has one only if it is there.
+fn usual_socket(node: NodeId) -> Option<PathBuf> {
+    let usual = Path::new("/run/trine");
+    if Uid::effective().is_root()
+        && let Err(error) = fs::create_dir(usual)
+        && error.kind() != ErrorKind::AlreadyExists
+    {
+        note(format_args!("trine: no control socket, as {} cannot be made: {error}", usual.display()));
+    }
+    usual.is_dir().then(|| usual.join(format!("{node}.sock")))
+}
+
 fn run_node(args: RunArgs) -> Outcome {
     let host = match args.host {
         Some(host) => host,
         None => host_name()?,
     };
-    let usual = PathBuf::from("/run/trine");
-    let control = args.control_socket.or_else(|| usual.is_dir().then(|| usual.join(format!("{}.sock", args.node))));
+    let control = args.control_socket.or_else(|| usual_socket(args.node));
     let [create, journal_size] = [args.create, args.journal_size].map(|size| size.map(|size| size.0));
     let disks = disk_plans(&args.disks, create, journal_size).map_err(Failure::usage)?;
     let (listen, more) = listens(&args.listen).map_err(Failure::usage)?;
@@ -356,6 +369,9 @@ fn failure(error: Error) -> Failure {
                     | Error::TooManyDisks { .. }
                     | Error::Memory { .. }
                     | Error::Unspecified(_)
+                    | Error::UnspecifiedMore(_)
+                    | Error::Addresses
+                    | Error::AddressTwice(..)
                     | Error::Ports(_)
                     | Error::RdmaInClear(_)
                     | Error::Twice(_)
@@ -426,7 +442,8 @@ pub(crate) fn control_socket(node: NodeId, named: Option<&Path>, cluster: &Clust
             .and_then(|client| Ok(client.node(node)?))
             .map_or(String::new(), |n| format!(", {}", n.host));
         let why = format!(
-            "node {node} has no control socket here ({}): run this on its machine{on}, or pass --control-socket",
+            "node {node} has no control socket here ({}): run this on its machine{on}, or pass --control-socket; a node that was \
+             started without one, not as root, gets one when it is started again with --control-socket",
             path.display()
         );
         return Err(Failure::new(Exit::NoSuch, why));

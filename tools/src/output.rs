@@ -69,8 +69,10 @@ impl From<conductor_client::Error> for Failure {
         let exit = match &error {
             Error::BadAddress { .. } | Error::Tls(_) => Exit::Usage,
             Error::Unreachable { .. } => Exit::Unreachable,
-            // It is done, and may not have taken effect everywhere.
-            Error::Refused { kind, .. } if kind == "timeout" || kind == "unconfirmed" => Exit::TimedOut,
+            // It may be done, or is and may not have taken effect everywhere.
+            Error::Refused { kind, .. } if ["timeout", "unconfirmed", "stopped"].contains(&kind.as_str()) => {
+                Exit::TimedOut
+            }
             Error::Refused { status, .. } => match status {
                 400 => Exit::Usage,
                 404 => Exit::NoSuch,

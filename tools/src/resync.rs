@@ -50,8 +50,8 @@ pub(crate) struct ChangeArgs {
 
 #[derive(Args)]
 pub(crate) struct RateArgs {
-    /// How much each node (each of its reactors) may read per second to fill copies: 64M; 0 pauses all filling; max is as much as it can.
-    /// I/O goes before it in any case
+    /// How much each node (each of its reactors) may read per second to fill copies: 64M; 0 pauses all filling; max is no limit.
+    /// No single copy is filled with more than 256 MiB/s, and I/O goes before it in any case
     #[arg(value_name = "BYTES|max", value_parser = rate)]
     rate: Option<Rate>,
     #[command(flatten)]

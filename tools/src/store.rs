@@ -26,6 +26,9 @@ pub(crate) struct CompareArgs {
     /// node would do
     #[arg(required = true, value_name = "DISK")]
     disks: Vec<PathBuf>,
+    /// The journal of a store that has it elsewhere; several in the order of those DISKs
+    #[arg(long = "journal", value_name = "PATH")]
+    journals: Vec<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -65,12 +68,14 @@ pub(crate) fn run(command: StoreCommand) -> Outcome {
     }
 }
 
-fn open(disks: &[PathBuf]) -> Outcome<Offline> {
-    Offline::open(disks).map_err(|error| Failure::new(Exit::Failed, error))
-}
-
 fn failed(error: OfflineError) -> Failure {
-    Failure::new(Exit::Failed, error)
+    let exit = match &error {
+        error if error.is_in_use() => Exit::Refused,
+        error if error.is_missing() => Exit::NoSuch,
+        error if error.is_of_usage() => Exit::Usage,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, error)
 }
 
 /// How far a long read is; shown only to a terminal.
@@ -113,7 +118,9 @@ fn shown(path: &Path) -> String {
 }
 
 fn compare(args: &CompareArgs) -> Outcome {
-    let mut disks = open(&args.disks)?;
+    let mut journals = Journals(&args.journals);
+    let mut disks = Offline::open(&args.disks, &mut journals).map_err(failed)?;
+    unused(&journals)?;
     let bar = progress();
     let compared = disks.compare(&mut |blocks| bar.inc(blocks * BLOCK)).map_err(failed)?;
     bar.finish_and_clear();

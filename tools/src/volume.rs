@@ -33,7 +33,8 @@ pub(crate) enum VolumeCommand {
     Ranges(NamedArgs),
     /// Change how many copies a volume has, and how many of them have to acknowledge a write
     Set(SetArgs),
-    /// Grow a volume; it never shrinks. Attached front ends notice by themselves within 5 seconds; NBD clients when they connect again
+    /// Grow a volume; it never shrinks. Attached block devices notice by themselves within 5 seconds (Linux 6.16 and newer; older ones when they are
+    /// attached again), NBD clients when they connect again
     Resize(ResizeArgs),
     /// Delete a volume with all its data and snapshots; not while a clone needs one of them
     Delete(DeleteArgs),
@@ -44,7 +45,7 @@ pub(crate) enum VolumeCommand {
     /// Make a range of a volume read as the same range of another volume's snapshot, sharing its space
     CopyRange(copies::CopyRangeArgs),
     /// Show the copy-ranges into a volume: those under way, and those that ended before they were done. Ends one of them
-    Copies(copies::CopiesArgs),
+    CopyRanges(copies::CopyRangesArgs),
     /// Read everything on every copy in the background, and put right what is damaged
     Scrub(scrub::ScrubArgs),
 }
@@ -57,7 +58,7 @@ pub(crate) struct CreateArgs {
     /// Its size: a multiple of 4 KiB, from 1 MiB to 64 TiB. Nothing is reserved: volumes are thin
     #[arg(long, value_name = "SIZE")]
     size: Size,
-    /// Size of the pieces that are placed on nodes: 4 KiB times a power of two, at least 1 MiB
+    /// Size of the pieces that are placed on nodes: 4 KiB times a power of two, 1 MiB to 64 GiB
     #[arg(long, default_value = "4G", value_name = "SIZE")]
     shard_size: Size,
     /// Copies of each shard: 1, 2 or 3
@@ -85,16 +86,16 @@ pub(crate) struct DurabilityArg {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum When {
+pub(crate) enum When {
     /// When it is durable on every copy that is in sync
     Always,
     /// When every copy that is in sync has executed it; a flush, or a write with FUA, makes it durable
     Flush,
 }
 
-impl From<DurabilityArg> for Durability {
-    fn from(arg: DurabilityArg) -> Self {
-        match arg.durability {
+impl From<When> for Durability {
+    fn from(when: When) -> Self {
+        match when {
             When::Always => Self::Always,
             When::Flush => Self::Flush,
         }
@@ -191,7 +192,7 @@ pub(crate) fn run(command: VolumeCommand) -> Outcome {
         VolumeCommand::Clone(args) => copies::clone(&args),
         VolumeCommand::Flatten(args) => copies::flatten(&args),
         VolumeCommand::CopyRange(args) => copies::copy_range(&args),
-        VolumeCommand::Copies(args) => copies::copies(&args),
+        VolumeCommand::CopyRanges(args) => copies::copy_ranges(&args),
         VolumeCommand::Scrub(args) => scrub::run(&args),
     }
 }
@@ -202,7 +203,7 @@ fn create(args: &CreateArgs) -> Outcome {
         shard_size: Bytes(args.shard_size.0),
         copies: args.copies,
         min_copies: args.min_copies.unwrap_or(DEFAULT_MIN_COPIES.min(args.copies)),
-        durability: args.durability.into(),
+        durability: args.durability.durability.into(),
         ..NewVolume::new(args.name.as_str(), Bytes(args.size.0))
     };
     let info = client.create_volume(&new)?;

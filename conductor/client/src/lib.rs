@@ -136,6 +136,11 @@ impl Client {
         self.post(&format!("/v1/disks/{}/remove", disk.0), &RemoveDisk { force, sentence }, LONG_CALL)
     }
 
+    /// Has a disk stay that was to be emptied or replaced.
+    pub fn keep_disk(&self, disk: DiskId) -> Result<NodeInfo, Error> {
+        self.post(&format!("/v1/disks/{}/keep", disk.0), &(), LONG_CALL)
+    }
+
     /// Has a disk's copies made on another disk of its node, and forgets it then.
     pub fn replace_disk(&self, disk: DiskId, with: DiskId) -> Result<NodeInfo, Error> {
         self.post(&format!("/v1/disks/{}/replace", disk.0), &ReplaceDisk { with }, LONG_CALL)

@@ -142,7 +142,7 @@ impl Conductor {
             return Err(Error::Needed {
                 what: what.to_owned(),
                 by,
-                way_out: "wait until that is over, or end it (trine volume copies --cancel)",
+                way_out: "wait until that is over, or end it (trine volume copy-ranges --cancel)",
             });
         }
         Ok(())

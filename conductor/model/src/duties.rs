@@ -105,6 +105,23 @@ impl Conductor {
         Ok((self.node(now, node)?, dirty))
     }
 
+    /// A disk that was to be emptied, or replaced, is to stay: what was moved away by then comes back only as disks are evened out.
+    pub fn keep_disk(&mut self, now: Millis, disk: DiskId) -> Result<(NodeInfo, Dirty), Error> {
+        self.check_trusted()?;
+        let holder = self.nodes.values_mut().find_map(|n| Some((n.node, n.disks.iter_mut().find(|d| d.disk == disk)?)));
+        let (node, record) = holder.ok_or(Error::NoDisk(disk))?;
+        let mut dirty = Dirty::default();
+        if record.leaving {
+            (record.leaving, record.successor) = (false, None);
+            dirty.add(Key::Node(node));
+            // It leaves copies that were made for it and nobody wants.
+            self.volumes.keys().for_each(|volume| self.absences.reshape(*volume));
+            self.note(Happened::DiskStays { node, disk }, &mut dirty);
+        }
+        let dirty = self.seal(dirty);
+        Ok((self.node(now, node)?, dirty))
+    }
+
     /// May a disk's copies be made on a new one of this capacity? Asked before that is added to the node.
     pub fn check_replacement(&self, now: Millis, disk: DiskId, capacity: Bytes) -> Result<NodeInfo, Error> {
         self.check_trusted()?;
@@ -148,7 +165,7 @@ impl Conductor {
         }
         if old.present && old.endpoint == new.endpoint {
             return in_use(format!(
-                "shares a reactor with {with}, which can hold one copy of a shard at a time: start {node} with more --reactors, or add                  the new disk with `trine disk add`"
+                "shares a reactor with {with}, which can hold one copy of a shard at a time: start {node} with more --reactors, or add the new disk with `trine disk add`"
             ));
         }
         self.check_replaceable(now, node, old, new.capacity)?;
@@ -180,9 +197,10 @@ impl Conductor {
         let copies = copies.unwrap_or(volume.copies);
         let min_copies = min_copies.unwrap_or(volume.min_copies.min(copies));
         check_copies(copies, min_copies)?;
-        if volume.parent.is_some() || !self.clones_of(volume.id, None).is_empty() {
-            let what = "is a clone or has clones: their copies lie together; flatten them first";
-            return Err(Error::Busy { name: name.to_owned(), what });
+        let has_relatives = || volume.parent.is_some() || !self.clones_of(volume.id, None).is_empty();
+        if copies != volume.copies && has_relatives() {
+            let why = "is a clone or has clones: their copies lie together; flatten them first".to_owned();
+            return Err(Error::InUse { what: format!("volume {name}"), why });
         }
         if self.creates_snapshot(volume.id) {
             return Err(Error::Busy { name: name.to_owned(), what: "is in the middle of a snapshot" });

@@ -79,6 +79,13 @@ pub enum Happened {
         /// The disk.
         disk: DiskId,
     },
+    /// A disk is to stay after all.
+    DiskStays {
+        /// Its node.
+        node: NodeId,
+        /// The disk.
+        disk: DiskId,
+    },
     /// A disk was taken out: nothing is expected on it any more.
     DiskForgotten {
         /// Its node.
@@ -177,6 +184,34 @@ pub enum Happened {
     VolumeDeleted {
         /// Its name.
         volume: String,
+    },
+    /// A volume is larger.
+    VolumeResized {
+        /// Its name.
+        volume: String,
+        /// Its size now.
+        size: Bytes,
+    },
+    /// A snapshot is complete.
+    SnapshotCreated {
+        /// Of which volume.
+        volume: String,
+        /// Its name.
+        snapshot: String,
+    },
+    /// A snapshot was deleted.
+    SnapshotDeleted {
+        /// Of which volume.
+        volume: String,
+        /// Its name.
+        snapshot: String,
+    },
+    /// A volume is to read as a snapshot of it again: what was written since is lost.
+    RolledBack {
+        /// Its name.
+        volume: String,
+        /// The snapshot's.
+        snapshot: String,
     },
     /// A volume has another number of copies.
     CopiesChanged {
@@ -427,6 +462,7 @@ impl fmt::Display for Happened {
             Self::DutyChanged { node, duty } => write!(f, "{node} is {duty}"),
             Self::NodeForgotten { node } => write!(f, "{node} removed"),
             Self::DiskLeaving { node, disk } => write!(f, "disk {disk} of {node} is to be emptied"),
+            Self::DiskStays { node, disk } => write!(f, "disk {disk} of {node} stays"),
             Self::DiskForgotten { node, disk } => write!(f, "disk {disk} of {node} removed"),
             Self::DiskReplacing { node, disk, with } => write!(f, "disk {disk} of {node} is being replaced by {with}"),
             Self::DataGivenUp { shards } => write!(f, "LOST by force: the last copies of {shards}"),
@@ -445,11 +481,19 @@ impl fmt::Display for Happened {
             Self::Sealed { shards } => write!(f, "too few copies in sync, writes wait: {shards}"),
             Self::Unsealed { shards } => write!(f, "enough copies in sync again: {shards}"),
             Self::VolumeCreated { volume, size } => write!(f, "volume {volume} created, {size}"),
+            Self::VolumeResized { volume, size } => write!(f, "volume {volume} grown to {size}"),
+            Self::SnapshotCreated { volume, snapshot } => write!(f, "snapshot {volume}@{snapshot} made"),
+            Self::SnapshotDeleted { volume, snapshot } => write!(f, "snapshot {volume}@{snapshot} deleted"),
+            Self::RolledBack { volume, snapshot } => {
+                write!(f, "volume {volume} rolled back to its snapshot {snapshot}")
+            }
             Self::VolumeDeleted { volume } => write!(f, "volume {volume} deleted"),
             Self::CopiesChanged { volume, copies, min_copies } => {
                 write!(f, "volume {volume} has {copies} copies, {min_copies} of them to acknowledge a write")
             }
-            Self::FillRateChanged { rate: None } => write!(f, "copies are filled as fast as nodes can"),
+            Self::FillRateChanged { rate: None } => {
+                write!(f, "copies are filled without a limit for a reactor, at 256 MiB per second each")
+            }
             Self::FillRateChanged { rate: Some(Bytes(0)) } => {
                 write!(f, "no copy is filled until the fill rate is raised")
             }

@@ -4,6 +4,7 @@
 //! done: a host would see one half old and one half new. It is persisted and goes on after a restart.
 
 use crate::api::{OrderReport, OrderState, ShardOrder};
+use crate::events::Happened;
 use crate::orders::Purpose;
 use crate::record::RollbackRecord;
 use crate::views::{Progress, RollbackInfo, VolumeInfo};
@@ -47,6 +48,7 @@ impl Conductor {
             volume.rollback = Some(RollbackRecord { snapshot: id, left });
             dirty.add(Key::Volume(record.id));
         }
+        self.note(Happened::RolledBack { volume: volume.to_owned(), snapshot: name.to_owned() }, &mut dirty);
         self.schedule(now, &mut dirty);
         let dirty = self.seal(dirty);
         Ok((self.show(now, volume)?.info, dirty))

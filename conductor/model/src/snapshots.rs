@@ -10,6 +10,7 @@
 //! conductor that began it: a restarted one forgets its id. Nothing reads, clones or copies what is not complete.
 
 use crate::api::{CopyWork, OrderReport, OrderState, ShardOrder, VolumeMap};
+use crate::events::Happened;
 use crate::limits::{
     MAX_OUTCOMES, MAX_REASON, MAX_SNAPSHOTS, MAX_SNAPSHOTS_PER_VOLUME, SNAPSHOT_ATTEMPTS, SNAPSHOT_HOLD_MS,
     SNAPSHOT_PAUSE_MS, SNAPSHOT_PLACE_MS,
@@ -138,6 +139,7 @@ impl Conductor {
         }
         dirty.add(Key::Snapshot(key.0, key.1));
         self.forget_snapshot(key.0, key.1, &mut dirty);
+        self.note(Happened::SnapshotDeleted { volume: volume.to_owned(), snapshot: name.to_owned() }, &mut dirty);
         Ok(((), self.seal(dirty)))
     }
 
@@ -254,6 +256,9 @@ impl Conductor {
             if let Some(record) = self.snapshots.get_mut(&(volume, snapshot)) {
                 record.state = SnapshotState::Complete;
                 dirty.add(Key::Snapshot(volume, snapshot));
+                let (of, name) = (self.volumes.get(&volume).map(|v| v.name.clone()), record.name.clone());
+                let made = Happened::SnapshotCreated { volume: of.unwrap_or_default(), snapshot: name };
+                self.note(made, dirty);
             }
             self.close_orders(volume, Some(Purpose::Barrier(snapshot)), dirty);
         }

@@ -139,6 +139,7 @@ impl Conductor {
             self.advance(config, &mut dirty);
         }
         self.add_shards(shards, &mut dirty);
+        self.note(Happened::VolumeResized { volume: name.to_owned(), size }, &mut dirty);
         let dirty = self.seal(dirty);
         Ok((self.volume_info(now, &volume), dirty))
     }

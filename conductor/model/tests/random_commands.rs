@@ -95,6 +95,9 @@ enum Command {
         duty: usize,
         force: bool,
     },
+    KeepDisk {
+        node: u32,
+    },
     RemoveDisk {
         node: u32,
         force: bool,
@@ -182,6 +185,7 @@ fn command(nodes: u32) -> impl Strategy<Value = Command> {
             .prop_map(|(node, open, second)| Command::Disk { node, open, second }),
         3 => (node.clone(), 0usize..4, any::<bool>()).prop_map(|(node, duty, force)| Command::Duty { node, duty, force }),
         1 => (node.clone(), any::<bool>()).prop_map(|(node, force)| Command::RemoveDisk { node, force }),
+        1 => node.clone().prop_map(|node| Command::KeepDisk { node }),
         2 => (0u8..4, 1u8..=3, 1u8..=3)
             .prop_map(|(name, copies, min_copies)| Command::Copies { name, copies, min_copies }),
         4 => (1u64..4).prop_map(|seconds| Command::Heal { seconds }),
@@ -433,6 +437,7 @@ impl World {
             Command::RemoveDisk { node, force } => {
                 drop(cluster.run(|m, now, _| m.remove_disk(now, disk_of(node), force)));
             }
+            Command::KeepDisk { node } => drop(cluster.run(|m, now, _| m.keep_disk(now, disk_of(node)))),
             Command::Copies { name: n, copies, min_copies } => {
                 drop(cluster.run(|m, now, _| m.set_copies(now, &name(n), Some(copies), Some(min_copies))));
             }

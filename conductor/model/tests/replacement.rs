@@ -492,6 +492,31 @@ fn a_disk_that_is_gone_for_good_is_forgotten_when_its_copies_are_elsewhere() {
 }
 
 #[test]
+fn a_disk_that_is_to_be_emptied_stays_if_somebody_says_so() {
+    let mut cluster = cluster_of(4);
+    let before: Vec<Configuration> = configs(&cluster);
+    let keep = |c: &mut Cluster| c.run(|m, now, _| m.keep_disk(now, disk_of(1)));
+    let is_leaving = |c: &Cluster| c.model.node(c.now, NodeId(1)).unwrap().disks[0].leaving;
+    cluster.run(|m, now, _| m.remove_disk(now, disk_of(1), false)).unwrap();
+    assert!(is_leaving(&cluster));
+    // New copies are listed elsewhere, and are not wanted any more when the disk stays.
+    cluster.pass(1_000, &all_but(4, &[]));
+    keep(&mut cluster).unwrap();
+    assert!(!is_leaving(&cluster));
+    cluster.heal(5, &all_but(4, &[]));
+    let now = configs(&cluster);
+    assert!(now.iter().all(|c| c.members.len() == 3 && c.in_sync() == 3) && health(&cluster) == Health::Healthy);
+    let on_it = |all: &[Configuration]| all.iter().flat_map(|c| &c.members).filter(|m| m.node == NodeId(1)).count();
+    assert!(on_it(&before) > 0 && on_it(&now) > 0, "{now:?}");
+    let events: Vec<String> = cluster.model.events(0).iter().map(|event| event.what.to_string()).collect();
+    assert!(events.iter().any(|event| event.ends_with("of n1 stays")), "{events:?}");
+    // Once, and not again.
+    keep(&mut cluster).unwrap();
+    assert_eq!(cluster.model.events(0).len(), events.len());
+    assert_eq!(cluster.run(|m, now, _| m.keep_disk(now, disk_of(77))), Err(Error::NoDisk(disk_of(77))));
+}
+
+#[test]
 fn a_volume_gets_as_many_copies_as_are_wanted_and_loses_the_rest() {
     let mut cluster = cluster_of(3);
     let set = |c: &mut Cluster, copies, min| c.run(|m, now, _| m.set_copies(now, "db", copies, min));

@@ -338,6 +338,10 @@ fn a_rollback_keeps_everybody_out_until_it_is_over() {
         .unwrap();
     let info = rollback(&mut cluster, "a").unwrap().rollback.unwrap();
     assert_eq!((info.snapshot.as_str(), info.progress.done, info.progress.of), ("a", 0, 3));
+    let events: Vec<String> = cluster.model.events(0).iter().map(|event| event.what.to_string()).collect();
+    for what in ["snapshot db@a made", "volume db rolled back to its snapshot a"] {
+        assert_eq!(events.iter().filter(|event| *event == what).count(), 1, "{what}: {events:?}");
+    }
     assert_eq!(cluster.attach("db").unwrap_err().kind(), "busy-volume");
     assert_eq!(cluster.begin("db", "b").unwrap_err().kind(), "busy-volume");
     assert_eq!(cluster.delete_snapshot("db", "a").unwrap_err().kind(), "busy-volume");
@@ -403,6 +407,14 @@ fn a_clone_lies_where_its_parent_lies() {
     assert_eq!(cluster.clone_of("x", "db@none").unwrap_err().kind(), "no-snapshot");
     assert_eq!(cluster.clone_of("x", "db").unwrap_err().kind(), "invalid");
     assert_eq!(cluster.model.show(cluster.now, "copy").unwrap().info.parent.as_deref(), Some("db@a"));
+
+    // How many copies there are is for all of them; how many acknowledge a write is not.
+    cluster.bear(id.0);
+    let set = |c: &mut Cluster, copies, min| c.run(|m, now, _| m.set_copies(now, "copy", copies, min));
+    let refused = set(&mut cluster, Some(2), None).unwrap_err();
+    assert!(refused.kind() == "in-use" && refused.to_string().contains("flatten them first"), "{refused}");
+    assert_eq!(set(&mut cluster, None, Some(3)).unwrap().min_copies, 3);
+    assert_eq!((cluster.config(id.0, 0).min_copies, cluster.config(1, 0).min_copies), (3, 2));
 
     cluster.now = Millis(cluster.now.0 + 11_000);
     for node in [2, 3, 4, 5] {

@@ -55,6 +55,7 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("get", "/v1/nodes/{id}", get(node)),
         ("post", "/v1/nodes/{id}/duty", post(care::duty)),
         ("post", "/v1/disks/{id}/remove", post(care::remove_disk)),
+        ("post", "/v1/disks/{id}/keep", post(care::keep_disk)),
         ("post", "/v1/disks/{id}/replace", post(care::replace_disk)),
         ("post", "/v1/disks/{id}/check-replacement", post(care::check_replacement)),
         ("get", "/v1/settings", get(care::settings)),

@@ -69,7 +69,7 @@ pub enum Error {
     #[error("{0}: nothing is encrypted over RDMA: listen over TCP alone, or have a cluster without TLS")]
     RdmaInClear(SocketAddr),
     /// Others cannot connect to "any address".
-    #[error("{0} is no address that others could connect to: say which one with the advertise option")]
+    #[error("{0} is no address that others could connect to: say which one (--advertise)")]
     Unspecified(SocketAddr),
     /// More addresses than others try.
     #[error("a node listens at {} addresses at most", MAX_ADDRESSES + 1)]
@@ -99,7 +99,7 @@ pub enum Error {
         open: String,
     },
     /// Nothing there, and nothing to be made.
-    #[error("disk {0} does not exist: name an existing file or device, or say how large a file to make")]
+    #[error("disk {0} does not exist: name an existing file or device, or say how large a file to make (--create)")]
     Missing(PathBuf),
     /// No journal there, and nothing that says how large one would be.
     #[error("journal {0} does not exist: name an existing file or device, or say how large a disk to make for it")]

@@ -12,7 +12,9 @@ pub use inspect::{Journals, inspect};
 pub use node_store::journaled::check;
 pub use node_store::{Held, HeldKind, View};
 
-use crate::claim::claim;
+use crate::claim::{claim, claim_journal};
+use crate::disks;
+use crate::journal::HEAD;
 use crate::limits::DISK_IN_USE_OFFLINE;
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, ShardId, SnapshotId};
 use driver::{DiskIndex, Done, Machine, Op, Outbox, Time};
@@ -22,6 +24,7 @@ use node_store::{MAX_REQUEST_BLOCKS, OpenError, OpenOptions, Store, StoreDone, S
 use reactor::{DiskOptions, Limits, MailRx, OwnRing, Reactor, ReactorError, Uring, clock, mailbox};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 
 /// Disks at a time: more than a person types, and 512 MiB of memory.
@@ -70,6 +73,23 @@ pub enum OfflineError {
         /// Why.
         error: StoreError,
     },
+}
+
+impl OfflineError {
+    /// Somebody has the disk.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::Reactor(ReactorError::DiskInUse { .. }))
+    }
+
+    /// There is no such disk.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Reactor(ReactorError::OpenDisk { error, .. }) if error.kind() == ErrorKind::NotFound)
+    }
+
+    /// Something else was to be named.
+    pub fn is_of_usage(&self) -> bool {
+        matches!(self, Self::HowMany | Self::Open { error: OpenError::Journal { .. }, .. })
+    }
 }
 
 /// Where copies of a shard part.
@@ -134,8 +154,8 @@ impl std::fmt::Debug for Offline {
 }
 
 impl Offline {
-    /// Opens all of them, or none.
-    pub fn open(paths: &[PathBuf]) -> Result<Self, OfflineError> {
+    /// Opens all of them, or none; with `journals` for those that have theirs elsewhere.
+    pub fn open(paths: &[PathBuf], journals: &mut Journals<'_>) -> Result<Self, OfflineError> {
         if paths.is_empty() || paths.len() > MAX_DISKS {
             return Err(OfflineError::HowMany);
         }
@@ -151,14 +171,19 @@ impl Offline {
             // A file system without O_DIRECT is no reason not to look at what is on it.
             let disk = claim(&mut driver, path, DiskOptions { allow_buffered: true }, DISK_IN_USE_OFFLINE)?;
             let size = conductor_model::Bytes(driver.disk_info(disk).map_or(0, |info| info.bytes));
-            openings.push((path, OpenOptions { disk, size, cluster: None, node: None }));
+            let mut head = Vec::new();
+            let read = disks::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+            read.map_err(|error| ReactorError::OpenDisk { path: path.clone(), error })?;
+            let journal = journals.of(path, &head)?;
+            let journal = journal.map(|path| claim_journal(&mut driver, path, DISK_IN_USE_OFFLINE)).transpose()?;
+            openings.push((path, OpenOptions { disk, size, cluster: None, node: None }, journal));
         }
         let mut disks = Vec::new();
-        for (path, options) in openings {
+        for (path, options, journal) in openings {
             let failed = |error| OfflineError::Open { path: path.clone(), error };
-            let opening =
-                Opening::start(options, Tuning::default(), &arena, &mut |op| driver.submit(op)).map_err(failed)?;
-            disks.push(Disk { index: options.disk, state: State::Opening(Box::new(opening)) });
+            let tuning = Tuning { journal, ..Tuning::default() };
+            let opening = Opening::start(options, tuning, &arena, &mut |op| driver.submit(op)).map_err(failed)?;
+            disks.push(Disk { index: options.disk, journal, state: State::Opening(Box::new(opening)) });
         }
         let (_, mail): (_, MailRx<Infallible>) = mailbox(1)?;
         let machine = Stores { disks, done: BTreeMap::new() };
@@ -405,6 +430,8 @@ struct Stores {
 
 struct Disk {
     index: DiskIndex,
+    /// That of its journal, if that is elsewhere.
+    journal: Option<DiskIndex>,
     state: State,
 }
 
@@ -444,7 +471,11 @@ impl Machine for Stores {
 
     fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Infallible>) {
         let index = disk_of(&done.op);
-        let Some(disk) = self.disks.iter_mut().find(|disk| Some(disk.index) == index) else { return };
+        let Some(disk) =
+            self.disks.iter_mut().find(|disk| index.is_some() && [Some(disk.index), disk.journal].contains(&index))
+        else {
+            return;
+        };
         let mut submit = |op| out.submit(op);
         match &mut disk.state {
             State::Open(store) => store.done(now, done, &mut submit),

@@ -192,7 +192,7 @@ fn equal_copies_are_equal_and_every_held_block_was_compared() {
     // Zeros that were written and blocks never written read the same.
     let (disk, store) = &mut disks[1];
     disk.write(store, 2, 9, 2000, &[0; BLOCK]);
-    let mut offline = Offline::open(&paths(&disks)).unwrap();
+    let mut offline = Offline::open(&paths(&disks), &mut Journals(&[])).unwrap();
     let mut done = 0;
     let compared = offline.compare(&mut |blocks| done += blocks).unwrap();
     assert_eq!(compared.len(), 1);
@@ -206,7 +206,7 @@ fn a_block_that_differs_is_named_with_its_disks() {
     let mut disks = three_copies(&dir);
     let (disk, store) = &mut disks[2];
     disk.write(store, 3, 9, 310, &[0xEE; 2 * BLOCK]);
-    let compared = Offline::open(&paths(&disks)).unwrap().compare(&mut |_| ()).unwrap();
+    let compared = Offline::open(&paths(&disks), &mut Journals(&[])).unwrap().compare(&mut |_| ()).unwrap();
     assert!(!compared[0].is_equal());
     assert_eq!((compared[0].different, compared[0].blocks), (2, 80));
     assert_eq!(compared[0].first, Some(Difference::Content { block: Blocks(310), disks: (0, 2) }));
@@ -240,7 +240,7 @@ fn snapshots_that_several_have_are_compared_and_holes_are_zeros() {
             disk.write(store, n, 13, 5, &[0x77; BLOCK]);
         }
     }
-    let compared = Offline::open(&paths(&disks)).unwrap().compare(&mut |_| ()).unwrap();
+    let compared = Offline::open(&paths(&disks), &mut Journals(&[])).unwrap().compare(&mut |_| ()).unwrap();
     let of = |view| compared.iter().find(|compared| compared.view == view).unwrap();
     assert_eq!(compared.len(), 3);
     assert!(of(View::Live).is_equal());
@@ -264,7 +264,7 @@ fn a_damaged_block_is_found_by_compare_and_by_a_check_of_data_and_all_others_are
     for path in [&paths[0], &paths[2]] {
         assert_eq!(looked_at(path, Depth::Data).findings, []);
     }
-    let compared = Offline::open(&paths).unwrap().compare(&mut |_| ()).unwrap();
+    let compared = Offline::open(&paths, &mut Journals(&[])).unwrap().compare(&mut |_| ()).unwrap();
     assert_eq!((compared[0].different, compared[0].blocks), (1, 80));
     assert_eq!(compared[0].first, Some(Difference::Damaged { block: Blocks(300), disk: 1 }));
     // Block 0: in a chunk of its own, which the journal has nothing of.
@@ -311,16 +311,16 @@ fn a_disk_in_use_and_a_file_that_is_no_store_are_refused_in_one_sentence() {
     let dir = Dir::new();
     let disks = three_copies(&dir);
     let paths = paths(&disks);
-    let held = Offline::open(&paths[..1]).unwrap();
-    let refused = Offline::open(&paths).unwrap_err().to_string();
+    let held = Offline::open(&paths[..1], &mut Journals(&[])).unwrap();
+    let refused = Offline::open(&paths, &mut Journals(&[])).unwrap_err().to_string();
     assert!(refused.contains("in use") && refused.contains("disk1") && !refused.contains('\n'), "{refused}");
     let refused = inspect(&paths[0], &mut Journals(&[]), Depth::Catalog, &mut |_| ()).unwrap_err().to_string();
     assert!(refused.contains("in use"), "{refused}");
     drop(held);
-    Offline::open(&paths).unwrap();
+    Offline::open(&paths, &mut Journals(&[])).unwrap();
     let other = dir.0.join("other");
     File::create(&other).unwrap().set_len(SIZE).unwrap();
-    let refused = Offline::open(&[paths[0].clone(), other]).unwrap_err();
+    let refused = Offline::open(&[paths[0].clone(), other], &mut Journals(&[])).unwrap_err();
     assert!(matches!(refused, OfflineError::Open { .. }) && refused.to_string().contains("no store"), "{refused}");
-    assert!(matches!(Offline::open(&[]), Err(OfflineError::HowMany)));
+    assert!(matches!(Offline::open(&[], &mut Journals(&[])), Err(OfflineError::HowMany)));
 }

@@ -31,7 +31,7 @@ pub struct OpenOptions {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OpenError {
     /// Neither superblock is ours.
-    #[error("the disk holds no store: format it first")]
+    #[error("the disk holds no store: format it first (--format)")]
     NotAStore,
     /// A store of another format.
     #[error("the store has format version {0}, which this program does not know")]
@@ -61,6 +61,12 @@ pub enum OpenError {
         "the store is damaged: {0} (`trine store check` says more): put an empty disk in its place, and what it held is copied from other nodes"
     )]
     Damaged(&'static str),
+    /// Its journal was not named, or one was that it has not.
+    #[error("the store has its journal {}", if *.elsewhere { "on another disk: name that (--journal)" } else { "on the disk itself: name no other one" })]
+    Journal {
+        /// The journal is on a disk of its own.
+        elsewhere: bool,
+    },
     /// The disk failed.
     #[error("the disk failed: {0}")]
     Disk(Errno),

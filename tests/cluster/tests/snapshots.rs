@@ -306,7 +306,7 @@ fn a_copy_that_somebody_cancels_is_not_done_for_who_waits_for_it() {
     cluster.nodes[1].freeze().unwrap();
     cluster.nodes[2].freeze().unwrap();
     let waits = cluster.begin(&["volume", "copy-range", "from@s", "to"]).unwrap();
-    let listed = |args: &[&str]| cluster.json(&[&["volume", "copies", "to"], args].concat());
+    let listed = |args: &[&str]| cluster.json(&[&["volume", "copy-ranges", "to"], args].concat());
     wait_until("it is listed", LONG, || Ok(listed(&[])?.as_array().is_some_and(|copies| !copies.is_empty()))).unwrap();
     let copy = listed(&[]).unwrap()[0].clone();
     assert_eq!((&copy["source"], &copy["failed"]), (&"from@s".into(), &Value::Null), "{copy}");
@@ -316,14 +316,14 @@ fn a_copy_that_somebody_cancels_is_not_done_for_who_waits_for_it() {
         (4, ["to", "--cancel", "q999"], "q999"),
         (2, ["to", "--cancel", "x"], "x"),
     ] {
-        let refused = cluster.try_trine(&[&["volume", "copies"], &args[..]].concat()).unwrap();
+        let refused = cluster.try_trine(&[&["volume", "copy-ranges"], &args[..]].concat()).unwrap();
         assert!(refused.code == code && refused.stderr.contains(word), "{args:?}: {refused:?}");
     }
-    cluster.trine(&["volume", "copies", "to", "--cancel", &id]).unwrap();
+    cluster.trine(&["volume", "copy-ranges", "to", "--cancel", &id]).unwrap();
     let told = waits.end().unwrap();
     assert!(told.code == 1 && told.stderr.contains("cancelled"), "{told:?}");
     // Who was told has seen it.
-    assert_eq!(cluster.trine(&["volume", "copies", "to"]).unwrap().lines().count(), 1, "the head of the table");
+    assert_eq!(cluster.trine(&["volume", "copy-ranges", "to"]).unwrap().lines().count(), 1, "the head of the table");
     cluster.nodes[1].thaw().unwrap();
     cluster.nodes[2].thaw().unwrap();
     cluster.wait_alive(3).unwrap();
@@ -524,7 +524,11 @@ fn commands_about_snapshots_say_what_is_wrong_by_their_exit_code_and_one_line() 
     assert_eq!(listed, Value::Array(vec![made]));
     let table = cluster.trine(&["snapshot", "list", "db"]).unwrap();
     assert!(table.lines().nth(1).is_some_and(|line| line.starts_with("db@s") && line.contains("complete")), "{table}");
+    cluster.trine(&["volume", "set", "db", "--min-copies", "3"]).unwrap();
     cluster.trine(&["volume", "clone", "db@s", "clone"]).unwrap();
+    let clone = cluster.json(&["volume", "show", "clone"]).unwrap();
+    assert_eq!((&clone["info"]["min_copies"], &clone["info"]["durability"]), (&3.into(), &"always".into()), "as db");
+    cluster.trine(&["volume", "set", "clone", "--min-copies", "2"]).unwrap();
     let wrong: [(i32, &[&str], &str); 15] = [
         (2, &["snapshot", "create", "db"], "VOLUME@"),
         (2, &["snapshot", "create", "db@S"], "S"),

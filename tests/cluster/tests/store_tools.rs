@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
 
 use cluster::nbd::{Command, Nbd};
-use cluster::{Cluster, LONG, Shape};
+use cluster::{Cluster, LONG, Shape, binary};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process;
 
 const BLOCK: usize = 4096;
 
@@ -33,7 +34,7 @@ fn disks_are_compared_checked_and_dumped_and_one_bad_bit_is_found() {
     let [a, b, c] = [&disks[0], &disks[1], &disks[2]].map(String::as_str);
 
     let busy = cluster.try_trine(&["store", "check", a]).unwrap();
-    assert_eq!((busy.code, busy.stderr.lines().count()), (1, 1), "{busy:?}");
+    assert_eq!((busy.code, busy.stderr.lines().count()), (5, 1), "{busy:?}");
     assert!(busy.stderr.contains("in use"), "{}", busy.stderr);
 
     let compared = cluster.stop_and_compare().unwrap();
@@ -62,4 +63,57 @@ fn disks_are_compared_checked_and_dumped_and_one_bad_bit_is_found() {
     assert_eq!(cluster.try_trine(&["store", "compare", a, c]).unwrap().code, 0, "the other two are equal");
     assert_eq!(cluster.try_trine(&["store", "compare", a]).unwrap().code, 1, "nothing to compare with");
     assert_eq!(cluster.try_trine(&["store", "compare"]).unwrap().code, 2, "wrong usage");
+}
+
+#[test]
+fn disks_with_their_journals_elsewhere_are_compared_with_them() {
+    let dir = std::env::temp_dir().join(format!("trine-journals-{}", std::process::id()));
+    let journals = dir.join("journals");
+    std::fs::create_dir_all(&journals).unwrap();
+    let trine = |args: &[&str]| {
+        let mut command = process::Command::new(binary().unwrap());
+        let output = command.args(args).env("TRINE_DIR", dir.join("cluster")).output().unwrap();
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code().unwrap(), stdout, stderr)
+    };
+    let done = |args: &[&str]| {
+        let outcome = trine(args);
+        assert_eq!(outcome.0, 0, "{args:?}: {outcome:?}");
+    };
+    let path = journals.display().to_string();
+    done(&[
+        "dev",
+        "start",
+        "--disk-size",
+        "64M",
+        "--journal-size",
+        "16M",
+        "--sparse",
+        "--allow-buffered",
+        "--journals",
+        &path,
+    ]);
+    done(&["volume", "create", "db", "--size", "8M"]);
+    done(&["bench", "db", "--time", "200ms"]);
+    done(&["dev", "stop"]);
+    let named = |ending: &str| {
+        let find = process::Command::new("find").arg(&dir).args(["-name", ending]).output().unwrap().stdout;
+        let mut found: Vec<String> = String::from_utf8(find).unwrap().lines().map(str::to_owned).collect();
+        found.sort();
+        assert_eq!(found.len(), 3, "{ending}: {found:?}");
+        found
+    };
+    let (disks, rings) = (named("disk0"), named("*disk0.journal"));
+    let mut compare = vec!["store", "compare"];
+    compare.extend(disks.iter().map(String::as_str));
+    let (code, _, said) = trine(&compare);
+    assert!(code == 2 && said.contains("--journal") && !said.contains("empty disk"), "{code}: {said}");
+    compare.extend(rings.iter().flat_map(|ring| ["--journal", ring.as_str()]));
+    done(&compare);
+    compare.extend(["--journal", &rings[0]]);
+    let (code, _, said) = trine(&compare);
+    assert!(code == 2 && said.contains("no store named here"), "{code}: {said}");
+    done(&["dev", "start", "--allow-buffered"]);
+    done(&["dev", "stop", "--destroy", "--yes"]);
+    std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -44,6 +44,12 @@ pub(crate) async fn remove_disk(State(ledger): State<Ledger>, id: Name, request:
     change(&ledger, move |m, now| m.remove_disk(now, disk, force)).await.map(Json)
 }
 
+pub(crate) async fn keep_disk(State(ledger): State<Ledger>, id: Name) -> Answer<NodeInfo> {
+    let disk = disk_id(id)?;
+    tracing::info!(%disk, "disk is to stay");
+    change(&ledger, move |m, now| m.keep_disk(now, disk)).await.map(Json)
+}
+
 pub(crate) async fn replace_disk(State(ledger): State<Ledger>, id: Name, request: Request) -> Answer<NodeInfo> {
     let disk = disk_id(id)?;
     let ReplaceDisk { with } = body(request, SMALL_BODY).await?;

@@ -68,8 +68,8 @@ impl Source {
 pub struct Journals<'a>(pub &'a [std::path::PathBuf]);
 
 impl Journals<'_> {
-    /// The next one, if this store needs one.
-    fn of(&mut self, disk: &Path, head: &[u8]) -> Result<Option<Source>, OfflineError> {
+    /// The next one, if this store needs one, and it is that store's.
+    pub(super) fn of(&mut self, disk: &Path, head: &[u8]) -> Result<Option<&Path>, OfflineError> {
         let Some((identity, geometry)) = identify(head) else { return Ok(None) };
         if !geometry.external_journal() {
             return Ok(None);
@@ -85,7 +85,7 @@ impl Journals<'_> {
             let why = "it is the journal of another store, or of none".to_owned();
             return Err(OfflineError::Journal { disk: disk.to_path_buf(), journal: path.clone(), why });
         }
-        Source::open(path, HEAD).map(Some)
+        Ok(Some(path))
     }
 }
 
@@ -101,7 +101,7 @@ pub fn inspect(
     if !source.read(0, &mut head) {
         head.clear();
     }
-    let journal = journals.of(disk, &head)?;
+    let journal = journals.of(disk, &head)?.map(|path| Source::open(path, HEAD)).transpose()?;
     let arena = Arena::small(ARENA_BYTES);
     let options = CheckOptions {
         disk: DISK,

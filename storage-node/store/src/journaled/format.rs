@@ -66,7 +66,7 @@ impl Format {
     pub fn start(options: FormatOptions, arena: &Arena, out: &mut DiskOut<'_>) -> Result<Self, OpenError> {
         let FormatOptions { disk, journal, identity, geometry, .. } = options;
         if geometry.external_journal() != journal.is_some() {
-            return Err(OpenError::Damaged("the choice of a journal disk"));
+            return Err(OpenError::Journal { elsewhere: geometry.external_journal() });
         }
         let zeros = (0..6).find_map(|n| arena.take_zeroed(FORMAT_PIECE >> n, Class::Client));
         let zeros = zeros.ok_or(OpenError::Memory)?.filled();

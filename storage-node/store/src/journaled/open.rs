@@ -248,7 +248,7 @@ impl Opening {
             return Err(OpenError::Truncated { need: geometry.size(), have: self.options.size });
         }
         if geometry.external_journal() != self.tuning.journal.is_some() {
-            return Err(OpenError::Damaged("the choice of a journal disk"));
+            return Err(OpenError::Journal { elsewhere: geometry.external_journal() });
         }
         Ok(superblock)
     }
