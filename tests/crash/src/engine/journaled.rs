@@ -19,8 +19,10 @@ const CHUNK: u64 = 16 * BLOCK as u64;
 const HEAD: u64 = 16 * BLOCK as u64;
 /// Places for pages: the fewest.
 const PLACES: u32 = 256;
-/// Blocks of the ring: the fewest, to about twice that.
-const RINGS: [u32; 4] = [612, 700, 1_200, 900];
+/// Blocks of the ring: the fewest, and somewhat more; and so many that an empty one must show what was in it.
+const RINGS: [u32; 4] = [612, 700, 3_300, 900];
+/// Entries of layers that are released, merged or shared in one fold: all of a copy's at once, and so few that it takes many folds.
+const WORK: [u32; 4] = [4_096, 3, 10, 1];
 /// Cache for metadata pages: so small that pages are loaded all the time.
 const CACHE: Bytes = Bytes(1 << 20);
 /// Memory for the offline check.
@@ -51,7 +53,8 @@ fn geometry(shape: Shape) -> Geometry {
 }
 
 fn tuning(shape: Shape) -> Tuning {
-    Tuning { journal: external(shape), cache: CACHE, ..Tuning::default() }
+    let work_per_fold = WORK[usize::try_from(shape.journal).expect("small")];
+    Tuning { journal: external(shape), cache: CACHE, work_per_fold, ..Tuning::default() }
 }
 
 impl Progress<()> for Format {

@@ -17,8 +17,9 @@
 //! that no later opening, after parts of it were written once more, can take it for whole. What followed it stays: of two groups that
 //! have an echo of the one that is missing, the one that says that it was durable has the right one.
 //!
-//! A ring without a group behind the superblock's mark holds the one before it: what lies before the mark is written over last. If there is
-//! nothing of the kind, the ring is not the one that the mark was made for: an older picture of it, or none.
+//! A ring without a group behind the superblock's mark holds the one before it: that was stable before the superblock was written
+//! (`fold/commit.rs: settle_journal`), and what lies before the mark is written over last. If there is nothing of the kind, the ring is
+//! not the one that the mark was made for: an older picture of it, or none.
 
 use super::group::{self, Head, Header, take_record};
 use super::limits::{BEFORE_BLOCKS, MAX_SEAL_BLOCKS, NEWEST, SEARCH_BLOCKS, TELLING_BLOCKS};
