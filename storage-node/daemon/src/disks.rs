@@ -1,14 +1,14 @@
 //! Makes files that are to be disks: written in full, and under their name only when complete.
 
 use crate::{DiskPlan, Error, journal, users};
-use conductor_model::{Blocks, Bytes, ClusterId, DiskId};
+use conductor_model::{BLOCK, Blocks, Bytes, ClusterId, DiskId};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use node_store::journaled::identify;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// One write: large enough for any device, small enough for the stack of a page cache.
@@ -96,22 +96,40 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// How much of a disk a store's superblocks take: 64 KiB.
 const HEAD: u64 = 64 << 10;
 
+/// The first 64 KiB of a disk, or all of a shorter one. A block that cannot be read is zeros: what is there twice is still there once.
+/// Fails if none can be read.
+pub(crate) fn head(path: &Path) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let mut head = Vec::new();
+    let Err(why) = (&file).take(HEAD).read_to_end(&mut head) else { return Ok(head) };
+    head.clear();
+    let (mut block, mut any) = ([0; BLOCK], false);
+    for at in (0..HEAD).step_by(BLOCK) {
+        match file.read_exact_at(&mut block, at) {
+            Ok(()) => any = true,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(_) => block.fill(0),
+        }
+        head.extend_from_slice(&block);
+    }
+    if any { Ok(head) } else { Err(why) }
+}
+
 /// The cluster that the stores on these disks belong to; `None` if there is no store. A disk that cannot be read is the reason only if no
 /// other says it.
 pub(crate) fn cluster_of(disks: &[DiskPlan]) -> Result<Option<ClusterId>, Error> {
     let mut found: Option<(&Path, ClusterId)> = None;
     let mut unread = None;
     for DiskPlan { path, .. } in disks {
-        let mut head = Vec::new();
-        match open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head)) {
+        let head = match head(path) {
+            Ok(head) => head,
             // It is still to be made.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(source) => {
                 unread.get_or_insert(Error::Unreadable { path: path.clone(), source });
                 continue;
             }
-            Ok(_) => {}
-        }
+        };
         let Some((identity, _)) = identify(&head) else { continue };
         let cluster = ClusterId(identity.cluster);
         match found {
@@ -129,9 +147,7 @@ pub(crate) fn cluster_of(disks: &[DiskPlan]) -> Result<Option<ClusterId>, Error>
 
 /// The disk whose store is there, if there is one.
 pub(crate) fn disk_at(path: &Path) -> io::Result<Option<DiskId>> {
-    let mut head = Vec::new();
-    open(path)?.take(HEAD).read_to_end(&mut head)?;
-    Ok(identify(&head).map(|(identity, _)| identity.disk))
+    Ok(identify(&head(path)?).map(|(identity, _)| identity.disk))
 }
 
 /// Where each disk is whose store is at one of these places: each place is where a disk was once, at best where it still is.

@@ -1,8 +1,8 @@
 //! Journals away from their stores: whose a journal is, and that it is no other's.
 //!
 //! ```text
-//!   block 0            label: which store it belongs to                     ┐ the head, 64 KiB, which is ours
-//!   blocks 1 to 15     zeros                                                ┘
+//!   blocks 0 and 8     label, twice: which store it belongs to              ┐ the head, 64 KiB, which is ours
+//!   the others to 15   zeros                                                ┘
 //!   from block 16 on   the ring, of which the store knows nothing else     `Uring::open_journal` begins there
 //! ```
 //!
@@ -16,12 +16,15 @@ use crate::{Error, disks, marks};
 use conductor_model::{BLOCK, Bytes, DiskId};
 use node_store::journaled::{Geometry, MAX_JOURNAL_BYTES, MIN_JOURNAL_BYTES, identify};
 use std::fs::OpenOptions;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Bytes before the ring: as many as before a store's, so that what looks for file systems sees zeros in the usual places.
 pub(crate) const HEAD: u64 = 64 << 10;
+
+/// Where the labels are. Older journals have the first alone.
+const LABELS: [usize; 2] = [0, 8 * BLOCK];
 
 const MAGIC: &[u8; 4] = b"TRJL";
 const VERSION: u32 = 1;
@@ -60,14 +63,15 @@ impl Label {
         ours.then_some(Self { cluster: u64_at(16)?, disk: DiskId(u64_at(24)?), made: u32_at(12) == Some(1) })
     }
 
-    /// The label on a journal. A damaged one is none.
+    /// The label on a journal, as far as one of both is good. A damaged one is none.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, Error> {
-        let mut block = [0; BLOCK];
-        let read = disks::open(path).and_then(|file| file.read_exact_at(&mut block, 0));
-        match read {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-            read => read.map(|()| Self::decode(&block)).map_err(|source| unreadable(path, source)),
-        }
+        Ok(Self::both(path)?.into_iter().flatten().max_by_key(|label| label.made))
+    }
+
+    /// Each of them.
+    fn both(path: &Path) -> Result<[Option<Self>; 2], Error> {
+        let head = disks::head(path).map_err(|source| unreadable(path, source))?;
+        Ok(LABELS.map(|at| head.get(at..)?.first_chunk().and_then(Self::decode)))
     }
 
     /// Labels a journal of `bytes` in all, durably; with `wipe`, nothing is left of the marks that somebody else wrote on it.
@@ -82,7 +86,7 @@ impl Label {
                     )?;
                 }
             }
-            file.write_all_at(&self.encode(), 0)?;
+            LABELS.iter().try_for_each(|at| file.write_all_at(&self.encode(), *at as u64))?;
             file.sync_all()
         });
         written.map_err(|source| Error::Label { path: path.to_path_buf(), source })
@@ -99,9 +103,7 @@ pub(crate) struct Place<'a> {
 
 /// Refuses a store whose journal is not this one. What is no store yet is not asked.
 pub(crate) fn check(disk: &Path, journal: Option<Place<'_>>) -> Result<(), Error> {
-    let mut head = Vec::new();
-    let read = disks::open(disk).and_then(|file| file.take(HEAD).read_to_end(&mut head));
-    read.map_err(|source| unreadable(disk, source))?;
+    let head = disks::head(disk).map_err(|source| unreadable(disk, source))?;
     let Some((identity, geometry)) = identify(&head) else { return Ok(()) };
     let disk = disk.to_path_buf();
     let Some(Place { path, bytes }) = journal else {
@@ -119,7 +121,9 @@ pub(crate) fn check(disk: &Path, journal: Option<Place<'_>>) -> Result<(), Error
     if bytes < need {
         return Err(Error::JournalShort { journal, bytes, need });
     }
-    if label.made { Ok(()) } else { Label { made: true, ..label }.write(path, 0, false) }
+    // One that was lost, or is not there yet, is written again.
+    let made = Label { made: true, ..label };
+    if Label::both(path)? == [Some(made); 2] { Ok(()) } else { made.write(path, 0, false) }
 }
 
 /// Refuses to make a journal of what is somebody's. True if marks have to be wiped.
@@ -353,6 +357,27 @@ mod tests {
         Label { made: false, ..third }.write(&path, JOURNAL, false).unwrap();
         dir.open("third", Some("journal"), false, false).unwrap();
         assert_eq!(dir.label("journal"), Some(third));
+    }
+
+    #[test]
+    fn a_label_that_is_damaged_is_there_once_more_and_is_put_right() {
+        let dir = Dir::new();
+        dir.file("journal", JOURNAL);
+        dir.open("disk", Some("journal"), true, false).unwrap();
+        let label = dir.label("journal").unwrap();
+        let journal = File::options().write(true).open(dir.0.join("journal")).unwrap();
+        for at in LABELS {
+            journal.write_all_at(&[0x77], at as u64 + 30).unwrap();
+            assert_eq!(dir.label("journal"), Some(label));
+            let refused = dir.open("third", Some("journal"), true, false).unwrap_err();
+            assert!(matches!(refused, Error::JournalTaken { store, .. } if store == label.disk), "{refused}");
+            dir.open("disk", Some("journal"), false, false).unwrap();
+            assert_eq!(Label::both(&dir.0.join("journal")).unwrap(), [Some(label); 2]);
+        }
+        // As of an older journal.
+        journal.write_all_at(&[0; BLOCK], LABELS[1] as u64).unwrap();
+        dir.open("disk", Some("journal"), false, false).unwrap();
+        assert_eq!(Label::both(&dir.0.join("journal")).unwrap(), [Some(label); 2]);
     }
 
     #[test]

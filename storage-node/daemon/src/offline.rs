@@ -14,7 +14,6 @@ pub use node_store::{Held, HeldKind, View};
 
 use crate::claim::{claim, claim_journal};
 use crate::disks;
-use crate::journal::HEAD;
 use crate::limits::DISK_IN_USE_OFFLINE;
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, ShardId, SnapshotId};
 use driver::{DiskIndex, Done, Machine, Op, Outbox, Time};
@@ -24,7 +23,7 @@ use node_store::{MAX_REQUEST_BLOCKS, OpenError, OpenOptions, Store, StoreDone, S
 use reactor::{DiskOptions, Limits, MailRx, OwnRing, Reactor, ReactorError, Uring, clock, mailbox};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// Disks at a time: more than a person types, and 512 MiB of memory.
@@ -171,9 +170,7 @@ impl Offline {
             // A file system without O_DIRECT is no reason not to look at what is on it.
             let disk = claim(&mut driver, path, DiskOptions { allow_buffered: true }, DISK_IN_USE_OFFLINE)?;
             let size = conductor_model::Bytes(driver.disk_info(disk).map_or(0, |info| info.bytes));
-            let mut head = Vec::new();
-            let read = disks::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
-            read.map_err(|error| ReactorError::OpenDisk { path: path.clone(), error })?;
+            let head = disks::head(path).map_err(|error| ReactorError::OpenDisk { path: path.clone(), error })?;
             let journal = journals.of(path, &head)?;
             let journal = journal.map(|path| claim_journal(&mut driver, path, DISK_IN_USE_OFFLINE)).transpose()?;
             openings.push((path, OpenOptions { disk, size, cluster: None, node: None }, journal));

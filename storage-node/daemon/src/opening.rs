@@ -27,9 +27,7 @@ pub(crate) struct Task {
     pub(crate) node: NodeId,
     /// Make a store if there is none, under this freshly drawn name.
     pub(crate) format_as: Option<DiskId>,
-    /// What else the disk was recognized as.
-    pub(crate) marks: Option<&'static str>,
-    /// Make one even so.
+    /// Make one whatever else the disk is recognized as.
     pub(crate) force: bool,
     /// Where its journal is, if not on the disk itself.
     pub(crate) journal: Option<Journal>,
@@ -233,10 +231,11 @@ impl Task {
 
     /// Makes a store on a disk without one.
     fn make(&mut self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
-        match self.marks {
-            None => self.format(arena, out),
-            Some(_) if self.force => self.wipe(arena, out),
-            Some(mark) => State::Failed(Error::Marked { path: self.path.clone(), mark }),
+        match marks::of_disk(&self.path, self.bytes) {
+            Ok(None) => self.format(arena, out),
+            Ok(Some(_)) if self.force => self.wipe(arena, out),
+            Ok(Some(mark)) => State::Failed(Error::Marked { path: self.path.clone(), mark }),
+            Err(source) => State::Failed(Error::Unreadable { path: self.path.clone(), source }),
         }
     }
 

@@ -6,7 +6,7 @@ use crate::disks::{absolute, is_blank};
 use crate::life::Life;
 use crate::limits::{DISK_IN_USE, SPIN};
 use crate::opening::{Journal, Opener, Task};
-use crate::{DiskPlan, Error, NodeOptions, journal, marks, secure};
+use crate::{DiskPlan, Error, NodeOptions, journal, secure};
 use conductor_model::api::DiskReport;
 use conductor_model::{Bytes, ClusterId, DiskId, OpenId, ShardId};
 use driver::{Address, DiskIndex, ListenerId, Time};
@@ -67,8 +67,6 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
             cluster: plan.cluster.0,
             node: options.node,
             format_as: if may_format { Some(DiskId(random()?)) } else { None },
-            marks: marks::of_disk(&disk.path, bytes)
-                .map_err(|source| Error::Unreadable { path: disk.path.clone(), source })?,
             force: options.force,
             journal,
             journal_size: disk.journal_size,
