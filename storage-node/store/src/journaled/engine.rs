@@ -440,7 +440,7 @@ impl Store for JournaledStore {
         match (kind, done.op) {
             (Kind::Data, _) => self.data_done(key, out),
             (Kind::Read, Op::DiskRead { into, .. }) => self.read_done(key, into, failure, out),
-            (Kind::Repair, _) => self.repaired(key, out),
+            (Kind::Repair, Op::DiskWrite { disk, at, .. }) => self.repaired(key, (disk, at), out),
             (Kind::Fetch, Op::DiskRead { into, .. }) => self.fetched(key, into, failure),
             (Kind::Store, op) => self.stored(key, op),
             (Kind::Sync, _) => self.fold_synced(),

@@ -393,6 +393,9 @@ impl JournaledStore {
                 // The other copy holds something else: nothing that could be put here is what was written.
                 return self.look_over(key, Err(StoreError::Corrupt { copy, block: Blocks(from + n) }));
             }
+            if self.fold.carries(disk, at) {
+                return self.look_over(key, Err(StoreError::Busy));
+            }
             look.out = true;
             let part = Part { mem: data.share(), from: n as usize * BLOCK, len: BLOCK };
             self.outstanding += 1;
@@ -406,11 +409,15 @@ impl JournaledStore {
         self.look_over(key, result);
     }
 
-    /// A block was written again.
-    pub(super) fn repaired(&mut self, key: usize, out: &mut DiskOut<'_>) {
+    /// A block was written again, at this byte of a disk.
+    pub(super) fn repaired(&mut self, key: usize, (disk, at): (DiskIndex, u64), out: &mut DiskOut<'_>) {
         if let Some(Pending::Look(look)) = self.pending.get_mut(key) {
             look.out = false;
             self.counters.repaired += u64::from(self.failed.is_none());
+        }
+        // A fold may have read it meanwhile.
+        if self.failed.is_none() && self.fold.carries(disk, at) {
+            return self.look_over(key, Err(StoreError::Busy));
         }
         self.repair_on(key, out);
     }

@@ -238,3 +238,38 @@ fn after_a_failed_write_nothing_is_done_any_more_until_the_store_is_opened_again
     let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
     assert_eq!(read(&mut store, &mut disk, &arena, 1, range(4, 1)).unwrap(), block_of(44));
 }
+
+#[test]
+fn a_repair_beside_the_fold_that_carries_the_damage_home_is_not_undone() {
+    let (mut refused, mut done) = (0, 0);
+    for steps in 0..40 {
+        let (mut disk, arena, mut store) = fresh(2000);
+        run(&mut store, &mut disk, write(&arena, 1, range(5, 1), 1, 100)).unwrap();
+        let at = place_of(&mut store, &mut disk, &arena, 1, 5);
+        disk.visible[at + 77] ^= 4;
+        // A fold, stopped after so many operations of its disk.
+        let mut now = NOW + Span::millis(5000);
+        for _ in 0..steps {
+            store.end_turn(now, &mut |op| disk.submit(op));
+            match disk.step() {
+                Some(done) => store.done(now, done, &mut |op| disk.submit(op)),
+                None => now = now.max(store.next_deadline().unwrap_or(now)),
+            }
+        }
+        let was_done = match run(&mut store, &mut disk, repair(&arena, 1, 5, 100..101)) {
+            Ok(_) => true,
+            Err(StoreError::Busy) => false,
+            Err(error) => panic!("after {steps}: {error}"),
+        };
+        (refused, done) = (refused + u32::from(!was_done), done + u32::from(was_done));
+        quiesce_at(NOW + Span::millis(10_000), &mut store, &mut disk);
+        let read_back = read(&mut store, &mut disk, &arena, 1, range(5, 1));
+        if was_done {
+            assert_eq!(read_back, Ok(block_of(100)), "repaired after {steps} steps of a fold");
+        } else {
+            run(&mut store, &mut disk, repair(&arena, 1, 5, 100..101)).unwrap();
+            assert_eq!(read(&mut store, &mut disk, &arena, 1, range(5, 1)).unwrap(), block_of(100));
+        }
+    }
+    assert!(refused > 0 && done > 10, "{refused} refused, {done} done");
+}

@@ -25,7 +25,7 @@ use super::ring::{JournalBlock, Mark};
 use crate::{DiskOut, Tag};
 pub(super) use commit::{decode_copy, decode_held, decode_layer};
 use conductor_model::{CopyId, Stamp};
-use driver::{Errno, Time};
+use driver::{DiskIndex, Errno, Time};
 use memory::Filling;
 use moves::{Course, Homing, Move, Pace, Store};
 use slab::Slab;
@@ -120,6 +120,8 @@ pub(super) struct Fold {
     homing: Homing,
     moves: VecDeque<Move>,
     moving: Slab<Move>,
+    /// Where blocks were, on which disk, that did not read well and go home as they are.
+    bruised: BTreeSet<(DiskIndex, u64)>,
     /// Blocks read, or being read, for them.
     moving_blocks: u32,
     /// Writes of what was read, that wait for a turn.
@@ -178,6 +180,7 @@ impl Fold {
             course: Course::default(),
             early: false,
             hidden_by: None,
+            bruised: BTreeSet::new(),
             unread_since: None,
             freed: Vec::new(),
             unshared: BTreeSet::new(),
@@ -324,6 +327,8 @@ impl JournaledStore {
         fold.stuck.clear();
         fold.job = None;
         fold.hidden_by = None;
+        // Not with the commit: who looked before it may still mean to put something right where it was.
+        fold.bruised.clear();
         fold.unread_since = None;
         fold.unshared.clear();
         fold.freed = folding.freed.drain(..).map(|chunk| (chunk, false)).collect();

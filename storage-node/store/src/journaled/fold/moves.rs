@@ -23,7 +23,7 @@ use super::super::{Kind, tag};
 use super::Fold;
 use crate::DiskOut;
 use conductor_model::BLOCK;
-use driver::{DiskIndex, Errno, Op, Part, Time};
+use driver::{DiskIndex, Errno, Op, Part, Time, mutant};
 use memory::{Class, Filling};
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, VecDeque};
@@ -193,6 +193,17 @@ impl Fold {
         let next = self.patch.is_none() && self.moves.is_empty() && !self.homing.is_empty();
         self.early = next && self.course.is_early(timetable);
         self.early
+    }
+
+    /// True if what is at this byte of a disk is, or may be, on its way home as it was: to put it right here would be undone there, where it is
+    /// put right when it is home and somebody asks again.
+    pub(in super::super) fn carries(&self, disk: DiskIndex, at: u64) -> bool {
+        let is_read = |moving: &Move| {
+            let end = moving.from + u64::from(moving.len) * BLOCK as u64;
+            moving.left == 0 && moving.disk == disk && (moving.from..end).contains(&at)
+        };
+        let carried = self.bruised.contains(&(disk, at)) || self.moving.iter().any(|(_, moving)| is_read(moving));
+        carried && !mutant::on("store-repair-undone")
     }
 
     /// Queue a block of a chunk to be moved to another; together with the one before, if they lie together.
@@ -444,7 +455,10 @@ impl JournaledStore {
                 block.fill(0xdb);
                 block[0] ^= u8::from(crc32c::crc32c(block) == moved.crc);
             }
-            self.counters.corrupt += u64::from(crc32c::crc32c(block) != moved.crc);
+            if crc32c::crc32c(block) != moved.crc {
+                self.counters.corrupt += 1;
+                self.fold.bruised.insert((moving.disk, moving.from + u64::from(moved.n) * BLOCK as u64));
+            }
         }
         let memory = into.filled();
         for (to, blocks) in moving.writes() {
