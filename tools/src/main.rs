@@ -70,7 +70,7 @@ struct Cli {
 #[command(disable_help_subcommand = true)]
 enum Command {
     /// Is everything well? Nodes, volumes, what is missing or waited for, and what to do about it
-    Status(output::ListArgs),
+    Status(status::StatusArgs),
     /// Create, list, grow, clone, scrub and delete volumes
     #[command(subcommand)]
     Volume(volume::VolumeCommand),

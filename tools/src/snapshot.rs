@@ -37,8 +37,10 @@ pub(crate) enum SnapshotCommand {
     /// Make a snapshot of a whole volume at one point in time; returns when it is complete
     Create(CreateArgs),
     /// List a volume's snapshots
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Delete a snapshot that no clone needs, also if it is attached: reads of it fail then; its space comes back in the background
+    #[command(alias = "rm")]
     Delete(DeleteArgs),
     /// Make a volume that is not attached read as its snapshot again: everything written since is lost
     Rollback(RollbackArgs),

@@ -1,13 +1,29 @@
 //! `trine status`.
 
-use crate::output::{ListArgs, Outcome, size};
+use crate::output::{Exit, Failure, ListArgs, Outcome, size};
 use crate::{node, resync, scrub, volume};
+use clap::Args;
 use conductor_model::views::{Health, ScrubInfo, ScrubState, Status};
 use std::fmt::Write;
 
-pub(crate) fn run(args: &ListArgs) -> Outcome {
-    let status = args.cluster.client()?.status()?;
-    args.output.print(&status, people)
+#[derive(Args)]
+pub(crate) struct StatusArgs {
+    /// Exit with 1 unless all is healthy: for what watches the cluster
+    #[arg(long)]
+    check: bool,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+pub(crate) fn run(args: &StatusArgs) -> Outcome {
+    let status = args.list.cluster.client()?.status()?;
+    args.list.output.print(&status, people)?;
+    match (&status.doubt, status.health) {
+        _ if !args.check => Ok(()),
+        (Some(_), _) => Err(Failure::new(Exit::Failed, "the conductor is in doubt")),
+        (None, Health::Healthy) => Ok(()),
+        (None, health) => Err(Failure::new(Exit::Failed, format!("the cluster is {health}"))),
+    }
 }
 
 fn people(status: &Status) -> String {

@@ -25,6 +25,7 @@ pub(crate) enum VolumeCommand {
     /// Create a volume and wait until all of it serves
     Create(CreateArgs),
     /// List all volumes
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Show one volume with its shards
     Show(NamedArgs),
@@ -37,6 +38,7 @@ pub(crate) enum VolumeCommand {
     /// attached again), NBD clients when they connect again
     Resize(ResizeArgs),
     /// Delete a volume with all its data and snapshots; not while a clone needs one of them
+    #[command(alias = "rm")]
     Delete(DeleteArgs),
     /// Make a new writable volume that begins as a snapshot of another: at once, and sharing its space
     Clone(copies::CloneArgs),

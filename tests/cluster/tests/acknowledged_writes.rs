@@ -41,6 +41,8 @@ impl Bench {
         self.cluster.nodes[node].kill().unwrap();
         self.goes_on(&format!("{role} {name} killed"));
         let (seen, reasons) = self.cluster.wait_health(VOLUME, "degraded").unwrap();
+        let checked = self.cluster.try_trine(&["status", "--check"]).unwrap();
+        assert!(checked.code == 1 && checked.stdout.starts_with("DEGRADED"), "{checked:?}");
         println!("{role} {name} killed: degraded after {seen:?}: {reasons:?}");
         self.cluster.nodes[node].start().unwrap();
         let healthy = self.cluster.wait_healthy(VOLUME).unwrap();
@@ -96,6 +98,7 @@ fn all_nodes_are_killed_at_once_and_return_in_any_order_one_of_them_late() {
         bench.goes_on(&format!("all killed, {order:?} without the last"));
         bench.cluster.nodes[order[2]].start().unwrap();
         let healthy = bench.cluster.wait_healthy(VOLUME).unwrap();
+        bench.cluster.trine(&["status", "--check"]).unwrap();
         println!("all killed, back in order {order:?}: healthy after {healthy:?}");
         bench.goes_on("all killed");
     }

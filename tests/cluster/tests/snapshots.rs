@@ -328,7 +328,8 @@ fn a_copy_that_somebody_cancels_is_not_done_for_who_waits_for_it() {
     cluster.nodes[2].thaw().unwrap();
     cluster.wait_alive(3).unwrap();
     cluster.trine(&["snapshot", "delete", "from@s", "--yes"]).unwrap();
-    cluster.attach("to").unwrap();
+    // As soon as every primary has heard of the end.
+    wait_until("it can be attached", LONG, || Ok(cluster.attach("to").is_ok())).unwrap();
 }
 
 #[test]
