@@ -96,8 +96,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// How much of a disk a store's superblocks take: 64 KiB.
 const HEAD: u64 = 64 << 10;
 
-/// The first 64 KiB of a disk, or all of a shorter one. A block that cannot be read is zeros: what is there twice is still there once.
-/// Fails if none can be read.
+/// The first 64 KiB of a disk, or all of a shorter one. A block that cannot be read is zeros: what is there twice, in blocks 0 and 8, is still
+/// there once. Fails if neither of these can be read.
 pub(crate) fn head(path: &Path) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let mut head = Vec::new();
@@ -106,7 +106,7 @@ pub(crate) fn head(path: &Path) -> io::Result<Vec<u8>> {
     let (mut block, mut any) = ([0; BLOCK], false);
     for at in (0..HEAD).step_by(BLOCK) {
         match file.read_exact_at(&mut block, at) {
-            Ok(()) => any = true,
+            Ok(()) => any |= at == 0 || at == 8 * BLOCK as u64,
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
             Err(_) => block.fill(0),
         }

@@ -65,7 +65,8 @@ impl Label {
 
     /// The label on a journal, as far as one of both is good. A damaged one is none.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, Error> {
-        Ok(Self::both(path)?.into_iter().flatten().max_by_key(|label| label.made))
+        // Of two that differ the first one counts, which older programs write alone.
+        Ok(Self::both(path)?.into_iter().flatten().rev().max_by_key(|label| label.made))
     }
 
     /// Each of them.
@@ -123,7 +124,15 @@ pub(crate) fn check(disk: &Path, journal: Option<Place<'_>>) -> Result<(), Error
     }
     // One that was lost, or is not there yet, is written again.
     let made = Label { made: true, ..label };
-    if Label::both(path)? == [Some(made); 2] { Ok(()) } else { made.write(path, 0, false) }
+    let written = if Label::both(path)? == [Some(made); 2] { Ok(()) } else { made.write(path, 0, false) };
+    match written {
+        // It says all that it has to, in one place.
+        Err(error) if label.made => {
+            tracing::warn!(%error, "one of a journal's two labels cannot be put right");
+            Ok(())
+        }
+        written => written,
+    }
 }
 
 /// Refuses to make a journal of what is somebody's. True if marks have to be wiped.

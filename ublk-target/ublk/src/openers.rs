@@ -21,12 +21,13 @@ pub(crate) struct Claim(#[allow(dead_code, reason = "it is kept")] Option<File>)
 /// partition of it; and writes out what the kernel has of it. `None`: it is in use.
 pub(crate) fn claim(id: u32) -> Option<Claim> {
     let path = path_of(id);
-    if !can_be_opened(&path) || is_open(&numbers(&directory(id)), Path::new("/proc")) {
+    let others_have_it = || is_open(&numbers(&directory(id)), Path::new("/proc"), std::process::id());
+    if !can_be_opened(&path) || others_have_it() {
         return None;
     }
     match OpenOptions::new().read(true).custom_flags(OFlag::O_EXCL.bits()).open(&path) {
         // Who closes it just now has no file any more, and writes still.
-        Ok(claim) => flush_within(&path, IN_USE_ASK).then_some(Claim(Some(claim))),
+        Ok(claim) => (flush_within(&path, IN_USE_ASK) && !others_have_it()).then_some(Claim(Some(claim))),
         Err(error) if is_gone(&error) => Some(Claim(None)),
         Err(_) => None,
     }
@@ -99,9 +100,10 @@ fn numbers(disk: &Path) -> BTreeSet<(u64, u64)> {
     texts.filter_map(|text| number_of(&text)).collect()
 }
 
-/// Has any process one of these block devices open?
-fn is_open(devices: &BTreeSet<(u64, u64)>, processes: &Path) -> bool {
+/// Has any process but that one of these block devices open?
+fn is_open(devices: &BTreeSet<(u64, u64)>, processes: &Path, but: u32) -> bool {
     let all = fs::read_dir(processes).into_iter().flatten().flatten();
+    let all = all.filter(|process| process.file_name().to_str() != Some(but.to_string().as_str()));
     let files = all.filter_map(|process| fs::read_dir(process.path().join("fd")).ok()).flatten().flatten();
     // The link says at once what is no device; what it leads to may be out of sight, and is open all the same.
     files.map(|file| file.path()).any(|file| {

@@ -394,6 +394,7 @@ impl JournaledStore {
                 return self.look_over(key, Err(StoreError::Corrupt { copy, block: Blocks(from + n) }));
             }
             if self.fold.carries(disk, at) {
+                self.fold.hurry();
                 return self.look_over(key, Err(StoreError::Busy));
             }
             look.out = true;
@@ -417,6 +418,7 @@ impl JournaledStore {
         }
         // A fold may have read it meanwhile.
         if self.failed.is_none() && self.fold.carries(disk, at) {
+            self.fold.hurry();
             return self.look_over(key, Err(StoreError::Busy));
         }
         self.repair_on(key, out);

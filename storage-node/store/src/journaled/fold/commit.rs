@@ -317,6 +317,9 @@ impl JournaledStore {
     fn commit(&mut self) {
         self.tables.pages.committed();
         self.copying.clear();
+        // What was copied of a chunk is there still, where a snapshot has it: that can be put right.
+        let ring = self.ring_place;
+        self.fold.bruised.retain(|(disk, at)| ring.has(*disk, *at));
         self.fold.persisted = self.fold.frozen.clone();
         for (id, layer) in &self.fold.frozen.layers {
             // Clones that were flattened.

@@ -206,6 +206,12 @@ impl Fold {
         carried && !mutant::on("store-repair-undone")
     }
 
+    /// Somebody waits for what is carried to be home, or for the next fold, which forgets where that was.
+    pub(in super::super) fn hurry(&mut self) {
+        self.renew();
+        self.urgent = true;
+    }
+
     /// Queue a block of a chunk to be moved to another; together with the one before, if they lie together.
     pub(super) fn queue_move(&mut self, disk: DiskIndex, from: u64, to: u32, crc: u32) {
         self.course.add();

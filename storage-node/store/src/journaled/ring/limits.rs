@@ -50,10 +50,11 @@ pub(super) const SEARCH_BLOCKS: u32 = 4096;
 const _: () = assert!(SEARCH_BLOCKS as usize > (MAX_FLYING + 2) * MAX_GROUP_BLOCKS as usize);
 /// Blocks that may give an error when they are read at opening; beyond, the disk has failed.
 pub(crate) const MAX_UNREADABLE: u32 = 1024;
-/// A ring without a group behind its mark holds the group before that, or, if that one rotted, the one before it.
-pub(super) const NEWEST: u32 = 2;
-/// They lie, with the ring's end between them, in so many blocks before the mark.
-pub(super) const BEFORE_BLOCKS: u32 = (NEWEST + 1) * MAX_GROUP_BLOCKS;
+/// A ring without a group behind its mark holds the group before that, or, if headers rotted, one of so many before it: from a picture that is so
+/// little older it cannot be told.
+pub(super) const NEWEST: u32 = 8;
+/// At least two of them lie, with the ring's end between them, in so many blocks before the mark.
+pub(super) const BEFORE_BLOCKS: u32 = 3 * MAX_GROUP_BLOCKS;
 /// In a ring of so many blocks those that are in flight behind the mark, and what is lost before the ring's end, reach none of them. All are
 /// larger but those of tests.
 pub(super) const TELLING_BLOCKS: u32 = BEFORE_BLOCKS + 3 * MAX_GROUP_BLOCKS;

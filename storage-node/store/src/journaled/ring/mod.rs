@@ -73,6 +73,11 @@ impl RingPlace {
         self.start + u64::from(block.0) * BLOCK as u64
     }
 
+    /// True if that byte of that disk is the ring's.
+    pub(crate) fn has(&self, disk: DiskIndex, at: u64) -> bool {
+        disk == self.disk && at >= self.start && at - self.start < u64::from(self.blocks) * BLOCK as u64
+    }
+
     fn tag(&self, key: u64) -> u64 {
         u64::from(self.kind) << 56 | key & ((1 << 56) - 1)
     }

@@ -431,6 +431,9 @@ impl Scan {
             let Stage::Before { offset } = &self.stage else { return Step::Again };
             let offset = *offset;
             if offset > BEFORE_BLOCKS {
+                if self.pieces.unreadable() > 0 {
+                    return self.end_of_chain(out);
+                }
                 return Step::Fail(ScanError::OtherJournal { sequence: self.tail.sequence });
             }
             let at = (self.tail.position.0 + self.place.blocks - offset) % self.place.blocks;
