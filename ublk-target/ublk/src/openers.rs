@@ -103,7 +103,9 @@ fn numbers(disk: &Path) -> BTreeSet<(u64, u64)> {
 /// Has any process but that one of these block devices open?
 fn is_open(devices: &BTreeSet<(u64, u64)>, processes: &Path, but: u32) -> bool {
     let all = fs::read_dir(processes).into_iter().flatten().flatten();
-    let all = all.filter(|process| process.file_name().to_str() != Some(but.to_string().as_str()));
+    // Not by their other names, `self` and the like.
+    let pid = |process: &fs::DirEntry| process.file_name().to_str()?.parse::<u32>().ok();
+    let all = all.filter(|process| pid(process).is_some_and(|pid| pid != but));
     let files = all.filter_map(|process| fs::read_dir(process.path().join("fd")).ok()).flatten().flatten();
     // The link says at once what is no device; what it leads to may be out of sight, and is open all the same.
     files.map(|file| file.path()).any(|file| {
