@@ -151,7 +151,7 @@ pub(crate) fn describe(filling: &FillInfo) -> String {
 /// The limit of its rate.
 pub(crate) fn limit(rate: Option<Bytes>) -> String {
     match rate {
-        None => "as fast as nodes can".to_owned(),
+        None => "no limit but 256 MiB/s for each copy".to_owned(),
         Some(Bytes(0)) => "paused: `trine resync rate max` goes on".to_owned(),
         Some(rate) => format!("at most {}/s on each reactor of a node", size(rate)),
     }

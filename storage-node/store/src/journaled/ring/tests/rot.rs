@@ -36,6 +36,18 @@ fn sealed_journal(blocks: u32, groups: u64) -> Journal {
     journal
 }
 
+/// So many groups of one shape in a small ring, none of which is needed any more.
+fn emptied(groups: u32) -> Journal {
+    let mut journal = Journal::new(96);
+    for _ in 0..groups {
+        journal.append(30, 3, true);
+        journal.drain();
+        let (at, over) = (journal.ring.mark(), journal.over);
+        journal.trim(at, over);
+    }
+    journal
+}
+
 fn flip(disk: &mut Disk, at: usize) {
     disk.visible[at] ^= 0x10;
 }
@@ -300,13 +312,7 @@ fn hostile_bytes_never_panic() {
 
 #[test]
 fn a_group_that_was_given_up_at_the_rings_start_does_not_come_back_when_what_replaced_it_rots() {
-    let mut journal = Journal::new(96);
-    for _ in 0..22 {
-        journal.append(30, 3, true);
-        journal.drain();
-        let (at, over) = (journal.ring.mark(), journal.over);
-        journal.trim(at, over);
-    }
+    let mut journal = emptied(22);
     assert_eq!(journal.ring.mark().position.0, 88);
     let first = journal.append(30, 0, true);
     journal.drain();
@@ -335,13 +341,7 @@ fn a_group_that_was_given_up_at_the_rings_start_does_not_come_back_when_what_rep
 
 #[test]
 fn what_followed_a_group_that_was_given_up_has_the_wrong_echo_of_what_replaced_it() {
-    let mut journal = Journal::new(96);
-    for _ in 0..17 {
-        journal.append(30, 3, true);
-        journal.drain();
-        let (at, over) = (journal.ring.mark(), journal.over);
-        journal.trim(at, over);
-    }
+    let mut journal = emptied(17);
     let first = journal.append(30, 0, true);
     journal.drain();
     let head = journal.ring.mark().position.0;
