@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   fio ─ NBD ─► target ─ TCP ─► primary ─► 2 replicas        Trine
+//!   trine bench ─ TCP ─► primary ─► 2 replicas                 the same without NBD
 //!   fio ─ NBD ─► qemu-storage-daemon ─ TCP ─► 3 nbdkit         quorum
 //!   fio ─ NBD ─► nbdkit, or qemu-nbd                           one copy: what an NBD hop costs
 //!   floor load ─ TCP ─► floor node ─► 2 floor nodes            the same path with nothing in it
@@ -15,6 +16,7 @@ mod cases;
 mod fio;
 mod floor;
 mod many;
+mod native;
 mod options;
 mod peers;
 mod plot;

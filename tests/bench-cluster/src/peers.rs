@@ -2,6 +2,7 @@
 
 use crate::cases::{self, Case};
 use crate::fio::{self, Place, Ran};
+use crate::native;
 use crate::options::Medium;
 use anyhow::{Context, Result, bail, ensure};
 use cluster::{Cluster, Shape};
@@ -21,6 +22,8 @@ pub(crate) const JOURNAL: u64 = 1 << 30;
 const VOLUMES: usize = 4;
 /// What directories are called, before the process id.
 const DIR: &str = "trine-bench-";
+/// Long enough for one pass over all of a volume, on any machine that can be measured on.
+const FILL: Duration = Duration::from_secs(2);
 /// How long a server may take to be there.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -29,6 +32,8 @@ const SOON: Duration = Duration::from_secs(20);
 pub(crate) enum Who {
     /// Three copies over TCP, NBD in front.
     Trine,
+    /// The same without NBD: `trine bench`, which is the volume client and nothing else.
+    Native,
     /// QEMU quorum over three nbdkit.
     Quorum,
     /// One nbdkit on a file.
@@ -42,11 +47,18 @@ pub(crate) enum Who {
 }
 
 impl Who {
-    pub(crate) const ALL: [Self; 6] = [Self::Trine, Self::Quorum, Self::Nbdkit, Self::QemuNbd, Self::Hop, Self::Floor];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Trine, Self::Native, Self::Quorum, Self::Nbdkit, Self::QemuNbd, Self::Hop, Self::Floor];
+
+    /// Whose processes it is measured with.
+    pub(crate) fn server(self) -> Self {
+        if self == Self::Native { Self::Trine } else { self }
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Trine => "Trine",
+            Self::Native => "Trine, no NBD",
             Self::Quorum => "QEMU quorum",
             Self::Nbdkit => "nbdkit, one copy",
             Self::QemuNbd => "qemu-nbd, one copy",
@@ -123,7 +135,7 @@ impl Peer {
     pub(crate) fn start(who: Who, medium: Medium) -> Result<Self> {
         let mut peer = Self::new(who, medium)?;
         match who {
-            Who::Trine => peer.start_trine()?,
+            Who::Trine | Who::Native => peer.start_trine()?,
             Who::Quorum => peer.start_quorum()?,
             Who::Nbdkit => {
                 peer.nbdkit(&["--filter=fua", "file"], Some("disk"))?;
@@ -143,15 +155,15 @@ impl Peer {
             Who::Floor => (0..3).try_for_each(|n| written(&peer.disk(&format!("disk{n}"))?))?,
         }
         for place in &peer.places {
-            // Long enough for one pass over all of it, on any machine that can be measured on.
-            fio::run(&cases::FILL, std::slice::from_ref(place), Duration::from_secs(2), false)?;
+            fio::run(&cases::FILL, std::slice::from_ref(place), FILL, false)?;
         }
         Ok(peer)
     }
 
     fn start_trine(&mut self) -> Result<()> {
-        // Four volumes, and as much again for what is written in whole chunks and not yet given back.
-        let shape = Shape { disk: 2 * VOLUMES as u64 * SIZE + JOURNAL, journal: Some(JOURNAL), ..Shape::default() };
+        // All volumes, and as much again for what is written in whole chunks and not yet given back.
+        let shape =
+            Shape { disk: 2 * (VOLUMES as u64 + 1) * SIZE + JOURNAL, journal: Some(JOURNAL), ..Shape::default() };
         let mut cluster = Cluster::start_in(&self.dir, shape)?;
         for n in 0..VOLUMES {
             let name = format!("v{n}");
@@ -160,6 +172,8 @@ impl Peer {
             let cluster::nbd::Place::Unix(socket) = place else { bail!("a Unix socket") };
             self.places.push(Place::unix(&socket, "", SIZE));
         }
+        cluster.create(native::VOLUME, SIZE >> 20, SIZE >> 20)?;
+        native::run(&cluster, &cases::FILL, FILL)?;
         self.pids = cluster.nodes.iter().map(cluster::Process::pid).collect();
         self.cluster = Some(cluster);
         Ok(())
@@ -235,19 +249,21 @@ impl Peer {
     }
 
     /// Can it do that?
-    pub(crate) fn does(&self, case: &Case) -> bool {
-        match self.who {
+    pub(crate) fn does(&self, who: Who, case: &Case) -> bool {
+        match who {
             Who::Floor => case.for_floor(),
+            Who::Native => case.targets() == 1,
             _ => case.targets() <= self.places.len(),
         }
     }
 
-    /// Drives it with a case.
-    pub(crate) fn run(&mut self, case: &Case, time: Duration, pin: bool) -> Result<Ran> {
-        if self.who == Who::Floor {
-            return self.run_floor(case, time);
+    /// Drives it with a case, by way of NBD or not.
+    pub(crate) fn run(&mut self, who: Who, case: &Case, time: Duration, pin: bool) -> Result<Ran> {
+        match who {
+            Who::Floor => self.run_floor(case, time),
+            Who::Native => native::run(self.cluster().context("a cluster that was started")?, case, time),
+            _ => fio::run(case, &self.places[..case.targets()], time, pin),
         }
-        fio::run(case, &self.places[..case.targets()], time, pin)
     }
 
     /// Before a run that is counted.

@@ -11,6 +11,7 @@ const WIDE: f64 = 560.0;
 fn colour(who: Who) -> &'static str {
     match who {
         Who::Trine => "#1b6ca8",
+        Who::Native => "#6fa8d6",
         Who::Quorum => "#d9822b",
         Who::Nbdkit => "#8a9ba8",
         Who::QemuNbd => "#bfccd6",

@@ -69,13 +69,16 @@ fn measure_all(chosen: &Chosen, capacity: bool, options: &Options, report: &mut 
 fn measure(medium: Medium, cases: &[Case], options: &Options, report: &mut Report) -> Result<()> {
     eprintln!("bench-cluster: starting all of them, on disks of {}", medium.name());
     let start = |who: Who| Peer::start(who, medium).with_context(|| who.name());
-    let mut peers = Who::ALL.into_iter().map(start).collect::<Result<Vec<_>>>()?;
+    let servers = Who::ALL.into_iter().filter(|who| who.server() == *who);
+    let mut peers = servers.map(start).collect::<Result<Vec<_>>>()?;
     for case in cases {
         for round in 1..=options.rounds {
             eprintln!("bench-cluster: {}, {}, round {round} of {}", medium.name(), case.name, options.rounds);
-            for peer in peers.iter_mut().filter(|peer| peer.does(case)) {
-                let sample = one(peer, case, options).with_context(|| format!("{}, {}", peer.who.name(), case.name))?;
-                report.add(medium, case, peer.who, sample);
+            for who in Who::ALL {
+                let server = peers.iter_mut().find(|peer| peer.who == who.server() && peer.does(who, case));
+                let Some(peer) = server else { continue };
+                let sample = one(peer, who, case, options).with_context(|| format!("{}, {}", who.name(), case.name))?;
+                report.add(medium, case, who, sample);
             }
         }
     }
@@ -93,9 +96,19 @@ fn grow(medium: Medium, cases: &[Case], options: &Options, report: &mut Report) 
         for case in cases {
             eprintln!("bench-cluster: {}, {}, round {round} of {}", medium.name(), case.name, options.rounds);
             many.arrange(case).with_context(|| case.name)?;
-            report.add(medium, case, Who::Trine, one(&mut many.peer, case, options).with_context(|| case.name)?);
+            report.add(
+                medium,
+                case,
+                Who::Trine,
+                one(&mut many.peer, Who::Trine, case, options).with_context(|| case.name)?,
+            );
             if case.for_floor() {
-                report.add(medium, case, Who::Floor, one(&mut floor, case, options).with_context(|| case.name)?);
+                report.add(
+                    medium,
+                    case,
+                    Who::Floor,
+                    one(&mut floor, Who::Floor, case, options).with_context(|| case.name)?,
+                );
             }
         }
     }
@@ -104,14 +117,14 @@ fn grow(medium: Medium, cases: &[Case], options: &Options, report: &mut Report) 
 
 /// One turn of one of them. Who puts work off does as much of it as comes in when it is measured, and has done the rest of it before
 /// others have their turn.
-fn one(peer: &mut Peer, case: &Case, options: &Options) -> Result<Sample> {
+fn one(peer: &mut Peer, who: Who, case: &Case, options: &Options) -> Result<Sample> {
     peer.prepare(case)?;
     let owes = peer.who == Who::Trine && case.writes();
     if owes {
-        peer.run(case, options.time, options.pin)?;
+        peer.run(who, case, options.time, options.pin)?;
     }
     let (used, enters) = (Used::by(&peer.pids)?, peer.enters()?);
-    let ran = peer.run(case, options.time, options.pin)?;
+    let ran = peer.run(who, case, options.time, options.pin)?;
     let used = Used::by(&peer.pids)?.since(used);
     let enters = peer.enters()?.zip(enters).map(|(after, before)| (after - before) as f64);
     if owes {

@@ -35,6 +35,11 @@ fn a_load_is_measured_and_leaves_nothing_behind() {
     let stages: Vec<&str> = report["stages"].as_array().unwrap().iter().map(|s| s["to"].as_str().unwrap()).collect();
     assert_eq!(stages, ["sent", "replied", "completed"]);
 
+    // One at a time, each with a flush, which has nothing to do: the next write does not wait for the next second.
+    let one = ["bench", "db", "--pattern", "randwrite", "--time", "2s", "--depth", "1", "--flush", "1", "--overwrite"];
+    let report = cluster.json(&one).unwrap();
+    assert!(report["requests"].as_f64().unwrap() > 20.0, "{report}");
+
     // Nobody has the volume afterwards, and its copies are equal.
     let place = cluster.attach("db").unwrap();
     let busy = cluster.try_trine(&[&writes[..], &["--overwrite"]].concat()).unwrap();

@@ -133,10 +133,13 @@ impl Load {
         any
     }
 
-    fn answers(&mut self, now: Time) {
+    /// True if there was one.
+    fn answers(&mut self, now: Time) -> bool {
+        let mut any = false;
         while let Some(completion) = self.client.next_completion() {
             let key = usize::try_from(completion.tag).unwrap_or(usize::MAX);
             let Some(Flying { since, read }) = self.flying.try_remove(key) else { continue };
+            any = true;
             if let Err(error) = completion.result {
                 self.error.get_or_insert(error);
                 self.over = true;
@@ -154,6 +157,7 @@ impl Load {
             };
             of.add(now.since(since).0);
         }
+        any
     }
 
     fn figures(&self, now: Time) -> Figures {
@@ -267,7 +271,9 @@ impl Machine for Load {
         if self.fill(now) {
             // What there was room for only now leaves in this turn, too.
             self.client.end_turn(now, out);
-            self.answers(now);
+            if self.answers(now) {
+                self.again = Some(now); // a flush with nothing to be flushed is over at once: no completion brings the next turn
+            }
         }
         if self.client.wants_map(now) {
             out.post(Letter::WantMap);
