@@ -4,6 +4,8 @@
 
 use crate::ReactorError;
 use driver::{Address, Errno, ListenerId, StreamId};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::RcvBufForce;
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -55,6 +57,14 @@ impl Listener {
 
     pub(crate) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
+    }
+
+    /// Have the kernel take in that much of what streams over TCP that are accepted are sent, read or not. Who may not ask for it has what
+    /// the system gives, which grows with what is read.
+    pub(crate) fn widen(&self, bytes: usize) {
+        if self.tcp {
+            let _ = setsockopt(&self.socket, RcvBufForce, &bytes); // without CAP_NET_ADMIN
+        }
     }
 
     /// Whether what it accepts is TCP.

@@ -190,6 +190,32 @@ fn a_client_that_went_is_noticed_though_nothing_of_it_is_read_and_nothing_is_in_
 }
 
 #[test]
+fn commands_before_a_goodbye_are_answered_also_behind_a_half_close_and_beside_others() {
+    for half in [false, true] {
+        let lane = Lane::start();
+        let mut sibling = lane.connect();
+        lane.node.hold(true);
+        let mut client = lane.connect();
+        let cookies: Vec<u64> =
+            (0..8).map(|n| client.send(WRITE, 0, n * u64::from(BLOCK), BLOCK, &block(n as u8))).collect();
+        lane.until("at the volume", |view| view.requests == cookies.len());
+        client.send(DISCONNECT, 0, 0, 0, &[]);
+        if half {
+            client.stream.shutdown(Shutdown::Write).unwrap();
+        }
+        lane.until("it leaves", |view| view.sessions.iter().any(|session| session.state == "closing"));
+        lane.node.hold(false);
+        let mut answered: Vec<u64> = cookies.iter().map(|_| client.reply()).map(|(cookie, _)| cookie).collect();
+        answered.sort_unstable();
+        assert_eq!(answered, cookies);
+        assert!(NbdClient::is_closed(&mut client.stream), "and then it is over");
+        assert_eq!(sibling.read(0, BLOCK as usize), block(0));
+        lane.until("gone", |view| view.sessions.len() == 1 && view.counters["nbd_abandoned"] == 0);
+        lane.stop(Mail::Stop);
+    }
+}
+
+#[test]
 fn commands_before_a_goodbye_are_executed_though_the_client_did_not_wait_for_them() {
     let lane = Lane::start();
     let mut client = lane.connect();

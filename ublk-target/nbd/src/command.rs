@@ -100,6 +100,11 @@ impl Ticket {
 }
 
 impl Header {
+    /// True of a disconnect, which has no answer.
+    pub(crate) fn says_goodbye(&self) -> bool {
+        self.kind == cmd::DISC
+    }
+
     /// Reads a header. `Err` is what stood where the magic number must be.
     pub(crate) fn parse(bytes: &[u8; REQUEST_HEADER]) -> Result<Self, u32> {
         let mut fields = Fields(bytes);

@@ -91,6 +91,8 @@ enum Phase {
         fua: bool,
         piece: Option<Piece>,
     },
+    /// The client said goodbye: nothing more is read, and what it asked for before is still answered.
+    Leaving,
     Closed,
 }
 
@@ -333,13 +335,24 @@ impl Session {
         self.end(Closed::EndOfStream);
     }
 
-    /// True once the client chose the export: a deadline for the handshake ends here.
+    /// True if what comes next, and is here, is goodbye.
+    pub fn goodbye_is_next(&self) -> bool {
+        let next = self.stream.bytes().first_chunk::<REQUEST_HEADER>().map(Header::parse);
+        matches!((&self.phase, next), (Phase::Commands, Some(Ok(header))) if header.says_goodbye())
+    }
+
+    /// True once the client chose the export, until it says goodbye: a deadline for the handshake ends here.
     pub fn is_transmitting(&self) -> bool {
         match self.phase {
-            Phase::ClientFlags | Phase::Options | Phase::Securing(_) | Phase::Closed => false,
+            Phase::ClientFlags | Phase::Options | Phase::Securing(_) | Phase::Leaving | Phase::Closed => false,
             Phase::Skip { then, .. } => matches!(then, Then::Refuse(..)),
             Phase::Commands | Phase::Read { .. } | Phase::Write { .. } => true,
         }
+    }
+
+    /// True once the client said goodbye, until all that it asked for before is answered.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.phase, Phase::Leaving)
     }
 
     /// True if it would go on if there were memory.
@@ -397,6 +410,11 @@ impl Session {
                 Some(why) => Step::Event(Event::Closed(why)),
                 None => Step::Wait(Waiting::Nothing),
             },
+            Phase::Leaving if self.commands.is_empty() && self.output.is_empty() && self.sending.is_none() => {
+                self.say_goodbye(Closed::Disconnected);
+                Step::Again
+            }
+            Phase::Leaving => Step::Wait(Waiting::Room),
             Phase::ClientFlags => self.client_flags(),
             Phase::Options if self.output.small_len() > MAX_SMALL_OUTPUT => Step::Wait(Waiting::Room),
             Phase::Options => match self.option() {
@@ -523,7 +541,8 @@ impl Session {
         let (structured, end) = (self.negotiation.structured, offset.saturating_add(len));
         let what = match command {
             Command::Disconnect => {
-                self.end(Closed::Disconnected);
+                self.phase = Phase::Leaving;
+                self.stream.clear();
                 return Step::Again;
             }
             Command::Read { .. } if len == 0 && structured => {

@@ -310,31 +310,43 @@ fn block_status_is_merged_cut_off_and_bounded() {
 }
 
 #[test]
-fn after_a_goodbye_or_none_what_is_in_flight_ends_in_silence() {
-    for goodbye in [true, false] {
-        let mut server = structured();
-        server.feed(&write(0, 1, 0, &[1; 5000]));
-        server.feed(&command(READ, 0, 2, 0, 5000));
-        let recv = server.session.next_recv(&server.arena).expect("it reads on");
-        if goodbye {
-            let mut into = recv.into;
-            into[recv.from..recv.from + 28].copy_from_slice(&command(DISC, 0, 3, 0, 0));
-            server.session.received(into, 28);
-        } else {
-            server.session.received(recv.into, 0);
-        }
-        server.turn();
-        assert_eq!(server.closed, Some(if goodbye { Closed::Disconnected } else { Closed::EndOfStream }));
-        assert!(server.session.next_recv(&server.arena).is_none());
-        assert_eq!(server.session.in_flight(), 2);
-        let data = server.data(1, 5000);
-        server.finish(1, data);
-        server.finish(0, Outcome::Done);
-        assert_eq!(server.said(), b"");
-        assert!(server.session.is_finished());
-        drop(server.session);
-        server.arena.leaks().expect("all memory is back");
-    }
+fn after_the_end_of_the_stream_what_is_in_flight_ends_in_silence() {
+    let mut server = structured();
+    server.feed(&write(0, 1, 0, &[1; 5000]));
+    server.feed(&command(READ, 0, 2, 0, 5000));
+    let recv = server.session.next_recv(&server.arena).expect("it reads on");
+    server.session.received(recv.into, 0);
+    server.turn();
+    assert_eq!(server.closed, Some(Closed::EndOfStream));
+    assert!(server.session.next_recv(&server.arena).is_none());
+    assert_eq!(server.session.in_flight(), 2);
+    let data = server.data(1, 5000);
+    server.finish(1, data);
+    server.finish(0, Outcome::Done);
+    assert_eq!(server.said(), b"");
+    assert!(server.session.is_finished());
+    drop(server.session);
+    server.arena.leaks().expect("all memory is back");
+}
+
+#[test]
+fn after_a_goodbye_what_is_in_flight_is_answered_and_what_comes_behind_it_is_not_read() {
+    let mut server = structured();
+    server.feed(&write(0, 1, 0, &[1; 5000]));
+    server.feed(&command(READ, 0, 2, 0, 5000));
+    server.feed(&[command(DISC, 0, 3, 0, 0), command(READ, 0, 4, 0, 100)].concat());
+    assert!(server.session.is_leaving() && !server.session.is_transmitting() && server.closed.is_none());
+    assert!(server.session.next_recv(&server.arena).is_none());
+    assert_eq!(server.session.in_flight(), 2);
+    let data = server.data(1, 5000);
+    server.finish(1, data);
+    server.finish(0, Outcome::Done);
+    assert_eq!(server.said(), [data_chunk(2, true, 0, &[1; 5000]), simple(1, 0)].concat());
+    server.turn();
+    assert_eq!(server.closed, Some(Closed::Disconnected));
+    assert!(server.session.is_finished());
+    drop(server.session);
+    server.arena.leaks().expect("all memory is back");
 }
 
 #[test]

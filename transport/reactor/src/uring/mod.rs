@@ -141,6 +141,14 @@ impl<R: Ring> Uring<R> {
         Ok((ListenerId(index(self.listeners.len() - 1)), actual))
     }
 
+    /// Has the kernel take in `bytes` of what each stream of a listener over TCP is sent, read or not, if the process may ask for that: the end
+    /// of a stream comes behind its bytes, and is seen when there is room for those. Nothing else has a use for it.
+    pub fn widen(&mut self, listener: ListenerId, bytes: usize) {
+        if let Some(listener) = self.listeners.get(listener.0 as usize) {
+            listener.widen(bytes);
+        }
+    }
+
     /// Opens a file or block device for us alone.
     pub fn open_disk(&mut self, path: &Path, options: DiskOptions) -> Result<DiskIndex, ReactorError> {
         self.disks.push(Disk::open(path, options)?);

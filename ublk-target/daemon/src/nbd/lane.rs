@@ -4,8 +4,8 @@ use super::{Letter, Mail, NbdOptions, NbdTarget};
 use crate::error::TargetError;
 use crate::happening::Happening;
 use crate::limits::{
-    ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, MAX_SESSIONS, SPARE_DEPTH, SPIN, TLS_NETWORK,
-    TLS_SESSIONS,
+    ARENA, DEPTH, LISTEN_AGAIN, LISTEN_PATIENCE, LOOK, MAILBOX, MAX_SESSIONS, SESSION_BYTES, SPARE_DEPTH, SPIN,
+    TLS_NETWORK, TLS_SESSIONS,
 };
 use crate::setup::{NbdTls, Setup, say};
 use crate::view::TargetView;
@@ -160,7 +160,13 @@ fn claim(driver: &mut Uring<OwnRing>, at: &Address) -> Result<(ListenerId, Addre
             {
                 thread::sleep(LISTEN_AGAIN);
             }
-            outcome => return outcome,
+            outcome => {
+                // What a client leaves behind when it goes, and that it went, are here at once (rule 24).
+                if let Ok((listener, _)) = &outcome {
+                    driver.widen(*listener, SESSION_BYTES);
+                }
+                return outcome;
+            }
         }
     }
 }

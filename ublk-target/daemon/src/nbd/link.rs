@@ -47,6 +47,8 @@ pub(super) struct Link {
     pub(super) changes: usize,
     /// A request that may not go to the volume client now, and its ticket. Nothing more is taken from this client before it.
     pub(super) stuck: Option<(Ticket, BlockRequest)>,
+    /// Since when the client is leaving.
+    leaving: Option<Time>,
     /// Why the session is over.
     pub(super) over: Option<Closed>,
     /// No new commands are read: the target is stopping.
@@ -71,6 +73,7 @@ impl Link {
             asked: 0,
             changes: 0,
             stuck: None,
+            leaving: None,
             over: None,
             draining: false,
             touched: true,
@@ -147,9 +150,14 @@ impl Link {
         self.changes > 0 && (self.hung_up || self.is_gone())
     }
 
-    /// Its client hung up, and what it left unread would have to wait for something: see the module's head.
+    /// Its client hung up, and there may be something of it that was not read. Who said goodbye has left nothing unread.
+    pub(super) fn is_deserted(&self) -> bool {
+        self.hung_up && self.over.is_none() && !self.session.is_leaving()
+    }
+
+    /// The same, and what it left unread would have to wait for something: see the module's head of `target`.
     pub(super) fn is_stranded(&self) -> bool {
-        self.hung_up && self.over.is_none() && !self.receiving
+        self.is_deserted() && !self.receiving
     }
 
     /// It may go: nobody has anything of it.
@@ -160,6 +168,9 @@ impl Link {
     /// Posts what is due: a send, a receive, or the next step to the end. `now` is when a send begins to count.
     pub(super) fn post<L>(&mut self, now: Time, arena: &Arena, out: &mut dyn Outbox<L>) {
         if self.end == End::Open {
+            if self.session.is_leaving() {
+                self.leaving.get_or_insert(now);
+            }
             self.watch(out);
             self.secure(out);
             self.send(now, arena, out);
@@ -247,12 +258,13 @@ impl Link {
     }
 
     /// When it is let go if nothing happens. Who reads nothing may be a virtual machine that is paused, and is waited for, but for its
-    /// session's end, or the target's (`stopping`).
+    /// session's end, or the target's (`stopping`); who said goodbye waits no longer than that for all that it asked for.
     pub(super) fn deadline(&self, stopping: bool) -> Option<Time> {
         if self.end != End::Open {
             return None;
         }
-        let send = self.sending.filter(|_| stopping || self.over.is_some()).map(|since| since + SEND_DEADLINE);
+        let send = self.sending.filter(|_| stopping || self.over.is_some()).or(self.leaving);
+        let send = send.map(|since| since + SEND_DEADLINE);
         let handshake = self.is_negotiating().then(|| self.since + HANDSHAKE_DEADLINE);
         [send, handshake].into_iter().flatten().min()
     }
@@ -264,7 +276,7 @@ impl Link {
 
     /// It has its place among the sessions.
     pub(super) fn is_open(&self) -> bool {
-        self.end == End::Open && self.over.is_none()
+        self.end == End::Open && self.over.is_none() && !self.session.is_leaving()
     }
 
     /// It has not chosen the export yet.
@@ -285,6 +297,7 @@ impl Link {
     /// In a word, for the view.
     pub(super) fn state(&self) -> &'static str {
         match (self.end, &self.over) {
+            (End::Open, None) if self.session.is_leaving() => "closing",
             (End::Open, None) if self.draining => "draining",
             (End::Open, None) if !self.session.is_transmitting() => "negotiating",
             (End::Open, None) if self.stuck.is_some() => "waiting for the volume",

@@ -23,7 +23,8 @@
 //! A watch on each stream sees the end also of a client that is read no further. What that client sent and nobody executed is then
 //! read and executed only as long as nothing holds it up and no other client has the export: a client that says goodbye without
 //! waiting for its replies gets what it asked for, and one with a successor cannot overwrite it. Otherwise it is forgotten. A client
-//! that closes only its own direction hung up, too: over TCP nobody can tell the two apart before it is too late.
+//! that closes only its own direction hung up, too: over TCP nobody can tell the two apart before it is too late. Who said goodbye has left
+//! nothing unread: what it asked for before is answered, as long as it listens.
 
 use super::convert::{self, Step};
 use super::link::Link;
@@ -346,7 +347,10 @@ impl NbdTarget {
 
     fn pump_one(&mut self, now: Time, link: &mut Link, out: &mut dyn Outbox<Letter>) {
         // Somebody who could be its successor: from here on nothing of it may begin that the successor does not know of.
-        if link.hung_up && self.links().any(|other| other.session.is_transmitting()) {
+        if link.is_deserted() && self.links().any(|other| other.session.is_transmitting()) {
+            if !link.is_stranded() {
+                return; // a receive that is posted is over at once, and may bring a goodbye
+            }
             self.abandon(link);
         }
         self.take(now, link);
@@ -358,8 +362,11 @@ impl NbdTarget {
         }
     }
 
-    /// Forgets what a client that hung up has not had executed.
+    /// Forgets what a client that hung up has not had executed; if that is nothing but its goodbye, there is nothing to be forgotten.
     fn abandon(&mut self, link: &mut Link) {
+        if link.stuck.is_none() && link.session.goodbye_is_next() {
+            return;
+        }
         self.counters.abandoned += u64::from(link.over.is_none());
         link.session.abandon();
     }
