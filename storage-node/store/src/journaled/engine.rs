@@ -458,6 +458,7 @@ impl Store for JournaledStore {
         if self.unread_until <= now {
             self.unread_until = now + UNREAD_FOR;
             self.tables.pages.forget_unread();
+            self.fold.read_again();
         }
         self.list_turn(now);
         loop {

@@ -68,12 +68,13 @@ pub(super) const MAX_RANGES: usize = 1 << 16;
 pub(super) const FOLD_AT: usize = 2;
 /// …or when nothing was asked for so long.
 pub(super) const FOLD_IDLE: Span = Span::millis(1000);
-/// How often a block that is to be moved is read while reads fail, before it counts as damaged: what is moved is given up where it was.
-/// Not more, because the fold waits for it, and a disk may take seconds for each.
+/// How often a block that is to be moved is read while reads fail, before it counts as damaged: what is moved is given up where it was. Twice
+/// at once and then every [`UNREAD_FOR`]: a cable, a path or a controller may come back. Not more, because the fold waits for it, and a disk may
+/// take seconds for each.
 pub(super) const MOVE_READS: u8 = 5;
-/// The same for a block that is asked for, read by itself: where no other copy has it, a client is told of an error.
+/// So often, at once, a block that is asked for, read by itself: where no other copy has it, a client is told of an error.
 pub(super) const LOOK_READS: u8 = MOVE_READS;
-/// For so long, at most, a page counts as damaged that could not be read: many requests a second do not each wait for a disk that fails.
+/// For so long, at most, a page counts as damaged that could not be read, and a block that is to be moved waits: many requests a second do not each wait for a disk that fails.
 pub(super) const UNREAD_FOR: Span = Span::millis(1000);
 /// How long a fold waits for a page that cannot be read, before it gives the store up: a cable, a path or a controller may come back.
 pub(super) const UNREAD_LONG: Span = Span::millis(10_000);

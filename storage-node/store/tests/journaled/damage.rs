@@ -81,15 +81,28 @@ fn damage_in_the_journal_stays_damage_when_it_is_moved_home() {
 
 #[test]
 fn a_block_that_cannot_be_read_when_it_is_moved_home_is_read_again() {
-    let (mut disk, arena, mut store) = fresh(2000);
-    run(&mut store, &mut disk, write(&arena, 1, range(5, 1), 1, 100)).unwrap();
-    let at = place_of(&mut store, &mut disk, &arena, 1, 5);
-    disk.fail_reads = 4;
-    fold(&mut store, &mut disk);
-    assert_eq!(disk.fail_reads, 0);
-    assert_ne!(place_of(&mut store, &mut disk, &arena, 1, 5), at);
-    assert_eq!(read(&mut store, &mut disk, &arena, 1, range(5, 1)).unwrap(), block_of(100));
-    assert_eq!(store.counters().corrupt, 0);
+    // At once, after a second, and never.
+    for (failures, seconds, whole) in [(1, 0, true), (2, 1, true), (4, 3, true), (u32::MAX, 3, false)] {
+        let (mut disk, arena, mut store) = fresh(2000);
+        run(&mut store, &mut disk, write(&arena, 1, range(5, 1), 1, 100)).unwrap();
+        let at = place_of(&mut store, &mut disk, &arena, 1, 5);
+        disk.fail_reads = failures;
+        let mut waited = 0;
+        quiesce_at(NOW + Span::millis(1500), &mut store, &mut disk);
+        while !store.is_all_home() {
+            assert!(
+                store.next_deadline().is_some_and(|at| at <= NOW + Span::millis(2500 + waited * 1000)),
+                "{failures}"
+            );
+            waited += 1;
+            quiesce_at(NOW + Span::millis(1500 + waited * 1000), &mut store, &mut disk);
+        }
+        assert_eq!((waited, store.failure()), (seconds, None), "{failures} reads fail");
+        disk.fail_reads = 0;
+        assert_ne!(place_of(&mut store, &mut disk, &arena, 1, 5), at);
+        let there = read(&mut store, &mut disk, &arena, 1, range(5, 1));
+        assert_eq!(there.is_ok_and(|bytes| bytes == block_of(100)), whole, "{failures} reads fail");
+    }
 }
 
 #[test]

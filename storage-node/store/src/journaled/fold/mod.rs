@@ -124,6 +124,8 @@ pub(super) struct Fold {
     bruised: BTreeSet<(DiskIndex, u64)>,
     /// Blocks read, or being read, for them.
     moving_blocks: u32,
+    /// Moves of what could not be read twice, until that is tried again.
+    unread: Vec<Move>,
     /// Writes of what was read, that wait for a turn.
     stores: VecDeque<Store>,
     pace: Pace,
@@ -174,6 +176,7 @@ impl Fold {
             homing: Homing::new(),
             moves: VecDeque::new(),
             moving: Slab::new(),
+            unread: Vec::new(),
             moving_blocks: 0,
             stores: VecDeque::new(),
             pace: Pace::default(),
@@ -226,11 +229,12 @@ impl Fold {
     pub(super) fn give_up(&mut self) {
         self.stores.clear();
         self.moves.clear();
+        self.unread.clear();
         self.homing.clear();
     }
 
     fn quiet(&self) -> bool {
-        self.homing.is_empty() && self.moves.is_empty() && self.moving.is_empty()
+        self.homing.is_empty() && self.moves.is_empty() && self.unread.is_empty() && self.moving.is_empty()
     }
 }
 

@@ -1,5 +1,5 @@
 //! Moving blocks: from the journal home, or from a chunk to another. What does not read well is moved as it is; what cannot be read is
-//! read again before it counts as damaged, for it may be all that there is of an acknowledged write.
+//! read again, at once and then second after second, before it counts as damaged, for it may be all that there is of an acknowledged write.
 //!
 //! ```text
 //! journal:  │ window │ window │ …    the blocks of a generation, by where they are in the journal
@@ -206,6 +206,11 @@ impl Fold {
         carried && !mutant::on("store-repair-undone")
     }
 
+    /// What could not be read is read again.
+    pub(in super::super) fn read_again(&mut self) {
+        self.unread.drain(..).for_each(|unread| self.moves.push_front(unread));
+    }
+
     /// Somebody waits for what is carried to be home, or for the next fold, which forgets where that was.
     pub(in super::super) fn hurry(&mut self) {
         self.renew();
@@ -317,6 +322,9 @@ impl JournaledStore {
             return;
         }
         self.fold.pace.step(now, self.ring.counters().records);
+        if !self.fold.unread.is_empty() {
+            self.retry = Some(self.retry.map_or(self.unread_until, |at| at.min(self.unread_until)));
+        }
         let moved = !self.fold.quiet();
         let pressing = self.is_pressing(now);
         let mut pace = if pressing { Pace::ALL } else { self.fold.pace };
@@ -450,7 +458,11 @@ impl JournaledStore {
         if failure.is_some() && moving.failed < MOVE_READS {
             let blocks = std::mem::take(&mut moving.blocks);
             let again = Move { failed: moving.failed, ..Move::of_run(moving.disk, moving.from, blocks) };
-            self.fold.moves.push_front(again);
+            if again.failed == 1 {
+                self.fold.moves.push_front(again);
+            } else {
+                self.fold.unread.push(again);
+            }
             self.end_move(key);
             return;
         }
