@@ -74,7 +74,8 @@ pub(super) const FOLD_IDLE: Span = Span::millis(1000);
 pub(super) const MOVE_READS: u8 = 5;
 /// So often, at once, a block that is asked for, read by itself: where no other copy has it, a client is told of an error.
 pub(super) const LOOK_READS: u8 = MOVE_READS;
-/// For so long, at most, a page counts as damaged that could not be read, and a block that is to be moved waits: many requests a second do not each wait for a disk that fails.
+/// For so long, at most, a page counts as damaged that could not be read, and a block that is to be moved waits: many requests a second do
+/// not each wait for a disk that fails.
 pub(super) const UNREAD_FOR: Span = Span::millis(1000);
 /// How long a fold waits for a page that cannot be read, before it gives the store up: a cable, a path or a controller may come back.
 pub(super) const UNREAD_LONG: Span = Span::millis(10_000);

@@ -124,7 +124,7 @@ pub(super) struct Fold {
     bruised: BTreeSet<(DiskIndex, u64)>,
     /// Blocks read, or being read, for them.
     moving_blocks: u32,
-    /// Moves of what could not be read twice, until that is tried again.
+    /// Moves of what could not be read twice, until that is tried again: at most one for each block of a generation.
     unread: Vec<Move>,
     /// Writes of what was read, that wait for a turn.
     stores: VecDeque<Store>,
