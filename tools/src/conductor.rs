@@ -1,8 +1,8 @@
 //! `trine conductor`.
 
 use crate::config::{HTTPS, read_cluster_key};
-use crate::etcd::{EtcdArgs, host_port, store};
-use crate::output::{Exit, Failure, ListArgs, Outcome, print, table};
+use crate::etcd::{EtcdArgs, host_port, name, store};
+use crate::output::{Exit, Failure, ListArgs, Outcome, note, print, table};
 use crate::recovery;
 use anyhow::Context;
 use clap::builder::BoolishValueParser;
@@ -55,6 +55,9 @@ pub(crate) struct RunArgs {
     /// Listen beyond loopback although nothing is encrypted
     #[arg(long, env = "TRINE_PLAINTEXT", value_parser = BoolishValueParser::new())]
     plaintext: bool,
+    /// Refuse to start where no cluster's state is kept, instead of making a new cluster: for every start but the first
+    #[arg(long, env = "TRINE_EXISTING", value_parser = BoolishValueParser::new())]
+    existing: bool,
     /// How often every volume is scrubbed, in the background: 24h, 7d; or off
     #[arg(long, env = "TRINE_SCRUB_EVERY", default_value = "24h", value_name = "TIME", value_parser = every)]
     scrub_every: Every,
@@ -135,8 +138,19 @@ fn conductors_table(rows: &[Row]) -> String {
 }
 
 fn run_one(args: RunArgs) -> Outcome {
-    let RunArgs { listen, store, etcd, advertise, key_file, tls, plaintext, scrub_every, replace_after, rebalance } =
-        args;
+    let RunArgs {
+        listen,
+        store,
+        etcd,
+        advertise,
+        key_file,
+        tls,
+        plaintext,
+        existing,
+        scrub_every,
+        replace_after,
+        rebalance,
+    } = args;
     let key = read_cluster_key(&key_file)?;
     let Every(scrub_every) = scrub_every;
     let store = etcd.complete(store)?;
@@ -145,11 +159,14 @@ fn run_one(args: RunArgs) -> Outcome {
     {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     }
+    let name = name(&store);
+    explain_panics(&name);
     let ready = |address: SocketAddr| {
         // Whoever started it may not be listening.
         let _ = print(&format!("ready {address}"));
     };
-    let options = Options { listen, store, advertise, plaintext, tls, key, scrub_every, replace_after, rebalance };
+    let options =
+        Options { listen, store, advertise, plaintext, tls, key, existing, scrub_every, replace_after, rebalance };
     conductor_service::serve(options, ready).map_err(|error| match error {
         Error::Plaintext(address) => Failure::usage(format!(
             "{address} is reachable from other machines and nothing is encrypted: pass --tls, or --plaintext to allow it"
@@ -158,8 +175,38 @@ fn run_one(args: RunArgs) -> Outcome {
             "{address} is no address that others can reach: pass --advertise HOST:PORT, where this conductor is"
         )),
         error @ Error::InUse(_) => Failure::new(Exit::Refused, error),
+        error @ Error::NoCluster { .. } => Failure::new(
+            Exit::Refused,
+            format!("{error}, and --existing wants one. If it was lost, {}", make_it_again(&name)),
+        ),
+        error @ (Error::Damaged { .. } | Error::Open { .. }) => {
+            Failure::new(Exit::Failed, format!("{:#}: move it away; {}", anyhow::Error::from(error), make_it_again(&name)))
+        }
+        error @ Error::Persist { .. } => {
+            let why = anyhow::Error::from(error);
+            Failure::new(Exit::Failed, format!("{why:#}\nnothing that was answered is lost: start it again when it can be written"))
+        }
         other => anyhow::Error::from(other).into(),
     })
+}
+
+/// What to do about a state that is lost or damaged.
+fn make_it_again(name: &str) -> String {
+    format!(
+        "`trine conductor recover --store {name}` with --backup FILE or --from-nodes makes it again; then run this again, and \
+         `trine conductor adopt`. I/O goes on meanwhile"
+    )
+}
+
+/// A damaged file may end the process while it is read, in a place that nobody foresaw.
+fn explain_panics(name: &str) {
+    let (before, way) = (std::panic::take_hook(), make_it_again(name));
+    std::panic::set_hook(Box::new(move |info| {
+        before(info);
+        note(format_args!(
+            "trine: this is a bug, or damage to the conductor's state. If it comes again at a start, move that away; {way}"
+        ));
+    }));
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ use crate::ports::ports;
 use anyhow::Context;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
+use conductor_client::Client;
+use conductor_model::views::NodeInfo;
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -30,6 +32,8 @@ use target_daemon::TargetError;
 const READY: Duration = Duration::from_secs(300);
 /// How long it may take to stop before it is killed: a node's own limit is 15 s.
 const STOP: Duration = Duration::from_secs(20);
+/// How long another command's start or stop is waited for: a little more than it takes at most.
+const LOCKED: Duration = Duration::from_secs(330);
 /// Lines of a log that are shown when its process did not start.
 const LOG_LINES: usize = 5;
 /// Most nodes on one machine: a guard against a slip of the finger.
@@ -150,8 +154,14 @@ fn one() -> u16 {
 struct Cluster {
     dir: PathBuf,
     plan: Plan,
-    /// Held while something is started or stopped.
-    _lock: File,
+}
+
+/// What a node is started with.
+struct Disks {
+    /// Each with its journal, if that is elsewhere.
+    paths: Vec<(PathBuf, Option<PathBuf>)>,
+    /// Make those that are not there.
+    make: bool,
 }
 
 /// One of its processes.
@@ -167,17 +177,29 @@ impl Cluster {
     /// The cluster in `dir`, if there is one.
     fn open(dir: &Path) -> Outcome<Option<Self>> {
         let file = dir.join("cluster.json");
-        let Ok(text) = fs::read_to_string(&file) else { return Ok(None) };
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(anyhow::Error::from(error).context(format!("cannot read {}", file.display())).into());
+            }
+        };
         let plan = serde_json::from_str(&text).with_context(|| format!("{} is damaged", file.display()))?;
-        Ok(Some(Self { dir: dir.to_path_buf(), plan, _lock: lock(dir)? }))
+        Ok(Some(Self { dir: dir.to_path_buf(), plan }))
     }
 
+    /// A new one, by whoever holds the lock.
     fn create(dir: &Path, args: &StartArgs) -> Outcome<Self> {
-        let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
-        make(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let lock = lock(dir)?;
-        if dir.join("cluster.json").exists() {
-            let why = format!("another start has just made the cluster in {}: try again", dir.display());
+        // Without its plan a cluster is not whole, and with another key its disks would be of no use.
+        if let Some(left) = ["cluster.key", "conductor.addr", "conductor.redb", "n1"]
+            .map(|part| dir.join(part))
+            .iter()
+            .find(|part| part.exists())
+        {
+            let why = format!(
+                "{} is there, and no cluster.json: bring that back; or, if no cluster needs the rest, delete it, or name another directory",
+                left.display()
+            );
             return Err(Failure::new(Exit::Refused, why));
         }
         let (nodes, reactors) = (args.nodes.unwrap_or(3), args.reactors.unwrap_or(1));
@@ -203,7 +225,7 @@ impl Cluster {
             journals,
             tls: args.tls,
         };
-        let cluster = Self { dir: dir.to_path_buf(), plan, _lock: lock };
+        let cluster = Self { dir: dir.to_path_buf(), plan };
         // They are named without the cluster: `--destroy` would delete another one's, and its start find none.
         if let Some(taken) = cluster.journals().find(|file| file.exists()) {
             let why = format!(
@@ -234,6 +256,48 @@ impl Cluster {
         let dir = self.plan.journals.iter().cycle().nth(turn);
         let journal = dir.map(|dir| dir.join(format!("trine-n{}-disk{disk}.journal", n + 1)));
         (self.node_dir(n).join(format!("disk{disk}")), journal)
+    }
+
+    /// What a node is started with: of its first disks those that it still has as far as its conductor knows, if that knows the node.
+    fn disks(&self, n: usize, known: Option<&NodeInfo>) -> Disks {
+        let planned = (0..self.plan.reactors).map(|disk| self.disk(n, disk));
+        let Some(known) = known else { return Disks { paths: planned.collect(), make: true } };
+        let has = |path: &Path| known.disks.iter().any(|disk| disk.path.as_deref().map(Path::new) == Some(path));
+        let mut paths: Vec<(PathBuf, Option<PathBuf>)> = planned.filter(|(path, _)| has(path)).collect();
+        if paths.is_empty() {
+            // All of them were replaced. Others that were added are opened as it is, by their names.
+            let added = known.disks.iter().filter(|disk| disk.present || !disk.leaving);
+            paths = added.filter_map(|disk| disk.path.as_ref()).map(|path| (path.into(), None)).collect();
+        }
+        // A node needs a disk; one that has another one is started without those that are gone, and says so.
+        let make = paths.iter().all(|(path, _)| !path.exists());
+        Disks { paths, make }
+    }
+
+    /// Disks that were lost, and how what they held is made again.
+    fn say_what_is_missing(&self) -> Outcome {
+        let status = self.client()?.status()?;
+        if status.doubt.is_some() {
+            note("trine: the conductor is in doubt and changes nothing: see `trine conductor adopt --dry-run`");
+        }
+        for node in status.nodes {
+            let lost = node.disks.iter().filter(|disk| !disk.present && !(disk.leaving && disk.copies == 0));
+            for (disk, path) in lost.filter_map(|disk| Some((disk, disk.path.as_ref()?))) {
+                let new = node.disks.iter().find(|new| new.present && new.path.as_ref() == Some(path));
+                let (disk, node, size) = (disk.disk, node.node, Size(self.plan.disk_size));
+                note(match new {
+                    Some(new) => format!(
+                        "trine: disk {disk} of {node} is gone, {path} is a new one: `trine disk replace {disk} {}` has it filled",
+                        new.disk
+                    ),
+                    None => format!(
+                        "trine: {node} runs without disk {disk}: bring {path} back and start {node} again, or `trine disk replace {disk} \
+                         {path} --create {size}`"
+                    ),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// All journals that are not on their disks.
@@ -267,6 +331,12 @@ impl Cluster {
         std::iter::once(conductor).chain(nodes).collect()
     }
 
+    /// Its conductor, to be asked.
+    fn client(&self) -> Outcome<Client> {
+        let dir = DirArgs { dir: Some(self.dir.clone()) };
+        ClusterArgs { conductor: None, key_file: None, tls: self.plan.tls, dir }.client()
+    }
+
     /// Volumes of this cluster that are attached to this host.
     fn attached(&self) -> anyhow::Result<Vec<String>> {
         let mut volumes = Vec::new();
@@ -284,8 +354,7 @@ impl Cluster {
         if places.is_empty() {
             return Ok(());
         }
-        let dir = DirArgs { dir: Some(self.dir.clone()) };
-        let conductor = ClusterArgs { conductor: None, key_file: None, tls: self.plan.tls, dir }.client()?;
+        let conductor = self.client()?;
         for place in places {
             match target_daemon::detach(&place, &conductor, force) {
                 // Nothing serves it any more. What the conductor believes goes with it.
@@ -305,6 +374,9 @@ impl Cluster {
 
 fn start(args: &StartArgs) -> Outcome {
     let dir = absolute(&args.dir)?;
+    let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
+    make(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let _lock = lock(&dir)?;
     let cluster = match Cluster::open(&dir)? {
         Some(cluster) => {
             let nodes = args.nodes.is_some_and(|n| n as usize != cluster.plan.nodes.len());
@@ -339,10 +411,13 @@ fn start(args: &StartArgs) -> Outcome {
         command.arg("--store").arg(prefixed("redb:", &cluster.dir.join("conductor.redb")));
         command.arg("--key-file").arg(cluster.dir.join("cluster.key"));
         command.args(cluster.plan.tls.then_some("--tls"));
+        // It was there when the nodes were made: a file that is lost is no new cluster.
+        command.args(cluster.node_dir(0).exists().then_some("--existing"));
         let child = Starting::spawn("conductor", command, &log, &cluster.conductor_pid())?;
         child.wait_until_ready()?;
         started += 1;
     }
+    let known = cluster.client()?.nodes()?;
     // All at once: each may have a disk to write.
     let mut starting = Vec::new();
     for (n, address) in cluster.plan.nodes.iter().enumerate() {
@@ -351,15 +426,20 @@ fn start(args: &StartArgs) -> Outcome {
         }
         let dir = cluster.node_dir(n);
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let mut command = own_command(&["node", "run", "--format", "--node", &(n + 1).to_string()])?;
-        command.args(["--listen", &address.to_string(), "--create", &cluster.plan.disk_size.to_string()]);
+        let Disks { paths, make } = cluster.disks(n, known.iter().find(|info| info.node.0 as usize == n + 1));
+        let mut command = own_command(&["node", "run", "--node", &(n + 1).to_string()])?;
+        command.args(["--listen", &address.to_string()]);
+        if make {
+            command.args(["--format", "--create", &cluster.plan.disk_size.to_string()]);
+        }
         if let Some(size) = cluster.plan.journal_size {
             command.args(["--journal-size", &size.to_string()]);
         }
         command.args(["--conductor", &cluster.plan.conductor_address()]);
         command.arg("--key-file").arg(cluster.dir.join("cluster.key"));
-        for disk in 0..cluster.plan.reactors {
-            let (mut path, journal) = cluster.disk(n, disk);
+        let reactors = usize::from(cluster.plan.reactors).min(paths.len());
+        command.args(["--reactors", &reactors.to_string()]);
+        for (mut path, journal) in paths {
             if let Some(journal) = journal {
                 let mut both = path.into_os_string();
                 both.push(",journal=");
@@ -368,7 +448,6 @@ fn start(args: &StartArgs) -> Outcome {
             }
             command.arg("--disk").arg(path);
         }
-        command.args(["--reactors", &cluster.plan.reactors.to_string()]);
         command.arg("--control-socket").arg(dir.join("control.sock"));
         command.args(args.huge_pages.then_some("--huge-pages"));
         command.args(args.sparse.then_some("--sparse")).args(args.allow_buffered.then_some("--allow-buffered"));
@@ -389,13 +468,16 @@ fn start(args: &StartArgs) -> Outcome {
     bar.finish_and_clear();
     let nodes = cluster.plan.nodes.len();
     let what = if started == 0 { "runs already" } else { "runs" };
-    print(&format!("a cluster of {nodes} nodes {what} in {}; conductor at {}", dir.display(), cluster.plan.conductor))
+    print(&format!("a cluster of {nodes} nodes {what} in {}; conductor at {}", dir.display(), cluster.plan.conductor))?;
+    cluster.say_what_is_missing()
 }
 
 /// A process that was started and is not ready yet.
 struct Starting {
     name: String,
     log: PathBuf,
+    /// What was in the log before it.
+    before: usize,
     child: Child,
     said: mpsc::Receiver<String>,
 }
@@ -404,6 +486,7 @@ impl Starting {
     fn spawn(name: &str, mut command: Command, log: &Path, pid_file: &Path) -> Outcome<Self> {
         let output = OpenOptions::new().create(true).append(true).mode(0o600).open(log);
         let output = output.with_context(|| format!("cannot write {}", log.display()))?;
+        let before = output.metadata().map_or(0, |found| usize::try_from(found.len()).unwrap_or(usize::MAX));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(output);
         let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let process = Process::of(child.id());
@@ -414,7 +497,7 @@ impl Starting {
         if let Some(stdout) = child.stdout.take() {
             std::thread::spawn(move || first_line(stdout, &tell));
         }
-        Ok(Self { name: name.to_owned(), log: log.to_path_buf(), child, said })
+        Ok(Self { name: name.to_owned(), log: log.to_path_buf(), before, child, said })
     }
 
     /// Until it has printed its first line, which it does when it is ready.
@@ -424,8 +507,8 @@ impl Starting {
             Ok(_) | Err(mpsc::RecvTimeoutError::Disconnected) => {
                 // It has closed its output without that: it is ending.
                 let status = self.child.wait().map_or("?".to_owned(), |status| status.to_string());
-                let text =
-                    fs::read(&self.log).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default();
+                let text = fs::read(&self.log).unwrap_or_default();
+                let text = String::from_utf8_lossy(text.get(self.before..).unwrap_or_default());
                 let lines: Vec<&str> = text.lines().collect();
                 let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
                 let why =
@@ -475,9 +558,13 @@ fn gone(result: std::io::Result<()>) -> std::io::Result<()> {
 
 fn stop(args: &StopArgs) -> Outcome {
     let dir = absolute(&args.dir)?;
-    let Some(cluster) = Cluster::open(&dir)? else {
-        return print(&format!("no cluster in {}", dir.display()));
-    };
+    let none = || print(&format!("no cluster in {}", dir.display()));
+    // Nothing is left in a directory that has nothing to do with this.
+    if Cluster::open(&dir)?.is_none() {
+        return none();
+    }
+    let _lock = lock(&dir)?;
+    let Some(cluster) = Cluster::open(&dir)? else { return none() };
     let attached = cluster.attached()?;
     if !attached.is_empty() && !args.force {
         let why = format!(
@@ -565,16 +652,34 @@ fn own_command(args: &[&str]) -> Outcome<Command> {
     Ok(command)
 }
 
+/// Held while something is started or stopped.
 fn lock(dir: &Path) -> Outcome<File> {
     let path = dir.join("lock");
     let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
-    Ok(file)
+    let (until, mut said) = (Instant::now() + LOCKED, false);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() < until => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                let why =
+                    format!("another `trine dev` is at work in {}, after {} s still", dir.display(), LOCKED.as_secs());
+                return Err(Failure::new(Exit::TimedOut, why));
+            }
+            Err(fs::TryLockError::Error(error)) => {
+                return Err(anyhow::Error::from(error).context(format!("cannot lock {}", path.display())).into());
+            }
+        }
+        if !std::mem::replace(&mut said, true) {
+            note(format_args!("trine: another `trine dev` is at work in {}: waiting for it", dir.display()));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// Only for its owner's eyes.
 fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
     written.with_context(|| format!("cannot write {}", path.display()))
 }

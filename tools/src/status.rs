@@ -3,7 +3,9 @@
 use crate::output::{Exit, Failure, ListArgs, Outcome, size};
 use crate::{node, resync, scrub, volume};
 use clap::Args;
-use conductor_model::views::{Health, ScrubInfo, ScrubState, Status};
+use conductor_model::ClusterId;
+use conductor_model::views::{Health, RefusedNode, ScrubInfo, ScrubState, Status};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 #[derive(Args)]
@@ -21,9 +23,28 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome {
     match (&status.doubt, status.health) {
         _ if !args.check => Ok(()),
         (Some(_), _) => Err(Failure::new(Exit::Failed, "the conductor is in doubt")),
+        (None, Health::Healthy) if !status.refused.is_empty() => {
+            Err(Failure::new(Exit::Failed, "the conductor refuses nodes of another cluster"))
+        }
         (None, Health::Healthy) => Ok(()),
         (None, health) => Err(Failure::new(Exit::Failed, format!("the cluster is {health}"))),
     }
+}
+
+/// A conductor that took the place of a lost one is healthy, and of no use.
+fn refused(status: &Status) -> String {
+    let mut clusters: BTreeMap<ClusterId, Vec<String>> = BTreeMap::new();
+    for RefusedNode { node, host, cluster } in &status.refused {
+        clusters.entry(*cluster).or_default().push(format!("{node} ({host})"));
+    }
+    let line = |(cluster, nodes): (ClusterId, Vec<String>)| {
+        let (nodes, own) = (nodes.join(", "), status.cluster);
+        format!(
+            "REFUSED: {nodes}: of cluster {cluster}, this conductor leads {own}. If its own conductor's state was lost: \
+             `trine conductor recover`; else point them to their conductor\n"
+        )
+    };
+    clusters.into_iter().map(line).collect()
 }
 
 fn people(status: &Status) -> String {
@@ -44,7 +65,7 @@ fn people(status: &Status) -> String {
             "IN DOUBT: the conductor changes nothing until it is adopted, see `trine conductor adopt --dry-run`\n"
                 .to_owned()
         }
-        None => health,
+        None => refused(status) + &health,
     };
     // Formatting into a String cannot fail.
     let _ = writeln!(

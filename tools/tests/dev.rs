@@ -8,7 +8,7 @@ use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{self, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -89,6 +89,16 @@ impl Drop for Dir {
             }
         }
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process that does not outlive its test.
+struct Child(process::Child);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -175,6 +185,123 @@ fn a_development_cluster_keeps_its_volumes_over_a_restart() {
     dir.fails(2, &["dev", "stop", "--destroy"]);
     dir.ok(&["dev", "stop", "--destroy", "--yes"]);
     assert!(!dir.cluster().exists());
+}
+
+/// A lost state is no new cluster: neither by itself, nor for whoever looks at one that was made in its place.
+#[test]
+fn a_conductor_whose_state_is_lost_is_not_a_healthy_cluster() {
+    let dir = Dir::new("lost");
+    dir.ok(&["dev", "start", "--disk-size", "64M"]);
+    dir.ok(&["volume", "create", "db", "--size", "16M"]);
+    let state = dir.cluster().join("conductor.redb");
+    let conductor = living(&dir.cluster().join("conductor.pid")).unwrap();
+    kill(Pid::from_raw(conductor), Signal::SIGKILL).unwrap();
+    dir.wait_until("the conductor is gone", || dir.trine(&["status"]).status.code() == Some(3));
+    let lost = dir.0.join("lost.redb");
+    fs::rename(&state, &lost).unwrap();
+    let refused = text(&dir.trine(&["dev", "start"]).stderr);
+    assert!(refused.contains("no cluster's state is at") && refused.contains("--from-nodes"), "{refused}");
+    assert_eq!(refused.matches("conductor stopped").count(), 1, "only what this start has said: {refused}");
+    fs::write(&state, "").unwrap();
+    let refused = text(&dir.trine(&["dev", "start"]).stderr);
+    assert!(refused.contains("the file is empty") && refused.contains("--from-nodes"), "{refused}");
+    fs::remove_file(&state).unwrap();
+
+    let address = fs::read_to_string(dir.cluster().join("conductor.addr")).unwrap();
+    let (store, key) = (format!("redb:{}", state.display()), dir.cluster().join("cluster.key"));
+    let mut other = Command::new(env!("CARGO_BIN_EXE_trine"));
+    other.args(["conductor", "run", "--listen", address.trim(), "--store", &store, "--key-file"]).arg(&key);
+    let mut other = Child(other.env("TRINE_CONFIG", "/dev/null").stdout(Stdio::null()).spawn().unwrap());
+    dir.wait_until("all nodes are named", || {
+        let status = dir.trine(&["status", "-o", "json"]).stdout;
+        serde_json::from_slice(&status)
+            .is_ok_and(|status: Value| status["refused"].as_array().is_some_and(|r| r.len() == 3))
+    });
+    let checked = dir.trine(&["status", "--check"]);
+    assert_eq!(checked.status.code(), Some(1), "{checked:?}");
+    let (said, complained) = (text(&checked.stdout), text(&checked.stderr));
+    assert!(said.starts_with("REFUSED: n1 (") && said.contains("`trine conductor recover`"), "{said}");
+    assert!(complained.contains("the conductor refuses nodes of another cluster"), "{complained}");
+    // For as long as it takes to have said it some times over.
+    std::thread::sleep(Duration::from_secs(2));
+    for n in 1..=3 {
+        let log = fs::read_to_string(dir.cluster().join(format!("n{n}/node.log"))).unwrap();
+        let refused: Vec<&str> = log.lines().filter(|line| line.contains("the conductor refuses this node")).collect();
+        assert!(refused.len() == 1 && refused[0].contains("belongs to cluster"), "{log}");
+    }
+    // The state is found again.
+    other.0.kill().unwrap();
+    other.0.wait().unwrap();
+    fs::rename(&lost, &state).unwrap();
+    dir.ok(&["dev", "start"]);
+    dir.wait_until("healthy again", || dir.trine(&["status", "--check"]).status.code() == Some(0));
+    dir.ok(&["dev", "stop", "--destroy", "--yes"]);
+}
+
+#[test]
+fn a_disk_that_was_replaced_stays_away_and_one_that_is_lost_is_named() {
+    let dir = Dir::new("disks");
+    dir.ok(&["dev", "start", "--disk-size", "64M"]);
+    dir.ok(&["volume", "create", "db", "--size", "16M"]);
+    let disks = |dir: &Dir| -> Vec<(String, String)> {
+        let shown = dir.json(&["node", "show", "n1"]);
+        let disks = shown["info"]["disks"].as_array().unwrap().iter();
+        let name = |disk: &Value| format!("d{:016x}", disk["disk"].as_u64().unwrap());
+        disks.map(|disk| (name(disk), disk["path"].as_str().unwrap().to_owned())).collect()
+    };
+    let first = disks(&dir).remove(0);
+    let second = dir.0.join("second").display().to_string();
+    dir.ok(&["disk", "replace", &first.0, &second, "--create", "64M"]);
+    dir.wait_until("it is forgotten", || disks(&dir).len() == 1);
+    for _ in 0..2 {
+        dir.ok(&["dev", "stop"]);
+        dir.ok(&["dev", "start"]);
+        dir.wait_until("healthy again", || dir.trine(&["status", "--check"]).status.code() == Some(0));
+        assert!(matches!(&disks(&dir)[..], [(_, path)] if *path == second), "{:?}", disks(&dir));
+    }
+
+    let was = disks(&dir).remove(0).0;
+    dir.ok(&["dev", "stop"]);
+    fs::remove_file(&second).unwrap();
+    let started = dir.trine(&["dev", "start"]);
+    let noted = text(&started.stderr);
+    assert!(started.status.success() && noted.contains(&format!("disk {was} of n1 is gone")), "{noted}");
+    let way = noted.split('`').nth(1).unwrap().trim_start_matches("trine ");
+    dir.ok(&way.split(' ').collect::<Vec<_>>());
+    dir.wait_until("healthy again", || dir.trine(&["status", "--check"]).status.code() == Some(0));
+    assert_eq!(disks(&dir).len(), 1);
+    dir.ok(&["dev", "stop", "--destroy", "--yes"]);
+}
+
+/// What is left of a cluster, or at work on it, is not taken for none.
+#[test]
+fn a_cluster_without_its_plan_is_not_written_over_and_one_that_is_being_started_can_be_looked_at() {
+    let dir = Dir::new("plan");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--nodes", "1"]);
+    let plan = dir.cluster().join("cluster.json");
+    let lock = fs::File::open(dir.cluster().join("lock")).unwrap();
+    lock.lock().unwrap();
+    assert_eq!(dir.pids().len(), 2, "while somebody holds the lock");
+    let mut waiting = Command::new(env!("CARGO_BIN_EXE_trine"));
+    waiting.args(["dev", "start"]).env("TRINE_DIR", dir.cluster()).stderr(Stdio::piped()).stdout(Stdio::null());
+    let mut waiting = Child(waiting.spawn().unwrap());
+    let mut said = String::new();
+    BufReader::new(waiting.0.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("another `trine dev` is at work"), "{said}");
+    drop(lock);
+    assert!(waiting.0.wait().unwrap().success());
+
+    let text = fs::read_to_string(&plan).unwrap();
+    dir.ok(&["dev", "stop"]);
+    fs::write(&plan, "{").unwrap();
+    assert!(dir.fails(1, &["dev", "stop"]).contains("cluster.json is damaged"));
+    fs::remove_file(&plan).unwrap();
+    let key = fs::read(dir.cluster().join("cluster.key")).unwrap();
+    assert!(dir.fails(5, &["dev", "start"]).contains("no cluster.json"));
+    assert_eq!(fs::read(dir.cluster().join("cluster.key")).unwrap(), key);
+    fs::write(&plan, text).unwrap();
+    dir.ok(&["dev", "start"]);
+    dir.ok(&["dev", "stop", "--destroy", "--yes"]);
 }
 
 #[test]

@@ -104,6 +104,8 @@ pub const MIN_FILL_RATE: Bytes = Bytes(1 << 20);
 pub const MIN_SCRUB_RATE: Bytes = Bytes(1 << 20);
 /// A node heard from within this time is alive: four heartbeats.
 pub const ALIVE_MS: u64 = 2_000;
+/// How long a node that was refused is shown: a running one asks every few seconds, one that its host starts anew every half minute.
+pub const REFUSED_SHOWN_MS: u64 = 60_000;
 /// A node silent for this long is dead; between the two it is late.
 pub const DEAD_MS: u64 = 10_000;
 

@@ -8,11 +8,11 @@ use crate::api::{Heartbeat, HeartbeatAnswer, Reachable, Register, Registered};
 use crate::events::Happened;
 use crate::limits::{
     LISTEN_MS, MAX_ADDRESSES, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES,
-    MAX_NUMBER, MAX_PATH, MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE, NODE_SILENT_MS,
+    MAX_NUMBER, MAX_PATH, MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE, NODE_SILENT_MS, REFUSED_SHOWN_MS,
 };
 use crate::record::{DiskRecord, DropRecord, NodeRecord, VolumeRecord};
 use crate::state::Presence;
-use crate::views::{Duty, NodeState, VolumeState};
+use crate::views::{Duty, NodeState, RefusedNode, VolumeState};
 use crate::{
     Commit, Conductor, Configuration, CopyId, Dirty, DiskId, Error, Key, Millis, NodeId, ShardId, ShardIndex, VolumeId,
 };
@@ -22,7 +22,11 @@ impl Conductor {
     /// A node that started, or that was told to register anew. Repeats change nothing.
     pub fn register(&mut self, now: Millis, register: &Register) -> Result<(Registered, Dirty), Error> {
         let node = register.node;
-        self.check_registration(now, register)?;
+        if let Err(why) = self.check_registration(now, register) {
+            self.remember_refused(now, register, &why);
+            return Err(why);
+        }
+        self.refused.remove(&node);
         let mut dirty = Dirty::default();
         let doubts = self.doubts(register);
         self.hear(now, register, &mut dirty);
@@ -324,6 +328,24 @@ impl Conductor {
             }
         }
         Ok(())
+    }
+
+    /// Whoever looks at a conductor that took the place of a lost one has to see whose data is waiting for that one.
+    fn remember_refused(&mut self, now: Millis, register: &Register, why: &Error) {
+        if !matches!(why, Error::OtherCluster { .. }) || !is_plain(&register.host, MAX_HOST_NAME) {
+            return;
+        }
+        self.refused.retain(|_, (asked, _)| now.since(*asked) < REFUSED_SHOWN_MS);
+        if self.refused.len() < MAX_NODES {
+            let Register { node, host, cluster, .. } = register.clone();
+            self.refused.insert(node, (now, RefusedNode { node, host, cluster }));
+        }
+    }
+
+    /// Nodes of other clusters that ask to be taken.
+    pub(crate) fn refused(&self, now: Millis) -> Vec<RefusedNode> {
+        let lately = self.refused.values().filter(|(asked, _)| now.since(*asked) < REFUSED_SHOWN_MS);
+        lately.map(|(_, refused)| refused.clone()).collect()
     }
 
     fn registered(&self, register: &Register, at: Commit) -> NodeRecord {

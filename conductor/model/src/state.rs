@@ -17,7 +17,7 @@ use crate::record::{
 };
 use crate::replacement::Absences;
 use crate::snapshots::Attempts;
-use crate::views::{Settings, VolumeState};
+use crate::views::{RefusedNode, Settings, VolumeState};
 use crate::{
     Bytes, ClusterId, Commit, Configuration, CopyId, CopyState, Dirty, DiskId, Key, Millis, NodeId, OrderId, Record,
     ShardId, ShardIndex, SnapshotId, VolumeId, api,
@@ -63,6 +63,8 @@ pub struct Conductor {
     pub(crate) news: BTreeMap<NodeId, Commit>,
     // Of this process only.
     pub(crate) presence: BTreeMap<NodeId, Presence>,
+    /// Nodes of other clusters, and when each asked last to be taken.
+    pub(crate) refused: BTreeMap<NodeId, (Millis, RefusedNode)>,
     pub(crate) started: Millis,
     pub(crate) attention: Attention,
     /// Since when, as far as this process is concerned, the state is in doubt, if it is.
@@ -201,6 +203,7 @@ impl Conductor {
             primaries: Primaries::default(),
             news: BTreeMap::new(),
             presence: BTreeMap::new(),
+            refused: BTreeMap::new(),
             started,
             attention: Attention::from(started),
             doubting: started,

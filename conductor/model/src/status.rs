@@ -40,7 +40,21 @@ impl Conductor {
         let (cluster, commit, rebalance) = (self.meta.cluster, self.meta.commit.0, self.rebalance_info());
         let settings = self.settings();
         let leader = String::new();
-        Status { cluster, leader, commit, health, doubt, totals, warnings, rebalance, settings, nodes, volumes }
+        let refused = self.refused(now);
+        Status {
+            cluster,
+            leader,
+            commit,
+            health,
+            doubt,
+            refused,
+            totals,
+            warnings,
+            rebalance,
+            settings,
+            nodes,
+            volumes,
+        }
     }
 
     /// All nodes.

@@ -541,6 +541,9 @@ pub struct Status {
     /// Why the conductor changes nothing, if it is in doubt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
+    /// Nodes of other clusters that ask to be taken: none of them is used by this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedNode>,
     /// Sums.
     pub totals: Totals,
     /// What needs somebody's attention soon although I/O goes on: disks nearly full, damage that was not put right.
@@ -555,6 +558,17 @@ pub struct Status {
     pub nodes: Vec<NodeInfo>,
     /// All volumes.
     pub volumes: Vec<VolumeInfo>,
+}
+
+/// A node that has asked just now to be taken, and belongs to another cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RefusedNode {
+    /// Its number.
+    pub node: NodeId,
+    /// Where it runs.
+    pub host: String,
+    /// Where it belongs.
+    pub cluster: ClusterId,
 }
 
 /// What runs.

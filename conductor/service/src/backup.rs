@@ -230,7 +230,7 @@ mod tests {
         assert!(matches!(recover(&dir.join("none"), &Store::Redb(dir.join("t"))), Err(BackupError::Io { .. })));
         let left: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left.len(), 2, "{left:?}");
-        let (_, model) = redb::Store::open(state, Millis(9)).unwrap();
+        let (_, model) = redb::Store::open(state, true, Millis(9)).unwrap();
         assert_eq!(model.cluster(), ClusterId(7));
         assert!(model.doubted().unwrap().contains("backup of commit #1"));
         fs::remove_dir_all(&dir).unwrap();

@@ -119,7 +119,7 @@ async fn rule(
     let model = tokio::select! {
         biased;
         lost = &mut over => return Err(lost),
-        read = reign.take_over(|| clock.now()) => read?,
+        read = reign.take_over(leading.existing, || clock.now()) => read?,
     };
     let until = async {
         tokio::select! {

@@ -50,6 +50,8 @@ pub struct Options {
     pub tls: bool,
     /// The cluster's key: whoever asks for anything has to prove that it has this one, or one of a client's.
     pub key: [u8; 32],
+    /// Whether a cluster has to be there; else one is made where none is.
+    pub existing: bool,
     /// How often every volume is scrubbed; `None` is never.
     pub scrub_every: Option<Duration>,
     /// How long a copy that is out of reach is waited for before another one is made.
@@ -61,7 +63,7 @@ pub struct Options {
 /// Where a conductor's state is kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Store {
-    /// In this file; made if there is none. Its directory must exist.
+    /// In this file. Its directory must exist.
     Redb(PathBuf),
     /// In etcd, together with other conductors.
     Etcd(EtcdStore),
@@ -123,6 +125,12 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         source: Box<redb::Error>,
+    },
+    /// None is made, as one has to be there.
+    #[error("no cluster's state is at {place}")]
+    NoCluster {
+        /// The file, or etcd's addresses and the prefix.
+        place: String,
     },
     /// What is kept makes no sense.
     #[error("the conductor's state {place} is damaged: {why}")]
@@ -229,7 +237,8 @@ pub async fn run(
     ready: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
-    let Options { listen, store, advertise, plaintext, tls, key, scrub_every, replace_after, rebalance } = options;
+    let Options { listen, store, advertise, plaintext, tls, key, existing, scrub_every, replace_after, rebalance } =
+        options;
     if !listen.ip().is_loopback() && !plaintext && !tls {
         return Err(Error::Plaintext(listen));
     }
@@ -269,12 +278,15 @@ pub async fn run(
         }
         draining.send_replace(true);
     });
-    let leading = Leading { scrub_every, replace_after, rebalance };
+    let leading = Leading { existing, scrub_every, replace_after, rebalance };
     let clock = Clock::start();
     let ended = match store {
         Store::Redb(path) => {
-            let opened = tokio::task::spawn_blocking(move || File::open(path, clock.now())).await;
-            match opened.unwrap_or(Err(Error::LedgerEnded)) {
+            let place = path.display().to_string();
+            let opened = tokio::task::spawn_blocking(move || File::open(path, existing, clock.now())).await;
+            // redb panics over some damage: of where pages are free, say.
+            let why = "it cannot be read".to_owned();
+            match opened.unwrap_or(Err(Error::Damaged { place, why })) {
                 Ok((file, model)) => {
                     let until = async {
                         wait(drained.clone()).await;
@@ -312,6 +324,7 @@ async fn wait(mut told: watch::Receiver<bool>) {
 
 /// How to lead.
 pub(crate) struct Leading {
+    existing: bool,
     scrub_every: Option<Duration>,
     replace_after: Duration,
     rebalance: bool,

@@ -398,6 +398,65 @@ fn a_file_in_use_or_damaged_is_said_to_be() {
     assert!(Conductor::try_start(&scratch.0).is_err());
 }
 
+/// Else a file that was lost or cut to nothing would be a healthy cluster without volumes.
+#[test]
+fn a_cluster_that_has_to_be_there_is_not_made_and_an_empty_file_is_none() {
+    let scratch = Scratch::new();
+    let start = |existing| {
+        let options = Conductor::options("127.0.0.1:0".parse().unwrap(), &scratch.store());
+        Conductor::start_with(Options { existing, ..options })
+    };
+    let refused = start(true).err().unwrap();
+    assert!(matches!(refused, conductor_service::Error::NoCluster { .. }), "{refused}");
+    assert!(!scratch.store().exists(), "a refusal makes nothing");
+    start(false).unwrap().stop();
+    start(true).unwrap().stop();
+    std::fs::write(scratch.store(), "").unwrap();
+    for existing in [true, false] {
+        let refused = start(existing).err().unwrap();
+        assert!(refused.to_string().contains("damaged: the file is empty"), "{refused}");
+    }
+    assert_eq!(std::fs::metadata(scratch.store()).unwrap().len(), 0, "left as it was found");
+}
+
+/// Whatever rots in a file that was closed in good order: it is refused, or it was no part of the state.
+#[test]
+fn rot_in_a_closed_file_is_met_at_the_start() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    three_nodes(&conductor.client);
+    for name in ["web", "mail", "wiki"] {
+        conductor.client.create_volume(&small(name, 3 * MIB)).unwrap();
+    }
+    // All records, without when they were asked for.
+    let all = |conductor: &Conductor| {
+        let backup = conductor.client.backup().unwrap();
+        backup.lines().skip(1).filter(|line| !line.contains("crc32c")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let was = all(&conductor);
+    conductor.stop();
+    let whole = std::fs::read(scratch.store()).unwrap();
+    let used = whole.iter().enumerate().filter(|(_, byte)| **byte != 0).map(|(at, _)| at).collect::<Vec<_>>();
+    let (mut refused, step) = (0, used.len() / 200);
+    for at in used.iter().step_by(step.max(1)) {
+        let mut rotten = whole.clone();
+        rotten[*at] ^= 0x10;
+        std::fs::write(scratch.store(), rotten).unwrap();
+        match Conductor::try_start(&scratch.store()) {
+            Ok(mut started) => {
+                assert!(all(&started) == was, "byte {at}");
+                started.stop();
+            }
+            Err(why) => {
+                assert!(!matches!(why, conductor_service::Error::LedgerEnded), "byte {at}: {why}");
+                refused += 1;
+            }
+        }
+    }
+    println!("{refused} of {} refused", used.len().div_ceil(step.max(1)));
+    assert!(refused > 20, "{refused}");
+}
+
 #[test]
 fn beyond_loopback_only_when_told() {
     let scratch = Scratch::new();
@@ -408,6 +467,7 @@ fn beyond_loopback_only_when_told() {
         plaintext,
         tls: false,
         key: common::KEY,
+        existing: false,
         scrub_every: None,
         replace_after: Duration::from_secs(600),
         rebalance: true,

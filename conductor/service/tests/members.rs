@@ -28,6 +28,7 @@ fn a_conductor_leads_although_members_of_etcd_are_dead_or_never_answer_and_goes_
         plaintext: false,
         tls: false,
         key: KEY,
+        existing: false,
         scrub_every: None,
         replace_after: Duration::from_secs(600),
         rebalance: true,

@@ -9,7 +9,7 @@ use crate::desk::{Counts, Desk, Lane, REPORTS_AT_ONCE};
 use crate::lanes::Lanes;
 use crate::limits::{
     ASKS_AT_ONCE, BEAT_PAUSE, CONDUCTOR_RETRY, CONDUCTOR_RETRY_MAX, COPIES_PER_COUNT, COUNT, COUNT_EVERY, HAND_ON,
-    LOOK, MAIL_AGAIN, PREDECESSOR,
+    LOOK, MAIL_AGAIN, PREDECESSOR, REFUSED_RETRY_MAX,
 };
 use crate::look::MemoryLook;
 use conductor_client::{Client, Error as Refusal};
@@ -74,8 +74,15 @@ impl Pauses {
         Self(CONDUCTOR_RETRY)
     }
     pub(crate) fn next(&mut self) -> Duration {
-        let pause = self.0;
-        self.0 = (self.0 * 2).min(CONDUCTOR_RETRY_MAX);
+        self.up_to(CONDUCTOR_RETRY_MAX)
+    }
+    /// A conductor that says no will hardly think otherwise within a second.
+    fn after(&mut self, why: &Refusal) -> Duration {
+        self.up_to(if why.is_temporary() { CONDUCTOR_RETRY_MAX } else { REFUSED_RETRY_MAX })
+    }
+    fn up_to(&mut self, most: Duration) -> Duration {
+        let pause = self.0.min(most);
+        self.0 = (pause * 2).min(most);
         pause
     }
 }
@@ -133,6 +140,7 @@ impl Control {
     fn refresh(&self) -> Option<Vec<Holding>> {
         match self.regrouped.swap(false, Ordering::Relaxed) {
             true => tracing::info!("a disk was added or taken out: registering again"),
+            false if self.desk.conductor_trouble().is_some() => tracing::debug!("registering again"),
             false => tracing::warn!("the conductor does not know this node as it is: registering again"),
         }
         let mut pauses = Pauses::new();
@@ -279,7 +287,7 @@ impl Control {
             self.desk.count_again();
             if let Err(why) = outcome {
                 self.note(Some(&why));
-                self.desk.pause(pauses.next());
+                self.desk.pause(pauses.after(&why));
             }
         }
     }
@@ -397,11 +405,12 @@ impl Control {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says when the conductor goes and when it is back, once each.
+    /// Says when the conductor goes, or refuses this node, and when it is back, once each.
     fn note(&self, why: Option<&Refusal>) {
-        if self.desk.conductor(why.map(ToString::to_string)) {
+        if self.desk.conductor(why.cloned()) {
             match why {
-                Some(why) => tracing::warn!(%why, "no word from the conductor; I/O goes on"),
+                Some(why) if why.is_temporary() => tracing::warn!(%why, "no word from the conductor; I/O goes on"),
+                Some(why) => tracing::error!(%why, "the conductor refuses this node; I/O goes on"),
                 None => tracing::info!("the conductor is back"),
             }
         }

@@ -4,6 +4,7 @@
 //! what the node holds, however long the conductor is away. A reactor holds the lock for one map operation per letter.
 
 use crate::limits::COUNT_AGAIN;
+use conductor_client::Error as Refusal;
 use conductor_model::api::{CopyWork, DiskIntegrity, Filling, MembershipRequest, OrderReport, Trouble};
 use conductor_model::{Bytes, CopyId, DiskId, OrderId, ShardId};
 use node_core::{Letter, View};
@@ -44,7 +45,7 @@ struct State {
     counts: Counts,
     /// The conductor has not heard the last count, or has forgotten it.
     count_again: bool,
-    conductor: Option<String>,
+    conductor: Option<Refusal>,
     stopping: bool,
 }
 
@@ -248,17 +249,25 @@ impl Desk {
         }
     }
 
-    /// How the last call of the conductor went: `None` is well. True if that is a change.
-    pub(crate) fn conductor(&self, trouble: Option<String>) -> bool {
+    /// How the last call of the conductor went: `None` is well. True if that is a change which people have to hear of: one that is away
+    /// has many ways to be, but says no for one reason. That it does not know this node is not said before it has heard who it is.
+    pub(crate) fn conductor(&self, trouble: Option<Refusal>) -> bool {
+        let sort = |why: &Refusal| match why.is_temporary() {
+            true => None,
+            false => Some((std::mem::discriminant(why), why.kind().map(str::to_owned))),
+        };
         let mut state = self.lock();
-        let changed = state.conductor.is_some() != trouble.is_some();
+        if state.conductor.is_some() && trouble.as_ref().is_some_and(Refusal::is_unknown_node) {
+            return false;
+        }
+        let changed = state.conductor.as_ref().map(sort) != trouble.as_ref().map(sort);
         state.conductor = trouble;
         changed
     }
 
     /// What is wrong with the conductor.
     pub(crate) fn conductor_trouble(&self) -> Option<String> {
-        self.lock().conductor.clone()
+        self.lock().conductor.as_ref().map(ToString::to_string)
     }
 
     /// Tells all control threads to end.
@@ -322,6 +331,20 @@ mod tests {
         desk.post(1, Letter::Deleted(CopyId(8)));
         desk.end_lane(0);
         assert_eq!(desk.deleted(), [CopyId(7), CopyId(8)]);
+    }
+
+    #[test]
+    fn a_conductor_that_refuses_for_another_reason_is_news_and_another_way_to_be_away_is_not() {
+        let desk = of_lanes(1);
+        let away = |why: &str| Some(Refusal::Unreachable { address: "c:1".to_owned(), why: why.to_owned() });
+        let no = |kind: &str| Some(Refusal::Refused { kind: kind.to_owned(), message: kind.to_owned(), status: 409 });
+        assert!(!desk.conductor(None), "all is well, as before");
+        assert!(desk.conductor(away("timeout")) && !desk.conductor(away("connection refused")));
+        assert!(!desk.conductor(no(conductor_model::UNKNOWN_NODE)), "it has not heard who this is");
+        assert!(desk.conductor(no("other-cluster")) && !desk.conductor(no("other-cluster")));
+        assert!(desk.conductor(no("in-use")));
+        assert_eq!(desk.conductor_trouble().as_deref(), Some("in-use"));
+        assert!(desk.conductor(None) && !desk.conductor(None));
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(crate) const ASKS_AT_ONCE: usize = 4096;
 pub(crate) const CONDUCTOR_RETRY: Duration = Duration::from_millis(100);
 /// See `CONDUCTOR_RETRY`.
 pub(crate) const CONDUCTOR_RETRY_MAX: Duration = Duration::from_millis(250);
+/// Between two attempts to be taken by a conductor that says no.
+pub(crate) const REFUSED_RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long reactors may take to take what a heartbeat brought, before the next one leaves and is told it again: with the half second
 /// that a heartbeat is held, well below the 2 s.
 pub(crate) const HAND_ON: Duration = Duration::from_millis(500);

@@ -115,6 +115,9 @@ fn a_lost_state_is_made_again_from_what_the_nodes_hold() {
     let mut stranger = disks.register(2, 1);
     stranger.cluster = ClusterId(8);
     assert!(matches!(cluster.run(|m, now, _| m.register(now, &stranger)), Err(Error::OtherCluster { .. })));
+    let refused = |cluster: &Cluster| cluster.model.status(cluster.now).refused;
+    let shown = refused(&cluster);
+    assert_eq!(shown.iter().map(|r| (r.node, r.cluster)).collect::<Vec<_>>(), [(NodeId(2), ClusterId(8))]);
     let refused = message(cluster.adopt(&[], None));
     assert!(refused.contains("start n2") && refused.contains("--without d"), "{refused}");
     cluster.hear(&disks, 2);

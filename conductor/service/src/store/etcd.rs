@@ -17,10 +17,10 @@
 //! try can arrive late and undo what was written since. The next reign reads what there is.
 
 use super::redo::Guarded;
-use super::{Records, changes, encode, restore};
+use super::{Records, changes, encode, new_cluster, restore};
 use crate::clock::uptime;
 use crate::{Error, EtcdStore, EtcdTls, limits};
-use conductor_model::{ClusterId, Conductor, Key, Millis, Record};
+use conductor_model::{Conductor, Key, Millis, Record};
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KvClient, LeaseClient, PutOptions,
     TlsOptions, Txn, TxnOp, TxnResponse,
@@ -266,10 +266,10 @@ impl Reign {
         }
     }
 
-    /// Finishes what the last reign left, and reads the records; a cluster that is not there yet is made. `now` is asked when they are
+    /// Finishes what the last reign left, and reads the records; a cluster that is not there is made, unless one has to be. `now` is asked when they are
     /// read: nobody was heard before.
-    pub(crate) async fn take_over(&self, now: impl FnOnce() -> Millis) -> Result<Conductor, Error> {
-        let read = self.read(now).await;
+    pub(crate) async fn take_over(&self, existing: bool, now: impl FnOnce() -> Millis) -> Result<Conductor, Error> {
+        let read = self.read(existing, now).await;
         if !matches!(read, Err(Error::Deposed(_) | Error::Etcd { .. })) {
             // What the next leader changes meanwhile looks like damage.
             self.guarded.confirm().await?;
@@ -277,7 +277,7 @@ impl Reign {
         read
     }
 
-    async fn read(&self, now: impl FnOnce() -> Millis) -> Result<Conductor, Error> {
+    async fn read(&self, existing: bool, now: impl FnOnce() -> Millis) -> Result<Conductor, Error> {
         self.guarded.take_over().await?;
         let etcd = self.guarded.etcd();
         let format = etcd.get("format").await?;
@@ -287,14 +287,7 @@ impl Reign {
         if let Some(model) = restore(&etcd.place, format, records, now)? {
             return Ok(model);
         }
-        tracing::warn!(
-            prefix = &*etcd.prefix,
-            etcd = &*etcd.place,
-            "etcd has no cluster under this prefix: a new one is made. If there should be one, stop all conductors and check the addresses \
-             and the prefix that they were given, and that etcd has its data"
-        );
-        let cluster = ClusterId(getrandom::u64().map_err(Error::Random)?);
-        let (model, dirty) = Conductor::new(cluster, now);
+        let (model, dirty) = new_cluster(&etcd.place, existing, now)?;
         self.guarded.found(&encoded(&changes(&model, &dirty))?).await?;
         Ok(model)
     }

@@ -11,7 +11,7 @@ pub(crate) mod redb;
 mod redo;
 
 use crate::Error;
-use conductor_model::{Conductor, Dirty, Key, Millis, Record};
+use conductor_model::{ClusterId, Conductor, Dirty, Key, Millis, Record};
 
 /// What the records look like.
 pub(crate) const FORMAT: u64 = 1;
@@ -53,6 +53,21 @@ fn restore(
         parsed.push(record);
     }
     Conductor::restore(parsed, now).map(Some).map_err(|corrupt| damaged(corrupt.to_string()))
+}
+
+/// A cluster where none is kept. That one was may be unknown to whoever starts a conductor, but not to who says so.
+fn new_cluster(place: &str, existing: bool, now: Millis) -> Result<(Conductor, Dirty), Error> {
+    if existing {
+        return Err(Error::NoCluster { place: place.to_owned() });
+    }
+    let cluster = ClusterId(getrandom::u64().map_err(Error::Random)?);
+    tracing::warn!(
+        place,
+        %cluster,
+        "no cluster's state is here: a new cluster is made. If there should be one, stop all conductors and check where they were told \
+         that it is; if it is lost, `trine conductor recover` makes it again from what the nodes hold"
+    );
+    Ok(Conductor::new(cluster, now))
 }
 
 fn encode(record: &Record) -> Result<Vec<u8>, std::io::Error> {

@@ -7,9 +7,9 @@
 //! ```
 //! Opened under redb's exclusive lock. Every change is one transaction that is durable when `commit` returns.
 
-use super::{FORMAT, Records, changes, encode, restore};
+use super::{FORMAT, Records, changes, encode, new_cluster, restore};
 use crate::Error;
-use conductor_model::{ClusterId, Conductor, Key, Millis, Record};
+use conductor_model::{Conductor, Key, Millis, Record};
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,26 +25,40 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the file, or makes it with a new cluster inside, and builds the state from it.
-    pub(crate) fn open(path: PathBuf, now: Millis) -> Result<(Self, Conductor), Error> {
-        let is_new = !path.exists();
-        let database = Database::create(&path).map_err(|error| match error {
+    /// Opens the file and builds the state from it. Where there is none it is made with a new cluster inside, unless one has to be there.
+    pub(crate) fn open(path: PathBuf, existing: bool, now: Millis) -> Result<(Self, Conductor), Error> {
+        let place = path.display().to_string();
+        let found = match std::fs::metadata(&path) {
+            Ok(found) => Some(found.len()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(Error::Open { path, source: Box::new(error.into()) }),
+        };
+        let new = match found {
+            None => Some(new_cluster(&place, existing, now)?),
+            // No database is: what made it empty took a cluster's state.
+            Some(0) => return Err(Error::Damaged { place, why: "the file is empty".to_owned() }),
+            Some(_) => None,
+        };
+        let failed = |error| match error {
             DatabaseError::DatabaseAlreadyOpen => Error::InUse(path.clone()),
             other => Error::Open { path: path.clone(), source: Box::new(other.into()) },
-        })?;
-        let mut store = Self { database, path };
-        if is_new {
-            store.sync_directory()?;
+        };
+        let mut database = Database::create(&path).map_err(failed)?;
+        // What is read later is compared with nothing.
+        if !database.check_integrity().map_err(failed)? {
+            return Err(Error::Damaged { place, why: "a part of it is not what was written".to_owned() });
         }
-        let found = store.read().map_err(|source| Error::Open { path: store.path.clone(), source })?;
-        let (format, records) = found;
-        if let Some(model) = restore(&store.path.display().to_string(), format, records, now)? {
+        let mut store = Self { database, path };
+        if let Some((model, dirty)) = new {
+            store.sync_directory()?;
+            store.commit(&changes(&model, &dirty))?;
             return Ok((store, model));
         }
-        let cluster = ClusterId(getrandom::u64().map_err(Error::Random)?);
-        let (model, dirty) = Conductor::new(cluster, now);
-        store.commit(&changes(&model, &dirty))?;
-        Ok((store, model))
+        let (format, records) = store.read().map_err(|source| Error::Open { path: store.path.clone(), source })?;
+        match restore(&place, format, records, now)? {
+            Some(model) => Ok((store, model)),
+            None => Err(Error::Damaged { place, why: "no cluster is in it".to_owned() }),
+        }
     }
 
     /// Makes a file with this state, where there is none.
@@ -81,6 +95,8 @@ impl Store {
     fn write(&self, changes: &[(Key, Option<Record>)]) -> Result<(), redb::Error> {
         let mut write = self.database.begin_write()?;
         write.set_durability(Durability::Immediate)?;
+        // Else a newest transaction that has rotted counts as one that never ended, and a state from the past is opened.
+        write.set_two_phase_commit(true);
         {
             write.open_table(FORMATS)?.insert("format", FORMAT)?;
             let mut table = write.open_table(RECORDS)?;

@@ -68,6 +68,7 @@ impl Conductor {
             plaintext: false,
             tls: false,
             key: KEY,
+            existing: false,
             scrub_every: None,
             replace_after: Duration::from_secs(600),
             rebalance: true,

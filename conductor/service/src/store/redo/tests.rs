@@ -199,7 +199,7 @@ async fn a_state_is_made_again_where_there_is_none_and_nobody_leads() {
     // A conductor that was killed: its lease runs out by itself.
     keeper.abort();
     recover(&store).await.unwrap();
-    let model = reign(&etcd).await.take_over(|| Millis(9)).await.unwrap();
+    let model = reign(&etcd).await.take_over(false, || Millis(9)).await.unwrap();
     assert_eq!(model.cluster(), ClusterId(7));
     assert!(model.doubted().is_some(), "nothing is changed before it is adopted");
     let before = content(&etcd).await;
@@ -271,7 +271,7 @@ async fn a_leader_that_cannot_keep_its_lease_ends_before_etcd_lets_another_one_l
     let mut server = Server::start().unwrap();
     let etcd = fresh(&server).await;
     let first = reign(&etcd).await;
-    let model = first.take_over(|| Millis(1)).await.unwrap();
+    let model = first.take_over(false, || Millis(1)).await.unwrap();
     let (mut validity, store) = (first.validity(), first.store());
     assert!(store.is_ours().is_ok());
     let kept = tokio::time::timeout(limits::LEASE * 2, async {
@@ -290,7 +290,7 @@ async fn a_leader_that_cannot_keep_its_lease_ends_before_etcd_lets_another_one_l
     assert!(store.is_ours().is_err());
     server.process.thaw().unwrap();
     let second = reign(&etcd).await;
-    let read = second.take_over(|| Millis(2)).await.unwrap();
+    let read = second.take_over(false, || Millis(2)).await.unwrap();
     assert_eq!((read.cluster(), read.commit()), (model.cluster(), model.commit()));
 }
 
@@ -311,7 +311,7 @@ async fn a_reign_ends_at_once_when_its_lease_or_its_key_is_gone() {
         let lost = tokio::time::timeout(limits::LEASE * 10, first.keep()).await.unwrap();
         assert!(matches!(lost, Error::Deposed(_)), "{lost:?}");
         assert!(!validity.holds() && store.is_ours().is_err());
-        let late = first.take_over(|| panic!("nothing is read by who does not lead")).await;
+        let late = first.take_over(false, || panic!("nothing is read by who does not lead")).await;
         assert!(matches!(late, Err(Error::Deposed(_))), "{:?}", late.err());
     }
 }
