@@ -125,8 +125,13 @@ pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {
         return done("are being copied into");
     }
     follow(&format!("copy {} into {}", begun.id, args.volume), Unit::Bytes, args.wait.timeout, || {
-        let Some(copy) = client.copies(&args.volume)?.into_iter().find(|c| c.id == begun.id) else { return Ok(Ok(())) };
+        let Some(copy) = client.copies(&args.volume)?.into_iter().find(|c| c.id == begun.id) else {
+            let why =
+                format!("copy {} is not listed any more: whether it was done or cancelled is not known", begun.id);
+            return Err(Failure::new(Exit::TimedOut, why));
+        };
         match copy.failed {
+            None if copy.done => Ok(Ok(())),
             None => Ok(Err(copy.progress)),
             Some(why) => {
                 // Looked at: it need not be listed any more.
@@ -160,6 +165,7 @@ fn copies_table(copies: &[CopyInfo]) -> String {
     let row = |copy: &CopyInfo| {
         let state = match &copy.failed {
             Some(why) => format!("ended: {why}"),
+            None if copy.done => "done".to_owned(),
             None => sentence(&copy.progress, Unit::Bytes),
         };
         vec![copy.id.to_string(), copy.source.clone(), size(copy.offset), size(copy.length), when(copy.started), state]

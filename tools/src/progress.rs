@@ -15,6 +15,21 @@ pub(crate) enum Unit {
     Parts(&'static str),
 }
 
+/// A look, repeated until then while the conductor does not answer: it may be starting anew, or another one be about to lead. `what` is what
+/// is known by then.
+pub(crate) fn patiently<T>(what: &str, until: Instant, mut look: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+    loop {
+        match look() {
+            Err(failure) if failure.exit == Exit::Unreachable && Instant::now() < until => std::thread::sleep(POLL),
+            Err(failure) if failure.exit == Exit::Unreachable => {
+                let why = format!("{what}, and how it stands now is not known: {:#}", failure.why);
+                return Err(Failure::new(Exit::Unreachable, why));
+            }
+            looked => return looked,
+        }
+    }
+}
+
 /// Waits until `look` says that it is over. It goes on in the cluster if this ends before.
 pub(crate) fn follow<T>(
     what: &str,
@@ -31,7 +46,8 @@ pub(crate) fn follow<T>(
     let style = ProgressStyle::with_template(&template).map_err(anyhow::Error::from)?;
     let bar = ProgressBar::new(0).with_style(style).with_message(what.to_owned());
     loop {
-        let progress = match look()? {
+        let begun = format!("{what} has begun");
+        let progress = match patiently(&begun, start + timeout, &mut look)? {
             Ok(over) => {
                 bar.finish_and_clear();
                 return Ok(over);
@@ -93,6 +109,23 @@ mod tests {
         assert_eq!(over.unwrap(), 7);
         let failed = follow::<()>("copy", Unit::Bytes, Duration::ZERO, || Err(Failure::usage("no")));
         assert_eq!(failed.unwrap_err().exit, Exit::Usage);
+    }
+
+    #[test]
+    fn a_conductor_that_does_not_answer_is_waited_for_and_what_was_begun_is_not_denied() {
+        let mut looks = 0;
+        let mut look = || {
+            looks += 1;
+            match looks {
+                1 => Err(Failure::new(Exit::Unreachable, "nobody there")),
+                _ => Ok(Ok(looks)),
+            }
+        };
+        assert_eq!(follow("copy", Unit::Bytes, Duration::from_secs(60), &mut look).unwrap(), 2);
+        let away = || Err(Failure::new(Exit::Unreachable, "nobody there"));
+        let failed = follow::<()>("copy q3", Unit::Bytes, Duration::ZERO, away).unwrap_err();
+        assert_eq!(failed.exit, Exit::Unreachable);
+        assert_eq!(failed.why.to_string(), "copy q3 has begun, and how it stands now is not known: nobody there");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, print, size, table};
-use crate::progress::{Unit, sentence};
+use crate::progress::{Unit, patiently, sentence};
 use crate::{copies, ranges, resync, scrub};
 use clap::{Args, Subcommand, ValueEnum};
 use conductor_client::Client;
@@ -228,7 +228,8 @@ fn set(args: &SetArgs) -> Outcome {
 
 /// Waits, if that is wanted, until the volume serves, and says so.
 pub(crate) fn finish(client: &Client, info: VolumeInfo, wait: &WaitArgs, output: OutputArgs, done: &str) -> Outcome {
-    let info = if wait.no_wait { info } else { wait_until_served(client, &info, wait.timeout)? };
+    let so_far = format!("volume {} is {done}", info.name);
+    let info = if wait.no_wait { info } else { wait_until_served(client, &info, &so_far, wait.timeout)? };
     output.print(&info, |info| {
         let shards = if info.shards == 1 { "shard" } else { "shards" };
         format!("volume {} {done}: {} in {} {shards}", info.name, size(info.size), info.shards)
@@ -236,7 +237,7 @@ pub(crate) fn finish(client: &Client, info: VolumeInfo, wait: &WaitArgs, output:
 }
 
 /// Until every shard was born, and every primary's node has spoken since and complains of none of them.
-fn wait_until_served(client: &Client, info: &VolumeInfo, timeout: Duration) -> Outcome<VolumeInfo> {
+fn wait_until_served(client: &Client, info: &VolumeInfo, so_far: &str, timeout: Duration) -> Outcome<VolumeInfo> {
     let start = Instant::now();
     // Draws nothing unless stderr is a terminal.
     let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} shards").map_err(anyhow::Error::from)?;
@@ -245,8 +246,8 @@ fn wait_until_served(client: &Client, info: &VolumeInfo, timeout: Duration) -> O
     loop {
         // The nodes first: what they said by then is in what the conductor says of the volume next.
         let asked = Instant::now();
-        let nodes = client.nodes()?;
-        let now = client.volume(&info.name)?;
+        let look = || Ok((client.nodes()?, client.volume(&info.name)?));
+        let (nodes, now) = patiently(so_far, start + timeout, look)?;
         bar.set_position(now.shards.iter().filter(|s| s.born).count() as u64);
         if now.shards.iter().all(|s| s.born) {
             let since = asked.saturating_duration_since(*born.get_or_insert_with(Instant::now));
@@ -266,7 +267,7 @@ fn wait_until_served(client: &Client, info: &VolumeInfo, timeout: Duration) -> O
                 [] => "its nodes have not spoken since it was created".to_owned(),
                 reasons => reasons.join("; "),
             };
-            return Err(Failure::new(Exit::TimedOut, format!("volume {} does not serve yet: {reasons}", info.name)));
+            return Err(Failure::new(Exit::TimedOut, format!("{so_far}, and does not serve yet: {reasons}")));
         }
         std::thread::sleep(POLL);
     }

@@ -6,7 +6,7 @@
 //! fails or is cancelled is given up and stays listed until somebody has looked.
 
 use crate::api::{OrderReport, OrderState, ShardOrder};
-use crate::limits::{MAX_COPY_JOBS, MAX_REASON};
+use crate::limits::{DONE_SHOWN_MS, MAX_COPY_JOBS, MAX_REASON};
 use crate::orders::Purpose;
 use crate::record::CopyRecord;
 use crate::views::{CopyInfo, CopyRange, Progress};
@@ -66,10 +66,20 @@ impl Conductor {
         self.meta.next_order = OrderId(id.0 + 1);
         dirty.add(Key::Meta);
         let left = parts(shard_size, offset.0, end);
-        let record =
-            CopyRecord { id, source, snapshot, into: into_id, offset, length, started: now, left, failed: None };
+        let record = CopyRecord {
+            id,
+            source,
+            snapshot,
+            into: into_id,
+            offset,
+            length,
+            started: now,
+            left,
+            failed: None,
+            done: None,
+        };
         if self.copies.len() >= MAX_COPY_JOBS {
-            self.drop_oldest_failed(&mut dirty);
+            self.drop_oldest_ended(&mut dirty);
         }
         self.copies.insert(id, record.clone());
         dirty.add(Key::Copy(id));
@@ -78,13 +88,13 @@ impl Conductor {
         Ok((self.copy_info(&record), dirty))
     }
 
-    /// Copies into a volume that are under way, and those that failed or were cancelled.
+    /// Copies into a volume that are under way, those that failed or were cancelled, and for a while those that are done.
     pub fn copy_list(&self, into: &str) -> Result<Vec<CopyInfo>, Error> {
         let id = self.volume(into)?.id;
         Ok(self.copies.values().filter(|c| c.into == id).map(|c| self.copy_info(c)).collect())
     }
 
-    /// Ends a copy, which then stays listed as one that failed, so that who follows it does not take it for done. Forgets a failed one.
+    /// Ends a copy, which then stays listed as one that failed, so that who follows it learns that. Forgets one that has ended.
     pub fn cancel_copy(&mut self, into: &str, id: OrderId) -> Result<((), Dirty), Error> {
         self.check_trusted()?;
         let volume = self.volume(into)?.id;
@@ -93,7 +103,7 @@ impl Conductor {
         };
         let mut dirty = Dirty::default();
         dirty.add(Key::Copy(id));
-        if copy.failed.is_some() {
+        if !copy.goes_on() {
             self.copies.remove(&id);
         } else {
             copy.failed = Some(CANCELLED.to_owned());
@@ -118,11 +128,11 @@ impl Conductor {
     /// True while a primary may change the volume for the sake of a copy.
     pub(crate) fn is_copied_into(&self, into: VolumeId) -> bool {
         let given_up_at = self.volumes.get(&into).map_or(Commit(0), |volume| volume.given_up_at);
-        self.copies.values().any(|copy| copy.into == into && copy.failed.is_none())
+        self.copies.values().any(|copy| copy.into == into && copy.goes_on())
             || (given_up_at > Commit(0) && !self.primaries_before(into, given_up_at).is_empty())
     }
 
-    pub(crate) fn copy_stands(&mut self, job: OrderId, said: &OrderReport, dirty: &mut Dirty) {
+    pub(crate) fn copy_stands(&mut self, now: Millis, job: OrderId, said: &OrderReport, dirty: &mut Dirty) {
         let Some(copy) = self.copies.get_mut(&job) else { return };
         let index = said.shard.index;
         match &said.state {
@@ -136,12 +146,10 @@ impl Conductor {
             }
             OrderState::Done { .. } => {
                 copy.left.remove(&index);
-                let over = copy.left.is_empty();
+                // It stays listed, so that who follows it does not have to guess what became of it.
+                copy.done = copy.left.is_empty().then_some(now);
                 dirty.add(Key::Copy(job));
                 self.close_order(said.id, dirty);
-                if over {
-                    self.copies.remove(&job);
-                }
             }
             OrderState::Failed(why) => {
                 let why: String = format!("{}: {why}", said.shard).chars().take(MAX_REASON).collect();
@@ -154,8 +162,12 @@ impl Conductor {
     }
 
     pub(crate) fn schedule_copies(&mut self, now: Millis, dirty: &mut Dirty) {
+        let old = |copy: &CopyRecord| copy.done.is_some_and(|done| now.since(done) >= DONE_SHOWN_MS);
+        for (id, _) in self.copies.extract_if(.., |_, copy| old(copy)) {
+            dirty.add(Key::Copy(id));
+        }
         let mut due = Vec::new();
-        for copy in self.copies.values().filter(|c| c.failed.is_none()) {
+        for copy in self.copies.values().filter(|c| c.goes_on()) {
             for (index, at) in &copy.left {
                 let shard = ShardId { volume: copy.into, index: *index };
                 if !self.orders.is_spoken_for(Purpose::Copy(copy.id), shard, now) {
@@ -202,19 +214,19 @@ impl Conductor {
                 reasons: self.orders.reasons(Purpose::Copy(copy.id), copy.into),
             },
             failed: copy.failed.clone(),
+            done: copy.done.is_some(),
         }
     }
 
     fn make_room_for_copy(&self) -> Result<(), Error> {
-        let failed = self.copies.values().any(|c| c.failed.is_some());
-        if self.copies.len() >= MAX_COPY_JOBS && !failed {
+        if self.copies.len() >= MAX_COPY_JOBS && self.copies.values().all(CopyRecord::goes_on) {
             return Err(Error::Limit { what: "copies at once", limit: MAX_COPY_JOBS });
         }
         Ok(())
     }
 
-    fn drop_oldest_failed(&mut self, dirty: &mut Dirty) {
-        let oldest = self.copies.values().find(|c| c.failed.is_some()).map(|c| c.id);
+    fn drop_oldest_ended(&mut self, dirty: &mut Dirty) {
+        let oldest = self.copies.values().find(|c| !c.goes_on()).map(|c| c.id);
         if let Some(id) = oldest {
             self.copies.remove(&id);
             dirty.add(Key::Copy(id));

@@ -96,6 +96,8 @@ pub const MAX_WORK_AT_ONCE: usize = 1024;
 pub const ORDER_PAUSE_MS: u64 = 3_000;
 /// Copy-ranges at once in a cluster, failed ones that nobody has looked at included.
 pub const MAX_COPY_JOBS: usize = 256;
+/// How long a copy-range is listed after its end if all went well.
+pub const DONE_SHOWN_MS: u64 = 600_000;
 /// What a scrub reads per second on each copy if nobody says otherwise: a disk of 1 TiB in nine hours.
 pub const SCRUB_RATE: Bytes = Bytes(32 << 20);
 /// Slowest filling of copies, but for none at all: below this a copy that was away for a day may never catch up.

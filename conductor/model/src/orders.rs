@@ -134,7 +134,7 @@ impl Conductor {
         match open.purpose {
             Purpose::Barrier(snapshot) => self.barrier_stands(now, snapshot, said, dirty),
             Purpose::Rollback => self.rollback_stands(now, said, dirty),
-            Purpose::Copy(job) => self.copy_stands(job, said, dirty),
+            Purpose::Copy(job) => self.copy_stands(now, job, said, dirty),
             Purpose::Scrub => self.scrub_stands(now, &open, said, dirty),
         }
     }

@@ -393,6 +393,16 @@ pub struct CopyRecord {
     pub left: BTreeMap<ShardIndex, BlockRange>,
     /// Why it was given up.
     pub failed: Option<String>,
+    /// When all was copied.
+    #[serde(default)]
+    pub done: Option<Millis>,
+}
+
+impl CopyRecord {
+    /// True while a primary may be at it.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.failed.is_none() && self.done.is_none()
+    }
 }
 
 /// A volume's scrubs: the present one, and what all have found.

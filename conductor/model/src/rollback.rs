@@ -37,7 +37,7 @@ impl Conductor {
         if self.creates_snapshot(record.id) {
             return busy("is in the middle of a snapshot");
         }
-        if self.copies.values().any(|copy| copy.into == record.id && copy.failed.is_none()) {
+        if self.copies.values().any(|copy| copy.into == record.id && copy.goes_on()) {
             return busy("is being copied into");
         }
         self.check_settled(volume, record.id)?;

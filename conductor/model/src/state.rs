@@ -411,7 +411,7 @@ impl Conductor {
         for copy in self.copies.values() {
             require(copy.id < self.meta.next_order, &|| format!("copy {} was never given out", copy.id))?;
             require(active(copy.into).is_some(), &|| format!("copy {} is into no volume", copy.id))?;
-            let known = copy.failed.is_some() || complete(copy.source, copy.snapshot);
+            let known = !copy.goes_on() || complete(copy.source, copy.snapshot);
             require(known, &|| format!("copy {} is from nothing", copy.id))?;
         }
         for scrub in self.scrubs.values() {

@@ -170,6 +170,9 @@ pub struct CopyInfo {
     pub progress: Progress,
     /// Why it was given up, if it was: what was copied by then stays.
     pub failed: Option<String>,
+    /// All is copied. It is listed for ten minutes, or until others need the room.
+    #[serde(default)]
+    pub done: bool,
 }
 
 /// What to do about a volume's scrub.

@@ -4,7 +4,7 @@
 mod common;
 use common::{Cluster, DONE, MIB, disk_of, heartbeat, registration, with_volume};
 use conductor_model::api::{DiskIntegrity, MembershipChange, Order, OrderState, ShardOrder};
-use conductor_model::limits::{MAX_ORDERS_AT_ONCE, SCRUB_RATE};
+use conductor_model::limits::{DONE_SHOWN_MS, MAX_ORDERS_AT_ONCE, SCRUB_RATE};
 use conductor_model::views::{
     CopyInfo, CopyRange, Detach, Fullness, NewVolume, Scrub, ScrubInfo, ScrubState, ScrubVerb, Space,
 };
@@ -76,7 +76,13 @@ fn a_copied_range_is_split_at_the_shards() {
     let at: std::collections::BTreeMap<_, _> = at.into_iter().collect();
     assert_eq!(at.into_values().collect::<Vec<_>>(), [blocks(255, 1), blocks(0, 256), blocks(0, 1)]);
     cluster.all_done();
-    assert!(cluster.model.copy_list("other").unwrap().is_empty() && cluster.orders().is_empty());
+    cluster.restart();
+    let listed = cluster.model.copy_list("other").unwrap();
+    assert!(listed.len() == 1 && listed[0].done && listed[0].failed.is_none(), "who follows it sees that: {listed:?}");
+    assert!(cluster.orders().is_empty());
+    cluster.delete_snapshot("db", "a").unwrap();
+    cluster.wait(DONE_SHOWN_MS);
+    assert!(cluster.model.copy_list("other").unwrap().is_empty());
     assert!(!cluster.model.snapshot().iter().any(|r| matches!(r, Record::Copy(_))));
 }
 

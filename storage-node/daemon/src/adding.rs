@@ -133,7 +133,12 @@ impl Adder {
             // Who cannot be read is opened next, and says why.
             let Ok(Some(disk)) = disks::disk_at(path) else { continue };
             if let Some(open) = open.insert(disk, path.display().to_string()) {
-                return Err(Error::Copy { path: path.clone(), disk, open });
+                let is_it =
+                    std::fs::canonicalize(path).ok().is_some_and(|at| std::fs::canonicalize(&open).ok() == Some(at));
+                return Err(match is_it {
+                    true => Error::Had { path: path.clone(), disk },
+                    false => Error::Copy { path: path.clone(), disk, open },
+                });
             }
         }
         Ok(())

@@ -86,6 +86,14 @@ pub enum Error {
     /// Same path twice.
     #[error("{0} is named twice: each store and each journal needs a disk or file of its own")]
     Twice(PathBuf),
+    /// One of its own.
+    #[error("{path} is disk {disk} of this node already, and in use")]
+    Had {
+        /// What was named.
+        path: PathBuf,
+        /// The store's name.
+        disk: DiskId,
+    },
     /// A store that the node has already, elsewhere.
     #[error(
         "{path} holds disk {disk}, which this node has at {open}: one is a copy of the other, and only one can be in use"

@@ -168,9 +168,9 @@ impl Conductor {
         self.work.retain(|_, w| active.contains(&w.volume));
         self.scrubs.retain(|_, s| active.contains(&s.volume));
         self.copies.retain(|_, c| active.contains(&c.into));
-        for copy in self.copies.values_mut() {
+        for copy in self.copies.values_mut().filter(|copy| copy.goes_on()) {
             let why = "the conductor's state was lost or restored meanwhile: copy it again if that was not over";
-            copy.failed.get_or_insert_with(|| why.to_owned());
+            copy.failed = Some(why.to_owned());
         }
     }
 }
