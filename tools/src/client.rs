@@ -132,7 +132,14 @@ fn print_key(key: KeyInfo, cluster: &ClusterKey, output: &OutputArgs) -> Outcome
     let authority = Authority::new(&cluster.authority_seed()).map_err(anyhow::Error::from)?.trust().0;
     let line = ClientKey::new(card, cluster, authority).and_then(|key| key.to_line().ok());
     let key_file = line.ok_or_else(|| Failure::new(Exit::Failed, "the conductor made a key that cannot be"))?;
-    output.print(&Added { key, key_file }, |added| added.key_file.clone())
+    let name = key.name.clone();
+    output.print(&Added { key, key_file }, |added| added.key_file.clone()).map_err(|unsaid| {
+        let again = format!("`trine client rotate {name} --grace 0s --yes` makes another one in its place");
+        Failure::new(
+            Exit::Failed,
+            format!("the key {name} is made and could not be printed: {again}: {:#}", unsaid.why),
+        )
+    })
 }
 
 fn rotate(args: RotateArgs) -> Outcome {

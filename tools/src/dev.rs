@@ -281,7 +281,7 @@ impl Cluster {
             note("trine: the conductor is in doubt and changes nothing: see `trine conductor adopt --dry-run`");
         }
         for node in status.nodes {
-            let lost = node.disks.iter().filter(|disk| !disk.present && !(disk.leaving && disk.copies == 0));
+            let lost = node.disks.iter().filter(|disk| !disk.present && (disk.copies > 0 || !disk.leaving));
             for (disk, path) in lost.filter_map(|disk| Some((disk, disk.path.as_ref()?))) {
                 let new = node.disks.iter().find(|new| new.present && new.path.as_ref() == Some(path));
                 let (disk, node, size) = (disk.disk, node.node, Size(self.plan.disk_size));

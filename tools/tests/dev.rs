@@ -146,6 +146,15 @@ fn a_development_cluster_keeps_its_volumes_over_a_restart() {
     assert!(dir.fails(2, &["volume", "delete", "db"]).contains("--yes"));
     dir.ok(&["volume", "resize", "db", "--size", "2G"]);
 
+    // A key is said once: where it is lost, how to get another one is said.
+    let mut unsaid = Command::new(env!("CARGO_BIN_EXE_trine"));
+    unsaid.args(["client", "add", "web", "--volumes", "db"]).env("TRINE_DIR", dir.cluster());
+    let unsaid = unsaid.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap()).output().unwrap();
+    let complained = text(&unsaid.stderr);
+    assert!(unsaid.status.code() == Some(1) && complained.contains("`trine client rotate web"), "{complained}");
+    let way = complained.split('`').nth(1).unwrap().trim_start_matches("trine ");
+    assert!(dir.ok(&way.split(' ').collect::<Vec<_>>()).len() > 64);
+
     // Where there is no ublk that is said, and what to do instead; as anybody, not only as root.
     if !Path::new("/dev/ublk-control").exists() && !Path::new("/sys/module/ublk_drv").exists() {
         let said = dir.fails(1, &["attach", "db"]);

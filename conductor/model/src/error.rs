@@ -203,7 +203,7 @@ pub enum Error {
     #[error("volume {0} is no clone, or was flattened already")]
     NoClone(String),
     /// A disk that a clone has to be placed on is not there.
-    #[error("a clone of shard {shard} belongs on disk {disk} of {node}, which is not there")]
+    #[error("a clone of shard {shard} belongs on disk {disk} of {node}, which is not there or silent: bring it back")]
     NotHere {
         /// The parent's shard.
         shard: ShardId,

@@ -11,7 +11,8 @@
 use crate::Error;
 use crate::answer::{Failure, late};
 use crate::connections::Asker;
-use crate::limits::{CHALLENGE, NODE_BODY, PROOFS, REFUSED, REQUEST, SMALL_BODY};
+use crate::limits::{CHALLENGE, PROOFS, REFUSED, REQUEST, SMALL_BODY};
+use crate::routes::largest_body;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -200,7 +201,7 @@ impl Lock {
         if !self.spend(proof.challenge, proof.nonce) {
             return Err(unknown("the proof of who asks was used before, or is too old: ask again"));
         }
-        let Some(card) = &proof.card else { return Ok((proof, NODE_BODY)) };
+        let Some(card) = &proof.card else { return Ok((proof, largest_body(request.uri().path()))) };
         let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
         if !FOR_CLIENTS.iter().any(|(method, known)| method == request.method() && *known == path) {
             let why = "administers nothing: it is for attaching its volumes";

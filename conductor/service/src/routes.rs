@@ -119,6 +119,12 @@ pub(crate) fn router(ledger: Ledger, gate: Gate) -> Router {
 const OF_NODES: [&str; 5] =
     ["/v1/nodes/register", "/v1/nodes/heartbeat", "/v1/nodes/report", "/v1/nodes/sessions", "/v1/membership"];
 
+/// How large a body may be there.
+pub(crate) fn largest_body(path: &str) -> usize {
+    // That one may name every copy of a volume.
+    if OF_NODES.contains(&path) || path.ends_with("/resync") { NODE_BODY } else { SMALL_BODY }
+}
+
 /// Room for requests under way: a node that cannot say that it lives is taken for dead, whoever else is many.
 struct Room {
     nodes: Semaphore,

@@ -273,6 +273,10 @@ fn garbage_is_answered_and_the_next_one_served() {
     }
     let (status, answer) = conductor.http("POST", "/v1/volumes", &" ".repeat(65 << 10));
     assert!(status == 413 && answer.contains("too-large"), "{status} {answer}");
+    // Of who has the key, too: many large ones at once would take the memory that nodes' words need.
+    for path in ["/v1/settings", "/v1/nodes/n1/duty", "/v1/none"] {
+        assert_eq!(conductor.http("POST", path, &" ".repeat(65 << 10)).0, 413, "{path}");
+    }
     for path in ["/", "/v2/status", "/v1/volumes/db/x", "/v1/../v1/x", "/v1/nodes/n9", "/v1/volumes/none"] {
         assert_eq!(conductor.http("GET", path, "").0, 404, "{path}");
     }
