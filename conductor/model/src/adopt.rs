@@ -149,7 +149,13 @@ impl Conductor {
         }
         *self = next;
         info.adopted = true;
-        info.next = "nothing: `trine status` says how the volumes are".to_owned();
+        info.next = match self.keys.len() {
+            0 => "nothing: `trine status` says how the volumes are".to_owned(),
+            keys => format!(
+                "{keys} keys of clients hold as they did then: one that was removed since is to be removed again, see `trine client list`; \
+                 `trine status` says how the volumes are"
+            ),
+        };
         Ok((info, dirty))
     }
 
