@@ -29,7 +29,7 @@ impl<S: Store> Node<S> {
     pub(super) fn barrier_placed(&mut self, now: Time, key: usize) {
         let (shard, order) = (self.iocbs[key].shard, self.iocbs[key].order);
         self.counters.count("barrier.placed");
-        let hold = order.and_then(|id| match self.orders.get(&id)?.order.what {
+        let hold = order.and_then(|id| match self.orders.named.get(&id)?.order.what {
             ShardOrder::Barrier { hold_ms, .. } => Some((id, now + Span::millis(u64::from(hold_ms)))),
             _ => None,
         });
@@ -90,7 +90,7 @@ impl<S: Store> Node<S> {
 
     /// The shard has a new epoch: its unfinished barriers are over.
     pub(super) fn end_barriers(&mut self, now: Time, shard: ShardId) {
-        let unfinished = self.orders.iter().filter_map(|(id, s)| match s.step {
+        let unfinished = self.orders.named.iter().filter_map(|(id, s)| match s.step {
             Step::Placing(key, _) if s.order.shard == shard => Some((*id, key)),
             _ => None,
         });

@@ -103,7 +103,7 @@ impl<S: Store> Node<S> {
     /// Begins pieces while there is room for more.
     fn go_on_copying(&mut self, now: Time, shard: ShardId, id: OrderId) {
         loop {
-            let Some(Step::Copying(copying)) = self.orders.get_mut(&id).map(|s| &mut s.step) else { return };
+            let Some(Step::Copying(copying)) = self.orders.named.get_mut(&id).map(|s| &mut s.step) else { return };
             let (depth, piece) = (if copying.shares { 1 } else { COPY_DEPTH }, copying.piece);
             if copying.next == copying.end && copying.running.is_empty() {
                 self.order_over(id, OrderState::Done { damaged: 0, repaired: 0 });
@@ -120,7 +120,7 @@ impl<S: Store> Node<S> {
             let kind = if copying.shares { Kind::Share(copying.from) } else { Kind::Copied(copying.from) };
             self.order_iocb(shard, id, kind, range);
         }
-        let Some(Step::Copying(copying)) = self.orders.get_mut(&id).map(|s| &mut s.step) else { return };
+        let Some(Step::Copying(copying)) = self.orders.named.get_mut(&id).map(|s| &mut s.step) else { return };
         if now.since(copying.said) >= PROGRESS {
             copying.said = now;
             let next = Blocks(copying.running.first().copied().unwrap_or(copying.next));
@@ -130,7 +130,7 @@ impl<S: Store> Node<S> {
 
     /// One piece is over.
     pub(super) fn piece_copied(&mut self, now: Time, part: PartDone) {
-        let Some(standing) = self.orders.get_mut(&part.order) else { return };
+        let Some(standing) = self.orders.named.get_mut(&part.order) else { return };
         let (shard, Step::Copying(copying)) = (standing.order.shard, &mut standing.step) else { return };
         copying.running.remove(&part.range.from.0);
         match part.status {
@@ -185,7 +185,7 @@ impl<S: Store> Node<S> {
 
     /// How far a copy-range is, if this order is one that is under way.
     pub(super) fn copying(&mut self, id: OrderId) -> Option<&mut Copying> {
-        match self.orders.get_mut(&id).map(|standing| &mut standing.step) {
+        match self.orders.named.get_mut(&id).map(|standing| &mut standing.step) {
             Some(Step::Copying(copying)) => Some(copying),
             _ => None,
         }
@@ -193,7 +193,7 @@ impl<S: Store> Node<S> {
 
     /// Copy-ranges that have waited for a while, for `trine status`.
     pub(super) fn waiting_copies(&self, now: Time) -> impl Iterator<Item = Trouble> {
-        self.orders.values().filter_map(move |standing| {
+        self.orders.named.values().filter_map(move |standing| {
             let Step::Copying(copying) = &standing.step else { return None };
             let (_, why) = copying.waits.as_ref().filter(|(since, _)| now.since(*since) >= PROGRESS)?;
             let waiting = u32::try_from(copying.running.len()).unwrap_or(u32::MAX);

@@ -1,13 +1,13 @@
 //! Copies that the conductor has no more are deleted.
 
+use super::Node;
 use super::waits::StoreWait;
-use super::{Doomed, Node};
 use crate::limits::GONE_KEPT;
 use crate::mail::Letter;
 use conductor_model::CopyId;
 use driver::{Outbox, Time};
 use node_store::{Store, StoreOp};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Copies that were deleted in this process's life, the newest of them: a Join that comes late does not make one again.
 #[derive(Default)]
@@ -33,15 +33,32 @@ impl Gone {
     }
 }
 
+/// A copy that is to be deleted, and is not known here in any other way.
+pub(super) struct Doomed {
+    /// On which disk.
+    pub(super) disk: usize,
+    /// The store is at it. If not, it could not, and is asked again.
+    pub(super) deleting: bool,
+}
+
+/// Copies that are deleted.
+#[derive(Default)]
+pub(super) struct Deletions {
+    /// Those that were: never made again.
+    pub(super) gone: Gone,
+    /// Those whose deletion is not done.
+    pub(super) doomed: BTreeMap<CopyId, Doomed>,
+}
+
 impl<S: Store> Node<S> {
     /// Deletes copies whose volume is gone.
     pub(super) fn delete_copies(&mut self, now: Time, copies: Vec<CopyId>, out: &mut dyn Outbox<Letter>) {
         for copy in copies {
             let Some((shard, disk)) = self.replicas.iter().find(|(_, r)| r.copy == copy).map(|(s, r)| (*s, r.disk))
             else {
-                match self.doomed.get_mut(&copy) {
+                match self.deletions.doomed.get_mut(&copy) {
                     None => {
-                        self.gone.insert(copy);
+                        self.deletions.gone.insert(copy);
                         out.post(Letter::Deleted(copy));
                     }
                     Some(Doomed { deleting: true, .. }) => {}
@@ -60,7 +77,7 @@ impl<S: Store> Node<S> {
                 continue;
             }
             self.replicas.remove(&shard);
-            self.doomed.insert(copy, Doomed { disk, deleting: true });
+            self.deletions.doomed.insert(copy, Doomed { disk, deleting: true });
             self.submit_to_store(now, disk, StoreOp::Delete { copy }, StoreWait::Deletion { copy }, out);
         }
     }
@@ -68,13 +85,13 @@ impl<S: Store> Node<S> {
     /// A copy is gone for good. Or it is not, because its disk failed or a clone needs it: it is there still, whatever is known of it
     /// here, and is deleted when that is told again.
     pub(super) fn copy_deleted(&mut self, copy: CopyId, gone: bool, out: &mut dyn Outbox<Letter>) {
-        if !gone && let Some(doomed) = self.doomed.get_mut(&copy) {
+        if !gone && let Some(doomed) = self.deletions.doomed.get_mut(&copy) {
             doomed.deleting = false;
         }
         if gone {
-            self.doomed.remove(&copy);
-            self.gone.insert(copy);
-            self.found_full.clear();
+            self.deletions.doomed.remove(&copy);
+            self.deletions.gone.insert(copy);
+            self.taken.full.clear();
             self.counters.count("copy.deleted");
             out.post(Letter::Deleted(copy));
         }

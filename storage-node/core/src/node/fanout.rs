@@ -330,7 +330,7 @@ impl<S: Store> Node<S> {
             kind => {
                 if kind == Kind::Zero {
                     // What it gave back comes when the stores have moved their journals home.
-                    self.found_full.clear();
+                    self.taken.full.clear();
                 }
                 self.finished_write(now, key);
                 self.sync_if_due(shard);

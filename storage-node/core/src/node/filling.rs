@@ -25,6 +25,7 @@ use memory::Filling as Memory;
 use node_protocol::{FillBody, FillState, Mark, MarkBody, ReplyBody, ScanBody, Status, decode_changed, op};
 use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp, View};
 use refcount::Hold;
+use std::collections::BTreeSet;
 use tcp::{Lost, Payload};
 use wire::{Body, Op};
 
@@ -41,6 +42,25 @@ pub(crate) enum Asked {
     Snapshot(SnapshotId),
     /// To end the filling, with K at this stamp.
     Complete(Stamp),
+}
+
+/// What counts for all fillings of this reactor.
+pub(super) struct Fillings {
+    /// When it was said last how far they are, and whether there were any.
+    pub(super) said_at: Time,
+    pub(super) said_some: bool,
+    /// Bytes per second that may be read for them, if there is a limit.
+    pub(super) rate: Option<Bytes>,
+    /// Copies whose filling a person aborted: not to be filled until that is taken back.
+    pub(super) aborted: BTreeSet<CopyId>,
+    /// Copies whose disk was found to be in a state from the past: to be filled with everything, as long as this process knows.
+    pub(super) past: BTreeSet<CopyId>,
+}
+
+impl Fillings {
+    pub(super) fn new(started: Time) -> Self {
+        Self { said_at: started, said_some: false, rate: None, aborted: BTreeSet::new(), past: BTreeSet::new() }
+    }
 }
 
 /// What came back for a question to a syncing copy.
@@ -233,7 +253,7 @@ impl<S: Store> Node<S> {
 
     /// Bytes per second of each filling: what may be read for all of them, in equal shares.
     fn fill_rate_each(&self) -> i64 {
-        let Some(rate) = self.fill_rate else { return FILL_RATE };
+        let Some(rate) = self.fillings.rate else { return FILL_RATE };
         let fillings = self.primaries.values().filter(|p| p.filling.is_some()).count().max(1);
         i64::try_from(rate.0 / fillings as u64).unwrap_or(i64::MAX).min(FILL_RATE)
     }
@@ -553,10 +573,10 @@ impl<S: Store> Node<S> {
         for shard in &shards {
             self.go_on_filling(now, *shard, out);
         }
-        if now < self.fillings_said + FILL_REPORT || (shards.is_empty() && !self.said_fillings) {
+        if now < self.fillings.said_at + FILL_REPORT || (shards.is_empty() && !self.fillings.said_some) {
             return;
         }
-        (self.fillings_said, self.said_fillings) = (now, !shards.is_empty());
+        (self.fillings.said_at, self.fillings.said_some) = (now, !shards.is_empty());
         let said = shards.iter().filter_map(|shard| {
             let primary = self.primaries.get(shard)?;
             let filling = primary.filling.as_ref()?;

@@ -196,7 +196,7 @@ impl<S: Store> Node<S> {
         }
         let Some(primary) = self.primaries.get(&shard) else { return };
         for member in primary.config.in_sync_members() {
-            self.past.remove(&member.copy);
+            self.fillings.past.remove(&member.copy);
         }
         if primary.config.born && primary.config.is_sealed() && !driver::mutant::on("sealed_serves") {
             self.counters.count("primary.sealed");
@@ -222,7 +222,7 @@ impl<S: Store> Node<S> {
             primary.config.in_sync_members().map(|m| m.copy).filter(|copy| primary.is_of_the_past(*copy)).collect();
         for copy in &past {
             self.counters.count("join.of-the-past");
-            self.past.insert(*copy);
+            self.fillings.past.insert(*copy);
             if *copy == primary.config.primary {
                 primary.phase = PrimaryPhase::Failed(PAST.to_owned());
                 primary.hangs = false;
@@ -236,7 +236,7 @@ impl<S: Store> Node<S> {
     /// A copy's K, as far as it can be filled from there on: not if it is from the past. It was in sync when others forgot what they had
     /// discarded after that K (rule 7).
     pub(super) fn trusted(&self, copy: CopyId, known_good: Stamp) -> Stamp {
-        if self.past.contains(&copy) { Stamp::default() } else { known_good }
+        if self.fillings.past.contains(&copy) { Stamp::default() } else { known_good }
     }
 }
 

@@ -59,7 +59,7 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let shard = config.shard;
-        if self.gone.contains(copy) || self.doomed.contains_key(&copy) {
+        if self.deletions.gone.contains(copy) || self.deletions.doomed.contains_key(&copy) {
             // Its volume is deleted; whoever still asks has not been told yet.
             self.join_refused(now, shard, asker, Status::NotJoined, "the volume was deleted");
             return;
@@ -106,13 +106,17 @@ impl<S: Store> Node<S> {
             Asker::Remote(_, caller) => Some(*caller),
         };
         let bound = self.binding(now, shard, &config, asks);
-        let step = if !self.quarantine.is_over(now) || bound.is_some() { JoinStep::Parked } else { JoinStep::Draining };
+        let step = if !self.promises.quarantine.is_over(now) || bound.is_some() {
+            JoinStep::Parked
+        } else {
+            JoinStep::Draining
+        };
         if step == JoinStep::Parked {
             self.counters.count("join.parked");
         }
         if let Some(to) = self.other_holder(shard, &config, asks) {
             // Also when its promise has run out: it may be asking for the next one.
-            self.withheld.withhold(to, shard, config.epoch);
+            self.promises.withheld.withhold(to, shard, config.epoch);
         }
         if config.primary != copy && self.primaries.get(&shard).is_some_and(|p| p.config.epoch < config.epoch) {
             // The primary here is deposed: it serves nothing from now on.

@@ -26,7 +26,7 @@ impl<S: Store> Node<S> {
             }
             return;
         };
-        if self.gone.contains(config.primary) || self.doomed.contains_key(&config.primary) {
+        if self.deletions.gone.contains(config.primary) || self.deletions.doomed.contains_key(&config.primary) {
             return;
         }
         if known >= config.epoch {
@@ -258,7 +258,7 @@ impl<S: Store> Node<S> {
     /// begins there.
     fn outlive_locks(&mut self, shard: ShardId) {
         let Some(replica) = self.replicas.get_mut(&shard).filter(|replica| replica.reading > 0) else { return };
-        for (_, wait) in &mut self.store_waits {
+        for (_, wait) in &mut self.waits.store {
             if let StoreWait::Read { iocb, of, view, busy: busy @ None, .. } = wait
                 && *of == shard
             {

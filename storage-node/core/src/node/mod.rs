@@ -74,27 +74,30 @@ mod waits;
 mod wishes;
 mod work;
 
+use self::deletion::Deletions;
+use self::filling::Fillings;
+use self::orders::Orders;
+use self::promises::Promises;
 use self::requests::Incoming;
-use self::waits::{ReplyWait, StoreWait};
+use self::room::Taken;
+use self::source::Sources;
+use self::waits::Waits;
 use crate::counters::Counters;
 use crate::iocb::{Iocb, ServerIocb};
 use crate::limits::{AWAY, NOTICEABLE_USE, PROMISE, STORE_OPS, TICK};
 use crate::links::Links;
 use crate::mail::{Letter, Mail};
 use crate::primary::Primary;
-use crate::replica::{Caller, Quarantine, Replica};
+use crate::replica::{Caller, Replica};
 use crate::session::Sessions;
-use crate::withheld::Withheld;
-use conductor_model::api::{KeyList, OrderReport, Trouble};
-use conductor_model::{Blocks, Bytes, CopyId, DiskId, NodeId, OpenId, OrderId, ShardId, VolumeId};
+use conductor_model::api::{KeyList, Trouble};
+use conductor_model::{Blocks, DiskId, NodeId, OpenId, ShardId};
 use driver::{ConnId, DiskIndex, Done, Machine, Op, Outbox, Time};
 use memory::{Arena, Filling};
 use node_store::Store;
-use orders::{PartDone, Standing};
 use refcount::Table;
 use slab::Slab;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, VecDeque};
 use tcp::{Net, NetEvent, Payload, Transport, Ways};
 
 /// A disk with its opened store.
@@ -108,14 +111,6 @@ pub struct Disk<S> {
     pub index: DiskIndex,
     /// The store, open and recovered.
     pub store: S,
-}
-
-/// A copy that is to be deleted, and is not known here in any other way.
-struct Doomed {
-    /// On which disk.
-    disk: usize,
-    /// The store is at it. If not, it could not, and is asked again.
-    deleting: bool,
 }
 
 /// What a node is made of.
@@ -149,78 +144,59 @@ const ROUNDS: usize = 4;
 pub struct Node<S> {
     options: NodeOptions,
     arena: Arena,
-    net: Net,
+
+    // Disks, each with its store.
     disks: Vec<Disk<S>>,
+    /// Operations that each disk's store has.
+    in_store: Vec<usize>,
+    /// A store was given something since its last end of turn.
+    store_touched: bool,
+    damage: damage::Damage,
+    deletions: Deletions,
+
+    // Who is connected: clients and nodes that came, reactors that were called.
+    net: Net,
     listeners: Vec<driver::ListenerId>,
-    sessions: Sessions,
     visitors: BTreeMap<ConnId, Visitor>,
+    sessions: Sessions,
+    last_session: u64,
     /// Which keys of clients there are, once the conductor has said so.
     keys: Option<KeyList>,
     links: Links,
     ways: Ways,
+    promises: Promises,
+
+    // Shards: the copy here, and what its primary knows if that is here.
     replicas: BTreeMap<ShardId, Replica>,
     primaries: BTreeMap<ShardId, Primary>,
+
+    // Requests under way.
     iocbs: Slab<Iocb>,
     iocb_holds: Table<ServerIocb>,
-    store_waits: Slab<StoreWait>,
-    reply_waits: Slab<ReplyWait>,
+    waits: Waits,
+    taken: Taken,
     /// IOCBs that may be able to go on.
     ready: VecDeque<usize>,
     arrivals: u64,
-    /// A store was given something since its last end of turn.
-    store_touched: bool,
-    /// Operations that each disk's store has.
-    in_store: Vec<usize>,
+
+    // What keeps copies equal, and what the conductor has ordered.
     /// Settling pieces under way on the whole reactor.
     settling_pieces: usize,
-    /// Payload bytes of clients' requests, by volume.
-    payload_bytes: BTreeMap<VolumeId, usize>,
-    /// Blocks of writes that are stamped and not finished.
-    blocks_in_flight: u64,
-    /// Shards with a write that waited for room in vain: how many blocks there were then.
-    found_full: BTreeMap<ShardId, i64>,
-    /// Copies that were deleted: never made again.
-    gone: deletion::Gone,
+    /// Shards whose settling may go on: a piece of it just finished, or a read that it waited for.
+    may_settle_on: Vec<ShardId>,
+    fillings: Fillings,
+    orders: Orders,
+    sources: Sources,
+    scrubs: BTreeMap<ShardId, scrub::Scrub>,
     /// Questions about content that are being answered.
     services: Slab<verify::Service>,
-    /// Pieces of snapshots that are being read for copy-ranges elsewhere.
-    giving: usize,
-    /// Reactors that have what copy-ranges here copy.
-    source_links: BTreeSet<SocketAddr>,
     last_look: u64,
-    damage: damage::Damage,
-    scrubs: BTreeMap<ShardId, scrub::Scrub>,
-    /// Promises given: the reactor that holds one, and until when.
-    promised: BTreeMap<Caller, Time>,
-    /// Shards for which a promise counts no more, as its holders are told (rule 13).
-    withheld: Withheld,
-    quarantine: Quarantine,
-    /// Until when the conductor lets nobody take over from this node.
-    undisputed: Time,
-    /// When it was said last how far fillings are, and whether there were any.
-    fillings_said: Time,
-    said_fillings: bool,
-    /// Bytes per second that may be read to fill copies, if there is a limit.
-    fill_rate: Option<Bytes>,
-    /// Copies whose filling a person aborted: not to be filled until that is taken back.
-    aborted_fillings: BTreeSet<CopyId>,
-    /// Copies whose disk was found to be in a state from the past: to be filled with everything, as long as this process knows.
-    past: BTreeSet<CopyId>,
-    /// Copies whose deletion is not done.
-    doomed: BTreeMap<CopyId, Doomed>,
+
+    // What is said to others.
     next_tick: Time,
     troubles: Vec<Trouble>,
     /// What was last said of each disk's blocks in use.
     said_used: Vec<Blocks>,
-    /// Orders that are named, with what became of them.
-    orders: BTreeMap<OrderId, Standing>,
-    /// Parts of orders that just finished.
-    order_news: VecDeque<PartDone>,
-    /// What is to be said of orders.
-    reports: Vec<OrderReport>,
-    /// Shards whose settling may go on: a piece of it just finished, or a read that it waited for.
-    may_settle_on: Vec<ShardId>,
-    last_session: u64,
     traces: VecDeque<crate::iocb::Stages>,
     counters: Counters,
     stopping: bool,
@@ -267,39 +243,25 @@ impl<S: Store> Node<S> {
             primaries: BTreeMap::new(),
             iocbs: Slab::new(),
             iocb_holds: Table::new(),
-            store_waits: Slab::new(),
-            reply_waits: Slab::new(),
+            waits: Waits::default(),
+            taken: Taken::default(),
+            promises: Promises::new(until),
+            fillings: Fillings::new(started),
+            deletions: Deletions::default(),
+            orders: Orders::default(),
+            sources: Sources::default(),
             ready: VecDeque::new(),
             arrivals: 0,
             store_touched: false,
             in_store: vec![0; disks_len],
             settling_pieces: 0,
-            payload_bytes: BTreeMap::new(),
-            blocks_in_flight: 0,
-            found_full: BTreeMap::new(),
-            gone: deletion::Gone::default(),
             services: Slab::new(),
-            giving: 0,
-            source_links: BTreeSet::new(),
             last_look: 0,
             damage: damage::Damage::new(disks_len),
             scrubs: BTreeMap::new(),
-            promised: BTreeMap::new(),
-            withheld: Withheld::default(),
-            quarantine: Quarantine { until },
-            undisputed: Time::default(),
-            fillings_said: started,
-            fill_rate: None,
-            aborted_fillings: BTreeSet::new(),
-            past: BTreeSet::new(),
-            said_fillings: false,
-            doomed: BTreeMap::new(),
             next_tick: started,
             troubles: Vec::new(),
             said_used,
-            orders: BTreeMap::new(),
-            order_news: VecDeque::new(),
-            reports: Vec::new(),
             may_settle_on: Vec::new(),
             last_session: 0,
             traces: VecDeque::new(),
@@ -334,7 +296,7 @@ impl<S: Store> Node<S> {
                 self.go_on_settling(now, shard, out);
             } else if let Some(key) = self.ready.pop_front() {
                 self.advance(now, key, out);
-            } else if let Some(part) = self.order_news.pop_front() {
+            } else if let Some(part) = self.orders.news.pop_front() {
                 self.part_done(now, part);
             } else {
                 self.post_reports(out);
@@ -370,7 +332,7 @@ impl<S: Store> Node<S> {
 
     /// Is there work that no completion and no deadline would bring back?
     fn has_more_to_do(&self) -> bool {
-        self.store_touched || !self.ready.is_empty() || !self.may_settle_on.is_empty() || !self.order_news.is_empty()
+        self.store_touched || !self.ready.is_empty() || !self.may_settle_on.is_empty() || !self.orders.news.is_empty()
     }
 
     fn reap(&mut self) {
@@ -462,7 +424,7 @@ impl<S: Store> Machine for Node<S> {
             }
             Mail::Membership(shard, answer) => self.conductor_answered(now, shard, answer, out),
             Mail::Heard(sent) => self.conductor_promised(sent),
-            Mail::FillRate(rate) => self.fill_rate = rate,
+            Mail::FillRate(rate) => self.fillings.rate = rate,
             Mail::AbortedFillings(copies) => self.abort_fillings(copies),
             Mail::Reachable(all) => self.know_ways(now, all),
             Mail::Generations(list) => {

@@ -19,8 +19,8 @@ use conductor_model::{BLOCK, BlockRange, Blocks, Member, OrderId, ShardId, Snaps
 use driver::{Outbox, Span, Time};
 use node_protocol::Status;
 use node_store::{Store, View};
-use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An order that is named.
 #[derive(Debug)]
@@ -54,6 +54,17 @@ pub(super) enum Step {
     Over(OrderReport),
 }
 
+/// All that are named, and what there is to say of them.
+#[derive(Default)]
+pub(super) struct Orders {
+    /// With what became of them.
+    pub(super) named: BTreeMap<OrderId, Standing>,
+    /// Parts that just finished.
+    pub(super) news: VecDeque<PartDone>,
+    /// What is to be said.
+    pub(super) reports: Vec<OrderReport>,
+}
+
 /// A part of an order is over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartDone {
@@ -66,21 +77,21 @@ impl<S: Store> Node<S> {
     /// All orders that are open.
     pub(super) fn orders_named(&mut self, now: Time, orders: Vec<Order>) {
         let named: BTreeSet<OrderId> = orders.iter().map(|order| order.id).collect();
-        let gone: Vec<OrderId> = self.orders.keys().copied().filter(|id| !named.contains(id)).collect();
+        let gone: Vec<OrderId> = self.orders.named.keys().copied().filter(|id| !named.contains(id)).collect();
         for id in gone {
             self.forget_order(now, id);
         }
         let mut shards = BTreeSet::new();
         // A scrub walks beside the writes, in no order with them: `scrub` has those.
         for order in orders.into_iter().filter(|order| !matches!(order.what, ShardOrder::Scrub { .. })) {
-            match self.orders.entry(order.id) {
+            match self.orders.named.entry(order.id) {
                 Entry::Vacant(new) => {
                     shards.insert(order.shard);
                     new.insert(Standing { order, step: Step::Due });
                 }
                 Entry::Occupied(mut known) => {
                     if let Step::Over(report) = &known.get().step {
-                        self.reports.push(report.clone());
+                        self.orders.reports.push(report.clone());
                     }
                     // Who has the source of a copy-range may have changed.
                     known.get_mut().order = order;
@@ -94,7 +105,7 @@ impl<S: Store> Node<S> {
 
     /// An order is not named any more.
     fn forget_order(&mut self, now: Time, id: OrderId) {
-        let Some(Standing { order, step }) = self.orders.remove(&id) else { return };
+        let Some(Standing { order, step }) = self.orders.named.remove(&id) else { return };
         if let Step::Placing(key, _) = step {
             self.withdraw(now, key);
         }
@@ -132,7 +143,7 @@ impl<S: Store> Node<S> {
             return;
         }
         let due = |s: &&Standing| s.order.shard == shard && matches!(s.step, Step::Due);
-        let due: Vec<Order> = self.orders.values().filter(due).map(|s| s.order.clone()).collect();
+        let due: Vec<Order> = self.orders.named.values().filter(due).map(|s| s.order.clone()).collect();
         for Order { id, what, .. } in due {
             match what {
                 // The order came late: what it asks for is given up, and would stay for ever if it were made again.
@@ -194,17 +205,17 @@ impl<S: Store> Node<S> {
     }
 
     pub(super) fn step_to(&mut self, id: OrderId, step: Step) {
-        if let Some(standing) = self.orders.get_mut(&id) {
+        if let Some(standing) = self.orders.named.get_mut(&id) {
             standing.step = step;
         }
     }
 
     /// Says how an order stands, if it still stands.
     pub(super) fn say_order(&mut self, id: OrderId, state: OrderState) -> Option<OrderReport> {
-        let shard = self.orders.get(&id)?.order.shard;
+        let shard = self.orders.named.get(&id)?.order.shard;
         let epoch = self.primaries.get(&shard)?.config.epoch;
         let report = OrderReport { id, shard, epoch, state };
-        self.reports.push(report.clone());
+        self.orders.reports.push(report.clone());
         Some(report)
     }
 
@@ -221,7 +232,7 @@ impl<S: Store> Node<S> {
 
     /// A part of an order is over.
     pub(super) fn part_done(&mut self, now: Time, part: PartDone) {
-        let Some(standing) = self.orders.get(&part.order) else { return };
+        let Some(standing) = self.orders.named.get(&part.order) else { return };
         match standing.step {
             Step::Placing(..) => {
                 let shard = standing.order.shard;
@@ -243,7 +254,7 @@ impl<S: Store> Node<S> {
 
     /// This reactor is not the shard's primary any more: if it is again, what is named then is begun again.
     pub(super) fn orders_left(&mut self, shard: ShardId) {
-        for standing in self.orders.values_mut().filter(|s| s.order.shard == shard) {
+        for standing in self.orders.named.values_mut().filter(|s| s.order.shard == shard) {
             if !matches!(standing.step, Step::Over(_)) {
                 standing.step = Step::Due;
             }
@@ -254,6 +265,7 @@ impl<S: Store> Node<S> {
     pub(super) fn tick_orders(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         let late: Vec<(OrderId, usize)> = self
             .orders
+            .named
             .iter()
             .filter_map(|(id, s)| match s.step {
                 Step::Placing(key, until) if until <= now => Some((*id, key)),
@@ -265,7 +277,7 @@ impl<S: Store> Node<S> {
             self.withdraw(now, key);
         }
         let due: BTreeSet<ShardId> =
-            self.orders.values().filter(|s| matches!(s.step, Step::Due)).map(|s| s.order.shard).collect();
+            self.orders.named.values().filter(|s| matches!(s.step, Step::Due)).map(|s| s.order.shard).collect();
         for shard in due {
             self.begin_orders(now, shard);
         }
@@ -275,7 +287,7 @@ impl<S: Store> Node<S> {
 
     /// Posts what is to be said.
     pub(super) fn post_reports(&mut self, out: &mut dyn Outbox<Letter>) {
-        for report in self.reports.drain(..) {
+        for report in self.orders.reports.drain(..) {
             out.post(Letter::Report(report));
         }
     }

@@ -15,15 +15,40 @@ use crate::limits::{KEEPALIVE, PROMISE, SUBTASK_DEADLINE};
 use crate::links::Promise;
 use crate::mail::Letter;
 use crate::primary::Primary;
-use crate::replica::{Bound, Caller, JoinStep};
+use crate::replica::{Bound, Caller, JoinStep, Quarantine};
+use crate::withheld::Withheld;
 use conductor_model::{BlockRange, Configuration, ShardId};
 use driver::{Outbox, Span, Time};
 use memory::Class;
 use node_protocol::{Prefix, PromiseAnswer, PromiseBody, ReplyBody, Status, decode_withheld, encode_withheld, op};
 use node_store::Store;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use tcp::{Lost, Payload};
 use wire::{Body, Op};
+
+/// What this reactor has promised, and what was promised to its node.
+pub(super) struct Promises {
+    /// Those given: the reactor that holds one, and until when.
+    pub(super) given: BTreeMap<Caller, Time>,
+    /// Shards for which a promise counts no more, as its holders are told (rule 13).
+    pub(super) withheld: Withheld,
+    pub(super) quarantine: Quarantine,
+    /// Until when the conductor lets nobody take over from this node.
+    pub(super) undisputed: Time,
+}
+
+impl Promises {
+    /// Of a process whose predecessor's promises end then.
+    pub(super) fn new(until: Time) -> Self {
+        Self {
+            given: BTreeMap::new(),
+            withheld: Withheld::default(),
+            quarantine: Quarantine { until },
+            undisputed: Time::default(),
+        }
+    }
+}
 
 impl<S: Store> Node<S> {
     /// Asks the reactor behind `to` for a promise.
@@ -103,7 +128,7 @@ impl<S: Store> Node<S> {
 
     /// The conductor heard this node, and takes it for alive for the detection time at least.
     pub(super) fn conductor_promised(&mut self, sent: Time) {
-        self.undisputed = self.undisputed.max(relied_until(sent, PROMISE));
+        self.promises.undisputed = self.promises.undisputed.max(relied_until(sent, PROMISE));
     }
 
     /// May a sealed primary read this range (rule 11)? Only while the conductor lets nobody take over, and nothing above K: whoever takes
@@ -112,7 +137,7 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get(&shard).filter(|p| p.is_sealed()) else {
             return false;
         };
-        let undisputed = now < self.undisputed || driver::mutant::on("sealed_reads_on");
+        let undisputed = now < self.promises.undisputed || driver::mutant::on("sealed_reads_on");
         // A copy in doubt does not know all that is above K.
         undisputed && !primary.doubts_any() && !primary.is_above_known_good(range)
     }
@@ -132,14 +157,14 @@ impl<S: Store> Node<S> {
         };
         self.counters.count("op.promise");
         let known = body.known.get();
-        for shard in self.withheld.confirmed(caller, known) {
+        for shard in self.promises.withheld.confirmed(caller, known) {
             self.counters.count("promise.given-back");
             self.release_join(now, shard, caller, out);
         }
-        let generation = self.withheld.generation(caller);
+        let generation = self.promises.withheld.generation(caller);
         let mut list = Vec::new();
         if generation != known {
-            self.withheld.list(caller).for_each(|(shard, epoch)| encode_withheld(&mut list, shard, epoch));
+            self.promises.withheld.list(caller).for_each(|(shard, epoch)| encode_withheld(&mut list, shard, epoch));
         }
         let payload = if list.is_empty() {
             None
@@ -166,7 +191,7 @@ impl<S: Store> Node<S> {
 
     /// Counted from sending the answer, and always for the full time: the asker ends it earlier.
     pub(super) fn promise(&mut self, now: Time, caller: Caller) {
-        self.promised.insert(caller, now + PROMISE);
+        self.promises.given.insert(caller, now + PROMISE);
     }
 
     /// Whom this copy has promised to follow, if that is another primary than the one of this configuration.
@@ -192,14 +217,14 @@ impl<S: Store> Node<S> {
         let carried = replica.joining.as_ref().and_then(|joining| joining.bound);
         let given = || {
             let to = replica.promised_to.filter(|_| replica.other_primary(config))?;
-            Some(Bound { to, until: *self.promised.get(&to)? })
+            Some(Bound { to, until: *self.promises.given.get(&to)? })
         };
         carried.or_else(given).filter(|bound| Some(bound.to) != asks && now < bound.until)
     }
 
     /// A Join that waits for the end of a promise to `caller` need not wait any longer.
     fn release_join(&mut self, now: Time, shard: ShardId, caller: Caller, out: &mut dyn Outbox<Letter>) {
-        let over = self.quarantine.is_over(now);
+        let over = self.promises.quarantine.is_over(now);
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         let Some(joining) = replica.joining.as_mut().filter(|j| j.bound.is_some_and(|b| b.to == caller)) else {
             return;
@@ -214,8 +239,8 @@ impl<S: Store> Node<S> {
 
     /// Parked Joins whose time has come.
     pub(super) fn tick_parked(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
-        self.promised.retain(|_, until| now < *until);
-        if !self.quarantine.is_over(now) {
+        self.promises.given.retain(|_, until| now < *until);
+        if !self.promises.quarantine.is_over(now) {
             return;
         }
         let mut free = Vec::new();

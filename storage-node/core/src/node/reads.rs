@@ -168,7 +168,7 @@ impl<S: Store> Node<S> {
         }
         let (len, crcs) = (blocks.len(), wire::pieces(&blocks));
         let before = iocb.payload.as_ref().map_or(0, |p| p.mem.capacity());
-        let bytes = self.payload_bytes.entry(iocb.shard.volume).or_default();
+        let bytes = self.taken.payload.entry(iocb.shard.volume).or_default();
         *bytes = *bytes + blocks.capacity() - before;
         iocb.payload = Some(Payload { mem: blocks.filled(), len, crcs });
         iocb.phase = IocbPhase::Ready;

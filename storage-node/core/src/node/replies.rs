@@ -114,7 +114,7 @@ impl<S: Store> Node<S> {
         }
         if let Some(order) = self.iocbs[key].order {
             let range = self.iocbs[key].range;
-            self.order_news.push_back(PartDone { order, range, status });
+            self.orders.news.push_back(PartDone { order, range, status });
         }
         self.counters.count(if status == Status::Ok { "reply.ok" } else { reply_counter(status) });
         self.end_request(now, key);
@@ -137,17 +137,17 @@ impl<S: Store> Node<S> {
         let iocb = &mut self.iocbs[key];
         let request = iocb.request.take();
         if iocb.stamp.is_some() && iocb.kind.takes_space() {
-            self.blocks_in_flight -= u64::from(iocb.range.count.0);
+            self.taken.blocks -= u64::from(iocb.range.count.0);
         }
         let (volume, arrival) = (iocb.shard.volume, iocb.arrival);
         self.settling_pieces -= usize::from(iocb.kind == Kind::Settle && request.is_some());
         if let Some(payload) = iocb.payload.take()
             && iocb.kind == Kind::Write
-            && let Some(bytes) = self.payload_bytes.get_mut(&volume)
+            && let Some(bytes) = self.taken.payload.get_mut(&volume)
         {
             *bytes -= payload.mem.capacity();
             if *bytes == 0 {
-                self.payload_bytes.remove(&volume);
+                self.taken.payload.remove(&volume);
             }
         }
         iocb.answer = None;

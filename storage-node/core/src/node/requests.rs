@@ -133,7 +133,7 @@ impl<S: Store> Node<S> {
         if iocb.kind == Kind::Write
             && let Some(payload) = &iocb.payload
         {
-            *self.payload_bytes.entry(iocb.shard.volume).or_default() += payload.mem.capacity();
+            *self.taken.payload.entry(iocb.shard.volume).or_default() += payload.mem.capacity();
         }
         entry.insert(Iocb { request, arrival: self.arrivals, ..iocb });
         key
@@ -185,7 +185,7 @@ impl<S: Store> Node<S> {
         if in_blocks && !(offset.is_block_aligned() && Bytes(end).is_block_aligned()) {
             return Err(Status::BadRequest);
         }
-        let waiting = self.payload_bytes.get(&body.shard().volume).copied().unwrap_or(0);
+        let waiting = self.taken.payload.get(&body.shard().volume).copied().unwrap_or(0);
         if kind == Kind::Write && !primary.is_serving() && waiting >= MAX_WAITING_BYTES {
             return Err(Status::Later);
         }
@@ -308,7 +308,7 @@ impl<S: Store> Node<S> {
             self.counters.count("write.stamped-again");
         }
         if iocb.stamp.is_none() && kind.takes_space() {
-            self.blocks_in_flight += u64::from(range.count.0);
+            self.taken.blocks += u64::from(range.count.0);
         }
         iocb.stamp = Some(stamp);
         iocb.started_at = now;

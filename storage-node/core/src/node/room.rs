@@ -2,9 +2,21 @@
 
 use super::Node;
 use crate::limits::{RESERVED_BLOCKS, ROOM_WAIT};
-use conductor_model::ShardId;
+use conductor_model::{ShardId, VolumeId};
 use driver::Time;
 use node_store::Store;
+use std::collections::BTreeMap;
+
+/// What clients' requests take while they are under way.
+#[derive(Default)]
+pub(super) struct Taken {
+    /// Bytes of payload, by volume.
+    pub(super) payload: BTreeMap<VolumeId, usize>,
+    /// Blocks of writes that are stamped and not finished.
+    pub(super) blocks: u64,
+    /// Shards with a write that waited for room in vain: how many blocks there were then.
+    pub(super) full: BTreeMap<ShardId, i64>,
+}
 
 /// What becomes of a write that needs room.
 pub(super) enum Room {
@@ -20,19 +32,19 @@ impl<S: Store> Node<S> {
     pub(super) fn find_room(&mut self, now: Time, key: usize, needs: i64) -> Room {
         let shard = self.iocbs[key].shard;
         let Some(room) = self.room(shard) else { return Room::Found };
-        if self.found_full.get(&shard).is_some_and(|full| room > *full) {
-            self.found_full.remove(&shard);
+        if self.taken.full.get(&shard).is_some_and(|full| room > *full) {
+            self.taken.full.remove(&shard);
         }
         if room >= needs {
             self.iocbs[key].short_since = None;
             return Room::Found;
         }
-        let known = self.found_full.get(&shard).is_some_and(|full| needs > *full);
+        let known = self.taken.full.get(&shard).is_some_and(|full| needs > *full);
         let since = *self.iocbs[key].short_since.get_or_insert(now);
         if !known && now < since + ROOM_WAIT {
             return Room::Awaited;
         }
-        self.found_full.entry(shard).or_insert(room);
+        self.taken.full.entry(shard).or_insert(room);
         Room::None
     }
 
@@ -44,7 +56,7 @@ impl<S: Store> Node<S> {
         let there =
             primary.others().chain(filled).filter_map(|m| self.links.get(m.endpoint).filter(|l| l.up.is_some()));
         let free = there.map(|link| link.free_blocks).fold(local, u64::min);
-        let taken = self.blocks_in_flight + RESERVED_BLOCKS;
+        let taken = self.taken.blocks + RESERVED_BLOCKS;
         let signed = |blocks: u64| i64::try_from(blocks).unwrap_or(i64::MAX);
         Some(signed(free).saturating_sub(signed(taken)))
     }

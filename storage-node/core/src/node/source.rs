@@ -26,6 +26,15 @@ use std::net::SocketAddr;
 use tcp::{Answer, Lost, Payload};
 use wire::{Body, Op};
 
+/// What copy-ranges here and elsewhere read.
+#[derive(Default)]
+pub(super) struct Sources {
+    /// Pieces of snapshots that are being read for those elsewhere.
+    pub(super) giving: usize,
+    /// Reactors that have what those here copy.
+    pub(super) links: BTreeSet<SocketAddr>,
+}
+
 impl<S: Store> Node<S> {
     /// Does the copy here give what this snapshot reads as? Else why not, and whether that may change.
     fn gives(&self, of: ShardSnapshot) -> Result<(), Failure> {
@@ -58,7 +67,7 @@ impl<S: Store> Node<S> {
         self.counters.count("op.snapshot-read");
         let (view, disk, copy) = (View::Snapshot(of.snapshot), replica.disk, replica.copy);
         replica.read_begins(view);
-        self.giving += 1;
+        self.sources.giving += 1;
         self.submit_to_store(
             now,
             disk,
@@ -79,7 +88,7 @@ impl<S: Store> Node<S> {
             return Err(Status::OutOfRange);
         }
         let room = self.in_store[replica.disk] < self.store_share() / 2;
-        let fits = room && self.services.len() + self.giving < SERVICES;
+        let fits = room && self.services.len() + self.sources.giving < SERVICES;
         if fits { Ok(()) } else { Err(Status::Later) }
     }
 
@@ -91,7 +100,7 @@ impl<S: Store> Node<S> {
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
-        self.giving -= 1;
+        self.sources.giving -= 1;
         if let Some(replica) = self.replicas.get_mut(&of.shard) {
             replica.read_is_over(View::Snapshot(of.snapshot));
         }
@@ -141,7 +150,7 @@ impl<S: Store> Node<S> {
 
     /// Who has the source of the order that this is a piece of, as the conductor said last.
     fn holders(&self, key: usize) -> Vec<Member> {
-        let standing = self.iocbs[key].order.and_then(|id| self.orders.get(&id));
+        let standing = self.iocbs[key].order.and_then(|id| self.orders.named.get(&id));
         standing.map(|standing| standing.holders().to_vec()).unwrap_or_default()
     }
 
@@ -255,17 +264,17 @@ impl<S: Store> Node<S> {
     /// Makes the links to holders of sources that copy-ranges need, and gives back those that none needs any more.
     pub(super) fn link_sources(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         let mut needed = BTreeSet::new();
-        for standing in self.orders.values() {
+        for standing in self.orders.named.values() {
             let Some(source) = standing.source_elsewhere() else { continue };
             let own = self.replicas.get(&source).map(|replica| replica.copy);
             needed.extend(standing.holders().iter().filter(|m| Some(m.copy) != own).map(|m| m.endpoint));
         }
-        let before = std::mem::replace(&mut self.source_links, needed);
-        let new: Vec<SocketAddr> = self.source_links.difference(&before).copied().collect();
+        let before = std::mem::replace(&mut self.sources.links, needed);
+        let new: Vec<SocketAddr> = self.sources.links.difference(&before).copied().collect();
         for to in new {
             self.links.need(now, to);
         }
-        let over: Vec<SocketAddr> = before.difference(&self.source_links).copied().collect();
+        let over: Vec<SocketAddr> = before.difference(&self.sources.links).copied().collect();
         for to in over {
             self.release_link(now, to, out);
         }

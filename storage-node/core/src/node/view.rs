@@ -104,8 +104,8 @@ impl<S: Store> Node<S> {
 
     /// True if nothing is in flight: every request answered, every hold given back. For tests of counts at rest.
     pub fn is_at_rest(&self) -> bool {
-        self.store_waits.is_empty()
-            && self.reply_waits.is_empty()
+        self.waits.store.is_empty()
+            && self.waits.replies.is_empty()
             && self.iocb_holds.live() == 0
             && self.iocbs.is_empty()
     }

@@ -31,7 +31,7 @@ impl<S: Store> Node<S> {
             }
             let visitor =
                 Visitor::Node { name: peer.name.clone(), caller: Caller { process: peer.process, lane: peer.lane } };
-            self.withheld.meets(&peer.name, Caller { process: peer.process, lane: peer.lane });
+            self.promises.withheld.meets(&peer.name, Caller { process: peer.process, lane: peer.lane });
             self.visitors.insert(conn, visitor);
             self.accept(now, conn, out);
             return;

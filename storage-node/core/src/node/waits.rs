@@ -10,12 +10,20 @@ use driver::{ConnId, Outbox, Span, Time};
 use node_protocol::ReplyBody;
 use node_store::{Store, StoreError, StoreOp, Tag, View};
 use refcount::Hold;
+use slab::Slab;
 use std::net::SocketAddr;
 use tcp::{Answer, Lost, Payload};
 use wire::{Body, Op};
 
 /// One start of a subtask keeps its IOCB.
 type Subtask = Hold<ServerIocb, why::Subtask>;
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Waits {
+    pub(super) store: Slab<StoreWait>,
+    pub(super) replies: Slab<ReplyWait>,
+}
 
 /// What a completion of a store belongs to.
 #[derive(Debug)]
@@ -89,7 +97,7 @@ impl<S: Store> Node<S> {
         wait: StoreWait,
         out: &mut dyn Outbox<Letter>,
     ) {
-        let tag = Tag(self.store_waits.insert(wait) as u64);
+        let tag = Tag(self.waits.store.insert(wait) as u64);
         self.store_touched = true;
         self.in_store[disk] += 1;
         self.disks[disk].store.submit(now, tag, op, &mut |op| out.submit(op));
@@ -100,7 +108,7 @@ impl<S: Store> Node<S> {
         let mut answered = false;
         while let Some((tag, result)) = self.disks[disk].store.next_completion() {
             answered = true;
-            let Some(wait) = usize::try_from(tag.0).ok().and_then(|key| self.store_waits.try_remove(key)) else {
+            let Some(wait) = usize::try_from(tag.0).ok().and_then(|key| self.waits.store.try_remove(key)) else {
                 debug_assert!(false, "the store completed what it was not given");
                 continue;
             };
@@ -145,10 +153,10 @@ impl<S: Store> Node<S> {
     /// Sends a request on a link. False if that could not be done: then nobody waits for it.
     pub(super) fn ask_peer(&mut self, now: Time, conn: ConnId, request: Request<'_>, wait: ReplyWait) -> bool {
         let Request { op, body, payload, patience } = request;
-        let key = self.reply_waits.insert(wait);
+        let key = self.waits.replies.insert(wait);
         let sent = self.net.request(now, conn, op, body, payload, key as u64, now + patience).is_ok();
         if !sent {
-            self.reply_waits.remove(key);
+            self.waits.replies.remove(key);
         }
         sent
     }
@@ -162,7 +170,7 @@ impl<S: Store> Node<S> {
         result: Result<(Op, Body, Option<Payload>), Lost>,
         out: &mut dyn Outbox<Letter>,
     ) {
-        let Some(wait) = usize::try_from(token).ok().and_then(|key| self.reply_waits.try_remove(key)) else {
+        let Some(wait) = usize::try_from(token).ok().and_then(|key| self.waits.replies.try_remove(key)) else {
             debug_assert!(false, "a reply to what was never asked");
             return;
         };

@@ -109,16 +109,16 @@ impl<S: Store> Node<S> {
 
     /// The copies whose filling an operator has aborted, all of them; those that were on the list before may be filled at once.
     pub(super) fn abort_fillings(&mut self, aborted: Vec<CopyId>) {
-        let before = std::mem::replace(&mut self.aborted_fillings, aborted.into_iter().collect());
+        let before = std::mem::replace(&mut self.fillings.aborted, aborted.into_iter().collect());
         for primary in self.primaries.values_mut() {
-            primary.fill_after.retain(|copy, _| !before.contains(copy) || self.aborted_fillings.contains(copy));
+            primary.fill_after.retain(|copy, _| !before.contains(copy) || self.fillings.aborted.contains(copy));
         }
     }
 
     /// A filling that is not wanted any more ends as one that fails. Not where writes wait for it (rule 11): there the word counts no more.
     fn end_aborted_filling(&mut self, now: Time, shard: ShardId) {
         let Some(primary) = self.primaries.get_mut(&shard).filter(|p| !p.config.is_sealed()) else { return };
-        let Some(copy) = primary.syncing_member().map(|m| m.copy).filter(|copy| self.aborted_fillings.contains(copy))
+        let Some(copy) = primary.syncing_member().map(|m| m.copy).filter(|copy| self.fillings.aborted.contains(copy))
         else {
             return;
         };
@@ -180,7 +180,7 @@ impl<S: Store> Node<S> {
             (_, None) if filled >= FILLS_AT_ONCE => None,
             (_, None) => {
                 let held = |copy: &CopyId| {
-                    self.aborted_fillings.contains(copy)
+                    self.fillings.aborted.contains(copy)
                         && !primary.config.is_sealed()
                         && !driver::mutant::on("aborted_filled")
                 };
@@ -213,7 +213,7 @@ impl<S: Store> Node<S> {
         }
         let link = self.links.get(member.endpoint);
         // Where all nodes start, one may be late: to drop it would be to fill it.
-        let starting = now < self.quarantine.until + START_PATIENCE;
+        let starting = now < self.promises.quarantine.until + START_PATIENCE;
         let silent = link.is_none_or(|link| link.silence(now) >= MEMBER_SILENT && (link.met || !starting));
         let peer = link.and_then(|link| link.up.as_ref());
         // An in-sync one that was opened anew joins by settling; one whose disk is missing does not.

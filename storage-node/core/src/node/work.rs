@@ -22,7 +22,7 @@ impl<S: Store> Node<S> {
             };
             let Some((shard, replica)) = self.replicas.iter_mut().find(|(_, r)| r.copy == copy && r.exists) else {
                 // One that is being deleted, or made, is said when that is over.
-                if !self.doomed.contains_key(&copy) && !self.replicas.values().any(|r| r.copy == copy) {
+                if !self.deletions.doomed.contains_key(&copy) && !self.replicas.values().any(|r| r.copy == copy) {
                     out.post(Letter::Worked(task));
                 }
                 continue;
@@ -58,7 +58,7 @@ impl<S: Store> Node<S> {
         }
         match result {
             Ok(()) | Err(StoreError::NoSuchCopy(_)) => {
-                self.found_full.clear();
+                self.taken.full.clear();
                 self.counters.count("work.done");
                 out.post(Letter::Worked(task));
             }
