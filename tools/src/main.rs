@@ -21,6 +21,7 @@ mod events;
 mod inherited;
 mod listen;
 mod man;
+mod metrics;
 mod node;
 mod output;
 mod pidfile;
@@ -106,6 +107,8 @@ enum Command {
     /// Run the conductor, which knows nodes and volumes
     #[command(subcommand)]
     Conductor(conductor::ConductorCommand),
+    /// What the cluster, and this host's nodes and attachments, count, for Prometheus
+    Metrics(metrics::MetricsArgs),
     /// A whole cluster on this machine, for development and for trying Trine out
     #[command(subcommand)]
     Dev(dev::DevCommand),
@@ -123,6 +126,7 @@ impl Command {
         match self {
             Self::Conductor(conductor::ConductorCommand::Run(_)) | Self::Node(node::NodeCommand::Run(_)) => true,
             Self::Attach(args) => args.is_daemon(),
+            Self::Metrics(args) => args.is_daemon(),
             _ => false,
         }
     }
@@ -144,6 +148,7 @@ impl Command {
             Self::Resync(command) => resync::run(command),
             Self::Events(args) => events::run(&args),
             Self::Conductor(command) => conductor::run(command),
+            Self::Metrics(args) => metrics::run(args),
             Self::Dev(command) => dev::run(command),
             Self::Store(command) => store::run(command),
             Self::Completions(args) => completions::run(&args),

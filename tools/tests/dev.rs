@@ -5,7 +5,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::Permissions;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Output, Stdio};
@@ -115,6 +116,20 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// What an exporter of this cluster answers.
+fn served_metrics(dir: &Dir) -> String {
+    let mut exporter = Command::new(env!("CARGO_BIN_EXE_trine"));
+    exporter.args(["metrics", "--listen", "127.0.0.1:0"]).env("TRINE_DIR", dir.cluster()).stdout(Stdio::piped());
+    let mut exporter = Child(exporter.spawn().unwrap());
+    let mut ready = String::new();
+    BufReader::new(exporter.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let mut stream = TcpStream::connect(ready.trim().strip_prefix("ready ").unwrap()).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
 #[test]
 fn a_development_cluster_keeps_its_volumes_over_a_restart() {
     let dir = Dir::new("dev");
@@ -164,10 +179,22 @@ fn a_development_cluster_keeps_its_volumes_over_a_restart() {
     // Without a conductor a node can still be looked at, and only the conductor is started again.
     let socket = format!("unix:{}", dir.0.join("nbd").display());
     dir.ok(&["attach", "db", "--nbd", &socket]);
+    let page = dir.ok(&["metrics"]);
+    for line in
+        ["trine_conductor_up 1.0", "trine_volume_health{volume=\"db\"} 0.0", "trine_target_up{volume=\"db\"} 1.0"]
+    {
+        assert!(page.lines().any(|said| said == line), "{line}: {page}");
+    }
+    assert_eq!(page.matches("\ntrine_node_up{").count(), 3, "{page}");
+    assert!(page.contains("trine_node_events_total{node=\"n1\",reactor=\"0\",event=\"net.established\"}"), "{page}");
+    assert!(page.contains("trine_node_holds{node=\"n3\",reactor=\"0\",object=\"conn\",reason=\"owner\"}"), "{page}");
     let conductor = living(&dir.cluster().join("conductor.pid")).unwrap();
     kill(Pid::from_raw(conductor), Signal::SIGKILL).unwrap();
     dir.wait_until("the conductor is gone", || dir.trine(&["status"]).status.code() == Some(3));
     assert!(dir.json(&["node", "show", "n1", "--refs"])["info"].is_null());
+    let page = served_metrics(&dir);
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("trine_conductor_up 0.0"), "{page}");
+    assert!(page.contains("trine_node_hears_conductor{node=\"n2\"}"), "{page}");
     let untold = dir.fails(3, &["detach", "db"]);
     assert!(untold.contains("nothing serves db here any more, but the conductor was not told"), "{untold}");
     dir.ok(&["dev", "start"]);
@@ -460,6 +487,8 @@ fn wrong_usage_is_one_sentence_and_code_2() {
     }
     let key = dir.0.join("key");
     fs::write(&key, "07".repeat(32)).unwrap();
+    let said = dir.fails(2, &["metrics", "--listen", "0.0.0.0:0"]);
+    assert!(said.contains("--plaintext"), "{said}");
     let beyond = ["conductor", "run", "--listen", "0.0.0.0:0", "--store", "redb:/dev/null"];
     let with_key = [&beyond[..], &["--key-file", key.to_str().unwrap()]].concat();
     fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();

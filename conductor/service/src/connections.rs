@@ -53,6 +53,11 @@ pub(crate) async fn serve(mut bounded: Bounded, routes: Router, stop: impl Futur
     under_way.shutdown().await;
 }
 
+/// What is told to everybody, by others than a conductor, under the same limits.
+pub async fn serve_to_all(listener: TcpListener, routes: Router, stop: impl Future<Output = ()>) {
+    serve(Bounded::new(listener, None), routes, stop).await;
+}
+
 /// A listener that accepts no more connections than there are places.
 #[derive(Debug)]
 pub(crate) struct Bounded {

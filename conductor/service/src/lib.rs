@@ -20,6 +20,7 @@ mod secure;
 mod store;
 
 use clock::Clock;
+pub use connections::serve_to_all;
 use front::Front;
 use ledger::Ledger;
 use std::fmt;
