@@ -15,12 +15,13 @@ use conductor_model::limits::MAX_HOST_NAME;
 use nix::unistd::Uid;
 use std::env;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 use target_daemon::{
-    Address, FrontEnd, NbdTls, Options, Place, Range, Shared, Subject, TargetError, Transport, detach,
+    Address, FrontEnd, Limits, NbdTls, Options, Place, Range, Shared, Subject, TargetError, Transport, detach,
 };
 use tls::{Identity, PemFiles};
 use wire::{KEY_MARK, Key};
@@ -72,6 +73,12 @@ pub(crate) struct AttachArgs {
     /// Fail a request that no node has answered for so long, like 30s or 5m [default: wait for ever]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     io_timeout: Option<Duration>,
+    /// Ask for so many requests a second at most, and have the rest wait; flushes are not counted
+    #[arg(long, value_name = "N")]
+    iops: Option<NonZeroU64>,
+    /// Read and write so many bytes a second at most, like 100M, and have the rest wait
+    #[arg(long, value_name = "SIZE")]
+    bandwidth: Option<Size>,
     /// Take the volume from the client that has it, or from all that read it
     #[arg(long)]
     force: bool,
@@ -251,6 +258,13 @@ fn options(args: AttachArgs) -> Outcome<Options> {
         Some(name) => mark + &name,
         None => default_name(&mark, &args.volume, &host, &place_id(&args.volume, &host, &records)),
     };
+    let bandwidth = match args.bandwidth {
+        Some(Size(bytes)) => {
+            let some = NonZeroU64::new(bytes);
+            Some(some.ok_or_else(|| Failure::usage("--bandwidth 0: nothing would ever be read or written"))?)
+        }
+        None => None,
+    };
     Ok(Options {
         dir: records,
         conductor: args.cluster.client()?,
@@ -272,6 +286,7 @@ fn options(args: AttachArgs) -> Outcome<Options> {
         subject: args.volume,
         force: args.force,
         io_timeout: args.io_timeout,
+        limits: Limits { iops: args.iops, bandwidth },
         depth: args.depth,
         transport: args.transport.into(),
     })

@@ -284,9 +284,14 @@ impl Cluster {
 
     /// Attaches a volume over NBD on a Unix socket.
     pub fn attach(&mut self, volume: &str) -> Result<Place> {
+        self.attach_with(volume, &[])
+    }
+
+    /// The same with more options.
+    pub fn attach_with(&mut self, volume: &str, more: &[&str]) -> Result<Place> {
         let Place::Unix(path) = self.place(volume) else { bail!("a Unix socket") };
         let nbd = format!("unix:{}", path.display());
-        trine_ok(&self.prefix(Spot::Client), &self.dir, &["attach", volume, "--nbd", &nbd])?;
+        trine_ok(&self.prefix(Spot::Client), &self.dir, &[&["attach", volume, "--nbd", &nbd], more].concat())?;
         let attached = self.dir.join("attached");
         let record: Value = serde_json::from_slice(&fs::read(attached.join(format!("{volume}.json")))?)?;
         let pid = u32::try_from(record["pid"].as_u64().context("no pid")?)?;

@@ -3,7 +3,7 @@
 
 use cluster::nbd::{Command, Nbd};
 use cluster::peer::{Identity, Peer};
-use cluster::{Cluster, LONG, Shape, wait_until};
+use cluster::{Cluster, LONG, Options, Shape, Workload, wait_until};
 use conductor_model::views::Attach;
 use conductor_model::{Bytes, ShardId, ShardIndex};
 use node_protocol::{IoBody, Status, op};
@@ -20,6 +20,22 @@ const ROUNDS: u64 = 24;
 /// IOCBs; of the arena, 64 × (12 + 64) KiB for streams, a page each for 1024 payloads and as many forwards, and the checkpoint's and
 /// log's buffers: 13 MiB. Doubled, for the allocator's and the kernel's rounding.
 const BOUND: u64 = (2 * (9 + 13)) << 20;
+
+/// Two hundred a second, and a tenth of a second's worth at once: whoever asks for 500 waits for 2.4 s.
+#[test]
+fn an_attachment_with_a_limit_asks_for_no_more_and_detaches_with_requests_that_wait() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 16, 16).unwrap();
+    let place = cluster.attach_with("db", &["--iops", "200"]).unwrap();
+    let options = Options { place, export: "db".to_owned(), depth: 64, seed: 1, patience: LONG };
+    let workload = Workload::start(options).unwrap();
+    let took = workload.progress(500, LONG).unwrap();
+    println!("500 requests in {took:?}");
+    assert!(took > Duration::from_millis(2300), "{took:?}");
+    workload.stop().unwrap();
+    cluster.detach("db").unwrap();
+    cluster.stop_and_compare().unwrap();
+}
 
 #[test]
 fn sixty_four_sessions_with_sixteen_requests_each_stay_within_the_stated_memory() {

@@ -5,6 +5,7 @@ use crate::engine::{Engine, Network, NotPosted, Post, Reply, Settings};
 use crate::iocb::PartState;
 use crate::limits::{SAY_EVERY, SAY_WAIT, WAIT_VISIBLE};
 use crate::link::State;
+use crate::pace::Pace;
 use crate::request::{BlockError, BlockRequest, ClientError, Completion};
 use crate::routes::Routes;
 use crate::unflushed::Unflushed;
@@ -200,6 +201,13 @@ impl VolumeClient {
     #[must_use]
     pub fn sharing(mut self, unflushed: &Arc<Unflushed>) -> Self {
         self.engine.share(unflushed);
+        self
+    }
+
+    /// Asks for no more than that, together with all lanes that were given the same.
+    #[must_use]
+    pub fn paced(mut self, pace: Option<&Arc<Pace>>) -> Self {
+        self.engine.pace = pace.map(Arc::clone);
         self
     }
 
@@ -455,6 +463,7 @@ impl VolumeClient {
             PartState::Posted(endpoint, _) => format!("the primary at {endpoint} has not answered yet"),
             PartState::Paused(_, Pause::StaleEpoch) => "the shard has a newer epoch than the map".to_owned(),
             PartState::Paused(_, Pause::Range) => "its range is not held yet".to_owned(),
+            PartState::Paused(_, Pause::Turn) => "it is not its turn yet: the attachment has a limit".to_owned(),
             PartState::Paused(_, Pause::Later) => "the primary does not know the map's epoch yet".to_owned(),
             PartState::Twin => "a failed request waits until its node has fenced it".to_owned(),
             PartState::Done => String::new(),

@@ -25,6 +25,7 @@ use crate::claims::Claims;
 use crate::iocb::{ClientIocb, Part, PartState, Request, Stage, Stages};
 use crate::limits::{FENCE_GRACE, MAP_MIN, MIN_EXTENTS, ROOM_WAIT, TRACES};
 use crate::link::{Link, State};
+use crate::pace::Pace;
 use crate::request::{BlockDone, BlockError, ClientError, Completion};
 use crate::routes::Routes;
 use crate::split::Kind;
@@ -127,6 +128,8 @@ pub(crate) struct Engine {
     last_sequence: u64,
     /// How far the next question for extents goes at most.
     look_ahead: Bytes,
+    /// What is asked for at most, if there is a limit.
+    pub(crate) pace: Option<Arc<Pace>>,
     /// What must be flushed to be durable; `None`: every acknowledged change is (a snapshot, or `durability = always`, which a volume
     /// keeps for life).
     unflushed: Option<Arc<Unflushed>>,
@@ -158,6 +161,7 @@ impl Engine {
             parts: Slab::with_capacity(settings.depth),
             links: BTreeMap::new(),
             paused: BTreeSet::new(),
+            pace: None,
             deadlines: BTreeSet::new(),
             failing: BTreeSet::new(),
             completions: VecDeque::with_capacity(settings.depth),

@@ -81,6 +81,8 @@ pub(crate) enum Pause {
     Later,
     /// What it touches is not held yet, or again.
     Range,
+    /// It is not its turn: what the attachment asks for is limited.
+    Turn,
 }
 
 /// A sending of a part that was neither answered nor fenced: its node may still execute it, as long as it is the primary of that epoch.

@@ -40,4 +40,4 @@ pub use record::{Holder, Lock, Place, Record};
 pub use setup::{NbdTls, Shared};
 pub use subject::Subject;
 pub use view::{LinkView, SessionView, TargetView, TraceView, WaitView};
-pub use volume_client::{Range, Transport};
+pub use volume_client::{Limits, Range, Transport};

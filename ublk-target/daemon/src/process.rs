@@ -33,7 +33,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ublk_device::Owner;
-use volume_client::Transport;
+use volume_client::{Limits, Pace, Transport};
 use wire::Key;
 
 /// How a target presents its volume.
@@ -80,6 +80,8 @@ pub struct Options {
     pub force: bool,
     /// Fail a request that has not been answered for so long.
     pub io_timeout: Option<Duration>,
+    /// What is asked of the nodes at most.
+    pub limits: Limits,
     /// Requests in flight.
     pub depth: Option<u16>,
     /// What connections to nodes go over.
@@ -346,7 +348,7 @@ fn bring_up(
 
 /// What a lane serves the volume with.
 fn setup(options: Options, client_name: String, map: VolumeMap) -> Setup {
-    let Options { subject, conductor, key, read_only, shared, io_timeout, depth, transport, .. } = options;
+    let Options { subject, conductor, key, read_only, shared, io_timeout, limits, depth, transport, .. } = options;
     let trust = conductor.trust();
     // Nothing is loaded or opened for a cluster without RDMA.
     let no_rdma = map.reachable.iter().flat_map(|at| &at.addresses).all(|address| !address.is_rdma());
@@ -366,6 +368,7 @@ fn setup(options: Options, client_name: String, map: VolumeMap) -> Setup {
         transport,
         trust,
         unflushed: Arc::default(),
+        pace: Pace::new(limits).map(Arc::new),
         map,
     }
 }

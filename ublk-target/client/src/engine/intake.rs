@@ -46,7 +46,12 @@ impl Engine {
             (stages.sequence, stages.op) = (self.last_sequence + 1, op_of(first.action).0);
         }
         let slot = self.requests.vacant_key();
-        let deadline = self.settings.io_timeout.map(|span| now + span);
+        let turn = match (&self.pace, &checked, kind) {
+            (Some(pace), Ok(_), Kind::Read | Kind::Write) => pace.turn(now, request.len),
+            (Some(pace), Ok(_), Kind::WriteZeroes | Kind::Discard) => pace.turn(now, Bytes(0)),
+            _ => now,
+        };
+        let deadline = self.settings.io_timeout.map(|span| turn + span);
         let mut parts = SmallVec::new();
         for (piece, payload) in pieces.iter().zip(payloads) {
             parts.push(self.add_part(slot, piece, request.fua, payload));
@@ -68,7 +73,7 @@ impl Engine {
             Err(error) => self.fail(now, slot, error),
             Ok(pieces) => {
                 let lost = pieces.iter().any(|piece| self.is_lost(piece));
-                self.enqueue_all(now, slot);
+                self.enqueue_all(now, turn, slot);
                 if lost {
                     self.fail(now, slot, BlockError::RangeLost);
                 }

@@ -1,7 +1,7 @@
 //! Where shards are served: what a map, or a node that is not the primary any more, tells of it, and when a fresh map is asked for.
 
 use super::Engine;
-use crate::iocb::{Part, PartState, Request, Stage};
+use crate::iocb::{Part, PartState, Pause, Request, Stage};
 use crate::limits::{LOOK, MAP_MAX, MAP_MIN, MAP_QUIET, STALLED};
 use crate::routes::Place;
 use conductor_model::api::VolumeMap;
@@ -62,7 +62,7 @@ impl Engine {
                     }
                     self.enqueue(now, key);
                 }
-                PartState::Paused(until, _) if place.epoch > part.epoch => {
+                PartState::Paused(until, why) if why != Pause::Turn && place.epoch > part.epoch => {
                     part.put_off = 0;
                     self.paused.remove(&(until, key));
                     self.enqueue(now, key);

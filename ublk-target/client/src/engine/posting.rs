@@ -13,9 +13,16 @@ use tcp::Payload;
 use wire::{Op, Reason};
 
 impl Engine {
-    pub(super) fn enqueue_all(&mut self, now: Time, slot: usize) {
+    /// Queues all parts of a request, or has them wait for its turn.
+    pub(super) fn enqueue_all(&mut self, now: Time, turn: Time, slot: usize) {
         for at in 0..self.requests[slot].parts.len() {
-            self.enqueue(now, self.requests[slot].parts[at]);
+            let key = self.requests[slot].parts[at];
+            if turn > now {
+                self.parts[key].state = PartState::Paused(turn, Pause::Turn);
+                self.paused.insert((turn, key));
+            } else {
+                self.enqueue(now, key);
+            }
         }
     }
 

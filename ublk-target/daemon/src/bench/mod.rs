@@ -168,6 +168,7 @@ pub fn bench(options: BenchOptions, progress: impl FnMut(&Figures)) -> Result<Fi
         transport: volume_client::Transport::Tcp,
         trust: conductor.trust(),
         unflushed: Arc::default(),
+        pace: None,
     };
     let volume = setup.name.clone();
     let (asks, asked) = sync_channel(1);
