@@ -4,6 +4,7 @@
 //! persisted by each copy before it answers that Join (rule 12).
 
 use crate::card::VolumeCard;
+use crate::limits::{MAX_NUMBER, MAX_SHARD, MAX_VOLUME};
 use crate::{AttachGeneration, Bytes, Commit, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, SnapshotId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -107,6 +108,19 @@ pub struct ShardSnapshot {
 }
 
 impl Configuration {
+    /// False if no conductor can have given it out: numbers near the end of 64 bits, behind which there is no next one, or the card of a volume
+    /// that cannot be. What a node does not keep, it is not refused for later.
+    pub fn is_credible(&self) -> bool {
+        let card = self.card.as_ref();
+        let snapshots = card.into_iter().flat_map(|card| &card.snapshots).map(|s| s.id.0);
+        let others = self.parent.map(|p| p.snapshot.0).into_iter().chain(card.map(|card| card.version.0));
+        let members = self.members.iter().map(|m| m.since.0);
+        let own = [self.epoch.0, self.attach.0, self.cache.0];
+        let odd = |card: &VolumeCard| card.shard_size.0 == 0 || card.shard_size > MAX_SHARD || card.size > MAX_VOLUME;
+        snapshots.chain(others).chain(members).chain(own).all(|number| number <= MAX_NUMBER)
+            && card.is_none_or(|card| !odd(card))
+    }
+
     /// The member with this copy id.
     pub fn member(&self, copy: CopyId) -> Option<&Member> {
         self.members.iter().find(|m| m.copy == copy)

@@ -9,9 +9,8 @@
 //! continue above whatever is heard.
 
 use crate::api::{Holding, Register};
-use crate::card::VolumeCard;
 use crate::events::Happened;
-use crate::limits::{DOUBT_ASKS_MS, DOUBT_SETTLES_MS, MAX_NUMBER, MAX_SHARD, MAX_VOLUME};
+use crate::limits::{DOUBT_ASKS_MS, DOUBT_SETTLES_MS, MAX_NUMBER};
 use crate::orders::Orders;
 use crate::record::Recovery;
 use crate::snapshots::Attempts;
@@ -69,19 +68,18 @@ impl Conductor {
     /// The cluster that the node belongs to is this one; a conductor that lost its state may learn that.
     pub(crate) fn check_cluster(&self, register: &Register) -> Result<(), Error> {
         let (own, node) = (self.meta.cluster, register.node);
-        let numbers = register.disks.iter().flat_map(|d| &d.copies).flat_map(|(_, c)| {
-            let snapshots = c.card.iter().flat_map(|card| &card.snapshots).map(|s| s.id.0);
-            let parent = c.parent.map(|p| p.snapshot.0).into_iter().chain(c.card.as_ref().map(|card| card.version.0));
-            snapshots.chain(parent).chain([c.epoch.0, c.attach.0]).collect::<Vec<_>>()
-        });
-        let heard = register.attached.iter().map(|a| a.generation.0).chain([register.seen.0]);
-        if numbers.chain(heard).any(|number| number > MAX_NUMBER) {
+        let mut heard = register.attached.iter().map(|a| a.generation.0).chain([register.seen.0]);
+        if heard.any(|number| number > MAX_NUMBER) {
             return Err(Error::Invalid(format!("{node} speaks of numbers above {MAX_NUMBER}")));
         }
-        let cards = register.disks.iter().flat_map(|d| &d.copies).filter_map(|(_, c)| c.card.as_ref());
-        let odd = |card: &VolumeCard| card.shard_size.0 == 0 || card.shard_size > MAX_SHARD || card.size > MAX_VOLUME;
-        if cards.into_iter().any(|card| odd(card)) {
-            return Err(Error::Invalid(format!("{node} holds a card of a volume that cannot be")));
+        let mut copies =
+            register.disks.iter().flat_map(|d| d.copies.iter().map(move |(copy, config)| (d, copy, config)));
+        if let Some((disk, copy, config)) = copies.find(|(_, _, config)| !config.is_credible()) {
+            return Err(Error::Invalid(format!(
+                "disk {} of {node} holds copy {copy} of {} in a state that no conductor can have given out: start {node} without that disk \
+                 and, if it has another one, `trine disk replace` it",
+                disk.disk, config.shard
+            )));
         }
         match register.cluster == own || (self.meta.recovery.is_some() && own == ClusterId(0)) {
             true => Ok(()),

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An NBD server's word for a write that is not allowed.
 const EPERM: u32 = 1;
+/// And for one that failed.
+const EIO: u32 = 5;
 const READ_ONLY: u16 = 2;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -89,6 +91,25 @@ fn used(cluster: &Cluster) -> u64 {
 fn names(listed: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     listed.as_array().unwrap().iter().map(|snapshot| (text(&snapshot["name"]), text(&snapshot["state"]))).collect()
+}
+
+/// A snapshot's reader has no attachment that could be fenced: it hung for ever.
+#[test]
+fn readers_of_a_snapshot_fail_when_its_volume_is_deleted_and_made_again() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 8, 4).unwrap();
+    cluster.trine(&["snapshot", "create", "db@a"]).unwrap();
+    let place = cluster.attach("db@a").unwrap();
+    let mut reader = Nbd::connect(&place, "db@a").unwrap();
+    reader.call(&Command::Read { offset: 0, len: 4096 }, LONG).unwrap().unwrap();
+    cluster.trine(&["volume", "delete", "db", "--yes"]).unwrap();
+    // Answered as long as its copies are there, and never again afterwards.
+    let read = Command::Read { offset: 0, len: 4096 };
+    wait_until("a read fails", LONG, || Ok(reader.call(&read, LONG)? == Err(EIO))).unwrap();
+    cluster.create("db", 8, 4).unwrap();
+    assert_eq!(reader.call(&read, LONG).unwrap(), Err(EIO), "another volume of that name");
+    drop(reader);
+    cluster.detach("db@a").unwrap();
 }
 
 #[test]

@@ -361,7 +361,13 @@ impl VolumeClient {
         self.stopped && self.engine.is_idle() && self.net.finished()
     }
 
-    /// A newer attachment of the volume exists: every request fails.
+    /// What is served was deleted, for good: every request fails, those in flight among them.
+    pub fn gone<L>(&mut self, now: Time, out: &mut dyn Outbox<L>) {
+        self.engine.end(now, BlockError::Fenced, hands!(self, now, out));
+        self.again = true;
+    }
+
+    /// A newer attachment of the volume exists, or what is served was deleted: every request fails.
     pub fn is_fenced(&self) -> bool {
         self.engine.over == Some(BlockError::Fenced)
     }

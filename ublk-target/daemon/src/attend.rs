@@ -122,6 +122,7 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
     fn on(&mut self, happening: Happening) -> Option<End> {
         match happening {
             Happening::Map(map) => self.front.map(&map),
+            Happening::Gone => self.front.gone(),
             Happening::Look(answer) => {
                 let starting = matches!(self.stage, Stage::Starting);
                 let look = self.front.look();
@@ -129,7 +130,9 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
                 let _gone = answer.send(look);
             }
             Happening::Fenced => {
-                tracing::warn!("fenced: the volume was attached elsewhere; every request fails from now on");
+                tracing::warn!(
+                    "fenced: the volume was attached elsewhere, or deleted; every request fails from now on"
+                );
             }
             Happening::Held(true) if matches!(self.stage, Stage::Starting) => self.serves(),
             Happening::Held(true) => tracing::info!("its ranges are held"),
@@ -318,6 +321,13 @@ impl Front {
         match self {
             Self::Nbd(lane) => lane.look(),
             Self::Ublk(device) => Some(device.look()),
+        }
+    }
+
+    fn gone(&mut self) {
+        match self {
+            Self::Nbd(lane) => lane.send(Mail::Gone),
+            Self::Ublk(device) => device.gone(),
         }
     }
 

@@ -15,7 +15,9 @@ pub(crate) enum Happening {
     Look(SyncSender<Option<Box<Look>>>),
     /// The conductor's newest map.
     Map(Arc<VolumeMap>),
-    /// The volume was attached elsewhere.
+    /// What is served was deleted, and nothing will ever be answered any more.
+    Gone,
+    /// The volume was attached elsewhere, or is gone.
     Fenced,
     /// What is to be held of a shared volume is, all of it; or some of it is another's. Of a volume that is not shared: at once.
     Held(bool),

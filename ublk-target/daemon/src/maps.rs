@@ -3,15 +3,20 @@
 //! One question at a time, whatever the number of lanes, and a pause between two. While a conductor does not answer, the lanes ask on.
 
 use crate::happening::Happening;
-use crate::limits::{MAP_EVERY, MAP_PAUSE};
+use crate::limits::{GONE, MAP_EVERY, MAP_PAUSE};
 use crate::subject::Subject;
 use conductor_client::Client;
 use conductor_model::{SnapshotId, VolumeId};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Instant;
 
 /// Runs until the lanes or the main thread have ended. A conductor that is away is no trouble as long as no map changes. It is asked by name;
 /// what has the name by now may be something else than what the lanes serve, of which it is told nothing.
+///
+/// Who writes to a volume that is deleted is fenced by its nodes. A snapshot's readers have no attachment that could be: their nodes only say
+/// that it is not here, as they do of one that has moved, and a lane asks for a map. If that is so, and the conductor knows of none, it
+/// is gone. The conductor's word alone is not enough, whose state may have been lost: as long as nodes answer nobody asks.
 pub(crate) fn run(
     client: &Client,
     subject: &Subject,
@@ -19,15 +24,28 @@ pub(crate) fn run(
     asked: &Receiver<()>,
     tell: &Sender<Happening>,
 ) {
-    let mut fresh = true;
+    let (mut fresh, mut unknown) = (true, None::<Instant>);
     loop {
-        match asked.recv_timeout(MAP_EVERY) {
-            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+        let is_wanted = match asked.recv_timeout(MAP_EVERY) {
+            Ok(()) => true,
+            Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => return,
-        }
+        };
         let was_fresh = std::mem::replace(&mut fresh, false);
-        match subject.map(client) {
-            Ok(map) if (map.volume, map.snapshot) == whose => {
+        let answer = subject.map(client);
+        let is_unknown = match &answer {
+            Ok(map) => (map.volume, map.snapshot) != whose,
+            Err(error) => matches!(error.kind(), Some("no-volume" | "no-snapshot")),
+        };
+        unknown = unknown.filter(|_| is_unknown || answer.is_err()).or(is_unknown.then(Instant::now));
+        if is_wanted && is_unknown && subject.is_snapshot() && unknown.is_some_and(|since| since.elapsed() > GONE) {
+            tracing::error!("{subject} is deleted: every request fails");
+            if tell.send(Happening::Gone).is_err() {
+                return;
+            }
+        }
+        match answer {
+            Ok(map) if !is_unknown => {
                 fresh = true;
                 if tell.send(Happening::Map(Arc::new(map))).is_err() {
                     return;

@@ -366,6 +366,11 @@ impl UblkFront {
         }
     }
 
+    /// One that is too busy to take mail asks for a map again, and is told again.
+    pub(crate) fn gone(&self) {
+        let _all = self.queues.mail(|| VolumeMail::Gone);
+    }
+
     pub(crate) fn look(&self) -> TargetView {
         let (to, views) = channel();
         // One that is too busy to take mail does not show.

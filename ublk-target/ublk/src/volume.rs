@@ -15,6 +15,8 @@ use volume_client::{BlockRequest, Completion, View, VolumeClient, Word};
 pub enum VolumeMail {
     /// A map arrived from the conductor, asked for or not.
     Map(Arc<VolumeMap>),
+    /// What is served was deleted.
+    Gone,
     /// Show yourself.
     Look(Sender<View>),
 }
@@ -24,7 +26,7 @@ pub enum VolumeMail {
 pub enum VolumeLetter {
     /// A fresh map is needed now.
     WantsMap,
-    /// A newer attachment of the volume exists: every request fails. Said once.
+    /// A newer attachment of the volume exists, or it was deleted: every request fails. Said once.
     Fenced,
     /// To be said to people.
     Word(Word),
@@ -55,9 +57,10 @@ impl Machine for Volume {
         self.client.done(now, done, out);
     }
 
-    fn mail(&mut self, now: Time, mail: VolumeMail, _: &mut dyn Outbox<VolumeLetter>) {
+    fn mail(&mut self, now: Time, mail: VolumeMail, out: &mut dyn Outbox<VolumeLetter>) {
         match mail {
             VolumeMail::Map(map) => self.client.map(now, &map),
+            VolumeMail::Gone => self.client.gone(now, out),
             VolumeMail::Look(to) => {
                 // Who asked may have given up.
                 let _gone = to.send(self.client.view(now));

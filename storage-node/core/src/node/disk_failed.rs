@@ -17,6 +17,11 @@ impl<S: Store> Node<S> {
             // Not a failure of the copy: asked again.
             StoreError::Busy => Status::Later,
             StoreError::NoSuchSnapshot { .. } => Status::NoSnapshot,
+            // Nor is what was asked of it, and makes no sense there.
+            StoreError::BadConfiguration(_) | StoreError::OutOfRange { .. } | StoreError::BadLength { .. } => {
+                self.counters.count("store.bad-requests");
+                Status::BadRequest
+            }
             error => {
                 self.counters.count("store.failed");
                 if let Some(replica) = self.replicas.get(&shard) {

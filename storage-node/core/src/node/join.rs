@@ -329,6 +329,7 @@ fn read_config(payload: &[u8]) -> Option<Configuration> {
     let sane = config.primary_member().is_some()
         && config.size.is_block_aligned()
         && config.size.0 / BLOCK as u64 <= u64::from(u32::MAX)
-        && config.epoch.0 > 0;
+        && config.epoch.0 > 0
+        && config.is_credible();
     sane.then_some(config)
 }

@@ -47,6 +47,8 @@ use volume_client::{BlockRequest, Holding, VolumeClient, Word};
 pub enum Mail {
     /// A map, asked for or not.
     Map(Box<VolumeMap>),
+    /// What is served was deleted.
+    Gone,
     /// Answer with [`Letter::View`] of the same number.
     Look(u64),
     /// Take nothing new, finish what is in flight, and end.
@@ -531,6 +533,7 @@ impl Machine for NbdTarget {
     fn mail(&mut self, now: Time, mail: Mail, out: &mut dyn Outbox<Letter>) {
         match mail {
             Mail::Map(map) => self.client.map(now, &map),
+            Mail::Gone => self.client.gone(now, out),
             Mail::Look(number) => out.post(Letter::View(number, Box::new(self.view(now)))),
             Mail::Stop => self.stop(),
             Mail::Abort => {
