@@ -5,6 +5,7 @@
 //! new epoch: what a copy has joined before only names a parent that it does not look at any more.
 
 use crate::api::CopyWork;
+use crate::limits::MAX_DEPTH;
 use crate::placement::Place;
 use crate::record::{ParentRecord, VolumeRecord};
 use crate::views::{NewVolume, Progress, VolumeInfo, VolumeState};
@@ -32,8 +33,28 @@ impl Conductor {
         if new.size.0 != 0 && new.size < size {
             return Err(Error::Invalid(format!("a clone of {text} has at least its {size}, not {}", new.size)));
         }
+        self.check_depth(record.id, Some(snapshot.id))?;
         let parent = ParentRecord { volume: record.id, snapshot: snapshot.id, flattening: false };
         Ok(Some(Origin { parent, size, shard_size: record.shard_size, copies: record.copies }))
+    }
+
+    /// One more layer may lie on a volume, or on this snapshot of it: its copies may have to look through all that are below. Snapshots that
+    /// a rollback left beside the others count, too.
+    pub(crate) fn check_depth(&self, volume: VolumeId, upto: Option<SnapshotId>) -> Result<(), Error> {
+        let (mut volume, mut upto, mut depth) = (volume, upto, 0);
+        loop {
+            depth += self.snapshots_of(volume).filter(|s| upto.is_none_or(|upto| s.id <= upto)).count();
+            if depth >= MAX_DEPTH {
+                break;
+            }
+            let Some(parent) = self.volumes.get(&volume).and_then(|v| v.parent) else { return Ok(()) };
+            // A clone without snapshots is a layer, too: no chain of them is endless.
+            (volume, upto, depth) = (parent.volume, Some(parent.snapshot), depth + 1);
+        }
+        Err(Error::Limit {
+            what: "snapshots on top of each other, with those that a clone lies on: flatten it, or delete some",
+            limit: MAX_DEPTH,
+        })
     }
 
     /// Where a clone's shard goes, the primary's place first, and what it begins as; `None` beyond the parent's end.

@@ -72,6 +72,9 @@ pub const NEAR_FULL_PERCENT: u32 = 85;
 pub const FULL_PERCENT: u32 = 93;
 /// Snapshots of one volume, those being deleted included: each is a layer in every copy, and a store has 65,536 of these.
 pub const MAX_SNAPSHOTS_PER_VOLUME: usize = 128;
+/// Snapshots on top of each other, of a clone with those that it lies on: stores look through 256 layers at most, what is just being
+/// deleted among them.
+pub const MAX_DEPTH: usize = 240;
 /// Snapshots in a cluster: 4 for every volume there can be.
 pub const MAX_SNAPSHOTS: usize = 16_384;
 /// The hold time H of a snapshot (rule 17): how long a primary executes without acknowledging at most. A host notices a pause of

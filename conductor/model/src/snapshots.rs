@@ -84,6 +84,7 @@ impl Conductor {
         if self.snapshots.len() >= MAX_SNAPSHOTS {
             return Err(Error::Limit { what: "snapshots in the cluster", limit: MAX_SNAPSHOTS });
         }
+        self.check_depth(id, None)?;
         self.check_settled(volume, id)?;
         self.check_room_for_work(id)?;
         let mut dirty = Dirty::default();

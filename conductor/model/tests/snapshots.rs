@@ -4,7 +4,9 @@
 mod common;
 use common::{Cluster, DONE, MIB, disk_of, heartbeat, registration, report, with_volume};
 use conductor_model::api::{CopyWork, MembershipAnswer, MembershipChange, OrderState, Report, ShardOrder};
-use conductor_model::limits::{MAX_SNAPSHOTS_PER_VOLUME, SNAPSHOT_ATTEMPTS, SNAPSHOT_HOLD_MS, SNAPSHOT_PLACE_MS};
+use conductor_model::limits::{
+    MAX_DEPTH, MAX_SNAPSHOTS_PER_VOLUME, SNAPSHOT_ATTEMPTS, SNAPSHOT_HOLD_MS, SNAPSHOT_PLACE_MS,
+};
 use conductor_model::views::{CopyRange, NewVolume, SnapshotState};
 use conductor_model::{Bytes, Commit, Durability, Epoch, Error, Millis, NodeId, OpenId, Record, ShardSnapshot};
 use std::collections::BTreeSet;
@@ -216,6 +218,22 @@ fn one_snapshot_at_a_time_and_none_of_what_is_not_there() {
     assert!(cluster.begin("db", "more").is_err(), "not before it is gone");
     cluster.work_off();
     cluster.snapshot("db", "more");
+
+    // Stores look through so many layers, of a clone those that it lies on among them.
+    let copy = cluster.clone_of("copy", "db@more").unwrap();
+    cluster.bear(copy.0);
+    for n in 0..MAX_DEPTH - MAX_SNAPSHOTS_PER_VOLUME - 1 {
+        cluster.snapshot("copy", &format!("s{n}"));
+    }
+    let refused = cluster.begin("copy", "more").unwrap_err();
+    assert!(
+        matches!(refused, Error::Limit { limit: MAX_DEPTH, .. }) && refused.to_string().contains("flatten"),
+        "{refused}"
+    );
+    assert!(cluster.clone_of("deeper", "copy@s110").is_err() && cluster.clone_of("flat", "copy@s0").is_ok());
+    cluster.delete_snapshot("copy", "s50").unwrap();
+    cluster.work_off();
+    cluster.snapshot("copy", "more");
 }
 
 #[test]
