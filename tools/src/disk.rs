@@ -309,7 +309,11 @@ pub(crate) fn on_its_way(disk: &DiskInfo) -> Option<String> {
 
 /// Whether it is there, how full it is, and whether it is to go.
 pub(crate) fn state(disk: &DiskInfo) -> String {
-    let state = if disk.present { space::fullness(disk.fullness) } else { "MISSING" };
+    let state = match (disk.present, &disk.failed) {
+        (false, _) => "MISSING",
+        (true, Some(_)) => "FAILED",
+        (true, None) => space::fullness(disk.fullness),
+    };
     match on_its_way(disk) {
         None => state.to_owned(),
         Some(way) => format!("{state}, {way}"),

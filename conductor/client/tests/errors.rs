@@ -50,6 +50,7 @@ fn a_silent_server_meets_the_deadline() {
         copies: Vec::new(),
         integrity: Vec::new(),
         filling: Vec::new(),
+        failed: Vec::new(),
     };
     let start = Instant::now();
     let error = server(b"").heartbeat(&beat).unwrap_err();

@@ -122,6 +122,7 @@ fn beat() -> Heartbeat {
         copies: Vec::new(),
         integrity: Vec::new(),
         filling: Vec::new(),
+        failed: Vec::new(),
     }
 }
 

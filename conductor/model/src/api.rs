@@ -192,6 +192,9 @@ pub struct Heartbeat {
     /// Copies that its primaries are filling.
     #[serde(default)]
     pub filling: Vec<Filling>,
+    /// Disks of it that failed, and how: they are open and serve nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<(DiskId, String)>,
 }
 
 /// How far a primary is with the filling of a copy.

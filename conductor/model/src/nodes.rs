@@ -109,6 +109,8 @@ impl Conductor {
         presence.copies.extend(beat.copies.iter().copied().take(MAX_SHARDS));
         presence.filling = beat.filling.iter().take(MAX_FILLINGS_PER_NODE).copied().collect();
         presence.integrity = beat.integrity.iter().map(|said| (said.disk, *said)).collect();
+        let why = |why: &String| why.chars().take(MAX_REASON).collect();
+        presence.failed = beat.failed.iter().take(MAX_DISKS_PER_NODE).map(|(disk, said)| (*disk, why(said))).collect();
         if self.meta.recovery.is_none() {
             let dropped: Vec<CopyId> =
                 beat.dropped.iter().copied().filter(|c| self.is_drop_there(beat.node, *c)).collect();

@@ -300,6 +300,9 @@ impl Conductor {
     /// The disk is there, is to stay, and is not full.
     pub(crate) fn takes_copies(&self, now: Millis, node: NodeId, disk: DiskId) -> bool {
         let Some(record) = self.disk(node, disk).filter(|d| d.present && !d.leaving) else { return false };
+        if self.failure_of(node, disk).is_some() {
+            return false;
+        }
         let used = self.presence.get(&node).and_then(|p| p.used.get(&disk)).copied().unwrap_or_default();
         self.hears(node, now) && crate::space::fullness(used, record.capacity) != Fullness::Full
     }
@@ -493,9 +496,13 @@ impl Conductor {
         }
     }
 
+    /// How a disk failed, as its node says, if it did.
+    pub(crate) fn failure_of(&self, node: NodeId, disk: DiskId) -> Option<&String> {
+        self.presence.get(&node)?.failed.get(&disk)
+    }
+
     /// Disks of a node that were to be emptied and are: nothing is listed on them, or to be deleted there, or kept although
-    /// nobody knows it. Not all that it has: a node
-    /// without any is none.
+    /// nobody knows it. One that failed deletes nothing any more. Not all that it has: a node without any is none.
     pub(crate) fn empty_disks(&self, node: NodeId) -> Vec<DiskId> {
         let disks = || self.nodes.get(&node).into_iter().flat_map(|n| &n.disks);
         let mut leaving: Vec<DiskId> = disks().filter(|d| d.leaving && d.present).map(|d| d.disk).collect();
@@ -504,7 +511,12 @@ impl Conductor {
         }
         let members = self.shards.values().flat_map(|s| &s.config.members).map(|m| (m.node, m.disk));
         let used: BTreeSet<DiskId> = members
-            .chain(self.drops.values().map(|d| (d.node, d.disk)))
+            .chain(
+                self.drops
+                    .values()
+                    .map(|d| (d.node, d.disk))
+                    .filter(|(at, disk)| self.failure_of(*at, *disk).is_none()),
+            )
             .filter(|(at, _)| *at == node)
             .map(|(_, disk)| disk)
             .collect();

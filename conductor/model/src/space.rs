@@ -113,6 +113,13 @@ impl Conductor {
                 }
                 Fullness::Full => warnings.push(format!("disk {} of {node} is full: {percent} %", disk.disk)),
             }
+            if let Some(why) = &disk.failed {
+                let (disk, path) = (disk.disk, disk.path.as_deref().unwrap_or("-"));
+                warnings.push(format!(
+                    "disk {disk} of {node} ({path}) FAILED: {why}: nothing on it is served; `trine disk replace {disk} PATH`, or start {node} \
+                     again if the disk is sound"
+                ));
+            }
             if disk.damaged > 0 {
                 let (damaged, repaired) = (disk.damaged, disk.repaired);
                 warnings.push(format!("disk {} of {node}: {damaged} blocks damaged, {repaired} repaired", disk.disk));

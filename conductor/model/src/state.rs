@@ -90,6 +90,8 @@ pub(crate) struct Presence {
     pub(crate) copies: BTreeMap<CopyId, Bytes>,
     pub(crate) filling: Vec<api::Filling>,
     pub(crate) integrity: BTreeMap<DiskId, api::DiskIntegrity>,
+    /// Disks that failed, and how.
+    pub(crate) failed: BTreeMap<DiskId, String>,
     /// Clients' sessions there, and when it told of them.
     pub(crate) sessions: (Millis, Vec<api::NodeSession>),
     /// On each disk, copies of volumes that this state does not know, if there are any.

@@ -121,6 +121,7 @@ impl Conductor {
                 addresses: d.addresses.clone(),
                 path: d.path.clone(),
                 present: d.present,
+                failed: self.failure_of(node.node, d.disk).cloned(),
                 leaving: d.leaving,
                 successor: d.successor,
                 capacity: d.capacity,

@@ -387,6 +387,9 @@ pub struct DiskInfo {
     pub path: Option<String>,
     /// False if its node runs without it.
     pub present: bool,
+    /// How it failed, if it did: its node has it open, and nothing on it is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
     /// It is to be emptied and forgotten.
     pub leaving: bool,
     /// The disk that takes its place, if it is being replaced.

@@ -180,6 +180,7 @@ impl World {
                 copies: counted.remove(&id).filter(|_| !self.uncounted).unwrap_or_default(),
                 integrity: Vec::new(),
                 filling: Vec::new(),
+                failed: Vec::new(),
             };
             let (_, dirty) = self.model.heartbeat(self.now, &beat).unwrap();
             self.persist(dirty);

@@ -355,6 +355,16 @@ fn a_disk_is_replaced_by_another_one_of_its_node_while_it_lives_and_goes_when_th
     // Its copies are deleted; then its node is told to let go of it.
     let dropped = beat(&mut cluster).drop;
     assert_eq!(dropped.len(), 8);
+    let mut failed = cluster.heartbeat(1, 1, 0);
+    failed.disks.push((new, OpenId(1), Bytes(0)));
+    failed.failed = vec![(old, "the disk failed: error 5".to_owned())];
+    let told = cluster.run(|m, now, _| m.heartbeat(now, &failed)).unwrap();
+    assert_eq!(told.retire, [old], "it deletes nothing any more");
+    let status = cluster.model.status(cluster.now);
+    let shown = status.nodes[0].disks.iter().find(|d| d.disk == old).unwrap();
+    assert_eq!(shown.failed.as_deref(), Some("the disk failed: error 5"));
+    assert!(status.warnings.iter().any(|w| w.contains("FAILED") && w.contains("trine disk replace")), "{status:?}");
+    assert_eq!(beat(&mut cluster).retire, [], "said no more");
     let mut confirmed = cluster.heartbeat(1, 1, 0);
     confirmed.disks.push((new, OpenId(1), Bytes(0)));
     confirmed.dropped = dropped;

@@ -250,6 +250,7 @@ impl Control {
                 copies,
                 integrity,
                 filling: self.desk.fillings(),
+                failed: self.desk.failed().into_iter().collect(),
             };
             let sent = reactor::clock::now();
             let outcome = match self.client.heartbeat(&beat) {

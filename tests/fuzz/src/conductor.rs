@@ -203,6 +203,7 @@ fn beat(node: u32) -> Heartbeat {
         copies: Vec::new(),
         integrity: Vec::new(),
         filling: Vec::new(),
+        failed: Vec::new(),
     }
 }
 

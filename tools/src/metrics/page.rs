@@ -98,6 +98,8 @@ fn disks(page: &mut Page, status: &Status) {
     };
     let rows = disks().map(|(n, d)| (labels(n, d), yes(d.present)));
     page.gauges("disk_present", "Whether its node runs with the disk", None, rows);
+    let rows = disks().map(|(n, d)| (labels(n, d), yes(d.failed.is_some())));
+    page.gauges("disk_failed", "Whether it failed: its node has it open, and nothing on it is served", None, rows);
     let rows = disks().map(|(n, d)| (labels(n, d), number(d.capacity.0)));
     page.gauges("disk_capacity", "The disk's size for data", Some(Unit::Bytes), rows);
     let rows = disks().map(|(n, d)| (labels(n, d), number(d.used.0)));

@@ -170,6 +170,7 @@ pub(crate) fn heartbeat(node: u32, open: u64, after: u64) -> Heartbeat {
         copies: Vec::new(),
         integrity: Vec::new(),
         filling: Vec::new(),
+        failed: Vec::new(),
     }
 }
 

@@ -57,6 +57,7 @@ impl Director {
                 copies: Vec::new(),
                 integrity: Vec::new(),
                 filling: Vec::new(),
+                failed: Vec::new(),
             })
         } else {
             Request::Register(Register {
