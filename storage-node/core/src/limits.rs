@@ -33,6 +33,8 @@ pub const MAX_REQUEST: u32 = 1 << 20;
 pub const MAX_REQUEST_BLOCKS: u32 = MAX_REQUEST >> 12;
 /// Longest range of one WRITE_ZEROES, DISCARD or EXTENTS, in bytes. They carry no payload, so only the lock is large.
 pub const MAX_ZERO: u32 = 1 << 30;
+/// How long a read waits for memory with its range locked.
+pub const MEMORY_PATIENCE: Span = Span::seconds(1);
 /// Most stamped writes of one shard that are not finished on every copy: the window above F that a replica remembers.
 pub const WINDOW: u64 = 256;
 /// What a copy may hold above K when an epoch ends is at most one window, plus what settling had written again: the store must remember

@@ -95,3 +95,39 @@ fn a_writer_ends_all_readers_before_it() {
     assert!(!is_served(&mut c, again));
     assert_eq!(c.read(writer, 1, 0), 8);
 }
+
+/// Whoever has the memory takes its time: a read that waits for some does not keep others from writing what it would read.
+#[test]
+fn a_read_that_finds_no_memory_gives_way_to_writes_of_what_it_reads() {
+    const PIECE: u32 = 512 << 10;
+    let mut c = Cluster::new(44);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let writer = c.client(1, 0);
+    c.write(writer, 1, 0, 7);
+    c.snapshot(1, 1);
+    let primary = c.primary(1);
+    // Readers of a snapshot, of which the store answers none: what they are to read into is taken.
+    c.holds_reads[primary].set(true);
+    for n in 0..8 {
+        let slow = c.client_with(1, |info| {
+            info.name = format!("slow{n}");
+            (info.view, info.generation) = (1, 0);
+        });
+        let asked: Vec<u64> = (0..8).map(|_| c.ask(slow, 1, op::READ, PIECE.into(), PIECE, Vec::new())).collect();
+        c.run(Span::millis(20));
+        assert!(asked.iter().all(|token| !c.answers.contains_key(token)), "held");
+    }
+    let waits = c.ask(writer, 1, op::READ, 0, PIECE, Vec::new());
+    c.run(Span::millis(100));
+    assert!(c.count("memory.waits") > 0);
+    let write = c.start_write(writer, 1, 0, 8);
+    c.run(Span::millis(500));
+    assert!(!c.answers.contains_key(&write), "behind the read");
+    c.run(Span::seconds(1));
+    assert_eq!(c.answers[&waits].0, Status::Later);
+    assert_eq!(c.answers[&write].0, Status::Ok);
+    assert!(c.count("memory.gave-way") > 0);
+    c.holds_reads[primary].set(false);
+    c.run(Span::seconds(1));
+    assert_eq!(c.read(writer, 1, 0), 8);
+}

@@ -3,8 +3,8 @@
 use super::Node;
 use super::requests::sub_block;
 use super::waits::StoreWait;
-use crate::iocb::{IocbPhase, Kind, why};
-use crate::limits::SETTLE_PIECE;
+use crate::iocb::{IocbPhase, Kind, Stage, why};
+use crate::limits::{MEMORY_PATIENCE, SETTLE_PIECE};
 use crate::mail::Letter;
 use conductor_model::{BLOCK, BlockRange, ShardId};
 use driver::{Outbox, Time};
@@ -69,7 +69,7 @@ impl<S: Store> Node<S> {
         } else {
             let Some(into) = self.arena.take(range.count.0 as usize * BLOCK, class) else {
                 self.counters.count("memory.waits");
-                return false;
+                return self.give_way(now, key);
             };
             StoreOp::Read { copy, view, at: range, into }
         };
@@ -81,6 +81,19 @@ impl<S: Store> Node<S> {
         let wait = StoreWait::Read { iocb: key, of: shard, view, busy: None, hold };
         self.submit_to_store(now, disk, op, wait, out);
         true
+    }
+
+    /// A client's read that waits for memory keeps writes of its range waiting, though not for ever: whoever has the memory may be slow to
+    /// take what it has asked for. The client asks again.
+    fn give_way(&mut self, now: Time, key: usize) -> bool {
+        let iocb = &self.iocbs[key];
+        let locked = Time(iocb.stages.at[Stage::Locked as usize]);
+        let gives_way = iocb.kind == Kind::Read && now >= locked + MEMORY_PATIENCE;
+        if gives_way {
+            self.counters.count("memory.gave-way");
+            self.answer(now, key, Status::Later);
+        }
+        gives_way
     }
 
     /// How many operations its disk's store may have for this IOCB to add one: clients leave half to the others.
