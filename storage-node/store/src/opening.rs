@@ -31,7 +31,9 @@ pub struct OpenOptions {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OpenError {
     /// Neither superblock is ours.
-    #[error("the disk holds no store: format it first (--format)")]
+    #[error(
+        "the disk holds no store: --format makes an empty one; if one was here, `trine disk replace` has its copies made again"
+    )]
     NotAStore,
     /// A store of another format.
     #[error("the store has format version {0}, which this program does not know")]
@@ -43,7 +45,9 @@ pub enum OpenError {
     #[error("the disk already holds a store named {0}: a new one needs a new disk id")]
     SameDiskId(DiskId),
     /// The disk became smaller.
-    #[error("the store needs {need} but the disk has {have}")]
+    #[error(
+        "the store needs {need} but the disk has {have}: give that back, or `trine disk replace` has its copies made again on another one"
+    )]
     Truncated {
         /// What the store was formatted for.
         need: Bytes,
