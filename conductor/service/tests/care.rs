@@ -92,7 +92,10 @@ fn a_snapshot_is_answered_when_it_is_complete() {
     let over = || {
         let (db, copy) = (client.volume("db").unwrap().info, client.volume("copy").unwrap().info);
         let idle = client.scrub("db").unwrap().state == ScrubState::Idle;
-        db.rollback.is_none() && copy.flatten.is_none() && client.copies("copy").unwrap().iter().all(|copy| copy.done) && idle
+        db.rollback.is_none()
+            && copy.flatten.is_none()
+            && client.copies("copy").unwrap().iter().all(|copy| copy.done)
+            && idle
     };
     while !over() {
         obey(&client, &mut after);
