@@ -95,16 +95,26 @@ fn names(listed: &Value) -> Vec<(String, String)> {
 
 /// A snapshot's reader has no attachment that could be fenced: it hung for ever.
 #[test]
-fn readers_of_a_snapshot_fail_when_its_volume_is_deleted_and_made_again() {
+fn readers_of_a_snapshot_fail_when_it_or_its_volume_is_deleted_and_made_again() {
     let mut cluster = Cluster::start(Shape::default()).unwrap();
     cluster.create("db", 8, 4).unwrap();
-    cluster.trine(&["snapshot", "create", "db@a"]).unwrap();
+    for name in ["db@a", "db@b"] {
+        cluster.trine(&["snapshot", "create", name]).unwrap();
+    }
+    let read = Command::Read { offset: 0, len: 4096 };
+    let place = cluster.attach("db@b").unwrap();
+    let mut reader = Nbd::connect(&place, "db@b").unwrap();
+    reader.call(&read, LONG).unwrap().unwrap();
+    cluster.trine(&["snapshot", "delete", "db@b", "--yes"]).unwrap();
+    wait_until("a read of the snapshot fails", LONG, || Ok(reader.call(&read, LONG)? == Err(EIO))).unwrap();
+    drop(reader);
+    cluster.detach("db@b").unwrap();
+
     let place = cluster.attach("db@a").unwrap();
     let mut reader = Nbd::connect(&place, "db@a").unwrap();
-    reader.call(&Command::Read { offset: 0, len: 4096 }, LONG).unwrap().unwrap();
+    reader.call(&read, LONG).unwrap().unwrap();
     cluster.trine(&["volume", "delete", "db", "--yes"]).unwrap();
     // Answered as long as its copies are there, and never again afterwards.
-    let read = Command::Read { offset: 0, len: 4096 };
     wait_until("a read fails", LONG, || Ok(reader.call(&read, LONG)? == Err(EIO))).unwrap();
     cluster.create("db", 8, 4).unwrap();
     assert_eq!(reader.call(&read, LONG).unwrap(), Err(EIO), "another volume of that name");

@@ -115,8 +115,8 @@ pub enum BlockError {
     /// `--io-timeout` passed.
     #[error("not answered within the I/O timeout")]
     TimedOut,
-    /// A newer attachment of the volume exists.
-    #[error("fenced: the volume was attached again elsewhere")]
+    /// A newer attachment of the volume exists, or it was deleted.
+    #[error("fenced: the volume was attached again elsewhere, or deleted")]
     Fenced,
     /// The client was stopped.
     #[error("the volume client was stopped")]
@@ -130,6 +130,8 @@ impl BlockError {
         const ACCESS: driver::Errno = driver::Errno(13);
         const INVALID: driver::Errno = driver::Errno(22);
         match self {
+            // What was read from is deleted: the request is as good as before.
+            Self::Refused(Status::NoSnapshot) => driver::Errno::IO,
             Self::OutOfRange | Self::BadLength | Self::Refused(_) => INVALID,
             Self::ReadOnly | Self::NotHeld => PERMISSION,
             Self::Denied => ACCESS,
