@@ -146,7 +146,9 @@ impl Conductor {
 
     /// Where a snapshot is read.
     pub fn snapshot_map(&self, volume: &str, name: &str) -> Result<VolumeMap, Error> {
-        let record = self.complete_snapshot(volume, name)?;
+        // In doubt it does not say of what it does not know that there is none: who reads it would take that for final.
+        let unknown = |why| self.check_trusted().err().unwrap_or(why);
+        let record = self.complete_snapshot(volume, name).map_err(unknown)?;
         let mut map = self.map(volume)?;
         map.shards.truncate(usize::try_from(record.size.0.div_ceil(map.shard_size.0)).unwrap_or(usize::MAX));
         Ok(VolumeMap { size: record.size, snapshot: Some(record.id), ..map })

@@ -16,7 +16,8 @@ use std::time::Instant;
 ///
 /// Who writes to a volume that is deleted is fenced by its nodes. A snapshot's readers have no attachment that could be: their nodes only say
 /// that it is not here, as they do of one that has moved, and a lane asks for a map. If that is so, and the conductor knows of none, it
-/// is gone. The conductor's word alone is not enough, whose state may have been lost: as long as nodes answer nobody asks.
+/// is gone. The conductor's word alone is not enough, whose state may have been lost: as long as nodes answer nobody asks, one that leads
+/// another cluster knows nothing of this one, and one in doubt does not say that there is none.
 pub(crate) fn run(
     client: &Client,
     subject: &Subject,
@@ -25,6 +26,8 @@ pub(crate) fn run(
     tell: &Sender<Happening>,
 ) {
     let (mut fresh, mut unknown) = (true, None::<Instant>);
+    let led = || client.version().ok().map(|version| version.cluster);
+    let cluster = led();
     loop {
         let is_wanted = match asked.recv_timeout(MAP_EVERY) {
             Ok(()) => true,
@@ -38,7 +41,8 @@ pub(crate) fn run(
             Err(error) => matches!(error.kind(), Some("no-volume" | "no-snapshot")),
         };
         unknown = unknown.filter(|_| is_unknown || answer.is_err()).or(is_unknown.then(Instant::now));
-        if is_wanted && is_unknown && subject.is_snapshot() && unknown.is_some_and(|since| since.elapsed() > GONE) {
+        let is_gone = is_wanted && is_unknown && unknown.is_some_and(|since| since.elapsed() > GONE);
+        if is_gone && subject.is_snapshot() && cluster.is_some() && led() == cluster {
             tracing::error!("{subject} is deleted: every request fails");
             if tell.send(Happening::Gone).is_err() {
                 return;

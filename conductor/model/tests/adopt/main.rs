@@ -110,6 +110,7 @@ fn a_lost_state_is_made_again_from_what_the_nodes_hold() {
     let was = old.model.list(old.now);
 
     let mut cluster = lost();
+    assert_eq!(cluster.model.snapshot_map("db", "before").unwrap_err().kind(), "in-doubt", "not that there is none");
     cluster.hear(&disks, 1);
     assert_eq!(cluster.model.cluster(), ClusterId(7), "the first node says which cluster it is");
     let mut stranger = disks.register(2, 1);
