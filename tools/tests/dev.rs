@@ -289,6 +289,8 @@ fn a_disk_that_was_replaced_stays_away_and_one_that_is_lost_is_named() {
     let second = dir.0.join("second").display().to_string();
     dir.ok(&["disk", "replace", &first.0, &second, "--create", "64M"]);
     dir.wait_until("it is forgotten", || disks(&dir).len() == 1);
+    let had = dir.fails(5, &["disk", "add", "n1", &second]);
+    assert!(had.contains("of this node already, and in use"), "no copy of itself: {had}");
     for _ in 0..2 {
         dir.ok(&["dev", "stop"]);
         dir.ok(&["dev", "start"]);

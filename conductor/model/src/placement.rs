@@ -84,9 +84,9 @@ impl Conductor {
             }
         }
         let up = self.nodes.values().filter(|n| self.is_up(n.node, now) && n.duty == Duty::Serving);
-        let usable = |d: &&DiskRecord| d.present && !d.leaving;
-        let sites = up.filter(|n| n.disks.iter().any(|d| usable(&d))).map(|node| {
-            let disks = node.disks.iter().filter(usable).map(|d| {
+        let usable = |n: NodeId, d: &DiskRecord| d.present && !d.leaving && self.failure_of(n, d.disk).is_none();
+        let sites = up.filter(|n| n.disks.iter().any(|d| usable(n.node, d))).map(|node| {
+            let disks = node.disks.iter().filter(|d| usable(node.node, d)).map(|d| {
                 let used = self.presence.get(&node.node).and_then(|p| p.used.get(&d.disk)).map_or(0, |used| used.0);
                 let taken = promised.get(&(node.node, d.disk)).copied().unwrap_or(0).max(used);
                 let place = Place { node: node.node, disk: d.disk, open: d.open, endpoint: d.endpoint };

@@ -116,7 +116,7 @@ impl Conductor {
             if let Some(why) = &disk.failed {
                 let (disk, path) = (disk.disk, disk.path.as_deref().unwrap_or("-"));
                 warnings.push(format!(
-                    "disk {disk} of {node} ({path}) FAILED: {why}: nothing on it is served; `trine disk replace {disk} PATH`, or start {node} \
+                    "disk {disk} of {node} ({path}) FAILED: {why}: what needs it waits or is served by other copies; `trine disk replace {disk} PATH`, or start {node} \
                      again if the disk is sound"
                 ));
             }
