@@ -186,10 +186,12 @@ pub(crate) struct Heal {
     pub(crate) waits: u32,
     /// What was fetched last.
     pub(crate) fetched: Option<Payload>,
-    /// So often for this request; for a rewrite, copies that have been asked.
+    /// So often for this request; for a rewrite, and what is read elsewhere, copies that have been asked.
     pub(crate) times: usize,
     /// The range is locked alone.
     pub(crate) alone: bool,
+    /// The copy here has lost what a snapshot was: it is read from the others.
+    pub(crate) elsewhere: bool,
     /// Copies that did not give a piece of a copy-range's source, and why not.
     pub(crate) said: Vec<(CopyId, Failure)>,
 }

@@ -414,6 +414,8 @@ pub struct Counters {
     pub patrolled_pages: u64,
     /// Metadata pages neither of whose mirrors was good.
     pub damaged_pages: u64,
+    /// Of these, such that were given up: what they said is lost, and said to be where it is read.
+    pub lost_pages: u64,
     /// Writes refused for lack of space.
     pub no_space: u64,
     /// Writes taken while little space was left.

@@ -208,3 +208,87 @@ fn what_rots_on_every_copy_is_an_error_and_no_content_until_it_is_written_again(
     cluster.stop_and_compare().unwrap();
     sound(&cluster);
 }
+
+/// Where the metadata pages of maps and of chunk records are on a disk, both mirrors of each, and older ones (docs/disk-format.md).
+fn pages(cluster: &Cluster, n: usize) -> Vec<usize> {
+    let disk = std::fs::read(cluster.disk(n)).unwrap();
+    let array = |at: usize| u32::from_le_bytes(disk[at + 12..at + 16].try_into().unwrap());
+    let pages = (0..disk.len()).step_by(BLOCK).filter(|at| disk[*at..].starts_with(b"TPG2") && disk[*at + 8] == 1);
+    pages.filter(|at| array(*at) == 3 || array(*at) >= 0x1000_0000).collect()
+}
+
+#[test]
+fn metadata_that_is_bad_in_both_mirrors_on_two_nodes_costs_neither_a_disk_nor_a_block() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", (SHARD * SHARDS / MIB) as u64, (SHARD / MIB) as u64).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut nbd = Nbd::connect(&place, "db").unwrap();
+    let mut random = Random::new(5);
+    let mut image = vec![0; SHARD * SHARDS];
+    for offset in (0..SHARD * SHARDS).step_by(MIB) {
+        write(&mut nbd, &mut image, offset, random.bytes(MIB));
+    }
+    cluster.trine(&["snapshot", "create", "db@s"]).unwrap();
+    let old = image.clone();
+    for offset in (0..SHARD * SHARDS).step_by(SHARD) {
+        write(&mut nbd, &mut image, offset, random.bytes(MIB));
+    }
+    let rotten = [0, 1];
+    wait_until("all is home", LONG, || {
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(rotten.iter().all(|n| pages(&cluster, *n).len() >= 4 * SHARDS))
+    })
+    .unwrap();
+    for n in 0..3 {
+        cluster.nodes[n].terminate().unwrap();
+    }
+    for n in 0..3 {
+        let file = File::options().write(true).open(cluster.disk(n)).unwrap();
+        for at in pages(&cluster, n).into_iter().filter(|_| rotten.contains(&n)) {
+            file.write_all_at(b"rot", at as u64 + 600).unwrap();
+        }
+        cluster.nodes[n].start().unwrap();
+    }
+    cluster.wait_healthy("db").unwrap();
+    // Something new in each shard: the folds of both come to what they have lost.
+    settled(&mut nbd, &mut image);
+    for offset in (0..image.len()).step_by(MIB / 4) {
+        write(&mut nbd, &mut image, offset + BLOCK, random.bytes(2 * BLOCK));
+    }
+    let lost = |n: usize| cluster.counter(n, "store.pages-lost").unwrap();
+    wait_until("the folds have come by", LONG, || Ok(rotten.iter().all(|n| lost(*n) >= SHARDS as u64))).unwrap();
+    for (offset, expected) in (0..).step_by(MIB).zip(image.chunks(MIB)) {
+        assert!(read(&mut nbd, offset, MIB).as_deref() == Ok(expected), "1 MiB at {offset}");
+    }
+    check(&mut nbd, &image);
+    let snapshot = cluster.attach("db@s").unwrap();
+    let mut reader = Nbd::connect(&snapshot, "db@s").unwrap();
+    check(&mut reader, &old);
+    let elsewhere: u64 = (0..3).map(|n| cluster.counter(n, "read.elsewhere").unwrap()).sum();
+    assert!(elsewhere > 0, "a primary that has lost what the snapshot was reads it from another copy");
+    let scrub = || cluster.json(&["volume", "scrub", "db", "--wait"]).unwrap();
+    let (damaged, again) = (scrub(), scrub());
+    assert!(damaged["damaged"].as_u64() >= again["damaged"].as_u64(), "{damaged} {again}");
+    check(&mut nbd, &image);
+    check(&mut reader, &old);
+    // What is left is the snapshot's, which is not written to.
+    drop(reader);
+    cluster.detach("db@s").unwrap();
+    cluster.trine(&["snapshot", "delete", "db@s", "--yes"]).unwrap();
+    let last = cluster.json(&["volume", "scrub", "db", "--wait"]).unwrap();
+    assert_eq!(last["damaged"], 0, "{last}");
+    check(&mut nbd, &image);
+    let status = cluster.trine(&["status", "--check"]).unwrap();
+    assert!(!status.contains("FAILED"), "{status}");
+    drop(nbd);
+    cluster.detach("db").unwrap();
+    cluster.stop_and_compare().unwrap();
+    let disks: Vec<String> = (0..3).map(|n| cluster.disk(n).display().to_string()).collect();
+    let args = ["store", "check", "--data", "-o", "json"].into_iter().chain(disks.iter().map(String::as_str));
+    let checked = cluster.try_trine(&args.collect::<Vec<_>>()).unwrap();
+    let checked: Value = serde_json::from_str(&checked.stdout).unwrap();
+    for disk in checked["disks"].as_array().unwrap() {
+        let findings = disk["findings"].as_array().unwrap();
+        assert!(findings.iter().all(|found| found["severity"] == "notice"), "{findings:?}");
+    }
+}

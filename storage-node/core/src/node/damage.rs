@@ -69,6 +69,17 @@ impl<S: Store> Node<S> {
             }
             said(self, *copy, *block, "NO COPY HAS IT: restore it from a backup, or write it again");
         }
+        if let (Some(left), View::Snapshot(snapshot)) = (outcome.left, view) {
+            for _ in 0..left.count.0 {
+                self.counters.count("damage.found");
+                self.counters.count("damage.unrepairable");
+            }
+            let line = format!(
+                "{} blocks from {} of shard {shard} of snapshot {snapshot} are lost on a copy, with their metadata: read from another one",
+                left.count, left.from
+            );
+            self.say_damage(now, line, out);
+        }
         for block in &outcome.diverged {
             self.counters.count("damage.diverged");
             let line = format!("block {block} of shard {shard}: its copies are sound and DIFFER; left as it is");

@@ -437,12 +437,8 @@ impl<S: Store> Node<S> {
         let (shard, view, kind) = (iocb.shard, iocb.view, iocb.kind);
         let cost = mend.cost();
         let mut outcome = mend.into_outcome();
-        if view != View::Live
-            && let Some(range) = outcome.rewrite.take()
-        {
-            // A snapshot is not written to.
-            let own = self.replicas.get(&shard).map(|r| r.copy).unwrap_or_default();
-            outcome.lost.extend((range.from.0..).take(range.count.0 as usize).map(|n| (own, Blocks(n))));
+        if view != View::Live {
+            outcome.left = outcome.rewrite.take();
         }
         self.record(now, shard, view, &outcome, out);
         match kind {
@@ -469,6 +465,7 @@ impl<S: Store> Node<S> {
                 self.lock_again(key, mode);
             }
             _ if outcome.again => self.mend_later(now, key),
+            Kind::Read | Kind::Fill if outcome.left.is_some() => self.read_elsewhere(key),
             _ => {
                 self.counters.count("read.unhealed");
                 self.answer(now, key, Status::Io);

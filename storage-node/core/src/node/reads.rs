@@ -139,7 +139,7 @@ impl<S: Store> Node<S> {
     }
 
     /// What was read goes to whom it was read for.
-    fn read_well(&mut self, now: Time, key: usize, data: Filling, crcs: Crcs, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn read_well(&mut self, now: Time, key: usize, data: Filling, crcs: Crcs, out: &mut dyn Outbox<Letter>) {
         match self.iocbs[key].phase {
             IocbPhase::Reading if self.iocbs[key].kind == Kind::Settle => self.settle_read(now, key, data, crcs, out),
             IocbPhase::Reading if matches!(self.iocbs[key].kind, Kind::Copied(_) | Kind::Rewrite) => {

@@ -223,7 +223,7 @@ impl<S: Store> Node<S> {
             self.end_request(now, key);
             return;
         }
-        let (due, arrival) = (iocb.heal.due.is_some(), iocb.arrival);
+        let (due, elsewhere, arrival) = (iocb.heal.due.is_some(), iocb.heal.elsewhere, iocb.arrival);
         let Some(primary) = self.primaries.get(&shard) else { return };
         if !bound && let Err(status) = self.check_epoch(&body, primary.config.epoch) {
             let config = &self.primaries[&shard].config;
@@ -250,6 +250,7 @@ impl<S: Store> Node<S> {
             && match (kind, phase) {
                 (Kind::Scrub, _) => self.start_mend(now, key, out),
                 _ if due => self.start_mend(now, key, out),
+                (_, IocbPhase::Locked) if elsewhere => self.start_refetch(now, key, out),
                 (Kind::Rewrite, IocbPhase::Locked) => self.start_refetch(now, key, out),
                 (Kind::Read | Kind::Extents, _) => self.start_read(now, key, out),
                 (Kind::Write, IocbPhase::Locked) if !is_whole(&body) => self.start_merge(now, key, out),

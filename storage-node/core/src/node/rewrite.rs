@@ -1,4 +1,5 @@
-//! A range that no repair fits is written again on every copy, with one copy's content: its metadata is lost.
+//! A range that no repair fits is written again on every copy, with one copy's content: its metadata is lost. Of a snapshot, which is not
+//! written to, it is read from another copy, each time.
 
 use super::Node;
 use super::heal::Question;
@@ -7,6 +8,8 @@ use crate::mail::Letter;
 use crate::mend::Failure;
 use conductor_model::BlockRange;
 use driver::{Outbox, Time};
+use memory::Class;
+use node_protocol::Status;
 use node_store::Store;
 use tcp::Payload;
 use wire::Body;
@@ -24,12 +27,26 @@ impl<S: Store> Node<S> {
         self.ready.push_back(new);
     }
 
-    /// Asks the next of the other copies for the range of a rewrite.
+    /// Has a range of a snapshot read from another copy: the one here has lost what it was.
+    pub(super) fn read_elsewhere(&mut self, key: usize) {
+        self.counters.count("read.elsewhere");
+        let iocb = &mut self.iocbs[key];
+        (iocb.heal.due, iocb.heal.times, iocb.heal.elsewhere) = (None, 0, true);
+        iocb.phase = IocbPhase::Locked;
+        self.ready.push_back(key);
+    }
+
+    /// Asks the next of the other copies for the range of a rewrite, or of what is read elsewhere.
     pub(super) fn start_refetch(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
         let Iocb { shard, range, .. } = self.iocbs[key];
         let copy = self.iocbs[key].heal.times;
         if copy >= self.primaries.get(&shard).map_or(0, |p| p.others().count()) {
             // No other copy has it.
+            if self.iocbs[key].heal.elsewhere {
+                self.counters.count("read.unhealed");
+                self.answer(now, key, Status::Io);
+                return true;
+            }
             return self.read_into(now, key, shard, range, IocbPhase::Reading, out);
         }
         let begun = self.ask_copy(now, key, copy, range, Question::Range, None);
@@ -59,6 +76,7 @@ impl<S: Store> Node<S> {
         let iocb = &mut self.iocbs[key];
         iocb.phase = IocbPhase::Locked;
         match content {
+            Ok(payload) if iocb.heal.elsewhere => self.read_there(now, key, &payload, out),
             Ok(payload) => {
                 iocb.payload = Some(payload);
                 iocb.phase = IocbPhase::Ready;
@@ -68,12 +86,24 @@ impl<S: Store> Node<S> {
                 iocb.heal.times = 0;
                 self.stall(key);
             }
-            Err(_) if iocb.heal.times < others => {
+            Err(_) if iocb.heal.times < others || iocb.heal.elsewhere => {
                 iocb.heal.times += 1;
                 self.ready.push_back(key);
             }
             Err(_) => self.not_rewritten(now, key),
         }
+    }
+
+    /// Another copy's content of a snapshot goes to whom it was read for.
+    fn read_there(&mut self, now: Time, key: usize, content: &Payload, out: &mut dyn Outbox<Letter>) {
+        let Some(mut data) = self.arena.take(content.len, Class::Work) else {
+            self.counters.count("memory.waits");
+            self.stall(key);
+            return;
+        };
+        data.copy_from_slice(&content.mem[..content.len]);
+        self.iocbs[key].phase = IocbPhase::Reading;
+        self.read_well(now, key, data, content.crcs.clone(), out);
     }
 
     /// It stays damaged: whoever reads it will be told so.

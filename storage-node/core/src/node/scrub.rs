@@ -231,7 +231,7 @@ impl<S: Store> Node<S> {
     pub(super) fn scrubbed(&mut self, now: Time, key: usize, outcome: Outcome, out: &mut dyn Outbox<Letter>) {
         let shard = self.iocbs[key].shard;
         if let Some(scrub) = self.scrubs.get_mut(&shard).filter(|s| s.running.contains_key(&key)) {
-            let rewritten = outcome.rewrite.map_or(0, |r| u64::from(r.count.0));
+            let rewritten = outcome.rewrite.or(outcome.left).map_or(0, |r| u64::from(r.count.0));
             scrub.damaged += (outcome.repaired.len() + outcome.lost.len()) as u64 + rewritten;
             scrub.repaired += outcome.repaired.len() as u64;
         }

@@ -118,12 +118,13 @@ impl<S: Store> Node<S> {
 }
 
 /// What a store found of its own metadata, by name.
-fn page_counters(store: node_store::Counters) -> [(&'static str, u64); 4] {
+fn page_counters(store: node_store::Counters) -> [(&'static str, u64); 5] {
     [
         ("store.pages-patrolled", store.patrolled_pages),
         ("store.pages-healed", store.healed_pages),
         ("store.pages-unhealed", store.unhealed_pages),
         ("store.pages-damaged", store.damaged_pages),
+        ("store.pages-lost", store.lost_pages),
     ]
 }
 

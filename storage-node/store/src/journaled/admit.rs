@@ -350,14 +350,11 @@ impl JournaledStore {
         for &(chunk, ..) in chunks {
             let key = (write.layer, chunk);
             let said = self.fresh.touches(key) || self.folding.as_ref().is_some_and(|folding| folding.touches(key));
-            let entry = self.tables.entry(write.layer, chunk)?;
-            let own = match entry.chunk {
-                Some(physical) if !said => {
-                    let record = self.tables.chunk(physical)?;
-                    self.own_chunk(&entry, Some(&record)).is_some()
-                }
-                _ => false,
-            };
+            let own = !said
+                && match self.owns(write.layer, chunk) {
+                    Err(Wait::Damaged) => false, // it gets a new one
+                    own => own?,
+                };
             kept.push((!own, own));
         }
         let need = kept.iter().map(|&(reserved, _)| u32::from(reserved)).sum::<u32>();
@@ -372,6 +369,13 @@ impl JournaledStore {
         }
         write.pieces = smallvec![Piece::Journal(Journaled { part: write.at, kept })];
         Ok(true)
+    }
+
+    /// True if the chunk of an entry can be written where it is.
+    fn owns(&mut self, layer: LayerId, chunk: u32) -> Result<bool, Wait> {
+        let entry = self.tables.entry(layer, chunk)?;
+        let record = entry.chunk.map(|physical| self.tables.chunk(physical)).transpose()?;
+        Ok(self.own_chunk(&entry, record.as_ref()).is_some())
     }
 
     /// Write the whole chunks; how many writes are out.

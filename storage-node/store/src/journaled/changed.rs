@@ -122,10 +122,13 @@ impl JournaledStore {
                     self.load_ahead(&layers, listing.next);
                     return Ok(Progress::Load);
                 }
-                // What cannot be listed cannot be filled either.
+                // Rather too much than too little: what is lost here, another copy may have.
                 Err(Wait::Damaged | Wait::Full) => {
-                    let block = Blocks(listing.next * CHUNK_BLOCKS);
-                    return Err(StoreError::Corrupt { copy: listing.copy, block });
+                    let newest = self.catalog.newest(listing.copy);
+                    if newest > listing.above && !mutant::on("store-lost-unlisted") {
+                        listing.push(listing.next, listing.next + 1, newest, layers.blocks);
+                    }
+                    listing.next += 1;
                 }
             }
         }

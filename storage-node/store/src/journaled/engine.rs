@@ -554,6 +554,7 @@ impl Store for JournaledStore {
             unhealed_pages: pages.unhealed,
             patrolled_pages: pages.patrolled,
             damaged_pages: pages.damaged,
+            lost_pages: pages.lost,
             ..self.counters
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! entry:  chunk u32 (0: none) | present u16 | zero u16 | version 16 | owner volume u32 | owner shard u32        32 B, all zeros: absent
-//! chunk:  refs u16 | 0 u16 | 16 × checksum u32                                                                 68 B
+//! chunk:  refs u16 | lost u16 | 16 × checksum u32                                                              68 B
 //! checksum = CRC32C of the block, continued over owner volume, owner shard, block number in the shard (u32 each)
 //! ```
 
@@ -110,6 +110,9 @@ pub(super) struct Entry {
     pub(super) chunk: Option<ChunkNo>,
     pub(super) present: Mask,
     pub(super) zero: Mask,
+    /// Of these nobody knows what they were: the page that said so was bad in both mirrors (`fold/lost.rs`). On the disk they are both
+    /// present and zeros.
+    pub(super) lost: Mask,
     /// The newest change (rule 7): belongs to the entry, never to the chunk.
     pub(super) version: Stamp,
     /// Whose identity is in the chunk's checksums (rule 23).
@@ -119,20 +122,20 @@ pub(super) struct Entry {
 impl Entry {
     /// True if nothing is said of the chunk here.
     pub(super) fn is_absent(&self) -> bool {
-        self.chunk.is_none() && self.zero == 0
+        self.chunk.is_none() && self.zero | self.lost == 0
     }
 
     /// The blocks that this entry decides.
     pub(super) fn decided(&self) -> Mask {
-        self.present | self.zero
+        self.present | self.zero | self.lost
     }
 
     /// The bytes on the disk.
     pub(super) fn encode(&self) -> [u8; ENTRY_BYTES] {
         let mut bytes = Vec::with_capacity(ENTRY_BYTES);
         bytes.u32(self.chunk.map_or(0, ChunkNo::number));
-        bytes.u16(self.present);
-        bytes.u16(self.zero);
+        bytes.u16(self.present | self.lost);
+        bytes.u16(self.zero | self.lost);
         bytes.stamp(self.version);
         bytes.u32(self.owner.volume.0);
         bytes.u32(self.owner.index.0);
@@ -146,8 +149,10 @@ impl Entry {
         let chunk = ChunkNo::new(number, chunks);
         let (present, zero, version) = (take.u16()?, take.u16()?, take.stamp()?);
         let owner = ShardId { volume: VolumeId(take.u32()?), index: ShardIndex(take.u32()?) };
-        let sound = (number == 0) == chunk.is_none() && present & zero == 0 && (chunk.is_some() || present == 0);
-        sound.then_some(Self { chunk, present, zero, version, owner })
+        let lost = present & zero;
+        let (present, zero) = (present & !lost, zero & !lost);
+        let sound = (number == 0) == chunk.is_none() && (chunk.is_some() || present == 0);
+        sound.then_some(Self { chunk, present, zero, lost, version, owner })
     }
 }
 
@@ -156,16 +161,22 @@ impl Entry {
 pub(super) struct ChunkRecord {
     /// Entries that share it.
     pub(super) refs: u16,
+    /// The page that said how many share it, and their checksums, was bad in both mirrors: it is never given back, and nothing in it is
+    /// known to be right.
+    pub(super) lost: bool,
     /// Stored checksums; of blocks that some entry says are present.
     pub(super) crcs: [u32; CHUNK_BLOCKS as usize],
 }
 
 impl ChunkRecord {
+    /// See [`ChunkRecord::lost`]. As many share it as can be counted, so that nobody takes it for their own.
+    pub(super) const LOST: Self = Self { refs: u16::MAX, lost: true, crcs: [0; CHUNK_BLOCKS as usize] };
+
     /// The bytes on the disk.
     pub(super) fn encode(&self) -> [u8; CHUNK_RECORD_BYTES] {
         let mut bytes = Vec::with_capacity(CHUNK_RECORD_BYTES);
         bytes.u16(self.refs);
-        bytes.u16(0);
+        bytes.u16(self.lost.into());
         self.crcs.iter().for_each(|&crc| bytes.u32(crc));
         bytes.try_into().unwrap_or([0; CHUNK_RECORD_BYTES]) // 2 + 2 + 16 · 4
     }
@@ -174,12 +185,12 @@ impl ChunkRecord {
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut take = Take(bytes);
         let refs = take.u16()?;
-        take.u16()?;
+        let lost = take.u16()? != 0;
         let mut crcs = [0; CHUNK_BLOCKS as usize];
         for crc in &mut crcs {
             *crc = take.u32()?;
         }
-        Some(Self { refs, crcs })
+        Some(Self { refs, lost, crcs })
     }
 }
 
@@ -194,17 +205,21 @@ mod tests {
             chunk: ChunkNo::new(77, 100),
             present: 0x00f0,
             zero: 0x0f00,
+            lost: 0x8001,
             version: Stamp { epoch: Epoch(3), sequence: Sequence(9) },
             owner: ShardId { volume: VolumeId(5), index: ShardIndex(6) },
         };
         assert_eq!(Entry::decode(&entry.encode(), 100), Some(entry));
         assert_eq!(Entry::decode(&entry.encode(), 76), None);
         assert_eq!(Entry::decode(&[0; 32], 1), Some(Entry::default()));
-        assert_eq!(Entry::decode(&Entry { zero: 0x00f0, ..entry }.encode(), 100), None);
         assert_eq!(Entry::decode(&Entry { chunk: None, ..entry }.encode(), 100), None);
+        let lost = Entry { chunk: None, present: 0, zero: 0, ..entry };
+        assert_eq!(Entry::decode(&lost.encode(), 100), Some(lost));
+        assert!(!lost.is_absent());
         let mut record = ChunkRecord { refs: 3, ..ChunkRecord::default() };
         record.crcs[15] = 9;
         assert_eq!(ChunkRecord::decode(&record.encode()), Some(record));
+        assert_eq!(ChunkRecord::decode(&ChunkRecord::LOST.encode()), Some(ChunkRecord::LOST));
     }
 
     #[test]

@@ -219,6 +219,7 @@ impl Format {
             map: self.map,
             roots: [Root::default(); 5],
             next_layer: 1,
+            lost: 0,
         };
         superblock.encode(&mut buffer);
         self.write_block(n, buffer.filled(), out);

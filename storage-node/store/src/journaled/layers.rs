@@ -118,6 +118,17 @@ impl Catalog {
         self.layers.values().filter(|layer| layer.copy == copy).filter_map(|layer| layer.snapshot).collect()
     }
 
+    /// A stamp that nothing the copy's layers hold is newer than.
+    pub(super) fn newest(&self, copy: CopyId) -> Stamp {
+        let bases = self.layers.values().filter(|layer| layer.copy == copy).map(|layer| layer.base).max();
+        let stamps = self.copies.get(&copy).map(|state| {
+            let SyncMark { base, upto, .. } = state.mark;
+            let held = state.held.iter().map(|held| held.stamp).max();
+            state.known_good.max(base).max(upto).max(held.unwrap_or_default())
+        });
+        bases.unwrap_or_default().max(stamps.unwrap_or_default())
+    }
+
     /// True if it is neither live nor named.
     pub(super) fn is_dropping(&self, id: LayerId) -> bool {
         self.layers.get(&id).is_some_and(|layer| {

@@ -6,7 +6,7 @@
 //! A read holds its era: what it found stays where it is until the read is over.
 
 use super::engine::{JournaledStore, Pending};
-use super::entry::{ALL, Mask, blocks, mask, plain_crc};
+use super::entry::{ALL, ChunkRecord, Mask, blocks, mask, plain_crc};
 use super::layers::LayerId;
 use super::limits::{CHUNK_BLOCKS, EXTENTS_RUNS, EXTENTS_STEPS, LOOK_READS};
 use super::overlay::{Overlay, Spot};
@@ -216,22 +216,32 @@ impl JournaledStore {
                 break;
             }
             let entry = self.tables.entry(layer, chunk)?;
-            let (present, zero) = (entry.present & walk.left, entry.zero & walk.left);
+            let [present, zero, lost] = [entry.present, entry.zero, entry.lost].map(|mask| mask & walk.left);
             if let (Some(physical), true) = (entry.chunk, present != 0) {
-                let record = self.tables.chunk(physical)?;
+                let record = match self.tables.chunk(physical) {
+                    Err(Wait::Damaged) => ChunkRecord::LOST,
+                    record => record?,
+                };
                 let start = self.place.geometry.chunk(physical);
                 for n in blocks(present) {
-                    walk.found[n as usize] = Found::At {
-                        disk: self.place.disk,
-                        at: start + u64::from(n) * BLOCK as u64,
-                        crc: plain_crc(record.crcs[n as usize], entry.owner, chunk * CHUNK_BLOCKS + n),
+                    walk.found[n as usize] = if record.lost {
+                        Found::Lost
+                    } else {
+                        Found::At {
+                            disk: self.place.disk,
+                            at: start + u64::from(n) * BLOCK as u64,
+                            crc: plain_crc(record.crcs[n as usize], entry.owner, chunk * CHUNK_BLOCKS + n),
+                        }
                     };
                 }
             }
             for n in blocks(zero) {
                 walk.found[n as usize] = Found::Zero;
             }
-            walk.left &= !(present | zero);
+            for n in blocks(lost) {
+                walk.found[n as usize] = Found::Lost;
+            }
+            walk.left &= !(present | zero | lost);
             walk.layer = self.catalog.layers.get(&layer).and_then(|layer| layer.parent);
         }
         Ok(())

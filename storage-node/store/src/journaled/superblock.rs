@@ -42,6 +42,8 @@ pub(super) struct Superblock {
     pub(super) roots: [Root; 5],
     /// Layer ids from here on were never used.
     pub(super) next_layer: u32,
+    /// Metadata pages that were lost (`fold/lost.rs`): what only they knew, chunks and places, is in use by nobody.
+    pub(super) lost: u32,
 }
 
 /// Why a superblock cannot be used.
@@ -86,6 +88,7 @@ impl Superblock {
         for root in self.roots {
             body.extend_from_slice(&root.encode());
         }
+        body.u32(self.lost);
         seal(page, MAGIC, &body);
     }
 
@@ -128,8 +131,9 @@ impl Superblock {
         for root in &mut roots {
             *root = Root::decode(body.array()?);
         }
+        let lost = body.u32()?;
         let identity = Identity { cluster, node, disk };
-        Some(Self { identity, geometry, generation, boot, tail, map, roots, next_layer })
+        Some(Self { identity, geometry, generation, boot, tail, map, roots, next_layer, lost })
     }
 
     /// True if the page begins like a superblock of ours, be it damaged or of another version: `format` asks before it goes on.

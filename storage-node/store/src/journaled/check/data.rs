@@ -74,8 +74,8 @@ impl Data<'_> {
                 let Some(physical) = entry.chunk else { return };
                 let which = entry.present & !hidden(&found.overlay, *id, chunk);
                 let record = Found::record(&mut finder, self.superblock, &self.region, physical, read);
-                // A chunk without a record was found before.
-                let Some(record) = record.and_then(ChunkRecord::decode) else { return };
+                // A chunk without a record, or whose record is lost, was found before.
+                let Some(record) = record.and_then(ChunkRecord::decode).filter(|record| !record.lost) else { return };
                 let crc = |n: u32| {
                     let block = chunk * CHUNK_BLOCKS + n;
                     move |plain| stored_crc(plain, entry.owner, block) == record.crcs[n as usize]

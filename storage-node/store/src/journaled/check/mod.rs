@@ -22,9 +22,9 @@ use super::Kind;
 use super::engine::Place;
 use super::limits::{CHUNK_BLOCKS, SPARE_CHUNKS, SUPERBLOCKS};
 use super::open::region;
-use super::pages::{Flaw, FlawedPage, PlaceSet, Walk};
+use super::pages::{ArrayName, Flaw, FlawedPage, PlaceSet, Walk};
 use super::ring::RingPlace;
-use super::superblock::{NoSuperblock, Superblock};
+use super::superblock::{CHUNKS, NoSuperblock, Superblock};
 use crate::Usage;
 use catalog::Found;
 use conductor_model::{BLOCK, Blocks, Bytes};
@@ -153,7 +153,8 @@ impl Check<'_> {
             ownership::check(&self.superblock, &mut found, &mut walk, &mut pages, &mut findings);
             if let Some(taken) = &taken {
                 let region = walk.region;
-                ownership::compare_places(region, &walk.visited, taken, walk.blind, &mut findings);
+                let superblock = &self.superblock;
+                ownership::compare_places(superblock, region, &walk.visited, taken, walk.blind, &mut findings);
             }
         }
         findings.totals.pages = walk.pages;
@@ -198,6 +199,11 @@ impl Check<'_> {
     }
 }
 
+/// True if what the page knew of is put right with the content of another copy: where something is written, the page is replaced.
+fn by_scrub(array: ArrayName, flaw: Flaw) -> bool {
+    matches!(flaw, Flaw::Damaged | Flaw::Lost) && !catalog::needed_to_open(array)
+}
+
 fn page_finding(page: FlawedPage) -> Finding {
     let FlawedPage { array, level, index, place, flaw } = page;
     let name = catalog::array_name(array);
@@ -209,8 +215,11 @@ fn page_finding(page: FlawedPage) -> Finding {
         Flaw::Damaged if catalog::needed_to_open(array) => (Severity::Fatal, "both mirrors are damaged".to_owned()),
         Flaw::Damaged => (Severity::Error, "both mirrors are damaged".to_owned()),
         Flaw::Twice => (Severity::Error, "another page is in the same place".to_owned()),
+        // What has a chunk whose record is there is found by itself.
+        Flaw::Lost if array == CHUNKS => (Severity::Notice, "it is lost, with the page above it".to_owned()),
+        Flaw::Lost => (Severity::Error, "it is lost, with the page above it".to_owned()),
         Flaw::Beyond => (Severity::Error, "it is beyond what the store has".to_owned()),
     };
     let at = format!("{index} of level {level} of {name}, in place {}", place.0);
-    Finding { part: Part::Page, at, what, severity, by_scrub: false }
+    Finding { part: Part::Page, at, what, severity, by_scrub: by_scrub(array, flaw) }
 }

@@ -206,6 +206,7 @@ impl JournaledStore {
         self.superblock.map = done.map;
         self.superblock.tail = self.fold.mark;
         self.superblock.generation += 1;
+        self.superblock.lost = self.superblock.lost.saturating_add(self.tables.pages.newly_lost());
         self.superblock.next_layer = self.fold.frozen.next_layer;
         self.fold.stage = Stage::Hidden;
         Step::On

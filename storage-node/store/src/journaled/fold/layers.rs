@@ -24,8 +24,14 @@ pub(super) enum Job {
     Flatten,
 }
 
-/// Blocks of a chunk that lie in a physical one: which, and where.
+/// Blocks of a chunk that lie in a physical one: which, and where. Without one, or with a record that is lost, they are lost.
 pub(super) type Supply = (Mask, Entry, ChunkRecord);
+
+/// Those of an entry that are lost.
+fn lost_in(entry: Entry, wanted: Mask) -> Option<Supply> {
+    let lost = entry.lost & wanted;
+    (lost != 0).then(|| (lost, Entry { chunk: None, ..entry }, ChunkRecord::default()))
+}
 
 impl JournaledStore {
     /// After anything that changes which layer is needed.
@@ -220,7 +226,7 @@ impl JournaledStore {
         if let Some(physical) = lower.chunk {
             self.tables.touch_chunk(physical)?;
         }
-        let mut supplies: Vec<Supply> = Vec::new();
+        let mut supplies: Vec<Supply> = lost_in(lower, !upper.decided()).into_iter().collect();
         if let (Some(record), true) = (record, wanted != 0) {
             supplies.push((wanted, lower, record));
         }
@@ -261,6 +267,7 @@ impl JournaledStore {
             if let (Some(physical), true) = (entry.chunk, present != 0) {
                 found.push((present, entry, self.tables.chunk(physical)?));
             }
+            found.extend(lost_in(entry, left));
             zero |= entry.zero & left;
             left &= !entry.decided();
             at = self.fold.frozen.layers.get(&layer).and_then(|info| info.parent);
@@ -285,22 +292,26 @@ impl JournaledStore {
         // on would lose what the layer below is about to give away.
         let Some((shard, has_parent)) = self.layer_info(layer) else { return Err(Wait::Damaged) };
         let before = self.tables.entry(layer, chunk)?;
+        let (supplies, away): (Vec<Supply>, Vec<Supply>) =
+            supplies.iter().partition(|(_, source, record)| source.chunk.is_some() && !record.lost);
+        let mut lost = away.iter().fold(old.lost, |lost, (mask, ..)| lost | mask);
         self.tables.touch_entry(layer, chunk)?;
         if let Some(physical) = old.chunk {
             self.tables.touch_chunk(physical)?;
         }
         // Those that are copied from are only read.
-        if let (None, [(_, entry, _)]) = (old.chunk, supplies)
+        if let (None, [(_, entry, _)]) = (old.chunk, &supplies[..])
             && let Some(physical) = entry.chunk
         {
             self.tables.touch_chunk(physical)?;
         }
         let zero = if has_parent { old.zero | zero } else { old.zero };
-        let mut entry = Entry { zero, version, ..old };
-        if let (None, [(mask, source, record)]) = (old.chunk, supplies)
+        let mut entry = Entry { zero: zero & !lost, lost, version, ..old };
+        if let (None, [(mask, source, record)]) = (old.chunk, &supplies[..])
             && let (Some(physical), true) = (source.chunk, record.refs < u16::MAX)
         {
-            entry = Entry { chunk: source.chunk, present: *mask, zero: zero & !mask, owner: source.owner, ..entry };
+            entry =
+                Entry { chunk: source.chunk, present: *mask, zero: entry.zero & !mask, owner: source.owner, ..entry };
             let refs = record.refs + u16::from(!mutant::on("store-chunk-doubly-owned"));
             self.tables.put_chunk(physical, &ChunkRecord { refs, ..*record })?;
             self.tables.put_entry(layer, chunk, &entry, Self::growth(shard, &before, &entry))?;
@@ -335,17 +346,20 @@ impl JournaledStore {
             Some(_) => old_record.unwrap_or_default(),
             None => ChunkRecord { refs: 1, ..ChunkRecord::default() },
         };
+        let mut present = old.present;
         if let (None, Some(physical), Some(shared)) = (own, old.chunk, old_record) {
-            self.copy_blocks((physical, &shared, old.owner), old.present, (target, &mut record, owner), (layer, chunk));
+            if shared.lost {
+                lost |= std::mem::take(&mut present);
+            }
+            self.copy_blocks((physical, &shared, old.owner), present, (target, &mut record, owner), (layer, chunk));
             self.let_go(physical, &shared, false)?;
         }
-        let mut present = old.present;
-        for (mask, source, shared) in supplies {
+        for (mask, source, shared) in &supplies {
             let Some(physical) = source.chunk else { continue };
             self.copy_blocks((physical, shared, source.owner), *mask, (target, &mut record, owner), (layer, chunk));
             present |= mask;
         }
-        entry = Entry { chunk: Some(target), present, zero: zero & !present, owner, ..entry };
+        entry = Entry { chunk: Some(target), present, zero: zero & !(present | lost), lost, owner, ..entry };
         self.tables.put_chunk(target, &record)?;
         self.tables.put_entry(layer, chunk, &entry, Self::growth(shard, &before, &entry))?;
         Ok(false)

@@ -11,6 +11,7 @@
 
 mod commit;
 mod layers;
+mod lost;
 mod moves;
 mod patches;
 mod shares;
@@ -265,6 +266,7 @@ impl JournaledStore {
             self.freeze();
         }
         loop {
+            self.tables.pages.met_bad(); // by others
             let step = match self.fold.stage {
                 Stage::Idle => Step::Stay,
                 Stage::Journal => self.settle_journal(out),
@@ -352,10 +354,9 @@ impl JournaledStore {
         use super::tables::Wait;
         match wait {
             Wait::Load => {}
-            // Space was counted before; metadata that is damaged twice cannot be written on top of.
-            Wait::Full => self.fail(Errno::NO_SPACE),
+            Wait::Full => self.fail(Errno::NO_SPACE), // space was counted before
             Wait::Damaged if self.waits_for_unread() => {}
-            Wait::Damaged => self.fail(Errno::IO),
+            Wait::Damaged => return self.met_damage(),
         }
         Step::Stay
     }

@@ -46,6 +46,9 @@ impl JournaledStore {
 
     /// One entry less shares a chunk; the record was touched before.
     pub(super) fn let_go(&mut self, chunk: ChunkNo, record: &ChunkRecord, discarded: bool) -> Result<(), Wait> {
+        if record.lost {
+            return Ok(());
+        }
         let refs = record.refs.saturating_sub(u16::from(!mutant::on("store-chunk-leaked")));
         self.tables.put_chunk(chunk, &ChunkRecord { refs, ..*record })?;
         if refs == 0 {
@@ -58,10 +61,7 @@ impl JournaledStore {
 
     /// What an entry without data becomes: a tombstone, as long as one is needed.
     pub(super) fn emptied(&self, key: Key, entry: Entry, has_parent: bool) -> Entry {
-        if entry.present != 0 || entry.chunk.is_some() {
-            return entry;
-        }
-        if has_parent {
+        if entry.present | entry.lost != 0 || entry.chunk.is_some() || has_parent {
             return entry;
         }
         // Without a layer below all of it reads as zeros.
@@ -108,7 +108,8 @@ impl JournaledStore {
             self.tables.touch_chunk(physical)?;
         }
         let kept = old.chunk.filter(|_| self.claims.contains_key(&(layer, chunk)));
-        let entry = Entry { chunk: kept, present: 0, zero: ALL, version: old.version.max(version), owner: old.owner };
+        let version = old.version.max(version);
+        let entry = Entry { chunk: kept, present: 0, zero: ALL, lost: 0, version, owner: old.owner };
         let entry = self.emptied((layer, chunk), entry, has_parent);
         self.tables.put_entry(layer, chunk, &entry, Self::growth(shard, &old, &entry))?;
         if let (Some(physical), Some(record), None) = (old.chunk, record, kept) {
@@ -165,7 +166,8 @@ impl JournaledStore {
         let old_record = old.chunk.map(|physical| self.tables.chunk(physical)).transpose()?;
         let zeros = patch.zeros();
         let written = patch.decided() & !zeros;
-        let keep = old.present & !patch.decided();
+        let mut keep = old.present & !patch.decided();
+        let mut lost = old.lost & !patch.decided();
         let in_place = patch.direct.is_none() && self.own_chunk(&old, old_record.as_ref()).is_some();
         self.tables.touch_entry(layer, chunk)?;
         if let Some(physical) = old.chunk {
@@ -197,7 +199,8 @@ impl JournaledStore {
             let promised = self.claims.get(&key).is_some_and(|claims| *claims > patch.claims);
             let kept = old.chunk.filter(|_| present != 0 || promised);
             let zero = old.zero | zeros;
-            let entry = self.emptied(key, Entry { chunk: kept, present, zero, version, owner: old.owner }, has_parent);
+            let entry = Entry { chunk: kept, present, zero, lost, version, owner: old.owner };
+            let entry = self.emptied(key, entry, has_parent);
             self.tables.put_entry(layer, chunk, &entry, Self::growth(shard, &old, &entry))?;
             if let (Some(physical), Some(record), None) = (old.chunk, old_record, kept) {
                 self.let_go(physical, &record, true)?;
@@ -221,6 +224,9 @@ impl JournaledStore {
             record.crcs[n as usize] = stored_crc(block.crc, owner, chunk * CHUNK_BLOCKS + n);
         }
         if let (Some(physical), Some(shared), true) = (old.chunk, old_record, fresh) {
+            if shared.lost {
+                lost |= std::mem::take(&mut keep);
+            }
             self.copy_blocks((physical, &shared, old.owner), keep, (target, &mut record, owner), key);
             self.let_go(physical, &shared, false)?;
         }
@@ -228,6 +234,7 @@ impl JournaledStore {
             chunk: Some(target),
             present: keep | written,
             zero: if has_parent { (old.zero | zeros) & !written } else { 0 },
+            lost,
             version,
             owner,
         };

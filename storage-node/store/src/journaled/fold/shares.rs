@@ -40,7 +40,10 @@ impl JournaledStore {
             let layers: Vec<LayerId> = self.catalog.chain(source).map(|(id, _)| id).collect();
             let mut holders = 0;
             for layer in layers {
-                holders += u32::from(self.tables.entry(layer, said)?.chunk.is_some());
+                holders += match self.tables.entry(layer, said) {
+                    Err(Wait::Damaged) => 1, // that much at most
+                    entry => u32::from(entry?.chunk.is_some()),
+                };
             }
             count += u32::from(holders > 1);
             chunk = said + 1;
@@ -107,7 +110,8 @@ impl JournaledStore {
         self.tables.touch_entry(share.layer, chunk)?;
         let present = before.present & !which;
         let dropped = before.chunk.filter(|_| present == 0);
-        let old = Entry { chunk: before.chunk.filter(|_| present != 0), present, zero: before.zero & !which, ..before };
+        let [zero, lost] = [before.zero, before.lost].map(|mask| mask & !which);
+        let old = Entry { chunk: before.chunk.filter(|_| present != 0), present, zero, lost, ..before };
         let supplied = supplies.iter().fold(0, |mask, (part, ..)| mask | part);
         let mut version = before.version.max(share.stamp);
         if mutant::on("store-version-on-chunk") {

@@ -59,6 +59,8 @@ pub(crate) struct Pages {
     /// The arena had nothing for it.
     pub(super) short: bool,
     pub(super) counters: PageCounters,
+    /// How many lost pages the caller has been told of.
+    pub(super) lost_told: u64,
 }
 
 impl Pages {
@@ -86,6 +88,7 @@ impl Pages {
             room_wanted: false,
             short: false,
             counters: PageCounters::default(),
+            lost_told: 0,
         }
     }
 

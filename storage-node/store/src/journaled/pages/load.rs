@@ -44,6 +44,10 @@ pub(super) struct Loads {
     damaged: KeyMap<Key, Pointer>,
     /// Those of them that could not be read, be it from one mirror.
     unread: Vec<Key>,
+    /// The last of them that was asked for.
+    pub(super) met: Option<Key>,
+    /// Looked at once more before they are given up.
+    doubted: Vec<Key>,
 }
 
 impl Pages {
@@ -56,6 +60,7 @@ impl Pages {
             return Found::Load;
         }
         if pointer.place.0 >= self.region.places || self.loads.damaged.get(&key) == Some(&pointer) {
+            self.loads.met = Some(key);
             return Found::Damaged;
         }
         // Beyond the limit the caller asks again when one of those on their way is there.
@@ -90,6 +95,25 @@ impl Pages {
         for key in self.loads.unread.drain(..) {
             self.loads.damaged.remove(&key);
         }
+    }
+
+    /// True if a page that is damaged was read, in both mirrors, and is wrong, and a second look has found it so again. The first call
+    /// forgets what was found, for that look.
+    pub(super) fn is_surely_bad(&mut self, key: Key) -> bool {
+        let Some(pointer) = self.loads.damaged.get(&key) else { return true }; // it points nowhere
+        if pointer.place == Place::NONE || self.loads.unread.contains(&key) {
+            return false;
+        }
+        if let Some(n) = self.loads.doubted.iter().position(|doubted| *doubted == key) {
+            self.loads.doubted.swap_remove(n);
+            return true;
+        }
+        if self.loads.doubted.len() >= MAX_DAMAGED {
+            self.loads.doubted.clear();
+        }
+        self.loads.doubted.push(key);
+        self.loads.damaged.remove(&key);
+        false
     }
 
     /// As `cancel_load`, for all pages of an array.

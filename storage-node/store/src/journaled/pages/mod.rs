@@ -7,7 +7,7 @@
 //! ```
 //! **Promised**: what a durable checkpoint points to is not overwritten before the next one is durable, so that a crash at
 //! any point finds one of the two whole. Every page is checked against the pointer that led to it; one bad mirror is read
-//! around and rewritten, two are [`Lookup::Damaged`], and no wrong byte is ever shown. A change that might not find room on the
+//! around and rewritten, two are [`Lookup::Damaged`] until the caller gives the page up, and no wrong byte is ever shown. A change that might not find room on the
 //! disk is refused before anything is touched ([`LookupMut::Full`]). The cache keeps to its budget.
 //!
 //! **Never**: a place is not chosen twice, a page is not changed where it is, and after a failed write no checkpoint ends
@@ -33,6 +33,7 @@ mod flush;
 mod free;
 mod limits;
 mod load;
+mod lost;
 mod map_load;
 mod names;
 mod page;
@@ -44,5 +45,6 @@ mod tree;
 mod walk;
 
 pub(crate) use flight::Pages;
+pub(crate) use lost::GivenUp;
 pub(crate) use names::{ArrayName, Lookup, LookupMut, MapRef, Next, Place, Region, Root, Step};
 pub(crate) use walk::{Finder, Flaw, FlawedPage, PageRead, PlaceSet, TakenPlaces, Walk};

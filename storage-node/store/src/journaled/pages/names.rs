@@ -67,6 +67,8 @@ impl Place {
     pub(super) const NONE: Self = Self(0);
     /// In a pointer in memory: the page exists and has no place yet. Never on disk.
     pub(super) const PENDING: Self = Self(u32::MAX);
+    /// In a pointer, on the disk, too: what it pointed to is not known any more.
+    pub(super) const LOST: Self = Self(u32::MAX - 1);
 }
 
 /// Where an array begins. The default is the empty array.
@@ -215,7 +217,8 @@ pub(crate) struct PageCounters {
     pub(crate) written_early: u64,
     /// Pages that became all zeros, and were given back instead of written.
     pub(crate) pruned: u64,
-    /// Damaged pages of arrays given back: the places of what was below them are lost until the store is rebuilt.
+    /// Damaged pages that were given up, with their arrays or for new ones: the places of what was below them are lost until the store is
+    /// formatted.
     pub(crate) lost: u64,
     /// Completions that belong to nothing.
     pub(crate) strays: u64,

@@ -5,7 +5,8 @@
 //! │ "TPG2" │ crc  │kind│level│ 0  │ array  │  index   │ records, or 509 × { place u32, crc u32 } │
 //! ```
 //! `crc` is CRC32C of the disk id and of all that follows it; a pointer carries the crc of the page it points to, so that an
-//! old page in the right place is as foreign as damage. `index` counts the pages of a level.
+//! old page in the right place is as foreign as damage. `index` counts the pages of a level. A place of `u32::MAX - 1` is none: what was
+//! there is lost (`lost.rs`).
 
 use super::names::Place;
 use conductor_model::DiskId;
@@ -72,6 +73,8 @@ pub(super) struct Pointer {
 impl Pointer {
     pub(super) const HOLE: Self = Self { place: Place::NONE, crc: 0 };
     pub(super) const PENDING: Self = Self { place: Place::PENDING, crc: 0 };
+    /// To a page that was lost with the one that pointed to it: it reads as damaged.
+    pub(super) const LOST: Self = Self { place: Place::LOST, crc: 0 };
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {

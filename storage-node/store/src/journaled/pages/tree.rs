@@ -55,7 +55,7 @@ fn levels_for(leaf: u64) -> Option<u8> {
 }
 
 /// Leaves below one page of a level. Levels are below `MAX_LEVELS`.
-fn leaves_below(level: u8) -> u64 {
+pub(super) fn leaves_below(level: u8) -> u64 {
     (FAN as u64).saturating_pow(u32::from(level))
 }
 
@@ -171,12 +171,17 @@ impl Pages {
 
     /// Make a page and all above it dirty, or nothing.
     pub(super) fn dirty(&mut self, slot: Slot, purpose: Purpose) -> Result<(), Refused> {
-        let (clean, coming) = self.clean_path(Some(slot));
-        if clean == 0 {
+        self.promise_with(Some(slot), 0, purpose)
+    }
+
+    /// The same, with places for so many pages more.
+    pub(super) fn promise_with(&mut self, slot: Option<Slot>, more: u32, purpose: Purpose) -> Result<(), Refused> {
+        let (clean, coming) = self.clean_path(slot);
+        if clean + more == 0 {
             return Ok(());
         }
-        self.promise(clean, coming, purpose)?;
-        self.dirty_promised(Some(slot));
+        self.promise(clean + more, coming, purpose)?;
+        self.dirty_promised(slot);
         Ok(())
     }
 
@@ -255,9 +260,7 @@ impl Pages {
         if !room {
             return Err(Refused::Load);
         }
-        let (clean, coming) = self.clean_path(existing);
-        self.promise(missing + clean, coming, Purpose::Change)?;
-        self.dirty_promised(existing);
+        self.promise_with(existing, missing, Purpose::Change)?;
         self.grow(name, root, levels);
         let mut parent = existing;
         let mut made = existing;
@@ -296,7 +299,7 @@ impl Pages {
         }
     }
 
-    fn new_page(&mut self, key: Key, parent: Option<Slot>) -> Slot {
+    pub(super) fn new_page(&mut self, key: Key, parent: Option<Slot>) -> Slot {
         match parent {
             Some(parent) => set_pointer(self.cache.write(parent), key.slot_in_parent(), Pointer::PENDING),
             None => self.root_changes(key.array),

@@ -20,6 +20,8 @@ pub(crate) enum Flaw {
     Twice,
     /// Its place, or what it holds, is beyond the region.
     Beyond,
+    /// It was lost with the page that pointed to it, and nothing is in its place yet.
+    Lost,
 }
 
 /// A page with a flaw.
@@ -96,7 +98,7 @@ impl Walk<'_> {
     }
 
     fn flaw(&mut self, page: FlawedPage) {
-        self.blind |= !matches!(page.flaw, Flaw::Mirror(_));
+        self.blind |= !matches!(page.flaw, Flaw::Mirror(_) | Flaw::Lost);
         (self.flaws)(page);
     }
 
@@ -108,6 +110,9 @@ impl Walk<'_> {
             place: at.place,
             flaw,
         };
+        if at.place == Place::LOST {
+            return self.flaw(flawed(Flaw::Lost));
+        }
         if at.place == Place::NONE || at.place.0 >= self.region.places {
             return self.flaw(flawed(Flaw::Beyond));
         }
