@@ -20,6 +20,7 @@ mod error;
 pub mod events;
 mod handle;
 mod health;
+mod held;
 pub mod ids;
 mod keys;
 pub mod limits;
@@ -48,6 +49,7 @@ pub use address::TransportAddress;
 pub use config::{Configuration, CopyState, Durability, Member, ShardSnapshot};
 pub use error::{Class, Error, NODE_ELSEWHERE, NOT_LEADER, UNKNOWN_NODE};
 pub use handle::{Answer, Request};
+pub use held::{Held, HeldKind};
 pub use ids::{
     AttachGeneration, ClusterId, Commit, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, OrderId, Sequence,
     ShardId, ShardIndex, SnapshotId, Stamp, VolumeId,

@@ -4,36 +4,29 @@
 //! 0 epoch u64 | 8 sequence u64 | 16 first block u32 | 20 blocks u32 | 24 kind u32 (0 write, 1 zero, 2 barrier) | 28 zero u32
 //! ```
 
-use conductor_model::{BlockRange, Blocks, Epoch, Sequence, ShardId, ShardIndex, Stamp, VolumeId};
+use conductor_model::{BlockRange, Blocks, Epoch, Held, HeldKind, Sequence, ShardId, ShardIndex, Stamp, VolumeId};
 
 /// Bytes of one entry.
 const ENTRY: usize = 32;
 
-/// What a change above K was.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum HeldAs {
-    /// Data, or anything that is to be made equal by data.
-    Write = 0,
-    /// A discard or write-zeroes.
-    Zero = 1,
-    /// A snapshot's barrier: nothing changed what the shard reads as.
-    Barrier = 2,
-}
-
 /// Appends one entry.
-pub fn encode_held(out: &mut Vec<u8>, stamp: Stamp, at: BlockRange, kind: HeldAs) {
+pub fn encode_held(out: &mut Vec<u8>, Held { stamp, at, kind }: &Held) {
+    let kind: u32 = match kind {
+        HeldKind::Write => 0,
+        HeldKind::Zero => 1,
+        HeldKind::Barrier => 2,
+    };
     out.extend_from_slice(&stamp.epoch.0.to_le_bytes());
     out.extend_from_slice(&stamp.sequence.0.to_le_bytes());
     out.extend_from_slice(&at.from.0.to_le_bytes());
     out.extend_from_slice(&at.count.0.to_le_bytes());
-    out.extend_from_slice(&(kind as u32).to_le_bytes());
+    out.extend_from_slice(&kind.to_le_bytes());
     out.extend_from_slice(&[0; 4]);
 }
 
 /// Reads all entries; `None` if the length is not a whole number of them. A kind that is not known counts as a write: to make too much
 /// equal is safe.
-pub fn decode_held(payload: &[u8]) -> Option<Vec<(Stamp, BlockRange, HeldAs)>> {
+pub fn decode_held(payload: &[u8]) -> Option<Vec<Held>> {
     let (entries, rest) = payload.as_chunks::<ENTRY>();
     let long = |e: &[u8; ENTRY], at: usize| u64::from_le_bytes(std::array::from_fn(|i| e[at + i]));
     let word = |e: &[u8; ENTRY], at: usize| u32::from_le_bytes(std::array::from_fn(|i| e[at + i]));
@@ -43,11 +36,11 @@ pub fn decode_held(payload: &[u8]) -> Option<Vec<(Stamp, BlockRange, HeldAs)>> {
             .map(|e| {
                 let stamp = Stamp { epoch: Epoch(long(e, 0)), sequence: Sequence(long(e, 8)) };
                 let kind = match word(e, 24) {
-                    1 => HeldAs::Zero,
-                    2 => HeldAs::Barrier,
-                    _ => HeldAs::Write,
+                    1 => HeldKind::Zero,
+                    2 => HeldKind::Barrier,
+                    _ => HeldKind::Write,
                 };
-                (stamp, BlockRange { from: Blocks(word(e, 16)), count: Blocks(word(e, 20)) }, kind)
+                Held { stamp, at: BlockRange { from: Blocks(word(e, 16)), count: Blocks(word(e, 20)) }, kind }
             })
             .collect()
     })
@@ -83,9 +76,9 @@ mod tests {
         let stamp = Stamp { epoch: Epoch(3), sequence: Sequence(4) };
         let at = BlockRange { from: Blocks(5), count: Blocks(6) };
         let mut bytes = Vec::new();
-        let kinds = [HeldAs::Zero, HeldAs::Write, HeldAs::Barrier];
-        kinds.into_iter().for_each(|kind| encode_held(&mut bytes, stamp, at, kind));
-        assert_eq!(decode_held(&bytes), Some(kinds.map(|kind| (stamp, at, kind)).to_vec()));
+        let held = [HeldKind::Zero, HeldKind::Write, HeldKind::Barrier].map(|kind| Held { stamp, at, kind });
+        held.iter().for_each(|held| encode_held(&mut bytes, held));
+        assert_eq!(decode_held(&bytes), Some(held.to_vec()));
         assert_eq!(decode_held(&bytes[1..]), None);
     }
 }

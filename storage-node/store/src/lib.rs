@@ -16,10 +16,11 @@ mod opening;
 mod seam;
 pub mod simple;
 
+pub use conductor_model::{Held, HeldKind};
 pub use configuration::{MAX_MEMBERS, MAX_SHARD_BLOCKS};
 pub use opening::{Identity, OpenError, OpenOptions};
 
 pub use seam::{
-    Counters, Crcs, DiskOut, Held, HeldKind, MAX_HELD, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Parent, Store, StoreDone,
-    StoreError, StoreOp, SyncMark, Tag, Usage, View, ZERO_BLOCK_CRC, block_crcs,
+    Counters, Crcs, DiskOut, MAX_HELD, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Parent, Store, StoreDone, StoreError,
+    StoreOp, SyncMark, Tag, Usage, View, ZERO_BLOCK_CRC, block_crcs,
 };

@@ -5,7 +5,7 @@
 //! copy is in flight beside a `Delete`. The caller calls `end_turn` after each turn in which it called anything else.
 //! A store never blocks, never reads a clock, and never calls back.
 
-use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, Epoch, SnapshotId, Stamp};
+use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, Epoch, Held, SnapshotId, Stamp};
 use driver::{Errno, Op, Time};
 use memory::{Filling, Reads};
 use smallvec::SmallVec;
@@ -234,28 +234,6 @@ pub enum StoreOp {
         /// The new K; a lower one than the present is ignored.
         stamp: Stamp,
     },
-}
-
-/// What a change above K was.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum HeldKind {
-    /// Data.
-    Write,
-    /// A discard or write-zeroes.
-    Zero,
-    /// A snapshot's barrier; its range is the whole copy, and nothing changed what that reads as.
-    Barrier,
-}
-
-/// A change above K that this copy holds, or may hold in part: settling overwrites its range, so naming too much is safe.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Held {
-    /// Its stamp (the newest, if several were merged to bound the list).
-    pub stamp: Stamp,
-    /// The blocks.
-    pub at: BlockRange,
-    /// What it was.
-    pub kind: HeldKind,
 }
 
 /// What an operation that succeeded gives back.

@@ -4,12 +4,11 @@
 
 use crate::input::Input;
 use conductor_model::{BlockRange, Blocks, Bytes, Epoch, Sequence, ShardId, ShardIndex, ShardSnapshot, SnapshotId};
-use conductor_model::{Stamp, VolumeId};
+use conductor_model::{Held, HeldKind, Stamp, VolumeId};
 use node_protocol::{
-    FillBody, FillState, HeldAs, IoBody, JoinAnswer, JoinBody, LayerBody, Mark, MarkBody, Prefix, PromiseAnswer,
-    PromiseBody, RangeBody, ReplicaBody, ReplyBody, ScanBody, StaleBody, Status, VerifyAnswer, ViewBody,
-    decode_changed, decode_crcs, decode_held, decode_withheld, encode_changed, encode_crcs, encode_held,
-    encode_withheld,
+    FillBody, FillState, IoBody, JoinAnswer, JoinBody, LayerBody, Mark, MarkBody, Prefix, PromiseAnswer, PromiseBody,
+    RangeBody, ReplicaBody, ReplyBody, ScanBody, StaleBody, Status, VerifyAnswer, ViewBody, decode_changed,
+    decode_crcs, decode_held, decode_withheld, encode_changed, encode_crcs, encode_held, encode_withheld,
 };
 use wire::MAX_BODY;
 
@@ -113,7 +112,7 @@ pub(crate) fn target(data: &[u8]) {
         15 => {
             let Some(list) = decode_held(bytes) else { return };
             let mut again = Vec::new();
-            list.iter().for_each(|(stamp, at, kind)| encode_held(&mut again, *stamp, *at, *kind));
+            list.iter().for_each(|held| encode_held(&mut again, held));
             assert_eq!(decode_held(&again), Some(list));
         }
         16 => {
@@ -174,7 +173,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let change = ReplicaBody::new(shard, stamp, at, Some(Sequence(98)), None);
     let mark = Mark { base: stamp, cursor: Blocks(16), upto: stamp, complete: true };
     let (mut held, mut withheld, mut changed, mut crcs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    [HeldAs::Write, HeldAs::Zero, HeldAs::Barrier].into_iter().for_each(|kind| encode_held(&mut held, stamp, at, kind));
+    let kinds = [HeldKind::Write, HeldKind::Zero, HeldKind::Barrier];
+    kinds.into_iter().for_each(|kind| encode_held(&mut held, &Held { stamp, at, kind }));
     encode_withheld(&mut withheld, shard, epoch);
     encode_changed(&mut changed, at, stamp);
     encode_crcs(&mut crcs, &[1, 2, 3]);

@@ -9,7 +9,7 @@ use conductor_model::api::MembershipChange;
 use conductor_model::{BLOCK, BlockRange, CopyId, CopyState, Epoch, Member, Sequence, ShardId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
-use node_protocol::{FillState, HeldAs, JoinAnswer, JoinBody, Prefix, ReplyBody, Status, decode_held, op};
+use node_protocol::{FillState, JoinAnswer, JoinBody, Prefix, ReplyBody, Status, decode_held, op};
 use node_store::{Held, HeldKind, Store};
 use std::net::SocketAddr;
 use tcp::{Lost, Payload};
@@ -144,17 +144,6 @@ impl<S: Store> Node<S> {
                 return;
             }
         };
-        let held: Vec<Held> = held
-            .into_iter()
-            .map(|(stamp, at, kind)| {
-                let kind = match kind {
-                    HeldAs::Write => HeldKind::Write,
-                    HeldAs::Zero => HeldKind::Zero,
-                    HeldAs::Barrier => HeldKind::Barrier,
-                };
-                Held { stamp, at, kind }
-            })
-            .collect();
         let stored = Epoch(answer.stored_epoch.get());
         self.member_joined(now, shard, epoch, (copy, known_good, stored), &held, out);
     }
@@ -242,7 +231,7 @@ impl<S: Store> Node<S> {
 
 /// What a member says of itself in the payload of its answer to a Join.
 enum Said {
-    Held(Vec<(Stamp, BlockRange, HeldAs)>),
+    Held(Vec<Held>),
     Syncing(FillState),
 }
 

@@ -9,8 +9,8 @@ use crate::replica::{Asker, Caller, JoinStep, Replica};
 use conductor_model::{BLOCK, Configuration, CopyId, CopyState, Epoch, ShardId};
 use driver::{Outbox, Time};
 use memory::Class;
-use node_protocol::{FillState, HeldAs, JoinAnswer, JoinBody, Mark, ReplyBody, Status, encode_held};
-use node_store::{Held, HeldKind, Store, StoreDone, StoreError, StoreOp, SyncMark};
+use node_protocol::{FillState, JoinAnswer, JoinBody, Mark, ReplyBody, Status, encode_held};
+use node_store::{Held, Store, StoreDone, StoreError, StoreOp, SyncMark};
 use tcp::{Answer, Payload};
 use wire::Op;
 
@@ -287,14 +287,7 @@ impl<S: Store> Node<S> {
             return Some(None);
         }
         let mut bytes = Vec::with_capacity(held.len() * 32);
-        for entry in held {
-            let kind = match entry.kind {
-                HeldKind::Write => HeldAs::Write,
-                HeldKind::Zero => HeldAs::Zero,
-                HeldKind::Barrier => HeldAs::Barrier,
-            };
-            encode_held(&mut bytes, entry.stamp, entry.at, kind);
-        }
+        held.iter().for_each(|held| encode_held(&mut bytes, held));
         self.settle_payload(&bytes)
     }
 

@@ -1,14 +1,22 @@
 //! What goes out: parts are queued where their shards are served, and sent as connections take them.
 
 use super::{Body, Engine, Network, NotPosted, Post, close};
-use crate::iocb::{PartState, Pause, Posted, Stage};
+use crate::claims::Claims;
+use crate::iocb::{Part, PartState, Pause, Posted, Request, Stage};
 use crate::limits::{REQUEST_DEADLINE, RETRY_MAX};
 use crate::link::{Link, State};
+use crate::routes::Routes;
 use crate::split::Action;
+use crate::unflushed::Unflushed;
+use crate::view::Counters;
 use conductor_model::{BlockRange, Bytes};
-use driver::Time;
+use driver::{ConnId, Time};
 use node_protocol::{IoBody, op};
+use slab::Slab;
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use tcp::Payload;
 use wire::{Op, Reason};
 
@@ -37,84 +45,115 @@ impl Engine {
 
     /// Sends what links have queued and their connections take; opens connections that are needed.
     pub(super) fn pump(&mut self, now: Time, net: &mut dyn Network) {
-        let mut covered = SmallVec::<[usize; 8]>::new();
         let Self { links, requests, parts, routes, claims, paused, counters, unflushed, .. } = self;
+        let covered = SmallVec::new();
+        let unflushed = unflushed.as_ref();
+        let mut queue = Queue { now, requests, parts, routes, claims, paused, counters, unflushed, covered };
         for (endpoint, link) in links.iter_mut() {
             let makes_room = link.makes_room.is_some_and(|until| now < until);
             match link.state {
                 State::Down(until) if until <= now && link.wants_connection() => {
                     link.state = State::Opening(net.connect(*endpoint));
-                    counters.connects += 1;
+                    queue.counters.connects += 1;
                 }
                 State::Up(_) if makes_room && link.posted == 0 => {
-                    counters.made_room += 1;
+                    queue.counters.made_room += 1;
                     close(link, Reason::Closed, net);
                 }
                 State::Up(_) if makes_room => {}
                 State::Up(conn) => {
                     link.makes_room = None;
                     while let Some(key) = link.front() {
-                        let part = &mut parts[key];
-                        let Some(place) = routes.place(part.shard) else { break };
-                        let blocks = BlockRange::covering(part.offset, Bytes(part.len.into()));
-                        let blocks = blocks.filter(|_| part.action != Action::Extents);
-                        if blocks.is_some_and(|blocks| !claims.gate(part.shard, blocks, conn, place.epoch)) {
-                            link.remove(part.sequence);
-                            part.state = PartState::Paused(now + RETRY_MAX, Pause::Range);
-                            paused.insert((now + RETRY_MAX, key));
-                            continue;
-                        }
-                        let flushes = unflushed.as_ref().filter(|_| part.action == Action::Flush);
-                        if flushes.is_some_and(|all| all.clean(part.shard) >= part.covers) {
-                            link.remove(part.sequence);
-                            part.state = PartState::Done;
-                            covered.push(key);
-                            continue;
-                        }
-                        let (shard, payload) = (routes.id(part.shard), part.payload.as_ref().map(Payload::share));
-                        let body = IoBody::new(shard, place.epoch, part.sequence, part.offset, part.len);
-                        let body = if part.fua { body.with_fua() } else { body };
-                        let (op, token, deadline) =
-                            (op_of(part.action), token_of(key, part.sequence), now + REQUEST_DEADLINE);
-                        match net.request(conn, Post { op, body: Body::Io(body), payload, token, deadline }) {
-                            Ok(()) => {}
-                            Err(NotPosted::Gone) => break,
-                            // Limits are agreed in the handshake; a node that takes less than a message can be is shown as such.
-                            Err(NotPosted::TooLarge) => {
-                                close(link, Reason::Incompatible, net);
-                                break;
-                            }
-                            Err(NotPosted::Credit) => {
-                                counters.no_credit += 1;
-                                break;
-                            }
-                        }
-                        link.post(now);
-                        let request = &mut requests[part.request];
-                        let Some(front_end) = &request.front_end else {
-                            unreachable!("a request without its front end's hold has no queued part: decide")
-                        };
-                        part.state = PartState::Posted(*endpoint, Posted::new(front_end, part.action));
-                        (part.epoch, part.cache) = (place.epoch, place.cache);
-                        part.sent += 1;
-                        if part.sent > 1 {
-                            counters.resent += 1;
-                        } else {
-                            counters.sent += 1;
-                            request.stages.mark(Stage::Sent, now);
+                        if !queue.send(key, (*endpoint, conn), link, net) {
+                            break;
                         }
                     }
                 }
                 _ => {}
             }
         }
-        for key in covered {
+        for key in queue.covered {
             // Another flush, which was sent before, has covered all that this one was to cover.
             self.counters.covered += 1;
             let slot = self.parts[key].request;
             self.served(now, key, None);
             self.decide(slot);
         }
+    }
+}
+
+/// What sending the parts of all links takes, beside the links.
+struct Queue<'a> {
+    now: Time,
+    requests: &'a mut Slab<Request>,
+    parts: &'a mut Slab<Part>,
+    routes: &'a Routes,
+    claims: &'a Claims,
+    paused: &'a mut BTreeSet<(Time, usize)>,
+    counters: &'a mut Counters,
+    unflushed: Option<&'a Arc<Unflushed>>,
+    /// Flushes that need not be sent.
+    covered: SmallVec<[usize; 8]>,
+}
+
+impl Queue<'_> {
+    /// Sends the part at the front of a link, or takes it off for another reason. False if the connection takes nothing now.
+    fn send(
+        &mut self,
+        key: usize,
+        (endpoint, conn): (SocketAddr, ConnId),
+        link: &mut Link,
+        net: &mut dyn Network,
+    ) -> bool {
+        let part = &mut self.parts[key];
+        let Some(place) = self.routes.place(part.shard) else { return false };
+        let blocks = BlockRange::covering(part.offset, Bytes(part.len.into()));
+        let blocks = blocks.filter(|_| part.action != Action::Extents);
+        if blocks.is_some_and(|blocks| !self.claims.gate(part.shard, blocks, conn, place.epoch)) {
+            link.remove(part.sequence);
+            part.state = PartState::Paused(self.now + RETRY_MAX, Pause::Range);
+            self.paused.insert((self.now + RETRY_MAX, key));
+            return true;
+        }
+        let flushes = self.unflushed.filter(|_| part.action == Action::Flush);
+        if flushes.is_some_and(|all| all.clean(part.shard) >= part.covers) {
+            link.remove(part.sequence);
+            part.state = PartState::Done;
+            self.covered.push(key);
+            return true;
+        }
+        let (shard, payload) = (self.routes.id(part.shard), part.payload.as_ref().map(Payload::share));
+        let body = IoBody::new(shard, place.epoch, part.sequence, part.offset, part.len);
+        let body = Body::Io(if part.fua { body.with_fua() } else { body });
+        let (op, token, deadline) = (op_of(part.action), token_of(key, part.sequence), self.now + REQUEST_DEADLINE);
+        match net.request(conn, Post { op, body, payload, token, deadline }) {
+            Ok(()) => {}
+            Err(NotPosted::Gone) => return false,
+            // Limits are agreed in the handshake; a node that takes less than a message can be is shown as such.
+            Err(NotPosted::TooLarge) => {
+                close(link, Reason::Incompatible, net);
+                return false;
+            }
+            Err(NotPosted::Credit) => {
+                self.counters.no_credit += 1;
+                return false;
+            }
+        }
+        link.post(self.now);
+        let request = &mut self.requests[part.request];
+        let Some(front_end) = &request.front_end else {
+            unreachable!("a request without its front end's hold has no queued part: decide")
+        };
+        part.state = PartState::Posted(endpoint, Posted::new(front_end, part.action));
+        (part.epoch, part.cache) = (place.epoch, place.cache);
+        part.sent += 1;
+        if part.sent > 1 {
+            self.counters.resent += 1;
+        } else {
+            self.counters.sent += 1;
+            request.stages.mark(Stage::Sent, self.now);
+        }
+        true
     }
 }
 
