@@ -190,22 +190,41 @@ impl Rig {
         self.store = open_engine::<Journaled>(&mut self.disk, &self.arena).unwrap();
     }
 
-    /// Both mirrors of a page of a map, or of chunk records, rot; whatever it told may be lost from now on.
-    fn rot(&mut self) {
+    /// Both mirrors of so many pages of maps, or of chunk records, rot; whatever they told may be lost from now on.
+    fn rot(&mut self, pages: u64) {
+        let there = self.pages();
+        for _ in 0..pages {
+            let page = &there[self.random.below(there.len() as u64) as usize];
+            self.rot_these(std::slice::from_ref(page));
+        }
+    }
+
+    /// Where the pages of maps and of chunk records are, each with its mirror. Older ones are among them: rotting one that nothing points to is
+    /// rotting nothing.
+    fn pages(&mut self) -> Vec<[usize; 2]> {
         fold(&mut self.store, &mut self.disk);
         let image = &self.disk.visible;
-        let word = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().unwrap());
         let mut pages: BTreeMap<&[u8], Vec<usize>> = BTreeMap::new();
         for at in (0..image.len()).step_by(BLOCK).filter(|at| image[*at..].starts_with(b"TPG2")) {
-            if image[at + 8] == 1 && (word(at + 12) == CHUNKS || word(at + 12) >= MAPS) {
+            if image[at + 8] == 1 && (self.array(at) == CHUNKS || self.array(at) >= MAPS) {
                 pages.entry(&image[at..at + BLOCK]).or_default().push(at);
             }
         }
-        // Older pages are there still: rotting one that nothing points to is rotting nothing.
-        let pages: Vec<Vec<usize>> = pages.into_values().filter(|mirrors| mirrors.len() == 2).collect();
-        for _ in 0..1 + self.random.below(6) {
-            let page = &pages[self.random.below(pages.len() as u64) as usize];
-            self.levels[usize::from(self.disk.visible[page[0] + 9] > 0)] += 1;
+        pages.into_values().filter_map(|mirrors| mirrors.try_into().ok()).collect()
+    }
+
+    /// The array that a page says it is of.
+    fn array(&self, page: usize) -> u32 {
+        u32::from_le_bytes(self.disk.visible[page + 12..page + 16].try_into().unwrap())
+    }
+
+    fn level(&self, page: usize) -> u8 {
+        self.disk.visible[page + 9]
+    }
+
+    fn rot_these(&mut self, pages: &[[usize; 2]]) {
+        for page in pages {
+            self.levels[usize::from(self.level(page[0]) > 0)] += 1;
             page.iter().for_each(|at| self.disk.visible[at + 500] ^= 0x20);
         }
         self.disk = Disk::from_image(self.disk.visible.clone());
@@ -231,7 +250,8 @@ fn what_lost_metadata_told_is_lost_and_nothing_else_and_the_store_goes_on() {
         let mut rig = Rig::new(seed);
         (0..300).for_each(|_| rig.step());
         for _ in 0..3 {
-            rig.rot();
+            let pages = 1 + rig.random.below(6);
+            rig.rot(pages);
             (0..250).for_each(|_| rig.step());
             fold(&mut rig.store, &mut rig.disk);
             rig.reopen();
@@ -294,24 +314,31 @@ fn what_lost_metadata_told_is_lost_and_nothing_else_and_the_store_goes_on() {
 
 #[test]
 fn a_copy_whose_metadata_is_lost_names_what_it_does_not_know_among_its_changes() {
-    let mut rig = Rig::new(3);
-    rig.write(1, range(2100, 40), 7);
-    fold(&mut rig.store, &mut rig.disk);
-    let changed = |rig: &mut Rig, above: u64| {
-        let op = StoreOp::Changed { copy: CopyId(1), view: View::Live, above: stamp(above), from: range(0, 1).from };
-        match run(&mut rig.store, &mut rig.disk, op) {
-            Ok(StoreDone::Changed { chunks, .. }) => chunks,
-            other => panic!("{other:?}"),
+    for level in [0, 1] {
+        let mut rig = Rig::new(3);
+        rig.write(1, range(2100, 40), 7);
+        let changed = |rig: &mut Rig, above: u64| {
+            let op =
+                StoreOp::Changed { copy: CopyId(1), view: View::Live, above: stamp(above), from: range(0, 1).from };
+            match run(&mut rig.store, &mut rig.disk, op) {
+                Ok(StoreDone::Changed { chunks, .. }) => chunks,
+                other => panic!("{other:?}"),
+            }
+        };
+        fold(&mut rig.store, &mut rig.disk);
+        assert_eq!(changed(&mut rig, 3), [(range(2096, 48), stamp(7))]);
+        let mut maps = rig.pages();
+        maps.retain(|page| rig.array(page[0]) >= MAPS && rig.level(page[0]) == level);
+        rig.rot_these(&maps);
+        // Before and after the fold has given them up.
+        for _ in 0..2 {
+            let after = changed(&mut rig, 3);
+            let covers = |block: u64| after.iter().any(|(at, _)| (u64::from(at.from.0)..at.end()).contains(&block));
+            assert!((2100..2140).all(covers), "level {level}: {after:?}");
+            assert!(after.iter().all(|(_, version)| *version == stamp(7)), "level {level}: {after:?}");
+            assert_eq!(changed(&mut rig, 8), [], "nothing is as new as that");
+            rig.write(1, range(2100, 1), 7);
+            fold(&mut rig.store, &mut rig.disk);
         }
-    };
-    let before = changed(&mut rig, 3);
-    assert_eq!(before, [(range(2096, 48), stamp(7))]);
-    while rig.levels[0] == 0 || rig.levels[1] == 0 {
-        rig.rot();
     }
-    let after = changed(&mut rig, 3);
-    let covers = |block: u64| after.iter().any(|(at, _)| (u64::from(at.from.0)..at.end()).contains(&block));
-    assert!((2100..2140).all(covers), "{after:?}");
-    assert!(after.iter().all(|(_, version)| *version == stamp(7)), "{after:?}");
-    assert_eq!(changed(&mut rig, 7), [], "nothing is as new as that");
 }
