@@ -70,10 +70,6 @@ impl<S: Store> Node<S> {
             said(self, *copy, *block, "NO COPY HAS IT: restore it from a backup, or write it again");
         }
         if let (Some(left), View::Snapshot(snapshot)) = (outcome.left, view) {
-            for _ in 0..left.count.0 {
-                self.counters.count("damage.found");
-                self.counters.count("damage.unrepairable");
-            }
             let line = format!(
                 "{} blocks from {} of shard {shard} of snapshot {snapshot} are lost on a copy, with their metadata: read from another one",
                 left.count, left.from
@@ -87,7 +83,7 @@ impl<S: Store> Node<S> {
         }
     }
 
-    fn say_damage(&mut self, now: Time, line: String, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn say_damage(&mut self, now: Time, line: String, out: &mut dyn Outbox<Letter>) {
         if self.damage.line.replace(line).is_some() {
             self.damage.unsaid += 1;
         }

@@ -241,9 +241,20 @@ impl<S: Store> Node<S> {
                 filling.again = true;
                 filling.step = Step::List(Sequence(0));
                 filling.wait_until = now + RETRY_REFUSED;
-                if matches!(error, StoreError::Disk(_)) {
-                    self.store_status(shard, &error, out);
-                    self.fail_primary(shard, &error);
+                match (&error, view) {
+                    (StoreError::Disk(_), _) => {
+                        self.store_status(shard, &error, out);
+                        self.fail_primary(shard, &error);
+                    }
+                    (StoreError::Corrupt { .. }, View::Snapshot(snapshot)) => {
+                        self.counters.count("fill.lost-here");
+                        let line = format!(
+                            "a copy of shard {shard} cannot be filled with snapshot {snapshot}: what it is was lost here, with its metadata; \
+                             delete the snapshot, or stop this node until another one is primary"
+                        );
+                        self.say_damage(now, line, out);
+                    }
+                    _ => {}
                 }
                 return;
             }

@@ -65,7 +65,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Gives the IOCB's lock back and asks for it again, behind all who wait.
-    fn lock_again(&mut self, key: usize, mode: Mode) {
+    pub(super) fn lock_again(&mut self, key: usize, mode: Mode) {
         let iocb = &mut self.iocbs[key];
         let (shard, range, arrival) = (iocb.shard, iocb.range, iocb.arrival);
         iocb.heal.alone = mode == Mode::Exclusive;

@@ -85,7 +85,7 @@ impl<S: Store> Node<S> {
 
     /// A client's read that waits for memory keeps writes of its range waiting, though not for ever: whoever has the memory may be slow to
     /// take what it has asked for. The client asks again.
-    fn give_way(&mut self, now: Time, key: usize) -> bool {
+    pub(super) fn give_way(&mut self, now: Time, key: usize) -> bool {
         let iocb = &self.iocbs[key];
         let locked = Time(iocb.stages.at[Stage::Locked as usize]);
         let gives_way = iocb.kind == Kind::Read && now >= locked + MEMORY_PATIENCE;

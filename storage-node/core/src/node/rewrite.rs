@@ -6,6 +6,7 @@ use super::heal::Question;
 use crate::iocb::{Iocb, IocbPhase, Kind};
 use crate::mail::Letter;
 use crate::mend::Failure;
+use crate::range_lock::Mode;
 use conductor_model::BlockRange;
 use driver::{Outbox, Time};
 use memory::Class;
@@ -32,28 +33,37 @@ impl<S: Store> Node<S> {
         self.counters.count("read.elsewhere");
         let iocb = &mut self.iocbs[key];
         (iocb.heal.due, iocb.heal.times, iocb.heal.elsewhere) = (None, 0, true);
-        iocb.phase = IocbPhase::Locked;
-        self.ready.push_back(key);
+        let mode = if iocb.kind.only_looks() { Mode::Shared } else { Mode::Exclusive };
+        self.lock_again(key, mode);
     }
 
     /// Asks the next of the other copies for the range of a rewrite, or of what is read elsewhere.
     pub(super) fn start_refetch(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
-        let Iocb { shard, range, .. } = self.iocbs[key];
-        let copy = self.iocbs[key].heal.times;
-        if copy >= self.primaries.get(&shard).map_or(0, |p| p.others().count()) {
+        let Iocb { shard, range, view, .. } = self.iocbs[key];
+        let elsewhere = self.iocbs[key].heal.elsewhere;
+        let others = self.primaries.get(&shard).map_or(0, |p| p.others().count());
+        if elsewhere && self.is_dropped(shard, view) {
+            self.answer(now, key, Status::NoSnapshot);
+            return true;
+        }
+        let first = self.iocbs[key].heal.times;
+        if first >= others {
             // No other copy has it.
-            if self.iocbs[key].heal.elsewhere {
+            if elsewhere {
                 self.counters.count("read.unhealed");
                 self.answer(now, key, Status::Io);
                 return true;
             }
             return self.read_into(now, key, shard, range, IocbPhase::Reading, out);
         }
-        let begun = self.ask_copy(now, key, copy, range, Question::Range, None);
-        if begun {
-            self.iocbs[key].phase = IocbPhase::Mending;
+        // A rewrite is of what is newest of all: it waits for whoever is away.
+        let last = if elsewhere { others } else { first + 1 };
+        let begun = (first..last).find(|copy| self.ask_copy(now, key, *copy, range, Question::Range, None));
+        if let Some(copy) = begun {
+            let iocb = &mut self.iocbs[key];
+            (iocb.phase, iocb.heal.times) = (IocbPhase::Mending, copy);
         }
-        begun
+        begun.is_some()
     }
 
     /// A copy's content for a rewrite, or none.
@@ -74,12 +84,21 @@ impl<S: Store> Node<S> {
             return;
         }
         let iocb = &mut self.iocbs[key];
+        if iocb.withdrawn {
+            self.counters.count("request.dropped");
+            self.end_request(now, key);
+            return;
+        }
         iocb.phase = IocbPhase::Locked;
         match content {
             Ok(payload) if iocb.heal.elsewhere => self.read_there(now, key, &payload, out),
             Ok(payload) => {
                 iocb.payload = Some(payload);
                 iocb.phase = IocbPhase::Ready;
+                self.ready.push_back(key);
+            }
+            Err(Failure::Away) if iocb.heal.elsewhere && iocb.heal.times + 1 < others => {
+                iocb.heal.times += 1;
                 self.ready.push_back(key);
             }
             Err(Failure::Away) => {
@@ -96,9 +115,12 @@ impl<S: Store> Node<S> {
 
     /// Another copy's content of a snapshot goes to whom it was read for.
     fn read_there(&mut self, now: Time, key: usize, content: &Payload, out: &mut dyn Outbox<Letter>) {
-        let Some(mut data) = self.arena.take(content.len, Class::Work) else {
+        let class = if self.iocbs[key].kind == Kind::Fill { Class::Resync } else { Class::Work };
+        let Some(mut data) = self.arena.take(content.len, class) else {
             self.counters.count("memory.waits");
-            self.stall(key);
+            if !self.give_way(now, key) {
+                self.stall(key);
+            }
             return;
         };
         data.copy_from_slice(&content.mem[..content.len]);

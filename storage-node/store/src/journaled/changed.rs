@@ -9,7 +9,7 @@
 //! of which nothing was ever said, and is given when it is full or the end is reached: it is never empty before the end.
 
 use super::engine::{JournaledStore, Pending};
-use super::entry::ALL;
+use super::entry::{ALL, UNKNOWN};
 use super::layers::LayerId;
 use super::limits::{CHANGED_AHEAD, CHANGED_RANGES, CHANGED_STEPS, CHUNK_BLOCKS, ENTRIES_PER_LEAF};
 use super::overlay::Overlay;
@@ -122,9 +122,15 @@ impl JournaledStore {
                     self.load_ahead(&layers, listing.next);
                     return Ok(Progress::Load);
                 }
-                // Rather too much than too little: what is lost here, another copy may have.
+                // Of what can be changed, rather too much than too little: what is lost here, another copy may have. Of a snapshot it must be
+                // known how new it is, for that is how far its filling brings a copy.
+                Err(Wait::Damaged | Wait::Full) if listing.view != View::Live && !mutant::on("store-lost-guessed") => {
+                    let block = Blocks(listing.next * CHUNK_BLOCKS);
+                    return Err(StoreError::Corrupt { copy: listing.copy, block });
+                }
                 Err(Wait::Damaged | Wait::Full) => {
                     let newest = self.catalog.newest(listing.copy);
+                    let newest = if listing.above == Stamp::default() { newest.max(INHERITED) } else { newest };
                     if newest > listing.above && !mutant::on("store-lost-unlisted") {
                         listing.push(listing.next, listing.next + 1, newest, layers.blocks);
                     }
@@ -218,6 +224,10 @@ impl JournaledStore {
             if above == Stamp::default() {
                 version = version.max(INHERITED);
             }
+        }
+        // Lost, in a layer below.
+        if version == UNKNOWN {
+            return Err(Wait::Damaged);
         }
         Ok((said || version > above).then_some(version))
     }

@@ -8,7 +8,7 @@
 
 use super::limits::{CHUNK_BLOCKS, CHUNK_RECORD_BYTES, ENTRY_BYTES};
 use crate::codec::{Put, Take};
-use conductor_model::{ShardId, ShardIndex, Stamp, VolumeId};
+use conductor_model::{Epoch, Sequence, ShardId, ShardIndex, Stamp, VolumeId};
 use driver::mutant;
 use std::num::NonZeroU32;
 
@@ -104,6 +104,9 @@ const fn top() -> [u8; 256] {
     top
 }
 
+/// The version of an entry that was lost in a layer which does not change any more: not known, and nothing may be concluded from it.
+pub(super) const UNKNOWN: Stamp = Stamp { epoch: Epoch(u64::MAX), sequence: Sequence(u64::MAX) };
+
 /// What a chunk of a layer reads as. What is neither present nor zero reads as the layer below.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Entry {
@@ -197,7 +200,6 @@ impl ChunkRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::{Epoch, Sequence};
 
     #[test]
     fn entries_and_chunk_records_read_as_they_were_written_and_nonsense_is_refused() {

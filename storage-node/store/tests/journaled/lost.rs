@@ -342,3 +342,53 @@ fn a_copy_whose_metadata_is_lost_names_what_it_does_not_know_among_its_changes()
         }
     }
 }
+
+#[test]
+fn a_snapshot_that_lost_metadata_told_of_is_not_listed_and_a_clone_of_it_is() {
+    for level in [0, 1] {
+        let mut rig = Rig::new(4);
+        rig.write(1, range(2100, 40), 7);
+        rig.run(snapshot(1, 8, 8));
+        let frozen = rig.views[&(1, None)].clone();
+        rig.views.insert((1, Some(8)), frozen);
+        rig.create(2, Some((1, 8)));
+        rig.write(1, range(9000, 1), 30);
+        let mut maps = rig.pages();
+        // Of the snapshot's layer: the lowest number.
+        let lowest = maps.iter().map(|page| rig.array(page[0])).filter(|array| *array >= MAPS).min();
+        maps.retain(|page| Some(rig.array(page[0])) == lowest && rig.level(page[0]) == level);
+        rig.rot_these(&maps);
+        let changed = |rig: &mut Rig, copy: u64, view: View, above: Stamp| {
+            let op = StoreOp::Changed { copy: CopyId(copy), view, above, from: range(0, 1).from };
+            run(&mut rig.store, &mut rig.disk, op).map(|done| match done {
+                StoreDone::Changed { chunks, .. } => chunks,
+                other => panic!("{other:?}"),
+            })
+        };
+        let names = |chunks: &[(conductor_model::BlockRange, Stamp)], block: u64| {
+            chunks.iter().any(|(at, _)| (u64::from(at.from.0)..at.end()).contains(&block))
+        };
+        // Before and after it is given up, and merged into a newer snapshot.
+        for round in 0..3 {
+            let name = if round < 2 { 8 } else { 40 };
+            assert_eq!(rig.store.counters().lost_pages > 0, round > 0, "level {level}, round {round}");
+            let listed = changed(&mut rig, 1, View::Snapshot(SnapshotId(name)), stamp(3));
+            assert!(matches!(listed, Err(StoreError::Corrupt { .. })), "level {level}, round {round}: {listed:?}");
+            let live = changed(&mut rig, 1, View::Live, stamp(3)).unwrap();
+            assert!(names(&live, 2100) && names(&live, 9000), "level {level}, round {round}: {live:?}");
+            if round == 0 {
+                // The fold comes to it when it is written to another place of: a clone that is flattened reads all of it.
+                let clone = changed(&mut rig, 2, View::Live, Stamp::default()).unwrap();
+                assert!(names(&clone, 2100), "level {level}: {clone:?}");
+                rig.run(StoreOp::Flatten { copy: CopyId(2) });
+                rig.run(snapshot(1, 40, 40));
+            }
+            if round == 1 {
+                rig.run(StoreOp::DropSnapshot { copy: CopyId(1), snapshot: SnapshotId(8) });
+                for second in 0..5 {
+                    quiesce_at(NOW + Span::millis(6000 + second * 1000), &mut rig.store, &mut rig.disk);
+                }
+            }
+        }
+    }
+}

@@ -230,7 +230,7 @@ impl JournaledStore {
         if let (Some(record), true) = (record, wanted != 0) {
             supplies.push((wanted, lower, record));
         }
-        let version = upper.version.max(lower.version);
+        let version = self.known_version(child, upper.version.max(lower.version));
         match self.absorb(child, chunk, upper, &supplies, zero, version, None) {
             Ok(_) => {}
             Err(Wait::Full) => {

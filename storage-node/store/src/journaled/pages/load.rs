@@ -47,7 +47,7 @@ pub(super) struct Loads {
     /// The last of them that was asked for.
     pub(super) met: Option<Key>,
     /// Looked at once more before they are given up.
-    doubted: Vec<Key>,
+    doubted: Vec<(Key, Pointer)>,
 }
 
 impl Pages {
@@ -97,21 +97,24 @@ impl Pages {
         }
     }
 
-    /// True if a page that is damaged was read, in both mirrors, and is wrong, and a second look has found it so again. The first call
-    /// forgets what was found, for that look.
-    pub(super) fn is_surely_bad(&mut self, key: Key) -> bool {
-        let Some(pointer) = self.loads.damaged.get(&key) else { return true }; // it points nowhere
-        if pointer.place == Place::NONE || self.loads.unread.contains(&key) {
+    /// True if a page that is damaged was read, in both mirrors, and is wrong, and a second look has found it so again; or if nothing is pointed
+    /// to. The first call forgets what was found, for that look.
+    pub(super) fn is_surely_bad(&mut self, key: Key, pointer: Pointer) -> bool {
+        if pointer.place.0 >= self.region.places {
+            return true;
+        }
+        if self.loads.damaged.get(&key) != Some(&pointer) || self.loads.unread.contains(&key) {
             return false;
         }
-        if let Some(n) = self.loads.doubted.iter().position(|doubted| *doubted == key) {
+        let doubted = self.loads.doubted.iter().position(|doubted| *doubted == (key, pointer));
+        if let Some(n) = doubted {
             self.loads.doubted.swap_remove(n);
             return true;
         }
         if self.loads.doubted.len() >= MAX_DAMAGED {
             self.loads.doubted.clear();
         }
-        self.loads.doubted.push(key);
+        self.loads.doubted.push((key, pointer));
         self.loads.damaged.remove(&key);
         false
     }

@@ -66,29 +66,30 @@ impl Pages {
         if self.find(key) != Found::Damaged {
             return GivenUp::Again;
         }
-        if !self.is_surely_bad(key) {
-            return if self.find(key) == Found::Damaged { GivenUp::Not } else { GivenUp::Again };
-        }
         let is_top = key.level + 1 == root.levels;
         let parent = self.cache.find(key.parent()).filter(|_| !is_top);
+        let old = match parent {
+            Some(parent) => pointer(self.cache.read(parent), key.slot_in_parent()),
+            None if is_top => Pointer { place: root.place, crc: root.crc },
+            None => return GivenUp::Again,
+        };
+        if !self.is_surely_bad(key, old) {
+            return if self.find(key) == Found::Damaged { GivenUp::Not } else { GivenUp::Again };
+        }
         parent.into_iter().for_each(|slot| self.cache.pin(slot));
         let room = self.make_room(1);
         parent.into_iter().for_each(|slot| self.cache.unpin(slot));
-        if !room || (parent.is_none() && !is_top) {
+        if !room {
             return GivenUp::Load;
         }
-        let old = match parent {
-            Some(parent) => pointer(self.cache.read(parent), key.slot_in_parent()).place,
-            None => root.place,
-        };
         match self.promise_with(parent, 1, Purpose::Change) {
             Ok(()) => {}
             Err(Refused::Load) => return GivenUp::Load,
             Err(Refused::Full) => return GivenUp::Full,
         }
         self.cancel_load(key);
-        if old != Place::NONE && old.0 < self.region.places {
-            self.places.give(old, false);
+        if old.place != Place::NONE && old.place.0 < self.region.places {
+            self.places.give(old.place, false);
         }
         let slot = self.new_page(key, parent);
         let page = self.cache.write(slot);

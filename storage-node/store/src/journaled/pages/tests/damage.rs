@@ -1,8 +1,10 @@
 //! One bad mirror is read around and put right; two are said.
 
 use super::rig::{A, B, LEN, Rig, bytes};
+use crate::journaled::pages::cache::State;
 use crate::journaled::pages::names::MapDamaged;
-use crate::journaled::pages::{LookupMut, Pages, Root, Step};
+use crate::journaled::pages::page::Key;
+use crate::journaled::pages::{GivenUp, Lookup, LookupMut, Pages, Root, Step};
 use conductor_model::{Bytes, DiskId};
 use driver::{Done, Errno, Op};
 use memory::Class;
@@ -382,4 +384,44 @@ fn a_completion_that_belongs_to_nothing_is_counted() {
     assert_eq!(rig.pages.counters().strays, 3);
     rig.set(B, 1, 1).unwrap();
     rig.verify();
+}
+
+#[test]
+fn a_page_that_was_found_bad_before_the_one_above_it_is_given_up_with_it() {
+    let mut rig = filled();
+    rig.reopen();
+    let key = |level| Key { level, array: A.0, index: 0 };
+    assert!(rig.read(A, 0).unwrap().is_some());
+    let places =
+        [0, 1].map(|level| match rig.pages.cache.find(key(level)).map(|slot| rig.pages.cache.frame(slot).state()) {
+            Some(State::Clean(place)) => place,
+            other => panic!("{other:?}"),
+        });
+    for (level, place) in (0..).zip(places) {
+        let mirrors = [0, 1].map(|mirror| rig.place_at(place.0, mirror));
+        mirrors.into_iter().for_each(|at| rig.disk.visible[at + 1000] ^= 1);
+        while rig.pages.cache.evict() {}
+        while rig.pages.get(A, 0) == Lookup::Load {
+            rig.turn().unwrap();
+        }
+        assert_eq!(rig.pages.get(A, 0), Lookup::Damaged, "level {level}");
+    }
+    let mut given_up = 0;
+    let found = loop {
+        match rig.pages.get_mut(A, 0) {
+            LookupMut::Here(bytes) => break bytes.to_vec(),
+            LookupMut::Load => rig.turn().unwrap(),
+            LookupMut::Damaged => {
+                let bad = rig.pages.met_bad().unwrap();
+                let told =
+                    rig.pages.give_up(bad, 0..2000, &mut |index, bytes| bytes.fill(u8::try_from(index).unwrap() + 7));
+                assert_eq!(told, GivenUp::Again);
+                given_up += 1;
+            }
+            LookupMut::Full => panic!("there are places"),
+        }
+    };
+    assert_eq!((found, rig.pages.counters().lost), (vec![7; LEN], 2));
+    assert_eq!(given_up, 3, "the upper one was looked at once more, the lower one is not there any more");
+    rig.checkpoint().unwrap();
 }
