@@ -560,3 +560,33 @@ fn a_damaged_piece_of_a_snapshot_that_is_dropped_does_not_hold_up_the_filling() 
     let client = c.client(1, 0);
     assert_eq!(c.read(client, 1, 0), 2);
 }
+
+#[test]
+fn a_snapshot_that_the_primary_has_lost_with_its_metadata_fills_no_copy_with_less_than_there_is() {
+    // The maps; and the chunk records, which say nothing about how new anything is.
+    for (lists, arrays) in [(false, 0x1000_0000..u32::MAX), (true, 3..4)] {
+        let (mut c, client) = cluster(31);
+        let blocks: Vec<u32> = (0..10).map(|n| n * CHUNK).collect();
+        blocks.iter().for_each(|at| c.write(client, 1, *at, 77));
+        c.snapshot(1, 7);
+        blocks.iter().for_each(|at| c.write(client, 1, *at, 2));
+        c.run(Span::seconds(10));
+        c.rot_pages(0, |array| arrays.contains(&array));
+        c.until_in_sync(1);
+        c.replace(1, 2, CopyId(777));
+        if lists {
+            c.until_in_sync(1);
+            assert!(c.count("read.elsewhere") > 0);
+        } else {
+            c.until("it is said", |c| c.count("fill.lost-here") > 0);
+            c.run(Span::seconds(5));
+            assert_eq!(c.in_sync(1), [0, 1]);
+            let work: Vec<CopyWork> = (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(7))).collect();
+            c.work(&work);
+            c.until_in_sync(1);
+        }
+        c.promote(1, 2);
+        let client = c.client(1, 0);
+        blocks.iter().for_each(|at| assert_eq!(c.read(client, 1, *at), 2));
+    }
+}

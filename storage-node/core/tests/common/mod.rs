@@ -484,6 +484,20 @@ impl Cluster {
         places.into_iter().for_each(|at| self.w.rot(disk, at + 17, 3));
     }
 
+    /// A node dies, all metadata pages of these arrays rot on its disk, in both mirrors, and it is back (docs/disk-format.md).
+    pub fn rot_pages(&mut self, node: usize, of: impl Fn(u32) -> bool) {
+        let disk = self.disks[node];
+        let size = usize::try_from(self.w.disk(disk).bytes).unwrap();
+        self.w.kill(self.nodes[node]);
+        let bytes = self.w.disk_bytes(disk, 0, size);
+        let array = |page: &[u8]| u32::from_le_bytes(page[12..16].try_into().unwrap());
+        let pages = bytes.chunks_exact(BLOCK).zip(0u64..).filter(|(page, _)| page.starts_with(b"TPG2") && page[8] == 1);
+        let pages: Vec<u64> = pages.filter(|(page, _)| of(array(page))).map(|(_, n)| n * BLOCK as u64).collect();
+        assert!(pages.len() >= 2, "node {node} has such pages");
+        pages.into_iter().for_each(|at| self.w.rot(disk, at + 600, 3));
+        self.w.restart(self.nodes[node]);
+    }
+
     pub fn now(&self) -> Time {
         self.w.now()
     }
