@@ -98,23 +98,39 @@ fn counted(cluster: &Cluster, nodes: [usize; 2]) -> [(u64, u64); 3] {
     [totals, disk(nodes[0]), disk(nodes[1])]
 }
 
+/// A volume that is written to everywhere, and a snapshot of it, in which the first MiB of each shard is another one.
+struct Written {
+    cluster: Cluster,
+    nbd: Nbd,
+    image: Vec<u8>,
+    /// What the snapshot has.
+    old: Vec<u8>,
+    random: Random,
+}
+
+impl Written {
+    fn new(seed: u64) -> Self {
+        let mut cluster = Cluster::start(Shape::default()).unwrap();
+        cluster.create("db", (SHARD * SHARDS / MIB) as u64, (SHARD / MIB) as u64).unwrap();
+        let place = cluster.attach("db").unwrap();
+        let mut nbd = Nbd::connect(&place, "db").unwrap();
+        let mut random = Random::new(seed);
+        let mut image = vec![0; SHARD * SHARDS];
+        for offset in (0..SHARD * SHARDS).step_by(MIB) {
+            write(&mut nbd, &mut image, offset, random.bytes(MIB));
+        }
+        cluster.trine(&["snapshot", "create", "db@s"]).unwrap();
+        let old = image.clone();
+        for offset in (0..SHARD * SHARDS).step_by(SHARD) {
+            write(&mut nbd, &mut image, offset, random.bytes(MIB));
+        }
+        Self { cluster, nbd, image, old, random }
+    }
+}
+
 #[test]
 fn rotten_blocks_are_never_read_are_repaired_from_other_copies_and_a_scrub_finds_the_rest() {
-    let mut cluster = Cluster::start(Shape::default()).unwrap();
-    cluster.create("db", (SHARD * SHARDS / MIB) as u64, (SHARD / MIB) as u64).unwrap();
-    let place = cluster.attach("db").unwrap();
-    let mut nbd = Nbd::connect(&place, "db").unwrap();
-    let mut random = Random::new(3);
-    let mut image = vec![0; SHARD * SHARDS];
-    for offset in (0..SHARD * SHARDS).step_by(MIB) {
-        write(&mut nbd, &mut image, offset, random.bytes(MIB));
-    }
-    cluster.trine(&["snapshot", "create", "db@s"]).unwrap();
-    let old = image.clone();
-    // The first MiB of each shard is another one in the snapshot.
-    for offset in (0..SHARD * SHARDS).step_by(SHARD) {
-        write(&mut nbd, &mut image, offset, random.bytes(MIB));
-    }
+    let Written { mut cluster, mut nbd, mut image, old, .. } = Written::new(3);
     settled(&mut nbd, &mut image);
     let primaries: Vec<usize> = (0..SHARDS).map(|shard| cluster.primary("db", shard).unwrap()).collect();
     let rotten = primaries[0];
@@ -219,20 +235,7 @@ fn pages(cluster: &Cluster, n: usize) -> Vec<usize> {
 
 #[test]
 fn metadata_that_is_bad_in_both_mirrors_on_two_nodes_costs_neither_a_disk_nor_a_block() {
-    let mut cluster = Cluster::start(Shape::default()).unwrap();
-    cluster.create("db", (SHARD * SHARDS / MIB) as u64, (SHARD / MIB) as u64).unwrap();
-    let place = cluster.attach("db").unwrap();
-    let mut nbd = Nbd::connect(&place, "db").unwrap();
-    let mut random = Random::new(5);
-    let mut image = vec![0; SHARD * SHARDS];
-    for offset in (0..SHARD * SHARDS).step_by(MIB) {
-        write(&mut nbd, &mut image, offset, random.bytes(MIB));
-    }
-    cluster.trine(&["snapshot", "create", "db@s"]).unwrap();
-    let old = image.clone();
-    for offset in (0..SHARD * SHARDS).step_by(SHARD) {
-        write(&mut nbd, &mut image, offset, random.bytes(MIB));
-    }
+    let Written { mut cluster, mut nbd, mut image, old, mut random } = Written::new(5);
     let rotten = [0, 1];
     wait_until("all is home", LONG, || {
         std::thread::sleep(Duration::from_millis(500));
