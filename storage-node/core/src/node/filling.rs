@@ -249,8 +249,8 @@ impl<S: Store> Node<S> {
                     (StoreError::Corrupt { .. }, View::Snapshot(snapshot)) => {
                         self.counters.count("fill.lost-here");
                         let line = format!(
-                            "a copy of shard {shard} cannot be filled with snapshot {snapshot}: what it is was lost here, with its metadata; \
-                             delete the snapshot, or stop this node until another one is primary"
+                            "a copy of shard {shard} cannot be filled with snapshot {snapshot}: its metadata here is lost or cannot be read; if \
+                             it stays so, delete the snapshot, or stop this node until another one is primary"
                         );
                         self.say_damage(now, line, out);
                     }
