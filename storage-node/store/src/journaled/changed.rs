@@ -122,19 +122,10 @@ impl JournaledStore {
                     self.load_ahead(&layers, listing.next);
                     return Ok(Progress::Load);
                 }
-                // Of what can be changed, rather too much than too little: what is lost here, another copy may have. Of a snapshot it must be
-                // known how new it is, for that is how far its filling brings a copy.
-                Err(Wait::Damaged | Wait::Full) if listing.view != View::Live && !mutant::on("store-lost-guessed") => {
+                // What cannot be listed cannot be filled either.
+                Err(Wait::Damaged | Wait::Full) => {
                     let block = Blocks(listing.next * CHUNK_BLOCKS);
                     return Err(StoreError::Corrupt { copy: listing.copy, block });
-                }
-                Err(Wait::Damaged | Wait::Full) => {
-                    let newest = self.catalog.newest(listing.copy);
-                    let newest = if listing.above == Stamp::default() { newest.max(INHERITED) } else { newest };
-                    if newest > listing.above && !mutant::on("store-lost-unlisted") {
-                        listing.push(listing.next, listing.next + 1, newest, layers.blocks);
-                    }
-                    listing.next += 1;
                 }
             }
         }
@@ -163,8 +154,17 @@ impl JournaledStore {
     /// Look at the next chunk of which anything is said.
     fn list_next(&mut self, listing: &mut Listing, layers: &Layers, end: u32) -> Result<(), Wait> {
         let from = listing.next;
-        let said = self.next_listed(layers, from)?.map_or(end, |said| said.min(end));
-        let version = if said < end { self.version_in(layers, said, listing.above)? } else { None };
+        // Of what can be changed, rather too much than too little: what is lost here, another copy may have. Of a snapshot it must be known how
+        // new it is, for that is how far its filling brings a copy.
+        let guesses = listing.view == View::Live || mutant::on("store-lost-guessed");
+        let said = match self.next_listed(layers, from) {
+            Err(Wait::Damaged) if guesses => from,
+            said => said?.map_or(end, |said| said.min(end)),
+        };
+        let version = match (said < end).then(|| self.version_in(layers, said, listing.above)).transpose() {
+            Err(Wait::Damaged) if guesses => Some(self.unknown_version(listing)),
+            version => version?.flatten(),
+        };
         if layers.base > listing.above {
             listing.push(from, said, layers.base, layers.blocks);
         }
@@ -173,6 +173,15 @@ impl JournaledStore {
         }
         listing.next = said.saturating_add(1).min(end);
         Ok(())
+    }
+
+    /// For what is changed at most as lately as anything that the copy has.
+    fn unknown_version(&self, listing: &Listing) -> Stamp {
+        let newest = self.catalog.newest(listing.copy);
+        if mutant::on("store-lost-unlisted") {
+            return Stamp::default();
+        }
+        if listing.above == Stamp::default() { newest.max(INHERITED) } else { newest }
     }
 
     /// The first chunk at or after `from` of which anything may be said that counts.

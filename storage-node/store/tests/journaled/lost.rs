@@ -335,6 +335,10 @@ fn a_copy_whose_metadata_is_lost_names_what_it_does_not_know_among_its_changes()
             let after = changed(&mut rig, 3);
             let covers = |block: u64| after.iter().any(|(at, _)| (u64::from(at.from.0)..at.end()).contains(&block));
             assert!((2100..2140).all(covers), "level {level}: {after:?}");
+            assert!(
+                level > 0 || !covers(2000),
+                "level {level}: in a leaf that is good, nothing was ever said: {after:?}"
+            );
             assert!(after.iter().all(|(_, version)| *version == stamp(7)), "level {level}: {after:?}");
             assert_eq!(changed(&mut rig, 8), [], "nothing is as new as that");
             rig.write(1, range(2100, 1), 7);

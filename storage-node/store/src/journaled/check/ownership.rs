@@ -151,11 +151,7 @@ fn compare(
         let at = || (index + 1).to_string();
         if record.lost {
             if owners.entries > 0 {
-                report.find_repairable(
-                    Part::Chunk,
-                    at(),
-                    "its record is lost, with a metadata page, and what is in it",
-                );
+                report.find_repairable(Part::Chunk, at(), LOST_RECORD);
             }
             return;
         }
