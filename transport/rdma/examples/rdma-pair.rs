@@ -275,8 +275,12 @@ fn talk(bench: &mut Bench, stream: StreamId) -> Result<Then> {
 
 fn drive(at: SocketAddr, rounds: usize) -> Result<()> {
     let mut bench = Bench::new()?;
-    // The first connection opens the device.
+    // The first connection opens the device, and finds a neighbour who answers before the kernel listens for it.
+    let begin = Instant::now();
     let stream = bench.connect(at)??;
+    let took = begin.elapsed();
+    println!("the first connection in {took:?}");
+    ensure!(took < Duration::from_secs(4), "the first connection took {took:?}");
     greet(&mut bench, stream, 7)?;
     bench.close(stream)?;
     let rest = bench.at_rest()?;
@@ -344,6 +348,14 @@ fn drive(at: SocketAddr, rounds: usize) -> Result<()> {
     ensure!(refused == Err(Errno::REFUSED), "nobody listens there: {refused:?}");
     ensure!(bench.at_rest()? == rest, "after a refusal {:?}, before {rest:?}", bench.at_rest()?);
     println!("a connect to where nobody listens is refused");
+
+    let begin = Instant::now();
+    let nowhere = bench.connect("192.0.2.77:7000".parse()?)?;
+    let took = begin.elapsed();
+    ensure!(nowhere == Err(Errno(libc::EHOSTUNREACH)), "nobody has that address: {nowhere:?} after {took:?}");
+    ensure!(took > Duration::from_secs(4), "an address is given up after {took:?}");
+    ensure!(bench.at_rest()? == rest, "after an address that nobody has {:?}, before {rest:?}", bench.at_rest()?);
+    println!("a connect to an address that nobody has ends after {took:.1?}");
 
     let stream = bench.connect(at)??;
     greet(&mut bench, stream, 1)?;

@@ -23,6 +23,8 @@ pub(crate) struct Line {
     pub(crate) stranger: Option<Time>,
     /// The connect that it answers.
     pub(crate) connect: Option<(Hold<Conn, why::Rx>, Address, Span)>,
+    /// How often its device was looked for.
+    pub(crate) looks: u8,
     /// Of opening, then of draining.
     pub(crate) deadline: Option<Time>,
     /// The machine knows of it; otherwise it goes by itself.
@@ -47,6 +49,7 @@ impl Line {
             listener: None,
             stranger: None,
             connect: None,
+            looks: 0,
             deadline: Some(deadline),
             known: false,
             close: false,

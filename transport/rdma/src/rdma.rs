@@ -5,7 +5,7 @@ mod listening;
 use driver::{Address, Conn, Done, Errno, Op, Span, StreamId, Time, why};
 use memory::{Arena, Class};
 use rdma_link::cm::{Event, Phase, Step, Why};
-use rdma_link::{CONNECT, End, Introduction, Link, Out, RESOLVE, RX, SLOT};
+use rdma_link::{CONNECT, End, Introduction, LOOK, LOOKS, Link, Out, ROUTE, RX, SLOT};
 use refcount::Hold;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -229,13 +229,13 @@ impl Rdma {
             return self.dones.push(Done { op: Op::Connect { on, to, within }, result: Err(Errno(libc::EMFILE)) });
         };
         let started = Id::new(&self.channel, u64::from(stream.0)).and_then(|id| {
-            id.resolve(at, milliseconds())?;
+            id.resolve(at, milliseconds(LOOK))?;
             Ok(id)
         });
         match started {
             Ok(id) => {
                 let mut line = Line::new(stream, Phase::Resolving, id, now + within.min(CONNECT));
-                line.connect = Some((on, to, within));
+                (line.connect, line.looks) = (Some((on, to, within)), 1);
                 self.places[slot_of(stream)].line = Some(Box::new(line));
             }
             Err(error) => self.dones.push(Done { op: Op::Connect { on, to, within }, result: Err(error) }),
@@ -331,9 +331,10 @@ impl Rdma {
             Step::Ignore => return,
             Step::Lose => return line.end(now, lost(event), &mut self.dones),
             Step::Fail(why) => Err(refusal(why)),
+            Step::Resolve => look(line),
             Step::Route => {
                 line.phase = Phase::Routing;
-                line.id.as_ref().map_or(Err(Errno::IO), |id| id.resolve_route(milliseconds()))
+                line.id.as_ref().map_or(Err(Errno::IO), |id| id.resolve_route(milliseconds(ROUTE)))
             }
             Step::Connect => self.equip(now, line, true).and_then(|()| {
                 line.phase = Phase::Connecting;
@@ -434,6 +435,14 @@ fn endpoint(to: &Address) -> Option<SocketAddr> {
     }
 }
 
+/// Looks for the device that leads to the peer.
+fn look(line: &mut Line) -> Result<(), Errno> {
+    line.looks += 1;
+    let to = line.connect.as_ref().and_then(|(_, to, _)| endpoint(to));
+    let (Some(to), true) = (to, line.looks <= LOOKS) else { return Err(refusal(Why::Unreachable)) };
+    line.id.as_ref().map_or(Err(Errno::IO), |id| id.resolve(to, milliseconds(LOOK)))
+}
+
 /// A peer that says goodbye, or a device that is gone.
 fn lost(event: Event) -> End {
     if event == Event::Disconnected { End::Peer } else { End::Failed }
@@ -447,6 +456,6 @@ fn refusal(why: Why) -> Errno {
     }
 }
 
-fn milliseconds() -> i32 {
-    i32::try_from(RESOLVE.as_millis()).unwrap_or(i32::MAX)
+fn milliseconds(span: Span) -> i32 {
+    i32::try_from(span.as_millis()).unwrap_or(i32::MAX)
 }

@@ -49,6 +49,8 @@ pub enum Event {
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
+    /// Look for the device again, if there is time.
+    Resolve,
     /// Find the way.
     Route,
     /// Make the queue pair, post its receives, ask.
@@ -85,7 +87,8 @@ impl Phase {
             (E::AddrResolved, P::Resolving) => Step::Route,
             (E::RouteResolved, P::Routing) => Step::Connect,
             (E::Established, P::Connecting | P::Accepting) => Step::Establish,
-            (E::AddrError | E::RouteError, P::Resolving | P::Routing) => Step::Fail(Why::Unreachable),
+            (E::AddrError, P::Resolving) => Step::Resolve,
+            (E::AddrError, P::Routing) | (E::RouteError, P::Resolving | P::Routing) => Step::Fail(Why::Unreachable),
             (E::Unreachable, _) if opening => Step::Fail(Why::Unreachable),
             (E::Rejected, _) if opening => Step::Fail(Why::Rejected),
             (E::ConnectError | E::Disconnected | E::DeviceRemoval, _) if opening => Step::Fail(Why::Error),
@@ -99,7 +102,7 @@ impl Phase {
 mod tests {
     use super::Event as E;
     use super::Phase::{self, *};
-    use super::Step::{Connect, Establish, Ignore, Lose, Route};
+    use super::Step::{Connect, Establish, Ignore, Lose, Resolve, Route};
     use super::Why::{Error, Rejected, Unreachable};
 
     #[test]
@@ -110,7 +113,7 @@ mod tests {
         //                         Resolving Routing  Connecting Accepting  Up      Ending
         let table = [
             (E::AddrResolved, [Route, Ignore, Ignore, Ignore, Ignore, Ignore]),
-            (E::AddrError, [gone, gone, Ignore, Ignore, Ignore, Ignore]),
+            (E::AddrError, [Resolve, gone, Ignore, Ignore, Ignore, Ignore]),
             (E::RouteResolved, [Ignore, Connect, Ignore, Ignore, Ignore, Ignore]),
             (E::RouteError, [gone, gone, Ignore, Ignore, Ignore, Ignore]),
             (E::ConnectRequest, [Ignore, Ignore, Ignore, Ignore, Ignore, Ignore]),

@@ -37,7 +37,7 @@ mod sending;
 mod windows;
 mod work;
 
-pub use limits::{CONNECT, DRAIN, LARGE, PIECES, RESOLVE, RX, SLOT, WINDOWS};
+pub use limits::{CONNECT, DRAIN, LARGE, LOOK, LOOKS, PIECES, ROUTE, RX, SLOT, WINDOWS};
 pub use link::{End, Link, Out};
 pub use message::{Introduction, SAYING};
 pub use work::{Failed, Finished, Lent, Received, Work};

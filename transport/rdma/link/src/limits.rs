@@ -24,8 +24,13 @@ pub(crate) const OFFERS: usize = 256;
 /// Works that are not back, receives and all. Of a legal peer there are fewer: those in its queue, and a message, each perhaps with a window
 /// or a WRITE, for every receive that it can have posted.
 pub(crate) const POSTED: usize = 16 * RX as usize;
-/// From an address to a device and a route.
-pub const RESOLVE: Span = Span::seconds(5);
+/// What the kernel waits for a neighbour's answer at a time. The answer wakes it, but not where that was there before the kernel began to wait, as it is
+/// on a link without any delay: then only the end of this has it look again.
+pub const LOOK: Span = Span::millis(250);
+/// So often it is asked before a peer counts as unreachable: for five seconds.
+pub const LOOKS: u8 = 20;
+/// From a device to a route.
+pub const ROUTE: Span = Span::seconds(5);
 /// From the start to a connection.
 pub const CONNECT: Span = Span::seconds(12);
 /// A queue pair in error that has not given back everything by then is destroyed as it is, which ends the device's work as surely.
