@@ -1,16 +1,14 @@
 //! `trine bench`: a load on a volume from this host, without a device, and what came of it.
 
-use crate::attach::{host, key_mark};
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, note, table};
+use crate::visit::{in_use, visit};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::time::Duration;
-use target_daemon::bench::{
-    BenchOptions, Class, Figures, Latency, MAX_BENCH_DEPTH, MAX_BENCH_REQUEST, Pattern, Shape, bench,
-};
-use target_daemon::{Span, Subject, TargetError};
+use target_daemon::bench::{Class, Figures, Latency, MAX_BENCH_DEPTH, MAX_BENCH_REQUEST, Pattern, Shape, bench};
+use target_daemon::{Span, Subject};
 
 /// The longest load.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -79,27 +77,14 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         let why = format!("this writes over the content of {volume}: say --overwrite, or choose a pattern that reads");
         return Err(Failure::usage(why));
     }
-    let host = host()?;
-    // One name for all benches of a volume on this host: what a killed one left is taken over by the next.
-    let key = args.cluster.key()?;
-    let mark = key_mark(&key);
-    let most = wire::MAX_NAME - mark.len();
-    let name: String = format!("{host}/{volume}#bench").chars().rev().take(most).collect();
-    let options = BenchOptions {
-        subject: args.volume,
-        conductor: args.cluster.client()?,
-        key,
-        client_name: mark + &name.chars().rev().collect::<String>(),
-        host,
-        shape,
-    };
+    let by = visit(&args.cluster, args.volume, "bench")?;
     let talks = std::io::stderr().is_terminal();
-    let figures = bench(options, |so_far| {
+    let figures = bench(by, shape, |so_far| {
         if talks {
             note(line(so_far));
         }
     });
-    let figures = figures.map_err(|error| in_use(error, &volume))?;
+    let figures = figures.map_err(|error| in_use(error, &volume, "bench"))?;
     if let Some(error) = &figures.error {
         return Err(Failure::new(Exit::Failed, format!("after {} requests: {error}", figures.requests)));
     }
@@ -110,17 +95,6 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
     }
     let report = Report { volume, pattern: shape.pattern, size: shape.bytes, depth: shape.depth, figures };
     args.output.print(&report, people)
-}
-
-/// A bench takes no volume from anybody.
-fn in_use(error: TargetError, volume: &str) -> Failure {
-    match &error {
-        TargetError::Conductor(refused) if refused.kind() == Some("attached") => {
-            let way = format!("detach it there first, or read a snapshot of it: trine bench {volume}@SNAPSHOT");
-            Failure::new(Exit::Refused, format!("volume {volume} is in use (see `trine volume show {volume}`): {way}"))
-        }
-        _ => error.into(),
-    }
 }
 
 fn shape(args: &BenchArgs) -> Outcome<Shape> {

@@ -18,6 +18,7 @@ mod disk;
 mod doctor;
 mod etcd;
 mod events;
+mod image;
 mod inherited;
 mod listen;
 mod man;
@@ -36,6 +37,7 @@ mod space;
 mod status;
 mod store;
 mod trace;
+mod visit;
 mod volume;
 
 use clap::error::ErrorKind;

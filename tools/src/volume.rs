@@ -3,7 +3,7 @@
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, print, size, table};
 use crate::progress::{Unit, patiently, sentence};
-use crate::{copies, ranges, resync, scrub};
+use crate::{copies, image, ranges, resync, scrub};
 use clap::{Args, Subcommand, ValueEnum};
 use conductor_client::Client;
 use conductor_model::limits::DEFAULT_MIN_COPIES;
@@ -48,6 +48,10 @@ pub(crate) enum VolumeCommand {
     CopyRange(copies::CopyRangeArgs),
     /// Show the copy-ranges into a volume: those under way, and those that ended before they were done. Ends one of them
     CopyRanges(copies::CopyRangesArgs),
+    /// Write what is in a volume, or in a snapshot of it, into a file: a raw image, as qemu-img and dd know it
+    Export(image::ExportArgs),
+    /// Create a volume that holds what is in a file: a raw image, such as a disk of another machine
+    Import(image::ImportArgs),
     /// Read everything on every copy in the background, and put right what is damaged
     Scrub(scrub::ScrubArgs),
 }
@@ -60,6 +64,19 @@ pub(crate) struct CreateArgs {
     /// Its size: a multiple of 4 KiB, from 1 MiB to 64 TiB. Nothing is reserved: volumes are thin
     #[arg(long, value_name = "SIZE")]
     size: Size,
+    #[command(flatten)]
+    kind: KindArgs,
+    #[command(flatten)]
+    wait: WaitArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What a new volume is like, but for its size.
+#[derive(Args)]
+pub(crate) struct KindArgs {
     /// Size of the pieces that are placed on nodes: 4 KiB times a power of two, 1 MiB to 64 GiB
     #[arg(long, default_value = "4G", value_name = "SIZE")]
     shard_size: Size,
@@ -71,12 +88,18 @@ pub(crate) struct CreateArgs {
     min_copies: Option<u8>,
     #[command(flatten)]
     durability: DurabilityArg,
-    #[command(flatten)]
-    wait: WaitArgs,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    output: OutputArgs,
+}
+
+impl KindArgs {
+    pub(crate) fn new_volume(&self, name: &str, size: Bytes) -> NewVolume {
+        NewVolume {
+            shard_size: Bytes(self.shard_size.0),
+            copies: self.copies,
+            min_copies: self.min_copies.unwrap_or(DEFAULT_MIN_COPIES.min(self.copies)),
+            durability: self.durability.durability.into(),
+            ..NewVolume::new(name, size)
+        }
+    }
 }
 
 /// When writes are acknowledged.
@@ -195,20 +218,15 @@ pub(crate) fn run(command: VolumeCommand) -> Outcome {
         VolumeCommand::Flatten(args) => copies::flatten(&args),
         VolumeCommand::CopyRange(args) => copies::copy_range(&args),
         VolumeCommand::CopyRanges(args) => copies::copy_ranges(&args),
+        VolumeCommand::Export(args) => image::export(args),
+        VolumeCommand::Import(args) => image::import(args),
         VolumeCommand::Scrub(args) => scrub::run(&args),
     }
 }
 
 fn create(args: &CreateArgs) -> Outcome {
     let client = args.cluster.client()?;
-    let new = NewVolume {
-        shard_size: Bytes(args.shard_size.0),
-        copies: args.copies,
-        min_copies: args.min_copies.unwrap_or(DEFAULT_MIN_COPIES.min(args.copies)),
-        durability: args.durability.durability.into(),
-        ..NewVolume::new(args.name.as_str(), Bytes(args.size.0))
-    };
-    let info = client.create_volume(&new)?;
+    let info = client.create_volume(&args.kind.new_volume(&args.name, Bytes(args.size.0)))?;
     finish(&client, info, &args.wait, args.output, "created")
 }
 
@@ -237,7 +255,12 @@ pub(crate) fn finish(client: &Client, info: VolumeInfo, wait: &WaitArgs, output:
 }
 
 /// Until every shard was born, and every primary's node has spoken since and complains of none of them.
-fn wait_until_served(client: &Client, info: &VolumeInfo, so_far: &str, timeout: Duration) -> Outcome<VolumeInfo> {
+pub(crate) fn wait_until_served(
+    client: &Client,
+    info: &VolumeInfo,
+    so_far: &str,
+    timeout: Duration,
+) -> Outcome<VolumeInfo> {
     let start = Instant::now();
     // Draws nothing unless stderr is a terminal.
     let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} shards").map_err(anyhow::Error::from)?;

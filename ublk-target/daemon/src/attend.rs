@@ -155,8 +155,9 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
             Happening::Started(Err(error)) => return Some(self.never_served(error)),
             Happening::Stays(error) => return self.stays(error),
             Happening::Left => return Some(self.left(self.served())),
-            // Of a load, which is no front end.
-            Happening::Figures(_) => {}
+            // Of a load or an image, which is no front end.
+            // Of a load or an image, which is no front end.
+            Happening::Figures(_) | Happening::Image(_) => {}
             Happening::Ended(Ok(())) => return Some(End { over: Over::Detached, result: self.served() }),
             // What is left of a queue that failed is for the next target.
             Happening::Ended(Err(error @ TargetError::Queue { .. })) => return Some(self.left(Err(error))),

@@ -119,6 +119,26 @@ pub enum TargetError {
         /// What happened.
         why: String,
     },
+    /// A request of an image failed.
+    #[error("at byte {at}: {error}")]
+    Request {
+        /// Its first byte.
+        at: u64,
+        /// Why.
+        error: volume_client::BlockError,
+    },
+    /// An image is longer than its volume.
+    #[error("the image is longer than the volume, which has {size} bytes")]
+    TooLong {
+        /// The volume's size.
+        size: u64,
+    },
+    /// What is read was deleted.
+    #[error("it was deleted meanwhile")]
+    Deleted,
+    /// A signal ended it.
+    #[error("interrupted")]
+    Interrupted,
     /// The target did not end in time.
     #[error("the target of {volume} still runs: {reason}")]
     StillRuns {

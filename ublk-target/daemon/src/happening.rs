@@ -29,6 +29,8 @@ pub(crate) enum Happening {
     Left,
     /// What came of a load so far.
     Figures(Box<crate::bench::Figures>),
+    /// What an image is to be told.
+    Image(crate::image::Event),
     /// The front end is over.
     Ended(Result<(), TargetError>),
 }

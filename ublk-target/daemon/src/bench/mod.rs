@@ -1,10 +1,7 @@
 //! A load on a volume, through the volume client and nothing else: what a front end could get at most.
 //!
-//! ```text
-//!   attach at the conductor ─▶ lane: Reactor { Load ── requests ──▶ VolumeClient } ═ nodes ─▶ figures each second ─▶ detach
-//! ```
-//! A load that only reads attaches the volume as one of its readers. One that writes is its only client meanwhile, and overwrites what
-//! is there. Ends when its time is over, by the first request that fails, or by a signal; the figures until then are as good.
+//! One that writes overwrites what is there. Ends when its time is over, by the first request that fails, or by a signal; the figures until
+//! then are as good.
 
 mod histogram;
 mod load;
@@ -13,23 +10,17 @@ pub use histogram::{Class, Histogram, Latency};
 
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{DRAIN, GIVE_UP, MAILBOX, NETWORK, SPIN, TLS_NETWORK};
-use crate::maps;
-use crate::process::{signals, spawn};
-use crate::setup::{Setup, random};
-use crate::subject::Subject;
-use conductor_client::Client;
-use conductor_model::views::{Attach, Detach};
+use crate::limits::{DRAIN, GIVE_UP, MAILBOX};
+use crate::process::spawn;
+use crate::setup::random;
+use crate::visit::{Visit, Visited, lane, visit};
 use driver::Span;
 use load::{Letter, Load, Mail};
-use memory::{Arena, ArenaOptions, Backing, Shares};
-use nix::sys::signal::{SigSet, Signal};
-use reactor::{Limits, MailRx, Mailbox, OwnRing, Reactor, Uring, mailbox, spare_cores};
+use memory::Arena;
+use reactor::{Mailbox, mailbox};
 use serde::Serialize;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
-use wire::Key;
 
 /// Longest request of a load.
 pub const MAX_BENCH_REQUEST: u32 = 1 << 20;
@@ -80,22 +71,6 @@ pub struct Shape {
     pub flush_every: Option<u32>,
 }
 
-/// What a bench is made with.
-pub struct BenchOptions {
-    /// The volume, or a snapshot to read.
-    pub subject: Subject,
-    /// The conductor.
-    pub conductor: Client,
-    /// A key of its own, or the cluster's.
-    pub key: Key,
-    /// This client's name.
-    pub client_name: String,
-    /// This machine's name, for people.
-    pub host: String,
-    /// The load.
-    pub shape: Shape,
-}
-
 /// What came of a load so far. Latencies in microseconds.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Figures {
@@ -139,66 +114,22 @@ pub struct StageFigures {
 }
 
 /// Loads a volume; `progress` hears of it each second. To be called once in a process, before it starts threads.
-pub fn bench(options: BenchOptions, progress: impl FnMut(&Figures)) -> Result<Figures, TargetError> {
-    let stops = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
-    stops.thread_block().map_err(|error| TargetError::system("block signals")(error.into()))?;
-    let (tell, heard) = channel();
-    let signal = tell.clone();
-    spawn("signals", move || signals(&stops, &signal))?;
-    let BenchOptions { subject, conductor, key, client_name, host, shape } = options;
-    let read_only = !shape.pattern.writes();
-    let (map, attached) = if subject.is_snapshot() {
-        (subject.map(&conductor)?, None)
-    } else {
-        let asked = Attach { client: client_name.clone(), read_only, shared: false, force: false, host, resumes: None };
-        let map = conductor.attach(&subject.to_string(), &asked)?;
-        let generation = map.attach;
-        (map, Some(Detach { client: client_name.clone(), generation }))
-    };
-    let setup = Setup {
-        map,
-        name: subject.to_string(),
-        client_name,
-        process: random(),
-        key,
-        read_only: read_only || subject.is_snapshot(),
-        shared: None,
-        io_timeout: None,
-        depth: Some(shape.depth),
-        transport: volume_client::Transport::Tcp,
-        trust: conductor.trust(),
-        unflushed: Arc::default(),
-        pace: None,
-    };
-    let volume = setup.name.clone();
-    let (asks, asked) = sync_channel(1);
-    let (client, news) = (conductor.clone(), tell.clone());
-    let whose = (setup.map.volume, setup.map.snapshot);
-    spawn("maps", move || maps::run(&client, &subject, whose, &asked, &news))?;
-    let done = run(setup, shape, (tell, heard), asks, progress);
-    // Also after a failure: nobody needs the volume from us.
-    let detached = attached.map_or(Ok(()), |detach| conductor.detach(&volume, &detach));
-    let figures = done?;
-    detached?;
-    Ok(figures)
+pub fn bench(by: Visit, shape: Shape, progress: impl FnMut(&Figures)) -> Result<Figures, TargetError> {
+    visit(by, !shape.pattern.writes(), shape.depth, |visited| run(visited, shape, progress))
 }
 
-fn run(
-    setup: Setup,
-    shape: Shape,
-    (tell, heard): (Sender<Happening>, Receiver<Happening>),
-    asks: SyncSender<()>,
-    mut progress: impl FnMut(&Figures),
-) -> Result<Figures, TargetError> {
+fn run(visited: Visited, shape: Shape, mut progress: impl FnMut(&Figures)) -> Result<Figures, TargetError> {
+    let Visited { setup, tell, heard, asks } = visited;
     let (mailbox, rx) = mailbox(MAILBOX)?;
-    let lane = tell.clone();
     spawn("lane", move || {
-        let ended = work(&setup, shape, rx, |letter| match letter {
+        let load = |client, arena: &Arena| Load::new(client, arena, shape, random());
+        let size = (shape.depth, shape.bytes as usize);
+        let ended = lane(&setup, size, load, Load::leaks, rx, |letter| match letter {
             // One that waits already is as good.
             Letter::WantMap => drop(asks.try_send(())),
             Letter::Figures(figures) => drop(tell.send(Happening::Figures(figures))),
         });
-        let _gone = lane.send(Happening::Ended(ended));
+        let _gone = tell.send(Happening::Ended(ended));
     })?;
     // What is full has something to do; a signal is sent again by who sent it.
     let send = |mailbox: &Mailbox<Mail>, mail| drop(mailbox.send(mail));
@@ -230,27 +161,4 @@ fn run(
             Err(RecvTimeoutError::Disconnected) => return Err(TargetError::Ended),
         }
     }
-}
-
-/// The lane's thread, from its arena to the proof that nothing is left.
-fn work(setup: &Setup, shape: Shape, rx: MailRx<Mail>, post: impl FnMut(Letter)) -> Result<(), TargetError> {
-    let limits = Limits::default();
-    let mut driver = Uring::new(OwnRing::new(&limits)?, limits)?;
-    // Twice: a buffer is rounded up to a power of two of pages.
-    let bytes = 2 * (usize::from(shape.depth) + 64) * shape.bytes as usize + NETWORK + TLS_NETWORK;
-    let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() })?;
-    if let Some(layer) = setup.tls(None, &arena)? {
-        driver.open_tls(layer);
-    }
-    let client = setup.client(0, shape.depth, &arena)?;
-    let load = Load::new(client, &arena, shape, random()).ok_or(volume_client::ClientError::NoMemory)?;
-    let mut reactor = Reactor::start(load, driver, rx)?;
-    if spare_cores(1) {
-        reactor = reactor.spin(SPIN);
-    }
-    let ended = reactor.run(post)?;
-    let leaks = |report: refcount::LeakReport| TargetError::Leaks(report.to_string());
-    ended.machine.leaks().map_err(leaks)?;
-    drop(ended.machine);
-    arena.leaks().map_err(leaks)
 }

@@ -1,0 +1,168 @@
+//! `trine volume export` and `trine volume import`: a volume as a file, and the other way round.
+
+use crate::config::ClusterArgs;
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, note};
+use crate::visit::{in_use, visit};
+use crate::volume::{KindArgs, name, wait_until_served};
+use anyhow::Context;
+use clap::Args;
+use conductor_client::Client;
+use conductor_model::Bytes;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use target_daemon::Subject;
+use target_daemon::image::{self, Far, Moved, Sink, Source};
+
+/// What volumes are multiples of, and the smallest.
+const BLOCK: u64 = 4096;
+const SMALLEST: u64 = 1 << 20;
+
+#[derive(Args)]
+pub(crate) struct ExportArgs {
+    /// The volume, which nobody may have attached, but for others that read it; or VOLUME@SNAPSHOT, whoever uses the volume
+    volume: Subject,
+    /// A new file, in which zeros take no space; or - for the standard output
+    file: PathBuf,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ImportArgs {
+    /// A file, a block device, or - for the standard input. Zeros in it take no space
+    file: PathBuf,
+    /// The new volume's name: lower-case letters, digits, dots, dashes and underscores, at most 64
+    #[arg(value_parser = name)]
+    name: String,
+    /// Its size, if it is to be larger than the file, or the file's size is not known
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Size>,
+    #[command(flatten)]
+    kind: KindArgs,
+    /// How long to wait until the new volume serves: 30s, 5m
+    #[arg(long, default_value = "5m", value_name = "TIME", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    volume: &'a str,
+    file: String,
+    #[serde(flatten)]
+    moved: Moved,
+}
+
+pub(crate) fn export(args: ExportArgs) -> Outcome {
+    let ExportArgs { volume: subject, file, cluster, output } = args;
+    let volume = subject.to_string();
+    let by = visit(&cluster, subject, "export")?;
+    let to_stdout = file == Path::new("-");
+    if to_stdout && std::io::stdout().is_terminal() {
+        return Err(Failure::usage("an image is nothing for a terminal: name a file, or send it on with |"));
+    }
+    let to = if to_stdout { Sink::stdout() } else { Sink::create(&file) }?;
+    let moved = following(&volume, |progress| image::export(by, to, progress));
+    let moved = moved.map_err(|error| {
+        if !to_stdout {
+            // Half of an image looks like a whole one.
+            let _as_it_is = fs::remove_file(&file);
+        }
+        in_use(error, &volume, "volume export")
+    })?;
+    let report = Report { volume: &volume, file: file.display().to_string(), moved };
+    if to_stdout {
+        note(people("exported", &report));
+        return Ok(());
+    }
+    output.print(&report, |report| people("exported", report))
+}
+
+pub(crate) fn import(args: ImportArgs) -> Outcome {
+    let source = if args.file == Path::new("-") { Source::stdin() } else { Source::open(&args.file) }?;
+    let size = new_size(source.size(), args.size)?;
+    let subject = args.name.parse::<Subject>().context("a volume's name")?;
+    let by = visit(&args.cluster, subject, "import")?;
+    let client = args.cluster.client()?;
+    let new = client.create_volume(&args.kind.new_volume(&args.name, Bytes(size)))?;
+    let so_far = format!("volume {} is created", args.name);
+    let moved = wait_until_served(&client, &new, &so_far, args.timeout)
+        .and_then(|_| Ok(following(&args.name, |progress| image::import(by, source, progress))?));
+    let moved = moved.map_err(|failure| undo(&client, &args.name, failure))?;
+    args.output.print(&Report { volume: &args.name, file: args.file.display().to_string(), moved }, |report| {
+        people("imported", report)
+    })
+}
+
+fn new_size(file: Option<u64>, asked: Option<Size>) -> Outcome<u64> {
+    match (file, asked.map(|size| size.0)) {
+        (None, None) => {
+            Err(Failure::usage("how much comes is not known before it does: say --size, as large as it can be"))
+        }
+        (Some(file), Some(asked)) if asked < file => {
+            Err(Failure::usage(format!("the file has {}: --size cannot be less", Size(file))))
+        }
+        (_, Some(asked)) => Ok(asked),
+        (Some(0), None) => Err(Failure::usage("the file is empty")),
+        (Some(file), None) => Ok(file.max(SMALLEST).next_multiple_of(BLOCK)),
+    }
+}
+
+/// Half of an image looks like a whole one.
+fn undo(client: &Client, volume: &str, failure: Failure) -> Failure {
+    let Failure { exit, why } = failure;
+    match client.delete_volume(volume, false) {
+        Ok(()) => {
+            Failure { exit, why: why.context(format!("nothing was imported, and volume {volume} is deleted again")) }
+        }
+        Err(error) => {
+            let left = format!(
+                "volume {volume} has a part of the image, and could not be deleted ({error}): `trine volume delete {volume}`"
+            );
+            Failure { exit: Exit::Failed, why: why.context(left) }
+        }
+    }
+}
+
+/// Shows how far it is: as a bar on a terminal; and what it waits for, on whatever stderr is.
+fn following<T>(volume: &str, work: impl FnOnce(&mut dyn FnMut(&Far)) -> T) -> T {
+    let style = |template| ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::no_length().with_message(volume.to_owned());
+    bar.set_style(style("{msg} {bytes}, {binary_bytes_per_sec}"));
+    let mut waits = Vec::new();
+    let worked = work(&mut |far| {
+        if let Some(of) = far.of.filter(|of| bar.length() != Some(*of)) {
+            bar.set_length(of);
+            bar.set_style(style("{msg} {bar:40} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left"));
+        }
+        bar.set_position(far.done);
+        if far.waits_for != waits {
+            waits.clone_from(&far.waits_for);
+            let line =
+                if waits.is_empty() { "it goes on".to_owned() } else { format!("waiting: {}", waits.join("; ")) };
+            bar.suspend(|| note(line));
+        }
+    });
+    bar.finish_and_clear();
+    worked
+}
+
+fn people(done: &str, report: &Report) -> String {
+    let Report { volume, file, moved: Moved { bytes, data, seconds } } = report;
+    let way = match (done, file.as_str()) {
+        ("imported", "-") => "from the standard input".to_owned(),
+        ("imported", file) => format!("from {file}"),
+        (_, "-") => "to the standard output".to_owned(),
+        (_, file) => format!("to {file}"),
+    };
+    format!("{volume} {done} {way}: {}, {} of it data, in {seconds:.1} s", Size(*bytes), Size(*data))
+}

@@ -1,0 +1,105 @@
+//! Volumes as files: what is imported comes out again, and what fails leaves nothing behind.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{Dir, text};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Stdio;
+
+#[test]
+fn an_image_goes_in_and_comes_out_with_its_holes() {
+    let dir = Dir::new("image");
+    dir.ok(&["dev", "start", "--disk-size", "256M", "--sparse"]);
+    let file = |name: &str| dir.0.join(name).to_str().unwrap().to_owned();
+    // 40 MiB and a bit, of which four pieces are something: at the beginning, across a piece's end, in the middle of a block, at the end.
+    let mut image = vec![0; (40 << 20) + 1234];
+    for (at, len) in [(0, 70_000), ((3 << 20) - 5000, 10_000), ((17 << 20) + 77, 3), ((40 << 20) - 100, 1334)] {
+        image[at..at + len].iter_mut().zip(1..).for_each(|(byte, n): (&mut u8, u32)| *byte = (n % 251) as u8 + 1);
+    }
+    fs::write(file("in"), &image).unwrap();
+    let said = dir.json(&["volume", "import", &file("in"), "db", "--shard-size", "16M"]);
+    assert_eq!(said["bytes"], image.len());
+    assert!(said["data"].as_u64().unwrap() <= 8 * 65536, "zeros are not sent: {said}");
+    image.resize(image.len().next_multiple_of(4096), 0);
+    assert_eq!(dir.json(&["volume", "show", "db"])["info"]["size"], image.len());
+
+    let said = dir.json(&["volume", "export", "db", &file("out")]);
+    assert!(said["data"].as_u64().unwrap() <= 8 * 65536, "what nobody wrote is not read: {said}");
+    assert!(fs::read(file("out")).unwrap() == image, "another image came out");
+    assert!(fs::metadata(file("out")).unwrap().blocks() * 512 <= 8 * 65536, "the file has no holes");
+    let piped = dir.trine(&["volume", "export", "db", "-"]);
+    assert!(piped.status.success() && piped.stdout == image, "{}", text(&piped.stderr));
+    assert!(text(&piped.stderr).starts_with("db exported to the standard output: 40 MiB"), "{}", text(&piped.stderr));
+
+    // Somebody uses the volume: its snapshot can be had, and is what it was.
+    dir.ok(&["snapshot", "create", "db@then"]);
+    dir.ok(&["attach", "db", "--nbd", &format!("unix:{}", file("nbd"))]);
+    let taken = dir.fails(5, &["volume", "export", "db", &file("taken")]);
+    assert!(taken.contains("trine volume export db@SNAPSHOT") && !Path::new(&file("taken")).exists(), "{taken}");
+    dir.ok(&["volume", "export", "db@then", &file("then")]);
+    assert!(fs::read(file("then")).unwrap() == image);
+    dir.ok(&["detach", "db"]);
+
+    // Through a pipe, into a volume that is larger.
+    let mut child =
+        dir.command(&["volume", "import", "-", "piped", "--size", "64M"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&image).unwrap();
+    assert!(child.wait().unwrap().success());
+    dir.ok(&["volume", "export", "piped", &file("piped")]);
+    image.resize(64 << 20, 0);
+    assert!(fs::read(file("piped")).unwrap() == image);
+}
+
+#[test]
+fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_no_file() {
+    let dir = Dir::new("half-image");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
+    let file = |name: &str| dir.0.join(name).to_str().unwrap().to_owned();
+    fs::write(file("in"), vec![7; 3 << 20]).unwrap();
+    dir.fails(4, &["volume", "export", "none", &file("out")]);
+    assert!(!Path::new(&file("out")).exists());
+    assert!(dir.fails(1, &["volume", "import", &file("none"), "db"]).contains("none"));
+    assert!(dir.fails(2, &["volume", "import", "-", "db"]).contains("--size"));
+    assert!(dir.fails(2, &["volume", "import", &file("in"), "db", "--size", "2M"]).contains("3 MiB"));
+    assert_eq!(dir.json(&["volume", "list"]), serde_json::json!([]));
+    // Its copies are deleted a moment later.
+    let is_deleted = || dir.wait_until("no volume is left", || dir.json(&["volume", "list"]) == serde_json::json!([]));
+
+    let import = |args: &[&str]| {
+        let mut command = dir.command(&[&["volume", "import", "-"], args].concat());
+        command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // More comes than there is room for.
+    let mut child = import(&["db", "--size", "2M"]);
+    let _until_it_ends = child.stdin.take().unwrap().write_all(&[7; 3 << 20]);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("longer than the volume"), "{output:?}");
+    is_deleted();
+
+    // It is interrupted while it waits for its pipe.
+    let mut child = import(&["db", "--size", "8M"]);
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(&[7; 1 << 20]).unwrap();
+    dir.wait_until("the volume is attached", || dir.json(&["volume", "list"])[0]["attachment"].is_object());
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("interrupted"), "{output:?}");
+    is_deleted();
+
+    // A volume that was there before is left as it is, and so is a file.
+    dir.ok(&["volume", "import", &file("in"), "db"]);
+    dir.fails(5, &["volume", "import", &file("in"), "db"]);
+    assert!(dir.fails(1, &["volume", "export", "db", &file("in")]).contains("File exists"));
+    dir.ok(&["volume", "export", "db", &file("out")]);
+    assert!(fs::read(file("out")).unwrap() == fs::read(file("in")).unwrap());
+
+    // Zeros without end are too many, too.
+    let full = dir.fails(1, &["volume", "import", "/dev/zero", "zero", "--size", "1M"]);
+    assert!(full.contains("longer than the volume"), "{full}");
+}

@@ -1,0 +1,131 @@
+//! A volume in the hands of one command: attached, used by one lane of this process, without a front end, and given back.
+//!
+//! ```text
+//!   attach at the conductor ─▶ lane: Reactor { machine ── requests ──▶ VolumeClient } ═ nodes ─▶ … ─▶ detach
+//! ```
+//! Who only reads attaches the volume as one of its readers; a snapshot is attached by nobody. Who writes is the volume's only client
+//! meanwhile.
+
+use crate::error::TargetError;
+use crate::happening::Happening;
+use crate::limits::{NETWORK, SPIN, TLS_NETWORK};
+use crate::maps;
+use crate::process::{signals, spawn};
+use crate::setup::{Setup, random};
+use crate::subject::Subject;
+use conductor_client::Client;
+use conductor_model::views::{Attach, Detach};
+use driver::Machine;
+use memory::{Arena, ArenaOptions, Backing, Shares};
+use nix::sys::signal::{SigSet, Signal};
+use reactor::{Limits, MailRx, OwnRing, Reactor, Uring, spare_cores};
+use refcount::LeakReport;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use volume_client::VolumeClient;
+use wire::Key;
+
+/// Who uses what.
+pub struct Visit {
+    /// The volume, or a snapshot to read.
+    pub subject: Subject,
+    /// The conductor.
+    pub conductor: Client,
+    /// A key of its own, or the cluster's.
+    pub key: Key,
+    /// This client's name.
+    pub client_name: String,
+    /// This machine's name, for people.
+    pub host: String,
+}
+
+/// What a visitor has while the volume is his.
+pub(crate) struct Visited {
+    pub(crate) setup: Setup,
+    pub(crate) tell: Sender<Happening>,
+    pub(crate) heard: Receiver<Happening>,
+    /// Asks for the newest map, which is then heard of.
+    pub(crate) asks: SyncSender<()>,
+}
+
+/// Attaches the volume, has it used with so many requests in flight, and gives it back, also after a failure. Signals to end are heard of from
+/// now on: to be called once in a process, before it starts threads.
+pub(crate) fn visit<T>(
+    visit: Visit,
+    read_only: bool,
+    depth: u16,
+    uses: impl FnOnce(Visited) -> Result<T, TargetError>,
+) -> Result<T, TargetError> {
+    let stops = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+    stops.thread_block().map_err(|error| TargetError::system("block signals")(error.into()))?;
+    let (tell, heard) = channel();
+    let signal = tell.clone();
+    spawn("signals", move || signals(&stops, &signal))?;
+    let Visit { subject, conductor, key, client_name, host } = visit;
+    let (map, attached) = if subject.is_snapshot() {
+        (subject.map(&conductor)?, None)
+    } else {
+        let asked = Attach { client: client_name.clone(), read_only, shared: false, force: false, host, resumes: None };
+        let map = conductor.attach(&subject.to_string(), &asked)?;
+        let generation = map.attach;
+        (map, Some(Detach { client: client_name.clone(), generation }))
+    };
+    let setup = Setup {
+        map,
+        name: subject.to_string(),
+        client_name,
+        process: random(),
+        key,
+        read_only: read_only || subject.is_snapshot(),
+        shared: None,
+        io_timeout: None,
+        depth: Some(depth),
+        transport: volume_client::Transport::Tcp,
+        trust: conductor.trust(),
+        unflushed: Arc::default(),
+        pace: None,
+    };
+    let volume = setup.name.clone();
+    let (asks, asked) = sync_channel(1);
+    let (client, news) = (conductor.clone(), tell.clone());
+    let whose = (setup.map.volume, setup.map.snapshot);
+    let maps = spawn("maps", move || maps::run(&client, &subject, whose, &asked, &news));
+    let used = maps.and_then(|()| uses(Visited { setup, tell, heard, asks }));
+    if let Some(detach) = attached
+        && let Err(error) = conductor.detach(&volume, &detach)
+    {
+        // What was done is done.
+        tracing::warn!(%error, "{volume} stays attached: `trine client evict {}` ends that", detach.client);
+    }
+    used
+}
+
+/// The lane's thread, from its arena to the proof that nothing is left. `bytes`: the longest request's.
+pub(crate) fn lane<M: Machine>(
+    setup: &Setup,
+    (depth, bytes): (u16, usize),
+    machine: impl FnOnce(VolumeClient, &Arena) -> Option<M>,
+    leaks: impl FnOnce(&M) -> Result<(), LeakReport>,
+    rx: MailRx<M::Mail>,
+    post: impl FnMut(M::Letter),
+) -> Result<(), TargetError> {
+    let limits = Limits::default();
+    let mut driver = Uring::new(OwnRing::new(&limits)?, limits)?;
+    // Twice: a buffer is rounded up to a power of two of pages.
+    let bytes = 2 * (usize::from(depth) + 64) * bytes + NETWORK + TLS_NETWORK;
+    let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares: Shares::only_client() })?;
+    if let Some(layer) = setup.tls(None, &arena)? {
+        driver.open_tls(layer);
+    }
+    let client = setup.client(0, depth, &arena)?;
+    let machine = machine(client, &arena).ok_or(volume_client::ClientError::NoMemory)?;
+    let mut reactor = Reactor::start(machine, driver, rx)?;
+    if spare_cores(1) {
+        reactor = reactor.spin(SPIN);
+    }
+    let ended = reactor.run(post)?;
+    let found = |report: LeakReport| TargetError::Leaks(report.to_string());
+    leaks(&ended.machine).map_err(found)?;
+    drop(ended.machine);
+    arena.leaks().map_err(found)
+}
