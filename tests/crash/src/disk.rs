@@ -209,7 +209,13 @@ impl Disks {
 
     /// Flip one bit of what was ever written. Says where.
     pub fn flip(&mut self) -> Option<(DiskIndex, u64)> {
-        let (disk, block) = self.pick_touched()?;
+        let disk = self.rng.index(self.platters.len());
+        self.flip_on(disk)
+    }
+
+    /// The same, on this disk.
+    pub fn flip_on(&mut self, disk: usize) -> Option<(DiskIndex, u64)> {
+        let block = self.pick_on(disk)?;
         let at = block * BLOCK + self.rng.index(BLOCK);
         let bit = 1 << self.rng.below(8);
         let platter = &mut self.platters[disk];
@@ -220,10 +226,13 @@ impl Disks {
 
     fn pick_touched(&mut self) -> Option<(usize, usize)> {
         let disk = self.rng.index(self.platters.len());
+        Some((disk, self.pick_on(disk)?))
+    }
+
+    fn pick_on(&mut self, disk: usize) -> Option<usize> {
         let touched = &self.platters[disk].touched;
         let start = self.rng.index(touched.len());
-        let block = (0..touched.len()).map(|n| (start + n) % touched.len()).find(|&n| touched[n])?;
-        Some((disk, block))
+        (0..touched.len()).map(|n| (start + n) % touched.len()).find(|&n| touched[n])
     }
 
     /// What a crash now would find open.

@@ -51,6 +51,18 @@ impl<E: Engine> World<E> {
         self.take_stock(cut);
     }
 
+    /// Power is cut, and the store opened again: says what was on the disks in between.
+    pub(crate) fn cut(&mut self) -> Vec<(Vec<u8>, Vec<bool>)> {
+        self.count_moments();
+        self.counts.bump("power cuts");
+        self.store = None;
+        self.disks.end(End::PowerCut);
+        let images = self.disks.images();
+        self.store = Some(self.open().expect("nothing stops this").expect("a crash leaves a store that opens"));
+        self.take_stock(true);
+        images
+    }
+
     fn count_moments(&mut self) {
         let mut moments: Vec<Moment> = self.flying.values().flat_map(|flying| flying.what.moments()).collect();
         moments.extend(E::moments(self.shape, self.store(), &self.disks.open()));

@@ -2,25 +2,31 @@
 //!
 //! Whatever is planted, every read gives the right data or says which block is damaged, in the store that was running and in the
 //! one that is opened after it; and what was damaged reads right again when it was repaired with the content of another copy.
-//! A fault is followed by more work and by rest: the newest write of a store that says nothing afterwards is beyond all proof.
+//! A fault is followed by more work and by rest: the newest write of a store that says nothing afterwards is beyond all proof. Where power is
+//! cut, too, the damage is on the disk beside the journal, all of which is proven; what is right there says the same store on the disks without it.
 
 use crate::content;
-use crate::disk::{Disks, Fault};
-use crate::engine::{Ability, Engine, Refused};
+use crate::disk::{Disks, Fault, Stop};
+use crate::engine::{Ability, Engine, Refused, Shape};
 use crate::flying::{range, view};
 use crate::points::Outcome;
 use crate::world::{Counts, World};
 use conductor_model::{BLOCK, Blocks, CopyId};
 use node_store::{Store, StoreDone, StoreError, StoreOp, block_crcs};
 
-/// Plants of one seed: each into the same store, as it was.
-pub const PLANTS: u64 = 25;
+/// Plants of one seed: the first into the same store, as it was, the others where power was cut.
+pub const PLANTS: u64 = 30;
+const OF_CUTS: u64 = 5;
 /// Turns that fill the store.
 const FILLING: u32 = 600;
 /// Turns within which a fault finds a write.
 const PATIENCE: u32 = 3_000;
 /// Turns of work after a fault.
 const AFTER: u32 = 80;
+/// Steps from one cut to the next, at most.
+const FAR: u64 = 3_000;
+/// The shape with its journal on a disk of its own.
+const EXTERNAL: u64 = 3;
 
 /// Plant damage; only the one plant if that is asked for. `at` is told of each before it is run.
 pub fn run<E: Engine>(seed: u64, only: Option<u64>, at: &dyn Fn(u64)) -> Outcome {
@@ -31,7 +37,8 @@ pub fn run<E: Engine>(seed: u64, only: Option<u64>, at: &dyn Fn(u64)) -> Outcome
     assert!(base.quiesce(), "nothing stops this");
     let plants = only.map_or(0..PLANTS, |plant| plant..plant + 1);
     let reached = plants.end - plants.start;
-    for plant in plants {
+    let is_cut = |plant: &u64| *plant >= PLANTS - OF_CUTS;
+    for plant in plants.clone().filter(|plant| !is_cut(plant)) {
         at(plant);
         let disks = Disks::from_images(base.disks.images(), sim::Rng::new(seed << 16 | plant));
         let mut world = base.on_copies_of(disks, seed << 16 | plant);
@@ -43,6 +50,16 @@ pub fn run<E: Engine>(seed: u64, only: Option<u64>, at: &dyn Fn(u64)) -> Outcome
         }
         base.counts.add(&world.counts);
     }
+    if E::can(Ability::OpensDamaged) && plants.clone().any(|plant| is_cut(&plant)) {
+        let mut cuts = World::<E>::with(Shape { journal: EXTERNAL, data_blocks: 2_400, copies: 5 }, seed);
+        work(&mut cuts, FILLING);
+        // A journey: to reach one of them is to pass those before.
+        for plant in PLANTS - OF_CUTS..plants.end {
+            at(plant);
+            flip_after_a_cut(&mut cuts, seed << 16 | plant);
+        }
+        base.counts.add(&cuts.counts);
+    }
     Outcome { points: reached, counts: base.counts }
 }
 
@@ -53,6 +70,7 @@ pub fn missing(counts: &Counts, plants: u64) -> Vec<String> {
         ("planted: flips, running", plants / 5),
         ("planted: lost writes", plants / 5),
         ("planted: misdirected writes", plants / 5),
+        ("planted: flips, power cut", plants / 7),
         ("damage: seen by reads", plants / 10),
         ("damage: healed or unused", plants / 10),
         ("repaired blocks", plants / 5),
@@ -88,6 +106,27 @@ fn flip_running<E: Engine>(world: &mut World<E>) {
     world.counts.bump("planted: flips, running");
     work(world, AFTER);
     settle_and_examine(world);
+}
+
+/// Power is cut while the store works, and a bit flips where its journal is not.
+fn flip_after_a_cut<E: Engine>(base: &mut World<E>, seed: u64) {
+    let steps = base.disks.steps();
+    let far = base.rng.below(FAR);
+    base.disks.set_stop(Stop::Step(steps + far));
+    loop {
+        base.act();
+        if base.rng.below(3) > 0 && !base.turn() {
+            break;
+        }
+    }
+    let mut disks = Disks::from_images(base.cut(), sim::Rng::new(seed));
+    disks.flip_on(0).expect("something was written");
+    let mut world = base.on_copies_of(disks, seed);
+    world.counts.bump("planted: flips, power cut");
+    if open(&mut world) {
+        examine(&mut world);
+    }
+    base.counts.add(&world.counts);
 }
 
 /// A write goes wrong.

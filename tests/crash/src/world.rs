@@ -527,12 +527,15 @@ impl<E: Engine> World<E> {
             (What::Read { at, .. }, StoreError::Corrupt { copy, block }) => {
                 self.damaged && *copy == CopyId(id) && at.overlaps(range(block.0, 1))
             }
+            // What is damaged is just being carried home: it is to be asked for again.
+            (What::Repair { .. }, StoreError::Busy) => self.damaged,
             _ => false,
         };
         assert!(fine, "{what:?} of copy {id} failed: {error}");
         self.counts.bump(match error {
             StoreError::NoSpace => "answered: no space",
             StoreError::Needed(_) => "answered: needed",
+            StoreError::Busy => "answered: later",
             _ => "answered: damaged",
         });
     }
