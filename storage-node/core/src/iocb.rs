@@ -80,9 +80,10 @@ impl Kind {
     }
 
     /// May it take as much room as its range has blocks? A share does where it is settled: what one copy has done and another one cannot is
-    /// written to both, block by block.
+    /// written to both, block by block. A rewrite does where the copy that has lost something does not know any more what it had.
     pub(crate) fn takes_space(self) -> bool {
         matches!(self, Self::Write | Self::Copied(_) | Self::Share(_))
+            || self == Self::Rewrite && !driver::mutant::on("rewrite_without_room")
     }
 
     /// Does a copy that is filled get it, too?
@@ -190,8 +191,10 @@ pub(crate) struct Heal {
     pub(crate) times: usize,
     /// The range is locked alone.
     pub(crate) alone: bool,
-    /// The copy here has lost what a snapshot was: it is read from the others.
+    /// The copy here has lost what it was: it is read from the others.
     pub(crate) elsewhere: bool,
+    /// One of them was away when it was its turn.
+    pub(crate) missed: bool,
     /// Copies that did not give a piece of a copy-range's source, and why not.
     pub(crate) said: Vec<(CopyId, Failure)>,
 }

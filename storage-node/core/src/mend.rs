@@ -74,7 +74,8 @@ pub(crate) struct Outcome {
     pub(crate) lost: Vec<(CopyId, Blocks)>,
     /// Sound copies hold the same content, and yet it does not fit: to be written again. From the first such block to the last.
     pub(crate) rewrite: Option<BlockRange>,
-    /// The same of a snapshot, which is not written to: it stays so on that copy, and is read from another one.
+    /// The same of a snapshot, which is not written to, or where there is no room to write it: it stays so on that copy, and is read from
+    /// another one.
     pub(crate) left: Option<BlockRange>,
     /// Sound blocks that are not equal on all copies.
     pub(crate) diverged: Vec<Blocks>,

@@ -590,3 +590,27 @@ fn a_snapshot_that_the_primary_has_lost_with_its_metadata_fills_no_copy_with_les
         blocks.iter().for_each(|at| assert_eq!(c.read(client, 1, *at), 2));
     }
 }
+
+#[test]
+fn what_is_lost_here_and_damaged_there_waits_for_the_copy_that_was_away() {
+    let (mut c, client) = cluster(41);
+    c.write(client, 1, 0, 77);
+    c.snapshot(1, 7);
+    c.run(Span::seconds(10));
+    c.rot_pages(0, |array| array >= 0x1000_0000);
+    c.rot(2, 77);
+    c.until_in_sync(1);
+    let reader = c.client(1, 7);
+    // The second copy goes when it is its turn, and the third one's block is damaged.
+    let token = c.ask(reader, 1, op::READ, 0, 4096, Vec::new());
+    while c.count("read.elsewhere") == 0 {
+        assert!(!c.answers.contains_key(&token), "it is read where it is lost");
+        c.run(Span::micros(10));
+    }
+    c.w.kill(c.nodes[1]);
+    c.run(Span::seconds(1));
+    c.w.restart(c.nodes[1]);
+    assert_eq!(c.answer(token).0, Status::StaleEpoch, "it is asked again");
+    c.until_in_sync(1);
+    assert_eq!(c.read(reader, 1, 0), 77);
+}

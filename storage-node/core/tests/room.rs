@@ -128,3 +128,27 @@ fn a_share_that_takes_no_room_is_done_in_pieces_that_there_is_room_to_settle() {
     let to = c.client(2, 0);
     assert_eq!((c.read(to, 2, 0), c.read(to, 2, 1599)), (5, 7));
 }
+
+#[test]
+fn what_is_lost_on_a_disk_without_room_to_write_it_again_is_read_from_another_one_and_nothing_stands_still() {
+    let (mut c, _, n) = full(37);
+    c.run(Span::seconds(10));
+    c.rot_pages(0, |array| array >= 0x1000_0000);
+    c.until_serving(1);
+    c.until_in_sync(1);
+    assert_eq!(c.primary(1), 0, "who lost it is asked");
+    let client = c.client(1, 0);
+    let read = |c: &mut Cluster, at: u64| {
+        let token = c.ask(client, 1, op::READ, at * u64::from(MIB), MIB, Vec::new());
+        let (status, data) = c.answer(token);
+        assert!(status == Status::Ok && data.iter().all(|byte| *byte == 7), "MiB {at}: {status:?}");
+    };
+    (0..n).for_each(|at| read(&mut c, at));
+    assert!(c.count("read.elsewhere") > 0, "there was room to write all of it again");
+    // What it had taken for them it does not know any more. What is given back is answered, and the rest is read as before.
+    let half = u32::try_from(n / 2).unwrap();
+    let discard = c.ask(client, 1, op::DISCARD, 0, half * MIB, Vec::new());
+    assert_eq!(c.answer(discard).0, Status::Ok);
+    c.run(Span::seconds(10));
+    (u64::from(half)..n).for_each(|at| read(&mut c, at));
+}

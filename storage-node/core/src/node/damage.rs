@@ -69,9 +69,14 @@ impl<S: Store> Node<S> {
             }
             said(self, *copy, *block, "NO COPY HAS IT: restore it from a backup, or write it again");
         }
-        if let (Some(left), View::Snapshot(snapshot)) = (outcome.left, view) {
+        if let Some(left) = outcome.left {
+            let of = match view {
+                View::Snapshot(snapshot) => format!(" of snapshot {snapshot}"),
+                View::Live => String::new(),
+            };
+            let why = if view == View::Live { ", since there is no room to write them again" } else { "" };
             let line = format!(
-                "{} blocks from {} of shard {shard} of snapshot {snapshot} are lost on a copy, with their metadata: read from another one",
+                "{} blocks from {} of shard {shard}{of} are lost on a copy, with their metadata: read from another one{why}",
                 left.count, left.from
             );
             self.say_damage(now, line, out);

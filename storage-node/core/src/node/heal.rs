@@ -10,7 +10,7 @@
 //! the repair. A repair writes nothing where the content is not what the block's checksum says, so it cannot bring back older data.
 //! Where every sound copy has the same content and yet the damaged one refuses it, that copy's own metadata is lost: for what is
 //! written to, the range is then written again on all copies under a stamp, with one copy's content, under the same lock. A snapshot
-//! is not written to: such a block of it stays damaged in that copy and costs EIO.
+//! is not written to, and neither is what there is no room for: such a block stays damaged in that copy, and is read from another one.
 
 use super::Node;
 use super::verify::For;
@@ -437,7 +437,8 @@ impl<S: Store> Node<S> {
         let (shard, view, kind) = (iocb.shard, iocb.view, iocb.kind);
         let cost = mend.cost();
         let mut outcome = mend.into_outcome();
-        if view != View::Live {
+        let has_room = |range: BlockRange| kind == Kind::Settle || self.has_room(shard, range.count);
+        if view != View::Live || !outcome.rewrite.is_none_or(has_room) {
             outcome.left = outcome.rewrite.take();
         }
         self.record(now, shard, view, &outcome, out);
@@ -466,6 +467,7 @@ impl<S: Store> Node<S> {
             }
             _ if outcome.again => self.mend_later(now, key),
             Kind::Read | Kind::Fill if outcome.left.is_some() => self.read_elsewhere(key),
+            _ if outcome.left.is_some() && view == View::Live => self.answer(now, key, Status::NoSpace),
             _ => {
                 self.counters.count("read.unhealed");
                 self.answer(now, key, Status::Io);

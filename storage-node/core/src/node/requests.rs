@@ -282,6 +282,10 @@ impl<S: Store> Node<S> {
                     self.counters.count("write.waits-for-room");
                     return false;
                 }
+                Room::None if kind == Kind::Rewrite => {
+                    self.not_rewritten(now, key);
+                    return true;
+                }
                 Room::None => {
                     self.counters.count("write.no-space");
                     self.answer(now, key, Status::NoSpace);

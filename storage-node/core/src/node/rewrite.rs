@@ -1,5 +1,6 @@
 //! A range that no repair fits is written again on every copy, with one copy's content: its metadata is lost. Of a snapshot, which is not
-//! written to, it is read from another copy, each time.
+//! written to, it is read from another copy, each time; so it is where there is no room to write it, which the copy that has lost it
+//! needs anew.
 
 use super::Node;
 use super::heal::Question;
@@ -11,7 +12,7 @@ use conductor_model::BlockRange;
 use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::Status;
-use node_store::Store;
+use node_store::{Store, View};
 use tcp::Payload;
 use wire::Body;
 
@@ -28,11 +29,11 @@ impl<S: Store> Node<S> {
         self.ready.push_back(new);
     }
 
-    /// Has a range of a snapshot read from another copy: the one here has lost what it was.
+    /// Has a range of a snapshot, or one that there is no room to write again, read from another copy: the one here has lost what it was.
     pub(super) fn read_elsewhere(&mut self, key: usize) {
         self.counters.count("read.elsewhere");
         let iocb = &mut self.iocbs[key];
-        (iocb.heal.due, iocb.heal.times, iocb.heal.elsewhere) = (None, 0, true);
+        (iocb.heal.due, iocb.heal.times, iocb.heal.missed, iocb.heal.elsewhere) = (None, 0, false, true);
         let mode = if iocb.kind.only_looks() { Mode::Shared } else { Mode::Exclusive };
         self.lock_again(key, mode);
     }
@@ -46,8 +47,18 @@ impl<S: Store> Node<S> {
             self.answer(now, key, Status::NoSnapshot);
             return true;
         }
+        // What is not a snapshot another primary may have changed (rule 9).
+        if elsewhere && view == View::Live && !self.lease_holds(now, shard) {
+            self.counters.count("read.waits-for-lease");
+            return false;
+        }
         let first = self.iocbs[key].heal.times;
         if first >= others {
+            if elsewhere && std::mem::take(&mut self.iocbs[key].heal.missed) {
+                // Who was away may have it.
+                self.iocbs[key].heal.times = 0;
+                return false;
+            }
             // No other copy has it.
             if elsewhere {
                 self.counters.count("read.unhealed");
@@ -61,6 +72,7 @@ impl<S: Store> Node<S> {
         let begun = (first..last).find(|copy| self.ask_copy(now, key, *copy, range, Question::Range, None));
         if let Some(copy) = begun {
             let iocb = &mut self.iocbs[key];
+            iocb.heal.missed |= copy > first;
             (iocb.phase, iocb.heal.times) = (IocbPhase::Mending, copy);
         }
         begun.is_some()
@@ -92,17 +104,13 @@ impl<S: Store> Node<S> {
         iocb.phase = IocbPhase::Locked;
         match content {
             Ok(payload) if iocb.heal.elsewhere => self.read_there(now, key, &payload, out),
-            Ok(payload) => {
-                iocb.payload = Some(payload);
-                iocb.phase = IocbPhase::Ready;
-                self.ready.push_back(key);
-            }
+            Ok(payload) => self.copied(key, payload),
             Err(Failure::Away) if iocb.heal.elsewhere && iocb.heal.times + 1 < others => {
-                iocb.heal.times += 1;
+                (iocb.heal.missed, iocb.heal.times) = (true, iocb.heal.times + 1);
                 self.ready.push_back(key);
             }
             Err(Failure::Away) => {
-                iocb.heal.times = 0;
+                (iocb.heal.missed, iocb.heal.times) = (false, 0);
                 self.stall(key);
             }
             Err(_) if iocb.heal.times < others || iocb.heal.elsewhere => {

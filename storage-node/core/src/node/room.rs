@@ -2,7 +2,7 @@
 
 use super::Node;
 use crate::limits::{RESERVED_BLOCKS, ROOM_WAIT};
-use conductor_model::{ShardId, VolumeId};
+use conductor_model::{Blocks, ShardId, VolumeId};
 use driver::Time;
 use node_store::Store;
 use std::collections::BTreeMap;
@@ -46,6 +46,11 @@ impl<S: Store> Node<S> {
         }
         self.taken.full.entry(shard).or_insert(room);
         Room::None
+    }
+
+    /// Is there, now?
+    pub(super) fn has_room(&self, shard: ShardId, needs: Blocks) -> bool {
+        driver::mutant::on("rewrite_without_room") || self.room(shard).is_none_or(|room| room >= needs.0.into())
     }
 
     /// Blocks that a write of this shard may take on every copy. What is stamped and not finished counts as taken, on every disk.
