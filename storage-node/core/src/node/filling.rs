@@ -249,8 +249,8 @@ impl<S: Store> Node<S> {
                     (StoreError::Corrupt { .. }, View::Snapshot(snapshot)) => {
                         self.counters.count("fill.lost-here");
                         let line = format!(
-                            "a copy of shard {shard} cannot be filled with snapshot {snapshot}: its metadata here is lost or cannot be read; if \
-                             it stays so, delete the snapshot, or stop this node until another one is primary"
+                            "a copy of shard {shard} cannot be filled with snapshot {snapshot}: its metadata here, or that of an older one, is lost or cannot \
+                             be read; if it stays so, stop this node until another one is primary, or delete that snapshot and all newer ones"
                         );
                         self.say_damage(now, line, out);
                     }
