@@ -8,14 +8,14 @@ use anyhow::Context;
 use clap::Args;
 use conductor_client::Client;
 use conductor_model::Bytes;
+use conductor_model::views::VolumeInfo;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use target_daemon::Subject;
 use target_daemon::image::{self, Far, Moved, Sink, Source};
+use target_daemon::{Subject, Visit};
 
 /// What volumes are multiples of, and the smallest.
 const BLOCK: u64 = 4096;
@@ -43,6 +43,9 @@ pub(crate) struct ImportArgs {
     /// Its size, if it is to be larger than the file, or the file's size is not known
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
+    /// What comes may be shorter than --size says: zeros follow
+    #[arg(long, requires = "size")]
+    short: bool,
     #[command(flatten)]
     kind: KindArgs,
     /// How long to wait until the new volume serves: 30s, 5m
@@ -72,13 +75,7 @@ pub(crate) fn export(args: ExportArgs) -> Outcome {
     }
     let to = if to_stdout { Sink::stdout() } else { Sink::create(&file) }?;
     let moved = following(&volume, |progress| image::export(by, to, progress));
-    let moved = moved.map_err(|error| {
-        if !to_stdout {
-            // Half of an image looks like a whole one.
-            let _as_it_is = fs::remove_file(&file);
-        }
-        in_use(error, &volume, "volume export")
-    })?;
+    let moved = moved.map_err(|error| in_use(error, &volume, "volume export"))?;
     let report = Report { volume: &volume, file: file.display().to_string(), moved };
     if to_stdout {
         note(people("exported", &report));
@@ -94,10 +91,11 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
     let by = visit(&args.cluster, subject, "import")?;
     let client = args.cluster.client()?;
     let new = client.create_volume(&args.kind.new_volume(&args.name, Bytes(size)))?;
+    let by = Visit { volume: Some(new.id), ..by };
     let so_far = format!("volume {} is created", args.name);
     let moved = wait_until_served(&client, &new, &so_far, args.timeout)
-        .and_then(|_| Ok(following(&args.name, |progress| image::import(by, source, progress))?));
-    let moved = moved.map_err(|failure| undo(&client, &args.name, failure))?;
+        .and_then(|_| Ok(following(&args.name, |progress| image::import(by, source, !args.short, progress))?));
+    let moved = moved.map_err(|failure| undo(&client, &new, failure))?;
     args.output.print(&Report { volume: &args.name, file: args.file.display().to_string(), moved }, |report| {
         people("imported", report)
     })
@@ -117,16 +115,21 @@ fn new_size(file: Option<u64>, asked: Option<Size>) -> Outcome<u64> {
     }
 }
 
-/// Half of an image looks like a whole one.
-fn undo(client: &Client, volume: &str, failure: Failure) -> Failure {
+/// Half of an image looks like a whole one. What somebody else made by that name since is not touched.
+fn undo(client: &Client, new: &VolumeInfo, failure: Failure) -> Failure {
     let Failure { exit, why } = failure;
+    let volume = new.name.as_str();
+    let is_there = client.volume(volume).is_ok_and(|now| now.info.id == new.id);
+    if !is_there {
+        return Failure { exit, why: why.context("nothing was imported") };
+    }
     match client.delete_volume(volume, false) {
         Ok(()) => {
             Failure { exit, why: why.context(format!("nothing was imported, and volume {volume} is deleted again")) }
         }
         Err(error) => {
             let left = format!(
-                "volume {volume} has a part of the image, and could not be deleted ({error}): `trine volume delete {volume}`"
+                "volume {volume} has a part of the image, and could not be deleted ({error}): `trine volume delete --force {volume}`"
             );
             Failure { exit: Exit::Failed, why: why.context(left) }
         }

@@ -13,7 +13,7 @@ pub(crate) fn visit(cluster: &ClusterArgs, subject: Subject, what: &str) -> Outc
     let most = wire::MAX_NAME - mark.len();
     let name: String = format!("{host}/{subject}#{what}").chars().rev().take(most).collect();
     let client_name = mark + &name.chars().rev().collect::<String>();
-    Ok(Visit { subject, conductor: cluster.client()?, key, client_name, host })
+    Ok(Visit { subject, conductor: cluster.client()?, key, client_name, host, volume: None })
 }
 
 /// None of them takes a volume from anybody.

@@ -47,8 +47,11 @@ fn an_image_goes_in_and_comes_out_with_its_holes() {
     dir.ok(&["detach", "db"]);
 
     // Through a pipe, into a volume that is larger.
-    let mut child =
-        dir.command(&["volume", "import", "-", "piped", "--size", "64M"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = dir
+        .command(&["volume", "import", "-", "piped", "--size", "64M", "--short"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
     child.stdin.take().unwrap().write_all(&image).unwrap();
     assert!(child.wait().unwrap().success());
     dir.ok(&["volume", "export", "piped", &file("piped")]);
@@ -82,6 +85,13 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("longer than the volume"), "{output:?}");
     is_deleted();
 
+    // Less comes than was said.
+    let mut child = import(&["db", "--size", "8M"]);
+    child.stdin.take().unwrap().write_all(&[7; 1 << 20]).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("only 1048576 of"), "{output:?}");
+    is_deleted();
+
     // It is interrupted while it waits for its pipe.
     let mut child = import(&["db", "--size", "8M"]);
     let mut pipe = child.stdin.take().unwrap();
@@ -92,6 +102,21 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("interrupted"), "{output:?}");
     is_deleted();
 
+    // The volume is deleted meanwhile, and somebody makes another one by that name: that is nobody's but theirs.
+    let mut child = import(&["db", "--size", "8M"]);
+    let pipe = child.stdin.take().unwrap();
+    dir.wait_until("the volume is attached", || dir.json(&["volume", "list"])[0]["attachment"].is_object());
+    dir.ok(&["volume", "delete", "db", "--yes", "--force"]);
+    is_deleted();
+    dir.ok(&["volume", "create", "db", "--size", "1M"]);
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGHUP).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("interrupted"), "{output:?}");
+    drop(pipe);
+    assert_eq!(dir.json(&["volume", "list"])[0]["size"], 1 << 20);
+    dir.ok(&["volume", "delete", "db", "--yes"]);
+    is_deleted();
+
     // A volume that was there before is left as it is, and so is a file.
     dir.ok(&["volume", "import", &file("in"), "db"]);
     dir.fails(5, &["volume", "import", &file("in"), "db"]);
@@ -100,6 +125,7 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     assert!(fs::read(file("out")).unwrap() == fs::read(file("in")).unwrap());
 
     // Zeros without end are too many, too.
+    assert!(!Path::new(&file("out.part")).exists() && !Path::new(&file("in.part")).exists());
     let full = dir.fails(1, &["volume", "import", "/dev/zero", "zero", "--size", "1M"]);
     assert!(full.contains("longer than the volume"), "{full}");
 }

@@ -127,12 +127,23 @@ pub enum TargetError {
         /// Why.
         error: volume_client::BlockError,
     },
+    /// An image is shorter than was said.
+    #[error("only {came} of {size} bytes came: say --short if that is all there is")]
+    TooShort {
+        /// So much of it came.
+        came: u64,
+        /// The volume's size.
+        size: u64,
+    },
     /// An image is longer than its volume.
     #[error("the image is longer than the volume, which has {size} bytes")]
     TooLong {
         /// The volume's size.
         size: u64,
     },
+    /// What is to be used was deleted.
+    #[error("{0} is another volume by now: it was deleted meanwhile, and made anew")]
+    Replaced(String),
     /// What is read was deleted.
     #[error("it was deleted meanwhile")]
     Deleted,

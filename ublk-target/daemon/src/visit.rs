@@ -14,6 +14,7 @@ use crate::process::{signals, spawn};
 use crate::setup::{Setup, random};
 use crate::subject::Subject;
 use conductor_client::Client;
+use conductor_model::VolumeId;
 use conductor_model::views::{Attach, Detach};
 use driver::Machine;
 use memory::{Arena, ArenaOptions, Backing, Shares};
@@ -37,6 +38,8 @@ pub struct Visit {
     pub client_name: String,
     /// This machine's name, for people.
     pub host: String,
+    /// It is this one, whatever has the name by now.
+    pub volume: Option<VolumeId>,
 }
 
 /// What a visitor has while the volume is his.
@@ -56,12 +59,12 @@ pub(crate) fn visit<T>(
     depth: u16,
     uses: impl FnOnce(Visited) -> Result<T, TargetError>,
 ) -> Result<T, TargetError> {
-    let stops = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+    let stops = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     stops.thread_block().map_err(|error| TargetError::system("block signals")(error.into()))?;
     let (tell, heard) = channel();
     let signal = tell.clone();
     spawn("signals", move || signals(&stops, &signal))?;
-    let Visit { subject, conductor, key, client_name, host } = visit;
+    let Visit { subject, conductor, key, client_name, host, volume: expected } = visit;
     let (map, attached) = if subject.is_snapshot() {
         (subject.map(&conductor)?, None)
     } else {
@@ -90,7 +93,12 @@ pub(crate) fn visit<T>(
     let (client, news) = (conductor.clone(), tell.clone());
     let whose = (setup.map.volume, setup.map.snapshot);
     let maps = spawn("maps", move || maps::run(&client, &subject, whose, &asked, &news));
-    let used = maps.and_then(|()| uses(Visited { setup, tell, heard, asks }));
+    let is_other = expected.is_some_and(|expected| expected != whose.0);
+    let used = if is_other {
+        Err(TargetError::Replaced(volume.clone()))
+    } else {
+        maps.and_then(|()| uses(Visited { setup, tell, heard, asks }))
+    };
     if let Some(detach) = attached
         && let Err(error) = conductor.detach(&volume, &detach)
     {

@@ -13,6 +13,7 @@
 //! is not written to, and neither is what there is no room for: such a block stays damaged in that copy, and is read from another one.
 
 use super::Node;
+use super::room::Room;
 use super::verify::For;
 use super::waits::{ReplyWait, Request};
 use crate::iocb::{IocbPhase, Kind, why};
@@ -51,6 +52,11 @@ impl<S: Store> Node<S> {
             return;
         }
         if iocb.heal.times > MAX_HEALS {
+            if matches!(iocb.kind, Kind::Read | Kind::Fill) {
+                iocb.phase = IocbPhase::Locked;
+                self.read_elsewhere(key);
+                return;
+            }
             self.counters.count("read.unhealed");
             self.answer(now, key, Status::Io);
             return;
@@ -467,7 +473,13 @@ impl<S: Store> Node<S> {
             }
             _ if outcome.again => self.mend_later(now, key),
             Kind::Read | Kind::Fill if outcome.left.is_some() => self.read_elsewhere(key),
-            _ if outcome.left.is_some() && view == View::Live => self.answer(now, key, Status::NoSpace),
+            _ if outcome.left.is_some() && view == View::Live => {
+                let needs = outcome.left.map_or(0, |range| range.count.0.into());
+                match self.find_room(now, key, needs) {
+                    Room::None => self.answer(now, key, Status::NoSpace),
+                    Room::Found | Room::Awaited => self.mend_later(now, key),
+                }
+            }
             _ => {
                 self.counters.count("read.unhealed");
                 self.answer(now, key, Status::Io);

@@ -275,7 +275,9 @@ impl<S: Store> Node<S> {
             self.counters.count("store.waits");
             return false;
         }
-        if kind.takes_space() && iocb.stamp.is_none() {
+        // What is written again may be zeros, which take none.
+        let takes_none = kind == Kind::Rewrite && iocb.payload.is_none();
+        if kind.takes_space() && !takes_none && iocb.stamp.is_none() {
             match self.find_room(now, key, range.count.0.into()) {
                 Room::Found => {}
                 Room::Awaited => {

@@ -74,6 +74,9 @@ impl<S: Store> Node<S> {
             let iocb = &mut self.iocbs[key];
             iocb.heal.missed |= copy > first;
             (iocb.phase, iocb.heal.times) = (IocbPhase::Mending, copy);
+        } else if elsewhere {
+            // Who comes back first is asked, whoever has been asked before.
+            (self.iocbs[key].heal.missed, self.iocbs[key].heal.times) = (false, 0);
         }
         begun.is_some()
     }

@@ -380,6 +380,26 @@ fn a_snapshot_that_lost_metadata_told_of_is_not_listed_and_a_clone_of_it_is() {
             assert!(matches!(listed, Err(StoreError::Corrupt { .. })), "level {level}, round {round}: {listed:?}");
             let live = changed(&mut rig, 1, View::Live, stamp(3)).unwrap();
             assert!(names(&live, 2100) && names(&live, 9000), "level {level}, round {round}: {live:?}");
+            if round > 0 {
+                // Nor is it shared: who has it gives its bytes instead.
+                let share = |rig: &mut Rig, from: u32| {
+                    let (sequence, at) = (rig.next(), range(from, 16));
+                    let from = Parent { copy: CopyId(1), snapshot: SnapshotId(name) };
+                    let op = StoreOp::Share {
+                        copy: CopyId(2),
+                        stamp: stamp(sequence),
+                        at,
+                        from,
+                        known_good: Stamp::default(),
+                    };
+                    run(&mut rig.store, &mut rig.disk, op).map(|_| ())
+                };
+                let shared = share(&mut rig, 2100);
+                assert!(matches!(shared, Err(StoreError::Corrupt { .. })), "level {level}, round {round}: {shared:?}");
+                if level == 0 {
+                    assert_eq!(share(&mut rig, 5000), Ok(()), "round {round}: a leaf that is not lost");
+                }
+            }
             if round == 0 {
                 // The fold comes to it when it is written to another place of: a clone that is flattened reads all of it.
                 let clone = changed(&mut rig, 2, View::Live, Stamp::default()).unwrap();

@@ -23,31 +23,47 @@ pub(super) const PIECE: usize = 1 << 20;
 pub struct Sink {
     file: File,
     path: PathBuf,
-    /// A file of our own: what is not written is zero.
-    sparse: bool,
+    /// A file of our own, in which what is not written is zero: its name until all of it is there.
+    part: Option<PathBuf>,
 }
 
 impl Sink {
-    /// A new file.
+    /// A new file. Until all of it is there it is called `….part`.
     pub fn create(path: &Path) -> Result<Self, TargetError> {
-        let file = File::create_new(path).map_err(TargetError::file("create", path))?;
-        Ok(Self { file, path: path.to_owned(), sparse: true })
+        let failed = |path| TargetError::file("create", path);
+        if path.symlink_metadata().is_ok() {
+            return Err(failed(path)(Errno::EEXIST.into()));
+        }
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let file = File::create_new(&part).map_err(failed(&part))?;
+        Ok(Self { file, path: path.to_owned(), part: Some(part) })
     }
 
     /// The standard output, zeros and all.
     pub fn stdout() -> Result<Self, TargetError> {
         let file =
             std::io::stdout().as_fd().try_clone_to_owned().map_err(TargetError::system("use the standard output"))?;
-        Ok(Self { file: file.into(), path: PathBuf::from("the standard output"), sparse: false })
+        Ok(Self { file: file.into(), path: PathBuf::from("the standard output"), part: None })
+    }
+
+    /// What there is until all of it is there.
+    pub(super) fn part(&self) -> Option<PathBuf> {
+        self.part.clone()
     }
 
     pub(super) fn begin(&self, size: u64) -> Result<(), TargetError> {
-        if self.sparse { self.file.set_len(size).map_err(TargetError::file("resize", &self.path)) } else { Ok(()) }
+        if self.part.is_some() {
+            self.file.set_len(size).map_err(TargetError::file("resize", &self.path))
+        } else {
+            Ok(())
+        }
     }
 
     /// The next bytes are these, from `at` on.
     pub(super) fn put(&mut self, at: u64, bytes: &[u8]) -> Result<(), TargetError> {
-        let written = if self.sparse {
+        let written = if self.part.is_some() {
             runs(bytes)
                 .into_iter()
                 .try_for_each(|run| self.file.write_all_at(&bytes[run.clone()], at + run.start as u64))
@@ -59,16 +75,35 @@ impl Sink {
 
     /// The next bytes are so many zeros.
     pub(super) fn skip(&mut self, len: u64) -> Result<(), TargetError> {
-        if self.sparse {
+        if self.part.is_some() {
             return Ok(());
         }
         let copied = std::io::copy(&mut std::io::repeat(0).take(len), &mut self.file);
         copied.map(drop).map_err(TargetError::file("write", &self.path))
     }
 
-    /// All of it is there to stay.
+    /// All of it is there, to stay.
     pub(super) fn end(&self) -> Result<(), TargetError> {
-        if self.sparse { self.file.sync_all().map_err(TargetError::file("flush", &self.path)) } else { Ok(()) }
+        use std::io::ErrorKind::{InvalidInput, ReadOnlyFilesystem, Unsupported};
+        match (self.file.sync_all(), &self.part) {
+            // A pipe keeps nothing.
+            (Err(error), None) if matches!(error.kind(), InvalidInput | ReadOnlyFilesystem | Unsupported) => {
+                return Ok(());
+            }
+            (synced, _) => synced.map_err(TargetError::file("flush", &self.path))?,
+        }
+        let Some(part) = &self.part else { return Ok(()) };
+        let named = || {
+            // By a link nothing is replaced that came there meanwhile; not every file system has any.
+            match std::fs::hard_link(part, &self.path) {
+                Ok(()) => std::fs::remove_file(part)?,
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => std::fs::rename(part, &self.path)?,
+            }
+            let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            File::open(dir)?.sync_all()
+        };
+        named().map_err(TargetError::file("name", &self.path))
     }
 }
 
@@ -129,13 +164,14 @@ impl Source {
             return Ok(Piece::Bytes { at, bytes });
         }
         self.leap()?;
-        let (at, mut bytes) = (self.at, vec![0; PIECE]);
+        let left = self.len.map_or(u64::MAX, |len| len.saturating_sub(self.at));
+        let (at, mut bytes) = (self.at, vec![0; PIECE.min(usize::try_from(left).unwrap_or(PIECE))]);
         let len = self.fill(&mut bytes).map_err(TargetError::file("read", &self.path))?;
         if len == 0 {
-            return Ok(Piece::End { at });
+            return self.ended().map(|()| Piece::End { at }).map_err(TargetError::file("read", &self.path));
         }
         self.at += len as u64;
-        bytes.truncate(len.next_multiple_of(BLOCK));
+        bytes.resize(len.next_multiple_of(BLOCK), 0);
         self.pieces.extend(runs(&bytes).into_iter().map(|run| (at + run.start as u64, bytes[run].to_vec())));
         let first = self.pieces.pop_front();
         Ok(first.map_or(Piece::Zeros { to: self.at }, |(at, bytes)| Piece::Bytes { at, bytes }))
@@ -157,6 +193,13 @@ impl Source {
             }
         }
         Ok(len)
+    }
+
+    /// Is it as long as it was? Somebody may be writing to it.
+    fn ended(&mut self) -> std::io::Result<()> {
+        let Some(len) = self.len else { return Ok(()) };
+        let is_same = self.at == len && self.file.seek(SeekFrom::End(0))? == len;
+        if is_same { Ok(()) } else { Err(std::io::Error::other("its length has changed meanwhile")) }
     }
 
     /// Over a hole, if there is one. A file that cannot tell has none.
@@ -224,6 +267,7 @@ mod tests {
         sink.end().unwrap();
         assert!(std::fs::read(&path).unwrap() == content);
         assert!(matches!(Sink::create(&path), Err(TargetError::File { what: "create", .. })), "it is there");
+        assert!(!path.with_extension("part").exists() && sink.part().is_some_and(|part| !part.exists()));
 
         let mut source = Source::open(&path).unwrap();
         assert_eq!(source.size(), Some(content.len() as u64));

@@ -64,17 +64,29 @@ pub struct Moved {
 /// Writes what is in a volume, or a snapshot, into a file; `progress` hears of it each second. To be called once in a process, before it
 /// starts threads.
 pub fn export(by: Visit, to: Sink, progress: impl FnMut(&Far)) -> Result<Moved, TargetError> {
-    visit(by, true, DEPTH, |visited| {
+    let part = to.part();
+    let moved = visit(by, true, DEPTH, |visited| {
         let (size, tell) = (visited.setup.map.size.0, visited.tell.clone());
         with_desk(visited, |desk| read_all(desk, size, writer(to, size, tell)?, progress))
-    })
+    });
+    if let (Err(_), Some(part)) = (&moved, part) {
+        // Half of an image is nothing; its thread may still have it open.
+        let _as_it_is = std::fs::remove_file(part);
+    }
+    moved
 }
 
 /// Writes a file into a volume that has room for it, and holds zeros; the like.
-pub fn import(by: Visit, from: Source, progress: impl FnMut(&Far)) -> Result<Moved, TargetError> {
+///
+/// `whole`: less than fills the volume is a failure, where the file's size was not known.
+pub fn import(by: Visit, from: Source, whole: bool, progress: impl FnMut(&Far)) -> Result<Moved, TargetError> {
     visit(by, false, DEPTH, |visited| {
         let (size, tell, of) = (visited.setup.map.size.0, visited.tell.clone(), from.size());
-        with_desk(visited, |desk| write_all(desk, size, of, &reader(from, tell)?, progress))
+        let least = if whole && of.is_none() { size } else { 0 };
+        with_desk(visited, |desk| {
+            let moved = write_all(desk, size, of, &reader(from, tell)?, progress)?;
+            if moved.bytes < least { Err(TargetError::TooShort { came: moved.bytes, size }) } else { Ok(moved) }
+        })
     })
 }
 
@@ -236,10 +248,11 @@ fn with_desk<T>(visited: Visited, uses: impl FnOnce(&mut Remote) -> Result<T, Ta
     })?;
     let mut desk = Remote { mailbox, heard, in_flight: 0, waits: Vec::new() };
     let used = uses(&mut desk);
-    let closed = desk.close(used.is_ok());
-    let used = used?;
-    closed?;
-    Ok(used)
+    if let Err(error) = desk.close(used.is_ok()) {
+        // What was done is done, and what failed said so.
+        tracing::warn!(%error, "not ended in good order");
+    }
+    used
 }
 
 impl Remote {
