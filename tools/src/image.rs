@@ -104,7 +104,7 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
 fn new_size(file: Option<u64>, asked: Option<Size>) -> Outcome<u64> {
     match (file, asked.map(|size| size.0)) {
         (None, None) => {
-            Err(Failure::usage("how much comes is not known before it does: say --size, as large as it can be"))
+            Err(Failure::usage("how much comes is not known before it does: say --size, and --short if it may be less"))
         }
         (Some(file), Some(asked)) if asked < file => {
             Err(Failure::usage(format!("the file has {}: --size cannot be less", Size(file))))
@@ -119,14 +119,17 @@ fn new_size(file: Option<u64>, asked: Option<Size>) -> Outcome<u64> {
 fn undo(client: &Client, new: &VolumeInfo, failure: Failure) -> Failure {
     let Failure { exit, why } = failure;
     let volume = new.name.as_str();
-    let is_there = client.volume(volume).is_ok_and(|now| now.info.id == new.id);
-    if !is_there {
-        return Failure { exit, why: why.context("nothing was imported") };
-    }
-    match client.delete_volume(volume, false) {
-        Ok(()) => {
+    let deleted = match client.volume(volume) {
+        Ok(now) if now.info.id == new.id => client.delete_volume(volume, false).map(|()| true),
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == Some("no-volume") => Ok(false),
+        Err(error) => Err(error),
+    };
+    match deleted {
+        Ok(true) => {
             Failure { exit, why: why.context(format!("nothing was imported, and volume {volume} is deleted again")) }
         }
+        Ok(false) => Failure { exit, why: why.context(format!("volume {volume} was deleted meanwhile")) },
         Err(error) => {
             let left = format!(
                 "volume {volume} has a part of the image, and could not be deleted ({error}): `trine volume delete --force {volume}`"
