@@ -210,6 +210,7 @@ impl From<TargetError> for Failure {
             | TargetError::Waits(_)
             | TargetError::WaitsToWrite(_)
             | TargetError::Refused { .. }
+            | TargetError::Runs(_)
             | TargetError::RangeTaken(_) => Exit::Refused,
             TargetError::Silent { .. } | TargetError::StillRuns { .. } => Exit::TimedOut,
             _ => Exit::Failed,

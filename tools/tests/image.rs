@@ -37,6 +37,15 @@ fn an_image_goes_in_and_comes_out_with_its_holes() {
     assert!(piped.status.success() && piped.stdout == image, "{}", text(&piped.stderr));
     assert!(text(&piped.stderr).starts_with("db exported to the standard output: 40 MiB"), "{}", text(&piped.stderr));
 
+    // One that stands still at its pipe is not displaced by a second one; a killed one is.
+    let mut stands = dir.command(&["volume", "export", "db", "-"]).stdout(Stdio::piped()).spawn().unwrap();
+    dir.wait_until("it reads", || dir.json(&["volume", "show", "db"])["info"]["readers"][0].is_object());
+    let second = dir.fails(5, &["volume", "export", "db", &file("second")]);
+    assert!(second.contains("runs on this host already") && !Path::new(&file("second.part")).exists(), "{second}");
+    stands.kill().unwrap();
+    stands.wait().unwrap();
+    dir.ok(&["volume", "export", "db", &file("second")]);
+
     // Somebody uses the volume: its snapshot can be had, and is what it was.
     dir.ok(&["snapshot", "create", "db@then"]);
     dir.ok(&["attach", "db", "--nbd", &format!("unix:{}", file("nbd"))]);

@@ -141,6 +141,11 @@ pub enum TargetError {
         /// The volume's size.
         size: u64,
     },
+    /// The same command, on the same host.
+    #[error(
+        "{0} runs on this host already, and would lose the volume to another one: wait for its end, or use a snapshot"
+    )]
+    Runs(String),
     /// What is to be used was deleted.
     #[error("{0} is another volume by now: it was deleted meanwhile, and made anew")]
     Replaced(String),

@@ -21,6 +21,10 @@ use memory::{Arena, ArenaOptions, Backing, Shares};
 use nix::sys::signal::{SigSet, Signal};
 use reactor::{Limits, MailRx, OwnRing, Reactor, Uring, spare_cores};
 use refcount::LeakReport;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use volume_client::VolumeClient;
@@ -65,9 +69,11 @@ pub(crate) fn visit<T>(
     let signal = tell.clone();
     spawn("signals", move || signals(&stops, &signal))?;
     let Visit { subject, conductor, key, client_name, host, volume: expected } = visit;
+    let mut _alone = None;
     let (map, attached) = if subject.is_snapshot() {
         (subject.map(&conductor)?, None)
     } else {
+        _alone = Some(alone(&conductor, &client_name)?);
         let asked = Attach { client: client_name.clone(), read_only, shared: false, force: false, host, resumes: None };
         let map = conductor.attach(&subject.to_string(), &asked)?;
         let generation = map.attach;
@@ -106,6 +112,19 @@ pub(crate) fn visit<T>(
         tracing::warn!(%error, "{volume} stays attached: `trine client evict {}` ends that", detach.client);
     }
     used
+}
+
+/// One at a time on this host: the conductor gives a volume to whoever of a name comes last, which is right for what a killed one left. The
+/// kernel lets go of the address when its process ends, however that ends.
+fn alone(conductor: &Client, client_name: &str) -> Result<UnixListener, TargetError> {
+    let cluster = conductor.version()?.cluster;
+    let name = BuildHasherDefault::<DefaultHasher>::default().hash_one((cluster.to_string(), client_name));
+    let taken = SocketAddr::from_abstract_name(format!("trine-visit-{name:016x}"));
+    let taken = taken.and_then(|address| UnixListener::bind_addr(&address));
+    taken.map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => TargetError::Runs(client_name.to_owned()),
+        _ => TargetError::system("see whether another one runs")(error),
+    })
 }
 
 /// The lane's thread, from its arena to the proof that nothing is left. `bytes`: the longest request's.
