@@ -25,7 +25,7 @@ const SMALLEST: u64 = 1 << 20;
 pub(crate) struct ExportArgs {
     /// The volume, which nobody may have attached, but for others that read it; or VOLUME@SNAPSHOT, whoever uses the volume
     volume: Subject,
-    /// A new file, in which zeros take no space; or - for the standard output
+    /// A new file, in which zeros take no space, called FILE.part until all of it is there; or - for the standard output
     file: PathBuf,
     #[command(flatten)]
     cluster: ClusterArgs,

@@ -123,7 +123,8 @@ fn write_all(
     let (mut data, mut done, mut reads, mut ended) = (0, 0, false, false);
     while !ended || desk.in_flight > 0 {
         if !ended && !reads && desk.in_flight < usize::from(DEPTH) {
-            reads = next.send(()).is_ok();
+            next.send(()).map_err(|_| TargetError::Ended)?;
+            reads = true;
         }
         teller.tell(done, &desk.waits);
         match desk.hear()? {
