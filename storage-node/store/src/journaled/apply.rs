@@ -93,7 +93,7 @@ impl State<'_> {
             // Two creations may be under way at once, the second under a newer configuration.
             let parent = parent.and_then(|source| self.catalog.snapshot(source.copy, source.snapshot));
             self.catalog.create(*copy, config.clone(), *live, parent);
-            effect.opened = self.catalog.layers.contains_key(live).then_some(*live);
+            effect.opened = self.catalog.layers.contains(*live).then_some(*live);
             return effect;
         }
         let copy = record.copy();
@@ -134,10 +134,8 @@ impl State<'_> {
             }
             Record::Drop { snapshot, .. } => {
                 let layer = self.catalog.snapshot(copy, *snapshot);
-                if let Some(layer) = layer.and_then(|layer| self.catalog.layers.get_mut(&layer)) {
-                    layer.snapshot = None;
-                    effect.restructured = true;
-                }
+                effect.restructured |=
+                    layer.is_some_and(|id| self.catalog.layers.change(id, |layer| layer.snapshot = None));
             }
             Record::Share { stamped, at, from, .. } => {
                 if let Some(source) = self.catalog.snapshot(from.copy, from.snapshot) {
@@ -267,7 +265,7 @@ impl JournaledStore {
         }
         if effect.restructured {
             self.structure += 1;
-            self.find_work();
+            self.fold.layers_changed();
         }
         for key in effect.claims {
             self.unclaim(key, 1);

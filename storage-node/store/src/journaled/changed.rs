@@ -145,7 +145,7 @@ impl JournaledStore {
                 below.push(id);
             }
         }
-        let blocks = self.catalog.layers.get(&top).map_or(0, |layer| layer.blocks);
+        let blocks = self.catalog.layers.get(top).map_or(0, |layer| layer.blocks);
         let discards = |overlay: &Overlay| own.iter().any(|layer| overlay.ranges.contains_key(layer));
         let deep = listing.above == Stamp::default() || self.generations().any(discards);
         Ok(Layers { own, below, base, blocks, deep })

@@ -93,6 +93,7 @@ pub struct JournaledStore {
     pub(super) creating: u32,
     /// Looks that wait for pages.
     pub(super) looking: VecDeque<usize>,
+    pages_came: bool,
     /// Lists of changes that go on in the next turn.
     pub(super) listing: VecDeque<usize>,
     pub(super) eras: Eras,
@@ -156,6 +157,7 @@ impl JournaledStore {
             promised_changes: Changes::default(),
             creating: 0,
             looking: VecDeque::new(),
+            pages_came: false,
             listing: VecDeque::new(),
             eras: Eras::default(),
             trims: Waiting::default(),
@@ -279,6 +281,7 @@ impl JournaledStore {
             self.last_change = Some(now);
             self.appended(name, payload);
         }
+        self.find_work();
     }
 
     /// What no read needs any more comes back.
@@ -347,7 +350,7 @@ impl Store for JournaledStore {
             },
             StoreOp::Extents { copy, view, at } => {
                 let Ok(layer) = self.layer_of(copy, view) else { return };
-                let size = self.catalog.layers.get(&layer).map_or(0, |layer| layer.blocks);
+                let size = self.catalog.layers.get(layer).map_or(0, |layer| layer.blocks);
                 let end = u32::try_from(at.end()).unwrap_or(u32::MAX).min(size);
                 let from = at.from.0.min(end);
                 let asking = Asking { tag, copy, layer, from, end };
@@ -356,7 +359,7 @@ impl Store for JournaledStore {
             }
             StoreOp::Changed { copy, view, above, from } => {
                 let Ok(layer) = self.layer_of(copy, view) else { return };
-                let size = self.catalog.layers.get(&layer).map_or(0, |layer| layer.blocks);
+                let size = self.catalog.layers.get(layer).map_or(0, |layer| layer.blocks);
                 // The end lies within a chunk, perhaps.
                 let next = if from.0 < size { from.0 / CHUNK_BLOCKS } else { size.div_ceil(CHUNK_BLOCKS) };
                 let listing = Listing::new(tag, copy, view, above, next);
@@ -413,10 +416,8 @@ impl Store for JournaledStore {
                     self.counters.disk_errors += 1;
                     return self.fail(errno);
                 }
-                if again {
-                    self.look_again(out);
-                    self.admit_waiting(out);
-                }
+                // Once for all that come in this turn: who waits for another looks in vain.
+                self.pages_came |= again;
                 return;
             }
             _ => {}
@@ -461,6 +462,9 @@ impl Store for JournaledStore {
             self.fold.read_again();
         }
         self.list_turn(now);
+        if std::mem::take(&mut self.pages_came) {
+            self.look_again(out);
+        }
         loop {
             self.give_back(out);
             self.admit_waiting(out);
@@ -505,7 +509,7 @@ impl Store for JournaledStore {
     }
 
     fn idle(&self) -> bool {
-        let quiet = self.pending.is_empty() && self.finished.is_empty() && self.outstanding == 0;
+        let quiet = self.pending.is_empty() && self.finished.is_empty() && self.outstanding == 0 && !self.pages_came;
         quiet
             && self.tables.pages.in_flight() == 0
             && (self.failed.is_some() || (self.ring.idle() && self.fold.rests() && self.waiting.is_empty()))
@@ -539,8 +543,8 @@ impl Store for JournaledStore {
     }
 
     fn used_by(&self, copy: CopyId) -> Blocks {
-        let own = self.catalog.layers.iter().filter(|(_, layer)| layer.copy == copy);
-        let chunks: u32 = own.filter_map(|(id, _)| self.tables.trees.get(id)).map(|tree| tree.chunks).sum();
+        let own = self.catalog.layers.of(copy);
+        let chunks: u32 = own.filter_map(|(id, _)| self.tables.trees.get(&id)).map(|tree| tree.chunks).sum();
         Blocks(chunks.saturating_mul(CHUNK_BLOCKS))
     }
 

@@ -7,6 +7,7 @@
 //! A layer that is neither live nor named is needed only by what is above it: the fold releases it when nothing is, and merges it
 //! into the one layer above when there is only one.
 
+use super::forest::Forest;
 use super::limits::MAX_DEPTH;
 use super::pages::ArrayName;
 use crate::configuration::blocks_of;
@@ -101,7 +102,7 @@ impl CopyState {
 #[derive(Clone, Default, Debug)]
 pub(super) struct Catalog {
     pub(super) copies: BTreeMap<CopyId, Rc<CopyState>>,
-    pub(super) layers: BTreeMap<LayerId, Layer>,
+    pub(super) layers: Forest,
     /// Layer ids from here on were never used.
     pub(super) next_layer: u32,
 }
@@ -109,18 +110,17 @@ pub(super) struct Catalog {
 impl Catalog {
     /// A copy's own layer of this name.
     pub(super) fn snapshot(&self, copy: CopyId, snapshot: SnapshotId) -> Option<LayerId> {
-        let mut layers = self.layers.iter();
-        layers.find(|(_, layer)| layer.copy == copy && layer.snapshot == Some(snapshot)).map(|(id, _)| *id)
+        self.layers.of(copy).find(|(_, layer)| layer.snapshot == Some(snapshot)).map(|(id, _)| id)
     }
 
     /// A copy's snapshots, oldest first: a layer is frozen before the next is made.
     pub(super) fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId> {
-        self.layers.values().filter(|layer| layer.copy == copy).filter_map(|layer| layer.snapshot).collect()
+        self.layers.of(copy).filter_map(|(_, layer)| layer.snapshot).collect()
     }
 
     /// A stamp that nothing the copy's layers hold is newer than.
     pub(super) fn newest(&self, copy: CopyId) -> Stamp {
-        let bases = self.layers.values().filter(|layer| layer.copy == copy).map(|layer| layer.base).max();
+        let bases = self.layers.of(copy).map(|(_, layer)| layer.base).max();
         let stamps = self.copies.get(&copy).map(|state| {
             let SyncMark { base, upto, .. } = state.mark;
             let held = state.held.iter().map(|held| held.stamp).max();
@@ -131,31 +131,25 @@ impl Catalog {
 
     /// True if it is neither live nor named.
     pub(super) fn is_dropping(&self, id: LayerId) -> bool {
-        self.layers.get(&id).is_some_and(|layer| {
+        self.layers.get(id).is_some_and(|layer| {
             layer.snapshot.is_none() && self.copies.get(&layer.copy).is_none_or(|copy| copy.live != id)
         })
     }
 
-    /// The layers right above.
-    pub(super) fn children(&self, id: LayerId) -> impl Iterator<Item = (LayerId, &Layer)> {
-        self.layers.iter().filter(move |(_, layer)| layer.parent == Some(id)).map(|(id, layer)| (*id, layer))
-    }
-
     /// A layer and all below it, from the top.
     pub(super) fn chain(&self, id: LayerId) -> impl Iterator<Item = (LayerId, &Layer)> {
-        let first = self.layers.get(&id).map(|layer| (id, layer));
+        let first = self.layers.get(id).map(|layer| (id, layer));
         std::iter::successors(first, |(_, layer)| {
             let parent = layer.parent?;
-            self.layers.get(&parent).map(|layer| (parent, layer))
+            self.layers.get(parent).map(|layer| (parent, layer))
         })
         .take(2 * MAX_DEPTH)
     }
 
     /// A clone that stands on a layer of this copy; what a deleted one left needs nothing.
     pub(super) fn clone_of(&self, copy: CopyId) -> Option<CopyId> {
-        let of = |id: LayerId| self.layers.get(&id).is_some_and(|layer| layer.copy == copy);
-        let clone = |layer: &&Layer| layer.copy != copy && self.copies.contains_key(&layer.copy);
-        self.layers.values().filter(clone).find(|layer| layer.parent.is_some_and(of)).map(|layer| layer.copy)
+        let above = self.layers.of(copy).flat_map(|(id, _)| self.layers.above(id)).map(|(_, layer)| layer.copy);
+        above.filter(|of| *of != copy).find(|of| self.copies.contains_key(of))
     }
 
     /// Change a copy.
@@ -199,9 +193,7 @@ impl Catalog {
         if config.epoch >= state.config.epoch && config.size >= state.config.size {
             state.config.clone_from(config);
             let (live, blocks) = (state.live, state.blocks());
-            if let Some(layer) = self.layers.get_mut(&live) {
-                layer.blocks = blocks;
-            }
+            self.layers.change(live, |layer| layer.blocks = blocks);
         }
     }
 
@@ -229,12 +221,11 @@ impl Catalog {
     /// The copy is gone: its layers, none of them needed, come back.
     pub(super) fn delete(&mut self, copy: CopyId) -> Vec<LayerId> {
         self.copies.remove(&copy);
-        let own = self.layers.iter_mut().filter(|(_, layer)| layer.copy == copy);
-        own.map(|(id, layer)| {
-            layer.snapshot = None;
-            *id
-        })
-        .collect()
+        let own: Vec<LayerId> = self.layers.of(copy).map(|(id, _)| id).collect();
+        for id in &own {
+            self.layers.change(*id, |layer| layer.snapshot = None);
+        }
+        own
     }
 
     /// Freeze what is live, under a name, and put an empty layer on top.
@@ -242,10 +233,10 @@ impl Catalog {
         let Some(state) = self.copy_mut(copy) else { return };
         let (old, blocks) = (std::mem::replace(&mut state.live, top), state.blocks());
         let mut base = Stamp::default();
-        if let Some(layer) = self.layers.get_mut(&old) {
+        self.layers.change(old, |layer| {
             layer.snapshot = Some(snapshot);
             base = layer.base;
-        }
+        });
         self.add_layer(top, Layer { copy, parent: Some(old), snapshot: None, base, blocks });
     }
 
@@ -317,7 +308,7 @@ mod tests {
         assert!(
             catalog.is_dropping(LayerId(3)) && !catalog.is_dropping(LayerId(2)) && !catalog.is_dropping(LayerId(5))
         );
-        assert_eq!(catalog.children(LayerId(1)).map(|(id, _)| id.0).collect::<Vec<_>>(), [2, 4, 5]);
+        assert_eq!(catalog.layers.above(LayerId(1)).map(|(id, _)| id.0).collect::<Vec<_>>(), [2, 4, 5]);
         assert_eq!(catalog.delete(clone), [LayerId(4)]);
         assert!(catalog.is_dropping(LayerId(4)));
         assert_eq!(catalog.next_layer, 6);

@@ -37,6 +37,7 @@ pub mod check;
 mod engine;
 mod entry;
 mod fold;
+mod forest;
 mod format;
 mod geometry;
 mod inspect;

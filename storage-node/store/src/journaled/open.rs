@@ -497,7 +497,7 @@ impl Loaded {
             }
             self.next = index + 1;
         }
-        let live = |state: &Rc<CopyState>| self.catalog.layers.contains_key(&state.live);
+        let live = |state: &Rc<CopyState>| self.catalog.layers.contains(state.live);
         let sound = self.catalog.copies.values().all(live);
         sound.then_some(()).ok_or(Wait::Damaged)
     }

@@ -51,7 +51,7 @@ impl JournaledStore {
                 !new.zip(old).is_some_and(|(new, old)| old.slot == slot && **new == **old)
             };
             let touched = self.tables.touched();
-            let changed = |id: &LayerId| new.layers.get(id) != old.layers.get(id) || touched.contains(id);
+            let changed = |id: &LayerId| new.layers.get(*id) != old.layers.get(*id) || touched.contains(id);
             free > needed + record_pages(new, old, differs, changed)
         }
     }
@@ -83,7 +83,7 @@ fn record_pages(
         let last = first + len.saturating_sub(1);
         usize::from(len > 0) * (last / HELD_PER_LEAF - first / HELD_PER_LEAF + 1)
     };
-    let ids = a.layers.keys().chain(b.layers.keys()).filter(|id| layers(id));
+    let ids = a.layers.ids().chain(b.layers.ids()).filter(|id| layers(id));
     let of_layers: BTreeSet<usize> = ids.map(|id| id.0 as usize / LAYERS_PER_LEAF).collect();
     records.len() + lists.into_iter().map(of_list).sum::<usize>() + of_layers.len()
 }

@@ -99,13 +99,13 @@ impl JournaledStore {
                 self.has_copy(*copy)?;
                 let Some(layer) = self.catalog.snapshot(*copy, *snapshot) else { return Ok(()) };
                 let is_clone = |child: &Layer| child.copy != *copy && self.catalog.copies.contains_key(&child.copy);
-                let clone = self.catalog.children(layer).find(|(_, child)| is_clone(child));
+                let clone = self.catalog.layers.above(layer).find(|(_, child)| is_clone(child));
                 clone.map_or(Ok(()), |(_, child)| Err(StoreError::Needed(child.copy)))
             }
             StoreOp::Share { copy, at, from, .. } => {
                 self.check_range(*copy, *at)?;
                 let layer = self.layer_of(from.copy, View::Snapshot(from.snapshot))?;
-                let size = self.catalog.layers.get(&layer).map_or(0, |layer| layer.blocks);
+                let size = self.catalog.layers.get(layer).map_or(0, |layer| layer.blocks);
                 let within = at.end() <= u64::from(size);
                 within.then_some(()).ok_or(StoreError::OutOfRange { copy: from.copy, at: *at })
             }

@@ -242,7 +242,7 @@ impl JournaledStore {
                 walk.found[n as usize] = Found::Lost;
             }
             walk.left &= !(present | zero | lost);
-            walk.layer = self.catalog.layers.get(&layer).and_then(|layer| layer.parent);
+            walk.layer = self.catalog.layers.get(layer).and_then(|layer| layer.parent);
         }
         Ok(())
     }
@@ -443,7 +443,7 @@ impl JournaledStore {
             if next == Some(from) {
                 break;
             }
-            at = self.catalog.layers.get(&layer).and_then(|layer| layer.parent);
+            at = self.catalog.layers.get(layer).and_then(|layer| layer.parent);
         }
         Ok(next)
     }

@@ -216,6 +216,70 @@ fn a_parent_goes_only_when_no_clone_needs_it() {
     }
 }
 
+/// Seven snapshots of a volume with many shards, some of which have a clone; then the oldest, the newest and one in between are deleted, one
+/// behind the other, for all shards at once.
+#[test]
+fn snapshots_of_many_copies_go_at_once_and_nothing_that_others_need() {
+    const COPIES: u64 = 400;
+    const NAMES: u64 = 7;
+    let arena = Arena::small(32 << 20);
+    let geometry = journaled_geometry(16_000, 8000, 60_000, 2 * COPIES as u32);
+    let mut disk = Disk::new(geometry.size().0 as usize, 13);
+    Journaled::format(&mut disk, &arena, geometry).unwrap();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    let configured = |copy: u64| {
+        let shard = ShardId { volume: VolumeId(copy as u32), index: ShardIndex(0) };
+        conductor_model::Configuration { shard, ..config(1, 200) }
+    };
+    let make = |copy: u64, parent| StoreOp::Create { copy: CopyId(copy), config: configured(copy), parent };
+    (1..=COPIES).for_each(|copy| drop(run(&mut store, &mut disk, make(copy, None)).unwrap()));
+    // A third of the shards is written between two snapshots, each a block of its own and one that is written again.
+    let seed = |copy: u64, name: u64| copy * 100 + name;
+    for name in 1..=NAMES {
+        for copy in 1..=COPIES {
+            if copy % 3 == name % 3 {
+                for at in [name as u32, 100] {
+                    run(&mut store, &mut disk, write(&arena, copy, range(at, 1), 2 * name, seed(copy, name))).unwrap();
+                }
+            }
+            run(&mut store, &mut disk, snapshot(copy, name, 2 * name + 1)).unwrap();
+        }
+    }
+    for copy in (1..=COPIES).filter(|copy| copy % 5 == 0) {
+        let parent = Some(Parent { copy: CopyId(copy), snapshot: SnapshotId(4) });
+        run(&mut store, &mut disk, make(COPIES + copy, parent)).unwrap();
+    }
+    fold(&mut store, &mut disk);
+    for gone in [1, NAMES, 3] {
+        for copy in 1..=COPIES {
+            let drop = StoreOp::DropSnapshot { copy: CopyId(copy), snapshot: SnapshotId(gone) };
+            run(&mut store, &mut disk, drop).unwrap();
+        }
+        for _ in 0..10 {
+            quiesce_at(NOW + Span::millis(5000), &mut store, &mut disk);
+        }
+        assert!(store.is_all_home(), "layers are left of snapshot {gone}");
+    }
+    disk.crash();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    for copy in 1..=COPIES {
+        assert_eq!(store.snapshots(CopyId(copy)), [2, 4, 5, 6].map(SnapshotId));
+        for clone in [false, true] {
+            if clone && copy % 5 != 0 {
+                continue;
+            }
+            let (of, upto) = if clone { (COPIES + copy, 4) } else { (copy, NAMES) };
+            let all = read(&mut store, &mut disk, &arena, of, range(0, 101)).unwrap();
+            let written: Vec<u64> = (1..=upto).filter(|name| copy % 3 == name % 3).collect();
+            for at in 0..101_u64 {
+                let name = if at == 100 { written.last().copied() } else { written.iter().copied().find(|n| *n == at) };
+                let expected = name.map_or_else(|| vec![0; BLOCK], |name| block_of(seed(copy, name)).to_vec());
+                assert_eq!(all[at as usize * BLOCK..][..BLOCK], expected[..], "copy {of}, block {at}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_full_disk_refuses_cleanly_still_rewrites_and_takes_again_what_was_given_back() {
     let (mut disk, arena, mut store) = fresh(500);

@@ -204,15 +204,15 @@ impl Found {
         };
         let Catalog { copies, layers, .. } = &self.catalog;
         for (copy, state) in copies {
-            let live = layers.get(&state.live);
+            let live = layers.get(state.live);
             if !live.is_some_and(|layer| layer.copy == *copy && layer.snapshot.is_none()) {
                 let what = format!("its live layer {} is not there, or not its own", state.live.0);
                 nonsense(Part::Copy, copy.to_string(), what);
             }
         }
         let mut names = BTreeSet::new();
-        for (id, layer) in layers {
-            if let Some(parent) = layer.parent.filter(|parent| !layers.contains_key(parent)) {
+        for (id, layer) in layers.iter() {
+            if let Some(parent) = layer.parent.filter(|parent| !layers.contains(*parent)) {
                 nonsense(Part::Layer, id.0.to_string(), format!("it stands on layer {}, which is not there", parent.0));
             }
             if layer.snapshot.is_some_and(|name| !names.insert((layer.copy, name))) {
@@ -232,8 +232,8 @@ impl Found {
     /// For the report.
     pub(super) fn describe(&self, content: &mut Content) {
         let used = |copy: CopyId| {
-            let own = self.catalog.layers.iter().filter(|(_, layer)| layer.copy == copy);
-            own.filter_map(|(id, _)| self.trees.get(id)).map(|tree| tree.chunks).fold(0, u32::saturating_add)
+            let own = self.catalog.layers.of(copy);
+            own.filter_map(|(id, _)| self.trees.get(&id)).map(|tree| tree.chunks).fold(0, u32::saturating_add)
         };
         let copy = |(copy, state): (&CopyId, &Rc<CopyState>)| CopySeen {
             copy: *copy,
@@ -250,13 +250,13 @@ impl Found {
             .layers
             .iter()
             .map(|(id, layer)| {
-                let tree = self.trees.get(id).copied().unwrap_or_default();
+                let tree = self.trees.get(&id).copied().unwrap_or_default();
                 LayerSeen {
                     layer: id.0,
                     copy: layer.copy,
                     parent: layer.parent.map(|parent| parent.0),
                     snapshot: layer.snapshot,
-                    live: self.catalog.copies.get(&layer.copy).is_some_and(|copy| copy.live == *id),
+                    live: self.catalog.copies.get(&layer.copy).is_some_and(|copy| copy.live == id),
                     blocks: layer.blocks,
                     base: layer.base,
                     cursor: tree.cursor,

@@ -17,10 +17,10 @@ use std::collections::BTreeSet;
 /// Layers that something reads: live ones, snapshots, and what is below them.
 fn needed(catalog: &Catalog) -> BTreeSet<LayerId> {
     let mut needed = BTreeSet::new();
-    for top in catalog.layers.keys().filter(|id| !catalog.is_dropping(**id)) {
-        let mut next = Some(*top);
+    for top in catalog.layers.ids().filter(|id| !catalog.is_dropping(*id)) {
+        let mut next = Some(top);
         while let Some(id) = next.filter(|id| needed.insert(*id)) {
-            next = catalog.layers.get(&id).and_then(|layer| layer.parent);
+            next = catalog.layers.get(id).and_then(|layer| layer.parent);
         }
     }
     needed
@@ -120,7 +120,7 @@ impl Data<'_> {
                 continue;
             }
             whole &= there;
-            let info = self.found.catalog.layers.get(&layer);
+            let info = self.found.catalog.layers.get(layer);
             let copy = info.map(|info| info.copy.to_string()).unwrap_or_default();
             let of = info.and_then(|info| info.snapshot).map(|name| format!(", snapshot {name}")).unwrap_or_default();
             let block = u64::from(chunk) * u64::from(CHUNK_BLOCKS) + u64::from(n);

@@ -85,7 +85,7 @@ fn count_entries(
     let total = superblock.geometry.chunks();
     let layers: Vec<(LayerId, Tree)> = found.trees.iter().map(|(id, tree)| (*id, *tree)).collect();
     for (id, tree) in layers {
-        let copy = found.catalog.layers.get(&id).and_then(|layer| found.catalog.copies.get(&layer.copy));
+        let copy = found.catalog.layers.get(id).and_then(|layer| found.catalog.copies.get(&layer.copy));
         let shard = copy.map(|copy| copy.config.shard);
         let (mut own, mut nonsense) = (0u32, false);
         let before = walk.blind;

@@ -141,12 +141,12 @@ impl JournaledStore {
                 }
             }
         }
-        for layer in old.layers.keys().filter(|layer| !new.layers.contains_key(layer)) {
+        for layer in old.layers.ids().filter(|layer| !new.layers.contains(*layer)) {
             records.push((LAYERS, u64::from(layer.0), vec![0; LAYER_BYTES]));
         }
-        for (id, layer) in &new.layers {
-            let tree = self.tables.trees.get(id).copied().unwrap_or_default();
-            if old.layers.get(id) != Some(layer) || self.tables.touched().contains(id) {
+        for (id, layer) in new.layers.iter() {
+            let tree = self.tables.trees.get(&id).copied().unwrap_or_default();
+            if old.layers.get(id) != Some(layer) || self.tables.touched().contains(&id) {
                 records.push((LAYERS, u64::from(id.0), encode_layer(layer, &tree)));
             }
         }
@@ -180,7 +180,7 @@ impl JournaledStore {
             let layer = LayerId(name.0 - ArrayName::INNER);
             let Some(tree) = self.tables.trees.get_mut(&layer) else { continue };
             tree.root = root;
-            if let Some(info) = self.fold.frozen.layers.get(&layer) {
+            if let Some(info) = self.fold.frozen.layers.get(layer) {
                 self.fold.records.push_back((LAYERS, u64::from(layer.0), encode_layer(info, tree)));
             }
         }
@@ -322,10 +322,10 @@ impl JournaledStore {
         let ring = self.ring_place;
         self.fold.bruised.retain(|(disk, at)| ring.has(*disk, *at));
         self.fold.persisted = self.fold.frozen.clone();
-        for (id, layer) in &self.fold.frozen.layers {
+        for (id, layer) in self.fold.frozen.layers.iter() {
             // Clones that were flattened.
-            if let Some(live) = self.catalog.layers.get_mut(id) {
-                live.parent = layer.parent;
+            if self.catalog.layers.get(id).is_some_and(|live| live.parent != layer.parent) {
+                self.catalog.layers.change(id, |live| live.parent = layer.parent);
             }
         }
         let era = self.eras.advance();

@@ -6,7 +6,7 @@
 
 use super::super::engine::JournaledStore;
 use super::super::entry::{ChunkRecord, Entry, Mask};
-use super::super::layers::{Layer, LayerId};
+use super::super::layers::{Catalog, Layer, LayerId};
 use super::super::limits::{CHUNK_BLOCKS, STEPS_PER_TURN};
 use super::super::overlay::Changes;
 use super::super::pages::{ArrayName, Step as PageStep};
@@ -15,6 +15,7 @@ use super::{Flatten, Stage, Step};
 use crate::StoreError;
 use conductor_model::{CopyId, Stamp};
 use driver::mutant;
+use std::collections::BTreeSet;
 
 /// What is done about a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +23,27 @@ pub(super) enum Job {
     Release(LayerId),
     Merge(LayerId, LayerId),
     Flatten,
+}
+
+/// Layers that nobody names, of one fold. What could not be done about one can be when what stands on it has changed, and not before: so that
+/// each is looked at a few times, not all for every step.
+#[derive(Default, Debug)]
+pub(super) struct Dropping {
+    /// To be looked at.
+    unseen: BTreeSet<LayerId>,
+    /// Something stands on them.
+    needed: BTreeSet<LayerId>,
+}
+
+impl Dropping {
+    pub(super) fn of(catalog: &Catalog) -> Self {
+        Self { unseen: catalog.layers.ids().filter(|id| catalog.is_dropping(*id)).collect(), needed: BTreeSet::new() }
+    }
+
+    fn remove(&mut self, layer: LayerId) {
+        self.unseen.remove(&layer);
+        self.needed.remove(&layer);
+    }
 }
 
 /// Blocks of a chunk that lie in a physical one: which, and where. Without one, or with a record that is lost, they are lost.
@@ -34,20 +56,22 @@ fn lost_in(entry: Entry, wanted: Mask) -> Option<Supply> {
 }
 
 impl JournaledStore {
-    /// After anything that changes which layer is needed.
+    /// After anything that changed which layers are needed.
     pub(in super::super) fn find_work(&mut self) {
-        let catalog = &self.catalog;
-        let due = |id| catalog.is_dropping(id) && catalog.children(id).nth(1).is_none();
-        self.fold.work = catalog.layers.keys().any(|&id| due(id));
+        if std::mem::take(&mut self.fold.unsearched) {
+            let catalog = &self.catalog;
+            let due = |id| catalog.is_dropping(id) && catalog.layers.above(id).nth(1).is_none();
+            self.fold.work = catalog.layers.ids().any(due);
+        }
     }
 
     /// A fold is over. If it could do nothing about the layers, the next could not either, until something has changed.
     pub(super) fn work_over(&mut self) {
         let worked = std::mem::take(&mut self.fold.worked);
         self.fold.merged = false;
-        self.find_work();
+        self.fold.unsearched = worked;
         if worked {
-            return;
+            return self.find_work();
         }
         self.fold.work = false;
         for flatten in std::mem::take(&mut self.fold.flattens) {
@@ -59,27 +83,35 @@ impl JournaledStore {
         }
     }
 
-    /// The one in hand, until it is over: looking for one means looking at all layers.
-    fn next_job(&self) -> Option<Job> {
+    /// The one in hand, until it is over; then one that releases a layer, since nothing is moved into what nobody needs; then one that merges.
+    fn next_job(&mut self) -> Option<Job> {
         let goes_on = |job: &Job| match job {
             Job::Release(_) => true,
             Job::Merge(layer, _) => !self.fold.stuck.contains(layer),
             Job::Flatten => false,
         };
-        let frozen = &self.fold.frozen;
         if let Some(job) = self.fold.job.filter(goes_on) {
             return Some(job);
         }
-        let dropping = || frozen.layers.keys().copied().filter(|id| frozen.is_dropping(*id));
-        if let Some(id) = dropping().rev().find(|id| frozen.children(*id).next().is_none()) {
-            return Some(Job::Release(id));
+        while let Some(&id) = self.fold.dropping.unseen.last() {
+            if self.fold.frozen.layers.above(id).next().is_none() {
+                return Some(Job::Release(id));
+            }
+            self.fold.dropping.unseen.remove(&id);
+            self.fold.dropping.needed.insert(id);
         }
-        let merge = dropping().filter(|id| !self.fold.stuck.contains(id)).find_map(|id| {
-            let mut children = frozen.children(id);
-            let (child, _) = children.next()?;
-            (children.next().is_none() && !self.goes(child)).then_some(Job::Merge(id, child))
-        });
-        merge.or_else(|| self.next_flatten().map(|_| Job::Flatten))
+        while let Some(&id) = self.fold.dropping.needed.first() {
+            let mut above = self.fold.frozen.layers.above(id).map(|(id, _)| id);
+            let (child, other) = (above.next(), above.next());
+            if let (Some(child), None, false) = (child, other, self.fold.stuck.contains(&id))
+                && !self.goes(child)
+            {
+                return Some(Job::Merge(id, child));
+            }
+            // Not before what is above it changes.
+            self.fold.dropping.needed.remove(&id);
+        }
+        self.next_flatten().map(|_| Job::Flatten)
     }
 
     /// True if some of the layer has been moved to the one above.
@@ -175,10 +207,18 @@ impl JournaledStore {
                 PageStep::Full => return Err(Wait::Full),
             }
         }
-        self.fold.frozen.layers.remove(&layer);
-        self.catalog.layers.remove(&layer);
+        let parent = self.fold.frozen.layers.remove(layer).and_then(|info| info.parent);
+        self.catalog.layers.remove(layer);
+        self.fold.dropping.remove(layer);
+        self.look_at(parent);
         self.fold.gone.push(layer);
         Ok(true)
+    }
+
+    /// What stands on a layer has changed.
+    fn look_at(&mut self, layer: Option<LayerId>) {
+        let dropping = layer.filter(|layer| self.fold.frozen.is_dropping(*layer));
+        self.fold.dropping.unseen.extend(dropping);
     }
 
     /// The layer's record has a place in this checkpoint: its cursor moves.
@@ -209,11 +249,11 @@ impl JournaledStore {
     /// Move the next entry of a layer to the one above. True when the layer is gone.
     fn merge_next(&mut self, layer: LayerId, child: LayerId) -> Result<bool, Wait> {
         let Some((chunk, lower)) = self.tables.next_entry(layer, 0)? else {
-            let parents = [&self.fold.frozen, &self.catalog].map(|catalog| catalog.layers.get(&layer)?.parent);
+            let parents = [&self.fold.frozen, &self.catalog].map(|catalog| catalog.layers.get(layer)?.parent);
             let over = self.remove_layer(layer)?;
             for (catalog, parent) in [&mut self.fold.frozen, &mut self.catalog].into_iter().zip(parents) {
-                for info in catalog.layers.values_mut().filter(|info| info.parent == Some(layer)) {
-                    info.parent = parent;
+                for above in catalog.layers.above(layer).map(|(above, _)| above).collect::<Vec<_>>() {
+                    catalog.layers.change(above, |info| info.parent = parent);
                 }
             }
             return Ok(over);
@@ -270,7 +310,7 @@ impl JournaledStore {
             found.extend(lost_in(entry, left));
             zero |= entry.zero & left;
             left &= !entry.decided();
-            at = self.fold.frozen.layers.get(&layer).and_then(|info| info.parent);
+            at = self.fold.frozen.layers.get(layer).and_then(|info| info.parent);
         }
         Ok((found, zero))
     }
@@ -384,14 +424,13 @@ impl JournaledStore {
         while let Some(layer) = at {
             let found = self.tables.next_entry(layer, cursor)?.map(|(chunk, _)| chunk);
             next = next.into_iter().chain(found).min();
-            at = self.fold.frozen.layers.get(&layer).and_then(|info| info.parent);
+            at = self.fold.frozen.layers.get(layer).and_then(|info| info.parent);
         }
         let Some(chunk) = next.filter(|chunk| *chunk < end) else {
             // Not in the live catalog before the commit: until then a replay finds the clone standing on its parent, which nobody
             // may delete.
-            if let Some(info) = self.fold.frozen.layers.get_mut(&bottom) {
-                info.parent = None;
-            }
+            self.fold.frozen.layers.change(bottom, |info| info.parent = None);
+            self.look_at(Some(parent));
             self.fold.flattens[n].done = true;
             return Ok(true);
         };

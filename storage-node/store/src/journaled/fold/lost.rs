@@ -24,7 +24,7 @@ impl JournaledStore {
     /// (rule 7: too new rather than too old). Nothing is newer in a snapshot than the snapshot, and how new that is nobody knows here.
     pub(super) fn known_version(&self, layer: LayerId, version: Stamp) -> Stamp {
         let frozen = &self.fold.frozen;
-        let copy = frozen.layers.get(&layer).map(|info| info.copy);
+        let copy = frozen.layers.get(layer).map(|info| info.copy);
         let live = copy.filter(|copy| frozen.copies.get(copy).is_some_and(|state| state.live == layer));
         live.filter(|_| version == UNKNOWN).map_or(version, |copy| frozen.newest(copy))
     }
@@ -41,7 +41,7 @@ impl JournaledStore {
             }
             Some((bad, ArrayName(map))) if map >= ArrayName::INNER => {
                 let layer = LayerId(map - ArrayName::INNER);
-                let (Some(info), Some(tree)) = (self.fold.frozen.layers.get(&layer), self.tables.trees.get(&layer))
+                let (Some(info), Some(tree)) = (self.fold.frozen.layers.get(layer), self.tables.trees.get(&layer))
                 else {
                     self.fail(Errno::IO);
                     return Step::Stay;

@@ -112,8 +112,11 @@ pub(super) struct Fold {
     job: Option<layers::Job>,
     /// A layer whose merging waits for space, in this fold.
     stuck: Vec<LayerId>,
+    dropping: layers::Dropping,
     /// Something is left for the next fold.
     work: bool,
+    /// Which layers are needed has changed since that was found out: once for all that changes it at a time, as all layers are looked at.
+    unsearched: bool,
     /// This one did something about layers.
     worked: bool,
     /// This one moved entries of a layer to the one above.
@@ -171,7 +174,9 @@ impl Fold {
             work_left: 0,
             job: None,
             stuck: Vec::new(),
+            dropping: layers::Dropping::default(),
             work: false,
+            unsearched: true,
             worked: false,
             merged: false,
             homing: Homing::new(),
@@ -204,6 +209,11 @@ impl Fold {
     /// Have a checkpoint written even if there is nothing to fold.
     pub(super) fn renew(&mut self) {
         self.renews = self.is_idle();
+    }
+
+    /// Which layers are needed has changed.
+    pub(super) fn layers_changed(&mut self) {
+        self.unsearched = true;
     }
 
     /// True if none is under way.
@@ -322,6 +332,7 @@ impl JournaledStore {
         fold.stage = Stage::Journal;
         (fold.wanted, fold.renews) = (false, false);
         fold.frozen = self.catalog.clone();
+        fold.dropping = layers::Dropping::of(&fold.frozen);
         fold.mark = self.ring.mark();
         fold.tail = self.ring.tail();
         fold.course.begin(folding.patches.len());

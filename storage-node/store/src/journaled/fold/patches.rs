@@ -14,7 +14,7 @@ use driver::mutant;
 impl JournaledStore {
     /// The shard whose identity a layer's new chunks carry, and whether a layer is below; `None` if the layer is gone.
     pub(super) fn layer_info(&self, layer: LayerId) -> Option<(ShardId, bool)> {
-        let info = self.fold.frozen.layers.get(&layer)?;
+        let info = self.fold.frozen.layers.get(layer)?;
         let copy = self.fold.frozen.copies.get(&info.copy)?;
         Some((copy.config.shard, info.parent.is_some()))
     }
@@ -24,7 +24,7 @@ impl JournaledStore {
         if mutant::on("store-tombstone-dropped") {
             return true;
         }
-        let copy = self.fold.frozen.layers.get(&layer).and_then(|info| self.catalog.copies.get(&info.copy));
+        let copy = self.fold.frozen.layers.get(layer).and_then(|info| self.catalog.copies.get(&info.copy));
         copy.is_some_and(|copy| {
             version <= copy.known_good && copy.config.members.iter().all(|member| member.state == CopyState::InSync)
         })
