@@ -106,7 +106,7 @@ impl Conductor {
         if volume.rollback.is_some() {
             return Err(Error::Busy { name: name.to_owned(), what: "is being rolled back" });
         }
-        if self.is_copied_into(volume.id) {
+        if self.is_copied_into(now, volume.id) {
             return Err(Error::Busy { name: name.to_owned(), what: "is being copied into" });
         }
         if *shared && !volume.durability.is_always() {
@@ -290,24 +290,38 @@ impl Conductor {
 
     /// Primaries' nodes that have not confirmed the volume's newest generation yet: a forced attach takes effect when there
     /// are none (rule 19).
-    pub fn unconfirmed(&self, name: &str) -> Result<Vec<NodeId>, Error> {
+    pub fn unconfirmed(&self, now: Millis, name: &str) -> Result<Vec<NodeId>, Error> {
         let volume = self.volume(name)?;
-        Ok(self.primaries_before(volume.id, volume.attach_at))
+        Ok(self.primaries_before(now, volume.id, volume.attach_at))
     }
 
     /// Primaries' nodes that may still serve somebody from whom the volume was taken: whoever attaches it afterwards, and takes it from nobody,
     /// waits for them as well.
-    pub fn may_serve_others(&self, name: &str) -> Result<Vec<NodeId>, Error> {
+    pub fn may_serve_others(&self, now: Millis, name: &str) -> Result<Vec<NodeId>, Error> {
         let volume = self.volume(name)?;
         match volume.taken_at {
             Commit(0) => Ok(Vec::new()),
-            taken => Ok(self.primaries_before(volume.id, taken)),
+            taken => Ok(self.primaries_before(now, volume.id, taken)),
+        }
+    }
+
+    /// Nobody waits any more for what every primary has acted upon. That is persisted, for what a node acted upon is known of this process only:
+    /// with a shard that is lost afterwards the volume would be nobody's after the next start.
+    pub(crate) fn forget_acted_upon(&mut self, now: Millis, dirty: &mut Dirty) {
+        let since = |volume: &VolumeRecord| volume.taken_at.max(volume.given_up_at);
+        let waits = self.volumes.values().filter(|volume| since(volume) > Commit(0));
+        let over = waits.filter(|volume| self.primaries_before(now, volume.id, since(volume)).is_empty());
+        for id in over.map(|volume| volume.id).collect::<Vec<_>>() {
+            if let Some(volume) = self.volumes.get_mut(&id) {
+                (volume.taken_at, volume.given_up_at) = (Commit(0), Commit(0));
+                dirty.add(Key::Volume(id));
+            }
         }
     }
 
     /// What is put into a volume that is attached by nobody must not be written over by whoever had it before.
-    pub(crate) fn check_nobody_is_left(&self, name: &str) -> Result<(), Error> {
-        let nodes = self.may_serve_others(name)?;
+    pub(crate) fn check_nobody_is_left(&self, now: Millis, name: &str) -> Result<(), Error> {
+        let nodes = self.may_serve_others(now, name)?;
         if nodes.is_empty() {
             return Ok(());
         }
@@ -316,10 +330,11 @@ impl Conductor {
         Err(Error::InUse { what: format!("volume {name}"), why })
     }
 
-    /// Primaries' nodes of a volume that have not acted upon this transaction yet.
-    pub(crate) fn primaries_before(&self, volume: VolumeId, at: Commit) -> Vec<NodeId> {
-        let mut nodes: Vec<NodeId> =
-            self.shards_of(volume).filter_map(|s| Some(s.config.primary_member()?.node)).collect();
+    /// Primaries' nodes of a volume that have not acted upon this transaction yet. Of one that is gone for good, as somebody has said, nobody
+    /// waits to hear: a shard that is lost with it would keep the volume from everybody for ever.
+    pub(crate) fn primaries_before(&self, now: Millis, volume: VolumeId, at: Commit) -> Vec<NodeId> {
+        let primaries = self.shards_of(volume).filter_map(|shard| shard.config.primary_member());
+        let mut nodes: Vec<NodeId> = primaries.filter(|m| !self.is_given_up(now, m)).map(|m| m.node).collect();
         nodes.sort_unstable();
         nodes.dedup();
         nodes.retain(|node| self.presence.get(node).is_none_or(|p| p.acted < at));

@@ -59,7 +59,7 @@ impl Conductor {
         let shard_size = to.shard_size.0;
         let (source, snapshot, into_id) = (from.id, snapshot.id, to.id);
         self.check_settled(into, into_id)?;
-        self.check_nobody_is_left(into)?;
+        self.check_nobody_is_left(now, into)?;
         self.make_room_for_copy()?;
         let mut dirty = Dirty::default();
         let id = self.meta.next_order;
@@ -95,7 +95,7 @@ impl Conductor {
     }
 
     /// Ends a copy, which then stays listed as one that failed, so that who follows it learns that. Forgets one that has ended.
-    pub fn cancel_copy(&mut self, into: &str, id: OrderId) -> Result<((), Dirty), Error> {
+    pub fn cancel_copy(&mut self, now: Millis, into: &str, id: OrderId) -> Result<((), Dirty), Error> {
         self.check_trusted()?;
         let volume = self.volume(into)?.id;
         let Some(copy) = self.copies.get_mut(&id).filter(|copy| copy.into == volume) else {
@@ -107,29 +107,29 @@ impl Conductor {
             self.copies.remove(&id);
         } else {
             copy.failed = Some(CANCELLED.to_owned());
-            self.give_up_copy(volume, id, &mut dirty);
+            self.give_up_copy(now, volume, id, &mut dirty);
         }
         Ok(((), self.seal(dirty)))
     }
 
     /// Its primaries are told to stop.
-    fn give_up_copy(&mut self, into: VolumeId, id: OrderId, dirty: &mut Dirty) {
+    fn give_up_copy(&mut self, now: Millis, into: VolumeId, id: OrderId, dirty: &mut Dirty) {
         self.close_orders(into, Some(Purpose::Copy(id)), dirty);
         let at = self.next_commit();
         if let Some(volume) = self.volumes.get_mut(&into) {
             volume.given_up_at = at;
             dirty.add(Key::Volume(into));
         }
-        for node in self.primaries_before(into, at) {
+        for node in self.primaries_before(now, into, at) {
             self.tell(node, at);
         }
     }
 
     /// True while a primary may change the volume for the sake of a copy.
-    pub(crate) fn is_copied_into(&self, into: VolumeId) -> bool {
+    pub(crate) fn is_copied_into(&self, now: Millis, into: VolumeId) -> bool {
         let given_up_at = self.volumes.get(&into).map_or(Commit(0), |volume| volume.given_up_at);
         self.copies.values().any(|copy| copy.into == into && copy.goes_on())
-            || (given_up_at > Commit(0) && !self.primaries_before(into, given_up_at).is_empty())
+            || (given_up_at > Commit(0) && !self.primaries_before(now, into, given_up_at).is_empty())
     }
 
     pub(crate) fn copy_stands(&mut self, now: Millis, job: OrderId, said: &OrderReport, dirty: &mut Dirty) {
@@ -156,7 +156,7 @@ impl Conductor {
                 copy.failed = Some(why);
                 let into = copy.into;
                 dirty.add(Key::Copy(job));
-                self.give_up_copy(into, job, dirty);
+                self.give_up_copy(now, into, job, dirty);
             }
         }
     }

@@ -180,7 +180,7 @@ impl Conductor {
     }
 
     /// Primaries' nodes of these volumes that have not acted upon this transaction yet.
-    pub fn unconfirmed_since(&self, volumes: &[VolumeId], at: Commit) -> BTreeSet<NodeId> {
-        volumes.iter().flat_map(|volume| self.primaries_before(*volume, at)).collect()
+    pub fn unconfirmed_since(&self, now: Millis, volumes: &[VolumeId], at: Commit) -> BTreeSet<NodeId> {
+        volumes.iter().flat_map(|volume| self.primaries_before(now, *volume, at)).collect()
     }
 }

@@ -41,7 +41,7 @@ impl Conductor {
             return busy("is being copied into");
         }
         self.check_settled(volume, record.id)?;
-        self.check_nobody_is_left(volume)?;
+        self.check_nobody_is_left(now, volume)?;
         let mut dirty = Dirty::default();
         let left = self.shards_of(record.id).map(|s| s.config.shard.index).collect();
         if let Some(volume) = self.volumes.get_mut(&record.id) {

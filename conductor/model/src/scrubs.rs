@@ -193,12 +193,12 @@ impl Conductor {
 
     /// Volumes whose last scrub began long ago.
     pub(crate) fn begin_daily_scrubs(&mut self, now: Millis, dirty: &mut Dirty) {
-        let due: Vec<VolumeId> = self.scrubs_due().filter(|(_, due)| *due <= now).map(|(volume, _)| volume).collect();
+        let Some(every) = self.scrub_every else { return };
+        // What is to come farther ahead than that was written by a clock that was wrong, or this one is.
+        let is_due = |due: Millis| due <= now || due.since(now) > every.saturating_mul(2);
+        let due: Vec<VolumeId> = self.scrubs_due().filter(|(_, due)| is_due(*due)).map(|(volume, _)| volume).collect();
         for volume in due {
-            let settled = self.shards_of(volume).all(|s| s.config.born && s.distrusted.is_none());
-            if settled {
-                self.begin_scrub(now, volume, dirty);
-            }
+            self.begin_scrub(now, volume, dirty);
         }
     }
 
@@ -206,7 +206,7 @@ impl Conductor {
         self.scrubs_due().map(|(_, due)| due).min()
     }
 
-    /// When each volume that is not being scrubbed is to be.
+    /// When each volume that can be scrubbed, and is not, is to be.
     fn scrubs_due(&self) -> impl Iterator<Item = (VolumeId, Millis)> {
         let every = self.scrub_every;
         let active = self.volumes.values().filter(|v| v.state == VolumeState::Active);
@@ -214,7 +214,9 @@ impl Conductor {
             let scrub = self.scrubs.get(&volume.id);
             let idle = scrub.is_none_or(|s| s.state == ScrubState::Idle);
             let last = scrub.and_then(|s| s.started).unwrap_or(volume.created);
-            every.filter(|_| idle).map(|every| (volume.id, Millis(last.0.saturating_add(every))))
+            let due = every.filter(|_| idle).map(|every| (volume.id, Millis(last.0.saturating_add(every))))?;
+            let settled = self.shards_of(volume.id).all(|s| s.config.born && s.distrusted.is_none());
+            settled.then_some(due)
         })
     }
 

@@ -327,12 +327,12 @@ fn attach_issues_generations_and_names_the_holder() {
     assert_eq!(again.attach, AttachGeneration(2));
     let refused = cluster.run(|m, now, _| m.attach(now, "db", &attach("web2", false))).unwrap_err();
     assert!(refused.to_string().contains("web1"), "{refused}");
-    assert_eq!(cluster.model.unconfirmed("db").unwrap(), [NodeId(1), NodeId(2), NodeId(3)]);
+    assert_eq!(cluster.model.unconfirmed(cluster.now, "db").unwrap(), [NodeId(1), NodeId(2), NodeId(3)]);
     let news = cluster.beat(1, 1, version).unwrap();
     assert_eq!(news.generations, [(VolumeId(1), AttachGeneration(2))]);
     assert!(news.assignments.is_empty());
     assert!(cluster.beat(1, 1, news.version).unwrap().generations.is_empty());
-    assert_eq!(cluster.model.unconfirmed("db").unwrap(), [NodeId(2), NodeId(3)]);
+    assert_eq!(cluster.model.unconfirmed(cluster.now, "db").unwrap(), [NodeId(2), NodeId(3)]);
     let forced = cluster.run(|m, now, _| m.attach(now, "db", &attach("web2", true))).unwrap();
     assert_eq!(forced.attach, AttachGeneration(3));
     let first = cluster.config(1, 0);

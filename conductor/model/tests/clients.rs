@@ -79,7 +79,7 @@ fn many_read_a_volume_at_once_and_a_writer_waits_for_all_of_them_unless_forced()
     // What the nodes are to have heard of, and what they then refuse.
     let forced = attach(&mut cluster, "w", false, true).unwrap();
     assert_eq!((forced.attach, readers(&cluster).len()), (AttachGeneration(3), 0));
-    assert_eq!(cluster.model.unconfirmed("db").unwrap().len(), 3);
+    assert_eq!(cluster.model.unconfirmed(cluster.now, "db").unwrap().len(), 3);
     assert_eq!(told(&mut cluster), (3, None));
     assert_eq!(detach(&mut cluster, "b", 2).unwrap_err().kind(), "not-attached");
 
@@ -245,7 +245,7 @@ fn an_evicted_client_has_nothing_any_more_and_the_others_keep_what_they_have() {
     let list =
         ReaderList { volume: VolumeId(1), upto: AttachGeneration(3), readers: [1, 3].map(AttachGeneration).into() };
     assert_eq!((answer.readers, answer.generations[0].1), (vec![list], AttachGeneration(1)));
-    assert!(!cluster.model.unconfirmed("db").unwrap().is_empty());
+    assert!(!cluster.model.unconfirmed(cluster.now, "db").unwrap().is_empty());
 
     assert_eq!(evict(&mut cluster, "a").unwrap(), ["db", "other"]);
     assert_eq!(evict(&mut cluster, "a").unwrap_err(), Error::NoClient("a".to_owned()));

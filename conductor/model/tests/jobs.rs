@@ -188,7 +188,7 @@ fn what_a_copy_reads_is_not_deleted() {
     }
     let snapshot_of_other = cluster.begin("other", "b");
     assert!(snapshot_of_other.is_ok(), "barriers and copies are ordered by the primaries");
-    let cancel = |c: &mut Cluster, id| c.run(|m, _, _| m.cancel_copy("other", id));
+    let cancel = |c: &mut Cluster, id| c.run(|m, now, _| m.cancel_copy(now, "other", id));
     assert_eq!(cancel(&mut cluster, OrderId(999)).unwrap_err().kind(), "no-copy");
     cancel(&mut cluster, info.id).unwrap();
     assert!(cluster.orders().iter().all(|(_, o)| matches!(o.what, ShardOrder::Barrier { .. })));
@@ -217,7 +217,7 @@ fn what_is_copied_into_is_not_attached_before_every_primary_has_heard_of_the_end
     cluster.run(|m, _, _| m.detach("other", &detach)).unwrap();
 
     let info = copy(&mut cluster, "other", "db@a", 0, 3 * MIB).unwrap();
-    cluster.run(|m, _, _| m.cancel_copy("other", info.id)).unwrap();
+    cluster.run(|m, now, _| m.cancel_copy(now, "other", info.id)).unwrap();
     let mut heard = 0;
     for node in 1..=3 {
         // A primary that has not heard may still be at it.
@@ -241,7 +241,7 @@ fn a_failed_copy_ends_and_says_why() {
     assert_eq!(failed.failed.as_deref(), Some("v2/2: no space left in the store"));
     cluster.delete_snapshot("db", "a").unwrap();
     cluster.restart();
-    cluster.run(|m, _, _| m.cancel_copy("other", info.id)).unwrap();
+    cluster.run(|m, now, _| m.cancel_copy(now, "other", info.id)).unwrap();
     assert!(cluster.model.copy_list("other").unwrap().is_empty());
 }
 
@@ -356,6 +356,26 @@ fn every_volume_is_scrubbed_daily_unless_that_is_off() {
     cluster.wait(1);
     for volume in ["db", "young"] {
         assert_eq!(cluster.model.scrub(volume).unwrap().state, ScrubState::Running, "{volume}");
+    }
+}
+
+#[test]
+fn a_clock_that_was_far_ahead_keeps_no_volume_from_its_scrubs() {
+    let mut cluster = with_volume();
+    let right = cluster.now;
+    cluster.now = Millis(right.0 + 1_000 * HOUR);
+    (1..=3).for_each(|node| drop(cluster.told(node)));
+    cluster.model.set_scrub_every(Some(24 * HOUR));
+    cluster.tick();
+    cluster.all_done();
+    assert_eq!(cluster.model.scrub("db").unwrap().state, ScrubState::Idle);
+    // A clock that is set right by an hour or so is no reason to read everything again.
+    for (now, expected) in [(999, ScrubState::Idle), (0, ScrubState::Running)] {
+        cluster.now = Millis(right.0 + now * HOUR);
+        cluster.restart();
+        cluster.model.set_scrub_every(Some(24 * HOUR));
+        cluster.tick();
+        assert_eq!(cluster.model.scrub("db").unwrap().state, expected, "{now}");
     }
 }
 

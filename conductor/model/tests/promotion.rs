@@ -396,7 +396,7 @@ fn a_dead_primary_does_not_block_a_forced_attach() {
         let version = cluster.beat(node, 1, 0).unwrap().version;
         cluster.beat(node, 1, version).unwrap();
     }
-    assert_eq!(cluster.model.unconfirmed("db").unwrap(), [NodeId(dead)]);
+    assert_eq!(cluster.model.unconfirmed(cluster.now, "db").unwrap(), [NodeId(dead)]);
     for _ in 0..5 {
         cluster.now = Millis(cluster.now.0 + 500);
         for node in [a, b] {
@@ -406,7 +406,7 @@ fn a_dead_primary_does_not_block_a_forced_attach() {
         cluster.tick();
     }
     assert_eq!(cluster.config(1, 0).attach, AttachGeneration(1));
-    assert_eq!(cluster.model.unconfirmed("db").unwrap(), []);
+    assert_eq!(cluster.model.unconfirmed(cluster.now, "db").unwrap(), []);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use common::{Cluster, MIB, disk_of, registration, report, shard, state, with_volume};
 use conductor_model::api::{MembershipChange, Report};
 use conductor_model::limits::RESHAPES_AT_ONCE;
-use conductor_model::views::{Duty, Force, Health, NewVolume};
+use conductor_model::views::{Attach, Duty, Force, Health, NewVolume};
 use conductor_model::{Bytes, Configuration, CopyId, CopyState, Error, Key, Member, NodeId, OpenId};
 use std::collections::BTreeSet;
 
@@ -299,6 +299,53 @@ fn a_last_copy_is_given_up_by_a_sentence_that_names_its_volume_and_nothing_less(
     cluster.pass(3_000, &all_but(3, &[holder.0]));
     assert_eq!(cluster.model.node(cluster.now, holder), Err(Error::NoNode(holder)), "and the node is forgotten");
     assert!(cluster.model.list(cluster.now).is_empty());
+}
+
+#[test]
+fn a_lost_shard_keeps_nobody_from_the_others() {
+    let force = |client: &str| Attach {
+        client: client.to_owned(),
+        read_only: false,
+        shared: false,
+        force: true,
+        host: String::new(),
+        resumes: None,
+    };
+    let mut cluster = Cluster::with_nodes(3);
+    let new = NewVolume { copies: 1, min_copies: 1, shard_size: Bytes(MIB), ..NewVolume::new("db", Bytes(3 * MIB)) };
+    cluster.make(&new).unwrap();
+    cluster.bear(1);
+    let hear = |c: &mut Cluster, nodes: &[u32]| {
+        for node in nodes {
+            let version = c.beat(*node, 1, 0).unwrap().version;
+            c.beat(*node, 1, version).unwrap();
+        }
+        c.tick();
+    };
+    cluster.attach("db").unwrap();
+    cluster.run(|m, now, _| m.attach(now, "db", &force("web2"))).unwrap();
+    hear(&mut cluster, &[1, 2]);
+    assert_eq!(cluster.model.may_serve_others(cluster.now, "db").unwrap(), [NodeId(3)]);
+    hear(&mut cluster, &[3]);
+    // What all have acted upon is over for good, whoever is lost then.
+    cluster.restart();
+    hear(&mut cluster, &[1, 2]);
+    assert_eq!(cluster.model.may_serve_others(cluster.now, "db").unwrap(), []);
+    // What one did not hear before it was lost is waited for, until somebody says that it will not come back.
+    cluster.run(|m, now, _| m.attach(now, "db", &force("web3"))).unwrap();
+    cluster.pass(11_000, &[(1, 1), (2, 1)]);
+    hear(&mut cluster, &[1, 2]);
+    assert_eq!(cluster.model.unconfirmed(cluster.now, "db").unwrap(), [NodeId(3)]);
+    assert_eq!(cluster.model.may_serve_others(cluster.now, "db").unwrap(), [NodeId(3)]);
+    let sentence = Force { force: true, sentence: Some("lose data of volume db".to_owned()) };
+    cluster.run(|m, now, _| m.set_duty(now, NodeId(3), Duty::Removed, sentence)).unwrap();
+    assert_eq!(cluster.model.unconfirmed(cluster.now, "db").unwrap(), []);
+    assert_eq!(cluster.model.may_serve_others(cluster.now, "db").unwrap(), []);
+    // If it comes back after all, it is waited for like any other.
+    cluster.register(3, 1).unwrap();
+    cluster.run(|m, now, _| m.attach(now, "db", &force("web4"))).unwrap();
+    hear(&mut cluster, &[1, 2]);
+    assert_eq!(cluster.model.unconfirmed(cluster.now, "db").unwrap(), [NodeId(3)]);
 }
 
 #[test]

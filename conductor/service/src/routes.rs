@@ -178,8 +178,9 @@ impl Waiters {
     }
 }
 
-/// Waits while of some node it is not known whether it is there, which is 10 s at most: before places of copies are chosen.
-async fn listened(ledger: &Ledger, waiters: &Waiters) -> Result<(), Failure> {
+/// Waits while of some node it is not known whether it is there, which is 10 s at most: before places of copies are chosen, and before it is said
+/// who is there and who is not.
+pub(crate) async fn listened(ledger: &Ledger, waiters: &Waiters) -> Result<(), Failure> {
     let is_listening = || look(ledger, |m, now| Ok(m.is_listening(now)));
     if !is_listening().await? {
         return Ok(());
@@ -364,7 +365,8 @@ async fn attach(
     if force {
         confirmed(&ledger, &[name], &done, "the old client").await?;
     } else {
-        let missing = move |m: &Conductor| m.may_serve_others(&name).unwrap_or_default().into_iter().collect();
+        let missing =
+            move |m: &Conductor, now| m.may_serve_others(now, &name).unwrap_or_default().into_iter().collect();
         no_more_missing(&ledger, missing, &done, "whom it was taken from").await?;
     }
     Ok(Json(map))
@@ -374,14 +376,14 @@ async fn attach(
 pub(crate) async fn confirmed(ledger: &Ledger, volumes: &[String], done: &str, whom: &str) -> Result<(), Failure> {
     let names = volumes.to_vec();
     // One that is gone meanwhile is served to nobody.
-    let missing = move |m: &Conductor| names.iter().filter_map(|v| m.unconfirmed(v).ok()).flatten().collect();
+    let missing = move |m: &Conductor, now| names.iter().filter_map(|v| m.unconfirmed(now, v).ok()).flatten().collect();
     no_more_missing(ledger, missing, done, whom).await
 }
 
 /// Waits until no node is, and refuses if some still are.
 pub(crate) async fn no_more_missing(
     ledger: &Ledger,
-    missing: impl Fn(&Conductor) -> BTreeSet<NodeId> + Clone + Send + 'static,
+    missing: impl Fn(&Conductor, Millis) -> BTreeSet<NodeId> + Clone + Send + 'static,
     done: &str,
     whom: &str,
 ) -> Result<(), Failure> {
@@ -390,19 +392,21 @@ pub(crate) async fn no_more_missing(
         return Ok(());
     }
     let missing = missing.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
-    let message = format!("{done}, but {missing} may still serve {whom}");
+    let message = format!(
+        "{done}, but {missing} may still serve {whom}: try again when it is heard, or, if it is lost for good, remove it (trine node remove)"
+    );
     Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unconfirmed", message))
 }
 
 /// Waits until no node is. Returns those that still are when that takes too long.
 pub(crate) async fn still_missing(
     ledger: &Ledger,
-    missing: impl Fn(&Conductor) -> BTreeSet<NodeId> + Clone + Send + 'static,
+    missing: impl Fn(&Conductor, Millis) -> BTreeSet<NodeId> + Clone + Send + 'static,
 ) -> Result<BTreeSet<NodeId>, Failure> {
     let until = Instant::now() + CONFIRM;
     loop {
         let missing = missing.clone();
-        let missing = look(ledger, move |m: &Conductor, _: Millis| Ok(missing(m))).await?;
+        let missing = look(ledger, move |m: &Conductor, now| Ok(missing(m, now))).await?;
         if missing.is_empty() || Instant::now() >= until {
             return Ok(missing);
         }

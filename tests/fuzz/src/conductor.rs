@@ -146,7 +146,7 @@ impl Cluster {
             b'X' => self.run(now, |m, _| m.delete_snapshot(name, "s")),
             b'R' => self.run(now, |m, now| m.rollback(now, name, "s")),
             b'F' => self.run(now, |m, now| m.flatten(now, name)),
-            b'C' => self.run(now, |m, _| m.cancel_copy(name, OrderId(1))),
+            b'C' => self.run(now, |m, now| m.cancel_copy(now, name, OrderId(1))),
             b't' => {
                 self.now.0 += 1000 * u64::from(body.first().copied().unwrap_or(0));
                 self.run(self.now, |m, now| Ok(((), m.tick(now))));

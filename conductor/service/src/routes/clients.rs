@@ -56,14 +56,14 @@ pub(crate) async fn rotate_key(
     let at_once = rotate.grace_ms == 0;
     let rotated = move |m: &mut Conductor, now| {
         let (rotated, dirty) = m.rotate_key(now, &rotate)?;
-        let primaries = m.unconfirmed_since(&rotated.volumes, rotated.at);
+        let primaries = m.unconfirmed_since(now, &rotated.volumes, rotated.at);
         Ok(((rotated, primaries), dirty))
     };
     let (Rotated { key, volumes, at }, primaries) = change(&ledger, rotated).await?;
     tracing::info!(key = key.name, serial = key.serial, "key renewed");
     let mut unconfirmed = BTreeSet::new();
     if at_once {
-        let missing = move |m: &Conductor| m.unconfirmed_since(&volumes, at);
+        let missing = move |m: &Conductor, now| m.unconfirmed_since(now, &volumes, at);
         // If it cannot be asked any more, none has confirmed as far as is known.
         unconfirmed = still_missing(&ledger, missing).await.unwrap_or(primaries);
     }
@@ -77,7 +77,7 @@ pub(crate) async fn remove_key(State(ledger): State<Ledger>, request: Request) -
     let key = name.clone();
     let (volumes, at) = change(&ledger, move |m, now| m.remove_key(now, &key)).await?;
     tracing::info!(key = name, "key removed");
-    let missing = move |m: &Conductor| m.unconfirmed_since(&volumes, at);
+    let missing = move |m: &Conductor, now| m.unconfirmed_since(now, &volumes, at);
     no_more_missing(&ledger, missing, &format!("the key {name} is removed"), "its clients").await?;
     Ok(StatusCode::NO_CONTENT)
 }

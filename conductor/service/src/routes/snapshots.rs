@@ -111,7 +111,7 @@ pub(crate) async fn cancel_copy(State(ledger): State<Ledger>, path: Names) -> Re
     check_volume_name(&volume)?;
     let number = id.strip_prefix('q').unwrap_or(&id).parse();
     let id = OrderId(number.map_err(|_| Failure::bad_request("a copy's id is a number, like 3 or q3"))?);
-    change(&ledger, move |m, _| m.cancel_copy(&volume, id)).await?;
+    change(&ledger, move |m, now| m.cancel_copy(now, &volume, id)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
