@@ -71,7 +71,7 @@ pub(crate) struct AttachArgs {
     #[arg(long, value_name = "TIME", requires = "range", value_parser = range_wait)]
     range_wait: Option<Duration>,
     /// Fail a request that no node has answered for so long, like 30s or 5m [default: wait for ever]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = io_timeout)]
     io_timeout: Option<Duration>,
     /// Ask for so many requests a second at most, and have the rest wait; flushes are not counted
     #[arg(long, value_name = "N")]
@@ -177,6 +177,15 @@ impl FromStr for RangeArg {
 }
 
 /// A target comes up within `READY`, waiting for its ranges included.
+fn io_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = humantime::parse_duration(text).map_err(|why| why.to_string())?;
+    if timeout.is_zero() {
+        Err("every request would fail at once: leave it out to wait for ever".to_owned())
+    } else {
+        Ok(timeout)
+    }
+}
+
 fn range_wait(text: &str) -> Result<Duration, String> {
     let wait = humantime::parse_duration(text).map_err(|why| why.to_string())?;
     if wait > RANGE_WAIT { Err(format!("at most {}", humantime::format_duration(RANGE_WAIT))) } else { Ok(wait) }
@@ -257,7 +266,10 @@ fn options(args: AttachArgs) -> Outcome<Options> {
     let client_name = match args.client_name {
         Some(name) if name.starts_with(&mark) => name,
         Some(name) => mark + &name,
-        None => default_name(&mark, &args.volume, &host, &place_id(&args.volume, &host, &records)),
+        None => {
+            let process = if args.volume.is_snapshot() { format!("#{}", std::process::id()) } else { String::new() };
+            default_name(&mark, &args.volume, &host, &records, &process)
+        }
     };
     let bandwidth = match args.bandwidth {
         Some(Size(bytes)) => {
@@ -293,12 +305,11 @@ fn options(args: AttachArgs) -> Outcome<Options> {
     })
 }
 
-/// `HOST/VOLUME~ID`, behind what a key of its own demands; host and volume are cut where a name may not be longer. The same for every
+/// `HOST/VOLUME~ID`, then what it is for, behind what a key of its own demands; host and volume are cut where a name may not be longer. The same for every
 /// attachment of a volume from one place, so that what died is taken over; targets of one snapshot are told apart by their processes:
 /// none of them takes the place of another.
-fn default_name(mark: &str, subject: &Subject, host: &str, id: &str) -> String {
-    let process = if subject.is_snapshot() { format!("#{}", std::process::id()) } else { String::new() };
-    let end = format!("~{id}{process}");
+pub(crate) fn default_name(mark: &str, subject: &Subject, host: &str, records: &Path, what: &str) -> String {
+    let end = format!("~{}{what}", place_id(subject, host, records));
     let most = wire::MAX_NAME.saturating_sub(mark.len() + end.len());
     let name: String = subject.to_string().chars().take(most).collect();
     let room = most.saturating_sub(name.len() + 1);
@@ -379,20 +390,19 @@ mod tests {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
         assert!(range_wait("20s").is_ok() && range_wait("21s").is_err() && range_wait("soon").is_err());
+        assert!(io_timeout("1ms").is_ok() && io_timeout("0s").is_err() && io_timeout("soon").is_err());
     }
 
     #[test]
     fn a_clients_name_fits_whatever_the_volume_is_called() {
-        let id = |subject: &str, host: &str, dir: &str| place_id(&subject.parse().unwrap(), host, Path::new(dir));
-        let name = |subject: &str, host: &str| {
-            default_name("", &subject.parse().unwrap(), host, &id(subject, host, "/run/trine/attached"))
-        };
-        let long = "v".repeat(64);
+        let records = Path::new("/run/trine/attached");
+        let name = |subject: &str, host: &str| default_name("", &subject.parse().unwrap(), host, records, "#7");
         let db = name("db", "host");
-        assert!(db.starts_with("host/db~") && db == name("db", "host"), "{db}: what died is taken over");
+        assert!(db.starts_with("host/db~") && db.ends_with("#7") && db == name("db", "host"), "{db}");
+        let long = "v".repeat(64);
         for snapshot in [format!("{long}@{long}"), "db@monday".to_owned()] {
             let name = name(&snapshot, "host");
-            assert!(name.len() <= wire::MAX_NAME && name.ends_with(&format!("#{}", std::process::id())), "{name}");
+            assert!(name.len() <= wire::MAX_NAME && name.ends_with("#7"), "{name}");
         }
         // Where only the beginning of a host's or a volume's name has room.
         let (volume, worker) = (format!("pvc-{}", "0".repeat(36)), "k8s-production-workers-");
@@ -402,6 +412,7 @@ mod tests {
         let cut: Vec<String> = cut.collect();
         assert!(cut.iter().all(|name| name.len() <= wire::MAX_NAME), "{cut:?}");
         assert_eq!(cut.iter().collect::<std::collections::BTreeSet<_>>().len(), cut.len(), "{cut:?}");
-        assert_ne!(id("db", "host", "/run/trine/attached"), id("db", "host", "/root/other/attached"));
+        let other = default_name("", &"db".parse().unwrap(), "host", Path::new("/root/other/attached"), "#7");
+        assert_ne!(db, other);
     }
 }

@@ -1,18 +1,16 @@
 //! What the commands that use a volume themselves have in common: who they are, and what they say if others use it.
 
-use crate::attach::{host, key_mark};
+use crate::attach::{default_name, host, key_mark};
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, Outcome};
+use std::path::Path;
 use target_daemon::{Subject, TargetError, Visit};
 
 /// As a client of its own, named after this host and `what` it does: one name for all of them, so that what a killed one left is taken over by
 /// the next.
 pub(crate) fn visit(cluster: &ClusterArgs, subject: Subject, what: &str) -> Outcome<Visit> {
     let (host, key) = (host()?, cluster.key()?);
-    let mark = key_mark(&key);
-    let most = wire::MAX_NAME - mark.len();
-    let name: String = format!("{host}/{subject}#{what}").chars().rev().take(most).collect();
-    let client_name = mark + &name.chars().rev().collect::<String>();
+    let client_name = default_name(&key_mark(&key), &subject, &host, Path::new(""), &format!("#{what}"));
     Ok(Visit { subject, conductor: cluster.client()?, key, client_name, host, volume: None })
 }
 

@@ -58,5 +58,3 @@ pub(crate) const SOCKET_LINE: u64 = 65_536;
 pub(crate) const STOP: Duration = Duration::from_secs(15);
 /// How long a reactor looks for completions before it sleeps, where there are cores to spare: below a wake-up's price.
 pub(crate) const SPIN: driver::Span = driver::Span::micros(20);
-/// Open files asked for: streams of the reactors, disks, and some.
-pub(crate) const OPEN_FILES: u64 = 65_536;

@@ -8,7 +8,7 @@ use crate::adding::Adder;
 use crate::control::{Control, Pauses};
 use crate::desk::{Desk, Lane};
 use crate::lanes::Lanes;
-use crate::limits::{MAIL, OPEN_FILES, STOP};
+use crate::limits::{MAIL, STOP};
 use crate::look::MemoryLook;
 use crate::options::huge_pages_needed;
 use crate::thread::{self, Plan, random};
@@ -18,7 +18,6 @@ use conductor_model::ClusterId;
 use conductor_model::api::DiskReport;
 use driver::Time;
 use memory::HugePages;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use node_core::Mail;
 use reactor::{MailRx, Mailbox};
@@ -68,7 +67,7 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
     }
     let started = reactor::clock::now();
     abort_on_panic();
-    raise_open_files();
+    reactor::raise_open_files();
     let (tell, events) = mpsc::channel();
     watch_signals(tell.clone())?;
     let client = Client::new(&options.conductor)?.with_key(Key::Cluster(ClusterKey(options.key)))?;
@@ -390,14 +389,6 @@ fn abort_on_panic() {
         say(info);
         std::process::abort();
     }));
-}
-
-/// As many files as the system allows, up to what may be of use. With fewer it still works, for fewer clients.
-fn raise_open_files() {
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let wanted = hard.min(OPEN_FILES).max(soft);
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard);
-    }
 }
 
 /// Signals are taken by one thread; all threads started later inherit the mask.

@@ -34,7 +34,7 @@ mod uring;
 pub use counters::Counters;
 pub use disk::{DiskInfo, DiskOptions, Mapped};
 pub use error::ReactorError;
-pub use limits::Limits;
+pub use limits::{Limits, raise_open_files};
 pub use mailbox::{Door, MailRx, Mailbox, NotSent, mailbox, why};
 pub use reactor::{Ended, Reactor, run};
 pub use ring::{Cqe, OwnRing, Ring};

@@ -5,6 +5,7 @@
 //! limit wait here for a slot, so the completion queue cannot overflow whatever a machine asks for.
 
 use driver::Span;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Streams that one reactor has open: a few hundred clients, and its share of the other nodes.
 const STREAMS: u16 = 1024;
@@ -17,6 +18,9 @@ const OPENING: u32 = 256;
 /// Entries of the submission queue: a turn's worth; a fuller turn submits in between.
 const SUBMISSIONS: u32 = 256;
 
+/// Open files asked for: streams of all reactors, disks, and some.
+const OPEN_FILES: u64 = 65_536;
+
 /// A connect that took longer fails with TIMED_OUT (DESIGN section 4).
 const CONNECT: Span = Span::seconds(12);
 
@@ -26,6 +30,15 @@ const COMPLETIONS_PER_OP: u32 = 3;
 const COMPLETIONS_OF_MAILBOX: u32 = 2;
 /// A poll of each of RDMA's descriptors, and its cancellation.
 const COMPLETIONS_OF_RDMA: u32 = 2 * ::rdma::Rdma::DESCRIPTORS;
+
+/// Raises how many files the process may have open to what the system allows, up to what may be of use. With fewer it still works, for fewer
+/// connections.
+pub fn raise_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let wanted = hard.min(OPEN_FILES).max(soft);
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard);
+    }
+}
 
 /// The limits of one reactor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -103,6 +103,8 @@ pub fn run(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetEr
     if options.transport == Transport::Rdma && options.conductor.trust().is_some() {
         return Err(TargetError::RdmaInClear);
     }
+    // Each queue has a connection to each node that it asks.
+    reactor::raise_open_files();
     // Sockets and records are for their owner alone.
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
     // Before any thread: all of them inherit the mask, and only the one that waits for signals gets them.

@@ -10,7 +10,7 @@
 
 use crate::attached::path_of;
 use crate::features::{Feature, Probe};
-use crate::kernel::{Control, Gate, Info, Lasting, State, leave_out_scheduler, open_once, read_partitions};
+use crate::kernel::{Control, Door, Gate, Info, Lasting, State, leave_out_scheduler, open_once, read_partitions};
 use crate::limits::{IN_USE_POLL, IN_USE_WAIT, MAIL, RECOVER_POLL, RECOVER_WAIT};
 use crate::openers::{can_be_opened, claim};
 use crate::queue::{QueueView, Report, prepare, serve};
@@ -131,7 +131,9 @@ impl<M: Send + 'static> Device<M> {
     /// Opens the device, and has every queue fetch. Nothing that may fail is put in between: before 6.15 the kernel lets nobody recover
     /// a device that was taken over by a daemon of which no queue has fetched, and stumbles over one of which only some have.
     fn open(&mut self, control: &mut Control, info: &Info, gates: Vec<Sender<Arc<Gate>>>) -> Result<(), DeviceError> {
+        let door = Door::find(info)?;
         if self.recovered {
+            door.is_there()?;
             let spare = spare_files()?;
             when_free(control, info.id, self.owner, |control, _| match control.begin_recovery(info.id) {
                 // Its character device is still being closed.
@@ -142,7 +144,7 @@ impl<M: Send + 'static> Device<M> {
             drop(spare);
         }
         // The queues' alone: with the last of them the kernel is rid of this daemon, whatever else of it still waits.
-        let gate = Arc::new(Gate::open(info)?);
+        let gate = Arc::new(door.open()?);
         self.queues.are_behind(&gate);
         for to in gates {
             // One that has ended says so.

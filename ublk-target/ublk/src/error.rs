@@ -116,6 +116,11 @@ pub enum QueueFailure {
     /// No ring.
     #[error("no ring for it ({0})")]
     Ring(std::io::Error),
+    /// No memory for what its requests read and write.
+    #[error(
+        "no memory for the data of {0} requests: free some, raise the limit of locked memory, or attach with a smaller --depth"
+    )]
+    Memory(u16),
     /// libublk could not open the queue.
     #[error("the kernel refused it: {0}")]
     Open(String),

@@ -103,7 +103,8 @@ impl Control {
     pub(crate) fn open() -> Result<Self, DeviceError> {
         let file = OpenOptions::new().read(true).write(true).open(PATH).map_err(|error| match error.kind() {
             ErrorKind::NotFound if !driver_is_loaded() => DeviceError::NoDriver,
-            _ => DeviceError::NoAccess(error),
+            ErrorKind::PermissionDenied => DeviceError::NoAccess(error),
+            _ => DeviceError::Open { path: PATH.into(), error },
         })?;
         let ring = IoUring::<Entry128>::builder().build(2).map_err(DeviceError::NoRing)?;
         Ok(Self { file, ring })

@@ -11,7 +11,7 @@ mod queue;
 mod scheduler;
 
 pub(crate) use control::{Control, Info, State};
-pub(crate) use gate::{Buffer, Gate};
+pub(crate) use gate::{Buffer, Door, Gate};
 pub(crate) use partitions::{flush_within, open_once, open_within, read as read_partitions};
 pub(crate) use queue::{Event, KernelQueue, Lasting, QueueRing, make_ring};
 pub(crate) use scheduler::leave_out as leave_out_scheduler;

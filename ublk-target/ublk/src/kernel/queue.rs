@@ -46,6 +46,11 @@ impl Lasting {
     pub(crate) fn new(depth: u16, io_buf_bytes: u32) -> Self {
         Self { buffers: (0..depth).map(|_| Buffer::new(io_buf_bytes as usize)).collect(), ring: None }
     }
+
+    /// Whether there was memory for all buffers: libublk does not say so.
+    pub(crate) fn has_buffers(&self) -> bool {
+        self.buffers.iter().all(|buffer| !buffer.as_ptr().is_null())
+    }
 }
 
 /// Sets up the ring of the calling thread, for a queue of `depth` and our own operations. Before [`KernelQueue::open`].

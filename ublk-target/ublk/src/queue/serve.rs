@@ -57,6 +57,9 @@ type QueueReactor<'q, 'd, E> = Reactor<Lane<E>, QueueRing<'q, 'd>>;
 pub(crate) fn prepare(depth: u16, lasting: &mut Lasting) -> Result<(), QueueFailure> {
     // Not fatal: it is for a machine that runs out of memory. Doctor speaks of it.
     let _flusher = daemon::io_flusher();
+    if !lasting.has_buffers() {
+        return Err(QueueFailure::Memory(depth));
+    }
     make_ring(depth, lasting)
 }
 
