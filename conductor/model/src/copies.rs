@@ -137,12 +137,9 @@ impl Conductor {
         let index = said.shard.index;
         match &said.state {
             OrderState::Running { next, .. } => {
-                let Some(left) = copy.left.get_mut(&index).filter(|l| l.from < *next && u64::from(next.0) < l.end())
-                else {
-                    return;
-                };
-                *left = BlockRange { from: *next, count: Blocks(left.count.0 - (next.0 - left.from.0)) };
-                dirty.add(Key::Copy(job));
+                if copy.left.get(&index).is_some_and(|left| left_from(*left, *next).is_some()) {
+                    self.order_reaches(now, said.id, *next, dirty);
+                }
             }
             OrderState::Done { .. } => {
                 copy.left.remove(&index);
@@ -158,6 +155,16 @@ impl Conductor {
                 dirty.add(Key::Copy(job));
                 self.give_up_copy(now, into, job, dirty);
             }
+        }
+    }
+
+    /// So far is a shard of it.
+    pub(crate) fn keep_copy(&mut self, job: OrderId, shard: ShardId, reached: Blocks, dirty: &mut Dirty) {
+        if let Some(left) = self.copies.get_mut(&job).and_then(|copy| copy.left.get_mut(&shard.index))
+            && let Some(less) = left_from(*left, reached)
+        {
+            *left = less;
+            dirty.add(Key::Copy(job));
         }
     }
 
@@ -200,7 +207,11 @@ impl Conductor {
     }
 
     fn copy_info(&self, copy: &CopyRecord) -> CopyInfo {
-        let left: u64 = copy.left.values().map(|at| at.count.bytes().0).sum();
+        let left = copy.left.iter().map(|(index, left)| {
+            let shard = ShardId { volume: copy.into, index: *index };
+            left_from(*left, self.orders.reached(Purpose::Copy(copy.id), shard)).unwrap_or(*left).count.bytes().0
+        });
+        let left: u64 = left.sum();
         CopyInfo {
             id: copy.id,
             source: self.snapshot_name(copy.source, copy.snapshot),
@@ -232,6 +243,12 @@ impl Conductor {
             dirty.add(Key::Copy(id));
         }
     }
+}
+
+/// What is left of a range when so much is done, if that is some of it and not all.
+fn left_from(left: BlockRange, reached: Blocks) -> Option<BlockRange> {
+    let within = left.from < reached && u64::from(reached.0) < left.end();
+    within.then(|| BlockRange { from: reached, count: Blocks(left.count.0 - (reached.0 - left.from.0)) })
 }
 
 /// The blocks of each shard that `offset..end` touches; all are whole.

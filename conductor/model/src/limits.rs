@@ -97,6 +97,8 @@ pub const MAX_ORDERS_AT_ONCE: usize = 64;
 pub const MAX_WORK_AT_ONCE: usize = 1024;
 /// Before something that a shard could not do is tried again: what is in its way is a restart, or full disks.
 pub const ORDER_PAUSE_MS: u64 = 3_000;
+/// How often it is kept how far copies and scrubs are: a restart does so much of them again.
+pub const KEEP_PROGRESS_MS: u64 = 30_000;
 /// Copy-ranges at once in a cluster, failed ones that nobody has looked at included.
 pub const MAX_COPY_JOBS: usize = 256;
 /// How long a copy-range is listed after its end if all went well.

@@ -9,8 +9,8 @@
 //! an order that is not named any more. Doing something twice is doing it once.
 
 use crate::api::{Order, OrderReport, OrderState, Report, ShardOrder};
-use crate::limits::{MAX_ORDERS_AT_ONCE, MAX_REASON, ORDER_PAUSE_MS};
-use crate::{Conductor, Dirty, Error, Key, Millis, NodeId, OrderId, ShardId, SnapshotId, VolumeId};
+use crate::limits::{KEEP_PROGRESS_MS, MAX_ORDERS_AT_ONCE, MAX_REASON, ORDER_PAUSE_MS};
+use crate::{Blocks, Conductor, Dirty, Error, Key, Millis, NodeId, OrderId, ShardId, SnapshotId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What an order is for.
@@ -34,6 +34,10 @@ pub(crate) struct Open {
     pub(crate) purpose: Purpose,
     /// Damaged and repaired blocks that were counted already: reports say the sums since the order began.
     pub(crate) counted: (u64, u64),
+    /// What is before it in the shard is done.
+    reached: Blocks,
+    /// When that was last put into the record of what is left, or first heard.
+    kept: Option<Millis>,
 }
 
 /// All open orders, and what is not tried again yet.
@@ -56,6 +60,12 @@ impl Orders {
         let paused = self.paused.iter().filter(|((p, shard), _)| *p == purpose && shard.volume == volume);
         let said = paused.map(|((_, shard), (_, why))| format!("{shard}: {why}"));
         said.take(crate::limits::MAX_REASONS_PER_VOLUME).collect()
+    }
+
+    /// How far the shard's order for this is, as far as that is not in the record.
+    pub(crate) fn reached(&self, purpose: Purpose, shard: ShardId) -> Blocks {
+        let open = self.by_purpose.get(&(purpose, shard)).and_then(|id| self.open.get(id));
+        open.map_or(Blocks(0), |open| open.reached)
     }
 
     /// True if something is to be done in the order of the shard's writes.
@@ -146,7 +156,7 @@ impl Conductor {
         self.meta.next_order = OrderId(id.0 + 1);
         // Persisted with the rest of the transaction: no id is given out twice.
         dirty.add(Key::Meta);
-        self.orders.open.insert(id, Open { shard, what, purpose, counted: (0, 0) });
+        self.orders.open.insert(id, Open { shard, what, purpose, counted: (0, 0), reached: Blocks(0), kept: None });
         self.orders.by_purpose.insert((purpose, shard), id);
         self.orders.paused.remove(&(purpose, shard));
         self.tell_primary(shard);
@@ -155,6 +165,7 @@ impl Conductor {
     /// The order is over, however it went: its primary hears that it is not named any more.
     pub(crate) fn close_order(&mut self, id: OrderId, dirty: &mut Dirty) {
         if let Some(open) = self.orders.open.remove(&id) {
+            self.keep(&open, dirty);
             self.orders.by_purpose.remove(&(open.purpose, open.shard));
             self.tell_primary(open.shard);
             // A transaction of its own, if nothing else makes one: only a new commit is news.
@@ -170,6 +181,34 @@ impl Conductor {
             self.close_order(id, dirty);
         }
         self.orders.paused.retain(|(p, shard), _| shard.volume != volume || purpose.is_some_and(|only| only != *p));
+    }
+
+    /// So far is an order. That is kept now and then only: reports come every second from each primary, and a record says what is left of all
+    /// shards of a volume. What was not kept is done again after a restart.
+    pub(crate) fn order_reaches(&mut self, now: Millis, id: OrderId, next: Blocks, dirty: &mut Dirty) {
+        let Some(open) = self.orders.open.get_mut(&id) else { return };
+        open.reached = open.reached.max(next);
+        if now.since(*open.kept.get_or_insert(now)) < KEEP_PROGRESS_MS {
+            return;
+        }
+        let (purpose, volume) = (open.purpose, open.shard.volume);
+        let of_it = self.orders.open.values_mut().filter(|o| o.purpose == purpose && o.shard.volume == volume);
+        let all: Vec<Open> = of_it
+            .map(|open| {
+                open.kept = Some(now);
+                open.clone()
+            })
+            .collect();
+        all.iter().for_each(|open| self.keep(open, dirty));
+    }
+
+    /// Puts how far an order is into the record of what is left.
+    fn keep(&mut self, open: &Open, dirty: &mut Dirty) {
+        match open.purpose {
+            Purpose::Copy(job) => self.keep_copy(job, open.shard, open.reached, dirty),
+            Purpose::Scrub => self.keep_scrub(open.shard, open.reached, dirty),
+            Purpose::Barrier(_) | Purpose::Rollback => {}
+        }
     }
 
     /// It did not work: not again before a pause.

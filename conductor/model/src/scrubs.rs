@@ -1,7 +1,7 @@
 //! Scrubs: everything on every copy is read now and then, and what does not read as it was written is put right.
 //!
-//! Each shard's primary does its shard, at most one on a node at a time. How far it is and what was found is persisted, so that a
-//! restart repeats little. Every volume is scrubbed once in `scrub_every`, unless that is off.
+//! Each shard's primary does its shard, at most one on a node at a time. How far it is, now and then, and what was found is persisted, so
+//! that a restart repeats little. Every volume is scrubbed once in `scrub_every`, unless that is off.
 
 use crate::api::{OrderReport, OrderState, ShardOrder};
 use crate::limits::{MIN_SCRUB_RATE, SCRUB_RATE};
@@ -77,8 +77,9 @@ impl Conductor {
     pub(crate) fn scrub_info(&self, volume: VolumeId) -> Option<ScrubInfo> {
         let record = self.scrubs.get(&volume)?;
         let left = record.left.iter().filter_map(|(index, next)| {
-            let shard = self.shards.get(&ShardId { volume, index: *index })?;
-            Some(shard.config.size.0.saturating_sub(next.bytes().0))
+            let shard = ShardId { volume, index: *index };
+            let next = self.orders.reached(Purpose::Scrub, shard).max(*next);
+            Some(self.shards.get(&shard)?.config.size.0.saturating_sub(next.bytes().0))
         });
         let left: u64 = left.sum();
         Some(ScrubInfo {
@@ -143,9 +144,10 @@ impl Conductor {
         }
         match &said.state {
             OrderState::Running { next, .. } => {
-                if let Some(left) = record.left.get_mut(&said.shard.index).filter(|left| **left < *next) {
-                    *left = *next;
-                    dirty.add(Key::Scrub(volume));
+                self.order_reaches(now, said.id, *next, dirty);
+                if new != (0, 0) {
+                    // Else it would be found, and counted, again after a restart.
+                    self.keep_scrub(said.shard, *next, dirty);
                 }
                 if let Some(open) = self.orders.open.get_mut(&said.id) {
                     open.counted = (open.counted.0.max(damaged), open.counted.1.max(repaired));
@@ -161,6 +163,16 @@ impl Conductor {
                 self.close_order(said.id, dirty);
             }
             OrderState::Failed(why) => self.pause_order(now, said, why, dirty),
+        }
+    }
+
+    /// So far is a shard's scrub.
+    pub(crate) fn keep_scrub(&mut self, shard: ShardId, reached: Blocks, dirty: &mut Dirty) {
+        let record = self.scrubs.get_mut(&shard.volume);
+        if let Some(left) = record.and_then(|record| record.left.get_mut(&shard.index)).filter(|left| **left < reached)
+        {
+            *left = reached;
+            dirty.add(Key::Scrub(shard.volume));
         }
     }
 

@@ -4,7 +4,7 @@
 mod common;
 use common::{Cluster, DONE, MIB, disk_of, heartbeat, registration, with_volume};
 use conductor_model::api::{DiskIntegrity, MembershipChange, Order, OrderState, ShardOrder};
-use conductor_model::limits::{DONE_SHOWN_MS, MAX_ORDERS_AT_ONCE, SCRUB_RATE};
+use conductor_model::limits::{DONE_SHOWN_MS, KEEP_PROGRESS_MS, MAX_ORDERS_AT_ONCE, SCRUB_RATE};
 use conductor_model::views::{
     CopyInfo, CopyRange, Detach, Fullness, NewVolume, Scrub, ScrubInfo, ScrubState, ScrubVerb, Space,
 };
@@ -100,6 +100,13 @@ fn a_copy_goes_on_where_it_was_after_a_restart() {
     let progress = &cluster.model.copy_list("other").unwrap()[0].progress;
     assert_eq!(progress.done, MIB + 100 * 4096);
     assert_eq!(of_shard(&mut cluster, 1).1, order, "as long as its primary lives it knows itself");
+    // Each report would write the record of all shards anew: that is done now and then.
+    let commit = cluster.model.commit();
+    cluster.say(node, &order, OrderState::Running { next: Blocks(90), damaged: 0, repaired: 0 });
+    assert_eq!(cluster.model.commit(), commit);
+    cluster.now = Millis(cluster.now.0 + KEEP_PROGRESS_MS);
+    cluster.say(node, &order, OrderState::Running { next: Blocks(100), damaged: 0, repaired: 0 });
+    assert!(cluster.model.commit() > commit);
 
     cluster.register(node, 2).unwrap();
     cluster.restart();

@@ -119,8 +119,11 @@ pub fn keep(path: &Path, text: &str) -> Result<Head, BackupError> {
     let mut file = File::create(&part).map_err(io("write"))?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     written.map_err(io("write"))?;
-    place(&part, path)?;
-    Ok(head)
+    match place(&part, path) {
+        Ok(true) => Ok(head),
+        Ok(false) => Err(BackupError::Exists(path.to_owned())),
+        Err(error) => Err(io("name")(error)),
+    }
 }
 
 /// Makes a state from a backup.
@@ -158,38 +161,33 @@ fn make_file(store: &Path, model: &Conductor) -> Result<(), BackupError> {
     if store.exists() {
         return Err(BackupError::Exists(store.to_owned()));
     }
-    let part = beside(store);
-    match fs::remove_file(&part) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(BackupError::Io { what: "remove", path: part, source: error });
-        }
-        _ => {}
+    match redb::Store::make(store, model)? {
+        true => Ok(()),
+        false => Err(BackupError::Exists(store.to_owned())),
     }
-    redb::Store::make(part.clone(), model)?;
-    place(&part, store)
 }
 
 /// What is being written, in the same directory.
-fn beside(path: &Path) -> PathBuf {
+pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".part");
     path.with_file_name(name)
 }
 
-/// Gives a whole and durable file its name, which nobody has.
-fn place(part: &Path, path: &Path) -> Result<(), BackupError> {
-    let io = |what| move |source| BackupError::Io { what, path: path.to_owned(), source };
+/// Gives a whole and durable file its name. False if there is one of that name.
+pub(crate) fn place(part: &Path, path: &Path) -> io::Result<bool> {
     match fs::hard_link(part, path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             // It is of no use then; that there is another file is what matters.
             let _ = fs::remove_file(part);
-            return Err(BackupError::Exists(path.to_owned()));
+            return Ok(false);
         }
-        linked => linked.map_err(io("name"))?,
+        linked => linked?,
     }
-    fs::remove_file(part).map_err(io("finish"))?;
+    fs::remove_file(part)?;
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory).and_then(|directory| directory.sync_all()).map_err(io("finish"))
+    File::open(directory).and_then(|directory| directory.sync_all())?;
+    Ok(true)
 }
 
 #[cfg(test)]

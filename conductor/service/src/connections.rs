@@ -2,7 +2,7 @@
 //!
 //! A node's held heartbeat moves bytes twice a second and no request runs longer than `limits::REQUEST`: what is silent for
 //! `limits::IDLE`, half a request or an unread answer among it, is given up and leaves its place to others. When all places are taken, one
-//! is made: whoever was never answered goes first, then whoever has proven no key, then whoever was silent for longest. Nodes and those who
+//! is made: whoever has proven no key goes first, then whoever has proven a client's, and of equals who was never answered or is silent for longest. Nodes and those who
 //! administer stay; those who connect and say nothing, or a byte now and then, or ask for what is told to all, lock nobody out. A handshake
 //! of TLS is no answer.
 
@@ -76,17 +76,27 @@ pub(crate) struct Bounded {
 pub(crate) struct Asker(Arc<Mutex<Standing>>);
 
 impl Asker {
-    /// A request of this connection was proven with a key.
-    pub(crate) fn has_proven(&self) {
-        lock(&self.0).known = true;
+    /// A request of this connection was proven with such a key.
+    pub(crate) fn has_proven(&self, known: Known) {
+        let mut it = lock(&self.0);
+        it.known = it.known.max(known);
     }
+}
+
+/// Whose key a connection has proven: who comes later in this list is displaced later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Known {
+    Nobody,
+    Client,
+    /// The cluster's: nodes, and those who administer it.
+    Cluster,
 }
 
 /// How a connection stands among the others.
 #[derive(Debug)]
 struct Standing {
     answered: bool,
-    known: bool,
+    known: Known,
     moved: Instant,
     /// It makes room.
     ends: bool,
@@ -143,7 +153,7 @@ impl Listener for Bounded {
                 Arc::clone(&self.places).acquire_owned().await.ok()
             }
         };
-        let new = Standing { answered: false, known: false, moved: Instant::now(), ends: false, waker: None };
+        let new = Standing { answered: false, known: Known::Nobody, moved: Instant::now(), ends: false, waker: None };
         let standing = Arc::new(Mutex::new(new));
         self.standing.push(Arc::downgrade(&standing));
         if self.standing.len() > 2 * CONNECTIONS {
@@ -342,8 +352,17 @@ mod tests {
         the_third_makes_room(async |n, connection| {
             connection.write_all(b"x").await.unwrap();
             if n < 2 {
-                connection.asker().has_proven();
+                connection.asker().has_proven(Known::Client);
             }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn who_has_a_clients_key_makes_room_before_who_has_the_clusters_however_long_that_one_is_silent() {
+        the_third_makes_room(async |n, connection| {
+            connection.write_all(b"x").await.unwrap();
+            connection.asker().has_proven(if n < 2 { Known::Cluster } else { Known::Client });
         })
         .await;
     }

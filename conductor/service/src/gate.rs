@@ -10,7 +10,7 @@
 
 use crate::Error;
 use crate::answer::{Failure, late};
-use crate::connections::Asker;
+use crate::connections::{Asker, Known};
 use crate::limits::{CHALLENGE, PROOFS, REFUSED, REQUEST, SMALL_BODY};
 use crate::routes::largest_body;
 use axum::body::Body;
@@ -157,7 +157,10 @@ impl Lock {
         let (mut parts, body) = request.into_parts();
         let (proof, limit) = match judged {
             Ok(admitted) => {
-                parts.extensions.get::<Asker>().into_iter().for_each(Asker::has_proven);
+                let known = if admitted.0.card.is_some() { Known::Client } else { Known::Cluster };
+                if let Some(asker) = parts.extensions.get::<Asker>() {
+                    asker.has_proven(known);
+                }
                 admitted
             }
             Err(failure) => {

@@ -7,11 +7,11 @@
 //! ```
 //! Opened under redb's exclusive lock. Every change is one transaction that is durable when `commit` returns.
 
-use super::{FORMAT, Records, changes, encode, new_cluster, restore};
+use super::{FORMAT, Records, encode, new_cluster, restore};
 use crate::Error;
+use crate::backup::{beside, place};
 use conductor_model::{Conductor, Key, Millis, Record};
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 const FORMATS: TableDefinition<'_, &str, u64> = TableDefinition::new("format");
@@ -33,12 +33,13 @@ impl Store {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => return Err(Error::Open { path, source: Box::new(error.into()) }),
         };
-        let new = match found {
-            None => Some(new_cluster(&place, existing, now)?),
+        match found {
+            // Should another have made it in this moment, it is that one's.
+            None => drop(Self::make(&path, &new_cluster(&place, existing, now)?.0)?),
             // No database is: what made it empty took a cluster's state.
             Some(0) => return Err(Error::Damaged { place, why: "the file is empty".to_owned() }),
-            Some(_) => None,
-        };
+            Some(_) => {}
+        }
         let failed = |error| match error {
             DatabaseError::DatabaseAlreadyOpen => Error::InUse(path.clone()),
             other => Error::Open { path: path.clone(), source: Box::new(other.into()) },
@@ -48,12 +49,7 @@ impl Store {
         if !database.check_integrity().map_err(failed)? {
             return Err(Error::Damaged { place, why: "a part of it is not what was written".to_owned() });
         }
-        let mut store = Self { database, path };
-        if let Some((model, dirty)) = new {
-            store.sync_directory()?;
-            store.commit(&changes(&model, &dirty))?;
-            return Ok((store, model));
-        }
+        let store = Self { database, path };
         let (format, records) = store.read().map_err(|source| Error::Open { path: store.path.clone(), source })?;
         match restore(&place, format, records, now)? {
             Some(model) => Ok((store, model)),
@@ -61,12 +57,19 @@ impl Store {
         }
     }
 
-    /// Makes a file with this state, where there is none.
-    pub(crate) fn make(path: PathBuf, model: &Conductor) -> Result<(), Error> {
-        let failed = |error: DatabaseError| Error::Open { path: path.clone(), source: Box::new(error.into()) };
-        let database = Database::create(&path).map_err(failed)?;
+    /// Makes a file with this state: all of it, durably, or nothing, as one that was cut short could not be told from one that was damaged.
+    /// False if there is one.
+    pub(crate) fn make(path: &Path, model: &Conductor) -> Result<bool, Error> {
+        let failed = |error: redb::Error| Error::Open { path: path.to_owned(), source: Box::new(error) };
+        let part = beside(path);
+        match std::fs::remove_file(&part) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error.into())),
+            _ => {}
+        }
+        let database = Database::create(&part).map_err(|error| failed(error.into()))?;
         let all: Vec<_> = model.snapshot().into_iter().map(|record| (record.key(), Some(record))).collect();
-        Self { database, path }.commit(&all)
+        Self { database, path: part.clone() }.commit(&all)?;
+        place(&part, path).map_err(|error| failed(error.into()))
     }
 
     #[expect(clippy::type_complexity, reason = "one caller")]
@@ -112,13 +115,6 @@ impl Store {
         }
         write.commit()?;
         Ok(())
-    }
-
-    /// A new file is durable only with its name.
-    fn sync_directory(&self) -> Result<(), Error> {
-        let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let synced = File::open(parent).and_then(|directory| directory.sync_all());
-        synced.map_err(|error| Error::Open { path: self.path.clone(), source: Box::new(error.into()) })
     }
 }
 
