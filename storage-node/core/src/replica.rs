@@ -97,6 +97,8 @@ pub(crate) struct Replica {
     pub(crate) stored_before: Epoch,
     /// The epoch whose writes are taken, and the reactor that may send them (`None`: the primary on this one).
     pub(crate) joined: Option<(Epoch, Option<Caller>)>,
+    /// The newest epoch whose primary is known to be elsewhere: none up to it is taken up here, however late the word of it comes.
+    pub(crate) superseded: Epoch,
     /// Who has been promised, under the epoch joined last, that no other primary is followed.
     pub(crate) promised_to: Option<Caller>,
     pub(crate) joining: Option<Joining>,
@@ -136,6 +138,7 @@ impl Replica {
             stored_before: config.epoch,
             config,
             joined: None,
+            superseded: Epoch(0),
             promised_to: None,
             joining: None,
             exists: false,

@@ -1,7 +1,7 @@
 //! Copies that fail are left behind, and come back filled, while writes go on (rules 1, 3, 4, 11, 13 and 15).
 
 use crate::common::{Cluster, copy, shard};
-use conductor_model::api::{CopyWork, OrderState, ShardOrder};
+use conductor_model::api::{CopyWork, MembershipAnswer, OrderState, ShardOrder};
 use conductor_model::{Bytes, CopyId, CopyState, Durability, Epoch, SnapshotId};
 use driver::Span;
 use node_core::Mail;
@@ -438,6 +438,38 @@ fn a_deposed_primary_that_is_not_told_stops_serving_before_the_next_one_begins()
     c.run(Span::seconds(5));
     let answer = c.answers.get(&stale).map(|(status, _)| *status);
     assert_ne!(answer, Some(Status::Ok), "it read what is not the newest any more");
+}
+
+/// What it asked for was granted before another was promoted, and the answer comes after it has heard of that one.
+#[test]
+fn a_deposed_primary_is_not_revived_by_an_answer_that_comes_late() {
+    let (mut c, client) = cluster(19);
+    c.write(client, 1, 0, 1);
+    let at_first = c.configs[&shard(1)].clone();
+    c.mute = true;
+    c.w.partition(c.nodes[0], c.nodes[1]);
+    c.w.partition(c.nodes[0], c.nodes[2]);
+    c.until("it has asked to go on alone", |c| c.in_sync(1) == [0]);
+    let granted = c.configs[&shard(1)].clone();
+    c.mute = false;
+    // The others were away for a moment, and then it was.
+    c.configs.get_mut(&shard(1)).unwrap().members = at_first.members;
+    c.take_over(1, 1);
+    c.until_serving(1);
+    let successor = c.client(1, 0);
+    c.write(successor, 1, 0, 2);
+    let newest = c.configs[&shard(1)].clone();
+    c.mail(0, Mail::Assign(vec![newest]));
+    c.run(Span::millis(100));
+    c.mail(0, Mail::Membership(shard(1), MembershipAnswer::Granted(granted.clone())));
+    let mut stale = Vec::new();
+    for _ in 0..20 {
+        conductor_answers(&mut c);
+        stale.push(ask_in_epoch(&mut c, client, granted.epoch));
+        c.run(Span::millis(100));
+    }
+    let answers: Vec<_> = stale.iter().filter_map(|stale| c.answers.get(stale)).map(|(status, _)| *status).collect();
+    assert!(!answers.is_empty() && !answers.contains(&Status::Ok), "it read what is not the newest any more");
 }
 
 #[test]

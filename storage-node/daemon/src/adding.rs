@@ -172,8 +172,7 @@ impl Adder {
         let (desk, tell) = (Arc::clone(&self.control.desk), self.tell.clone());
         let (cluster, process) = (self.cluster, self.process);
         let run = move || {
-            let started = reactor::clock::now();
-            let plan = Plan { options: &options, disks: &plans, lane, cluster, process, started };
+            let plan = Plan { options: &options, disks: &plans, lane, cluster, process };
             let opened = match thread::open(&plan, mail) {
                 Ok(opened) => opened,
                 // Whoever asked is told; who went away does not care.

@@ -266,13 +266,15 @@ impl Control {
                     }
                     self.retire(&answer.retire);
                     self.saw(answer.commit);
-                    if self.hand_on(answer, &mut named) {
+                    let (taken, left): (Vec<_>, Vec<_>) =
+                        self.hand_on(answer, &mut named).into_iter().partition(|(_, taken)| *taken);
+                    if left.is_empty() {
                         after = version;
-                        // Behind what it said of other primaries. Not waited for: the next one says as much.
-                        let until = Some(Instant::now());
-                        let lanes = self.lanes().filter(|_| undisputed);
-                        lanes.for_each(|lane| _ = self.deliver(lane, Mail::Heard(sent), until));
                     }
+                    // Behind what it said of other primaries. Not waited for: the next one says as much.
+                    let until = Some(Instant::now());
+                    let lanes = taken.into_iter().filter(|_| undisputed);
+                    lanes.for_each(|(lane, _)| _ = self.deliver(lane, Mail::Heard(sent), until));
                     self.note(None);
                     pauses = Pauses::new();
                     continue;
@@ -293,8 +295,9 @@ impl Control {
         }
     }
 
-    /// Turns an answer into mail; `named`: the last one named orders. False if a reactor did not take it: it ends, or is told again.
-    fn hand_on(&self, answer: HeartbeatAnswer, named: &mut bool) -> bool {
+    /// Turns an answer into mail; `named`: the last one named orders. Says of each reactor whether it took its own: one that did not ends, or is
+    /// told again, and keeps nothing from the others.
+    fn hand_on(&self, answer: HeartbeatAnswer, named: &mut bool) -> Vec<(Lane, bool)> {
         let until = Some(Instant::now() + HAND_ON);
         let lane_of = self.lanes.of_disk();
         let mut assign: BTreeMap<Lane, Vec<_>> = BTreeMap::new();
@@ -307,7 +310,6 @@ impl Control {
                 assign.entry(lane).or_default().push(config.clone());
             }
         }
-        let all = |mail: &dyn Fn() -> Mail| self.lanes().all(|lane| self.deliver(lane, mail(), until));
         let mut reachable = answer.reachable;
         if !self.rdma {
             let others = reachable.iter_mut().flatten();
@@ -315,19 +317,30 @@ impl Control {
         }
         // Named in full each time: an answer without any ends what the last one named, once.
         let orders = *named || !answer.orders.is_empty();
-        // Before the epochs in which it counts.
-        let taken = answer.held.as_ref().is_none_or(|held| all(&|| Mail::AbortedFillings(held.clone())))
-            && assign.into_iter().all(|(lane, configs)| self.deliver(lane, Mail::Assign(configs), until))
-            && (!orders || all(&|| Mail::Orders(answer.orders.clone())))
-            && reachable.is_none_or(|known| all(&|| Mail::Reachable(known.clone())))
-            && (answer.work.is_empty() || all(&|| Mail::Work(answer.work.clone())))
-            && (answer.generations.is_empty() || all(&|| Mail::Generations(answer.generations.clone())))
-            && (answer.readers.is_empty() || all(&|| Mail::Readers(answer.readers.clone())))
-            && answer.keys.as_ref().is_none_or(|keys| all(&|| Mail::Keys(keys.clone())))
-            && (answer.drop.is_empty() || all(&|| Mail::Delete(answer.drop.clone())));
+        let some = |list: bool, mail: Mail| list.then_some(mail);
+        let mail_of = |configs: Option<Vec<_>>| {
+            [
+                // Before the epochs in which it counts.
+                answer.held.clone().map(Mail::AbortedFillings),
+                configs.map(Mail::Assign),
+                some(orders, Mail::Orders(answer.orders.clone())),
+                reachable.clone().map(Mail::Reachable),
+                some(!answer.work.is_empty(), Mail::Work(answer.work.clone())),
+                some(!answer.generations.is_empty(), Mail::Generations(answer.generations.clone())),
+                some(!answer.readers.is_empty(), Mail::Readers(answer.readers.clone())),
+                answer.keys.clone().map(Mail::Keys),
+                some(!answer.drop.is_empty(), Mail::Delete(answer.drop.clone())),
+            ]
+        };
+        let lanes: BTreeSet<Lane> = self.lanes().chain(assign.keys().copied()).collect();
+        let handed = lanes.into_iter().map(|lane| {
+            let mut mails = mail_of(assign.remove(&lane)).into_iter().flatten();
+            (lane, mails.all(|mail| self.deliver(lane, mail, until)))
+        });
+        let handed: Vec<(Lane, bool)> = handed.collect();
         // What was not taken may have been the end of what was named.
-        *named = !answer.orders.is_empty() || (orders && !taken);
-        taken
+        *named = !answer.orders.is_empty() || (orders && handed.iter().any(|(_, taken)| !taken));
+        handed
     }
 
     /// The thread that asks for changes of shards.

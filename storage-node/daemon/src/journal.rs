@@ -190,7 +190,6 @@ mod tests {
     use crate::options::tests::options;
     use crate::thread::{self, Plan};
     use conductor_model::ClusterId;
-    use driver::Time;
     use node_core::Mail;
     use std::fs;
     use std::fs::File;
@@ -234,14 +233,7 @@ mod tests {
             options.disks[0].path = self.file(disk, DISK);
             options.disks[0].journal = journal.map(|journal| self.file(journal, JOURNAL));
             let (_mailbox, mail) = reactor::mailbox::<Mail>(16).unwrap();
-            let plan = Plan {
-                options: &options,
-                disks: &options.disks,
-                lane: 0,
-                cluster,
-                process: 1,
-                started: Time::default(),
-            };
+            let plan = Plan { options: &options, disks: &options.disks, lane: 0, cluster, process: 1 };
             thread::open(&plan, mail).map(|opened| assert_eq!(opened.disks.len(), 1))
         }
         fn bytes(&self) -> Vec<(String, Vec<u8>)> {

@@ -16,7 +16,6 @@ use crate::{DiskPlan, Error, NodeOptions, disks, socket, without};
 use conductor_client::Client;
 use conductor_model::ClusterId;
 use conductor_model::api::DiskReport;
-use driver::Time;
 use memory::HugePages;
 use nix::sys::signal::{SigSet, Signal};
 use node_core::Mail;
@@ -65,7 +64,6 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
     if options.huge_pages {
         HugePages::read().check(huge_pages_needed(options.memory, options.reactors))?;
     }
-    let started = reactor::clock::now();
     abort_on_panic();
     reactor::raise_open_files();
     let (tell, events) = mpsc::channel();
@@ -92,7 +90,7 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
     let shared = Arc::new(options.clone());
     // Until all are open nothing was served: there is nothing to wait for, and a store can be left at any moment.
     let (mailboxes, opened) = loop {
-        let mailboxes = node.start_lanes(&shared, &spread, cluster, started)?;
+        let mailboxes = node.start_lanes(&shared, &spread, cluster)?;
         match node.wait_until_open(&mailboxes)? {
             Opening::Signal => return Ok(()),
             Opening::All(opened) => break (mailboxes, opened),
@@ -140,7 +138,6 @@ impl Process {
         options: &Arc<NodeOptions>,
         spread: &[Vec<DiskPlan>],
         cluster: ClusterId,
-        started: Time,
     ) -> Result<Vec<Mailbox<Mail>>, Error> {
         let process = self.process;
         self.desk = Arc::default();
@@ -151,7 +148,7 @@ impl Process {
             mailboxes.push(mailbox);
             let (options, desk, tell) = (Arc::clone(options), Arc::clone(&self.desk), self.tell.clone());
             let run = move || {
-                let plan = Plan { options: &options, disks: &disks, lane, cluster, process, started };
+                let plan = Plan { options: &options, disks: &disks, lane, cluster, process };
                 let outcome = run_lane(&plan, mail, &desk, &tell);
                 let _ = tell.send(Event::Ended { lane, outcome });
             };

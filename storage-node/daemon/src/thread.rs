@@ -33,7 +33,6 @@ pub(crate) struct Plan<'a> {
     pub(crate) cluster: ClusterId,
     /// Drawn at random for this life of the process.
     pub(crate) process: u64,
-    pub(crate) started: Time,
 }
 
 /// A reactor whose disks are open and which listens.
@@ -75,6 +74,8 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
             attempts: 0,
         });
     }
+    // A life before this one may have given promises as long as it had the disks.
+    let claimed = reactor::clock::now();
     let journals = tasks.iter().filter_map(|task| Some((task.journal.as_ref()?.index, task.index))).collect();
     let mut reactor = Reactor::start(Life::Opening(Opener::new(arena.clone(), tasks)), uring, mail)?;
     if reactor::spare_cores(options.reactors) {
@@ -86,7 +87,7 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
         }
         reactor.turn()?;
     };
-    serve(plan, reactor, arena, stores, journals)
+    serve(plan, claimed, reactor, arena, stores, journals)
 }
 
 fn open_journal(uring: &mut Uring<OwnRing>, path: &Path) -> Result<Journal, Error> {
@@ -103,6 +104,7 @@ fn open_journal(uring: &mut Uring<OwnRing>, path: &Path) -> Result<Journal, Erro
 
 fn serve(
     plan: &Plan<'_>,
+    claimed: Time,
     mut reactor: Reactor<Life, OwnRing>,
     arena: Arena,
     stores: Vec<(DiskIndex, JournaledStore)>,
@@ -149,7 +151,7 @@ fn serve(
     let mut net = NetOptions::new(name, Rc::new(ClusterKey(options.key)), nonces()?);
     net.depth = options.depth;
     let net = Net::new(net, arena.clone());
-    let node = Node::new(node, arena.clone(), net, disks, listeners, plan.started);
+    let node = Node::new(node, arena.clone(), net, disks, listeners, claimed);
     reactor.machine().become_node(node, journals);
     Ok(Opened { reactor, arena, lane: plan.lane, endpoint, disks: reports })
 }

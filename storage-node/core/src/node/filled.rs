@@ -77,7 +77,7 @@ impl<S: Store> Node<S> {
         if !replica.is_syncing() {
             return Err(Status::Denied);
         }
-        if self.in_store[replica.disk] >= self.store_share() {
+        if self.crowds[replica.disk].all() >= self.store_share() {
             return Err(Status::Later);
         }
         match wanted {

@@ -193,7 +193,7 @@ impl<S: Store> Node<S> {
     fn start_listing(&mut self, now: Time, shard: ShardId, size: Blocks, out: &mut dyn Outbox<Letter>) -> bool {
         let Some((_, epoch, _)) = self.fill_conn(shard) else { return false };
         let Some((disk, own)) = self.replicas.get(&shard).map(|r| (r.disk, r.copy)) else { return false };
-        if self.in_store[disk] >= self.store_share() / 2 {
+        if self.crowds[disk].all() >= self.store_share() / 2 {
             return false;
         }
         let Some(filling) = self.filling_of(shard) else { return false };

@@ -76,6 +76,7 @@ impl<S: Store> Node<S> {
         let (shard, range, arrival) = (iocb.shard, iocb.range, iocb.arrival);
         iocb.heal.alone = mode == Mode::Exclusive;
         iocb.phase = IocbPhase::Queued;
+        self.crowds.iter_mut().for_each(|crowd| crowd.looks_again(arrival));
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.stalled.remove(&arrival);
         let mut granted = Vec::new();

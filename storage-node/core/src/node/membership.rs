@@ -21,12 +21,21 @@ impl<S: Store> Node<S> {
         let known = self.primaries.get(&shard).map_or(Epoch(0), |p| p.config.epoch);
         let here = config.primary_member().and_then(|m| self.disks.iter().position(|d| d.disk == m.disk));
         let Some(disk) = here else {
+            if let Some(replica) = self.replicas.get_mut(&shard) {
+                replica.superseded = replica.superseded.max(config.epoch);
+            }
             if known < config.epoch {
                 self.step_down(now, shard, out);
             }
             return;
         };
         if self.deletions.gone.contains(config.primary) || self.deletions.doomed.contains_key(&config.primary) {
+            return;
+        }
+        let superseded = self.replicas.get(&shard).map_or(Epoch(0), |replica| replica.superseded);
+        if superseded >= config.epoch && !driver::mutant::on("superseded_adopted") {
+            // An answer to what was asked before, or the conductor's word in an order of its own.
+            self.counters.count("epoch.superseded");
             return;
         }
         if known >= config.epoch {

@@ -41,6 +41,7 @@
 
 mod barrier;
 mod copying;
+mod crowd;
 mod damage;
 mod deletion;
 mod disk_failed;
@@ -74,6 +75,7 @@ mod waits;
 mod wishes;
 mod work;
 
+use self::crowd::Crowd;
 use self::deletion::Deletions;
 use self::filling::Fillings;
 use self::orders::Orders;
@@ -147,8 +149,8 @@ pub struct Node<S> {
 
     // Disks, each with its store.
     disks: Vec<Disk<S>>,
-    /// Operations that each disk's store has.
-    in_store: Vec<usize>,
+    /// What each disk's store has, and who waits for room there.
+    crowds: Vec<Crowd>,
     /// A store was given something since its last end of turn.
     store_touched: bool,
     damage: damage::Damage,
@@ -203,7 +205,7 @@ pub struct Node<S> {
 }
 
 impl<S: Store> Node<S> {
-    /// A node over opened disks. `started` is when the process started: it joins nothing for one promise time after (rule 14), unless
+    /// A node over opened disks. `started` is when it had its disks to itself: it joins nothing for one promise time after (rule 14), unless
     /// its disks hold no copy at all, so that no process before it can have promised anything.
     pub fn new(
         options: NodeOptions,
@@ -253,7 +255,7 @@ impl<S: Store> Node<S> {
             ready: VecDeque::new(),
             arrivals: 0,
             store_touched: false,
-            in_store: vec![0; disks_len],
+            crowds: (0..disks_len).map(|_| Crowd::default()).collect(),
             settling_pieces: 0,
             services: Slab::new(),
             last_look: 0,

@@ -132,6 +132,7 @@ impl<S: Store> Node<S> {
             IocbPhase::Stamped if matches!(iocb.kind, Kind::Barrier(_)) => self.give_up_barrier(now, key),
             // It takes effect, and nobody is told; the store still reads for it: it goes when that is done.
             IocbPhase::Stamped | IocbPhase::BehindBarrier => {}
+            IocbPhase::Ready if iocb.stamp.is_some() => {}
             IocbPhase::Reading | IocbPhase::Merging | IocbPhase::Mending | IocbPhase::Filling => iocb.withdrawn = true,
             IocbPhase::Queued | IocbPhase::Locked | IocbPhase::Ready => self.end_request(now, key),
         }

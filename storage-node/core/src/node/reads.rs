@@ -52,8 +52,8 @@ impl<S: Store> Node<S> {
             Kind::Fill => (Class::Resync, self.iocbs[key].view),
             _ => (Class::Work, self.iocbs[key].view),
         };
-        if self.replicas.get(&shard).is_some_and(|r| self.in_store[r.disk] >= self.store_room(key)) {
-            self.counters.count("store.waits");
+        let disk = self.replicas.get(&shard).map(|replica| replica.disk);
+        if disk.is_some_and(|disk| !self.has_store_room(disk, key)) {
             return false;
         }
         if self.is_dropped(shard, view) {
@@ -96,10 +96,18 @@ impl<S: Store> Node<S> {
         gives_way
     }
 
-    /// How many operations its disk's store may have for this IOCB to add one: clients leave half to the others.
-    pub(super) fn store_room(&self, key: usize) -> usize {
-        let each = self.store_share();
-        if self.iocbs[key].kind == Kind::Settle { each } else { each / 2 }
+    /// Whether a disk's store has room for this IOCB to add an operation. Without, it stands in line.
+    pub(super) fn has_store_room(&mut self, disk: usize, key: usize) -> bool {
+        let (share, iocb) = (self.store_share(), &self.iocbs[key]);
+        let crowd = &mut self.crowds[disk];
+        let room = if iocb.kind == Kind::Settle { crowd.all() < share } else { crowd.has_room(share, iocb.arrival) };
+        if room {
+            crowd.looks_again(iocb.arrival);
+        } else {
+            crowd.waits(iocb.arrival, key);
+            self.counters.count("store.waits");
+        }
+        room
     }
 
     /// The store has read for an IOCB: answer with it, merge it, or settle with it.

@@ -47,7 +47,7 @@ impl<S: Store> Node<S> {
             return;
         }
         // Beside a full store: a look that nobody waits for any more is not over in it.
-        let full = self.in_store[replica.disk] >= share || replica.is_busy(range);
+        let full = self.crowds[replica.disk].all() >= share || replica.is_busy(range);
         match replica.admit(stamp.sequence, body.floor()) {
             Admission::Begin if full => {
                 self.counters.count("store.waits");

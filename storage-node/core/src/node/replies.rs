@@ -159,6 +159,7 @@ impl<S: Store> Node<S> {
             self.traces.push_back(iocb.stages);
         }
         let shard = iocb.shard;
+        self.crowds.iter_mut().for_each(|crowd| crowd.looks_again(arrival));
         if let Some(primary) = self.primaries.get_mut(&shard) {
             primary.requests.remove(&arrival);
             primary.stalled.remove(&arrival);

@@ -246,6 +246,7 @@ impl<S: Store> Node<S> {
         if let Some(primary) = self.primaries.get_mut(&shard) {
             primary.stalled.remove(&arrival);
         }
+        self.crowds.iter_mut().for_each(|crowd| crowd.looks_again(arrival));
         let went_on = may
             && match (kind, phase) {
                 (Kind::Scrub, _) => self.start_mend(now, key, out),
@@ -268,16 +269,14 @@ impl<S: Store> Node<S> {
     pub(super) fn stamp(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
         self.abandon_stamp(key);
         let iocb = &self.iocbs[key];
-        let (shard, kind, range) = (iocb.shard, iocb.kind, iocb.range);
-        if let Some(replica) = self.replicas.get(&shard)
-            && self.in_store[replica.disk] >= self.store_room(key)
-        {
-            self.counters.count("store.waits");
-            return false;
-        }
+        let (shard, kind, range, stamped) = (iocb.shard, iocb.kind, iocb.range, iocb.stamp.is_some());
         // What is written again may be zeros, which take none.
         let takes_none = kind == Kind::Rewrite && iocb.payload.is_none();
-        if kind.takes_space() && !takes_none && iocb.stamp.is_none() {
+        let disk = self.replicas.get(&shard).map(|replica| replica.disk);
+        if disk.is_some_and(|disk| !self.has_store_room(disk, key)) {
+            return false;
+        }
+        if kind.takes_space() && !takes_none && !stamped {
             match self.find_room(now, key, range.count.0.into()) {
                 Room::Found => {}
                 Room::Awaited => {

@@ -161,7 +161,7 @@ impl<S: Store> Node<S> {
             let Some(replica) = self.replicas.get(&shard) else { return };
             let all: usize = self.scrubs.values().map(|s| s.running.len()).sum();
             // Clients first.
-            let crowded = self.in_store[replica.disk] >= self.store_share() / 4;
+            let crowded = self.crowds[replica.disk].all() >= self.store_share() / 4;
             let size = Blocks(u32::try_from(primary.config.size.0 / BLOCK as u64).unwrap_or(u32::MAX));
             let Some(scrub) = self.scrubs.get_mut(&shard).filter(|s| !s.over && now >= s.wait_until) else { return };
             if scrub.left.is_empty() && scrub.next >= size {

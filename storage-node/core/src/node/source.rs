@@ -87,7 +87,7 @@ impl<S: Store> Node<S> {
         if at.end() * BLOCK as u64 > replica.size().0 {
             return Err(Status::OutOfRange);
         }
-        let room = self.in_store[replica.disk] < self.store_share() / 2;
+        let room = self.crowds[replica.disk].all() < self.store_share() / 2;
         let fits = room && self.services.len() + self.sources.giving < SERVICES;
         if fits { Ok(()) } else { Err(Status::Later) }
     }

@@ -190,7 +190,7 @@ impl<S: Store> Node<S> {
     ) -> bool {
         let Some(replica) = self.replicas.get(&shard) else { return false };
         let (disk, copy) = (replica.disk, replica.copy);
-        if self.in_store[disk] >= self.store_share() / 2 {
+        if self.crowds[disk].all() >= self.store_share() / 2 {
             self.counters.count("store.waits");
             return false;
         }

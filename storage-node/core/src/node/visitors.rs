@@ -147,6 +147,10 @@ impl<S: Store> Node<S> {
                 IocbPhase::Merging | IocbPhase::Reading | IocbPhase::Mending | IocbPhase::Filling => {
                     self.iocbs[key].withdrawn = true
                 }
+                // A copy that was added may have it under its former stamp, and nothing settles that.
+                IocbPhase::Ready if self.iocbs[key].stamp.is_some() => {
+                    self.iocbs[key].answer = None;
+                }
                 IocbPhase::Queued | IocbPhase::Locked | IocbPhase::Ready => {
                     self.counters.count("request.dropped");
                     self.end_request(now, key);

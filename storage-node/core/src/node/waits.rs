@@ -61,6 +61,13 @@ pub(super) enum StoreWait {
     CopyWork { shard: ShardId, task: CopyWork },
 }
 
+impl StoreWait {
+    /// Of a request of a client of this node's primaries.
+    fn is_clients(&self) -> bool {
+        matches!(self, Self::LocalLeg { .. } | Self::Read { .. })
+    }
+}
+
 /// What a reply on a link belongs to.
 #[derive(Debug)]
 pub(super) enum ReplyWait {
@@ -97,9 +104,9 @@ impl<S: Store> Node<S> {
         wait: StoreWait,
         out: &mut dyn Outbox<Letter>,
     ) {
+        self.crowds[disk].enters(wait.is_clients());
         let tag = Tag(self.waits.store.insert(wait) as u64);
         self.store_touched = true;
-        self.in_store[disk] += 1;
         self.disks[disk].store.submit(now, tag, op, &mut |op| out.submit(op));
     }
 
@@ -112,7 +119,7 @@ impl<S: Store> Node<S> {
                 debug_assert!(false, "the store completed what it was not given");
                 continue;
             };
-            self.in_store[disk] -= 1;
+            self.crowds[disk].leaves(wait.is_clients());
             match wait {
                 StoreWait::LocalLeg { iocb, stamp, copy, from, hold } => {
                     self.share_is_over(from);
@@ -146,6 +153,9 @@ impl<S: Store> Node<S> {
                 StoreWait::SnapshotRead { of, answer } => self.snapshot_given(now, (of, answer), result, out),
                 StoreWait::CopyWork { shard, task } => self.worked(shard, task, result.map(drop), out),
             }
+        }
+        if answered {
+            self.ready.extend(self.crowds[disk].next(self.store_share()));
         }
         answered
     }
