@@ -7,7 +7,7 @@ use crate::trace::{self, Step, steps};
 use clap::Args;
 use serde::Serialize;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use target_daemon::{Place, Record, TargetView, look};
+use target_daemon::{Place, Record, TargetError, TargetView, look};
 
 #[derive(Args)]
 pub(crate) struct AttachedArgs {
@@ -49,6 +49,9 @@ enum Known {
     },
 }
 
+/// Its record is no record, or of another version.
+const UNREADABLE: &str = "unreadable";
+
 pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
     let mut all = Vec::new();
     let served = if args.trace { Some(trace::served(&trace::sockets(&args.cluster)?)) } else { None };
@@ -56,7 +59,17 @@ pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
         let (live, holder) = (place.is_live()?, place.holder());
         // One that comes up may show what a dead one left.
         let own = |record: &Record| holder.is_some_and(|holder| record.is_of(holder));
-        all.push(match place.read()? {
+        let nothing = || Known::Nothing { volume: place.volume().to_owned(), pid: holder.map(|holder| holder.pid) };
+        let read = match place.read() {
+            // The others are to be seen all the same.
+            Err(bad @ TargetError::BadRecord { .. }) => {
+                eprintln!("trine: {bad}");
+                all.push(Attached { known: nothing(), live, state: UNREADABLE, target: None, steps: None });
+                continue;
+            }
+            read => read?,
+        };
+        all.push(match read {
             Some(record) if !live => {
                 Attached { known: Known::Record(record), live, state: "dead", target: None, steps: None }
             }
@@ -72,10 +85,7 @@ pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
                 let steps = target.as_ref().zip(served.as_ref()).map(|(target, served)| steps(&target.traces, served));
                 Attached { known: Known::Record(record), live, state, target, steps }
             }
-            _ if live => {
-                let known = Known::Nothing { volume: place.volume().to_owned(), pid: holder.map(|holder| holder.pid) };
-                Attached { known, live, state: "starting", target: None, steps: None }
-            }
+            _ if live => Attached { known: nothing(), live, state: "starting", target: None, steps: None },
             // One that is detached meanwhile is none.
             _ => continue,
         });
@@ -87,7 +97,8 @@ fn people(all: &[Attached]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let none = || "-".to_owned();
     let rows = all.iter().map(|Attached { known, live, state, target, .. }| {
-        let state = if *live { (*state).to_owned() } else { format!("{state} (recover with trine attach)") };
+        let dead = !*live && *state != UNREADABLE;
+        let state = if dead { format!("{state} (recover with trine attach)") } else { (*state).to_owned() };
         let requests = target.as_ref().map_or_else(none, |target| target.requests.to_string());
         let over = target.as_ref().map_or_else(none, over);
         match known {

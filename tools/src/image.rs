@@ -10,6 +10,8 @@ use conductor_client::Client;
 use conductor_model::Bytes;
 use conductor_model::views::VolumeInfo;
 use indicatif::{ProgressBar, ProgressStyle};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -90,10 +92,16 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
     let subject = args.name.parse::<Subject>().context("a volume's name")?;
     let by = visit(&args.cluster, subject, "import")?;
     let client = args.cluster.client()?;
+    // What comes while the new volume is waited for is found there, what comes later by the import itself.
+    let stops = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
+    stops.thread_block().context("cannot block signals")?;
+    let signals = SignalFd::with_flags(&stops, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
+    let signals = signals.context("cannot watch for signals")?;
+    let is_stopped = || matches!(signals.read_signal(), Ok(Some(_)));
     let new = client.create_volume(&args.kind.new_volume(&args.name, Bytes(size)))?;
     let by = Visit { volume: Some(new.id), ..by };
     let so_far = format!("volume {} is created", args.name);
-    let moved = wait_until_served(&client, &new, &so_far, args.timeout)
+    let moved = wait_until_served(&client, &new, &so_far, args.timeout, &is_stopped)
         .and_then(|_| Ok(following(&args.name, |progress| image::import(by, source, !args.short, progress))?));
     let moved = moved.map_err(|failure| undo(&client, &new, failure))?;
     args.output.print(&Report { volume: &args.name, file: args.file.display().to_string(), moved }, |report| {

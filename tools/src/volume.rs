@@ -247,19 +247,20 @@ fn set(args: &SetArgs) -> Outcome {
 /// Waits, if that is wanted, until the volume serves, and says so.
 pub(crate) fn finish(client: &Client, info: VolumeInfo, wait: &WaitArgs, output: OutputArgs, done: &str) -> Outcome {
     let so_far = format!("volume {} is {done}", info.name);
-    let info = if wait.no_wait { info } else { wait_until_served(client, &info, &so_far, wait.timeout)? };
+    let info = if wait.no_wait { info } else { wait_until_served(client, &info, &so_far, wait.timeout, &|| false)? };
     output.print(&info, |info| {
         let shards = if info.shards == 1 { "shard" } else { "shards" };
         format!("volume {} {done}: {} in {} {shards}", info.name, size(info.size), info.shards)
     })
 }
 
-/// Until every shard was born, and every primary's node has spoken since and complains of none of them.
+/// Until every shard was born, and every primary's node has spoken since and complains of none of them; or `is_stopped`.
 pub(crate) fn wait_until_served(
     client: &Client,
     info: &VolumeInfo,
     so_far: &str,
     timeout: Duration,
+    is_stopped: &dyn Fn() -> bool,
 ) -> Outcome<VolumeInfo> {
     let start = Instant::now();
     // Draws nothing unless stderr is a terminal.
@@ -291,6 +292,10 @@ pub(crate) fn wait_until_served(
                 reasons => reasons.join("; "),
             };
             return Err(Failure::new(Exit::TimedOut, format!("{so_far}, and does not serve yet: {reasons}")));
+        }
+        if is_stopped() {
+            bar.abandon();
+            return Err(Failure::new(Exit::Failed, format!("{so_far}, and it was interrupted before that served")));
         }
         std::thread::sleep(POLL);
     }

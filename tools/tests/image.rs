@@ -111,6 +111,18 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("interrupted"), "{output:?}");
     is_deleted();
 
+    // It is interrupted before its volume serves: a node stands still.
+    let still = dir.json(&["dev", "status"])[1]["pid"].as_i64().unwrap();
+    let still = Pid::from_raw(i32::try_from(still).unwrap());
+    kill(still, Signal::SIGSTOP).unwrap();
+    let child = import(&["db", "--size", "8M"]);
+    dir.wait_until("there is a volume", || dir.json(&["volume", "list"])[0]["name"] == "db");
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    kill(still, Signal::SIGCONT).unwrap();
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("interrupted before"), "{output:?}");
+    is_deleted();
+
     // The volume is deleted meanwhile, and somebody makes another one by that name: that is nobody's but theirs.
     let mut child = import(&["db", "--size", "8M"]);
     let pipe = child.stdin.take().unwrap();

@@ -42,6 +42,8 @@ pub const WINDOW: u64 = 256;
 const _: () = assert!(WINDOW + SETTLE_DEPTH as u64 <= node_store::MAX_HELD as u64);
 /// Credits of a link to another node that only Joins and Promises may use (rule 21).
 pub const LINK_RESERVED_CREDITS: u16 = 8;
+/// Of these, so many for Promises alone.
+pub const PROMISE_CREDITS: u16 = 2;
 /// Longest range that one settling write carries the content of, in blocks (256 KiB: small enough for the settle class's reserve).
 pub const SETTLE_PIECE: u32 = 64;
 /// Longest range that is settled as one where the primary's own copy has nothing, in blocks: what one request may zero.

@@ -54,7 +54,7 @@ impl Inspector {
                 continue;
             }
             let count = PIECE.min(blocks - at);
-            // The store, which moves its journal home, may have it; it is asked for again after each of its operations.
+            // The store, which moves its journal home, may have it; it is asked for again after each of its operations and turns.
             let Some(into) = self.arena.take(count as usize * BLOCK, Class::Client) else {
                 self.waits = true;
                 return;
@@ -92,8 +92,13 @@ impl Inspector {
     }
 
     pub(crate) fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
-        self.store.end_turn(now, &mut |op| out.submit(op));
-        if self.take(out) {
+        let mut again = std::mem::take(&mut self.waits);
+        loop {
+            self.store.end_turn(now, &mut |op| out.submit(op));
+            if !self.take(out) && !std::mem::take(&mut again) {
+                break;
+            }
+            // What it asks for now, the store begins with the end of a turn.
             self.go_on(now, out);
         }
     }

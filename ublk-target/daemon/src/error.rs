@@ -96,7 +96,11 @@ pub enum TargetError {
         error: std::io::Error,
     },
     /// The record is not one of ours.
-    #[error("{} is not an attachment's record ({error}): remove it if no target runs", .path.display())]
+    #[error(
+        "{} is no attachment's record that this version can read ({error}): use the version of trine that wrote it; if it is damaged, and \
+         no target runs, remove it: a block device that it left waits until this host is started again",
+        .path.display()
+    )]
     BadRecord {
         /// Which.
         path: PathBuf,

@@ -2,7 +2,7 @@
 
 use super::waits::{ReplyWait, Request};
 use super::{Node, whole_payload};
-use crate::limits::{JOIN_DEADLINE, RETRY_REFUSED};
+use crate::limits::{JOIN_DEADLINE, PROMISE_CREDITS, RETRY_REFUSED};
 use crate::mail::Letter;
 use crate::primary::{JoinState, Joined, Primary, PrimaryPhase};
 use conductor_model::api::MembershipChange;
@@ -55,6 +55,10 @@ impl<S: Store> Node<S> {
             if self.named_wrongly(&member, open) {
                 self.ask_conductor(now, shard, MembershipChange::Reopened(vec![(member.copy, open)]), out);
                 continue;
+            }
+            // However many wait for a disk that hangs: without promises nothing is read on the others either.
+            if self.net.credits(conn) <= PROMISE_CREDITS {
+                return self.counters.count("join.waits");
             }
             self.send_join(now, conn, shard, &member);
         }
