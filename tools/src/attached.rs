@@ -2,7 +2,7 @@
 
 use crate::attach::records;
 use crate::config::ClusterArgs;
-use crate::output::{Outcome, OutputArgs, table};
+use crate::output::{Outcome, OutputArgs, note, table};
 use crate::trace::{self, Step, steps};
 use clap::Args;
 use serde::Serialize;
@@ -63,7 +63,7 @@ pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
         let read = match place.read() {
             // The others are to be seen all the same.
             Err(bad @ TargetError::BadRecord { .. }) => {
-                eprintln!("trine: {bad}");
+                note(format!("trine: {bad}"));
                 all.push(Attached { known: nothing(), live, state: UNREADABLE, target: None, steps: None });
                 continue;
             }

@@ -153,7 +153,8 @@ impl Conductor {
                 volume.readers.retain(|reader| reader.client != client && reader.shared == *shared);
                 volume.readers.push(Reader { client, host, generation, shared: *shared, since: now, first });
             } else {
-                if !goes_on {
+                // From whom it is taken may have clients who go on here: they are still to be told of a loss.
+                if !goes_on && volume.attachment.is_none() {
                     volume.held_since = at;
                 }
                 volume.readers.clear();

@@ -137,8 +137,8 @@ pub enum Error {
     },
     /// It was somebody else's, or nobody's, for a while.
     #[error(
-        "{client} has not had volume {name} all the time since its device was made, as far as is known here: what waits in the device \
-         might be written over newer data. Give it up with `trine detach {name} --force`, and attach again"
+        "{client} has not had volume {name} all the time since it attached it, as far as is known here: what waits in its device, or \
+         is sent again by its NBD clients, might be written over newer data. Give it up with `trine detach {name} --force`, and attach again"
     )]
     NotUnbroken {
         /// The volume.

@@ -221,6 +221,37 @@ fn an_evicted_writer_fails_and_the_next_one_finds_all_that_was_acknowledged() {
     old.detach(&cluster);
 }
 
+/// Its clients may still be there, and send again what was not answered.
+#[test]
+fn an_export_whose_target_was_killed_does_not_go_on_behind_somebody_elses_back() {
+    let cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, SHARDS * 4, 4).unwrap();
+    let [a, b] = ["a", "b"].map(|name| Host::new(&cluster, name));
+    let kill = |host: &Host| {
+        let outcome = host.trine(&cluster, &["attached", "-o", "json"]);
+        let all: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let pid = i32::try_from(all[0]["pid"].as_i64().unwrap()).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+        wait_until("the target is dead", LONG, || Ok(host.state(&cluster) == "dead")).unwrap();
+    };
+    done(&a.attach(&cluster, &[]));
+    assert!(a.nbd().call(&write(0, 1), LONG).unwrap().is_ok());
+    kill(&a);
+    // Nobody had it meanwhile: it goes on.
+    done(&a.attach(&cluster, &[]));
+    kill(&a);
+    done(&b.attach(&cluster, &["--force"]));
+    assert!(b.nbd().call(&write(0, 2), LONG).unwrap().is_ok());
+    refused(&a.attach(&cluster, &[]), 5, "attached by b");
+    b.detach(&cluster);
+    refused(&a.attach(&cluster, &[]), 5, "Give it up with `trine detach db --force`");
+    assert_eq!(a.state(&cluster), "dead", "a refusal changes nothing");
+    done(&a.trine(&cluster, &["detach", VOLUME]));
+    done(&a.attach(&cluster, &[]));
+    assert_eq!(read(&mut a.nbd(), 0), Ok(2));
+    a.detach(&cluster);
+}
+
 #[test]
 fn one_of_two_readers_is_evicted_and_the_other_reads_on() {
     let cluster = Cluster::start(Shape::default()).unwrap();

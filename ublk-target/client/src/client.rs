@@ -345,9 +345,10 @@ impl VolumeClient {
         [at_once, look, self.engine.next_deadline(), self.net.next_deadline(), probe].into_iter().flatten().min()
     }
 
-    /// Finishes what is in flight, however long that takes, and says goodbye. The front end hands over nothing more.
+    /// Finishes what is in flight, however long that takes but without a limit's, and says goodbye. The front end hands over nothing more.
     pub fn stop(&mut self) {
         self.stopping = true;
+        self.engine.give_up_pace();
     }
 
     /// Fails what is in flight (`detach --force`) and stops.

@@ -184,8 +184,8 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
     };
     match said {
         Ok(()) => {}
-        // Somebody else has it, or it is gone: nothing is left of this attachment there.
-        Err(error) if matches!(error.kind(), Some("not-attached" | "no-volume")) => {}
+        // Somebody else has it, or it is gone, or the key was removed: nothing is left of this attachment there.
+        Err(error) if matches!(error.kind(), Some("not-attached" | "no-volume" | "forbidden")) => {}
         Err(error) if force => tracing::warn!(%error, "the conductor still believes in the attachment"),
         Err(error) => return Err(error.into()),
     }

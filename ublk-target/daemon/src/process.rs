@@ -20,7 +20,6 @@ use crate::setup::{NbdTls, Setup, Shared, random, span};
 use crate::subject::{Subject, check_same};
 use crate::ublk::{self, UblkMade, UblkShape};
 use conductor_client::Client;
-use conductor_model::AttachGeneration;
 use conductor_model::api::VolumeMap;
 use conductor_model::views::{Attach, Detach};
 use driver::Address;
@@ -142,12 +141,13 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
         shared: shared.is_some(),
         force: *force,
         host: options.host.clone(),
-        resumes: former.resumes(),
+        resumes: former.goes_on(*force, &options.front_end).map(|record| record.generation),
     };
     let volume = subject.to_string();
     let mut map = conductor.attach(&volume, &asked)?;
-    if former.recover.is_none() && !former.has_nbd_clients(&options.front_end) {
-        // Nobody above is left who wrote before: a loss until now is told to nobody (rule 18).
+    if former.recover.is_none() && matches!(options.front_end, FrontEnd::Ublk { .. }) {
+        // Nobody above is left who wrote before: a loss until now is told to nobody (rule 18). An export's clients may be on other hosts, and
+        // outlive this one.
         map.held_since = map.shards.iter().map(|shard| shard.cache).max().unwrap_or_default().max(map.held_since);
     }
     let detach = Detach { client, generation: map.attach };
@@ -217,14 +217,11 @@ struct Former {
 }
 
 impl Former {
-    /// The generation that whoever made what is taken over was given.
-    fn resumes(&self) -> Option<AttachGeneration> {
-        self.record.as_ref().filter(|_| self.recover.is_some()).map(|record| record.generation)
-    }
-
-    /// Clients of a target that died may connect to the one that follows it.
-    fn has_nbd_clients(&self, front_end: &FrontEnd) -> bool {
-        self.record.is_some() && matches!(front_end, FrontEnd::Nbd { .. })
+    /// What goes on where a target died: its device, if that is taken over; or its clients, which may connect to the one that follows it, and
+    /// send again what was not answered.
+    fn goes_on(&self, force: bool, front_end: &FrontEnd) -> Option<&Record> {
+        let has_clients = !force && matches!(front_end, FrontEnd::Nbd { .. });
+        self.record.as_ref().filter(|_| self.recover.is_some() || has_clients)
     }
 
     /// A device that is taken over stays what it is: its users share the volume with other readers.
@@ -287,8 +284,10 @@ fn bring_up(
 ) -> Result<(Front, Record), TargetError> {
     let (recover, generation) = (former.recover, map.attach);
     let volume = options.subject.to_string();
+    if let Some(record) = former.goes_on(options.force, &options.front_end) {
+        check_same(record, &map)?;
+    }
     if let Some(record) = former.record.filter(|_| recover.is_some()) {
-        check_same(&record, &map)?;
         // Should we not get any further, this is what the conductor wants to hear at a detach.
         place.write(&Record { generation, ..record })?;
     }
@@ -435,7 +434,7 @@ fn uri(address: &Address, volume: &str, secure: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::{ClusterId, VolumeId};
+    use conductor_model::{AttachGeneration, ClusterId, VolumeId};
 
     #[test]
     fn a_device_that_is_taken_over_stays_read_only() {
@@ -457,7 +456,11 @@ mod tests {
         assert!(of(Some(3), true).is_read_only());
         assert!(!of(Some(3), false).is_read_only(), "it was writable");
         assert!(!of(None, true).is_read_only(), "it is made anew");
-        assert_eq!((of(Some(3), false).resumes(), of(None, false).resumes()), (Some(AttachGeneration(3)), None));
+        let nbd = FrontEnd::Nbd { listen: Address::Unix("/run/x".into()), plaintext: false, tls: NbdTls::Off };
+        let device = FrontEnd::Ublk { queues: 1 };
+        let goes_on = |recover, force, front_end| of(recover, false).goes_on(force, front_end).is_some();
+        assert!(goes_on(Some(3), false, &device) && goes_on(Some(3), true, &device) && !goes_on(None, false, &device));
+        assert!(goes_on(None, false, &nbd) && !goes_on(None, true, &nbd), "its clients may still be there");
     }
 
     #[test]

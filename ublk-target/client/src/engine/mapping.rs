@@ -101,15 +101,21 @@ impl Engine {
         true
     }
 
+    /// Not while it waits for its turn: that is for no node to change.
+    fn is_stalled(&self, now: Time, request: &Request) -> bool {
+        let [submitted, sent] = [Stage::Submitted, Stage::Sent].map(|stage| request.stages.at[stage as usize]);
+        let waits =
+            |key: &usize| !matches!(self.parts[*key].state, PartState::Done | PartState::Paused(_, Pause::Turn));
+        sent.or(submitted).is_some_and(|since| since + STALLED <= now) && request.parts.iter().any(waits)
+    }
+
     /// A request that waits for long has the map asked for: its shard may be served elsewhere by now.
     pub(super) fn look(&mut self, now: Time) {
         if now < self.look_at {
             return;
         }
         self.look_at = now + LOOK;
-        let submitted = |request: &Request| request.stages.at[Stage::Submitted as usize];
-        let stalled = |since: Time| since + STALLED <= now;
         self.map_wanted |= self.claims.is_due();
-        self.map_wanted |= self.requests.iter().any(|(_, request)| submitted(request).is_some_and(stalled));
+        self.map_wanted |= self.requests.iter().any(|(_, request)| self.is_stalled(now, request));
     }
 }

@@ -34,6 +34,18 @@ impl Engine {
         }
     }
 
+    /// It is everybody's turn from now on.
+    pub(crate) fn give_up_pace(&mut self) {
+        self.pace = None;
+        for (key, part) in &mut self.parts {
+            if let PartState::Paused(until, Pause::Turn) = &mut part.state {
+                self.paused.remove(&(*until, key));
+                *until = Time::default();
+                self.paused.insert((*until, key));
+            }
+        }
+    }
+
     /// Queues a part where its shard is served now.
     pub(super) fn enqueue(&mut self, now: Time, key: usize) {
         let part = &mut self.parts[key];

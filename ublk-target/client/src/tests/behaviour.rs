@@ -66,6 +66,35 @@ fn what_comes_before_its_turn_waits_for_it_whatever_the_map_says_and_times_out_f
 }
 
 #[test]
+fn what_waits_for_its_turn_asks_for_no_map_and_does_not_wait_once_the_client_ends() {
+    let mut b = bench(&[(1, 1)]);
+    let limits = Limits { iops: NonZeroU64::new(1), bandwidth: None };
+    b.engine.pace = Pace::new(limits).map(Arc::new);
+    for tag in 0..5 {
+        assert!(b.submit(tag, BlockOp::Read, 0, 4));
+    }
+    b.turn();
+    b.up(1);
+    b.answer(1, 0, Status::Ok, b"once");
+    b.pass(Span::millis(950));
+    b.answer(1, 0, Status::Ok, b"more");
+    b.pass(Span::millis(800));
+    assert!(b.posted(1).is_empty() && !b.engine.wants_map(b.now), "submitted long ago");
+    b.pass(Span::millis(200));
+    assert_eq!(b.posted(1).len(), 1);
+    b.pass(Span::millis(900));
+    assert!(!b.engine.wants_map(b.now), "not sent for long");
+    b.engine.give_up_pace();
+    b.turn();
+    assert_eq!(b.posted(1).len(), 3, "the rest goes at once");
+    b.pass(Span::seconds(2));
+    assert!(b.engine.wants_map(b.now), "nobody answers");
+    (0..3).for_each(|_| b.answer(1, 0, Status::Ok, b"more"));
+    assert_eq!(b.completions.len(), 5);
+    b.assert_clean();
+}
+
+#[test]
 fn a_write_over_two_shards_sends_each_its_own_bytes() {
     let mut b = bench(&[(1, 1), (1, 1)]);
     let bytes: Vec<u8> = (0..10_000u32).map(|i| i as u8).collect();

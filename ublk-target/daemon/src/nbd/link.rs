@@ -145,6 +145,11 @@ impl Link {
         !self.session.is_transmitting()
     }
 
+    /// Nobody waits for its answers any more. Who said goodbye may.
+    pub(super) fn hears_nothing(&self) -> bool {
+        self.is_gone() && !self.session.is_leaving()
+    }
+
     /// Its client will not hear of changes that are still at the volume client.
     pub(super) fn has_orphans(&self) -> bool {
         self.changes > 0 && (self.hung_up || self.is_gone())

@@ -433,7 +433,7 @@ impl NbdTarget {
 
     /// Gives up what nobody waits for.
     fn withdraw(&mut self, now: Time) {
-        let left = self.links().filter(|link| link.is_gone() && link.asked > link.changes);
+        let left = self.links().filter(|link| link.hears_nothing() && link.asked > link.changes);
         let left: Vec<ConnId> = left.map(|link| link.owner.id).collect();
         if left.is_empty() {
             return;
