@@ -32,6 +32,9 @@ pub(crate) enum Mood {
     Quiet,
 }
 
+/// Blocks of a wide copy that one leaf of its map covers, and those at the beginning of each that are asked for.
+const PART: u64 = 127 * 16;
+const SPOT: u64 = 160;
 /// Most operations in flight.
 const DEPTH: usize = 24;
 /// Blocks of each copy that are written over and over: in all, fewer than half a journal holds.
@@ -232,7 +235,14 @@ impl<E: Engine> World<E> {
     fn any_range(&mut self, within: u32, longest: u64) -> conductor_model::BlockRange {
         let small = |n: u64| u32::try_from(n).expect("small");
         let count = 1 + small(self.rng.below(longest.min(u64::from(within))));
-        let mut from = small(self.rng.below(u64::from(within - count) + 1));
+        let mut from = match u64::from(within - count) + 1 {
+            // Wide: near the beginning of one of its parts.
+            room if room > PART => {
+                let near = self.rng.below(room.div_ceil(PART)) * PART + self.rng.below(SPOT);
+                small(near.min(room - 1))
+            }
+            room => small(self.rng.below(room)),
+        };
         if self.rng.below(4) == 0 {
             from -= from % 16;
         }

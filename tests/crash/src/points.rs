@@ -137,8 +137,10 @@ fn work_until<E: Engine>(world: &mut World<E>) {
             assert!(world.turn(), "nothing stops this");
         }
     }
+    // A seal is over soon.
+    let within = if aim == Moment::Seal { 2 } else { 4 };
     let steps = world.disks.steps();
-    world.disks.set_stop(Stop::Step(steps + world.rng.below(4)));
+    world.disks.set_stop(Stop::Step(steps + world.rng.below(within)));
     work(world);
 }
 

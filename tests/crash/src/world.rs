@@ -17,6 +17,10 @@ use std::collections::BTreeMap;
 
 /// Sizes of copies, in blocks: some 20 to 50 chunks, of a whole number of chunks or not.
 const COPY_BLOCKS: std::ops::Range<u64> = 300..800;
+/// The same where maps have two levels, which they get at 127 chunks: written in some spots alone, so that the data has room.
+const WIDE_COPY_BLOCKS: std::ops::Range<u64> = 1_900..6_000;
+/// One of so many stores is one of those.
+const WIDE: u64 = 8;
 /// Memory for a store and what is asked of it.
 const ARENA_BYTES: usize = 96 << 20;
 /// Turns in which nothing happens although something is in flight: after so many it never will.
@@ -93,7 +97,12 @@ impl<E: Engine> World<E> {
             data_blocks: 1_500 + u32::try_from(rng.below(4)).expect("small") * 900,
             copies: 5,
         };
-        Self::with(shape, rng.next_u64())
+        let mut this = Self::with(shape, rng.next_u64());
+        if rng.below(WIDE) == 0 {
+            this.copy_blocks = WIDE_COPY_BLOCKS;
+            this.counts.bump("wide");
+        }
+        this
     }
 
     /// A fresh store of this shape.
