@@ -8,7 +8,7 @@
 use super::engine::{JournaledStore, Pending};
 use super::entry::ChunkNo;
 use super::layers::LayerId;
-use super::limits::{CHUNK, CHUNK_BLOCKS, MAX_PATCHES, MAX_RANGES};
+use super::limits::{CHUNK, CHUNK_BLOCKS, MAX_PATCHES, MAX_RANGES, PASSED_ABOVE, PASSED_FOR};
 use super::overlay::{Changes, Source, part};
 use super::record::{Record, Stamped};
 use super::tables::Wait;
@@ -176,7 +176,7 @@ impl JournaledStore {
         id
     }
 
-    /// Let in what there is room for, in order.
+    /// Let in what there is room for, in order; but writes and zeros pass a copy-range that waits for folds.
     pub(super) fn admit_waiting(&mut self, out: &mut DiskOut<'_>) {
         while let Some(&key) = self.ready.front() {
             if !self.append(key) {
@@ -184,19 +184,26 @@ impl JournaledStore {
             }
             self.ready.pop_front();
         }
+        let mut at = 0;
         while self.failed.is_none()
-            && let Some(&key) = self.waiting.front()
+            && let Some(&key) = self.waiting.get(at)
         {
             let Some(Pending::Change(mut change)) = self.take_change(key) else {
-                self.waiting.pop_front();
+                self.waiting.remove(at);
                 continue;
             };
+            let passes = matches!(change.work, Work::Write(_) | Work::Record(Record::Zero { .. }, _));
+            if at > 0 && !passes {
+                self.pending[key] = Pending::Change(change);
+                break;
+            }
+            let is_share = matches!(change.work, Work::Record(Record::Share { .. }, _));
             let admission = self.admit(key, &mut change, out);
             let ready = change.data_left == 0;
             self.pending[key] = Pending::Change(change);
             match admission {
                 Admission::Yes => {
-                    self.waiting.pop_front();
+                    self.waiting.remove(at);
                     if ready {
                         self.ready.push_back(key);
                         if self.ready.len() == 1 && self.append(key) {
@@ -204,14 +211,28 @@ impl JournaledStore {
                         }
                     }
                 }
+                Admission::Wait if is_share && self.may_be_passed(key) => at = 1,
                 Admission::Wait => break,
                 Admission::No(error) => {
-                    self.waiting.pop_front();
+                    self.waiting.remove(at);
                     self.counters.no_space += u64::from(error == StoreError::NoSpace);
                     self.change_over(key, Err(error)); // nothing is promised to it
                 }
             }
         }
+    }
+
+    /// A copy-range waits until nothing is in the overlay, which takes a fold or two. Where that is much, whatever is written meanwhile does not
+    /// wait for it, on whichever copy: what it is about is locked by whoever asked for it. Not for ever: a fold that goes on while others write
+    /// leaves something for the next.
+    fn may_be_passed(&mut self, key: usize) -> bool {
+        let folds = self.counters.checkpoints;
+        let since = match self.passed {
+            Some((passed, since)) if passed == key => since,
+            _ => folds,
+        };
+        self.passed = Some((key, since));
+        folds < since + PASSED_FOR && (!self.fold.is_idle() || self.fresh.patches.len() > PASSED_ABOVE)
     }
 
     /// Take a change out of its slot, to be put back: a stand-in keeps the slot.

@@ -94,6 +94,8 @@ pub struct JournaledStore {
     /// Looks that wait for pages.
     pub(super) looking: VecDeque<usize>,
     pages_came: bool,
+    /// The copy-range that others pass, and how many folds were over when they began to.
+    pub(super) passed: Option<(usize, u64)>,
     /// Lists of changes that go on in the next turn.
     pub(super) listing: VecDeque<usize>,
     pub(super) eras: Eras,
@@ -158,6 +160,7 @@ impl JournaledStore {
             creating: 0,
             looking: VecDeque::new(),
             pages_came: false,
+            passed: None,
             listing: VecDeque::new(),
             eras: Eras::default(),
             trims: Waiting::default(),

@@ -64,6 +64,10 @@ pub(super) const SCARCE_PLACES: u32 = 1024;
 pub(super) const MAX_PATCHES: usize = 1 << 17;
 /// Ranges of whole discarded chunks in one overlay generation: 64 B each, 4 MiB.
 pub(super) const MAX_RANGES: usize = 1 << 16;
+/// A copy-range is passed by writes while the generation has more patches than this, which a fold that somebody waits for moves in some 50 ms…
+pub(super) const PASSED_ABOVE: usize = 1 << 11;
+/// …or a fold is under way, for so many folds.
+pub(super) const PASSED_FOR: u64 = 4;
 /// A fold begins when the generation has this part of its bound, …
 pub(super) const FOLD_AT: usize = 2;
 /// …or when nothing was asked for so long.

@@ -212,6 +212,52 @@ fn a_fold_that_somebody_waits_for_keeps_to_no_pace() {
 }
 
 #[test]
+fn writes_pass_a_copy_range_that_waits_for_a_fold_and_not_for_ever() {
+    let mut paced = Paced::new();
+    let submit = |paced: &mut Paced, tag: u64, op: StoreOp| {
+        let Paced { store, disk, now, .. } = paced;
+        store.submit(*now, Tag(tag), op, &mut |op| disk.submit(op));
+    };
+    let over = |paced: &mut Paced| {
+        let all = std::iter::from_fn(|| paced.store.next_completion());
+        all.map(|(tag, result)| result.map(|_| tag.0).unwrap()).collect::<Vec<u64>>()
+    };
+    // A fold is under way, on a disk that is slow.
+    let mut out = Vec::new();
+    let folds = paced.store.counters().checkpoints;
+    paced.share(0);
+    let op = write(&paced.arena, 1, range(1, 1), 8000, 7);
+    submit(&mut paced, 1, op);
+    submit(&mut paced, 2, zero(2, 100, 1, 8001, 0));
+    submit(&mut paced, 3, snapshot(2, 30, 8002));
+    let op = write(&paced.arena, 1, range(2, 1), 8003, 8);
+    submit(&mut paced, 4, op);
+    paced.now_but_home(&mut out);
+    assert_eq!(over(&mut paced), [1, 2], "a snapshot does not pass it, nor what is behind that");
+    paced.disk.inflight.extend(out);
+    // It is done although somebody writes all the time.
+    let (mut done, mut tag) = (Vec::new(), 5);
+    while !done.contains(&0) {
+        let op = write(&paced.arena, 1, range(tag % 4000, 1), 8000 + u64::from(tag), 9);
+        submit(&mut paced, tag.into(), op);
+        let Paced { store, disk, now, .. } = &mut paced;
+        *now = *now + Span::micros(20);
+        store.end_turn(*now, &mut |op| disk.submit(op));
+        if let Some(step) = disk.step() {
+            store.done(*now, step, &mut |op| disk.submit(op));
+        }
+        done.extend(over(&mut paced));
+        tag += 1;
+        assert!(tag < 50_000, "it waits for ever");
+    }
+    let folds = paced.store.counters().checkpoints - folds;
+    assert!((2..=7).contains(&folds), "{folds} folds");
+    quiesce_at(paced.now, &mut paced.store, &mut paced.disk);
+    quiesce_at(paced.now + Span::millis(5000), &mut paced.store, &mut paced.disk);
+    assert!(paced.store.is_all_home());
+}
+
+#[test]
 fn a_store_that_fails_gives_back_what_was_to_go_home() {
     let mut paced = Paced::new();
     let held = paced.arena.in_use();
