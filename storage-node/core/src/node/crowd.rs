@@ -39,7 +39,7 @@ impl Crowd {
     /// Whether there is room for the request with this arrival beside those that came before it.
     pub(super) fn has_room(&self, share: usize, arrival: u64) -> bool {
         let room = self.room(share);
-        self.line.range(..arrival).take(room).count() < room
+        room > 0 && (self.line.is_empty() || self.line.range(..arrival).take(room).count() < room)
     }
 
     /// It waits for room.
@@ -49,7 +49,9 @@ impl Crowd {
 
     /// It waits no more, or looks again.
     pub(super) fn looks_again(&mut self, arrival: u64) {
-        self.line.remove(&arrival);
+        if !self.line.is_empty() {
+            self.line.remove(&arrival);
+        }
     }
 
     /// Those that there is room for now.
