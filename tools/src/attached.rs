@@ -27,7 +27,7 @@ struct Attached {
     known: Known,
     /// The target's process lives.
     live: bool,
-    /// `live`, `dead`, `starting` (its device is not usable yet), `fenced` (a newer attachment exists), or `silent` (it lives and does
+    /// `live`, `dead`, `starting` (its device is not usable yet), `fenced` (a newer attachment exists), `unreadable` (its record is), or `silent` (it lives and does
     /// not answer).
     state: &'static str,
     /// What it says of itself, if it lives and answers.
