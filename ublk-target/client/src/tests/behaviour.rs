@@ -5,14 +5,11 @@ use super::{SHARD, map};
 use crate::engine::Settings;
 use crate::iocb::{Stage, why};
 use crate::limits::{FENCE_GRACE, MAP_MAX, MOVE_GRACE, RECONNECT_MAX, RETRY_MAX, RETRY_MIN};
-use crate::pace::{Limits, Pace};
 use crate::request::{BlockError, BlockOp};
 use conductor_model::api::VolumeMap;
 use conductor_model::{BlockRange, Blocks, Bytes};
 use driver::{Span, Time};
 use node_protocol::{ExtentsAnswer, Status, op};
-use std::num::NonZeroU64;
-use std::sync::Arc;
 use wire::Reason;
 
 fn bench(shards: &[(u64, u16)]) -> Bench {
@@ -35,62 +32,6 @@ fn a_read_over_two_shards_comes_back_in_order_whatever_order_it_is_answered_in()
     assert_eq!(b.posted(1)[0].body.offset.get(), SHARD - 3);
     b.answer(1, 0, Status::Ok, b"abc");
     assert_eq!(b.completions, [(7, Ok(b"abcdefgh".to_vec()))]);
-    b.assert_clean();
-}
-
-#[test]
-fn what_comes_before_its_turn_waits_for_it_whatever_the_map_says_and_times_out_from_then_on() {
-    let mut b = with_timeout();
-    let limits = Limits { iops: NonZeroU64::new(1), bandwidth: None };
-    b.engine.pace = Pace::new(limits).map(Arc::new);
-    for tag in 0..3 {
-        assert!(b.submit(tag, BlockOp::Read, 0, 4));
-    }
-    assert!(b.submit(3, BlockOp::Flush, 0, 0), "it is free, and there is nothing to flush");
-    b.turn();
-    b.up(1);
-    assert_eq!((b.posted(1).len(), b.completions.len()), (1, 1), "one a second");
-    b.answer(1, 0, Status::Ok, b"once");
-    b.engine.map(b.now, &map(&[(2, 1)]));
-    b.pass(Span::millis(850));
-    assert!(b.posted(1).is_empty(), "a newer epoch is no turn");
-    b.pass(Span::millis(50));
-    assert_eq!(b.posted(1).len(), 1, "a tenth of a second's worth was free");
-    b.answer(1, 0, Status::Ok, b"more");
-    b.pass(Span::millis(999));
-    assert_eq!(b.completions.len(), 3, "the third was submitted 1.9 s ago, and does not time out before its turn");
-    b.pass(Span::millis(1));
-    b.answer(1, 0, Status::Ok, b"more");
-    assert_eq!(b.completions.pop().unwrap(), (2, Ok(b"more".to_vec())));
-    b.assert_clean();
-}
-
-#[test]
-fn what_waits_for_its_turn_asks_for_no_map_and_does_not_wait_once_the_client_ends() {
-    let mut b = bench(&[(1, 1)]);
-    let limits = Limits { iops: NonZeroU64::new(1), bandwidth: None };
-    b.engine.pace = Pace::new(limits).map(Arc::new);
-    for tag in 0..5 {
-        assert!(b.submit(tag, BlockOp::Read, 0, 4));
-    }
-    b.turn();
-    b.up(1);
-    b.answer(1, 0, Status::Ok, b"once");
-    b.pass(Span::millis(950));
-    b.answer(1, 0, Status::Ok, b"more");
-    b.pass(Span::millis(800));
-    assert!(b.posted(1).is_empty() && !b.engine.wants_map(b.now), "submitted long ago");
-    b.pass(Span::millis(200));
-    assert_eq!(b.posted(1).len(), 1);
-    b.pass(Span::millis(900));
-    assert!(!b.engine.wants_map(b.now), "not sent for long");
-    b.engine.give_up_pace();
-    b.turn();
-    assert_eq!(b.posted(1).len(), 3, "the rest goes at once");
-    b.pass(Span::seconds(2));
-    assert!(b.engine.wants_map(b.now), "nobody answers");
-    (0..3).for_each(|_| b.answer(1, 0, Status::Ok, b"more"));
-    assert_eq!(b.completions.len(), 5);
     b.assert_clean();
 }
 

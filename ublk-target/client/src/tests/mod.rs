@@ -5,6 +5,7 @@ mod failover;
 mod fake;
 mod flush;
 mod holding;
+mod limited;
 mod pair;
 mod schedules;
 
