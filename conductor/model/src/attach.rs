@@ -17,7 +17,7 @@ use crate::limits::{MAX_CLIENT_NAME, MAX_HOST_NAME, MAX_READERS_PER_VOLUME, MAX_
 use crate::nodes::is_plain;
 use crate::record::VolumeRecord;
 use crate::views::{Attach, Attachment, ClientVolume, Detach, Reader};
-use crate::{AttachGeneration, Commit, Conductor, Dirty, Error, Key, Millis, NodeId, VolumeId};
+use crate::{AttachGeneration, Commit, Conductor, Dirty, Error, Key, Member, Millis, NodeId, VolumeId};
 use std::collections::BTreeSet;
 
 impl VolumeRecord {
@@ -307,11 +307,12 @@ impl Conductor {
     }
 
     /// Nobody waits any more for what every primary has acted upon. That is persisted, for what a node acted upon is known of this process only:
-    /// with a shard that is lost afterwards the volume would be nobody's after the next start.
-    pub(crate) fn forget_acted_upon(&mut self, now: Millis, dirty: &mut Dirty) {
+    /// with a shard that is lost afterwards the volume would be nobody's after the next start. One that is given up and comes back all the same
+    /// has to act upon it, too.
+    pub(crate) fn forget_acted_upon(&mut self, dirty: &mut Dirty) {
         let since = |volume: &VolumeRecord| volume.taken_at.max(volume.given_up_at);
         let waits = self.volumes.values().filter(|volume| since(volume) > Commit(0));
-        let over = waits.filter(|volume| self.primaries_before(now, volume.id, since(volume)).is_empty());
+        let over = waits.filter(|volume| self.unaware(volume.id, since(volume)).next().is_none());
         for id in over.map(|volume| volume.id).collect::<Vec<_>>() {
             if let Some(volume) = self.volumes.get_mut(&id) {
                 (volume.taken_at, volume.given_up_at) = (Commit(0), Commit(0));
@@ -334,11 +335,14 @@ impl Conductor {
     /// Primaries' nodes of a volume that have not acted upon this transaction yet. Of one that is gone for good, as somebody has said, nobody
     /// waits to hear: a shard that is lost with it would keep the volume from everybody for ever.
     pub(crate) fn primaries_before(&self, now: Millis, volume: VolumeId, at: Commit) -> Vec<NodeId> {
+        let nodes: BTreeSet<NodeId> =
+            self.unaware(volume, at).filter(|m| !self.is_given_up(now, m)).map(|m| m.node).collect();
+        nodes.into_iter().collect()
+    }
+
+    /// A volume's primaries whose nodes have not acted upon this transaction yet.
+    fn unaware(&self, volume: VolumeId, at: Commit) -> impl Iterator<Item = &Member> {
         let primaries = self.shards_of(volume).filter_map(|shard| shard.config.primary_member());
-        let mut nodes: Vec<NodeId> = primaries.filter(|m| !self.is_given_up(now, m)).map(|m| m.node).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes.retain(|node| self.presence.get(node).is_none_or(|p| p.acted < at));
-        nodes
+        primaries.filter(move |m| self.presence.get(&m.node).is_none_or(|p| p.acted < at))
     }
 }

@@ -112,7 +112,7 @@ impl Conductor {
         self.begin_daily_scrubs(now, &mut dirty);
         self.schedule(now, &mut dirty);
         self.expire_keys(now, &mut dirty);
-        self.forget_acted_upon(now, &mut dirty);
+        self.forget_acted_upon(&mut dirty);
         self.renew_cards(&mut dirty);
         self.seal(dirty)
     }

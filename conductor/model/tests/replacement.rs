@@ -342,7 +342,9 @@ fn a_lost_shard_keeps_nobody_from_the_others() {
     assert_eq!(cluster.model.unconfirmed(cluster.now, "db").unwrap(), []);
     assert_eq!(cluster.model.may_serve_others(cluster.now, "db").unwrap(), []);
     // If it comes back after all, it is waited for like any other.
+    cluster.tick();
     cluster.register(3, 1).unwrap();
+    assert_eq!(cluster.model.may_serve_others(cluster.now, "db").unwrap(), [NodeId(3)]);
     cluster.run(|m, now, _| m.attach(now, "db", &force("web4"))).unwrap();
     hear(&mut cluster, &[1, 2]);
     assert_eq!(cluster.model.unconfirmed(cluster.now, "db").unwrap(), [NodeId(3)]);
