@@ -12,6 +12,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod backlog;
 mod change;
 mod counters;
 mod filling;

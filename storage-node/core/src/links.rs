@@ -3,19 +3,12 @@
 //! A link carries replica writes, Joins and Promises. Replica writes wait in its backlog for credits; some credits are kept for Joins
 //! and Promises, so that settling and leases never wait behind writes (rule 21).
 
+use crate::backlog::{Backlog, WaitingLeg};
 use crate::limits::{LINK_RESERVED_CREDITS, RECONNECT_MAX, RECONNECT_MIN};
-use conductor_model::{CopyId, DiskId, Epoch, OpenId, ShardId, Stamp};
+use conductor_model::{DiskId, Epoch, OpenId, ShardId};
 use driver::{ConnId, Span, Time};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-
-/// A leg that waits for a credit. It may be overtaken by events: whoever takes it from the queue looks whether it still waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct WaitingLeg {
-    pub(crate) iocb: usize,
-    pub(crate) stamp: Stamp,
-    pub(crate) copy: CopyId,
-}
 
 /// One link.
 #[derive(Debug)]
@@ -23,7 +16,7 @@ pub(crate) struct Link {
     pub(crate) conn: Option<ConnId>,
     /// Established; with what the peer's Hello says about its disks.
     pub(crate) up: Option<Peer>,
-    pub(crate) backlog: VecDeque<WaitingLeg>,
+    pub(crate) backlog: Backlog,
     /// The newest promise: when the keepalive that it answers was sent, and until when it holds.
     pub(crate) promise: Option<Promise>,
     pub(crate) promise_asked: bool,
@@ -124,6 +117,7 @@ impl Links {
             }
             link.conn = None;
             link.up = None;
+            link.backlog.cut();
             link.promise_asked = false;
             link.waits(now);
             link.retry_at = now + link.backoff;
@@ -165,7 +159,7 @@ impl Link {
         Self {
             conn: None,
             up: None,
-            backlog: VecDeque::new(),
+            backlog: Backlog::default(),
             promise: None,
             promise_asked: false,
             withheld: BTreeMap::new(),
@@ -198,5 +192,12 @@ impl Link {
     /// The connection, if a replica write may use one of its `credits`.
     pub(crate) fn conn_for_writes(&self, credits: u16) -> Option<ConnId> {
         (self.up.is_some() && credits > LINK_RESERVED_CREDITS).then_some(self.conn).flatten()
+    }
+
+    /// The next leg that may be sent, and over which connection, which has so many `credits`.
+    pub(crate) fn next_leg(&mut self, credits: u16) -> Option<(ConnId, WaitingLeg)> {
+        let conn = self.conn_for_writes(credits)?;
+        let beside = self.up.as_ref().is_some_and(|peer| peer.opens.len() > 1);
+        Some((conn, self.backlog.next(credits - LINK_RESERVED_CREDITS, beside)?))
     }
 }

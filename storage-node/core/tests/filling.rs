@@ -515,11 +515,11 @@ fn a_primary_reads_nothing_by_the_promise_of_a_copy_whose_process_is_another_one
     let old = c.configs[&shard(1)].epoch;
     c.until("added, as far as the conductor knows", |c| c.in_sync(1) == [0, 1]);
     // The new process owes nothing; the old primary, which hears nothing from the conductor, has it for the one that it is filling.
-    c.opened[1] = None;
+    c.opened[1].clear();
     c.w.kill(c.nodes[1]);
     c.w.restart(c.nodes[1]);
-    c.until("opened again", |c| c.opened[1].is_some());
-    let open = c.opened[1].unwrap().1;
+    c.until("opened again", |c| !c.opened[1].is_empty());
+    let open = c.opened[1][0].1;
     c.configs.get_mut(&shard(1)).unwrap().members.iter_mut().filter(|m| m.node.0 == 2).for_each(|m| m.open = open);
     c.run(Span::millis(300));
     c.take_over(1, 1);

@@ -67,7 +67,7 @@ fn writes_of_a_flush_volume_are_synced_by_themselves_now_and_then() {
 
 #[test]
 fn what_is_not_synced_is_bounded_by_what_a_store_lists_to_the_block() {
-    let mut c = Cluster::with_disks(27, 160 << 20);
+    let mut c = Cluster::with_disks(27, 1, 160 << 20);
     c.blocks = 8192;
     c.create(1, &[0, 1, 2], None, Durability::Flush);
     let lanes: Vec<_> =

@@ -6,6 +6,7 @@ use conductor_model::TransportAddress;
 use conductor_model::api::Reachable;
 use driver::{Address, Span};
 use node_core::Mail;
+use node_protocol::Status;
 
 /// Whether the primary's links are all up; and over RDMA.
 fn links(c: &Cluster) -> (bool, bool) {
@@ -80,7 +81,7 @@ fn a_member_that_came_back_at_an_address_which_others_use_already_is_not_taken_f
     c.create(2, &[0, 1, 2], None, Durability::Always);
     let client = c.client(1, 0);
     c.write(client, 1, 0, 1);
-    let before = c.opened[2];
+    let before = c.opened[2].clone();
     c.w.kill(c.nodes[2]);
     c.w.cut(c.nodes[2], Address::Tcp(endpoint(2)));
     c.w.restart(c.nodes[2]);
@@ -102,4 +103,32 @@ fn a_member_that_came_back_at_an_address_which_others_use_already_is_not_taken_f
     let client = c.client(1, 0);
     c.write(client, 1, 0, 2);
     assert!(c.w.now().since(since) < Span::seconds(1), "{}", c.picture());
+}
+
+#[test]
+fn a_disk_that_hangs_leaves_credits_to_the_others_behind_the_same_link() {
+    let mut c = Cluster::with_disks(57, 2, 24 << 20);
+    c.blocks = 1 << 12;
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    c.on = 1;
+    // Several, so that one shard's window is not what bounds them.
+    (2..5).for_each(|volume| c.create(volume, &[0, 1, 2], None, Durability::Always));
+    let clients: Vec<_> = (1..5).map(|volume| c.client(volume, 0)).collect();
+    (1..5).for_each(|volume| c.write(clients[volume - 1], volume as u32, 0, 1));
+
+    c.second_hangs[2].set(true);
+    let stuck: Vec<_> = (2..5u32)
+        .flat_map(|volume| (0..100).map(move |n| (volume, n)))
+        .map(|(volume, n)| c.start_write(clients[volume as usize - 1], volume, n, 2))
+        .collect();
+    c.run(Span::millis(200));
+    assert!(stuck.iter().all(|token| !c.answers.contains_key(token)), "they wait for the disk");
+    for n in 0..50 {
+        let write = c.start_write(clients[0], 1, n, 3);
+        c.run(Span::millis(20));
+        assert_eq!(c.answers.get(&write).map(|a| a.0), Some(Status::Ok), "write {n}\n{}", c.picture());
+    }
+    // Who waits is served without the copies on it, and nobody else lost one.
+    stuck.into_iter().for_each(|token| assert_eq!(c.answer(token).0, Status::Ok));
+    assert_eq!((c.in_sync(1), c.in_sync(2)), (vec![0, 1, 2], vec![0, 1]));
 }

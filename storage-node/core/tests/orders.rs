@@ -362,7 +362,7 @@ fn a_share_is_given_up_when_no_stamp_is_left_to_settle_its_range_with() {
     let range = (WINDOW + 1) * PIECE;
     // As many writes came after it as the window takes; or its range has more pieces with data than the window has room for.
     for (seed, written, behind) in [(15, 1, WINDOW - 1), (16, range, 0)] {
-        let mut c = Cluster::with_disks(seed, 160 << 20);
+        let mut c = Cluster::with_disks(seed, 1, 160 << 20);
         c.blocks = range + WINDOW;
         c.create(1, &[0, 1, 2], None, Durability::Always);
         c.create(2, &[0, 1, 2], None, Durability::Always);

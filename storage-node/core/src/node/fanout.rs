@@ -6,13 +6,13 @@
 use super::Node;
 use super::waits::{ReplyWait, Request, StoreWait};
 use super::wishes::DISK_FAILED;
+use crate::backlog::WaitingLeg;
 use crate::change::{Change, Target};
 use crate::iocb::{Iocb, IocbPhase, Kind, Leg, LegState, Stage, why};
 use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE, UNSYNCED, WAKE_AT_ONCE};
-use crate::links::WaitingLeg;
 use crate::mail::Letter;
 use crate::primary::PrimaryPhase;
-use conductor_model::{CopyId, ShardId, ShardSnapshot, Stamp};
+use conductor_model::{CopyId, Member, ShardId, ShardSnapshot, Stamp};
 use driver::{Outbox, Time};
 use node_protocol::{LayerBody, ReplicaBody, Status, op};
 use node_store::{Store, StoreError, StoreOp, View};
@@ -32,13 +32,13 @@ impl<S: Store> Node<S> {
         let feeds = iocb.kind.is_fed() && !driver::mutant::on("writes_not_fed");
         let fed = primary.filling.as_ref().filter(|f| feeds && f.is_fed(stamp.sequence)).map(|f| f.copy);
         let fed = primary.config.members.iter().filter(|m| Some(m.copy) == fed);
-        let others: SmallVec<[(CopyId, SocketAddr); 3]> =
-            primary.others().chain(fed).map(|m| (m.copy, m.endpoint)).collect();
-        let copies = std::iter::once(own).chain(others.iter().map(|(copy, _)| *copy));
+        let leg = |m: &Member| (m.endpoint, WaitingLeg { iocb: key, stamp, copy: m.copy, disk: m.disk });
+        let others: SmallVec<[(SocketAddr, WaitingLeg); 3]> = primary.others().chain(fed).map(leg).collect();
+        let copies = std::iter::once(own).chain(others.iter().map(|(_, leg)| leg.copy));
         let legs = copies.map(|copy| Leg { copy, state: LegState::Waiting }).collect();
         self.iocbs[key].legs = legs;
-        for (copy, endpoint) in others {
-            self.queue_leg(now, endpoint, WaitingLeg { iocb: key, stamp, copy });
+        for (to, leg) in others {
+            self.queue_leg(now, to, leg);
         }
         self.iocbs[key].stages.mark(Stage::Forwarded, now);
         self.start_local_leg(now, key, own, out);
@@ -91,7 +91,7 @@ impl<S: Store> Node<S> {
     /// Puts a leg into its link's backlog and sends what credits allow.
     fn queue_leg(&mut self, now: Time, to: SocketAddr, leg: WaitingLeg) {
         if let Some(link) = self.links.get_mut(to) {
-            link.backlog.push_back(leg);
+            link.backlog.push(leg);
         }
         self.drain_backlog(now, to);
     }
@@ -101,8 +101,7 @@ impl<S: Store> Node<S> {
         loop {
             let Some(link) = self.links.get_mut(to) else { return };
             let credits = link.conn.map_or(0, |conn| self.net.credits(conn));
-            let Some(conn) = link.conn_for_writes(credits) else { return };
-            let Some(leg) = link.backlog.pop_front() else { return };
+            let Some((conn, leg)) = link.next_leg(credits) else { return };
             let Some(iocb) = self.iocbs.get(leg.iocb) else { continue };
             let waits = iocb.stamp == Some(leg.stamp)
                 && iocb.legs.iter().any(|l| l.copy == leg.copy && l.state == LegState::Waiting);
@@ -120,13 +119,16 @@ impl<S: Store> Node<S> {
                 .with_durable(filled || iocb.is_durable());
             let (op, body, payload) = message(iocb, body);
             let hold = request.share::<why::Subtask>();
-            let wait = ReplyWait::RemoteLeg { iocb: leg.iocb, stamp: leg.stamp, copy: leg.copy, hold };
+            let wait = ReplyWait::RemoteLeg { leg, hold };
             let request = Request { op, body: &body, payload, patience: SUBTASK_DEADLINE };
             if !self.ask_peer(now, conn, request, wait) {
                 if let Some(link) = self.links.get_mut(to) {
-                    link.backlog.push_front(leg);
+                    link.backlog.insert(leg);
                 }
                 return;
+            }
+            if let Some(link) = self.links.get_mut(to) {
+                link.backlog.started(leg.disk);
             }
             set_leg(&mut self.iocbs[leg.iocb].legs, leg.copy, LegState::Running);
             self.counters.count("leg.started");
@@ -137,12 +139,11 @@ impl<S: Store> Node<S> {
     pub(super) fn remote_leg_done(
         &mut self,
         now: Time,
-        key: usize,
-        stamp: Stamp,
-        copy: CopyId,
+        leg: WaitingLeg,
         status: Result<Status, ()>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        let WaitingLeg { iocb: key, stamp, copy, .. } = leg;
         self.counters.count(match status {
             Ok(Status::Ok) => "leg.done",
             Ok(_) => "leg.refused",
@@ -191,11 +192,10 @@ impl<S: Store> Node<S> {
     fn requeue(&mut self, now: Time, key: usize, copy: CopyId) {
         let iocb = &self.iocbs[key];
         let (Some(stamp), Some(primary)) = (iocb.stamp, self.primaries.get(&iocb.shard)) else { return };
-        let Some(to) = primary.config.member(copy).map(|m| m.endpoint) else { return };
+        let Some((to, disk)) = primary.config.member(copy).map(|m| (m.endpoint, m.disk)) else { return };
         self.counters.count("leg.started-again");
         if let Some(link) = self.links.get_mut(to) {
-            let at = link.backlog.partition_point(|w| w.stamp < stamp);
-            link.backlog.insert(at, WaitingLeg { iocb: key, stamp, copy });
+            link.backlog.insert(WaitingLeg { iocb: key, stamp, copy, disk });
         }
         self.drain_backlog(now, to);
     }

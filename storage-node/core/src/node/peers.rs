@@ -2,9 +2,10 @@
 
 use super::Node;
 use super::wishes::OPENED_ANEW;
+use crate::backlog::WaitingLeg;
 use crate::iocb::LegState;
 use crate::limits::{MEMBER_SILENT, WAY_SILENT};
-use crate::links::{Peer, WaitingLeg};
+use crate::links::Peer;
 use crate::mail::Letter;
 use crate::primary::{JoinState, Primary, PrimaryPhase};
 use conductor_model::api::{MembershipChange, Reachable};

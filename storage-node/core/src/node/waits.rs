@@ -2,6 +2,7 @@
 //! that comes back with the answer.
 
 use super::{Node, filled, filling, heal, verify};
+use crate::backlog::WaitingLeg;
 use crate::iocb::{ServerIocb, why};
 use crate::mail::Letter;
 use conductor_model::api::CopyWork;
@@ -72,7 +73,7 @@ impl StoreWait {
 #[derive(Debug)]
 pub(super) enum ReplyWait {
     /// Another copy's part of a stamped IOCB.
-    RemoteLeg { iocb: usize, stamp: Stamp, copy: CopyId, hold: Subtask },
+    RemoteLeg { leg: WaitingLeg, hold: Subtask },
     /// A member's answer to a Join.
     Join { shard: ShardId, epoch: Epoch, copy: CopyId, sent: Time },
     /// A syncing copy's answer.
@@ -184,16 +185,21 @@ impl<S: Store> Node<S> {
             debug_assert!(false, "a reply to what was never asked");
             return;
         };
-        if let Some(link) = self.links.endpoint(conn).filter(|_| result.is_ok()).and_then(|to| self.links.get_mut(to)) {
-            link.heard();
+        if let Some(link) = self.links.endpoint(conn).and_then(|to| self.links.get_mut(to)) {
+            if result.is_ok() {
+                link.heard();
+            }
+            if let ReplyWait::RemoteLeg { leg, .. } = &wait {
+                link.backlog.ended(leg.disk);
+            }
         }
         match wait {
-            ReplyWait::RemoteLeg { iocb, stamp, copy, hold } => {
+            ReplyWait::RemoteLeg { leg, hold } => {
                 let status = match &result {
                     Ok((_, body, _)) => ReplyBody::status_of(body).ok_or(()),
                     Err(_) => Err(()),
                 };
-                self.remote_leg_done(now, iocb, stamp, copy, status, out);
+                self.remote_leg_done(now, leg, status, out);
                 drop(hold);
             }
             ReplyWait::Join { shard, epoch, copy, sent } => {

@@ -1,4 +1,4 @@
-//! A store whose reads are over as late as a test wants.
+//! A store whose reads, or all of it, are over as late as a test wants.
 
 use conductor_model::{Blocks, Configuration, CopyId, SnapshotId};
 use driver::{Done, Time};
@@ -13,12 +13,14 @@ pub struct Late<S> {
     store: S,
     /// While this is so, no read completes.
     holds: Rc<Cell<bool>>,
+    /// While this is so, nothing does.
+    hangs: Rc<Cell<bool>>,
     held: VecDeque<Over>,
 }
 
 impl<S> Late<S> {
-    pub fn new(store: S, holds: Rc<Cell<bool>>) -> Self {
-        Self { store, holds, held: VecDeque::new() }
+    pub fn new(store: S, holds: Rc<Cell<bool>>, hangs: Rc<Cell<bool>>) -> Self {
+        Self { store, holds, hangs, held: VecDeque::new() }
     }
 }
 
@@ -27,6 +29,9 @@ impl<S: Store> Store for Late<S> {
         self.store.submit(now, tag, op, out);
     }
     fn next_completion(&mut self) -> Option<Over> {
+        if self.hangs.get() {
+            return None;
+        }
         if !self.holds.get()
             && let Some(over) = self.held.pop_front()
         {

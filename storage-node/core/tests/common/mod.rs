@@ -55,7 +55,8 @@ impl TryFrom<Post> for Ask {
 /// From a machine.
 #[derive(Debug)]
 pub enum Said {
-    Opened(DiskId, OpenId),
+    /// One of its disks.
+    Opened(usize, DiskId, OpenId),
     Node(Letter),
     Answered(u64, Status, Vec<u8>),
     Down,
@@ -67,11 +68,16 @@ pub struct Cluster {
     pub disks: Vec<sim::DiskId>,
     /// Per node: its store's reads do not complete.
     pub holds_reads: Vec<Rc<Cell<bool>>>,
+    /// Per node: nothing that its second disk's store was asked completes.
+    pub second_hangs: Vec<Rc<Cell<bool>>>,
+    /// Which of their nodes' disks the copies that are created from now on are on.
+    pub on: usize,
     /// Size of the shards that are created from now on, in blocks.
     pub blocks: u32,
     /// What they need to be written to.
     pub min_copies: u8,
-    pub opened: Vec<Option<(DiskId, OpenId)>>,
+    /// Per node, disk by disk.
+    pub opened: Vec<Vec<(DiskId, OpenId)>>,
     pub configs: BTreeMap<ShardId, Configuration>,
     pub answers: BTreeMap<u64, (Status, Vec<u8>)>,
     pub reports: Vec<OrderReport>,
@@ -103,31 +109,39 @@ pub fn block(of: u8) -> Vec<u8> {
 
 impl Cluster {
     pub fn new(seed: u64) -> Self {
-        Self::with_disks(seed, DISK_BYTES)
+        Self::with_disks(seed, 1, DISK_BYTES)
     }
 
-    pub fn with_disks(seed: u64, bytes: u64) -> Self {
+    /// Nodes with so many disks each, of so many bytes.
+    pub fn with_disks(seed: u64, count: u16, bytes: u64) -> Self {
         let mut w = World::new(seed, Options::default());
         w.keep_trace(200);
         let (mut nodes, mut disks) = (Vec::new(), Vec::new());
         let holds_reads: Vec<Rc<Cell<bool>>> = (0..3).map(|_| Rc::default()).collect();
-        for (node, holds) in holds_reads.iter().enumerate() {
-            let disk = w.add_disk(DiskOptions::sized(bytes));
-            let setup = Setup::named(format!("node {node}")).disk(disk).listen(Address::Tcp(endpoint(node)));
-            let setup = setup.listen(Address::Rdma(endpoint(node))).listen(Address::Tcp(elsewhere(node)));
-            let holds = Rc::clone(holds);
+        let second_hangs: Vec<Rc<Cell<bool>>> = (0..3).map(|_| Rc::default()).collect();
+        for (node, holds) in holds_reads.iter().zip(&second_hangs).enumerate() {
+            let its: Vec<_> = (0..count).map(|_| w.add_disk(DiskOptions::sized(bytes))).collect();
+            let setup = its.iter().fold(Setup::named(format!("node {node}")), |setup, disk| setup.disk(*disk));
+            let setup = setup
+                .listen(Address::Tcp(endpoint(node)))
+                .listen(Address::Rdma(endpoint(node)))
+                .listen(Address::Tcp(elsewhere(node)));
+            let holds = [holds.0, holds.1].map(Rc::clone);
             let node = NodeId(node as u32 + 1);
-            nodes.push(w.spawn(setup, move |birth| Storage::new(node, Bytes(bytes), Rc::clone(&holds), birth)));
-            disks.push(disk);
+            let size = (Bytes(bytes), count);
+            nodes.push(w.spawn(setup, move |birth| Storage::new(node, size, holds.clone(), birth)));
+            disks.push(its[0]);
         }
         let mut this = Self {
             w,
             nodes,
             disks,
             holds_reads,
+            second_hangs,
+            on: 0,
             blocks: BLOCKS,
             min_copies: 2,
-            opened: vec![None; 3],
+            opened: vec![Vec::new(); 3],
             configs: BTreeMap::new(),
             answers: BTreeMap::new(),
             reports: Vec::new(),
@@ -137,7 +151,7 @@ impl Cluster {
             mute: false,
             last: 0,
         };
-        this.until("the nodes open", |this| this.opened.iter().all(Option::is_some));
+        this.until("the nodes open", |this| this.opened.iter().all(|disks| disks.len() == usize::from(count)));
         this
     }
 
@@ -164,8 +178,9 @@ impl Cluster {
     fn heard(&mut self, from: ProcessId, said: Said) {
         let node = self.nodes.iter().position(|p| *p == from);
         match (said, node) {
-            (Said::Opened(disk, open), Some(node)) => {
-                self.opened[node] = Some((disk, open));
+            (Said::Opened(at, disk, open), Some(node)) => {
+                self.opened[node].truncate(at);
+                self.opened[node].push((disk, open));
                 for config in self.configs.values().cloned().collect::<Vec<_>>() {
                     if config.primary_member().unwrap().disk == disk {
                         self.mail(node, Mail::Assign(vec![config]));
@@ -260,7 +275,7 @@ impl Cluster {
         let members: Vec<Member> = nodes
             .iter()
             .map(|node| {
-                let (disk, open) = self.opened[*node].unwrap();
+                let (disk, open) = self.opened[*node][self.on];
                 Member {
                     copy: copy(volume, *node),
                     node: NodeId(*node as u32 + 1),
@@ -293,7 +308,7 @@ impl Cluster {
 
     pub fn primary(&self, volume: u32) -> usize {
         let disk = self.configs[&shard(volume)].primary_member().unwrap().disk;
-        self.opened.iter().position(|o| o.is_some_and(|(d, _)| d == disk)).unwrap()
+        self.opened.iter().position(|disks| disks.iter().any(|(d, _)| *d == disk)).unwrap()
     }
 
     pub fn until_serving(&mut self, volume: u32) {

@@ -1,4 +1,4 @@
-//! A node's process: its disk formatted or opened, then the node.
+//! A node's process: its disks formatted or opened one behind the other, then the node.
 
 use super::late::Late;
 use super::{KEY, Said};
@@ -23,10 +23,14 @@ enum Stage {
 pub struct Storage {
     node: NodeId,
     disk: Bytes,
+    /// How many such disks it has.
+    disks: u16,
+    open: Vec<JournaledStore>,
     arena: Arena,
     random: Rng,
     started: Time,
     holds_reads: Rc<Cell<bool>>,
+    second_hangs: Rc<Cell<bool>>,
     stage: Stage,
 }
 
@@ -42,17 +46,22 @@ impl Outbox<Letter> for Letters<'_> {
 }
 
 impl Storage {
-    pub fn new(node: NodeId, disk: Bytes, holds_reads: Rc<Cell<bool>>, birth: Birth) -> Self {
-        let (arena, random) = (Arena::small(32 << 20), Rng::new(birth.seed));
-        Self { node, disk, arena, random, started: birth.now, holds_reads, stage: Stage::Begins }
+    pub fn new(node: NodeId, (disk, disks): (Bytes, u16), holds: [Rc<Cell<bool>>; 2], birth: Birth) -> Self {
+        let (arena, random, [holds_reads, second_hangs]) = (Arena::small(32 << 20), Rng::new(birth.seed), holds);
+        let (started, open) = (birth.now, Vec::new());
+        Self { node, disk, disks, open, arena, random, started, holds_reads, second_hangs, stage: Stage::Begins }
     }
 
     pub fn node(&self) -> Option<&Node<Late<JournaledStore>>> {
         if let Stage::Serving(node) = &self.stage { Some(node) } else { None }
     }
 
+    fn next(&self) -> DiskIndex {
+        DiskIndex(u32::try_from(self.open.len()).unwrap())
+    }
+
     fn open(&mut self, out: &mut dyn Outbox<Said>) {
-        let options = OpenOptions { disk: DiskIndex(0), size: self.disk, cluster: Some(1), node: Some(self.node) };
+        let options = OpenOptions { disk: self.next(), size: self.disk, cluster: Some(1), node: Some(self.node) };
         let opening = Opening::start(options, Tuning::default(), &self.arena, &mut |op| out.submit(op)).unwrap();
         self.stage = Stage::Opening(Box::new(opening));
     }
@@ -60,17 +69,26 @@ impl Storage {
     fn format(&mut self, out: &mut dyn Outbox<Said>) {
         let geometry = Geometry::new(self.disk, 700, 256, 16).unwrap();
         let identity = Identity { cluster: 1, node: self.node, disk: DiskId(self.random.next_u64() | 1) };
-        let options = FormatOptions { disk: DiskIndex(0), journal: None, identity, geometry, overwrite: false };
+        let options = FormatOptions { disk: self.next(), journal: None, identity, geometry, overwrite: false };
         let format = Format::start(options, &self.arena, &mut |op| out.submit(op)).unwrap();
         self.stage = Stage::Formatting(Box::new(format));
     }
 
-    fn serve(&mut self, now: Time, store: JournaledStore, out: &mut dyn Outbox<Said>) {
-        let (disk, open) = (store.disk_id(), OpenId(self.random.next_u64() | 1));
-        out.post(Said::Opened(disk, open));
+    fn opened(&mut self, now: Time, store: JournaledStore, out: &mut dyn Outbox<Said>) {
+        self.open.push(store);
+        if self.open.len() < usize::from(self.disks) { self.open(out) } else { self.serve(now, out) }
+    }
+
+    fn serve(&mut self, now: Time, out: &mut dyn Outbox<Said>) {
         let options = NodeOptions { node: self.node, process: self.random.next_u64(), lane: 0 };
-        let store = Late::new(store, Rc::clone(&self.holds_reads));
-        let disks = vec![Disk { disk, open, index: DiskIndex(0), store }];
+        let mut disks = Vec::new();
+        for (at, store) in (0..).zip(std::mem::take(&mut self.open)) {
+            let (disk, open) = (store.disk_id(), OpenId(self.random.next_u64() | 1));
+            out.post(Said::Opened(at as usize, disk, open));
+            let hangs = if at == 1 { Rc::clone(&self.second_hangs) } else { Rc::default() };
+            let store = Late::new(store, Rc::clone(&self.holds_reads), hangs);
+            disks.push(Disk { disk, open, index: DiskIndex(at), store });
+        }
         let mut nonces = self.random.fork();
         let hello = Node::hello_info(&options, &disks);
         let net = NetOptions::new(hello, Rc::new(KEY), Box::new(move || nonces.next_u64()));
@@ -98,7 +116,7 @@ impl Machine for Storage {
                 }
             }
             Stage::Opening(opening) => match opening.done(now, done, &mut |op| out.submit(op)) {
-                Some(Ok(store)) => self.serve(now, store, out),
+                Some(Ok(store)) => self.opened(now, store, out),
                 Some(Err(OpenError::NotAStore)) => self.format(out),
                 Some(Err(error)) => panic!("{error}"),
                 None => {}
