@@ -1,6 +1,6 @@
 //! Copies that fail are left behind, and come back filled, while writes go on (rules 1, 3, 4, 11, 13 and 15).
 
-use crate::common::{Cluster, copy, shard};
+use crate::common::{Cluster, copy, of, shard};
 use conductor_model::api::{CopyWork, MembershipAnswer, OrderState, ShardOrder};
 use conductor_model::{Bytes, CopyId, CopyState, Durability, Epoch, SnapshotId};
 use driver::Span;
@@ -82,6 +82,33 @@ fn a_copy_that_returns_is_filled_with_what_it_missed_and_no_more() {
     let pieces = c.count("fill.piece");
     assert!((3..=5).contains(&pieces), "{pieces} chunks were copied, 3 had changed");
     expect(&mut c, &[(0, 2), (CHUNK, 1), (3 * CHUNK, 2), (17 * CHUNK, 2), (19 * CHUNK, 1)]);
+}
+
+#[test]
+fn a_copy_of_a_clone_that_nobody_wrote_returns_with_all_that_it_shares() {
+    let (mut c, client) = cluster(23);
+    (0..8).for_each(|at| c.write(client, 1, at * CHUNK, 1));
+    c.snapshot(1, 7);
+    c.create(2, &[0, 1, 2], Some(of(1, 7)), Durability::Always);
+    c.w.kill(c.nodes[2]);
+    // Each finds out by its own primary's writes or silence.
+    c.until("left behind", |c| c.in_sync(1) == [0, 1] && c.in_sync(2) == [0, 1]);
+    c.w.restart(c.nodes[2]);
+    c.until_in_sync(1);
+    c.until_in_sync(2);
+    assert_eq!(c.count("fill.piece"), 0, "{}", c.picture());
+    let client = c.client(2, 0);
+    assert_eq!(c.read(client, 2, 7 * CHUNK), 1);
+    // What is written to it is all that is missed.
+    c.w.kill(c.nodes[2]);
+    c.until("left behind again", |c| c.in_sync(2) == [0, 1]);
+    c.write(client, 2, 3 * CHUNK, 2);
+    c.w.restart(c.nodes[2]);
+    c.until_in_sync(2);
+    assert!((1..=2).contains(&c.count("fill.piece")), "{}", c.picture());
+    c.promote(2, 2);
+    let client = c.client(2, 0);
+    assert_eq!([3, 7].map(|at| c.read(client, 2, at * CHUNK)), [2, 1]);
 }
 
 /// What one copy was filled with as zeros, because it had been discarded, is filled on from there: the next copy has the old data (rule 7).

@@ -21,7 +21,7 @@ use driver::{Time, mutant};
 use smallvec::SmallVec;
 
 /// What a clone has from its parent counts as this old: before everything that was ever stamped.
-const INHERITED: Stamp = Stamp { epoch: Epoch(1), sequence: Sequence(0) };
+pub(super) const INHERITED: Stamp = Stamp { epoch: Epoch(1), sequence: Sequence(0) };
 
 /// A `Changed` under way.
 #[derive(Debug)]

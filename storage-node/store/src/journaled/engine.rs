@@ -371,7 +371,8 @@ impl Store for JournaledStore {
             }
             StoreOp::Above { copy } => {
                 let state = self.catalog.copies.get(&copy).ok_or(StoreError::NoSuchCopy(copy));
-                let above = state.map(|s| StoreDone::Above { known_good: s.known_good, held: s.held.clone() });
+                let known_good = self.catalog.known_good(copy).unwrap_or_default();
+                let above = state.map(|s| StoreDone::Above { known_good, held: s.held.clone() });
                 self.finish(tag, above);
             }
             StoreOp::KnownGood { copy, stamp } => {

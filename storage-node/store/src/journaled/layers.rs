@@ -7,12 +7,14 @@
 //! A layer that is neither live nor named is needed only by what is above it: the fold releases it when nothing is, and merges it
 //! into the one layer above when there is only one.
 
+use super::changed::INHERITED;
 use super::forest::Forest;
 use super::limits::MAX_DEPTH;
 use super::pages::ArrayName;
 use crate::configuration::blocks_of;
 use crate::{Held, HeldKind, MAX_HELD, SyncMark};
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId, Stamp};
+use driver::mutant;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -155,6 +157,14 @@ impl Catalog {
     /// Change a copy.
     pub(super) fn copy_mut(&mut self, copy: CopyId) -> Option<&mut CopyState> {
         self.copies.get_mut(&copy).map(Rc::make_mut)
+    }
+
+    /// K. Before its first write a clone has all that it begins as: with less said it would be copied again.
+    pub(super) fn known_good(&self, copy: CopyId) -> Option<Stamp> {
+        let state = self.copies.get(&copy)?;
+        let shares = || self.chain(state.live).any(|(_, layer)| layer.copy != copy);
+        let inherits = state.known_good < INHERITED && shares() && !mutant::on("clone_has_nothing");
+        Some(if inherits { INHERITED } else { state.known_good })
     }
 
     /// K grows: what it covers need not be listed any more. What it is now comes back.
