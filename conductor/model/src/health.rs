@@ -125,7 +125,8 @@ impl Conductor {
             found.short.add(config.shard);
         }
         for member in &config.members {
-            let silent = self.node_state(now, member.node) != NodeState::Alive;
+            let alive = self.node_state(now, member.node) == NodeState::Alive;
+            let silent = !alive && !self.is_unheard(member.node, now);
             match member.state {
                 CopyState::Absent if silent => *found.absent_silent.entry(member.node).or_default() += 1,
                 CopyState::Absent if gone(member) => {

@@ -75,8 +75,15 @@ impl Conductor {
     }
 
     /// What needs attention soon although I/O goes on.
-    pub(crate) fn warnings(&self, nodes: &[NodeInfo]) -> Vec<String> {
+    pub(crate) fn warnings(&self, now: Millis, nodes: &[NodeInfo]) -> Vec<String> {
         let mut warnings = Vec::new();
+        let unheard = nodes.iter().filter(|n| n.duty != Duty::Removed && self.is_unheard(n.node, now)).count();
+        if unheard > 0 {
+            let all = nodes.len();
+            warnings.push(format!(
+                "this conductor has just started, and has not heard of {unheard} of {all} nodes yet: ask again in a moment"
+            ));
+        }
         if let Some(info) = self.recovery() {
             let (why, next) = (info.why, info.next);
             warnings.push(format!("this conductor is in doubt and changes nothing: {why}. I/O goes on. Next: {next}"));

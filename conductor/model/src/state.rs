@@ -6,7 +6,8 @@
 use crate::doubt::Heard;
 use crate::events::Log;
 use crate::limits::{
-    DEAD_MS, MAX_CLIENT_KEYS, MAX_COPIES, MAX_EVENTS, MAX_NODES, MAX_READERS_PER_VOLUME, MAX_SHARDS, MAX_VOLUMES,
+    ALIVE_MS, DEAD_MS, MAX_CLIENT_KEYS, MAX_COPIES, MAX_EVENTS, MAX_NODES, MAX_READERS_PER_VOLUME, MAX_SHARDS,
+    MAX_VOLUMES,
 };
 use crate::orders::Orders;
 use crate::promotion::{Attention, Primaries};
@@ -264,6 +265,11 @@ impl Conductor {
     /// Milliseconds since a node was heard, or since this process started.
     pub(crate) fn silence(&self, node: NodeId, now: Millis) -> u64 {
         now.since(self.presence.get(&node).and_then(|p| p.heard).unwrap_or(self.started))
+    }
+
+    /// True as long as this process is too young to have heard of a node that is well: it knows nothing of it.
+    pub(crate) fn is_unheard(&self, node: NodeId, now: Millis) -> bool {
+        self.presence.get(&node).is_none_or(|p| p.heard.is_none()) && now.since(self.started) < ALIVE_MS
     }
 
     /// True if a copy may be placed there: heard by this process, and not dead.

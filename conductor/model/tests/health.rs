@@ -37,6 +37,25 @@ fn a_node_that_holds_only_absent_copies_keeps_nobody_waiting() {
 }
 
 #[test]
+fn a_conductor_that_has_just_started_says_what_it_has_not_heard_yet_and_no_more() {
+    let mut cluster = with_volume();
+    cluster.restart();
+    assert_eq!(info(&cluster), (Health::Healthy, vec![]));
+    let told = |cluster: &Cluster| cluster.model.status(cluster.now).warnings;
+    let said = |n| {
+        vec![format!("this conductor has just started, and has not heard of {n} of 3 nodes yet: ask again in a moment")]
+    };
+    assert_eq!(told(&cluster), said(3));
+    cluster.pass(500, &[(1, 1), (2, 1)]);
+    assert_eq!((info(&cluster), told(&cluster)), ((Health::Healthy, vec![]), said(1)));
+    // By then one that is well would have been heard.
+    cluster.pass(1_500, &[(1, 1), (2, 1)]);
+    let (health, reasons) = info(&cluster);
+    assert_eq!((health, told(&cluster)), (Health::Waiting, vec![]));
+    assert_eq!(reasons[0], "n3 (host3) silent for 2 s: writes wait; start it again");
+}
+
+#[test]
 fn a_copy_in_reach_that_is_not_filled_yet_is_missing_and_one_that_is_filled_is_on_its_way() {
     let mut cluster = with_volume();
     cluster.pass(500, &[(1, 1), (2, 1), (3, 1)]);
