@@ -61,6 +61,8 @@ pub struct Counters {
     pub stalls: u64,
     /// Times that a connection was looked at again for that.
     pub stall_retries: u64,
+    /// Times that all connections were looked at for what is due.
+    pub scans: u64,
     /// Pings sent.
     pub pings: u64,
     /// Connections that were closing, or held after it, for longer than [`crate::CLOSING_LONG`].

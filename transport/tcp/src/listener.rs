@@ -26,6 +26,7 @@ impl Net {
 
     /// Arms each listener that may be. When stopping, none.
     pub(crate) fn arm_accepts(&mut self, now: Time) {
+        self.accept_at = None;
         if self.stopping {
             return;
         }
@@ -37,7 +38,7 @@ impl Net {
                 listener.armed = true;
                 self.ops.push(Op::Accept { listener: listener.id });
             } else {
-                self.wake = Some(self.wake.map_or(listener.retry, |wake| wake.min(listener.retry)));
+                self.accept_at = Some(self.accept_at.map_or(listener.retry, |at| at.min(listener.retry)));
             }
         }
     }

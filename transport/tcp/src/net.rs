@@ -64,6 +64,8 @@ pub struct Net {
     /// Not before this are they looked at again.
     pub(crate) retry_at: Time,
     pub(crate) starved: Vec<ConnId>,
+    /// At the latest then they are looked at again.
+    pub(crate) send_again_at: Time,
     pub(crate) abandoned: Abandoned,
     pub(crate) budgets: Budgets,
     /// What one client may have in flight.
@@ -72,8 +74,11 @@ pub struct Net {
     /// Connections that are not yet removed, and those of them that are accepted and not yet established.
     pub(crate) open: usize,
     pub(crate) handshakes: usize,
-    /// When something is due at the latest; may be early, never late.
+    /// When something is due on a connection at the latest; may be early, never late. All of them are looked at then: what comes due often
+    /// and is of none of them has a time of its own.
     pub(crate) wake: Option<Time>,
+    /// When a listener that waits may accept again.
+    pub(crate) accept_at: Option<Time>,
     pub(crate) stopping: bool,
     pub(crate) counters: Counters,
 }
@@ -114,11 +119,13 @@ impl Net {
             stalled: Vec::new(),
             retry_at: Time::default(),
             starved: Vec::new(),
+            send_again_at: Time::default(),
             abandoned: Abandoned::default(),
             budgets: Budgets::default(),
             open: 0,
             handshakes: 0,
             wake: None,
+            accept_at: None,
             stopping: false,
             counters: Counters::default(),
         }
@@ -330,8 +337,9 @@ impl Net {
         if !self.events.is_empty() || !self.ready.is_empty() {
             return Some(Time::default());
         }
-        let retry = (!self.stalled.is_empty()).then_some(self.retry_at);
-        self.wake.into_iter().chain(retry).min()
+        let receive = (!self.stalled.is_empty()).then_some(self.retry_at);
+        let send = (!self.starved.is_empty()).then_some(self.send_again_at);
+        [self.wake, self.accept_at, receive, send].into_iter().flatten().min()
     }
 
     /// Requests that could be made now.

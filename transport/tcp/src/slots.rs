@@ -55,13 +55,19 @@ impl Slots {
         Some(waiting.token)
     }
 
-    /// The earliest deadline.
+    /// The earliest deadline. It costs a look at each slot only where something waits.
     pub(crate) fn deadline(&self) -> Option<Time> {
+        if self.waiting() == 0 {
+            return None;
+        }
         self.slots.iter().filter_map(|slot| Some(slot.waiting?.deadline)).min()
     }
 
     /// Takes out one request whose deadline has passed.
     pub(crate) fn expire(&mut self, now: Time) -> Option<u64> {
+        if self.waiting() == 0 {
+            return None;
+        }
         self.take(|waiting| waiting.deadline <= now)
     }
 

@@ -19,6 +19,7 @@ impl Net {
         self.retry_stalled(now);
         if let Some(wake) = self.wake.filter(|wake| *wake <= now) {
             self.wake = None;
+            self.counters.scans += 1;
             // What they said while we stood still has not been read yet.
             let away = now.since(wake) >= AWAY;
             for id in self.ids() {
@@ -30,6 +31,8 @@ impl Net {
                 });
             }
             self.due_gone(now);
+        }
+        if self.accept_at.is_some_and(|at| at <= now) {
             self.arm_accepts(now);
         }
         let mut ready = std::mem::take(&mut self.starved);
@@ -72,7 +75,7 @@ impl Net {
             None if !link.outbound.queue.is_empty() => {
                 link.ready = true;
                 self.starved.push(link.id);
-                self.arm(now + STALL_RETRY);
+                self.send_again_at = now + STALL_RETRY;
             }
             None => {}
         }

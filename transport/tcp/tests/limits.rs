@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use driver::Span;
+use memory::Class;
 use wire::{HEADER_LEN, Hello, HelloInfo, Limits, Nonce, Role};
 
 const ROUNDS: u64 = 1000;
@@ -46,6 +47,43 @@ fn a_flood_of_streams_is_accepted_no_faster_than_the_limit() {
     assert_eq!(accepted(&world), burst + 11, "and then one after the other");
     world.pass(Span::seconds(60));
     assert_eq!(accepted(&world), 2 * burst);
+    world.end();
+}
+
+fn scans(world: &World) -> u64 {
+    world.sides[SERVER].net.counters().scans
+}
+
+#[test]
+fn a_listener_that_waits_has_no_connection_looked_at() {
+    let mut world = World::new(8);
+    let burst = u64::from(tcp::ACCEPT_BURST);
+    (0..2 * burst).for_each(|_| _ = world.raw());
+    let accepted = |world: &World| world.sides[SERVER].net.counters().accepted;
+    let before = (scans(&world), accepted(&world));
+    world.pass(Span(burst / 2 * tcp::ACCEPT_EVERY.0));
+    assert_eq!(accepted(&world) - before.1, burst / 2);
+    assert!(scans(&world) - before.0 <= 1, "{} scans", scans(&world) - before.0);
+    world.end();
+}
+
+#[test]
+fn a_send_that_waits_for_memory_has_no_connection_looked_at() {
+    let mut world = World::new(9);
+    let arena = world.sides[SERVER].arena.clone();
+    let mut all: Vec<_> = std::iter::from_fn(|| arena.take(4096, Class::Settle)).collect();
+    // For what it receives, and not for what it says.
+    all.pop();
+    let client = world.connect();
+    world.pump();
+    let before = scans(&world);
+    world.pass(Span::millis(400));
+    let up = |world: &World| world.count_seen(CLIENT, |seen| *seen == Seen::Up(client));
+    assert_eq!(up(&world), 0, "there is no memory for a challenge");
+    assert!(scans(&world) - before <= 1, "{} scans", scans(&world) - before);
+    drop(all);
+    world.pass(Span::millis(2));
+    assert_eq!(up(&world), 1);
     world.end();
 }
 
