@@ -212,7 +212,7 @@ fn strangers_on_a_nodes_port_are_closed_and_counted() {
         closed(slow);
         silent.into_iter().for_each(closed);
     });
-    // Each beyond the limit takes the place of the stranger that has been silent for longest.
+    // Each beyond the limit takes the place of the stranger that has been there for longest.
     bench.counted("200 connections at once", &["net.strangers-displaced"], 100, || {
         let all: Vec<_> = (0..200).filter_map(|_| dial(bench.at).ok()).collect();
         println!("{} connected", all.len());

@@ -13,7 +13,7 @@ pub struct Counters {
     pub accept_errors: u64,
     /// Streams closed at once because of a limit.
     pub refused: u64,
-    /// Strangers that were silent for longest and made room for another.
+    /// Strangers that were there for longest and made room for another.
     pub strangers_displaced: u64,
     /// Times that a listener waited because streams came faster than they are accepted.
     pub accepts_paused: u64,

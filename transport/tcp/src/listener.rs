@@ -69,8 +69,8 @@ impl Net {
         self.arm_accepts(now);
     }
 
-    /// The stranger of which nothing was heard for longest makes room for the next: whoever opens streams and is silent, or says Hello and
-    /// proves nothing, locks nobody out.
+    /// The stranger that has been there for longest makes room for the next, whatever was heard of it: whoever opens streams and is silent,
+    /// says Hello and proves nothing, or says it byte by byte, locks nobody out.
     fn make_room(&mut self, now: Time) {
         let strange =
             |step| matches!(step, Step::AwaitHello | Step::SayChallenge | Step::AwaitProof | Step::SayReject(_));

@@ -545,10 +545,10 @@ impl Net {
         self.places.iter().filter_map(|place| Some(place.link.as_ref()?.id)).collect()
     }
 
-    /// Of the connections that are `so`, the one from which nothing was heard for longest.
+    /// Of the connections that are `so`, all in steps of one deadline which does not move, the one that is there for longest.
     pub(crate) fn oldest(&self, so: impl Fn(&Link) -> bool) -> Option<ConnId> {
         let links = self.places.iter().filter_map(|place| place.link.as_deref());
-        links.filter(|link| so(link)).min_by_key(|link| link.heard).map(|link| link.id)
+        links.filter(|link| so(link)).min_by_key(|link| link.deadline).map(|link| link.id)
     }
 
     fn link(&self, id: ConnId) -> Option<&Link> {

@@ -10,16 +10,18 @@ use wire::{HEADER_LEN, Hello, HelloInfo, Limits, Nonce, Role};
 
 const ROUNDS: u64 = 1000;
 
+fn hello() -> Vec<u8> {
+    let limits = Limits { depth: DEPTH, max_payload: 1 << 20 };
+    let hello = Hello { nonce: Nonce([9; 16]), limits, info: HelloInfo::new(Role::Client, "x", 5) }.encode().unwrap();
+    let mut said = vec![0; HEADER_LEN + hello.len()];
+    wire::Header::new(wire::Op::HELLO, wire::Flags::NONE, 0, 1).put(&hello, &mut said);
+    said
+}
+
 #[test]
 fn those_who_say_hello_and_prove_nothing_lock_nobody_out() {
     let mut world = World::new(1);
-    let limits = Limits { depth: DEPTH, max_payload: 1 << 20 };
-    let hello = Hello { nonce: Nonce([9; 16]), limits, info: HelloInfo::new(Role::Client, "x", 5) }.encode().unwrap();
-    let mut said = vec![0; HEADER_LEN];
-    wire::Header::new(wire::Op::HELLO, wire::Flags::NONE, 0, 1).put(&hello, {
-        said.resize(HEADER_LEN + hello.len(), 0);
-        &mut said
-    });
+    let said = hello();
     let streams: Vec<_> = (0..tcp::MAX_HANDSHAKES)
         .map(|_| {
             let stream = world.raw();
@@ -31,6 +33,31 @@ fn those_who_say_hello_and_prove_nothing_lock_nobody_out() {
     world.establish();
     assert_eq!(world.sides[SERVER].net.counters().strangers_displaced, 1);
     assert!(world.raw_is_closed(streams[0]), "the oldest made room");
+    world.end();
+}
+
+#[test]
+fn those_who_say_hello_byte_by_byte_make_room_before_one_that_came_later() {
+    let mut world = World::new(10);
+    let said = hello();
+    let (begun, rest) = said.split_at(said.len() / 2);
+    let strangers: Vec<_> = (1..tcp::MAX_HANDSHAKES)
+        .map(|_| {
+            let stream = world.raw();
+            world.raw_send(stream, begun);
+            stream
+        })
+        .collect();
+    world.pass(Span::millis(1));
+    let genuine = world.raw();
+    world.raw_send(genuine, &said);
+    assert!(!world.raw_recv(genuine).is_empty(), "its challenge");
+    world.pass(Span::millis(1));
+    strangers.iter().for_each(|stream| world.raw_send(*stream, &rest[..1]));
+    world.raw();
+    assert_eq!(world.sides[SERVER].net.counters().strangers_displaced, 1);
+    assert!(!world.raw_is_closed(genuine), "it has not been there for longest");
+    assert!(world.raw_is_closed(strangers[0]), "however lately it was heard of");
     world.end();
 }
 
