@@ -1,8 +1,8 @@
 //! Every limit of a node's reactor, with the sum that justifies it.
 //!
-//! Memory of one reactor, beside the arena (whose bytes are an option): per session about 200 B; per client connection
-//! `2·depth + 2` receive slots of 16 B and one 64 KiB stream buffer; per IOCB about 600 B. With 256 sessions of one connection each and the
-//! default depth of 128 that is 256 × 64 KiB + 256 × 128 IOCBs × 600 B ≈ 36 MiB, if all are used to the full at once.
+//! Memory of one reactor, beside the arena (whose bytes are an option, and which connections have their buffers of): per session about
+//! 200 B; per client connection `2·depth + 2` receive slots of 16 B; per IOCB about 600 B. With 256 sessions of one connection each and the
+//! default depth of 128 that is 256 × 258 × 16 B + 256 × 128 IOCBs × 600 B ≈ 20 MiB, if all are used to the full at once.
 
 use driver::Span;
 

@@ -234,13 +234,25 @@ impl Arena {
     /// A buffer of `len` bytes (1 to [`MAX_LEN`], else `None`), 4096-aligned, of unspecified content: it may be another
     /// volume's, so overwrite all that you show. `None` is back-pressure: wait until some comes back.
     pub fn take(&self, len: usize, class: Class) -> Option<Filling> {
+        self.take_of(len, &[class as usize, COMMON])
+    }
+
+    /// Like [`Arena::take`], of what is no class's own, and only where a quarter of that stays free: for what makes somebody faster who can
+    /// do without, and who may keep it for long.
+    pub fn take_spare(&self, len: usize) -> Option<Filling> {
+        let kept = (self.0.capacity - self.0.starts[COMMON]) / 4;
+        let free = self.0.regions.borrow()[COMMON].free() as usize * PAGE;
+        if free < kept + set_aside(len) { None } else { self.take_of(len, &[COMMON]) }
+    }
+
+    fn take_of(&self, len: usize, of: &[usize]) -> Option<Filling> {
         if len == 0 || len > MAX_LEN {
             return None;
         }
         let pages = rounded(pages(len.next_multiple_of(PAGE)));
         let (region, page) = {
             let mut regions = self.0.regions.borrow_mut();
-            [class as usize, COMMON].into_iter().find_map(|region| Some((region, regions[region].take(pages)?)))?
+            of.iter().find_map(|region| Some((*region, regions[*region].take(pages)?)))?
         };
         let at = self.0.starts[region] + page as usize * PAGE;
         #[expect(clippy::cast_possible_truncation, reason = "below REGIONS")]

@@ -69,6 +69,25 @@ fn the_least_even_arena_keeps_one_longest_piece_for_each_class_whatever_the_othe
 }
 
 #[test]
+fn what_is_spare_is_no_classs_own_and_not_the_last_quarter_of_the_rest() {
+    let arena = arena(Shares::even(BYTES));
+    let spare = || std::iter::from_fn(|| arena.take_spare(64 << 10)).collect::<Vec<_>>();
+    let common = BYTES / 8 * 3;
+    let mut taken = spare();
+    assert_eq!(arena.in_use(), common / 4 * 3);
+    assert!(CLASSES.iter().all(|class| arena.free(*class) == BYTES / 8 + common / 4));
+    let quarter = common / 4 / (64 << 10);
+    let payloads: Vec<_> = (0..BYTES / 8 / (64 << 10) + quarter).map(|_| arena.take(64 << 10, Class::Client)).collect();
+    assert!(payloads.iter().all(Option::is_some), "all of it is for them");
+    taken.truncate(quarter);
+    assert!(arena.take_spare(1).is_some());
+    drop(payloads);
+    assert_eq!(spare().len(), 2 * quarter);
+    let reserved = Shares { client: BYTES, ..Shares::default() };
+    assert!(self::arena(reserved).take_spare(1).is_none() && arena.take_spare(MAX_LEN + 1).is_none());
+}
+
+#[test]
 fn only_the_last_reader_can_write_again() {
     let arena = Arena::small(BYTES);
     let reads = arena.take_zeroed(10, Class::Client).unwrap().filled();

@@ -9,7 +9,7 @@
 //!
 //! Promises: every `request` that was taken has exactly one reply event; every announced connection exactly one `Down`, after
 //! them; what was submitted comes back exactly once before a connection's slot is used again; bytes that fail a check are
-//! never delivered; no remote input panics, and a peer that has not proven itself costs at most 12 KiB and a deadline.
+//! never delivered; no remote input panics, and a peer that has not proven itself costs at most 12 KiB, 20 KiB over TLS, and a deadline.
 //!
 //! Never: calls the system, reads a clock, has two sends or two receives outstanding on one stream, delivers a data request
 //! without a valid session tag, reads its body beyond the session prefix.

@@ -1,8 +1,9 @@
 //! Every limit of a connection, and why it has that value.
 //!
 //! Memory per connection: `SMALL_STREAM + SCRATCH` = 12 KiB for as long as it lives, of the most urgent class, since settling and
-//! replication must find their connections; times `max_conns` that is at most 12 MiB by default. `LARGE_STREAM` and payloads
-//! while it is busy, of the peer's class: who finds none goes on with what it has, or stops reading.
+//! replication must find their connections; times `max_conns` that is at most 12 MiB by default. Over TLS 4 KiB each way more, 20 KiB and
+//! 20 MiB. `LARGE_STREAM` while it is busy, of what is spare: who finds none goes on with what it has, since it is kept for as long as the
+//! peer wishes and payloads have to find memory nevertheless. These are of the peer's class: who finds none stops reading.
 
 use driver::Span;
 
@@ -57,7 +58,8 @@ pub const FRAME_STUCK: Span = Span::seconds(20);
 pub const DRAIN_DEADLINE: Span = Span::seconds(5);
 /// Closing for longer than this is reported with the holds that keep it.
 pub const CLOSING_LONG: Span = Span::seconds(30);
-/// Handshakes in progress: 64 × 12 KiB is what strangers can cost. Beyond it the one that has not proven itself for longest makes room.
+/// Handshakes in progress: 64 × 12 KiB is what strangers can cost, 64 × 20 KiB over TLS. Beyond it the one that has not proven itself for
+/// longest makes room.
 pub const MAX_HANDSHAKES: usize = 64;
 /// One stream is accepted in this time on each listener, over a while: 2,000 a second, which at some 30 µs of a core for each that is
 /// accepted and closed leaves a flood of connections no more than a sixteenth of it. The rest waits in the kernel.

@@ -58,7 +58,8 @@ impl Net {
                     }
                 }
                 Next::More => {
-                    let take = |len| arena.take(len, if len > SMALL_STREAM { class } else { Class::Settle });
+                    let take =
+                        |len| if len > SMALL_STREAM { arena.take_spare(len) } else { arena.take(len, Class::Settle) };
                     let Some((into, from)) = link.inbound.receive(now, open, &take) else { return self.stall(link) };
                     let Some(stream) = link.stream else { return };
                     let on = if link.step == Step::Open { link.rx.pop() } else { Some(link.owner.share()) };

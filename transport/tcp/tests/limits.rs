@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use driver::Span;
+use driver::{Span, StreamId};
 use memory::Class;
 use wire::{HEADER_LEN, Hello, HelloInfo, Limits, Nonce, Role};
 
@@ -188,6 +188,30 @@ fn what_a_client_asks_for_counts_until_it_is_sent() {
     drop(std::mem::take(&mut world.sides[SERVER].answers));
     world.pass(Span::seconds(1));
     assert_eq!(arrived(&world), 12);
+    world.end();
+}
+
+#[test]
+fn busy_connections_leave_memory_for_what_they_carry() {
+    let mut world = World::new(11);
+    let lanes: Vec<_> = (0..150).map(|_| world.establish()[0]).collect();
+    let mut pings = vec![0; 128 * HEADER_LEN];
+    for ping in pings.chunks_mut(HEADER_LEN) {
+        wire::Header::new(wire::Op::PING, wire::Flags::NONE, 0, 0).put(&[], ping);
+    }
+    // The connecting ends of the streams, in the order in which they came.
+    (0..150).for_each(|lane| world.raw_send(StreamId(2 * lane), &pings));
+    let arena = &world.sides[SERVER].arena;
+    assert!(arena.in_use() > arena.capacity() / 2, "{arena:?}: what is spare is for them");
+    assert!(world.request(CLIENT, lanes[0], 1, &pattern(1, 100_000)));
+    world.collect();
+    world.pass(Span::millis(500));
+    assert_eq!(
+        world.count_seen(SERVER, |seen| matches!(seen, Seen::Request(..))),
+        1,
+        "{:?}",
+        world.sides[SERVER].arena
+    );
     world.end();
 }
 

@@ -5,7 +5,7 @@
 //!           ◄─ next_done ──     ◄── done ────
 //! ```
 //! Streams that were accepted are TLS if there is an identity to show, or once the machine says so (`Op::Secure`) and there is one for that;
-//! streams that were connected over TCP if it is known whom to trust; all others pass through. Memory is the arena's: 4 KiB each way for a stream at rest, 64 KiB each way for a busy one where there are so many;
+//! streams that were connected over TCP if it is known whom to trust; all others pass through. Memory is the arena's: 4 KiB each way for a stream at rest, 64 KiB each way for a busy one where so much is spare;
 //! beside that, what rustls keeps: of a record that is not whole, and of one that was not read, 16 KiB and some bytes each; of a message of
 //! the handshake that is not whole, 64 KiB at most.
 
@@ -67,9 +67,9 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Memory for what is sealed: less than asked for where there is not so much.
+    /// Memory for what is sealed: less than asked for where not so much is spare.
     pub(crate) fn take(&mut self, bytes: usize) -> Option<Filling> {
-        let large = if bytes > SMALL { self.arena.take(bytes.min(LARGE), Class::Client) } else { None };
+        let large = if bytes > SMALL { self.arena.take_spare(bytes.min(LARGE)) } else { None };
         large.or_else(|| self.arena.take(SMALL, Class::Settle))
     }
 
