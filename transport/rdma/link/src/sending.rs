@@ -136,6 +136,7 @@ impl Link {
         }
         send.posted += 2;
         self.post(Work::Give { part, at, key }, out);
+        debug_assert!(self.ended.is_none(), "the receive that brought the grant is back: there was room for one work");
         // Behind the WRITE on the same queue pair, so it is read after the bytes are there.
         self.say(Kind::Given, Saying { at: 0, len, key: 0 });
         true

@@ -450,6 +450,30 @@ fn a_peer_that_returns_credits_for_what_its_device_does_not_take_is_ended() {
 }
 
 #[test]
+fn a_send_comes_back_however_many_grants_its_peer_says_and_takes_nothing() {
+    let grant = [&[0; 8][..], &1_u32.to_le_bytes(), &[0; 4]].concat();
+    // Whether it is the receive that is posted again or the answer with which the link finds out that there are too many works.
+    for small in 0..6 {
+        let mut fabric = Fabric::up(13);
+        let mut parts = vec![vec![1; SLOT]; small];
+        parts.push(vec![1; LARGE * 2]);
+        fabric.sides[ACCEPTING].send(&parts);
+        let mut taken = 0;
+        while fabric.sides[ACCEPTING].link.ended().is_none() {
+            // What the last one was answered with is returned.
+            fabric.deliver(ACCEPTING, 4 << 24 | u32::from(taken > 0), &grant);
+            taken += 1;
+        }
+        assert!(taken > 400, "it is the works that are too many: {taken}");
+        fabric.kill();
+        let [Done { result, .. }] = fabric.sides[ACCEPTING].dones[..] else { panic!("the send is over once") };
+        assert_eq!(result, Err(Errno::RESET));
+        fabric.sides[ACCEPTING].dones.clear();
+        fabric.at_rest();
+    }
+}
+
+#[test]
 fn a_grant_of_more_than_was_offered_is_not_written_to() {
     let mut fabric = Fabric::up(8);
     fabric.sides[ACCEPTING].send(&[vec![1; LARGE * 2]]);
