@@ -439,8 +439,10 @@ impl Line {
                 Err(error) => self.fail(error.into(), desk),
             }
         }
-        if self.from == self.to && self.sealed.as_ref().is_some_and(|sealed| (sealed.len() > SMALL) != self.large) {
-            self.sealed = None;
+        // Let go only for another one: who has none receives nothing, not even a word of a peer that is there.
+        let too_large = !self.large && self.sealed.as_ref().is_some_and(|sealed| sealed.len() > SMALL);
+        if self.from == self.to && too_large {
+            self.sealed = desk.take(SMALL).or_else(|| self.sealed.take());
         }
         self.bind(desk);
         if got > 0 && self.bound {
@@ -523,8 +525,10 @@ impl Line {
         let connects = self.connecting.as_mut().and_then(|connecting| connecting.on.take());
         let Some(on) = connects.or_else(|| self.recv.as_mut().and_then(|wanted| wanted.on.take())) else { return };
         debug_assert_eq!(self.from, self.to, "all that was received is opened before more is asked for");
-        let into = self.sealed.take().or_else(|| desk.take(if self.large { LARGE } else { SMALL }));
-        let Some(into) = into else {
+        let old = self.sealed.take();
+        let wanted = if self.large { LARGE } else { SMALL };
+        let new = if old.as_ref().is_some_and(|old| old.len() >= wanted) { None } else { desk.take(wanted) };
+        let Some(into) = new.or(old) else {
             match (&mut self.recv, &mut self.connecting) {
                 (Some(wanted), _) => wanted.on = Some(on),
                 (None, Some(connecting)) => connecting.on = Some(on),

@@ -387,9 +387,33 @@ fn all_comes_back_when_the_driver_ends() {
 
 #[test]
 fn who_waits_for_memory_waits_once_whatever_for_and_goes_on_when_there_is_some() {
+    let a = Side::new(None, Some(authority(1).trust()));
+    let kept = a.take_all();
+    let (mut a, mut b) = meet(a, Side::new(Some(1), None));
+    // Its Hello and the answer, and memory for neither.
+    a.drive(Time(0), usize::MAX);
+    let mut now = Time(0);
+    for _ in 0..12 {
+        now = now + driver::Span::millis(1);
+        assert!(a.layer.next_deadline().is_some_and(|at| at <= now));
+        a.drive(now, usize::MAX);
+        a.drive(now, usize::MAX);
+    }
+    assert!((12..16).contains(&a.layer.counters().stalls), "{:?}", a.layer.counters());
+    drop(kept);
+    now = now + driver::Span::millis(1);
+    b.recv(4096);
+    settle_at(now, &mut a, &mut b, usize::MAX);
+    assert_eq!(a.result_of(is_connect), Some(Ok(STREAM.0)));
+    a.assert_at_rest();
+    b.assert_at_rest();
+}
+
+#[test]
+fn a_send_waits_for_memory_and_what_is_heard_does_not() {
     let (mut a, mut b) = established(usize::MAX);
     let mut kept = b.take_all();
-    // More than a small buffer holds: the next one is to be a large one, and the small one goes.
+    // More than a small buffer holds: the next one is to be a large one, for which there is no memory.
     a.send(&[&[1; 8000]]);
     settle(&mut a, &mut b, usize::MAX);
     assert_eq!(b.take_received().0, [1; 4096]);
@@ -398,7 +422,7 @@ fn who_waits_for_memory_waits_once_whatever_for_and_goes_on_when_there_is_some()
     assert_eq!(b.layer.counters().stalls, 0);
     settle(&mut a, &mut b, usize::MAX);
     assert_eq!(b.take_received().0, [1; 8000 - 4096]);
-    // Now a send and a receive, and memory for neither.
+    // Now a send and a receive, which has the small one still.
     kept.extend(b.take_all());
     kept.truncate(kept.len() - 2);
     b.send(&[SECRET]);
@@ -411,7 +435,7 @@ fn who_waits_for_memory_waits_once_whatever_for_and_goes_on_when_there_is_some()
         b.drive(now, usize::MAX);
         b.drive(now, usize::MAX);
     }
-    assert!(b.dones.is_empty());
+    assert!(b.dones.is_empty() && b.has_recv_posted());
     assert!((12..16).contains(&b.layer.counters().stalls), "{:?}", b.layer.counters());
     drop(kept);
     now = now + driver::Span::millis(1);
@@ -442,8 +466,8 @@ fn a_message_of_a_handshake_that_is_longer_than_is_kept_ends_the_stream() {
     b.assert_at_rest();
 }
 
-#[test]
-fn a_stream_at_rest_gives_its_large_buffer_back_with_the_first_little_that_comes() {
+/// One that has a large buffer, in a receive that waits for more.
+fn busy() -> (Side, Side) {
     let (mut a, mut b) = established(usize::MAX);
     a.send(&[&[1; 100_000]]);
     let mut got = 0;
@@ -454,6 +478,12 @@ fn a_stream_at_rest_gives_its_large_buffer_back_with_the_first_little_that_comes
     }
     let busy = b.arena.in_use();
     assert!(busy >= 64 << 10, "{busy}");
+    (a, b)
+}
+
+#[test]
+fn a_stream_at_rest_gives_its_large_buffer_back_with_the_first_little_that_comes() {
+    let (mut a, mut b) = busy();
     for (at, large) in [(Time(0), true), (Time(0) + driver::Span::seconds(2), false)] {
         a.send(&[SECRET]);
         settle_at(at, &mut a, &mut b, usize::MAX);
@@ -461,6 +491,28 @@ fn a_stream_at_rest_gives_its_large_buffer_back_with_the_first_little_that_comes
         b.recv(4096);
         assert_eq!(b.arena.in_use() >= 64 << 10, large, "{at:?}");
     }
+    a.assert_at_rest();
+    b.assert_at_rest();
+}
+
+#[test]
+fn a_stream_at_rest_keeps_its_large_buffer_where_there_is_no_small_one() {
+    let (mut a, mut b) = busy();
+    let mut kept = b.take_all();
+    a.send(&[SECRET]);
+    settle_at(Time(0) + driver::Span::seconds(2), &mut a, &mut b, usize::MAX);
+    assert_eq!(b.take_received().0, SECRET);
+    // What it might have let go of is somebody else's, but for what the machine receives into.
+    kept.extend(b.take_all());
+    kept.pop();
+    b.recv(4096);
+    b.drive(Time(0), usize::MAX);
+    assert!(b.has_recv_posted(), "it goes on hearing");
+    a.send(&[SECRET]);
+    drop(kept);
+    settle_at(Time(0) + driver::Span::seconds(4), &mut a, &mut b, usize::MAX);
+    assert_eq!(b.take_received().0, SECRET);
+    assert!(b.arena.in_use() < 64 << 10, "{:?}", b.arena);
     a.assert_at_rest();
     b.assert_at_rest();
 }
