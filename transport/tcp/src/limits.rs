@@ -48,6 +48,10 @@ pub(crate) const WAY_SILENT: Span = Span::millis(1200);
 pub const CLIENT_SILENT: Span = Span::millis(1900);
 /// A reactor that comes so late to what was due has not listened: nobody was silent meanwhile.
 pub(crate) const AWAY: Span = Span::millis(500);
+/// All connections are looked at for what is due no more often than this. On each it is so at another time: a look at all of them for each
+/// would cost as much as the square of their number. So 1024 cost a quarter of a million looks a second at most, and nothing is seen later by
+/// more than this.
+pub(crate) const SCAN_EVERY: Span = Span::millis(4);
 /// A send of at most two megabytes that is not over by then goes to a peer that does not read: its memory is wanted back, however
 /// busily the peer talks.
 pub const SEND_STUCK: Span = Span::seconds(20);

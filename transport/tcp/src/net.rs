@@ -77,6 +77,8 @@ pub struct Net {
     /// When something is due on a connection at the latest; may be early, never late. All of them are looked at then: what comes due often
     /// and is of none of them has a time of its own.
     pub(crate) wake: Option<Time>,
+    /// Not before this are they looked at again.
+    pub(crate) scan_at: Time,
     /// When a listener that waits may accept again.
     pub(crate) accept_at: Option<Time>,
     pub(crate) stopping: bool,
@@ -125,6 +127,7 @@ impl Net {
             open: 0,
             handshakes: 0,
             wake: None,
+            scan_at: Time::default(),
             accept_at: None,
             stopping: false,
             counters: Counters::default(),
@@ -212,7 +215,7 @@ impl Net {
     }
 
     /// Sends a request with this turn's batch; it costs one credit. Refused, it gives everything back. Taken, exactly one
-    /// [`NetEvent::Reply`] with `token` follows, at `deadline` at the latest. A data message's body starts with the session
+    /// [`NetEvent::Reply`] with `token` follows, at `deadline` or few milliseconds later. A data message's body starts with the session
     /// prefix, of which the caller sets the word; session and tag are filled in here ([`wire::prefix`]).
     #[expect(clippy::too_many_arguments, reason = "each is one field of the request")]
     pub fn request(
@@ -339,7 +342,8 @@ impl Net {
         }
         let receive = (!self.stalled.is_empty()).then_some(self.retry_at);
         let send = (!self.starved.is_empty()).then_some(self.send_again_at);
-        [self.wake, self.accept_at, receive, send].into_iter().flatten().min()
+        let due = self.wake.map(|wake| wake.max(self.scan_at));
+        [due, self.accept_at, receive, send].into_iter().flatten().min()
     }
 
     /// Requests that could be made now.

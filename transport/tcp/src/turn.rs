@@ -5,7 +5,7 @@ use memory::Class;
 use wire::{Happening, Reason, State};
 
 use crate::event::{Lost, NetEvent};
-use crate::limits::{AWAY, CLOSING_LONG, FRAME_STUCK, SEND_STUCK, STALL_RETRY};
+use crate::limits::{AWAY, CLOSING_LONG, FRAME_STUCK, SCAN_EVERY, SEND_STUCK, STALL_RETRY};
 use crate::link::{Link, Step};
 use crate::net::Net;
 
@@ -17,8 +17,8 @@ impl Net {
             self.with(now, id, |net, link| net.unanswered(now, link));
         }
         self.retry_stalled(now);
-        if let Some(wake) = self.wake.filter(|wake| *wake <= now) {
-            self.wake = None;
+        if let Some(wake) = self.wake.filter(|wake| self.scan_at.max(*wake) <= now) {
+            (self.wake, self.scan_at) = (None, now + SCAN_EVERY);
             self.counters.scans += 1;
             // What they said while we stood still has not been read yet.
             let away = now.since(wake) >= AWAY;

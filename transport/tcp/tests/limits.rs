@@ -95,6 +95,21 @@ fn a_listener_that_waits_has_no_connection_looked_at() {
 }
 
 #[test]
+fn however_many_connections_there_are_they_are_looked_at_so_often_and_not_more() {
+    let mut world = World::new(12);
+    // What is due on each of them is so at another time.
+    for _ in 0..200 {
+        world.establish();
+        world.pass(Span::micros(700));
+    }
+    let before = scans(&world);
+    world.pass(Span::seconds(2));
+    let each = (scans(&world) - before) / 2;
+    assert!(each <= 1000 / 4, "{each} a second");
+    world.end();
+}
+
+#[test]
 fn a_send_that_waits_for_memory_has_no_connection_looked_at() {
     let mut world = World::new(9);
     let arena = world.sides[SERVER].arena.clone();
