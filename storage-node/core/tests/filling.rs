@@ -244,6 +244,24 @@ fn a_sealed_shard_is_not_kept_so_by_an_aborted_filling() {
 }
 
 #[test]
+fn a_copy_that_the_conductor_will_not_have_filled_is_asked_for_ever_more_rarely_and_keeps_no_other_waiting() {
+    let mut c = Cluster::new(29);
+    (c.blocks, c.min_copies) = (210 * CHUNK, 1);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    [1, 2].into_iter().for_each(|node| c.w.kill(c.nodes[node]));
+    c.until("left behind", |c| c.in_sync(1) == [0]);
+    c.unfit = Some(copy(1, 2));
+    [2, 1].into_iter().for_each(|node| c.w.restart(c.nodes[node]));
+    c.until("the other one is filled", |c| c.in_sync(1) == [0, 1]);
+    let (asked, refused) = (c.count("ask.sync"), c.count("ask.refused"));
+    (0..12_000).for_each(|_| c.run(Span::millis(5)));
+    let (asked, refused) = (c.count("ask.sync") - asked, c.count("ask.refused") - refused);
+    assert!(asked == refused && (2..8).contains(&refused), "{refused} times in a minute");
+    c.unfit = None;
+    c.until_in_sync(1);
+}
+
+#[test]
 fn an_empty_copy_is_filled_with_everything_snapshots_too() {
     let (mut c, client) = cluster(3);
     c.write(client, 1, 0, 1);

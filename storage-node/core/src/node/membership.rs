@@ -238,6 +238,10 @@ impl<S: Store> Node<S> {
                 // What was wished for is asked for again if it is still due.
                 if let Some(primary) = self.primaries.get_mut(&shard) {
                     primary.asked = now;
+                    // That may be so for long, as where its disk failed: until then it is others' turn.
+                    if let Some((MembershipChange::Sync(copy, _), _)) = primary.wish {
+                        primary.pause_filling(now, copy);
+                    }
                 }
             }
         }

@@ -260,9 +260,14 @@ impl Primary {
         for copy in copies {
             let syncing = self.config.member(*copy).is_some_and(|m| m.state == CopyState::Syncing);
             if syncing || self.failed.get(copy).is_some_and(|why| *why != OPENED_ANEW) {
-                let pause = self.fill_after.get(copy).map_or(FILL_PAUSE_MIN, |(_, pause)| *pause);
-                self.fill_after.insert(*copy, (now + pause, Span((pause.0 * 2).min(FILL_PAUSE_MAX.0))));
+                self.pause_filling(now, *copy);
             }
         }
+    }
+
+    /// The copy is not to be filled for a while, each time for longer.
+    pub(super) fn pause_filling(&mut self, now: Time, copy: CopyId) {
+        let pause = self.fill_after.get(&copy).map_or(FILL_PAUSE_MIN, |(_, pause)| *pause);
+        self.fill_after.insert(copy, (now + pause, Span((pause.0 * 2).min(FILL_PAUSE_MAX.0))));
     }
 }

@@ -86,6 +86,8 @@ pub struct Cluster {
     pub failed: Vec<String>,
     /// What the conductor decides is so, and nobody hears of it.
     pub mute: bool,
+    /// A copy that is not to be filled, as its disk failed.
+    pub unfit: Option<CopyId>,
     last: u64,
 }
 
@@ -149,6 +151,7 @@ impl Cluster {
             troubles: Vec::new(),
             failed: Vec::new(),
             mute: false,
+            unfit: None,
             last: 0,
         };
         this.until("the nodes open", |this| this.opened.iter().all(|disks| disks.len() == usize::from(count)));
@@ -192,6 +195,8 @@ impl Cluster {
                 let config = self.configs.get_mut(&request.shard).unwrap();
                 let answer = if request.change == MembershipChange::StepDown {
                     MembershipAnswer::Refused("nobody else is promoted here".to_owned())
+                } else if matches!(request.change, MembershipChange::Sync(copy, _) if Some(copy) == self.unfit) {
+                    MembershipAnswer::Refused("its disk failed".to_owned())
                 } else if request.epoch == config.epoch {
                     let members = &mut config.members;
                     let next = conductor_model::Epoch(config.epoch.0 + 1);
