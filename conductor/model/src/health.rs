@@ -45,6 +45,7 @@ struct Findings {
     /// Copies that writes do not wait for, and why they are not filled.
     absent_silent: BTreeMap<NodeId, u32>,
     absent_missing: BTreeMap<(NodeId, DiskId), u32>,
+    absent_failed: BTreeMap<(NodeId, DiskId), u32>,
     absent: u32,
     /// Of those in reach, not to be filled by somebody's word.
     held: u32,
@@ -131,6 +132,9 @@ impl Conductor {
                 CopyState::Absent if silent => *found.absent_silent.entry(member.node).or_default() += 1,
                 CopyState::Absent if gone(member) => {
                     *found.absent_missing.entry((member.node, member.disk)).or_default() += 1;
+                }
+                CopyState::Absent if !sealed && self.failure_of(member.node, member.disk).is_some() => {
+                    *found.absent_failed.entry((member.node, member.disk)).or_default() += 1;
                 }
                 CopyState::Absent if record.held.contains(&member.copy) => found.held += 1,
                 CopyState::Absent => {
@@ -223,6 +227,10 @@ impl Conductor {
                 self.disk(*node, *disk).and_then(|d| d.path.as_ref()).map_or_else(String::new, |at| format!(" ({at})"));
             let missing = format!("{node} runs without disk {disk}{at}: {} missing; {way}", copies(*count));
             said.push((Health::Degraded, missing));
+        }
+        for ((node, disk), count) in &found.absent_failed {
+            let way = way_out("replace the disk", self.replaced_in(now, *node, *disk));
+            said.push((Health::Degraded, format!("disk {disk} of {node} failed: {} missing; {way}", copies(*count))));
         }
         if found.held > 0 {
             let (count, volume) = (copies(found.held), &volume.name);

@@ -1,7 +1,7 @@
 //! Replacement: copies that do not come back are made anew elsewhere, and copies move off what is to be emptied.
 //!
 //! ```text
-//! absent, out of reach for REPLACE_AFTER ─► unlisted and deleted; a new copy is listed, absent, on the best disk elsewhere
+//! absent, out of reach or on a failed disk for REPLACE_AFTER ─► unlisted and deleted; a new copy is listed, absent, on the best disk elsewhere
 //! on a node or disk that is to be emptied,
 //! or moved (`rebalance`) ─► a new copy is listed beside it ─ filled ─► the old one is unlisted and deleted
 //! ```
@@ -24,7 +24,7 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What this process knows of disks that are out of reach, and of volumes that may not be as they are wanted.
+/// What this process knows of disks that are out of reach or failed, and of volumes that may not be as they are wanted.
 #[derive(Clone, Debug)]
 pub(crate) struct Absences {
     after_ms: u64,
@@ -40,7 +40,7 @@ impl Absences {
         Self { after_ms: REPLACE_AFTER_MS, since: BTreeMap::new(), looked: started, unshaped: BTreeSet::new(), seed }
     }
 
-    /// True while a disk is out of reach, and was not given up.
+    /// True while a disk is out of reach or failed, whether it was given up or not.
     pub(crate) fn any(&self) -> bool {
         !self.since.is_empty()
     }
@@ -175,7 +175,7 @@ impl Conductor {
             for disk in &node.disks {
                 let key = (node.node, disk.disk);
                 let leaving = disk.leaving || matches!(node.duty, Duty::Draining | Duty::Removed);
-                let gone = !heard || !disk.present;
+                let gone = !heard || !disk.present || self.failure_of(node.node, disk.disk).is_some();
                 if gone {
                     since.insert(key, self.absences.since.get(&key).copied().unwrap_or(now));
                 }

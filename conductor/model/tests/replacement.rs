@@ -427,23 +427,6 @@ fn a_disk_is_replaced_by_another_one_of_its_node_while_it_lives_and_goes_when_th
 }
 
 /// Each of these nodes has a second disk from now on, which takes the place of its first one.
-#[test]
-fn no_copy_is_placed_on_a_disk_that_failed() {
-    let mut cluster = cluster_of(4);
-    let mut failed = cluster.heartbeat(2, 1, 0);
-    failed.failed = vec![(disk_of(2), "the disk failed: error 5".to_owned())];
-    cluster.run(|m, now, _| m.heartbeat(now, &failed)).unwrap();
-    cluster.create("new", 8 * MIB).unwrap();
-    let is_on_it = |cluster: &Cluster, volume| {
-        (0..8).any(|index| cluster.config(volume, index).members.iter().any(|m| m.node == NodeId(2)))
-    };
-    assert!(!is_on_it(&cluster, 2));
-    let back = cluster.heartbeat(2, 1, 0);
-    cluster.run(|m, now, _| m.heartbeat(now, &back)).unwrap();
-    cluster.create("newer", 8 * MIB).unwrap();
-    assert!(is_on_it(&cluster, 3), "it was said no more");
-}
-
 fn second_disks(cluster: &mut Cluster, nodes: &[u32]) {
     for node in nodes {
         let mut both = registration(*node, 1);
