@@ -20,7 +20,7 @@ use crate::record::{DropRecord, ShardRecord};
 use crate::views::{Duty, Fullness, VolumeState};
 use crate::{
     Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Draw, Epoch, Key, Member, Millis, NodeId, ShardId,
-    VolumeId,
+    ShardIndex, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,6 +78,8 @@ pub(crate) struct Pass {
     pub(crate) domains: Domains,
     planner: Option<Planner>,
     listed: Option<BTreeSet<CopyId>>,
+    /// Disks where an unlisted copy of a shard has to stay for now.
+    kept: Option<BTreeSet<(DiskId, VolumeId, Option<ShardIndex>)>>,
 }
 
 impl Pass {
@@ -158,7 +160,7 @@ impl Conductor {
     fn pass(&self, now: Millis, reach: BTreeMap<(NodeId, DiskId), Reach>) -> Pass {
         let serving = self.nodes.values().filter(|n| n.duty == Duty::Serving && self.hears(n.node, now));
         let open = serving.map(|n| n.node).collect();
-        Pass { reach, open, domains: self.domains(), planner: None, listed: None }
+        Pass { reach, open, domains: self.domains(), planner: None, listed: None, kept: None }
     }
 
     /// Has every shard as many copies as are wanted? One that is being filled is not looked at before it is.
@@ -390,7 +392,7 @@ impl Conductor {
         let nodes: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).chain([node]).collect();
         let taken = taken || config.members.len() > nodes.len();
         let beside = self.family(config)?.is_none_or(|disks| disks.contains(&(node, disk)));
-        if taken || !beside || !self.takes_copies(now, node, disk) {
+        if taken || !beside || !self.takes_copies(now, node, disk) || self.is_kept_on(disk, config.shard, pass) {
             return None;
         }
         self.member_at(config.shard.volume, place, pass)
@@ -409,13 +411,27 @@ impl Conductor {
         let taken: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).collect();
         let goes = |m: &Member| pass.reach.get(&(m.node, m.disk)).is_some_and(|r| r.leaving) || Some(m.copy) == leaving;
         let beside: BTreeSet<NodeId> = config.members.iter().filter(|m| !goes(m)).map(|m| m.node).collect();
+        let disks = self.nodes.values().flat_map(|n| &n.disks).map(|d| d.disk);
+        let kept: BTreeSet<DiskId> = disks.filter(|disk| self.is_kept_on(*disk, config.shard, pass)).collect();
         let fits = |place: &Place| {
             let related = family.as_ref().is_none_or(|disks| disks.contains(&(place.node, place.disk)));
-            related && !taken.contains(&place.node) && self.takes_copies(now, place.node, place.disk)
+            let free = !taken.contains(&place.node) && !kept.contains(&place.disk);
+            related && free && self.takes_copies(now, place.node, place.disk)
         };
         let planner = pass.planner.get_or_insert_with(|| self.planner(now, volume));
         let place = planner.place_one(&beside, fits, config.size)?;
         self.member_at(volume, place, pass)
+    }
+
+    /// Is an unlisted copy of the shard there that its node may not delete yet, as a clone's copy stands on it? A reactor holds one copy of
+    /// a shard: another one could not join before the clone's is gone, which may be never. One that is about to be deleted is no hindrance.
+    fn is_kept_on(&self, disk: DiskId, shard: ShardId, pass: &mut Pass) -> bool {
+        let kept = pass.kept.get_or_insert_with(|| {
+            let due: BTreeSet<CopyId> = self.nodes.keys().flat_map(|node| self.drops_on(*node)).collect();
+            let kept = self.drops.values().filter(|drop| !due.contains(&drop.copy));
+            kept.map(|drop| (drop.disk, drop.volume, drop.shard)).collect()
+        });
+        [Some(shard.index), None].into_iter().any(|index| kept.contains(&(disk, shard.volume, index)))
     }
 
     fn member_at(&mut self, volume: VolumeId, place: Place, pass: &mut Pass) -> Option<Member> {

@@ -3,7 +3,7 @@
 
 mod common;
 use common::{Cluster, MIB, disk_of, registration, report, shard, state, with_volume};
-use conductor_model::api::{MembershipChange, Report};
+use conductor_model::api::MembershipChange;
 use conductor_model::limits::RESHAPES_AT_ONCE;
 use conductor_model::views::{Attach, Duty, Force, Health, NewVolume};
 use conductor_model::{Bytes, Configuration, CopyId, CopyState, Error, Key, Member, NodeId, OpenId};
@@ -601,62 +601,6 @@ fn a_volume_gets_as_many_copies_as_are_wanted_and_loses_the_rest() {
     assert!(configs(&cluster).iter().all(|c| c.min_copies == 2 && !c.is_sealed()));
     cluster.restart();
     assert_eq!(cluster.model.show(cluster.now, "db").unwrap().info.copies, 3);
-}
-
-#[test]
-fn a_clone_that_was_made_while_copies_were_too_many_loses_the_rest_too() {
-    let mut cluster = cluster_of(3);
-    cluster.snapshot("db", "s");
-    cluster.run(|m, now, _| m.set_copies(now, "db", Some(2), None)).unwrap();
-    let clone = cluster.clone_of("twin", "db@s").unwrap();
-    assert_eq!(cluster.config(clone.0, 0).members.len(), 3, "it lies where its parent lies");
-    cluster.bear(clone.0);
-    cluster.heal(8, &all_but(3, &[]));
-    assert!(configs(&cluster).iter().all(|c| c.members.len() == 2 && c.in_sync() == 2));
-    assert!((0..8).all(|index| cluster.config(clone.0, index).members.len() == 2));
-}
-
-#[test]
-fn a_clones_copy_goes_where_its_parents_went() {
-    let mut cluster = cluster_of(4);
-    cluster.snapshot("db", "s");
-    let clone = cluster.clone_of("twin", "db@s").unwrap();
-    cluster.bear(clone.0);
-    cluster.pass(2_500, &all_but(4, &[1]));
-    cluster.leave_behind(1);
-    cluster.pass(9_000, &all_but(4, &[1]));
-    for index in 0..8 {
-        let (parent, twin) = (cluster.config(1, index), cluster.config(clone.0, index));
-        let disks = |c: &Configuration| c.members.iter().map(|m| (m.node, m.disk)).collect::<BTreeSet<_>>();
-        assert_eq!(disks(&parent), disks(&twin));
-        assert!(twin.members.iter().all(|m| m.node != NodeId(1)));
-    }
-    // The parent's copy on the old node goes after the clone's.
-    let first = cluster.beat(1, 1, 0).unwrap().drop;
-    let mut beat = cluster.heartbeat(1, 1, 0);
-    beat.dropped = first.clone();
-    let then = cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap().drop;
-    assert!(!first.is_empty() && then.len() == first.len() && then != first);
-}
-
-#[test]
-fn a_clone_is_flattened_when_the_last_copy_that_was_not_is_unlisted() {
-    let mut cluster = cluster_of(4);
-    cluster.snapshot("db", "s");
-    let clone = cluster.clone_of("twin", "db@s").unwrap();
-    cluster.bear(clone.0);
-    cluster.run(|m, now, _| m.flatten(now, "twin")).unwrap();
-    for node in 2..=4 {
-        let report = Report { node: NodeId(node), orders: Vec::new(), worked: cluster.told(node).work };
-        cluster.run(|m, now, _| m.report(now, &report)).unwrap();
-    }
-    assert!(!cluster.told(1).work.is_empty());
-    cluster.pass(2_500, &all_but(4, &[1]));
-    cluster.leave_behind(1);
-    cluster.pass(9_000, &all_but(4, &[1]));
-    assert_eq!(cluster.model.show(cluster.now, "twin").unwrap().info.parent, None);
-    assert!((0..8).all(|index| cluster.config(clone.0, index).parent.is_none()));
-    cluster.restart();
 }
 
 #[test]
