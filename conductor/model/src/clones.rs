@@ -39,11 +39,13 @@ impl Conductor {
     }
 
     /// One more layer may lie on a volume, or on this snapshot of it: its copies may have to look through all that are below. Snapshots that
-    /// a rollback left beside the others count, too.
+    /// a rollback left beside the others count, too; deleted ones that every copy in sync has forgotten do not.
     pub(crate) fn check_depth(&self, volume: VolumeId, upto: Option<SnapshotId>) -> Result<(), Error> {
         let (mut volume, mut upto, mut depth) = (volume, upto, 0);
         loop {
-            depth += self.snapshots_of(volume).filter(|s| upto.is_none_or(|upto| s.id <= upto)).count();
+            let owed = self.owed(volume);
+            let counts = |id: SnapshotId| upto.is_none_or(|upto| id <= upto) && !owed.contains(&id);
+            depth += self.snapshots_of(volume).filter(|s| counts(s.id)).count();
             if depth >= MAX_DEPTH {
                 break;
             }

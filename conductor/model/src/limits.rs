@@ -70,12 +70,17 @@ pub const MAX_DRAWS: usize = 16;
 pub const NEAR_FULL_PERCENT: u32 = 85;
 /// A disk used by more than this is as good as full: stores keep the last sixteenth for what gives space back.
 pub const FULL_PERCENT: u32 = 93;
-/// Snapshots of one volume, those being deleted included: each is a layer in every copy, and a store has 65,536 of these.
+/// Snapshots of one volume, those included that a copy in sync is still to forget: each is a layer in every copy, and a store has 65,536
+/// of these.
 pub const MAX_SNAPSHOTS_PER_VOLUME: usize = 128;
+/// Deleted snapshots of one volume that only copies which are not in sync have not forgotten: hourly ones of six weeks. Each is a record
+/// of some 200 bytes, and a work for each such copy; what one copy is told when it is back fits an answer. In a cluster `MAX_SNAPSHOTS`
+/// and `MAX_WORK` bound them, too.
+pub const MAX_SNAPSHOTS_OWED: usize = MAX_WORK_AT_ONCE;
 /// Snapshots on top of each other, of a clone with those that it lies on: stores look through 256 layers at most, what is just being
 /// deleted among them.
 pub const MAX_DEPTH: usize = 240;
-/// Snapshots in a cluster: 4 for every volume there can be.
+/// Snapshots in a cluster, deleted ones that any copy is to forget included: 4 for every volume there can be.
 pub const MAX_SNAPSHOTS: usize = 16_384;
 /// The hold time H of a snapshot (rule 17): how long a primary executes without acknowledging at most. A host notices a pause of
 /// some seconds as little as a slow disk.

@@ -12,8 +12,8 @@
 use crate::api::{CopyWork, OrderReport, OrderState, ShardOrder, VolumeMap};
 use crate::events::Happened;
 use crate::limits::{
-    MAX_OUTCOMES, MAX_REASON, MAX_SNAPSHOTS, MAX_SNAPSHOTS_PER_VOLUME, SNAPSHOT_ATTEMPTS, SNAPSHOT_HOLD_MS,
-    SNAPSHOT_PAUSE_MS, SNAPSHOT_PLACE_MS,
+    MAX_OUTCOMES, MAX_REASON, MAX_SNAPSHOTS, MAX_SNAPSHOTS_OWED, MAX_SNAPSHOTS_PER_VOLUME, SNAPSHOT_ATTEMPTS,
+    SNAPSHOT_HOLD_MS, SNAPSHOT_PAUSE_MS, SNAPSHOT_PLACE_MS,
 };
 use crate::orders::Purpose;
 use crate::record::SnapshotRecord;
@@ -78,7 +78,12 @@ impl Conductor {
         if self.creates_snapshot(id) {
             return Err(Error::Busy { name: volume.to_owned(), what: "is in the middle of another snapshot" });
         }
-        if self.snapshots_of(id).count() >= MAX_SNAPSHOTS_PER_VOLUME {
+        let owed = self.owed(id).len();
+        if owed >= MAX_SNAPSHOTS_OWED {
+            let what = "deleted snapshots that copies which are not in sync have to forget: bring their nodes back, or add one";
+            return Err(Error::Limit { what, limit: MAX_SNAPSHOTS_OWED });
+        }
+        if self.snapshots_of(id).count() - owed >= MAX_SNAPSHOTS_PER_VOLUME {
             return Err(Error::Limit { what: "snapshots of a volume", limit: MAX_SNAPSHOTS_PER_VOLUME });
         }
         if self.snapshots.len() >= MAX_SNAPSHOTS {
@@ -170,6 +175,23 @@ impl Conductor {
 
     pub(crate) fn snapshots_of(&self, volume: VolumeId) -> impl Iterator<Item = &SnapshotRecord> {
         self.snapshots.range((volume, SnapshotId(0))..=(volume, SnapshotId(u64::MAX))).map(|(_, record)| record)
+    }
+
+    /// Deleted snapshots of the volume that every copy in sync has forgotten: layers of nothing that goes on. One that is away has those
+    /// only that it had when it left; where they and what it is filled with are too many on top of each other its filling fails, and it
+    /// forgets them while it is absent.
+    pub(crate) fn owed(&self, volume: VolumeId) -> BTreeSet<SnapshotId> {
+        let deleted = self.snapshots_of(volume).filter(|s| s.state == SnapshotState::Deleting);
+        let mut owed: BTreeSet<SnapshotId> = deleted.map(|s| s.id).collect();
+        if owed.is_empty() {
+            return owed;
+        }
+        for member in self.shards_of(volume).flat_map(|shard| shard.config.in_sync_members()) {
+            for snapshot in self.to_forget(member) {
+                owed.remove(&snapshot);
+            }
+        }
+        owed
     }
 
     /// True while one of the volume's snapshots is not complete.

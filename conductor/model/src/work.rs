@@ -6,7 +6,9 @@ use crate::api::CopyWork;
 use crate::limits::{MAX_WORK, MAX_WORK_AT_ONCE};
 use crate::record::WorkRecord;
 use crate::views::SnapshotState;
-use crate::{Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Error, Key, NodeId, SnapshotId, VolumeId};
+use crate::{
+    Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Error, Key, Member, NodeId, SnapshotId, VolumeId,
+};
 use std::collections::BTreeSet;
 
 impl Conductor {
@@ -118,14 +120,21 @@ impl Conductor {
         let Some(node) = config.member(filled).map(|member| member.node) else { return };
         let mut held = BTreeSet::new();
         for other in config.members.iter().filter(|member| member.copy != filled) {
-            let drop = |snapshot| (other.node, CopyWork::DropSnapshot(other.copy, SnapshotId(snapshot)));
-            held.extend(self.work.range(drop(0)..=drop(u64::MAX)).map(|((_, work), _)| *work));
+            held.extend(self.to_forget(other));
         }
-        for work in held {
-            if let CopyWork::DropSnapshot(_, snapshot) = work {
-                self.give_work(node, CopyWork::DropSnapshot(filled, snapshot), config.shard.volume, dirty);
-            }
+        for snapshot in held {
+            self.give_work(node, CopyWork::DropSnapshot(filled, snapshot), config.shard.volume, dirty);
         }
+    }
+
+    /// Snapshots that a copy has not confirmed yet to have forgotten.
+    pub(crate) fn to_forget(&self, member: &Member) -> impl Iterator<Item = SnapshotId> {
+        let (node, copy) = (member.node, member.copy);
+        let drop = |snapshot| (node, CopyWork::DropSnapshot(copy, SnapshotId(snapshot)));
+        self.work.range(drop(0)..=drop(u64::MAX)).filter_map(|((_, work), _)| match work {
+            CopyWork::DropSnapshot(_, snapshot) => Some(*snapshot),
+            CopyWork::Flatten(_) => None,
+        })
     }
 
     /// Copies that have not confirmed yet that they forgot the snapshot.
