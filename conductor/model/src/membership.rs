@@ -118,10 +118,6 @@ impl Conductor {
             return Err(format!("{copy} is in sync already"));
         }
         self.check_registered(member, open)?;
-        // Its Join would be refused. What may be the way out of a sealed epoch is tried all the same (rule 11).
-        if let Some(why) = self.failure_of(member.node, member.disk).filter(|_| !current.is_sealed()) {
-            return Err(format!("{copy} cannot be filled: disk {} of {}: {why}", member.disk, member.node));
-        }
         member.open = open;
         member.state = CopyState::Syncing;
         Ok(next)
