@@ -1,7 +1,7 @@
 //! The flat model: for each copy and each of its snapshots, what every block holds, and what else a crash may leave there.
 
 use crate::content::{Content, ZEROS};
-use conductor_model::{BlockRange, Blocks, Configuration, Stamp};
+use conductor_model::{BlockRange, Blocks, Configuration, Epoch, Sequence, Stamp};
 use node_store::{Held, HeldKind, SyncMark};
 use std::collections::BTreeMap;
 
@@ -111,11 +111,13 @@ pub(crate) struct Copy {
 impl Copy {
     pub(crate) fn new(config: Configuration, live: Image, parent: Option<(u64, u64)>) -> Self {
         let none = Stamp::default();
+        // A clone begins with a K before all that is ever stamped: it has what it begins as.
+        let inherited = Stamp { epoch: Epoch(1), sequence: Sequence(0) };
         Self {
             config,
             live,
             snapshots: vec![],
-            told: none,
+            told: if parent.is_some() { inherited } else { none },
             carried: none,
             mark: SyncMark::default(),
             changes: vec![],
