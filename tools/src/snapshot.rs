@@ -5,6 +5,7 @@ use crate::output::{Exit, Failure, Outcome, OutputArgs, confirm, print, size, ta
 use crate::progress::{Unit, follow};
 use crate::volume::{WaitArgs, name};
 use clap::{Args, Subcommand};
+use conductor_client::Client;
 use conductor_model::split_snapshot;
 use conductor_model::views::{SnapshotInfo, SnapshotState};
 use std::fmt;
@@ -117,16 +118,28 @@ fn create(args: &CreateArgs) -> Outcome {
 
 fn delete(args: &DeleteArgs) -> Outcome {
     let SnapshotName { volume, name } = &args.snapshot;
-    confirm(&format!("Delete snapshot {} for good?", args.snapshot), args.yes)?;
-    args.cluster.client()?.delete_snapshot(volume, name)?;
+    let client = args.cluster.client()?;
+    if !args.yes {
+        let clones = find(&client, &args.snapshot)?.clones;
+        if !clones.is_empty() {
+            let way = "delete them first, or make them independent with `trine volume flatten`";
+            let why = format!("snapshot {} is needed by its clones ({}): {way}", args.snapshot, clones.join(", "));
+            return Err(Failure::new(Exit::Refused, why));
+        }
+        confirm(&format!("Delete snapshot {} for good?", args.snapshot), false)?;
+    }
+    client.delete_snapshot(volume, name)?;
     print(&format!("snapshot {} deleted", args.snapshot))
 }
 
 fn rollback(args: &RollbackArgs) -> Outcome {
     let SnapshotName { volume, name } = &args.snapshot;
-    let question = format!("Roll volume {volume} back to {}? Everything written since is lost.", args.snapshot);
-    confirm(&question, args.yes)?;
     let client = args.cluster.client()?;
+    if !args.yes {
+        find(&client, &args.snapshot)?;
+        let question = format!("Roll volume {volume} back to {}? Everything written since is lost.", args.snapshot);
+        confirm(&question, false)?;
+    }
     client.rollback(volume, name)?;
     if args.wait.no_wait {
         return print(&format!("volume {volume} is being rolled back to {}", args.snapshot));
@@ -136,6 +149,16 @@ fn rollback(args: &RollbackArgs) -> Outcome {
         Ok(client.volume(volume)?.info.rollback.map_or(Ok(()), |rollback| Err(rollback.progress)))
     })?;
     print(&format!("volume {volume} rolled back to {}", args.snapshot))
+}
+
+/// Whoever is asked about a snapshot is asked about one that is there.
+fn find(client: &Client, snapshot: &SnapshotName) -> Outcome<SnapshotInfo> {
+    let is_it = |info: &SnapshotInfo| info.name == snapshot.name && info.state != SnapshotState::Deleting;
+    let found = client.snapshots(&snapshot.volume)?.into_iter().find(is_it);
+    found.ok_or_else(|| {
+        let SnapshotName { volume, name } = snapshot;
+        Failure::new(Exit::NoSuch, format!("volume {volume} has no snapshot {name}"))
+    })
 }
 
 fn snapshots_table(snapshots: &[SnapshotInfo]) -> String {

@@ -1,0 +1,27 @@
+//! What is not done is said in words that help, and before anybody is asked about it.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::Dir;
+
+#[test]
+fn nobody_is_asked_about_what_is_not_there() {
+    let dir = Dir::new("refusals");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
+    dir.ok(&["volume", "create", "db", "--size", "16M"]);
+    dir.ok(&["snapshot", "create", "db@monday"]);
+    for verb in ["delete", "rollback"] {
+        assert!(dir.fails(4, &["snapshot", verb, "none@monday"]).contains("no volume none"));
+        assert!(dir.fails(4, &["snapshot", verb, "db@none"]).contains("db has no snapshot none"));
+        assert!(dir.fails(2, &["snapshot", verb, "db@monday"]).contains("--yes"), "of what is there it asks");
+    }
+    dir.ok(&["volume", "clone", "db@monday", "dev"]);
+    let needed = dir.fails(5, &["snapshot", "delete", "db@monday"]);
+    assert!(needed.contains("needed by its clones (dev)") && needed.contains("flatten"), "{needed}");
+    dir.fails(5, &["snapshot", "delete", "db@monday", "--yes"]);
+    dir.ok(&["volume", "delete", "dev", "--yes"]);
+    let is_unneeded = || dir.json(&["snapshot", "list", "db"])[0]["clones"] == serde_json::json!([]);
+    dir.wait_until("nobody needs it", is_unneeded);
+    dir.ok(&["snapshot", "delete", "db@monday", "--yes"]);
+}
