@@ -10,10 +10,13 @@ use conductor_client::Client;
 use conductor_model::Bytes;
 use conductor_model::views::VolumeInfo;
 use indicatif::{ProgressBar, ProgressStyle};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::stat::{SFlag, fstat, makedev};
 use serde::Serialize;
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use target_daemon::image::{self, Far, Moved, Sink, Source};
@@ -70,11 +73,17 @@ struct Report<'a> {
 pub(crate) fn export(args: ExportArgs) -> Outcome {
     let ExportArgs { volume: subject, file, cluster, output } = args;
     let volume = subject.to_string();
-    let by = visit(&cluster, subject, "export")?;
     let to_stdout = file == Path::new("-");
+    if to_stdout && was_closed(std::io::stdout())? {
+        return Err(Failure::new(
+            Exit::Failed,
+            "the standard output is closed, or /dev/null for reading and writing: send it on with > or |, or name a file",
+        ));
+    }
     if to_stdout && std::io::stdout().is_terminal() {
         return Err(Failure::usage("an image is nothing for a terminal: name a file, or send it on with |"));
     }
+    let by = visit(&cluster, subject, "export")?;
     let to = if to_stdout { Sink::stdout() } else { Sink::create(&file) }?;
     let moved = following(&volume, |progress| image::export(by, to, progress));
     let moved = moved.map_err(|error| in_use(error, &volume, "volume export"))?;
@@ -87,7 +96,14 @@ pub(crate) fn export(args: ExportArgs) -> Outcome {
 }
 
 pub(crate) fn import(args: ImportArgs) -> Outcome {
-    let source = if args.file == Path::new("-") { Source::stdin() } else { Source::open(&args.file) }?;
+    let from_stdin = args.file == Path::new("-");
+    if from_stdin && was_closed(std::io::stdin())? {
+        return Err(Failure::new(
+            Exit::Failed,
+            "the standard input is closed, or /dev/null for reading and writing: send an image with < or |, or name a file",
+        ));
+    }
+    let source = if from_stdin { Source::stdin() } else { Source::open(&args.file) }?;
     let size = new_size(source.size(), args.size)?;
     let subject = args.name.parse::<Subject>().context("a volume's name")?;
     let by = visit(&args.cluster, subject, "import")?;
@@ -107,6 +123,17 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
     args.output.print(&Report { volume: &args.name, file: args.file.display().to_string(), moved }, |report| {
         people("imported", report)
     })
+}
+
+/// Was it closed when this process started? Rust's start-up opens /dev/null where one of the first three descriptors is closed, and what
+/// goes there would be a backup that nobody has. Who opened it cannot be told but by the way: that start-up opens it for both reading and
+/// writing, a shell's `> /dev/null` and `< /dev/null` only for the one that is needed.
+fn was_closed(stream: impl AsFd) -> Outcome<bool> {
+    let found = fstat(stream.as_fd()).context("cannot look at the standard streams")?;
+    let flags = fcntl(stream.as_fd(), FcntlArg::F_GETFL).context("cannot look at the standard streams")?;
+    let is_null = SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFCHR
+        && found.st_rdev == makedev(1, 3);
+    Ok(is_null && OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR)
 }
 
 fn new_size(file: Option<u64>, asked: Option<Size>) -> Outcome<u64> {

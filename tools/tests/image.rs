@@ -10,7 +10,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 #[test]
 fn an_image_goes_in_and_comes_out_with_its_holes() {
@@ -144,6 +144,23 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     assert!(dir.fails(1, &["volume", "export", "db", &file("in")]).contains("File exists"));
     dir.ok(&["volume", "export", "db", &file("out")]);
     assert!(fs::read(file("out")).unwrap() == fs::read(file("in")).unwrap());
+
+    // A standard stream that is closed takes nothing, and has none; to nowhere on purpose is another thing.
+    let shell = |redirected: &str, args: &[&str]| {
+        let trine = dir.command(args);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("exec \"$0\" \"$@\" {redirected}")]).arg(trine.get_program()).args(trine.get_args());
+        shell.env("TRINE_DIR", dir.cluster()).env("TRINE_CONFIG", "/dev/null").output().unwrap()
+    };
+    let output = shell(">&-", &["volume", "export", "db", "-"]);
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("output is closed"), "{output:?}");
+    let output = shell(">/dev/null", &["volume", "export", "db", "-"]);
+    assert!(output.status.success(), "{output:?}");
+    let from = ["volume", "import", "-", "nothing", "--size", "1M", "--short"];
+    let output = shell("<&-", &from);
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("input is closed"), "{output:?}");
+    let output = shell("</dev/null", &from);
+    assert!(output.status.success(), "{output:?}");
 
     // Zeros without end are too many, too.
     assert!(!Path::new(&file("out.part")).exists() && !Path::new(&file("in.part")).exists());
