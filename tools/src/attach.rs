@@ -220,6 +220,9 @@ impl From<TargetError> for Failure {
             | TargetError::WaitsToWrite(_)
             | TargetError::Refused { .. }
             | TargetError::Runs(_)
+            | TargetError::Exists(_)
+            | TargetError::Directory(_)
+            | TargetError::CutShort(_)
             | TargetError::RangeTaken(_) => Exit::Refused,
             TargetError::Silent { .. } | TargetError::StillRuns { .. } => Exit::TimedOut,
             _ => Exit::Failed,

@@ -141,7 +141,14 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     // A volume that was there before is left as it is, and so is a file.
     dir.ok(&["volume", "import", &file("in"), "db"]);
     dir.fails(5, &["volume", "import", &file("in"), "db"]);
-    assert!(dir.fails(1, &["volume", "export", "db", &file("in")]).contains("File exists"));
+    let there = dir.fails(5, &["volume", "export", "db", &file("in")]);
+    assert!(there.contains("/in exists: name another file, or move it away"), "{there}");
+    let there = dir.fails(5, &["volume", "export", "db", dir.0.to_str().unwrap()]);
+    assert!(there.contains("is a directory: name a new file in it"), "{there}");
+    fs::write(file("out.part"), "half").unwrap();
+    let there = dir.fails(5, &["volume", "export", "db", &file("out")]);
+    assert!(there.contains("/out.part exists") && there.contains("cut short: delete it"), "{there}");
+    fs::remove_file(file("out.part")).unwrap();
     dir.ok(&["volume", "export", "db", &file("out")]);
     assert!(fs::read(file("out")).unwrap() == fs::read(file("in")).unwrap());
 

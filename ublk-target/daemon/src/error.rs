@@ -131,6 +131,15 @@ pub enum TargetError {
         /// Why.
         error: volume_client::BlockError,
     },
+    /// What is in the way of a new image.
+    #[error("{} exists: name another file, or move it away", .0.display())]
+    Exists(PathBuf),
+    /// The like.
+    #[error("{} is a directory: name a new file in it", .0.display())]
+    Directory(PathBuf),
+    /// What an image is called until all of it is there.
+    #[error("{} exists, which is what an export leaves that was cut short: delete it, unless one is still at it, or name another file", .0.display())]
+    CutShort(PathBuf),
     /// An image is shorter than was said.
     #[error("only {came} of {size} bytes came: say --short if that is all there is")]
     TooShort {

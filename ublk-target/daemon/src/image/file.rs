@@ -30,14 +30,19 @@ pub struct Sink {
 impl Sink {
     /// A new file. Until all of it is there it is called `….part`.
     pub fn create(path: &Path) -> Result<Self, TargetError> {
-        let failed = |path| TargetError::file("create", path);
+        if path.is_dir() {
+            return Err(TargetError::Directory(path.to_owned()));
+        }
         if path.symlink_metadata().is_ok() {
-            return Err(failed(path)(Errno::EEXIST.into()));
+            return Err(TargetError::Exists(path.to_owned()));
         }
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
         let part = PathBuf::from(part);
-        let file = File::create_new(&part).map_err(failed(&part))?;
+        let file = File::create_new(&part).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => TargetError::CutShort(part.clone()),
+            _ => TargetError::file("create", &part)(error),
+        })?;
         Ok(Self { file, path: path.to_owned(), part: Some(part) })
     }
 
@@ -103,7 +108,10 @@ impl Sink {
             let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
             File::open(dir)?.sync_all()
         };
-        named().map_err(TargetError::file("name", &self.path))
+        named().map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => TargetError::Exists(self.path.clone()),
+            _ => TargetError::file("name", &self.path)(error),
+        })
     }
 }
 
@@ -266,7 +274,7 @@ mod tests {
         }
         sink.end().unwrap();
         assert!(std::fs::read(&path).unwrap() == content);
-        assert!(matches!(Sink::create(&path), Err(TargetError::File { what: "create", .. })), "it is there");
+        assert!(matches!(Sink::create(&path), Err(TargetError::Exists(_))), "it is there");
         assert!(!path.with_extension("part").exists() && sink.part().is_some_and(|part| !part.exists()));
 
         let mut source = Source::open(&path).unwrap();
