@@ -213,7 +213,7 @@ impl From<TargetError> for Failure {
         let exit = match error {
             TargetError::Conductor(error) => return error.into(),
             TargetError::NotAttached { .. } => Exit::NoSuch,
-            TargetError::RdmaInClear | TargetError::Plaintext(_) => Exit::Usage,
+            TargetError::RdmaInClear | TargetError::Plaintext(_) | TargetError::NotRaw { .. } => Exit::Usage,
             TargetError::Attached(_)
             | TargetError::Busy { .. }
             | TargetError::Waits(_)

@@ -51,6 +51,10 @@ pub(crate) struct ImportArgs {
     /// What comes may be shorter than --size says: zeros follow
     #[arg(long, requires = "size")]
     short: bool,
+    /// The bytes as they are, also those of a qcow2, VMDK, VHDX, VHD or VDI image: without it these are refused, as what is in them is not
+    /// the disk that they describe
+    #[arg(long)]
+    raw: bool,
     #[command(flatten)]
     kind: KindArgs,
     /// How long to wait until the new volume serves: 30s, 5m
@@ -104,6 +108,8 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
         ));
     }
     let source = if from_stdin { Source::stdin() } else { Source::open(&args.file) }?;
+    let source = if args.raw { source.raw() } else { source };
+    source.check()?;
     let size = new_size(source.size(), args.size)?;
     let subject = args.name.parse::<Subject>().context("a volume's name")?;
     let by = visit(&args.cluster, subject, "import")?;

@@ -50,7 +50,8 @@ pub(crate) enum VolumeCommand {
     CopyRanges(copies::CopyRangesArgs),
     /// Write what is in a volume, or in a snapshot of it, into a file: a raw image, as qemu-img and dd know it
     Export(image::ExportArgs),
-    /// Create a volume that holds what is in a file: a raw image, such as a disk of another machine
+    /// Create a volume that holds what is in a file: a raw image, such as a disk of another machine. One that fails or is interrupted leaves
+    /// no volume; one that is killed, or whose host loses power, leaves a part of it, which looks like a whole one: delete it
     Import(image::ImportArgs),
     /// Read everything on every copy in the background, and put right what is damaged
     Scrub(scrub::ScrubArgs),

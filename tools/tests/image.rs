@@ -169,6 +169,21 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     let output = shell("</dev/null", &from);
     assert!(output.status.success(), "{output:?}");
 
+    // What an image of another format holds is not the disk: from a file or a pipe, unless that is wanted.
+    let qcow2 = [b"QFI\xfb\0\0\0\x03".as_slice(), &[7; 1 << 20]].concat();
+    fs::write(file("qcow2"), &qcow2).unwrap();
+    let refused = dir.fails(2, &["volume", "import", &file("qcow2"), "q"]);
+    assert!(refused.contains("`qemu-img convert -f qcow2 -O raw") && refused.contains("--raw"), "{refused}");
+    assert!(!refused.contains("deleted again"), "it was never made: {refused}");
+    let mut child = import(&["q", "--size", "8M", "--short"]);
+    let _until_it_ends = child.stdin.take().unwrap().write_all(&qcow2);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("a qcow2 image"), "{output:?}");
+    dir.wait_until("it is gone", || dir.trine(&["volume", "show", "q"]).status.code() == Some(4));
+    dir.ok(&["volume", "import", &file("qcow2"), "q", "--raw"]);
+    dir.ok(&["volume", "export", "q", &file("q")]);
+    assert!(fs::read(file("q")).unwrap().starts_with(&qcow2));
+
     // Zeros without end are too many, too.
     assert!(!Path::new(&file("out.part")).exists() && !Path::new(&file("in.part")).exists());
     let full = dir.fails(1, &["volume", "import", "/dev/zero", "zero", "--size", "1M"]);

@@ -140,6 +140,18 @@ pub enum TargetError {
     /// What an image is called until all of it is there.
     #[error("{} exists, which is what an export leaves that was cut short: delete it, unless one is still at it, or name another file", .0.display())]
     CutShort(PathBuf),
+    /// An image whose bytes are not a disk's.
+    #[error(
+        "{} is a {format} image, not a raw one: import what `qemu-img convert -f {format} -O raw IMAGE RAW` makes of it, or say --raw to \
+         have its bytes as they are",
+        .path.display()
+    )]
+    NotRaw {
+        /// Where it is.
+        path: PathBuf,
+        /// As qemu-img calls it.
+        format: &'static str,
+    },
     /// An image is shorter than was said.
     #[error("only {came} of {size} bytes came: say --short if that is all there is")]
     TooShort {

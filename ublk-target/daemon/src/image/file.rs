@@ -1,5 +1,6 @@
 //! The file that an image is in: read and written in order, its zeros left out where it has places.
 
+use super::format;
 use crate::error::TargetError;
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
@@ -15,6 +16,8 @@ use std::path::{Path, PathBuf};
 const GRAIN: usize = 64 << 10;
 /// What a volume's size is a multiple of.
 const BLOCK: usize = 4096;
+/// What an image's format is told by.
+const HEAD: usize = 512;
 /// Most bytes at a time.
 pub(super) const PIECE: usize = 1 << 20;
 
@@ -133,6 +136,8 @@ pub struct Source {
     path: PathBuf,
     /// Of what has places, which ends there.
     len: Option<u64>,
+    /// Whatever it begins like, it is raw.
+    raw: bool,
     /// What follows begins here.
     at: u64,
     /// Read, and not yet taken.
@@ -150,7 +155,7 @@ impl Source {
         }
         let has_places = kind.is_file() || kind.is_block_device();
         let len = has_places.then(|| file.seek(SeekFrom::End(0))).transpose().map_err(failed())?;
-        Ok(Self { file, path: path.to_owned(), len, at: 0, pieces: VecDeque::new() })
+        Ok(Self { file, path: path.to_owned(), len, raw: false, at: 0, pieces: VecDeque::new() })
     }
 
     /// The standard input, to its end.
@@ -158,7 +163,31 @@ impl Source {
         let file =
             std::io::stdin().as_fd().try_clone_to_owned().map_err(TargetError::system("use the standard input"))?;
         let path = PathBuf::from("the standard input");
-        Ok(Self { file: file.into(), path, len: None, at: 0, pieces: VecDeque::new() })
+        Ok(Self { file: file.into(), path, len: None, raw: false, at: 0, pieces: VecDeque::new() })
+    }
+
+    /// The bytes as they are, whatever they begin like.
+    pub fn raw(self) -> Self {
+        Self { raw: true, ..self }
+    }
+
+    /// Is it in a format of its own? A pipe's beginning is seen when it comes.
+    pub fn check(&self) -> Result<(), TargetError> {
+        let mut head = [0; HEAD];
+        match self.len {
+            Some(_) => {
+                let len = self.file.read_at(&mut head, 0).map_err(TargetError::file("read", &self.path))?;
+                self.check_head(&head[..len])
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_head(&self, head: &[u8]) -> Result<(), TargetError> {
+        match format::of(head).filter(|_| !self.raw) {
+            Some(format) => Err(TargetError::NotRaw { path: self.path.clone(), format }),
+            None => Ok(()),
+        }
     }
 
     /// How long it is, where that is known.
@@ -177,6 +206,9 @@ impl Source {
         let len = self.fill(&mut bytes).map_err(TargetError::file("read", &self.path))?;
         if len == 0 {
             return self.ended().map(|()| Piece::End { at }).map_err(TargetError::file("read", &self.path));
+        }
+        if at == 0 {
+            self.check_head(&bytes[..len])?;
         }
         self.at += len as u64;
         bytes.resize(len.next_multiple_of(BLOCK), 0);

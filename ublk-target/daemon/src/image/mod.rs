@@ -8,6 +8,7 @@
 
 mod desk;
 mod file;
+mod format;
 mod reading;
 
 pub use file::{Sink, Source};
