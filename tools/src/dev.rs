@@ -16,7 +16,7 @@ use anyhow::Context;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 use cluster::{Cluster, Disks, Member, destroy, gone, journal_dirs};
-use conductor_model::views::NodeInfo;
+use conductor_model::views::{NodeInfo, NodeState};
 use indicatif::ProgressBar;
 use process::{Starting, end, own_command};
 use std::fs::{self, DirBuilder, File};
@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 /// How long another command's start or stop is waited for: a little more than it takes at most.
 const LOCKED: Duration = Duration::from_secs(330);
+/// How long a node that ran before its conductor did may take to find it: it tries again every few seconds.
+const HEARD: Duration = Duration::from_secs(30);
 /// Most nodes on one machine: a guard against a slip of the finger.
 const MAX_NODES: u32 = 32;
 /// Most reactors of a node: as many as its default memory is enough for.
@@ -34,7 +36,7 @@ const MAX_REACTORS: u16 = 8;
 #[derive(Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub(crate) enum DevCommand {
-    /// Start the cluster, or what of it does not run; returns when all nodes are registered
+    /// Start the cluster, or what of it does not run; returns when the conductor has heard of all nodes that run
     Start(StartArgs),
     /// Stop the cluster; its data stays, unless --destroy
     Stop(StopArgs),
@@ -144,11 +146,37 @@ fn start(args: &StartArgs) -> Outcome {
     let bar = ProgressBar::new_spinner().with_message(format!("{} nodes are starting", starting.len()));
     bar.enable_steady_tick(Duration::from_millis(100));
     starting.into_iter().try_for_each(Starting::wait_until_ready)?;
+    bar.set_message("the nodes register");
+    wait_until_heard(&cluster)?;
     bar.finish_and_clear();
     let (nodes, conductor_at) = (cluster.plan.nodes.len(), cluster.plan.conductor);
     let what = if conductor || !stopped.is_empty() { "runs" } else { "runs already" };
     print(&format!("a cluster of {nodes} nodes {what} in {}; conductor at {conductor_at}", dir.display()))?;
     cluster.say_what_is_missing()
+}
+
+/// Until every node that runs has spoken to the conductor, also one that ran before it; not one that was removed from the cluster.
+fn wait_until_heard(cluster: &Cluster) -> Outcome {
+    let (client, until) = (cluster.client()?, Instant::now() + HEARD);
+    loop {
+        let members = cluster.members();
+        let known = client.nodes()?;
+        let is_silent = |member: &&Member| {
+            let node = known.iter().find(|node| node.node.to_string() == member.name);
+            node.is_some_and(|node| node.state != NodeState::Alive) && member.pid.is_some()
+        };
+        let Some(silent) = members.iter().find(is_silent) else { return Ok(()) };
+        if Instant::now() >= until {
+            let Member { name, log, .. } = silent;
+            let why = format!(
+                "{name} runs, and after {} s the conductor has not heard of it: see {}",
+                HEARD.as_secs(),
+                log.display()
+            );
+            return Err(Failure::new(Exit::TimedOut, why));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// What is said of a cluster that there is already has to be so.

@@ -121,6 +121,7 @@ fn a_development_cluster_keeps_its_volumes_over_a_restart() {
     let untold = dir.fails(3, &["detach", "db"]);
     assert!(untold.contains("nothing serves db here any more, but the conductor was not told"), "{untold}");
     dir.ok(&["dev", "start"]);
+    assert_eq!(dir.json(&["status"])["totals"]["nodes_alive"], 3, "it waits for nodes that ran before, too");
     assert_eq!((&dir.pids()[1..], dir.pids()[0].is_u64()), (&pids[1..], true));
     dir.ok(&["detach", "db"]);
     dir.fails(4, &["detach", "db"]);
