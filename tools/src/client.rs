@@ -2,6 +2,7 @@
 
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, confirm, print, size, table, when};
+use crate::volume::name;
 use clap::{Args, Subcommand};
 use conductor_model::NodeId;
 use conductor_model::api::RangeInfo;
@@ -36,7 +37,7 @@ pub(crate) struct AddArgs {
     /// The key's name: up to 32 letters, digits or -_.; its clients are named NAME@…
     name: String,
     /// The volumes that it is for, and their snapshots. A volume that is deleted and made again is another one
-    #[arg(long, value_name = "VOLUME,…", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "VOLUME,…", value_delimiter = ',', required = true, value_parser = name)]
     volumes: Vec<String>,
     /// For reading alone
     #[arg(long)]

@@ -97,7 +97,7 @@ pub(crate) fn run(command: ResyncCommand) -> Outcome {
                 Some(Rate(fill_rate)) => client.change_settings(&Settings { fill_rate })?,
                 None => client.settings()?,
             };
-            args.output.print(&settings, |settings| format!("copies are filled {}", limit(settings.fill_rate)))
+            args.output.print(&settings, |settings| rate_sentence(settings.fill_rate))
         }
     }
 }
@@ -157,6 +157,14 @@ pub(crate) fn limit(rate: Option<Bytes>) -> String {
     }
 }
 
+/// The same by itself.
+fn rate_sentence(rate: Option<Bytes>) -> String {
+    match rate {
+        Some(Bytes(0)) => "no copy is filled until `trine resync rate` says how fast, or max".to_owned(),
+        rate => format!("copies are filled with {}", limit(rate)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,6 +176,14 @@ mod tests {
         assert_eq!(rate("64M"), Ok(Rate(Some(Bytes(64 << 20)))));
         assert_eq!((rate("0"), rate("max")), (Ok(Rate(Some(Bytes(0)))), Ok(Rate(None))));
         assert!(rate("").is_err() && rate("fast").is_err() && rate("-1").is_err());
+    }
+
+    #[test]
+    fn a_rate_is_said_in_a_sentence() {
+        assert_eq!(rate_sentence(None), "copies are filled with no limit but 256 MiB/s for each copy");
+        let some = rate_sentence(Some(Bytes(64 << 20)));
+        assert_eq!(some, "copies are filled with at most 64 MiB/s on each reactor of a node");
+        assert!(rate_sentence(Some(Bytes(0))).starts_with("no copy is filled until `trine resync rate`"));
     }
 
     #[test]

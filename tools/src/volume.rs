@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use conductor_client::Client;
 use conductor_model::limits::DEFAULT_MIN_COPIES;
 use conductor_model::views::{Health, NewCopies, NewVolume, NodeInfo, VolumeDetail, VolumeInfo, VolumeState};
-use conductor_model::{Bytes, CopyState, Durability, Member, NodeId, check_volume_name};
+use conductor_model::{Bytes, CopyState, Durability, Member, NodeId, check_volume_name, split_snapshot};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -203,6 +203,9 @@ pub(crate) struct DeleteArgs {
 
 /// A volume's name, checked before anything is sent.
 pub(crate) fn name(text: &str) -> Result<String, String> {
+    if let Ok((volume, _)) = split_snapshot(text) {
+        return Err(format!("{text} is a snapshot, of volume {volume}: a volume is to be named here"));
+    }
     check_volume_name(text).map(|()| text.to_owned()).map_err(|why| why.to_string())
 }
 

@@ -25,3 +25,18 @@ fn nobody_is_asked_about_what_is_not_there() {
     dir.wait_until("nobody needs it", is_unneeded);
     dir.ok(&["snapshot", "delete", "db@monday", "--yes"]);
 }
+
+/// All of it before anything is asked of a conductor: there is none.
+#[test]
+fn what_is_no_volumes_name_is_wrong_usage() {
+    let dir = Dir::new("names");
+    for command in [["volume", "show"], ["snapshot", "list"], ["resync", "list"]] {
+        let said = dir.fails(2, &[command.as_slice(), &["db@monday"]].concat());
+        assert!(said.contains("db@monday is a snapshot, of volume db: a volume"), "{said}");
+    }
+    for volumes in ["db,", ",db", ""] {
+        let said = dir.fails(2, &["client", "add", "web", "--volumes", volumes]);
+        assert!(said.contains("--volumes"), "{said}");
+    }
+    assert!(dir.fails(2, &["client", "add", "web", "--volumes", "db@monday"]).contains("a snapshot, of volume db"));
+}
