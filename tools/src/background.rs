@@ -69,7 +69,13 @@ pub(crate) fn spawn(place: &Place) -> Outcome {
         .context("cannot start the target")?;
     match heard(&mut child, stops)? {
         Heard::Line(line) => match line.strip_prefix(FAILED) {
-            None => print(&line),
+            None => print(&line).map_err(|unsaid| {
+                let volume = place.volume();
+                let what = format!(
+                    "{volume} is attached, as {line}, which could not be printed: `trine detach {volume}` ends it"
+                );
+                Failure { why: unsaid.why.context(what), ..unsaid }
+            }),
             Some(why) => Err(Failure::new(code(&mut child)?, why)),
         },
         Heard::End => {

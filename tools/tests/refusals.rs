@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::Dir;
+use common::{Dir, text};
+use std::fs::OpenOptions;
 
 #[test]
 fn nobody_is_asked_about_what_is_not_there() {
@@ -24,6 +25,21 @@ fn nobody_is_asked_about_what_is_not_there() {
     let is_unneeded = || dir.json(&["snapshot", "list", "db"])[0]["clones"] == serde_json::json!([]);
     dir.wait_until("nobody needs it", is_unneeded);
     dir.ok(&["snapshot", "delete", "db@monday", "--yes"]);
+}
+
+#[test]
+fn an_attach_that_nobody_hears_of_says_so() {
+    let dir = Dir::new("unheard");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
+    dir.ok(&["volume", "create", "db", "--size", "16M"]);
+    let socket = format!("unix:{}", dir.0.join("nbd").display());
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = dir.command(&["attach", "db", "--nbd", &socket]).stdout(full).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("db is attached, as"), "{said}");
+    assert!(said.contains(dir.0.to_str().unwrap()) && said.contains("No space left"), "{said}");
+    let way = said.split('`').nth(1).unwrap().trim_start_matches("trine ");
+    dir.ok(&way.split(' ').collect::<Vec<_>>());
 }
 
 /// All of it before anything is asked of a conductor: there is none.
