@@ -28,7 +28,7 @@ fn nobody_is_asked_about_what_is_not_there() {
 }
 
 #[test]
-fn an_attach_that_nobody_hears_of_says_so() {
+fn an_attach_that_nobody_hears_of_or_that_cannot_listen_says_so() {
     let dir = Dir::new("unheard");
     dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
     dir.ok(&["volume", "create", "db", "--size", "16M"]);
@@ -40,6 +40,15 @@ fn an_attach_that_nobody_hears_of_says_so() {
     assert!(said.contains(dir.0.to_str().unwrap()) && said.contains("No space left"), "{said}");
     let way = said.split('`').nth(1).unwrap().trim_start_matches("trine ");
     dir.ok(&way.split(' ').collect::<Vec<_>>());
+
+    let at = |path: &str| format!("unix:{}", dir.0.join(path).display());
+    std::fs::write(dir.0.join("file"), "mine").unwrap();
+    let long = "x".repeat(108);
+    for (path, way) in [("none/x", "make the directory"), ("file", "is no socket"), (&long, "107 bytes at most")] {
+        let refused = dir.fails(1, &["attach", "db", "--nbd", &at(path)]);
+        assert!(refused.contains("cannot listen on") && refused.contains(way), "{refused}");
+    }
+    dir.fails(4, &["detach", "db"]);
 }
 
 /// All of it before anything is asked of a conductor: there is none.

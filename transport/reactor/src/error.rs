@@ -21,7 +21,7 @@ pub enum ReactorError {
     #[error("io_uring_enter failed ({0}): the reactor cannot go on, restart the process")]
     Enter(Errno),
     /// Nobody can connect here.
-    #[error("cannot listen on {}: {error}: choose another address, or stop who uses this one", show(.address))]
+    #[error("cannot listen on {}: {error}: {}", show(.address), way_out(.address, .error))]
     Listen {
         /// Where.
         address: Address,
@@ -75,6 +75,23 @@ fn show(address: &Address) -> String {
         Address::Tcp(at) => at.to_string(),
         Address::Unix(path) => path.display().to_string(),
         Address::Rdma(at) => format!("rdma:{at}"),
+    }
+}
+
+/// What to do about an address where nobody can listen.
+fn way_out(address: &Address, error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{
+        AddrInUse, AddrNotAvailable, AlreadyExists, InvalidInput, NotADirectory, NotFound, PermissionDenied,
+    };
+    match (address, error.kind()) {
+        (_, AddrInUse) => "choose another address, or stop who uses this one",
+        (Address::Unix(_), AlreadyExists) => "what is there is no socket: choose another path, or move it away",
+        (Address::Unix(_), NotFound | NotADirectory) => "make the directory first, or choose another path",
+        (Address::Unix(_), InvalidInput) => "choose a path of 107 bytes at most",
+        (Address::Unix(_), PermissionDenied) => "choose a path in a directory that this user may write to",
+        (Address::Tcp(_), AddrNotAvailable) => "choose an address that this machine has",
+        (Address::Tcp(_), PermissionDenied) => "choose a port from 1024 on, or run this as root",
+        _ => "choose another address",
     }
 }
 

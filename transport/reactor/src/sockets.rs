@@ -73,11 +73,13 @@ impl Listener {
     }
 }
 
-/// A socket file outlives a process that was killed: it is removed if nobody answers there.
+/// A socket file outlives a process that was killed: it is removed if nobody answers there. Of anything else the kernel says that the
+/// address is in use, as if that could pass.
 fn remove_deserted(path: &Path, to: &SockAddr) -> io::Result<()> {
-    let is_socket = path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
-    if !is_socket {
-        return Ok(());
+    match path.symlink_metadata() {
+        Ok(found) if found.file_type().is_socket() => {}
+        Ok(_) => return Err(io::Error::from_raw_os_error(libc::EEXIST)),
+        Err(_) => return Ok(()),
     }
     let knock = Socket::new(Domain::UNIX, Type::STREAM.cloexec().nonblocking(), None)?;
     match knock.connect(to) {

@@ -245,6 +245,26 @@ fn a_socket_file_left_by_a_killed_process_is_replaced_and_a_live_one_is_not() {
 }
 
 #[test]
+fn where_nobody_can_listen_it_is_said_what_to_do_about_it() {
+    let dir = Dir::new();
+    let Address::Unix(path) = dir.socket() else { panic!() };
+    std::fs::write(&path, "mine").unwrap();
+    let why = |path: &std::path::Path| {
+        let refused = driver(Limits::default()).listen(&Address::Unix(path.to_owned()));
+        refused.unwrap_err().to_string()
+    };
+    assert!(why(&path).contains("File exists") && why(&path).ends_with("or move it away"), "{}", why(&path));
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine", "it is left alone");
+    assert!(why(&path.with_file_name("none").join("x")).contains("make the directory first"));
+    assert!(why(&path.join("x")).contains("make the directory first"));
+    assert!(why(&path.with_file_name("x".repeat(108))).contains("107 bytes at most"));
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = Address::Tcp(other.local_addr().unwrap());
+    let taken = driver(Limits::default()).listen(&taken).unwrap_err().to_string();
+    assert!(taken.contains("stop who uses this one"), "{taken}");
+}
+
+#[test]
 fn unknown_listeners_and_streams_come_back_with_an_error() {
     let mut bench = Bench::new();
     let nowhere = StreamId(77);
