@@ -561,16 +561,18 @@ fn commands_about_snapshots_say_what_is_wrong_by_their_exit_code_and_one_line() 
     let clone = cluster.json(&["volume", "show", "clone"]).unwrap();
     assert_eq!((&clone["info"]["min_copies"], &clone["info"]["durability"]), (&3.into(), &"always".into()), "as db");
     cluster.trine(&["volume", "set", "clone", "--min-copies", "2"]).unwrap();
-    let wrong: [(i32, &[&str], &str); 15] = [
+    let wrong: [(i32, &[&str], &str); 17] = [
         (2, &["snapshot", "create", "db"], "VOLUME@"),
         (2, &["snapshot", "create", "db@S"], "S"),
         (4, &["snapshot", "create", "none@s"], "none"),
         (5, &["snapshot", "create", "db@s"], "exists"),
         (4, &["snapshot", "list", "none"], "none"),
         (4, &["snapshot", "delete", "db@none", "--yes"], "none"),
-        (2, &["snapshot", "delete", "db@s"], "--yes"),
+        (4, &["snapshot", "delete", "db@none"], "none"),
+        (5, &["snapshot", "delete", "db@s"], "clone"),
         (5, &["snapshot", "delete", "db@s", "--yes"], "clone"),
         (4, &["snapshot", "rollback", "db@none", "--yes"], "none"),
+        (2, &["snapshot", "rollback", "db@s"], "--yes"),
         (5, &["snapshot", "rollback", "db@s", "--yes"], "attached"),
         (4, &["volume", "clone", "db@none", "x"], "none"),
         (5, &["volume", "clone", "db@s", "clone"], "exists"),
