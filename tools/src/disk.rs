@@ -67,7 +67,6 @@ pub(crate) struct AddArgs {
 #[derive(Args)]
 pub(crate) struct ReplaceArgs {
     /// The disk that goes, there or lost: d and 16 hexadecimal digits
-    #[arg(value_parser = disk_id)]
     old: DiskId,
     /// What takes its place: a path on its node's machine, which is added; or a disk that the node has already, as `trine disk list` shows it
     #[arg(value_name = "PATH|DISK")]
@@ -85,7 +84,6 @@ pub(crate) struct ReplaceArgs {
 #[derive(Args)]
 pub(crate) struct RemoveArgs {
     /// The disk, as `trine disk list` shows it: d and 16 hexadecimal digits
-    #[arg(value_parser = disk_id)]
     disk: DiskId,
     /// It is lost with the copies on it: make them anew now, not after the grace time. Where it has the last copy of something, only with
     /// the sentence that the refusal names: --force "lose data of volume db"
@@ -98,13 +96,6 @@ pub(crate) struct RemoveArgs {
     cluster: ClusterArgs,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-/// `d` and 16 hexadecimal digits.
-fn disk_id(text: &str) -> Result<DiskId, String> {
-    let digits = text.strip_prefix('d').filter(|digits| digits.len() == 16);
-    let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    number.map(DiskId).ok_or_else(|| "write it as `trine disk list` shows it: d and 16 hexadecimal digits".to_owned())
 }
 
 /// What may follow `--force`: not what was meant to be removed.
@@ -207,7 +198,7 @@ fn replace(args: &ReplaceArgs) -> Outcome {
     let client = args.cluster.client()?;
     let (node, before) = holder(&client, args.old)?
         .ok_or_else(|| Failure::new(Exit::NoSuch, format!("no disk {}: see `trine disk list`", args.old)))?;
-    let (new, added) = match disk_id(&args.new) {
+    let (new, added) = match args.new.parse() {
         Ok(new) => (new, None),
         Err(_) => {
             // Whatever would be refused then is refused before there is a disk more.
@@ -323,15 +314,6 @@ pub(crate) fn state(disk: &DiskInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_disk_is_named_as_it_is_printed() {
-        let disk = DiskId(0x1f);
-        assert_eq!(disk_id(&disk.to_string()), Ok(disk));
-        assert!(
-            ["", "d", "31", "d1f", "x000000000000001f", "d000000000000001g"].iter().all(|text| disk_id(text).is_err())
-        );
-    }
 
     #[test]
     fn a_replacement_that_would_lose_data_names_the_command_that_may() {

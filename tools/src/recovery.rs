@@ -29,7 +29,7 @@ pub(crate) struct RecoverArgs {
     #[arg(long)]
     from_nodes: bool,
     /// With --from-nodes: the cluster (k…); if not given, the first node with data that comes says which it is
-    #[arg(long, value_name = "CLUSTER", requires = "from_nodes", value_parser = cluster_id)]
+    #[arg(long, value_name = "CLUSTER", requires = "from_nodes")]
     cluster_id: Option<ClusterId>,
     /// Where to make the state: redb:FILE, or etcd:URL,URL,… while no conductor leads there; what exists is never written over
     #[arg(long, value_parser = store)]
@@ -53,11 +53,6 @@ pub(crate) struct AdoptArgs {
     cluster: ClusterArgs,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-fn cluster_id(text: &str) -> Result<ClusterId, String> {
-    let digits = text.strip_prefix('k').unwrap_or(text);
-    u64::from_str_radix(digits, 16).map(ClusterId).map_err(|_| "write k and 16 hexadecimal digits".to_owned())
 }
 
 fn failed(error: BackupError) -> Failure {
@@ -145,15 +140,4 @@ fn people(info: &RecoveryInfo) -> String {
     }
     let _ = write!(text, "\nnext: {}", info.next);
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cluster_is_named_as_it_is_printed() {
-        assert_eq!(cluster_id("k00000000000000ab"), Ok(ClusterId(0xab)));
-        assert!(cluster_id("").is_err() && cluster_id("kx").is_err());
-    }
 }

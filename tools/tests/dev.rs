@@ -206,7 +206,7 @@ fn a_disk_that_was_replaced_stays_away_and_one_that_is_lost_is_named() {
     let disks = |dir: &Dir| -> Vec<(String, String)> {
         let shown = dir.json(&["node", "show", "n1"]);
         let disks = shown["info"]["disks"].as_array().unwrap().iter();
-        let name = |disk: &Value| format!("d{:016x}", disk["disk"].as_u64().unwrap());
+        let name = |disk: &Value| disk["disk"].as_str().unwrap().to_owned();
         disks.map(|disk| (name(disk), disk["path"].as_str().unwrap().to_owned())).collect()
     };
     let first = disks(&dir).remove(0);

@@ -133,22 +133,22 @@ impl Client {
     /// Has a disk emptied, and forgotten once its node runs without it.
     pub fn remove_disk(&self, disk: DiskId, force: impl Into<Force>) -> Result<NodeInfo, Error> {
         let Force { force, sentence } = force.into();
-        self.post(&format!("/v1/disks/{}/remove", disk.0), &RemoveDisk { force, sentence }, LONG_CALL)
+        self.post(&format!("/v1/disks/{disk}/remove"), &RemoveDisk { force, sentence }, LONG_CALL)
     }
 
     /// Has a disk stay that was to be emptied or replaced.
     pub fn keep_disk(&self, disk: DiskId) -> Result<NodeInfo, Error> {
-        self.post(&format!("/v1/disks/{}/keep", disk.0), &(), LONG_CALL)
+        self.post(&format!("/v1/disks/{disk}/keep"), &(), LONG_CALL)
     }
 
     /// Has a disk's copies made on another disk of its node, and forgets it then.
     pub fn replace_disk(&self, disk: DiskId, with: DiskId) -> Result<NodeInfo, Error> {
-        self.post(&format!("/v1/disks/{}/replace", disk.0), &ReplaceDisk { with }, LONG_CALL)
+        self.post(&format!("/v1/disks/{disk}/replace"), &ReplaceDisk { with }, LONG_CALL)
     }
 
     /// Says whether a disk's copies could be made on a new one of this capacity; changes nothing.
     pub fn check_replacement(&self, disk: DiskId, capacity: Bytes) -> Result<NodeInfo, Error> {
-        self.post(&format!("/v1/disks/{}/check-replacement", disk.0), &CheckReplacement { capacity }, LONG_CALL)
+        self.post(&format!("/v1/disks/{disk}/check-replacement"), &CheckReplacement { capacity }, LONG_CALL)
     }
 
     /// Changes how many copies a volume has.

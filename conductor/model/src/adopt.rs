@@ -38,14 +38,13 @@ impl LeftOut {
     fn parse(names: &[String]) -> Result<Self, Error> {
         let mut all = Self::default();
         for name in names {
-            let number = |digits: &str| u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 16);
-            let known = match name.split_at_checked(1) {
-                Some(("c", digits)) => number(digits).map(|n| all.copies.insert(CopyId(n))),
-                Some(("d", digits)) => number(digits).map(|n| all.disks.insert(DiskId(n))),
-                Some(("n", digits)) => digits.parse().ok().map(|n| all.nodes.insert(NodeId(n))),
-                _ => None,
-            };
-            if known.is_none() {
+            if let Ok(copy) = name.parse() {
+                all.copies.insert(copy);
+            } else if let Ok(disk) = name.parse() {
+                all.disks.insert(disk);
+            } else if let Some(Ok(node)) = name.strip_prefix('n').map(str::parse) {
+                all.nodes.insert(NodeId(node));
+            } else {
                 let what = "is no copy (c…), disk (d…) or node (n…)";
                 return Err(Error::Invalid(format!("{name:?} {what}: `trine conductor adopt --dry-run` names them")));
             }

@@ -51,8 +51,8 @@ pub use error::{Class, Error, NODE_ELSEWHERE, NOT_LEADER, UNKNOWN_NODE};
 pub use handle::{Answer, Request};
 pub use held::{Held, HeldKind};
 pub use ids::{
-    AttachGeneration, ClusterId, Commit, CopyId, DiskId, Epoch, Incarnation, NodeId, OpenId, OrderId, Sequence,
-    ShardId, ShardIndex, SnapshotId, Stamp, VolumeId,
+    AttachGeneration, ClusterId, Commit, CopyId, DiskId, Epoch, Incarnation, NodeId, NotAnId, OpenId, OrderId,
+    Sequence, ShardId, ShardIndex, SnapshotId, Stamp, VolumeId,
 };
 pub use keys::Rotated;
 pub use record::{Dirty, Key, Record};

@@ -24,22 +24,22 @@ fn workload(cluster: &mut Cluster) -> Workload {
 }
 
 /// A disk as the conductor knows it, by its node (n1 is 1) and its name.
-fn disk(cluster: &Cluster, node: u64, name: u64) -> Option<Value> {
+fn disk(cluster: &Cluster, node: u64, name: &str) -> Option<Value> {
     let nodes = cluster.json(&["disk", "list"]).unwrap();
     let node = nodes.as_array().unwrap().iter().find(|n| n["node"] == node)?.clone();
     node["disks"].as_array().unwrap().iter().find(|d| d["disk"] == name).cloned()
 }
 
 /// The name of a node's only disk.
-fn only_disk(cluster: &Cluster, node: u64) -> u64 {
+fn only_disk(cluster: &Cluster, node: u64) -> String {
     let info = cluster.json(&["node", "show", &format!("n{node}")]).unwrap();
     let disks = info["info"]["disks"].as_array().unwrap().clone();
     assert_eq!(disks.len(), 1, "{disks:?}");
-    disks[0]["disk"].as_u64().unwrap()
+    name(&disks[0]["disk"])
 }
 
-fn shown(name: u64) -> String {
-    format!("d{name:016x}")
+fn name(shown: &Value) -> String {
+    shown.as_str().unwrap().to_owned()
 }
 
 fn events(cluster: &Cluster) -> String {
@@ -72,29 +72,29 @@ fn disks_are_added_and_replaced_under_a_workload() {
     // Added while it runs, and used.
     let pid = cluster.nodes[0].pid();
     let added = cluster.json(&["disk", "add", "n1", &path, "--create", "128M"]).unwrap();
-    let new = added[0]["disk"].as_u64().unwrap();
-    assert_eq!(disk(&cluster, 1, new).unwrap()["present"], true);
+    let new = name(&added[0]["disk"]);
+    assert_eq!(disk(&cluster, 1, &new).unwrap()["present"], true);
     assert!(cluster.nodes[0].is_alive() && cluster.nodes[0].pid() == pid);
-    let before = only_others(&cluster, 1, new);
+    let before = only_others(&cluster, 1, &new);
     let took = wait_until("the new disk has its share", MOVED, || {
         // In this order: what was on its way when they were counted is seen after that.
-        let copies = disk(&cluster, 1, new).map_or(0, |d| d["copies"].as_u64().unwrap());
+        let copies = disk(&cluster, 1, &new).map_or(0, |d| d["copies"].as_u64().unwrap());
         let status = cluster.status()?;
         Ok(copies >= SHARDS / 4 && status["rebalance"]["moving"] == 0 && status["health"] == "healthy")
     });
     let took = took.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", events(&cluster), cluster.last_words()));
     println!("the new disk had its share after {took:?}");
-    assert!(only_others(&cluster, 1, new) < before, "copies left the other disk of the node");
+    assert!(only_others(&cluster, 1, &new) < before, "copies left the other disk of the node");
     assert!(events(&cluster).contains("rebalancing: "), "{}", events(&cluster));
     moves_on(&workload, &cluster);
 
     // A living disk's place is taken; it goes when its copies are in sync on the new one.
     let old = only_disk(&cluster, 2);
     let path = cluster.dir().join("n2/new");
-    let replaced = cluster.json(&["disk", "replace", &shown(old), path.to_str().unwrap(), "--create", "128M"]).unwrap();
-    let new = replaced["new"].as_u64().unwrap();
-    assert_eq!((&replaced["left"], only_disk(&cluster, 2)), (&0.into(), new));
-    let there = disk(&cluster, 2, new).unwrap()["copies"].clone();
+    let replaced = cluster.json(&["disk", "replace", &old, path.to_str().unwrap(), "--create", "128M"]).unwrap();
+    let new = name(&replaced["new"]);
+    assert_eq!((&replaced["left"], only_disk(&cluster, 2)), (&0.into(), new.clone()));
+    let there = disk(&cluster, 2, &new).unwrap()["copies"].clone();
     assert_eq!(there, SHARDS, "{}\n{}", events(&cluster), cluster.json(&["volume", "show", VOLUME]).unwrap());
     cluster.wait_healthy(VOLUME).unwrap();
     moves_on(&workload, &cluster);
@@ -109,12 +109,12 @@ fn disks_are_added_and_replaced_under_a_workload() {
     let another = || {
         let info = cluster.json(&["node", "show", "n3"])?["info"].clone();
         let disks = info["disks"].as_array().unwrap();
-        new = disks.iter().find(|d| d["disk"] != old && d["present"] == true).and_then(|d| d["disk"].as_u64());
+        new = disks.iter().find(|d| d["disk"] != *old && d["present"] == true).map(|d| name(&d["disk"]));
         Ok(new.is_some() && info["state"] == "alive")
     };
     wait_until("n3 runs with an empty disk", LONG, another).unwrap();
     let new = new.unwrap();
-    cluster.trine(&["disk", "replace", &shown(old), &shown(new)]).unwrap();
+    cluster.trine(&["disk", "replace", &old, &new]).unwrap();
     assert_eq!(only_disk(&cluster, 3), new);
     cluster.wait_healthy(VOLUME).unwrap();
     moves_on(&workload, &cluster);
@@ -140,12 +140,12 @@ fn an_added_disk_is_remembered_over_restarts_of_its_node() {
     cluster.create(VOLUME, 8, 4).unwrap();
     let path = cluster.dir().join("n1/new");
     let added = cluster.json(&["disk", "add", "n1", path.to_str().unwrap(), "--create", "64M"]).unwrap();
-    let new = added[0]["disk"].as_u64().unwrap();
-    assert_eq!(disk(&cluster, 1, new).unwrap()["path"], path.to_str().unwrap());
+    let new = name(&added[0]["disk"]);
+    assert_eq!(disk(&cluster, 1, &new).unwrap()["path"], path.to_str().unwrap());
     let present = |cluster: &Cluster, is: bool| {
         let seen = || {
             let node = cluster.json(&["node", "show", "n1"])?["info"].clone();
-            Ok(node["state"] == "alive" && disk(cluster, 1, new).is_some_and(|d| d["present"] == is))
+            Ok(node["state"] == "alive" && disk(cluster, 1, &new).is_some_and(|d| d["present"] == is))
         };
         wait_until(if is { "the disk is there" } else { "the disk is missing" }, LONG, seen).unwrap();
         cluster.wait_healthy(VOLUME).unwrap();
@@ -190,8 +190,8 @@ fn an_added_disk_is_remembered_though_the_conductor_dies_while_its_node_starts()
     let mut cluster = Cluster::start(Shape { disk: 512 << 20, ..Shape::default() }).unwrap();
     let path = cluster.dir().join("n1/new");
     let added = cluster.json(&["disk", "add", "n1", path.to_str().unwrap(), "--create", "64M"]).unwrap();
-    let new = added[0]["disk"].as_u64().unwrap();
-    let present = |cluster: &Cluster| Ok(disk(cluster, 1, new).is_some_and(|d| d["present"] == true));
+    let new = name(&added[0]["disk"]);
+    let present = |cluster: &Cluster| Ok(disk(cluster, 1, &new).is_some_and(|d| d["present"] == true));
     wait_until("the disk is there", LONG, || present(&cluster)).unwrap();
     cluster.nodes[0].terminate().unwrap();
     // It asks for its cluster, then makes the disk that it has lost, which takes a while, and only then asks for its disks.
@@ -222,7 +222,7 @@ fn added_disks_that_have_each_others_names_are_opened_as_what_they_are() {
     let mut names = vec![first];
     for path in &paths[1..] {
         let added = cluster.json(&["disk", "add", "n1", path.to_str().unwrap(), "--create", "64M"]).unwrap();
-        names.push(added[0]["disk"].as_u64().unwrap());
+        names.push(name(&added[0]["disk"]));
     }
     let aside = cluster.dir().join("n1/aside");
     let swap = |a: usize, b: usize| {
@@ -238,8 +238,8 @@ fn added_disks_that_have_each_others_names_are_opened_as_what_they_are() {
         cluster.nodes[0].start().unwrap();
         let seen = || {
             let node = cluster.json(&["node", "show", "n1"])?["info"].clone();
-            let is_at = |(name, path): (&u64, &std::path::PathBuf)| {
-                disk(&cluster, 1, *name).is_some_and(|d| d["present"] == true && d["path"] == path.to_str().unwrap())
+            let is_at = |(name, path): (&String, &std::path::PathBuf)| {
+                disk(&cluster, 1, name).is_some_and(|d| d["present"] == true && d["path"] == path.to_str().unwrap())
             };
             Ok(node["state"] == "alive" && names.iter().zip(&paths).all(is_at))
         };
@@ -331,8 +331,7 @@ fn a_replacement_that_cannot_be_is_refused_before_a_disk_is_added() {
     let old = only_disk(&cluster, 3);
     let path = cluster.dir().join("n3/new");
     let refused = |cluster: &Cluster, new: &std::path::Path, more: &[&str], why: &str| {
-        let old = shown(old);
-        let args = [&["disk", "replace", &old, new.to_str().unwrap()], more].concat();
+        let args = [&["disk", "replace", old.as_str(), new.to_str().unwrap()], more].concat();
         let outcome = cluster.try_trine(&args).unwrap();
         assert!(outcome.code == 5 && outcome.stderr.contains(why), "{outcome:?}");
         assert!(!path.exists(), "nothing is made");
@@ -345,7 +344,7 @@ fn a_replacement_that_cannot_be_is_refused_before_a_disk_is_added() {
     cluster.nodes[2].kill().unwrap();
     fs::rename(cluster.disk(2), cluster.dir().join("n3/dead")).unwrap();
     cluster.nodes[2].start().unwrap();
-    let missing = || Ok(disk(&cluster, 3, old).is_some_and(|d| d["present"] == false));
+    let missing = || Ok(disk(&cluster, 3, &old).is_some_and(|d| d["present"] == false));
     wait_until("n3 runs without its disk", LONG, missing).unwrap();
     refused(&cluster, &path, &["--create", "64M"], "trine disk remove");
     refused(&cluster, &path, &["--create", "64M"], &third);
@@ -354,7 +353,7 @@ fn a_replacement_that_cannot_be_is_refused_before_a_disk_is_added() {
 }
 
 /// Copies on the other disks of a node.
-fn only_others(cluster: &Cluster, node: u64, but: u64) -> u64 {
+fn only_others(cluster: &Cluster, node: u64, but: &str) -> u64 {
     let info = cluster.json(&["node", "show", &format!("n{node}")]).unwrap();
     let disks = info["info"]["disks"].as_array().unwrap().clone();
     disks.iter().filter(|d| d["disk"] != but).map(|d| d["copies"].as_u64().unwrap()).sum()

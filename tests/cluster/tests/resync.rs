@@ -48,8 +48,8 @@ fn a_filling_is_slowed_down_aborted_and_resumed_by_hand() {
     assert!(moving["eta_seconds"].is_u64() && moving["of"] == 16 << 20 && moving["node"] == 3, "{moving}");
 
     // One, and then all of them.
-    let one = format!("c{:016x}", moving["copy"].as_u64().unwrap());
-    cluster.trine(&["resync", "abort", VOLUME, &one]).unwrap();
+    let one = moving["copy"].as_str().unwrap();
+    cluster.trine(&["resync", "abort", VOLUME, one]).unwrap();
     let only = |copies: Vec<Value>| copies.iter().filter(|copy| copy["state"] == "aborted").count() == 1;
     assert!(only(listed(&cluster)));
     cluster.trine(&["resync", "abort", VOLUME]).unwrap();

@@ -452,7 +452,7 @@ fn a_disk_that_cannot_be_opened_is_out_of_service_with_its_reason_and_an_empty_o
 
     let disks = bench.cluster.json(&["disk", "list"]).unwrap();
     let node = disks.as_array().unwrap().iter().find(|node| node["node"] == 1).unwrap_or(&disks[0]);
-    let lost = format!("d{:016x}", node["disks"][0]["disk"].as_u64().unwrap());
+    let lost = node["disks"][0]["disk"].as_str().unwrap().to_owned();
     bench.cluster.lose_disks(ROTTEN).unwrap();
     bench.cluster.nodes[ROTTEN].start().unwrap();
     bench.cluster.wait_alive(3).unwrap();

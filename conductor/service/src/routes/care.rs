@@ -32,14 +32,9 @@ pub(crate) async fn duty(
     change(&ledger, move |m, now| m.set_duty(now, node, duty, force)).await.map(Json)
 }
 
-/// Takes a disk's number in decimal, and as it is printed.
 fn disk_id(id: Name) -> Result<DiskId, Failure> {
     let Path(id) = id.map_err(|error| Failure::bad_request(error.body_text()))?;
-    let number = match id.strip_prefix('d') {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => id.parse(),
-    };
-    number.map(DiskId).map_err(|_| Failure::bad_request("a disk's id is a number, or d with 16 digits"))
+    id.parse().map_err(|why| Failure::bad_request(format!("{id:?} is no disk's name: {why}")))
 }
 
 pub(crate) async fn remove_disk(
