@@ -76,6 +76,7 @@ pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
             Some(record) if own(&record) => {
                 let look = look(&place).ok();
                 let state = match &look {
+                    None if record.starting => "starting",
                     None => "silent",
                     Some(look) if look.target.fenced => "fenced",
                     Some(look) if look.starting => "starting",
@@ -105,7 +106,8 @@ fn people(all: &[Attached]) -> String {
             Known::Record(record) => {
                 let since = now.saturating_sub(Duration::from_millis(record.since_ms));
                 let since = humantime::format_duration(Duration::from_secs(since.as_secs())).to_string();
-                vec![record.volume.clone(), record.device.clone(), state, record.pid.to_string(), since, requests, over]
+                let device = if record.device.is_empty() { none() } else { record.device.clone() };
+                vec![record.volume.clone(), device, state, record.pid.to_string(), since, requests, over]
             }
             Known::Nothing { volume, pid } => {
                 let pid = pid.map_or_else(none, |pid| pid.to_string());

@@ -8,6 +8,7 @@ use crate::link::State;
 use crate::pace::Pace;
 use crate::request::{BlockError, BlockRequest, ClientError, Completion};
 use crate::routes::Routes;
+use crate::unfenced::Unfenced;
 use crate::unflushed::Unflushed;
 use crate::view::{Counters, LinkView, ShardWait, View};
 use conductor_model::api::VolumeMap;
@@ -146,6 +147,7 @@ impl VolumeClient {
             return Err(ClientError::Name(hello.name));
         }
         let settings = Settings {
+            lane: options.lane,
             depth: usize::from(options.depth.max(1)),
             read_only: options.read_only || map.snapshot.is_some(),
             io_timeout: options.io_timeout,
@@ -204,6 +206,13 @@ impl VolumeClient {
         self
     }
 
+    /// What failed requests have left behind is known together with these lanes: likewise.
+    #[must_use]
+    pub fn beside(mut self, unfenced: &Arc<Unfenced>) -> Self {
+        self.engine.unfenced = Arc::clone(unfenced);
+        self
+    }
+
     /// Asks for no more than that, together with all lanes that were given the same.
     #[must_use]
     pub fn paced(mut self, pace: Option<&Arc<Pace>>) -> Self {
@@ -236,6 +245,11 @@ impl VolumeClient {
     /// after a completion, or a turn later. Whatever else is wrong with it is said by its completion.
     pub fn submit(&mut self, now: Time, request: BlockRequest) -> Result<(), BlockRequest> {
         self.engine.submit(now, request)
+    }
+
+    /// A [`BlockError::CacheLost`] could be told to nobody: the next flush tells it again.
+    pub fn loss_unheard(&mut self) {
+        self.engine.loss_unheard();
     }
 
     /// Whoever asked for these is gone: reads, questions and flushes among them complete as [`BlockError::Stopped`] as soon as no node has
@@ -470,6 +484,9 @@ impl VolumeClient {
             PartState::Posted(endpoint, _) => format!("the primary at {endpoint} has not answered yet"),
             PartState::Paused(_, Pause::StaleEpoch) => "the shard has a newer epoch than the map".to_owned(),
             PartState::Paused(_, Pause::Range) => "its range is not held yet".to_owned(),
+            PartState::Paused(_, Pause::Unfenced) => {
+                "a request of another queue failed there, and its node could not be told to forget it yet".to_owned()
+            }
             PartState::Paused(_, Pause::Turn) => "it is not its turn yet: the attachment has a limit".to_owned(),
             PartState::Paused(_, Pause::Later) => "the primary does not know the map's epoch yet".to_owned(),
             PartState::Twin => "a failed request waits until its node has fenced it".to_owned(),

@@ -29,6 +29,7 @@ use crate::pace::Pace;
 use crate::request::{BlockDone, BlockError, ClientError, Completion};
 use crate::routes::Routes;
 use crate::split::Kind;
+use crate::unfenced::Unfenced;
 use crate::unflushed::Unflushed;
 use crate::view::Counters;
 use conductor_model::api::VolumeMap;
@@ -101,6 +102,8 @@ pub(crate) struct Reply<'a> {
 /// What the engine has to know from outside.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
+    /// Which of the attachment's lanes this is.
+    pub(crate) lane: u16,
     pub(crate) depth: usize,
     pub(crate) read_only: bool,
     pub(crate) io_timeout: Option<Span>,
@@ -133,6 +136,8 @@ pub(crate) struct Engine {
     /// What must be flushed to be durable; `None`: every acknowledged change is (a snapshot, or `durability = always`, which a volume
     /// keeps for life).
     unflushed: Option<Arc<Unflushed>>,
+    /// What failed requests have left behind.
+    pub(crate) unfenced: Arc<Unfenced>,
     /// Since when the attachment has the volume.
     held_since: Commit,
     /// Nobody flushes: every change asks for FUA.
@@ -169,6 +174,7 @@ impl Engine {
             last_sequence: 0,
             look_ahead: Bytes(MIN_EXTENTS),
             unflushed: (!map.durability.is_always() && map.snapshot.is_none()).then(Arc::default),
+            unfenced: Arc::default(),
             write_through: false,
             map_wanted: false,
             map_not_before: Time(0),
@@ -216,9 +222,11 @@ impl Engine {
             None => return self.counters.stray_events += 1,
         }
         let endpoint = self.links.iter().find(|(_, link)| link.state == State::Up(conn)).map(|(endpoint, _)| *endpoint);
+        let Some(endpoint) = endpoint else { return };
         for (_, part) in &mut self.parts {
-            part.lost.retain(|lost| Some(lost.endpoint) != endpoint);
+            part.lost.retain(|lost| lost.endpoint != endpoint);
         }
+        self.unfenced.fenced(self.settings.lane, endpoint);
     }
 
     /// A connection is gone; what was posted on it was given back before.

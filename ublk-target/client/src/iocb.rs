@@ -81,6 +81,8 @@ pub(crate) enum Pause {
     Later,
     /// What it touches is not held yet, or again.
     Range,
+    /// A failed request of another lane may still change what it touches.
+    Unfenced,
     /// It is not its turn: what the attachment asks for is limited.
     Turn,
 }

@@ -28,6 +28,7 @@ mod pace;
 mod request;
 mod routes;
 mod split;
+mod unfenced;
 mod unflushed;
 mod view;
 
@@ -37,6 +38,7 @@ pub use iocb::{Stage, Stages};
 pub use pace::{Limits, Pace};
 pub use request::{BlockDone, BlockError, BlockOp, BlockRequest, ClientError, Completion, Extent};
 pub use tcp::{Transport, WayView};
+pub use unfenced::Unfenced;
 pub use unflushed::Unflushed;
 pub use view::{Counters, LinkView, ShardWait, View};
 

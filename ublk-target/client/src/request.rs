@@ -100,6 +100,9 @@ pub enum BlockError {
     /// The primary's disk failed, or a block does not match its checksum.
     #[error("the volume's disk failed, or a block does not match its checksum")]
     Io,
+    /// All copies lost their caches since: what was acknowledged before this flush, and not flushed, may be lost (rule 18).
+    #[error("what was written before and not flushed may be lost: all copies of a shard were started again")]
+    CacheLost,
     /// The node does not let this client do that.
     #[error("the node denies this client access to the volume")]
     Denied,
@@ -137,7 +140,7 @@ impl BlockError {
             Self::Denied => ACCESS,
             Self::NoSpace => driver::Errno::NO_SPACE,
             Self::TimedOut => driver::Errno::TIMED_OUT,
-            Self::Io | Self::Fenced | Self::RangeLost | Self::Stopped => driver::Errno::IO,
+            Self::Io | Self::CacheLost | Self::Fenced | Self::RangeLost | Self::Stopped => driver::Errno::IO,
         }
     }
 }

@@ -106,6 +106,15 @@ impl Unflushed {
         mark.flushed.load(Ordering::Acquire) < lost && mark.told.fetch_max(lost, Ordering::AcqRel) < lost
     }
 
+    /// What was told of a loss there was not heard: from now on it is as if more was lost, just now.
+    pub(crate) fn unheard(&self, shard: ShardIndex) {
+        let Some(mark) = self.mark(shard) else { return };
+        if mark.lost.load(Ordering::Acquire) > 0 {
+            let changes = mark.changes.fetch_add(1, Ordering::SeqCst) + 1;
+            mark.lost.fetch_max(changes, Ordering::SeqCst);
+        }
+    }
+
     /// `None` if a flush has nothing to do there; else what a FLUSH covers that is sent from now on.
     pub(crate) fn covers(&self, shard: ShardIndex) -> Option<u64> {
         let mark = self.mark(shard)?;
@@ -169,6 +178,13 @@ mod tests {
         set.seen(dirty, Commit(9));
         set.changed(dirty, Commit(9));
         assert!(!set.flush_lost(dirty, set.clean(dirty)));
+        set.unheard(dirty);
+        let (covers, before) = (set.covers(dirty).unwrap(), set.clean(dirty));
+        assert!(set.flush_lost(dirty, before) && set.fua_tells(dirty) && !set.fua_tells(dirty), "told again");
+        set.flushed(dirty, covers);
+        assert!(set.covers(dirty).is_none() && !set.flush_lost(dirty, set.clean(dirty)), "once");
+        set.unheard(old);
+        assert!(!set.flush_lost(old, set.clean(old)), "nothing was ever lost there");
         set.changed(clean, Commit(5));
         assert!(set.flush_lost(clean, set.clean(clean)), "answered before, and known after");
     }

@@ -17,7 +17,7 @@ use crate::happening::Happening;
 use crate::limits::{DEVICE_GIVE_UP, DRAIN, GIVE_UP};
 use crate::nbd::{Mail, NbdLane};
 use crate::record::Record;
-use crate::ublk::{Order, UblkFront};
+use crate::ublk::{self, Order, UblkFront};
 use crate::view::TargetView;
 use conductor_model::api::VolumeMap;
 use std::sync::Arc;
@@ -155,7 +155,6 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
             Happening::Started(Err(error)) => return Some(self.never_served(error)),
             Happening::Stays(error) => return self.stays(error),
             Happening::Left => return Some(self.left(self.served())),
-            // Of a load or an image, which is no front end.
             // Of a load or an image, which is no front end.
             Happening::Figures(_) | Happening::Image(_) => {}
             Happening::Ended(Ok(())) => return Some(End { over: Over::Detached, result: self.served() }),
@@ -299,7 +298,8 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
     fn never_served(&self, error: TargetError) -> End {
         let asked = matches!(self.stage, Stage::Ending(_));
         let result = Err(if asked { stopped(&self.record.volume, self.recovered) } else { error });
-        End { over: if self.recovered { Over::Left } else { Over::Detached }, result }
+        let stays = self.recovered || ublk::is_there(self.record);
+        End { over: if stays { Over::Left } else { Over::Detached }, result }
     }
 
     fn left(&self, result: Result<(), TargetError>) -> End {
@@ -310,7 +310,7 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
 /// It was told to end before it served.
 pub(crate) fn stopped(volume: &str, left: bool) -> TargetError {
     let left = if left {
-        "its device waits; `trine attach` goes on with it, `trine detach` ends it"
+        "what was attached before is: `trine attach` goes on with it, `trine detach` ends it"
     } else {
         "nothing is left of it"
     };

@@ -220,8 +220,9 @@ impl Former {
     /// What goes on where a target died: its device, if that is taken over; or its clients, which may connect to the one that follows it, and
     /// send again what was not answered.
     fn goes_on(&self, force: bool, front_end: &FrontEnd) -> Option<&Record> {
-        let has_clients = !force && matches!(front_end, FrontEnd::Nbd { .. });
-        self.record.as_ref().filter(|_| self.recover.is_some() || has_clients)
+        let has_clients =
+            |record: &&Record| !force && matches!(front_end, FrontEnd::Nbd { .. }) && !record.device.is_empty();
+        self.record.as_ref().filter(|record| self.recover.is_some() || has_clients(record))
     }
 
     /// A device that is taken over stays what it is: its users share the volume with other readers.
@@ -253,6 +254,7 @@ fn serve(
     ready: impl FnOnce(&Record),
 ) -> End {
     let recovered = former.recover.is_some();
+    let goes_on = former.goes_on(options.force, &options.front_end).is_some();
     match bring_up(options, former, map, place, &tell, &heard) {
         Ok((mut front, record)) => {
             let served = |record: &Record| {
@@ -268,8 +270,11 @@ fn serve(
             remove_socket(&front);
             end
         }
-        // What is to be recovered is still to be recovered.
-        Err(error) => End { over: if recovered { Over::Left } else { Over::Detached }, result: Err(error) },
+        // What is to go on is still to go on: a device, or an export's clients. Nor is a device forgotten that could not be removed.
+        Err(error) => {
+            let stays = || place.read().is_ok_and(|record| record.is_some_and(|record| ublk::is_there(&record)));
+            End { over: if goes_on || stays() { Over::Left } else { Over::Detached }, result: Err(error) }
+        }
     }
 }
 
@@ -284,16 +289,16 @@ fn bring_up(
 ) -> Result<(Front, Record), TargetError> {
     let (recover, generation) = (former.recover, map.attach);
     let volume = options.subject.to_string();
-    if let Some(record) = former.goes_on(options.force, &options.front_end) {
+    let goes_on = former.goes_on(options.force, &options.front_end);
+    if let Some(record) = goes_on {
         check_same(record, &map)?;
-    }
-    if let Some(record) = former.record.filter(|_| recover.is_some()) {
         // Should we not get any further, this is what the conductor wants to hear at a detach.
-        place.write(&Record { generation, ..record })?;
+        place.write(&Record { generation, ..record.clone() })?;
     }
-    told_to_end(&volume, recover.is_some(), heard)?;
+    let (left, half_started) = (goes_on.is_some(), goes_on.is_some_and(|record| record.starting));
+    told_to_end(&volume, left, heard)?;
     let cluster = options.conductor.version()?.cluster;
-    told_to_end(&volume, recover.is_some(), heard)?;
+    told_to_end(&volume, left, heard)?;
 
     let owner = Owner::of(cluster, map.volume, map.snapshot);
     let Holder { pid, started } = Holder::this();
@@ -310,7 +315,7 @@ fn bring_up(
         client: former.client.clone(),
         generation,
         read_only: options.read_only || map.snapshot.is_some(),
-        starting: matches!(options.front_end, FrontEnd::Ublk { .. }) && recover.is_none(),
+        starting: matches!(options.front_end, FrontEnd::Ublk { .. }) && (recover.is_none() || half_started),
     };
     let (asks, asked) = sync_channel(1);
     let (conductor, subject, news) = (options.conductor.clone(), options.subject.clone(), tell.clone());
@@ -333,7 +338,12 @@ fn bring_up(
             }
         }
         FrontEnd::Ublk { queues } => {
-            let made = UblkMade::make(setup, &UblkShape { queues, owner, recover }, asks, tell.clone())?;
+            if recover.is_none() {
+                // From here on a device may be ours, whose number nobody knows yet.
+                place.write(&record)?;
+            }
+            let shape = UblkShape { queues, owner, recover, half_started };
+            let made = UblkMade::make(setup, &shape, asks, tell.clone())?;
             let record = Record { device: made.path().display().to_string(), ..record };
             // Before the kernel makes a block device of it: whatever becomes of us, it can be found.
             match place.write(&record) {
@@ -369,6 +379,7 @@ fn setup(options: Options, client_name: String, map: VolumeMap) -> Setup {
         transport,
         trust,
         unflushed: Arc::default(),
+        unfenced: Arc::default(),
         pace: Pace::new(limits).map(Arc::new),
         map,
     }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tls::{Failure, Identity, Layer, LayerOptions, Trust};
-use volume_client::{ClientOptions, Pace, Range, Transport, Unflushed, VolumeClient, Word};
+use volume_client::{ClientOptions, Pace, Range, Transport, Unfenced, Unflushed, VolumeClient, Word};
 use wire::Key;
 
 /// What a target holds of a volume that it shares.
@@ -77,6 +77,8 @@ pub(crate) struct Setup {
     pub(crate) trust: Option<Trust>,
     /// One for all lanes, new with each life of the target: a flush from any queue covers what all of them have written.
     pub(crate) unflushed: Arc<Unflushed>,
+    /// Likewise: what has failed on one queue must not overwrite what another one writes behind it.
+    pub(crate) unfenced: Arc<Unfenced>,
     /// One for all lanes, if what they ask for is limited.
     pub(crate) pace: Option<Arc<Pace>>,
 }
@@ -104,7 +106,7 @@ impl Setup {
             random: Box::new(random),
         };
         let client = VolumeClient::new(options, &self.map, arena.clone())?;
-        let client = client.sharing(&self.unflushed).paced(self.pace.as_ref());
+        let client = client.sharing(&self.unflushed).beside(&self.unfenced).paced(self.pace.as_ref());
         Ok(match &self.shared {
             Some(Shared { ranges, wait }) => client.holding(ranges, span(*wait))?,
             None => client,
@@ -198,6 +200,7 @@ mod tests {
             transport: Transport::Tcp,
             trust: None,
             unflushed: Arc::default(),
+            unfenced: Arc::default(),
             pace: None,
         };
         assert!(setup(Durability::Flush, None).write_back());

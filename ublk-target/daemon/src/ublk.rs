@@ -60,6 +60,8 @@ pub(crate) struct UblkShape {
     pub(crate) owner: Owner,
     /// Take this device over.
     pub(crate) recover: Option<u32>,
+    /// Its target did not live to see it started.
+    pub(crate) half_started: bool,
 }
 
 /// The number of a device that Trine serves or served: from `/dev/ublkbN`.
@@ -98,6 +100,10 @@ pub(crate) fn forget(record: &Record, force: bool) -> Result<(), TargetError> {
         (false, true) => Asking::Seen,
         (false, false) => Asking::All,
     };
+    if record.device.is_empty() {
+        sweep(Owner::of(record.cluster, record.volume_id, record.snapshot))?;
+        return Ok(());
+    }
     if number(&record.device).is_none() {
         return Ok(());
     }
@@ -108,6 +114,20 @@ pub(crate) fn forget(record: &Record, force: bool) -> Result<(), TargetError> {
         })?;
     }
     Ok(ublk_device::unlink(&record.volume, Path::new(&record.device))?)
+}
+
+/// Is the attachment's device there, whatever became of its target?
+pub(crate) fn is_there(record: &Record) -> bool {
+    matches!(device_of(record), Ok(Some(_)))
+}
+
+/// Removes devices of whom a target was killed before it knew their number.
+fn sweep(owner: Owner) -> Result<(), DeviceError> {
+    let swept = ublk_device::sweep(owner)?;
+    if !swept.is_empty() {
+        tracing::info!(?swept, "devices that a killed target had made and not started were removed");
+    }
+    Ok(())
 }
 
 /// To be called before the process has a second thread.
@@ -140,7 +160,7 @@ impl UblkMade {
         options.depth = setup.depth.unwrap_or(UBLK_DEPTH);
         options.read_only = setup.read_only;
         options.write_back = setup.write_back();
-        options.recover = shape.recover;
+        (options.recover, options.half_started) = (shape.recover, shape.half_started);
         // A device that is taken over keeps its depth, and whether the kernel flushes it: the writes of one that it never flushes are
         // durable at once.
         let kept = match shape.recover {
@@ -168,6 +188,9 @@ impl UblkMade {
             VolumeLetter::Fenced => drop(tell.send(Happening::Fenced)),
             VolumeLetter::Word(word) => say(&word),
         };
+        if shape.recover.is_none() {
+            sweep(shape.owner)?;
+        }
         Ok(Self { device: Device::make(&options, build, on_letter)?, volume, size, owner: shape.owner })
     }
 

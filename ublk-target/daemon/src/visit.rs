@@ -92,6 +92,7 @@ pub(crate) fn visit<T>(
         transport: volume_client::Transport::Tcp,
         trust: conductor.trust(),
         unflushed: Arc::default(),
+        unfenced: Arc::default(),
         pace: None,
     };
     let volume = setup.name.clone();

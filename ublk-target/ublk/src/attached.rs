@@ -74,6 +74,35 @@ pub struct KernelDevice {
 
 /// All devices that Trine made, by number. None where there is no ublk.
 pub fn known() -> Result<Vec<KernelDevice>, DeviceError> {
+    let mut all = Vec::new();
+    for (info, owner) in ours()? {
+        match Control::open().and_then(|mut control| describe(&mut control, info, owner)) {
+            Err(DeviceError::NoDevice(_)) => {}
+            described => all.push(described?),
+        }
+    }
+    Ok(all)
+}
+
+/// Removes `owner`'s devices that were made and never started, by a process that is gone: it had no time to write down their numbers.
+/// Which they were.
+pub fn sweep(owner: Owner) -> Result<Vec<u32>, DeviceError> {
+    let mut swept = Vec::new();
+    for (info, whose) in ours()? {
+        if whose != owner || info.state != State::Dead || info.pid > 0 && runs(info.pid) {
+            continue;
+        }
+        match forget(info.id, owner, Asking::Nothing) {
+            Ok(()) => swept.push(info.id),
+            Err(DeviceError::NoDevice(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(swept)
+}
+
+/// Devices of Trine's, by number, as far as can be said at once.
+fn ours() -> Result<Vec<(Info, Owner)>, DeviceError> {
     let Ok(entries) = std::fs::read_dir(LIST) else { return Ok(Vec::new()) };
     if !driver_is_loaded() {
         return Ok(Vec::new());
@@ -85,13 +114,7 @@ pub fn known() -> Result<Vec<KernelDevice>, DeviceError> {
     let mut all = Vec::new();
     for id in ids {
         match control.info(id) {
-            Ok(info) => {
-                let described = info.owner.map(|owner| describe(&mut control, info, owner));
-                match described.transpose() {
-                    Err(DeviceError::NoDevice(_)) => {}
-                    described => all.extend(described?),
-                }
-            }
+            Ok(info) => all.extend(info.owner.map(|owner| (info, owner))),
             // Gone since it was listed.
             Err(DeviceError::NoDevice(_)) => {}
             Err(error) => return Err(error),

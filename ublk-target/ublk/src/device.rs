@@ -45,6 +45,8 @@ pub struct Device<M> {
     owner: Owner,
     /// Made by a daemon before us.
     recovered: bool,
+    /// It was started, and its daemon did not live to see that.
+    half_started: bool,
     /// The kernel leaves the partition table to us.
     reads_partitions: bool,
 }
@@ -73,8 +75,7 @@ impl<M: Send + 'static> Device<M> {
     {
         options.check()?;
         let mut control = Control::open()?;
-        // A kernel before 6.5 does not say; none of what is looked for here is older.
-        let probe = control.features().map_or(Probe::of(0), Probe::of);
+        let probe = Probe::ask(&mut control);
         let info = match options.recover {
             None => control.add(options, &probe)?,
             Some(id) => when_free(&mut control, id, options.owner, |_, info| Ok(Some(info)))?,
@@ -87,6 +88,7 @@ impl<M: Send + 'static> Device<M> {
             reports,
             owner: options.owner,
             recovered: options.recover.is_some(),
+            half_started: options.half_started,
             reads_partitions: probe.has(Feature::NoPartitionScan),
         };
         let parts = Arc::new((build, on_letter));
@@ -163,7 +165,7 @@ impl<M: Send + 'static> Device<M> {
             true => control.end_recovery(self.id),
         });
         match started {
-            Ok(()) if !self.recovered => {
+            Ok(()) if !self.recovered || self.half_started => {
                 self.wait_for_partitions();
                 self.leave_out_scheduler();
             }
@@ -283,7 +285,7 @@ impl<M: Send + 'static> Device<M> {
         if size < now || !size.is_block_aligned() {
             return Err(DeviceError::Options("a device only grows, by whole 4 KiB blocks"));
         }
-        if !Probe::of(control.features()?).has(Feature::UpdateSize) {
+        if !Probe::ask(&mut control).has(Feature::UpdateSize) {
             return Err(DeviceError::TooOld("grow a live device", "6.16"));
         }
         // Some kernels make the system stumble over a device that was stopped.
@@ -430,7 +432,7 @@ pub(crate) fn runs(pid: i32) -> bool {
 
 /// Stops a device unless somebody has it open. Who opens it for a moment, as udev does after a umount, is waited for.
 pub(crate) fn stop_unused(control: &mut Control, id: u32) -> Result<(), DeviceError> {
-    let safe = Probe::of(control.features()?).has(Feature::SafeStop);
+    let safe = Probe::ask(control).has(Feature::SafeStop);
     let begin = Instant::now();
     loop {
         let stopped = match safe {

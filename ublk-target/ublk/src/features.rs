@@ -55,6 +55,11 @@ impl Probe {
         Self { bits }
     }
 
+    /// Of this kernel. One before 6.5 does not say; none of what is decided by it is older.
+    pub(crate) fn ask(control: &mut Control) -> Self {
+        control.features().map_or(Self::of(0), Self::of)
+    }
+
     /// Whether it has a feature.
     pub fn has(&self, feature: Feature) -> bool {
         self.bits & feature as u64 != 0

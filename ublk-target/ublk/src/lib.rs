@@ -29,7 +29,7 @@ mod queue;
 mod queues;
 mod volume;
 
-pub use attached::{Asking, Found, KernelDevice, KernelState, find, forget, is_write_back, known, whose};
+pub use attached::{Asking, Found, KernelDevice, KernelState, find, forget, is_write_back, known, sweep, whose};
 pub use device::{Device, Ended};
 pub use error::{BuildError, DeviceError, QueueFailure};
 pub use executor::{Executor, QueueId};

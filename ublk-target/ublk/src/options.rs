@@ -33,7 +33,7 @@ impl Owner {
     }
 }
 
-/// What a device is made with. A device that is recovered keeps what it was made with; only `name`, `owner` and `recover` count then.
+/// What a device is made with. A device that is recovered keeps what it was made with; only `name`, `owner`, `recover` and `half_started` count then.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceOptions {
     /// What its threads are called after: the volume.
@@ -55,6 +55,8 @@ pub struct DeviceOptions {
     pub write_back: bool,
     /// Take this device over instead of making one.
     pub recover: Option<u32>,
+    /// Its daemon may have ended between the start of that device and what follows it, which is done now.
+    pub half_started: bool,
 }
 
 impl DeviceOptions {
@@ -70,6 +72,7 @@ impl DeviceOptions {
             read_only: false,
             write_back: false,
             recover: None,
+            half_started: false,
         }
     }
 

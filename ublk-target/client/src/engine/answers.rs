@@ -55,7 +55,7 @@ impl Engine {
             // A node that is older than the question: all of it may hold data.
             Some(Ok(Status::Unsupported)) if part.action == Action::Extents => self.part_done(slot),
             Some(Ok(Status::Ok)) => self.served(now, key, reply),
-            Some(Ok(_)) if self.requests[slot].failed.is_some() => self.part_failed(key),
+            Some(Ok(_)) if self.requests[slot].failed.is_some() => self.part_failed(now, key),
             Some(Ok(status @ (Status::StaleEpoch | Status::Later))) => {
                 if let Some(reply) = reply.filter(|_| status == Status::StaleEpoch) {
                     self.learn(now, self.parts[key].shard, endpoint, reply.body);
@@ -63,7 +63,7 @@ impl Engine {
                 self.put_off(now, key, status);
             }
             Some(Ok(status)) => {
-                self.part_failed(key);
+                self.part_failed(now, key);
                 self.fail(now, slot, error_of(status));
             }
             lost => {
@@ -72,7 +72,7 @@ impl Engine {
                 self.map_wanted |= lost.is_none();
                 part.lost.push(Lost { endpoint, epoch: part.epoch });
                 if self.requests[slot].failed.is_some() {
-                    part.state = PartState::Twin;
+                    self.becomes_twin(now, key);
                 } else {
                     self.enqueue(now, key);
                 }
@@ -117,10 +117,19 @@ impl Engine {
         }
         self.requests[slot].stages.mark(Stage::Replied, now);
         self.part_done(slot);
-        if lost {
+        if lost && self.requests[slot].failed.is_some() {
+            self.loss_unheard();
+        } else if lost {
             // Rule 18: it is durable itself, what was acknowledged before it may not be.
             self.counters.losses_told += 1;
-            self.fail(now, slot, BlockError::Io);
+            self.fail(now, slot, BlockError::CacheLost);
+        }
+    }
+
+    /// Whoever was told of a loss did not hear it: the next FLUSH and the next FUA tell it again.
+    pub(crate) fn loss_unheard(&mut self) {
+        if let Some(unflushed) = &self.unflushed {
+            self.routes.shards().for_each(|shard| unflushed.unheard(shard));
         }
     }
 
@@ -150,13 +159,22 @@ impl Engine {
     }
 
     /// Nothing is left of it where it was answered; where it was lost before, perhaps.
-    pub(super) fn part_failed(&mut self, key: usize) {
-        let part = &mut self.parts[key];
+    pub(super) fn part_failed(&mut self, now: Time, key: usize) {
+        let part = &self.parts[key];
         if part.lost.is_empty() {
             let slot = part.request;
             self.part_done(slot);
         } else {
-            part.state = PartState::Twin;
+            self.becomes_twin(now, key);
+        }
+    }
+
+    /// What was lost of it is to be fenced, for which there is all the time from now on, however long ago its request failed.
+    fn becomes_twin(&mut self, now: Time, key: usize) {
+        let part = &mut self.parts[key];
+        part.state = PartState::Twin;
+        if let Some((_, since)) = &mut self.requests[part.request].failed {
+            *since = now;
         }
     }
 

@@ -7,13 +7,15 @@
 //! did or did not take effect, like any disk's failed write. A newer map alone fences nothing: the old primary serves until its copies
 //! have left its epoch. If no fence can be had within `FENCE_GRACE` (the node cannot be reached), the request is handed up nevertheless
 //! and counted as `unfenced`: bytes of the closed connection that the network still holds could then be executed late, but only by a
-//! node that nobody of this lane has talked to since.
+//! node that nobody of this lane has talked to since; and the other lanes send nothing there meanwhile that touches these blocks (`Unfenced`).
 
 use super::{Engine, Network, close};
-use crate::iocb::{PartState, Request};
+use crate::iocb::{Part, PartState, Request};
 use crate::limits::FENCE_GRACE;
 use crate::link::Link;
 use crate::request::BlockError;
+use crate::unfenced::Unfenced;
+use conductor_model::{BlockRange, Bytes};
 use driver::Time;
 use smallvec::SmallVec;
 use wire::Reason;
@@ -77,6 +79,10 @@ impl Engine {
         for link in self.links.values_mut() {
             link.fence_wanted = false;
         }
+        self.unfenced.sweep(|shard, lost| self.routes.is_past(shard, lost));
+        for endpoint in self.unfenced.endpoints(self.settings.lane) {
+            self.links.entry(endpoint).or_insert_with(|| Link::new(now)).fence_wanted = true;
+        }
         let failing: SmallVec<[usize; 8]> = self.failing.iter().copied().collect();
         for slot in failing {
             let Some((_, since)) = self.requests[slot].failed else { continue };
@@ -89,7 +95,10 @@ impl Engine {
                 // A HelloAck of the node took its entry out already: `up`.
                 part.lost.retain(|lost| !self.routes.is_past(part.shard, *lost));
                 if part.lost.is_empty() || self.over.is_some() || now >= since + FENCE_GRACE {
-                    given_up |= !part.lost.is_empty() && self.over.is_none();
+                    if self.over.is_none() && !part.lost.is_empty() {
+                        given_up = true;
+                        leave(&self.unfenced, self.settings.lane, part);
+                    }
                     part.state = PartState::Done;
                     self.requests[slot].open -= 1;
                     continue;
@@ -119,10 +128,7 @@ impl Engine {
 
     /// `--io-timeout` struck: the connections that carry the request are closed, and it fails once they are gone and fenced.
     pub(super) fn time_out(&mut self, now: Time, slot: usize, net: &mut dyn Network) {
-        if self.requests[slot].failed.is_some() {
-            return;
-        }
-        self.counters.timed_out += 1;
+        self.counters.timed_out += u64::from(self.requests[slot].failed.is_none());
         for &key in &self.requests[slot].parts {
             if let PartState::Posted(endpoint, _) = &self.parts[key].state
                 && let Some(link) = self.links.get_mut(endpoint)
@@ -132,5 +138,14 @@ impl Engine {
         }
         self.fail(now, slot, BlockError::TimedOut);
         self.decide(slot);
+    }
+}
+
+/// A failed part's node may still execute it: what it changes then is held up on all lanes.
+fn leave(unfenced: &Unfenced, lane: u16, part: &Part) {
+    let blocks = BlockRange::covering(part.offset, Bytes(part.len.into()));
+    let Some(blocks) = blocks.filter(|_| part.action.is_change()) else { return };
+    for lost in &part.lost {
+        unfenced.leave(lane, part.shard, blocks, *lost);
     }
 }

@@ -2,11 +2,12 @@
 
 use super::{Body, Engine, Network, NotPosted, Post, close};
 use crate::claims::Claims;
-use crate::iocb::{Part, PartState, Pause, Posted, Request, Stage};
+use crate::iocb::{Lost, Part, PartState, Pause, Posted, Request, Stage};
 use crate::limits::{REQUEST_DEADLINE, RETRY_MAX};
 use crate::link::{Link, State};
 use crate::routes::Routes;
 use crate::split::Action;
+use crate::unfenced::Unfenced;
 use crate::unflushed::Unflushed;
 use crate::view::Counters;
 use conductor_model::{BlockRange, Bytes};
@@ -57,10 +58,10 @@ impl Engine {
 
     /// Sends what links have queued and their connections take; opens connections that are needed.
     pub(super) fn pump(&mut self, now: Time, net: &mut dyn Network) {
-        let Self { links, requests, parts, routes, claims, paused, counters, unflushed, .. } = self;
+        let Self { links, requests, parts, routes, claims, paused, counters, unflushed, unfenced, .. } = self;
         let covered = SmallVec::new();
         let unflushed = unflushed.as_ref();
-        let mut queue = Queue { now, requests, parts, routes, claims, paused, counters, unflushed, covered };
+        let mut queue = Queue { now, requests, parts, routes, claims, paused, counters, unflushed, unfenced, covered };
         for (endpoint, link) in links.iter_mut() {
             let makes_room = link.makes_room.is_some_and(|until| now < until);
             match link.state {
@@ -104,6 +105,7 @@ struct Queue<'a> {
     paused: &'a mut BTreeSet<(Time, usize)>,
     counters: &'a mut Counters,
     unflushed: Option<&'a Arc<Unflushed>>,
+    unfenced: &'a Unfenced,
     /// Flushes that need not be sent.
     covered: SmallVec<[usize; 8]>,
 }
@@ -121,9 +123,17 @@ impl Queue<'_> {
         let Some(place) = self.routes.place(part.shard) else { return false };
         let blocks = BlockRange::covering(part.offset, Bytes(part.len.into()));
         let blocks = blocks.filter(|_| part.action != Action::Extents);
-        if blocks.is_some_and(|blocks| !self.claims.gate(part.shard, blocks, conn, place.epoch)) {
+        let pause = blocks.and_then(|blocks| {
+            let sent = Lost { endpoint, epoch: place.epoch };
+            match () {
+                () if !self.claims.gate(part.shard, blocks, conn, place.epoch) => Some(Pause::Range),
+                () if self.unfenced.holds_up(part.shard, blocks, sent) => Some(Pause::Unfenced),
+                () => None,
+            }
+        });
+        if let Some(pause) = pause {
             link.remove(part.sequence);
-            part.state = PartState::Paused(self.now + RETRY_MAX, Pause::Range);
+            part.state = PartState::Paused(self.now + RETRY_MAX, pause);
             self.paused.insert((self.now + RETRY_MAX, key));
             return true;
         }

@@ -90,7 +90,7 @@ pub(super) struct Bench {
     pub(super) lost: Vec<(SocketAddr, OnWire)>,
 }
 
-pub(super) const SETTINGS: Settings = Settings { depth: 16, read_only: false, io_timeout: None };
+pub(super) const SETTINGS: Settings = Settings { lane: 0, depth: 16, read_only: false, io_timeout: None };
 
 impl Bench {
     pub(super) fn new(shards: &[(u64, u16)], settings: Settings) -> Self {

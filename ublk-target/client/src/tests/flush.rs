@@ -143,7 +143,7 @@ fn a_flush_that_another_has_covered_tells_of_a_loss_all_the_same() {
     b.engine.map(b.now, &lost);
     b.up(1);
     b.answer(1, 0, Status::Ok, b"");
-    assert_eq!(b.results(), [(1, Err(BlockError::Io)), (2, Err(BlockError::Io))]);
+    assert_eq!(b.results(), [(1, Err(BlockError::CacheLost)), (2, Err(BlockError::CacheLost))]);
     assert_eq!(b.engine.counters.covered, 1);
     b.assert_clean();
 }
@@ -257,6 +257,40 @@ fn after_a_loss(at: u64) -> VolumeMap {
     map
 }
 
+/// Who asked is gone when the answer comes: the next one to ask is told.
+#[test]
+fn a_loss_that_nobody_heard_of_is_told_again() {
+    let mut b = lane(&[(1, 1), (1, 1)], &[1]);
+    let flush = |b: &mut Bench, tag| {
+        b.submit(tag, FLUSH, 0, 0);
+        b.turn();
+    };
+    done(&mut b, 1, BlockOp::Discard, 0, 4096);
+    flush(&mut b, 2);
+    b.engine.withdraw(b.now, &[2]);
+    b.answer(1, 0, Status::StaleEpoch, b"");
+    b.engine.map(b.now, &after_a_loss(7));
+    b.turn();
+    assert_eq!(b.results()[1], (2, Err(BlockError::Stopped)));
+    done(&mut b, 3, BlockOp::Discard, 0, 4096);
+    flush(&mut b, 4);
+    b.engine.withdraw(b.now, &[4]);
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results()[3], (4, Err(BlockError::Stopped)));
+    flush(&mut b, 5);
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results()[4], (5, Err(BlockError::CacheLost)));
+    // Its connection was gone.
+    b.engine.loss_unheard();
+    flush(&mut b, 6);
+    assert_eq!(asked(&b, 1), [(op::FLUSH, 0)], "the other shard lost nothing");
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.results()[5], (6, Err(BlockError::CacheLost)));
+    flush(&mut b, 7);
+    assert_eq!(b.results()[6], (7, Ok(0)));
+    b.assert_clean();
+}
+
 #[test]
 fn a_flush_fails_once_if_what_it_was_to_make_durable_may_be_lost() {
     let mut b = lane(&[(1, 1), (1, 1)], &[1]);
@@ -268,7 +302,7 @@ fn a_flush_fails_once_if_what_it_was_to_make_durable_may_be_lost() {
     b.engine.map(b.now, &after_a_loss(7));
     b.turn();
     b.answer(1, 0, Status::Ok, b"");
-    assert_eq!(b.results()[1], (2, Err(BlockError::Io)));
+    assert_eq!(b.results()[1], (2, Err(BlockError::CacheLost)));
     done(&mut b, 3, BlockOp::Discard, 0, 4096);
     b.submit(4, FLUSH, 0, 0);
     b.turn();
@@ -300,7 +334,7 @@ fn a_change_with_fua_tells_a_loss_too_unless_every_change_had_it() {
         b.turn();
         b.up(1);
         b.answer(1, 0, Status::Ok, b"");
-        let told = if write_through { Ok(0) } else { Err(BlockError::Io) };
+        let told = if write_through { Ok(0) } else { Err(BlockError::CacheLost) };
         assert_eq!(b.results()[0], (1, told), "its former life may have written");
     }
 }

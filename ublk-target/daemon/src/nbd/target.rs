@@ -40,7 +40,7 @@ use nbd_session::{Event, Export, Fault, Limits, Outcome, Session, Ticket, Tls};
 use refcount::{Hold, LeakReport, Table};
 use slab::Slab;
 use std::collections::BTreeMap;
-use volume_client::{BlockRequest, Holding, VolumeClient, Word};
+use volume_client::{BlockError, BlockRequest, Holding, VolumeClient, Word};
 
 /// What the process tells the machine.
 #[derive(Debug)]
@@ -452,6 +452,10 @@ impl NbdTarget {
                 self.counters.stray_completions += 1;
                 continue;
             };
+            let unheard = self.link_of(on.id).is_none_or(|link| link.hears_nothing() || link.is_deserted());
+            if unheard && matches!(completion.result, Err(BlockError::CacheLost)) {
+                self.client.loss_unheard();
+            }
             match self.link_of(on.id) {
                 Some(link) => {
                     link.asked -= 1;
