@@ -431,6 +431,9 @@ pub enum MembershipChange {
     Reopened(Vec<(CopyId, OpenId)>),
     /// These copies failed, or the filling of one ended: they are absent from the next epoch on. Never the asking one.
     Drop(Vec<CopyId>),
+    /// The disks of these copies, in sync so far, are in a state from the past: they are absent from the next epoch on, and of the last
+    /// full set no more, because they lack what was acknowledged. If the asking one is among them, another one is to be promoted.
+    Past(Vec<CopyId>),
     /// This absent copy, whose store is opened so, is to be filled: it is syncing in the next epoch. One at a time.
     Sync(CopyId, OpenId),
     /// This syncing copy holds everything: it is in sync in the next epoch (rule 1).

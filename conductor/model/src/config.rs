@@ -39,6 +39,9 @@ pub struct Member {
     /// it may have lost (rule 18). Zero: nothing is in doubt.
     #[serde(default)]
     pub since: Epoch,
+    /// Its disk was found to be in a state from the past: until it is in sync again nothing that it holds counts, and it is filled with everything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub past: bool,
     /// Where the reactor that owns the disk listens. Not part of the identity: an address may change under one epoch.
     pub endpoint: SocketAddr,
 }

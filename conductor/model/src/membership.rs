@@ -70,6 +70,10 @@ impl Conductor {
                 }
                 Ok(next)
             }),
+            MembershipChange::Past(copies) => past(current, copies).and_then(|next| match next.primary_member() {
+                Some(primary) if primary.past => self.successor(now, &next),
+                _ => Ok(next),
+            }),
             MembershipChange::Sync(copy, open) => self.syncing(current, *copy, *open),
             MembershipChange::Add(copy) => added(current, *copy),
             MembershipChange::StepDown => self.successor(now, current),
@@ -203,6 +207,23 @@ fn dropped(current: &Configuration, copies: &[CopyId]) -> Result<Configuration, 
     Ok(next)
 }
 
+/// The copies lack what was acknowledged: they are absent, and nobody takes one for a copy of the last full set (rule 11).
+fn past(current: &Configuration, copies: &[CopyId]) -> Result<Configuration, String> {
+    if copies.is_empty() {
+        return Err(format!("{}: no copy named", current.shard));
+    }
+    let mut next = current.clone();
+    for copy in copies {
+        let member = member_mut(&mut next, *copy)?;
+        if member.state != CopyState::InSync || !current.born {
+            return Err(format!("{copy} is not in sync in {} of {}", current.epoch, current.shard));
+        }
+        (member.state, member.past) = (CopyState::Absent, true);
+    }
+    next.full_set.retain(|copy| !copies.contains(copy));
+    Ok(next)
+}
+
 /// The copy holds everything (rule 1).
 fn added(current: &Configuration, copy: CopyId) -> Result<Configuration, String> {
     let mut next = current.clone();
@@ -210,7 +231,7 @@ fn added(current: &Configuration, copy: CopyId) -> Result<Configuration, String>
     if member.state != CopyState::Syncing {
         return Err(format!("{copy} of {} is not being filled", current.shard));
     }
-    member.state = CopyState::InSync;
+    (member.state, member.past) = (CopyState::InSync, false);
     Ok(next)
 }
 

@@ -441,7 +441,7 @@ impl Conductor {
         });
         let copy = crate::volumes::fresh_copy(volume, listed, &mut self.absences).ok()?;
         let Place { node, disk, open, endpoint } = place;
-        Some(Member { copy, node, disk, open, state: CopyState::Absent, since: Epoch(0), endpoint })
+        Some(Member { copy, node, disk, open, state: CopyState::Absent, since: Epoch(0), past: false, endpoint })
     }
 
     /// The disks that a clone's copy may be on: those of its parent's copies, whose chunks it shares (rule 16). `Some(None)`: any;

@@ -20,8 +20,8 @@ use crate::replacement::Absences;
 use crate::snapshots::Attempts;
 use crate::views::{RefusedNode, Settings, VolumeState};
 use crate::{
-    Bytes, ClusterId, Commit, Configuration, CopyId, CopyState, Dirty, DiskId, Key, Millis, NodeId, OrderId, Record,
-    ShardId, ShardIndex, SnapshotId, VolumeId, api,
+    Bytes, ClusterId, Commit, Configuration, CopyId, CopyState, Dirty, DiskId, Key, Member, Millis, NodeId, OrderId,
+    Record, ShardId, ShardIndex, SnapshotId, VolumeId, api,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -436,6 +436,8 @@ fn check_members(config: &Configuration) -> Result<(), Corrupt> {
     let primary = config.primary_member();
     require(primary.is_some(), "has no primary")?;
     require(primary.is_some_and(|m| m.state == CopyState::InSync), "has a primary that is not in sync")?;
+    let counts = |m: &Member| m.state == CopyState::InSync || config.full_set.contains(&m.copy);
+    require(!config.members.iter().any(|m| m.past && counts(m)), "counts on a copy from the past")?;
     let syncing = config.members.iter().filter(|m| m.state == CopyState::Syncing).count();
     require(syncing <= 1, "is being filled on two copies")?;
     let full: BTreeSet<CopyId> = config.full_set.iter().copied().collect();

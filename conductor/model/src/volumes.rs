@@ -246,6 +246,7 @@ impl Conductor {
                     open: place.open,
                     state: CopyState::InSync,
                     since: Epoch(0),
+                    past: false,
                     endpoint: place.endpoint,
                 });
             }

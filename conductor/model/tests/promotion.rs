@@ -101,6 +101,52 @@ fn a_sealed_shard_is_served_by_any_copy_of_its_last_full_set() {
     assert_eq!(state(&promoted, early), CopyState::Absent);
 }
 
+/// What its disk lacks was acknowledged by the others: it is no way out, however few of them are left.
+#[test]
+fn a_copy_from_the_past_follows_nobody_before_it_was_filled() {
+    let mut cluster = with_volume();
+    let first = cluster.config(1, 0);
+    let (_, a, b) = roles(&first);
+    let (away, past) = (other(&first, 0).copy, other(&first, 1).copy);
+    let two = cluster.grant(&first, MembershipChange::Drop(vec![away]));
+    let sealed = cluster.grant(&two, MembershipChange::Past(vec![past]));
+    assert_eq!((sealed.is_sealed(), sealed.full_set.as_slice()), (true, [first.primary].as_slice()));
+    let is_past = |config: &Configuration| config.member(past).unwrap().past;
+    assert!(is_past(&sealed) && state(&sealed, past) == CopyState::Absent);
+    cluster.pass(5_000, &[(a, 1), (b, 1)]);
+    assert_eq!(cluster.config(1, 0), sealed, "nobody has what was acknowledged but the one that is away");
+    let filled = cluster.grant(&sealed, MembershipChange::Sync(past, OpenId(1)));
+    let again = cluster.grant(&filled, MembershipChange::Drop(vec![past]));
+    assert!(is_past(&filled) && is_past(&again), "it begins from nothing, however often");
+    cluster.restart();
+    let filled = cluster.grant(&again, MembershipChange::Sync(past, OpenId(1)));
+    let whole = cluster.grant(&filled, MembershipChange::Add(past));
+    assert!(!is_past(&whole) && !whole.is_sealed());
+    cluster.pass(5_000, &[(a, 1), (b, 1)]);
+    assert_eq!(cluster.config(1, 0).primary, past);
+}
+
+/// The same of the primary itself: another copy takes over, and is not given up for it again.
+#[test]
+fn a_primary_from_the_past_is_followed_and_follows_nobody() {
+    let mut cluster = with_volume();
+    let first = cluster.config(1, 0);
+    let (own, a, b) = roles(&first);
+    let (away, heir) = (other(&first, 0).copy, other(&first, 1).copy);
+    let two = cluster.grant(&first, MembershipChange::Drop(vec![away]));
+    let sealed = cluster.grant(&two, MembershipChange::Past(vec![first.primary]));
+    assert_eq!((sealed.primary, sealed.full_set.as_slice()), (heir, [heir].as_slice()));
+    let dead = sealed.primary_member().unwrap().node.0;
+    let alive: Vec<(u32, u64)> = [own, a, b].into_iter().filter(|node| *node != dead).map(|node| (node, 1)).collect();
+    cluster.pass(5_000, &alive);
+    assert_eq!(cluster.config(1, 0), sealed);
+    // Where nobody else is left, none of it is taken for granted.
+    let why = cluster.refuse(&sealed, MembershipChange::Past(vec![heir]));
+    assert!(why.contains("no other copy"), "{why}");
+    let why = cluster.refuse(&sealed, MembershipChange::Past(vec![away]));
+    assert!(why.contains("not in sync"), "{why}");
+}
+
 #[test]
 fn a_copy_that_was_added_to_a_sealed_shard_may_follow_its_primary() {
     let mut cluster = Cluster::with_nodes(3);

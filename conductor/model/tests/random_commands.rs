@@ -68,6 +68,11 @@ enum Command {
         members: u8,
         stale: bool,
     },
+    Past {
+        pick: usize,
+        members: u8,
+        stale: bool,
+    },
     /// Under the opening that is registered, or another one.
     Sync {
         pick: usize,
@@ -177,6 +182,7 @@ fn command(nodes: u32) -> impl Strategy<Value = Command> {
             .prop_map(|(pick, member, open, stale)| Command::Reopened { pick, member, open, stale }),
         6 => (0u8..4).prop_map(|name| Command::BearAll { name }),
         6 => (0usize..64, 0u8..8, luck()).prop_map(|(pick, members, stale)| Command::Drop { pick, members, stale }),
+        3 => (0usize..64, 0u8..8, luck()).prop_map(|(pick, members, stale)| Command::Past { pick, members, stale }),
         6 => (0usize..64, 0usize..3, luck(), luck())
             .prop_map(|(pick, member, other_open, stale)| Command::Sync { pick, member, other_open, stale }),
         6 => (0usize..64, 0usize..3, luck()).prop_map(|(pick, member, stale)| Command::Add { pick, member, stale }),
@@ -265,7 +271,12 @@ impl History {
                             let filled = |m: &Member| old.member(m.copy).is_some_and(|m| m.state == CopyState::Syncing);
                             let holders = self.holders.get_mut(&config.shard).unwrap();
                             holders.extend(config.in_sync_members().filter(|m| filled(m)).map(|m| m.copy));
-                            assert!(!config.is_sealed() || config.full_set == old.full_set);
+                            // What one of them lacks nobody counts on any more.
+                            let past = |copy: &CopyId| config.member(*copy).is_some_and(|m| m.past);
+                            holders.retain(|copy| !past(copy));
+                            let full_set: Vec<CopyId> =
+                                old.full_set.iter().copied().filter(|copy| !past(copy)).collect();
+                            assert!(!config.is_sealed() || config.full_set == full_set);
                         }
                     }
                     let in_sync: BTreeSet<CopyId> = config.in_sync_members().map(|m| m.copy).collect();
@@ -407,6 +418,12 @@ impl World {
                 let named = config.members.iter().enumerate().filter(|(at, _)| members & (1 << at) != 0);
                 let copies = named.map(|(_, m)| m.copy).collect();
                 self.ask(config, MembershipChange::Drop(copies), stale);
+            }
+            Command::Past { pick, members, stale } => {
+                let Some(config) = self.shard(pick) else { return };
+                let named = config.members.iter().enumerate().filter(|(at, _)| members & (1 << at) != 0);
+                let copies = named.map(|(_, m)| m.copy).collect();
+                self.ask(config, MembershipChange::Past(copies), stale);
             }
             Command::Sync { pick, member, other_open, stale } => {
                 let Some(config) = self.shard(pick) else { return };

@@ -373,6 +373,7 @@ mod tests {
             open: OpenId(1),
             state: CopyState::InSync,
             since: Epoch(0),
+            past: false,
             endpoint: SocketAddr::from(([10, 0, 0, 1], 1)),
         };
         Primary::new(Configuration {

@@ -465,6 +465,7 @@ mod tests {
             open: OpenId(1),
             state,
             since: conductor_model::Epoch(0),
+            past: false,
             endpoint,
         }
     }

@@ -122,6 +122,7 @@ fn config(shard: u32, copies: &[u64]) -> Configuration {
         open: OpenId(1),
         state: CopyState::InSync,
         since: conductor_model::Epoch(0),
+        past: false,
         endpoint: ([127, 0, 0, 1], 1).into(),
     };
     Configuration {

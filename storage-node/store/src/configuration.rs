@@ -47,10 +47,12 @@ pub(crate) fn encode_configuration(config: &Configuration, out: &mut Vec<u8>) {
         out.u32(member.node.0);
         out.u64(member.disk.0);
         out.u64(member.open.0);
-        out.u8(match member.state {
-            CopyState::InSync => 1,
-            CopyState::Syncing => 2,
-            CopyState::Absent => 3,
+        out.u8(match (member.state, member.past) {
+            (CopyState::InSync, _) => 1,
+            (CopyState::Syncing, false) => 2,
+            (CopyState::Absent, false) => 3,
+            (CopyState::Syncing, true) => 4,
+            (CopyState::Absent, true) => 5,
         });
         match member.endpoint {
             SocketAddr::V4(v4) => {
@@ -179,10 +181,12 @@ fn decode_member(from: &mut Take<'_>) -> Option<Member> {
     let node = NodeId(from.u32()?);
     let disk = DiskId(from.u64()?);
     let open = OpenId(from.u64()?);
-    let state = match from.u8()? {
-        1 => CopyState::InSync,
-        2 => CopyState::Syncing,
-        3 => CopyState::Absent,
+    let (state, past) = match from.u8()? {
+        1 => (CopyState::InSync, false),
+        2 => (CopyState::Syncing, false),
+        3 => (CopyState::Absent, false),
+        4 => (CopyState::Syncing, true),
+        5 => (CopyState::Absent, true),
         _ => return None,
     };
     let (ip, scope) = match from.u8()? {
@@ -195,7 +199,7 @@ fn decode_member(from: &mut Take<'_>) -> Option<Member> {
         IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, port)),
         IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope)),
     };
-    Some(Member { copy, node, disk, open, state, since: Epoch(0), endpoint })
+    Some(Member { copy, node, disk, open, state, since: Epoch(0), past, endpoint })
 }
 
 fn flag(n: u8) -> Option<bool> {

@@ -68,6 +68,7 @@ fn configuration(volume: u64) -> Configuration {
         open: OpenId(1),
         state: CopyState::InSync,
         since: conductor_model::Epoch(0),
+        past: false,
         endpoint: ([127, 0, 0, 1], 1).into(),
     };
     Configuration {

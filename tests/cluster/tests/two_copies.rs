@@ -77,3 +77,52 @@ fn the_copy_of_a_node_that_is_lost_is_made_anew_on_a_third_one_and_writes_go_on(
     cluster.nodes[primary].start().unwrap();
     cluster.wait_healthy("db").unwrap();
 }
+
+/// Somebody puts back an older image of one of the two disks. That is noticed, and while its copy is being filled the other node is lost:
+/// nobody is told what the older image says, and nothing is lost when the node is back.
+#[test]
+fn a_copy_from_the_past_is_not_read_when_the_other_one_is_lost_before_it_is_filled() {
+    const MIB: u64 = 1 << 20;
+    let (mut cluster, place, mut client, [first, second]) = written();
+    let whole = |of: u8| (0..16).map(move |at| Command::Write { offset: at * MIB, bytes: vec![of; MIB as usize] });
+    whole(1).for_each(|write| drop(client.call(&write, LONG).unwrap().unwrap()));
+    let (disk, image) = (cluster.disk(second), cluster.dir().join("image"));
+    cluster.nodes.iter_mut().for_each(|node| node.kill().unwrap());
+    std::fs::copy(&disk, &image).unwrap();
+    cluster.nodes.iter_mut().for_each(|node| node.start().unwrap());
+    cluster.wait_healthy("db").unwrap();
+    whole(2).for_each(|write| drop(client.call(&write, LONG).unwrap().unwrap()));
+    drop(client);
+
+    cluster.trine(&["resync", "rate", "1M"]).unwrap();
+    cluster.nodes.iter_mut().for_each(|node| node.kill().unwrap());
+    std::fs::copy(&image, &disk).unwrap();
+    cluster.nodes.iter_mut().for_each(|node| node.start().unwrap());
+    let member = |cluster: &Cluster| {
+        let members = cluster.json(&["volume", "show", "db"])?["shards"][0]["members"].clone();
+        let mut members = members.as_array().cloned().unwrap_or_default().into_iter();
+        Ok::<_, anyhow::Error>(members.find(|m| m["node"] == second as u64 + 1).unwrap_or_default())
+    };
+    let is_filled = |cluster: &Cluster| member(cluster).map(|m| m["state"] == "syncing" && m["past"] == true);
+    wait_until("the copy from the past is being filled", LONG, || is_filled(&cluster)).unwrap();
+    // Whoever fills it may begin anew, and knows it all the same.
+    cluster.nodes[first].kill().unwrap();
+    cluster.nodes[first].start().unwrap();
+    wait_until("it is being filled again", LONG, || is_filled(&cluster)).unwrap();
+    assert_eq!(cluster.primary("db", 0).unwrap(), first);
+
+    cluster.nodes[first].kill().unwrap();
+    let mut client = Nbd::connect(&place, "db").unwrap();
+    client.submit(&read(5));
+    assert!(client.turn(Duration::from_secs(6)).unwrap().is_empty(), "there is nobody to answer");
+    assert_eq!(cluster.primary("db", 0).unwrap(), first, "{:?}", member(&cluster));
+    cluster.nodes[first].start().unwrap();
+    let reply = client.turn(LONG).unwrap().remove(0);
+    assert_eq!(reply.result.unwrap(), [2; 4096]);
+    cluster.trine(&["resync", "rate", "max"]).unwrap();
+    cluster.wait_healthy("db").unwrap();
+    assert_eq!(member(&cluster).unwrap().get("past"), None);
+    drop(client);
+    cluster.detach("db").unwrap();
+    cluster.stop_and_compare().unwrap();
+}

@@ -389,6 +389,7 @@ pub(crate) fn config(copy: u64, blocks: u32) -> Configuration {
         open: OpenId(7),
         state: CopyState::InSync,
         since: conductor_model::Epoch(0),
+        past: false,
         endpoint: "127.0.0.1:7000".parse().expect("an address"),
     };
     Configuration {

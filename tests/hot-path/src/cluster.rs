@@ -134,7 +134,7 @@ fn born(w: &mut World<Post, Said>, nodes: &[ProcessId]) -> Configuration {
 
 fn member(node: u32, (disk, open): (DiskId, OpenId)) -> Member {
     let (copy, node, endpoint) = (CopyId(u64::from(node)), NodeId(node), endpoint(node));
-    Member { copy, node, disk, open, state: CopyState::InSync, since: Epoch(0), endpoint }
+    Member { copy, node, disk, open, state: CopyState::InSync, since: Epoch(0), past: false, endpoint }
 }
 
 fn map(config: &Configuration) -> VolumeMap {

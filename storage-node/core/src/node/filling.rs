@@ -53,13 +53,11 @@ pub(super) struct Fillings {
     pub(super) rate: Option<Bytes>,
     /// Copies whose filling a person aborted: not to be filled until that is taken back.
     pub(super) aborted: BTreeSet<CopyId>,
-    /// Copies whose disk was found to be in a state from the past: to be filled with everything, as long as this process knows.
-    pub(super) past: BTreeSet<CopyId>,
 }
 
 impl Fillings {
     pub(super) fn new(started: Time) -> Self {
-        Self { said_at: started, said_some: false, rate: None, aborted: BTreeSet::new(), past: BTreeSet::new() }
+        Self { said_at: started, said_some: false, rate: None, aborted: BTreeSet::new() }
     }
 }
 

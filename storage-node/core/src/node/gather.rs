@@ -6,7 +6,7 @@ use crate::limits::{JOIN_DEADLINE, PROMISE_CREDITS, RETRY_REFUSED};
 use crate::mail::Letter;
 use crate::primary::{JoinState, Joined, Primary, PrimaryPhase};
 use conductor_model::api::MembershipChange;
-use conductor_model::{BLOCK, BlockRange, CopyId, CopyState, Epoch, Member, Sequence, ShardId, Stamp};
+use conductor_model::{BLOCK, BlockRange, Configuration, CopyId, CopyState, Epoch, Member, Sequence, ShardId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{FillState, JoinAnswer, JoinBody, Prefix, ReplyBody, Status, decode_held, op};
@@ -142,7 +142,7 @@ impl<S: Store> Node<S> {
         let held = match said {
             Said::Held(held) => held,
             Said::Syncing(state) => {
-                let known_good = self.trusted(copy, known_good);
+                let known_good = trusted(&primary.config, copy, known_good);
                 self.fill_joined(now, shard, copy, known_good, state);
                 self.go_on_filling(now, shard, out);
                 return;
@@ -184,13 +184,10 @@ impl<S: Store> Node<S> {
     pub(super) fn all_joined(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get(&shard) else { return };
         let complete = primary.config.in_sync_members().all(|m| primary.answers.contains_key(&m.copy));
-        if !complete || (primary.config.born && self.leave_out_the_past(shard)) {
+        if !complete || (primary.config.born && self.leave_out_the_past(now, shard, out)) {
             return;
         }
         let Some(primary) = self.primaries.get(&shard) else { return };
-        for member in primary.config.in_sync_members() {
-            self.fillings.past.remove(&member.copy);
-        }
         if primary.config.born && primary.config.is_sealed() && !driver::mutant::on("sealed_serves") {
             self.counters.count("primary.sealed");
             if let Some(primary) = self.primaries.get_mut(&shard) {
@@ -206,31 +203,25 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// A copy whose disk is not the newest that there was has none of what was acknowledged since: it leaves, and is filled with everything.
-    /// True if there is one.
-    fn leave_out_the_past(&mut self, shard: ShardId) -> bool {
-        const PAST: &str = "its disk is in a state from the past, older than what the other copies know to be on it";
-        let Some(primary) = self.primaries.get_mut(&shard) else { return false };
+    /// A copy whose disk is not the newest that there was has none of what was acknowledged since: it leaves, is nobody's successor, and is
+    /// filled with everything. True if there is one.
+    fn leave_out_the_past(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) -> bool {
+        let Some(primary) = self.primaries.get(&shard) else { return false };
         let past: Vec<CopyId> =
             primary.config.in_sync_members().map(|m| m.copy).filter(|copy| primary.is_of_the_past(*copy)).collect();
-        for copy in &past {
-            self.counters.count("join.of-the-past");
-            self.fillings.past.insert(*copy);
-            if *copy == primary.config.primary {
-                primary.phase = PrimaryPhase::Failed(PAST.to_owned());
-                primary.hangs = false;
-            } else {
-                primary.failed.entry(*copy).or_insert(PAST);
-            }
+        if past.is_empty() {
+            return false;
         }
-        !past.is_empty()
+        past.iter().for_each(|_| self.counters.count("join.of-the-past"));
+        self.ask_conductor(now, shard, MembershipChange::Past(past), out);
+        true
     }
+}
 
-    /// A copy's K, as far as it can be filled from there on: not if it is from the past. It was in sync when others forgot what they had
-    /// discarded after that K (rule 7).
-    pub(super) fn trusted(&self, copy: CopyId, known_good: Stamp) -> Stamp {
-        if self.fillings.past.contains(&copy) { Stamp::default() } else { known_good }
-    }
+/// A copy's K, as far as it can be filled from there on: not if it is from the past. It was in sync when others forgot what they had
+/// discarded after that K (rule 7).
+pub(super) fn trusted(config: &Configuration, copy: CopyId, known_good: Stamp) -> Stamp {
+    if config.member(copy).is_some_and(|m| m.past) { Stamp::default() } else { known_good }
 }
 
 /// What a member says of itself in the payload of its answer to a Join.

@@ -1,5 +1,6 @@
 //! A copy on this reactor joins an epoch (rules 2, 6 and 20): for a primary elsewhere, or for one here.
 
+use super::gather::trusted;
 use super::requests::Incoming;
 use super::waits::StoreWait;
 use super::{Node, whole_payload};
@@ -267,7 +268,7 @@ impl<S: Store> Node<S> {
             replica.joined = Some((config.epoch, Some(caller)));
             replica.promised_to = Some(caller);
         }
-        let known_good = if syncing { self.trusted(copy, known_good) } else { known_good };
+        let known_good = if syncing { trusted(config, copy, known_good) } else { known_good };
         let count = if syncing { 0 } else { u32::try_from(held.len()).unwrap_or(u32::MAX) };
         let body = JoinAnswer {
             reply: ReplyBody { word: count.into(), ..ReplyBody::new(Status::Ok) },

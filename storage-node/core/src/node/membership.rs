@@ -322,6 +322,7 @@ pub(super) fn change_name(change: &MembershipChange) -> &'static str {
         MembershipChange::Born => "ask.born",
         MembershipChange::Reopened(_) => "ask.reopened",
         MembershipChange::Drop(_) => "ask.drop",
+        MembershipChange::Past(_) => "ask.past",
         MembershipChange::Sync(..) => "ask.sync",
         MembershipChange::Add(_) => "ask.add",
         MembershipChange::StepDown => "ask.step-down",

@@ -5,7 +5,7 @@ use super::wishes::DISK_FAILED;
 use crate::mail::Letter;
 use crate::primary::{Primary, PrimaryPhase};
 use conductor_model::Member;
-use conductor_model::api::Trouble;
+use conductor_model::api::{MembershipChange, Trouble};
 use driver::{Outbox, Time};
 use node_protocol::Status;
 use node_store::Store;
@@ -43,6 +43,9 @@ impl<S: Store> Node<S> {
             PrimaryPhase::Sealed => {
                 let (in_sync, least) = (primary.config.in_sync(), primary.config.min_copies);
                 Some(format!("{in_sync} of at least {least} copies in sync: writes wait for another one"))
+            }
+            PrimaryPhase::Asking(MembershipChange::Past(copies)) if copies.contains(&primary.config.primary) => {
+                Some("the primary's disk is in a state from the past: another copy has to take over".to_owned())
             }
             PrimaryPhase::Asking(_) => Some("waiting for the conductor to persist a new epoch".to_owned()),
             PrimaryPhase::Failed(why) => Some(format!("the primary's disk failed: {why}")),

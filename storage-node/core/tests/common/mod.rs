@@ -209,6 +209,11 @@ impl Cluster {
                         MembershipChange::Drop(list) => {
                             list.into_iter().for_each(|copy| change(copy, CopyState::Absent, None));
                         }
+                        MembershipChange::Past(list) => {
+                            list.iter().for_each(|copy| change(*copy, CopyState::Absent, None));
+                            members.iter_mut().filter(|m| list.contains(&m.copy)).for_each(|m| m.past = true);
+                            config.full_set.retain(|copy| !list.contains(copy));
+                        }
                         MembershipChange::Sync(copy, open) => {
                             change(copy, CopyState::Syncing, Some(open));
                         }
@@ -288,6 +293,7 @@ impl Cluster {
                     open,
                     state: CopyState::InSync,
                     since: conductor_model::Epoch(0),
+                    past: false,
                     endpoint: endpoint(*node),
                 }
             })

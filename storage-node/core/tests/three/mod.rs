@@ -433,6 +433,7 @@ impl Three {
             open: *open,
             state: CopyState::InSync,
             since: conductor_model::Epoch(0),
+            past: false,
             endpoint: endpoint(*node),
         };
         self.config.members = self.opened.iter().map(member).collect();

@@ -115,6 +115,7 @@ mod tests {
             open: OpenId(4),
             state: CopyState::Syncing,
             since: conductor_model::Epoch(0),
+            past: true,
             endpoint: "[fe80::1]:7000".parse().unwrap(),
         };
         Configuration {

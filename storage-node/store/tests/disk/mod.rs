@@ -312,6 +312,7 @@ pub fn config(epoch: u64, blocks: u32) -> Configuration {
         open: OpenId(epoch),
         state: CopyState::InSync,
         since: conductor_model::Epoch(0),
+        past: false,
         endpoint: "127.0.0.1:7000".parse().unwrap(),
     };
     Configuration {

@@ -45,6 +45,7 @@ pub(crate) fn config(copy: CopyId, epoch: u64) -> Configuration {
         open: OpenId(1),
         state: CopyState::InSync,
         since: Epoch(0),
+        past: false,
         endpoint: ([127, 0, 0, 1], 7000).into(),
     };
     Configuration {
