@@ -13,7 +13,9 @@
 
 use crate::api::{Reachable, ReaderList, ShardPlace, VolumeMap};
 use crate::events::Happened;
-use crate::limits::{MAX_CLIENT_NAME, MAX_HOST_NAME, MAX_READERS_PER_VOLUME, MAX_READERS_SHOWN};
+use crate::limits::{
+    GENERATION_LEAP, MAX_CLIENT_NAME, MAX_HOST_NAME, MAX_NUMBER, MAX_READERS_PER_VOLUME, MAX_READERS_SHOWN,
+};
 use crate::nodes::is_plain;
 use crate::record::VolumeRecord;
 use crate::views::{Attach, Attachment, ClientVolume, Detach, Reader};
@@ -168,9 +170,12 @@ impl Conductor {
         Ok((self.map(name)?, dirty))
     }
 
-    /// One that was issued before the state was lost, and never seen, is not issued again.
+    /// One that was issued before the state was lost, and never seen, is not issued again; nor is one that a state from the past does not
+    /// know of and nobody can tell, as when all nodes were started anew with it: each process begins at the time of its start, so that two clients
+    /// never have the same.
     pub(crate) fn next_generation(&self, volume: &VolumeRecord) -> AttachGeneration {
-        AttachGeneration((volume.attach.0 + 1).max(u64::from(self.meta.adoptions) << 32))
+        let adopted = u64::from(self.meta.adoptions).saturating_mul(GENERATION_LEAP).min(MAX_NUMBER / 2);
+        AttachGeneration((volume.attach.0 + 1).max(adopted + self.first_generation))
     }
 
     /// Every node with a copy hears who may use the volume now.

@@ -182,6 +182,8 @@ pub const DOUBT_ASKS_MS: u64 = NODE_SILENT_MS;
 /// How far epochs, commits and snapshot ids go on above those that were heard of when a state is adopted: more than there were of any
 /// that nobody has heard of, and for some trillion adoptions.
 pub const ADOPTION_LEAP: u64 = 1 << 20;
+/// The same for attach generations: more than the milliseconds since 1970 will be until 2109, at which a process begins to count them.
+pub const GENERATION_LEAP: u64 = 1 << 42;
 /// The same for volumes, of which there are fewer, and whose ids have 32 bits.
 pub const ADOPTION_LEAP_VOLUMES: u32 = 1 << 10;
 /// Lines of what is missing for an adoption: one for each disk and volume; more do not make the next step any clearer.

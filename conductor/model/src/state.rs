@@ -6,8 +6,8 @@
 use crate::doubt::Heard;
 use crate::events::Log;
 use crate::limits::{
-    ALIVE_MS, DEAD_MS, MAX_CLIENT_KEYS, MAX_COPIES, MAX_EVENTS, MAX_NODES, MAX_READERS_PER_VOLUME, MAX_SHARDS,
-    MAX_VOLUMES,
+    ALIVE_MS, DEAD_MS, GENERATION_LEAP, MAX_CLIENT_KEYS, MAX_COPIES, MAX_EVENTS, MAX_NODES, MAX_READERS_PER_VOLUME,
+    MAX_SHARDS, MAX_VOLUMES,
 };
 use crate::orders::Orders;
 use crate::promotion::{Attention, Primaries};
@@ -67,6 +67,8 @@ pub struct Conductor {
     /// Nodes of other clusters, and when each asked last to be taken.
     pub(crate) refused: BTreeMap<NodeId, (Millis, RefusedNode)>,
     pub(crate) started: Millis,
+    /// Attach generations of this process begin here.
+    pub(crate) first_generation: u64,
     pub(crate) attention: Attention,
     /// Since when, as far as this process is concerned, the state is in doubt, if it is.
     pub(crate) doubting: Millis,
@@ -114,6 +116,7 @@ impl Conductor {
     pub fn restore(records: impl IntoIterator<Item = Record>, now: Millis) -> Result<Self, Corrupt> {
         let mut meta = None;
         let mut state = Self::empty(first_meta(ClusterId(0), VolumeId(0)), now);
+        state.first_generation = now.0.min(GENERATION_LEAP - 1);
         for record in records {
             let key = record.key();
             let repeated = match record {
@@ -208,6 +211,7 @@ impl Conductor {
             presence: BTreeMap::new(),
             refused: BTreeMap::new(),
             started,
+            first_generation: 0,
             attention: Attention::from(started),
             doubting: started,
             heard: BTreeMap::new(),

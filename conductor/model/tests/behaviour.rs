@@ -505,6 +505,30 @@ fn a_conductor_from_the_past_changes_nothing() {
     }
 }
 
+/// All nodes were started anew with it, and nothing but an attachment was forgotten: nobody can tell. Who had attached is over, and not
+/// taken for whoever attaches next.
+#[test]
+fn a_state_from_the_past_that_nobody_notices_gives_out_no_generation_twice() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 2 * MIB).unwrap();
+    cluster.bear(1);
+    let old = cluster.file.clone();
+    let attached = |cluster: &mut Cluster, client| {
+        cluster.run(|m, now, _| m.attach(now, "db", &attach(client, false))).unwrap().attach
+    };
+    let forgotten = attached(&mut cluster, "a");
+    cluster.file = old;
+    cluster.now = Millis(cluster.now.0 + 60_000);
+    cluster.restart();
+    (1..=3).for_each(|node| cluster.register(node, 2).unwrap());
+    assert!(cluster.model.doubted().is_none());
+    let next = attached(&mut cluster, "b");
+    assert!(next > forgotten, "{next} {forgotten}");
+    cluster.now = Millis(0); // a clock that goes wrong
+    cluster.restart();
+    assert!(cluster.run(|m, now, _| m.attach(now, "db", &attach("b", false))).unwrap().attach > next);
+}
+
 #[test]
 fn a_conductor_from_the_past_does_not_become_newer_by_itself() {
     let mut cluster = Cluster::with_nodes(3);
