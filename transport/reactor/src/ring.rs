@@ -85,7 +85,7 @@ pub(crate) fn timespec(span: Span) -> Timespec {
 }
 
 /// A timeout, a signal, and a kernel that wants its completions taken first are part of an ordinary turn.
-fn harmless(entered: std::io::Result<usize>) -> Result<(), Errno> {
+pub(crate) fn harmless(entered: std::io::Result<usize>) -> Result<(), Errno> {
     match entered.map_err(|error| errno(&error)) {
         Ok(_) | Err(Errno(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)) => Ok(()),
         Err(error) => Err(error),
