@@ -47,7 +47,7 @@ pub(crate) struct RunArgs {
     node: NodeId,
     /// A file or block device to store on, and where its journal is to be if not on it: a block device, or a file, which is mapped
     /// (on a DAX file system on NVDIMM: written without the kernel). Repeat it, or list more behind commas. The node starts without one
-    /// that cannot be used, and says so, if another holds a store
+    /// that cannot be used or hangs, and says so, if another holds a store
     #[arg(long = "disk", env = "TRINE_DISKS", value_name = "PATH[,journal=PATH]", required = true)]
     disks: Vec<String>,
     /// Make files of this size for --disk paths at which there is nothing, and files for their journals

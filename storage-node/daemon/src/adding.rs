@@ -7,7 +7,7 @@
 
 use crate::control::{Control, Pauses};
 use crate::desk::Lane;
-use crate::limits::{MAIL, MAX_DISKS_PER_REACTOR, MAX_REACTORS};
+use crate::limits::{ADD_LOOK, MAIL, MAX_DISKS_PER_REACTOR, MAX_REACTORS};
 use crate::process::{Event, spawn};
 use crate::thread::{self, Plan};
 use crate::{DiskPlan, Error, NodeOptions, disks};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -92,7 +92,10 @@ impl Adder {
         let here: BTreeSet<DiskId> = self.control.disks().iter().map(|(_, report)| report.disk).collect();
         let paths: Vec<(DiskId, PathBuf)> =
             known.iter().filter_map(|known| Some((known.disk, PathBuf::from(known.path.as_ref()?)))).collect();
-        let found = disks::find(&paths);
+        let found = disks::find(&paths, &|| self.stops());
+        if self.stops() {
+            return;
+        }
         for known in known.into_iter().filter(|known| !here.contains(&known.disk)) {
             if known.leaving && known.copies == 0 {
                 continue;
@@ -110,6 +113,7 @@ impl Adder {
                     let again = NewDisks { paths: vec![at.clone()], create: None, journal_size: None, force: false };
                     match self.open(&again, false) {
                         Ok(_) => continue,
+                        Err(Error::Stopping) => return,
                         Err(why) => why.to_string(),
                     }
                 }
@@ -144,6 +148,11 @@ impl Adder {
         Ok(())
     }
 
+    /// The node is told to stop: nothing that may take long is waited for.
+    fn stops(&self) -> bool {
+        self.control.desk.pause(Duration::ZERO)
+    }
+
     fn open(&self, new: &NewDisks, format: bool) -> Result<Vec<AddedDisk>, Error> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = *next;
@@ -164,11 +173,12 @@ impl Adder {
         };
         let plans: Vec<DiskPlan> = new.paths.iter().map(plan).collect();
         // A stop does not wait until a large file is written in full.
-        disks::prepare(&plans, self.options.sparse, &|| self.control.desk.pause(Duration::ZERO))?;
+        disks::prepare(&plans, self.options.sparse, &|| self.stops())?;
         self.refuse_copies(&new.paths)?;
         let options = NodeOptions { format, force: new.force, ..self.options.clone() };
         let (mailbox, mail) = reactor::mailbox(MAIL)?;
-        let (say, said) = mpsc::channel::<Opened>();
+        // What it says is said to somebody who takes it, or not at all.
+        let (say, said) = mpsc::sync_channel::<Opened>(0);
         let (desk, tell) = (Arc::clone(&self.control.desk), self.tell.clone());
         let (cluster, process) = (self.cluster, self.process);
         let run = move || {
@@ -180,12 +190,22 @@ impl Adder {
             };
             let news = (opened.endpoint, opened.disks.clone());
             let _ = tell.send(Event::Began);
-            let _ = say.send(Ok(news));
-            let outcome = opened.run(&desk);
+            // Who does not hear that it is there does not tell it to end either.
+            let outcome = match say.send(Ok(news)) {
+                Ok(()) => opened.run(&desk),
+                Err(_) => Ok(()),
+            };
             let _ = tell.send(Event::Ended { lane, outcome });
         };
         spawn(format!("reactor {lane}"), run)?;
-        let (_, reports) = said.recv().map_err(|_| Error::Ended(lane))??;
+        let (_, reports) = loop {
+            match said.recv_timeout(ADD_LOOK) {
+                Ok(news) => break news?,
+                Err(RecvTimeoutError::Timeout) if self.stops() => return Err(Error::Stopping),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::Ended(lane)),
+            }
+        };
         *next += 1;
         let added = new.paths.iter().zip(&reports);
         let added = added.map(|(path, d)| AddedDisk { path: path.clone(), disk: d.disk, capacity: d.capacity });

@@ -1,14 +1,15 @@
 //! Makes files that are to be disks: written in full, and under their name only when complete.
 
+use crate::head::{HEAD, head, heads, is_silent};
 use crate::{DiskPlan, Error, journal, users};
-use conductor_model::{BLOCK, Blocks, Bytes, ClusterId, DiskId};
+use conductor_model::{Blocks, Bytes, ClusterId, DiskId};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use node_store::journaled::identify;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// One write: large enough for any device, small enough for the stack of a page cache.
@@ -16,12 +17,13 @@ const PIECE: usize = 1 << 20;
 /// So much is written before it is made durable: what is not yet takes a slow disk seconds, not minutes.
 const SYNCED: u64 = 256 << 20;
 
-/// Makes what has to be made, until it is to `stop`. A path that exists is left as it is.
+/// Makes what has to be made, until it is to `stop`. A path that exists is left as it is; one that hangs is refused.
 pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool, stop: &dyn Fn() -> bool) -> Result<(), Error> {
     let failed = |path: &Path, bytes, source| match stop() {
         true => Error::Stopping,
         false => Error::Create { path: path.to_path_buf(), bytes, source },
     };
+    all_answer(disks, stop)?;
     let mut seen = BTreeSet::new();
     for disk in disks {
         if !disk.path.exists() {
@@ -45,6 +47,20 @@ pub(crate) fn prepare(disks: &[DiskPlan], sparse: bool, stop: &dyn Fn() -> bool)
             if !seen.insert(real) {
                 return Err(Error::Twice(path.clone()));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a disk, or a journal, that hangs: what is done with it from here on waits for it.
+fn all_answer(disks: &[DiskPlan], stop: &dyn Fn() -> bool) -> Result<(), Error> {
+    let paths = || disks.iter().flat_map(|disk| std::iter::once(&disk.path).chain(&disk.journal));
+    for (path, head) in paths().zip(heads(paths().map(PathBuf::as_path), stop)) {
+        match head {
+            Err(source) if is_silent(&source) && stop() => return Err(Error::Stopping),
+            Err(source) if is_silent(&source) => return Err(Error::Unreadable { path: path.clone(), source }),
+            // What else is wrong with it is said by whoever opens it.
+            _ => {}
         }
     }
     Ok(())
@@ -93,35 +109,14 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// How much of a disk a store's superblocks take: 64 KiB.
-const HEAD: u64 = 64 << 10;
-
-/// The first 64 KiB of a disk, or all of a shorter one. A block that cannot be read is zeros: what is there twice, in blocks 0 and 8, is still
-/// there once. Fails if neither of these can be read.
-pub(crate) fn head(path: &Path) -> io::Result<Vec<u8>> {
-    let file = open(path)?;
-    let mut head = Vec::new();
-    let Err(why) = (&file).take(HEAD).read_to_end(&mut head) else { return Ok(head) };
-    head.clear();
-    let (mut block, mut any) = ([0; BLOCK], false);
-    for at in (0..HEAD).step_by(BLOCK) {
-        match file.read_exact_at(&mut block, at) {
-            Ok(()) => any |= at == 0 || at == 8 * BLOCK as u64,
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-            Err(_) => block.fill(0),
-        }
-        head.extend_from_slice(&block);
-    }
-    if any { Ok(head) } else { Err(why) }
-}
-
 /// The cluster that the stores on these disks belong to; `None` if there is no store. A disk that cannot be read is the reason only if no
 /// other says it.
 pub(crate) fn cluster_of(disks: &[DiskPlan]) -> Result<Option<ClusterId>, Error> {
     let mut found: Option<(&Path, ClusterId)> = None;
     let mut unread = None;
-    for DiskPlan { path, .. } in disks {
-        let head = match head(path) {
+    let heads = heads(disks.iter().map(|disk| disk.path.as_path()), &|| false);
+    for (DiskPlan { path, .. }, head) in disks.iter().zip(heads) {
+        let head = match head {
             Ok(head) => head,
             // It is still to be made.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -150,12 +145,14 @@ pub(crate) fn disk_at(path: &Path) -> io::Result<Option<DiskId>> {
     Ok(identify(&head(path)?).map(|(identity, _)| identity.disk))
 }
 
-/// Where each disk is whose store is at one of these places: each place is where a disk was once, at best where it still is.
-pub(crate) fn find(was: &[(DiskId, PathBuf)]) -> BTreeMap<DiskId, PathBuf> {
+/// Where each disk is whose store is at one of these places: each place is where a disk was once, at best where it still is. Until it is to
+/// `stop`.
+pub(crate) fn find(was: &[(DiskId, PathBuf)], stop: &dyn Fn() -> bool) -> BTreeMap<DiskId, PathBuf> {
     let mut found = BTreeMap::new();
-    for (disk, path) in was {
+    for ((disk, path), head) in was.iter().zip(heads(was.iter().map(|(_, path)| path.as_path()), stop)) {
         // Who cannot be read is nobody; the reason is asked for when that is all there is.
-        let Ok(Some(is)) = disk_at(path) else { continue };
+        let Some((identity, _)) = head.ok().and_then(|head| identify(&head)) else { continue };
+        let is = identity.disk;
         // Of a store and its copy elsewhere it is the one in its place.
         if is == *disk || !found.contains_key(&is) {
             found.insert(is, path.clone());

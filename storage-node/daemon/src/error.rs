@@ -256,7 +256,7 @@ pub enum Error {
     /// Told to stop while a disk was made.
     #[error("the node is stopping")]
     Stopping,
-    /// Its first or last blocks cannot be read.
+    /// Its first or last blocks cannot be read, or it hangs.
     #[error("cannot read disk {path}: {source}")]
     Unreadable {
         /// Which.

@@ -12,7 +12,8 @@
 //! A label is written before its store is formatted, as *being made*, and again when it is, as *made*. Only a journal that is made is
 //! somebody's: one whose store was never finished can be taken by the next format.
 
-use crate::{Error, disks, marks};
+use crate::head::head;
+use crate::{Error, marks};
 use conductor_model::{BLOCK, Bytes, DiskId};
 use node_store::journaled::{Geometry, MAX_JOURNAL_BYTES, MIN_JOURNAL_BYTES, identify};
 use std::fs::OpenOptions;
@@ -71,7 +72,7 @@ impl Label {
 
     /// Each of them.
     fn both(path: &Path) -> Result<[Option<Self>; 2], Error> {
-        let head = disks::head(path).map_err(|source| unreadable(path, source))?;
+        let head = head(path).map_err(|source| unreadable(path, source))?;
         Ok(LABELS.map(|at| head.get(at..)?.first_chunk().and_then(Self::decode)))
     }
 
@@ -104,7 +105,7 @@ pub(crate) struct Place<'a> {
 
 /// Refuses a store whose journal is not this one. What is no store yet is not asked.
 pub(crate) fn check(disk: &Path, journal: Option<Place<'_>>) -> Result<(), Error> {
-    let head = disks::head(disk).map_err(|source| unreadable(disk, source))?;
+    let head = head(disk).map_err(|source| unreadable(disk, source))?;
     let Some((identity, geometry)) = identify(&head) else { return Ok(()) };
     let disk = disk.to_path_buf();
     let Some(Place { path, bytes }) = journal else {

@@ -17,6 +17,7 @@ mod control;
 mod desk;
 mod disks;
 mod error;
+mod head;
 mod journal;
 mod lanes;
 mod life;

@@ -35,6 +35,11 @@ pub(crate) const HAND_ON: Duration = Duration::from_millis(500);
 pub(crate) const DISK_IN_USE: Duration = Duration::from_secs(10);
 /// How long the offline tools do: people wait there.
 pub(crate) const DISK_IN_USE_OFFLINE: Duration = Duration::from_secs(2);
+/// How long a disk that is not in use yet may be silent; then it hangs, and its node starts without it. One that stood still takes 10 s or more
+/// to turn again.
+pub(crate) const SILENCE: Duration = Duration::from_secs(20);
+/// Disks that hang, of each of which a thread is left behind: more than any node has.
+pub(crate) const MAX_SILENT: usize = 1024;
 /// How long a node waits for another one of its number to fall silent: the conductor counts a node that is not heard for 2 s as gone.
 pub(crate) const PREDECESSOR: Duration = Duration::from_secs(5);
 /// Least time between two heartbeats: the conductor holds each for half a second unless there is news.
@@ -54,6 +59,8 @@ pub(crate) const SOCKET: Duration = Duration::from_secs(2);
 pub(crate) const ADD: Duration = Duration::from_secs(600);
 /// Longest request on the control socket.
 pub(crate) const SOCKET_LINE: u64 = 65_536;
+/// While a new reactor opens its disks: how often it is looked whether the node is to stop.
+pub(crate) const ADD_LOOK: Duration = Duration::from_millis(100);
 /// How long the reactors may take to stop: connections drain for at most 5 s.
 pub(crate) const STOP: Duration = Duration::from_secs(15);
 /// How long a reactor looks for completions before it sleeps, where there are cores to spare: below a wake-up's price.

@@ -13,7 +13,7 @@ pub use node_store::journaled::check;
 pub use node_store::{Held, HeldKind, View};
 
 use crate::claim::{claim, claim_journal};
-use crate::disks;
+use crate::head::head;
 use crate::limits::DISK_IN_USE_OFFLINE;
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, ShardId, SnapshotId};
 use driver::{DiskIndex, Done, Machine, Op, Outbox, Time};
@@ -170,7 +170,7 @@ impl Offline {
             // A file system without O_DIRECT is no reason not to look at what is on it.
             let disk = claim(&mut driver, path, DiskOptions { allow_buffered: true }, DISK_IN_USE_OFFLINE)?;
             let size = conductor_model::Bytes(driver.disk_info(disk).map_or(0, |info| info.bytes));
-            let head = disks::head(path).map_err(|error| ReactorError::OpenDisk { path: path.clone(), error })?;
+            let head = head(path).map_err(|error| ReactorError::OpenDisk { path: path.clone(), error })?;
             let journal = journals.of(path, &head)?;
             let journal = journal.map(|path| claim_journal(&mut driver, path, DISK_IN_USE_OFFLINE)).transpose()?;
             openings.push((path, OpenOptions { disk, size, cluster: None, node: None }, journal));

@@ -78,11 +78,12 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
         stopped.set(stopped.get() || matches!(events.try_recv(), Ok(Event::Signal)));
         stopped.get()
     };
+    let on_files = !options.memory_dirs.is_empty();
     while let Err(why) = disks::prepare(&spread.concat(), options.sparse, &stop) {
         if stopped.get() {
             return Ok(());
         }
-        without::leave_out(&mut spread, why)?;
+        without::leave_out(&mut spread, why, on_files)?;
     }
 
     let process = random()?;
@@ -103,7 +104,7 @@ pub fn run(options: NodeOptions, ready: impl FnOnce(&Ready)) -> Result<(), Error
                 let alone = of_it.ok_or(Error::TwoCopies { path, shard })?;
                 spread.push(vec![alone]);
             }
-            Opening::Failed(why) => without::leave_out(&mut spread, why)?,
+            Opening::Failed(why) => without::leave_out(&mut spread, why, on_files)?,
         }
     };
     let outcome = node.serve(&options, cluster, client, &mailboxes, opened, ready);
