@@ -55,9 +55,9 @@ impl Machine for Life {
     type Mail = Mail;
     type Letter = Letter;
 
-    fn start(&mut self, _now: Time, out: &mut dyn Outbox<Letter>) {
+    fn start(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         if let Self::Opening(opener) = self {
-            opener.start(&mut |op| out.submit(op));
+            opener.start(now, &mut |op| out.submit(op));
         }
     }
 

@@ -7,9 +7,11 @@
 //! ```
 //! What cannot be read for a moment, as while a path to the disk is down, must not be taken for what is not there, nor for damage: it is
 //! tried again for some seconds, and only what cannot be read then is done without.
+//! So is a disk of which nothing comes back for a while, in whatever state: a long journal is no silence.
 
 use crate::journal::{self, Label};
-use crate::{Error, marks};
+use crate::limits::SILENCE;
+use crate::{Error, head, marks};
 use conductor_model::{Bytes, DiskId, NodeId};
 use driver::{DiskIndex, Done, Op, Span, Time};
 use memory::{Arena, Class};
@@ -39,6 +41,8 @@ pub(crate) struct Task {
     pub(crate) flying: u32,
     /// How often it was opened.
     pub(crate) attempts: u32,
+    /// When it was opened last, or something came back.
+    pub(crate) heard: Time,
 }
 
 /// A journal on a disk of its own.
@@ -79,6 +83,8 @@ pub(crate) struct Opener {
 const ATTEMPTS: u32 = 6;
 /// Between two of them.
 const PAUSE: Span = Span::seconds(1);
+/// How long nothing may come back.
+const SILENT: Span = Span::seconds(SILENCE.as_secs());
 
 impl Opener {
     pub(crate) fn new(arena: Arena, tasks: Vec<Task>) -> Self {
@@ -86,28 +92,28 @@ impl Opener {
     }
 
     /// Submits the first reads.
-    pub(crate) fn start(&mut self, out: &mut dyn FnMut(Op)) {
+    pub(crate) fn start(&mut self, now: Time, out: &mut dyn FnMut(Op)) {
         for (task, state) in &mut self.disks {
-            *state = Some(task.open(&self.arena, out));
+            *state = Some(task.open(now, &self.arena, out));
         }
     }
 
-    /// Opens again what is due.
+    /// Opens again what is due, and gives up what hangs.
     pub(crate) fn end_turn(&mut self, now: Time, out: &mut dyn FnMut(Op)) {
         for (task, state) in &mut self.disks {
-            if matches!(state, Some(State::Later(at)) if *at <= now) && task.flying == 0 {
-                *state = Some(task.open(&self.arena, out));
+            if due(task, state.as_ref()).is_none_or(|at| at > now) {
+                continue;
             }
+            *state = Some(match task.flying {
+                0 => task.open(now, &self.arena, out),
+                _ => State::Failed(Error::Unreadable { path: task.path.clone(), source: head::silent() }),
+            });
         }
     }
 
     /// When something is due.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let later = |(task, state): &(Task, Option<State>)| match state {
-            Some(State::Later(at)) if task.flying == 0 => Some(*at),
-            _ => None,
-        };
-        self.disks.iter().filter_map(later).min()
+        self.disks.iter().filter_map(|(task, state)| due(task, state.as_ref())).min()
     }
 
     /// An operation on one of the disks is over.
@@ -122,6 +128,7 @@ impl Opener {
         let index = *disk;
         let Some((task, state)) = self.disks.iter_mut().find(|(task, _)| task.uses(index)) else { return };
         task.flying -= 1;
+        task.heard = now;
         match state.take() {
             Some(State::Opening(mut opening)) => {
                 let over = task.counted(out, |out| opening.done(now, done, out));
@@ -153,7 +160,7 @@ impl Opener {
                         match task.label(true) {
                             Ok(()) => {
                                 task.format_as = None;
-                                task.open(&self.arena, out)
+                                task.open(now, &self.arena, out)
                             }
                             Err(why) => State::Failed(why),
                         }
@@ -198,6 +205,15 @@ impl Opener {
     }
 }
 
+/// When a disk is opened again; or given up, if nothing comes back before. One that is open is its store's to watch.
+fn due(task: &Task, state: Option<&State>) -> Option<Time> {
+    match state? {
+        State::Open(_) | State::Failed(_) => None,
+        State::Later(at) if task.flying == 0 => Some(*at),
+        _ => (task.flying > 0).then(|| task.heard + SILENT),
+    }
+}
+
 impl Task {
     fn uses(&self, disk: DiskIndex) -> bool {
         self.index == disk || self.journal.as_ref().is_some_and(|journal| journal.index == disk)
@@ -212,8 +228,9 @@ impl Task {
         })
     }
 
-    fn open(&mut self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
+    fn open(&mut self, now: Time, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
         self.attempts += 1;
+        self.heard = now;
         let options = OpenOptions {
             disk: self.index,
             size: Bytes(self.bytes),
@@ -287,5 +304,75 @@ impl Task {
 
     fn failed(&self, source: OpenError) -> Error {
         Error::Open { path: self.path.clone(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use driver::Errno;
+
+    const DISK: DiskIndex = DiskIndex(0);
+
+    fn opener() -> Opener {
+        let task = Task {
+            path: PathBuf::from("disk"),
+            index: DISK,
+            bytes: 64 << 20,
+            cluster: 7,
+            node: NodeId(1),
+            format_as: None,
+            force: false,
+            journal: None,
+            journal_size: None,
+            cache: Bytes(1 << 20),
+            flying: 0,
+            attempts: 0,
+            heard: Time::default(),
+        };
+        Opener::new(Arena::small(8 << 20), vec![task])
+    }
+
+    fn hangs(opener: Opener) -> bool {
+        match opener.finish() {
+            Err(Error::Unreadable { source, .. }) => head::is_silent(&source),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_disk_that_never_answers_is_given_up() {
+        let (mut opener, mut asked) = (opener(), Vec::new());
+        let begin = Time::default() + Span::seconds(100);
+        opener.start(begin, &mut |op| asked.push(op));
+        assert_eq!((asked.len(), opener.next_deadline()), (1, Some(begin + SILENT)));
+        opener.end_turn(begin + SILENT - Span(1), &mut |op| asked.push(op));
+        assert!(!opener.is_over());
+        opener.end_turn(begin + SILENT, &mut |op| asked.push(op));
+        assert!(opener.is_over() && asked.len() == 1 && opener.next_deadline().is_none());
+        // It comes back when nobody waits any more.
+        let op = asked.remove(0);
+        opener.done(begin + SILENT, Done { op, result: Err(Errno::CANCELED) }, &mut |op| asked.push(op));
+        assert!(asked.is_empty() && hangs(opener));
+    }
+
+    #[test]
+    fn silence_counts_from_the_last_answer() {
+        let (mut opener, mut asked) = (opener(), Vec::new());
+        let mut now = Time::default();
+        opener.start(now, &mut |op| asked.push(op));
+        // Errors are answers, of which each is followed by a pause.
+        for _ in 1..ATTEMPTS {
+            now = now + SILENT - Span(1);
+            opener.end_turn(now, &mut |op| asked.push(op));
+            let op = asked.remove(0);
+            opener.done(now, Done { op, result: Err(Errno::IO) }, &mut |op| asked.push(op));
+            assert_eq!(opener.next_deadline(), Some(now + PAUSE));
+            now = now + PAUSE;
+            opener.end_turn(now, &mut |op| asked.push(op));
+            assert!(!opener.is_over() && asked.len() == 1);
+        }
+        opener.end_turn(now + SILENT, &mut |op| asked.push(op));
+        assert!(opener.is_over() && hangs(opener));
     }
 }
