@@ -43,7 +43,8 @@ pub(crate) enum SnapshotCommand {
     /// Delete a snapshot that no clone needs, also if it is attached: reads of it fail then; its space comes back in the background
     #[command(alias = "rm")]
     Delete(DeleteArgs),
-    /// Make a volume that is not attached read as its snapshot again: everything written since is lost
+    /// Make a volume that is not attached read as its snapshot again: everything written since is lost. It keeps its size: where it has
+    /// grown since, it reads as zeros
     Rollback(RollbackArgs),
 }
 
@@ -136,19 +137,27 @@ fn rollback(args: &RollbackArgs) -> Outcome {
     let SnapshotName { volume, name } = &args.snapshot;
     let client = args.cluster.client()?;
     if !args.yes {
-        find(&client, &args.snapshot)?;
-        let question = format!("Roll volume {volume} back to {}? Everything written since is lost.", args.snapshot);
-        confirm(&question, false)?;
+        let (then, now) = (find(&client, &args.snapshot)?.size, client.volume(volume)?.info.size);
+        let grown = if now > then {
+            format!(" It has grown since, from {} to {}: what is beyond reads as zeros.", size(then), size(now))
+        } else {
+            String::new()
+        };
+        let what = format!("Roll volume {volume} back to {}?", args.snapshot);
+        confirm(&format!("{what} Everything written since is lost.{grown}"), false)?;
     }
-    client.rollback(volume, name)?;
+    let begun = client.rollback(volume, name)?.rollback;
+    let grown = begun.and_then(|rollback| rollback.zeros_from).map_or_else(String::new, |from| {
+        format!("; it has grown since, and keeps its size: from {} on it reads as zeros", size(from))
+    });
     if args.wait.no_wait {
-        return print(&format!("volume {volume} is being rolled back to {}", args.snapshot));
+        return print(&format!("volume {volume} is being rolled back to {}{grown}", args.snapshot));
     }
     let what = format!("rollback of {volume}");
     follow(&what, Unit::Parts("shards"), args.wait.timeout, || {
         Ok(client.volume(volume)?.info.rollback.map_or(Ok(()), |rollback| Err(rollback.progress)))
     })?;
-    print(&format!("volume {volume} rolled back to {}", args.snapshot))
+    print(&format!("volume {volume} rolled back to {}{grown}", args.snapshot))
 }
 
 /// Whoever is asked about a snapshot is asked about one that is there.

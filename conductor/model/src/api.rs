@@ -318,6 +318,10 @@ pub enum ShardOrder {
     Rollback {
         /// The snapshot.
         snapshot: SnapshotId,
+        /// The shard came after it, as the volume grew: it reads as zeros. No order of its own, so that a node of an older program can read
+        /// what it is told: that one has no such snapshot there, says so, and changes nothing.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        beyond: bool,
     },
     /// The range reads as the same range of another volume's snapshot (rule 16).
     CopyRange {

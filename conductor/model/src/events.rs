@@ -212,6 +212,9 @@ pub enum Happened {
         volume: String,
         /// The snapshot's.
         snapshot: String,
+        /// From here on it has grown since, and is to read as zeros.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        zeros_from: Option<Bytes>,
     },
     /// A volume has another number of copies.
     CopiesChanged {
@@ -484,8 +487,9 @@ impl fmt::Display for Happened {
             Self::VolumeResized { volume, size } => write!(f, "volume {volume} grown to {size}"),
             Self::SnapshotCreated { volume, snapshot } => write!(f, "snapshot {volume}@{snapshot} made"),
             Self::SnapshotDeleted { volume, snapshot } => write!(f, "snapshot {volume}@{snapshot} deleted"),
-            Self::RolledBack { volume, snapshot } => {
-                write!(f, "volume {volume} rolled back to its snapshot {snapshot}")
+            Self::RolledBack { volume, snapshot, zeros_from } => {
+                write!(f, "volume {volume} rolled back to its snapshot {snapshot}")?;
+                zeros_from.map_or(Ok(()), |from| write!(f, "; from {from} on, where it has grown since, it is zeroed"))
             }
             Self::VolumeDeleted { volume } => write!(f, "volume {volume} deleted"),
             Self::CopiesChanged { volume, copies, min_copies } => {

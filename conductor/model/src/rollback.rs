@@ -1,14 +1,17 @@
 //! Rollback: a volume reads as one of its snapshots again.
 //!
+//! It keeps its size: where it has grown since, it reads as zeros. What a shard has beyond the snapshot's end is not in the snapshot's layer, and
+//! whole shards that came later are zeroed.
+//!
 //! Only while nobody has it attached, and nobody can attach it until every shard's primary has said that all copies are
 //! done: a host would see one half old and one half new. It is persisted and goes on after a restart.
 
 use crate::api::{OrderReport, OrderState, ShardOrder};
 use crate::events::Happened;
 use crate::orders::Purpose;
-use crate::record::RollbackRecord;
+use crate::record::{RollbackRecord, VolumeRecord};
 use crate::views::{Progress, RollbackInfo, VolumeInfo};
-use crate::{Conductor, Dirty, Error, Key, Millis, ShardId, VolumeId};
+use crate::{Bytes, Conductor, Dirty, Error, Key, Millis, ShardId, VolumeId};
 
 impl Conductor {
     /// Begins to roll back; asked again for the same snapshot, says how far it is.
@@ -28,12 +31,6 @@ impl Conductor {
             Some(_) => return busy("is being rolled back to another snapshot"),
             None => {}
         }
-        if size != record.size {
-            return Err(Error::Invalid(format!(
-                "volume {volume} has grown from {size} to {} since {volume}@{name}: make a clone of that instead",
-                record.size
-            )));
-        }
         if self.creates_snapshot(record.id) {
             return busy("is in the middle of a snapshot");
         }
@@ -48,7 +45,9 @@ impl Conductor {
             volume.rollback = Some(RollbackRecord { snapshot: id, left });
             dirty.add(Key::Volume(record.id));
         }
-        self.note(Happened::RolledBack { volume: volume.to_owned(), snapshot: name.to_owned() }, &mut dirty);
+        let zeros_from = grown_from(&record, size);
+        let (volume_name, snapshot) = (volume.to_owned(), name.to_owned());
+        self.note(Happened::RolledBack { volume: volume_name, snapshot, zeros_from }, &mut dirty);
         self.schedule(now, &mut dirty);
         let dirty = self.seal(dirty);
         Ok((self.show(now, volume)?.info, dirty))
@@ -77,23 +76,37 @@ impl Conductor {
         let mut due = Vec::new();
         for volume in self.volumes.values() {
             let Some(rollback) = &volume.rollback else { continue };
+            let Some(size) = self.snapshots.get(&(volume.id, rollback.snapshot)).map(|s| s.size) else { continue };
             for index in &rollback.left {
                 let shard = ShardId { volume: volume.id, index: *index };
                 if !self.orders.is_spoken_for(Purpose::Rollback, shard, now) {
-                    due.push((shard, rollback.snapshot));
+                    let beyond = u64::from(index.0) * volume.shard_size.0 >= size.0;
+                    due.push((shard, ShardOrder::Rollback { snapshot: rollback.snapshot, beyond }));
                 }
             }
         }
-        for (shard, snapshot) in due {
-            self.open_order(shard, ShardOrder::Rollback { snapshot }, Purpose::Rollback, dirty);
+        for (shard, what) in due {
+            self.open_order(shard, what, Purpose::Rollback, dirty);
         }
     }
 
     pub(crate) fn rollback_info(&self, volume: VolumeId) -> Option<RollbackInfo> {
-        let rollback = self.volumes.get(&volume)?.rollback.as_ref()?;
-        let name = self.snapshots.get(&(volume, rollback.snapshot)).map(|s| s.name.clone()).unwrap_or_default();
+        let record = self.volumes.get(&volume)?;
+        let rollback = record.rollback.as_ref()?;
+        let to = self.snapshots.get(&(volume, rollback.snapshot));
+        let name = to.map(|s| s.name.clone()).unwrap_or_default();
+        let zeros_from = to.and_then(|s| grown_from(record, s.size));
         let (of, left) = (self.shards_of(volume).count() as u64, rollback.left.len() as u64);
         let reasons = self.orders.reasons(Purpose::Rollback, volume);
-        Some(RollbackInfo { snapshot: name, progress: Progress { done: of.saturating_sub(left), of, reasons } })
+        Some(RollbackInfo {
+            snapshot: name,
+            zeros_from,
+            progress: Progress { done: of.saturating_sub(left), of, reasons },
+        })
     }
+}
+
+/// Where a volume goes on that was so large at the time of a snapshot, if it has grown since.
+fn grown_from(volume: &VolumeRecord, size: Bytes) -> Option<Bytes> {
+    (volume.size > size).then_some(size)
 }

@@ -488,6 +488,9 @@ pub struct VolumeInfo {
 pub struct RollbackInfo {
     /// To this snapshot.
     pub snapshot: String,
+    /// From here on the volume, which has grown since the snapshot, reads as zeros.
+    #[serde(default)]
+    pub zeros_from: Option<Bytes>,
     /// In shards.
     pub progress: Progress,
 }

@@ -364,7 +364,7 @@ fn a_rollback_keeps_everybody_out_until_it_is_over() {
     assert_eq!(cluster.begin("db", "b").unwrap_err().kind(), "busy-volume");
     assert_eq!(cluster.delete_snapshot("db", "a").unwrap_err().kind(), "busy-volume");
     let (node, order) = cluster.orders().remove(0);
-    assert_eq!(order.what, ShardOrder::Rollback { snapshot });
+    assert_eq!(order.what, ShardOrder::Rollback { snapshot, beyond: false });
     cluster.say(node, &order, DONE);
     assert_eq!(rollback(&mut cluster, "a").unwrap().rollback.unwrap().progress.done, 1, "asked again");
 
@@ -389,14 +389,43 @@ fn a_rollback_keeps_everybody_out_until_it_is_over() {
 }
 
 #[test]
-fn a_volume_that_has_grown_is_not_rolled_back() {
-    let mut cluster = with_volume();
-    cluster.snapshot("db", "a");
-    cluster.run(|m, now, mut d| m.resize(now, "db", Bytes(4 * MIB), &mut d)).unwrap();
-    let refused = cluster.run(|m, now, _| m.rollback(now, "db", "a")).unwrap_err();
-    assert!(refused.to_string().contains("make a clone"), "{refused}");
+fn a_volume_that_has_grown_keeps_its_size_and_reads_as_zeros_beyond_its_snapshot() {
+    let mut cluster = Cluster::with_nodes(3);
+    // The last shard is no whole one: it grows, and two others come.
+    cluster.create("db", 2 * MIB + MIB / 2).unwrap();
+    cluster.bear(1);
+    let snapshot = cluster.snapshot("db", "a").id;
+    let rollback = |c: &mut Cluster, name: &str| c.run(|m, now, _| m.rollback(now, "db", name));
+    let old = Bytes(2 * MIB + MIB / 2);
+    cluster.run(|m, now, mut d| m.resize(now, "db", Bytes(4 * MIB + 4096), &mut d)).unwrap();
+    assert_eq!(rollback(&mut cluster, "a").unwrap_err().kind(), "busy-volume", "the new shards are not there yet");
+    (3..5).for_each(|index| drop(cluster.grant(&cluster.config(1, index), MembershipChange::Born)));
+    cluster.snapshot("db", "b");
+    let info = rollback(&mut cluster, "a").unwrap();
+    let (begun, size) = (info.rollback.unwrap(), info.size);
+    assert_eq!((begun.zeros_from, begun.progress.of, size), (Some(old), 5, Bytes(4 * MIB + 4096)));
+    let said = cluster.model.events(0).last().unwrap().what.to_string();
+    assert!(said.contains(&format!("from {old} on, where it has grown since, it is zeroed")), "{said}");
+    cluster.restart();
+    cluster.tick();
+    let orders = cluster.orders();
+    assert_eq!(orders.len(), 5);
+    for (_, order) in &orders {
+        assert_eq!(order.what, ShardOrder::Rollback { snapshot, beyond: order.shard.index.0 > 2 }, "{}", order.shard);
+    }
+    cluster.all_done();
+    let info = cluster.model.show(cluster.now, "db").unwrap().info;
+    assert_eq!((info.rollback, info.size), (None, Bytes(4 * MIB + 4096)));
     let map = cluster.model.snapshot_map("db", "a").unwrap();
-    assert_eq!((map.size, map.shards.len()), (Bytes(3 * MIB), 3), "a snapshot keeps its size");
+    assert_eq!((map.size, map.shards.len()), (old, 3), "a snapshot keeps its size");
+
+    // Of one that it has not grown beyond, nothing of that is said: nor to a node of an older program.
+    assert_eq!(rollback(&mut cluster, "b").unwrap().rollback.unwrap().zeros_from, None);
+    for (_, order) in cluster.orders() {
+        let text = serde_json::to_string(&order.what).unwrap();
+        assert!(!text.contains("beyond"), "{text}");
+    }
+    cluster.all_done();
 }
 
 #[test]

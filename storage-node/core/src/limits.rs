@@ -33,6 +33,8 @@ pub const MAX_REQUEST: u32 = 1 << 20;
 pub const MAX_REQUEST_BLOCKS: u32 = MAX_REQUEST >> 12;
 /// Longest range of one WRITE_ZEROES, DISCARD or EXTENTS, in bytes. They carry no payload, so only the lock is large.
 pub const MAX_ZERO: u32 = 1 << 30;
+/// The same in blocks.
+pub const MAX_ZERO_BLOCKS: u32 = MAX_ZERO >> 12;
 /// How long a read waits for memory with its range locked.
 pub const MEMORY_PATIENCE: Span = Span::seconds(1);
 /// Most stamped writes of one shard that are not finished on every copy: the window above F that a replica remembers.
@@ -47,7 +49,7 @@ pub const PROMISE_CREDITS: u16 = 2;
 /// Longest range that one settling write carries the content of, in blocks (256 KiB: small enough for the settle class's reserve).
 pub const SETTLE_PIECE: u32 = 64;
 /// Longest range that is settled as one where the primary's own copy has nothing, in blocks: what one request may zero.
-pub const SETTLE_HOLE: u32 = MAX_ZERO >> 12;
+pub const SETTLE_HOLE: u32 = MAX_ZERO_BLOCKS;
 /// Settling writes of one shard at once.
 pub const SETTLE_DEPTH: usize = 4;
 /// Settling writes of one reactor at once: 16 × 256 KiB = 4 MiB of the settle class.

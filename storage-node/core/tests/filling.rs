@@ -609,7 +609,7 @@ fn a_rollback_during_a_filling_reaches_the_copy_that_is_filled() {
     }
     c.w.restart(c.nodes[2]);
     c.until("being filled", |c| c.count("fill.piece") > 3);
-    let report = c.carry_out(2, 1, ShardOrder::Rollback { snapshot: SnapshotId(7) });
+    let report = c.carry_out(2, 1, ShardOrder::Rollback { snapshot: SnapshotId(7), beyond: false });
     assert!(matches!(report.state, OrderState::Done { .. }), "{report:?}");
     c.orders(&[]);
     c.until_in_sync(1);

@@ -2,13 +2,22 @@
 
 use crate::common::{BLOCKS, Cluster, copy, of, shard};
 use conductor_model::api::{CopyWork, Order, OrderState, ShardOrder};
-use conductor_model::{BlockRange, Blocks, Durability, OrderId, SnapshotId};
+use conductor_model::{BlockRange, Blocks, CopyState, Durability, OrderId, SnapshotId};
 use driver::Span;
 use node_protocol::{Status, op};
 use sim::State;
 
 fn barrier(snapshot: u64) -> ShardOrder {
     ShardOrder::Barrier { snapshot: SnapshotId(snapshot), hold_ms: 2000 }
+}
+
+fn rollback(snapshot: u64) -> ShardOrder {
+    ShardOrder::Rollback { snapshot: SnapshotId(snapshot), beyond: false }
+}
+
+/// Of a shard that came after that snapshot.
+fn zeroing(snapshot: u64) -> ShardOrder {
+    ShardOrder::Rollback { snapshot: SnapshotId(snapshot), beyond: true }
 }
 
 fn is_done(state: &OrderState) -> bool {
@@ -138,7 +147,7 @@ fn a_rollback_reads_as_the_snapshot_on_every_copy() {
     c.snapshot(1, 7);
     c.write(client, 1, 0, 2);
     c.write(client, 1, 9, 2);
-    let report = c.carry_out(2, 1, ShardOrder::Rollback { snapshot: SnapshotId(7) });
+    let report = c.carry_out(2, 1, rollback(7));
     assert!(is_done(&report.state), "{report:?}");
     c.orders(&[]);
     for node in [0, 1, 2] {
@@ -149,7 +158,7 @@ fn a_rollback_reads_as_the_snapshot_on_every_copy() {
         assert_eq!((c.read(client, 1, 0), c.read(client, 1, 9)), (1, 0), "node {node}");
         c.write(client, 1, 20, 5);
     }
-    let report = c.carry_out(3, 1, ShardOrder::Rollback { snapshot: SnapshotId(55) });
+    let report = c.carry_out(3, 1, rollback(55));
     assert!(matches!(report.state, OrderState::Failed(_)), "{report:?}");
 }
 
@@ -166,7 +175,7 @@ fn a_rollback_survives_the_restart_of_a_copy() {
         c.snapshot(1, 7);
         c.write(client, 1, 0, 2);
         c.w.kill(c.nodes[1]);
-        c.orders(&[Order { id: OrderId(2), shard: shard(1), what: ShardOrder::Rollback { snapshot: SnapshotId(7) } }]);
+        c.orders(&[Order { id: OrderId(2), shard: shard(1), what: rollback(7) }]);
         c.run(Span::millis(300));
         c.w.restart(c.nodes[1]);
         assert!(is_done(&c.outcome(2).state));
@@ -177,6 +186,121 @@ fn a_rollback_survives_the_restart_of_a_copy() {
             c.promote(1, node);
             let client = c.client(1, 0);
             assert_eq!(c.read(client, 1, 0), 1, "node {node} of {min_copies}");
+        }
+    }
+}
+
+#[test]
+fn a_shard_that_came_after_the_snapshot_reads_as_zeros_on_every_copy_and_later_snapshots_stay() {
+    for durability in [Durability::Always, Durability::Flush] {
+        let mut c = Cluster::new(17);
+        c.create(1, &[0, 1, 2], None, durability);
+        let client = c.client(1, 0);
+        (0..BLOCKS).for_each(|at| c.write(client, 1, at, 1));
+        c.snapshot(1, 8);
+        c.write(client, 1, 9, 2);
+        // It is not taken for something else.
+        for (id, what) in [(1, rollback(7)), (2, zeroing(8))] {
+            let report = c.carry_out(id, 1, what);
+            assert!(matches!(report.state, OrderState::Failed(_)), "{report:?}");
+        }
+        let client = c.client(1, 0);
+        assert_eq!((c.read(client, 1, 9), c.read(client, 1, 200)), (2, 1), "nothing was changed");
+        // The primary is replaced before anybody has heard that it is done: the next one does it once more.
+        let mut said = 0;
+        for node in [0, 1, 2] {
+            if node != 0 {
+                c.promote(1, node);
+            }
+            let order = Order { id: OrderId(3), shard: shard(1), what: zeroing(7) };
+            c.orders(&[order]);
+            let done = |c: &Cluster| c.reports.iter().filter(|r| r.id == OrderId(3) && is_done(&r.state)).count();
+            c.until("it is zeroed", |c| done(c) > said);
+            said = done(&c);
+            let (live, later) = (c.client(1, 0), c.client(1, 8));
+            for at in [0, 9, 200, BLOCKS - 1] {
+                assert_eq!((c.read(live, 1, at), c.read(later, 1, at)), (0, 1), "block {at} on node {node}");
+            }
+        }
+        c.orders(&[]);
+        let client = c.client(1, 0);
+        c.write(client, 1, 3, 5);
+        assert_eq!(c.read(client, 1, 3), 5, "an order that is over changes nothing any more");
+    }
+}
+
+#[test]
+fn a_shard_is_zeroed_as_much_at_a_time_as_a_client_may() {
+    let mut c = Cluster::new(18);
+    const GIB: u32 = 1 << 18;
+    c.blocks = GIB + 40;
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    let written = [0, GIB - 1, GIB, GIB + 39];
+    written.into_iter().for_each(|at| c.write(client, 1, at, 1));
+    assert!(is_done(&c.carry_out(1, 1, zeroing(7)).state));
+    assert_eq!(c.count("op.replica-zero"), 2 * 2, "of two pieces, on two copies");
+    for node in [1, 2] {
+        c.promote(1, node);
+        let client = c.client(1, 0);
+        for at in written {
+            assert_eq!(c.read(client, 1, at), 0, "block {at} on node {node}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_was_away_while_a_grown_volume_was_rolled_back_is_filled_with_that() {
+    // One that is away until it is over, and one that is being filled then.
+    for filled_meanwhile in [false, true] {
+        let mut c = Cluster::new(19);
+        // The first shard has grown since, from the middle of a chunk on, and the other one came after it.
+        c.blocks = 202;
+        c.create(1, &[0, 1, 2], None, Durability::Always);
+        let client = c.client(1, 0);
+        (190..202).for_each(|at| c.write(client, 1, at, 1));
+        c.snapshot(1, 7);
+        c.grow(1, BLOCKS);
+        let client = c.client(1, 0);
+        (150..BLOCKS).for_each(|at| c.write(client, 1, at, 2));
+        c.blocks = BLOCKS;
+        c.create(2, &[0, 1, 2], None, Durability::Always);
+        let other = c.client(2, 0);
+        (0..BLOCKS).for_each(|at| c.write(other, 2, at, 2));
+        c.snapshot(1, 8);
+        c.snapshot(2, 8);
+        c.w.kill(c.nodes[2]);
+        c.until("left behind", |c| (1..=2).all(|volume| c.in_sync(volume) == [0, 1]));
+        c.until_serving(1);
+        c.until_serving(2);
+        if filled_meanwhile {
+            (0..BLOCKS).for_each(|at| c.write(other, 2, at, 3));
+            c.w.restart(c.nodes[2]);
+            let member = |c: &Cluster| c.configs[&shard(2)].member(copy(2, 2)).map(|m| m.state);
+            c.until("being filled", |c| member(c) == Some(CopyState::Syncing));
+        }
+        let orders = [(1, rollback(7)), (2, zeroing(7))];
+        let orders = orders.map(|(n, what)| Order { id: OrderId(u64::from(n)), shard: shard(n), what });
+        c.orders(&orders);
+        assert!(is_done(&c.outcome(1).state) && is_done(&c.outcome(2).state));
+        c.orders(&[]);
+        if !filled_meanwhile {
+            c.w.restart(c.nodes[2]);
+        }
+        c.until_in_sync(1);
+        c.until_in_sync(2);
+        for node in [0, 1, 2] {
+            if node != 0 {
+                c.promote(1, node);
+                c.promote(2, node);
+            }
+            let (live, other) = (c.client(1, 0), c.client(2, 0));
+            let (later, others) = (c.client(1, 8), c.client(2, 8));
+            for (at, value) in [(150, 0), (189, 0), (190, 1), (201, 1), (202, 0), (207, 0), (208, 0), (BLOCKS - 1, 0)] {
+                assert_eq!(c.read(live, 1, at), value, "block {at} on node {node}");
+                assert_eq!((c.read(later, 1, at), c.read(others, 2, at)), (2, 2), "block {at} on node {node}");
+                assert_eq!(c.read(other, 2, at), 0, "block {at} on node {node}");
+            }
         }
     }
 }

@@ -217,6 +217,57 @@ fn a_rollback_brings_back_a_snapshot_and_leaves_later_ones_as_they_are() {
 }
 
 #[test]
+fn a_volume_that_has_grown_since_is_rolled_back_and_reads_as_zeros_beyond_the_snapshot() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    // The last shard is half of one, and its end lies within a chunk.
+    let (old, new) = (5 * MIB + 20 * KIB, 11 * MIB + 4 * KIB);
+    cluster.trine(&["volume", "create", "db", "--size", &old.to_string(), "--shard-size", "2M"]).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut db = Model::open(&place, "db", vec![0; usize::try_from(old).unwrap()]);
+    db.write(MIB + 1536..3 * MIB);
+    db.write(5 * MIB..old);
+    cluster.trine(&["snapshot", "create", "db@first"]).unwrap();
+    let mut first = db.bytes.clone();
+    drop(db);
+    cluster.detach("db").unwrap();
+
+    cluster.trine(&["volume", "resize", "db", "--size", &new.to_string()]).unwrap();
+    let place = cluster.attach("db").unwrap();
+    let mut bytes = first.clone();
+    bytes.resize(usize::try_from(new).unwrap(), 0);
+    let mut db = Model::open(&place, "db", bytes);
+    db.write(2 * MIB..2 * MIB + 256 * KIB);
+    // From the middle of the snapshot's last chunk to the end of its shard, and in the shards that came later.
+    db.write(5 * MIB + 8 * KIB..7 * MIB + 4 * KIB);
+    db.write(9 * MIB..new);
+    cluster.trine(&["snapshot", "create", "db@second"]).unwrap();
+    let second = db.bytes.clone();
+    db.write(0..8 * MIB);
+    drop(db);
+    cluster.detach("db").unwrap();
+
+    let asked = cluster.try_trine(&["snapshot", "rollback", "db@first"]).unwrap();
+    assert_eq!(asked.code, 2, "nobody is there who could be asked: {asked:?}");
+    let said = cluster.trine(&["snapshot", "rollback", "db@first", "--yes"]).unwrap();
+    assert!(said.contains("keeps its size: from") && said.contains("on it reads as zeros"), "{said}");
+    first.resize(usize::try_from(new).unwrap(), 0);
+    holds(&mut cluster, "db", &first);
+    holds(&mut cluster, "db@second", &second);
+    // What is written there afterwards is there, and nothing else.
+    let place = cluster.attach("db").unwrap();
+    let mut db = Model::open(&place, "db", first);
+    db.write(5 * MIB + 16 * KIB..5 * MIB + 36 * KIB);
+    db.write(10 * MIB + 512..10 * MIB + 8 * KIB);
+    db.check();
+    drop(db);
+    cluster.detach("db").unwrap();
+    let said = cluster.trine(&["snapshot", "rollback", "db@second", "--yes"]).unwrap();
+    assert!(!said.contains("zeros"), "{said}");
+    holds(&mut cluster, "db", &second);
+    cluster.stop_and_compare().unwrap();
+}
+
+#[test]
 fn a_clone_is_there_at_once_shares_what_it_does_not_write_and_stands_alone_when_flattened() {
     let mut cluster = Cluster::start(Shape::default()).unwrap();
     let empty = used(&cluster);

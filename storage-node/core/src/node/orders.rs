@@ -12,8 +12,9 @@
 use super::Node;
 use super::copying::Copying;
 use crate::iocb::{Iocb, IocbPhase, Kind};
+use crate::limits::MAX_ZERO_BLOCKS;
 use crate::mail::Letter;
-use crate::primary::Primary;
+use crate::primary::{Primary, between};
 use conductor_model::api::{Order, OrderReport, OrderState, ShardOrder};
 use conductor_model::{BLOCK, BlockRange, Blocks, Member, OrderId, ShardId, SnapshotId};
 use driver::{Outbox, Span, Time};
@@ -46,7 +47,7 @@ impl Standing {
 pub(super) enum Step {
     /// To be begun as soon as the shard serves here.
     Due,
-    /// This IOCB is on its way to every copy; a barrier is given up then.
+    /// This IOCB is on its way to every copy; a barrier is given up then. One of several, where a shard is zeroed.
     Placing(usize, Time),
     /// Piece after piece.
     Copying(Copying),
@@ -155,7 +156,7 @@ impl<S: Store> Node<S> {
                     let until = now + Span::millis(u64::from(hold_ms));
                     self.place(shard, id, Kind::Barrier(snapshot), until);
                 }
-                ShardOrder::Rollback { snapshot } => self.begin_rollback(shard, id, snapshot),
+                ShardOrder::Rollback { snapshot, beyond } => self.begin_rollback(shard, id, snapshot, beyond),
                 ShardOrder::CopyRange { from, at, .. } => self.begin_copying(now, shard, id, from, at),
                 ShardOrder::Scrub { .. } => {}
             }
@@ -179,14 +180,31 @@ impl<S: Store> Node<S> {
         key
     }
 
-    fn begin_rollback(&mut self, shard: ShardId, id: OrderId, snapshot: SnapshotId) {
-        if !self.has_snapshot(shard, snapshot) {
-            let why = format!("the primary's copy of {shard} has no snapshot {snapshot}");
-            self.order_over(id, OrderState::Failed(why));
-            return;
+    /// Locks are not in the way of anybody: the volume is not attached.
+    fn begin_rollback(&mut self, shard: ShardId, id: OrderId, snapshot: SnapshotId, beyond: bool) {
+        let why = match (self.has_snapshot(shard, snapshot), beyond) {
+            (true, false) => return self.place(shard, id, Kind::Rollback(snapshot), Time(u64::MAX)),
+            (false, true) => {
+                self.zero_on(shard, id, 0);
+                return;
+            }
+            (false, false) => format!("the primary's copy of {shard} has no snapshot {snapshot}"),
+            (true, true) => format!("{shard} is to be zeroed, and has a snapshot {snapshot} to be rolled back to"),
+        };
+        self.order_over(id, OrderState::Failed(why));
+    }
+
+    /// Zeroes the next part of a shard, for an order: as much as a client may zero at once. False if there is none.
+    fn zero_on(&mut self, shard: ShardId, id: OrderId, from: u64) -> bool {
+        let Some(end) = self.primaries.get(&shard).map(|primary| primary.config.size.0 / BLOCK as u64) else {
+            return false;
+        };
+        let stop = end.min(from + u64::from(MAX_ZERO_BLOCKS));
+        if stop > from {
+            let key = self.order_iocb(shard, id, Kind::Zero, between(from, stop));
+            self.step_to(id, Step::Placing(key, Time(u64::MAX)));
         }
-        // Its lock is not in the way of anybody: the volume is not attached.
-        self.place(shard, id, Kind::Rollback(snapshot), Time(u64::MAX));
+        stop > from
     }
 
     /// Does the copy of `shard` that is here have this snapshot?
@@ -237,6 +255,11 @@ impl<S: Store> Node<S> {
         match standing.step {
             Step::Placing(..) => {
                 let shard = standing.order.shard;
+                if matches!(standing.order.what, ShardOrder::Rollback { beyond: true, .. })
+                    && self.zero_on(shard, part.order, part.range.end())
+                {
+                    return;
+                }
                 self.order_over(part.order, OrderState::Done { damaged: 0, repaired: 0 });
                 // Carries K past it: until then it counts as in flight, and settling would write the whole shard again.
                 self.sync_shard(shard);

@@ -371,6 +371,20 @@ impl Cluster {
         self.until_serving(volume);
     }
 
+    /// The volume's shard has so many blocks from now on.
+    pub fn grow(&mut self, volume: u32, blocks: u32) {
+        let config = self.configs.get_mut(&shard(volume)).unwrap();
+        config.size = Bytes(u64::from(blocks) * BLOCK as u64);
+        config.epoch.0 += 1;
+        let config = config.clone();
+        let (node, epoch) = (self.primary(volume), config.epoch);
+        self.mail(node, Mail::Assign(vec![config]));
+        self.until("the new size is served", |this| {
+            let copies = this.view(node).map(|v| v.copies).unwrap_or_default();
+            copies.iter().any(|c| c.shard == shard(volume) && c.epoch == epoch && c.role.contains("serving"))
+        });
+    }
+
     /// A copy's successor, empty, on the same disk.
     pub fn replace(&mut self, volume: u32, node: usize, by: CopyId) {
         let config = self.configs.get_mut(&shard(volume)).unwrap();
