@@ -6,10 +6,13 @@ use crate::progress::{Unit, follow};
 use crate::volume::{WaitArgs, name};
 use clap::{Args, Subcommand};
 use conductor_client::Client;
-use conductor_model::split_snapshot;
-use conductor_model::views::{SnapshotInfo, SnapshotState};
+use conductor_model::views::{CancelledRollback, SnapshotInfo, SnapshotState, VolumeRange};
+use conductor_model::{Bytes, split_snapshot};
 use std::fmt;
 use std::str::FromStr;
+
+/// Ranges of a volume that one sentence names; all of them are in what `-o json` prints.
+const RANGES_SHOWN: usize = 4;
 
 /// `VOLUME@NAME`, checked before anything is sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,7 +47,7 @@ pub(crate) enum SnapshotCommand {
     #[command(alias = "rm")]
     Delete(DeleteArgs),
     /// Make a volume that is not attached read as its snapshot again: everything written since is lost. It keeps its size: where it has
-    /// grown since, it reads as zeros
+    /// grown since, it reads as zeros. Or end such a rollback
     Rollback(RollbackArgs),
 }
 
@@ -87,6 +90,10 @@ pub(crate) struct RollbackArgs {
     /// The snapshot
     #[arg(value_name = "VOLUME@NAME")]
     snapshot: SnapshotName,
+    /// End the rollback to this snapshot that is under way, as when a shard is in its way for good: what is done stays so. It is said which part
+    /// of the volume reads as what, and it can be attached, or rolled back once more
+    #[arg(long)]
+    cancel: bool,
     /// Do not ask
     #[arg(long)]
     yes: bool,
@@ -136,6 +143,11 @@ fn delete(args: &DeleteArgs) -> Outcome {
 fn rollback(args: &RollbackArgs) -> Outcome {
     let SnapshotName { volume, name } = &args.snapshot;
     let client = args.cluster.client()?;
+    if args.cancel {
+        let cancelled = client.cancel_rollback(volume, name)?.cancelled_rollback;
+        let parts = cancelled.map_or_else(String::new, |cancelled| format!(": {}", parts(&cancelled)));
+        return print(&format!("rollback of volume {volume} to {} cancelled{parts}", args.snapshot));
+    }
     if !args.yes {
         let (then, now) = (find(&client, &args.snapshot)?.size, client.volume(volume)?.info.size);
         let grown = if now > then {
@@ -155,9 +167,36 @@ fn rollback(args: &RollbackArgs) -> Outcome {
     }
     let what = format!("rollback of {volume}");
     follow(&what, Unit::Parts("shards"), args.wait.timeout, || {
-        Ok(client.volume(volume)?.info.rollback.map_or(Ok(()), |rollback| Err(rollback.progress)))
+        let info = client.volume(volume)?.info;
+        match (info.rollback, info.cancelled_rollback) {
+            (Some(rollback), _) => Ok(Err(rollback.progress)),
+            (None, None) => Ok(Ok(())),
+            (None, Some(cancelled)) => {
+                Err(Failure::new(Exit::Failed, format!("{what} was cancelled: {}", parts(&cancelled))))
+            }
+        }
     })?;
     print(&format!("volume {volume} rolled back to {}{grown}", args.snapshot))
+}
+
+/// What a volume reads as whose rollback was cancelled.
+pub(crate) fn parts(cancelled: &CancelledRollback) -> String {
+    let CancelledRollback { snapshot, done, left } = cancelled;
+    let done = match done.as_slice() {
+        [] => String::new(),
+        done => format!("{} read as snapshot {snapshot}, and ", ranges(done)),
+    };
+    format!("{done}{} as before or as snapshot {snapshot}, each shard as a whole", ranges(left))
+}
+
+/// The first of them.
+fn ranges(all: &[VolumeRange]) -> String {
+    let range = |r: &VolumeRange| format!("{} to {}", size(r.offset), size(Bytes(r.offset.0 + r.length.0)));
+    let shown = all.iter().take(RANGES_SHOWN).map(range).collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(RANGES_SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} ranges more"),
+    }
 }
 
 /// Whoever is asked about a snapshot is asked about one that is there.
@@ -186,7 +225,7 @@ fn snapshots_table(snapshots: &[SnapshotInfo]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::{Bytes, Millis, SnapshotId};
+    use conductor_model::{Millis, SnapshotId};
 
     #[test]
     fn a_snapshot_is_named_by_its_volume_and_its_own_name() {
@@ -196,6 +235,18 @@ mod tests {
         for wrong in ["db", "@a", "db@", "db@A", "D@a", "db@a@b", "db@a/b", ""] {
             assert!(wrong.parse::<SnapshotName>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn it_is_said_what_a_volume_reads_as_whose_rollback_was_cancelled() {
+        let range = |n: u64, length: u64| VolumeRange { offset: Bytes(n << 30), length: Bytes(length << 30) };
+        let said = |done, left| parts(&CancelledRollback { snapshot: "a".to_owned(), done, left });
+        assert_eq!(
+            said(vec![range(0, 4), range(8, 2)], vec![range(4, 4)]),
+            "0 B to 4 GiB, 8 GiB to 10 GiB read as snapshot a, and 4 GiB to 8 GiB as before or as snapshot a, each shard as a whole"
+        );
+        let many = said(Vec::new(), (0..9).map(|n| range(2 * n, 1)).collect());
+        assert!(many.starts_with("0 B to 1 GiB, ") && many.contains("7 GiB and 5 ranges more as before"), "{many}");
     }
 
     #[test]

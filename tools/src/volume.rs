@@ -3,6 +3,7 @@
 use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, print, size, table};
 use crate::progress::{Unit, patiently, sentence};
+use crate::snapshot::parts;
 use crate::{copies, image, ranges, resync, scrub};
 use clap::{Args, Subcommand, ValueEnum};
 use conductor_client::Client;
@@ -345,7 +346,15 @@ pub(crate) fn under_way(info: &VolumeInfo) -> Vec<String> {
     lines.extend(info.filling.as_ref().filter(|f| f.of.0 > 0).map(resync::describe));
     if let Some(rollback) = &info.rollback {
         let far = sentence(&rollback.progress, Unit::Parts("shards"));
-        lines.push(format!("being rolled back to {}@{}: {far}", info.name, rollback.snapshot));
+        let snapshot = format!("{}@{}", info.name, rollback.snapshot);
+        let way_out = match rollback.progress.reasons.as_slice() {
+            [] => String::new(),
+            _ => format!("; it is tried again; `trine snapshot rollback {snapshot} --cancel` ends it"),
+        };
+        lines.push(format!("being rolled back to {snapshot}: {far}{way_out}"));
+    }
+    if let Some(cancelled) = &info.cancelled_rollback {
+        lines.push(format!("a rollback was cancelled: {}", parts(cancelled)));
     }
     if let Some(progress) = &info.flatten {
         lines.push(format!("being flattened: {}", sentence(progress, Unit::Parts("copies"))));

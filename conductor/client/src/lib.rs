@@ -304,6 +304,12 @@ impl Client {
         self.post(&snapshot_path(volume, name, "/rollback")?, &(), LONG_CALL)
     }
 
+    /// Ends a rollback that is not over: `VolumeInfo::cancelled_rollback` says what reads as what.
+    pub fn cancel_rollback(&self, volume: &str, name: &str) -> Result<VolumeInfo, Error> {
+        let path = snapshot_path(volume, name, "/rollback")?;
+        self.decoded(&self.call(Method::DELETE, &path, Vec::new(), LONG_CALL, Given::Once)?)
+    }
+
     /// Where a snapshot is read: its own size, and `VolumeMap::snapshot` set. No attachment is needed, or taken.
     pub fn snapshot_map(&self, volume: &str, name: &str) -> Result<VolumeMap, Error> {
         self.get_within(&snapshot_path(volume, name, "/map")?, MAP)

@@ -570,6 +570,7 @@ fn new_record(id: VolumeId, card: &VolumeCard, shards: &BTreeMap<ShardIndex, Con
         durability: shards.values().next().map(|c| c.durability).unwrap_or_default(),
         parent: None,
         rollback: None,
+        cancelled: None,
         given_up_at: Commit(0),
         taken_at: Commit(0),
     }

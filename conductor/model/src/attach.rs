@@ -108,9 +108,7 @@ impl Conductor {
         if volume.rollback.is_some() {
             return Err(Error::Busy { name: name.to_owned(), what: "is being rolled back" });
         }
-        if self.is_copied_into(now, volume.id) {
-            return Err(Error::Busy { name: name.to_owned(), what: "is being copied into" });
-        }
+        self.check_unchanging(now, volume)?;
         if *shared && !volume.durability.is_always() {
             // What a flush covers, and whom a loss is told, is known of one client alone (rule 18).
             return Err(Error::Invalid(format!(
@@ -148,6 +146,9 @@ impl Conductor {
             volume.attach = generation;
             if from.is_some() {
                 volume.taken_at = at;
+            }
+            if !read_only {
+                volume.cancelled = None;
             }
             let (client, host) = (client.clone(), host.clone());
             if *read_only || *shared {

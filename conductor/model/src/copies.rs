@@ -8,7 +8,7 @@
 use crate::api::{OrderReport, OrderState, ShardOrder};
 use crate::limits::{DONE_SHOWN_MS, MAX_COPY_JOBS, MAX_REASON};
 use crate::orders::Purpose;
-use crate::record::CopyRecord;
+use crate::record::{CopyRecord, VolumeRecord};
 use crate::views::{CopyInfo, CopyRange, Progress};
 use crate::{
     BLOCK, BlockRange, Blocks, Bytes, Commit, Conductor, Dirty, Error, Key, Member, Millis, OrderId, ShardId,
@@ -107,29 +107,35 @@ impl Conductor {
             self.copies.remove(&id);
         } else {
             copy.failed = Some(CANCELLED.to_owned());
-            self.give_up_copy(now, volume, id, &mut dirty);
+            self.give_up(now, volume, Purpose::Copy(id), &mut dirty);
         }
         Ok(((), self.seal(dirty)))
     }
 
-    /// Its primaries are told to stop.
-    fn give_up_copy(&mut self, now: Millis, into: VolumeId, id: OrderId, dirty: &mut Dirty) {
-        self.close_orders(into, Some(Purpose::Copy(id)), dirty);
+    /// Its primaries are told to stop: a copy, or a rollback, is over before it is done.
+    pub(crate) fn give_up(&mut self, now: Millis, volume: VolumeId, what: Purpose, dirty: &mut Dirty) {
+        self.close_orders(volume, Some(what), dirty);
         let at = self.next_commit();
-        if let Some(volume) = self.volumes.get_mut(&into) {
-            volume.given_up_at = at;
-            dirty.add(Key::Volume(into));
+        if let Some(record) = self.volumes.get_mut(&volume) {
+            record.given_up_at = at;
+            dirty.add(Key::Volume(volume));
         }
-        for node in self.primaries_before(now, into, at) {
+        for node in self.primaries_before(now, volume, at) {
             self.tell(node, at);
         }
     }
 
-    /// True while a primary may change the volume for the sake of a copy.
-    pub(crate) fn is_copied_into(&self, now: Millis, into: VolumeId) -> bool {
-        let given_up_at = self.volumes.get(&into).map_or(Commit(0), |volume| volume.given_up_at);
-        self.copies.values().any(|copy| copy.into == into && copy.goes_on())
-            || (given_up_at > Commit(0) && !self.primaries_before(now, into, given_up_at).is_empty())
+    /// Refused while a primary may change the volume for the sake of a copy into it, or of what was given up and it has not heard that.
+    pub(crate) fn check_unchanging(&self, now: Millis, volume: &VolumeRecord) -> Result<(), Error> {
+        let busy = |what| Err(Error::Busy { name: volume.name.clone(), what });
+        if self.copies.values().any(|copy| copy.into == volume.id && copy.goes_on()) {
+            return busy("is being copied into");
+        }
+        let told = volume.given_up_at;
+        if told > Commit(0) && !self.primaries_before(now, volume.id, told).is_empty() {
+            return busy("may still be changed by what was cancelled, until all its primaries have heard of that");
+        }
+        Ok(())
     }
 
     pub(crate) fn copy_stands(&mut self, now: Millis, job: OrderId, said: &OrderReport, dirty: &mut Dirty) {
@@ -153,7 +159,7 @@ impl Conductor {
                 copy.failed = Some(why);
                 let into = copy.into;
                 dirty.add(Key::Copy(job));
-                self.give_up_copy(now, into, job, dirty);
+                self.give_up(now, into, Purpose::Copy(job), dirty);
             }
         }
     }

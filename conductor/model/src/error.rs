@@ -220,6 +220,14 @@ pub enum Error {
         /// The number.
         id: OrderId,
     },
+    /// Cancelling a rollback that is not under way.
+    #[error("volume {volume} is not being rolled back to {snapshot}")]
+    NoRollback {
+        /// The volume.
+        volume: String,
+        /// The snapshot.
+        snapshot: String,
+    },
     /// A scrub that is not in that state.
     #[error("volume {name} {what}")]
     NoScrub {
@@ -302,6 +310,7 @@ impl Error {
             Self::NoClone(_) => "no-clone",
             Self::NotHere { .. } => "not-here",
             Self::NoCopyJob { .. } => "no-copy",
+            Self::NoRollback { .. } => "no-rollback",
             Self::NoScrub { .. } => "no-scrub",
             Self::NotAttached { .. } => "not-attached",
             Self::NoClient(_) => "no-client",
@@ -319,7 +328,7 @@ impl Error {
             Self::Invalid(_) | Self::Shrink { .. } => Class::Invalid,
             Self::UnknownNode(_) | Self::NoNode(_) | Self::NoDisk(_) | Self::NoVolume(_) => Class::NotFound,
             Self::NoSnapshot { .. } | Self::NoCopyJob { .. } | Self::NoClient(_) | Self::NoKey(_) => Class::NotFound,
-            Self::NoCopy { .. } => Class::NotFound,
+            Self::NoCopy { .. } | Self::NoRollback { .. } => Class::NotFound,
             Self::KeyRemoved(_) | Self::KeyOfOthers { .. } => Class::Forbidden,
             _ => Class::Conflict,
         }

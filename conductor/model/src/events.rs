@@ -216,6 +216,17 @@ pub enum Happened {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         zeros_from: Option<Bytes>,
     },
+    /// A rollback was ended before it was over: some shards read as the snapshot, the others do not, or not for certain.
+    RollbackCancelled {
+        /// The volume's name.
+        volume: String,
+        /// The snapshot's.
+        snapshot: String,
+        /// Shards that read as it.
+        done: u32,
+        /// Shards that there are.
+        of: u32,
+    },
     /// A volume has another number of copies.
     CopiesChanged {
         /// Its name.
@@ -490,6 +501,9 @@ impl fmt::Display for Happened {
             Self::RolledBack { volume, snapshot, zeros_from } => {
                 write!(f, "volume {volume} rolled back to its snapshot {snapshot}")?;
                 zeros_from.map_or(Ok(()), |from| write!(f, "; from {from} on, where it has grown since, it is zeroed"))
+            }
+            Self::RollbackCancelled { volume, snapshot, done, of } => {
+                write!(f, "rollback of volume {volume} to {snapshot} cancelled: {done} of {of} shards read as that")
             }
             Self::VolumeDeleted { volume } => write!(f, "volume {volume} deleted"),
             Self::CopiesChanged { volume, copies, min_copies } => {

@@ -38,6 +38,8 @@ pub(crate) struct Open {
     reached: Blocks,
     /// When that was last put into the record of what is left, or first heard.
     kept: Option<Millis>,
+    /// Why it could not be done the last time.
+    failed: Option<String>,
 }
 
 /// All open orders, and what is not tried again yet.
@@ -57,8 +59,10 @@ impl Orders {
 
     /// Why something of a volume does not come further.
     pub(crate) fn reasons(&self, purpose: Purpose, volume: VolumeId) -> Vec<String> {
-        let paused = self.paused.iter().filter(|((p, shard), _)| *p == purpose && shard.volume == volume);
-        let said = paused.map(|((_, shard), (_, why))| format!("{shard}: {why}"));
+        let paused = self.paused.iter().map(|(of, (_, why))| (*of, why));
+        let again = self.open.values().filter_map(|open| Some(((open.purpose, open.shard), open.failed.as_ref()?)));
+        let of_it = paused.chain(again).filter(|((p, shard), _)| *p == purpose && shard.volume == volume);
+        let said = of_it.map(|((_, shard), why)| format!("{shard}: {why}"));
         said.take(crate::limits::MAX_REASONS_PER_VOLUME).collect()
     }
 
@@ -128,10 +132,15 @@ impl Conductor {
 
     /// Gives out what can be given out now.
     pub(crate) fn schedule(&mut self, now: Millis, dirty: &mut Dirty) {
-        self.orders.paused.retain(|_, (until, _)| *until > now);
+        let rested: Vec<_> = self.orders.paused.extract_if(.., |_, (until, _)| *until <= now).collect();
         self.schedule_rollbacks(now, dirty);
         self.schedule_copies(now, dirty);
         self.schedule_scrubs(now, dirty);
+        // What was in the way the last time is, as long as nothing else is known.
+        for (of, (_, why)) in rested {
+            let open = self.orders.by_purpose.get(&of).and_then(|id| self.orders.open.get_mut(id));
+            open.into_iter().for_each(|open| open.failed = Some(why.clone()));
+        }
     }
 
     fn order_stands(&mut self, now: Millis, node: NodeId, said: &OrderReport, dirty: &mut Dirty) {
@@ -156,7 +165,9 @@ impl Conductor {
         self.meta.next_order = OrderId(id.0 + 1);
         // Persisted with the rest of the transaction: no id is given out twice.
         dirty.add(Key::Meta);
-        self.orders.open.insert(id, Open { shard, what, purpose, counted: (0, 0), reached: Blocks(0), kept: None });
+        self.orders
+            .open
+            .insert(id, Open { shard, what, purpose, counted: (0, 0), reached: Blocks(0), kept: None, failed: None });
         self.orders.by_purpose.insert((purpose, shard), id);
         self.orders.paused.remove(&(purpose, shard));
         self.tell_primary(shard);

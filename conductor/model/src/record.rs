@@ -310,7 +310,10 @@ pub struct VolumeRecord {
     /// Set while it is being rolled back: it cannot be attached then.
     #[serde(default)]
     pub rollback: Option<RollbackRecord>,
-    /// The transaction in which a copy into it was given up last: its primaries have heard of it before it is attached again.
+    /// One that was cancelled: what it reads as is partly that. Until it is rolled back once more, or somebody may write to it.
+    #[serde(default)]
+    pub cancelled: Option<RollbackRecord>,
+    /// The transaction in which a copy into it, or a rollback of it, was given up last: its primaries have heard of it before it is attached again.
     #[serde(default)]
     pub given_up_at: Commit,
     /// The transaction in which it was taken from somebody last: its primaries have heard of it before anybody else has it for sure.
@@ -329,7 +332,7 @@ pub struct ParentRecord {
     pub flattening: bool,
 }
 
-/// A rollback under way.
+/// A rollback under way, or cancelled.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RollbackRecord {
     /// To this snapshot.

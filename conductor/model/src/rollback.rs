@@ -4,13 +4,14 @@
 //! whole shards that came later are zeroed.
 //!
 //! Only while nobody has it attached, and nobody can attach it until every shard's primary has said that all copies are
-//! done: a host would see one half old and one half new. It is persisted and goes on after a restart.
+//! done: a host would see one half old and one half new. It is persisted and goes on after a restart. One that a shard is in the way of is tried
+//! again and again; somebody may cancel it, and has a volume then of which it is known what reads as what.
 
 use crate::api::{OrderReport, OrderState, ShardOrder};
 use crate::events::Happened;
 use crate::orders::Purpose;
 use crate::record::{RollbackRecord, VolumeRecord};
-use crate::views::{Progress, RollbackInfo, VolumeInfo};
+use crate::views::{CancelledRollback, Progress, RollbackInfo, VolumeInfo, VolumeRange};
 use crate::{Bytes, Conductor, Dirty, Error, Key, Millis, ShardId, VolumeId};
 
 impl Conductor {
@@ -43,12 +44,36 @@ impl Conductor {
         let left = self.shards_of(record.id).map(|s| s.config.shard.index).collect();
         if let Some(volume) = self.volumes.get_mut(&record.id) {
             volume.rollback = Some(RollbackRecord { snapshot: id, left });
+            volume.cancelled = None;
             dirty.add(Key::Volume(record.id));
         }
         let zeros_from = grown_from(&record, size);
         let (volume_name, snapshot) = (volume.to_owned(), name.to_owned());
         self.note(Happened::RolledBack { volume: volume_name, snapshot, zeros_from }, &mut dirty);
         self.schedule(now, &mut dirty);
+        let dirty = self.seal(dirty);
+        Ok((self.show(now, volume)?.info, dirty))
+    }
+
+    /// Ends a rollback that is not over: what is done stays done. The volume is nobody's, and reads as two states of itself.
+    pub fn cancel_rollback(&mut self, now: Millis, volume: &str, name: &str) -> Result<(VolumeInfo, Dirty), Error> {
+        self.check_trusted()?;
+        let (id, to) = (self.volume(volume)?.id, self.complete_snapshot(volume, name)?.id);
+        let of = self.shards_of(id).count();
+        let record = self.volumes.get_mut(&id);
+        let Some(ended) = record.and_then(|volume| volume.rollback.take_if(|under_way| under_way.snapshot == to))
+        else {
+            return Err(Error::NoRollback { volume: volume.to_owned(), snapshot: name.to_owned() });
+        };
+        let count = |shards: usize| u32::try_from(shards).unwrap_or(u32::MAX); // `MAX_SHARDS_PER_VOLUME`
+        let (done, of) = (count(of.saturating_sub(ended.left.len())), count(of));
+        if let Some(volume) = self.volumes.get_mut(&id) {
+            volume.cancelled = Some(ended);
+        }
+        let mut dirty = Dirty::default();
+        self.give_up(now, id, Purpose::Rollback, &mut dirty);
+        let (volume_name, snapshot) = (volume.to_owned(), name.to_owned());
+        self.note(Happened::RollbackCancelled { volume: volume_name, snapshot, done, of }, &mut dirty);
         let dirty = self.seal(dirty);
         Ok((self.show(now, volume)?.info, dirty))
     }
@@ -103,6 +128,23 @@ impl Conductor {
             zeros_from,
             progress: Progress { done: of.saturating_sub(left), of, reasons },
         })
+    }
+
+    /// What a volume reads as whose rollback was cancelled.
+    pub(crate) fn cancelled_info(&self, volume: &VolumeRecord) -> Option<CancelledRollback> {
+        let cancelled = volume.cancelled.as_ref()?;
+        let name = self.snapshots.get(&(volume.id, cancelled.snapshot)).map(|s| s.name.clone());
+        let (mut done, mut left) = (Vec::new(), Vec::new());
+        for config in self.shards_of(volume.id).map(|shard| &shard.config) {
+            let index = config.shard.index;
+            let ranges: &mut Vec<VolumeRange> = if cancelled.left.contains(&index) { &mut left } else { &mut done };
+            let offset = Bytes(u64::from(index.0) * volume.shard_size.0);
+            match ranges.last_mut().filter(|last| last.offset.0 + last.length.0 == offset.0) {
+                Some(last) => last.length.0 += config.size.0,
+                None => ranges.push(VolumeRange { offset, length: config.size }),
+            }
+        }
+        Some(CancelledRollback { snapshot: name.unwrap_or_else(|| cancelled.snapshot.to_string()), done, left })
     }
 }
 

@@ -130,12 +130,16 @@ impl Conductor {
     }
 
     /// Forgets a snapshot on all copies. Refused while somebody needs it.
-    pub fn delete_snapshot(&mut self, volume: &str, name: &str) -> Result<((), Dirty), Error> {
+    pub fn delete_snapshot(&mut self, now: Millis, volume: &str, name: &str) -> Result<((), Dirty), Error> {
         self.check_trusted()?;
         let record = self.complete_snapshot(volume, name)?;
         let key = (record.volume, record.id);
         if self.volumes.get(&key.0).and_then(|v| v.rollback.as_ref()).is_some_and(|r| r.snapshot == key.1) {
             return Err(Error::Busy { name: volume.to_owned(), what: "is being rolled back to it" });
+        }
+        // A primary that has not heard that this was cancelled may still ask copies for it.
+        if let Some(volume) = self.volumes.get(&key.0).filter(|volume| volume.cancelled.is_some()) {
+            self.check_unchanging(now, volume)?;
         }
         self.check_not_needed(&format!("snapshot {volume}@{name}"), key.0, Some(key.1))?;
         self.check_room_for_work(key.0)?;

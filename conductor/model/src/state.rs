@@ -409,6 +409,9 @@ impl Conductor {
                 let known = complete(volume.id, rollback.snapshot);
                 require(known, &|| format!("{} is rolled back to nothing", volume.id))?;
                 require(volume.holder().is_none(), &|| format!("{} is rolled back while attached", volume.id))?;
+                require(volume.cancelled.is_none(), &|| {
+                    format!("{} is rolled back, and that was cancelled", volume.id)
+                })?;
             }
         }
         for record in self.shards.values() {

@@ -96,6 +96,7 @@ impl Conductor {
             parent: volume.parent.map(|p| self.snapshot_name(p.volume, p.snapshot)),
             snapshots: self.snapshot_count(volume.id),
             rollback: self.rollback_info(volume.id),
+            cancelled_rollback: self.cancelled_info(volume),
             flatten: self.flatten_progress(volume),
             scrub: self.scrub_info(volume.id),
         }

@@ -477,6 +477,9 @@ pub struct VolumeInfo {
     pub snapshots: u32,
     /// The rollback that is under way.
     pub rollback: Option<RollbackInfo>,
+    /// The rollback that was cancelled last, if nobody could write since.
+    #[serde(default)]
+    pub cancelled_rollback: Option<CancelledRollback>,
     /// How far flattening is, in copies, if it is under way.
     pub flatten: Option<Progress>,
     /// How its scrubs stand, once there was one.
@@ -493,6 +496,26 @@ pub struct RollbackInfo {
     pub zeros_from: Option<Bytes>,
     /// In shards.
     pub progress: Progress,
+}
+
+/// What a volume reads as whose rollback was cancelled: shard by shard one or the other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CancelledRollback {
+    /// To this snapshot.
+    pub snapshot: String,
+    /// Ranges that read as the snapshot, in order; beyond its end as zeros.
+    pub done: Vec<VolumeRange>,
+    /// The others: each shard of them as before, or, where its primary was at it just then, as those.
+    pub left: Vec<VolumeRange>,
+}
+
+/// A range of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumeRange {
+    /// Its first byte.
+    pub offset: Bytes,
+    /// How many bytes.
+    pub length: Bytes,
 }
 
 /// One volume with everything about it.

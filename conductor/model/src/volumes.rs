@@ -78,6 +78,7 @@ impl Conductor {
             durability: new.durability,
             parent: origin.map(|o| o.parent),
             rollback: None,
+            cancelled: None,
             given_up_at: Commit(0),
             taken_at: Commit(0),
             held_since: Commit(0),
@@ -183,7 +184,7 @@ impl Conductor {
             }
             volume.attachment = None;
             volume.readers.clear();
-            volume.rollback = None;
+            (volume.rollback, volume.cancelled) = (None, None);
         }
         dirty.add(Key::Volume(id));
         self.note(Happened::VolumeDeleted { volume: name.to_owned() }, &mut dirty);

@@ -55,7 +55,7 @@ fn rotate(cluster: &mut Cluster, count: usize, heard: &[(u32, u64)]) {
         quick(cluster, |m, now| m.create_snapshot(now, "db", &name));
         for deleted in [false, true] {
             if deleted {
-                quick(cluster, |m, _| m.delete_snapshot("db", &name));
+                quick(cluster, |m, now| m.delete_snapshot(now, "db", &name));
             }
             for (node, open) in heard {
                 let beat = cluster.heartbeat(*node, *open, 0);

@@ -141,6 +141,10 @@ enum Command {
         name: u8,
         snapshot: u8,
     },
+    CancelRollback {
+        name: u8,
+        snapshot: u8,
+    },
     Copy {
         name: u8,
         of: u8,
@@ -201,6 +205,7 @@ fn command(nodes: u32) -> impl Strategy<Value = Command> {
         4 => (0u8..4, 0u8..4, 0u8..2).prop_map(|(name, of, snapshot)| Command::Clone { name, of, snapshot }),
         2 => (0u8..4).prop_map(|name| Command::Flatten { name }),
         2 => (0u8..4, 0u8..2).prop_map(|(name, snapshot)| Command::Rollback { name, snapshot }),
+        1 => (0u8..4, 0u8..2).prop_map(|(name, snapshot)| Command::CancelRollback { name, snapshot }),
         2 => (0u8..4, 0u8..4, 0u8..2, 0u64..512, 1u64..512).prop_map(|(name, of, snapshot, offset, length)| {
             Command::Copy { name, of, snapshot, offset: offset * 4096, length: length * 4096 }
         }),
@@ -505,6 +510,9 @@ impl World {
             Command::Flatten { name: n } => drop(cluster.run(|m, now, _| m.flatten(now, &name(n)))),
             Command::Rollback { name: n, snapshot } => {
                 drop(cluster.run(|m, now, _| m.rollback(now, &name(n), &format!("s{snapshot}"))));
+            }
+            Command::CancelRollback { name: n, snapshot } => {
+                drop(cluster.run(|m, now, _| m.cancel_rollback(now, &name(n), &format!("s{snapshot}"))));
             }
             Command::Copy { name: n, of, snapshot, offset, length } => {
                 let source = format!("{}@s{snapshot}", name(of));

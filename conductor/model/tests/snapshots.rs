@@ -7,7 +7,7 @@ use conductor_model::api::{CopyWork, MembershipAnswer, MembershipChange, OrderSt
 use conductor_model::limits::{
     MAX_DEPTH, MAX_SNAPSHOTS_PER_VOLUME, SNAPSHOT_ATTEMPTS, SNAPSHOT_HOLD_MS, SNAPSHOT_PLACE_MS,
 };
-use conductor_model::views::{CopyRange, NewVolume, SnapshotState};
+use conductor_model::views::{CopyRange, NewVolume, SnapshotState, VolumeRange};
 use conductor_model::{Bytes, Commit, Durability, Epoch, Error, Millis, NodeId, OpenId, Record, ShardSnapshot};
 use std::collections::BTreeSet;
 
@@ -429,6 +429,73 @@ fn a_volume_that_has_grown_keeps_its_size_and_reads_as_zeros_beyond_its_snapshot
 }
 
 #[test]
+fn a_rollback_that_does_not_come_to_its_end_is_cancelled_and_it_is_said_what_reads_as_what() {
+    let mut cluster = with_volume();
+    cluster.snapshot("db", "a");
+    cluster.snapshot("db", "b");
+    let rollback = |c: &mut Cluster| c.run(|m, now, _| m.rollback(now, "db", "a"));
+    let cancel = |c: &mut Cluster, name: &str| c.run(|m, now, _| m.cancel_rollback(now, "db", name));
+    assert_eq!(cancel(&mut cluster, "a").unwrap_err().kind(), "no-rollback");
+    rollback(&mut cluster).unwrap();
+    let given = cluster.orders();
+    let of = |index: u32| given.iter().find(|(_, order)| order.shard.index.0 == index).unwrap().clone();
+    cluster.say(of(1).0, &of(1).1, DONE);
+    cluster.say(of(0).0, &of(0).1, OrderState::Failed("it has no such snapshot".to_owned()));
+    // Why not is said as long as it does not go on: also while it is tried once more.
+    for _ in 0..3 {
+        let info = cluster.model.show(cluster.now, "db").unwrap().info;
+        let reasons = info.rollback.unwrap().progress.reasons;
+        assert!(reasons.len() == 1 && reasons[0].contains("no such snapshot"), "{reasons:?}");
+        cluster.pass(2_000, &[(1, 1), (2, 1), (3, 1)]);
+    }
+    assert_eq!(cluster.orders().len(), 2, "it is");
+
+    assert_eq!(cancel(&mut cluster, "b").unwrap_err().kind(), "no-rollback");
+    assert_eq!(cancel(&mut cluster, "none").unwrap_err().kind(), "no-snapshot");
+    let info = cancel(&mut cluster, "a").unwrap();
+    let range = |from, to| VolumeRange { offset: Bytes(from * MIB), length: Bytes((to - from) * MIB) };
+    let said = info.cancelled_rollback.unwrap();
+    assert_eq!(
+        (said.snapshot.as_str(), said.done, said.left),
+        ("a", vec![range(1, 2)], vec![range(0, 1), range(2, 3)])
+    );
+    assert_eq!((info.rollback, info.attachment), (None, None));
+    let event = cluster.model.events(0).last().unwrap().what.to_string();
+    assert_eq!(event, "rollback of volume db to a cancelled: 1 of 3 shards read as that");
+    assert_eq!(cancel(&mut cluster, "a").unwrap_err().kind(), "no-rollback");
+    assert!(cluster.orders().is_empty());
+    // A primary that has not heard it may be at it: till then nobody has the volume, and the snapshot stays.
+    cluster.say(of(2).0, &of(2).1, DONE);
+    cluster.restart();
+    cluster.tick();
+    for node in 1..=3 {
+        assert_eq!(cluster.attach("db").unwrap_err().kind(), "busy-volume", "n{node} has not heard it");
+        assert_eq!(cluster.delete_snapshot("db", "a").unwrap_err().kind(), "busy-volume");
+        let version = cluster.told(node).version;
+        cluster.beat(node, 1, version).unwrap();
+    }
+    let said = |c: &Cluster| c.model.show(c.now, "db").unwrap().info.cancelled_rollback;
+    assert_eq!(said(&cluster).unwrap().done, [range(1, 2)]);
+    cluster.attach("db").unwrap();
+    assert_eq!(said(&cluster), None, "whoever has it now writes what he will");
+    let detach = |m: &mut conductor_model::Conductor, _, _: &mut dyn FnMut() -> u64| {
+        let generation = m.map("db")?.attach;
+        m.detach("db", &conductor_model::views::Detach { client: "web1".to_owned(), generation })
+    };
+    cluster.run(detach).unwrap();
+
+    // Or it is rolled back once more, from the beginning.
+    rollback(&mut cluster).unwrap();
+    cancel(&mut cluster, "a").unwrap();
+    assert_eq!(said(&cluster).unwrap().left, [range(0, 3)]);
+    let again = rollback(&mut cluster).unwrap();
+    assert_eq!((again.cancelled_rollback, again.rollback.unwrap().progress.done), (None, 0));
+    cluster.all_done();
+    let info = cluster.model.show(cluster.now, "db").unwrap().info;
+    assert_eq!((info.rollback, info.cancelled_rollback), (None, None));
+}
+
+#[test]
 fn a_clone_lies_where_its_parent_lies() {
     let mut cluster = with_volume();
     for node in 4..=5 {
@@ -564,7 +631,7 @@ fn records_of_an_older_program_are_read() {
         .map(|record| {
             let mut value = serde_json::to_value(record).unwrap();
             for (kind, fields) in
-                [("meta", ["next_snapshot", "next_order", ""]), ("volume", ["durability", "parent", "rollback"])]
+                [("meta", ["next_snapshot", "next_order", ""]), ("volume", ["durability", "cancelled", "rollback"])]
             {
                 if let Some(object) = value.get_mut(kind).and_then(|v| v.as_object_mut()) {
                     fields.iter().for_each(|field| drop(object.remove(*field)));

@@ -87,6 +87,7 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("post", "/v1/volumes/{name}/snapshots", post(snapshots::create)),
         ("delete", "/v1/volumes/{name}/snapshots/{snapshot}", delete(snapshots::remove)),
         ("post", "/v1/volumes/{name}/snapshots/{snapshot}/rollback", post(snapshots::rollback)),
+        ("delete", "/v1/volumes/{name}/snapshots/{snapshot}/rollback", delete(snapshots::cancel_rollback)),
         ("get", "/v1/volumes/{name}/snapshots/{snapshot}/map", get(snapshots::map)),
         ("post", "/v1/volumes/{name}/flatten", post(snapshots::flatten)),
         ("get", "/v1/volumes/{name}/copies", get(snapshots::copies)),

@@ -82,6 +82,10 @@ fn a_snapshot_is_answered_when_it_is_complete() {
     assert_eq!((refused.kind(), refused.to_string().contains("copy")), (Some("needed"), true), "{refused}");
 
     assert_eq!(client.rollback("db", "a").unwrap().rollback.unwrap().progress.of, 3);
+    let cancelled = client.cancel_rollback("db", "a").unwrap().cancelled_rollback.unwrap();
+    assert_eq!((cancelled.done.len(), cancelled.left.len()), (0, 1));
+    assert_eq!(client.cancel_rollback("db", "a").unwrap_err().kind(), Some("no-rollback"));
+    assert_eq!(client.rollback("db", "a").unwrap().rollback.unwrap().progress.done, 0);
     assert_eq!(client.attach("db", &attach("web1", false)).unwrap_err().kind(), Some("busy-volume"));
     assert_eq!(client.flatten("copy").unwrap().flatten.unwrap().of, 9);
     let range = CopyRange { source: "db@a".to_owned(), offset: Bytes(0), length: Bytes(2 * MIB) };
@@ -100,6 +104,8 @@ fn a_snapshot_is_answered_when_it_is_complete() {
     while !over() {
         obey(&client, &mut after);
     }
+    // And that something was cancelled has been heard.
+    obey(&client, &mut after);
     client.attach("db", &attach("web1", false)).unwrap();
     client.delete_snapshot("db", "a").unwrap();
     obey(&client, &mut [0; 4]);

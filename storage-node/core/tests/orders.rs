@@ -478,6 +478,37 @@ fn a_share_that_was_given_up_and_whose_source_is_gone_keeps_nobody_waiting() {
     }
 }
 
+#[test]
+fn a_rollback_that_was_cancelled_and_whose_snapshot_is_gone_keeps_nobody_waiting() {
+    let mut c = Cluster::new(20);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    (0..20).for_each(|at| c.write(client, 1, at, 5));
+    c.snapshot(1, 7);
+    (0..20).for_each(|at| c.write(client, 1, at, 6));
+    c.w.partition(c.nodes[0], c.nodes[2]);
+    c.orders(&[Order { id: OrderId(2), shard: shard(1), what: rollback(7) }]);
+    c.until("done on one other copy", |c| c.count("op.replica-rollback") == 1);
+    c.run(Span::millis(100));
+    c.orders(&[]);
+    let drops: Vec<_> = (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(7))).collect();
+    c.work(&drops);
+    c.until("dropped", |c| drops.iter().all(|work| c.worked.contains(work)));
+    c.until("left behind", |c| c.in_sync(1) == [0, 1]);
+    c.until_serving(1);
+    let client = c.client(1, 0);
+    c.write(client, 1, 30, 9);
+    let found = c.read(client, 1, 3);
+    c.w.heal_all();
+    c.until_in_sync(1);
+    for node in [1, 2] {
+        c.promote(1, node);
+        let client = c.client(1, 0);
+        let read = [0, 3, 19, 30].map(|at| c.read(client, 1, at));
+        assert_eq!(read, [found, found, found, 9], "equal on every copy: node {node}");
+    }
+}
+
 /// The window of stamps stands still at a share that cannot be done, and what settles its range needs stamps, too.
 #[test]
 fn a_share_is_given_up_when_no_stamp_is_left_to_settle_its_range_with() {

@@ -415,6 +415,34 @@ fn a_copy_that_somebody_cancels_is_not_done_for_who_waits_for_it() {
 }
 
 #[test]
+fn a_rollback_that_somebody_cancels_is_not_done_for_who_waits_for_it_and_lets_the_volume_go() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 12, 4).unwrap();
+    cluster.trine(&["snapshot", "create", "db@s"]).unwrap();
+    // One node of three says that it is there: two shards at least do not come to their end.
+    cluster.nodes[1].freeze().unwrap();
+    cluster.nodes[2].freeze().unwrap();
+    let waits = cluster.begin(&["snapshot", "rollback", "db@s", "--yes"]).unwrap();
+    let shown = || cluster.trine(&["volume", "show", "db"]);
+    wait_until("it has begun", LONG, || Ok(shown()?.contains("being rolled back to db@s"))).unwrap();
+    refused(&cluster.try_trine(&["snapshot", "delete", "db@s", "--yes"]).unwrap(), &["rolled back to it"]);
+    let said = cluster.trine(&["snapshot", "rollback", "db@s", "--cancel"]).unwrap();
+    assert!(said.contains("cancelled: ") && said.contains("as before or as snapshot s"), "{said}");
+    let told = waits.end().unwrap();
+    assert!(told.code == 1 && told.stderr.contains("rollback of db was cancelled: "), "{told:?}");
+    assert_eq!(cluster.try_trine(&["snapshot", "rollback", "db@s", "--cancel"]).unwrap().code, 4);
+    assert!(shown().unwrap().contains("a rollback was cancelled: "));
+    cluster.nodes[1].thaw().unwrap();
+    cluster.nodes[2].thaw().unwrap();
+    cluster.wait_alive(3).unwrap();
+    wait_until("it can be attached", LONG, || Ok(cluster.attach("db").is_ok())).unwrap();
+    assert!(!cluster.trine(&["volume", "show", "db"]).unwrap().contains("cancelled"));
+    cluster.detach("db").unwrap();
+    cluster.trine(&["snapshot", "rollback", "db@s", "--yes"]).unwrap();
+    cluster.stop_and_compare().unwrap();
+}
+
+#[test]
 fn a_range_is_copied_between_volumes_that_have_no_node_in_common() {
     let mut cluster = Cluster::start(Shape { nodes: 6, ..Shape::default() }).unwrap();
     let duties = |cluster: &Cluster, verb: &str, nodes: Range<usize>| {

@@ -143,8 +143,9 @@ impl Cluster {
             }),
             // What has no body.
             b'D' => self.run(now, |m, _| m.delete(name, body.first() == Some(&b'!'))),
-            b'X' => self.run(now, |m, _| m.delete_snapshot(name, "s")),
+            b'X' => self.run(now, |m, now| m.delete_snapshot(now, name, "s")),
             b'R' => self.run(now, |m, now| m.rollback(now, name, "s")),
+            b'U' => self.run(now, |m, now| m.cancel_rollback(now, name, "s")),
             b'F' => self.run(now, |m, now| m.flatten(now, name)),
             b'C' => self.run(now, |m, now| m.cancel_copy(now, name, OrderId(1))),
             b't' => {

@@ -168,7 +168,8 @@ impl Director {
             ("admin.snapshot", _) => complete.len() < SNAPSHOTS && self.take_snapshot(w),
             ("admin.snapshot-delete", Some(at)) if !self.volumes.taken[at].kept => {
                 let name = self.volumes.taken[at].name.clone();
-                let deleted = self.service.command(|m| m.delete_snapshot(VOLUME, &name)).is_ok();
+                let now = self.now(w);
+                let deleted = self.service.command(|m| m.delete_snapshot(now, VOLUME, &name)).is_ok();
                 self.volumes.taken[at].deleted |= deleted;
                 deleted
             }

@@ -278,7 +278,7 @@ impl Cluster {
     }
 
     pub fn delete_snapshot(&mut self, volume: &str, name: &str) -> Result<(), Error> {
-        self.run(|m, _, _| m.delete_snapshot(volume, name))
+        self.run(|m, now, _| m.delete_snapshot(now, volume, name))
     }
 
     pub fn attach(&mut self, volume: &str) -> Result<(), Error> {

@@ -62,7 +62,7 @@ pub(crate) async fn create(
 pub(crate) async fn remove(State(ledger): State<Ledger>, path: Names) -> Result<StatusCode, Failure> {
     let (volume, name) = names(path)?;
     tracing::info!(volume, name, "snapshot deletion asked");
-    change(&ledger, move |m, _| m.delete_snapshot(&volume, &name)).await?;
+    change(&ledger, move |m, now| m.delete_snapshot(now, &volume, &name)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -70,6 +70,12 @@ pub(crate) async fn rollback(State(ledger): State<Ledger>, path: Names) -> Answe
     let (volume, name) = names(path)?;
     tracing::info!(volume, name, "rollback asked");
     change(&ledger, move |m, now| m.rollback(now, &volume, &name)).await.map(Json)
+}
+
+pub(crate) async fn cancel_rollback(State(ledger): State<Ledger>, path: Names) -> Answer<VolumeInfo> {
+    let (volume, name) = names(path)?;
+    tracing::info!(volume, name, "rollback to be cancelled");
+    change(&ledger, move |m, now| m.cancel_rollback(now, &volume, &name)).await.map(Json)
 }
 
 pub(crate) async fn map(
