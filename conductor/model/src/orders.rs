@@ -72,11 +72,6 @@ impl Orders {
         open.map_or(Blocks(0), |open| open.reached)
     }
 
-    /// True if something is to be done in the order of the shard's writes.
-    pub(crate) fn concerns(&self, shard: ShardId) -> bool {
-        self.open.values().any(|open| open.shard == shard)
-    }
-
     fn next_deadline(&self) -> Option<Millis> {
         self.paused.values().map(|(until, _)| *until).min()
     }

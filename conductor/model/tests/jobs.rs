@@ -449,6 +449,37 @@ fn a_volume_uses_what_all_its_copies_hold() {
     assert!(status.warnings.iter().any(|w| w.contains("3 blocks damaged, 2 repaired")), "{:?}", status.warnings);
 }
 
+/// A scrub takes hours, a copy may wait for a node for as long: a conductor that is lost meanwhile has to be made again from what is so by then.
+#[test]
+fn a_card_is_renewed_beside_a_scrub_and_a_copy_which_go_on() {
+    let mut cluster = with_two();
+    cluster.tick();
+    scrub(&mut cluster, ScrubVerb::Start, None).unwrap();
+    copy(&mut cluster, "other", "db@a", 4096, MIB).unwrap();
+    let given = cluster.orders();
+    let on_first = |order: &Order| order.shard.index.0 == 0;
+    assert!(given.iter().any(|(_, o)| on_first(o) && matches!(o.what, ShardOrder::CopyRange { .. })), "{given:?}");
+    for (name, id) in [("db", 1), ("other", 2)] {
+        let before = cluster.config(id, 0);
+        let making = cluster.begin(name, "later").unwrap();
+        cluster.tick();
+        assert_eq!(cluster.config(id, 0), before, "not beside a barrier");
+        for (node, order) in cluster.orders() {
+            if matches!(order.what, ShardOrder::Barrier { .. }) {
+                cluster.say(node, &order, DONE);
+            }
+        }
+        assert!(cluster.model.snapshot_outcome(making).unwrap().is_ok());
+        cluster.tick();
+        let renewed = cluster.config(id, 0);
+        assert_eq!(renewed.epoch.0, before.epoch.0 + 1);
+        assert_eq!(renewed.card.unwrap().snapshots[0].name, "later");
+    }
+    let ids = |orders: Vec<(u32, Order)>| orders.into_iter().map(|(_, order)| order.id).collect::<Vec<_>>();
+    let left = ids(given);
+    assert_eq!(ids(cluster.orders()), left, "the same orders");
+}
+
 #[test]
 fn records_of_what_is_under_way_survive_json() {
     let mut cluster = with_two();

@@ -398,6 +398,47 @@ fn check_copy_range(c: &mut Cluster, how: &str) {
     }
 }
 
+/// As one whose volume's card is another one: that is not put off for them.
+#[test]
+fn a_scrub_and_a_copy_go_on_in_a_new_epoch_of_their_primary() {
+    // Copied by sharing, and by bytes.
+    for nodes in [vec![0, 1, 2], vec![0, 1]] {
+        let mut c = Cluster::new(21);
+        c.create(1, &nodes, None, Durability::Always);
+        c.create(2, &[1, 0, 2], None, Durability::Always);
+        let (source, to) = (c.client(1, 0), c.client(2, 0));
+        (0..BLOCKS).for_each(|at| c.write(source, 1, at, 1 + u8::try_from(at % 200).unwrap()));
+        (0..BLOCKS).for_each(|at| c.write(to, 2, at, 0xee));
+        c.snapshot(1, 7);
+        let scrub = ShardOrder::Scrub { from: Blocks(0), rate: conductor_model::Bytes(1 << 20) };
+        let orders = [(1, 1, scrub), (2, 2, copy_range(of(1, 7), 3, BLOCKS - 3))];
+        let orders = orders.map(|(id, of, what)| Order { id: OrderId(id), shard: shard(of), what });
+        c.orders(&orders);
+        c.run(Span::micros(700));
+        for _ in 0..3 {
+            c.grow(1, BLOCKS);
+            c.grow(2, BLOCKS);
+            let over = |id| c.reports.iter().any(|r| r.id == OrderId(id) && is_done(&r.state));
+            assert!(!over(1), "there is more to be scrubbed");
+            c.run(Span::millis(200));
+        }
+        assert!(is_done(&c.outcome(2).state));
+        let OrderState::Done { damaged, .. } = c.outcome(1).state else { panic!("{:?}", c.reports) };
+        assert_eq!((damaged, c.count("scrub.started")), (0, 1), "it went on where it was");
+        c.orders(&[]);
+        for node in [1, 0, 2] {
+            if node != 1 {
+                c.promote(2, node);
+            }
+            let client = c.client(2, 0);
+            for at in 0..BLOCKS {
+                let value = if at < 3 { 0xee } else { 1 + u8::try_from(at % 200).unwrap() };
+                assert_eq!(c.read(client, 2, at), value, "block {at} on node {node}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_snapshot_that_is_read_all_the_time_is_dropped_and_its_readers_are_told() {
     // Many later ones have gone before it, or none.
