@@ -2,7 +2,7 @@
 //!
 //! A request names the epoch it was made under and takes effect only if that epoch is current and the asking copy is its
 //! primary; then there is a new epoch, one higher. Whatever comes late, twice or from a deposed primary gets the
-//! configuration that is current and changes nothing.
+//! configuration that is current and changes nothing. One of an epoch that is still to come shows that this state is from the past.
 //!
 //! ```text
 //!            Drop                    Drop (the filling ended)
@@ -13,8 +13,8 @@
 //! ```
 
 use crate::api::{MembershipAnswer, MembershipChange, MembershipRequest};
-use crate::limits::MAX_SHARDS;
-use crate::record::VolumeRecord;
+use crate::limits::{MAX_NUMBER, MAX_SHARDS};
+use crate::record::{ShardRecord, VolumeRecord};
 use crate::{Commit, Conductor, Configuration, CopyId, CopyState, Dirty, Epoch, Error, Key, Member, Millis, OpenId};
 use std::collections::BTreeSet;
 
@@ -29,6 +29,9 @@ impl Conductor {
             return Err(Error::Limit { what: "requests at once", limit: MAX_SHARDS });
         }
         let mut dirty = Dirty::default();
+        for request in requests {
+            self.doubt_if_behind(now, request, &mut dirty);
+        }
         let answers: Vec<_> = requests.iter().map(|request| self.change(now, request, &mut dirty)).collect();
         let stepped_down = requests.iter().zip(&answers).filter(
             |(request, answer)| matches!(answer, MembershipAnswer::Granted(config) if config.primary != request.by),
@@ -38,6 +41,18 @@ impl Conductor {
             self.renew_orders(|shard| stepped_down.contains(&shard), &mut dirty);
         }
         Ok((answers, self.seal(dirty)))
+    }
+
+    /// Who asks under an epoch that this record cannot have led to knows a state that came after this one.
+    fn doubt_if_behind(&mut self, now: Millis, request: &MembershipRequest, dirty: &mut Dirty) {
+        let newer = |own: &&mut ShardRecord| own.config.epoch < request.epoch && request.epoch.0 <= MAX_NUMBER;
+        let Some(record) = self.shards.get_mut(&request.shard).filter(newer) else { return };
+        let why = format!("{} asks for a change of {}, own is {}", request.by, request.epoch, record.config.epoch);
+        if record.distrusted.is_none() {
+            record.distrusted = Some(why.clone());
+            dirty.add(Key::Shard(request.shard));
+        }
+        self.doubt(now, format!("its state is from the past: {}: {why}", request.shard), dirty);
     }
 
     fn change(&mut self, now: Millis, request: &MembershipRequest, dirty: &mut Dirty) -> MembershipAnswer {

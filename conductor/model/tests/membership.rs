@@ -3,7 +3,7 @@
 mod common;
 use common::{Cluster, MIB, other, registration, request, state, with_volume};
 use conductor_model::api::{MembershipAnswer, MembershipChange};
-use conductor_model::{Configuration, CopyId, CopyState, Epoch, Millis, OpenId};
+use conductor_model::{Configuration, CopyId, CopyState, Epoch, Error, Millis, OpenId};
 
 fn dropped(cluster: &mut Cluster, which: &[usize]) -> Configuration {
     let mut config = cluster.config(1, 0);
@@ -72,6 +72,35 @@ fn neither_the_primary_nor_a_stranger_nor_nobody_is_dropped() {
     for bad in [vec![], vec![config.primary], vec![CopyId(5)], vec![absent], vec![other(&config, 1).copy, absent]] {
         cluster.refuse(&config, MembershipChange::Drop(bad));
     }
+}
+
+#[test]
+fn who_asks_under_an_epoch_that_was_never_given_out_shows_that_this_state_is_from_the_past() {
+    let mut cluster = with_volume();
+    let old = cluster.file.clone();
+    let before = cluster.config(1, 0);
+    let left = other(&before, 0).copy;
+    let newer = dropped(&mut cluster, &[0]);
+    cluster.file = old;
+    cluster.restart();
+    // Its primary goes on as before, and asks before it is told to register once more.
+    let sync = request(&newer, MembershipChange::Sync(left, OpenId(1)));
+    let drop = request(&cluster.config(1, 1), MembershipChange::Drop(vec![other(&cluster.config(1, 1), 0).copy]));
+    let answers = cluster.run(|m, now, _| m.membership(now, &[drop, sync])).unwrap();
+    for answer in answers {
+        assert!(matches!(&answer, MembershipAnswer::Refused(why) if why.contains("from the past")), "{answer:?}");
+    }
+    assert!(cluster.model.doubted().unwrap().contains(&format!("{}", newer.epoch)), "{:?}", cluster.model.doubted());
+    assert_eq!(cluster.config(1, 0), before, "nothing is changed");
+    assert!(matches!(cluster.beat(1, 1, 0), Err(Error::UnknownNode(_))), "all nodes say what they hold");
+    cluster.restart();
+    assert!(cluster.model.doubted().is_some());
+
+    // No conductor gives out such a one.
+    let mut cluster = with_volume();
+    let absurd = Configuration { epoch: Epoch(u64::MAX), ..cluster.config(1, 0) };
+    assert!(matches!(cluster.ask(&absurd, MembershipChange::StepDown), MembershipAnswer::Stale(_)));
+    assert_eq!(cluster.model.doubted(), None);
 }
 
 #[test]
