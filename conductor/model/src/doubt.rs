@@ -10,7 +10,7 @@
 
 use crate::api::{Holding, Register};
 use crate::events::Happened;
-use crate::limits::{DOUBT_ASKS_MS, DOUBT_SETTLES_MS, MAX_NUMBER};
+use crate::limits::{DOUBT_ASKS_MS, DOUBT_SETTLES_MS, MAX_AHEAD, MAX_NUMBER};
 use crate::orders::Orders;
 use crate::record::Recovery;
 use crate::snapshots::Attempts;
@@ -68,10 +68,10 @@ impl Conductor {
     /// The cluster that the node belongs to is this one; a conductor that lost its state may learn that.
     pub(crate) fn check_cluster(&self, register: &Register) -> Result<(), Error> {
         let (own, node) = (self.meta.cluster, register.node);
-        let mut heard = register.attached.iter().map(|a| a.generation.0).chain([register.seen.0]);
-        if heard.any(|number| number > MAX_NUMBER) {
+        if register.attached.iter().any(|a| a.generation.0 > MAX_NUMBER) {
             return Err(Error::Invalid(format!("{node} speaks of numbers above {MAX_NUMBER}")));
         }
+        self.check_seen(node, register.seen)?;
         let mut copies =
             register.disks.iter().flat_map(|d| d.copies.iter().map(move |(copy, config)| (d, copy, config)));
         if let Some((disk, copy, config)) = copies.find(|(_, _, config)| !config.is_credible()) {
@@ -85,6 +85,17 @@ impl Conductor {
             true => Ok(()),
             false => Err(Error::OtherCluster { node, its: register.cluster, own }),
         }
+    }
+
+    /// A commit that a node has seen is one that some conductor of this cluster has made, before this one or after the state that it has.
+    pub(crate) fn check_seen(&self, node: NodeId, seen: Commit) -> Result<(), Error> {
+        let own = self.meta.commit;
+        if seen.0.saturating_sub(own.0) > MAX_AHEAD {
+            return Err(Error::Invalid(format!(
+                "{node} speaks of commit {seen}, and no conductor can have made so many since this one's {own}: what it knows is damaged, start it again"
+            )));
+        }
+        Ok(())
     }
 
     /// What a registration says of the past.

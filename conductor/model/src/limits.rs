@@ -174,6 +174,9 @@ pub const MAX_FILLINGS_PER_NODE: usize = 1024;
 const _: () = assert!(EVEN_PERCENT < UNEVEN_PERCENT && UNEVEN_PRIMARIES > 1);
 /// Commits, epochs and ids that a node may speak of: far from 64 bits' end, so that there is always a next one.
 pub const MAX_NUMBER: u64 = 1 << 62;
+/// How far above its own a conductor takes a commit for one that another one has made, whose state its own is older than: a thousand in each
+/// second are so many in 8,900 years. What lies beyond was never given out, and to go on above it would soon leave no next one.
+pub const MAX_AHEAD: u64 = 1 << 48;
 /// What nodes say of their copies in the first so long of a doubt, they are asked again after it: a Join of an epoch that was given out
 /// before may be parked at a copy until its primary gives up, some 7 s, and what sealed primaries were promised ends within that too.
 pub const DOUBT_SETTLES_MS: u64 = 10_000;
@@ -190,6 +193,7 @@ pub const ADOPTION_LEAP_VOLUMES: u32 = 1 << 10;
 pub const MAX_MISSING_SHOWN: usize = 256;
 
 const _: () = assert!(DOUBT_SETTLES_MS > 4 * NODE_SILENT_MS);
+const _: () = assert!(MAX_AHEAD <= MAX_NUMBER / 1024 && ADOPTION_LEAP < MAX_AHEAD);
 const _: () = assert!(STALL_MS < NODE_SILENT_MS && NODE_FRESH_MS < NODE_SILENT_MS);
 const _: () = assert!(MAX_VOLUME.0 / (4 << 30) <= MAX_SHARDS_PER_VOLUME);
 const _: () = assert!(

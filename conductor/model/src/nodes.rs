@@ -7,8 +7,8 @@
 use crate::api::{Heartbeat, HeartbeatAnswer, Reachable, Register, Registered};
 use crate::events::Happened;
 use crate::limits::{
-    LISTEN_MS, MAX_ADDRESSES, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES,
-    MAX_NUMBER, MAX_PATH, MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE, NODE_SILENT_MS, REFUSED_SHOWN_MS,
+    LISTEN_MS, MAX_ADDRESSES, MAX_DISK, MAX_DISKS_PER_NODE, MAX_FILLINGS_PER_NODE, MAX_HOST_NAME, MAX_NODES, MAX_PATH,
+    MAX_REASON, MAX_SHARDS, MAX_TROUBLES_PER_NODE, NODE_SILENT_MS, REFUSED_SHOWN_MS,
 };
 use crate::record::{DiskRecord, DropRecord, NodeRecord, VolumeRecord};
 use crate::state::Presence;
@@ -80,9 +80,7 @@ impl Conductor {
         if said.len() != beat.disks.len() || expected.collect::<BTreeMap<_, _>>() != said {
             return Err(Error::UnknownNode(beat.node));
         }
-        if beat.after > MAX_NUMBER {
-            return Err(Error::Invalid(format!("{} speaks of a commit above {MAX_NUMBER}", beat.node)));
-        }
+        self.check_seen(beat.node, Commit(beat.after))?;
         if self.is_to_register(beat.node) {
             return Err(Error::UnknownNode(beat.node));
         }

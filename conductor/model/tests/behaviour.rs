@@ -3,6 +3,7 @@
 mod common;
 use common::{Cluster, MIB, disk_of, heartbeat, registration, report, request, shard};
 use conductor_model::api::{MembershipAnswer, MembershipChange, Reachable, Register, Trouble};
+use conductor_model::limits::{MAX_AHEAD, MAX_NUMBER};
 use conductor_model::views::{Attach, Detach, Health, NewVolume, NodeState, VolumeState};
 use conductor_model::{
     Answer, AttachGeneration, Bytes, Commit, Conductor, CopyId, DEFAULT_SHARD, Epoch, Error, Millis, NodeId, OpenId,
@@ -555,6 +556,34 @@ fn a_conductor_from_the_past_does_not_become_newer_by_itself() {
     assert!(matches!(cluster.ask(&asked, MembershipChange::StepDown), MembershipAnswer::Refused(_)));
     let warnings = cluster.model.status(cluster.now).warnings;
     assert!(warnings[0].contains("its state is from the past"), "{warnings:?}");
+}
+
+#[test]
+fn a_commit_that_no_conductor_can_have_made_is_refused_and_nobody_is_in_doubt_for_it() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.create("db", 2 * MIB).unwrap();
+    cluster.bear(1);
+    let own = cluster.model.commit().0;
+    for absurd in [own + MAX_AHEAD + 1, MAX_NUMBER, MAX_NUMBER + 1, u64::MAX] {
+        let refused = cluster.beat(1, 1, absurd).unwrap_err();
+        let said = refused.to_string();
+        assert!(refused.kind() == "invalid" && said.contains("n1 speaks of commit") && said.contains("start it again"));
+        let register = Register { seen: Commit(absurd), ..registration(1, 1) };
+        assert_eq!(cluster.run(|m, now, _| m.register(now, &register)).unwrap_err().to_string(), said);
+    }
+    assert_eq!((cluster.model.commit().0, cluster.model.doubted()), (own, None));
+    cluster.create("more", MIB).unwrap();
+
+    // As far ahead as it may be: who goes on above it still has more than anybody needs.
+    cluster.beat(1, 1, own + MAX_AHEAD).unwrap();
+    assert!(cluster.model.doubted().is_some());
+    let now = cluster.model.commit().0;
+    assert!(now > own + MAX_AHEAD && now < MAX_NUMBER / 1000);
+    for node in 1..=3 {
+        let register = Register { seen: Commit(now), ..registration(node, 1) };
+        cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+        cluster.beat(node, 1, now).unwrap();
+    }
 }
 
 #[test]
