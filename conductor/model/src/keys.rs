@@ -103,9 +103,11 @@ impl Conductor {
         self.key_info(&key)
     }
 
-    /// Former keys whose time is over are none any more.
+    /// Former keys whose time is over are none any more. Nor is one that would hold for longer than any may: it was renewed by a clock that was
+    /// ahead, or this one is behind, and who renewed it may have known that it leaked.
     pub(crate) fn expire_keys(&mut self, now: Millis, dirty: &mut Dirty) {
-        let over = self.keys.values().filter(|key| key.until.is_some_and(|until| until <= now));
+        let is_over = |until: Millis| until <= now || until.since(now) > MAX_KEY_GRACE_MS;
+        let over = self.keys.values().filter(|key| key.until.is_some_and(is_over));
         let over: Vec<(u64, String)> = over.map(|key| (key.serial, key.name.clone())).collect();
         for (serial, name) in &over {
             self.keys.remove(serial);

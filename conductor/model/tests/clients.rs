@@ -493,6 +493,28 @@ fn a_key_that_is_renewed_holds_for_its_time_and_the_new_one_is_for_the_same() {
 }
 
 #[test]
+fn a_former_key_does_not_hold_on_for_a_clock_that_was_ahead() {
+    let mut cluster = with_volume();
+    let new = NewKey { name: "web1".to_owned(), volumes: vec!["db".to_owned()], read_only: true };
+    cluster.run(|m, now, _| m.add_key(now, &new)).unwrap();
+    let right = cluster.now;
+    // For the longest time there is it may hold, and not for more.
+    rotate(&mut cluster, MAX_KEY_GRACE_MS).unwrap();
+    cluster.tick();
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![1, 2], vec![1]));
+    cluster.now = Millis(right.0 + 10 * MAX_KEY_GRACE_MS);
+    cluster.tick();
+    rotate(&mut cluster, 60_000).unwrap();
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![2, 3], vec![2]));
+    cluster.now = right;
+    cluster.restart();
+    cluster.tick();
+    assert_eq!((valid(&mut cluster), former(&cluster)), (vec![3], vec![]));
+    let events = cluster.model.events(0);
+    assert_eq!(events.last().unwrap().what.to_string(), "the former key web1 holds no more");
+}
+
+#[test]
 fn a_key_is_renewed_at_once_however_many_there_are() {
     let mut cluster = with_volume();
     let new = |name| NewKey { name, volumes: vec!["db".to_owned()], read_only: false };
