@@ -1,8 +1,9 @@
 //! A disk that fails below the last copy that holds every write: an error, and never silence; and no error where another copy may follow.
 
-use crate::common::{Cluster, shard};
+use crate::common::{Cluster, copy, shard};
 use conductor_model::Durability;
 use driver::Span;
+use node_core::Mail;
 use node_protocol::{Status, op};
 
 /// The primary's disk takes nothing any more.
@@ -123,4 +124,32 @@ fn a_read_that_meets_damage_is_not_given_up_while_a_copy_whose_store_failed_may_
     c.run(Span::seconds(20));
     assert!(!c.answers.contains_key(&read) && !c.failed.is_empty(), "it waits, and the disk is reported");
     assert_eq!(c.in_sync(1), [0, 1, 2]);
+}
+
+/// As the conductor tells every reactor of a node that has no listed copy any more.
+#[test]
+fn a_sealed_primary_whose_copy_is_not_listed_any_more_serves_nothing_however_well_the_conductor_is_heard() {
+    let mut c = Cluster::new(6);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    for (node, left) in [(2, vec![0, 1]), (1, vec![0])] {
+        c.w.kill(c.nodes[node]);
+        c.until("left behind", |c| c.in_sync(1) == left);
+    }
+    c.until("sealed", |c| c.role(1).contains("sealed"));
+    let client = c.client(1, 0);
+    let now = c.now();
+    c.mail(0, Mail::Heard(now));
+    assert_eq!(c.read(client, 1, 0), 1);
+    let mut config = c.configs[&shard(1)].clone();
+    config.epoch.0 += 1;
+    config.primary = copy(1, 1);
+    config.members.retain(|member| member.copy != copy(1, 0));
+    c.mail(0, Mail::Assign(vec![config]));
+    let now = c.now();
+    c.mail(0, Mail::Heard(now));
+    let token = c.ask(client, 1, op::READ, 0, 4096, Vec::new());
+    assert_eq!(c.answer(token).0, Status::StaleEpoch);
+    assert_eq!(c.count("primary.stepped-down"), 1);
 }

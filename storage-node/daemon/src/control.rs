@@ -300,13 +300,14 @@ impl Control {
     fn hand_on(&self, answer: HeartbeatAnswer, named: &mut bool) -> Vec<(Lane, bool)> {
         let until = Some(Instant::now() + HAND_ON);
         let lane_of = self.lanes.of_disk();
+        let all: BTreeSet<Lane> = self.lanes().collect();
         let mut assign: BTreeMap<Lane, Vec<_>> = BTreeMap::new();
         for config in answer.assignments {
-            let lanes = lanes_of(&config, &lane_of);
-            if lanes.is_empty() && config.primary_member().is_some_and(|member| member.node == self.node) {
+            let primary = config.primary_member().filter(|member| member.node == self.node);
+            if primary.is_some_and(|member| !lane_of.contains_key(&member.disk)) {
                 tracing::warn!(shard = %config.shard, "assigned a shard on a disk that is not here");
             }
-            for lane in lanes {
+            for lane in lanes_of(&config, &lane_of, &all) {
                 assign.entry(lane).or_default().push(config.clone());
             }
         }
@@ -332,7 +333,7 @@ impl Control {
                 some(!answer.drop.is_empty(), Mail::Delete(answer.drop.clone())),
             ]
         };
-        let lanes: BTreeSet<Lane> = self.lanes().chain(assign.keys().copied()).collect();
+        let lanes: BTreeSet<Lane> = all.into_iter().chain(assign.keys().copied()).collect();
         let handed = lanes.into_iter().map(|lane| {
             let mut mails = mail_of(assign.remove(&lane)).into_iter().flatten();
             (lane, mails.all(|mail| self.deliver(lane, mail, until)))
@@ -445,9 +446,11 @@ fn as_they_are(disks: &mut [(Lane, DiskReport)], views: &BTreeMap<Lane, View>) -
 }
 
 /// The reactors that have to hear of a configuration: those with a copy: its primary's, and the one that was the primary until a
-/// promotion, so that it steps down.
-fn lanes_of(config: &Configuration, lane_of: &BTreeMap<DiskId, Lane>) -> BTreeSet<Lane> {
-    config.members.iter().filter_map(|member| lane_of.get(&member.disk)).copied().collect()
+/// promotion, so that it steps down. Where no copy that is listed is here, all of them: one that was primary and is not listed any more would
+/// go on, and be told with the rest that nobody has taken over.
+fn lanes_of(config: &Configuration, lane_of: &BTreeMap<DiskId, Lane>, all: &BTreeSet<Lane>) -> BTreeSet<Lane> {
+    let named: BTreeSet<Lane> = config.members.iter().filter_map(|member| lane_of.get(&member.disk)).copied().collect();
+    if named.is_empty() { all.clone() } else { named }
 }
 
 #[cfg(test)]
@@ -520,9 +523,10 @@ mod tests {
             card: None,
         };
         let here = |disk: u8, lane| BTreeMap::from([(DiskId(disk.into()), lane), (DiskId(9), 7)]);
-        let lanes = |disk, lane| lanes_of(&config, &here(disk, lane)).into_iter().collect::<Vec<_>>();
+        let all = BTreeSet::from([4, 7]);
+        let lanes = |disk, lane| lanes_of(&config, &here(disk, lane), &all).into_iter().collect::<Vec<_>>();
         assert_eq!(lanes(2, 3), [3], "the primary's reactor");
         assert_eq!(lanes(1, 4), [4], "the former primary's, which is left behind");
-        assert_eq!(lanes(5, 4), [0; 0], "nobody here has to do with it");
+        assert_eq!(lanes(5, 4), [4, 7], "whoever was its primary, with a copy that is not listed any more");
     }
 }
