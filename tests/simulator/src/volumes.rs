@@ -3,7 +3,8 @@
 //!
 //! A snapshot is checked as one read of the whole volume at one moment. That moment is not before the request for it, not before the
 //! beginning of any write that is in it, and not after the moment when it was complete. So what was acknowledged before a write began that
-//! is in it is in it too, over all shards (rule 17). A clone reads as its snapshot; a rollback writes what its snapshot holds.
+//! is in it is in it too, over all shards (rule 17). A clone reads as its snapshot; a rollback writes what its snapshot holds,
+//! and zeros where the volume has grown since.
 
 use crate::content::SECTOR;
 use crate::director::{Alarm, Director, Sim, VOLUME};
@@ -47,6 +48,8 @@ struct Taken {
 /// A rollback to the snapshot of this index.
 struct Rolled {
     to: usize,
+    /// How large the volume was by then: what is beyond the snapshot's end is zeros.
+    sectors: usize,
     began: u64,
     over: Option<u64>,
 }
@@ -107,7 +110,8 @@ impl Volumes {
             }
         }
         for rolled in &self.rolled {
-            let values = of[rolled.to].clone()?;
+            let mut values = of[rolled.to].clone()?;
+            values.resize(rolled.sectors, 0);
             let end = rolled.over.map_or(End::Open, End::Ok);
             history.add(What::Set(values), rolled.began, end);
         }
@@ -214,11 +218,12 @@ impl Director {
         let now = self.now(w);
         let Ok(detail) = self.service.model().show(now, VOLUME) else { return false };
         let name = self.volumes.taken[to].name.clone();
-        let sizes = self.service.model().snapshot_map(VOLUME, &name).map(|map| map.size);
+        let Ok(map) = self.service.model().snapshot_map(VOLUME, &name) else { return false };
         let in_the_way = self.attaching || self.volumes.taken.iter().any(|t| t.complete.is_none() && !t.deleted);
-        if in_the_way || sizes != Ok(detail.info.size) || detail.info.rollback.is_some() {
+        if in_the_way || detail.info.rollback.is_some() {
             return false;
         }
+        let size = detail.info.size;
         for client in 0..self.clients.len() {
             self.kill_client(w, client);
         }
@@ -232,7 +237,11 @@ impl Director {
         let begun = self.service.command(|m| m.rollback(now, VOLUME, &name)).is_ok();
         if begun {
             self.volumes.taken[to].kept = true;
-            self.volumes.rolled.push(Rolled { to, began, over: None });
+            let sectors = usize::try_from(size.0).unwrap_or(usize::MAX) / SECTOR;
+            self.volumes.rolled.push(Rolled { to, sectors, began, over: None });
+            if size > map.size {
+                self.count("rollback.grown", 1);
+            }
         }
         let after = self.some_span(2_000);
         self.attach(w, after);
