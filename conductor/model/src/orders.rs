@@ -38,7 +38,7 @@ pub(crate) struct Open {
     reached: Blocks,
     /// When that was last put into the record of what is left, or first heard.
     kept: Option<Millis>,
-    /// Why it could not be done the last time.
+    /// Why it could not be done the last time, until it is heard that it goes on.
     failed: Option<String>,
 }
 
@@ -145,6 +145,9 @@ impl Conductor {
         // A deposed primary may still be talking; what it did in its epoch counts only where epochs do not matter.
         if !is_primary || said.epoch > config.epoch {
             return;
+        }
+        if let (OrderState::Running { .. }, Some(open)) = (&said.state, self.orders.open.get_mut(&said.id)) {
+            open.failed = None;
         }
         match open.purpose {
             Purpose::Barrier(snapshot) => self.barrier_stands(now, snapshot, said, dirty),

@@ -253,6 +253,23 @@ fn a_failed_copy_ends_and_says_why() {
 }
 
 #[test]
+fn why_a_scrub_does_not_go_on_is_said_until_it_does() {
+    let mut cluster = with_two();
+    scrub(&mut cluster, ScrubVerb::Start, None).unwrap();
+    let (node, order) = of_shard(&mut cluster, 1);
+    cluster.say(node, &order, OrderState::Failed("no room".to_owned()));
+    let reasons = |c: &Cluster| c.model.scrub("db").unwrap().progress.reasons;
+    for _ in 0..4 {
+        assert_eq!(reasons(&cluster), ["v1/1: no room"]);
+        cluster.pass(1_000, &[(1, 1), (2, 1), (3, 1)]);
+    }
+    let (node, again) = of_shard(&mut cluster, 1);
+    assert!(again.id > order.id, "it is tried again by now");
+    cluster.say(node, &again, OrderState::Running { next: Blocks(16), damaged: 0, repaired: 0 });
+    assert!(reasons(&cluster).is_empty());
+}
+
+#[test]
 fn a_node_scrubs_one_shard_at_a_time() {
     let mut cluster = Cluster::with_nodes(3);
     cluster.create("db", 9 * MIB).unwrap();
