@@ -186,7 +186,7 @@ pub(crate) fn parts(cancelled: &CancelledRollback) -> String {
         [] => String::new(),
         done => format!("{} read as snapshot {snapshot}, and ", ranges(done)),
     };
-    format!("{done}{} as before or as snapshot {snapshot}, each shard as a whole", ranges(left))
+    format!("{done}{} as before or as snapshot {snapshot}", ranges(left))
 }
 
 /// The first of them.
@@ -243,7 +243,7 @@ mod tests {
         let said = |done, left| parts(&CancelledRollback { snapshot: "a".to_owned(), done, left });
         assert_eq!(
             said(vec![range(0, 4), range(8, 2)], vec![range(4, 4)]),
-            "0 B to 4 GiB, 8 GiB to 10 GiB read as snapshot a, and 4 GiB to 8 GiB as before or as snapshot a, each shard as a whole"
+            "0 B to 4 GiB, 8 GiB to 10 GiB read as snapshot a, and 4 GiB to 8 GiB as before or as snapshot a"
         );
         let many = said(Vec::new(), (0..9).map(|n| range(2 * n, 1)).collect());
         assert!(many.starts_with("0 B to 1 GiB, ") && many.contains("7 GiB and 5 ranges more as before"), "{many}");

@@ -498,14 +498,15 @@ pub struct RollbackInfo {
     pub progress: Progress,
 }
 
-/// What a volume reads as whose rollback was cancelled: shard by shard one or the other.
+/// What a volume reads as whose rollback was cancelled.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CancelledRollback {
     /// To this snapshot.
     pub snapshot: String,
     /// Ranges that read as the snapshot, in order; beyond its end as zeros.
     pub done: Vec<VolumeRange>,
-    /// The others: each shard of them as before, or, where its primary was at it just then, as those.
+    /// The others: each shard of them as before, or, where its primary was at it just then, as those; one that came after the snapshot may
+    /// have been zeroed in part.
     pub left: Vec<VolumeRange>,
 }
 
