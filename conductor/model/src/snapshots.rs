@@ -19,7 +19,8 @@ use crate::orders::Purpose;
 use crate::record::SnapshotRecord;
 use crate::views::{SnapshotInfo, SnapshotState};
 use crate::{
-    Conductor, Dirty, Epoch, Error, Key, Millis, ShardId, SnapshotId, VolumeId, check_snapshot_name, check_volume_name,
+    Commit, Conductor, Dirty, Epoch, Error, Key, Millis, ShardId, SnapshotId, VolumeId, check_snapshot_name,
+    check_volume_name,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -138,7 +139,7 @@ impl Conductor {
             return Err(Error::Busy { name: volume.to_owned(), what: "is being rolled back to it" });
         }
         // A primary that has not heard that this was cancelled may still ask copies for it.
-        if let Some(volume) = self.volumes.get(&key.0).filter(|volume| volume.cancelled.is_some()) {
+        if let Some(volume) = self.volumes.get(&key.0).filter(|volume| volume.given_up_at > Commit(0)) {
             self.check_unchanging(now, volume)?;
         }
         self.check_not_needed(&format!("snapshot {volume}@{name}"), key.0, Some(key.1))?;

@@ -127,6 +127,10 @@ pub(crate) struct Primary {
     pub(crate) holds: BTreeMap<OrderId, Time>,
     /// The newest epoch that was settled here.
     pub(crate) settled_here: Epoch,
+    /// The first epoch that was begun here since one was settled here.
+    unsettled_from: Epoch,
+    /// What copies had on their disks before that one was begun. Each stores the epochs that it joins, also while none comes to be settled.
+    stored: BTreeMap<CopyId, Epoch>,
     /// Up to here everything was finished on all copies of that epoch, and is durable there.
     finished_here: Stamp,
     /// Why members refused to join, as they said it last.
@@ -151,6 +155,8 @@ impl Primary {
     pub(crate) fn new(config: Configuration) -> Self {
         Self {
             ranges: Ranges::new(config.born),
+            unsettled_from: config.epoch,
+            stored: BTreeMap::new(),
             config,
             phase: PrimaryPhase::Joining,
             asked: Time::default(),
@@ -189,6 +195,11 @@ impl Primary {
         if self.settled && self.config.durability.is_always() {
             self.finished_here = Stamp { epoch: self.config.epoch, sequence: self.window.prefix() };
         }
+        if self.settled_here == self.config.epoch {
+            self.unsettled_from = config.epoch;
+            self.stored.clear();
+        }
+        self.stored.retain(|copy, _| config.member(*copy).is_some_and(|m| m.state == CopyState::InSync));
         self.joining_since = now;
         self.hangs = false;
         self.config = config;
@@ -205,6 +216,18 @@ impl Primary {
         self.wish = None;
         self.failed.clear();
         self.filling = None;
+    }
+
+    /// The epoch that a copy had on its disk before those that were begun here and never settled: where it says one of these, it is what it
+    /// said before.
+    pub(crate) fn stored_before(&mut self, copy: CopyId, said: Epoch) -> Epoch {
+        if driver::mutant::on("past_judged_late") {
+            return said;
+        }
+        if said < self.unsettled_from {
+            self.stored.insert(copy, said);
+        }
+        self.stored.get(&copy).copied().unwrap_or(said)
     }
 
     /// The newest epoch that is known to have been settled: everything of older ones is durable on its copies.
@@ -398,6 +421,34 @@ mod tests {
         let newest = list.iter().map(|(_, n)| *n).max().unwrap_or_default();
         let held = list.iter().map(|(at, n)| (*at, stamp(*n))).collect();
         Joined { held, known_good: stamp(0), newest: stamp(newest), stored: Epoch(1) }
+    }
+
+    #[test]
+    fn what_a_copy_had_stored_counts_until_an_epoch_is_settled() {
+        let mut primary = primary(Durability::Always);
+        let copy = CopyId(2);
+        let mut enter = |primary: &mut Primary, epoch, state| {
+            let mut config = Configuration { epoch: Epoch(epoch), ..primary.config.clone() };
+            config.members[1].state = state;
+            primary.enter(Time::default(), config);
+        };
+        primary.settled_here = Epoch(1);
+        enter(&mut primary, 10, CopyState::InSync);
+        assert_eq!(primary.stored_before(copy, Epoch(5)), Epoch(5));
+        for epoch in 11..13 {
+            // It has stored the last one that it joined, of which nothing came.
+            enter(&mut primary, epoch, CopyState::InSync);
+            assert_eq!(primary.stored_before(copy, Epoch(epoch - 1)), Epoch(5));
+        }
+        primary.settled_here = Epoch(12);
+        enter(&mut primary, 13, CopyState::InSync);
+        assert_eq!(primary.stored_before(copy, Epoch(12)), Epoch(12));
+        // Its disk is another one by now; and then it was left out, and filled.
+        enter(&mut primary, 14, CopyState::InSync);
+        assert_eq!(primary.stored_before(copy, Epoch(9)), Epoch(9));
+        enter(&mut primary, 15, CopyState::Absent);
+        enter(&mut primary, 16, CopyState::InSync);
+        assert_eq!(primary.stored_before(copy, Epoch(15)), Epoch(15));
     }
 
     #[test]

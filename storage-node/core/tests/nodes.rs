@@ -13,6 +13,7 @@ mod keys;
 mod links;
 mod lost;
 mod orders;
+mod past;
 mod ranges;
 mod readers;
 mod room;

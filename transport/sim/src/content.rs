@@ -45,6 +45,10 @@ pub(crate) struct Content {
     unsettled: BTreeMap<u64, Unsettled>,
 }
 
+/// A copy of all that is on a disk.
+#[derive(Debug, Clone)]
+pub struct Image(BTreeMap<u64, Rc<[u8; BLOCK]>>);
+
 #[derive(Clone, Copy)]
 enum Fate {
     Kept,
@@ -58,6 +62,14 @@ impl Content {
             Some(content) => into.copy_from_slice(&content[..]),
             None => into.fill(0),
         }
+    }
+
+    pub(crate) fn image(&self) -> Image {
+        Image(self.seen.clone())
+    }
+
+    pub(crate) fn put_back(&mut self, image: &Image) {
+        *self = Self { seen: image.0.clone(), unsettled: BTreeMap::new() };
     }
 
     pub(crate) fn holds(&self, block: u64) -> bool {

@@ -32,6 +32,7 @@ mod turns;
 mod world;
 
 pub use clock::Clock;
+pub use content::Image;
 pub use disks::DiskId;
 pub use kernel::ProcessId;
 pub use options::{DiskOptions, Full, Latency, NetworkOptions, Options};

@@ -1,6 +1,6 @@
 //! The world: what a test does to it. How it goes on from there is in `turns`.
 
-use crate::content::BLOCK;
+use crate::content::{BLOCK, Image};
 use crate::disks::{DiskId, Disks, blocks_of};
 use crate::kernel::{Event, Host, Kernel, ProcessId};
 use crate::network::Network;
@@ -355,6 +355,18 @@ impl<A, L> World<A, L> {
         let bit = self.k.rng.below(8);
         self.rot(disk, at, u8::try_from(bit).unwrap_or(0));
         Some(at)
+    }
+
+    /// All that is on a disk, as a copy of it would have it.
+    pub fn image(&self, disk: DiskId) -> Image {
+        self.disks.get(disk).content.image()
+    }
+
+    /// Puts that back, while nobody has the disk.
+    pub fn put_back(&mut self, disk: DiskId, image: &Image) {
+        let disk = self.disks.get_mut(disk);
+        assert!(disk.holder.is_none(), "a disk that somebody has is not written over");
+        disk.content.put_back(image);
     }
 
     /// What reads of this range would see.

@@ -188,8 +188,10 @@ impl UblkMade {
             VolumeLetter::Fenced => drop(tell.send(Happening::Fenced)),
             VolumeLetter::Word(word) => say(&word),
         };
-        if shape.recover.is_none() {
-            sweep(shape.owner)?;
+        if shape.recover.is_none()
+            && let Err(error) = sweep(shape.owner)
+        {
+            tracing::warn!(%error, "a device that a killed target had made is still there");
         }
         Ok(Self { device: Device::make(&options, build, on_letter)?, volume, size, owner: shape.owner })
     }

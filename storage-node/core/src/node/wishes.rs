@@ -156,6 +156,12 @@ impl<S: Store> Node<S> {
     /// What is due for a shard now?
     fn due(&self, now: Time, shard: ShardId, filled: usize) -> Option<MembershipChange> {
         let primary = self.primaries.get(&shard)?;
+        if matches!(primary.phase, PrimaryPhase::Asking(MembershipChange::Past(_)))
+            && !driver::mutant::on("past_dropped")
+        {
+            // Nothing else before that: without the others nobody could tell any more whose disk is from the past.
+            return None;
+        }
         if let PrimaryPhase::Failed(_) = primary.phase {
             return Some(MembershipChange::StepDown);
         }

@@ -193,7 +193,13 @@ impl Cluster {
             (Said::Answered(token, status, data), _) => drop(self.answers.insert(token, (status, data))),
             (Said::Node(Letter::Ask(request)), Some(node)) => {
                 let config = self.configs.get_mut(&request.shard).unwrap();
-                let answer = if request.change == MembershipChange::StepDown {
+                let own = config.primary;
+                let steps_down = match &request.change {
+                    MembershipChange::StepDown => true,
+                    MembershipChange::Past(list) => list.contains(&own),
+                    _ => false,
+                };
+                let answer = if steps_down {
                     MembershipAnswer::Refused("nobody else is promoted here".to_owned())
                 } else if matches!(request.change, MembershipChange::Sync(copy, _) if Some(copy) == self.unfit) {
                     MembershipAnswer::Refused("its disk failed".to_owned())
@@ -217,7 +223,10 @@ impl Cluster {
                         MembershipChange::Sync(copy, open) => {
                             change(copy, CopyState::Syncing, Some(open));
                         }
-                        MembershipChange::Add(copy) => change(copy, CopyState::InSync, None),
+                        MembershipChange::Add(copy) => {
+                            change(copy, CopyState::InSync, None);
+                            members.iter_mut().filter(|m| m.copy == copy).for_each(|m| m.past = false);
+                        }
                         MembershipChange::StepDown => unreachable!("refused above"),
                         MembershipChange::Born => config.born = true,
                         MembershipChange::CacheLost => {

@@ -202,6 +202,10 @@ impl Catalog {
         let Some(state) = self.copy_mut(copy) else { return };
         if config.epoch >= state.config.epoch && config.size >= state.config.size {
             state.config.clone_from(config);
+            if config.in_sync_members().any(|m| m.copy == copy) {
+                // It holds everything: how far it was filled once says nothing of the next time, nor does that of an image from the past.
+                state.mark = SyncMark::default();
+            }
             let (live, blocks) = (state.live, state.blocks());
             self.layers.change(live, |layer| layer.blocks = blocks);
         }
@@ -299,6 +303,34 @@ mod tests {
         }
         catalog.advance(CopyId(1), stamp(5000));
         assert!(catalog.copies[&CopyId(1)].held.is_empty());
+    }
+
+    #[test]
+    fn how_far_a_copy_was_filled_is_forgotten_when_it_joins_as_one_that_holds_everything() {
+        let mut catalog = Catalog::default();
+        let copy = CopyId(1);
+        catalog.create(copy, config(), LayerId(1), None);
+        let stamp = |n| Stamp { epoch: Epoch(1), sequence: Sequence(n) };
+        let mark = SyncMark { base: stamp(1), cursor: Blocks(64), upto: stamp(9) };
+        catalog.mark(copy, mark, None);
+        let member = |state| conductor_model::Member {
+            copy,
+            node: conductor_model::NodeId(1),
+            disk: conductor_model::DiskId(1),
+            open: conductor_model::OpenId(1),
+            state,
+            since: Epoch(0),
+            past: true,
+            endpoint: ([10, 0, 0, 1], 1).into(),
+        };
+        for (state, kept) in [
+            (conductor_model::CopyState::Syncing, mark),
+            (conductor_model::CopyState::Absent, mark),
+            (conductor_model::CopyState::InSync, SyncMark::default()),
+        ] {
+            catalog.join(copy, &Configuration { members: vec![member(state)], ..config() });
+            assert_eq!(catalog.copies[&copy].mark, kept, "{state:?}");
+        }
     }
 
     #[test]

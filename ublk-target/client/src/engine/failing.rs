@@ -80,9 +80,6 @@ impl Engine {
             link.fence_wanted = false;
         }
         self.unfenced.sweep(|shard, lost| self.routes.is_past(shard, lost));
-        for endpoint in self.unfenced.endpoints(self.settings.lane) {
-            self.links.entry(endpoint).or_insert_with(|| Link::new(now)).fence_wanted = true;
-        }
         let failing: SmallVec<[usize; 8]> = self.failing.iter().copied().collect();
         for slot in failing {
             let Some((_, since)) = self.requests[slot].failed else { continue };
@@ -110,6 +107,10 @@ impl Engine {
             }
             self.counters.unfenced += u64::from(given_up);
             self.decide(slot);
+        }
+        // Behind those that were given up just now: others wait for it.
+        for endpoint in self.unfenced.endpoints(self.settings.lane) {
+            self.links.entry(endpoint).or_insert_with(|| Link::new(now)).fence_wanted = true;
         }
     }
 

@@ -483,6 +483,8 @@ fn what_a_timed_out_write_may_still_change_is_written_by_no_other_lane_before_th
     a.pass(Span::seconds(1));
     a.pass(FENCE_GRACE);
     assert_eq!((a.results(), a.engine.counters.unfenced), (vec![(1, Err(BlockError::TimedOut))], 1));
+    // By itself, without any request of its own: the others wait for it.
+    assert!(a.engine.next_deadline().is_some() || a.has_conn(1));
 
     let tries_again = |b: &mut Bench| b.pass(RETRY_MAX);
     b.write(2, 8192, &[2; 4096]);
