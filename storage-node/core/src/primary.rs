@@ -427,7 +427,7 @@ mod tests {
     fn what_a_copy_had_stored_counts_until_an_epoch_is_settled() {
         let mut primary = primary(Durability::Always);
         let copy = CopyId(2);
-        let mut enter = |primary: &mut Primary, epoch, state| {
+        let enter = |primary: &mut Primary, epoch, state| {
             let mut config = Configuration { epoch: Epoch(epoch), ..primary.config.clone() };
             config.members[1].state = state;
             primary.enter(Time::default(), config);
