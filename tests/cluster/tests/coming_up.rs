@@ -105,3 +105,31 @@ fn what_is_open_when_a_target_is_started_is_not_kept_open_by_it() {
     File::open(&lock).unwrap().try_lock().expect("the target has the lock");
     cluster.trine(&["detach", "db"]).unwrap();
 }
+
+/// What comes after a target that died may fail, too. The clients of the first one may still have writes that nobody answered, and go on with the
+/// next: nobody else may have the volume before.
+#[test]
+fn an_export_whose_target_died_is_kept_when_the_next_target_cannot_listen() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create("db", 16, 16).unwrap();
+    cluster.attach("db").unwrap();
+    let attachment = |cluster: &Cluster| cluster.json(&["volume", "show", "db"]).unwrap()["info"]["attachment"].clone();
+    let before = attachment(&cluster);
+    cluster.target("db").unwrap().kill().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = format!("tcp:{}", taken.local_addr().unwrap());
+    let failed = cluster.try_trine(&["attach", "db", "--nbd", &at]).unwrap();
+    assert!(failed.code != 0 && failed.stderr.contains("listen"), "{failed:?}");
+    let all = cluster.json(&["attached"]).unwrap();
+    assert!(all.as_array().unwrap().len() == 1 && all[0]["state"] == "dead", "{all}");
+    assert_eq!(
+        (attachment(&cluster)["client"].clone(), before["client"].is_string()),
+        (before["client"].clone(), true)
+    );
+    cluster.attach("db").unwrap();
+    cluster.detach("db").unwrap();
+    assert!(attachment(&cluster).is_null() && cluster.json(&["attached"]).unwrap().as_array().unwrap().is_empty());
+    // One that never served anybody leaves nothing.
+    let failed = cluster.try_trine(&["attach", "db", "--nbd", &at]).unwrap();
+    assert!(failed.code != 0 && attachment(&cluster).is_null(), "{failed:?}");
+}
