@@ -387,7 +387,8 @@ pub(crate) fn config(copy: u64, blocks: u32) -> Configuration {
         node: NodeId(1),
         disk: DiskId(1),
         open: OpenId(7),
-        state: CopyState::InSync,
+        // One that joins as in sync forgets how far it was filled, which is looked at here.
+        state: CopyState::Syncing,
         since: conductor_model::Epoch(0),
         past: false,
         endpoint: "127.0.0.1:7000".parse().expect("an address"),
