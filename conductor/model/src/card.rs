@@ -115,7 +115,8 @@ impl Conductor {
             if here.is_some_and(|card| VolumeCard { version: card.version, ..next.clone() } == *card) {
                 continue;
             }
-            // A barrier does not outlive its epoch; whatever else its primary is at goes on in the next one. And a card does not speak of shards that may not exist.
+            // A barrier does not outlive its epoch; whatever else its primary is at goes on in the next one. And a card does not speak of
+            // shards that may not exist.
             let settled = self.shards_of(volume).all(|s| s.config.born && s.distrusted.is_none());
             let changing = shard.changed_at == self.next_commit();
             if changing || !settled || self.creates_snapshot(volume) {

@@ -3,6 +3,7 @@
 mod behaviour;
 mod failover;
 mod fake;
+mod fencing;
 mod flush;
 mod holding;
 mod limited;
