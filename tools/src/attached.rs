@@ -1,11 +1,13 @@
 //! `trine attached`: the volumes that are attached to this host.
 
 use crate::attach::records;
-use crate::config::ClusterArgs;
+use crate::config::{ClusterArgs, DirArgs};
 use crate::output::{Outcome, OutputArgs, note, table};
 use crate::trace::{self, Step, steps};
 use clap::Args;
 use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use target_daemon::{Place, Record, TargetError, TargetView, look};
 
@@ -91,7 +93,31 @@ pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
             _ => continue,
         });
     }
-    args.output.print(&all, |all| people(all))
+    args.output.print(&all, |all| people(all))?;
+    for elsewhere in usual_places(&args.cluster)? {
+        let volumes: Vec<String> = Place::all(&elsewhere.join("attached"))?
+            .into_iter()
+            .filter(|place| place.is_live().unwrap_or(false))
+            .map(|place| place.volume().to_owned())
+            .collect();
+        if !volumes.is_empty() {
+            let (dir, volumes) = (elsewhere.display(), volumes.join(", "));
+            note(format!(
+                "trine: also attached to this host, recorded in {dir}: {volumes}; see `trine attached --dir {dir}`"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Where attachments may be recorded besides where this command looks: with a conductor named it is elsewhere than without.
+fn usual_places(cluster: &ClusterArgs) -> Outcome<Vec<PathBuf>> {
+    let seen = records(cluster)?;
+    let named = ClusterArgs { conductor: Some(String::new()), dir: DirArgs { dir: None }, ..cluster.clone() };
+    let unnamed = ClusterArgs { conductor: None, dir: DirArgs { dir: None }, ..cluster.clone() };
+    // Without a home directory one of them is none.
+    let places: BTreeSet<PathBuf> = [records(&named), records(&unnamed)].into_iter().flatten().collect();
+    Ok(places.into_iter().filter(|place| *place != seen).filter_map(|place| Some(place.parent()?.to_owned())).collect())
 }
 
 fn people(all: &[Attached]) -> String {

@@ -265,8 +265,14 @@ fn remove(args: &RemoveArgs) -> Outcome {
     }
     let info = args.cluster.client()?.remove_disk(args.disk, force(args.force.as_deref()))?;
     args.output.print(&info, |info| {
-        let copies = info.disks.iter().find(|d| d.disk == args.disk).map_or(0, |d| d.copies);
-        format!("disk {} of {} is to be emptied: {copies} copies on it", args.disk, info.node)
+        let disk = info.disks.iter().find(|d| d.disk == args.disk);
+        let copies = disk.map_or(0, |d| d.copies);
+        let path = disk.and_then(|d| d.path.as_deref()).unwrap_or("it");
+        let (disk, node) = (args.disk, info.node);
+        format!(
+            "disk {disk} of {node} is to be emptied: {copies} copies on it\n\
+             take {path} out of the options that {node} is started with: a start with it would make it a new disk of {node}"
+        )
     })
 }
 
@@ -292,7 +298,7 @@ fn disks_table(nodes: &[NodeInfo]) -> String {
 pub(crate) fn on_its_way(disk: &DiskInfo) -> Option<String> {
     match (disk.leaving, disk.successor, disk.copies) {
         (false, ..) => None,
-        (true, _, 0) => Some("empty: take it out".to_owned()),
+        (true, _, 0) => Some("empty, its node is letting go of it".to_owned()),
         (true, None, copies) => Some(format!("{copies} copies to move")),
         (true, Some(new), copies) => Some(format!("{copies} copies to make on {new}")),
     }

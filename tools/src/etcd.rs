@@ -106,11 +106,12 @@ pub(crate) fn store(text: &str) -> Result<Store, String> {
     }
 }
 
-/// The store, as `--store` takes it.
+/// The store, as `--store` takes it; behind that what names the cluster in it, if that is not the default.
 pub(crate) fn name(store: &Store) -> String {
     match store {
         Store::Redb(file) => format!("redb:{}", file.display()),
-        Store::Etcd(at) => format!("etcd:{}", at.urls.join(",")),
+        Store::Etcd(at) if at.prefix == EtcdStore::default().prefix => format!("etcd:{}", at.urls.join(",")),
+        Store::Etcd(at) => format!("etcd:{} --etcd-prefix {}", at.urls.join(","), at.prefix),
     }
 }
 

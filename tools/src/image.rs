@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use conductor_client::Client;
 use conductor_model::Bytes;
+use conductor_model::limits::MAX_VOLUME_NAME;
 use conductor_model::views::VolumeInfo;
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -25,6 +26,8 @@ use target_daemon::{Subject, Visit};
 /// What volumes are multiples of, and the smallest.
 const BLOCK: u64 = 4096;
 const SMALLEST: u64 = 1 << 20;
+/// Behind the name of a volume that is being imported.
+const IMPORTING: &str = ".importing";
 
 #[derive(Args)]
 pub(crate) struct ExportArgs {
@@ -111,20 +114,38 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
     let source = if args.raw { source.raw() } else { source };
     source.check()?;
     let size = new_size(source.size(), args.size)?;
-    let subject = args.name.parse::<Subject>().context("a volume's name")?;
+    // Under its own name when it is whole: what a killed import leaves is seen to be a part.
+    let part = part_name(&args.name);
+    let subject = part.parse::<Subject>().context("a volume's name")?;
     let by = visit(&args.cluster, subject, "import")?;
     let client = args.cluster.client()?;
+    match client.volume(&args.name) {
+        Ok(_) => return Err(Failure::new(Exit::Refused, format!("there is a volume {} already", args.name))),
+        Err(error) if error.kind() == Some("no-volume") => {}
+        Err(error) => return Err(error.into()),
+    }
     // What comes while the new volume is waited for is found there, what comes later by the import itself.
     let stops = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     stops.thread_block().context("cannot block signals")?;
     let signals = SignalFd::with_flags(&stops, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
     let signals = signals.context("cannot watch for signals")?;
     let is_stopped = || matches!(signals.read_signal(), Ok(Some(_)));
-    let new = client.create_volume(&args.kind.new_volume(&args.name, Bytes(size)))?;
+    let new = client.create_volume(&args.kind.new_volume(&part, Bytes(size))).map_err(|error| match error.kind() {
+        Some("volume-exists") => Failure::new(
+            Exit::Refused,
+            format!(
+                "there is a volume {part} already: another import to {} is under way, or was killed, and `trine volume delete {part}` \
+                 removes what it left",
+                args.name
+            ),
+        ),
+        _ => error.into(),
+    })?;
     let by = Visit { volume: Some(new.id), ..by };
-    let so_far = format!("volume {} is created", args.name);
+    let so_far = format!("volume {part} is created");
     let moved = wait_until_served(&client, &new, &so_far, args.timeout, &is_stopped)
-        .and_then(|_| Ok(following(&args.name, |progress| image::import(by, source, !args.short, progress))?));
+        .and_then(|_| Ok(following(&args.name, |progress| image::import(by, source, !args.short, progress))?))
+        .and_then(|moved| client.rename_volume(&part, &args.name).map(|_| moved).map_err(Failure::from));
     let moved = moved.map_err(|failure| undo(&client, &new, failure))?;
     args.output.print(&Report { volume: &args.name, file: args.file.display().to_string(), moved }, |report| {
         people("imported", report)
@@ -140,6 +161,12 @@ fn was_closed(stream: impl AsFd) -> Outcome<bool> {
     let is_null = SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFCHR
         && found.st_rdev == makedev(1, 3);
     Ok(is_null && OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR)
+}
+
+/// What a volume is called while it is imported: its name, as far as there is room for what follows.
+fn part_name(name: &str) -> String {
+    let room = MAX_VOLUME_NAME - IMPORTING.len();
+    format!("{}{IMPORTING}", &name[..name.len().min(room)])
 }
 
 fn new_size(file: Option<u64>, asked: Option<Size>) -> Outcome<u64> {

@@ -229,7 +229,7 @@ fn add(args: &AddArgs) -> Outcome {
     let nodes = args.cluster.client()?.nodes()?;
     let node = NodeId(nodes.iter().map(|n| n.node.0).max().unwrap_or(0) + 1);
     let rack = args.rack.as_ref().map_or(String::new(), |rack| format!(" --rack {rack}"));
-    let conductor = args.cluster.address()?;
+    let conductor = reachable(args.cluster.address()?);
     let encryption = if args.cluster.is_tls()? { "--tls" } else { "--plaintext" };
     let command = format!(
         "trine node run --node {node} --conductor {conductor} --key-file /etc/trine/cluster.key --listen ITS-ADDRESS:7100 \
@@ -240,6 +240,19 @@ fn add(args: &AddArgs) -> Outcome {
         let after = format!("`trine node list` shows {node} then, and it takes new copies and, by rebalancing, its share of the others");
         format!("{key}\n\n  {}\n\n{after}", joining.command)
     })
+}
+
+/// What another machine can be told: this one's loopback means itself there.
+fn reachable(conductor: String) -> String {
+    let is_loopback = |address: &str| {
+        let (host, port) = address.rsplit_once(':')?;
+        let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        (host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())).then(|| port.to_owned())
+    };
+    match is_loopback(&conductor) {
+        Some(port) => format!("ADDRESS-OF-THE-CONDUCTOR:{port}"),
+        None => conductor,
+    }
 }
 
 fn drain(args: &DrainArgs) -> Outcome {
@@ -485,9 +498,11 @@ pub(crate) fn nodes_table(nodes: &[NodeInfo]) -> String {
             sum(&|d| d.capacity.0),
             copies(n).to_string(),
             n.primaries.to_string(),
+            if n.version.is_empty() { "-".to_owned() } else { n.version.clone() },
         ]
     };
-    table(&["NODE", "HOST", "RACK", "STATE", "DISKS", "USED", "CAPACITY", "COPIES", "PRIMARIES"], nodes.iter().map(row))
+    let head = ["NODE", "HOST", "RACK", "STATE", "DISKS", "USED", "CAPACITY", "COPIES", "PRIMARIES", "VERSION"];
+    table(&head, nodes.iter().map(row))
 }
 
 fn disks_table(node: &NodeInfo) -> String {

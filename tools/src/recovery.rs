@@ -81,7 +81,8 @@ pub(crate) fn backup(args: &BackupArgs) -> Outcome {
 
 pub(crate) fn recover(args: RecoverArgs) -> Outcome {
     let RecoverArgs { backup, cluster_id, store, etcd, from_nodes: _ } = args;
-    let (name, store) = (etcd::name(&store), etcd.complete(store)?);
+    let store = etcd.complete(store)?;
+    let name = etcd::name(&store);
     let what = match &backup {
         Some(file) => {
             let head = backup::recover(file, &store).map_err(failed)?;
@@ -93,7 +94,8 @@ pub(crate) fn recover(args: RecoverArgs) -> Outcome {
         }
     };
     print(&format!(
-        "{what}\nnext: `trine conductor run --store {name} --key-file FILE`; when all nodes have come, `trine conductor adopt`"
+        "{what}\nnext: `trine conductor run --existing --store {name}`, with the other options that the conductor had (--key-file, --listen, …); when all \
+         nodes have come, `trine conductor adopt`"
     ))
 }
 

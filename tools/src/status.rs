@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 #[derive(Args)]
 pub(crate) struct StatusArgs {
-    /// Exit with 1 unless all is healthy: for what watches the cluster
+    /// Exit with 1 unless all is healthy and there is no warning: for what watches the cluster
     #[arg(long)]
     check: bool,
     #[command(flatten)]
@@ -20,14 +20,24 @@ pub(crate) struct StatusArgs {
 pub(crate) fn run(args: &StatusArgs) -> Outcome {
     let status = args.list.cluster.client()?.status()?;
     args.list.output.print(&status, people)?;
-    match (&status.doubt, status.health) {
-        _ if !args.check => Ok(()),
-        (Some(_), _) => Err(Failure::new(Exit::Failed, "the conductor is in doubt")),
-        (None, Health::Healthy) if !status.refused.is_empty() => {
-            Err(Failure::new(Exit::Failed, "the conductor refuses nodes of another cluster"))
+    match wrong(&status).filter(|_| args.check) {
+        None => Ok(()),
+        Some(why) => Err(Failure::new(Exit::Failed, why)),
+    }
+}
+
+/// The worst of what somebody has to look at; `None` if all is well.
+fn wrong(status: &Status) -> Option<String> {
+    match status.health {
+        _ if status.doubt.is_some() => Some("the conductor is in doubt".to_owned()),
+        Health::Healthy if !status.refused.is_empty() => {
+            Some("the conductor refuses nodes of another cluster".to_owned())
         }
-        (None, Health::Healthy) => Ok(()),
-        (None, health) => Err(Failure::new(Exit::Failed, format!("the cluster is {health}"))),
+        Health::Healthy => status.warnings.first().map(|warning| match status.warnings.len() - 1 {
+            0 => warning.clone(),
+            more => format!("{warning} (and {more} more)"),
+        }),
+        health => Some(format!("the cluster is {health}")),
     }
 }
 
@@ -51,7 +61,11 @@ fn people(status: &Status) -> String {
     let totals = &status.totals;
     let all = totals.volumes;
     let health = match status.health {
-        Health::Healthy => "healthy\n".to_owned(),
+        Health::Healthy => match status.warnings.len() {
+            0 => "healthy\n".to_owned(),
+            1 => "healthy, with 1 warning\n".to_owned(),
+            more => format!("healthy, with {more} warnings\n"),
+        },
         Health::Resyncing => {
             format!("RESYNCING: copies of {} of {all} volumes are being filled\n", totals.volumes_resyncing)
         }

@@ -4,7 +4,7 @@ use crate::config::ClusterArgs;
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, print, size, table};
 use crate::progress::{Unit, patiently, sentence};
 use crate::snapshot::parts;
-use crate::{copies, image, ranges, resync, scrub};
+use crate::{image, ranges, resync, scrub, sharing};
 use clap::{Args, Subcommand, ValueEnum};
 use conductor_client::Client;
 use conductor_model::limits::DEFAULT_MIN_COPIES;
@@ -38,21 +38,25 @@ pub(crate) enum VolumeCommand {
     /// Grow a volume; it never shrinks. Attached block devices notice by themselves within 5 seconds (Linux 6.16 and newer; older ones when they are
     /// attached again), NBD clients when they connect again
     Resize(ResizeArgs),
+    /// Give a volume another name, which keys and clones do not care about; not while anybody has it attached. Who has a snapshot of it attached
+    /// loses that
+    #[command(alias = "mv")]
+    Rename(RenameArgs),
     /// Delete a volume with all its data and snapshots; not while a clone needs one of them
     #[command(alias = "rm")]
     Delete(DeleteArgs),
     /// Make a new writable volume that begins as a snapshot of another: at once, and sharing its space
-    Clone(copies::CloneArgs),
+    Clone(sharing::CloneArgs),
     /// Make a clone independent of the volume that it was made from, which can be deleted then
-    Flatten(copies::FlattenArgs),
+    Flatten(sharing::FlattenArgs),
     /// Make a range of a volume read as the same range of another volume's snapshot, sharing its space
-    CopyRange(copies::CopyRangeArgs),
+    CopyRange(sharing::CopyRangeArgs),
     /// Show the copy-ranges into a volume: those under way, and those that ended before they were done. Ends one of them
-    CopyRanges(copies::CopyRangesArgs),
+    CopyRanges(sharing::CopyRangesArgs),
     /// Write what is in a volume, or in a snapshot of it, into a file: a raw image, as qemu-img and dd know it
     Export(image::ExportArgs),
-    /// Create a volume that holds what is in a file: a raw image, such as a disk of another machine. One that fails or is interrupted leaves
-    /// no volume; one that is killed, or whose host loses power, leaves a part of it, which looks like a whole one: delete it
+    /// Create a volume that holds what is in a file: a raw image, such as a disk of another machine. Until all is there it is called
+    /// NAME.importing. One that fails or is interrupted leaves no volume; one that is killed, or whose host loses power, leaves that: delete it
     Import(image::ImportArgs),
     /// Read everything on every copy in the background, and put right what is damaged
     Scrub(scrub::ScrubArgs),
@@ -171,6 +175,20 @@ pub(crate) struct ResizeArgs {
 }
 
 #[derive(Args)]
+pub(crate) struct RenameArgs {
+    /// The volume
+    #[arg(value_parser = name)]
+    name: String,
+    /// Its new name
+    #[arg(value_name = "NEW", value_parser = name)]
+    new: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
 pub(crate) struct SetArgs {
     /// The volume
     #[arg(value_parser = name)]
@@ -217,12 +235,13 @@ pub(crate) fn run(command: VolumeCommand) -> Outcome {
         VolumeCommand::Show(args) => args.output.print(&args.cluster.client()?.volume(&args.name)?, detail),
         VolumeCommand::Set(args) => set(&args),
         VolumeCommand::Resize(args) => resize(&args),
+        VolumeCommand::Rename(args) => rename(&args),
         VolumeCommand::Ranges(args) => ranges::ranges(&args),
         VolumeCommand::Delete(args) => delete(&args),
-        VolumeCommand::Clone(args) => copies::clone(&args),
-        VolumeCommand::Flatten(args) => copies::flatten(&args),
-        VolumeCommand::CopyRange(args) => copies::copy_range(&args),
-        VolumeCommand::CopyRanges(args) => copies::copy_ranges(&args),
+        VolumeCommand::Clone(args) => sharing::clone(&args),
+        VolumeCommand::Flatten(args) => sharing::flatten(&args),
+        VolumeCommand::CopyRange(args) => sharing::copy_range(&args),
+        VolumeCommand::CopyRanges(args) => sharing::copy_ranges(&args),
         VolumeCommand::Export(args) => image::export(args),
         VolumeCommand::Import(args) => image::import(args),
         VolumeCommand::Scrub(args) => scrub::run(&args),
@@ -239,6 +258,11 @@ fn resize(args: &ResizeArgs) -> Outcome {
     let client = args.cluster.client()?;
     let info = client.resize_volume(&args.name, Bytes(args.size.0))?;
     finish(&client, info, &args.wait, args.output, "grown")
+}
+
+fn rename(args: &RenameArgs) -> Outcome {
+    let info = args.cluster.client()?.rename_volume(&args.name, &args.new)?;
+    args.output.print(&info, |info| format!("volume {} is called {} now", args.name, info.name))
 }
 
 fn set(args: &SetArgs) -> Outcome {

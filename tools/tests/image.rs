@@ -116,7 +116,7 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     let still = Pid::from_raw(i32::try_from(still).unwrap());
     kill(still, Signal::SIGSTOP).unwrap();
     let child = import(&["db", "--size", "8M"]);
-    dir.wait_until("there is a volume", || dir.json(&["volume", "list"])[0]["name"] == "db");
+    dir.wait_until("there is a volume", || dir.json(&["volume", "list"])[0]["name"] == "db.importing");
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     let output = child.wait_with_output().unwrap();
     kill(still, Signal::SIGCONT).unwrap();
@@ -127,14 +127,43 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     let mut child = import(&["db", "--size", "8M"]);
     let pipe = child.stdin.take().unwrap();
     dir.wait_until("the volume is attached", || dir.json(&["volume", "list"])[0]["attachment"].is_object());
-    dir.ok(&["volume", "delete", "db", "--yes", "--force"]);
+    dir.ok(&["volume", "delete", "db.importing", "--yes", "--force"]);
     is_deleted();
-    dir.ok(&["volume", "create", "db", "--size", "1M"]);
+    dir.ok(&["volume", "create", "db.importing", "--size", "1M"]);
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGHUP).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("interrupted"), "{output:?}");
     drop(pipe);
     assert_eq!(dir.json(&["volume", "list"])[0]["size"], 1 << 20);
+    dir.ok(&["volume", "delete", "db.importing", "--yes"]);
+    is_deleted();
+
+    // It is killed: what it leaves has not the name of a whole one, and is not taken for one by the next.
+    let mut child = import(&["db", "--size", "8M"]);
+    let pipe = child.stdin.take().unwrap();
+    dir.wait_until("the volume is attached", || dir.json(&["volume", "list"])[0]["attachment"].is_object());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(pipe);
+    assert_eq!(dir.json(&["volume", "list"])[0]["name"], "db.importing");
+    let there = dir.fails(5, &["volume", "import", &file("in"), "db"]);
+    assert!(there.contains("`trine volume delete db.importing` removes what it left"), "{there}");
+    dir.ok(&["volume", "delete", "db.importing", "--yes", "--force"]);
+    is_deleted();
+
+    // Somebody else takes the name meanwhile.
+    let mut child = import(&["db", "--size", "8M"]);
+    let mut pipe = child.stdin.take().unwrap();
+    dir.wait_until("the volume is attached", || dir.json(&["volume", "list"])[0]["attachment"].is_object());
+    dir.ok(&["volume", "create", "db", "--size", "1M"]);
+    pipe.write_all(&[7; 8 << 20]).unwrap();
+    drop(pipe);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(5) && text(&output.stderr).contains("nothing was imported"), "{output:?}");
+    dir.wait_until("only theirs is left", || {
+        let left = dir.json(&["volume", "list"]);
+        left.as_array().unwrap().len() == 1 && left[0]["size"] == 1 << 20
+    });
     dir.ok(&["volume", "delete", "db", "--yes"]);
     is_deleted();
 

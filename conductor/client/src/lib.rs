@@ -19,8 +19,8 @@ use conductor_model::api::{
 };
 use conductor_model::events::Event;
 use conductor_model::views::{
-    Adopt, Attach, CheckReplacement, ClientInfo, ConductorInfo, CopyInfo, CopyRange, Detach, Duty, Evict, Force,
-    KeyInfo, NewCopies, NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey,
+    Adopt, Attach, CheckReplacement, ClientInfo, ConductorInfo, CopyRange, CopyRangeInfo, Detach, Duty, Evict, Force,
+    KeyInfo, NewCopies, NewDuty, NewKey, NewSnapshot, NewVolume, NodeInfo, RecoveryInfo, RemoveDisk, RemoveKey, Rename,
     ReplaceDisk, Resize, ResyncChange, ResyncInfo, RotateKey, RotatedKey, Scrub, ScrubInfo, Settings, SnapshotInfo,
     Space, Status, Version, VolumeDetail, VolumeInfo,
 };
@@ -237,6 +237,11 @@ impl Client {
         self.post(&volume_path(name, "/resize")?, &Resize { size }, LONG_CALL)
     }
 
+    /// Gives a volume another name.
+    pub fn rename_volume(&self, name: &str, new: &str) -> Result<VolumeInfo, Error> {
+        self.post(&volume_path(name, "/rename")?, &Rename { name: new.to_owned() }, CALL)
+    }
+
     /// Takes a volume for a client, under a new attach generation.
     pub fn attach(&self, name: &str, attach: &Attach) -> Result<VolumeMap, Error> {
         self.post(&volume_path(name, "/attach")?, attach, CALL)
@@ -320,18 +325,18 @@ impl Client {
         self.post(&volume_path(volume, "/flatten")?, &(), LONG_CALL)
     }
 
-    /// Begins to copy a range into a volume; what is under way is in `copies`.
-    pub fn copy_range(&self, volume: &str, range: &CopyRange) -> Result<CopyInfo, Error> {
+    /// Begins to copy a range into a volume; what is under way is in `copy_ranges`.
+    pub fn copy_range(&self, volume: &str, range: &CopyRange) -> Result<CopyRangeInfo, Error> {
         self.post(&volume_path(volume, "/copies")?, range, LONG_CALL)
     }
 
     /// Copy-ranges into a volume that are under way, and those that failed or were cancelled.
-    pub fn copies(&self, volume: &str) -> Result<Vec<CopyInfo>, Error> {
+    pub fn copy_ranges(&self, volume: &str) -> Result<Vec<CopyRangeInfo>, Error> {
         self.get(&volume_path(volume, "/copies")?)
     }
 
     /// Ends a copy-range, which stays listed as cancelled, or removes one that has ended from the list. What was copied by then stays.
-    pub fn cancel_copy(&self, volume: &str, id: OrderId) -> Result<(), Error> {
+    pub fn cancel_copy_range(&self, volume: &str, id: OrderId) -> Result<(), Error> {
         self.delete(&volume_path(volume, &format!("/copies/{}", id.0))?, CALL)
     }
 

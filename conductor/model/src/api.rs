@@ -61,6 +61,9 @@ pub struct Register {
     /// The rack that its machine is in; empty if nobody said so: then its machine stands for itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub rack: String,
+    /// The version of Trine that it runs; empty if it did not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
     /// Its disks, each freshly opened.
     pub disks: Vec<DiskReport>,
     /// The cluster that its disks belong to.
@@ -439,7 +442,8 @@ pub enum MembershipChange {
     /// full set no more, because they lack what was acknowledged. If the asking one is among them, another one is to be promoted.
     Past(Vec<CopyId>),
     /// This absent copy, whose store is opened so, is to be filled: it is syncing in the next epoch. One at a time.
-    Sync(CopyId, OpenId),
+    #[serde(rename = "sync")]
+    Fill(CopyId, OpenId),
     /// This syncing copy holds everything: it is in sync in the next epoch (rule 1).
     Add(CopyId),
     /// The asking primary's own disk fails or hangs: another copy is to be promoted; its own is absent then, if enough others are in sync
@@ -448,6 +452,13 @@ pub enum MembershipChange {
     /// Of a flush volume, with every copy joined: none of them was there, without being opened anew, when the shard was served last. What was
     /// acknowledged and not flushed may be lost, and is to be told to who wrote it (rule 18).
     CacheLost,
+}
+
+impl MembershipChange {
+    /// Asks for the next epoch with everything as it is: the primary's own copy is named as it is named already.
+    pub fn unchanged(own: &Member) -> Self {
+        Self::Reopened(vec![(own.copy, own.open)])
+    }
 }
 
 /// The conductor's answer to one `MembershipRequest`.

@@ -156,7 +156,7 @@ impl Conductor {
             return Err(Error::Needed { what: what.to_owned(), by, way_out: "flatten or delete that first" });
         }
         let reads = |source: VolumeId, id: SnapshotId| source == volume && snapshot.is_none_or(|s| s == id);
-        let copies = self.copies.values().filter(|c| c.goes_on() && c.into != volume);
+        let copies = self.copy_ranges.values().filter(|c| c.goes_on() && c.into != volume);
         let by: Vec<String> = copies
             .filter(|c| reads(c.source, c.snapshot))
             .map(|c| format!("copy {} into {}", c.id, self.volumes.get(&c.into).map_or("?", |v| &v.name)))

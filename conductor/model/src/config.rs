@@ -5,7 +5,10 @@
 
 use crate::card::VolumeCard;
 use crate::limits::{MAX_NUMBER, MAX_SHARD, MAX_VOLUME};
-use crate::{AttachGeneration, Bytes, Commit, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId, SnapshotId};
+use crate::{
+    AttachGeneration, BLOCK, BlockRange, Blocks, Bytes, Commit, CopyId, DiskId, Epoch, NodeId, OpenId, ShardId,
+    SnapshotId,
+};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -127,6 +130,21 @@ impl Configuration {
     /// The member with this copy id.
     pub fn member(&self, copy: CopyId) -> Option<&Member> {
         self.members.iter().find(|m| m.copy == copy)
+    }
+
+    /// Is this copy listed as one that is filled?
+    pub fn is_syncing(&self, copy: CopyId) -> bool {
+        self.member(copy).is_some_and(|m| m.state == CopyState::Syncing)
+    }
+
+    /// Its size, as every node has checked before it kept it: at most 2^32 - 1 blocks.
+    pub fn blocks(&self) -> Blocks {
+        Blocks(u32::try_from(self.size.0 / BLOCK as u64).unwrap_or(u32::MAX))
+    }
+
+    /// Do these blocks lie within the shard?
+    pub fn contains(&self, at: BlockRange) -> bool {
+        at.end() * BLOCK as u64 <= self.size.0
     }
 
     /// The primary's entry; `None` only in a malformed configuration.

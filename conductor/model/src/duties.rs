@@ -5,7 +5,7 @@
 
 use crate::events::{Happened, Shards};
 use crate::limits::{DEAD_MS, MAX_COPIES};
-use crate::record::{DiskRecord, VolumeRecord};
+use crate::record::{DiskRecord, NodeRecord, VolumeRecord};
 use crate::views::{Duty, Force, NodeInfo, VolumeInfo};
 use crate::{
     Bytes, Conductor, Configuration, CopyId, CopyState, Dirty, DiskId, Error, Key, Member, Millis, NodeId, ShardId,
@@ -30,7 +30,11 @@ impl Conductor {
         let on_it = |m: &Member| m.node == node;
         match duty {
             Duty::Serving | Duty::Cordoned => {}
-            Duty::Draining => self.check_places(now, &format!("{node}"), &on_it)?,
+            Duty::Draining => {
+                if let Some(why) = self.nowhere_to_go(now, &on_it) {
+                    return Err(Error::InUse { what: node.to_string(), why });
+                }
+            }
             Duty::Removed => {
                 if self.silence(node, now) <= DEAD_MS && self.is_up(node, now) {
                     return Err(Error::InUse {
@@ -80,7 +84,16 @@ impl Conductor {
         match present {
             true => {
                 self.check_known(node, disk, force.force)?;
-                self.check_places(now, &what, &on_it)?;
+                if let Some(why) = self.nowhere_to_go(now, &on_it) {
+                    let others = self.nodes.get(&node).into_iter().flat_map(|n| &n.disks).map(|d| d.disk);
+                    let beside = others.filter(|d| *d != disk).find(|d| self.takes_copies(now, node, *d));
+                    let way = beside.map(|beside| {
+                        format!(
+                            "; or have another disk of {node} take what is on it: `trine disk replace {disk} {beside}`"
+                        )
+                    });
+                    return Err(Error::InUse { what, why: why + &way.unwrap_or_default() });
+                }
             }
             false => {
                 lost = self.check_not_last(now, &what, &on_it, &force)?;
@@ -324,23 +337,26 @@ impl Conductor {
         }
     }
 
-    /// For every shard with a copy there is a node that can take one.
-    fn check_places(&self, now: Millis, what: &str, on_it: &dyn Fn(&Member) -> bool) -> Result<(), Error> {
-        let open: BTreeSet<NodeId> = self.nodes.values().filter(|n| n.duty == Duty::Serving).map(|n| n.node).collect();
-        let open: BTreeSet<NodeId> = open.into_iter().filter(|n| self.hears(*n, now)).collect();
-        let stuck = self.shards.values().map(|s| &s.config).filter(|config| config.members.iter().any(on_it));
-        let mut stuck = stuck.filter(|config| {
-            let taken: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).collect();
-            open.difference(&taken).next().is_none()
-        });
-        match stuck.next() {
-            None => Ok(()),
-            Some(config) => {
-                let shard = config.shard;
-                let why = format!("has a copy of {shard} that no other node can take: add a node, or uncordon one");
-                Err(Error::InUse { what: what.to_owned(), why })
+    /// Why a copy there cannot be made anew on any other node, if there is such a copy.
+    pub(crate) fn nowhere_to_go(&self, now: Millis, on_it: &dyn Fn(&Member) -> bool) -> Option<String> {
+        let serving = || self.nodes.values().filter(|n| n.duty == Duty::Serving && self.hears(n.node, now));
+        let open: BTreeSet<NodeId> = serving().map(|n| n.node).collect();
+        let takes = |n: &NodeRecord| n.disks.iter().any(|d| self.takes_copies(now, n.node, d.disk));
+        let roomy: BTreeSet<NodeId> = serving().filter(|n| takes(n)).map(|n| n.node).collect();
+        let there = self.shards.values().map(|s| &s.config).filter(|config| config.members.iter().any(on_it));
+        there.into_iter().find_map(|config| {
+            let (shard, taken) = (config.shard, config.members.iter().map(|m| m.node).collect());
+            match (open.difference(&taken).next(), roomy.difference(&taken).next()) {
+                (_, Some(_)) => None,
+                (None, None) => {
+                    Some(format!("has a copy of {shard} that no other node can take: add a node, or uncordon one"))
+                }
+                (Some(node), None) => Some(format!(
+                    "has a copy of {shard} that no other node can take, as no disk of {node}, or of another one without a copy of it, has room \
+                     (`trine df`): add a disk or a node"
+                )),
             }
-        }
+        })
     }
 }
 

@@ -192,6 +192,13 @@ pub enum Happened {
         /// Its size now.
         size: Bytes,
     },
+    /// A volume has another name.
+    VolumeRenamed {
+        /// The name that it had.
+        volume: String,
+        /// The name that it has.
+        new: String,
+    },
     /// A snapshot is complete.
     SnapshotCreated {
         /// Of which volume.
@@ -496,6 +503,7 @@ impl fmt::Display for Happened {
             Self::Unsealed { shards } => write!(f, "enough copies in sync again: {shards}"),
             Self::VolumeCreated { volume, size } => write!(f, "volume {volume} created, {size}"),
             Self::VolumeResized { volume, size } => write!(f, "volume {volume} grown to {size}"),
+            Self::VolumeRenamed { volume, new } => write!(f, "volume {volume} renamed to {new}"),
             Self::SnapshotCreated { volume, snapshot } => write!(f, "snapshot {volume}@{snapshot} made"),
             Self::SnapshotDeleted { volume, snapshot } => write!(f, "snapshot {volume}@{snapshot} deleted"),
             Self::RolledBack { volume, snapshot, zeros_from } => {

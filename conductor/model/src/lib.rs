@@ -12,7 +12,7 @@ pub mod card;
 mod clients;
 mod clones;
 pub mod config;
-mod copies;
+mod copy_ranges;
 mod domains;
 mod doubt;
 mod duties;

@@ -105,7 +105,7 @@ pub const ORDER_PAUSE_MS: u64 = 3_000;
 /// How often it is kept how far copies and scrubs are: a restart does so much of them again.
 pub const KEEP_PROGRESS_MS: u64 = 30_000;
 /// Copy-ranges at once in a cluster, failed ones that nobody has looked at included.
-pub const MAX_COPY_JOBS: usize = 256;
+pub const MAX_COPY_RANGES: usize = 256;
 /// How long a copy-range is listed after its end if all went well.
 pub const DONE_SHOWN_MS: u64 = 600_000;
 /// What a scrub reads per second on each copy if nobody says otherwise: a disk of 1 TiB in nine hours.

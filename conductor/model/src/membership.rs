@@ -7,7 +7,7 @@
 //! ```text
 //!            Drop                    Drop (the filling ended)
 //! in sync ─────────► absent ◄──────────────────────┐
-//!    ▲                  │ Sync: one at a time      │
+//!    ▲                  │ Fill: one at a time      │
 //!    └──────────────────┴──────────► syncing ──────┤
 //!                                                  └─ Add ─► in sync
 //! ```
@@ -89,14 +89,14 @@ impl Conductor {
                 Some(primary) if primary.past => self.successor(now, &next),
                 _ => Ok(next),
             }),
-            MembershipChange::Sync(copy, open) => self.syncing(current, *copy, *open),
+            MembershipChange::Fill(copy, open) => self.syncing(current, *copy, *open),
             MembershipChange::Add(copy) => added(current, *copy),
             MembershipChange::StepDown => self.successor(now, current),
             MembershipChange::CacheLost => cache_lost(current, self.next_commit()),
         };
         match next {
             Ok(next) => {
-                if let MembershipChange::Sync(copy, _) = &request.change {
+                if let MembershipChange::Fill(copy, _) = &request.change {
                     self.forget_again(&next, *copy, dirty);
                 }
                 MembershipAnswer::Granted(self.advance(next, dirty))

@@ -265,6 +265,11 @@ impl Conductor {
         if !is_plain(&register.host, MAX_HOST_NAME) {
             return invalid(format!("{node}: a host name is 1 to {MAX_HOST_NAME} printable characters without spaces"));
         }
+        if !register.version.is_empty() && !is_plain(&register.version, MAX_HOST_NAME) {
+            return invalid(format!(
+                "{node}: a version is {MAX_HOST_NAME} printable characters at most, without spaces"
+            ));
+        }
         if !register.rack.is_empty() && !is_plain(&register.rack, MAX_HOST_NAME) {
             return invalid(format!(
                 "{node}: a rack's name is {MAX_HOST_NAME} printable characters at most, without spaces"
@@ -371,8 +376,8 @@ impl Conductor {
             disks.insert(report.disk, record);
         }
         let duty = self.nodes.get(&register.node).map_or(Duty::Serving, |n| n.duty);
-        let (host, rack) = (register.host.clone(), register.rack.clone());
-        NodeRecord { node: register.node, host, rack, disks: disks.into_values().collect(), duty }
+        let Register { node, host, rack, version, .. } = register.clone();
+        NodeRecord { node, host, rack, version, disks: disks.into_values().collect(), duty }
     }
 
     fn tell_of_endpoints(&mut self, moved: &BTreeSet<DiskId>, at: Commit) {

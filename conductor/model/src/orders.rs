@@ -129,7 +129,7 @@ impl Conductor {
     pub(crate) fn schedule(&mut self, now: Millis, dirty: &mut Dirty) {
         let rested: Vec<_> = self.orders.paused.extract_if(.., |_, (until, _)| *until <= now).collect();
         self.schedule_rollbacks(now, dirty);
-        self.schedule_copies(now, dirty);
+        self.schedule_copy_ranges(now, dirty);
         self.schedule_scrubs(now, dirty);
         // What was in the way the last time is, as long as nothing else is known.
         for (of, (_, why)) in rested {

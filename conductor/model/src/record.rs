@@ -35,7 +35,7 @@ pub enum Key {
     /// Something that a copy still has to do.
     Work(NodeId, CopyWork),
     /// A copy-range that is under way.
-    Copy(OrderId),
+    CopyRange(OrderId),
     /// A volume's scrubs.
     Scrub(VolumeId),
     /// A client's key.
@@ -58,7 +58,7 @@ impl fmt::Display for Key {
                 write!(f, "work/{:010}/{:016x}/drop/{:020}", node.0, copy.0, snapshot.0)
             }
             Self::Work(node, CopyWork::Flatten(copy)) => write!(f, "work/{:010}/{:016x}/flatten", node.0, copy.0),
-            Self::Copy(job) => write!(f, "copy/{:020}", job.0),
+            Self::CopyRange(job) => write!(f, "copy/{:020}", job.0),
             Self::Scrub(volume) => write!(f, "scrub/{:010}", volume.0),
             Self::ClientKey(serial) => write!(f, "client-key/{serial:020}"),
             Self::Event(number) => write!(f, "event/{number:020}"),
@@ -109,8 +109,9 @@ pub enum Record {
     Snapshot(SnapshotRecord),
     /// See `WorkRecord`.
     Work(WorkRecord),
-    /// See `CopyRecord`.
-    Copy(CopyRecord),
+    /// See `CopyRangeRecord`.
+    #[serde(rename = "copy")]
+    CopyRange(CopyRangeRecord),
     /// See `ScrubRecord`.
     Scrub(ScrubRecord),
     /// See `ClientKeyRecord`.
@@ -130,7 +131,7 @@ impl Record {
             Self::Drop(drop) => Key::Drop(drop.node, drop.copy),
             Self::Snapshot(snapshot) => Key::Snapshot(snapshot.volume, snapshot.id),
             Self::Work(work) => Key::Work(work.node, work.work),
-            Self::Copy(copy) => Key::Copy(copy.id),
+            Self::CopyRange(copy) => Key::CopyRange(copy.id),
             Self::Scrub(scrub) => Key::Scrub(scrub.volume),
             Self::ClientKey(key) => Key::ClientKey(key.serial),
             Self::Event(event) => Key::Event(event.number),
@@ -223,6 +224,9 @@ pub struct NodeRecord {
     /// The rack that its machine is in; empty if nobody said so.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub rack: String,
+    /// The version of Trine that it runs; empty if it did not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
     /// Its disks, in the order of their ids; also those missing from its last registration.
     pub disks: Vec<DiskRecord>,
     /// What is wanted of it.
@@ -377,7 +381,7 @@ pub struct WorkRecord {
 
 /// A copy-range under way, or one that failed or was cancelled and was not looked at yet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CopyRecord {
+pub struct CopyRangeRecord {
     /// Its number.
     pub id: OrderId,
     /// The volume that is copied from.
@@ -401,7 +405,7 @@ pub struct CopyRecord {
     pub done: Option<Millis>,
 }
 
-impl CopyRecord {
+impl CopyRangeRecord {
     /// True while a primary may be at it.
     pub(crate) fn goes_on(&self) -> bool {
         self.failed.is_none() && self.done.is_none()

@@ -1,9 +1,9 @@
 //! Filling of copies as people see it, and an end of it by hand.
 //!
 //! ```text
-//! absent ──Sync──► syncing ──Add──► in sync          its primary asks (`membership`)
+//! absent ──Fill──► syncing ──Add──► in sync          its primary asks (`membership`)
 //!    ▲               │
-//!    └──Drop─────────┘  aborted: the primary hears of it and drops the copy, as one that cannot be filled, and asks for no Sync
+//!    └──Drop─────────┘  aborted: the primary hears of it and drops the copy, as one that cannot be filled, and asks for no Fill
 //! ```
 //! An aborted filling stays so: for as long as the copy is *held* here, whoever is primary. It goes on by hand; and by itself where the
 //! shard comes to have too few copies in sync: the copy may be the way out then (rule 11). What was filled stays on the copy's disk, and

@@ -35,7 +35,7 @@ impl Conductor {
         if self.creates_snapshot(record.id) {
             return busy("is in the middle of a snapshot");
         }
-        if self.copies.values().any(|copy| copy.into == record.id && copy.goes_on()) {
+        if self.copy_ranges.values().any(|copy| copy.into == record.id && copy.goes_on()) {
             return busy("is being copied into");
         }
         self.check_settled(volume, record.id)?;

@@ -132,6 +132,19 @@ impl Conductor {
                 warnings.push(format!("disk {} of {node}: {damaged} blocks damaged, {repaired} repaired", disk.disk));
             }
         }
+        for node in self.nodes.values() {
+            if node.duty == Duty::Draining
+                && let Some(why) = self.nowhere_to_go(now, &|m| m.node == node.node)
+            {
+                warnings.push(format!("{} is to be emptied, and {why}", node.node));
+            }
+            for disk in node.disks.iter().filter(|d| d.leaving && d.successor.is_none() && node.duty != Duty::Draining)
+            {
+                if let Some(why) = self.nowhere_to_go(now, &|m| (m.node, m.disk) == (node.node, disk.disk)) {
+                    warnings.push(format!("disk {} of {} is to be emptied, and {why}", disk.disk, node.node));
+                }
+            }
+        }
         for (volume, scrub) in self.scrubs.iter().filter(|(_, s)| s.damaged > s.repaired) {
             let name = self.volumes.get(volume).map_or("?", |v| &v.name);
             let left = scrub.damaged - scrub.repaired;

@@ -138,6 +138,7 @@ impl Conductor {
             node: node.node,
             host: node.host.clone(),
             rack: node.rack.clone(),
+            version: node.version.clone(),
             state: self.node_state(now, node.node),
             duty: node.duty,
             silent_ms: self.silence(node.node, now),

@@ -9,20 +9,24 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 
-mod care;
 mod clients;
 mod conductors;
+mod duties;
+mod rebalance;
 mod recovery;
 mod resync;
+mod settings;
 
-pub use care::{CheckReplacement, Duty, Force, NewCopies, NewDuty, RebalanceInfo, RemoveDisk, ReplaceDisk, Settings};
 pub use clients::{
     Attach, Attachment, ClientInfo, ClientSession, ClientVolume, Detach, Evict, FormerKey, KeyInfo, KeyVolume, NewKey,
     Reader, RemoveKey, RotateKey, RotatedKey,
 };
 pub use conductors::{ConductorInfo, ConductorRole};
+pub use duties::{CheckReplacement, Duty, Force, NewCopies, NewDuty, RemoveDisk, ReplaceDisk};
+pub use rebalance::RebalanceInfo;
 pub use recovery::{Adopt, Missing, RecoveredVolume, RecoveryInfo, UnknownVolume};
 pub use resync::{ResyncChange, ResyncInfo, ResyncState, ResyncVerb};
+pub use settings::Settings;
 
 /// A volume to be created.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -85,6 +89,14 @@ fn default_min_copies() -> u8 {
 pub struct Resize {
     /// Larger than before.
     pub size: Bytes,
+}
+
+/// A volume's new name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rename {
+    /// That nothing else has.
+    pub name: String,
 }
 
 /// A snapshot to be made.
@@ -153,7 +165,7 @@ pub struct CopyRange {
 
 /// A copy-range that is under way, or ended before it was done.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CopyInfo {
+pub struct CopyRangeInfo {
     /// Its number.
     pub id: OrderId,
     /// `VOLUME@SNAPSHOT`: what is copied from.
@@ -421,6 +433,9 @@ pub struct NodeInfo {
     /// The rack that its machine is in; empty if nobody said so.
     #[serde(default)]
     pub rack: String,
+    /// The version of Trine that it runs; empty if it did not say.
+    #[serde(default)]
+    pub version: String,
     /// How lately it was heard from.
     pub state: NodeState,
     /// What is wanted of it.

@@ -1,4 +1,4 @@
-//! Volumes: created, grown, deleted, listed.
+//! Volumes: created, grown, renamed, deleted, listed.
 //!
 //! A new shard begins at epoch 1 with all its copies in sync, because all are empty, and unborn, because none exists yet
 //! (`Configuration::born`). A deleted volume's name is free at once; its copies are remembered until each node has
@@ -145,6 +145,29 @@ impl Conductor {
         Ok((self.volume_info(now, &volume), dirty))
     }
 
+    /// Gives a volume another name. Whoever has it attached asks for it by the one that it has: nobody may.
+    pub fn rename(&mut self, now: Millis, name: &str, new: &str) -> Result<(VolumeInfo, Dirty), Error> {
+        self.check_trusted()?;
+        check_volume_name(new)?;
+        let before = self.volume(name)?;
+        let id = before.id;
+        if let Some(holder) = before.holder() {
+            return Err(Error::Attached { name: name.to_owned(), holder });
+        }
+        if self.names.contains_key(new) {
+            return Err(Error::VolumeExists(new.to_owned()));
+        }
+        let volume = VolumeRecord { name: new.to_owned(), ..before.clone() };
+        let mut dirty = Dirty::default();
+        self.names.remove(name);
+        self.names.insert(new.to_owned(), id);
+        self.volumes.insert(id, volume.clone());
+        dirty.add(Key::Volume(id));
+        self.note(Happened::VolumeRenamed { volume: name.to_owned(), new: new.to_owned() }, &mut dirty);
+        let dirty = self.seal(dirty);
+        Ok((self.volume_info(now, &volume), dirty))
+    }
+
     /// Deletes a volume with all its data and snapshots; an attached one only by force, one that a clone needs not at all.
     pub fn delete(&mut self, name: &str, force: bool) -> Result<((), Dirty), Error> {
         self.check_trusted()?;
@@ -161,7 +184,7 @@ impl Conductor {
         self.close_orders(id, None, &mut dirty);
         self.remove_snapshots(id, &mut dirty);
         self.remove_work(id, &mut dirty);
-        self.remove_copies(id, &mut dirty);
+        self.remove_copy_ranges(id, &mut dirty);
         self.remove_scrub(id, &mut dirty);
         let configs: Vec<Configuration> = self.shards_of(id).map(|s| s.config.clone()).collect();
         for config in configs {

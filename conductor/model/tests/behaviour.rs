@@ -1,7 +1,7 @@
 //! What the conductor promises, one promise per test.
 
 mod common;
-use common::{Cluster, MIB, disk_of, heartbeat, registration, report, request, shard};
+use common::{Cluster, MIB, disk_of, heartbeat, registration, report, request, shard, with_volume};
 use conductor_model::api::{MembershipAnswer, MembershipChange, Reachable, Register, Trouble};
 use conductor_model::limits::{MAX_AHEAD, MAX_NUMBER};
 use conductor_model::views::{Attach, Detach, Health, NewVolume, NodeState, VolumeState};
@@ -372,6 +372,33 @@ fn a_volume_grows_its_last_shard_and_then_by_more() {
     assert_eq!((cluster.config(1, 1).epoch, cluster.config(1, 1).size), (Epoch(2), Bytes(MIB)));
     assert_eq!((cluster.config(1, 4).epoch, cluster.config(1, 4).size), (Epoch(1), Bytes(4096)));
     assert_eq!(cluster.model.map("db").unwrap().size, Bytes(4 * MIB + 4096));
+}
+
+#[test]
+fn a_volume_is_renamed_while_nobody_has_it() {
+    let mut cluster = with_volume();
+    cluster.create("other", MIB).unwrap();
+    cluster.snapshot("db", "monday");
+    let rename = |c: &mut Cluster, old: &str, new: &str| c.run(|m, now, _| m.rename(now, old, new));
+    assert!(matches!(rename(&mut cluster, "db", "other"), Err(Error::VolumeExists(_))));
+    assert!(matches!(rename(&mut cluster, "db", "db"), Err(Error::VolumeExists(_))));
+    assert!(matches!(rename(&mut cluster, "none", "db2"), Err(Error::NoVolume(_))));
+    assert!(matches!(rename(&mut cluster, "db", "DB"), Err(Error::Invalid(_))));
+    cluster.attach("db").unwrap();
+    assert!(matches!(rename(&mut cluster, "db", "archive"), Err(Error::Attached { .. })));
+    let attached = cluster.model.map("db").unwrap();
+    cluster.run(|m, _, _| m.detach("db", &Detach { client: "web1".to_owned(), generation: attached.attach })).unwrap();
+
+    let epoch = cluster.config(1, 0).epoch;
+    assert_eq!(rename(&mut cluster, "db", "archive").unwrap().id, VolumeId(1));
+    cluster.tick();
+    cluster.restart();
+    assert!(matches!(cluster.model.show(cluster.now, "db"), Err(Error::NoVolume(_))));
+    assert_eq!(cluster.list("archive")[0].name, "monday");
+    let config = cluster.config(1, 0);
+    assert!(config.epoch > epoch && config.card.unwrap().name == "archive", "its copies know it by its new name");
+    (1..=3).for_each(|node| drop(cluster.beat(node, 1, 0).unwrap()));
+    assert_eq!(cluster.create("db", MIB).unwrap(), VolumeId(3), "the old one is free");
 }
 
 #[test]

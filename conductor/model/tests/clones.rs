@@ -82,7 +82,7 @@ fn a_parents_copy_does_not_go_where_its_predecessor_has_to_stay_for_a_clone() {
     cluster.pass(1_000, &all_but(4, &[]));
     let added = cluster.config(1, 0);
     let new = added.members.iter().find(|m| m.node.0 == spare).unwrap().copy;
-    let syncing = cluster.grant(&added, MembershipChange::Sync(new, OpenId(1)));
+    let syncing = cluster.grant(&added, MembershipChange::Fill(new, OpenId(1)));
     cluster.grant(&syncing, MembershipChange::Add(new));
     cluster.pass(1_000, &all_but(4, &[]));
     cluster.run(|m, now, _| m.set_duty(now, there, Duty::Serving, false)).unwrap();

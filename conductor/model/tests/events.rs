@@ -43,7 +43,7 @@ fn a_death_and_a_return_can_be_read_from_the_log() {
     assert!(cluster.now.since(events[0].at) <= 1_000);
 
     let config = cluster.config(1, 0);
-    let config = cluster.grant(&config, MembershipChange::Sync(dead.copy, OpenId(1)));
+    let config = cluster.grant(&config, MembershipChange::Fill(dead.copy, OpenId(1)));
     cluster.grant(&config, MembershipChange::Add(dead.copy));
     cluster.pass(500, &[(1, 1), (2, 1), (3, 1)]);
     let (happened, _) = since(&cluster, after_death);
@@ -78,7 +78,7 @@ fn sealing_is_in_the_log_and_so_is_its_end() {
     let (_, begin) = since(&cluster, 0);
     let config = cluster.grant(&config, MembershipChange::Drop(vec![a]));
     let config = cluster.grant(&config, MembershipChange::Drop(vec![b]));
-    let config = cluster.grant(&config, MembershipChange::Sync(a, OpenId(1)));
+    let config = cluster.grant(&config, MembershipChange::Fill(a, OpenId(1)));
     cluster.grant(&config, MembershipChange::Add(a));
     let (happened, _) = since(&cluster, begin);
     assert!(happened.iter().any(|h| matches!(h, Happened::Sealed { .. })));

@@ -97,7 +97,7 @@ fn a_copy_on_a_disk_that_failed_is_filled_if_it_can_be_and_one_in_sync_is_not_gi
     let (config, copy) = one_on_it(&cluster);
     let dropped = cluster.grant(&config, MembershipChange::Drop(vec![copy.copy]));
     pass(&mut cluster, 1_000, &[1]);
-    let filled = cluster.grant(&dropped, MembershipChange::Sync(copy.copy, OpenId(1)));
+    let filled = cluster.grant(&dropped, MembershipChange::Fill(copy.copy, OpenId(1)));
     cluster.grant(&filled, MembershipChange::Add(copy.copy));
     pass(&mut cluster, 2 * AFTER, &[1]);
     assert!(cluster.config(1, config.shard.index.0).member(copy.copy).is_some(), "it was not given up");

@@ -65,7 +65,7 @@ fn a_copy_in_reach_that_is_not_filled_yet_is_missing_and_one_that_is_filled_is_o
     assert_eq!(info(&cluster), (Health::Degraded, vec![format!("2 copies to be filled on n{away}")]));
     let config = cluster.config(1, 0);
     let copy = config.members.iter().find(|m| m.state == CopyState::Absent).unwrap().copy;
-    let config = cluster.grant(&config, MembershipChange::Sync(copy, OpenId(1)));
+    let config = cluster.grant(&config, MembershipChange::Fill(copy, OpenId(1)));
     assert_eq!(
         info(&cluster),
         (Health::Resyncing, vec![format!("1 copy being filled, 1 copy to be filled on n{away}")])

@@ -6,7 +6,7 @@ use common::{Cluster, DONE, MIB, disk_of, heartbeat, registration, with_volume};
 use conductor_model::api::{DiskIntegrity, MembershipChange, Order, OrderState, ShardOrder};
 use conductor_model::limits::{DONE_SHOWN_MS, KEEP_PROGRESS_MS, MAX_ORDERS_AT_ONCE, SCRUB_RATE};
 use conductor_model::views::{
-    CopyInfo, CopyRange, Detach, Fullness, NewVolume, Scrub, ScrubInfo, ScrubState, ScrubVerb, Space,
+    CopyRange, CopyRangeInfo, Detach, Fullness, NewVolume, Scrub, ScrubInfo, ScrubState, ScrubVerb, Space,
 };
 use conductor_model::{
     BlockRange, Blocks, Bytes, Error, Member, Millis, NodeId, OpenId, OrderId, Record, ShardIndex, VolumeId,
@@ -24,7 +24,7 @@ fn with_two() -> Cluster {
     cluster
 }
 
-fn copy(cluster: &mut Cluster, into: &str, source: &str, offset: u64, length: u64) -> Result<CopyInfo, Error> {
+fn copy(cluster: &mut Cluster, into: &str, source: &str, offset: u64, length: u64) -> Result<CopyRangeInfo, Error> {
     let range = CopyRange { source: source.to_owned(), offset: Bytes(offset), length: Bytes(length) };
     cluster.run(|m, now, _| m.copy_range(now, into, &range))
 }
@@ -77,13 +77,13 @@ fn a_copied_range_is_split_at_the_shards() {
     assert_eq!(at.into_values().collect::<Vec<_>>(), [blocks(255, 1), blocks(0, 256), blocks(0, 1)]);
     cluster.all_done();
     cluster.restart();
-    let listed = cluster.model.copy_list("other").unwrap();
+    let listed = cluster.model.copy_ranges("other").unwrap();
     assert!(listed.len() == 1 && listed[0].done && listed[0].failed.is_none(), "who follows it sees that: {listed:?}");
     assert!(cluster.orders().is_empty());
     cluster.delete_snapshot("db", "a").unwrap();
     cluster.wait(DONE_SHOWN_MS);
-    assert!(cluster.model.copy_list("other").unwrap().is_empty());
-    assert!(!cluster.model.snapshot().iter().any(|r| matches!(r, Record::Copy(_))));
+    assert!(cluster.model.copy_ranges("other").unwrap().is_empty());
+    assert!(!cluster.model.snapshot().iter().any(|r| matches!(r, Record::CopyRange(_))));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_copy_goes_on_where_it_was_after_a_restart() {
     // Late, and from beyond the end.
     cluster.say(node, &order, OrderState::Running { next: Blocks(50), damaged: 0, repaired: 0 });
     cluster.say(node, &order, OrderState::Running { next: Blocks(1000), damaged: 0, repaired: 0 });
-    let progress = &cluster.model.copy_list("other").unwrap()[0].progress;
+    let progress = &cluster.model.copy_ranges("other").unwrap()[0].progress;
     assert_eq!(progress.done, MIB + 100 * 4096);
     assert_eq!(of_shard(&mut cluster, 1).1, order, "as long as its primary lives it knows itself");
     // Each report would write the record of all shards anew: that is done now and then.
@@ -116,7 +116,7 @@ fn a_copy_goes_on_where_it_was_after_a_restart() {
     assert!(again.id > order.id);
     assert!(matches!(again.what, ShardOrder::CopyRange { at, .. } if at == blocks(100, 156)), "{again:?}");
     assert!(!told.iter().any(|o| o.shard == done.shard), "what is done is not done again");
-    assert_eq!(cluster.model.copy_list("other").unwrap()[0].id, info.id);
+    assert_eq!(cluster.model.copy_ranges("other").unwrap()[0].id, info.id);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_copied_range_names_who_has_the_source_and_follows_every_change_of_that() {
     let copies = |members: &[Member]| members.iter().map(|m| m.copy).collect::<Vec<_>>();
     let config = cluster.grant(&config, MembershipChange::Drop(vec![left.copy]));
     assert_eq!(copies(&holders(&mut cluster)), copies(&without), "who was dropped may lack it");
-    let config = cluster.grant(&config, MembershipChange::Sync(left.copy, OpenId(1)));
+    let config = cluster.grant(&config, MembershipChange::Fill(left.copy, OpenId(1)));
     assert_eq!(copies(&holders(&mut cluster)), copies(&without), "so may who is filled");
     let config = cluster.grant(&config, MembershipChange::Add(left.copy));
     assert_eq!(holders(&mut cluster), config.members);
@@ -195,13 +195,13 @@ fn what_a_copy_reads_is_not_deleted() {
     }
     let snapshot_of_other = cluster.begin("other", "b");
     assert!(snapshot_of_other.is_ok(), "barriers and copies are ordered by the primaries");
-    let cancel = |c: &mut Cluster, id| c.run(|m, now, _| m.cancel_copy(now, "other", id));
+    let cancel = |c: &mut Cluster, id| c.run(|m, now, _| m.cancel_copy_range(now, "other", id));
     assert_eq!(cancel(&mut cluster, OrderId(999)).unwrap_err().kind(), "no-copy");
     cancel(&mut cluster, info.id).unwrap();
     assert!(cluster.orders().iter().all(|(_, o)| matches!(o.what, ShardOrder::Barrier { .. })));
     cluster.delete_snapshot("db", "a").unwrap();
     // Who follows it learns that it is not done.
-    let listed = cluster.model.copy_list("other").unwrap().remove(0);
+    let listed = cluster.model.copy_ranges("other").unwrap().remove(0);
     assert_eq!((listed.id, listed.failed.as_deref()), (info.id, Some("it was cancelled")));
     cancel(&mut cluster, info.id).unwrap();
     assert_eq!(cancel(&mut cluster, info.id).unwrap_err().kind(), "no-copy");
@@ -224,7 +224,7 @@ fn what_is_copied_into_is_not_attached_before_every_primary_has_heard_of_the_end
     cluster.run(|m, _, _| m.detach("other", &detach)).unwrap();
 
     let info = copy(&mut cluster, "other", "db@a", 0, 3 * MIB).unwrap();
-    cluster.run(|m, now, _| m.cancel_copy(now, "other", info.id)).unwrap();
+    cluster.run(|m, now, _| m.cancel_copy_range(now, "other", info.id)).unwrap();
     let mut heard = 0;
     for node in 1..=3 {
         // A primary that has not heard may still be at it.
@@ -244,12 +244,12 @@ fn a_failed_copy_ends_and_says_why() {
     cluster.say(node, &order, OrderState::Failed("no space left in the store".to_owned()));
     cluster.wait(60_000);
     assert!(cluster.orders().is_empty());
-    let failed = cluster.model.copy_list("other").unwrap().remove(0);
+    let failed = cluster.model.copy_ranges("other").unwrap().remove(0);
     assert_eq!(failed.failed.as_deref(), Some("v2/2: no space left in the store"));
     cluster.delete_snapshot("db", "a").unwrap();
     cluster.restart();
-    cluster.run(|m, now, _| m.cancel_copy(now, "other", info.id)).unwrap();
-    assert!(cluster.model.copy_list("other").unwrap().is_empty());
+    cluster.run(|m, now, _| m.cancel_copy_range(now, "other", info.id)).unwrap();
+    assert!(cluster.model.copy_ranges("other").unwrap().is_empty());
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn who_asks_under_an_epoch_that_was_never_given_out_shows_that_this_state_is_fro
     cluster.file = old;
     cluster.restart();
     // Its primary goes on as before, and asks before it is told to register once more.
-    let sync = request(&newer, MembershipChange::Sync(left, OpenId(1)));
+    let sync = request(&newer, MembershipChange::Fill(left, OpenId(1)));
     let drop = request(&cluster.config(1, 1), MembershipChange::Drop(vec![other(&cluster.config(1, 1), 0).copy]));
     let answers = cluster.run(|m, now, _| m.membership(now, &[drop, sync])).unwrap();
     for answer in answers {
@@ -111,7 +111,7 @@ fn a_copy_is_filled_before_it_counts() {
     assert!(cluster.refuse(&config, MembershipChange::Add(absent.copy)).contains("is not being filled"));
     let in_sync = other(&config, 1).copy;
     assert!(cluster.refuse(&config, MembershipChange::Add(in_sync)).contains("is not being filled"));
-    let filling = cluster.grant(&config, MembershipChange::Sync(absent.copy, OpenId(1)));
+    let filling = cluster.grant(&config, MembershipChange::Fill(absent.copy, OpenId(1)));
     assert_eq!((state(&filling, absent.copy), filling.in_sync()), (CopyState::Syncing, 2));
     assert!(!filling.full_set.contains(&absent.copy));
     let added = cluster.grant(&filling, MembershipChange::Add(absent.copy));
@@ -123,7 +123,7 @@ fn a_copy_is_filled_only_under_the_opening_that_is_registered() {
     let mut cluster = with_volume();
     let config = dropped(&mut cluster, &[0]);
     let absent = other(&config, 0);
-    let sync = |open| MembershipChange::Sync(absent.copy, OpenId(open));
+    let sync = |open| MembershipChange::Fill(absent.copy, OpenId(open));
     assert!(cluster.refuse(&config, sync(2)).contains("has not registered"));
     cluster.register(absent.node.0, 2).unwrap();
     assert!(cluster.refuse(&config, sync(1)).contains("has not registered"));
@@ -136,7 +136,7 @@ fn a_copy_is_filled_only_under_the_opening_that_is_registered() {
     let absent = other(&config, 0);
     without.node = absent.node;
     cluster.register_as(&without).unwrap();
-    cluster.refuse(&config, MembershipChange::Sync(absent.copy, OpenId(1)));
+    cluster.refuse(&config, MembershipChange::Fill(absent.copy, OpenId(1)));
 }
 
 #[test]
@@ -144,13 +144,13 @@ fn one_copy_is_filled_at_a_time() {
     let mut cluster = with_volume();
     let config = dropped(&mut cluster, &[0, 1]);
     let (a, b) = (other(&config, 0).copy, other(&config, 1).copy);
-    let filling = cluster.grant(&config, MembershipChange::Sync(a, OpenId(1)));
+    let filling = cluster.grant(&config, MembershipChange::Fill(a, OpenId(1)));
     assert!(filling.is_sealed());
-    assert!(cluster.refuse(&filling, MembershipChange::Sync(b, OpenId(1))).contains("one copy at a time"));
+    assert!(cluster.refuse(&filling, MembershipChange::Fill(b, OpenId(1))).contains("one copy at a time"));
     let enough = cluster.grant(&filling, MembershipChange::Add(a));
     assert!(!enough.is_sealed());
     assert_eq!(enough.full_set, [enough.primary, a].into_iter().collect::<Vec<_>>());
-    let again = cluster.grant(&enough, MembershipChange::Sync(b, OpenId(1)));
+    let again = cluster.grant(&enough, MembershipChange::Fill(b, OpenId(1)));
     // The filling ended badly.
     let ended = cluster.grant(&again, MembershipChange::Drop(vec![b]));
     assert_eq!(state(&ended, b), CopyState::Absent);
@@ -162,7 +162,7 @@ fn what_was_asked_under_an_older_epoch_changes_nothing() {
     let first = cluster.config(1, 0);
     let (a, b) = (other(&first, 0).copy, other(&first, 1).copy);
     let absent = cluster.grant(&first, MembershipChange::Drop(vec![a]));
-    let filling = cluster.grant(&absent, MembershipChange::Sync(a, OpenId(1)));
+    let filling = cluster.grant(&absent, MembershipChange::Fill(a, OpenId(1)));
     // Given up under a persisted epoch: the "add" that was asked before comes late.
     let given_up = cluster.grant(&filling, MembershipChange::Drop(vec![a]));
     let file = cluster.file.clone();
@@ -170,7 +170,7 @@ fn what_was_asked_under_an_older_epoch_changes_nothing() {
         (&filling, MembershipChange::Add(a)),
         (&first, MembershipChange::Drop(vec![b])),
         (&filling, MembershipChange::Drop(vec![b])),
-        (&absent, MembershipChange::Sync(a, OpenId(1))),
+        (&absent, MembershipChange::Fill(a, OpenId(1))),
         (&first, MembershipChange::StepDown),
     ];
     for (under, change) in late {

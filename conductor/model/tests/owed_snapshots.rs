@@ -91,7 +91,7 @@ fn snapshots_are_made_and_deleted_while_a_copy_is_away_and_forgotten_when_it_is_
     snapshot(&mut cluster, "kept-too", &rest).unwrap();
     let back: Vec<(u32, u64)> = (1..=3).map(|n| (n, 1)).collect();
     cluster.pass(1_000, &back);
-    let syncing = cluster.grant(&cluster.config(1, 0), MembershipChange::Sync(copy, OpenId(1)));
+    let syncing = cluster.grant(&cluster.config(1, 0), MembershipChange::Fill(copy, OpenId(1)));
     work_off(&mut cluster, &back);
     assert_eq!(cluster.list("db").len(), 203, "it may be given what another one has not forgotten");
     rotate(&mut cluster, 1, &back);

@@ -74,7 +74,7 @@ fn a_copy_that_was_being_filled_is_neither_promoted_nor_kept_in_the_middle() {
     let (_, a, b) = roles(&first);
     let gone = other(&first, 0);
     let next = cluster.grant(&first, MembershipChange::Drop(vec![gone.copy]));
-    let filling = cluster.grant(&next, MembershipChange::Sync(gone.copy, OpenId(1)));
+    let filling = cluster.grant(&next, MembershipChange::Fill(gone.copy, OpenId(1)));
     cluster.pass(2_000, &[(a, 1)]);
     assert_eq!(cluster.config(1, 0), filling, "the only other copy is silent");
     cluster.pass(500, &[(a, 1), (b, 1)]);
@@ -115,11 +115,11 @@ fn a_copy_from_the_past_follows_nobody_before_it_was_filled() {
     assert!(is_past(&sealed) && state(&sealed, past) == CopyState::Absent);
     cluster.pass(5_000, &[(a, 1), (b, 1)]);
     assert_eq!(cluster.config(1, 0), sealed, "nobody has what was acknowledged but the one that is away");
-    let filled = cluster.grant(&sealed, MembershipChange::Sync(past, OpenId(1)));
+    let filled = cluster.grant(&sealed, MembershipChange::Fill(past, OpenId(1)));
     let again = cluster.grant(&filled, MembershipChange::Drop(vec![past]));
     assert!(is_past(&filled) && is_past(&again), "it begins from nothing, however often");
     cluster.restart();
-    let filled = cluster.grant(&again, MembershipChange::Sync(past, OpenId(1)));
+    let filled = cluster.grant(&again, MembershipChange::Fill(past, OpenId(1)));
     let whole = cluster.grant(&filled, MembershipChange::Add(past));
     assert!(!is_past(&whole) && !whole.is_sealed());
     cluster.pass(5_000, &[(a, 1), (b, 1)]);
@@ -157,7 +157,7 @@ fn a_copy_that_was_added_to_a_sealed_shard_may_follow_its_primary() {
     let (_, a, _) = roles(&first);
     let (back, gone) = (other(&first, 0).copy, other(&first, 1).copy);
     let sealed = cluster.grant(&first, MembershipChange::Drop(vec![back, gone]));
-    let filling = cluster.grant(&sealed, MembershipChange::Sync(back, OpenId(1)));
+    let filling = cluster.grant(&sealed, MembershipChange::Fill(back, OpenId(1)));
     let added = cluster.grant(&filling, MembershipChange::Add(back));
     assert!(added.is_sealed());
     assert_eq!(added.full_set, first.full_set);
@@ -330,7 +330,7 @@ fn a_node_that_comes_back_with_older_epochs_is_believed() {
     cluster.run(|m, now, _| m.register(now, &register)).unwrap();
     assert_eq!(cluster.config(1, 0), after, "an absent copy is brought back by its primary");
     let absent = mine(&after).unwrap();
-    cluster.grant(&after, MembershipChange::Sync(absent, OpenId(2)));
+    cluster.grant(&after, MembershipChange::Fill(absent, OpenId(2)));
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn the_old_primary_hears_of_it_until_it_has_acted_upon_it() {
     assert!(cluster.beat(dead, 1, version).unwrap().assignments.is_empty());
     // What happens to the shard later is none of its business.
     let absent = before.primary;
-    cluster.grant(&promoted, MembershipChange::Sync(absent, OpenId(1)));
+    cluster.grant(&promoted, MembershipChange::Fill(absent, OpenId(1)));
     assert!(!cluster.model.has_news(NodeId(dead), Commit(version)));
     assert!(cluster.beat(dead, 1, version).unwrap().assignments.is_empty());
 }

@@ -434,7 +434,7 @@ impl World {
                 let Some(config) = self.shard(pick) else { return };
                 let Member { copy, node, .. } = config.members[member % config.members.len()];
                 let open = OpenId(self.opens[&node.0] + u64::from(other_open));
-                self.ask(config, MembershipChange::Sync(copy, open), stale);
+                self.ask(config, MembershipChange::Fill(copy, open), stale);
             }
             Command::Add { pick, member, stale } => {
                 let Some(config) = self.shard(pick) else { return };
@@ -477,7 +477,7 @@ impl World {
                         let open = OpenId(self.opens[&member.node.0]);
                         let change = match member.state {
                             CopyState::InSync => continue,
-                            CopyState::Absent => MembershipChange::Sync(member.copy, open),
+                            CopyState::Absent => MembershipChange::Fill(member.copy, open),
                             CopyState::Syncing => MembershipChange::Add(member.copy),
                         };
                         self.ask(config, change, false);

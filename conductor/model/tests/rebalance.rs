@@ -87,7 +87,8 @@ impl World {
         let disks = machine.disks.iter().enumerate().map(report).collect();
         let (host, rack) = (machine.host.clone(), machine.rack.clone());
         let (cluster, seen) = (ClusterId(7), Commit(0));
-        let register = Register { node: NodeId(node), host, rack, disks, cluster, seen, attached: Vec::new() };
+        let version = String::new();
+        let register = Register { node: NodeId(node), host, rack, version, disks, cluster, seen, attached: Vec::new() };
         let (_, dirty) = self.model.register(self.now, &register).unwrap();
         self.persist(dirty);
     }
@@ -215,7 +216,7 @@ impl World {
             };
             let absent = config.members.iter().find(|m| m.state == CopyState::Absent && !self.off.contains(&m.node.0));
             let Some(Member { copy, open, .. }) = absent.cloned() else { continue };
-            let config = self.ask(&config, MembershipChange::Sync(copy, open));
+            let config = self.ask(&config, MembershipChange::Fill(copy, open));
             self.ask(&config, MembershipChange::Add(copy));
         }
     }

@@ -393,7 +393,7 @@ fn a_disk_is_replaced_by_another_one_of_its_node_while_it_lives_and_goes_when_th
         for config in configs(&cluster) {
             let absent = config.members.iter().find(|m| m.state == CopyState::Absent).cloned();
             if let Some(Member { copy, open, .. }) = absent {
-                let config = cluster.grant(&config, MembershipChange::Sync(copy, open));
+                let config = cluster.grant(&config, MembershipChange::Fill(copy, open));
                 cluster.grant(&config, MembershipChange::Add(copy));
             }
         }
@@ -480,7 +480,7 @@ fn a_parents_copy_on_a_disk_that_is_replaced_is_deleted_when_its_clones_there_ar
             let config = cluster.config(volume, index);
             let absent = config.members.iter().find(|m| m.state == CopyState::Absent).cloned();
             if let Some(Member { copy, open, .. }) = absent {
-                let config = cluster.grant(&config, MembershipChange::Sync(copy, open));
+                let config = cluster.grant(&config, MembershipChange::Fill(copy, open));
                 cluster.grant(&config, MembershipChange::Add(copy));
             }
         }
@@ -609,7 +609,7 @@ fn a_copy_that_is_being_filled_is_left_in_peace() {
     let config = cluster.config(1, 0);
     let away = config.members.iter().find(|m| m.copy != config.primary).unwrap().clone();
     let config = cluster.grant(&config, MembershipChange::Drop(vec![away.copy]));
-    let config = cluster.grant(&config, MembershipChange::Sync(away.copy, OpenId(1)));
+    let config = cluster.grant(&config, MembershipChange::Fill(away.copy, OpenId(1)));
     assert_eq!(state(&config, away.copy), CopyState::Syncing);
     cluster.run(|m, now, _| m.set_duty(now, away.node, Duty::Draining, false)).unwrap();
     cluster.pass(5_000, &all_but(4, &[]));

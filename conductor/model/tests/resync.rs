@@ -30,7 +30,7 @@ fn a_copy_that_is_filled_is_listed_with_what_its_primary_says_of_it() {
     let (config, copy) = behind(&mut cluster);
     let listed = |c: &Cluster| c.model.resyncs(c.now).remove(0);
     assert_eq!((listed(&cluster).state, listed(&cluster).eta_seconds), (ResyncState::Waiting, None));
-    let config = cluster.grant(&config, MembershipChange::Sync(copy, OpenId(1)));
+    let config = cluster.grant(&config, MembershipChange::Fill(copy, OpenId(1)));
     let primary = config.primary_member().unwrap().node;
     let filling = Filling { shard: shard(1, 0), copy, done: Bytes(MIB / 4), of: Bytes(MIB), rate: Bytes(MIB / 4) };
     // Whoever is not its primary says nothing of it.
@@ -54,7 +54,7 @@ fn a_copy_that_is_filled_is_listed_with_what_its_primary_says_of_it() {
 fn an_aborted_filling_begins_again_when_somebody_says_so_and_no_sooner() {
     let mut cluster = with_volume();
     let (config, copy) = behind(&mut cluster);
-    let config = cluster.grant(&config, MembershipChange::Sync(copy, OpenId(1)));
+    let config = cluster.grant(&config, MembershipChange::Fill(copy, OpenId(1)));
     let primary = config.primary_member().unwrap().node.0;
     assert_eq!(cluster.told(primary).held, Some(Vec::new()));
     let after = cluster.told(primary).version;
@@ -67,20 +67,20 @@ fn an_aborted_filling_begins_again_when_somebody_says_so_and_no_sooner() {
     others.for_each(|node| assert_eq!(cluster.told(node).held, Some(Vec::new())));
     assert_eq!(cluster.config(1, 0), config, "its primary ends it");
     let dropped = cluster.grant(&config, MembershipChange::Drop(vec![copy]));
-    let why = cluster.refuse(&dropped, MembershipChange::Sync(copy, OpenId(1)));
+    let why = cluster.refuse(&dropped, MembershipChange::Fill(copy, OpenId(1)));
     assert!(why.contains("aborted"), "{why}");
     let (word, reasons) = health(&cluster);
     assert_eq!(word, Health::Degraded);
     assert!(reasons.iter().any(|why| why.contains("trine resync resume db")), "{reasons:?}");
     cluster.restart();
     cluster.pass(1_000, &[(1, 1), (2, 1), (3, 1)]);
-    cluster.refuse(&dropped, MembershipChange::Sync(copy, OpenId(1)));
+    cluster.refuse(&dropped, MembershipChange::Fill(copy, OpenId(1)));
     assert_eq!(cluster.told(primary).held, Some(vec![copy]), "over a restart, too");
     let again = change(&mut cluster, "db", ResyncVerb::Abort, &[copy]).unwrap();
     assert_eq!(again.len(), 1, "twice is once");
     assert_eq!(change(&mut cluster, "db", ResyncVerb::Resume, &[]).unwrap()[0].state, ResyncState::Waiting);
     assert_eq!(cluster.told(primary).held, Some(Vec::new()));
-    let config = cluster.grant(&dropped, MembershipChange::Sync(copy, OpenId(1)));
+    let config = cluster.grant(&dropped, MembershipChange::Fill(copy, OpenId(1)));
     cluster.grant(&config, MembershipChange::Add(copy));
     assert_eq!(health(&cluster).0, Health::Healthy);
     let events: Vec<String> = cluster.model.events(0).iter().map(|e| e.what.to_string()).collect();
@@ -112,13 +112,13 @@ fn what_was_aborted_or_resumed_is_told_by_the_next_conductor_if_this_one_has_not
 fn a_copy_that_comes_to_be_in_sync_before_its_primary_hears_of_the_abort_stays_so() {
     let mut cluster = with_volume();
     let (config, copy) = behind(&mut cluster);
-    let config = cluster.grant(&config, MembershipChange::Sync(copy, OpenId(1)));
+    let config = cluster.grant(&config, MembershipChange::Fill(copy, OpenId(1)));
     change(&mut cluster, "db", ResyncVerb::Abort, &[copy]).unwrap();
     let config = cluster.grant(&config, MembershipChange::Add(copy));
     assert_eq!(cluster.told(config.primary_member().unwrap().node.0).held, Some(Vec::new()));
     // And when it falls behind the next time it is filled as ever.
     let config = cluster.grant(&config, MembershipChange::Drop(vec![copy]));
-    cluster.grant(&config, MembershipChange::Sync(copy, OpenId(1)));
+    cluster.grant(&config, MembershipChange::Fill(copy, OpenId(1)));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn what_writes_wait_for_is_filled_whatever_was_aborted() {
         let refused = change(&mut cluster, "db", ResyncVerb::Abort, &copies).unwrap_err();
         assert!(refused.to_string().contains("writes of v1/0 wait for"), "{refused}");
     }
-    let config = cluster.grant(&sealed, MembershipChange::Sync(copy, OpenId(1)));
+    let config = cluster.grant(&sealed, MembershipChange::Fill(copy, OpenId(1)));
     assert_eq!(state(&config, copy), CopyState::Syncing);
 }
 
@@ -162,7 +162,7 @@ fn holds_end_with_what_they_are_for() {
             let member = config.members[usize::try_from(draw() % 3).unwrap()].clone();
             let step = match draw() % 5 {
                 0 => MembershipChange::Drop(vec![member.copy]),
-                1 => MembershipChange::Sync(member.copy, OpenId(1)),
+                1 => MembershipChange::Fill(member.copy, OpenId(1)),
                 2 => MembershipChange::Add(member.copy),
                 n => {
                     let verb = if n == 3 { ResyncVerb::Abort } else { ResyncVerb::Resume };

@@ -292,7 +292,7 @@ fn a_copy_that_is_filled_forgets_once_more_what_the_others_have_not_forgotten() 
     cluster.run(|m, now, _| m.report(now, &report)).unwrap();
     let config = cluster.grant(&config, MembershipChange::Drop(vec![copy.copy]));
     assert!(cluster.told(copy.node.0).work.is_empty());
-    let config = cluster.grant(&config, MembershipChange::Sync(copy.copy, OpenId(1)));
+    let config = cluster.grant(&config, MembershipChange::Fill(copy.copy, OpenId(1)));
     // Its primary may bring it back, and perhaps it is not there before that: it would have nothing to forget.
     assert!(cluster.told(copy.node.0).work.is_empty());
     let report = Report { node: copy.node, orders: Vec::new(), worked: vec![forgets] };
@@ -302,7 +302,7 @@ fn a_copy_that_is_filled_forgets_once_more_what_the_others_have_not_forgotten() 
     cluster.work_off();
     cluster.grant(&config, MembershipChange::Drop(vec![copy.copy]));
     let config = cluster.config(1, 0);
-    cluster.grant(&config, MembershipChange::Sync(copy.copy, OpenId(1)));
+    cluster.grant(&config, MembershipChange::Fill(copy.copy, OpenId(1)));
     assert!(cluster.told(copy.node.0).work.is_empty(), "nobody has it any more");
 }
 

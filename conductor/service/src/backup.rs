@@ -182,9 +182,16 @@ pub(crate) fn place(part: &Path, path: &Path) -> io::Result<bool> {
             let _ = fs::remove_file(part);
             return Ok(false);
         }
-        linked => linked?,
+        Ok(()) => fs::remove_file(part)?,
+        // Not every file system has hard links.
+        Err(_) if path.exists() => {
+            let _ = fs::remove_file(part);
+            return Ok(false);
+        }
+        Err(_) => fs::rename(part, path).inspect_err(|_| {
+            let _ = fs::remove_file(part);
+        })?,
     }
-    fs::remove_file(part)?;
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(directory).and_then(|directory| directory.sync_all())?;
     Ok(true)

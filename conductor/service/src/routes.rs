@@ -1,12 +1,17 @@
-//! Every route, in one table, and the handlers of nodes and volumes; those of `care`, `clients`, `recovery` and `snapshots` are beside it.
+//! Every route, in one table, and the handlers of nodes and volumes; those of everything else are in the modules named for them.
 //! `openapi.json` describes the same routes, which a test checks.
 //!
 //! Handlers parse, ask the ledger and serialise; the only waiting that is done here is holding a heartbeat without news,
 //! a forced attach, or an eviction, that the primaries have not confirmed yet (rule 19), and a choice of places just after a start.
 
-mod care;
 mod clients;
+mod copy_ranges;
+mod duties;
+mod events;
 mod recovery;
+mod resync;
+mod scrubs;
+mod settings;
 mod snapshots;
 
 use crate::answer::{Failure, body, late};
@@ -27,7 +32,7 @@ use conductor_model::api::{
     Heartbeat, HeartbeatAnswer, MembershipAnswer, MembershipRequest, Register, Registered, Report, VolumeMap,
 };
 use conductor_model::views::{
-    Attach, Detach, NewVolume, NodeInfo, Resize, Space, Status, Version, VolumeDetail, VolumeInfo,
+    Attach, Detach, NewVolume, NodeInfo, Rename, Resize, Space, Status, Version, VolumeDetail, VolumeInfo,
 };
 use conductor_model::{Commit, Conductor, Dirty, Error, Millis, NodeId, check_volume_name};
 use serde::Deserialize;
@@ -39,6 +44,7 @@ use wire::{Attached, READ_ONLY, SHARED};
 
 pub(crate) type Answer<T> = Result<Json<T>, Failure>;
 pub(crate) type Name = Result<Path<String>, PathRejection>;
+pub(crate) type Names = Result<Path<(String, String)>, PathRejection>;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
@@ -53,15 +59,15 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("post", "/v1/recovery/adopt", post(recovery::adopt)),
         ("get", "/v1/nodes", get(nodes)),
         ("get", "/v1/nodes/{id}", get(node)),
-        ("post", "/v1/nodes/{id}/duty", post(care::duty)),
-        ("post", "/v1/disks/{id}/remove", post(care::remove_disk)),
-        ("post", "/v1/disks/{id}/keep", post(care::keep_disk)),
-        ("post", "/v1/disks/{id}/replace", post(care::replace_disk)),
-        ("post", "/v1/disks/{id}/check-replacement", post(care::check_replacement)),
-        ("get", "/v1/settings", get(care::settings)),
-        ("post", "/v1/settings", post(care::change_settings)),
-        ("get", "/v1/resync", get(care::resyncs)),
-        ("get", "/v1/events", get(care::events)),
+        ("post", "/v1/nodes/{id}/duty", post(duties::duty)),
+        ("post", "/v1/disks/{id}/remove", post(duties::remove_disk)),
+        ("post", "/v1/disks/{id}/keep", post(duties::keep_disk)),
+        ("post", "/v1/disks/{id}/replace", post(duties::replace_disk)),
+        ("post", "/v1/disks/{id}/check-replacement", post(duties::check_replacement)),
+        ("get", "/v1/settings", get(settings::settings)),
+        ("post", "/v1/settings", post(settings::change_settings)),
+        ("get", "/v1/resync", get(resync::list)),
+        ("get", "/v1/events", get(events::since)),
         ("post", "/v1/nodes/register", post(register)),
         ("post", "/v1/nodes/heartbeat", post(heartbeat)),
         ("post", "/v1/nodes/report", post(report)),
@@ -78,8 +84,9 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("get", "/v1/volumes/{name}", get(show)),
         ("delete", "/v1/volumes/{name}", delete(remove)),
         ("post", "/v1/volumes/{name}/resize", post(resize)),
-        ("post", "/v1/volumes/{name}/redundancy", post(care::copies)),
-        ("post", "/v1/volumes/{name}/resync", post(care::change_resync)),
+        ("post", "/v1/volumes/{name}/rename", post(rename)),
+        ("post", "/v1/volumes/{name}/redundancy", post(duties::copies)),
+        ("post", "/v1/volumes/{name}/resync", post(resync::ask)),
         ("post", "/v1/volumes/{name}/attach", post(attach)),
         ("post", "/v1/volumes/{name}/detach", post(detach)),
         ("get", "/v1/volumes/{name}/map", get(map)),
@@ -90,11 +97,11 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
         ("delete", "/v1/volumes/{name}/snapshots/{snapshot}/rollback", delete(snapshots::cancel_rollback)),
         ("get", "/v1/volumes/{name}/snapshots/{snapshot}/map", get(snapshots::map)),
         ("post", "/v1/volumes/{name}/flatten", post(snapshots::flatten)),
-        ("get", "/v1/volumes/{name}/copies", get(snapshots::copies)),
-        ("post", "/v1/volumes/{name}/copies", post(snapshots::copy)),
-        ("delete", "/v1/volumes/{name}/copies/{id}", delete(snapshots::cancel_copy)),
-        ("get", "/v1/volumes/{name}/scrub", get(snapshots::scrub)),
-        ("post", "/v1/volumes/{name}/scrub", post(snapshots::change_scrub)),
+        ("get", "/v1/volumes/{name}/copies", get(copy_ranges::list)),
+        ("post", "/v1/volumes/{name}/copies", post(copy_ranges::begin)),
+        ("delete", "/v1/volumes/{name}/copies/{id}", delete(copy_ranges::cancel)),
+        ("get", "/v1/volumes/{name}/scrub", get(scrubs::show)),
+        ("post", "/v1/volumes/{name}/scrub", post(scrubs::ask)),
     ]
 }
 
@@ -332,6 +339,12 @@ async fn resize(
     let Resize { size } = body(request, SMALL_BODY).await?;
     listened(&ledger, &waiters).await?;
     change(&ledger, move |m, now| m.resize(now, &name, size, &mut draw)).await.map(Json)
+}
+
+async fn rename(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<VolumeInfo> {
+    let old = name(path)?;
+    let Rename { name: new } = body(request, SMALL_BODY).await?;
+    change(&ledger, move |m, now| m.rename(now, &old, &new)).await.map(Json)
 }
 
 async fn attach(

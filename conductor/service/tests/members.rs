@@ -67,6 +67,7 @@ fn a_conductor_leads_although_members_of_etcd_are_dead_or_never_answer_and_goes_
             node: NodeId(n),
             host: format!("host{n}"),
             rack: String::new(),
+            version: String::new(),
             disks: vec![disk],
             cluster,
             seen: Commit(0),

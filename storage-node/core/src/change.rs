@@ -1,4 +1,14 @@
 //! What a stamped operation does to a copy: the same on the primary's own and on the others.
+//!
+//! ```text
+//!   IOCB kind                                      message to other copies    Change      StoreOp
+//!   Write, Settle, Rewrite, CopyRange              REPLICA_WRITE              Write       Write
+//!   the same without a payload; Zero               REPLICA_ZERO               Zero        Zero
+//!   Barrier                                        REPLICA_SNAPSHOT           Snapshot    Snapshot
+//!   Rollback                                       REPLICA_ROLLBACK           Rollback    Rollback
+//!   Share                                          REPLICA_SHARE              Share       Share
+//!   Flush                                          REPLICA_FLUSH              Flush       KnownGood, Flush
+//! ```
 
 use crate::iocb::Kind;
 use conductor_model::{BlockRange, CopyId, SnapshotId, Stamp};
@@ -14,7 +24,7 @@ pub(crate) enum Change {
     Rollback(SnapshotId),
     /// With a snapshot of a copy beside it.
     Share(Parent),
-    Sync,
+    Flush,
 }
 
 /// Whom it is done to, as what.
@@ -34,7 +44,7 @@ impl Change {
             (Kind::Barrier(snapshot), _) => Self::Snapshot(snapshot),
             (Kind::Rollback(snapshot), _) => Self::Rollback(snapshot),
             (Kind::Share(_), _) => Self::Share(beside?),
-            (Kind::Flush, _) => Self::Sync,
+            (Kind::Flush, _) => Self::Flush,
             (_, Some(payload)) => Self::Write(payload.share()),
             (_, None) => Self::Zero,
         })
@@ -54,7 +64,7 @@ impl Change {
             Self::Snapshot(snapshot) => StoreOp::Snapshot { copy, stamp, snapshot, known_good },
             Self::Rollback(snapshot) => StoreOp::Rollback { copy, stamp, snapshot, known_good },
             Self::Share(from) => StoreOp::Share { copy, stamp, at, from, known_good },
-            Self::Sync => StoreOp::Sync { copy },
+            Self::Flush => StoreOp::Flush { copy },
         }
     }
 }

@@ -89,6 +89,8 @@ pub(crate) struct Filling {
     earned_at: Time,
     /// Something was refused for now: not before.
     pub(crate) wait_until: Time,
+    /// What is due cannot be listed here, because its metadata is lost: until it can, this filling takes no other one's turn.
+    pub(crate) stuck: bool,
 }
 
 /// For people.
@@ -126,16 +128,19 @@ impl Filling {
             allowance: 0,
             earned_at: now,
             wait_until: now,
+            stuck: false,
         }
     }
 
-    /// Begins with the first layer that the copy lacks, of the primary's snapshots, oldest first. Writes after `last` go to the copy
-    /// too, if it is what is written to; it is listed when those before are finished.
+    /// Begins with the first layer that the copy lacks, of the primary's snapshots, oldest first. It is listed when everything up to
+    /// `last` is finished. What is stamped after that goes to the copy too, if the layer is what is written to. If it is a snapshot, some of
+    /// what was stamped before may still be on its way to the copy: it must not come into what becomes that snapshot there unlisted.
     pub(crate) fn aim(&mut self, snapshots: &[SnapshotId], last: Sequence) {
         let lacking = snapshots.iter().find(|snapshot| !self.snapshots.contains(snapshot));
         self.layer = lacking.map_or(View::Live, |snapshot| View::Snapshot(*snapshot));
         self.feeds_from = lacking.is_none().then_some(last);
-        self.step = Step::List(if lacking.is_none() { last } else { Sequence(0) });
+        self.step =
+            Step::List(if driver::mutant::on("snapshot_over_fed") && lacking.is_some() { Sequence(0) } else { last });
         self.listed = Blocks(0);
         self.end = None;
         self.left.clear();

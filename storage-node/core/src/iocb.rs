@@ -68,7 +68,7 @@ pub(crate) enum Kind {
     /// A range shares with another shard's snapshot on every copy's own disk.
     Share(ShardSnapshot),
     /// A range is written with what the primary reads from another shard's snapshot.
-    Copied(ShardSnapshot),
+    CopyRange(ShardSnapshot),
     /// A piece of the filling of a syncing copy: read here, written there.
     Fill,
 }
@@ -82,23 +82,23 @@ impl Kind {
     /// May it take as much room as its range has blocks? A share does where it is settled: what one copy has done and another one cannot is
     /// written to both, block by block. A rewrite does where the copy that has lost something does not know any more what it had.
     pub(crate) fn takes_space(self) -> bool {
-        matches!(self, Self::Write | Self::Copied(_) | Self::Share(_))
+        matches!(self, Self::Write | Self::CopyRange(_) | Self::Share(_))
             || self == Self::Rewrite && !driver::mutant::on("rewrite_without_room")
     }
 
     /// Does a copy that is filled get it, too?
     pub(crate) fn is_fed(self) -> bool {
-        matches!(self, Self::Write | Self::Zero | Self::Copied(_) | Self::Rewrite)
+        matches!(self, Self::Write | Self::Zero | Self::CopyRange(_) | Self::Rewrite)
     }
 
     /// Is it held back while a flush volume has as much above K as its copies list to the block? All but what brings K further.
-    pub(crate) fn waits_for_sync(self) -> bool {
+    pub(crate) fn waits_for_flush(self) -> bool {
         !matches!(self, Self::Flush | Self::Settle)
     }
 
     /// Is it held back while a barrier's hold lasts (rule 17)? All that changes what the shard reads as.
     pub(crate) fn waits_for_barrier(self) -> bool {
-        matches!(self, Self::Write | Self::Zero | Self::Share(_) | Self::Copied(_))
+        matches!(self, Self::Write | Self::Zero | Self::Share(_) | Self::CopyRange(_))
     }
 }
 
@@ -168,7 +168,7 @@ pub(crate) struct Iocb {
     pub(crate) heal: Heal,
     /// A share that some copy cannot do: ended when its range was settled.
     pub(crate) given_up: bool,
-    /// Since when it waits for room.
+    /// Since when it waits for free blocks.
     pub(crate) short_since: Option<Time>,
     /// The order that it is a part of.
     pub(crate) order: Option<OrderId>,
@@ -187,16 +187,25 @@ pub(crate) struct Heal {
     pub(crate) waits: u32,
     /// What was fetched last.
     pub(crate) fetched: Option<Payload>,
-    /// So often for this request; for a rewrite, and what is read elsewhere, copies that have been asked.
-    pub(crate) times: usize,
+    /// So often damage was met for this request.
+    pub(crate) attempts: usize,
     /// The range is locked alone.
     pub(crate) alone: bool,
     /// The copy here has lost what it was: it is read from the others.
     pub(crate) elsewhere: bool,
-    /// One of them was away when it was its turn.
-    pub(crate) missed: bool,
+    /// For that, and for a rewrite: which of them is next.
+    pub(crate) refetch: Refetch,
     /// Copies that did not give a piece of a copy-range's source, and why not.
     pub(crate) said: Vec<(CopyId, Failure)>,
+}
+
+/// Other copies that are asked for the whole range, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Refetch {
+    /// The number, among the others, of the one that is asked now or next.
+    pub(crate) next: usize,
+    /// One of them was away when it was its turn.
+    pub(crate) missed: bool,
 }
 
 impl Iocb {

@@ -115,23 +115,24 @@ pub const TRACES: usize = 64;
 /// there is no room to settle so much they are smaller, down to what is copied by bytes.
 pub const SHARE_PIECE: u32 = 16_384;
 /// Blocks of one piece of a copy-range whose bytes are sent (256 KiB: small enough for the resync class's reserve).
-pub const COPY_PIECE: u32 = 64;
+pub const COPY_RANGE_PIECE: u32 = 64;
 /// Such pieces of one order at once.
-pub const COPY_DEPTH: usize = 4;
+pub const COPY_RANGE_DEPTH: usize = 4;
 /// How often a copy-range says how far it is.
 pub const PROGRESS: Span = Span::millis(1000);
 /// Snapshots that a copy remembers to have dropped, the newest of them (8 bytes each): more than can be late at once.
 pub const DROPPED_KEPT: usize = 64;
 /// Deleted copies that a reactor remembers, the newest of them (3 MiB at most): more than late Joins can name.
 pub const GONE_KEPT: usize = 65_536;
-/// Of a flush volume's writes, so many may be finished and not synced before the primary syncs by itself.
-pub const UNSYNCED: u64 = 192;
-/// While that sync is under way others are stamped, up to so many above K: a store lists what is above K true to the block only as long as
-/// there are fewer than `node_store::MAX_HELD`. One is the sync itself.
-pub const MOST_UNSYNCED: u64 = node_store::MAX_HELD as u64 - SETTLE_DEPTH as u64 - 1;
-const _: () = assert!(WINDOW + UNSYNCED <= MOST_UNSYNCED);
-/// Changes that a copy may know to be on all of which another one has no record: more than rollbacks and the like ever follow each other
-/// without a write. A disk that lacks more is from the past.
+/// Of a flush volume's writes, so many may be finished and not flushed before the primary flushes by itself.
+pub const UNFLUSHED: u64 = 192;
+/// While that flush is under way others are stamped, up to so many above K: a store lists what is above K true to the block only as long as
+/// there are fewer than `node_store::MAX_HELD`. One is the flush itself.
+pub const MOST_UNFLUSHED: u64 = node_store::MAX_HELD as u64 - SETTLE_DEPTH as u64 - 1;
+const _: () = assert!(WINDOW + UNFLUSHED <= MOST_UNFLUSHED);
+/// A rollback and its like are in no list of what a copy holds above K. So many of them in a row are the most that ever follow each
+/// other without a write: a copy whose newest listed change lies no further below another's K may still be current, and the disk of one
+/// that lacks more is from the past.
 pub(crate) const UNLISTED: u64 = 16;
 /// Nothing is heard of a member for so long, although it was asked: it is dropped (rule 15). Under the detection time of 2 s, of which the
 /// conductor's answer needs the rest.

@@ -28,8 +28,8 @@ pub(crate) struct Link {
     /// It was established once.
     pub(crate) met: bool,
     pub(crate) next_keepalive: Time,
-    /// Free blocks of its fullest disk; from a Join's answer, of that copy's, as last reported.
-    pub(crate) free_blocks: u64,
+    /// Free blocks of each of its disks, as last told with a promise, or with a copy's answer to a Join.
+    pub(crate) free: BTreeMap<DiskId, u64>,
     /// Shards that need this link.
     pub(crate) users: usize,
     retry_at: Time,
@@ -167,7 +167,7 @@ impl Link {
             quiet_since: Some(now),
             met: false,
             next_keepalive: Time::default(),
-            free_blocks: 0,
+            free: BTreeMap::new(),
             users: 0,
             retry_at: Time::default(),
             backoff: RECONNECT_MIN,

@@ -8,6 +8,7 @@
 //!        ▲                               │ (not born: ask Born)                                               │
 //!        └───────────────────────────────┴──────────────── a member's process or store is another ◄──────────┘
 //!                                     Joining ──all answered, too few in sync──► Sealed
+//!                                     any ──its own disk fails, and another copy can follow──► Failed
 //! ```
 //!
 //! What the primary wants changed while it goes on (a failed copy dropped, an absent one filled, a filled one added) is its *wish*: asked
@@ -120,9 +121,9 @@ pub(crate) struct Primary {
     /// Links that this shard counts as a user of.
     pub(crate) links: Vec<SocketAddr>,
     /// Everything up to here is durable on every copy: K under durability=flush (rule 18).
-    pub(crate) synced: Sequence,
-    /// A sync of its own is on its way.
-    pub(crate) syncing: bool,
+    pub(crate) flushed: Sequence,
+    /// A flush of its own is on its way.
+    pub(crate) flushing: bool,
     /// Barriers that were placed, and until when at the latest nothing is acknowledged for their sake (rule 17).
     pub(crate) holds: BTreeMap<OrderId, Time>,
     /// The newest epoch that was settled here.
@@ -170,8 +171,8 @@ impl Primary {
             refusing: BTreeMap::new(),
             lease: Lease::default(),
             links: Vec::new(),
-            synced: Sequence(0),
-            syncing: false,
+            flushed: Sequence(0),
+            flushing: false,
             holds: BTreeMap::new(),
             settled_here: Epoch(0),
             finished_here: Stamp::default(),
@@ -210,8 +211,8 @@ impl Primary {
         self.joins.clear();
         self.refusing.clear();
         self.lease = Lease::default();
-        self.synced = Sequence(0);
-        self.syncing = false;
+        self.flushed = Sequence(0);
+        self.flushing = false;
         self.refusals.clear();
         self.wish = None;
         self.failed.clear();
@@ -259,17 +260,17 @@ impl Primary {
         self.config.in_sync_members().any(|m| self.is_doubtful(m))
     }
 
+    /// Are all copies in doubt? Then what was acknowledged and not flushed may be lost (rule 18).
+    pub(crate) fn doubts_all(&self) -> bool {
+        self.config.in_sync_members().all(|m| self.is_doubtful(m))
+    }
+
     /// Does any copy of this epoch hold something of this range above K, but for what is known to have been finished everywhere?
     pub(crate) fn is_above_known_good(&self, range: BlockRange) -> bool {
         let from = u64::from(range.from.0);
         let meets = |at: &BlockRange| u64::from(at.from.0) < range.end() && from < at.end();
         let held = self.answers.values().flat_map(|answer| &answer.held);
         held.into_iter().any(|(at, stamp)| *stamp > self.finished_here && meets(at))
-    }
-
-    /// Are all of them? Then what was acknowledged and not flushed may be lost (rule 18).
-    pub(crate) fn doubts_all(&self) -> bool {
-        self.config.in_sync_members().all(|m| self.is_doubtful(m))
     }
 
     /// The in-sync members beside the primary's own copy.
@@ -305,15 +306,15 @@ impl Primary {
         matches!(self.phase, PrimaryPhase::Serving)
     }
 
-    /// K, once it has entered this epoch: of a flush volume only what is synced (rule 18).
+    /// K, once it has entered this epoch: of a flush volume only what is flushed (rule 18).
     pub(crate) fn known_good(&self) -> Option<Sequence> {
-        let finished = || if self.config.durability.is_always() { self.window.prefix() } else { self.synced };
+        let finished = || if self.config.durability.is_always() { self.window.prefix() } else { self.flushed };
         self.settled.then(finished)
     }
 
     /// Stamps above K that were given out in this epoch, of a flush volume; of others the window bounds them.
-    pub(crate) fn unsynced(&self) -> u64 {
-        if self.config.durability.is_always() { 0 } else { self.window.last().0 - self.synced.0 }
+    pub(crate) fn unflushed(&self) -> u64 {
+        if self.config.durability.is_always() { 0 } else { self.window.last().0 - self.flushed.0 }
     }
 
     /// F: what is finished everywhere is never sent again.
@@ -323,7 +324,7 @@ impl Primary {
 
     /// The union of what the copies hold above K, cut into pieces of at most `piece` blocks, highest first, each with the copy whose
     /// content it is settled with: the own. Of a flush volume that is not enough, because a store that was opened anew may lack what
-    /// was acknowledged and not synced: there it is a copy that was not opened anew, of these the one that lists the newest write.
+    /// was acknowledged and not flushed: there it is a copy that was not opened anew, of these the one that lists the newest write.
     pub(crate) fn union(&self, piece: u32) -> Vec<(BlockRange, CopyId)> {
         let own = self.config.primary;
         let doubtful: BTreeSet<CopyId> =

@@ -114,7 +114,7 @@ pub(crate) struct Replica {
     /// Configurations handed to the disk and not finished: one at a time.
     pub(crate) persisting: u32,
     /// Of the operations in the disk, those that change nothing.
-    pub(crate) syncs: BTreeSet<Stamp>,
+    pub(crate) flushes: BTreeSet<Stamp>,
     /// A snapshot or rollback is in the disk, under this stamp: no change may be beside it.
     pub(crate) alone: Option<Stamp>,
     /// Work of this copy that is in the disk.
@@ -146,7 +146,7 @@ impl Replica {
             reading: 0,
             busy: Vec::new(),
             persisting: 0,
-            syncs: BTreeSet::new(),
+            flushes: BTreeSet::new(),
             alone: None,
             working: BTreeSet::new(),
             snapshot_reads: BTreeMap::new(),
@@ -171,7 +171,7 @@ impl Replica {
 
     /// Is it being filled in the epoch that it has joined? Its K stands still then (rule 4).
     pub(crate) fn is_syncing(&self) -> bool {
-        self.config.member(self.copy).is_some_and(|m| m.state == CopyState::Syncing)
+        self.config.is_syncing(self.copy)
     }
 
     /// Does it have all that it should, as far as it knows? It has joined an epoch that counts it as in sync.
@@ -224,7 +224,7 @@ impl Replica {
 
     /// May a change of these blocks be handed to the disk now, beside what is there?
     pub(crate) fn bears(&self, change: &Change, at: BlockRange) -> bool {
-        let others = self.in_disk as usize > self.syncs.len();
+        let others = self.in_disk as usize > self.flushes.len();
         self.alone.is_none() && !(change.is_alone() && others) && !self.is_busy(at)
     }
 
@@ -237,7 +237,7 @@ impl Replica {
     pub(crate) fn enters_disk(&mut self, stamp: Stamp, change: &Change) {
         self.in_disk += 1;
         match change {
-            Change::Sync => drop(self.syncs.insert(stamp)),
+            Change::Flush => drop(self.flushes.insert(stamp)),
             change if change.is_alone() => self.alone = Some(stamp),
             _ => {}
         }
@@ -322,7 +322,7 @@ impl Replica {
     /// A stamped operation is out of the disk again.
     pub(crate) fn left_disk(&mut self, stamp: Stamp) {
         self.in_disk -= 1;
-        self.syncs.remove(&stamp);
+        self.flushes.remove(&stamp);
         if self.alone == Some(stamp) {
             self.alone = None;
         }

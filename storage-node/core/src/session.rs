@@ -26,7 +26,7 @@ pub(crate) struct Session {
     pub(crate) generation: AttachGeneration,
     /// What it reads. A snapshot's readers write nothing, so any number of them is there at once and nobody fences them.
     pub(crate) view: View,
-    /// It writes nothing, and others that do not may be there at once.
+    /// Read-only: other readers may be attached too.
     pub(crate) read_only: bool,
     /// It writes only what it holds (`ranges`), and others that do so may be there at once.
     pub(crate) shared: bool,

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 /// Sequences given out and finished, in one epoch of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
-    /// Everything up to here is finished on every copy. It is F, and, once settling is done, K too; of a flush volume K is what was synced (`Primary::synced`).
+    /// Everything up to here is finished on every copy. It is F, and, once settling is done, K too; of a flush volume
+    /// K is what was flushed (`Primary::flushed`).
     prefix: u64,
     /// Above the prefix, in order: finished or not.
     above: VecDeque<bool>,

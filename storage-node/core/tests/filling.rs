@@ -213,10 +213,10 @@ fn a_filling_is_aborted_at_any_step_leaves_nothing_behind_and_goes_on_when_it_is
         hold(&mut c, &[copy(1, 2)]);
         c.until("it is over", |c| state_of_last(c) != CopyState::Syncing && c.role(1).contains("serving"));
         c.run(Span::seconds(1));
-        let (asked, started) = (c.count("ask.sync"), c.count("fill.started"));
+        let (asked, started) = (c.count("ask.fill"), c.count("fill.started"));
         // Longer than after a filling that failed.
         c.run(Span::seconds(40));
-        assert_eq!((c.count("ask.sync"), c.count("fill.started")), (asked, started), "{step}: begun again");
+        assert_eq!((c.count("ask.fill"), c.count("fill.started")), (asked, started), "{step}: begun again");
         // The last step may have been too late for it.
         let was_late = state_of_last(&c) == CopyState::InSync;
         assert!(!was_late || n == 6, "{step}");
@@ -253,9 +253,9 @@ fn a_copy_that_the_conductor_will_not_have_filled_is_asked_for_ever_more_rarely_
     c.unfit = Some(copy(1, 2));
     [2, 1].into_iter().for_each(|node| c.w.restart(c.nodes[node]));
     c.until("the other one is filled", |c| c.in_sync(1) == [0, 1]);
-    let (asked, refused) = (c.count("ask.sync"), c.count("ask.refused"));
+    let (asked, refused) = (c.count("ask.fill"), c.count("ask.refused"));
     (0..12_000).for_each(|_| c.run(Span::millis(5)));
-    let (asked, refused) = (c.count("ask.sync") - asked, c.count("ask.refused") - refused);
+    let (asked, refused) = (c.count("ask.fill") - asked, c.count("ask.refused") - refused);
     assert!(asked == refused && (2..8).contains(&refused), "{refused} times in a minute");
     c.unfit = None;
     c.until_in_sync(1);

@@ -14,10 +14,10 @@ fn a_flush_reaches_every_copy_and_what_it_covered_survives_all_of_them() {
     for at in 0..40 {
         c.write(client, 1, at, 7);
     }
-    assert_eq!(c.count("op.replica-sync"), 0, "writes are acknowledged without a sync");
+    assert_eq!(c.count("op.replica-flush"), 0, "writes are acknowledged without a flush");
     let flush = c.ask(client, 1, op::FLUSH, 0, 0, Vec::new());
     assert_eq!(c.answer(flush).0, Status::Ok);
-    assert_eq!(c.count("op.replica-sync"), 2);
+    assert_eq!(c.count("op.replica-flush"), 2);
     // Two copies take K with the next write; all that is in memory only is lost on all of them.
     c.write(client, 1, 50, 8);
     (0..3).for_each(|node| c.w.cut_power(c.nodes[node]));
@@ -62,7 +62,7 @@ fn writes_of_a_flush_volume_are_synced_by_themselves_now_and_then() {
     for n in 0..450u32 {
         c.write(client, 1, n % 50, 1);
     }
-    assert_eq!(c.count("sync.by-itself"), 2);
+    assert_eq!(c.count("flush.by-itself"), 2);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn what_is_not_synced_is_bounded_by_what_a_store_lists_to_the_block() {
     let stamped = c.count("leg.started") / 3;
     assert!((400..=node_store::MAX_HELD as u64).contains(&stamped), "{stamped} {}", c.picture());
     writes.iter().for_each(|token| assert_eq!(c.answer(*token).0, Status::Ok));
-    assert!(c.count("write.waits-for-sync") > 0);
+    assert!(c.count("write.waits-for-flush") > 0);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_flush_of_a_volume_that_is_always_durable_asks_nobody() {
     let client = c.client(1, 0);
     c.write(client, 1, 0, 1);
     let flush = c.ask(client, 1, op::FLUSH, 0, 0, Vec::new());
-    assert_eq!((c.answer(flush).0, c.count("op.replica-sync")), (Status::Ok, 0));
+    assert_eq!((c.answer(flush).0, c.count("op.replica-flush")), (Status::Ok, 0));
     let odd = c.ask(client, 1, op::FLUSH, 0, 4096, Vec::new());
     assert_eq!(c.answer(odd).0, Status::BadRequest);
 }

@@ -7,6 +7,7 @@ mod three;
 mod copy_range;
 mod creation;
 mod filling;
+mod filling_beside;
 mod flush;
 mod integrity;
 mod keys;

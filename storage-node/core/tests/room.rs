@@ -152,3 +152,26 @@ fn what_is_lost_on_a_disk_without_room_to_write_it_again_is_read_from_another_on
     c.run(Span::seconds(10));
     (u64::from(half)..n).for_each(|at| read(&mut c, at));
 }
+
+#[test]
+fn a_full_disk_refuses_nothing_that_its_neighbour_on_the_same_reactor_has_room_for() {
+    let mut c = Cluster::with_disks(41, 2, 40 << 20);
+    c.blocks = 1 << 14;
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    c.on = 1;
+    c.create(2, &[0, 1, 2], None, Durability::Always);
+    let (one, two) = (c.client(1, 0), c.client(2, 0));
+    let write = |c: &mut Cluster, client, volume, at: u64| {
+        let data = (0..256).flat_map(|_| block(7)).collect();
+        let token = c.ask(client, volume, op::WRITE, at * u64::from(MIB), MIB, data);
+        c.answer(token).0
+    };
+    let filled = (0..64).take_while(|at| write(&mut c, one, 1, *at) == Status::Ok).count();
+    assert!((1..64).contains(&filled), "its disks are full");
+    // What is free is told again with each promise.
+    c.run(Span::seconds(10));
+    for at in 0..8 {
+        assert_eq!(write(&mut c, two, 2, at), Status::Ok, "{}", c.picture());
+    }
+    assert_eq!(write(&mut c, one, 1, 63), Status::NoSpace);
+}

@@ -114,6 +114,7 @@ impl Control {
             node: self.node,
             host: self.host.clone(),
             rack: self.rack.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             disks,
             cluster,
             seen,

@@ -108,7 +108,7 @@ impl IoBody {
     pub fn is_fua(&self) -> bool {
         self.prefix.word.get() & FUA != 0
     }
-    /// True if nothing is asked for (which is refused).
+    /// Is it of no bytes, as a flush is? Anything else is refused then.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -191,7 +191,7 @@ impl RangeBody {
 }
 
 body! {
-    /// REPLICA_WRITE, REPLICA_ZERO, REPLICA_SYNC (of no blocks). The prefix's word is the number of blocks.
+    /// REPLICA_WRITE, REPLICA_ZERO, REPLICA_FLUSH (of no blocks). The prefix's word is the number of blocks.
     ReplicaBody = 56 {
         /// Session prefix; word = number of blocks.
         prefix: Prefix,
@@ -413,14 +413,14 @@ body! {
 
 body! {
     /// A good reply to PROMISE. The word of the reply is the length granted, in milliseconds, counted from when the request
-    /// was sent (by the asker) or answered (by the giver): rule 14.
+    /// was sent (by the asker) or answered (by the giver): rule 14. The payload is how much is free on each disk of the reactor (`free`), and
+    /// behind that, where the generation is not the one that the asker knows, the list of shards that the promise does not count for.
     PromiseAnswer = 24 {
         /// The status; the word is the length granted.
         reply: ReplyBody,
-        /// Blocks that the fullest disk of the reactor has free.
-        free_blocks: U64,
-        /// Generation of the list of shards that the promise does not count for (rule 13). Where it is not the one that the asker knows,
-        /// the payload is the list.
+        /// Disks in the payload; none where there was no memory for it.
+        disks: U64,
+        /// Generation of the list of shards that the promise does not count for (rule 13).
         withheld: U64,
     }
 }

@@ -138,7 +138,7 @@ impl FillBody {
     }
 }
 
-/// How far a filling is, as it travels: `node_store::SyncMark` and whether it is over.
+/// How far a filling is, as it travels: `node_store::FillMark` and whether it is over.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Mark {
     /// Everything up to here is there, wherever the cursor is.

@@ -18,7 +18,7 @@ pub use bodies::{
 };
 pub use extents::{ExtentsAnswer, MAX_EXTENTS};
 pub use filling::{FillBody, FillState, Mark, MarkBody, ScanBody, decode_changed, encode_changed};
-pub use held::{decode_held, decode_withheld, encode_held, encode_withheld};
+pub use held::{Free, decode_free, decode_held, decode_withheld, encode_free, encode_held, encode_withheld};
 pub use status::Status;
 pub use view::{MAX_VERIFY_BLOCKS, VerifyAnswer, ViewBody, decode_crcs, encode_crcs};
 
@@ -53,7 +53,7 @@ pub mod op {
     /// Primary → copy: a range reads as that of a snapshot of another copy on the same disk.
     pub const REPLICA_SHARE: Op = Op(36);
     /// Primary → copy: all that was finished there before is durable.
-    pub const REPLICA_SYNC: Op = Op(37);
+    pub const REPLICA_FLUSH: Op = Op(37);
     /// Primary → copy: take part in an epoch. The payload is the configuration as JSON.
     pub const JOIN: Op = Op(40);
     /// Primary → node: promise not to join a newer epoch under another primary for a while.
@@ -90,7 +90,7 @@ pub mod op {
         (REPLICA_SNAPSHOT, "replica-snapshot"),
         (REPLICA_ROLLBACK, "replica-rollback"),
         (REPLICA_SHARE, "replica-share"),
-        (REPLICA_SYNC, "replica-sync"),
+        (REPLICA_FLUSH, "replica-flush"),
         (JOIN, "join"),
         (PROMISE, "promise"),
         (REPLICA_READ, "replica-read"),

@@ -98,7 +98,7 @@ pub enum StoreOp {
         crcs: Crcs,
         /// The known-good point told with it (rule 3).
         known_good: Stamp,
-        /// False under durability=flush: completed when it would survive the process, durable at the next `Sync`.
+        /// False under durability=flush: completed when it would survive the process, durable at the next `Flush`.
         durable: bool,
     },
     /// Discard or write-zeroes: reads as zeros, space comes back; durable when completed if `durable`.
@@ -115,7 +115,7 @@ pub enum StoreOp {
         durable: bool,
     },
     /// All that was completed for this copy before is durable when this is completed (rule 18).
-    Sync {
+    Flush {
         /// Which copy.
         copy: CopyId,
     },
@@ -207,7 +207,7 @@ pub enum StoreOp {
         /// Which copy.
         copy: CopyId,
         /// How far.
-        mark: SyncMark,
+        mark: FillMark,
         /// The filling is over: K rises to this, and the mark is forgotten.
         known_good: Option<Stamp>,
     },
@@ -269,7 +269,7 @@ pub enum StoreDone {
 
 /// How far the filling of a copy has come (rule 4). The store only keeps it. All zero: nothing was filled.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct SyncMark {
+pub struct FillMark {
     /// The copy equals its primary but for what has a version above this on either side, wherever the cursor is.
     pub base: Stamp,
     /// Chunks before this block were filled …
@@ -442,7 +442,7 @@ pub trait Store {
     /// The snapshots of a copy, oldest first.
     fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId>;
     /// How far the filling of a copy is.
-    fn sync_mark(&self, copy: CopyId) -> SyncMark;
+    fn fill_mark(&self, copy: CopyId) -> FillMark;
     /// Blocks that a copy and its snapshots hold by themselves; what a clone shares with its parent counts for the parent.
     fn used_by(&self, copy: CopyId) -> Blocks;
     /// What happened since the store was opened.

@@ -8,7 +8,7 @@ use conductor_model::{BlockRange, Blocks, Configuration, CopyId, CopyState, Epoc
 use disk::*;
 use memory::Arena;
 use node_store::journaled::JournaledStore;
-use node_store::{Parent, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, View, block_crcs};
+use node_store::{FillMark, Parent, Store, StoreDone, StoreError, StoreOp, Tag, View, block_crcs};
 use std::collections::BTreeMap;
 
 const CHUNK: u32 = 16;
@@ -246,18 +246,18 @@ fn a_mark_survives_reopening_with_all_before_it_and_ends_with_known_good() {
     for n in 1..=40u32 {
         // Written under durability=flush: only the mark makes it durable.
         rig.flush_write(n, 1, stamp(u64::from(n)));
-        let mark = SyncMark { base: stamp(3), cursor: Blocks(n), upto: stamp(u64::from(n)) };
+        let mark = FillMark { base: stamp(3), cursor: Blocks(n), upto: stamp(u64::from(n)) };
         rig.run(StoreOp::Mark { copy, mark, known_good: None }).unwrap();
-        assert_eq!(rig.store.sync_mark(copy), mark);
+        assert_eq!(rig.store.fill_mark(copy), mark);
         if n % 3 == 0 {
             rig.fold();
         }
         rig.reopen();
-        assert_eq!(rig.store.sync_mark(copy), mark);
+        assert_eq!(rig.store.fill_mark(copy), mark);
         let all: Vec<u8> = (0..n).flat_map(|_| block_of(0)).collect();
         assert!(read(&mut rig.store, &mut rig.disk, &rig.arena, 1, range(1, n)).unwrap() == all, "{n}");
     }
-    let mark = SyncMark { base: stamp(9), cursor: Blocks(100), upto: stamp(40) };
+    let mark = FillMark { base: stamp(9), cursor: Blocks(100), upto: stamp(40) };
     rig.flush_write(60, 1, stamp(50));
     rig.run(StoreOp::Mark { copy, mark, known_good: Some(stamp(45)) }).unwrap();
     for folded in [false, true] {
@@ -265,7 +265,7 @@ fn a_mark_survives_reopening_with_all_before_it_and_ends_with_known_good() {
             rig.fold();
         }
         rig.reopen();
-        assert_eq!(rig.store.sync_mark(copy), SyncMark::default());
+        assert_eq!(rig.store.fill_mark(copy), FillMark::default());
         match rig.run(StoreOp::Above { copy }).unwrap() {
             StoreDone::Above { known_good, held } => {
                 assert_eq!((known_good, held.len()), (stamp(45), 1), "{held:?}");
@@ -336,7 +336,7 @@ impl Holds {
 struct Model {
     live: Holds,
     snapshots: BTreeMap<u64, Holds>,
-    mark: SyncMark,
+    mark: FillMark,
     /// K.
     good: u64,
     /// No member is absent: what a discard left may be forgotten below K.
@@ -409,7 +409,7 @@ impl World {
         let from = parent.map(|(copy, name)| Parent { copy: CopyId(copy), snapshot: SnapshotId(name) });
         let what = if parent.is_some() { "clone" } else { "create" };
         if self.run(what, StoreOp::Create { copy: CopyId(copy), config, parent: from }) {
-            let mark = SyncMark::default();
+            let mark = FillMark::default();
             self.copies.insert(copy, Model { live, snapshots: BTreeMap::new(), mark, good: 0, purges });
         }
     }
@@ -478,13 +478,13 @@ impl World {
                 self.run("grow", StoreOp::Join { copy: id, config });
             }
             33..=38 => {
-                let mark = SyncMark { base: stamp(version), cursor: at.from, upto: stamp(newest) };
+                let mark = FillMark { base: stamp(version), cursor: at.from, upto: stamp(newest) };
                 let over = self.random.one_in(4);
                 let model = self.copies.get_mut(&copy).unwrap();
                 if over {
                     model.good = model.good.max(version);
                 }
-                model.mark = if over { SyncMark::default() } else { mark };
+                model.mark = if over { FillMark::default() } else { mark };
                 self.run("mark", StoreOp::Mark { copy: id, mark, known_good: over.then(|| stamp(version)) });
             }
             39..=47 => {
@@ -528,7 +528,7 @@ impl World {
         let model = &self.copies[&copy];
         let holds = name.map_or(&model.live, |name| &model.snapshots[&name]).clone();
         let (good, purges) = (model.good, model.purges);
-        assert_eq!(self.rig.store.sync_mark(CopyId(copy)), model.mark);
+        assert_eq!(self.rig.store.fill_mark(CopyId(copy)), model.mark);
         let view = name.map_or(View::Live, |name| View::Snapshot(SnapshotId(name)));
         let above = match self.random.below(4) {
             0 => none(),

@@ -15,7 +15,7 @@ use driver::{DiskIndex, Span};
 use memory::{Arena, Class};
 use node_store::journaled::FORMAT_VERSION;
 use node_store::journaled::check::{CheckOptions, Depth, check};
-use node_store::{OpenError, Parent, Store, StoreDone, StoreOp, SyncMark, View};
+use node_store::{FillMark, OpenError, Parent, Store, StoreDone, StoreOp, View};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -40,7 +40,7 @@ fn plain(arena: &Arena, copy: u64, from: u32, seeds: std::ops::Range<u64>, seque
 }
 
 fn mark(copy: u64) -> StoreOp {
-    let mark = SyncMark { base: stamp(copy), cursor: Blocks(16 * copy as u32), upto: stamp(copy + 2) };
+    let mark = FillMark { base: stamp(copy), cursor: Blocks(16 * copy as u32), upto: stamp(copy + 2) };
     StoreOp::Mark { copy: CopyId(copy), mark, known_good: None }
 }
 
@@ -164,7 +164,7 @@ fn the_image_of_this_version_opens_and_reads_as_it_was_written() {
     assert_eq!(store.snapshots(CopyId(1)), [SnapshotId(6)]);
     for copy in [1, 2] {
         let StoreOp::Mark { mark, .. } = mark(copy) else { panic!("a mark") };
-        assert_eq!(store.sync_mark(CopyId(copy)), mark);
+        assert_eq!(store.fill_mark(CopyId(copy)), mark);
     }
     match run(&mut store, &mut disk, StoreOp::Above { copy: CopyId(1) }).unwrap() {
         StoreDone::Above { known_good, held } => {

@@ -3,7 +3,7 @@
 use crate::content::Content;
 use crate::moment::Moment;
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId, Stamp};
-use node_store::{Held, HeldKind, Parent, SyncMark, View};
+use node_store::{FillMark, Held, HeldKind, Parent, View};
 
 /// Blocks of a chunk: what an engine may write in one piece.
 const CHUNK_BLOCKS: u64 = 16;
@@ -77,7 +77,7 @@ pub(crate) enum What {
     },
     /// Covers the completions up to this one, as a sync does; with a K the filling is over.
     Mark {
-        mark: SyncMark,
+        mark: FillMark,
         known: Option<Stamp>,
         until: u64,
     },

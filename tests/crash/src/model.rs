@@ -2,7 +2,7 @@
 
 use crate::content::{Content, ZEROS};
 use conductor_model::{BlockRange, Blocks, Configuration, Epoch, Sequence, Stamp};
-use node_store::{Held, HeldKind, SyncMark};
+use node_store::{FillMark, Held, HeldKind};
 use std::collections::BTreeMap;
 
 /// Number of a completion: what the model calls time.
@@ -97,7 +97,7 @@ pub(crate) struct Copy {
     pub(crate) told: Stamp,
     pub(crate) carried: Stamp,
     /// How far its filling is.
-    pub(crate) mark: SyncMark,
+    pub(crate) mark: FillMark,
     /// Changes above K.
     pub(crate) changes: Vec<Change>,
     /// The newest stamp given out.
@@ -119,7 +119,7 @@ impl Copy {
             snapshots: vec![],
             told: if parent.is_some() { inherited } else { none },
             carried: none,
-            mark: SyncMark::default(),
+            mark: FillMark::default(),
             changes: vec![],
             newest: none,
             parent,
@@ -147,8 +147,8 @@ impl Copy {
     }
 
     /// How far its filling is, was kept; the mark is forgotten when that is over.
-    pub(crate) fn marked(&mut self, mark: SyncMark, known: Option<Stamp>) {
-        self.mark = known.map_or(mark, |_| SyncMark::default());
+    pub(crate) fn marked(&mut self, mark: FillMark, known: Option<Stamp>) {
+        self.mark = known.map_or(mark, |_| FillMark::default());
         self.carry(known.unwrap_or_default(), true);
     }
 

@@ -8,7 +8,7 @@ use conductor_model::{
     AttachGeneration, Blocks, Configuration, CopyId, CopyState, DiskId, Durability, Epoch, Member, NodeId, OpenId,
     ShardId, ShardIndex, ShardSnapshot, SnapshotId, VolumeId,
 };
-use node_store::{MAX_REQUEST_BLOCKS, SyncMark};
+use node_store::{FillMark, MAX_REQUEST_BLOCKS};
 
 /// A phase of the workload.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -313,7 +313,7 @@ impl<E: Engine> World<E> {
                 let (base, upto) = (self.known(copy), self.copies[&copy].newest);
                 let cursor = Blocks(u32::try_from(self.rng.below(u64::from(blocks))).expect("small"));
                 let known = (self.rng.below(3) == 0).then_some(base);
-                What::Mark { mark: SyncMark { base, cursor, upto }, known, until: self.completions }
+                What::Mark { mark: FillMark { base, cursor, upto }, known, until: self.completions }
             }
             Pick::Join => {
                 let old = &self.copies[&copy].config;

@@ -10,7 +10,7 @@ use crate::world::{World, blocks};
 use conductor_model::{BLOCK, BlockRange, CopyId};
 use driver::Span;
 use memory::Class;
-use node_store::{Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, block_crcs};
+use node_store::{FillMark, Store, StoreDone, StoreError, StoreOp, Tag, block_crcs};
 use std::collections::BTreeMap;
 
 /// One opening in so many is stopped itself.
@@ -187,10 +187,10 @@ impl<E: Engine> World<E> {
                 model.join(found);
             }
             What::Mark { mark, known, .. } => {
-                let found = self.store().sync_mark(CopyId(id));
+                let found = self.store().fill_mark(CopyId(id));
                 let model = self.copies.get_mut(&id).expect("it was there");
                 let before = model.mark;
-                model.mark = known.map_or(*mark, |_| SyncMark::default());
+                model.mark = known.map_or(*mark, |_| FillMark::default());
                 assert!(found == model.mark || found == before, "copy {id} has the mark {found:?}");
                 model.mark = found;
             }
@@ -224,7 +224,7 @@ impl<E: Engine> World<E> {
         for (id, config) in self.store().copies() {
             let model = &self.copies[&id.0];
             assert_eq!(config, model.config, "the configuration of copy {id}");
-            assert_eq!(self.store().sync_mark(id), model.mark, "the mark of copy {id}");
+            assert_eq!(self.store().fill_mark(id), model.mark, "the mark of copy {id}");
             let snapshots: Vec<u64> = self.store().snapshots(id).iter().map(|snapshot| snapshot.0).collect();
             let expected: Vec<u64> = model.snapshots.iter().map(|(snapshot, _)| *snapshot).collect();
             assert_eq!(snapshots, expected, "the snapshots of copy {id}");

@@ -282,7 +282,7 @@ impl<E: Engine> World<E> {
             What::Create { config, parent: from } => StoreOp::Create { copy, config, parent: from.map(parent) },
             What::Join { config } => StoreOp::Join { copy, config },
             What::Delete => StoreOp::Delete { copy },
-            What::Sync { .. } => StoreOp::Sync { copy },
+            What::Sync { .. } => StoreOp::Flush { copy },
             What::Flatten => StoreOp::Flatten { copy },
             What::Above => StoreOp::Above { copy },
             What::Known { stamp } => StoreOp::KnownGood { copy, stamp },
@@ -483,7 +483,7 @@ impl<E: Engine> World<E> {
             (What::Mark { mark, known, until }, StoreDone::Done) => {
                 model.settle(until);
                 model.marked(mark, known);
-                assert_eq!(self.store.as_ref().map(|store| store.sync_mark(CopyId(id))), Some(model.mark));
+                assert_eq!(self.store.as_ref().map(|store| store.fill_mark(CopyId(id))), Some(model.mark));
             }
             (What::Flatten, StoreDone::Done) => model.parent = None,
             (What::Repair { .. } | What::Known { .. }, StoreDone::Done) => {}

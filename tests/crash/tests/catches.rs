@@ -6,7 +6,7 @@ use crash::{Ability, Begun, Disks, Engine, Moment, Open, Progress, Refused, Shap
 use driver::{Done, Op, Time};
 use memory::Arena;
 use node_store::simple::SimpleStore;
-use node_store::{Counters, DiskOut, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage};
+use node_store::{Counters, DiskOut, FillMark, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -127,8 +127,8 @@ impl<B: Break> Store for BrokenStore<B> {
     fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId> {
         self.0.snapshots(copy)
     }
-    fn sync_mark(&self, copy: CopyId) -> SyncMark {
-        self.0.sync_mark(copy)
+    fn fill_mark(&self, copy: CopyId) -> FillMark {
+        self.0.fill_mark(copy)
     }
     fn used_by(&self, copy: CopyId) -> Blocks {
         self.0.used_by(copy)

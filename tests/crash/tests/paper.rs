@@ -9,7 +9,7 @@ use crash::{Ability, Begun, Disks, Engine, Moment, Open, Progress, Refused, Shap
 use driver::{DiskIndex, Done, Op, Time};
 use memory::{Arena, Class, Filling};
 use node_store::{
-    Counters, DiskOut, Held, HeldKind, Parent, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage, View,
+    Counters, DiskOut, FillMark, Held, HeldKind, Parent, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View,
     block_crcs,
 };
 use smallvec::smallvec;
@@ -44,7 +44,7 @@ struct Copy {
     known: Stamp,
     held: Vec<Held>,
     parent: Option<Parent>,
-    mark: SyncMark,
+    mark: FillMark,
 }
 
 type Copies = BTreeMap<u64, Copy>;
@@ -58,7 +58,7 @@ fn encode(version: u64, copies: &Copies) -> Vec<u8> {
     for (id, copy) in copies {
         words.extend([*id, copy.epoch, copy.size, copy.known.epoch.0, copy.known.sequence.0]);
         let (parent, snapshot) = copy.parent.map_or((0, 0), |p| (p.copy.0, p.snapshot.0));
-        let SyncMark { base, cursor, upto } = copy.mark;
+        let FillMark { base, cursor, upto } = copy.mark;
         words.extend([base.epoch.0, base.sequence.0, cursor.0.into(), upto.epoch.0, upto.sequence.0]);
         words.extend([parent, snapshot, copy.held.len() as u64]);
         for Held { stamp, at, kind } in &copy.held {
@@ -95,7 +95,7 @@ fn decode(bytes: &[u8]) -> Option<(u64, Copies)> {
         let base = Stamp { epoch: Epoch(next()), sequence: Sequence(next()) };
         let cursor = Blocks(next() as u32);
         let upto = Stamp { epoch: Epoch(next()), sequence: Sequence(next()) };
-        copy.mark = SyncMark { base, cursor, upto };
+        copy.mark = FillMark { base, cursor, upto };
         let (parent, snapshot) = (next(), next());
         copy.parent = (parent > 0).then_some(Parent { copy: CopyId(parent), snapshot: SnapshotId(snapshot) });
         for _ in 0..next() {
@@ -213,10 +213,10 @@ fn apply(copies: &mut Copies, op: StoreOp) -> Result<StoreDone, StoreError> {
         StoreOp::KnownGood { copy, stamp } => told(copies.get_mut(&copy.0).unwrap(), stamp, None),
         StoreOp::Mark { copy, mark, known_good } => {
             let copy = copies.get_mut(&copy.0).unwrap();
-            copy.mark = known_good.map_or(mark, |_| SyncMark::default());
+            copy.mark = known_good.map_or(mark, |_| FillMark::default());
             told(copy, known_good.unwrap_or_default(), None);
         }
-        StoreOp::Sync { .. } | StoreOp::Repair { .. } => {}
+        StoreOp::Flush { .. } | StoreOp::Repair { .. } => {}
         StoreOp::Read { .. } | StoreOp::Extents { .. } | StoreOp::Changed { .. } | StoreOp::Above { .. } => {
             unreachable!("no change")
         }
@@ -304,8 +304,8 @@ impl Store for Paper {
     fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId> {
         self.copies[&copy.0].snapshots.iter().map(|(id, _)| SnapshotId(*id)).collect()
     }
-    fn sync_mark(&self, copy: CopyId) -> SyncMark {
-        self.copies.get(&copy.0).map_or(SyncMark::default(), |copy| copy.mark)
+    fn fill_mark(&self, copy: CopyId) -> FillMark {
+        self.copies.get(&copy.0).map_or(FillMark::default(), |copy| copy.mark)
     }
     fn used_by(&self, _: CopyId) -> Blocks {
         Blocks(0)

@@ -147,7 +147,7 @@ impl Cluster {
             b'R' => self.run(now, |m, now| m.rollback(now, name, "s")),
             b'U' => self.run(now, |m, now| m.cancel_rollback(now, name, "s")),
             b'F' => self.run(now, |m, now| m.flatten(now, name)),
-            b'C' => self.run(now, |m, now| m.cancel_copy(now, name, OrderId(1))),
+            b'C' => self.run(now, |m, now| m.cancel_copy_range(now, name, OrderId(1))),
             b't' => {
                 self.now.0 += 1000 * u64::from(body.first().copied().unwrap_or(0));
                 self.run(self.now, |m, now| Ok(((), m.tick(now))));
@@ -187,6 +187,7 @@ fn registration(node: u32) -> Register {
         node: NodeId(node),
         host: format!("host{node}"),
         rack: String::new(),
+        version: String::new(),
         disks: vec![report],
         cluster: ClusterId(7),
         seen: Commit(0),

@@ -152,7 +152,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         seed(0, &writes),
         seed(1, &reads),
         seed(3, &[hold(op::REGISTER_RANGE, 0), writes[0].clone(), hold(op::UNREGISTER_RANGE, 1), writes[3].clone()]),
-        seed(2, &[join.clone(), replica(op::REPLICA_ZERO, 1, 0), message(op::REPLICA_SYNC, 2, sync.bytes(), 0)]),
+        seed(2, &[join.clone(), replica(op::REPLICA_ZERO, 1, 0), message(op::REPLICA_FLUSH, 2, sync.bytes(), 0)]),
         seed(2, &[join.clone(), message(op::REPLICA_SNAPSHOT, 1, LayerBody::new(change(11), of).bytes(), 0)]),
         seed(2, &[join.clone(), message(op::REPLICA_SHARE, 1, LayerBody::new(change(11), of).bytes(), 0)]),
         seed(

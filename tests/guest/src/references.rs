@@ -2,7 +2,8 @@
 //!
 //! In `docs/` and the README a place in the code is named as `path.rs` or `path.rs: name, name`, where the path may leave out folders
 //! in front and may be of the kind `dir/{a,b}.rs`. Prints each path that is no file of the tree, each name that its file does
-//! not define, and each relative link that leads nowhere, in a line each, and exits with 1 if there is one.
+//! not define, each relative link that leads nowhere, each mutant of a rule that the rule's row in `docs/replication.md` does not name, and
+//! each module of a folder whose `mod.rs` has a table of them that is not in it, in a line each, and exits with 1 if there is one.
 
 #![forbid(unsafe_code)]
 
@@ -38,6 +39,14 @@ fn main() -> Result<ExitCode> {
             }
         }
     }
+    let mutants = fs::read_to_string(MUTANTS).with_context(|| format!("cannot read {MUTANTS}"))?;
+    let rules = fs::read_to_string(RULES).with_context(|| format!("cannot read {RULES}"))?;
+    let unnamed = mutants_without_a_row(&mutants, &rules);
+    let unlisted = modules_without_a_row(&files)?;
+    for complaint in unnamed.iter().chain(&unlisted) {
+        wrong += 1;
+        println!("{complaint}");
+    }
     ensure!(
         references > 100,
         "only {references} references were found: their form has changed, and this is not what looks at them"
@@ -48,6 +57,50 @@ fn main() -> Result<ExitCode> {
         _ => println!("references: {wrong} of {of} documents name what is not there"),
     }
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Where mutants are listed, with the rules that they break, and where each rule has a row.
+const MUTANTS: &str = "tests/mutants/table";
+const RULES: &str = "docs/replication.md";
+
+/// Mutants said to break a rule (`(rule 6)`, `(rules 8, 24)`) that no row of that rule names.
+fn mutants_without_a_row(mutants: &str, rules: &str) -> Vec<String> {
+    let rows: Vec<(Vec<&str>, &str)> = rules
+        .lines()
+        .filter_map(|line| {
+            let (which, _) = line.strip_prefix("| ")?.split_once(" |")?;
+            let numbers = which.split('(').next().unwrap_or_default();
+            Some((numbers.split(", ").map(str::trim).collect(), line))
+        })
+        .collect();
+    let mut complaints = Vec::new();
+    for line in mutants.lines().filter(|line| !line.starts_with('#')) {
+        let Some(name) = line.split_whitespace().next() else { continue };
+        let said = line.rsplit_once("rule").map_or("", |(_, behind)| behind.split(')').next().unwrap_or_default());
+        for rule in said.split(|c: char| !c.is_ascii_digit()).filter(|rule| !rule.is_empty()) {
+            if !rows.iter().any(|(numbers, row)| numbers.contains(&rule) && row.contains(&format!("`{name}`"))) {
+                complaints.push(format!("{RULES}: no row of rule {rule} names its mutant {name}"));
+            }
+        }
+    }
+    complaints
+}
+
+/// Modules of folders whose `mod.rs` begins with a table of its files that are not in that table.
+fn modules_without_a_row(files: &Files) -> Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for path in files.paths.iter().filter(|path| path.ends_with("/mod.rs")) {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+        if !text.contains("//! | file | what |") {
+            continue;
+        }
+        for module in text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')) {
+            if !text.contains(&format!("//! | `{module}` |")) {
+                complaints.push(format!("{path}: {module} is not in the table of its files"));
+            }
+        }
+    }
+    Ok(complaints)
 }
 
 /// What begins a definition.
@@ -199,6 +252,17 @@ mod tests {
         assert!(check("mod.rs: Word::Said").is_empty());
         assert_eq!(check("mod.rs: ask"), ["mod.rs has no ask"], "it is a word there, and no name");
         assert_eq!(check("de/mod.rs"), ["there is no de/mod.rs"]);
+    }
+
+    #[test]
+    fn a_mutant_of_a_rule_is_named_in_its_row() {
+        let rules = "| 3, 4 | kept | `a` |\n| 4 (store) | kept | `b` |\n| 11 | kept | `c` |\n";
+        let of = |mutants: &str| mutants_without_a_row(mutants, rules);
+        assert!(
+            of("# (rule 9)\na  sim  1  x  it breaks (rules 3, 4)\nb  lib t - it (rule 4)\nz  lib t - none").is_empty()
+        );
+        assert_eq!(of("c  lib t - it breaks (rule 1)"), ["docs/replication.md: no row of rule 1 names its mutant c"]);
+        assert_eq!(of("a  lib t - it breaks (rule 4)\na  lib t - and (rules 11)").len(), 1);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub const REQUIRED: &[&str] = &[
     "ask.reopened",
     "ask.refused",
     "ask.drop",
-    "ask.sync",
+    "ask.fill",
     "ask.add",
     "op.fill",
     "op.fill-scan",

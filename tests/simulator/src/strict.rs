@@ -6,7 +6,7 @@
 
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId};
 use driver::{Done, Time};
-use node_store::{Counters, DiskOut, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage};
+use node_store::{Counters, DiskOut, FillMark, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -53,7 +53,7 @@ fn what(op: &StoreOp) -> (CopyId, What) {
         StoreOp::Create { copy, .. }
         | StoreOp::Above { copy }
         | StoreOp::KnownGood { copy, .. }
-        | StoreOp::Sync { copy }
+        | StoreOp::Flush { copy }
         | StoreOp::DropSnapshot { copy, .. }
         | StoreOp::Flatten { copy }
         | StoreOp::Changed { copy, .. }
@@ -112,8 +112,8 @@ impl<S: Store> Store for Strict<S> {
     fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId> {
         self.store.snapshots(copy)
     }
-    fn sync_mark(&self, copy: CopyId) -> SyncMark {
-        self.store.sync_mark(copy)
+    fn fill_mark(&self, copy: CopyId) -> FillMark {
+        self.store.fill_mark(copy)
     }
     fn used_by(&self, copy: CopyId) -> Blocks {
         self.store.used_by(copy)

@@ -59,12 +59,13 @@ pub struct Net {
     /// Given to the outbox at the end of each call.
     pub(crate) ops: Vec<Op>,
     pub(crate) ready: Vec<ConnId>,
-    /// Those that read no further for want of memory or receive slots, and those that do not send for want of memory.
+    /// Connections that read no further for want of memory or receive slots.
     pub(crate) stalled: Vec<ConnId>,
     /// Not before this are they looked at again.
     pub(crate) retry_at: Time,
+    /// Connections that do not send for want of memory.
     pub(crate) starved: Vec<ConnId>,
-    /// At the latest then they are looked at again.
+    /// They are looked at again no later than this.
     pub(crate) send_again_at: Time,
     pub(crate) abandoned: Abandoned,
     pub(crate) budgets: Budgets,
@@ -74,8 +75,8 @@ pub struct Net {
     /// Connections that are not yet removed, and those of them that are accepted and not yet established.
     pub(crate) open: usize,
     pub(crate) handshakes: usize,
-    /// When something is due on a connection at the latest; may be early, never late. All of them are looked at then: what comes due often
-    /// and is of none of them has a time of its own.
+    /// No later than the earliest deadline of any connection. All of them are looked at then: what comes due often and is of none of them
+    /// has a time of its own.
     pub(crate) wake: Option<Time>,
     /// Not before this are they looked at again.
     pub(crate) scan_at: Time,

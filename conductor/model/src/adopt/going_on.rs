@@ -105,6 +105,8 @@ impl Conductor {
         meta.next_snapshot = SnapshotId(snapshot.0 + ADOPTION_LEAP);
         // Of orders nothing is heard: each life of the state has its own.
         meta.next_order = OrderId(meta.next_order.0.max(u64::from(meta.adoptions) << 40));
+        // Nor of events: who has followed the log so far hears of those from the adoption on.
+        meta.next_event = meta.next_event.max(u64::from(meta.adoptions) << 40);
         // Nor of clients' keys: those that were added since are none any more, and nodes are told so.
         meta.last_key = meta.last_key.max(u64::from(meta.adoptions) << 40);
         meta.keys_at = Commit(meta.commit.0 + 1);
@@ -121,6 +123,7 @@ impl Conductor {
                 node,
                 host: "unknown".to_owned(),
                 rack: String::new(),
+                version: String::new(),
                 disks: Vec::new(),
                 duty: Duty::Serving,
             });
@@ -167,8 +170,8 @@ impl Conductor {
         }
         self.work.retain(|_, w| active.contains(&w.volume));
         self.scrubs.retain(|_, s| active.contains(&s.volume));
-        self.copies.retain(|_, c| active.contains(&c.into));
-        for copy in self.copies.values_mut().filter(|copy| copy.goes_on()) {
+        self.copy_ranges.retain(|_, c| active.contains(&c.into));
+        for copy in self.copy_ranges.values_mut().filter(|copy| copy.goes_on()) {
             let why = "the conductor's state was lost or restored meanwhile: copy it again if that was not over";
             copy.failed = Some(why.to_owned());
         }

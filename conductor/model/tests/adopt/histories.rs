@@ -55,7 +55,7 @@ fn take(cluster: &mut Cluster, disks: &mut Disks, step: &Step) {
         Step::Sync(n, which, joins) => {
             let config = pick(cluster, n);
             let copy = config.members[which % config.members.len()].copy;
-            ask(cluster, disks, &config, MembershipChange::Sync(copy, OpenId(1)), joins);
+            ask(cluster, disks, &config, MembershipChange::Fill(copy, OpenId(1)), joins);
         }
         Step::Add(n, joins) => {
             let config = pick(cluster, n);

@@ -230,7 +230,14 @@ fn a_backup_goes_on_with_what_happened_since() {
     assert_eq!(info.deleted, ["short-lived"]);
     let refused = message(cluster.adopt(&[], None));
     assert!(refused.contains("deleted since, or moved to nodes"), "its copies may be elsewhere: {refused}");
+    let last = cluster.model.events(0).last().unwrap().number;
     cluster.adopt(&[], info.sentence).unwrap();
+    let told = cluster.model.events(last + 1000);
+    assert!(
+        matches!(told[0].what, conductor_model::events::Happened::Adopted { .. }),
+        "who has followed the state that is lost hears of it: {told:?}"
+    );
+    cluster.restart();
     let names: Vec<String> = cluster.model.list(cluster.now).into_iter().map(|v| v.name).collect();
     assert_eq!(names, ["db", "newer"]);
     assert_eq!(cluster.list("db")[0].name, "later");

@@ -153,7 +153,7 @@ impl Cluster {
                 };
                 let Some(absent) = config.members.iter().find(reached).cloned() else { continue };
                 let open = heard.iter().find(|(n, _)| *n == absent.node.0).unwrap().1;
-                let config = self.grant(&config, MembershipChange::Sync(absent.copy, OpenId(open)));
+                let config = self.grant(&config, MembershipChange::Fill(absent.copy, OpenId(open)));
                 self.grant(&config, MembershipChange::Add(absent.copy));
             }
         }
@@ -325,6 +325,7 @@ pub fn registration(node: u32, open: u64) -> Register {
         node: NodeId(node),
         host: format!("host{node}"),
         rack: String::new(),
+        version: String::new(),
         disks: vec![report(node, open)],
         cluster: ClusterId(7),
         seen: Commit(0),

@@ -1,4 +1,4 @@
-//! Routes of snapshots, clones, copies and scrubs.
+//! Routes of snapshots and clones.
 //!
 //! Handlers carry no decision, as in `routes`; the only waiting done here is for a snapshot that is being made, whose outcome the model
 //! has in bounded time (`conductor_model::limits::SNAPSHOT_ATTEMPTS`).
@@ -7,16 +7,13 @@ use crate::answer::{Failure, body};
 use crate::gate::Caller;
 use crate::ledger::Ledger;
 use crate::limits::SMALL_BODY;
-use crate::routes::{Answer, Name, Waiters, change, look, name};
-use axum::extract::rejection::PathRejection;
+use crate::routes::{Answer, Name, Names, Waiters, change, look, name};
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use conductor_model::api::VolumeMap;
-use conductor_model::views::{CopyInfo, CopyRange, NewSnapshot, Scrub, ScrubInfo, SnapshotInfo, VolumeInfo};
-use conductor_model::{Conductor, OrderId, check_snapshot_name, check_volume_name};
-
-type Names = Result<Path<(String, String)>, PathRejection>;
+use conductor_model::views::{NewSnapshot, SnapshotInfo, VolumeInfo};
+use conductor_model::{Conductor, check_snapshot_name, check_volume_name};
 
 /// Two names from a path: a volume's and a snapshot's.
 fn names(path: Names) -> Result<(String, String), Failure> {
@@ -94,40 +91,4 @@ pub(crate) async fn map(
 pub(crate) async fn flatten(State(ledger): State<Ledger>, path: Name) -> Answer<VolumeInfo> {
     let name = name(path)?;
     change(&ledger, move |m, now| m.flatten(now, &name)).await.map(Json)
-}
-
-pub(crate) async fn copies(State(ledger): State<Ledger>, path: Name) -> Answer<Vec<CopyInfo>> {
-    let name = name(path)?;
-    look(&ledger, move |m, _| m.copy_list(&name)).await.map(Json)
-}
-
-pub(crate) async fn copy(
-    State(ledger): State<Ledger>,
-    path: Name,
-    request: Request,
-) -> Result<(StatusCode, Json<CopyInfo>), Failure> {
-    let name = name(path)?;
-    let range: CopyRange = body(request, SMALL_BODY).await?;
-    let info = change(&ledger, move |m, now| m.copy_range(now, &name, &range)).await?;
-    Ok((StatusCode::CREATED, Json(info)))
-}
-
-pub(crate) async fn cancel_copy(State(ledger): State<Ledger>, path: Names) -> Result<StatusCode, Failure> {
-    let Path((volume, id)) = path.map_err(|error| Failure::bad_request(error.body_text()))?;
-    check_volume_name(&volume)?;
-    let number = id.strip_prefix('q').unwrap_or(&id).parse();
-    let id = OrderId(number.map_err(|_| Failure::bad_request("a copy's id is a number, like 3 or q3"))?);
-    change(&ledger, move |m, now| m.cancel_copy(now, &volume, id)).await?;
-    Ok(StatusCode::NO_CONTENT)
-}
-
-pub(crate) async fn scrub(State(ledger): State<Ledger>, path: Name) -> Answer<ScrubInfo> {
-    let name = name(path)?;
-    look(&ledger, move |m, _| m.scrub(&name)).await.map(Json)
-}
-
-pub(crate) async fn change_scrub(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<ScrubInfo> {
-    let name = name(path)?;
-    let scrub: Scrub = body(request, SMALL_BODY).await?;
-    change(&ledger, move |m, now| m.change_scrub(now, &name, &scrub)).await.map(Json)
 }

@@ -152,6 +152,7 @@ pub(crate) fn registration(node: u32, open: u64) -> Register {
         node: NodeId(node),
         host: format!("host{node}"),
         rack: String::new(),
+        version: String::new(),
         disks: vec![disk],
         cluster: ClusterId(0),
         seen: Commit(0),

@@ -41,19 +41,6 @@ impl<S: Store> Node<S> {
         self.answer(now, key, Status::Ok);
     }
 
-    /// A write is finished on every copy: answered, or held.
-    pub(super) fn finished_write(&mut self, now: Time, key: usize) {
-        let iocb = &mut self.iocbs[key];
-        let held =
-            iocb.kind.waits_for_barrier() && self.primaries.get(&iocb.shard).is_some_and(|p| !p.holds.is_empty());
-        if held {
-            self.counters.count("write.held");
-            iocb.phase = IocbPhase::BehindBarrier;
-        } else {
-            self.answer(now, key, Status::Ok);
-        }
-    }
-
     /// A snapshot is complete or given up: with its last hold a shard acknowledges again.
     pub(super) fn release_hold(&mut self, now: Time, shard: ShardId, order: OrderId) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };

@@ -4,18 +4,19 @@
 //! repeat harmless. Each start takes a *subtask* hold on the IOCB and gives it back when that very start completes.
 
 use super::Node;
+use super::changes::Stamped;
 use super::waits::{ReplyWait, Request, StoreWait};
 use super::wishes::DISK_FAILED;
 use crate::backlog::WaitingLeg;
-use crate::change::{Change, Target};
+use crate::change::Change;
 use crate::iocb::{Iocb, IocbPhase, Kind, Leg, LegState, Stage, why};
-use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE, UNSYNCED, WAKE_AT_ONCE};
+use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE, UNFLUSHED, WAKE_AT_ONCE};
 use crate::mail::Letter;
 use crate::primary::PrimaryPhase;
 use conductor_model::{CopyId, Member, ShardId, ShardSnapshot, Stamp};
 use driver::{Outbox, Time};
 use node_protocol::{LayerBody, ReplicaBody, Status, op};
-use node_store::{Store, StoreError, StoreOp, View};
+use node_store::{Store, StoreError};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
 use tcp::Payload;
@@ -72,20 +73,11 @@ impl<S: Store> Node<S> {
             self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
             return;
         };
-        if let Some(sequence) = primary.known_good() {
-            replica.known_good = Stamp { epoch: primary.config.epoch, sequence };
-        }
-        let durable = durable || primary.config.durability.is_always();
-        replica.enters_disk(stamp, &change);
-        let known_good = replica.known_good;
-        let operation = change.operation(Target { copy, stamp, at: range, known_good, durable });
+        let known_good = primary.known_good().map(|sequence| Stamp { epoch: primary.config.epoch, sequence });
+        let change = Stamped { shard, stamp, at: range, change, known_good, durable, from };
         self.set_leg_state(key, copy, LegState::Running);
         self.counters.count("leg.started");
-        self.share_begins(from);
-        if kind == Kind::Flush {
-            self.submit_to_store(now, disk, StoreOp::KnownGood { copy, stamp: known_good }, StoreWait::Nobody, out);
-        }
-        self.submit_to_store(now, disk, operation, StoreWait::LocalLeg { iocb: key, stamp, copy, from, hold }, out);
+        self.hand_to_disk(now, change, StoreWait::LocalLeg { iocb: key, stamp, copy, from, hold }, out);
     }
 
     /// Puts a leg into its link's backlog and sends what credits allow.
@@ -243,25 +235,6 @@ impl<S: Store> Node<S> {
         !iocb.is_over() && iocb.stamp == Some(stamp) && epoch == Some(stamp.epoch)
     }
 
-    /// A share reads a snapshot of another copy here.
-    pub(super) fn share_begins(&mut self, from: Option<ShardSnapshot>) {
-        if let Some(from) = from
-            && let Some(source) = self.replicas.get_mut(&from.shard)
-        {
-            source.reading += 1;
-            *source.snapshot_reads.entry(from.snapshot).or_default() += 1;
-        }
-    }
-
-    /// What `share_begins` began.
-    pub(super) fn share_is_over(&mut self, from: Option<ShardSnapshot>) {
-        if let Some(from) = from
-            && let Some(source) = self.replicas.get_mut(&from.shard)
-        {
-            source.read_is_over(View::Snapshot(from.snapshot));
-        }
-    }
-
     /// A copy cannot share: what it would share with is dropped or damaged there. Other copies may have done it, so the range is to be
     /// settled: the tick has everybody join again for that.
     fn share_refused(&mut self, key: usize) {
@@ -322,8 +295,8 @@ impl<S: Store> Node<S> {
             Kind::Barrier(_) => self.barrier_placed(now, key),
             Kind::Flush => {
                 if let Some(primary) = self.primaries.get_mut(&shard) {
-                    primary.synced = primary.synced.max(covers);
-                    primary.syncing = false;
+                    primary.flushed = primary.flushed.max(covers);
+                    primary.flushing = false;
                 }
                 self.answer(now, key, Status::Ok);
             }
@@ -332,20 +305,20 @@ impl<S: Store> Node<S> {
                     // What it gave back comes when the stores have moved their journals home.
                     self.taken.full.clear();
                 }
-                self.finished_write(now, key);
-                self.sync_if_due(shard);
+                self.answer_or_hold(now, key);
+                self.flush_if_due(shard);
             }
         }
     }
 
-    /// A flush volume's writes above K are bounded: a sync of our own moves it (rule 18).
-    fn sync_if_due(&mut self, shard: ShardId) {
+    /// A flush volume's writes above K are bounded: a flush of our own moves it (rule 18).
+    fn flush_if_due(&mut self, shard: ShardId) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        let unsynced = primary.window.prefix().0 - primary.synced.0.min(primary.window.prefix().0);
-        if !primary.config.durability.is_always() && unsynced >= UNSYNCED && !primary.syncing {
-            primary.syncing = true;
-            self.counters.count("sync.by-itself");
-            self.sync_shard(shard);
+        let unflushed = primary.window.prefix().0 - primary.flushed.0.min(primary.window.prefix().0);
+        if !primary.config.durability.is_always() && unflushed >= UNFLUSHED && !primary.flushing {
+            primary.flushing = true;
+            self.counters.count("flush.by-itself");
+            self.flush_shard(shard);
         }
     }
 
@@ -411,7 +384,7 @@ fn message(iocb: &Iocb, body: ReplicaBody) -> (Op, Body, Option<Payload>) {
         (Kind::Barrier(snapshot), _) => layer(op::REPLICA_SNAPSHOT, own(snapshot)),
         (Kind::Rollback(snapshot), _) => layer(op::REPLICA_ROLLBACK, own(snapshot)),
         (Kind::Share(from), _) => layer(op::REPLICA_SHARE, from),
-        (Kind::Flush, _) => (op::REPLICA_SYNC, plain, None),
+        (Kind::Flush, _) => (op::REPLICA_FLUSH, plain, None),
         (_, Some(p)) => (op::REPLICA_WRITE, plain, Some(p.share())),
         (_, None) => (op::REPLICA_ZERO, plain, None),
     }

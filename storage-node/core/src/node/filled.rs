@@ -13,7 +13,7 @@ use conductor_model::{BLOCK, BlockRange, ShardId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{FillBody, Mark, MarkBody, ReplyBody, ScanBody, Status, encode_changed, op};
-use node_store::{Store, StoreDone, StoreError, StoreOp, SyncMark, View};
+use node_store::{FillMark, Store, StoreDone, StoreError, StoreOp, View};
 use tcp::{Answer, Payload};
 use wire::Op;
 
@@ -144,7 +144,7 @@ impl<S: Store> Node<S> {
                 let complete = mark.complete.then_some(mark.upto);
                 replica.known_good = replica.known_good.max(complete.unwrap_or_default());
                 replica.reading += 1;
-                let mark = SyncMark { base: mark.base, cursor: mark.cursor, upto: mark.upto };
+                let mark = FillMark { base: mark.base, cursor: mark.cursor, upto: mark.upto };
                 StoreOp::Mark { copy, mark, known_good: complete }
             }
         };

@@ -1,7 +1,7 @@
 //! Filling a syncing copy from its primary, while writes go on (rules 3, 4 and 7). `crate::filling` knows what is due.
 //!
 //! ```text
-//!   Sync granted ──JOIN──► the copy says K, mark, snapshots
+//!   Fill granted ──JOIN──► the copy says K, mark, snapshots
 //!      ┌─► layer: a snapshot that it lacks, else what is written to (from then on each write goes to the copy too)
 //!      │     list: own Changed ∪ FILL_SCAN ──► pieces: locked, read, FILL, durable there, unlocked ──► now and then FILL_MARK
 //!      │     all done: FILL_SNAPSHOT ─┐              FILL_MARK complete ──► Add is asked for (`wishes`)
@@ -81,7 +81,7 @@ impl<S: Store> Node<S> {
                 return;
             }
             let (last, prefix) = (primary.window.last(), primary.window.prefix());
-            let size = Blocks(u32::try_from(primary.config.size.0 / BLOCK as u64).unwrap_or(u32::MAX));
+            let size = primary.config.blocks();
             let Some(filling) = &mut primary.filling else { return };
             if filling.wait_until > now {
                 return;
@@ -101,6 +101,7 @@ impl<S: Store> Node<S> {
                 Step::List(after) if prefix < *after => return,
                 // A barrier that was on its way when it was aimed at what is written to is placed by now.
                 Step::List(_) if filling.layer == View::Live && lacking => {
+                    self.counters.count("fill.barrier-met");
                     filling.again = true;
                 }
                 Step::List(_) => {
@@ -232,13 +233,17 @@ impl<S: Store> Node<S> {
         match result {
             _ if *current != number => return,
             Ok(StoreDone::Changed { next, .. }) if next <= at => filling.ends_at(at),
-            Ok(StoreDone::Changed { chunks, next }) => *own = Some((chunks, next)),
+            Ok(StoreDone::Changed { chunks, next }) => {
+                *own = Some((chunks, next));
+                filling.stuck = false;
+            }
             Ok(_) => return,
             Err(error) => {
                 // Its snapshot is gone, or there is no room in the store: looked at anew.
                 filling.again = true;
                 filling.step = Step::List(Sequence(0));
                 filling.wait_until = now + RETRY_REFUSED;
+                filling.stuck = matches!((&error, view), (StoreError::Corrupt { .. }, View::Snapshot(_)));
                 match (&error, view) {
                     (StoreError::Disk(_), _) => {
                         self.store_status(shard, &error, out);

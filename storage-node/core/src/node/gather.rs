@@ -6,7 +6,7 @@ use crate::limits::{JOIN_DEADLINE, PROMISE_CREDITS, RETRY_REFUSED};
 use crate::mail::Letter;
 use crate::primary::{JoinState, Joined, Primary, PrimaryPhase};
 use conductor_model::api::MembershipChange;
-use conductor_model::{BLOCK, BlockRange, Configuration, CopyId, CopyState, Epoch, Member, Sequence, ShardId, Stamp};
+use conductor_model::{BlockRange, Configuration, CopyId, CopyState, Epoch, Member, Sequence, ShardId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{FillState, JoinAnswer, JoinBody, Prefix, ReplyBody, Status, decode_held, op};
@@ -108,7 +108,7 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let Some(primary) = self.primaries.get_mut(&shard).filter(|p| p.config.epoch == epoch) else { return };
-        let syncing = primary.config.member(copy).is_some_and(|m| m.state == CopyState::Syncing);
+        let syncing = primary.config.is_syncing(copy);
         let good = match &result {
             Ok((_, body, payload)) if ReplyBody::status_of(body) == Some(Status::Ok) => {
                 JoinAnswer::parse(body).zip(Said::parse(syncing, payload.as_ref()))
@@ -134,8 +134,10 @@ impl<S: Store> Node<S> {
         };
         primary.joins.insert(copy, JoinState::Joined);
         primary.lease.joined(copy, sent, now);
-        if let Some(link) = primary.config.member(copy).and_then(|m| self.links.get_mut(m.endpoint)) {
-            link.free_blocks = answer.free_blocks.get();
+        if let Some(member) = primary.config.member(copy)
+            && let Some(link) = self.links.get_mut(member.endpoint)
+        {
+            link.free.insert(member.disk, answer.free_blocks.get());
         }
         let sequence = Sequence(answer.known_good_sequence.get());
         let known_good = Stamp { epoch: Epoch(answer.known_good_epoch.get()), sequence };
@@ -166,8 +168,8 @@ impl<S: Store> Node<S> {
         if primary.config.epoch != epoch || !matches!(primary.phase, PrimaryPhase::Joining) {
             return;
         }
-        let size = u64::from(u32::MAX).min(primary.config.size.0 / BLOCK as u64);
-        let fits = |r: &BlockRange| r.count.0 > 0 && r.end() <= size;
+        let config = &primary.config;
+        let fits = |r: &BlockRange| r.count.0 > 0 && config.contains(*r);
         let newest = held.iter().map(|h| h.stamp).fold(known_good, Stamp::max);
         // A barrier changed nothing that the copy reads as: there is nothing to make equal (docs/replication.md, rule 17).
         let held =

@@ -15,7 +15,7 @@
 use super::Node;
 use super::room::Room;
 use super::verify::For;
-use super::waits::{ReplyWait, Request};
+use super::waits::{ReplyWait, Request, Subtask};
 use crate::iocb::{IocbPhase, Kind, why};
 use crate::limits::{LINK_RESERVED_CREDITS, MAX_HEALS, SUBTASK_DEADLINE};
 use crate::mail::Letter;
@@ -30,14 +30,12 @@ use std::net::SocketAddr;
 use tcp::{Lost, Payload};
 use wire::{Body, Op};
 
-/// What another copy was asked.
+/// What another copy of a mend was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Question {
     Verify,
     Read,
     Repair,
-    /// A range, for a rewrite.
-    Range,
 }
 
 impl<S: Store> Node<S> {
@@ -45,13 +43,13 @@ impl<S: Store> Node<S> {
     pub(super) fn met_damage(&mut self, now: Time, key: usize, block: Blocks, out: &mut dyn Outbox<Letter>) {
         self.counters.count("read.damaged");
         let iocb = &mut self.iocbs[key];
-        iocb.heal.times += 1;
+        iocb.heal.attempts += 1;
         iocb.heal.due = Some(block);
         if iocb.kind == Kind::Settle {
             self.settle_met_damage(now, key, out);
             return;
         }
-        if iocb.heal.times > MAX_HEALS {
+        if iocb.heal.attempts > MAX_HEALS {
             if matches!(iocb.kind, Kind::Read | Kind::Fill) {
                 iocb.phase = IocbPhase::Locked;
                 self.read_elsewhere(key);
@@ -198,11 +196,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Starts a subtask of a mend; `start` says whether it could be started.
-    fn start_subtask(
-        &mut self,
-        key: usize,
-        start: impl FnOnce(&mut Self, refcount::Hold<crate::iocb::ServerIocb, why::Subtask>) -> bool,
-    ) -> bool {
+    fn start_subtask(&mut self, key: usize, start: impl FnOnce(&mut Self, Subtask) -> bool) -> bool {
         let Some(request) = &self.iocbs[key].request else { return false };
         let hold = request.share::<why::Subtask>();
         self.iocbs[key].heal.waits += 1;
@@ -237,8 +231,8 @@ impl<S: Store> Node<S> {
         })
     }
 
-    /// Sends a question about content to the copy of this number; false if its link has no room for it, or is down.
-    pub(super) fn ask_copy(
+    /// Asks a copy of the mend something, by its number there; false if its link has no room for that, or is down.
+    fn ask_copy(
         &mut self,
         now: Time,
         key: usize,
@@ -247,14 +241,28 @@ impl<S: Store> Node<S> {
         what: Question,
         payload: Option<Payload>,
     ) -> bool {
+        let to = self.iocbs[key].heal.mend.as_ref().and_then(|(_, mend)| mend.copy(copy).at);
+        let op = match what {
+            Question::Verify => op::REPLICA_VERIFY,
+            Question::Read => op::REPLICA_READ,
+            Question::Repair => op::REPLICA_REPAIR,
+        };
+        self.ask_content(now, key, to, (op, at, payload), |hold| ReplyWait::Mend { iocb: key, copy, what, hold })
+    }
+
+    /// Sends a question about content as an IOCB sees it; false if its link has no room for that, or is down.
+    pub(super) fn ask_content(
+        &mut self,
+        now: Time,
+        key: usize,
+        to: Option<SocketAddr>,
+        (op, at, payload): (Op, BlockRange, Option<Payload>),
+        wait: impl FnOnce(Subtask) -> ReplyWait,
+    ) -> bool {
         let iocb = &self.iocbs[key];
         let snapshot = if let View::Snapshot(snapshot) = iocb.view { Some(snapshot) } else { None };
         let Some(primary) = self.primaries.get(&iocb.shard) else { return false };
         let body = ViewBody::new(iocb.shard, primary.config.epoch, snapshot, at);
-        let to: Option<SocketAddr> = match &iocb.heal.mend {
-            Some((_, mend)) => mend.copy(copy).at,
-            None => primary.others().nth(copy).map(|m| m.endpoint),
-        };
         let Some(conn) = to.and_then(|to| self.links.get(to)).filter(|l| l.up.is_some()).and_then(|l| l.conn) else {
             return false;
         };
@@ -262,18 +270,40 @@ impl<S: Store> Node<S> {
         if self.net.credits(conn) <= LINK_RESERVED_CREDITS / 2 {
             return false;
         }
-        let op = match what {
-            Question::Verify => op::REPLICA_VERIFY,
-            Question::Read | Question::Range => op::REPLICA_READ,
-            Question::Repair => op::REPLICA_REPAIR,
-        };
         self.start_subtask(key, |node, hold| {
             let request = Request { op, body: body.bytes(), payload, patience: SUBTASK_DEADLINE };
-            node.ask_peer(now, conn, request, ReplyWait::Mend { iocb: key, copy, what, hold })
+            node.ask_peer(now, conn, request, wait(hold))
         })
     }
 
-    /// Another copy's answer to a question about content.
+    /// What another copy has answered to a question about content; `None` if nobody waits for it any more.
+    pub(super) fn content_answered(
+        &mut self,
+        now: Time,
+        key: usize,
+        result: Result<(Op, Body, Option<Payload>), Lost>,
+        out: &mut dyn Outbox<Letter>,
+    ) -> Option<Result<(Body, Option<Payload>), Failure>> {
+        let iocb = self.iocbs.get_mut(key)?;
+        iocb.heal.waits = iocb.heal.waits.saturating_sub(1);
+        if iocb.is_over() {
+            return None;
+        }
+        let shard = iocb.shard;
+        let status = result.as_ref().ok().and_then(|(_, body, _)| ReplyBody::status_of(body));
+        if status == Some(Status::StaleEpoch) {
+            // Somebody has made a newer epoch: nothing is served until it is known (rule 20).
+            self.ask_for_news(now, shard, out);
+        }
+        Some(match (status, result) {
+            (Some(Status::Ok), Ok((_, body, payload))) => Ok((body, payload)),
+            (Some(Status::Io), _) => Err(Failure::Damaged),
+            (Some(Status::NoSnapshot | Status::OutOfRange), _) => Err(Failure::Without),
+            _ => Err(Failure::Away),
+        })
+    }
+
+    /// A copy of the mend has answered.
     pub(super) fn copy_answered(
         &mut self,
         now: Time,
@@ -283,27 +313,7 @@ impl<S: Store> Node<S> {
         result: Result<(Op, Body, Option<Payload>), Lost>,
         out: &mut dyn Outbox<Letter>,
     ) {
-        let Some(iocb) = self.iocbs.get_mut(key) else { return };
-        iocb.heal.waits = iocb.heal.waits.saturating_sub(1);
-        if iocb.is_over() {
-            return;
-        }
-        let (shard, range) = (iocb.shard, iocb.range);
-        let status = result.as_ref().ok().and_then(|(_, body, _)| ReplyBody::status_of(body));
-        if status == Some(Status::StaleEpoch) {
-            // Somebody has made a newer epoch: nothing is served until it is known (rule 20).
-            self.ask_for_news(now, shard, out);
-        }
-        let answer = match (status, result) {
-            (Some(Status::Ok), Ok((_, body, payload))) => Ok((body, payload)),
-            (Some(Status::Io), _) => Err(Failure::Damaged),
-            (Some(Status::NoSnapshot | Status::OutOfRange), _) => Err(Failure::Without),
-            _ => Err(Failure::Away),
-        };
-        if what == Question::Range {
-            self.refetched(now, key, range, answer, out);
-            return;
-        }
+        let Some(answer) = self.content_answered(now, key, result, out) else { return };
         let Some((_, mend)) = &mut self.iocbs[key].heal.mend else { return };
         match what {
             Question::Verify => {
@@ -315,7 +325,7 @@ impl<S: Store> Node<S> {
                 mend.verified(copy, said.map(|(answer, crcs)| (answer.damaged.get(), crcs)));
             }
             Question::Repair => mend.put(copy, answer.map(drop)),
-            Question::Read | Question::Range => {
+            Question::Read => {
                 let content = answer.and_then(|(_, p)| p.filter(|p| p.len == BLOCK).ok_or(Failure::Away));
                 mend.fetched(content.as_ref().map(|p| p.crcs.first().copied().unwrap_or(0)).map_err(|f| *f));
                 self.iocbs[key].heal.fetched = content.ok().or(self.iocbs[key].heal.fetched.take());

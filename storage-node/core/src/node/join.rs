@@ -7,11 +7,11 @@ use super::{Node, whole_payload};
 use crate::mail::Letter;
 use crate::primary::PrimaryPhase;
 use crate::replica::{Asker, Caller, JoinStep, Replica};
-use conductor_model::{BLOCK, Configuration, CopyId, CopyState, Epoch, ShardId};
+use conductor_model::{BLOCK, Configuration, CopyId, Epoch, ShardId};
 use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{FillState, JoinAnswer, JoinBody, Mark, ReplyBody, Status, encode_held};
-use node_store::{Held, Store, StoreDone, StoreError, StoreOp, SyncMark};
+use node_store::{FillMark, Held, Store, StoreDone, StoreError, StoreOp};
 use tcp::{Answer, Payload};
 use wire::Op;
 
@@ -66,7 +66,7 @@ impl<S: Store> Node<S> {
             return;
         }
         let known = self.replicas.get(&shard).filter(|r| r.copy == copy);
-        let syncing = config.member(copy).is_some_and(|m| m.state == CopyState::Syncing);
+        let syncing = config.is_syncing(copy);
         if known.is_none() && config.born && !syncing {
             // It should be here and is not: lost, never silently empty.
             self.counters.count("join.copy-lost");
@@ -146,7 +146,7 @@ impl<S: Store> Node<S> {
         }
         let (disk, copy) = (replica.disk, replica.copy);
         // One that is filled holds everything by itself.
-        let is_filled = |c: &Configuration| c.member(copy).is_some_and(|m| m.state == CopyState::Syncing);
+        let is_filled = |c: &Configuration| c.is_syncing(copy);
         let joining = replica.joining.as_ref().filter(|j| !exists && !is_filled(&j.config));
         let begins_as = joining.and_then(|j| j.config.parent);
         let parent = begins_as.map(|of| self.beside(disk, of));
@@ -251,9 +251,9 @@ impl<S: Store> Node<S> {
         let (copy, known_good, stored) = (replica.copy, replica.known_good, replica.stored_before);
         let store = &self.disks[replica.disk].store;
         let free_blocks = store.usage().free();
-        let syncing = config.member(copy).is_some_and(|m| m.state == CopyState::Syncing);
+        let syncing = config.is_syncing(copy);
         let payload = if syncing {
-            let SyncMark { base, cursor, upto } = store.sync_mark(copy);
+            let FillMark { base, cursor, upto } = store.fill_mark(copy);
             let mark = Mark { base, cursor, upto, complete: false };
             self.settle_payload(&FillState { mark, snapshots: store.snapshots(copy) }.encode())
         } else {

@@ -218,8 +218,7 @@ impl<S: Store> Node<S> {
     /// Asks for an epoch in which nothing is different.
     fn ask_for_epoch(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(own) = self.primaries.get(&shard).and_then(|p| p.config.primary_member()) else { return };
-        let named = vec![(own.copy, own.open)];
-        self.ask_conductor(now, shard, MembershipChange::Reopened(named), out);
+        self.ask_conductor(now, shard, MembershipChange::unchanged(own), out);
     }
 
     /// The conductor's answer.
@@ -239,7 +238,7 @@ impl<S: Store> Node<S> {
                 if let Some(primary) = self.primaries.get_mut(&shard) {
                     primary.asked = now;
                     // That may be so for long, as where its disk failed: until then it is others' turn.
-                    if let Some((MembershipChange::Sync(copy, _), _)) = primary.wish {
+                    if let Some((MembershipChange::Fill(copy, _), _)) = primary.wish {
                         primary.pause_filling(now, copy);
                     }
                 }
@@ -323,7 +322,7 @@ pub(super) fn change_name(change: &MembershipChange) -> &'static str {
         MembershipChange::Reopened(_) => "ask.reopened",
         MembershipChange::Drop(_) => "ask.drop",
         MembershipChange::Past(_) => "ask.past",
-        MembershipChange::Sync(..) => "ask.sync",
+        MembershipChange::Fill(..) => "ask.fill",
         MembershipChange::Add(_) => "ask.add",
         MembershipChange::StepDown => "ask.step-down",
         MembershipChange::CacheLost => "ask.cache-lost",

@@ -10,8 +10,10 @@
 //! | `replies` | what is answered, and the end of a request |
 //! | `ranges` | ranges that clients hold who share a volume |
 //! | `room` | space on every copy, before a write is stamped |
-//! | `fanout` | a stamped IOCB's legs: local store, replica writes, completion |
-//! | `replica_writes` | what other primaries ask of the copies here under a stamp: writes and the like |
+//! | `fanout` | a stamped IOCB's legs: local store, other copies, completion |
+//! | `changes` | a stamped change is handed to a disk here |
+//! | `crowd` | who waits for room in a disk's store |
+//! | `replica_changes` | what other primaries ask of the copies here under a stamp: writes and the like |
 //! | `join` | a copy here joins an epoch |
 //! | `deletion` | copies that the conductor has no more |
 //! | `membership` | configurations, asking the conductor |
@@ -23,7 +25,7 @@
 //! | `settle` | making the copies equal before serving |
 //! | `orders` | what the conductor told primaries here to do in the order of writes |
 //! | `barrier` | snapshots: placing a barrier, holding answers |
-//! | `copying` | copy-range |
+//! | `copy_range` | copy-range |
 //! | `source` | what a copy-range copies, read here, asked for elsewhere, or given to who asks |
 //! | `work` | what single copies do by themselves: dropping snapshots, flattening |
 //! | `waits` | who waits for a completion of a store, and who for a reply on a link |
@@ -40,7 +42,8 @@
 //! | `view` | a look inside |
 
 mod barrier;
-mod copying;
+mod changes;
+mod copy_range;
 mod crowd;
 mod damage;
 mod deletion;
@@ -58,7 +61,7 @@ mod peers;
 mod promises;
 mod ranges;
 mod reads;
-mod replica_writes;
+mod replica_changes;
 mod replies;
 mod requests;
 mod rewrite;

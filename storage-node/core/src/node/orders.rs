@@ -10,13 +10,13 @@
 //! stamped is withdrawn, what was stamped runs on and is told to nobody (a barrier is given up: see `barrier`).
 
 use super::Node;
-use super::copying::Copying;
+use super::copy_range::Copying;
 use crate::iocb::{Iocb, IocbPhase, Kind};
 use crate::limits::MAX_ZERO_BLOCKS;
 use crate::mail::Letter;
 use crate::primary::{Primary, between};
 use conductor_model::api::{Order, OrderReport, OrderState, ShardOrder};
-use conductor_model::{BLOCK, BlockRange, Blocks, Member, OrderId, ShardId, SnapshotId};
+use conductor_model::{BlockRange, Blocks, Member, OrderId, ShardId, SnapshotId};
 use driver::{Outbox, Span, Time};
 use node_protocol::Status;
 use node_store::{Store, View};
@@ -166,8 +166,7 @@ impl<S: Store> Node<S> {
     /// Everything of the shard that came before is finished on every copy, then this, then everything that comes after.
     fn place(&mut self, shard: ShardId, id: OrderId, kind: Kind, until: Time) {
         let Some(primary) = self.primaries.get(&shard) else { return };
-        let blocks = u32::try_from(primary.config.size.0 / BLOCK as u64).unwrap_or(u32::MAX);
-        let whole = BlockRange { from: Blocks(0), count: Blocks(blocks) };
+        let whole = BlockRange { from: Blocks(0), count: primary.config.blocks() };
         let key = self.order_iocb(shard, id, kind, whole);
         self.step_to(id, Step::Placing(key, until));
     }
@@ -196,7 +195,7 @@ impl<S: Store> Node<S> {
 
     /// Zeroes the next part of a shard, for an order: as much as a client may zero at once. False if there is none.
     fn zero_on(&mut self, shard: ShardId, id: OrderId, from: u64) -> bool {
-        let Some(end) = self.primaries.get(&shard).map(|primary| primary.config.size.0 / BLOCK as u64) else {
+        let Some(end) = self.primaries.get(&shard).map(|primary| u64::from(primary.config.blocks().0)) else {
             return false;
         };
         let stop = end.min(from + u64::from(MAX_ZERO_BLOCKS));
@@ -262,7 +261,7 @@ impl<S: Store> Node<S> {
                 }
                 self.order_over(part.order, OrderState::Done { damaged: 0, repaired: 0 });
                 // Carries K past it: until then it counts as in flight, and settling would write the whole shard again.
-                self.sync_shard(shard);
+                self.flush_shard(shard);
             }
             Step::Copying(_) => self.piece_copied(now, part),
             Step::Due | Step::Over(_) => {}
@@ -270,7 +269,7 @@ impl<S: Store> Node<S> {
     }
 
     /// All that is finished becomes durable everywhere, and K is told.
-    pub(super) fn sync_shard(&mut self, shard: ShardId) {
+    pub(super) fn flush_shard(&mut self, shard: ShardId) {
         let nothing = BlockRange { from: Blocks(0), count: Blocks(0) };
         let key = self.new_iocb(Iocb::internal(shard, Kind::Flush, nothing, IocbPhase::Queued));
         self.queue_for_lock(key);

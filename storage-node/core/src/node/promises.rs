@@ -17,10 +17,13 @@ use crate::mail::Letter;
 use crate::primary::Primary;
 use crate::replica::{Bound, Caller, JoinStep, Quarantine};
 use crate::withheld::Withheld;
-use conductor_model::{BlockRange, Configuration, ShardId};
+use conductor_model::{BlockRange, Configuration, DiskId, ShardId};
 use driver::{Outbox, Span, Time};
 use memory::Class;
-use node_protocol::{Prefix, PromiseAnswer, PromiseBody, ReplyBody, Status, decode_withheld, encode_withheld, op};
+use node_protocol::{
+    Prefix, PromiseAnswer, PromiseBody, ReplyBody, Status, decode_free, decode_withheld, encode_free, encode_withheld,
+    op,
+};
 use node_store::Store;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -82,19 +85,22 @@ impl<S: Store> Node<S> {
         let Ok((_, body, payload)) = result else { return };
         let good = ReplyBody::status_of(&body) == Some(Status::Ok);
         let Some(answer) = PromiseAnswer::parse(&body).filter(|_| good) else { return };
+        let lists = payload.as_ref().map_or(&[][..], |p| p.bytes());
+        let lists =
+            decode_free(lists, answer.disks.get()).and_then(|(free, rest)| Some((free, decode_withheld(rest)?)));
+        let Some((free, list)) = lists else {
+            self.counters.count("promise.torn");
+            return;
+        };
         let generation = answer.withheld.get();
         if generation != link.withheld_known {
-            let list = payload.as_ref().map_or(Some(Vec::new()), |p| decode_withheld(p.bytes()));
-            let Some(list) = list else {
-                self.counters.count("promise.torn");
-                return;
-            };
             link.withheld_known = generation;
             link.withheld = list.into_iter().collect();
         }
+        let has = |disk: DiskId| link.up.as_ref().is_some_and(|peer| peer.open_of(disk).is_some());
+        link.free.extend(free.into_iter().filter(|(disk, _)| has(*disk)));
         let until = relied_until(sent, Span::millis(u64::from(answer.reply.word.get())));
         link.promise = Some(Promise { sent, until });
-        link.free_blocks = answer.free_blocks.get();
         link.next_keepalive = sent + KEEPALIVE;
         let deposed: Vec<ShardId> = link
             .withheld
@@ -163,27 +169,33 @@ impl<S: Store> Node<S> {
         }
         let generation = self.promises.withheld.generation(caller);
         let mut list = Vec::new();
+        self.disks.iter().for_each(|d| encode_free(&mut list, d.disk, d.store.usage().free()));
+        let mut disks = self.disks.len() as u64;
         if generation != known {
             self.promises.withheld.list(caller).for_each(|(shard, epoch)| encode_withheld(&mut list, shard, epoch));
         }
-        let payload = if list.is_empty() {
-            None
-        } else {
-            let Some(mut into) = self.arena.take(list.len(), Class::Settle) else {
+        let payload = match self.arena.take(list.len(), Class::Settle) {
+            Some(mut into) => {
+                into.copy_from_slice(&list);
+                Some(whole_payload(into))
+            }
+            // What is free was told before, and a promise does not wait for it.
+            None if generation == known => {
+                disks = 0;
+                None
+            }
+            None => {
                 self.reply_status(now, answer, Status::Later);
                 return;
-            };
-            into.copy_from_slice(&list);
-            Some(whole_payload(into))
+            }
         };
         let asked = Span::millis(u64::from(body.prefix.word.get()));
         let granted = Span(asked.0.min(PROMISE.0));
         self.promise(now, caller);
-        let free_blocks = self.disks.iter().map(|d| d.store.usage().free()).min().unwrap_or(0);
         let word = u32::try_from(granted.as_millis()).unwrap_or(0);
         let body = PromiseAnswer {
             reply: ReplyBody { word: word.into(), ..ReplyBody::new(Status::Ok) },
-            free_blocks: free_blocks.into(),
+            disks: disks.into(),
             withheld: generation.into(),
         };
         self.net.reply(now, answer, Op::REPLY, body.bytes(), payload);

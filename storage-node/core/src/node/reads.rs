@@ -48,7 +48,7 @@ impl<S: Store> Node<S> {
     ) -> bool {
         let (class, view) = match self.iocbs[key].kind {
             Kind::Settle => (Class::Settle, View::Live),
-            Kind::Copied(from) => (Class::Resync, View::Snapshot(from.snapshot)),
+            Kind::CopyRange(from) => (Class::Resync, View::Snapshot(from.snapshot)),
             Kind::Fill => (Class::Resync, self.iocbs[key].view),
             _ => (Class::Work, self.iocbs[key].view),
         };
@@ -150,7 +150,7 @@ impl<S: Store> Node<S> {
     pub(super) fn read_well(&mut self, now: Time, key: usize, data: Filling, crcs: Crcs, out: &mut dyn Outbox<Letter>) {
         match self.iocbs[key].phase {
             IocbPhase::Reading if self.iocbs[key].kind == Kind::Settle => self.settle_read(now, key, data, crcs, out),
-            IocbPhase::Reading if matches!(self.iocbs[key].kind, Kind::Copied(_) | Kind::Rewrite) => {
+            IocbPhase::Reading if matches!(self.iocbs[key].kind, Kind::CopyRange(_) | Kind::Rewrite) => {
                 self.copied(key, Payload { len: data.len(), mem: data.filled(), crcs });
             }
             IocbPhase::Reading if self.iocbs[key].kind == Kind::Fill => self.piece_read(now, key, data, crcs),
@@ -167,7 +167,7 @@ impl<S: Store> Node<S> {
     fn read_failed(&mut self, now: Time, key: usize, error: &StoreError, out: &mut dyn Outbox<Letter>) {
         match (error, self.iocbs[key].kind) {
             // The source of a copy-range is another shard: its own primary puts it right.
-            (StoreError::Corrupt { .. }, Kind::Copied(from)) => self.source_failed(key, from, error),
+            (StoreError::Corrupt { .. }, Kind::CopyRange(from)) => self.source_failed(key, from, error),
             (StoreError::Corrupt { .. }, Kind::Rewrite) => self.not_rewritten(now, key),
             (StoreError::Corrupt { .. }, _) if self.is_sealed_fill(key) => self.met_damage_sealed(now, key, out),
             (StoreError::Corrupt { block, .. }, _) if !driver::mutant::on("damage_not_healed") => {
@@ -198,7 +198,7 @@ impl<S: Store> Node<S> {
     /// A read for a request failed: a damaged block is that request's error, anything else is the disk's.
     pub(super) fn own_read_failed(&mut self, now: Time, key: usize, error: &StoreError, out: &mut dyn Outbox<Letter>) {
         let shard = self.iocbs[key].shard;
-        if let Kind::Copied(from) = self.iocbs[key].kind {
+        if let Kind::CopyRange(from) = self.iocbs[key].kind {
             self.source_failed(key, from, error);
             return;
         }

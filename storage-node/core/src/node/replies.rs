@@ -3,7 +3,7 @@
 use super::Node;
 use super::orders::PartDone;
 use super::requests::{is_whole, sub_block};
-use crate::iocb::{Heal, Kind, Stage};
+use crate::iocb::{Heal, IocbPhase, Kind, Stage};
 use crate::limits::TRACES;
 use crate::replica::Caller;
 use conductor_model::{BlockRange, Blocks, Commit, Epoch, ShardId};
@@ -118,6 +118,19 @@ impl<S: Store> Node<S> {
         }
         self.counters.count(if status == Status::Ok { "reply.ok" } else { reply_counter(status) });
         self.end_request(now, key);
+    }
+
+    /// A write is finished on every copy: answered, or held as long as a barrier asks for it (rule 17).
+    pub(super) fn answer_or_hold(&mut self, now: Time, key: usize) {
+        let iocb = &mut self.iocbs[key];
+        let held =
+            iocb.kind.waits_for_barrier() && self.primaries.get(&iocb.shard).is_some_and(|p| !p.holds.is_empty());
+        if held {
+            self.counters.count("write.held");
+            iocb.phase = IocbPhase::BehindBarrier;
+        } else {
+            self.answer(now, key, Status::Ok);
+        }
     }
 
     /// Answers a client with a status and what this node knows of its shard, and ends the request.

@@ -3,7 +3,7 @@
 use super::room::Room;
 use super::{Node, Visitor};
 use crate::iocb::{Iocb, IocbPhase, Kind, ServerIocb, Stage, Stages, why};
-use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, MOST_UNSYNCED};
+use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, MOST_UNFLUSHED};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, Stamp};
@@ -43,9 +43,9 @@ impl<S: Store> Node<S> {
                 | op::REPLICA_SNAPSHOT
                 | op::REPLICA_ROLLBACK
                 | op::REPLICA_SHARE
-                | op::REPLICA_SYNC,
+                | op::REPLICA_FLUSH,
                 Some(&Visitor::Node { caller, .. }),
-            ) => self.replica_write(now, caller, incoming, out),
+            ) => self.replica_change(now, caller, incoming, out),
             (op::JOIN, Some(&Visitor::Node { caller, .. })) => self.join_asked(now, caller, incoming, out),
             (op::REPLICA_READ | op::REPLICA_VERIFY | op::REPLICA_REPAIR, Some(&Visitor::Node { caller, .. })) => {
                 self.content_asked(now, caller, incoming, out);
@@ -255,7 +255,7 @@ impl<S: Store> Node<S> {
                 (Kind::Rewrite, IocbPhase::Locked) => self.start_refetch(now, key, out),
                 (Kind::Read | Kind::Extents, _) => self.start_read(now, key, out),
                 (Kind::Write, IocbPhase::Locked) if !is_whole(&body) => self.start_merge(now, key, out),
-                (Kind::Copied(from), IocbPhase::Locked) => self.read_to_copy(now, key, from, out),
+                (Kind::CopyRange(from), IocbPhase::Locked) => self.read_to_copy(now, key, from, out),
                 (Kind::Fill, IocbPhase::Locked) => self.read_into(now, key, shard, range, IocbPhase::Reading, out),
                 (Kind::Fill, _) => true,
                 _ => self.stamp(now, key, out),
@@ -298,8 +298,8 @@ impl<S: Store> Node<S> {
             return false;
         }
         let Some(primary) = self.primaries.get_mut(&shard) else { return false };
-        if kind.waits_for_sync() && primary.unsynced() >= MOST_UNSYNCED {
-            self.counters.count("write.waits-for-sync");
+        if kind.waits_for_flush() && primary.unflushed() >= MOST_UNFLUSHED {
+            self.counters.count("write.waits-for-flush");
             return false;
         }
         let covers = primary.window.prefix();

@@ -3,18 +3,18 @@
 //! needs anew.
 
 use super::Node;
-use super::heal::Question;
-use crate::iocb::{Iocb, IocbPhase, Kind};
+use super::waits::ReplyWait;
+use crate::iocb::{Iocb, IocbPhase, Kind, Refetch};
 use crate::mail::Letter;
 use crate::mend::Failure;
 use crate::range_lock::Mode;
 use conductor_model::BlockRange;
 use driver::{Outbox, Time};
 use memory::Class;
-use node_protocol::Status;
+use node_protocol::{Status, op};
 use node_store::{Store, View};
-use tcp::Payload;
-use wire::Body;
+use tcp::{Lost, Payload};
+use wire::{Body, Op};
 
 impl<S: Store> Node<S> {
     /// Has a range written again on every copy, under the lock that `key` has and gives away here.
@@ -33,7 +33,7 @@ impl<S: Store> Node<S> {
     pub(super) fn read_elsewhere(&mut self, key: usize) {
         self.counters.count("read.elsewhere");
         let iocb = &mut self.iocbs[key];
-        (iocb.heal.due, iocb.heal.times, iocb.heal.missed, iocb.heal.elsewhere) = (None, 0, false, true);
+        (iocb.heal.due, iocb.heal.refetch, iocb.heal.elsewhere) = (None, Refetch::default(), true);
         let mode = if iocb.kind.only_looks() { Mode::Shared } else { Mode::Exclusive };
         self.lock_again(key, mode);
     }
@@ -52,11 +52,11 @@ impl<S: Store> Node<S> {
             self.counters.count("read.waits-for-lease");
             return false;
         }
-        let first = self.iocbs[key].heal.times;
+        let first = self.iocbs[key].heal.refetch.next;
         if first >= others {
-            if elsewhere && std::mem::take(&mut self.iocbs[key].heal.missed) {
+            if elsewhere && std::mem::take(&mut self.iocbs[key].heal.refetch.missed) {
                 // Who was away may have it.
-                self.iocbs[key].heal.times = 0;
+                self.iocbs[key].heal.refetch.next = 0;
                 return false;
             }
             // No other copy has it.
@@ -69,28 +69,36 @@ impl<S: Store> Node<S> {
         }
         // A rewrite is of what is newest of all: it waits for whoever is away.
         let last = if elsewhere { others } else { first + 1 };
-        let begun = (first..last).find(|copy| self.ask_copy(now, key, *copy, range, Question::Range, None));
+        let begun = (first..last).find(|copy| self.ask_range(now, key, *copy));
         if let Some(copy) = begun {
             let iocb = &mut self.iocbs[key];
-            iocb.heal.missed |= copy > first;
-            (iocb.phase, iocb.heal.times) = (IocbPhase::Mending, copy);
+            iocb.heal.refetch.missed |= copy > first;
+            (iocb.phase, iocb.heal.refetch.next) = (IocbPhase::Mending, copy);
         } else if elsewhere {
             // Who comes back first is asked, whoever has been asked before.
-            (self.iocbs[key].heal.missed, self.iocbs[key].heal.times) = (false, 0);
+            (self.iocbs[key].heal.refetch.missed, self.iocbs[key].heal.refetch.next) = (false, 0);
         }
         begun.is_some()
     }
 
-    /// A copy's content for a rewrite, or none.
+    /// Asks one of the other copies, by its number among them, for the content of an IOCB's range; false if its link has no room for that, or
+    /// is down.
+    pub(super) fn ask_range(&mut self, now: Time, key: usize, other: usize) -> bool {
+        let Iocb { shard, range, .. } = self.iocbs[key];
+        let to = self.primaries.get(&shard).and_then(|p| p.others().nth(other)).map(|m| m.endpoint);
+        self.ask_content(now, key, to, (op::REPLICA_READ, range, None), |hold| ReplyWait::Refetch { iocb: key, hold })
+    }
+
+    /// A copy's content for a rewrite, or for what is read elsewhere or settled with it; or none.
     pub(super) fn refetched(
         &mut self,
         now: Time,
         key: usize,
-        range: BlockRange,
-        answer: Result<(Body, Option<Payload>), Failure>,
+        result: Result<(Op, Body, Option<Payload>), Lost>,
         out: &mut dyn Outbox<Letter>,
     ) {
-        let shard = self.iocbs[key].shard;
+        let Some(answer) = self.content_answered(now, key, result, out) else { return };
+        let Iocb { shard, range, .. } = self.iocbs[key];
         let others = self.primaries.get(&shard).map_or(0, |p| p.others().count());
         let content =
             answer.and_then(|(_, p)| p.filter(|p| p.len as u64 == range.count.bytes().0).ok_or(Failure::Away));
@@ -108,16 +116,16 @@ impl<S: Store> Node<S> {
         match content {
             Ok(payload) if iocb.heal.elsewhere => self.read_there(now, key, &payload, out),
             Ok(payload) => self.copied(key, payload),
-            Err(Failure::Away) if iocb.heal.elsewhere && iocb.heal.times + 1 < others => {
-                (iocb.heal.missed, iocb.heal.times) = (true, iocb.heal.times + 1);
+            Err(Failure::Away) if iocb.heal.elsewhere && iocb.heal.refetch.next + 1 < others => {
+                (iocb.heal.refetch.missed, iocb.heal.refetch.next) = (true, iocb.heal.refetch.next + 1);
                 self.ready.push_back(key);
             }
             Err(Failure::Away) => {
-                (iocb.heal.missed, iocb.heal.times) = (false, 0);
+                (iocb.heal.refetch.missed, iocb.heal.refetch.next) = (false, 0);
                 self.stall(key);
             }
-            Err(_) if iocb.heal.times < others || iocb.heal.elsewhere => {
-                iocb.heal.times += 1;
+            Err(_) if iocb.heal.refetch.next < others || iocb.heal.elsewhere => {
+                iocb.heal.refetch.next += 1;
                 self.ready.push_back(key);
             }
             Err(_) => self.not_rewritten(now, key),

@@ -58,9 +58,11 @@ impl<S: Store> Node<S> {
         let (primary, replica) = (self.primaries.get(&shard)?, self.replicas.get(&shard)?);
         let local = self.disks[replica.disk].store.usage().free();
         let filled = primary.syncing_member().filter(|_| primary.filling.is_some());
-        let there =
-            primary.others().chain(filled).filter_map(|m| self.links.get(m.endpoint).filter(|l| l.up.is_some()));
-        let free = there.map(|link| link.free_blocks).fold(local, u64::min);
+        let there = primary.others().chain(filled).filter_map(|m| {
+            let link = self.links.get(m.endpoint).filter(|l| l.up.is_some())?;
+            Some(link.free.get(&m.disk).copied().unwrap_or(0))
+        });
+        let free = there.fold(local, u64::min);
         let taken = self.taken.blocks + RESERVED_BLOCKS;
         let signed = |blocks: u64| i64::try_from(blocks).unwrap_or(i64::MAX);
         Some(signed(free).saturating_sub(signed(taken)))

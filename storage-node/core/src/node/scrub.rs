@@ -20,7 +20,7 @@ use crate::mail::Letter;
 use crate::mend::Outcome;
 use crate::range_lock::Mode;
 use conductor_model::api::{Order, OrderReport, OrderState, ShardOrder};
-use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, OrderId, ShardId};
+use conductor_model::{BlockRange, Blocks, Bytes, OrderId, ShardId};
 use driver::{Outbox, Time};
 use node_protocol::MAX_VERIFY_BLOCKS;
 use node_store::{Store, View};
@@ -162,7 +162,7 @@ impl<S: Store> Node<S> {
             let all: usize = self.scrubs.values().map(|s| s.running.len()).sum();
             // Clients first.
             let crowded = self.crowds[replica.disk].all() >= self.store_share() / 4;
-            let size = Blocks(u32::try_from(primary.config.size.0 / BLOCK as u64).unwrap_or(u32::MAX));
+            let size = primary.config.blocks();
             let Some(scrub) = self.scrubs.get_mut(&shard).filter(|s| !s.over && now >= s.wait_until) else { return };
             if scrub.left.is_empty() && scrub.next >= size {
                 if scrub.running.is_empty() {

@@ -8,7 +8,6 @@
 //! the own content it is first looked where there is any (`StoreOp::Extents`), and where there is none it is zeroed on every copy in one piece.
 
 use super::Node;
-use super::heal::Question;
 use crate::iocb::{Iocb, IocbPhase, Kind};
 use crate::limits::{SETTLE_AT_ONCE, SETTLE_DEPTH, SETTLE_HOLE, SETTLE_PIECE};
 use crate::mail::Letter;
@@ -83,7 +82,7 @@ impl<S: Store> Node<S> {
         let key = self.new_iocb(Iocb::internal(shard, Kind::Settle, range, IocbPhase::Locked));
         let begun = match source {
             Some(other) => {
-                let asked = self.ask_copy(now, key, other, range, Question::Range, None);
+                let asked = self.ask_range(now, key, other);
                 self.iocbs[key].phase = IocbPhase::Mending;
                 self.counters.count(if asked { "settle.fetched" } else { "settle.fetch-waits" });
                 asked
@@ -250,11 +249,11 @@ impl<S: Store> Node<S> {
         // What its list named was before this settling; what it holds from here on counts like anybody's.
         primary.just_added = None;
         // What settling wrote is durable.
-        primary.synced = primary.window.prefix();
+        primary.flushed = primary.window.prefix();
         self.counters.count("primary.serves");
         if doubted {
             // A copy that keeps its opening is told with K that this epoch was settled: nobody is in doubt again for what is over.
-            self.sync_shard(shard);
+            self.flush_shard(shard);
         }
         self.restart_unfinished(now, shard, out);
         self.begin_orders(now, shard);

@@ -17,7 +17,7 @@ use tcp::{Answer, Lost, Payload};
 use wire::{Body, Op};
 
 /// One start of a subtask keeps its IOCB.
-type Subtask = Hold<ServerIocb, why::Subtask>;
+pub(super) type Subtask = Hold<ServerIocb, why::Subtask>;
 
 /// All of them.
 #[derive(Default)]
@@ -41,7 +41,7 @@ pub(super) enum StoreWait {
         hold: Subtask,
     },
     /// What a primary elsewhere asked of a copy here, under a stamp.
-    ReplicaWrite { shard: ShardId, stamp: Stamp, from: Option<ShardSnapshot> },
+    ReplicaChange { shard: ShardId, stamp: Stamp, from: Option<ShardSnapshot> },
     /// A K that a copy is told of on the way.
     Nobody,
     /// The configuration that a copy here joins.
@@ -82,6 +82,8 @@ pub(super) enum ReplyWait {
     Promise { link: SocketAddr, sent: Time },
     /// Another copy's answer to a question about content.
     Mend { iocb: usize, copy: usize, what: heal::Question, hold: Subtask },
+    /// The content of an IOCB's whole range, from another copy.
+    Refetch { iocb: usize, hold: Subtask },
     /// A piece of a copy-range's source.
     Source { iocb: usize, copy: CopyId, hold: Subtask },
 }
@@ -131,9 +133,9 @@ impl<S: Store> Node<S> {
                     self.read_done(now, iocb, (of, view, busy), result, out);
                     drop(hold);
                 }
-                StoreWait::ReplicaWrite { shard, stamp, from } => {
+                StoreWait::ReplicaChange { shard, stamp, from } => {
                     self.share_is_over(from);
-                    self.replica_write_done(now, shard, (stamp, from.is_some()), result.map(drop), out);
+                    self.replica_change_done(now, shard, (stamp, from.is_some()), result.map(drop), out);
                 }
                 StoreWait::Nobody => {}
                 StoreWait::JoinPersist { shard, epoch } => {
@@ -211,6 +213,10 @@ impl<S: Store> Node<S> {
             ReplyWait::Promise { link, sent } => self.promise_answered(now, link, sent, result, out),
             ReplyWait::Mend { iocb, copy, what, hold } => {
                 self.copy_answered(now, iocb, copy, what, result, out);
+                drop(hold);
+            }
+            ReplyWait::Refetch { iocb, hold } => {
+                self.refetched(now, iocb, result, out);
                 drop(hold);
             }
             ReplyWait::Source { iocb, copy, hold } => {

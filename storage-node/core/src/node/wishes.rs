@@ -35,7 +35,9 @@ impl<S: Store> Node<S> {
             self.iocbs.iter_mut().for_each(|(_, iocb)| iocb.started_at = now);
             self.primaries.values_mut().for_each(|primary| primary.joining_since = now);
         }
-        let mut filled = self.primaries.values().filter(|p| p.syncing_member().is_some()).count();
+        let is_stuck =
+            |p: &Primary| p.filling.as_ref().is_some_and(|f| f.stuck) && !driver::mutant::on("stuck_fills_count");
+        let mut filled = self.primaries.values().filter(|p| p.syncing_member().is_some() && !is_stuck(p)).count();
         for shard in shards {
             if !late {
                 self.blame_the_late(now, shard);
@@ -43,7 +45,7 @@ impl<S: Store> Node<S> {
             self.end_aborted_filling(now, shard);
             self.recover(now, shard, out);
             let due = self.due(now, shard, filled);
-            filled += usize::from(matches!(due, Some(MembershipChange::Sync(..))));
+            filled += usize::from(matches!(due, Some(MembershipChange::Fill(..))));
             self.wish(now, shard, due, out);
         }
     }
@@ -198,7 +200,7 @@ impl<S: Store> Node<S> {
                 });
                 // One that has everything that was acknowledged is filled soonest.
                 let best = candidates.max_by_key(|(copy, _)| primary.config.full_set.contains(copy));
-                best.map(|(copy, open)| MembershipChange::Sync(copy, open))
+                best.map(|(copy, open)| MembershipChange::Fill(copy, open))
             }
         }
     }
@@ -264,7 +266,7 @@ impl Primary {
     /// Copies that failed by themselves, or could not be filled, are not filled again at once.
     fn rest(&mut self, now: Time, copies: &[CopyId]) {
         for copy in copies {
-            let syncing = self.config.member(*copy).is_some_and(|m| m.state == CopyState::Syncing);
+            let syncing = self.config.is_syncing(*copy);
             if syncing || self.failed.get(copy).is_some_and(|why| *why != OPENED_ANEW) {
                 self.pause_filling(now, *copy);
             }

@@ -2,7 +2,7 @@
 
 use conductor_model::{Blocks, Configuration, CopyId, SnapshotId};
 use driver::{Done, Time};
-use node_store::{Counters, DiskOut, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage};
+use node_store::{Counters, DiskOut, FillMark, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -69,8 +69,8 @@ impl<S: Store> Store for Late<S> {
     fn snapshots(&self, copy: CopyId) -> Vec<SnapshotId> {
         self.store.snapshots(copy)
     }
-    fn sync_mark(&self, copy: CopyId) -> SyncMark {
-        self.store.sync_mark(copy)
+    fn fill_mark(&self, copy: CopyId) -> FillMark {
+        self.store.fill_mark(copy)
     }
     fn used_by(&self, copy: CopyId) -> Blocks {
         self.store.used_by(copy)

@@ -201,7 +201,7 @@ impl Cluster {
                 };
                 let answer = if steps_down {
                     MembershipAnswer::Refused("nobody else is promoted here".to_owned())
-                } else if matches!(request.change, MembershipChange::Sync(copy, _) if Some(copy) == self.unfit) {
+                } else if matches!(request.change, MembershipChange::Fill(copy, _) if Some(copy) == self.unfit) {
                     MembershipAnswer::Refused("its disk failed".to_owned())
                 } else if request.epoch == config.epoch {
                     let members = &mut config.members;
@@ -220,7 +220,7 @@ impl Cluster {
                             members.iter_mut().filter(|m| list.contains(&m.copy)).for_each(|m| m.past = true);
                             config.full_set.retain(|copy| !list.contains(copy));
                         }
-                        MembershipChange::Sync(copy, open) => {
+                        MembershipChange::Fill(copy, open) => {
                             change(copy, CopyState::Syncing, Some(open));
                         }
                         MembershipChange::Add(copy) => {

@@ -145,11 +145,13 @@ impl JournaledStore {
             StoreOp::Mark { copy, mark, known_good } => Work::Record(Record::Mark { copy, mark, known_good }, true),
             StoreOp::Write { copy, stamp, at, data, crcs, known_good, durable } => {
                 let stamped = stamped(self, copy, stamp, known_good);
-                let Some(layer) = self.catalog.copies.get(&copy).map(|state| state.live) else { return };
+                let Some(layer) = self.catalog.copies.get(&copy).map(|state| state.live) else {
+                    return self.finish(tag, Err(StoreError::NoSuchCopy(copy)));
+                };
                 self.counters.near_full += u64::from(self.is_near_full());
                 Work::Write(Write { copy, layer, stamped, at, data, crcs, durable, pieces: Pieces::new() })
             }
-            StoreOp::Sync { .. }
+            StoreOp::Flush { .. }
             | StoreOp::Flatten { .. }
             | StoreOp::Repair { .. }
             | StoreOp::Extents { .. }
@@ -238,7 +240,7 @@ impl JournaledStore {
     /// Take a change out of its slot, to be put back: a stand-in keeps the slot.
     fn take_change(&mut self, key: usize) -> Option<Pending> {
         let slot = self.pending.get_mut(key)?;
-        matches!(slot, Pending::Change(_)).then(|| std::mem::replace(slot, Pending::Sync(Tag(0))))
+        matches!(slot, Pending::Change(_)).then(|| std::mem::replace(slot, Pending::Flush(Tag(0))))
     }
 
     fn admit(&mut self, key: usize, change: &mut Change, out: &mut DiskOut<'_>) -> Admission {

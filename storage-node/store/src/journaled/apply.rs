@@ -223,7 +223,7 @@ impl JournaledStore {
     pub(super) fn appended(&mut self, name: u64, payload: Option<JournalBlock>) {
         let Some((key, piece)) = of_record(name) else { return };
         let Some(Pending::Change(change)) = self.pending.get_mut(key) else {
-            if let Some(Pending::Sync(tag)) = self.pending.get(key) {
+            if let Some(Pending::Flush(tag)) = self.pending.get(key) {
                 let tag = *tag;
                 self.pending.remove(key);
                 self.finish(tag, Ok(StoreDone::Done));

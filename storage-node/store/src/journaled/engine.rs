@@ -15,7 +15,7 @@ use super::superblock::Superblock;
 use super::tables::Tables;
 use super::{Kind, record_name, tag, untag};
 use crate::opening::Identity;
-use crate::{Counters, DiskOut, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage, View};
+use crate::{Counters, DiskOut, FillMark, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View};
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, DiskId, SnapshotId};
 use driver::{DiskIndex, Done, Errno, Op, Time};
 use memory::Arena;
@@ -51,7 +51,7 @@ pub(super) enum Pending {
     Look(Box<Look>),
     Extents(Box<Asking>),
     Changed(Box<Listing>),
-    Sync(Tag),
+    Flush(Tag),
     /// Waits for the fold to finish the flattening of a copy.
     Flatten(Tag),
 }
@@ -238,7 +238,7 @@ impl JournaledStore {
             Some(Pending::Look(look)) => look.tag,
             Some(Pending::Extents(asking)) => asking.tag,
             Some(Pending::Changed(listing)) => listing.tag,
-            Some(Pending::Sync(tag) | Pending::Flatten(tag)) => tag,
+            Some(Pending::Flush(tag) | Pending::Flatten(tag)) => tag,
             None => return,
         };
         self.finish(tag, Err(StoreError::Disk(errno)));
@@ -352,7 +352,10 @@ impl Store for JournaledStore {
                 None => self.finish(tag, Err(StoreError::Busy)),
             },
             StoreOp::Extents { copy, view, at } => {
-                let Ok(layer) = self.layer_of(copy, view) else { return };
+                let layer = match self.layer_of(copy, view) {
+                    Ok(layer) => layer,
+                    Err(error) => return self.finish(tag, Err(error)),
+                };
                 let size = self.catalog.layers.get(layer).map_or(0, |layer| layer.blocks);
                 let end = u32::try_from(at.end()).unwrap_or(u32::MAX).min(size);
                 let from = at.from.0.min(end);
@@ -361,7 +364,10 @@ impl Store for JournaledStore {
                 self.ask(key);
             }
             StoreOp::Changed { copy, view, above, from } => {
-                let Ok(layer) = self.layer_of(copy, view) else { return };
+                let layer = match self.layer_of(copy, view) {
+                    Ok(layer) => layer,
+                    Err(error) => return self.finish(tag, Err(error)),
+                };
                 let size = self.catalog.layers.get(layer).map_or(0, |layer| layer.blocks);
                 // The end lies within a chunk, perhaps.
                 let next = if from.0 < size { from.0 / CHUNK_BLOCKS } else { size.div_ceil(CHUNK_BLOCKS) };
@@ -379,8 +385,8 @@ impl Store for JournaledStore {
                 self.catalog.advance(copy, stamp);
                 self.finish(tag, Ok(StoreDone::Done));
             }
-            StoreOp::Sync { .. } => {
-                let key = self.pending.insert(Pending::Sync(tag));
+            StoreOp::Flush { .. } => {
+                let key = self.pending.insert(Pending::Flush(tag));
                 self.ring.barrier(record_name(key, 0));
             }
             StoreOp::Flatten { copy } => {
@@ -542,8 +548,8 @@ impl Store for JournaledStore {
         self.catalog.snapshots(copy)
     }
 
-    fn sync_mark(&self, copy: CopyId) -> SyncMark {
-        self.catalog.copies.get(&copy).map_or(SyncMark::default(), |state| state.mark)
+    fn fill_mark(&self, copy: CopyId) -> FillMark {
+        self.catalog.copies.get(&copy).map_or(FillMark::default(), |state| state.mark)
     }
 
     fn used_by(&self, copy: CopyId) -> Blocks {

@@ -12,7 +12,7 @@ use super::forest::Forest;
 use super::limits::MAX_DEPTH;
 use super::pages::ArrayName;
 use crate::configuration::blocks_of;
-use crate::{Held, HeldKind, MAX_HELD, SyncMark};
+use crate::{FillMark, Held, HeldKind, MAX_HELD};
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId, Stamp};
 use driver::mutant;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub(super) struct CopyState {
     pub(super) known_good: Stamp,
     pub(super) held: Vec<Held>,
     /// How far its filling is.
-    pub(super) mark: SyncMark,
+    pub(super) mark: FillMark,
     pub(super) live: LayerId,
     /// Its place in the array of copies.
     pub(super) slot: u32,
@@ -124,7 +124,7 @@ impl Catalog {
     pub(super) fn newest(&self, copy: CopyId) -> Stamp {
         let bases = self.layers.of(copy).map(|(_, layer)| layer.base).max();
         let stamps = self.copies.get(&copy).map(|state| {
-            let SyncMark { base, upto, .. } = state.mark;
+            let FillMark { base, upto, .. } = state.mark;
             let held = state.held.iter().map(|held| held.stamp).max();
             state.known_good.max(base).max(upto).max(held.unwrap_or_default())
         });
@@ -181,9 +181,9 @@ impl Catalog {
     }
 
     /// Remember how far the filling is; with a K it is over, and forgotten.
-    pub(super) fn mark(&mut self, copy: CopyId, mark: SyncMark, known_good: Option<Stamp>) {
+    pub(super) fn mark(&mut self, copy: CopyId, mark: FillMark, known_good: Option<Stamp>) {
         if let Some(state) = self.copy_mut(copy) {
-            state.mark = known_good.map_or(mark, |_| SyncMark::default());
+            state.mark = known_good.map_or(mark, |_| FillMark::default());
         }
         if let Some(known_good) = known_good {
             self.advance(copy, known_good);
@@ -204,7 +204,7 @@ impl Catalog {
             state.config.clone_from(config);
             if config.in_sync_members().any(|m| m.copy == copy) {
                 // It holds everything: how far it was filled once says nothing of the next time, nor does that of an image from the past.
-                state.mark = SyncMark::default();
+                state.mark = FillMark::default();
             }
             let (live, blocks) = (state.live, state.blocks());
             self.layers.change(live, |layer| layer.blocks = blocks);
@@ -225,7 +225,7 @@ impl Catalog {
         slots.sort_unstable();
         let slot = (0u32..).zip(&slots).find(|(n, slot)| n != *slot).map_or(slots.len(), |(n, _)| n as usize);
         let slot = u32::try_from(slot).unwrap_or(u32::MAX); // as many as copies
-        let (known_good, mark) = (Stamp::default(), SyncMark::default());
+        let (known_good, mark) = (Stamp::default(), FillMark::default());
         let state = CopyState { config, known_good, held: Vec::new(), mark, live, slot };
         let layer = Layer { copy, parent, snapshot: None, base: Stamp::default(), blocks: state.blocks() };
         self.copies.insert(copy, Rc::new(state));
@@ -311,7 +311,7 @@ mod tests {
         let copy = CopyId(1);
         catalog.create(copy, config(), LayerId(1), None);
         let stamp = |n| Stamp { epoch: Epoch(1), sequence: Sequence(n) };
-        let mark = SyncMark { base: stamp(1), cursor: Blocks(64), upto: stamp(9) };
+        let mark = FillMark { base: stamp(1), cursor: Blocks(64), upto: stamp(9) };
         catalog.mark(copy, mark, None);
         let member = |state| conductor_model::Member {
             copy,
@@ -326,7 +326,7 @@ mod tests {
         for (state, kept) in [
             (conductor_model::CopyState::Syncing, mark),
             (conductor_model::CopyState::Absent, mark),
-            (conductor_model::CopyState::InSync, SyncMark::default()),
+            (conductor_model::CopyState::InSync, FillMark::default()),
         ] {
             catalog.join(copy, &Configuration { members: vec![member(state)], ..config() });
             assert_eq!(catalog.copies[&copy].mark, kept, "{state:?}");

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! **Acknowledged is durable**: a change is over when its record is durable in the journal (or, of one that need not be durable, written
-//! into it: it survives the process, and the next `Sync` makes it durable) and applied to the overlay, in the order of records. After a crash the newest superblock's trees are what the last fold left, and the records behind its tail give the
+//! into it: it survives the process, and the next `Flush` makes it durable) and applied to the overlay, in the order of records. After a crash the newest superblock's trees are what the last fold left, and the records behind its tail give the
 //! same overlay again. Replay moves nothing home; moving home twice is harmless, since what is overwritten in place is hidden by
 //! the overlay until a checkpoint says that it is there.
 //!

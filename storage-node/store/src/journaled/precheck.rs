@@ -67,7 +67,7 @@ impl JournaledStore {
             StoreOp::Above { copy }
             | StoreOp::KnownGood { copy, .. }
             | StoreOp::Mark { copy, .. }
-            | StoreOp::Sync { copy }
+            | StoreOp::Flush { copy }
             | StoreOp::Flatten { copy } => self.has_copy(*copy),
             StoreOp::Write { copy, at, data, crcs, .. } => {
                 self.check_request(*copy, *at, data.len())?;

@@ -19,7 +19,7 @@ use super::limits::CHUNK_BLOCKS;
 use super::overlay::Source;
 use crate::codec::{Put, Take};
 use crate::configuration::{decode_configuration, decode_range, encode_configuration};
-use crate::{Crcs, MAX_REQUEST_BLOCKS, SyncMark};
+use crate::{Crcs, FillMark, MAX_REQUEST_BLOCKS};
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId, Stamp};
 
 /// Most chunks in one record: a request's.
@@ -46,7 +46,7 @@ pub(super) enum Record {
     Rollback { copy: CopyId, stamped: Stamped, snapshot: SnapshotId, top: LayerId },
     Drop { copy: CopyId, snapshot: SnapshotId },
     Share { copy: CopyId, stamped: Stamped, at: BlockRange, from: Source },
-    Mark { copy: CopyId, mark: SyncMark, known_good: Option<Stamp> },
+    Mark { copy: CopyId, mark: FillMark, known_good: Option<Stamp> },
 }
 
 impl Record {
@@ -194,15 +194,15 @@ impl Stamped {
 }
 
 /// `base 16 | cursor u32 | upto 16`.
-pub(super) fn encode_mark(mark: &SyncMark, out: &mut Vec<u8>) {
+pub(super) fn encode_mark(mark: &FillMark, out: &mut Vec<u8>) {
     out.stamp(mark.base);
     out.u32(mark.cursor.0);
     out.stamp(mark.upto);
 }
 
 /// The same, read.
-pub(super) fn decode_mark(from: &mut Take<'_>) -> Option<SyncMark> {
-    Some(SyncMark { base: from.stamp()?, cursor: Blocks(from.u32()?), upto: from.stamp()? })
+pub(super) fn decode_mark(from: &mut Take<'_>) -> Option<FillMark> {
+    Some(FillMark { base: from.stamp()?, cursor: Blocks(from.u32()?), upto: from.stamp()? })
 }
 
 fn encode_range(at: BlockRange, out: &mut Vec<u8>) {
@@ -262,10 +262,10 @@ mod tests {
             Record::Share { copy, stamped, at, from: source },
             Record::Mark {
                 copy,
-                mark: SyncMark { base: stamp(5), cursor: Blocks(64), upto: stamp(6) },
+                mark: FillMark { base: stamp(5), cursor: Blocks(64), upto: stamp(6) },
                 known_good: None,
             },
-            Record::Mark { copy, mark: SyncMark::default(), known_good: Some(stamp(7)) },
+            Record::Mark { copy, mark: FillMark::default(), known_good: Some(stamp(7)) },
         ];
         for record in records {
             let mut bytes = Vec::new();

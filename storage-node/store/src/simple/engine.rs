@@ -12,7 +12,7 @@ use super::slots::{Runs, Slot, Slots};
 use super::{Kind, tag, untag};
 use crate::configuration::blocks_of;
 use crate::{
-    Counters, DiskOut, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag, Usage,
+    Counters, DiskOut, FillMark, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag, Usage,
     View,
 };
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, DiskId, SnapshotId, Stamp};
@@ -183,7 +183,9 @@ impl SimpleStore {
                 state.contains(*at).then_some(()).ok_or(StoreError::OutOfRange { copy: *copy, at: *at })
             }
             StoreOp::Read { copy, view: View::Live, at, into } => self.check_request(*copy, *at, into.len()),
-            StoreOp::Sync { copy } => self.copies.contains_key(copy).then_some(()).ok_or(StoreError::NoSuchCopy(*copy)),
+            StoreOp::Flush { copy } => {
+                self.copies.contains_key(copy).then_some(()).ok_or(StoreError::NoSuchCopy(*copy))
+            }
             StoreOp::Read { .. }
             | StoreOp::Snapshot { .. }
             | StoreOp::Rollback { .. }
@@ -464,7 +466,7 @@ impl Store for SimpleStore {
             }
             StoreOp::Read { copy, at, into, .. } => return self.start_read(tag, copy, at, into, out),
             // Every change of this engine is durable when it is over.
-            StoreOp::Sync { .. } => return self.finish(tag, Ok(StoreDone::Done)),
+            StoreOp::Flush { .. } => return self.finish(tag, Ok(StoreDone::Done)),
             // Refused by `check`.
             StoreOp::Snapshot { .. }
             | StoreOp::Rollback { .. }
@@ -591,8 +593,8 @@ impl Store for SimpleStore {
         Vec::new()
     }
 
-    fn sync_mark(&self, _copy: CopyId) -> SyncMark {
-        SyncMark::default()
+    fn fill_mark(&self, _copy: CopyId) -> FillMark {
+        FillMark::default()
     }
     fn used_by(&self, copy: CopyId) -> Blocks {
         Blocks(self.copies.get(&copy).map_or(0, |copy| copy.map.mapped()))

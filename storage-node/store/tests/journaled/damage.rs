@@ -241,7 +241,7 @@ fn after_a_failed_write_nothing_is_done_any_more_until_the_store_is_opened_again
     let ops = [
         StoreOp::Above { copy: CopyId(1) },
         write(&arena, 1, range(9, 1), 300, 9),
-        StoreOp::Sync { copy: CopyId(1) },
+        StoreOp::Flush { copy: CopyId(1) },
         StoreOp::Flatten { copy: CopyId(1) },
         snapshot(1, 3, 301),
     ];

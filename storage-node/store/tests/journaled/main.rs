@@ -121,7 +121,7 @@ fn under_flush_a_write_may_be_lost_until_a_sync_and_not_after() {
             let op = StoreOp::Write { copy, stamp, at, data, crcs, known_good, durable: false };
             run(&mut store, &mut disk, op).unwrap();
             if synced {
-                run(&mut store, &mut disk, StoreOp::Sync { copy }).unwrap();
+                run(&mut store, &mut disk, StoreOp::Flush { copy }).unwrap();
             }
             disk.crash();
             let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();

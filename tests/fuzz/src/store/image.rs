@@ -8,7 +8,7 @@ use conductor_model::{
 use driver::{DiskIndex, Span, Time};
 use memory::{Arena, Class};
 use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
-use node_store::{Identity, OpenError, OpenOptions, Parent, Store, StoreDone, StoreError, StoreOp, SyncMark, Tag};
+use node_store::{FillMark, Identity, OpenError, OpenOptions, Parent, Store, StoreDone, StoreError, StoreOp, Tag};
 use std::sync::LazyLock;
 
 pub(crate) const DISK: DiskIndex = DiskIndex(0);
@@ -147,7 +147,7 @@ fn make() -> Vec<u8> {
     }
     let mut rig = Rig::open(disk, &arena).expect("a new store");
     let (one, two, snapshot, known_good) = (CopyId(1), CopyId(2), SnapshotId(6), Stamp::default());
-    let mark = SyncMark { base: stamp(1), cursor: Blocks(16), upto: stamp(2) };
+    let mark = FillMark { base: stamp(1), cursor: Blocks(16), upto: stamp(2) };
     let from = Parent { copy: one, snapshot };
     let write = |copy, at, sequence| write(&arena, copy, at, sequence).expect("memory");
     let folded = [

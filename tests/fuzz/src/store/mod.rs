@@ -108,7 +108,7 @@ fn look_through(rig: &mut Rig<'_>, arena: &Arena) {
             let _ = rig.run(StoreOp::Changed { copy, view, above: Stamp::default(), from: Blocks(0) });
         }
         let _ = rig.run(StoreOp::Above { copy });
-        let _ = (rig.store.sync_mark(copy), rig.store.used_by(copy));
+        let _ = (rig.store.fill_mark(copy), rig.store.used_by(copy));
     }
     let _ = (rig.store.usage(), rig.store.counters());
 }

@@ -53,14 +53,14 @@ impl Failover {
             return;
         }
         let mut next = *state.latest();
-        let (Change::Drop(copy) | Change::Reopened(copy, _) | Change::Sync(copy, _) | Change::Add(copy)) = ask.change;
+        let (Change::Drop(copy) | Change::Reopened(copy, _) | Change::Fill(copy, _) | Change::Add(copy)) = ask.change;
         let at = usize::from(copy);
         let (who, members) = (bit(at), next.in_sync | next.syncing);
         let registered = |open: u8| !state.nodes[at].dead && state.nodes[at].open == open;
         let granted = match ask.change {
             Change::Drop(_) => members & who != 0 && next.primary != copy,
             Change::Reopened(_, open) => members & who != 0 && registered(open),
-            Change::Sync(_, open) => members & who == 0 && next.syncing == 0 && registered(open),
+            Change::Fill(_, open) => members & who == 0 && next.syncing == 0 && registered(open),
             Change::Add(_) => next.syncing & who != 0 || (self.on(Switch::LateAskApplied) && members & who == 0),
         };
         if !granted {
@@ -71,7 +71,7 @@ impl Failover {
         match ask.change {
             Change::Drop(_) => {}
             Change::Reopened(_, open) => next.open[at] = open,
-            Change::Sync(_, open) => {
+            Change::Fill(_, open) => {
                 next.syncing |= who;
                 next.open[at] = open;
             }

@@ -82,7 +82,7 @@ impl Failover {
             && config.syncing == 0
         {
             for copy in each(state.alive() & !config.in_sync) {
-                ask(Change::Sync(small(copy), state.nodes[copy].open));
+                ask(Change::Fill(small(copy), state.nodes[copy].open));
             }
         }
     }

@@ -46,7 +46,7 @@ pub(crate) enum Change {
     Drop(u8),
     /// A restarted copy's new opening.
     Reopened(u8, u8),
-    Sync(u8, u8),
+    Fill(u8, u8),
     Add(u8),
 }
 

@@ -64,6 +64,7 @@ impl Director {
                 node: id,
                 host: format!("h{node}"),
                 rack: String::new(),
+                version: String::new(),
                 disks: vec![control.report.clone()],
                 cluster: self.service.model().cluster(),
                 seen: Commit(control.after),

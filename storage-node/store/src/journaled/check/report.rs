@@ -2,7 +2,7 @@
 
 use super::super::geometry::Geometry;
 use crate::opening::Identity;
-use crate::{Held, SyncMark, Usage};
+use crate::{FillMark, Held, Usage};
 use conductor_model::{Blocks, Configuration, CopyId, SnapshotId, Stamp};
 use std::fmt;
 
@@ -124,7 +124,7 @@ pub struct CopySeen {
     /// Changes above it.
     pub held: Vec<Held>,
     /// How far its filling is; all zero unless it is being filled.
-    pub mark: SyncMark,
+    pub mark: FillMark,
     /// Its live layer.
     pub live: u32,
     /// Blocks that it takes up by itself, in whole chunks, as of the last checkpoint.

@@ -6,10 +6,10 @@
 //! fails or is cancelled is given up and stays listed until somebody has looked.
 
 use crate::api::{OrderReport, OrderState, ShardOrder};
-use crate::limits::{DONE_SHOWN_MS, MAX_COPY_JOBS, MAX_REASON};
+use crate::limits::{DONE_SHOWN_MS, MAX_COPY_RANGES, MAX_REASON};
 use crate::orders::Purpose;
-use crate::record::{CopyRecord, VolumeRecord};
-use crate::views::{CopyInfo, CopyRange, Progress};
+use crate::record::{CopyRangeRecord, VolumeRecord};
+use crate::views::{CopyRange, CopyRangeInfo, Progress};
 use crate::{
     BLOCK, BlockRange, Blocks, Bytes, Commit, Conductor, Dirty, Error, Key, Member, Millis, OrderId, ShardId,
     ShardIndex, ShardSnapshot, VolumeId, split_snapshot,
@@ -21,7 +21,7 @@ const CANCELLED: &str = "it was cancelled";
 
 impl Conductor {
     /// Begins to copy a range into a volume.
-    pub fn copy_range(&mut self, now: Millis, into: &str, range: &CopyRange) -> Result<(CopyInfo, Dirty), Error> {
+    pub fn copy_range(&mut self, now: Millis, into: &str, range: &CopyRange) -> Result<(CopyRangeInfo, Dirty), Error> {
         self.check_trusted()?;
         let (source, name) = split_snapshot(&range.source)?;
         let snapshot = self.complete_snapshot(source, name)?;
@@ -66,7 +66,7 @@ impl Conductor {
         self.meta.next_order = OrderId(id.0 + 1);
         dirty.add(Key::Meta);
         let left = parts(shard_size, offset.0, end);
-        let record = CopyRecord {
+        let record = CopyRangeRecord {
             id,
             source,
             snapshot,
@@ -78,33 +78,33 @@ impl Conductor {
             failed: None,
             done: None,
         };
-        if self.copies.len() >= MAX_COPY_JOBS {
+        if self.copy_ranges.len() >= MAX_COPY_RANGES {
             self.drop_oldest_ended(&mut dirty);
         }
-        self.copies.insert(id, record.clone());
-        dirty.add(Key::Copy(id));
+        self.copy_ranges.insert(id, record.clone());
+        dirty.add(Key::CopyRange(id));
         self.schedule(now, &mut dirty);
         let dirty = self.seal(dirty);
-        Ok((self.copy_info(&record), dirty))
+        Ok((self.copy_range_info(&record), dirty))
     }
 
     /// Copies into a volume that are under way, those that failed or were cancelled, and for a while those that are done.
-    pub fn copy_list(&self, into: &str) -> Result<Vec<CopyInfo>, Error> {
+    pub fn copy_ranges(&self, into: &str) -> Result<Vec<CopyRangeInfo>, Error> {
         let id = self.volume(into)?.id;
-        Ok(self.copies.values().filter(|c| c.into == id).map(|c| self.copy_info(c)).collect())
+        Ok(self.copy_ranges.values().filter(|c| c.into == id).map(|c| self.copy_range_info(c)).collect())
     }
 
     /// Ends a copy, which then stays listed as one that failed, so that who follows it learns that. Forgets one that has ended.
-    pub fn cancel_copy(&mut self, now: Millis, into: &str, id: OrderId) -> Result<((), Dirty), Error> {
+    pub fn cancel_copy_range(&mut self, now: Millis, into: &str, id: OrderId) -> Result<((), Dirty), Error> {
         self.check_trusted()?;
         let volume = self.volume(into)?.id;
-        let Some(copy) = self.copies.get_mut(&id).filter(|copy| copy.into == volume) else {
+        let Some(copy) = self.copy_ranges.get_mut(&id).filter(|copy| copy.into == volume) else {
             return Err(Error::NoCopyJob { volume: into.to_owned(), id });
         };
         let mut dirty = Dirty::default();
-        dirty.add(Key::Copy(id));
+        dirty.add(Key::CopyRange(id));
         if !copy.goes_on() {
-            self.copies.remove(&id);
+            self.copy_ranges.remove(&id);
         } else {
             copy.failed = Some(CANCELLED.to_owned());
             self.give_up(now, volume, Purpose::Copy(id), &mut dirty);
@@ -128,7 +128,7 @@ impl Conductor {
     /// Refused while a primary may change the volume for the sake of a copy into it, or of what was given up and it has not heard that.
     pub(crate) fn check_unchanging(&self, now: Millis, volume: &VolumeRecord) -> Result<(), Error> {
         let busy = |what| Err(Error::Busy { name: volume.name.clone(), what });
-        if self.copies.values().any(|copy| copy.into == volume.id && copy.goes_on()) {
+        if self.copy_ranges.values().any(|copy| copy.into == volume.id && copy.goes_on()) {
             return busy("is being copied into");
         }
         let told = volume.given_up_at;
@@ -139,7 +139,7 @@ impl Conductor {
     }
 
     pub(crate) fn copy_stands(&mut self, now: Millis, job: OrderId, said: &OrderReport, dirty: &mut Dirty) {
-        let Some(copy) = self.copies.get_mut(&job) else { return };
+        let Some(copy) = self.copy_ranges.get_mut(&job) else { return };
         let index = said.shard.index;
         match &said.state {
             OrderState::Running { next, .. } => {
@@ -151,14 +151,14 @@ impl Conductor {
                 copy.left.remove(&index);
                 // It stays listed, so that who follows it does not have to guess what became of it.
                 copy.done = copy.left.is_empty().then_some(now);
-                dirty.add(Key::Copy(job));
+                dirty.add(Key::CopyRange(job));
                 self.close_order(said.id, dirty);
             }
             OrderState::Failed(why) => {
                 let why: String = format!("{}: {why}", said.shard).chars().take(MAX_REASON).collect();
                 copy.failed = Some(why);
                 let into = copy.into;
-                dirty.add(Key::Copy(job));
+                dirty.add(Key::CopyRange(job));
                 self.give_up(now, into, Purpose::Copy(job), dirty);
             }
         }
@@ -166,21 +166,21 @@ impl Conductor {
 
     /// So far is a shard of it.
     pub(crate) fn keep_copy(&mut self, job: OrderId, shard: ShardId, reached: Blocks, dirty: &mut Dirty) {
-        if let Some(left) = self.copies.get_mut(&job).and_then(|copy| copy.left.get_mut(&shard.index))
+        if let Some(left) = self.copy_ranges.get_mut(&job).and_then(|copy| copy.left.get_mut(&shard.index))
             && let Some(less) = left_from(*left, reached)
         {
             *left = less;
-            dirty.add(Key::Copy(job));
+            dirty.add(Key::CopyRange(job));
         }
     }
 
-    pub(crate) fn schedule_copies(&mut self, now: Millis, dirty: &mut Dirty) {
-        let old = |copy: &CopyRecord| copy.done.is_some_and(|done| now.since(done) >= DONE_SHOWN_MS);
-        for (id, _) in self.copies.extract_if(.., |_, copy| old(copy)) {
-            dirty.add(Key::Copy(id));
+    pub(crate) fn schedule_copy_ranges(&mut self, now: Millis, dirty: &mut Dirty) {
+        let old = |copy: &CopyRangeRecord| copy.done.is_some_and(|done| now.since(done) >= DONE_SHOWN_MS);
+        for (id, _) in self.copy_ranges.extract_if(.., |_, copy| old(copy)) {
+            dirty.add(Key::CopyRange(id));
         }
         let mut due = Vec::new();
-        for copy in self.copies.values().filter(|c| c.goes_on()) {
+        for copy in self.copy_ranges.values().filter(|c| c.goes_on()) {
             for (index, at) in &copy.left {
                 let shard = ShardId { volume: copy.into, index: *index };
                 if !self.orders.is_spoken_for(Purpose::Copy(copy.id), shard, now) {
@@ -204,21 +204,21 @@ impl Conductor {
     }
 
     /// A deleted volume is not copied into any more.
-    pub(crate) fn remove_copies(&mut self, into: VolumeId, dirty: &mut Dirty) {
-        let ids: Vec<OrderId> = self.copies.values().filter(|c| c.into == into).map(|c| c.id).collect();
+    pub(crate) fn remove_copy_ranges(&mut self, into: VolumeId, dirty: &mut Dirty) {
+        let ids: Vec<OrderId> = self.copy_ranges.values().filter(|c| c.into == into).map(|c| c.id).collect();
         for id in ids {
-            self.copies.remove(&id);
-            dirty.add(Key::Copy(id));
+            self.copy_ranges.remove(&id);
+            dirty.add(Key::CopyRange(id));
         }
     }
 
-    fn copy_info(&self, copy: &CopyRecord) -> CopyInfo {
+    fn copy_range_info(&self, copy: &CopyRangeRecord) -> CopyRangeInfo {
         let left = copy.left.iter().map(|(index, left)| {
             let shard = ShardId { volume: copy.into, index: *index };
             left_from(*left, self.orders.reached(Purpose::Copy(copy.id), shard)).unwrap_or(*left).count.bytes().0
         });
         let left: u64 = left.sum();
-        CopyInfo {
+        CopyRangeInfo {
             id: copy.id,
             source: self.snapshot_name(copy.source, copy.snapshot),
             volume: self.volumes.get(&copy.into).map(|v| v.name.clone()).unwrap_or_default(),
@@ -236,17 +236,17 @@ impl Conductor {
     }
 
     fn make_room_for_copy(&self) -> Result<(), Error> {
-        if self.copies.len() >= MAX_COPY_JOBS && self.copies.values().all(CopyRecord::goes_on) {
-            return Err(Error::Limit { what: "copies at once", limit: MAX_COPY_JOBS });
+        if self.copy_ranges.len() >= MAX_COPY_RANGES && self.copy_ranges.values().all(CopyRangeRecord::goes_on) {
+            return Err(Error::Limit { what: "copies at once", limit: MAX_COPY_RANGES });
         }
         Ok(())
     }
 
     fn drop_oldest_ended(&mut self, dirty: &mut Dirty) {
-        let oldest = self.copies.values().find(|c| !c.goes_on()).map(|c| c.id);
+        let oldest = self.copy_ranges.values().find(|c| !c.goes_on()).map(|c| c.id);
         if let Some(id) = oldest {
-            self.copies.remove(&id);
-            dirty.add(Key::Copy(id));
+            self.copy_ranges.remove(&id);
+            dirty.add(Key::CopyRange(id));
         }
     }
 }

@@ -98,7 +98,7 @@ fn a_snapshot_is_answered_when_it_is_complete() {
         let idle = client.scrub("db").unwrap().state == ScrubState::Idle;
         db.rollback.is_none()
             && copy.flatten.is_none()
-            && client.copies("copy").unwrap().iter().all(|copy| copy.done)
+            && client.copy_ranges("copy").unwrap().iter().all(|copy| copy.done)
             && idle
     };
     while !over() {
@@ -111,7 +111,7 @@ fn a_snapshot_is_answered_when_it_is_complete() {
     obey(&client, &mut [0; 4]);
     assert!(client.snapshots("db").unwrap().is_empty());
     assert_eq!(client.space().unwrap().disks.len(), 3);
-    assert_eq!(client.cancel_copy("copy", OrderId(1)).unwrap_err().kind(), Some("no-copy"));
+    assert_eq!(client.cancel_copy_range("copy", OrderId(1)).unwrap_err().kind(), Some("no-copy"));
     conductor.stop();
 }
 

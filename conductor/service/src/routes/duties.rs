@@ -1,22 +1,15 @@
-//! Routes of what is wanted of nodes, disks and copies, and of the event log.
-//!
-//! Handlers carry no decision, as in `routes`; the only waiting done here is for events that have not happened yet.
+//! Routes of what is wanted of nodes, disks and the number of copies. Handlers carry no decision, as in `routes`.
 
 use crate::answer::{Failure, body};
 use crate::ledger::Ledger;
-use crate::limits::{EVENTS, NODE_BODY, SMALL_BODY};
+use crate::limits::SMALL_BODY;
 use crate::routes::{Answer, Name, Waiters, change, listened, look, name, node_id};
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
 use conductor_model::DiskId;
-use conductor_model::events::Event;
 use conductor_model::views::{
-    CheckReplacement, Force, NewCopies, NewDuty, NodeInfo, RemoveDisk, ReplaceDisk, ResyncChange, ResyncInfo, Settings,
-    VolumeInfo,
+    CheckReplacement, Force, NewCopies, NewDuty, NodeInfo, RemoveDisk, ReplaceDisk, VolumeInfo,
 };
-use serde::Deserialize;
-use tokio::time::{Instant, timeout_at};
 
 pub(crate) async fn duty(
     State(ledger): State<Ledger>,
@@ -93,60 +86,4 @@ pub(crate) async fn copies(
     let NewCopies { copies, min_copies } = body(request, SMALL_BODY).await?;
     listened(&ledger, &waiters).await?;
     change(&ledger, move |m, now| m.set_copies(now, &name, copies, min_copies)).await.map(Json)
-}
-
-pub(crate) async fn settings(State(ledger): State<Ledger>) -> Answer<Settings> {
-    look(&ledger, |m, _| Ok(m.settings())).await.map(Json)
-}
-
-pub(crate) async fn change_settings(State(ledger): State<Ledger>, request: Request) -> Answer<Settings> {
-    let settings: Settings = body(request, SMALL_BODY).await?;
-    tracing::info!(?settings, "settings asked");
-    change(&ledger, move |m, now| m.change_settings(now, settings)).await.map(Json)
-}
-
-pub(crate) async fn resyncs(State(ledger): State<Ledger>) -> Answer<Vec<ResyncInfo>> {
-    look(&ledger, |m, now| Ok(m.resyncs(now))).await.map(Json)
-}
-
-pub(crate) async fn change_resync(
-    State(ledger): State<Ledger>,
-    path: Name,
-    request: Request,
-) -> Answer<Vec<ResyncInfo>> {
-    let volume = name(path)?;
-    let asked: ResyncChange = body(request, NODE_BODY).await?;
-    tracing::info!(volume, verb = %asked.verb, copies = asked.copies.len(), "resync asked");
-    change(&ledger, move |m, now| m.change_resync(now, &volume, &asked)).await.map(Json)
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct After {
-    #[serde(default)]
-    after: u64,
-    #[serde(default)]
-    wait: bool,
-}
-
-/// Events after a number; with `wait`, held for some time until there is one.
-pub(crate) async fn events(
-    State(ledger): State<Ledger>,
-    Extension(waiters): Extension<Waiters>,
-    query: Result<Query<After>, QueryRejection>,
-) -> Answer<Vec<Event>> {
-    let Query(After { after, wait }) = query.map_err(|error| Failure::bad_request(error.body_text()))?;
-    let _permit = if wait { Some(waiters.enter()?) } else { None };
-    let until = Instant::now() + EVENTS;
-    let mut news = ledger.news();
-    loop {
-        let events = look(&ledger, move |m, _| Ok(m.events(after))).await?;
-        if !wait || !events.is_empty() {
-            return Ok(Json(events));
-        }
-        match timeout_at(until, news.changed()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) | Err(_) => return Ok(Json(events)),
-        }
-    }
 }

@@ -87,37 +87,6 @@ pub struct CheckReplacement {
     pub capacity: Bytes,
 }
 
-/// Whether copies are moved so that disks are evenly used and copies far apart.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct RebalanceInfo {
-    /// False if the conductor was told not to.
-    pub on: bool,
-    /// Shards that have a copy on its way to another disk.
-    pub moving: u32,
-    /// Copies moved since this conductor started.
-    pub moved: u64,
-    /// Percentage points between the most and the least used disk, as far as copies were counted.
-    pub uneven_percent: u32,
-    /// What it waits for, if it does.
-    pub waits: Option<String>,
-}
-
-/// What is set for the whole cluster; as a change, what is not named is not set.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Settings {
-    /// How many bytes per second each reactor of a node may read to fill copies; without it as many as it can, at 0 none is filled.
-    #[serde(default)]
-    pub fill_rate: Option<Bytes>,
-}
-
-impl Settings {
-    /// Is nothing set?
-    pub fn are_untouched(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 /// A change of a volume's copies; what is not named stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

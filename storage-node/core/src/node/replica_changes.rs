@@ -1,22 +1,23 @@
 //! What primaries ask of the copies on this reactor under a stamp of their epoch: writes, and whatever else has a place in their order.
 
 use super::Node;
+use super::changes::Stamped;
 use super::replies::reply_counter;
 use super::requests::Incoming;
 use super::waits::StoreWait;
-use crate::change::{Change, Target};
+use crate::change::Change;
 use crate::mail::Letter;
 use crate::replica::{Admission, Caller};
 use conductor_model::{BLOCK, BlockRange, ShardId, ShardSnapshot, Stamp};
 use driver::{Outbox, Time};
 use node_protocol::{LayerBody, ReplicaBody, Status, op};
-use node_store::{Store, StoreError, StoreOp};
+use node_store::{Store, StoreError};
 use tcp::{Answer, Payload};
 use wire::Op;
 
 impl<S: Store> Node<S> {
     /// Something under a stamp of the epoch that this copy has joined.
-    pub(super) fn replica_write(
+    pub(super) fn replica_change(
         &mut self,
         now: Time,
         caller: Caller,
@@ -40,7 +41,7 @@ impl<S: Store> Node<S> {
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         let carried = payload.as_ref().map_or(0, |p| p.len as u64);
         let expected = if op == op::REPLICA_WRITE { range.count.bytes().0 } else { 0 };
-        let empty = op == op::REPLICA_SYNC;
+        let empty = op == op::REPLICA_FLUSH;
         let fits = (range.count.0 == 0) == empty && range.end() * BLOCK as u64 <= replica.size().0;
         if !fits || carried != expected || stamp.sequence.0 == 0 {
             self.reply_status(now, answer, if fits { Status::BadRequest } else { Status::OutOfRange });
@@ -88,7 +89,7 @@ impl<S: Store> Node<S> {
             (op::REPLICA_SNAPSHOT, Some(of), _) => Change::Snapshot(of.snapshot),
             (op::REPLICA_ROLLBACK, Some(of), _) => Change::Rollback(of.snapshot),
             (op::REPLICA_SHARE, Some(of), _) => Change::Share(self.beside(replica.disk, of).ok_or(Status::NoSnapshot)?),
-            (op::REPLICA_SYNC, ..) => Change::Sync,
+            (op::REPLICA_FLUSH, ..) => Change::Flush,
             (_, _, Some(payload)) => Change::Write(payload),
             (_, _, None) => Change::Zero,
         };
@@ -109,30 +110,22 @@ impl<S: Store> Node<S> {
         let (shard, stamp, at) = (body.shard(), body.stamp(), body.range());
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         replica.wait_for(stamp.sequence, answer);
-        replica.enters_disk(stamp, &change);
-        if let Some(known_good) = body.known_good().filter(|_| !replica.is_syncing()) {
-            replica.known_good = Stamp { epoch: stamp.epoch, sequence: known_good };
-        }
-        let (disk, copy, known_good) = (replica.disk, replica.copy, replica.known_good);
-        let durable = body.is_durable() || replica.config.durability.is_always();
+        let known_good = body.known_good().filter(|_| !replica.is_syncing());
+        let known_good = known_good.map(|sequence| Stamp { epoch: stamp.epoch, sequence });
         self.counters.count(match change {
             Change::Write(_) => "op.replica-write",
             Change::Zero => "op.replica-zero",
             Change::Snapshot(_) => "op.replica-snapshot",
             Change::Rollback(_) => "op.replica-rollback",
             Change::Share(_) => "op.replica-share",
-            Change::Sync => "op.replica-sync",
+            Change::Flush => "op.replica-flush",
         });
-        if let Change::Sync = change {
-            self.submit_to_store(now, disk, StoreOp::KnownGood { copy, stamp: known_good }, StoreWait::Nobody, out);
-        }
-        self.share_begins(from);
-        let operation = change.operation(Target { copy, stamp, at, known_good, durable });
-        self.submit_to_store(now, disk, operation, StoreWait::ReplicaWrite { shard, stamp, from }, out);
+        let change = Stamped { shard, stamp, at, change, known_good, durable: body.is_durable(), from };
+        self.hand_to_disk(now, change, StoreWait::ReplicaChange { shard, stamp, from }, out);
     }
 
-    /// The disk is done with a replica write: durable, or refused.
-    pub(super) fn replica_write_done(
+    /// The disk is done with such a change: durable, or refused.
+    pub(super) fn replica_change_done(
         &mut self,
         now: Time,
         shard: ShardId,

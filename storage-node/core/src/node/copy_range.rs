@@ -7,9 +7,9 @@
 use super::Node;
 use super::orders::{PartDone, Step};
 use crate::iocb::{IocbPhase, Kind};
-use crate::limits::{COPY_DEPTH, COPY_PIECE, PROGRESS, SHARE_PIECE};
+use crate::limits::{COPY_RANGE_DEPTH, COPY_RANGE_PIECE, PROGRESS, SHARE_PIECE};
 use conductor_model::api::{OrderState, Trouble};
-use conductor_model::{BLOCK, BlockRange, Blocks, CopyState, OrderId, ShardId, ShardSnapshot};
+use conductor_model::{BlockRange, Blocks, CopyState, OrderId, ShardId, ShardSnapshot};
 use driver::Time;
 use node_protocol::Status;
 use node_store::{Parent, Store};
@@ -60,14 +60,14 @@ impl<S: Store> Node<S> {
         from: ShardSnapshot,
         at: BlockRange,
     ) {
-        if self.primaries.get(&shard).is_none_or(|p| at.end() * BLOCK as u64 > p.config.size.0) {
+        if self.primaries.get(&shard).is_none_or(|p| !p.config.contains(at)) {
             self.order_over(id, OrderState::Failed(format!("blocks {at} do not lie within {shard}")));
             return;
         }
         let (next, end) = (at.from.0, at.from.0 + at.count.0);
         let shares = self.all_can_share(shard, from.shard);
         self.counters.count(if shares { "copy.by-sharing" } else { "copy.by-bytes" });
-        let piece = if shares { SHARE_PIECE } else { COPY_PIECE };
+        let piece = if shares { SHARE_PIECE } else { COPY_RANGE_PIECE };
         let copying = Copying {
             from,
             shares,
@@ -104,7 +104,7 @@ impl<S: Store> Node<S> {
     fn go_on_copying(&mut self, now: Time, shard: ShardId, id: OrderId) {
         loop {
             let Some(Step::Copying(copying)) = self.orders.named.get_mut(&id).map(|s| &mut s.step) else { return };
-            let (depth, piece) = (if copying.shares { 1 } else { COPY_DEPTH }, copying.piece);
+            let (depth, piece) = (if copying.shares { 1 } else { COPY_RANGE_DEPTH }, copying.piece);
             if copying.next == copying.end && copying.running.is_empty() {
                 self.order_over(id, OrderState::Done { damaged: 0, repaired: 0 });
                 return;
@@ -117,7 +117,7 @@ impl<S: Store> Node<S> {
             let range = BlockRange { from: Blocks(copying.next), count: Blocks(to - copying.next) };
             copying.running.insert(copying.next);
             copying.next = to;
-            let kind = if copying.shares { Kind::Share(copying.from) } else { Kind::Copied(copying.from) };
+            let kind = if copying.shares { Kind::Share(copying.from) } else { Kind::CopyRange(copying.from) };
             self.order_iocb(shard, id, kind, range);
         }
         let Some(Step::Copying(copying)) = self.orders.named.get_mut(&id).map(|s| &mut s.step) else { return };
@@ -141,14 +141,14 @@ impl<S: Store> Node<S> {
             // A copy could not share it: bytes from here on.
             Status::NoSnapshot if copying.shares => {
                 self.counters.count("copy.by-bytes");
-                (copying.shares, copying.piece) = (false, COPY_PIECE);
+                (copying.shares, copying.piece) = (false, COPY_RANGE_PIECE);
                 copying.next = part.range.from.0;
                 self.go_on_copying(now, shard, part.order);
             }
             // There has to be room for a whole piece, of which sharing takes little.
-            Status::NoSpace if copying.shares && copying.piece > COPY_PIECE => {
+            Status::NoSpace if copying.shares && copying.piece > COPY_RANGE_PIECE => {
                 self.counters.count("copy.smaller-pieces");
-                copying.piece = (copying.piece / 4).max(COPY_PIECE);
+                copying.piece = (copying.piece / 4).max(COPY_RANGE_PIECE);
                 copying.next = part.range.from.0;
                 self.go_on_copying(now, shard, part.order);
             }

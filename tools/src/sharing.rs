@@ -7,7 +7,7 @@ use crate::snapshot::SnapshotName;
 use crate::volume::{WaitArgs, When, finish, name};
 use clap::Args;
 use conductor_client::Client;
-use conductor_model::views::{CopyInfo, CopyRange, NewVolume};
+use conductor_model::views::{CopyRange, CopyRangeInfo, NewVolume};
 use conductor_model::{Bytes, OrderId};
 
 #[derive(Args)]
@@ -125,7 +125,7 @@ pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {
         return done("are being copied into");
     }
     follow(&format!("copy {} into {}", begun.id, args.volume), Unit::Bytes, args.wait.timeout, || {
-        let Some(copy) = client.copies(&args.volume)?.into_iter().find(|c| c.id == begun.id) else {
+        let Some(copy) = client.copy_ranges(&args.volume)?.into_iter().find(|c| c.id == begun.id) else {
             let why =
                 format!("copy {} is not listed any more: whether it was done or cancelled is not known", begun.id);
             return Err(Failure::new(Exit::TimedOut, why));
@@ -135,7 +135,7 @@ pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {
             None => Ok(Err(copy.progress)),
             Some(why) => {
                 // Looked at: it need not be listed any more.
-                client.cancel_copy(&args.volume, begun.id)?;
+                client.cancel_copy_range(&args.volume, begun.id)?;
                 let (copied, of) = (Size(copy.progress.done), Size(copy.progress.of));
                 Err(Failure::new(Exit::Failed, format!("the copy ended after {copied} of {of}: {why}")))
             }
@@ -147,9 +147,9 @@ pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {
 pub(crate) fn copy_ranges(args: &CopyRangesArgs) -> Outcome {
     let client = args.cluster.client()?;
     if let Some(id) = args.cancel {
-        client.cancel_copy(&args.volume, id)?;
+        client.cancel_copy_range(&args.volume, id)?;
     }
-    args.output.print(&client.copies(&args.volume)?, |copies| copies_table(copies))
+    args.output.print(&client.copy_ranges(&args.volume)?, |copies| copies_table(copies))
 }
 
 /// A copy's number, as it is listed or bare.
@@ -161,8 +161,8 @@ fn number(text: &str) -> Result<OrderId, String> {
         .map_err(|_| "a copy's number is wanted, such as q3, as `trine volume copy-ranges` lists it".to_owned())
 }
 
-fn copies_table(copies: &[CopyInfo]) -> String {
-    let row = |copy: &CopyInfo| {
+fn copies_table(copies: &[CopyRangeInfo]) -> String {
+    let row = |copy: &CopyRangeInfo| {
         let state = match &copy.failed {
             Some(why) => format!("ended: {why}"),
             None if copy.done => "done".to_owned(),
