@@ -169,7 +169,8 @@ pub fn floor(seeds: u64) -> u64 {
 
 /// What was met too rarely in so many seeds, of which so many had somebody at work on volumes: the rarest of that is rarer than faults.
 pub fn missing(counts: &BTreeMap<String, u64>, seeds: u64, administered: u64) -> Vec<String> {
-    let always = REQUIRED.iter().chain(&crate::faults::FAULTS).map(|name| (name, floor(seeds)));
+    let faults = crate::faults::Fault::ALL.map(crate::faults::Fault::name);
+    let always = REQUIRED.iter().chain(&faults).map(|name| (name, floor(seeds)));
     let works = VOLUMES.iter().chain(&crate::volumes::WORKS).map(|name| (name, floor(administered) / 2));
     let rare = always.chain(works).filter_map(|(name, floor)| {
         let n = counts.get(*name).copied().unwrap_or(0);

@@ -12,19 +12,34 @@ use sim::{DiskOptions, Full, State};
 /// Every operation fails.
 const ALWAYS: u32 = 1_000_000;
 
+/// How a disk fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failing {
+    /// Some reads.
+    Reads,
+    /// Some writes.
+    Writes,
+    /// Everything from now on.
+    Dead,
+    /// It takes no write at all.
+    Full,
+    /// It takes no write where nothing was before.
+    Thin,
+}
+
 impl Director {
-    /// A disk fails some operations, or all of them from now on.
-    pub(crate) fn fail_disk(&mut self, w: &mut Sim, node: usize, what: &str) {
+    /// A disk fails some operations, or all of them from now on. Always possible.
+    pub(crate) fn fail_disk(&mut self, w: &mut Sim, node: usize, how: Failing) -> bool {
         let some = u32::try_from(1 + self.rng.below(4)).unwrap_or(1);
         let options = w.disk(self.nodes[node].disk);
-        match what {
-            "fault.read-error" => options.fail_reads = some,
-            "fault.write-error" => options.fail_writes = some,
-            "fault.dead-disk" => (options.read_error_ppm, options.write_error_ppm) = (ALWAYS, ALWAYS),
-            "fault.full-disk" => options.full = Full::Everything,
-            _ => options.full = Full::Growth,
+        match how {
+            Failing::Reads => options.fail_reads = some,
+            Failing::Writes => options.fail_writes = some,
+            Failing::Dead => (options.read_error_ppm, options.write_error_ppm) = (ALWAYS, ALWAYS),
+            Failing::Full => options.full = Full::Everything,
+            Failing::Thin => options.full = Full::Growth,
         }
-        if matches!(what, "fault.read-error" | "fault.dead-disk") && node != self.rots {
+        if matches!(how, Failing::Reads | Failing::Dead) && node != self.rots {
             self.shared.borrow_mut().unreadable.insert(node);
         }
         let process = self.nodes[node].process;
@@ -32,6 +47,7 @@ impl Director {
         self.nodes[node].bad_until = w.life(process) + u32::from(w.state(process) == State::Dead);
         let after = Span(self.some_span(8_000).0 + Span::millis(500).0);
         self.alarm(w, after, Alarm::Undo(Undo::Mend(node)));
+        true
     }
 
     /// A node has begun a new life: on a disk that fails still, or one that does not.

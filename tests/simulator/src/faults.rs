@@ -1,6 +1,7 @@
 //! What goes wrong, when, and when it is over.
 
 use crate::director::{Alarm, Director, NODES, Sim, VOLUME, endpoint, second};
+use crate::disk_faults::Failing;
 use crate::mail::{LaneMail, Mail};
 use crate::workload::{Kind, Wish};
 use conductor_model::views::{Scrub, ScrubVerb};
@@ -44,37 +45,106 @@ pub(crate) enum Undo {
     Network,
 }
 
-/// Every fault, by name.
-pub(crate) const FAULTS: [&str; 28] = [
-    "fault.reset",
-    "fault.silence",
-    "fault.partition",
-    "fault.one-way",
-    "fault.cut-cable",
-    "fault.kill",
-    "fault.power-cut",
-    "fault.kill-two",
-    "fault.kill-all",
-    "fault.pause",
-    "fault.client-pause",
-    "fault.client-kill",
-    "fault.client-superseded",
-    "fault.conductor-crash",
-    "fault.conductor-dies-unpersisted",
-    "fault.conductor-slow",
-    "fault.slow-disk-kill",
-    "fault.stuck-disk",
-    "fault.straggling-disk",
-    "fault.read-error",
-    "fault.write-error",
-    "fault.dead-disk",
-    "fault.full-disk",
-    "fault.thin-disk",
-    "fault.slow-network",
-    "fault.flaky-network",
-    "fault.rot",
-    "fault.grow",
-];
+/// What can go wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fault {
+    Reset,
+    Silence,
+    Partition,
+    OneWay,
+    CutCable,
+    Kill,
+    PowerCut,
+    KillTwo,
+    KillAll,
+    Pause,
+    ClientPause,
+    ClientKill,
+    ClientSuperseded,
+    ConductorCrash,
+    ConductorDiesUnpersisted,
+    ConductorSlow,
+    SlowDiskKill,
+    StuckDisk,
+    StragglingDisk,
+    ReadError,
+    WriteError,
+    DeadDisk,
+    FullDisk,
+    ThinDisk,
+    SlowNetwork,
+    FlakyNetwork,
+    Rot,
+    Grow,
+}
+
+impl Fault {
+    /// Every one of them. The order is part of what a seed means: one is drawn by its place here.
+    pub(crate) const ALL: [Self; 28] = [
+        Self::Reset,
+        Self::Silence,
+        Self::Partition,
+        Self::OneWay,
+        Self::CutCable,
+        Self::Kill,
+        Self::PowerCut,
+        Self::KillTwo,
+        Self::KillAll,
+        Self::Pause,
+        Self::ClientPause,
+        Self::ClientKill,
+        Self::ClientSuperseded,
+        Self::ConductorCrash,
+        Self::ConductorDiesUnpersisted,
+        Self::ConductorSlow,
+        Self::SlowDiskKill,
+        Self::StuckDisk,
+        Self::StragglingDisk,
+        Self::ReadError,
+        Self::WriteError,
+        Self::DeadDisk,
+        Self::FullDisk,
+        Self::ThinDisk,
+        Self::SlowNetwork,
+        Self::FlakyNetwork,
+        Self::Rot,
+        Self::Grow,
+    ];
+
+    /// Under which it is counted (`coverage`).
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "fault.reset",
+            Self::Silence => "fault.silence",
+            Self::Partition => "fault.partition",
+            Self::OneWay => "fault.one-way",
+            Self::CutCable => "fault.cut-cable",
+            Self::Kill => "fault.kill",
+            Self::PowerCut => "fault.power-cut",
+            Self::KillTwo => "fault.kill-two",
+            Self::KillAll => "fault.kill-all",
+            Self::Pause => "fault.pause",
+            Self::ClientPause => "fault.client-pause",
+            Self::ClientKill => "fault.client-kill",
+            Self::ClientSuperseded => "fault.client-superseded",
+            Self::ConductorCrash => "fault.conductor-crash",
+            Self::ConductorDiesUnpersisted => "fault.conductor-dies-unpersisted",
+            Self::ConductorSlow => "fault.conductor-slow",
+            Self::SlowDiskKill => "fault.slow-disk-kill",
+            Self::StuckDisk => "fault.stuck-disk",
+            Self::StragglingDisk => "fault.straggling-disk",
+            Self::ReadError => "fault.read-error",
+            Self::WriteError => "fault.write-error",
+            Self::DeadDisk => "fault.dead-disk",
+            Self::FullDisk => "fault.full-disk",
+            Self::ThinDisk => "fault.thin-disk",
+            Self::SlowNetwork => "fault.slow-network",
+            Self::FlakyNetwork => "fault.flaky-network",
+            Self::Rot => "fault.rot",
+            Self::Grow => "fault.grow",
+        }
+    }
+}
 
 /// Blocks that rot at once, at most.
 const ROTTEN: u64 = 24;
@@ -108,11 +178,11 @@ impl Director {
         if !self.faulty {
             return;
         }
-        let which = self.rng.index(FAULTS.len());
-        if self.break_something(w, FAULTS[which]) {
+        let fault = Fault::ALL[self.rng.index(Fault::ALL.len())];
+        if self.break_something(w, fault) {
             self.faults += 1;
-            self.count(FAULTS[which], 1);
-            w.tell(|| FAULTS[which].to_owned());
+            self.count(fault.name(), 1);
+            w.tell(|| fault.name().to_owned());
         }
         let after = Span::millis(50 + self.rng.below(1_500));
         self.alarm(w, after, Alarm::Fault);
@@ -153,144 +223,107 @@ impl Director {
     }
 
     /// Does it, or says that it cannot be done now.
-    fn break_something(&mut self, w: &mut Sim, what: &str) -> bool {
+    fn break_something(&mut self, w: &mut Sim, fault: Fault) -> bool {
+        // Drawn also for what strikes no node, so that what is drawn next does not depend on that.
         let node = self.rng.index(NODES);
-        let process = self.nodes[node].process;
-        match what {
-            "fault.reset" => {
-                let Some((a, b)) = self.pair(w) else { return false };
-                w.reset_between(a, b);
-            }
-            "fault.silence" => {
-                let Some((a, b)) = self.pair(w) else { return false };
-                w.silence_between(a, b);
-            }
-            "fault.partition" | "fault.one-way" => {
-                let Some((a, b)) = self.pair(w) else { return false };
-                match (what, self.rng.coin()) {
-                    ("fault.partition", _) => w.partition(a, b),
-                    (_, true) => w.partition_one_way(a, b),
-                    (_, false) => w.partition_one_way(b, a),
-                }
-                let after = self.some_span(12_000);
-                self.alarm(w, after, Alarm::Undo(Undo::Heal(a, b)));
-            }
-            "fault.cut-cable" => {
-                if !self.two_networks {
-                    return false;
-                }
-                let address = if self.rng.coin() { endpoint(node) } else { second(node) };
-                w.cut(process, Address::Tcp(address));
-                let after = self.some_span(12_000);
-                self.alarm(w, after, Alarm::Undo(Undo::Mended(node, address)));
-            }
-            "fault.kill" => return self.kill_node(w, node, false),
-            "fault.power-cut" => return self.kill_node(w, node, true),
-            "fault.kill-two" => {
-                let cut = self.rng.coin();
-                let one = self.kill_node(w, node, cut);
-                return self.kill_node(w, (node + 1) % NODES, cut) || one;
-            }
-            "fault.kill-all" => {
-                let mut any = false;
-                for node in 0..NODES {
-                    let cut = self.rng.coin();
-                    any |= self.kill_node(w, node, cut);
-                }
-                return any;
-            }
-            "fault.pause" => return self.pause(w, process),
-            "fault.client-pause" => {
-                let lanes = self.live_lanes(w);
-                if lanes.is_empty() {
-                    return false;
-                }
-                let lane = lanes[self.rng.index(lanes.len())];
-                return self.pause(w, lane);
-            }
-            "fault.client-kill" | "fault.client-superseded" => {
-                return self.replace_client(w, what == "fault.client-kill");
-            }
-            "fault.conductor-crash" | "fault.conductor-dies-unpersisted" => {
-                if what == "fault.conductor-crash" {
-                    self.service.crash();
-                } else {
-                    self.service.crash_at_next_change();
-                }
-                let after = self.some_span(8_000);
-                self.alarm(w, after, Alarm::Undo(Undo::Conductor));
-            }
-            "fault.conductor-slow" => {
-                (self.lost_ppm, self.twice_ppm, self.late) = (250_000, 250_000, Span::millis(1_500));
-                let after = self.some_span(10_000);
-                self.alarm(w, after, Alarm::Undo(Undo::ConductorFast));
-            }
-            "fault.slow-disk-kill" => {
-                *w.disk(self.nodes[node].disk) = slow_disk();
-                let after = self.some_span(2_000);
-                self.alarm(w, after, Alarm::Undo(Undo::Disk(node)));
-            }
-            "fault.stuck-disk" => {
-                w.stick(self.nodes[node].disk);
-                if self.rng.coin() {
-                    // Those who wait for it lose their connection, and ask again.
-                    let other = self.nodes[(node + 1 + self.rng.index(NODES - 1)) % NODES].process;
-                    let soon = Span::millis(20 + self.rng.below(300));
-                    self.alarm(w, soon, Alarm::Undo(Undo::Reset(process, other)));
-                }
-                let after = Span(self.some_span(8_000).0 + Span::millis(300).0);
-                self.alarm(w, after, Alarm::Undo(Undo::Unstick(node)));
-            }
-            "fault.straggling-disk" => {
-                let at_end = self.rng.coin();
-                let spot = self.spot(w, at_end);
-                // A primary's disk every other time: what it holds is what clients read.
-                let primary = spot.and_then(|spot| self.primary_of(spot));
-                let node = primary.filter(|_| self.rng.coin()).unwrap_or(node);
-                *w.disk(self.nodes[node].disk) = straggling_disk();
-                // Soon over, so that few of the store's own log writes, which everything waits for, are among the stragglers.
-                let brief = Span::millis(10 + self.rng.below(40));
-                self.alarm(w, brief, Alarm::Undo(Undo::Brisk(node)));
-                let soon = Span(brief.0 + self.rng.below(Span::millis(40).0));
-                self.alarm(w, soon, Alarm::Undo(Undo::NewEpoch(node, at_end)));
-                if let Some(spot) = spot {
-                    self.hammer(w, spot, HAMMERED);
-                }
-            }
-            "fault.read-error" | "fault.write-error" | "fault.dead-disk" | "fault.full-disk" | "fault.thin-disk" => {
-                self.fail_disk(w, node, what);
-            }
-            "fault.rot" => {
-                // Always of the same disk: two copies of a block that rot between two looks are a loss that nobody can prevent.
-                let disk = self.nodes[self.rots].disk;
-                let blocks = 1 + self.rng.below(ROTTEN);
-                let rotten =
-                    (0..blocks).filter(|_| w.rot_somewhere(disk, crate::node::home_of_data()).is_some()).count();
-                self.scrub(w, VOLUME);
-                return rotten > 0;
-            }
-            "fault.slow-network" | "fault.flaky-network" => {
-                let slow = NetworkOptions::default().latency.slower(1 + self.rng.below(200));
-                let network = w.network();
-                if what == "fault.slow-network" {
-                    network.latency = slow;
-                } else {
-                    (network.reset_ppm, network.silent_ppm) = (10_000, 2_000);
-                }
-                let after = self.some_span(5_000);
-                self.alarm(w, after, Alarm::Undo(Undo::Network));
-            }
-            _ => return self.grow(w, 256),
+        match fault {
+            Fault::Reset => self.strike(w, false),
+            Fault::Silence => self.strike(w, true),
+            Fault::Partition => self.partition(w, false),
+            Fault::OneWay => self.partition(w, true),
+            Fault::CutCable => self.cut_cable(w, node),
+            Fault::Kill => self.kill_node(w, node, false),
+            Fault::PowerCut => self.kill_node(w, node, true),
+            Fault::KillTwo => self.kill_two(w, node),
+            Fault::KillAll => self.kill_all(w),
+            Fault::Pause => self.pause(w, self.nodes[node].process),
+            Fault::ClientPause => self.pause_client(w),
+            Fault::ClientKill => self.replace_client(w, true),
+            Fault::ClientSuperseded => self.replace_client(w, false),
+            Fault::ConductorCrash => self.crash_conductor(w, false),
+            Fault::ConductorDiesUnpersisted => self.crash_conductor(w, true),
+            Fault::ConductorSlow => self.slow_conductor(w),
+            Fault::SlowDiskKill => self.slow_disk(w, node),
+            Fault::StuckDisk => self.stick_disk(w, node),
+            Fault::StragglingDisk => self.straggle_disk(w, node),
+            Fault::ReadError => self.fail_disk(w, node, Failing::Reads),
+            Fault::WriteError => self.fail_disk(w, node, Failing::Writes),
+            Fault::DeadDisk => self.fail_disk(w, node, Failing::Dead),
+            Fault::FullDisk => self.fail_disk(w, node, Failing::Full),
+            Fault::ThinDisk => self.fail_disk(w, node, Failing::Thin),
+            Fault::SlowNetwork => self.worsen_network(w, false),
+            Fault::FlakyNetwork => self.worsen_network(w, true),
+            Fault::Rot => self.rot(w),
+            Fault::Grow => self.grow(w, 256),
+        }
+    }
+
+    // ---- the network
+
+    /// The present connections between two processes end, or carry nothing any more without a word.
+    fn strike(&mut self, w: &mut Sim, silently: bool) -> bool {
+        let Some((a, b)) = self.pair(w) else { return false };
+        if silently {
+            w.silence_between(a, b);
+        } else {
+            w.reset_between(a, b);
         }
         true
     }
 
-    /// Has a volume scrubbed, if the conductor is there; every other time it stops in between.
-    pub(crate) fn scrub(&mut self, w: &Sim, volume: &str) -> bool {
-        let verb = if self.faulty && self.rng.coin() { ScrubVerb::Pause } else { ScrubVerb::Start };
-        let scrub = Scrub { verb, rate: None };
-        let now = self.now(w);
-        self.service.is_up() && self.service.command(|m| m.change_scrub(now, volume, &scrub)).is_ok()
+    fn partition(&mut self, w: &mut Sim, one_way: bool) -> bool {
+        let Some((a, b)) = self.pair(w) else { return false };
+        match (one_way, self.rng.coin()) {
+            (false, _) => w.partition(a, b),
+            (true, true) => w.partition_one_way(a, b),
+            (true, false) => w.partition_one_way(b, a),
+        }
+        let after = self.some_span(12_000);
+        self.alarm(w, after, Alarm::Undo(Undo::Heal(a, b)));
+        true
+    }
+
+    /// One of a node's two cables.
+    fn cut_cable(&mut self, w: &mut Sim, node: usize) -> bool {
+        if !self.two_networks {
+            return false;
+        }
+        let address = if self.rng.coin() { endpoint(node) } else { second(node) };
+        w.cut(self.nodes[node].process, Address::Tcp(address));
+        let after = self.some_span(12_000);
+        self.alarm(w, after, Alarm::Undo(Undo::Mended(node, address)));
+        true
+    }
+
+    /// All of it is slow, or loses connections.
+    fn worsen_network(&mut self, w: &mut Sim, flaky: bool) -> bool {
+        let slow = NetworkOptions::default().latency.slower(1 + self.rng.below(200));
+        let network = w.network();
+        if flaky {
+            (network.reset_ppm, network.silent_ppm) = (10_000, 2_000);
+        } else {
+            network.latency = slow;
+        }
+        let after = self.some_span(5_000);
+        self.alarm(w, after, Alarm::Undo(Undo::Network));
+        true
+    }
+
+    // ---- processes
+
+    fn kill_two(&mut self, w: &mut Sim, node: usize) -> bool {
+        let cut = self.rng.coin();
+        let one = self.kill_node(w, node, cut);
+        self.kill_node(w, (node + 1) % NODES, cut) || one
+    }
+
+    fn kill_all(&mut self, w: &mut Sim) -> bool {
+        let mut any = false;
+        for node in 0..NODES {
+            let cut = self.rng.coin();
+            any |= self.kill_node(w, node, cut);
+        }
+        any
     }
 
     fn pause(&mut self, w: &mut Sim, process: ProcessId) -> bool {
@@ -301,6 +334,16 @@ impl Director {
         let after = self.some_span(9_000);
         self.alarm(w, after, Alarm::Undo(Undo::Resume(process)));
         true
+    }
+
+    /// One lane of it.
+    fn pause_client(&mut self, w: &mut Sim) -> bool {
+        let lanes = self.live_lanes(w);
+        if lanes.is_empty() {
+            return false;
+        }
+        let lane = lanes[self.rng.index(lanes.len())];
+        self.pause(w, lane)
     }
 
     /// The client dies, or hangs and is taken for dead; another life of it attaches.
@@ -321,6 +364,87 @@ impl Director {
         let after = self.some_span(2_000);
         self.attach(w, after);
         true
+    }
+
+    // ---- the conductor
+
+    /// It dies now, or between its next decision and the moment when that is persistent.
+    fn crash_conductor(&mut self, w: &mut Sim, unpersisted: bool) -> bool {
+        if unpersisted {
+            self.service.crash_at_next_change();
+        } else {
+            self.service.crash();
+        }
+        let after = self.some_span(8_000);
+        self.alarm(w, after, Alarm::Undo(Undo::Conductor));
+        true
+    }
+
+    /// What is said to it and by it is late, lost or doubled more often.
+    fn slow_conductor(&mut self, w: &mut Sim) -> bool {
+        (self.lost_ppm, self.twice_ppm, self.late) = (250_000, 250_000, Span::millis(1_500));
+        let after = self.some_span(10_000);
+        self.alarm(w, after, Alarm::Undo(Undo::ConductorFast));
+        true
+    }
+
+    // ---- disks
+
+    /// The end of it kills the node every other time.
+    fn slow_disk(&mut self, w: &mut Sim, node: usize) -> bool {
+        *w.disk(self.nodes[node].disk) = slow_disk();
+        let after = self.some_span(2_000);
+        self.alarm(w, after, Alarm::Undo(Undo::Disk(node)));
+        true
+    }
+
+    fn stick_disk(&mut self, w: &mut Sim, node: usize) -> bool {
+        w.stick(self.nodes[node].disk);
+        if self.rng.coin() {
+            // Those who wait for it lose their connection, and ask again.
+            let other = self.nodes[(node + 1 + self.rng.index(NODES - 1)) % NODES].process;
+            let soon = Span::millis(20 + self.rng.below(300));
+            self.alarm(w, soon, Alarm::Undo(Undo::Reset(self.nodes[node].process, other)));
+        }
+        let after = Span(self.some_span(8_000).0 + Span::millis(300).0);
+        self.alarm(w, after, Alarm::Undo(Undo::Unstick(node)));
+        true
+    }
+
+    /// Some of what this disk is asked now takes very long, and the shards get new epochs meanwhile.
+    fn straggle_disk(&mut self, w: &mut Sim, node: usize) -> bool {
+        let at_end = self.rng.coin();
+        let spot = self.spot(w, at_end);
+        // A primary's disk every other time: what it holds is what clients read.
+        let primary = spot.and_then(|spot| self.primary_of(spot));
+        let node = primary.filter(|_| self.rng.coin()).unwrap_or(node);
+        *w.disk(self.nodes[node].disk) = straggling_disk();
+        // Soon over, so that few of the store's own log writes, which everything waits for, are among the stragglers.
+        let brief = Span::millis(10 + self.rng.below(40));
+        self.alarm(w, brief, Alarm::Undo(Undo::Brisk(node)));
+        let soon = Span(brief.0 + self.rng.below(Span::millis(40).0));
+        self.alarm(w, soon, Alarm::Undo(Undo::NewEpoch(node, at_end)));
+        if let Some(spot) = spot {
+            self.hammer(w, spot, HAMMERED);
+        }
+        true
+    }
+
+    fn rot(&mut self, w: &mut Sim) -> bool {
+        // Always of the same disk: two copies of a block that rot between two looks are a loss that nobody can prevent.
+        let disk = self.nodes[self.rots].disk;
+        let blocks = 1 + self.rng.below(ROTTEN);
+        let rotten = (0..blocks).filter(|_| w.rot_somewhere(disk, crate::node::home_of_data()).is_some()).count();
+        self.scrub(w, VOLUME);
+        rotten > 0
+    }
+
+    /// Has a volume scrubbed, if the conductor is there; every other time it stops in between.
+    pub(crate) fn scrub(&mut self, w: &Sim, volume: &str) -> bool {
+        let verb = if self.faulty && self.rng.coin() { ScrubVerb::Pause } else { ScrubVerb::Start };
+        let scrub = Scrub { verb, rate: None };
+        let now = self.now(w);
+        self.service.is_up() && self.service.command(|m| m.change_scrub(now, volume, &scrub)).is_ok()
     }
 
     /// Where few blocks are: anywhere, or in the last shard, which gets a new epoch when the volume grows.
