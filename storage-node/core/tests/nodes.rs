@@ -2,7 +2,6 @@
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "tests")]
 
 mod common;
-mod three;
 
 mod copy_range;
 mod creation;

@@ -8,7 +8,9 @@
 )]
 
 mod client;
+pub mod copies;
 mod late;
+mod rot;
 mod storage;
 
 pub use client::{Ask, Client};
@@ -20,12 +22,12 @@ use conductor_model::{
 use driver::{Address, Span, Time};
 use node_core::{Letter, Mail, View};
 use node_protocol::{RangeBody, Status, op};
-use sim::{DiskOptions, News, Options, ProcessId, Setup, World};
+use sim::{DiskOptions, News, Options, ProcessId, Setup, Step, World};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
-pub use storage::Storage;
+pub use storage::{Plan, Prepared, Storage};
 use wire::{ClusterKey, HelloInfo, Role};
 
 pub const KEY: ClusterKey = ClusterKey([7; 32]);
@@ -70,6 +72,8 @@ pub struct Cluster {
     pub holds_reads: Vec<Rc<Cell<bool>>>,
     /// Per node: nothing that its second disk's store was asked completes.
     pub second_hangs: Vec<Rc<Cell<bool>>>,
+    /// Per node: what is done to its first disk's store, once, when it is opened the next time.
+    pub plans: Vec<Plan>,
     /// Which of their nodes' disks the copies that are created from now on are on.
     pub on: usize,
     /// Size of the shards that are created from now on, in blocks.
@@ -84,10 +88,14 @@ pub struct Cluster {
     pub worked: Vec<CopyWork>,
     pub troubles: Vec<String>,
     pub failed: Vec<String>,
+    /// What nodes said about damage.
+    pub damage: Vec<String>,
     /// What the conductor decides is so, and nobody hears of it.
     pub mute: bool,
     /// A copy that is not to be filled, as its disk failed.
     pub unfit: Option<CopyId>,
+    /// Membership stays as it is: of what nodes ask only births and openings are granted.
+    pub fixed: bool,
     last: u64,
 }
 
@@ -121,6 +129,7 @@ impl Cluster {
         let (mut nodes, mut disks) = (Vec::new(), Vec::new());
         let holds_reads: Vec<Rc<Cell<bool>>> = (0..3).map(|_| Rc::default()).collect();
         let second_hangs: Vec<Rc<Cell<bool>>> = (0..3).map(|_| Rc::default()).collect();
+        let plans: Vec<Plan> = (0..3).map(|_| Plan::default()).collect();
         for (node, holds) in holds_reads.iter().zip(&second_hangs).enumerate() {
             let its: Vec<_> = (0..count).map(|_| w.add_disk(DiskOptions::sized(bytes))).collect();
             let setup = its.iter().fold(Setup::named(format!("node {node}")), |setup, disk| setup.disk(*disk));
@@ -129,9 +138,11 @@ impl Cluster {
                 .listen(Address::Rdma(endpoint(node)))
                 .listen(Address::Tcp(elsewhere(node)));
             let holds = [holds.0, holds.1].map(Rc::clone);
+            let plan = Rc::clone(&plans[node]);
             let node = NodeId(node as u32 + 1);
             let size = (Bytes(bytes), count);
-            nodes.push(w.spawn(setup, move |birth| Storage::new(node, size, holds.clone(), birth)));
+            let start = move |birth| Storage::new(node, size, holds.clone(), Rc::clone(&plan), birth);
+            nodes.push(w.spawn(setup, start));
             disks.push(its[0]);
         }
         let mut this = Self {
@@ -140,6 +151,7 @@ impl Cluster {
             disks,
             holds_reads,
             second_hangs,
+            plans,
             on: 0,
             blocks: BLOCKS,
             min_copies: 2,
@@ -150,8 +162,10 @@ impl Cluster {
             worked: Vec::new(),
             troubles: Vec::new(),
             failed: Vec::new(),
+            damage: Vec::new(),
             mute: false,
             unfit: None,
+            fixed: false,
             last: 0,
         };
         this.until("the nodes open", |this| this.opened.iter().all(|disks| disks.len() == usize::from(count)));
@@ -164,6 +178,19 @@ impl Cluster {
         while !done(self) {
             assert!(self.w.now() < limit, "{what}: not within a minute\n{}", self.picture());
             self.run(Span::millis(5));
+        }
+    }
+
+    /// The same, and stops at the very moment when it is so: what has not happened by then is seen not to have.
+    pub fn until_just(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+        let limit = self.w.now() + Span::seconds(60);
+        while !done(self) {
+            assert!(self.w.now() < limit, "{what}: not within a minute\n{}", self.picture());
+            match self.w.step() {
+                Step::News(News::Letter { from, letter, .. }) => self.heard(from, letter),
+                Step::News(_) | Step::Quiet => {}
+                Step::Idle => panic!("{what}: nothing is scheduled\n{}", self.picture()),
+            }
         }
     }
 
@@ -199,7 +226,10 @@ impl Cluster {
                     MembershipChange::Past(list) => list.contains(&own),
                     _ => false,
                 };
-                let answer = if steps_down {
+                let granted = matches!(request.change, MembershipChange::Born | MembershipChange::Reopened(_));
+                let answer = if self.fixed && !granted {
+                    MembershipAnswer::Refused("all of them are wanted here".to_owned())
+                } else if steps_down {
                     MembershipAnswer::Refused("nobody else is promoted here".to_owned())
                 } else if matches!(request.change, MembershipChange::Fill(copy, _) if Some(copy) == self.unfit) {
                     MembershipAnswer::Refused("its disk failed".to_owned())
@@ -251,6 +281,7 @@ impl Cluster {
             (Said::Node(Letter::Worked(work)), _) => self.worked.push(work),
             (Said::Node(Letter::Troubles(list)), _) => self.troubles = list.into_iter().map(|t| t.reason).collect(),
             (Said::Node(Letter::DiskFailed(_, why)), _) => self.failed.push(why),
+            (Said::Node(Letter::Damage(line)), _) => self.damage.push(line),
             _ => {}
         }
     }
@@ -520,31 +551,6 @@ impl Cluster {
         assert!(matches!(report.state, OrderState::Done { .. }), "{report:?}");
         self.orders(&[]);
         self.run(Span::millis(5));
-    }
-
-    /// Flips a bit wherever a node's disk has a block full of this byte.
-    pub fn rot(&mut self, node: usize, of: u8) {
-        let disk = self.disks[node];
-        let size = usize::try_from(self.w.disk(disk).bytes).unwrap();
-        let bytes = self.w.disk_bytes(disk, 0, size);
-        let places = bytes.chunks_exact(BLOCK).zip(0u64..).filter(|(found, _)| *found == block(of));
-        let places: Vec<u64> = places.map(|(_, n)| n * BLOCK as u64).collect();
-        assert!(!places.is_empty(), "node {node} has it");
-        places.into_iter().for_each(|at| self.w.rot(disk, at + 17, 3));
-    }
-
-    /// A node dies, all metadata pages of these arrays rot on its disk, in both mirrors, and it is back (docs/disk-format.md).
-    pub fn rot_pages(&mut self, node: usize, of: impl Fn(u32) -> bool) {
-        let disk = self.disks[node];
-        let size = usize::try_from(self.w.disk(disk).bytes).unwrap();
-        self.w.kill(self.nodes[node]);
-        let bytes = self.w.disk_bytes(disk, 0, size);
-        let array = |page: &[u8]| u32::from_le_bytes(page[12..16].try_into().unwrap());
-        let pages = bytes.chunks_exact(BLOCK).zip(0u64..).filter(|(page, _)| page.starts_with(b"TPG2") && page[8] == 1);
-        let pages: Vec<u64> = pages.filter(|(page, _)| of(array(page))).map(|(_, n)| n * BLOCK as u64).collect();
-        assert!(pages.len() >= 2, "node {node} has such pages");
-        pages.into_iter().for_each(|at| self.w.rot(disk, at + 600, 3));
-        self.w.restart(self.nodes[node]);
     }
 
     pub fn now(&self) -> Time {

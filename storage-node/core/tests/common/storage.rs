@@ -1,22 +1,35 @@
-//! A node's process: its disks formatted or opened one behind the other, then the node.
+//! A node's process: its disks formatted or opened one behind the other, done to the first one's store what is planned, then the node.
 
 use super::late::Late;
 use super::{KEY, Said};
-use conductor_model::{Bytes, DiskId, NodeId, OpenId};
+use conductor_model::{BlockRange, Blocks, Bytes, DiskId, NodeId, OpenId, Sequence, SnapshotId, Stamp};
 use driver::{DiskIndex, Done, ListenerId, Machine, Op, Outbox, Time};
-use memory::Arena;
+use memory::{Arena, Class};
 use node_core::{Disk, Letter, Mail, Node, NodeOptions};
 use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
-use node_store::{Identity, OpenError, OpenOptions};
+use node_store::{Identity, OpenError, OpenOptions, Store, StoreOp, Tag, block_crcs};
 use sim::{Birth, Rng};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use tcp::{Net, NetOptions};
+
+/// Done to a copy in a store before its node serves: what nodes themselves would never do.
+#[derive(Clone, Debug)]
+pub enum Prepared {
+    Snapshot(u64),
+    /// On this copy only, as if it were known everywhere.
+    Write(u32, Vec<u8>),
+}
+
+/// What is still to be done to a store, first to last.
+pub type Plan = Rc<RefCell<VecDeque<Prepared>>>;
 
 enum Stage {
     Begins,
     Formatting(Box<Format>),
     Opening(Box<Opening>),
+    Preparing(Box<JournaledStore>),
     Serving(Box<Node<Late<JournaledStore>>>),
 }
 
@@ -31,6 +44,7 @@ pub struct Storage {
     started: Time,
     holds_reads: Rc<Cell<bool>>,
     second_hangs: Rc<Cell<bool>>,
+    plan: Plan,
     stage: Stage,
 }
 
@@ -46,10 +60,16 @@ impl Outbox<Letter> for Letters<'_> {
 }
 
 impl Storage {
-    pub fn new(node: NodeId, (disk, disks): (Bytes, u16), holds: [Rc<Cell<bool>>; 2], birth: Birth) -> Self {
+    pub fn new(
+        node: NodeId,
+        (disk, disks): (Bytes, u16),
+        holds: [Rc<Cell<bool>>; 2],
+        plan: Plan,
+        birth: Birth,
+    ) -> Self {
         let (arena, random, [holds_reads, second_hangs]) = (Arena::small(32 << 20), Rng::new(birth.seed), holds);
-        let (started, open) = (birth.now, Vec::new());
-        Self { node, disk, disks, open, arena, random, started, holds_reads, second_hangs, stage: Stage::Begins }
+        let (started, open, stage) = (birth.now, Vec::new(), Stage::Begins);
+        Self { node, disk, disks, open, arena, random, started, holds_reads, second_hangs, plan, stage }
     }
 
     pub fn node(&self) -> Option<&Node<Late<JournaledStore>>> {
@@ -75,8 +95,49 @@ impl Storage {
     }
 
     fn opened(&mut self, now: Time, store: JournaledStore, out: &mut dyn Outbox<Said>) {
+        if self.open.is_empty() && !self.plan.borrow().is_empty() {
+            self.stage = Stage::Preparing(Box::new(store));
+        } else {
+            self.ready(now, store, out);
+        }
+    }
+
+    fn ready(&mut self, now: Time, store: JournaledStore, out: &mut dyn Outbox<Said>) {
         self.open.push(store);
         if self.open.len() < usize::from(self.disks) { self.open(out) } else { self.serve(now, out) }
+    }
+
+    /// Begins the next thing that is planned, once the one before is over; behind the last one the store is ready.
+    fn prepare(&mut self, now: Time, out: &mut dyn Outbox<Said>) {
+        let Stage::Preparing(store) = &mut self.stage else { return };
+        while let Some((_, result)) = store.next_completion() {
+            result.unwrap();
+        }
+        if !store.idle() {
+            return;
+        }
+        let planned = self.plan.borrow_mut().pop_front();
+        let Some(planned) = planned else {
+            if let Stage::Preparing(store) = std::mem::replace(&mut self.stage, Stage::Begins) {
+                self.ready(now, *store, out);
+            }
+            return;
+        };
+        let (copy, config) = store.copies()[0].clone();
+        // Not so far ahead that the others would be taken for disks from the past.
+        let stamp = Stamp { epoch: config.epoch, sequence: Sequence(16 - self.plan.borrow().len() as u64) };
+        let operation = match planned {
+            Prepared::Snapshot(id) => StoreOp::Snapshot { copy, stamp, snapshot: SnapshotId(id), known_good: stamp },
+            Prepared::Write(block, bytes) => {
+                let crcs = block_crcs(&bytes);
+                let mut data = self.arena.take(bytes.len(), Class::Client).unwrap();
+                data.copy_from_slice(&bytes);
+                let at = BlockRange { from: Blocks(block), count: Blocks(1) };
+                StoreOp::Write { copy, stamp, at, data: data.filled(), crcs, known_good: stamp, durable: true }
+            }
+        };
+        store.submit(now, Tag(0), operation, &mut |op| out.submit(op));
+        store.end_turn(now, &mut |op| out.submit(op));
     }
 
     fn serve(&mut self, now: Time, out: &mut dyn Outbox<Said>) {
@@ -121,6 +182,7 @@ impl Machine for Storage {
                 Some(Err(error)) => panic!("{error}"),
                 None => {}
             },
+            Stage::Preparing(store) => store.done(now, done, &mut |op| out.submit(op)),
             Stage::Serving(node) => node.done(now, done, &mut Letters(out)),
             Stage::Begins => {}
         }
@@ -131,12 +193,20 @@ impl Machine for Storage {
         }
     }
     fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Said>) {
+        if let Stage::Preparing(store) = &mut self.stage {
+            store.end_turn(now, &mut |op| out.submit(op));
+            self.prepare(now, out);
+        }
         if let Stage::Serving(node) = &mut self.stage {
             node.end_turn(now, &mut Letters(out));
         }
     }
     fn next_deadline(&self) -> Option<Time> {
-        self.node().and_then(Machine::next_deadline)
+        match &self.stage {
+            Stage::Preparing(store) => store.next_deadline(),
+            Stage::Serving(node) => node.next_deadline(),
+            _ => None,
+        }
     }
     fn finished(&self) -> bool {
         self.node().is_some_and(Machine::finished)
