@@ -1,4 +1,5 @@
-//! The NBD machine on a real reactor, with real sockets on both sides. Every test ends with the proof that nothing is held.
+//! The NBD machine on a real reactor, with real sockets on both sides; what takes it long is in `patience.rs`. Every test ends with
+//! the proof that nothing is held.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
 
 mod common;
@@ -6,7 +7,7 @@ mod common;
 use common::{Lane, NbdClient, SHARD, SIZE, map};
 use conductor_model::Durability;
 use std::io::{Read, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use target_daemon::limits::MAX_SESSIONS;
 use target_daemon::{Letter, Mail};
 
@@ -179,17 +180,13 @@ fn those_who_connect_and_say_nothing_make_room_for_who_speaks() {
 }
 
 #[test]
-fn a_client_that_negotiates_for_ever_or_talks_nonsense_is_let_go() {
+fn a_client_that_talks_nonsense_is_let_go() {
     let lane = Lane::start();
-    let mut silent = NbdClient::silent(&lane.path);
     let mut nonsense = NbdClient::silent(&lane.path);
     nonsense.write_all(&[0xff; 1000]).unwrap();
     assert!(NbdClient::is_closed(&mut nonsense));
-    let begin = Instant::now();
-    assert!(NbdClient::is_closed(&mut silent));
-    println!("a silent client was let go after {:?}", begin.elapsed());
-    let view = lane.until("both gone", |view| view.sessions.is_empty());
-    assert_eq!(view.counters["nbd_dropped_for_silence"], 1);
+    let view = lane.until("gone", |view| view.sessions.is_empty());
+    assert_eq!(view.counters["nbd_dropped_for_silence"], 0, "for what it said");
     lane.stop(Mail::Stop);
 }
 
@@ -208,29 +205,6 @@ fn a_slow_reader_holds_up_nobody_else() {
     // It gets all of it, when it wants it.
     let mut all = vec![0; 40 * ((1 << 20) + 16)];
     slow.stream.read_exact(&mut all).unwrap();
-    lane.stop(Mail::Stop);
-}
-
-/// A virtual machine that is paused reads nothing either, and loses nothing by it, unless its place is wanted.
-#[test]
-fn who_does_not_read_for_long_is_kept_until_its_place_is_wanted() {
-    let lane = Lane::start();
-    let mut paused: Vec<NbdClient> = (0..MAX_SESSIONS).map(|_| lane.connect()).collect();
-    for client in &mut paused {
-        for _ in 0..4 {
-            client.send(0, 0, 0, 1 << 20, &[]);
-        }
-    }
-    lane.until("full", |view| view.sessions.iter().all(|session| session.bytes > 0));
-    let mut early = NbdClient::silent(&lane.path);
-    assert!(NbdClient::is_closed(&mut early), "nobody has been quiet for long");
-    std::thread::sleep(Duration::from_secs(31));
-    assert_eq!(lane.until("all there", |_| true).sessions.len(), MAX_SESSIONS, "nobody wants their places");
-    assert_eq!(lane.connect().read(0, 1), [0]);
-    assert_eq!(lane.until("one displaced", |_| true).counters["nbd_displaced"], 1);
-    let mut all = vec![0; 4 * ((1 << 20) + 16)];
-    let served = paused.iter_mut().filter_map(|client| client.stream.read_exact(&mut all).ok()).count();
-    assert_eq!(served, MAX_SESSIONS - 1);
     lane.stop(Mail::Stop);
 }
 

@@ -4,6 +4,30 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+/// What a client says to choose the export.
+pub(crate) fn hello() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(3u32.to_be_bytes()); // fixed newstyle, no zeroes
+    bytes.extend(b"IHAVEOPT");
+    bytes.extend(1u32.to_be_bytes()); // EXPORT_NAME
+    bytes.extend(2u32.to_be_bytes());
+    bytes.extend(b"db");
+    bytes
+}
+
+/// A command for a range of bytes.
+pub(crate) fn command(kind: u16, flags: u16, cookie: u64, (offset, len): (u64, u32), payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(0x2560_9513u32.to_be_bytes());
+    bytes.extend(flags.to_be_bytes());
+    bytes.extend(kind.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend(offset.to_be_bytes());
+    bytes.extend(len.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
 pub(crate) struct NbdClient {
     pub(crate) stream: UnixStream,
     pub(crate) size: u64,
@@ -23,11 +47,7 @@ impl NbdClient {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).unwrap();
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        stream.write_all(&3u32.to_be_bytes()).unwrap(); // fixed newstyle, no zeroes
-        stream.write_all(b"IHAVEOPT").unwrap();
-        stream.write_all(&1u32.to_be_bytes()).unwrap(); // EXPORT_NAME
-        stream.write_all(&2u32.to_be_bytes()).unwrap();
-        stream.write_all(b"db").unwrap();
+        stream.write_all(&hello()).unwrap();
         let mut info = [0; 10];
         stream.read_exact(&mut info).unwrap();
         Self { stream, size: u64::from_be_bytes(info[..8].try_into().unwrap()), next: 1 }
@@ -37,15 +57,7 @@ impl NbdClient {
     pub(crate) fn send(&mut self, kind: u16, flags: u16, offset: u64, len: u32, payload: &[u8]) -> u64 {
         let cookie = self.next;
         self.next += 1;
-        let mut bytes = Vec::new();
-        bytes.extend(0x2560_9513u32.to_be_bytes());
-        bytes.extend(flags.to_be_bytes());
-        bytes.extend(kind.to_be_bytes());
-        bytes.extend(cookie.to_be_bytes());
-        bytes.extend(offset.to_be_bytes());
-        bytes.extend(len.to_be_bytes());
-        bytes.extend(payload);
-        self.stream.write_all(&bytes).unwrap();
+        self.stream.write_all(&command(kind, flags, cookie, (offset, len), payload)).unwrap();
         cookie
     }
 

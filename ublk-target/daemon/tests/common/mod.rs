@@ -1,15 +1,16 @@
-//! A lane on a real reactor, a node that a test can hold back, and a small NBD client.
+//! A lane on a real reactor or in a simulated world, a node that a test can hold back, and small NBD clients.
 #![allow(dead_code, clippy::unwrap_used, clippy::cast_possible_truncation, reason = "each test file uses its part")]
 
 mod client;
 mod node;
+pub(crate) mod quiet;
 
 pub(crate) use client::NbdClient;
 pub(crate) use node::FakeNode;
 
 use conductor_model::api::{ShardPlace, VolumeMap};
 use conductor_model::{AttachGeneration, Bytes, Durability, Epoch, NodeId, ShardIndex, VolumeId};
-use driver::Address;
+use driver::{Address, ListenerId};
 use memory::{Arena, ArenaOptions, Backing, Shares};
 use nbd_session::Export;
 use reactor::{Limits, Mailbox, OwnRing, Reactor, Uring, mailbox};
@@ -54,6 +55,36 @@ pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
     }
 }
 
+/// A target without clients, and its memory.
+fn machine(map: &VolumeMap, depth: u16, read_only: bool, listener: ListenerId) -> (NbdTarget, Arena) {
+    let shares = Shares::only_client();
+    let bytes = target_daemon::limits::ARENA;
+    let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares }).unwrap();
+    let mut export = Export::new("db", "a test", map.size).unwrap();
+    export.read_only = read_only;
+    let mut random = 1;
+    let options = ClientOptions {
+        name: "test/db".into(),
+        process: 1,
+        attach: map.attach,
+        lane: 0,
+        read_only,
+        io_timeout: None,
+        depth: depth + SPARE_DEPTH,
+        conn_depth: 32,
+        card: None,
+        transport: volume_client::Transport::Tcp,
+        secrets: Rc::new(ClusterKey(KEY)),
+        random: Box::new(move || {
+            random += 1;
+            random
+        }),
+    };
+    let client = VolumeClient::new(options, map, arena.clone()).unwrap();
+    let (listeners, tls) = (vec![listener], nbd_session::Tls::Off);
+    (NbdTarget::new(NbdOptions { client, arena: arena.clone(), export, tls, listeners }), arena)
+}
+
 fn socket_path() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -91,33 +122,7 @@ impl Lane {
             let limits = Limits::default();
             let mut driver = Uring::new(OwnRing::new(&limits).unwrap(), limits).unwrap();
             let (listener, _) = driver.listen(&listen).unwrap();
-            let shares = Shares::only_client();
-            let bytes = target_daemon::limits::ARENA;
-            let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares }).unwrap();
-            let mut export = Export::new("db", "a test", map.size).unwrap();
-            export.read_only = read_only;
-            let mut random = 1;
-            let options = ClientOptions {
-                name: "test/db".into(),
-                process: 1,
-                attach: map.attach,
-                lane: 0,
-                read_only,
-                io_timeout: None,
-                depth: depth + SPARE_DEPTH,
-                conn_depth: 32,
-                card: None,
-                transport: volume_client::Transport::Tcp,
-                secrets: Rc::new(ClusterKey(KEY)),
-                random: Box::new(move || {
-                    random += 1;
-                    random
-                }),
-            };
-            let client = VolumeClient::new(options, &map, arena.clone()).unwrap();
-            let listeners = vec![listener];
-            let tls = nbd_session::Tls::Off;
-            let machine = NbdTarget::new(NbdOptions { client, arena: arena.clone(), export, tls, listeners });
+            let (machine, arena) = machine(&map, depth, read_only, listener);
             let reactor = Reactor::start(machine, driver, rx).unwrap();
             started.send(()).unwrap();
             let ended = reactor.run(|letter| drop(tell.send(letter))).unwrap();

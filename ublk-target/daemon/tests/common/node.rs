@@ -18,7 +18,7 @@ pub(crate) struct FakeNode {
 }
 
 /// What a test tells it.
-enum Order {
+pub(crate) enum Order {
     Hold(bool),
     PutOff(bool),
     Sicken(Option<u32>),
@@ -28,7 +28,8 @@ enum Order {
 
 type Request = (Op, IoBody, Option<Payload>, Answer);
 
-struct Node {
+/// Its machine.
+pub(crate) struct Node {
     net: Net,
     arena: Arena,
     listener: ListenerId,
@@ -52,20 +53,7 @@ impl FakeNode {
             let mut driver = Uring::new(OwnRing::new(&limits).unwrap(), limits).unwrap();
             let (listener, address) = driver.listen(&Address::Tcp(([127, 0, 0, 1], 0).into())).unwrap();
             let Address::Tcp(endpoint) = address else { panic!("{address:?}") };
-            let arena = Arena::small(128 << 20);
-            let mut random = 1 << 32;
-            let random = Box::new(move || {
-                random += 1;
-                random
-            });
-            let name = HelloInfo::new(Role::Node, "n1", 77);
-            let net = Net::new(NetOptions::new(name, Rc::new(ClusterKey(super::KEY)), random), arena.clone());
-            let data = vec![0; size as usize];
-            let held = Vec::new();
-            let durable = data.clone();
-            let (holding, putting_off, sick, sessions) = (false, false, None, 0);
-            let machine = Node { net, arena, listener, data, durable, holding, held, putting_off, sick, sessions };
-            let reactor = Reactor::start(machine, driver, rx).unwrap();
+            let reactor = Reactor::start(Node::new(listener, size), driver, rx).unwrap();
             started.send(endpoint).unwrap();
             reactor.run(|()| {}).unwrap();
         });
@@ -101,6 +89,22 @@ impl FakeNode {
 }
 
 impl Node {
+    pub(crate) fn new(listener: ListenerId, size: u64) -> Self {
+        let arena = Arena::small(128 << 20);
+        let mut random = 1 << 32;
+        let random = Box::new(move || {
+            random += 1;
+            random
+        });
+        let name = HelloInfo::new(Role::Node, "n1", 77);
+        let net = Net::new(NetOptions::new(name, Rc::new(ClusterKey(super::KEY)), random), arena.clone());
+        let data = vec![0; size as usize];
+        let held = Vec::new();
+        let durable = data.clone();
+        let (holding, putting_off, sick, sessions) = (false, false, None, 0);
+        Self { net, arena, listener, data, durable, holding, held, putting_off, sick, sessions }
+    }
+
     fn events(&mut self, now: Time, out: &mut dyn Outbox<()>) {
         while let Some(event) = self.net.next_event() {
             match event {

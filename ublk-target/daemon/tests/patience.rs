@@ -1,0 +1,59 @@
+//! How long the NBD machine waits for clients that say nothing or read nothing, on a clock that costs nothing.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
+
+mod common;
+
+use common::quiet::{Quiet, answers, reads};
+use driver::Span;
+use target_daemon::limits::{HANDSHAKE_DEADLINE, MAX_SESSIONS, SEND_DEADLINE};
+
+const MARGIN: Span = Span::seconds(1);
+
+fn shortly_before(deadline: Span) -> Span {
+    Span(deadline.0 - MARGIN.0)
+}
+
+#[test]
+fn a_client_that_negotiates_for_ever_is_let_go() {
+    let mut q = Quiet::new();
+    let silent = q.connect(Vec::new(), true);
+    q.until("connected", |q| q.look().sessions.len() == 1);
+    q.pass(shortly_before(HANDSHAKE_DEADLINE));
+    assert!(!q.is_over(silent) && q.look().sessions.len() == 1, "it has its time");
+    q.pass(MARGIN);
+    q.until("it is let go", |q| q.is_over(silent) && q.look().sessions.is_empty());
+    assert_eq!(q.look().counters["nbd_dropped_for_silence"], 1);
+    q.stop();
+}
+
+/// A virtual machine that is paused reads nothing either, and loses nothing by it, unless its place is wanted.
+#[test]
+fn who_does_not_read_for_long_is_kept_until_its_place_is_wanted() {
+    let mut q = Quiet::new();
+    let paused: Vec<_> = (0..MAX_SESSIONS).map(|_| q.connect(reads(4, 1 << 20), false)).collect();
+    q.until("full", |q| {
+        let sessions = q.look().sessions;
+        sessions.len() == MAX_SESSIONS && sessions.iter().all(|session| session.bytes > 0)
+    });
+    let turned_away = |q: &mut Quiet| {
+        let early = q.connect(reads(1, 1), true);
+        q.until("an end", |q| q.is_over(early));
+        assert!(q.heard(early).is_empty());
+    };
+    turned_away(&mut q);
+    q.pass(shortly_before(SEND_DEADLINE));
+    turned_away(&mut q);
+    assert_eq!((q.look().counters["nbd_displaced"], q.crowded), (0, 2), "nobody has been quiet for long");
+    q.pass(Span::seconds(600));
+    assert_eq!(q.look().sessions.len(), MAX_SESSIONS, "nobody wants their places");
+    let next = q.connect(reads(1, 1), true);
+    q.until("it is served", |q| q.heard(next).len() == answers(1, 1));
+    assert_eq!(q.heard(next).last(), Some(&0));
+    assert_eq!(q.look().counters["nbd_displaced"], 1);
+    paused.iter().for_each(|guest| q.read(*guest));
+    q.pass(Span::seconds(10));
+    let served = paused.iter().filter(|guest| q.heard(**guest).len() == answers(4, 1 << 20)).count();
+    let over = paused.iter().filter(|guest| q.is_over(**guest)).count();
+    assert_eq!((served, over), (MAX_SESSIONS - 1, 1), "one made room");
+    q.stop();
+}
