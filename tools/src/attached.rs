@@ -95,7 +95,9 @@ pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
     }
     args.output.print(&all, |all| people(all))?;
     for elsewhere in usual_places(&args.cluster)? {
-        let volumes: Vec<String> = Place::all(&elsewhere.join("attached"))?
+        // One that cannot be looked at has nothing to mention.
+        let volumes: Vec<String> = Place::all(&elsewhere.join("attached"))
+            .unwrap_or_default()
             .into_iter()
             .filter(|place| place.is_live().unwrap_or(false))
             .map(|place| place.volume().to_owned())

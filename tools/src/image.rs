@@ -144,9 +144,9 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
     let by = Visit { volume: Some(new.id), ..by };
     let so_far = format!("volume {part} is created");
     let moved = wait_until_served(&client, &new, &so_far, args.timeout, &is_stopped)
-        .and_then(|_| Ok(following(&args.name, |progress| image::import(by, source, !args.short, progress))?))
-        .and_then(|moved| client.rename_volume(&part, &args.name).map(|_| moved).map_err(Failure::from));
+        .and_then(|_| Ok(following(&args.name, |progress| image::import(by, source, !args.short, progress))?));
     let moved = moved.map_err(|failure| undo(&client, &new, failure))?;
+    name_it(&client, &new, &args.name)?;
     args.output.print(&Report { volume: &args.name, file: args.file.display().to_string(), moved }, |report| {
         people("imported", report)
     })
@@ -163,10 +163,27 @@ fn was_closed(stream: impl AsFd) -> Outcome<bool> {
     Ok(is_null && OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR)
 }
 
-/// What a volume is called while it is imported: its name, as far as there is room for what follows.
+/// What a volume is called while it is imported: its name, or of a long one as much as there is room for, and something of its own.
 fn part_name(name: &str) -> String {
     let room = MAX_VOLUME_NAME - IMPORTING.len();
-    format!("{}{IMPORTING}", &name[..name.len().min(room)])
+    if name.len() <= room {
+        return format!("{name}{IMPORTING}");
+    }
+    let own = format!("-{:08x}", crc32c::crc32c(name.as_bytes()));
+    format!("{}{own}{IMPORTING}", &name[..room - own.len()])
+}
+
+/// All of it is there. It keeps the name that it was imported under if it cannot have its own: what may have taken hours is not thrown away.
+fn name_it(client: &Client, new: &VolumeInfo, name: &str) -> Outcome {
+    let Err(error) = client.rename_volume(&new.name, name) else { return Ok(()) };
+    // Its answer may have been lost.
+    if client.volume(name).is_ok_and(|there| there.info.id == new.id) {
+        return Ok(());
+    }
+    let part = &new.name;
+    let Failure { exit, why } = error.into();
+    let what = format!("all of it is imported, as volume {part}: `trine volume rename {part} {name}`, or another name");
+    Err(Failure { exit, why: why.context(what) })
 }
 
 fn new_size(file: Option<u64>, asked: Option<Size>) -> Outcome<u64> {

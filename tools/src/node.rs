@@ -229,7 +229,7 @@ fn add(args: &AddArgs) -> Outcome {
     let nodes = args.cluster.client()?.nodes()?;
     let node = NodeId(nodes.iter().map(|n| n.node.0).max().unwrap_or(0) + 1);
     let rack = args.rack.as_ref().map_or(String::new(), |rack| format!(" --rack {rack}"));
-    let conductor = reachable(args.cluster.address()?);
+    let conductor = reachable(&args.cluster.address()?);
     let encryption = if args.cluster.is_tls()? { "--tls" } else { "--plaintext" };
     let command = format!(
         "trine node run --node {node} --conductor {conductor} --key-file /etc/trine/cluster.key --listen ITS-ADDRESS:7100 \
@@ -243,16 +243,17 @@ fn add(args: &AddArgs) -> Outcome {
 }
 
 /// What another machine can be told: this one's loopback means itself there.
-fn reachable(conductor: String) -> String {
-    let is_loopback = |address: &str| {
-        let (host, port) = address.rsplit_once(':')?;
+fn reachable(conductors: &str) -> String {
+    let told = conductors.split(',').map(|conductor| {
+        let (scheme, address) =
+            conductor.trim().split_once("://").map_or(("", conductor.trim()), |(s, rest)| (s, rest));
+        let scheme = if scheme.is_empty() { String::new() } else { format!("{scheme}://") };
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
         let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
-        (host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())).then(|| port.to_owned())
-    };
-    match is_loopback(&conductor) {
-        Some(port) => format!("ADDRESS-OF-THE-CONDUCTOR:{port}"),
-        None => conductor,
-    }
+        let is_loopback = host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());
+        if is_loopback { format!("{scheme}ITS-CONDUCTORS-ADDRESS:{port}") } else { format!("{scheme}{address}") }
+    });
+    told.collect::<Vec<_>>().join(",")
 }
 
 fn drain(args: &DrainArgs) -> Outcome {
@@ -609,6 +610,13 @@ fn trace_line(trace: &TraceLook) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_machine_is_not_told_that_the_conductor_is_on_itself() {
+        assert_eq!(reachable("10.0.0.1:7070"), "10.0.0.1:7070");
+        assert_eq!(reachable("https://127.0.0.1:7000"), "https://ITS-CONDUCTORS-ADDRESS:7000");
+        assert_eq!(reachable("[::1]:1, c2:2,localhost:3"), "ITS-CONDUCTORS-ADDRESS:1,c2:2,ITS-CONDUCTORS-ADDRESS:3");
+    }
     use node_daemon::StageLook;
 
     #[test]

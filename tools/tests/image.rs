@@ -159,7 +159,12 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     pipe.write_all(&[7; 8 << 20]).unwrap();
     drop(pipe);
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.code() == Some(5) && text(&output.stderr).contains("nothing was imported"), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(5) && said.contains("`trine volume rename db.importing db`"), "{output:?}");
+    dir.ok(&["volume", "rename", "db.importing", "db2"]);
+    dir.ok(&["volume", "export", "db2", &file("whole")]);
+    assert!(fs::read(file("whole")).unwrap() == [7; 8 << 20]);
+    dir.ok(&["volume", "delete", "db2", "--yes"]);
     dir.wait_until("only theirs is left", || {
         let left = dir.json(&["volume", "list"]);
         left.as_array().unwrap().len() == 1 && left[0]["size"] == 1 << 20

@@ -344,7 +344,11 @@ impl Conductor {
         let takes = |n: &NodeRecord| n.disks.iter().any(|d| self.takes_copies(now, n.node, d.disk));
         let roomy: BTreeSet<NodeId> = serving().filter(|n| takes(n)).map(|n| n.node).collect();
         let there = self.shards.values().map(|s| &s.config).filter(|config| config.members.iter().any(on_it));
-        there.into_iter().find_map(|config| {
+        // One that has its copy elsewhere already has only to be filled there.
+        let copies = |config: &Configuration| self.volumes.get(&config.shard.volume).map_or(0, |v| v.copies);
+        let lasts =
+            |config: &&Configuration| config.members.iter().filter(|m| !on_it(m)).count() < usize::from(copies(config));
+        there.filter(lasts).find_map(|config| {
             let (shard, taken) = (config.shard, config.members.iter().map(|m| m.node).collect());
             match (open.difference(&taken).next(), roomy.difference(&taken).next()) {
                 (_, Some(_)) => None,

@@ -127,12 +127,12 @@ impl Conductor {
                      again if the disk is sound"
                 ));
             }
-            if disk.damaged > 0 {
+            if disk.damaged > disk.repaired {
                 let (damaged, repaired) = (disk.damaged, disk.repaired);
                 warnings.push(format!("disk {} of {node}: {damaged} blocks damaged, {repaired} repaired", disk.disk));
             }
         }
-        for node in self.nodes.values() {
+        for node in self.nodes.values().filter(|_| unheard == 0) {
             if node.duty == Duty::Draining
                 && let Some(why) = self.nowhere_to_go(now, &|m| m.node == node.node)
             {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
-use common::{Cluster, heartbeat, registration, report};
+use common::{Cluster, heartbeat, registration, report, shard};
 use conductor_model::api::DiskReport;
 use conductor_model::views::Duty;
 use conductor_model::{Bytes, DiskId, NodeId};
@@ -47,6 +47,15 @@ fn a_node_is_not_drained_onto_disks_that_are_full_and_one_that_comes_to_stand_st
     assert!(said.starts_with("n1 is to be emptied, and has a copy of v1/"), "{said}");
     drain(&mut cluster, 1, Duty::Serving).unwrap();
     assert_eq!(warning(&cluster), None);
+
+    // One that goes well is not said to be stuck while its copies are being filled elsewhere, and may be asked for again.
+    (1..=4).for_each(|node| fill(&mut cluster, node, 10));
+    drain(&mut cluster, 1, Duty::Draining).unwrap();
+    cluster.pass(2_000, &[(1, 1), (2, 1), (3, 1), (4, 1)]);
+    let on_the_way = (0..8).filter_map(|i| cluster.model.configuration(shard(1, i))).filter(|c| c.members.len() == 4);
+    assert!(on_the_way.count() > 0, "copies are being made elsewhere");
+    assert_eq!(warning(&cluster), None);
+    drain(&mut cluster, 1, Duty::Draining).unwrap();
 }
 
 #[test]

@@ -11,6 +11,8 @@
 use crate::store::{found::found, redb};
 use crate::{Error, EtcdStore, Store, clock::Clock};
 use conductor_model::{ClusterId, Commit, Conductor, Dirty, Millis, Record};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -174,23 +176,17 @@ pub(crate) fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Gives a whole and durable file its name. False if there is one of that name.
+/// Gives a whole and durable file its name. False if there is one of that name, to which nothing happens.
 pub(crate) fn place(part: &Path, path: &Path) -> io::Result<bool> {
-    match fs::hard_link(part, path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // It is of no use then; that there is another file is what matters.
-            let _ = fs::remove_file(part);
-            return Ok(false);
-        }
-        Ok(()) => fs::remove_file(part)?,
-        // Not every file system has hard links.
-        Err(_) if path.exists() => {
-            let _ = fs::remove_file(part);
-            return Ok(false);
-        }
-        Err(_) => fs::rename(part, path).inspect_err(|_| {
-            let _ = fs::remove_file(part);
-        })?,
+    let named = match renameat2(AT_FDCWD, part, AT_FDCWD, path, RenameFlags::RENAME_NOREPLACE) {
+        // Not every file system can do that; a link does as much, where there are links.
+        Err(Errno::EINVAL | Errno::ENOSYS) => fs::hard_link(part, path).and_then(|()| fs::remove_file(part)),
+        named => named.map_err(io::Error::from),
+    };
+    if let Err(error) = named {
+        // It is of no use then.
+        let _ = fs::remove_file(part);
+        return if error.kind() == io::ErrorKind::AlreadyExists { Ok(false) } else { Err(error) };
     }
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(directory).and_then(|directory| directory.sync_all())?;

@@ -22,6 +22,10 @@ pub const SESSION_EXTRA: usize = 1 << 20;
 pub const NETWORK: usize = 120 << 20;
 /// The arena of one lane; where connections to nodes are TLS, `TLS_NETWORK` beside it.
 pub const ARENA: usize = MAX_SESSIONS * (2 * SESSION_BYTES + SESSION_EXTRA) + NETWORK;
+/// How long who visited a volume tries to give it back, and how often, where no conductor answers: one takes another one's place sooner.
+pub const GIVE_BACK: Duration = Duration::from_secs(20);
+/// See `GIVE_BACK`.
+pub const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
 /// Requests of all clients in flight, unless `--depth` says otherwise.
 pub const DEPTH: u16 = 256;
 /// And so many more, one for each client that has none: while everything else waits for a shard that is not served, who stays with the

@@ -8,7 +8,7 @@
 
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{NETWORK, SPIN, TLS_NETWORK};
+use crate::limits::{GIVE_BACK, GIVE_BACK_EVERY, NETWORK, SPIN, TLS_NETWORK};
 use crate::maps;
 use crate::process::{signals, spawn};
 use crate::setup::{Setup, random};
@@ -27,6 +27,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::Instant;
 use volume_client::VolumeClient;
 use wire::Key;
 
@@ -107,12 +109,23 @@ pub(crate) fn visit<T>(
         maps.and_then(|()| uses(Visited { setup, tell, heard, asks }))
     };
     if let Some(detach) = attached
-        && let Err(error) = conductor.detach(&volume, &detach)
+        && let Err(error) = give_back(&conductor, &volume, &detach)
     {
         // What was done is done.
         tracing::warn!(%error, "{volume} stays attached: `trine client evict {}` ends that", detach.client);
     }
     used
+}
+
+/// A conductor that takes another one's place meanwhile is waited for.
+fn give_back(conductor: &Client, volume: &str, detach: &Detach) -> Result<(), conductor_client::Error> {
+    let until = Instant::now() + GIVE_BACK;
+    loop {
+        match conductor.detach(volume, detach) {
+            Err(error) if error.is_temporary() && Instant::now() < until => thread::sleep(GIVE_BACK_EVERY),
+            given => return given,
+        }
+    }
 }
 
 /// One at a time on this host: the conductor gives a volume to whoever of a name comes last, which is right for what a killed one left. The

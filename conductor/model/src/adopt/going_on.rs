@@ -2,7 +2,7 @@
 
 use super::{LeftOut, Plan, count};
 use crate::events::Happened;
-use crate::limits::{ADOPTION_LEAP, ADOPTION_LEAP_VOLUMES};
+use crate::limits::{ADOPTION_LEAP, ADOPTION_LEAP_VOLUMES, MAX_NUMBER};
 use crate::promotion::{Attention, Primaries};
 use crate::record::{DiskRecord, DropRecord, NodeRecord, ShardRecord, VolumeRecord};
 use crate::views::{Duty, VolumeState};
@@ -103,12 +103,14 @@ impl Conductor {
             plan.volumes.values().filter_map(|v| v.record.parent).map(|p| p.snapshot).max().unwrap_or_default();
         let snapshot = meta.next_snapshot.max(snapshots).max(parents);
         meta.next_snapshot = SnapshotId(snapshot.0 + ADOPTION_LEAP);
-        // Of orders nothing is heard: each life of the state has its own.
-        meta.next_order = OrderId(meta.next_order.0.max(u64::from(meta.adoptions) << 40));
+        // Of orders nothing is heard: each life of the state has its own. Its commits are above all that nodes have heard of, so that no two
+        // lives begin with the same.
+        let life = meta.commit.0.saturating_mul(1 << 16).min(MAX_NUMBER / 2);
+        meta.next_order = OrderId(meta.next_order.0.max(life));
         // Nor of events: who has followed the log so far hears of those from the adoption on.
-        meta.next_event = meta.next_event.max(u64::from(meta.adoptions) << 40);
+        meta.next_event = meta.next_event.max(life);
         // Nor of clients' keys: those that were added since are none any more, and nodes are told so.
-        meta.last_key = meta.last_key.max(u64::from(meta.adoptions) << 40);
+        meta.last_key = meta.last_key.max(life);
         meta.keys_at = Commit(meta.commit.0 + 1);
     }
 
