@@ -17,13 +17,14 @@
 //! it is answered or dropped, one *subtask* hold per start of a subtask, kept by who waits for it (`node::waits`). A subtask that was
 //! started twice completes twice, and only then does the reaper free the slot.
 
+use crate::limits::PAGES_PER_CHANGE;
 use crate::mend::{Failure, Mend};
 use conductor_model::{
     BlockRange, Blocks, CopyId, Epoch, OrderId, Sequence, ShardId, ShardSnapshot, SnapshotId, Stamp,
 };
 use driver::{ConnId, Time};
 use node_protocol::IoBody;
-use node_store::View;
+use node_store::{BLOCKS_PER_PAGE, View};
 use refcount::Hold;
 use smallvec::SmallVec;
 use tcp::{Answer, Payload};
@@ -84,6 +85,17 @@ impl Kind {
     pub(crate) fn takes_space(self) -> bool {
         matches!(self, Self::Write | Self::CopyRange(_) | Self::Share(_))
             || self == Self::Rewrite && !driver::mutant::on("rewrite_without_room")
+    }
+
+    /// Pages of metadata that it may take for good on a disk, be there room for blocks or not; 0 for what asks for room for blocks, of
+    /// which a disk has none where it has no pages. `layered`: what is below it shows through a discard, unless that is noted down.
+    pub(crate) fn takes_pages(self, count: Blocks, layered: bool) -> u32 {
+        match self {
+            _ if driver::mutant::on("discard_without_room") => 0,
+            Self::Zero if layered => PAGES_PER_CHANGE + count.0 / BLOCKS_PER_PAGE,
+            Self::Zero | Self::Barrier(_) | Self::Rollback(_) => PAGES_PER_CHANGE,
+            _ => 0,
+        }
     }
 
     /// Does a copy that is filled get it, too?
@@ -170,6 +182,8 @@ pub(crate) struct Iocb {
     pub(crate) given_up: bool,
     /// Since when it waits for free blocks.
     pub(crate) short_since: Option<Time>,
+    /// Pages that were found for it.
+    pub(crate) pages: u32,
     /// The order that it is a part of.
     pub(crate) order: Option<OrderId>,
     /// For a flush: the prefix that was finished everywhere when it was stamped.
@@ -232,6 +246,7 @@ impl Iocb {
             heal: Heal::default(),
             given_up: false,
             short_since: None,
+            pages: 0,
             order: None,
             covers: Sequence(0),
         }

@@ -80,6 +80,8 @@ pub const SERVICES: usize = 64;
 /// How often one request's range is put right before it is given up: a 1 MiB request has four pieces, and each may need a second go
 /// because the store moved what it held.
 pub const MAX_HEALS: usize = 8;
+/// What a filling needs is lost here: looked for again after so long.
+pub const STUCK_PAUSE: Span = Span::seconds(5);
 /// Pieces of one shard that a scrub has under way, each of 64 blocks (256 KiB): one is read while the other's answers travel.
 pub const SCRUB_DEPTH: usize = 2;
 /// Such pieces on one reactor: with 64 KiB of memory each, 512 KiB of the resync class.
@@ -92,6 +94,8 @@ pub const SCRUB_BURST: u64 = 4;
 pub const DAMAGE_LINE: Span = Span::seconds(1);
 /// Blocks kept free on every disk (4 MiB): what settling needs when a disk is full, and what other primaries may have in flight to it.
 pub const RESERVED_BLOCKS: u64 = 1024;
+/// Pages of metadata that a discard or a barrier takes at most beside one for each 8 MiB that it hides: its edges, and the pages above them.
+pub const PAGES_PER_CHANGE: u32 = 6;
 /// How long a write waits for room that comes back by itself, before it ends with "no space": what was overwritten or discarded is free again
 /// when a store has moved its journal home, at the latest a second after it has come to rest, and the copies tell of it with their promises.
 pub const ROOM_WAIT: Span = Span::seconds(4);

@@ -28,8 +28,8 @@ pub(crate) struct Link {
     /// It was established once.
     pub(crate) met: bool,
     pub(crate) next_keepalive: Time,
-    /// Free blocks of each of its disks, as last told with a promise, or with a copy's answer to a Join.
-    pub(crate) free: BTreeMap<DiskId, u64>,
+    /// What each of its disks has left, as last told with a promise, or with a copy's answer to a Join.
+    pub(crate) left: BTreeMap<DiskId, Left>,
     /// Shards that need this link.
     pub(crate) users: usize,
     retry_at: Time,
@@ -46,6 +46,22 @@ impl Peer {
     /// This process's opening of `disk`.
     pub(crate) fn open_of(&self, disk: DiskId) -> Option<OpenId> {
         self.opens.iter().find(|(d, _)| *d == disk).map(|(_, open)| *open)
+    }
+}
+
+/// What a disk elsewhere has left.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Left {
+    /// Free blocks.
+    pub(crate) blocks: u64,
+    /// Pages of metadata for what takes no blocks.
+    pub(crate) pages: u32,
+}
+
+impl Link {
+    /// What this disk has left; nothing, as long as nobody has said.
+    pub(crate) fn left_on(&self, disk: DiskId) -> Left {
+        self.left.get(&disk).copied().unwrap_or_default()
     }
 }
 
@@ -167,7 +183,7 @@ impl Link {
             quiet_since: Some(now),
             met: false,
             next_keepalive: Time::default(),
-            free: BTreeMap::new(),
+            left: BTreeMap::new(),
             users: 0,
             retry_at: Time::default(),
             backoff: RECONNECT_MIN,

@@ -2,7 +2,7 @@
 
 use crate::common::{Cluster, block, of};
 use conductor_model::api::{OrderState, ShardOrder};
-use conductor_model::{BlockRange, Blocks, Durability};
+use conductor_model::{BlockRange, Blocks, Durability, SnapshotId};
 use driver::Span;
 use node_protocol::{Status, op};
 use sim::ProcessId;
@@ -174,4 +174,82 @@ fn a_full_disk_refuses_nothing_that_its_neighbour_on_the_same_reactor_has_room_f
         assert_eq!(write(&mut c, two, 2, at), Status::Ok, "{}", c.picture());
     }
     assert_eq!(write(&mut c, one, 1, 63), Status::NoSpace);
+}
+
+/// Above a snapshot a discard takes a page of metadata for each 8 MiB in which the snapshot has something, and the disks have no more of them.
+#[test]
+fn a_discard_that_a_disk_may_have_no_page_for_is_refused_before_any_copy_has_it() {
+    const LEAF: u32 = 127 * 16;
+    let mut c = Cluster::new(38);
+    c.blocks = 1 << 18;
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    (0..50).for_each(|leaf| c.write(client, 1, leaf * LEAF, 5));
+    c.snapshot(1, 7);
+    let written = (50..128).find(|leaf| {
+        let token = c.start_write(client, 1, leaf * LEAF, 6);
+        c.answer(token).0 == Status::NoSpace
+    });
+    assert!(written.is_some(), "there is a page for each block");
+    let discard = |c: &mut Cluster, leaf: u32, blocks: u32| {
+        let token = c.ask(client, 1, op::DISCARD, u64::from(leaf * LEAF) << 12, blocks << 12, Vec::new());
+        c.answer(token).0
+    };
+    let done = (0..50).take_while(|leaf| discard(&mut c, *leaf, LEAF) == Status::Ok).count() as u32;
+    assert!((5..45).contains(&done), "{done} of 50 discards");
+    // Nor has it one for what takes less, some time.
+    let more = (done..50).take_while(|leaf| discard(&mut c, *leaf, 1) == Status::Ok).count() as u32;
+    assert!(done + more < 50);
+    let report = c.carry_out(1, 1, ShardOrder::Barrier { snapshot: SnapshotId(8), hold_ms: 10_000 });
+    let OrderState::Failed(why) = &report.state else { panic!("{report:?}") };
+    assert!(why.contains("no space left"), "{why}");
+    c.orders(&[]);
+    c.run(Span::seconds(5));
+    // Nothing stands still, and nobody has lost its copy.
+    assert_eq!((c.read(client, 1, 0), c.read(client, 1, 49 * LEAF), c.read(client, 1, 50 * LEAF)), (0, 5, 6));
+    assert_eq!((c.in_sync(1).len(), c.primary(1)), (3, 0));
+    assert!(c.failed.is_empty(), "{:?}", c.failed);
+}
+
+#[test]
+fn a_discard_that_its_store_has_no_time_for_gets_no_stamp_and_nothing_else_waits_for_it() {
+    let mut c = Cluster::new(39);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 3, 5);
+    c.discarding[0].set(true);
+    let discard = c.ask(client, 1, op::DISCARD, 0, 64 << 12, Vec::new());
+    // Longer than a stamped write may take on a copy.
+    for n in 0..10 {
+        c.run(Span::seconds(1));
+        c.write(client, 1, 100 + n, 7);
+    }
+    assert!(!c.answers.contains_key(&discard));
+    c.discarding[0].set(false);
+    assert_eq!(c.answer(discard).0, Status::Ok);
+    assert_eq!((c.read(client, 1, 3), c.read(client, 1, 109)), (0, 7));
+    assert_eq!((c.in_sync(1).len(), c.primary(1)), (3, 0));
+}
+
+/// As many layers as can stand on one another: the stores refuse what the primary had no reason to.
+#[test]
+fn a_barrier_that_a_copy_has_no_room_for_fails_at_once_and_costs_nobody_its_copy() {
+    let mut c = Cluster::new(40);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let mut barrier = |id: u64| {
+        let report = c.carry_out(id, 1, ShardOrder::Barrier { snapshot: SnapshotId(id), hold_ms: 10_000 });
+        c.orders(&[]);
+        report.state
+    };
+    let failed = (1..300).find_map(|id| match barrier(id) {
+        OrderState::Failed(why) => Some(why),
+        _ => None,
+    });
+    let now = c.now();
+    assert!(failed.as_ref().is_some_and(|why| why.contains("no room for the snapshot")), "{failed:?}");
+    c.run(Span::seconds(5));
+    assert!(now < driver::Time(0) + Span::seconds(60), "{now:?}");
+    let client = c.client(1, 0);
+    c.write(client, 1, 3, 5);
+    assert_eq!((c.in_sync(1).len(), c.primary(1), c.count("barrier.given-up")), (3, 0, 1));
 }

@@ -2,8 +2,8 @@
 
 use crate::Status;
 use conductor_model::{
-    BlockRange, Blocks, Bytes, CopyId, Epoch, OpenId, Sequence, ShardId, ShardIndex, ShardSnapshot, SnapshotId, Stamp,
-    VolumeId,
+    BlockRange, Blocks, Bytes, CopyId, DiskId, Epoch, OpenId, Sequence, ShardId, ShardIndex, ShardSnapshot, SnapshotId,
+    Stamp, VolumeId,
 };
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -387,7 +387,7 @@ body! {
 
 body! {
     /// A good reply to JOIN. The payload is what the copy holds above K (`held`).
-    JoinAnswer = 40 {
+    JoinAnswer = 48 {
         /// The status; the word is the number of entries in the payload.
         reply: ReplyBody,
         /// Epoch of K.
@@ -398,6 +398,8 @@ body! {
         free_blocks: U64,
         /// The epoch whose configuration its disk held before this one.
         stored_epoch: U64,
+        /// Pages of metadata that its disk has left for what takes no blocks.
+        pages: U64,
     }
 }
 
@@ -411,17 +413,46 @@ body! {
     }
 }
 
+/// Disks that an answer to PROMISE tells of.
+pub const TOLD_DISKS: usize = 6;
+
+body! {
+    /// What a disk has left; of no disk if its name is 0.
+    DiskLeft = 16 {
+        /// Its name.
+        disk: U64,
+        /// Free blocks; all ones: as many or more.
+        blocks: U32,
+        /// Pages of metadata that are left for what takes no blocks.
+        pages: U32,
+    }
+}
+
+impl DiskLeft {
+    /// So many free blocks and pages.
+    pub fn new(disk: DiskId, blocks: u64, pages: u32) -> Self {
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+        Self { disk: disk.0.into(), blocks: blocks.into(), pages: pages.into() }
+    }
+
+    /// Free blocks.
+    pub fn blocks(&self) -> u64 {
+        self.blocks.get().into()
+    }
+}
+
 body! {
     /// A good reply to PROMISE. The word of the reply is the length granted, in milliseconds, counted from when the request
-    /// was sent (by the asker) or answered (by the giver): rule 14. The payload is how much is free on each disk of the reactor (`free`), and
-    /// behind that, where the generation is not the one that the asker knows, the list of shards that the promise does not count for.
-    PromiseAnswer = 24 {
+    /// was sent (by the asker) or answered (by the giver): rule 14. Without a payload but for the list: what a promise takes no memory for
+    /// does not wait behind writes.
+    PromiseAnswer = 112 {
         /// The status; the word is the length granted.
         reply: ReplyBody,
-        /// Disks in the payload; none where there was no memory for it.
-        disks: U64,
-        /// Generation of the list of shards that the promise does not count for (rule 13).
+        /// Generation of the list of shards that the promise does not count for (rule 13). Where it is not the one that the asker knows,
+        /// the payload is the list.
         withheld: U64,
+        /// What disks of the reactor have left: all, or some of them.
+        disks: [DiskLeft; TOLD_DISKS],
     }
 }
 
@@ -440,6 +471,14 @@ mod tests {
         assert_eq!((back.known_good(), back.floor()), (Some(Sequence(98)), None));
         let hostile = ReplicaBody { sequence: 3.into(), floor: 4.into(), ..body };
         assert_eq!(hostile.floor(), None);
+    }
+
+    #[test]
+    fn what_a_disk_has_left_is_told_as_far_as_there_is_room_for_it() {
+        let left = |blocks| DiskLeft::new(DiskId(7), blocks, 9).blocks();
+        assert_eq!((left(5), left(u64::from(u32::MAX)), left(1 << 40)), (5, u32::MAX.into(), u32::MAX.into()));
+        let said = PromiseAnswer { disks: [DiskLeft::new(DiskId(7), 5, 9); TOLD_DISKS], ..PromiseAnswer::default() };
+        assert_eq!(PromiseAnswer::parse(said.bytes()), Some(said));
     }
 
     #[test]

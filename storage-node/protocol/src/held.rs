@@ -1,13 +1,11 @@
-//! Lists in payloads: what a copy holds above K, in a Join's answer, 32 bytes an entry; what disks have free, and for which shards a
-//! promise does not count, in a promise's, 16 bytes each. An entry of the first:
+//! Lists in payloads: what a copy holds above K, in a Join's answer, 32 bytes an entry; for which shards a promise does not count, in a
+//! promise's, 16 bytes each. An entry of the first:
 //!
 //! ```text
 //! 0 epoch u64 | 8 sequence u64 | 16 first block u32 | 20 blocks u32 | 24 kind u32 (0 write, 1 zero, 2 barrier) | 28 zero u32
 //! ```
 
-use conductor_model::{
-    BlockRange, Blocks, DiskId, Epoch, Held, HeldKind, Sequence, ShardId, ShardIndex, Stamp, VolumeId,
-};
+use conductor_model::{BlockRange, Blocks, Epoch, Held, HeldKind, Sequence, ShardId, ShardIndex, Stamp, VolumeId};
 
 /// Bytes of one entry.
 const ENTRY: usize = 32;
@@ -49,9 +47,6 @@ pub fn decode_held(payload: &[u8]) -> Option<Vec<Held>> {
     })
 }
 
-/// Bytes of one entry of what disks have free: disk u64, blocks u64.
-const FREE: usize = 16;
-
 /// Bytes of one entry of a withheld list: volume u32, shard u32, epoch u64.
 const WITHHELD: usize = 16;
 
@@ -73,24 +68,6 @@ pub fn decode_withheld(bytes: &[u8]) -> Option<Vec<(ShardId, Epoch)>> {
     bytes.chunks_exact(WITHHELD).map(entry).collect::<Option<Vec<_>>>().filter(|_| whole)
 }
 
-/// Appends how many blocks a disk has free.
-pub fn encode_free(into: &mut Vec<u8>, disk: DiskId, blocks: u64) {
-    into.extend_from_slice(&disk.0.to_le_bytes());
-    into.extend_from_slice(&blocks.to_le_bytes());
-}
-
-/// How many blocks each of some disks has free.
-pub type Free = Vec<(DiskId, u64)>;
-
-/// Reads what `disks` disks have free off the front; also what is behind it. `None` if it is torn.
-pub fn decode_free(bytes: &[u8], disks: u64) -> Option<(Free, &[u8])> {
-    let len = usize::try_from(disks).ok()?.checked_mul(FREE)?;
-    let (free, behind) = bytes.split_at_checked(len)?;
-    let word = |entry: &[u8], at: usize| entry.get(at..at + 8)?.try_into().map(u64::from_le_bytes).ok();
-    let entry = |entry: &[u8]| Some((DiskId(word(entry, 0)?), word(entry, 8)?));
-    Some((free.chunks_exact(FREE).map(entry).collect::<Option<Free>>()?, behind))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,17 +81,5 @@ mod tests {
         held.iter().for_each(|held| encode_held(&mut bytes, held));
         assert_eq!(decode_held(&bytes), Some(held.to_vec()));
         assert_eq!(decode_held(&bytes[1..]), None);
-    }
-
-    #[test]
-    fn what_is_free_comes_back_with_what_is_behind_it() {
-        let mut bytes = Vec::new();
-        encode_free(&mut bytes, DiskId(1), 5);
-        encode_free(&mut bytes, DiskId(2), u64::MAX);
-        bytes.extend_from_slice(b"behind");
-        let (free, behind) = decode_free(&bytes, 2).unwrap();
-        assert_eq!((free, behind), (vec![(DiskId(1), 5), (DiskId(2), u64::MAX)], &b"behind"[..]));
-        assert_eq!(decode_free(&bytes, 0).unwrap().1.len(), bytes.len());
-        assert!(decode_free(&bytes, 3).is_none() && decode_free(&bytes, u64::MAX).is_none(), "it is torn");
     }
 }

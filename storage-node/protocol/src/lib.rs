@@ -13,12 +13,12 @@ mod status;
 mod view;
 
 pub use bodies::{
-    IoBody, JoinAnswer, JoinBody, LayerBody, NOT_IN_THIS_EPOCH, Prefix, PromiseAnswer, PromiseBody, RangeBody,
-    ReplicaBody, ReplyBody, StaleBody,
+    DiskLeft, IoBody, JoinAnswer, JoinBody, LayerBody, NOT_IN_THIS_EPOCH, Prefix, PromiseAnswer, PromiseBody,
+    RangeBody, ReplicaBody, ReplyBody, StaleBody, TOLD_DISKS,
 };
 pub use extents::{ExtentsAnswer, MAX_EXTENTS};
 pub use filling::{FillBody, FillState, Mark, MarkBody, ScanBody, decode_changed, encode_changed};
-pub use held::{Free, decode_free, decode_held, decode_withheld, encode_free, encode_held, encode_withheld};
+pub use held::{decode_held, decode_withheld, encode_held, encode_withheld};
 pub use status::Status;
 pub use view::{MAX_VERIFY_BLOCKS, VerifyAnswer, ViewBody, decode_crcs, encode_crcs};
 

@@ -21,6 +21,6 @@ pub use configuration::{MAX_MEMBERS, MAX_SHARD_BLOCKS};
 pub use opening::{Identity, OpenError, OpenOptions};
 
 pub use seam::{
-    Counters, Crcs, DiskOut, FillMark, MAX_HELD, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Parent, Store, StoreDone,
-    StoreError, StoreOp, Tag, Usage, View, ZERO_BLOCK_CRC, block_crcs,
+    BLOCKS_PER_PAGE, Counters, Crcs, DiskOut, FillMark, Leeway, MAX_HELD, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Parent,
+    Store, StoreDone, StoreError, StoreOp, Tag, Usage, View, ZERO_BLOCK_CRC, block_crcs,
 };

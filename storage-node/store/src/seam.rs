@@ -101,7 +101,8 @@ pub enum StoreOp {
         /// False under durability=flush: completed when it would survive the process, durable at the next `Flush`.
         durable: bool,
     },
-    /// Discard or write-zeroes: reads as zeros, space comes back; durable when completed if `durable`.
+    /// Discard or write-zeroes: reads as zeros, space comes back; durable when completed if `durable`. A long one may be done piece by piece,
+    /// and then some of it is done where it is refused.
     Zero {
         /// Which copy.
         copy: CopyId,
@@ -369,6 +370,23 @@ impl Usage {
     }
 }
 
+/// What else may be asked of a store, be there blocks or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leeway {
+    /// Pages of metadata that what takes no blocks may still take for good: discards above a snapshot, snapshots themselves.
+    pub pages: u32,
+    /// As much is being discarded as is to be at a time: what comes now would wait in the store.
+    pub discarding: bool,
+}
+
+impl Leeway {
+    /// Of a store that needs no pages.
+    pub const ANY: Self = Self { pages: u32::MAX, discarding: false };
+}
+
+/// Blocks that one page tells of, which a discard above a snapshot takes.
+pub const BLOCKS_PER_PAGE: u32 = 127 * 16;
+
 /// What happened since the store was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
@@ -437,6 +455,8 @@ pub trait Store {
     fn idle(&self) -> bool;
     /// Space.
     fn usage(&self) -> Usage;
+    /// Room for what takes no blocks.
+    fn leeway(&self) -> Leeway;
     /// All copies with their newest joined configuration, by copy id.
     fn copies(&self) -> Vec<(CopyId, Configuration)>;
     /// The snapshots of a copy, oldest first.

@@ -6,7 +6,7 @@ use crash::{Ability, Begun, Disks, Engine, Moment, Open, Progress, Refused, Shap
 use driver::{Done, Op, Time};
 use memory::Arena;
 use node_store::simple::SimpleStore;
-use node_store::{Counters, DiskOut, FillMark, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
+use node_store::{Counters, DiskOut, FillMark, Leeway, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -120,6 +120,9 @@ impl<B: Break> Store for BrokenStore<B> {
     }
     fn usage(&self) -> Usage {
         self.0.usage()
+    }
+    fn leeway(&self) -> Leeway {
+        self.0.leeway()
     }
     fn copies(&self) -> Vec<(CopyId, Configuration)> {
         self.0.copies()

@@ -9,8 +9,8 @@ use crash::{Ability, Begun, Disks, Engine, Moment, Open, Progress, Refused, Shap
 use driver::{DiskIndex, Done, Op, Time};
 use memory::{Arena, Class, Filling};
 use node_store::{
-    Counters, DiskOut, FillMark, Held, HeldKind, Parent, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View,
-    block_crcs,
+    Counters, DiskOut, FillMark, Held, HeldKind, Leeway, Parent, Store, StoreDone, StoreError, StoreOp, Tag, Usage,
+    View, block_crcs,
 };
 use smallvec::smallvec;
 use std::cell::RefCell;
@@ -293,6 +293,9 @@ impl Store for Paper {
             max_copies: u32::MAX,
             near_full: false,
         }
+    }
+    fn leeway(&self) -> Leeway {
+        Leeway::ANY
     }
     fn copies(&self) -> Vec<(CopyId, Configuration)> {
         let config = |(id, copy): (&u64, &Copy)| {

@@ -6,7 +6,7 @@
 
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId};
 use driver::{Done, Time};
-use node_store::{Counters, DiskOut, FillMark, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
+use node_store::{Counters, DiskOut, FillMark, Leeway, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -105,6 +105,9 @@ impl<S: Store> Store for Strict<S> {
     }
     fn usage(&self) -> Usage {
         self.store.usage()
+    }
+    fn leeway(&self) -> Leeway {
+        self.store.leeway()
     }
     fn copies(&self) -> Vec<(CopyId, Configuration)> {
         self.store.copies()

@@ -17,7 +17,7 @@
 
 use super::Node;
 use super::orders::Step;
-use crate::iocb::{IocbPhase, Kind};
+use crate::iocb::{Iocb, IocbPhase, Kind};
 use conductor_model::api::{OrderState, ShardOrder};
 use conductor_model::{OrderId, ShardId};
 use driver::{Span, Time};
@@ -73,6 +73,15 @@ impl<S: Store> Node<S> {
         self.counters.count("barrier.given-up");
         self.abandon_stamp(key);
         self.end_request(now, key);
+    }
+
+    /// A copy has no room for a barrier: it never will be on every copy, and is given up, if it is one.
+    pub(super) fn barrier_refused(&mut self, now: Time, key: usize) -> bool {
+        let Some(Iocb { kind: Kind::Barrier(_), order: Some(id), .. }) = self.iocbs.get(key) else { return false };
+        let id = *id;
+        self.order_over(id, OrderState::Failed("a copy's disk has no room for the snapshot".to_owned()));
+        self.give_up_barrier(now, key);
+        true
     }
 
     /// The shard has a new epoch: its unfinished barriers are over.

@@ -158,6 +158,9 @@ impl<S: Store> Node<S> {
                 if matches!(status, Status::NoSnapshot | Status::NoSpace) {
                     self.share_refused(key);
                 }
+                if status == Status::NoSpace && self.barrier_refused(now, key) {
+                    return;
+                }
                 if let Some(primary) = self.primaries.get_mut(&shard).filter(|_| status != Status::Later) {
                     primary.refusing.insert(copy, status);
                     if status == Status::Io {
@@ -214,6 +217,9 @@ impl<S: Store> Node<S> {
                 self.set_leg_state(key, copy, LegState::Refused(now + RETRY_REFUSED));
                 if matches!(error, StoreError::NoSuchSnapshot { .. } | StoreError::NoSpace) {
                     self.share_refused(key);
+                }
+                if error == StoreError::NoSpace {
+                    self.barrier_refused(now, key);
                 }
             }
             Err(StoreError::Corrupt { .. }) if from.is_some() => {

@@ -16,7 +16,9 @@ use super::waits::{ReplyWait, Request, StoreWait};
 use super::wishes::DISK_FAILED;
 use crate::filling::{Filling, PIECE, Piece, Step};
 use crate::iocb::{Iocb, IocbPhase, Kind, why};
-use crate::limits::{FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, SUBTASK_DEADLINE};
+use crate::limits::{
+    FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, STUCK_PAUSE, SUBTASK_DEADLINE,
+};
 use crate::mail::Letter;
 use crate::primary::PrimaryPhase;
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, CopyId, Epoch, Sequence, ShardId, SnapshotId, Stamp, api};
@@ -123,6 +125,7 @@ impl<S: Store> Node<S> {
                         return;
                     }
                     if filling.is_listed(size) {
+                        filling.stuck = false;
                         self.tell_complete(now, shard);
                         return;
                     }
@@ -233,16 +236,13 @@ impl<S: Store> Node<S> {
         match result {
             _ if *current != number => return,
             Ok(StoreDone::Changed { next, .. }) if next <= at => filling.ends_at(at),
-            Ok(StoreDone::Changed { chunks, next }) => {
-                *own = Some((chunks, next));
-                filling.stuck = false;
-            }
+            Ok(StoreDone::Changed { chunks, next }) => *own = Some((chunks, next)),
             Ok(_) => return,
             Err(error) => {
                 // Its snapshot is gone, or there is no room in the store: looked at anew.
                 filling.again = true;
                 filling.step = Step::List(Sequence(0));
-                filling.wait_until = now + RETRY_REFUSED;
+                filling.wait_until = now + if filling.stuck { STUCK_PAUSE } else { RETRY_REFUSED };
                 filling.stuck = matches!((&error, view), (StoreError::Corrupt { .. }, View::Snapshot(_)));
                 match (&error, view) {
                     (StoreError::Disk(_), _) => {
@@ -268,7 +268,7 @@ impl<S: Store> Node<S> {
     /// Bytes per second of each filling: what may be read for all of them, in equal shares.
     fn fill_rate_each(&self) -> i64 {
         let Some(rate) = self.fillings.rate else { return FILL_RATE };
-        let fillings = self.primaries.values().filter(|p| p.filling.is_some()).count().max(1);
+        let fillings = self.primaries.values().filter(|p| p.filling.as_ref().is_some_and(|f| !f.stuck)).count().max(1);
         i64::try_from(rate.0 / fillings as u64).unwrap_or(i64::MAX).min(FILL_RATE)
     }
 

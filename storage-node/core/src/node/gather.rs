@@ -3,6 +3,7 @@
 use super::waits::{ReplyWait, Request};
 use super::{Node, whole_payload};
 use crate::limits::{JOIN_DEADLINE, PROMISE_CREDITS, RETRY_REFUSED};
+use crate::links::Left;
 use crate::mail::Letter;
 use crate::primary::{JoinState, Joined, Primary, PrimaryPhase};
 use conductor_model::api::MembershipChange;
@@ -137,7 +138,8 @@ impl<S: Store> Node<S> {
         if let Some(member) = primary.config.member(copy)
             && let Some(link) = self.links.get_mut(member.endpoint)
         {
-            link.free.insert(member.disk, answer.free_blocks.get());
+            let pages = u32::try_from(answer.pages.get()).unwrap_or(u32::MAX);
+            link.left.insert(member.disk, Left { blocks: answer.free_blocks.get(), pages });
         }
         let sequence = Sequence(answer.known_good_sequence.get());
         let known_good = Stamp { epoch: Epoch(answer.known_good_epoch.get()), sequence };

@@ -250,7 +250,7 @@ impl<S: Store> Node<S> {
         let Some(replica) = self.replicas.get(&config.shard) else { return };
         let (copy, known_good, stored) = (replica.copy, replica.known_good, replica.stored_before);
         let store = &self.disks[replica.disk].store;
-        let free_blocks = store.usage().free();
+        let (free_blocks, pages) = (store.usage().free(), store.leeway().pages);
         let syncing = config.is_syncing(copy);
         let payload = if syncing {
             let FillMark { base, cursor, upto } = store.fill_mark(copy);
@@ -276,6 +276,7 @@ impl<S: Store> Node<S> {
             known_good_sequence: known_good.sequence.0.into(),
             free_blocks: free_blocks.into(),
             stored_epoch: stored.0.into(),
+            pages: u64::from(pages).into(),
         };
         self.counters.count("join.answered");
         self.promise(now, caller);

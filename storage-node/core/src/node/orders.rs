@@ -252,6 +252,10 @@ impl<S: Store> Node<S> {
     pub(super) fn part_done(&mut self, now: Time, part: PartDone) {
         let Some(standing) = self.orders.named.get(&part.order) else { return };
         match standing.step {
+            Step::Placing(..) if part.status == Status::NoSpace => {
+                let why = "no space left on the disks of its copies for what is noted down of it".to_owned();
+                self.order_over(part.order, OrderState::Failed(why));
+            }
             Step::Placing(..) => {
                 let shard = standing.order.shard;
                 if matches!(standing.order.what, ShardOrder::Rollback { beyond: true, .. })

@@ -12,7 +12,7 @@ use super::waits::{ReplyWait, Request};
 use super::{Node, whole_payload};
 use crate::lease::relied_until;
 use crate::limits::{KEEPALIVE, PROMISE, SUBTASK_DEADLINE};
-use crate::links::Promise;
+use crate::links::{Left, Promise};
 use crate::mail::Letter;
 use crate::primary::Primary;
 use crate::replica::{Bound, Caller, JoinStep, Quarantine};
@@ -21,8 +21,7 @@ use conductor_model::{BlockRange, Configuration, DiskId, ShardId};
 use driver::{Outbox, Span, Time};
 use memory::Class;
 use node_protocol::{
-    Prefix, PromiseAnswer, PromiseBody, ReplyBody, Status, decode_free, decode_withheld, encode_free, encode_withheld,
-    op,
+    DiskLeft, Prefix, PromiseAnswer, PromiseBody, ReplyBody, Status, TOLD_DISKS, decode_withheld, encode_withheld, op,
 };
 use node_store::Store;
 use std::collections::BTreeMap;
@@ -85,20 +84,19 @@ impl<S: Store> Node<S> {
         let Ok((_, body, payload)) = result else { return };
         let good = ReplyBody::status_of(&body) == Some(Status::Ok);
         let Some(answer) = PromiseAnswer::parse(&body).filter(|_| good) else { return };
-        let lists = payload.as_ref().map_or(&[][..], |p| p.bytes());
-        let lists =
-            decode_free(lists, answer.disks.get()).and_then(|(free, rest)| Some((free, decode_withheld(rest)?)));
-        let Some((free, list)) = lists else {
-            self.counters.count("promise.torn");
-            return;
-        };
         let generation = answer.withheld.get();
         if generation != link.withheld_known {
+            let list = payload.as_ref().map_or(Some(Vec::new()), |p| decode_withheld(p.bytes()));
+            let Some(list) = list else {
+                self.counters.count("promise.torn");
+                return;
+            };
             link.withheld_known = generation;
             link.withheld = list.into_iter().collect();
         }
         let has = |disk: DiskId| link.up.as_ref().is_some_and(|peer| peer.open_of(disk).is_some());
-        link.free.extend(free.into_iter().filter(|(disk, _)| has(*disk)));
+        let told = answer.disks.iter().map(|d| (DiskId(d.disk.get()), d)).filter(|(disk, _)| has(*disk));
+        link.left.extend(told.map(|(disk, d)| (disk, Left { blocks: d.blocks(), pages: d.pages.get() })));
         let until = relied_until(sent, Span::millis(u64::from(answer.reply.word.get())));
         link.promise = Some(Promise { sent, until });
         link.next_keepalive = sent + KEEPALIVE;
@@ -169,25 +167,18 @@ impl<S: Store> Node<S> {
         }
         let generation = self.promises.withheld.generation(caller);
         let mut list = Vec::new();
-        self.disks.iter().for_each(|d| encode_free(&mut list, d.disk, d.store.usage().free()));
-        let mut disks = self.disks.len() as u64;
         if generation != known {
             self.promises.withheld.list(caller).for_each(|(shard, epoch)| encode_withheld(&mut list, shard, epoch));
         }
-        let payload = match self.arena.take(list.len(), Class::Settle) {
-            Some(mut into) => {
-                into.copy_from_slice(&list);
-                Some(whole_payload(into))
-            }
-            // What is free was told before, and a promise does not wait for it.
-            None if generation == known => {
-                disks = 0;
-                None
-            }
-            None => {
+        let payload = if list.is_empty() {
+            None
+        } else {
+            let Some(mut into) = self.arena.take(list.len(), Class::Settle) else {
                 self.reply_status(now, answer, Status::Later);
                 return;
-            }
+            };
+            into.copy_from_slice(&list);
+            Some(whole_payload(into))
         };
         let asked = Span::millis(u64::from(body.prefix.word.get()));
         let granted = Span(asked.0.min(PROMISE.0));
@@ -195,10 +186,22 @@ impl<S: Store> Node<S> {
         let word = u32::try_from(granted.as_millis()).unwrap_or(0);
         let body = PromiseAnswer {
             reply: ReplyBody { word: word.into(), ..ReplyBody::new(Status::Ok) },
-            disks: disks.into(),
             withheld: generation.into(),
+            disks: self.some_disks(now),
         };
         self.net.reply(now, answer, Op::REPLY, body.bytes(), payload);
+    }
+
+    /// What disks here have left: of all of them, or, where they are more than a message has room for, of others each time.
+    fn some_disks(&self, now: Time) -> [DiskLeft; TOLD_DISKS] {
+        let first =
+            usize::try_from(now.0 / KEEPALIVE.0).unwrap_or(0).wrapping_mul(TOLD_DISKS) % self.disks.len().max(1);
+        let told = self.disks.iter().cycle().skip(first).take(self.disks.len().min(TOLD_DISKS));
+        let mut disks = [DiskLeft::default(); TOLD_DISKS];
+        for (into, disk) in disks.iter_mut().zip(told) {
+            *into = DiskLeft::new(disk.disk, disk.store.usage().free(), disk.store.leeway().pages);
+        }
+        disks
     }
 
     /// Counted from sending the answer, and always for the full time: the asker ends it earlier.

@@ -152,6 +152,7 @@ impl<S: Store> Node<S> {
         if iocb.stamp.is_some() && iocb.kind.takes_space() {
             self.taken.blocks -= u64::from(iocb.range.count.0);
         }
+        self.taken.pages -= std::mem::take(&mut iocb.pages);
         let (volume, arrival) = (iocb.shard.volume, iocb.arrival);
         self.settling_pieces -= usize::from(iocb.kind == Kind::Settle && request.is_some());
         if let Some(payload) = iocb.payload.take()

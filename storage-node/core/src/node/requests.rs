@@ -5,8 +5,10 @@ use super::{Node, Visitor};
 use crate::iocb::{Iocb, IocbPhase, Kind, ServerIocb, Stage, Stages, why};
 use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, MOST_UNFLUSHED};
 use crate::mail::Letter;
+use crate::primary::Primary;
 use crate::range_lock::Mode;
-use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, Stamp};
+use crate::replica::Replica;
+use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, ShardId, Stamp};
 use driver::{ConnId, Outbox, Time};
 use node_protocol::{IoBody, Status, op};
 use node_store::{Store, View};
@@ -294,6 +296,26 @@ impl<S: Store> Node<S> {
                 }
             }
         }
+        if kind == Kind::Zero && !stamped && disk.is_some_and(|disk| self.disks[disk].store.leeway().discarding) {
+            // It would wait in the store, stamped: nothing says there that it is not the disk that hangs.
+            self.counters.count("zero.waits-for-others");
+            return false;
+        }
+        let pages = if stamped { 0 } else { kind.takes_pages(range.count, self.is_layered(shard)) };
+        if pages > 0 {
+            match self.find_pages(now, key, pages) {
+                Room::Found => {}
+                Room::Awaited => {
+                    self.counters.count("write.waits-for-room");
+                    return false;
+                }
+                Room::None => {
+                    self.counters.count("write.no-space");
+                    self.answer(now, key, Status::NoSpace);
+                    return true;
+                }
+            }
+        }
         if matches!(kind, Kind::Barrier(_) | Kind::Rollback(_) | Kind::Share(_)) && !self.bypass_filling(shard) {
             return false;
         }
@@ -316,12 +338,21 @@ impl<S: Store> Node<S> {
         if iocb.stamp.is_none() && kind.takes_space() {
             self.taken.blocks += u64::from(range.count.0);
         }
+        iocb.pages += pages;
+        self.taken.pages += pages;
         iocb.stamp = Some(stamp);
         iocb.started_at = now;
         iocb.phase = IocbPhase::Stamped;
         iocb.covers = covers;
         self.start_legs(now, key, out);
         true
+    }
+
+    /// Does anything show through a hole of this shard?
+    fn is_layered(&self, shard: ShardId) -> bool {
+        let snapshots = |replica: &Replica| !self.disks[replica.disk].store.snapshots(replica.copy).is_empty();
+        let cloned = |primary: &Primary| primary.config.parent.is_some();
+        self.replicas.get(&shard).is_some_and(snapshots) || self.primaries.get(&shard).is_some_and(cloned)
     }
 
     /// A stamp of the present epoch that is given up, because the epoch was settled once more, leaves no gap below K and F: what it
@@ -380,7 +411,6 @@ pub(super) fn sub_block(body: &IoBody) -> usize {
 mod tests {
     use super::*;
     use conductor_model::Epoch;
-    use conductor_model::ShardId;
 
     #[test]
     fn a_request_needs_all_blocks_that_it_touches() {

@@ -2,6 +2,7 @@
 
 use super::Node;
 use crate::limits::{RESERVED_BLOCKS, ROOM_WAIT};
+use crate::links::Left;
 use conductor_model::{Blocks, ShardId, VolumeId};
 use driver::Time;
 use node_store::Store;
@@ -14,6 +15,8 @@ pub(super) struct Taken {
     pub(super) payload: BTreeMap<VolumeId, usize>,
     /// Blocks of writes that are stamped and not finished.
     pub(super) blocks: u64,
+    /// Pages of what takes no blocks.
+    pub(super) pages: u32,
     /// Shards with a write that waited for room in vain: how many blocks there were then.
     pub(super) full: BTreeMap<ShardId, i64>,
 }
@@ -48,6 +51,17 @@ impl<S: Store> Node<S> {
         Room::None
     }
 
+    /// Are there so many pages on every copy, for what takes no blocks?
+    pub(super) fn find_pages(&mut self, now: Time, key: usize, needs: u32) -> Room {
+        let left = self.pages_left(self.iocbs[key].shard);
+        if left.is_none_or(|left| left >= needs) {
+            self.iocbs[key].short_since = None;
+            return Room::Found;
+        }
+        let since = *self.iocbs[key].short_since.get_or_insert(now);
+        if now < since + ROOM_WAIT { Room::Awaited } else { Room::None }
+    }
+
     /// Is there, now?
     pub(super) fn has_room(&self, shard: ShardId, needs: Blocks) -> bool {
         driver::mutant::on("rewrite_without_room") || self.room(shard).is_none_or(|room| room >= needs.0.into())
@@ -55,16 +69,30 @@ impl<S: Store> Node<S> {
 
     /// Blocks that a write of this shard may take on every copy. What is stamped and not finished counts as taken, on every disk.
     fn room(&self, shard: ShardId) -> Option<i64> {
-        let (primary, replica) = (self.primaries.get(&shard)?, self.replicas.get(&shard)?);
+        let replica = self.replicas.get(&shard)?;
         let local = self.disks[replica.disk].store.usage().free();
-        let filled = primary.syncing_member().filter(|_| primary.filling.is_some());
-        let there = primary.others().chain(filled).filter_map(|m| {
-            let link = self.links.get(m.endpoint).filter(|l| l.up.is_some())?;
-            Some(link.free.get(&m.disk).copied().unwrap_or(0))
-        });
-        let free = there.fold(local, u64::min);
+        let free = self.left_elsewhere(shard).map(|left| left.blocks).fold(local, u64::min);
         let taken = self.taken.blocks + RESERVED_BLOCKS;
         let signed = |blocks: u64| i64::try_from(blocks).unwrap_or(i64::MAX);
         Some(signed(free).saturating_sub(signed(taken)))
+    }
+
+    /// Pages that are left on every copy.
+    fn pages_left(&self, shard: ShardId) -> Option<u32> {
+        let replica = self.replicas.get(&shard)?;
+        let local = self.disks[replica.disk].store.leeway().pages;
+        let left = self.left_elsewhere(shard).map(|left| left.pages).fold(local, u32::min);
+        Some(if left == u32::MAX { left } else { left.saturating_sub(self.taken.pages) })
+    }
+
+    /// What the disks of the other copies have left of a shard whose primary is here, and that of the one that is filled; as far as they
+    /// are in reach.
+    fn left_elsewhere(&self, shard: ShardId) -> impl Iterator<Item = Left> {
+        let primary = self.primaries.get(&shard);
+        let members = primary.into_iter().flat_map(|primary| {
+            let filled = primary.syncing_member().filter(|_| primary.filling.is_some());
+            primary.others().chain(filled)
+        });
+        members.filter_map(|m| Some(self.links.get(m.endpoint).filter(|l| l.up.is_some())?.left_on(m.disk)))
     }
 }

@@ -2,7 +2,7 @@
 
 use conductor_model::{Blocks, Configuration, CopyId, SnapshotId};
 use driver::{Done, Time};
-use node_store::{Counters, DiskOut, FillMark, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
+use node_store::{Counters, DiskOut, FillMark, Leeway, Store, StoreDone, StoreError, StoreOp, Tag, Usage};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -15,12 +15,14 @@ pub struct Late<S> {
     holds: Rc<Cell<bool>>,
     /// While this is so, nothing does.
     hangs: Rc<Cell<bool>>,
+    /// While this is so, it says that it has enough to discard.
+    discarding: Rc<Cell<bool>>,
     held: VecDeque<Over>,
 }
 
 impl<S> Late<S> {
-    pub fn new(store: S, holds: Rc<Cell<bool>>, hangs: Rc<Cell<bool>>) -> Self {
-        Self { store, holds, hangs, held: VecDeque::new() }
+    pub fn new(store: S, [holds, hangs, discarding]: [Rc<Cell<bool>>; 3]) -> Self {
+        Self { store, holds, hangs, discarding, held: VecDeque::new() }
     }
 }
 
@@ -62,6 +64,10 @@ impl<S: Store> Store for Late<S> {
     }
     fn usage(&self) -> Usage {
         self.store.usage()
+    }
+    fn leeway(&self) -> Leeway {
+        let Leeway { pages, discarding } = self.store.leeway();
+        Leeway { pages, discarding: discarding || self.discarding.get() }
     }
     fn copies(&self) -> Vec<(CopyId, Configuration)> {
         self.store.copies()

@@ -74,6 +74,8 @@ pub struct Cluster {
     pub second_hangs: Vec<Rc<Cell<bool>>>,
     /// Per node: what is done to its first disk's store, once, when it is opened the next time.
     pub plans: Vec<Plan>,
+    /// Per node: its stores have as much to discard as they take at a time.
+    pub discarding: Vec<Rc<Cell<bool>>>,
     /// Which of their nodes' disks the copies that are created from now on are on.
     pub on: usize,
     /// Size of the shards that are created from now on, in blocks.
@@ -129,15 +131,16 @@ impl Cluster {
         let (mut nodes, mut disks) = (Vec::new(), Vec::new());
         let holds_reads: Vec<Rc<Cell<bool>>> = (0..3).map(|_| Rc::default()).collect();
         let second_hangs: Vec<Rc<Cell<bool>>> = (0..3).map(|_| Rc::default()).collect();
+        let discarding: Vec<Rc<Cell<bool>>> = (0..3).map(|_| Rc::default()).collect();
         let plans: Vec<Plan> = (0..3).map(|_| Plan::default()).collect();
-        for (node, holds) in holds_reads.iter().zip(&second_hangs).enumerate() {
+        for (node, discarding) in discarding.iter().enumerate() {
             let its: Vec<_> = (0..count).map(|_| w.add_disk(DiskOptions::sized(bytes))).collect();
             let setup = its.iter().fold(Setup::named(format!("node {node}")), |setup, disk| setup.disk(*disk));
             let setup = setup
                 .listen(Address::Tcp(endpoint(node)))
                 .listen(Address::Rdma(endpoint(node)))
                 .listen(Address::Tcp(elsewhere(node)));
-            let holds = [holds.0, holds.1].map(Rc::clone);
+            let holds = [&holds_reads[node], &second_hangs[node], discarding].map(Rc::clone);
             let plan = Rc::clone(&plans[node]);
             let node = NodeId(node as u32 + 1);
             let size = (Bytes(bytes), count);
@@ -150,6 +153,7 @@ impl Cluster {
             nodes,
             disks,
             holds_reads,
+            discarding,
             second_hangs,
             plans,
             on: 0,

@@ -43,6 +43,7 @@ pub struct Storage {
     random: Rng,
     started: Time,
     holds_reads: Rc<Cell<bool>>,
+    discarding: Rc<Cell<bool>>,
     second_hangs: Rc<Cell<bool>>,
     plan: Plan,
     stage: Stage,
@@ -63,13 +64,14 @@ impl Storage {
     pub fn new(
         node: NodeId,
         (disk, disks): (Bytes, u16),
-        holds: [Rc<Cell<bool>>; 2],
+        holds: [Rc<Cell<bool>>; 3],
         plan: Plan,
         birth: Birth,
     ) -> Self {
-        let (arena, random, [holds_reads, second_hangs]) = (Arena::small(32 << 20), Rng::new(birth.seed), holds);
+        let (arena, random) = (Arena::small(32 << 20), Rng::new(birth.seed));
+        let [holds_reads, second_hangs, discarding] = holds;
         let (started, open, stage) = (birth.now, Vec::new(), Stage::Begins);
-        Self { node, disk, disks, open, arena, random, started, holds_reads, second_hangs, plan, stage }
+        Self { node, disk, disks, open, arena, random, started, holds_reads, second_hangs, discarding, plan, stage }
     }
 
     pub fn node(&self) -> Option<&Node<Late<JournaledStore>>> {
@@ -147,7 +149,7 @@ impl Storage {
             let (disk, open) = (store.disk_id(), OpenId(self.random.next_u64() | 1));
             out.post(Said::Opened(at as usize, disk, open));
             let hangs = if at == 1 { Rc::clone(&self.second_hangs) } else { Rc::default() };
-            let store = Late::new(store, Rc::clone(&self.holds_reads), hangs);
+            let store = Late::new(store, [Rc::clone(&self.holds_reads), hangs, Rc::clone(&self.discarding)]);
             disks.push(Disk { disk, open, index: DiskIndex(at), store });
         }
         let mut nonces = self.random.fork();

@@ -8,7 +8,7 @@
 use super::engine::{JournaledStore, Pending};
 use super::entry::ChunkNo;
 use super::layers::LayerId;
-use super::limits::{CHUNK, CHUNK_BLOCKS, MAX_PATCHES, MAX_RANGES, PASSED_ABOVE, PASSED_FOR};
+use super::limits::{CHUNK, CHUNK_BLOCKS, DISCARD_PIECE, MAX_PATCHES, MAX_RANGES, PASSED_ABOVE, PASSED_FOR};
 use super::overlay::{Changes, Source, part};
 use super::record::{Record, Stamped};
 use super::tables::Wait;
@@ -74,6 +74,8 @@ pub(super) struct Change {
     promised: usize,
     /// What it may change, beside what the overlay has of it.
     pub(super) changes: Changes,
+    /// What is left of a discard that is done piece by piece.
+    pub(super) rest: Option<BlockRange>,
 }
 
 /// Whether a change may begin.
@@ -88,6 +90,12 @@ impl Write {
     /// The index of a block of it.
     pub(super) fn offset(&self, block: u32) -> u32 {
         block - self.at.from.0
+    }
+
+    /// The chunks that blocks lie in.
+    fn chunks_of(at: BlockRange) -> std::ops::Range<u32> {
+        let end = u32::try_from(at.end()).unwrap_or(u32::MAX); // ranges lie within a copy
+        at.from.0 / CHUNK_BLOCKS..end.div_ceil(CHUNK_BLOCKS)
     }
 
     /// Its chunks: which, first block within, blocks.
@@ -163,8 +171,9 @@ impl JournaledStore {
                 return self.finish(tag, Err(StoreError::Unsupported("do that")));
             }
         };
-        let change =
-            Change { tag, work, data_left: 0, records_left: 1, reserved: 0, promised: 0, changes: Changes::default() };
+        let (data_left, records_left, reserved, promised) = (0, 1, 0, 0);
+        let changes = Changes::default();
+        let change = Change { tag, work, data_left, records_left, reserved, promised, changes, rest: None };
         let key = self.pending.insert(Pending::Change(Box::new(change)));
         self.waiting.push_back(key);
         if self.waiting.len() == 1 {
@@ -178,7 +187,8 @@ impl JournaledStore {
         id
     }
 
-    /// Let in what there is room for, in order; but writes and zeros pass a copy-range that waits for folds.
+    /// Let in what there is room for, in order; but writes and zeros pass a copy-range that waits for folds, and writes a discard that waits:
+    /// what it is about is locked by whoever asked for it, and it has places that writes do not get.
     pub(super) fn admit_waiting(&mut self, out: &mut DiskOut<'_>) {
         while let Some(&key) = self.ready.front() {
             if !self.append(key) {
@@ -186,7 +196,7 @@ impl JournaledStore {
             }
             self.ready.pop_front();
         }
-        let mut at = 0;
+        let (mut at, mut zeros_wait) = (0, false);
         while self.failed.is_none()
             && let Some(&key) = self.waiting.get(at)
         {
@@ -194,10 +204,16 @@ impl JournaledStore {
                 self.waiting.remove(at);
                 continue;
             };
-            let passes = matches!(change.work, Work::Write(_) | Work::Record(Record::Zero { .. }, _));
-            if at > 0 && !passes {
+            let is_zero = matches!(change.work, Work::Record(Record::Zero { .. }, _));
+            let passes = matches!(change.work, Work::Write(_)) || is_zero;
+            if (at > 0 || self.cut > 0) && !passes {
                 self.pending[key] = Pending::Change(change);
                 break;
+            }
+            if is_zero && zeros_wait {
+                self.pending[key] = Pending::Change(change);
+                at += 1;
+                continue;
             }
             let is_share = matches!(change.work, Work::Record(Record::Share { .. }, _));
             let admission = self.admit(key, &mut change, out);
@@ -214,6 +230,7 @@ impl JournaledStore {
                     }
                 }
                 Admission::Wait if is_share && self.may_be_passed(key) => at = 1,
+                Admission::Wait if is_zero => (at, zeros_wait) = (at + 1, true),
                 Admission::Wait => break,
                 Admission::No(error) => {
                     self.waiting.remove(at);
@@ -246,13 +263,16 @@ impl JournaledStore {
     fn admit(&mut self, key: usize, change: &mut Change, out: &mut DiskOut<'_>) -> Admission {
         match &mut change.work {
             Work::Record(Record::Zero { at, .. }, _) => {
-                let changes = Changes::of_blocks(*at);
                 if self.fresh.range_count() >= MAX_RANGES || !self.has_patches(2) {
                     return self.wait_for_fold();
                 }
-                if !self.has_places(changes) {
+                let all = *at;
+                let Some(most) = self.may_be_discarded(all) else { return self.wait_for_fold() };
+                let Some((piece, rest, changes)) = self.piece_of(all, most) else {
                     return self.no_space_unless_folding();
-                }
+                };
+                (*at, change.rest) = (piece, rest);
+                self.cut += usize::from(rest.is_some());
                 change.promised = 2;
                 change.changes = changes;
             }
@@ -276,6 +296,11 @@ impl JournaledStore {
                 }
             }
             Work::Record(Record::Create { .. }, _) if !self.has_places(Changes::default()) => {
+                return self.no_space_unless_folding();
+            }
+            Work::Record(Record::Snapshot { .. } | Record::Rollback { .. }, _)
+                if !self.has_last_places(Changes::default()) =>
+            {
                 return self.no_space_unless_folding();
             }
             Work::Record(..) => {}
@@ -306,6 +331,62 @@ impl JournaledStore {
         self.promised += change.promised;
         self.promised_changes = self.promised_changes.and(change.changes);
         Admission::Yes
+    }
+
+    /// Chunks of a discard that this generation may still take: all, or some pieces of it; `None` if it is to wait for a fold.
+    fn may_be_discarded(&self, at: BlockRange) -> Option<u32> {
+        let chunks = Write::chunks_of(at).len();
+        let left = self.discards_left();
+        if left >= chunks || mutant::on("store-discards-unbounded") {
+            return Some(u32::try_from(chunks).unwrap_or(u32::MAX)); // blocks are 32 bits
+        }
+        u32::try_from(left).ok().filter(|left| *left >= 2 * DISCARD_PIECE)
+    }
+
+    /// Chunks that may still be discarded in ranges before the next fold. Where few are in use there is little to look at.
+    pub(super) fn discards_left(&self) -> usize {
+        let bound = self.fold.discarded_per_fold;
+        if self.space.used() <= bound {
+            return usize::MAX;
+        }
+        (bound as usize).saturating_sub(self.fresh.discarded_chunks() + self.promised_changes.discarded)
+    }
+
+    /// As much of a discard as there are places for pages for, up to so many chunks, and what is left of it then. Where it is long and
+    /// places are few that is a piece, and its fold gives back what the next one needs.
+    fn piece_of(&self, at: BlockRange, most: u32) -> Option<(BlockRange, Option<BlockRange>, Changes)> {
+        let chunks = Write::chunks_of(at);
+        let (from, end) = (chunks.start, chunks.end);
+        let all = end - from;
+        // What is left is a piece, too.
+        let shorter = |count: u32| count.min(all.saturating_sub(DISCARD_PIECE)).max(DISCARD_PIECE);
+        let mut count = if most < all { shorter(most) } else { all };
+        loop {
+            let changes = Changes::of_discarded(from, from + count);
+            if self.has_last_places(changes) {
+                let cut = Blocks((from + count).saturating_mul(CHUNK_BLOCKS));
+                let rest = (count < all).then(|| between(cut, at.end()));
+                let piece = if rest.is_some() { between(at.from, cut.0.into()) } else { at };
+                return Some((piece, rest, changes));
+            }
+            if all < 2 * DISCARD_PIECE || count == DISCARD_PIECE || mutant::on("store-discard-uncut") {
+                return None;
+            }
+            count = shorter(count / 2);
+        }
+    }
+
+    /// A piece of a discard took effect: the next one comes before all that waits.
+    pub(super) fn next_piece(&mut self, key: usize, rest: BlockRange) {
+        let Some(Pending::Change(change)) = self.pending.get_mut(key) else { return };
+        if let Work::Record(Record::Zero { at, .. }, _) = &mut change.work {
+            *at = rest;
+        }
+        change.records_left = 1;
+        let (promised, changes) = (std::mem::take(&mut change.promised), std::mem::take(&mut change.changes));
+        self.promised -= promised;
+        self.promised_changes = self.promised_changes.without(changes);
+        self.waiting.push_front(key);
     }
 
     /// True if so many patches more are within the overlay's bound.
@@ -497,6 +578,11 @@ impl JournaledStore {
         }
         self.finish(change.tag, result);
     }
+}
+
+fn between(from: Blocks, end: u64) -> BlockRange {
+    let count = end.saturating_sub(u64::from(from.0));
+    BlockRange { from, count: Blocks(u32::try_from(count).unwrap_or(u32::MAX)) } // of a range
 }
 
 /// A record as the journal has it.

@@ -232,6 +232,8 @@ impl JournaledStore {
         };
         change.records_left -= 1;
         let over = change.records_left == 0;
+        let rest = change.rest.take();
+        self.cut -= usize::from(rest.is_some());
         let mut state = State { catalog: &mut self.catalog, overlay: &mut self.fresh, space: &mut self.space };
         let effect = match &change.work {
             Work::Record(record, _) => state.record(record, change.reserved),
@@ -241,6 +243,9 @@ impl JournaledStore {
                 Effect { here, ..Effect::default() }
             }
         };
+        if let (Some(rest), true) = (rest, effect.here) {
+            return self.next_piece(key, rest);
+        }
         let result = if effect.here {
             Ok(StoreDone::Done)
         } else {

@@ -6,7 +6,7 @@ use super::entry::ChunkNo;
 use super::fold::Fold;
 use super::geometry::Geometry;
 use super::layers::{Catalog, LayerId};
-use super::limits::{CHUNK_BLOCKS, FOLD_IDLE, MAX_PUNCHES, RETRY, UNREAD_FOR};
+use super::limits::{CHUNK_BLOCKS, DISCARD_PIECE, FOLD_IDLE, MAX_PUNCHES, RETRY, UNREAD_FOR};
 use super::overlay::{Changes, Key, Overlay};
 use super::read::{Goal, Look};
 use super::ring::{Appended, Mark, Ring, RingPlace};
@@ -15,7 +15,7 @@ use super::superblock::Superblock;
 use super::tables::Tables;
 use super::{Kind, record_name, tag, untag};
 use crate::opening::Identity;
-use crate::{Counters, DiskOut, FillMark, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View};
+use crate::{Counters, DiskOut, FillMark, Leeway, Store, StoreDone, StoreError, StoreOp, Tag, Usage, View};
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, DiskId, SnapshotId};
 use driver::{DiskIndex, Done, Errno, Op, Time};
 use memory::Arena;
@@ -91,6 +91,8 @@ pub struct JournaledStore {
     /// What they may change.
     pub(super) promised_changes: Changes,
     pub(super) creating: u32,
+    /// Discards of which a piece is in the journal's queue, and the next one is not.
+    pub(super) cut: usize,
     /// Looks that wait for pages.
     pub(super) looking: VecDeque<usize>,
     pages_came: bool,
@@ -130,6 +132,7 @@ pub(super) struct Parts {
     pub(super) space: Space,
     pub(super) superblock: Superblock,
     pub(super) work_per_fold: u32,
+    pub(super) discarded_per_fold: u32,
 }
 
 impl JournaledStore {
@@ -149,7 +152,7 @@ impl JournaledStore {
             copying: BTreeMap::new(),
             lingering: BTreeMap::new(),
             claims: BTreeMap::new(),
-            fold: Fold::new(persisted, parts.work_per_fold),
+            fold: Fold::new(persisted, (parts.work_per_fold, parts.discarded_per_fold)),
             superblock,
             pending: Slab::new(),
             waiting: VecDeque::new(),
@@ -158,6 +161,7 @@ impl JournaledStore {
             promised: 0,
             promised_changes: Changes::default(),
             creating: 0,
+            cut: 0,
             looking: VecDeque::new(),
             pages_came: false,
             passed: None,
@@ -489,7 +493,11 @@ impl Store for JournaledStore {
             }
         }
         self.ring.end_turn(now, out);
+        let waiting = self.waiting.len();
         self.take_finished(now);
+        if self.waiting.len() > waiting {
+            self.retry.get_or_insert(now); // the next piece of a discard
+        }
         self.tables.pages.pump(out);
         if self.tables.pages.starved() {
             self.retry.get_or_insert(now + RETRY);
@@ -538,6 +546,10 @@ impl Store for JournaledStore {
             max_copies: self.place.geometry.max_copies(),
             near_full: self.is_near_full(),
         }
+    }
+
+    fn leeway(&self) -> Leeway {
+        Leeway { pages: self.places_left(), discarding: self.discards_left() < 2 * DISCARD_PIECE as usize }
     }
 
     fn copies(&self) -> Vec<(CopyId, Configuration)> {

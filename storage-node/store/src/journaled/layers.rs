@@ -75,6 +75,15 @@ impl CopyState {
         if held.stamp <= self.known_good || self.held.iter().rev().any(is_it) {
             return;
         }
+        // The pieces of a long discard are one change.
+        let follows =
+            |h: &&mut Held| h.stamp == held.stamp && h.kind == held.kind && h.at.end() == held.at.from.0.into();
+        if held.kind == HeldKind::Zero
+            && let Some(before) = self.held.iter_mut().rev().find(follows)
+        {
+            before.at.count.0 += held.at.count.0;
+            return;
+        }
         self.held.push(held);
         if self.held.len() > MAX_HELD {
             self.merge_held();

@@ -59,6 +59,14 @@ pub(super) const SPARE_PLACES: u32 = 72;
 pub(super) const SCARCE_PLACES_PART: u32 = 16;
 /// See `SCARCE_PLACES_PART`.
 pub(super) const SCARCE_PLACES: u32 = 1024;
+/// This part of these places are as many more, which are for what gives places back, discards, and for barriers: nothing that is written
+/// gets them. At least as many as the fold of a discard's smallest piece needs, wherever the records of its chunks are.
+pub(super) const LAST_PLACES_PART: u32 = 2;
+/// Chunks of the smallest piece of a discard. One of less than two of them is not cut: a piece of a single chunk would be remembered for good.
+pub(super) const DISCARD_PIECE: u32 = 8;
+/// Chunks that one generation discards in ranges, at most, where so many are in use: the fold reads the record of each, on a slow disk some
+/// thousand a second, and until it is over the journal's room does not come back.
+pub(super) const DISCARDED_PER_FOLD: u32 = 1 << 16;
 /// Patches of one overlay generation: at some 150 B each (two blocks inline, a share of the group) 20 MiB, 40 MiB for both generations; twice
 /// that where each is alone in its group, on volumes of many TiB. A full ring of 1 GiB holds 262,144 blocks, half of them in a generation.
 pub(super) const MAX_PATCHES: usize = 1 << 17;
@@ -168,6 +176,7 @@ pub(super) const CHUNKS_PER_LEAF: u32 = 59;
 pub(super) const USED_PER_LEAF: u32 = 63 * USED_CHUNKS;
 /// Leaves below one page of pointers.
 pub(super) const LEAVES_PER_BRANCH: u32 = 509;
+const _: () = assert!(crate::BLOCKS_PER_PAGE == ENTRIES_PER_LEAF * CHUNK_BLOCKS);
 const _: () =
     assert!(ENTRIES_PER_LEAF as usize == 4072 / ENTRY_BYTES && CHUNKS_PER_LEAF as usize == 4072 / CHUNK_RECORD_BYTES);
 /// Cache for metadata pages if nothing is said: dense metadata of 10 GiB of data.

@@ -12,7 +12,7 @@ use super::engine::{JournaledStore, Parts, Place};
 use super::entry::ChunkNo;
 use super::fold::{decode_copy, decode_held, decode_layer};
 use super::layers::{Catalog, CopyState, LayerId};
-use super::limits::{DEFAULT_CACHE_BYTES, SUPERBLOCKS, USED_CHUNKS, WORK_PER_FOLD};
+use super::limits::{DEFAULT_CACHE_BYTES, DISCARDED_PER_FOLD, SUPERBLOCKS, USED_CHUNKS, WORK_PER_FOLD};
 use super::overlay::Overlay;
 use super::pages::{Pages, Region};
 use super::record::Record;
@@ -39,13 +39,21 @@ pub struct Tuning {
     pub cache: Bytes,
     /// Entries of layers that are released, merged or shared between two checkpoints.
     pub work_per_fold: u32,
+    /// Chunks that are discarded between two checkpoints, where more are in use.
+    pub discarded_per_fold: u32,
     /// The disk will be opened again if something of it cannot be read: that ends the opening, and is neither damage nor the journal's end.
     pub patient: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { journal: None, cache: Bytes(DEFAULT_CACHE_BYTES), work_per_fold: WORK_PER_FOLD, patient: false }
+        Self {
+            journal: None,
+            cache: Bytes(DEFAULT_CACHE_BYTES),
+            work_per_fold: WORK_PER_FOLD,
+            discarded_per_fold: DISCARDED_PER_FOLD,
+            patient: false,
+        }
     }
 }
 
@@ -371,7 +379,7 @@ impl Opening {
         let ring = Ring::new(ring_place, end.state, &self.arena).ok_or(OpenError::Memory)?;
         let arena = self.arena.clone();
         let fresh = overlay;
-        let work_per_fold = self.tuning.work_per_fold;
+        let Tuning { work_per_fold, discarded_per_fold, .. } = self.tuning;
         let parts = Parts {
             place,
             ring_place,
@@ -384,6 +392,7 @@ impl Opening {
             space,
             superblock,
             work_per_fold,
+            discarded_per_fold,
         };
         let mut store = JournaledStore::recovered(parts);
         store.find_work();
@@ -413,6 +422,12 @@ impl Opening {
             match store.retry.filter(|_| !waits_for_disk) {
                 None => break,
                 Some(at) if at > now && store.tables.pages.has_unread() => return Err(OpenError::Disk(Errno::IO)),
+                // A block that is to be moved, of which the disk cannot read a sector. It is read again at once, as there is nobody who would
+                // have to wait; then it goes home as damaged, as in a store that serves. But who will open the disk again may read it yet.
+                Some(at) if at > now && store.fold.has_unread() => match self.tuning.patient {
+                    true => return Err(OpenError::Disk(Errno::IO)),
+                    false => store.fold.read_again(),
+                },
                 // For memory, of which there is never more.
                 Some(at) if at > now => return Err(OpenError::Memory),
                 // For its next turn.

@@ -123,6 +123,8 @@ pub(super) struct Changes {
     pub(super) branches: usize,
     /// Chunks, each of which has a record.
     pub(super) chunks: usize,
+    /// Chunks that are discarded as parts of ranges: what the fold has to look at one by one.
+    pub(super) discarded: usize,
 }
 
 impl Changes {
@@ -134,7 +136,14 @@ impl Changes {
             leaves: pages(ENTRIES_PER_LEAF),
             branches: pages(ENTRIES_PER_LEAF * LEAVES_PER_BRANCH),
             chunks: (last - from + 1) as usize,
+            discarded: 0,
         }
+    }
+
+    /// Of a run that is discarded: each chunk may give up a place, and gets none.
+    pub(super) fn of_discarded(from: u32, end: u32) -> Self {
+        let run = Self::of_run(from, end);
+        Self { discarded: run.chunks, ..run }
     }
 
     /// Of blocks that a write or a copy-range puts there: each chunk has a place and gets another.
@@ -149,6 +158,7 @@ impl Changes {
             leaves: self.leaves + other.leaves,
             branches: self.branches + other.branches,
             chunks: self.chunks + other.chunks,
+            discarded: self.discarded + other.discarded,
         }
     }
 
@@ -157,6 +167,7 @@ impl Changes {
             leaves: self.leaves.saturating_sub(other.leaves),
             branches: self.branches.saturating_sub(other.branches),
             chunks: self.chunks.saturating_sub(other.chunks),
+            discarded: self.discarded.saturating_sub(other.discarded),
         }
     }
 }
@@ -186,14 +197,14 @@ struct Runs<'a> {
 impl Runs<'_> {
     fn remove(&mut self, from: u32) {
         if let Some(range) = self.runs.remove(&from) {
-            *self.changes = self.changes.without(Changes::of_run(from, range.end));
+            *self.changes = self.changes.without(Changes::of_discarded(from, range.end));
         }
     }
 
     fn insert(&mut self, from: u32, range: Range) {
         self.remove(from);
         self.runs.insert(from, range);
-        *self.changes = self.changes.and(Changes::of_run(from, range.end));
+        *self.changes = self.changes.and(Changes::of_discarded(from, range.end));
     }
 
     fn clear(&mut self) {
@@ -216,6 +227,7 @@ impl Overlay {
             branches: self.patches.branches(),
             // Where it was, and where it goes.
             chunks: 2 * self.patches.len(),
+            discarded: 0,
         };
         let shares = self.shares.iter().map(|share| Changes::of_blocks(share.at));
         shares.fold(patches, Changes::and).and(self.discarded)
@@ -224,6 +236,11 @@ impl Overlay {
     /// Runs of discarded chunks.
     pub(super) fn range_count(&self) -> usize {
         self.ranges.values().map(BTreeMap::len).sum()
+    }
+
+    /// Chunks in them.
+    pub(super) fn discarded_chunks(&self) -> usize {
+        self.discarded.chunks
     }
 
     /// Chunks set aside for what is in it.

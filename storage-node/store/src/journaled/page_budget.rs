@@ -3,31 +3,66 @@
 use super::engine::JournaledStore;
 use super::layers::{Catalog, LayerId};
 use super::limits::{
-    CHUNKS_PER_LEAF, COPIES_PER_LEAF, HELD_PER_LEAF, LAYERS_PER_LEAF, LEAVES_PER_BRANCH, SCARCE_PLACES,
-    SCARCE_PLACES_PART, SPARE_PLACES, USED_PER_LEAF,
+    CHUNKS_PER_LEAF, COPIES_PER_LEAF, DISCARD_PIECE, ENTRIES_PER_LEAF, HELD_PER_LEAF, LAST_PLACES_PART,
+    LAYERS_PER_LEAF, LEAVES_PER_BRANCH, SCARCE_PLACES, SCARCE_PLACES_PART, SPARE_PLACES, USED_PER_LEAF,
 };
 use super::overlay::{Changes, Overlay};
 use conductor_model::CopyId;
+use driver::mutant;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl JournaledStore {
-    /// True if the pages have room for all that the fold will change, and for this.
+    /// True if the pages have room for all that the fold will change, and for this, which takes some for good: the last ones are not its.
     pub(super) fn has_places(&self, more: Changes) -> bool {
+        self.has_places_beside(more, self.last_places())
+    }
+
+    /// The same for what gives places back, or is nothing but a record: with the last ones.
+    pub(super) fn has_last_places(&self, more: Changes) -> bool {
+        self.has_places_beside(more, 0)
+    }
+
+    fn has_places_beside(&self, more: Changes, kept: usize) -> bool {
         let generations = std::iter::once(&self.fresh).chain(&self.folding);
         let all = generations.map(Overlay::changes).fold(more.and(self.promised_changes), Changes::and);
+        self.has_free_places(self.pages_of(all) + SPARE_PLACES as usize + kept)
+    }
+
+    /// Pages that such changes make or change, at most.
+    fn pages_of(&self, all: Changes) -> usize {
         // Two pages above a leaf, as a map of 4 GiB has: what a larger one has beside is in the part that pages above are of those below.
         let maps = all.leaves + 2 * all.branches;
         let of_chunks = |each: u32| all.chunks.min((self.space.total() / each + 1) as usize);
         let records =
             of_chunks(CHUNKS_PER_LEAF) + of_chunks(CHUNKS_PER_LEAF * LEAVES_PER_BRANCH) + of_chunks(USED_PER_LEAF);
         let below = maps + records;
-        self.has_free_places(below + below / LEAVES_PER_BRANCH as usize + SPARE_PLACES as usize)
+        below + below / LEAVES_PER_BRANCH as usize
+    }
+
+    fn scarce_places(&self) -> u32 {
+        (self.place.geometry.places() / SCARCE_PLACES_PART).min(SCARCE_PLACES)
+    }
+
+    /// Places for what gives some back.
+    fn last_places(&self) -> usize {
+        // Across the borders of pages.
+        let piece = Changes::of_discarded(ENTRIES_PER_LEAF - 1, ENTRIES_PER_LEAF + 2 * DISCARD_PIECE - 1);
+        let piece = self.pages_of(Changes { branches: 2, ..piece });
+        ((self.scarce_places() / LAST_PLACES_PART) as usize).max(piece)
     }
 
     /// True if so few places for pages are left that nobody should count on one. What a fold has changed comes back with its commit.
     pub(super) fn is_short_of_places(&self) -> bool {
-        let part = (self.place.geometry.places() / SCARCE_PLACES_PART).min(SCARCE_PLACES);
-        !self.has_free_places((SPARE_PLACES + part) as usize)
+        !self.has_free_places((SPARE_PLACES + self.scarce_places()) as usize + self.last_places())
+    }
+
+    /// Places that what takes no chunk may still take for good, if half of the last ones are kept for what is under way, and for settling.
+    pub(super) fn places_left(&self) -> u32 {
+        let pages = &self.tables.pages;
+        let kept = self.last_places() / 2 + (SPARE_PLACES + 3 * self.creating) as usize;
+        let free = pages.free_places().saturating_add(pages.places_given_back());
+        let records = record_pages(&self.catalog, &self.fold.persisted, |_, _| true, |_| true);
+        free.saturating_sub(u32::try_from(kept + records).unwrap_or(u32::MAX))
     }
 
     /// True if so many places are free beside those that records need: no Join and no snapshot asks for one.
@@ -78,8 +113,10 @@ fn record_pages(
         }
     }
     let records: BTreeSet<usize> = lists.keys().map(|slot| slot / COPIES_PER_LEAF).collect();
+    // A snapshot is listed above the K of each of its copies, and is asked no place for that: a list counts as one entry longer than it is.
+    let more = usize::from(!mutant::on("store-empty-lists-uncounted"));
     let of_list = |(slot, len): (usize, usize)| {
-        let first = slot * crate::MAX_HELD;
+        let (first, len) = (slot * crate::MAX_HELD, (len + more).min(crate::MAX_HELD));
         let last = first + len.saturating_sub(1);
         usize::from(len > 0) * (last / HELD_PER_LEAF - first / HELD_PER_LEAF + 1)
     };

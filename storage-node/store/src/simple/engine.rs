@@ -12,8 +12,8 @@ use super::slots::{Runs, Slot, Slots};
 use super::{Kind, tag, untag};
 use crate::configuration::blocks_of;
 use crate::{
-    Counters, DiskOut, FillMark, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag, Usage,
-    View,
+    Counters, DiskOut, FillMark, Leeway, MAX_IN_FLIGHT, MAX_REQUEST_BLOCKS, Store, StoreDone, StoreError, StoreOp, Tag,
+    Usage, View,
 };
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, DiskId, SnapshotId, Stamp};
 use driver::{Done, Errno, Op, Part, Span, Time};
@@ -583,6 +583,10 @@ impl Store for SimpleStore {
             max_copies: self.place.geometry.max_copies(),
             near_full: self.is_near_full(),
         }
+    }
+
+    fn leeway(&self) -> Leeway {
+        Leeway::ANY
     }
 
     fn copies(&self) -> Vec<(CopyId, Configuration)> {

@@ -2,9 +2,11 @@
 
 use super::disk::*;
 use super::{fold, fresh, place_of, repair, snapshot};
-use conductor_model::{BLOCK, Blocks, CopyId};
-use driver::{Errno, Span};
-use node_store::{OpenError, Store, StoreError, StoreOp, Tag, block_crcs};
+use conductor_model::{BLOCK, Blocks, CopyId, ShardId, ShardIndex, SnapshotId, VolumeId};
+use driver::{Errno, Op, Span};
+use memory::Arena;
+use node_store::journaled::{JournaledStore, Opening, Tuning};
+use node_store::{OpenError, OpenOptions, Parent, Store, StoreError, StoreOp, Tag, block_crcs};
 
 #[test]
 fn damage_is_never_returned_and_is_put_right_with_another_copys_content() {
@@ -285,4 +287,86 @@ fn a_repair_beside_the_fold_that_carries_the_damage_home_is_not_undone() {
         }
     }
     assert!(refused > 0 && done > 10, "{refused} refused, {done} done");
+}
+
+/// Opens what is there.
+fn open_patiently(disk: &mut Disk, arena: &Arena, patient: bool) -> Result<JournaledStore, OpenError> {
+    let size = conductor_model::Bytes(disk.visible.len() as u64);
+    let options = OpenOptions { disk: DISK, size, cluster: Some(0xc1), node: Some(conductor_model::NodeId(1)) };
+    let tuning = Tuning { patient, ..Tuning::default() };
+    let mut opening = Opening::start(options, tuning, arena, &mut |op| disk.submit(op))?;
+    loop {
+        let done = disk.step().expect("an opening waits for its disk");
+        if let Some(result) = opening.done(NOW, done, &mut |op| disk.submit(op)) {
+            return result;
+        }
+    }
+}
+
+#[test]
+fn a_copy_range_that_a_crash_cut_short_is_finished_although_a_sector_cannot_be_read() {
+    const CHUNKS: u32 = 60;
+    for composed in [false, true] {
+        let arena = Arena::small(64 << 20);
+        let geometry = journaled_geometry(4000, 640, 2 * 16 * CHUNKS + 1000, 4);
+        let mut disk = Disk::new(geometry.size().0 as usize, 11);
+        Journaled::format(&mut disk, &arena, geometry).unwrap();
+        let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+        for copy in [1, 2] {
+            let shard = ShardId { volume: VolumeId(copy), index: ShardIndex(0) };
+            let config = conductor_model::Configuration { shard, ..config(1, 16 * CHUNKS) };
+            run(&mut store, &mut disk, StoreOp::Create { copy: CopyId(copy.into()), config, parent: None }).unwrap();
+        }
+        // What is shared is one chunk, or made of two layers' and therefore copied.
+        run(&mut store, &mut disk, write(&arena, 1, range(0, 8), 5, 5000)).unwrap();
+        run(&mut store, &mut disk, snapshot(1, 9, 6)).unwrap();
+        let name = if composed { 10 } else { 9 };
+        if composed {
+            run(&mut store, &mut disk, write(&arena, 1, range(8, 8), 7, 6000)).unwrap();
+            run(&mut store, &mut disk, snapshot(1, name, 8)).unwrap();
+        }
+        fold(&mut store, &mut disk);
+        let from = Parent { copy: CopyId(1), snapshot: SnapshotId(name) };
+        let share = StoreOp::Share { copy: CopyId(2), stamp: stamp(77), at: range(0, 16), from, known_good: stamp(0) };
+        store.submit(NOW, Tag(0), share, &mut |op| disk.submit(op));
+        // All is in the journal, and nothing of it home; later groups prove that the first was durable.
+        let mut written = 0;
+        for n in 1..CHUNKS {
+            let op = write(&arena, 1, range(n * 16, 1), 100 + u64::from(n), u64::from(n));
+            store.submit(NOW, Tag(1 + u64::from(n)), op, &mut |op| disk.submit(op));
+            while n % 20 == 19 && written < n {
+                store.end_turn(NOW, &mut |op| disk.submit(op));
+                let is_other = |(op, _): &mut (Op, usize)| !matches!(op, Op::DiskWrite { durable: true, .. });
+                let others: Vec<_> = disk.inflight.extract_if(.., is_other).collect();
+                let done = disk.step().expect("a write of the journal");
+                disk.inflight.extend(others);
+                store.done(NOW, done, &mut |op| disk.submit(op));
+                while let Some((tag, result)) = store.next_completion() {
+                    result.unwrap();
+                    assert_ne!(tag, Tag(0), "the copy-range is not over");
+                    written += 1;
+                }
+            }
+        }
+        drop(store);
+        disk.crash();
+        // A block that is to be moved: out of the journal, or from one chunk to another.
+        let (seed, block) = if composed { (5003, 3) } else { (3, 48) };
+        let mut at =
+            disk.visible.chunks(BLOCK).enumerate().filter(|(_, here)| *here == block_of(seed)).map(|(at, _)| at);
+        let at = if composed { at.next_back() } else { at.next() };
+        let at = at.unwrap() * BLOCK;
+        disk.bad_sector = Some(at + 600);
+        let patient = open_patiently(&mut disk, &arena, true).map(drop);
+        assert_eq!(patient.err(), Some(OpenError::Disk(Errno::IO)), "it may be readable soon");
+        disk.crash();
+        let mut store = open_patiently(&mut disk, &arena, false).unwrap();
+        let copy = if composed { 2 } else { 1 };
+        let corrupt = StoreError::Corrupt { copy: CopyId(copy), block: Blocks(block) };
+        assert_eq!(read(&mut store, &mut disk, &arena, copy, range(block, 1)).err(), Some(corrupt));
+        for (copy, block, seed) in [(2, 0, 5000), (2, 7, 5007), (1, 16, 1), (1, 59 * 16, 59)] {
+            assert_eq!(read(&mut store, &mut disk, &arena, copy, range(block, 1)).unwrap(), block_of(seed));
+        }
+        assert_eq!(store.failure(), None);
+    }
 }

@@ -6,6 +6,7 @@ mod damage;
 mod disk;
 mod lost;
 mod pace;
+mod places;
 mod space;
 
 use conductor_model::{BLOCK, Blocks, CopyId, ShardId, ShardIndex, SnapshotId, Stamp, VolumeId};
@@ -19,7 +20,7 @@ const BLOCKS: u32 = 400;
 
 fn fresh(data_blocks: u32) -> (Disk, Arena, JournaledStore) {
     let arena = Arena::small(32 << 20);
-    let geometry = journaled_geometry(620, 320, data_blocks, 4);
+    let geometry = journaled_geometry(620, 340, data_blocks, 4);
     let mut disk = Disk::new(geometry.size().0 as usize, 11);
     Journaled::format(&mut disk, &arena, geometry).unwrap();
     let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();

@@ -19,7 +19,7 @@ mod shares;
 use super::engine::JournaledStore;
 use super::entry::ChunkNo;
 use super::layers::{Catalog, LayerId};
-use super::limits::{FOLD_AT, MAX_PATCHES, MAX_RANGES, UNREAD_LONG};
+use super::limits::{DISCARD_PIECE, FOLD_AT, MAX_PATCHES, MAX_RANGES, UNREAD_LONG};
 use super::overlay::Key;
 use super::pages::ArrayName;
 use super::ring::{JournalBlock, Mark};
@@ -108,6 +108,8 @@ pub(super) struct Fold {
     /// Entries that a fold may release, merge or share, and that this one still may.
     work_per_fold: u32,
     work_left: u32,
+    /// Chunks that one generation discards in ranges.
+    pub(super) discarded_per_fold: u32,
     /// What is being done about layers.
     job: Option<layers::Job>,
     /// A layer whose merging waits for space, in this fold.
@@ -154,7 +156,7 @@ pub(super) struct Fold {
 }
 
 impl Fold {
-    pub(super) fn new(persisted: Catalog, work_per_fold: u32) -> Self {
+    pub(super) fn new(persisted: Catalog, (work_per_fold, discarded_per_fold): (u32, u32)) -> Self {
         Self {
             stage: Stage::Idle,
             wanted: false,
@@ -172,6 +174,7 @@ impl Fold {
             flattens: VecDeque::new(),
             work_per_fold: work_per_fold.max(1),
             work_left: 0,
+            discarded_per_fold: discarded_per_fold.max(2 * DISCARD_PIECE),
             job: None,
             stuck: Vec::new(),
             dropping: layers::Dropping::default(),
@@ -250,6 +253,11 @@ impl Fold {
 }
 
 impl JournaledStore {
+    /// Chunks that the generation of changes which is not being folded discards in ranges: for tests.
+    pub fn discarding(&self) -> usize {
+        self.fresh.discarded_chunks()
+    }
+
     /// True while a fold is under way that merges a layer into the one above: the crash tests stop in the midst of it.
     pub fn is_merging(&self) -> bool {
         self.fold.merged
@@ -319,6 +327,7 @@ impl JournaledStore {
             && (self.fold.wanted
                 || fresh.patches.len() >= MAX_PATCHES / FOLD_AT
                 || fresh.range_count() >= MAX_RANGES / FOLD_AT
+                || self.discards_left() < self.fold.discarded_per_fold as usize / FOLD_AT
                 || self.ring.stalled()
                 || self.ring.free_blocks() < self.place.geometry.ring_blocks() / 2
                 || self.is_scarce()

@@ -83,7 +83,7 @@ pub(super) struct Course {
 const WHOLE: u64 = 1 << 10;
 
 fn part(of: usize, all: usize) -> u64 {
-    (of as u64 * WHOLE / (all as u64).max(1)).min(WHOLE)
+    ((of as u64).saturating_mul(WHOLE) / (all as u64).max(1)).min(WHOLE)
 }
 
 impl Course {
@@ -204,6 +204,11 @@ impl Fold {
         };
         let carried = self.bruised.contains(&(disk, at)) || self.moving.iter().any(|(_, moving)| is_read(moving));
         carried && !mutant::on("store-repair-undone")
+    }
+
+    /// True if something that is to be moved could not be read, and waits to be read again.
+    pub(in super::super) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
     }
 
     /// What could not be read is read again.
@@ -368,7 +373,8 @@ impl JournaledStore {
     fn timetable(&mut self) -> u64 {
         let patches = part(MAX_PATCHES.saturating_sub(self.fresh.patches.len()), MAX_PATCHES);
         let ranges = part(MAX_RANGES.saturating_sub(self.fresh.range_count()), MAX_RANGES);
-        self.fold.course.timetable(self.ring.free_blocks(), patches.min(ranges))
+        let discards = part(self.discards_left(), self.fold.discarded_per_fold as usize);
+        self.fold.course.timetable(self.ring.free_blocks(), patches.min(ranges).min(discards))
     }
 
     /// How many writes home may be out: while the journal takes requests, no more than they have time for.

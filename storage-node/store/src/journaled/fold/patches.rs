@@ -3,7 +3,7 @@
 use super::super::engine::JournaledStore;
 use super::super::entry::{ALL, ChunkNo, ChunkRecord, Entry, Mask, blocks, plain_crc, stored_crc};
 use super::super::layers::LayerId;
-use super::super::limits::{CHUNK_BLOCKS, LOOK_AHEAD, MAX_MOVES_QUEUED, STEPS_PER_TURN};
+use super::super::limits::{CHUNK_BLOCKS, ENTRIES_PER_LEAF, LOOK_AHEAD, MAX_MOVES_QUEUED, STEPS_PER_TURN};
 use super::super::overlay::{Key, Patch, Spot};
 use super::super::tables::Wait;
 use super::moves::Homeward;
@@ -87,10 +87,40 @@ impl JournaledStore {
                 Ok(_) => {
                     self.fold.discards.pop_front();
                 }
-                Err(wait) => return self.waits(wait),
+                Err(wait) => {
+                    if wait == Wait::Load && !mutant::on("store-discard-read-alone") {
+                        self.ask_for_discarded();
+                    }
+                    return self.waits(wait);
+                }
             }
         }
         Step::Later
+    }
+
+    /// Ask for the pages of the next chunks that are discarded: those of their records, as many as there are chunks where it was written here and
+    /// there, and those of the map itself where it is thin.
+    fn ask_for_discarded(&mut self) {
+        let (mut asked, mut looked) = (0, 0);
+        for n in 0..self.fold.discards.len().min(LOOK_AHEAD) {
+            let Some(super::Discard { layer, mut next, end, .. }) = self.fold.discards.get(n).copied() else { return };
+            while asked < LOOK_AHEAD
+                && looked < LOOK_AHEAD * LOOK_AHEAD
+                && let Ok(Some(chunk)) = self.next_said(layer, next)
+                && chunk < end
+            {
+                (looked, next) = (looked + 1, chunk + 1);
+                // What is asked for comes later.
+                match self.tables.entry(layer, chunk) {
+                    Ok(Entry { chunk: Some(physical), .. }) => {
+                        let _ = self.tables.chunk(physical);
+                        asked += 1;
+                    }
+                    Ok(_) => {}
+                    Err(_) => (asked, next) = (asked + 1, (chunk / ENTRIES_PER_LEAF + 1) * ENTRIES_PER_LEAF),
+                }
+            }
+        }
     }
 
     /// The next entry of a discard; where to go on.

@@ -185,6 +185,11 @@ impl Pages {
         self.places.available()
     }
 
+    /// Places that come back with the next checkpoint, or the one under way.
+    pub(crate) fn places_given_back(&self) -> u32 {
+        self.places.given_back()
+    }
+
     /// True if a place was given back that is still read or rewritten: it is free when that is over.
     pub(crate) fn are_places_coming(&self) -> bool {
         self.places.any_coming()

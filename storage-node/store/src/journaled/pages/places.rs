@@ -91,6 +91,11 @@ impl Places {
         self.free.saturating_sub(self.promised).saturating_sub(FREEING_PLACES)
     }
 
+    /// Places that a checkpoint makes free.
+    pub(super) fn given_back(&self) -> u32 {
+        u32::try_from(self.freed.len() + self.sealed.len()).unwrap_or(u32::MAX) // each is one of the region's
+    }
+
     /// True if giving it back makes it free at once.
     pub(super) fn is_free_when_given(&self, place: Place) -> bool {
         bit(&self.young, place) && !self.is_held(place)
