@@ -23,6 +23,8 @@ const PLACES: u32 = 256;
 const RINGS: [u32; 4] = [612, 700, 3_300, 900];
 /// Entries of layers that are released, merged or shared in one fold: all of a copy's at once, and so few that it takes many folds.
 const WORK: [u32; 4] = [4_096, 3, 10, 1];
+/// Chunks that one fold discards: all of a copy's at once, and so few that longer discards are done in pieces.
+const DISCARDED: [u32; 4] = [1 << 16, 16, 24, 16];
 /// Cache for metadata pages: so small that pages are loaded all the time.
 const CACHE: Bytes = Bytes(1 << 20);
 /// Memory for the offline check.
@@ -53,8 +55,9 @@ fn geometry(shape: Shape) -> Geometry {
 }
 
 fn tuning(shape: Shape) -> Tuning {
-    let work_per_fold = WORK[usize::try_from(shape.journal).expect("small")];
-    Tuning { journal: external(shape), cache: CACHE, work_per_fold, ..Tuning::default() }
+    let at = usize::try_from(shape.journal).expect("small");
+    let (work_per_fold, discarded_per_fold) = (WORK[at], DISCARDED[at]);
+    Tuning { journal: external(shape), cache: CACHE, work_per_fold, discarded_per_fold, ..Tuning::default() }
 }
 
 impl Progress<()> for Format {
