@@ -46,3 +46,23 @@ fn a_shard_is_created_by_another_copy_where_its_primary_died() {
         assert_eq!(c.read(client, 1, 0), 1);
     }
 }
+
+#[test]
+fn a_copy_that_is_back_before_the_conductor_would_have_it_dropped_takes_part_in_the_creation() {
+    let mut c = Cluster::new(3);
+    // As a conductor does where too few copies of what is being created would be left.
+    c.fixed = true;
+    c.deaf = true;
+    c.create_unborn(1, &[0, 1, 2], None, Durability::Always);
+    c.until("it would be born", |c| c.count("ask.born") > 0);
+    c.w.kill(c.nodes[2]);
+    c.until("a copy would be dropped", |c| c.count("ask.drop") > 0);
+    c.deaf = false;
+    c.until("which is refused", |c| c.count("ask.refused") > 0);
+    c.w.restart(c.nodes[2]);
+    c.until_serving(1);
+    assert_eq!(c.in_sync(1), [0, 1, 2]);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 1);
+    assert_eq!(c.read(client, 1, 0), 1);
+}

@@ -180,6 +180,17 @@ impl<S: Store> Node<S> {
         member.open != open && !driver::mutant::on("restarted_node_trusted")
     }
 
+    /// What the conductor was asked for is not wanted any more: what is, is found out with everybody's Join.
+    pub(super) fn begin_anew(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
+        self.counters.count("ask.given-up");
+        let own = self.primaries.get(&shard).and_then(|p| p.config.primary_member()).cloned();
+        let here = own.and_then(|own| Some((self.disks.iter().find(|d| d.disk == own.disk)?.open, own)));
+        match here {
+            Some((open, own)) if self.named_wrongly(&own, open) => self.ask_reopened(now, shard, own.copy, open, out),
+            _ => self.join_again(now, shard, out),
+        }
+    }
+
     /// Asks the conductor for a change under the present epoch, until it answers.
     pub(super) fn ask_conductor(
         &mut self,

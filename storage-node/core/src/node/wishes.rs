@@ -237,6 +237,11 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         let Some(change) = due else {
             primary.wish = None;
+            let overtaken = matches!(primary.phase, PrimaryPhase::Asking(MembershipChange::Drop(_)));
+            if overtaken && !driver::mutant::on("drop_asked_for_ever") {
+                // Who was to be dropped is back before the conductor would have it so.
+                self.begin_anew(now, shard, out);
+            }
             return;
         };
         let asked = primary.wish.as_ref().filter(|(wished, _)| *wished == change).map(|(_, at)| *at);
@@ -253,7 +258,7 @@ impl<S: Store> Node<S> {
         }
         primary.wish = Some((change.clone(), now));
         if let PrimaryPhase::Asking(asking) = &mut primary.phase {
-            // What was asked for is about a copy that is gone by now.
+            // What was asked for is about a copy that is gone by now, or is found out again.
             *asking = change.clone();
             primary.asked = now;
         }

@@ -94,6 +94,8 @@ pub struct Cluster {
     pub damage: Vec<String>,
     /// What the conductor decides is so, and nobody hears of it.
     pub mute: bool,
+    /// The conductor hears of no wish.
+    pub deaf: bool,
     /// A copy that is not to be filled, as its disk failed.
     pub unfit: Option<CopyId>,
     /// Membership stays as it is: of what nodes ask only births and openings are granted.
@@ -168,6 +170,7 @@ impl Cluster {
             failed: Vec::new(),
             damage: Vec::new(),
             mute: false,
+            deaf: false,
             unfit: None,
             fixed: false,
             last: 0,
@@ -222,6 +225,7 @@ impl Cluster {
                 }
             }
             (Said::Answered(token, status, data), _) => drop(self.answers.insert(token, (status, data))),
+            (Said::Node(Letter::Ask(_)), _) if self.deaf => {}
             (Said::Node(Letter::Ask(request)), Some(node)) => {
                 let config = self.configs.get_mut(&request.shard).unwrap();
                 let own = config.primary;
