@@ -116,6 +116,9 @@ fn people(status: &Status) -> String {
     for warning in &status.warnings {
         let _ = writeln!(text, "  warning: {warning}");
     }
+    for note in &status.notes {
+        let _ = writeln!(text, "  note: {note}");
+    }
     for scrub in status.volumes.iter().filter_map(|v| v.scrub.as_ref()).filter(|s| s.state != ScrubState::Idle) {
         let _ = writeln!(text, "  {}", scrub::describe(scrub).replace('\n', "\n  "));
     }

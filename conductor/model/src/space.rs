@@ -3,7 +3,7 @@
 //! From the nodes' last heartbeats; nothing here is persisted. What several volumes share is counted where it was written first.
 
 use crate::limits::{FULL_PERCENT, NEAR_FULL_PERCENT};
-use crate::views::{DiskSpace, Duty, Fullness, NodeInfo, NodeState, Space, VolumeSpace, VolumeState};
+use crate::views::{DiskInfo, DiskSpace, Duty, Fullness, NodeInfo, NodeState, Space, VolumeSpace, VolumeState};
 use crate::{Bytes, Conductor, DiskId, Millis, NodeId, VolumeId};
 use std::collections::BTreeMap;
 
@@ -127,10 +127,6 @@ impl Conductor {
                      again if the disk is sound"
                 ));
             }
-            if disk.damaged > disk.repaired {
-                let (damaged, repaired) = (disk.damaged, disk.repaired);
-                warnings.push(format!("disk {} of {node}: {damaged} blocks damaged, {repaired} repaired", disk.disk));
-            }
         }
         for node in self.nodes.values().filter(|_| unheard == 0) {
             if node.duty == Duty::Draining
@@ -151,6 +147,18 @@ impl Conductor {
             warnings.push(format!("volume {name}: {left} damaged blocks found by its scrub could not be put right"));
         }
         warnings
+    }
+
+    /// What is worth knowing, and asks nobody for anything.
+    pub(crate) fn notes(nodes: &[NodeInfo]) -> Vec<String> {
+        let disks = nodes.iter().flat_map(|n| n.disks.iter().map(move |d| (n.node, d)));
+        let line = |(node, disk): (NodeId, &DiskInfo)| {
+            let DiskInfo { disk, damaged, repaired, .. } = disk;
+            format!(
+                "disk {disk} of {node}: {damaged} blocks damaged, {repaired} repaired, since the node has opened it"
+            )
+        };
+        disks.filter(|(_, disk)| disk.damaged > 0).map(line).collect()
     }
 
     /// Damaged and repaired blocks on a disk, since its node opened it.

@@ -35,7 +35,7 @@ impl Conductor {
             repaired: disks().map(|d| d.repaired).fold(0, u64::saturating_add),
         };
         let doubt = self.doubted().map(ToOwned::to_owned);
-        let warnings = self.warnings(now, &nodes);
+        let (warnings, notes) = (self.warnings(now, &nodes), Self::notes(&nodes));
         let health = active().map(|v| v.health).max().unwrap_or(Health::Healthy);
         let (cluster, commit, rebalance) = (self.meta.cluster, self.meta.commit.0, self.rebalance_info());
         let settings = self.settings();
@@ -50,6 +50,7 @@ impl Conductor {
             refused,
             totals,
             warnings,
+            notes,
             rebalance,
             settings,
             nodes,

@@ -596,6 +596,9 @@ pub struct Status {
     pub totals: Totals,
     /// What needs somebody's attention soon although I/O goes on: disks nearly full, damage that was not put right.
     pub warnings: Vec<String>,
+    /// What is worth knowing, and asks nobody for anything: damage that was met.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Whether copies are moved so that disks are evenly used and copies far apart.
     #[serde(default)]
     pub rebalance: RebalanceInfo,

@@ -463,7 +463,7 @@ fn a_volume_uses_what_all_its_copies_hold() {
     let status = cluster.model.status(cluster.now);
     assert_eq!((status.totals.damaged, status.totals.repaired), (3, 2));
     assert_eq!(status.nodes[0].disks[0].damaged, 3);
-    assert!(status.warnings.iter().any(|w| w.contains("3 blocks damaged, 2 repaired")), "{:?}", status.warnings);
+    assert!(status.notes[0].contains("3 blocks damaged, 2 repaired"), "{:?}", status.notes);
 }
 
 /// A scrub takes hours, a copy may wait for a node for as long: a conductor that is lost meanwhile has to be made again from what is so by then.

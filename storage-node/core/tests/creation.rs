@@ -66,3 +66,16 @@ fn a_copy_that_is_back_before_the_conductor_would_have_it_dropped_takes_part_in_
     c.write(client, 1, 0, 1);
     assert_eq!(c.read(client, 1, 0), 1);
 }
+
+#[test]
+fn a_copy_without_which_too_few_would_be_left_is_waited_for() {
+    let mut c = Cluster::new(4);
+    c.min_copies = 3;
+    c.w.kill(c.nodes[2]);
+    c.create_unborn(1, &[0, 1, 2], None, Durability::Always);
+    c.run(driver::Span::seconds(10));
+    assert_eq!((c.count("ask.drop"), c.count("ask.born")), (0, 0));
+    c.w.restart(c.nodes[2]);
+    c.until_serving(1);
+    assert_eq!(c.in_sync(1), [0, 1, 2]);
+}

@@ -170,6 +170,14 @@ impl<S: Store> Node<S> {
         // One that answers and fails is named alone: the conductor takes those that are named together for cut off from here.
         let failed = primary.listed().find(|m| m.state != CopyState::Absent && primary.failed.contains_key(&m.copy));
         let gone: Vec<CopyId> = primary.listed().filter(|m| self.is_gone(now, m)).map(|member| member.copy).collect();
+        let named =
+            |m: &&Member| gone.contains(&m.copy) || (gone.is_empty() && failed.is_some_and(|f| f.copy == m.copy));
+        let left = primary.config.in_sync_members().filter(|m| !named(m)).count();
+        if !primary.config.born && left < primary.config.min_copies.into() && !driver::mutant::on("drop_asked_for_ever")
+        {
+            // The conductor would refuse it: of what is being created nobody knows yet that it exists elsewhere. The copy is waited for.
+            return None;
+        }
         if let (Some(failed), true) = (failed, gone.is_empty()) {
             return Some(MembershipChange::Drop(vec![failed.copy]));
         }
