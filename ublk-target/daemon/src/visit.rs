@@ -28,7 +28,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use volume_client::VolumeClient;
 use wire::Key;
 
@@ -109,7 +109,8 @@ pub(crate) fn visit<T>(
         maps.and_then(|()| uses(Visited { setup, tell, heard, asks }))
     };
     if let Some(detach) = attached
-        && let Err(error) = give_back(&conductor, &volume, &detach)
+        && let Err(error) =
+            give_back(&conductor, &volume, &detach, if used.is_ok() { GIVE_BACK } else { Duration::ZERO })
     {
         // What was done is done.
         tracing::warn!(%error, "{volume} stays attached: `trine client evict {}` ends that", detach.client);
@@ -117,9 +118,14 @@ pub(crate) fn visit<T>(
     used
 }
 
-/// A conductor that takes another one's place meanwhile is waited for.
-fn give_back(conductor: &Client, volume: &str, detach: &Detach) -> Result<(), conductor_client::Error> {
-    let until = Instant::now() + GIVE_BACK;
+/// A conductor that takes another one's place meanwhile is waited for so long: not where the visit failed, or was interrupted.
+fn give_back(
+    conductor: &Client,
+    volume: &str,
+    detach: &Detach,
+    patience: Duration,
+) -> Result<(), conductor_client::Error> {
+    let until = Instant::now() + patience;
     loop {
         match conductor.detach(volume, detach) {
             Err(error) if error.is_temporary() && Instant::now() < until => thread::sleep(GIVE_BACK_EVERY),

@@ -65,7 +65,7 @@ impl JournaledStore {
         free.saturating_sub(u32::try_from(kept + records).unwrap_or(u32::MAX))
     }
 
-    /// True if so many places are free beside those that records need: no Join and no snapshot asks for one.
+    /// True if so many places are free beside those that records need: no Join asks for one.
     fn has_free_places(&self, needed: usize) -> bool {
         let free = self.tables.pages.free_places() as usize;
         let (now, before) = (&self.catalog, &self.fold.persisted);
@@ -113,7 +113,7 @@ fn record_pages(
         }
     }
     let records: BTreeSet<usize> = lists.keys().map(|slot| slot / COPIES_PER_LEAF).collect();
-    // A snapshot is listed above the K of each of its copies, and is asked no place for that: a list counts as one entry longer than it is.
+    // A snapshot is listed above the K of its copy: so that there is a place for that, each list counts as one entry longer than it is.
     let more = usize::from(!mutant::on("store-empty-lists-uncounted"));
     let of_list = |(slot, len): (usize, usize)| {
         let (first, len) = (slot * crate::MAX_HELD, (len + more).min(crate::MAX_HELD));
