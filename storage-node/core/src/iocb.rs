@@ -89,10 +89,10 @@ impl Kind {
 
     /// Pages of metadata that it may take for good on a disk, be there room for blocks or not; 0 for what asks for room for blocks, of
     /// which a disk has none where it has no pages. `layered`: what is below it shows through a discard, unless that is noted down.
-    pub(crate) fn takes_pages(self, count: Blocks, layered: bool) -> u32 {
+    pub(crate) fn takes_pages(self, count: Blocks, layered: impl FnOnce() -> bool) -> u32 {
         match self {
             _ if driver::mutant::on("discard_without_room") => 0,
-            Self::Zero if layered => PAGES_PER_CHANGE + count.0 / BLOCKS_PER_PAGE,
+            Self::Zero if layered() => PAGES_PER_CHANGE + count.0 / BLOCKS_PER_PAGE,
             Self::Zero | Self::Barrier(_) | Self::Rollback(_) => PAGES_PER_CHANGE,
             _ => 0,
         }

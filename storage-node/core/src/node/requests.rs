@@ -301,7 +301,7 @@ impl<S: Store> Node<S> {
             self.counters.count("zero.waits-for-others");
             return false;
         }
-        let pages = if stamped { 0 } else { kind.takes_pages(range.count, self.is_layered(shard)) };
+        let pages = if stamped { 0 } else { kind.takes_pages(range.count, || self.is_layered(shard)) };
         if pages > 0 {
             match self.find_pages(now, key, pages) {
                 Room::Found => {}
