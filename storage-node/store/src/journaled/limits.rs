@@ -115,7 +115,7 @@ pub(super) const HOME_PER_TURN: u32 = 256;
 pub(super) const HOME_OUT: u32 = 8 * HOME_PER_RECORD;
 /// …up to so many where the fold is late, as the journal fills up…
 pub(super) const HOME_OUT_LATE: u32 = 256;
-/// …and so many in any case where less than this part of it is free…
+/// …and so many, at no pace, where less than this part of it is free, …
 pub(super) const SCARCE_PART: u32 = 8;
 /// …and at least so many where somebody waits for the fold.
 pub(super) const HOME_OUT_AWAITED: u32 = 64;
@@ -125,8 +125,12 @@ pub(super) const FETCHED_PER_PACE: u32 = 64;
 pub(super) const FETCHED_PER_RECORD: u32 = CHUNK_BLOCKS;
 /// What a pace is: 128,000 writes a second with nobody there.
 pub(super) const PACE: Span = Span::micros(250);
-/// Where less than this part of the journal is free, or somebody waits for the fold, it keeps to no pace.
-pub(super) const PRESSING_PART: u32 = 4;
+/// Writes of the commit for each leaf of a map that changes: the leaf and its mirror, and as much for the records of the chunks.
+pub(super) const LEAF_WRITES: u32 = 4;
+/// Blocks that are looked at to see what part of those that wait is hidden: some 50 µs…
+pub(super) const LOOKED_AT: usize = 256;
+/// …so often while what is free of the journal is used up.
+pub(super) const LOOKS_PER_FOLD: u32 = 32;
 /// Moves between chunks, decided but not begun: what the fold's steps may be ahead of the disk.
 pub(super) const MAX_MOVES_QUEUED: usize = 1024;
 /// Keys looked up ahead, so that their pages are loaded together.

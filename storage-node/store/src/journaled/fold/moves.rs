@@ -9,13 +9,14 @@
 //! little, at their pace, and with few writes out at a time: a disk serves its queue in turns, and the journal's writes stand in it, too.
 //!
 //! **What was overwritten meanwhile stays where it is**: the next generation hides it, and goes home itself. So the fold does not hurry: it
-//! reads a window, the oldest first, when the journal's room says that it is time. Before the commit all that hides something is stable.
+//! reads a window, the oldest first, when the room that is left says that it is time, of which each block has to pay for somewhat more than
+//! one move, and what looks hidden by then costs nothing. Before the commit all that hides something is stable.
 
 use super::super::engine::{JournaledStore, Pending};
 use super::super::limits::{
     FETCHED_PER_PACE, FETCHED_PER_RECORD, GAP_BLOCKS, HOME_BLOCKS, HOME_OUT, HOME_OUT_AWAITED, HOME_OUT_LATE,
-    HOME_PER_PACE, HOME_PER_RECORD, HOME_PER_TURN, MAX_PATCHES, MAX_RANGES, MOVE_READS, MOVING_BLOCKS, PACE,
-    PRESSING_PART, RETRY, SCARCE_PART, WINDOW_BLOCKS, WINDOW_PART,
+    HOME_PER_PACE, HOME_PER_RECORD, HOME_PER_TURN, LEAF_WRITES, LOOKED_AT, LOOKS_PER_FOLD, MAX_PATCHES, MAX_RANGES,
+    MOVE_READS, MOVING_BLOCKS, PACE, RETRY, SCARCE_PART, WINDOW_BLOCKS, WINDOW_PART,
 };
 use super::super::overlay::Key;
 use super::super::ring::JournalBlock;
@@ -66,13 +67,18 @@ fn weight(parts: &[Part]) -> u32 {
 }
 
 /// How far the moves of a fold are, beside what fills up meanwhile.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Course {
     /// What is to be done, of how much: blocks to be moved, and patches that have no place yet.
     left: u32,
     all: u32,
     /// Blocks that are being moved.
     begun: u32,
+    /// What the commit writes when they are home: pages.
+    pages: u32,
+    /// The part of what was not begun that probably has to go home, and how much was free of the journal when that was looked for.
+    live: u64,
+    looked: u32,
     /// The most that was free of the journal since the fold began: readers may keep the last fold's gain back at first.
     free: u32,
     /// Writes home that are out, by their weight.
@@ -82,15 +88,23 @@ pub(super) struct Course {
 /// What parts are parts of.
 const WHOLE: u64 = 1 << 10;
 
-fn part(of: usize, all: usize) -> u64 {
-    ((of as u64).saturating_mul(WHOLE) / (all as u64).max(1)).min(WHOLE)
+/// May be more than the whole.
+fn part(of: u64, all: u64) -> u64 {
+    of.saturating_mul(WHOLE) / all.max(1)
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Self { left: 0, all: 0, begun: 0, pages: 0, live: WHOLE, looked: u32::MAX, free: 0, out: 0 }
+    }
 }
 
 impl Course {
-    /// A fold of so many patches begins.
-    pub(super) fn begin(&mut self, patches: usize) {
-        let patches = u32::try_from(patches).unwrap_or(u32::MAX); // within the overlay's bound
-        *self = Self { left: patches, all: patches, begun: 0, free: 0, out: self.out };
+    /// A fold of so many patches begins, which lie in so many leaves of maps.
+    pub(super) fn begin(&mut self, patches: usize, leaves: usize) {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX); // within the overlay's bound
+        let (left, pages) = (count(patches), count(leaves).saturating_mul(LEAF_WRITES));
+        *self = Self { left, all: left, pages, out: self.out, ..Self::default() };
     }
 
     /// A patch has its place: what it moves was added.
@@ -110,24 +124,40 @@ impl Course {
         self.begun = self.begun.saturating_sub(blocks);
     }
 
-    /// The part of the moves that is still to be done when so much of the journal and this part of the next generation are free, if they are to
-    /// be over when a quarter of what was free is left.
+    /// True if it is to be looked again for what is hidden: some of the journal was used since.
+    fn is_to_look(&self, free: u32) -> bool {
+        self.looked - free.min(self.looked) > self.free / LOOKS_PER_FOLD
+    }
+
+    /// So many blocks of those that were looked at are not hidden.
+    fn looked(&mut self, free: u32, live: usize, all: usize) {
+        (self.live, self.looked) = (part(live as u64, all as u64), free);
+    }
+
+    /// The part of the moves that may still be to be done when so much of the journal and this part of the next generation are free, if they
+    /// are to be over when a quarter of what was free is left. A block of the journal pays for somewhat more than one move.
     fn timetable(&mut self, free: u32, generation: u64) -> u64 {
         self.free = self.free.max(free);
-        let free = part(free as usize, self.free as usize).min(generation);
-        free.saturating_sub(WHOLE / 4) * 4 / 3
+        let paid = |free: u64, all: u64| free.saturating_sub(all / 4) * 4 / 3;
+        part(paid(free.into(), self.free.into()), self.all.into()).min(paid(generation, WHOLE))
+    }
+
+    /// Of all moves the part that is to be done: what was begun, if that counts, what probably has to be, and what the commit does.
+    fn ahead(&self, begun: u32) -> u64 {
+        let live = u64::from(self.left.saturating_sub(self.begun)).saturating_mul(self.live) / WHOLE;
+        part(live + u64::from(begun) + u64::from(self.pages), self.all.into())
     }
 
     /// True if there is time for what was not begun; never, where the timetable says that nothing is left to be done.
     fn is_early(&self, timetable: u64) -> bool {
-        part(self.left.saturating_sub(self.begun) as usize, self.all as usize) < timetable
+        timetable > 0 && self.ahead(0) <= timetable
     }
 
     /// How many writes may be out: few as long as the moves are in time, and the more the later they are.
     fn may_be_out(&self, timetable: u64) -> u32 {
-        let late = part(self.left as usize, self.all as usize).saturating_sub(timetable);
-        let more = u64::from(HOME_OUT_LATE - HOME_OUT) * late * 4 / WHOLE;
-        (HOME_OUT + u32::try_from(more).unwrap_or(HOME_OUT_LATE)).min(HOME_OUT_LATE)
+        let late = self.ahead(self.begun).saturating_sub(timetable);
+        let more = u64::from(HOME_OUT_LATE - HOME_OUT).saturating_mul(late) * 4 / WHOLE;
+        HOME_OUT.saturating_add(u32::try_from(more).unwrap_or(HOME_OUT_LATE)).min(HOME_OUT_LATE)
     }
 }
 
@@ -321,6 +351,22 @@ impl JournaledStore {
         }
     }
 
+    /// What part of what waits the next generation hides, now and then, by some of it.
+    fn look_for_hidden(&mut self) {
+        let (fold, free) = (&mut self.fold, self.ring.free_blocks());
+        if fold.patch.is_some() || fold.homing.is_empty() || !fold.course.is_to_look(free) {
+            return;
+        }
+        let waiting = fold.homing.values().map(Vec::len).sum::<usize>();
+        let some = fold.homing.values().flatten().step_by(waiting.div_ceil(LOOKED_AT));
+        let (mut all, mut live) = (0, 0);
+        for block in some {
+            all += 1;
+            live += usize::from(!self.fresh.hides(block.key, block.n));
+        }
+        fold.course.looked(free, live, all);
+    }
+
     /// A turn's part of the moves: writes of what was read, and new reads, as many as may be in flight.
     pub(super) fn move_on(&mut self, now: Time, out: &mut DiskOut<'_>) {
         if self.failed.is_some() {
@@ -332,6 +378,7 @@ impl JournaledStore {
         }
         let moved = !self.fold.quiet();
         let pressing = self.is_pressing(now);
+        self.look_for_hidden();
         let mut pace = if pressing { Pace::ALL } else { self.fold.pace };
         let timetable = self.timetable();
         let may_be_out = self.may_be_out(timetable, now);
@@ -360,8 +407,12 @@ impl JournaledStore {
 
     /// True if the fold is not to keep to its pace: somebody waits for it, or would soon, or nobody is there.
     fn is_pressing(&self, now: Time) -> bool {
-        let scarce = self.ring.free_blocks() < self.place.geometry.ring_blocks() / PRESSING_PART;
-        scarce || self.ring.stalled() || self.is_awaited() || self.is_alone(now)
+        self.is_journal_scarce() || self.ring.stalled() || self.is_awaited() || self.is_alone(now)
+    }
+
+    /// True if little of the journal is free: a fold that has something left is late.
+    fn is_journal_scarce(&self) -> bool {
+        self.ring.free_blocks() < self.place.geometry.ring_blocks() / SCARCE_PART
     }
 
     /// True if somebody waits for what the fold gives.
@@ -371,6 +422,7 @@ impl JournaledStore {
 
     /// Moves are to be over while there is room in the journal and in the next generation.
     fn timetable(&mut self) -> u64 {
+        let part = |left: usize, all: usize| part(left as u64, all as u64);
         let patches = part(MAX_PATCHES.saturating_sub(self.fresh.patches.len()), MAX_PATCHES);
         let ranges = part(MAX_RANGES.saturating_sub(self.fresh.range_count()), MAX_RANGES);
         let discards = part(self.discards_left(), self.fold.discarded_per_fold as usize);
@@ -383,8 +435,7 @@ impl JournaledStore {
         if self.ring.stalled() || !self.ready.is_empty() || self.is_alone(now) {
             return u32::MAX;
         }
-        let free = self.ring.free_blocks();
-        let least = if free < self.place.geometry.ring_blocks() / SCARCE_PART {
+        let least = if self.is_journal_scarce() {
             HOME_OUT_LATE
         } else if self.is_awaited() {
             HOME_OUT_AWAITED
@@ -544,50 +595,87 @@ mod tests {
         free.iter().map(out).collect()
     }
 
-    #[test]
-    fn the_later_the_moves_are_the_more_writes_are_out() {
+    /// A fold of so many blocks, all of which wait to go home.
+    fn course(blocks: u32) -> Course {
         let mut course = Course::default();
-        course.begin(500);
-        for _ in 0..500 {
+        course.begin(blocks as usize / 2, 0);
+        for _ in 0..blocks / 2 {
             course.add();
             course.add();
             course.placed();
         }
-        assert_eq!((course.left, course.all), (1000, 1000));
+        assert_eq!((course.left, course.all), (blocks, blocks));
+        course
+    }
+
+    #[test]
+    fn the_later_the_moves_are_the_more_writes_are_out() {
+        let mut course = course(1000);
         // All is to be moved, and nothing of the journal was used meanwhile.
-        assert_eq!(outs(&mut course, &[4000, 4000]), [HOME_OUT; 2]);
+        assert_eq!(outs(&mut course, &[1000, 1000]), [HOME_OUT; 2]);
         // Half is moved: that is in time until five eighths are left, a quarter of which is not counted on.
         course.left = 500;
-        assert_eq!(outs(&mut course, &[3000, 2500]), [HOME_OUT; 2]);
-        let late = outs(&mut course, &[2400, 2200, 2000, 1000, 0]);
+        assert_eq!(outs(&mut course, &[750, 625]), [HOME_OUT; 2]);
+        let late = outs(&mut course, &[600, 550, 500, 250, 0]);
         assert!(late.is_sorted() && late[0] > HOME_OUT && late[1] < 128, "{late:?}");
         assert_eq!(late[3..], [HOME_OUT_LATE; 2]);
         // Nor may the next generation be full before.
-        let timetable = course.timetable(4000, WHOLE / 4);
+        let timetable = course.timetable(1000, WHOLE / 4);
         assert_eq!(course.may_be_out(timetable), HOME_OUT_LATE);
+    }
+
+    #[test]
+    fn the_fold_begins_when_the_room_that_is_left_has_to_pay_for_it() {
+        let early = |course: &mut Course, free: u32| {
+            let timetable = course.timetable(free, WHOLE);
+            course.is_early(timetable)
+        };
+        let mut course = course(300);
+        // 300 moves take 225 blocks of the journal; 250 more, a quarter, are not counted on.
+        assert!([1000, 700, 480].map(|free| early(&mut course, free)) == [true; 3], "{course:?}");
+        assert!(!early(&mut course, 470), "{course:?}");
+        // Of what waits half is hidden: there is time.
+        course.looked(470, 20, 40);
+        assert!([470, 370].map(|free| early(&mut course, free)) == [true; 2], "{course:?}");
+        assert!(!early(&mut course, 360), "{course:?}");
+        // All is hidden, but the commit has pages to write: 120 writes are 90 blocks.
+        course.looked(360, 0, 40);
+        course.pages = 120;
+        assert!(early(&mut course, 350) && !early(&mut course, 330), "{course:?}");
+    }
+
+    #[test]
+    fn it_is_looked_for_what_is_hidden_as_the_journal_is_used() {
+        let mut course = course(300);
+        course.timetable(3200, WHOLE);
+        assert!(course.is_to_look(3200), "nobody has looked");
+        course.looked(3200, 1, 1);
+        assert!(!course.is_to_look(3200) && !course.is_to_look(3100) && course.is_to_look(3099));
+        assert!(!course.is_to_look(3300), "more is free: nothing new can hide much");
     }
 
     #[test]
     fn patches_without_a_place_are_still_to_be_done() {
         let mut course = Course::default();
-        course.begin(1000);
-        course.timetable(4000, WHOLE);
+        course.begin(1000, 0);
+        course.timetable(1000, WHOLE);
         // A tenth of them has a place, and what they move is home.
         for _ in 0..100 {
             course.add();
             course.placed();
             course.left -= 1;
         }
-        assert!(outs(&mut course, &[3000])[0] > 4 * HOME_OUT, "{course:?}");
+        assert!(outs(&mut course, &[750])[0] > 4 * HOME_OUT, "{course:?}");
     }
 
     #[test]
     fn what_a_reader_kept_back_of_the_journal_counts_when_it_is_there() {
         let mut course = Course::default();
-        course.begin(1000);
-        assert_eq!(outs(&mut course, &[500, 4000]), [HOME_OUT; 2]);
-        assert_eq!(outs(&mut course, &[1000]), [HOME_OUT_LATE], "a quarter, although it is more than at the beginning");
-        course.begin(0);
+        course.begin(1000, 0);
+        assert!(outs(&mut course, &[125])[0] > HOME_OUT, "it pays for an eighth");
+        assert_eq!(outs(&mut course, &[1000]), [HOME_OUT]);
+        assert_eq!(outs(&mut course, &[250]), [HOME_OUT_LATE], "a quarter, although it is more than at the beginning");
+        course.begin(0, 0);
         assert_eq!(outs(&mut course, &[0, 4000]), [HOME_OUT; 2], "nothing to do");
     }
 }
