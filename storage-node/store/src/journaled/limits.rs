@@ -67,7 +67,7 @@ pub(super) const DISCARD_PIECE: u32 = 8;
 /// Chunks that one generation discards in ranges, at most, where so many are in use: the fold reads the record of each, on a slow disk some
 /// thousand a second, and until it is over the journal's room does not come back.
 pub(super) const DISCARDED_PER_FOLD: u32 = 1 << 16;
-/// Patches of one overlay generation: at some 150 B each (two blocks inline, a share of the group) 20 MiB, 40 MiB for both generations; twice
+/// Patches of one overlay generation: at some 120 B each (three blocks inline, a share of the group) 16 MiB, 32 MiB for both generations; twice
 /// that where each is alone in its group, on volumes of many TiB. A full ring of 1 GiB holds 262,144 blocks, half of them in a generation.
 pub(super) const MAX_PATCHES: usize = 1 << 17;
 /// Ranges of whole discarded chunks in one overlay generation: 64 B each, 4 MiB.

@@ -47,6 +47,7 @@ mod open;
 mod overlay;
 mod page_budget;
 mod pages;
+mod patch;
 mod patches;
 mod precheck;
 mod read;

@@ -9,76 +9,15 @@
 use super::entry::{ALL, ChunkNo, Mask, blocks, mask};
 use super::layers::LayerId;
 use super::limits::{CHUNK_BLOCKS, ENTRIES_PER_LEAF, LEAVES_PER_BRANCH};
+use super::patch::Spot;
 use super::patches::Patches;
 use super::ring::JournalBlock;
 use crate::Crcs;
 use conductor_model::{BlockRange, CopyId, SnapshotId, Stamp};
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
 /// A chunk of a layer.
 pub(super) type Key = (LayerId, u32);
-
-/// Where the newest content of a block is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Spot {
-    /// Zeros.
-    Zero,
-    /// In the journal.
-    Journal(JournalBlock),
-    /// In the patch's own chunk.
-    Direct,
-}
-
-/// A block of a patch; `crc` is plain.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct PatchBlock {
-    pub(super) n: u8,
-    pub(super) spot: Spot,
-    pub(super) crc: u32,
-}
-
-/// Changes of one chunk of a layer.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Patch {
-    /// In order of `n`.
-    pub(super) blocks: SmallVec<[PatchBlock; 2]>,
-    /// A fresh chunk that was written whole.
-    pub(super) direct: Option<ChunkNo>,
-    /// Of the newest change.
-    pub(super) version: Stamp,
-    /// A free chunk is set aside for it.
-    pub(super) reserved: bool,
-    /// Writes that rely on the entry's chunk staying where it is.
-    pub(super) claims: u32,
-}
-
-impl Patch {
-    /// Blocks that it says anything of.
-    pub(super) fn decided(&self) -> Mask {
-        self.blocks.iter().fold(0, |mask, block| mask | 1 << block.n)
-    }
-    /// Blocks that it says are zeros.
-    pub(super) fn zeros(&self) -> Mask {
-        self.blocks.iter().filter(|block| block.spot == Spot::Zero).fold(0, |mask, block| mask | 1 << block.n)
-    }
-    /// What it says of a block.
-    #[cfg(test)]
-    fn get(&self, n: u32) -> Option<&PatchBlock> {
-        self.blocks.iter().find(|block| u32::from(block.n) == n)
-    }
-    /// True if the fold needs a chunk to put it in.
-    fn needs_chunk(&self) -> bool {
-        self.direct.is_none() && self.blocks.iter().any(|block| matches!(block.spot, Spot::Journal(_)))
-    }
-    fn set(&mut self, n: u32, spot: Spot, crc: u32) {
-        let n = u8::try_from(n).unwrap_or(u8::MAX) & 15; // a chunk has 16 blocks
-        match self.blocks.binary_search_by_key(&n, |block| block.n) {
-            Ok(at) => self.blocks[at] = PatchBlock { n, spot, crc },
-            Err(at) => self.blocks.insert(at, PatchBlock { n, spot, crc }),
-        }
-    }
-}
 
 /// A run of discarded chunks, without its first one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -256,7 +195,7 @@ impl Overlay {
 
     /// True if it says anything of a block.
     pub(super) fn hides(&self, key: Key, n: u8) -> bool {
-        let patched = self.patches.get(key).is_some_and(|patch| patch.blocks.iter().any(|block| block.n == n));
+        let patched = self.patches.get(key).is_some_and(|patch| patch.decides(n));
         patched || self.in_range(key)
     }
 
@@ -301,7 +240,7 @@ impl Overlay {
         self.touched = true;
         self.gains = self.gains.saturating_add(1);
         let patch = self.patches.entry(key);
-        patch.blocks.clear();
+        patch.clear();
         for (n, &crc) in (0u32..).zip(crcs) {
             patch.set(n, Spot::Direct, crc);
         }
@@ -362,7 +301,7 @@ impl Overlay {
         if !patch.needs_chunk() && std::mem::take(&mut patch.reserved) {
             returned = 1;
         }
-        if !patch.blocks.iter().any(|block| block.spot == Spot::Direct || matches!(block.spot, Spot::Journal(_)))
+        if patch.zeros() == patch.decided()
             && let Some(old) = patch.direct.take()
         {
             self.freed.push(old);

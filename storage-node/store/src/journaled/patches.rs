@@ -8,7 +8,8 @@
 
 use super::layers::LayerId;
 use super::limits::{ENTRIES_PER_LEAF, LEAVES_PER_BRANCH};
-use super::overlay::{Key, Patch};
+use super::overlay::Key;
+use super::patch::Patch;
 use std::collections::{BTreeMap, BTreeSet};
 
 const SLOTS: usize = ENTRIES_PER_LEAF as usize;
@@ -134,7 +135,7 @@ impl Patches {
 
 #[cfg(test)]
 mod tests {
-    use super::super::overlay::Spot;
+    use super::super::patch::Spot;
     use super::*;
     use proptest::prelude::*;
 
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(patches.get((LayerId(3), 127)).map(|patch| patch.claims), Some(2));
         assert!(!patches.contains((LayerId(2), 127)) && !patches.contains((LayerId(3), 128)));
         assert!(patches.get_mut((LayerId(3), 6)).is_none());
-        assert!(patches.iter().all(|(_, patch)| !patch.blocks.iter().any(|block| block.spot == Spot::Direct)));
+        assert!(patches.iter().all(|(_, patch)| !patch.blocks().any(|block| block.spot == Spot::Direct)));
     }
 
     proptest! {

@@ -9,8 +9,9 @@ use super::engine::{JournaledStore, Pending};
 use super::entry::{ALL, ChunkRecord, Mask, blocks, mask, plain_crc};
 use super::layers::LayerId;
 use super::limits::{CHUNK_BLOCKS, EXTENTS_RUNS, EXTENTS_STEPS, LOOK_READS};
-use super::overlay::{Overlay, Spot};
+use super::overlay::Overlay;
 use super::pages::ArrayName;
+use super::patch::Spot;
 use super::tables::Wait;
 use super::{Kind, tag};
 use crate::{Crcs, DiskOut, StoreDone, StoreError, Tag, View, ZERO_BLOCK_CRC};
@@ -172,13 +173,10 @@ impl JournaledStore {
         found: &mut [Found; CHUNK_BLOCKS as usize],
     ) {
         if let Some(patch) = overlay.patches.get((layer, chunk)) {
-            for block in &patch.blocks {
-                let n = usize::from(block.n);
-                if *left >> n & 1 == 0 {
-                    continue;
-                }
-                *left &= !(1 << n);
-                let crc = block.crc;
+            let here = *left & patch.decided();
+            *left &= !here;
+            for block in blocks(here).filter_map(|n| patch.get(n)) {
+                let (n, crc) = (usize::from(block.n), block.crc);
                 found[n] = match (block.spot, patch.direct) {
                     (Spot::Journal(at), _) => {
                         Found::At { disk: self.ring_place.disk, at: self.ring_place.position_bytes(at), crc }

@@ -6,8 +6,9 @@ use super::super::engine::Place;
 use super::super::entry::{ChunkNo, ChunkRecord, Entry, Mask, blocks, stored_crc};
 use super::super::layers::{Catalog, LayerId};
 use super::super::limits::{CHUNK, CHUNK_BLOCKS, ENTRY_BYTES};
-use super::super::overlay::{Key, Overlay, Spot};
+use super::super::overlay::{Key, Overlay};
 use super::super::pages::{ArrayName, Finder, PageRead, PlaceSet, Region, Walk};
+use super::super::patch::Spot;
 use super::super::superblock::Superblock;
 use super::catalog::Found;
 use super::{Part, ReadDisk, Report};
@@ -86,9 +87,9 @@ impl Data<'_> {
         }
         for ((layer, chunk), patch) in found.overlay.patches.iter().filter(|((id, _), _)| needed.contains(id)) {
             let Some(direct) = patch.direct else { continue };
-            let own = patch.blocks.iter().filter(|block| block.spot == Spot::Direct);
-            let which = own.clone().fold(0, |mask, block| mask | 1 << block.n);
-            let good = |n: u32, plain: u32| own.clone().any(|block| u32::from(block.n) == n && block.crc == plain);
+            let own = || patch.blocks().filter(|block| block.spot == Spot::Direct);
+            let which = own().fold(0, |mask, block| mask | 1 << block.n);
+            let good = |n: u32, plain: u32| own().any(|block| u32::from(block.n) == n && block.crc == plain);
             self.chunk((layer, chunk), direct, which, &mut pages, report, &good);
             progress(which.count_ones().into());
         }

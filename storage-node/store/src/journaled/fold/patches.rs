@@ -4,7 +4,8 @@ use super::super::engine::JournaledStore;
 use super::super::entry::{ALL, ChunkNo, ChunkRecord, Entry, Mask, blocks, plain_crc, stored_crc};
 use super::super::layers::LayerId;
 use super::super::limits::{CHUNK_BLOCKS, ENTRIES_PER_LEAF, LOOK_AHEAD, MAX_MOVES_QUEUED, STEPS_PER_TURN};
-use super::super::overlay::{Key, Patch, Spot};
+use super::super::overlay::Key;
+use super::super::patch::{Patch, Spot};
 use super::super::tables::Wait;
 use super::moves::Homeward;
 use super::{Stage, Step};
@@ -241,7 +242,7 @@ impl JournaledStore {
         let mut record =
             if fresh { ChunkRecord { refs: 1, ..ChunkRecord::default() } } else { old_record.unwrap_or_default() };
         let base = target.index() * CHUNK_BLOCKS; // as blocks of all chunks are counted in 32 bits
-        for block in &patch.blocks {
+        for block in patch.blocks() {
             let n = u32::from(block.n);
             match block.spot {
                 Spot::Zero => continue,
