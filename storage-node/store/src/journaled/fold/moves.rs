@@ -9,8 +9,8 @@
 //! little, at their pace, and with few writes out at a time: a disk serves its queue in turns, and the journal's writes stand in it, too.
 //!
 //! **What was overwritten meanwhile stays where it is**: the next generation hides it, and goes home itself. So the fold does not hurry: it
-//! reads a window, the oldest first, when the room that is left says that it is time, of which each block has to pay for somewhat more than
-//! one move, and what looks hidden by then costs nothing. Before the commit all that hides something is stable.
+//! reads a window, the oldest first, when the journal's room says that it is time, and what looks hidden by then takes none. Before the commit
+//! all that hides something is stable.
 
 use super::super::engine::{JournaledStore, Pending};
 use super::super::limits::{
@@ -88,9 +88,8 @@ pub(super) struct Course {
 /// What parts are parts of.
 const WHOLE: u64 = 1 << 10;
 
-/// May be more than the whole.
 fn part(of: u64, all: u64) -> u64 {
-    of.saturating_mul(WHOLE) / all.max(1)
+    (of.saturating_mul(WHOLE) / all.max(1)).min(WHOLE)
 }
 
 impl Default for Course {
@@ -135,11 +134,11 @@ impl Course {
     }
 
     /// The part of the moves that may still be to be done when so much of the journal and this part of the next generation are free, if they
-    /// are to be over when a quarter of what was free is left. A block of the journal pays for somewhat more than one move.
+    /// are to be over when a quarter of what was free is left.
     fn timetable(&mut self, free: u32, generation: u64) -> u64 {
         self.free = self.free.max(free);
-        let paid = |free: u64, all: u64| free.saturating_sub(all / 4) * 4 / 3;
-        part(paid(free.into(), self.free.into()), self.all.into()).min(paid(generation, WHOLE))
+        let free = part(free.into(), self.free.into()).min(generation);
+        free.saturating_sub(WHOLE / 4) * 4 / 3
     }
 
     /// Of all moves the part that is to be done: what was begun, if that counts, what probably has to be, and what the commit does.
@@ -625,23 +624,25 @@ mod tests {
     }
 
     #[test]
-    fn the_fold_begins_when_the_room_that_is_left_has_to_pay_for_it() {
+    fn what_is_hidden_and_what_the_commit_writes_is_in_the_timetable() {
         let early = |course: &mut Course, free: u32| {
             let timetable = course.timetable(free, WHOLE);
             course.is_early(timetable)
         };
         let mut course = course(300);
-        // 300 moves take 225 blocks of the journal; 250 more, a quarter, are not counted on.
-        assert!([1000, 700, 480].map(|free| early(&mut course, free)) == [true; 3], "{course:?}");
-        assert!(!early(&mut course, 470), "{course:?}");
-        // Of what waits half is hidden: there is time.
-        course.looked(470, 20, 40);
-        assert!([470, 370].map(|free| early(&mut course, free)) == [true; 2], "{course:?}");
-        assert!(!early(&mut course, 360), "{course:?}");
-        // All is hidden, but the commit has pages to write: 120 writes are 90 blocks.
-        course.looked(360, 0, 40);
-        course.pages = 120;
-        assert!(early(&mut course, 350) && !early(&mut course, 330), "{course:?}");
+        assert!(early(&mut course, 1000) && !early(&mut course, 990), "{course:?}");
+        // Of what waits half is hidden: there is time until five eighths are left, …
+        course.looked(990, 20, 40);
+        assert!(early(&mut course, 630) && !early(&mut course, 620), "{course:?}");
+        // …or until seven sixteenths, if half of it is home.
+        course.left = 150;
+        assert!(early(&mut course, 440) && !early(&mut course, 430), "{course:?}");
+        // What is left is hidden, but the commit has as many pages to write as all blocks are.
+        course.looked(430, 0, 40);
+        course.pages = 300;
+        assert!(!early(&mut course, 990), "{course:?}");
+        course.pages = 0;
+        assert!(early(&mut course, 260) && !early(&mut course, 250), "{course:?}");
     }
 
     #[test]
@@ -672,9 +673,8 @@ mod tests {
     fn what_a_reader_kept_back_of_the_journal_counts_when_it_is_there() {
         let mut course = Course::default();
         course.begin(1000, 0);
-        assert!(outs(&mut course, &[125])[0] > HOME_OUT, "it pays for an eighth");
-        assert_eq!(outs(&mut course, &[1000]), [HOME_OUT]);
-        assert_eq!(outs(&mut course, &[250]), [HOME_OUT_LATE], "a quarter, although it is more than at the beginning");
+        assert_eq!(outs(&mut course, &[500, 4000]), [HOME_OUT; 2]);
+        assert_eq!(outs(&mut course, &[1000]), [HOME_OUT_LATE], "a quarter, although it is more than at the beginning");
         course.begin(0, 0);
         assert_eq!(outs(&mut course, &[0, 4000]), [HOME_OUT; 2], "nothing to do");
     }
