@@ -129,6 +129,38 @@ fn what_is_overwritten_before_it_goes_home_stays_where_it_is() {
 }
 
 #[test]
+fn of_what_is_written_again_and_again_little_goes_home() {
+    let (mut disk, arena, mut store) = two_copies(8000);
+    let data = disk.visible.len() - 20_000 * BLOCK;
+    let mut home = 0;
+    let mut step = |store: &mut JournaledStore, disk: &mut Disk, n: u32| {
+        // Anywhere in 500 blocks: half of what a generation has records.
+        let at = range(n.wrapping_mul(2_654_435_761) / 7 % 500 * 4, 1);
+        let op = write(&arena, 1, at, u64::from(n) + 1, 7);
+        store.submit(NOW, Tag(u64::from(n)), op, &mut |op| disk.submit(op));
+        while store.next_completion().is_none() {
+            let before = disk.inflight.len();
+            store.end_turn(NOW, &mut |op| disk.submit(op));
+            for (op, _) in &disk.inflight[before.min(disk.inflight.len())..] {
+                if let Op::DiskWrite { at, parts, .. } = op
+                    && *at as usize >= data
+                {
+                    home += parts.iter().map(|part| part.len / BLOCK).sum::<usize>();
+                }
+            }
+            if let Some(done) = disk.step() {
+                store.done(NOW, done, &mut |op| disk.submit(op));
+            }
+        }
+    };
+    let writes = 20_000;
+    (0..writes).for_each(|n| step(&mut store, &mut disk, n));
+    let folds = store.counters().checkpoints;
+    assert_eq!(store.counters().journal_waits, 0, "the fold is over while there is room");
+    assert!(folds >= 8 && home * 25 < writes as usize, "{home} blocks of {writes} went home in {folds} folds");
+}
+
+#[test]
 fn a_fold_goes_on_when_all_that_it_still_had_to_move_stays_where_it_is() {
     let (mut disk, arena, mut store) = two_copies(620);
     // Somewhat more than half of the journal.
