@@ -117,6 +117,10 @@ pub(super) const HOME_OUT: u32 = 8 * HOME_PER_RECORD;
 pub(super) const HOME_OUT_LATE: u32 = 256;
 /// …and so many, at no pace, where less than this part of it is free, …
 pub(super) const SCARCE_PART: u32 = 8;
+/// …or less than so many blocks, what a deep queue takes at once, which counts up to this part of a journal that is small, …
+pub(super) const SCARCE_BLOCKS: u32 = 1024;
+/// See `SCARCE_BLOCKS`.
+pub(super) const SCARCE_PART_MOST: u32 = 4;
 /// …and at least so many where somebody waits for the fold.
 pub(super) const HOME_OUT_AWAITED: u32 = 64;
 /// The same for what is read: at every pace until so many blocks are reached, which is one window, or single blocks…
@@ -125,8 +129,6 @@ pub(super) const FETCHED_PER_PACE: u32 = 64;
 pub(super) const FETCHED_PER_RECORD: u32 = CHUNK_BLOCKS;
 /// What a pace is: 128,000 writes a second with nobody there.
 pub(super) const PACE: Span = Span::micros(250);
-/// Writes of the commit for each leaf of a map that changes: the leaf and its mirror, and as much for the records of the chunks.
-pub(super) const LEAF_WRITES: u32 = 4;
 /// Blocks that are looked at to see what part of those that wait is hidden: some 50 µs…
 pub(super) const LOOKED_AT: usize = 256;
 /// …so often while what is free of the journal is used up.

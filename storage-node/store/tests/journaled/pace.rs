@@ -180,6 +180,47 @@ fn a_fold_goes_on_when_all_that_it_still_had_to_move_stays_where_it_is() {
 }
 
 #[test]
+fn what_a_rollback_leaves_to_nobody_does_not_go_home() {
+    let (mut disk, arena, mut store) = two_copies(8000);
+    let data = disk.visible.len() - 20_000 * BLOCK;
+    run(&mut store, &mut disk, snapshot(1, 9, 1)).unwrap();
+    let mut version = 1;
+    while store.counters().folds < 2 {
+        version += 1;
+        let at = u32::try_from(version % 900).unwrap();
+        run(&mut store, &mut disk, write(&arena, 1, range(at * 4, 1), version, version)).unwrap();
+    }
+    // Most of what the fold has to move is hidden by then, and so it has time.
+    for _ in 0..300 {
+        version += 1;
+        let at = u32::try_from(version % 900).unwrap();
+        run(&mut store, &mut disk, write(&arena, 1, range(at * 4, 1), version, version)).unwrap();
+    }
+    quiesce(&mut store, &mut disk);
+    assert!(!store.is_all_home(), "the fold has time");
+    let (stamp, snapshot) = (stamp(version + 1), SnapshotId(9));
+    let rollback = StoreOp::Rollback { copy: CopyId(1), stamp, snapshot, known_good: Stamp::default() };
+    store.submit(NOW, Tag(1), rollback, &mut |op| disk.submit(op));
+    let (mut home, mut now) = (0, NOW);
+    while !store.is_all_home() {
+        let before = disk.inflight.len();
+        store.end_turn(now, &mut |op| disk.submit(op));
+        let is_home = |(op, _): &&(Op, usize)| matches!(op, Op::DiskWrite { at, .. } if *at as usize >= data);
+        home += disk.inflight[before..].iter().filter(is_home).count();
+        match disk.step() {
+            Some(done) => store.done(now, done, &mut |op| disk.submit(op)),
+            None if store.is_all_home() => {}
+            None => now = now.max(store.next_deadline().expect("it goes on")),
+        }
+    }
+    assert!(home < 64, "{home} writes home of what nobody can read");
+    disk.crash();
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    let zeros = read(&mut store, &mut disk, &arena, 1, range(0, 1)).unwrap();
+    assert!(zeros.iter().all(|byte| *byte == 0), "as the snapshot has it");
+}
+
+#[test]
 fn windows_of_which_all_stays_where_it_is_are_looked_through_one_in_a_turn() {
     let (mut disk, arena, mut store) = two_copies(8000);
     let mut written = 0;

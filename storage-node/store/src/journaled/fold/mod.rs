@@ -344,7 +344,7 @@ impl JournaledStore {
         fold.dropping = layers::Dropping::of(&fold.frozen);
         fold.mark = self.ring.mark();
         fold.tail = self.ring.tail();
-        fold.course.begin(folding.patches.len(), folding.patches.leaves());
+        fold.course.begin(folding.patches.len());
         fold.patch = folding.patches.iter().next().map(|(key, _)| key);
         fold.share = (0, 0);
         fold.share_keys = std::mem::take(&mut fold.fresh_shares);

@@ -15,8 +15,8 @@
 use super::super::engine::{JournaledStore, Pending};
 use super::super::limits::{
     FETCHED_PER_PACE, FETCHED_PER_RECORD, GAP_BLOCKS, HOME_BLOCKS, HOME_OUT, HOME_OUT_AWAITED, HOME_OUT_LATE,
-    HOME_PER_PACE, HOME_PER_RECORD, HOME_PER_TURN, LEAF_WRITES, LOOKED_AT, LOOKS_PER_FOLD, MAX_PATCHES, MAX_RANGES,
-    MOVE_READS, MOVING_BLOCKS, PACE, RETRY, SCARCE_PART, WINDOW_BLOCKS, WINDOW_PART,
+    HOME_PER_PACE, HOME_PER_RECORD, HOME_PER_TURN, LOOKED_AT, LOOKS_PER_FOLD, MAX_PATCHES, MAX_RANGES, MOVE_READS,
+    MOVING_BLOCKS, PACE, RETRY, SCARCE_BLOCKS, SCARCE_PART, SCARCE_PART_MOST, WINDOW_BLOCKS, WINDOW_PART,
 };
 use super::super::overlay::Key;
 use super::super::ring::JournalBlock;
@@ -74,11 +74,12 @@ pub(super) struct Course {
     all: u32,
     /// Blocks that are being moved.
     begun: u32,
-    /// What the commit writes when they are home: pages.
-    pages: u32,
     /// The part of what was not begun that probably has to go home, and how much was free of the journal when that was looked for.
     live: u64,
     looked: u32,
+    /// There was little room before it was over; and in the last fold, after which nothing is left for later because it may be hidden then.
+    late: bool,
+    was_late: bool,
     /// The most that was free of the journal since the fold began: readers may keep the last fold's gain back at first.
     free: u32,
     /// Writes home that are out, by their weight.
@@ -94,16 +95,16 @@ fn part(of: u64, all: u64) -> u64 {
 
 impl Default for Course {
     fn default() -> Self {
-        Self { left: 0, all: 0, begun: 0, pages: 0, live: WHOLE, looked: u32::MAX, free: 0, out: 0 }
+        let (live, looked) = (WHOLE, u32::MAX);
+        Self { left: 0, all: 0, begun: 0, live, looked, late: false, was_late: false, free: 0, out: 0 }
     }
 }
 
 impl Course {
-    /// A fold of so many patches begins, which lie in so many leaves of maps.
-    pub(super) fn begin(&mut self, patches: usize, leaves: usize) {
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX); // within the overlay's bound
-        let (left, pages) = (count(patches), count(leaves).saturating_mul(LEAF_WRITES));
-        *self = Self { left, all: left, pages, out: self.out, ..Self::default() };
+    /// A fold of so many patches begins.
+    pub(super) fn begin(&mut self, patches: usize) {
+        let left = u32::try_from(patches).unwrap_or(u32::MAX); // within the overlay's bound
+        *self = Self { left, all: left, out: self.out, was_late: self.late, ..Self::default() };
     }
 
     /// A patch has its place: what it moves was added.
@@ -123,12 +124,12 @@ impl Course {
         self.begun = self.begun.saturating_sub(blocks);
     }
 
-    /// True if it is to be looked again for what is hidden: some of the journal was used since.
+    /// True if it is to be looked again for what stays in the journal: some of it was used since, or came back.
     fn is_to_look(&self, free: u32) -> bool {
-        self.looked - free.min(self.looked) > self.free / LOOKS_PER_FOLD
+        !self.was_late && (free > self.looked || self.looked - free > self.free / LOOKS_PER_FOLD)
     }
 
-    /// So many blocks of those that were looked at are not hidden.
+    /// So many blocks of those that were looked at have to go home.
     fn looked(&mut self, free: u32, live: usize, all: usize) {
         (self.live, self.looked) = (part(live as u64, all as u64), free);
     }
@@ -141,10 +142,10 @@ impl Course {
         free.saturating_sub(WHOLE / 4) * 4 / 3
     }
 
-    /// Of all moves the part that is to be done: what was begun, if that counts, what probably has to be, and what the commit does.
+    /// Of all moves the part that is to be done: what was begun, if that counts, and what probably has to be.
     fn ahead(&self, begun: u32) -> u64 {
         let live = u64::from(self.left.saturating_sub(self.begun)).saturating_mul(self.live) / WHOLE;
-        part(live + u64::from(begun) + u64::from(self.pages), self.all.into())
+        part(live + u64::from(begun), self.all.into())
     }
 
     /// True if there is time for what was not begun; never, where the timetable says that nothing is left to be done.
@@ -337,10 +338,17 @@ impl JournaledStore {
         self.fold.moves.pop_front()
     }
 
-    /// What the fresh generation hides does not go home. Its record is applied, but perhaps not stable yet.
+    /// True if a block need not go home: the fresh generation hides it, or its layer is nobody's since.
+    fn stays(&self, block: &Homeward) -> bool {
+        let (layer, layers) = (block.key.0, &self.catalog.layers);
+        let is_gone = || self.catalog.is_dropping(layer) && layers.above(layer).next().is_none();
+        self.fresh.hides(block.key, block.n) || is_gone()
+    }
+
+    /// What need not does not go home. The record that says so is applied, but perhaps not stable yet.
     fn leave_hidden(&mut self, window: &mut Vec<Homeward>) {
         let all = window.len();
-        window.retain(|block| !self.fresh.hides(block.key, block.n));
+        window.retain(|block| !self.stays(block));
         let hidden = u32::try_from(all - window.len()).unwrap_or(u32::MAX); // within a window
         self.fold.course.begun += u32::try_from(all).unwrap_or(u32::MAX);
         if hidden > 0 {
@@ -350,20 +358,21 @@ impl JournaledStore {
         }
     }
 
-    /// What part of what waits the next generation hides, now and then, by some of it.
+    /// What part of what waits stays in the journal, now and then, by some of it.
     fn look_for_hidden(&mut self) {
-        let (fold, free) = (&mut self.fold, self.ring.free_blocks());
+        let (fold, free) = (&self.fold, self.ring.free_blocks());
         if fold.patch.is_some() || fold.homing.is_empty() || !fold.course.is_to_look(free) {
             return;
         }
         let waiting = fold.homing.values().map(Vec::len).sum::<usize>();
-        let some = fold.homing.values().flatten().step_by(waiting.div_ceil(LOOKED_AT));
+        // Windows are in the order of keys: an even stride might meet the same of each.
+        let some = fold.homing.values().flatten().step_by(waiting.div_ceil(LOOKED_AT) | 1);
         let (mut all, mut live) = (0, 0);
         for block in some {
             all += 1;
-            live += usize::from(!self.fresh.hides(block.key, block.n));
+            live += usize::from(!self.stays(block));
         }
-        fold.course.looked(free, live, all);
+        self.fold.course.looked(free, live, all);
     }
 
     /// A turn's part of the moves: writes of what was read, and new reads, as many as may be in flight.
@@ -377,6 +386,7 @@ impl JournaledStore {
         }
         let moved = !self.fold.quiet();
         let pressing = self.is_pressing(now);
+        self.fold.course.late |= moved && self.ring.free_blocks() < self.scarce_journal() / 2;
         self.look_for_hidden();
         let mut pace = if pressing { Pace::ALL } else { self.fold.pace };
         let timetable = self.timetable();
@@ -411,7 +421,13 @@ impl JournaledStore {
 
     /// True if little of the journal is free: a fold that has something left is late.
     fn is_journal_scarce(&self) -> bool {
-        self.ring.free_blocks() < self.place.geometry.ring_blocks() / SCARCE_PART
+        self.ring.free_blocks() < self.scarce_journal()
+    }
+
+    /// Less than so many free blocks of the journal are little.
+    fn scarce_journal(&self) -> u32 {
+        let blocks = self.place.geometry.ring_blocks();
+        (blocks / SCARCE_PART).max(SCARCE_BLOCKS.min(blocks / SCARCE_PART_MOST))
     }
 
     /// True if somebody waits for what the fold gives.
@@ -597,7 +613,7 @@ mod tests {
     /// A fold of so many blocks, all of which wait to go home.
     fn course(blocks: u32) -> Course {
         let mut course = Course::default();
-        course.begin(blocks as usize / 2, 0);
+        course.begin(blocks as usize / 2);
         for _ in 0..blocks / 2 {
             course.add();
             course.add();
@@ -624,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_and_what_the_commit_writes_is_in_the_timetable() {
+    fn what_is_hidden_is_in_the_timetable() {
         let early = |course: &mut Course, free: u32| {
             let timetable = course.timetable(free, WHOLE);
             course.is_early(timetable)
@@ -637,11 +653,8 @@ mod tests {
         // …or until seven sixteenths, if half of it is home.
         course.left = 150;
         assert!(early(&mut course, 440) && !early(&mut course, 430), "{course:?}");
-        // What is left is hidden, but the commit has as many pages to write as all blocks are.
+        // What is left is hidden.
         course.looked(430, 0, 40);
-        course.pages = 300;
-        assert!(!early(&mut course, 990), "{course:?}");
-        course.pages = 0;
         assert!(early(&mut course, 260) && !early(&mut course, 250), "{course:?}");
     }
 
@@ -652,13 +665,19 @@ mod tests {
         assert!(course.is_to_look(3200), "nobody has looked");
         course.looked(3200, 1, 1);
         assert!(!course.is_to_look(3200) && !course.is_to_look(3100) && course.is_to_look(3099));
-        assert!(!course.is_to_look(3300), "more is free: nothing new can hide much");
+        assert!(course.is_to_look(3300), "more is free: what was looked at was the beginning");
+        // Where there was not enough room nothing is left for later.
+        course.late = true;
+        course.begin(300);
+        assert!(!course.is_to_look(0) && course.live == WHOLE);
+        course.begin(300);
+        assert!(course.is_to_look(0), "once");
     }
 
     #[test]
     fn patches_without_a_place_are_still_to_be_done() {
         let mut course = Course::default();
-        course.begin(1000, 0);
+        course.begin(1000);
         course.timetable(1000, WHOLE);
         // A tenth of them has a place, and what they move is home.
         for _ in 0..100 {
@@ -672,10 +691,10 @@ mod tests {
     #[test]
     fn what_a_reader_kept_back_of_the_journal_counts_when_it_is_there() {
         let mut course = Course::default();
-        course.begin(1000, 0);
+        course.begin(1000);
         assert_eq!(outs(&mut course, &[500, 4000]), [HOME_OUT; 2]);
         assert_eq!(outs(&mut course, &[1000]), [HOME_OUT_LATE], "a quarter, although it is more than at the beginning");
-        course.begin(0, 0);
+        course.begin(0);
         assert_eq!(outs(&mut course, &[0, 4000]), [HOME_OUT; 2], "nothing to do");
     }
 }
