@@ -159,6 +159,11 @@ impl Line {
         }
     }
 
+    /// Its place comes back only if somebody has it go: it is not ending, or nobody has accepted it and can see that it is.
+    pub(crate) fn stays(&self) -> bool {
+        self.phase != Phase::Ending || self.stranger.is_some()
+    }
+
     /// Nothing of it is left, and nobody asks for it.
     pub(crate) fn over(&self) -> bool {
         let outstanding = self.link.as_ref().is_some_and(Link::outstanding);

@@ -1,5 +1,6 @@
 //! All RDMA connections of one reactor.
 
+mod admission;
 mod listening;
 
 use driver::{Address, Conn, Done, Errno, Op, Span, StreamId, Time, why};

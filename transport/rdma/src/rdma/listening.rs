@@ -7,19 +7,16 @@
 
 use driver::{Done, Errno, ListenerId, Op, Span, StreamId, Time};
 use rdma_link::cm::Phase;
-use rdma_link::{CONNECT, End, Introduction, RX, SLOT};
+use rdma_link::{CONNECT, End, Introduction};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use super::{LISTENER, OURS, Rdma, slot_of};
+use super::admission::{Crowd, room};
+use super::{LINES, LISTENER, OURS, Rdma, slot_of};
 use crate::RdmaError;
 use crate::line::Line;
 use crate::verbs::{Id, Pair};
 
-/// Of 8 parts of the arena, so many for connections of peers: what [`memory::Shares::even`] leaves to all classes.
-const ACCEPTED_EIGHTHS: usize = 3;
-/// Of the connections that there is room for, one of so many may be a stranger's: one that nobody has accepted.
-const STRANGERS: usize = 2;
 /// A listener whose device is gone looks whether it is back.
 const LISTEN_AGAIN: Span = Span::seconds(1);
 
@@ -121,16 +118,29 @@ impl Rdma {
     }
 
     fn room(&self) -> usize {
-        self.arena.capacity() / 8 * ACCEPTED_EIGHTHS / (usize::from(RX) * SLOT)
+        room(self.arena.capacity())
     }
 
-    /// The oldest stranger makes room for the next if they are many: whoever asks and says no more locks nobody out.
+    fn strangers(&self) -> impl Iterator<Item = (Time, StreamId)> {
+        self.lines().filter_map(|line| Some((line.stranger?, line.stream)))
+    }
+
+    fn crowd(&self) -> Crowd {
+        let staying = || self.lines().filter(|line| line.stays());
+        Crowd {
+            room: self.room(),
+            peers: staying().filter(|line| line.listener.is_some()).count(),
+            strangers: self.strangers().count(),
+            free: LINES - staying().count(),
+        }
+    }
+
+    /// The oldest stranger makes room for the next, if it has to.
     fn displace(&mut self, now: Time) {
-        let strangers = || self.lines().filter_map(|line| Some((line.stranger?, line.stream)));
-        if strangers().count() < self.room() / STRANGERS {
+        if !self.crowd().displaces() {
             return;
         }
-        let Some((_, oldest)) = strangers().min_by_key(|(since, _)| *since) else { return };
+        let Some((_, oldest)) = self.strangers().min_by_key(|(since, _)| *since) else { return };
         self.counters.displaced += 1;
         for listener in &mut self.listeners {
             listener.up.retain(|stream| *stream != oldest);

@@ -1,0 +1,64 @@
+//! Which requests of peers there is room for, and when a stranger goes for the next one: numbers alone.
+
+use rdma_link::{RX, SLOT};
+
+use super::LINES;
+
+/// Of 8 parts of the arena, so many for connections of peers: what [`memory::Shares::even`] leaves to all classes.
+const ACCEPTED_EIGHTHS: usize = 3;
+/// Connections of peers at a time. The other places are for those that lead to peers: no request takes them.
+const PEERS: usize = LINES / 4 * 3;
+/// Of the connections that there is room for, one of so many may be a stranger's: one that nobody has accepted.
+const STRANGERS: usize = 2;
+/// And one of so many is left for whoever asks next: a stranger that goes for him takes a while to give back what it has.
+const SPARE: usize = 16;
+
+/// For how many connections of peers an arena of so many bytes has room, if it is to leave to each class what is its own.
+pub(super) fn room(capacity: usize) -> usize {
+    (capacity / 8 * ACCEPTED_EIGHTHS / (usize::from(RX) * SLOT)).min(PEERS)
+}
+
+/// What a request finds. What ends by itself is not counted: its place and its memory come back whoever else goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crowd {
+    /// Connections of peers that there is room for.
+    pub(super) room: usize,
+    /// Those that there are, strangers included.
+    pub(super) peers: usize,
+    /// Those that nobody has accepted.
+    pub(super) strangers: usize,
+    /// Places that no connection has.
+    pub(super) free: usize,
+}
+
+impl Crowd {
+    /// The oldest stranger makes room for the next if they are many, or if hardly any is left: whoever asks and says no more locks nobody out.
+    pub(super) fn displaces(self) -> bool {
+        let spare = self.room.div_ceil(SPARE);
+        self.strangers >= self.room / STRANGERS || self.peers + spare >= self.room || self.free <= spare
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_make_room_where_they_are_many_and_where_hardly_any_is_left() {
+        let crowd = Crowd { room: 186, peers: 100, strangers: 0, free: 156 };
+        assert!(!crowd.displaces());
+        assert!(Crowd { peers: 93, strangers: 93, ..crowd }.displaces(), "half of the room");
+        assert!(!Crowd { peers: 92, strangers: 92, ..crowd }.displaces());
+        assert!(!Crowd { peers: 173, strangers: 73, ..crowd }.displaces(), "there is room for more");
+        assert!(Crowd { peers: 174, strangers: 74, ..crowd }.displaces(), "few, but they have what is left");
+        assert!(Crowd { strangers: 1, free: 12, ..crowd }.displaces(), "connections to peers have the other places");
+    }
+
+    #[test]
+    fn requests_leave_places_to_connections_that_lead_to_peers_however_large_the_arena() {
+        let rooms = [32, 64, 256, 1 << 10, 1 << 20].map(|mebibytes: usize| room(mebibytes << 20));
+        assert_eq!(rooms, [23, 46, 186, 192, 192]);
+        // Strangers alone, as many as they can be: they are displaced before there is no place any more.
+        assert!(Crowd { room: room(1 << 40), peers: 96, strangers: 96, free: LINES - 96 }.displaces());
+    }
+}
