@@ -237,12 +237,17 @@ impl Arena {
         self.take_of(len, &[class as usize, COMMON])
     }
 
-    /// Like [`Arena::take`], of what is no class's own, and only where a quarter of that stays free: for what makes somebody faster who can
+    /// Like [`Arena::take`], of what is no class's own: for what may be kept for long, and must not be missing to any class.
+    pub fn take_common(&self, len: usize) -> Option<Filling> {
+        self.take_of(len, &[COMMON])
+    }
+
+    /// Like [`Arena::take_common`], and only where a quarter of that stays free: for what makes somebody faster who can
     /// do without, and who may keep it for long.
     pub fn take_spare(&self, len: usize) -> Option<Filling> {
         let kept = (self.0.capacity - self.0.starts[COMMON]) / 4;
         let free = self.0.regions.borrow()[COMMON].free() as usize * PAGE;
-        if free < kept + set_aside(len) { None } else { self.take_of(len, &[COMMON]) }
+        if free < kept + set_aside(len) { None } else { self.take_common(len) }
     }
 
     fn take_of(&self, len: usize, of: &[usize]) -> Option<Filling> {

@@ -88,6 +88,17 @@ fn what_is_spare_is_no_classs_own_and_not_the_last_quarter_of_the_rest() {
 }
 
 #[test]
+fn what_is_common_is_no_classs_own() {
+    let arena = arena(Shares::even(BYTES));
+    let taken: Vec<_> = std::iter::from_fn(|| arena.take_common(PAGE)).collect();
+    assert_eq!(arena.in_use(), BYTES / 8 * 3);
+    assert!(CLASSES.iter().all(|class| arena.free(*class) == BYTES / 8));
+    drop(taken);
+    assert_eq!(arena.in_use(), 0);
+    assert!(arena.take_common(MAX_LEN + 1).is_none());
+}
+
+#[test]
 fn only_the_last_reader_can_write_again() {
     let arena = Arena::small(BYTES);
     let reads = arena.take_zeroed(10, Class::Client).unwrap().filled();

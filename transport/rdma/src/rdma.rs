@@ -4,14 +4,15 @@ mod admission;
 mod listening;
 
 use driver::{Address, Conn, Done, Errno, Op, Span, StreamId, Time, why};
-use memory::{Arena, Class};
+use memory::Arena;
 use rdma_link::cm::{Event, Phase, Step, Why};
-use rdma_link::{CONNECT, End, Introduction, LOOK, LOOKS, Link, Out, ROUTE, RX, SLOT};
+use rdma_link::{CONNECT, End, Introduction, LOOK, LOOKS, Link, Out, ROUTE};
 use refcount::Hold;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
+use self::admission::slots;
 use self::listening::Listener;
 use crate::RdmaError;
 use crate::line::Line;
@@ -253,11 +254,10 @@ impl Rdma {
                 return Err(Errno(libc::ENODEV));
             }
         };
-        let slots: Vec<_> = (0..RX).map_while(|_| self.arena.take(SLOT, Class::Client)).collect();
-        if slots.len() < usize::from(RX) {
+        let Some(slots) = slots(&self.arena) else {
             line.id = Some(id);
             return Err(Errno(libc::ENOMEM));
-        }
+        };
         let (pair, keys) = match Pair::new(id, &device) {
             Ok(made) => made,
             Err((error, id)) => {

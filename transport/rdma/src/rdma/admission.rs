@@ -1,5 +1,6 @@
-//! Which requests of peers there is room for, and when a stranger goes for the next one: numbers alone.
+//! Which requests of peers there is room for, and when a stranger goes for the next one: numbers, and the memory of a connection.
 
+use memory::{Arena, Filling};
 use rdma_link::{RX, SLOT};
 
 use super::LINES;
@@ -13,9 +14,16 @@ const STRANGERS: usize = 2;
 /// And one of so many is left for whoever asks next: a stranger that goes for him takes a while to give back what it has.
 const SPARE: usize = 16;
 
-/// For how many connections of peers an arena of so many bytes has room, if it is to leave to each class what is its own.
-pub(super) fn room(capacity: usize) -> usize {
-    (capacity / 8 * ACCEPTED_EIGHTHS / (usize::from(RX) * SLOT)).min(PEERS)
+/// For how many connections of peers an arena of so many bytes has room beside `outgoing` ones that lead to peers, if each class is to have
+/// what is its own.
+pub(super) fn room(capacity: usize, outgoing: usize) -> usize {
+    let all = capacity / 8 * ACCEPTED_EIGHTHS / (usize::from(RX) * SLOT);
+    all.saturating_sub(outgoing).min(PEERS)
+}
+
+/// The receives of one connection, or none of them. A peer keeps them for as long as it likes: they are no class's own.
+pub(super) fn slots(arena: &Arena) -> Option<Vec<Filling>> {
+    (0..RX).map(|_| arena.take_common(SLOT)).collect()
 }
 
 /// What a request finds. What ends by itself is not counted: its place and its memory come back whoever else goes.
@@ -42,6 +50,7 @@ impl Crowd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memory::{ArenaOptions, Backing, Class, Shares};
 
     #[test]
     fn strangers_make_room_where_they_are_many_and_where_hardly_any_is_left() {
@@ -56,9 +65,23 @@ mod tests {
 
     #[test]
     fn requests_leave_places_to_connections_that_lead_to_peers_however_large_the_arena() {
-        let rooms = [32, 64, 256, 1 << 10, 1 << 20].map(|mebibytes: usize| room(mebibytes << 20));
+        let rooms = [32, 64, 256, 1 << 10, 1 << 20].map(|mebibytes: usize| room(mebibytes << 20, 0));
         assert_eq!(rooms, [23, 46, 186, 192, 192]);
         // Strangers alone, as many as they can be: they are displaced before there is no place any more.
-        assert!(Crowd { room: room(1 << 40), peers: 96, strangers: 96, free: LINES - 96 }.displaces());
+        assert!(Crowd { room: room(1 << 40, 0), peers: 96, strangers: 96, free: LINES - 96 }.displaces());
+    }
+
+    #[test]
+    fn as_many_connections_as_there_can_be_leave_a_client_what_is_its_own() {
+        let bytes = 64 << 20;
+        let options = ArenaOptions { bytes, backing: Backing::SmallPages, shares: Shares::even(bytes) };
+        let arena = Arena::new(options).unwrap();
+        let outgoing: Vec<_> = (0..16).map_while(|_| slots(&arena)).collect();
+        let mut lines: Vec<_> = (0..room(bytes, outgoing.len())).map_while(|_| slots(&arena)).collect();
+        assert_eq!((outgoing.len(), lines.len()), (16, 30), "there is memory for all that there is room for");
+        lines.extend(std::iter::from_fn(|| slots(&arena)));
+        assert_eq!(lines.len(), 30, "and for no more");
+        assert!([Class::Settle, Class::Replica, Class::Client].iter().all(|class| arena.free(*class) >= bytes / 8));
+        assert_eq!(room(bytes, 100), 0);
     }
 }

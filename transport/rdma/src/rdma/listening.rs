@@ -118,7 +118,8 @@ impl Rdma {
     }
 
     fn room(&self) -> usize {
-        room(self.arena.capacity())
+        let outgoing = self.lines().filter(|line| line.listener.is_none() && line.pair.is_some()).count();
+        room(self.arena.capacity(), outgoing)
     }
 
     fn strangers(&self) -> impl Iterator<Item = (Time, StreamId)> {
