@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
-use self::admission::slots;
+use self::admission::{Pace, slots};
 use self::listening::Listener;
 use crate::RdmaError;
 use crate::line::Line;
@@ -20,6 +20,8 @@ use crate::verbs::{Channel, Device, Id, Note, Pair};
 
 /// Connections at a time: with 528 KiB each, 132 MiB of the arena at most.
 const LINES: usize = 256;
+/// Events of the manager taken in one turn: what one of them can cost is a queue pair made and another unmade. The channel stays readable.
+const NOTES: usize = 32;
 /// Devices at a time.
 const DEVICES: u32 = 7;
 /// Set in the number of every stream and listener of ours, so that they can stand beside those of sockets (of which there are fewer
@@ -54,6 +56,7 @@ pub struct Rdma {
     // First of all what holds the rest.
     places: Vec<Place>,
     listeners: Vec<Listener>,
+    pace: Pace,
     /// Those that are gone leave their places to the next.
     devices: Vec<Option<Rc<Device>>>,
     channel: Rc<Channel>,
@@ -80,6 +83,7 @@ impl Rdma {
         Ok(Self {
             places: Vec::new(),
             listeners: Vec::new(),
+            pace: Pace::default(),
             devices: Vec::new(),
             channel,
             arena: arena.clone(),
@@ -137,7 +141,8 @@ impl Rdma {
         }
         // Polled after the channel was armed again; and before the manager is asked, for what came before a peer's end.
         self.poll(now);
-        while let Some(note) = self.channel.next() {
+        let channel = Rc::clone(&self.channel);
+        for note in std::iter::from_fn(|| channel.next()).take(NOTES) {
             self.note(now, note);
         }
         for slot in 0..self.places.len() {

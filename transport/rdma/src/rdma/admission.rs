@@ -1,5 +1,7 @@
-//! Which requests of peers there is room for, and when a stranger goes for the next one: numbers, and the memory of a connection.
+//! Which requests of peers are looked at, which there is room for, and when a stranger goes for the next one: numbers, and the memory of a
+//! connection.
 
+use driver::{Span, Time};
 use memory::{Arena, Filling};
 use rdma_link::{RX, SLOT};
 
@@ -13,6 +15,11 @@ const PEERS: usize = LINES / 4 * 3;
 const STRANGERS: usize = 2;
 /// And one of so many is left for whoever asks next: a stranger that goes for him takes a while to give back what it has.
 const SPARE: usize = 16;
+/// One request is looked at in this time, over a while: 500 a second. Completion queue, queue pair, eight windows and 66 receives are made
+/// for each on the reactor's thread, and unmade there if it goes for the next one.
+const REQUEST_EVERY: Span = Span::millis(2);
+/// So many may come at once: all that there are places for, after a node's start.
+const REQUEST_BURST: usize = LINES;
 
 /// For how many connections of peers an arena of so many bytes has room beside `outgoing` ones that lead to peers, if each class is to have
 /// what is its own.
@@ -24,6 +31,23 @@ pub(super) fn room(capacity: usize, outgoing: usize) -> usize {
 /// The receives of one connection, or none of them. A peer keeps them for as long as it likes: they are no class's own.
 pub(super) fn slots(arena: &Arena) -> Option<Vec<Filling>> {
     (0..RX).map(|_| arena.take_common(SLOT)).collect()
+}
+
+/// When what was looked at so far would have come, one in each [`REQUEST_EVERY`]: ahead of the time by a burst at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace(Time);
+
+impl Pace {
+    /// Whether one more is looked at now. What is not is turned away: a peer tries again, or elsewhere.
+    pub(super) fn allows(&mut self, now: Time) -> bool {
+        let burst = Span(REQUEST_EVERY.0 * REQUEST_BURST as u64);
+        let paced = self.0.max(now) + REQUEST_EVERY;
+        let allowed = paced <= now + burst;
+        if allowed {
+            self.0 = paced;
+        }
+        allowed
+    }
 }
 
 /// What a request finds. What ends by itself is not counted: its place and its memory come back whoever else goes.
@@ -83,5 +107,17 @@ mod tests {
         assert_eq!(lines.len(), 30, "and for no more");
         assert!([Class::Settle, Class::Replica, Class::Client].iter().all(|class| arena.free(*class) >= bytes / 8));
         assert_eq!(room(bytes, 100), 0);
+    }
+
+    #[test]
+    fn a_flood_of_requests_is_looked_at_at_a_pace_and_what_comes_together_after_a_while_is_not_turned_away() {
+        let mut pace = Pace::default();
+        let mut flood = |at: Time| (0..1000).filter(|_| pace.allows(at)).count();
+        let start = Time(0) + Span::seconds(100);
+        assert_eq!(flood(start), LINES);
+        assert_eq!(flood(start + Span::millis(1)), 0);
+        let second = (1..=1000).map(|ms| flood(start + Span::millis(ms))).sum::<usize>();
+        assert_eq!(second, 500, "whoever is turned away costs the others nothing");
+        assert_eq!(flood(start + Span::seconds(100)), LINES);
     }
 }

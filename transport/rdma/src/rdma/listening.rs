@@ -1,8 +1,8 @@
 //! Listeners: from a peer's request to the accept that takes its connection.
 //!
 //! ```text
-//!   request ──► room? ──► queue pair, receives, agreed ──► up ──► an accept that waits, or `up` until there is one
-//!                 └ no: the oldest stranger goes              └─────── a stranger until then ───────┘
+//!   request ──► pace, room? ──► queue pair, receives, agreed ──► up ──► an accept that waits, or `up` until there is one
+//!                       └ no: the oldest stranger goes              └─────── a stranger until then ───────┘
 //! ```
 
 use driver::{Done, Errno, ListenerId, Op, Span, StreamId, Time};
@@ -85,7 +85,8 @@ impl Rdma {
 
     /// A peer asks. What cannot be had now is refused: the peer tries again, or elsewhere.
     pub(super) fn requested(&mut self, now: Time, listener: usize, private: &[u8], id: Id) {
-        let introduction = Introduction::parse(private).filter(|_| self.listeners.get(listener).is_some());
+        let known = self.listeners.get(listener).is_some();
+        let introduction = Introduction::parse(private).filter(|_| known && self.pace.allows(now));
         if introduction.is_some() {
             self.displace(now);
         }
