@@ -3,8 +3,9 @@
 //! The connection's state lives in its provider's slab under the same `ConnId`; the slot is freed when the reaper hands the
 //! `Conn` back, that is, after the last hold went.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
+use std::rc::Rc;
 
 /// A connection's name: a slot and how often it was used before. A stale one matches nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +30,17 @@ pub enum Provider {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Binding(pub [u8; 32]);
 
+/// Whether a peer has proven who it is. It outlives its connection, and holds nothing of that.
+#[derive(Clone, Debug, Default)]
+pub struct Proven(Rc<Cell<bool>>);
+
+impl Proven {
+    /// Whether it has by now.
+    pub fn is(&self) -> bool {
+        self.0.get()
+    }
+}
+
 /// The counted part of a connection.
 #[derive(Debug)]
 pub struct Conn {
@@ -37,12 +49,13 @@ pub struct Conn {
     /// Whose it is.
     pub provider: Provider,
     binding: OnceCell<Binding>,
+    proven: Proven,
 }
 
 impl Conn {
     /// One whose stream is not there yet.
     pub fn new(id: ConnId, provider: Provider) -> Self {
-        Self { id, provider, binding: OnceCell::new() }
+        Self { id, provider, binding: OnceCell::new(), proven: Proven::default() }
     }
 
     /// For the driver: the stream is TLS, and its handshake is over. Nothing that was received over TLS reaches the machine before this. A
@@ -54,6 +67,16 @@ impl Conn {
     /// What is bound to its stream; none if that is in clear.
     pub fn binding(&self) -> Option<Binding> {
         self.binding.get().copied()
+    }
+
+    /// For the machine: the peer has proven who it is. Until then a driver that has no room for others may end the stream.
+    pub fn prove(&self) {
+        self.proven.0.set(true);
+    }
+
+    /// For the driver: to be looked at for as long as the stream is there, whoever holds the connection meanwhile.
+    pub fn proven(&self) -> Proven {
+        self.proven.clone()
     }
 }
 

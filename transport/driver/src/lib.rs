@@ -20,7 +20,7 @@ pub mod mutant;
 mod op;
 mod time;
 
-pub use conn::{Binding, Conn, ConnId, Provider, why};
+pub use conn::{Binding, Conn, ConnId, Proven, Provider, why};
 pub use machine::{Machine, Outbox, Vecs};
 pub use memory::Part;
 pub use op::{Address, DiskIndex, Done, Errno, ListenerId, Op, StreamId};

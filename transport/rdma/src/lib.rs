@@ -18,6 +18,7 @@
 mod error;
 mod line;
 mod rdma;
+mod stranger;
 mod verbs;
 
 pub use error::RdmaError;

@@ -5,6 +5,7 @@ use rdma_link::cm::Phase;
 use rdma_link::{DRAIN, End, Failed, Finished, Link, Out, RX};
 use refcount::Hold;
 
+use crate::stranger::Stranger;
 use crate::verbs::{Id, Pair};
 
 /// See above.
@@ -19,8 +20,8 @@ pub(crate) struct Line {
     pub(crate) theirs: u16,
     /// Who accepted it.
     pub(crate) listener: Option<ListenerId>,
-    /// Since when it is one that nobody has accepted.
-    pub(crate) stranger: Option<Time>,
+    /// Its peer, if it was that who asked for it, until it has to go for another one.
+    pub(crate) stranger: Option<Stranger>,
     /// The connect that it answers.
     pub(crate) connect: Option<(Hold<Conn, why::Rx>, Address, Span)>,
     /// How often its device was looked for.
@@ -159,9 +160,14 @@ impl Line {
         }
     }
 
-    /// Its place comes back only if somebody has it go: it is not ending, or nobody has accepted it and can see that it is.
+    /// Since when its peer is a stranger that can be made to go.
+    pub(crate) fn strange(&self) -> Option<Time> {
+        self.stranger.as_ref().and_then(|stranger| stranger.since(self.phase == Phase::Ending))
+    }
+
+    /// Its place comes back only if somebody has it go.
     pub(crate) fn stays(&self) -> bool {
-        self.phase != Phase::Ending || self.stranger.is_some()
+        self.phase != Phase::Ending || self.strange().is_some()
     }
 
     /// Nothing of it is left, and nobody asks for it.

@@ -104,6 +104,9 @@ impl Rdma {
             Op::Connect { on, to, within } => self.connect(now, on, to, within),
             Op::Recv { stream, .. } | Op::Send { stream, .. } => match self.find(stream) {
                 Some(line) => {
+                    if let (Op::Recv { on, .. }, Some(stranger)) = (&op, &mut line.stranger) {
+                        stranger.heard(|| on.proven());
+                    }
                     let mut dones = Vec::new();
                     line.with(now, &mut dones, |link, out| link.submit(op, out));
                     self.dones.append(&mut dones);

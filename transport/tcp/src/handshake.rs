@@ -95,6 +95,7 @@ impl Net {
         let proof = Proof::parse(body).map_err(|_| Reason::BadHandshake)?;
         transcript(link)?.verify(&proof).map_err(|_| Reason::Unauthenticated)?;
         let peer = link.peer.clone().ok_or(Reason::BadHandshake)?;
+        link.owner.prove();
         link.step = Step::Admission;
         self.set_deadline(link, now + ADMISSION_DEADLINE);
         link.announced = true;

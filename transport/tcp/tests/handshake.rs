@@ -35,6 +35,7 @@ fn a_peer_that_waits_for_admission_costs_one_hold() {
     world.pump();
     assert_eq!(world.counts[SERVER].last().map(String::as_str), Some("1 owner"));
     assert_eq!(world.sides[SERVER].seen.len(), 1, "Hello, and no more");
+    assert_eq!(world.proven.take().map(|proven| proven.is()), Some(true), "a driver knows it for no stranger");
     world.end();
 }
 
@@ -66,6 +67,7 @@ fn a_wrong_secret_is_refused_by_whoever_sees_it_first() {
     world.pump();
     assert_eq!(world.down(CLIENT, client), Some(Reason::Unauthenticated));
     assert!(world.sides[SERVER].seen.is_empty(), "nobody is announced who has not proven who he is");
+    assert_eq!(world.proven.take().map(|proven| proven.is()), Some(false));
     world.end();
 }
 

@@ -11,7 +11,7 @@ use super::LINES;
 const ACCEPTED_EIGHTHS: usize = 3;
 /// Connections of peers at a time. The other places are for those that lead to peers: no request takes them.
 const PEERS: usize = LINES / 4 * 3;
-/// Of the connections that there is room for, one of so many may be a stranger's: one that nobody has accepted.
+/// Of the connections that there is room for, one of so many may be a stranger's: of one who has not proven who he is.
 const STRANGERS: usize = 2;
 /// And one of so many is left for whoever asks next: a stranger that goes for him takes a while to give back what it has.
 const SPARE: usize = 16;
@@ -57,7 +57,7 @@ pub(super) struct Crowd {
     pub(super) room: usize,
     /// Those that there are, strangers included.
     pub(super) peers: usize,
-    /// Those that nobody has accepted.
+    /// Those of peers that have proven nothing.
     pub(super) strangers: usize,
     /// Places that no connection has.
     pub(super) free: usize,

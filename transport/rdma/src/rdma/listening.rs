@@ -1,8 +1,8 @@
 //! Listeners: from a peer's request to the accept that takes its connection.
 //!
 //! ```text
-//!   request ──► pace, room? ──► queue pair, receives, agreed ──► up ──► an accept that waits, or `up` until there is one
-//!                       └ no: the oldest stranger goes              └─────── a stranger until then ───────┘
+//!   request ──► pace, room? ──► queue pair, receives, agreed ──► up ──► an accept, or `up` until there is one ──► proven
+//!                       └ no: the oldest stranger goes ◄──────────────────── a stranger until then ───────────────────┘
 //! ```
 
 use driver::{Done, Errno, ListenerId, Op, Span, StreamId, Time};
@@ -15,6 +15,7 @@ use super::admission::{Crowd, room};
 use super::{LINES, LISTENER, OURS, Rdma, slot_of};
 use crate::RdmaError;
 use crate::line::Line;
+use crate::stranger::Stranger;
 use crate::verbs::{Id, Pair};
 
 /// A listener whose device is gone looks whether it is back.
@@ -70,8 +71,8 @@ impl Rdma {
             listener.armed += 1;
             return;
         };
-        if let Some(line) = self.find(stream) {
-            line.stranger = None;
+        if let Some(stranger) = self.find(stream).and_then(|line| line.stranger.as_mut()) {
+            stranger.accepted = true;
         }
         self.dones.push(Done { op: Op::Accept { listener: id }, result: Ok(stream.0) });
     }
@@ -98,7 +99,7 @@ impl Rdma {
         let mut line = Box::new(Line::new(stream, Phase::Accepting, id, now + CONNECT));
         line.theirs = peer.receives;
         line.listener = Some(ListenerId(OURS | u32::try_from(listener).unwrap_or(0)));
-        line.stranger = Some(now);
+        line.stranger = Some(Stranger::new(now));
         let agreed = self.equip(now, &mut line, false).and_then(|()| {
             let id = line.pair.as_ref().and_then(Pair::id).ok_or(Errno::IO)?;
             id.accept(&Introduction::OURS.bytes())
@@ -124,7 +125,7 @@ impl Rdma {
     }
 
     fn strangers(&self) -> impl Iterator<Item = (Time, StreamId)> {
-        self.lines().filter_map(|line| Some((line.stranger?, line.stream)))
+        self.lines().filter_map(|line| Some((line.strange()?, line.stream)))
     }
 
     fn crowd(&self) -> Crowd {
@@ -148,9 +149,9 @@ impl Rdma {
             listener.up.retain(|stream| *stream != oldest);
         }
         if let Some(mut line) = self.take(oldest) {
-            // Nobody was told of it, so it goes by itself.
-            (line.known, line.stranger) = (false, None);
-            line.end(now, End::Ours, &mut self.dones);
+            // If nobody was told of it, it goes by itself; otherwise it is as one that broke.
+            line.known = line.stranger.take().is_some_and(|stranger| stranger.accepted);
+            line.end(now, End::Failed, &mut self.dones);
             self.places[slot_of(oldest)].line = Some(line);
             self.sweep(slot_of(oldest));
         }
@@ -162,7 +163,7 @@ impl Rdma {
         let Some(listener) = self.listeners.get_mut((id.0 & !OURS) as usize) else { return Err(Errno::IO) };
         if listener.armed > 0 {
             listener.armed -= 1;
-            line.stranger = None;
+            line.stranger.iter_mut().for_each(|stranger| stranger.accepted = true);
             self.dones.push(Done { op: Op::Accept { listener: id }, result: Ok(line.stream.0) });
         } else {
             listener.up.push_back(line.stream);

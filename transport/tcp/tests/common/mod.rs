@@ -8,7 +8,7 @@
     reason = "each test file uses its part"
 )]
 
-use driver::{Address, Binding, ConnId, Done, Errno, ListenerId, Op, Part, Span, StreamId, Time, Vecs};
+use driver::{Address, Binding, ConnId, Done, Errno, ListenerId, Op, Part, Proven, Span, StreamId, Time, Vecs};
 use memory::{Arena, Class};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -95,6 +95,8 @@ pub struct World {
     pub tapped: [Vec<u8>; 2],
     /// What each side's driver says that its streams are bound to.
     pub bindings: [Option<Binding>; 2],
+    /// What the server last received with says of its peer.
+    pub proven: Option<Proven>,
     /// Hold counts of the first connection of each side, whenever they changed.
     pub counts: [Vec<String>; 2],
 }
@@ -158,6 +160,7 @@ impl World {
             flip: None,
             tapped: Default::default(),
             bindings: [None; 2],
+            proven: None,
             counts: Default::default(),
         };
         let server = &mut world.sides[SERVER];
@@ -354,6 +357,9 @@ impl World {
         let (_, op, _) = self.pending.swap_remove(index);
         if let (Op::Connect { on, .. } | Op::Recv { on, .. }, Some(binding)) = (&op, self.bindings[at]) {
             on.bind(binding);
+        }
+        if let (Op::Recv { on, .. }, SERVER) = (&op, at) {
+            self.proven = Some(on.proven());
         }
         self.done(at, Done { op, result });
         true
