@@ -54,6 +54,8 @@ pub(crate) enum PrimaryPhase {
 pub(crate) struct Settling {
     /// Pieces not started, last first.
     pub(crate) left: Vec<BlockRange>,
+    /// Pieces that could not go on: for the next tick. A store may say at once, and again and again, that it has not what is read.
+    pub(crate) later: Vec<BlockRange>,
     /// IOCBs under way.
     pub(crate) running: BTreeSet<usize>,
     /// Where the content of what is not settled with the own comes from: by first block, up to which block, whose.

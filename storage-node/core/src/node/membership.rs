@@ -314,6 +314,9 @@ impl<S: Store> Node<S> {
                 PrimaryPhase::Serving | PrimaryPhase::Settling(_) => {
                     self.ready.extend(primary.stalled.values().copied());
                     self.retry_refused(now, shard, out);
+                    if let Some(settling) = self.settling_mut(shard) {
+                        settling.left.append(&mut settling.later);
+                    }
                     self.go_on_settling(now, shard, out);
                 }
                 // Its own Join was refused for want of room in the store.

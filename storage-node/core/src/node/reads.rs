@@ -216,12 +216,7 @@ impl<S: Store> Node<S> {
             iocb.phase = IocbPhase::Locked;
             self.stall(key);
         } else {
-            let range = self.iocbs[key].range;
-            self.end_request(now, key);
-            if let Some(settling) = self.settling_mut(shard) {
-                settling.running.remove(&key);
-                settling.left.push(range);
-            }
+            self.settle_again(now, key, self.iocbs[key].range);
         }
         if matches!(error, StoreError::Busy) {
             return;

@@ -60,7 +60,7 @@ impl<S: Store> Node<S> {
                 return;
             }
             let Some(piece) = settling.left.pop() else {
-                if settling.running.is_empty() {
+                if settling.running.is_empty() && settling.later.is_empty() {
                     self.serve(now, shard, out);
                 }
                 return;
@@ -135,7 +135,7 @@ impl<S: Store> Node<S> {
                 if let Some(settling) = self.settling_mut(shard) {
                     settling.unreadable.insert(range.from.0);
                 }
-                self.settle_again(now, key, range);
+                self.settle_instead(now, key, shard, [range]);
             }
         }
     }

@@ -45,7 +45,10 @@ impl<S: Store> Node<S> {
     /// The tick begins it anew.
     pub(super) fn settle_again(&mut self, now: Time, key: usize, range: BlockRange) {
         let shard = self.iocbs[key].shard;
-        self.settle_instead(now, key, shard, [range]);
+        self.settle_instead(now, key, shard, []);
+        if let Some(settling) = self.settling_mut(shard) {
+            settling.later.push(range);
+        }
     }
 
     /// What can be put right of the piece's one block is; goes on with the settling.

@@ -78,7 +78,7 @@ impl<S: Store> Node<S> {
             Some(PrimaryPhase::Asking(_)) => "primary: asking".to_owned(),
             Some(PrimaryPhase::Joining) => "primary: joining".to_owned(),
             Some(PrimaryPhase::Settling(s)) => {
-                format!("primary: settling, {} pieces left", s.left.len() + s.running.len())
+                format!("primary: settling, {} pieces left", s.left.len() + s.later.len() + s.running.len())
             }
             Some(PrimaryPhase::Serving) => match self.known_good_of(shard) {
                 Some(stamp) => format!("primary: serving, good up to {stamp}"),
