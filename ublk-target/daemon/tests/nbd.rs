@@ -5,12 +5,14 @@
 mod common;
 
 use common::{Lane, NbdClient, SHARD, SIZE, map};
-use conductor_model::Durability;
+use conductor_model::api::VolumeMap;
+use conductor_model::{Commit, Durability};
 use std::io::{Read, Write};
 use std::time::Duration;
 use target_daemon::limits::MAX_SESSIONS;
 use target_daemon::{Letter, Mail};
 
+const DISCONNECT: u16 = 2;
 const FLUSH: u16 = 3;
 const TRIM: u16 = 4;
 const ZEROES: u16 = 6;
@@ -60,6 +62,59 @@ fn of_a_flush_volume_what_was_flushed_on_any_connection_or_written_with_fua_outl
     assert_eq!(one.read(0, 4096), durable);
     assert_eq!((one.read(SHARD, 4096), one.read(2 * SHARD, 4096)), (vec![0; 4096], vec![0; 4096]));
     assert_eq!(one.read(4096, 4096), [1; 4096], "nobody flushed it, and nobody paid for it");
+    lane.stop(Mail::Stop);
+}
+
+/// A lane whose node has lost what its client wrote, as the lane's map says; and that client.
+fn after_a_loss() -> (Lane, NbdClient) {
+    let lane = Lane::of(128, false, Durability::Flush);
+    let mut client = lane.connect();
+    assert_eq!(client.write(0, &[1; 4096]), 0);
+    lane.node.lose_power();
+    let mut newer = VolumeMap { durability: Durability::Flush, ..map(lane.node.endpoint, SIZE) };
+    newer.shards[0].cache = Commit(9);
+    lane.mail.send(Mail::Map(Box::new(newer))).unwrap();
+    (lane, client)
+}
+
+#[test]
+fn a_loss_that_is_told_after_goodbye_is_told_again() {
+    let (lane, mut client) = after_a_loss();
+    lane.node.hold(true);
+    client.send(FLUSH, 0, 0, 0, &[]);
+    client.send(DISCONNECT, 0, 0, 0, &[]);
+    drop(client);
+    lane.until("it leaves", |view| view.sessions.iter().all(|session| session.state == "closing"));
+    lane.node.hold(false);
+    lane.until("gone", |view| view.sessions.is_empty());
+    let mut next = lane.connect();
+    assert_eq!([next.other(FLUSH, 0, 0), next.other(FLUSH, 0, 0)], [5, 0], "once to somebody who hears it");
+    lane.stop(Mail::Stop);
+}
+
+#[test]
+fn a_loss_that_is_told_and_not_read_is_told_again() {
+    let (lane, mut client) = after_a_loss();
+    let mut other = lane.connect();
+    for _ in 0..4 {
+        client.send(0, 0, 0, 1 << 20, &[]);
+    }
+    client.send(FLUSH, 0, 0, 0, &[]);
+    lane.until("told", |view| view.counters["losses_told"] == 1);
+    drop(client);
+    lane.until("gone", |view| view.sessions.len() == 1);
+    assert_eq!([other.other(FLUSH, 0, 0), other.other(FLUSH, 0, 0)], [5, 0]);
+    lane.stop(Mail::Stop);
+}
+
+#[test]
+fn a_loss_that_was_heard_before_goodbye_is_not_told_again() {
+    let (lane, mut client) = after_a_loss();
+    assert_eq!(client.other(FLUSH, 0, 0), 5);
+    client.send(DISCONNECT, 0, 0, 0, &[]);
+    drop(client);
+    lane.until("gone", |view| view.sessions.is_empty());
+    assert_eq!(lane.connect().other(FLUSH, 0, 0), 0);
     lane.stop(Mail::Stop);
 }
 

@@ -47,6 +47,8 @@ pub(super) struct Link {
     pub(super) changes: usize,
     /// A request that may not go to the volume client now, and its ticket. Nothing more is taken from this client before it.
     pub(super) stuck: Option<(Ticket, BlockRequest)>,
+    /// A loss was told on it: who does not hear of that has it told to the next.
+    pub(super) told_loss: bool,
     /// Since when the client is leaving.
     leaving: Option<Time>,
     /// Why the session is over.
@@ -73,6 +75,7 @@ impl Link {
             asked: 0,
             changes: 0,
             stuck: None,
+            told_loss: false,
             leaving: None,
             over: None,
             draining: false,
@@ -150,9 +153,20 @@ impl Link {
         self.is_gone() && !self.session.is_leaving()
     }
 
-    /// Its client will not hear of changes that are still at the volume client.
+    /// Its client will not hear of what is still at the volume client, or need not: who said goodbye may have closed behind that.
+    pub(super) fn may_hear_nothing(&self) -> bool {
+        self.hung_up || self.is_gone()
+    }
+
+    /// Such a client has changes there.
     pub(super) fn has_orphans(&self) -> bool {
-        self.changes > 0 && (self.hung_up || self.is_gone())
+        self.changes > 0 && self.may_hear_nothing()
+    }
+
+    /// It was told of a loss, and nobody knows whether it heard: only who says goodbye after that has.
+    pub(super) fn leaves_loss_unheard(&self) -> bool {
+        let left = self.hears_nothing() || self.is_stranded() && !self.session.goodbye_is_next();
+        self.told_loss && left
     }
 
     /// Its client hung up, and there may be something of it that was not read. Who said goodbye has left nothing unread.

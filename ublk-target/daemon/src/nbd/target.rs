@@ -36,7 +36,7 @@ use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
 use driver::{Conn, ConnId, Done, Errno, ListenerId, Machine, Op, Outbox, Provider, StreamId, Time, why};
 use memory::Arena;
-use nbd_session::{Event, Export, Fault, Limits, Outcome, Session, Ticket, Tls};
+use nbd_session::{Closed, Event, Export, Fault, Limits, Outcome, Session, Ticket, Tls};
 use refcount::{Hold, LeakReport, Table};
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -389,6 +389,7 @@ impl NbdTarget {
                 Some(Event::StartTls) => link.wants_tls(),
                 Some(Event::Closed(why)) => {
                     tracing::debug!(conn = %link.owner.id, %why, "NBD client gone");
+                    link.told_loss &= !matches!(why, Closed::Disconnected);
                     link.over = Some(why);
                 }
                 Some(Event::Request(request)) => match convert::step(request, 0) {
@@ -452,17 +453,30 @@ impl NbdTarget {
                 self.counters.stray_completions += 1;
                 continue;
             };
-            let unheard = self.link_of(on.id).is_none_or(|link| link.hears_nothing() || link.is_deserted());
-            if unheard && matches!(completion.result, Err(BlockError::CacheLost)) {
+            let lost = matches!(completion.result, Err(BlockError::CacheLost));
+            let unheard = self.link_of(on.id).is_none_or(|link| link.may_hear_nothing());
+            if unheard && lost {
                 self.client.loss_unheard();
             }
             match self.link_of(on.id) {
                 Some(link) => {
                     link.asked -= 1;
                     link.changes -= usize::from(change);
+                    link.told_loss |= lost && !unheard;
                     link.finish(ticket, convert::outcome(completion));
                 }
                 None => self.counters.stray_completions += 1,
+            }
+        }
+    }
+
+    /// What clients were told of losses that went without a word is told again. Before anything is taken of others: it could be a flush
+    /// that finds nothing to do.
+    fn losses(&mut self) {
+        for link in self.places.iter_mut().filter_map(|place| place.link.as_deref_mut()) {
+            if link.leaves_loss_unheard() {
+                link.told_loss = false;
+                self.client.loss_unheard();
             }
         }
     }
@@ -552,6 +566,7 @@ impl Machine for NbdTarget {
 
     fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         self.deadlines(now, out);
+        self.losses();
         self.pump(now, out);
         if std::mem::take(&mut self.crammed) {
             self.withdraw(now);
