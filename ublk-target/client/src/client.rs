@@ -98,6 +98,9 @@ impl<L> Network for Hands<'_, L> {
         self.ways.connecting(conn, to, over);
         conn
     }
+    fn credits(&self, conn: ConnId) -> usize {
+        self.net.credits(conn).into()
+    }
     fn request(&mut self, conn: ConnId, post: Post) -> Result<(), NotPosted> {
         let Post { op, body, payload, token, deadline } = post;
         match self.net.request(self.now, conn, op, body.bytes(), payload, token, deadline) {

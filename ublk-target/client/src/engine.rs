@@ -28,6 +28,7 @@ use crate::link::{Link, State};
 use crate::pace::Pace;
 use crate::request::{BlockDone, BlockError, ClientError, Completion};
 use crate::routes::Routes;
+use crate::shares::Shares;
 use crate::split::Kind;
 use crate::unfenced::Unfenced;
 use crate::unflushed::Unflushed;
@@ -49,6 +50,8 @@ use wire::{Op, Reason};
 pub(crate) trait Network {
     /// Starts to connect.
     fn connect(&mut self, to: SocketAddr) -> ConnId;
+    /// Requests that it takes now.
+    fn credits(&self, conn: ConnId) -> usize;
     /// Queues a request; exactly one answer comes for each that was taken.
     fn request(&mut self, conn: ConnId, post: Post) -> Result<(), NotPosted>;
     /// Closes a connection; its requests come back as lost.
@@ -122,6 +125,7 @@ pub(crate) struct Engine {
     pub(crate) requests: Slab<Request>,
     pub(crate) parts: Slab<Part>,
     pub(crate) links: BTreeMap<SocketAddr, Link>,
+    shares: Shares,
     paused: BTreeSet<(Time, usize)>,
     deadlines: BTreeSet<(Time, usize)>,
     /// Failed requests that are not handed up yet.
@@ -165,6 +169,7 @@ impl Engine {
             requests: Slab::with_capacity(settings.depth),
             parts: Slab::with_capacity(settings.depth),
             links: BTreeMap::new(),
+            shares: Shares::default(),
             paused: BTreeSet::new(),
             pace: None,
             deadlines: BTreeSet::new(),

@@ -27,6 +27,7 @@ mod link;
 mod pace;
 mod request;
 mod routes;
+mod shares;
 mod split;
 mod unfenced;
 mod unflushed;

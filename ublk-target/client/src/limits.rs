@@ -59,5 +59,8 @@ pub const WAIT_VISIBLE: Span = Span::millis(500);
 pub const SAY_WAIT: Span = Span::seconds(5);
 /// How often it is seen whether any do.
 pub const SAY_EVERY: Span = Span::seconds(1);
+/// Of a connection that several shards share, one gets no more while the credits that are left are at most one for each so many that it has,
+/// and one: see `shares`.
+pub const BESIDE: usize = 8;
 /// Finished requests whose stages are kept.
 pub const TRACES: usize = 64;

@@ -11,6 +11,7 @@
 //! fencing (a second Hello on a lane drops what the first one left unstamped, before HelloAck) that makes a resend safe (rule 8).
 
 use crate::limits::{MOVE_GRACE, RECONNECT_MAX, RECONNECT_MIN};
+use conductor_model::ShardIndex;
 use driver::{ConnId, Span, Time};
 use std::collections::VecDeque;
 use wire::Reason;
@@ -32,8 +33,8 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) state: State,
-    /// Parts to send, by sequence: resends come before what is newer.
-    queue: VecDeque<(u64, usize)>,
+    /// Parts to send, and their shards, by sequence: resends come before what is newer.
+    queue: VecDeque<(u64, ShardIndex, usize)>,
     /// Parts posted on the connection and not answered.
     pub(crate) posted: usize,
     /// Since when it owes answers and gives none.
@@ -68,26 +69,23 @@ impl Link {
     }
 
     /// Queues a part in its place.
-    pub(crate) fn push(&mut self, sequence: u64, part: usize) {
+    pub(crate) fn push(&mut self, sequence: u64, shard: ShardIndex, part: usize) {
         // Nearly always the newest: a new part goes to the end.
         let at = match self.queue.back() {
-            Some(&(last, _)) if last > sequence => self.queue.partition_point(|&(queued, _)| queued < sequence),
+            Some(&(last, ..)) if last > sequence => self.queue.partition_point(|&(queued, ..)| queued < sequence),
             _ => self.queue.len(),
         };
-        self.queue.insert(at, (sequence, part));
+        self.queue.insert(at, (sequence, shard, part));
     }
 
-    pub(crate) fn front(&self) -> Option<usize> {
-        self.queue.front().map(|&(_, part)| part)
-    }
-
-    fn pop(&mut self) {
-        self.queue.pop_front();
+    /// The part behind so many others, and its shard.
+    pub(crate) fn nth(&self, at: usize) -> Option<(ShardIndex, usize)> {
+        self.queue.get(at).map(|&(_, shard, part)| (shard, part))
     }
 
     /// Takes one part out.
     pub(crate) fn remove(&mut self, sequence: u64) {
-        if let Ok(at) = self.queue.binary_search_by_key(&sequence, |&(queued, _)| queued) {
+        if let Ok(at) = self.queue.binary_search_by_key(&sequence, |&(queued, ..)| queued) {
             self.queue.remove(at);
         }
     }
@@ -123,9 +121,9 @@ impl Link {
         (self.drain_by, self.makes_room) = (None, None);
     }
 
-    /// A part went out on the connection.
-    pub(crate) fn post(&mut self, now: Time) {
-        self.pop();
+    /// The part behind so many others went out on the connection.
+    pub(crate) fn post(&mut self, now: Time, at: usize) {
+        self.queue.remove(at);
         self.posted += 1;
         self.quiet.get_or_insert(now);
     }
@@ -154,10 +152,10 @@ mod tests {
     fn a_resend_goes_before_what_is_newer() {
         let mut link = Link::new(Time(0));
         for (sequence, part) in [(3, 30), (4, 40), (7, 70), (1, 10), (5, 50), (2, 20)] {
-            link.push(sequence, part);
+            link.push(sequence, ShardIndex(0), part);
         }
         link.remove(4);
-        let order: Vec<_> = std::iter::from_fn(|| link.front().inspect(|_| link.pop())).collect();
+        let order: Vec<_> = (0..link.queued()).filter_map(|at| link.nth(at)).map(|(_, part)| part).collect();
         assert_eq!(order, [10, 20, 30, 50, 70]);
     }
 
@@ -172,8 +170,8 @@ mod tests {
             })
             .collect();
         assert_eq!(waits, [50, 100, 200, 400, 500, 500, 500]);
-        link.push(1, 1);
-        link.post(Time(0));
+        link.push(1, ShardIndex(0), 1);
+        link.post(Time(0), 0);
         link.back(Time(0), true);
         link.down(Time(0), Reason::Io);
         assert_eq!(link.state, State::Down(Time(0) + RECONNECT_MIN));

@@ -6,6 +6,7 @@ use crate::ClientError;
 use crate::iocb::Lost;
 use conductor_model::api::VolumeMap;
 use conductor_model::{Bytes, Commit, Epoch, ShardId, ShardIndex, SnapshotId, VolumeId};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// Where one shard is served.
@@ -26,6 +27,8 @@ pub(crate) struct Routes {
     pub(crate) size: Bytes,
     pub(crate) shard_size: Bytes,
     places: Vec<Place>,
+    /// How many of them are at each endpoint.
+    crowds: BTreeMap<SocketAddr, usize>,
     /// By shard: the newest epoch under which a request was done. Its primary had settled by then what was before it.
     served: Vec<Epoch>,
 }
@@ -52,6 +55,7 @@ impl Routes {
             size: Bytes(0),
             shard_size: map.shard_size,
             places: Vec::new(),
+            crowds: BTreeMap::new(),
             served: Vec::new(),
         };
         routes.update(map)?;
@@ -85,6 +89,10 @@ impl Routes {
                 }
                 Some(_) => {}
             }
+        }
+        if news.moved > 0 || news.grew {
+            self.crowds.clear();
+            self.places.iter().for_each(|place| *self.crowds.entry(place.endpoint).or_default() += 1);
         }
         Ok(news)
     }
@@ -126,7 +134,12 @@ impl Routes {
     }
 
     pub(crate) fn uses(&self, endpoint: SocketAddr) -> bool {
-        self.places.iter().any(|place| place.endpoint == endpoint)
+        self.crowds.contains_key(&endpoint)
+    }
+
+    /// True if several shards are served there.
+    pub(crate) fn is_shared(&self, endpoint: SocketAddr) -> bool {
+        self.crowds.get(&endpoint).is_some_and(|shards| *shards > 1)
     }
 }
 

@@ -39,6 +39,7 @@ impl Engine {
         };
         let PartState::Posted(endpoint, holds) = std::mem::replace(&mut part.state, PartState::Done) else { return };
         let slot = part.request;
+        self.shares.back(part.shard);
         let link = self.links.get_mut(&endpoint);
         debug_assert!(link.is_some(), "a link stays while anything is posted on it");
         let status = reply.as_ref().map(|reply| judge(part, reply));

@@ -6,6 +6,7 @@ use crate::iocb::{Lost, Part, PartState, Pause, Posted, Request, Stage};
 use crate::limits::{REQUEST_DEADLINE, RETRY_MAX};
 use crate::link::{Link, State};
 use crate::routes::Routes;
+use crate::shares::Shares;
 use crate::split::Action;
 use crate::unfenced::Unfenced;
 use crate::unflushed::Unflushed;
@@ -53,15 +54,16 @@ impl Engine {
         // Routes only grow, and submit checked the range: the place is there.
         let Some(place) = self.routes.place(part.shard) else { return };
         part.state = PartState::Queued(place.endpoint);
-        self.links.entry(place.endpoint).or_insert_with(|| Link::new(now)).push(part.sequence, key);
+        self.links.entry(place.endpoint).or_insert_with(|| Link::new(now)).push(part.sequence, part.shard, key);
     }
 
     /// Sends what links have queued and their connections take; opens connections that are needed.
     pub(super) fn pump(&mut self, now: Time, net: &mut dyn Network) {
-        let Self { links, requests, parts, routes, claims, paused, counters, unflushed, unfenced, .. } = self;
+        let Self { links, requests, parts, routes, shares, claims, paused, counters, unflushed, unfenced, .. } = self;
         let covered = SmallVec::new();
         let unflushed = unflushed.as_ref();
-        let mut queue = Queue { now, requests, parts, routes, claims, paused, counters, unflushed, unfenced, covered };
+        let mut queue =
+            Queue { now, requests, parts, routes, shares, claims, paused, counters, unflushed, unfenced, covered };
         for (endpoint, link) in links.iter_mut() {
             let makes_room = link.makes_room.is_some_and(|until| now < until);
             match link.state {
@@ -76,8 +78,13 @@ impl Engine {
                 State::Up(_) if makes_room => {}
                 State::Up(conn) => {
                     link.makes_room = None;
-                    while let Some(key) = link.front() {
-                        if !queue.send(key, (*endpoint, conn), link, net) {
+                    let is_shared = queue.routes.is_shared(*endpoint);
+                    // Behind those that leave what there is to others.
+                    let mut at = 0;
+                    while let Some((shard, key)) = link.nth(at) {
+                        if is_shared && queue.shares.has_its_share(shard, net.credits(conn)) {
+                            at += 1;
+                        } else if !queue.send(key, at, (*endpoint, conn), link, net) {
                             break;
                         }
                     }
@@ -101,6 +108,7 @@ struct Queue<'a> {
     requests: &'a mut Slab<Request>,
     parts: &'a mut Slab<Part>,
     routes: &'a Routes,
+    shares: &'a mut Shares,
     claims: &'a Claims,
     paused: &'a mut BTreeSet<(Time, usize)>,
     counters: &'a mut Counters,
@@ -111,10 +119,11 @@ struct Queue<'a> {
 }
 
 impl Queue<'_> {
-    /// Sends the part at the front of a link, or takes it off for another reason. False if the connection takes nothing now.
+    /// Sends the part that is `at` in the line of a link, or takes it off for another reason. False if the connection takes nothing now.
     fn send(
         &mut self,
         key: usize,
+        at: usize,
         (endpoint, conn): (SocketAddr, ConnId),
         link: &mut Link,
         net: &mut dyn Network,
@@ -161,7 +170,8 @@ impl Queue<'_> {
                 return false;
             }
         }
-        link.post(self.now);
+        link.post(self.now, at);
+        self.shares.post(part.shard);
         let request = &mut self.requests[part.request];
         let Some(front_end) = &request.front_end else {
             unreachable!("a request without its front end's hold has no queued part: decide")

@@ -392,6 +392,39 @@ fn more_than_depth_is_given_back_and_what_has_no_credit_waits_in_order() {
 }
 
 #[test]
+fn a_shard_that_answers_nothing_leaves_credits_to_the_others_on_its_connection() {
+    let mut b = Bench::new(&[(1, 1), (1, 1)], Settings { depth: 256, ..SETTINGS });
+    b.net.credits = 128;
+    (0..140).for_each(|tag| assert!(b.write(tag, tag % 64 * 512, &[0; 512])));
+    b.turn();
+    b.up(1);
+    assert_eq!(b.posted(1).len(), 113);
+    for tag in 140..240 {
+        b.submit(tag, BlockOp::Read, SHARD, 2);
+        b.turn();
+        assert_eq!(b.posted(1).last().unwrap().op, op::READ, "it overtakes what the other shard has queued");
+        b.answer(1, 113, Status::Ok, b"ab");
+    }
+    assert!(b.sequences(1).into_iter().eq(1..=113), "each of it in its order");
+    (0..140).for_each(|_| b.answer(1, 0, Status::Ok, b""));
+    assert_eq!(b.completions.len(), 240);
+    b.assert_clean();
+}
+
+#[test]
+fn a_shard_that_is_alone_on_its_connection_has_all_of_its_credits() {
+    let mut b = Bench::new(&[(1, 1), (1, 2)], Settings { depth: 256, ..SETTINGS });
+    b.net.credits = 128;
+    (0..140).for_each(|tag| assert!(b.write(tag, tag % 64 * 512, &[0; 512])));
+    b.turn();
+    b.up(1);
+    assert_eq!(b.posted(1).len(), 128);
+    b.engine.map(b.now, &map(&[(1, 1), (2, 1)]));
+    b.answer(1, 0, Status::Ok, b"");
+    assert_eq!(b.posted(1).len(), 127, "it is not any more");
+}
+
+#[test]
 fn what_nobody_waits_for_is_given_up_unless_it_changes_something_or_a_node_has_it() {
     let mut b = Bench::new(&[(1, 1), (1, 1)], SETTINGS);
     b.submit(1, BlockOp::Read, 0, 512);

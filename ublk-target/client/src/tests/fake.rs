@@ -49,6 +49,9 @@ impl Network for FakeNet {
         self.conns.push(FakeConn { id, to, up: false, closed: None, posted: Vec::new(), credits: self.credits });
         id
     }
+    fn credits(&self, conn: ConnId) -> usize {
+        self.conns.iter().find(|c| c.id == conn).unwrap().credits
+    }
     fn request(&mut self, conn: ConnId, post: Post) -> Result<(), NotPosted> {
         let (body, range) = match post.body {
             Body::Io(body) => (body, None),
@@ -245,6 +248,9 @@ struct Deaf;
 impl Network for Deaf {
     fn connect(&mut self, _: SocketAddr) -> ConnId {
         unreachable!("connections are made at the end of a turn")
+    }
+    fn credits(&self, _: ConnId) -> usize {
+        unreachable!("requests are sent at the end of a turn")
     }
     fn request(&mut self, _: ConnId, _: Post) -> Result<(), NotPosted> {
         unreachable!("requests are sent at the end of a turn")

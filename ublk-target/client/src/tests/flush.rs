@@ -116,7 +116,7 @@ fn a_flush_asks_the_shards_that_were_changed_since_their_last_one() {
 #[test]
 fn a_flush_that_has_to_wait_does_not_ask_for_what_another_has_covered_meanwhile() {
     let mut b = Bench::of(&flush_map(&[(1, 1), (1, 1), (1, 1)]), SETTINGS);
-    b.net.credits = 2;
+    b.net.credits = 3;
     (1..=4).for_each(|tag| assert!(b.submit(tag, FLUSH, 0, 0)));
     b.turn();
     b.up(1);

@@ -74,6 +74,7 @@ struct Guest {
     says: Vec<u8>,
     stream: Option<StreamId>,
     reads: bool,
+    sending: bool,
     receiving: bool,
     heard: Vec<u8>,
     over: bool,
@@ -83,8 +84,19 @@ impl Guest {
     fn new(to: Address, says: Vec<u8>, reads: bool, _birth: Birth) -> Self {
         let conns = Table::new();
         let owner = conns.insert(Conn::new(ConnId { slot: 0, generation: 0 }, Provider::Nbd));
-        let (stream, receiving, heard, over) = (None, false, Vec::new(), false);
-        Self { arena: Arena::small(4 << 20), _conns: conns, owner, to, says, stream, reads, receiving, heard, over }
+        Self {
+            arena: Arena::small(4 << 20),
+            _conns: conns,
+            owner,
+            to,
+            says,
+            stream: None,
+            reads,
+            sending: false,
+            receiving: false,
+            heard: Vec::new(),
+            over: false,
+        }
     }
 
     fn receive(&mut self, out: &mut dyn Outbox<()>) {
@@ -112,22 +124,27 @@ impl Machine for Guest {
                     let mut mem = self.arena.take(len, Class::Client).unwrap();
                     mem[..len].copy_from_slice(&self.says);
                     let parts = smallvec![Part { mem: mem.filled(), from: 0, len }];
+                    self.sending = true;
                     out.submit(Op::Send { stream, on: smallvec![self.owner.share()], parts });
                 }
             }
-            Op::Recv { stream, into, .. } => {
+            Op::Send { .. } => self.sending = false,
+            Op::Recv { into, .. } => {
                 self.receiving = false;
                 match done.result {
                     Ok(len) if len > 0 => self.heard.extend(&into[..len as usize]),
-                    _ => {
-                        self.over = true;
-                        out.submit(Op::Close { stream });
-                    }
+                    _ => self.over = true,
                 }
             }
             _ => {}
         }
         self.receive(out);
+        if self.over
+            && !self.sending
+            && let Some(stream) = self.stream.take()
+        {
+            out.submit(Op::Close { stream });
+        }
     }
     fn mail(&mut self, _: Time, Reads: Reads, out: &mut dyn Outbox<()>) {
         self.reads = true;
