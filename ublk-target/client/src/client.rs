@@ -362,10 +362,15 @@ impl VolumeClient {
         [at_once, look, self.engine.next_deadline(), self.net.next_deadline(), probe].into_iter().flatten().min()
     }
 
+    /// Nothing waits for its turn any more. For who ends, and may still hand over something.
+    pub fn give_up_pace(&mut self) {
+        self.engine.give_up_pace();
+    }
+
     /// Finishes what is in flight, however long that takes but without a limit's, and says goodbye. The front end hands over nothing more.
     pub fn stop(&mut self) {
         self.stopping = true;
-        self.engine.give_up_pace();
+        self.give_up_pace();
     }
 
     /// Fails what is in flight (`detach --force`) and stops.

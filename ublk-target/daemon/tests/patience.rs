@@ -5,7 +5,9 @@ mod common;
 
 use common::quiet::{Quiet, answers, reads};
 use driver::Span;
+use std::num::NonZeroU64;
 use target_daemon::limits::{HANDSHAKE_DEADLINE, MAX_SESSIONS, SEND_DEADLINE};
+use volume_client::Limits;
 
 const MARGIN: Span = Span::seconds(1);
 
@@ -56,4 +58,16 @@ fn who_does_not_read_for_long_is_kept_until_its_place_is_wanted() {
     let over = paused.iter().filter(|guest| q.is_over(**guest)).count();
     assert_eq!((served, over), (MAX_SESSIONS - 1, 1), "one made room");
     q.stop();
+}
+
+#[test]
+fn what_waits_for_its_turn_is_answered_at_once_when_the_target_stops() {
+    let mut q = Quiet::limited(Limits { iops: NonZeroU64::new(5), bandwidth: None });
+    let guest = q.connect(reads(64, 512), true);
+    q.until("all are taken", |q| q.look().counters["nbd_requests"] == 64);
+    q.pass(Span::seconds(1));
+    assert!(q.heard(guest).len() < answers(32, 512), "five a second");
+    q.stop();
+    q.until("all is answered", |q| q.is_over(guest));
+    assert_eq!(q.heard(guest).len(), answers(64, 512));
 }

@@ -506,6 +506,7 @@ impl NbdTarget {
 
     fn stop(&mut self) {
         self.stopping = true;
+        self.client.give_up_pace();
         for link in self.places.iter_mut().filter_map(|place| place.link.as_deref_mut()) {
             link.draining = true;
             link.touched = true;

@@ -17,13 +17,14 @@ use reactor::{Limits, Mailbox, OwnRing, Reactor, Uring, mailbox};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use target_daemon::limits::SPARE_DEPTH;
 use target_daemon::{Letter, Mail, NbdOptions, NbdTarget, TargetView};
-use volume_client::{ClientOptions, VolumeClient};
+use volume_client::{ClientOptions, Pace, VolumeClient};
 use wire::ClusterKey;
 
 /// Far more than anything takes, on a busy machine too.
@@ -56,7 +57,13 @@ pub(crate) fn map(endpoint: SocketAddr, size: u64) -> VolumeMap {
 }
 
 /// A target without clients, and its memory.
-fn machine(map: &VolumeMap, depth: u16, read_only: bool, listener: ListenerId) -> (NbdTarget, Arena) {
+fn machine(
+    map: &VolumeMap,
+    depth: u16,
+    read_only: bool,
+    rate: volume_client::Limits,
+    listener: ListenerId,
+) -> (NbdTarget, Arena) {
     let shares = Shares::only_client();
     let bytes = target_daemon::limits::ARENA;
     let arena = Arena::new(ArenaOptions { bytes, backing: Backing::Heap, shares }).unwrap();
@@ -80,7 +87,7 @@ fn machine(map: &VolumeMap, depth: u16, read_only: bool, listener: ListenerId) -
             random
         }),
     };
-    let client = VolumeClient::new(options, map, arena.clone()).unwrap();
+    let client = VolumeClient::new(options, map, arena.clone()).unwrap().paced(Pace::new(rate).map(Arc::new).as_ref());
     let (listeners, tls) = (vec![listener], nbd_session::Tls::Off);
     (NbdTarget::new(NbdOptions { client, arena: arena.clone(), export, tls, listeners }), arena)
 }
@@ -122,7 +129,7 @@ impl Lane {
             let limits = Limits::default();
             let mut driver = Uring::new(OwnRing::new(&limits).unwrap(), limits).unwrap();
             let (listener, _) = driver.listen(&listen).unwrap();
-            let (machine, arena) = machine(&map, depth, read_only, listener);
+            let (machine, arena) = machine(&map, depth, read_only, volume_client::Limits::default(), listener);
             let reactor = Reactor::start(machine, driver, rx).unwrap();
             started.send(()).unwrap();
             let ended = reactor.run(|letter| drop(tell.send(letter))).unwrap();

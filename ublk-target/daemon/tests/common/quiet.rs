@@ -11,6 +11,7 @@ use sim::{Birth, News, Options, ProcessId, Setup, World};
 use smallvec::smallvec;
 use std::net::SocketAddr;
 use target_daemon::{Letter, Mail, NbdTarget, TargetView};
+use volume_client::Limits;
 
 const READ: u16 = 0;
 /// Far more than anything takes that waits for no deadline.
@@ -183,12 +184,17 @@ pub(crate) struct Quiet {
 
 impl Quiet {
     pub(crate) fn new() -> Self {
+        Self::limited(Limits::default())
+    }
+
+    /// Its target asks the volume for no more than that.
+    pub(crate) fn limited(rate: Limits) -> Self {
         let mut w = World::new(1, Options::default());
         let endpoint = SocketAddr::from(([10, 0, 0, 1], 7000));
         let node = Setup::named("node").listen(Address::Tcp(endpoint));
         w.spawn(node, |_| Node::new(ListenerId(0), SIZE));
         let listen = Address::Unix("nbd.sock".into());
-        let (made, arena) = machine(&map(endpoint, SIZE), 128, false, ListenerId(0));
+        let (made, arena) = machine(&map(endpoint, SIZE), 128, false, rate, ListenerId(0));
         let mut made = Some(made);
         let setup = Setup::named("target").listen(listen.clone());
         let target = w.spawn(setup, move |_| made.take().expect("it has one life"));
@@ -248,7 +254,7 @@ impl Quiet {
     }
 
     /// Ends the target, and nothing is left of it.
-    pub(crate) fn stop(mut self) {
+    pub(crate) fn stop(&mut self) {
         self.w.mail_after(self.target, Span(0), To::Target(Mail::Stop));
         self.until("the target's end", |this| this.ended);
         self.arena.leaks().unwrap();

@@ -43,9 +43,9 @@ pub struct QueueView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Serving,
-    /// No new requests; `until` then the rest is aborted.
+    /// No new requests; the executor was told to stop, and has until then for the rest.
     Finishing(Time),
-    /// The executor was told to stop; `until` then it is aborted.
+    /// It says goodbye; `until` then it is aborted.
     Stopping(Time),
     /// Nothing else can be done but to wait for its operations, which the reactor cancels.
     Aborted,
@@ -217,11 +217,11 @@ impl<E: Executor> Serving<'_, '_, E> {
         let lane = self.reactor.machine();
         if self.phase == Phase::Serving && (lane.leaving || self.kernel.is_stopping()) {
             self.tags.drop_held();
+            lane.executor.stop();
             self.phase = Phase::Finishing(now + LEAVE_WAIT);
         }
         match self.phase {
             Phase::Finishing(until) if lane.executor.in_flight() == 0 || now >= until => {
-                lane.executor.stop();
                 self.phase = Phase::Stopping(now + GOODBYE_WAIT);
             }
             Phase::Stopping(until) if now >= until => {
