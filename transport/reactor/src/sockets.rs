@@ -10,7 +10,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Connections that the kernel completes before we accept them: all clients of a node that comes back, at once.
@@ -24,10 +24,20 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// The same for a peer that no longer acknowledges what we sent.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(25);
 
-/// A socket that accepts.
+/// A socket that accepts. One with a file takes that with it.
 pub(crate) struct Listener {
     socket: Socket,
-    tcp: bool,
+    /// Where it is no TCP.
+    file: Option<PathBuf>,
+}
+
+/// Before the socket is closed: from then on the file is deserted, and who comes next may put its own there.
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.file {
+            let _ = std::fs::remove_file(path); // as good as gone: the next one to listen there removes it
+        }
+    }
 }
 
 impl Listener {
@@ -40,7 +50,7 @@ impl Listener {
                 socket.bind(&SockAddr::from(*at))?;
                 socket.listen(BACKLOG)?;
                 let actual = socket.local_addr()?.as_socket().unwrap_or(*at);
-                Ok((Self { socket, tcp: true }, Address::Tcp(actual)))
+                Ok((Self { socket, file: None }, Address::Tcp(actual)))
             }
             Address::Unix(path) => {
                 let to = SockAddr::unix(path)?;
@@ -48,7 +58,7 @@ impl Listener {
                 let socket = Socket::new(Domain::UNIX, Type::STREAM.cloexec(), None)?;
                 socket.bind(&to)?;
                 socket.listen(BACKLOG)?;
-                Ok((Self { socket, tcp: false }, address.clone()))
+                Ok((Self { socket, file: Some(path.clone()) }, address.clone()))
             }
             Address::Rdma(_) => Err(no_socket()),
         };
@@ -62,14 +72,14 @@ impl Listener {
     /// Have the kernel take in that much of what streams over TCP that are accepted are sent, read or not. Who may not ask for it has what
     /// the system gives, which grows with what is read.
     pub(crate) fn widen(&self, bytes: usize) {
-        if self.tcp {
+        if self.is_tcp() {
             let _ = setsockopt(&self.socket, RcvBufForce, &bytes); // without CAP_NET_ADMIN
         }
     }
 
     /// Whether what it accepts is TCP.
     pub(crate) fn is_tcp(&self) -> bool {
-        self.tcp
+        self.file.is_none()
     }
 }
 

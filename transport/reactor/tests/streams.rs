@@ -245,6 +245,20 @@ fn a_socket_file_left_by_a_killed_process_is_replaced_and_a_live_one_is_not() {
 }
 
 #[test]
+fn a_listener_takes_its_socket_file_with_it_and_never_its_successors() {
+    let dir = Dir::new();
+    let Address::Unix(path) = dir.socket() else { panic!() };
+    let mut first = driver(Limits::default());
+    first.listen(&dir.socket()).unwrap();
+    assert!(path.exists());
+    drop(first);
+    assert!(!path.exists(), "from here on nothing of it has anything to remove");
+    let mut second = driver(Limits::default());
+    second.listen(&dir.socket()).unwrap();
+    std::os::unix::net::UnixStream::connect(&path).unwrap();
+}
+
+#[test]
 fn where_nobody_can_listen_it_is_said_what_to_do_about_it() {
     let dir = Dir::new();
     let Address::Unix(path) = dir.socket() else { panic!() };

@@ -266,9 +266,7 @@ fn serve(
                 }
                 ready(&served);
             };
-            let end = Attending::new(&mut front, &record, recovered, served).run(&heard);
-            remove_socket(&front);
-            end
+            Attending::new(&mut front, &record, recovered, served).run(&heard)
         }
         // What is to go on is still to go on: a device, or an export's clients. Nor is a device forgotten that could not be removed.
         Err(error) => {
@@ -393,13 +391,6 @@ fn give_up(front: &Front, heard: &Receiver<Happening>) {
     let until = Instant::now() + GIVE_UP;
     let next = || heard.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
     let _ended = std::iter::from_fn(next).find(|happening| matches!(happening, Happening::Ended(_)));
-    remove_socket(front);
-}
-
-fn remove_socket(front: &Front) {
-    if let Front::Nbd(NbdLane { address: Address::Unix(path), .. }) = front {
-        let _ = std::fs::remove_file(path);
-    }
 }
 
 pub(crate) fn signals(stops: &SigSet, tell: &Sender<Happening>) {

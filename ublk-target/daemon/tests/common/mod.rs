@@ -172,7 +172,7 @@ impl Lane {
     pub(crate) fn stop(mut self, mail: Mail) {
         self.mail.send(mail).unwrap();
         self.thread.take().unwrap().join().unwrap();
-        let _ = std::fs::remove_file(&self.path);
+        assert!(!self.path.exists(), "its socket file is gone before another one could have taken its place");
         self.node.stop();
     }
 }
