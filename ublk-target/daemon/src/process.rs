@@ -220,8 +220,8 @@ impl Former {
     /// What goes on where a target died: its device, if that is taken over; or its clients, which may connect to the one that follows it, and
     /// send again what was not answered.
     fn goes_on(&self, force: bool, front_end: &FrontEnd) -> Option<&Record> {
-        let has_clients =
-            |record: &&Record| !force && matches!(front_end, FrontEnd::Nbd { .. }) && !record.device.is_empty();
+        let is_export = |record: &Record| !record.device.is_empty() && ublk::number(&record.device).is_none();
+        let has_clients = |record: &&Record| !force && matches!(front_end, FrontEnd::Nbd { .. }) && is_export(record);
         self.record.as_ref().filter(|record| self.recover.is_some() || has_clients(record))
     }
 
@@ -439,7 +439,7 @@ mod tests {
     use conductor_model::{AttachGeneration, ClusterId, VolumeId};
 
     #[test]
-    fn a_device_that_is_taken_over_stays_read_only() {
+    fn a_device_that_is_taken_over_stays_read_only_and_an_exports_clients_are_not_forgotten() {
         let record = |read_only| Record {
             volume: "db".into(),
             snapshot: None,
@@ -462,7 +462,12 @@ mod tests {
         let device = FrontEnd::Ublk { queues: 1 };
         let goes_on = |recover, force, front_end| of(recover, false).goes_on(force, front_end).is_some();
         assert!(goes_on(Some(3), false, &device) && goes_on(Some(3), true, &device) && !goes_on(None, false, &device));
-        assert!(goes_on(None, false, &nbd) && !goes_on(None, true, &nbd), "its clients may still be there");
+        assert!(!goes_on(None, false, &nbd), "a device that is gone has no clients");
+        let export = Record { device: "nbd://127.0.0.1:10809/db".into(), ..record(false) };
+        let former = Former { recover: None, client: "host/db".into(), record: Some(export) };
+        let goes_on = |force, front_end| former.goes_on(force, front_end).is_some();
+        assert!(goes_on(false, &nbd) && !goes_on(true, &nbd), "an export's may still be there");
+        assert!(!goes_on(false, &device));
     }
 
     #[test]
