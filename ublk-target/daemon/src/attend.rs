@@ -5,7 +5,7 @@
 //!            or NBD has its ranges                   NBD: asked to end        its time is over, or asked twice
 //!   Starting ───────────────────────────▶ Serving ──────────────────▶ Draining ──────────────────▶ Failing ─▶ over
 //!      │ asked to end: every request fails  │ ▲
-//!      │                  a device: asked   ▼ │ it is in use
+//!      │                  a device: asked   ▼ │ it is in use, and was not told to fail everything
 //!      └────────────────────────────────▶ Ending ─▶ over, or left to the next target
 //! ```
 //!
@@ -217,19 +217,31 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
         if ending.orders > 0 {
             return None;
         }
+        let refuses = ending.until.is_some();
         if ending.leave {
-            tracing::warn!(%error, "the device is left to the next target");
-            // From here on it is quick.
-            ending.leaving = true;
-            ending.until = Some(Instant::now() + DEVICE_GIVE_UP);
-            return self.order(Order::Leave);
+            return self.leave(&error);
         }
         if self.ready.is_some() && !self.recovered {
             return Some(self.left(Err(error)));
         }
         self.answer(Some(&error));
+        if refuses {
+            // It fails everything from now on; under the next target it does not.
+            return self.leave(&error);
+        }
         self.serves();
         None
+    }
+
+    /// Nothing is lost: the next target goes on with it.
+    fn leave(&mut self, error: &TargetError) -> Option<End> {
+        tracing::warn!(%error, "the device is left to the next target");
+        if let Stage::Ending(ending) = &mut self.stage {
+            // From here on it is quick.
+            ending.leaving = true;
+            ending.until = Some(Instant::now() + DEVICE_GIVE_UP);
+        }
+        self.order(Order::Leave)
     }
 
     fn order(&mut self, order: Order) -> Option<End> {
@@ -337,5 +349,54 @@ impl Front {
             Self::Nbd(lane) => lane.send(Mail::Map(Box::new((**map).clone()))),
             Self::Ublk(device) => device.map(map),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::{AttachGeneration, ClusterId, VolumeId};
+    use std::sync::mpsc::{channel, sync_channel};
+
+    /// A device that serves is told to end so often, and its thread says that it stays, so often and then once more something else.
+    fn detach(stops: &[bool], last: Happening) -> (Vec<Order>, Vec<bool>, Over) {
+        let record = Record {
+            volume: "db".into(),
+            snapshot: None,
+            cluster: ClusterId(1),
+            volume_id: VolumeId(1),
+            pid: 1,
+            started: 1,
+            since_ms: 1,
+            device: "/dev/ublkb3".into(),
+            client: "host/db".into(),
+            generation: AttachGeneration(3),
+            read_only: false,
+            starting: false,
+        };
+        let (device, ordered) = UblkFront::without_queues();
+        let (tell, heard) = channel();
+        let mut answers = Vec::new();
+        tell.send(Happening::Started(Ok(()))).unwrap();
+        for &now in stops {
+            let (answer, answered) = sync_channel(1);
+            answers.push(answered);
+            tell.send(Happening::Stop { now, answer }).unwrap();
+            tell.send(Happening::Stays(TargetError::Ended)).unwrap();
+        }
+        tell.send(last).unwrap();
+        let end = Attending::new(&mut Front::Ublk(device), &record, false, |_: &Record| {}).run(&heard);
+        assert!(end.result.is_ok());
+        let refused = answers.iter().map(|answered| answered.recv().unwrap().is_some()).collect();
+        (ordered.try_iter().collect(), refused, end.over)
+    }
+
+    #[test]
+    fn a_device_that_stays_serves_on_unless_it_was_told_to_fail_everything() {
+        let (asked, forced) = (Order::Stop { now: false }, Order::Stop { now: true });
+        let seen = detach(&[false, false], Happening::Ended(Ok(())));
+        assert_eq!(seen, (vec![asked, asked], vec![true, true], Over::Detached));
+        let seen = detach(&[false, true], Happening::Left);
+        assert_eq!(seen, (vec![asked, forced, Order::Leave], vec![true, true], Over::Left));
     }
 }

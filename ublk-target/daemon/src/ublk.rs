@@ -37,7 +37,7 @@ pub(crate) struct UblkFront {
 }
 
 /// What the device's thread is told. It does one after the other, and says what came of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     /// End the device, if nobody uses it; `now`: in any case. `Ended`, or `Stays`.
     Stop { now: bool },
@@ -352,6 +352,13 @@ impl Keeper {
 }
 
 impl UblkFront {
+    /// One without queues, whose device's thread is the test.
+    #[cfg(test)]
+    pub(crate) fn without_queues() -> (Self, Receiver<Order>) {
+        let (orders, ordered) = channel();
+        (Self { queues: Queues::default(), orders, wanted: Arc::default() }, ordered)
+    }
+
     /// False if the device's thread is over.
     pub(crate) fn order(&self, order: Order) -> bool {
         self.orders.send(order).is_ok()
