@@ -50,8 +50,8 @@ fn people(space: &Space) -> String {
         text += &table(&volumes, space.volumes.iter().map(volume));
         text += &format!(
             "\nUSED is what all copies and their snapshots hold by themselves; FREE is what the fullest disk of the volume has left.\n\
-             A disk is NEAR FULL above {} %, and FULL above {} %: it is given no new copies then. Writes that need space fail when all but 4 MiB \
-             is used; reads go on.\n",
+             A disk is NEAR FULL above {} %, and FULL above {} %: it is given no new copies then, but of clones of what it has. Writes that need \
+             space fail when all but 4 MiB is used; reads go on.\n",
             space.near_full_percent, space.full_percent
         );
     }

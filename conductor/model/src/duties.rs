@@ -152,7 +152,7 @@ impl Conductor {
             .filter(|s| s.config.members.iter().any(|m| (m.node, m.disk) == (node, disk)))
             .map(|s| s.config.size.0)
             .fold(0, u64::saturating_add);
-        let used = self.presence.get(&node).and_then(|p| p.used.get(&disk)).map_or(0, |used| used.0).min(on_it);
+        let used = self.used_on(node, disk).0.min(on_it);
         if used > capacity.0 {
             let why = format!("has {} in use, more than the {capacity} of the new one", Bytes(used));
             return Err(Error::InUse { what, why });

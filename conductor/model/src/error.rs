@@ -125,6 +125,12 @@ pub enum Error {
         /// Nodes whose disks have no place.
         nodes: Vec<NodeId>,
     },
+    /// Disks have no room for what new copies may come to hold.
+    #[error("too few nodes with room for another copy of a shard: all disks of {} are full (`trine df`); add disks or nodes", listed(.nodes))]
+    DisksFull {
+        /// Nodes whose disks are all full.
+        nodes: Vec<NodeId>,
+    },
     /// A volume only grows.
     #[error("volume {name} has {size} already and cannot shrink to {asked}")]
     Shrink {
@@ -298,6 +304,7 @@ impl Error {
             Self::VolumeExists(_) => "volume-exists",
             Self::TooFewNodes { .. } => "too-few-nodes",
             Self::NoPlace { .. } => "no-place",
+            Self::DisksFull { .. } => "disks-full",
             Self::Shrink { .. } => "shrink",
             Self::Attached { .. } => "attached",
             Self::NotUnbroken { .. } => "not-unbroken",

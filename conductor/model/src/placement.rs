@@ -1,13 +1,13 @@
 //! Placement: which disks take a new shard's copies, and which of them is primary.
 //!
 //! Copies go to different nodes, in different racks and then on different hosts while there are enough (`domains`); the disk with the
-//! most free space first.
+//! most free space first, and none that is full: with thin copies it may be the one that is promised least.
 //! The primary is where the volume has the fewest, then where there are fewest at all: the primaries of a volume on three
 //! nodes differ by one at most. Nothing is random: the same state gives the same placement.
 
 use crate::domains::Domains;
 use crate::record::DiskRecord;
-use crate::views::Duty;
+use crate::views::{Duty, Fullness};
 use crate::{Bytes, Conductor, DiskId, Error, Millis, NodeId, OpenId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -42,6 +42,18 @@ struct Spot {
     free: Free,
     /// Copies that its store still has places for.
     places: u32,
+    gets: Gets,
+}
+
+/// What a disk is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gets {
+    /// Any copy.
+    Any,
+    /// None, as it is full.
+    NoneAsFull,
+    /// Those alone that belong there: it is not there or to go, or its node takes none.
+    Bound,
 }
 
 impl Spot {
@@ -58,13 +70,18 @@ type Free = i128;
 impl Site {
     /// Its best disk: most free space, then lowest id; none where stores have no place for another copy.
     fn best(&self) -> Option<(usize, Free)> {
-        let disks = self.disks.iter().enumerate().filter(|(_, spot)| spot.places > 0).map(|(at, spot)| (at, spot.free));
+        let open = self.disks.iter().enumerate().filter(|(_, spot)| spot.gets == Gets::Any && spot.places > 0);
+        let disks = open.map(|(at, spot)| (at, spot.free));
         disks.max_by_key(|(at, free)| (*free, std::cmp::Reverse(*at)))
+    }
+
+    fn has(&self, gets: Gets) -> bool {
+        self.disks.iter().any(|spot| spot.gets == gets)
     }
 }
 
 impl Conductor {
-    /// A planner over the nodes that are up and take copies, for shards of `volume`.
+    /// A planner over all nodes, of which those that are up and serve take copies, for shards of `volume`.
     pub(crate) fn planner(&self, now: Millis, volume: VolumeId) -> Planner {
         let mut promised: BTreeMap<(NodeId, DiskId), u64> = BTreeMap::new();
         let mut held: BTreeMap<(NodeId, DiskId), u32> = BTreeMap::new();
@@ -83,16 +100,21 @@ impl Conductor {
                 *all += 1;
             }
         }
-        let up = self.nodes.values().filter(|n| self.is_up(n.node, now) && n.duty == Duty::Serving);
         let usable = |n: NodeId, d: &DiskRecord| d.present && !d.leaving && self.failure_of(n, d.disk).is_none();
-        let sites = up.filter(|n| n.disks.iter().any(|d| usable(n.node, d))).map(|node| {
-            let disks = node.disks.iter().filter(|d| usable(node.node, d)).map(|d| {
-                let used = self.presence.get(&node.node).and_then(|p| p.used.get(&d.disk)).map_or(0, |used| used.0);
-                let taken = promised.get(&(node.node, d.disk)).copied().unwrap_or(0).max(used);
+        let sites = self.nodes.values().map(|node| {
+            let takes = self.is_up(node.node, now) && node.duty == Duty::Serving;
+            let disks = node.disks.iter().map(|d| {
+                let used = self.used_on(node.node, d.disk);
+                let taken = promised.get(&(node.node, d.disk)).copied().unwrap_or(0).max(used.0);
                 let place = Place { node: node.node, disk: d.disk, open: d.open, endpoint: d.endpoint };
                 let held = held.get(&(node.node, d.disk)).copied().unwrap_or(0);
                 let free = Free::from(d.capacity.0) - Free::from(taken);
-                Spot { place, free, places: d.max_copies.saturating_sub(held) }
+                let gets = match takes && usable(node.node, d) {
+                    true if crate::space::fullness(used, d.capacity) == Fullness::Full => Gets::NoneAsFull,
+                    true => Gets::Any,
+                    false => Gets::Bound,
+                };
+                Spot { place, free, places: d.max_copies.saturating_sub(held), gets }
             });
             let (of_volume, all) = primaries.get(&node.node).copied().unwrap_or_default();
             Site { node: node.node, disks: disks.collect(), primaries_of_volume: of_volume, primaries: all }
@@ -134,7 +156,7 @@ impl Planner {
             let apart = domains.apart(site.node, beside.iter().copied());
             site.disks.iter_mut().map(move |disk| (apart, disk))
         });
-        let fitting = disks.filter(|(_, spot)| spot.places > 0 && fits(&spot.place));
+        let fitting = disks.filter(|(_, spot)| spot.gets == Gets::Any && spot.places > 0 && fits(&spot.place));
         let best = fitting.max_by_key(|(apart, spot)| (*apart, spot.free, std::cmp::Reverse(spot.place.disk)));
         Some(best?.1.take(size))
     }
@@ -144,12 +166,8 @@ impl Planner {
         let wanted = usize::from(copies);
         let mut order: Vec<(usize, usize, Free)> =
             self.sites.iter().enumerate().filter_map(|(at, s)| s.best().map(|(disk, free)| (at, disk, free))).collect();
-        if order.len() < wanted && self.sites.len() >= wanted {
-            let nodes = self.sites.iter().filter(|s| s.best().is_none()).map(|s| s.node).collect();
-            return Err(Error::NoPlace { nodes });
-        }
         if order.len() < wanted {
-            return Err(Error::TooFewNodes { needed: copies, up: self.sites.iter().map(|s| s.node).collect() });
+            return Err(self.too_few(copies));
         }
         order.sort_by_key(|(at, _, free)| (std::cmp::Reverse(*free), self.sites[*at].node));
 
@@ -181,5 +199,20 @@ impl Planner {
             places.push(site.disks[disk].take(size));
         }
         Ok(places)
+    }
+
+    /// Why a shard's copies find no places.
+    fn too_few(&self, needed: u8) -> Error {
+        let (open, others): (Vec<&Site>, Vec<&Site>) = self.sites.iter().partition(|site| site.has(Gets::Any));
+        let full = others.into_iter().filter(|site| site.has(Gets::NoneAsFull));
+        let full: Vec<NodeId> = full.map(|site| site.node).collect();
+        match usize::from(needed) {
+            wanted if open.len() >= wanted => {
+                let nodes = open.into_iter().filter(|site| site.best().is_none()).map(|site| site.node).collect();
+                Error::NoPlace { nodes }
+            }
+            wanted if open.len() + full.len() >= wanted => Error::DisksFull { nodes: full },
+            _ => Error::TooFewNodes { needed, up: open.into_iter().map(|site| site.node).collect() },
+        }
     }
 }

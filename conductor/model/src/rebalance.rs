@@ -241,7 +241,7 @@ impl Conductor {
             endpoint: d.endpoint,
             capacity: d.capacity.0,
             load: loads.get(&(node, d.disk)).copied().unwrap_or(0),
-            used: self.presence.get(&node).and_then(|p| p.used.get(&d.disk)).map_or(0, |used| used.0),
+            used: self.used_on(node, d.disk).0,
         });
         level.collect()
     }

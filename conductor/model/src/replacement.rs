@@ -305,8 +305,7 @@ impl Conductor {
         if self.failure_of(node, disk).is_some() {
             return false;
         }
-        let used = self.presence.get(&node).and_then(|p| p.used.get(&disk)).copied().unwrap_or_default();
-        self.hears(node, now) && crate::space::fullness(used, record.capacity) != Fullness::Full
+        self.hears(node, now) && crate::space::fullness(self.used_on(node, disk), record.capacity) != Fullness::Full
     }
 
     /// True if there is a new epoch.

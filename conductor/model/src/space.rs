@@ -60,6 +60,11 @@ impl Conductor {
         Space { near_full_percent: NEAR_FULL_PERCENT, full_percent: FULL_PERCENT, disks, volumes }
     }
 
+    /// What is in use on a disk, as its node says.
+    pub(crate) fn used_on(&self, node: NodeId, disk: DiskId) -> Bytes {
+        self.presence.get(&node).and_then(|p| p.used.get(&disk)).copied().unwrap_or_default()
+    }
+
     /// What all copies of a volume hold by themselves, once all were counted.
     fn used_by(&self, volume: VolumeId) -> Option<Bytes> {
         let mut sum = 0_u64;

@@ -4,7 +4,7 @@ mod common;
 use common::{Cluster, MIB, disk_of, heartbeat, registration, report, request, shard, with_volume};
 use conductor_model::api::{MembershipAnswer, MembershipChange, Reachable, Register, Trouble};
 use conductor_model::limits::{MAX_AHEAD, MAX_NUMBER};
-use conductor_model::views::{Attach, Detach, Health, NewVolume, NodeState, VolumeState};
+use conductor_model::views::{Attach, Detach, Duty, Health, NewVolume, NodeState, VolumeState};
 use conductor_model::{
     Answer, AttachGeneration, Bytes, Commit, Conductor, CopyId, DEFAULT_SHARD, Epoch, Error, Millis, NodeId, OpenId,
     Request, VolumeId,
@@ -56,6 +56,35 @@ fn no_more_copies_than_the_stores_have_places_for() {
     cluster.run(|m, now, _| m.register(now, &of_places(2, 5))).unwrap();
     cluster.run(|m, now, _| m.register(now, &of_places(4, 2))).unwrap();
     cluster.create("d", MIB).unwrap();
+}
+
+/// A thin disk that nobody was promised anything of may be full all the same, by what lies on it.
+#[test]
+fn a_full_disk_gets_no_new_copies_even_where_it_is_promised_least() {
+    let mut cluster = Cluster::with_nodes(4);
+    let duty = |cluster: &mut Cluster, duty| cluster.run(|m, now, _| m.set_duty(now, NodeId(1), duty, false));
+    let fill = |cluster: &mut Cluster, node, percent: u64| {
+        let mut beat = cluster.heartbeat(node, 1, 0);
+        beat.disks[0].2 = Bytes((1 << 40) / 100 * percent);
+        cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+    };
+    duty(&mut cluster, Duty::Cordoned).unwrap();
+    let thick = NewVolume { shard_size: Bytes(64 << 30), ..NewVolume::new("thick", Bytes(2 << 40)) };
+    cluster.make(&thick).unwrap();
+    duty(&mut cluster, Duty::Serving).unwrap();
+    fill(&mut cluster, 1, 96);
+    let id = cluster.create("db", 4 * MIB).unwrap();
+    let on_the_full_one = |cluster: &Cluster, index| cluster.config(id.0, index).members.iter().any(|m| m.node.0 == 1);
+    assert!((0..4).all(|index| !on_the_full_one(&cluster, index)));
+    cluster.run(|m, now, mut draw| m.resize(now, "db", Bytes(8 * MIB), &mut draw)).unwrap();
+    assert!((4..8).all(|index| !on_the_full_one(&cluster, index)));
+
+    fill(&mut cluster, 4, 94);
+    let full = cluster.create("more", MIB).unwrap_err();
+    assert_eq!(full, Error::DisksFull { nodes: vec![NodeId(1), NodeId(4)] });
+    assert!(full.to_string().contains("all disks of n1, n4 are full (`trine df`)"), "{full}");
+    fill(&mut cluster, 1, 90);
+    cluster.create("more", MIB).unwrap();
 }
 
 #[test]
