@@ -4,7 +4,7 @@
 //! copy of something with all its writes is given up only with a sentence that names the volumes that are lost by that.
 
 use crate::events::{Happened, Shards};
-use crate::limits::{DEAD_MS, MAX_COPIES};
+use crate::limits::{DEAD_MS, FULL_PERCENT, MAX_COPIES};
 use crate::record::{DiskRecord, NodeRecord, VolumeRecord};
 use crate::views::{Duty, Force, NodeInfo, VolumeInfo};
 use crate::{
@@ -85,9 +85,9 @@ impl Conductor {
             true => {
                 self.check_known(node, disk, force.force)?;
                 if let Some(why) = self.nowhere_to_go(now, &on_it) {
-                    let others = self.nodes.get(&node).into_iter().flat_map(|n| &n.disks).map(|d| d.disk);
-                    let beside = others.filter(|d| *d != disk).find(|d| self.takes_copies(now, node, *d));
-                    let way = beside.map(|beside| {
+                    let others = self.nodes.get(&node).into_iter().flat_map(|n| &n.disks).filter(|d| d.disk != disk);
+                    let mut able = others.filter(|new| self.check_successor(now, node, record, new).is_ok());
+                    let way = able.find(|new| self.takes_copies(now, node, new.disk)).map(|DiskRecord { disk: beside, .. }| {
                         format!(
                             "; or have another disk of {node} take what is on it: `trine disk replace {disk} {beside}`"
                         )
@@ -144,7 +144,8 @@ impl Conductor {
         self.node(now, node)
     }
 
-    fn check_replaceable(&self, now: Millis, node: NodeId, old: &DiskRecord, capacity: Bytes) -> Result<(), Error> {
+    /// `room`: what the disk in its place has for them.
+    fn check_replaceable(&self, now: Millis, node: NodeId, old: &DiskRecord, room: Bytes) -> Result<(), Error> {
         let (disk, what) = (old.disk, format!("disk {} of {node}", old.disk));
         let on_it: u64 = self
             .shards
@@ -152,9 +153,9 @@ impl Conductor {
             .filter(|s| s.config.members.iter().any(|m| (m.node, m.disk) == (node, disk)))
             .map(|s| s.config.size.0)
             .fold(0, u64::saturating_add);
-        let used = self.used_on(node, disk).0.min(on_it);
-        if used > capacity.0 {
-            let why = format!("has {} in use, more than the {capacity} of the new one", Bytes(used));
+        let used = self.used_on(node, disk).min(Bytes(on_it));
+        if used > room {
+            let why = format!("has {used} in use, more than the {room} that are left on the new one");
             return Err(Error::InUse { what, why });
         }
         if !old.present {
@@ -163,16 +164,10 @@ impl Conductor {
         Ok(())
     }
 
-    /// A disk's copies are to be made on another disk of its node; then it is forgotten.
-    pub fn replace_disk(&mut self, now: Millis, disk: DiskId, with: DiskId) -> Result<(NodeInfo, Dirty), Error> {
-        self.check_trusted()?;
-        let holder = self.nodes.values().find_map(|n| Some((n, n.disks.iter().find(|d| d.disk == disk)?)));
-        let (record, old) = holder.ok_or(Error::NoDisk(disk))?;
-        let (node, what) = (record.node, format!("disk {disk} of {}", record.node));
-        let in_use = |why: String| Err(Error::InUse { what: what.clone(), why });
-        let Some(new) = record.disks.iter().find(|d| d.disk == with) else {
-            return in_use(format!("has no disk {with} beside it: add that one to {node} first"));
-        };
+    /// May the copies on `old` be made on `new`, another disk of its node?
+    fn check_successor(&self, now: Millis, node: NodeId, old: &DiskRecord, new: &DiskRecord) -> Result<(), Error> {
+        let (disk, with) = (old.disk, new.disk);
+        let in_use = |why: String| Err(Error::InUse { what: format!("disk {disk} of {node}"), why });
         if disk == with || !new.present || new.leaving || !self.is_up(node, now) {
             return in_use(format!("cannot be replaced by {with}, which is not there or is to go itself"));
         }
@@ -181,7 +176,28 @@ impl Conductor {
                 "shares a reactor with {with}, which can hold one copy of a shard at a time: start {node} with more --reactors, or add the new disk with `trine disk add`"
             ));
         }
-        self.check_replaceable(now, node, old, new.capacity)?;
+        // An empty one may get as full as the old one was; on others there are copies that grow, too.
+        let most = match self.copies_on(&|m| (m.node, m.disk) == (node, with)) {
+            0 => new.capacity.0,
+            _ => new.capacity.0 / 100 * u64::from(FULL_PERCENT),
+        };
+        self.check_replaceable(now, node, old, Bytes(most.saturating_sub(self.used_on(node, with).0)))
+    }
+
+    /// A disk's copies are to be made on another disk of its node; then it is forgotten.
+    pub fn replace_disk(&mut self, now: Millis, disk: DiskId, with: DiskId) -> Result<(NodeInfo, Dirty), Error> {
+        self.check_trusted()?;
+        let holder = self.nodes.values().find_map(|n| Some((n, n.disks.iter().find(|d| d.disk == disk)?)));
+        let (record, old) = holder.ok_or(Error::NoDisk(disk))?;
+        let node = record.node;
+        let Some(new) = record.disks.iter().find(|d| d.disk == with) else {
+            let why = format!("has no disk {with} beside it: add that one to {node} first");
+            return Err(Error::InUse { what: format!("disk {disk} of {node}"), why });
+        };
+        // Asked again, some of it is there already.
+        if old.successor != Some(with) {
+            self.check_successor(now, node, old, new)?;
+        }
         let mut dirty = Dirty::default();
         let disks = self.nodes.get_mut(&node).map(|n| &mut n.disks);
         for record in disks.into_iter().flatten().filter(|d| d.disk == disk) {

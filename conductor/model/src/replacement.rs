@@ -292,7 +292,7 @@ impl Conductor {
     }
 
     /// The disk that takes the place of this one, if it can take a copy.
-    fn successor_of(&self, now: Millis, node: NodeId, disk: DiskId) -> Option<(NodeId, DiskId)> {
+    pub(crate) fn successor_of(&self, now: Millis, node: NodeId, disk: DiskId) -> Option<(NodeId, DiskId)> {
         let old = self.disk(node, disk)?;
         let new = self.disk(node, old.successor?)?;
         let apart = !old.present || old.endpoint != new.endpoint;

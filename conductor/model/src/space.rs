@@ -3,6 +3,7 @@
 //! From the nodes' last heartbeats; nothing here is persisted. What several volumes share is counted where it was written first.
 
 use crate::limits::{FULL_PERCENT, NEAR_FULL_PERCENT};
+use crate::record::DiskRecord;
 use crate::views::{DiskInfo, DiskSpace, Duty, Fullness, NodeInfo, NodeState, Space, VolumeSpace, VolumeState};
 use crate::{Bytes, Conductor, DiskId, Millis, NodeId, VolumeId};
 use std::collections::BTreeMap;
@@ -139,10 +140,12 @@ impl Conductor {
             {
                 warnings.push(format!("{} is to be emptied, and {why}", node.node));
             }
-            for disk in node.disks.iter().filter(|d| d.leaving && d.successor.is_none() && node.duty != Duty::Draining)
-            {
+            let stuck = |d: &&DiskRecord| d.leaving && self.successor_of(now, node.node, d.disk).is_none();
+            for disk in node.disks.iter().filter(stuck).filter(|_| node.duty != Duty::Draining) {
                 if let Some(why) = self.nowhere_to_go(now, &|m| (m.node, m.disk) == (node.node, disk.disk)) {
-                    warnings.push(format!("disk {} of {} is to be emptied, and {why}", disk.disk, node.node));
+                    let with = disk.successor.map(|with| format!(", disk {with} takes no copies now"));
+                    let with = with.unwrap_or_default();
+                    warnings.push(format!("disk {} of {} is to be emptied{with}, and {why}", disk.disk, node.node));
                 }
             }
         }

@@ -4,8 +4,8 @@
 mod common;
 use common::{Cluster, heartbeat, registration, report, shard};
 use conductor_model::api::DiskReport;
-use conductor_model::views::Duty;
-use conductor_model::{Bytes, DiskId, NodeId};
+use conductor_model::views::{Duty, NewVolume};
+use conductor_model::{Bytes, DiskId, NodeId, OpenId};
 
 const MIB: u64 = 1 << 20;
 const BESIDE: DiskId = DiskId(0xbe51de);
@@ -58,14 +58,27 @@ fn a_node_is_not_drained_onto_disks_that_are_full_and_one_that_comes_to_stand_st
     drain(&mut cluster, 1, Duty::Draining).unwrap();
 }
 
-#[test]
-fn a_disk_that_no_other_node_can_take_over_from_may_be_replaced_by_its_neighbour() {
-    let mut cluster = cluster_of(3);
+/// Node 1 gets another disk, with a reactor of its own.
+fn add_beside(cluster: &mut Cluster) {
     let mut both = registration(1, 1);
-    // With a reactor of its own.
     let endpoint = "127.0.0.1:9100".parse().unwrap();
     both.disks.push(DiskReport { disk: BESIDE, endpoint, ..report(1, 1) });
     cluster.register_as(&both).unwrap();
+}
+
+/// Node 1 says how full its two disks are, in per cent.
+fn fill_both(cluster: &mut Cluster, first: u64, beside: u64) {
+    let mut beat = heartbeat(1, 1, 0);
+    let used = |percent| Bytes((1 << 40) / 100 * percent);
+    beat.disks[0].2 = used(first);
+    beat.disks.push((BESIDE, OpenId(1), used(beside)));
+    cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+}
+
+#[test]
+fn a_disk_that_no_other_node_can_take_over_from_may_be_replaced_by_its_neighbour() {
+    let mut cluster = cluster_of(3);
+    add_beside(&mut cluster);
     let disk = cluster.disk(1);
     let refused = cluster.run(|m, now, _| m.remove_disk(now, disk, false)).unwrap_err().to_string();
     assert!(
@@ -73,4 +86,27 @@ fn a_disk_that_no_other_node_can_take_over_from_may_be_replaced_by_its_neighbour
             && refused.contains(&format!("`trine disk replace {disk} {BESIDE}`")),
         "{refused}"
     );
+}
+
+#[test]
+fn a_disk_is_replaced_by_one_with_room_for_what_is_on_it_and_one_that_has_none_any_more_is_named() {
+    let mut cluster = Cluster::with_nodes(3);
+    let thick = NewVolume { shard_size: Bytes(64 << 30), ..NewVolume::new("thick", Bytes(1 << 40)) };
+    cluster.make(&thick).unwrap();
+    cluster.bear(1);
+    add_beside(&mut cluster);
+    let old = cluster.disk(1);
+    let replace = |c: &mut Cluster| c.run(|m, now, _| m.replace_disk(now, old, BESIDE)).map(drop);
+    fill_both(&mut cluster, 80, 70);
+    let refused = replace(&mut cluster).unwrap_err().to_string();
+    assert!(refused.contains("in use, more than the"), "{refused}");
+    let refused = cluster.run(|m, now, _| m.remove_disk(now, old, false)).unwrap_err().to_string();
+    assert!(refused.contains("no other node can take") && !refused.contains("disk replace"), "{refused}");
+    fill_both(&mut cluster, 80, 10);
+    replace(&mut cluster).unwrap();
+    assert_eq!(warning(&cluster), None);
+    fill_both(&mut cluster, 80, 94);
+    let said = warning(&cluster).unwrap();
+    assert!(said.contains(&format!("disk {old} of n1 is to be emptied, disk {BESIDE} takes no copies now")), "{said}");
+    replace(&mut cluster).unwrap();
 }
