@@ -86,8 +86,9 @@ impl Conductor {
                 self.check_known(node, disk, force.force)?;
                 if let Some(why) = self.nowhere_to_go(now, &on_it) {
                     let others = self.nodes.get(&node).into_iter().flat_map(|n| &n.disks).filter(|d| d.disk != disk);
-                    let mut able = others.filter(|new| self.check_successor(now, node, record, new).is_ok());
-                    let way = able.find(|new| self.takes_copies(now, node, new.disk)).map(|DiskRecord { disk: beside, .. }| {
+                    let mut able = others.filter(|new| self.takes_copies(now, node, new.disk));
+                    let beside = able.find(|new| self.check_successor(now, node, record, new).is_ok());
+                    let way = beside.map(|DiskRecord { disk: beside, .. }| {
                         format!(
                             "; or have another disk of {node} take what is on it: `trine disk replace {disk} {beside}`"
                         )
@@ -175,6 +176,11 @@ impl Conductor {
             return in_use(format!(
                 "shares a reactor with {with}, which can hold one copy of a shard at a time: start {node} with more --reactors, or add the new disk with `trine disk add`"
             ));
+        }
+        let (copies, left) = (self.copies_on(&|m| (m.node, m.disk) == (node, disk)), self.places_left());
+        let left = left.get(&(node, with)).map_or(0, |left| *left as usize);
+        if copies > left {
+            return in_use(format!("has {copies} copies, and {with} has places for {left} more"));
         }
         // An empty one may get as full as the old one was; on others there are copies that grow, too.
         let most = match self.copies_on(&|m| (m.node, m.disk) == (node, with)) {
@@ -357,7 +363,11 @@ impl Conductor {
     pub(crate) fn nowhere_to_go(&self, now: Millis, on_it: &dyn Fn(&Member) -> bool) -> Option<String> {
         let serving = || self.nodes.values().filter(|n| n.duty == Duty::Serving && self.hears(n.node, now));
         let open: BTreeSet<NodeId> = serving().map(|n| n.node).collect();
-        let takes = |n: &NodeRecord| n.disks.iter().any(|d| self.takes_copies(now, n.node, d.disk));
+        let places = self.places_left();
+        let has_place = |n: NodeId, d: DiskId| places.get(&(n, d)).is_some_and(|left| *left > 0);
+        let takes = |n: &NodeRecord| {
+            n.disks.iter().any(|d| has_place(n.node, d.disk) && self.takes_copies(now, n.node, d.disk))
+        };
         let roomy: BTreeSet<NodeId> = serving().filter(|n| takes(n)).map(|n| n.node).collect();
         let there = self.shards.values().map(|s| &s.config).filter(|config| config.members.iter().any(on_it));
         // One that has its copy elsewhere already has only to be filled there.
@@ -373,7 +383,7 @@ impl Conductor {
                 }
                 (Some(node), None) => Some(format!(
                     "has a copy of {shard} that no other node can take, as no disk of {node}, or of another one without a copy of it, has room \
-                     (`trine df`): add a disk or a node"
+                     (`trine df`) and a place for one copy more: add a disk or a node"
                 )),
             }
         })

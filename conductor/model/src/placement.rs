@@ -84,15 +84,11 @@ impl Conductor {
     /// A planner over all nodes, of which those that are up and serve take copies, for shards of `volume`.
     pub(crate) fn planner(&self, now: Millis, volume: VolumeId) -> Planner {
         let mut promised: BTreeMap<(NodeId, DiskId), u64> = BTreeMap::new();
-        let mut held: BTreeMap<(NodeId, DiskId), u32> = BTreeMap::new();
+        let left = self.places_left();
         let mut primaries: BTreeMap<NodeId, (u32, u32)> = BTreeMap::new();
-        for drop in self.drops.values() {
-            *held.entry((drop.node, drop.disk)).or_default() += 1;
-        }
         for config in self.shards.values().map(|s| &s.config) {
             for member in &config.members {
                 *promised.entry((member.node, member.disk)).or_default() += config.size.0;
-                *held.entry((member.node, member.disk)).or_default() += 1;
             }
             if let Some(primary) = config.primary_member() {
                 let (of_volume, all) = primaries.entry(primary.node).or_default();
@@ -107,19 +103,32 @@ impl Conductor {
                 let used = self.used_on(node.node, d.disk);
                 let taken = promised.get(&(node.node, d.disk)).copied().unwrap_or(0).max(used.0);
                 let place = Place { node: node.node, disk: d.disk, open: d.open, endpoint: d.endpoint };
-                let held = held.get(&(node.node, d.disk)).copied().unwrap_or(0);
+                let places = left.get(&(node.node, d.disk)).copied().unwrap_or(0);
                 let free = Free::from(d.capacity.0) - Free::from(taken);
                 let gets = match takes && usable(node.node, d) {
                     true if crate::space::fullness(used, d.capacity) == Fullness::Full => Gets::NoneAsFull,
                     true => Gets::Any,
                     false => Gets::Bound,
                 };
-                Spot { place, free, places: d.max_copies.saturating_sub(held), gets }
+                Spot { place, free, places, gets }
             });
             let (of_volume, all) = primaries.get(&node.node).copied().unwrap_or_default();
             Site { node: node.node, disks: disks.collect(), primaries_of_volume: of_volume, primaries: all }
         });
         Planner { sites: sites.collect(), domains: self.domains() }
+    }
+
+    /// How many copies more the store of each disk has places for: one that is to be deleted has its own still.
+    pub(crate) fn places_left(&self) -> BTreeMap<(NodeId, DiskId), u32> {
+        let disks = self.nodes.values().flat_map(|n| n.disks.iter().map(|d| ((n.node, d.disk), d.max_copies)));
+        let mut left: BTreeMap<(NodeId, DiskId), u32> = disks.collect();
+        let members = self.shards.values().flat_map(|s| &s.config.members).map(|m| (m.node, m.disk));
+        for at in members.chain(self.drops.values().map(|d| (d.node, d.disk))) {
+            if let Some(left) = left.get_mut(&at) {
+                *left = left.saturating_sub(1);
+            }
+        }
+        left
     }
 }
 
@@ -159,6 +168,13 @@ impl Planner {
         let fitting = disks.filter(|(_, spot)| spot.gets == Gets::Any && spot.places > 0 && fits(&spot.place));
         let best = fitting.max_by_key(|(apart, spot)| (*apart, spot.free, std::cmp::Reverse(spot.place.disk)));
         Some(best?.1.take(size))
+    }
+
+    /// The place of one more copy on this very disk, if its store has one: whether the disk takes copies is not asked.
+    pub(crate) fn place_on(&mut self, (node, disk): (NodeId, DiskId), size: Bytes) -> Option<Place> {
+        let site = self.sites.iter_mut().find(|site| site.node == node)?;
+        let spot = site.disks.iter_mut().find(|spot| spot.place.disk == disk).filter(|spot| spot.places > 0)?;
+        Some(spot.take(size))
     }
 
     /// Places of a shard's copies, the primary's first.

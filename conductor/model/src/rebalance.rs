@@ -70,6 +70,8 @@ struct Level {
     load: u64,
     /// What its node says is used.
     used: u64,
+    /// Copies that its store still has places for.
+    places: usize,
 }
 
 impl Level {
@@ -78,9 +80,10 @@ impl Level {
         u64::try_from(u128::from(self.load) * 10_000 / u128::from(self.capacity.max(1))).unwrap_or(u64::MAX)
     }
 
-    fn has_room(&self, more: u64) -> bool {
-        let after = u128::from(self.load.max(self.used)) + u128::from(more);
-        after * 100 <= u128::from(self.capacity) * u128::from(NEAR_FULL_PERCENT)
+    fn has_room(&self, family: &Family) -> bool {
+        let after = u128::from(self.load.max(self.used)) + u128::from(family.weight);
+        let roomy = after * 100 <= u128::from(self.capacity) * u128::from(NEAR_FULL_PERCENT);
+        roomy && self.places >= family.shards.len()
     }
 }
 
@@ -203,6 +206,7 @@ impl Conductor {
                     level.load = level.load.saturating_sub(family.weight);
                 } else if level.at == to {
                     level.load = level.load.saturating_add(family.weight);
+                    level.places = level.places.saturating_sub(family.shards.len());
                 }
             }
             let moves = Move { shards: family.shards, from, to };
@@ -233,6 +237,7 @@ impl Conductor {
                 *load = load.saturating_add(weight);
             }
         }
+        let places = self.places_left();
         let nodes = self.nodes.values().filter(|n| pass.open.contains(&n.node));
         let disks = nodes.flat_map(|n| n.disks.iter().map(move |d| (n.node, d)));
         let there = disks.filter(|(node, d)| self.takes_copies(now, *node, d.disk));
@@ -242,6 +247,7 @@ impl Conductor {
             capacity: d.capacity.0,
             load: loads.get(&(node, d.disk)).copied().unwrap_or(0),
             used: self.used_on(node, d.disk).0,
+            places: places.get(&(node, d.disk)).map_or(0, |left| *left as usize),
         });
         level.collect()
     }
@@ -344,7 +350,7 @@ fn allowed(family: &Family, from: &Level, to: &Level, pass: &Pass) -> Option<(cr
     }
     let spread = |node: NodeId| pass.domains.spread(others().chain([node]));
     let (before, after) = (spread(from.at.0), spread(to.at.0));
-    (after >= before && to.has_room(family.weight)).then_some((after, after > before))
+    (after >= before && to.has_room(family)).then_some((after, after > before))
 }
 
 /// A copy that is farther from the others elsewhere: from and to where.

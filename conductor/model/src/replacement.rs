@@ -384,8 +384,6 @@ impl Conductor {
         (node, disk): (NodeId, DiskId),
         pass: &mut Pass,
     ) -> Option<Member> {
-        let record = self.disk(node, disk)?;
-        let place = Place { node, disk, open: record.open, endpoint: record.endpoint };
         let taken = config.members.iter().any(|m| (m.node, m.disk) == (node, disk));
         // Of one shard a single copy is on its way from one disk of a node to another (`check`).
         let nodes: BTreeSet<NodeId> = config.members.iter().map(|m| m.node).chain([node]).collect();
@@ -394,7 +392,10 @@ impl Conductor {
         if taken || !beside || !self.takes_copies(now, node, disk) || self.is_kept_on(disk, config.shard, pass) {
             return None;
         }
-        self.member_at(config.shard.volume, place, pass)
+        let volume = config.shard.volume;
+        let planner = pass.planner.get_or_insert_with(|| self.planner(now, volume));
+        let place = planner.place_on((node, disk), config.size)?;
+        self.member_at(volume, place, pass)
     }
 
     /// An empty copy on the best disk for it, or none.

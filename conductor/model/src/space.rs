@@ -134,13 +134,16 @@ impl Conductor {
                 ));
             }
         }
+        let places = self.places_left();
         for node in self.nodes.values().filter(|_| unheard == 0) {
             if node.duty == Duty::Draining
                 && let Some(why) = self.nowhere_to_go(now, &|m| m.node == node.node)
             {
                 warnings.push(format!("{} is to be emptied, and {why}", node.node));
             }
-            let stuck = |d: &&DiskRecord| d.leaving && self.successor_of(now, node.node, d.disk).is_none();
+            let has_place = |at| places.get(&at).is_some_and(|left| *left > 0);
+            let stuck =
+                |d: &&DiskRecord| d.leaving && !self.successor_of(now, node.node, d.disk).is_some_and(has_place);
             for disk in node.disks.iter().filter(stuck).filter(|_| node.duty != Duty::Draining) {
                 if let Some(why) = self.nowhere_to_go(now, &|m| (m.node, m.disk) == (node.node, disk.disk)) {
                     let with = disk.successor.map(|with| format!(", disk {with} takes no copies now"));

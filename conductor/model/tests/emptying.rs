@@ -58,12 +58,19 @@ fn a_node_is_not_drained_onto_disks_that_are_full_and_one_that_comes_to_stand_st
     drain(&mut cluster, 1, Duty::Draining).unwrap();
 }
 
-/// Node 1 gets another disk, with a reactor of its own.
-fn add_beside(cluster: &mut Cluster) {
+/// Node 1 has another disk, with a reactor of its own and places for so many copies.
+fn add_beside(cluster: &mut Cluster, max_copies: u32) {
     let mut both = registration(1, 1);
     let endpoint = "127.0.0.1:9100".parse().unwrap();
-    both.disks.push(DiskReport { disk: BESIDE, endpoint, ..report(1, 1) });
+    both.disks.push(DiskReport { disk: BESIDE, endpoint, max_copies, ..report(1, 1) });
     cluster.register_as(&both).unwrap();
+}
+
+/// The node's disk has places for so many copies.
+fn give_places(cluster: &mut Cluster, node: u32, max_copies: u32) {
+    let mut register = registration(node, 1);
+    register.disks[0].max_copies = max_copies;
+    cluster.register_as(&register).unwrap();
 }
 
 /// Node 1 says how full its two disks are, in per cent.
@@ -78,7 +85,7 @@ fn fill_both(cluster: &mut Cluster, first: u64, beside: u64) {
 #[test]
 fn a_disk_that_no_other_node_can_take_over_from_may_be_replaced_by_its_neighbour() {
     let mut cluster = cluster_of(3);
-    add_beside(&mut cluster);
+    add_beside(&mut cluster, u32::MAX);
     let disk = cluster.disk(1);
     let refused = cluster.run(|m, now, _| m.remove_disk(now, disk, false)).unwrap_err().to_string();
     assert!(
@@ -94,7 +101,7 @@ fn a_disk_is_replaced_by_one_with_room_for_what_is_on_it_and_one_that_has_none_a
     let thick = NewVolume { shard_size: Bytes(64 << 30), ..NewVolume::new("thick", Bytes(1 << 40)) };
     cluster.make(&thick).unwrap();
     cluster.bear(1);
-    add_beside(&mut cluster);
+    add_beside(&mut cluster, u32::MAX);
     let old = cluster.disk(1);
     let replace = |c: &mut Cluster| c.run(|m, now, _| m.replace_disk(now, old, BESIDE)).map(drop);
     fill_both(&mut cluster, 80, 70);
@@ -109,4 +116,41 @@ fn a_disk_is_replaced_by_one_with_room_for_what_is_on_it_and_one_that_has_none_a
     let said = warning(&cluster).unwrap();
     assert!(said.contains(&format!("disk {old} of n1 is to be emptied, disk {BESIDE} takes no copies now")), "{said}");
     replace(&mut cluster).unwrap();
+}
+
+#[test]
+fn nothing_is_emptied_onto_disks_whose_stores_have_no_places_for_more_copies() {
+    let mut cluster = cluster_of(4);
+    // Each has six of the eight shards' copies.
+    (2..=4).for_each(|node| give_places(&mut cluster, node, 6));
+    let why = drain(&mut cluster, 1, Duty::Draining).unwrap_err();
+    assert!(why.contains("and a place for one copy more"), "{why}");
+    (2..=4).for_each(|node| give_places(&mut cluster, node, 7));
+    drain(&mut cluster, 1, Duty::Draining).unwrap();
+    assert_eq!(warning(&cluster), None);
+    cluster.pass(5_000, &[(1, 1), (2, 1), (3, 1), (4, 1)]);
+    let held = |node| (0..8).flat_map(|i| cluster.config(1, i).members).filter(|m| m.node == NodeId(node)).count();
+    assert_eq!((2..=4).map(held).collect::<Vec<_>>(), [7, 7, 7]);
+    assert!(warning(&cluster).is_some_and(|said| said.contains("and a place for one copy more")));
+
+    let mut cluster = cluster_of(3);
+    add_beside(&mut cluster, 7);
+    let old = cluster.disk(1);
+    let replace = |c: &mut Cluster| c.run(|m, now, _| m.replace_disk(now, old, BESIDE)).map(drop);
+    let why = replace(&mut cluster).unwrap_err().to_string();
+    assert!(why.contains(&format!("has 8 copies, and {BESIDE} has places for 7 more")), "{why}");
+    add_beside(&mut cluster, 8);
+    replace(&mut cluster).unwrap();
+    // One less after all, by the time.
+    add_beside(&mut cluster, 7);
+    for _ in 0..10 {
+        cluster.now.0 += 500;
+        fill_both(&mut cluster, 0, 0);
+        [2, 3].iter().for_each(|node| drop(cluster.beat(*node, 1, 0).unwrap()));
+        cluster.tick();
+    }
+    let beside = (0..8).flat_map(|i| cluster.config(1, i).members).filter(|m| m.disk == BESIDE).count();
+    assert_eq!(beside, 7);
+    let said = warning(&cluster).unwrap();
+    assert!(said.contains(&format!("disk {BESIDE} takes no copies now")), "{said}");
 }

@@ -39,6 +39,8 @@ struct World {
     listed: usize,
     /// No node has counted what its copies hold.
     uncounted: bool,
+    /// Copies that the disks of machines which are added have places for.
+    places: u32,
 }
 
 fn disk_id(node: u32, at: usize) -> DiskId {
@@ -52,12 +54,13 @@ impl World {
         let (file, machines_of) = (BTreeMap::new(), BTreeMap::new());
         let random = Box::new(draws(5));
         let (off, weights) = (BTreeSet::new(), BTreeMap::new());
-        let mut world =
-            Self { model, file, now, machines: machines_of, off, weights, random, listed: 0, uncounted: false };
+        let (machines, added) = (machines_of, machines);
+        let (listed, uncounted, places) = (0, false, u32::MAX);
+        let mut world = Self { model, file, now, machines, off, weights, random, listed, uncounted, places };
         world.persist(dirty);
         world.model.set_rebalance(true);
         world.model.set_replace_after(5_000);
-        for machine in machines {
+        for machine in added {
             world.add(machine);
         }
         world.pass(500);
@@ -80,7 +83,7 @@ impl World {
             addresses: Vec::new(),
             capacity: Bytes(*capacity),
             used: Bytes(0),
-            max_copies: u32::MAX,
+            max_copies: self.places,
             copies: Vec::new(),
             path: None,
         };
@@ -352,6 +355,25 @@ fn a_second_disk_of_the_same_node_takes_its_share_without_a_copy_less() {
 }
 
 /// While a copy moves between two disks of a node, two copies of its shard are there: whatever else is to go meanwhile, not both stay.
+#[test]
+fn no_more_copies_are_moved_to_a_disk_than_its_store_has_places_for() {
+    let machines: Vec<Machine> = (0..3).map(|n| machine("r1", &format!("h{n}"), &[2_000])).collect();
+    let mut world = World::new(&machines);
+    world.create("db", 8, 3, |_| MIB);
+    world.settle();
+    world.places = 3;
+    let small = world.add(&machine("r2", "h7", &[2_000]));
+    world.settle();
+    let apart = |world: &World| world.configs().iter().filter(|c| world.racks(c) == 2).count();
+    assert_eq!((world.per_disk()[&disk_id(small, 0)], apart(&world)), (3, 3));
+    assert_eq!(world.health(), [Health::Healthy]);
+    // The others go where there are more.
+    world.places = u32::MAX;
+    world.add(&machine("r3", "h8", &[2_000]));
+    world.settle();
+    assert!(world.configs().iter().all(|c| world.racks(c) >= 2));
+}
+
 #[test]
 fn a_disk_that_is_replaced_while_copies_move_on_another_node_leaves_no_two_copies_on_one_node() {
     let mut met = 0;
