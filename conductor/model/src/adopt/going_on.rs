@@ -1,6 +1,7 @@
 //! An adoption's plan becomes the state: numbers leap, every shard has a new epoch, and what was under way before is over.
 
 use super::{LeftOut, Plan, count};
+use crate::api::CopyWork;
 use crate::events::Happened;
 use crate::limits::{ADOPTION_LEAP, ADOPTION_LEAP_VOLUMES, MAX_NUMBER};
 use crate::promotion::{Attention, Primaries};
@@ -54,7 +55,7 @@ impl Conductor {
                 lasting += 1;
             }
         }
-        self.forget_the_past(at, left_out);
+        self.forget_the_past(at, left_out, &mut dirty);
         self.meta.recovery = None;
         for (node, heard) in std::mem::take(&mut self.heard) {
             let strange = self.strangers(heard.disks.iter().map(|(disk, copies)| (*disk, copies.as_slice())));
@@ -150,7 +151,7 @@ impl Conductor {
     }
 
     /// What was under way before the state was made may be over since, or be of nothing any more.
-    fn forget_the_past(&mut self, at: Commit, left_out: &LeftOut) {
+    fn forget_the_past(&mut self, at: Commit, left_out: &LeftOut, dirty: &mut Dirty) {
         let listed: BTreeSet<CopyId> =
             self.shards.values().flat_map(|s| s.config.members.iter().map(|m| m.copy)).collect();
         let volumes: BTreeSet<VolumeId> = self.volumes.keys().copied().collect();
@@ -171,6 +172,12 @@ impl Conductor {
             }
         }
         self.work.retain(|_, w| active.contains(&w.volume));
+        // Nor has it anything to do: what waits for it alone is over.
+        let mut over: BTreeMap<NodeId, Vec<CopyWork>> = BTreeMap::new();
+        for (node, work) in self.work.keys().filter(|(_, work)| !listed.contains(&work.copy())) {
+            over.entry(*node).or_default().push(*work);
+        }
+        over.iter().for_each(|(node, works)| self.confirm_work(*node, works, dirty));
         self.scrubs.retain(|_, s| active.contains(&s.volume));
         self.copy_ranges.retain(|_, c| active.contains(&c.into));
         for copy in self.copy_ranges.values_mut().filter(|copy| copy.goes_on()) {

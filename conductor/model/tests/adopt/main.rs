@@ -6,7 +6,7 @@ mod common;
 mod histories;
 
 use common::{Cluster, MIB, T0, draws, other, registration, report, shard, with_volume};
-use conductor_model::api::{Holding, MembershipAnswer, MembershipChange, Register};
+use conductor_model::api::{Holding, MembershipAnswer, MembershipChange, Register, Report};
 use conductor_model::limits::{DOUBT_ASKS_MS, DOUBT_SETTLES_MS};
 use conductor_model::views::{Adopt, NewKey, NewVolume, RecoveryInfo, RotateKey};
 use conductor_model::{
@@ -244,6 +244,51 @@ fn a_backup_goes_on_with_what_happened_since() {
     let state = cluster.config(1, 0).member(absent.copy).unwrap().state;
     assert_eq!(state, CopyState::Absent, "it lacks a write that was acknowledged since");
     assert!(cluster.model.commit() > seen);
+}
+
+#[test]
+fn what_copies_of_a_backup_had_to_do_is_over_where_they_were_replaced_since() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.model.set_replace_after(5_000);
+    cluster.create("db", 8 * MIB).unwrap();
+    cluster.bear(1);
+    let (all, without_n3) = ([(1, 1), (2, 1), (3, 1), (4, 1)], [(1, 1), (2, 1), (4, 1)]);
+    cluster.pass(500, &all);
+    cluster.begin("db", "kept").unwrap();
+    cluster.all_done();
+    cluster.begin("db", "gone").unwrap();
+    cluster.all_done();
+    cluster.clone_of("twin", "db@kept").unwrap();
+    cluster.bear(2);
+    cluster.delete_snapshot("db", "gone").unwrap();
+    cluster.run(|m, now, _| m.flatten(now, "twin")).unwrap();
+    for (node, _) in without_n3 {
+        let report = Report { node: NodeId(node), orders: Vec::new(), worked: cluster.told(node).work };
+        cluster.run(|m, now, _| m.report(now, &report)).unwrap();
+    }
+    let backup = cluster.file.clone();
+    cluster.pass(2_500, &without_n3);
+    cluster.leave_behind(3);
+    cluster.heal(16, &without_n3);
+    assert!(configs(&cluster).iter().all(|c| c.members.iter().all(|m| m.node != NodeId(3))));
+    let mut disks = Disks::default();
+    disks.serve_all(&cluster);
+    let seen = cluster.model.commit();
+
+    cluster.file = backup;
+    cluster.restart();
+    let dirty = cluster.model.restored(cluster.now);
+    cluster.persist(dirty);
+    cluster.settle_doubt();
+    for (node, _) in without_n3 {
+        cluster.run(|m, now, _| m.register(now, &Register { seen, ..disks.register(node, 1) })).unwrap();
+    }
+    let sentence = cluster.model.recovery().unwrap().sentence;
+    cluster.adopt(&[], sentence).unwrap();
+    cluster.restart();
+    assert_eq!(cluster.list("db").into_iter().map(|s| s.name).collect::<Vec<_>>(), ["kept"]);
+    assert_eq!(cluster.model.show(cluster.now, "twin").unwrap().info.parent, None);
+    assert!(!cluster.file.keys().any(|key| matches!(key, Key::Work(..))));
 }
 
 #[test]
