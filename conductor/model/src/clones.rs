@@ -10,7 +10,7 @@ use crate::placement::Place;
 use crate::record::{ParentRecord, VolumeRecord};
 use crate::views::{NewVolume, Progress, VolumeInfo, VolumeState};
 use crate::{
-    Bytes, Conductor, Configuration, CopyState, Dirty, Error, Key, Millis, ShardId, ShardSnapshot, SnapshotId,
+    Bytes, Conductor, Configuration, CopyState, Dirty, Error, Key, Member, Millis, ShardId, ShardSnapshot, SnapshotId,
     VolumeId, split_snapshot,
 };
 
@@ -59,7 +59,8 @@ impl Conductor {
         })
     }
 
-    /// Where a clone's shard goes, the primary's place first, and what it begins as; `None` beyond the parent's end.
+    /// Where a clone's shard goes, the primary's place first, and what it begins as; `None` beyond the parent's end. It goes to the parent's copies
+    /// that are in sync, if they are enough: the rest is listed and filled as if it had been lost (`replacement`), and needs no parent then.
     pub(crate) fn place_beside_parent(
         &self,
         now: Millis,
@@ -72,17 +73,25 @@ impl Conductor {
             return Ok(None);
         }
         let shard = ShardId { volume: parent.volume, index: crate::ShardIndex(index) };
-        let Some(config) = self.shards.get(&shard).map(|s| &s.config) else { return Ok(None) };
-        let mut places = Vec::with_capacity(config.members.len());
-        for member in &config.members {
-            let gone = Error::NotHere { shard, node: member.node, disk: member.disk };
-            let here = self.disk(member.node, member.disk).filter(|d| d.present && self.is_up(member.node, now));
-            let Some(disk) = here.filter(|_| member.state == CopyState::InSync) else { return Err(gone) };
-            let place = Place { node: member.node, disk: disk.disk, open: disk.open, endpoint: disk.endpoint };
-            match member.copy == config.primary {
-                true => places.insert(0, place),
-                false => places.push(place),
+        let Some(record) = self.shards.get(&shard) else { return Ok(None) };
+        let config = &record.config;
+        let away = |member: &Member| Error::NotHere { shard, node: member.node, disk: member.disk };
+        let mut in_sync: Vec<&Member> = config.in_sync_members().collect();
+        in_sync.sort_by_key(|m| (record.leaving == Some(m.copy), m.copy != config.primary));
+        let enough = usize::from(volume.min_copies);
+        let mut places = Vec::with_capacity(in_sync.len());
+        for member in in_sync {
+            // Beside one that moves away only if there are too few others.
+            if record.leaving == Some(member.copy) && places.len() >= enough {
+                continue;
             }
+            let here = self.disk(member.node, member.disk).filter(|d| d.present && self.is_up(member.node, now));
+            let disk = here.ok_or_else(|| away(member))?;
+            places.push(Place { node: member.node, disk: disk.disk, open: disk.open, endpoint: disk.endpoint });
+        }
+        let behind = config.members.iter().find(|m| m.state != CopyState::InSync);
+        if let Some(behind) = behind.filter(|_| places.len() < enough) {
+            return Err(away(behind));
         }
         Ok(Some((places, ShardSnapshot { shard, snapshot: parent.snapshot })))
     }

@@ -208,8 +208,11 @@ pub enum Error {
     /// Flattening a volume that needs nothing.
     #[error("volume {0} is no clone, or was flattened already")]
     NoClone(String),
-    /// A disk that a clone has to be placed on is not there.
-    #[error("a clone of shard {shard} belongs on disk {disk} of {node}, which is not there or silent: bring it back")]
+    /// A copy that a clone has to begin beside is not there.
+    #[error(
+        "a clone of shard {shard} begins beside its copies, and the one on disk {disk} of {node} is not in sync, or out of reach: bring it \
+         back, or wait until it is filled (`trine resync list`)"
+    )]
     NotHere {
         /// The parent's shard.
         shard: ShardId,

@@ -444,12 +444,13 @@ impl Conductor {
         Some(Member { copy, node, disk, open, state: CopyState::Absent, since: Epoch(0), past: false, endpoint })
     }
 
-    /// The disks that a clone's copy may be on: those of its parent's copies, whose chunks it shares (rule 16). `Some(None)`: any;
+    /// The disks that a clone's copy may go to: those of its parent's copies that stay, whose chunks it shares (rule 16). `Some(None)`: any;
     /// `None`: its parent's record is gone.
     fn family(&self, config: &Configuration) -> Option<Option<BTreeSet<(NodeId, DiskId)>>> {
         let Some(parent) = config.parent else { return Some(None) };
-        let parent = &self.shards.get(&parent.shard)?.config;
-        Some(Some(parent.members.iter().map(|m| (m.node, m.disk)).collect()))
+        let record = self.shards.get(&parent.shard)?;
+        let staying = record.config.members.iter().filter(|m| record.leaving != Some(m.copy));
+        Some(Some(staying.map(|m| (m.node, m.disk)).collect()))
     }
 
     /// An unlisted copy is never listed again: its node deletes it when it can, and has nothing else to do for it (rule 7).

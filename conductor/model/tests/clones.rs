@@ -127,3 +127,37 @@ fn a_clone_is_flattened_when_the_last_copy_that_was_not_is_unlisted() {
     assert!((0..8).all(|index| cluster.config(clone.0, index).parent.is_none()));
     cluster.restart();
 }
+
+#[test]
+fn a_clone_begins_beside_the_copies_in_sync_and_follows_those_that_move() {
+    let mut cluster = cluster_of(4);
+    cluster.snapshot("db", "s");
+    let together = |cluster: &Cluster, clone: u32| {
+        let disks = |c: &Configuration| c.members.iter().map(|m| (m.node, m.disk)).collect::<BTreeSet<_>>();
+        (0..8).all(|index| disks(&cluster.config(1, index)) == disks(&cluster.config(clone, index)))
+    };
+    cluster.run(|m, now, _| m.set_duty(now, NodeId(1), Duty::Draining, false)).unwrap();
+    cluster.pass(1_000, &all_but(4, &[]));
+    assert!(configs(&cluster).iter().any(|c| c.members.len() == 4), "copies are on their way");
+    let clone = cluster.clone_of("twin", "db@s").unwrap().0;
+    assert!((0..8).all(|index| cluster.config(clone, index).in_sync() == 3));
+    cluster.bear(clone);
+    cluster.heal(20, &all_but(4, &[]));
+    assert!(together(&cluster, clone));
+    assert!((0..8).all(|index| cluster.config(clone, index).members.iter().all(|m| m.node != NodeId(1))));
+
+    // A node is away: what it misses is made when it is back, or elsewhere.
+    let away = cluster.config(1, 0).members[0].node.0;
+    cluster.pass(2_500, &all_but(4, &[away]));
+    cluster.leave_behind(away);
+    let second = cluster.clone_of("second", "db@s").unwrap().0;
+    assert_eq!(cluster.config(second, 0).members.len(), 2);
+    cluster.bear(second);
+    cluster.heal(20, &all_but(4, &[]));
+    assert!(together(&cluster, second) && (0..8).all(|index| cluster.config(second, index).in_sync() == 3));
+
+    // But not beside fewer than may acknowledge a write.
+    cluster.pass(11_000, &all_but(4, &[2, 3]));
+    let why = cluster.clone_of("third", "db@s").unwrap_err().to_string();
+    assert!(why.contains("is not in sync, or out of reach"), "{why}");
+}
