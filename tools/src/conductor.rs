@@ -7,7 +7,7 @@ use crate::recovery;
 use anyhow::Context;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
-use conductor_model::views::ConductorInfo;
+use conductor_model::views::{ConductorInfo, ConductorRole};
 use conductor_service::{Error, Options, Store};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -97,11 +97,25 @@ fn every(text: &str) -> Result<Every, String> {
 #[derive(Serialize)]
 struct Row {
     address: String,
-    #[serde(flatten)]
-    info: Option<ConductorInfo>,
+    version: Option<String>,
+    /// None where nothing is known of it.
+    role: Option<ConductorRole>,
+    leader: Option<String>,
+    /// Why that cannot be found out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
     /// Why nothing is known of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+impl Row {
+    fn new(address: String, asked: Result<ConductorInfo, String>) -> Self {
+        let (info, error) = asked.map_or_else(|error| (None, Some(error)), |info| (Some(info), None));
+        let (version, role) = (info.as_ref().map(|info| info.version.clone()), info.as_ref().map(|info| info.role));
+        let (leader, trouble) = info.map_or((None, None), |info| (info.leader, info.trouble));
+        Self { address, version, role, leader, trouble, error }
+    }
 }
 
 pub(crate) fn run(command: ConductorCommand) -> Outcome {
@@ -117,10 +131,7 @@ pub(crate) fn run(command: ConductorCommand) -> Outcome {
 fn list(args: &ListArgs) -> Outcome {
     let rows = args.cluster.client()?.conductors().into_iter().map(|(base, asked)| {
         let address = base.trim_start_matches("http://").trim_start_matches(HTTPS).to_owned();
-        match asked {
-            Ok(info) => Row { address, info: Some(info), error: None },
-            Err(error) => Row { address, info: None, error: Some(error.to_string()) },
-        }
+        Row::new(address, asked.map_err(|error| error.to_string()))
     });
     args.output.print(&rows.collect::<Vec<_>>(), |rows| conductors_table(rows))
 }
@@ -128,11 +139,9 @@ fn list(args: &ListArgs) -> Outcome {
 fn conductors_table(rows: &[Row]) -> String {
     let cells = |row: &Row| {
         let or_none = |text: Option<&String>| text.cloned().unwrap_or_else(|| "-".to_owned());
-        let info = row.info.as_ref();
-        let role = info.map_or_else(|| "unreachable".to_owned(), |info| info.role.to_string());
-        let leader = or_none(info.and_then(|info| info.leader.as_ref()));
-        let trouble = or_none(row.error.as_ref().or(info.and_then(|info| info.trouble.as_ref())));
-        vec![row.address.clone(), role, leader, or_none(info.map(|info| &info.version)), trouble]
+        let role = row.role.map_or_else(|| "unreachable".to_owned(), |role| role.to_string());
+        let trouble = or_none(row.error.as_ref().or(row.trouble.as_ref()));
+        vec![row.address.clone(), role, or_none(row.leader.as_ref()), or_none(row.version.as_ref()), trouble]
     };
     table(&["ADDRESS", "ROLE", "LEADER", "VERSION", "TROUBLE"], rows.iter().map(cells))
 }
@@ -221,22 +230,21 @@ mod tests {
             leader: leader.map(str::to_owned),
             trouble: None,
         };
-        use conductor_model::views::ConductorRole::{Follower, Leader};
-        let row = |address: &str, info, error: Option<&str>| Row {
-            address: address.to_owned(),
-            info,
-            error: error.map(str::to_owned),
-        };
+        use ConductorRole::{Follower, Leader};
         let rows = [
-            row("a:1", Some(info(Leader, Some("a:1"))), None),
-            row("b:1", Some(info(Follower, Some("a:1"))), None),
-            row("c:1", None, Some("gone")),
+            Row::new("a:1".to_owned(), Ok(info(Leader, Some("a:1")))),
+            Row::new("b:1".to_owned(), Ok(info(Follower, Some("a:1")))),
+            Row::new("c:1".to_owned(), Err("gone".to_owned())),
         ];
         let text = conductors_table(&rows);
         let lines: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0], ["a:1", "leader", "a:1", "1", "-"]);
         assert_eq!(lines[1], ["b:1", "follower", "a:1", "1", "-"]);
         assert_eq!(lines[2], ["c:1", "unreachable", "-", "-", "gone"]);
+        // Programs find the same keys in each.
+        let rows: Vec<String> = rows.iter().map(|row| serde_json::to_string(row).unwrap()).collect();
+        assert_eq!(rows[0], r#"{"address":"a:1","version":"1","role":"leader","leader":"a:1"}"#);
+        assert_eq!(rows[2], r#"{"address":"c:1","version":null,"role":null,"leader":null,"error":"gone"}"#);
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! `trine volume scrub`.
 
 use crate::config::ClusterArgs;
-use crate::output::{Outcome, OutputArgs, Size, size, when};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, size, when};
 use crate::progress::{Unit, follow, percent};
 use crate::volume::name;
 use clap::Args;
-use conductor_model::Bytes;
-use conductor_model::views::{Scrub, ScrubInfo, ScrubState, ScrubVerb};
+use conductor_model::views::{Progress, Scrub, ScrubInfo, ScrubState, ScrubVerb};
+use conductor_model::{Bytes, Millis};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) struct ScrubArgs {
     /// Only say how it stands
     #[arg(long, group = "verb", conflicts_with = "rate")]
     status: bool,
-    /// Wait until it is through
+    /// Wait until it is through; fails if somebody pauses or cancels it meanwhile
     #[arg(long, conflicts_with_all = ["pause", "cancel", "status"])]
     wait: bool,
     /// How long to wait: 30s, 5m, 12h
@@ -54,12 +54,27 @@ pub(crate) fn run(args: &ScrubArgs) -> Outcome {
     let rate = args.rate.map(|rate| Bytes(rate.0));
     let mut info = client.change_scrub(&args.volume, &Scrub { verb, rate })?;
     if args.wait {
+        let before = info.finished;
         info = follow(&format!("scrub of {}", args.volume), Unit::Bytes, args.timeout, || {
-            let info = client.scrub(&args.volume)?;
-            Ok(if info.state == ScrubState::Running { Err(info.progress) } else { Ok(info) })
+            through(client.scrub(&args.volume)?, before)
         })?;
     }
     args.output.print(&info, describe)
+}
+
+/// Is it through? `before` is when the last one was. One that somebody stopped meanwhile found out nothing of the rest.
+fn through(scrub: ScrubInfo, before: Option<Millis>) -> Outcome<Result<ScrubInfo, Progress>> {
+    let far = percent(scrub.progress.done, scrub.progress.of);
+    let volume = &scrub.volume;
+    let why = match scrub.state {
+        ScrubState::Running => return Ok(Err(scrub.progress)),
+        ScrubState::Idle if scrub.finished != before => return Ok(Ok(scrub)),
+        ScrubState::Idle => format!("the scrub of {volume} was cancelled before it was through"),
+        ScrubState::Paused => format!(
+            "the scrub of {volume} was paused at {far} %: `trine volume scrub {volume} --resume --wait` goes on with it"
+        ),
+    };
+    Err(Failure::new(Exit::Failed, why))
 }
 
 /// A line on how it stands, and one on what was found.
@@ -91,12 +106,9 @@ pub(crate) fn describe(scrub: &ScrubInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::Millis;
-    use conductor_model::views::Progress;
 
-    #[test]
-    fn how_far_and_what_was_found() {
-        let mut info = ScrubInfo {
+    fn half() -> ScrubInfo {
+        ScrubInfo {
             volume: "db".to_owned(),
             state: ScrubState::Running,
             rate: Bytes(32 << 20),
@@ -107,7 +119,25 @@ mod tests {
             repaired: 1,
             damaged_ever: 7,
             repaired_ever: 6,
-        };
+        }
+    }
+
+    #[test]
+    fn one_that_somebody_stopped_is_not_through() {
+        let (before, after) = (Some(Millis(1000)), Some(Millis(2000)));
+        let of = |state, finished| through(ScrubInfo { state, finished, ..half() }, before);
+        assert!(of(ScrubState::Running, before).unwrap().is_err());
+        assert_eq!(of(ScrubState::Idle, after).unwrap().unwrap().finished, after);
+        let cancelled = of(ScrubState::Idle, before).unwrap_err();
+        assert_eq!(cancelled.exit, Exit::Failed);
+        assert!(cancelled.why.to_string().contains("was cancelled"));
+        let paused = of(ScrubState::Paused, before).unwrap_err();
+        assert!(paused.exit == Exit::Failed && paused.why.to_string().contains("was paused at 50 %"));
+    }
+
+    #[test]
+    fn how_far_and_what_was_found() {
+        let mut info = half();
         assert_eq!(
             describe(&info),
             "scrub of db at 50 % of 1 GiB, up to 32 MiB/s on each copy\n  2 damaged blocks found, 1 repaired; by all scrubs 7 and 6"

@@ -117,21 +117,21 @@ pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {
     };
     let range = CopyRange { source: args.source.to_string(), offset, length };
     let begun = client.copy_range(&args.volume, &range)?;
-    let done = |how: &str| {
+    let say = |copy: &CopyRangeInfo, how: &str| {
         let (length, source) = (size(length), &args.source);
-        args.output.print(&begun, |copy| format!("copy {}: {length} of {source} {how} {}", copy.id, copy.volume))
+        args.output.print(copy, |copy| format!("copy {}: {length} of {source} {how} {}", copy.id, copy.volume))
     };
     if args.wait.no_wait {
-        return done("are being copied into");
+        return say(&begun, "are being copied into");
     }
-    follow(&format!("copy {} into {}", begun.id, args.volume), Unit::Bytes, args.wait.timeout, || {
+    let done = follow(&format!("copy {} into {}", begun.id, args.volume), Unit::Bytes, args.wait.timeout, || {
         let Some(copy) = client.copy_ranges(&args.volume)?.into_iter().find(|c| c.id == begun.id) else {
             let why =
                 format!("copy {} is not listed any more: whether it was done or cancelled is not known", begun.id);
             return Err(Failure::new(Exit::TimedOut, why));
         };
-        match copy.failed {
-            None if copy.done => Ok(Ok(())),
+        match &copy.failed {
+            None if copy.done => Ok(Ok(copy)),
             None => Ok(Err(copy.progress)),
             Some(why) => {
                 // Looked at: it need not be listed any more.
@@ -141,7 +141,7 @@ pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {
             }
         }
     })?;
-    done("copied into")
+    say(&done, "copied into")
 }
 
 pub(crate) fn copy_ranges(args: &CopyRangesArgs) -> Outcome {
