@@ -468,7 +468,8 @@ impl Conductor {
     }
 
     /// Nodes that were removed and disks that were taken out are forgotten once nothing is expected on them, with what was to be
-    /// deleted there: whoever comes back with a copy that is not listed is told to delete it.
+    /// deleted there: whoever comes back with a copy that is not listed is told to delete it, if its volume is known still. Others may be all that
+    /// is left of what a lost state knew: they are kept.
     fn forget_what_is_empty(&mut self, now: Millis, dirty: &mut Dirty) {
         let leaving =
             |n: &crate::record::NodeRecord| n.duty == Duty::Removed || n.disks.iter().any(|d| d.leaving && !d.present);

@@ -98,7 +98,11 @@ impl Conductor {
         for (node, presence) in self.presence.iter().filter(|(_, p)| trusted && !p.strange.is_empty()) {
             let strange: usize = presence.strange.values().sum();
             let what = format!("{node} has {strange} copies of volumes that this conductor does not know");
-            warnings.push(format!("{what}: they are kept; if they are wanted, `trine conductor recover --from-nodes`"));
+            warnings.push(format!(
+                "{what}: they are kept. If these were deleted while it was away, they are wanted no more: `trine disk remove DISK --force` \
+                 empties their disk of all others, then start {node} without it. Only if the conductor's state was lost, `trine conductor \
+                 recover --from-nodes`"
+            ));
             let leaving = |disk: &DiskId| {
                 let drained = self.nodes.get(node).is_some_and(|n| n.duty == Duty::Draining);
                 drained || self.disk(*node, *disk).is_some_and(|d| d.leaving)

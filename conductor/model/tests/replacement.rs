@@ -6,7 +6,7 @@ use common::{Cluster, MIB, disk_of, registration, report, shard, state, with_vol
 use conductor_model::api::MembershipChange;
 use conductor_model::limits::RESHAPES_AT_ONCE;
 use conductor_model::views::{Attach, Duty, Force, Health, NewVolume};
-use conductor_model::{Bytes, Configuration, CopyId, CopyState, Error, Key, Member, NodeId, OpenId};
+use conductor_model::{Bytes, Commit, Configuration, CopyId, CopyState, Error, Key, Member, NodeId, OpenId};
 use std::collections::BTreeSet;
 
 const AFTER: u64 = 5_000;
@@ -614,4 +614,45 @@ fn a_copy_that_is_being_filled_is_left_in_peace() {
     cluster.run(|m, now, _| m.set_duty(now, away.node, Duty::Draining, false)).unwrap();
     cluster.pass(5_000, &all_but(4, &[]));
     assert_eq!(cluster.config(1, 0), config);
+}
+
+#[test]
+fn a_removed_node_that_returns_with_copies_of_deleted_volumes_keeps_them_and_it_is_said_how_they_go() {
+    let mut cluster = cluster_of(4);
+    cluster.create("old", 8 * MIB).unwrap();
+    cluster.bear(2);
+    let held: Vec<_> =
+        (0..8).map(|i| cluster.config(2, i)).filter(|c| c.members.iter().any(|m| m.node.0 == 4)).collect();
+    cluster.pass(11_000, &all_but(4, &[4]));
+    cluster.leave_behind(4);
+    cluster.delete("old").unwrap();
+    for node in 1..=3 {
+        let mut beat = cluster.heartbeat(node, 1, 0);
+        beat.dropped = cluster.told(node).drop;
+        cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+    }
+    cluster.run(|m, now, _| m.set_duty(now, NodeId(4), Duty::Removed, true)).unwrap();
+    cluster.heal(20, &all_but(4, &[4]));
+    assert_eq!(cluster.model.list(cluster.now).len(), 1, "nothing is expected of it any more");
+    let mut back = registration(4, 2);
+    let copy = |c: &Configuration| (c.members.iter().find(|m| m.node.0 == 4).unwrap().copy, c.clone());
+    back.disks[0].copies = held.iter().map(copy).collect();
+    cluster.run(|m, now, _| m.register(now, &back)).unwrap();
+    assert_eq!(cluster.model.answer(NodeId(4), Commit(0)).drop, [], "another state may have known them");
+    let warnings = cluster.model.status(cluster.now).warnings;
+    let said = format!("{} copies of volumes that this conductor does not know: they are kept", held.len());
+    let said = warnings.iter().find(|w| w.contains(&said)).unwrap();
+    assert!(said.contains("`trine disk remove DISK --force`"), "{said}");
+    // As it says: the disk is emptied of the others, and forgotten once its node runs without it.
+    let second = report(14, 2);
+    back.disks.push(second);
+    cluster.run(|m, now, _| m.register(now, &back)).unwrap();
+    cluster.run(|m, now, _| m.remove_disk(now, disk_of(4), true)).unwrap();
+    back.disks.remove(0);
+    cluster.run(|m, now, _| m.register(now, &back)).unwrap();
+    cluster.wait(1_000);
+    let status = cluster.model.status(cluster.now);
+    assert!(status.warnings.iter().all(|w| !w.contains("does not know")), "{:?}", status.warnings);
+    let left: Vec<_> = cluster.model.node(cluster.now, NodeId(4)).unwrap().disks.iter().map(|d| d.disk).collect();
+    assert_eq!(left, [disk_of(14)]);
 }
