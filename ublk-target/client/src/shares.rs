@@ -22,7 +22,8 @@ impl Shares {
     /// The credits that are left are for others. (Where none is, there is nothing to be shared.)
     pub(crate) fn has_its_share(&self, shard: ShardIndex, left: usize) -> bool {
         let posted = self.posted(shard);
-        posted > 0 && (1..=1 + posted / BESIDE).contains(&left)
+        let has_all = posted > 0 && (1..=1 + posted / BESIDE).contains(&left);
+        has_all && !driver::mutant::on("a_shard_takes_all_credits")
     }
 
     /// A part of it was posted.

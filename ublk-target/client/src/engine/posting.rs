@@ -78,7 +78,7 @@ impl Engine {
                 State::Up(_) if makes_room => {}
                 State::Up(conn) => {
                     link.makes_room = None;
-                    let is_shared = queue.routes.is_shared(*endpoint);
+                    let is_shared = link.queued() > 0 && queue.routes.is_shared(*endpoint);
                     // Behind those that leave what there is to others.
                     let mut at = 0;
                     while let Some((shard, key)) = link.nth(at) {
