@@ -5,6 +5,7 @@ POINTS ?= 2000
 FROM ?= 0
 KERNEL ?= 7.2
 EVENTS ?= 40
+PREFIX ?= /usr/local
 SEED ?= 1
 # Seconds for one guest; the suites' own budgets are shorter. MiB of its memory.
 VM_LIMIT ?= 1800
@@ -17,7 +18,7 @@ CARGO := cargo
 RUNNER := $(CARGO) run --quiet --locked --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test sim model crash bench bench-vm bench-store golden hot-path cluster chaos vm-test power-loss soak fuzz lint unit loom build dist clean
+.PHONY: help demo check test sim model crash bench bench-vm bench-store golden hot-path cluster chaos vm-test power-loss soak fuzz lint unit loom build dist install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,6 +127,13 @@ build: ## the release build, which the tests run
 dist: ## the build to install: optimized as a whole, with some minutes of linking
 	@tools/setup.sh build
 	$(CARGO) build --quiet --locked --profile dist --bin trine
+
+install: ## what `make dist` built, and unit files for systemd, below PREFIX=/usr/local (as root; DESTDIR= for packages)
+	install -D -m 755 $(or $(CARGO_TARGET_DIR),target)/dist/trine $(DESTDIR)$(PREFIX)/bin/trine
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	@for unit in docs/systemd/*.service; do \
+		sed 's,/usr/local/bin/,$(PREFIX)/bin/,' "$$unit" > "$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/}" || exit; \
+		echo "$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/}"; done
 
 clean: ## removes everything built and every kernel downloaded
 	$(CARGO) clean

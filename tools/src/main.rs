@@ -262,6 +262,26 @@ mod tests {
     }
 
     #[test]
+    fn what_the_unit_files_start_can_be_typed() {
+        let units = [
+            include_str!("../../docs/systemd/trine-conductor.service"),
+            include_str!("../../docs/systemd/trine-node.service"),
+            include_str!("../../docs/systemd/trine-attach@.service"),
+        ];
+        for (unit, commands) in units.iter().zip([1, 1, 2]) {
+            let typed = unit.lines().filter_map(|line| line.split_once("=/usr/local/bin/"));
+            let typed = typed.map(|(_, command)| command.replace("%i", "db").replace(" $ARGS", ""));
+            let typed: Vec<String> = typed.collect();
+            assert_eq!(typed.len(), commands);
+            for command in typed {
+                let parsed = Cli::try_parse_from(command.split(' ')).map(|_| ()).map_err(|error| error.kind());
+                // What a file has beside.
+                assert!(matches!(parsed, Ok(()) | Err(clap::error::ErrorKind::MissingRequiredArgument)), "{command}");
+            }
+        }
+    }
+
+    #[test]
     fn the_tree_is_consistent_and_everything_has_a_help_text() {
         fn check(command: &clap::Command, path: &str) {
             assert!(command.get_about().is_some(), "{path} says what it is for");
