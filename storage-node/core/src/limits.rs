@@ -4,6 +4,7 @@
 //! 200 B; per client connection `2·depth + 2` receive slots of 16 B; per IOCB about 600 B. With 256 sessions of one connection each and the
 //! default depth of 128 that is 256 × 258 × 16 B + 256 × 128 IOCBs × 600 B ≈ 20 MiB, if all are used to the full at once.
 
+use conductor_model::BLOCK;
 use driver::Span;
 
 /// Most client sessions at once on one reactor.
@@ -30,11 +31,11 @@ pub const RANGES_TOLD: usize = 64;
 /// Longest range of one request, in bytes, counting the whole blocks that it touches: what a payload can carry.
 pub const MAX_REQUEST: u32 = 1 << 20;
 /// The same in blocks.
-pub const MAX_REQUEST_BLOCKS: u32 = MAX_REQUEST >> 12;
+pub const MAX_MESSAGE_BLOCKS: u32 = MAX_REQUEST / BLOCK as u32;
 /// Longest range of one WRITE_ZEROES, DISCARD or EXTENTS, in bytes. They carry no payload, so only the lock is large.
 pub const MAX_ZERO: u32 = 1 << 30;
 /// The same in blocks.
-pub const MAX_ZERO_BLOCKS: u32 = MAX_ZERO >> 12;
+pub const MAX_ZERO_BLOCKS: u32 = MAX_ZERO / BLOCK as u32;
 /// How long a read waits for memory with its range locked.
 pub const MEMORY_PATIENCE: Span = Span::seconds(1);
 /// Most stamped writes of one shard that are not finished on every copy: the window above F that a replica remembers.
@@ -134,9 +135,8 @@ pub const UNFLUSHED: u64 = 192;
 /// there are fewer than `node_store::MAX_HELD`. One is the flush itself.
 pub const MOST_UNFLUSHED: u64 = node_store::MAX_HELD as u64 - SETTLE_DEPTH as u64 - 1;
 const _: () = assert!(WINDOW + UNFLUSHED <= MOST_UNFLUSHED);
-/// A rollback and its like are in no list of what a copy holds above K. So many of them in a row are the most that ever follow each
-/// other without a write: a copy whose newest listed change lies no further below another's K may still be current, and the disk of one
-/// that lacks more is from the past.
+/// Stamps that were given up because their epoch was settled once more are in no list of what a copy holds above K. A copy whose newest
+/// listed change lies no more of them below another's K may still be current, and the disk of one that lacks more is from the past.
 pub(crate) const UNLISTED: u64 = 16;
 /// Nothing is heard of a member for so long, although it was asked: it is dropped (rule 15). Under the detection time of 2 s, of which the
 /// conductor's answer needs the rest.

@@ -8,7 +8,7 @@
 //!        ▲                               │ (not born: ask Born)                                               │
 //!        └───────────────────────────────┴──────────────── a member's process or store is another ◄──────────┘
 //!                                     Joining ──all answered, too few in sync──► Sealed
-//!                                     any ──its own disk fails, and another copy can follow──► Failed
+//!                                     any ──its own disk fails or hangs, or does not join──► Failed ──it hung, and is quiet──► Joining (or Asking)
 //! ```
 //!
 //! What the primary wants changed while it goes on (a failed copy dropped, an absent one filled, a filled one added) is its *wish*: asked
@@ -45,7 +45,8 @@ pub(crate) enum PrimaryPhase {
     /// Too few copies are in sync: nothing is stamped, and read only under the conductor's word. A copy may be filled, which is the way out
     /// (rule 11).
     Sealed,
-    /// Its own disk failed: it answers nothing (rule 15).
+    /// Its own copy failed, hangs or does not join: it asks to be relieved and answers nothing (rule 15), or EIO where nobody can
+    /// follow (`node::lost`).
     Failed(String),
 }
 
@@ -124,6 +125,8 @@ pub(crate) struct Primary {
     pub(crate) links: Vec<SocketAddr>,
     /// Everything up to here is durable on every copy: K under durability=flush (rule 18).
     pub(crate) flushed: Sequence,
+    /// The newest stamp of a change that copies list above K: of anything but a flush.
+    pub(crate) listed: Sequence,
     /// A flush of its own is on its way.
     pub(crate) flushing: bool,
     /// Barriers that were placed, and until when at the latest nothing is acknowledged for their sake (rule 17).
@@ -174,6 +177,7 @@ impl Primary {
             lease: Lease::default(),
             links: Vec::new(),
             flushed: Sequence(0),
+            listed: Sequence(0),
             flushing: false,
             holds: BTreeMap::new(),
             settled_here: Epoch(0),
@@ -214,6 +218,7 @@ impl Primary {
         self.refusing.clear();
         self.lease = Lease::default();
         self.flushed = Sequence(0);
+        self.listed = Sequence(0);
         self.flushing = false;
         self.refusals.clear();
         self.wish = None;
@@ -240,7 +245,7 @@ impl Primary {
 
     /// Does this copy know less than another one knows to be durable on all? Then its disk is not the newest that there was: an image from
     /// the past was put back. K is of an epoch only when all copies in sync have that on their disks. Within an epoch a few changes are no
-    /// proof: what gives a shard no new content, as a rollback, is in no list.
+    /// proof: see `UNLISTED`.
     pub(crate) fn is_of_the_past(&self, copy: CopyId) -> bool {
         let Some(Joined { newest, stored, .. }) = self.answers.get(&copy) else { return false };
         let others = self.config.in_sync_members().filter(|m| m.copy != copy);
@@ -308,10 +313,12 @@ impl Primary {
         matches!(self.phase, PrimaryPhase::Serving)
     }
 
-    /// K, once it has entered this epoch: of a flush volume only what is flushed (rule 18).
+    /// K, once it has entered this epoch: of a flush volume only what is flushed (rule 18). Never above all that a copy could list: one that
+    /// was opened anew knows K by its records alone, which flushes leave none of, and must not look as if it lacked what it has (rule 10).
     pub(crate) fn known_good(&self) -> Option<Sequence> {
         let finished = || if self.config.durability.is_always() { self.window.prefix() } else { self.flushed };
-        self.settled.then(finished)
+        let listed = if driver::mutant::on("flushes_raise_k") { Sequence(u64::MAX) } else { self.listed };
+        self.settled.then(|| finished().min(listed))
     }
 
     /// Stamps above K that were given out in this epoch, of a flush volume; of others the window bounds them.

@@ -3,7 +3,7 @@
 use crate::common::{BLOCKS, Cluster, copy, shard};
 use conductor_model::Durability;
 use driver::Span;
-use node_protocol::op;
+use node_protocol::{Status, op};
 
 /// Copies on these nodes, all of them away, with twos in each block; but on one disk somebody has put back what it was when there were ones.
 fn with_an_image(nodes: &[usize], past: usize) -> Cluster {
@@ -68,5 +68,31 @@ fn a_copy_from_the_past_is_noticed_before_all_have_joined_and_filled_with_everyt
     let client = c.client(1, 0);
     for at in 0..BLOCKS {
         assert_eq!(c.read(client, 1, at), 2, "block {at}");
+    }
+}
+
+/// A flush leaves no record. What a copy knows of K by flushes alone is gone with its process, and is no sign of an older disk.
+#[test]
+fn a_copy_that_has_missed_nothing_but_flushes_is_not_from_the_past() {
+    for restarted in [0, 1] {
+        let mut c = Cluster::new(3 + restarted as u64);
+        c.min_copies = 2;
+        c.create(1, &[0, 1], None, Durability::Flush);
+        let client = c.client(1, 0);
+        c.write(client, 1, 3, 7);
+        // All of it goes home.
+        c.run(Span::seconds(3));
+        for _ in 0..20 {
+            let flush = c.ask(client, 1, op::FLUSH, 0, 0, Vec::new());
+            assert_eq!(c.answer(flush).0, Status::Ok);
+        }
+        assert!(c.count("op.replica-flush") >= 20);
+        all(&mut c, &[restarted], false);
+        all(&mut c, &[restarted], true);
+        c.run(Span::seconds(3));
+        assert_eq!((c.count("join.of-the-past"), c.in_sync(1)), (0, vec![0, 1]), "node {restarted}: {}", c.picture());
+        c.until_serving(1);
+        let client = c.client(1, 0);
+        assert_eq!(c.read(client, 1, 3), 7);
     }
 }

@@ -91,7 +91,8 @@ impl<S: Store> Node<S> {
             _ => None,
         });
         for (id, key) in unfinished.collect::<Vec<_>>() {
-            if matches!(self.iocbs[key].kind, Kind::Barrier(_)) {
+            // Its slot may be another one's before the news that it is over were read.
+            if self.iocbs.get(key).is_some_and(|iocb| iocb.order == Some(id) && matches!(iocb.kind, Kind::Barrier(_))) {
                 let why = "the shard changed its epoch before the barrier was placed on every copy".to_owned();
                 self.order_over(id, OrderState::Failed(why));
                 self.give_up_barrier(now, key);

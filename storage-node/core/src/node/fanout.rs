@@ -367,9 +367,8 @@ impl<S: Store> Node<S> {
         let unfinished: Vec<usize> =
             primary.requests.values().copied().filter(|key| self.iocbs[*key].phase == IocbPhase::Stamped).collect();
         for key in unfinished {
-            let Iocb { kind, order, given_up, .. } = self.iocbs[key];
-            if given_up || (matches!(kind, Kind::Share(_) | Kind::Rollback(_)) && order.is_none()) {
-                // Settling has made its range equal. What it reads as may be gone, or damaged: an order goes on with bytes.
+            if self.iocbs[key].given_up {
+                // Settling has made its range equal. What it reads as is damaged: an order goes on with bytes.
                 self.abandon_stamp(key);
                 self.answer(now, key, Status::NoSnapshot);
                 continue;

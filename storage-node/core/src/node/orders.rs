@@ -108,7 +108,7 @@ impl<S: Store> Node<S> {
     fn forget_order(&mut self, now: Time, id: OrderId) {
         let Some(Standing { order, step }) = self.orders.named.remove(&id) else { return };
         if let Step::Placing(key, _) = step {
-            self.withdraw(now, key);
+            self.withdraw(now, id, key);
         }
         if let Step::Copying(_) = step {
             self.withdraw_parts(now, order.shard, id);
@@ -121,13 +121,16 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get(&shard) else { return };
         let parts = primary.requests.values().copied().filter(|key| self.iocbs[*key].order == Some(id));
         for key in parts.collect::<Vec<_>>() {
-            self.withdraw(now, key);
+            self.withdraw(now, id, key);
         }
     }
 
     /// A part of an order is not wanted any more.
-    fn withdraw(&mut self, now: Time, key: usize) {
-        let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| !iocb.is_over()) else { return };
+    fn withdraw(&mut self, now: Time, id: OrderId, key: usize) {
+        // Its slot may be another one's before the news that it is over were read.
+        let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| iocb.order == Some(id) && !iocb.is_over()) else {
+            return;
+        };
         iocb.order = None;
         match iocb.phase {
             IocbPhase::Stamped if matches!(iocb.kind, Kind::Barrier(_)) => self.give_up_barrier(now, key),
@@ -301,7 +304,7 @@ impl<S: Store> Node<S> {
             .collect();
         for (id, key) in late {
             self.order_over(id, OrderState::Failed("the barrier could not be placed on every copy in time".to_owned()));
-            self.withdraw(now, key);
+            self.withdraw(now, id, key);
         }
         let due: BTreeSet<ShardId> =
             self.orders.named.values().filter(|s| matches!(s.step, Step::Due)).map(|s| s.order.shard).collect();

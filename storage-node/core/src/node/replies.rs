@@ -135,7 +135,9 @@ impl<S: Store> Node<S> {
 
     /// Answers a client with a status and what this node knows of its shard, and ends the request.
     pub(super) fn answer_with_generation(&mut self, now: Time, key: usize, status: Status, known: (Epoch, Commit)) {
-        if let Some(answer) = self.iocbs[key].answer.take() {
+        let iocb = &mut self.iocbs[key];
+        iocb.stages.mark(Stage::Replied, now);
+        if let Some(answer) = iocb.answer.take() {
             self.reply_with_generation(now, answer, status, known);
         }
         self.counters.count(reply_counter(status));

@@ -272,6 +272,11 @@ impl<S: Store> Node<S> {
         self.abandon_stamp(key);
         let iocb = &self.iocbs[key];
         let (shard, kind, range, stamped) = (iocb.shard, iocb.kind, iocb.range, iocb.stamp.is_some());
+        if matches!(kind, Kind::Share(_) | Kind::Rollback(_)) && iocb.order.is_none() {
+            // Withdrawn. What it did in an older epoch is equal on all copies since this one was settled; what it reads as may be gone.
+            self.answer(now, key, Status::NoSnapshot);
+            return true;
+        }
         // What is written again may be zeros, which take none.
         let takes_none = kind == Kind::Rewrite && iocb.payload.is_none();
         let disk = self.replicas.get(&shard).map(|replica| replica.disk);
@@ -329,6 +334,9 @@ impl<S: Store> Node<S> {
             self.counters.count("window.full");
             return false;
         };
+        if kind != Kind::Flush {
+            primary.listed = sequence;
+        }
         let stamp = Stamp { epoch: primary.config.epoch, sequence };
         let iocb = &mut self.iocbs[key];
         iocb.stages.mark(Stage::Stamped, now);

@@ -13,7 +13,7 @@ use super::Node;
 use super::requests::Incoming;
 use super::waits::{ReplyWait, Request, StoreWait};
 use crate::iocb::{Iocb, IocbPhase};
-use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES, SUBTASK_DEADLINE};
+use crate::limits::{MAX_MESSAGE_BLOCKS, SERVICES, SUBTASK_DEADLINE};
 use crate::mail::Letter;
 use crate::mend::Failure;
 use conductor_model::{BLOCK, BlockRange, CopyId, Member, NodeId, ShardSnapshot};
@@ -79,7 +79,7 @@ impl<S: Store> Node<S> {
 
     /// Is there such a piece here, and room to read it? Else the status to refuse with.
     fn may_give(&self, of: ShardSnapshot, at: BlockRange) -> Result<(), Status> {
-        if at.count.0 == 0 || at.count.0 > MAX_REQUEST_BLOCKS {
+        if at.count.0 == 0 || at.count.0 > MAX_MESSAGE_BLOCKS {
             return Err(Status::BadRequest);
         }
         self.gives(of).map_err(|why| if why == Failure::Without { Status::NoSnapshot } else { Status::Later })?;

@@ -9,7 +9,7 @@ use super::requests::Incoming;
 use super::waits::StoreWait;
 use crate::inspection::{Inspection, cost_of};
 use crate::iocb::{ServerIocb, why};
-use crate::limits::{MAX_REQUEST_BLOCKS, SERVICES};
+use crate::limits::{MAX_MESSAGE_BLOCKS, SERVICES};
 use crate::mail::Letter;
 use crate::replica::Caller;
 use conductor_model::{BLOCK, BlockRange, ShardId};
@@ -74,7 +74,7 @@ impl<S: Store> Node<S> {
         let (shard, at) = (body.shard(), body.range());
         let Some(answer) = self.permitted(now, shard, body.epoch(), caller, answer) else { return };
         let Some(replica) = self.replicas.get(&shard) else { return };
-        let most = if op == op::REPLICA_READ { MAX_REQUEST_BLOCKS } else { MAX_VERIFY_BLOCKS };
+        let most = if op == op::REPLICA_READ { MAX_MESSAGE_BLOCKS } else { MAX_VERIFY_BLOCKS };
         let fits = at.count.0 > 0 && at.end() * BLOCK as u64 <= replica.size().0;
         let carried = payload.as_ref().map_or(0, |p| p.len as u64);
         let expected = if op == op::REPLICA_REPAIR { at.count.bytes().0 } else { 0 };
