@@ -41,6 +41,7 @@ pub const MAX_HELD: usize = 512;
 pub const MAX_IN_FLIGHT: usize = 4096;
 /// Blocks in one Write, Read or Repair: the arena's largest piece, 1 MiB + 64 KiB.
 pub const MAX_REQUEST_BLOCKS: u32 = 272;
+const _: () = assert!(MAX_REQUEST_BLOCKS as usize * BLOCK == memory::MAX_LEN);
 
 /// Which content of a copy: what is written to, or one of its snapshots.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

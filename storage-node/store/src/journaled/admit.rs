@@ -10,7 +10,7 @@ use super::entry::ChunkNo;
 use super::layers::LayerId;
 use super::limits::{CHUNK, CHUNK_BLOCKS, DISCARD_PIECE, MAX_PATCHES, MAX_RANGES, PASSED_ABOVE, PASSED_FOR};
 use super::overlay::{Changes, Source, part};
-use super::record::{Record, Stamped};
+use super::record::{MAX_FIXED, MAX_PER_BLOCK, Record, Stamped};
 use super::tables::Wait;
 use super::{Kind, record_name, tag};
 use crate::{Crcs, DiskOut, Parent, StoreDone, StoreError, StoreOp, Tag};
@@ -544,8 +544,8 @@ impl JournaledStore {
                         Piece::Chunks(..) => 0,
                     })
                     .sum();
-                // Three records at most, the largest of them with a checksum for each block.
-                if !self.ring.fits(3 * 96 + 8 * write.crcs.len(), journaled) {
+                // Three records at most.
+                if !self.ring.fits(3 * MAX_FIXED + MAX_PER_BLOCK * write.crcs.len(), journaled) {
                     self.counters.journal_waits += 1;
                     self.fold.want();
                     return false;

@@ -12,6 +12,7 @@ use super::ring::JournalBlock;
 use super::space::Space;
 use crate::{Crcs, Held, HeldKind, StoreDone, StoreError};
 use conductor_model::{BlockRange, Blocks, CopyId};
+use driver::Time;
 
 /// What records change.
 #[derive(Debug)]
@@ -157,8 +158,38 @@ impl State<'_> {
         effect
     }
 
+    /// True if a journal that is behind this state could have the record next: all within its copy, and no layer a second time, of which
+    /// layers below themselves could be made.
+    fn could_be_next(&self, record: &Record) -> bool {
+        let size = self.catalog.copies.get(&record.copy()).map_or(u32::MAX, |state| state.blocks());
+        let within = |at: BlockRange| at.end() <= u64::from(size);
+        let is_new = |layer: LayerId| !self.catalog.layers.contains(layer);
+        match record {
+            Record::Create { live, .. } => is_new(*live),
+            Record::Snapshot { copy, snapshot, top, .. } => {
+                is_new(*top) || self.catalog.snapshot(*copy, *snapshot).is_some()
+            }
+            Record::Rollback { top, .. } => is_new(*top),
+            Record::Write { at, part, .. } => within(*at) && at.from <= part.from && part.end() <= at.end(),
+            Record::Chunks { at, first, chunks, .. } => {
+                let (from, count) = (u64::from(*first), chunks.len() as u64);
+                let of_blocks = |chunk: u64| chunk * u64::from(CHUNK_BLOCKS);
+                within(*at) && u64::from(at.from.0) <= of_blocks(from) && of_blocks(from + count) <= at.end()
+            }
+            Record::Zero { at, .. } => within(*at),
+            Record::Share { at, from, .. } => {
+                let source = self.catalog.snapshot(from.copy, from.snapshot).and_then(|id| self.catalog.layers.get(id));
+                within(*at) && source.is_none_or(|layer| at.end() <= u64::from(layer.blocks))
+            }
+            Record::Join { .. } | Record::Delete { .. } | Record::Drop { .. } | Record::Mark { .. } => true,
+        }
+    }
+
     /// A record as it is read at opening. `None` if it cannot be: the metadata is damaged.
     pub(super) fn replay(&mut self, record: &Record, crcs: &[u32], payload: Option<JournalBlock>) -> Option<Effect> {
+        if !self.could_be_next(record) {
+            return None;
+        }
         let live = self.live(record.copy());
         match record {
             Record::Write { stamped, part, .. } => {
@@ -190,6 +221,8 @@ impl State<'_> {
 
     /// A piece of a write is durable: it is what its blocks read as, unless its copy is gone (not `here`), where it gives back what it took.
     fn written(&mut self, write: &Write, piece: usize, payload: Option<JournalBlock>, here: bool) {
+        // What an opening reads of it goes into the layer that is live at its record.
+        debug_assert!(!here || self.live(write.copy) == Some(write.layer), "a snapshot passed a write of its copy");
         match write.pieces.get(piece) {
             Some(Piece::Journal(journaled)) if here => {
                 let from = write.offset(journaled.part.from.0);
@@ -220,7 +253,7 @@ impl State<'_> {
 
 impl JournaledStore {
     /// A record is as durable as it was to be.
-    pub(super) fn appended(&mut self, name: u64, payload: Option<JournalBlock>) {
+    pub(super) fn appended(&mut self, now: Time, name: u64, payload: Option<JournalBlock>) {
         let Some((key, piece)) = of_record(name) else { return };
         let Some(Pending::Change(change)) = self.pending.get_mut(key) else {
             if let Some(Pending::Flush(tag)) = self.pending.get(key) {
@@ -230,6 +263,7 @@ impl JournaledStore {
             }
             return;
         };
+        self.last_change = Some(now);
         change.records_left -= 1;
         let over = change.records_left == 0;
         let rest = change.rest.take();
@@ -296,5 +330,84 @@ impl JournaledStore {
                 self.claims.remove(&key);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::overlay::Source;
+    use super::*;
+    use conductor_model::{AttachGeneration, Bytes, Commit, Configuration, Durability, Epoch, ShardId, SnapshotId};
+
+    const COPY: CopyId = CopyId(1);
+
+    fn create(live: u32) -> Record {
+        let config = Configuration {
+            shard: ShardId::default(),
+            epoch: Epoch(1),
+            primary: COPY,
+            members: vec![],
+            full_set: vec![],
+            min_copies: 1,
+            attach: AttachGeneration(0),
+            size: Bytes(1 << 20),
+            born: true,
+            durability: Durability::Always,
+            cache: Commit(0),
+            card: None,
+            parent: None,
+        };
+        Record::Create { copy: COPY, live: LayerId(live), parent: None, config }
+    }
+    fn stamped() -> Stamped {
+        Stamped { stamp: conductor_model::Stamp::default(), known_good: conductor_model::Stamp::default() }
+    }
+    fn at(from: u32, count: u32) -> BlockRange {
+        BlockRange { from: Blocks(from), count: Blocks(count) }
+    }
+    fn snapshot(name: u64, top: u32) -> Record {
+        Record::Snapshot { copy: COPY, stamped: stamped(), snapshot: SnapshotId(name), top: LayerId(top) }
+    }
+
+    /// Which of these records is the first that no store can have written.
+    fn first_refused(records: &[Record]) -> Option<usize> {
+        let (mut catalog, mut overlay, mut space) = (Catalog::default(), Overlay::default(), Space::new(100));
+        let mut state = State { catalog: &mut catalog, overlay: &mut overlay, space: &mut space };
+        records.iter().position(|record| state.replay(record, &[0], Some(JournalBlock(1))).is_none())
+    }
+
+    #[test]
+    fn a_journal_cannot_put_a_layer_below_itself() {
+        let rollback =
+            |top| Record::Rollback { copy: COPY, stamped: stamped(), snapshot: SnapshotId(7), top: LayerId(top) };
+        assert_eq!(first_refused(&[create(1), snapshot(7, 2), snapshot(8, 3), rollback(4)]), None);
+        assert_eq!(first_refused(&[create(1), snapshot(7, 2), snapshot(7, 2)]), None, "it has it already");
+        assert_eq!(first_refused(&[create(1), snapshot(7, 2), snapshot(8, 1)]), Some(2));
+        assert_eq!(first_refused(&[create(1), snapshot(7, 2), rollback(1)]), Some(2));
+        assert_eq!(first_refused(&[create(1), snapshot(7, 2), create(1)]), Some(2));
+        assert_eq!(first_refused(&[create(1), create(2)]), None, "two creations under way at once");
+    }
+
+    #[test]
+    fn a_journal_cannot_change_what_is_outside_of_its_copy() {
+        let (copy, stamped) = (COPY, stamped());
+        let write = |range, part| Record::Write { copy, stamped, at: range, part };
+        let chunks = |range, first| {
+            let (chunks, crcs) = (vec![ChunkNo::new(3, 100).unwrap()], Crcs::from_elem(0, CHUNK_BLOCKS as usize));
+            Record::Chunks { copy, stamped, at: range, first, chunks, crcs }
+        };
+        let zero = |range| Record::Zero { copy, stamped, at: range };
+        let share = |range| {
+            let from = Source { copy, snapshot: SnapshotId(7) };
+            Record::Share { copy, stamped, at: range, from }
+        };
+        let behind_creation = |record| first_refused(&[create(1), snapshot(7, 2), record]).is_none();
+        assert!(behind_creation(write(at(250, 6), at(255, 1))) && behind_creation(chunks(at(236, 20), 15)));
+        assert!(behind_creation(zero(at(0, 256))) && behind_creation(share(at(240, 16))));
+        assert!(!behind_creation(write(at(250, 7), at(255, 1))));
+        assert!(!behind_creation(write(at(250, 5), at(255, 1))), "a part of something else");
+        assert!(!behind_creation(chunks(at(236, 20), 14)) && !behind_creation(chunks(at(236, 20), u32::MAX)));
+        assert!(!behind_creation(chunks(at(236, 19), 15)));
+        assert!(!behind_creation(zero(at(1, 256))) && !behind_creation(share(at(241, 16))));
     }
 }

@@ -6,7 +6,7 @@ use super::entry::ChunkNo;
 use super::fold::Fold;
 use super::geometry::Geometry;
 use super::layers::{Catalog, LayerId};
-use super::limits::{CHUNK_BLOCKS, DISCARD_PIECE, FOLD_IDLE, MAX_PUNCHES, RETRY, UNREAD_FOR};
+use super::limits::{CHUNK_BLOCKS, DISCARD_PIECE, FOLD_IDLE, MAX_PUNCHED, MAX_PUNCHES, RETRY, UNREAD_FOR};
 use super::overlay::{Changes, Key, Overlay};
 use super::read::{Goal, Look};
 use super::ring::{Appended, Mark, Ring, RingPlace};
@@ -114,7 +114,7 @@ pub struct JournaledStore {
     /// When pages that could not be read are read again.
     pub(super) unread_until: Time,
     /// When something was last asked for.
-    last_change: Option<Time>,
+    pub(super) last_change: Option<Time>,
     last_read: Option<Time>,
     pub(super) counters: Counters,
 }
@@ -198,7 +198,7 @@ impl JournaledStore {
     pub fn failure(&self) -> Option<Errno> {
         self.failed
     }
-    /// True if the journal holds nothing that is not home, and no background work is left. Operations may be under way: `idle`.
+    /// True if the journal holds nothing that is not home, and no background work is left. Operations may be under way: `idle`. For tests.
     pub fn is_all_home(&self) -> bool {
         self.fresh.is_empty() && self.fold.is_idle() && !self.has_work()
     }
@@ -285,8 +285,7 @@ impl JournaledStore {
     /// Records that are durable now take effect, in order.
     fn take_finished(&mut self, now: Time) {
         while let Some(Appended { key: name, payload }) = self.ring.next_finished() {
-            self.last_change = Some(now);
-            self.appended(name, payload);
+            self.appended(now, name, payload);
         }
         self.find_work();
     }
@@ -304,7 +303,7 @@ impl JournaledStore {
                     continue;
                 }
                 match self.punches.back_mut() {
-                    Some((first, count)) if first.number() + *count == chunk.number() && *count < 1 << 14 => {
+                    Some((first, count)) if first.number() + *count == chunk.number() && *count < MAX_PUNCHED => {
                         *count += 1
                     }
                     _ => self.punches.push_back((chunk, 1)),

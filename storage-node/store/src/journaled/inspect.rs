@@ -1,4 +1,4 @@
-//! What is asked of an open store beyond serving: versions of entries, how far the fold is, what is in memory.
+//! What tests and benchmarks ask an open store: versions of entries, how far the fold is, what is in memory.
 
 use super::engine::JournaledStore;
 use super::limits::CHUNK_BLOCKS;

@@ -41,6 +41,8 @@ pub(super) const MIN_COPIES: u64 = 64;
 pub(super) const MAX_COPIES: u64 = 4096;
 /// Layers of a store: each is 100 B in memory, and an open array of pages.
 pub(super) const MAX_LAYERS: usize = 1 << 16;
+/// Layers that an opening may find: those that a fold had taken out when the power went are there again beside those that took their places.
+pub(super) const LAYERS_READ: usize = 2 * MAX_LAYERS;
 /// Layers from a live one down to its bottom: what a read may have to look through.
 pub(super) const MAX_DEPTH: usize = 256;
 /// Chunks that only background work may use: merging a shared chunk needs one before it gives one back.
@@ -142,6 +144,8 @@ pub(super) const STEPS_PER_TURN: usize = 256;
 /// Entries released, merged or shared between two checkpoints: their changed pages fit the smallest region many times over
 /// when they lie together, and a foreground that waits for the checkpoint does not wait long.
 pub(super) const WORK_PER_FOLD: u32 = 4096;
+/// Chunks in one punch, 1 GiB: a file system frees so much in one operation without holding up the writes beside it for long.
+pub(super) const MAX_PUNCHED: u32 = 1 << 14;
 /// Punches in flight; more wait.
 pub(super) const MAX_PUNCHES: usize = 8;
 /// Entries looked at by one `Extents`, one per chunk and layer: 64 MiB of a copy of one layer, some tenths of a millisecond.

@@ -12,7 +12,7 @@ use super::engine::{JournaledStore, Parts, Place};
 use super::entry::ChunkNo;
 use super::fold::{decode_copy, decode_held, decode_layer};
 use super::layers::{Catalog, CopyState, LayerId};
-use super::limits::{DEFAULT_CACHE_BYTES, DISCARDED_PER_FOLD, SUPERBLOCKS, USED_CHUNKS, WORK_PER_FOLD};
+use super::limits::{DEFAULT_CACHE_BYTES, DISCARDED_PER_FOLD, LAYERS_READ, SUPERBLOCKS, USED_CHUNKS, WORK_PER_FOLD};
 use super::overlay::Overlay;
 use super::pages::{Pages, Region};
 use super::record::Record;
@@ -359,11 +359,14 @@ impl Opening {
         out: &mut DiskOut<'_>,
     ) -> Result<Outcome, OpenError> {
         while let Some(record) = scan.next_record() {
-            let chunks = state.place.geometry.chunks();
+            let (chunks, copies) = (state.place.geometry.chunks(), state.place.geometry.max_copies() as usize);
             let change = Record::decode(record.body, chunks).ok_or(OpenError::Damaged("a journal record"))?;
             let Loaded { catalog, overlay, space, tables, .. } = &mut *state;
             let effect = State { catalog, overlay, space }.replay(&change, &record.crcs, record.payload);
-            let effect = effect.ok_or(OpenError::Damaged("the chunks of a journal record"))?;
+            let effect = effect.ok_or(OpenError::Damaged("what a journal record says"))?;
+            if catalog.copies.len() > copies || catalog.layers.len() > LAYERS_READ {
+                return Err(OpenError::Damaged("the journal, which has copies or layers without end"));
+            }
             if let Some(layer) = effect.opened {
                 tables.open_layer(layer, Tree::default());
             }
@@ -488,7 +491,8 @@ impl Loaded {
                 && let Some((copy, state, held)) = decode_copy(slot, bytes).ok_or(Wait::Damaged)?
             {
                 self.held.insert(slot, (copy, held));
-                if self.catalog.copies.insert(copy, Rc::new(state)).is_some() {
+                let beyond = slot >= self.place.geometry.max_copies();
+                if self.catalog.copies.insert(copy, Rc::new(state)).is_some() || beyond {
                     return Err(Wait::Damaged);
                 }
             }
@@ -503,8 +507,9 @@ impl Loaded {
             if let Some(bytes) = self.tables.get(LAYERS, index)?
                 && let Some((layer, tree)) = decode_layer(bytes).ok_or(Wait::Damaged)?
             {
+                let full = self.catalog.layers.len() >= LAYERS_READ;
                 // A layer's parent is older: no layer is below itself.
-                if layer.parent.is_some_and(|parent| parent >= id) || id.0 >= self.catalog.next_layer {
+                if layer.parent.is_some_and(|parent| parent >= id) || id.0 >= self.catalog.next_layer || full {
                     return Err(Wait::Damaged);
                 }
                 self.catalog.layers.insert(id, layer);

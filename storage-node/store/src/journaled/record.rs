@@ -26,6 +26,11 @@ use conductor_model::{BlockRange, Blocks, Configuration, CopyId, SnapshotId, Sta
 pub(super) const MAX_CHUNKS: usize = (MAX_REQUEST_BLOCKS / CHUNK_BLOCKS) as usize;
 const _: () = assert!(64 + MAX_CHUNKS * 4 * (1 + CHUNK_BLOCKS as usize) < super::ring::MAX_BODY);
 
+/// Of a write's record, but for its blocks: 4 bytes of lengths and 57 of its own at most, and some.
+pub(super) const MAX_FIXED: usize = 96;
+/// And for each of its blocks: a checksum, and the sixteenth part of a chunk's number.
+pub(super) const MAX_PER_BLOCK: usize = 8;
+
 /// What every stamped change carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stamped {

@@ -124,7 +124,7 @@ impl Superblock {
         if [generation, boot, tail.sequence].iter().any(|count| *count >= COUNTS_END) {
             return None;
         }
-        let next_layer = body.u32()?;
+        let next_layer = body.u32().filter(|next| *next <= ArrayName::LAYERS)?;
         let area = u8::try_from(body.u32()?).ok().filter(|area| *area < 2)?;
         let map = MapRef { area, crc: body.u32()? };
         let mut roots = [Root::default(); 5];

@@ -367,3 +367,18 @@ fn a_checkpoint_that_finds_no_memory_asks_again() {
     quiesce_at(later + Span::millis(1), &mut store, &mut disk);
     assert!(store.is_all_home() && store.idle());
 }
+
+/// Somebody asks all the time whether what he wrote is durable: that is no change, and what the journal holds goes home as if nobody were there.
+#[test]
+fn flushes_do_not_keep_a_store_from_its_rest() {
+    let (mut disk, arena, mut store) = two_copies(900);
+    run(&mut store, &mut disk, write(&arena, 1, range(7, 1), 1, 5)).unwrap();
+    assert!(!store.is_all_home());
+    for half in 1..=4 {
+        let now = NOW + Span::millis(500 * half);
+        store.submit(now, Tag(half), StoreOp::Flush { copy: CopyId(1) }, &mut |op| disk.submit(op));
+        quiesce_at(now, &mut store, &mut disk);
+        assert_eq!(store.next_completion().map(|(tag, _)| tag), Some(Tag(half)));
+    }
+    assert!(store.is_all_home());
+}
