@@ -7,9 +7,9 @@ use crate::volume::{KindArgs, name, wait_until_served};
 use anyhow::Context;
 use clap::Args;
 use conductor_client::Client;
-use conductor_model::Bytes;
-use conductor_model::limits::MAX_VOLUME_NAME;
+use conductor_model::limits::{MAX_VOLUME_NAME, MIN_VOLUME};
 use conductor_model::views::VolumeInfo;
+use conductor_model::{BLOCK, Bytes};
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal};
@@ -23,9 +23,6 @@ use std::time::Duration;
 use target_daemon::image::{self, Far, Moved, Sink, Source};
 use target_daemon::{Subject, Visit};
 
-/// What volumes are multiples of, and the smallest.
-const BLOCK: u64 = 4096;
-const SMALLEST: u64 = 1 << 20;
 /// Behind the name of a volume that is being imported.
 const IMPORTING: &str = ".importing";
 
@@ -196,7 +193,7 @@ fn new_size(file: Option<u64>, asked: Option<Size>) -> Outcome<u64> {
         }
         (_, Some(asked)) => Ok(asked),
         (Some(0), None) => Err(Failure::usage("the file is empty")),
-        (Some(file), None) => Ok(file.max(SMALLEST).next_multiple_of(BLOCK)),
+        (Some(file), None) => Ok(file.max(MIN_VOLUME.0).next_multiple_of(BLOCK as u64)),
     }
 }
 

@@ -14,9 +14,9 @@ pub const DEFAULT_DEPTH: u16 = 128;
 pub const MAX_DISKS_PER_REACTOR: usize = wire::MAX_OPENS;
 /// Reactors of a process, with those of disks that were added to it: a thread, a ring and buffer memory each.
 pub(crate) const MAX_REACTORS: usize = 64;
-/// Mail waiting for a reactor. Assignments come in one letter per heartbeat, looks one at a time; answers to asks one per shard.
+/// Mail waiting for a reactor. Assignments come in one piece per heartbeat, looks one at a time; answers to asks one per shard.
 pub(crate) const MAIL: usize = 4096;
-/// How soon a letter is offered again to a full mailbox.
+/// How soon mail is offered again to a full mailbox.
 pub(crate) const MAIL_AGAIN: Duration = Duration::from_millis(10);
 /// Membership questions in one request; more go with the next.
 pub(crate) const ASKS_AT_ONCE: usize = 4096;

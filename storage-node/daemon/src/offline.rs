@@ -16,7 +16,7 @@ use crate::claim::{claim, claim_journal};
 use crate::head::head;
 use crate::limits::DISK_IN_USE_OFFLINE;
 use conductor_model::{BLOCK, BlockRange, Blocks, Configuration, CopyId, ShardId, SnapshotId};
-use driver::{DiskIndex, Done, Machine, Op, Outbox, Time};
+use driver::{DiskIndex, Done, Machine, Outbox, Time};
 use memory::{Arena, ArenaError, ArenaOptions, Backing, Class, Filling, Shares};
 use node_store::journaled::{JournaledStore, Opening, Tuning};
 use node_store::{MAX_REQUEST_BLOCKS, OpenError, OpenOptions, Store, StoreDone, StoreError, StoreOp, Tag};
@@ -450,16 +450,6 @@ impl Stores {
     }
 }
 
-fn disk_of(op: &Op) -> Option<DiskIndex> {
-    match op {
-        Op::DiskRead { disk, .. }
-        | Op::DiskWrite { disk, .. }
-        | Op::DiskPunch { disk, .. }
-        | Op::DiskSync { disk, .. } => Some(*disk),
-        _ => None,
-    }
-}
-
 impl Machine for Stores {
     type Mail = Infallible;
     type Letter = Infallible;
@@ -467,7 +457,7 @@ impl Machine for Stores {
     fn start(&mut self, _: Time, _: &mut dyn Outbox<Infallible>) {}
 
     fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Infallible>) {
-        let index = disk_of(&done.op);
+        let index = done.op.disk();
         let Some(disk) =
             self.disks.iter_mut().find(|disk| index.is_some() && [Some(disk.index), disk.journal].contains(&index))
         else {

@@ -374,7 +374,7 @@ impl ReplyBody {
 }
 
 body! {
-    /// A reply with `StaleEpoch`, `Later` or `NotJoined`: says which epoch the node is in.
+    /// A reply with `StaleEpoch`, `Later` or `NotJoined` that says which epoch the node is in; one that does not is a `ReplyBody`.
     StaleBody = 24 {
         /// The status, as in any reply.
         reply: ReplyBody,

@@ -8,7 +8,8 @@ pub enum Status {
     Ok = 0,
     /// The request's epoch is older than the shard's, or this node is not its primary: refresh the map and resend.
     StaleEpoch = 1,
-    /// The request's epoch is newer than the node knows: it asks the conductor; resend a little later.
+    /// Not now: the node does not know the request's epoch yet (the conductor tells it), or has no room or memory for it at the
+    /// moment. Nothing of it is left there; resend a little later.
     Later = 2,
     /// Replica ops: this copy has not joined that epoch. Not a failure of the copy.
     NotJoined = 3,
@@ -61,7 +62,8 @@ impl Status {
         self as u16
     }
 
-    /// The status with this number; an unknown one counts as `BadRequest`'s answer would: the peer is newer than we are.
+    /// The status with this number. `None` if there is none: the peer is newer than we are, or talks nonsense, and its reply counts as
+    /// none.
     pub fn from_code(code: u16) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }

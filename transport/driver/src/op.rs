@@ -184,6 +184,26 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The disk that it is for, if it is for one.
+    pub fn disk(&self) -> Option<DiskIndex> {
+        match self {
+            Self::DiskRead { disk, .. }
+            | Self::DiskWrite { disk, .. }
+            | Self::DiskPunch { disk, .. }
+            | Self::DiskSync { disk, .. } => Some(*disk),
+            Self::Accept { .. }
+            | Self::Connect { .. }
+            | Self::Recv { .. }
+            | Self::Send { .. }
+            | Self::Watch { .. }
+            | Self::Secure { .. }
+            | Self::Shutdown { .. }
+            | Self::Close { .. } => None,
+        }
+    }
+}
+
 /// An operation that is over: what it owned comes back here.
 #[derive(Debug)]
 pub struct Done {

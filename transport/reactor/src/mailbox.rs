@@ -1,4 +1,4 @@
-//! Letters into a reactor from other threads: a bounded queue, and an eventfd that wakes the ring.
+//! Mail into a reactor from other threads: a bounded queue, and an eventfd that wakes the ring.
 //!
 //! ```text
 //!   Mailbox (any thread) ──push──▶ queue ──▶ MailRx, at a turn that the eventfd woke
@@ -46,7 +46,7 @@ refcount::reasons! {
 }
 
 struct Queue<M> {
-    letters: VecDeque<M>,
+    mail: VecDeque<M>,
     capacity: usize,
     closed: bool,
 }
@@ -67,7 +67,7 @@ pub struct MailRx<M> {
 /// Closes the queue when the reactor's end goes, however it goes.
 struct Closer<M>(Arc<Mutex<Queue<M>>>);
 
-/// Why a letter was not taken; it comes back.
+/// Why mail was not taken; it comes back.
 #[derive(thiserror::Error)]
 pub enum NotSent<M> {
     /// The reactor is busy and its mailbox full: try again later, or tell whoever asked.
@@ -78,12 +78,12 @@ pub enum NotSent<M> {
     Ended(M),
 }
 
-/// A mailbox for `capacity` letters.
+/// A mailbox for `capacity` pieces of mail.
 pub fn mailbox<M>(capacity: usize) -> Result<(Mailbox<M>, MailRx<M>), ReactorError> {
     // Blocking, or the ring would be told EAGAIN instead of waiting.
     let bell =
         EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC).map_err(|error| ReactorError::Mailbox(error.into()))?;
-    let queue = Arc::new(Mutex::new(Queue { letters: VecDeque::with_capacity(capacity), capacity, closed: false }));
+    let queue = Arc::new(Mutex::new(Queue { mail: VecDeque::with_capacity(capacity), capacity, closed: false }));
     let table = Table::with_capacity(1);
     let new = Door { bell, rung: AtomicBool::new(false), figures: Mutex::default(), answered: Condvar::new() };
     let door = table.insert::<why::Reactor>(new);
@@ -92,17 +92,17 @@ pub fn mailbox<M>(capacity: usize) -> Result<(Mailbox<M>, MailRx<M>), ReactorErr
 }
 
 impl<M> Mailbox<M> {
-    /// Sends, or gives the letter back. Letters of one thread arrive in order. Never waits.
-    pub fn send(&self, letter: M) -> Result<(), NotSent<M>> {
+    /// Sends, or gives the mail back. Mail of one thread arrives in order. Never waits.
+    pub fn send(&self, piece: M) -> Result<(), NotSent<M>> {
         {
             let mut queue = lock(&self.queue);
             if queue.closed {
-                return Err(NotSent::Ended(letter));
+                return Err(NotSent::Ended(piece));
             }
-            if queue.letters.len() >= queue.capacity {
-                return Err(NotSent::Full(letter));
+            if queue.mail.len() >= queue.capacity {
+                return Err(NotSent::Full(piece));
             }
-            queue.letters.push_back(letter);
+            queue.mail.push_back(piece);
         }
         self.door.ring();
         Ok(())
@@ -141,10 +141,10 @@ impl<M> MailRx<M> {
         self.door.bell.as_fd()
     }
 
-    /// Takes all letters, and answers who asked for counters. To be called after each wake.
+    /// Takes all mail, and answers who asked for counters. To be called after each wake.
     pub(crate) fn look(&self, into: &mut VecDeque<M>, counters: Counters) {
         self.door.rung.store(false, Ordering::Release);
-        into.append(&mut lock(&self.queue.0).letters);
+        into.append(&mut lock(&self.queue.0).mail);
         let mut figures = lock(&self.door.figures);
         if figures.answered < figures.asked {
             figures.answered = figures.asked;
@@ -153,7 +153,7 @@ impl<M> MailRx<M> {
         }
     }
 
-    /// The end: letters that nobody read are dropped, and `Err` says how many handles are still out.
+    /// The end: mail that nobody read is dropped, and `Err` says how many handles are still out.
     pub(crate) fn close(self) -> Result<(), LeakReport> {
         let Self { queue, door, table } = self;
         drop((queue, door));
@@ -169,24 +169,24 @@ impl<M> Clone for Mailbox<M> {
 
 impl<M> Drop for Closer<M> {
     fn drop(&mut self) {
-        let letters = {
+        let mail = {
             let mut queue = lock(&self.0);
             queue.closed = true;
-            std::mem::take(&mut queue.letters)
+            std::mem::take(&mut queue.mail)
         };
-        drop(letters);
+        drop(mail);
     }
 }
 
 impl<M> fmt::Debug for Mailbox<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mailbox with {} letters", lock(&self.queue).letters.len())
+        write!(f, "mailbox with {} pieces of mail", lock(&self.queue).mail.len())
     }
 }
 
 impl<M> fmt::Debug for MailRx<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mailbox with {} letters, {}", lock(&self.queue.0).letters.len(), self.door.counts())
+        write!(f, "mailbox with {} pieces of mail, {}", lock(&self.queue.0).mail.len(), self.door.counts())
     }
 }
 

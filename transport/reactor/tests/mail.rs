@@ -1,4 +1,4 @@
-//! Letters from other threads.
+//! Mail from other threads.
 #![allow(clippy::unwrap_used, dead_code, reason = "a test, and helpers that not every test uses")]
 
 mod common;
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn letters_arrive_in_order_and_wake_a_sleeping_reactor() {
+fn mail_arrives_in_order_and_wakes_a_sleeping_reactor() {
     let mut bench = Bench::new();
     let mailbox = bench.mailbox.clone();
     let sender = thread::spawn(move || {
-        for letter in 0..2000 {
-            if letter % 500 == 0 {
+        for piece in 0..2000 {
+            if piece % 500 == 0 {
                 thread::sleep(Duration::from_millis(3));
             }
-            while let Err(NotSent::Full(_)) = mailbox.send(letter) {
+            while let Err(NotSent::Full(_)) = mailbox.send(piece) {
                 thread::yield_now();
             }
         }
@@ -57,7 +57,7 @@ fn a_wake_takes_far_less_than_a_tick() {
 }
 
 #[test]
-fn a_full_mailbox_gives_the_letter_back() {
+fn a_full_mailbox_gives_the_mail_back() {
     let (mailbox, rx) = mailbox::<u64>(2).unwrap();
     mailbox.send(1).unwrap();
     mailbox.send(2).unwrap();
@@ -96,9 +96,9 @@ fn a_deadline_ends_a_turn_in_which_nothing_happens() {
 fn a_reactor_that_spins_hears_everything_too() {
     let (mailbox, rx) = mailbox::<u64>(16).unwrap();
     let sender = thread::spawn(move || {
-        for letter in 0..20 {
+        for piece in 0..20 {
             thread::sleep(Duration::from_micros(300));
-            mailbox.send(letter).unwrap();
+            mailbox.send(piece).unwrap();
         }
     });
     let mut reactor = Reactor::start(Listens::default(), driver(Limits::default()), rx).unwrap();

@@ -43,8 +43,8 @@ pub const CLIENT_PING: Span = Span::millis(500);
 /// The same where a client can reach its peer at another address, too: less than it takes until a primary that is dead has a successor. It
 /// asks each `CLIENT_PING` in which it heard nothing.
 pub(crate) const WAY_SILENT: Span = Span::millis(1200);
-/// A client of which nothing was heard for so long is gone: what it holds is somebody else's to have within 2 s of its last word (DESIGN
-/// section 4), whatever became of it. Over RDMA too, where nothing else tells of a peer that dies without a word.
+/// A client of which nothing was heard for so long is gone: what it holds is somebody else's to have within 2 s of its last word,
+/// whatever became of it. Over RDMA too, where nothing else tells of a peer that dies without a word.
 pub const CLIENT_SILENT: Span = Span::millis(1900);
 /// A reactor that comes so late to what was due has not listened: nobody was silent meanwhile.
 pub(crate) const AWAY: Span = Span::millis(500);

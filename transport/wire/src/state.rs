@@ -42,8 +42,6 @@ pub enum Happening {
     Rejected,
     /// The peer is gone, or its bytes cannot be trusted.
     Disconnected,
-    /// The accepted stream was of no use.
-    AcceptFailed,
     /// We want it closed.
     Close,
     /// All operations are back and the stream is closed.
@@ -79,7 +77,7 @@ mod tests {
     use super::State::{self, *};
 
     const STATES: [State; 6] = [Init, Connecting, Accepted, Established, Closing, Disconnected];
-    const ENDS: [H; 6] = [H::Unreachable, H::ConnectError, H::Rejected, H::Disconnected, H::AcceptFailed, H::Close];
+    const ENDS: [H; 5] = [H::Unreachable, H::ConnectError, H::Rejected, H::Disconnected, H::Close];
 
     #[test]
     fn every_state_and_happening_has_its_row() {

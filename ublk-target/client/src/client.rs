@@ -496,7 +496,9 @@ impl VolumeClient {
                 "a request of another queue failed there, and its node could not be told to forget it yet".to_owned()
             }
             PartState::Paused(_, Pause::Turn) => "it is not its turn yet: the attachment has a limit".to_owned(),
-            PartState::Paused(_, Pause::Later) => "the primary does not know the map's epoch yet".to_owned(),
+            PartState::Paused(_, Pause::Later) => {
+                "its primary does not know the map's epoch yet, or has no room for it at the moment".to_owned()
+            }
             PartState::Twin => "a failed request waits until its node has fenced it".to_owned(),
             PartState::Done => String::new(),
         }

@@ -77,7 +77,7 @@ pub(crate) enum PartState {
 pub(crate) enum Pause {
     /// The node is not the primary of this epoch.
     StaleEpoch,
-    /// The node does not know this epoch yet.
+    /// The node does not know this epoch yet, or has no room for the request at the moment.
     Later,
     /// What it touches is not held yet, or again.
     Range,

@@ -1,7 +1,7 @@
 //! Every limit of one lane's client, with its reason.
 //!
 //! Memory of one lane beside the arena: depth × about 400 B per request, 250 B per part (`MAX_PARTS` bounds the parts of one
-//! request, a flush has one per unflushed shard, and `LANE_PARTS` those of all but one), 200 B per link, and `TRACES` stages of 64 B.
+//! request, a flush has one per unflushed shard, and `LANE_PARTS` those of all but one), 200 B per link, and `TRACES` stages of 96 B.
 
 use driver::Span;
 

@@ -47,7 +47,7 @@ pub const LOOK_AGAIN: Span = Span::millis(2);
 
 /// How long a lane looks for work before it sleeps, where cores are to spare: about what a wake-up costs.
 pub const SPIN: Span = Span::micros(30);
-/// Letters that wait for the reactor: maps, looks, stops; each is rare.
+/// Mail that waits for the reactor: maps, looks, stops; each is rare.
 pub const MAILBOX: usize = 64;
 /// How often the map is fetched when nobody asks: a grown volume shows within this.
 pub const MAP_EVERY: Duration = Duration::from_secs(5);

@@ -7,7 +7,8 @@
 //!                 Securing
 //!                        │ GO, EXPORT_NAME
 //!                        ▼
-//!                Commands ◀─▶ Read | Write | Skip      (DISC, end of stream, garbage: Closed)
+//!                Commands ◀─▶ Read | Write | Skip      (end of stream, garbage: Closed)
+//!                        └─ DISC ─▶ Leaving ─ all answered and sent ─▶ Closed
 //! ```
 
 use crate::command::{Command, Cookie, Header, Request, Ticket, What, in_pages, piece_end};

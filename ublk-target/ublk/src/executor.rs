@@ -16,8 +16,9 @@ impl std::fmt::Display for QueueId {
     }
 }
 
-/// A machine that also takes block requests. In a turn it sees completions of its operations first, then new requests, then
-/// mail, then `end_turn`; what is over then is taken by `next_completion`.
+/// A machine that also takes block requests. In a turn it sees the ring's completions of its operations first, then new
+/// requests, then completions that came without the ring (RDMA, TLS), then mail, then `end_turn`; what is over then is taken by
+/// `next_completion`.
 pub trait Executor: Machine {
     /// Called once, before it starts: one whose streams may go over RDMA opens it for its arena. An error is the end of the queue.
     fn open_rdma(&mut self, open: &mut dyn FnMut(&Arena) -> Result<(), ReactorError>) -> Result<(), ReactorError> {

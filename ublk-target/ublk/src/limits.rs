@@ -16,8 +16,6 @@ pub const MAX_IO_BYTES: u32 = 1 << 20;
 /// Longest DISCARD and WRITE_ZEROES, in sectors (64 MiB): short enough to end well within the I/O timeout of a slow node, long
 /// enough that 1 TiB is 16384 requests.
 pub(crate) const MAX_ZERO_SECTORS: u32 = 64 << 20 >> 9;
-/// The kernel's unit.
-pub(crate) const SECTOR: u64 = 512;
 
 /// Streams of one queue: one per endpoint, and those that are being closed beside the ones that take their place.
 const STREAMS: u16 = 512;
@@ -28,7 +26,7 @@ const OPENING: u32 = 64;
 pub(crate) const RING: Limits =
     Limits { ops: STREAMS as u32 * 2 + OPENING, streams: STREAMS, submissions: 256, connect: Span::seconds(12) };
 
-/// Letters that wait for a queue.
+/// Mail that waits for a queue.
 pub(crate) const MAIL: usize = 64;
 
 /// A request for which there was no memory or no place is tried again after this, or with the next completion.

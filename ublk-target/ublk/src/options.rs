@@ -1,8 +1,8 @@
 //! What a device is made with.
 
 use crate::DeviceError;
-use crate::limits::{MAX_DEPTH, MAX_IO_BYTES, MAX_QUEUES, SECTOR};
-use conductor_model::{Bytes, ClusterId, SnapshotId, VolumeId};
+use crate::limits::{MAX_DEPTH, MAX_IO_BYTES, MAX_QUEUES};
+use conductor_model::{Bytes, ClusterId, SECTOR, SnapshotId, VolumeId};
 
 /// Whose a device is, as the kernel keeps it: device numbers are used again, so a number alone says nothing. 24 bits: no two of a
 /// cluster's volumes share one within 16 million volumes, and another cluster's volume does by rare chance only.

@@ -97,7 +97,7 @@ use crate::replica::{Caller, Replica};
 use crate::session::Sessions;
 use conductor_model::api::{KeyList, Trouble};
 use conductor_model::{Blocks, DiskId, NodeId, OpenId, ShardId};
-use driver::{ConnId, DiskIndex, Done, Machine, Op, Outbox, Time};
+use driver::{ConnId, DiskIndex, Done, Machine, Outbox, Time};
 use memory::{Arena, Filling};
 use node_store::Store;
 use refcount::Table;
@@ -400,19 +400,13 @@ impl<S: Store> Machine for Node<S> {
     }
 
     fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<Letter>) {
-        let disk = match &done.op {
-            Op::DiskRead { disk, .. }
-            | Op::DiskWrite { disk, .. }
-            | Op::DiskPunch { disk, .. }
-            | Op::DiskSync { disk, .. } => self.disks.iter().position(|d| d.index == *disk),
-            _ => {
-                self.net.done(now, done, out);
-                self.drain_net(now, out);
-                self.run_ready(now, out);
-                return;
-            }
+        let Some(disk) = done.op.disk() else {
+            self.net.done(now, done, out);
+            self.drain_net(now, out);
+            self.run_ready(now, out);
+            return;
         };
-        if let Some(at) = disk {
+        if let Some(at) = self.disks.iter().position(|d| d.index == disk) {
             self.store_touched = true;
             self.disks[at].store.done(now, done, &mut |op| out.submit(op));
             self.drain_store(now, at, out);

@@ -216,7 +216,7 @@ impl<R: Ring> Uring<R> {
 
     fn start(&mut self, op: Op) {
         let mut flight = Flight::new(op);
-        let disk = disk_of(&flight.op).and_then(|disk| self.disks.get_mut(disk.0 as usize));
+        let disk = flight.op.disk().and_then(|disk| self.disks.get_mut(disk.0 as usize));
         if let Some(result) = disk.and_then(|disk| disk.at_once(&mut flight)) {
             return self.ready.push_back(Done { op: flight.op, result });
         }
@@ -540,17 +540,6 @@ fn stream_of(op: &Op) -> Option<StreamId> {
         | Op::Watch { stream, .. }
         | Op::Shutdown { stream }
         | Op::Close { stream } => Some(*stream),
-        _ => None,
-    }
-}
-
-/// The disk that an operation is for.
-fn disk_of(op: &Op) -> Option<DiskIndex> {
-    match op {
-        Op::DiskRead { disk, .. }
-        | Op::DiskWrite { disk, .. }
-        | Op::DiskPunch { disk, .. }
-        | Op::DiskSync { disk, .. } => Some(*disk),
         _ => None,
     }
 }

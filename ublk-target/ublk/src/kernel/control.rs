@@ -1,9 +1,9 @@
 //! Control commands to ublk: one at a time, each waited for to its end.
 
 use crate::features::{Feature, Probe, driver_is_loaded};
-use crate::limits::{MAX_ZERO_SECTORS, SECTOR};
+use crate::limits::MAX_ZERO_SECTORS;
 use crate::{DeviceError, DeviceOptions, Owner};
-use conductor_model::Bytes;
+use conductor_model::{Bytes, SECTOR};
 use driver::Errno;
 use io_uring::{IoUring, opcode, squeue::Entry128, types::Fd};
 use libublk::sys;

@@ -7,16 +7,15 @@
 //! ```
 
 use crate::Executor;
-use crate::limits::SECTOR;
-use conductor_model::Bytes;
+use conductor_model::{Bytes, SECTOR};
 use driver::{Errno, Time};
-use libublk_numbers::*;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
+use ublk_cmd::*;
 use volume_client::{BlockDone, BlockOp, BlockRequest, Completion};
 
 /// Of linux/ublk_cmd.h: the lower byte of `op_flags` is the operation.
-mod libublk_numbers {
+mod ublk_cmd {
     pub(super) const OP_MASK: u32 = 0xff;
     pub(super) const READ: u32 = 0;
     pub(super) const WRITE: u32 = 1;
