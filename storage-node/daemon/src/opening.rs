@@ -118,14 +118,9 @@ impl Opener {
 
     /// An operation on one of the disks is over.
     pub(crate) fn done(&mut self, now: Time, done: Done, out: &mut dyn FnMut(Op)) {
-        let (Op::DiskRead { disk, .. }
-        | Op::DiskWrite { disk, .. }
-        | Op::DiskPunch { disk, .. }
-        | Op::DiskSync { disk, .. }) = &done.op
-        else {
-            return;
-        };
-        let index = *disk;
+        let Some(index) = done.op.disk() else { return };
+        // What could not be made durable is not asked again: the kernel may say that it is, once it has told of the error.
+        let again = matches!(done.op, Op::DiskRead { .. });
         let Some((task, state)) = self.disks.iter_mut().find(|(task, _)| task.uses(index)) else { return };
         task.flying -= 1;
         task.heard = now;
@@ -135,7 +130,7 @@ impl Opener {
                 *state = Some(match over {
                     None => State::Opening(opening),
                     Some(Ok(store)) => State::Open(Box::new(store)),
-                    Some(Err(OpenError::Disk(errno))) if task.attempts < ATTEMPTS => {
+                    Some(Err(OpenError::Disk(errno))) if again && task.attempts < ATTEMPTS => {
                         let path = task.path.display();
                         tracing::warn!(%path, %errno, "the disk cannot be read everywhere; it is tried again");
                         State::Later(now + PAUSE)
@@ -354,6 +349,50 @@ mod tests {
         let op = asked.remove(0);
         opener.done(begin + SILENT, Done { op, result: Err(Errno::CANCELED) }, &mut |op| asked.push(op));
         assert!(asked.is_empty() && hangs(opener));
+    }
+
+    /// What an operation does to a disk in memory.
+    fn on(image: &mut [u8], mut op: Op) -> Done {
+        let result = match &mut op {
+            Op::DiskRead { at, into, from, len, .. } => {
+                into[*from..*from + *len].copy_from_slice(&image[*at as usize..][..*len]);
+                Ok(*len as u32)
+            }
+            Op::DiskWrite { at, parts, .. } => {
+                let bytes: Vec<u8> = parts.iter().flat_map(|p| &p.mem[p.from..p.from + p.len]).copied().collect();
+                image[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
+                Ok(bytes.len() as u32)
+            }
+            _ => Ok(0),
+        };
+        Done { op, result }
+    }
+
+    #[test]
+    fn a_sync_that_failed_is_not_asked_again() {
+        let (mut opener, mut asked) = (opener(), Vec::new());
+        let mut image = vec![0; 64 << 20];
+        let identity = Identity { cluster: 7, node: NodeId(1), disk: conductor_model::DiskId(5) };
+        let geometry = journal::geometry(std::path::Path::new("disk"), 64 << 20, None).unwrap();
+        let options = FormatOptions { disk: DISK, journal: None, identity, geometry, overwrite: false };
+        let mut format = Format::start(options, &opener.arena, &mut |op| asked.push(op)).unwrap();
+        while let Some(op) = asked.pop() {
+            let over = format.done(on(&mut image, op), &mut |op| asked.push(op));
+            assert!(over.is_none_or(|result| result.is_ok()));
+        }
+        let now = Time::default();
+        opener.start(now, &mut |op| asked.push(op));
+        let mut syncs = 0;
+        while let Some(op) = asked.pop() {
+            let mut done = on(&mut image, op);
+            if matches!(done.op, Op::DiskSync { .. }) {
+                syncs += 1;
+                done.result = Err(Errno::IO);
+            }
+            opener.done(now, done, &mut |op| asked.push(op));
+        }
+        assert!(syncs == 1 && opener.is_over() && opener.next_deadline().is_none());
+        assert!(matches!(opener.finish(), Err(Error::Open { source: OpenError::Disk(Errno::IO), .. })));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::ReactorError;
 use crate::error::errno;
 use driver::{DiskIndex, Errno};
 use memory::MappedFile;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Seek, SeekFrom};
 use std::num::NonZeroUsize;
@@ -85,6 +86,9 @@ impl Disk {
         };
         let bytes = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
         let in_memory = !block_device && in_memory(&file).map_err(failed)?;
+        if !direct {
+            forget_unwritten(&file);
+        }
         let info = DiskInfo { bytes, block_device, direct, in_memory, mapped: None };
         Ok(Self { file, map: None, head: 0, info })
     }
@@ -104,6 +108,7 @@ impl Disk {
         let whole = whole.ok_or_else(|| failed(ErrorKind::InvalidInput.into()))?;
         // A hole that is stored to when the file system is full would be a signal.
         allocate(&file, len).map_err(failed)?;
+        forget_unwritten(&file);
         let map = MappedFile::map(&file, whole).map_err(|error| failed(error.into()))?;
         let mapped = Some(if map.is_persistent() { Mapped::Persistent } else { Mapped::Cached });
         let (bytes, in_memory) = (len.saturating_sub(head), in_memory(&file).map_err(failed)?);
@@ -152,6 +157,14 @@ fn allocate(file: &File, len: u64) -> std::io::Result<()> {
     }
     let error = std::io::Error::last_os_error();
     if errno(&error) == Errno(libc::EOPNOTSUPP) { Ok(()) } else { Err(error) }
+}
+
+/// What is read from here on is on the disk. Pages of the cache that could not be written, for whoever had the file before, look as if they
+/// had been: the kernel tells of it once, and a later sync of theirs succeeds. They go, be it that they can be written now or not.
+fn forget_unwritten(file: &File) {
+    let _said_to_an_older_life = file.sync_data();
+    // Of a file in memory, or on persistent memory, nothing goes; advice that is not taken is no error.
+    let _advice = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
 }
 
 /// Whether a file's bytes are nowhere but in memory, so that a request has nothing to wait for.

@@ -7,6 +7,7 @@ use common::{Bench, Dir, any_port, driver};
 use driver::{DiskIndex, Errno, Op};
 use reactor::{DiskOptions, Limits, Mapped, ReactorError};
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 const SIZE: u64 = 32 << 20;
@@ -210,6 +211,36 @@ fn a_journals_file_has_all_its_blocks_and_keeps_them() {
     let error = bench.reactor.driver().open_journal(&empty, HEAD as u64).unwrap_err();
     assert!(matches!(error, ReactorError::MapDisk { .. }) && error.to_string().contains("empty"), "{error}");
     bench.assert_empty();
+}
+
+/// A page that could not be written looks like one that was, to whoever reads it from the cache.
+#[test]
+fn nothing_of_a_journals_file_is_believed_because_it_is_in_the_page_cache() {
+    let dir = Dir::new();
+    let path = disk_file(&dir);
+    std::fs::write(&path, vec![5; SIZE as usize]).unwrap();
+    let in_cache = |disk: &File| {
+        let map = unsafe { memmap(disk) };
+        let mut pages = vec![0u8; SIZE as usize / 4096];
+        assert_eq!(unsafe { libc::mincore(map, SIZE as usize, pages.as_mut_ptr()) }, 0);
+        assert_eq!(unsafe { libc::munmap(map, SIZE as usize) }, 0);
+        pages.iter().filter(|page| **page & 1 == 1).count()
+    };
+    let file = File::open(&path).unwrap();
+    assert!(in_cache(&file) > 0);
+    let mut driver = driver(Limits::default());
+    let disk = driver.open_journal(&path, HEAD as u64).unwrap();
+    let kept = in_cache(&file);
+    assert!(driver.disk_info(disk).unwrap().in_memory || kept == 0, "{kept} pages");
+}
+
+/// SAFETY: the caller ends it.
+unsafe fn memmap(file: &File) -> *mut libc::c_void {
+    let map = unsafe {
+        libc::mmap(std::ptr::null_mut(), SIZE as usize, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    assert_ne!(map, libc::MAP_FAILED);
+    map
 }
 
 #[test]
