@@ -141,6 +141,28 @@ fn two_hosts_read_a_volume_at_once_and_a_writer_takes_it_from_them_only_by_force
     assert_eq!(clients(&cluster), []);
 }
 
+#[test]
+fn who_cannot_listen_takes_the_volume_from_nobody() {
+    let cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, SHARDS * 4, 4).unwrap();
+    let [a, b] = ["a", "b"].map(|name| Host::new(&cluster, name));
+    done(&a.attach(&cluster, &[]));
+    let mut nbd = a.nbd();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("tcp:{}", other.local_addr().unwrap());
+    let nowhere = format!("unix:{}", b.dir.join("none/nbd").display());
+    for (version, (at, word)) in (1..).zip([(&taken, "cannot listen"), (&nowhere, "make the directory first")]) {
+        let attach = ["attach", VOLUME, "--nbd", at, "--client-name", b.name, "--force"];
+        refused(&b.trine(&cluster, &attach), 1, word);
+        assert!(nbd.call(&write(0, version), LONG).unwrap().is_ok(), "its volume is still its own");
+        assert_eq!(clients(&cluster), [("a".to_owned(), VOLUME.to_owned(), false)]);
+    }
+    assert_eq!(a.state(&cluster), "live");
+    let attached: Value = serde_json::from_str(&b.trine(&cluster, &["attached", "-o", "json"]).stdout).unwrap();
+    assert_eq!(attached, Value::Array(Vec::new()), "nothing is left");
+    a.detach(&cluster);
+}
+
 /// What was done to one block.
 #[derive(Clone, Copy, Default)]
 struct Fate {

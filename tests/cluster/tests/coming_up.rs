@@ -1,4 +1,4 @@
-//! A target that is told to end before it serves: it does, and leaves nothing. The conductor is frozen, so that it comes up slowly.
+//! A target that is told to end before it serves: it does, and leaves nothing. The conductor is frozen, or a node, so that it comes up slowly.
 #![allow(clippy::unwrap_used)] // a test: a panic is its way to fail
 
 use cluster::{Cluster, LONG, Shape, binary, wait_until};
@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
 
-/// A cluster with a frozen conductor, and an `attach` that waits for it.
+/// A cluster in which something is frozen, and an `attach` that waits for it.
 struct ComingUp {
     cluster: Cluster,
     attach: Child,
@@ -15,13 +15,23 @@ struct ComingUp {
 }
 
 impl ComingUp {
+    /// It waits for the conductor.
     fn new() -> Self {
-        let mut cluster = Cluster::start(Shape::default()).unwrap();
-        cluster.create("db", 8, 8).unwrap();
+        let mut cluster = Self::cluster();
         cluster.conductor.freeze().unwrap();
+        Self::begin(cluster, &[])
+    }
+
+    fn cluster() -> Cluster {
+        let cluster = Cluster::start(Shape::default()).unwrap();
+        cluster.create("db", 8, 8).unwrap();
+        cluster
+    }
+
+    fn begin(cluster: Cluster, more: &[&str]) -> Self {
         let nbd = format!("unix:{}", cluster.dir().join("db.nbd").display());
         let mut command = Command::new(binary().unwrap());
-        command.args(["attach", "db", "--nbd", &nbd]).env("TRINE_DIR", cluster.dir());
+        command.args(["attach", "db", "--nbd", &nbd]).args(more).env("TRINE_DIR", cluster.dir());
         let attach = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let starting = || {
             let all = cluster.json(&["attached"])?;
@@ -58,6 +68,20 @@ fn a_target_that_gets_sigterm_while_it_comes_up_gives_the_volume_back() {
     let mut up = ComingUp::new();
     kill(up.target, Signal::SIGTERM).unwrap();
     up.cluster.conductor.thaw().unwrap();
+    up.ends_with("told to end before db was attached");
+}
+
+#[test]
+fn a_target_that_gets_sigterm_when_the_volume_was_given_to_it_gives_it_back() {
+    let mut cluster = ComingUp::cluster();
+    let primary = cluster.primary("db", 0).unwrap();
+    cluster.nodes[primary].freeze().unwrap();
+    // By force, so that the conductor waits for the node's word.
+    let mut up = ComingUp::begin(cluster, &["--force"]);
+    let given = || Ok(!up.cluster.json(&["volume", "list"])?[0]["attachment"].is_null());
+    wait_until("the volume is given", LONG, given).unwrap();
+    kill(up.target, Signal::SIGTERM).unwrap();
+    up.cluster.nodes[primary].thaw().unwrap();
     up.ends_with("told to end before db was attached");
 }
 

@@ -178,7 +178,8 @@ fn a_key_is_for_its_volumes_and_administers_nothing() {
     is_nowhere(&cluster, &host);
 
     // At the conductor.
-    refused(&host.attach(&cluster, THEIRS), "the key web1 is not for volume theirs");
+    let elsewhere = format!("unix:{}", host.dir.join("nbd.theirs").display());
+    refused(&host.trine(&cluster, &["attach", THEIRS, "--nbd", &elsewhere]), "the key web1 is not for volume theirs");
     let snapshot = format!("{MINE}@s");
     let administration: [&[&str]; 10] = [
         &["status"],

@@ -40,6 +40,7 @@ pub use limits::{Limits, raise_open_files};
 pub use mailbox::{Door, MailRx, Mailbox, NotSent, mailbox, why};
 pub use reactor::{Ended, Reactor, run};
 pub use ring::{Cqe, OwnRing, Ring};
+pub use sockets::Listener;
 pub use spin::spare_cores;
 pub use token::is_ours;
 pub use uring::Uring;

@@ -24,8 +24,9 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// The same for a peer that no longer acknowledges what we sent.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(25);
 
-/// A socket that accepts. One with a file takes that with it.
-pub(crate) struct Listener {
+/// A socket that listens, before there is a ring that accepts on it ([`Uring::accept_on`](crate::Uring::accept_on)). One with a file takes that
+/// with it.
+pub struct Listener {
     socket: Socket,
     /// Where it is no TCP.
     file: Option<PathBuf>,
@@ -41,8 +42,8 @@ impl Drop for Listener {
 }
 
 impl Listener {
-    /// Binds and listens; says where, for a port chosen by the system.
-    pub(crate) fn bind(address: &Address) -> Result<(Self, Address), ReactorError> {
+    /// Binds and listens, and says where: a port 0 becomes the system's choice. A socket file that nobody answers on is replaced.
+    pub fn bind(address: &Address) -> Result<(Self, Address), ReactorError> {
         let bind = || match address {
             Address::Tcp(at) => {
                 let socket = Socket::new(Domain::for_address(*at), Type::STREAM.cloexec(), None)?;
@@ -69,9 +70,10 @@ impl Listener {
         self.socket.as_raw_fd()
     }
 
-    /// Have the kernel take in that much of what streams over TCP that are accepted are sent, read or not. Who may not ask for it has what
-    /// the system gives, which grows with what is read.
-    pub(crate) fn widen(&self, bytes: usize) {
+    /// Has the kernel take in `bytes` of what each stream over TCP that is accepted is sent, read or not, if the process may ask for that: the end
+    /// of a stream comes behind its bytes, and is seen when there is room for those. Who may not has what the system gives, which grows with
+    /// what is read.
+    pub fn widen(&self, bytes: usize) {
         if self.is_tcp() {
             let _ = setsockopt(&self.socket, RcvBufForce, &bytes); // without CAP_NET_ADMIN
         }

@@ -1,12 +1,14 @@
 //! The life of a target: attach, serve, detach.
 //!
 //! ```text
-//!   lock ─▶ signals, control socket ─▶ attach at the conductor ─▶ device or lane ─▶ record ─▶ ready ─▶ … ─▶ detach ─▶ record removed
+//!   lock ─▶ signals, control socket ─▶ NBD's address ─▶ attach at the conductor ─▶ device or lane ─▶ record ─▶ ready ─▶ …
+//!   … ─▶ detach ─▶ record removed
 //! ```
 //!
 //! It can be told to end at every step, and does so as soon as the step is over: a call of the conductor (10 s), the end of a
-//! device's former daemon (30 s), anything else within milliseconds. A failure on the way up, and being told to end there, takes back
-//! what was done. A failure on the way down leaves the record, so that it is not forgotten.
+//! device's former daemon (30 s), an address that somebody else listens on (2 s), anything else within milliseconds. A failure on the way up, and
+//! being told to end there, takes back what was done. That does not give a volume back to whom it was taken from by force: what others may be in
+//! the way of comes first. A failure on the way down leaves the record, so that it is not forgotten.
 
 use crate::attend::{Attending, End, Front, Over, stopped};
 use crate::control;
@@ -14,12 +16,13 @@ use crate::error::TargetError;
 use crate::happening::Happening;
 use crate::limits::GIVE_UP;
 use crate::maps;
-use crate::nbd::{Mail, NbdLane};
+use crate::nbd::{Listening, Mail, NbdLane};
 use crate::record::{Holder, Lock, Place, Record};
 use crate::setup::{NbdTls, Setup, Shared, random, span};
 use crate::subject::{Subject, check_same};
 use crate::ublk::{self, UblkMade, UblkShape};
 use conductor_client::Client;
+use conductor_model::ClusterId;
 use conductor_model::api::VolumeMap;
 use conductor_model::views::{Attach, Detach};
 use driver::Address;
@@ -124,11 +127,13 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
     listen(place, stops, &tell)?;
     let former = former(place, &options)?;
     let options = Options { read_only: options.read_only || former.is_read_only(), ..options };
+    let prepared = prepare(&options, former, &heard)?;
+    let former = &prepared.former;
     let Options { subject, conductor, read_only, shared, force, .. } = &options;
     if subject.is_snapshot() {
         // The conductor knows nothing of it, and hears nothing of its end.
         let map = subject.map(conductor)?;
-        let End { over, result } = serve(options, former, map, place, (tell, heard), ready);
+        let End { over, result } = serve(options, prepared, map, place, (tell, heard), ready);
         if over == Over::Detached {
             place.remove_record()?;
         }
@@ -153,7 +158,7 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
     let detach = Detach { client, generation: map.attach };
     let conductor = conductor.clone();
 
-    let End { over, result } = serve(options, former, map, place, (tell, heard), ready);
+    let End { over, result } = serve(options, prepared, map, place, (tell, heard), ready);
     if over == Over::Left {
         return result;
     }
@@ -245,17 +250,42 @@ fn former(place: &Place, options: &Options) -> Result<Former, TargetError> {
     }
 }
 
+/// What a target has before it takes the volume.
+struct Prepared {
+    former: Former,
+    cluster: ClusterId,
+    front: PreparedFront,
+}
+
+/// A front end, with what others may be in the way of.
+enum PreparedFront {
+    Ublk { queues: u16 },
+    Nbd { listening: Listening, tls: NbdTls },
+}
+
+fn prepare(options: &Options, former: Former, heard: &Receiver<Happening>) -> Result<Prepared, TargetError> {
+    let cluster = options.conductor.version()?.cluster;
+    let front = match &options.front_end {
+        FrontEnd::Ublk { queues } => PreparedFront::Ublk { queues: *queues },
+        FrontEnd::Nbd { listen, tls, .. } => {
+            PreparedFront::Nbd { listening: Listening::claim(listen)?, tls: tls.clone() }
+        }
+    };
+    told_to_end(&options.subject.to_string(), former.record.is_some(), heard)?;
+    Ok(Prepared { former, cluster, front })
+}
+
 fn serve(
     options: Options,
-    former: Former,
+    prepared: Prepared,
     map: VolumeMap,
     place: &Place,
     (tell, heard): (Sender<Happening>, Receiver<Happening>),
     ready: impl FnOnce(&Record),
 ) -> End {
-    let recovered = former.recover.is_some();
-    let goes_on = former.goes_on(options.force, &options.front_end).is_some();
-    match bring_up(options, former, map, place, &tell, &heard) {
+    let recovered = prepared.former.recover.is_some();
+    let goes_on = prepared.former.goes_on(options.force, &options.front_end).is_some();
+    match bring_up(options, prepared, map, place, &tell, &heard) {
         Ok((mut front, record)) => {
             let served = |record: &Record| {
                 let served = Record { starting: false, ..record.clone() };
@@ -279,12 +309,13 @@ fn serve(
 /// Everything up to a front end that is known by its record, and that serves, or is being started.
 fn bring_up(
     options: Options,
-    former: Former,
+    prepared: Prepared,
     map: VolumeMap,
     place: &Place,
     tell: &Sender<Happening>,
     heard: &Receiver<Happening>,
 ) -> Result<(Front, Record), TargetError> {
+    let Prepared { former, cluster, front } = prepared;
     let (recover, generation) = (former.recover, map.attach);
     let volume = options.subject.to_string();
     let goes_on = former.goes_on(options.force, &options.front_end);
@@ -294,8 +325,6 @@ fn bring_up(
         place.write(&Record { generation, ..record.clone() })?;
     }
     let (left, half_started) = (goes_on.is_some(), goes_on.is_some_and(|record| record.starting));
-    told_to_end(&volume, left, heard)?;
-    let cluster = options.conductor.version()?.cluster;
     told_to_end(&volume, left, heard)?;
 
     let owner = Owner::of(cluster, map.volume, map.snapshot);
@@ -319,12 +348,11 @@ fn bring_up(
     let (conductor, subject, news) = (options.conductor.clone(), options.subject.clone(), tell.clone());
     let whose = (map.volume, map.snapshot);
     spawn("maps", move || maps::run(&conductor, &subject, whose, &asked, &news))?;
-    let front_end = options.front_end.clone();
     let setup = setup(options, former.client, map);
-    match front_end {
-        FrontEnd::Nbd { listen, tls, .. } => {
+    match front {
+        PreparedFront::Nbd { listening, tls } => {
             let secure = matches!(tls, NbdTls::Required { .. });
-            let lane = NbdLane::start(setup, (listen, tls), asks, tell.clone())?;
+            let lane = NbdLane::start(setup, (listening, tls), asks, tell.clone())?;
             let record = Record { device: uri(&lane.address, &record.volume, secure), ..record };
             let front = Front::Nbd(lane);
             match place.write(&record) {
@@ -335,7 +363,7 @@ fn bring_up(
                 }
             }
         }
-        FrontEnd::Ublk { queues } => {
+        PreparedFront::Ublk { queues } => {
             if recover.is_none() {
                 // From here on a device may be ours, whose number nobody knows yet.
                 place.write(&record)?;
@@ -436,7 +464,7 @@ fn uri(address: &Address, volume: &str, secure: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::{AttachGeneration, ClusterId, VolumeId};
+    use conductor_model::{AttachGeneration, VolumeId};
 
     #[test]
     fn a_device_that_is_taken_over_stays_read_only_and_an_exports_clients_are_not_forgotten() {

@@ -130,23 +130,20 @@ impl<R: Ring> Uring<R> {
         self.tls = Some(layer);
     }
 
-    /// Listens, and says where: a port 0 becomes the system's choice. A socket file that nobody answers on is replaced.
+    /// Listens, and says where, as [`Listener::bind`] does.
     pub fn listen(&mut self, address: &Address) -> Result<(ListenerId, Address), ReactorError> {
         if let (Address::Rdma(at), Some(beside)) = (address, &mut self.rdma) {
             let (listener, actual) = beside.rdma.listen(*at)?;
             return Ok((listener, Address::Rdma(actual)));
         }
         let (listener, actual) = Listener::bind(address)?;
-        self.listeners.push(listener);
-        Ok((ListenerId(index(self.listeners.len() - 1)), actual))
+        Ok((self.accept_on(listener), actual))
     }
 
-    /// Has the kernel take in `bytes` of what each stream of a listener over TCP is sent, read or not, if the process may ask for that: the end
-    /// of a stream comes behind its bytes, and is seen when there is room for those. Nothing else has a use for it.
-    pub fn widen(&mut self, listener: ListenerId, bytes: usize) {
-        if let Some(listener) = self.listeners.get(listener.0 as usize) {
-            listener.widen(bytes);
-        }
+    /// Takes over a socket that listens already: whoever has connected waits there.
+    pub fn accept_on(&mut self, listener: Listener) -> ListenerId {
+        self.listeners.push(listener);
+        ListenerId(index(self.listeners.len() - 1))
     }
 
     /// Opens a file or block device for us alone.

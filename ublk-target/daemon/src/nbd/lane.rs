@@ -9,10 +9,12 @@ use crate::limits::{
 };
 use crate::setup::{NbdTls, Setup, say};
 use crate::view::TargetView;
-use driver::{Address, ListenerId};
+use driver::Address;
 use memory::{Arena, ArenaOptions, Backing, Shares};
 use nbd_session::Export;
-use reactor::{Limits, MailRx, Mailbox, NotSent, OwnRing, Reactor, ReactorError, Uring, mailbox, spare_cores};
+use reactor::{
+    Limits, Listener, MailRx, Mailbox, NotSent, OwnRing, Reactor, ReactorError, Uring, mailbox, spare_cores,
+};
 use std::io::ErrorKind;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::thread;
@@ -52,11 +54,37 @@ impl Post {
     }
 }
 
+/// Where clients connect. Who does before there is a lane waits for it.
+pub(crate) struct Listening {
+    listener: Listener,
+    address: Address,
+}
+
+impl Listening {
+    /// Listens as soon as nobody else does. The kernel ends a killed target's accepts behind the scenes, and until then its address is taken.
+    pub(crate) fn claim(at: &Address) -> Result<Self, ReactorError> {
+        let until = Instant::now() + LISTEN_PATIENCE;
+        let (listener, address) = loop {
+            match Listener::bind(at) {
+                Err(ReactorError::Listen { error, .. })
+                    if error.kind() == ErrorKind::AddrInUse && Instant::now() < until =>
+                {
+                    thread::sleep(LISTEN_AGAIN);
+                }
+                outcome => break outcome?,
+            }
+        };
+        // What a client leaves behind when it goes, and that it went, are here at once (rule 24).
+        listener.widen(SESSION_BYTES);
+        Ok(Self { listener, address })
+    }
+}
+
 impl NbdLane {
-    /// Starts the thread; returns when it listens. It asks for maps by `asks`, and its end is told.
+    /// Starts the thread; returns when it serves. It asks for maps by `asks`, and its end is told.
     pub(crate) fn start(
         setup: Setup,
-        (listen, tls): (Address, NbdTls),
+        (listening, tls): (Listening, NbdTls),
         asks: SyncSender<()>,
         tell: Sender<Happening>,
     ) -> Result<Self, TargetError> {
@@ -65,10 +93,11 @@ impl NbdLane {
         let (started_tx, started) = sync_channel(1);
         let shared = setup.shared.is_some();
         let post = Post { views: views_tx, asks, tell: tell.clone() };
+        let Listening { listener, address } = listening;
         let thread = move || {
-            let ended = match reactor(&setup, &listen, &tls, rx) {
-                Ok((reactor, arena, address)) => {
-                    let _ = started_tx.send(Ok(address));
+            let ended = match reactor(&setup, listener, &tls, rx) {
+                Ok((reactor, arena)) => {
+                    let _ = started_tx.send(Ok(()));
                     work(reactor, &arena, &post)
                 }
                 Err(error) => {
@@ -79,7 +108,7 @@ impl NbdLane {
             let _ = tell.send(Happening::Ended(ended));
         };
         thread::Builder::new().name("lane".into()).spawn(thread).map_err(TargetError::system("start a thread"))?;
-        let address = started.recv().map_err(|_| TargetError::Ended)??;
+        started.recv().map_err(|_| TargetError::Ended)??;
         Ok(Self { mailbox, address, shared, views, looks: 0 })
     }
 
@@ -119,13 +148,13 @@ type NbdReactor = Reactor<NbdTarget, OwnRing>;
 
 fn reactor(
     setup: &Setup,
-    listen: &Address,
+    listener: Listener,
     tls: &NbdTls,
     mail: MailRx<Mail>,
-) -> Result<(NbdReactor, Arena, Address), TargetError> {
+) -> Result<(NbdReactor, Arena), TargetError> {
     let limits = Limits::default();
     let mut driver = Uring::new(OwnRing::new(&limits)?, limits)?;
-    let (listener, address) = claim(&mut driver, listen)?;
+    let listener = driver.accept_on(listener);
     let secure = |is: bool, bytes| if is { bytes } else { 0 };
     let more = secure(setup.trust.is_some(), TLS_NETWORK) + secure(tls.identity().is_some(), TLS_SESSIONS);
     let bytes = ARENA + more;
@@ -147,28 +176,7 @@ fn reactor(
     if spare_cores(1) {
         reactor = reactor.spin(SPIN);
     }
-    Ok((reactor, arena, address))
-}
-
-/// Listens as soon as nobody else does. The kernel ends a killed target's accepts behind the scenes, and until then its address is taken.
-fn claim(driver: &mut Uring<OwnRing>, at: &Address) -> Result<(ListenerId, Address), ReactorError> {
-    let until = Instant::now() + LISTEN_PATIENCE;
-    loop {
-        match driver.listen(at) {
-            Err(ReactorError::Listen { error, .. })
-                if error.kind() == ErrorKind::AddrInUse && Instant::now() < until =>
-            {
-                thread::sleep(LISTEN_AGAIN);
-            }
-            outcome => {
-                // What a client leaves behind when it goes, and that it went, are here at once (rule 24).
-                if let Ok((listener, _)) = &outcome {
-                    driver.widen(*listener, SESSION_BYTES);
-                }
-                return outcome;
-            }
-        }
-    }
+    Ok((reactor, arena))
 }
 
 fn work(reactor: NbdReactor, arena: &Arena, post: &Post) -> Result<(), TargetError> {

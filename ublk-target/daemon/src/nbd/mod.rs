@@ -5,5 +5,5 @@ mod lane;
 mod link;
 mod target;
 
-pub(crate) use lane::NbdLane;
+pub(crate) use lane::{Listening, NbdLane};
 pub use target::{Letter, Mail, NbdOptions, NbdTarget};
