@@ -412,6 +412,7 @@ fn bad_clients_of_the_nbd_port_are_closed_and_the_honest_one_goes_on() {
     let all: Vec<_> = (0..200).filter_map(|_| Stream::connect(&place).ok()).collect();
     bench.workload.progress(50, LONG).unwrap();
     println!("{} connected at once", all.len());
+    wait_until("the first make room", LONG, || Ok(count(&bench, "nbd_displaced") > before[1])).unwrap();
     drop(all);
     drop(nbd);
     let after = || ["nbd_closed", "nbd_displaced", "nbd_dropped_for_silence"].map(|name| count(&bench, name));

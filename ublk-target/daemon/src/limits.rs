@@ -36,6 +36,10 @@ const _: () = assert!(SPARE_DEPTH as usize == MAX_SESSIONS);
 pub const CONN_DEPTH: u16 = 128;
 /// Parts of one send: the kernel takes 1024; a send of this many headers and pages fills any socket buffer.
 pub const SEND_PARTS: usize = 256;
+/// A client that has just connected has so long to choose the export before another one may have its place, and is waited for until then: a burst
+/// of clients, of which each needs a few round trips, finds places one after the other. It is a few round trips of the longest way that
+/// anybody has a disk at, and with 16 places still 64 of those who say nothing a second.
+pub const CHOOSES: Span = Span::millis(250);
 /// A client that has not chosen the export by then is let go.
 pub const HANDSHAKE_DEADLINE: Span = Span::seconds(10);
 /// A client that has not taken a send, of 1 MiB of data at most, by then makes room for another one, and is let go when the target stops.

@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::quiet::{Quiet, answers, reads};
+use common::quiet::{Quiet, and_leaves, answers, reads};
 use driver::Span;
 use std::num::NonZeroU64;
-use target_daemon::limits::{HANDSHAKE_DEADLINE, MAX_SESSIONS, SEND_DEADLINE};
+use target_daemon::limits::{CHOOSES, HANDSHAKE_DEADLINE, MAX_SESSIONS, SEND_DEADLINE};
 use volume_client::Limits;
 
 const MARGIN: Span = Span::seconds(1);
@@ -25,6 +25,33 @@ fn a_client_that_negotiates_for_ever_is_let_go() {
     q.pass(MARGIN);
     q.until("it is let go", |q| q.is_over(silent) && q.look().sessions.is_empty());
     assert_eq!(q.look().counters["nbd_dropped_for_silence"], 1);
+    q.stop();
+}
+
+#[test]
+fn a_burst_of_clients_is_served_to_the_last() {
+    let mut q = Quiet::new();
+    let says = and_leaves(reads(1, 1));
+    let burst: Vec<_> = (0..40).map(|_| q.connect_from_afar(says.clone(), Span::millis(50), true)).collect();
+    q.until("all are over", |q| burst.iter().all(|guest| q.is_over(*guest)));
+    let answered = burst.iter().filter(|guest| q.heard(**guest).len() == answers(1, 1)).count();
+    let counters = q.look().counters;
+    assert_eq!((answered, counters["nbd_displaced"], counters["nbd_refused"]), (burst.len(), 0, 0));
+    q.stop();
+}
+
+#[test]
+fn those_who_say_nothing_make_room_a_moment_later_each() {
+    let mut q = Quiet::new();
+    let silent: Vec<_> = (0..2 * MAX_SESSIONS).map(|_| q.connect(Vec::new(), true)).collect();
+    q.until("full", |q| q.look().sessions.len() == MAX_SESSIONS);
+    let speaks = q.connect(reads(1, 1), true);
+    q.pass(Span(CHOOSES.0 / 2));
+    assert!(q.heard(speaks).is_empty() && silent.iter().all(|guest| !q.is_over(*guest)), "they may still choose");
+    q.pass(CHOOSES);
+    q.until("it is served", |q| q.heard(speaks).len() == answers(1, 1));
+    let counters = q.look().counters;
+    assert_eq!((counters["nbd_displaced"], counters["nbd_refused"]), (MAX_SESSIONS as u64 + 1, 0));
     q.stop();
 }
 

@@ -9,7 +9,7 @@
 //!
 //! A watch for the client's end is posted from the first turn on: a client that is gone is noticed also while it is not read.
 
-use crate::limits::{HANDSHAKE_DEADLINE, SEND_DEADLINE, SEND_PARTS};
+use crate::limits::{CHOOSES, HANDSHAKE_DEADLINE, SEND_DEADLINE, SEND_PARTS};
 use driver::{Conn, Op, Outbox, Part, StreamId, Time, why};
 use memory::{Arena, Filling};
 use nbd_session::{Closed, Outcome, Session, Ticket};
@@ -311,6 +311,11 @@ impl Link {
             && self.stuck.is_none()
             && self.sending.is_none()
             && !self.session.wants_memory()
+    }
+
+    /// When it has had its time to choose the export, and may make room for another one.
+    pub(super) fn chooses_until(&self) -> Option<Time> {
+        self.is_negotiating().then(|| self.since + CHOOSES)
     }
 
     /// In a word, for the view.

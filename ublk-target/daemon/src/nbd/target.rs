@@ -99,6 +99,8 @@ pub struct NbdTarget {
     free: Vec<u32>,
     streams: BTreeMap<StreamId, u32>,
     listeners: Vec<Accepting>,
+    /// All places are taken, and whoever connects waits in the kernel until then.
+    full: Option<Time>,
     asked: Slab<Asked>,
     /// The first link to be looked at in the next turn: everybody is first once.
     turn: usize,
@@ -124,7 +126,7 @@ struct Place {
 struct Accepting {
     id: ListenerId,
     armed: bool,
-    /// The last one failed.
+    /// The last one failed: not before then.
     after: Option<Time>,
 }
 
@@ -166,6 +168,7 @@ impl NbdTarget {
             free: Vec::new(),
             streams: BTreeMap::new(),
             listeners,
+            full: None,
             asked: Slab::new(),
             turn: 0,
             again: None,
@@ -254,11 +257,10 @@ impl NbdTarget {
                 return;
             }
         };
-        if self.links().filter(|link| link.is_open()).count() >= MAX_SESSIONS {
+        if self.is_full() {
             self.make_room(now, out);
         }
-        let open = self.links().filter(|link| link.is_open()).count();
-        if self.stopping || open >= MAX_SESSIONS {
+        if self.stopping || self.is_full() {
             self.counters.refused += 1;
             out.submit(Op::Close { stream });
             if !self.stopping && self.crowded.is_none_or(|said| now.since(said) >= SAY_CROWDED) {
@@ -283,13 +285,17 @@ impl NbdTarget {
         self.streams.insert(stream, slot);
     }
 
+    fn is_full(&self) -> bool {
+        self.links().filter(|link| link.is_open()).count() >= MAX_SESSIONS
+    }
+
     /// Whoever has been negotiating for longest makes room for the next, or else whoever has not read for longest: neither those who say
-    /// nothing nor those who listen to nothing lock anybody out.
+    /// nothing nor those who listen to nothing lock anybody out. Who has just come is not in the way yet: see [`accept`](Self::accept).
     fn make_room(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         let links = self.places.iter_mut().filter_map(|place| place.link.as_deref_mut());
-        let in_the_way = |link: &Link| match link.is_negotiating() {
-            true => Some((0, link.since)),
-            false => link.stuck_since(now).map(|since| (1, since)),
+        let in_the_way = |link: &Link| match link.chooses_until() {
+            Some(until) => (until <= now).then_some((0, link.since)),
+            None => link.stuck_since(now).map(|since| (1, since)),
         };
         let oldest = links.filter_map(|link| Some((in_the_way(link)?, link))).min_by_key(|(order, _)| *order);
         if let Some((_, link)) = oldest {
@@ -493,11 +499,22 @@ impl NbdTarget {
 
     fn accept(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         // Those that made room, and have not closed yet, are as many as there are places; more wait in the kernel for them.
+        self.full = None;
+        for accepting in &mut self.listeners {
+            accepting.after = accepting.after.filter(|after| *after > now);
+        }
         if self.stopping || self.streams.len() >= 2 * MAX_SESSIONS {
             return;
         }
+        // Where somebody is just choosing the export, the next one is not turned away: a place may be had in a moment, and is in time.
+        if self.is_full() {
+            self.full = self.links().filter_map(Link::chooses_until).min().filter(|until| *until > now);
+            if self.full.is_some() {
+                return;
+            }
+        }
         for accepting in &mut self.listeners {
-            if !accepting.armed && accepting.after.is_none_or(|after| after <= now) {
+            if !accepting.armed && accepting.after.is_none() {
                 accepting.armed = true;
                 out.submit(Op::Accept { listener: accepting.id });
             }
@@ -609,7 +626,7 @@ impl Machine for NbdTarget {
         let accepts = self.listeners.iter().filter(|accepting| !accepting.armed && !self.stopping);
         let accepts = accepts.filter_map(|accepting| accepting.after).min();
         let links = self.links().filter_map(|link| link.deadline(self.stopping)).min();
-        [self.again, accepts, links, self.client.next_deadline()].into_iter().flatten().min()
+        [self.again, accepts, self.full, links, self.client.next_deadline()].into_iter().flatten().min()
     }
 
     fn finished(&self) -> bool {

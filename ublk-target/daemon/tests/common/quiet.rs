@@ -14,6 +14,7 @@ use target_daemon::{Letter, Mail, NbdTarget, TargetView};
 use volume_client::Limits;
 
 const READ: u16 = 0;
+const DISCONNECT: u16 = 2;
 /// Far more than anything takes that waits for no deadline.
 const SOON: Span = Span::seconds(2);
 
@@ -66,13 +67,15 @@ impl From<()> for Said {
     }
 }
 
-/// An NBD client that has said all it will say when it is connected.
+/// An NBD client that says all it will say at once, some time after it is connected.
 struct Guest {
     arena: Arena,
     _conns: Table<Conn>,
     owner: Hold<Conn, why::Owner>,
     to: Address,
     says: Vec<u8>,
+    after: Span,
+    speaks: Option<Time>,
     stream: Option<StreamId>,
     reads: bool,
     sending: bool,
@@ -82,7 +85,7 @@ struct Guest {
 }
 
 impl Guest {
-    fn new(to: Address, says: Vec<u8>, reads: bool, _birth: Birth) -> Self {
+    fn new(to: Address, (says, after): (Vec<u8>, Span), reads: bool, _birth: Birth) -> Self {
         let conns = Table::new();
         let owner = conns.insert(Conn::new(ConnId { slot: 0, generation: 0 }, Provider::Nbd));
         Self {
@@ -91,6 +94,8 @@ impl Guest {
             owner,
             to,
             says,
+            after,
+            speaks: None,
             stream: None,
             reads,
             sending: false,
@@ -98,6 +103,19 @@ impl Guest {
             heard: Vec::new(),
             over: false,
         }
+    }
+
+    fn say(&mut self, now: Time, out: &mut dyn Outbox<()>) {
+        let Some(stream) = self.stream.filter(|_| self.speaks.is_some_and(|at| at <= now) && !self.over) else {
+            return;
+        };
+        self.speaks = None;
+        let len = self.says.len();
+        let mut mem = self.arena.take(len, Class::Client).unwrap();
+        mem[..len].copy_from_slice(&self.says);
+        let parts = smallvec![Part { mem: mem.filled(), from: 0, len }];
+        self.sending = true;
+        out.submit(Op::Send { stream, on: smallvec![self.owner.share()], parts });
     }
 
     fn receive(&mut self, out: &mut dyn Outbox<()>) {
@@ -115,19 +133,11 @@ impl Machine for Guest {
     fn start(&mut self, _: Time, out: &mut dyn Outbox<()>) {
         out.submit(Op::Connect { on: self.owner.share(), to: self.to.clone(), within: Span::seconds(10) });
     }
-    fn done(&mut self, _: Time, done: Done, out: &mut dyn Outbox<()>) {
+    fn done(&mut self, now: Time, done: Done, out: &mut dyn Outbox<()>) {
         match done.op {
             Op::Connect { .. } => {
-                let stream = StreamId(done.result.unwrap());
-                self.stream = Some(stream);
-                if !self.says.is_empty() {
-                    let len = self.says.len();
-                    let mut mem = self.arena.take(len, Class::Client).unwrap();
-                    mem[..len].copy_from_slice(&self.says);
-                    let parts = smallvec![Part { mem: mem.filled(), from: 0, len }];
-                    self.sending = true;
-                    out.submit(Op::Send { stream, on: smallvec![self.owner.share()], parts });
-                }
+                self.stream = Some(StreamId(done.result.unwrap()));
+                self.speaks = (!self.says.is_empty()).then_some(now + self.after);
             }
             Op::Send { .. } => self.sending = false,
             Op::Recv { into, .. } => {
@@ -151,9 +161,11 @@ impl Machine for Guest {
         self.reads = true;
         self.receive(out);
     }
-    fn end_turn(&mut self, _: Time, _: &mut dyn Outbox<()>) {}
+    fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<()>) {
+        self.say(now, out);
+    }
     fn next_deadline(&self) -> Option<Time> {
-        None
+        self.speaks.filter(|_| !self.over)
     }
     fn finished(&self) -> bool {
         false
@@ -164,6 +176,11 @@ impl Machine for Guest {
 pub(crate) fn reads(count: u64, len: u32) -> Vec<u8> {
     let commands = (1..=count).flat_map(|cookie| command(READ, 0, cookie, (0, len), &[]));
     hello().into_iter().chain(commands).collect()
+}
+
+/// What a client says that says goodbye behind this.
+pub(crate) fn and_leaves(says: Vec<u8>) -> Vec<u8> {
+    [says, command(DISCONNECT, 0, 0, (0, 0), &[])].concat()
 }
 
 /// What it is sent for that: the greeting, the export, and each reply with its data.
@@ -203,8 +220,13 @@ impl Quiet {
 
     /// Connects a client that says this.
     pub(crate) fn connect(&mut self, says: Vec<u8>, reads: bool) -> ProcessId {
+        self.connect_from_afar(says, Span(0), reads)
+    }
+
+    /// One whose words are so long on their way.
+    pub(crate) fn connect_from_afar(&mut self, says: Vec<u8>, after: Span, reads: bool) -> ProcessId {
         let to = self.listen.clone();
-        self.w.spawn(Setup::named("guest"), move |birth| Guest::new(to.clone(), says.clone(), reads, birth))
+        self.w.spawn(Setup::named("guest"), move |birth| Guest::new(to.clone(), (says.clone(), after), reads, birth))
     }
 
     /// It reads all that it is sent from now on.
