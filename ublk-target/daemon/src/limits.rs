@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Twice, because a buffer is rounded up to a power of two of pages. With this sum no session ever waits for memory that another
-//! one keeps, so that a large read without structured replies, which must go out in order, always ends.
+//! one keeps (who said goodbye has its place for as long as it has some of it), so that a large read without structured replies, which must
+//! go out in order, always ends.
 
 use driver::Span;
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub const SEND_PARTS: usize = 256;
 /// of clients, of which each needs a few round trips, finds places one after the other. It is a few round trips of the longest way that
 /// anybody has a disk at, and with 16 places still 64 of those who say nothing a second.
 pub const CHOOSES: Span = Span::millis(250);
+/// A client that said goodbye and has not taken a send for so long makes room for another one.
+pub const TAKES: Span = Span::seconds(1);
 /// A client that has not chosen the export by then is let go.
 pub const HANDSHAKE_DEADLINE: Span = Span::seconds(10);
 /// A client that has not taken a send, of 1 MiB of data at most, by then makes room for another one, and is let go when the target stops.

@@ -6,7 +6,7 @@ mod common;
 use common::quiet::{Quiet, and_leaves, answers, reads};
 use driver::Span;
 use std::num::NonZeroU64;
-use target_daemon::limits::{CHOOSES, HANDSHAKE_DEADLINE, MAX_SESSIONS, SEND_DEADLINE};
+use target_daemon::limits::{CHOOSES, HANDSHAKE_DEADLINE, MAX_SESSIONS, NETWORK, SEND_DEADLINE};
 use volume_client::Limits;
 
 const MARGIN: Span = Span::seconds(1);
@@ -52,6 +52,29 @@ fn those_who_say_nothing_make_room_a_moment_later_each() {
     q.until("it is served", |q| q.heard(speaks).len() == answers(1, 1));
     let counters = q.look().counters;
     assert_eq!((counters["nbd_displaced"], counters["nbd_refused"]), (MAX_SESSIONS as u64 + 1, 0));
+    q.stop();
+}
+
+/// 17 pages each, which are set aside as 32: nearly twice of what a session may have.
+#[test]
+fn who_says_goodbye_and_listens_to_nothing_takes_no_memory_from_others() {
+    let mut q = Quiet::new();
+    let greedy = reads(120, 17 * 4096);
+    for _ in 0..MAX_SESSIONS {
+        q.connect(and_leaves(greedy.clone()), false);
+    }
+    q.until("they leave with most of what they may have", |q| {
+        let sessions = q.look().sessions;
+        sessions.len() == MAX_SESSIONS && sessions.iter().all(|s| s.state == "closing" && s.bytes > 6 << 20)
+    });
+    let stay: Vec<_> = (0..MAX_SESSIONS - 1).map(|_| q.connect(greedy.clone(), false)).collect();
+    let honest = q.connect(reads(1, 1), true);
+    q.until("it is served", |q| q.heard(honest).len() == answers(1, 1));
+    q.pass(MARGIN);
+    let view = q.look();
+    assert!(view.arena_in_use <= view.arena_bytes - NETWORK, "{} of {}", view.arena_in_use, view.arena_bytes);
+    assert_eq!((view.counters["nbd_displaced"], view.counters["nbd_refused"]), (MAX_SESSIONS as u64, 0));
+    stay.iter().for_each(|guest| q.read(*guest));
     q.stop();
 }
 

@@ -9,7 +9,7 @@
 //!
 //! A watch for the client's end is posted from the first turn on: a client that is gone is noticed also while it is not read.
 
-use crate::limits::{CHOOSES, HANDSHAKE_DEADLINE, SEND_DEADLINE, SEND_PARTS};
+use crate::limits::{CHOOSES, HANDSHAKE_DEADLINE, SEND_DEADLINE, SEND_PARTS, TAKES};
 use driver::{Conn, Op, Outbox, Part, StreamId, Time, why};
 use memory::{Arena, Filling};
 use nbd_session::{Closed, Outcome, Session, Ticket};
@@ -25,6 +25,17 @@ enum End {
     Shutting(bool),
     Closing,
     Closed,
+}
+
+/// Why a session makes room for another one, and from when on. The first in this order does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum InTheWay {
+    /// It said goodbye, and does not take what it asked for.
+    Leaving(Time),
+    /// It does not choose the export.
+    Choosing(Time),
+    /// It has not taken what is sent to it for long.
+    Deaf(Time),
 }
 
 /// One connection, from its accept until nothing of it is outstanding.
@@ -57,6 +68,18 @@ pub(super) struct Link {
     pub(super) draining: bool,
     /// Something happened since it was last looked at.
     pub(super) touched: bool,
+}
+
+impl InTheWay {
+    pub(super) fn from(self) -> Time {
+        let (Self::Leaving(from) | Self::Choosing(from) | Self::Deaf(from)) = self;
+        from
+    }
+
+    /// It is likely to be over in a moment by itself, and waited for.
+    pub(super) fn is_passing(self) -> bool {
+        matches!(self, Self::Leaving(_) | Self::Choosing(_))
+    }
 }
 
 impl Link {
@@ -288,12 +311,29 @@ impl Link {
         [send, handshake].into_iter().flatten().min()
     }
 
-    /// Since when it has not taken what is sent to it, if that is long.
-    pub(super) fn stuck_since(&self, now: Time) -> Option<Time> {
-        self.sending.filter(|since| self.is_open() && now.since(*since) >= SEND_DEADLINE)
+    /// It has its place among the sessions. Who said goodbye has it for as long as it has the memory of one.
+    pub(super) fn has_place(&self) -> bool {
+        self.is_open() || self.keeps_memory()
     }
 
-    /// It has its place among the sessions.
+    fn keeps_memory(&self) -> bool {
+        self.session.is_leaving() && self.session.bytes_in_flight().0 > 0
+    }
+
+    /// How it makes room for another one, if that is to be had for nothing but time.
+    pub(super) fn in_the_way(&self) -> Option<InTheWay> {
+        if self.keeps_memory() {
+            // What waits for the volume is over with the time to leave.
+            let until = self.sending.map(|since| since + TAKES);
+            return until.or(self.leaving.map(|since| since + SEND_DEADLINE)).map(InTheWay::Leaving);
+        }
+        if self.is_negotiating() {
+            return Some(InTheWay::Choosing(self.since + CHOOSES));
+        }
+        self.sending.filter(|_| self.is_open()).map(|since| InTheWay::Deaf(since + SEND_DEADLINE))
+    }
+
+    /// It takes part.
     pub(super) fn is_open(&self) -> bool {
         self.end == End::Open && self.over.is_none() && !self.session.is_leaving()
     }
@@ -311,11 +351,6 @@ impl Link {
             && self.stuck.is_none()
             && self.sending.is_none()
             && !self.session.wants_memory()
-    }
-
-    /// When it has had its time to choose the export, and may make room for another one.
-    pub(super) fn chooses_until(&self) -> Option<Time> {
-        self.is_negotiating().then(|| self.since + CHOOSES)
     }
 
     /// In a word, for the view.

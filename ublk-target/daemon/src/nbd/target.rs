@@ -27,7 +27,7 @@
 //! nothing unread: what it asked for before is answered, as long as it listens.
 
 use super::convert::{self, Step};
-use super::link::Link;
+use super::link::{InTheWay, Link};
 use crate::limits::{
     ACCEPT_AGAIN, LOOK_AGAIN, MAX_SESSIONS, SAY_CROWDED, SESSION_BYTES, SESSION_COMMANDS, SPARE_DEPTH,
 };
@@ -99,7 +99,7 @@ pub struct NbdTarget {
     free: Vec<u32>,
     streams: BTreeMap<StreamId, u32>,
     listeners: Vec<Accepting>,
-    /// All places are taken, and whoever connects waits in the kernel until then.
+    /// All places are taken, and whoever connects waits in the kernel, until then if none is free before.
     full: Option<Time>,
     asked: Slab<Asked>,
     /// The first link to be looked at in the next turn: everybody is first once.
@@ -286,19 +286,16 @@ impl NbdTarget {
     }
 
     fn is_full(&self) -> bool {
-        self.links().filter(|link| link.is_open()).count() >= MAX_SESSIONS
+        self.links().filter(|link| link.has_place()).count() >= MAX_SESSIONS
     }
 
-    /// Whoever has been negotiating for longest makes room for the next, or else whoever has not read for longest: neither those who say
-    /// nothing nor those who listen to nothing lock anybody out. Who has just come is not in the way yet: see [`accept`](Self::accept).
+    /// Whoever said goodbye and listens to nothing makes room for the next, or else whoever has been negotiating for longest, or else whoever
+    /// has not read for longest: neither those who say nothing nor those who listen to nothing lock anybody out. Who has just come, or just
+    /// gone, is not in the way yet: see [`accept`](Self::accept).
     fn make_room(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         let links = self.places.iter_mut().filter_map(|place| place.link.as_deref_mut());
-        let in_the_way = |link: &Link| match link.chooses_until() {
-            Some(until) => (until <= now).then_some((0, link.since)),
-            None => link.stuck_since(now).map(|since| (1, since)),
-        };
-        let oldest = links.filter_map(|link| Some((in_the_way(link)?, link))).min_by_key(|(order, _)| *order);
-        if let Some((_, link)) = oldest {
+        let in_the_way = links.filter_map(|link| Some((link.in_the_way().filter(|way| way.from() <= now)?, link)));
+        if let Some((_, link)) = in_the_way.min_by_key(|(way, _)| *way) {
             self.counters.displaced += 1;
             link.drop_client(out);
         }
@@ -506,9 +503,10 @@ impl NbdTarget {
         if self.stopping || self.streams.len() >= 2 * MAX_SESSIONS {
             return;
         }
-        // Where somebody is just choosing the export, the next one is not turned away: a place may be had in a moment, and is in time.
+        // Where somebody is just choosing the export, or leaving, the next one is not turned away: a place may be free in a moment.
         if self.is_full() {
-            self.full = self.links().filter_map(Link::chooses_until).min().filter(|until| *until > now);
+            let passing = self.links().filter_map(Link::in_the_way).filter(|way| way.is_passing());
+            self.full = passing.map(InTheWay::from).min().filter(|until| *until > now);
             if self.full.is_some() {
                 return;
             }
