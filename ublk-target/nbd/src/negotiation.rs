@@ -100,9 +100,11 @@ impl Negotiation {
     }
 
     /// An option whose data is not even looked at.
-    pub(crate) fn too_big(&mut self, option: u32, out: &mut Output) -> Result<(), Closed> {
+    pub(crate) fn too_big(&mut self, option: u32, out: &mut Output) -> Result<Next, Closed> {
         match option {
+            opt::ABORT => return Ok(abort(out)),
             opt::EXPORT_NAME => return Err(Closed::UnknownExport),
+            opt::STARTTLS if self.tls != Tls::Off => refuse(out, option, rep::ERR_INVALID, TLS_ONCE),
             _ if self.waits_for_tls() => refuse(out, option, rep::ERR_TLS_REQD, TLS_FIRST),
             _ => refuse(out, option, rep::ERR_TOO_BIG, "the option's data is too long"),
         }
@@ -110,7 +112,7 @@ impl Negotiation {
         if option == opt::SET_META_CONTEXT {
             self.allocation = false;
         }
-        Ok(())
+        Ok(Next::Option)
     }
 
     /// An option with all its data.
@@ -122,13 +124,10 @@ impl Negotiation {
         out: &mut Output,
     ) -> Result<Next, Closed> {
         match option {
-            opt::ABORT => {
-                reply(out, option, rep::ACK, &[]);
-                return Ok(Next::Goodbye);
-            }
+            opt::ABORT => return Ok(abort(out)),
             opt::STARTTLS if self.tls != Tls::Off => {
                 if self.secure || !data.is_empty() {
-                    refuse(out, option, rep::ERR_INVALID, "TLS begins once, and this option has no data");
+                    refuse(out, option, rep::ERR_INVALID, TLS_ONCE);
                     return Ok(Next::Option);
                 }
                 reply(out, option, rep::ACK, &[]);
@@ -229,6 +228,7 @@ impl Negotiation {
 }
 
 const TLS_FIRST: &str = "this server serves nobody without TLS";
+const TLS_ONCE: &str = "TLS begins once, and this option has no data";
 
 /// What a client had best use: a block of the store.
 #[allow(clippy::cast_possible_truncation, reason = "a constant, 4096")]
@@ -264,6 +264,12 @@ fn parse_meta_context(data: &[u8]) -> Option<(&[u8], &[u8])> {
         }
     }
     (fields.is_empty() && name.len() <= MAX_STRING).then_some((name, queries))
+}
+
+/// Whatever else the client says: this is its goodbye.
+fn abort(out: &mut Output) -> Next {
+    reply(out, opt::ABORT, rep::ACK, &[]);
+    Next::Goodbye
 }
 
 fn length(bytes: &[u8]) -> [u8; 4] {

@@ -474,11 +474,10 @@ impl Session {
             return Some(Err(Closed::OptionMagic(magic)));
         }
         if len > MAX_OPTION {
-            let refused =
-                self.negotiation.admit(option).and_then(|()| self.negotiation.too_big(option, &mut self.output));
+            let next = self.negotiation.admit(option).and_then(|()| self.negotiation.too_big(option, &mut self.output));
             self.stream.consume(OPTION_HEADER);
             self.phase = Phase::Skip { left: u64::from(len), then: Then::Options };
-            return Some(refused);
+            return Some(next.map(|next| self.goes_on(next)));
         }
         let len = usize::try_from(len).ok()?;
         let data = fields.0.get(..len)?;
@@ -487,13 +486,18 @@ impl Session {
             .admit(option)
             .and_then(|()| self.negotiation.option(&self.export, option, data, &mut self.output));
         self.stream.consume(OPTION_HEADER + len);
-        Some(next.map(|next| match next {
+        Some(next.map(|next| self.goes_on(next)))
+    }
+
+    /// What comes behind an option.
+    fn goes_on(&mut self, next: Next) {
+        match next {
             Next::Option => {}
             Next::Commands => self.phase = Phase::Commands,
             Next::Tls if self.stream.bytes().is_empty() => self.phase = Phase::Securing(false),
             Next::Tls => self.end(Closed::AheadOfTls),
             Next::Goodbye => self.say_goodbye(Closed::Disconnected),
-        }))
+        }
     }
 
     /// One command, if its header is here and there is room for it.

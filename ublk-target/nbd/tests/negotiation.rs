@@ -285,6 +285,28 @@ fn what_is_said_in_clear_behind_the_wish_for_tls_is_never_taken_for_said_over_it
 }
 
 #[test]
+fn what_begins_tls_or_ends_the_session_means_the_same_with_too_much_data() {
+    for len in [1, 32768, 32769, 200_000] {
+        for tls in [Tls::Off, Tls::Optional, Tls::Required] {
+            let data = vec![0; len];
+            let mut server = greeted_with(tls);
+            let refused = kind_of(&server.ask(&option(5, &data)));
+            let right = match tls {
+                Tls::Off if len > 32768 => ERR_TOO_BIG,
+                Tls::Off => ERR_UNSUP,
+                Tls::Optional | Tls::Required => ERR_INVALID,
+            };
+            assert_eq!(refused, right, "{len} bytes, {tls:?}");
+            assert!(!server.wants_tls && server.closed.is_none(), "it goes on");
+            assert_eq!(server.ask(&option(2, &data)), option_reply(2, 1, &[]), "{len} bytes, {tls:?}");
+            assert_eq!(server.closed, Some(Closed::Disconnected));
+        }
+    }
+    let mut server = secured(Tls::Required);
+    assert_eq!(kind_of(&server.ask(&option(5, &[0; 32769]))), ERR_INVALID, "once");
+}
+
+#[test]
 fn a_session_that_gets_no_tls_is_over() {
     let mut server = greeted_with(Tls::Required);
     server.ask(&option(5, &[]));
