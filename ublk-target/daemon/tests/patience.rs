@@ -78,7 +78,8 @@ fn who_says_goodbye_and_listens_to_nothing_takes_no_memory_from_others() {
     q.stop();
 }
 
-/// A virtual machine that is paused reads nothing either, and loses nothing by it, unless its place is wanted.
+/// A virtual machine that is paused reads nothing either, and loses nothing by it, unless its place is wanted: on a Unix socket, where no kernel
+/// ends the stream before.
 #[test]
 fn who_does_not_read_for_long_is_kept_until_its_place_is_wanted() {
     let mut q = Quiet::new();

@@ -300,7 +300,9 @@ impl Link {
     }
 
     /// When it is let go if nothing happens. Who reads nothing may be a virtual machine that is paused, and is waited for, but for its
-    /// session's end, or the target's (`stopping`); who said goodbye waits no longer than that for all that it asked for.
+    /// session's end, or the target's (`stopping`); who said goodbye waits no longer than that for all that it asked for. So it is on a Unix
+    /// socket. Over TCP the kernel ends a stream that has taken nothing for 25 s (`reactor/src/sockets.rs: tune`), whether its host has vanished
+    /// or its program stands still.
     pub(super) fn deadline(&self, stopping: bool) -> Option<Time> {
         if self.end != End::Open {
             return None;
