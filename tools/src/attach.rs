@@ -6,13 +6,14 @@
 
 use crate::background;
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, Size, print};
+use crate::output::{Exit, Failure, Format, Outcome, OutputArgs, Size, print};
 use crate::trace::{self};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use conductor_model::Bytes;
 use conductor_model::limits::MAX_HOST_NAME;
 use nix::unistd::Uid;
+use serde::Serialize;
 use std::env;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -85,7 +86,7 @@ pub(crate) struct AttachArgs {
     /// This client's name in the cluster [default: HOST/VOLUME~ID, where ID tells machines and their --dir apart]
     #[arg(long, value_name = "NAME")]
     client_name: Option<String>,
-    /// Stay, instead of serving in the background
+    /// Stay, instead of serving in the background; JSON is one line then
     #[arg(long)]
     foreground: bool,
     /// Show every 2 s where requests spend their time, until Ctrl-C, which ends the showing and nothing else
@@ -96,6 +97,8 @@ pub(crate) struct AttachArgs {
     background: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -107,6 +110,15 @@ pub(crate) struct DetachArgs {
     force: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// An attachment that ended.
+#[derive(Serialize)]
+struct Detached {
+    volume: String,
+    detached: bool,
 }
 
 /// What connections go over.
@@ -242,18 +254,45 @@ pub(crate) fn attach(args: AttachArgs) -> Outcome {
     if args.background {
         return background::serve(|| options(args));
     }
+    let output = args.output;
     if args.foreground {
         return Ok(target_daemon::run(options(args)?, |record| {
+            let line = match output.output {
+                Format::Table => Ok(record.device.clone()),
+                Format::Json => serde_json::to_string(record),
+            };
             // A reader that went away does not end the service.
-            let _said = print(&record.device);
+            let _said = line.map(|line| print(&line));
         })?);
     }
     // What can be said at once is said here, without a second process.
+    if args.trace && output.output == Format::Json {
+        let why =
+            "--trace shows tables to people: say -o table, or ask `trine attached --trace -o json` again and again";
+        return Err(Failure::usage(why));
+    }
     let place = Place::new(&records(&args.cluster)?, &args.volume.to_string());
     let sockets = args.trace.then(|| trace::sockets(&args.cluster)).transpose()?;
     options(args)?;
-    background::spawn(&place)?;
+    let device = background::spawn(&place)?;
+    say(&place, &device, output).map_err(|unsaid| {
+        let volume = place.volume();
+        let what =
+            format!("{volume} is attached, as {device}, which could not be printed: `trine detach {volume}` ends it");
+        Failure { why: unsaid.why.context(what), ..unsaid }
+    })?;
     sockets.map_or(Ok(()), |sockets| trace::follow(&place, &sockets))
+}
+
+/// The device; to programs all that is recorded of the attachment.
+fn say(place: &Place, device: &str, output: OutputArgs) -> Outcome {
+    match output.output {
+        Format::Table => print(device),
+        Format::Json => {
+            let record = place.read()?.ok_or_else(|| Failure::new(Exit::Failed, "it is detached already"))?;
+            output.print(&record, |_| String::new())
+        }
+    }
 }
 
 fn options(args: AttachArgs) -> Outcome<Options> {
@@ -365,7 +404,14 @@ pub(crate) fn run_detach(args: &DetachArgs) -> Outcome {
             Failure { exit, why: why.context(format!("{what}: detach it again when that answers")) }
         }
         error => error.into(),
-    })
+    })?;
+    match args.output.output {
+        Format::Table => Ok(()),
+        Format::Json => {
+            let detached = Detached { volume: args.volume.to_string(), detached: true };
+            args.output.print(&detached, |_| String::new())
+        }
+    }
 }
 
 #[cfg(test)]

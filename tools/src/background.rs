@@ -2,7 +2,7 @@
 //! none.
 
 use crate::inherited::keep_files;
-use crate::output::{Exit, Failure, Outcome, note, print};
+use crate::output::{Exit, Failure, Outcome, note};
 use crate::pidfile::Process;
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
@@ -49,7 +49,8 @@ fn say(line: &str) {
     }
 }
 
-pub(crate) fn spawn(place: &Place) -> Outcome {
+/// Returns the device.
+pub(crate) fn spawn(place: &Place) -> Outcome<String> {
     // From before there is a target: nobody ends us without ending it. It has the mask, too, and wants it.
     let stops = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
     stops.thread_block().context("cannot block signals")?;
@@ -69,13 +70,7 @@ pub(crate) fn spawn(place: &Place) -> Outcome {
         .context("cannot start the target")?;
     match heard(&mut child, stops)? {
         Heard::Line(line) => match line.strip_prefix(FAILED) {
-            None => print(&line).map_err(|unsaid| {
-                let volume = place.volume();
-                let what = format!(
-                    "{volume} is attached, as {line}, which could not be printed: `trine detach {volume}` ends it"
-                );
-                Failure { why: unsaid.why.context(what), ..unsaid }
-            }),
+            None => Ok(line),
             Some(why) => Err(Failure::new(code(&mut child)?, why)),
         },
         Heard::End => {
@@ -88,7 +83,7 @@ pub(crate) fn spawn(place: &Place) -> Outcome {
 }
 
 /// Ends the target that was started, as Ctrl-C would if it were in the foreground.
-fn give_up(place: &Place, child: &mut Child) -> Outcome {
+fn give_up<T>(place: &Place, child: &mut Child) -> Outcome<T> {
     let volume = place.volume();
     note(format_args!("trine: ending the target of {volume}; what it did is taken back"));
     let until = Instant::now() + ENDED;

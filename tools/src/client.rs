@@ -1,7 +1,7 @@
 //! `trine client`: who uses the cluster's volumes, and ending it.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, confirm, print, size, table, when};
+use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, confirm, size, table, when};
 use crate::volume::name;
 use clap::{Args, Subcommand};
 use conductor_model::NodeId;
@@ -74,6 +74,8 @@ pub(crate) struct RemoveArgs {
     yes: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -95,6 +97,8 @@ pub(crate) struct EvictArgs {
     yes: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 pub(crate) fn run(command: ClientCommand) -> Outcome {
@@ -166,17 +170,32 @@ fn rotate(args: RotateArgs) -> Outcome {
     Err(Failure::new(Exit::TimedOut, why))
 }
 
+/// A key that is none any more.
+#[derive(Serialize)]
+struct Removed<'a> {
+    name: &'a str,
+    removed: bool,
+}
+
 fn remove(args: &RemoveArgs) -> Outcome {
     if !args.yes {
         confirm(&format!("Remove the key {}? What is attached with it fails from then on.", args.name), false)?;
     }
     args.cluster.client()?.remove_key(&args.name)?;
-    print(&format!("key {} removed", args.name))
+    args.output.print(&Removed { name: &args.name, removed: true }, |key| format!("key {} removed", key.name))
 }
 
 fn one(clients: Vec<ClientInfo>, name: &str) -> Outcome<ClientInfo> {
     let found = clients.into_iter().find(|client| client.name == name);
     found.ok_or_else(|| Failure::new(Exit::NoSuch, format!("no client {name} has a volume attached")))
+}
+
+/// A client that has nothing attached any more.
+#[derive(Serialize)]
+struct Evicted<'a> {
+    name: &'a str,
+    /// Volumes that it had.
+    evicted_from: Vec<String>,
 }
 
 fn evict(args: &EvictArgs) -> Outcome {
@@ -189,8 +208,8 @@ fn evict(args: &EvictArgs) -> Outcome {
         let volumes = info.volumes.iter().map(|held| held.volume.as_str()).collect::<Vec<_>>().join(", ");
         confirm(&format!("Take {volumes} from {}? Its requests fail from then on.", args.name), false)?;
     }
-    let volumes = client.evict(&args.name)?;
-    print(&format!("{} evicted from {}", args.name, volumes.join(", ")))
+    let evicted = Evicted { name: &args.name, evicted_from: client.evict(&args.name)? };
+    args.output.print(&evicted, |it| format!("{} evicted from {}", it.name, it.evicted_from.join(", ")))
 }
 
 fn mode(held: &ClientVolume) -> &'static str {

@@ -10,7 +10,7 @@ mod cluster;
 mod process;
 
 use crate::config::DirArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, note, print, table};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, note, table};
 use crate::pidfile;
 use anyhow::Context;
 use clap::builder::BoolishValueParser;
@@ -19,6 +19,7 @@ use cluster::{Cluster, Disks, Member, destroy, gone, journal_dirs};
 use conductor_model::views::{NodeInfo, NodeState};
 use indicatif::ProgressBar;
 use process::{Starting, end, own_command};
+use serde::Serialize;
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -79,6 +80,8 @@ pub(crate) struct StartArgs {
     huge_pages: bool,
     #[command(flatten)]
     dir: DirArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -94,6 +97,18 @@ pub(crate) struct StopArgs {
     force: bool,
     #[command(flatten)]
     dir: DirArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What a stop came to.
+#[derive(Serialize)]
+struct Stopped {
+    dir: String,
+    /// Processes.
+    stopped: usize,
+    /// The cluster is, with its data.
+    deleted: bool,
 }
 
 #[derive(Args)]
@@ -151,7 +166,9 @@ fn start(args: &StartArgs) -> Outcome {
     bar.finish_and_clear();
     let (nodes, conductor_at) = (cluster.plan.nodes.len(), cluster.plan.conductor);
     let what = if conductor || !stopped.is_empty() { "runs" } else { "runs already" };
-    print(&format!("a cluster of {nodes} nodes {what} in {}; conductor at {conductor_at}", dir.display()))?;
+    args.output.print(&cluster.members(), |_| {
+        format!("a cluster of {nodes} nodes {what} in {}; conductor at {conductor_at}", dir.display())
+    })?;
     cluster.say_what_is_missing()
 }
 
@@ -244,7 +261,11 @@ fn start_node(cluster: &Cluster, n: usize, known: &[NodeInfo], args: &StartArgs)
 
 fn stop(args: &StopArgs) -> Outcome {
     let dir = absolute(&args.dir)?;
-    let none = || print(&format!("no cluster in {}", dir.display()));
+    let path = || dir.display().to_string();
+    let none = || {
+        let none = Stopped { dir: path(), stopped: 0, deleted: false };
+        args.output.print(&none, |Stopped { dir, .. }| format!("no cluster in {dir}"))
+    };
     // Nothing is left in a directory that has nothing to do with this.
     if Cluster::open(&dir)?.is_none() {
         return none();
@@ -275,9 +296,12 @@ fn stop(args: &StopArgs) -> Outcome {
     if args.destroy {
         cluster.journals().try_for_each(|file| gone(fs::remove_file(file))).context("cannot delete the journals")?;
         destroy(&dir, cluster.plan.nodes.len()).with_context(|| format!("cannot delete {}", dir.display()))?;
-        return print(&format!("cluster in {} stopped and deleted", dir.display()));
     }
-    print(&format!("{stopped} processes stopped; the data stays in {}", dir.display()))
+    let done = Stopped { dir: path(), stopped, deleted: args.destroy };
+    args.output.print(&done, |Stopped { dir, stopped, deleted }| match deleted {
+        true => format!("cluster in {dir} stopped and deleted"),
+        false => format!("{stopped} processes stopped; the data stays in {dir}"),
+    })
 }
 
 fn status(args: &StatusArgs) -> Outcome {

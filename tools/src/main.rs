@@ -50,6 +50,7 @@ use tracing_subscriber::EnvFilter;
 const AFTER: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 conductor unreachable, 4 no such object, 5 refused, 6 timed out.
 Sizes are whole numbers with K, M, G or T, all powers of 1024: 100G and 100GiB are the same.
+With -o json, or TRINE_OUTPUT=json, a command prints what it lists or changed as JSON: as the listings do, with the same fields.
 Options come from flags, then from the environment where it says [env: …], then from a TOML file: a key at its top, such as
 conductor = \"HOST:PORT\", is for all commands, and one under [\"node.run\"] for that one.
 
@@ -295,5 +296,29 @@ mod tests {
         let command = Cli::command();
         command.clone().debug_assert();
         check(&command, "trine");
+    }
+
+    #[test]
+    fn programs_can_have_json_from_every_command() {
+        fn without(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+            for sub in command.get_subcommands() {
+                without(sub, &format!("{path} {}", sub.get_name()), found);
+            }
+            if !command.has_subcommands() && !command.get_arguments().any(|arg| arg.get_id() == "output") {
+                found.push(path.to_owned());
+            }
+        }
+        let mut found = Vec::new();
+        without(&Cli::command(), "trine", &mut found);
+        let exceptions = [
+            // Their one line is for whoever starts them.
+            "trine node run",
+            "trine conductor run",
+            // What they print or write has a form of its own: Prometheus', a shell's, man's.
+            "trine metrics",
+            "trine completions",
+            "trine man",
+        ];
+        assert_eq!(found, exceptions);
     }
 }

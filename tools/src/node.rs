@@ -159,6 +159,8 @@ pub(crate) struct NodeArgs {
     node: NodeId,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -170,6 +172,8 @@ pub(crate) struct DrainArgs {
     wait: WaitArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -183,6 +187,8 @@ pub(crate) struct RemoveArgs {
     force: Option<String>,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// `n3` or `3`.
@@ -199,23 +205,22 @@ pub(crate) fn run(command: NodeCommand) -> Outcome {
         NodeCommand::Add(args) => add(&args),
         NodeCommand::List(args) => args.output.print(&args.cluster.client()?.nodes()?, |nodes| nodes_table(nodes)),
         NodeCommand::Show(args) => show(&args),
-        NodeCommand::Cordon(args) => {
-            args.cluster.client()?.set_duty(args.node, Duty::Cordoned, false)?;
-            print(&format!("{} gets no new copies", args.node))
-        }
-        NodeCommand::Uncordon(args) => {
-            args.cluster.client()?.set_duty(args.node, Duty::Serving, false)?;
-            print(&format!("{} takes new copies", args.node))
-        }
+        NodeCommand::Cordon(args) => set_duty(&args, Duty::Cordoned, "gets no new copies"),
+        NodeCommand::Uncordon(args) => set_duty(&args, Duty::Serving, "takes new copies"),
         NodeCommand::Drain(args) => drain(&args),
         NodeCommand::Remove(args) => {
             let info = args.cluster.client()?.set_duty(args.node, Duty::Removed, disk::force(args.force.as_deref()))?;
-            match copies(&info) {
-                0 => print(&format!("{} is forgotten", args.node)),
-                left => print(&format!("{} is forgotten once {left} copies are made anew", args.node)),
-            }
+            args.output.print(&info, |info| match copies(info) {
+                0 => format!("{} is forgotten", info.node),
+                left => format!("{} is forgotten once {left} copies are made anew", info.node),
+            })
         }
     }
+}
+
+fn set_duty(args: &NodeArgs, duty: Duty, what: &str) -> Outcome {
+    let info = args.cluster.client()?.set_duty(args.node, duty, false)?;
+    args.output.print(&info, |info| format!("{} {what}", info.node))
 }
 
 /// A node joins by running.
@@ -258,16 +263,18 @@ fn reachable(conductors: &str) -> String {
 
 fn drain(args: &DrainArgs) -> Outcome {
     let client = args.cluster.client()?;
-    let before = copies(&client.set_duty(args.node, Duty::Draining, false)?);
+    let begun = client.set_duty(args.node, Duty::Draining, false)?;
+    let before = copies(&begun);
     if args.wait.no_wait {
-        return print(&format!("{} is being emptied of {before} copies", args.node));
+        return args.output.print(&begun, |info| format!("{} is being emptied of {before} copies", info.node));
     }
-    follow(&format!("emptying {}", args.node), Unit::Parts("copies"), args.wait.timeout, || {
-        let left = copies(&client.node(args.node)?);
+    let emptied = follow(&format!("emptying {}", args.node), Unit::Parts("copies"), args.wait.timeout, || {
+        let info = client.node(args.node)?;
+        let left = copies(&info);
         let (done, of) = (u64::from(before.saturating_sub(left)), u64::from(before));
-        Ok(if left == 0 { Ok(()) } else { Err(Progress { done, of, reasons: Vec::new() }) })
+        Ok(if left == 0 { Ok(info) } else { Err(Progress { done, of, reasons: Vec::new() }) })
     })?;
-    print(&format!("{} is empty", args.node))
+    args.output.print(&emptied, |info| format!("{} is empty", info.node))
 }
 
 fn copies(node: &NodeInfo) -> u32 {

@@ -86,10 +86,10 @@ impl From<conductor_client::Error> for Failure {
     }
 }
 
-/// How listings are printed.
+/// How listings are printed, and what a command changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Args)]
 pub(crate) struct OutputArgs {
-    /// Print a table for people, or JSON whose field names do not change
+    /// Print text for people, or JSON whose field names do not change
     #[arg(short, long, env = "TRINE_OUTPUT", default_value = "table", value_name = "FORMAT", help_heading = "Output")]
     pub(crate) output: Format,
 }

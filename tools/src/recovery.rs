@@ -2,12 +2,13 @@
 
 use crate::config::ClusterArgs;
 use crate::etcd::{self, EtcdArgs, store};
-use crate::output::{Exit, Failure, Outcome, OutputArgs, print, table, when};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, table, when};
 use clap::Args;
-use conductor_model::ClusterId;
 use conductor_model::views::{Adopt, RecoveryInfo};
-use conductor_service::backup::{self, BackupError};
+use conductor_model::{ClusterId, Commit, Millis};
+use conductor_service::backup::{self, BackupError, Head};
 use conductor_service::{Error, Store};
+use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -17,6 +18,16 @@ pub(crate) struct BackupArgs {
     file: PathBuf,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A backup that was made.
+#[derive(Serialize)]
+struct BackedUp {
+    file: String,
+    #[serde(flatten)]
+    head: Head,
 }
 
 #[derive(Args)]
@@ -36,6 +47,20 @@ pub(crate) struct RecoverArgs {
     store: Store,
     #[command(flatten)]
     etcd: EtcdArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A state that was made.
+#[derive(Serialize)]
+struct Recovered {
+    store: String,
+    /// None: the first node with data that comes says which.
+    cluster: Option<ClusterId>,
+    /// None: it is empty.
+    commit: Option<Commit>,
+    /// When the backup was.
+    taken: Option<Millis>,
 }
 
 #[derive(Args)]
@@ -69,34 +94,35 @@ pub(crate) fn backup(args: &BackupArgs) -> Outcome {
     }
     let text = args.cluster.client()?.backup()?;
     let head = backup::keep(&args.file, &text).map_err(failed)?;
-    print(&format!(
-        "{}: cluster {} at commit {}, {} records, {}",
-        args.file.display(),
-        head.cluster,
-        head.commit,
-        head.records,
-        when(head.taken)
-    ))
+    args.output.print(&BackedUp { file: args.file.display().to_string(), head }, |BackedUp { file, head }| {
+        let Head { cluster, commit, records, taken, .. } = head;
+        format!("{file}: cluster {cluster} at commit {commit}, {records} records, {}", when(*taken))
+    })
 }
 
 pub(crate) fn recover(args: RecoverArgs) -> Outcome {
-    let RecoverArgs { backup, cluster_id, store, etcd, from_nodes: _ } = args;
+    let RecoverArgs { backup, cluster_id, store, etcd, output, from_nodes: _ } = args;
     let store = etcd.complete(store)?;
     let name = etcd::name(&store);
-    let what = match &backup {
+    let (what, recovered) = match &backup {
         Some(file) => {
-            let head = backup::recover(file, &store).map_err(failed)?;
-            format!("{name} holds cluster {} as it was at commit {}, {}", head.cluster, head.commit, when(head.taken))
+            let Head { cluster, commit, taken, .. } = backup::recover(file, &store).map_err(failed)?;
+            let what = format!("{name} holds cluster {cluster} as it was at commit {commit}, {}", when(taken));
+            let (cluster, commit, taken) = (Some(cluster), Some(commit), Some(taken));
+            (what, Recovered { store: name, cluster, commit, taken })
         }
         None => {
             backup::recover_from_nodes(cluster_id, &store).map_err(failed)?;
-            format!("{name} is empty, and takes what the nodes hold")
+            let what = format!("{name} is empty, and takes what the nodes hold");
+            (what, Recovered { store: name, cluster: cluster_id, commit: None, taken: None })
         }
     };
-    print(&format!(
-        "{what}\nnext: `trine conductor run --existing --store {name}`, with the other options that the conductor had (--key-file, --listen, …); when all \
-         nodes have come, `trine conductor adopt`"
-    ))
+    output.print(&recovered, |Recovered { store, .. }| {
+        format!(
+            "{what}\nnext: `trine conductor run --existing --store {store}`, with the other options that the conductor had (--key-file, --listen, …); \
+             when all nodes have come, `trine conductor adopt`"
+        )
+    })
 }
 
 pub(crate) fn adopt(args: AdoptArgs) -> Outcome {

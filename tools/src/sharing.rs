@@ -1,7 +1,7 @@
 //! `trine volume clone`, `flatten`, `copy-range` and `copy-ranges`: volumes that share with others.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, print, size, table, when};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, size, table, when};
 use crate::progress::{Unit, follow, sentence};
 use crate::snapshot::SnapshotName;
 use crate::volume::{WaitArgs, When, finish, name};
@@ -45,6 +45,8 @@ pub(crate) struct FlattenArgs {
     wait: WaitArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -98,14 +100,18 @@ pub(crate) fn clone(args: &CloneArgs) -> Outcome {
 
 pub(crate) fn flatten(args: &FlattenArgs) -> Outcome {
     let client = args.cluster.client()?;
-    client.flatten(&args.name)?;
+    let begun = client.flatten(&args.name)?;
     if args.wait.no_wait {
-        return print(&format!("volume {} is being flattened", args.name));
+        return args.output.print(&begun, |info| format!("volume {} is being flattened", info.name));
     }
-    follow(&format!("flattening of {}", args.name), Unit::Parts("copies"), args.wait.timeout, || {
-        Ok(client.volume(&args.name)?.info.flatten.map_or(Ok(()), Err))
+    let done = follow(&format!("flattening of {}", args.name), Unit::Parts("copies"), args.wait.timeout, || {
+        let info = client.volume(&args.name)?.info;
+        Ok(match &info.flatten {
+            Some(progress) => Err(progress.clone()),
+            None => Ok(info),
+        })
     })?;
-    print(&format!("volume {} needs no other volume any more", args.name))
+    args.output.print(&done, |info| format!("volume {} needs no other volume any more", info.name))
 }
 
 pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {

@@ -1,13 +1,14 @@
 //! `trine snapshot`.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, confirm, print, size, table, when};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, confirm, size, table, when};
 use crate::progress::{Unit, follow};
 use crate::volume::{WaitArgs, name};
 use clap::{Args, Subcommand};
 use conductor_client::Client;
 use conductor_model::views::{CancelledRollback, SnapshotInfo, SnapshotState, VolumeRange};
 use conductor_model::{Bytes, split_snapshot};
+use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 
@@ -83,6 +84,16 @@ pub(crate) struct DeleteArgs {
     yes: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A snapshot that is gone but for its copies, as a listing would show it.
+#[derive(Serialize)]
+struct Deleted<'a> {
+    volume: &'a str,
+    name: &'a str,
+    state: SnapshotState,
 }
 
 #[derive(Args)]
@@ -101,6 +112,8 @@ pub(crate) struct RollbackArgs {
     wait: WaitArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 pub(crate) fn run(command: SnapshotCommand) -> Outcome {
@@ -137,16 +150,19 @@ fn delete(args: &DeleteArgs) -> Outcome {
         confirm(&format!("Delete snapshot {} for good?", args.snapshot), false)?;
     }
     client.delete_snapshot(volume, name)?;
-    print(&format!("snapshot {} deleted", args.snapshot))
+    let deleted = Deleted { volume, name, state: SnapshotState::Deleting };
+    args.output.print(&deleted, |_| format!("snapshot {} deleted", args.snapshot))
 }
 
 fn rollback(args: &RollbackArgs) -> Outcome {
     let SnapshotName { volume, name } = &args.snapshot;
     let client = args.cluster.client()?;
     if args.cancel {
-        let cancelled = client.cancel_rollback(volume, name)?.cancelled_rollback;
-        let parts = cancelled.map_or_else(String::new, |cancelled| format!(": {}", parts(&cancelled)));
-        return print(&format!("rollback of volume {volume} to {} cancelled{parts}", args.snapshot));
+        return args.output.print(&client.cancel_rollback(volume, name)?, |info| {
+            let cancelled = info.cancelled_rollback.as_ref();
+            let parts = cancelled.map_or_else(String::new, |cancelled| format!(": {}", parts(cancelled)));
+            format!("rollback of volume {volume} to {} cancelled{parts}", args.snapshot)
+        });
     }
     if !args.yes {
         let (then, now) = (find(&client, &args.snapshot)?.size, client.volume(volume)?.info.size);
@@ -158,25 +174,27 @@ fn rollback(args: &RollbackArgs) -> Outcome {
         let what = format!("Roll volume {volume} back to {}?", args.snapshot);
         confirm(&format!("{what} Everything written since is lost.{grown}"), false)?;
     }
-    let begun = client.rollback(volume, name)?.rollback;
-    let grown = begun.and_then(|rollback| rollback.zeros_from).map_or_else(String::new, |from| {
+    let begun = client.rollback(volume, name)?;
+    let grown = begun.rollback.as_ref().and_then(|rollback| rollback.zeros_from).map_or_else(String::new, |from| {
         format!("; it has grown since, and keeps its size: from {} on it reads as zeros", size(from))
     });
     if args.wait.no_wait {
-        return print(&format!("volume {volume} is being rolled back to {}{grown}", args.snapshot));
+        return args
+            .output
+            .print(&begun, |_| format!("volume {volume} is being rolled back to {}{grown}", args.snapshot));
     }
     let what = format!("rollback of {volume}");
-    follow(&what, Unit::Parts("shards"), args.wait.timeout, || {
+    let done = follow(&what, Unit::Parts("shards"), args.wait.timeout, || {
         let info = client.volume(volume)?.info;
-        match (info.rollback, info.cancelled_rollback) {
-            (Some(rollback), _) => Ok(Err(rollback.progress)),
-            (None, None) => Ok(Ok(())),
+        match (&info.rollback, &info.cancelled_rollback) {
+            (Some(rollback), _) => Ok(Err(rollback.progress.clone())),
+            (None, None) => Ok(Ok(info)),
             (None, Some(cancelled)) => {
-                Err(Failure::new(Exit::Failed, format!("{what} was cancelled: {}", parts(&cancelled))))
+                Err(Failure::new(Exit::Failed, format!("{what} was cancelled: {}", parts(cancelled))))
             }
         }
     })?;
-    print(&format!("volume {volume} rolled back to {}{grown}", args.snapshot))
+    args.output.print(&done, |_| format!("volume {volume} rolled back to {}{grown}", args.snapshot))
 }
 
 /// What a volume reads as whose rollback was cancelled.

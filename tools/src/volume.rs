@@ -1,7 +1,7 @@
 //! `trine volume`.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, print, size, table};
+use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, size, table};
 use crate::progress::{Unit, patiently, sentence};
 use crate::snapshot::parts;
 use crate::{image, ranges, resync, scrub, sharing};
@@ -11,6 +11,7 @@ use conductor_model::limits::DEFAULT_MIN_COPIES;
 use conductor_model::views::{Health, NewCopies, NewVolume, NodeInfo, VolumeDetail, VolumeInfo, VolumeState};
 use conductor_model::{Bytes, CopyState, Durability, Member, NodeId, check_volume_name, split_snapshot};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -218,6 +219,15 @@ pub(crate) struct DeleteArgs {
     force: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A volume that is gone but for its copies, as a listing would show it.
+#[derive(Serialize)]
+struct Deleted<'a> {
+    name: &'a str,
+    state: VolumeState,
 }
 
 /// A volume's name, checked before anything is sent.
@@ -342,7 +352,8 @@ fn delete(args: &DeleteArgs) -> Outcome {
         confirm(&format!("Delete volume {} and its {}{snapshots} for good?", info.name, size(info.size)), false)?;
     }
     client.delete_volume(&args.name, args.force)?;
-    print(&format!("volume {} deleted", args.name))
+    let deleted = Deleted { name: &args.name, state: VolumeState::Deleting };
+    args.output.print(&deleted, |volume| format!("volume {} deleted", volume.name))
 }
 
 /// All volumes, one line each.
