@@ -3,7 +3,7 @@
 use crate::config::ClusterArgs;
 use crate::node::{control_socket, look_at, node_id};
 use crate::output::{Exit, Failure, Format, ListArgs, Outcome, OutputArgs, Size, note, print, size, table};
-use crate::progress::{Unit, follow};
+use crate::progress::{Unit, explained, follow};
 use crate::space;
 use crate::volume::WaitArgs;
 use clap::{Args, Subcommand};
@@ -159,7 +159,12 @@ fn add(
         let info = client.node(node)?;
         let known = added.iter().filter(|a| info.disks.iter().any(|d| d.disk == a.disk && d.present)).count() as u64;
         let of = added.len() as u64;
-        Ok(if known == of { Ok(()) } else { Err(Progress { done: known, of, reasons: Vec::new() }) })
+        if known == of {
+            return Ok(Ok(()));
+        }
+        let trouble = node_daemon::ask_for_look(&socket).ok().and_then(|look| look.conductor_trouble);
+        let reasons = trouble.map(|why| format!("{node} has no word from the conductor: {why}")).into_iter().collect();
+        Ok(Err(Progress { done: known, of, reasons }))
     })?;
     Ok(added)
 }
@@ -218,12 +223,13 @@ fn replace(args: &ReplaceArgs) -> Outcome {
     client.replace_disk(args.old, new).map_err(|why| refused(args.old, why))?;
     let mut replaced = Replaced { node, old: args.old, new, left: before, filling: true, added };
     if !args.wait.no_wait {
-        follow(&format!("replacing {}", args.old), Unit::Parts("copies"), args.wait.timeout, || {
+        let waited = follow(&format!("replacing {}", args.old), Unit::Parts("copies"), args.wait.timeout, || {
             let left = holder(&client, args.old)?.map(|(_, copies)| copies);
             replaced.left = left.unwrap_or(0);
             let (done, of) = (u64::from(before.saturating_sub(replaced.left)), u64::from(before));
             Ok(if left.is_none() { Ok(()) } else { Err(Progress { done, of, reasons: Vec::new() }) })
-        })?;
+        });
+        explained(&client, &format!("disk {}", args.old), waited)?;
         replaced.filling = client.status()?.health != Health::Healthy;
     }
     args.output.print(&replaced, |r| {

@@ -4,7 +4,7 @@ use crate::config::ClusterArgs;
 use crate::disk;
 use crate::listen::{Listen, listens};
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, note, print, size, table};
-use crate::progress::{Unit, follow};
+use crate::progress::{Unit, explained, follow};
 use crate::volume::WaitArgs;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
@@ -273,7 +273,8 @@ fn drain(args: &DrainArgs) -> Outcome {
         let left = copies(&info);
         let (done, of) = (u64::from(before.saturating_sub(left)), u64::from(before));
         Ok(if left == 0 { Ok(info) } else { Err(Progress { done, of, reasons: Vec::new() }) })
-    })?;
+    });
+    let emptied = explained(&client, &args.node.to_string(), emptied)?;
     args.output.print(&emptied, |info| format!("{} is empty", info.node))
 }
 

@@ -1,12 +1,19 @@
 //! Waiting for something long that the conductor does: a bar, a deadline, and the reason if it stands still.
 
 use crate::output::{Exit, Failure, Outcome, Size};
-use conductor_model::views::Progress;
+use crate::resync;
+use conductor_client::Client;
+use conductor_model::Bytes;
+use conductor_model::views::{Health, Progress, Status, VolumeInfo};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 /// How often it is looked at.
 const POLL: Duration = Duration::from_millis(200);
+
+/// Reasons that are named at most.
+const REASONS: usize = 4;
 
 /// What the parts of a `Progress` are.
 #[derive(Clone, Copy)]
@@ -75,6 +82,31 @@ pub(crate) fn sentence(progress: &Progress, unit: Unit) -> String {
         [] => far,
         reasons => format!("{far}; {}", reasons.join("; ")),
     }
+}
+
+/// What was waited for until copies have left a node or a disk, and, if that took too long, why they do not. What the conductor says of that
+/// node or disk begins with `whose`.
+pub(crate) fn explained<T>(client: &Client, whose: &str, waited: Outcome<T>) -> Outcome<T> {
+    waited.map_err(|failure| {
+        if failure.exit != Exit::TimedOut {
+            return failure;
+        }
+        match client.status().map(|status| in_the_way(&status, whose)).unwrap_or_default().as_slice() {
+            [] => failure,
+            reasons => Failure::new(failure.exit, format!("{:#}; {}", failure.why, reasons.join("; "))),
+        }
+    })
+}
+
+/// What the conductor warns of first, then what holds up all filling, then the volumes that are worst off.
+fn in_the_way(status: &Status, whose: &str) -> Vec<String> {
+    let warnings = status.warnings.iter().filter(|warning| warning.starts_with(&format!("{whose} "))).cloned();
+    let paused = status.settings.fill_rate.filter(|rate| *rate == Bytes(0));
+    let paused = paused.map(|rate| format!("filling of copies: {}", resync::limit(Some(rate))));
+    let mut volumes: Vec<&VolumeInfo> = status.volumes.iter().filter(|v| v.health != Health::Healthy).collect();
+    volumes.sort_by_key(|volume| Reverse(volume.health));
+    let volumes = volumes.into_iter().filter_map(|v| Some(format!("{}: {}", v.name, v.reasons.first()?)));
+    warnings.chain(paused).chain(volumes).take(REASONS).collect()
 }
 
 /// Whole percents, 100 only when all is done.

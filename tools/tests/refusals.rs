@@ -5,6 +5,7 @@ mod common;
 
 use common::{Dir, text};
 use std::fs::OpenOptions;
+use std::process::Stdio;
 
 #[test]
 fn nobody_is_asked_about_what_is_not_there() {
@@ -64,4 +65,35 @@ fn what_is_no_volumes_name_is_wrong_usage() {
         assert!(said.contains("--volumes"), "{said}");
     }
     assert!(dir.fails(2, &["client", "add", "web", "--volumes", "db@monday"]).contains("a snapshot, of volume db"));
+}
+
+#[test]
+fn a_drain_that_does_not_come_to_an_end_says_why() {
+    let dir = Dir::new("drain");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
+    // With something in it that has to be filled.
+    let image = dir.0.join("image");
+    std::fs::write(&image, vec![7; 4 << 20]).unwrap();
+    dir.ok(&["volume", "import", image.to_str().unwrap(), "db", "--copies", "2"]);
+    let member = dir.json(&["volume", "show", "db"])["shards"][0]["members"][0].clone();
+    let name = format!("n{}", member["node"]);
+    dir.ok(&["resync", "rate", "0"]);
+    let said = dir.fails(6, &["node", "drain", &name, "--timeout", "2s"]);
+    assert!(said.contains("0 of 1 copies done; filling of copies: paused: `trine resync rate max`"), "{said}");
+
+    // While it is emptied the volume is to have one copy more, which takes the place of the one that goes.
+    dir.ok(&["node", "uncordon", &name]);
+    let drain = dir.command(&["node", "drain", &name, "--timeout", "5s"]).stderr(Stdio::piped()).spawn().unwrap();
+    dir.wait_until("it has begun", || dir.json(&["node", "show", &name])["info"]["duty"] == "draining");
+    dir.ok(&["volume", "set", "db", "--copies", "3"]);
+    let output = drain.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(6), "{said}");
+    let why = format!("0 of 1 copies done; {name} is to be emptied, and has a copy of");
+    assert!(said.contains(&why) && said.contains("that no other node can take: add a node"), "{said}");
+    assert!(said.contains("; filling of copies: paused") && said.contains("; db: 1 copy "), "{said}");
+
+    dir.ok(&["resync", "rate", "max"]);
+    dir.ok(&["volume", "set", "db", "--copies", "2"]);
+    dir.ok(&["node", "drain", &name]);
 }
