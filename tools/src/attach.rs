@@ -10,6 +10,7 @@ use crate::output::{Exit, Failure, Format, Outcome, OutputArgs, Size, print};
 use crate::trace::{self};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use conductor_client::Client;
 use conductor_model::Bytes;
 use conductor_model::limits::MAX_HOST_NAME;
 use nix::unistd::Uid;
@@ -395,8 +396,12 @@ pub(crate) fn records(cluster: &ClusterArgs) -> Outcome<PathBuf> {
 }
 
 pub(crate) fn run_detach(args: &DetachArgs) -> Outcome {
-    let place = Place::new(&records(&args.cluster)?, &args.volume.to_string());
-    detach(&place, &args.cluster.client()?, args.force).map_err(|error| match error {
+    let (place, client) = (Place::new(&records(&args.cluster)?, &args.volume.to_string()), args.cluster.client()?);
+    detach(&place, &client, args.force).map_err(|error| match error {
+        TargetError::NotAttached { volume } => {
+            let held = held_by_this_host(&client, &args.volume).unwrap_or_default();
+            Failure::new(Exit::NoSuch, format!("{}{held}", TargetError::NotAttached { volume }))
+        }
         // It comes last: by then the target has ended.
         TargetError::Conductor(error) => {
             let Failure { exit, why } = error.into();
@@ -412,6 +417,22 @@ pub(crate) fn run_detach(args: &DetachArgs) -> Outcome {
             args.output.print(&detached, |_| String::new())
         }
     }
+}
+
+/// An attach whose answer was lost, or that was not confirmed, leaves the volume held, and nothing here that says so. Which of this host's
+/// clients served from other directories are cannot be told from here.
+fn held_by_this_host(conductor: &Client, volume: &Subject) -> Option<String> {
+    if volume.is_snapshot() {
+        return None;
+    }
+    let (info, host) = (conductor.volume(&volume.to_string()).ok()?.info, host().ok()?);
+    let writer = info.attachment.map(|writer| (writer.client, writer.host));
+    let clients = writer.into_iter().chain(info.readers.into_iter().map(|reader| (reader.client, reader.host)));
+    let (client, _) = clients.filter(|_| !host.is_empty()).find(|(_, on)| *on == host)?;
+    Some(format!(
+        "; the conductor has it attached by {client} on this host: if nothing here serves it, as after an attach that was not answered, \
+         `trine client evict {client}` gives it up"
+    ))
 }
 
 #[cfg(test)]

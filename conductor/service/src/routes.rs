@@ -375,7 +375,9 @@ async fn attach(
     let given = Attached { client: &attach.client, volume, generation, features };
     map.ticket = gate.ticket(&caller, &given);
     tracing::info!(volume = name, generation = %map.attach, force, "volume attached");
-    let done = format!("{name} is attached as {}", map.attach);
+    // It is, whatever is not confirmed yet, and whoever asked may have nothing by which to give it back.
+    let evict = format!("`trine client evict {}` gives it up again", attach.client);
+    let done = format!("{name} is attached as {}, and {evict}", map.attach);
     if force {
         confirmed(&ledger, &[name], &done, "the old client").await?;
     } else {

@@ -207,6 +207,7 @@ fn a_forced_attach_waits_for_the_primaries() {
     let error = forced.join().unwrap().unwrap_err();
     assert_eq!(error.kind(), Some("unconfirmed"));
     assert!(error.is_temporary() && error.to_string().contains("n1, n2, n3"), "{error}");
+    assert!(error.to_string().contains("`trine client evict web3` gives it up again"), "{error}");
     assert_eq!(client.volume("db").unwrap().info.attachment.unwrap().client, "web3");
     // What was not certain then is no more certain for having been asked again, without force.
     let again = client.clone();

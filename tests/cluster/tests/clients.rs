@@ -243,6 +243,33 @@ fn an_evicted_writer_fails_and_the_next_one_finds_all_that_was_acknowledged() {
     old.detach(&cluster);
 }
 
+/// Who asked has no target and no record then, and the volume.
+#[test]
+fn an_attach_that_was_not_confirmed_says_how_the_volume_is_given_up_again() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, SHARDS * 4, 4).unwrap();
+    let [a, b] = ["a", "b"].map(|name| Host::new(&cluster, name));
+    done(&a.attach(&cluster, &[]));
+    // No primary has a successor, and none confirms.
+    cluster.nodes.iter_mut().for_each(|node| node.freeze().unwrap());
+    let (unconfirmed, detached) = (b.attach(&cluster, &["--force"]), b.trine(&cluster, &["detach", VOLUME]));
+    cluster.nodes.iter_mut().for_each(|node| node.thaw().unwrap());
+    refused(&unconfirmed, 6, "`trine client evict b` gives it up again");
+    refused(
+        &detached,
+        4,
+        "db is not attached here: `trine attached` lists what is; the conductor has it attached by b",
+    );
+    refused(&detached, 4, "`trine client evict b` gives it up");
+    cluster.wait_alive(3).unwrap();
+    done(&cluster.try_trine(&["client", "evict", "b", "--yes"]).unwrap());
+    assert_eq!(clients(&cluster), []);
+    a.detach(&cluster);
+    refused(&b.trine(&cluster, &["detach", VOLUME]), 4, "`trine attached` lists what is\n");
+    done(&b.attach(&cluster, &[]));
+    b.detach(&cluster);
+}
+
 /// Its clients may still be there, and send again what was not answered.
 #[test]
 fn an_export_whose_target_was_killed_does_not_go_on_behind_somebody_elses_back() {
