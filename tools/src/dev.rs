@@ -1,7 +1,7 @@
 //! `trine dev`: a conductor and some nodes in the background of this machine.
 //!
 //! ```text
-//!   DIR/ cluster.json  cluster.key  conductor.{redb,addr,pid,log}  nN/{disk0…,node.pid,node.log,control.sock}  attached/
+//!   DIR/ cluster.json  cluster.key  conductor.{redb,addr,pid,log}  nN/{disk0…,joined,node.pid,node.log,control.sock}  attached/
 //! ```
 //! Everything about the cluster is in that directory: what it consists of, which ports, who runs. Starting starts what does not run;
 //! stopping signals exactly the processes that were started from here.
@@ -15,7 +15,7 @@ use crate::pidfile;
 use anyhow::Context;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
-use cluster::{Cluster, Disks, Member, destroy, gone, journal_dirs};
+use cluster::{Cluster, Disks, Member, destroy, find, gone, journal_dirs};
 use conductor_model::views::{NodeInfo, NodeState};
 use indicatif::ProgressBar;
 use process::{Starting, end, own_command};
@@ -37,7 +37,7 @@ const MAX_REACTORS: u16 = 8;
 #[derive(Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub(crate) enum DevCommand {
-    /// Start the cluster, or what of it does not run; returns when the conductor has heard of all nodes that run
+    /// Start the cluster, or what of it does not run, but for nodes that were removed; returns when the conductor has heard of all nodes that run
     Start(StartArgs),
     /// Stop the cluster; its data stays, unless --destroy
     Stop(StopArgs),
@@ -140,7 +140,8 @@ fn start(args: &StartArgs) -> Outcome {
         None => Cluster::create(&dir, args)?,
     };
     let nodes: Vec<usize> = (0..cluster.plan.nodes.len()).collect();
-    let stopped: Vec<usize> = nodes.into_iter().filter(|n| pidfile::read(&cluster.node_pid(*n)).is_none()).collect();
+    let mut stopped: Vec<usize> =
+        nodes.into_iter().filter(|n| pidfile::read(&cluster.node_pid(*n)).is_none()).collect();
     if args.huge_pages {
         let of_each = node_daemon::huge_pages_needed(node_daemon::DEFAULT_MEMORY, cluster.plan.reactors.into());
         // Together: each alone would find enough for itself only.
@@ -154,17 +155,20 @@ fn start(args: &StartArgs) -> Outcome {
             true
         }
     };
-    let known = cluster.client()?.nodes()?;
+    let status = cluster.client()?.status()?;
+    let removed: Vec<usize> = stopped.extract_if(.., |n| cluster.is_removed(*n, &status)).collect();
+    removed.iter().for_each(|n| cluster.say_how_it_joins_anew(*n));
     // All at once: each may have a disk to write.
-    let starting = stopped.iter().map(|n| start_node(&cluster, *n, &known, args)).collect::<Outcome<Vec<_>>>()?;
+    let start = |n: &usize| start_node(&cluster, *n, &status.nodes, args);
+    let starting = stopped.iter().map(start).collect::<Outcome<Vec<_>>>()?;
     // Draws nothing unless stderr is a terminal.
     let bar = ProgressBar::new_spinner().with_message(format!("{} nodes are starting", starting.len()));
     bar.enable_steady_tick(Duration::from_millis(100));
     starting.into_iter().try_for_each(Starting::wait_until_ready)?;
     bar.set_message("the nodes register");
-    wait_until_heard(&cluster)?;
+    cluster.note_joined(&wait_until_heard(&cluster)?)?;
     bar.finish_and_clear();
-    let (nodes, conductor_at) = (cluster.plan.nodes.len(), cluster.plan.conductor);
+    let (nodes, conductor_at) = (cluster.plan.nodes.len() - removed.len(), cluster.plan.conductor);
     let what = if conductor || !stopped.is_empty() { "runs" } else { "runs already" };
     args.output.print(&cluster.members(), |_| {
         format!("a cluster of {nodes} nodes {what} in {}; conductor at {conductor_at}", dir.display())
@@ -172,8 +176,9 @@ fn start(args: &StartArgs) -> Outcome {
     cluster.say_what_is_missing()
 }
 
-/// Until every node that runs has spoken to the conductor, also one that ran before it; not one that was removed from the cluster.
-fn wait_until_heard(cluster: &Cluster) -> Outcome {
+/// Until every node that runs has spoken to the conductor, also one that ran before it; not one that was removed from the cluster. Returns those
+/// that the conductor knows.
+fn wait_until_heard(cluster: &Cluster) -> Outcome<Vec<NodeInfo>> {
     let (client, until) = (cluster.client()?, Instant::now() + HEARD);
     loop {
         let members = cluster.members();
@@ -182,7 +187,7 @@ fn wait_until_heard(cluster: &Cluster) -> Outcome {
             let node = known.iter().find(|node| node.node.to_string() == member.name);
             node.is_some_and(|node| node.state != NodeState::Alive) && member.pid.is_some()
         };
-        let Some(silent) = members.iter().find(is_silent) else { return Ok(()) };
+        let Some(silent) = members.iter().find(is_silent) else { return Ok(known) };
         if Instant::now() >= until {
             let Member { name, log, .. } = silent;
             let why = format!(
@@ -222,7 +227,8 @@ fn start_conductor(cluster: &Cluster) -> Outcome<Starting> {
     command.arg("--key-file").arg(cluster.dir.join("cluster.key"));
     command.args(cluster.plan.tls.then_some("--tls"));
     // It was there when the nodes were made: a file that is lost is no new cluster.
-    command.args(cluster.node_dir(0).exists().then_some("--existing"));
+    let made = (0..cluster.plan.nodes.len()).any(|n| cluster.node_dir(n).exists());
+    command.args(made.then_some("--existing"));
     Starting::spawn("conductor", command, &cluster.dir.join("conductor.log"), &cluster.conductor_pid())
 }
 
@@ -232,7 +238,7 @@ fn start_node(cluster: &Cluster, n: usize, known: &[NodeInfo], args: &StartArgs)
     let dir = cluster.node_dir(n);
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let number = n + 1;
-    let Disks { paths, make } = cluster.disks(n, known.iter().find(|info| info.node.0 as usize == number));
+    let Disks { paths, make } = cluster.disks(n, find(known, n));
     let mut command = own_command(&["node", "run", "--node", &number.to_string()])?;
     command.args(["--listen", &plan.nodes[n].to_string()]);
     if make {

@@ -346,6 +346,44 @@ fn a_node_is_emptied_and_removed_and_the_log_tells_of_it() {
     dir.ok(&["dev", "stop", "--destroy", "--yes"]);
 }
 
+/// Nor does a state that was lost make members strangers.
+#[test]
+fn a_node_that_was_removed_stays_away_when_the_others_are_started() {
+    let dir = Dir::new("removed");
+    let start = ["dev", "start", "--disk-size", "64M", "--sparse"];
+    dir.ok(&start);
+    dir.ok(&["volume", "create", "db", "--size", "8M", "--copies", "2"]);
+    let nodes = || dir.json(&["node", "list"]).as_array().unwrap().len();
+    dir.ok(&["dev", "stop"]);
+    let state = dir.cluster().join("conductor.redb");
+    fs::remove_file(&state).unwrap();
+    let store = format!("redb:{}", state.display());
+    dir.ok(&["conductor", "recover", "--from-nodes", "--store", &store]);
+    let started = dir.trine(&start);
+    let noted = text(&started.stderr);
+    assert!(started.status.success() && noted.contains("in doubt") && !noted.contains("removed"), "{noted}");
+    assert!(dir.pids().iter().all(Value::is_u64) && nodes() == 3, "{noted}");
+    dir.wait_until("adopted", || dir.trine(&["conductor", "adopt"]).status.success());
+
+    dir.wait_until("emptied", || dir.trine(&["node", "drain", "n3"]).status.success());
+    let pid = living(&dir.cluster().join("n3/node.pid")).unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    dir.wait_until("dead for long enough", || dir.trine(&["node", "remove", "n3"]).status.success());
+    dir.wait_until("forgotten", || nodes() == 2);
+    dir.ok(&["dev", "stop"]);
+    for what in ["2 nodes runs in", "2 nodes runs already in"] {
+        let started = dir.trine(&start);
+        let (said, noted) = (text(&started.stdout), text(&started.stderr));
+        let home = dir.cluster().join("n3").display().to_string();
+        assert!(noted.starts_with("trine: n3 was removed") && noted.contains(&format!("delete {home} to")), "{noted}");
+        assert!(said.contains(what) && dir.pids()[3].is_null() && nodes() == 2, "{said}");
+    }
+    fs::remove_dir_all(dir.cluster().join("n3")).unwrap();
+    dir.ok(&start);
+    assert_eq!(nodes(), 3);
+    dir.ok(&["dev", "stop", "--destroy", "--yes"]);
+}
+
 #[test]
 fn journals_are_as_large_as_was_said_when_their_stores_were_made() {
     let dir = Dir::new("journals");

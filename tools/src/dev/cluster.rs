@@ -7,7 +7,7 @@ use crate::pidfile;
 use crate::ports::ports;
 use anyhow::Context;
 use conductor_client::Client;
-use conductor_model::views::NodeInfo;
+use conductor_model::views::{NodeInfo, Status};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -170,6 +170,38 @@ impl Cluster {
         Disks { paths, make }
     }
 
+    /// Says by a file that the conductor has known a node.
+    fn joined(&self, n: usize) -> PathBuf {
+        self.node_dir(n).join("joined")
+    }
+
+    /// Keeps which nodes the conductor knows.
+    pub(super) fn note_joined(&self, known: &[NodeInfo]) -> anyhow::Result<()> {
+        for n in (0..self.plan.nodes.len()).filter(|n| find(known, *n).is_some()) {
+            let file = self.joined(n);
+            if !file.exists() {
+                write_new(&file, "")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a node has been removed from the cluster. A conductor in doubt may only have forgotten it.
+    pub(super) fn is_removed(&self, n: usize, status: &Status) -> bool {
+        find(&status.nodes, n).is_none() && status.doubt.is_none() && self.joined(n).exists()
+    }
+
+    /// Of one that was removed: it is not started, as it would be a member again.
+    pub(super) fn say_how_it_joins_anew(&self, n: usize) {
+        let journals = (0..self.plan.reactors).filter_map(|disk| self.disk(n, disk).1);
+        let all: Vec<String> =
+            std::iter::once(self.node_dir(n)).chain(journals).map(|path| path.display().to_string()).collect();
+        let (node, all) = (n + 1, all.join(", "));
+        note(format_args!(
+            "trine: n{node} was removed from the cluster, and is not started: delete {all} to have it join anew"
+        ));
+    }
+
     /// Disks that were lost, and how what they held is made again.
     pub(super) fn say_what_is_missing(&self) -> Outcome {
         let status = self.client()?.status()?;
@@ -266,6 +298,11 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// What the conductor knows of a node.
+pub(super) fn find(known: &[NodeInfo], n: usize) -> Option<&NodeInfo> {
+    known.iter().find(|info| info.node.0 as usize == n + 1)
 }
 
 /// Deletes what a cluster keeps in its directory, and the directory if nobody else has anything in it.
