@@ -16,6 +16,7 @@ use tls::Authority;
 use wire::{Card, ClientKey, ClusterKey};
 
 #[derive(Subcommand)]
+#[command(disable_help_subcommand = true)]
 pub(crate) enum ClientCommand {
     /// Make a key for a client, and print it, once: the content of its --key-file. With it volumes are attached, and nothing else is done
     Add(AddArgs),

@@ -92,6 +92,12 @@ pub(crate) struct RemoveArgs {
     /// It is to stay after all: an end of its removal, or of its replacement
     #[arg(long, conflicts_with = "force")]
     cancel: bool,
+    /// Return when it is forgotten, and can be taken out
+    #[arg(long, conflicts_with = "cancel")]
+    wait: bool,
+    /// How long to wait: 30s, 5m; its removal goes on after that
+    #[arg(long, default_value = "5m", value_name = "TIME", value_parser = humantime::parse_duration)]
+    timeout: Duration,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -265,20 +271,34 @@ fn holder(client: &Client, disk: DiskId) -> Outcome<Option<(NodeId, u32)>> {
 }
 
 fn remove(args: &RemoveArgs) -> Outcome {
+    let (client, disk) = (args.cluster.client()?, args.disk);
     if args.cancel {
-        let info = args.cluster.client()?.keep_disk(args.disk)?;
-        return args.output.print(&info, |info| format!("disk {} of {} stays", args.disk, info.node));
+        let info = client.keep_disk(disk)?;
+        return args.output.print(&info, |info| format!("disk {disk} of {} stays", info.node));
     }
-    let info = args.cluster.client()?.remove_disk(args.disk, force(args.force.as_deref()))?;
-    args.output.print(&info, |info| {
-        let disk = info.disks.iter().find(|d| d.disk == args.disk);
-        let copies = disk.map_or(0, |d| d.copies);
-        let path = disk.and_then(|d| d.path.as_deref()).unwrap_or("it");
-        let (disk, node) = (args.disk, info.node);
-        format!(
-            "disk {disk} of {node} is to be emptied: {copies} copies on it\n\
-             take {path} out of the options that {node} is started with: a start with it would make it a new disk of {node}"
-        )
+    let mut info = client.remove_disk(disk, force(args.force.as_deref()))?;
+    let node = info.node;
+    let on_it = |info: &NodeInfo| info.disks.iter().find(|d| d.disk == disk).cloned();
+    let begun = on_it(&info);
+    let before = begun.as_ref().map_or(0, |d| d.copies);
+    if args.wait {
+        let waited = follow(&format!("emptying disk {disk}"), Unit::Parts("copies"), args.timeout, || {
+            let info = client.node(node)?;
+            let Some(left) = on_it(&info).map(|d| d.copies) else { return Ok(Ok(info)) };
+            let (done, of) = (u64::from(before.saturating_sub(left)), u64::from(before));
+            Ok(Err(Progress { done, of, reasons: Vec::new() }))
+        });
+        info = explained(&client, &format!("disk {disk}"), waited)?;
+    }
+    args.output.print(&info, |_| {
+        let path = begun.and_then(|d| d.path).unwrap_or_else(|| "it".to_owned());
+        let way = format!(
+            "take {path} out of the options that {node} is started with: a start with it would make it a new disk of {node}"
+        );
+        match args.wait {
+            true => format!("disk {disk} of {node} is empty and forgotten: take it out\n{way}"),
+            false => format!("disk {disk} of {node} is to be emptied: {before} copies on it\n{way}"),
+        }
     })
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[derive(Subcommand)]
+#[command(disable_help_subcommand = true)]
 pub(crate) enum StoreCommand {
     /// Compare the copies of each shard on several disks, block by block, and each snapshot that several have; exit code 1 if any differ
     Compare(CompareArgs),

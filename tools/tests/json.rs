@@ -67,7 +67,16 @@ fn a_program_is_told_what_a_command_changed() {
     target.wait().unwrap();
     assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["volume"], "db");
 
-    // Nodes.
+    // Disks and nodes.
+    let disks = |info: &Value| {
+        let disks = info["disks"].as_array().unwrap().iter();
+        disks.map(|disk| disk["disk"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let first = disks(&dir.told(&["node", "show", "n1"])["info"]).remove(0);
+    let second = dir.0.join("second").display().to_string();
+    dir.ok(&["disk", "add", "n1", &second, "--create", "64M"]);
+    let without = disks(&dir.told(&["disk", "remove", &first, "--wait"]));
+    assert!(without.len() == 1 && without[0] != first, "it is waited for: {without:?}");
     let node = |args: &[&str]| {
         let info = dir.told(&[&["node"], args].concat());
         assert_eq!(info["node"], 3, "{info}");

@@ -96,4 +96,14 @@ fn a_drain_that_does_not_come_to_an_end_says_why() {
     dir.ok(&["resync", "rate", "max"]);
     dir.ok(&["volume", "set", "db", "--copies", "2"]);
     dir.ok(&["node", "drain", &name]);
+
+    // Likewise of a disk.
+    dir.ok(&["node", "uncordon", &name]);
+    dir.ok(&["resync", "rate", "0"]);
+    let member = dir.json(&["volume", "show", "db"])["shards"][0]["members"][0].clone();
+    let disk = member["disk"].as_str().unwrap();
+    let said = dir.fails(6, &["disk", "remove", disk, "--wait", "--timeout", "2s"]);
+    assert!(said.contains(&format!("emptying disk {disk} is not over, and goes on: 0 of 1 copies")), "{said}");
+    assert!(said.contains("filling of copies: paused"), "{said}");
+    dir.ok(&["disk", "remove", disk, "--cancel"]);
 }
