@@ -4,7 +4,6 @@
 //! 200 B; per client connection `2·depth + 2` receive slots of 16 B; per IOCB about 600 B. With 256 sessions of one connection each and the
 //! default depth of 128 that is 256 × 258 × 16 B + 256 × 128 IOCBs × 600 B ≈ 20 MiB, if all are used to the full at once.
 
-use conductor_model::BLOCK;
 use driver::Span;
 
 /// Most client sessions at once on one reactor.
@@ -31,11 +30,11 @@ pub const RANGES_TOLD: usize = 64;
 /// Longest range of one request, in bytes, counting the whole blocks that it touches: what a payload can carry.
 pub const MAX_REQUEST: u32 = 1 << 20;
 /// The same in blocks.
-pub const MAX_MESSAGE_BLOCKS: u32 = MAX_REQUEST / BLOCK as u32;
+pub const MAX_MESSAGE_BLOCKS: u32 = MAX_REQUEST >> 12;
 /// Longest range of one WRITE_ZEROES, DISCARD or EXTENTS, in bytes. They carry no payload, so only the lock is large.
 pub const MAX_ZERO: u32 = 1 << 30;
 /// The same in blocks.
-pub const MAX_ZERO_BLOCKS: u32 = MAX_ZERO / BLOCK as u32;
+pub const MAX_ZERO_BLOCKS: u32 = MAX_ZERO >> 12;
 /// How long a read waits for memory with its range locked.
 pub const MEMORY_PATIENCE: Span = Span::seconds(1);
 /// Most stamped writes of one shard that are not finished on every copy: the window above F that a replica remembers.

@@ -353,19 +353,20 @@ mod tests {
 
     /// What an operation does to a disk in memory.
     fn on(image: &mut [u8], mut op: Op) -> Done {
-        let result = match &mut op {
+        let place = |at: u64| usize::try_from(at).unwrap();
+        let moved = match &mut op {
             Op::DiskRead { at, into, from, len, .. } => {
-                into[*from..*from + *len].copy_from_slice(&image[*at as usize..][..*len]);
-                Ok(*len as u32)
+                into[*from..*from + *len].copy_from_slice(&image[place(*at)..][..*len]);
+                *len
             }
             Op::DiskWrite { at, parts, .. } => {
                 let bytes: Vec<u8> = parts.iter().flat_map(|p| &p.mem[p.from..p.from + p.len]).copied().collect();
-                image[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
-                Ok(bytes.len() as u32)
+                image[place(*at)..][..bytes.len()].copy_from_slice(&bytes);
+                bytes.len()
             }
-            _ => Ok(0),
+            _ => 0,
         };
-        Done { op, result }
+        Done { op, result: Ok(u32::try_from(moved).unwrap()) }
     }
 
     #[test]

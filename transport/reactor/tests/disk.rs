@@ -162,6 +162,7 @@ fn what_is_no_disk_is_refused_with_its_path() {
 }
 
 const HEAD: usize = 64 << 10;
+const WHOLE: usize = 32 << 20;
 const JOURNAL: u64 = SIZE - HEAD as u64;
 
 #[test]
@@ -218,29 +219,26 @@ fn a_journals_file_has_all_its_blocks_and_keeps_them() {
 fn nothing_of_a_journals_file_is_believed_because_it_is_in_the_page_cache() {
     let dir = Dir::new();
     let path = disk_file(&dir);
-    std::fs::write(&path, vec![5; SIZE as usize]).unwrap();
-    let in_cache = |disk: &File| {
-        let map = unsafe { memmap(disk) };
-        let mut pages = vec![0u8; SIZE as usize / 4096];
-        assert_eq!(unsafe { libc::mincore(map, SIZE as usize, pages.as_mut_ptr()) }, 0);
-        assert_eq!(unsafe { libc::munmap(map, SIZE as usize) }, 0);
-        pages.iter().filter(|page| **page & 1 == 1).count()
-    };
+    std::fs::write(&path, vec![5; WHOLE]).unwrap();
     let file = File::open(&path).unwrap();
-    assert!(in_cache(&file) > 0);
+    assert!(cached_pages(&file) > 0);
     let mut driver = driver(Limits::default());
     let disk = driver.open_journal(&path, HEAD as u64).unwrap();
-    let kept = in_cache(&file);
+    let kept = cached_pages(&file);
     assert!(driver.disk_info(disk).unwrap().in_memory || kept == 0, "{kept} pages");
 }
 
-/// SAFETY: the caller ends it.
-unsafe fn memmap(file: &File) -> *mut libc::c_void {
-    let map = unsafe {
-        libc::mmap(std::ptr::null_mut(), SIZE as usize, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
-    assert_ne!(map, libc::MAP_FAILED);
-    map
+/// How many of its pages are in the page cache.
+fn cached_pages(file: &File) -> usize {
+    let mut pages = vec![0u8; WHOLE / 4096];
+    // SAFETY: the mapping is a new one, which nobody looks into, and ends here; `pages` has a byte for each of its pages.
+    unsafe {
+        let map = libc::mmap(std::ptr::null_mut(), WHOLE, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(map, libc::MAP_FAILED);
+        assert_eq!(libc::mincore(map, WHOLE, pages.as_mut_ptr()), 0);
+        assert_eq!(libc::munmap(map, WHOLE), 0);
+    }
+    pages.iter().filter(|page| **page & 1 == 1).count()
 }
 
 #[test]
