@@ -96,7 +96,7 @@ pub(crate) struct RemoveArgs {
     #[arg(long, conflicts_with = "cancel")]
     wait: bool,
     /// How long to wait: 30s, 5m; its removal goes on after that
-    #[arg(long, default_value = "5m", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "5m", requires = "wait", value_name = "TIME", value_parser = humantime::parse_duration)]
     timeout: Duration,
     #[command(flatten)]
     cluster: ClusterArgs,

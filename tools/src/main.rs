@@ -270,8 +270,9 @@ mod tests {
             include_str!("../../docs/systemd/trine-attach@.service"),
         ];
         for (unit, commands) in units.iter().zip([1, 1, 2]) {
-            let typed = unit.lines().filter_map(|line| line.split_once("=/usr/local/bin/"));
-            let typed = typed.map(|(_, command)| command.replace("%i", "db").replace(" $ARGS", ""));
+            let typed =
+                unit.lines().filter(|line| line.starts_with("Exec")).filter_map(|l| l.split_once("/usr/local/bin/"));
+            let typed = typed.map(|(_, command)| command.replace("%i", "db").replace(" $ARGS", "").replace('\'', ""));
             let typed: Vec<String> = typed.collect();
             assert_eq!(typed.len(), commands);
             for command in typed {

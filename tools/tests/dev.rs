@@ -375,7 +375,11 @@ fn a_node_that_was_removed_stays_away_when_the_others_are_started() {
         let started = dir.trine(&start);
         let (said, noted) = (text(&started.stdout), text(&started.stderr));
         let home = dir.cluster().join("n3").display().to_string();
-        assert!(noted.starts_with("trine: n3 was removed") && noted.contains(&format!("delete {home} to")), "{noted}");
+        assert!(
+            noted.starts_with("trine: n3 is none of the cluster's any more")
+                && noted.contains(&format!("delete {home} to")),
+            "{noted}"
+        );
         assert!(said.contains(what) && dir.pids()[3].is_null() && nodes() == 2, "{said}");
     }
     fs::remove_dir_all(dir.cluster().join("n3")).unwrap();

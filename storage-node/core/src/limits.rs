@@ -134,8 +134,8 @@ pub const UNFLUSHED: u64 = 192;
 /// there are fewer than `node_store::MAX_HELD`. One is the flush itself.
 pub const MOST_UNFLUSHED: u64 = node_store::MAX_HELD as u64 - SETTLE_DEPTH as u64 - 1;
 const _: () = assert!(WINDOW + UNFLUSHED <= MOST_UNFLUSHED);
-/// Stamps that were given up because their epoch was settled once more are in no list of what a copy holds above K. A copy whose newest
-/// listed change lies no more of them below another's K may still be current, and the disk of one that lacks more is from the past.
+/// A copy whose newest listed change lies no further below another's K may still be current, and the disk of one that lacks more is from the
+/// past. An older version tells a K that flushes, and what was given up, have raised above all that is in a list.
 pub(crate) const UNLISTED: u64 = 16;
 /// Nothing is heard of a member for so long, although it was asked: it is dropped (rule 15). Under the detection time of 2 s, of which the
 /// conductor's answer needs the rest.

@@ -125,7 +125,7 @@ pub(crate) struct Primary {
     pub(crate) links: Vec<SocketAddr>,
     /// Everything up to here is durable on every copy: K under durability=flush (rule 18).
     pub(crate) flushed: Sequence,
-    /// The newest stamp of a change that copies list above K: of anything but a flush.
+    /// The newest change that is finished on every copy and that copies list above K: anything but a flush.
     pub(crate) listed: Sequence,
     /// A flush of its own is on its way.
     pub(crate) flushing: bool,

@@ -13,7 +13,7 @@ use crate::journal::{self, Label};
 use crate::limits::SILENCE;
 use crate::{Error, head, marks};
 use conductor_model::{Bytes, DiskId, NodeId};
-use driver::{DiskIndex, Done, Op, Span, Time};
+use driver::{DiskIndex, Done, Errno, Op, Span, Time};
 use memory::{Arena, Class};
 use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
 use node_store::{Identity, OpenError, OpenOptions, Store};
@@ -41,6 +41,9 @@ pub(crate) struct Task {
     pub(crate) flying: u32,
     /// How often it was opened.
     pub(crate) attempts: u32,
+    /// A write or a sync failed. It is not opened again by this process: what could not be made durable looks as if it had been, once the
+    /// kernel has told of the error.
+    pub(crate) unwritten: bool,
     /// When it was opened last, or something came back.
     pub(crate) heard: Time,
 }
@@ -119,18 +122,17 @@ impl Opener {
     /// An operation on one of the disks is over.
     pub(crate) fn done(&mut self, now: Time, done: Done, out: &mut dyn FnMut(Op)) {
         let Some(index) = done.op.disk() else { return };
-        // What could not be made durable is not asked again: the kernel may say that it is, once it has told of the error.
-        let again = matches!(done.op, Op::DiskRead { .. });
         let Some((task, state)) = self.disks.iter_mut().find(|(task, _)| task.uses(index)) else { return };
         task.flying -= 1;
         task.heard = now;
+        task.unwritten |= done.result.is_err() && matches!(done.op, Op::DiskWrite { .. } | Op::DiskSync { .. });
         match state.take() {
             Some(State::Opening(mut opening)) => {
                 let over = task.counted(out, |out| opening.done(now, done, out));
                 *state = Some(match over {
                     None => State::Opening(opening),
                     Some(Ok(store)) => State::Open(Box::new(store)),
-                    Some(Err(OpenError::Disk(errno))) if again && task.attempts < ATTEMPTS => {
+                    Some(Err(OpenError::Disk(errno))) if !task.unwritten && task.attempts < ATTEMPTS => {
                         let path = task.path.display();
                         tracing::warn!(%path, %errno, "the disk cannot be read everywhere; it is tried again");
                         State::Later(now + PAUSE)
@@ -224,6 +226,9 @@ impl Task {
     }
 
     fn open(&mut self, now: Time, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
+        if self.unwritten {
+            return State::Failed(self.failed(OpenError::Disk(Errno::IO)));
+        }
         self.attempts += 1;
         self.heard = now;
         let options = OpenOptions {
@@ -305,7 +310,6 @@ impl Task {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use driver::Errno;
 
     const DISK: DiskIndex = DiskIndex(0);
 
@@ -323,6 +327,7 @@ mod tests {
             cache: Bytes(1 << 20),
             flying: 0,
             attempts: 0,
+            unwritten: false,
             heard: Time::default(),
         };
         Opener::new(Arena::small(8 << 20), vec![task])

@@ -72,6 +72,7 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
             cache: Bytes(options.metadata_cache),
             flying: 0,
             attempts: 0,
+            unwritten: false,
             heard: Time::default(),
         });
     }

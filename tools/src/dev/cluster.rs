@@ -198,7 +198,7 @@ impl Cluster {
             std::iter::once(self.node_dir(n)).chain(journals).map(|path| path.display().to_string()).collect();
         let (node, all) = (n + 1, all.join(", "));
         note(format_args!(
-            "trine: n{node} was removed from the cluster, and is not started: delete {all} to have it join anew"
+            "trine: n{node} is none of the cluster's any more, and is not started: if it was removed, delete {all} to have it join anew"
         ));
     }
 

@@ -289,6 +289,9 @@ impl<S: Store> Node<S> {
         let (shard, kind, Some(stamp)) = (iocb.shard, iocb.kind, iocb.stamp) else { return };
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.window.finished(stamp.sequence);
+        if kind != Kind::Flush {
+            primary.listed = primary.listed.max(stamp.sequence);
+        }
         self.ready.extend(primary.stalled.values().take(WAKE_AT_ONCE).copied());
         let covers = self.iocbs[key].covers;
         match kind {

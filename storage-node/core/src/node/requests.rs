@@ -334,9 +334,6 @@ impl<S: Store> Node<S> {
             self.counters.count("window.full");
             return false;
         };
-        if kind != Kind::Flush {
-            primary.listed = sequence;
-        }
         let stamp = Stamp { epoch: primary.config.epoch, sequence };
         let iocb = &mut self.iocbs[key];
         iocb.stages.mark(Stage::Stamped, now);
