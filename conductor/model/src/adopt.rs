@@ -7,7 +7,9 @@
 //!                                                                 └ yes, everywhere, and told so ─► a new epoch for every shard
 //! ```
 //! A copy is accounted for when a disk said that it has it. One that need not exist (absent, being filled, or not born) is also when its
-//! disk was heard of without it. Then no epoch that acknowledged anything can be unknown: it would have been joined by one of these.
+//! disk was heard of without it. Then no epoch that acknowledged anything can be unknown: it would have been joined by one of these. But
+//! for a shard that is not born as far as they know: copies that were given up before it was, others have followed since, of whom none of
+//! these need know. While a node that is known has not been heard of, that takes a sentence, too.
 //! Epochs, commits, ids and generations go on far above everything that was heard: a granted epoch that nobody joined yet, or an
 //! attachment that nobody saw, is not given out twice.
 
@@ -98,6 +100,8 @@ struct Reports {
     /// Volumes of which there is any copy.
     held: BTreeSet<VolumeId>,
     disks: BTreeSet<DiskId>,
+    /// Nodes that this state, or somebody who was heard of, knows, and that were not heard of.
+    unheard: BTreeSet<NodeId>,
     attach: BTreeMap<VolumeId, AttachGeneration>,
     /// The newest generation that ended all before it, as configurations carry it.
     floors: BTreeMap<VolumeId, AttachGeneration>,
@@ -180,6 +184,7 @@ impl Conductor {
             copies: BTreeMap::new(),
             held: BTreeSet::new(),
             disks: BTreeSet::new(),
+            unheard: self.nodes.keys().copied().collect(),
             attach: BTreeMap::new(),
             floors: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -202,6 +207,7 @@ impl Conductor {
                 all.disks.insert(*disk);
                 for (copy, config) in copies {
                     all.copies.insert(*copy, (*node, *disk, config.clone()));
+                    all.unheard.extend(config.members.iter().map(|m| m.node));
                     let volume = config.shard.volume;
                     all.held.insert(volume);
                     for known in [&mut all.attach, &mut all.floors] {
@@ -219,6 +225,7 @@ impl Conductor {
                 }
             }
         }
+        all.unheard.retain(|node| !self.heard.contains_key(node));
         // Of the same epoch what a node acted upon counts, whatever this state says.
         for record in self.shards.values() {
             let ShardId { volume, index } = record.config.shard;
@@ -479,6 +486,14 @@ impl Plan {
                 _ => format!("the {left} copies of {} of volume {volume} that are left out", newest.shard),
             };
             let risk = format!("{what} may have gone on without the others");
+            self.risks.entry(volume.to_owned()).or_insert(risk);
+        }
+        if let Some(node) = all.unheard.first().filter(|_| !newest.born) {
+            let shard = newest.shard;
+            let risk = format!(
+                "{shard} of volume {volume} was being created when its nodes heard of it last: {node}, which was not heard of, may have it since, \
+                 with what was written"
+            );
             self.risks.entry(volume.to_owned()).or_insert(risk);
         }
         let first = *holders.first()?;

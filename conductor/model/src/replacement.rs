@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! absent, out of reach or on a failed disk for REPLACE_AFTER ─► unlisted and deleted; a new copy is listed, absent, on the best disk elsewhere
+//! the same, of a shard that is not born, whatever it counts as ─► unlisted and deleted; the new copy is in sync: nothing was written yet
 //! on a node or disk that is to be emptied,
 //! or moved (`rebalance`) ─► a new copy is listed beside it ─ filled ─► the old one is unlisted and deleted
 //! ```
@@ -214,7 +215,7 @@ impl Conductor {
         let busy = config.members.iter().any(|m| m.state == CopyState::Syncing);
         // One epoch at a time: the last one may be of this very moment.
         let fresh = record.changed_at >= self.next_commit();
-        if !config.born || record.distrusted.is_some() || busy || fresh || !self.hears(primary.node, now) {
+        if record.distrusted.is_some() || busy || fresh || !self.hears(primary.node, now) {
             return None;
         }
         let sealed = config.is_sealed();
@@ -230,12 +231,16 @@ impl Conductor {
             let on = self.successor_of(now, m.node, m.disk)?;
             config.members.iter().all(|other| (other.node, other.disk) != on).then_some(on)
         };
-        if let Some(gone) = config.members.iter().filter(free).find(|m| reach(m).given_up) {
-            if surplus {
-                return Some(Step::Unlist(gone.copy));
-            }
+        let anew = |gone: &Member| {
             let (without, on) = (Some(gone.copy), successor(gone));
-            return (on.is_some() || room(without)).then_some(Step::List { without, on });
+            (on.is_some() || room(without)).then_some(Step::List { without, on })
+        };
+        if !config.born {
+            let gone = config.members.iter().find(|m| m.copy != config.primary && reach(m).given_up);
+            return gone.filter(|_| !surplus && may_be_made_anew(config)).and_then(anew);
+        }
+        if let Some(gone) = config.members.iter().filter(free).find(|m| reach(m).given_up) {
+            return if surplus { Some(Step::Unlist(gone.copy)) } else { anew(gone) };
         }
         // Of the last full set nobody is unlisted while nothing is acknowledged without them: a copy beside them, once it is filled, is the
         // way out (rule 11).
@@ -329,7 +334,12 @@ impl Conductor {
             Step::HandOver(copy) => next.primary = *copy,
             Step::List { on, .. } => {
                 let there = on.and_then(|on| self.member_on(now, &next, on, pass));
-                let Some(member) = there.or_else(|| self.new_member(now, &next, leaving, pass)) else { return false };
+                let Some(mut member) = there.or_else(|| self.new_member(now, &next, leaving, pass)) else {
+                    return false;
+                };
+                if !next.born {
+                    member.state = CopyState::InSync;
+                }
                 next.members.push(member);
             }
         }
@@ -569,4 +579,13 @@ impl Conductor {
         }
         stale
     }
+}
+
+/// May a copy that was given up be another one from now on, before the shard was born? Until then nothing was acknowledged: every copy is
+/// empty, and empty ones in any number are a full set. Born is granted by this record alone, and for its present epoch alone: a node that
+/// has not heard of the new one asks in vain. Not the primary: it says what the shard's nodes have seen, which may be more than this
+/// record; a promotion comes first. Not a clone's copy, which begins with what its parent's holds. Nor where too few are left (which only an
+/// adoption does): of a sealed epoch's last full set nobody goes.
+fn may_be_made_anew(unborn: &Configuration) -> bool {
+    unborn.parent.is_none() && !unborn.is_sealed()
 }

@@ -79,3 +79,33 @@ fn a_copy_without_which_too_few_would_be_left_is_waited_for() {
     c.until_serving(1);
     assert_eq!(c.in_sync(1), [0, 1, 2]);
 }
+
+#[test]
+fn an_empty_copy_in_the_place_of_one_that_is_lost_takes_part_in_the_creation() {
+    // The lost one has joined what was before, or not, and comes back when it is late.
+    for met in [false, true] {
+        let mut c = Cluster::new(5);
+        if met {
+            c.deaf = true;
+        } else {
+            c.w.kill(c.nodes[1]);
+        }
+        c.create_unborn(1, &[0, 1], None, Durability::Always);
+        if met {
+            c.until("it would be born", |c| c.count("ask.born") > 0);
+            c.w.kill(c.nodes[1]);
+        }
+        c.run(driver::Span::seconds(10));
+        assert_eq!(c.count("ask.drop"), 0, "one copy is not enough");
+        c.list_instead(1, 1, 2);
+        c.deaf = false;
+        c.w.restart(c.nodes[1]);
+        c.until_serving(1);
+        assert_eq!(c.in_sync(1), [0, 2]);
+        let client = c.client(1, 0);
+        c.write(client, 1, 0, 1);
+        c.promote(1, 2);
+        let client = c.client(1, 0);
+        assert_eq!(c.read(client, 1, 0), 1);
+    }
+}

@@ -24,7 +24,7 @@ struct Disks {
 }
 
 impl Disks {
-    /// These members join; if it is all that take part, the epoch is settled, and serves.
+    /// These members join; if it is all that take part of a shard that is born, the epoch is settled, and serves.
     fn join(&mut self, config: &Configuration, only: impl Fn(usize) -> bool) {
         let takes_part = |s: CopyState| s != CopyState::Absent;
         let parts: Vec<_> = config.members.iter().filter(|m| takes_part(m.state)).collect();
@@ -36,7 +36,7 @@ impl Disks {
             }
         }
         let refused = parts.iter().any(|m| self.copies.get(&m.copy).is_none_or(|c| c.1.epoch != config.epoch));
-        if joined.len() < parts.len() || refused || config.is_sealed() {
+        if joined.len() < parts.len() || refused || config.is_sealed() || !config.born {
             return;
         }
         let writes = config.in_sync_members().map(|m| self.copies[&m.copy].2).max().unwrap();
@@ -358,6 +358,41 @@ fn what_is_left_out_is_named_and_a_loss_is_accepted_in_a_sentence() {
 }
 
 /// {A, B, C}, then A alone, sealed: B may be promoted in its place (rule 11), and then go on with C. A does not know.
+/// Each copy that the shard was to be created with was given up before it was born, one after the other: those that it was born with are
+/// known to none of them.
+#[test]
+fn a_shard_that_was_being_created_may_have_been_by_others_since() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.model.set_replace_after(5_000);
+    let new = NewVolume { copies: 2, shard_size: Bytes(MIB), ..NewVolume::new("db", Bytes(MIB)) };
+    cluster.make(&new).unwrap();
+    let first = cluster.config(1, 0);
+    let mut disks = Disks::default();
+    disks.join(&first, |_| true);
+    let backup = cluster.file.clone();
+    let without = |nodes: &[u32]| (1..=4).filter(|n| !nodes.contains(n)).map(|n| (n, 1)).collect::<Vec<_>>();
+    let (a, b) = (first.primary_member().unwrap().node.0, other(&first, 0).node.0);
+    cluster.pass(9_000, &without(&[b]));
+    cluster.pass(9_000, &without(&[a, b]));
+    cluster.bear(1);
+    let born = cluster.config(1, 0);
+    assert!(born.members.iter().all(|m| m.node.0 != a && m.node.0 != b) && born.in_sync() == 2, "{born:?}");
+    disks.serve_all(&cluster);
+
+    cluster.file = backup;
+    cluster.restart();
+    let dirty = cluster.model.restored(cluster.now);
+    cluster.persist(dirty);
+    cluster.settle_doubt();
+    [a, b].iter().for_each(|node| cluster.hear(&disks, *node));
+    let refused = message(cluster.adopt(&[], None));
+    assert!(refused.contains("was being created") && refused.contains("\"I accept that db may have lost"), "{refused}");
+    without(&[a, b]).iter().for_each(|(node, _)| cluster.hear(&disks, *node));
+    cluster.adopt(&[], None).unwrap();
+    let now = cluster.config(1, 0);
+    assert!(now.born && now.in_sync_members().all(|m| disks.copies[&m.copy].2 == 1), "{now:?}");
+}
+
 #[test]
 fn the_last_full_set_is_waited_for() {
     let mut cluster = Cluster::with_nodes(3);

@@ -407,6 +407,22 @@ impl Cluster {
         copies.into_iter().find(|c| c.shard == shard(volume)).map(|c| c.snapshots).unwrap_or_default()
     }
 
+    /// The copy on one node was given up before the shard was born: another node's is in sync in its place.
+    pub fn list_instead(&mut self, volume: u32, gone: usize, node: usize) {
+        let (disk, open) = self.opened[node][self.on];
+        let config = self.configs.get_mut(&shard(volume)).unwrap();
+        assert!(!config.born);
+        let id = copy(volume, node);
+        let member = config.members.iter_mut().find(|m| m.node.0 == gone as u32 + 1).unwrap();
+        let place = (NodeId(node as u32 + 1), endpoint(node));
+        *member = Member { copy: id, node: place.0, disk, open, endpoint: place.1, ..member.clone() };
+        config.epoch.0 += 1;
+        config.full_set = config.members.iter().map(|m| m.copy).collect();
+        let config = config.clone();
+        let primary = self.primary(volume);
+        self.mail(primary, Mail::Assign(vec![config]));
+    }
+
     /// Another node is primary from now on, in an epoch of its own.
     pub fn promote(&mut self, volume: u32, node: usize) {
         let old = self.primary(volume);
