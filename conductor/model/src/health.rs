@@ -1,7 +1,7 @@
 //! The truth about a volume in one word, with the reasons and the next step.
 //!
 //! ```text
-//! healthy     all copies are in sync
+//! healthy     as many copies as are wanted are in sync; others may be on their way beside them
 //! resyncing   copies are being filled, none is out of reach           writes go on
 //! degraded    copies are missing                                     writes go on
 //! waiting     writes wait: for a node, a copy, a settling, an epoch   some writes wait
@@ -47,8 +47,11 @@ struct Findings {
     absent_missing: BTreeMap<(NodeId, DiskId), u32>,
     absent_failed: BTreeMap<(NodeId, DiskId), u32>,
     absent: u32,
-    /// Of those in reach, not to be filled by somebody's word.
+    /// Of those in reach, not to be filled by somebody's word; and of these, beside as many in sync as are wanted.
     held: u32,
+    held_beside: u32,
+    /// Of those that are filled or wait for it, the ones beside as many in sync as are wanted: copies move, and none is missing.
+    beside: u32,
     syncing: Vec<CopyId>,
     /// Where those are that are filled, or wait for it.
     filled_on: BTreeSet<NodeId>,
@@ -92,8 +95,12 @@ impl Conductor {
         said.extend(found.doubts.into_iter().map(|why| (Health::Degraded, why)));
         if let Some(filling) = &filling {
             // Copies in reach that wait their turn while another one is filled are on their way, too.
-            let word = if filling.copies == 0 { Health::Degraded } else { Health::Resyncing };
-            said.push((word, filling.sentence()));
+            let (what, moves) = (filling.sentence(), filling.copies + filling.waiting <= found.beside);
+            said.push(match filling.copies {
+                _ if moves => (Health::Healthy, format!("{what}; none is missing meanwhile")),
+                0 => (Health::Degraded, what),
+                _ => (Health::Resyncing, what),
+            });
         }
         said.sort_by(|(a, _), (b, _)| b.cmp(a));
         let health = said.first().map_or(Health::Healthy, |(health, _)| *health);
@@ -125,6 +132,8 @@ impl Conductor {
         if config.members.len() < wanted {
             found.short.add(config.shard);
         }
+        // Until what is listed beside these is filled, what it takes the place of is there.
+        let whole = !sealed && config.in_sync() >= wanted;
         for member in &config.members {
             let alive = self.node_state(now, member.node) == NodeState::Alive;
             let silent = !alive && !self.is_unheard(member.node, now);
@@ -136,12 +145,17 @@ impl Conductor {
                 CopyState::Absent if !sealed && self.failure_of(member.node, member.disk).is_some() => {
                     *found.absent_failed.entry((member.node, member.disk)).or_default() += 1;
                 }
-                CopyState::Absent if record.held.contains(&member.copy) => found.held += 1,
+                CopyState::Absent if record.held.contains(&member.copy) => {
+                    found.held += 1;
+                    found.held_beside += u32::from(whole);
+                }
                 CopyState::Absent => {
                     found.absent += 1;
+                    found.beside += u32::from(whole);
                     found.filled_on.insert(member.node);
                 }
                 CopyState::Syncing => {
+                    found.beside += u32::from(whole);
                     found.syncing.push(member.copy);
                     found.filled_on.insert(member.node);
                 }
@@ -235,7 +249,8 @@ impl Conductor {
         if found.held > 0 {
             let (count, volume) = (copies(found.held), &volume.name);
             let why = format!("{count} not filled, as it was aborted: `trine resync resume {volume}` has it go on");
-            said.push((Health::Degraded, why));
+            let word = if found.held > found.held_beside { Health::Degraded } else { Health::Healthy };
+            said.push((word, why));
         }
         said
     }

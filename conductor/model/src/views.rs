@@ -330,7 +330,7 @@ pub enum VolumeState {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
-    /// Every copy is in sync.
+    /// As many copies as are wanted are in sync.
     Healthy,
     /// Copies are being filled; writes go on.
     Resyncing,

@@ -4,7 +4,7 @@
 mod common;
 use common::{Cluster, MIB, disk_of, heartbeat, other, registration, report, shard, with_volume};
 use conductor_model::api::{Filling, MembershipChange, Trouble};
-use conductor_model::views::{FillInfo, Health, NewVolume};
+use conductor_model::views::{Duty, FillInfo, Health, NewVolume, ResyncChange, ResyncVerb};
 use conductor_model::{Bytes, CopyState, Millis, NodeId, OpenId};
 
 fn info(cluster: &Cluster) -> (Health, Vec<String>) {
@@ -86,6 +86,42 @@ fn a_copy_in_reach_that_is_not_filled_yet_is_missing_and_one_that_is_filled_is_o
     cluster.grant(&config, MembershipChange::Add(copy));
     let filling = cluster.model.show(cluster.now, "db").unwrap().info.filling.unwrap();
     assert_eq!((filling.copies, filling.of, filling.eta_seconds()), (0, Bytes(0), None));
+}
+
+#[test]
+fn while_copies_move_beside_all_that_are_wanted_nothing_is_missing() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.create("db", MIB).unwrap();
+    cluster.bear(1);
+    let heard = [(1, 1), (2, 1), (3, 1), (4, 1)];
+    cluster.pass(500, &heard);
+    let config = cluster.config(1, 0);
+    let leaves = other(&config, 0);
+    cluster.run(|m, now, _| m.set_duty(now, leaves.node, Duty::Draining, false)).unwrap();
+    cluster.pass(3_000, &heard);
+    let config = cluster.config(1, 0);
+    let new = config.members.iter().find(|m| m.state == CopyState::Absent).unwrap().clone();
+    assert_eq!((config.members.len(), config.in_sync()), (4, 3));
+    let (health, reasons) = info(&cluster);
+    assert_eq!(health, Health::Healthy, "{reasons:?}");
+    assert!(reasons[0].ends_with(&format!("to be filled on {}; none is missing meanwhile", new.node)), "{reasons:?}");
+    // Nor is one that is not to be filled for now.
+    let abort = ResyncChange { verb: ResyncVerb::Abort, copies: vec![new.copy] };
+    cluster.run(|m, now, _| m.change_resync(now, "db", &abort)).unwrap();
+    let (health, reasons) = info(&cluster);
+    assert_eq!(health, Health::Healthy);
+    assert!(reasons.iter().any(|why| why.contains("1 copy not filled, as it was aborted")), "{reasons:?}");
+    let resume = ResyncChange { verb: ResyncVerb::Resume, ..abort };
+    cluster.run(|m, now, _| m.change_resync(now, "db", &resume)).unwrap();
+    let filled = cluster.grant(&cluster.config(1, 0), MembershipChange::Fill(new.copy, OpenId(1)));
+    assert_eq!(info(&cluster).0, Health::Healthy);
+
+    // One that was there is.
+    let gone = filled.in_sync_members().find(|m| m.copy != filled.primary).unwrap().copy;
+    let dropped = cluster.grant(&filled, MembershipChange::Drop(vec![gone]));
+    assert_eq!(info(&cluster).0, Health::Resyncing);
+    cluster.grant(&dropped, MembershipChange::Drop(vec![new.copy]));
+    assert_eq!(info(&cluster).0, Health::Degraded);
 }
 
 #[test]
