@@ -143,6 +143,7 @@ impl Conductor {
             state: self.node_state(now, node.node),
             duty: node.duty,
             silent_ms: self.silence(node.node, now),
+            heard: self.presence.get(&node.node).is_some_and(|p| p.heard.is_some()),
             primaries: load.primaries.get(&node.node).copied().unwrap_or(0),
             disks: disks.collect(),
         }

@@ -442,10 +442,18 @@ pub struct NodeInfo {
     pub duty: Duty,
     /// Milliseconds since then, or since this conductor started.
     pub silent_ms: u64,
+    /// It was heard since then: how much of its disks is in use, and whether they failed, is known.
+    #[serde(default = "usually")]
+    pub heard: bool,
     /// Shards that it is primary of.
     pub primaries: u32,
     /// Its disks.
     pub disks: Vec<DiskInfo>,
+}
+
+/// Of a node, if an older conductor does not say it.
+fn usually() -> bool {
+    true
 }
 
 /// A volume in a listing.

@@ -3,7 +3,7 @@
 use super::Seen;
 use crate::output::Outcome;
 use anyhow::Context;
-use conductor_model::views::{Health, NodeState, Status, VolumeState};
+use conductor_model::views::{DiskInfo, Health, NodeInfo, NodeState, Status, VolumeInfo, VolumeState};
 use node_daemon::NodeLook;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -81,10 +81,12 @@ fn cluster(page: &mut Page, status: &Status) {
     page.gauges("warnings", "Lines that `trine status` warns with", None, [(vec![], warnings)]);
     let refused = number(status.refused.len() as u64);
     page.gauges("nodes_refused", "Nodes of another cluster that ask to be taken", None, [(vec![], refused)]);
-    let node = |n: &conductor_model::views::NodeInfo| vec![("node", n.node.to_string()), ("host", n.host.clone())];
+    let node = |n: &NodeInfo| vec![("node", n.node.to_string()), ("host", n.host.clone())];
     let rows = status.nodes.iter().map(|n| (node(n), yes(n.state == NodeState::Alive)));
     page.gauges("node_up", "Whether the conductor hears the node", None, rows);
-    let rows = status.nodes.iter().map(|n| (node(n), number(n.silent_ms) / 1000.0));
+    // A conductor that has just begun counts from then, of whomever it has not heard.
+    let counted = status.nodes.iter().filter(|n| n.heard || n.state == NodeState::Dead);
+    let rows = counted.map(|n| (node(n), number(n.silent_ms) / 1000.0));
     page.gauges("node_silent", "Since the conductor heard the node last", Some(Unit::Seconds), rows);
     let rows = status.nodes.iter().map(|n| (node(n), f64::from(n.primaries)));
     page.gauges("node_primaries", "Shards that the node is primary of", None, rows);
@@ -92,41 +94,46 @@ fn cluster(page: &mut Page, status: &Status) {
 
 fn disks(page: &mut Page, status: &Status) {
     let disks = || status.nodes.iter().flat_map(|n| n.disks.iter().map(move |d| (n, d)));
-    let labels = |n: &conductor_model::views::NodeInfo, d: &conductor_model::views::DiskInfo| {
+    let labels = |n: &NodeInfo, d: &DiskInfo| {
         let path = d.path.clone().unwrap_or_default();
         vec![("node", n.node.to_string()), ("disk", d.disk.to_string()), ("path", path)]
     };
-    let rows = disks().map(|(n, d)| (labels(n, d), yes(d.present)));
-    page.gauges("disk_present", "Whether its node runs with the disk", None, rows);
-    let rows = disks().map(|(n, d)| (labels(n, d), yes(d.failed.is_some())));
+    // What only its node can say is left out until that has said it: nothing in use is not the same as nothing known.
+    let told = || disks().filter(|(n, _)| n.heard);
+    let rows = disks().map(|(n, d)| (labels(n, d), yes(d.present && n.state != NodeState::Dead)));
+    page.gauges("disk_present", "Whether its node runs, and with the disk", None, rows);
+    let rows = told().map(|(n, d)| (labels(n, d), yes(d.failed.is_some())));
     page.gauges("disk_failed", "Whether it failed: its node has it open, and nothing on it is served", None, rows);
     let rows = disks().map(|(n, d)| (labels(n, d), number(d.capacity.0)));
     page.gauges("disk_capacity", "The disk's size for data", Some(Unit::Bytes), rows);
-    let rows = disks().map(|(n, d)| (labels(n, d), number(d.used.0)));
+    let rows = told().map(|(n, d)| (labels(n, d), number(d.used.0)));
     page.gauges("disk_used", "What of it is in use", Some(Unit::Bytes), rows);
     let rows = disks().map(|(n, d)| (labels(n, d), number(d.provisioned.0)));
     page.gauges("disk_provisioned", "Sizes of the shards on it", Some(Unit::Bytes), rows);
     let rows = disks().map(|(n, d)| (labels(n, d), f64::from(d.copies)));
     page.gauges("disk_copies", "Copies on the disk", None, rows);
-    let rows = disks().map(|(n, d)| (labels(n, d), d.damaged));
+    let rows = told().map(|(n, d)| (labels(n, d), d.damaged));
     page.counters("disk_damaged_blocks", "Blocks that did not read as written since the node opened the disk", rows);
-    let rows = disks().map(|(n, d)| (labels(n, d), d.repaired));
+    let rows = told().map(|(n, d)| (labels(n, d), d.repaired));
     page.counters("disk_repaired_blocks", "Of these, put right with another copy's content", rows);
 }
 
 fn volumes(page: &mut Page, status: &Status) {
     let active = || status.volumes.iter().filter(|v| v.state == VolumeState::Active);
-    let labels = |v: &conductor_model::views::VolumeInfo| vec![("volume", v.name.clone())];
+    let labels = |v: &VolumeInfo| vec![("volume", v.name.clone())];
     let rows = active().map(|v| (labels(v), health(v.health)));
     let help = "0 healthy, 1 resyncing, 2 degraded, 3 waiting (writes wait), 4 lost";
     page.gauges("volume_health", help, None, rows);
     page.gauges("volume_size", "Its size", Some(Unit::Bytes), active().map(|v| (labels(v), number(v.size.0))));
     let rows = active().map(|v| (labels(v), f64::from(v.snapshots)));
     page.gauges("volume_snapshots", "Snapshots of it", None, rows);
-    let rows = active().map(|v| (labels(v), yes(v.attachment.is_some())));
+    let sharers = |v: &VolumeInfo| v.readers.iter().filter(|r| r.shared).count() as u64;
+    let rows = active().map(|v| (labels(v), yes(v.attachment.is_some() || sharers(v) > 0)));
     page.gauges("volume_attached", "Whether somebody may write to it", None, rows);
-    let rows = active().map(|v| (labels(v), number(v.readers.len() as u64)));
-    page.gauges("volume_readers", "Who reads it, while nobody may write to it", None, rows);
+    let rows = active().map(|v| (labels(v), number(v.readers.len() as u64 - sharers(v))));
+    page.gauges("volume_readers", "Clients that only read it, while nobody may write to it", None, rows);
+    let rows = active().map(|v| (labels(v), number(sharers(v))));
+    page.gauges("volume_sharers", "Clients that write to it together, in ranges that they hold", None, rows);
     let filling = || active().filter_map(|v| Some((v, v.filling.as_ref()?)));
     let rows = filling().map(|(v, f)| (labels(v), f64::from(f.copies + f.waiting)));
     page.gauges("volume_filling_copies", "Copies that are being filled, or wait for it", None, rows);
@@ -227,6 +234,102 @@ mod tests {
         let sum = |object: &str, reason: &str| sums.get(&(object.to_owned(), reason.to_owned())).copied();
         assert_eq!((sum("conn", "owner"), sum("conn", "rx"), sum("conn", "tx")), (Some(2), Some(324), Some(3)));
         assert_eq!((sum("iocb", "reply"), sums.len()), (Some(1), 4));
+    }
+
+    use conductor_model::api::{DiskReport, Register};
+    use conductor_model::views::{Attach, NewVolume};
+    use conductor_model::{Bytes, ClusterId, Commit, Conductor, DiskId, Millis, NodeId, OpenId};
+
+    const T0: Millis = Millis(1_000_000);
+
+    /// A conductor with two nodes, of which each has said that of its disk 4096 bytes are in use.
+    fn conductor() -> Conductor {
+        let mut conductor = Conductor::new(ClusterId(7), T0).0;
+        for node in [1, 2] {
+            let disk = DiskReport {
+                disk: DiskId(node.into()),
+                open: OpenId(1),
+                endpoint: format!("127.0.0.1:{}", 9000 + node).parse().unwrap(),
+                addresses: Vec::new(),
+                capacity: Bytes(1 << 30),
+                used: Bytes(4096),
+                max_copies: 8,
+                copies: Vec::new(),
+                path: None,
+            };
+            let register = Register {
+                node: NodeId(node),
+                host: "host".to_owned(),
+                rack: String::new(),
+                version: String::new(),
+                disks: vec![disk],
+                cluster: ClusterId(7),
+                seen: Commit(0),
+                attached: Vec::new(),
+            };
+            conductor.register(T0, &register).unwrap();
+        }
+        conductor
+    }
+
+    /// The page of what a conductor knows then.
+    fn page(conductor: &Conductor, now: Millis) -> String {
+        of(&Seen { status: Some(conductor.status(now)), nodes: Vec::new(), targets: Vec::new() }).unwrap()
+    }
+
+    fn value<'a>(page: &'a str, metric: &str, label: &str) -> Option<&'a str> {
+        let line = page.lines().find(|l| l.starts_with(&format!("trine_{metric}{{")) && l.contains(label))?;
+        line.rsplit_once(' ').map(|(_, value)| value)
+    }
+
+    #[test]
+    fn whoever_shares_a_volume_may_write_to_it_and_a_reader_may_not() {
+        let mut conductor = conductor();
+        let mut draws = 0;
+        let mut draw = || {
+            draws += 1;
+            draws
+        };
+        let clients = [("shared", "a", true), ("shared", "b", true), ("read", "c", false)];
+        for name in ["shared", "read", "free"] {
+            let new = NewVolume { copies: 1, min_copies: 1, ..NewVolume::new(name, Bytes(1 << 20)) };
+            conductor.create(T0, &new, &mut draw).unwrap();
+        }
+        for (volume, client, shared) in clients {
+            let (client, host, resumes) = (client.to_owned(), String::new(), None);
+            let attach = Attach { client, read_only: !shared, shared, force: false, host, resumes };
+            conductor.attach(T0, volume, &attach).unwrap();
+        }
+        let page = page(&conductor, T0);
+        let said = |volume: &str| {
+            let label = format!("volume=\"{volume}\"");
+            ["volume_attached", "volume_readers", "volume_sharers"].map(|m| value(&page, m, &label).unwrap())
+        };
+        assert_eq!(said("shared"), ["1.0", "0.0", "2.0"]);
+        assert_eq!(said("read"), ["0.0", "1.0", "0.0"]);
+        assert_eq!(said("free"), ["0.0", "0.0", "0.0"]);
+    }
+
+    #[test]
+    fn a_dead_nodes_disk_is_not_present_and_an_unheard_ones_use_is_not_known() {
+        let conductor = conductor();
+        let of_n1 = "node=\"n1\"";
+        let alive = page(&conductor, T0);
+        assert_eq!(value(&alive, "disk_present", of_n1), Some("1.0"));
+        assert_eq!(value(&alive, "disk_used_bytes", of_n1), Some("4096.0"));
+        let dead = page(&conductor, Millis(T0.0 + 60_000));
+        assert_eq!(value(&dead, "disk_present", of_n1), Some("0.0"));
+        assert_eq!(value(&dead, "node_silent_seconds", of_n1), Some("60.0"));
+
+        let restarted = Conductor::restore(conductor.snapshot(), T0).unwrap();
+        let young = page(&restarted, T0);
+        for unknown in ["disk_used_bytes", "disk_failed", "node_silent_seconds"] {
+            assert_eq!(value(&young, unknown, of_n1), None, "{unknown}");
+        }
+        assert_eq!(value(&young, "disk_present", of_n1), Some("1.0"), "nobody says otherwise");
+        let later = page(&restarted, Millis(T0.0 + 60_000));
+        assert_eq!(value(&later, "node_silent_seconds", of_n1), Some("60.0"), "at least");
+        assert_eq!(value(&later, "disk_used_bytes", of_n1), None);
     }
 
     #[test]
