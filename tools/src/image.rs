@@ -172,7 +172,7 @@ fn part_name(name: &str) -> String {
 
 /// All of it is there. It keeps the name that it was imported under if it cannot have its own: what may have taken hours is not thrown away.
 fn name_it(client: &Client, new: &VolumeInfo, name: &str) -> Outcome {
-    let Err(error) = client.rename_volume(&new.name, name) else { return Ok(()) };
+    let Err(error) = client.rename_volume(&new.name, name, false) else { return Ok(()) };
     // Its answer may have been lost.
     if client.volume(name).is_ok_and(|there| there.info.id == new.id) {
         return Ok(());

@@ -39,8 +39,8 @@ pub(crate) enum VolumeCommand {
     /// Grow a volume; it never shrinks. Attached block devices notice by themselves within 5 seconds (Linux 6.16 and newer; older ones when they are
     /// attached again), NBD clients when they connect again
     Resize(ResizeArgs),
-    /// Give a volume another name, which keys and clones do not care about; not while anybody has it attached. Who has a snapshot of it attached
-    /// loses that
+    /// Give a volume another name, which keys and clones do not care about; not while anybody has it attached, nor, without --force, while a
+    /// snapshot of it is
     #[command(alias = "mv")]
     Rename(RenameArgs),
     /// Delete a volume with all its data and snapshots; not while a clone needs one of them
@@ -183,6 +183,9 @@ pub(crate) struct RenameArgs {
     /// Its new name
     #[arg(value_name = "NEW", value_parser = name)]
     new: String,
+    /// Although somebody reads a snapshot of it, whose requests fail then
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -271,7 +274,7 @@ fn resize(args: &ResizeArgs) -> Outcome {
 }
 
 fn rename(args: &RenameArgs) -> Outcome {
-    let info = args.cluster.client()?.rename_volume(&args.name, &args.new)?;
+    let info = args.cluster.client()?.rename_volume(&args.name, &args.new, args.force)?;
     args.output.print(&info, |info| format!("volume {} is called {} now", args.name, info.name))
 }
 

@@ -237,9 +237,9 @@ impl Client {
         self.post(&volume_path(name, "/resize")?, &Resize { size }, LONG_CALL)
     }
 
-    /// Gives a volume another name.
-    pub fn rename_volume(&self, name: &str, new: &str) -> Result<VolumeInfo, Error> {
-        self.post(&volume_path(name, "/rename")?, &Rename { name: new.to_owned() }, CALL)
+    /// Gives a volume another name; by force, although somebody reads a snapshot of it.
+    pub fn rename_volume(&self, name: &str, new: &str, force: bool) -> Result<VolumeInfo, Error> {
+        self.post(&volume_path(name, "/rename")?, &Rename { name: new.to_owned(), force }, CALL)
     }
 
     /// Takes a volume for a client, under a new attach generation.

@@ -97,6 +97,9 @@ pub struct Resize {
 pub struct Rename {
     /// That nothing else has.
     pub name: String,
+    /// Although somebody reads a snapshot of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// A snapshot to be made.

@@ -145,8 +145,9 @@ impl Conductor {
         Ok((self.volume_info(now, &volume), dirty))
     }
 
-    /// Gives a volume another name. Whoever has it attached asks for it by the one that it has: nobody may.
-    pub fn rename(&mut self, now: Millis, name: &str, new: &str) -> Result<(VolumeInfo, Dirty), Error> {
+    /// Gives a volume another name. Whoever has it attached asks for it by the one that it has: nobody may; nor, but by force, may anybody be heard
+    /// to read a snapshot of it.
+    pub fn rename(&mut self, now: Millis, name: &str, new: &str, force: bool) -> Result<(VolumeInfo, Dirty), Error> {
         self.check_trusted()?;
         check_volume_name(new)?;
         let before = self.volume(name)?;
@@ -156,6 +157,14 @@ impl Conductor {
         }
         if self.names.contains_key(new) {
             return Err(Error::VolumeExists(new.to_owned()));
+        }
+        // They ask for it by its name.
+        if let Some(reader) = self.snapshot_reader(now, id).filter(|_| !force) {
+            let why = format!(
+                "has readers: {reader}, and its requests would fail, as that is not there any more; detach it and try again some seconds \
+                 later, or pass --force"
+            );
+            return Err(Error::InUse { what: format!("volume {name}"), why });
         }
         let volume = VolumeRecord { name: new.to_owned(), ..before.clone() };
         let mut dirty = Dirty::default();

@@ -408,7 +408,7 @@ fn a_volume_is_renamed_while_nobody_has_it() {
     let mut cluster = with_volume();
     cluster.create("other", MIB).unwrap();
     cluster.snapshot("db", "monday");
-    let rename = |c: &mut Cluster, old: &str, new: &str| c.run(|m, now, _| m.rename(now, old, new));
+    let rename = |c: &mut Cluster, old: &str, new: &str| c.run(|m, now, _| m.rename(now, old, new, false));
     assert!(matches!(rename(&mut cluster, "db", "other"), Err(Error::VolumeExists(_))));
     assert!(matches!(rename(&mut cluster, "db", "db"), Err(Error::VolumeExists(_))));
     assert!(matches!(rename(&mut cluster, "none", "db2"), Err(Error::NoVolume(_))));

@@ -262,6 +262,56 @@ fn an_evicted_client_has_nothing_any_more_and_the_others_keep_what_they_have() {
 }
 
 #[test]
+fn a_volume_whose_snapshot_is_read_is_renamed_only_by_force() {
+    let mut cluster = with_volume();
+    let snapshot = cluster.snapshot("db", "monday").id;
+    let heard = [(1, 1), (2, 1), (3, 1)];
+    let reads = |volume: u32, snapshot: Option<SnapshotId>| NodeSession {
+        client: "backup".to_owned(),
+        volume: VolumeId(volume),
+        snapshot,
+        generation: AttachGeneration(0),
+        read_only: true,
+        key: None,
+        ranges: Vec::new(),
+        connections: 1,
+        requests: 0,
+    };
+    let rename = |c: &mut Cluster, from: &str, to: &str, force| c.run(|m, now, _| m.rename(now, from, to, force));
+    let say = |c: &mut Cluster, sessions: Vec<NodeSession>| {
+        let said = NodeSessions { node: NodeId(2), sessions };
+        c.model.hear_sessions(c.now, &said).unwrap();
+    };
+    // Of another volume, of an attachment that is over, and of a snapshot that is not there any more.
+    say(&mut cluster, vec![reads(2, Some(snapshot)), reads(1, None), reads(1, Some(SnapshotId(99)))]);
+    rename(&mut cluster, "db", "db2", false).unwrap();
+    say(&mut cluster, vec![reads(1, Some(snapshot))]);
+    let refused = rename(&mut cluster, "db2", "db3", false).unwrap_err();
+    assert!(refused.kind() == "in-use" && refused.to_string().contains("backup reads db2@monday"), "{refused}");
+    rename(&mut cluster, "db2", "db3", true).unwrap();
+    // Who has it attached is not passed over by any force.
+    let attach = Attach {
+        client: "web1".to_owned(),
+        read_only: false,
+        shared: false,
+        force: false,
+        host: String::new(),
+        resumes: None,
+    };
+    let map = cluster.run(|m, now, _| m.attach(now, "db3", &attach)).unwrap();
+    assert!(matches!(rename(&mut cluster, "db3", "db4", true), Err(Error::Attached { .. })));
+    let detach = Detach { client: "web1".to_owned(), generation: map.attach };
+    cluster.run(|m, _, _| m.detach("db3", &detach)).unwrap();
+    // It ended, or nobody knows.
+    assert!(rename(&mut cluster, "db3", "db4", false).is_err());
+    say(&mut cluster, Vec::new());
+    rename(&mut cluster, "db3", "db4", false).unwrap();
+    say(&mut cluster, vec![reads(1, Some(snapshot))]);
+    cluster.pass(21_000, &heard[..1]);
+    rename(&mut cluster, "db4", "db5", false).unwrap();
+}
+
+#[test]
 fn sessions_are_shown_of_what_is_attached_now_and_of_snapshots() {
     let mut cluster = with_volume();
     let snapshot = cluster.snapshot("db", "s").id;

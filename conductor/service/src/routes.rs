@@ -343,8 +343,8 @@ async fn resize(
 
 async fn rename(State(ledger): State<Ledger>, path: Name, request: Request) -> Answer<VolumeInfo> {
     let old = name(path)?;
-    let Rename { name: new } = body(request, SMALL_BODY).await?;
-    change(&ledger, move |m, now| m.rename(now, &old, &new)).await.map(Json)
+    let Rename { name: new, force } = body(request, SMALL_BODY).await?;
+    change(&ledger, move |m, now| m.rename(now, &old, &new, force)).await.map(Json)
 }
 
 async fn attach(

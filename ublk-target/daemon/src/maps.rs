@@ -43,7 +43,7 @@ pub(crate) fn run(
         unknown = unknown.filter(|_| is_unknown || answer.is_err()).or(is_unknown.then(Instant::now));
         let is_gone = is_wanted && is_unknown && unknown.is_some_and(|since| since.elapsed() > GONE);
         if is_gone && subject.is_snapshot() && cluster.is_some() && led() == cluster {
-            tracing::error!("{subject} is deleted: every request fails");
+            tracing::error!("{subject} is deleted, or its volume renamed: every request fails");
             if tell.send(Happening::Gone).is_err() {
                 return;
             }
