@@ -1,14 +1,15 @@
 //! `trine node`.
 
+mod drain;
+
 use crate::config::ClusterArgs;
 use crate::disk;
 use crate::listen::{Listen, listens};
 use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, note, print, size, table};
-use crate::progress::{Unit, explained, follow};
 use crate::volume::WaitArgs;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
-use conductor_model::views::{DiskInfo, Duty, NodeInfo, NodeState, Progress};
+use conductor_model::views::{DiskInfo, Duty, NodeInfo, NodeState};
 use conductor_model::{NodeId, TransportAddress};
 use nix::unistd::Uid;
 use node_daemon::{DiskPlan, Error, NodeLook, NodeOptions, TraceLook};
@@ -207,13 +208,10 @@ pub(crate) fn run(command: NodeCommand) -> Outcome {
         NodeCommand::Show(args) => show(&args),
         NodeCommand::Cordon(args) => set_duty(&args, Duty::Cordoned, "gets no new copies"),
         NodeCommand::Uncordon(args) => set_duty(&args, Duty::Serving, "takes new copies"),
-        NodeCommand::Drain(args) => drain(&args),
+        NodeCommand::Drain(args) => drain::run(&args),
         NodeCommand::Remove(args) => {
             let info = args.cluster.client()?.set_duty(args.node, Duty::Removed, disk::force(args.force.as_deref()))?;
-            args.output.print(&info, |info| match copies(info) {
-                0 => format!("{} is forgotten", info.node),
-                left => format!("{} is forgotten once {left} copies are made anew", info.node),
-            })
+            args.output.print(&info, drain::removed)
         }
     }
 }
@@ -259,23 +257,6 @@ fn reachable(conductors: &str) -> String {
         if is_loopback { format!("{scheme}ITS-CONDUCTORS-ADDRESS:{port}") } else { format!("{scheme}{address}") }
     });
     told.collect::<Vec<_>>().join(",")
-}
-
-fn drain(args: &DrainArgs) -> Outcome {
-    let client = args.cluster.client()?;
-    let begun = client.set_duty(args.node, Duty::Draining, false)?;
-    let before = copies(&begun);
-    if args.wait.no_wait {
-        return args.output.print(&begun, |info| format!("{} is being emptied of {before} copies", info.node));
-    }
-    let emptied = follow(&format!("emptying {}", args.node), Unit::Parts("copies"), args.wait.timeout, || {
-        let info = client.node(args.node)?;
-        let left = copies(&info);
-        let (done, of) = (u64::from(before.saturating_sub(left)), u64::from(before));
-        Ok(if left == 0 { Ok(info) } else { Err(Progress { done, of, reasons: Vec::new() }) })
-    });
-    let emptied = explained(&client, &args.node.to_string(), emptied)?;
-    args.output.print(&emptied, |info| format!("{} is empty", info.node))
 }
 
 fn copies(node: &NodeInfo) -> u32 {

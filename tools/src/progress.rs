@@ -4,7 +4,7 @@ use crate::output::{Exit, Failure, Outcome, Size};
 use crate::resync;
 use conductor_client::Client;
 use conductor_model::Bytes;
-use conductor_model::views::{Health, Progress, Status, VolumeInfo};
+use conductor_model::views::{Progress, Status, VolumeInfo};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -103,7 +103,7 @@ fn in_the_way(status: &Status, whose: &str) -> Vec<String> {
     let warnings = status.warnings.iter().filter(|warning| warning.starts_with(&format!("{whose} "))).cloned();
     let paused = status.settings.fill_rate.filter(|rate| *rate == Bytes(0));
     let paused = paused.map(|rate| format!("filling of copies: {}", resync::limit(Some(rate))));
-    let mut volumes: Vec<&VolumeInfo> = status.volumes.iter().filter(|v| v.health != Health::Healthy).collect();
+    let mut volumes: Vec<&VolumeInfo> = status.volumes.iter().collect();
     volumes.sort_by_key(|volume| Reverse(volume.health));
     let volumes = volumes.into_iter().filter_map(|v| Some(format!("{}: {}", v.name, v.reasons.first()?)));
     warnings.chain(paused).chain(volumes).take(REASONS).collect()

@@ -4,7 +4,7 @@
 
 use crate::health::Verdict;
 use crate::limits::{ALIVE_MS, DEAD_MS};
-use crate::record::{NodeRecord, VolumeRecord};
+use crate::record::{DropRecord, NodeRecord, VolumeRecord};
 use crate::space::fullness;
 use crate::views::{DiskInfo, Health, NodeInfo, NodeState, Status, Totals, VolumeInfo, VolumeState};
 use crate::{Bytes, Conductor, DiskId, Error, Millis, NodeId};
@@ -145,6 +145,7 @@ impl Conductor {
             silent_ms: self.silence(node.node, now),
             heard: self.presence.get(&node.node).is_some_and(|p| p.heard.is_some()),
             primaries: load.primaries.get(&node.node).copied().unwrap_or(0),
+            to_delete: load.to_delete.get(&node.node).copied().unwrap_or(0),
             disks: disks.collect(),
         }
     }
@@ -161,6 +162,13 @@ impl Conductor {
                 *load.primaries.entry(primary.node).or_default() += 1;
             }
         }
+        // A disk that is away, or failed, deletes nothing.
+        let works = |d: &&DropRecord| {
+            self.disk(d.node, d.disk).is_some_and(|disk| disk.present) && self.failure_of(d.node, d.disk).is_none()
+        };
+        for drop in self.drops.values().filter(works) {
+            *load.to_delete.entry(drop.node).or_default() += 1;
+        }
         load
     }
 }
@@ -169,6 +177,7 @@ impl Conductor {
 struct Load {
     disks: BTreeMap<(NodeId, DiskId), (u32, u64)>,
     primaries: BTreeMap<NodeId, u32>,
+    to_delete: BTreeMap<NodeId, u32>,
 }
 
 /// All of these are bounded far below 32 bits (`limits`).

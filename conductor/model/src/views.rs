@@ -450,6 +450,9 @@ pub struct NodeInfo {
     pub heard: bool,
     /// Shards that it is primary of.
     pub primaries: u32,
+    /// Copies on its disks that nobody needs, and that it has still to delete.
+    #[serde(default)]
+    pub to_delete: u32,
     /// Its disks.
     pub disks: Vec<DiskInfo>,
 }

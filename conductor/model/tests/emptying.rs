@@ -154,3 +154,24 @@ fn nothing_is_emptied_onto_disks_whose_stores_have_no_places_for_more_copies() {
     let said = warning(&cluster).unwrap();
     assert!(said.contains(&format!("disk {BESIDE} takes no copies now")), "{said}");
 }
+
+#[test]
+fn what_a_node_has_still_to_delete_is_counted_where_it_can_be() {
+    let mut cluster = cluster_of(4);
+    let heard = [(1, 1), (2, 1), (3, 1), (4, 1)];
+    let info = |c: &Cluster| c.model.node(c.now, NodeId(1)).unwrap();
+    let had = info(&cluster).disks[0].copies;
+    assert!(had > 0 && info(&cluster).to_delete == 0);
+    drain(&mut cluster, 1, Duty::Draining).unwrap();
+    cluster.heal(20, &heard);
+    assert_eq!((info(&cluster).disks[0].copies, info(&cluster).to_delete), (0, had), "not before it says so");
+    let mut failing = cluster.heartbeat(1, 1, 0);
+    failing.failed = vec![(cluster.disk(1), "it takes nothing".to_owned())];
+    cluster.run(|m, now, _| m.heartbeat(now, &failing)).unwrap();
+    assert_eq!(info(&cluster).to_delete, 0, "it never will");
+    let mut beat = cluster.heartbeat(1, 1, 0);
+    beat.dropped = cluster.told(1).drop;
+    beat.dropped.pop();
+    cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+    assert_eq!(info(&cluster).to_delete, 1);
+}

@@ -1,0 +1,85 @@
+//! `trine node drain`, and what is said of a node that is removed: not before it has nothing that anybody could miss, nor anything that nobody
+//! would know any more.
+
+use super::{DrainArgs, copies};
+use crate::output::Outcome;
+use crate::progress::{Unit, explained, follow};
+use conductor_model::views::{Duty, NodeInfo, NodeState, Progress};
+
+pub(super) fn run(args: &DrainArgs) -> Outcome {
+    let client = args.cluster.client()?;
+    let begun = client.set_duty(args.node, Duty::Draining, false)?;
+    let before = copies(&begun);
+    if args.wait.no_wait {
+        return args.output.print(&begun, |info| format!("{} is being emptied of {before} copies", info.node));
+    }
+    let emptied = follow(&format!("emptying {}", args.node), Unit::Parts("copies"), args.wait.timeout, || {
+        let info = client.node(args.node)?;
+        let left = copies(&info);
+        let (done, of) = (u64::from(before.saturating_sub(left)), u64::from(before));
+        let reasons = to_be_deleted(&info).into_iter().collect();
+        Ok(if is_emptied(&info) { Ok(info) } else { Err(Progress { done, of, reasons }) })
+    });
+    let emptied = explained(&client, &args.node.to_string(), emptied)?;
+    args.output.print(&emptied, |info| format!("{} is empty", info.node))
+}
+
+/// Has it no copy, and is what nobody needs deleted? Once it is forgotten, nobody knows that any more: such copies would be kept. One that is
+/// dead is not waited for.
+fn is_emptied(node: &NodeInfo) -> bool {
+    copies(node) == 0 && (node.to_delete == 0 || node.state == NodeState::Dead)
+}
+
+fn to_be_deleted(node: &NodeInfo) -> Option<String> {
+    match node.to_delete {
+        0 => None,
+        1 => Some("1 copy that nobody needs is to be deleted there".to_owned()),
+        n => Some(format!("{n} copies that nobody needs are to be deleted there")),
+    }
+}
+
+/// What becomes of a node that is removed.
+pub(super) fn removed(info: &NodeInfo) -> String {
+    let node = info.node;
+    let mut text = match copies(info) {
+        0 => format!("{node} is forgotten"),
+        left => format!("{node} is forgotten once {left} copies are made anew"),
+    };
+    if let Some(left) = to_be_deleted(info) {
+        text +=
+            &format!("; {left}: should {node} come back, format its disks anew, or what is of deleted volumes is kept");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::NodeId;
+
+    #[test]
+    fn a_drained_node_is_empty_when_it_has_deleted_what_nobody_needs() {
+        let node = |to_delete, state| NodeInfo {
+            node: NodeId(3),
+            host: "host".to_owned(),
+            rack: String::new(),
+            version: String::new(),
+            state,
+            duty: Duty::Draining,
+            silent_ms: 0,
+            heard: true,
+            primaries: 0,
+            to_delete,
+            disks: Vec::new(),
+        };
+        assert!(is_emptied(&node(0, NodeState::Alive)) && is_emptied(&node(2, NodeState::Dead)));
+        assert!(!is_emptied(&node(2, NodeState::Alive)) && !is_emptied(&node(1, NodeState::Late)));
+        assert_eq!(
+            to_be_deleted(&node(1, NodeState::Alive)).unwrap(),
+            "1 copy that nobody needs is to be deleted there"
+        );
+        assert_eq!(removed(&node(0, NodeState::Dead)), "n3 is forgotten");
+        let said = removed(&node(2, NodeState::Dead));
+        assert!(said.starts_with("n3 is forgotten; 2 copies") && said.contains("format its disks anew"), "{said}");
+    }
+}
