@@ -9,7 +9,7 @@
 //! A copy is accounted for when a disk said that it has it. One that need not exist (absent, being filled, or not born) is also when its
 //! disk was heard of without it. Then no epoch that acknowledged anything can be unknown: it would have been joined by one of these. But
 //! for a shard that is not born as far as they know: copies that were given up before it was, others have followed since, of whom none of
-//! these need know. While a node that is known has not been heard of, that takes a sentence, too.
+//! these need know. While a disk that is known has not been heard of, that takes a sentence, too.
 //! Epochs, commits, ids and generations go on far above everything that was heard: a granted epoch that nobody joined yet, or an
 //! attachment that nobody saw, is not given out twice.
 
@@ -100,8 +100,8 @@ struct Reports {
     /// Volumes of which there is any copy.
     held: BTreeSet<VolumeId>,
     disks: BTreeSet<DiskId>,
-    /// Nodes that this state, or somebody who was heard of, knows, and that were not heard of.
-    unheard: BTreeSet<NodeId>,
+    /// Disks that this state, or somebody who was heard of, knows, and that were not heard of; and whose they are.
+    unheard: BTreeMap<DiskId, NodeId>,
     attach: BTreeMap<VolumeId, AttachGeneration>,
     /// The newest generation that ended all before it, as configurations carry it.
     floors: BTreeMap<VolumeId, AttachGeneration>,
@@ -184,7 +184,7 @@ impl Conductor {
             copies: BTreeMap::new(),
             held: BTreeSet::new(),
             disks: BTreeSet::new(),
-            unheard: self.nodes.keys().copied().collect(),
+            unheard: self.nodes.iter().flat_map(|(id, node)| node.disks.iter().map(|d| (d.disk, *id))).collect(),
             attach: BTreeMap::new(),
             floors: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -207,7 +207,7 @@ impl Conductor {
                 all.disks.insert(*disk);
                 for (copy, config) in copies {
                     all.copies.insert(*copy, (*node, *disk, config.clone()));
-                    all.unheard.extend(config.members.iter().map(|m| m.node));
+                    all.unheard.extend(config.members.iter().map(|m| (m.disk, m.node)));
                     let volume = config.shard.volume;
                     all.held.insert(volume);
                     for known in [&mut all.attach, &mut all.floors] {
@@ -225,7 +225,7 @@ impl Conductor {
                 }
             }
         }
-        all.unheard.retain(|node| !self.heard.contains_key(node));
+        all.unheard.retain(|disk, _| !all.disks.contains(disk));
         // Of the same epoch what a node acted upon counts, whatever this state says.
         for record in self.shards.values() {
             let ShardId { volume, index } = record.config.shard;
@@ -488,11 +488,11 @@ impl Plan {
             let risk = format!("{what} may have gone on without the others");
             self.risks.entry(volume.to_owned()).or_insert(risk);
         }
-        if let Some(node) = all.unheard.first().filter(|_| !newest.born) {
+        if let Some((disk, node)) = all.unheard.first_key_value().filter(|_| !newest.born) {
             let shard = newest.shard;
             let risk = format!(
-                "{shard} of volume {volume} was being created when its nodes heard of it last: {node}, which was not heard of, may have it since, \
-                 with what was written"
+                "{shard} of volume {volume} was being created when its nodes heard of it last: disk {disk} of {node}, which was not heard of, may have \
+                 it since, with what was written"
             );
             self.risks.entry(volume.to_owned()).or_insert(risk);
         }

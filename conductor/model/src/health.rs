@@ -132,8 +132,9 @@ impl Conductor {
         if config.members.len() < wanted {
             found.short.add(config.shard);
         }
-        // Until what is listed beside these is filled, what it takes the place of is there.
-        let whole = !sealed && config.in_sync() >= wanted;
+        // Until what is listed beside these is filled, what it takes the place of is there: on as many nodes, of which one may have two.
+        let nodes: BTreeSet<NodeId> = config.in_sync_members().map(|m| m.node).collect();
+        let whole = !sealed && nodes.len() >= wanted;
         for member in &config.members {
             let alive = self.node_state(now, member.node) == NodeState::Alive;
             let silent = !alive && !self.is_unheard(member.node, now);

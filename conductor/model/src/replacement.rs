@@ -237,7 +237,8 @@ impl Conductor {
         };
         if !config.born {
             let gone = config.members.iter().find(|m| m.copy != config.primary && reach(m).given_up);
-            return gone.filter(|_| !surplus && may_be_made_anew(config)).and_then(anew);
+            let vouches = self.can_lead(now, primary) && self.failure_of(primary.node, primary.disk).is_none();
+            return gone.filter(|_| vouches && !surplus && may_be_made_anew(config)).and_then(anew);
         }
         if let Some(gone) = config.members.iter().filter(free).find(|m| reach(m).given_up) {
             return if surplus { Some(Step::Unlist(gone.copy)) } else { anew(gone) };

@@ -363,6 +363,32 @@ fn the_last_two_copies_are_not_given_up_one_after_the_other_without_a_sentence()
     assert!(refused.contains("--force \"lose data of volume db\""), "{refused}");
 }
 
+/// While a disk is replaced, its node has two copies for a moment: one of these is no third.
+#[test]
+fn a_copy_that_is_dropped_while_its_shard_has_two_on_one_node_is_missing() {
+    let mut cluster = cluster_of(3);
+    let mut both = registration(1, 1);
+    both.disks.push(report(11, 1));
+    cluster.run(|m, now, _| m.register(now, &both)).unwrap();
+    cluster.run(|m, now, _| m.replace_disk(now, disk_of(1), disk_of(11))).unwrap();
+    for _ in 0..6 {
+        cluster.now = conductor_model::Millis(cluster.now.0 + 500);
+        let mut beat = cluster.heartbeat(1, 1, 0);
+        beat.disks.push((disk_of(11), OpenId(1), Bytes(0)));
+        cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+        [2, 3].iter().for_each(|node| drop(cluster.beat(*node, 1, 0).unwrap()));
+        cluster.tick();
+    }
+    let listed = configs(&cluster).into_iter().find(|c| c.members.len() == 4).unwrap();
+    let new = listed.members.iter().find(|m| m.state == CopyState::Absent).unwrap().clone();
+    let filled = cluster.grant(&listed, MembershipChange::Fill(new.copy, new.open));
+    let four = cluster.grant(&filled, MembershipChange::Add(new.copy));
+    assert_eq!((four.in_sync(), health(&cluster)), (4, Health::Healthy));
+    let gone = four.members.iter().find(|m| m.copy != four.primary && m.node.0 != 1).unwrap().copy;
+    cluster.grant(&four, MembershipChange::Drop(vec![gone]));
+    assert_ne!(health(&cluster), Health::Healthy, "three copies, on two nodes");
+}
+
 #[test]
 fn a_disk_is_replaced_by_another_one_of_its_node_while_it_lives_and_goes_when_that_is_in_sync() {
     let mut cluster = cluster_of(3);
