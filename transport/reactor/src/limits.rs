@@ -21,8 +21,8 @@ const SUBMISSIONS: u32 = 256;
 /// Open files asked for: streams of all reactors, disks, and some.
 const OPEN_FILES: u64 = 65_536;
 
-/// A connect that took longer fails with TIMED_OUT: a first packet that is lost is sent again after 1, 3
-/// and 7 s, and the third of these may still be answered.
+/// A connect that took longer fails with TIMED_OUT: a first packet that is lost is sent again after 1, 3 and 7 s, and the third of these may
+/// still be answered.
 const CONNECT: Span = Span::seconds(12);
 
 /// Completions per operation: its own, a deadline's, a cancellation's.
