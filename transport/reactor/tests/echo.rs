@@ -68,9 +68,12 @@ impl Machine for Echo {
                 let on = on.pop().unwrap().rename();
                 self.recv(stream, on, out);
             }
-            (Op::Recv { stream, .. } | Op::Send { stream, .. }, _) => self.ask(Op::Close { stream }, out),
-            (Op::Close { stream }, _) => self.open.retain(|(other, _)| *other != stream),
-            (Op::Accept { .. } | Op::Shutdown { .. }, _) => {}
+            // Closed once: a stop that came now would shut down what is no more, and the driver answers that without the ring.
+            (Op::Recv { stream, .. } | Op::Send { stream, .. }, _) => {
+                self.open.retain(|(other, _)| *other != stream);
+                self.ask(Op::Close { stream }, out);
+            }
+            (Op::Accept { .. } | Op::Shutdown { .. } | Op::Close { .. }, _) => {}
             (op, result) => panic!("{op:?}: {result:?}"),
         }
     }
