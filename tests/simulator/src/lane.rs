@@ -210,8 +210,8 @@ impl Lane {
             },
             Ok(_) => shared.history.end(id, true, Vec::new()),
             Err(BlockError::Fenced) => shared.history.end(id, false, Vec::new()),
-            // An error, and no wrong data, is the right answer then.
-            Err(BlockError::Io) if wish.kind == Kind::Read && !shared.unreadable.is_empty() => {
+            // An error, and no wrong data, is the right answer then; also to a write that has to read what is left of its first and last block.
+            Err(BlockError::Io) if wish.reads() && !shared.unreadable.is_empty() => {
                 shared.count("read.nowhere-readable");
                 shared.history.end(id, false, Vec::new());
             }

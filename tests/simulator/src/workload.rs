@@ -76,6 +76,12 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
+    /// It reads, or writes a part of a block, which is merged with the rest.
+    pub(crate) fn reads(&self) -> bool {
+        let whole = (self.offset | self.len).is_multiple_of(BLOCK as u64);
+        self.kind == Kind::Read || matches!(self.kind, Kind::Write | Kind::Zero) && !whole
+    }
+
     /// The sectors whose content it reads or changes: (first, count).
     pub(crate) fn sectors(&self) -> (u64, u64) {
         let (unit, per) =
