@@ -6,7 +6,7 @@ use conductor_model::{AttachGeneration, Durability, VolumeId};
 use driver::Span;
 use node_core::Mail;
 use node_protocol::{Status, op};
-use sim::ProcessId;
+use sim::{Latency, ProcessId};
 use wire::READ_ONLY;
 
 /// One block.
@@ -130,4 +130,51 @@ fn a_read_that_finds_no_memory_gives_way_to_writes_of_what_it_reads() {
     c.holds_reads[primary].set(false);
     c.run(Span::seconds(1));
     assert_eq!(c.read(writer, 1, 0), 8);
+}
+
+/// Memory is taken by many small reads, each of which is followed by another one as soon as it is answered.
+#[test]
+fn a_large_read_finds_its_memory_beside_many_small_ones() {
+    const SMALL: u32 = 64 << 10;
+    const LARGE: u32 = 1 << 20;
+    const READERS: u64 = 8;
+    let mut c = Cluster::new(45);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let writer = c.client(1, 0);
+    for n in 0..READERS {
+        c.write(writer, 1, 16 * n as u32, 7);
+    }
+    c.snapshot(1, 1);
+    let small = |c: &mut Cluster, (reader, n): (ProcessId, u64)| {
+        c.ask(reader, 1, op::READ, n * u64::from(SMALL), SMALL, vec![])
+    };
+    let mut asked = Vec::new();
+    for n in 0..READERS {
+        let reader = c.client_with(1, |info| {
+            info.name = format!("reader{n}");
+            (info.view, info.generation) = (1, 0);
+        });
+        asked.extend((0..60).map(|_| ((reader, n), small(&mut c, (reader, n)))));
+    }
+    let mut read = 0;
+    let mut read_for = |c: &mut Cluster, rounds: u32, large: Option<u64>| {
+        (0..rounds).any(|_| {
+            c.run(Span::micros(50));
+            for (reader, token) in &mut asked {
+                if let Some((status, _)) = c.answers.remove(token) {
+                    assert!(matches!(status, Status::Ok | Status::Later), "{status:?}");
+                    read += 1;
+                    *token = small(c, *reader);
+                }
+            }
+            large.is_some_and(|large| c.answers.contains_key(&large))
+        })
+    };
+    let primary = c.primary(1);
+    c.w.disk(c.disks[primary]).latency = Latency::micros(5000, 2000);
+    read_for(&mut c, 1000, None);
+    let large = c.ask(writer, 1, op::READ, 0, LARGE, Vec::new());
+    assert!(read_for(&mut c, 10_000, Some(large)), "no answer within half a second");
+    assert_eq!(c.answers[&large].0, Status::Ok);
+    println!("{} small reads, {} waits", read, c.count("memory.waits"));
 }

@@ -15,7 +15,7 @@ use crate::named::{NamedError, NamedFiles, Piece};
 use crate::numa::{MemoryNodes, Placement};
 use crate::{MAX_LEN, PAGE};
 use refcount::{LeakReport, Table};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -159,6 +159,8 @@ pub(crate) struct Shared {
     pub(crate) mapping: Mapping,
     table: Table<Mem>,
     regions: RefCell<[Buddy; REGIONS]>,
+    /// Which own regions are kept for the holder of a [`crate::Reservation`].
+    reserved: Cell<[bool; COMMON]>,
     /// The first byte of each region.
     starts: [usize; REGIONS],
     capacity: usize,
@@ -220,6 +222,7 @@ impl Arena {
             mapping,
             table: Table::new(),
             regions,
+            reserved: Cell::default(),
             starts,
             capacity: capacity.get(),
         })))
@@ -232,9 +235,26 @@ impl Arena {
     }
 
     /// A buffer of `len` bytes (1 to [`MAX_LEN`], else `None`), 4096-aligned, of unspecified content: it may be another
-    /// volume's, so overwrite all that you show. `None` is back-pressure: wait until some comes back.
+    /// volume's, so overwrite all that you show. `None` is back-pressure: wait until some comes back, with a
+    /// [`Arena::reserve`] of it where others may ask for less.
     pub fn take(&self, len: usize, class: Class) -> Option<Filling> {
+        match self.0.reserved.get()[class as usize] {
+            false => self.take_own(len, class),
+            true => self.take_common(len),
+        }
+    }
+
+    /// The same, whoever the class's own region is kept for.
+    pub(crate) fn take_own(&self, len: usize, class: Class) -> Option<Filling> {
         self.take_of(len, &[class as usize, COMMON])
+    }
+
+    /// Keeps a class's own region for one, or for nobody any more; false if it was so already.
+    pub(crate) fn reserve_for(&self, class: Class, one: bool) -> bool {
+        let mut all = self.0.reserved.get();
+        let before = std::mem::replace(&mut all[class as usize], one);
+        self.0.reserved.set(all);
+        before != one
     }
 
     /// Like [`Arena::take`], of what is no class's own: for what may be kept for long, and must not be missing to any class.

@@ -5,6 +5,7 @@ use memory::{
     Arena, ArenaError, ArenaOptions, Backing, Class, Filling, MAX_LEN, NamedError, NamedFiles, PAGE, Reads, Shares,
 };
 use proptest::prelude::*;
+use std::collections::VecDeque;
 use std::path::PathBuf;
 
 const CLASSES: [Class; 5] = [Class::Settle, Class::Replica, Class::Resync, Class::Work, Class::Client];
@@ -138,6 +139,40 @@ fn clients_that_take_all_they_can_leave_each_class_its_own_whole_pieces() {
         assert_eq!(arena.free(class), BYTES / 8);
         assert!(arena.take(1 << 20, class).is_some(), "{class:?} has a megabyte in one piece");
     }
+}
+
+#[test]
+fn who_waits_for_a_large_piece_gets_it_although_others_take_each_small_one_that_comes_back() {
+    const SMALL: usize = 64 << 10;
+    const LARGE: usize = 1 << 20;
+    let arena = arena(Shares::even(BYTES));
+    let mut small = VecDeque::from(fill_up(&arena, Class::Client, SMALL));
+    let mut one_comes_back_and_is_wanted = || {
+        small.pop_front();
+        small.extend(arena.take(SMALL, Class::Client));
+    };
+    for _ in 0..1000 {
+        one_comes_back_and_is_wanted();
+        assert!(arena.take(LARGE, Class::Client).is_none());
+    }
+    let reservation = arena.reserve(Class::Client).unwrap();
+    assert!(arena.reserve(Class::Client).is_none() && arena.reserve(Class::Work).is_some());
+    let mut back = 0;
+    let large = loop {
+        back += 1;
+        assert!(back < 200, "so many small pieces there are not");
+        one_comes_back_and_is_wanted();
+        if let Some(large) = reservation.take(LARGE) {
+            break large;
+        }
+    };
+    assert_eq!(large.len(), LARGE);
+    // What comes back is kept until it says that it needs no more.
+    small.pop_front();
+    assert!(arena.take(SMALL, Class::Client).is_none());
+    drop(reservation);
+    assert!(arena.take(SMALL, Class::Client).is_some());
+    assert!(arena.reserve(Class::Client).is_some());
 }
 
 #[test]

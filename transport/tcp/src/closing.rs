@@ -31,7 +31,7 @@ impl Net {
 
         self.counters.flushed += link.outbound.clear();
         link.inbound.clear();
-        link.arriving = None;
+        (link.arriving, link.reservation) = (None, None);
         link.rx.clear();
         link.transcript = None;
         while let Some(token) = link.slots.abandon() {

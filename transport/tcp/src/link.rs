@@ -1,7 +1,7 @@
 //! All that is known of one connection.
 
 use driver::{Conn, ConnId, Span, StreamId, Time, why};
-use memory::Class;
+use memory::{Class, Reservation};
 use refcount::Hold;
 use std::rc::Rc;
 use wire::{Credits, HelloInfo, Limits, ProtectionKey, Reason, Role, SessionId, State, Transcript};
@@ -78,6 +78,8 @@ pub(crate) struct Link {
     pub(crate) budget: Option<Rc<Budget>>,
     /// What the message that is being received counts for.
     pub(crate) arriving: Option<Charge>,
+    /// It found no memory, before others of its class.
+    pub(crate) reservation: Option<Reservation>,
     pub(crate) heard: Time,
     /// When it was last asked whether it is there.
     pub(crate) asked: Time,
@@ -123,6 +125,7 @@ impl Link {
             credits: Credits::default(),
             budget: None,
             arriving: None,
+            reservation: None,
             heard: now,
             asked: now,
             said: now,

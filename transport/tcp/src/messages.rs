@@ -19,6 +19,7 @@ impl Net {
             // One slot for the message, one for the receive that follows. A legal peer never gets here: it is our own
             // machine that has not taken its events.
             if link.step == Step::Open && link.rx.len() < 2 {
+                link.reservation = None;
                 return self.stall(link);
             }
             let (arena, class, max_payload) = (&self.arena, link.class(), link.max_payload());
@@ -29,7 +30,7 @@ impl Net {
             }
             let (most, needs) = (self.max_client_bytes, self.needs);
             let (charged, over) = (Cell::new(None), Cell::new(false));
-            let Link { inbound, session, credits, budget, .. } = &mut *link;
+            let Link { inbound, session, credits, budget, reservation, .. } = &mut *link;
             let admit = |header: &Header, body: &[u8]| {
                 if open {
                     admit(session, credits, header, body)?;
@@ -43,7 +44,17 @@ impl Net {
                 }
                 Ok(!over.get())
             };
-            let next = inbound.next(now, max_payload, &admit, &|len| arena.take(len, class));
+            let first = &*reservation;
+            let take = |len| match first {
+                Some(first) => first.take(len),
+                None => arena.take(len, class),
+            };
+            let next = inbound.next(now, max_payload, &admit, &take);
+            if !matches!(next, Next::NoMemory) || over.get() {
+                *reservation = None;
+            } else if reservation.is_none() && !driver::mutant::on("no_reservation") {
+                *reservation = arena.reserve(class);
+            }
             if !matches!(next, Next::NoMemory) {
                 link.arriving = charged.take().or(link.arriving.take());
             }

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use driver::{Span, StreamId};
-use memory::Class;
+use memory::{Arena, ArenaOptions, Backing, Class, Shares};
 use wire::{HEADER_LEN, Hello, HelloInfo, Limits, Nonce, Role};
 
 const ROUNDS: u64 = 1000;
@@ -203,6 +203,62 @@ fn what_a_client_asks_for_counts_until_it_is_sent() {
     drop(std::mem::take(&mut world.sides[SERVER].answers));
     world.pass(Span::seconds(1));
     assert_eq!(arrived(&world), 12);
+    world.end();
+}
+
+/// Memory is taken by many small requests, each of which is followed by another one as soon as it is answered.
+#[test]
+fn a_large_request_finds_its_memory_beside_many_small_ones() {
+    const BYTES: usize = 16 << 20;
+    const SMALL: usize = 64 << 10;
+    let even = ArenaOptions { bytes: BYTES, backing: Backing::SmallPages, shares: Shares::even(BYTES) };
+    let (client, server) = (options(Role::Client, "c", 1, KEY), options(Role::Node, "s", 2, KEY));
+    let mut world = World::with_memory(12, (client, Arena::small(BYTES)), (server, Arena::new(even).unwrap()));
+    world.sides[SERVER].replies = false;
+    let own = |world: &mut World, n: usize| {
+        let mut hello = world.sides[CLIENT].info.clone();
+        hello.name = format!("c{n}");
+        world.establish_as(hello)[0]
+    };
+    // A few more than there is memory for: the class's own eighth, and what is common.
+    let clients = BYTES / 2 / SMALL / usize::from(DEPTH) + 1;
+    let (mut asked, small) = (0, pattern(1, SMALL));
+    for n in 0..clients {
+        let conn = own(&mut world, n);
+        (0..DEPTH).for_each(|token| assert!(world.request(CLIENT, conn, u64::from(token), &small)));
+    }
+    let large = own(&mut world, clients);
+    let mut answer_and_ask = |world: &mut World| {
+        let server = &mut world.sides[SERVER];
+        let (answer, payload) = server.answers.remove(0);
+        drop(payload);
+        server.net.reply(world.now, answer, wire::Op::REPLY, &[], None);
+        world.collect();
+        world.pass(Span::micros(20));
+        for seen in std::mem::take(&mut world.sides[CLIENT].seen) {
+            if let Seen::Reply(conn, token, Ok(_)) = seen {
+                assert!(world.request(CLIENT, conn, token, &small));
+                asked += 1;
+            }
+        }
+        world.collect();
+        world.pass(Span::micros(20));
+        std::mem::take(&mut world.sides[SERVER].seen)
+            .iter()
+            .any(|seen| matches!(seen, Seen::Request(_, _, _, bytes) if bytes.len() > SMALL))
+    };
+    world.pass(Span::millis(10));
+    (0..500).for_each(|_| assert!(!answer_and_ask(&mut world)));
+    assert!(world.request(CLIENT, large, 1, &pattern(2, 1 << 20)));
+    world.collect();
+    let after = (0..2000).position(|_| answer_and_ask(&mut world));
+    assert!(world.sides[SERVER].net.counters().stalls > 0);
+    assert!(after.is_some_and(|after| after < 400), "after {after:?} small ones of {asked}");
+    // Its connection is read as before, and nobody keeps anything for it.
+    world.sides[SERVER].replies = true;
+    drop(std::mem::take(&mut world.sides[SERVER].answers));
+    world.pass(Span::millis(10));
+    assert!(world.sides[SERVER].arena.reserve(Class::Client).is_some());
     world.end();
 }
 

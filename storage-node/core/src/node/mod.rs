@@ -13,6 +13,7 @@
 //! | `fanout` | a stamped IOCB's legs: local store, other copies, completion |
 //! | `changes` | a stamped change is handed to a disk here |
 //! | `crowd` | who waits for room in a disk's store |
+//! | `first_in_line` | who waits for memory to read into, and who comes first |
 //! | `replica_changes` | what other primaries ask of the copies here under a stamp: writes and the like |
 //! | `join` | a copy here joins an epoch |
 //! | `deletion` | copies that the conductor has no more |
@@ -51,6 +52,7 @@ mod disk_failed;
 mod fanout;
 mod filled;
 mod filling;
+mod first_in_line;
 mod gather;
 mod heal;
 mod join;
@@ -81,6 +83,7 @@ mod work;
 use self::crowd::Crowd;
 use self::deletion::Deletions;
 use self::filling::Fillings;
+use self::first_in_line::FirstInLine;
 use self::orders::Orders;
 use self::promises::Promises;
 use self::requests::Incoming;
@@ -182,6 +185,7 @@ pub struct Node<S> {
     taken: Taken,
     /// IOCBs that may be able to go on.
     ready: VecDeque<usize>,
+    first_in_line: Option<FirstInLine>,
     arrivals: u64,
 
     // What keeps copies equal, and what the conductor has ordered.
@@ -256,6 +260,7 @@ impl<S: Store> Node<S> {
             orders: Orders::default(),
             sources: Sources::default(),
             ready: VecDeque::new(),
+            first_in_line: None,
             arrivals: 0,
             store_touched: false,
             crowds: (0..disks_len).map(|_| Crowd::default()).collect(),
@@ -314,6 +319,7 @@ impl<S: Store> Node<S> {
     /// and forwards leave before the local writes, because the network is the longer way.
     fn run_until_quiet(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         self.store_touched |= self.disks.iter().any(|d| d.store.next_deadline().is_some_and(|at| at <= now));
+        self.first_tries_again();
         for _ in 0..ROUNDS {
             for at in 0..self.disks.len() {
                 self.drain_store(now, at, out);
@@ -458,6 +464,7 @@ impl<S: Store> Machine for Node<S> {
             self.tick(now, late, out);
         }
         self.run_until_quiet(now, out);
+        self.first_stays_first();
         self.reap();
     }
 

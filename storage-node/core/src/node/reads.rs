@@ -3,8 +3,8 @@
 use super::Node;
 use super::requests::sub_block;
 use super::waits::StoreWait;
-use crate::iocb::{IocbPhase, Kind, Stage, why};
-use crate::limits::{MEMORY_PATIENCE, SETTLE_PIECE};
+use crate::iocb::{IocbPhase, Kind, why};
+use crate::limits::SETTLE_PIECE;
 use crate::mail::Letter;
 use conductor_model::{BLOCK, BlockRange, ShardId};
 use driver::{Outbox, Time};
@@ -60,40 +60,29 @@ impl<S: Store> Node<S> {
             self.answer(now, key, Status::NoSnapshot);
             return true;
         }
-        let Some(replica) = self.replicas.get_mut(&shard) else { return false };
+        let Some(replica) = self.replicas.get(&shard) else { return false };
         let (disk, copy) = (replica.disk, replica.copy);
-        let iocb = &mut self.iocbs[key];
+        let iocb = &self.iocbs[key];
         let looks = iocb.kind == Kind::Extents || iocb.kind == Kind::Settle && range.count.0 > SETTLE_PIECE;
         let op = if looks {
             StoreOp::Extents { copy, view, at: range }
         } else {
-            let Some(into) = self.arena.take(range.count.0 as usize * BLOCK, class) else {
-                self.counters.count("memory.waits");
+            let Some(into) = self.memory_for(key, range.count.0 as usize * BLOCK, class) else {
                 return self.give_way(now, key);
             };
             StoreOp::Read { copy, view, at: range, into }
         };
+        let iocb = &mut self.iocbs[key];
         let Some(request) = &iocb.request else { return false };
         iocb.phase = phase;
         iocb.started_at = now;
-        replica.read_begins(view);
+        if let Some(replica) = self.replicas.get_mut(&shard) {
+            replica.read_begins(view);
+        }
         let hold = request.share::<why::Subtask>();
         let wait = StoreWait::Read { iocb: key, of: shard, view, busy: None, hold };
         self.submit_to_store(now, disk, op, wait, out);
         true
-    }
-
-    /// A client's read that waits for memory keeps writes of its range waiting, though not for ever: whoever has the memory may be slow to
-    /// take what it has asked for. The client asks again.
-    pub(super) fn give_way(&mut self, now: Time, key: usize) -> bool {
-        let iocb = &self.iocbs[key];
-        let locked = Time(iocb.stages.at[Stage::Locked as usize]);
-        let gives_way = iocb.kind == Kind::Read && now >= locked + MEMORY_PATIENCE;
-        if gives_way {
-            self.counters.count("memory.gave-way");
-            self.answer(now, key, Status::Later);
-        }
-        gives_way
     }
 
     /// Whether a disk's store has room for this IOCB to add an operation. Without, it stands in line.

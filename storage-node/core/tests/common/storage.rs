@@ -4,7 +4,7 @@ use super::late::Late;
 use super::{KEY, Said};
 use conductor_model::{BlockRange, Blocks, Bytes, DiskId, NodeId, OpenId, Sequence, SnapshotId, Stamp};
 use driver::{DiskIndex, Done, ListenerId, Machine, Op, Outbox, Time};
-use memory::{Arena, Class};
+use memory::{Arena, ArenaOptions, Backing, Class, Shares};
 use node_core::{Disk, Letter, Mail, Node, NodeOptions};
 use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
 use node_store::{Identity, OpenError, OpenOptions, Store, StoreOp, Tag, block_crcs};
@@ -68,7 +68,9 @@ impl Storage {
         plan: Plan,
         birth: Birth,
     ) -> Self {
-        let (arena, random) = (Arena::small(32 << 20), Rng::new(birth.seed));
+        let (bytes, backing) = (32 << 20, Backing::SmallPages);
+        let arena = Arena::new(ArenaOptions { bytes, backing, shares: Shares::even(bytes) }).unwrap();
+        let random = Rng::new(birth.seed);
         let [holds_reads, second_hangs, discarding] = holds;
         let (started, open, stage) = (birth.now, Vec::new(), Stage::Begins);
         Self { node, disk, disks, open, arena, random, started, holds_reads, second_hangs, discarding, plan, stage }

@@ -129,9 +129,12 @@ impl World {
     }
 
     pub fn with(seed: u64, client: NetOptions, server: NetOptions, server_bytes: usize) -> Self {
-        let side = |options: NetOptions, bytes: usize| {
+        Self::with_memory(seed, (client, Arena::small(8 << 20)), (server, Arena::small(server_bytes)))
+    }
+
+    pub fn with_memory(seed: u64, client: (NetOptions, Arena), server: (NetOptions, Arena)) -> Self {
+        let side = |(options, arena): (NetOptions, Arena)| {
             let info = options.name.clone();
-            let arena = Arena::small(bytes);
             Side {
                 net: Net::new(options, arena.clone()),
                 arena,
@@ -150,7 +153,7 @@ impl World {
         let mut world = Self {
             now: Time(1_000_000_000),
             rng: Rng(seed),
-            sides: vec![side(client, 8 << 20), side(server, server_bytes)],
+            sides: vec![side(client), side(server)],
             pending: Vec::new(),
             halves: Vec::new(),
             owner: Vec::new(),
@@ -187,7 +190,11 @@ impl World {
 
     /// Connects and runs until both are up: the ids on both sides.
     pub fn establish(&mut self) -> [ConnId; 2] {
-        let client = self.connect();
+        self.establish_as(self.sides[CLIENT].info.clone())
+    }
+
+    pub fn establish_as(&mut self, hello: HelloInfo) -> [ConnId; 2] {
+        let client = self.connect_as(hello);
         self.pump();
         let server = self.sides[SERVER].seen.iter().rev().find_map(|seen| match seen {
             Seen::Up(id) => Some(*id),

@@ -1,0 +1,73 @@
+//! Memory to read into, where there is none just now: who waits for some, and who comes first.
+//!
+//! A large read would never find its piece beside small ones, each of which takes what comes back: whoever waits first has it kept
+//! (`memory::Reservation`), and tries again in each turn.
+
+use super::Node;
+use crate::iocb::{Kind, Stage};
+use crate::limits::MEMORY_PATIENCE;
+use driver::Time;
+use memory::{Class, Filling, Reservation};
+use node_protocol::Status;
+use node_store::Store;
+
+/// The IOCB that waits for memory of clients' requests before all others.
+pub(super) struct FirstInLine {
+    key: usize,
+    arrival: u64,
+    reservation: Reservation,
+    /// It tried in this turn. If not, it waits for something else, or is over.
+    tried: bool,
+}
+
+impl<S: Store> Node<S> {
+    /// Memory for an IOCB to read into.
+    pub(super) fn memory_for(&mut self, key: usize, len: usize, class: Class) -> Option<Filling> {
+        let arrival = self.iocbs[key].arrival;
+        if let Some(first) = self.first_in_line.as_mut().filter(|first| (first.key, first.arrival) == (key, arrival)) {
+            first.tried = true;
+            let found = first.reservation.take(len);
+            if found.is_some() {
+                self.first_in_line = None;
+            }
+            return found;
+        }
+        let found = self.arena.take(len, class);
+        if found.is_none() {
+            self.counters.count("memory.waits");
+            // Those of the other classes are of a size.
+            if class == Class::Work && self.first_in_line.is_none() && !driver::mutant::on("nobody_first_in_line") {
+                let reservation = self.arena.reserve(class);
+                let first = |reservation| FirstInLine { key, arrival, reservation, tried: true };
+                self.first_in_line = reservation.map(first);
+            }
+        }
+        found
+    }
+
+    /// A turn begins.
+    pub(super) fn first_tries_again(&mut self) {
+        if let Some(first) = &mut self.first_in_line {
+            first.tried = false;
+            self.ready.push_back(first.key);
+        }
+    }
+
+    /// A turn is over.
+    pub(super) fn first_stays_first(&mut self) {
+        self.first_in_line.take_if(|first| !first.tried);
+    }
+
+    /// A client's read that waits for memory keeps writes of its range waiting, though not for ever: whoever has the memory may be slow to
+    /// take what it has asked for. The client asks again.
+    pub(super) fn give_way(&mut self, now: Time, key: usize) -> bool {
+        let iocb = &self.iocbs[key];
+        let locked = Time(iocb.stages.at[Stage::Locked as usize]);
+        let gives_way = iocb.kind == Kind::Read && now >= locked + MEMORY_PATIENCE;
+        if gives_way {
+            self.counters.count("memory.gave-way");
+            self.answer(now, key, Status::Later);
+        }
+        gives_way
+    }
+}
