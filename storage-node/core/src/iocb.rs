@@ -19,9 +19,8 @@
 
 use crate::limits::PAGES_PER_CHANGE;
 use crate::mend::{Failure, Mend};
-use conductor_model::{
-    BlockRange, Blocks, CopyId, Epoch, OrderId, Sequence, ShardId, ShardSnapshot, SnapshotId, Stamp,
-};
+use crate::window::Prefix;
+use conductor_model::{BlockRange, Blocks, CopyId, Epoch, OrderId, ShardId, ShardSnapshot, SnapshotId, Stamp};
 use driver::{ConnId, Time};
 use node_protocol::IoBody;
 use node_store::{BLOCKS_PER_PAGE, View};
@@ -187,7 +186,7 @@ pub(crate) struct Iocb {
     /// The order that it is a part of.
     pub(crate) order: Option<OrderId>,
     /// For a flush: the prefix that was finished everywhere when it was stamped.
-    pub(crate) covers: Sequence,
+    pub(crate) covers: Prefix,
 }
 
 /// What an IOCB knows of damage in its range.
@@ -248,7 +247,7 @@ impl Iocb {
             short_since: None,
             pages: 0,
             order: None,
-            covers: Sequence(0),
+            covers: Prefix::default(),
         }
     }
 

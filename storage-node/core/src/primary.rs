@@ -22,7 +22,7 @@ use crate::lease::Lease;
 use crate::limits::UNLISTED;
 use crate::range_lock::RangeLock;
 use crate::ranges::Ranges;
-use crate::window::Window;
+use crate::window::{Prefix, Window};
 use conductor_model::api::MembershipChange;
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, CopyState, Epoch, Member, OrderId, Sequence, Stamp};
 use driver::{Span, Time};
@@ -123,10 +123,8 @@ pub(crate) struct Primary {
     pub(crate) lease: Lease,
     /// Links that this shard counts as a user of.
     pub(crate) links: Vec<SocketAddr>,
-    /// Everything up to here is durable on every copy: K under durability=flush (rule 18).
-    pub(crate) flushed: Sequence,
-    /// The newest change that is finished on every copy and that copies list above K: anything but a flush.
-    pub(crate) listed: Sequence,
+    /// Everything up to here is durable on every copy: K comes from it under durability=flush (rule 18).
+    pub(crate) flushed: Prefix,
     /// A flush of its own is on its way.
     pub(crate) flushing: bool,
     /// Barriers that were placed, and until when at the latest nothing is acknowledged for their sake (rule 17).
@@ -176,8 +174,7 @@ impl Primary {
             refusing: BTreeMap::new(),
             lease: Lease::default(),
             links: Vec::new(),
-            flushed: Sequence(0),
-            listed: Sequence(0),
+            flushed: Prefix::default(),
             flushing: false,
             holds: BTreeMap::new(),
             settled_here: Epoch(0),
@@ -200,7 +197,7 @@ impl Primary {
         self.just_added = added.filter(|copy| config.member(*copy).is_some_and(|m| m.state == CopyState::InSync));
         self.fill_after.retain(|copy, _| config.member(*copy).is_some_and(|m| m.state != CopyState::InSync));
         if self.settled && self.config.durability.is_always() {
-            self.finished_here = Stamp { epoch: self.config.epoch, sequence: self.window.prefix() };
+            self.finished_here = Stamp { epoch: self.config.epoch, sequence: self.window.prefix().to };
         }
         if self.settled_here == self.config.epoch {
             self.unsettled_from = config.epoch;
@@ -217,8 +214,7 @@ impl Primary {
         self.joins.clear();
         self.refusing.clear();
         self.lease = Lease::default();
-        self.flushed = Sequence(0);
-        self.listed = Sequence(0);
+        self.flushed = Prefix::default();
         self.flushing = false;
         self.refusals.clear();
         self.wish = None;
@@ -316,19 +312,19 @@ impl Primary {
     /// K, once it has entered this epoch: of a flush volume only what is flushed (rule 18). Never above all that a copy could list: one that
     /// was opened anew knows K by its records alone, which flushes leave none of, and must not look as if it lacked what it has (rule 10).
     pub(crate) fn known_good(&self) -> Option<Sequence> {
-        let finished = || if self.config.durability.is_always() { self.window.prefix() } else { self.flushed };
-        let listed = if driver::mutant::on("flushes_raise_k") { Sequence(u64::MAX) } else { self.listed };
-        self.settled.then(|| finished().min(listed))
+        let finished = if self.config.durability.is_always() { self.window.prefix() } else { self.flushed };
+        let known = if driver::mutant::on("flushes_raise_k") { finished.to } else { finished.listed };
+        self.settled.then_some(known)
     }
 
     /// Stamps above K that were given out in this epoch, of a flush volume; of others the window bounds them.
     pub(crate) fn unflushed(&self) -> u64 {
-        if self.config.durability.is_always() { 0 } else { self.window.last().0 - self.flushed.0 }
+        if self.config.durability.is_always() { 0 } else { self.window.last().0 - self.flushed.to.0 }
     }
 
     /// F: what is finished everywhere is never sent again.
     pub(crate) fn floor(&self) -> Sequence {
-        self.window.prefix()
+        self.window.prefix().to
     }
 
     /// The union of what the copies hold above K, cut into pieces of at most `piece` blocks, highest first, each with the copy whose

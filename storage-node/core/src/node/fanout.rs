@@ -288,10 +288,7 @@ impl<S: Store> Node<S> {
         let iocb = &self.iocbs[key];
         let (shard, kind, Some(stamp)) = (iocb.shard, iocb.kind, iocb.stamp) else { return };
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        primary.window.finished(stamp.sequence);
-        if kind != Kind::Flush {
-            primary.listed = primary.listed.max(stamp.sequence);
-        }
+        primary.window.finished(stamp.sequence, kind != Kind::Flush);
         self.ready.extend(primary.stalled.values().take(WAKE_AT_ONCE).copied());
         let covers = self.iocbs[key].covers;
         match kind {
@@ -304,7 +301,7 @@ impl<S: Store> Node<S> {
             Kind::Barrier(_) => self.barrier_placed(now, key),
             Kind::Flush => {
                 if let Some(primary) = self.primaries.get_mut(&shard) {
-                    primary.flushed = primary.flushed.max(covers);
+                    primary.flushed = std::cmp::max_by_key(primary.flushed, covers, |prefix| prefix.to);
                     primary.flushing = false;
                 }
                 self.answer(now, key, Status::Ok);
@@ -323,7 +320,7 @@ impl<S: Store> Node<S> {
     /// A flush volume's writes above K are bounded: a flush of our own moves it (rule 18).
     fn flush_if_due(&mut self, shard: ShardId) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        let unflushed = primary.window.prefix().0 - primary.flushed.0.min(primary.window.prefix().0);
+        let unflushed = primary.window.prefix().to.0.saturating_sub(primary.flushed.to.0);
         if !primary.config.durability.is_always() && unflushed >= UNFLUSHED && !primary.flushing {
             primary.flushing = true;
             self.counters.count("flush.by-itself");

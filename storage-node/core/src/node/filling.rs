@@ -82,7 +82,7 @@ impl<S: Store> Node<S> {
             if !matches!(primary.phase, PrimaryPhase::Serving | PrimaryPhase::Sealed) {
                 return;
             }
-            let (last, prefix) = (primary.window.last(), primary.window.prefix());
+            let (last, prefix) = (primary.window.last(), primary.window.prefix().to);
             let size = primary.config.blocks();
             let Some(filling) = &mut primary.filling else { return };
             if filling.wait_until > now {

@@ -368,7 +368,7 @@ impl<S: Store> Node<S> {
         if iocb.phase == IocbPhase::Stamped
             && let Some(stamp) = iocb.stamp.filter(|stamp| stamp.epoch == primary.config.epoch)
         {
-            primary.window.finished(stamp.sequence);
+            primary.window.finished(stamp.sequence, false);
         }
     }
 
