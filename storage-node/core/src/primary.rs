@@ -27,6 +27,7 @@ use conductor_model::api::MembershipChange;
 use conductor_model::{BlockRange, Blocks, Configuration, CopyId, CopyState, Epoch, Member, OrderId, Sequence, Stamp};
 use driver::{Span, Time};
 use node_protocol::Status;
+use node_store::View;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tcp::Answer;
@@ -127,6 +128,8 @@ pub(crate) struct Primary {
     pub(crate) flushed: Prefix,
     /// A flush of its own is on its way.
     pub(crate) flushing: bool,
+    /// A block that does not read on the only copy in sync, so that none can be filled. Until it serves, in whatever epoch.
+    pub(crate) keeps_from_filling: Option<(View, Blocks)>,
     /// Barriers that were placed, and until when at the latest nothing is acknowledged for their sake (rule 17).
     pub(crate) holds: BTreeMap<OrderId, Time>,
     /// The newest epoch that was settled here.
@@ -176,6 +179,7 @@ impl Primary {
             links: Vec::new(),
             flushed: Prefix::default(),
             flushing: false,
+            keeps_from_filling: None,
             holds: BTreeMap::new(),
             settled_here: Epoch(0),
             finished_here: Stamp::default(),

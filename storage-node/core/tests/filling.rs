@@ -638,6 +638,41 @@ fn a_damaged_piece_of_a_snapshot_that_is_dropped_does_not_hold_up_the_filling() 
     assert_eq!(c.read(client, 1, 0), 2);
 }
 
+/// The only copy that is left has a bad block: no other can be made of it, and whoever waits is told why, and what to do.
+#[test]
+fn what_keeps_a_sealed_shard_from_being_filled_is_said_and_is_an_error_to_who_reads_it() {
+    for in_snapshot in [false, true] {
+        let mut c = Cluster::new(32);
+        c.min_copies = 2;
+        c.create(1, &[0, 1], None, Durability::Always);
+        let client = c.client(1, 0);
+        c.write(client, 1, 0, 77);
+        c.write(client, 1, CHUNK, 5);
+        if in_snapshot {
+            c.snapshot(1, 7);
+            c.write(client, 1, 0, 2);
+        }
+        c.run(Span::seconds(5));
+        c.w.kill(c.nodes[1]);
+        c.until("sealed", |c| c.role(1).contains("sealed"));
+        c.rot(0, 77);
+        c.w.restart(c.nodes[1]);
+        c.replace(1, 1, CopyId(777));
+        c.until("it is said", |c| c.damage.iter().any(|line| line.contains("NO COPY HAS IT")));
+        c.run(Span::seconds(5));
+        assert_eq!(c.in_sync(1), [0]);
+        let way_out = if in_snapshot { "snapshot s7" } else { "--min-copies 1" };
+        assert!(c.troubles.iter().any(|why| why.contains("block b0") && why.contains(way_out)), "{:?}", c.troubles);
+        conductor_answers(&mut c);
+        let client = c.client(1, 0);
+        let (bad, good) = (start_read(&mut c, client, 0), start_read(&mut c, client, CHUNK));
+        c.run(Span::seconds(1));
+        let status = |c: &Cluster, read| c.answers.get(&read).map(|(status, _)| *status);
+        let expected = if in_snapshot { Status::Ok } else { Status::Io };
+        assert_eq!((status(&c, bad), status(&c, good)), (Some(expected), Some(Status::Ok)));
+    }
+}
+
 #[test]
 fn a_snapshot_that_the_primary_has_lost_with_its_metadata_fills_no_copy_with_less_than_there_is() {
     // The maps; and the chunk records, which say nothing about how new anything is.

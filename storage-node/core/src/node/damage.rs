@@ -67,7 +67,11 @@ impl<S: Store> Node<S> {
             {
                 *damaged += 1;
             }
-            said(self, *copy, *block, "NO COPY HAS IT: restore it from a backup, or write it again");
+            let instead = match view {
+                View::Live => "NO COPY HAS IT: restore it from a backup, or write it again",
+                View::Snapshot(_) => "NO COPY HAS IT: restore it from a backup, or delete the snapshot",
+            };
+            said(self, *copy, *block, instead);
         }
         if let Some(left) = outcome.left {
             let of = match view {

@@ -20,7 +20,7 @@ use crate::iocb::{IocbPhase, Kind, why};
 use crate::limits::{LINK_RESERVED_CREDITS, MAX_HEALS, SUBTASK_DEADLINE};
 use crate::mail::Letter;
 use crate::mend::{Act, Failure, Mend, Outcome};
-use crate::primary::PrimaryPhase;
+use crate::primary::{Primary, PrimaryPhase};
 use crate::range_lock::Mode;
 use conductor_model::{BLOCK, BlockRange, Blocks, Epoch};
 use driver::{Outbox, Time};
@@ -47,6 +47,12 @@ impl<S: Store> Node<S> {
         iocb.heal.due = Some(block);
         if iocb.kind == Kind::Settle {
             self.settle_met_damage(now, key, out);
+            return;
+        }
+        if self.primaries.get(&iocb.shard).is_some_and(Primary::is_sealed) {
+            // Nothing is put right before it serves, which may be never: what another copy in sync has is read there.
+            iocb.phase = IocbPhase::Locked;
+            self.read_elsewhere(key);
             return;
         }
         if iocb.heal.attempts > MAX_HEALS {

@@ -243,6 +243,7 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.phase = PrimaryPhase::Serving;
         primary.settled = true;
+        primary.keeps_from_filling = None;
         primary.ranges.serves(now);
         let doubted = primary.doubts_any();
         primary.settled_here = primary.config.epoch;

@@ -8,7 +8,7 @@ use conductor_model::Member;
 use conductor_model::api::{MembershipChange, Trouble};
 use driver::{Outbox, Time};
 use node_protocol::Status;
-use node_store::Store;
+use node_store::{Store, View};
 
 impl<S: Store> Node<S> {
     /// Why a shard does not serve, in one sentence; `None` if it does.
@@ -42,7 +42,18 @@ impl<S: Store> Node<S> {
             }
             PrimaryPhase::Sealed => {
                 let (in_sync, least) = (primary.config.in_sync(), primary.config.min_copies);
-                Some(format!("{in_sync} of at least {least} copies in sync: writes wait for another one"))
+                let waits = format!("{in_sync} of at least {least} copies in sync: writes wait for another one");
+                Some(match primary.keeps_from_filling {
+                    None => waits,
+                    Some((View::Live, block)) => format!(
+                        "{waits}, which is not filled, because block {block} does not read: with --min-copies {in_sync} it can be \
+                         written again"
+                    ),
+                    Some((View::Snapshot(snapshot), block)) => format!(
+                        "{waits}, which is not filled, because block {block} of snapshot {snapshot} does not read: without that \
+                         snapshot it would be"
+                    ),
+                })
             }
             PrimaryPhase::Asking(MembershipChange::Past(copies)) if copies.contains(&primary.config.primary) => {
                 Some("the primary's disk is in a state from the past: another copy has to take over".to_owned())
