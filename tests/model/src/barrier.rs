@@ -313,22 +313,22 @@ pub(crate) fn switches() -> Vec<Case> {
     };
     let one = Left { attempts: 1, failovers: 0, conductor_restarts: 0 };
     vec![
-        caught("switch-8-no-hold", "writes are acknowledged while barriers are placed", Switch::NoHold, one),
-        caught("switch-8-held-writes-read", "a held write gives its lock back", Switch::HeldWritesAreRead, one),
+        caught("switch-no-hold", "writes are acknowledged while barriers are placed", Switch::NoHold, one),
+        caught("switch-held-writes-read", "a held write gives its lock back", Switch::HeldWritesAreRead, one),
         caught(
-            "switch-8-epochs-not-compared",
+            "switch-epochs-not-compared",
             "a snapshot counts although a shard changed its epoch",
             Switch::EpochsNotCompared,
             Left { failovers: 1, ..one },
         ),
         caught(
-            "switch-8-hold-too-short",
+            "switch-hold-too-short",
             "a hold ends before the conductor's deadline",
             Switch::HoldEndsBeforeDeadline,
             one,
         ),
         caught(
-            "switch-8-attempts-not-numbered",
+            "switch-attempts-not-numbered",
             "a barrier of an attempt that was given up counts for the next",
             Switch::AttemptsNotNumbered,
             Left { attempts: 2, ..one },
