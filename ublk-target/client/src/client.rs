@@ -456,7 +456,7 @@ impl VolumeClient {
         let engine = &self.engine;
         let mut shards: BTreeMap<ShardIndex, ShardWait> = BTreeMap::new();
         for (_, part) in &engine.parts {
-            let submitted = engine.requests[part.request].stages.at[crate::Stage::Submitted as usize];
+            let submitted = engine.requests[part.request.0].stages.at[crate::Stage::Submitted as usize];
             let age = now.since(submitted.unwrap_or(now));
             if matches!(part.state, PartState::Done) || age < WAIT_VISIBLE {
                 continue;

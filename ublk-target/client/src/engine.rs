@@ -22,7 +22,7 @@ mod mapping;
 mod posting;
 
 use crate::claims::Claims;
-use crate::iocb::{ClientIocb, Part, PartState, Request, Stage, Stages};
+use crate::iocb::{ClientIocb, Part, PartKey, PartState, Request, RequestKey, Stage, Stages};
 use crate::limits::{FENCE_GRACE, MAP_MIN, MIN_EXTENTS, ROOM_WAIT, TRACES};
 use crate::link::{Link, State};
 use crate::pace::Pace;
@@ -126,10 +126,10 @@ pub(crate) struct Engine {
     pub(crate) parts: Slab<Part>,
     pub(crate) links: BTreeMap<SocketAddr, Link>,
     shares: Shares,
-    paused: BTreeSet<(Time, usize)>,
-    deadlines: BTreeSet<(Time, usize)>,
+    paused: BTreeSet<(Time, PartKey)>,
+    deadlines: BTreeSet<(Time, RequestKey)>,
     /// Failed requests that are not handed up yet.
-    failing: BTreeSet<usize>,
+    failing: BTreeSet<RequestKey>,
     completions: VecDeque<Completion>,
     pub(crate) traces: VecDeque<Stages>,
     last_sequence: u64,
@@ -272,9 +272,9 @@ impl Engine {
             self.paused.remove(&(until, key));
             self.enqueue(now, key);
         }
-        while let Some(&(until, slot)) = self.deadlines.first().filter(|(until, _)| *until <= now) {
-            self.deadlines.remove(&(until, slot));
-            self.time_out(now, slot, net);
+        while let Some(&(until, request)) = self.deadlines.first().filter(|(until, _)| *until <= now) {
+            self.deadlines.remove(&(until, request));
+            self.time_out(now, request, net);
         }
         self.drain_moved(now, net);
         self.resolve_twins(now);
@@ -308,31 +308,31 @@ impl Engine {
 
     /// Completes what nothing holds any more.
     pub(crate) fn reap(&mut self, now: Time) {
-        while let Some(ClientIocb { key }) = self.table.reap() {
-            let mut request = self.requests.remove(key);
-            self.failing.remove(&key);
-            if let Some(deadline) = request.deadline {
-                self.deadlines.remove(&(deadline, key));
+        while let Some(ClientIocb { request }) = self.table.reap() {
+            let Request { tag, kind, parts, failed, deadline, mut stages, .. } = self.requests.remove(request.0);
+            self.failing.remove(&request);
+            if let Some(deadline) = deadline {
+                self.deadlines.remove(&(deadline, request));
             }
-            let parts = request.parts.iter().map(|&part| self.parts.remove(part));
-            let result = match request.failed {
+            let parts = parts.iter().map(|key| self.parts.remove(key.0));
+            let result = match failed {
                 Some((error, _)) => {
                     parts.for_each(drop);
                     Err(error)
                 }
-                None => Ok(done(request.kind, request.stages.offset, request.stages.len, parts)),
+                None => Ok(done(kind, stages.offset, stages.len, parts)),
             };
             if result.is_ok() {
                 self.counters.completed += 1;
             } else {
                 self.counters.failed += 1;
             }
-            request.stages.mark(Stage::Completed, now);
+            stages.mark(Stage::Completed, now);
             if self.traces.len() == TRACES {
                 self.traces.pop_front();
             }
-            self.traces.push_back(request.stages);
-            self.completions.push_back(Completion { tag: request.tag, result });
+            self.traces.push_back(stages);
+            self.completions.push_back(Completion { tag, result });
         }
     }
 
@@ -359,14 +359,15 @@ impl Engine {
             };
             retry.into_iter().chain(link.drain_by).chain(link.makes_room)
         });
-        let failing = self.failing.iter().filter_map(|&slot| {
-            let request = &self.requests[slot];
-            let waits = request.parts.iter().any(|&key| matches!(self.parts[key].state, PartState::Twin));
+        let failing = self.failing.iter().filter_map(|&request| {
+            let request = &self.requests[request.0];
+            let waits = request.parts.iter().any(|&key| matches!(self.parts[key.0].state, PartState::Twin));
             request.failed.filter(|_| waits).map(|(_, since)| since + FENCE_GRACE)
         });
-        let first = |set: &BTreeSet<(Time, usize)>| set.first().map(|&(until, _)| until);
+        let paused = self.paused.first().map(|&(until, _)| until);
+        let deadline = self.deadlines.first().map(|&(until, _)| until);
         let look = (!self.requests.is_empty() || self.claims.is_due()).then_some(self.look_at);
-        let own = [first(&self.paused), first(&self.deadlines), self.map_due(), look, self.claims_due()];
+        let own = [paused, deadline, self.map_due(), look, self.claims_due()];
         links.chain(failing).chain(own.into_iter().flatten()).min()
     }
 }

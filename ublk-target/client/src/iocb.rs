@@ -21,16 +21,23 @@ use smallvec::SmallVec;
 use std::net::SocketAddr;
 use tcp::Payload;
 
+/// Which request of `Engine::requests`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct RequestKey(pub(crate) usize);
+
+/// Which part of `Engine::parts`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct PartKey(pub(crate) usize);
+
 /// The counted part of a request in flight.
 #[derive(Debug)]
 pub(crate) struct ClientIocb {
-    /// Its slot.
-    pub(crate) key: usize,
+    pub(crate) request: RequestKey,
 }
 
 refcount::reasons! {
     /// Why a client's IOCB is held.
-    pub(crate) mod why for ClientIocb as "client-iocb" labelled (|iocb| iocb.key as u64) {
+    pub(crate) mod why for ClientIocb as "client-iocb" labelled (|iocb| iocb.request.0 as u64) {
         /// By the front end, until the result is decided.
         FrontEnd "front end",
         /// By each part whose command is posted.
@@ -97,7 +104,7 @@ pub(crate) struct Lost {
 /// One wire request.
 #[derive(Debug)]
 pub(crate) struct Part {
-    pub(crate) request: usize,
+    pub(crate) request: RequestKey,
     /// The client's number for it; the same however often it is sent.
     pub(crate) sequence: u64,
     pub(crate) action: Action,
@@ -136,8 +143,8 @@ pub(crate) struct Request {
     pub(crate) kind: Kind,
     /// Gone as soon as nothing but posted parts keeps the request.
     pub(crate) front_end: Option<Hold<ClientIocb, why::FrontEnd>>,
-    /// Keys of its parts, in order.
-    pub(crate) parts: SmallVec<[usize; 2]>,
+    /// In order.
+    pub(crate) parts: SmallVec<[PartKey; 2]>,
     /// Parts that are not done.
     pub(crate) open: usize,
     /// It failed, and when: it is handed up as soon as nothing of it is in flight or unfenced.

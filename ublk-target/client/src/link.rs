@@ -10,6 +10,7 @@
 //! The next connection starts only after the last one is gone and all that was posted on it was given back. With the node's
 //! fencing (a second Hello on a lane drops what the first one left unstamped, before HelloAck) that makes a resend safe (rule 8).
 
+use crate::iocb::PartKey;
 use crate::limits::{MOVE_GRACE, RECONNECT_MAX, RECONNECT_MIN};
 use conductor_model::ShardIndex;
 use driver::{ConnId, Span, Time};
@@ -34,7 +35,7 @@ pub(crate) enum State {
 pub(crate) struct Link {
     pub(crate) state: State,
     /// Parts to send, and their shards, by sequence: resends come before what is newer.
-    queue: VecDeque<(u64, ShardIndex, usize)>,
+    queue: VecDeque<(u64, ShardIndex, PartKey)>,
     /// Parts posted on the connection and not answered.
     pub(crate) posted: usize,
     /// Since when it owes answers and gives none.
@@ -69,7 +70,7 @@ impl Link {
     }
 
     /// Queues a part in its place.
-    pub(crate) fn push(&mut self, sequence: u64, shard: ShardIndex, part: usize) {
+    pub(crate) fn push(&mut self, sequence: u64, shard: ShardIndex, part: PartKey) {
         // Nearly always the newest: a new part goes to the end.
         let at = match self.queue.back() {
             Some(&(last, ..)) if last > sequence => self.queue.partition_point(|&(queued, ..)| queued < sequence),
@@ -79,7 +80,7 @@ impl Link {
     }
 
     /// The part behind so many others, and its shard.
-    pub(crate) fn nth(&self, at: usize) -> Option<(ShardIndex, usize)> {
+    pub(crate) fn nth(&self, at: usize) -> Option<(ShardIndex, PartKey)> {
         self.queue.get(at).map(|&(_, shard, part)| (shard, part))
     }
 
@@ -152,10 +153,10 @@ mod tests {
     fn a_resend_goes_before_what_is_newer() {
         let mut link = Link::new(Time(0));
         for (sequence, part) in [(3, 30), (4, 40), (7, 70), (1, 10), (5, 50), (2, 20)] {
-            link.push(sequence, ShardIndex(0), part);
+            link.push(sequence, ShardIndex(0), PartKey(part));
         }
         link.remove(4);
-        let order: Vec<_> = (0..link.queued()).filter_map(|at| link.nth(at)).map(|(_, part)| part).collect();
+        let order: Vec<_> = (0..link.queued()).filter_map(|at| link.nth(at)).map(|(_, part)| part.0).collect();
         assert_eq!(order, [10, 20, 30, 50, 70]);
     }
 
@@ -170,7 +171,7 @@ mod tests {
             })
             .collect();
         assert_eq!(waits, [50, 100, 200, 400, 500, 500, 500]);
-        link.push(1, ShardIndex(0), 1);
+        link.push(1, ShardIndex(0), PartKey(1));
         link.post(Time(0), 0);
         link.back(Time(0), true);
         link.down(Time(0), Reason::Io);

@@ -3,7 +3,7 @@
 use super::extents::{asked, is_hole};
 use super::posting::token_of;
 use super::{Engine, Network, Reply, close};
-use crate::iocb::{Lost, Part, PartState, Pause, Stage};
+use crate::iocb::{Lost, Part, PartKey, PartState, Pause, RequestKey, Stage};
 use crate::limits::{MAX_EXTENTS, MIN_EXTENTS, RETRY_MAX, RETRY_MIN};
 use crate::link::Link;
 use crate::request::BlockError;
@@ -28,9 +28,9 @@ impl Engine {
         if self.claim_answered(now, conn, token, reply.as_ref()) {
             return;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "the low half is a slot")]
-        let key = token as u32 as usize;
-        let posted = self.parts.get_mut(key).filter(|part| token_of(key, part.sequence) == token);
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is a part's key")]
+        let key = PartKey(token as u32 as usize);
+        let posted = self.parts.get_mut(key.0).filter(|part| token_of(key, part.sequence) == token);
         let links = &self.links;
         let on = |endpoint: &SocketAddr| links.get(endpoint).and_then(Link::conn) == Some(conn);
         let Some(part) = posted.filter(|part| matches!(&part.state, PartState::Posted(to, _) if on(to))) else {
@@ -38,7 +38,7 @@ impl Engine {
             return;
         };
         let PartState::Posted(endpoint, holds) = std::mem::replace(&mut part.state, PartState::Done) else { return };
-        let slot = part.request;
+        let request = part.request;
         self.shares.back(part.shard);
         let link = self.links.get_mut(&endpoint);
         debug_assert!(link.is_some(), "a link stays while anything is posted on it");
@@ -54,25 +54,25 @@ impl Engine {
         }
         match status {
             // A node that is older than the question: all of it may hold data.
-            Some(Ok(Status::Unsupported)) if part.action == Action::Extents => self.part_done(slot),
+            Some(Ok(Status::Unsupported)) if part.action == Action::Extents => self.part_done(request),
             Some(Ok(Status::Ok)) => self.served(now, key, reply),
-            Some(Ok(_)) if self.requests[slot].failed.is_some() => self.part_failed(now, key),
+            Some(Ok(_)) if self.requests[request.0].failed.is_some() => self.part_failed(now, key),
             Some(Ok(status @ (Status::StaleEpoch | Status::Later))) => {
                 if let Some(reply) = reply.filter(|_| status == Status::StaleEpoch) {
-                    self.learn(now, self.parts[key].shard, endpoint, reply.body);
+                    self.learn(now, self.parts[key.0].shard, endpoint, reply.body);
                 }
                 self.put_off(now, key, status);
             }
             Some(Ok(status)) => {
                 self.part_failed(now, key);
-                self.fail(now, slot, error_of(status));
+                self.fail(now, request, error_of(status));
             }
             lost => {
                 self.counters.bad_replies += u64::from(lost.is_some());
                 self.counters.lost += u64::from(lost.is_none());
                 self.map_wanted |= lost.is_none();
                 part.lost.push(Lost { endpoint, epoch: part.epoch });
-                if self.requests[slot].failed.is_some() {
+                if self.requests[request.0].failed.is_some() {
                     self.becomes_twin(now, key);
                 } else {
                     self.enqueue(now, key);
@@ -81,13 +81,13 @@ impl Engine {
         }
         // Not earlier: the last hold to go hands the request to the reaper.
         drop(holds);
-        self.decide(slot);
+        self.decide(request);
     }
 
     /// A part's node did what it asked.
-    pub(super) fn served(&mut self, now: Time, key: usize, reply: Option<Reply<'_>>) {
-        let part = &mut self.parts[key];
-        let slot = part.request;
+    pub(super) fn served(&mut self, now: Time, key: PartKey, reply: Option<Reply<'_>>) {
+        let part = &mut self.parts[key.0];
+        let request = part.request;
         // A FLUSH may be answered by a primary that has not settled yet, if it has nothing to sync.
         if part.action != Action::Flush {
             self.routes.served(part.shard, part.epoch);
@@ -116,14 +116,14 @@ impl Engine {
             }
             _ => {}
         }
-        self.requests[slot].stages.mark(Stage::Replied, now);
-        self.part_done(slot);
-        if lost && self.requests[slot].failed.is_some() {
+        self.requests[request.0].stages.mark(Stage::Replied, now);
+        self.part_done(request);
+        if lost && self.requests[request.0].failed.is_some() {
             self.loss_unheard();
         } else if lost {
             // Rule 18: it is durable itself, what was acknowledged before it may not be.
             self.counters.losses_told += 1;
-            self.fail(now, slot, BlockError::CacheLost);
+            self.fail(now, request, BlockError::CacheLost);
         }
     }
 
@@ -135,8 +135,8 @@ impl Engine {
     }
 
     /// The node told a part to come again.
-    pub(super) fn put_off(&mut self, now: Time, key: usize, status: Status) {
-        let part = &mut self.parts[key];
+    pub(super) fn put_off(&mut self, now: Time, key: PartKey, status: Status) {
+        let part = &mut self.parts[key.0];
         let known = self.routes.place(part.shard).map(|place| place.epoch);
         let pause = if status == Status::Later {
             self.counters.laters += 1;
@@ -160,27 +160,27 @@ impl Engine {
     }
 
     /// Nothing is left of it where it was answered; where it was lost before, perhaps.
-    pub(super) fn part_failed(&mut self, now: Time, key: usize) {
-        let part = &self.parts[key];
+    pub(super) fn part_failed(&mut self, now: Time, key: PartKey) {
+        let part = &self.parts[key.0];
         if part.lost.is_empty() {
-            let slot = part.request;
-            self.part_done(slot);
+            let request = part.request;
+            self.part_done(request);
         } else {
             self.becomes_twin(now, key);
         }
     }
 
     /// What was lost of it is to be fenced, for which there is all the time from now on, however long ago its request failed.
-    fn becomes_twin(&mut self, now: Time, key: usize) {
-        let part = &mut self.parts[key];
+    fn becomes_twin(&mut self, now: Time, key: PartKey) {
+        let part = &mut self.parts[key.0];
         part.state = PartState::Twin;
-        if let Some((_, since)) = &mut self.requests[part.request].failed {
+        if let Some((_, since)) = &mut self.requests[part.request.0].failed {
             *since = now;
         }
     }
 
-    pub(super) fn part_done(&mut self, slot: usize) {
-        self.requests[slot].open -= 1;
+    pub(super) fn part_done(&mut self, request: RequestKey) {
+        self.requests[request.0].open -= 1;
     }
 }
 

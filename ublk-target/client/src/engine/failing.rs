@@ -10,7 +10,7 @@
 //! node that nobody of this lane has talked to since; and the other lanes send nothing there meanwhile that touches these blocks (`Unfenced`).
 
 use super::{Engine, Network, close};
-use crate::iocb::{Part, PartState, Request};
+use crate::iocb::{Part, PartState, Request, RequestKey};
 use crate::limits::FENCE_GRACE;
 use crate::link::Link;
 use crate::request::BlockError;
@@ -22,15 +22,15 @@ use wire::Reason;
 
 impl Engine {
     /// Fails a request: what was not sent never will be, what is posted is waited for, what was lost is to be fenced.
-    pub(super) fn fail(&mut self, now: Time, slot: usize, error: BlockError) {
-        if self.requests[slot].failed.is_some() {
+    pub(super) fn fail(&mut self, now: Time, request: RequestKey, error: BlockError) {
+        if self.requests[request.0].failed.is_some() {
             return;
         }
-        self.requests[slot].failed = Some((error, now));
-        self.failing.insert(slot);
-        for at in 0..self.requests[slot].parts.len() {
-            let key = self.requests[slot].parts[at];
-            let part = &mut self.parts[key];
+        self.requests[request.0].failed = Some((error, now));
+        self.failing.insert(request);
+        for at in 0..self.requests[request.0].parts.len() {
+            let key = self.requests[request.0].parts[at];
+            let part = &mut self.parts[key.0];
             match part.state {
                 PartState::Queued(endpoint) => {
                     if let Some(link) = self.links.get_mut(&endpoint) {
@@ -46,7 +46,7 @@ impl Engine {
                 part.state = PartState::Twin;
             } else {
                 part.state = PartState::Done;
-                self.part_done(slot);
+                self.part_done(request);
             }
         }
     }
@@ -56,19 +56,19 @@ impl Engine {
     pub(crate) fn withdraw(&mut self, now: Time, tags: &[u64]) {
         let lost =
             |request: &Request| request.failed.is_none() && !request.kind.is_change() && tags.contains(&request.tag);
-        let slots: Vec<usize> =
-            self.requests.iter().filter(|(_, request)| lost(request)).map(|(slot, _)| slot).collect();
-        for slot in slots {
+        let requests: Vec<RequestKey> =
+            self.requests.iter().filter(|(_, request)| lost(request)).map(|(key, _)| RequestKey(key)).collect();
+        for request in requests {
             self.counters.withdrawn += 1;
-            self.fail(now, slot, BlockError::Stopped);
-            self.decide(slot);
+            self.fail(now, request, BlockError::Stopped);
+            self.decide(request);
         }
     }
 
     /// Gives the front end's hold back once every part is done: a failed request's posted parts may yet be lost, and then have to be
     /// fenced.
-    pub(super) fn decide(&mut self, slot: usize) {
-        let request = &mut self.requests[slot];
+    pub(super) fn decide(&mut self, request: RequestKey) {
+        let request = &mut self.requests[request.0];
         if request.open == 0 {
             request.front_end = None;
         }
@@ -80,12 +80,12 @@ impl Engine {
             link.fence_wanted = false;
         }
         self.unfenced.sweep(|shard, lost| self.routes.is_past(shard, lost));
-        let failing: SmallVec<[usize; 8]> = self.failing.iter().copied().collect();
-        for slot in failing {
-            let Some((_, since)) = self.requests[slot].failed else { continue };
+        let failing: SmallVec<[RequestKey; 8]> = self.failing.iter().copied().collect();
+        for request in failing {
+            let Some((_, since)) = self.requests[request.0].failed else { continue };
             let mut given_up = false;
-            for at in 0..self.requests[slot].parts.len() {
-                let part = &mut self.parts[self.requests[slot].parts[at]];
+            for at in 0..self.requests[request.0].parts.len() {
+                let part = &mut self.parts[self.requests[request.0].parts[at].0];
                 if !matches!(part.state, PartState::Twin) {
                     continue;
                 }
@@ -97,7 +97,7 @@ impl Engine {
                         leave(&self.unfenced, self.settings.lane, part);
                     }
                     part.state = PartState::Done;
-                    self.requests[slot].open -= 1;
+                    self.requests[request.0].open -= 1;
                     continue;
                 }
                 for lost in &part.lost {
@@ -106,7 +106,7 @@ impl Engine {
                 }
             }
             self.counters.unfenced += u64::from(given_up);
-            self.decide(slot);
+            self.decide(request);
         }
         // Behind those that were given up just now: others wait for it.
         for endpoint in self.unfenced.endpoints(self.settings.lane) {
@@ -117,10 +117,10 @@ impl Engine {
     /// Fails everything in flight and closes every connection.
     pub(crate) fn end(&mut self, now: Time, error: BlockError, net: &mut dyn Network) {
         self.over.get_or_insert(error);
-        let all: Vec<usize> = self.requests.iter().map(|(slot, _)| slot).collect();
-        for slot in all {
-            self.fail(now, slot, error);
-            self.decide(slot);
+        let all: Vec<RequestKey> = self.requests.iter().map(|(key, _)| RequestKey(key)).collect();
+        for request in all {
+            self.fail(now, request, error);
+            self.decide(request);
         }
         for link in self.links.values_mut() {
             close(link, Reason::Closed, net);
@@ -128,17 +128,17 @@ impl Engine {
     }
 
     /// `--io-timeout` struck: the connections that carry the request are closed, and it fails once they are gone and fenced.
-    pub(super) fn time_out(&mut self, now: Time, slot: usize, net: &mut dyn Network) {
-        self.counters.timed_out += u64::from(self.requests[slot].failed.is_none());
-        for &key in &self.requests[slot].parts {
-            if let PartState::Posted(endpoint, _) = &self.parts[key].state
+    pub(super) fn time_out(&mut self, now: Time, request: RequestKey, net: &mut dyn Network) {
+        self.counters.timed_out += u64::from(self.requests[request.0].failed.is_none());
+        for &key in &self.requests[request.0].parts {
+            if let PartState::Posted(endpoint, _) = &self.parts[key.0].state
                 && let Some(link) = self.links.get_mut(endpoint)
             {
                 close(link, Reason::RequestTimeout, net);
             }
         }
-        self.fail(now, slot, BlockError::TimedOut);
-        self.decide(slot);
+        self.fail(now, request, BlockError::TimedOut);
+        self.decide(request);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Body, Engine, Network, NotPosted, Post, Reply};
 use crate::claims::State as Claim;
-use crate::iocb::{PartState, Pause};
+use crate::iocb::{PartKey, PartState, Pause, RequestKey};
 use crate::limits::{REQUEST_DEADLINE, RETRY_MIN};
 use crate::link::{Link, State};
 use crate::request::BlockError;
@@ -119,7 +119,7 @@ impl Engine {
             _ => None,
         };
         let parts = self.parts.iter().filter(|(_, part)| part.shard == shard);
-        let waiting: Vec<_> = parts.filter_map(|(key, part)| Some((waits(&part.state)?, key))).collect();
+        let waiting: Vec<_> = parts.filter_map(|(key, part)| Some((waits(&part.state)?, PartKey(key)))).collect();
         for (until, key) in waiting {
             self.paused.remove(&(until, key));
             self.enqueue(now, key);
@@ -131,10 +131,10 @@ impl Engine {
         let touches =
             |offset, len: u32| BlockRange::covering(offset, Bytes(len.into())).is_some_and(|b| b.overlaps(at));
         let theirs = self.parts.iter().filter(|(_, part)| part.shard == shard && touches(part.offset, part.len));
-        let slots: Vec<usize> = theirs.map(|(_, part)| part.request).collect();
-        for slot in slots {
-            self.fail(now, slot, BlockError::RangeLost);
-            self.decide(slot);
+        let requests: Vec<RequestKey> = theirs.map(|(_, part)| part.request).collect();
+        for request in requests {
+            self.fail(now, request, BlockError::RangeLost);
+            self.decide(request);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::posting::op_of;
-use crate::iocb::{ClientIocb, Part, PartState, Request, Stage, Stages};
+use crate::iocb::{ClientIocb, Part, PartKey, PartState, Request, RequestKey, Stage, Stages};
 use crate::limits::{LANE_PARTS, MAX_READ};
 use crate::request::{BlockError, BlockOp, BlockRequest};
 use crate::split::{Action, Kind, Piece, Pieces, split};
@@ -45,7 +45,7 @@ impl Engine {
         if let Some(first) = pieces.first() {
             (stages.sequence, stages.op) = (self.last_sequence + 1, op_of(first.action).0);
         }
-        let slot = self.requests.vacant_key();
+        let key = RequestKey(self.requests.vacant_key());
         let turn = match (&self.pace, &checked, kind) {
             (Some(pace), Ok(_), Kind::Read | Kind::Write) => pace.turn(now, request.len),
             (Some(pace), Ok(_), Kind::WriteZeroes | Kind::Discard) => pace.turn(now, Bytes(0)),
@@ -54,12 +54,12 @@ impl Engine {
         let deadline = self.settings.io_timeout.map(|span| turn + span);
         let mut parts = SmallVec::new();
         for (piece, payload) in pieces.iter().zip(payloads) {
-            parts.push(self.add_part(slot, piece, request.fua, payload));
+            parts.push(self.add_part(key, piece, request.fua, payload));
         }
         self.requests.insert(Request {
             tag: request.tag,
             kind,
-            front_end: Some(self.table.insert(ClientIocb { key: slot })),
+            front_end: Some(self.table.insert(ClientIocb { request: key })),
             open: parts.len(),
             parts,
             failed: None,
@@ -67,19 +67,19 @@ impl Engine {
             stages,
         });
         if let Some(deadline) = deadline {
-            self.deadlines.insert((deadline, slot));
+            self.deadlines.insert((deadline, key));
         }
         match checked {
-            Err(error) => self.fail(now, slot, error),
+            Err(error) => self.fail(now, key, error),
             Ok(pieces) => {
                 let lost = pieces.iter().any(|piece| self.is_lost(piece));
-                self.enqueue_all(now, turn, slot);
+                self.enqueue_all(now, turn, key);
                 if lost {
-                    self.fail(now, slot, BlockError::RangeLost);
+                    self.fail(now, key, BlockError::RangeLost);
                 }
             }
         }
-        self.decide(slot);
+        self.decide(key);
         Ok(())
     }
 
@@ -149,12 +149,12 @@ impl Engine {
         }
     }
 
-    fn add_part(&mut self, request: usize, piece: &Piece, fua: bool, payload: Option<Payload>) -> usize {
+    fn add_part(&mut self, request: RequestKey, piece: &Piece, fua: bool, payload: Option<Payload>) -> PartKey {
         self.last_sequence += 1;
         let unflushed = self.unflushed.as_ref();
         let covers = unflushed.filter(|_| piece.action == Action::Flush).and_then(|all| all.covers(piece.shard));
         let fua = unflushed.is_some() && piece.action.is_change() && (fua || self.write_through);
-        self.parts.insert(Part {
+        PartKey(self.parts.insert(Part {
             request,
             sequence: self.last_sequence,
             action: piece.action,
@@ -174,7 +174,7 @@ impl Engine {
             lost: SmallVec::new(),
             sent: 0,
             put_off: 0,
-        })
+        }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where shards are served: what a map, or a node that is not the primary any more, tells of it, and when a fresh map is asked for.
 
 use super::Engine;
-use crate::iocb::{Part, PartState, Pause, Request, Stage};
+use crate::iocb::{Part, PartKey, PartState, Pause, Request, Stage};
 use crate::limits::{LOOK, MAP_MAX, MAP_MIN, MAP_QUIET, STALLED};
 use crate::routes::Place;
 use conductor_model::api::VolumeMap;
@@ -24,7 +24,7 @@ impl Engine {
         if let Some(unflushed) = &self.unflushed {
             unflushed.seen(shard, place.cache);
         }
-        let its = |(key, part): (usize, &Part)| (part.shard == shard).then_some(key);
+        let its = |(key, part): (usize, &Part)| (part.shard == shard).then_some(PartKey(key));
         let keys = self.parts.iter().filter_map(its).collect();
         self.go_where_served(now, keys);
         true
@@ -44,16 +44,16 @@ impl Engine {
         }
         if news.moved > 0 {
             self.map_backoff = MAP_MIN;
-            let keys = self.parts.iter().map(|(key, _)| key).collect();
+            let keys = self.parts.iter().map(|(key, _)| PartKey(key)).collect();
             self.go_where_served(now, keys);
         }
         true
     }
 
     /// Shards are served elsewhere, or under newer epochs: of these parts, what waits for that goes on.
-    pub(super) fn go_where_served(&mut self, now: Time, keys: Vec<usize>) {
+    pub(super) fn go_where_served(&mut self, now: Time, keys: Vec<PartKey>) {
         for key in keys {
-            let part = &mut self.parts[key];
+            let part = &mut self.parts[key.0];
             let Some(place) = self.routes.place(part.shard) else { continue };
             match part.state {
                 PartState::Queued(endpoint) if endpoint != place.endpoint => {
@@ -105,7 +105,7 @@ impl Engine {
     fn is_stalled(&self, now: Time, request: &Request) -> bool {
         let [submitted, sent] = [Stage::Submitted, Stage::Sent].map(|stage| request.stages.at[stage as usize]);
         let waits =
-            |key: &usize| !matches!(self.parts[*key].state, PartState::Done | PartState::Paused(_, Pause::Turn));
+            |key: &PartKey| !matches!(self.parts[key.0].state, PartState::Done | PartState::Paused(_, Pause::Turn));
         sent.or(submitted).is_some_and(|since| since + STALLED <= now) && request.parts.iter().any(waits)
     }
 

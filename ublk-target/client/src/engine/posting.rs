@@ -2,7 +2,7 @@
 
 use super::{Body, Engine, Network, NotPosted, Post, close};
 use crate::claims::Claims;
-use crate::iocb::{Lost, Part, PartState, Pause, Posted, Request, Stage};
+use crate::iocb::{Lost, Part, PartKey, PartState, Pause, Posted, Request, RequestKey, Stage};
 use crate::limits::{REQUEST_DEADLINE, RETRY_MAX};
 use crate::link::{Link, State};
 use crate::routes::Routes;
@@ -24,11 +24,11 @@ use wire::{Op, Reason};
 
 impl Engine {
     /// Queues all parts of a request, or has them wait for its turn.
-    pub(super) fn enqueue_all(&mut self, now: Time, turn: Time, slot: usize) {
-        for at in 0..self.requests[slot].parts.len() {
-            let key = self.requests[slot].parts[at];
+    pub(super) fn enqueue_all(&mut self, now: Time, turn: Time, request: RequestKey) {
+        for at in 0..self.requests[request.0].parts.len() {
+            let key = self.requests[request.0].parts[at];
             if turn > now {
-                self.parts[key].state = PartState::Paused(turn, Pause::Turn);
+                self.parts[key.0].state = PartState::Paused(turn, Pause::Turn);
                 self.paused.insert((turn, key));
             } else {
                 self.enqueue(now, key);
@@ -41,6 +41,7 @@ impl Engine {
         self.pace = None;
         for (key, part) in &mut self.parts {
             if let PartState::Paused(until, Pause::Turn) = &mut part.state {
+                let key = PartKey(key);
                 self.paused.remove(&(*until, key));
                 *until = Time::default();
                 self.paused.insert((*until, key));
@@ -49,8 +50,8 @@ impl Engine {
     }
 
     /// Queues a part where its shard is served now.
-    pub(super) fn enqueue(&mut self, now: Time, key: usize) {
-        let part = &mut self.parts[key];
+    pub(super) fn enqueue(&mut self, now: Time, key: PartKey) {
+        let part = &mut self.parts[key.0];
         // Routes only grow, and submit checked the range: the place is there.
         let Some(place) = self.routes.place(part.shard) else { return };
         part.state = PartState::Queued(place.endpoint);
@@ -95,9 +96,9 @@ impl Engine {
         for key in queue.covered {
             // Another flush, which was sent before, has covered all that this one was to cover.
             self.counters.covered += 1;
-            let slot = self.parts[key].request;
+            let request = self.parts[key.0].request;
             self.served(now, key, None);
-            self.decide(slot);
+            self.decide(request);
         }
     }
 }
@@ -110,25 +111,25 @@ struct Queue<'a> {
     routes: &'a Routes,
     shares: &'a mut Shares,
     claims: &'a Claims,
-    paused: &'a mut BTreeSet<(Time, usize)>,
+    paused: &'a mut BTreeSet<(Time, PartKey)>,
     counters: &'a mut Counters,
     unflushed: Option<&'a Arc<Unflushed>>,
     unfenced: &'a Unfenced,
     /// Flushes that need not be sent.
-    covered: SmallVec<[usize; 8]>,
+    covered: SmallVec<[PartKey; 8]>,
 }
 
 impl Queue<'_> {
     /// Sends the part that is `at` in the line of a link, or takes it off for another reason. False if the connection takes nothing now.
     fn send(
         &mut self,
-        key: usize,
+        key: PartKey,
         at: usize,
         (endpoint, conn): (SocketAddr, ConnId),
         link: &mut Link,
         net: &mut dyn Network,
     ) -> bool {
-        let part = &mut self.parts[key];
+        let part = &mut self.parts[key.0];
         let Some(place) = self.routes.place(part.shard) else { return false };
         let blocks = BlockRange::covering(part.offset, Bytes(part.len.into()));
         let blocks = blocks.filter(|_| part.action != Action::Extents);
@@ -172,7 +173,7 @@ impl Queue<'_> {
         }
         link.post(self.now, at);
         self.shares.post(part.shard);
-        let request = &mut self.requests[part.request];
+        let request = &mut self.requests[part.request.0];
         let Some(front_end) = &request.front_end else {
             unreachable!("a request without its front end's hold has no queued part: decide")
         };
@@ -202,6 +203,6 @@ pub(super) fn op_of(action: Action) -> Op {
 
 /// A part's name on a connection: its slot and the low half of its sequence, so that an answer to an earlier user of the slot fits
 /// nothing.
-pub(super) fn token_of(key: usize, sequence: u64) -> u64 {
-    (sequence << 32) | (key as u64 & u64::from(u32::MAX))
+pub(super) fn token_of(key: PartKey, sequence: u64) -> u64 {
+    (sequence << 32) | (key.0 as u64 & u64::from(u32::MAX))
 }
