@@ -22,7 +22,7 @@ mod mapping;
 mod posting;
 
 use crate::claims::Claims;
-use crate::iocb::{ClientIocb, Part, PartKey, PartState, Request, RequestKey, Stage, Stages};
+use crate::iocb::{ClientIocb, Failure, Part, PartKey, PartState, Request, RequestKey, Stage, Stages};
 use crate::limits::{FENCE_GRACE, MAP_MIN, MIN_EXTENTS, ROOM_WAIT, TRACES};
 use crate::link::{Link, State};
 use crate::pace::Pace;
@@ -316,7 +316,7 @@ impl Engine {
             }
             let parts = parts.iter().map(|key| self.parts.remove(key.0));
             let result = match failed {
-                Some((error, _)) => {
+                Some(Failure { error, .. }) => {
                     parts.for_each(drop);
                     Err(error)
                 }
@@ -362,7 +362,7 @@ impl Engine {
         let failing = self.failing.iter().filter_map(|&request| {
             let request = &self.requests[request.0];
             let waits = request.parts.iter().any(|&key| matches!(self.parts[key.0].state, PartState::Twin));
-            request.failed.filter(|_| waits).map(|(_, since)| since + FENCE_GRACE)
+            request.failed.filter(|_| waits).map(|failure| failure.fencing_since + FENCE_GRACE)
         });
         let paused = self.paused.first().map(|&(until, _)| until);
         let deadline = self.deadlines.first().map(|&(until, _)| until);

@@ -7,9 +7,9 @@
 //!            │                  └─ lost, request failed ─► Twin ──fenced──► Done
 //! ```
 //!
-//! The IOCB is counted: one *front end* hold from submit until its result is decided and nothing unfenced is left of it; and while a
-//! part is posted one each for its *command*, its *data* (if it carries any, either way) and its *reply*. The reaper takes the IOCB
-//! when the last hold went, and only the reaper completes it: exactly once, with nothing of it in flight.
+//! The IOCB is counted: one *front end* hold from submit until no part is open, so that its result is decided and nothing of it is
+//! unfenced; and while a part is posted one each for its *command*, its *data* (if it carries any, either way) and its *reply*. The
+//! reaper takes the IOCB when the last hold went, and only the reaper completes it: exactly once, with nothing of it in flight.
 
 use crate::request::BlockError;
 use crate::split::{Action, Kind};
@@ -38,7 +38,7 @@ pub(crate) struct ClientIocb {
 refcount::reasons! {
     /// Why a client's IOCB is held.
     pub(crate) mod why for ClientIocb as "client-iocb" labelled (|iocb| iocb.request.0 as u64) {
-        /// By the front end, until the result is decided.
+        /// By the front end, until no part is open (`release_if_done`).
         FrontEnd "front end",
         /// By each part whose command is posted.
         Command "command",
@@ -136,19 +136,27 @@ pub(crate) struct Part {
     pub(crate) put_off: u32,
 }
 
+/// How a request failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: BlockError,
+    /// When it failed, or its last twin was made, if that was later: from then on it waits `FENCE_GRACE` for proof.
+    pub(crate) fencing_since: Time,
+}
+
 /// One request of the front end.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) tag: u64,
     pub(crate) kind: Kind,
-    /// Gone as soon as nothing but posted parts keeps the request.
+    /// Until no part is open. With it goes the request, to the reaper.
     pub(crate) front_end: Option<Hold<ClientIocb, why::FrontEnd>>,
     /// In order.
     pub(crate) parts: SmallVec<[PartKey; 2]>,
     /// Parts that are not done.
     pub(crate) open: usize,
-    /// It failed, and when: it is handed up as soon as nothing of it is in flight or unfenced.
-    pub(crate) failed: Option<(BlockError, Time)>,
+    /// Handed up as soon as nothing of it is in flight or unfenced.
+    pub(crate) failed: Option<Failure>,
     /// When `--io-timeout` strikes.
     pub(crate) deadline: Option<Time>,
     pub(crate) stages: Stages,

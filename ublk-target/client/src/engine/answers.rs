@@ -81,7 +81,7 @@ impl Engine {
         }
         // Not earlier: the last hold to go hands the request to the reaper.
         drop(holds);
-        self.decide(request);
+        self.release_if_done(request);
     }
 
     /// A part's node did what it asked.
@@ -174,8 +174,8 @@ impl Engine {
     fn becomes_twin(&mut self, now: Time, key: PartKey) {
         let part = &mut self.parts[key.0];
         part.state = PartState::Twin;
-        if let Some((_, since)) = &mut self.requests[part.request.0].failed {
-            *since = now;
+        if let Some(failure) = &mut self.requests[part.request.0].failed {
+            failure.fencing_since = now;
         }
     }
 

@@ -10,7 +10,7 @@
 //! node that nobody of this lane has talked to since; and the other lanes send nothing there meanwhile that touches these blocks (`Unfenced`).
 
 use super::{Engine, Network, close};
-use crate::iocb::{Part, PartState, Request, RequestKey};
+use crate::iocb::{Failure, Part, PartState, Request, RequestKey};
 use crate::limits::FENCE_GRACE;
 use crate::link::Link;
 use crate::request::BlockError;
@@ -26,7 +26,7 @@ impl Engine {
         if self.requests[request.0].failed.is_some() {
             return;
         }
-        self.requests[request.0].failed = Some((error, now));
+        self.requests[request.0].failed = Some(Failure { error, fencing_since: now });
         self.failing.insert(request);
         for at in 0..self.requests[request.0].parts.len() {
             let key = self.requests[request.0].parts[at];
@@ -61,13 +61,13 @@ impl Engine {
         for request in requests {
             self.counters.withdrawn += 1;
             self.fail(now, request, BlockError::Stopped);
-            self.decide(request);
+            self.release_if_done(request);
         }
     }
 
-    /// Gives the front end's hold back once every part is done: a failed request's posted parts may yet be lost, and then have to be
-    /// fenced.
-    pub(super) fn decide(&mut self, request: RequestKey) {
+    /// Gives the front end's hold back, and so the request to the reaper, once every part is done: a failed request's posted parts may
+    /// yet be lost, and then have to be fenced.
+    pub(super) fn release_if_done(&mut self, request: RequestKey) {
         let request = &mut self.requests[request.0];
         if request.open == 0 {
             request.front_end = None;
@@ -82,7 +82,7 @@ impl Engine {
         self.unfenced.sweep(|shard, lost| self.routes.is_past(shard, lost));
         let failing: SmallVec<[RequestKey; 8]> = self.failing.iter().copied().collect();
         for request in failing {
-            let Some((_, since)) = self.requests[request.0].failed else { continue };
+            let Some(Failure { fencing_since, .. }) = self.requests[request.0].failed else { continue };
             let mut given_up = false;
             for at in 0..self.requests[request.0].parts.len() {
                 let part = &mut self.parts[self.requests[request.0].parts[at].0];
@@ -91,7 +91,7 @@ impl Engine {
                 }
                 // A HelloAck of the node took its entry out already: `up`.
                 part.lost.retain(|lost| !self.routes.is_past(part.shard, *lost));
-                if part.lost.is_empty() || self.over.is_some() || now >= since + FENCE_GRACE {
+                if part.lost.is_empty() || self.over.is_some() || now >= fencing_since + FENCE_GRACE {
                     if self.over.is_none() && !part.lost.is_empty() {
                         given_up = true;
                         leave(&self.unfenced, self.settings.lane, part);
@@ -106,7 +106,7 @@ impl Engine {
                 }
             }
             self.counters.unfenced += u64::from(given_up);
-            self.decide(request);
+            self.release_if_done(request);
         }
         // Behind those that were given up just now: others wait for it.
         for endpoint in self.unfenced.endpoints(self.settings.lane) {
@@ -120,7 +120,7 @@ impl Engine {
         let all: Vec<RequestKey> = self.requests.iter().map(|(key, _)| RequestKey(key)).collect();
         for request in all {
             self.fail(now, request, error);
-            self.decide(request);
+            self.release_if_done(request);
         }
         for link in self.links.values_mut() {
             close(link, Reason::Closed, net);
@@ -138,7 +138,7 @@ impl Engine {
             }
         }
         self.fail(now, request, BlockError::TimedOut);
-        self.decide(request);
+        self.release_if_done(request);
     }
 }
 

@@ -134,7 +134,7 @@ impl Engine {
         let requests: Vec<RequestKey> = theirs.map(|(_, part)| part.request).collect();
         for request in requests {
             self.fail(now, request, BlockError::RangeLost);
-            self.decide(request);
+            self.release_if_done(request);
         }
     }
 

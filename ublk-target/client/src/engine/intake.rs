@@ -79,7 +79,7 @@ impl Engine {
                 }
             }
         }
-        self.decide(key);
+        self.release_if_done(key);
         Ok(())
     }
 

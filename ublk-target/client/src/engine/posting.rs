@@ -98,7 +98,7 @@ impl Engine {
             self.counters.covered += 1;
             let request = self.parts[key.0].request;
             self.served(now, key, None);
-            self.decide(request);
+            self.release_if_done(request);
         }
     }
 }
@@ -175,7 +175,7 @@ impl Queue<'_> {
         self.shares.post(part.shard);
         let request = &mut self.requests[part.request.0];
         let Some(front_end) = &request.front_end else {
-            unreachable!("a request without its front end's hold has no queued part: decide")
+            unreachable!("a request without its front end's hold has no queued part: `release_if_done`")
         };
         part.state = PartState::Posted(endpoint, Posted::new(front_end, part.action));
         (part.epoch, part.cache) = (place.epoch, place.cache);
