@@ -29,7 +29,7 @@ pub(crate) struct RequestKey(pub(crate) usize);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct PartKey(pub(crate) usize);
 
-/// The counted part of a request in flight.
+/// The counted part of a client's IOCB (I/O control block), a request in flight: what is held as long as anything needs `Request`.
 #[derive(Debug)]
 pub(crate) struct ClientIocb {
     pub(crate) request: RequestKey,
