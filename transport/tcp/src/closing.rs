@@ -7,57 +7,57 @@
 use driver::{Op, Time};
 use wire::{Happening, Reason, State};
 
+use crate::connection::Connection;
 use crate::event::{Lost, NetEvent};
-use crate::link::Link;
 use crate::net::Net;
 
 impl Net {
     /// Ends a connection. Does nothing to one that is already ending.
-    pub(crate) fn end(&mut self, now: Time, link: &mut Link, reason: Reason, happening: Happening) {
-        if !link.state.is_open() {
+    pub(crate) fn end(&mut self, now: Time, connection: &mut Connection, reason: Reason, happening: Happening) {
+        if !connection.state.is_open() {
             return;
         }
-        if link.state == State::Accepted {
+        if connection.state == State::Accepted {
             self.handshakes -= 1;
         }
         // The state first: it is what keeps everybody from using what is let go below.
-        link.state = link.state.after(happening);
-        let reason = link.leaving.take().unwrap_or(reason);
-        link.reason = Some(reason);
-        link.closing_since = now;
-        link.deadline = None;
+        connection.state = connection.state.after(happening);
+        let reason = connection.leaving.take().unwrap_or(reason);
+        connection.reason = Some(reason);
+        connection.closing_since = now;
+        connection.deadline = None;
         self.counters.closed[reason.index()] += 1;
         self.arm(now + crate::CLOSING_LONG);
 
-        self.counters.flushed += link.outbound.clear();
-        link.inbound.clear();
-        (link.arriving, link.reservation) = (None, None);
-        link.rx.clear();
-        link.transcript = None;
-        while let Some(token) = link.slots.abandon() {
-            self.tell(NetEvent::Reply { conn: link.id, token, result: Err(Lost::ConnLost) });
+        self.counters.flushed += connection.outbound.clear();
+        connection.inbound.clear();
+        (connection.arriving, connection.reservation) = (None, None);
+        connection.rx.clear();
+        connection.transcript = None;
+        while let Some(token) = connection.slots.abandon() {
+            self.tell(NetEvent::Reply { conn: connection.id, token, result: Err(Lost::ConnLost) });
         }
-        if link.announced {
-            self.tell(NetEvent::Down { conn: link.id, peer: link.peer.clone(), reason });
+        if connection.announced {
+            self.tell(NetEvent::Down { conn: connection.id, peer: connection.peer.clone(), reason });
         }
-        if let Some(stream) = link.stream {
-            link.shutting = true;
+        if let Some(stream) = connection.stream {
+            connection.shutting = true;
             self.ops.push(Op::Shutdown { stream });
         }
-        self.finish(link);
+        self.finish(connection);
     }
 
     /// Goes on with an end, as far as what is outstanding allows.
-    pub(crate) fn finish(&mut self, link: &mut Link) {
-        if link.state != State::Closing || link.outstanding() {
+    pub(crate) fn finish(&mut self, connection: &mut Connection) {
+        if connection.state != State::Closing || connection.outstanding() {
             return;
         }
-        match link.stream {
+        match connection.stream {
             Some(stream) => {
-                link.closing = true;
+                connection.closing = true;
                 self.ops.push(Op::Close { stream });
             }
-            None => link.state = link.state.after(Happening::Finished),
+            None => connection.state = connection.state.after(Happening::Finished),
         }
     }
 }

@@ -6,10 +6,10 @@ use wire::{
     Secret, State, Transcript,
 };
 
+use crate::connection::{Connection, Step};
 use crate::event::{Admission, NetEvent};
 use crate::inbound::Frame;
 use crate::limits::{ADMISSION_DEADLINE, HANDSHAKE_DEADLINE};
-use crate::link::{Link, Step};
 use crate::net::Net;
 use crate::outbound::rx_slots;
 use crate::slots::Slots;
@@ -25,162 +25,161 @@ pub fn refusal(reason: Reason) -> Vec<u8> {
 
 impl Net {
     /// The stream is there: introduce ourselves.
-    pub(crate) fn say_hello(&mut self, now: Time, link: &mut Link) {
+    pub(crate) fn say_hello(&mut self, now: Time, connection: &mut Connection) {
         let nonce = Nonce::draw(&mut *self.options.random);
-        match (Hello { nonce, limits: link.limits, info: link.mine.clone() }).encode() {
+        match (Hello { nonce, limits: connection.limits, info: connection.mine.clone() }).encode() {
             Ok(hello) => {
-                self.say(link, Step::SayHello, Op::HELLO, &hello);
-                link.hello = hello;
-                self.set_deadline(link, now + HANDSHAKE_DEADLINE);
+                self.say(connection, Step::SayHello, Op::HELLO, &hello);
+                connection.hello = hello;
+                self.set_deadline(connection, now + HANDSHAKE_DEADLINE);
             }
-            Err(_) => self.end(now, link, Reason::BadHandshake, Happening::ConnectError),
+            Err(_) => self.end(now, connection, Reason::BadHandshake, Happening::ConnectError),
         }
     }
 
     /// What we said is sent: the next step.
-    pub(crate) fn said(&mut self, now: Time, link: &mut Link) {
-        match link.step {
-            Step::SayHello => link.step = Step::AwaitChallenge,
-            Step::SayProof => link.step = Step::AwaitAck,
-            Step::SayChallenge => link.step = Step::AwaitProof,
-            Step::SayAck => self.establish(now, link),
-            Step::SayReject(reason) => self.end(now, link, reason, Happening::Rejected),
+    pub(crate) fn said(&mut self, now: Time, connection: &mut Connection) {
+        match connection.step {
+            Step::SayHello => connection.step = Step::AwaitChallenge,
+            Step::SayProof => connection.step = Step::AwaitAck,
+            Step::SayChallenge => connection.step = Step::AwaitProof,
+            Step::SayAck => self.establish(now, connection),
+            Step::SayReject(reason) => self.end(now, connection, reason, Happening::Rejected),
             Step::Connect | Step::AwaitChallenge | Step::AwaitAck | Step::AwaitHello | Step::AwaitProof => {}
             Step::Admission | Step::Open => {}
         }
-        self.drain(now, link);
+        self.drain(now, connection);
     }
 
     /// A message of the peer before Established.
-    pub(crate) fn handshake(&mut self, now: Time, link: &mut Link, frame: &Frame) {
-        let result =
-            match (link.step, frame.header.op) {
-                (Step::AwaitHello, Op::HELLO) => self.heard_hello(link, &frame.body),
-                (Step::AwaitProof, Op::PROOF) => self.heard_proof(now, link, &frame.body),
-                (Step::AwaitChallenge, Op::CHALLENGE) => self.heard_challenge(now, link, &frame.body),
-                (Step::AwaitAck, Op::HELLO_ACK) => self.heard_ack(now, link, &frame.body),
-                (Step::AwaitChallenge | Step::AwaitAck, Op::REJECT) => Err(Reject::parse(&frame.body)
-                    .map_or(Reason::BadHandshake, |reject| believed(link.step, reject.reason))),
-                _ => Err(Reason::Unexpected),
-            };
+    pub(crate) fn handshake(&mut self, now: Time, connection: &mut Connection, frame: &Frame) {
+        let result = match (connection.step, frame.header.op) {
+            (Step::AwaitHello, Op::HELLO) => self.heard_hello(connection, &frame.body),
+            (Step::AwaitProof, Op::PROOF) => self.heard_proof(now, connection, &frame.body),
+            (Step::AwaitChallenge, Op::CHALLENGE) => self.heard_challenge(now, connection, &frame.body),
+            (Step::AwaitAck, Op::HELLO_ACK) => self.heard_ack(now, connection, &frame.body),
+            (Step::AwaitChallenge | Step::AwaitAck, Op::REJECT) => Err(Reject::parse(&frame.body)
+                .map_or(Reason::BadHandshake, |reject| believed(connection.step, reject.reason))),
+            _ => Err(Reason::Unexpected),
+        };
         match result {
             Ok(()) => {}
-            Err(reason @ (Reason::Unauthenticated | Reason::BadHandshake)) if link.state == State::Accepted => {
-                self.reject(link, reason);
+            Err(reason @ (Reason::Unauthenticated | Reason::BadHandshake)) if connection.state == State::Accepted => {
+                self.reject(connection, reason);
             }
-            Err(reason) => self.end(now, link, reason, Happening::Rejected),
+            Err(reason) => self.end(now, connection, reason, Happening::Rejected),
         }
     }
 
     /// What a connecting side's proofs are made with on this stream: over TLS it serves on no other.
-    fn secret(&self, link: &Link, who: &HelloInfo) -> Result<Secret, Reason> {
+    fn secret(&self, connection: &Connection, who: &HelloInfo) -> Result<Secret, Reason> {
         let secret = self.options.secrets.secret(who).ok_or(Reason::Unauthenticated)?;
-        let binding = link.owner.binding().filter(|_| !driver::mutant::on("proof_not_bound"));
+        let binding = connection.owner.binding().filter(|_| !driver::mutant::on("proof_not_bound"));
         Ok(binding.map_or(secret, |Binding(binding)| wire::over_tls(&secret, &binding)))
     }
 
-    fn heard_hello(&mut self, link: &mut Link, body: &[u8]) -> Result<(), Reason> {
+    fn heard_hello(&mut self, connection: &mut Connection, body: &[u8]) -> Result<(), Reason> {
         let hello = Hello::parse(body).map_err(|_| Reason::BadHandshake)?;
-        let secret = self.secret(link, &hello.info)?;
+        let secret = self.secret(connection, &hello.info)?;
         let nonce = Nonce::draw(&mut *self.options.random);
         let (challenge, transcript) = Challenge::to(body, &secret, nonce, self.options.name.process);
-        link.limits = link.limits.common(hello.limits);
-        link.peer = Some(hello.info);
-        link.transcript = Some(transcript);
-        self.say(link, Step::SayChallenge, Op::CHALLENGE, &challenge.encode());
+        connection.limits = connection.limits.common(hello.limits);
+        connection.peer = Some(hello.info);
+        connection.transcript = Some(transcript);
+        self.say(connection, Step::SayChallenge, Op::CHALLENGE, &challenge.encode());
         Ok(())
     }
 
-    fn heard_proof(&mut self, now: Time, link: &mut Link, body: &[u8]) -> Result<(), Reason> {
+    fn heard_proof(&mut self, now: Time, connection: &mut Connection, body: &[u8]) -> Result<(), Reason> {
         let proof = Proof::parse(body).map_err(|_| Reason::BadHandshake)?;
-        transcript(link)?.verify(&proof).map_err(|_| Reason::Unauthenticated)?;
-        let peer = link.peer.clone().ok_or(Reason::BadHandshake)?;
-        link.owner.prove();
-        link.step = Step::Admission;
-        self.set_deadline(link, now + ADMISSION_DEADLINE);
-        link.announced = true;
-        self.tell(NetEvent::Hello { conn: link.id, peer });
+        transcript(connection)?.verify(&proof).map_err(|_| Reason::Unauthenticated)?;
+        let peer = connection.peer.clone().ok_or(Reason::BadHandshake)?;
+        connection.owner.prove();
+        connection.step = Step::Admission;
+        self.set_deadline(connection, now + ADMISSION_DEADLINE);
+        connection.announced = true;
+        self.tell(NetEvent::Hello { conn: connection.id, peer });
         Ok(())
     }
 
-    fn heard_challenge(&mut self, now: Time, link: &mut Link, body: &[u8]) -> Result<(), Reason> {
+    fn heard_challenge(&mut self, now: Time, connection: &mut Connection, body: &[u8]) -> Result<(), Reason> {
         let challenge = Challenge::parse(body).map_err(|_| Reason::BadHandshake)?;
-        let secret = self.secret(link, &link.mine)?;
-        let transcript = challenge.verify(&link.hello, &secret).map_err(|_| Reason::Unauthenticated)?;
-        self.say(link, Step::SayProof, Op::PROOF, &transcript.prove().encode());
-        link.transcript = Some(transcript);
-        self.set_deadline(link, now + ADMISSION_DEADLINE);
+        let secret = self.secret(connection, &connection.mine)?;
+        let transcript = challenge.verify(&connection.hello, &secret).map_err(|_| Reason::Unauthenticated)?;
+        self.say(connection, Step::SayProof, Op::PROOF, &transcript.prove().encode());
+        connection.transcript = Some(transcript);
+        self.set_deadline(connection, now + ADMISSION_DEADLINE);
         Ok(())
     }
 
-    fn heard_ack(&mut self, now: Time, link: &mut Link, body: &[u8]) -> Result<(), Reason> {
-        let transcript = transcript(link)?;
+    fn heard_ack(&mut self, now: Time, connection: &mut Connection, body: &[u8]) -> Result<(), Reason> {
+        let transcript = transcript(connection)?;
         let ack = HelloAck::parse(body, transcript).map_err(|_| Reason::Unauthenticated)?;
-        if ack.limits != ack.limits.common(link.limits) {
+        if ack.limits != ack.limits.common(connection.limits) {
             return Err(Reason::Incompatible);
         }
         if ack.info.process != transcript.process() {
             return Err(Reason::BadHandshake);
         }
         let key = transcript.protection_key();
-        link.session = Some((ack.session, key));
-        link.limits = ack.limits;
-        link.peer = Some(ack.info);
-        self.establish(now, link);
+        connection.session = Some((ack.session, key));
+        connection.limits = ack.limits;
+        connection.peer = Some(ack.info);
+        self.establish(now, connection);
         Ok(())
     }
 
     /// The machine's decision: admitted.
-    pub(crate) fn admit(&mut self, now: Time, link: &mut Link, admission: Admission) {
-        if link.step != Step::Admission || !link.state.is_open() {
+    pub(crate) fn admit(&mut self, now: Time, connection: &mut Connection, admission: Admission) {
+        if connection.step != Step::Admission || !connection.state.is_open() {
             return;
         }
-        let ack = HelloAck { session: admission.session, limits: link.limits, info: admission.hello };
-        let said = link
+        let ack = HelloAck { session: admission.session, limits: connection.limits, info: admission.hello };
+        let said = connection
             .transcript
             .as_ref()
             .and_then(|transcript| Some((ack.encode(transcript).ok()?, (ack.session, transcript.protection_key()))));
         match said {
             Some((bytes, session)) => {
-                link.session = Some(session);
-                self.say(link, Step::SayAck, Op::HELLO_ACK, &bytes);
-                self.set_deadline(link, now + HANDSHAKE_DEADLINE);
+                connection.session = Some(session);
+                self.say(connection, Step::SayAck, Op::HELLO_ACK, &bytes);
+                self.set_deadline(connection, now + HANDSHAKE_DEADLINE);
             }
-            None => self.end(now, link, Reason::BadHandshake, Happening::Rejected),
+            None => self.end(now, connection, Reason::BadHandshake, Happening::Rejected),
         }
     }
 
     /// Says why not, then closes.
-    pub(crate) fn reject(&mut self, link: &mut Link, reason: Reason) {
-        let reject = Reject { reason, limits: link.limits };
-        self.say(link, Step::SayReject(reason), Op::REJECT, &reject.encode());
+    pub(crate) fn reject(&mut self, connection: &mut Connection, reason: Reason) {
+        let reject = Reject { reason, limits: connection.limits };
+        self.say(connection, Step::SayReject(reason), Op::REJECT, &reject.encode());
     }
 
-    fn say(&mut self, link: &mut Link, step: Step, op: Op, body: &[u8]) {
-        link.step = step;
-        self.queue(link, Header::new(op, Flags::NONE, 0, 0), Body::from_slice(body), None);
+    fn say(&mut self, connection: &mut Connection, step: Step, op: Op, body: &[u8]) {
+        connection.step = step;
+        self.queue(connection, Header::new(op, Flags::NONE, 0, 0), Body::from_slice(body), None);
     }
 
     /// Both sides have proven who they are. Last of all the machine is told.
-    fn establish(&mut self, now: Time, link: &mut Link) {
-        let Some(peer) = link.peer.clone() else { return };
-        if link.state == State::Accepted {
+    fn establish(&mut self, now: Time, connection: &mut Connection) {
+        let Some(peer) = connection.peer.clone() else { return };
+        if connection.state == State::Accepted {
             self.handshakes -= 1;
         }
-        link.state = link.state.after(Happening::Establish);
-        link.step = Step::Open;
-        link.deadline = None;
-        link.transcript = None;
-        link.hello = Vec::new();
-        link.credits = wire::Credits::new(link.limits.depth);
-        link.slots = Slots::new(link.limits.depth);
-        link.rx = (0..rx_slots(link.limits.depth)).map(|_| link.owner.share()).collect();
-        (link.heard, link.said) = (now, now);
-        link.announced = true;
+        connection.state = connection.state.after(Happening::Establish);
+        connection.step = Step::Open;
+        connection.deadline = None;
+        connection.transcript = None;
+        connection.hello = Vec::new();
+        connection.credits = wire::Credits::new(connection.limits.depth);
+        connection.slots = Slots::new(connection.limits.depth);
+        connection.rx = (0..rx_slots(connection.limits.depth)).map(|_| connection.owner.share()).collect();
+        (connection.heard, connection.said) = (now, now);
+        connection.announced = true;
         self.counters.established += 1;
-        let (ping, silent) = link.patience();
+        let (ping, silent) = connection.patience();
         self.arm(now + ping.min(silent));
-        self.tell(NetEvent::Up { conn: link.id, peer, limits: link.limits });
+        self.tell(NetEvent::Up { conn: connection.id, peer, limits: connection.limits });
     }
 }
 
@@ -193,6 +192,6 @@ fn believed(step: Step, reason: Reason) -> Reason {
 }
 
 /// What was said so far; there is one in every step that asks for it.
-fn transcript(link: &Link) -> Result<&Transcript, Reason> {
-    link.transcript.as_ref().ok_or(Reason::BadHandshake)
+fn transcript(connection: &Connection) -> Result<&Transcript, Reason> {
+    connection.transcript.as_ref().ok_or(Reason::BadHandshake)
 }

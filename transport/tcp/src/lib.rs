@@ -17,12 +17,12 @@
 
 mod budget;
 mod closing;
+mod connection;
 mod counters;
 mod event;
 mod handshake;
 mod inbound;
 mod limits;
-mod link;
 mod listener;
 mod messages;
 mod net;

@@ -3,8 +3,8 @@
 use driver::{ListenerId, Op, Span, StreamId, Time};
 use wire::{Happening, Limits, Reason, State};
 
+use crate::connection::Step;
 use crate::limits::{ACCEPT_BURST, ACCEPT_EVERY, ACCEPT_PAUSE, ACCEPT_PAUSE_MAX, HANDSHAKE_DEADLINE, MAX_HANDSHAKES};
-use crate::link::Step;
 use crate::net::Net;
 
 /// A listening socket.
@@ -74,9 +74,14 @@ impl Net {
     fn make_room(&mut self, now: Time) {
         let strange =
             |step| matches!(step, Step::AwaitHello | Step::SayChallenge | Step::AwaitProof | Step::SayReject(_));
-        let Some(oldest) = self.oldest(|link| link.state == State::Accepted && strange(link.step)) else { return };
+        let Some(oldest) = self.oldest(|connection| connection.state == State::Accepted && strange(connection.step))
+        else {
+            return;
+        };
         self.counters.strangers_displaced += 1;
-        self.with(now, oldest, |net, link| net.end(now, link, Reason::HandshakeTimeout, Happening::Rejected));
+        self.with(now, oldest, |net, connection| {
+            net.end(now, connection, Reason::HandshakeTimeout, Happening::Rejected)
+        });
     }
 
     fn accepted(&mut self, now: Time, stream: StreamId) {
@@ -92,12 +97,12 @@ impl Net {
         self.counters.accepted += 1;
         self.handshakes += 1;
         let limits = Limits { depth: self.options.depth, max_payload: self.options.max_payload };
-        let mut link = self.make(self.options.name.clone(), limits, Step::AwaitHello, now);
-        link.state = link.state.after(Happening::Accept);
-        link.stream = Some(stream);
-        self.streams.insert(stream, Some(link.id));
-        self.set_deadline(&mut link, now + HANDSHAKE_DEADLINE);
-        self.drain(now, &mut link);
-        self.put_back(now, link);
+        let mut connection = self.make(self.options.name.clone(), limits, Step::AwaitHello, now);
+        connection.state = connection.state.after(Happening::Accept);
+        connection.stream = Some(stream);
+        self.streams.insert(stream, Some(connection.id));
+        self.set_deadline(&mut connection, now + HANDSHAKE_DEADLINE);
+        self.drain(now, &mut connection);
+        self.put_back(now, connection);
     }
 }

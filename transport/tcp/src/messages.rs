@@ -5,32 +5,32 @@ use memory::Class;
 use std::cell::Cell;
 use wire::{Body, Credits, Flags, Happening, Header, Op, ProtectionKey, Reason, Role, SessionId, State, prefix};
 
+use crate::connection::{Connection, Step};
 use crate::event::{Answer, NetEvent, Payload};
 use crate::inbound::{Frame, Next};
 use crate::limits::SMALL_STREAM;
-use crate::link::{Link, Step};
 use crate::net::{Needs, Net};
 
 impl Net {
     /// Reads all messages that are there, then receives more. Stops where it must: a handshake that waits for its send, no
     /// memory, no receive slot.
-    pub(crate) fn drain(&mut self, now: Time, link: &mut Link) {
-        while link.state.is_open() && link.step.reads() && !link.receiving {
+    pub(crate) fn drain(&mut self, now: Time, connection: &mut Connection) {
+        while connection.state.is_open() && connection.step.reads() && !connection.receiving {
             // One slot for the message, one for the receive that follows. A legal peer never gets here: it is our own
             // machine that has not taken its events.
-            if link.step == Step::Open && link.rx.len() < 2 {
-                link.reservation = None;
-                return self.stall(link);
+            if connection.step == Step::Open && connection.rx.len() < 2 {
+                connection.reservation = None;
+                return self.stall(connection);
             }
-            let (arena, class, max_payload) = (&self.arena, link.class(), link.max_payload());
-            let open = link.step == Step::Open;
-            if open && link.budget.is_none() && link.state == State::Established {
-                let client = link.peer.as_ref().filter(|peer| peer.role == Role::Client);
-                link.budget = client.map(|peer| self.budgets.of(&peer.name));
+            let (arena, class, max_payload) = (&self.arena, connection.class(), connection.max_payload());
+            let open = connection.step == Step::Open;
+            if open && connection.budget.is_none() && connection.state == State::Established {
+                let client = connection.peer.as_ref().filter(|peer| peer.role == Role::Client);
+                connection.budget = client.map(|peer| self.budgets.of(&peer.name));
             }
             let (most, needs) = (self.max_client_bytes, self.needs);
             let (charged, over) = (Cell::new(None), Cell::new(false));
-            let Link { inbound, session, credits, budget, reservation, .. } = &mut *link;
+            let Connection { inbound, session, credits, budget, reservation, .. } = &mut *connection;
             let admit = |header: &Header, body: &[u8]| {
                 if open {
                     admit(session, credits, header, body)?;
@@ -56,137 +56,145 @@ impl Net {
                 *reservation = arena.reserve(class);
             }
             if !matches!(next, Next::NoMemory) {
-                link.arriving = charged.take().or(link.arriving.take());
+                connection.arriving = charged.take().or(connection.arriving.take());
             }
-            self.counters.over_budget += u64::from(over.get() && !link.stalled);
+            self.counters.over_budget += u64::from(over.get() && !connection.stalled);
             match next {
                 Next::Frame(frame) => {
                     self.counters.frames_in += 1;
-                    if link.step == Step::Open {
-                        self.message(now, link, frame);
+                    if connection.step == Step::Open {
+                        self.message(now, connection, frame);
                     } else {
-                        self.handshake(now, link, &frame);
+                        self.handshake(now, connection, &frame);
                     }
                 }
                 Next::More => {
                     let take =
                         |len| if len > SMALL_STREAM { arena.take_spare(len) } else { arena.take(len, Class::Settle) };
-                    let Some((into, from)) = link.inbound.receive(now, open, &take) else { return self.stall(link) };
-                    let Some(stream) = link.stream else { return };
-                    let on = if link.step == Step::Open { link.rx.pop() } else { Some(link.owner.share()) };
+                    let Some((into, from)) = connection.inbound.receive(now, open, &take) else {
+                        return self.stall(connection);
+                    };
+                    let Some(stream) = connection.stream else { return };
+                    let on = if connection.step == Step::Open {
+                        connection.rx.pop()
+                    } else {
+                        Some(connection.owner.share())
+                    };
                     let Some(on) = on else { return };
-                    link.receiving = true;
+                    connection.receiving = true;
                     self.ops.push(Action::Recv { stream, on, into, from });
                 }
-                Next::NoMemory => return self.stall(link),
-                Next::Bad(reason) => self.end(now, link, reason, Happening::Disconnected),
+                Next::NoMemory => return self.stall(connection),
+                Next::Bad(reason) => self.end(now, connection, reason, Happening::Disconnected),
             }
         }
     }
 
-    fn stall(&mut self, link: &mut Link) {
-        if !link.stalled {
+    fn stall(&mut self, connection: &mut Connection) {
+        if !connection.stalled {
             self.counters.stalls += 1;
         }
-        link.stalled = true;
-        self.stalled.push(link.id);
+        connection.stalled = true;
+        self.stalled.push(connection.id);
     }
 
     pub(crate) fn recv_done(
         &mut self,
         now: Time,
-        link: &mut Link,
+        connection: &mut Connection,
         done: (memory::Filling, usize),
         result: Result<u32, Errno>,
     ) {
         let (into, from) = done;
         match result {
-            Ok(0) => self.end(now, link, Reason::PeerClosed, Happening::Disconnected),
+            Ok(0) => self.end(now, connection, Reason::PeerClosed, Happening::Disconnected),
             Ok(n) => {
                 self.counters.recvs += 1;
                 self.counters.bytes_in += u64::from(n);
-                link.heard = now;
-                if link.inbound.received(now, into, from, n as usize) {
+                connection.heard = now;
+                if connection.inbound.received(now, into, from, n as usize) {
                     self.counters.recvs_in_place += 1;
                 }
-                self.drain(now, link);
+                self.drain(now, connection);
             }
             Err(error) => {
                 let reason = if error == Errno::PROTOCOL { Reason::Tls } else { Reason::Io };
-                self.end(now, link, reason, Happening::Disconnected);
+                self.end(now, connection, reason, Happening::Disconnected);
             }
         }
     }
 
     /// One message on an established connection.
-    fn message(&mut self, now: Time, link: &mut Link, frame: Frame) {
+    fn message(&mut self, now: Time, connection: &mut Connection, frame: Frame) {
         let Frame { header, body, payload } = frame;
-        let charge = link.arriving.take();
-        let over_returned = link.credits.returned(header.credits).is_err();
+        let charge = connection.arriving.take();
+        let over_returned = connection.credits.returned(header.credits).is_err();
         if over_returned && !driver::mutant::on("credits_over_returned") {
-            return self.end(now, link, Reason::Credits, Happening::Disconnected);
+            return self.end(now, connection, Reason::Credits, Happening::Disconnected);
         }
         if header.flags.is_reply() {
-            return self.reply_in(link, header, body, payload);
+            return self.reply_in(connection, header, body, payload);
         }
         match header.op {
-            Op::PING => self.pong(link),
+            Op::PING => self.pong(connection),
             Op::PONG => {}
-            Op::GOODBYE => self.end(now, link, Reason::Goodbye, Happening::Disconnected),
+            Op::GOODBYE => self.end(now, connection, Reason::Goodbye, Happening::Disconnected),
             op if op.is_handshake() || op == Op::REPLY => {
-                self.end(now, link, Reason::Unexpected, Happening::Disconnected);
+                self.end(now, connection, Reason::Unexpected, Happening::Disconnected);
             }
             // Nobody asks a client for anything.
-            _ if link.mine.role == Role::Client => self.end(now, link, Reason::Unexpected, Happening::Disconnected),
+            _ if connection.mine.role == Role::Client => {
+                self.end(now, connection, Reason::Unexpected, Happening::Disconnected)
+            }
             op => {
-                if link.credits.arrived().is_err() {
-                    return self.end(now, link, Reason::Credits, Happening::Disconnected);
+                if connection.credits.arrived().is_err() {
+                    return self.end(now, connection, Reason::Credits, Happening::Disconnected);
                 }
                 self.counters.requests_in += 1;
                 let answer = Answer {
                     slot: header.slot,
                     generation: header.generation,
-                    hold: link.owner.share(),
+                    hold: connection.owner.share(),
                     abandoned: Some(self.abandoned.clone()),
                     _charge: charge,
                 };
-                let slot = link.rx.pop();
-                self.tell_with(NetEvent::Request { conn: link.id, op, body, payload, answer }, slot);
+                let slot = connection.rx.pop();
+                self.tell_with(NetEvent::Request { conn: connection.id, op, body, payload, answer }, slot);
             }
         }
     }
 
-    fn reply_in(&mut self, link: &mut Link, header: Header, body: Body, payload: Option<Payload>) {
-        let Some(token) = link.slots.close(header.slot, header.generation) else {
+    fn reply_in(&mut self, connection: &mut Connection, header: Header, body: Body, payload: Option<Payload>) {
+        let Some(token) = connection.slots.close(header.slot, header.generation) else {
             self.counters.stale_replies += 1;
             return;
         };
-        let slot = link.rx.pop();
-        self.tell_with(NetEvent::Reply { conn: link.id, token, result: Ok((header.op, body, payload)) }, slot);
+        let slot = connection.rx.pop();
+        self.tell_with(NetEvent::Reply { conn: connection.id, token, result: Ok((header.op, body, payload)) }, slot);
     }
 
     /// One Pong for all Pings that have not been answered yet: a peer cannot make the queue grow.
-    fn pong(&mut self, link: &mut Link) {
-        if !link.outbound.queue.iter().any(|message| message.header.op == Op::PONG) {
-            self.queue(link, Header::new(Op::PONG, Flags::NONE, 0, 0), Body::new(), None);
+    fn pong(&mut self, connection: &mut Connection) {
+        if !connection.outbound.queue.iter().any(|message| message.header.op == Op::PONG) {
+            self.queue(connection, Header::new(Op::PONG, Flags::NONE, 0, 0), Body::new(), None);
         }
     }
 
-    pub(crate) fn ping(&mut self, now: Time, link: &mut Link) {
+    pub(crate) fn ping(&mut self, now: Time, connection: &mut Connection) {
         self.counters.pings += 1;
-        link.asked = now;
-        self.queue(link, Header::new(Op::PING, Flags::NONE, 0, 0), Body::new(), None);
+        connection.asked = now;
+        self.queue(connection, Header::new(Op::PING, Flags::NONE, 0, 0), Body::new(), None);
     }
 
     /// An answer was dropped: its credit goes back, by itself if much is owed.
-    pub(crate) fn unanswered(&mut self, now: Time, link: &mut Link) {
-        if link.state != State::Established {
+    pub(crate) fn unanswered(&mut self, now: Time, connection: &mut Connection) {
+        if connection.state != State::Established {
             return;
         }
         self.counters.answers_dropped += 1;
-        link.credits.answered();
-        if link.credits.owes_much() && link.outbound.queue.is_empty() {
-            self.ping(now, link);
+        connection.credits.answered();
+        if connection.credits.owes_much() && connection.outbound.queue.is_empty() {
+            self.ping(now, connection);
         }
     }
 }

@@ -11,10 +11,10 @@ use wire::{
 };
 
 use crate::budget::Budgets;
+use crate::connection::{Connection, Step};
 use crate::counters::{ConnStatus, Counters};
 use crate::event::{Abandoned, Admission, Answer, NetEvent, Payload, Refused};
 use crate::limits::{CLOSING_LONG, DRAIN_DEADLINE, client_bytes};
-use crate::link::{Link, Step};
 use crate::listener::Listener;
 use crate::outbound::Message;
 use crate::ways::Attempt;
@@ -90,7 +90,7 @@ pub struct Net {
 struct Place {
     generation: u32,
     /// Boxed, so that taking it out to work on it moves a pointer.
-    link: Option<Box<Link>>,
+    connection: Option<Box<Connection>>,
     /// Removed, but somebody still holds it.
     gone: Option<Time>,
 }
@@ -143,15 +143,15 @@ impl Net {
 
     /// Connects as `hello`. Ends in `Up` or `Down`.
     pub fn connect<L>(&mut self, now: Time, attempt: Attempt, hello: HelloInfo, out: &mut dyn Outbox<L>) -> ConnId {
-        self.open_link(now, attempt, hello, false, out)
+        self.open_connection(now, attempt, hello, false, out)
     }
 
     /// Connects to `to` and says nothing. Ends in `Down`, whose reason is `Closed` if somebody is there.
     pub fn probe<L>(&mut self, now: Time, to: Address, out: &mut dyn Outbox<L>) -> ConnId {
-        self.open_link(now, Attempt::only(to), self.options.name.clone(), true, out)
+        self.open_connection(now, Attempt::only(to), self.options.name.clone(), true, out)
     }
 
-    fn open_link<L>(
+    fn open_connection<L>(
         &mut self,
         now: Time,
         attempt: Attempt,
@@ -162,21 +162,21 @@ impl Net {
         self.counters.connects += 1;
         let full = self.open >= self.options.max_conns;
         let limits = Limits { depth: self.options.depth, max_payload: self.options.max_payload };
-        let mut link = self.make(hello, limits, Step::Connect, now);
-        let id = link.id;
-        link.state = link.state.after(Happening::Connect);
-        link.announced = true;
-        link.probe = probe;
-        link.other_ways = attempt.others;
+        let mut connection = self.make(hello, limits, Step::Connect, now);
+        let id = connection.id;
+        connection.state = connection.state.after(Happening::Connect);
+        connection.announced = true;
+        connection.probe = probe;
+        connection.other_ways = attempt.others;
         if full || self.stopping {
             let reason = if full { Reason::Busy } else { Reason::Stopping };
-            self.end(now, &mut link, reason, Happening::ConnectError);
+            self.end(now, &mut connection, reason, Happening::ConnectError);
         } else {
-            link.connecting = true;
-            self.set_deadline(&mut link, now + attempt.within);
-            self.ops.push(Op::Connect { on: link.owner.share(), to: attempt.to, within: attempt.within });
+            connection.connecting = true;
+            self.set_deadline(&mut connection, now + attempt.within);
+            self.ops.push(Op::Connect { on: connection.owner.share(), to: attempt.to, within: attempt.within });
         }
-        self.put_back(now, link);
+        self.put_back(now, connection);
         self.flush(out);
         id
     }
@@ -197,8 +197,10 @@ impl Net {
         let Queued { event, slot } = self.events.pop_front()?;
         if let Some(slot) = slot {
             // Posted again; a connection that has closed meanwhile gets it back for good.
-            if let Some(link) = self.link_mut(slot.id).filter(|link| link.state == State::Established) {
-                link.rx.push(slot);
+            if let Some(connection) =
+                self.connection_mut(slot.id).filter(|connection| connection.state == State::Established)
+            {
+                connection.rx.push(slot);
             }
         }
         Some(event)
@@ -206,7 +208,7 @@ impl Net {
 
     /// A hold for somebody who will answer on it later.
     pub fn hold(&self, conn: ConnId) -> Option<Hold<Conn, why::Answers>> {
-        Some(self.link(conn)?.owner.share())
+        Some(self.connection(conn)?.owner.share())
     }
 
     /// Says what a request takes beside its payload, of memory that is set aside ([`memory::set_aside`]): an answer that shows two bytes of
@@ -229,33 +231,33 @@ impl Net {
         token: u64,
         deadline: Time,
     ) -> Result<(), (Refused, Option<Payload>)> {
-        let refusal = match self.link(conn) {
+        let refusal = match self.connection(conn) {
             None => Some(Refused::Gone),
-            Some(link) if link.leaving.is_some() || !link.state.is_open() => Some(Refused::Gone),
-            Some(link) if link.state != State::Established => Some(Refused::NotUp),
-            Some(link) if !fits(link, body, payload.as_ref()) => Some(Refused::TooLarge),
+            Some(connection) if connection.leaving.is_some() || !connection.state.is_open() => Some(Refused::Gone),
+            Some(connection) if connection.state != State::Established => Some(Refused::NotUp),
+            Some(connection) if !fits(connection, body, payload.as_ref()) => Some(Refused::TooLarge),
             Some(_) if op.is_data() && body.len() < PREFIX_LEN => Some(Refused::TooShort),
-            Some(link) if link.available() == 0 => Some(Refused::NoCredit),
+            Some(connection) if connection.available() == 0 => Some(Refused::NoCredit),
             Some(_) => None,
         };
         if let Some(refused) = refusal {
             return Err((refused, payload));
         }
         let mut payload = payload;
-        let taken = self.with(now, conn, |net, link| {
+        let taken = self.with(now, conn, |net, connection| {
             // Both sides have known it since before Established.
-            let Some((session, key)) = link.session else { return false };
-            let Some((slot, generation)) = link.slots.open(token, deadline) else { return false };
+            let Some((session, key)) = connection.session else { return false };
+            let Some((slot, generation)) = connection.slots.open(token, deadline) else { return false };
             let mut body = Body::from_slice(body);
             if op.is_data() {
                 let stamped = prefix::stamp(&mut body, session, &key, op, slot, generation);
                 debug_assert!(stamped, "a shorter body was refused");
             }
-            let spent = link.credits.spend();
+            let spent = connection.credits.spend();
             debug_assert!(spent, "available() saw a credit");
             net.counters.requests_out += 1;
             net.arm(deadline);
-            net.queue(link, Header::new(op, Flags::NONE, slot, generation), body, payload.take());
+            net.queue(connection, Header::new(op, Flags::NONE, slot, generation), body, payload.take());
             true
         });
         if taken == Some(true) { Ok(()) } else { Err((Refused::Gone, payload)) }
@@ -266,17 +268,17 @@ impl Net {
     pub fn reply(&mut self, now: Time, mut answer: Answer, op: wire::Op, body: &[u8], payload: Option<Payload>) {
         answer.abandoned = None;
         let (slot, generation) = (answer.slot, answer.generation);
-        let sent = self.with(now, answer.conn(), |net, link| {
-            if link.state != State::Established {
+        let sent = self.with(now, answer.conn(), |net, connection| {
+            if connection.state != State::Established {
                 return false;
             }
-            if !fits(link, body, payload.as_ref()) {
+            if !fits(connection, body, payload.as_ref()) {
                 // It agreed to less than it asks for.
-                net.end(now, link, Reason::Closed, Happening::Close);
+                net.end(now, connection, Reason::Closed, Happening::Close);
                 return false;
             }
-            link.credits.answered();
-            net.queue(link, Header::new(op, Flags::REPLY, slot, generation), Body::from_slice(body), payload);
+            connection.credits.answered();
+            net.queue(connection, Header::new(op, Flags::REPLY, slot, generation), Body::from_slice(body), payload);
             true
         });
         if sent != Some(true) {
@@ -291,15 +293,15 @@ impl Net {
 
     /// Admits a peer that said Hello. `Up` follows when it has been told.
     pub fn accept_peer<L>(&mut self, now: Time, conn: ConnId, admission: Admission, out: &mut dyn Outbox<L>) {
-        self.with(now, conn, |net, link| net.admit(now, link, admission));
+        self.with(now, conn, |net, connection| net.admit(now, connection, admission));
         self.flush(out);
     }
 
     /// Refuses a peer that said Hello. `Down` follows when it has been told.
     pub fn reject_peer<L>(&mut self, now: Time, conn: ConnId, reason: Reason, out: &mut dyn Outbox<L>) {
-        self.with(now, conn, |net, link| {
-            if link.step == Step::Admission && link.state.is_open() {
-                net.reject(link, reason);
+        self.with(now, conn, |net, connection| {
+            if connection.step == Step::Admission && connection.state.is_open() {
+                net.reject(connection, reason);
             }
         });
         self.flush(out);
@@ -307,7 +309,7 @@ impl Net {
 
     /// Ends a connection at once. Does nothing to one that is gone.
     pub fn close<L>(&mut self, now: Time, conn: ConnId, why: Reason, out: &mut dyn Outbox<L>) {
-        self.with(now, conn, |net, link| net.end(now, link, why, Happening::Close));
+        self.with(now, conn, |net, connection| net.end(now, connection, why, Happening::Close));
         self.flush(out);
     }
 
@@ -315,14 +317,14 @@ impl Net {
     pub fn stop<L>(&mut self, now: Time, out: &mut dyn Outbox<L>) {
         self.stopping = true;
         for id in self.ids() {
-            self.with(now, id, |net, link| {
-                if link.state != State::Established {
-                    return net.end(now, link, Reason::Stopping, Happening::Close);
+            self.with(now, id, |net, connection| {
+                if connection.state != State::Established {
+                    return net.end(now, connection, Reason::Stopping, Happening::Close);
                 }
-                if link.leaving.replace(Reason::Stopping).is_none() {
+                if connection.leaving.replace(Reason::Stopping).is_none() {
                     let code = Body::from_slice(&Reason::Stopping.code().to_le_bytes());
-                    net.queue(link, Header::new(wire::Op::GOODBYE, Flags::NONE, 0, 0), code, None);
-                    net.set_deadline(link, now + DRAIN_DEADLINE);
+                    net.queue(connection, Header::new(wire::Op::GOODBYE, Flags::NONE, 0, 0), code, None);
+                    net.set_deadline(connection, now + DRAIN_DEADLINE);
                 }
             });
         }
@@ -349,13 +351,13 @@ impl Net {
 
     /// Requests that could be made now.
     pub fn credits(&self, conn: ConnId) -> u16 {
-        self.link(conn).map_or(0, Link::available)
+        self.connection(conn).map_or(0, Connection::available)
     }
 
     /// Every connection, for status.
     pub fn conns(&self, now: Time) -> Vec<ConnStatus> {
-        let links = self.places.iter().filter_map(|place| place.link.as_deref());
-        links.map(|link| status(link, now)).collect()
+        let connections = self.places.iter().filter_map(|place| place.connection.as_deref());
+        connections.map(|connection| status(connection, now)).collect()
     }
 
     /// Every connection that is held, and why, removed ones too: for `--refs`.
@@ -394,20 +396,25 @@ impl Net {
                 let id = name(&on);
                 // Given back before anything else is taken: the handshake's counts go 2 → 1 → 2.
                 drop(on);
-                self.with_if(now, id, |link| &mut link.connecting, |net, link| net.connect_done(now, link, result))
+                self.with_if(
+                    now,
+                    id,
+                    |connection| &mut connection.connecting,
+                    |net, connection| net.connect_done(now, connection, result),
+                )
             }
             Op::Recv { on, into, from, .. } => self.with_if(
                 now,
                 name(&on),
-                |link| &mut link.receiving,
-                |net, link| {
-                    if link.state == State::Established {
-                        link.rx.push(on);
+                |connection| &mut connection.receiving,
+                |net, connection| {
+                    if connection.state == State::Established {
+                        connection.rx.push(on);
                     } else {
                         drop(on);
                     }
-                    if link.state.is_open() {
-                        net.recv_done(now, link, (into, from), result);
+                    if connection.state.is_open() {
+                        net.recv_done(now, connection, (into, from), result);
                     }
                 },
             ),
@@ -417,21 +424,26 @@ impl Net {
                 self.with_if(
                     now,
                     id,
-                    |link| &mut link.sending,
-                    |net, link| {
-                        if link.state.is_open() {
-                            link.outbound.sent((on, parts));
-                            net.send_done(now, link, result);
+                    |connection| &mut connection.sending,
+                    |net, connection| {
+                        if connection.state.is_open() {
+                            connection.outbound.sent((on, parts));
+                            net.send_done(now, connection, result);
                         }
                     },
                 )
             }
             Op::Shutdown { stream } => {
                 let id = self.streams.get(&stream).copied().flatten();
-                self.with_if(now, id, |link| &mut link.shutting, |_, _| {})
+                self.with_if(now, id, |connection| &mut connection.shutting, |_, _| {})
             }
             Op::Close { stream } => match self.streams.remove(&stream) {
-                Some(Some(id)) => self.with_if(now, Some(id), |link| &mut link.closing, |_, link| link.stream = None),
+                Some(Some(id)) => self.with_if(
+                    now,
+                    Some(id),
+                    |connection| &mut connection.closing,
+                    |_, connection| connection.stream = None,
+                ),
                 refused => refused.is_some(),
             },
             // A connection of frames is always being read: it needs no watch. Whether it is TLS is known before its first byte.
@@ -447,22 +459,22 @@ impl Net {
         }
     }
 
-    fn connect_done(&mut self, now: Time, link: &mut Link, result: Result<u32, driver::Errno>) {
+    fn connect_done(&mut self, now: Time, connection: &mut Connection, result: Result<u32, driver::Errno>) {
         match result {
             Ok(stream) => {
                 let stream = StreamId(stream);
-                self.streams.insert(stream, Some(link.id));
-                link.stream = Some(stream);
-                if link.probe {
-                    self.end(now, link, Reason::Closed, Happening::Close);
-                } else if link.state.is_open() {
-                    self.say_hello(now, link);
+                self.streams.insert(stream, Some(connection.id));
+                connection.stream = Some(stream);
+                if connection.probe {
+                    self.end(now, connection, Reason::Closed, Happening::Close);
+                } else if connection.state.is_open() {
+                    self.say_hello(now, connection);
                 }
             }
             Err(error) => {
                 let tls = matches!(error, driver::Errno::PROTOCOL | driver::Errno::KEY_REJECTED);
                 let reason = if tls { Reason::Tls } else { Reason::ConnectFailed };
-                self.end(now, link, reason, Happening::ConnectError);
+                self.end(now, connection, reason, Happening::ConnectError);
             }
         }
     }
@@ -472,15 +484,15 @@ impl Net {
         &mut self,
         now: Time,
         id: Option<ConnId>,
-        out: impl FnOnce(&mut Link) -> &mut bool,
-        work: impl FnOnce(&mut Self, &mut Link),
+        out: impl FnOnce(&mut Connection) -> &mut bool,
+        work: impl FnOnce(&mut Self, &mut Connection),
     ) -> bool {
         let Some(id) = id else { return false };
-        let known = self.with(now, id, |net, link| {
-            let known = std::mem::take(out(link));
+        let known = self.with(now, id, |net, connection| {
+            let known = std::mem::take(out(connection));
             if known {
-                work(net, link);
-                net.finish(link);
+                work(net, connection);
+                net.finish(connection);
             }
             known
         });
@@ -488,36 +500,41 @@ impl Net {
     }
 
     /// Works on a connection; none if the name is stale.
-    pub(crate) fn with<R>(&mut self, now: Time, id: ConnId, work: impl FnOnce(&mut Self, &mut Link) -> R) -> Option<R> {
+    pub(crate) fn with<R>(
+        &mut self,
+        now: Time,
+        id: ConnId,
+        work: impl FnOnce(&mut Self, &mut Connection) -> R,
+    ) -> Option<R> {
         let place = self.places.get_mut(id.slot as usize).filter(|place| place.generation == id.generation)?;
-        let mut link = place.link.take()?;
-        let result = work(self, &mut link);
-        self.put_back(now, link);
+        let mut connection = place.connection.take()?;
+        let result = work(self, &mut connection);
+        self.put_back(now, connection);
         Some(result)
     }
 
     /// A new connection, to be put back after it was worked on.
-    pub(crate) fn make(&mut self, mine: HelloInfo, limits: Limits, step: Step, now: Time) -> Box<Link> {
+    pub(crate) fn make(&mut self, mine: HelloInfo, limits: Limits, step: Step, now: Time) -> Box<Connection> {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 1, link: None, gone: None });
+            self.places.push(Place { generation: 1, connection: None, gone: None });
             // A process runs out of memory long before it has 2^32 connections.
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
         });
         let id = ConnId { slot, generation: self.places[slot as usize].generation };
         self.open += 1;
-        Box::new(Link::new(self.table.insert(Conn::new(id, Provider::Framed)), mine, limits, step, now))
+        Box::new(Connection::new(self.table.insert(Conn::new(id, Provider::Framed)), mine, limits, step, now))
     }
 
     /// Back to its place, or away for ever if it is over.
-    pub(crate) fn put_back(&mut self, now: Time, link: Box<Link>) {
-        let place = &mut self.places[link.id.slot as usize];
-        if link.state == State::Disconnected {
+    pub(crate) fn put_back(&mut self, now: Time, connection: Box<Connection>) {
+        let place = &mut self.places[connection.id.slot as usize];
+        if connection.state == State::Disconnected {
             place.gone = Some(now);
             self.open -= 1;
-            drop(link);
+            drop(connection);
             self.arm(now + CLOSING_LONG);
         } else {
-            place.link = Some(link);
+            place.connection = Some(connection);
         }
     }
 
@@ -547,23 +564,26 @@ impl Net {
     }
 
     pub(crate) fn ids(&self) -> Vec<ConnId> {
-        self.places.iter().filter_map(|place| Some(place.link.as_ref()?.id)).collect()
+        self.places.iter().filter_map(|place| Some(place.connection.as_ref()?.id)).collect()
     }
 
     /// Of the connections that are `so`, all in steps of one deadline which does not move, the one that is there for longest.
-    pub(crate) fn oldest(&self, so: impl Fn(&Link) -> bool) -> Option<ConnId> {
-        let links = self.places.iter().filter_map(|place| place.link.as_deref());
-        links.filter(|link| so(link)).min_by_key(|link| link.deadline).map(|link| link.id)
+    pub(crate) fn oldest(&self, so: impl Fn(&Connection) -> bool) -> Option<ConnId> {
+        let connections = self.places.iter().filter_map(|place| place.connection.as_deref());
+        connections
+            .filter(|connection| so(connection))
+            .min_by_key(|connection| connection.deadline)
+            .map(|connection| connection.id)
     }
 
-    fn link(&self, id: ConnId) -> Option<&Link> {
+    fn connection(&self, id: ConnId) -> Option<&Connection> {
         let place = self.places.get(id.slot as usize).filter(|place| place.generation == id.generation)?;
-        place.link.as_deref()
+        place.connection.as_deref()
     }
 
-    fn link_mut(&mut self, id: ConnId) -> Option<&mut Link> {
+    fn connection_mut(&mut self, id: ConnId) -> Option<&mut Connection> {
         let place = self.places.get_mut(id.slot as usize).filter(|place| place.generation == id.generation)?;
-        place.link.as_deref_mut()
+        place.connection.as_deref_mut()
     }
 
     pub(crate) fn tell(&mut self, event: NetEvent) {
@@ -578,13 +598,19 @@ impl Net {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 
-    pub(crate) fn set_deadline(&mut self, link: &mut Link, at: Time) {
-        link.deadline = Some(at);
+    pub(crate) fn set_deadline(&mut self, connection: &mut Connection, at: Time) {
+        connection.deadline = Some(at);
         self.arm(at);
     }
 
     /// Queues a message for this turn's send. The connection is held for it from here on.
-    pub(crate) fn queue(&mut self, link: &mut Link, mut header: Header, body: Body, payload: Option<Payload>) {
+    pub(crate) fn queue(
+        &mut self,
+        connection: &mut Connection,
+        mut header: Header,
+        body: Body,
+        payload: Option<Payload>,
+    ) {
         if let Some(payload) = &payload {
             debug_assert_eq!(payload.crcs.len(), payload.len.div_ceil(wire::PIECE), "one CRC for each piece");
             // `fits` saw that it is at most MAX_PAYLOAD.
@@ -592,17 +618,19 @@ impl Net {
             header.payload_crc = wire::tree(&payload.crcs);
         }
         let payload = payload.filter(|payload| payload.len > 0);
-        let charge =
-            payload.as_ref().zip(link.budget.as_ref()).map(|(payload, budget)| budget.add(payload.mem.capacity()));
-        link.outbound.queue.push_back(Message { hold: link.owner.share(), header, body, payload, charge });
-        self.mark_ready(link);
+        let charge = payload
+            .as_ref()
+            .zip(connection.budget.as_ref())
+            .map(|(payload, budget)| budget.add(payload.mem.capacity()));
+        connection.outbound.queue.push_back(Message { hold: connection.owner.share(), header, body, payload, charge });
+        self.mark_ready(connection);
     }
 
     /// It will be looked at when this turn's sends are made; while a send is out, its completion does that.
-    pub(crate) fn mark_ready(&mut self, link: &mut Link) {
-        if !link.ready && !link.sending {
-            link.ready = true;
-            self.ready.push(link.id);
+    pub(crate) fn mark_ready(&mut self, connection: &mut Connection) {
+        if !connection.ready && !connection.sending {
+            connection.ready = true;
+            self.ready.push(connection.id);
         }
     }
 }
@@ -611,23 +639,25 @@ fn name<R: refcount::Reason<Conn>>(hold: &Hold<Conn, R>) -> Option<ConnId> {
     (hold.provider == Provider::Framed).then_some(hold.id)
 }
 
-fn fits(link: &Link, body: &[u8], payload: Option<&Payload>) -> bool {
+fn fits(connection: &Connection, body: &[u8], payload: Option<&Payload>) -> bool {
     let len = payload.map_or(0, |payload| payload.len);
-    body.len() <= MAX_BODY && len <= link.limits.max_payload as usize && payload.is_none_or(|p| p.len <= p.mem.len())
+    body.len() <= MAX_BODY
+        && len <= connection.limits.max_payload as usize
+        && payload.is_none_or(|p| p.len <= p.mem.len())
 }
 
-fn status(link: &Link, now: Time) -> ConnStatus {
+fn status(connection: &Connection, now: Time) -> ConnStatus {
     ConnStatus {
-        id: link.id,
-        state: link.state,
-        peer: link.peer.as_ref().filter(|_| link.session.is_some()).map(|peer| peer.name.clone()),
-        waiting: link.slots.waiting(),
-        handling: link.credits.handling(),
-        queued: link.outbound.queue.len(),
-        credits: link.available(),
-        stalled: link.stalled,
-        closing_for: (link.state == State::Closing).then(|| now.since(link.closing_since)),
-        reason: link.reason,
-        holds: *link.owner.counts(),
+        id: connection.id,
+        state: connection.state,
+        peer: connection.peer.as_ref().filter(|_| connection.session.is_some()).map(|peer| peer.name.clone()),
+        waiting: connection.slots.waiting(),
+        handling: connection.credits.handling(),
+        queued: connection.outbound.queue.len(),
+        credits: connection.available(),
+        stalled: connection.stalled,
+        closing_for: (connection.state == State::Closing).then(|| now.since(connection.closing_since)),
+        reason: connection.reason,
+        holds: *connection.owner.counts(),
     }
 }

@@ -40,7 +40,7 @@ impl Step {
 }
 
 /// One connection from `connect` or accept until nothing of it is outstanding.
-pub(crate) struct Link {
+pub(crate) struct Connection {
     pub(crate) id: ConnId,
     pub(crate) owner: Hold<Conn, why::Owner>,
     pub(crate) state: State,
@@ -95,7 +95,7 @@ pub(crate) struct Link {
     pub(crate) reported: bool,
 }
 
-impl Link {
+impl Connection {
     pub(crate) fn new(owner: Hold<Conn, why::Owner>, mine: HelloInfo, limits: Limits, step: Step, now: Time) -> Self {
         Self {
             id: owner.id,
