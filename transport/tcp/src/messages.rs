@@ -1,9 +1,9 @@
 //! Messages of an established connection: in, out, and what belongs to the connection itself.
 
-use driver::{Errno, Op as Action, Time};
+use driver::{Errno, Op, Time};
 use memory::Class;
 use std::cell::Cell;
-use wire::{Body, Credits, Flags, Happening, Header, Op, ProtectionKey, Reason, Role, SessionId, State, prefix};
+use wire::{Body, Credits, Flags, Happening, Header, ProtectionKey, Reason, Role, SessionId, State, prefix};
 
 use crate::connection::{Connection, Step};
 use crate::event::{Answer, NetEvent, Payload};
@@ -82,7 +82,7 @@ impl Net {
                     };
                     let Some(on) = on else { return };
                     connection.receiving = true;
-                    self.ops.push(Action::Recv { stream, on, into, from });
+                    self.ops.push(Op::Recv { stream, on, into, from });
                 }
                 Next::NoMemory => return self.stall(connection),
                 Next::Bad(reason) => self.end(now, connection, reason, Happening::Disconnected),
@@ -136,10 +136,10 @@ impl Net {
             return self.reply_in(connection, header, body, payload);
         }
         match header.op {
-            Op::PING => self.pong(connection),
-            Op::PONG => {}
-            Op::GOODBYE => self.end(now, connection, Reason::Goodbye, Happening::Disconnected),
-            op if op.is_handshake() || op == Op::REPLY => {
+            wire::Op::PING => self.pong(connection),
+            wire::Op::PONG => {}
+            wire::Op::GOODBYE => self.end(now, connection, Reason::Goodbye, Happening::Disconnected),
+            op if op.is_handshake() || op == wire::Op::REPLY => {
                 self.end(now, connection, Reason::Unexpected, Happening::Disconnected);
             }
             // Nobody asks a client for anything.
@@ -158,8 +158,8 @@ impl Net {
                     abandoned: Some(self.abandoned.clone()),
                     _charge: charge,
                 };
-                let slot = connection.rx.pop();
-                self.tell_with(NetEvent::Request { conn: connection.id, op, body, payload, answer }, slot);
+                let rx = connection.rx.pop();
+                self.tell_with(NetEvent::Request { conn: connection.id, op, body, payload, answer }, rx);
             }
         }
     }
@@ -169,21 +169,21 @@ impl Net {
             self.counters.stale_replies += 1;
             return;
         };
-        let slot = connection.rx.pop();
-        self.tell_with(NetEvent::Reply { conn: connection.id, token, result: Ok((header.op, body, payload)) }, slot);
+        let rx = connection.rx.pop();
+        self.tell_with(NetEvent::Reply { conn: connection.id, token, result: Ok((header.op, body, payload)) }, rx);
     }
 
     /// One Pong for all Pings that have not been answered yet: a peer cannot make the queue grow.
     fn pong(&mut self, connection: &mut Connection) {
-        if !connection.outbound.queue.iter().any(|message| message.header.op == Op::PONG) {
-            self.queue(connection, Header::new(Op::PONG, Flags::NONE, 0, 0), Body::new(), None);
+        if !connection.outbound.queue.iter().any(|message| message.header.op == wire::Op::PONG) {
+            self.queue(connection, Header::new(wire::Op::PONG, Flags::NONE, 0, 0), Body::new(), None);
         }
     }
 
     pub(crate) fn ping(&mut self, now: Time, connection: &mut Connection) {
         self.counters.pings += 1;
         connection.asked = now;
-        self.queue(connection, Header::new(Op::PING, Flags::NONE, 0, 0), Body::new(), None);
+        self.queue(connection, Header::new(wire::Op::PING, Flags::NONE, 0, 0), Body::new(), None);
     }
 
     /// An answer was dropped: its credit goes back, by itself if much is owed.

@@ -98,7 +98,7 @@ struct Place {
 /// An event, and the receive slot that its message occupies until the machine takes it.
 struct Queued {
     event: NetEvent,
-    slot: Option<Hold<Conn, why::Rx>>,
+    rx: Option<Hold<Conn, why::Rx>>,
 }
 
 impl Net {
@@ -194,13 +194,13 @@ impl Net {
 
     /// What happened, in order. To be drained after each call that may cause events.
     pub fn next_event(&mut self) -> Option<NetEvent> {
-        let Queued { event, slot } = self.events.pop_front()?;
-        if let Some(slot) = slot {
+        let Queued { event, rx } = self.events.pop_front()?;
+        if let Some(rx) = rx {
             // Posted again; a connection that has closed meanwhile gets it back for good.
             if let Some(connection) =
-                self.connection_mut(slot.id).filter(|connection| connection.state == State::Established)
+                self.connection_mut(rx.id).filter(|connection| connection.state == State::Established)
             {
-                connection.rx.push(slot);
+                connection.rx.push(rx);
             }
         }
         Some(event)
@@ -590,8 +590,8 @@ impl Net {
         self.tell_with(event, None);
     }
 
-    pub(crate) fn tell_with(&mut self, event: NetEvent, slot: Option<Hold<Conn, why::Rx>>) {
-        self.events.push_back(Queued { event, slot });
+    pub(crate) fn tell_with(&mut self, event: NetEvent, rx: Option<Hold<Conn, why::Rx>>) {
+        self.events.push_back(Queued { event, rx });
     }
 
     pub(crate) fn arm(&mut self, at: Time) {
