@@ -31,7 +31,7 @@ impl Net {
 
         self.counters.flushed += connection.outbound.clear();
         connection.inbound.clear();
-        (connection.arriving, connection.reservation) = (None, None);
+        connection.reservation = None;
         connection.rx.clear();
         connection.transcript = None;
         while let Some(token) = connection.slots.abandon() {

@@ -6,7 +6,7 @@ use refcount::Hold;
 use std::rc::Rc;
 use wire::{Credits, HelloInfo, Limits, ProtectionKey, Reason, Role, SessionId, State, Transcript};
 
-use crate::budget::{Budget, Charge};
+use crate::budget::Budget;
 use crate::inbound::Inbound;
 use crate::limits::{CLIENT_PING, CLIENT_SILENT, PEER_SILENT, PING_IDLE, WAY_SILENT};
 use crate::outbound::Outbound;
@@ -76,8 +76,6 @@ pub(crate) struct Connection {
     pub(crate) credits: Credits,
     /// Of a client, from its first message on.
     pub(crate) budget: Option<Rc<Budget>>,
-    /// What the message that is being received counts for.
-    pub(crate) arriving: Option<Charge>,
     /// It found no memory, before others of its class.
     pub(crate) reservation: Option<Reservation>,
     pub(crate) heard: Time,
@@ -124,7 +122,6 @@ impl Connection {
             slots: Slots::default(),
             credits: Credits::default(),
             budget: None,
-            arriving: None,
             reservation: None,
             heard: now,
             asked: now,

@@ -13,6 +13,7 @@ use memory::Filling;
 use wire::{Body, Copying, Header, Reason};
 
 use crate::Payload;
+use crate::budget::Charge;
 use crate::limits::{BUSY, COPY_LIMIT, LARGE_STREAM, SMALL_STREAM};
 
 /// A whole message that passed its checks.
@@ -20,6 +21,8 @@ pub(crate) struct Frame {
     pub(crate) header: Header,
     pub(crate) body: Body,
     pub(crate) payload: Option<Payload>,
+    /// What it counts for.
+    pub(crate) charge: Option<Charge>,
 }
 
 /// What the received bytes come to.
@@ -31,13 +34,23 @@ pub(crate) enum Next {
     Frame(Frame),
     /// All is read; receive more.
     More,
-    /// No memory for the next message, or none that it may have.
+    /// No memory for the next message.
     NoMemory,
+    /// It may not be taken now.
+    Later,
     Bad(Reason),
 }
 
-/// Whether a message with this head is wanted, and now: asked before there is memory for its payload, and again if not now.
-pub(crate) type Admit<'a> = &'a dyn Fn(&Header, &[u8]) -> Result<bool, Reason>;
+/// When a message may be taken.
+pub(crate) enum Admitted {
+    /// And what it counts for, if for anything, until it is handled.
+    Now(Option<Charge>),
+    /// Its sender has all that it may have.
+    Later,
+}
+
+/// Whether a message with this head is wanted, and when: asked before there is memory for its payload, and again if there is none, or later.
+pub(crate) type Admit<'a> = &'a mut dyn FnMut(&Header, &[u8]) -> Result<Admitted, Reason>;
 
 /// Where the memory comes from.
 pub(crate) type Take<'a> = &'a dyn Fn(usize) -> Option<Filling>;
@@ -64,6 +77,7 @@ struct Partial {
     mem: Option<Filling>,
     filled: usize,
     crcs: Copying,
+    charge: Option<Charge>,
 }
 
 impl Inbound {
@@ -101,20 +115,20 @@ impl Inbound {
             if header.payload_len > max_payload {
                 return Next::Bad(Reason::BadFrame);
             }
-            match admit(&header, body) {
-                Ok(true) => {}
-                Ok(false) => return Next::NoMemory,
+            let charge = match admit(&header, body) {
+                Ok(Admitted::Now(charge)) => charge,
+                Ok(Admitted::Later) => return Next::Later,
                 Err(reason) => return Next::Bad(reason),
-            }
+            };
             let head_len = wire::HEADER_LEN + body.len();
             let body = Body::from_slice(body);
             if header.payload_len == 0 {
                 self.start += head_len;
-                return Next::Frame(Frame { header, body, payload: None });
+                return Next::Frame(Frame { header, body, payload: None, charge });
             }
             let Some(mem) = take(header.payload_len as usize) else { return Next::NoMemory };
             self.start += head_len;
-            self.partial = Some(Partial { header, body, mem: Some(mem), filled: 0, crcs: Copying::default() });
+            self.partial = Some(Partial { header, body, mem: Some(mem), filled: 0, crcs: Copying::default(), charge });
         }
     }
 
@@ -196,6 +210,6 @@ impl Partial {
             return None;
         }
         let payload = Payload { mem: self.mem?.filled(), len: self.filled, crcs };
-        Some(Frame { header: self.header, body: self.body, payload: Some(payload) })
+        Some(Frame { header: self.header, body: self.body, payload: Some(payload), charge: self.charge })
     }
 }

@@ -2,12 +2,11 @@
 
 use driver::{Errno, Op, Time};
 use memory::Class;
-use std::cell::Cell;
 use wire::{Body, Credits, Flags, Happening, Header, ProtectionKey, Reason, Role, SessionId, State, prefix};
 
 use crate::connection::{Connection, Step};
 use crate::event::{Answer, NetEvent, Payload};
-use crate::inbound::{Frame, Next};
+use crate::inbound::{Admitted, Frame, Next};
 use crate::limits::SMALL_STREAM;
 use crate::net::{Needs, Net};
 
@@ -28,37 +27,33 @@ impl Net {
                 let client = connection.peer.as_ref().filter(|peer| peer.role == Role::Client);
                 connection.budget = client.map(|peer| self.budgets.of(&peer.name));
             }
-            let (most, needs) = (self.max_client_bytes, self.needs);
-            let (charged, over) = (Cell::new(None), Cell::new(false));
+            let (most, needs, stalled) = (self.max_client_bytes, self.needs, connection.stalled);
+            let over_budget = &mut self.counters.over_budget;
             let Connection { inbound, session, credits, budget, reservation, .. } = &mut *connection;
-            let admit = |header: &Header, body: &[u8]| {
+            let mut admit = |header: &Header, body: &[u8]| {
                 if open {
-                    admit(session, credits, header, body)?;
+                    check_head(session, credits, header, body)?;
                 }
-                let Some(budget) = &*budget else { return Ok(true) };
+                let Some(budget) = &*budget else { return Ok(Admitted::Now(None)) };
                 let bytes = memory::set_aside(header.payload_len as usize) + expected(needs, header, body);
-                if bytes > 0 {
-                    let charge = budget.charge(bytes, most);
-                    over.set(charge.is_none());
-                    charged.set(charge);
+                if bytes == 0 {
+                    return Ok(Admitted::Now(None));
                 }
-                Ok(!over.get())
+                let charge = budget.charge(bytes, most);
+                *over_budget += u64::from(charge.is_none() && !stalled);
+                Ok(charge.map_or(Admitted::Later, |charge| Admitted::Now(Some(charge))))
             };
             let first = &*reservation;
             let take = |len| match first {
                 Some(first) => first.take(len),
                 None => arena.take(len, class),
             };
-            let next = inbound.next(now, max_payload, &admit, &take);
-            if !matches!(next, Next::NoMemory) || over.get() {
+            let next = inbound.next(now, max_payload, &mut admit, &take);
+            if !matches!(next, Next::NoMemory) {
                 *reservation = None;
             } else if reservation.is_none() && !driver::mutant::on("no_reservation") {
                 *reservation = arena.reserve(class);
             }
-            if !matches!(next, Next::NoMemory) {
-                connection.arriving = charged.take().or(connection.arriving.take());
-            }
-            self.counters.over_budget += u64::from(over.get() && !connection.stalled);
             match next {
                 Next::Frame(frame) => {
                     self.counters.frames_in += 1;
@@ -84,7 +79,7 @@ impl Net {
                     connection.receiving = true;
                     self.ops.push(Op::Recv { stream, on, into, from });
                 }
-                Next::NoMemory => return self.stall(connection),
+                Next::NoMemory | Next::Later => return self.stall(connection),
                 Next::Bad(reason) => self.end(now, connection, reason, Happening::Disconnected),
             }
         }
@@ -126,8 +121,7 @@ impl Net {
 
     /// One message on an established connection.
     fn message(&mut self, now: Time, connection: &mut Connection, frame: Frame) {
-        let Frame { header, body, payload } = frame;
-        let charge = connection.arriving.take();
+        let Frame { header, body, payload, charge } = frame;
         let over_returned = connection.credits.returned(header.credits).is_err();
         if over_returned && !driver::mutant::on("credits_over_returned") {
             return self.end(now, connection, Reason::Credits, Happening::Disconnected);
@@ -208,7 +202,7 @@ type Session = Option<(SessionId, ProtectionKey)>;
 
 /// What a head says has to hold before anything is done for its message, and before there is memory for its payload: a request names this
 /// connection's session, its sender holds the session's key and has a credit; only requests and replies have payloads.
-fn admit(session: &Session, credits: &Credits, header: &Header, body: &[u8]) -> Result<(), Reason> {
+fn check_head(session: &Session, credits: &Credits, header: &Header, body: &[u8]) -> Result<(), Reason> {
     if header.flags.is_reply() {
         return Ok(());
     }
