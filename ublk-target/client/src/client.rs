@@ -362,7 +362,7 @@ impl VolumeClient {
         [at_once, look, self.engine.next_deadline(), self.net.next_deadline(), probe].into_iter().flatten().min()
     }
 
-    /// Nothing waits for its turn any more. For who ends, and may still hand over something.
+    /// Nothing waits for `Pace` any more. For who ends, and may still hand over something.
     pub fn give_up_pace(&mut self) {
         self.engine.give_up_pace();
     }
@@ -495,7 +495,7 @@ impl VolumeClient {
             PartState::Paused(_, Pause::Unfenced) => {
                 "a request of another queue failed there, and its node could not be told to forget it yet".to_owned()
             }
-            PartState::Paused(_, Pause::Turn) => "it is not its turn yet: the attachment has a limit".to_owned(),
+            PartState::Paused(_, Pause::Pace) => "it is not its turn yet: the attachment has a limit".to_owned(),
             PartState::Paused(_, Pause::Later) => {
                 "its primary does not know the map's epoch yet, or has no room for it at the moment".to_owned()
             }

@@ -90,8 +90,8 @@ pub(crate) enum Pause {
     Range,
     /// A failed request of another lane may still change what it touches.
     Unfenced,
-    /// It is not its turn: what the attachment asks for is limited.
-    Turn,
+    /// Its request came early: what the attachment asks for is limited.
+    Pace,
 }
 
 /// A sending of a part that was neither answered nor fenced: its node may still execute it, as long as it is the primary of that epoch.

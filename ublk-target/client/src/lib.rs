@@ -12,7 +12,7 @@
 //! - A part of a request is on at most one live connection at a time, and is sent again only where that is safe (`engine`).
 //! - A request does not fail while a node could still answer it, unless `io_timeout` passes, the client is fenced, or it is aborted.
 //! - Everything is bounded (`limits`): what does not fit is given back by `submit`.
-//! - Where a rate is limited (`pace`), what comes early waits for its turn.
+//! - Where a rate is limited (`pace`), what comes early waits until that lets it go.
 //!
 //! Never: reads a clock, calls the system, panics on what a node says, or talks to a node before that node has fenced this
 //! client's former connection.

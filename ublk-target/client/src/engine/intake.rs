@@ -46,12 +46,12 @@ impl Engine {
             (stages.sequence, stages.op) = (self.last_sequence + 1, op_of(first.action).0);
         }
         let key = RequestKey(self.requests.vacant_key());
-        let turn = match (&self.pace, &checked, kind) {
-            (Some(pace), Ok(_), Kind::Read | Kind::Write) => pace.turn(now, request.len),
-            (Some(pace), Ok(_), Kind::WriteZeroes | Kind::Discard) => pace.turn(now, Bytes(0)),
+        let not_before = match (&self.pace, &checked, kind) {
+            (Some(pace), Ok(_), Kind::Read | Kind::Write) => pace.admit(now, request.len),
+            (Some(pace), Ok(_), Kind::WriteZeroes | Kind::Discard) => pace.admit(now, Bytes(0)),
             _ => now,
         };
-        let deadline = self.settings.io_timeout.map(|span| turn + span);
+        let deadline = self.settings.io_timeout.map(|span| not_before + span);
         let mut parts = SmallVec::new();
         for (piece, payload) in pieces.iter().zip(payloads) {
             parts.push(self.add_part(key, piece, request.fua, payload));
@@ -73,7 +73,7 @@ impl Engine {
             Err(error) => self.fail(now, key, error),
             Ok(pieces) => {
                 let lost = pieces.iter().any(|piece| self.is_lost(piece));
-                self.enqueue_all(now, turn, key);
+                self.enqueue_all(now, not_before, key);
                 if lost {
                     self.fail(now, key, BlockError::RangeLost);
                 }

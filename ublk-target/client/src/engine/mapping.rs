@@ -62,7 +62,7 @@ impl Engine {
                     }
                     self.enqueue(now, key);
                 }
-                PartState::Paused(until, why) if why != Pause::Turn && place.epoch > part.epoch => {
+                PartState::Paused(until, why) if why != Pause::Pace && place.epoch > part.epoch => {
                     part.put_off = 0;
                     self.paused.remove(&(until, key));
                     self.enqueue(now, key);
@@ -101,11 +101,11 @@ impl Engine {
         true
     }
 
-    /// Not while it waits for its turn: that is for no node to change.
+    /// Not while it waits for `Pace`: that is for no node to change.
     fn is_stalled(&self, now: Time, request: &Request) -> bool {
         let [submitted, sent] = [Stage::Submitted, Stage::Sent].map(|stage| request.stages.at[stage as usize]);
         let waits =
-            |key: &PartKey| !matches!(self.parts[key.0].state, PartState::Done | PartState::Paused(_, Pause::Turn));
+            |key: &PartKey| !matches!(self.parts[key.0].state, PartState::Done | PartState::Paused(_, Pause::Pace));
         sent.or(submitted).is_some_and(|since| since + STALLED <= now) && request.parts.iter().any(waits)
     }
 

@@ -23,24 +23,24 @@ use tcp::Payload;
 use wire::{Op, Reason};
 
 impl Engine {
-    /// Queues all parts of a request, or has them wait for its turn.
-    pub(super) fn enqueue_all(&mut self, now: Time, turn: Time, request: RequestKey) {
+    /// Queues all parts of a request, or has them wait until it may be sent.
+    pub(super) fn enqueue_all(&mut self, now: Time, not_before: Time, request: RequestKey) {
         for at in 0..self.requests[request.0].parts.len() {
             let key = self.requests[request.0].parts[at];
-            if turn > now {
-                self.parts[key.0].state = PartState::Paused(turn, Pause::Turn);
-                self.paused.insert((turn, key));
+            if not_before > now {
+                self.parts[key.0].state = PartState::Paused(not_before, Pause::Pace);
+                self.paused.insert((not_before, key));
             } else {
                 self.enqueue(now, key);
             }
         }
     }
 
-    /// It is everybody's turn from now on.
+    /// Everything may be sent from now on.
     pub(crate) fn give_up_pace(&mut self) {
         self.pace = None;
         for (key, part) in &mut self.parts {
-            if let PartState::Paused(until, Pause::Turn) = &mut part.state {
+            if let PartState::Paused(until, Pause::Pace) = &mut part.state {
                 let key = PartKey(key);
                 self.paused.remove(&(*until, key));
                 *until = Time::default();
@@ -63,29 +63,29 @@ impl Engine {
         let Self { links, requests, parts, routes, shares, claims, paused, counters, unflushed, unfenced, .. } = self;
         let covered = SmallVec::new();
         let unflushed = unflushed.as_ref();
-        let mut queue =
-            Queue { now, requests, parts, routes, shares, claims, paused, counters, unflushed, unfenced, covered };
+        let mut sender =
+            Sender { now, requests, parts, routes, shares, claims, paused, counters, unflushed, unfenced, covered };
         for (endpoint, link) in links.iter_mut() {
             let makes_room = link.makes_room.is_some_and(|until| now < until);
             match link.state {
                 State::Down(until) if until <= now && link.wants_connection() => {
                     link.state = State::Opening(net.connect(*endpoint));
-                    queue.counters.connects += 1;
+                    sender.counters.connects += 1;
                 }
                 State::Up(_) if makes_room && link.posted == 0 => {
-                    queue.counters.made_room += 1;
+                    sender.counters.made_room += 1;
                     close(link, Reason::Closed, net);
                 }
                 State::Up(_) if makes_room => {}
                 State::Up(conn) => {
                     link.makes_room = None;
-                    let is_shared = link.queued() > 0 && queue.routes.is_shared(*endpoint);
+                    let is_shared = link.queued() > 0 && sender.routes.is_shared(*endpoint);
                     // Behind those that leave what there is to others.
                     let mut at = 0;
                     while let Some((shard, key)) = link.nth(at) {
-                        if is_shared && queue.shares.has_its_share(shard, net.credits(conn)) {
+                        if is_shared && sender.shares.has_its_share(shard, net.credits(conn)) {
                             at += 1;
-                        } else if !queue.send(key, at, (*endpoint, conn), link, net) {
+                        } else if !sender.send(key, at, (*endpoint, conn), link, net) {
                             break;
                         }
                     }
@@ -93,7 +93,7 @@ impl Engine {
                 _ => {}
             }
         }
-        for key in queue.covered {
+        for key in sender.covered {
             // Another flush, which was sent before, has covered all that this one was to cover.
             self.counters.covered += 1;
             let request = self.parts[key.0].request;
@@ -104,7 +104,7 @@ impl Engine {
 }
 
 /// What sending the parts of all links takes, beside the links.
-struct Queue<'a> {
+struct Sender<'a> {
     now: Time,
     requests: &'a mut Slab<Request>,
     parts: &'a mut Slab<Part>,
@@ -119,7 +119,7 @@ struct Queue<'a> {
     covered: SmallVec<[PartKey; 8]>,
 }
 
-impl Queue<'_> {
+impl Sender<'_> {
     /// Sends the part that is `at` in the line of a link, or takes it off for another reason. False if the connection takes nothing now.
     fn send(
         &mut self,

@@ -1,4 +1,4 @@
-//! An attachment with a limit: what comes before its turn waits for it.
+//! An attachment with a limit: what comes early waits until it may be sent.
 
 use super::fake::{Bench, SETTINGS};
 use super::map;
@@ -19,7 +19,7 @@ fn bench(io_timeout: Option<Span>) -> Bench {
 }
 
 #[test]
-fn what_comes_before_its_turn_waits_for_it_whatever_the_map_says_and_times_out_from_then_on() {
+fn what_comes_early_waits_to_be_admitted_whatever_the_map_says_and_times_out_from_then_on() {
     let mut b = bench(Some(Span::seconds(1)));
     for tag in 0..3 {
         assert!(b.submit(tag, BlockOp::Read, 0, 4));
@@ -31,12 +31,12 @@ fn what_comes_before_its_turn_waits_for_it_whatever_the_map_says_and_times_out_f
     b.answer(1, 0, Status::Ok, b"once");
     b.engine.map(b.now, &map(&[(2, 1)]));
     b.pass(Span::millis(850));
-    assert!(b.posted(1).is_empty(), "a newer epoch is no turn");
+    assert!(b.posted(1).is_empty(), "a newer epoch admits nothing");
     b.pass(Span::millis(50));
     assert_eq!(b.posted(1).len(), 1, "a tenth of a second's worth was free");
     b.answer(1, 0, Status::Ok, b"more");
     b.pass(Span::millis(999));
-    assert_eq!(b.completions.len(), 3, "the third was submitted 1.9 s ago, and does not time out before its turn");
+    assert_eq!(b.completions.len(), 3, "the third, of 1.9 s ago, does not time out before it is admitted");
     b.pass(Span::millis(1));
     b.answer(1, 0, Status::Ok, b"more");
     assert_eq!(b.completions.pop().unwrap(), (2, Ok(b"more".to_vec())));
@@ -44,7 +44,7 @@ fn what_comes_before_its_turn_waits_for_it_whatever_the_map_says_and_times_out_f
 }
 
 #[test]
-fn what_waits_for_its_turn_asks_for_no_map_and_does_not_wait_once_the_client_ends() {
+fn what_waits_to_be_admitted_asks_for_no_map_and_does_not_wait_once_the_client_ends() {
     let mut b = bench(None);
     for tag in 0..5 {
         assert!(b.submit(tag, BlockOp::Read, 0, 4));

@@ -103,7 +103,7 @@ pub struct NbdTarget {
     full: Option<Time>,
     asked: Slab<Asked>,
     /// The first link to be looked at in the next turn: everybody is first once.
-    turn: usize,
+    first_link: usize,
     /// Somebody waits for memory or room: look again then.
     again: Option<Time>,
     /// The volume client had no room for a request in this turn.
@@ -170,7 +170,7 @@ impl NbdTarget {
             listeners,
             full: None,
             asked: Slab::new(),
-            turn: 0,
+            first_link: 0,
             again: None,
             crammed: false,
             stopping: false,
@@ -335,7 +335,7 @@ impl NbdTarget {
         let before = self.counters.requests;
         let count = self.places.len();
         for index in 0..count {
-            let slot = (self.turn + index) % count;
+            let slot = (self.first_link + index) % count;
             let Some(mut link) = self.places[slot].link.take() else { continue };
             if link.touched || link.stuck.is_some() || link.session.wants_memory() {
                 link.touched = false;
@@ -597,7 +597,7 @@ impl Machine for NbdTarget {
             self.client.end_turn(now, out);
             self.answers();
         }
-        self.turn = self.turn.wrapping_add(1) % self.places.len().max(1);
+        self.first_link = self.first_link.wrapping_add(1) % self.places.len().max(1);
         let waits = self.links().any(|link| link.stuck.is_some() || link.session.wants_memory());
         let touched = self.links().any(|link| link.touched);
         self.again = if touched { Some(now) } else { waits.then(|| now + LOOK_AGAIN) };
