@@ -65,9 +65,17 @@ pub struct VolumeClient {
     hello: HelloInfo,
     /// Something happened after this turn's sends were put together: another turn, at once.
     again: bool,
-    stopping: bool,
-    /// `net` was told to stop.
-    stopped: bool,
+    life: Life,
+}
+
+/// How far a lane is; it never goes back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Life {
+    Open,
+    /// What is in flight is finished, or fails.
+    Stopping,
+    /// Nothing was left, and `net` was told to stop.
+    Stopped,
 }
 
 /// Something that is to be said to people.
@@ -162,7 +170,7 @@ impl VolumeClient {
         ways.know(Time(0), reachable(map));
         let (net, words) = (Net::new(net, arena), VecDeque::new());
         let (said, look_at) = (false, Time(0));
-        Ok(Self { engine, net, ways, words, said, look_at, hello, again: false, stopping: false, stopped: false })
+        Ok(Self { engine, net, ways, words, said, look_at, hello, again: false, life: Life::Open })
     }
 
     /// Opens RDMA in the driver, if connections may go over it. Where they need not, a refusal is given back to be said, and all goes
@@ -300,12 +308,12 @@ impl VolumeClient {
         self.again = false;
         self.engine.turn(now, hands!(self, now, out));
         self.engine.reap(now);
-        if self.stopping && !self.stopped && self.engine.is_idle() {
-            self.stopped = true;
+        if self.ends() {
+            self.life = Life::Stopped;
             self.engine.claims.forget();
             self.net.stop(now, out);
         }
-        if !self.stopping
+        if self.life == Life::Open
             && let Some((endpoint, to)) = self.ways.probe(now)
         {
             let conn = self.net.probe(now, to.clone(), out);
@@ -355,11 +363,15 @@ impl VolumeClient {
     /// When to be called again at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
         // What ends in `end_turn` was perhaps told so after it.
-        let ends = self.stopping && !self.stopped && self.engine.is_idle();
-        let at_once = (self.again || ends).then_some(Time(0));
+        let at_once = (self.again || self.ends()).then_some(Time(0));
         let look = self.said.then_some(self.look_at);
-        let probe = self.ways.next_deadline().filter(|_| !self.stopping);
+        let probe = self.ways.next_deadline().filter(|_| self.life == Life::Open);
         [at_once, look, self.engine.next_deadline(), self.net.next_deadline(), probe].into_iter().flatten().min()
+    }
+
+    /// Told to stop, and nothing is left to be done before.
+    fn ends(&self) -> bool {
+        self.life == Life::Stopping && self.engine.is_idle()
     }
 
     /// Nothing waits for `Pace` any more. For who ends, and may still hand over something.
@@ -369,19 +381,19 @@ impl VolumeClient {
 
     /// Finishes what is in flight, however long that takes but without a limit's, and says goodbye. The front end hands over nothing more.
     pub fn stop(&mut self) {
-        self.stopping = true;
+        self.life = self.life.max(Life::Stopping);
         self.give_up_pace();
     }
 
     /// Fails what is in flight (`detach --force`) and stops.
     pub fn abort<L>(&mut self, now: Time, out: &mut dyn Outbox<L>) {
-        self.stopping = true;
+        self.life = self.life.max(Life::Stopping);
         self.engine.end(now, BlockError::Stopped, hands!(self, now, out));
     }
 
     /// Stopped, everything handed up, and nothing outstanding.
     pub fn finished(&self) -> bool {
-        self.stopped && self.engine.is_idle() && self.net.finished()
+        self.life == Life::Stopped && self.engine.is_idle() && self.net.finished()
     }
 
     /// What is served was deleted, for good: every request fails, those in flight among them.

@@ -1,8 +1,8 @@
 //! One NBD client's connection: its session, its stream, and what the driver has of it.
 //!
 //! ```text
-//!   Open ──over, output sent──▶ Shutting ──everything back──▶ Closing ──▶ Closed ──session finished──▶ removed
-//!     └───────────────nothing posted────────────────────────────▲
+//!   Open ──over, output sent──▶ ShuttingDown ──▶ ShutDown ──everything back──▶ Closing ──▶ Closed ──session finished──▶ removed
+//!     └──────────────────────nothing posted────────────────────────────────────▲
 //! ```
 //!
 //! A client that wants TLS is neither received from nor sent to while its stream is made that.
@@ -21,10 +21,21 @@ use volume_client::BlockRequest;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Open,
-    /// A shutdown was asked for; it is back.
-    Shutting(bool),
+    /// A shutdown was asked for.
+    ShuttingDown,
+    /// It is back.
+    ShutDown,
     Closing,
     Closed,
+}
+
+/// Whether its stream is to be TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Secure {
+    /// No, or it is.
+    No,
+    Wanted,
+    UnderWay,
 }
 
 /// Why a session makes room for another one, and from when on. The first in this order does.
@@ -45,8 +56,7 @@ pub(super) struct Link {
     pub(super) stream: StreamId,
     pub(super) since: Time,
     receiving: bool,
-    /// The stream is to be TLS; whether that is on its way.
-    secures: Option<bool>,
+    secure: Secure,
     sending: Option<Time>,
     watching: bool,
     /// The client is gone, or said that it sends nothing more; there may still be bytes of it that were not read.
@@ -90,7 +100,7 @@ impl Link {
             stream,
             since: now,
             receiving: false,
-            secures: None,
+            secure: Secure::No,
             sending: None,
             watching: false,
             hung_up: false,
@@ -123,12 +133,12 @@ impl Link {
 
     /// The session waits for its stream to be TLS.
     pub(super) fn wants_tls(&mut self) {
-        self.secures = Some(false);
+        self.secure = Secure::Wanted;
     }
 
     /// It is TLS now, or cannot be.
     pub(super) fn secured(&mut self, well: bool) {
-        self.secures = None;
+        self.secure = Secure::No;
         self.touched = true;
         if well {
             self.session.secured();
@@ -151,8 +161,8 @@ impl Link {
 
     pub(super) fn shut(&mut self) {
         self.touched = true;
-        if let End::Shutting(back) = &mut self.end {
-            *back = true;
+        if self.end == End::ShuttingDown {
+            self.end = End::ShutDown;
         }
     }
 
@@ -197,7 +207,7 @@ impl Link {
         self.hung_up && self.over.is_none() && !self.session.is_leaving()
     }
 
-    /// The same, and what it left unread would have to wait for something: see the module's head of `target`.
+    /// The same, and no receive is posted: what it left unread is held up (head of `target`).
     pub(super) fn is_stranded(&self) -> bool {
         self.is_deserted() && !self.receiving
     }
@@ -231,8 +241,8 @@ impl Link {
 
     /// The session has nothing to send, and receives nothing, until this is over.
     fn secure<L>(&mut self, out: &mut dyn Outbox<L>) {
-        if self.secures == Some(false) {
-            self.secures = Some(true);
+        if self.secure == Secure::Wanted {
+            self.secure = Secure::UnderWay;
             out.submit(Op::Secure { stream: self.stream });
         }
     }
@@ -268,7 +278,7 @@ impl Link {
                     self.close(out);
                 }
             }
-            End::Shutting(true) if !posted => self.close(out),
+            End::ShutDown if !posted => self.close(out),
             _ => {}
         }
     }
@@ -281,7 +291,7 @@ impl Link {
     /// Brings back what is posted.
     fn cut<L>(&mut self, out: &mut dyn Outbox<L>) {
         if self.end == End::Open {
-            self.end = End::Shutting(false);
+            self.end = End::ShuttingDown;
             out.submit(Op::Shutdown { stream: self.stream });
         }
     }
@@ -296,7 +306,7 @@ impl Link {
     }
 
     fn is_posted(&self) -> bool {
-        self.receiving || self.sending.is_some() || self.watching || self.secures == Some(true)
+        self.receiving || self.sending.is_some() || self.watching || self.secure == Secure::UnderWay
     }
 
     /// When it is let go if nothing happens. Who reads nothing may be a virtual machine that is paused, and is waited for, but for its
