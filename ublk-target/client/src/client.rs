@@ -59,8 +59,9 @@ pub struct VolumeClient {
     pub(crate) ways: Ways,
     words: VecDeque<Word>,
     /// It was said that requests wait.
-    said: bool,
-    /// When it is seen whether that is to be said.
+    said_waits: bool,
+    said_fenced: bool,
+    /// When it is seen whether requests wait.
     look_at: Time,
     hello: HelloInfo,
     /// Something happened after this turn's sends were put together: another turn, at once.
@@ -87,6 +88,8 @@ pub enum Word {
     Waits(ShardWait),
     /// No request waits any more.
     GoesOn,
+    /// A newer attachment of the volume exists, or it was deleted: every request fails. Once.
+    Fenced,
 }
 
 /// The engine's hands for one call.
@@ -169,8 +172,8 @@ impl VolumeClient {
         let mut ways = Ways::new(options.transport, options.lane);
         ways.know(Time(0), reachable(map));
         let (net, words) = (Net::new(net, arena), VecDeque::new());
-        let (said, look_at) = (false, Time(0));
-        Ok(Self { engine, net, ways, words, said, look_at, hello, again: false, life: Life::Open })
+        let (said_waits, said_fenced, look_at) = (false, false, Time(0));
+        Ok(Self { engine, net, ways, words, said_waits, said_fenced, look_at, hello, again: false, life: Life::Open })
     }
 
     /// Opens RDMA in the driver, if connections may go over it. Where they need not, a refusal is given back to be said, and all goes
@@ -197,12 +200,12 @@ impl VolumeClient {
         self.look_at = now + SAY_EVERY;
         let longest = self.waiting(now).into_iter().max_by_key(|wait| wait.longest);
         match longest {
-            Some(wait) if !self.said && wait.longest >= SAY_WAIT => {
-                self.said = true;
+            Some(wait) if !self.said_waits && wait.longest >= SAY_WAIT => {
+                self.said_waits = true;
                 self.words.push_back(Word::Waits(wait));
             }
-            None if self.said => {
-                self.said = false;
+            None if self.said_waits => {
+                self.said_waits = false;
                 self.words.push_back(Word::GoesOn);
             }
             _ => {}
@@ -323,6 +326,10 @@ impl VolumeClient {
         self.again |= self.events(now, out);
         self.engine.reap(now);
         self.say_what_waits(now);
+        if self.is_fenced() && !self.said_fenced {
+            self.said_fenced = true;
+            self.words.push_back(Word::Fenced);
+        }
     }
 
     /// Hands the connections' events to the engine; true if there were any.
@@ -364,7 +371,7 @@ impl VolumeClient {
     pub fn next_deadline(&self) -> Option<Time> {
         // What ends in `end_turn` was perhaps told so after it.
         let at_once = (self.again || self.ends()).then_some(Time(0));
-        let look = self.said.then_some(self.look_at);
+        let look = self.said_waits.then_some(self.look_at);
         let probe = self.ways.next_deadline().filter(|_| self.life == Life::Open);
         [at_once, look, self.engine.next_deadline(), self.net.next_deadline(), probe].into_iter().flatten().min()
     }

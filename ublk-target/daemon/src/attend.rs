@@ -129,11 +129,6 @@ impl<'a, R: FnOnce(&Record)> Attending<'a, R> {
                 let look = look.map(|target| Box::new(Look { record: self.record.clone(), target, starting }));
                 let _gone = answer.send(look);
             }
-            Happening::Fenced => {
-                tracing::warn!(
-                    "fenced: the volume was attached elsewhere, or deleted; every request fails from now on"
-                );
-            }
             Happening::Held(true) if matches!(self.stage, Stage::Starting) => self.serves(),
             Happening::Held(true) => tracing::info!("its ranges are held"),
             Happening::Held(false) if matches!(self.stage, Stage::Starting) => {

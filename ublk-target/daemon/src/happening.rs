@@ -17,8 +17,6 @@ pub(crate) enum Happening {
     Map(Arc<VolumeMap>),
     /// What is served was deleted, and nothing will ever be answered any more.
     Gone,
-    /// The volume was attached elsewhere, or is gone.
-    Fenced,
     /// What is to be held of a shared volume is, all of it; or some of it is another's. Of a volume that is not shared: at once.
     Held(bool),
     /// The device has been started; or it has not, and is gone, unless it was taken over.

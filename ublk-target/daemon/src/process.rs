@@ -369,7 +369,7 @@ fn bring_up(
                 place.write(&record)?;
             }
             let shape = UblkShape { queues, owner, recover, half_started };
-            let made = UblkMade::make(setup, &shape, asks, tell.clone())?;
+            let made = UblkMade::make(setup, &shape, asks)?;
             let record = Record { device: made.path().display().to_string(), ..record };
             // Before the kernel makes a block device of it: whatever becomes of us, it can be found.
             match place.write(&record) {

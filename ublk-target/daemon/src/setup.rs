@@ -160,6 +160,9 @@ pub(crate) fn say(word: &Word) {
             tracing::warn!(shard = %wait.shard, seconds, requests = wait.parts, "requests wait: {}", wait.reason);
         }
         Word::GoesOn => tracing::info!("no request waits any more"),
+        Word::Fenced => {
+            tracing::warn!("fenced: the volume was attached elsewhere, or deleted; every request fails from now on");
+        }
     }
 }
 

@@ -147,12 +147,7 @@ pub(crate) fn prepare_process() -> Result<(), TargetError> {
 
 impl UblkMade {
     /// Makes the device, or takes it over; returns when it can be started.
-    pub(crate) fn make(
-        setup: Setup,
-        shape: &UblkShape,
-        asks: SyncSender<()>,
-        tell: Sender<Happening>,
-    ) -> Result<Self, TargetError> {
+    pub(crate) fn make(setup: Setup, shape: &UblkShape, asks: SyncSender<()>) -> Result<Self, TargetError> {
         let (volume, size) = (setup.name.clone(), setup.map.size);
         let mut options = DeviceOptions::new(&volume, size);
         options.queues = shape.queues;
@@ -185,7 +180,6 @@ impl UblkMade {
         };
         let on_letter = move |_, letter| match letter {
             VolumeLetter::WantsMap => drop(asks.try_send(())),
-            VolumeLetter::Fenced => drop(tell.send(Happening::Fenced)),
             VolumeLetter::Word(word) => say(&word),
         };
         if shape.recover.is_none()

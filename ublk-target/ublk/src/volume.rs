@@ -26,8 +26,6 @@ pub enum VolumeMail {
 pub enum VolumeLetter {
     /// A fresh map is needed now.
     WantsMap,
-    /// A newer attachment of the volume exists, or it was deleted: every request fails. Said once.
-    Fenced,
     /// To be said to people.
     Word(Word),
 }
@@ -37,13 +35,12 @@ pub struct Volume {
     client: VolumeClient,
     arena: Arena,
     tls: Option<Layer>,
-    fenced: bool,
 }
 
 impl Volume {
     /// `arena` is the one that `client` was made with, and `tls` what its connections to nodes are encrypted with, if they are.
     pub fn new(client: VolumeClient, arena: Arena, tls: Option<Layer>) -> Self {
-        Self { client, arena, tls, fenced: false }
+        Self { client, arena, tls }
     }
 }
 
@@ -75,10 +72,6 @@ impl Machine for Volume {
         }
         while let Some(word) = self.client.next_word() {
             out.post(VolumeLetter::Word(word));
-        }
-        if self.client.is_fenced() && !self.fenced {
-            self.fenced = true;
-            out.post(VolumeLetter::Fenced);
         }
     }
 

@@ -608,6 +608,8 @@ fn a_newer_attachment_fences_the_client() {
     assert!(w.client.is_fenced());
     w.client.stop();
     w.assert_over();
+    let told: Vec<_> = std::iter::from_fn(|| w.client.next_word()).collect();
+    assert_eq!(told, [Word::Fenced]);
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(crate) enum Mail {
 /// What the machine tells the process.
 #[derive(Debug)]
 pub(crate) enum Letter {
-    WantMap,
+    WantsMap,
     /// So far; once more at the end.
     Figures(Box<Figures>),
 }
@@ -276,7 +276,7 @@ impl Machine for Load {
             }
         }
         if self.client.wants_map(now) {
-            out.post(Letter::WantMap);
+            out.post(Letter::WantsMap);
         }
         let all = self.over && self.flying.is_empty();
         if all {

@@ -126,7 +126,7 @@ fn run(visited: Visited, shape: Shape, mut progress: impl FnMut(&Figures)) -> Re
         let size = (shape.depth, shape.bytes as usize);
         let ended = lane(&setup, size, load, Load::leaks, rx, |letter| match letter {
             // One that waits already is as good.
-            Letter::WantMap => drop(asks.try_send(())),
+            Letter::WantsMap => drop(asks.try_send(())),
             Letter::Figures(figures) => drop(tell.send(Happening::Figures(figures))),
         });
         let _gone = tell.send(Happening::Ended(ended));

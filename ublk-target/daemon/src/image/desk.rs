@@ -27,7 +27,7 @@ pub(super) enum Mail {
 /// What the machine tells the process.
 #[derive(Debug)]
 pub(crate) enum Letter {
-    WantMap,
+    WantsMap,
     /// To one that asked.
     Answer(Answer),
     /// What requests wait for; when that is something, and when it is nothing any more.
@@ -185,7 +185,7 @@ impl Machine for Desk {
             self.again = Some(now);
         }
         if self.client.wants_map(now) {
-            out.post(Letter::WantMap);
+            out.post(Letter::WantsMap);
         }
         if self.over && self.asked.is_empty() && self.flying == 0 {
             self.client.stop();

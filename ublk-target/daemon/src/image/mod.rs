@@ -243,7 +243,7 @@ fn with_desk<T>(visited: Visited, uses: impl FnOnce(&mut Remote) -> Result<T, Ta
         let desk = |client, arena: &memory::Arena| Some(Desk::new(client, arena.clone()));
         let ended = lane(&setup, (DEPTH, PIECE), desk, Desk::leaks, rx, |letter| match letter {
             // One that waits already is as good.
-            Letter::WantMap => drop(asks.try_send(())),
+            Letter::WantsMap => drop(asks.try_send(())),
             letter => drop(tell.send(Happening::Image(Event::Desk(letter)))),
         });
         let _gone = tell.send(Happening::Ended(ended));

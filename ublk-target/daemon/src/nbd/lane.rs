@@ -42,9 +42,8 @@ impl Post {
     fn letter(&self, letter: Letter) {
         // A receiver that is full or gone has what it needs, or needs nothing.
         match letter {
-            Letter::WantMap => drop(self.asks.try_send(())),
+            Letter::WantsMap => drop(self.asks.try_send(())),
             Letter::View(number, view) => drop(self.views.try_send((number, view))),
-            Letter::Fenced => drop(self.tell.send(Happening::Fenced)),
             Letter::Held(all) => drop(self.tell.send(Happening::Held(all))),
             Letter::Word(word) => say(&word),
             Letter::Crowded => {

@@ -61,11 +61,9 @@ pub enum Mail {
 #[derive(Debug)]
 pub enum Letter {
     /// The map is out of date.
-    WantMap,
+    WantsMap,
     /// A look inside.
     View(u64, Box<TargetView>),
-    /// A newer attachment of the volume exists: nothing is served any more. Said once.
-    Fenced,
     /// Of a shared volume: all that is to be held is held; or some of it is another's.
     Held(bool),
     /// To be said to people.
@@ -109,7 +107,6 @@ pub struct NbdTarget {
     /// The volume client had no room for a request in this turn.
     crammed: bool,
     stopping: bool,
-    said_fenced: bool,
     /// What was said of the ranges that it is to hold.
     said_held: Option<Holding>,
     /// When it was said that a client was turned away.
@@ -174,7 +171,6 @@ impl NbdTarget {
             again: None,
             crammed: false,
             stopping: false,
-            said_fenced: false,
             said_held: None,
             crowded: None,
             counters: Counters::default(),
@@ -602,14 +598,10 @@ impl Machine for NbdTarget {
         let touched = self.links().any(|link| link.touched);
         self.again = if touched { Some(now) } else { waits.then(|| now + LOOK_AGAIN) };
         if self.client.wants_map(now) {
-            out.post(Letter::WantMap);
+            out.post(Letter::WantsMap);
         }
         while let Some(word) = self.client.next_word() {
             out.post(Letter::Word(word));
-        }
-        if self.client.is_fenced() && !self.said_fenced {
-            self.said_fenced = true;
-            out.post(Letter::Fenced);
         }
         let held = self.client.held().filter(|held| *held != Holding::Waits);
         if held.is_some() && self.said_held != held {
