@@ -75,8 +75,8 @@ pub struct Net {
     /// Connections that are not yet removed, and those of them that are accepted and not yet established.
     pub(crate) open: usize,
     pub(crate) handshakes: usize,
-    /// No later than the earliest deadline of any connection. All of them are looked at then: what comes due often and is of none of them
-    /// has a time of its own.
+    /// The earliest deadline of any connection, or sooner; `due` then looks at all of them. Accepts, stalls and starved sends have fields
+    /// of their own, so that they do not cause that scan.
     pub(crate) wake: Option<Time>,
     /// Not before this are they looked at again.
     pub(crate) scan_at: Time,

@@ -1,9 +1,9 @@
 //! What each shard has of a connection that it shares with others.
 //!
 //! A node answers nothing for a shard that is sealed, joining or settling, and its requests keep their credits for as long. Where others of
-//! the volume are served by the same reactor, a shard that has requests out gets one more only while more credits are left than an
-//! eighth of those and one: who hangs leaves something, however many do so one after the other, and 113 of 128 are more than a shard
-//! makes use of.
+//! the volume are served by the same reactor, a shard with p > 0 parts out may send another only while more than 1 + p/8 credits are
+//! free (`BESIDE`). So of 128 the first shard that hangs takes 113, which is more than one makes use of, the next 13, a third 1, and one
+//! is left.
 
 use crate::limits::BESIDE;
 use conductor_model::ShardIndex;
