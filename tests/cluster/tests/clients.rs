@@ -3,6 +3,7 @@
 
 use cluster::nbd::{Command, Nbd, Place, Stream};
 use cluster::{Cluster, LONG, Outcome, Shape, wait_until};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -56,6 +57,14 @@ impl Host {
         let outcome = self.trine(cluster, &["attached", "-o", "json"]);
         let all: Value = serde_json::from_str(&outcome.stdout).unwrap();
         all[0]["state"].as_str().unwrap().to_owned()
+    }
+
+    /// Sends its target a signal.
+    fn signal(&self, cluster: &Cluster, signal: Signal) {
+        let outcome = self.trine(cluster, &["attached", "-o", "json"]);
+        let all: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let pid = i32::try_from(all[0]["pid"].as_i64().unwrap()).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
     }
 }
 
@@ -277,10 +286,7 @@ fn an_export_whose_target_was_killed_does_not_go_on_behind_somebody_elses_back()
     cluster.create(VOLUME, SHARDS * 4, 4).unwrap();
     let [a, b] = ["a", "b"].map(|name| Host::new(&cluster, name));
     let kill = |host: &Host| {
-        let outcome = host.trine(&cluster, &["attached", "-o", "json"]);
-        let all: Value = serde_json::from_str(&outcome.stdout).unwrap();
-        let pid = i32::try_from(all[0]["pid"].as_i64().unwrap()).unwrap();
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+        host.signal(&cluster, Signal::SIGKILL);
         wait_until("the target is dead", LONG, || Ok(host.state(&cluster) == "dead")).unwrap();
     };
     done(&a.attach(&cluster, &[]));
@@ -373,6 +379,33 @@ fn who_uses_a_volume_that_is_deleted_by_force_hears_so_and_does_not_wait() {
     // Another volume of this name is none of its business.
     cluster.create(VOLUME, SHARDS * 8, 4).unwrap();
     assert!(read(&mut nbd, 0).is_err());
+    w.detach(&cluster);
+}
+
+#[test]
+fn who_stood_still_while_the_volume_was_deleted_hears_so_from_nodes_that_know_nothing_of_it() {
+    let mut cluster = Cluster::start(Shape::default()).unwrap();
+    cluster.create(VOLUME, SHARDS * 4, 4).unwrap();
+    let w = Host::new(&cluster, "w");
+    done(&w.attach(&cluster, &[]));
+    let mut nbd = w.nbd();
+    assert!(nbd.call(&write(0, 1), LONG).unwrap().is_ok());
+    w.signal(&cluster, Signal::SIGSTOP);
+    done(&cluster.try_trine(&["volume", "delete", VOLUME, "--yes", "--force"]).unwrap());
+    wait_until("all of it is deleted", LONG, || {
+        let nodes = cluster.json(&["node", "list"])?;
+        Ok(nodes.as_array().is_some_and(|nodes| nodes.iter().all(|node| node["to_delete"] == 0)))
+    })
+    .unwrap();
+    for node in &mut cluster.nodes {
+        node.kill().unwrap();
+        node.start().unwrap();
+    }
+    cluster.wait_alive(3).unwrap();
+    w.signal(&cluster, Signal::SIGCONT);
+    for block in [0, BLOCKS - 1] {
+        assert!(read(&mut nbd, block).is_err(), "block {block}");
+    }
     w.detach(&cluster);
 }
 

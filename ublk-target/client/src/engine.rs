@@ -222,6 +222,7 @@ impl Engine {
         match self.links.values_mut().find(|link| link.state == State::Opening(conn)) {
             Some(link) => {
                 link.state = State::Up(conn);
+                link.verdict_wanted = false;
                 self.counters.ups += 1;
             }
             None => return self.counters.stray_events += 1,

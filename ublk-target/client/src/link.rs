@@ -48,6 +48,9 @@ pub(crate) struct Link {
     pub(crate) fence_wanted: bool,
     /// Something is to be held there: likewise.
     pub(crate) claimed: bool,
+    /// The node fenced the last connection: likewise. It may have been for that one alone, or for all that this client will ever ask there,
+    /// and the node that knows may have forgotten it when somebody asks again.
+    pub(crate) verdict_wanted: bool,
     backoff: Span,
     /// Why the last connection ended.
     pub(crate) last: Option<Reason>,
@@ -64,6 +67,7 @@ impl Link {
             makes_room: None,
             fence_wanted: false,
             claimed: false,
+            verdict_wanted: false,
             backoff: RECONNECT_MIN,
             last: None,
         }
@@ -105,7 +109,7 @@ impl Link {
 
     /// Something needs a connection.
     pub(crate) fn wants_connection(&self) -> bool {
-        !self.queue.is_empty() || self.fence_wanted || self.claimed
+        !self.queue.is_empty() || self.fence_wanted || self.claimed || self.verdict_wanted
     }
 
     /// Nothing queued, posted or connected.
@@ -119,6 +123,7 @@ impl Link {
         // Only an answer shows that a connection was worth making: a node that accepts and drops must not be hammered.
         self.backoff = Span(self.backoff.0.saturating_mul(2)).min(RECONNECT_MAX);
         self.last = Some(reason);
+        self.verdict_wanted |= reason == Reason::Fenced;
         (self.drain_by, self.makes_room) = (None, None);
     }
 

@@ -14,10 +14,11 @@ use std::time::Instant;
 /// Runs until the lanes or the main thread have ended. A conductor that is away is no trouble as long as no map changes. It is asked by name;
 /// what has the name by now may be something else than what the lanes serve, of which it is told nothing.
 ///
-/// Who writes to a volume that is deleted is fenced by its nodes. A snapshot's readers have no attachment that could be: their nodes only say
-/// that it is not here, as they do of one that has moved, and a lane asks for a map. If that is so, and the conductor knows of none, it
-/// is gone. The conductor's word alone is not enough, whose state may have been lost: as long as nodes answer nobody asks, one that leads
-/// another cluster knows nothing of this one, and one in doubt does not say that there is none.
+/// Who writes to a volume that is deleted is fenced by its nodes, as long as they know of it: nodes that started since do not, nor does one that
+/// is gone. A snapshot's readers have no attachment that could be. There nodes only say that it is not here, as they do of one that has moved,
+/// and a lane asks for a map. If that is so, and the conductor knows of none, it is gone. The conductor's word alone is not enough, whose
+/// state may have been lost: as long as nodes answer nobody asks, one that leads another cluster knows nothing of this one, and one in doubt does
+/// not say that there is none.
 pub(crate) fn run(
     client: &Client,
     subject: &Subject,
@@ -42,8 +43,8 @@ pub(crate) fn run(
         };
         unknown = unknown.filter(|_| is_unknown || answer.is_err()).or(is_unknown.then(Instant::now));
         let is_gone = is_wanted && is_unknown && unknown.is_some_and(|since| since.elapsed() > GONE);
-        if is_gone && subject.is_snapshot() && cluster.is_some() && led() == cluster {
-            tracing::error!("{subject} is deleted, or its volume renamed: every request fails");
+        if is_gone && cluster.is_some() && led() == cluster {
+            tracing::error!("{subject} is deleted, or has another name: every request fails");
             if tell.send(Happening::Gone).is_err() {
                 return;
             }

@@ -476,6 +476,32 @@ fn without_a_timeout_nothing_ever_fails() {
     assert_eq!(b.results(), [(1, Ok(0))]);
 }
 
+/// The node that knows why may have forgotten it when there is something to ask.
+#[test]
+fn whose_idle_connection_is_fenced_asks_at_once_whether_that_was_for_the_client() {
+    for for_all in [false, true] {
+        let mut b = bench(&[(1, 1)]);
+        b.write(1, 0, &[1; 512]);
+        b.turn();
+        b.up(1);
+        b.answer(1, 0, Status::Ok, b"");
+        b.lose(b.conn(1), Reason::Fenced);
+        b.pass(RECONNECT_MAX);
+        if for_all {
+            b.lose(b.conn(1), Reason::Fenced);
+            b.write(2, 0, &[2; 512]);
+            b.turn();
+            assert_eq!(b.completions.last().unwrap().1, Err(BlockError::Fenced));
+        } else {
+            b.up(1);
+            b.lose(b.conn(1), Reason::PeerClosed);
+            b.pass(RECONNECT_MAX);
+            assert!(!b.has_conn(1), "nothing is wanted there");
+        }
+        b.assert_clean();
+    }
+}
+
 #[test]
 fn a_fenced_client_fails_everything_and_says_so() {
     let mut b = bench(&[(1, 1), (1, 2)]);
