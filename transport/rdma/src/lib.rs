@@ -15,6 +15,7 @@
 //! Never blocks, reads no clock. A process on a host without the libraries links and runs; [`Rdma::new`] says what is missing.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod destroyer;
 mod error;
 mod line;
 mod rdma;

@@ -43,6 +43,10 @@ pub struct Counters {
     pub displaced: u64,
     /// Queue pairs that had to be destroyed before they had given everything back.
     pub undrained: u64,
+    /// Ends of the manager's that were given up, and those of them that the kernel has let go of: the rest is under way, or stuck.
+    pub discarded: u64,
+    /// See above.
+    pub destroyed: u64,
     /// Connections that the device broke, and its word for the last one: an `ibv_wc_status`.
     pub broken: u64,
     /// See above.
@@ -197,7 +201,8 @@ impl Rdma {
 
     /// What happened so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        let (discarded, destroyed) = self.channel.destroyed();
+        Counters { discarded, destroyed, ..self.counters }
     }
 
     /// Streams that the machine knows of and has not closed.

@@ -29,13 +29,15 @@ pub struct Counters {
 
 impl Counters {
     /// Those that tell a person something, by name.
-    pub fn named(&self) -> [(&'static str, u64); 17] {
+    pub fn named(&self) -> [(&'static str, u64); 19] {
         [
             ("rdma_established", self.rdma.established),
             ("rdma_refused", self.rdma.refused),
             ("rdma_broken", self.rdma.broken),
             ("rdma_displaced", self.rdma.displaced),
             ("rdma_undrained", self.rdma.undrained),
+            ("rdma_discarded", self.rdma.discarded),
+            ("rdma_destroyed", self.rdma.destroyed),
             ("rdma_stale", self.rdma.stale),
             ("tls_established", self.tls.established),
             ("tls_accepted", self.tls.accepted),

@@ -46,7 +46,7 @@ impl Rdma {
     }
 
     fn listener(&self, index: usize, at: SocketAddr) -> Result<(Id, u16), Errno> {
-        let id = Id::new(&self.channel, LISTENER | index as u64)?;
+        let mut id = Id::new(&self.channel, LISTENER | index as u64)?;
         let port = id.listen(at)?;
         Ok((id, port))
     }
@@ -57,7 +57,9 @@ impl Rdma {
             if again.is_none_or(|again| again > now) {
                 continue;
             }
-            let id = self.listener(index, at).ok().map(|(id, _)| id);
+            // Its address may be that of an id that is not yet destroyed; each that is tried in vain is one more to destroy.
+            let tries = !self.channel.is_stuck();
+            let id = if tries { self.listener(index, at).ok().map(|(id, _)| id) } else { None };
             let again = if id.is_some() { None } else { Some(now + LISTEN_AGAIN) };
             (self.listeners[index].id, self.listeners[index].again) = (id, again);
         }

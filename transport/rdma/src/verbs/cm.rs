@@ -1,6 +1,7 @@
 //! The connection manager: its channel of events, and its ends of connections.
 
 use super::{check, last, set_nonblocking};
+use crate::destroyer::{Destroyer, Turn};
 use driver::Errno;
 use rdma_link::cm::Event;
 use rdma_sys as sys;
@@ -10,8 +11,6 @@ use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, SendError, Sender};
-use std::thread;
 use std::time::Duration;
 
 /// Requests that the kernel keeps until we look.
@@ -27,13 +26,13 @@ const RNR_RETRIES: u8 = 6;
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
 /// Where events come from. Never blocks, and neither does an id that is dropped: the kernel lets go of one when nothing that was sent for it
-/// is under way any more, which with a peer that cannot be reached takes as long as it takes. So ids are destroyed on a thread of their own.
+/// is under way any more, which with a peer that cannot be reached takes as long as it takes. So ids are destroyed on threads of their own.
 #[derive(Debug)]
 pub(crate) struct Channel {
+    // First of all what holds the rest. Every Id holds an Rc of its channel, so all are there when this goes. Whoever comes next may want to
+    // listen where one of them does.
+    destroyer: Destroyer<Unused>,
     raw: Arc<Raw>,
-    graves: Option<Sender<Grave>>,
-    /// Hangs up when the last of them is gone.
-    buried: Receiver<()>,
 }
 
 #[derive(Debug)]
@@ -45,16 +44,21 @@ unsafe impl Send for Raw {}
 unsafe impl Sync for Raw {}
 
 /// An id that nobody uses any more.
-struct Grave(NonNull<sys::rdma_cm_id>);
+struct Unused {
+    id: NonNull<sys::rdma_cm_id>,
+    /// Goes after it.
+    _channel: Arc<Raw>,
+}
 
 // SAFETY: whoever made it gave it away.
-unsafe impl Send for Grave {}
+unsafe impl Send for Unused {}
 
-impl Grave {
-    fn dig(self) {
+impl Unused {
+    /// Blocks until the kernel has let go of it.
+    fn destroy(self) {
         // SAFETY: ours alone, and its queue pair is gone: `Pair` owns its Id and destroys the queue pair first. What is told of it meanwhile
         // is read and acknowledged by the reactor, for which the library waits here.
-        let destroyed = unsafe { sys::rdma_destroy_id(self.0.as_ptr()) };
+        let destroyed = unsafe { sys::rdma_destroy_id(self.id.as_ptr()) };
         debug_assert_eq!(destroyed, 0, "an id without a queue pair can be destroyed");
     }
 }
@@ -82,15 +86,9 @@ impl Channel {
         // SAFETY: takes nothing; gives a channel or null.
         let channel = unsafe { sys::rdma_create_event_channel() };
         let raw = Arc::new(Raw(NonNull::new(channel).ok_or_else(last)?));
-        let ((graves, dug), (alive, buried)) = (mpsc::channel::<Grave>(), mpsc::channel());
-        let share = Arc::clone(&raw);
-        let work = move || {
-            dug.iter().for_each(Grave::dig);
-            drop((share, alive));
-        };
-        let thread = thread::Builder::new().name("rdma-ids".into()).spawn(work);
-        thread.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
-        let channel = Self { raw, graves: Some(graves), buried };
+        let destroyer = Destroyer::new(Unused::destroy, LAST_WAIT);
+        let destroyer = destroyer.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        let channel = Self { destroyer, raw };
         set_nonblocking(channel.fd())?;
         Ok(Rc::new(channel))
     }
@@ -99,10 +97,14 @@ impl Channel {
         self.raw.0.as_ptr()
     }
 
-    fn bury(&self, grave: Grave) {
-        if let Some(Err(SendError(grave))) = self.graves.as_ref().map(|graves| graves.send(grave)) {
-            grave.dig();
-        }
+    /// How many ids were given up, and how many of these the kernel has let go of.
+    pub(crate) fn destroyed(&self) -> (u64, u64) {
+        self.destroyer.counts()
+    }
+
+    /// Whether ids of listeners wait behind so many that are stuck that another one would only wait, too.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.destroyer.is_stuck()
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -132,18 +134,9 @@ impl Channel {
             let of = (*id).context.addr() as u64;
             let request = what == Event::ConnectRequest;
             sys::rdma_ack_cm_event(event);
-            let new = if request { NonNull::new(id).map(|id| Id { id, channel: Rc::clone(self) }) } else { None };
+            let new = if request { NonNull::new(id).map(|id| Id::made(id, self)) } else { None };
             Some(Note { of, event: what, private, new })
         }
-    }
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        // Every Id holds an Rc of its channel, so all are there. Whoever comes next may want to listen where one of them does. One that
-        // the kernel keeps for longer goes when it lets go, or with the process.
-        self.graves = None;
-        let _hung_up_or_late = self.buried.recv_timeout(LAST_WAIT);
     }
 }
 
@@ -175,6 +168,8 @@ fn named(event: sys::rdma_cm_event_type::Type) -> Event {
 pub(crate) struct Id {
     id: NonNull<sys::rdma_cm_id>,
     channel: Rc<Channel>,
+    /// Others wait for the address that it listens at.
+    turn: Turn,
 }
 
 impl Id {
@@ -186,7 +181,11 @@ impl Id {
         check(unsafe {
             sys::rdma_create_id(channel.as_ptr(), &raw mut id, context, sys::rdma_port_space::RDMA_PS_TCP)
         })?;
-        Ok(Self { id: NonNull::new(id).ok_or(Errno::IO)?, channel: Rc::clone(channel) })
+        Ok(Self::made(NonNull::new(id).ok_or(Errno::IO)?, channel))
+    }
+
+    fn made(id: NonNull<sys::rdma_cm_id>, channel: &Rc<Channel>) -> Self {
+        Self { id, channel: Rc::clone(channel), turn: Turn::Rest }
     }
 
     /// Gives a request's end a number of its own.
@@ -219,7 +218,8 @@ impl Id {
     }
 
     /// Listens; says on which port.
-    pub(crate) fn listen(&self, at: SocketAddr) -> Result<u16, Errno> {
+    pub(crate) fn listen(&mut self, at: SocketAddr) -> Result<u16, Errno> {
+        self.turn = Turn::First;
         let at = SockAddr::from(at);
         // SAFETY: the library reads the address during the call.
         check(unsafe { sys::rdma_bind_addr(self.as_ptr(), at.as_ptr().cast_mut().cast()) })?;
@@ -269,7 +269,8 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        self.channel.bury(Grave(self.id));
+        let unused = Unused { id: self.id, _channel: Arc::clone(&self.channel.raw) };
+        self.channel.destroyer.discard(unused, self.turn);
     }
 }
 
