@@ -152,6 +152,9 @@ fn serve(
     let name = Node::<JournaledStore>::hello_info(&node, &disks);
     let mut net = NetOptions::new(name, Rc::new(ClusterKey(options.key)), nonces()?);
     net.depth = options.depth;
+    if options.tls {
+        net.accept_every = tcp::ACCEPT_EVERY_TLS;
+    }
     let net = Net::new(net, arena.clone());
     let node = Node::new(node, arena.clone(), net, disks, listeners, claimed);
     reactor.machine().become_node(node, journals);

@@ -68,6 +68,9 @@ pub const MAX_HANDSHAKES: usize = 64;
 /// One stream is accepted in this time on each listener, over a while: 2,000 a second, which at some 30 µs of a core for each that is
 /// accepted and closed leaves a flood of connections no more than a sixteenth of it. The rest waits in the kernel.
 pub const ACCEPT_EVERY: Span = Span::micros(500);
+/// The same where listeners speak TLS: 500 a second, which at some 110 µs more for the keys and the signature that a ClientHello asks for are
+/// no more than a fourteenth. What the kernel keeps, 1024 of them, is accepted within 2 s; a peer among them waits for its keys for 5 s.
+pub const ACCEPT_EVERY_TLS: Span = Span::millis(2);
 /// So many may come at once: all lanes of all clients after a node's start.
 pub const ACCEPT_BURST: u32 = 1024;
 /// Payload bytes of one client in flight, on all its connections together, of a reactor with so much buffer memory: what it sends until

@@ -4,7 +4,7 @@ use driver::{ListenerId, Op, Span, StreamId, Time};
 use wire::{Happening, Limits, Reason, State};
 
 use crate::connection::Step;
-use crate::limits::{ACCEPT_BURST, ACCEPT_EVERY, ACCEPT_PAUSE, ACCEPT_PAUSE_MAX, HANDSHAKE_DEADLINE, MAX_HANDSHAKES};
+use crate::limits::{ACCEPT_BURST, ACCEPT_PAUSE, ACCEPT_PAUSE_MAX, HANDSHAKE_DEADLINE, MAX_HANDSHAKES};
 use crate::net::Net;
 
 /// A listening socket.
@@ -14,7 +14,7 @@ pub(crate) struct Listener {
     /// The last pause after a failure; none after a success.
     pause: Span,
     retry: Time,
-    /// When what was accepted so far would have been, one in each [`ACCEPT_EVERY`]: ahead of the time by a burst at most.
+    /// When what was accepted so far would have been, one in each `accept_every`: ahead of the time by a burst at most.
     paced: Time,
 }
 
@@ -52,10 +52,11 @@ impl Net {
         match result {
             Ok(stream) => {
                 listener.pause = Span(0);
-                listener.paced = listener.paced.max(now) + ACCEPT_EVERY;
-                let burst = Span(ACCEPT_EVERY.0 * u64::from(ACCEPT_BURST));
+                let every = self.options.accept_every;
+                listener.paced = listener.paced.max(now) + every;
+                let burst = Span(every.0 * u64::from(ACCEPT_BURST));
                 if listener.paced > now + burst {
-                    listener.retry = now + ACCEPT_EVERY;
+                    listener.retry = now + every;
                     self.counters.accepts_paused += 1;
                 }
                 self.accepted(now, StreamId(stream));

@@ -1,6 +1,6 @@
 //! All framed connections of one reactor.
 
-use driver::{Address, Conn, ConnId, Done, ListenerId, Op, Outbox, Provider, StreamId, Time, why};
+use driver::{Address, Conn, ConnId, Done, ListenerId, Op, Outbox, Provider, Span, StreamId, Time, why};
 use memory::Arena;
 use refcount::{Entry, Hold, LeakReport, Table};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use crate::budget::Budgets;
 use crate::connection::{Connection, Step};
 use crate::counters::{ConnStatus, Counters};
 use crate::event::{Abandoned, Admission, Answer, NetEvent, Payload, Refused};
-use crate::limits::{CLOSING_LONG, DRAIN_DEADLINE, client_bytes};
+use crate::limits::{ACCEPT_EVERY, CLOSING_LONG, DRAIN_DEADLINE, client_bytes};
 use crate::listener::Listener;
 use crate::outbound::Message;
 use crate::ways::Attempt;
@@ -33,12 +33,22 @@ pub struct NetOptions {
     pub max_payload: u32,
     /// Connections at a time, both directions together.
     pub max_conns: usize,
+    /// How often a stream is accepted on each listener, over a while.
+    pub accept_every: Span,
 }
 
 impl NetOptions {
-    /// The usual: 128 requests in flight, 1 MiB payloads, 1024 connections.
+    /// The usual: 128 requests in flight, 1 MiB payloads, 1024 connections, streams in clear.
     pub fn new(name: HelloInfo, secrets: Rc<dyn Secrets>, random: Box<dyn FnMut() -> u64>) -> Self {
-        Self { name, secrets, random, depth: 128, max_payload: MAX_PAYLOAD, max_conns: 1024 }
+        Self {
+            name,
+            secrets,
+            random,
+            depth: 128,
+            max_payload: MAX_PAYLOAD,
+            max_conns: 1024,
+            accept_every: ACCEPT_EVERY,
+        }
     }
 }
 

@@ -63,14 +63,25 @@ fn those_who_say_hello_byte_by_byte_make_room_before_one_that_came_later() {
 
 #[test]
 fn a_flood_of_streams_is_accepted_no_faster_than_the_limit() {
-    let mut world = World::new(2);
+    is_accepted_no_faster_than(tcp::ACCEPT_EVERY);
+}
+
+#[test]
+fn over_tls_where_each_costs_more_fewer_are_accepted_and_as_many_at_once() {
+    is_accepted_no_faster_than(tcp::ACCEPT_EVERY_TLS);
+}
+
+fn is_accepted_no_faster_than(every: Span) {
+    let mut server = options(wire::Role::Node, "s", 6, KEY);
+    server.accept_every = every;
+    let mut world = World::with(2, options(wire::Role::Client, "c", 5, KEY), server, 8 << 20);
     let burst = u64::from(tcp::ACCEPT_BURST);
     (0..2 * burst).for_each(|_| _ = world.raw());
     let accepted = |world: &World| world.sides[SERVER].net.counters().accepted;
     // The limit is passed by the one with which it is noticed.
     assert_eq!(accepted(&world), burst + 1);
     assert!(world.sides[SERVER].net.counters().accepts_paused > 0);
-    world.pass(Span(10 * tcp::ACCEPT_EVERY.0));
+    world.pass(Span(10 * every.0));
     assert_eq!(accepted(&world), burst + 11, "and then one after the other");
     world.pass(Span::seconds(60));
     assert_eq!(accepted(&world), 2 * burst);
