@@ -34,6 +34,11 @@ fn hostile_peers_are_answered_closed_and_counted_and_the_honest_client_goes_on()
 }
 
 #[test]
+fn a_flood_of_streams_over_tls_is_accepted_as_slowly_as_it_costs_and_others_are_served() {
+    floods::over_tls();
+}
+
+#[test]
 fn connections_that_come_and_go_and_ones_cut_in_mid_transfer_leave_nothing_behind() {
     rounds::rounds();
 }
