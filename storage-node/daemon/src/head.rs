@@ -7,7 +7,9 @@
 use crate::disks;
 use crate::limits::{MAX_SILENT, SILENCE};
 use conductor_model::BLOCK;
+use node_store::journaled::forget_foreign;
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -25,7 +27,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 static SILENT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// The first 64 KiB of a disk, or all of a shorter one. A block that cannot be read is zeros: what is there twice, in blocks 0 and 8, is still
-/// there once. Fails if neither of these can be read, or if the disk hangs.
+/// there once. So is a superblock that another disk's came in the place of. Fails if neither of these can be read, or if the disk hangs.
 pub(crate) fn head(path: &Path) -> io::Result<Vec<u8>> {
     ask(path, read)?.answer(Instant::now() + SILENCE, &|| false)
 }
@@ -53,14 +55,26 @@ pub(crate) fn is_silent(why: &io::Error) -> bool {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = disks::open(path)?;
+    let mut head = read_blocks(&file)?;
+    forget_foreign(&mut head, &mut |at, page| match reactor::glance(&file, at, 1) {
+        Ok(block) if block.len() == page.len() => {
+            page.copy_from_slice(&block);
+            true
+        }
+        _ => false,
+    });
+    Ok(head)
+}
+
+fn read_blocks(file: &File) -> io::Result<Vec<u8>> {
     let blocks = usize::try_from(HEAD).unwrap_or(0) / BLOCK;
-    let why = match reactor::glance(&file, 0, blocks) {
+    let why = match reactor::glance(file, 0, blocks) {
         Ok(head) => return Ok(head),
         Err(why) => why,
     };
     let (mut head, mut any) = (Vec::new(), false);
     for n in 0..blocks {
-        match reactor::glance(&file, (n * BLOCK) as u64, 1) {
+        match reactor::glance(file, (n * BLOCK) as u64, 1) {
             Ok(block) if block.len() < BLOCK => break,
             Ok(block) => {
                 any |= n == 0 || n == 8;

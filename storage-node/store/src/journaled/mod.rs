@@ -63,7 +63,7 @@ pub use format::{Format, FormatOptions};
 pub use geometry::Geometry;
 pub use limits::{DEFAULT_CACHE_BYTES, MAX_JOURNAL_BYTES, MIN_DISK_BYTES, MIN_JOURNAL_BYTES};
 pub use open::{Opening, Tuning};
-pub use superblock::{FORMAT_VERSION, identify};
+pub use superblock::{FORMAT_VERSION, forget_foreign, identify};
 
 /// What a disk operation is for: in the top byte of its tag, the operation's key below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,9 +1,10 @@
 //! Opens a store: reads what the last checkpoint left, replays the journal behind it, and hands over a store that serves.
 //!
 //! ```text
-//! Superblocks → both again, with a new boot number → map of pages, copies, layers, lists, used chunks → journal
-//!             → (copy-ranges that were cut short are finished) → serving
+//! Superblocks → (which is this disk's, if they are of two) → map of pages, copies, layers, lists, used chunks
+//!             → both superblocks again, with a new boot number → journal → (copy-ranges that were cut short are finished) → serving
 //! ```
+//! Up to the new boot number nothing is written but mirrors of pages, so that a disk that cannot be opened stays what it was.
 //! Whatever the disk holds, the outcome is a consistent state or an error. Time and reads are bounded by the ring, the copies and
 //! layers, and a bit per chunk.
 
@@ -18,7 +19,7 @@ use super::pages::{Pages, Region};
 use super::record::Record;
 use super::ring::{MAX_UNREADABLE, Ring, RingPlace, Scan, ScanError};
 use super::space::Space;
-use super::superblock::{COPIES, HELD, LAYERS, NoSuperblock, Superblock, USED};
+use super::superblock::{self, COPIES, HELD, LAYERS, NoSuperblock, Superblock, USED};
 use super::tables::{Tables, Tree, Wait};
 use super::{Kind, tag, untag};
 use crate::opening::{OpenError, OpenOptions};
@@ -87,11 +88,14 @@ struct Loaded {
 #[derive(Debug)]
 enum Phase {
     Superblock(usize),
-    Rewrite(usize),
+    /// Of whose map a page is read: which superblock's, which mirror.
+    Whose(usize, usize),
     Copies(Box<Loaded>),
     Layers(Box<Loaded>),
     Held(Box<Loaded>),
     Used(Box<Loaded>),
+    /// So many superblocks are written.
+    Rewrite(Box<Loaded>, usize),
     Replay(Box<Loaded>, Box<Scan>),
     Settle(Box<JournaledStore>),
     Over,
@@ -105,8 +109,13 @@ pub struct Opening {
     arena: Arena,
     phase: Phase,
     superblocks: [Result<Superblock, NoSuperblock>; 2],
-    newest: Option<Superblock>,
+    /// Which of them may be this disk's: both, unless they are of two stores.
+    of_disk: [bool; 2],
+    /// What both will say.
+    renewed: Option<Superblock>,
 }
+
+const OF_DIFFERENT_STORES: OpenError = OpenError::Damaged("the two superblocks, which are of different stores");
 
 type Outcome = Option<Result<JournaledStore, OpenError>>;
 
@@ -128,7 +137,8 @@ impl Opening {
             arena: arena.clone(),
             phase: Phase::Superblock(0),
             superblocks: [Err(NoSuperblock::Foreign); 2],
-            newest: None,
+            of_disk: [false; 2],
+            renewed: None,
         };
         this.read_superblock(0, out)?;
         Ok(this)
@@ -140,15 +150,18 @@ impl Opening {
     }
 
     fn read_superblock(&self, n: usize, out: &mut DiskOut<'_>) -> Result<(), OpenError> {
+        self.read_block(n, SUPERBLOCKS[n] * BLOCK as u64, out)
+    }
+
+    fn read_block(&self, n: usize, at: u64, out: &mut DiskOut<'_>) -> Result<(), OpenError> {
         let into = self.arena.take(BLOCK, Class::Client).ok_or(OpenError::Memory)?;
-        let at = SUPERBLOCKS[n] * BLOCK as u64;
         out(Op::DiskRead { disk: self.options.disk, tag: tag(Kind::Super, n), at, into, from: 0, len: BLOCK });
         Ok(())
     }
 
     fn write_superblock(&self, n: usize, out: &mut DiskOut<'_>) -> Result<(), OpenError> {
         let mut buffer = self.arena.take(BLOCK, Class::Client).ok_or(OpenError::Memory)?;
-        if let Some(superblock) = &self.newest {
+        if let Some(superblock) = &self.renewed {
             superblock.encode(&mut buffer);
         }
         let at = SUPERBLOCKS[n] * BLOCK as u64;
@@ -172,26 +185,47 @@ impl Opening {
                     self.read_superblock(1, out)?;
                     return Ok(None);
                 }
-                let superblock = self.identified()?;
-                // A new boot number, durable before anything else is written: two openings never write the same.
-                self.newest =
-                    Some(Superblock { generation: superblock.generation + 1, boot: superblock.boot + 1, ..superblock });
-                self.phase = Phase::Rewrite(0);
-                self.write_superblock(0, out)?;
-                Ok(None)
-            }
-            Phase::Rewrite(n) => {
-                if let Err(errno) = done.result {
-                    return Err(OpenError::Disk(errno));
+                if let [Ok(first), Ok(second)] = &self.superblocks
+                    && superblock::differ([first, second])
+                {
+                    return self.ask_whose(0, 0, out);
                 }
-                if n == 0 {
-                    self.phase = Phase::Rewrite(1);
+                self.of_disk = [true; 2];
+                self.load_state(out)
+            }
+            Phase::Whose(n, mirror) => {
+                let page = read_of(done)?;
+                if let Err(errno) = &page
+                    && self.tuning.patient
+                {
+                    return Err(OpenError::Disk(*errno));
+                }
+                let superblock = self.superblocks[n];
+                self.of_disk[n] |= superblock.is_ok_and(|its| page.is_ok_and(|page| its.is_marked_by(&page)));
+                match (n, mirror) {
+                    (n, 0) if !self.of_disk[n] => self.ask_whose(n, 1, out),
+                    (0, _) => self.ask_whose(1, 0, out),
+                    _ if self.of_disk[0] == self.of_disk[1] => Err(OF_DIFFERENT_STORES),
+                    _ => self.load_state(out),
+                }
+            }
+            Phase::Rewrite(mut state, written) => {
+                if let Some((Kind::Pages, _)) = name_of(&done.op).and_then(untag) {
+                    state.tables.pages.done(done); // a mirror that was put right
+                    self.phase = Phase::Rewrite(state, written);
+                    return Ok(None);
+                }
+                done.result.map_err(OpenError::Disk)?;
+                if written == 0 {
+                    self.phase = Phase::Rewrite(state, 1);
                     self.write_superblock(1, out)?;
                     return Ok(None);
                 }
-                let state = self.begin()?;
-                self.phase = Phase::Copies(Box::new(state));
-                self.load(out)
+                let (place, superblock) = (state.ring_place, state.superblock);
+                let bound = if self.tuning.patient { 0 } else { MAX_UNREADABLE };
+                let scan = Scan::start(place, superblock.tail, superblock.boot, bound, &self.arena, out);
+                self.phase = Phase::Replay(state, Box::new(scan.map_err(scan_error)?));
+                Ok(None)
             }
             phase @ (Phase::Copies(_) | Phase::Layers(_) | Phase::Held(_) | Phase::Used(_)) => {
                 self.phase = phase;
@@ -220,6 +254,33 @@ impl Opening {
         }
     }
 
+    /// Read where the first page of a superblock's map should be.
+    fn ask_whose(&mut self, n: usize, mirror: usize, out: &mut DiskOut<'_>) -> Result<Outcome, OpenError> {
+        let at = self.superblocks[n].map(|superblock| superblock.marks_at()[mirror]);
+        match at {
+            Ok(at) if at + BLOCK as u64 <= self.options.size.0 => {
+                self.phase = Phase::Whose(n, mirror);
+                self.read_block(n, at, out)?;
+                Ok(None)
+            }
+            // That one is of a larger disk.
+            _ if n == 0 => self.ask_whose(1, 0, out),
+            _ if self.of_disk[0] => self.load_state(out),
+            _ => Err(OF_DIFFERENT_STORES),
+        }
+    }
+
+    /// Begin with what the newest superblock says.
+    fn load_state(&mut self, out: &mut DiskOut<'_>) -> Result<Outcome, OpenError> {
+        let superblock = self.identified()?;
+        // A new boot number, durable before the journal is written: two openings never write the same.
+        self.renewed =
+            Some(Superblock { generation: superblock.generation + 1, boot: superblock.boot + 1, ..superblock });
+        let state = self.begin()?;
+        self.phase = Phase::Copies(Box::new(state));
+        self.load(out)
+    }
+
     fn tables(&mut self) -> Option<&mut Tables> {
         match &mut self.phase {
             Phase::Copies(state) | Phase::Layers(state) | Phase::Held(state) | Phase::Used(state) => {
@@ -243,8 +304,8 @@ impl Opening {
 
     /// The newest good superblock, if it is one that is wanted.
     fn identified(&self) -> Result<Superblock, OpenError> {
-        let good = self.superblocks.iter().filter_map(|superblock| superblock.ok()).max_by_key(|good| good.generation);
-        let superblock = good.ok_or_else(|| self.why_none())?;
+        let good = (0..2).filter(|n| self.of_disk[*n]).filter_map(|n| self.superblocks[n].ok());
+        let superblock = good.max_by_key(|good| good.generation).ok_or_else(|| self.why_none())?;
         let Superblock { identity, geometry, .. } = superblock;
         if self.options.cluster.is_some_and(|cluster| cluster != identity.cluster) {
             return Err(OpenError::OtherCluster(identity.cluster));
@@ -262,7 +323,7 @@ impl Opening {
     }
 
     fn begin(&self) -> Result<Loaded, OpenError> {
-        let superblock = self.newest.ok_or(OpenError::NotAStore)?;
+        let superblock = self.renewed.ok_or(OpenError::NotAStore)?;
         let Superblock { identity, geometry, map, roots, next_layer, .. } = superblock;
         let place = Place { disk: self.options.disk, identity, geometry };
         let ring_place = RingPlace {
@@ -328,12 +389,9 @@ impl Opening {
                         }
                         return Err(OpenError::Damaged("the map of pages"));
                     }
-                    let (place, superblock) = (state.ring_place, state.superblock);
-                    let bound = if self.tuning.patient { 0 } else { MAX_UNREADABLE };
-                    let scan = Scan::start(place, superblock.tail, superblock.boot, bound, &self.arena, out);
-                    let scan = scan.map_err(scan_error)?;
                     state.persisted = state.catalog.clone();
-                    self.phase = Phase::Replay(state, Box::new(scan));
+                    self.phase = Phase::Rewrite(state, 0);
+                    self.write_superblock(0, out)?;
                     return Ok(None);
                 }
                 phase => {

@@ -2,7 +2,7 @@
 
 use super::geometry::Geometry;
 use super::limits::SUPERBLOCKS;
-use super::pages::{ArrayName, MapRef, Root};
+use super::pages::{self, ArrayName, MapRef, Region, Root};
 use super::ring::Mark;
 use crate::codec::{Put, Take, seal, unseal};
 use crate::opening::Identity;
@@ -67,7 +67,46 @@ pub fn identify(head: &[u8]) -> Option<(Identity, Geometry)> {
     good.max_by_key(|good| good.generation).map(|good| (good.identity, good.geometry))
 }
 
+/// Whether these are of two stores: a disk that writes to the wrong place, or to the wrong disk, can leave another one's in a block of this one's.
+pub(super) fn differ(superblocks: [&Superblock; 2]) -> bool {
+    superblocks[0].identity != superblocks[1].identity
+}
+
+/// Takes another store's superblock out of the beginning of a disk, if one of two is: as if that block could not be read. For whoever
+/// knows a disk by [`identify`]; `read` reads elsewhere on it.
+pub fn forget_foreign(head: &mut [u8], read: &mut dyn FnMut(u64, &mut [u8]) -> bool) {
+    let places = SUPERBLOCKS.map(|n| usize::try_from(n).map_or(0, |n| n * BLOCK));
+    let good = places.map(|at| head.get(at..at + BLOCK).and_then(|block| Superblock::decode(block).ok()));
+    let [Some(first), Some(second)] = &good else { return };
+    if !differ([first, second]) {
+        return;
+    }
+    let foreign = match [first, second].map(|superblock| superblock.is_of_disk(read)) {
+        [true, false] => places[1],
+        [false, true] => places[0],
+        _ => return,
+    };
+    head[foreign..foreign + BLOCK].fill(0);
+}
+
 impl Superblock {
+    /// Where the first page of its map is, in both mirrors: bytes of the disk. On its own disk one of them carries the disk's name.
+    pub(super) fn marks_at(&self) -> [u64; 2] {
+        let map = self.geometry.maps_start()[usize::from(self.map.area & 1)].0;
+        [map, map + Region::map_bytes(self.geometry.places()).0 / 2]
+    }
+
+    /// Whether this page, read there, says so.
+    pub(super) fn is_marked_by(&self, page: &[u8]) -> bool {
+        pages::begins_map_of(self.identity.disk, page)
+    }
+
+    /// The same of a disk that is read at once.
+    pub(super) fn is_of_disk(&self, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> bool {
+        let mut page = [0; BLOCK];
+        self.marks_at().into_iter().any(|at| read(at, &mut page) && self.is_marked_by(&page))
+    }
+
     pub(super) fn encode(&self, page: &mut [u8]) {
         let mut body = Vec::with_capacity(256);
         body.u32(FORMAT_VERSION);

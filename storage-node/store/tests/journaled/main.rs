@@ -8,6 +8,7 @@ mod lost;
 mod pace;
 mod places;
 mod space;
+mod superblocks;
 
 use conductor_model::{BLOCK, Blocks, CopyId, ShardId, ShardIndex, SnapshotId, Stamp, VolumeId};
 use disk::*;

@@ -22,7 +22,7 @@ use image::{BLOCKS, META_BLOCKS, RING, write};
 pub(crate) use image::{DISK, DISK_ID, IMAGE, Rig, config, range, stamp};
 use memory::{Arena, Class};
 use node_store::journaled::check::{CheckOptions, Depth, Severity, check};
-use node_store::journaled::identify;
+use node_store::journaled::{forget_foreign, identify};
 use node_store::{Parent, Store, StoreDone, StoreOp, View};
 use std::sync::LazyLock;
 
@@ -60,7 +60,6 @@ fn examine(disk: Disk<'_>) {
     let before = arena.in_use();
     let mut head = vec![0; RING_AT * BLOCK];
     disk.read(0, &mut head);
-    let known = identify(&head);
     let options = CheckOptions { disk: DISK, size: Bytes(disk.len() as u64), journal: None, depth: Depth::Data };
     let mut look = |_: DiskIndex, at: u64, into: &mut [u8]| {
         let at = usize::try_from(at).unwrap_or(usize::MAX);
@@ -70,6 +69,8 @@ fn examine(disk: Disk<'_>) {
         }
         within
     };
+    forget_foreign(&mut head, &mut |at, page| look(DISK, at, page));
+    let known = identify(&head);
     let report = check(&options, &arena, &mut look, &mut |_| ());
     assert_eq!(report.content.identity, known.map(|(identity, _)| identity));
     let sound = report.findings.iter().all(|finding| finding.severity == Severity::Notice);

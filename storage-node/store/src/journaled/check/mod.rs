@@ -24,7 +24,7 @@ use super::limits::{CHUNK_BLOCKS, SPARE_CHUNKS, SUPERBLOCKS};
 use super::open::region;
 use super::pages::{ArrayName, Flaw, FlawedPage, PlaceSet, Walk};
 use super::ring::RingPlace;
-use super::superblock::{CHUNKS, NoSuperblock, Superblock};
+use super::superblock::{self, CHUNKS, NoSuperblock, Superblock};
 use crate::Usage;
 use catalog::Found;
 use conductor_model::{BLOCK, Blocks, Bytes};
@@ -68,7 +68,7 @@ pub fn check(options: &CheckOptions, arena: &Arena, read: &mut ReadDisk<'_>, pro
     report
 }
 
-/// The newest superblock, if it can be used.
+/// The newest superblock of this disk, if it can be used.
 fn superblocks(options: &CheckOptions, read: &mut ReadDisk<'_>, report: &mut Report) -> Option<Superblock> {
     let mut seen = Vec::new();
     for block in SUPERBLOCKS {
@@ -87,13 +87,28 @@ fn superblocks(options: &CheckOptions, read: &mut ReadDisk<'_>, report: &mut Rep
         report.content.superblocks.push(SuperblockSeen { block, state });
         seen.push((block, superblock));
     }
-    let newest = seen.iter().filter_map(|(_, seen)| seen.as_ref().ok()).max_by_key(|good| good.generation).copied();
+    let newest = match &seen[..] {
+        [(_, Ok(first)), (_, Ok(second))] if superblock::differ([first, second]) => {
+            let mut look =
+                |at: u64, page: &mut [u8]| at + page.len() as u64 <= options.size.0 && read(options.disk, at, page);
+            match [first, second].map(|its| its.is_of_disk(&mut look)) {
+                [true, false] => Some(*first),
+                [false, true] => Some(*second),
+                _ => {
+                    let what = "they are of different stores, and neither's map is on this disk";
+                    report.find(Severity::Fatal, Part::Superblock, "in both blocks", what);
+                    [*first, *second].into_iter().max_by_key(|good| good.generation)
+                }
+            }
+        }
+        _ => seen.iter().filter_map(|(_, seen)| seen.as_ref().ok()).max_by_key(|good| good.generation).copied(),
+    };
     let severity = if newest.is_some() { Severity::Notice } else { Severity::Fatal };
     for (block, state) in &seen {
         match (state, newest) {
             (Err(why), _) => report.find(severity, Part::Superblock, format!("in block {block}"), why.clone()),
             (Ok(own), Some(newest)) if own.identity != newest.identity || own.geometry != newest.geometry => {
-                let what = "it is of another store than the newer one";
+                let what = "it is of another store than the other one";
                 report.find(Severity::Notice, Part::Superblock, format!("in block {block}"), what);
             }
             (Ok(own), Some(newest)) if newest.generation - own.generation > 1 => {

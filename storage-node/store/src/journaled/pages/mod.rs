@@ -47,4 +47,5 @@ mod walk;
 pub(crate) use flight::Pages;
 pub(crate) use lost::GivenUp;
 pub(crate) use names::{ArrayName, Lookup, LookupMut, MapRef, Next, Place, Region, Root, Step};
+pub(crate) use places::begins_map_of;
 pub(crate) use walk::{Finder, Flaw, FlawedPage, PageRead, PlaceSet, TakenPlaces, Walk};

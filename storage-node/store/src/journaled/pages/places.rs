@@ -29,6 +29,11 @@ fn map_key(page: usize) -> Key {
     Key { level: 0, array: 0, index: page as u64 }
 }
 
+/// Whether this page is the first of a map of this disk's.
+pub(crate) fn begins_map_of(disk: DiskId, page: &[u8]) -> bool {
+    page.len() == PAGE && unseal(page, disk, Kind::Map, map_key(0)).is_some()
+}
+
 /// What a promise is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
