@@ -113,6 +113,8 @@ pub struct Opening {
     of_disk: [bool; 2],
     /// What both will say.
     renewed: Option<Superblock>,
+    /// Where the newest good one is, which is written last: without it there may be none, if the power fails.
+    newest: usize,
 }
 
 const OF_DIFFERENT_STORES: OpenError = OpenError::Damaged("the two superblocks, which are of different stores");
@@ -139,6 +141,7 @@ impl Opening {
             superblocks: [Err(NoSuperblock::Foreign); 2],
             of_disk: [false; 2],
             renewed: None,
+            newest: 0,
         };
         this.read_superblock(0, out)?;
         Ok(this)
@@ -218,7 +221,7 @@ impl Opening {
                 done.result.map_err(OpenError::Disk)?;
                 if written == 0 {
                     self.phase = Phase::Rewrite(state, 1);
-                    self.write_superblock(1, out)?;
+                    self.write_superblock(self.newest, out)?;
                     return Ok(None);
                 }
                 let (place, superblock) = (state.ring_place, state.superblock);
@@ -303,9 +306,11 @@ impl Opening {
     }
 
     /// The newest good superblock, if it is one that is wanted.
-    fn identified(&self) -> Result<Superblock, OpenError> {
-        let good = (0..2).filter(|n| self.of_disk[*n]).filter_map(|n| self.superblocks[n].ok());
-        let superblock = good.max_by_key(|good| good.generation).ok_or_else(|| self.why_none())?;
+    fn identified(&mut self) -> Result<Superblock, OpenError> {
+        let good = (0..2).filter(|n| self.of_disk[*n]).filter_map(|n| Some((n, self.superblocks[n].ok()?)));
+        let newest = good.max_by_key(|(_, good)| good.generation);
+        let (newest, superblock) = newest.ok_or_else(|| self.why_none())?;
+        self.newest = newest;
         let Superblock { identity, geometry, .. } = superblock;
         if self.options.cluster.is_some_and(|cluster| cluster != identity.cluster) {
             return Err(OpenError::OtherCluster(identity.cluster));
@@ -391,7 +396,7 @@ impl Opening {
                     }
                     state.persisted = state.catalog.clone();
                     self.phase = Phase::Rewrite(state, 0);
-                    self.write_superblock(0, out)?;
+                    self.write_superblock(1 - self.newest, out)?;
                     return Ok(None);
                 }
                 phase => {

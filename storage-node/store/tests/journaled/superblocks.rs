@@ -3,7 +3,7 @@
 use super::disk::*;
 use super::{create, fold};
 use conductor_model::{BLOCK, DiskId};
-use driver::DiskIndex;
+use driver::{DiskIndex, Op};
 use memory::Arena;
 use node_store::journaled::check::{CheckOptions, Depth, Report, Severity, check};
 use node_store::journaled::{FormatOptions, Geometry, JournaledStore, forget_foreign, identify};
@@ -96,4 +96,51 @@ fn a_disk_that_cannot_be_opened_stays_what_it_was() {
     let mut disk = Disk::from_image(image.clone());
     assert!(matches!(open_engine::<Journaled>(&mut disk, &arena), Err(OpenError::Damaged(_))));
     assert!(disk.visible == image);
+}
+
+/// What is being written when the power fails may be neither what it was nor what it was to be.
+#[test]
+fn a_superblock_that_is_torn_while_the_other_one_is_bad_is_not_the_only_one() {
+    let arena = Arena::small(32 << 20);
+    let whole = made(0x2222, 2, &arena);
+    for bad in [None, Some(0), Some(1)] {
+        for unreadable in [false, true] {
+            for torn in 0..2 {
+                let mut disk = Disk::from_image(whole.visible.clone());
+                if let Some(bad) = bad.map(|n| SUPERBLOCKS[n]) {
+                    match unreadable {
+                        true => disk.bad_sector = Some(bad + 700),
+                        false => disk.visible[bad..bad + BLOCK].fill(0xa5),
+                    }
+                }
+                // Opened as far as that one of the two is being written.
+                let size = conductor_model::Bytes(disk.visible.len() as u64);
+                let options = node_store::OpenOptions { disk: DISK, size, cluster: None, node: None };
+                let mut opening = Journaled::start(options, &arena, &mut |op| disk.submit(op)).unwrap();
+                let mut seen = 0;
+                let place = loop {
+                    let written = disk.inflight.iter().find_map(|(op, _)| match op {
+                        Op::DiskWrite { at, .. } => Some(*at as usize).filter(|at| SUPERBLOCKS.contains(at)),
+                        _ => None,
+                    });
+                    if let Some(at) = written {
+                        if seen == torn {
+                            break at;
+                        }
+                        seen += 1;
+                    }
+                    let done = disk.step().unwrap();
+                    assert!(Journaled::go_on(&mut opening, done, &mut |op| disk.submit(op)).is_none());
+                };
+                let bad_sector = disk.bad_sector;
+                let mut disk = Disk::from_image(disk.visible);
+                disk.visible[place..place + BLOCK].fill(0x5a);
+                disk.bad_sector = bad_sector;
+                let mut store = open_engine::<Journaled>(&mut disk, &arena)
+                    .unwrap_or_else(|error| panic!("{bad:?} was bad, {place} torn: {error}"));
+                holds(&mut store, &mut disk, &arena, 0x2222, 2);
+                assert!(look(&disk.visible, &arena).is_good());
+            }
+        }
+    }
 }
