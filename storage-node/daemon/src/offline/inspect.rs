@@ -3,6 +3,7 @@
 //! The disk is opened for reading only, under the lock that a node holds. No recovery is needed: the check reads the journal itself.
 
 use super::OfflineError;
+use crate::head::head;
 use crate::journal::{HEAD, Label};
 use crate::limits::DISK_IN_USE_OFFLINE;
 use conductor_model::Bytes;
@@ -97,10 +98,8 @@ pub fn inspect(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Report, OfflineError> {
     let source = Source::open(disk, 0)?;
-    let mut head = vec![0; HEAD.min(source.size.0).try_into().unwrap_or(0)];
-    if !source.read(0, &mut head) {
-        head.clear();
-    }
+    // A sector there that cannot be read is no reason not to know the store by the rest. If nothing is left the check says so itself.
+    let head = head(disk).unwrap_or_default();
     let journal = journals.of(disk, &head)?.map(|path| Source::open(path, HEAD)).transpose()?;
     let arena = Arena::small(ARENA_BYTES);
     let options = CheckOptions {
