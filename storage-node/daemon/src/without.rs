@@ -7,15 +7,22 @@ use node_store::OpenError;
 use reactor::ReactorError;
 use std::path::Path;
 
-/// The disk, or the journal of one, that is all that is wrong: it is not there, cannot be read, does not read as it was written, or is not
-/// to be formatted for what it carries. What belongs to another node or is in use is a mistake in the options.
+/// The disk, or the journal of one, that is all that is wrong: it is not there, cannot be read or written, does not read as it was written, or
+/// is not to be formatted for what it carries. What belongs to another node or is in use is a mistake in the options.
+///
+/// A journal that is nobody's may be a wrong path as well, but more often it is memory that lost what it had, or a device that was replaced; its
+/// disk is neither read nor written either way, and whoever mistook a path reads so in the log. One that is another store's, or is named for a
+/// store without one, is there and whole: that is a mistake.
 fn unusable(why: &Error) -> Option<&Path> {
     match why {
         Error::Missing(path)
         | Error::NoJournal(path)
         | Error::Unreadable { path, .. }
         | Error::Marked { path, .. }
-        | Error::Reactor(ReactorError::OpenDisk { path, .. })
+        | Error::JournalEmpty { journal: path, .. }
+        | Error::JournalShort { journal: path, .. }
+        | Error::Label { path, .. }
+        | Error::Reactor(ReactorError::OpenDisk { path, .. } | ReactorError::MapDisk { path, .. })
         | Error::Open {
             path,
             source: OpenError::NotAStore | OpenError::Damaged(_) | OpenError::Disk(_) | OpenError::Truncated { .. },
@@ -37,11 +44,15 @@ pub(crate) fn leave_out(reactors: &mut Vec<Vec<DiskPlan>>, why: Error, on_files:
     let is_it = |plan: &DiskPlan| plan.path == path || plan.journal.as_deref() == Some(path);
     let holds_a_store = |plan: &DiskPlan| matches!(disks::disk_at(&plan.path), Ok(Some(_)));
     let (it, others): (Vec<_>, Vec<_>) = reactors.iter().flatten().partition(|plan| is_it(plan));
-    if it.is_empty() || !others.into_iter().any(holds_a_store) {
+    // A journal that is too short for a store that is still to be made: somebody has said how large it is to be.
+    let mistaken = matches!(why, Error::JournalShort { .. }) && !it.iter().all(|plan| holds_a_store(plan));
+    if it.is_empty() || mistaken || !others.into_iter().any(holds_a_store) {
         return Err(why);
     }
+    let left_out: Vec<_> = it.iter().map(|plan| plan.path.display().to_string()).collect();
     tracing::error!(
         %why,
+        disk = left_out.join(", "),
         "A DISK CANNOT BE USED, and the node starts without it: bring it back and start the node again, or `trine disk replace` it"
     );
     reactors.iter_mut().for_each(|plans| plans.retain(|plan| !is_it(plan)));
@@ -58,6 +69,7 @@ mod tests {
     use conductor_model::ClusterId;
     use node_core::Mail;
     use node_store::journaled::MIN_DISK_BYTES;
+    use std::fs::File;
     use std::path::PathBuf;
     use std::{fs, io};
 
@@ -85,6 +97,68 @@ mod tests {
         assert_eq!(reactors, all);
         fs::remove_dir_all(&dir).unwrap();
     }
+
+    /// Opens a reactor on these disks, making stores where there are none.
+    fn open(disks: &[DiskPlan]) -> Result<(), Error> {
+        let options = NodeOptions { format: true, allow_buffered: true, ..options(1) };
+        let (_mailbox, mail) = reactor::mailbox::<Mail>(16).unwrap();
+        thread::open(&Plan { options: &options, disks, lane: 0, cluster: ClusterId(7), process: 1 }, mail).map(drop)
+    }
+
+    #[test]
+    fn a_journal_that_lost_what_it_had_costs_its_disk_and_not_the_others() {
+        let dir = std::env::temp_dir().join(format!("trine-lost-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let [good, bad, new] = ["good", "bad", "new"].map(|name| dir.join(name));
+        for path in [&good, &bad, &new] {
+            fs::write(path, vec![0; usize::try_from(MIN_DISK_BYTES).unwrap()]).unwrap();
+        }
+        let journals = ["journal", "other"].map(|name| dir.join(name));
+        journals.iter().for_each(|path| fs::write(path, vec![0; 9 << 20]).unwrap());
+        let with = |disk: &Path, n: usize| DiskPlan { journal: Some(journals[n].clone()), ..plan(disk) };
+        let (bad, good) = (with(&bad, 0), plan(&good));
+        open(std::slice::from_ref(&bad)).unwrap();
+        open(std::slice::from_ref(&good)).unwrap();
+        let left_out = |bad: &DiskPlan| {
+            let why = open(std::slice::from_ref(bad)).unwrap_err();
+            let said = why.to_string();
+            let mut reactors = vec![vec![bad.clone()], vec![good.clone()]];
+            let left_out = leave_out(&mut reactors, why, false).is_ok();
+            assert_eq!(reactors == [[good.clone()]], left_out);
+            (left_out, said)
+        };
+        let whole = fs::read(&journals[0]).unwrap();
+        let shorten = |path: &Path, bytes| File::options().write(true).open(path).unwrap().set_len(bytes).unwrap();
+        shorten(&journals[0], 8 << 20);
+        let (short, said) = left_out(&bad);
+        assert!(short && said.contains("has room for"), "{said}");
+        shorten(&journals[0], 0);
+        let (unmapped, said) = left_out(&bad);
+        assert!(unmapped && said.contains("cannot map"), "{said}");
+        fs::write(&journals[0], vec![0; 9 << 20]).unwrap();
+        let (empty, said) = left_out(&bad);
+        assert!(empty && said.contains("is nobody's"), "{said}");
+        let unlabelled = Error::Label { path: journals[0].clone(), source: io::ErrorKind::StorageFull.into() };
+        assert!(is_of_one_disk(&unlabelled));
+        fs::write(&journals[0], whole).unwrap();
+        open(std::slice::from_ref(&bad)).unwrap();
+        // Mistakes: another one's journal, none, and one too short for what is to be made.
+        open(&[with(&new, 1)]).unwrap();
+        for (mistake, says) in
+            [(with(&bad.path, 1), "belongs to store"), (plan(&bad.path), "keeps its journal elsewhere")]
+        {
+            let (left_out, said) = left_out(&mistake);
+            assert!(!left_out && said.contains(says), "{said}");
+        }
+        for path in [&new, &journals[1]] {
+            let bytes = fs::metadata(path).unwrap().len();
+            fs::write(path, vec![0; usize::try_from(bytes).unwrap()]).unwrap();
+        }
+        let (left_out, said) = left_out(&DiskPlan { journal_size: Some(16 << 20), ..with(&new, 1) });
+        assert!(!left_out && said.contains("has room for"), "{said}");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
     #[test]
     fn a_disk_that_hangs_is_left_out_unless_its_past_would_come_to_the_memory() {
         let dir = std::env::temp_dir().join(format!("trine-hangs-{}", std::process::id()));
