@@ -15,7 +15,7 @@ use crate::{Error, head, marks};
 use conductor_model::{Bytes, DiskId, NodeId};
 use driver::{DiskIndex, Done, Errno, Op, Span, Time};
 use memory::{Arena, Class};
-use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Opening, Tuning};
+use node_store::journaled::{Format, FormatOptions, Geometry, JournaledStore, Kind, Opening, Tuning, kind_of};
 use node_store::{Identity, OpenError, OpenOptions, Store};
 use std::path::PathBuf;
 
@@ -41,8 +41,8 @@ pub(crate) struct Task {
     pub(crate) flying: u32,
     /// How often it was opened.
     pub(crate) attempts: u32,
-    /// A write or a sync failed. It is not opened again by this process: what could not be made durable looks as if it had been, once the
-    /// kernel has told of the error.
+    /// A write or a sync failed, and not just of a mirror. It is not opened again by this process: what could not be made durable looks as if it
+    /// had been, once the kernel has told of the error.
     pub(crate) unwritten: bool,
     /// When it was opened last, or something came back.
     pub(crate) heard: Time,
@@ -125,10 +125,11 @@ impl Opener {
         let Some((task, state)) = self.disks.iter_mut().find(|(task, _)| task.uses(index)) else { return };
         task.flying -= 1;
         task.heard = now;
-        task.unwritten |= done.result.is_err() && matches!(done.op, Op::DiskWrite { .. } | Op::DiskSync { .. });
+        task.unwritten |= is_missing(&done);
         match state.take() {
             Some(State::Opening(mut opening)) => {
                 let over = task.counted(out, |out| opening.done(now, done, out));
+                task.unwritten |= opening.lacks_a_page();
                 *state = Some(match over {
                     None => State::Opening(opening),
                     Some(Ok(store)) => State::Open(Box::new(store)),
@@ -200,6 +201,13 @@ impl Opener {
         }
         Ok(open)
     }
+}
+
+/// Whether what is over is a write or a sync that failed and that its disk is without from now on. A page's is none: in an opening that is a
+/// mirror of one that is good in the other, or what [`Opening::lacks_a_page`] tells of.
+fn is_missing(done: &Done) -> bool {
+    let (Op::DiskWrite { tag, .. } | Op::DiskSync { tag, .. }) = done.op else { return false };
+    done.result.is_err() && kind_of(tag) != Some(Kind::Pages)
 }
 
 /// When a disk is opened again; or given up, if nothing comes back before. One that is open is its store's to watch.
@@ -310,14 +318,20 @@ impl Task {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use conductor_model::{BLOCK, Configuration, CopyId};
+    use node_store::StoreOp;
 
     const DISK: DiskIndex = DiskIndex(0);
 
     fn opener() -> Opener {
-        let task = Task {
+        Opener::new(Arena::small(8 << 20), vec![task(DISK, 64 << 20)])
+    }
+
+    fn task(index: DiskIndex, bytes: u64) -> Task {
+        Task {
             path: PathBuf::from("disk"),
-            index: DISK,
-            bytes: 64 << 20,
+            index,
+            bytes,
             cluster: 7,
             node: NodeId(1),
             format_as: None,
@@ -329,8 +343,7 @@ mod tests {
             attempts: 0,
             unwritten: false,
             heard: Time::default(),
-        };
-        Opener::new(Arena::small(8 << 20), vec![task])
+        }
     }
 
     fn hangs(opener: Opener) -> bool {
@@ -399,6 +412,95 @@ mod tests {
         }
         assert!(syncs == 1 && opener.is_over() && opener.next_deadline().is_none());
         assert!(matches!(opener.finish(), Err(Error::Open { source: OpenError::Disk(Errno::IO), .. })));
+    }
+
+    /// A small store, and its journal's first byte.
+    fn small() -> (Geometry, usize) {
+        (Geometry::new(Bytes(12 << 20), 620, 340, 4).unwrap(), 16 * BLOCK)
+    }
+
+    fn formatted(geometry: Geometry, arena: &Arena) -> Vec<u8> {
+        let (mut image, mut asked) = (vec![0; 12 << 20], Vec::new());
+        let identity = Identity { cluster: 7, node: NodeId(1), disk: DiskId(5) };
+        let options = FormatOptions { disk: DISK, journal: None, identity, geometry, overwrite: false };
+        let mut format = Format::start(options, arena, &mut |op| asked.push(op)).unwrap();
+        while let Some(op) = asked.pop() {
+            let over = format.done(on(&mut image, op), &mut |op| asked.push(op));
+            assert!(over.is_none_or(|result| result.is_ok()));
+        }
+        image
+    }
+
+    /// A copy is made there, and goes home.
+    fn with_a_copy(image: &mut [u8], arena: &Arena) {
+        let mut asked = Vec::new();
+        let mut now = Time::default();
+        let mut opener = Opener::new(arena.clone(), vec![task(DISK, image.len() as u64)]);
+        opener.start(now, &mut |op| asked.push(op));
+        while let Some(op) = asked.pop() {
+            opener.done(now, on(image, op), &mut |op| asked.push(op));
+        }
+        let (_, mut store) = opener.finish().unwrap().remove(0);
+        let config = Configuration {
+            shard: conductor_model::ShardId::default(),
+            epoch: conductor_model::Epoch(1),
+            primary: CopyId(1),
+            members: Vec::new(),
+            full_set: vec![CopyId(1)],
+            min_copies: 1,
+            attach: conductor_model::AttachGeneration(1),
+            size: Bytes(1 << 20),
+            born: true,
+            durability: conductor_model::Durability::Always,
+            cache: conductor_model::Commit(0),
+            card: None,
+            parent: None,
+        };
+        let create = StoreOp::Create { copy: CopyId(1), config, parent: None };
+        store.submit(now, node_store::Tag(1), create, &mut |op| asked.push(op));
+        for _ in 0..10_000 {
+            store.end_turn(now, &mut |op| asked.push(op));
+            match asked.pop() {
+                Some(op) => store.done(now, on(image, op), &mut |op| asked.push(op)),
+                None => now = now + Span::millis(100),
+            }
+        }
+        assert!(matches!(store.next_completion(), Some((_, Ok(_)))) && store.is_all_home());
+    }
+
+    #[test]
+    fn a_mirror_that_cannot_be_put_right_is_not_what_keeps_a_disk_from_being_opened() {
+        let arena = Arena::small(8 << 20);
+        let (geometry, ring) = small();
+        let mut image = formatted(geometry, &arena);
+        with_a_copy(&mut image, &arena);
+        // The first mirrors of all pages are bad, and stay bad; and a block of the journal behind its end cannot be read, ever.
+        let pages: Vec<usize> = (0..image.len())
+            .step_by(BLOCK)
+            .filter(|at| image[*at..].starts_with(b"TPG2") && image[at + 8] == 1)
+            .collect();
+        let first = &pages[..pages.len() / 2];
+        first.iter().for_each(|at| image[at + 200] ^= 1);
+        let unread = (ring + 300 * BLOCK) as u64;
+        let (mut opener, mut asked) = (Opener::new(arena, vec![task(DISK, image.len() as u64)]), Vec::new());
+        let (mut now, mut unhealed) = (Time::default(), 0);
+        opener.start(now, &mut |op| asked.push(op));
+        while !opener.is_over() {
+            while let Some(op) = asked.pop() {
+                let failed = match &op {
+                    Op::DiskRead { at, len, .. } => (*at..*at + *len as u64).contains(&unread),
+                    Op::DiskWrite { at, .. } => first.iter().any(|bad| *bad as u64 == *at),
+                    _ => false,
+                };
+                unhealed += u32::from(failed && matches!(op, Op::DiskWrite { .. }));
+                let done = if failed { Done { op, result: Err(Errno::IO) } } else { on(&mut image, op) };
+                opener.done(now, done, &mut |op| asked.push(op));
+            }
+            now = opener.next_deadline().map_or(now, |at| at.max(now));
+            opener.end_turn(now, &mut |op| asked.push(op));
+        }
+        assert!(unhealed > 0);
+        assert_eq!(opener.finish().unwrap().len(), 1);
     }
 
     #[test]

@@ -113,6 +113,8 @@ pub struct Opening {
     of_disk: [bool; 2],
     /// What both will say.
     renewed: Option<Superblock>,
+    /// A page of a checkpoint could not be written.
+    lacks_a_page: bool,
     /// Where the newest good one is, which is written last: without it there may be none, if the power fails.
     newest: usize,
 }
@@ -141,6 +143,7 @@ impl Opening {
             superblocks: [Err(NoSuperblock::Foreign); 2],
             of_disk: [false; 2],
             renewed: None,
+            lacks_a_page: false,
             newest: 0,
         };
         this.read_superblock(0, out)?;
@@ -150,6 +153,11 @@ impl Opening {
     /// Its operation is over. `Some` when the store is open, or cannot be.
     pub fn done(&mut self, now: Time, done: Done, out: &mut DiskOut<'_>) -> Outcome {
         self.step(now, done, out).unwrap_or_else(|error| Some(Err(error)))
+    }
+
+    /// True if a page that is there nowhere else could not be written. Of a mirror that is put right it does not matter.
+    pub fn lacks_a_page(&self) -> bool {
+        self.lacks_a_page
     }
 
     fn read_superblock(&self, n: usize, out: &mut DiskOut<'_>) -> Result<(), OpenError> {
@@ -251,6 +259,7 @@ impl Opening {
             }
             Phase::Settle(mut store) => {
                 store.done(now, done, out);
+                self.lacks_a_page |= store.tables.pages.failure().is_some();
                 self.settle(now, store, out)
             }
             Phase::Over => Ok(None),
