@@ -3,11 +3,14 @@
 //! ```text
 //!   opening ──no store there, and asked to make one──► formatting ──► opening ──► open
 //!    ▲ └───────the same, marked by something else, forced──► wiping ──┘ (before formatting)
-//!    └─ later: something could not be read
+//!    ├─ later: something could not be read
+//!    └─ alone: there was no memory beside the others
 //! ```
 //! What cannot be read for a moment, as while a path to the disk is down, must not be taken for what is not there, nor for damage: it is
 //! tried again for some seconds, and only what cannot be read then is done without.
 //! So is a disk of which nothing comes back for a while, in whatever state: a long journal is no silence.
+//! All read at the same time as far as there is memory. Who finds none begins again when no other one is under way, and fails if there is
+//! none then.
 
 use crate::journal::{self, Label};
 use crate::limits::SILENCE;
@@ -46,6 +49,8 @@ pub(crate) struct Task {
     pub(crate) unwritten: bool,
     /// When it was opened last, or something came back.
     pub(crate) heard: Time,
+    /// Another one was under way at some time since it was opened.
+    pub(crate) beside: bool,
 }
 
 /// A journal on a disk of its own.
@@ -68,6 +73,8 @@ enum State {
     Opening(Box<Opening>),
     /// Something could not be read: from then on, when all that was asked for is back, it is tried again.
     Later(Time),
+    /// There was no memory for it beside the others: when none of them is under way it is opened again.
+    Alone,
     /// So many writes of zeros are out.
     Wiping(usize),
     Formatting(Box<Format>),
@@ -96,21 +103,46 @@ impl Opener {
 
     /// Submits the first reads.
     pub(crate) fn start(&mut self, now: Time, out: &mut dyn FnMut(Op)) {
-        for (task, state) in &mut self.disks {
-            *state = Some(task.open(now, &self.arena, out));
-        }
+        (0..self.disks.len()).for_each(|n| self.open(n, now, out));
+        self.open_alone(now, out);
     }
 
     /// Opens again what is due, and gives up what hangs.
     pub(crate) fn end_turn(&mut self, now: Time, out: &mut dyn FnMut(Op)) {
-        for (task, state) in &mut self.disks {
+        for n in 0..self.disks.len() {
+            let (task, state) = &mut self.disks[n];
             if due(task, state.as_ref()).is_none_or(|at| at > now) {
                 continue;
             }
-            *state = Some(match task.flying {
-                0 => task.open(now, &self.arena, out),
-                _ => State::Failed(Error::Unreadable { path: task.path.clone(), source: head::silent() }),
-            });
+            if task.flying == 0 {
+                self.open(n, now, out);
+            } else {
+                let path = task.path.clone();
+                *state = Some(State::Failed(Error::Unreadable { path, source: head::silent() }));
+            }
+        }
+        self.open_alone(now, out);
+    }
+
+    fn open(&mut self, n: usize, now: Time, out: &mut dyn FnMut(Op)) {
+        let mut beside = false;
+        for (m, (task, state)) in self.disks.iter_mut().enumerate() {
+            if m != n && task.is_under_way(state.as_ref()) {
+                (task.beside, beside) = (true, true);
+            }
+        }
+        let (task, state) = &mut self.disks[n];
+        task.beside = beside;
+        *state = Some(task.open(now, &self.arena, out));
+    }
+
+    /// The first of those for which there was no memory, if there is nobody who has any.
+    fn open_alone(&mut self, now: Time, out: &mut dyn FnMut(Op)) {
+        if self.disks.iter().any(|(task, state)| task.is_under_way(state.as_ref())) {
+            return;
+        }
+        if let Some(n) = self.disks.iter().position(|(_, state)| matches!(state, Some(State::Alone))) {
+            self.open(n, now, out);
         }
     }
 
@@ -139,7 +171,7 @@ impl Opener {
                         State::Later(now + PAUSE)
                     }
                     Some(Err(OpenError::NotAStore)) if task.format_as.is_some() => task.make(&self.arena, out),
-                    Some(Err(why)) => State::Failed(task.failed(why)),
+                    Some(Err(why)) => task.ended(why),
                 });
             }
             Some(State::Wiping(left)) => {
@@ -163,7 +195,7 @@ impl Opener {
                             Err(why) => State::Failed(why),
                         }
                     }
-                    Some(Err(why)) => State::Failed(task.failed(why)),
+                    Some(Err(why)) => task.ended(why),
                 });
             }
             // It goes on with what is left of a copy-range, while others are still being opened.
@@ -176,6 +208,7 @@ impl Opener {
             }
             other => *state = other,
         }
+        self.open_alone(now, out);
     }
 
     /// True when all are open, or one cannot be.
@@ -224,6 +257,24 @@ impl Task {
         self.index == disk || self.journal.as_ref().is_some_and(|journal| journal.index == disk)
     }
 
+    /// Whether it has memory that comes back, or is going to ask for some.
+    fn is_under_way(&self, state: Option<&State>) -> bool {
+        match state {
+            Some(State::Open(_) | State::Failed(_)) | None => false,
+            Some(State::Later(_) | State::Alone) => self.flying > 0,
+            Some(State::Opening(_) | State::Wiping(_) | State::Formatting(_)) => true,
+        }
+    }
+
+    /// It cannot be opened like this.
+    fn ended(&mut self, why: OpenError) -> State {
+        if why == OpenError::Memory && self.beside {
+            self.attempts -= 1; // its disk is none the worse for it
+            return State::Alone;
+        }
+        State::Failed(self.failed(why))
+    }
+
     /// What asks the disk for something, counted.
     fn counted<T>(&mut self, out: &mut dyn FnMut(Op), ask: impl FnOnce(&mut dyn FnMut(Op)) -> T) -> T {
         let flying = &mut self.flying;
@@ -250,7 +301,7 @@ impl Task {
         let tuning = Tuning { journal, cache: self.cache, patient, ..Tuning::default() };
         match self.counted(out, |out| Opening::start(options, tuning, arena, out)) {
             Ok(opening) => State::Opening(Box::new(opening)),
-            Err(why) => State::Failed(self.failed(why)),
+            Err(why) => self.ended(why),
         }
     }
 
@@ -267,7 +318,7 @@ impl Task {
     /// Zeros wherever marks are looked for, so that nobody takes the disk for what it was.
     fn wipe(&mut self, arena: &Arena, out: &mut dyn FnMut(Op)) -> State {
         let Some(zeros) = arena.take_zeroed(marks::ENDS, Class::Client) else {
-            return State::Failed(self.failed(OpenError::Memory));
+            return self.ended(OpenError::Memory);
         };
         let (zeros, ends) = (zeros.filled(), marks::ends(self.bytes));
         let disk = self.index;
@@ -291,7 +342,7 @@ impl Task {
         let options = FormatOptions { disk: self.index, journal, identity, geometry, overwrite: false };
         match self.counted(out, |out| Format::start(options, arena, out)) {
             Ok(format) => State::Formatting(Box::new(format)),
-            Err(why) => State::Failed(self.failed(why)),
+            Err(why) => self.ended(why),
         }
     }
 
@@ -343,6 +394,7 @@ mod tests {
             attempts: 0,
             unwritten: false,
             heard: Time::default(),
+            beside: false,
         }
     }
 
@@ -501,6 +553,35 @@ mod tests {
         }
         assert!(unhealed > 0);
         assert_eq!(opener.finish().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn disks_that_find_no_memory_beside_the_others_are_opened_behind_them() {
+        const DISKS: u32 = 24;
+        let (geometry, _) = small();
+        let image = formatted(geometry, &Arena::small(8 << 20));
+        let mut images: Vec<Vec<u8>> = (0..DISKS).map(|_| image.clone()).collect();
+        let tasks = (0..DISKS).map(|n| task(DiskIndex(n), image.len() as u64)).collect();
+        let mut opener = Opener::new(Arena::small(6 << 20), tasks);
+        let (mut asked, now) = (std::collections::VecDeque::new(), Time::default());
+        opener.start(now, &mut |op| asked.push_back(op));
+        // The first one that was asked for comes first, so that all of them are under way.
+        let mut waited = 0;
+        while let Some(op) = asked.pop_front() {
+            let at = op.disk().map(|disk| disk.0 as usize).unwrap();
+            opener.done(now, on(&mut images[at], op), &mut |op| asked.push_back(op));
+            opener.end_turn(now, &mut |op| asked.push_back(op));
+            waited = waited.max(opener.disks.iter().filter(|(_, state)| matches!(state, Some(State::Alone))).count());
+        }
+        assert!(opener.is_over() && waited > 2, "{waited}");
+        assert_eq!(opener.finish().unwrap().len(), DISKS as usize);
+        // Who finds none and is alone has none.
+        let mut opener = Opener::new(Arena::small(64 << 10), vec![task(DISK, image.len() as u64)]);
+        opener.start(now, &mut |op| asked.push_back(op));
+        while let Some(op) = asked.pop_front() {
+            opener.done(now, on(&mut images[0], op), &mut |op| asked.push_back(op));
+        }
+        assert!(matches!(opener.finish(), Err(Error::Open { source: OpenError::Memory, .. })));
     }
 
     #[test]

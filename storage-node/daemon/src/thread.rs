@@ -74,6 +74,7 @@ pub(crate) fn open(plan: &Plan<'_>, mail: MailRx<Mail>) -> Result<Opened, Error>
             attempts: 0,
             unwritten: false,
             heard: Time::default(),
+            beside: false,
         });
     }
     // A life before this one may have given promises as long as it had the disks.
