@@ -1,7 +1,7 @@
 //! Full disks, and what comes back when it is not needed any more.
 
 use super::disk::*;
-use super::{BLOCKS, create, fold, fresh, snapshot, two_copies, zero};
+use super::{BLOCKS, create, fold, fresh, place_of, snapshot, two_copies, zero};
 use conductor_model::{BLOCK, CopyId, ShardId, ShardIndex, SnapshotId, Stamp, VolumeId};
 use driver::Span;
 use memory::Arena;
@@ -321,6 +321,50 @@ fn a_full_disk_refuses_cleanly_still_rewrites_and_takes_again_what_was_given_bac
     }
     fold(&mut store, &mut disk);
     assert_eq!(store.usage().used, full.used);
+}
+
+/// Room is left for two chunks, which a copy-range of blocks 0 to 7 is promised, and a block beside it is written: there is only the chunk
+/// that blocks 0 to 3 are in, which the copy-range needs no more.
+#[test]
+fn a_write_beside_a_copy_range_finds_the_chunk_that_it_was_promised() {
+    for seed in 1..=20 {
+        let (mut disk, arena, mut store) = fresh(500);
+        run(&mut store, &mut disk, write(&arena, 1, range(0, 16), 1, 100)).unwrap();
+        run(&mut store, &mut disk, snapshot(1, 8, 2)).unwrap();
+        run(&mut store, &mut disk, write(&arena, 1, range(0, 4), 3, 200)).unwrap();
+        fold(&mut store, &mut disk);
+        let own = place_of(&mut store, &mut disk, &arena, 1, 0);
+        let mut fillers = (1..25).map(|chunk| (2, chunk)).chain((1..25).map(|chunk| (1, chunk))).zip(10..);
+        while store.usage().free() > 2 * 16 {
+            let ((copy, chunk), sequence) = fillers.next().unwrap();
+            run(&mut store, &mut disk, write(&arena, copy, range(chunk * 16, 16), sequence, 1)).unwrap();
+        }
+        fold(&mut store, &mut disk);
+        assert_eq!(store.usage().free(), 2 * 16);
+        // The order in which the disk ends things decides whether the copy-range is folded before the write is in the journal.
+        disk.random = Random(seed);
+        let from = Parent { copy: CopyId(1), snapshot: SnapshotId(8) };
+        let known_good = Stamp::default();
+        let share = StoreOp::Share { copy: CopyId(1), stamp: stamp(100), at: range(0, 8), from, known_good };
+        for (tag, op) in [(1, share), (2, write(&arena, 1, range(12, 1), 101, 300))] {
+            store.submit(NOW, Tag(tag), op, &mut |op| disk.submit(op));
+            store.end_turn(NOW, &mut |op| disk.submit(op));
+        }
+        quiesce(&mut store, &mut disk);
+        let mut over: Vec<u64> = std::iter::from_fn(|| store.next_completion())
+            .map(|(Tag(tag), result)| result.map(|_| tag).unwrap())
+            .collect();
+        over.sort_unstable();
+        assert_eq!(over, [1, 2]);
+        fold(&mut store, &mut disk);
+        assert_eq!(place_of(&mut store, &mut disk, &arena, 1, 12), own + 12 * BLOCK, "seed {seed}");
+        disk.crash();
+        let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+        let all = read(&mut store, &mut disk, &arena, 1, range(0, 16)).unwrap();
+        for (n, block) in (0u64..).zip(all.chunks(BLOCK)) {
+            assert_eq!(block, block_of(if n == 12 { 300 } else { 100 + n }), "seed {seed}: block {n}");
+        }
+    }
 }
 
 #[test]

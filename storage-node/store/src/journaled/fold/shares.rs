@@ -139,9 +139,11 @@ impl JournaledStore {
         }
         self.tables.touch_entry(share.layer, chunk)?;
         let present = before.present & !which;
-        let dropped = before.chunk.filter(|_| present == 0);
+        // One that a write beside the range was promised is filled, and nothing is shared.
+        let needed = present != 0 || self.claims.contains_key(&(share.layer, chunk));
+        let dropped = before.chunk.filter(|_| !needed);
         let [zero, lost] = [before.zero, before.lost].map(|mask| mask & !which);
-        let old = Entry { chunk: before.chunk.filter(|_| present != 0), present, zero, lost, ..before };
+        let old = Entry { chunk: before.chunk.filter(|_| needed), present, zero, lost, ..before };
         let supplied = supplies.iter().fold(0, |mask, (part, ..)| mask | part);
         let mut version = before.version.max(share.stamp);
         if mutant::on("store-version-on-chunk") {
