@@ -70,6 +70,7 @@ mod tests {
     use node_core::Mail;
     use node_store::journaled::MIN_DISK_BYTES;
     use std::fs::File;
+    use std::os::unix::fs::FileExt;
     use std::path::PathBuf;
     use std::{fs, io};
 
@@ -156,6 +157,27 @@ mod tests {
         }
         let (left_out, said) = left_out(&DiskPlan { journal_size: Some(16 << 20), ..with(&new, 1) });
         assert!(!left_out && said.contains("has room for"), "{said}");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_disk_is_known_by_its_own_superblock_where_another_ones_came_to_the_place_of_the_other() {
+        let dir = std::env::temp_dir().join(format!("trine-misdirected-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let [x, y] = ["x", "y"].map(|name| dir.join(name));
+        for path in [&x, &y] {
+            fs::write(path, vec![0; usize::try_from(MIN_DISK_BYTES).unwrap()]).unwrap();
+        }
+        open(&[plan(&y)]).unwrap();
+        // Twice as many superblocks: the newer one.
+        (0..2).for_each(|_| open(&[plan(&x)]).unwrap());
+        let own = disks::disk_at(&y).unwrap();
+        let other = fs::read(&x).unwrap();
+        File::options().write(true).open(&y).unwrap().write_all_at(&other[..4096], 0).unwrap();
+        assert_eq!(disks::disk_at(&y).unwrap(), own);
+        open(&[plan(&y)]).unwrap();
+        assert_eq!(disks::disk_at(&y).unwrap(), own);
+        assert_ne!(disks::disk_at(&x).unwrap(), own);
         fs::remove_dir_all(&dir).unwrap();
     }
 
