@@ -32,7 +32,7 @@ pub(crate) async fn run(
             () = wait(stop.clone()) => return Ok(()),
             reign = become_leader(&mut members, front) => reign,
         };
-        tracing::info!(address = front.address(), "leading: the records are read");
+        tracing::info!(address = front.address(), "leading: reading the records");
         let ended = rule(&reign, front, leading, clock, drained).await;
         front.follow(None, None);
         reign.abdicate().await;

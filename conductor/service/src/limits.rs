@@ -68,8 +68,13 @@ pub(crate) const ETCD_CONNECT: Duration = Duration::from_secs(1);
 pub(crate) const ETCD_PING_EVERY: Duration = Duration::from_secs(1);
 /// Without that sign it is given up.
 pub(crate) const ETCD_PING: Duration = Duration::from_secs(2);
-/// Keys that are read at once. Each may be as large as one can be: what was decided has parts of `TXN_BYTES`.
+/// Keys that are read at once before it is known how large they are. Each may be as large as one can be: what was decided has parts of
+/// `TXN_BYTES`.
 pub(crate) const ETCD_PAGE: usize = 60;
+/// How many times as many are read with the next question, at most: those that follow may be larger.
+pub(crate) const ETCD_PAGE_GROWTH: usize = 4;
+/// How large the answer is to be then: some 8,000 shards, which a network of 100 Mbit/s takes in half of `ETCD_CALL`.
+pub(crate) const ETCD_PAGE_BYTES: usize = 8 << 20;
 /// Largest answer of etcd's.
 pub(crate) const ETCD_ANSWER: usize = 64 << 20;
 /// What a page's key costs beside its value, at most.
@@ -85,3 +90,4 @@ pub(crate) const TXNS_AT_ONCE: usize = 16;
 
 const _: () = assert!(LEASE.as_millis() > LEASE_MARGIN.as_millis() + KEEP_EVERY.as_millis() + KEEP_CALL.as_millis());
 const _: () = assert!(ETCD_PAGE * (TXN_BYTES + KEY_BYTES) < ETCD_ANSWER);
+const _: () = assert!(ETCD_PAGE_BYTES * ETCD_PAGE_GROWTH < ETCD_ANSWER && TXN_BYTES < ETCD_PAGE_BYTES);

@@ -13,9 +13,10 @@
 //!
 //! A reign uses one member of etcd: one that is dead or stands still would else get its share of the calls, and end every reign.
 //!
-//! Each operation is sent once. What becomes of one that is not answered is unknown, so the reign ends with it: nothing of an earlier
-//! try can arrive late and undo what was written since. The next reign reads what there is.
+//! Each operation is sent once, but for a question for many keys (`page`). What becomes of one that is not answered is unknown, so the reign
+//! ends with it: nothing of an earlier try can arrive late and undo what was written since. The next reign reads what there is.
 
+use super::page::Page;
 use super::redo::Guarded;
 use super::{Records, changes, encode, new_cluster, restore};
 use crate::clock::uptime;
@@ -47,6 +48,9 @@ struct Member {
     url: String,
     options: ConnectOptions,
     client: OnceCell<Client>,
+    /// Questions for many keys so far.
+    #[cfg(test)]
+    pages: std::sync::atomic::AtomicUsize,
 }
 
 /// Until when a lease is certain to hold, by `uptime`.
@@ -109,7 +113,13 @@ impl Etcd {
         }
         let member = |url: &String| {
             let place = format!("{url} ({})", at.prefix).into();
-            let member = Member { url: url.clone(), options: options.clone(), client: OnceCell::new() };
+            let member = Member {
+                url: url.clone(),
+                options: options.clone(),
+                client: OnceCell::new(),
+                #[cfg(test)]
+                pages: 0.into(),
+            };
             Self { member: Arc::new(member), prefix: at.prefix.as_str().into(), place }
         };
         Ok(at.urls.iter().map(member).collect())
@@ -117,7 +127,7 @@ impl Etcd {
 
     /// Nothing is sent before it is needed: who is let in only with a password would not be told apart from a member that is away.
     async fn client(&self) -> Result<&Client, Error> {
-        let Member { url, options, client } = &*self.member;
+        let Member { url, options, client, .. } = &*self.member;
         let connect = || self.within(limits::ETCD_CALL, "let it in", Client::connect([url], Some(options.clone())));
         client.get_or_try_init(connect).await
     }
@@ -169,25 +179,43 @@ impl Etcd {
         // The first key behind all that begin with it.
         let end = format!("{}{}", &prefix[..prefix.len() - 1], '0');
         debug_assert!(prefix.ends_with('/'), "0 is what comes after a slash");
-        let page = i64::try_from(limits::ETCD_PAGE).unwrap_or(i64::MAX);
         let (mut from, mut revision, mut found) = (prefix.clone(), 0, Vec::new());
+        let mut page = Page::FIRST;
         loop {
-            let page = GetOptions::new().with_range(end.clone()).with_limit(page).with_revision(revision);
+            #[cfg(test)]
+            self.member.pages.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let options = GetOptions::new().with_range(end.clone()).with_limit(page.limit()).with_revision(revision);
             let mut kv = self.kv().await?;
-            let mut answer = self.within(limits::ETCD_CALL, "read the records", kv.get(from, Some(page))).await?;
+            let asked = kv.get(from.clone(), Some(options));
+            let mut answer = match (self.within(limits::ETCD_CALL, "read the records", asked).await, page.smaller()) {
+                (Ok(answer), _) => answer,
+                (Err(error), None) => return Err(error),
+                (Err(error), Some(smaller)) => {
+                    tracing::debug!(%error, ?smaller, "fewer records are asked for at once");
+                    page = smaller;
+                    continue;
+                }
+            };
             // All pages are of the first one's moment.
             revision = answer.header().map_or(revision, |h| if revision == 0 { h.revision() } else { revision });
-            let more = answer.more();
+            let (more, before, mut bytes) = (answer.more(), found.len(), 0);
             for pair in answer.take_kvs() {
                 let (key, value) = pair.into_key_value();
+                bytes += key.len() + value.len();
                 let key = String::from_utf8_lossy(&key[prefix.len().min(key.len())..]).into_owned();
                 found.push((key, value));
             }
+            page = page.behind(found.len() - before, bytes);
             match found.last() {
                 Some((last, _)) if more => from = format!("{prefix}{last}\0"),
                 _ => return Ok(found),
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn pages(&self) -> usize {
+        self.member.pages.load(std::sync::atomic::Ordering::SeqCst)
     }
 
     /// Where the leader says that it can be reached; `None` if nobody leads.
@@ -282,9 +310,12 @@ impl Reign {
         let etcd = self.guarded.etcd();
         let format = etcd.get("format").await?;
         let format = format.map(|text| String::from_utf8_lossy(&text).parse().unwrap_or(0));
+        let began = uptime();
         let records = etcd.all("record/").await?;
-        let now = now();
+        let (now, count) = (now(), records.len());
         if let Some(model) = restore(&etcd.place, format, records, now)? {
+            let took = uptime().saturating_sub(began);
+            tracing::info!(records = count, ?took, "the records are read");
             return Ok(model);
         }
         let (model, dirty) = new_cluster(&etcd.place, existing, now)?;

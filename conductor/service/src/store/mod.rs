@@ -7,6 +7,7 @@
 
 pub(crate) mod etcd;
 pub(crate) mod found;
+mod page;
 pub(crate) mod redb;
 mod redo;
 
