@@ -16,9 +16,11 @@ pub(crate) const CONFIRM: Duration = Duration::from_secs(5);
 pub(crate) const CONFIRM_EVERY: Duration = Duration::from_millis(50);
 /// How often a request for places looks whether the nodes were heard after a start.
 pub(crate) const LISTEN_EVERY: Duration = Duration::from_millis(50);
-/// Requests at once that wait for longer than an answer takes, for nodes, a snapshot or an event: half of those that there may be beside
-/// nodes', so that the others find room.
-pub(crate) const WAITERS: usize = 128;
+/// Requests at once that wait for longer than an answer takes, for nodes, a snapshot or an event: half of those that there may be with the
+/// cluster's key beside nodes', so that the others find room.
+pub(crate) const WAITERS: usize = OTHER_REQUESTS / 2;
+/// The same of those with clients' keys.
+pub(crate) const CLIENT_WAITERS: usize = CLIENT_REQUESTS / 2;
 /// How long a challenge is handed out, and serves for as long again: nothing an asker keeps goes stale between two of its heartbeats.
 pub(crate) const CHALLENGE: Duration = Duration::from_secs(60);
 /// Proofs for one challenge until there is another: some of each of 256 nodes a second. Some 40 bytes are kept of each, 8 MiB in all.
@@ -31,9 +33,14 @@ pub(crate) const SMALL_BODY: usize = 64 << 10;
 pub(crate) const NODE_BODY: usize = 64 << 20;
 /// Nodes' requests at once: every node's held heartbeat, and what it says beside it. What others ask takes no room from it.
 pub(crate) const NODE_REQUESTS: usize = 256 + 256;
-/// Those of targets and people.
+/// Those of people, and of targets that have the cluster's key.
 pub(crate) const OTHER_REQUESTS: usize = 256;
-/// Connections at once: those of the requests; three quarters of the usual 1024 descriptors.
+/// Those of targets with clients' keys.
+pub(crate) const CLIENT_REQUESTS: usize = 128;
+/// Of these, those with one key: a host's targets ask for a map now and then, which takes milliseconds.
+pub(crate) const KEY_REQUESTS: usize = 16;
+/// Connections at once: those of the requests of nodes and others, for which those with clients' keys make room; three quarters of the usual
+/// 1024 descriptors.
 pub(crate) const CONNECTIONS: usize = 768;
 /// A connection that moved nothing for so long is closed: longer than any request may take.
 pub(crate) const IDLE: Duration = Duration::from_secs(60);

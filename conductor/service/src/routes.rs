@@ -10,22 +10,21 @@ mod duties;
 mod events;
 mod recovery;
 mod resync;
+mod room;
 mod scrubs;
 mod settings;
 mod snapshots;
 
-use crate::answer::{Failure, body, late};
+use crate::answer::{Failure, body};
 use crate::front::Advertised;
 use crate::gate::{Caller, Gate};
 use crate::ledger::Ledger;
-use crate::limits::{
-    CONFIRM, CONFIRM_EVERY, HOLD, LISTEN_EVERY, NODE_BODY, NODE_REQUESTS, OTHER_REQUESTS, REQUEST, SMALL_BODY, WAITERS,
-};
+use crate::limits::{CONFIRM, CONFIRM_EVERY, HOLD, LISTEN_EVERY, NODE_BODY, SMALL_BODY};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Extension, Json, Router};
 use conductor_model::api::{
@@ -38,9 +37,11 @@ use conductor_model::{Commit, Conductor, Dirty, Error, Millis, NodeId, check_vol
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use wire::{Attached, READ_ONLY, SHARED};
+
+pub(crate) use room::Waiters;
+use room::{Room, limit};
 
 pub(crate) type Answer<T> = Result<Json<T>, Failure>;
 pub(crate) type Name = Result<Path<String>, PathRejection>;
@@ -108,7 +109,7 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Ledger>)> {
 /// The whole service.
 pub(crate) fn router(ledger: Ledger, gate: Gate) -> Router {
     let routes = table().into_iter().fold(Router::new(), |router, (_, path, handler)| router.route(path, handler));
-    let room = Arc::new(Room { nodes: Semaphore::new(NODE_REQUESTS), others: Semaphore::new(OTHER_REQUESTS) });
+    let room = Arc::new(Room::new());
     let limited = from_fn(move |request: Request, next: Next| limit(Arc::clone(&room), request, next));
     routes
         .fallback(async || Failure::new(StatusCode::NOT_FOUND, "no-route", "no such path: see /v1/openapi.json"))
@@ -116,7 +117,6 @@ pub(crate) fn router(ledger: Ledger, gate: Gate) -> Router {
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, "no-method", "not with this method: see /v1/openapi.json")
         })
         .layer(Extension(gate.clone()))
-        .layer(Extension(Waiters(Arc::new(Semaphore::new(WAITERS)))))
         .layer(limited)
         // Before that: what proves nothing, or has not arrived yet, takes no room.
         .layer(from_fn(move |request: Request, next: Next| gate.clone().pass(request, next)))
@@ -131,28 +131,6 @@ const OF_NODES: [&str; 5] =
 pub(crate) fn largest_body(path: &str) -> usize {
     // That one may name every copy of a volume.
     if OF_NODES.contains(&path) || path.ends_with("/resync") { NODE_BODY } else { SMALL_BODY }
-}
-
-/// Room for requests under way: a node that cannot say that it lives is taken for dead, whoever else is many.
-struct Room {
-    nodes: Semaphore,
-    others: Semaphore,
-}
-
-/// Neither too many requests at once, nor one for ever.
-async fn limit(room: Arc<Room>, request: Request, next: Next) -> Response {
-    let at_once = if OF_NODES.contains(&request.uri().path()) { &room.nodes } else { &room.others };
-    let Ok(_permit) = at_once.try_acquire() else {
-        return busy().into_response();
-    };
-    match timeout(REQUEST, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => late().into_response(),
-    }
-}
-
-fn busy() -> Failure {
-    Failure::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "too many requests at once")
 }
 
 /// Runs a command that may change something.
@@ -173,17 +151,6 @@ pub(crate) async fn look<T: Send + 'static>(
     question: impl FnOnce(&Conductor, Millis) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Failure> {
     Ok(ledger.ask(move |model, now| (question(model, now), Dirty::default())).await??)
-}
-
-/// Room for requests that wait for long: there is always some for those that do not.
-#[derive(Clone)]
-pub(crate) struct Waiters(Arc<Semaphore>);
-
-impl Waiters {
-    /// For as long as one waits.
-    pub(crate) fn enter(&self) -> Result<SemaphorePermit<'_>, Failure> {
-        self.0.try_acquire().map_err(|_| busy())
-    }
 }
 
 /// Waits while of some node it is not known whether it is there, which is 10 s at most: before places of copies are chosen, and before it is said
@@ -351,6 +318,7 @@ async fn attach(
     State(ledger): State<Ledger>,
     Extension(gate): Extension<Gate>,
     Extension(caller): Extension<Caller>,
+    Extension(waiters): Extension<Waiters>,
     path: Name,
     request: Request,
 ) -> Answer<VolumeMap> {
@@ -379,31 +347,38 @@ async fn attach(
     let evict = format!("`trine client evict {}` gives it up again", attach.client);
     let done = format!("{name} is attached as {}, and {evict}", map.attach);
     if force {
-        confirmed(&ledger, &[name], &done, "the old client").await?;
+        confirmed(&ledger, &waiters, &[name], &done, "the old client").await?;
     } else {
         let missing =
             move |m: &Conductor, now| m.may_serve_others(now, &name).unwrap_or_default().into_iter().collect();
-        no_more_missing(&ledger, missing, &done, "whom it was taken from").await?;
+        no_more_missing(&ledger, &waiters, missing, &done, "whom it was taken from").await?;
     }
     Ok(Json(map))
 }
 
 /// Rule 19: what ends attachments of these volumes has taken effect when no primary would serve whom they belonged to any more.
-pub(crate) async fn confirmed(ledger: &Ledger, volumes: &[String], done: &str, whom: &str) -> Result<(), Failure> {
+pub(crate) async fn confirmed(
+    ledger: &Ledger,
+    waiters: &Waiters,
+    volumes: &[String],
+    done: &str,
+    whom: &str,
+) -> Result<(), Failure> {
     let names = volumes.to_vec();
     // One that is gone meanwhile is served to nobody.
     let missing = move |m: &Conductor, now| names.iter().filter_map(|v| m.unconfirmed(now, v).ok()).flatten().collect();
-    no_more_missing(ledger, missing, done, whom).await
+    no_more_missing(ledger, waiters, missing, done, whom).await
 }
 
 /// Waits until no node is, and refuses if some still are.
 pub(crate) async fn no_more_missing(
     ledger: &Ledger,
+    waiters: &Waiters,
     missing: impl Fn(&Conductor, Millis) -> BTreeSet<NodeId> + Clone + Send + 'static,
     done: &str,
     whom: &str,
 ) -> Result<(), Failure> {
-    let missing = still_missing(ledger, missing).await?;
+    let missing = still_missing(ledger, waiters, missing).await?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -414,17 +389,24 @@ pub(crate) async fn no_more_missing(
     Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unconfirmed", message))
 }
 
-/// Waits until no node is. Returns those that still are when that takes too long.
+/// Waits until no node is. Returns those that still are when that takes too long, or at once if too many wait: what was asked for is done, and
+/// that it is not confirmed is no less true then.
 pub(crate) async fn still_missing(
     ledger: &Ledger,
+    waiters: &Waiters,
     missing: impl Fn(&Conductor, Millis) -> BTreeSet<NodeId> + Clone + Send + 'static,
 ) -> Result<BTreeSet<NodeId>, Failure> {
     let until = Instant::now() + CONFIRM;
+    let mut waits = None;
     loop {
         let missing = missing.clone();
         let missing = look(ledger, move |m: &Conductor, now| Ok(missing(m, now))).await?;
         if missing.is_empty() || Instant::now() >= until {
             return Ok(missing);
+        }
+        if waits.is_none() {
+            let Ok(permit) = waiters.enter() else { return Ok(missing) };
+            waits = Some(permit);
         }
         tokio::time::sleep(CONFIRM_EVERY).await;
     }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
-use common::{Conductor, MIB, Scratch, attach, born, heartbeat, small, three_nodes};
+use common::{Conductor, MIB, Scratch, add_key, attach, born, heartbeat, small, three_nodes};
 use conductor_client::{Client, Error};
 use conductor_model::api::{Heartbeat, MembershipAnswer};
 use conductor_model::events::Happened;
@@ -363,6 +363,37 @@ fn who_waits_takes_no_room_from_nodes() {
     let forced = serde_json::to_string(&attach("web1", true)).unwrap();
     let waiting = crowd(&conductor, |_| conductor.request("POST", "/v1/volumes/db/attach", &forced));
     nodes_are_heard(&client);
+    // Those that are still read now have a place until they wait.
+    let begun = Instant::now();
+    while client.volumes().is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(2), "nor these");
+    }
+    drop(waiting);
+    conductor.stop();
+}
+
+#[test]
+fn one_clients_key_takes_no_room_from_anybody_else() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    client.create_volume(&small("db", 3 * MIB)).unwrap();
+    client.create_volume(&small("other", MIB)).unwrap();
+    let [one, another] =
+        [("one", "db"), ("another", "other")].map(|(name, volume)| add_key(&client, name, &[volume], false));
+    let another = Client::new(&conductor.address.to_string()).unwrap().with_key(another).unwrap();
+    // Nobody confirms these for five seconds.
+    let forced = serde_json::to_string(&attach("one@h", true)).unwrap();
+    let mut waiting = crowd(&conductor, |_| conductor.request_with(&one, "POST", "/v1/volumes/db/attach", &forced));
+    assert_eq!(client.volumes().unwrap().len(), 2);
+    assert_eq!(another.map("other").unwrap().shards.len(), 1);
+    nodes_are_heard(&client);
+    let last = waiting.last_mut().unwrap();
+    last.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut answer = String::new();
+    last.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("\"busy\""), "{answer}");
     drop(waiting);
     conductor.stop();
 }

@@ -5,10 +5,10 @@
 use crate::answer::{Failure, body};
 use crate::ledger::Ledger;
 use crate::limits::{NODE_BODY, SMALL_BODY};
-use crate::routes::{Answer, change, confirmed, look, no_more_missing, still_missing};
-use axum::Json;
+use crate::routes::{Answer, Waiters, change, confirmed, look, no_more_missing, still_missing};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use conductor_model::api::NodeSessions;
 use conductor_model::views::{ClientInfo, Evict, KeyInfo, NewKey, RemoveKey, RotateKey, RotatedKey};
 use conductor_model::{Conductor, Dirty, NodeId, Rotated};
@@ -26,12 +26,16 @@ pub(crate) async fn sessions(State(ledger): State<Ledger>, request: Request) -> 
 }
 
 /// Answers with the volumes that it had.
-pub(crate) async fn evict(State(ledger): State<Ledger>, request: Request) -> Answer<Vec<String>> {
+pub(crate) async fn evict(
+    State(ledger): State<Ledger>,
+    Extension(waiters): Extension<Waiters>,
+    request: Request,
+) -> Answer<Vec<String>> {
     let Evict { client } = body(request, SMALL_BODY).await?;
     let name = client.clone();
     let volumes = change(&ledger, move |m, _| m.evict(&name)).await?;
     tracing::info!(client, ?volumes, "client evicted");
-    confirmed(&ledger, &volumes, &format!("{client} is evicted"), "it").await?;
+    confirmed(&ledger, &waiters, &volumes, &format!("{client} is evicted"), "it").await?;
     Ok(Json(volumes))
 }
 
@@ -50,6 +54,7 @@ pub(crate) async fn add_key(
 /// with those that may. It is no failure: what is answered cannot be asked for again, and the former key is one no more.
 pub(crate) async fn rotate_key(
     State(ledger): State<Ledger>,
+    Extension(waiters): Extension<Waiters>,
     request: Request,
 ) -> Result<(StatusCode, Json<RotatedKey>), Failure> {
     let rotate: RotateKey = body(request, SMALL_BODY).await?;
@@ -65,19 +70,23 @@ pub(crate) async fn rotate_key(
     if at_once {
         let missing = move |m: &Conductor, now| m.unconfirmed_since(now, &volumes, at);
         // If it cannot be asked any more, none has confirmed as far as is known.
-        unconfirmed = still_missing(&ledger, missing).await.unwrap_or(primaries);
+        unconfirmed = still_missing(&ledger, &waiters, missing).await.unwrap_or(primaries);
     }
     let unconfirmed: Vec<NodeId> = unconfirmed.into_iter().collect();
     Ok((StatusCode::CREATED, Json(RotatedKey { key, unconfirmed })))
 }
 
 /// Answered when no primary of its volumes serves it any more.
-pub(crate) async fn remove_key(State(ledger): State<Ledger>, request: Request) -> Result<StatusCode, Failure> {
+pub(crate) async fn remove_key(
+    State(ledger): State<Ledger>,
+    Extension(waiters): Extension<Waiters>,
+    request: Request,
+) -> Result<StatusCode, Failure> {
     let RemoveKey { name } = body(request, SMALL_BODY).await?;
     let key = name.clone();
     let (volumes, at) = change(&ledger, move |m, now| m.remove_key(now, &key)).await?;
     tracing::info!(key = name, "key removed");
     let missing = move |m: &Conductor, now| m.unconfirmed_since(now, &volumes, at);
-    no_more_missing(&ledger, missing, &format!("the key {name} is removed"), "its clients").await?;
+    no_more_missing(&ledger, &waiters, missing, &format!("the key {name} is removed"), "its clients").await?;
     Ok(StatusCode::NO_CONTENT)
 }

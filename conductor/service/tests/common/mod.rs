@@ -3,7 +3,7 @@
 
 use conductor_client::Client;
 use conductor_model::api::{DiskReport, Heartbeat, MembershipChange, MembershipRequest, Register};
-use conductor_model::views::{Attach, NewVolume};
+use conductor_model::views::{Attach, NewKey, NewVolume};
 use conductor_model::{Bytes, ClusterId, Commit, Configuration, DiskId, NodeId, OpenId};
 use conductor_service::{Options, Store, run};
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use wire::{ClusterKey, Key, Over, RequestChallenge, RequestProof};
+use wire::{Card, ClientKey, ClusterKey, Key, Over, RequestChallenge, RequestProof};
 
 pub(crate) const MIB: u64 = 1 << 20;
 /// The cluster's key.
@@ -112,12 +112,17 @@ impl Conductor {
 
     /// The like of a request of whoever has the cluster's key.
     pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Vec<u8> {
+        self.request_with(&Key::Cluster(ClusterKey(KEY)), method, path, body)
+    }
+
+    /// The like of one with this key.
+    pub(crate) fn request_with(&self, key: &Key, method: &str, path: &str, body: &str) -> Vec<u8> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let asked = self.raw(b"GET /v1/role HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
         let challenge = asked.lines().find_map(|line| line.strip_prefix("www-authenticate: "));
         let challenge = challenge.and_then(RequestChallenge::from_header).unwrap();
-        let (key, nonce) = (Key::Cluster(ClusterKey(KEY)), NEXT.fetch_add(1, Ordering::Relaxed).into());
-        let proof = RequestProof::new(&key, Over::Clear, (challenge, nonce), method, path, body.as_bytes()).to_header();
+        let nonce = NEXT.fetch_add(1, Ordering::Relaxed).into();
+        let proof = RequestProof::new(key, Over::Clear, (challenge, nonce), method, path, body.as_bytes()).to_header();
         let (length, close) = (body.len(), "connection: close");
         let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{close}\r\nauthorization: {proof}\r\n");
         format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes()
@@ -188,6 +193,15 @@ pub(crate) fn small(name: &str, size: u64) -> NewVolume {
 
 pub(crate) fn born(config: &Configuration) -> MembershipRequest {
     MembershipRequest { shard: config.shard, epoch: config.epoch, by: config.primary, change: MembershipChange::Born }
+}
+
+/// A key of its own for these volumes.
+pub(crate) fn add_key(client: &Client, name: &str, volumes: &[&str], read_only: bool) -> Key {
+    let volumes = volumes.iter().map(|volume| (*volume).to_owned()).collect();
+    let key = client.add_key(&NewKey { name: name.to_owned(), volumes, read_only }).unwrap();
+    let volumes = key.volumes.iter().map(|volume| volume.id.0).collect();
+    let card = Card { name: key.name, serial: key.serial, read_only, volumes };
+    Key::Client(ClientKey::new(card, &ClusterKey(KEY), [0; 32]).unwrap())
 }
 
 pub(crate) fn attach(client: &str, force: bool) -> Attach {
