@@ -40,7 +40,7 @@ pub(crate) struct AddArgs {
     /// The volumes that it is for, and their snapshots. A volume that is deleted and made again is another one
     #[arg(long, value_name = "VOLUME,…", value_delimiter = ',', required = true, value_parser = name)]
     volumes: Vec<String>,
-    /// For reading alone
+    /// For reading alone: it takes a volume from nobody who writes to it, with --force either
     #[arg(long)]
     read_only: bool,
     #[command(flatten)]

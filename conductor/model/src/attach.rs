@@ -58,6 +58,12 @@ impl VolumeRecord {
         self.holder_but("")
     }
 
+    /// Who else than `client` writes to it, in words.
+    pub(crate) fn written_by_others(&self, client: &str) -> Option<String> {
+        let writes = self.attachment.is_some() || self.readers.iter().any(|r| r.shared);
+        writes.then(|| self.holder_but(client)).flatten()
+    }
+
     /// Who else than `client` has it, in words.
     fn holder_but(&self, client: &str) -> Option<String> {
         let writer = self.attachment.as_ref().map(|held| &held.client).filter(|name| *name != client);

@@ -273,6 +273,19 @@ pub enum Error {
         /// What was asked for.
         volume: String,
     },
+    /// The key that is shown is for reading alone.
+    #[error(
+        "volume {volume} is attached by {holder}, and the key {key}, which is for reading alone, takes it from nobody who writes: wait until \
+         that is over, or read a snapshot of it"
+    )]
+    WriterStays {
+        /// Its name.
+        key: String,
+        /// The volume.
+        volume: String,
+        /// Who writes to it.
+        holder: String,
+    },
     /// The conductor's record of the shard is in doubt (rule 12).
     #[error("shard {shard} is not changed: {why}")]
     Distrusted {
@@ -326,7 +339,7 @@ impl Error {
             Self::NoClient(_) => "no-client",
             Self::KeyExists(_) => "key-exists",
             Self::NoKey(_) => "no-key",
-            Self::KeyRemoved(_) | Self::KeyOfOthers { .. } => "forbidden",
+            Self::KeyRemoved(_) | Self::KeyOfOthers { .. } | Self::WriterStays { .. } => "forbidden",
             Self::Distrusted { .. } => "distrusted",
             Self::BadDraw(_) => "bad-draw",
         }
@@ -339,7 +352,7 @@ impl Error {
             Self::UnknownNode(_) | Self::NoNode(_) | Self::NoDisk(_) | Self::NoVolume(_) => Class::NotFound,
             Self::NoSnapshot { .. } | Self::NoCopyJob { .. } | Self::NoClient(_) | Self::NoKey(_) => Class::NotFound,
             Self::NoCopy { .. } | Self::NoRollback { .. } => Class::NotFound,
-            Self::KeyRemoved(_) | Self::KeyOfOthers { .. } => Class::Forbidden,
+            Self::KeyRemoved(_) | Self::KeyOfOthers { .. } | Self::WriterStays { .. } => Class::Forbidden,
             _ => Class::Conflict,
         }
     }

@@ -8,9 +8,11 @@
 
 use crate::api::KeyList;
 use crate::events::Happened;
-use crate::limits::{MAX_CLIENT_KEYS, MAX_FORMER_KEYS, MAX_KEY_GRACE_MS, MAX_KEY_NAME, MAX_KEY_VOLUMES};
+use crate::limits::{
+    MAX_CLIENT_KEYS, MAX_FORMER_KEYS, MAX_KEY_GRACE_MS, MAX_KEY_NAME, MAX_KEY_VOLUMES, MAX_READERS_PER_KEY,
+};
 use crate::record::ClientKeyRecord;
-use crate::views::{FormerKey, KeyInfo, KeyVolume, NewKey, RotateKey};
+use crate::views::{Attach, FormerKey, KeyInfo, KeyVolume, NewKey, Reader, RotateKey};
 use crate::{Commit, Conductor, Dirty, Error, Key, Millis, NodeId, VolumeId};
 use std::collections::BTreeSet;
 
@@ -161,6 +163,26 @@ impl Conductor {
         match self.names.get(volume).is_some_and(|id| key.volumes.contains(id)) {
             true => Ok(()),
             false => Err(Error::KeyOfOthers { name: name.to_owned(), volume: volume.to_owned() }),
+        }
+    }
+
+    /// Whether whoever shows such a key may attach a volume so, whatever force he uses. One that is for reading alone takes nothing from who writes; and
+    /// none has so many of a volume's readers that there is no room for others'.
+    pub fn permit_attach(&self, name: &str, serial: u64, volume: &str, attach: &Attach) -> Result<(), Error> {
+        self.permit(name, serial, volume)?;
+        let Attach { client, shared, .. } = attach;
+        let record = self.volume(volume)?;
+        let (key, volume) = (name.to_owned(), volume.to_owned());
+        if self.keys.get(&serial).is_some_and(|key| key.read_only)
+            && let Some(holder) = record.written_by_others(client)
+        {
+            return Err(Error::WriterStays { key, volume, holder });
+        }
+        let prefix = format!("{name}@");
+        let own = |r: &&Reader| r.client.starts_with(&prefix) && r.client != *client && r.shared == *shared;
+        match record.readers.iter().filter(own).count() >= MAX_READERS_PER_KEY {
+            true => Err(Error::Limit { what: "readers of a volume with one key", limit: MAX_READERS_PER_KEY }),
+            false => Ok(()),
         }
     }
 

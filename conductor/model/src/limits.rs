@@ -48,7 +48,9 @@ pub const MAX_FORMER_KEYS: usize = 2;
 pub const MAX_KEY_GRACE_MS: u64 = 365 * 86_400_000;
 /// Clients that read one volume at once: each costs its nodes sessions, and 16 bytes of what they are told of the volume.
 pub const MAX_READERS_PER_VOLUME: usize = 64;
-/// Of these, how many a refusal names.
+/// Of these, those that have one key: whoever has it does not keep all others from reading.
+pub const MAX_READERS_PER_KEY: usize = MAX_READERS_PER_VOLUME / 2;
+/// Of all readers, how many a refusal names.
 pub const MAX_READERS_SHOWN: usize = 3;
 /// Sessions remembered of one node: four full reactors of it, 256 KiB.
 pub const MAX_SESSIONS_PER_NODE: usize = 1024;

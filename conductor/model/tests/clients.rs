@@ -6,7 +6,8 @@ mod common;
 use common::{Cluster, MIB, with_volume};
 use conductor_model::api::{MembershipAnswer, MembershipChange, NodeSession, NodeSessions, ReaderList, VolumeMap};
 use conductor_model::limits::{
-    MAX_CLIENT_KEYS, MAX_CLIENT_NAME, MAX_KEY_GRACE_MS, MAX_READERS_PER_VOLUME, MAX_SESSIONS_PER_NODE,
+    MAX_CLIENT_KEYS, MAX_CLIENT_NAME, MAX_KEY_GRACE_MS, MAX_READERS_PER_KEY, MAX_READERS_PER_VOLUME,
+    MAX_SESSIONS_PER_NODE,
 };
 use conductor_model::views::{
     Attach, ClientInfo, ClientSession, CopyRange, Detach, FormerKey, KeyInfo, NewKey, RotateKey,
@@ -414,6 +415,46 @@ fn as_many_share_a_volume_as_could_read_it() {
     }
     assert_eq!(share(&mut cluster, "more", false).unwrap_err().kind(), "limit");
     share(&mut cluster, "c0", false).unwrap();
+}
+
+#[test]
+fn a_key_for_reading_alone_ends_no_writer_and_no_key_has_all_of_the_readers_places() {
+    let mut cluster = with_volume();
+    for (name, read_only) in [("rd", true), ("rw", false)] {
+        let new = NewKey { name: name.to_owned(), volumes: vec!["db".to_owned()], read_only };
+        cluster.run(|m, now, _| m.add_key(now, &new)).unwrap();
+    }
+    let may = |cluster: &Cluster, (name, serial): (&str, u64), host: &str, force| {
+        let client = format!("{name}@{host}");
+        let attach = Attach { client, read_only: true, shared: false, force, host: String::new(), resumes: None };
+        cluster.model.permit_attach(name, serial, "db", &attach)
+    };
+    let (reads, writes) = (("rd", 1), ("rw", 2));
+    assert_eq!(may(&cluster, reads, "h", true), Ok(()), "nobody has it");
+    for shared in [false, true] {
+        if shared { share(&mut cluster, "w", true) } else { write(&mut cluster, "w") }.unwrap();
+        for force in [false, true] {
+            let refused = may(&cluster, reads, "h", force).unwrap_err();
+            assert_eq!(refused.kind(), "forbidden");
+            let said = refused.to_string();
+            assert!(
+                said.contains("attached by w") && said.contains("the key rd, which is for reading alone"),
+                "{said}"
+            );
+        }
+        assert_eq!(may(&cluster, writes, "h", true), Ok(()), "which takes it with a write, too");
+    }
+    evict(&mut cluster, "w").unwrap();
+    assert_eq!(may(&cluster, reads, "h", false), Ok(()));
+
+    for host in 0..MAX_READERS_PER_KEY {
+        assert_eq!(may(&cluster, reads, &format!("h{host}"), false), Ok(()));
+        read(&mut cluster, &format!("rd@h{host}")).unwrap();
+    }
+    assert_eq!(may(&cluster, reads, "more", true).unwrap_err().kind(), "limit");
+    assert_eq!(may(&cluster, reads, "h3", false), Ok(()), "it has it already");
+    assert_eq!(may(&cluster, writes, "more", false), Ok(()));
+    assert_eq!(may(&cluster, ("rd", 2), "h", false).unwrap_err().kind(), "forbidden", "that is another key's number");
 }
 
 fn rotate(cluster: &mut Cluster, grace_ms: u64) -> Result<KeyInfo, Error> {

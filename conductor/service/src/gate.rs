@@ -18,6 +18,7 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use conductor_model::views::Attach;
 use conductor_model::{Conductor, limits};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,6 +45,19 @@ impl Caller {
         match self {
             Self::Administrator => Ok(()),
             Self::Client(card) => model.permit(&card.name, card.serial, volume),
+        }
+    }
+
+    /// Whether it may attach this volume so.
+    pub(crate) fn permits_attach(
+        &self,
+        model: &Conductor,
+        volume: &str,
+        attach: &Attach,
+    ) -> Result<(), conductor_model::Error> {
+        match self {
+            Self::Administrator => Ok(()),
+            Self::Client(card) => model.permit_attach(&card.name, card.serial, volume, attach),
         }
     }
 

@@ -328,7 +328,7 @@ async fn attach(
     let force = attach.force;
     let (volume, asked, who) = (name.clone(), attach.clone(), caller.clone());
     let attached = move |m: &mut Conductor, now| {
-        who.permits(m, &volume)?;
+        who.permits_attach(m, &volume, &asked)?;
         m.attach(now, &volume, &asked)
     };
     let mut map = change(&ledger, attached).await?;

@@ -282,6 +282,16 @@ fn a_key_for_reading_writes_nothing() {
     };
     let why = conductor.attach(THEIRS, &attach(false)).unwrap_err().to_string();
     assert!(why.contains("the key rd is for reading alone"), "{why}");
+    let owner = Host::new(&cluster, "wr", &["--volumes", THEIRS]);
+    done(&owner.attach(&cluster, THEIRS));
+    let mut writer = owner.nbd(THEIRS);
+    assert!(writer.call(&write(7), LONG).unwrap().is_ok());
+    let refused = conductor.attach(THEIRS, &attach(true)).unwrap_err();
+    assert_eq!(refused.kind(), Some("forbidden"), "{refused}");
+    assert!(refused.to_string().contains("the key rd, which is for reading alone, takes it from nobody"), "{refused}");
+    assert!(writer.call(&write(8), LONG).unwrap().is_ok(), "nothing was taken from who writes");
+    assert_eq!(read(&mut writer), 8);
+    done(&owner.trine(&cluster, &["detach", THEIRS]));
     let map = conductor.attach(THEIRS, &attach(true)).unwrap();
     let writes = host.who(&map);
     assert_eq!(hello(&map, &writes).map(drop), Err(Refused::Rejected(Reason::Denied)), "it says that it writes");
