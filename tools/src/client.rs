@@ -205,9 +205,11 @@ fn evict(args: &EvictArgs) -> Outcome {
         let mut clients = client.clients()?;
         // Whoever reads snapshots has nothing to be evicted from.
         clients.retain(|client| !client.volumes.is_empty());
-        let info = one(clients, &args.name)?;
-        let volumes = info.volumes.iter().map(|held| held.volume.as_str()).collect::<Vec<_>>().join(", ");
-        confirm(&format!("Take {volumes} from {}? Its requests fail from then on.", args.name), false)?;
+        // Whoever has nothing may have been evicted already, without all nodes' word: that is asked for without more ado.
+        if let Some(info) = clients.into_iter().find(|client| client.name == args.name) {
+            let volumes = info.volumes.iter().map(|held| held.volume.as_str()).collect::<Vec<_>>().join(", ");
+            confirm(&format!("Take {volumes} from {}? Its requests fail from then on.", args.name), false)?;
+        }
     }
     let evicted = Evicted { name: &args.name, evicted_from: client.evict(&args.name)? };
     args.output.print(&evicted, |it| format!("{} evicted from {}", it.name, it.evicted_from.join(", ")))

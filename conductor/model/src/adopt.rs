@@ -588,6 +588,7 @@ fn new_record(id: VolumeId, card: &VolumeCard, shards: &BTreeMap<ShardIndex, Con
         cancelled: None,
         given_up_at: Commit(0),
         taken_at: Commit(0),
+        evicted: BTreeSet::new(),
     }
 }
 

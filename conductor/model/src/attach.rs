@@ -150,6 +150,10 @@ impl Conductor {
         let first = first.unwrap_or(generation);
         if let Some(volume) = self.volumes.get_mut(&id) {
             volume.attach = generation;
+            if volume.taken_at == Commit(0) {
+                volume.evicted.clear();
+            }
+            volume.evicted.remove(client);
             if from.is_some() {
                 volume.taken_at = at;
             }
@@ -223,18 +227,26 @@ impl Conductor {
     }
 
     /// Ends all that a client has attached. Returns the volumes, of which nodes are to hear before it is certain
-    /// ([`Self::unconfirmed`]).
+    /// ([`Self::may_serve_others`]): also those from which it was evicted before, if that is not certain yet, or is all that there is.
     pub fn evict(&mut self, client: &str) -> Result<(Vec<String>, Dirty), Error> {
         self.check_trusted()?;
+        let before = self.volumes.values().filter(|volume| volume.evicted.contains(client));
+        let before: Vec<(Commit, String)> = before.map(|volume| (volume.taken_at, volume.name.clone())).collect();
         let (at, mut dirty) = (self.next_commit(), Dirty::default());
-        let names = self.end_attachments(&|name| name == client, at, &mut dirty);
+        let mut names = self.end_attachments(&|name| name == client, at, &mut dirty);
+        names.extend(before.iter().filter(|(taken_at, _)| *taken_at > Commit(0)).map(|(_, name)| name.clone()));
+        if names.is_empty() {
+            names.extend(before.into_iter().map(|(_, name)| name));
+        }
         if names.is_empty() {
             return Err(Error::NoClient(client.to_owned()));
         }
+        names.sort_unstable();
+        names.dedup();
         Ok((names, self.seal(dirty)))
     }
 
-    /// Ends all that these clients have attached. Returns the volumes.
+    /// Ends all that these clients have attached. Returns the volumes, in no order.
     pub(crate) fn end_attachments(
         &mut self,
         whose: &dyn Fn(&str) -> bool,
@@ -255,6 +267,10 @@ impl Conductor {
                 volume.taken_at = at;
                 volume.attachment = None;
                 volume.readers.retain(|reader| reader.client != client);
+                if volume.evicted.len() >= MAX_READERS_PER_VOLUME {
+                    volume.evicted.pop_first();
+                }
+                volume.evicted.insert(client.clone());
                 // Issued to nobody: what is left of the client is below it. Other readers go on above it without this one.
                 if volume.readers.is_empty() {
                     volume.attach = next;
@@ -264,7 +280,6 @@ impl Conductor {
             self.note(Happened::Evicted { volume: name.clone(), client, generation }, dirty);
             names.push(name);
         }
-        names.sort_unstable();
         names
     }
 

@@ -323,6 +323,10 @@ pub struct VolumeRecord {
     /// The transaction in which it was taken from somebody last: its primaries have heard of it before anybody else has it for sure.
     #[serde(default)]
     pub taken_at: Commit,
+    /// Who was evicted from it: whoever asks for that again, because it was not confirmed, is not told that there was nothing. Until it is
+    /// attached once more after all primaries have heard of it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub evicted: BTreeSet<String>,
 }
 
 /// What a clone needs.

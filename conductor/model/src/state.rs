@@ -329,6 +329,7 @@ impl Conductor {
             let known = volume.readers.iter().all(|reader| reader.generation <= volume.attach);
             let alike = volume.readers.windows(2).all(|pair| pair[0].shared == pair[1].shared);
             let bounded = readers.len() == volume.readers.len() && readers.len() <= MAX_READERS_PER_VOLUME;
+            let bounded = bounded && volume.evicted.len() <= MAX_READERS_PER_VOLUME;
             require(known && alike && bounded, &|| format!("the readers of {} cannot be", volume.id))?;
             let deleting = volume.state == VolumeState::Deleting;
             require(deleting || names.insert(&volume.name), &|| format!("two volumes {}", volume.name))?;

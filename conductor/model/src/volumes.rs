@@ -81,6 +81,7 @@ impl Conductor {
             cancelled: None,
             given_up_at: Commit(0),
             taken_at: Commit(0),
+            evicted: BTreeSet::new(),
             held_since: Commit(0),
         };
         let shards = self.new_shards(now, &volume, 0, at, draw)?;

@@ -249,7 +249,7 @@ fn an_evicted_client_has_nothing_any_more_and_the_others_keep_what_they_have() {
     assert!(!cluster.model.unconfirmed(cluster.now, "db").unwrap().is_empty());
 
     assert_eq!(evict(&mut cluster, "a").unwrap(), ["db", "other"]);
-    assert_eq!(evict(&mut cluster, "a").unwrap_err(), Error::NoClient("a".to_owned()));
+    assert_eq!(evict(&mut cluster, "d").unwrap_err(), Error::NoClient("d".to_owned()));
     assert_eq!(cluster.told(1).generations, [(VolumeId(1), AttachGeneration(3)), (VolumeId(2), AttachGeneration(2))]);
     assert_eq!(evict(&mut cluster, "c").unwrap(), ["db"]);
     let answer = cluster.told(1);
@@ -260,6 +260,32 @@ fn an_evicted_client_has_nothing_any_more_and_the_others_keep_what_they_have() {
     // A new attachment is another one.
     assert_eq!(write(&mut cluster, "a"), Ok(AttachGeneration(5)));
     cluster.assert_persisted();
+}
+
+#[test]
+fn an_eviction_is_asked_for_again_until_all_have_heard_of_it_and_others_have_the_volume() {
+    let mut cluster = with_volume();
+    let is_certain = |cluster: &Cluster| cluster.model.may_serve_others(cluster.now, "db").unwrap().is_empty();
+    let first = write(&mut cluster, "a").unwrap();
+    assert_eq!(evict(&mut cluster, "a").unwrap(), ["db"]);
+    cluster.restart();
+    let commit = cluster.model.commit();
+    assert_eq!(evict(&mut cluster, "a").unwrap(), ["db"], "nobody has confirmed it yet");
+    assert_eq!(cluster.model.commit(), commit, "which changes nothing");
+    let second = write(&mut cluster, "b").unwrap();
+    assert!(second > first && !is_certain(&cluster));
+    assert_eq!(evict(&mut cluster, "a").unwrap(), ["db"]);
+    assert_eq!(cluster.model.show(cluster.now, "db").unwrap().info.attachment.unwrap().client, "b", "who stays");
+    for node in 1..=3 {
+        let version = cluster.told(node).version;
+        cluster.beat(node, 1, version).unwrap();
+    }
+    cluster.tick();
+    assert!(is_certain(&cluster));
+    assert_eq!(evict(&mut cluster, "a").unwrap(), ["db"], "whoever was told to ask again hears that it is done");
+    detach(&mut cluster, "b", second.0).unwrap();
+    read(&mut cluster, "c").unwrap();
+    assert_eq!(evict(&mut cluster, "a").unwrap_err(), Error::NoClient("a".to_owned()));
 }
 
 #[test]

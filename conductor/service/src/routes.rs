@@ -346,37 +346,34 @@ async fn attach(
     // It is, whatever is not confirmed yet, and whoever asked may have nothing by which to give it back.
     let evict = format!("`trine client evict {}` gives it up again", attach.client);
     let done = format!("{name} is attached as {}, and {evict}", map.attach);
-    if force {
-        confirmed(&ledger, &waiters, &[name], &done, "the old client").await?;
-    } else {
-        let missing =
-            move |m: &Conductor, now| m.may_serve_others(now, &name).unwrap_or_default().into_iter().collect();
-        no_more_missing(&ledger, &waiters, missing, &done, "whom it was taken from").await?;
-    }
+    let taken =
+        Unconfirmed { done, whom: if force { "the old client" } else { "whom it was taken from" }, next: AGAIN };
+    // Rule 19: a forced one has taken effect when no primary would serve whom the volume belonged to any more.
+    let missing = move |m: &Conductor, now| {
+        let nodes = if force { m.unconfirmed(now, &name) } else { m.may_serve_others(now, &name) };
+        // One that is gone meanwhile is served to nobody.
+        nodes.unwrap_or_default().into_iter().collect()
+    };
+    no_more_missing(&ledger, &waiters, missing, &taken).await?;
     Ok(Json(map))
 }
 
-/// Rule 19: what ends attachments of these volumes has taken effect when no primary would serve whom they belonged to any more.
-pub(crate) async fn confirmed(
-    ledger: &Ledger,
-    waiters: &Waiters,
-    volumes: &[String],
-    done: &str,
-    whom: &str,
-) -> Result<(), Failure> {
-    let names = volumes.to_vec();
-    // One that is gone meanwhile is served to nobody.
-    let missing = move |m: &Conductor, now| names.iter().filter_map(|v| m.unconfirmed(now, v).ok()).flatten().collect();
-    no_more_missing(ledger, waiters, missing, done, whom).await
+/// What can be done where it is not confirmed, if the same may be asked for once more.
+const AGAIN: &str = "try again when it is heard";
+
+/// What is said if nodes may still serve somebody.
+struct Unconfirmed<'a> {
+    done: String,
+    whom: &'a str,
+    next: &'a str,
 }
 
-/// Waits until no node is, and refuses if some still are.
-pub(crate) async fn no_more_missing(
+/// Waits until no node is missing, and refuses if some still are.
+async fn no_more_missing(
     ledger: &Ledger,
     waiters: &Waiters,
     missing: impl Fn(&Conductor, Millis) -> BTreeSet<NodeId> + Clone + Send + 'static,
-    done: &str,
-    whom: &str,
+    Unconfirmed { done, whom, next }: &Unconfirmed<'_>,
 ) -> Result<(), Failure> {
     let missing = still_missing(ledger, waiters, missing).await?;
     if missing.is_empty() {
@@ -384,7 +381,7 @@ pub(crate) async fn no_more_missing(
     }
     let missing = missing.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
     let message = format!(
-        "{done}, but {missing} may still serve {whom}: try again when it is heard, or, if it is lost for good, remove it (trine node remove)"
+        "{done}, but {missing} may still serve {whom}: {next}, or, if it is lost for good, remove it (trine node remove)"
     );
     Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unconfirmed", message))
 }

@@ -226,6 +226,33 @@ fn a_forced_attach_waits_for_the_primaries() {
 }
 
 #[test]
+fn who_asks_again_for_an_eviction_that_was_not_confirmed_hears_how_it_stands() {
+    let scratch = Scratch::new();
+    let mut conductor = Conductor::start(&scratch.store());
+    let client = conductor.client.clone();
+    three_nodes(&client);
+    client.create_volume(&small("db", 3 * MIB)).unwrap();
+    client.attach("db", &attach("web1", false)).unwrap();
+    for _ in 0..2 {
+        let error = client.evict("web1").unwrap_err();
+        assert_eq!(error.kind(), Some("unconfirmed"), "{error}");
+        assert!(error.to_string().contains("n1, n2, n3 may still serve it: try again when it is heard"), "{error}");
+    }
+    for node in 1..=3 {
+        let told = client.heartbeat(&heartbeat(node, 1, 0)).unwrap();
+        client.heartbeat(&heartbeat(node, 1, told.version)).unwrap();
+    }
+    assert_eq!(client.evict("web1").unwrap(), ["db"]);
+    assert_eq!(client.evict("web2").unwrap_err().kind(), Some("no-client"));
+    // A key that was removed is not there to be removed again.
+    add_key(&client, "web1", &["db"], false);
+    let error = client.remove_key("web1").unwrap_err();
+    assert_eq!(error.kind(), Some("unconfirmed"));
+    assert!(error.to_string().contains("may still serve its clients: it does so no more once it is heard"), "{error}");
+    conductor.stop();
+}
+
+#[test]
 fn a_key_that_is_renewed_at_once_is_answered_with_the_primaries_that_may_still_take_the_former_one() {
     let scratch = Scratch::new();
     let mut conductor = Conductor::start(&scratch.store());

@@ -5,7 +5,7 @@
 use crate::answer::{Failure, body};
 use crate::ledger::Ledger;
 use crate::limits::{NODE_BODY, SMALL_BODY};
-use crate::routes::{Answer, Waiters, change, confirmed, look, no_more_missing, still_missing};
+use crate::routes::{AGAIN, Answer, Unconfirmed, Waiters, change, look, no_more_missing, still_missing};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -35,7 +35,12 @@ pub(crate) async fn evict(
     let name = client.clone();
     let volumes = change(&ledger, move |m, _| m.evict(&name)).await?;
     tracing::info!(client, ?volumes, "client evicted");
-    confirmed(&ledger, &waiters, &volumes, &format!("{client} is evicted"), "it").await?;
+    let names = volumes.clone();
+    let missing = move |m: &Conductor, now| {
+        names.iter().filter_map(|volume| m.may_serve_others(now, volume).ok()).flatten().collect()
+    };
+    let evicted = Unconfirmed { done: format!("{client} is evicted"), whom: "it", next: AGAIN };
+    no_more_missing(&ledger, &waiters, missing, &evicted).await?;
     Ok(Json(volumes))
 }
 
@@ -87,6 +92,9 @@ pub(crate) async fn remove_key(
     let (volumes, at) = change(&ledger, move |m, now| m.remove_key(now, &key)).await?;
     tracing::info!(key = name, "key removed");
     let missing = move |m: &Conductor, now| m.unconfirmed_since(now, &volumes, at);
-    no_more_missing(&ledger, &waiters, missing, &format!("the key {name} is removed"), "its clients").await?;
+    // It cannot be removed once more.
+    let next = "it does so no more once it is heard (trine node list)";
+    let removed = Unconfirmed { done: format!("the key {name} is removed"), whom: "its clients", next };
+    no_more_missing(&ledger, &waiters, missing, &removed).await?;
     Ok(StatusCode::NO_CONTENT)
 }
