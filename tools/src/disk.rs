@@ -207,7 +207,7 @@ struct Replaced {
 
 fn replace(args: &ReplaceArgs) -> Outcome {
     let client = args.cluster.client()?;
-    let (node, before) = holder(&client, args.old)?
+    let (node, DiskInfo { copies: before, .. }) = holder(&client, args.old)?
         .ok_or_else(|| Failure::new(Exit::NoSuch, format!("no disk {}: see `trine disk list`", args.old)))?;
     let (new, added) = match args.new.parse() {
         Ok(new) => (new, None),
@@ -230,10 +230,14 @@ fn replace(args: &ReplaceArgs) -> Outcome {
     let mut replaced = Replaced { node, old: args.old, new, left: before, filling: true, added };
     if !args.wait.no_wait {
         let waited = follow(&format!("replacing {}", args.old), Unit::Parts("copies"), args.wait.timeout, || {
-            let left = holder(&client, args.old)?.map(|(_, copies)| copies);
-            replaced.left = left.unwrap_or(0);
+            let still = holder(&client, args.old)?.map(|(_, disk)| disk);
+            if let Some(way) = still.as_ref().and_then(|disk| goes_otherwise(disk, new)) {
+                let why = format!("the replacement of disk {} by {new} was ended: {way}", args.old);
+                return Err(Failure::new(Exit::Failed, why));
+            }
+            replaced.left = still.as_ref().map_or(0, |disk| disk.copies);
             let (done, of) = (u64::from(before.saturating_sub(replaced.left)), u64::from(before));
-            Ok(if left.is_none() { Ok(()) } else { Err(Progress { done, of, reasons: Vec::new() }) })
+            Ok(if still.is_none() { Ok(()) } else { Err(Progress { done, of, reasons: Vec::new() }) })
         });
         explained(&client, &format!("disk {}", args.old), waited)?;
         replaced.filling = client.status()?.health != Health::Healthy;
@@ -264,10 +268,20 @@ fn refused(old: DiskId, why: conductor_client::Error) -> Failure {
     }
 }
 
-/// The node that a disk belongs to, and how many copies are on it.
-fn holder(client: &Client, disk: DiskId) -> Outcome<Option<(NodeId, u32)>> {
+/// A disk's node, and how it stands there.
+fn holder(client: &Client, disk: DiskId) -> Outcome<Option<(NodeId, DiskInfo)>> {
     let nodes = client.nodes()?;
-    Ok(nodes.iter().find_map(|n| Some((n.node, n.disks.iter().find(|d| d.disk == disk)?.copies))))
+    Ok(nodes.into_iter().find_map(|n| Some((n.node, n.disks.into_iter().find(|d| d.disk == disk)?))))
+}
+
+/// What becomes of a disk that was to be replaced by `new`, if somebody has other plans with it.
+fn goes_otherwise(old: &DiskInfo, new: DiskId) -> Option<String> {
+    match (old.leaving, old.successor) {
+        (true, Some(successor)) if successor == new => None,
+        (true, Some(successor)) => Some(format!("{successor} takes its place")),
+        (true, None) => Some("its copies are made on other nodes".to_owned()),
+        (false, _) => Some("it stays".to_owned()),
+    }
 }
 
 fn remove(args: &RemoveArgs) -> Outcome {
@@ -284,7 +298,10 @@ fn remove(args: &RemoveArgs) -> Outcome {
     if args.wait {
         let waited = follow(&format!("emptying disk {disk}"), Unit::Parts("copies"), args.timeout, || {
             let info = client.node(node)?;
-            let Some(left) = on_it(&info).map(|d| d.copies) else { return Ok(Ok(info)) };
+            let Some(DiskInfo { leaving, copies: left, .. }) = on_it(&info) else { return Ok(Ok(info)) };
+            if !leaving {
+                return Err(Failure::new(Exit::Failed, format!("the removal of disk {disk} was ended: it stays")));
+            }
             let (done, of) = (u64::from(before.saturating_sub(left)), u64::from(before));
             Ok(Err(Progress { done, of, reasons: Vec::new() }))
         });

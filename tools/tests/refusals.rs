@@ -107,3 +107,50 @@ fn a_drain_that_does_not_come_to_an_end_says_why() {
     assert!(said.contains("filling of copies: paused"), "{said}");
     dir.ok(&["disk", "remove", disk, "--cancel"]);
 }
+
+#[test]
+fn what_somebody_else_ended_is_not_waited_for() {
+    let dir = Dir::new("ended");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
+    let image = dir.0.join("image");
+    std::fs::write(&image, vec![7; 4 << 20]).unwrap();
+    dir.ok(&["volume", "import", image.to_str().unwrap(), "db", "--copies", "2"]);
+    dir.ok(&["resync", "rate", "0"]);
+    let member = dir.json(&["volume", "show", "db"])["shards"][0]["members"][0].clone();
+    let (name, disk) = (format!("n{}", member["node"]), member["disk"].as_str().unwrap());
+    let show = || dir.json(&["node", "show", &name])["info"].clone();
+    let of_disk = |what: &str| {
+        let disks = show()["disks"].as_array().unwrap().clone();
+        disks.into_iter().find(|other| other["disk"] == disk).unwrap()[what].clone()
+    };
+    let is_ended = |args: &[&str], has_begun: &dyn Fn() -> bool, end: &[&str], why: &str| {
+        let waits = dir
+            .command(&[args, &["--timeout", "20s"]].concat())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        dir.wait_until("it has begun", has_begun);
+        dir.ok(end);
+        let output = waits.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(why), "{said}");
+    };
+    let drain = ["node", "drain", &name];
+    let drains = || show()["duty"] == "draining";
+    is_ended(
+        &drain,
+        &drains,
+        &["node", "uncordon", &name],
+        &format!("the drain of {name} was ended: it takes new copies"),
+    );
+    is_ended(&drain, &drains, &["node", "cordon", &name], "it goes on with the copies that it has");
+    dir.ok(&["node", "uncordon", &name]);
+    let cancel = ["disk", "remove", disk, "--cancel"];
+    let removal = format!("the removal of disk {disk} was ended: it stays");
+    is_ended(&["disk", "remove", disk, "--wait"], &|| of_disk("leaving") == true, &cancel, &removal);
+    let second = dir.0.join("second");
+    let replace = ["disk", "replace", disk, second.to_str().unwrap(), "--create", "64M"];
+    let replacement = format!("the replacement of disk {disk} by d");
+    is_ended(&replace, &|| of_disk("successor").is_string(), &cancel, &replacement);
+}

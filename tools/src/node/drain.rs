@@ -2,7 +2,7 @@
 //! would know any more.
 
 use super::{DrainArgs, copies};
-use crate::output::Outcome;
+use crate::output::{Exit, Failure, Outcome};
 use crate::progress::{Unit, explained, follow};
 use conductor_model::views::{Duty, NodeInfo, NodeState, Progress};
 
@@ -15,6 +15,9 @@ pub(super) fn run(args: &DrainArgs) -> Outcome {
     }
     let emptied = follow(&format!("emptying {}", args.node), Unit::Parts("copies"), args.wait.timeout, || {
         let info = client.node(args.node)?;
+        if let Some(way) = ended(info.duty) {
+            return Err(Failure::new(Exit::Failed, format!("the drain of {} was ended: {way}", args.node)));
+        }
         let left = copies(&info);
         let (done, of) = (u64::from(before.saturating_sub(left)), u64::from(before));
         let reasons = to_be_deleted(&info).into_iter().collect();
@@ -22,6 +25,15 @@ pub(super) fn run(args: &DrainArgs) -> Outcome {
     });
     let emptied = explained(&client, &args.node.to_string(), emptied)?;
     args.output.print(&emptied, |info| format!("{} is empty", info.node))
+}
+
+/// Somebody else has other plans with it: what becomes of it then. That is no end of those who have it removed, too.
+fn ended(duty: Duty) -> Option<&'static str> {
+    match duty {
+        Duty::Serving => Some("it takes new copies"),
+        Duty::Cordoned => Some("it goes on with the copies that it has"),
+        Duty::Draining | Duty::Removed => None,
+    }
 }
 
 /// Has it no copy, and is what nobody needs deleted? Once it is forgotten, nobody knows that any more: such copies would be kept. One that is
