@@ -94,8 +94,9 @@ pub const SNAPSHOT_PLACE_MS: u64 = SNAPSHOT_HOLD_MS as u64 / 2;
 pub const SNAPSHOT_ATTEMPTS: u32 = 6;
 /// The pause after the first failed attempt; each later one is twice as long: 250 · (1 + 2 + 4 + 8 + 16) = 7.75 s in all.
 pub const SNAPSHOT_PAUSE_MS: u64 = 250;
-/// Failed creations whose reasons are remembered for whoever waits: a request is given its outcome within milliseconds.
-pub const MAX_OUTCOMES: usize = 64;
+/// Failed creations whose reasons are remembered for whoever waits: a request is given its outcome within milliseconds, and more than may
+/// wait at once can fail together, as when a node is lost that all volumes are on.
+pub const MAX_OUTCOMES: usize = 256;
 /// Works of copies that are waiting to be confirmed: one for every copy there can be.
 pub const MAX_WORK: usize = MAX_COPIES as usize * MAX_SHARDS;
 /// Orders given to one node at once, barriers aside: enough to keep it busy, and its messages small.

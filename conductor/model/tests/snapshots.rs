@@ -94,6 +94,30 @@ fn a_primary_that_does_not_answer_fails_the_attempt_and_then_the_snapshot() {
     cluster.snapshot("db", "a");
 }
 
+/// As many as requests may wait for.
+#[test]
+fn each_of_many_that_fail_together_has_its_reason() {
+    let mut cluster = Cluster::with_nodes(3);
+    let mut asked = Vec::new();
+    for volume in 1..=128 {
+        let name = format!("v{volume}");
+        cluster.create(&name, MIB).unwrap();
+        cluster.bear(volume);
+        asked.push(cluster.begin(&name, "a").unwrap());
+    }
+    // Each attempt, and the pause behind it.
+    for _ in 0..SNAPSHOT_ATTEMPTS {
+        cluster.wait(SNAPSHOT_PLACE_MS + 1);
+        (1..=3).for_each(|node| drop(cluster.told(node)));
+        cluster.wait(10_000);
+        (1..=3).for_each(|node| drop(cluster.told(node)));
+    }
+    for asked in asked {
+        let why = cluster.model.snapshot_outcome(asked).unwrap().unwrap_err().to_string();
+        assert!(why.contains("6 attempts failed"), "{why}");
+    }
+}
+
 #[test]
 fn a_late_confirmation_does_not_count() {
     let mut cluster = with_volume();

@@ -95,6 +95,8 @@ pub(crate) const CHANGE_BYTES: usize = 128;
 /// Transactions of etcd's under way at once: it makes them durable together.
 pub(crate) const TXNS_AT_ONCE: usize = 16;
 
+/// Whoever waits for a snapshot hears why there is none, although all that are waited for fail at once.
+const _: () = assert!(WAITERS <= conductor_model::limits::MAX_OUTCOMES);
 const _: () = assert!(LEASE.as_millis() > LEASE_MARGIN.as_millis() + KEEP_EVERY.as_millis() + KEEP_CALL.as_millis());
 const _: () = assert!(ETCD_PAGE * (TXN_BYTES + KEY_BYTES) < ETCD_ANSWER);
 const _: () = assert!(ETCD_PAGE_BYTES * ETCD_PAGE_GROWTH < ETCD_ANSWER && TXN_BYTES < ETCD_PAGE_BYTES);
