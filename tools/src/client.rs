@@ -167,7 +167,10 @@ fn rotate(args: RotateArgs) -> Outcome {
         return Ok(());
     }
     let nodes = unconfirmed.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
-    let why = format!("the key {name} is renewed, and printed, but {nodes} may still serve the former one");
+    let why = format!(
+        "the key {name} is renewed, and printed, but {nodes} may still serve the former one until it is heard (trine node list); if it is \
+         lost for good, remove it (trine node remove)"
+    );
     Err(Failure::new(Exit::TimedOut, why))
 }
 
