@@ -5,6 +5,7 @@
 
 use super::Node;
 use super::changes::Stamped;
+use super::stamping::Stamping;
 use super::waits::{ReplyWait, Request, StoreWait};
 use super::wishes::DISK_FAILED;
 use crate::backlog::WaitingLeg;
@@ -373,7 +374,7 @@ impl<S: Store> Node<S> {
                 self.answer(now, key, Status::NoSnapshot);
                 continue;
             }
-            if !self.stamp(now, key, out) {
+            if self.stamp(now, key, out) == Stamping::Later {
                 self.iocbs[key].phase = IocbPhase::Ready;
             }
         }

@@ -5,11 +5,12 @@
 //! | file | what |
 //! |---|---|
 //! | `visitors` | who comes in, and whom that fences |
-//! | `requests` | every request that comes in, dispatched; a client's: checks, lock, stamp |
+//! | `requests` | every request that comes in, dispatched; a client's: checks, lock |
 //! | `reads` | what is read of the copy here, for whatever IOCB |
 //! | `replies` | what is answered, and the end of a request |
 //! | `ranges` | ranges that clients hold who share a volume |
 //! | `room` | space on every copy, before a write is stamped |
+//! | `stamping` | an IOCB gets its stamp, or waits for what that needs |
 //! | `fanout` | a stamped IOCB's legs: local store, other copies, completion |
 //! | `changes` | a stamped change is handed to a disk here |
 //! | `crowd` | who waits for room in a disk's store |
@@ -72,6 +73,7 @@ mod scrub;
 mod settle;
 mod settle_damage;
 mod source;
+mod stamping;
 mod troubles;
 mod verify;
 mod view;

@@ -1,14 +1,12 @@
-//! Every request that comes in is dispatched here; a client's is checked, locked and stamped.
+//! Every request that comes in is dispatched here; a client's is checked and locked.
 
-use super::room::Room;
+use super::stamping::Stamping;
 use super::{Node, Visitor};
 use crate::iocb::{Iocb, IocbPhase, Kind, ServerIocb, Stage, Stages, why};
-use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO, MOST_UNFLUSHED};
+use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO};
 use crate::mail::Letter;
-use crate::primary::Primary;
 use crate::range_lock::Mode;
-use crate::replica::Replica;
-use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch, ShardId, Stamp};
+use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, Epoch};
 use driver::{ConnId, Outbox, Time};
 use node_protocol::{IoBody, Status, op};
 use node_store::{Store, View};
@@ -260,115 +258,10 @@ impl<S: Store> Node<S> {
                 (Kind::CopyRange(from), IocbPhase::Locked) => self.read_to_copy(now, key, from, out),
                 (Kind::Fill, IocbPhase::Locked) => self.read_into(now, key, shard, range, IocbPhase::Reading, out),
                 (Kind::Fill, _) => true,
-                _ => self.stamp(now, key, out),
+                _ => self.stamp(now, key, out) == Stamping::Over,
             };
         if !went_on {
             self.stall(key);
-        }
-    }
-
-    /// Gives an IOCB its stamp and starts its legs, if there is space and room in the window. From here on it takes effect.
-    pub(super) fn stamp(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
-        self.abandon_stamp(key);
-        let iocb = &self.iocbs[key];
-        let (shard, kind, range, stamped) = (iocb.shard, iocb.kind, iocb.range, iocb.stamp.is_some());
-        if matches!(kind, Kind::Share(_) | Kind::Rollback(_)) && iocb.order.is_none() {
-            // Withdrawn. What it did in an older epoch is equal on all copies since this one was settled; what it reads as may be gone.
-            self.answer(now, key, Status::NoSnapshot);
-            return true;
-        }
-        // What is written again may be zeros, which take none.
-        let takes_none = kind == Kind::Rewrite && iocb.payload.is_none();
-        let disk = self.replicas.get(&shard).map(|replica| replica.disk);
-        if disk.is_some_and(|disk| !self.has_store_room(disk, key)) {
-            return false;
-        }
-        if kind.takes_space() && !takes_none && !stamped {
-            match self.find_room(now, key, range.count.0.into()) {
-                Room::Found => {}
-                Room::Awaited => {
-                    self.counters.count("write.waits-for-room");
-                    return false;
-                }
-                Room::None if kind == Kind::Rewrite => {
-                    self.not_rewritten(now, key);
-                    return true;
-                }
-                Room::None => {
-                    self.counters.count("write.no-space");
-                    self.answer(now, key, Status::NoSpace);
-                    return true;
-                }
-            }
-        }
-        if kind == Kind::Zero && !stamped && disk.is_some_and(|disk| self.disks[disk].store.leeway().discarding) {
-            // It would wait in the store, stamped: nothing says there that it is not the disk that hangs.
-            self.counters.count("zero.waits-for-others");
-            return false;
-        }
-        let pages = if stamped { 0 } else { kind.takes_pages(range.count, || self.is_layered(shard)) };
-        if pages > 0 {
-            match self.find_pages(now, key, pages) {
-                Room::Found => {}
-                Room::Awaited => {
-                    self.counters.count("write.waits-for-room");
-                    return false;
-                }
-                Room::None => {
-                    self.counters.count("write.no-space");
-                    self.answer(now, key, Status::NoSpace);
-                    return true;
-                }
-            }
-        }
-        if matches!(kind, Kind::Barrier(_) | Kind::Rollback(_) | Kind::Share(_)) && !self.bypass_filling(shard) {
-            return false;
-        }
-        let Some(primary) = self.primaries.get_mut(&shard) else { return false };
-        if kind.waits_for_flush() && primary.unflushed() >= MOST_UNFLUSHED {
-            self.counters.count("write.waits-for-flush");
-            return false;
-        }
-        let covers = primary.window.prefix();
-        let Some(sequence) = primary.window.stamp() else {
-            self.counters.count("window.full");
-            return false;
-        };
-        let stamp = Stamp { epoch: primary.config.epoch, sequence };
-        let iocb = &mut self.iocbs[key];
-        iocb.stages.mark(Stage::Stamped, now);
-        if iocb.stamp.is_some() {
-            self.counters.count("write.stamped-again");
-        }
-        if iocb.stamp.is_none() && kind.takes_space() {
-            self.taken.blocks += u64::from(range.count.0);
-        }
-        iocb.pages += pages;
-        self.taken.pages += pages;
-        iocb.stamp = Some(stamp);
-        iocb.started_at = now;
-        iocb.phase = IocbPhase::Stamped;
-        iocb.covers = covers;
-        self.start_legs(now, key, out);
-        true
-    }
-
-    /// Does anything show through a hole of this shard?
-    fn is_layered(&self, shard: ShardId) -> bool {
-        let snapshots = |replica: &Replica| !self.disks[replica.disk].store.snapshots(replica.copy).is_empty();
-        let cloned = |primary: &Primary| primary.config.parent.is_some();
-        self.replicas.get(&shard).is_some_and(snapshots) || self.primaries.get(&shard).is_some_and(cloned)
-    }
-
-    /// A stamp of the present epoch that is given up, because the epoch was settled once more, leaves no gap below K and F: what it
-    /// did is equal on all copies by then, and it is never sent again.
-    pub(super) fn abandon_stamp(&mut self, key: usize) {
-        let iocb = &self.iocbs[key];
-        let Some(primary) = self.primaries.get_mut(&iocb.shard) else { return };
-        if iocb.phase == IocbPhase::Stamped
-            && let Some(stamp) = iocb.stamp.filter(|stamp| stamp.epoch == primary.config.epoch)
-        {
-            primary.window.finished(stamp.sequence, false);
         }
     }
 
@@ -415,7 +308,7 @@ pub(super) fn sub_block(body: &IoBody) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::Epoch;
+    use conductor_model::ShardId;
 
     #[test]
     fn a_request_needs_all_blocks_that_it_touches() {

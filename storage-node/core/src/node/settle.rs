@@ -8,6 +8,7 @@
 //! the own content it is first looked where there is any (`StoreOp::Extents`), and where there is none it is zeroed on every copy in one piece.
 
 use super::Node;
+use super::stamping::Stamping;
 use crate::iocb::{Iocb, IocbPhase, Kind};
 use crate::limits::{SETTLE_AT_ONCE, SETTLE_DEPTH, SETTLE_HOLE, SETTLE_PIECE};
 use crate::mail::Letter;
@@ -204,7 +205,7 @@ impl<S: Store> Node<S> {
         let iocb = &mut self.iocbs[key];
         iocb.payload = content.filter(|content| content.bytes().iter().any(|byte| *byte != 0));
         iocb.phase = IocbPhase::Ready;
-        if !self.stamp(now, key, out) {
+        if self.stamp(now, key, out) == Stamping::Later {
             self.stall(key);
         }
     }

@@ -6,6 +6,7 @@
 //! damaged everywhere, and reads say so.
 
 use super::Node;
+use super::stamping::Stamping;
 use crate::iocb::IocbPhase;
 use crate::mail::Letter;
 use crate::mend::Outcome;
@@ -72,7 +73,7 @@ impl<S: Store> Node<S> {
                 iocb.payload = Some(content);
                 iocb.heal.due = None;
                 iocb.phase = IocbPhase::Ready;
-                if !self.stamp(now, key, out) {
+                if self.stamp(now, key, out) == Stamping::Later {
                     self.stall(key);
                 }
             }
