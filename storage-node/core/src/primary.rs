@@ -48,7 +48,16 @@ pub(crate) enum PrimaryPhase {
     Sealed,
     /// Its own copy failed, hangs or does not join: it asks to be relieved and answers nothing (rule 15), or EIO where nobody can
     /// follow (`node::lost`).
-    Failed(String),
+    Failed { why: String, by: FailedBy },
+}
+
+/// How a primary's own copy came to fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FailedBy {
+    /// Its disk gave an error, or it cannot join.
+    Breaking,
+    /// It only takes too long: it goes on if its disk comes back before it is relieved.
+    Hanging,
 }
 
 /// What is left to settle.
@@ -146,8 +155,6 @@ pub(crate) struct Primary {
     pub(crate) wish: Option<(MembershipChange, Time)>,
     /// Since when this epoch is joined, or asked about.
     pub(crate) joining_since: Time,
-    /// It failed only by taking too long: it goes on if its disk comes back before it is relieved.
-    pub(crate) hangs: bool,
     /// A copy that was filled by this very primary, until its being added was asked for: what it holds above K is known here (rule 6).
     pub(crate) just_added: Option<CopyId>,
     /// Copies that did not do what the others did, and why: they are to be dropped (rule 15).
@@ -186,7 +193,6 @@ impl Primary {
             refusals: BTreeMap::new(),
             wish: None,
             joining_since: Time::default(),
-            hangs: false,
             just_added: None,
             failed: BTreeMap::new(),
             filling: None,
@@ -209,7 +215,6 @@ impl Primary {
         }
         self.stored.retain(|copy, _| config.member(*copy).is_some_and(|m| m.state == CopyState::InSync));
         self.joining_since = now;
-        self.hangs = false;
         self.config = config;
         self.phase = PrimaryPhase::Joining;
         self.window = Window::default();

@@ -2,7 +2,7 @@
 
 use super::Node;
 use crate::mail::Letter;
-use crate::primary::PrimaryPhase;
+use crate::primary::{FailedBy, PrimaryPhase};
 use conductor_model::ShardId;
 use driver::Outbox;
 use node_protocol::Status;
@@ -36,8 +36,7 @@ impl<S: Store> Node<S> {
     pub(super) fn fail_primary(&mut self, shard: ShardId, error: &StoreError) {
         self.counters.count("primary.failed");
         if let Some(primary) = self.primaries.get_mut(&shard) {
-            primary.phase = PrimaryPhase::Failed(error.to_string());
-            primary.hangs = false;
+            primary.phase = PrimaryPhase::Failed { why: error.to_string(), by: FailedBy::Breaking };
         }
     }
 }

@@ -5,7 +5,7 @@ use super::requests::Incoming;
 use super::waits::StoreWait;
 use super::{Node, whole_payload};
 use crate::mail::Letter;
-use crate::primary::PrimaryPhase;
+use crate::primary::{FailedBy, PrimaryPhase};
 use crate::replica::{Asker, Caller, JoinStep, Replica};
 use conductor_model::{BLOCK, Configuration, CopyId, Epoch, ShardId};
 use driver::{Outbox, Time};
@@ -311,7 +311,12 @@ impl<S: Store> Node<S> {
             }
             Asker::Local => {
                 if let Some(primary) = self.primaries.get_mut(&shard) {
-                    primary.phase = PrimaryPhase::Failed(why.to_owned());
+                    // One that hangs may still come back, and joins then once more.
+                    let by = match primary.phase {
+                        PrimaryPhase::Failed { by, .. } => by,
+                        _ => FailedBy::Breaking,
+                    };
+                    primary.phase = PrimaryPhase::Failed { why: why.to_owned(), by };
                 }
             }
         }

@@ -8,7 +8,7 @@
 
 use super::Node;
 use crate::iocb::IocbPhase;
-use crate::primary::{Primary, PrimaryPhase};
+use crate::primary::{FailedBy, Primary, PrimaryPhase};
 use conductor_model::ShardId;
 use driver::Time;
 use node_protocol::Status;
@@ -18,7 +18,8 @@ impl Primary {
     /// Its disk failed, and no other copy is or will be fit to follow. One that was filled and is asked to be added may be in sync already, as
     /// far as the conductor knows.
     pub(crate) fn is_lost(&self) -> bool {
-        let failed = matches!(self.phase, PrimaryPhase::Failed(_)) && !self.hangs && !driver::mutant::on("lost_waits");
+        let failed = matches!(self.phase, PrimaryPhase::Failed { by: FailedBy::Breaking, .. })
+            && !driver::mutant::on("lost_waits");
         let follows = self.filling.as_ref().is_some_and(|filling| filling.add_asked);
         failed && self.config.born && !self.config.is_sealed() && self.config.in_sync() == 1 && !follows
     }

@@ -323,7 +323,7 @@ impl<S: Store> Node<S> {
                 PrimaryPhase::Joining if self.own_join_is_due(shard) => self.join_here(now, shard, out),
                 // Reads that the conductor's next word may permit.
                 PrimaryPhase::Sealed => self.ready.extend(primary.stalled.values().copied()),
-                PrimaryPhase::Asking(_) | PrimaryPhase::Joining | PrimaryPhase::Failed(_) => {}
+                PrimaryPhase::Asking(_) | PrimaryPhase::Joining | PrimaryPhase::Failed { .. } => {}
             }
         }
     }

@@ -104,7 +104,7 @@ impl<S: Store> Node<S> {
                     true
                 }
                 PrimaryPhase::Asking(change) => matches!(change, MembershipChange::Reopened(_)),
-                PrimaryPhase::Failed(_) => false,
+                PrimaryPhase::Failed { .. } => false,
             })
             .flat_map(|(shard, p)| {
                 let wrong = |m: &&Member| m.endpoint == to && peer.open_of(m.disk).is_some_and(|o| o != m.open);

@@ -59,7 +59,7 @@ impl<S: Store> Node<S> {
                 Some("the primary's disk is in a state from the past: another copy has to take over".to_owned())
             }
             PrimaryPhase::Asking(_) => Some("waiting for the conductor to persist a new epoch".to_owned()),
-            PrimaryPhase::Failed(why) => Some(format!("the primary's own copy failed: {why}")),
+            PrimaryPhase::Failed { why, .. } => Some(format!("the primary's own copy failed: {why}")),
         }
     }
 

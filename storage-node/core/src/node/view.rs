@@ -85,7 +85,7 @@ impl<S: Store> Node<S> {
                 None => "primary: serving".to_owned(),
             },
             Some(PrimaryPhase::Sealed) => "primary: sealed".to_owned(),
-            Some(PrimaryPhase::Failed(why)) => format!("primary: failed: {why}"),
+            Some(PrimaryPhase::Failed { why, .. }) => format!("primary: failed: {why}"),
         };
         let used = self.disks.get(replica.disk).map_or(Blocks(0), |disk| disk.store.used_by(replica.copy));
         let backlog = primary.map_or(0, |p| p.others().map(|m| self.waiting_legs(m.endpoint)).sum());

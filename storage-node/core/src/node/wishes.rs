@@ -13,7 +13,7 @@ use crate::limits::{
     START_PATIENCE, TICK,
 };
 use crate::mail::Letter;
-use crate::primary::{Primary, PrimaryPhase};
+use crate::primary::{FailedBy, Primary, PrimaryPhase};
 use conductor_model::api::{MembershipChange, MembershipRequest};
 use conductor_model::{CopyId, CopyState, Member, ShardId};
 use driver::{Outbox, Span, Time};
@@ -138,19 +138,16 @@ impl<S: Store> Node<S> {
     fn hang(&mut self, shard: ShardId, why: &str) {
         self.counters.count("primary.hangs");
         if let Some(primary) = self.primaries.get_mut(&shard) {
-            primary.phase = PrimaryPhase::Failed(why.to_owned());
-            primary.hangs = true;
+            primary.phase = PrimaryPhase::Failed { why: why.to_owned(), by: FailedBy::Hanging };
         }
     }
 
     /// A disk that hung and came back, before anybody else could take over: the epoch is joined once more.
     fn recover(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
-        let hung = self.primaries.get(&shard).is_some_and(|p| p.hangs && matches!(p.phase, PrimaryPhase::Failed(_)));
+        let hangs = |p: &Primary| matches!(p.phase, PrimaryPhase::Failed { by: FailedBy::Hanging, .. });
+        let hung = self.primaries.get(&shard).is_some_and(hangs);
         if hung && self.replicas.get(&shard).is_some_and(|r| r.is_quiet() && r.joining.is_none()) {
             self.counters.count("primary.recovered");
-            if let Some(primary) = self.primaries.get_mut(&shard) {
-                primary.hangs = false;
-            }
             self.join_again(now, shard, out);
         }
     }
@@ -164,7 +161,7 @@ impl<S: Store> Node<S> {
             // Nothing else before that: without the others nobody could tell any more whose disk is from the past.
             return None;
         }
-        if let PrimaryPhase::Failed(_) = primary.phase {
+        if let PrimaryPhase::Failed { .. } = primary.phase {
             return Some(MembershipChange::StepDown);
         }
         // One that answers and fails is named alone: the conductor takes those that are named together for cut off from here.
