@@ -129,7 +129,7 @@ pub(crate) struct Primary {
     pub(crate) answers: BTreeMap<CopyId, Joined>,
     pub(crate) joins: BTreeMap<CopyId, JoinState>,
     /// Copies that refused their last write of this epoch although they are reached, and how: writes wait for them.
-    pub(crate) refusing: BTreeMap<CopyId, Status>,
+    pub(crate) write_refusals: BTreeMap<CopyId, Status>,
     pub(crate) lease: Lease,
     /// Links that this shard counts as a user of.
     pub(crate) links: Vec<SocketAddr>,
@@ -150,7 +150,7 @@ pub(crate) struct Primary {
     /// Up to here everything was finished on all copies of that epoch, and is durable there.
     finished_here: Stamp,
     /// Why members refused to join, as they said it last.
-    pub(crate) refusals: BTreeMap<CopyId, String>,
+    pub(crate) join_refusals: BTreeMap<CopyId, String>,
     /// What the conductor is asked for while this epoch goes on, and when it was asked last.
     pub(crate) wish: Option<(MembershipChange, Time)>,
     /// Since when this epoch is joined, or asked about.
@@ -181,7 +181,7 @@ impl Primary {
             stalled: BTreeMap::new(),
             answers: BTreeMap::new(),
             joins: BTreeMap::new(),
-            refusing: BTreeMap::new(),
+            write_refusals: BTreeMap::new(),
             lease: Lease::default(),
             links: Vec::new(),
             flushed: Prefix::default(),
@@ -190,7 +190,7 @@ impl Primary {
             holds: BTreeMap::new(),
             settled_here: Epoch(0),
             finished_here: Stamp::default(),
-            refusals: BTreeMap::new(),
+            join_refusals: BTreeMap::new(),
             wish: None,
             joining_since: Time::default(),
             just_added: None,
@@ -221,11 +221,11 @@ impl Primary {
         self.settled = false;
         self.answers.clear();
         self.joins.clear();
-        self.refusing.clear();
+        self.write_refusals.clear();
         self.lease = Lease::default();
         self.flushed = Prefix::default();
         self.flushing = false;
-        self.refusals.clear();
+        self.join_refusals.clear();
         self.wish = None;
         self.failed.clear();
         self.filling = None;
@@ -291,7 +291,7 @@ impl Primary {
     }
 
     /// All listed copies beside the primary's own.
-    pub(crate) fn listed(&self) -> impl Iterator<Item = &Member> {
+    pub(crate) fn listed_others(&self) -> impl Iterator<Item = &Member> {
         self.config.members.iter().filter(|m| m.copy != self.config.primary)
     }
 

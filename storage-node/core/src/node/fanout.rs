@@ -163,7 +163,7 @@ impl<S: Store> Node<S> {
                     return;
                 }
                 if let Some(primary) = self.primaries.get_mut(&shard).filter(|_| status != Status::Later) {
-                    primary.refusing.insert(copy, status);
+                    primary.write_refusals.insert(copy, status);
                     if status == Status::Io {
                         primary.failed.entry(copy).or_insert(DISK_FAILED);
                     }
@@ -266,8 +266,8 @@ impl<S: Store> Node<S> {
         if iocb.phase != IocbPhase::Stamped {
             return;
         }
-        if let Some(primary) = self.primaries.get_mut(&iocb.shard).filter(|p| !p.refusing.is_empty()) {
-            primary.refusing.remove(&copy);
+        if let Some(primary) = self.primaries.get_mut(&iocb.shard).filter(|p| !p.write_refusals.is_empty()) {
+            primary.write_refusals.remove(&copy);
         }
         set_leg(&mut iocb.legs, copy, LegState::Done);
         let done = iocb.legs.iter().filter(|l| l.state == LegState::Done).count();

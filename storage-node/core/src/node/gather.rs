@@ -39,7 +39,7 @@ impl<S: Store> Node<S> {
                     CopyState::Syncing => working,
                     CopyState::Absent => false,
                 };
-                let members = p.listed().filter(move |m| asked(m) && m.endpoint == to && due(p, m));
+                let members = p.listed_others().filter(move |m| asked(m) && m.endpoint == to && due(p, m));
                 members.map(|m| (*shard, m.clone()))
             })
             .collect();
@@ -126,7 +126,7 @@ impl<S: Store> Node<S> {
             }
             if status == Some(Status::NoSnapshot) {
                 let why = "its disk does not hold the snapshot which this clone begins as".to_owned();
-                primary.refusals.insert(copy, why);
+                primary.join_refusals.insert(copy, why);
             }
             if status == Some(Status::StaleEpoch) {
                 self.ask_for_news(now, shard, out);
@@ -179,7 +179,7 @@ impl<S: Store> Node<S> {
         // It was filled from here, and what was not finished is stamped again: there is nothing of its own to make equal. Its list names
         // whole stretches of what it was filled with.
         let held = if primary.just_added == Some(copy) { Vec::new() } else { held };
-        primary.refusals.remove(&copy);
+        primary.join_refusals.remove(&copy);
         let stored = primary.stored_before(copy, stored);
         primary.answers.insert(copy, Joined { held, known_good, newest, stored });
         self.all_joined(now, shard, out);

@@ -306,7 +306,7 @@ impl<S: Store> Node<S> {
             Asker::Local if matches!(status, Status::Later | Status::NoSnapshot) => {
                 self.counters.count("join.again");
                 if let Some(primary) = self.primaries.get_mut(&shard) {
-                    primary.refusals.insert(primary.config.primary, why.to_owned());
+                    primary.join_refusals.insert(primary.config.primary, why.to_owned());
                 }
             }
             Asker::Local => {

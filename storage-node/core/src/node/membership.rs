@@ -69,7 +69,7 @@ impl<S: Store> Node<S> {
     /// The shard needs a link to each of its other copies; to an absent one, so that its return is seen.
     fn use_links(&mut self, now: Time, shard: ShardId) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        primary.links = primary.listed().map(|m| m.endpoint).collect();
+        primary.links = primary.listed_others().map(|m| m.endpoint).collect();
         for to in primary.links.clone() {
             self.links.need(now, to);
         }

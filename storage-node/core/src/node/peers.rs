@@ -184,7 +184,7 @@ impl<S: Store> Node<S> {
         let Some(to) = self.links.down(now, conn) else { return };
         self.counters.count("link.down");
         for primary in self.primaries.values_mut() {
-            let there: Vec<_> = primary.listed().filter(|m| m.endpoint == to).map(|m| m.copy).collect();
+            let there: Vec<_> = primary.listed_others().filter(|m| m.endpoint == to).map(|m| m.copy).collect();
             for copy in there {
                 if let Some(state @ JoinState::Sent) = primary.joins.get_mut(&copy) {
                     *state = JoinState::Unsent;

@@ -21,7 +21,7 @@ impl<S: Store> Node<S> {
                 if !away.is_empty() {
                     return Some(format!("{} cannot be reached: writes wait for it", names(away)));
                 }
-                let (copy, status) = primary.refusing.first_key_value()?;
+                let (copy, status) = primary.write_refusals.first_key_value()?;
                 let how = match status {
                     Status::Io => DISK_FAILED,
                     Status::NoSpace => "its disk is full",
@@ -35,7 +35,7 @@ impl<S: Store> Node<S> {
                     primary.config.in_sync_members().filter(|m| !primary.answers.contains_key(&m.copy)).collect();
                 let waits = format!("waiting for {} to join {}", names(missing), primary.config.epoch);
                 let refused = primary
-                    .refusals
+                    .join_refusals
                     .iter()
                     .find_map(|(copy, why)| Some(format!(": {} refuses: {why}", primary.config.member(*copy)?.node)));
                 Some(waits + &refused.unwrap_or_default())

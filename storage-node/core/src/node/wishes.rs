@@ -165,8 +165,10 @@ impl<S: Store> Node<S> {
             return Some(MembershipChange::StepDown);
         }
         // One that answers and fails is named alone: the conductor takes those that are named together for cut off from here.
-        let failed = primary.listed().find(|m| m.state != CopyState::Absent && primary.failed.contains_key(&m.copy));
-        let gone: Vec<CopyId> = primary.listed().filter(|m| self.is_gone(now, m)).map(|member| member.copy).collect();
+        let failed =
+            primary.listed_others().find(|m| m.state != CopyState::Absent && primary.failed.contains_key(&m.copy));
+        let gone: Vec<CopyId> =
+            primary.listed_others().filter(|m| self.is_gone(now, m)).map(|member| member.copy).collect();
         let named =
             |m: &&Member| gone.contains(&m.copy) || (gone.is_empty() && failed.is_some_and(|f| f.copy == m.copy));
         let left = primary.config.in_sync_members().filter(|m| !named(m)).count();
@@ -197,7 +199,7 @@ impl<S: Store> Node<S> {
                         && !primary.config.is_sealed()
                         && !driver::mutant::on("aborted_filled")
                 };
-                let candidates = primary.listed().filter(|member| !held(&member.copy)).filter_map(|member| {
+                let candidates = primary.listed_others().filter(|member| !held(&member.copy)).filter_map(|member| {
                     let rests = primary.fill_after.get(&member.copy).is_some_and(|(until, _)| now < *until);
                     let absent = member.state == CopyState::Absent && !rests;
                     let link = self.links.get(member.endpoint).filter(|l| absent && l.silence(now) < MEMBER_SILENT)?;
@@ -215,7 +217,7 @@ impl<S: Store> Node<S> {
     fn may_be_cut_off(&self, now: Time, primary: &Primary, gone: &[CopyId]) -> bool {
         let silence = |m: &Member| self.links.get(m.endpoint).map_or(Span(0), |link| link.silence(now));
         let (most, least) = (Span(MEMBER_SILENT.0 + KEEPALIVE.0), Span(KEEPALIVE.0 + TICK.0));
-        let brief = primary.listed().filter(|m| gone.contains(&m.copy)).all(|m| silence(m) < most);
+        let brief = primary.listed_others().filter(|m| gone.contains(&m.copy)).all(|m| silence(m) < most);
         brief && primary.others().any(|m| !gone.contains(&m.copy) && silence(m) >= least)
     }
 
