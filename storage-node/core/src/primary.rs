@@ -96,6 +96,35 @@ pub(crate) struct Joined {
     pub(crate) stored: Epoch,
 }
 
+/// What a primary knows of the epochs that it had before.
+#[derive(Debug)]
+pub(crate) struct History {
+    /// The newest epoch that was settled here.
+    pub(crate) settled: Epoch,
+    /// The first epoch that was begun here since one was settled here.
+    unsettled_from: Epoch,
+    /// What copies had on their disks before that one was begun. Each stores the epochs that it joins, also while none comes to be settled.
+    stored: BTreeMap<CopyId, Epoch>,
+    /// Up to here everything was finished on all copies of that epoch, and is durable there.
+    finished: Stamp,
+}
+
+impl History {
+    fn new(first: Epoch) -> Self {
+        Self { settled: Epoch(0), unsettled_from: first, stored: BTreeMap::new(), finished: Stamp::default() }
+    }
+
+    /// `left` is over, in which everything was finished up to `finished`, as far as that is known.
+    fn goes_on(&mut self, left: Epoch, finished: Option<Stamp>, next: &Configuration) {
+        self.finished = finished.unwrap_or(self.finished);
+        if self.settled == left {
+            self.unsettled_from = next.epoch;
+            self.stored.clear();
+        }
+        self.stored.retain(|copy, _| next.member(*copy).is_some_and(|m| m.state == CopyState::InSync));
+    }
+}
+
 /// How the Join of one other member stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum JoinState {
@@ -141,14 +170,7 @@ pub(crate) struct Primary {
     pub(crate) keeps_from_filling: Option<(View, Blocks)>,
     /// Barriers that were placed, and until when at the latest nothing is acknowledged for their sake (rule 17).
     pub(crate) holds: BTreeMap<OrderId, Time>,
-    /// The newest epoch that was settled here.
-    pub(crate) settled_here: Epoch,
-    /// The first epoch that was begun here since one was settled here.
-    unsettled_from: Epoch,
-    /// What copies had on their disks before that one was begun. Each stores the epochs that it joins, also while none comes to be settled.
-    stored: BTreeMap<CopyId, Epoch>,
-    /// Up to here everything was finished on all copies of that epoch, and is durable there.
-    finished_here: Stamp,
+    pub(crate) history: History,
     /// Why members refused to join, as they said it last.
     pub(crate) join_refusals: BTreeMap<CopyId, String>,
     /// What the conductor is asked for while this epoch goes on, and when it was asked last.
@@ -169,8 +191,7 @@ impl Primary {
     pub(crate) fn new(config: Configuration) -> Self {
         Self {
             ranges: Ranges::new(config.born),
-            unsettled_from: config.epoch,
-            stored: BTreeMap::new(),
+            history: History::new(config.epoch),
             config,
             phase: PrimaryPhase::Joining,
             asked: Time::default(),
@@ -188,8 +209,6 @@ impl Primary {
             flushing: false,
             keeps_from_filling: None,
             holds: BTreeMap::new(),
-            settled_here: Epoch(0),
-            finished_here: Stamp::default(),
             join_refusals: BTreeMap::new(),
             wish: None,
             joining_since: Time::default(),
@@ -206,14 +225,9 @@ impl Primary {
         let added = self.filling.as_ref().filter(|f| f.add_asked && next).map(|f| f.copy);
         self.just_added = added.filter(|copy| config.member(*copy).is_some_and(|m| m.state == CopyState::InSync));
         self.fill_after.retain(|copy, _| config.member(*copy).is_some_and(|m| m.state != CopyState::InSync));
-        if self.settled && self.config.durability.is_always() {
-            self.finished_here = Stamp { epoch: self.config.epoch, sequence: self.window.prefix().to };
-        }
-        if self.settled_here == self.config.epoch {
-            self.unsettled_from = config.epoch;
-            self.stored.clear();
-        }
-        self.stored.retain(|copy, _| config.member(*copy).is_some_and(|m| m.state == CopyState::InSync));
+        let durable = self.settled && self.config.durability.is_always();
+        let finished = durable.then(|| Stamp { epoch: self.config.epoch, sequence: self.window.prefix().to });
+        self.history.goes_on(self.config.epoch, finished, &config);
         self.joining_since = now;
         self.config = config;
         self.phase = PrimaryPhase::Joining;
@@ -237,15 +251,15 @@ impl Primary {
         if driver::mutant::on("past_judged_late") {
             return said;
         }
-        if said < self.unsettled_from {
-            self.stored.insert(copy, said);
+        if said < self.history.unsettled_from {
+            self.history.stored.insert(copy, said);
         }
-        self.stored.get(&copy).copied().unwrap_or(said)
+        self.history.stored.get(&copy).copied().unwrap_or(said)
     }
 
     /// The newest epoch that is known to have been settled: everything of older ones is durable on its copies.
     fn last_settled(&self) -> Epoch {
-        self.answers.values().map(|answer| answer.known_good.epoch).max().unwrap_or_default().max(self.settled_here)
+        self.answers.values().map(|answer| answer.known_good.epoch).max().unwrap_or_default().max(self.history.settled)
     }
 
     /// Does this copy know less than another one knows to be durable on all? Then its disk is not the newest that there was: an image from
@@ -282,7 +296,7 @@ impl Primary {
         let from = u64::from(range.from.0);
         let meets = |at: &BlockRange| u64::from(at.from.0) < range.end() && from < at.end();
         let held = self.answers.values().flat_map(|answer| &answer.held);
-        held.into_iter().any(|(at, stamp)| *stamp > self.finished_here && meets(at))
+        held.into_iter().any(|(at, stamp)| *stamp > self.history.finished && meets(at))
     }
 
     /// The in-sync members beside the primary's own copy.
@@ -447,7 +461,7 @@ mod tests {
             config.members[1].state = state;
             primary.enter(Time::default(), config);
         };
-        primary.settled_here = Epoch(1);
+        primary.history.settled = Epoch(1);
         enter(&mut primary, 10, CopyState::InSync);
         assert_eq!(primary.stored_before(copy, Epoch(5)), Epoch(5));
         for epoch in 11..13 {
@@ -455,7 +469,7 @@ mod tests {
             enter(&mut primary, epoch, CopyState::InSync);
             assert_eq!(primary.stored_before(copy, Epoch(epoch - 1)), Epoch(5));
         }
-        primary.settled_here = Epoch(12);
+        primary.history.settled = Epoch(12);
         enter(&mut primary, 13, CopyState::InSync);
         assert_eq!(primary.stored_before(copy, Epoch(12)), Epoch(12));
         // Its disk is another one by now; and then it was left out, and filled.

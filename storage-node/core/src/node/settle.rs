@@ -247,7 +247,7 @@ impl<S: Store> Node<S> {
         primary.keeps_from_filling = None;
         primary.ranges.serves(now);
         let doubted = primary.doubts_any();
-        primary.settled_here = primary.config.epoch;
+        primary.history.settled = primary.config.epoch;
         // What its list named was before this settling; what it holds from here on counts like anybody's.
         primary.just_added = None;
         // What settling wrote is durable.
