@@ -11,9 +11,10 @@ use conductor_model::{CopyId, DiskId, Stamp};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// A leg that waits for a credit. It may be overtaken by events: whoever takes it from the queue looks whether it still waits.
+/// A leg of another copy, waiting for a credit or sent. It may be overtaken by events: whoever takes it from the queue looks whether it still
+/// waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct WaitingLeg {
+pub(crate) struct RemoteLeg {
     pub(crate) iocb: usize,
     pub(crate) stamp: Stamp,
     pub(crate) copy: CopyId,
@@ -24,7 +25,7 @@ pub(crate) struct WaitingLeg {
 #[derive(Debug)]
 struct Lane {
     disk: DiskId,
-    waiting: VecDeque<WaitingLeg>,
+    waiting: VecDeque<RemoteLeg>,
     /// Legs that were sent, and are not answered.
     running: u16,
 }
@@ -37,19 +38,19 @@ pub(crate) struct Backlog {
 
 impl Backlog {
     /// Puts a leg behind all others of its disk.
-    pub(crate) fn push(&mut self, leg: WaitingLeg) {
+    pub(crate) fn push(&mut self, leg: RemoteLeg) {
         self.lane(leg.disk).waiting.push_back(leg);
     }
 
     /// Puts a leg where its stamp belongs.
-    pub(crate) fn insert(&mut self, leg: WaitingLeg) {
+    pub(crate) fn insert(&mut self, leg: RemoteLeg) {
         let lane = self.lane(leg.disk);
         let at = lane.waiting.partition_point(|w| w.stamp < leg.stamp);
         lane.waiting.insert(at, leg);
     }
 
     /// Takes the leg that gets one of `free` credits. `beside`: the link leads to several disks.
-    pub(crate) fn next(&mut self, free: u16, beside: bool) -> Option<WaitingLeg> {
+    pub(crate) fn next(&mut self, free: u16, beside: bool) -> Option<RemoteLeg> {
         let beside = beside && !driver::mutant::on("a_disk_takes_all_credits");
         let most = if beside { free.saturating_mul(2) } else { u16::MAX };
         let may = |lane: &&mut Lane| !lane.waiting.is_empty() && lane.running < most;
@@ -75,7 +76,7 @@ impl Backlog {
     }
 
     /// All that waits.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &WaitingLeg> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &RemoteLeg> {
         self.lanes.iter().flat_map(|lane| &lane.waiting)
     }
 
@@ -96,9 +97,9 @@ mod tests {
 
     const CREDITS: u16 = 120;
 
-    fn leg(disk: u64, sequence: u64) -> WaitingLeg {
+    fn leg(disk: u64, sequence: u64) -> RemoteLeg {
         let stamp = Stamp { epoch: Epoch(1), sequence: Sequence(sequence) };
-        WaitingLeg { iocb: 0, stamp, copy: CopyId(disk), disk: DiskId(disk) }
+        RemoteLeg { iocb: 0, stamp, copy: CopyId(disk), disk: DiskId(disk) }
     }
 
     /// Sends what may be sent; of which disks.

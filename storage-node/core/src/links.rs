@@ -3,7 +3,7 @@
 //! A link carries replica writes, Joins and Promises. Replica writes wait in its backlog for credits; some credits are kept for Joins
 //! and Promises, so that settling and leases never wait behind writes (rule 21).
 
-use crate::backlog::{Backlog, WaitingLeg};
+use crate::backlog::{Backlog, RemoteLeg};
 use crate::limits::{LINK_RESERVED_CREDITS, RECONNECT_MAX, RECONNECT_MIN};
 use conductor_model::{DiskId, Epoch, OpenId, ShardId};
 use driver::{ConnId, Span, Time};
@@ -211,7 +211,7 @@ impl Link {
     }
 
     /// The next leg that may be sent, and over which connection, which has so many `credits`.
-    pub(crate) fn next_leg(&mut self, credits: u16) -> Option<(ConnId, WaitingLeg)> {
+    pub(crate) fn next_leg(&mut self, credits: u16) -> Option<(ConnId, RemoteLeg)> {
         let conn = self.conn_for_writes(credits)?;
         let beside = self.up.as_ref().is_some_and(|peer| peer.opens.len() > 1);
         Some((conn, self.backlog.next(credits - LINK_RESERVED_CREDITS, beside)?))

@@ -8,7 +8,7 @@ use super::changes::Stamped;
 use super::stamping::Stamping;
 use super::waits::{ReplyWait, Request, StoreWait};
 use super::wishes::DISK_FAILED;
-use crate::backlog::WaitingLeg;
+use crate::backlog::RemoteLeg;
 use crate::change::Change;
 use crate::iocb::{Iocb, IocbPhase, Kind, Leg, LegState, Stage, why};
 use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE, UNFLUSHED, WAKE_AT_ONCE};
@@ -34,8 +34,8 @@ impl<S: Store> Node<S> {
         let feeds = iocb.kind.is_fed() && !driver::mutant::on("writes_not_fed");
         let fed = primary.filling.as_ref().filter(|f| feeds && f.is_fed(stamp.sequence)).map(|f| f.copy);
         let fed = primary.config.members.iter().filter(|m| Some(m.copy) == fed);
-        let leg = |m: &Member| (m.endpoint, WaitingLeg { iocb: key, stamp, copy: m.copy, disk: m.disk });
-        let others: SmallVec<[(SocketAddr, WaitingLeg); 3]> = primary.others().chain(fed).map(leg).collect();
+        let leg = |m: &Member| (m.endpoint, RemoteLeg { iocb: key, stamp, copy: m.copy, disk: m.disk });
+        let others: SmallVec<[(SocketAddr, RemoteLeg); 3]> = primary.others().chain(fed).map(leg).collect();
         let copies = std::iter::once(own).chain(others.iter().map(|(_, leg)| leg.copy));
         let legs = copies.map(|copy| Leg { copy, state: LegState::Waiting }).collect();
         self.iocbs[key].legs = legs;
@@ -82,7 +82,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Puts a leg into its link's backlog and sends what credits allow.
-    fn queue_leg(&mut self, now: Time, to: SocketAddr, leg: WaitingLeg) {
+    fn queue_leg(&mut self, now: Time, to: SocketAddr, leg: RemoteLeg) {
         if let Some(link) = self.links.get_mut(to) {
             link.backlog.push(leg);
         }
@@ -132,11 +132,11 @@ impl<S: Store> Node<S> {
     pub(super) fn remote_leg_done(
         &mut self,
         now: Time,
-        leg: WaitingLeg,
+        leg: RemoteLeg,
         status: Result<Status, ()>,
         out: &mut dyn Outbox<Letter>,
     ) {
-        let WaitingLeg { iocb: key, stamp, copy, .. } = leg;
+        let RemoteLeg { iocb: key, stamp, copy, .. } = leg;
         self.counters.count(match status {
             Ok(Status::Ok) => "leg.done",
             Ok(_) => "leg.refused",
@@ -191,7 +191,7 @@ impl<S: Store> Node<S> {
         let Some((to, disk)) = primary.config.member(copy).map(|m| (m.endpoint, m.disk)) else { return };
         self.counters.count("leg.started-again");
         if let Some(link) = self.links.get_mut(to) {
-            link.backlog.insert(WaitingLeg { iocb: key, stamp, copy, disk });
+            link.backlog.insert(RemoteLeg { iocb: key, stamp, copy, disk });
         }
         self.drain_backlog(now, to);
     }

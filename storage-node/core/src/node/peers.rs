@@ -2,7 +2,7 @@
 
 use super::Node;
 use super::wishes::OPENED_ANEW;
-use crate::backlog::WaitingLeg;
+use crate::backlog::RemoteLeg;
 use crate::iocb::LegState;
 use crate::limits::{MEMBER_SILENT, WAY_SILENT};
 use crate::links::Peer;
@@ -195,7 +195,7 @@ impl<S: Store> Node<S> {
 
     /// Legs that wait for the link to `to`, for the view.
     pub(super) fn waiting_legs(&self, to: SocketAddr) -> usize {
-        let waits = |w: &&WaitingLeg| {
+        let waits = |w: &&RemoteLeg| {
             self.iocbs.get(w.iocb).is_some_and(|i| {
                 i.stamp == Some(w.stamp) && i.legs.iter().any(|l| l.copy == w.copy && l.state == LegState::Waiting)
             })

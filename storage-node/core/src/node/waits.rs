@@ -2,7 +2,7 @@
 //! that comes back with the answer.
 
 use super::{Node, filled, filling, heal, verify};
-use crate::backlog::WaitingLeg;
+use crate::backlog::RemoteLeg;
 use crate::iocb::{ServerIocb, why};
 use crate::mail::Letter;
 use conductor_model::api::CopyWork;
@@ -73,7 +73,7 @@ impl StoreWait {
 #[derive(Debug)]
 pub(super) enum ReplyWait {
     /// Another copy's part of a stamped IOCB.
-    RemoteLeg { leg: WaitingLeg, hold: Subtask },
+    RemoteLeg { leg: RemoteLeg, hold: Subtask },
     /// A member's answer to a Join.
     Join { shard: ShardId, epoch: Epoch, copy: CopyId, sent: Time },
     /// A syncing copy's answer.
