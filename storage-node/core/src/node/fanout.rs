@@ -23,6 +23,16 @@ use std::net::SocketAddr;
 use tcp::Payload;
 use wire::{Body, Op};
 
+/// The primary's own leg of a stamped IOCB, as its store was given it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LocalLeg {
+    pub(super) iocb: usize,
+    pub(super) stamp: Stamp,
+    pub(super) copy: CopyId,
+    /// What it shares with, if it is a share.
+    pub(super) from: Option<ShardSnapshot>,
+}
+
 impl<S: Store> Node<S> {
     /// Starts every leg of an IOCB that was just stamped: the forwards first, then the local write.
     pub(super) fn start_legs(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
@@ -78,7 +88,8 @@ impl<S: Store> Node<S> {
         let change = Stamped { shard, stamp, at: range, change, known_good, durable, from };
         self.set_leg_state(key, copy, LegState::Running);
         self.counters.count("leg.started");
-        self.hand_to_disk(now, change, StoreWait::LocalLeg { iocb: key, stamp, copy, from, hold }, out);
+        let leg = LocalLeg { iocb: key, stamp, copy, from };
+        self.hand_to_disk(now, change, StoreWait::LocalLeg { leg, hold }, out);
     }
 
     /// Puts a leg into its link's backlog and sends what credits allow.
@@ -200,11 +211,11 @@ impl<S: Store> Node<S> {
     pub(super) fn local_leg_done(
         &mut self,
         now: Time,
-        key: usize,
-        (stamp, copy, from): (Stamp, CopyId, Option<ShardSnapshot>),
+        leg: LocalLeg,
         result: Result<(), StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        let LocalLeg { iocb: key, stamp, copy, from } = leg;
         // The subtask's hold keeps the slot, so the IOCB is there even if its request is long answered.
         let Some(shard) = self.iocbs.get(key).map(|i| i.shard) else { return };
         if let Some(replica) = self.replicas.get_mut(&shard) {

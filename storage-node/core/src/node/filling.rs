@@ -34,7 +34,7 @@ use wire::{Body, Op};
 
 /// What a syncing copy was asked.
 #[derive(Debug)]
-pub(crate) enum Asked {
+enum Asked {
     /// Which chunks it has changed, for this listing.
     Scan(u64),
     /// To write this IOCB's piece.
@@ -45,6 +45,15 @@ pub(crate) enum Asked {
     Snapshot(SnapshotId),
     /// To end the filling, with K at this stamp.
     Complete(Stamp),
+}
+
+/// A question to the copy of a shard that is filled in an epoch.
+#[derive(Debug)]
+pub(super) struct Question {
+    shard: ShardId,
+    epoch: Epoch,
+    copy: CopyId,
+    what: Asked,
 }
 
 /// What counts for all fillings of this reactor.
@@ -183,13 +192,14 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         shard: ShardId,
-        (op, body): (Op, &[u8]),
+        op: Op,
+        body: &[u8],
         payload: Option<Payload>,
         what: Asked,
     ) -> bool {
         let Some((conn, epoch, copy)) = self.fill_conn(shard) else { return false };
         let request = Request { op, body, payload, patience: SUBTASK_DEADLINE };
-        self.ask_peer(now, conn, request, ReplyWait::Fill { shard, epoch, copy, what })
+        self.ask_peer(now, conn, request, ReplyWait::Fill(Question { shard, epoch, copy, what }))
     }
 
     /// Asks both sides what is due next.
@@ -205,7 +215,7 @@ impl<S: Store> Node<S> {
         self.last_look += 1;
         let number = self.last_look;
         let body = ScanBody::new(shard, epoch, above, from);
-        if !self.ask_filled(now, shard, (op::FILL_SCAN, body.bytes()), None, Asked::Scan(number)) {
+        if !self.ask_filled(now, shard, op::FILL_SCAN, body.bytes(), None, Asked::Scan(number)) {
             return false;
         }
         if let Some(filling) = self.filling_of(shard) {
@@ -224,7 +234,8 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         shard: ShardId,
-        (number, view): (u64, View),
+        number: u64,
+        view: View,
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
@@ -386,7 +397,7 @@ impl<S: Store> Node<S> {
             let body = FillBody::new(shard, epoch, piece.version, piece.at);
             let body = if payload.is_none() { body.with_zeroes() } else { body };
             let hold = request.share::<why::Subtask>();
-            if !self.ask_filled(now, shard, (op::FILL, body.bytes()), payload, Asked::Piece(key, hold)) {
+            if !self.ask_filled(now, shard, op::FILL, body.bytes(), payload, Asked::Piece(key, hold)) {
                 return;
             }
             self.iocbs[key].phase = IocbPhase::Filling;
@@ -396,7 +407,7 @@ impl<S: Store> Node<S> {
     fn send_mark(&mut self, now: Time, shard: ShardId, mark: Mark, what: Asked) -> bool {
         let Some((_, epoch, _)) = self.fill_conn(shard) else { return false };
         let body = MarkBody::new(shard, epoch, mark);
-        let sent = self.ask_filled(now, shard, (op::FILL_MARK, body.bytes()), None, what);
+        let sent = self.ask_filled(now, shard, op::FILL_MARK, body.bytes(), None, what);
         if sent && let Some(filling) = self.filling_of(shard) {
             filling.marks(mark);
         }
@@ -414,7 +425,7 @@ impl<S: Store> Node<S> {
                 let all = BlockRange { from: Blocks(0), count: Blocks(0) };
                 let body = FillBody::new(shard, epoch, filling.newest(), all).with_snapshot(snapshot);
                 let what = Asked::Snapshot(snapshot);
-                self.ask_filled(now, shard, (op::FILL_SNAPSHOT, body.bytes()), None, what)
+                self.ask_filled(now, shard, op::FILL_SNAPSHOT, body.bytes(), None, what)
             }
             View::Live => {
                 let mark = Mark { upto: known_good, complete: true, ..Mark::default() };
@@ -430,12 +441,11 @@ impl<S: Store> Node<S> {
     pub(super) fn filled_answered(
         &mut self,
         now: Time,
-        shard: ShardId,
-        (epoch, copy): (Epoch, CopyId),
-        what: Asked,
+        question: Question,
         result: Answered,
         out: &mut dyn Outbox<Letter>,
     ) {
+        let Question { shard, epoch, copy, what } = question;
         let current = self.primaries.get(&shard).is_some_and(|p| p.config.epoch == epoch);
         let known_good = self.known_good_here(shard);
         let Some(filling) = self.filling_of(shard).filter(|f| current && f.copy == copy) else { return };

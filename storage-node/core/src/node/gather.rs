@@ -16,6 +16,15 @@ use std::net::SocketAddr;
 use tcp::{Lost, Payload};
 use wire::{Body, Op};
 
+/// A Join that a member was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    shard: ShardId,
+    epoch: Epoch,
+    copy: CopyId,
+    sent: Time,
+}
+
 impl<S: Store> Node<S> {
     /// Sends the Joins that the members behind an established link have not got yet.
     pub(super) fn send_joins(&mut self, now: Time, to: SocketAddr, out: &mut dyn Outbox<Letter>) {
@@ -81,7 +90,7 @@ impl<S: Store> Node<S> {
         let (Ok(json), state) = (serde_json::to_vec(&config), JoinState::Again(now + RETRY_REFUSED)) else { return };
         let sent = self.arena.take(json.len(), Class::Settle).is_some_and(|mut into| {
             into.copy_from_slice(&json);
-            let wait = ReplyWait::Join { shard, epoch: config.epoch, copy: member.copy, sent: now };
+            let wait = ReplyWait::Join(Asked { shard, epoch: config.epoch, copy: member.copy, sent: now });
             let payload = Some(whole_payload(into));
             self.ask_peer(
                 now,
@@ -97,17 +106,14 @@ impl<S: Store> Node<S> {
     }
 
     /// A member's answer to a Join, or its loss.
-    #[allow(clippy::too_many_arguments, reason = "what a Join is known by")]
     pub(super) fn join_answered(
         &mut self,
         now: Time,
-        shard: ShardId,
-        epoch: Epoch,
-        copy: CopyId,
-        sent: Time,
+        asked: Asked,
         result: Result<(Op, Body, Option<Payload>), Lost>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        let Asked { shard, epoch, copy, sent } = asked;
         let Some(primary) = self.primaries.get_mut(&shard).filter(|p| p.config.epoch == epoch) else { return };
         let syncing = primary.config.is_syncing(copy);
         let good = match &result {

@@ -1,6 +1,7 @@
 //! Configurations: taking them up, asking for the next one, collecting the answers of all members.
 
 use super::Node;
+use super::reads::OwnRead;
 use super::waits::StoreWait;
 use crate::limits::ASK_AGAIN;
 use crate::mail::Letter;
@@ -282,7 +283,7 @@ impl<S: Store> Node<S> {
     fn outlive_locks(&mut self, shard: ShardId) {
         let Some(replica) = self.replicas.get_mut(&shard).filter(|replica| replica.reading > 0) else { return };
         for (_, wait) in &mut self.waits.store {
-            if let StoreWait::Read { iocb, of, view, busy: busy @ None, .. } = wait
+            if let StoreWait::Read { read: OwnRead { iocb, of, view, busy: busy @ None }, .. } = wait
                 && *of == shard
             {
                 self.last_look += 1;

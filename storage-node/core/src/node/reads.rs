@@ -13,6 +13,16 @@ use node_protocol::Status;
 use node_store::{Crcs, Store, StoreDone, StoreError, StoreOp, View};
 use tcp::Payload;
 
+/// A read of a copy here, for an IOCB.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnRead {
+    pub(super) iocb: usize,
+    pub(super) of: ShardId,
+    pub(super) view: View,
+    /// Its range is busy under this number: it has outlived the primary that it was for, and the range lock.
+    pub(super) busy: Option<u64>,
+}
+
 impl<S: Store> Node<S> {
     /// Reads what is asked for, if the lease holds and there is memory.
     pub(super) fn start_read(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
@@ -80,7 +90,7 @@ impl<S: Store> Node<S> {
             replica.read_begins(view);
         }
         let hold = request.share::<why::Subtask>();
-        let wait = StoreWait::Read { iocb: key, of: shard, view, busy: None, hold };
+        let wait = StoreWait::Read { read: OwnRead { iocb: key, of: shard, view, busy: None }, hold };
         self.submit_to_store(now, disk, op, wait, out);
         true
     }
@@ -103,11 +113,11 @@ impl<S: Store> Node<S> {
     pub(super) fn read_done(
         &mut self,
         now: Time,
-        key: usize,
-        (of, view, busy): (ShardId, View, Option<u64>),
+        read: OwnRead,
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        let OwnRead { iocb: key, of, view, busy } = read;
         if let Some(replica) = self.replicas.get_mut(&of) {
             replica.read_is_over(view);
             replica.busy.retain(|(look, ..)| Some(*look) != busy);
@@ -127,7 +137,7 @@ impl<S: Store> Node<S> {
         match result {
             Ok(StoreDone::Read(data, crcs)) => self.read_well(now, key, data, crcs, out),
             Ok(StoreDone::Extents { data, next }) if self.iocbs[key].kind == Kind::Settle => {
-                self.settle_looked(now, key, (&data, next), out);
+                self.settle_looked(now, key, &data, next, out);
             }
             Ok(StoreDone::Extents { data, next }) => self.answer_extents(now, key, &data, next),
             Ok(_) => debug_assert!(false, "a read is answered with data"),

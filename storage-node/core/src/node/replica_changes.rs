@@ -129,7 +129,8 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         shard: ShardId,
-        (stamp, shares): (Stamp, bool),
+        stamp: Stamp,
+        shares: bool,
         result: Result<(), StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {

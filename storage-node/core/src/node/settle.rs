@@ -159,7 +159,8 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         key: usize,
-        (data, known): (&[BlockRange], Blocks),
+        data: &[BlockRange],
+        known: Blocks,
         out: &mut dyn Outbox<Letter>,
     ) {
         let (shard, range) = (self.iocbs[key].shard, self.iocbs[key].range);

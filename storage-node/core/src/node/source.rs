@@ -96,7 +96,8 @@ impl<S: Store> Node<S> {
     pub(super) fn snapshot_given(
         &mut self,
         now: Time,
-        (of, answer): (ShardSnapshot, Answer),
+        of: ShardSnapshot,
+        answer: Answer,
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {

@@ -46,6 +46,16 @@ pub(crate) enum For {
     Repaired(usize, Hold<ServerIocb, why::Subtask>),
 }
 
+/// A look at a copy's content, or a repair, that its store was given.
+#[derive(Debug)]
+pub(super) struct Look {
+    shard: ShardId,
+    /// Its range is busy under it.
+    number: u64,
+    changes: bool,
+    whose: For,
+}
+
 impl Viewed for ViewBody {
     fn view(&self) -> View {
         self.snapshot().map_or(View::Live, View::Snapshot)
@@ -229,23 +239,20 @@ impl<S: Store> Node<S> {
         if let Some(replica) = self.replicas.get_mut(&shard) {
             replica.busy.push((self.last_look, at, view));
         }
-        StoreWait::Content { shard, look: self.last_look, changes, whose }
+        StoreWait::Content(Look { shard, number: self.last_look, changes, whose })
     }
 
     /// A look or repair of a copy here is over.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one StoreWait")]
     pub(super) fn content_done(
         &mut self,
         now: Time,
-        shard: ShardId,
-        look: u64,
-        changes: bool,
-        whose: For,
+        look: Look,
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
+        let Look { shard, number, changes, whose } = look;
         if let Some(replica) = self.replicas.get_mut(&shard) {
-            replica.busy.retain(|(number, ..)| *number != look);
+            replica.busy.retain(|(busy, ..)| *busy != number);
             replica.in_disk -= u32::from(changes);
         }
         match whose {

@@ -1,7 +1,7 @@
 //! Who waits for a completion of a store, and who for a reply on a link: what goes out leaves the one or the other here, under the number
 //! that comes back with the answer.
 
-use super::{Node, filled, filling, heal, verify};
+use super::{Node, fanout, filled, filling, gather, heal, reads, verify};
 use crate::backlog::RemoteLeg;
 use crate::iocb::{ServerIocb, why};
 use crate::mail::Letter;
@@ -30,16 +30,9 @@ pub(super) struct Waits {
 #[derive(Debug)]
 pub(super) enum StoreWait {
     /// The own copy's part of a stamped IOCB.
-    LocalLeg { iocb: usize, stamp: Stamp, copy: CopyId, from: Option<ShardSnapshot>, hold: Subtask },
+    LocalLeg { leg: fanout::LocalLeg, hold: Subtask },
     /// A read for an IOCB.
-    Read {
-        iocb: usize,
-        of: ShardId,
-        view: View,
-        /// Its range is busy under this number: it has outlived the primary that it was for, and the range lock.
-        busy: Option<u64>,
-        hold: Subtask,
-    },
+    Read { read: reads::OwnRead, hold: Subtask },
     /// What a primary elsewhere asked of a copy here, under a stamp.
     ReplicaChange { shard: ShardId, stamp: Stamp, from: Option<ShardSnapshot> },
     /// A K that a copy is told of on the way.
@@ -55,7 +48,7 @@ pub(super) enum StoreWait {
     /// What a primary elsewhere has asked of a syncing copy here.
     FillTask(Box<filled::Task>),
     /// A look at content, or a repair.
-    Content { shard: ShardId, look: u64, changes: bool, whose: verify::For },
+    Content(verify::Look),
     /// A piece of a snapshot, for a copy-range elsewhere.
     SnapshotRead { of: ShardSnapshot, answer: Answer },
     /// What a copy does by itself.
@@ -75,9 +68,9 @@ pub(super) enum ReplyWait {
     /// Another copy's part of a stamped IOCB.
     RemoteLeg { leg: RemoteLeg, hold: Subtask },
     /// A member's answer to a Join.
-    Join { shard: ShardId, epoch: Epoch, copy: CopyId, sent: Time },
+    Join(gather::Asked),
     /// A syncing copy's answer.
-    Fill { shard: ShardId, epoch: Epoch, copy: CopyId, what: filling::Asked },
+    Fill(filling::Question),
     /// A promise.
     Promise { link: SocketAddr, sent: Time },
     /// Another copy's answer to a question about content.
@@ -124,18 +117,18 @@ impl<S: Store> Node<S> {
             };
             self.crowds[disk].leaves(wait.is_clients());
             match wait {
-                StoreWait::LocalLeg { iocb, stamp, copy, from, hold } => {
-                    self.share_is_over(from);
-                    self.local_leg_done(now, iocb, (stamp, copy, from), result.map(drop), out);
+                StoreWait::LocalLeg { leg, hold } => {
+                    self.share_is_over(leg.from);
+                    self.local_leg_done(now, leg, result.map(drop), out);
                     drop(hold);
                 }
-                StoreWait::Read { iocb, of, view, busy, hold } => {
-                    self.read_done(now, iocb, (of, view, busy), result, out);
+                StoreWait::Read { read, hold } => {
+                    self.read_done(now, read, result, out);
                     drop(hold);
                 }
                 StoreWait::ReplicaChange { shard, stamp, from } => {
                     self.share_is_over(from);
-                    self.replica_change_done(now, shard, (stamp, from.is_some()), result.map(drop), out);
+                    self.replica_change_done(now, shard, stamp, from.is_some(), result.map(drop), out);
                 }
                 StoreWait::Nobody => {}
                 StoreWait::JoinPersist { shard, epoch } => {
@@ -147,13 +140,11 @@ impl<S: Store> Node<S> {
                     self.copy_deleted(copy, gone, out);
                 }
                 StoreWait::Changes { shard, number, view } => {
-                    self.changes_listed(now, shard, (number, view), result, out);
+                    self.changes_listed(now, shard, number, view, result, out);
                 }
                 StoreWait::FillTask(task) => self.fill_task_done(now, *task, result, out),
-                StoreWait::Content { shard, look, changes, whose } => {
-                    self.content_done(now, shard, look, changes, whose, result, out);
-                }
-                StoreWait::SnapshotRead { of, answer } => self.snapshot_given(now, (of, answer), result, out),
+                StoreWait::Content(look) => self.content_done(now, look, result, out),
+                StoreWait::SnapshotRead { of, answer } => self.snapshot_given(now, of, answer, result, out),
                 StoreWait::CopyWork { shard, task } => self.worked(shard, task, result.map(drop), out),
             }
         }
@@ -204,12 +195,8 @@ impl<S: Store> Node<S> {
                 self.remote_leg_done(now, leg, status, out);
                 drop(hold);
             }
-            ReplyWait::Join { shard, epoch, copy, sent } => {
-                self.join_answered(now, shard, epoch, copy, sent, result, out);
-            }
-            ReplyWait::Fill { shard, epoch, copy, what } => {
-                self.filled_answered(now, shard, (epoch, copy), what, result, out);
-            }
+            ReplyWait::Join(asked) => self.join_answered(now, asked, result, out),
+            ReplyWait::Fill(question) => self.filled_answered(now, question, result, out),
             ReplyWait::Promise { link, sent } => self.promise_answered(now, link, sent, result, out),
             ReplyWait::Mend { iocb, copy, what, hold } => {
                 self.copy_answered(now, iocb, copy, what, result, out);
