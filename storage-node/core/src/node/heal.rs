@@ -159,33 +159,33 @@ impl<S: Store> Node<S> {
                 }
                 Act::Ask => {
                     let (piece, copies) = (mend.piece, mend.copies());
-                    for copy in 1..copies {
-                        if !self.ask_copy(now, key, copy, piece, Question::Verify, None)
+                    for nth in 1..copies {
+                        if !self.ask_copy(now, key, nth, piece, Question::Verify, None)
                             && let Some((_, mend)) = &mut self.iocbs[key].heal.mend
                         {
-                            mend.verified(copy, Err(Failure::Away));
+                            mend.verified(nth, Err(Failure::Away));
                         }
                     }
                 }
-                Act::Fetch(copy, block) => {
+                Act::Fetch(nth, block) => {
                     let at = BlockRange { from: block, count: Blocks(1) };
-                    let begun = if copy == 0 {
+                    let begun = if nth == 0 {
                         self.start_subtask(key, |node, hold| {
                             node.look_here(now, shard, view, at, For::Own(key, hold), out)
                         })
                     } else {
-                        self.ask_copy(now, key, copy, at, Question::Read, None)
+                        self.ask_copy(now, key, nth, at, Question::Read, None)
                     };
                     if !begun && let Some((_, mend)) = &mut self.iocbs[key].heal.mend {
                         mend.fetched(Err(Failure::Away));
                     }
                 }
-                Act::Put(copy, block) => {
+                Act::Put(nth, block) => {
                     let at = BlockRange { from: block, count: Blocks(1) };
-                    if !self.put_content(now, key, copy, at, out)
+                    if !self.put_content(now, key, nth, at, out)
                         && let Some((_, mend)) = &mut self.iocbs[key].heal.mend
                     {
-                        mend.put(copy, Err(Failure::Away));
+                        mend.put(nth, Err(Failure::Away));
                     }
                 }
                 Act::LockAlone => {
@@ -214,19 +214,12 @@ impl<S: Store> Node<S> {
     }
 
     /// Lays what was fetched over a block of the own copy or of another.
-    fn put_content(
-        &mut self,
-        now: Time,
-        key: usize,
-        copy: usize,
-        at: BlockRange,
-        out: &mut dyn Outbox<Letter>,
-    ) -> bool {
+    fn put_content(&mut self, now: Time, key: usize, nth: usize, at: BlockRange, out: &mut dyn Outbox<Letter>) -> bool {
         let iocb = &self.iocbs[key];
         let (shard, view) = (iocb.shard, iocb.view);
         let Some(with) = iocb.heal.fetched.as_ref().map(Payload::share) else { return false };
-        if copy > 0 {
-            return self.ask_copy(now, key, copy, at, Question::Repair, Some(with));
+        if nth > 0 {
+            return self.ask_copy(now, key, nth, at, Question::Repair, Some(with));
         }
         if !self.replicas.get(&shard).is_some_and(|r| r.bears_content(at)) {
             return false;
@@ -242,18 +235,18 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         key: usize,
-        copy: usize,
+        nth: usize,
         at: BlockRange,
         what: Question,
         payload: Option<Payload>,
     ) -> bool {
-        let to = self.iocbs[key].heal.mend.as_ref().and_then(|(_, mend)| mend.copy(copy).at);
+        let to = self.iocbs[key].heal.mend.as_ref().and_then(|(_, mend)| mend.copy(nth).at);
         let op = match what {
             Question::Verify => op::REPLICA_VERIFY,
             Question::Read => op::REPLICA_READ,
             Question::Repair => op::REPLICA_REPAIR,
         };
-        self.ask_content(now, key, to, (op, at, payload), |hold| ReplyWait::Mend { iocb: key, copy, what, hold })
+        self.ask_content(now, key, to, (op, at, payload), |hold| ReplyWait::Mend { iocb: key, nth, what, hold })
     }
 
     /// Sends a question about content as an IOCB sees it; false if its link has no room for that, or is down.
@@ -314,7 +307,7 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         key: usize,
-        copy: usize,
+        nth: usize,
         what: Question,
         result: Result<(Op, Body, Option<Payload>), Lost>,
         out: &mut dyn Outbox<Letter>,
@@ -328,9 +321,9 @@ impl<S: Store> Node<S> {
                     let crcs = payload.and_then(|p| decode_crcs(&p.mem[..p.len], count));
                     VerifyAnswer::parse(&body).zip(crcs).ok_or(Failure::Away)
                 });
-                mend.verified(copy, said.map(|(answer, crcs)| (answer.damaged.get(), crcs)));
+                mend.verified(nth, said.map(|(answer, crcs)| (answer.damaged.get(), crcs)));
             }
-            Question::Repair => mend.put(copy, answer.map(drop)),
+            Question::Repair => mend.put(nth, answer.map(drop)),
             Question::Read => {
                 let content = answer.and_then(|(_, p)| p.filter(|p| p.len == BLOCK).ok_or(Failure::Away));
                 mend.fetched(content.as_ref().map(|p| p.crcs.first().copied().unwrap_or(0)).map_err(|f| *f));

@@ -73,8 +73,8 @@ pub(super) enum ReplyWait {
     Fill(filling::Question),
     /// A promise.
     Promise { link: SocketAddr, sent: Time },
-    /// Another copy's answer to a question about content.
-    Mend { iocb: usize, copy: usize, what: heal::Question, hold: Subtask },
+    /// The answer of the mend's nth copy to a question about content.
+    Mend { iocb: usize, nth: usize, what: heal::Question, hold: Subtask },
     /// The content of an IOCB's whole range, from another copy.
     Refetch { iocb: usize, hold: Subtask },
     /// A piece of a copy-range's source.
@@ -198,8 +198,8 @@ impl<S: Store> Node<S> {
             ReplyWait::Join(asked) => self.join_answered(now, asked, result, out),
             ReplyWait::Fill(question) => self.filled_answered(now, question, result, out),
             ReplyWait::Promise { link, sent } => self.promise_answered(now, link, sent, result, out),
-            ReplyWait::Mend { iocb, copy, what, hold } => {
-                self.copy_answered(now, iocb, copy, what, result, out);
+            ReplyWait::Mend { iocb, nth, what, hold } => {
+                self.copy_answered(now, iocb, nth, what, result, out);
                 drop(hold);
             }
             ReplyWait::Refetch { iocb, hold } => {
