@@ -101,7 +101,7 @@ pub const PAGES_PER_CHANGE: u32 = 6;
 pub const ROOM_WAIT: Span = Span::seconds(4);
 /// Operations that the stores of one reactor are given at once, an equal part each: under a store's own bound and the ring's, so that a
 /// disk that hangs keeps neither the others nor the network from working. Clients' reads and writes stop at half of that, so that Joins,
-/// settling and other primaries' writes always find room; an eighth is theirs beside what others have (rule 21).
+/// settling and other primaries' writes always find places; an eighth is theirs beside what others have (rule 21).
 pub const STORE_OPS: usize = 3584;
 const _: () = assert!(STORE_OPS + STORE_OPS / 8 < node_store::MAX_IN_FLIGHT);
 /// Payload bytes of one volume that may wait here while their shard does not serve. More are answered `later`, so that one volume

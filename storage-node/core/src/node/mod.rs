@@ -13,7 +13,7 @@
 //! | `stamping` | an IOCB gets its stamp, or waits for what that needs |
 //! | `fanout` | a stamped IOCB's legs: local store, other copies, completion |
 //! | `changes` | a stamped change is handed to a disk here |
-//! | `crowd` | who waits for room in a disk's store |
+//! | `crowd` | who waits for a place in a disk's store |
 //! | `first_in_line` | who waits for memory to read into, and who comes first |
 //! | `replica_changes` | what other primaries ask of the copies here under a stamp: writes and the like |
 //! | `join` | a copy here joins an epoch |
@@ -157,7 +157,7 @@ pub struct Node<S> {
 
     // Disks, each with its store.
     disks: Vec<Disk<S>>,
-    /// What each disk's store has, and who waits for room there.
+    /// What each disk's store has, and who waits for a place there.
     crowds: Vec<Crowd>,
     /// A store was given something since its last end of turn.
     store_touched: bool,

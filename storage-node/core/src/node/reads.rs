@@ -63,7 +63,7 @@ impl<S: Store> Node<S> {
             _ => (Class::Work, self.iocbs[key].view),
         };
         let disk = self.replicas.get(&shard).map(|replica| replica.disk);
-        if disk.is_some_and(|disk| !self.has_store_room(disk, key)) {
+        if disk.is_some_and(|disk| !self.has_place_in_store(disk, key)) {
             return false;
         }
         if self.is_dropped(shard, view) {
@@ -93,20 +93,6 @@ impl<S: Store> Node<S> {
         let wait = StoreWait::Read { read: OwnRead { iocb: key, of: shard, view, busy: None }, hold };
         self.submit_to_store(now, disk, op, wait, out);
         true
-    }
-
-    /// Whether a disk's store has room for this IOCB to add an operation. Without, it stands in line.
-    pub(super) fn has_store_room(&mut self, disk: usize, key: usize) -> bool {
-        let (share, iocb) = (self.store_share(), &self.iocbs[key]);
-        let crowd = &mut self.crowds[disk];
-        let room = if iocb.kind == Kind::Settle { crowd.all() < share } else { crowd.has_room(share, iocb.arrival) };
-        if room {
-            crowd.looks_again(iocb.arrival);
-        } else {
-            crowd.waits(iocb.arrival, key);
-            self.counters.count("store.waits");
-        }
-        room
     }
 
     /// The store has read for an IOCB: answer with it, merge it, or settle with it.

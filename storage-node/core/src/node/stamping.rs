@@ -83,7 +83,7 @@ impl<S: Store> Node<S> {
         // What is written again may be zeros, which take none.
         let takes_none = kind == Kind::Rewrite && iocb.payload.is_none();
         let disk = self.replicas.get(&shard).map(|replica| replica.disk);
-        if disk.is_some_and(|disk| !self.has_store_room(disk, key)) {
+        if disk.is_some_and(|disk| !self.has_place_in_store(disk, key)) {
             return Err(Kept::Waits(None));
         }
         if kind.takes_space() && !takes_none && !stamped {
