@@ -96,9 +96,9 @@ pub const DAMAGE_LINE: Span = Span::seconds(1);
 pub const RESERVED_BLOCKS: u64 = 1024;
 /// Pages of metadata that a discard or a barrier takes at most beside one for each 8 MiB that it hides: its edges, and the pages above them.
 pub const PAGES_PER_CHANGE: u32 = 6;
-/// How long a write waits for room that comes back by itself, before it ends with "no space": what was overwritten or discarded is free again
+/// How long a write waits for space that comes back by itself, before it ends with "no space": what was overwritten or discarded is free again
 /// when a store has moved its journal home, at the latest a second after it has come to rest, and the copies tell of it with their promises.
-pub const ROOM_WAIT: Span = Span::seconds(4);
+pub const SPACE_WAIT: Span = Span::seconds(4);
 /// Operations that the stores of one reactor are given at once, an equal part each: under a store's own bound and the ring's, so that a
 /// disk that hangs keeps neither the others nor the network from working. Clients' reads and writes stop at half of that, so that Joins,
 /// settling and other primaries' writes always find places; an eighth is theirs beside what others have (rule 21).

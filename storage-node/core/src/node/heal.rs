@@ -13,7 +13,7 @@
 //! is not written to, and neither is what there is no room for: such a block stays damaged in that copy, and is read from another one.
 
 use super::Node;
-use super::room::Room;
+use super::space::Space;
 use super::verify::For;
 use super::waits::{ReplyWait, Request, Subtask};
 use crate::iocb::{IocbPhase, Kind, why};
@@ -453,8 +453,8 @@ impl<S: Store> Node<S> {
         let (shard, view, kind) = (iocb.shard, iocb.view, iocb.kind);
         let cost = mend.cost();
         let mut outcome = mend.into_outcome();
-        let has_room = |range: BlockRange| kind == Kind::Settle || self.has_room(shard, range.count);
-        if view != View::Live || !outcome.rewrite.is_none_or(has_room) {
+        let has_space = |range: BlockRange| kind == Kind::Settle || self.has_space(shard, range.count);
+        if view != View::Live || !outcome.rewrite.is_none_or(has_space) {
             outcome.left = outcome.rewrite.take();
         }
         self.record(now, shard, view, &outcome, out);
@@ -485,9 +485,9 @@ impl<S: Store> Node<S> {
             Kind::Read | Kind::Fill if outcome.left.is_some() => self.read_elsewhere(key),
             _ if outcome.left.is_some() && view == View::Live => {
                 let needs = outcome.left.map_or(0, |range| range.count.0.into());
-                match self.find_room(now, key, needs) {
-                    Room::None => self.answer(now, key, Status::NoSpace),
-                    Room::Found | Room::Awaited => self.mend_later(now, key),
+                match self.find_space(now, key, needs) {
+                    Space::None => self.answer(now, key, Status::NoSpace),
+                    Space::Found | Space::Awaited => self.mend_later(now, key),
                 }
             }
             _ => {

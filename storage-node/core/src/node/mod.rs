@@ -9,7 +9,7 @@
 //! | `reads` | what is read of the copy here, for whatever IOCB |
 //! | `replies` | what is answered, and the end of a request |
 //! | `ranges` | ranges that clients hold who share a volume |
-//! | `room` | space on every copy, before a write is stamped |
+//! | `space` | space on every copy, before a write is stamped |
 //! | `stamping` | an IOCB gets its stamp, or waits for what that needs |
 //! | `fanout` | a stamped IOCB's legs: local store, other copies, completion |
 //! | `changes` | a stamped change is handed to a disk here |
@@ -68,11 +68,11 @@ mod replica_changes;
 mod replies;
 mod requests;
 mod rewrite;
-mod room;
 mod scrub;
 mod settle;
 mod settle_damage;
 mod source;
+mod space;
 mod stamping;
 mod troubles;
 mod verify;
@@ -89,8 +89,8 @@ use self::first_in_line::FirstInLine;
 use self::orders::Orders;
 use self::promises::Promises;
 use self::requests::Incoming;
-use self::room::Taken;
 use self::source::Sources;
+use self::space::Taken;
 use self::waits::Waits;
 use crate::counters::Counters;
 use crate::iocb::{Iocb, ServerIocb};

@@ -2,7 +2,7 @@
 //! keeps it.
 
 use super::Node;
-use super::room::Room;
+use super::space::Space;
 use crate::iocb::{IocbPhase, Kind, Stage};
 use crate::limits::MOST_UNFLUSHED;
 use crate::mail::Letter;
@@ -42,7 +42,7 @@ enum Kept {
     NoSpace,
 }
 
-impl Room {
+impl Space {
     fn or_kept(self) -> Result<(), Kept> {
         match self {
             Self::Found => Ok(()),
@@ -87,7 +87,7 @@ impl<S: Store> Node<S> {
             return Err(Kept::Waits(None));
         }
         if kind.takes_space() && !takes_none && !stamped {
-            self.find_room(now, key, range.count.0.into()).or_kept()?;
+            self.find_space(now, key, range.count.0.into()).or_kept()?;
         }
         if kind == Kind::Zero && !stamped && disk.is_some_and(|disk| self.disks[disk].store.leeway().discarding) {
             // It would wait in the store, stamped: nothing says there that it is not the disk that hangs.

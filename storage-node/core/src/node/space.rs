@@ -1,7 +1,7 @@
-//! Room for a write on every copy, asked for before any is touched (rule 15).
+//! Space for a write on every copy, asked for before any is touched (rule 15).
 
 use super::Node;
-use crate::limits::{RESERVED_BLOCKS, ROOM_WAIT};
+use crate::limits::{RESERVED_BLOCKS, SPACE_WAIT};
 use crate::links::Left;
 use conductor_model::{Blocks, ShardId, VolumeId};
 use driver::Time;
@@ -17,12 +17,12 @@ pub(super) struct Taken {
     pub(super) blocks: u64,
     /// Pages of what takes no blocks.
     pub(super) pages: u32,
-    /// Shards with a write that waited for room in vain: how many blocks there were then.
+    /// Shards with a write that waited for space in vain: how many blocks there were then.
     pub(super) full: BTreeMap<ShardId, i64>,
 }
 
-/// What becomes of a write that needs room.
-pub(super) enum Room {
+/// What becomes of a write that needs space.
+pub(super) enum Space {
     Found,
     /// There may be some soon.
     Awaited,
@@ -30,45 +30,45 @@ pub(super) enum Room {
 }
 
 impl<S: Store> Node<S> {
-    /// Is there room for `needs` blocks on every copy (rule 15)? Asked before any copy is touched. One that waited in vain says for all
-    /// that need as much: as long as there is no more room than there was then, and nothing was given back here, they do not wait.
-    pub(super) fn find_room(&mut self, now: Time, key: usize, needs: i64) -> Room {
+    /// Is there space for `needs` blocks on every copy (rule 15)? Asked before any copy is touched. One that waited in vain says for all
+    /// that need as much: as long as there is no more space than there was then, and nothing was given back here, they do not wait.
+    pub(super) fn find_space(&mut self, now: Time, key: usize, needs: i64) -> Space {
         let shard = self.iocbs[key].shard;
-        let Some(room) = self.room(shard) else { return Room::Found };
-        if self.taken.full.get(&shard).is_some_and(|full| room > *full) {
+        let Some(space) = self.space(shard) else { return Space::Found };
+        if self.taken.full.get(&shard).is_some_and(|full| space > *full) {
             self.taken.full.remove(&shard);
         }
-        if room >= needs {
+        if space >= needs {
             self.iocbs[key].short_since = None;
-            return Room::Found;
+            return Space::Found;
         }
         let known = self.taken.full.get(&shard).is_some_and(|full| needs > *full);
         let since = *self.iocbs[key].short_since.get_or_insert(now);
-        if !known && now < since + ROOM_WAIT {
-            return Room::Awaited;
+        if !known && now < since + SPACE_WAIT {
+            return Space::Awaited;
         }
-        self.taken.full.entry(shard).or_insert(room);
-        Room::None
+        self.taken.full.entry(shard).or_insert(space);
+        Space::None
     }
 
     /// Are there so many pages on every copy, for what takes no blocks?
-    pub(super) fn find_pages(&mut self, now: Time, key: usize, needs: u32) -> Room {
+    pub(super) fn find_pages(&mut self, now: Time, key: usize, needs: u32) -> Space {
         let left = self.pages_left(self.iocbs[key].shard);
         if left.is_none_or(|left| left >= needs) {
             self.iocbs[key].short_since = None;
-            return Room::Found;
+            return Space::Found;
         }
         let since = *self.iocbs[key].short_since.get_or_insert(now);
-        if now < since + ROOM_WAIT { Room::Awaited } else { Room::None }
+        if now < since + SPACE_WAIT { Space::Awaited } else { Space::None }
     }
 
     /// Is there, now?
-    pub(super) fn has_room(&self, shard: ShardId, needs: Blocks) -> bool {
-        driver::mutant::on("rewrite_without_room") || self.room(shard).is_none_or(|room| room >= needs.0.into())
+    pub(super) fn has_space(&self, shard: ShardId, needs: Blocks) -> bool {
+        driver::mutant::on("rewrite_without_room") || self.space(shard).is_none_or(|space| space >= needs.0.into())
     }
 
     /// Blocks that a write of this shard may take on every copy. What is stamped and not finished counts as taken, on every disk.
-    fn room(&self, shard: ShardId) -> Option<i64> {
+    fn space(&self, shard: ShardId) -> Option<i64> {
         let replica = self.replicas.get(&shard)?;
         let local = self.disks[replica.disk].store.usage().free();
         let free = self.left_elsewhere(shard).map(|left| left.blocks).fold(local, u64::min);
