@@ -180,7 +180,7 @@ impl<S: Store> Node<S> {
             iocb.payload = Some(payload);
         }
         iocb.phase = IocbPhase::Ready;
-        self.ready.push_back(key);
+        self.runnable.push_back(key);
     }
 
     /// How far a copy-range is, if this order is one that is under way.

@@ -301,7 +301,7 @@ impl<S: Store> Node<S> {
         let (shard, kind, Some(stamp)) = (iocb.shard, iocb.kind, iocb.stamp) else { return };
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.window.finished(stamp.sequence, kind != Kind::Flush);
-        self.ready.extend(primary.stalled.values().take(WAKE_AT_ONCE).copied());
+        self.runnable.extend(primary.stalled.values().take(WAKE_AT_ONCE).copied());
         let covers = self.iocbs[key].covers;
         match kind {
             Kind::Settle => self.piece_settled(now, key),

@@ -49,7 +49,7 @@ impl<S: Store> Node<S> {
     pub(super) fn first_tries_again(&mut self) {
         if let Some(first) = &mut self.first_in_line {
             first.tried = false;
-            self.ready.push_back(first.key);
+            self.runnable.push_back(first.key);
         }
     }
 

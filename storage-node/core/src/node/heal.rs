@@ -68,7 +68,7 @@ impl<S: Store> Node<S> {
         let has_it_alone = !iocb.kind.only_looks() || iocb.heal.alone;
         iocb.phase = IocbPhase::Locked;
         if has_it_alone {
-            self.ready.push_back(key);
+            self.runnable.push_back(key);
         } else {
             self.lock_again(key, Mode::Exclusive);
         }
@@ -471,7 +471,7 @@ impl<S: Store> Node<S> {
                 let iocb = &mut self.iocbs[key];
                 iocb.heal.due = None;
                 iocb.phase = IocbPhase::Locked;
-                self.ready.push_back(key);
+                self.runnable.push_back(key);
             }
             _ if outcome.rewrite.is_some() => {
                 if let Some(range) = outcome.rewrite {

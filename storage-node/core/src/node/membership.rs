@@ -313,7 +313,7 @@ impl<S: Store> Node<S> {
                 }
                 PrimaryPhase::Serving if self.has_given_up_a_share(shard) => self.join_again(now, shard, out),
                 PrimaryPhase::Serving | PrimaryPhase::Settling(_) => {
-                    self.ready.extend(primary.stalled.values().copied());
+                    self.runnable.extend(primary.stalled.values().copied());
                     self.retry_refused(now, shard, out);
                     if let Some(settling) = self.settling_mut(shard) {
                         settling.left.append(&mut settling.later);
@@ -323,7 +323,7 @@ impl<S: Store> Node<S> {
                 // Its own Join was refused for want of room in the store.
                 PrimaryPhase::Joining if self.own_join_is_due(shard) => self.join_here(now, shard, out),
                 // Reads that the conductor's next word may permit.
-                PrimaryPhase::Sealed => self.ready.extend(primary.stalled.values().copied()),
+                PrimaryPhase::Sealed => self.runnable.extend(primary.stalled.values().copied()),
                 PrimaryPhase::Asking(_) | PrimaryPhase::Joining | PrimaryPhase::Failed { .. } => {}
             }
         }

@@ -186,7 +186,7 @@ pub struct Node<S> {
     waits: Waits,
     taken: Taken,
     /// IOCBs that may be able to go on.
-    ready: VecDeque<usize>,
+    runnable: VecDeque<usize>,
     first_in_line: Option<FirstInLine>,
     arrivals: u64,
 
@@ -261,7 +261,7 @@ impl<S: Store> Node<S> {
             deletions: Deletions::default(),
             orders: Orders::default(),
             sources: Sources::default(),
-            ready: VecDeque::new(),
+            runnable: VecDeque::new(),
             first_in_line: None,
             arrivals: 0,
             store_touched: false,
@@ -302,11 +302,11 @@ impl<S: Store> Node<S> {
     }
 
     /// Goes on with every IOCB that may be able to; what that frees may free others.
-    fn run_ready(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
+    fn run_runnable(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         loop {
             if let Some(shard) = self.may_settle_on.pop() {
                 self.go_on_settling(now, shard, out);
-            } else if let Some(key) = self.ready.pop_front() {
+            } else if let Some(key) = self.runnable.pop_front() {
                 self.advance(now, key, out);
             } else if let Some(part) = self.orders.news.pop_front() {
                 self.part_done(now, part);
@@ -326,7 +326,7 @@ impl<S: Store> Node<S> {
             for at in 0..self.disks.len() {
                 self.drain_store(now, at, out);
             }
-            self.run_ready(now, out);
+            self.run_runnable(now, out);
             self.net.end_turn(now, out);
             self.drain_net(now, out);
             if !self.has_more_to_do() {
@@ -345,7 +345,10 @@ impl<S: Store> Node<S> {
 
     /// Is there work that no completion and no deadline would bring back?
     fn has_more_to_do(&self) -> bool {
-        self.store_touched || !self.ready.is_empty() || !self.may_settle_on.is_empty() || !self.orders.news.is_empty()
+        self.store_touched
+            || !self.runnable.is_empty()
+            || !self.may_settle_on.is_empty()
+            || !self.orders.news.is_empty()
     }
 
     fn reap(&mut self) {
@@ -411,14 +414,14 @@ impl<S: Store> Machine for Node<S> {
         let Some(disk) = done.op.disk() else {
             self.net.done(now, done, out);
             self.drain_net(now, out);
-            self.run_ready(now, out);
+            self.run_runnable(now, out);
             return;
         };
         if let Some(at) = self.disks.iter().position(|d| d.index == disk) {
             self.store_touched = true;
             self.disks[at].store.done(now, done, &mut |op| out.submit(op));
             self.drain_store(now, at, out);
-            self.run_ready(now, out);
+            self.run_runnable(now, out);
         }
     }
 
@@ -456,7 +459,7 @@ impl<S: Store> Machine for Node<S> {
             Mail::Look(number) => out.post(Letter::View(number, Box::new(self.view()))),
             Mail::Stop => self.stop(now, out),
         }
-        self.run_ready(now, out);
+        self.run_runnable(now, out);
     }
 
     fn end_turn(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {

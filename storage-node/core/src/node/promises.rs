@@ -116,7 +116,7 @@ impl<S: Store> Node<S> {
         let waiting = |p: &&Primary| p.others().any(|m| m.endpoint == to);
         let stalled: Vec<usize> =
             self.primaries.values().filter(waiting).flat_map(|p| p.stalled.values().copied()).collect();
-        self.ready.extend(stalled);
+        self.runnable.extend(stalled);
     }
 
     /// May reads of this shard be served now (rule 9)? A copy that the conductor may have added by now has a say, too.

@@ -142,7 +142,7 @@ impl<S: Store> Node<S> {
             IocbPhase::Reading => self.answer_read(now, key, data, crcs),
             IocbPhase::Merging => {
                 self.merge(key, data);
-                self.ready.push_back(key);
+                self.runnable.push_back(key);
             }
             _ => debug_assert!(false, "nobody reads in this phase"),
         }

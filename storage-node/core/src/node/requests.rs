@@ -119,7 +119,7 @@ impl<S: Store> Node<S> {
         primary.requests.insert(arrival, key);
         if primary.locks.acquire(key, range, mode) {
             self.iocbs[key].phase = IocbPhase::Locked;
-            self.ready.push_back(key);
+            self.runnable.push_back(key);
         }
     }
 
@@ -277,7 +277,7 @@ impl<S: Store> Node<S> {
     pub(super) fn wake(&mut self, granted: Vec<usize>) {
         for next in granted {
             self.iocbs[next].phase = IocbPhase::Locked;
-            self.ready.push_back(next);
+            self.runnable.push_back(next);
         }
     }
 }

@@ -26,7 +26,7 @@ impl<S: Store> Node<S> {
             primary.requests.insert(arrival, new);
             primary.locks.hand_over(key, new);
         }
-        self.ready.push_back(new);
+        self.runnable.push_back(new);
     }
 
     /// Has a range of a snapshot, or one that there is no room to write again, read from another copy: the one here has lost what it was.
@@ -118,7 +118,7 @@ impl<S: Store> Node<S> {
             Ok(payload) => self.copied(key, payload),
             Err(Failure::Away) if iocb.heal.elsewhere && iocb.heal.refetch.next + 1 < others => {
                 (iocb.heal.refetch.missed, iocb.heal.refetch.next) = (true, iocb.heal.refetch.next + 1);
-                self.ready.push_back(key);
+                self.runnable.push_back(key);
             }
             Err(Failure::Away) => {
                 (iocb.heal.refetch.missed, iocb.heal.refetch.next) = (false, 0);
@@ -126,7 +126,7 @@ impl<S: Store> Node<S> {
             }
             Err(_) if iocb.heal.refetch.next < others || iocb.heal.elsewhere => {
                 iocb.heal.refetch.next += 1;
-                self.ready.push_back(key);
+                self.runnable.push_back(key);
             }
             Err(_) => self.not_rewritten(now, key),
         }

@@ -262,7 +262,7 @@ impl<S: Store> Node<S> {
         self.begin_orders(now, shard);
         if let Some(primary) = self.primaries.get(&shard) {
             let waiting = primary.requests.values().copied().filter(|key| primary.locks.is_granted(*key));
-            self.ready.extend(waiting);
+            self.runnable.extend(waiting);
         }
     }
 }

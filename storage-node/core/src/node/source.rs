@@ -211,7 +211,7 @@ impl<S: Store> Node<S> {
         let iocb = &mut self.iocbs[key];
         iocb.heal.said.push((copy, what));
         iocb.phase = IocbPhase::Locked;
-        self.ready.push_back(key);
+        self.runnable.push_back(key);
     }
 
     /// The store here would not read the source.

@@ -149,7 +149,7 @@ impl<S: Store> Node<S> {
             }
         }
         if answered {
-            self.ready.extend(self.crowds[disk].next(self.store_share()));
+            self.runnable.extend(self.crowds[disk].next(self.store_share()));
         }
         answered
     }
