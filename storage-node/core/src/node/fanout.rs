@@ -117,10 +117,10 @@ impl<S: Store> Node<S> {
                 continue;
             }
             // The K of a copy that is filled stands still until all is there (rule 4), and what it has is durable.
-            let filled = primary.syncing_member().is_some_and(|m| m.copy == leg.copy);
-            let known_good = if filled { None } else { primary.known_good() };
+            let syncing = primary.syncing_member().is_some_and(|m| m.copy == leg.copy);
+            let known_good = if syncing { None } else { primary.known_good() };
             let body = ReplicaBody::new(iocb.shard, leg.stamp, iocb.range, known_good, Some(primary.floor()))
-                .with_durable(filled || iocb.is_durable());
+                .with_durable(syncing || iocb.is_durable());
             let (op, body, payload) = message(iocb, body);
             let hold = request.share::<why::Subtask>();
             let wait = ReplyWait::RemoteLeg { leg, hold };

@@ -216,8 +216,9 @@ impl<S: Store> Node<S> {
         }
         iocb.stages.mark(Stage::Locked, now);
         let (shard, kind, phase, body, range) = (iocb.shard, iocb.kind, iocb.phase, iocb.body, iocb.range);
-        // What the primary does by itself is of this epoch; what was stamped before is bound to be finished, in whatever epoch.
-        let bound = iocb.conn.is_none() || iocb.stamp.is_some();
+        // What a client sent is checked until it is stamped: from then on it is to be finished, in whatever epoch. What the primary does
+        // by itself is of this epoch.
+        let exempt = iocb.conn.is_none() || iocb.stamp.is_some();
         if iocb.withdrawn {
             self.counters.count("request.dropped");
             self.end_request(now, key);
@@ -225,12 +226,12 @@ impl<S: Store> Node<S> {
         }
         let (due, elsewhere, arrival) = (iocb.heal.due.is_some(), iocb.heal.elsewhere, iocb.arrival);
         let Some(primary) = self.primaries.get(&shard) else { return };
-        if !bound && let Err(status) = self.check_epoch(&body, primary.config.epoch) {
+        if !exempt && let Err(status) = self.check_epoch(&body, primary.config.epoch) {
             let config = &self.primaries[&shard].config;
             self.answer_with_generation(now, key, status, (config.epoch, config.cache));
             return;
         }
-        if !bound && !self.holds_what_it_changes(key) {
+        if !exempt && !self.holds_what_it_changes(key) {
             self.answer(now, key, Status::NotHeld);
             return;
         }

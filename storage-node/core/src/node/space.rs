@@ -30,8 +30,9 @@ pub(super) enum Space {
 }
 
 impl<S: Store> Node<S> {
-    /// Is there space for `needs` blocks on every copy (rule 15)? Asked before any copy is touched. One that waited in vain says for all
-    /// that need as much: as long as there is no more space than there was then, and nothing was given back here, they do not wait.
+    /// Is there space for `needs` blocks on every copy (rule 15)? Asked before any copy is touched. Where a write waited `SPACE_WAIT` in
+    /// vain, the space that there was then is remembered (`Taken::full`): until there is more, or something is given back here, writes that
+    /// need more than that fail at once.
     pub(super) fn find_space(&mut self, now: Time, key: usize, needs: i64) -> Space {
         let shard = self.iocbs[key].shard;
         let Some(space) = self.space(shard) else { return Space::Found };
