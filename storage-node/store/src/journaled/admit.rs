@@ -8,7 +8,9 @@
 use super::engine::{JournaledStore, Pending};
 use super::entry::ChunkNo;
 use super::layers::LayerId;
-use super::limits::{CHUNK, CHUNK_BLOCKS, DISCARD_PIECE, MAX_PATCHES, MAX_RANGES, PASSED_ABOVE, PASSED_FOR};
+use super::limits::{
+    CHUNK, CHUNK_BLOCKS, DISCARD_PIECE, MAX_PATCHES, MAX_RANGES, PASSED_ABOVE, PASSED_FOR, PATCHES_PER_DISCARD,
+};
 use super::overlay::{Changes, Source, part};
 use super::record::{MAX_FIXED, MAX_PER_BLOCK, Record, Stamped};
 use super::tables::Wait;
@@ -78,12 +80,22 @@ pub(super) struct Change {
     pub(super) rest: Option<BlockRange>,
 }
 
-/// Whether a change may begin.
-enum Admission {
-    Yes,
-    /// When a fold, or a page, has come.
-    Wait,
-    No(StoreError),
+/// Why a change does not begin.
+enum Barred {
+    /// It waits until a fold, or a page, has come.
+    Waits,
+    /// It never will.
+    Refused(StoreError),
+}
+
+impl Barred {
+    /// For what a look at a copy's metadata has come to.
+    fn by(wait: Wait, copy: CopyId, at: BlockRange) -> Self {
+        match wait {
+            Wait::Load => Self::Waits,
+            Wait::Damaged | Wait::Full => Self::Refused(StoreError::Corrupt { copy, block: at.from }),
+        }
+    }
 }
 
 impl Write {
@@ -200,7 +212,7 @@ impl JournaledStore {
         while self.failed.is_none()
             && let Some(&key) = self.waiting.get(at)
         {
-            let Some(Pending::Change(mut change)) = self.take_change(key) else {
+            let Some(mut change) = self.take_change(key) else {
                 self.waiting.remove(at);
                 continue;
             };
@@ -220,7 +232,7 @@ impl JournaledStore {
             let ready = change.data_left == 0;
             self.pending[key] = Pending::Change(change);
             match admission {
-                Admission::Yes => {
+                Ok(()) => {
                     self.waiting.remove(at);
                     if ready {
                         self.ready.push_back(key);
@@ -229,10 +241,10 @@ impl JournaledStore {
                         }
                     }
                 }
-                Admission::Wait if is_share && self.may_be_passed(key) => at = 1,
-                Admission::Wait if is_zero => (at, zeros_wait) = (at + 1, true),
-                Admission::Wait => break,
-                Admission::No(error) => {
+                Err(Barred::Waits) if is_share && self.may_be_passed(key) => at = 1,
+                Err(Barred::Waits) if is_zero => (at, zeros_wait) = (at + 1, true),
+                Err(Barred::Waits) => break,
+                Err(Barred::Refused(error)) => {
                     self.waiting.remove(at);
                     self.counters.no_space += u64::from(error == StoreError::NoSpace);
                     self.change_over(key, Err(error)); // nothing is promised to it
@@ -254,83 +266,87 @@ impl JournaledStore {
         folds < since + PASSED_FOR && (!self.fold.is_idle() || self.fresh.patches.len() > PASSED_ABOVE)
     }
 
-    /// Take a change out of its slot, to be put back: a stand-in keeps the slot.
-    fn take_change(&mut self, key: usize) -> Option<Pending> {
-        let slot = self.pending.get_mut(key)?;
-        matches!(slot, Pending::Change(_)).then(|| std::mem::replace(slot, Pending::Flush(Tag(0))))
+    /// Take a change out of its slot, to be put back.
+    fn take_change(&mut self, key: usize) -> Option<Box<Change>> {
+        match self.pending.get_mut(key)?.take() {
+            Pending::Change(change) => Some(change),
+            other => {
+                self.pending[key] = other;
+                None
+            }
+        }
     }
 
-    fn admit(&mut self, key: usize, change: &mut Change, out: &mut DiskOut<'_>) -> Admission {
+    /// May it begin? If so, what it needs is set aside.
+    fn admit(&mut self, key: usize, change: &mut Change, out: &mut DiskOut<'_>) -> Result<(), Barred> {
         match &mut change.work {
             Work::Record(Record::Zero { at, .. }, _) => {
-                if self.fresh.range_count() >= MAX_RANGES || !self.has_patches(2) {
-                    return self.wait_for_fold();
-                }
-                let all = *at;
-                let Some(most) = self.may_be_discarded(all) else { return self.wait_for_fold() };
-                let Some((piece, rest, changes)) = self.piece_of(all, most) else {
-                    return self.no_space_unless_folding();
-                };
-                (*at, change.rest) = (piece, rest);
-                self.cut += usize::from(rest.is_some());
-                change.promised = 2;
-                change.changes = changes;
+                (*at, change.rest, change.changes) = self.admit_discard(*at)?;
+                self.cut += usize::from(change.rest.is_some());
+                change.promised = PATCHES_PER_DISCARD;
             }
             Work::Record(Record::Share { copy, at, from, .. }, _) => {
-                let (copy, at, from) = (*copy, *at, *from);
-                let changes = Changes::of_blocks(at);
-                if !self.has_places(changes) {
-                    return self.no_space_unless_folding();
-                }
-                match self.share_needs(copy, at, from) {
-                    Ok(chunks) if chunks <= self.space.available() => {
-                        self.space.reserve(chunks);
-                        change.reserved = chunks;
-                        change.changes = changes;
-                    }
-                    Ok(_) => return self.no_space_unless_folding(),
-                    Err(Wait::Load) => return Admission::Wait,
-                    Err(Wait::Damaged | Wait::Full) => {
-                        return Admission::No(StoreError::Corrupt { copy: from.copy, block: at.from });
-                    }
-                }
+                (change.reserved, change.changes) = self.admit_share(*copy, *at, *from)?;
             }
             Work::Record(Record::Create { .. }, _) if !self.has_places(Changes::default()) => {
-                return self.no_space_unless_folding();
+                return Err(self.no_space_unless_folding());
             }
             Work::Record(Record::Snapshot { .. } | Record::Rollback { .. }, _)
                 if !self.has_last_places(Changes::default()) =>
             {
-                return self.no_space_unless_folding();
+                return Err(self.no_space_unless_folding());
             }
             Work::Record(..) => {}
             Work::Write(write) => {
-                let count = Write::chunks(write.at).count();
-                if !self.has_patches(count) {
-                    return self.wait_for_fold();
-                }
-                let mut changes = Changes::of_blocks(write.at);
-                changes.leaves += 1; // of the list above K
-                if !self.has_places(changes) {
-                    return self.no_space_unless_folding();
-                }
-                match self.place(write) {
-                    Ok(true) => {}
-                    Ok(false) => return self.no_space_unless_folding(),
-                    Err(Wait::Load) => return Admission::Wait,
-                    Err(Wait::Damaged | Wait::Full) => {
-                        return Admission::No(StoreError::Corrupt { copy: write.copy, block: write.at.from });
-                    }
-                }
-                change.promised = count;
-                change.changes = changes;
+                (change.promised, change.changes) = self.admit_write(write)?;
                 change.records_left = u32::try_from(write.pieces.len()).unwrap_or(u32::MAX); // at most three
                 change.data_left = self.write_chunks(key, write, out);
             }
         }
         self.promised += change.promised;
         self.promised_changes = self.promised_changes.and(change.changes);
-        Admission::Yes
+        Ok(())
+    }
+
+    /// The piece of a discard that may begin, what is left of it then, and what the piece may change.
+    fn admit_discard(&mut self, all: BlockRange) -> Result<(BlockRange, Option<BlockRange>, Changes), Barred> {
+        if self.fresh.range_count() >= MAX_RANGES || !self.has_patches(PATCHES_PER_DISCARD) {
+            return Err(self.wait_for_fold());
+        }
+        let most = self.may_be_discarded(all).ok_or_else(|| self.wait_for_fold())?;
+        self.piece_of(all, most).ok_or_else(|| self.no_space_unless_folding())
+    }
+
+    /// Chunks that were set aside for a copy-range, and what it may change.
+    fn admit_share(&mut self, copy: CopyId, at: BlockRange, from: Source) -> Result<(u32, Changes), Barred> {
+        let changes = Changes::of_blocks(at);
+        if !self.has_places(changes) {
+            return Err(self.no_space_unless_folding());
+        }
+        let chunks = self.share_needs(copy, at, from).map_err(|wait| Barred::by(wait, from.copy, at))?;
+        if chunks > self.space.available() {
+            return Err(self.no_space_unless_folding());
+        }
+        self.space.reserve(chunks);
+        Ok((chunks, changes))
+    }
+
+    /// Patches that a write may make, and what it may change; where its data goes is decided.
+    fn admit_write(&mut self, write: &mut Write) -> Result<(usize, Changes), Barred> {
+        let count = Write::chunks(write.at).count();
+        if !self.has_patches(count) {
+            return Err(self.wait_for_fold());
+        }
+        let mut changes = Changes::of_blocks(write.at);
+        changes.leaves += 1; // of the list above K
+        if !self.has_places(changes) {
+            return Err(self.no_space_unless_folding());
+        }
+        let is_placed = self.place(write).map_err(|wait| Barred::by(wait, write.copy, write.at))?;
+        if !is_placed {
+            return Err(self.no_space_unless_folding());
+        }
+        Ok((count, changes))
     }
 
     /// Chunks of a discard that this generation may still take: all, or some pieces of it; `None` if it is to wait for a fold.
@@ -394,14 +410,14 @@ impl JournaledStore {
         self.fresh.patches.len() + self.promised + count <= MAX_PATCHES
     }
 
-    fn wait_for_fold(&mut self) -> Admission {
+    fn wait_for_fold(&mut self) -> Barred {
         self.counters.journal_waits += 1;
         self.fold.want();
-        Admission::Wait
+        Barred::Waits
     }
 
     /// No space now. If a fold or something in flight may still give some, wait for it.
-    fn no_space_unless_folding(&mut self) -> Admission {
+    fn no_space_unless_folding(&mut self) -> Barred {
         let quiet = self.fresh.is_empty()
             && self.fold.is_idle()
             && !self.has_work()
@@ -410,11 +426,11 @@ impl JournaledStore {
             && self.returns.is_empty()
             && self.promised == 0;
         if quiet {
-            return Admission::No(StoreError::NoSpace);
+            return Barred::Refused(StoreError::NoSpace);
         }
         self.counters.space_waits += 1;
         self.fold.want();
-        Admission::Wait
+        Barred::Waits
     }
 
     /// Decide where a write's data goes, and set aside what that needs. False if there is not enough.

@@ -79,7 +79,7 @@ impl JournaledStore {
     /// Go on with a `Changed`.
     pub(super) fn list_on(&mut self, key: usize) {
         let Some(slot @ Pending::Changed(_)) = self.pending.get_mut(key) else { return };
-        let Pending::Changed(mut listing) = std::mem::replace(slot, Pending::Flush(Tag(0))) else { return };
+        let Pending::Changed(mut listing) = slot.take() else { return };
         let result = match self.list(&mut listing) {
             Ok(Progress::Load) => {
                 self.pending[key] = Pending::Changed(listing);

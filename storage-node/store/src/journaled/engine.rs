@@ -54,6 +54,15 @@ pub(super) enum Pending {
     Flush(Tag),
     /// Waits for the fold to finish the flattening of a copy.
     Flatten(Tag),
+    /// Its operation is in the hands of who took it, and comes back or is over before anything else is looked at.
+    Taken,
+}
+
+impl Pending {
+    /// Takes the operation out, and keeps its slot.
+    pub(super) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Taken)
+    }
 }
 
 /// The journaled engine, serving one disk. See the module's head.
@@ -243,7 +252,7 @@ impl JournaledStore {
             Some(Pending::Extents(asking)) => asking.tag,
             Some(Pending::Changed(listing)) => listing.tag,
             Some(Pending::Flush(tag) | Pending::Flatten(tag)) => tag,
-            None => return,
+            Some(Pending::Taken) | None => return,
         };
         self.finish(tag, Err(StoreError::Disk(errno)));
     }

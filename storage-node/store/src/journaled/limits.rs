@@ -72,6 +72,8 @@ pub(super) const DISCARDED_PER_FOLD: u32 = 1 << 16;
 /// Patches of one overlay generation: at some 120 B each (three blocks inline, a share of the group) 16 MiB, 32 MiB for both generations; twice
 /// that where each is alone in its group, on volumes of many TiB. A full ring of 1 GiB holds 262,144 blocks, half of them in a generation.
 pub(super) const MAX_PATCHES: usize = 1 << 17;
+/// Of these, as many as the edges of a discard may make.
+pub(super) const PATCHES_PER_DISCARD: usize = 2;
 /// Ranges of whole discarded chunks in one overlay generation: 64 B each, 4 MiB.
 pub(super) const MAX_RANGES: usize = 1 << 16;
 /// A copy-range is passed by writes while the generation has more patches than this, which a fold that somebody waits for moves in some 50 ms…
