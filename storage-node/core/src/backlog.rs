@@ -7,6 +7,7 @@
 //! A disk that hangs keeps the credits of its legs. Where there are others behind the same link, no disk gets more than twice what is
 //! free, and something is left to each of them however many hang.
 
+use crate::iocbs::IocbKey;
 use conductor_model::{CopyId, DiskId, Stamp};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -15,7 +16,7 @@ use std::collections::VecDeque;
 /// waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RemoteLeg {
-    pub(crate) iocb: usize,
+    pub(crate) iocb: IocbKey,
     pub(crate) stamp: Stamp,
     pub(crate) copy: CopyId,
     /// Where the copy is.
@@ -99,7 +100,7 @@ mod tests {
 
     fn leg(disk: u64, sequence: u64) -> RemoteLeg {
         let stamp = Stamp { epoch: Epoch(1), sequence: Sequence(sequence) };
-        RemoteLeg { iocb: 0, stamp, copy: CopyId(disk), disk: DiskId(disk) }
+        RemoteLeg { iocb: IocbKey(0), stamp, copy: CopyId(disk), disk: DiskId(disk) }
     }
 
     /// Sends what may be sent; of which disks.

@@ -11,6 +11,7 @@
 //! Both are only ever raised to what is known to be there; the copy keeps them, so that the next run, under whatever primary, need not
 //! begin again.
 
+use crate::iocbs::IocbKey;
 use conductor_model::{BlockRange, Blocks, CopyId, Sequence, SnapshotId, Stamp};
 use driver::Time;
 use node_protocol::{FillState, Mark};
@@ -75,7 +76,7 @@ pub(crate) struct Filling {
     /// Where the layer ends, if before the shard does: a snapshot of when the shard was smaller.
     end: Option<Blocks>,
     /// By IOCB.
-    pub(crate) running: BTreeMap<usize, Piece>,
+    pub(crate) running: BTreeMap<IocbKey, Piece>,
     /// The newest version listed on the own side in this layer.
     highest: Stamp,
     /// The layers are to be looked at anew, as soon as nothing runs: something changed that is not sent to the copy.
@@ -209,7 +210,7 @@ impl Filling {
     }
 
     /// A piece is durable on the copy.
-    pub(crate) fn filled(&mut self, key: usize) {
+    pub(crate) fn filled(&mut self, key: IocbKey) {
         if let Some(piece) = self.running.remove(&key) {
             self.progress.sent += u64::from(piece.at.count.0);
         }
@@ -358,14 +359,14 @@ mod tests {
         filling.take_lists(Blocks(0), SIZE, (vec![(range(0, 48), stamp(20))], SIZE), (Vec::new(), SIZE));
         for key in 1..=3 {
             let piece = filling.left.pop_front().unwrap();
-            filling.running.insert(key, piece);
+            filling.running.insert(IocbKey(key), piece);
         }
-        filling.filled(2);
+        filling.filled(IocbKey(2));
         assert_eq!(filling.mark(stamp(50)).cursor, Blocks(0));
-        filling.filled(1);
+        filling.filled(IocbKey(1));
         let mark = filling.mark(stamp(50));
         assert_eq!((mark.cursor, mark.upto, mark.base), (Blocks(32), stamp(50), stamp(10)));
-        filling.filled(3);
+        filling.filled(IocbKey(3));
         assert_eq!(filling.mark(stamp(60)).cursor, Blocks(992));
     }
 
@@ -393,8 +394,8 @@ mod tests {
         assert_eq!((filling.layer, filling.feeds_from), (View::Snapshot(SnapshotId(4)), None));
         filling.take_lists(Blocks(0), SIZE, (vec![(range(0, 16), stamp(33))], SIZE), (Vec::new(), SIZE));
         let piece = filling.left.pop_front().unwrap();
-        filling.running.insert(1, piece);
-        filling.filled(1);
+        filling.running.insert(IocbKey(1), piece);
+        filling.filled(IocbKey(1));
         let mark = filling.has_snapshot(SnapshotId(4), stamp(90));
         assert_eq!((mark.base, mark.cursor), (stamp(33), Blocks(0)));
         filling.aim(&[SnapshotId(1), SnapshotId(4), SnapshotId(6)], Sequence(7));
@@ -407,8 +408,8 @@ mod tests {
         filling.aim(&[SnapshotId(1), SnapshotId(4)], Sequence(0));
         filling.take_lists(Blocks(0), SIZE, (vec![(range(0, 16), stamp(45))], SIZE), (Vec::new(), SIZE));
         let piece = filling.left.pop_front().unwrap();
-        filling.running.insert(1, piece);
-        filling.filled(1);
+        filling.running.insert(IocbKey(1), piece);
+        filling.filled(IocbKey(1));
         assert_eq!(filling.mark(stamp(40)).upto, stamp(40));
         assert_eq!(filling.has_snapshot(SnapshotId(4), stamp(40)).base, stamp(40));
     }

@@ -17,6 +17,7 @@
 //! it is answered or dropped, one *subtask* hold per start of a subtask, kept by who waits for it (`node::waits`). A subtask that was
 //! started twice completes twice, and only then does the reaper free the slot.
 
+use crate::iocbs::IocbKey;
 use crate::limits::PAGES_PER_CHANGE;
 use crate::mend::{Failure, Mend};
 use crate::window::Prefix;
@@ -32,12 +33,12 @@ use tcp::{Answer, Payload};
 #[derive(Debug)]
 pub(crate) struct ServerIocb {
     /// Its slot.
-    pub(crate) key: usize,
+    pub(crate) key: IocbKey,
 }
 
 refcount::reasons! {
     /// Why an IOCB is held.
-    pub(crate) mod why for ServerIocb as "iocb" labelled (|iocb| iocb.key as u64) {
+    pub(crate) mod why for ServerIocb as "iocb" labelled (|iocb| iocb.key.0 as u64) {
         /// Until it is answered or dropped.
         Request "request",
         /// By each start of a subtask, until that start completed.

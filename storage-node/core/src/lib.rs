@@ -18,6 +18,7 @@ mod counters;
 mod filling;
 mod inspection;
 mod iocb;
+mod iocbs;
 mod lease;
 pub mod limits;
 mod links;

@@ -18,6 +18,7 @@
 //! again in the next one, after it is settled.
 
 use crate::filling::Filling;
+use crate::iocbs::IocbKey;
 use crate::lease::Lease;
 use crate::limits::UNLISTED;
 use crate::range_lock::RangeLock;
@@ -68,7 +69,7 @@ pub(crate) struct Settling {
     /// Pieces that could not go on: for the next tick. A store may say at once, and again and again, that it has not what is read.
     pub(crate) later: Vec<BlockRange>,
     /// IOCBs under way.
-    pub(crate) running: BTreeSet<usize>,
+    pub(crate) running: BTreeSet<IocbKey>,
     /// Where the content of what is not settled with the own comes from: by first block, up to which block, whose.
     pub(crate) sources: BTreeMap<u32, (u64, CopyId)>,
     /// Of these, blocks that their source cannot read: the own content has to do.
@@ -152,9 +153,9 @@ pub(crate) struct Primary {
     /// What clients hold who share the volume: under this primary, in whatever epoch.
     pub(crate) ranges: Ranges<Answer>,
     /// IOCBs of this shard, by arrival.
-    pub(crate) requests: BTreeMap<u64, usize>,
+    pub(crate) requests: BTreeMap<u64, IocbKey>,
     /// Of those, the ones that wait for something other than their lock.
-    pub(crate) stalled: BTreeMap<u64, usize>,
+    pub(crate) stalled: BTreeMap<u64, IocbKey>,
     pub(crate) answers: BTreeMap<CopyId, Joined>,
     pub(crate) joins: BTreeMap<CopyId, JoinState>,
     /// Copies that refused their last write of this epoch although they are reached, and how: writes wait for them.

@@ -3,6 +3,7 @@
 //! A request that conflicts with an earlier one waits for it, granted or not, so nobody is overtaken on the same blocks. A lock
 //! belongs to its IOCB and is given back by it alone; no time limit and no end of a session releases one.
 
+use crate::iocbs::IocbKey;
 use conductor_model::BlockRange;
 
 /// How a range is locked.
@@ -16,7 +17,7 @@ pub(crate) enum Mode {
 
 #[derive(Debug)]
 struct Entry {
-    key: usize,
+    key: IocbKey,
     range: BlockRange,
     mode: Mode,
     /// Earlier entries that conflict and are still there; 0 is granted.
@@ -37,7 +38,7 @@ pub(crate) struct RangeLock {
 
 impl RangeLock {
     /// Asks for `range` on behalf of `key` (once per key). True if granted at once; else a later `release` names it.
-    pub(crate) fn acquire(&mut self, key: usize, range: BlockRange, mode: Mode) -> bool {
+    pub(crate) fn acquire(&mut self, key: IocbKey, range: BlockRange, mode: Mode) -> bool {
         debug_assert!(self.entries.iter().all(|e| e.key != key), "one lock per IOCB");
         let blockers = if driver::mutant::on("no_range_lock") {
             0
@@ -49,7 +50,7 @@ impl RangeLock {
     }
 
     /// Gives `key`'s lock back, or withdraws its request. Adds to `granted` those who hold theirs from now on, in arrival order.
-    pub(crate) fn release(&mut self, key: usize, granted: &mut Vec<usize>) {
+    pub(crate) fn release(&mut self, key: IocbKey, granted: &mut Vec<IocbKey>) {
         let Some(at) = self.entries.iter().position(|e| e.key == key) else { return };
         let gone = self.entries.remove(at);
         for entry in &mut self.entries[at..] {
@@ -63,14 +64,14 @@ impl RangeLock {
     }
 
     /// `key`'s lock, as it stands, belongs to `to` from now on: nobody comes in between.
-    pub(crate) fn hand_over(&mut self, key: usize, to: usize) {
+    pub(crate) fn hand_over(&mut self, key: IocbKey, to: IocbKey) {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.key == key) {
             entry.key = to;
         }
     }
 
     /// True if `key` holds its lock.
-    pub(crate) fn is_granted(&self, key: usize) -> bool {
+    pub(crate) fn is_granted(&self, key: IocbKey) -> bool {
         self.entries.iter().any(|e| e.key == key && e.blockers == 0)
     }
 }
@@ -89,52 +90,52 @@ mod tests {
     fn readers_share_and_writers_wait_in_order() {
         let mut lock = RangeLock::default();
         let mut granted = Vec::new();
-        assert!(lock.acquire(1, range(0, 8), Mode::Shared));
-        assert!(lock.acquire(2, range(4, 8), Mode::Shared));
-        assert!(!lock.acquire(3, range(6, 1), Mode::Exclusive));
-        assert!(!lock.acquire(4, range(6, 1), Mode::Shared), "a reader does not overtake a waiting writer");
-        assert!(lock.acquire(5, range(20, 1), Mode::Exclusive));
-        lock.release(1, &mut granted);
+        assert!(lock.acquire(IocbKey(1), range(0, 8), Mode::Shared));
+        assert!(lock.acquire(IocbKey(2), range(4, 8), Mode::Shared));
+        assert!(!lock.acquire(IocbKey(3), range(6, 1), Mode::Exclusive));
+        assert!(!lock.acquire(IocbKey(4), range(6, 1), Mode::Shared), "a reader does not overtake a waiting writer");
+        assert!(lock.acquire(IocbKey(5), range(20, 1), Mode::Exclusive));
+        lock.release(IocbKey(1), &mut granted);
         assert!(granted.is_empty());
-        lock.release(2, &mut granted);
-        assert_eq!(granted, [3]);
-        lock.release(3, &mut granted);
-        assert_eq!(granted, [3, 4]);
+        lock.release(IocbKey(2), &mut granted);
+        assert_eq!(granted, [IocbKey(3)]);
+        lock.release(IocbKey(3), &mut granted);
+        assert_eq!(granted, [3, 4].map(IocbKey));
     }
 
     #[test]
     fn a_withdrawn_request_unblocks_those_behind_it() {
         let mut lock = RangeLock::default();
         let mut granted = Vec::new();
-        assert!(lock.acquire(1, range(0, 2), Mode::Shared));
-        assert!(!lock.acquire(2, range(1, 2), Mode::Exclusive));
-        assert!(!lock.acquire(3, range(1, 1), Mode::Shared));
-        lock.release(2, &mut granted);
-        assert_eq!(granted, [3]);
+        assert!(lock.acquire(IocbKey(1), range(0, 2), Mode::Shared));
+        assert!(!lock.acquire(IocbKey(2), range(1, 2), Mode::Exclusive));
+        assert!(!lock.acquire(IocbKey(3), range(1, 1), Mode::Shared));
+        lock.release(IocbKey(2), &mut granted);
+        assert_eq!(granted, [IocbKey(3)]);
     }
 
     #[test]
     fn a_lock_that_is_handed_over_keeps_its_place() {
         let mut lock = RangeLock::default();
         let mut granted = Vec::new();
-        assert!(lock.acquire(1, range(0, 4), Mode::Exclusive));
-        assert!(!lock.acquire(2, range(1, 1), Mode::Exclusive));
-        lock.hand_over(1, 9);
-        assert!(!lock.acquire(1, range(0, 4), Mode::Shared), "whoever gave it away comes last");
-        assert!(lock.is_granted(9) && !lock.is_granted(2));
-        lock.release(9, &mut granted);
-        assert_eq!(granted, [2]);
-        lock.release(2, &mut granted);
-        assert_eq!(granted, [2, 1]);
+        assert!(lock.acquire(IocbKey(1), range(0, 4), Mode::Exclusive));
+        assert!(!lock.acquire(IocbKey(2), range(1, 1), Mode::Exclusive));
+        lock.hand_over(IocbKey(1), IocbKey(9));
+        assert!(!lock.acquire(IocbKey(1), range(0, 4), Mode::Shared), "whoever gave it away comes last");
+        assert!(lock.is_granted(IocbKey(9)) && !lock.is_granted(IocbKey(2)));
+        lock.release(IocbKey(9), &mut granted);
+        assert_eq!(granted, [IocbKey(2)]);
+        lock.release(IocbKey(2), &mut granted);
+        assert_eq!(granted, [2, 1].map(IocbKey));
     }
 
     proptest! {
         #[test]
         fn granted_locks_never_conflict_and_everybody_is_served_in_order(steps in prop::collection::vec((0u32..16, 1u32..6, any::<bool>(), any::<bool>()), 1..200)) {
             let mut lock = RangeLock::default();
-            let mut held: Vec<(usize, BlockRange, Mode)> = Vec::new();
-            let mut waiting: Vec<(usize, BlockRange, Mode)> = Vec::new();
-            for (key, (from, count, exclusive, release_first)) in steps.into_iter().enumerate() {
+            let mut held: Vec<(IocbKey, BlockRange, Mode)> = Vec::new();
+            let mut waiting: Vec<(IocbKey, BlockRange, Mode)> = Vec::new();
+            for (n, (from, count, exclusive, release_first)) in steps.into_iter().enumerate() {
                 if release_first && !held.is_empty() {
                     let (gone, _, _) = held.remove(from as usize % held.len());
                     let mut granted = Vec::new();
@@ -148,8 +149,8 @@ mod tests {
                     }
                 }
                 let mode = if exclusive { Mode::Exclusive } else { Mode::Shared };
-                let mine = (key, range(from, count), mode);
-                if lock.acquire(key, mine.1, mode) { held.push(mine) } else { waiting.push(mine) }
+                let mine = (IocbKey(n), range(from, count), mode);
+                if lock.acquire(mine.0, mine.1, mode) { held.push(mine) } else { waiting.push(mine) }
                 for (i, a) in held.iter().enumerate() {
                     for b in &held[i + 1..] {
                         prop_assert!(!a.1.overlaps(b.1) || (a.2 == Mode::Shared && b.2 == Mode::Shared));

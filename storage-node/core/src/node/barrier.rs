@@ -18,6 +18,7 @@
 use super::Node;
 use super::orders::Step;
 use crate::iocb::{Iocb, IocbPhase, Kind};
+use crate::iocbs::IocbKey;
 use conductor_model::api::{OrderState, ShardOrder};
 use conductor_model::{OrderId, ShardId};
 use driver::{Span, Time};
@@ -26,7 +27,7 @@ use node_store::Store;
 
 impl<S: Store> Node<S> {
     /// A barrier is on every copy: from now on nothing is acknowledged.
-    pub(super) fn barrier_placed(&mut self, now: Time, key: usize) {
+    pub(super) fn barrier_placed(&mut self, now: Time, key: IocbKey) {
         let (shard, order) = (self.iocbs[key].shard, self.iocbs[key].order);
         self.counters.count("barrier.placed");
         let hold = order.and_then(|id| match self.orders.named.get(&id)?.order.what {
@@ -69,14 +70,14 @@ impl<S: Store> Node<S> {
     }
 
     /// A barrier that is not on every copy never will be.
-    pub(super) fn give_up_barrier(&mut self, now: Time, key: usize) {
+    pub(super) fn give_up_barrier(&mut self, now: Time, key: IocbKey) {
         self.counters.count("barrier.given-up");
         self.abandon_stamp(key);
         self.end_request(now, key);
     }
 
     /// A copy has no room for a barrier: it never will be on every copy, and is given up, if it is one.
-    pub(super) fn barrier_refused(&mut self, now: Time, key: usize) -> bool {
+    pub(super) fn barrier_refused(&mut self, now: Time, key: IocbKey) -> bool {
         let Some(Iocb { kind: Kind::Barrier(_), order: Some(id), .. }) = self.iocbs.get(key) else { return false };
         let id = *id;
         self.order_over(id, OrderState::Failed("a copy's disk has no room for the snapshot".to_owned()));

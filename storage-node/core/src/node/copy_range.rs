@@ -7,6 +7,7 @@
 use super::Node;
 use super::orders::{PartDone, Step};
 use crate::iocb::{IocbPhase, Kind};
+use crate::iocbs::IocbKey;
 use crate::limits::{COPY_RANGE_DEPTH, COPY_RANGE_PIECE, PROGRESS, SHARE_PIECE};
 use conductor_model::api::{OrderState, Trouble};
 use conductor_model::{BlockRange, Blocks, CopyState, OrderId, ShardId, ShardSnapshot};
@@ -174,7 +175,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A piece of the source: what is nothing but zeros is zeroed, not written.
-    pub(super) fn copied(&mut self, key: usize, payload: Payload) {
+    pub(super) fn copied(&mut self, key: IocbKey, payload: Payload) {
         let iocb = &mut self.iocbs[key];
         if payload.bytes().iter().any(|byte| *byte != 0) {
             iocb.payload = Some(payload);

@@ -6,6 +6,7 @@
 
 use super::Node;
 use crate::iocb::Kind;
+use crate::iocbs::IocbKey;
 use node_store::Store;
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ pub(super) struct Crowd {
     all: usize,
     clients: usize,
     /// By arrival.
-    line: BTreeMap<u64, usize>,
+    line: BTreeMap<u64, IocbKey>,
 }
 
 impl Crowd {
@@ -46,7 +47,7 @@ impl Crowd {
     }
 
     /// It waits for a place.
-    pub(super) fn waits(&mut self, arrival: u64, key: usize) {
+    pub(super) fn waits(&mut self, arrival: u64, key: IocbKey) {
         self.line.insert(arrival, key);
     }
 
@@ -58,14 +59,14 @@ impl Crowd {
     }
 
     /// Those that there is a place for now.
-    pub(super) fn next(&self, share: usize) -> impl Iterator<Item = usize> {
+    pub(super) fn next(&self, share: usize) -> impl Iterator<Item = IocbKey> {
         self.line.values().copied().take(if self.line.is_empty() { 0 } else { self.places(share) })
     }
 }
 
 impl<S: Store> Node<S> {
     /// Whether a disk's store has a place for an operation of this IOCB. Without, it stands in line.
-    pub(super) fn has_place_in_store(&mut self, disk: usize, key: usize) -> bool {
+    pub(super) fn has_place_in_store(&mut self, disk: usize, key: IocbKey) -> bool {
         let (share, iocb) = (self.store_share(), &self.iocbs[key]);
         let crowd = &mut self.crowds[disk];
         let has = if iocb.kind == Kind::Settle { crowd.all() < share } else { crowd.has_place(share, iocb.arrival) };
@@ -104,11 +105,11 @@ mod tests {
         let mut crowd = crowd(32, 0);
         for (arrival, key) in [(10, 7), (11, 3), (12, 5)] {
             assert!(!crowd.has_place(SHARE, arrival));
-            crowd.waits(arrival, key);
+            crowd.waits(arrival, IocbKey(key));
         }
         crowd.leaves(true);
         crowd.leaves(true);
-        assert_eq!(crowd.next(SHARE).collect::<Vec<_>>(), [7, 3]);
+        assert_eq!(crowd.next(SHARE).collect::<Vec<_>>(), [7, 3].map(IocbKey));
         // Neither a newcomer nor one whose turn it is not takes what was freed for them.
         assert!(!crowd.has_place(SHARE, 13) && !crowd.has_place(SHARE, 12));
         for arrival in [10, 11] {

@@ -11,6 +11,7 @@ use super::wishes::DISK_FAILED;
 use crate::backlog::RemoteLeg;
 use crate::change::Change;
 use crate::iocb::{Iocb, IocbPhase, Kind, Leg, LegState, Stage, why};
+use crate::iocbs::IocbKey;
 use crate::limits::{RETRY_REFUSED, SUBTASK_DEADLINE, UNFLUSHED, WAKE_AT_ONCE};
 use crate::mail::Letter;
 use crate::primary::PrimaryPhase;
@@ -26,7 +27,7 @@ use wire::{Body, Op};
 /// The primary's own leg of a stamped IOCB, as its store was given it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalLeg {
-    pub(super) iocb: usize,
+    pub(super) iocb: IocbKey,
     pub(super) stamp: Stamp,
     pub(super) copy: CopyId,
     /// What it shares with, if it is a share.
@@ -35,7 +36,7 @@ pub(super) struct LocalLeg {
 
 impl<S: Store> Node<S> {
     /// Starts every leg of an IOCB that was just stamped: the forwards first, then the local write.
-    pub(super) fn start_legs(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn start_legs(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
         let iocb = &self.iocbs[key];
         let (shard, Some(stamp)) = (iocb.shard, iocb.stamp) else { return };
         let Some(primary) = self.primaries.get(&shard) else { return };
@@ -57,7 +58,7 @@ impl<S: Store> Node<S> {
         self.iocbs[key].stages.mark(Stage::LocalStarted, now);
     }
 
-    fn start_local_leg(&mut self, now: Time, key: usize, copy: CopyId, out: &mut dyn Outbox<Letter>) {
+    fn start_local_leg(&mut self, now: Time, key: IocbKey, copy: CopyId, out: &mut dyn Outbox<Letter>) {
         let iocb = &self.iocbs[key];
         let (shard, kind, range, Some(stamp), Some(request)) =
             (iocb.shard, iocb.kind, iocb.range, iocb.stamp, &iocb.request)
@@ -188,7 +189,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A leg that waits for a link that is another one now.
-    pub(super) fn requeue_waiting(&mut self, now: Time, key: usize, copy: CopyId) {
+    pub(super) fn requeue_waiting(&mut self, now: Time, key: IocbKey, copy: CopyId) {
         let waits = |l: &Leg| l.copy == copy && l.state == LegState::Waiting;
         if self.iocbs[key].phase == IocbPhase::Stamped && self.iocbs[key].legs.iter().any(waits) {
             self.requeue(now, key, copy);
@@ -196,7 +197,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Puts a waiting leg back into its link's backlog, in the order of stamps.
-    fn requeue(&mut self, now: Time, key: usize, copy: CopyId) {
+    fn requeue(&mut self, now: Time, key: IocbKey, copy: CopyId) {
         let iocb = &self.iocbs[key];
         let (Some(stamp), Some(primary)) = (iocb.stamp, self.primaries.get(&iocb.shard)) else { return };
         let Some((to, disk)) = primary.config.member(copy).map(|m| (m.endpoint, m.disk)) else { return };
@@ -247,7 +248,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Is this IOCB still running under this stamp?
-    fn is_current(&self, key: usize, stamp: Stamp) -> bool {
+    fn is_current(&self, key: IocbKey, stamp: Stamp) -> bool {
         let Some(iocb) = self.iocbs.get(key) else { return false };
         let epoch = self.primaries.get(&iocb.shard).map(|p| p.config.epoch);
         !iocb.is_over() && iocb.stamp == Some(stamp) && epoch == Some(stamp.epoch)
@@ -255,7 +256,7 @@ impl<S: Store> Node<S> {
 
     /// A copy cannot share: what it would share with is dropped or damaged there. Other copies may have done it, so the range is to be
     /// settled: the tick has everybody join again for that.
-    fn share_refused(&mut self, key: usize) {
+    fn share_refused(&mut self, key: IocbKey) {
         if let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| matches!(iocb.kind, Kind::Share(_)) && !iocb.given_up)
         {
             iocb.given_up = true;
@@ -268,11 +269,11 @@ impl<S: Store> Node<S> {
         self.primaries.get(&shard).is_some_and(|p| p.requests.values().any(|key| self.iocbs[*key].given_up))
     }
 
-    fn set_leg_state(&mut self, key: usize, copy: CopyId, state: LegState) {
+    fn set_leg_state(&mut self, key: IocbKey, copy: CopyId, state: LegState) {
         set_leg(&mut self.iocbs[key].legs, copy, state);
     }
 
-    fn leg_done(&mut self, now: Time, key: usize, copy: CopyId) {
+    fn leg_done(&mut self, now: Time, key: IocbKey, copy: CopyId) {
         let iocb = &mut self.iocbs[key];
         if iocb.phase != IocbPhase::Stamped {
             return;
@@ -296,7 +297,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Done on every in-sync copy, durable unless the volume is of durability=flush: the point of it all.
-    fn all_legs_done(&mut self, now: Time, key: usize) {
+    fn all_legs_done(&mut self, now: Time, key: IocbKey) {
         let iocb = &self.iocbs[key];
         let (shard, kind, Some(stamp)) = (iocb.shard, iocb.kind, iocb.stamp) else { return };
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
@@ -348,7 +349,7 @@ impl<S: Store> Node<S> {
         }
         let own = primary.config.primary;
         // While it settles only the pieces go on: the requests are stamped anew after that.
-        let keys: Vec<usize> = match &primary.phase {
+        let keys: Vec<IocbKey> = match &primary.phase {
             PrimaryPhase::Settling(settling) => settling.running.iter().copied().collect(),
             _ => primary.requests.values().copied().collect(),
         };
@@ -376,7 +377,7 @@ impl<S: Store> Node<S> {
     /// Stamped in an epoch that is over: stamped again in this one, under the same lock (rule 6).
     pub(super) fn restart_unfinished(&mut self, now: Time, shard: ShardId, out: &mut dyn Outbox<Letter>) {
         let Some(primary) = self.primaries.get(&shard) else { return };
-        let unfinished: Vec<usize> =
+        let unfinished: Vec<IocbKey> =
             primary.requests.values().copied().filter(|key| self.iocbs[*key].phase == IocbPhase::Stamped).collect();
         for key in unfinished {
             if self.iocbs[key].given_up {

@@ -16,6 +16,7 @@ use super::waits::{ReplyWait, Request, StoreWait};
 use super::wishes::DISK_FAILED;
 use crate::filling::{Filling, PIECE, Piece, Step};
 use crate::iocb::{Iocb, IocbPhase, Kind, why};
+use crate::iocbs::IocbKey;
 use crate::limits::{
     FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, STUCK_PAUSE, SUBTASK_DEADLINE,
 };
@@ -38,7 +39,7 @@ enum Asked {
     /// Which chunks it has changed, for this listing.
     Scan(u64),
     /// To write this IOCB's piece.
-    Piece(usize, Hold<crate::iocb::ServerIocb, why::Subtask>),
+    Piece(IocbKey, Hold<crate::iocb::ServerIocb, why::Subtask>),
     /// To keep how far it is.
     Mark,
     /// To have a snapshot.
@@ -330,7 +331,7 @@ impl<S: Store> Node<S> {
     }
 
     /// There is no room for a piece now.
-    fn give_back_piece(&mut self, now: Time, key: usize) {
+    fn give_back_piece(&mut self, now: Time, key: IocbKey) {
         let shard = self.iocbs[key].shard;
         if let Some(filling) = self.filling_of(shard)
             && let Some(piece) = filling.running.remove(&key)
@@ -341,14 +342,14 @@ impl<S: Store> Node<S> {
     }
 
     /// Is it a piece of a filling in a sealed epoch?
-    pub(super) fn is_sealed_fill(&self, key: usize) -> bool {
+    pub(super) fn is_sealed_fill(&self, key: IocbKey) -> bool {
         let primary = self.iocbs.get(key).filter(|i| i.kind == Kind::Fill).and_then(|i| self.primaries.get(&i.shard));
         primary.is_some_and(|p| matches!(p.phase, PrimaryPhase::Sealed))
     }
 
     /// A piece cannot be read, and no other copy is in sync. A copy of the last full set holds what was acknowledged there by itself:
     /// the block is left to it, and the own one is put right from it when both are in sync. For any other copy it is lost for now.
-    pub(super) fn met_damage_sealed(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn met_damage_sealed(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
         let shard = self.iocbs[key].shard;
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         let Some(filling) = &mut primary.filling else { return };
@@ -373,7 +374,7 @@ impl<S: Store> Node<S> {
     }
 
     /// The content of a piece.
-    pub(super) fn piece_read(&mut self, now: Time, key: usize, data: Memory, crcs: Crcs) {
+    pub(super) fn piece_read(&mut self, now: Time, key: IocbKey, data: Memory, crcs: Crcs) {
         let iocb = &mut self.iocbs[key];
         if data.iter().any(|byte| *byte != 0) {
             iocb.payload = Some(Payload { len: data.len(), mem: data.filled(), crcs });
@@ -386,7 +387,7 @@ impl<S: Store> Node<S> {
     /// Sends every piece that was read and is not on its way.
     fn send_pieces(&mut self, now: Time, shard: ShardId) {
         let Some(filling) = self.filling_of(shard) else { return };
-        let ready: Vec<(usize, Piece)> = filling.running.iter().map(|(key, piece)| (*key, *piece)).collect();
+        let ready: Vec<(IocbKey, Piece)> = filling.running.iter().map(|(key, piece)| (*key, *piece)).collect();
         for (key, piece) in ready {
             let iocb = &self.iocbs[key];
             if iocb.phase != IocbPhase::Ready {
@@ -560,7 +561,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A piece that ends otherwise than by being filled: what it was read from is damaged everywhere, or its snapshot is gone.
-    pub(super) fn piece_ended(&mut self, now: Time, key: usize) {
+    pub(super) fn piece_ended(&mut self, now: Time, key: IocbKey) {
         let shard = self.iocbs[key].shard;
         if self.filling_of(shard).is_some_and(|filling| filling.running.remove(&key).is_some()) {
             self.fail_filling(now, shard, "what it is filled from cannot be read");
@@ -573,7 +574,7 @@ impl<S: Store> Node<S> {
             primary.filling = None;
         }
         let theirs = |iocb: &Iocb| iocb.shard == shard && iocb.kind == Kind::Fill && !iocb.is_over();
-        let old: Vec<usize> = self.iocbs.iter().filter(|(_, i)| theirs(i)).map(|(key, _)| key).collect();
+        let old: Vec<IocbKey> = self.iocbs.iter().filter(|(_, i)| theirs(i)).map(|(key, _)| key).collect();
         for key in old {
             match self.iocbs[key].phase {
                 IocbPhase::Reading | IocbPhase::Mending => self.iocbs[key].withdrawn = true,

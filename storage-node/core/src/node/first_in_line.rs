@@ -5,6 +5,7 @@
 
 use super::Node;
 use crate::iocb::{Kind, Stage};
+use crate::iocbs::IocbKey;
 use crate::limits::MEMORY_PATIENCE;
 use driver::Time;
 use memory::{Class, Filling, Reservation};
@@ -13,7 +14,7 @@ use node_store::Store;
 
 /// The IOCB that waits for memory of clients' requests before all others.
 pub(super) struct FirstInLine {
-    key: usize,
+    key: IocbKey,
     arrival: u64,
     reservation: Reservation,
     /// It tried in this turn. If not, it waits for something else, or is over.
@@ -22,7 +23,7 @@ pub(super) struct FirstInLine {
 
 impl<S: Store> Node<S> {
     /// Memory for an IOCB to read into.
-    pub(super) fn memory_for(&mut self, key: usize, len: usize, class: Class) -> Option<Filling> {
+    pub(super) fn memory_for(&mut self, key: IocbKey, len: usize, class: Class) -> Option<Filling> {
         let arrival = self.iocbs[key].arrival;
         if let Some(first) = self.first_in_line.as_mut().filter(|first| (first.key, first.arrival) == (key, arrival)) {
             first.tried = true;
@@ -60,7 +61,7 @@ impl<S: Store> Node<S> {
 
     /// A client's read that waits for memory keeps writes of its range waiting, though not for ever: whoever has the memory may be slow to
     /// take what it has asked for. The client asks again.
-    pub(super) fn give_way(&mut self, now: Time, key: usize) -> bool {
+    pub(super) fn give_way(&mut self, now: Time, key: IocbKey) -> bool {
         let iocb = &self.iocbs[key];
         let locked = Time(iocb.stages.at[Stage::Locked as usize]);
         let gives_way = iocb.kind == Kind::Read && now >= locked + MEMORY_PATIENCE;

@@ -17,6 +17,7 @@ use super::space::Space;
 use super::verify::For;
 use super::waits::{ReplyWait, Request, Subtask};
 use crate::iocb::{IocbPhase, Kind, why};
+use crate::iocbs::IocbKey;
 use crate::limits::{LINK_RESERVED_CREDITS, MAX_HEALS, SUBTASK_DEADLINE};
 use crate::mail::Letter;
 use crate::mend::{Act, Failure, Mend, Outcome};
@@ -40,7 +41,7 @@ pub(crate) enum Question {
 
 impl<S: Store> Node<S> {
     /// A read for an IOCB met a damaged block.
-    pub(super) fn met_damage(&mut self, now: Time, key: usize, block: Blocks, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn met_damage(&mut self, now: Time, key: IocbKey, block: Blocks, out: &mut dyn Outbox<Letter>) {
         self.counters.count("read.damaged");
         let iocb = &mut self.iocbs[key];
         iocb.heal.attempts += 1;
@@ -75,7 +76,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Gives the IOCB's lock back and asks for it again, behind all who wait.
-    pub(super) fn lock_again(&mut self, key: usize, mode: Mode) {
+    pub(super) fn lock_again(&mut self, key: IocbKey, mode: Mode) {
         let iocb = &mut self.iocbs[key];
         let (shard, range, arrival) = (iocb.shard, iocb.range, iocb.arrival);
         iocb.heal.alone = mode == Mode::Exclusive;
@@ -92,7 +93,7 @@ impl<S: Store> Node<S> {
     }
 
     /// May content be looked at and put right for this IOCB now?
-    fn may_mend(&self, key: usize) -> Option<Epoch> {
+    fn may_mend(&self, key: IocbKey) -> Option<Epoch> {
         let iocb = &self.iocbs[key];
         let primary = self.primaries.get(&iocb.shard)?;
         let may = match &primary.phase {
@@ -104,7 +105,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Begins to put right what is due, or to look through a piece of a scrub.
-    pub(super) fn start_mend(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
+    pub(super) fn start_mend(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) -> bool {
         let Some(epoch) = self.may_mend(key) else { return false };
         let iocb = &self.iocbs[key];
         let Some(primary) = self.primaries.get(&iocb.shard) else { return false };
@@ -123,7 +124,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Takes a mend as far as it can go without waiting.
-    pub(super) fn go_on_mending(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn go_on_mending(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
         loop {
             let Some(iocb) = self.iocbs.get(key) else { return };
             if iocb.is_over() || iocb.heal.mend.is_none() || iocb.heal.waits > 0 {
@@ -202,7 +203,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Starts a subtask of a mend; `start` says whether it could be started.
-    fn start_subtask(&mut self, key: usize, start: impl FnOnce(&mut Self, Subtask) -> bool) -> bool {
+    fn start_subtask(&mut self, key: IocbKey, start: impl FnOnce(&mut Self, Subtask) -> bool) -> bool {
         let Some(request) = &self.iocbs[key].request else { return false };
         let hold = request.share::<why::Subtask>();
         self.iocbs[key].heal.waits += 1;
@@ -214,7 +215,14 @@ impl<S: Store> Node<S> {
     }
 
     /// Lays what was fetched over a block of the own copy or of another.
-    fn put_content(&mut self, now: Time, key: usize, nth: usize, at: BlockRange, out: &mut dyn Outbox<Letter>) -> bool {
+    fn put_content(
+        &mut self,
+        now: Time,
+        key: IocbKey,
+        nth: usize,
+        at: BlockRange,
+        out: &mut dyn Outbox<Letter>,
+    ) -> bool {
         let iocb = &self.iocbs[key];
         let (shard, view) = (iocb.shard, iocb.view);
         let Some(with) = iocb.heal.fetched.as_ref().map(Payload::share) else { return false };
@@ -234,7 +242,7 @@ impl<S: Store> Node<S> {
     fn ask_copy(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         nth: usize,
         at: BlockRange,
         what: Question,
@@ -253,7 +261,7 @@ impl<S: Store> Node<S> {
     pub(super) fn ask_content(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         to: Option<SocketAddr>,
         (op, at, payload): (Op, BlockRange, Option<Payload>),
         wait: impl FnOnce(Subtask) -> ReplyWait,
@@ -279,7 +287,7 @@ impl<S: Store> Node<S> {
     pub(super) fn content_answered(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         result: Result<(Op, Body, Option<Payload>), Lost>,
         out: &mut dyn Outbox<Letter>,
     ) -> Option<Result<(Body, Option<Payload>), Failure>> {
@@ -306,7 +314,7 @@ impl<S: Store> Node<S> {
     pub(super) fn copy_answered(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         nth: usize,
         what: Question,
         result: Result<(Op, Body, Option<Payload>), Lost>,
@@ -334,7 +342,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A subtask of a mend here is over: is there still a mend?
-    fn mend_of(&mut self, key: usize) -> Option<&mut Mend> {
+    fn mend_of(&mut self, key: IocbKey) -> Option<&mut Mend> {
         let iocb = self.iocbs.get_mut(key)?;
         iocb.heal.waits = iocb.heal.waits.saturating_sub(1);
         iocb.request.as_ref()?;
@@ -345,7 +353,7 @@ impl<S: Store> Node<S> {
     pub(super) fn mend_looked(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
@@ -365,7 +373,7 @@ impl<S: Store> Node<S> {
     pub(super) fn mend_read(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
@@ -389,7 +397,7 @@ impl<S: Store> Node<S> {
     pub(super) fn mend_repaired(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
@@ -409,7 +417,7 @@ impl<S: Store> Node<S> {
     }
 
     /// The own store would not look: a failed disk, or no room, or a view that is gone.
-    fn mend_failed(&mut self, now: Time, key: usize, error: Option<StoreError>, out: &mut dyn Outbox<Letter>) {
+    fn mend_failed(&mut self, now: Time, key: IocbKey, error: Option<StoreError>, out: &mut dyn Outbox<Letter>) {
         let (kind, shard) = (self.iocbs[key].kind, self.iocbs[key].shard);
         match error {
             Some(StoreError::NoSuchSnapshot { .. }) if kind == Kind::Scrub => {
@@ -428,7 +436,7 @@ impl<S: Store> Node<S> {
     }
 
     /// It cannot go on now: it begins anew when its shard serves and there is room.
-    fn mend_later(&mut self, now: Time, key: usize) {
+    fn mend_later(&mut self, now: Time, key: IocbKey) {
         self.counters.count("mend.put-off");
         let iocb = &mut self.iocbs[key];
         iocb.heal.mend = None;
@@ -446,7 +454,7 @@ impl<S: Store> Node<S> {
     }
 
     /// All that can be done is done.
-    fn mend_over(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
+    fn mend_over(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
         let iocb = &mut self.iocbs[key];
         let Some((_, mend)) = iocb.heal.mend.take() else { return };
         let fetched = iocb.heal.fetched.take();

@@ -8,6 +8,7 @@
 
 use super::Node;
 use crate::iocb::IocbPhase;
+use crate::iocbs::IocbKey;
 use crate::primary::{FailedBy, Primary, PrimaryPhase};
 use conductor_model::ShardId;
 use driver::Time;
@@ -34,7 +35,7 @@ impl<S: Store> Node<S> {
     /// Clients' requests that were there when the disk failed are answered; those that come later are not let in.
     pub(super) fn tick_lost(&mut self, now: Time) {
         let lost = self.primaries.values().filter(|primary| primary.is_lost());
-        let requests: Vec<usize> = lost.flat_map(|primary| primary.requests.values().copied()).collect();
+        let requests: Vec<IocbKey> = lost.flat_map(|primary| primary.requests.values().copied()).collect();
         for key in requests {
             // One that was answered may have ended others that waited behind it.
             let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| iocb.answer.is_some()) else { continue };

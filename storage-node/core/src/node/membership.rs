@@ -3,6 +3,7 @@
 use super::Node;
 use super::reads::OwnRead;
 use super::waits::StoreWait;
+use crate::iocbs::IocbKey;
 use crate::limits::ASK_AGAIN;
 use crate::mail::Letter;
 use crate::primary::{JoinState, Primary, PrimaryPhase};
@@ -98,7 +99,7 @@ impl<S: Store> Node<S> {
             }
         }
         let old_links = std::mem::take(&mut primary.links);
-        let requests: Vec<usize> = primary.requests.values().copied().collect();
+        let requests: Vec<IocbKey> = primary.requests.values().copied().collect();
         self.use_links(now, shard);
         for link in old_links {
             self.release_link(now, link, out);

@@ -93,7 +93,8 @@ use self::source::Sources;
 use self::space::Taken;
 use self::waits::Waits;
 use crate::counters::Counters;
-use crate::iocb::{Iocb, ServerIocb};
+use crate::iocb::ServerIocb;
+use crate::iocbs::{IocbKey, Iocbs};
 use crate::limits::{AWAY, NOTICEABLE_USE, PROMISE, STORE_OPS, TICK};
 use crate::links::Links;
 use crate::mail::{Letter, Mail};
@@ -181,12 +182,12 @@ pub struct Node<S> {
     primaries: BTreeMap<ShardId, Primary>,
 
     // Requests under way.
-    iocbs: Slab<Iocb>,
+    iocbs: Iocbs,
     iocb_holds: Table<ServerIocb>,
     waits: Waits,
     taken: Taken,
     /// IOCBs that may be able to go on.
-    runnable: VecDeque<usize>,
+    runnable: VecDeque<IocbKey>,
     first_in_line: Option<FirstInLine>,
     arrivals: u64,
 
@@ -252,7 +253,7 @@ impl<S: Store> Node<S> {
             ways,
             replicas,
             primaries: BTreeMap::new(),
-            iocbs: Slab::new(),
+            iocbs: Iocbs::default(),
             iocb_holds: Table::new(),
             waits: Waits::default(),
             taken: Taken::default(),

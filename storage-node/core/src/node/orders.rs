@@ -12,6 +12,7 @@
 use super::Node;
 use super::copy_range::Copying;
 use crate::iocb::{Iocb, IocbPhase, Kind};
+use crate::iocbs::IocbKey;
 use crate::limits::MAX_ZERO_BLOCKS;
 use crate::mail::Letter;
 use crate::primary::{Primary, between};
@@ -48,7 +49,7 @@ pub(super) enum Step {
     /// To be begun as soon as the shard serves here.
     Due,
     /// This IOCB is on its way to every copy; a barrier is given up then. One of several, where a shard is zeroed.
-    Placing(usize, Time),
+    Placing(IocbKey, Time),
     /// Piece after piece.
     Copying(Copying),
     /// It is over; what was said of it.
@@ -126,7 +127,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A part of an order is not wanted any more.
-    fn withdraw(&mut self, now: Time, id: OrderId, key: usize) {
+    fn withdraw(&mut self, now: Time, id: OrderId, key: IocbKey) {
         // Its slot may be another one's before the news that it is over were read.
         let Some(iocb) = self.iocbs.get_mut(key).filter(|iocb| iocb.order == Some(id) && !iocb.is_over()) else {
             return;
@@ -175,7 +176,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A part of an order, queued for its lock.
-    pub(super) fn order_iocb(&mut self, shard: ShardId, id: OrderId, kind: Kind, range: BlockRange) -> usize {
+    pub(super) fn order_iocb(&mut self, shard: ShardId, id: OrderId, kind: Kind, range: BlockRange) -> IocbKey {
         let iocb = Iocb { order: Some(id), ..Iocb::internal(shard, kind, range, IocbPhase::Queued) };
         let key = self.new_iocb(iocb);
         self.queue_for_lock(key);
@@ -293,7 +294,7 @@ impl<S: Store> Node<S> {
 
     /// Time-driven work of orders.
     pub(super) fn tick_orders(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
-        let late: Vec<(OrderId, usize)> = self
+        let late: Vec<(OrderId, IocbKey)> = self
             .orders
             .named
             .iter()

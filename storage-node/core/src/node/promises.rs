@@ -10,6 +10,7 @@
 use super::requests::Incoming;
 use super::waits::{ReplyWait, Request};
 use super::{Node, whole_payload};
+use crate::iocbs::IocbKey;
 use crate::lease::relied_until;
 use crate::limits::{KEEPALIVE, PROMISE, SUBTASK_DEADLINE};
 use crate::links::{Left, Promise};
@@ -114,7 +115,7 @@ impl<S: Store> Node<S> {
             self.ask_for_news(now, shard, out);
         }
         let waiting = |p: &&Primary| p.others().any(|m| m.endpoint == to);
-        let stalled: Vec<usize> =
+        let stalled: Vec<IocbKey> =
             self.primaries.values().filter(waiting).flat_map(|p| p.stalled.values().copied()).collect();
         self.runnable.extend(stalled);
     }

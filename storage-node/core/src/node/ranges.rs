@@ -3,6 +3,7 @@
 use super::Node;
 use super::requests::Incoming;
 use crate::iocb::{Iocb, Kind};
+use crate::iocbs::IocbKey;
 use crate::limits::{MAX_RANGES_EACH, RANGE_WAIT, RANGES_TOLD};
 use crate::mail::RangeView;
 use crate::primary::Primary;
@@ -128,7 +129,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Whether a client that shares its volume holds what this request changes. Nobody else has to.
-    pub(super) fn holds_what_it_changes(&self, key: usize) -> bool {
+    pub(super) fn holds_what_it_changes(&self, key: IocbKey) -> bool {
         let Iocb { shard, kind, range, holder, .. } = self.iocbs[key];
         let Some(session) = holder.filter(|_| matches!(kind, Kind::Write | Kind::Zero)) else { return true };
         let held = self.primaries.get(&shard).is_some_and(|p| p.ranges.may_write(session, range));

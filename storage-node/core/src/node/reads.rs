@@ -4,6 +4,7 @@ use super::Node;
 use super::requests::sub_block;
 use super::waits::StoreWait;
 use crate::iocb::{IocbPhase, Kind, why};
+use crate::iocbs::IocbKey;
 use crate::limits::SETTLE_PIECE;
 use crate::mail::Letter;
 use conductor_model::{BLOCK, BlockRange, ShardId};
@@ -16,7 +17,7 @@ use tcp::Payload;
 /// A read of a copy here, for an IOCB.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnRead {
-    pub(super) iocb: usize,
+    pub(super) iocb: IocbKey,
     pub(super) of: ShardId,
     pub(super) view: View,
     /// Its range is busy under this number: it has outlived the primary that it was for, and the range lock.
@@ -25,7 +26,7 @@ pub(super) struct OwnRead {
 
 impl<S: Store> Node<S> {
     /// Reads what is asked for, if the lease holds and there is memory.
-    pub(super) fn start_read(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
+    pub(super) fn start_read(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) -> bool {
         let iocb = &self.iocbs[key];
         let (shard, range) = (iocb.shard, iocb.range);
         if !self.lease_holds(now, shard) {
@@ -36,7 +37,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Reads the blocks that an unaligned write touches, to merge it into them (rule 22).
-    pub(super) fn start_merge(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
+    pub(super) fn start_merge(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) -> bool {
         let iocb = &self.iocbs[key];
         let (shard, range) = (iocb.shard, iocb.range);
         let started = self.read_into(now, key, shard, range, IocbPhase::Merging, out);
@@ -50,7 +51,7 @@ impl<S: Store> Node<S> {
     pub(super) fn read_into(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         shard: ShardId,
         range: BlockRange,
         phase: IocbPhase,
@@ -132,7 +133,14 @@ impl<S: Store> Node<S> {
     }
 
     /// What was read goes to whom it was read for.
-    pub(super) fn read_well(&mut self, now: Time, key: usize, data: Filling, crcs: Crcs, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn read_well(
+        &mut self,
+        now: Time,
+        key: IocbKey,
+        data: Filling,
+        crcs: Crcs,
+        out: &mut dyn Outbox<Letter>,
+    ) {
         match self.iocbs[key].phase {
             IocbPhase::Reading if self.iocbs[key].kind == Kind::Settle => self.settle_read(now, key, data, crcs, out),
             IocbPhase::Reading if matches!(self.iocbs[key].kind, Kind::CopyRange(_) | Kind::Rewrite) => {
@@ -149,7 +157,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Damage is healed, or reported to whoever can heal it; a disk that fails is out of service.
-    fn read_failed(&mut self, now: Time, key: usize, error: &StoreError, out: &mut dyn Outbox<Letter>) {
+    fn read_failed(&mut self, now: Time, key: IocbKey, error: &StoreError, out: &mut dyn Outbox<Letter>) {
         match (error, self.iocbs[key].kind) {
             // The source of a copy-range is another shard: its own primary puts it right.
             (StoreError::Corrupt { .. }, Kind::CopyRange(from)) => self.source_failed(key, from, error),
@@ -166,7 +174,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Lays an unaligned write's bytes over the blocks that it touches.
-    fn merge(&mut self, key: usize, mut blocks: Filling) {
+    fn merge(&mut self, key: IocbKey, mut blocks: Filling) {
         let iocb = &mut self.iocbs[key];
         let from = sub_block(&iocb.body);
         if let Some(payload) = &iocb.payload {
@@ -181,7 +189,13 @@ impl<S: Store> Node<S> {
     }
 
     /// A read for a request failed: a damaged block is that request's error, anything else is the disk's.
-    pub(super) fn own_read_failed(&mut self, now: Time, key: usize, error: &StoreError, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn own_read_failed(
+        &mut self,
+        now: Time,
+        key: IocbKey,
+        error: &StoreError,
+        out: &mut dyn Outbox<Letter>,
+    ) {
         let shard = self.iocbs[key].shard;
         if let Kind::CopyRange(from) = self.iocbs[key].kind {
             self.source_failed(key, from, error);

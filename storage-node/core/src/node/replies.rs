@@ -4,6 +4,7 @@ use super::Node;
 use super::orders::PartDone;
 use super::requests::{is_whole, sub_block};
 use crate::iocb::{Heal, IocbPhase, Kind, Stage};
+use crate::iocbs::IocbKey;
 use crate::limits::TRACES;
 use crate::replica::Caller;
 use conductor_model::{BlockRange, Blocks, Commit, Epoch, ShardId};
@@ -73,7 +74,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Answers with which blocks hold data, and ends the request.
-    pub(super) fn answer_extents(&mut self, now: Time, key: usize, data: &[BlockRange], next: Blocks) {
+    pub(super) fn answer_extents(&mut self, now: Time, key: IocbKey, data: &[BlockRange], next: Blocks) {
         let iocb = &mut self.iocbs[key];
         let body = ExtentsAnswer::new(iocb.range, data, next);
         iocb.stages.mark(Stage::Replied, now);
@@ -85,7 +86,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Answers with the bytes that were asked for, of the blocks that were read, and ends the request.
-    pub(super) fn answer_read(&mut self, now: Time, key: usize, mut data: Filling, crcs: Crcs) {
+    pub(super) fn answer_read(&mut self, now: Time, key: IocbKey, mut data: Filling, crcs: Crcs) {
         let iocb = &mut self.iocbs[key];
         let len = iocb.body.len() as usize;
         let crcs = if is_whole(&iocb.body) {
@@ -106,7 +107,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Answers with a status and ends the request.
-    pub(super) fn answer(&mut self, now: Time, key: usize, status: Status) {
+    pub(super) fn answer(&mut self, now: Time, key: IocbKey, status: Status) {
         let iocb = &mut self.iocbs[key];
         iocb.stages.mark(Stage::Replied, now);
         if let Some(answer) = iocb.answer.take() {
@@ -121,7 +122,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A write is finished on every copy: answered, or held as long as a barrier asks for it (rule 17).
-    pub(super) fn answer_or_hold(&mut self, now: Time, key: usize) {
+    pub(super) fn answer_or_hold(&mut self, now: Time, key: IocbKey) {
         let iocb = &mut self.iocbs[key];
         let held =
             iocb.kind.waits_for_barrier() && self.primaries.get(&iocb.shard).is_some_and(|p| !p.holds.is_empty());
@@ -134,7 +135,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Answers a client with a status and what this node knows of its shard, and ends the request.
-    pub(super) fn answer_with_generation(&mut self, now: Time, key: usize, status: Status, known: (Epoch, Commit)) {
+    pub(super) fn answer_with_generation(&mut self, now: Time, key: IocbKey, status: Status, known: (Epoch, Commit)) {
         let iocb = &mut self.iocbs[key];
         iocb.stages.mark(Stage::Replied, now);
         if let Some(answer) = iocb.answer.take() {
@@ -145,7 +146,7 @@ impl<S: Store> Node<S> {
     }
 
     /// The request is over: its lock goes to those who wait, its hold back. The slot is freed when its last subtask completed.
-    pub(super) fn end_request(&mut self, now: Time, key: usize) {
+    pub(super) fn end_request(&mut self, now: Time, key: IocbKey) {
         if self.iocbs[key].kind == Kind::Fill {
             self.piece_ended(now, key);
         }

@@ -3,6 +3,7 @@
 use super::stamping::Stamping;
 use super::{Node, Visitor};
 use crate::iocb::{Iocb, IocbPhase, Kind, ServerIocb, Stage, Stages, why};
+use crate::iocbs::IocbKey;
 use crate::limits::{MAX_REQUEST, MAX_WAITING_BYTES, MAX_ZERO};
 use crate::mail::Letter;
 use crate::range_lock::Mode;
@@ -112,7 +113,7 @@ impl<S: Store> Node<S> {
     }
 
     /// An IOCB waits for its range in the order of arrival.
-    pub(super) fn queue_for_lock(&mut self, key: usize) {
+    pub(super) fn queue_for_lock(&mut self, key: IocbKey) {
         let Iocb { shard, kind, range, arrival, .. } = self.iocbs[key];
         let mode = if kind.only_looks() { Mode::Shared } else { Mode::Exclusive };
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
@@ -124,19 +125,18 @@ impl<S: Store> Node<S> {
     }
 
     /// A new IOCB with its request hold.
-    pub(super) fn new_iocb(&mut self, iocb: Iocb) -> usize {
-        let entry = self.iocbs.vacant_entry();
-        let key = entry.key();
+    pub(super) fn new_iocb(&mut self, iocb: Iocb) -> IocbKey {
         self.arrivals += 1;
         self.settling_pieces += usize::from(iocb.kind == Kind::Settle);
-        let request = Some(self.iocb_holds.insert::<why::Request>(ServerIocb { key }));
         if iocb.kind == Kind::Write
             && let Some(payload) = &iocb.payload
         {
             *self.taken.payload.entry(iocb.shard.volume).or_default() += payload.mem.capacity();
         }
-        entry.insert(Iocb { request, arrival: self.arrivals, ..iocb });
-        key
+        self.iocbs.insert_with(|key| {
+            let request = Some(self.iocb_holds.insert::<why::Request>(ServerIocb { key }));
+            Iocb { request, arrival: self.arrivals, ..iocb }
+        })
     }
 
     /// All that can be said about a request before it waits for anything.
@@ -209,7 +209,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Goes on with an IOCB as far as it can.
-    pub(super) fn advance(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn advance(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
         let Some(iocb) = self.iocbs.get_mut(key) else { return };
         if iocb.is_over() || !matches!(iocb.phase, IocbPhase::Locked | IocbPhase::Ready) {
             return;
@@ -267,7 +267,7 @@ impl<S: Store> Node<S> {
     }
 
     /// It cannot go on for now, and is tried again when what its shard waits for may have come.
-    pub(super) fn stall(&mut self, key: usize) {
+    pub(super) fn stall(&mut self, key: IocbKey) {
         let iocb = &self.iocbs[key];
         if let Some(primary) = self.primaries.get_mut(&iocb.shard) {
             primary.stalled.insert(iocb.arrival, key);
@@ -275,7 +275,7 @@ impl<S: Store> Node<S> {
     }
 
     /// These hold their locks from now on.
-    pub(super) fn wake(&mut self, granted: Vec<usize>) {
+    pub(super) fn wake(&mut self, granted: Vec<IocbKey>) {
         for next in granted {
             self.iocbs[next].phase = IocbPhase::Locked;
             self.runnable.push_back(next);

@@ -5,6 +5,7 @@
 use super::Node;
 use super::waits::ReplyWait;
 use crate::iocb::{Iocb, IocbPhase, Kind, Refetch};
+use crate::iocbs::IocbKey;
 use crate::mail::Letter;
 use crate::mend::Failure;
 use crate::range_lock::Mode;
@@ -18,7 +19,7 @@ use wire::{Body, Op};
 
 impl<S: Store> Node<S> {
     /// Has a range written again on every copy, under the lock that `key` has and gives away here.
-    pub(super) fn rewrite(&mut self, key: usize, range: BlockRange) {
+    pub(super) fn rewrite(&mut self, key: IocbKey, range: BlockRange) {
         let shard = self.iocbs[key].shard;
         let new = self.new_iocb(Iocb::internal(shard, Kind::Rewrite, range, IocbPhase::Locked));
         let arrival = self.iocbs[new].arrival;
@@ -30,7 +31,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Has a range of a snapshot, or one that there is no room to write again, read from another copy: the one here has lost what it was.
-    pub(super) fn read_elsewhere(&mut self, key: usize) {
+    pub(super) fn read_elsewhere(&mut self, key: IocbKey) {
         self.counters.count("read.elsewhere");
         let iocb = &mut self.iocbs[key];
         (iocb.heal.due, iocb.heal.refetch, iocb.heal.elsewhere) = (None, Refetch::default(), true);
@@ -39,7 +40,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Asks the next of the other copies for the range of a rewrite, or of what is read elsewhere.
-    pub(super) fn start_refetch(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> bool {
+    pub(super) fn start_refetch(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) -> bool {
         let Iocb { shard, range, view, .. } = self.iocbs[key];
         let elsewhere = self.iocbs[key].heal.elsewhere;
         let others = self.primaries.get(&shard).map_or(0, |p| p.others().count());
@@ -83,7 +84,7 @@ impl<S: Store> Node<S> {
 
     /// Asks one of the other copies, by its number among them, for the content of an IOCB's range; false if its link has no room for that, or
     /// is down.
-    pub(super) fn ask_range(&mut self, now: Time, key: usize, other: usize) -> bool {
+    pub(super) fn ask_range(&mut self, now: Time, key: IocbKey, other: usize) -> bool {
         let Iocb { shard, range, .. } = self.iocbs[key];
         let to = self.primaries.get(&shard).and_then(|p| p.others().nth(other)).map(|m| m.endpoint);
         self.ask_content(now, key, to, (op::REPLICA_READ, range, None), |hold| ReplyWait::Refetch { iocb: key, hold })
@@ -93,7 +94,7 @@ impl<S: Store> Node<S> {
     pub(super) fn refetched(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         result: Result<(Op, Body, Option<Payload>), Lost>,
         out: &mut dyn Outbox<Letter>,
     ) {
@@ -133,7 +134,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Another copy's content of a snapshot goes to whom it was read for.
-    fn read_there(&mut self, now: Time, key: usize, content: &Payload, out: &mut dyn Outbox<Letter>) {
+    fn read_there(&mut self, now: Time, key: IocbKey, content: &Payload, out: &mut dyn Outbox<Letter>) {
         let class = if self.iocbs[key].kind == Kind::Fill { Class::Resync } else { Class::Work };
         let Some(mut data) = self.arena.take(content.len, class) else {
             self.counters.count("memory.waits");
@@ -148,7 +149,7 @@ impl<S: Store> Node<S> {
     }
 
     /// It stays damaged: whoever reads it will be told so.
-    pub(super) fn not_rewritten(&mut self, now: Time, key: usize) {
+    pub(super) fn not_rewritten(&mut self, now: Time, key: IocbKey) {
         self.counters.count("damage.not-rewritten");
         self.end_request(now, key);
     }

@@ -15,6 +15,7 @@
 
 use super::Node;
 use crate::iocb::{Iocb, IocbPhase, Kind};
+use crate::iocbs::IocbKey;
 use crate::limits::{RETRY_REFUSED, SCRUB_AT_ONCE, SCRUB_BURST, SCRUB_DEPTH, SCRUB_REPORT};
 use crate::mail::Letter;
 use crate::mend::Outcome;
@@ -37,7 +38,7 @@ pub(crate) struct Scrub {
     /// Pieces that are to be looked through, last first.
     left: Vec<(View, BlockRange)>,
     /// Under way.
-    running: BTreeMap<usize, (View, BlockRange)>,
+    running: BTreeMap<IocbKey, (View, BlockRange)>,
     /// Bytes that may be read now; below zero until what was read is paid for.
     allowance: i64,
     filled: Time,
@@ -199,7 +200,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A piece that could not be looked through now: later, and without its lock until then.
-    pub(super) fn scrub_again(&mut self, now: Time, key: usize) {
+    pub(super) fn scrub_again(&mut self, now: Time, key: IocbKey) {
         let shard = self.iocbs[key].shard;
         self.end_request(now, key);
         if let Some(scrub) = self.scrubs.get_mut(&shard)
@@ -228,7 +229,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A piece was looked through, and what can be put right of it is.
-    pub(super) fn scrubbed(&mut self, now: Time, key: usize, outcome: Outcome, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn scrubbed(&mut self, now: Time, key: IocbKey, outcome: Outcome, out: &mut dyn Outbox<Letter>) {
         let shard = self.iocbs[key].shard;
         if let Some(scrub) = self.scrubs.get_mut(&shard).filter(|s| s.running.contains_key(&key)) {
             let rewritten = outcome.rewrite.or(outcome.left).map_or(0, |r| u64::from(r.count.0));

@@ -10,6 +10,7 @@
 use super::Node;
 use super::stamping::Stamping;
 use crate::iocb::{Iocb, IocbPhase, Kind};
+use crate::iocbs::IocbKey;
 use crate::limits::{SETTLE_AT_ONCE, SETTLE_DEPTH, SETTLE_HOLE, SETTLE_PIECE};
 use crate::mail::Letter;
 use crate::mend::Failure;
@@ -122,7 +123,7 @@ impl<S: Store> Node<S> {
     pub(super) fn settle_fetched(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         content: Result<Payload, Failure>,
         out: &mut dyn Outbox<Letter>,
     ) {
@@ -145,7 +146,7 @@ impl<S: Store> Node<S> {
     pub(super) fn settle_read(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         data: Filling,
         crcs: Crcs,
         out: &mut dyn Outbox<Letter>,
@@ -158,7 +159,7 @@ impl<S: Store> Node<S> {
     pub(super) fn settle_looked(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         data: &[BlockRange],
         known: Blocks,
         out: &mut dyn Outbox<Letter>,
@@ -193,7 +194,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Content of a piece: written to every copy, or zeroed there if there is nothing or nothing but zeros.
-    fn settle_with(&mut self, now: Time, key: usize, content: Option<Payload>, out: &mut dyn Outbox<Letter>) {
+    fn settle_with(&mut self, now: Time, key: IocbKey, content: Option<Payload>, out: &mut dyn Outbox<Letter>) {
         let shard = self.iocbs[key].shard;
         let current = self
             .primaries
@@ -212,7 +213,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A piece is equal on all copies.
-    pub(super) fn piece_settled(&mut self, now: Time, key: usize) {
+    pub(super) fn piece_settled(&mut self, now: Time, key: IocbKey) {
         let shard = self.iocbs[key].shard;
         self.end_request(now, key);
         if let Some(settling) = self.settling_mut(shard) {
@@ -223,7 +224,7 @@ impl<S: Store> Node<S> {
 
     /// Pieces of an epoch that is over are dropped; what they still have in flight finishes without effect.
     pub(super) fn forget_old_settling(&mut self, now: Time, shard: ShardId) {
-        let old: Vec<usize> = self
+        let old: Vec<IocbKey> = self
             .iocbs
             .iter()
             .filter(|(_, i)| i.shard == shard && i.kind == Kind::Settle && !i.is_over())

@@ -8,6 +8,7 @@
 use super::Node;
 use super::stamping::Stamping;
 use crate::iocb::IocbPhase;
+use crate::iocbs::IocbKey;
 use crate::mail::Letter;
 use crate::mend::Outcome;
 use conductor_model::{BlockRange, Blocks, ShardId};
@@ -17,7 +18,7 @@ use tcp::Payload;
 
 impl<S: Store> Node<S> {
     /// A piece is damaged somewhere: settled block by block. A single block is put right.
-    pub(super) fn settle_met_damage(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) {
+    pub(super) fn settle_met_damage(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
         let (shard, range) = (self.iocbs[key].shard, self.iocbs[key].range);
         if range.count.0 > 1 {
             self.counters.count("settle.split");
@@ -32,7 +33,7 @@ impl<S: Store> Node<S> {
     pub(super) fn settle_instead(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         shard: ShardId,
         pieces: impl IntoIterator<Item = BlockRange>,
     ) {
@@ -44,7 +45,7 @@ impl<S: Store> Node<S> {
     }
 
     /// The tick begins it anew.
-    pub(super) fn settle_again(&mut self, now: Time, key: usize, range: BlockRange) {
+    pub(super) fn settle_again(&mut self, now: Time, key: IocbKey, range: BlockRange) {
         let shard = self.iocbs[key].shard;
         self.settle_instead(now, key, shard, []);
         if let Some(settling) = self.settling_mut(shard) {
@@ -56,7 +57,7 @@ impl<S: Store> Node<S> {
     pub(super) fn settle_mended(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         outcome: &Outcome,
         fetched: Option<Payload>,
         out: &mut dyn Outbox<Letter>,

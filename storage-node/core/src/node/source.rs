@@ -13,6 +13,7 @@ use super::Node;
 use super::requests::Incoming;
 use super::waits::{ReplyWait, Request, StoreWait};
 use crate::iocb::{Iocb, IocbPhase};
+use crate::iocbs::IocbKey;
 use crate::limits::{MAX_MESSAGE_BLOCKS, SERVICES, SUBTASK_DEADLINE};
 use crate::mail::Letter;
 use crate::mend::Failure;
@@ -122,7 +123,7 @@ impl<S: Store> Node<S> {
     pub(super) fn read_to_copy(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         from: ShardSnapshot,
         out: &mut dyn Outbox<Letter>,
     ) -> bool {
@@ -150,12 +151,12 @@ impl<S: Store> Node<S> {
     }
 
     /// Who has the source of the order that this is a piece of, as the conductor said last.
-    fn holders(&self, key: usize) -> Vec<Member> {
+    fn holders(&self, key: IocbKey) -> Vec<Member> {
         let standing = self.iocbs[key].order.and_then(|id| self.orders.named.get(&id));
         standing.map(|standing| standing.holders().to_vec()).unwrap_or_default()
     }
 
-    fn ask_holder(&mut self, now: Time, key: usize, from: ShardSnapshot, holder: &Member) -> bool {
+    fn ask_holder(&mut self, now: Time, key: IocbKey, from: ShardSnapshot, holder: &Member) -> bool {
         let Iocb { range, order, .. } = self.iocbs[key];
         if let Some(copying) = order.and_then(|id| self.copying(id)) {
             copying.elsewhere = true;
@@ -182,7 +183,7 @@ impl<S: Store> Node<S> {
     pub(super) fn holder_answered(
         &mut self,
         now: Time,
-        key: usize,
+        key: IocbKey,
         copy: CopyId,
         result: Result<(Op, Body, Option<Payload>), Lost>,
     ) {
@@ -207,7 +208,7 @@ impl<S: Store> Node<S> {
     }
 
     /// A copy did not give it: the next one is asked.
-    fn source_said(&mut self, key: usize, copy: CopyId, what: Failure) {
+    fn source_said(&mut self, key: IocbKey, copy: CopyId, what: Failure) {
         let iocb = &mut self.iocbs[key];
         iocb.heal.said.push((copy, what));
         iocb.phase = IocbPhase::Locked;
@@ -215,7 +216,7 @@ impl<S: Store> Node<S> {
     }
 
     /// The store here would not read the source.
-    pub(super) fn source_failed(&mut self, key: usize, from: ShardSnapshot, error: &StoreError) {
+    pub(super) fn source_failed(&mut self, key: IocbKey, from: ShardSnapshot, error: &StoreError) {
         if matches!(error, StoreError::Busy) {
             self.iocbs[key].phase = IocbPhase::Locked;
             self.stall(key);
@@ -227,7 +228,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Everybody was asked for a piece. Who was away is asked again; if all have said no, nobody has it.
-    fn nobody_gave(&mut self, now: Time, key: usize, from: ShardSnapshot, holders: &[Member]) -> bool {
+    fn nobody_gave(&mut self, now: Time, key: IocbKey, from: ShardSnapshot, holders: &[Member]) -> bool {
         let Iocb { range, order, .. } = self.iocbs[key];
         let own = self.replicas.get(&from.shard).map(|replica| (replica.copy, self.options.node));
         let others = holders.iter().map(|member| (member.copy, member.node));

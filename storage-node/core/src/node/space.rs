@@ -1,6 +1,7 @@
 //! Space for a write on every copy, asked for before any is touched (rule 15).
 
 use super::Node;
+use crate::iocbs::IocbKey;
 use crate::limits::{RESERVED_BLOCKS, SPACE_WAIT};
 use crate::links::Left;
 use conductor_model::{Blocks, ShardId, VolumeId};
@@ -33,7 +34,7 @@ impl<S: Store> Node<S> {
     /// Is there space for `needs` blocks on every copy (rule 15)? Asked before any copy is touched. Where a write waited `SPACE_WAIT` in
     /// vain, the space that there was then is remembered (`Taken::full`): until there is more, or something is given back here, writes that
     /// need more than that fail at once.
-    pub(super) fn find_space(&mut self, now: Time, key: usize, needs: i64) -> Space {
+    pub(super) fn find_space(&mut self, now: Time, key: IocbKey, needs: i64) -> Space {
         let shard = self.iocbs[key].shard;
         let Some(space) = self.space(shard) else { return Space::Found };
         if self.taken.full.get(&shard).is_some_and(|full| space > *full) {
@@ -53,7 +54,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Are there so many pages on every copy, for what takes no blocks?
-    pub(super) fn find_pages(&mut self, now: Time, key: usize, needs: u32) -> Space {
+    pub(super) fn find_pages(&mut self, now: Time, key: IocbKey, needs: u32) -> Space {
         let left = self.pages_left(self.iocbs[key].shard);
         if left.is_none_or(|left| left >= needs) {
             self.iocbs[key].short_since = None;

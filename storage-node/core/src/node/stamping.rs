@@ -4,6 +4,7 @@
 use super::Node;
 use super::space::Space;
 use crate::iocb::{IocbPhase, Kind, Stage};
+use crate::iocbs::IocbKey;
 use crate::limits::MOST_UNFLUSHED;
 use crate::mail::Letter;
 use crate::primary::Primary;
@@ -54,7 +55,7 @@ impl Space {
 
 impl<S: Store> Node<S> {
     /// Gives an IOCB its stamp and starts its legs, unless it has to wait or there is no space for it.
-    pub(super) fn stamp(&mut self, now: Time, key: usize, out: &mut dyn Outbox<Letter>) -> Stamping {
+    pub(super) fn stamp(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) -> Stamping {
         self.abandon_stamp(key);
         match self.gate(now, key) {
             Ok(granted) => self.take_effect(now, key, &granted, out),
@@ -74,7 +75,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Asks for all that a stamp needs. The window is last: what it gives out is used.
-    fn gate(&mut self, now: Time, key: usize) -> Result<Granted, Kept> {
+    fn gate(&mut self, now: Time, key: IocbKey) -> Result<Granted, Kept> {
         let iocb = &self.iocbs[key];
         let (shard, kind, range, stamped) = (iocb.shard, iocb.kind, iocb.range, iocb.stamp.is_some());
         if matches!(kind, Kind::Share(_) | Kind::Rollback(_)) && iocb.order.is_none() {
@@ -110,7 +111,7 @@ impl<S: Store> Node<S> {
     }
 
     /// From here on it takes effect.
-    fn take_effect(&mut self, now: Time, key: usize, granted: &Granted, out: &mut dyn Outbox<Letter>) {
+    fn take_effect(&mut self, now: Time, key: IocbKey, granted: &Granted, out: &mut dyn Outbox<Letter>) {
         let Granted { stamp, covers, pages } = *granted;
         let iocb = &mut self.iocbs[key];
         iocb.stages.mark(Stage::Stamped, now);
@@ -137,7 +138,7 @@ impl<S: Store> Node<S> {
 
     /// A stamp of the present epoch that is given up, because the epoch was settled once more, leaves no gap below K and F: what it
     /// did is equal on all copies by then, and it is never sent again.
-    pub(super) fn abandon_stamp(&mut self, key: usize) {
+    pub(super) fn abandon_stamp(&mut self, key: IocbKey) {
         let iocb = &self.iocbs[key];
         let Some(primary) = self.primaries.get_mut(&iocb.shard) else { return };
         if iocb.phase == IocbPhase::Stamped

@@ -9,6 +9,7 @@ use super::requests::Incoming;
 use super::waits::StoreWait;
 use crate::inspection::{Inspection, cost_of};
 use crate::iocb::{ServerIocb, why};
+use crate::iocbs::IocbKey;
 use crate::limits::{MAX_MESSAGE_BLOCKS, SERVICES};
 use crate::mail::Letter;
 use crate::replica::Caller;
@@ -39,11 +40,11 @@ pub(crate) enum For {
     /// Another primary's question.
     Service(usize),
     /// A mend here: the piece is looked through.
-    Look(usize, Hold<ServerIocb, why::Subtask>),
+    Look(IocbKey, Hold<ServerIocb, why::Subtask>),
     /// A mend here: one block's content is to be laid over another copy's.
-    Own(usize, Hold<ServerIocb, why::Subtask>),
+    Own(IocbKey, Hold<ServerIocb, why::Subtask>),
     /// A mend here: one block was repaired.
-    Repaired(usize, Hold<ServerIocb, why::Subtask>),
+    Repaired(IocbKey, Hold<ServerIocb, why::Subtask>),
 }
 
 /// A look at a copy's content, or a repair, that its store was given.

@@ -2,6 +2,7 @@
 
 use super::{Node, Visitor};
 use crate::iocb::IocbPhase;
+use crate::iocbs::IocbKey;
 use crate::limits::{MAX_CLIENT_CONNS, MAX_KEY_CONNS};
 use crate::mail::Letter;
 use crate::replica::Caller;
@@ -137,7 +138,7 @@ impl<S: Store> Node<S> {
 
     /// Nobody waits for these requests any more, and they have not been stamped: they never will be.
     pub(super) fn drop_unstamped(&mut self, now: Time, conn: ConnId) {
-        let theirs: Vec<usize> =
+        let theirs: Vec<IocbKey> =
             self.iocbs.iter().filter(|(_, i)| i.conn == Some(conn) && !i.is_over()).map(|(key, _)| key).collect();
         for key in theirs {
             match self.iocbs[key].phase {

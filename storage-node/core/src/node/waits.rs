@@ -4,6 +4,7 @@
 use super::{Node, fanout, filled, filling, gather, heal, reads, verify};
 use crate::backlog::RemoteLeg;
 use crate::iocb::{ServerIocb, why};
+use crate::iocbs::IocbKey;
 use crate::mail::Letter;
 use conductor_model::api::CopyWork;
 use conductor_model::{CopyId, Epoch, ShardId, ShardSnapshot, Stamp};
@@ -74,11 +75,11 @@ pub(super) enum ReplyWait {
     /// A promise.
     Promise { link: SocketAddr, sent: Time },
     /// The answer of the mend's nth copy to a question about content.
-    Mend { iocb: usize, nth: usize, what: heal::Question, hold: Subtask },
+    Mend { iocb: IocbKey, nth: usize, what: heal::Question, hold: Subtask },
     /// The content of an IOCB's whole range, from another copy.
-    Refetch { iocb: usize, hold: Subtask },
+    Refetch { iocb: IocbKey, hold: Subtask },
     /// A piece of a copy-range's source.
-    Source { iocb: usize, copy: CopyId, hold: Subtask },
+    Source { iocb: IocbKey, copy: CopyId, hold: Subtask },
 }
 
 /// A request to another reactor.

@@ -8,6 +8,7 @@
 use super::Node;
 use crate::filling::Step;
 use crate::iocb::{Iocb, IocbPhase, LegState};
+use crate::iocbs::IocbKey;
 use crate::limits::{
     ASK_AGAIN, FILL_PAUSE_MAX, FILL_PAUSE_MIN, FILLS_AT_ONCE, JOIN_LIMIT, KEEPALIVE, LEG_LIMIT, MEMBER_SILENT,
     START_PATIENCE, TICK,
@@ -74,8 +75,8 @@ impl<S: Store> Node<S> {
         }
         // Where nothing is stamped now, what was stamped in the epoch before waits; what is still read is waited for.
         let reads = |iocb: &Iocb| matches!(iocb.phase, IocbPhase::Reading | IocbPhase::Merging) && !iocb.is_over();
-        let reading = |pieces: &BTreeSet<usize>| {
-            let counts = |key: usize, iocb: &Iocb| pieces.contains(&key) || reads(iocb);
+        let reading = |pieces: &BTreeSet<IocbKey>| {
+            let counts = |key: IocbKey, iocb: &Iocb| pieces.contains(&key) || reads(iocb);
             let ours = self.iocbs.iter().filter(|(key, iocb)| iocb.shard == shard && counts(*key, iocb));
             ours.map(|(key, _)| key).collect::<Vec<_>>()
         };
