@@ -7,6 +7,7 @@ mod copy_range;
 mod creation;
 mod filling;
 mod filling_beside;
+mod filling_damaged;
 mod flush;
 mod integrity;
 mod keys;

@@ -1,0 +1,118 @@
+//! Filling from what does not read as it was written: nothing wrong is filled, and who waits is told (rules 4, 11 and 23).
+
+use crate::common::{Cluster, copy};
+use crate::filling::{CHUNK, cluster, conductor_answers, start_read};
+use conductor_model::api::CopyWork;
+use conductor_model::{CopyId, Durability, SnapshotId};
+use driver::Span;
+use node_protocol::{Status, op};
+
+#[test]
+fn a_damaged_piece_of_a_snapshot_that_is_dropped_does_not_hold_up_the_filling() {
+    let (mut c, client) = cluster(31);
+    c.write(client, 1, 0, 77);
+    c.snapshot(1, 7);
+    c.write(client, 1, 0, 2);
+    c.rot(0, 77);
+    // What the damaged piece is to be put right from does not come before the snapshot is gone.
+    c.holds_reads[1].set(true);
+    c.replace(1, 2, CopyId(777));
+    c.until("the damage is met", |c| c.count("read.damaged") > 0);
+    let work: Vec<CopyWork> = (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(7))).collect();
+    c.work(&work);
+    c.run(Span::millis(100));
+    c.holds_reads[1].set(false);
+    c.until_in_sync(1);
+    c.promote(1, 2);
+    let client = c.client(1, 0);
+    assert_eq!(c.read(client, 1, 0), 2);
+}
+
+/// The only copy that is left has a bad block: no other can be made of it, and whoever waits is told why, and what to do.
+#[test]
+fn what_keeps_a_sealed_shard_from_being_filled_is_said_and_is_an_error_to_who_reads_it() {
+    for in_snapshot in [false, true] {
+        let mut c = Cluster::new(32);
+        c.min_copies = 2;
+        c.create(1, &[0, 1], None, Durability::Always);
+        let client = c.client(1, 0);
+        c.write(client, 1, 0, 77);
+        c.write(client, 1, CHUNK, 5);
+        if in_snapshot {
+            c.snapshot(1, 7);
+            c.write(client, 1, 0, 2);
+        }
+        c.run(Span::seconds(5));
+        c.w.kill(c.nodes[1]);
+        c.until("sealed", |c| c.role(1).contains("sealed"));
+        c.rot(0, 77);
+        c.w.restart(c.nodes[1]);
+        c.replace(1, 1, CopyId(777));
+        c.until("it is said", |c| c.damage.iter().any(|line| line.contains("NO COPY HAS IT")));
+        c.run(Span::seconds(5));
+        assert_eq!(c.in_sync(1), [0]);
+        let way_out = if in_snapshot { "snapshot s7" } else { "--min-copies 1" };
+        assert!(c.troubles.iter().any(|why| why.contains("block b0") && why.contains(way_out)), "{:?}", c.troubles);
+        conductor_answers(&mut c);
+        let client = c.client(1, 0);
+        let (bad, good) = (start_read(&mut c, client, 0), start_read(&mut c, client, CHUNK));
+        c.run(Span::seconds(1));
+        let status = |c: &Cluster, read| c.answers.get(&read).map(|(status, _)| *status);
+        let expected = if in_snapshot { Status::Ok } else { Status::Io };
+        assert_eq!((status(&c, bad), status(&c, good)), (Some(expected), Some(Status::Ok)));
+    }
+}
+
+#[test]
+fn a_snapshot_that_the_primary_has_lost_with_its_metadata_fills_no_copy_with_less_than_there_is() {
+    // The maps; and the chunk records, which say nothing about how new anything is.
+    for (lists, arrays) in [(false, 0x1000_0000..u32::MAX), (true, 3..4)] {
+        let (mut c, client) = cluster(31);
+        let blocks: Vec<u32> = (0..10).map(|n| n * CHUNK).collect();
+        blocks.iter().for_each(|at| c.write(client, 1, *at, 77));
+        c.snapshot(1, 7);
+        blocks.iter().for_each(|at| c.write(client, 1, *at, 2));
+        c.run(Span::seconds(10));
+        c.rot_pages(0, |array| arrays.contains(&array));
+        c.until_in_sync(1);
+        c.replace(1, 2, CopyId(777));
+        if lists {
+            c.until_in_sync(1);
+            assert!(c.count("read.elsewhere") > 0);
+        } else {
+            c.until("it is said", |c| c.count("fill.lost-here") > 0);
+            c.run(Span::seconds(5));
+            assert_eq!(c.in_sync(1), [0, 1]);
+            let work: Vec<CopyWork> = (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(7))).collect();
+            c.work(&work);
+            c.until_in_sync(1);
+        }
+        c.promote(1, 2);
+        let client = c.client(1, 0);
+        blocks.iter().for_each(|at| assert_eq!(c.read(client, 1, *at), 2));
+    }
+}
+
+#[test]
+fn what_is_lost_here_and_damaged_there_waits_for_the_copy_that_was_away() {
+    let (mut c, client) = cluster(41);
+    c.write(client, 1, 0, 77);
+    c.snapshot(1, 7);
+    c.run(Span::seconds(10));
+    c.rot_pages(0, |array| array >= 0x1000_0000);
+    c.rot(2, 77);
+    c.until_in_sync(1);
+    let reader = c.client(1, 7);
+    // The second copy goes when it is its turn, and the third one's block is damaged.
+    let token = c.ask(reader, 1, op::READ, 0, 4096, Vec::new());
+    while c.count("read.elsewhere") == 0 {
+        assert!(!c.answers.contains_key(&token), "it is read where it is lost");
+        c.run(Span::micros(10));
+    }
+    c.w.kill(c.nodes[1]);
+    c.run(Span::seconds(1));
+    c.w.restart(c.nodes[1]);
+    assert_eq!(c.answer(token).0, Status::StaleEpoch, "it is asked again");
+    c.until_in_sync(1);
+    assert_eq!(c.read(reader, 1, 0), 77);
+}
