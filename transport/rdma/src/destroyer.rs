@@ -284,7 +284,7 @@ mod tests {
         let (destroyer, gone) = destroyer(PATIENCE);
         let held = stick(&destroyer, THREADS, Turn::Rest);
         let listeners = stick(&destroyer, KEPT, Turn::First);
-        within_patience("each has a thread", || destroyer.shared.queue().first.is_empty());
+        within_patience("all threads are stuck", || destroyer.shared.queue().taken == THREADS);
         assert!(!destroyer.is_stuck(), "nothing waits that comes first");
         destroyer.discard(Thing::Goes(1), Turn::First);
         within_patience("and this one has none", || destroyer.is_stuck());
