@@ -285,7 +285,8 @@ impl Conductor {
 
     /// Where a volume's shards are served.
     pub fn map(&self, name: &str) -> Result<VolumeMap, Error> {
-        let volume = self.volume(name)?;
+        // A conductor in doubt does not say that there is none: whoever serves it would give it up.
+        let volume = self.volume(name).map_err(|why| self.check_trusted().err().unwrap_or(why))?;
         let places = self.shards_of(volume.id).filter_map(|shard| {
             let primary = shard.config.primary_member()?;
             let today = self.disk(primary.node, primary.disk).map_or(primary.endpoint, |d| d.endpoint);

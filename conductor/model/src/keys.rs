@@ -178,6 +178,9 @@ impl Conductor {
         {
             return Err(Error::WriterStays { key, volume, holder });
         }
+        if !attach.read_only && !shared {
+            return Ok(()); // it ends the readers, and is none
+        }
         let prefix = format!("{name}@");
         let own = |r: &&Reader| r.client.starts_with(&prefix) && r.client != *client && r.shared == *shared;
         match record.readers.iter().filter(own).count() >= MAX_READERS_PER_KEY {

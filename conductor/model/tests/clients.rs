@@ -480,6 +480,19 @@ fn a_key_for_reading_alone_ends_no_writer_and_no_key_has_all_of_the_readers_plac
     assert_eq!(may(&cluster, reads, "more", true).unwrap_err().kind(), "limit");
     assert_eq!(may(&cluster, reads, "h3", false), Ok(()), "it has it already");
     assert_eq!(may(&cluster, writes, "more", false), Ok(()));
+    let takes = |client: &str, read_only| Attach {
+        client: client.to_owned(),
+        read_only,
+        shared: false,
+        force: true,
+        host: String::new(),
+        resumes: None,
+    };
+    for host in 0..MAX_READERS_PER_KEY {
+        read(&mut cluster, &format!("rw@h{host}")).unwrap();
+    }
+    assert_eq!(cluster.model.permit_attach("rw", 2, "db", &takes("rw@w", true)).unwrap_err().kind(), "limit");
+    assert_eq!(cluster.model.permit_attach("rw", 2, "db", &takes("rw@w", false)), Ok(()), "who writes ends them all");
     assert_eq!(may(&cluster, ("rd", 2), "h", false).unwrap_err().kind(), "forbidden", "that is another key's number");
 }
 

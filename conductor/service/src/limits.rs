@@ -39,6 +39,8 @@ pub(crate) const OTHER_REQUESTS: usize = 256;
 pub(crate) const CLIENT_REQUESTS: usize = 128;
 /// Of these, those with one key: a host's targets ask for a map now and then, which takes milliseconds.
 pub(crate) const KEY_REQUESTS: usize = 16;
+/// And of those, the ones that wait: a host that takes many volumes over asks for maps of others meanwhile.
+pub(crate) const KEY_WAITERS: usize = KEY_REQUESTS / 2;
 /// Connections at once: those of the requests of nodes and others, for which those with clients' keys make room; three quarters of the usual
 /// 1024 descriptors.
 pub(crate) const CONNECTIONS: usize = 768;

@@ -415,6 +415,12 @@ fn one_clients_key_takes_no_room_from_anybody_else() {
     let mut waiting = crowd(&conductor, |_| conductor.request_with(&one, "POST", "/v1/volumes/db/attach", &forced));
     assert_eq!(client.volumes().unwrap().len(), 2);
     assert_eq!(another.map("other").unwrap().shards.len(), 1);
+    let same = Client::new(&conductor.address.to_string()).unwrap().with_key(one).unwrap();
+    let began = Instant::now();
+    while same.map("db").is_err() {
+        assert!(began.elapsed() < Duration::from_secs(3), "those of its own that wait leave it half of its places");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     nodes_are_heard(&client);
     let last = waiting.last_mut().unwrap();
     last.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

@@ -25,7 +25,9 @@ use crate::range_lock::RangeLock;
 use crate::ranges::Ranges;
 use crate::window::{Prefix, Window};
 use conductor_model::api::MembershipChange;
-use conductor_model::{BlockRange, Blocks, Configuration, CopyId, CopyState, Epoch, Member, OrderId, Sequence, Stamp};
+use conductor_model::{
+    BlockRange, Blocks, Configuration, CopyId, CopyState, Epoch, Member, NodeId, OrderId, Sequence, Stamp,
+};
 use driver::{Span, Time};
 use node_protocol::Status;
 use node_store::View;
@@ -167,8 +169,8 @@ pub(crate) struct Primary {
     pub(crate) flushed: Prefix,
     /// A flush of its own is on its way.
     pub(crate) flushing: bool,
-    /// A block that does not read on the only copy in sync, so that none can be filled. Until it serves, in whatever epoch.
-    pub(crate) keeps_from_filling: Option<(View, Blocks)>,
+    /// What kept a copy from being filled while it was sealed. Until it serves, in whatever epoch.
+    pub(crate) keeps_from_filling: Option<BadBlock>,
     /// Barriers that were placed, and until when at the latest nothing is acknowledged for their sake (rule 17).
     pub(crate) holds: BTreeMap<OrderId, Time>,
     pub(crate) history: History,
@@ -188,7 +190,23 @@ pub(crate) struct Primary {
     pub(crate) fill_after: BTreeMap<CopyId, (Time, Span)>,
 }
 
+/// A block that does not read on the only copy in sync.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BadBlock {
+    pub(crate) view: View,
+    pub(crate) block: Blocks,
+    /// Who has another copy of the last full set, which may have it, and was not filled from here.
+    pub(crate) held_by: Option<NodeId>,
+}
+
 impl Primary {
+    /// Who is away and has a copy that holds by itself what was acknowledged (rule 11).
+    pub(crate) fn holder_away(&self) -> Option<NodeId> {
+        let config = &self.config;
+        let away = |m: &&Member| m.state != CopyState::InSync && config.full_set.contains(&m.copy);
+        config.members.iter().find(away).map(|m| m.node)
+    }
+
     pub(crate) fn new(config: Configuration) -> Self {
         Self {
             ranges: Ranges::new(config.born),

@@ -60,7 +60,43 @@ fn what_keeps_a_sealed_shard_from_being_filled_is_said_and_is_an_error_to_who_re
         let status = |c: &Cluster, read| c.answers.get(&read).map(|(status, _)| *status);
         let expected = if in_snapshot { Status::Ok } else { Status::Io };
         assert_eq!((status(&c, bad), status(&c, good)), (Some(expected), Some(Status::Ok)));
+        c.run(Span::seconds(40));
+        let counts = ["fill.failed", "damage.unrepairable"].map(|name| c.count(name));
+        assert!(counts[0] > 1 && counts[1] == 1, "tried again, and found once: {counts:?}");
+        if in_snapshot {
+            c.work(&[CopyWork::DropSnapshot(copy(1, 0), SnapshotId(7))]);
+            c.run(Span::seconds(1));
+            assert!(!c.troubles.iter().any(|why| why.contains("snapshot")), "it is gone: {:?}", c.troubles);
+        }
     }
+}
+
+/// One of the last full set is away: what it may have is nobody's to be written again.
+#[test]
+fn a_bad_block_that_a_copy_which_is_away_may_have_is_waited_for() {
+    let (mut c, _) = cluster(33);
+    c.w.kill(c.nodes[2]);
+    c.until("left behind", |c| c.in_sync(1) == [0, 1]);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 77);
+    c.w.kill(c.nodes[1]);
+    c.until("sealed", |c| c.in_sync(1) == [0] && c.role(1).contains("sealed"));
+    c.run(Span::seconds(5));
+    c.rot(0, 77);
+    c.w.restart(c.nodes[2]);
+    c.until("it is said", |c| c.damage.iter().any(|line| line.contains("n2 may have it")));
+    conductor_answers(&mut c);
+    let client = c.client(1, 0);
+    let read = start_read(&mut c, client, 0);
+    c.run(Span::seconds(3));
+    assert!(c.troubles.iter().any(|why| why.contains("n2 may have it")), "{:?}", c.troubles);
+    let said = |c: &Cluster, what: &str| c.troubles.iter().chain(&c.damage).any(|line| line.contains(what));
+    assert!(!said(&c, "NO COPY HAS IT") && !said(&c, "--min-copies"));
+    assert!(!c.answers.contains_key(&read), "it is waited for");
+    c.w.restart(c.nodes[1]);
+    c.until_in_sync(1);
+    let client = c.client(1, 0);
+    assert_eq!(c.read(client, 1, 0), 77);
 }
 
 #[test]

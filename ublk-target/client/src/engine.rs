@@ -247,6 +247,7 @@ impl Engine {
         let refused = matches!(link.state, State::Opening(_)) && matches!(reason, Reason::Fenced | Reason::Denied);
         let expected = matches!(link.state, State::Closing(_));
         link.down(now, reason);
+        link.verdict_wanted |= reason == Reason::Fenced && !refused && self.over.is_none();
         self.counters.downs += 1;
         if refused {
             self.end(now, BlockError::Fenced, net);

@@ -1,7 +1,7 @@
 //! The way to one endpoint: at most one connection at a time, and the parts that wait for it.
 //!
 //! ```text
-//!   Down ── something to send, back-off over ──► Opening ── HelloAck ──► Up
+//!   Down ── something wants it, back-off over ─► Opening ── HelloAck ──► Up
 //!    ▲                                             │                     │ close()
 //!    │                                             │                  Closing
 //!    └──────────── the connection is gone ─────────┴─────────────────────┘
@@ -48,8 +48,8 @@ pub(crate) struct Link {
     pub(crate) fence_wanted: bool,
     /// Something is to be held there: likewise.
     pub(crate) claimed: bool,
-    /// The node fenced the last connection: likewise. It may have been for that one alone, or for all that this client will ever ask there,
-    /// and the node that knows may have forgotten it when somebody asks again.
+    /// The node fenced the last connection: likewise, once. It may have been for that one alone, or for all that this client will ever ask
+    /// there, and the node that knows may have forgotten it when somebody asks again.
     pub(crate) verdict_wanted: bool,
     backoff: Span,
     /// Why the last connection ended.
@@ -123,7 +123,6 @@ impl Link {
         // Only an answer shows that a connection was worth making: a node that accepts and drops must not be hammered.
         self.backoff = Span(self.backoff.0.saturating_mul(2)).min(RECONNECT_MAX);
         self.last = Some(reason);
-        self.verdict_wanted |= reason == Reason::Fenced;
         (self.drain_by, self.makes_room) = (None, None);
     }
 

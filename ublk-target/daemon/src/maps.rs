@@ -41,7 +41,7 @@ pub(crate) fn run(
             Ok(map) => (map.volume, map.snapshot) != whose,
             Err(error) => matches!(error.kind(), Some("no-volume" | "no-snapshot")),
         };
-        unknown = unknown.filter(|_| is_unknown || answer.is_err()).or(is_unknown.then(Instant::now));
+        unknown = unknown.filter(|_| is_unknown || answer.is_err()).or((is_unknown && is_wanted).then(Instant::now));
         let is_gone = is_wanted && is_unknown && unknown.is_some_and(|since| since.elapsed() > GONE);
         if is_gone && cluster.is_some() && led() == cluster {
             tracing::error!("{subject} is deleted, or has another name: every request fails");

@@ -111,6 +111,7 @@ fn a_lost_state_is_made_again_from_what_the_nodes_hold() {
 
     let mut cluster = lost();
     assert_eq!(cluster.model.snapshot_map("db", "before").unwrap_err().kind(), "in-doubt", "not that there is none");
+    assert_eq!(cluster.model.map("db").unwrap_err().kind(), "in-doubt", "nor of the volume itself");
     cluster.hear(&disks, 1);
     assert_eq!(cluster.model.cluster(), ClusterId(7), "the first node says which cluster it is");
     let mut stranger = disks.register(2, 1);

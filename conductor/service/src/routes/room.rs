@@ -3,13 +3,15 @@
 //! ```text
 //!  what nodes say           512 places    a node that cannot say that it lives is taken for dead, whoever else is many
 //!  with the cluster's key   256, of which 128 may wait for long
-//!  with a client's          128, of which  64 may wait for long; one key has 16 at most
+//!  with a client's          128, of which  64 may wait for long; one key has 16 at most, of which 8 may wait
 //! ```
 //! None takes a place of another's: a client that asks without end is in the way of those with its own key, and of nobody else.
 
 use crate::answer::{Failure, late};
 use crate::gate::Caller;
-use crate::limits::{CLIENT_REQUESTS, CLIENT_WAITERS, KEY_REQUESTS, NODE_REQUESTS, OTHER_REQUESTS, REQUEST, WAITERS};
+use crate::limits::{
+    CLIENT_REQUESTS, CLIENT_WAITERS, KEY_REQUESTS, KEY_WAITERS, NODE_REQUESTS, OTHER_REQUESTS, REQUEST, WAITERS,
+};
 use crate::routes::OF_NODES;
 use axum::extract::Request;
 use axum::http::StatusCode;
@@ -25,9 +27,15 @@ pub(super) struct Room {
     nodes: Semaphore,
     others: Semaphore,
     /// Of clients, by the key's name: none without one.
-    clients: Mutex<BTreeMap<String, usize>>,
-    waiters: Waiters,
-    waiting_clients: Waiters,
+    clients: Mutex<BTreeMap<String, OfKey>>,
+    waiters: Arc<Semaphore>,
+    waiting_clients: Arc<Semaphore>,
+}
+
+/// What a key has.
+struct OfKey {
+    places: usize,
+    waiters: Arc<Semaphore>,
 }
 
 /// A place, until it is dropped.
@@ -41,7 +49,7 @@ impl Drop for Place<'_> {
         let Self::OfKey { room, name } = self else { return };
         let mut clients = room.clients();
         match clients.get_mut(name) {
-            Some(places) if *places > 1 => *places -= 1,
+            Some(own) if own.places > 1 => own.places -= 1,
             _ => drop(clients.remove(name)),
         }
     }
@@ -49,7 +57,7 @@ impl Drop for Place<'_> {
 
 impl Room {
     pub(super) fn new() -> Self {
-        let waiters = |places| Waiters(Arc::new(Semaphore::new(places)));
+        let waiters = |places| Arc::new(Semaphore::new(places));
         Self {
             nodes: Semaphore::new(NODE_REQUESTS),
             others: Semaphore::new(OTHER_REQUESTS),
@@ -59,7 +67,7 @@ impl Room {
         }
     }
 
-    fn clients(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+    fn clients(&self) -> MutexGuard<'_, BTreeMap<String, OfKey>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -68,18 +76,20 @@ impl Room {
         let Some(Caller::Client(card)) = caller else {
             let at_once = if OF_NODES.contains(&path) { &self.nodes } else { &self.others };
             let place = Place::Shared { _permit: at_once.try_acquire().ok()? };
-            return Some((place, self.waiters.clone()));
+            return Some((place, Waiters { all: self.waiters.clone(), of_key: None }));
         };
         let mut clients = self.clients();
-        if clients.values().sum::<usize>() >= CLIENT_REQUESTS {
+        if clients.values().map(|own| own.places).sum::<usize>() >= CLIENT_REQUESTS {
             return None;
         }
-        let places = clients.entry(card.name.clone()).or_default();
-        if *places >= KEY_REQUESTS {
+        let new = || OfKey { places: 0, waiters: Arc::new(Semaphore::new(KEY_WAITERS)) };
+        let own = clients.entry(card.name.clone()).or_insert_with(new);
+        if own.places >= KEY_REQUESTS {
             return None;
         }
-        *places += 1;
-        Some((Place::OfKey { room: self, name: card.name.clone() }, self.waiting_clients.clone()))
+        own.places += 1;
+        let waiters = Waiters { all: self.waiting_clients.clone(), of_key: Some(own.waiters.clone()) };
+        Some((Place::OfKey { room: self, name: card.name.clone() }, waiters))
     }
 }
 
@@ -99,14 +109,24 @@ fn busy() -> Failure {
     Failure::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "too many requests at once")
 }
 
-/// Room for requests that wait for long, each in its place: there is always some for those that do not.
+/// Room for requests that wait for long, each in its place: there is always some for those that do not, with the same key, too.
 #[derive(Clone)]
-pub(crate) struct Waiters(Arc<Semaphore>);
+pub(crate) struct Waiters {
+    all: Arc<Semaphore>,
+    of_key: Option<Arc<Semaphore>>,
+}
+
+/// Room for one that waits, until it is dropped.
+pub(crate) struct Waiting<'a> {
+    _all: SemaphorePermit<'a>,
+    _of_key: Option<SemaphorePermit<'a>>,
+}
 
 impl Waiters {
     /// For as long as one waits.
-    pub(crate) fn enter(&self) -> Result<SemaphorePermit<'_>, Failure> {
-        self.0.try_acquire().map_err(|_| busy())
+    pub(crate) fn enter(&self) -> Result<Waiting<'_>, Failure> {
+        let of_key = self.of_key.as_ref().map(|of_key| of_key.try_acquire().map_err(|_| busy())).transpose()?;
+        Ok(Waiting { _all: self.all.try_acquire().map_err(|_| busy())?, _of_key: of_key })
     }
 }
 

@@ -4,6 +4,7 @@ use super::Node;
 use crate::limits::DAMAGE_LINE;
 use crate::mail::Letter;
 use crate::mend::Outcome;
+use crate::primary::BadBlock;
 use conductor_model::{Blocks, CopyId, ShardId};
 use driver::{Outbox, Time};
 use node_store::{Store, StoreDone, StoreError, View};
@@ -89,6 +90,28 @@ impl<S: Store> Node<S> {
             self.counters.count("damage.diverged");
             let line = format!("block {block} of shard {shard}: its copies are sound and DIFFER; left as it is");
             self.say_damage(now, line, out);
+        }
+    }
+    /// A block of the only copy in sync: nobody has it, or who has it is away.
+    pub(super) fn bad_block_found(
+        &mut self,
+        now: Time,
+        shard: ShardId,
+        own: CopyId,
+        BadBlock { view, block, held_by }: BadBlock,
+        out: &mut dyn Outbox<Letter>,
+    ) {
+        match held_by {
+            None => {
+                let outcome = Outcome { lost: vec![(own, block)], ..Outcome::default() };
+                self.record(now, shard, view, &outcome, out);
+            }
+            Some(node) => {
+                let line = format!(
+                    "block {block} of shard {shard} does not read as it was written on copy {own}, the only one in sync: {node} may have it"
+                );
+                self.say_damage(now, line, out);
+            }
         }
     }
 

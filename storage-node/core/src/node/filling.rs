@@ -21,8 +21,7 @@ use crate::limits::{
     FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, STUCK_PAUSE, SUBTASK_DEADLINE,
 };
 use crate::mail::Letter;
-use crate::mend::Outcome;
-use crate::primary::PrimaryPhase;
+use crate::primary::{BadBlock, PrimaryPhase};
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, CopyId, Epoch, Sequence, ShardId, SnapshotId, Stamp, api};
 use driver::{ConnId, Outbox, Span, Time};
 use memory::Filling as Memory;
@@ -363,10 +362,12 @@ impl<S: Store> Node<S> {
             self.counters.count("fill.damage-left");
         } else {
             let (view, block, own) = (self.iocbs[key].view, piece.at.from, primary.config.primary);
-            primary.keeps_from_filling = Some((view, block));
-            self.counters.count("read.damaged");
-            let outcome = Outcome { lost: vec![(own, block)], ..Outcome::default() };
-            self.record(now, shard, view, &outcome, out);
+            let bad = BadBlock { view, block, held_by: primary.holder_away() };
+            // It is tried again and again, and is found once.
+            if primary.keeps_from_filling.replace(bad) != Some(bad) {
+                self.counters.count("read.damaged");
+                self.bad_block_found(now, shard, own, bad, out);
+            }
             self.fail_filling(now, shard, "what it is filled from is damaged");
         }
         self.end_request(now, key);

@@ -21,7 +21,7 @@ use crate::iocbs::IocbKey;
 use crate::limits::{LINK_RESERVED_CREDITS, MAX_HEALS, SUBTASK_DEADLINE};
 use crate::mail::Letter;
 use crate::mend::{Act, Failure, Mend, Outcome};
-use crate::primary::{Primary, PrimaryPhase};
+use crate::primary::PrimaryPhase;
 use crate::range_lock::Mode;
 use conductor_model::{BLOCK, BlockRange, Blocks, Epoch};
 use driver::{Outbox, Time};
@@ -50,10 +50,16 @@ impl<S: Store> Node<S> {
             self.settle_met_damage(now, key, out);
             return;
         }
-        if self.primaries.get(&iocb.shard).is_some_and(Primary::is_sealed) {
+        if let Some(primary) = self.primaries.get(&iocb.shard).filter(|primary| primary.is_sealed()) {
             // Nothing is put right before it serves, which may be never: what another copy in sync has is read there.
             iocb.phase = IocbPhase::Locked;
-            self.read_elsewhere(key);
+            if primary.others().next().is_none() && primary.holder_away().is_some() {
+                // Who is away may have it, and is waited for.
+                (iocb.heal.due, iocb.heal.attempts) = (None, 0);
+                self.stall(key);
+            } else {
+                self.read_elsewhere(key);
+            }
             return;
         }
         if iocb.heal.attempts > MAX_HEALS {

@@ -3,7 +3,7 @@
 use super::Node;
 use super::wishes::DISK_FAILED;
 use crate::mail::Letter;
-use crate::primary::{Primary, PrimaryPhase};
+use crate::primary::{BadBlock, Primary, PrimaryPhase};
 use conductor_model::Member;
 use conductor_model::api::{MembershipChange, Trouble};
 use driver::{Outbox, Time};
@@ -43,17 +43,20 @@ impl<S: Store> Node<S> {
             PrimaryPhase::Sealed => {
                 let (in_sync, least) = (primary.config.in_sync(), primary.config.min_copies);
                 let waits = format!("{in_sync} of at least {least} copies in sync: writes wait for another one");
-                Some(match primary.keeps_from_filling {
-                    None => waits,
-                    Some((View::Live, block)) => format!(
-                        "{waits}, which is not filled, because block {block} does not read: with --min-copies {in_sync} it can be \
-                         written again"
-                    ),
-                    Some((View::Snapshot(snapshot), block)) => format!(
-                        "{waits}, which is not filled, because block {block} of snapshot {snapshot} does not read: without that \
-                         snapshot it would be"
-                    ),
-                })
+                let fills_a_holder =
+                    primary.filling.as_ref().is_some_and(|f| primary.config.full_set.contains(&f.copy));
+                let bad = primary
+                    .keeps_from_filling
+                    .filter(|bad| !fills_a_holder && !self.is_dropped(primary.config.shard, bad.view));
+                let Some(BadBlock { view, block, held_by }) = bad else { return Some(waits) };
+                let way_out = match (held_by, view) {
+                    (Some(node), _) => format!("{node} may have it: bring it back"),
+                    (None, View::Live) => format!("with --min-copies {in_sync} it can be written again"),
+                    (None, View::Snapshot(snapshot)) => {
+                        format!("it is snapshot {snapshot}'s, without which it would be")
+                    }
+                };
+                Some(format!("{waits}, which is not filled, because block {block} does not read: {way_out}"))
             }
             PrimaryPhase::Asking(MembershipChange::Past(copies)) if copies.contains(&primary.config.primary) => {
                 Some("the primary's disk is in a state from the past: another copy has to take over".to_owned())

@@ -277,6 +277,9 @@ impl Cluster {
                         }
                     }
                     config.epoch.0 += 1;
+                    if config.in_sync() >= usize::from(config.min_copies) {
+                        config.full_set = config.in_sync_members().map(|m| m.copy).collect();
+                    }
                     MembershipAnswer::Granted(config.clone())
                 } else {
                     MembershipAnswer::Stale(config.clone())

@@ -123,6 +123,7 @@ impl Engine {
             self.release_if_done(request);
         }
         for link in self.links.values_mut() {
+            link.verdict_wanted = false;
             close(link, Reason::Closed, net);
         }
     }

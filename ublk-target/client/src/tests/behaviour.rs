@@ -492,6 +492,9 @@ fn whose_idle_connection_is_fenced_asks_at_once_whether_that_was_for_the_client(
             b.write(2, 0, &[2; 512]);
             b.turn();
             assert_eq!(b.completions.last().unwrap().1, Err(BlockError::Fenced));
+            b.pass(RECONNECT_MAX);
+            b.pass(RECONNECT_MAX);
+            assert!(!b.has_conn(1) && b.engine.next_deadline().is_none(), "that was the verdict");
         } else {
             b.up(1);
             b.lose(b.conn(1), Reason::PeerClosed);
