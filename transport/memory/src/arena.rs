@@ -1,11 +1,12 @@
 //! One reactor's memory: six regions, one for each class and one for all.
 //!
 //! ```text
-//!   │ settle │ replica │ resync │ work │ client │ common             │   take: the class's own region first,
-//!     own      own       own     own     own     whoever comes first      then the common one
+//!   │ settle │ replica │ resync │ work │ client │ common             │   take: the common region first,
+//!     own      own       own     own     own     whoever comes first      then the class's own
 //! ```
 //!
-//! Regions, not counters, keep the reserves: a class that cut the common pages into crumbs has not touched another's.
+//! Regions, not counters, keep the reserves: a class that cut the common pages into crumbs has not touched another's. What was taken first,
+//! and may be kept for longest, lies in the common one.
 
 use crate::buddy::Buddy;
 use crate::buffer::{Filling, Mem};
@@ -246,7 +247,7 @@ impl Arena {
 
     /// The same, whoever the class's own region is kept for.
     pub(crate) fn take_own(&self, len: usize, class: Class) -> Option<Filling> {
-        self.take_of(len, &[class as usize, COMMON])
+        self.take_of(len, &[COMMON, class as usize])
     }
 
     /// Keeps a class's own region for one, or for nobody any more; false if it was so already.

@@ -76,8 +76,8 @@ pub(crate) struct Connection {
     pub(crate) credits: Credits,
     /// Of a client, from its first message on.
     pub(crate) budget: Option<Rc<Budget>>,
-    /// It found no memory, before others of its class.
-    pub(crate) reservation: Option<Reservation>,
+    /// It found no memory, before others of its class; since when.
+    pub(crate) reservation: Option<(Reservation, Time)>,
     pub(crate) heard: Time,
     /// When it was last asked whether it is there.
     pub(crate) asked: Time,

@@ -84,6 +84,9 @@ pub(crate) const ACCEPT_PAUSE: Span = Span::millis(50);
 pub(crate) const ACCEPT_PAUSE_MAX: Span = Span::seconds(1);
 /// How soon a connection for which there was no memory, or no room in its client's budget, is looked at again.
 pub(crate) const STALL_RETRY: Span = Span::millis(1);
+/// How long a class's own memory is kept for the first that found none: a large piece is together in some milliseconds, unless somebody keeps
+/// what he has, as writes of a shard that is not served do.
+pub(crate) const RESERVED: Span = Span::seconds(1);
 
 const _: () = assert!(SMALL_STREAM > wire::HEADER_LEN + wire::MAX_HANDSHAKE_BODY);
 const _: () = assert!(SCRATCH > wire::HEADER_LEN + wire::MAX_HANDSHAKE_BODY);

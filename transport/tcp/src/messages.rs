@@ -7,7 +7,7 @@ use wire::{Body, Credits, Flags, Happening, Header, ProtectionKey, Reason, Role,
 use crate::connection::{Connection, Step};
 use crate::event::{Answer, NetEvent, Payload};
 use crate::inbound::{Admitted, Frame, Next};
-use crate::limits::SMALL_STREAM;
+use crate::limits::{RESERVED, SMALL_STREAM};
 use crate::net::{Needs, Net};
 
 impl Net {
@@ -45,14 +45,17 @@ impl Net {
             };
             let first = &*reservation;
             let take = |len| match first {
-                Some(first) => first.take(len),
+                Some((first, _)) => first.take(len),
                 None => arena.take(len, class),
             };
             let next = inbound.next(now, max_payload, &mut admit, &take);
             if !matches!(next, Next::NoMemory) {
                 *reservation = None;
-            } else if reservation.is_none() && !driver::mutant::on("no_reservation") {
-                *reservation = arena.reserve(class);
+            } else if reservation.is_some() {
+                // If it does not come back for now, others live on what is left between.
+                reservation.take_if(|(_, since)| now.since(*since) >= RESERVED);
+            } else if !driver::mutant::on("no_reservation") {
+                *reservation = arena.reserve(class).map(|reservation| (reservation, now));
             }
             match next {
                 Next::Frame(frame) => {

@@ -58,7 +58,7 @@ pub const SPIN: Span = Span::micros(30);
 pub const MAILBOX: usize = 64;
 /// How often the map is fetched when nobody asks: a grown volume shows within this.
 pub const MAP_EVERY: Duration = Duration::from_secs(5);
-/// A snapshot of which the conductor says for so long that it is no more, while nodes do not answer for it either, is deleted.
+/// A volume or snapshot of which the conductor says for so long that it is no more, while nodes do not answer for it either, is deleted.
 pub const GONE: Duration = Duration::from_secs(3);
 /// Between two maps, however many lanes ask: each lane asks after 50 ms at the earliest.
 pub const MAP_PAUSE: Duration = Duration::from_millis(50);

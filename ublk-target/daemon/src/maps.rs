@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Who writes to a volume that is deleted is fenced by its nodes, as long as they know of it: nodes that started since do not, nor does one that
 /// is gone. A snapshot's readers have no attachment that could be. There nodes only say that it is not here, as they do of one that has moved,
 /// and a lane asks for a map. If that is so, and the conductor knows of none, it is gone. The conductor's word alone is not enough, whose
-/// state may have been lost: as long as nodes answer nobody asks, one that leads another cluster knows nothing of this one, and one in doubt does
+/// state may have been lost: it counts from when a lane asks, one that leads another cluster knows nothing of this one, and one in doubt does
 /// not say that there is none.
 pub(crate) fn run(
     client: &Client,

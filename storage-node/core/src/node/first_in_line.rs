@@ -1,12 +1,13 @@
-//! Memory to read into, where there is none just now: who waits for some, and who comes first.
+//! Memory to read into, where there is none just now: who waits for some, and who comes first: whoever finds none while nobody is.
 //!
 //! A large read would never find its piece beside small ones, each of which takes what comes back: whoever waits first has it kept
-//! (`memory::Reservation`), and tries again in each turn.
+//! (`memory::Reservation`), and tries again in each turn. What is read of another copy stands in no line: each try would ask for it anew.
 
 use super::Node;
-use crate::iocb::{Kind, Stage};
+use crate::iocb::{Iocb, Kind, Stage};
 use crate::iocbs::IocbKey;
-use crate::limits::MEMORY_PATIENCE;
+use crate::limits::{MEMORY_PATIENCE, WAKE_AT_ONCE};
+use crate::primary::Primary;
 use driver::Time;
 use memory::{Class, Filling, Reservation};
 use node_protocol::Status;
@@ -30,6 +31,7 @@ impl<S: Store> Node<S> {
             let found = first.reservation.take(len);
             if found.is_some() {
                 self.first_in_line = None;
+                self.others_try();
             }
             return found;
         }
@@ -54,9 +56,20 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// A turn is over.
+    /// A turn is over. Who waits no more, or for something else, is not the first any more.
     pub(super) fn first_stays_first(&mut self) {
-        self.first_in_line.take_if(|first| !first.tried);
+        let Self { iocbs, first_in_line, .. } = self;
+        let leaves = |first: &mut FirstInLine| !first.tried || iocbs.get(first.key).is_none_or(Iocb::is_over);
+        if first_in_line.take_if(leaves).is_some() {
+            self.others_try();
+        }
+    }
+
+    /// Nothing is kept for anybody: who waits may find some, and the next be first.
+    fn others_try(&mut self) {
+        let waiting = |primary: &Primary| primary.stalled.values().take(WAKE_AT_ONCE).copied().collect::<Vec<_>>();
+        let waiting: Vec<IocbKey> = self.primaries.values().flat_map(waiting).collect();
+        self.runnable.extend(waiting);
     }
 
     /// A client's read that waits for memory keeps writes of its range waiting, though not for ever: whoever has the memory may be slow to

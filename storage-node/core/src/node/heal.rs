@@ -6,6 +6,8 @@
 //!             no copy has it ─► EIO              no content fits: its metadata is lost ─► the range is written again, as a write
 //! ```
 //!
+//! In a sealed epoch nothing is put right: a read goes to another copy in sync, waits for one of the last full set that is away, or ends in EIO.
+//!
 //! The lock is alone from the look to the repair: the content of every in-sync copy is the same then, and the store sees no read beside
 //! the repair. A repair writes nothing where the content is not what the block's checksum says, so it cannot bring back older data.
 //! Where every sound copy has the same content and yet the damaged one refuses it, that copy's own metadata is lost: for what is

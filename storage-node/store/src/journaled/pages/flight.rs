@@ -97,7 +97,7 @@ impl Pages {
         self.map_load = MapLoad::Over(Ok(()));
     }
 
-    /// Read the map of a checkpoint whose superblocks are both durable. What it calls free is overwritten from now on.
+    /// Read the map of a checkpoint. What it calls free is overwritten once it is read, and both superblocks are durable.
     pub(crate) fn load_map(&mut self, map: MapRef) {
         self.map = Some(map);
         self.map_load = MapLoad::start(map, self.region.places);
