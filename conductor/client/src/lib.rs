@@ -24,7 +24,7 @@ use conductor_model::views::{
     ReplaceDisk, Resize, ResyncChange, ResyncInfo, RotateKey, RotatedKey, Scrub, ScrubInfo, Settings, SnapshotInfo,
     Space, Status, Version, VolumeDetail, VolumeInfo,
 };
-use conductor_model::{Bytes, DiskId, NodeId, OrderId, check_snapshot_name, check_volume_name};
+use conductor_model::{Bytes, DiskId, NodeId, OrderId, VolumeId, check_snapshot_name, check_volume_name};
 use conductors::{Call, Conductors, Given};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -288,6 +288,11 @@ impl Client {
         self.get_within(&volume_path(name, "/map")?, MAP)
     }
 
+    /// The same of a volume that is known to be `volume`: with a client's key, too, it is said that this one is gone.
+    pub fn map_of(&self, name: &str, volume: VolumeId) -> Result<VolumeMap, Error> {
+        self.get_within(&format!("{}?volume={}", volume_path(name, "/map")?, volume.0), MAP)
+    }
+
     /// A volume's snapshots.
     pub fn snapshots(&self, volume: &str) -> Result<Vec<SnapshotInfo>, Error> {
         self.get(&volume_path(volume, "/snapshots")?)
@@ -318,6 +323,11 @@ impl Client {
     /// Where a snapshot is read: its own size, and `VolumeMap::snapshot` set. No attachment is needed, or taken.
     pub fn snapshot_map(&self, volume: &str, name: &str) -> Result<VolumeMap, Error> {
         self.get_within(&snapshot_path(volume, name, "/map")?, MAP)
+    }
+
+    /// See [`Client::map_of`].
+    pub fn snapshot_map_of(&self, name: &str, snapshot: &str, volume: VolumeId) -> Result<VolumeMap, Error> {
+        self.get_within(&format!("{}?volume={}", snapshot_path(name, snapshot, "/map")?, volume.0), MAP)
     }
 
     /// Begins to make a clone independent of its parent; `VolumeInfo::flatten` says how far it is.

@@ -166,6 +166,22 @@ impl Conductor {
         }
     }
 
+    /// The same of whoever knows which volume has had the name: that one of its own is gone is no secret.
+    pub fn permit_known(&self, name: &str, serial: u64, volume: &str, known: Option<VolumeId>) -> Result<(), Error> {
+        let refused = match self.permit(name, serial, volume) {
+            Err(refused @ Error::KeyOfOthers { .. }) => refused,
+            permitted => return permitted,
+        };
+        let was_its = |id: &VolumeId| self.keys.get(&serial).is_some_and(|key| key.volumes.contains(id));
+        match known.filter(was_its) {
+            Some(id) if !self.names.values().any(|named| *named == id) => {
+                self.check_trusted()?;
+                Err(Error::NoVolume(volume.to_owned()))
+            }
+            _ => Err(refused),
+        }
+    }
+
     /// Whether whoever shows such a key may attach a volume so, whatever force he uses. One that is for reading alone takes nothing from who writes; and
     /// none has so many of a volume's readers that there is no room for others'.
     pub fn permit_attach(&self, name: &str, serial: u64, volume: &str, attach: &Attach) -> Result<(), Error> {

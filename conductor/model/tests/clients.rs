@@ -493,6 +493,14 @@ fn a_key_for_reading_alone_ends_no_writer_and_no_key_has_all_of_the_readers_plac
     }
     assert_eq!(cluster.model.permit_attach("rw", 2, "db", &takes("rw@w", true)).unwrap_err().kind(), "limit");
     assert_eq!(cluster.model.permit_attach("rw", 2, "db", &takes("rw@w", false)), Ok(()), "who writes ends them all");
+    let known =
+        |cluster: &Cluster, id| cluster.model.permit_known("rd", 1, "db", Some(id)).map_err(|error| error.kind());
+    let id = cluster.model.map("db").unwrap().volume;
+    assert_eq!(known(&cluster, id), Ok(()));
+    cluster.run(|m, _, _| m.delete("db", true)).unwrap();
+    assert_eq!(known(&cluster, id), Err("no-volume"), "that its own is gone is no secret");
+    assert_eq!(known(&cluster, VolumeId(id.0 + 1)), Err("forbidden"), "what others there are is one");
+    assert_eq!(cluster.model.permit("rd", 1, "db").unwrap_err().kind(), "forbidden");
     assert_eq!(may(&cluster, ("rd", 2), "h", false).unwrap_err().kind(), "forbidden", "that is another key's number");
 }
 

@@ -19,7 +19,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use conductor_model::views::Attach;
-use conductor_model::{Conductor, limits};
+use conductor_model::{Conductor, VolumeId, limits};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -45,6 +45,19 @@ impl Caller {
         match self {
             Self::Administrator => Ok(()),
             Self::Client(card) => model.permit(&card.name, card.serial, volume),
+        }
+    }
+
+    /// The same, where it says which volume it takes this for.
+    pub(crate) fn permits_known(
+        &self,
+        model: &Conductor,
+        volume: &str,
+        known: Option<VolumeId>,
+    ) -> Result<(), conductor_model::Error> {
+        match self {
+            Self::Administrator => Ok(()),
+            Self::Client(card) => model.permit_known(&card.name, card.serial, volume, known),
         }
     }
 

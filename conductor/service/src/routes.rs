@@ -33,7 +33,7 @@ use conductor_model::api::{
 use conductor_model::views::{
     Attach, Detach, NewVolume, NodeInfo, Rename, Resize, Space, Status, Version, VolumeDetail, VolumeInfo,
 };
-use conductor_model::{Commit, Conductor, Dirty, Error, Millis, NodeId, check_volume_name};
+use conductor_model::{Commit, Conductor, Dirty, Error, Millis, NodeId, VolumeId, check_volume_name};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -426,10 +426,27 @@ async fn detach(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn map(State(ledger): State<Ledger>, Extension(caller): Extension<Caller>, path: Name) -> Answer<VolumeMap> {
-    let name = name(path)?;
+/// Which volume a target takes the one of a name for: who has a client's key hears that this one is gone.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TakenFor {
+    volume: Option<VolumeId>,
+}
+
+pub(crate) fn taken_for(query: Result<Query<TakenFor>, QueryRejection>) -> Result<Option<VolumeId>, Failure> {
+    let Query(TakenFor { volume }) = query.map_err(|error| Failure::bad_request(error.body_text()))?;
+    Ok(volume)
+}
+
+async fn map(
+    State(ledger): State<Ledger>,
+    Extension(caller): Extension<Caller>,
+    path: Name,
+    query: Result<Query<TakenFor>, QueryRejection>,
+) -> Answer<VolumeMap> {
+    let (name, known) = (name(path)?, taken_for(query)?);
     let asked = move |m: &Conductor, _| {
-        caller.permits(m, &name)?;
+        caller.permits_known(m, &name, known)?;
         m.map(&name)
     };
     look(&ledger, asked).await.map(Json)

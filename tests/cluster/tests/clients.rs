@@ -385,13 +385,24 @@ fn who_uses_a_volume_that_is_deleted_by_force_hears_so_and_does_not_wait() {
 #[test]
 fn who_stood_still_while_the_volume_was_deleted_hears_so_from_nodes_that_know_nothing_of_it() {
     let mut cluster = Cluster::start(Shape::default()).unwrap();
-    cluster.create(VOLUME, SHARDS * 4, 4).unwrap();
-    let w = Host::new(&cluster, "w");
+    let of_key = "of-key";
+    for volume in [VOLUME, of_key] {
+        cluster.create(volume, SHARDS * 4, 4).unwrap();
+    }
+    let [w, k] = ["w", "k"].map(|name| Host::new(&cluster, name));
     done(&w.attach(&cluster, &[]));
-    let mut nbd = w.nbd();
-    assert!(nbd.call(&write(0, 1), LONG).unwrap().is_ok());
-    w.signal(&cluster, Signal::SIGSTOP);
-    done(&cluster.try_trine(&["volume", "delete", VOLUME, "--yes", "--force"]).unwrap());
+    // Who has a client's key is told nothing of what there is, but that a volume of its own is gone.
+    let key = cluster.trine(&["client", "add", "web", "--volumes", of_key]).unwrap();
+    fs::write(k.dir.join("cluster.key"), key).unwrap();
+    let nbd = format!("unix:{}", k.dir.join("nbd").display());
+    done(&k.trine(&cluster, &["attach", of_key, "--nbd", &nbd]));
+    let mut exports =
+        [(w.nbd(), &w, VOLUME), (Nbd::connect(&Place::Unix(k.dir.join("nbd")), of_key).unwrap(), &k, of_key)];
+    for (nbd, host, volume) in &mut exports {
+        assert!(nbd.call(&write(0, 1), LONG).unwrap().is_ok());
+        host.signal(&cluster, Signal::SIGSTOP);
+        done(&cluster.try_trine(&["volume", "delete", volume, "--yes", "--force"]).unwrap());
+    }
     wait_until("all of it is deleted", LONG, || {
         let nodes = cluster.json(&["node", "list"])?;
         Ok(nodes.as_array().is_some_and(|nodes| nodes.iter().all(|node| node["to_delete"] == 0)))
@@ -402,11 +413,13 @@ fn who_stood_still_while_the_volume_was_deleted_hears_so_from_nodes_that_know_no
         node.start().unwrap();
     }
     cluster.wait_alive(3).unwrap();
-    w.signal(&cluster, Signal::SIGCONT);
-    for block in [0, BLOCKS - 1] {
-        assert!(read(&mut nbd, block).is_err(), "block {block}");
+    for (nbd, host, volume) in &mut exports {
+        host.signal(&cluster, Signal::SIGCONT);
+        for block in [0, BLOCKS - 1] {
+            assert!(read(nbd, block).is_err(), "block {block} of {volume}");
+        }
+        done(&host.trine(&cluster, &["detach", volume]));
     }
-    w.detach(&cluster);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(crate) fn run(
             Err(RecvTimeoutError::Disconnected) => return,
         };
         let was_fresh = std::mem::replace(&mut fresh, false);
-        let answer = subject.map(client);
+        let answer = subject.map_of(client, whose.0);
         let is_unknown = match &answer {
             Ok(map) => (map.volume, map.snapshot) != whose,
             Err(error) => matches!(error.kind(), Some("no-volume" | "no-snapshot")),

@@ -6,7 +6,7 @@
 use crate::error::TargetError;
 use conductor_client::{Client, Error};
 use conductor_model::api::VolumeMap;
-use conductor_model::{check_snapshot_name, check_volume_name};
+use conductor_model::{VolumeId, check_snapshot_name, check_volume_name};
 use std::fmt;
 use std::str::FromStr;
 
@@ -51,6 +51,14 @@ impl Subject {
         match &self.snapshot {
             Some(snapshot) => conductor.snapshot_map(&self.volume, snapshot),
             None => conductor.map(&self.volume),
+        }
+    }
+
+    /// The same of what is known to be this volume's.
+    pub(crate) fn map_of(&self, conductor: &Client, volume: VolumeId) -> Result<VolumeMap, Error> {
+        match &self.snapshot {
+            Some(snapshot) => conductor.snapshot_map_of(&self.volume, snapshot, volume),
+            None => conductor.map_of(&self.volume, volume),
         }
     }
 }

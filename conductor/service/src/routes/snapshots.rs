@@ -7,8 +7,9 @@ use crate::answer::{Failure, body};
 use crate::gate::Caller;
 use crate::ledger::Ledger;
 use crate::limits::SMALL_BODY;
-use crate::routes::{Answer, Name, Names, Waiters, change, look, name};
-use axum::extract::{Path, Request, State};
+use crate::routes::{Answer, Name, Names, TakenFor, Waiters, change, look, name, taken_for};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use conductor_model::api::VolumeMap;
@@ -79,10 +80,11 @@ pub(crate) async fn map(
     State(ledger): State<Ledger>,
     Extension(caller): Extension<Caller>,
     path: Names,
+    query: Result<Query<TakenFor>, QueryRejection>,
 ) -> Answer<VolumeMap> {
-    let (volume, name) = names(path)?;
+    let ((volume, name), known) = (names(path)?, taken_for(query)?);
     let asked = move |m: &Conductor, _| {
-        caller.permits(m, &volume)?;
+        caller.permits_known(m, &volume, known)?;
         m.snapshot_map(&volume, &name)
     };
     look(&ledger, asked).await.map(Json)
