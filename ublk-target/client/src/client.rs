@@ -340,7 +340,7 @@ impl VolumeClient {
             match event {
                 NetEvent::Up { conn, .. } => {
                     self.words.extend(self.ways.up(now, conn).map(Word::Detour));
-                    self.engine.up(conn);
+                    self.engine.up(now, conn);
                 }
                 NetEvent::Down { conn, reason, .. } if self.ways.is_probe(conn) => {
                     if let Some(conn) = self.ways.probed(now, conn, reason == Reason::Closed) {

@@ -23,7 +23,7 @@ mod posting;
 
 use crate::claims::Claims;
 use crate::iocb::{ClientIocb, Failure, Part, PartKey, PartState, Request, RequestKey, Stage, Stages};
-use crate::limits::{FENCE_GRACE, MAP_MIN, MIN_EXTENTS, ROOM_WAIT, TRACES};
+use crate::limits::{FENCE_GRACE, MAP_MIN, MIN_EXTENTS, TRACES};
 use crate::link::{Link, State};
 use crate::pace::Pace;
 use crate::request::{BlockDone, BlockError, ClientError, Completion};
@@ -218,11 +218,10 @@ impl Engine {
     }
 
     /// A connection is established: the node has fenced what came before it.
-    pub(crate) fn up(&mut self, conn: ConnId) {
+    pub(crate) fn up(&mut self, now: Time, conn: ConnId) {
         match self.links.values_mut().find(|link| link.state == State::Opening(conn)) {
             Some(link) => {
-                link.state = State::Up(conn);
-                link.verdict_wanted = false;
+                link.up(now, conn);
                 self.counters.ups += 1;
             }
             None => return self.counters.stray_events += 1,
@@ -263,7 +262,7 @@ impl Engine {
             return;
         }
         if let Some(link) = self.links.values_mut().find(|link| link.state == State::Up(conn)) {
-            link.makes_room = Some(now + ROOM_WAIT);
+            link.make_room(now);
         }
     }
 

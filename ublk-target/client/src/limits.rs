@@ -1,10 +1,14 @@
 //! Every limit of one lane's client, with its reason.
 //!
 //! Memory of one lane beside the arena: depth × about 400 B per request, 250 B per part (`MAX_PARTS` bounds the parts of one
-//! request, a flush has one per unflushed shard, and `LANE_PARTS` those of all but one), 200 B per link, and `TRACES` stages of 96 B.
+//! request, a flush has one per unflushed shard, and `LANE_PARTS` those of all but one), 200 B per link (of which `MAX_LINKS` are connected), and `TRACES` stages of 96 B.
 
 use driver::Span;
 
+/// Connections of one lane to nodes: one for each reactor that serves some of the volume, and a volume's shards may be on more reactors than
+/// this. Those that rest make room for others then, and where none rests they take turns. A queue of a block device has twice as many
+/// streams, for those that are being closed.
+pub const MAX_LINKS: usize = 256;
 /// Longest READ or WRITE on the wire, in bytes: what one payload carries.
 pub const MAX_IO: u64 = wire::MAX_PAYLOAD as u64;
 /// Longest WRITE_ZEROES or DISCARD on the wire, in bytes: a node's own bound.

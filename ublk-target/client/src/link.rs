@@ -11,7 +11,7 @@
 //! fencing (a second Hello on a lane drops what the first one left unstamped, before HelloAck) that makes a resend safe (rule 8).
 
 use crate::iocb::PartKey;
-use crate::limits::{MOVE_GRACE, RECONNECT_MAX, RECONNECT_MIN};
+use crate::limits::{MOVE_GRACE, RECONNECT_MAX, RECONNECT_MIN, ROOM_WAIT};
 use conductor_model::ShardIndex;
 use driver::{ConnId, Span, Time};
 use std::collections::VecDeque;
@@ -38,6 +38,10 @@ pub(crate) struct Link {
     queue: VecDeque<(u64, ShardIndex, PartKey)>,
     /// Parts posted on the connection and not answered.
     pub(crate) posted: usize,
+    /// When something was posted last.
+    used: Time,
+    /// Since when its connection is there, or is there again after it was asked to make way.
+    turn: Time,
     /// Since when it owes answers and gives none.
     quiet: Option<Time>,
     /// Close it then, if it still owes answers for shards that moved away.
@@ -62,6 +66,8 @@ impl Link {
             state: State::Down(now),
             queue: VecDeque::new(),
             posted: 0,
+            used: now,
+            turn: now,
             quiet: None,
             drain_by: None,
             makes_room: None,
@@ -112,6 +118,36 @@ impl Link {
         !self.queue.is_empty() || self.fence_wanted || self.claimed || self.verdict_wanted
     }
 
+    /// Something needs a connection, and one may be tried now.
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        matches!(self.state, State::Down(until) if until <= now) && self.wants_connection()
+    }
+
+    /// The first part that waits: an older one has a smaller number.
+    pub(crate) fn first_waits(&self) -> Option<u64> {
+        self.queue.front().map(|&(sequence, ..)| sequence)
+    }
+
+    /// Whether its connection may make way for another link's, and if so who goes first: one that rests, for longest, or else one that has been
+    /// there for longest. What is held on a connection, or is to be fenced by it, is lost with it.
+    pub(crate) fn makes_way(&self) -> Option<(bool, Time)> {
+        let stays = self.claimed || self.fence_wanted || self.makes_room.is_some();
+        let is_busy = self.posted > 0 || !self.queue.is_empty();
+        let goes = matches!(self.state, State::Up(_)) && !stays;
+        goes.then_some((is_busy, if is_busy { self.turn } else { self.used }))
+    }
+
+    /// Its connection is there.
+    pub(crate) fn up(&mut self, now: Time, conn: ConnId) {
+        (self.state, self.turn, self.used) = (State::Up(conn), now, now);
+        self.verdict_wanted = false;
+    }
+
+    /// Has it give its connection up as soon as nothing is posted, if that is soon.
+    pub(crate) fn make_room(&mut self, now: Time) {
+        (self.makes_room, self.turn) = (Some(now + ROOM_WAIT), now);
+    }
+
     /// Nothing queued, posted or connected.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Down(_)) && self.queue.is_empty() && self.posted == 0
@@ -130,6 +166,7 @@ impl Link {
     pub(crate) fn post(&mut self, now: Time, at: usize) {
         self.queue.remove(at);
         self.posted += 1;
+        self.used = now;
         self.quiet.get_or_insert(now);
     }
 

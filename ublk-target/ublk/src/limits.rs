@@ -19,6 +19,7 @@ pub(crate) const MAX_ZERO_SECTORS: u32 = 64 << 20 >> 9;
 
 /// Streams of one queue: one per endpoint, and those that are being closed beside the ones that take their place.
 const STREAMS: u16 = 512;
+const _: () = assert!(STREAMS as usize >= 2 * volume_client::limits::MAX_LINKS);
 /// Connects that are under way.
 const OPENING: u32 = 64;
 /// Our operations on a queue's ring: a receive and a send per stream. The completion queue holds their sum and two completions

@@ -3,7 +3,7 @@
 use super::{Body, Engine, Network, NotPosted, Post, close};
 use crate::claims::Claims;
 use crate::iocb::{Lost, Part, PartKey, PartState, Pause, Posted, Request, RequestKey, Stage};
-use crate::limits::{REQUEST_DEADLINE, RETRY_MAX};
+use crate::limits::{MAX_LINKS, REQUEST_DEADLINE, RETRY_MAX};
 use crate::link::{Link, State};
 use crate::routes::Routes;
 use crate::shares::Shares;
@@ -16,7 +16,7 @@ use driver::{ConnId, Time};
 use node_protocol::{IoBody, op};
 use slab::Slab;
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tcp::Payload;
@@ -65,10 +65,11 @@ impl Engine {
         let unflushed = unflushed.as_ref();
         let mut sender =
             Sender { now, requests, parts, routes, shares, claims, paused, counters, unflushed, unfenced, covered };
+        let mut places = make_places(now, links);
         for (endpoint, link) in links.iter_mut() {
             let makes_room = link.makes_room.is_some_and(|until| now < until);
             match link.state {
-                State::Down(until) if until <= now && link.wants_connection() => {
+                State::Down(_) if link.is_due(now) && places.take(link) => {
                     link.state = State::Opening(net.connect(*endpoint));
                     sender.counters.connects += 1;
                 }
@@ -101,6 +102,51 @@ impl Engine {
             self.release_if_done(request);
         }
     }
+}
+
+/// Who may connect in this turn: all that want to, where there are places for all.
+enum Places {
+    All,
+    /// So many places, for those whose first part has this number at most.
+    Some(usize, Option<u64>),
+}
+
+impl Places {
+    fn take(&mut self, link: &Link) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(left, last) => {
+                let takes = *left > 0 && link.first_waits() <= *last;
+                *left -= usize::from(takes);
+                takes
+            }
+        }
+    }
+}
+
+/// Which links may connect now, if there are more than connections at a time. Where that is not all of them, others are asked to make way.
+fn make_places(now: Time, links: &mut BTreeMap<SocketAddr, Link>) -> Places {
+    if links.len() <= MAX_LINKS {
+        return Places::All;
+    }
+    let left = MAX_LINKS.saturating_sub(links.values().filter(|link| link.conn().is_some()).count());
+    let mut waiting: Vec<Option<u64>> = links.values().filter(|l| l.is_due(now)).map(Link::first_waits).collect();
+    if waiting.len() <= left {
+        return Places::All;
+    }
+    waiting.sort_unstable();
+    let leaving =
+        links.values().filter(|link| link.makes_room.is_some() || matches!(link.state, State::Closing(_))).count();
+    let ask = (waiting.len() - left).saturating_sub(leaving);
+    let mut others: Vec<(bool, Time, SocketAddr)> =
+        links.iter().filter_map(|(at, link)| link.makes_way().map(|(is_busy, since)| (is_busy, since, *at))).collect();
+    others.sort_unstable();
+    for (.., endpoint) in others.into_iter().take(ask) {
+        if let Some(link) = links.get_mut(&endpoint) {
+            link.make_room(now);
+        }
+    }
+    Places::Some(left, left.checked_sub(1).and_then(|last| waiting[last]))
 }
 
 /// What sending the parts of all links takes, beside the links.

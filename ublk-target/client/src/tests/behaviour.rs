@@ -4,7 +4,7 @@ use super::fake::{Bench, SETTINGS};
 use super::{SHARD, map};
 use crate::engine::Settings;
 use crate::iocb::{Stage, why};
-use crate::limits::{MAP_MAX, MOVE_GRACE, RECONNECT_MAX, RETRY_MAX};
+use crate::limits::{MAP_MAX, MAX_LINKS, MOVE_GRACE, RECONNECT_MAX, RETRY_MAX};
 use crate::request::{BlockError, BlockOp};
 use conductor_model::api::VolumeMap;
 use conductor_model::{BlockRange, Blocks, Bytes};
@@ -569,4 +569,64 @@ fn the_stages_of_a_request_are_kept_in_order() {
     assert_eq!((stages.sequence, stages.op, stages.offset.0, stages.len.0), (1, op::WRITE.0, 8192, 4096));
     let at: Vec<Time> = Stage::ALL.iter().map(|(stage, _)| stages.at[*stage as usize].unwrap()).collect();
     assert!(at.is_sorted() && at[0] < at[1] && at[1] < at[2]);
+}
+
+/// A volume on more reactors than there are connections at a time, and two requests for each.
+fn wide(reactors: u16) -> Bench {
+    let shards: Vec<(u64, u16)> = (1..=reactors).map(|port| (1, port)).collect();
+    Bench::new(&shards, Settings { depth: 2 * usize::from(reactors), ..SETTINGS })
+}
+
+/// Nodes accept, each but one port answers one request, and 10 ms pass.
+fn serve(b: &mut Bench, stuck: Option<u16>) {
+    let coming: Vec<u16> = b.net.conns.iter().filter(|c| !c.up && c.closed.is_none()).map(|c| c.to.port()).collect();
+    coming.into_iter().for_each(|port| b.up(port));
+    let asked: Vec<u16> = b.net.conns.iter().filter(|c| !c.posted.is_empty()).map(|c| c.to.port()).collect();
+    for port in asked.into_iter().filter(|port| Some(*port) != stuck) {
+        b.answer(port, 0, Status::Ok, b"");
+    }
+    b.pass(Span::millis(10));
+}
+
+#[test]
+fn a_volume_on_more_reactors_than_there_are_connections_is_served_and_who_rested_for_longest_makes_way() {
+    let reactors = MAX_LINKS as u16 + 44;
+    let mut b = wide(reactors);
+    for shard in 0..reactors {
+        b.write(shard.into(), u64::from(shard) * SHARD, &[1; 4096]);
+        b.turn();
+        serve(&mut b, None);
+        assert_eq!(b.completions.len(), usize::from(shard) + 1, "{shard}");
+    }
+    // The first 44 made way for the last ones, and no other did.
+    assert!((1..=44).all(|port| !b.has_conn(port)) && (45..=reactors).all(|port| b.has_conn(port)));
+    assert_eq!(b.engine.counters.made_room, 44);
+    b.assert_clean();
+}
+
+#[test]
+fn connections_of_which_none_rests_take_turns_and_no_request_waits_for_ever() {
+    let reactors = MAX_LINKS as u16 + 1;
+    let mut b = wide(reactors);
+    let mut done = vec![0; usize::from(reactors)];
+    for tag in 0..2 * u64::from(reactors) {
+        b.write(tag, tag % u64::from(reactors) * SHARD, &[1; 4096]);
+    }
+    b.turn();
+    for _ in 0..300 {
+        // One node has its writes wait for long; all others are asked again as soon as they have answered.
+        serve(&mut b, Some(100));
+        for (tag, result) in std::mem::take(&mut b.completions) {
+            assert_eq!(result, Ok(Vec::new()));
+            let shard = tag % u64::from(reactors);
+            done[shard as usize] += 1;
+            b.write(tag + 2 * u64::from(reactors), shard * SHARD, &[1; 4096]);
+        }
+    }
+    let waits: Vec<usize> = (0..done.len()).filter(|&shard| done[shard] == 0).collect();
+    assert_eq!(waits, [99], "all but the one that waits are served: {done:?}");
+    while !b.engine.is_idle() {
+        serve(&mut b, None);
+    }
+    b.assert_clean();
 }

@@ -2,6 +2,7 @@
 
 use super::{endpoint, map};
 use crate::engine::{Body, Engine, Network, NotPosted, Post, Reply, Settings};
+use crate::limits::MAX_LINKS;
 use crate::request::{BlockDone, BlockError, BlockOp, BlockRequest, Extent};
 use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
@@ -44,6 +45,7 @@ pub(super) struct FakeNet {
 impl Network for FakeNet {
     fn connect(&mut self, to: SocketAddr) -> ConnId {
         assert!(!self.conns.iter().any(|c| c.to == to), "one connection per endpoint at a time");
+        assert!(self.conns.len() < MAX_LINKS, "no more connections at a time than there are places");
         self.made += 1;
         let id = ConnId { slot: self.made, generation: 0 };
         self.conns.push(FakeConn { id, to, up: false, closed: None, posted: Vec::new(), credits: self.credits });
@@ -167,7 +169,7 @@ impl Bench {
     pub(super) fn up(&mut self, port: u16) {
         let id = self.conn(port);
         self.net.conns.iter_mut().find(|c| c.id == id).unwrap().up = true;
-        self.engine.up(id);
+        self.engine.up(self.now, id);
         self.turn();
     }
 
