@@ -181,22 +181,39 @@ fn a_state_from_the_past_makes_nothing_anew() {
     assert_eq!(cluster.model.configuration(shard(1, 1)).unwrap(), first);
 }
 
-#[test]
-fn a_failed_disk_of_a_node_that_lives_keeps_no_shard_from_being_born() {
-    let mut cluster = growing(3, 2, 2);
-    let first = cluster.config(1, 1);
-    let lost = other(&first, 0);
+/// So many beats of nodes, of which one says that its disk has failed.
+fn beats_with_a_failed_disk(cluster: &mut Cluster, heard: &[(u32, u64)], failed: NodeId) {
     for _ in 0..20 {
         cluster.now.0 += 500;
-        for (node, open) in all_but(3, &[]) {
+        for &(node, open) in heard {
             let mut beat = cluster.heartbeat(node, open, 0);
-            if node == lost.node.0 {
+            if node == failed.0 {
                 beat.failed = vec![(disk_of(node), "it takes nothing".to_owned())];
             }
             cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
         }
         cluster.tick();
     }
+}
+
+#[test]
+fn a_failed_disk_of_a_node_that_lives_keeps_no_shard_from_being_born() {
+    let mut cluster = growing(3, 2, 2);
+    let lost = other(&cluster.config(1, 1), 0);
+    beats_with_a_failed_disk(&mut cluster, &all_but(3, &[]), lost.node);
+    let next = cluster.config(1, 1);
+    assert!(is_whole(&next, 2) && next.member(lost.copy).is_none(), "{next:?}");
+}
+
+#[test]
+fn whose_disk_has_failed_does_not_say_that_nothing_was_written() {
+    let mut cluster = growing(3, 2, 2);
+    let first = cluster.config(1, 1);
+    let (primary, lost) = (first.primary_member().unwrap().clone(), other(&first, 0));
+    beats_with_a_failed_disk(&mut cluster, &all_but(3, &[lost.node.0]), primary.node);
+    assert_eq!(cluster.config(1, 1), first, "what it holds may be read yet");
+    // It has not, after all.
+    cluster.pass(9_000, &all_but(3, &[lost.node.0]));
     let next = cluster.config(1, 1);
     assert!(is_whole(&next, 2) && next.member(lost.copy).is_none(), "{next:?}");
 }
