@@ -118,12 +118,22 @@ impl Engine {
         }
         self.requests[request.0].stages.mark(Stage::Replied, now);
         self.part_done(request);
-        if lost && self.requests[request.0].failed.is_some() {
-            self.loss_unheard();
-        } else if lost {
-            // Rule 18: it is durable itself, what was acknowledged before it may not be.
-            self.counters.losses_told += 1;
-            self.fail(now, request, BlockError::CacheLost);
+        if lost {
+            self.tell_loss(now, request);
+        }
+    }
+
+    /// Rule 18: what a request has done is durable itself; what was acknowledged before it may not be.
+    fn tell_loss(&mut self, now: Time, request: RequestKey) {
+        match self.requests[request.0].failed.as_ref().map(|failure| failure.error) {
+            None => {
+                self.counters.losses_told += 1;
+                self.fail(now, request, BlockError::CacheLost);
+            }
+            // It says so already: of another shard.
+            Some(BlockError::CacheLost) => {}
+            // It has failed by something else, which is all that whoever asked will hear.
+            Some(_) => self.loss_unheard(),
         }
     }
 

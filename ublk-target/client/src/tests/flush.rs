@@ -6,7 +6,7 @@ use crate::limits::{LANE_PARTS, RECONNECT_MAX};
 use crate::request::{BlockError, BlockOp, BlockRequest};
 use crate::unflushed::Unflushed;
 use conductor_model::api::VolumeMap;
-use conductor_model::{Bytes, Commit, Durability, SnapshotId};
+use conductor_model::{Bytes, Commit, Durability, Epoch, SnapshotId};
 use node_protocol::{Status, op};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -309,6 +309,32 @@ fn a_flush_fails_once_if_what_it_was_to_make_durable_may_be_lost() {
     b.answer(1, 0, Status::Ok, b"");
     assert_eq!(b.results()[3], (4, Ok(0)), "told once");
     b.assert_clean();
+}
+
+#[test]
+fn a_loss_in_several_shards_is_told_once_by_a_flush_or_a_change_of_all_of_them() {
+    let mut map = after_a_loss(7);
+    (map.shards[1].epoch, map.shards[1].cache) = (Epoch(2), Commit(7));
+    for fua in [false, true] {
+        let mut b = lane(&[(1, 1), (1, 1)], &[1]);
+        done(&mut b, 0, BlockOp::Discard, 0, 4096);
+        done(&mut b, 1, BlockOp::Discard, SHARD, 4096);
+        b.engine.map(b.now, &map);
+        for (tag, result) in [(2, Err(BlockError::CacheLost)), (3, Ok(0)), (4, Ok(0))] {
+            match fua {
+                true => b.ask(durable(tag, BlockOp::Discard, SHARD - 4096, 8192)),
+                false => b.submit(tag, FLUSH, 0, 0),
+            };
+            b.turn();
+            assert_eq!(b.posted(1).len(), if fua || tag == 2 { 2 } else { 0 }, "{tag}");
+            while !b.posted(1).is_empty() {
+                b.answer(1, 0, Status::Ok, b"");
+            }
+            assert_eq!(b.results().last(), Some(&(tag, result)), "fua {fua}");
+        }
+        assert_eq!(b.engine.counters.losses_told, 1);
+        b.assert_clean();
+    }
 }
 
 #[test]
