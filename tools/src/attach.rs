@@ -106,7 +106,7 @@ pub(crate) struct AttachArgs {
 pub(crate) struct DetachArgs {
     /// The volume, or VOLUME@SNAPSHOT
     volume: Subject,
-    /// End it although it is in use or does not answer; what is in flight fails
+    /// End it although it is in use or does not answer; what is in flight fails at once, and not only if it is not over after 10 s
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -37,7 +37,7 @@ pub(crate) enum VolumeCommand {
     /// Change how many copies a volume has, and how many of them have to acknowledge a write
     Set(SetArgs),
     /// Grow a volume; it never shrinks. Attached block devices notice by themselves within 5 seconds (Linux 6.16 and newer; older ones when they are
-    /// attached again), NBD clients when they connect again
+    /// attached again), NBD clients when they connect again, 5 seconds later or after that
     Resize(ResizeArgs),
     /// Give a volume another name, which keys and clones do not care about; not while anybody has it attached, nor, without --force, while a
     /// snapshot of it is

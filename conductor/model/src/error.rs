@@ -339,7 +339,8 @@ impl Error {
             Self::NoClient(_) => "no-client",
             Self::KeyExists(_) => "key-exists",
             Self::NoKey(_) => "no-key",
-            Self::KeyRemoved(_) | Self::KeyOfOthers { .. } | Self::WriterStays { .. } => "forbidden",
+            Self::KeyRemoved(_) => "key-removed",
+            Self::KeyOfOthers { .. } | Self::WriterStays { .. } => "forbidden",
             Self::Distrusted { .. } => "distrusted",
             Self::BadDraw(_) => "bad-draw",
         }

@@ -158,7 +158,11 @@ impl Conductor {
     /// Whether whoever shows a key of this name and serial may use a volume.
     pub fn permit(&self, name: &str, serial: u64, volume: &str) -> Result<(), Error> {
         let key = self.keys.get(&serial).filter(|key| key.name == name);
-        let key = key.ok_or_else(|| Error::KeyRemoved(name.to_owned()))?;
+        let Some(key) = key else {
+            // Whose state may be from the past knows nothing of keys that were added since.
+            self.check_trusted()?;
+            return Err(Error::KeyRemoved(name.to_owned()));
+        };
         // Of a volume that there is not, no more is said than of one that it is not for.
         match self.names.get(volume).is_some_and(|id| key.volumes.contains(id)) {
             true => Ok(()),

@@ -3,8 +3,10 @@
 
 mod common;
 
-use common::{Cluster, MIB, with_volume};
-use conductor_model::api::{MembershipAnswer, MembershipChange, NodeSession, NodeSessions, ReaderList, VolumeMap};
+use common::{Cluster, MIB, registration, with_volume};
+use conductor_model::api::{
+    MembershipAnswer, MembershipChange, NodeSession, NodeSessions, ReaderList, Register, VolumeMap,
+};
 use conductor_model::limits::{
     MAX_CLIENT_KEYS, MAX_CLIENT_NAME, MAX_KEY_GRACE_MS, MAX_READERS_PER_KEY, MAX_READERS_PER_VOLUME,
     MAX_SESSIONS_PER_NODE,
@@ -501,7 +503,26 @@ fn a_key_for_reading_alone_ends_no_writer_and_no_key_has_all_of_the_readers_plac
     assert_eq!(known(&cluster, id), Err("no-volume"), "that its own is gone is no secret");
     assert_eq!(known(&cluster, VolumeId(id.0 + 1)), Err("forbidden"), "what others there are is one");
     assert_eq!(cluster.model.permit("rd", 1, "db").unwrap_err().kind(), "forbidden");
-    assert_eq!(may(&cluster, ("rd", 2), "h", false).unwrap_err().kind(), "forbidden", "that is another key's number");
+    assert_eq!(may(&cluster, ("rd", 2), "h", false).unwrap_err().kind(), "key-removed", "that is another key's number");
+}
+
+#[test]
+fn a_conductor_in_doubt_does_not_say_that_a_key_was_removed() {
+    let mut cluster = with_volume();
+    let before = cluster.file.clone();
+    let new = NewKey { name: "rd".to_owned(), volumes: vec!["db".to_owned()], read_only: true };
+    cluster.run(|m, now, _| m.add_key(now, &new)).unwrap();
+    assert_eq!(cluster.model.permit("rd", 1, "db"), Ok(()));
+    // Its state is lost, and an older one takes its place.
+    let seen = cluster.model.commit();
+    cluster.file = before;
+    cluster.restart();
+    let known = |cluster: &Cluster| cluster.model.permit("rd", 1, "db").map_err(|error| error.kind());
+    assert_eq!(known(&cluster), Err("key-removed"));
+    let register = Register { seen, ..registration(1, 1) };
+    cluster.run(|m, now, _| m.register(now, &register)).unwrap();
+    assert!(cluster.model.doubted().is_some());
+    assert_eq!(known(&cluster), Err("in-doubt"));
 }
 
 fn rotate(cluster: &mut Cluster, grace_ms: u64) -> Result<KeyInfo, Error> {

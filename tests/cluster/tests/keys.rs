@@ -8,7 +8,11 @@ use conductor_client::Client;
 use conductor_model::api::VolumeMap;
 use conductor_model::views::Attach;
 use conductor_model::{Bytes, ShardId, ShardIndex};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use node_protocol::{IoBody, Status, op};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -54,6 +58,14 @@ impl Host {
     fn trine_with(&self, cluster: &Cluster, key: &Path, args: &[&str]) -> Outcome {
         let (dir, key) = (self.dir.to_str().unwrap(), key.to_str().unwrap());
         cluster.try_trine(&[args, &["--dir", dir, "--key-file", key]].concat()).unwrap()
+    }
+
+    /// Sends a signal to the one target there is.
+    fn signal(&self, cluster: &Cluster, signal: Signal) {
+        let outcome = self.trine(cluster, &["attached", "-o", "json"]);
+        let all: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let pid = i32::try_from(all[0]["pid"].as_i64().unwrap()).unwrap();
+        kill(Pid::from_raw(pid), signal).unwrap();
     }
 
     fn place(&self) -> Place {
@@ -388,6 +400,32 @@ fn a_key_that_is_renewed_at_once_is_printed_though_nodes_may_still_take_the_form
     done(&second.attach(&cluster, MINE));
     assert_eq!(read(&mut second.nbd(MINE)), 0);
     done(&second.trine(&cluster, &["detach", MINE]));
+}
+
+#[test]
+fn whose_key_was_removed_hears_so_though_the_primary_that_could_fence_it_is_gone() {
+    let mut cluster = start();
+    let hosts = [("fresh", MINE), ("used", THEIRS)].map(|(name, v)| (Host::new(&cluster, name, &["--volumes", v]), v));
+    let mut exports = hosts.each_ref().map(|(host, volume)| {
+        done(&host.attach(&cluster, volume));
+        host.nbd(volume)
+    });
+    assert!(exports[1].call(&write(1), LONG).unwrap().is_ok(), "the other one has no connection yet");
+    // What stands still does not hear of what ends meanwhile.
+    let nodes = hosts.each_ref().map(|(host, volume)| {
+        let map = host.conductor(&cluster).map(volume).unwrap();
+        host.signal(&cluster, Signal::SIGSTOP);
+        done(&cluster.try_trine(&["client", "remove", &host.key.card.name, "--yes"]).unwrap());
+        map.shards[0].node.0 as usize - 1
+    });
+    for node in BTreeSet::from(nodes) {
+        cluster.nodes[node].kill().unwrap();
+    }
+    for ((host, volume), nbd) in hosts.iter().zip(&mut exports) {
+        host.signal(&cluster, Signal::SIGCONT);
+        assert!(nbd.call(&write(2), LONG).unwrap().is_err(), "{volume}");
+        done(&host.trine(&cluster, &["detach", volume]));
+    }
 }
 
 #[test]

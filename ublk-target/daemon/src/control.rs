@@ -5,8 +5,9 @@
 
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{ANSWER, CONTROL_IO, CONTROL_LINE, DETACH_CALL, DRAIN, GIVE_UP, LOCK_POLL};
+use crate::limits::{ANSWER, CONTROL_IO, CONTROL_LINE, DETACH_CALL, DRAIN, GIVE_UP, LAST_CALL, LOCK_POLL};
 use crate::record::{Holder, Place, Record, start_time};
+use crate::subject::is_ended;
 use crate::ublk;
 use crate::view::TargetView;
 use conductor_client::Client;
@@ -154,9 +155,18 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
             Err(_) if force => end(place),
             Err(error) => return Err(error),
         }
-        let mut until = Instant::now() + DRAIN + GIVE_UP + DETACH_CALL;
-        let mut killed = false;
+        let asked = Instant::now();
+        let mut until = asked + DRAIN + GIVE_UP + DETACH_CALL;
+        let (mut killed, mut warned) = (false, force);
         while place.is_live()? {
+            if !warned && asked.elapsed() > DRAIN - LAST_CALL {
+                tracing::warn!(
+                    "what is in flight and not over within {} s fails: {}",
+                    LAST_CALL.as_secs(),
+                    reason(place)
+                );
+                warned = true;
+            }
             if Instant::now() >= until {
                 // Killed and still there: another process has taken the attachment up, and is still coming up.
                 if !force || killed {
@@ -184,8 +194,7 @@ pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
     };
     match said {
         Ok(()) => {}
-        // Somebody else has it, or it is gone, or the key was removed: nothing is left of this attachment there.
-        Err(error) if matches!(error.kind(), Some("not-attached" | "no-volume" | "forbidden")) => {}
+        Err(error) if is_ended(&error) => {}
         Err(error) if force => tracing::warn!(%error, "the conductor still believes in the attachment"),
         Err(error) => return Err(error.into()),
     }

@@ -58,7 +58,7 @@ pub const SPIN: Span = Span::micros(30);
 pub const MAILBOX: usize = 64;
 /// How often the map is fetched when nobody asks: a grown volume shows within this.
 pub const MAP_EVERY: Duration = Duration::from_secs(5);
-/// A volume or snapshot of which the conductor says for so long that it is no more, while nodes do not answer for it either, is deleted.
+/// A volume, snapshot or key of which the conductor says for so long that it is no more, while nodes do not answer either, is deleted.
 pub const GONE: Duration = Duration::from_secs(3);
 /// Between two maps, however many lanes ask: each lane asks after 50 ms at the earliest.
 pub const MAP_PAUSE: Duration = Duration::from_millis(50);
@@ -68,6 +68,8 @@ pub const LISTEN_PATIENCE: Duration = Duration::from_secs(2);
 pub const LISTEN_AGAIN: Duration = Duration::from_millis(10);
 /// A clean detach finishes what is in flight for so long; then it fails it.
 pub const DRAIN: Duration = Duration::from_secs(10);
+/// Whoever waits for that hears so long before what it is that is about to fail.
+pub const LAST_CALL: Duration = Duration::from_secs(2);
 /// A reactor that was told to fail everything and has not ended after this is reported and left.
 pub const GIVE_UP: Duration = Duration::from_secs(5);
 /// A control connection is served one at a time, and for no longer than this.

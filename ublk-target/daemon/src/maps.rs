@@ -15,7 +15,7 @@ use std::time::Instant;
 /// what has the name by now may be something else than what the lanes serve, of which it is told nothing.
 ///
 /// Who writes to a volume that is deleted is fenced by its nodes, as long as they know of it: nodes that started since do not, nor does one that
-/// is gone. A snapshot's readers have no attachment that could be. There nodes only say that it is not here, as they do of one that has moved,
+/// is gone. Nor does one fence whose key was removed. A snapshot's readers have no attachment that could be. There nodes only say that it is not here, as they do of one that has moved,
 /// and a lane asks for a map. If that is so, and the conductor knows of none, it is gone. The conductor's word alone is not enough, whose
 /// state may have been lost: it counts from when a lane asks, one that leads another cluster knows nothing of this one, and one in doubt does
 /// not say that there is none.
@@ -37,14 +37,21 @@ pub(crate) fn run(
         };
         let was_fresh = std::mem::replace(&mut fresh, false);
         let answer = subject.map_of(client, whose.0);
-        let is_unknown = match &answer {
-            Ok(map) => (map.volume, map.snapshot) != whose,
-            Err(error) => matches!(error.kind(), Some("no-volume" | "no-snapshot")),
+        let deleted = || format!("{subject} is deleted, or has another name");
+        let no_more = match &answer {
+            Ok(map) => ((map.volume, map.snapshot) != whose).then(deleted),
+            Err(error) => match error.kind() {
+                Some("no-volume" | "no-snapshot") => Some(deleted()),
+                Some("key-removed") => Some(error.to_string()),
+                _ => None,
+            },
         };
+        let is_unknown = no_more.is_some();
         unknown = unknown.filter(|_| is_unknown || answer.is_err()).or((is_unknown && is_wanted).then(Instant::now));
-        let is_gone = is_wanted && is_unknown && unknown.is_some_and(|since| since.elapsed() > GONE);
-        if is_gone && cluster.is_some() && led() == cluster {
-            tracing::error!("{subject} is deleted, or has another name: every request fails");
+        let is_gone = is_wanted && unknown.is_some_and(|since| since.elapsed() > GONE);
+        let no_more = no_more.filter(|_| is_gone && cluster.is_some() && led() == cluster);
+        if let Some(no_more) = no_more {
+            tracing::error!("{no_more}: every request fails");
             if tell.send(Happening::Gone).is_err() {
                 return;
             }

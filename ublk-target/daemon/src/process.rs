@@ -19,7 +19,7 @@ use crate::maps;
 use crate::nbd::{Listening, Mail, NbdLane};
 use crate::record::{Holder, Lock, Place, Record};
 use crate::setup::{NbdTls, Setup, Shared, random, span};
-use crate::subject::{Subject, check_same};
+use crate::subject::{Subject, check_same, is_ended};
 use crate::ublk::{self, UblkMade, UblkShape};
 use conductor_client::Client;
 use conductor_model::ClusterId;
@@ -164,8 +164,7 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
     }
     // Also after a failure: no request of ours is answered any more, so nobody needs the volume from us.
     let detached = match conductor.detach(&volume, &detach) {
-        // Taken by somebody else meanwhile, or deleted; or with a key that was removed.
-        Err(error) if matches!(error.kind(), Some("not-attached" | "no-volume" | "forbidden")) => Ok(()),
+        Err(error) if is_ended(&error) => Ok(()),
         other => other.map_err(TargetError::from),
     };
     if detached.is_ok() {

@@ -72,6 +72,11 @@ pub(crate) fn check_same(record: &crate::Record, map: &VolumeMap) -> Result<(), 
     Err(TargetError::Refused { volume: record.volume.clone(), why })
 }
 
+/// True if a conductor that was to end an attachment has ended it already: somebody else has the volume, it is deleted, or the key was removed.
+pub(crate) fn is_ended(error: &Error) -> bool {
+    matches!(error.kind(), Some("not-attached" | "no-volume" | "forbidden" | "key-removed"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -48,8 +48,8 @@ impl Engine {
         let key = RequestKey(self.requests.vacant_key());
         let not_before = match (&self.pace, &checked, kind) {
             (Some(pace), Ok(_), Kind::Read | Kind::Write) => pace.admit(now, request.len),
-            (Some(pace), Ok(_), Kind::WriteZeroes | Kind::Discard) => pace.admit(now, Bytes(0)),
-            _ => now,
+            (Some(pace), Ok(_), Kind::WriteZeroes | Kind::Discard | Kind::Extents) => pace.admit(now, Bytes(0)),
+            (None, ..) | (_, Err(_), _) | (.., Kind::Flush) => now,
         };
         let deadline = self.settings.io_timeout.map(|span| not_before + span);
         let mut parts = SmallVec::new();

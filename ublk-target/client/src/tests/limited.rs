@@ -44,6 +44,21 @@ fn what_comes_early_waits_to_be_admitted_whatever_the_map_says_and_times_out_fro
 }
 
 #[test]
+fn whatever_asks_a_node_for_something_is_a_request() {
+    let mut b = bench(None);
+    let asks = [BlockOp::Read, BlockOp::Extents, BlockOp::WriteZeroes, BlockOp::Discard, BlockOp::Read];
+    for (tag, op) in (0..).zip(asks) {
+        assert!(b.submit(tag, op, 0, 4096));
+    }
+    b.turn();
+    b.up(1);
+    for asked in 1..=5 {
+        assert_eq!(b.posted(1).len(), asked, "one a second");
+        b.pass(Span::seconds(1));
+    }
+}
+
+#[test]
 fn what_waits_to_be_admitted_asks_for_no_map_and_does_not_wait_once_the_client_ends() {
     let mut b = bench(None);
     for tag in 0..5 {
