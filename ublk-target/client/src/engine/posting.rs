@@ -107,15 +107,18 @@ impl Engine {
 /// Who may connect in this turn: all that want to, where there are places for all.
 enum Places {
     All,
-    /// So many places, for those whose first part has this number at most.
-    Some(usize, Option<u64>),
+    /// So many, of those whose first part has this number at most: who has nothing to send, but is to be fenced or to hold something, is first.
+    Few {
+        left: usize,
+        last: Option<u64>,
+    },
 }
 
 impl Places {
     fn take(&mut self, link: &Link) -> bool {
         match self {
             Self::All => true,
-            Self::Some(left, last) => {
+            Self::Few { left, last } => {
                 let takes = *left > 0 && link.first_waits() <= *last;
                 *left -= usize::from(takes);
                 takes
@@ -146,7 +149,7 @@ fn make_places(now: Time, links: &mut BTreeMap<SocketAddr, Link>) -> Places {
             link.make_room(now);
         }
     }
-    Places::Some(left, left.checked_sub(1).and_then(|last| waiting[last]))
+    Places::Few { left, last: left.checked_sub(1).and_then(|last| waiting[last]) }
 }
 
 /// What sending the parts of all links takes, beside the links.
