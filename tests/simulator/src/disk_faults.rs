@@ -80,7 +80,9 @@ impl Director {
     /// The disk works again.
     pub(crate) fn mend(&mut self, w: &mut Sim, node: usize) {
         *w.disk(self.nodes[node].disk) = DiskOptions::sized(crate::node::DISK_BYTES);
-        self.shared.borrow_mut().unreadable.remove(&node);
+        if self.shared.borrow_mut().unreadable.remove(&node) {
+            self.shared.borrow_mut().unreadable_until = w.now();
+        }
         if self.nodes[node].failed_in == w.life(self.nodes[node].process) {
             let cut = self.rng.coin();
             self.kill_node(w, node, cut);

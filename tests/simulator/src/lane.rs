@@ -162,9 +162,9 @@ impl Lane {
         true
     }
 
-    fn complete(&mut self, completion: Completion) {
+    fn complete(&mut self, now: Time, completion: Completion) {
         let mut shared = self.shared.borrow_mut();
-        let Some(Running { wish, id, began, .. }) = self.running.remove(&completion.tag) else {
+        let Some(Running { wish, id, began, since }) = self.running.remove(&completion.tag) else {
             let what = format!("request {} was completed twice, or never made", completion.tag);
             shared.failures.push(what.into());
             return;
@@ -211,12 +211,12 @@ impl Lane {
             Ok(_) => shared.history.end(id, true, Vec::new()),
             Err(BlockError::Fenced) => shared.history.end(id, false, Vec::new()),
             // An error, and no wrong data, is the right answer then; also to a write that has to read what is left of its first and last block.
-            Err(BlockError::Io) if wish.reads() && !shared.unreadable.is_empty() => {
+            Err(BlockError::Io) if wish.reads() && shared.was_unreadable(since) => {
                 shared.count("read.nowhere-readable");
                 shared.history.end(id, false, Vec::new());
             }
             Err(error) => {
-                let what = format!("operation {id} ({wish:?}) failed: {error}");
+                let what = format!("operation {id} ({wish:?}), made at {since:?}, failed at {now:?}: {error}");
                 shared.failures.push(Failure::new(verdict::Kind::Refused, what));
             }
         }
@@ -273,7 +273,7 @@ impl Machine for Lane {
             out.post(Letter::WantsMap);
         }
         while let Some(completion) = self.client.as_mut().and_then(VolumeClient::next_completion) {
-            self.complete(completion);
+            self.complete(now, completion);
         }
         if self.client.as_ref().is_some_and(VolumeClient::finished)
             && let Some(client) = self.client.take()

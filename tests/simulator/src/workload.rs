@@ -4,7 +4,7 @@ use crate::content::{SECTOR, WORD};
 use crate::history::History;
 use crate::verdict::Failure;
 use conductor_model::BLOCK;
-use driver::Span;
+use driver::{Span, Time};
 use sim::Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -108,11 +108,18 @@ pub(crate) struct Workload {
     pub(crate) failures: Vec<Failure>,
     /// Nodes whose disks cannot be read for now, beside the one that rots. With a copy that is away, a block may be readable nowhere.
     pub(crate) unreadable: BTreeSet<usize>,
+    /// When the last of them was mended: what was asked for before may have met it, and be answered now.
+    pub(crate) unreadable_until: Time,
     /// Requests by kind and outcome.
     pub(crate) counts: BTreeMap<&'static str, u64>,
 }
 
 impl Workload {
+    /// Whether what was asked for then may have met a block that could be read nowhere.
+    pub(crate) fn was_unreadable(&self, since: Time) -> bool {
+        !self.unreadable.is_empty() || self.unreadable_until >= since
+    }
+
     pub(crate) fn new(mood: Mood, left: usize) -> Self {
         Self {
             mood,
@@ -121,6 +128,7 @@ impl Workload {
             history: History::default(),
             failures: Vec::new(),
             unreadable: BTreeSet::new(),
+            unreadable_until: Time::default(),
             counts: BTreeMap::new(),
         }
     }
