@@ -127,7 +127,7 @@ impl Conductor {
             && volume.readers.iter().all(|r| r.shared == *shared || r.client == *client);
         let from = if joins { None } else { volume.holder_but(client) };
         if let Some(holder) = from.clone().filter(|_| !force) {
-            return Err(Error::Attached { name: name.to_owned(), holder });
+            return Err(Error::Attached { name: name.to_owned(), holder, way_out: "--force takes it away" });
         }
         if joins && volume.readers.iter().filter(|r| r.client != *client).count() >= MAX_READERS_PER_VOLUME {
             return Err(Error::Limit { what: "readers of a volume", limit: MAX_READERS_PER_VOLUME });

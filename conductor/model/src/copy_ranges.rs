@@ -6,6 +6,7 @@
 //! fails or is cancelled is given up and stays listed until somebody has looked.
 
 use crate::api::{OrderReport, OrderState, ShardOrder};
+use crate::error::DETACH;
 use crate::limits::{DONE_SHOWN_MS, MAX_COPY_RANGES, MAX_REASON};
 use crate::orders::Purpose;
 use crate::record::{CopyRangeRecord, VolumeRecord};
@@ -51,7 +52,7 @@ impl Conductor {
             ));
         };
         if let Some(holder) = to.holder() {
-            return Err(Error::Attached { name: into.to_owned(), holder });
+            return Err(Error::Attached { name: into.to_owned(), holder, way_out: DETACH });
         }
         if to.rollback.is_some() {
             return Err(Error::Busy { name: into.to_owned(), what: "is being rolled back" });

@@ -8,6 +8,8 @@ pub const UNKNOWN_NODE: &str = "unknown-node";
 pub const NODE_ELSEWHERE: &str = "node-elsewhere";
 /// The kind of the error that a conductor gives that follows another one.
 pub const NOT_LEADER: &str = "not-leader";
+/// The way out where nobody may have the volume, and no force helps.
+pub(crate) const DETACH: &str = "detach it first, or take it from who has it with `trine client evict`";
 
 /// Whose fault it is, coarsely: HTTP makes its status of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,12 +155,14 @@ pub enum Error {
         client: String,
     },
     /// Somebody else has the volume.
-    #[error("volume {name} is attached by {holder}; --force takes it away")]
+    #[error("volume {name} is attached by {holder}; {way_out}")]
     Attached {
         /// The volume.
         name: String,
         /// Who has it.
         holder: String,
+        /// What can be done.
+        way_out: &'static str,
     },
     /// No snapshot of this name.
     #[error("volume {volume} has no snapshot {name}")]

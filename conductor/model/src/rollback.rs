@@ -8,6 +8,7 @@
 //! again and again; somebody may cancel it, and has a volume then of which it is known what reads as what.
 
 use crate::api::{OrderReport, OrderState, ShardOrder};
+use crate::error::DETACH;
 use crate::events::Happened;
 use crate::orders::Purpose;
 use crate::record::{RollbackRecord, VolumeRecord};
@@ -23,7 +24,7 @@ impl Conductor {
         let record = self.volume(volume)?.clone();
         let busy = |what| Err(Error::Busy { name: volume.to_owned(), what });
         if let Some(holder) = record.holder() {
-            return Err(Error::Attached { name: volume.to_owned(), holder });
+            return Err(Error::Attached { name: volume.to_owned(), holder, way_out: DETACH });
         }
         match &record.rollback {
             Some(under_way) if under_way.snapshot == id => {

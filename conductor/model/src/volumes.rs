@@ -4,6 +4,7 @@
 //! (`Configuration::born`). A deleted volume's name is free at once; its copies are remembered until each node has
 //! confirmed that they are gone.
 
+use crate::error::DETACH;
 use crate::events::Happened;
 use crate::limits::{
     MAX_COPIES, MAX_DRAWS, MAX_SHARD, MAX_SHARDS, MAX_SHARDS_PER_VOLUME, MAX_VOLUME, MAX_VOLUME_NAME, MAX_VOLUMES,
@@ -154,7 +155,7 @@ impl Conductor {
         let before = self.volume(name)?;
         let id = before.id;
         if let Some(holder) = before.holder() {
-            return Err(Error::Attached { name: name.to_owned(), holder });
+            return Err(Error::Attached { name: name.to_owned(), holder, way_out: DETACH });
         }
         if self.names.contains_key(new) {
             return Err(Error::VolumeExists(new.to_owned()));
@@ -184,7 +185,8 @@ impl Conductor {
         let volume = self.volume(name)?;
         let id = volume.id;
         if let Some(holder) = volume.holder().filter(|_| !force) {
-            return Err(Error::Attached { name: name.to_owned(), holder });
+            let way_out = "--force deletes it all the same";
+            return Err(Error::Attached { name: name.to_owned(), holder, way_out });
         }
         self.check_not_needed(&format!("volume {name}"), id, None)?;
         // Who has it still, all the same, is to hear that it is gone, and not to wait for it.

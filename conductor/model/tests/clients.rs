@@ -328,7 +328,11 @@ fn a_volume_whose_snapshot_is_read_is_renamed_only_by_force() {
         resumes: None,
     };
     let map = cluster.run(|m, now, _| m.attach(now, "db3", &attach)).unwrap();
-    assert!(matches!(rename(&mut cluster, "db3", "db4", true), Err(Error::Attached { .. })));
+    let refused = rename(&mut cluster, "db3", "db4", true).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "volume db3 is attached by web1; detach it first, or take it from who has it with `trine client evict`"
+    );
     let detach = Detach { client: "web1".to_owned(), generation: map.attach };
     cluster.run(|m, _, _| m.detach("db3", &detach)).unwrap();
     // It ended, or nobody knows.

@@ -211,7 +211,8 @@ fn what_a_copy_reads_is_not_deleted() {
 fn what_is_copied_into_is_not_attached_before_every_primary_has_heard_of_the_end() {
     let mut cluster = with_two();
     cluster.attach("other").unwrap();
-    assert_eq!(copy(&mut cluster, "other", "db@a", 0, 3 * MIB).unwrap_err().kind(), "attached");
+    let refused = copy(&mut cluster, "other", "db@a", 0, 3 * MIB).unwrap_err();
+    assert!(refused.kind() == "attached" && refused.to_string().contains("`trine client evict`"), "{refused}");
     let generation = cluster.model.map("other").unwrap().attach;
     let detach = Detach { client: "web1".to_owned(), generation };
     cluster.run(|m, _, _| m.detach("other", &detach)).unwrap();

@@ -371,7 +371,8 @@ fn a_rollback_keeps_everybody_out_until_it_is_over() {
     let snapshot = cluster.snapshot("db", "a").id;
     cluster.attach("db").unwrap();
     let rollback = |c: &mut Cluster, name: &str| c.run(|m, now, _| m.rollback(now, "db", name));
-    assert_eq!(rollback(&mut cluster, "a").unwrap_err().kind(), "attached");
+    let refused = rollback(&mut cluster, "a").unwrap_err();
+    assert!(refused.kind() == "attached" && refused.to_string().contains("`trine client evict`"), "{refused}");
     cluster
         .run(|m, _, _| {
             let generation = m.map("db")?.attach;
