@@ -303,7 +303,7 @@ impl Conductors {
             Ok(ErrorBody { error: kind, message, leader }) => {
                 let is = |word| kind == word;
                 let (follows, stopped) = (is(NOT_LEADER), is("stopped"));
-                let why = Error::Refused { kind, message, status: status.as_u16() };
+                let why = Error::Refused { kind, message: printable(&message), status: status.as_u16() };
                 Err(match (follows, stopped) {
                     (true, _) => Failed::Undone { why, leader },
                     (_, true) => Failed::Unknown(why),
@@ -317,6 +317,12 @@ impl Conductors {
             }
         }
     }
+}
+
+/// Whoever answers: what it says is a sentence, and nothing that a terminal acts upon.
+fn printable(message: &str) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
+    message.chars().map(escaped).collect()
 }
 
 fn config() -> Config {

@@ -69,6 +69,16 @@ fn a_refusal_brings_kind_and_sentence() {
     assert_eq!((error.to_string(), error.is_temporary()), ("unknown node n1".to_owned(), false));
 }
 
+/// Whoever sits at a conductor's address.
+#[test]
+fn a_refusal_does_not_speak_to_the_terminal() {
+    let client = server(
+        b"HTTP/1.1 409 Conflict\r\ncontent-length: 66\r\nconnection: close\r\n\r\n\
+          {\"error\":\"busy\",\"message\":\"\\u001b[2Jgr\\u00fc\\u00dfe\\r\\n\\u009b1m \"}",
+    );
+    assert_eq!(client.status().unwrap_err().to_string(), "\\u{1b}[2Jgr\u{fc}\u{df}e\\r\\n\\u{9b}1m ");
+}
+
 #[test]
 fn what_is_no_conductor_is_said_to_be_none() {
     for answer in [
