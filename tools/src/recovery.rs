@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct BackupArgs {
-    /// The file to make; one that exists is never written over
+    /// The file to make; one that exists is never written over. A backup that is killed leaves FILE.….part
     file: PathBuf,
     #[command(flatten)]
     cluster: ClusterArgs,

@@ -117,14 +117,12 @@ fn parse(text: &str) -> Result<(Head, Vec<Record>), String> {
 pub fn keep(path: &Path, text: &str) -> Result<Head, BackupError> {
     let (head, _) = parse(text).map_err(|why| BackupError::Damaged { path: path.to_owned(), why })?;
     let io = |what| move |source| BackupError::Io { what, path: path.to_owned(), source };
-    let part = beside(path);
-    let mut file = File::create(&part).map_err(io("write"))?;
+    let (part, mut file) = Part::beside(path).map_err(io("write"))?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     written.map_err(io("write"))?;
-    match place(&part, path) {
-        Ok(true) => Ok(head),
-        Ok(false) => Err(BackupError::Exists(path.to_owned())),
-        Err(error) => Err(io("name")(error)),
+    match part.place(path).map_err(io("name"))? {
+        true => Ok(head),
+        false => Err(BackupError::Exists(path.to_owned())),
     }
 }
 
@@ -169,28 +167,44 @@ fn make_file(store: &Path, model: &Conductor) -> Result<(), BackupError> {
     }
 }
 
-/// What is being written, in the same directory.
-pub(crate) fn beside(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".part");
-    path.with_file_name(name)
+/// A file that is being written, in the directory where it is to be, and gone unless it is given its name there.
+///
+/// What it is called until then nobody else's file is: neither another's that is being written for the same name, nor what one that was
+/// killed has left.
+pub(crate) struct Part(PathBuf);
+
+impl Part {
+    /// A new file, to read and to write.
+    pub(crate) fn beside(path: &Path) -> io::Result<(Self, File)> {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{:016x}.part", getrandom::u64().map_err(io::Error::other)?));
+        let part = path.with_file_name(name);
+        let file = File::options().read(true).write(true).create_new(true).open(&part)?;
+        Ok((Self(part), file))
+    }
+
+    /// Gives the file, which is whole and durable, its name. False if there is one of that name, to which nothing happens.
+    pub(crate) fn place(self, path: &Path) -> io::Result<bool> {
+        let named = match renameat2(AT_FDCWD, &self.0, AT_FDCWD, path, RenameFlags::RENAME_NOREPLACE) {
+            // Not every file system can do that; a link does as much, where there are links.
+            Err(Errno::EINVAL | Errno::ENOSYS) => fs::hard_link(&self.0, path),
+            named => named.map_err(io::Error::from),
+        };
+        match named {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+            named => named?,
+        }
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(directory).and_then(|directory| directory.sync_all())?;
+        Ok(true)
+    }
 }
 
-/// Gives a whole and durable file its name. False if there is one of that name, to which nothing happens.
-pub(crate) fn place(part: &Path, path: &Path) -> io::Result<bool> {
-    let named = match renameat2(AT_FDCWD, part, AT_FDCWD, path, RenameFlags::RENAME_NOREPLACE) {
-        // Not every file system can do that; a link does as much, where there are links.
-        Err(Errno::EINVAL | Errno::ENOSYS) => fs::hard_link(part, path).and_then(|()| fs::remove_file(part)),
-        named => named.map_err(io::Error::from),
-    };
-    if let Err(error) = named {
-        // It is of no use then.
-        let _ = fs::remove_file(part);
-        return if error.kind() == io::ErrorKind::AlreadyExists { Ok(false) } else { Err(error) };
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Under this name it is of no use, or there no more.
+        let _ = fs::remove_file(&self.0);
     }
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory).and_then(|directory| directory.sync_all())?;
-    Ok(true)
 }
 
 #[cfg(test)]
@@ -215,6 +229,38 @@ mod tests {
             "its checksum is wrong"
         );
         assert!(parse("").is_err() && parse("hello\nworld\n").is_err());
+    }
+
+    /// Neither what was there, nor what somebody else writes for the same name.
+    #[test]
+    fn of_two_backups_with_one_name_there_is_one_and_others_files_stay() {
+        let dir = std::env::temp_dir().join(format!("trine-backups-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let mine = dir.join("mine");
+        fs::write(&mine, "mine").unwrap();
+        let (file, state) = (dir.join("b"), dir.join("s.redb"));
+        for of in [&file, &state] {
+            std::os::unix::fs::symlink(&mine, of.with_added_extension("part")).unwrap();
+        }
+        let text = backup();
+        let done = std::thread::scope(|scope| {
+            let (file, text) = (&file, &text);
+            let both: Vec<_> = (0..8).map(|_| scope.spawn(move || keep(file, text))).collect();
+            let done = both.into_iter().map(|keeps| match keeps.join().unwrap() {
+                Ok(_) => 1,
+                Err(BackupError::Exists(_)) => 0,
+                Err(other) => panic!("{other:?}"),
+            });
+            done.sum::<usize>()
+        });
+        assert_eq!(done, 1);
+        recover(&file, &Store::Redb(state.clone())).unwrap();
+        assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
+        for of in [&file, &state] {
+            fs::remove_file(of.with_added_extension("part")).unwrap();
+        }
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 3);
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use super::{FORMAT, Records, encode, new_cluster, restore};
 use crate::Error;
-use crate::backup::{beside, place};
+use crate::backup::Part;
 use conductor_model::{Conductor, Key, Millis, Record};
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use std::path::{Path, PathBuf};
@@ -61,15 +61,11 @@ impl Store {
     /// False if there is one.
     pub(crate) fn make(path: &Path, model: &Conductor) -> Result<bool, Error> {
         let failed = |error: redb::Error| Error::Open { path: path.to_owned(), source: Box::new(error) };
-        let part = beside(path);
-        match std::fs::remove_file(&part) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error.into())),
-            _ => {}
-        }
-        let database = Database::create(&part).map_err(|error| failed(error.into()))?;
+        let (part, file) = Part::beside(path).map_err(|error| failed(error.into()))?;
+        let database = Database::builder().create_file(file).map_err(|error| failed(error.into()))?;
         let all: Vec<_> = model.snapshot().into_iter().map(|record| (record.key(), Some(record))).collect();
-        Self { database, path: part.clone() }.commit(&all)?;
-        place(&part, path).map_err(|error| failed(error.into()))
+        Self { database, path: path.to_owned() }.commit(&all)?;
+        part.place(path).map_err(|error| failed(error.into()))
     }
 
     #[expect(clippy::type_complexity, reason = "one caller")]
