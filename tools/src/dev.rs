@@ -11,14 +11,13 @@ mod process;
 
 use crate::config::DirArgs;
 use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, confirm, note, table};
-use crate::pidfile;
 use anyhow::Context;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 use cluster::{Cluster, Disks, Member, destroy, find, gone, journal_dirs};
 use conductor_model::views::{NodeInfo, NodeState};
 use indicatif::ProgressBar;
-use process::{Starting, end, own_command};
+use process::{Starting, end, own_command, runs};
 use serde::Serialize;
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -140,40 +139,48 @@ fn start(args: &StartArgs) -> Outcome {
         None => Cluster::create(&dir, args)?,
     };
     let nodes: Vec<usize> = (0..cluster.plan.nodes.len()).collect();
-    let mut stopped: Vec<usize> =
-        nodes.into_iter().filter(|n| pidfile::read(&cluster.node_pid(*n)).is_none()).collect();
+    let mut stopped: Vec<usize> = nodes.into_iter().filter(|n| !runs(&cluster.node_pid(*n))).collect();
     if args.huge_pages {
         let of_each = node_daemon::huge_pages_needed(node_daemon::DEFAULT_MEMORY, cluster.plan.reactors.into());
         // Together: each alone would find enough for itself only.
         let there_are = node_daemon::HugePages::read();
         there_are.check(of_each * stopped.len() as u64).map_err(|few| Failure::new(Exit::Refused, few))?;
     }
-    let conductor = match pidfile::read(&cluster.conductor_pid()) {
-        Some(_) => false,
-        None => {
-            start_conductor(&cluster)?.wait_until_ready()?;
-            true
-        }
-    };
+    let conductor = !runs(&cluster.conductor_pid());
+    if conductor {
+        start_conductor(&cluster)?.wait_until_ready()?;
+    }
     let status = cluster.client()?.status()?;
     let removed: Vec<usize> = stopped.extract_if(.., |n| cluster.is_removed(*n, &status)).collect();
     removed.iter().for_each(|n| cluster.say_how_it_joins_anew(*n));
-    // All at once: each may have a disk to write.
-    let start = |n: &usize| start_node(&cluster, *n, &status.nodes, args);
-    let starting = stopped.iter().map(start).collect::<Outcome<Vec<_>>>()?;
-    // Draws nothing unless stderr is a terminal.
-    let bar = ProgressBar::new_spinner().with_message(format!("{} nodes are starting", starting.len()));
-    bar.enable_steady_tick(Duration::from_millis(100));
-    starting.into_iter().try_for_each(Starting::wait_until_ready)?;
-    bar.set_message("the nodes register");
-    cluster.note_joined(&wait_until_heard(&cluster)?)?;
-    bar.finish_and_clear();
+    start_nodes(&cluster, &stopped, &status.nodes, args)?;
+    // Of those that ran one may have been about to end.
+    let ended: Vec<usize> =
+        (0..cluster.plan.nodes.len()).filter(|n| !removed.contains(n) && !runs(&cluster.node_pid(*n))).collect();
+    if !ended.is_empty() {
+        start_nodes(&cluster, &ended, &status.nodes, args)?;
+        stopped.extend(ended);
+    }
     let (nodes, conductor_at) = (cluster.plan.nodes.len() - removed.len(), cluster.plan.conductor);
     let what = if conductor || !stopped.is_empty() { "runs" } else { "runs already" };
     args.output.print(&cluster.members(), |_| {
         format!("a cluster of {nodes} nodes {what} in {}; conductor at {conductor_at}", dir.display())
     })?;
     cluster.say_what_is_missing()
+}
+
+/// Until the conductor has heard of them, and of all others that run.
+fn start_nodes(cluster: &Cluster, nodes: &[usize], known: &[NodeInfo], args: &StartArgs) -> Outcome {
+    // All at once: each may have a disk to write.
+    let starting = nodes.iter().map(|n| start_node(cluster, *n, known, args)).collect::<Outcome<Vec<_>>>()?;
+    // Draws nothing unless stderr is a terminal.
+    let bar = ProgressBar::new_spinner().with_message(format!("{} nodes are starting", starting.len()));
+    bar.enable_steady_tick(Duration::from_millis(100));
+    starting.into_iter().try_for_each(Starting::wait_until_ready)?;
+    bar.set_message("the nodes register");
+    cluster.note_joined(&wait_until_heard(cluster)?)?;
+    bar.finish_and_clear();
+    Ok(())
 }
 
 /// Until every node that runs has spoken to the conductor, also one that ran before it; not one that was removed from the cluster. Returns those

@@ -34,6 +34,12 @@ impl Process {
         Self::of(self.pid) == Some(self)
     }
 
+    /// It was killed, and is not gone yet: the signal stays with it until then, and its memory, if that is much, is given back first.
+    pub(crate) fn is_killed(self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid));
+        status.is_ok_and(|status| is_kill_pending(&status))
+    }
+
     fn signal(self, signal: Signal) -> anyhow::Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.pid).context("no process has such an id")?);
         if !self.lives() {
@@ -67,6 +73,12 @@ impl Process {
     }
 }
 
+/// Of what `/proc/PID/status` says.
+fn is_kill_pending(status: &str) -> bool {
+    let pending = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("ShdPnd:")?.trim(), 16).ok());
+    pending.is_some_and(|pending| pending & 1 << (libc::SIGKILL - 1) != 0)
+}
+
 /// The process that the file names, if it lives.
 pub(crate) fn read(file: &Path) -> Option<Process> {
     let text = fs::read_to_string(file).ok()?;
@@ -84,6 +96,14 @@ pub(crate) fn write(file: &Path, process: Process) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_was_killed_is_known_before_it_is_gone() {
+        let status = |pending: &str| format!("State:\tR (running)\nSigPnd:\t0000000000000100\nShdPnd:\t{pending}\n");
+        assert!(is_kill_pending(&status("0000000000000100")) && is_kill_pending(&status("0000000000004100")));
+        assert!(!is_kill_pending(&status("0000000000004000")) && !is_kill_pending(""));
+        assert!(!Process::of(std::process::id()).unwrap().is_killed());
+    }
 
     #[test]
     fn a_process_is_known_by_its_start_as_well() {

@@ -78,6 +78,11 @@ fn first_line(stdout: ChildStdout, tell: &mpsc::Sender<String>) {
     }
 }
 
+/// Does this file's process run, and go on? One that was killed is gone when this returns.
+pub(super) fn runs(file: &Path) -> bool {
+    pidfile::read(file).is_some_and(|process| !(process.is_killed() && process.wait(Instant::now() + STOP)))
+}
+
 /// Ends the processes of these files, together; says how many there were.
 pub(super) fn end(files: &[PathBuf]) -> Outcome<usize> {
     let processes: Vec<Process> = files.iter().filter_map(|file| pidfile::read(file)).collect();
