@@ -68,6 +68,23 @@ fn an_image_goes_in_and_comes_out_with_its_holes() {
     assert!(fs::read(file("piped")).unwrap() == image);
 }
 
+/// As late as it can be: the file has its name.
+#[test]
+fn an_export_that_is_done_was_not_interrupted() {
+    let dir = Dir::new("late-signal");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
+    dir.ok(&["volume", "create", "db", "--size", "1M"]);
+    for n in 0..10 {
+        let file = dir.0.join(format!("out{n}"));
+        let mut command = dir.command(&["volume", "export", "db", file.to_str().unwrap()]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        while !file.exists() && child.try_wait().unwrap().is_none() {}
+        let _gone = kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT);
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success() && file.exists(), "{output:?}");
+    }
+}
+
 #[test]
 fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_no_file() {
     let dir = Dir::new("half-image");
@@ -77,6 +94,10 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     dir.fails(4, &["volume", "export", "none", &file("out")]);
     assert!(!Path::new(&file("out")).exists());
     assert!(dir.fails(1, &["volume", "import", &file("none"), "db"]).contains("none"));
+    // A VHD of fixed size: the disk, and a footer.
+    let footer = [b"conectix".as_slice(), &[0; 504]].concat();
+    fs::write(file("vhd"), [vec![7; 1 << 20], footer].concat()).unwrap();
+    assert!(dir.fails(2, &["volume", "import", &file("vhd"), "db"]).contains("vhd is a vpc image, not a raw one"));
     assert!(dir.fails(2, &["volume", "import", "-", "db"]).contains("--size"));
     assert!(dir.fails(2, &["volume", "import", &file("in"), "db", "--size", "2M"]).contains("3 MiB"));
     assert_eq!(dir.json(&["volume", "list"]), serde_json::json!([]));

@@ -1,6 +1,6 @@
 //! The file that an image is in: read and written in order, its zeros left out where it has places.
 
-use super::format;
+use super::format::{self, FOOTER};
 use crate::error::TargetError;
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Zeros that are as long as this, and begin at a multiple of it, are left out: what a filesystem's block rarely undercuts, and a request is worth.
 const GRAIN: usize = 64 << 10;
@@ -21,6 +22,21 @@ const HEAD: usize = 512;
 /// Most bytes at a time.
 pub(super) const PIECE: usize = 1 << 20;
 
+/// Whether all of an image is there, or is not to be any more: one of both for ever.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fate(Arc<Mutex<Option<bool>>>);
+
+impl Fate {
+    /// It is there; or it was not yet, and what is still under way comes to nothing.
+    pub(super) fn is_done(&self) -> bool {
+        *self.lock().get_or_insert(false)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<bool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Where an image goes.
 #[derive(Debug)]
 pub struct Sink {
@@ -28,6 +44,7 @@ pub struct Sink {
     path: PathBuf,
     /// A file of our own, in which what is not written is zero: its name until all of it is there.
     part: Option<PathBuf>,
+    fate: Fate,
 }
 
 impl Sink {
@@ -46,19 +63,23 @@ impl Sink {
             std::io::ErrorKind::AlreadyExists => TargetError::CutShort(part.clone()),
             _ => TargetError::file("create", &part)(error),
         })?;
-        Ok(Self { file, path: path.to_owned(), part: Some(part) })
+        Ok(Self { file, path: path.to_owned(), part: Some(part), fate: Fate::default() })
     }
 
     /// The standard output, zeros and all.
     pub fn stdout() -> Result<Self, TargetError> {
         let file =
             std::io::stdout().as_fd().try_clone_to_owned().map_err(TargetError::system("use the standard output"))?;
-        Ok(Self { file: file.into(), path: PathBuf::from("the standard output"), part: None })
+        Ok(Self { file: file.into(), path: PathBuf::from("the standard output"), part: None, fate: Fate::default() })
     }
 
     /// What there is until all of it is there.
     pub(super) fn part(&self) -> Option<PathBuf> {
         self.part.clone()
+    }
+
+    pub(super) fn fate(&self) -> Fate {
+        self.fate.clone()
     }
 
     pub(super) fn begin(&self, size: u64) -> Result<(), TargetError> {
@@ -95,11 +116,21 @@ impl Sink {
         use std::io::ErrorKind::{InvalidInput, ReadOnlyFilesystem, Unsupported};
         match (self.file.sync_all(), &self.part) {
             // A pipe keeps nothing.
-            (Err(error), None) if matches!(error.kind(), InvalidInput | ReadOnlyFilesystem | Unsupported) => {
-                return Ok(());
-            }
+            (Err(error), None) if matches!(error.kind(), InvalidInput | ReadOnlyFilesystem | Unsupported) => {}
             (synced, _) => synced.map_err(TargetError::file("flush", &self.path))?,
         }
+        // Who asks meanwhile hears how it ended.
+        let mut fate = self.fate.lock();
+        if fate.is_some() {
+            return Err(TargetError::Interrupted);
+        }
+        self.name()?;
+        *fate = Some(true);
+        Ok(())
+    }
+
+    /// Gives the file its name, to stay.
+    fn name(&self) -> Result<(), TargetError> {
         let Some(part) = &self.part else { return Ok(()) };
         let named = || {
             // By a link nothing is replaced that came there meanwhile; not every file system has any.
@@ -173,18 +204,22 @@ impl Source {
 
     /// Is it in a format of its own? A pipe's beginning is seen when it comes.
     pub fn check(&self) -> Result<(), TargetError> {
-        let mut head = [0; HEAD];
-        match self.len {
-            Some(_) => {
-                let len = self.file.read_at(&mut head, 0).map_err(TargetError::file("read", &self.path))?;
-                self.check_head(&head[..len])
-            }
-            None => Ok(()),
+        let Some(len) = self.len else { return Ok(()) };
+        let (mut head, mut last) = ([0; HEAD], [0; FOOTER]);
+        let read = self.file.read_at(&mut head, 0).map_err(TargetError::file("read", &self.path))?;
+        self.check_head(&head[..read])?;
+        if let Some(at) = len.checked_sub(FOOTER as u64) {
+            self.file.read_exact_at(&mut last, at).map_err(TargetError::file("read", &self.path))?;
         }
+        self.refuse(format::of_end(&last))
     }
 
     fn check_head(&self, head: &[u8]) -> Result<(), TargetError> {
-        match format::of(head).filter(|_| !self.raw) {
+        self.refuse(format::of(head))
+    }
+
+    fn refuse(&self, format: Option<&'static str>) -> Result<(), TargetError> {
+        match format.filter(|_| !self.raw) {
             Some(format) => Err(TargetError::NotRaw { path: self.path.clone(), format }),
             None => Ok(()),
         }
@@ -324,6 +359,21 @@ mod tests {
         }
         assert!(read[..content.len()] == content[..], "another content");
         assert!(moved <= 5 * GRAIN, "{moved} bytes of five that are not zero");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_was_given_up_gets_no_name_and_what_has_one_is_done() {
+        let path = std::env::temp_dir().join(format!("trine-image-fate-{}", std::process::id()));
+        let _before = std::fs::remove_file(&path);
+        let sink = Sink::create(&path).unwrap();
+        let fate = sink.fate();
+        assert!(!fate.is_done());
+        assert!(matches!(sink.end(), Err(TargetError::Interrupted)) && !path.exists());
+        std::fs::remove_file(sink.part().unwrap()).unwrap();
+        let sink = Sink::create(&path).unwrap();
+        sink.end().unwrap();
+        assert!(sink.fate().is_done() && path.exists());
         std::fs::remove_file(&path).unwrap();
     }
 

@@ -1,5 +1,13 @@
-//! Images that are not raw: told by how they begin, and only to refuse them. What a disk holds was written by whoever used it, so that
+//! Images that are not raw: told by how they begin, or end, and only to refuse them. What a disk holds was written by whoever used it, so that
 //! nothing is ever read from it by a format that it names itself.
+
+/// A VHD's footer.
+pub(super) const FOOTER: usize = 512;
+
+/// The format that what ends like this is in: a VHD of fixed size has no head, and is the disk's bytes with a footer behind them.
+pub(super) fn of_end(last: &[u8; FOOTER]) -> Option<&'static str> {
+    last.starts_with(b"conectix").then_some("vpc")
+}
 
 /// The format that what begins like this is in, as qemu-img's `-f` calls it; none if it may be raw.
 ///
@@ -22,6 +30,14 @@ pub(super) fn of(head: &[u8]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fixed_vhd_is_told_by_its_end() {
+        let mut last = [0; FOOTER];
+        assert_eq!(of_end(&last), None);
+        last[..8].copy_from_slice(b"conectix");
+        assert_eq!(of_end(&last), Some("vpc"));
+    }
 
     #[test]
     fn an_image_is_told_by_its_beginning() {

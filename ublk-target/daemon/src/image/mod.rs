@@ -19,7 +19,7 @@ use crate::limits::{GIVE_UP, MAILBOX};
 use crate::process::spawn;
 use crate::visit::{Visit, Visited, lane, visit};
 use desk::{Answer, Ask, Desk, Found, Letter, Mail, What};
-use file::{PIECE, Piece};
+use file::{Fate, PIECE, Piece};
 use reactor::{Mailbox, mailbox};
 use reading::Reading;
 use serde::Serialize;
@@ -68,7 +68,10 @@ pub fn export(by: Visit, to: Sink, progress: impl FnMut(&Far)) -> Result<Moved, 
     let part = to.part();
     let moved = visit(by, true, DEPTH, |visited| {
         let (size, tell) = (visited.setup.map.size.0, visited.tell.clone());
-        with_desk(visited, |desk| read_all(desk, size, writer(to, size, tell)?, progress))
+        with_desk(visited, |desk| {
+            let fate = to.fate();
+            read_all(desk, size, (writer(to, size, tell)?, &fate), progress)
+        })
     });
     if let (Err(_), Some(part)) = (&moved, part) {
         // Half of an image is nothing; its thread may still have it open.
@@ -94,7 +97,7 @@ pub fn import(by: Visit, from: Source, whole: bool, progress: impl FnMut(&Far)) 
 fn read_all(
     desk: &mut Remote,
     size: u64,
-    to: SyncSender<Put>,
+    (to, fate): (SyncSender<Put>, &Fate),
     progress: impl FnMut(&Far),
 ) -> Result<Moved, TargetError> {
     let mut teller = Teller::new(Some(size), progress);
@@ -105,10 +108,13 @@ fn read_all(
             return Ok(teller.moved(size, reading.data));
         }
         teller.tell(reading.done, &desk.waits);
-        match desk.hear()? {
-            Some(Event::Desk(Letter::Answer(Answer { at, result }))) => reading.found(at, at_byte(at, result)?),
-            Some(Event::Filed(filed)) => reading.filed(filed?),
-            _ => {}
+        match desk.hear() {
+            Ok(Some(Event::Desk(Letter::Answer(Answer { at, result })))) => reading.found(at, at_byte(at, result)?),
+            Ok(Some(Event::Filed(filed))) => reading.filed(filed?),
+            Ok(_) => {}
+            // It was over before that was heard.
+            Err(_) if fate.is_done() => return Ok(teller.moved(size, reading.data)),
+            Err(error) => return Err(error),
         }
     }
 }
