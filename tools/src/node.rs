@@ -37,7 +37,8 @@ pub(crate) enum NodeCommand {
     Uncordon(NodeArgs),
     /// Move all copies of a node to other nodes, without one less at any time
     Drain(DrainArgs),
-    /// Forget a node that is stopped and empty, or that will not come back
+    /// Forget a node that is stopped and empty, or that will not come back. One that was heard just now, and is heard no more, is waited
+    /// for until it counts as stopped: ten seconds
     Remove(RemoveArgs),
 }
 
@@ -209,10 +210,7 @@ pub(crate) fn run(command: NodeCommand) -> Outcome {
         NodeCommand::Cordon(args) => set_duty(&args, Duty::Cordoned, "gets no new copies"),
         NodeCommand::Uncordon(args) => set_duty(&args, Duty::Serving, "takes new copies"),
         NodeCommand::Drain(args) => drain::run(&args),
-        NodeCommand::Remove(args) => {
-            let info = args.cluster.client()?.set_duty(args.node, Duty::Removed, disk::force(args.force.as_deref()))?;
-            args.output.print(&info, drain::removed)
-        }
+        NodeCommand::Remove(args) => drain::remove(&args),
     }
 }
 

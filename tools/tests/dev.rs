@@ -322,8 +322,11 @@ fn a_node_is_emptied_and_removed_and_the_log_tells_of_it() {
     assert_eq!((&node["duty"], &node["primaries"]), (&Value::from("draining"), &Value::from(0)));
     assert!(dir.fails(5, &["node", "drain", &format!("n{}", drained % 4 + 1)]).contains("add a node, or uncordon one"));
     let pid = living(&dir.cluster().join(format!("{name}/node.pid"))).unwrap();
-    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-    dir.wait_until("dead for long enough", || dir.trine(&["node", "remove", &name]).status.success());
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    // It is waited for until it counts as stopped.
+    let removed = dir.trine(&["node", "remove", &name]);
+    let said = text(&removed.stderr);
+    assert!(removed.status.success() && said.contains(&format!("{name} was heard 2 s ago: waiting")), "{said}");
     dir.wait_until("forgotten", || dir.trine(&["node", "show", &name]).status.code() == Some(4));
     assert_eq!(dir.json(&["disk", "list"]).as_array().unwrap().len(), 3);
     dir.wait_until("well without it", || dir.json(&["status"])["health"] == "healthy");

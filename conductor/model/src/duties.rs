@@ -4,7 +4,7 @@
 //! copy of something with all its writes is given up only with a sentence that names the volumes that are lost by that.
 
 use crate::events::{Happened, Shards};
-use crate::limits::{DEAD_MS, FULL_PERCENT, MAX_COPIES};
+use crate::limits::{ALIVE_MS, DEAD_MS, FULL_PERCENT, MAX_COPIES};
 use crate::record::{DiskRecord, NodeRecord, VolumeRecord};
 use crate::views::{Duty, Force, NodeInfo, VolumeInfo};
 use crate::{
@@ -36,11 +36,16 @@ impl Conductor {
                 }
             }
             Duty::Removed => {
-                if self.silence(node, now) <= DEAD_MS && self.is_up(node, now) {
-                    return Err(Error::InUse {
-                        what: node.to_string(),
-                        why: "runs: drain and stop it first".to_owned(),
-                    });
+                if self.is_up(node, now) {
+                    let why = match self.silence(node, now) {
+                        0..ALIVE_MS => "runs: drain and stop it first".to_owned(),
+                        silent => format!(
+                            "was heard {} s ago, and counts as running until that is {} s: if it is stopped, try again then",
+                            silent / 1000,
+                            DEAD_MS / 1000
+                        ),
+                    };
+                    return Err(Error::InUse { what: node.to_string(), why });
                 }
                 lost = self.check_not_last(now, &node.to_string(), &on_it, &force)?;
                 let copies = self.copies_on(&on_it);

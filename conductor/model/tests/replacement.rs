@@ -228,6 +228,8 @@ fn a_running_node_is_not_removed_and_a_dead_one_with_copies_only_by_force() {
     let remove = |c: &mut Cluster, force| c.run(|m, now, _| m.set_duty(now, NodeId(1), Duty::Removed, force));
     assert!(remove(&mut cluster, true).unwrap_err().to_string().contains("runs: drain and stop it first"));
     cluster.pass(2_500, &all_but(4, &[1]));
+    let late = remove(&mut cluster, true).unwrap_err();
+    assert!(late.to_string().contains("n1 was heard 2 s ago, and counts as running until that is 10 s: "), "{late}");
     cluster.leave_behind(1);
     cluster.pass(10_000, &all_but(4, &[1]));
     assert!(!on(&cluster, 1).is_empty());

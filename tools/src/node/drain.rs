@@ -1,10 +1,15 @@
-//! `trine node drain`, and what is said of a node that is removed: not before it has nothing that anybody could miss, nor anything that nobody
+//! `trine node drain` and `trine node remove`: a node is removed not before it has nothing that anybody could miss, nor anything that nobody
 //! would know any more.
 
-use super::{DrainArgs, copies};
-use crate::output::{Exit, Failure, Outcome};
+use super::{DrainArgs, RemoveArgs, copies};
+use crate::disk;
+use crate::output::{Exit, Failure, Outcome, note};
 use crate::progress::{Unit, explained, follow};
+use conductor_client::Client;
+use conductor_model::NodeId;
+use conductor_model::limits::DEAD_MS;
 use conductor_model::views::{Duty, NodeInfo, NodeState, Progress};
+use std::time::Duration;
 
 pub(super) fn run(args: &DrainArgs) -> Outcome {
     let client = args.cluster.client()?;
@@ -50,8 +55,41 @@ fn to_be_deleted(node: &NodeInfo) -> Option<String> {
     }
 }
 
+/// How often a node that may have ended is looked at.
+const POLL: Duration = Duration::from_millis(200);
+
+pub(super) fn remove(args: &RemoveArgs) -> Outcome {
+    let client = args.cluster.client()?;
+    let remove = || client.set_duty(args.node, Duty::Removed, disk::force(args.force.as_deref()));
+    let info = match remove() {
+        Err(error) if error.kind() == Some("in-use") && falls_silent(&client, args.node)? => remove()?,
+        other => other?,
+    };
+    args.output.print(&info, removed)
+}
+
+/// A node that has ended counts as running for some seconds. False if it is heard again meanwhile, or was dead before.
+fn falls_silent(client: &Client, node: NodeId) -> Outcome<bool> {
+    let (mut silent_ms, mut waits) = (0, false);
+    loop {
+        let info = client.node(node)?;
+        if info.state == NodeState::Dead || !info.heard || info.silent_ms < silent_ms {
+            return Ok(waits && info.state == NodeState::Dead);
+        }
+        if info.state == NodeState::Late && !waits {
+            let (silent, dead) = (info.silent_ms / 1000, DEAD_MS / 1000);
+            note(format_args!(
+                "trine: {node} was heard {silent} s ago: waiting until that is {dead} s, when it counts as stopped"
+            ));
+            waits = true;
+        }
+        silent_ms = info.silent_ms;
+        std::thread::sleep(POLL);
+    }
+}
+
 /// What becomes of a node that is removed.
-pub(super) fn removed(info: &NodeInfo) -> String {
+fn removed(info: &NodeInfo) -> String {
     let node = info.node;
     let mut text = match copies(info) {
         0 => format!("{node} is forgotten"),
@@ -67,7 +105,6 @@ pub(super) fn removed(info: &NodeInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conductor_model::NodeId;
 
     #[test]
     fn a_drained_node_is_empty_when_it_has_deleted_what_nobody_needs() {
