@@ -28,6 +28,11 @@ pub struct Range {
 }
 
 impl Range {
+    /// Whether it can be one of any volume.
+    pub fn is_of_blocks(&self) -> bool {
+        self.len.0 > 0 && self.offset.is_block_aligned() && self.len.is_block_aligned()
+    }
+
     fn end(&self) -> u64 {
         self.offset.0 + self.len.0
     }
@@ -121,9 +126,11 @@ impl Claims {
         }
         let mut pieces = Vec::new();
         for range in ranges {
-            let end = range.offset.0.checked_add(range.len.0).filter(|end| *end <= size.0 && range.len.0 > 0);
-            let end = end.filter(|_| range.offset.is_block_aligned() && range.len.is_block_aligned());
-            let end = end.ok_or(ClientError::Range(*range))?;
+            if !range.is_of_blocks() {
+                return Err(ClientError::Range(*range));
+            }
+            let end = range.offset.0.checked_add(range.len.0).filter(|end| *end <= size.0);
+            let end = end.ok_or(ClientError::Beyond(*range, size))?;
             let mut from = range.offset.0;
             while from < end {
                 let shard = from / shard_size.0;
@@ -218,11 +225,12 @@ mod tests {
         let claims = claims(&[range(15, 18, true), range(0, 1, false)]).unwrap();
         let cut: Vec<_> = claims.pieces.iter().map(|p| (p.shard.0, p.at.from.0, p.at.count.0, p.write)).collect();
         assert_eq!(cut, [(0, 15, 1, true), (1, 0, 16, true), (2, 0, 1, true), (0, 0, 1, false)]);
-        for bad in [range(0, 0, true), range(47, 2, true), range(u64::MAX >> 13, 1, true)] {
-            assert_eq!(super::tests::claims(&[bad]).err(), Some(ClientError::Range(bad)));
+        for far in [range(47, 2, true), range(u64::MAX >> 13, 1, true), range(u64::MAX >> 12, 1, true)] {
+            assert_eq!(super::tests::claims(&[far]).err(), Some(ClientError::Beyond(far, Bytes(3 * SHARD))));
         }
-        let odd = Range { offset: Bytes(1), ..range(0, 1, true) };
-        assert_eq!(super::tests::claims(&[odd]).err(), Some(ClientError::Range(odd)));
+        for odd in [range(0, 0, true), Range { offset: Bytes(1), ..range(0, 1, true) }] {
+            assert_eq!(super::tests::claims(&[odd]).err(), Some(ClientError::Range(odd)));
+        }
         let many = vec![range(0, 1, true); MAX_RANGES + 1];
         assert_eq!(super::tests::claims(&many).err(), Some(ClientError::TooManyRanges));
     }

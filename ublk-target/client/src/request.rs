@@ -158,8 +158,11 @@ pub enum ClientError {
     #[error("the conductor's answer to the attach is damaged: its ticket is not 64 hexadecimal digits")]
     Ticket,
     /// A range that there cannot be.
-    #[error("the range {0} is not of whole blocks of 4096 bytes within the volume")]
+    #[error("the range {0} is not of whole blocks of 4096 bytes, one at least")]
     Range(Range),
+    /// A range that is not all there.
+    #[error("the range {0} reaches beyond the end of the volume, which has {1}")]
+    Beyond(Range, Bytes),
     /// More than one attachment may hold.
     #[error("one attachment holds at most {max} ranges", max = crate::limits::MAX_RANGES)]
     TooManyRanges,

@@ -43,4 +43,4 @@ pub use setup::{NbdTls, Shared};
 pub use subject::Subject;
 pub use view::{LinkView, SessionView, TargetView, TraceView, WaitView};
 pub use visit::Visit;
-pub use volume_client::{Limits, Range, Transport};
+pub use volume_client::{ClientError, Limits, Range, Transport};
