@@ -6,7 +6,7 @@
 
 use crate::output::{Failure, Outcome, note};
 use clap::builder::BoolishValueParser;
-use clap::{Arg, Args, Command};
+use clap::{Arg, ArgAction, Args, Command};
 use conductor_client::Client;
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -245,7 +245,7 @@ fn option<'a>(command: &'a Command, key: &str) -> Option<&'a Arg> {
 
 fn set(mut command: Command, general: &toml::Table, special: toml::Table, path: &str) -> Result<Command, String> {
     for (key, value) in general {
-        command = set_one(command, key, value)?;
+        command = set_one(command, key, value, path)?;
     }
     let mut subcommands = toml::Table::new();
     for (key, value) in special {
@@ -253,7 +253,7 @@ fn set(mut command: Command, general: &toml::Table, special: toml::Table, path: 
             toml::Value::Table(table) if command.find_subcommand(&key).is_some() => {
                 subcommands.insert(key, toml::Value::Table(table));
             }
-            _ if option(&command, &key).is_some() => command = set_one(command, &key, &value)?,
+            _ if option(&command, &key).is_some() => command = set_one(command, &key, &value, path)?,
             // At the top only tables are special.
             _ if path.is_empty() => return Err(format!("there is no command {key:?}")),
             _ => return Err(format!("[{path}] has no option or command {key:?}")),
@@ -280,8 +280,13 @@ fn set(mut command: Command, general: &toml::Table, special: toml::Table, path: 
     Ok(command)
 }
 
-fn set_one(command: Command, key: &str, value: &toml::Value) -> Result<Command, String> {
-    let Some(id) = option(&command, key).map(|arg| arg.get_id().to_string()) else { return Ok(command) };
+fn set_one(command: Command, key: &str, value: &toml::Value, path: &str) -> Result<Command, String> {
+    let Some(arg) = option(&command, key) else { return Ok(command) };
+    let (id, is_list) = (arg.get_id().to_string(), matches!(arg.get_action(), ArgAction::Append));
+    if value.is_array() && !is_list {
+        let of = if path.is_empty() { String::new() } else { format!("[{path}] ") };
+        return Err(format!("{of}{key}: one value is expected, not a list"));
+    }
     let one = |value: &toml::Value| match value {
         toml::Value::String(text) => Ok(text.clone()),
         toml::Value::Integer(number) => Ok(number.to_string()),
@@ -300,7 +305,7 @@ fn set_one(command: Command, key: &str, value: &toml::Value) -> Result<Command, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::{ArgAction, ArgMatches};
+    use clap::ArgMatches;
 
     fn command() -> Command {
         let long = |name: &'static str| Arg::new(name).long(name);
@@ -371,6 +376,10 @@ mod tests {
         assert_eq!(why("[nod]\nx = 1"), "there is no command \"nod\"");
         assert_eq!(why("[node.run]\nx = 1"), "[node.run] has no option or command \"x\"");
         assert!(why("conductor = \"a:1\"\nrubbish").starts_with("line 2: "));
+        let list = "[node.run] memory: one value is expected, not a list";
+        assert_eq!(why("[node.run]\nmemory = [\"1G\", \"2G\"]"), list);
+        assert_eq!(why("memory = [\"1G\"]"), list);
+        assert!(why("[node.run]\nplaintext = [true]").contains("plaintext: one value"));
     }
 
     #[test]
