@@ -6,7 +6,7 @@
 
 use crate::background;
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Format, Outcome, OutputArgs, Size, print};
+use crate::output::{Exit, Failure, Format, Outcome, OutputArgs, Size, print, time};
 use crate::trace::{self};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -23,7 +23,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 use target_daemon::{
-    Address, FrontEnd, Limits, NbdTls, Options, Place, Range, Shared, Subject, TargetError, Transport, detach,
+    Address, ClientError, FrontEnd, Limits, NbdTls, Options, Place, Range, Shared, Subject, TargetError, Transport,
+    detach,
 };
 use tls::{Identity, PemFiles};
 use wire::{KEY_MARK, Key};
@@ -185,13 +186,17 @@ impl FromStr for RangeArg {
             let (offset, len) = what.split_once('+')?;
             Some(Range { offset: bytes(offset)?, len: bytes(len)?, write })
         };
-        parsed().map(Self).ok_or_else(|| "write read:OFFSET+LENGTH or write:OFFSET+LENGTH, like write:0+1G".to_owned())
+        match parsed() {
+            Some(range) if range.is_of_blocks() => Ok(Self(range)),
+            Some(_) => Err("OFFSET and LENGTH are multiples of 4 KiB, and LENGTH is not 0".to_owned()),
+            None => Err("write read:OFFSET+LENGTH or write:OFFSET+LENGTH, like write:0+1G".to_owned()),
+        }
     }
 }
 
 /// A target comes up within `READY`, waiting for its ranges included.
 fn io_timeout(text: &str) -> Result<Duration, String> {
-    let timeout = humantime::parse_duration(text).map_err(|why| why.to_string())?;
+    let timeout = time(text)?;
     if timeout.is_zero() {
         Err("every request would fail at once: leave it out to wait for ever".to_owned())
     } else {
@@ -200,7 +205,7 @@ fn io_timeout(text: &str) -> Result<Duration, String> {
 }
 
 fn range_wait(text: &str) -> Result<Duration, String> {
-    let wait = humantime::parse_duration(text).map_err(|why| why.to_string())?;
+    let wait = time(text)?;
     if wait > RANGE_WAIT { Err(format!("at most {}", humantime::format_duration(RANGE_WAIT))) } else { Ok(wait) }
 }
 
@@ -227,6 +232,7 @@ impl From<TargetError> for Failure {
             TargetError::Conductor(error) => return error.into(),
             TargetError::NotAttached { .. } => Exit::NoSuch,
             TargetError::RdmaInClear | TargetError::Plaintext(_) | TargetError::NotRaw { .. } => Exit::Usage,
+            TargetError::Client(ClientError::Beyond(..) | ClientError::TooManyRanges) => Exit::Usage,
             TargetError::Attached(_)
             | TargetError::Busy { .. }
             | TargetError::Waits(_)
@@ -458,6 +464,9 @@ mod tests {
         assert_eq!(parse("read:8388608+1GiB"), Ok(Range { offset, len, write: false }));
         for bad in ["", "write", "write:1M", "write:1M+", "write:+1M", "write:-1+1M", "both:0+1M", "write:0+1M+1M"] {
             assert!(parse(bad).is_err(), "{bad:?}");
+        }
+        for odd in ["write:0+0", "write:1+4K", "read:0+1K"] {
+            assert!(parse(odd).unwrap_err().contains("multiples of 4 KiB"), "{odd}");
         }
         assert!(range_wait("20s").is_ok() && range_wait("21s").is_err() && range_wait("soon").is_err());
         assert!(io_timeout("1ms").is_ok() && io_timeout("0s").is_err() && io_timeout("soon").is_err());

@@ -1,7 +1,7 @@
 //! `trine bench`: a load on a volume from this host, without a device, and what came of it.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, note, table};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, note, table, time};
 use crate::visit::{in_use, visit};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -40,7 +40,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_BENCH_DEPTH)))]
     depth: u16,
     /// How long, from the first answer on
-    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = time)]
     time: Duration,
     /// Of 100 requests of randrw, so many read [default: 70]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]

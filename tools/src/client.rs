@@ -1,7 +1,7 @@
 //! `trine client`: who uses the cluster's volumes, and ending it.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, confirm, size, table, when};
+use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, confirm, size, table, time, was_closed, when};
 use crate::volume::name;
 use clap::{Args, Subcommand};
 use conductor_model::NodeId;
@@ -55,7 +55,7 @@ pub(crate) struct RotateArgs {
     name: String,
     /// How long the former key holds beside the new one, like 2h or 7d, and any before it at most: what is still attached with them then
     /// fails with EIO. 0s cuts off at once what is attached with any of them
-    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = time)]
     grace: Duration,
     /// Do not ask
     #[arg(long)]
@@ -125,9 +125,16 @@ struct Added {
 fn add(args: AddArgs) -> Outcome {
     // The secret is made here, of what the conductor decides: it travels nowhere.
     let cluster = ClusterKey(args.cluster.cluster_key()?);
+    will_be_read()?;
     let AddArgs { name, volumes, read_only, .. } = args;
     let key = args.cluster.client()?.add_key(&NewKey { name, volumes, read_only })?;
     print_key(key, &cluster, &args.output)
+}
+
+/// Before a key is made that nobody has.
+fn will_be_read() -> Outcome {
+    let why = "the standard output is closed, or /dev/null for reading and writing, and a key is printed only once: send it on with > or |";
+    if was_closed(std::io::stdout())? { Err(Failure::new(Exit::Failed, why)) } else { Ok(()) }
 }
 
 /// What a key file has to hold: said once, and kept nowhere.
@@ -139,7 +146,7 @@ fn print_key(key: KeyInfo, cluster: &ClusterKey, output: &OutputArgs) -> Outcome
     let line = ClientKey::new(card, cluster, authority).and_then(|key| key.to_line().ok());
     let key_file = line.ok_or_else(|| Failure::new(Exit::Failed, "the conductor made a key that cannot be"))?;
     let name = key.name.clone();
-    output.print(&Added { key, key_file }, |added| added.key_file.clone()).map_err(|unsaid| {
+    output.hand_over(&Added { key, key_file }, |added| added.key_file.clone()).map_err(|unsaid| {
         let again = format!("`trine client rotate {name} --grace 0s --yes` makes another one in its place");
         Failure::new(
             Exit::Failed,
@@ -150,6 +157,7 @@ fn print_key(key: KeyInfo, cluster: &ClusterKey, output: &OutputArgs) -> Outcome
 
 fn rotate(args: RotateArgs) -> Outcome {
     let cluster = ClusterKey(args.cluster.cluster_key()?);
+    will_be_read()?;
     let RotateArgs { name, grace, yes, .. } = args;
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     if grace_ms == 0 && !yes {

@@ -2,7 +2,7 @@
 
 use crate::config::{HTTPS, read_cluster_key};
 use crate::etcd::{EtcdArgs, host_port, name, store};
-use crate::output::{Exit, Failure, ListArgs, Outcome, note, print, table};
+use crate::output::{Exit, Failure, ListArgs, Outcome, note, print, table, time};
 use crate::recovery;
 use anyhow::Context;
 use clap::builder::BoolishValueParser;
@@ -62,7 +62,7 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "TRINE_SCRUB_EVERY", default_value = "24h", value_name = "TIME", value_parser = every)]
     scrub_every: Every,
     /// How long a copy that is out of reach is waited for before another one is made elsewhere: 10m, 1h; 0s is not at all
-    #[arg(long, env = "TRINE_REPLACE_AFTER", default_value = "10m", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, env = "TRINE_REPLACE_AFTER", default_value = "10m", value_name = "TIME", value_parser = time)]
     replace_after: Duration,
     /// Whether copies are moved, few at a time and while all is well, so that disks are evenly used (within 10 percentage points) and
     /// copies in different racks and hosts
@@ -86,7 +86,7 @@ fn every(text: &str) -> Result<Every, String> {
     if text == "off" {
         return Ok(Every(None));
     }
-    let period = humantime::parse_duration(text).map_err(|why| format!("{why}; write a time such as 24h, or off"))?;
+    let period = time(text).map_err(|why| format!("{why}; write a time such as 24h, or off"))?;
     if period < LEAST_SCRUB_EVERY {
         return Err(format!("at least {}", humantime::format_duration(LEAST_SCRUB_EVERY)));
     }

@@ -2,7 +2,7 @@
 
 use crate::config::ClusterArgs;
 use crate::node::{control_socket, look_at, node_id};
-use crate::output::{Exit, Failure, Format, ListArgs, Outcome, OutputArgs, Size, note, print, size, table};
+use crate::output::{Exit, Failure, Format, ListArgs, Outcome, OutputArgs, Size, note, print, size, table, time};
 use crate::progress::{Unit, explained, follow};
 use crate::space;
 use crate::volume::WaitArgs;
@@ -96,7 +96,7 @@ pub(crate) struct RemoveArgs {
     #[arg(long, conflicts_with = "cancel")]
     wait: bool,
     /// How long to wait: 30s, 5m; its removal goes on after that
-    #[arg(long, default_value = "5m", requires = "wait", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "5m", requires = "wait", value_name = "TIME", value_parser = time)]
     timeout: Duration,
     #[command(flatten)]
     cluster: ClusterArgs,

@@ -1,7 +1,7 @@
 //! `trine volume export` and `trine volume import`: a volume as a file, and the other way round.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, note};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, note, time, was_closed};
 use crate::visit::{in_use, visit};
 use crate::volume::{KindArgs, name, wait_until_served};
 use anyhow::Context;
@@ -11,13 +11,10 @@ use conductor_model::limits::{MAX_VOLUME_NAME, MIN_VOLUME};
 use conductor_model::views::VolumeInfo;
 use conductor_model::{BLOCK, Bytes};
 use indicatif::{ProgressBar, ProgressStyle};
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::stat::{SFlag, fstat, makedev};
 use serde::Serialize;
 use std::io::IsTerminal;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use target_daemon::image::{self, Far, Moved, Sink, Source};
@@ -58,7 +55,7 @@ pub(crate) struct ImportArgs {
     #[command(flatten)]
     kind: KindArgs,
     /// How long to wait until the new volume serves: 30s, 5m
-    #[arg(long, default_value = "5m", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "5m", value_name = "TIME", value_parser = time)]
     timeout: Duration,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -147,17 +144,6 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
     args.output.print(&Report { volume: &args.name, file: args.file.display().to_string(), moved }, |report| {
         people("imported", report)
     })
-}
-
-/// Was it closed when this process started? Rust's start-up opens /dev/null where one of the first three descriptors is closed, and what
-/// goes there would be a backup that nobody has. Who opened it cannot be told but by the way: that start-up opens it for both reading and
-/// writing, a shell's `> /dev/null` and `< /dev/null` only for the one that is needed.
-fn was_closed(stream: impl AsFd) -> Outcome<bool> {
-    let found = fstat(stream.as_fd()).context("cannot look at the standard streams")?;
-    let flags = fcntl(stream.as_fd(), FcntlArg::F_GETFL).context("cannot look at the standard streams")?;
-    let is_null = SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFCHR
-        && found.st_rdev == makedev(1, 3);
-    Ok(is_null && OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR)
 }
 
 /// What a volume is called while it is imported: its name, or of a long one as much as there is room for, and something of its own.

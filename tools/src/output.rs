@@ -11,11 +11,15 @@
 //! | 6 | timed out; what was asked for may still happen |
 
 use crate::config::ClusterArgs;
+use anyhow::Context;
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::stat::{SFlag, fstat, makedev};
 use serde::Serialize;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
@@ -112,20 +116,43 @@ pub(crate) enum Format {
 impl OutputArgs {
     /// Prints `value` as JSON, or what `people` makes of it.
     pub(crate) fn print<T: Serialize + ?Sized>(self, value: &T, people: impl FnOnce(&T) -> String) -> Outcome {
-        let text = match self.output {
-            Format::Json => serde_json::to_string_pretty(value).map_err(anyhow::Error::from)?,
-            Format::Table => people(value),
-        };
-        print(&text)
+        print(&self.text(value, people)?)
+    }
+
+    /// The same of what is said only once: a reader that went away has not got it.
+    pub(crate) fn hand_over<T: Serialize + ?Sized>(self, value: &T, people: impl FnOnce(&T) -> String) -> Outcome {
+        Ok(write_line(&self.text(value, people)?).map_err(anyhow::Error::from)?)
+    }
+
+    fn text<T: Serialize + ?Sized>(self, value: &T, people: impl FnOnce(&T) -> String) -> Outcome<String> {
+        match self.output {
+            Format::Json => Ok(serde_json::to_string_pretty(value).map_err(anyhow::Error::from)?),
+            Format::Table => Ok(people(value)),
+        }
     }
 }
 
 /// Prints a text and its end of line. A reader that went away has read enough.
 pub(crate) fn print(text: &str) -> Outcome {
-    match writeln!(io::stdout().lock(), "{}", text.trim_end()) {
+    match write_line(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(anyhow::Error::from(error).into()),
         _ => Ok(()),
     }
+}
+
+fn write_line(text: &str) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{}", text.trim_end())
+}
+
+/// Was it closed when this process started? Rust's start-up opens /dev/null where one of the first three descriptors is closed, and what
+/// goes there nobody has. Who opened it cannot be told but by the way: that start-up opens it for both reading and writing, a shell's
+/// `> /dev/null` and `< /dev/null` only for the one that is needed.
+pub(crate) fn was_closed(stream: impl AsFd) -> Outcome<bool> {
+    let found = fstat(stream.as_fd()).context("cannot look at the standard streams")?;
+    let flags = fcntl(stream.as_fd(), FcntlArg::F_GETFL).context("cannot look at the standard streams")?;
+    let is_null = SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFCHR
+        && found.st_rdev == makedev(1, 3);
+    Ok(is_null && OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR)
 }
 
 /// Says something to people on stderr. Nobody may be there to read it any more, or no room for it: that is no reason to end with a panic,
@@ -207,6 +234,17 @@ pub(crate) fn size(bytes: conductor_model::Bytes) -> String {
     Size(bytes.0).to_string()
 }
 
+/// The longest time that anything is given: what is added to a moment stays one.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// A time as people write it: `30s`, `5m`, `1h 30m`.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text).map_err(|why| why.to_string())? {
+        time if time > LONGEST => Err("at most 36500d".to_owned()),
+        time => Ok(time),
+    }
+}
+
 /// The end of the year 9999, in milliseconds: no moment behind it has a usual form.
 const LAST_MOMENT: u64 = 253_402_300_799_999;
 
@@ -248,6 +286,16 @@ mod tests {
         assert_eq!((read("2T"), read("0")), (Ok(2 << 40), Ok(0)));
         for text in ["", "G", "1.5G", "-1", "10X", "1GG", "99999999P", "0x10"] {
             assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_can_be_added_to_a_moment() {
+        assert_eq!((time("5m"), time("0s")), (Ok(Duration::from_secs(300)), Ok(Duration::ZERO)));
+        let longest = time("36500d").unwrap();
+        assert!(std::time::Instant::now().checked_add(longest).is_some());
+        for text in ["18446744073709551615s", "36501d", "-1s", "5", ""] {
+            assert!(time(text).is_err(), "{text}");
         }
     }
 

@@ -75,8 +75,12 @@ fn rate(text: &str) -> Result<Rate, String> {
 pub(crate) fn run(command: ResyncCommand) -> Outcome {
     match command {
         ResyncCommand::List(args) => {
-            let mut all = args.cluster.client()?.resyncs()?;
-            all.retain(|copy| args.volume.as_ref().is_none_or(|volume| *volume == copy.volume));
+            let client = args.cluster.client()?;
+            let mut all = client.resyncs()?;
+            if let Some(volume) = &args.volume {
+                client.volume(volume)?;
+                all.retain(|copy| copy.volume == *volume);
+            }
             args.output.print(&all, |all| match all.as_slice() {
                 [] => "every copy is in sync".to_owned(),
                 all => copies_table(all),

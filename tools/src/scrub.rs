@@ -1,7 +1,7 @@
 //! `trine volume scrub`.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, size, when};
+use crate::output::{Exit, Failure, Outcome, OutputArgs, Size, size, time, when};
 use crate::progress::{Unit, follow, percent};
 use crate::volume::name;
 use clap::Args;
@@ -34,7 +34,7 @@ pub(crate) struct ScrubArgs {
     #[arg(long, conflicts_with_all = ["pause", "cancel", "status"])]
     wait: bool,
     /// How long to wait: 30s, 5m, 12h
-    #[arg(long, default_value = "24h", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "24h", value_name = "TIME", value_parser = time)]
     timeout: Duration,
     #[command(flatten)]
     cluster: ClusterArgs,

@@ -1,7 +1,7 @@
 //! `trine volume`.
 
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, size, table};
+use crate::output::{Exit, Failure, ListArgs, Outcome, OutputArgs, Size, confirm, size, table, time};
 use crate::progress::{Unit, patiently, sentence};
 use crate::snapshot::parts;
 use crate::{image, ranges, resync, scrub, sharing};
@@ -143,7 +143,7 @@ pub(crate) struct WaitArgs {
     #[arg(long, overrides_with = "wait")]
     pub(crate) no_wait: bool,
     /// How long to wait: 30s, 5m; what was begun goes on after that
-    #[arg(long, default_value = "5m", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "5m", value_name = "TIME", value_parser = time)]
     pub(crate) timeout: Duration,
 }
 

@@ -5,7 +5,8 @@ mod common;
 
 use common::{Dir, text};
 use std::fs::OpenOptions;
-use std::process::Stdio;
+use std::io::pipe;
+use std::process::{Command, Stdio};
 
 #[test]
 fn nobody_is_asked_about_what_is_not_there() {
@@ -49,7 +50,55 @@ fn an_attach_that_nobody_hears_of_or_that_cannot_listen_says_so() {
         let refused = dir.fails(1, &["attach", "db", "--nbd", &at(path)]);
         assert!(refused.contains("cannot listen on") && refused.contains(way), "{refused}");
     }
+    let range = |range| dir.fails(2, &["attach", "db", "--nbd", &socket, "--shared", "--range", range]);
+    assert!(range("write:0+0").contains("multiples of 4 KiB, and LENGTH is not 0"));
+    let beyond = range("write:8M+16M");
+    assert!(beyond.contains("reaches beyond the end of the volume, which has 16 MiB"), "{beyond}");
     dir.fails(4, &["detach", "db"]);
+    assert!(dir.fails(4, &["resync", "list", "nope"]).contains("no volume nope"));
+}
+
+/// A pipe whose reader is gone.
+fn unread() -> Stdio {
+    let (_reader, writer) = pipe().unwrap();
+    writer.into()
+}
+
+/// It is printed once: what nobody has got is not done.
+#[test]
+fn a_key_that_nobody_gets_is_no_success() {
+    let dir = Dir::new("unread");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
+    dir.ok(&["volume", "create", "db", "--size", "16M"]);
+    let keys = || dir.json(&["client", "list"]).as_array().unwrap().len();
+    let run = |args: &[&str], stdout: Stdio| {
+        let output = dir.command(args).stdout(stdout).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        text(&output.stderr)
+    };
+    let closed = |args: &[&str]| {
+        let command = dir.command(args);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "exec \"$@\" >&-", "sh"]).arg(command.get_program()).args(command.get_args());
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
+        let output = shell.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        text(&output.stderr)
+    };
+    let add = ["client", "add", "web", "--volumes", "db"];
+    assert!(closed(&add).contains("the standard output is closed"));
+    assert_eq!(keys(), 0, "nothing was made");
+    let said = run(&add, unread());
+    let way = "the key web is made and could not be printed: `trine client rotate web --grace 0s --yes` makes";
+    assert!(said.contains(way) && said.contains("Broken pipe"), "{said}");
+    let rotate = ["client", "rotate", "web", "--grace", "0s", "--yes"];
+    assert!(run(&rotate, unread()).contains(way));
+    assert!(closed(&rotate).contains("the standard output is closed"));
+    assert!(run(&[&rotate[..], &["-o", "json"]].concat(), unread()).contains(way));
+    dir.ok(&rotate);
+    // A listing's reader has read enough.
+    let output = dir.command(&["client", "list"]).stdout(unread()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 /// All of it before anything is asked of a conductor: there is none.
@@ -63,6 +112,18 @@ fn what_is_no_volumes_name_is_wrong_usage() {
     for volumes in ["db,", ",db", ""] {
         let said = dir.fails(2, &["client", "add", "web", "--volumes", volumes]);
         assert!(said.contains("--volumes"), "{said}");
+    }
+    // No end of it could be told.
+    for command in [
+        &["volume", "create", "db", "--size", "1M", "--timeout"][..],
+        &["snapshot", "rollback", "db@monday", "--timeout"],
+        &["node", "drain", "n1", "--timeout"],
+        &["disk", "remove", "d0123456789abcdef", "--wait", "--timeout"],
+        &["client", "rotate", "web", "--grace"],
+        &["conductor", "run", "--replace-after"],
+    ] {
+        let said = dir.fails(2, &[command, &["18446744073709551615s"]].concat());
+        assert!(said.contains("at most 36500d"), "{said}");
     }
     assert!(dir.fails(2, &["client", "add", "web", "--volumes", "db@monday"]).contains("a snapshot, of volume db"));
 }
