@@ -62,7 +62,7 @@ pub enum OpenError {
     OtherNode(NodeId),
     /// Metadata does not read as it was written; replace the disk's copies from other nodes.
     #[error(
-        "the store is damaged: {0} (`trine store check` says more): put an empty disk in its place, and what it held is copied from other nodes"
+        "the store is damaged: {0} (`trine store check` says more): put an empty disk in its place: what other nodes hold, too, is copied from them, and what was on this disk alone is lost"
     )]
     Damaged(&'static str),
     /// Its journal was not named, or one was that it has not.
