@@ -103,7 +103,7 @@ pub struct Registered {
     pub commit: u64,
 }
 
-/// Why a shard does not serve at the moment, as its primary sees it.
+/// Why a shard does not serve at the moment, or what is wrong with it all the same, as its primary sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trouble {
@@ -116,6 +116,19 @@ pub struct Trouble {
     /// Its disk failed and no other copy holds every write: requests end with errors.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
+    /// Nothing waits for it: what else it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ailment: Option<Ailment>,
+}
+
+/// What is wrong with a shard that may serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ailment {
+    /// A copy is not filled, and will not be before somebody does something.
+    Unfilled,
+    /// Blocks that no copy in sync has.
+    Unreadable,
 }
 
 /// Clients' sessions on a node, told now and then, all of them each time.
@@ -181,7 +194,7 @@ pub struct Heartbeat {
     pub after: u64,
     /// Open ids and usage of its disks: an unknown open id is answered `unknown node`.
     pub disks: Vec<(DiskId, OpenId, Bytes)>,
-    /// Shards that it is primary of and that do not serve.
+    /// Shards that it is primary of and that do not serve, or that something is wrong with.
     pub troubles: Vec<Trouble>,
     /// Copies it has deleted as told.
     pub dropped: Vec<CopyId>,

@@ -3,14 +3,14 @@
 //! ```text
 //! healthy     as many copies as are wanted are in sync; others may be on their way beside them
 //! resyncing   copies are being filled, none is out of reach           writes go on
-//! degraded    copies are missing                                     writes go on
+//! degraded    copies are missing, or one cannot be filled            writes go on
 //! waiting     writes wait: for a node, a copy, a settling, an epoch   some writes wait
 //! lost        no copy that holds every write is left, or can be read    until its disk comes back
 //! ```
 //! Derived on demand from the configurations, who is heard, and what primaries say of their shards; the worst wins. A node that holds
 //! only copies that take no part keeps nobody waiting.
 
-use crate::api::Filling;
+use crate::api::{Ailment, Filling, Trouble};
 use crate::limits::MAX_REASONS_PER_VOLUME;
 use crate::record::{ShardRecord, VolumeRecord};
 use crate::resync::seconds_left;
@@ -256,21 +256,30 @@ impl Conductor {
         said
     }
 
-    /// What the primaries say of shards that do not serve.
-    fn troubles(&self, now: Millis, volume: &VolumeRecord) -> impl Iterator<Item = (Health, String)> {
-        let id = volume.id;
+    /// What the primaries say of their shards.
+    pub(crate) fn troubles_said(&self, now: Millis) -> impl Iterator<Item = (NodeId, &Trouble)> {
         let heard = self.presence.iter().filter(move |(n, _)| self.node_state(now, **n) != NodeState::Dead);
         let all = heard.flat_map(|(node, presence)| presence.troubles.iter().map(move |trouble| (*node, trouble)));
-        all.filter(move |(node, trouble)| {
-            // Of an assignment that moved on only the present primary's word counts.
-            trouble.shard.volume == id && self.primary_node(trouble.shard) == Some(*node)
-        })
-        .map(|(node, trouble)| match (trouble.shard, &trouble.reason, trouble.lost) {
-            (shard, why, false) => (Health::Waiting, format!("{shard}: {why} ({} waiting)", trouble.waiting)),
-            (shard, why, true) => {
-                let way = format!("repair the disk and start {node} again, or delete the volume");
-                (Health::Lost, format!("{shard}: {why}; no other copy holds all writes, requests fail: {way}"))
-            }
+        // Of an assignment that moved on only the present primary's word counts.
+        all.filter(move |(node, trouble)| self.primary_node(trouble.shard) == Some(*node))
+    }
+
+    /// What they say of a volume's shards that do not serve, or not as they should.
+    fn troubles(&self, now: Millis, volume: &VolumeRecord) -> impl Iterator<Item = (Health, String)> {
+        let id = volume.id;
+        let said = self.troubles_said(now).filter(move |(_, trouble)| trouble.shard.volume == id);
+        said.filter_map(|(node, trouble)| {
+            let Trouble { shard, waiting, reason: why, .. } = trouble;
+            Some(match trouble.ailment {
+                // It is among the warnings.
+                Some(Ailment::Unreadable) => return None,
+                Some(Ailment::Unfilled) => (Health::Degraded, format!("{shard}: {why}")),
+                None if trouble.lost => {
+                    let way = format!("repair the disk and start {node} again, or delete the volume");
+                    (Health::Lost, format!("{shard}: {why}; no other copy holds all writes, requests fail: {way}"))
+                }
+                None => (Health::Waiting, format!("{shard}: {why} ({waiting} waiting)")),
+            })
         })
         .take(MAX_REASONS_PER_VOLUME)
     }

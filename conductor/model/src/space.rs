@@ -2,6 +2,7 @@
 //!
 //! From the nodes' last heartbeats; nothing here is persisted. What several volumes share is counted where it was written first.
 
+use crate::api::{Ailment, Trouble};
 use crate::limits::{FULL_PERCENT, NEAR_FULL_PERCENT};
 use crate::record::DiskRecord;
 use crate::views::{DiskInfo, DiskSpace, Duty, Fullness, NodeInfo, NodeState, Space, VolumeSpace, VolumeState};
@@ -156,12 +157,32 @@ impl Conductor {
                 }
             }
         }
+        let name = |volume: &VolumeId| self.volumes.get(volume).map_or("?", |v| &v.name);
+        for (volume, said) in self.unreadable(now) {
+            let more = match said.len() - 1 {
+                0 => String::new(),
+                more => format!(" (and {more} more like this)"),
+            };
+            let (shard, why) = (said[0].shard, &said[0].reason);
+            warnings.push(format!("volume {}: {shard}: {why}{more}", name(&volume)));
+        }
         for (volume, scrub) in self.scrubs.iter().filter(|(_, s)| s.damaged > s.repaired) {
-            let name = self.volumes.get(volume).map_or("?", |v| &v.name);
             let left = scrub.damaged - scrub.repaired;
-            warnings.push(format!("volume {name}: {left} damaged blocks found by its scrub could not be put right"));
+            warnings.push(format!(
+                "volume {}: {left} damaged blocks found by its scrub could not be put right: what was done about them since, the next one will tell",
+                name(volume)
+            ));
         }
         warnings
+    }
+
+    /// What no copy in sync has of each volume, as the primaries have met it.
+    fn unreadable(&self, now: Millis) -> BTreeMap<VolumeId, Vec<&Trouble>> {
+        let mut found: BTreeMap<VolumeId, Vec<&Trouble>> = BTreeMap::new();
+        for (_, trouble) in self.troubles_said(now).filter(|(_, t)| t.ailment == Some(Ailment::Unreadable)) {
+            found.entry(trouble.shard.volume).or_default().push(trouble);
+        }
+        found
     }
 
     /// What is worth knowing, and asks nobody for anything.

@@ -496,8 +496,13 @@ fn status_says_who_is_silent_and_what_waits() {
 
     let primary = first.primary_member().unwrap().node.0;
     let mut beat = heartbeat(primary, 1, 0);
-    beat.troubles =
-        vec![Trouble { shard: shard(1, 0), waiting: 4, reason: "n2 does not answer".to_owned(), lost: false }];
+    beat.troubles = vec![Trouble {
+        shard: shard(1, 0),
+        waiting: 4,
+        reason: "n2 does not answer".to_owned(),
+        lost: false,
+        ailment: None,
+    }];
     cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
     assert_eq!(cluster.model.status(cluster.now).volumes[0].reasons, ["v1/0: n2 does not answer (4 waiting)"]);
 

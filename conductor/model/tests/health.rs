@@ -3,7 +3,7 @@
 
 mod common;
 use common::{Cluster, MIB, disk_of, heartbeat, other, registration, report, shard, with_volume};
-use conductor_model::api::{Filling, MembershipChange, Trouble};
+use conductor_model::api::{Ailment, Filling, MembershipChange, Trouble};
 use conductor_model::views::{Duty, FillInfo, Health, NewVolume, ResyncChange, ResyncVerb};
 use conductor_model::{Bytes, CopyState, Millis, NodeId, OpenId};
 
@@ -194,7 +194,10 @@ fn a_shard_whose_only_copy_is_on_a_failed_disk_is_lost_as_long_as_its_primary_sa
     let mut said = |lost: Option<bool>| {
         let mut beat = cluster.heartbeat(node, 1, 0);
         let reason = "its disk failed".to_owned();
-        beat.troubles = lost.map(|lost| Trouble { shard: shard(1, 0), waiting: 2, reason, lost }).into_iter().collect();
+        beat.troubles = lost
+            .map(|lost| Trouble { shard: shard(1, 0), waiting: 2, reason, lost, ailment: None })
+            .into_iter()
+            .collect();
         cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
         let info = cluster.model.list(cluster.now).remove(0);
         (info.health, info.reasons)
@@ -205,4 +208,38 @@ fn a_shard_whose_only_copy_is_on_a_failed_disk_is_lost_as_long_as_its_primary_sa
     assert_eq!(health, Health::Lost);
     assert!(reasons[0].contains("its disk failed") && reasons[0].contains("start n"), "{reasons:?}");
     assert_eq!(said(None).0, Health::Healthy, "it runs again");
+}
+
+/// Nothing waits for it, and yet somebody has to do something.
+#[test]
+fn what_is_wrong_with_a_shard_that_serves_is_told_and_is_no_waiting() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.make(&NewVolume { shard_size: Bytes(MIB), ..NewVolume::new("v1", Bytes(2 * MIB)) }).unwrap();
+    cluster.bear(1);
+    let mut said = |ailments: &[(u32, Ailment)]| {
+        for node in 1..=3 {
+            let mut beat = cluster.heartbeat(node, 1, 0);
+            let theirs =
+                ailments.iter().filter(|(index, _)| cluster.config(1, *index).primary_member().unwrap().node.0 == node);
+            let trouble = |(index, ailment): &(u32, Ailment)| {
+                let reason = format!("why {index}");
+                Trouble { shard: shard(1, *index), waiting: 0, reason, lost: false, ailment: Some(*ailment) }
+            };
+            beat.troubles = theirs.map(trouble).collect();
+            cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+        }
+        let status = cluster.model.status(cluster.now);
+        (status.health, status.volumes[0].reasons.clone(), status.warnings)
+    };
+    assert_eq!(said(&[]), (Health::Healthy, Vec::new(), Vec::new()));
+    let unfilled = said(&[(0, Ailment::Unfilled)]);
+    assert_eq!(unfilled, (Health::Degraded, vec!["v1/0: why 0".to_owned()], Vec::new()));
+    let (health, reasons, warnings) = said(&[(0, Ailment::Unreadable), (1, Ailment::Unreadable)]);
+    assert_eq!((health, reasons), (Health::Healthy, Vec::new()));
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("volume v1: v1/") && warnings[0].ends_with("(and 1 more like this)"),
+        "{warnings:?}"
+    );
+    assert_eq!(said(&[]), (Health::Healthy, Vec::new(), Vec::new()), "they are written again");
 }

@@ -11,7 +11,7 @@
 //! ```
 
 use crate::iocb::Kind;
-use conductor_model::{BlockRange, CopyId, SnapshotId, Stamp};
+use conductor_model::{BlockRange, Blocks, CopyId, SnapshotId, Stamp};
 use node_store::{Parent, StoreOp};
 use tcp::Payload;
 
@@ -53,6 +53,15 @@ impl Change {
     /// Must nothing else of the copy be in the disk beside it?
     pub(crate) fn is_alone(&self) -> bool {
         matches!(self, Self::Snapshot(_) | Self::Rollback(_))
+    }
+
+    /// The blocks that it makes read as something else.
+    pub(crate) fn replaces(&self, at: BlockRange) -> Option<BlockRange> {
+        match self {
+            Self::Write(_) | Self::Zero | Self::Share(_) => Some(at),
+            Self::Rollback(_) => Some(BlockRange { from: Blocks(0), count: Blocks(u32::MAX) }),
+            Self::Snapshot(_) | Self::Flush => None,
+        }
     }
 
     /// For the store.

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod backlog;
+mod bad_blocks;
 mod change;
 mod counters;
 mod filling;

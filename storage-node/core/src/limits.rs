@@ -92,6 +92,8 @@ pub const SCRUB_REPORT: Span = Span::seconds(2);
 pub const SCRUB_BURST: u64 = 4;
 /// At most one line about damage in this time; the next one says how many were left out.
 pub const DAMAGE_LINE: Span = Span::seconds(1);
+/// Damaged blocks that a reactor remembers (some 64 bytes each): more do not make anything clearer.
+pub const BAD_BLOCKS_KEPT: usize = 4096;
 /// Blocks kept free on every disk (4 MiB): what settling needs when a disk is full, and what other primaries may have in flight to it.
 pub const RESERVED_BLOCKS: u64 = 1024;
 /// Pages of metadata that a discard or a barrier takes at most beside one for each 8 MiB that it hides: its edges, and the pages above them.

@@ -169,7 +169,7 @@ pub(crate) struct Primary {
     pub(crate) flushed: Prefix,
     /// A flush of its own is on its way.
     pub(crate) flushing: bool,
-    /// What kept a copy from being filled while it was sealed. Until it serves, in whatever epoch.
+    /// What kept a copy from being filled last, in whatever epoch; what another copy may have, until it serves.
     pub(crate) keeps_from_filling: Option<BadBlock>,
     /// Barriers that were placed, and until when at the latest nothing is acknowledged for their sake (rule 17).
     pub(crate) holds: BTreeMap<OrderId, Time>,

@@ -129,6 +129,36 @@ fn a_snapshot_that_the_primary_has_lost_with_its_metadata_fills_no_copy_with_les
     }
 }
 
+/// While it serves, the copy is dropped and tried again and again: what keeps it is said all the while, until it is written again.
+#[test]
+fn what_keeps_a_copy_of_a_shard_that_serves_from_being_filled_is_said() {
+    let mut c = Cluster::new(35);
+    c.min_copies = 1;
+    c.create(1, &[0, 1], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 3, 77);
+    c.write(client, 1, CHUNK, 5);
+    c.w.kill(c.nodes[1]);
+    c.until("left behind", |c| c.in_sync(1) == [0]);
+    c.run(Span::seconds(5));
+    c.rot(0, 77);
+    c.w.restart(c.nodes[1]);
+    c.replace(1, 1, CopyId(777));
+    let said = |c: &Cluster| c.troubles.iter().any(|why| why.contains("is not filled, because block b3 does not read"));
+    c.until("it is said", said);
+    for _ in 0..100 {
+        c.run(Span::millis(200));
+        assert!(said(&c), "{:?}", c.troubles);
+    }
+    let counts = ["fill.failed", "damage.unrepairable"].map(|name| c.count(name));
+    assert!(counts[0] > 2 && counts[1] == 1, "tried again, and found once: {counts:?}");
+    let client = c.client(1, 0);
+    c.write(client, 1, 3, 6);
+    c.run(Span::millis(200));
+    assert!(c.troubles.is_empty(), "it is written again: {:?}", c.troubles);
+    c.until_in_sync(1);
+}
+
 #[test]
 fn what_is_lost_here_and_damaged_there_waits_for_the_copy_that_was_away() {
     let (mut c, client) = cluster(41);

@@ -102,7 +102,13 @@ fn what_no_copy_has_is_an_error_and_harms_nothing_else() {
     t.assert_reads(range(0, 20), 1);
     t.assert_reads(range(21, 11), 1);
     assert_eq!(t.scrub(1), (3, 0));
+    let counted = (t.counter(0, "damage.unrepairable"), t.c.view(0).unwrap().disks[0].damaged);
+    assert_eq!(counted, (3, 1), "once on each copy, however often it is met");
+    t.c.run(Span::millis(100));
+    assert!(t.c.troubles.iter().any(|why| why.contains("no copy has block b20")), "{:?}", t.c.troubles);
     t.write(range(20, 1), 2);
+    t.c.run(Span::millis(100));
+    assert!(t.c.troubles.is_empty(), "it is written again: {:?}", t.c.troubles);
     t.assert_reads(range(20, 1), 2);
     assert_eq!(t.scrub(2), (0, 0));
     assert!(t.c.failed.is_empty(), "{:?}", t.c.failed);

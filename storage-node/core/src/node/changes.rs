@@ -26,6 +26,9 @@ impl<S: Store> Node<S> {
     /// Hands a change to the disk of the copy here, which bears it (`Replica::bears`).
     pub(super) fn hand_to_disk(&mut self, now: Time, asked: Stamped, wait: StoreWait, out: &mut dyn Outbox<Letter>) {
         let Stamped { shard, stamp, at, change, known_good, durable, from } = asked;
+        if let Some(at) = change.replaces(at) {
+            self.written_anew(shard, at);
+        }
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         replica.enters_disk(stamp, &change);
         replica.known_good = known_good.unwrap_or(replica.known_good);

@@ -198,7 +198,7 @@ impl<S: Store> Node<S> {
             let Step::Copying(copying) = &standing.step else { return None };
             let (_, why) = copying.waits.as_ref().filter(|(since, _)| now.since(*since) >= PROGRESS)?;
             let waiting = u32::try_from(copying.running.len()).unwrap_or(u32::MAX);
-            Some(Trouble { shard: standing.order.shard, waiting, reason: why.clone(), lost: false })
+            Some(Trouble { shard: standing.order.shard, waiting, reason: why.clone(), lost: false, ailment: None })
         })
     }
 }

@@ -1,11 +1,12 @@
-//! Damage, counted and said: at most one line a second.
+//! Damage, counted and said: each block once, and at most one line a second.
 
 use super::Node;
+use crate::bad_blocks::{BadBlocks, Had};
 use crate::limits::DAMAGE_LINE;
 use crate::mail::Letter;
 use crate::mend::Outcome;
 use crate::primary::BadBlock;
-use conductor_model::{Blocks, CopyId, ShardId};
+use conductor_model::{BlockRange, Blocks, CopyId, ShardId};
 use driver::{Outbox, Time};
 use node_store::{Store, StoreDone, StoreError, View};
 
@@ -14,6 +15,8 @@ use node_store::{Store, StoreDone, StoreError, View};
 pub(crate) struct Damage {
     /// Of each disk: damaged, and of these repaired.
     pub(crate) by_disk: Vec<(u64, u64)>,
+    /// What was not put right.
+    pub(crate) left: BadBlocks,
     /// Lines that were left out since the last one.
     unsaid: u64,
     line: Option<String>,
@@ -22,20 +25,72 @@ pub(crate) struct Damage {
 
 impl Damage {
     pub(crate) fn new(disks: usize) -> Self {
-        Self { by_disk: vec![(0, 0); disks], unsaid: 0, line: None, next_line: Time::default() }
+        Self {
+            by_disk: vec![(0, 0); disks],
+            left: BadBlocks::default(),
+            unsaid: 0,
+            line: None,
+            next_line: Time::default(),
+        }
     }
 }
 
 impl<S: Store> Node<S> {
     /// Counts what the store here did with a repair.
-    pub(super) fn count_repair(&mut self, shard: ShardId, blocks: u64, result: &Result<StoreDone, StoreError>) {
-        let disk = self.replicas.get(&shard).map(|r| r.disk);
-        let Some((damaged, repaired)) = disk.and_then(|disk| self.damage.by_disk.get_mut(disk)) else { return };
-        match result {
-            Ok(_) => (*damaged, *repaired) = (*damaged + blocks, *repaired + blocks),
-            Err(StoreError::Corrupt { .. }) => *damaged += blocks,
-            Err(_) => {}
+    pub(super) fn count_repair(
+        &mut self,
+        shard: ShardId,
+        view: View,
+        at: BlockRange,
+        result: &Result<StoreDone, StoreError>,
+    ) {
+        let Some((copy, disk)) = self.replicas.get(&shard).map(|r| (r.copy, r.disk)) else { return };
+        for n in 0..at.count.0 {
+            let block = (copy, Blocks(at.from.0 + n));
+            let known = match result {
+                Ok(_) => self.damage.left.put_right(shard, view, block),
+                Err(StoreError::Corrupt { .. }) => self.damage.left.met(shard, view, block, Had::Elsewhere),
+                Err(_) => return,
+            };
+            let Some((damaged, repaired)) = self.damage.by_disk.get_mut(disk) else { return };
+            *damaged += u64::from(known.is_none());
+            *repaired += u64::from(result.is_ok());
         }
+        if result.is_ok() {
+            self.fills_again(shard, view, at);
+        }
+    }
+
+    /// What a change makes of these blocks is not what was damaged. To be told before it is in the disk.
+    pub(super) fn written_anew(&mut self, shard: ShardId, at: BlockRange) {
+        if !self.damage.left.is_empty() {
+            self.damage.left.written(shard, View::Live, at);
+            self.fills_again(shard, View::Live, at);
+        }
+    }
+
+    /// What these blocks were keeps no copy from being filled any more.
+    fn fills_again(&mut self, shard: ShardId, view: View, at: BlockRange) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let there = |bad: &BadBlock| bad.view == view && at.from <= bad.block && u64::from(bad.block.0) < at.end();
+        primary.keeps_from_filling = primary.keeps_from_filling.filter(|bad| !there(bad));
+    }
+
+    /// A mend of this piece of the own copy is over: what was lost in it, and is not any more, somebody has by now.
+    pub(super) fn looked_through(&mut self, shard: ShardId, view: View, piece: BlockRange, outcome: &Outcome) {
+        if outcome.again || self.damage.left.is_empty() {
+            return;
+        }
+        let Some(own) = self.replicas.get(&shard).map(|r| r.copy) else { return };
+        self.damage.left.looked_through(shard, view, (own, piece), &outcome.lost);
+    }
+
+    /// A piece that a copy is to be filled with is damaged on every copy in sync.
+    pub(super) fn keep_from_filling(&mut self, shard: ShardId, view: View, outcome: &Outcome) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let own = primary.config.primary;
+        let lost = outcome.lost.iter().find(|(copy, _)| *copy == own);
+        primary.keeps_from_filling = lost.map(|(_, block)| BadBlock { view, block: *block, held_by: None });
     }
 
     /// Counts what came of a mend, and says it.
@@ -58,15 +113,22 @@ impl<S: Store> Node<S> {
         for (copy, block) in &outcome.repaired {
             self.counters.count("damage.found");
             self.counters.count("damage.repaired");
+            self.damage.left.put_right(shard, view, (*copy, *block));
             said(self, *copy, *block, "put right from another copy");
         }
-        for (copy, block) in &outcome.lost {
+        let lost = if self.is_dropped(shard, view) { &[] } else { &outcome.lost[..] };
+        for (copy, block) in lost {
+            let own = own.filter(|(own, _)| own == copy);
+            // What another copy has lost is read where the primary has it.
+            let had = if own.is_some() { Had::Nowhere } else { Had::Elsewhere };
+            let known = self.damage.left.met(shard, view, (*copy, *block), had);
+            if known >= Some(had) {
+                continue;
+            }
             self.counters.count("damage.found");
             self.counters.count("damage.unrepairable");
-            if let Some((_, disk)) = own.filter(|(own, _)| own == copy)
-                && let Some((damaged, _)) = self.damage.by_disk.get_mut(disk)
-            {
-                *damaged += 1;
+            if let Some((damaged, _)) = own.and_then(|(_, disk)| self.damage.by_disk.get_mut(disk)) {
+                *damaged += u64::from(known.is_none());
             }
             let instead = match view {
                 View::Live => "NO COPY HAS IT: restore it from a backup, or write it again",
@@ -92,6 +154,7 @@ impl<S: Store> Node<S> {
             self.say_damage(now, line, out);
         }
     }
+
     /// A block of the only copy in sync: nobody has it, or who has it is away.
     pub(super) fn bad_block_found(
         &mut self,

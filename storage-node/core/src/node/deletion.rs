@@ -77,6 +77,7 @@ impl<S: Store> Node<S> {
                 continue;
             }
             self.replicas.remove(&shard);
+            self.damage.left.forget_shard(shard);
             self.deletions.doomed.insert(copy, Doomed { disk, deleting: true });
             self.submit_to_store(now, disk, StoreOp::Delete { copy }, StoreWait::Deletion { copy }, out);
         }

@@ -499,6 +499,9 @@ impl<S: Store> Node<S> {
             Asked::Complete(known_good) => {
                 filling.completed(known_good);
                 self.counters.count("fill.complete");
+                if let Some(primary) = self.primaries.get_mut(&shard) {
+                    primary.keeps_from_filling = None;
+                }
             }
         }
         self.go_on_filling(now, shard, out);

@@ -23,7 +23,7 @@ use crate::iocbs::IocbKey;
 use crate::limits::{LINK_RESERVED_CREDITS, MAX_HEALS, SUBTASK_DEADLINE};
 use crate::mail::Letter;
 use crate::mend::{Act, Failure, Mend, Outcome};
-use crate::primary::PrimaryPhase;
+use crate::primary::{BadBlock, PrimaryPhase};
 use crate::range_lock::Mode;
 use conductor_model::{BLOCK, BlockRange, Blocks, Epoch};
 use driver::{Outbox, Time};
@@ -55,13 +55,18 @@ impl<S: Store> Node<S> {
         if let Some(primary) = self.primaries.get(&iocb.shard).filter(|primary| primary.is_sealed()) {
             // Nothing is put right before it serves, which may be never: what another copy in sync has is read there.
             iocb.phase = IocbPhase::Locked;
-            if primary.others().next().is_none() && primary.holder_away().is_some() {
+            let alone = primary.others().next().is_none();
+            if alone && primary.holder_away().is_some() {
                 // Who is away may have it, and is waited for.
                 (iocb.heal.due, iocb.heal.attempts) = (None, 0);
                 self.stall(key);
-            } else {
-                self.read_elsewhere(key);
+                return;
             }
+            if alone {
+                let (shard, view, own) = (iocb.shard, iocb.view, primary.config.primary);
+                self.bad_block_found(now, shard, own, BadBlock { view, block, held_by: None }, out);
+            }
+            self.read_elsewhere(key);
             return;
         }
         if iocb.heal.attempts > MAX_HEALS {
@@ -409,8 +414,6 @@ impl<S: Store> Node<S> {
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
-        let shard = self.iocbs.get(key).map(|i| i.shard).unwrap_or_default();
-        self.count_repair(shard, 1, &result);
         let Some(mend) = self.mend_of(key) else { return };
         match result {
             Ok(_) => mend.put(0, Ok(())),
@@ -467,12 +470,13 @@ impl<S: Store> Node<S> {
         let Some((_, mend)) = iocb.heal.mend.take() else { return };
         let fetched = iocb.heal.fetched.take();
         let (shard, view, kind) = (iocb.shard, iocb.view, iocb.kind);
-        let cost = mend.cost();
+        let (cost, piece) = (mend.cost(), mend.piece);
         let mut outcome = mend.into_outcome();
         let has_space = |range: BlockRange| kind == Kind::Settle || self.has_space(shard, range.count);
         if view != View::Live || !outcome.rewrite.is_none_or(has_space) {
             outcome.left = outcome.rewrite.take();
         }
+        self.looked_through(shard, view, piece, &outcome);
         self.record(now, shard, view, &outcome, out);
         match kind {
             Kind::Scrub => {
@@ -507,6 +511,9 @@ impl<S: Store> Node<S> {
                 }
             }
             _ => {
+                if kind == Kind::Fill {
+                    self.keep_from_filling(shard, view, &outcome);
+                }
                 self.counters.count("read.unhealed");
                 self.answer(now, key, Status::Io);
             }

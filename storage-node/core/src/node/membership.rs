@@ -264,6 +264,7 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.remove(&shard) else { return };
         self.counters.count("primary.stepped-down");
         self.scrubs.remove(&shard);
+        self.damage.left.forget_shard(shard);
         for key in primary.requests.into_values() {
             self.answer_with_generation(now, key, Status::StaleEpoch, (primary.config.epoch, primary.config.cache));
         }

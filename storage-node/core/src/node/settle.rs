@@ -246,7 +246,8 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         primary.phase = PrimaryPhase::Serving;
         primary.settled = true;
-        primary.keeps_from_filling = None;
+        // Who has been away is here.
+        primary.keeps_from_filling = primary.keeps_from_filling.filter(|bad| bad.held_by.is_none());
         primary.ranges.serves(now);
         let doubted = primary.doubts_any();
         primary.history.settled = primary.config.epoch;

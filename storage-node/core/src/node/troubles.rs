@@ -1,11 +1,13 @@
-//! Why a shard whose primary is here does not serve, or not with all its copies: for people.
+//! Why a shard whose primary is here does not serve, or not with all its copies, and what nobody can read of it: for people.
 
 use super::Node;
 use super::wishes::DISK_FAILED;
+use crate::bad_blocks::Unreadable;
+use crate::limits::BAD_BLOCKS_KEPT;
 use crate::mail::Letter;
 use crate::primary::{BadBlock, Primary, PrimaryPhase};
-use conductor_model::Member;
-use conductor_model::api::{MembershipChange, Trouble};
+use conductor_model::api::{Ailment, MembershipChange, Trouble};
+use conductor_model::{CopyState, Member};
 use driver::{Outbox, Time};
 use node_protocol::Status;
 use node_store::{Store, View};
@@ -43,20 +45,8 @@ impl<S: Store> Node<S> {
             PrimaryPhase::Sealed => {
                 let (in_sync, least) = (primary.config.in_sync(), primary.config.min_copies);
                 let waits = format!("{in_sync} of at least {least} copies in sync: writes wait for another one");
-                let fills_a_holder =
-                    primary.filling.as_ref().is_some_and(|f| primary.config.full_set.contains(&f.copy));
-                let bad = primary
-                    .keeps_from_filling
-                    .filter(|bad| !fills_a_holder && !self.is_dropped(primary.config.shard, bad.view));
-                let Some(BadBlock { view, block, held_by }) = bad else { return Some(waits) };
-                let way_out = match (held_by, view) {
-                    (Some(node), _) => format!("{node} may have it: bring it back"),
-                    (None, View::Live) => format!("with --min-copies {in_sync} it can be written again"),
-                    (None, View::Snapshot(snapshot)) => {
-                        format!("it is snapshot {snapshot}'s, without which it would be")
-                    }
-                };
-                Some(format!("{waits}, which is not filled, because block {block} does not read: {way_out}"))
+                let why = self.why_unfilled(primary).map(|why| format!(", which is not filled, because {why}"));
+                Some(waits + &why.unwrap_or_default())
             }
             PrimaryPhase::Asking(MembershipChange::Past(copies)) if copies.contains(&primary.config.primary) => {
                 Some("the primary's disk is in a state from the past: another copy has to take over".to_owned())
@@ -66,19 +56,86 @@ impl<S: Store> Node<S> {
         }
     }
 
+    /// What keeps a copy from being filled, and the way out.
+    fn why_unfilled(&self, primary: &Primary) -> Option<String> {
+        let shard = primary.config.shard;
+        let sealed = primary.is_sealed();
+        let filling = primary.filling.as_ref();
+        if let Some(View::Snapshot(snapshot)) = filling.filter(|f| f.stuck).map(|f| f.layer)
+            && !self.is_dropped(shard, View::Snapshot(snapshot))
+        {
+            let own = primary.config.primary_member()?.node;
+            let others = primary.others().next().map(|_| format!(", or stop {own} until another node is primary"));
+            let away = primary.holder_away().map(|node| format!(", or bring {node} back: it is filled first"));
+            return Some(format!(
+                "{own} has lost what snapshot {snapshot} was, or an older one: delete that snapshot and all newer ones{}",
+                others.or(away).unwrap_or_default()
+            ));
+        }
+        let fills_a_holder = sealed && filling.is_some_and(|f| primary.config.full_set.contains(&f.copy));
+        let bad = primary.keeps_from_filling.filter(|bad| !fills_a_holder && !self.is_dropped(shard, bad.view));
+        let BadBlock { view, block, held_by } = bad?;
+        let way_out = match (held_by, view) {
+            (Some(node), _) => format!("{node} may have it: bring it back"),
+            (None, View::Live) if sealed => {
+                format!("with --min-copies {} it can be written again", primary.config.in_sync())
+            }
+            (None, View::Live) => "write it again, or restore it from a backup".to_owned(),
+            (None, View::Snapshot(snapshot)) => format!("it is snapshot {snapshot}'s, without which it would be"),
+        };
+        Some(format!("block {block} does not read: {way_out}"))
+    }
+
+    /// What is wrong with shards and makes nothing wait.
+    fn ailments(&self) -> impl Iterator<Item = Trouble> {
+        let ails = |shard, reason, ailment| Trouble { shard, waiting: 0, reason, lost: false, ailment: Some(ailment) };
+        let unfilled = self.primaries.iter().filter_map(move |(shard, primary)| {
+            let missing = !primary.is_sealed() && primary.listed_others().any(|m| m.state != CopyState::InSync);
+            let why = self.why_unfilled(primary).filter(|_| missing)?;
+            Some(ails(*shard, format!("a copy is not filled, because {why}"), Ailment::Unfilled))
+        });
+        let unreadable = self.damage.left.unreadable().into_iter();
+        let unreadable = unreadable.filter(|found| self.primaries.contains_key(&found.shard));
+        unfilled.chain(unreadable.map(move |found| ails(found.shard, unreadable_reason(found), Ailment::Unreadable)))
+    }
+
     pub(super) fn report_troubles(&mut self, now: Time, out: &mut dyn Outbox<Letter>) {
         let troubles: Vec<Trouble> = self
             .primaries
             .iter()
             .filter_map(|(shard, p)| {
                 let waiting = u32::try_from(p.requests.len()).unwrap_or(u32::MAX);
-                Some(Trouble { shard: *shard, waiting, reason: self.trouble(p)?, lost: p.is_lost() })
+                Some(Trouble { shard: *shard, waiting, reason: self.trouble(p)?, lost: p.is_lost(), ailment: None })
             })
             .chain(self.waiting_copies(now))
+            .chain(self.ailments())
             .collect();
         if troubles != self.troubles {
             self.troubles.clone_from(&troubles);
             out.post(Letter::Troubles(troubles));
+        }
+    }
+}
+
+/// What nobody can read, and what to do about it.
+fn unreadable_reason(found: Unreadable) -> String {
+    let Unreadable { view, block, count, views, .. } = found;
+    let (what, them) = match count {
+        1 => (format!("block {block}"), "it"),
+        n if n >= BAD_BLOCKS_KEPT => (format!("{n} blocks or more ({block} first)"), "them"),
+        n => (format!("{n} blocks ({block} first)"), "them"),
+    };
+    match view {
+        View::Live => {
+            format!("no copy has {what}: an error to who reads {them}, until written again, or restored from a backup")
+        }
+        View::Snapshot(snapshot) if views == 1 => {
+            format!("no copy has {what} of snapshot {snapshot}: an error to who reads {them}, until that is deleted")
+        }
+        View::Snapshot(snapshot) => {
+            format!(
+                "no copy has {what} of {views} snapshots ({snapshot} first): an error to who reads {them}, until those are deleted"
+            )
         }
     }
 }

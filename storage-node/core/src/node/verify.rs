@@ -253,11 +253,15 @@ impl<S: Store> Node<S> {
     ) {
         let Look { shard, number, changes, whose } = look;
         if let Some(replica) = self.replicas.get_mut(&shard) {
-            replica.busy.retain(|(busy, ..)| *busy != number);
+            let busy = replica.busy.iter().position(|(busy, ..)| *busy == number);
+            let busy = busy.map(|nth| replica.busy.remove(nth));
             replica.in_disk -= u32::from(changes);
+            if let Some((_, at, view)) = busy.filter(|_| changes) {
+                self.count_repair(shard, view, at, &result);
+            }
         }
         match whose {
-            For::Service(key) => self.service_done(now, key, changes, result, out),
+            For::Service(key) => self.service_done(now, key, result, out),
             For::Look(key, hold) => {
                 self.mend_looked(now, key, result, out);
                 drop(hold);
@@ -280,16 +284,11 @@ impl<S: Store> Node<S> {
         &mut self,
         now: Time,
         key: usize,
-        changes: bool,
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
-        let Some(service) = self.services.get(key) else { return };
-        let (shard, at) = (service.body.shard(), service.body.range());
-        if changes {
-            self.count_repair(shard, u64::from(at.count.0), &result);
-        }
         let Some(service) = self.services.get_mut(key) else { return };
+        let shard = service.body.shard();
         match (result, &mut service.look) {
             (Ok(StoreDone::Read(_, crcs)), Some(look)) => {
                 look.sound(&crcs);

@@ -32,6 +32,7 @@ impl<S: Store> Node<S> {
             }
             if let CopyWork::DropSnapshot(_, snapshot) = &task {
                 replica.forget_snapshot(*snapshot);
+                self.damage.left.forget_snapshot(*shard, *snapshot);
                 // Its readers are refused from now on; those that read already are waited for, and so is a barrier on its way.
                 if replica.is_read(*snapshot) || replica.alone.is_some() {
                     self.counters.count("work.waits");
