@@ -90,7 +90,8 @@ pub(crate) struct Filling {
     earned_at: Time,
     /// Something was refused for now: not before.
     pub(crate) wait_until: Time,
-    /// What is due cannot be listed here, because its metadata is lost: until it can, this filling takes no other one's turn.
+    /// What is due cannot be listed here, because its metadata is lost: until it can, this filling takes no other one's turn, and makes way
+    /// for another copy of the shard.
     pub(crate) stuck: bool,
 }
 

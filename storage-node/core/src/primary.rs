@@ -188,6 +188,8 @@ pub(crate) struct Primary {
     pub(crate) filling: Option<Box<Filling>>,
     /// Absent copies whose filling came to nothing lately: not to be tried again before then, and the pause after that.
     pub(crate) fill_after: BTreeMap<CopyId, (Time, Span)>,
+    /// Copies whose filling was stuck, since one last went on: others have their turn first.
+    pub(crate) had_turn: BTreeSet<CopyId>,
 }
 
 /// A block that does not read on the only copy in sync.
@@ -235,6 +237,7 @@ impl Primary {
             failed: BTreeMap::new(),
             filling: None,
             fill_after: BTreeMap::new(),
+            had_turn: BTreeSet::new(),
         }
     }
 
@@ -243,7 +246,9 @@ impl Primary {
         let next = config.epoch.0 == self.config.epoch.0 + 1;
         let added = self.filling.as_ref().filter(|f| f.add_asked && next).map(|f| f.copy);
         self.just_added = added.filter(|copy| config.member(*copy).is_some_and(|m| m.state == CopyState::InSync));
-        self.fill_after.retain(|copy, _| config.member(*copy).is_some_and(|m| m.state != CopyState::InSync));
+        let lacks = |copy: &CopyId| config.member(*copy).is_some_and(|m| m.state != CopyState::InSync);
+        self.fill_after.retain(|copy, _| lacks(copy));
+        self.had_turn.retain(lacks);
         let durable = self.settled && self.config.durability.is_always();
         let finished = durable.then(|| Stamp { epoch: self.config.epoch, sequence: self.window.prefix().to });
         self.history.goes_on(self.config.epoch, finished, &config);

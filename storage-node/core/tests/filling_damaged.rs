@@ -1,6 +1,6 @@
 //! Filling from what does not read as it was written: nothing wrong is filled, and who waits is told (rules 4, 11 and 23).
 
-use crate::common::{Cluster, copy};
+use crate::common::{Cluster, copy, shard};
 use crate::filling::{CHUNK, cluster, conductor_answers, start_read};
 use conductor_model::api::CopyWork;
 use conductor_model::{CopyId, Durability, SnapshotId};
@@ -127,6 +127,80 @@ fn a_snapshot_that_the_primary_has_lost_with_its_metadata_fills_no_copy_with_les
         let client = c.client(1, 0);
         blocks.iter().for_each(|at| assert_eq!(c.read(client, 1, *at), 2));
     }
+}
+
+/// One that cannot be filled from here does not keep writes waiting for one that can.
+#[test]
+fn a_filling_that_is_stuck_makes_way_for_a_copy_that_has_everything() {
+    let (mut c, client) = cluster(31);
+    let blocks: Vec<u32> = (0..10).map(|n| n * CHUNK).collect();
+    blocks.iter().for_each(|at| c.write(client, 1, *at, 77));
+    c.snapshot(1, 7);
+    blocks.iter().for_each(|at| c.write(client, 1, *at, 2));
+    c.run(Span::seconds(10));
+    c.rot_pages(0, |array| array >= 0x1000_0000);
+    c.until_in_sync(1);
+    c.w.kill(c.nodes[1]);
+    c.until("left behind", |c| c.in_sync(1) == [0, 2]);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 3);
+    c.snapshot(1, 8);
+    c.write(client, 1, 0, 4);
+    c.w.kill(c.nodes[2]);
+    c.until("sealed", |c| c.in_sync(1) == [0] && c.role(1).contains("sealed"));
+    c.w.restart(c.nodes[1]);
+    c.until("it is stuck", |c| c.count("fill.lost-here") > 1);
+    let said = |c: &Cluster, what: &[&str]| c.troubles.iter().any(|why| what.iter().all(|what| why.contains(what)));
+    assert!(said(&c, &["writes wait", "delete that snapshot", "bring n3 back"]), "{:?}", c.troubles);
+    c.w.restart(c.nodes[2]);
+    c.until("the other one is filled", |c| c.in_sync(1) == [0, 2]);
+    c.until_serving(1);
+    let client = c.client(1, 0);
+    assert_eq!(c.read(client, 1, 0), 4);
+    c.write(client, 1, 0, 5);
+    c.until("it is stuck again", |c| said(c, &["is not filled", "delete that snapshot", "or stop n1"]));
+    let epoch = c.configs[&shard(1)].epoch;
+    c.run(Span::seconds(60));
+    assert_eq!((c.configs[&shard(1)].epoch, c.count("fill.made-way")), (epoch, 1), "it stays, and nothing moves");
+    for snapshot in [7, 8] {
+        let work: Vec<CopyWork> =
+            (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(snapshot))).collect();
+        c.work(&work);
+        c.run(Span::seconds(1));
+    }
+    c.until_in_sync(1);
+    c.run(Span::seconds(1));
+    assert!(c.troubles.is_empty(), "{:?}", c.troubles);
+}
+
+#[test]
+fn copies_that_cannot_be_filled_have_their_turn_once() {
+    let mut c = Cluster::new(34);
+    (c.blocks, c.min_copies) = (210 * CHUNK, 1);
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 77);
+    c.snapshot(1, 7);
+    c.write(client, 1, 0, 2);
+    c.run(Span::seconds(10));
+    c.rot_pages(0, |array| array >= 0x1000_0000);
+    c.until_in_sync(1);
+    c.replace(1, 1, CopyId(777));
+    c.replace(1, 2, CopyId(778));
+    c.until("both had their turn", |c| c.count("fill.made-way") == 1 && c.count("fill.lost-here") > 4);
+    let epoch = c.configs[&shard(1)].epoch;
+    c.run(Span::seconds(60));
+    assert_eq!((c.configs[&shard(1)].epoch, c.in_sync(1)), (epoch, vec![0]));
+    // Without it what is left is written anew, as far as it was lost.
+    c.work(&[CopyWork::DropSnapshot(copy(1, 0), SnapshotId(7))]);
+    let client = c.client(1, 0);
+    let token = c.ask(client, 1, op::DISCARD, 0, (210 * CHUNK) << 12, Vec::new());
+    assert_eq!(c.answer(token).0, Status::Ok);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 3);
+    c.until_in_sync(1);
+    c.run(Span::seconds(1));
+    assert!(c.troubles.is_empty(), "{:?}", c.troubles);
 }
 
 /// While it serves, the copy is dropped and tried again and again: what keeps it is said all the while, until it is written again.

@@ -135,7 +135,10 @@ impl<S: Store> Node<S> {
                         return;
                     }
                     if filling.is_listed(size) {
-                        filling.stuck = false;
+                        let was_stuck = std::mem::take(&mut filling.stuck);
+                        if let Some(primary) = self.primaries.get_mut(&shard).filter(|_| was_stuck) {
+                            primary.had_turn.clear();
+                        }
                         self.tell_complete(now, shard);
                         return;
                     }

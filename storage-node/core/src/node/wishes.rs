@@ -16,7 +16,7 @@ use crate::limits::{
 use crate::mail::Letter;
 use crate::primary::{FailedBy, Primary, PrimaryPhase};
 use conductor_model::api::{MembershipChange, MembershipRequest};
-use conductor_model::{CopyId, CopyState, Member, ShardId};
+use conductor_model::{CopyId, CopyState, Member, OpenId, ShardId};
 use driver::{Outbox, Span, Time};
 use node_store::Store;
 use std::collections::BTreeSet;
@@ -25,6 +25,8 @@ use std::collections::BTreeSet;
 pub(super) const DISK_FAILED: &str = "its disk failed";
 /// Why a copy that was opened anew is dropped: to be filled at once.
 pub(super) const OPENED_ANEW: &str = "its store was opened anew";
+/// Why a copy is dropped that is not filled here, for the sake of one that may be.
+const MAKES_WAY: &str = "what it lacks is lost here, and another copy is filled first";
 /// Why a copy is dropped whose filling somebody has ended.
 const ABORTED: &str = "its filling was aborted";
 
@@ -44,6 +46,7 @@ impl<S: Store> Node<S> {
                 self.blame_the_late(now, shard);
             }
             self.end_aborted_filling(now, shard);
+            self.end_stuck_filling(now, shard, filled);
             self.recover(now, shard, out);
             let due = self.due(now, shard, filled);
             filled += usize::from(matches!(due, Some(MembershipChange::Fill(..))));
@@ -136,6 +139,35 @@ impl<S: Store> Node<S> {
         }
     }
 
+    /// A filling that is stuck ends as one that fails, if there is another copy to fill that has not been stuck itself since one last went
+    /// on. Where all were, the last one stays.
+    fn end_stuck_filling(&mut self, now: Time, shard: ShardId, filled: usize) {
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let Some(filling) = primary.filling.as_ref().filter(|f| f.stuck && !f.add_asked) else { return };
+        primary.had_turn.insert(filling.copy);
+        let waits = filled < FILLS_AT_ONCE && primary.failed.is_empty() && !driver::mutant::on("stuck_fill_stays");
+        let Some(primary) = self.primaries.get(&shard).filter(|_| waits) else { return };
+        if self.fillable(now, primary).any(|(copy, _)| !primary.had_turn.contains(&copy)) {
+            self.counters.count("fill.made-way");
+            self.end_filling(now, shard, MAKES_WAY);
+        }
+    }
+
+    /// Absent copies that may be filled now.
+    fn fillable<'a>(&'a self, now: Time, primary: &'a Primary) -> impl Iterator<Item = (CopyId, OpenId)> + 'a {
+        let held = |copy: CopyId| {
+            self.fillings.aborted.contains(&copy)
+                && !primary.config.is_sealed()
+                && !driver::mutant::on("aborted_filled")
+        };
+        primary.listed_others().filter(move |member| !held(member.copy)).filter_map(move |member| {
+            let rests = primary.fill_after.get(&member.copy).is_some_and(|(until, _)| now < *until);
+            let absent = member.state == CopyState::Absent && !rests;
+            let link = self.links.get(member.endpoint).filter(|l| absent && l.silence(now) < MEMBER_SILENT)?;
+            Some((member.copy, link.up.as_ref()?.open_of(member.disk)?))
+        })
+    }
+
     fn hang(&mut self, shard: ShardId, why: &str) {
         self.counters.count("primary.hangs");
         if let Some(primary) = self.primaries.get_mut(&shard) {
@@ -195,19 +227,9 @@ impl<S: Store> Node<S> {
             (None, Some(_)) => None,
             (_, None) if filled >= FILLS_AT_ONCE => None,
             (_, None) => {
-                let held = |copy: &CopyId| {
-                    self.fillings.aborted.contains(copy)
-                        && !primary.config.is_sealed()
-                        && !driver::mutant::on("aborted_filled")
-                };
-                let candidates = primary.listed_others().filter(|member| !held(&member.copy)).filter_map(|member| {
-                    let rests = primary.fill_after.get(&member.copy).is_some_and(|(until, _)| now < *until);
-                    let absent = member.state == CopyState::Absent && !rests;
-                    let link = self.links.get(member.endpoint).filter(|l| absent && l.silence(now) < MEMBER_SILENT)?;
-                    Some((member.copy, link.up.as_ref()?.open_of(member.disk)?))
-                });
                 // One that has everything that was acknowledged is filled soonest.
-                let best = candidates.max_by_key(|(copy, _)| primary.config.full_set.contains(copy));
+                let rank = |copy: &CopyId| (primary.config.full_set.contains(copy), !primary.had_turn.contains(copy));
+                let best = self.fillable(now, primary).max_by_key(|(copy, _)| rank(copy));
                 best.map(|(copy, open)| MembershipChange::Fill(copy, open))
             }
         }
