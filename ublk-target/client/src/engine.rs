@@ -310,7 +310,7 @@ impl Engine {
     /// Completes what nothing holds any more.
     pub(crate) fn reap(&mut self, now: Time) {
         while let Some(ClientIocb { request }) = self.table.reap() {
-            let Request { tag, kind, parts, failed, deadline, mut stages, .. } = self.requests.remove(request.0);
+            let Request { tag, kind, parts, failed, lost, deadline, mut stages, .. } = self.requests.remove(request.0);
             self.failing.remove(&request);
             if let Some(deadline) = deadline {
                 self.deadlines.remove(&(deadline, request));
@@ -320,6 +320,10 @@ impl Engine {
                 Some(Failure { error, .. }) => {
                     parts.for_each(drop);
                     Err(error)
+                }
+                None if lost => {
+                    parts.for_each(drop);
+                    Err(BlockError::CacheLost)
                 }
                 None => Ok(done(kind, stages.offset, stages.len, parts)),
             };
@@ -354,11 +358,12 @@ impl Engine {
     /// Nothing is left that needs a turn of this engine before something arrives, until then.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let links = self.links.values().flat_map(|link| {
-            let retry = match link.state {
-                State::Down(until) if link.wants_connection() => Some(until),
-                _ => None,
+            let (retry, makes_room) = match link.state {
+                State::Down(until) if link.wants_connection() && !link.waits_for_place => (Some(until), None),
+                State::Up(_) => (None, link.makes_room),
+                _ => (None, None),
             };
-            retry.into_iter().chain(link.drain_by).chain(link.makes_room)
+            retry.into_iter().chain(link.drain_by).chain(makes_room)
         });
         let failing = self.failing.iter().filter_map(|&request| {
             let request = &self.requests[request.0];

@@ -157,6 +157,8 @@ pub(crate) struct Request {
     pub(crate) open: usize,
     /// Handed up as soon as nothing of it is in flight or unfenced.
     pub(crate) failed: Option<Failure>,
+    /// A flush whose parts that are done have found a loss: told when all are, so that one tells of all shards.
+    pub(crate) lost: bool,
     /// When `--io-timeout` strikes.
     pub(crate) deadline: Option<Time>,
     pub(crate) stages: Stages,

@@ -6,9 +6,11 @@
 use driver::Span;
 
 /// Connections of one lane to nodes: one for each reactor that serves some of the volume, and a volume's shards may be on more reactors than
-/// this. Those that rest make room for others then, and where none rests they take turns. A queue of a block device has twice as many
+/// this. Those that rest make room for others then, and where none rests they take turns; but not where ranges are held. A queue of a block device has twice as many
 /// streams, for those that are being closed.
 pub const MAX_LINKS: usize = 256;
+/// Connections that do not rest and are asked to make way at a time: nothing more is sent on them until they are gone, or `ROOM_WAIT` is over.
+pub const BUSY_ASKED: usize = 8;
 /// Longest READ or WRITE on the wire, in bytes: what one payload carries.
 pub const MAX_IO: u64 = wire::MAX_PAYLOAD as u64;
 /// Longest WRITE_ZEROES or DISCARD on the wire, in bytes: a node's own bound.

@@ -48,6 +48,8 @@ pub(crate) struct Link {
     pub(crate) drain_by: Option<Time>,
     /// Nothing is posted any more until then: when nothing is out, the connection is closed, and a better one takes its place.
     pub(crate) makes_room: Option<Time>,
+    /// It is to connect, and there are as many connections as there may be: one that ends wakes it.
+    pub(crate) waits_for_place: bool,
     /// A failed request waits for this node to fence its twin: connect although nothing is to be sent.
     pub(crate) fence_wanted: bool,
     /// Something is to be held there: likewise.
@@ -71,6 +73,7 @@ impl Link {
             quiet: None,
             drain_by: None,
             makes_room: None,
+            waits_for_place: false,
             fence_wanted: false,
             claimed: false,
             verdict_wanted: false,
@@ -129,9 +132,9 @@ impl Link {
     }
 
     /// Whether its connection may make way for another link's, and if so who goes first: one that rests, for longest, or else one that has been
-    /// there for longest. What is held on a connection, or is to be fenced by it, is lost with it.
+    /// there for longest.
     pub(crate) fn makes_way(&self) -> Option<(bool, Time)> {
-        let stays = self.claimed || self.fence_wanted || self.makes_room.is_some();
+        let stays = self.fence_wanted || self.makes_room.is_some();
         let is_busy = self.posted > 0 || !self.queue.is_empty();
         let goes = matches!(self.state, State::Up(_)) && !stays;
         goes.then_some((is_busy, if is_busy { self.turn } else { self.used }))

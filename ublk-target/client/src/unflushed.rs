@@ -19,6 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Row `n` has 2^n shards, so that 33 rows are enough for every `ShardIndex` and none ever moves. 48 bytes a shard.
 const ROWS: usize = 33;
 
+/// What a former life of the target may have written to a shard counts as one change.
+const FORMER: u64 = 1;
+
 /// One shard.
 #[derive(Debug)]
 struct Mark {
@@ -49,7 +52,7 @@ impl Unflushed {
         let nth = u64::from(shard.0) + 1;
         let row = nth.ilog2();
         let fresh = |_| Mark {
-            changes: AtomicU64::new(1),
+            changes: AtomicU64::new(FORMER),
             flushed: AtomicU64::new(0),
             coming: AtomicU64::new(0),
             cache: AtomicU64::new(0),
@@ -64,6 +67,11 @@ impl Unflushed {
     /// Since when the attachment has the volume. To be called before anything is seen.
     pub(crate) fn held_since(&self, commit: Commit) {
         self.held_since.fetch_max(commit.0, Ordering::AcqRel);
+    }
+
+    /// The volume has grown by this shard since the attachment began, whatever lane hears of it: no former life of the target has written to it.
+    pub(crate) fn grown(&self, shard: ShardIndex) {
+        self.flushed(shard, FORMER);
     }
 
     /// A map names this cache generation of a shard. Whoever goes on from here finds the loss marked: a lane that another one is ahead

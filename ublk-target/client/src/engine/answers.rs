@@ -7,7 +7,7 @@ use crate::iocb::{Lost, Part, PartKey, PartState, Pause, RequestKey, Stage};
 use crate::limits::{MAX_EXTENTS, MIN_EXTENTS, RETRY_MAX, RETRY_MIN};
 use crate::link::Link;
 use crate::request::BlockError;
-use crate::split::Action;
+use crate::split::{Action, Kind};
 use conductor_model::Bytes;
 use driver::{ConnId, Span, Time};
 use node_protocol::{ExtentsAnswer, ReplyBody, Status};
@@ -125,7 +125,12 @@ impl Engine {
 
     /// Rule 18: what a request has done is durable itself; what was acknowledged before it may not be.
     fn tell_loss(&mut self, now: Time, request: RequestKey) {
-        match self.requests[request.0].failed.as_ref().map(|failure| failure.error) {
+        let asked = &mut self.requests[request.0];
+        match asked.failed.as_ref().map(|failure| failure.error) {
+            None if asked.kind == Kind::Flush => {
+                self.counters.losses_told += u64::from(!asked.lost);
+                asked.lost = true;
+            }
             None => {
                 self.counters.losses_told += 1;
                 self.fail(now, request, BlockError::CacheLost);

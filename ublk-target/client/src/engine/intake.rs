@@ -63,6 +63,7 @@ impl Engine {
             open: parts.len(),
             parts,
             failed: None,
+            lost: false,
             deadline,
             stages,
         });

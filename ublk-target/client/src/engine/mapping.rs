@@ -32,6 +32,7 @@ impl Engine {
 
     /// A map arrived. False if it is not of this volume, or contradicts itself.
     pub(crate) fn map(&mut self, now: Time, map: &VolumeMap) -> bool {
+        let known = self.routes.shards().count();
         let Ok(news) = self.routes.update(map) else {
             self.counters.bad_maps += 1;
             return false;
@@ -39,6 +40,9 @@ impl Engine {
         self.counters.maps += 1;
         self.counters.stale_entries += news.stale as u64;
         self.counters.shrinking_maps += u64::from(news.shrunk);
+        if let Some(unflushed) = &self.unflushed {
+            self.routes.shards().skip(known).for_each(|shard| unflushed.grown(shard));
+        }
         if news.moved > 0 || news.grew {
             self.see_generations();
         }

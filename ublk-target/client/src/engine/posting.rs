@@ -3,7 +3,7 @@
 use super::{Body, Engine, Network, NotPosted, Post, close};
 use crate::claims::Claims;
 use crate::iocb::{Lost, Part, PartKey, PartState, Pause, Posted, Request, RequestKey, Stage};
-use crate::limits::{MAX_LINKS, REQUEST_DEADLINE, RETRY_MAX};
+use crate::limits::{BUSY_ASKED, MAX_LINKS, REQUEST_DEADLINE, RETRY_MAX};
 use crate::link::{Link, State};
 use crate::routes::Routes;
 use crate::shares::Shares;
@@ -65,11 +65,13 @@ impl Engine {
         let unflushed = unflushed.as_ref();
         let mut sender =
             Sender { now, requests, parts, routes, shares, claims, paused, counters, unflushed, unfenced, covered };
-        let mut places = make_places(now, links);
+        // What is held is a session's, and lost with its connection: who shares a volume has one to each reactor that serves some of it.
+        let mut places = if claims.holding().is_some() { Places::All } else { make_places(now, links) };
         for (endpoint, link) in links.iter_mut() {
             let makes_room = link.makes_room.is_some_and(|until| now < until);
+            link.waits_for_place = link.is_due(now) && !places.take(link);
             match link.state {
-                State::Down(_) if link.is_due(now) && places.take(link) => {
+                State::Down(_) if link.is_due(now) && !link.waits_for_place => {
                     link.state = State::Opening(net.connect(*endpoint));
                     sender.counters.connects += 1;
                 }
@@ -144,7 +146,8 @@ fn make_places(now: Time, links: &mut BTreeMap<SocketAddr, Link>) -> Places {
     let mut others: Vec<(bool, Time, SocketAddr)> =
         links.iter().filter_map(|(at, link)| link.makes_way().map(|(is_busy, since)| (is_busy, since, *at))).collect();
     others.sort_unstable();
-    for (.., endpoint) in others.into_iter().take(ask) {
+    let resting = others.iter().filter(|(is_busy, ..)| !is_busy).count();
+    for (.., endpoint) in others.into_iter().take(ask.min(resting + BUSY_ASKED)) {
         if let Some(link) = links.get_mut(&endpoint) {
             link.make_room(now);
         }

@@ -586,6 +586,8 @@ fn serve(b: &mut Bench, stuck: Option<u16>) {
         b.answer(port, 0, Status::Ok, b"");
     }
     b.pass(Span::millis(10));
+    let _map = b.engine.wants_map(b.now);
+    assert!(b.engine.next_deadline().is_none_or(|at| at > b.now), "nothing is due that this turn did not do");
 }
 
 #[test]

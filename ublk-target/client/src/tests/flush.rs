@@ -2,7 +2,7 @@
 
 use super::fake::{Bench, SETTINGS};
 use super::{SHARD, endpoint, map};
-use crate::limits::{LANE_PARTS, RECONNECT_MAX};
+use crate::limits::{LANE_PARTS, RECONNECT_MAX, RETRY_MAX};
 use crate::request::{BlockError, BlockOp, BlockRequest};
 use crate::unflushed::Unflushed;
 use conductor_model::api::VolumeMap;
@@ -335,6 +335,58 @@ fn a_loss_in_several_shards_is_told_once_by_a_flush_or_a_change_of_all_of_them()
         assert_eq!(b.engine.counters.losses_told, 1);
         b.assert_clean();
     }
+}
+
+#[test]
+fn a_flush_that_finds_a_loss_asks_the_other_shards_all_the_same_and_tells_of_all() {
+    let mut map = after_a_loss(7);
+    (map.shards[1].epoch, map.shards[1].cache) = (Epoch(2), Commit(7));
+    for withdrawn in [false, true] {
+        let mut b = lane(&[(1, 1), (1, 1)], &[1]);
+        done(&mut b, 0, BlockOp::Discard, 0, 4096);
+        done(&mut b, 1, BlockOp::Discard, SHARD, 4096);
+        b.engine.map(b.now, &map);
+        b.submit(2, FLUSH, 0, 0);
+        b.turn();
+        assert_eq!(asked(&b, 1), [(op::FLUSH, 0), (op::FLUSH, 1)]);
+        // The other shard is not served yet.
+        b.answer(1, 1, Status::Later, b"");
+        b.answer(1, 0, Status::Ok, b"");
+        assert_eq!(b.results().len(), 2, "it is not over");
+        if withdrawn {
+            b.engine.withdraw(b.now, &[2]);
+            b.turn();
+            assert_eq!(b.results()[2], (2, Err(BlockError::Stopped)), "of which nobody hears");
+        } else {
+            b.pass(RETRY_MAX);
+            assert_eq!(asked(&b, 1), [(op::FLUSH, 1)]);
+            b.answer(1, 0, Status::Ok, b"");
+            assert_eq!(b.results()[2], (2, Err(BlockError::CacheLost)));
+        }
+        b.submit(3, FLUSH, 0, 0);
+        b.turn();
+        while withdrawn && !b.posted(1).is_empty() {
+            b.answer(1, 0, Status::Ok, b"");
+        }
+        assert_eq!(b.results()[3], (3, if withdrawn { Err(BlockError::CacheLost) } else { Ok(0) }));
+        b.assert_clean();
+    }
+}
+
+#[test]
+fn nothing_is_lost_of_a_shard_that_the_volume_grew_by_and_nobody_wrote_to() {
+    let mut b = lane(&[(1, 1)], &[1]);
+    b.engine.map(b.now, &flush_map(&[(1, 1), (1, 1)]));
+    let mut map = flush_map(&[(1, 1), (2, 1)]);
+    map.shards[1].cache = Commit(7);
+    b.engine.map(b.now, &map);
+    b.ask(durable(1, BlockOp::Discard, SHARD, 4096));
+    b.turn();
+    b.answer(1, 0, Status::Ok, b"");
+    b.submit(2, FLUSH, 0, 0);
+    b.turn();
+    assert_eq!(b.results(), [(1, Ok(0)), (2, Ok(0))]);
+    b.assert_clean();
 }
 
 #[test]
