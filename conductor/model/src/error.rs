@@ -269,6 +269,9 @@ pub enum Error {
     /// The key that is shown is not one, or no more.
     #[error("the key {0} was removed")]
     KeyRemoved(String),
+    /// The key that is shown was given out by a conductor whose state was newer.
+    #[error("the key {0} is newer than this conductor's state")]
+    KeyUnknown(String),
     /// The key that is shown is for other volumes.
     #[error("the key {name} is not for volume {volume}")]
     KeyOfOthers {
@@ -344,7 +347,7 @@ impl Error {
             Self::KeyExists(_) => "key-exists",
             Self::NoKey(_) => "no-key",
             Self::KeyRemoved(_) => "key-removed",
-            Self::KeyOfOthers { .. } | Self::WriterStays { .. } => "forbidden",
+            Self::KeyUnknown(_) | Self::KeyOfOthers { .. } | Self::WriterStays { .. } => "forbidden",
             Self::Distrusted { .. } => "distrusted",
             Self::BadDraw(_) => "bad-draw",
         }
@@ -357,7 +360,9 @@ impl Error {
             Self::UnknownNode(_) | Self::NoNode(_) | Self::NoDisk(_) | Self::NoVolume(_) => Class::NotFound,
             Self::NoSnapshot { .. } | Self::NoCopyJob { .. } | Self::NoClient(_) | Self::NoKey(_) => Class::NotFound,
             Self::NoCopy { .. } | Self::NoRollback { .. } => Class::NotFound,
-            Self::KeyRemoved(_) | Self::KeyOfOthers { .. } | Self::WriterStays { .. } => Class::Forbidden,
+            Self::KeyRemoved(_) | Self::KeyUnknown(_) | Self::KeyOfOthers { .. } | Self::WriterStays { .. } => {
+                Class::Forbidden
+            }
             _ => Class::Conflict,
         }
     }

@@ -16,6 +16,7 @@ use crate::record::{ShardRecord, VolumeRecord};
 use crate::resync::seconds_left;
 use crate::views::{Duty, FillInfo, Health, NodeState};
 use crate::{Bytes, Conductor, CopyId, CopyState, DiskId, Member, Millis, NodeId};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes that are named in one sentence; of more it says how many.
@@ -268,7 +269,7 @@ impl Conductor {
     fn troubles(&self, now: Millis, volume: &VolumeRecord) -> impl Iterator<Item = (Health, String)> {
         let id = volume.id;
         let said = self.troubles_said(now).filter(move |(_, trouble)| trouble.shard.volume == id);
-        said.filter_map(|(node, trouble)| {
+        let said = said.filter_map(|(node, trouble)| {
             let Trouble { shard, waiting, reason: why, .. } = trouble;
             Some(match trouble.ailment {
                 // It is among the warnings.
@@ -280,8 +281,10 @@ impl Conductor {
                 }
                 None => (Health::Waiting, format!("{shard}: {why} ({waiting} waiting)")),
             })
-        })
-        .take(MAX_REASONS_PER_VOLUME)
+        });
+        let mut said: Vec<(Health, String)> = said.collect();
+        said.sort_by_key(|(health, _)| Reverse(*health));
+        said.into_iter().take(MAX_REASONS_PER_VOLUME)
     }
 
     fn filling(&self, volume: &VolumeRecord, found: &Findings) -> Option<FillInfo> {

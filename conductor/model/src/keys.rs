@@ -159,8 +159,11 @@ impl Conductor {
     pub fn permit(&self, name: &str, serial: u64, volume: &str) -> Result<(), Error> {
         let key = self.keys.get(&serial).filter(|key| key.name == name);
         let Some(key) = key else {
-            // Whose state may be from the past knows nothing of keys that were added since.
+            // Whose state is from the past knows nothing of keys that were added since.
             self.check_trusted()?;
+            if serial > self.meta.last_key {
+                return Err(Error::KeyUnknown(name.to_owned()));
+            }
             return Err(Error::KeyRemoved(name.to_owned()));
         };
         // Of a volume that there is not, no more is said than of one that it is not for.

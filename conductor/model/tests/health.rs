@@ -243,3 +243,22 @@ fn what_is_wrong_with_a_shard_that_serves_is_told_and_is_no_waiting() {
     );
     assert_eq!(said(&[]), (Health::Healthy, Vec::new(), Vec::new()), "they are written again");
 }
+
+#[test]
+fn many_copies_that_are_not_filled_hide_nothing_that_is_worse() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.make(&NewVolume { shard_size: Bytes(MIB), ..NewVolume::new("v1", Bytes(60 * MIB)) }).unwrap();
+    cluster.bear(1);
+    for node in 1..=3 {
+        let mut beat = cluster.heartbeat(node, 1, 0);
+        let theirs = (0..60).filter(|index| cluster.config(1, *index).primary_member().unwrap().node.0 == node);
+        let trouble = |index| {
+            let (lost, ailment) = if node == 3 { (true, None) } else { (false, Some(Ailment::Unfilled)) };
+            Trouble { shard: shard(1, index), waiting: 0, reason: "so".to_owned(), lost, ailment }
+        };
+        beat.troubles = theirs.map(trouble).take(if node == 3 { 1 } else { 60 }).collect();
+        assert!(node == 3 || beat.troubles.len() > 8);
+        cluster.run(|m, now, _| m.heartbeat(now, &beat)).unwrap();
+    }
+    assert_eq!(cluster.model.status(cluster.now).health, Health::Lost);
+}

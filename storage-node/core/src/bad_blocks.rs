@@ -28,8 +28,10 @@ pub(crate) struct Unreadable {
     /// The first of them.
     pub(crate) view: View,
     pub(crate) block: Blocks,
-    /// So many.
+    /// So many, …
     pub(crate) count: usize,
+    /// … or more.
+    pub(crate) more: bool,
     /// Of so many views.
     pub(crate) views: usize,
 }
@@ -39,11 +41,23 @@ impl BadBlocks {
         self.0.is_empty()
     }
 
-    /// A block was met, and not put right. What was known of it before; of more than are kept that is nothing.
+    /// There are as many as are kept, and perhaps others.
+    fn is_full(&self) -> bool {
+        self.0.len() >= BAD_BLOCKS_KEPT
+    }
+
+    /// Something of the shard is known to be nobody's.
+    fn is_told(&self, shard: ShardId) -> bool {
+        let its = self.0.range((shard, View::Live, Blocks(0), CopyId(0))..).take_while(|((of, ..), _)| *of == shard);
+        its.map(|(_, had)| had).any(|had| *had == Had::Nowhere)
+    }
+
+    /// A block was met, and not put right. What was known of it before; of more than are kept that is nothing. But one of each shard is
+    /// kept in any case, so that it is told that there are some.
     pub(crate) fn met(&mut self, shard: ShardId, view: View, (copy, block): (CopyId, Blocks), had: Had) -> Option<Had> {
         let key = (shard, view, block, copy);
         let before = self.0.get(&key).copied();
-        if before.is_some() || self.0.len() < BAD_BLOCKS_KEPT {
+        if before.is_some() || !self.is_full() || (had == Had::Nowhere && !self.is_told(shard)) {
             self.0.insert(key, before.map_or(had, |before| before.max(had)));
         }
         before
@@ -104,7 +118,8 @@ impl BadBlocks {
                     of.views += usize::from(another);
                 }
                 None => {
-                    found.push(Unreadable { shard: *shard, view: *view, block: *block, count: 1, views: 1 });
+                    let more = self.is_full();
+                    found.push(Unreadable { shard: *shard, view: *view, block: *block, count: 1, more, views: 1 });
                 }
             }
         }
@@ -142,7 +157,14 @@ mod tests {
         let again = bad.met(shard(0), View::Live, (OWN, Blocks(5)), Had::Elsewhere);
         assert_eq!(again, Some(Had::Nowhere), "it is known, and no better than before");
         bad.met(shard(0), View::Live, (OWN, Blocks(9)), Had::Elsewhere);
-        let of = |view, block, count, views| Unreadable { shard: shard(0), view, block: Blocks(block), count, views };
+        let of = |view, block, count, views| Unreadable {
+            shard: shard(0),
+            view,
+            block: Blocks(block),
+            count,
+            more: false,
+            views,
+        };
         assert_eq!(bad.unreadable(), [of(View::Live, 5, 2, 1), of(snapshot(7), 5, 3, 2)]);
         bad.forget_snapshot(shard(0), SnapshotId(7));
         assert_eq!(bad.unreadable(), [of(View::Live, 5, 2, 1), of(snapshot(8), 1, 1, 1)]);
@@ -168,6 +190,14 @@ mod tests {
         for block in 0..u32::try_from(BAD_BLOCKS_KEPT).unwrap() + 2 {
             bad.met(shard(0), View::Live, (OWN, Blocks(block)), Had::Nowhere);
         }
-        assert_eq!(bad.unreadable()[0].count, BAD_BLOCKS_KEPT);
+        let all = bad.unreadable();
+        assert!(all[0].count == BAD_BLOCKS_KEPT && all[0].more && all.len() == 1, "{all:?}");
+        // But of no shard is it kept secret.
+        for block in [7, 8] {
+            bad.met(shard(1), View::Snapshot(SnapshotId(1)), (OWN, Blocks(block)), Had::Nowhere);
+        }
+        let of_another = bad.unreadable()[1];
+        assert_eq!((of_another.shard, of_another.block, of_another.count), (shard(1), Blocks(7), 1));
+        assert!(of_another.more);
     }
 }

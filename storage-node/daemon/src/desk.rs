@@ -180,9 +180,11 @@ impl Desk {
         }
     }
 
-    /// The shards that do not serve.
+    /// The shards that do not serve, and behind them those that something else is wrong with: the conductor keeps so many.
     pub(crate) fn troubles(&self) -> Vec<Trouble> {
-        self.lock().troubles.values().flatten().cloned().collect()
+        let mut all: Vec<Trouble> = self.lock().troubles.values().flatten().cloned().collect();
+        all.sort_by_key(|trouble| trouble.ailment.is_some());
+        all
     }
 
     /// How far the primaries are with filling copies.

@@ -366,8 +366,9 @@ impl<S: Store> Node<S> {
         } else {
             let (view, block, own) = (self.iocbs[key].view, piece.at.from, primary.config.primary);
             let bad = BadBlock { view, block, held_by: primary.holder_away() };
-            // It is tried again and again, and is found once.
-            if primary.keeps_from_filling.replace(bad) != Some(bad) {
+            let alone = primary.others().next().is_none();
+            // It is tried again and again, and is found once. What another copy in sync may have is not said to be nobody's.
+            if alone && primary.keeps_from_filling.replace(bad) != Some(bad) {
                 self.counters.count("read.damaged");
                 self.bad_block_found(now, shard, own, bad, out);
             }
@@ -562,6 +563,10 @@ impl<S: Store> Node<S> {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
         let Some(filling) = &primary.filling else { return };
         primary.failed.insert(filling.copy, why);
+        if !primary.had_turn.is_empty() {
+            // One that was stuck made way for it.
+            primary.had_turn.insert(filling.copy);
+        }
         if !filling.add_asked {
             self.forget_filling(now, shard);
         }

@@ -3,7 +3,6 @@
 use super::Node;
 use super::wishes::DISK_FAILED;
 use crate::bad_blocks::Unreadable;
-use crate::limits::BAD_BLOCKS_KEPT;
 use crate::mail::Letter;
 use crate::primary::{BadBlock, Primary, PrimaryPhase};
 use conductor_model::api::{Ailment, MembershipChange, Trouble};
@@ -75,8 +74,11 @@ impl<S: Store> Node<S> {
         let fills_a_holder = sealed && filling.is_some_and(|f| primary.config.full_set.contains(&f.copy));
         let bad = primary.keeps_from_filling.filter(|bad| !fills_a_holder && !self.is_dropped(shard, bad.view));
         let BadBlock { view, block, held_by } = bad?;
+        // One that held all of this is filled past it.
+        let away = primary.holder_away().filter(|_| sealed);
         let way_out = match (held_by, view) {
             (Some(node), _) => format!("{node} may have it: bring it back"),
+            (None, _) if let Some(node) = away => format!("bring {node} back, which is filled all the same"),
             (None, View::Live) if sealed => {
                 format!("with --min-copies {} it can be written again", primary.config.in_sync())
             }
@@ -119,11 +121,12 @@ impl<S: Store> Node<S> {
 
 /// What nobody can read, and what to do about it.
 fn unreadable_reason(found: Unreadable) -> String {
-    let Unreadable { view, block, count, views, .. } = found;
-    let (what, them) = match count {
-        1 => (format!("block {block}"), "it"),
-        n if n >= BAD_BLOCKS_KEPT => (format!("{n} blocks or more ({block} first)"), "them"),
-        n => (format!("{n} blocks ({block} first)"), "them"),
+    let Unreadable { view, block, count, more, views, .. } = found;
+    let (what, them) = match (count, more) {
+        (1, false) => (format!("block {block}"), "it"),
+        (1, true) => (format!("block {block}, and perhaps others"), "them"),
+        (n, false) => (format!("{n} blocks ({block} first)"), "them"),
+        (n, true) => (format!("{n} blocks or more ({block} first)"), "them"),
     };
     match view {
         View::Live => {
