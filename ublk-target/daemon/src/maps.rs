@@ -15,8 +15,8 @@ use std::time::Instant;
 /// what has the name by now may be something else than what the lanes serve, of which it is told nothing.
 ///
 /// Who writes to a volume that is deleted is fenced by its nodes, as long as they know of it: nodes that started since do not, nor does one that
-/// is gone. Nor does one fence whose key was removed. A snapshot's readers have no attachment that could be. There nodes only say that it is not here, as they do of one that has moved,
-/// and a lane asks for a map. If that is so, and the conductor knows of none, it is gone. The conductor's word alone is not enough, whose
+/// is gone; nor can that one fence who has a key that was removed. A snapshot's readers have no attachment that could be. There nodes only say
+/// that it is not here, as they do of one that has moved, and a lane asks for a map. If that is so, and the conductor knows of none, it is gone. The conductor's word alone is not enough, whose
 /// state may have been lost: it counts from when a lane asks, one that leads another cluster knows nothing of this one, and one in doubt does
 /// not say that there is none.
 pub(crate) fn run(

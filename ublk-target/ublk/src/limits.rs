@@ -17,7 +17,7 @@ pub const MAX_IO_BYTES: u32 = 1 << 20;
 /// enough that 1 TiB is 16384 requests.
 pub(crate) const MAX_ZERO_SECTORS: u32 = 64 << 20 >> 9;
 
-/// Streams of one queue: one per endpoint, and those that are being closed beside the ones that take their place.
+/// Streams of one queue: those of the volume client's links, and as many that are being closed beside the ones that take their place.
 const STREAMS: u16 = 512;
 const _: () = assert!(STREAMS as usize >= 2 * volume_client::limits::MAX_LINKS);
 /// Connects that are under way.

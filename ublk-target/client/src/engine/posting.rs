@@ -109,7 +109,7 @@ impl Engine {
 /// Who may connect in this turn: all that want to, where there are places for all.
 enum Places {
     All,
-    /// So many, of those whose first part has this number at most: who has nothing to send, but is to be fenced or to hold something, is first.
+    /// So many, of those whose first part has this number at most: who has nothing to send, but is to be fenced, is first.
     Few {
         left: usize,
         last: Option<u64>,

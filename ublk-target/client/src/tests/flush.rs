@@ -311,15 +311,21 @@ fn a_flush_fails_once_if_what_it_was_to_make_durable_may_be_lost() {
     b.assert_clean();
 }
 
-#[test]
-fn a_loss_in_several_shards_is_told_once_by_a_flush_or_a_change_of_all_of_them() {
+/// Two shards were changed, and lost it.
+fn with_two_losses() -> Bench {
     let mut map = after_a_loss(7);
     (map.shards[1].epoch, map.shards[1].cache) = (Epoch(2), Commit(7));
+    let mut b = lane(&[(1, 1), (1, 1)], &[1]);
+    done(&mut b, 0, BlockOp::Discard, 0, 4096);
+    done(&mut b, 1, BlockOp::Discard, SHARD, 4096);
+    b.engine.map(b.now, &map);
+    b
+}
+
+#[test]
+fn a_loss_in_several_shards_is_told_once_by_a_flush_or_a_change_of_all_of_them() {
     for fua in [false, true] {
-        let mut b = lane(&[(1, 1), (1, 1)], &[1]);
-        done(&mut b, 0, BlockOp::Discard, 0, 4096);
-        done(&mut b, 1, BlockOp::Discard, SHARD, 4096);
-        b.engine.map(b.now, &map);
+        let mut b = with_two_losses();
         for (tag, result) in [(2, Err(BlockError::CacheLost)), (3, Ok(0)), (4, Ok(0))] {
             match fua {
                 true => b.ask(durable(tag, BlockOp::Discard, SHARD - 4096, 8192)),
@@ -339,13 +345,8 @@ fn a_loss_in_several_shards_is_told_once_by_a_flush_or_a_change_of_all_of_them()
 
 #[test]
 fn a_flush_that_finds_a_loss_asks_the_other_shards_all_the_same_and_tells_of_all() {
-    let mut map = after_a_loss(7);
-    (map.shards[1].epoch, map.shards[1].cache) = (Epoch(2), Commit(7));
     for withdrawn in [false, true] {
-        let mut b = lane(&[(1, 1), (1, 1)], &[1]);
-        done(&mut b, 0, BlockOp::Discard, 0, 4096);
-        done(&mut b, 1, BlockOp::Discard, SHARD, 4096);
-        b.engine.map(b.now, &map);
+        let mut b = with_two_losses();
         b.submit(2, FLUSH, 0, 0);
         b.turn();
         assert_eq!(asked(&b, 1), [(op::FLUSH, 0), (op::FLUSH, 1)]);
