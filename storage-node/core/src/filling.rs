@@ -90,9 +90,9 @@ pub(crate) struct Filling {
     earned_at: Time,
     /// Something was refused for now: not before.
     pub(crate) wait_until: Time,
-    /// What is due cannot be listed here, because its metadata is lost: until it can, this filling takes no other one's turn, and makes way
-    /// for another copy of the shard.
-    pub(crate) stuck: bool,
+    /// What is due of a layer cannot be listed here, from this block on, because its metadata is lost: until it can, this filling takes no
+    /// other one's turn, and makes way for another copy of the shard.
+    pub(crate) stuck: Option<(View, Blocks)>,
 }
 
 /// For people.
@@ -130,7 +130,7 @@ impl Filling {
             allowance: 0,
             earned_at: now,
             wait_until: now,
-            stuck: false,
+            stuck: None,
         }
     }
 
@@ -208,6 +208,11 @@ impl Filling {
         self.left.extend(pieces);
         self.listed = end;
         self.step = Step::Fill;
+    }
+
+    /// What could not be listed is listed by now, or it is not due any more.
+    pub(crate) fn is_past_stuck(&self) -> bool {
+        self.stuck.is_some_and(|(layer, at)| layer != self.layer || self.listed > at)
     }
 
     /// A piece is durable on the copy.
@@ -322,6 +327,26 @@ mod tests {
     fn filling(mark: Mark) -> Filling {
         let said = FillState { mark, snapshots: vec![SnapshotId(1)] };
         Filling::new(Time::default(), CopyId(2), stamp(10), said)
+    }
+
+    #[test]
+    fn a_filling_is_stuck_until_what_could_not_be_listed_is_or_is_not_due_any_more() {
+        let mut filling = filling(Mark::default());
+        let layer = View::Snapshot(SnapshotId(7));
+        filling.aim(&[SnapshotId(1), SnapshotId(7), SnapshotId(8)], Sequence(70));
+        filling.stuck = Some((layer, Blocks(64)));
+        let list = |filling: &mut Filling, from, to| {
+            filling.take_lists(Blocks(from), Blocks(to), (Vec::new(), Blocks(to)), (Vec::new(), Blocks(to)));
+            filling.is_past_stuck()
+        };
+        assert!(!list(&mut filling, 0, 64));
+        assert!(list(&mut filling, 64, 65));
+        filling.aim(&[SnapshotId(1), SnapshotId(7), SnapshotId(8)], Sequence(70));
+        assert!(!filling.is_past_stuck());
+        filling.aim(&[SnapshotId(1), SnapshotId(8)], Sequence(70));
+        assert!(filling.is_past_stuck());
+        filling.stuck = None;
+        assert!(!filling.is_past_stuck());
     }
 
     #[test]

@@ -155,6 +155,8 @@ pub const LEG_LIMIT: Span = Span::millis(2800);
 pub const JOIN_LIMIT: Span = Span::seconds(7);
 /// A tick that comes so late says that this reactor itself was away: what it did not hear meanwhile counts from then on.
 pub const AWAY: Span = Span::millis(500);
+/// Where a filling is stuck, a copy whose filling came to nothing is behind the others of its shard for so long: each turn is an epoch or two.
+pub const FILL_TURN: Span = Span::seconds(300);
 /// Between two attempts to fill the same copy after one came to nothing, at first and at most.
 pub const FILL_PAUSE_MIN: Span = Span::millis(1000);
 /// See `FILL_PAUSE_MIN`.

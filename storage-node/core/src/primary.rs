@@ -20,7 +20,7 @@
 use crate::filling::Filling;
 use crate::iocbs::IocbKey;
 use crate::lease::Lease;
-use crate::limits::UNLISTED;
+use crate::limits::{FILL_TURN, UNLISTED};
 use crate::range_lock::RangeLock;
 use crate::ranges::Ranges;
 use crate::window::{Prefix, Window};
@@ -188,8 +188,8 @@ pub(crate) struct Primary {
     pub(crate) filling: Option<Box<Filling>>,
     /// Absent copies whose filling came to nothing lately: not to be tried again before then, and the pause after that.
     pub(crate) fill_after: BTreeMap<CopyId, (Time, Span)>,
-    /// Copies whose filling was stuck, since one last went on: others have their turn first.
-    pub(crate) had_turn: BTreeSet<CopyId>,
+    /// Copies that had their turn since a filling was stuck, each until then: others are filled first.
+    had_turn: BTreeMap<CopyId, Time>,
 }
 
 /// A block that does not read on the only copy in sync.
@@ -237,7 +237,7 @@ impl Primary {
             failed: BTreeMap::new(),
             filling: None,
             fill_after: BTreeMap::new(),
-            had_turn: BTreeSet::new(),
+            had_turn: BTreeMap::new(),
         }
     }
 
@@ -248,7 +248,7 @@ impl Primary {
         self.just_added = added.filter(|copy| config.member(*copy).is_some_and(|m| m.state == CopyState::InSync));
         let lacks = |copy: &CopyId| config.member(*copy).is_some_and(|m| m.state != CopyState::InSync);
         self.fill_after.retain(|copy, _| lacks(copy));
-        self.had_turn.retain(lacks);
+        self.had_turn.retain(|copy, _| lacks(copy));
         let durable = self.settled && self.config.durability.is_always();
         let finished = durable.then(|| Stamp { epoch: self.config.epoch, sequence: self.window.prefix().to });
         self.history.goes_on(self.config.epoch, finished, &config);
@@ -267,6 +267,27 @@ impl Primary {
         self.wish = None;
         self.failed.clear();
         self.filling = None;
+    }
+
+    /// A filling is stuck: whose it is had its turn.
+    pub(crate) fn begin_turns(&mut self, now: Time, copy: CopyId) {
+        self.had_turn.insert(copy, now + FILL_TURN);
+    }
+
+    /// Where a filling was stuck, another one made way for this one, which came to nothing.
+    pub(crate) fn end_turn(&mut self, now: Time, copy: CopyId) {
+        if !self.had_turn.is_empty() {
+            self.begin_turns(now, copy);
+        }
+    }
+
+    /// What was stuck goes on: nobody has to make way.
+    pub(crate) fn forget_turns(&mut self) {
+        self.had_turn.clear();
+    }
+
+    pub(crate) fn had_turn(&self, now: Time, copy: CopyId) -> bool {
+        self.had_turn.get(&copy).is_some_and(|until| now < *until)
     }
 
     /// The epoch that a copy had on its disk before those that were begun here and never settled: where it says one of these, it is what it

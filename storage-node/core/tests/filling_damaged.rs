@@ -3,7 +3,7 @@
 use crate::common::{Cluster, copy, shard};
 use crate::filling::{CHUNK, cluster, conductor_answers, start_read};
 use conductor_model::api::CopyWork;
-use conductor_model::{CopyId, Durability, SnapshotId};
+use conductor_model::{CopyId, CopyState, Durability, SnapshotId};
 use driver::Span;
 use node_protocol::{Status, op};
 
@@ -153,15 +153,29 @@ fn a_filling_that_is_stuck_makes_way_for_a_copy_that_has_everything() {
     let said = |c: &Cluster, what: &[&str]| c.troubles.iter().any(|why| what.iter().all(|what| why.contains(what)));
     assert!(said(&c, &["writes wait", "delete that snapshot", "bring n3 back"]), "{:?}", c.troubles);
     c.w.restart(c.nodes[2]);
+    // What it is asked at first finds another process; and then it is away for longer.
+    c.until_just("it makes way", |c| c.count("fill.made-way") == 1);
+    let started = c.count("fill.started");
+    c.until_just("its filling begins", |c| c.count("fill.started") > started);
+    for away in [Span::millis(600), Span::seconds(10)] {
+        c.w.kill(c.nodes[2]);
+        c.run(away);
+        c.w.restart(c.nodes[2]);
+        c.until("its filling came to nothing", |c| c.count("fill.failed") == 1);
+    }
     c.until("the other one is filled", |c| c.in_sync(1) == [0, 2]);
     c.until_serving(1);
     let client = c.client(1, 0);
     assert_eq!(c.read(client, 1, 0), 4);
     c.write(client, 1, 0, 5);
     c.until("it is stuck again", |c| said(c, &["is not filled", "delete that snapshot", "or stop n1"]));
-    let epoch = c.configs[&shard(1)].epoch;
+    let (epoch, made_way) = (c.configs[&shard(1)].epoch, c.count("fill.made-way"));
     c.run(Span::seconds(60));
-    assert_eq!((c.configs[&shard(1)].epoch, c.count("fill.made-way")), (epoch, 1), "it stays, and nothing moves");
+    assert_eq!(
+        (c.configs[&shard(1)].epoch, c.count("fill.made-way")),
+        (epoch, made_way),
+        "it stays, and nothing moves"
+    );
     for snapshot in [7, 8] {
         let work: Vec<CopyWork> =
             (0..3).map(|node| CopyWork::DropSnapshot(copy(1, node), SnapshotId(snapshot))).collect();
@@ -201,6 +215,33 @@ fn copies_that_cannot_be_filled_have_their_turn_once() {
     c.until_in_sync(1);
     c.run(Span::seconds(1));
     assert!(c.troubles.is_empty(), "{:?}", c.troubles);
+}
+
+/// It makes way for one that the conductor does not have filled; that one is asked for again when the turns are over.
+#[test]
+fn a_copy_that_may_not_be_filled_has_had_its_turn() {
+    let mut c = Cluster::new(36);
+    c.min_copies = 1;
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 0, 77);
+    c.snapshot(1, 7);
+    c.write(client, 1, 0, 2);
+    c.run(Span::seconds(10));
+    c.rot_pages(0, |array| array >= 0x1000_0000);
+    c.until_in_sync(1);
+    c.unfit = Some(CopyId(778));
+    c.replace(1, 2, CopyId(778));
+    c.replace(1, 1, CopyId(777));
+    c.until("it is tried", |c| c.count("fill.made-way") == 1 && c.count("ask.refused") > 0);
+    c.until("it is stuck again", |c| c.configs[&shard(1)].member(CopyId(777)).unwrap().state == CopyState::Syncing);
+    let epoch = c.configs[&shard(1)].epoch;
+    c.run(Span::seconds(120));
+    assert_eq!((c.configs[&shard(1)].epoch, c.count("fill.made-way")), (epoch, 1), "nothing moves");
+    c.unfit = None;
+    let is_filled = |c: &Cluster| c.configs[&shard(1)].member(CopyId(778)).unwrap().state == CopyState::Syncing;
+    c.run(Span::seconds(200));
+    c.until("its turn comes again", |c| c.count("fill.made-way") == 2 && is_filled(c));
 }
 
 /// While it serves, the copy is dropped and tried again and again: what keeps it is said all the while, until it is written again.

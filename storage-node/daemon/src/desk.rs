@@ -180,10 +180,10 @@ impl Desk {
         }
     }
 
-    /// The shards that do not serve, and behind them those that something else is wrong with: the conductor keeps so many.
+    /// The shards that are lost, those that wait, and behind them those that something else is wrong with: the conductor keeps so many.
     pub(crate) fn troubles(&self) -> Vec<Trouble> {
         let mut all: Vec<Trouble> = self.lock().troubles.values().flatten().cloned().collect();
-        all.sort_by_key(|trouble| trouble.ailment.is_some());
+        all.sort_by_key(|trouble| (trouble.ailment.is_some(), !trouble.lost));
         all
     }
 
@@ -301,7 +301,7 @@ impl Desk {
 mod tests {
     use super::*;
     use conductor_model::Epoch;
-    use conductor_model::api::{MembershipChange, OrderState};
+    use conductor_model::api::{Ailment, MembershipChange, OrderState};
 
     fn of_lanes(lanes: Lane) -> Desk {
         let desk = Desk::default();
@@ -320,6 +320,17 @@ mod tests {
         assert_eq!(desk.deleted(), [CopyId(7)]);
         desk.forget_deleted(&[CopyId(7)]);
         assert!(desk.deleted().is_empty());
+    }
+
+    #[test]
+    fn what_is_lost_is_named_before_what_waits_and_what_ails() {
+        let desk = of_lanes(2);
+        let trouble =
+            |lost, ailment| Trouble { shard: ShardId::default(), waiting: 0, reason: String::new(), lost, ailment };
+        desk.post(0, Letter::Troubles(vec![trouble(false, Some(Ailment::Unfilled)), trouble(false, None)]));
+        desk.post(1, Letter::Troubles(vec![trouble(false, Some(Ailment::Unreadable)), trouble(true, None)]));
+        let order: Vec<_> = desk.troubles().iter().map(|said| (said.lost, said.ailment.is_some())).collect();
+        assert_eq!(order, [(true, false), (false, false), (false, true), (false, true)]);
     }
 
     #[test]

@@ -322,7 +322,10 @@ impl Engine {
                     Err(error)
                 }
                 None if lost => {
-                    parts.for_each(drop);
+                    self.counters.losses_told += 1;
+                    for part in parts {
+                        self.unflushed.iter().for_each(|all| all.flushed(part.shard, part.covers));
+                    }
                     Err(BlockError::CacheLost)
                 }
                 None => Ok(done(kind, stages.offset, stages.len, parts)),

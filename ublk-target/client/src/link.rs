@@ -134,8 +134,9 @@ impl Link {
     /// Whether its connection may make way for another link's, and if so who goes first: one that rests, for longest, or else one that has been
     /// there for longest.
     pub(crate) fn makes_way(&self) -> Option<(bool, Time)> {
-        let stays = self.fence_wanted || self.makes_room.is_some();
         let is_busy = self.posted > 0 || !self.queue.is_empty();
+        // What was waited for is sent first.
+        let stays = self.fence_wanted || self.makes_room.is_some() || (is_busy && self.posted == 0);
         let goes = matches!(self.state, State::Up(_)) && !stays;
         goes.then_some((is_busy, if is_busy { self.turn } else { self.used }))
     }

@@ -126,6 +126,10 @@ impl<S: Store> Node<S> {
                     let (from, to) = (*from, *to);
                     if let Some((own, theirs)) = own.take().zip(theirs.take()) {
                         filling.take_lists(from, to, own, theirs);
+                        if filling.is_past_stuck() {
+                            filling.stuck = None;
+                            primary.forget_turns();
+                        }
                     }
                 }
                 Step::Fill => {
@@ -135,10 +139,6 @@ impl<S: Store> Node<S> {
                         return;
                     }
                     if filling.is_listed(size) {
-                        let was_stuck = std::mem::take(&mut filling.stuck);
-                        if let Some(primary) = self.primaries.get_mut(&shard).filter(|_| was_stuck) {
-                            primary.had_turn.clear();
-                        }
                         self.tell_complete(now, shard);
                         return;
                     }
@@ -250,15 +250,19 @@ impl<S: Store> Node<S> {
         let at = *from;
         match result {
             _ if *current != number => return,
-            Ok(StoreDone::Changed { next, .. }) if next <= at => filling.ends_at(at),
+            Ok(StoreDone::Changed { next, .. }) if next <= at => {
+                filling.ends_at(at);
+                filling.stuck = None;
+            }
             Ok(StoreDone::Changed { chunks, next }) => *own = Some((chunks, next)),
             Ok(_) => return,
             Err(error) => {
                 // Its snapshot is gone, or there is no room in the store: looked at anew.
                 filling.again = true;
                 filling.step = Step::List(Sequence(0));
-                filling.wait_until = now + if filling.stuck { STUCK_PAUSE } else { RETRY_REFUSED };
-                filling.stuck = matches!((&error, view), (StoreError::Corrupt { .. }, View::Snapshot(_)));
+                filling.wait_until = now + if filling.stuck.is_some() { STUCK_PAUSE } else { RETRY_REFUSED };
+                let is_lost = matches!((&error, view), (StoreError::Corrupt { .. }, View::Snapshot(_)));
+                filling.stuck = is_lost.then_some((view, at));
                 match (&error, view) {
                     (StoreError::Disk(_), _) => {
                         self.store_status(shard, &error, out);
@@ -283,7 +287,8 @@ impl<S: Store> Node<S> {
     /// Bytes per second of each filling: what may be read for all of them, in equal shares.
     fn fill_rate_each(&self) -> i64 {
         let Some(rate) = self.fillings.rate else { return FILL_RATE };
-        let fillings = self.primaries.values().filter(|p| p.filling.as_ref().is_some_and(|f| !f.stuck)).count().max(1);
+        let fillings =
+            self.primaries.values().filter(|p| p.filling.as_ref().is_some_and(|f| f.stuck.is_none())).count().max(1);
         i64::try_from(rate.0 / fillings as u64).unwrap_or(i64::MAX).min(FILL_RATE)
     }
 
@@ -561,13 +566,10 @@ impl<S: Store> Node<S> {
     /// See `fail_filling`.
     pub(super) fn end_filling(&mut self, now: Time, shard: ShardId, why: &'static str) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        let Some(filling) = &primary.filling else { return };
-        primary.failed.insert(filling.copy, why);
-        if !primary.had_turn.is_empty() {
-            // One that was stuck made way for it.
-            primary.had_turn.insert(filling.copy);
-        }
-        if !filling.add_asked {
+        let Some(&Filling { copy, add_asked, .. }) = primary.filling.as_deref() else { return };
+        primary.failed.insert(copy, why);
+        primary.end_turn(now, copy);
+        if !add_asked {
             self.forget_filling(now, shard);
         }
     }

@@ -253,6 +253,7 @@ impl<S: Store> Node<S> {
                     // That may be so for long, as where its disk failed: until then it is others' turn.
                     if let Some((MembershipChange::Fill(copy, _), _)) = primary.wish {
                         primary.pause_filling(now, copy);
+                        primary.end_turn(now, copy);
                     }
                 }
             }

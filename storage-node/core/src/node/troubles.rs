@@ -60,7 +60,7 @@ impl<S: Store> Node<S> {
         let shard = primary.config.shard;
         let sealed = primary.is_sealed();
         let filling = primary.filling.as_ref();
-        if let Some(View::Snapshot(snapshot)) = filling.filter(|f| f.stuck).map(|f| f.layer)
+        if let Some(View::Snapshot(snapshot)) = filling.and_then(|f| f.stuck).map(|(layer, _)| layer)
             && !self.is_dropped(shard, View::Snapshot(snapshot))
         {
             let own = primary.config.primary_member()?.node;

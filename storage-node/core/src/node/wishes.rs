@@ -38,8 +38,9 @@ impl<S: Store> Node<S> {
             self.iocbs.iter_mut().for_each(|(_, iocb)| iocb.started_at = now);
             self.primaries.values_mut().for_each(|primary| primary.joining_since = now);
         }
-        let is_stuck =
-            |p: &Primary| p.filling.as_ref().is_some_and(|f| f.stuck) && !driver::mutant::on("stuck_fills_count");
+        let is_stuck = |p: &Primary| {
+            p.filling.as_ref().is_some_and(|f| f.stuck.is_some()) && !driver::mutant::on("stuck_fills_count")
+        };
         let mut filled = self.primaries.values().filter(|p| p.syncing_member().is_some() && !is_stuck(p)).count();
         for shard in shards {
             if !late {
@@ -139,15 +140,17 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// A filling that is stuck ends as one that fails, if there is another copy to fill that has not been stuck itself since one last went
-    /// on. Where all were, the last one stays.
+    /// A filling that is stuck ends as one that fails, if there is another copy to fill whose turn it is. Where all had theirs, the last one
+    /// stays until one of them may try again. One that lacks no snapshot, because it held all that was acknowledged, cannot be stuck.
     fn end_stuck_filling(&mut self, now: Time, shard: ShardId, filled: usize) {
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        let Some(filling) = primary.filling.as_ref().filter(|f| f.stuck && !f.add_asked) else { return };
-        primary.had_turn.insert(filling.copy);
+        let Some(filling) = primary.filling.as_ref().filter(|f| f.stuck.is_some() && !f.add_asked) else { return };
+        let copy = filling.copy;
+        primary.begin_turns(now, copy);
         let waits = filled < FILLS_AT_ONCE && primary.failed.is_empty() && !driver::mutant::on("stuck_fill_stays");
         let Some(primary) = self.primaries.get(&shard).filter(|_| waits) else { return };
-        if self.fillable(now, primary).any(|(copy, _)| !primary.had_turn.contains(&copy)) {
+        let held_all = |copy| primary.is_sealed() && primary.config.full_set.contains(&copy);
+        if self.fillable(now, primary).any(|(copy, _)| held_all(copy) || !primary.had_turn(now, copy)) {
             self.counters.count("fill.made-way");
             self.end_filling(now, shard, MAKES_WAY);
         }
@@ -228,7 +231,7 @@ impl<S: Store> Node<S> {
             (_, None) if filled >= FILLS_AT_ONCE => None,
             (_, None) => {
                 // One that has everything that was acknowledged is filled soonest.
-                let rank = |copy: &CopyId| (primary.config.full_set.contains(copy), !primary.had_turn.contains(copy));
+                let rank = |copy: &CopyId| (primary.config.full_set.contains(copy), !primary.had_turn(now, *copy));
                 let best = self.fillable(now, primary).max_by_key(|(copy, _)| rank(copy));
                 best.map(|(copy, open)| MembershipChange::Fill(copy, open))
             }

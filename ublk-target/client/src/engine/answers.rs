@@ -96,8 +96,10 @@ impl Engine {
         if let Some(unflushed) = &self.unflushed {
             match part.action {
                 Action::Flush => {
-                    unflushed.flushed(part.shard, part.covers);
                     lost = unflushed.flush_lost(part.shard, part.clean);
+                    if !lost {
+                        unflushed.flushed(part.shard, part.covers);
+                    }
                 }
                 // Where nobody flushes, nothing was without FUA.
                 action if action.is_change() && part.fua => {
@@ -127,10 +129,8 @@ impl Engine {
     fn tell_loss(&mut self, now: Time, request: RequestKey) {
         let asked = &mut self.requests[request.0];
         match asked.failed.as_ref().map(|failure| failure.error) {
-            None if asked.kind == Kind::Flush => {
-                self.counters.losses_told += u64::from(!asked.lost);
-                asked.lost = true;
-            }
+            // Its shards count as flushed when it says so: until then every other flush asks them, and tells it, too.
+            _ if asked.kind == Kind::Flush => asked.lost = true,
             None => {
                 self.counters.losses_told += 1;
                 self.fail(now, request, BlockError::CacheLost);

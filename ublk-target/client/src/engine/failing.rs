@@ -27,9 +27,6 @@ impl Engine {
             return;
         }
         self.requests[request.0].failed = Some(Failure { error, fencing_since: now });
-        if std::mem::take(&mut self.requests[request.0].lost) {
-            self.loss_unheard();
-        }
         self.failing.insert(request);
         for at in 0..self.requests[request.0].parts.len() {
             let key = self.requests[request.0].parts[at];

@@ -147,7 +147,8 @@ fn make_places(now: Time, links: &mut BTreeMap<SocketAddr, Link>) -> Places {
         links.iter().filter_map(|(at, link)| link.makes_way().map(|(is_busy, since)| (is_busy, since, *at))).collect();
     others.sort_unstable();
     let resting = others.iter().filter(|(is_busy, ..)| !is_busy).count();
-    for (.., endpoint) in others.into_iter().take(ask.min(resting + BUSY_ASKED)) {
+    let busy = links.values().filter(|link| link.makes_room.is_some() && link.posted > 0).count();
+    for (.., endpoint) in others.into_iter().take(ask.min(resting + BUSY_ASKED.saturating_sub(busy))) {
         if let Some(link) = links.get_mut(&endpoint) {
             link.make_room(now);
         }

@@ -4,7 +4,7 @@ use super::fake::{Bench, SETTINGS};
 use super::{SHARD, map};
 use crate::engine::Settings;
 use crate::iocb::{Stage, why};
-use crate::limits::{MAP_MAX, MAX_LINKS, MOVE_GRACE, RECONNECT_MAX, RETRY_MAX};
+use crate::limits::{BUSY_ASKED, MAP_MAX, MAX_LINKS, MOVE_GRACE, RECONNECT_MAX, RETRY_MAX};
 use crate::request::{BlockError, BlockOp};
 use conductor_model::api::VolumeMap;
 use conductor_model::{BlockRange, Blocks, Bytes};
@@ -630,5 +630,28 @@ fn connections_of_which_none_rests_take_turns_and_no_request_waits_for_ever() {
     while !b.engine.is_idle() {
         serve(&mut b, None);
     }
+    b.assert_clean();
+}
+
+#[test]
+fn of_those_that_do_not_rest_few_make_way_at_a_time_and_none_that_was_sent_nothing() {
+    let reactors = MAX_LINKS as u16 + 64;
+    let mut b = wide(reactors);
+    for tag in 0..2 * u64::from(reactors) {
+        b.write(tag, tag % u64::from(reactors) * SHARD, &[1; 4096]);
+    }
+    b.turn();
+    let coming: Vec<u16> = b.net.conns.iter().map(|c| c.to.port()).collect();
+    coming.into_iter().for_each(|port| b.up(port));
+    // Nobody answers for a while.
+    for _ in 0..5 {
+        b.pass(Span::millis(1));
+        let asked = b.engine.links.values().filter(|link| link.makes_room.is_some()).count();
+        assert_eq!(asked, BUSY_ASKED);
+    }
+    while !b.engine.is_idle() {
+        serve(&mut b, None);
+    }
+    assert_eq!((b.completions.len(), b.net.in_vain), (2 * usize::from(reactors), 0));
     b.assert_clean();
 }

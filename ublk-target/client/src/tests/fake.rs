@@ -32,6 +32,8 @@ pub(super) struct FakeConn {
     /// We closed it; the engine is told by `settle`.
     pub(super) closed: Option<Reason>,
     pub(super) posted: Vec<OnWire>,
+    /// Something was sent on it.
+    pub(super) used: bool,
     pub(super) credits: usize,
 }
 
@@ -39,6 +41,8 @@ pub(super) struct FakeConn {
 pub(super) struct FakeNet {
     pub(super) conns: Vec<FakeConn>,
     pub(super) made: u32,
+    /// Closed by us though they were up and nothing was sent on them.
+    pub(super) in_vain: u32,
     pub(super) credits: usize,
 }
 
@@ -48,7 +52,8 @@ impl Network for FakeNet {
         assert!(self.conns.len() < MAX_LINKS, "no more connections at a time than there are places");
         self.made += 1;
         let id = ConnId { slot: self.made, generation: 0 };
-        self.conns.push(FakeConn { id, to, up: false, closed: None, posted: Vec::new(), credits: self.credits });
+        let credits = self.credits;
+        self.conns.push(FakeConn { id, to, up: false, closed: None, posted: Vec::new(), used: false, credits });
         id
     }
     fn credits(&self, conn: ConnId) -> usize {
@@ -71,6 +76,7 @@ impl Network for FakeNet {
             return Err(NotPosted::Credit);
         }
         conn.credits -= 1;
+        conn.used = true;
         let data = post.payload.map(|p| {
             assert_eq!(p.crcs, wire::pieces(p.bytes()));
             p.bytes().to_vec()
@@ -80,6 +86,7 @@ impl Network for FakeNet {
     }
     fn close(&mut self, conn: ConnId, why: Reason) {
         let conn = self.conns.iter_mut().find(|c| c.id == conn).unwrap();
+        self.in_vain += u32::from(conn.up && !conn.used && conn.closed.is_none());
         conn.closed.get_or_insert(why);
     }
 }

@@ -142,7 +142,12 @@ fn a_flush_that_another_has_covered_tells_of_a_loss_all_the_same() {
     lost.shards[0].cache = Commit(5);
     b.engine.map(b.now, &lost);
     b.up(1);
-    b.answer(1, 0, Status::Ok, b"");
+    // The node has no credit for the second one until the first was handed up.
+    let first = b.net.conns[0].posted.remove(0);
+    b.reply(b.net.conns[0].id, first.token, Status::Ok, b"");
+    b.turn();
+    b.net.conns[0].credits = 1;
+    b.turn();
     assert_eq!(b.results(), [(1, Err(BlockError::CacheLost)), (2, Err(BlockError::CacheLost))]);
     assert_eq!(b.engine.counters.covered, 1);
     b.assert_clean();
@@ -370,6 +375,36 @@ fn a_flush_that_finds_a_loss_asks_the_other_shards_all_the_same_and_tells_of_all
             b.answer(1, 0, Status::Ok, b"");
         }
         assert_eq!(b.results()[3], (3, if withdrawn { Err(BlockError::CacheLost) } else { Ok(0) }));
+        b.assert_clean();
+    }
+}
+
+/// Another queue's, say.
+#[test]
+fn a_flush_that_began_later_tells_of_a_loss_too_while_nobody_has_heard_of_it() {
+    for withdrawn in [false, true] {
+        let mut b = lane(&[(1, 1), (1, 1)], &[1]);
+        done(&mut b, 0, BlockOp::Discard, 0, 4096);
+        done(&mut b, 1, BlockOp::Discard, SHARD, 4096);
+        b.engine.map(b.now, &after_a_loss(7));
+        b.submit(2, FLUSH, 0, 0);
+        b.turn();
+        b.answer(1, 1, Status::Later, b"");
+        b.answer(1, 0, Status::Ok, b"");
+        b.submit(3, FLUSH, 0, 0);
+        b.turn();
+        assert_eq!(asked(&b, 1), [(op::FLUSH, 0), (op::FLUSH, 1)]);
+        b.answer(1, 0, Status::Ok, b"");
+        b.answer(1, 0, Status::Ok, b"");
+        assert_eq!(b.results()[2], (3, Err(BlockError::CacheLost)));
+        if withdrawn {
+            b.engine.withdraw(b.now, &[2]);
+        }
+        b.pass(RETRY_MAX);
+        assert_eq!(b.results()[3], (2, Err(if withdrawn { BlockError::Stopped } else { BlockError::CacheLost })));
+        b.submit(4, FLUSH, 0, 0);
+        b.turn();
+        assert_eq!(b.results()[4], (4, Ok(0)));
         b.assert_clean();
     }
 }
