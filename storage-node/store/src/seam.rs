@@ -116,6 +116,19 @@ pub enum StoreOp {
         /// As of `Write`.
         durable: bool,
     },
+    /// Of a copy that is filled: these blocks are lost, because no copy in sync has them. They read as damaged until they are written, discarded, or
+    /// gone with their snapshot. Refused (`Kept`) where the copy has content of its own, apart from that of snapshots: what a copy that comes back
+    /// has may be all that is left. What it discarded is no content. Durable when completed.
+    Lose {
+        /// Which copy.
+        copy: CopyId,
+        /// The version that they have where they were lost.
+        stamp: Stamp,
+        /// Where; as many as a write may have.
+        at: BlockRange,
+        /// The known-good point told with it (rule 3).
+        known_good: Stamp,
+    },
     /// All that was completed for this copy before is durable when this is completed (rule 18).
     Flush {
         /// Which copy.
@@ -292,6 +305,14 @@ pub enum StoreError {
         /// Whose.
         copy: CopyId,
         /// Which.
+        block: Blocks,
+    },
+    /// It is to be lost, and this copy has something of its own there.
+    #[error("block {block} of copy {copy} is not to be lost: the copy has content of its own there")]
+    Kept {
+        /// Whose.
+        copy: CopyId,
+        /// The first such block.
         block: Blocks,
     },
     /// The disk failed. After a failed write or sync every later operation fails with it; the change may or may not be there.

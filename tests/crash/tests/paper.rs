@@ -217,6 +217,7 @@ fn apply(copies: &mut Copies, op: StoreOp) -> Result<StoreDone, StoreError> {
             told(copy, known_good.unwrap_or_default(), None);
         }
         StoreOp::Flush { .. } | StoreOp::Repair { .. } => {}
+        StoreOp::Lose { .. } => unreachable!("no copy is filled here"),
         StoreOp::Read { .. } | StoreOp::Extents { .. } | StoreOp::Changed { .. } | StoreOp::Above { .. } => {
             unreachable!("no change")
         }

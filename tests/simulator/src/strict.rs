@@ -44,6 +44,7 @@ fn what(op: &StoreOp) -> (CopyId, What) {
     match op {
         StoreOp::Write { copy, at, .. }
         | StoreOp::Zero { copy, at, .. }
+        | StoreOp::Lose { copy, at, .. }
         | StoreOp::Share { copy, at, .. }
         | StoreOp::Repair { copy, at, .. } => (*copy, What::Change(*at)),
         StoreOp::Snapshot { copy, .. } | StoreOp::Rollback { copy, .. } => (*copy, What::Barrier),

@@ -6,12 +6,12 @@
 //! All that can refuse a change refuses it here, before anything is touched.
 
 use super::engine::{JournaledStore, Pending};
-use super::entry::ChunkNo;
+use super::entry::{ALL, ChunkNo, Mask};
 use super::layers::LayerId;
 use super::limits::{
     CHUNK, CHUNK_BLOCKS, DISCARD_PIECE, MAX_PATCHES, MAX_RANGES, PASSED_ABOVE, PASSED_FOR, PATCHES_PER_DISCARD,
 };
-use super::overlay::{Changes, Source, part};
+use super::overlay::{Changes, Source, masks, part};
 use super::record::{MAX_FIXED, MAX_PER_BLOCK, Record, Stamped};
 use super::tables::Wait;
 use super::{Kind, record_name, tag};
@@ -141,6 +141,10 @@ impl JournaledStore {
                 let stamped = stamped(self, copy, stamp, known_good);
                 Work::Record(Record::Zero { copy, stamped, at }, durable)
             }
+            StoreOp::Lose { copy, stamp, at, known_good } => {
+                let stamped = stamped(self, copy, stamp, known_good);
+                Work::Record(Record::Lose { copy, stamped, at }, true)
+            }
             StoreOp::Snapshot { copy, snapshot, .. } if self.catalog.snapshot(copy, snapshot).is_some() => {
                 return self.finish(tag, done);
             }
@@ -217,7 +221,7 @@ impl JournaledStore {
                 continue;
             };
             let is_zero = matches!(change.work, Work::Record(Record::Zero { .. }, _));
-            let passes = matches!(change.work, Work::Write(_)) || is_zero;
+            let passes = matches!(change.work, Work::Write(_) | Work::Record(Record::Lose { .. }, _)) || is_zero;
             if (at > 0 || self.cut > 0) && !passes {
                 self.pending[key] = Pending::Change(change);
                 break;
@@ -285,6 +289,9 @@ impl JournaledStore {
                 self.cut += usize::from(change.rest.is_some());
                 change.promised = PATCHES_PER_DISCARD;
             }
+            Work::Record(Record::Lose { copy, at, .. }, _) => {
+                (change.promised, change.changes) = self.admit_lost(*copy, *at)?;
+            }
             Work::Record(Record::Share { copy, at, from, .. }, _) => {
                 (change.reserved, change.changes) = self.admit_share(*copy, *at, *from)?;
             }
@@ -315,6 +322,52 @@ impl JournaledStore {
         }
         let most = self.may_be_discarded(all).ok_or_else(|| self.wait_for_fold())?;
         self.piece_of(all, most).ok_or_else(|| self.no_space_unless_folding())
+    }
+
+    /// Patches that say what is lost, and what they may change; no chunks. Only where the copy has no content in its top layer: what one that
+    /// comes back has may be all that is left of it.
+    fn admit_lost(&mut self, copy: CopyId, at: BlockRange) -> Result<(usize, Changes), Barred> {
+        let count = Write::chunks_of(at).len();
+        if !self.has_patches(count) {
+            return Err(self.wait_for_fold());
+        }
+        let mut changes = Changes::of_blocks(at);
+        changes.leaves += 1; // of the list above K
+        if !self.has_places(changes) {
+            return Err(self.no_space_unless_folding());
+        }
+        for (chunk, which) in masks(at) {
+            let kept = match self.content_on_top(copy, chunk) {
+                Err(Wait::Load) => return Err(Barred::Waits),
+                // It may have something there: that is found out, or given up, by whoever has to.
+                Err(Wait::Damaged | Wait::Full) => which,
+                Ok(content) => content & which,
+            };
+            if kept != 0 && !mutant::on("store-lost-over-content") {
+                let block = Blocks(chunk * CHUNK_BLOCKS + kept.trailing_zeros());
+                return Err(Barred::Refused(StoreError::Kept { copy, block }));
+            }
+        }
+        Ok((count, changes))
+    }
+
+    /// Blocks of a chunk of which the copy's top layer has content, as it is with all that is durable.
+    fn content_on_top(&mut self, copy: CopyId, chunk: u32) -> Result<Mask, Wait> {
+        let Some(layer) = self.catalog.copies.get(&copy).map(|state| state.live) else { return Ok(0) };
+        let (mut content, mut left) = (0, ALL);
+        for overlay in std::iter::once(&self.fresh).chain(&self.folding) {
+            if let Some(patch) = overlay.patches.get((layer, chunk)) {
+                content |= patch.written() & left;
+                left &= !patch.decided();
+            }
+            if overlay.in_range((layer, chunk)) {
+                left = 0;
+            }
+        }
+        if left != 0 {
+            content |= self.tables.entry(layer, chunk)?.present & left;
+        }
+        Ok(content)
     }
 
     /// Chunks that were set aside for a copy-range, and what it may change.

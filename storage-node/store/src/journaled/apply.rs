@@ -116,6 +116,11 @@ impl State<'_> {
                 self.space.unreserve(returned.reservations);
                 self.stamp(copy, *stamped, *at, HeldKind::Zero);
             }
+            Record::Lose { stamped, at, .. } => {
+                let returned = self.overlay.lose(live, *at, stamped.stamp);
+                self.space.unreserve(returned.reservations);
+                self.stamp(copy, *stamped, *at, HeldKind::Write);
+            }
             Record::Snapshot { stamped, snapshot, top, .. } => {
                 if self.catalog.snapshot(copy, *snapshot).is_none() {
                     self.catalog.freeze(copy, *snapshot, *top);
@@ -176,7 +181,7 @@ impl State<'_> {
                 let of_blocks = |chunk: u64| chunk * u64::from(CHUNK_BLOCKS);
                 within(*at) && u64::from(at.from.0) <= of_blocks(from) && of_blocks(from + count) <= at.end()
             }
-            Record::Zero { at, .. } => within(*at),
+            Record::Zero { at, .. } | Record::Lose { at, .. } => within(*at),
             Record::Share { at, from, .. } => {
                 let source = self.catalog.snapshot(from.copy, from.snapshot).and_then(|id| self.catalog.layers.get(id));
                 within(*at) && source.is_none_or(|layer| at.end() <= u64::from(layer.blocks))
@@ -397,6 +402,7 @@ mod tests {
             Record::Chunks { copy, stamped, at: range, first, chunks, crcs }
         };
         let zero = |range| Record::Zero { copy, stamped, at: range };
+        let lose = |range| Record::Lose { copy, stamped, at: range };
         let share = |range| {
             let from = Source { copy, snapshot: SnapshotId(7) };
             Record::Share { copy, stamped, at: range, from }
@@ -404,6 +410,7 @@ mod tests {
         let behind_creation = |record| first_refused(&[create(1), snapshot(7, 2), record]).is_none();
         assert!(behind_creation(write(at(250, 6), at(255, 1))) && behind_creation(chunks(at(236, 20), 15)));
         assert!(behind_creation(zero(at(0, 256))) && behind_creation(share(at(240, 16))));
+        assert!(behind_creation(lose(at(240, 16))) && !behind_creation(lose(at(241, 16))));
         assert!(!behind_creation(write(at(250, 7), at(255, 1))));
         assert!(!behind_creation(write(at(250, 5), at(255, 1))), "a part of something else");
         assert!(!behind_creation(chunks(at(236, 20), 14)) && !behind_creation(chunks(at(236, 20), u32::MAX)));

@@ -113,8 +113,8 @@ pub(super) struct Entry {
     pub(super) chunk: Option<ChunkNo>,
     pub(super) present: Mask,
     pub(super) zero: Mask,
-    /// Of these nobody knows what they were: the page that said so was bad in both mirrors (`fold/lost.rs`). On the disk they are both
-    /// present and zeros.
+    /// Of these nobody knows what they were: the page that said so was bad in both mirrors (`fold/lost.rs`), or no copy had them when this one was
+    /// filled. On the disk they are both present and zeros.
     pub(super) lost: Mask,
     /// The newest change (rule 7): belongs to the entry, never to the chunk.
     pub(super) version: Stamp,

@@ -1,7 +1,7 @@
 //! One generation of changes that are durable in the journal and not yet in the pages.
 //!
 //! ```text
-//! (layer, chunk) → patch: some blocks, each zero, in the journal, or in a fresh chunk written whole; newer than
+//! (layer, chunk) → patch: some blocks, each zero, lost, in the journal, or in a fresh chunk written whole; newer than
 //! layer → ranges of whole chunks that were discarded; newer than all older generations and the pages
 //! ```
 //! Changed only by records, in their order, while serving and at replay alike: so both end in the same state.
@@ -291,17 +291,29 @@ impl Overlay {
         returned
     }
 
+    /// Blocks are lost: what reads them is told so. The layer has nothing in their place.
+    pub(super) fn lose(&mut self, layer: LayerId, at: BlockRange, version: Stamp) -> Returned {
+        self.touched = true;
+        let lose = |(chunk, which)| self.put_nothing((layer, chunk), which, Spot::Lost, version);
+        Returned { reservations: masks(at).map(lose).sum() }
+    }
+
     fn zero_blocks(&mut self, key: Key, which: Mask, version: Stamp) -> u32 {
+        self.put_nothing(key, which, Spot::Zero, version)
+    }
+
+    /// Blocks have no content from now on; the chunks that were set aside for them and are not needed.
+    fn put_nothing(&mut self, key: Key, which: Mask, spot: Spot, version: Stamp) -> u32 {
         let patch = self.patches.entry(key);
         for n in blocks(which) {
-            patch.set(n, Spot::Zero, 0);
+            patch.set(n, spot, 0);
         }
         patch.version = patch.version.max(version);
         let mut returned = 0;
         if !patch.needs_chunk() && std::mem::take(&mut patch.reserved) {
             returned = 1;
         }
-        if patch.zeros() == patch.decided()
+        if patch.written() == 0
             && let Some(old) = patch.direct.take()
         {
             self.freed.push(old);
@@ -382,6 +394,15 @@ impl Overlay {
 pub(super) struct Source {
     pub(super) copy: CopyId,
     pub(super) snapshot: SnapshotId,
+}
+
+/// The chunks that a range lies in, and which blocks of each.
+pub(super) fn masks(at: BlockRange) -> impl Iterator<Item = (u32, Mask)> {
+    let end = u32::try_from(at.end()).unwrap_or(u32::MAX); // ranges lie within a copy
+    (at.from.0 / CHUNK_BLOCKS..end.div_ceil(CHUNK_BLOCKS)).map(move |chunk| {
+        let start = chunk * CHUNK_BLOCKS;
+        (chunk, mask(at.from.0.max(start) - start, end - start))
+    })
 }
 
 /// The plain checksums of a run of blocks within a request.

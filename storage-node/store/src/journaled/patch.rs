@@ -12,6 +12,8 @@ use smallvec::SmallVec;
 pub(super) enum Spot {
     /// Zeros.
     Zero,
+    /// Nowhere: no copy has it.
+    Lost,
     /// In the journal.
     Journal(JournalBlock),
     /// In the patch's own chunk.
@@ -29,19 +31,21 @@ pub(super) struct PatchBlock {
 /// The same in eight bytes, without its number.
 #[derive(Clone, Copy, Default, Debug)]
 struct Packed {
-    /// A block of the journal, or one of two numbers that none has.
+    /// A block of the journal, or one of three numbers that none has.
     spot: u32,
     crc: u32,
 }
 
 const ZERO: u32 = u32::MAX;
-const DIRECT: u32 = u32::MAX - 1;
+const LOST: u32 = u32::MAX - 1;
+const DIRECT: u32 = u32::MAX - 2;
 const _: () = assert!(MAX_RING_BLOCKS < DIRECT as u64, "no block of a journal has such a number");
 
 impl Packed {
     fn of(spot: Spot, crc: u32) -> Self {
         let spot = match spot {
             Spot::Zero => ZERO,
+            Spot::Lost => LOST,
             Spot::Direct => DIRECT,
             Spot::Journal(JournalBlock(at)) => at,
         };
@@ -51,6 +55,7 @@ impl Packed {
     fn block(self, n: u8) -> PatchBlock {
         let spot = match self.spot {
             ZERO => Spot::Zero,
+            LOST => Spot::Lost,
             DIRECT => Spot::Direct,
             at => Spot::Journal(JournalBlock(at)),
         };
@@ -91,7 +96,21 @@ impl Patch {
 
     /// Blocks that it says are zeros.
     pub(super) fn zeros(&self) -> Mask {
-        self.blocks().filter(|block| block.spot == Spot::Zero).fold(0, |mask, block| mask | 1 << block.n)
+        self.those(|spot| spot == Spot::Zero)
+    }
+
+    /// Blocks that it says are lost.
+    pub(super) fn lost(&self) -> Mask {
+        self.those(|spot| spot == Spot::Lost)
+    }
+
+    /// Blocks that it has content of.
+    pub(super) fn written(&self) -> Mask {
+        self.those(|spot| matches!(spot, Spot::Journal(_) | Spot::Direct))
+    }
+
+    fn those(&self, such: impl Fn(Spot) -> bool) -> Mask {
+        self.blocks().filter(|block| such(block.spot)).fold(0, |mask, block| mask | 1 << block.n)
     }
 
     /// What it says, in the order of blocks.
@@ -143,7 +162,8 @@ mod tests {
 
     fn spot() -> impl Strategy<Value = Spot> {
         let last = u32::try_from(MAX_RING_BLOCKS).unwrap() - 1;
-        prop_oneof![Just(Spot::Zero), Just(Spot::Direct), (0..=last).prop_map(|at| Spot::Journal(JournalBlock(at)))]
+        let journal = (0..=last).prop_map(|at| Spot::Journal(JournalBlock(at)));
+        prop_oneof![Just(Spot::Zero), Just(Spot::Lost), Just(Spot::Direct), journal]
     }
 
     proptest! {
@@ -158,8 +178,10 @@ mod tests {
             prop_assert!(patch.blocks().eq(map.values().copied()));
             prop_assert!((0..=u8::MAX).all(|n| patch.get(n.into()) == map.get(&n).copied() && patch.decides(n) == map.contains_key(&n)));
             prop_assert_eq!(patch.decided(), map.keys().fold(0, |mask, n| mask | 1 << n));
-            let zeros = map.values().filter(|block| block.spot == Spot::Zero);
-            prop_assert_eq!(patch.zeros(), zeros.fold(0, |mask, block| mask | 1 << block.n));
+            let those = |spot| map.values().filter(|block| block.spot == spot).fold(0, |mask, block| mask | 1 << block.n);
+            let (zeros, lost) = (those(Spot::Zero), those(Spot::Lost));
+            prop_assert_eq!((patch.zeros(), patch.lost()), (zeros, lost));
+            prop_assert_eq!(patch.written(), patch.decided() & !(zeros | lost));
             prop_assert_eq!(patch.needs_chunk(), map.values().any(|block| matches!(block.spot, Spot::Journal(_))));
             patch.clear();
             prop_assert_eq!((patch.decided(), patch.blocks().count(), patch.get(3)), (0, 0, None));

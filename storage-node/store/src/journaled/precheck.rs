@@ -79,6 +79,7 @@ impl JournaledStore {
                 (crcs.len() == at.count.0 as usize).then_some(()).ok_or(StoreError::BadLength { at: *at })
             }
             StoreOp::Zero { copy, at, .. } => self.check_range(*copy, *at),
+            StoreOp::Lose { copy, at, .. } => self.check_request(*copy, *at, at.count.0 as usize * BLOCK),
             StoreOp::Read { copy, view, at, into } => {
                 self.check_request(*copy, *at, into.len())?;
                 self.layer_of(*copy, *view).map(|_| ())

@@ -27,7 +27,7 @@ pub(super) enum Found {
     Zero,
     /// On a disk; its plain checksum must be this.
     At { disk: DiskIndex, at: u64, crc: u32 },
-    /// Its metadata is damaged.
+    /// Its metadata is damaged, or no copy had it when this one was filled.
     Lost,
 }
 
@@ -186,6 +186,7 @@ impl JournaledStore {
                         at: self.place.geometry.chunk(direct) + n as u64 * BLOCK as u64,
                         crc,
                     },
+                    (Spot::Lost, _) => Found::Lost,
                     (Spot::Zero | Spot::Direct, _) => Found::Zero,
                 };
             }

@@ -10,6 +10,7 @@
 //! drop     9 | copy u64 | snapshot u64
 //! share   10 | copy u64 | stamp 16 | K 16 | from u32 | count u32 | source copy u64 | source snapshot u64
 //! mark    11 | copy u64 | base 16 | cursor u32 | upto 16 | over u8 | K 16 (0 unless over)
+//! lose    12 | copy u64 | stamp 16 | K 16 | from u32 | count u32
 //! ```
 //! A write that is partly journaled and partly in chunks of its own is several records, each naming the whole range.
 
@@ -52,6 +53,7 @@ pub(super) enum Record {
     Drop { copy: CopyId, snapshot: SnapshotId },
     Share { copy: CopyId, stamped: Stamped, at: BlockRange, from: Source },
     Mark { copy: CopyId, mark: FillMark, known_good: Option<Stamp> },
+    Lose { copy: CopyId, stamped: Stamped, at: BlockRange },
 }
 
 impl Record {
@@ -68,7 +70,8 @@ impl Record {
             | Self::Rollback { copy, .. }
             | Self::Drop { copy, .. }
             | Self::Share { copy, .. }
-            | Self::Mark { copy, .. } => copy,
+            | Self::Mark { copy, .. }
+            | Self::Lose { copy, .. } => copy,
         }
     }
 
@@ -85,6 +88,7 @@ impl Record {
             Self::Drop { .. } => 9,
             Self::Share { .. } => 10,
             Self::Mark { .. } => 11,
+            Self::Lose { .. } => 12,
         };
         out.u8(kind);
         out.u64(self.copy().0);
@@ -110,7 +114,7 @@ impl Record {
                 chunks.iter().for_each(|chunk| out.u32(chunk.number()));
                 crcs.iter().for_each(|&crc| out.u32(crc));
             }
-            Self::Zero { stamped, at, .. } => {
+            Self::Zero { stamped, at, .. } | Self::Lose { stamped, at, .. } => {
                 stamped.encode(out);
                 encode_range(*at, out);
             }
@@ -181,6 +185,10 @@ impl Record {
             11 => {
                 let (mark, over, known_good) = (decode_mark(from)?, from.u8()?, from.stamp()?);
                 Self::Mark { copy, mark, known_good: (over == 1).then_some(known_good) }
+            }
+            12 => {
+                let (stamped, at) = (Stamped::decode(from)?, decode_range(from)?);
+                (at.count.0 <= MAX_REQUEST_BLOCKS).then_some(Self::Lose { copy, stamped, at })?
             }
             _ => return None,
         };
@@ -271,6 +279,7 @@ mod tests {
                 known_good: None,
             },
             Record::Mark { copy, mark: FillMark::default(), known_good: Some(stamp(7)) },
+            Record::Lose { copy, stamped, at },
         ];
         for record in records {
             let mut bytes = Vec::new();
@@ -284,7 +293,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(mut bytes in proptest::collection::vec(any::<u8>(), 1..400), kind in 1u8..12) {
+        fn no_bytes_panic(mut bytes in proptest::collection::vec(any::<u8>(), 1..400), kind in 1u8..13) {
             bytes[0] = kind;
             let _ = Record::decode(&bytes, 1000);
         }

@@ -195,6 +195,7 @@ impl SimpleStore {
             | StoreOp::Repair { .. }
             | StoreOp::Changed { .. }
             | StoreOp::Mark { .. }
+            | StoreOp::Lose { .. }
             | StoreOp::Extents { .. } => Err(StoreError::Unsupported("keep snapshots or versions, share or repair")),
         }
     }
@@ -476,6 +477,7 @@ impl Store for SimpleStore {
             | StoreOp::Repair { .. }
             | StoreOp::Changed { .. }
             | StoreOp::Mark { .. }
+            | StoreOp::Lose { .. }
             | StoreOp::Extents { .. } => return self.finish(tag, Err(StoreError::Unsupported("do that"))),
             StoreOp::Above { copy } => {
                 let state = self.copies.get(&copy).ok_or(StoreError::NoSuchCopy(copy));

@@ -4,6 +4,7 @@
 mod damage;
 #[path = "../disk/mod.rs"]
 mod disk;
+mod lose;
 mod lost;
 mod pace;
 mod places;

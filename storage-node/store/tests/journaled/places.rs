@@ -298,3 +298,38 @@ fn no_fold_has_more_to_discard_than_its_bound() {
     let (folded, folds) = discard_all(3_000, 600, |store, _| most = most.max(store.discarding()));
     assert!(most <= 600 && folds >= 5, "{most} chunks in a generation, {folds} folds, {folded:?}");
 }
+
+/// What is lost takes a page of the map for every 8 MiB that it is strewn over, for good.
+#[test]
+fn what_is_lost_is_refused_before_there_is_no_page_for_it() {
+    const LEAVES: u32 = 400;
+    let (mut disk, arena, mut store) = made(2, LEAVES * LEAF, (640, 24_000));
+    let lose = |copy: u64, leaf: u32| {
+        let (stamp, known_good) = (stamp(5), stamp(0));
+        StoreOp::Lose { copy: CopyId(copy), stamp, at: range(leaf * LEAF + 7, 1), known_good }
+    };
+    let all = (1..=2).flat_map(|copy| (0..LEAVES).map(move |leaf| (copy, leaf)));
+    let mut lost = 0;
+    for (copy, leaf) in all.clone() {
+        match run(&mut store, &mut disk, lose(copy, leaf)) {
+            Ok(_) => lost += 1,
+            Err(StoreError::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!((100..2 * LEAVES as usize).contains(&lost), "{lost}");
+    fold(&mut store, &mut disk);
+    assert_eq!(store.failure(), None);
+    let mut store = open_engine::<Journaled>(&mut disk, &arena).unwrap();
+    for (copy, leaf) in all.take(lost) {
+        let block = read(&mut store, &mut disk, &arena, copy, range(leaf * LEAF + 7, 1));
+        assert!(matches!(block, Err(StoreError::Corrupt { .. })), "{copy}, {leaf}");
+    }
+    // And a discard gives them back.
+    for copy in 1..=2 {
+        run(&mut store, &mut disk, StoreOp::KnownGood { copy: CopyId(copy), stamp: stamp(902) }).unwrap();
+        run(&mut store, &mut disk, zero(copy, 0, LEAVES * LEAF, 902)).unwrap();
+    }
+    fold(&mut store, &mut disk);
+    assert!(matches!(run(&mut store, &mut disk, lose(2, LEAVES - 1)), Ok(StoreDone::Done)));
+}

@@ -102,7 +102,10 @@ fn count_entries(
             }
             report.totals.entries += 1;
             if entry.lost != 0 {
-                let what = format!("{} of its blocks are lost, with a metadata page", entry.lost.count_ones());
+                let what = format!(
+                    "{} of its blocks are lost: with a metadata page, or before it was filled",
+                    entry.lost.count_ones()
+                );
                 report.find_repairable(Part::Entry, at(), &what);
             }
             own += u32::from(entry.chunk.is_some() && Some(entry.owner) == shard);

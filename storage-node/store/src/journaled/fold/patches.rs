@@ -195,10 +195,9 @@ impl JournaledStore {
         let Some((shard, has_parent)) = self.layer_info(layer) else { return Ok(()) };
         let old = self.tables.entry(layer, chunk)?;
         let old_record = old.chunk.map(|physical| self.tables.chunk(physical)).transpose()?;
-        let zeros = patch.zeros();
-        let written = patch.decided() & !zeros;
+        let (zeros, written) = (patch.zeros(), patch.written());
         let mut keep = old.present & !patch.decided();
-        let mut lost = old.lost & !patch.decided();
+        let mut lost = old.lost & !patch.decided() | patch.lost();
         let in_place = patch.direct.is_none() && self.own_chunk(&old, old_record.as_ref()).is_some();
         self.tables.touch_entry(layer, chunk)?;
         if let Some(physical) = old.chunk {
@@ -225,12 +224,11 @@ impl JournaledStore {
         }
         let version = old.version.max(patch.version);
         let Some(target) = target else {
-            let present = old.present & !zeros;
             // Promises to writes that are in this patch are kept by now, or overtaken by its zeros.
             let promised = self.claims.get(&key).is_some_and(|claims| *claims > patch.claims);
-            let kept = old.chunk.filter(|_| present != 0 || promised);
-            let zero = old.zero | zeros;
-            let entry = Entry { chunk: kept, present, zero, lost, version, owner: old.owner };
+            let kept = old.chunk.filter(|_| keep != 0 || promised);
+            let zero = (old.zero | zeros) & !lost;
+            let entry = Entry { chunk: kept, present: keep, zero, lost, version, owner: old.owner };
             let entry = self.emptied(key, entry, has_parent);
             self.tables.put_entry(layer, chunk, &entry, Self::growth(shard, &old, &entry))?;
             if let (Some(physical), Some(record), None) = (old.chunk, old_record, kept) {
@@ -245,7 +243,7 @@ impl JournaledStore {
         for block in patch.blocks() {
             let n = u32::from(block.n);
             match block.spot {
-                Spot::Zero => continue,
+                Spot::Zero | Spot::Lost => continue,
                 Spot::Direct => {}
                 Spot::Journal(from) => {
                     let block = Homeward { from, to: base + n, crc: block.crc, key, n: block.n };
@@ -264,7 +262,7 @@ impl JournaledStore {
         let entry = Entry {
             chunk: Some(target),
             present: keep | written,
-            zero: if has_parent { (old.zero | zeros) & !written } else { 0 },
+            zero: if has_parent { (old.zero | zeros) & !(written | lost) } else { 0 },
             lost,
             version,
             owner,

@@ -30,8 +30,8 @@ impl JournaledStore {
         let end = u32::try_from(at.end()).unwrap_or(u32::MAX); // ranges lie within a copy
         let chunks = at.from.0 / CHUNK_BLOCKS..end.div_ceil(CHUNK_BLOCKS);
         // A copy that has lost some of it would be the only one that has not got what is acknowledged: it gets the bytes instead. What was found out
-        // is looked at, which no other store needs to do; what is bad and nobody knows of yet is lost when the fold comes to it.
-        if self.superblock.lost > 0 && !mutant::on("store-lost-shared") {
+        // is looked at; what is bad and nobody knows of yet is lost when the fold comes to it.
+        if !mutant::on("store-lost-shared") {
             self.check_whole(source, at)?;
         }
         let composed = if depth > 1 { self.composed(source, chunks.clone())? } else { 0 };
@@ -47,7 +47,8 @@ impl JournaledStore {
             let mut left = within(at, said);
             for layer in layers {
                 let entry = self.tables.entry(layer, said)?;
-                let present = entry.chunk.filter(|_| entry.present & left != 0);
+                // Records are lost with pages only, which are counted.
+                let present = entry.chunk.filter(|_| entry.present & left != 0 && self.superblock.lost > 0);
                 let record_lost =
                     present.map(|physical| self.tables.chunk(physical)).transpose()?.is_some_and(|r| r.lost);
                 if entry.lost & left != 0 || record_lost {
