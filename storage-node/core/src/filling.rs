@@ -12,6 +12,7 @@
 //! begin again.
 
 use crate::iocbs::IocbKey;
+use crate::limits::LOST_AFTER;
 use conductor_model::{BlockRange, Blocks, CopyId, Sequence, SnapshotId, Stamp};
 use driver::Time;
 use node_protocol::{FillState, Mark};
@@ -52,6 +53,18 @@ pub(crate) type Listed = (Vec<(BlockRange, Stamp)>, Blocks);
 pub(crate) struct Piece {
     pub(crate) at: BlockRange,
     pub(crate) version: Stamp,
+    pub(crate) reading: Reading,
+}
+
+/// How often a piece was read in vain, on all copies in sync.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reading {
+    /// Not yet.
+    First,
+    /// Once, a while ago.
+    Again,
+    /// Twice: the copy is told that it is lost.
+    Lost,
 }
 
 /// One run of filling one copy.
@@ -69,8 +82,11 @@ pub(crate) struct Filling {
     pub(crate) snapshots: Vec<SnapshotId>,
     /// Writes with stamps above this go to the copy too.
     pub(crate) feeds_from: Option<Sequence>,
-    /// To be filled, in order.
+    /// To be filled, in order of their places.
     pub(crate) left: VecDeque<Piece>,
+    /// Blocks that were read in vain, and when the last of them was: read again behind all else of the layer.
+    doubted: Vec<Piece>,
+    doubted_at: Time,
     /// Up to here everything is listed.
     listed: Blocks,
     /// Where the layer ends, if before the shard does: a snapshot of when the shard was smaller.
@@ -119,6 +135,8 @@ impl Filling {
             snapshots: said.snapshots,
             feeds_from: None,
             left: VecDeque::new(),
+            doubted: Vec::new(),
+            doubted_at: now,
             listed: Blocks(0),
             end: None,
             running: BTreeMap::new(),
@@ -146,6 +164,7 @@ impl Filling {
         self.listed = Blocks(0);
         self.end = None;
         self.left.clear();
+        self.doubted.clear();
         self.highest = Stamp::default();
         self.again = false;
     }
@@ -166,8 +185,7 @@ impl Filling {
         if self.again {
             return;
         }
-        let mut open = self.running.values().chain(self.left.front());
-        if self.listed >= self.cursor && open.all(|piece| piece.at.from >= self.cursor) {
+        if self.listed >= self.cursor && self.open().is_none_or(|open| open >= self.cursor) {
             self.upto = self.upto.max(known);
         }
     }
@@ -203,7 +221,7 @@ impl Filling {
         }
         let pieces = due.into_iter().map(|(first, version)| {
             let count = PIECE.min(end.0 - first);
-            Piece { at: BlockRange { from: Blocks(first), count: Blocks(count) }, version }
+            Piece { at: BlockRange { from: Blocks(first), count: Blocks(count) }, version, reading: Reading::First }
         });
         self.left.extend(pieces);
         self.listed = end;
@@ -223,14 +241,53 @@ impl Filling {
         self.advance();
     }
 
+    /// Something in a piece cannot be read: it is due again block by block, so that the rest of it is filled. In its place, as the cursor stands
+    /// before what is first.
+    pub(crate) fn split(&mut self, key: IocbKey) {
+        let Some(piece) = self.running.remove(&key) else { return };
+        let place = self.left.partition_point(|other| other.at.from < piece.at.from);
+        for n in (0..piece.at.count.0).rev() {
+            let at = BlockRange { from: Blocks(piece.at.from.0 + n), count: Blocks(1) };
+            self.left.insert(place, Piece { at, ..piece });
+        }
+    }
+
+    /// A block was read in vain: it is read again when all else of the layer is done, and not soon.
+    pub(crate) fn doubt(&mut self, now: Time, key: IocbKey) {
+        if let Some(piece) = self.running.remove(&key) {
+            self.doubted.push(Piece { reading: Reading::Again, ..piece });
+            self.doubted_at = now;
+        }
+    }
+
+    /// Is there such a block?
+    pub(crate) fn has_doubts(&self) -> bool {
+        !self.doubted.is_empty()
+    }
+
+    /// All else of the layer is done. False if it is too soon to read these blocks again.
+    pub(crate) fn reads_doubted(&mut self, now: Time) -> bool {
+        let is_due = now >= self.doubted_at + LOST_AFTER;
+        if is_due {
+            self.doubted.sort_by_key(|piece| piece.at.from);
+            self.left.extend(self.doubted.drain(..));
+        }
+        is_due
+    }
+
+    /// The first block that is listed and not done.
+    fn open(&self) -> Option<Blocks> {
+        let open = self.running.values().chain(self.left.front()).chain(&self.doubted);
+        open.map(|piece| piece.at.from).min()
+    }
+
     /// The cursor stands before what is not done; nowhere else while the layers are to be looked at anew, because what is read then may be
     /// newer than what is aimed at. A chunk is passed as a whole.
     fn advance(&mut self) {
         if self.again {
             return;
         }
-        let open = self.running.values().chain(self.left.front()).map(|piece| piece.at.from).min();
-        let done = open.unwrap_or(self.listed).min(self.listed);
+        let done = self.open().unwrap_or(self.listed).min(self.listed);
         self.cursor = self.cursor.max(Blocks(done.0 / PIECE * PIECE));
     }
 
@@ -294,7 +351,7 @@ impl Filling {
     pub(crate) fn done(&self) -> Blocks {
         match self.step {
             Step::Complete => self.listed,
-            _ => self.running.values().chain(self.left.front()).map(|p| p.at.from).min().unwrap_or(self.listed),
+            _ => self.open().unwrap_or(self.listed),
         }
     }
 }
@@ -313,6 +370,7 @@ fn add(due: &mut BTreeMap<u32, Stamp>, at: BlockRange, version: Stamp, from: Blo
 mod tests {
     use super::*;
     use conductor_model::Epoch;
+    use driver::Span;
 
     const SIZE: Blocks = Blocks(1000);
 
@@ -394,6 +452,48 @@ mod tests {
         assert_eq!((mark.cursor, mark.upto, mark.base), (Blocks(32), stamp(50), stamp(10)));
         filling.filled(IocbKey(3));
         assert_eq!(filling.mark(stamp(60)).cursor, Blocks(992));
+    }
+
+    #[test]
+    fn the_cursor_waits_for_the_first_of_several_pieces_that_are_filled_block_by_block() {
+        let mut filling = filling(Mark::default());
+        filling.aim(&[], Sequence(5));
+        filling.take_lists(Blocks(0), SIZE, (vec![(range(0, 64), stamp(20))], SIZE), (Vec::new(), SIZE));
+        for key in 1..=3 {
+            let piece = filling.left.pop_front().unwrap();
+            filling.running.insert(IocbKey(key), piece);
+        }
+        // In any order.
+        [1, 3, 2].into_iter().for_each(|key| filling.split(IocbKey(key)));
+        let from: Vec<u32> = filling.left.iter().map(|piece| piece.at.from.0).collect();
+        assert_eq!(from, (0..=48).collect::<Vec<_>>());
+        assert_eq!(filling.mark(stamp(50)).cursor, Blocks(0));
+        for n in 0..20 {
+            let piece = filling.left.pop_front().unwrap();
+            filling.running.insert(IocbKey(10 + n), piece);
+            filling.filled(IocbKey(10 + n));
+        }
+        assert_eq!(filling.mark(stamp(50)).cursor, Blocks(16));
+    }
+
+    #[test]
+    fn the_cursor_waits_for_what_is_to_be_read_again_which_is_not_soon() {
+        let mut filling = filling(Mark::default());
+        filling.aim(&[], Sequence(5));
+        filling.take_lists(Blocks(0), SIZE, (vec![(range(16, 64), stamp(20))], SIZE), (Vec::new(), SIZE));
+        for key in 0..4 {
+            let piece = filling.left.pop_front().unwrap();
+            filling.running.insert(IocbKey(key), piece);
+        }
+        let now = Time::default() + Span::seconds(3);
+        [2, 1].into_iter().for_each(|key| filling.doubt(now, IocbKey(key)));
+        [0, 3].into_iter().for_each(|key| filling.filled(IocbKey(key)));
+        assert_eq!(filling.mark(stamp(50)).cursor, Blocks(32));
+        assert!(filling.has_doubts() && !filling.reads_doubted(now + Span::seconds(9)));
+        assert!(filling.reads_doubted(now + LOST_AFTER) && !filling.has_doubts());
+        let due: Vec<_> = filling.left.iter().map(|piece| (piece.at.from.0, piece.reading)).collect();
+        assert_eq!(due, [(32, Reading::Again), (48, Reading::Again)]);
+        assert_eq!(filling.mark(stamp(50)).cursor, Blocks(32));
     }
 
     #[test]

@@ -82,6 +82,9 @@ pub const SERVICES: usize = 64;
 pub const MAX_HEALS: usize = 8;
 /// What a filling needs is lost here: looked for again after so long.
 pub const STUCK_PAUSE: Span = Span::seconds(5);
+/// What no copy in sync can read is read once more after so long before the copy that is filled is told that it is lost: a cable, a path or a
+/// controller may come back, and where the copy that it is filled from is to go, there is no second time.
+pub const LOST_AFTER: Span = Span::seconds(10);
 /// Pieces of one shard that a scrub has under way, each of 64 blocks (256 KiB): one is read while the other's answers travel.
 pub const SCRUB_DEPTH: usize = 2;
 /// Such pieces on one reactor: with 64 KiB of memory each, 512 KiB of the resync class.

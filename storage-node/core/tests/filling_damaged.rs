@@ -28,16 +28,21 @@ fn a_damaged_piece_of_a_snapshot_that_is_dropped_does_not_hold_up_the_filling() 
     assert_eq!(c.read(client, 1, 0), 2);
 }
 
-/// The only copy that is left has a bad block: no other can be made of it, and whoever waits is told why, and what to do.
+/// The only copy that is left has a bad block, and the one that could be filled has something there by itself: whoever waits is told why, and what to
+/// do.
 #[test]
 fn what_keeps_a_sealed_shard_from_being_filled_is_said_and_is_an_error_to_who_reads_it() {
     for in_snapshot in [false, true] {
         let mut c = Cluster::new(32);
         c.min_copies = 2;
-        c.create(1, &[0, 1], None, Durability::Always);
+        c.create(1, &[0, 1, 2], None, Durability::Always);
         let client = c.client(1, 0);
         c.write(client, 1, 0, 77);
         c.write(client, 1, CHUNK, 5);
+        c.w.kill(c.nodes[2]);
+        c.until("left behind", |c| c.in_sync(1) == [0, 1]);
+        let client = c.client(1, 0);
+        c.write(client, 1, 1, 6);
         if in_snapshot {
             c.snapshot(1, 7);
             c.write(client, 1, 0, 2);
@@ -46,10 +51,11 @@ fn what_keeps_a_sealed_shard_from_being_filled_is_said_and_is_an_error_to_who_re
         c.w.kill(c.nodes[1]);
         c.until("sealed", |c| c.role(1).contains("sealed"));
         c.rot(0, 77);
-        c.w.restart(c.nodes[1]);
+        // Who had it is given up.
         c.replace(1, 1, CopyId(777));
+        c.w.restart(c.nodes[2]);
         c.until("it is said", |c| c.damage.iter().any(|line| line.contains("NO COPY HAS IT")));
-        c.run(Span::seconds(5));
+        c.run(Span::seconds(15));
         assert_eq!(c.in_sync(1), [0]);
         let way_out = if in_snapshot { "snapshot s7" } else { "--min-copies 1" };
         assert!(c.troubles.iter().any(|why| why.contains("block b0") && why.contains(way_out)), "{:?}", c.troubles);
@@ -255,10 +261,11 @@ fn what_keeps_a_copy_of_a_shard_that_serves_from_being_filled_is_said() {
     c.write(client, 1, CHUNK, 5);
     c.w.kill(c.nodes[1]);
     c.until("left behind", |c| c.in_sync(1) == [0]);
+    let client = c.client(1, 0);
+    c.write(client, 1, 4, 6);
     c.run(Span::seconds(5));
     c.rot(0, 77);
     c.w.restart(c.nodes[1]);
-    c.replace(1, 1, CopyId(777));
     let said = |c: &Cluster| c.troubles.iter().any(|why| why.contains("is not filled, because block b3 does not read"));
     c.until("it is said", said);
     for _ in 0..100 {
@@ -266,7 +273,7 @@ fn what_keeps_a_copy_of_a_shard_that_serves_from_being_filled_is_said() {
         assert!(said(&c), "{:?}", c.troubles);
     }
     let counts = ["fill.failed", "damage.unrepairable"].map(|name| c.count(name));
-    assert!(counts[0] > 2 && counts[1] == 1, "tried again, and found once: {counts:?}");
+    assert!(counts[0] > 1 && counts[1] == 1, "tried again, and found once: {counts:?}");
     let client = c.client(1, 0);
     c.write(client, 1, 3, 6);
     c.run(Span::millis(200));

@@ -8,6 +8,7 @@ mod creation;
 mod filling;
 mod filling_beside;
 mod filling_damaged;
+mod filling_past;
 mod flush;
 mod integrity;
 mod keys;

@@ -10,6 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A FILL that zeroes: it has no payload.
 const ZEROES: u32 = 1;
+/// A FILL of what no copy in sync has: it has no payload either.
+const LOST: u32 = 2;
 /// A FILL_MARK that ends the filling.
 const COMPLETE: u32 = 1;
 
@@ -67,7 +69,7 @@ impl ScanBody {
 }
 
 body! {
-    /// FILL (the payload is the content, or nothing: zeros), FILL_SNAPSHOT. The prefix's word is the number of blocks.
+    /// FILL (the payload is the content, or nothing: zeros, or lost), FILL_SNAPSHOT. The prefix's word is the number of blocks.
     FillBody = 64 {
         /// Session prefix; word = number of blocks.
         prefix: Prefix,
@@ -85,9 +87,20 @@ body! {
         snapshot: U64,
         /// First block.
         at: U32,
-        /// Bit 0: a FILL with zeros. The others are zero.
+        /// Bit 0: a FILL with zeros; bit 1: a FILL of what is lost. The others are zero.
         flags: U32,
     }
+}
+
+/// What a FILL puts in place of its blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fill {
+    /// Its payload.
+    Content,
+    /// Zeros.
+    Zeroes,
+    /// Nothing: no copy in sync has it, and so it is on this one.
+    Lost,
 }
 
 impl FillBody {
@@ -107,6 +120,10 @@ impl FillBody {
     /// The same, as zeros.
     pub fn with_zeroes(self) -> Self {
         Self { flags: ZEROES.into(), ..self }
+    }
+    /// The same, lost.
+    pub fn with_lost(self) -> Self {
+        Self { flags: LOST.into(), ..self }
     }
     /// The same, for FILL_SNAPSHOT.
     pub fn with_snapshot(self, snapshot: SnapshotId) -> Self {
@@ -128,9 +145,14 @@ impl FillBody {
     pub fn range(&self) -> BlockRange {
         BlockRange { from: Blocks(self.at.get()), count: Blocks(self.prefix.word.get()) }
     }
-    /// Zeros?
-    pub fn is_zeroes(&self) -> bool {
-        self.flags.get() & ZEROES != 0
+    /// What a FILL puts there; `None` if nobody here knows.
+    pub fn what(&self) -> Option<Fill> {
+        match self.flags.get() {
+            0 => Some(Fill::Content),
+            ZEROES => Some(Fill::Zeroes),
+            LOST => Some(Fill::Lost),
+            _ => None,
+        }
     }
     /// The snapshot.
     pub fn snapshot(&self) -> SnapshotId {
@@ -301,7 +323,13 @@ mod tests {
         let fill = FillBody::new(shard, Epoch(9), stamp(4, 5), at);
         let fill = FillBody::parse(fill.with_zeroes().with_snapshot(SnapshotId(8)).bytes()).unwrap();
         assert_eq!((fill.shard(), fill.epoch(), fill.version(), fill.range()), (shard, Epoch(9), stamp(4, 5), at));
-        assert!(fill.is_zeroes() && fill.snapshot() == SnapshotId(8));
+        assert_eq!((fill.what(), fill.snapshot()), (Some(Fill::Zeroes), SnapshotId(8)));
+        let what = |fill: FillBody| FillBody::parse(fill.bytes()).unwrap().what();
+        let fill = FillBody::new(shard, Epoch(9), stamp(4, 5), at);
+        assert_eq!((what(fill), what(fill.with_lost())), (Some(Fill::Content), Some(Fill::Lost)));
+        for unknown in [3, 4, 1 << 31] {
+            assert_eq!(what(FillBody { flags: unknown.into(), ..fill }), None);
+        }
         let mark = Mark { base: stamp(1, 2), cursor: Blocks(48), upto: stamp(3, 4), complete: true };
         let said = MarkBody::parse(MarkBody::new(shard, Epoch(9), mark).bytes()).unwrap();
         assert_eq!((said.shard(), said.epoch(), said.mark()), (shard, Epoch(9), mark));

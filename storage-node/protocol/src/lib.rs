@@ -17,7 +17,7 @@ pub use bodies::{
     RangeBody, ReplicaBody, ReplyBody, StaleBody, TOLD_DISKS,
 };
 pub use extents::{ExtentsAnswer, MAX_EXTENTS};
-pub use filling::{FillBody, FillState, Mark, MarkBody, ScanBody, decode_changed, encode_changed};
+pub use filling::{Fill, FillBody, FillState, Mark, MarkBody, ScanBody, decode_changed, encode_changed};
 pub use held::{decode_held, decode_withheld, encode_held, encode_withheld};
 pub use status::Status;
 pub use view::{MAX_VERIFY_BLOCKS, VerifyAnswer, ViewBody, decode_crcs, encode_crcs};

@@ -35,11 +35,13 @@ pub enum Status {
     NotHeld = 13,
     /// There are as many as there can be.
     TooMany = 14,
+    /// Fill: these blocks are not to be lost here, where the copy has something of its own.
+    Kept = 15,
 }
 
 impl Status {
     /// Every status, in order of its number.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Ok,
         Self::StaleEpoch,
         Self::Later,
@@ -55,6 +57,7 @@ impl Status {
         Self::RangeTaken,
         Self::NotHeld,
         Self::TooMany,
+        Self::Kept,
     ];
 
     /// The number that travels.

@@ -6,9 +6,10 @@ use crate::input::Input;
 use conductor_model::{BlockRange, Blocks, Bytes, Epoch, Sequence, ShardId, ShardIndex, ShardSnapshot, SnapshotId};
 use conductor_model::{Held, HeldKind, Stamp, VolumeId};
 use node_protocol::{
-    FillBody, FillState, IoBody, JoinAnswer, JoinBody, LayerBody, Mark, MarkBody, Prefix, PromiseAnswer, PromiseBody,
-    RangeBody, ReplicaBody, ReplyBody, ScanBody, StaleBody, Status, VerifyAnswer, ViewBody, decode_changed,
-    decode_crcs, decode_held, decode_withheld, encode_changed, encode_crcs, encode_held, encode_withheld,
+    Fill, FillBody, FillState, IoBody, JoinAnswer, JoinBody, LayerBody, Mark, MarkBody, Prefix, PromiseAnswer,
+    PromiseBody, RangeBody, ReplicaBody, ReplyBody, ScanBody, StaleBody, Status, VerifyAnswer, ViewBody,
+    decode_changed, decode_crcs, decode_held, decode_withheld, encode_changed, encode_crcs, encode_held,
+    encode_withheld,
 };
 use wire::MAX_BODY;
 
@@ -91,10 +92,15 @@ pub(crate) fn target(data: &[u8]) {
             let body = body!(FillBody, bytes);
             let again =
                 FillBody::new(body.shard(), body.epoch(), body.version(), body.range()).with_snapshot(body.snapshot());
-            let again = if body.is_zeroes() { again.with_zeroes() } else { again };
+            // Of flags that nobody knows nothing is made.
+            let (again, what) = match body.what() {
+                Some(Fill::Zeroes) => (again.with_zeroes(), Some(Fill::Zeroes)),
+                Some(Fill::Lost) => (again.with_lost(), Some(Fill::Lost)),
+                Some(Fill::Content) | None => (again, Some(Fill::Content)),
+            };
             assert_eq!(
-                (again.version(), again.range(), again.is_zeroes(), again.snapshot()),
-                (body.version(), body.range(), body.is_zeroes(), body.snapshot())
+                (again.version(), again.range(), again.what(), again.snapshot()),
+                (body.version(), body.range(), what, body.snapshot())
             );
         }
         12 => {

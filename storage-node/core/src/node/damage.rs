@@ -85,14 +85,6 @@ impl<S: Store> Node<S> {
         self.damage.left.looked_through(shard, view, (own, piece), &outcome.lost);
     }
 
-    /// A piece that a copy is to be filled with is damaged on every copy in sync.
-    pub(super) fn keep_from_filling(&mut self, shard: ShardId, view: View, outcome: &Outcome) {
-        let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        let own = primary.config.primary;
-        let lost = outcome.lost.iter().find(|(copy, _)| *copy == own);
-        primary.keeps_from_filling = lost.map(|(_, block)| BadBlock { view, block: *block, held_by: None });
-    }
-
     /// Counts what came of a mend, and says it.
     pub(super) fn record(
         &mut self,

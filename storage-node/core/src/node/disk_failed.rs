@@ -17,6 +17,7 @@ impl<S: Store> Node<S> {
             // Not a failure of the copy: asked again.
             StoreError::Busy => Status::Later,
             StoreError::NoSuchSnapshot { .. } => Status::NoSnapshot,
+            StoreError::Kept { .. } => Status::Kept,
             // Nor is what was asked of it, and makes no sense there.
             StoreError::BadConfiguration(_) | StoreError::OutOfRange { .. } | StoreError::BadLength { .. } => {
                 self.counters.count("store.bad-requests");

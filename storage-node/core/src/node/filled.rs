@@ -12,7 +12,7 @@ use crate::replica::Caller;
 use conductor_model::{BLOCK, BlockRange, ShardId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
-use node_protocol::{FillBody, Mark, MarkBody, ReplyBody, ScanBody, Status, encode_changed, op};
+use node_protocol::{Fill, FillBody, Mark, MarkBody, ReplyBody, ScanBody, Status, encode_changed, op};
 use node_store::{FillMark, Store, StoreDone, StoreError, StoreOp, View};
 use tcp::{Answer, Payload};
 use wire::Op;
@@ -21,7 +21,7 @@ use wire::Op;
 #[derive(Debug)]
 enum Wanted {
     Scan(ScanBody),
-    Piece(FillBody, Option<Payload>),
+    Piece(FillBody, Fill, Option<Payload>),
     Snapshot(FillBody),
     Mark(Mark),
 }
@@ -49,7 +49,9 @@ impl<S: Store> Node<S> {
         let Incoming { op, body, payload, answer, .. } = incoming;
         let parsed = match op {
             op::FILL_SCAN => ScanBody::parse(body).map(|b| (b.shard(), b.epoch(), Wanted::Scan(b))),
-            op::FILL => FillBody::parse(body).map(|b| (b.shard(), b.epoch(), Wanted::Piece(b, payload))),
+            op::FILL => {
+                FillBody::parse(body).and_then(|b| Some((b.shard(), b.epoch(), Wanted::Piece(b, b.what()?, payload))))
+            }
             op::FILL_SNAPSHOT => FillBody::parse(body).map(|b| (b.shard(), b.epoch(), Wanted::Snapshot(b))),
             _ => MarkBody::parse(body).map(|b| (b.shard(), b.epoch(), Wanted::Mark(b.mark()))),
         };
@@ -81,10 +83,10 @@ impl<S: Store> Node<S> {
             return Err(Status::Later);
         }
         match wanted {
-            Wanted::Piece(body, payload) => {
+            Wanted::Piece(body, fill, payload) => {
                 let at = body.range();
                 let carried = payload.as_ref().map_or(0, |p| p.len as u64);
-                let expected = if body.is_zeroes() { 0 } else { at.count.bytes().0 };
+                let expected = if *fill == Fill::Content { at.count.bytes().0 } else { 0 };
                 if at.count.0 == 0 || at.end() * BLOCK as u64 > replica.size().0 {
                     return Err(Status::OutOfRange);
                 }
@@ -120,14 +122,15 @@ impl<S: Store> Node<S> {
                 replica.read_begins(View::Live);
                 StoreOp::Changed { copy, view: View::Live, above: body.above(), from: body.from() }
             }
-            Wanted::Piece(body, payload) => {
+            Wanted::Piece(body, fill, payload) => {
                 let (stamp, at) = (body.version(), body.range());
                 let change = payload.map_or(Change::Zero, Change::Write);
                 replica.enters_disk(stamp, &change);
                 replica.busy.push((look, at, View::Live));
                 (task.change, task.busy) = (Some(stamp), Some(look));
-                match change {
-                    Change::Write(p) => {
+                match (fill, change) {
+                    (Fill::Lost, _) => StoreOp::Lose { copy, stamp, at, known_good },
+                    (_, Change::Write(p)) => {
                         let (data, crcs) = (p.mem, p.crcs);
                         StoreOp::Write { copy, stamp, at, data, crcs, known_good, durable: true }
                     }

@@ -14,14 +14,14 @@
 use super::Node;
 use super::waits::{ReplyWait, Request, StoreWait};
 use super::wishes::DISK_FAILED;
-use crate::filling::{Filling, PIECE, Piece, Step};
+use crate::filling::{Filling, PIECE, Piece, Reading, Step};
 use crate::iocb::{Iocb, IocbPhase, Kind, why};
 use crate::iocbs::IocbKey;
 use crate::limits::{
     FILL_CREDITS, FILL_DEPTH, FILL_MARK, FILL_RATE, FILL_REPORT, RETRY_REFUSED, STUCK_PAUSE, SUBTASK_DEADLINE,
 };
 use crate::mail::Letter;
-use crate::primary::{BadBlock, PrimaryPhase};
+use crate::primary::PrimaryPhase;
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, CopyId, Epoch, Sequence, ShardId, SnapshotId, Stamp, api};
 use driver::{ConnId, Outbox, Span, Time};
 use memory::Filling as Memory;
@@ -34,7 +34,7 @@ use wire::{Body, Op};
 
 /// What a syncing copy was asked.
 #[derive(Debug)]
-enum Asked {
+pub(super) enum Asked {
     /// Which chunks it has changed, for this listing.
     Scan(u64),
     /// To write this IOCB's piece.
@@ -138,6 +138,12 @@ impl<S: Store> Node<S> {
                     if !filling.left.is_empty() || !filling.running.is_empty() || filling.again {
                         return;
                     }
+                    if filling.is_listed(size) && filling.has_doubts() {
+                        if filling.reads_doubted(now) {
+                            continue;
+                        }
+                        return;
+                    }
                     if filling.is_listed(size) {
                         self.tell_complete(now, shard);
                         return;
@@ -177,7 +183,7 @@ impl<S: Store> Node<S> {
         primary.known_good().map_or(told, |sequence| told.max(Stamp { epoch: primary.config.epoch, sequence }))
     }
 
-    fn filling_of(&mut self, shard: ShardId) -> Option<&mut Filling> {
+    pub(super) fn filling_of(&mut self, shard: ShardId) -> Option<&mut Filling> {
         self.primaries.get_mut(&shard)?.filling.as_deref_mut()
     }
 
@@ -348,41 +354,6 @@ impl<S: Store> Node<S> {
         self.end_request(now, key);
     }
 
-    /// Is it a piece of a filling in a sealed epoch?
-    pub(super) fn is_sealed_fill(&self, key: IocbKey) -> bool {
-        let primary = self.iocbs.get(key).filter(|i| i.kind == Kind::Fill).and_then(|i| self.primaries.get(&i.shard));
-        primary.is_some_and(|p| matches!(p.phase, PrimaryPhase::Sealed))
-    }
-
-    /// A piece cannot be read, and no other copy is in sync. A copy of the last full set holds what was acknowledged there by itself:
-    /// the block is left to it, and the own one is put right from it when both are in sync. For any other copy it is lost for now.
-    pub(super) fn met_damage_sealed(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
-        let shard = self.iocbs[key].shard;
-        let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        let Some(filling) = &mut primary.filling else { return };
-        let Some(piece) = filling.running.remove(&key) else { return };
-        if piece.at.count.0 > 1 {
-            for n in (0..piece.at.count.0).rev() {
-                let at = BlockRange { from: Blocks(piece.at.from.0 + n), count: Blocks(1) };
-                filling.left.push_front(Piece { at, ..piece });
-            }
-        } else if primary.config.full_set.contains(&filling.copy) {
-            self.counters.count("fill.damage-left");
-        } else {
-            let (view, block, own) = (self.iocbs[key].view, piece.at.from, primary.config.primary);
-            let bad = BadBlock { view, block, held_by: primary.holder_away() };
-            let alone = primary.others().next().is_none();
-            // It is tried again and again, and is found once. What another copy in sync may have is not said to be nobody's.
-            if alone && primary.keeps_from_filling.replace(bad) != Some(bad) {
-                self.counters.count("read.damaged");
-                self.bad_block_found(now, shard, own, bad, out);
-            }
-            self.fail_filling(now, shard, "what it is filled from is damaged");
-        }
-        self.end_request(now, key);
-        self.go_on_filling(now, shard, out);
-    }
-
     /// The content of a piece.
     pub(super) fn piece_read(&mut self, now: Time, key: IocbKey, data: Memory, crcs: Crcs) {
         let iocb = &mut self.iocbs[key];
@@ -395,7 +366,7 @@ impl<S: Store> Node<S> {
     }
 
     /// Sends every piece that was read and is not on its way.
-    fn send_pieces(&mut self, now: Time, shard: ShardId) {
+    pub(super) fn send_pieces(&mut self, now: Time, shard: ShardId) {
         let Some(filling) = self.filling_of(shard) else { return };
         let ready: Vec<(IocbKey, Piece)> = filling.running.iter().map(|(key, piece)| (*key, *piece)).collect();
         for (key, piece) in ready {
@@ -406,7 +377,13 @@ impl<S: Store> Node<S> {
             let Some((_, epoch, _)) = self.fill_conn(shard) else { return };
             let (payload, Some(request)) = (iocb.payload.as_ref().map(Payload::share), &iocb.request) else { return };
             let body = FillBody::new(shard, epoch, piece.version, piece.at);
-            let body = if payload.is_none() { body.with_zeroes() } else { body };
+            let body = match payload {
+                None if piece.reading == Reading::Lost && !driver::mutant::on("lost_filled_as_zeros") => {
+                    body.with_lost()
+                }
+                None => body.with_zeroes(),
+                Some(_) => body,
+            };
             let hold = request.share::<why::Subtask>();
             if !self.ask_filled(now, shard, op::FILL, body.bytes(), payload, Asked::Piece(key, hold)) {
                 return;
@@ -488,9 +465,9 @@ impl<S: Store> Node<S> {
                 *theirs = Some((list, Blocks(next)));
             }
             Asked::Piece(key, hold) => {
-                if filling.running.contains_key(&key) {
+                if let Some(piece) = filling.running.get(&key).copied() {
                     filling.filled(key);
-                    self.counters.count("fill.piece");
+                    self.counters.count(if piece.reading == Reading::Lost { "fill.lost" } else { "fill.piece" });
                     self.end_request(now, key);
                 }
                 drop(hold);
@@ -552,13 +529,14 @@ impl<S: Store> Node<S> {
             }
             Some(Status::NoSpace) => self.fail_filling(now, shard, "its disk is full"),
             Some(Status::Io) => self.fail_filling(now, shard, DISK_FAILED),
+            Some(_) if self.is_lost_piece(shard, what) => self.not_filled_past(now, shard, what),
             Some(_) => self.fail_filling(now, shard, "it refuses to be filled"),
         }
     }
 
     /// The run ends: the copy is to be dropped, and nothing of this run is believed any more. One that may be in sync by now counts until
     /// an epoch without it is persisted (rule 1).
-    fn fail_filling(&mut self, now: Time, shard: ShardId, why: &'static str) {
+    pub(super) fn fail_filling(&mut self, now: Time, shard: ShardId, why: &'static str) {
         self.counters.count("fill.failed");
         self.end_filling(now, shard, why);
     }
@@ -574,7 +552,7 @@ impl<S: Store> Node<S> {
         }
     }
 
-    /// A piece that ends otherwise than by being filled: what it was read from is damaged everywhere, or its snapshot is gone.
+    /// A piece that ends otherwise than by being filled: its snapshot is gone.
     pub(super) fn piece_ended(&mut self, now: Time, key: IocbKey) {
         let shard = self.iocbs[key].shard;
         if self.filling_of(shard).is_some_and(|filling| filling.running.remove(&key).is_some()) {

@@ -510,10 +510,8 @@ impl<S: Store> Node<S> {
                     Space::Found | Space::Awaited => self.mend_later(now, key),
                 }
             }
+            Kind::Fill => self.piece_lost(now, key, out),
             _ => {
-                if kind == Kind::Fill {
-                    self.keep_from_filling(shard, view, &outcome);
-                }
                 self.counters.count("read.unhealed");
                 self.answer(now, key, Status::Io);
             }

@@ -23,6 +23,7 @@
 //! | `disk_failed` | what a failed disk, or a store that refuses, means to who asked |
 //! | `wishes` | what a primary asks for while it goes on: dropping, filling, adding copies; stepping down |
 //! | `filling` | filling a syncing copy elsewhere |
+//! | `filled_past` | a copy is filled past what no copy in sync has |
 //! | `filled` | being filled: what a primary asks of a syncing copy here |
 //! | `settle` | making the copies equal before serving |
 //! | `orders` | what the conductor told primaries here to do in the order of writes |
@@ -52,6 +53,7 @@ mod deletion;
 mod disk_failed;
 mod fanout;
 mod filled;
+mod filled_past;
 mod filling;
 mod first_in_line;
 mod gather;

@@ -206,5 +206,6 @@ pub(super) fn reply_counter(status: Status) -> &'static str {
         Status::RangeTaken => "reply.range-taken",
         Status::NotHeld => "reply.not-held",
         Status::TooMany => "reply.too-many",
+        Status::Kept => "reply.kept",
     }
 }

@@ -61,6 +61,10 @@ impl<S: Store> Node<S> {
                 return false;
             }
             // No other copy has it.
+            if elsewhere && self.iocbs[key].kind == Kind::Fill {
+                self.piece_found_lost(now, key, out);
+                return true;
+            }
             if elsewhere {
                 self.counters.count("read.unhealed");
                 self.answer(now, key, Status::Io);

@@ -169,6 +169,7 @@ fn make() -> Vec<u8> {
         StoreOp::Rollback { copy: one, stamp: stamp(9), snapshot, known_good },
         StoreOp::DropSnapshot { copy: one, snapshot: SnapshotId(7) },
         StoreOp::Mark { copy: one, mark, known_good: Some(stamp(8)) },
+        StoreOp::Lose { copy: one, stamp: stamp(9), at: range(40, 3), known_good },
         StoreOp::Create { copy: CopyId(3), config: config(CopyId(3), 1), parent: None },
         StoreOp::Delete { copy: CopyId(3) },
     ];

@@ -1,0 +1,118 @@
+//! A copy is filled past what no copy in sync has: it is told that the block is lost, so that who reads it there is told so too, and one bad
+//! sector does not keep a shard from ever having a second copy.
+//!
+//! ```text
+//!  a piece cannot be read, and nobody else in sync has it ──► block by block ──► what reads well is filled
+//!                                                                  └─ what does not: once more, 10 s later, when all else of the layer is there
+//!                                                                       └─ FILL, lost ──► the copy has nothing there: filled past it
+//!                                                                                    └──► it has something (`kept`): the filling fails
+//! ```
+//!
+//! Only where that is final: everybody in sync was asked, and in a sealed epoch nobody of the last full set is away, who would have it. What the copy
+//! has there by itself stays, as it may be all that is left: one that comes back is filled when the block is written again. A copy of the last full set
+//! that is filled in a sealed epoch holds what was acknowledged there: the block is left to it.
+
+use super::Node;
+use super::filling::Asked;
+use crate::filling::Reading;
+use crate::iocb::{IocbPhase, Kind};
+use crate::iocbs::IocbKey;
+use crate::mail::Letter;
+use crate::primary::{BadBlock, PrimaryPhase};
+use conductor_model::{BlockRange, ShardId};
+use driver::{Outbox, Time};
+use node_store::Store;
+
+const DAMAGED: &str = "what it is filled from is damaged";
+
+impl<S: Store> Node<S> {
+    /// Is it a piece of a filling in a sealed epoch?
+    pub(super) fn is_sealed_fill(&self, key: IocbKey) -> bool {
+        let primary = self.iocbs.get(key).filter(|i| i.kind == Kind::Fill).and_then(|i| self.primaries.get(&i.shard));
+        primary.is_some_and(|p| matches!(p.phase, PrimaryPhase::Sealed))
+    }
+
+    /// A piece cannot be read here in a sealed epoch, where nothing is put right.
+    pub(super) fn met_damage_sealed(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
+        let (shard, view) = (self.iocbs[key].shard, self.iocbs[key].view);
+        let Some(primary) = self.primaries.get_mut(&shard) else { return };
+        let (alone, held_by) = (primary.others().next().is_none(), primary.holder_away());
+        let Some(filling) = &mut primary.filling else { return };
+        let Some(BlockRange { from: block, count }) = filling.running.get(&key).map(|piece| piece.at) else { return };
+        if count.0 > 1 {
+            filling.split(key);
+        } else if primary.config.full_set.contains(&filling.copy) {
+            filling.running.remove(&key);
+            // It is put right here from there, when both are in sync.
+            self.counters.count("fill.damage-left");
+        } else if alone && held_by.is_none() {
+            self.piece_found_lost(now, key, out);
+            return;
+        } else {
+            filling.running.remove(&key);
+            let (own, bad) = (primary.config.primary, BadBlock { view, block, held_by });
+            // It is tried again and again, and is found once. What another copy in sync may have is not said to be nobody's.
+            if alone && primary.keeps_from_filling.replace(bad) != Some(bad) {
+                self.counters.count("read.damaged");
+                self.bad_block_found(now, shard, own, bad, out);
+            }
+            self.fail_filling(now, shard, DAMAGED);
+        }
+        self.end_request(now, key);
+        self.go_on_filling(now, shard, out);
+    }
+
+    /// A piece cannot be read, and nobody else has it: as `piece_lost`, of what was not said before.
+    pub(super) fn piece_found_lost(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
+        let (shard, view, range) = (self.iocbs[key].shard, self.iocbs[key].view, self.iocbs[key].range);
+        if let Some(primary) = self.primaries.get(&shard).filter(|_| range.count.0 == 1) {
+            let (own, bad) = (primary.config.primary, BadBlock { view, block: range.from, held_by: None });
+            self.counters.count("read.damaged");
+            self.bad_block_found(now, shard, own, bad, out);
+        }
+        self.piece_lost(now, key, out);
+    }
+
+    /// No copy in sync has all of a piece, and that was said: the copy is told of each such block that it is lost, once it could not be read again.
+    pub(super) fn piece_lost(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
+        let shard = self.iocbs[key].shard;
+        let Some(filling) = self.filling_of(shard) else { return self.end_request(now, key) };
+        match filling.running.get_mut(&key) {
+            Some(piece) if piece.at.count.0 > 1 => filling.split(key),
+            Some(piece) if piece.reading == Reading::First && !driver::mutant::on("lost_at_once") => {
+                filling.doubt(now, key);
+            }
+            Some(piece) => {
+                piece.reading = Reading::Lost;
+                self.iocbs[key].phase = IocbPhase::Ready;
+                self.send_pieces(now, shard);
+                return;
+            }
+            None => {}
+        }
+        self.end_request(now, key);
+        self.go_on_filling(now, shard, out);
+    }
+
+    /// Was the copy told that a block is lost?
+    pub(super) fn is_lost_piece(&self, shard: ShardId, what: &Asked) -> bool {
+        self.lost_piece(shard, what).is_some()
+    }
+
+    fn lost_piece(&self, shard: ShardId, what: &Asked) -> Option<BadBlock> {
+        let Asked::Piece(key, _) = what else { return None };
+        let filling = self.primaries.get(&shard)?.filling.as_ref()?;
+        let piece = filling.running.get(key).filter(|piece| piece.reading == Reading::Lost)?;
+        Some(BadBlock { view: filling.layer, block: piece.at.from, held_by: None })
+    }
+
+    /// The copy does not take it that a block is lost: it has something there, or does not know what that means.
+    pub(super) fn not_filled_past(&mut self, now: Time, shard: ShardId, what: &Asked) {
+        let bad = self.lost_piece(shard, what);
+        if let Some(primary) = self.primaries.get_mut(&shard) {
+            primary.keeps_from_filling = bad;
+        }
+        self.counters.count("fill.kept");
+        self.fail_filling(now, shard, DAMAGED);
+    }
+}
