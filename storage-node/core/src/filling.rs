@@ -12,7 +12,7 @@
 //! begin again.
 
 use crate::iocbs::IocbKey;
-use crate::limits::LOST_AFTER;
+use crate::limits::{LOST_AFTER, MAX_DOUBTS};
 use conductor_model::{BlockRange, Blocks, CopyId, Sequence, SnapshotId, Stamp};
 use driver::Time;
 use node_protocol::{FillState, Mark};
@@ -53,18 +53,8 @@ pub(crate) type Listed = (Vec<(BlockRange, Stamp)>, Blocks);
 pub(crate) struct Piece {
     pub(crate) at: BlockRange,
     pub(crate) version: Stamp,
-    pub(crate) reading: Reading,
-}
-
-/// How often a piece was read in vain, on all copies in sync.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reading {
-    /// Not yet.
-    First,
-    /// Once, a while ago.
-    Again,
-    /// Twice: the copy is told that it is lost.
-    Lost,
+    /// No copy in sync has it: so the copy is told.
+    pub(crate) lost: bool,
 }
 
 /// One run of filling one copy.
@@ -84,9 +74,11 @@ pub(crate) struct Filling {
     pub(crate) feeds_from: Option<Sequence>,
     /// To be filled, in order of their places.
     pub(crate) left: VecDeque<Piece>,
-    /// Blocks that were read in vain, and when the last of them was: read again behind all else of the layer.
+    /// Blocks that were read in vain a while ago, and when the last of them was: read again behind all else of the layer.
     doubted: Vec<Piece>,
     doubted_at: Time,
+    /// When each such block was read in vain first, in whichever layer.
+    first_doubts: BTreeMap<Blocks, Time>,
     /// Up to here everything is listed.
     listed: Blocks,
     /// Where the layer ends, if before the shard does: a snapshot of when the shard was smaller.
@@ -137,6 +129,7 @@ impl Filling {
             left: VecDeque::new(),
             doubted: Vec::new(),
             doubted_at: now,
+            first_doubts: BTreeMap::new(),
             listed: Blocks(0),
             end: None,
             running: BTreeMap::new(),
@@ -165,6 +158,9 @@ impl Filling {
         self.end = None;
         self.left.clear();
         self.doubted.clear();
+        if self.first_doubts.len() > MAX_DOUBTS {
+            self.first_doubts.clear();
+        }
         self.highest = Stamp::default();
         self.again = false;
     }
@@ -221,7 +217,7 @@ impl Filling {
         }
         let pieces = due.into_iter().map(|(first, version)| {
             let count = PIECE.min(end.0 - first);
-            Piece { at: BlockRange { from: Blocks(first), count: Blocks(count) }, version, reading: Reading::First }
+            Piece { at: BlockRange { from: Blocks(first), count: Blocks(count) }, version, lost: false }
         });
         self.left.extend(pieces);
         self.listed = end;
@@ -237,6 +233,7 @@ impl Filling {
     pub(crate) fn filled(&mut self, key: IocbKey) {
         if let Some(piece) = self.running.remove(&key) {
             self.progress.sent += u64::from(piece.at.count.0);
+            self.first_doubts.remove(&piece.at.from);
         }
         self.advance();
     }
@@ -252,12 +249,17 @@ impl Filling {
         }
     }
 
-    /// A block was read in vain: it is read again when all else of the layer is done, and not soon.
-    pub(crate) fn doubt(&mut self, now: Time, key: IocbKey) {
-        if let Some(piece) = self.running.remove(&key) {
-            self.doubted.push(Piece { reading: Reading::Again, ..piece });
-            self.doubted_at = now;
+    /// A block was read in vain. If it was some time ago, too, it is lost; else it is read again, when all else of the layer is done.
+    pub(crate) fn is_lost(&mut self, now: Time, key: IocbKey) -> bool {
+        let Some(piece) = self.running.get_mut(&key) else { return false };
+        let first = *self.first_doubts.entry(piece.at.from).or_insert(now);
+        if now >= first + LOST_AFTER || driver::mutant::on("lost_at_once") {
+            piece.lost = true;
+            return true;
         }
+        self.doubted.extend(self.running.remove(&key));
+        self.doubted_at = now;
+        false
     }
 
     /// Is there such a block?
@@ -265,12 +267,17 @@ impl Filling {
         !self.doubted.is_empty()
     }
 
-    /// All else of the layer is done. False if it is too soon to read these blocks again.
+    /// There are as many as are kept: nothing else is begun.
+    pub(crate) fn is_full_of_doubts(&self) -> bool {
+        self.doubted.len() + self.running.len() >= MAX_DOUBTS
+    }
+
+    /// Nothing else can be done. False if it is too soon to read these blocks again.
     pub(crate) fn reads_doubted(&mut self, now: Time) -> bool {
         let is_due = now >= self.doubted_at + LOST_AFTER;
         if is_due {
-            self.doubted.sort_by_key(|piece| piece.at.from);
             self.left.extend(self.doubted.drain(..));
+            self.left.make_contiguous().sort_by_key(|piece| piece.at.from);
         }
         is_due
     }
@@ -486,14 +493,34 @@ mod tests {
             filling.running.insert(IocbKey(key), piece);
         }
         let now = Time::default() + Span::seconds(3);
-        [2, 1].into_iter().for_each(|key| filling.doubt(now, IocbKey(key)));
+        assert!([2, 1].into_iter().all(|key| !filling.is_lost(now, IocbKey(key))));
         [0, 3].into_iter().for_each(|key| filling.filled(IocbKey(key)));
         assert_eq!(filling.mark(stamp(50)).cursor, Blocks(32));
         assert!(filling.has_doubts() && !filling.reads_doubted(now + Span::seconds(9)));
         assert!(filling.reads_doubted(now + LOST_AFTER) && !filling.has_doubts());
-        let due: Vec<_> = filling.left.iter().map(|piece| (piece.at.from.0, piece.reading)).collect();
-        assert_eq!(due, [(32, Reading::Again), (48, Reading::Again)]);
+        let due: Vec<u32> = filling.left.iter().map(|piece| piece.at.from.0).collect();
+        assert_eq!(due, [32, 48]);
         assert_eq!(filling.mark(stamp(50)).cursor, Blocks(32));
+        let mut read_again = |now, key| {
+            let piece = filling.left.pop_front().unwrap();
+            filling.running.insert(IocbKey(key), piece);
+            filling.is_lost(now, IocbKey(key))
+        };
+        assert!(read_again(now + LOST_AFTER, 5));
+        // Once it could be read, it is doubted anew; whatever the layers, what could not is not.
+        let piece = filling.left.pop_front().unwrap();
+        filling.running.insert(IocbKey(6), piece);
+        filling.filled(IocbKey(6));
+        filling.aim(&[SnapshotId(1), SnapshotId(4)], Sequence(7));
+        filling.running.clear();
+        filling.take_lists(Blocks(32), SIZE, (vec![(range(32, 32), stamp(20))], SIZE), (Vec::new(), SIZE));
+        let mut read_again = |now, key| {
+            let piece = filling.left.pop_front().unwrap();
+            filling.running.insert(IocbKey(key), piece);
+            filling.is_lost(now, IocbKey(key))
+        };
+        assert!(read_again(now + LOST_AFTER, 7));
+        assert!(!read_again(now + LOST_AFTER, 8));
     }
 
     #[test]

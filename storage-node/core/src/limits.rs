@@ -85,6 +85,8 @@ pub const STUCK_PAUSE: Span = Span::seconds(5);
 /// What no copy in sync can read is read once more after so long before the copy that is filled is told that it is lost: a cable, a path or a
 /// controller may come back, and where the copy that it is filled from is to go, there is no second time.
 pub const LOST_AFTER: Span = Span::seconds(10);
+/// Such blocks of one filling, at most, before they are read again: 40 B each. As many as two pages of metadata told of.
+pub const MAX_DOUBTS: usize = 1 << 12;
 /// Pieces of one shard that a scrub has under way, each of 64 blocks (256 KiB): one is read while the other's answers travel.
 pub const SCRUB_DEPTH: usize = 2;
 /// Such pieces on one reactor: with 64 KiB of memory each, 512 KiB of the resync class.

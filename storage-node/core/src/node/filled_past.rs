@@ -14,7 +14,6 @@
 
 use super::Node;
 use super::filling::Asked;
-use crate::filling::Reading;
 use crate::iocb::{IocbPhase, Kind};
 use crate::iocbs::IocbKey;
 use crate::mail::Letter;
@@ -77,18 +76,12 @@ impl<S: Store> Node<S> {
     pub(super) fn piece_lost(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
         let shard = self.iocbs[key].shard;
         let Some(filling) = self.filling_of(shard) else { return self.end_request(now, key) };
-        match filling.running.get_mut(&key) {
-            Some(piece) if piece.at.count.0 > 1 => filling.split(key),
-            Some(piece) if piece.reading == Reading::First && !driver::mutant::on("lost_at_once") => {
-                filling.doubt(now, key);
-            }
-            Some(piece) => {
-                piece.reading = Reading::Lost;
-                self.iocbs[key].phase = IocbPhase::Ready;
-                self.send_pieces(now, shard);
-                return;
-            }
-            None => {}
+        if filling.running.get(&key).is_some_and(|piece| piece.at.count.0 > 1) {
+            filling.split(key);
+        } else if filling.is_lost(now, key) {
+            self.iocbs[key].phase = IocbPhase::Ready;
+            self.send_pieces(now, shard);
+            return;
         }
         self.end_request(now, key);
         self.go_on_filling(now, shard, out);
@@ -102,7 +95,7 @@ impl<S: Store> Node<S> {
     fn lost_piece(&self, shard: ShardId, what: &Asked) -> Option<BadBlock> {
         let Asked::Piece(key, _) = what else { return None };
         let filling = self.primaries.get(&shard)?.filling.as_ref()?;
-        let piece = filling.running.get(key).filter(|piece| piece.reading == Reading::Lost)?;
+        let piece = filling.running.get(key).filter(|piece| piece.lost)?;
         Some(BadBlock { view: filling.layer, block: piece.at.from, held_by: None })
     }
 

@@ -14,7 +14,7 @@
 use super::Node;
 use super::waits::{ReplyWait, Request, StoreWait};
 use super::wishes::DISK_FAILED;
-use crate::filling::{Filling, PIECE, Piece, Reading, Step};
+use crate::filling::{Filling, PIECE, Piece, Step};
 use crate::iocb::{Iocb, IocbPhase, Kind, why};
 use crate::iocbs::IocbKey;
 use crate::limits::{
@@ -135,10 +135,11 @@ impl<S: Store> Node<S> {
                 Step::Fill => {
                     self.fill_pieces(now, shard, out);
                     let Some(filling) = self.filling_of(shard) else { return };
-                    if !filling.left.is_empty() || !filling.running.is_empty() || filling.again {
+                    let is_full = filling.is_full_of_doubts();
+                    if !filling.left.is_empty() && !is_full || !filling.running.is_empty() || filling.again {
                         return;
                     }
-                    if filling.is_listed(size) && filling.has_doubts() {
+                    if is_full || filling.is_listed(size) && filling.has_doubts() {
                         if filling.reads_doubted(now) {
                             continue;
                         }
@@ -314,7 +315,8 @@ impl<S: Store> Node<S> {
                 self.send_mark(now, shard, mark, Asked::Mark);
             }
             let Some(filling) = self.filling_of(shard) else { return };
-            if filling.running.len() >= FILL_DEPTH || filling.allowance <= 0 || filling.again {
+            let waits = filling.allowance <= 0 || filling.again || filling.is_full_of_doubts();
+            if filling.running.len() >= FILL_DEPTH || waits {
                 return;
             }
             let Some(piece) = filling.left.pop_front() else { return };
@@ -378,9 +380,7 @@ impl<S: Store> Node<S> {
             let (payload, Some(request)) = (iocb.payload.as_ref().map(Payload::share), &iocb.request) else { return };
             let body = FillBody::new(shard, epoch, piece.version, piece.at);
             let body = match payload {
-                None if piece.reading == Reading::Lost && !driver::mutant::on("lost_filled_as_zeros") => {
-                    body.with_lost()
-                }
+                None if piece.lost && !driver::mutant::on("lost_filled_as_zeros") => body.with_lost(),
                 None => body.with_zeroes(),
                 Some(_) => body,
             };
@@ -467,7 +467,7 @@ impl<S: Store> Node<S> {
             Asked::Piece(key, hold) => {
                 if let Some(piece) = filling.running.get(&key).copied() {
                     filling.filled(key);
-                    self.counters.count(if piece.reading == Reading::Lost { "fill.lost" } else { "fill.piece" });
+                    self.counters.count(if piece.lost { "fill.lost" } else { "fill.piece" });
                     self.end_request(now, key);
                 }
                 drop(hold);
