@@ -465,3 +465,44 @@ fn a_disk_that_cannot_be_opened_is_out_of_service_with_its_reason_and_an_empty_o
     bench.read(0..BLOCKS);
     bench.sound(&[]);
 }
+
+/// A volume's only copy has a block that does not read: a drain moves all else, and ends. Where it is now, who reads the block is told so, until it is
+/// written again.
+#[test]
+fn a_drain_of_an_only_copy_goes_past_a_block_that_does_not_read() {
+    const ALL: u64 = 2048;
+    const BAD: u64 = 777;
+    let mut cluster = Cluster::start(Shape { nodes: 2, ..Shape::default() }).unwrap();
+    cluster.trine(&["volume", "create", "solo", "--size", "8M", "--copies", "1", "--min-copies", "1"]).unwrap();
+    cluster.wait_healthy("solo").unwrap();
+    let place = cluster.attach("solo").unwrap();
+    let mut solo = Nbd::connect(&place, "solo").unwrap();
+    send(&mut solo, (0..ALL).step_by(256).map(|block| write(DB, block, 1, 256)), usize::MAX, |_| ());
+    let node = cluster.primary("solo", 0).unwrap();
+    cluster.nodes[node].terminate().unwrap();
+    let now = Picture::of(&cluster.disk(node)).unwrap();
+    let spot = now.spots(DB)[&BAD];
+    Planter::new(&now, &now, Vec::new()).unwrap().plant(Kind::Flip, spot, &mut Random::new(1)).unwrap();
+    cluster.nodes[node].start().unwrap();
+    cluster.wait_alive(2).unwrap();
+    cluster.wait_healthy("solo").unwrap();
+
+    cluster.trine(&["node", "drain", &format!("n{}", node + 1)]).unwrap();
+    assert_eq!(cluster.primary("solo", 0).unwrap(), 1 - node);
+    let mut read = |block: u64, count: u64| {
+        let (offset, len) = (block * BLOCK as u64, count as u32 * BLOCK as u32);
+        solo.call(&Command::Read { offset, len }, LONG).unwrap()
+    };
+    let content = |block, version| Stamp { volume: DB, block, version }.content();
+    for block in (0..ALL).filter(|block| *block != BAD) {
+        assert!(read(block, 1) == Ok(content(block, 1)), "block {block}");
+    }
+    assert_eq!(read(BAD, 1), Err(5), "EIO: neither zeros nor what rotted");
+    let said = || Ok(cluster.status()?["warnings"].to_string().contains(&format!("no copy has block b{BAD}")));
+    wait_until("it is said", LONG, said).unwrap();
+    let Command::Write { offset, bytes } = write(DB, BAD, 2, 1) else { panic!("a write") };
+    solo.call(&Command::Write { offset, bytes }, LONG).unwrap().unwrap();
+    let len = BLOCK as u32;
+    assert!(solo.call(&Command::Read { offset, len }, LONG).unwrap() == Ok(content(BAD, 2)));
+    cluster.wait_healthy("solo").unwrap();
+}
