@@ -45,6 +45,8 @@ impl<S: Store> Node<S> {
             // It is put right here from there, when both are in sync.
             self.counters.count("fill.damage-left");
         } else if alone && held_by.is_none() {
+            // Who might have had something is given up.
+            primary.keeps_from_filling = primary.keeps_from_filling.filter(|bad| bad.held_by.is_none());
             self.piece_found_lost(now, key, out);
             return;
         } else {

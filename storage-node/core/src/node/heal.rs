@@ -3,8 +3,10 @@
 //! ```text
 //!  a read (of a client, a merge, a settling) meets a damaged block
 //!      └─► locked alone ─► each damaged block: another copy's content (REPLICA_READ) laid over it (Repair) ─► read again
-//!             no copy has it ─► EIO              no content fits: its metadata is lost ─► the range is written again, as a write
+//!             no copy has it ─► EIO (*)          no content fits: its metadata is lost ─► the range is written again, as a write
 //! ```
+//!
+//! (*) A copy that is filled is filled past it (`filled_past`).
 //!
 //! In a sealed epoch nothing is put right: a read goes to another copy in sync, waits for one of the last full set that is away, or ends in EIO.
 //!
