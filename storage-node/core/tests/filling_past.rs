@@ -188,3 +188,22 @@ fn what_reads_well_again_soon_is_filled() {
         assert_eq!(c.read(client, 1, 3), 77);
     }
 }
+
+/// What was said to be lost is said once more by the next run, and is the same.
+#[test]
+fn a_filling_that_begins_again_goes_past_the_same_block_again() {
+    for min_copies in [1, 2] {
+        let mut c = left_alone(57, min_copies, false);
+        c.rot(0, 77);
+        c.w.restart(c.nodes[1]);
+        c.replace(1, 1, CopyId(777));
+        c.until_just("it is lost there", |c| c.count("fill.lost") == 1);
+        c.w.kill(c.nodes[1]);
+        c.run(Span::seconds(3));
+        c.w.restart(c.nodes[1]);
+        c.until_in_sync(1);
+        assert_eq!((c.count("fill.lost"), c.count("fill.kept")), (2, 0), "min-copies {min_copies}");
+        c.promote(1, 1);
+        assert_eq!((status(&mut c, 0, 3), status(&mut c, 0, 4)), (Status::Io, Status::Ok), "min-copies {min_copies}");
+    }
+}
