@@ -197,7 +197,7 @@ pub(crate) struct Primary {
 pub(crate) struct BadBlock {
     pub(crate) view: View,
     pub(crate) block: Blocks,
-    /// Who has another copy of the last full set, which may have it, and was not filled from here.
+    /// Who has another copy in sync, or of the last full set, which may have it, and was not filled from here.
     pub(crate) held_by: Option<NodeId>,
 }
 

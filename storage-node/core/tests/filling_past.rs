@@ -1,6 +1,6 @@
 //! One bad sector does not keep a shard from its second copy: that is told what is lost (rules 4, 11 and 23).
 
-use crate::common::{Cluster, block};
+use crate::common::{Cluster, block, shard};
 use crate::filling::{CHUNK, cluster, conductor_answers, start_read};
 use conductor_model::{CopyId, Durability};
 use driver::Span;
@@ -206,4 +206,33 @@ fn a_filling_that_begins_again_goes_past_the_same_block_again() {
         c.promote(1, 1);
         assert_eq!((status(&mut c, 0, 3), status(&mut c, 0, 4)), (Status::Io, Status::Ok), "min-copies {min_copies}");
     }
+}
+
+/// Two copies are in sync where three are asked for: nothing is put right before the shard serves, and it is said what helps.
+#[test]
+fn what_another_copy_in_sync_has_is_waited_for_and_said() {
+    let mut c = Cluster::new(58);
+    c.min_copies = 3;
+    c.create(1, &[0, 1, 2], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 3, 77);
+    c.run(Span::seconds(5));
+    c.w.kill(c.nodes[2]);
+    c.until("sealed", |c| c.in_sync(1) == [0, 1] && c.role(1).contains("sealed"));
+    c.rot(0, 77);
+    c.w.restart(c.nodes[2]);
+    c.replace(1, 2, CopyId(777));
+    c.until("it is said", |c| {
+        let words = ["block b3 does not read", "n2 may have it: with --min-copies 2"];
+        c.troubles.iter().any(|why| words.iter().all(|word| why.contains(word)))
+    });
+    c.run(Span::seconds(60));
+    assert_eq!((c.count("fill.lost"), c.in_sync(1)), (0, vec![0, 1]));
+    c.configs.get_mut(&shard(1)).unwrap().min_copies = 2;
+    c.promote(1, 0);
+    c.until_in_sync(1);
+    let client = c.client(1, 0);
+    assert_eq!(c.read(client, 1, 3), 77);
+    c.run(Span::seconds(1));
+    assert!(c.troubles.is_empty(), "{:?}", c.troubles);
 }

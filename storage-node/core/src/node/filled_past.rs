@@ -35,7 +35,7 @@ impl<S: Store> Node<S> {
     pub(super) fn met_damage_sealed(&mut self, now: Time, key: IocbKey, out: &mut dyn Outbox<Letter>) {
         let (shard, view) = (self.iocbs[key].shard, self.iocbs[key].view);
         let Some(primary) = self.primaries.get_mut(&shard) else { return };
-        let (alone, held_by) = (primary.others().next().is_none(), primary.holder_away());
+        let (other, away) = (primary.others().next().map(|member| member.node), primary.holder_away());
         let Some(filling) = &mut primary.filling else { return };
         let Some(BlockRange { from: block, count }) = filling.running.get(&key).map(|piece| piece.at) else { return };
         if count.0 > 1 {
@@ -44,16 +44,16 @@ impl<S: Store> Node<S> {
             filling.running.remove(&key);
             // It is put right here from there, when both are in sync.
             self.counters.count("fill.damage-left");
-        } else if alone && held_by.is_none() {
+        } else if other.or(away).is_none() {
             // Who might have had something is given up.
             primary.keeps_from_filling = primary.keeps_from_filling.filter(|bad| bad.held_by.is_none());
             self.piece_found_lost(now, key, out);
             return;
         } else {
             filling.running.remove(&key);
-            let (own, bad) = (primary.config.primary, BadBlock { view, block, held_by });
+            let (own, bad) = (primary.config.primary, BadBlock { view, block, held_by: other.or(away) });
             // It is tried again and again, and is found once. What another copy in sync may have is not said to be nobody's.
-            if alone && primary.keeps_from_filling.replace(bad) != Some(bad) {
+            if primary.keeps_from_filling.replace(bad) != Some(bad) && other.is_none() {
                 self.counters.count("read.damaged");
                 self.bad_block_found(now, shard, own, bad, out);
             }

@@ -77,6 +77,9 @@ impl<S: Store> Node<S> {
         // One that held all of this is filled past it.
         let away = primary.holder_away().filter(|_| sealed);
         let way_out = match (held_by, view) {
+            (Some(node), _) if primary.others().any(|member| member.node == node) => {
+                format!("{node} may have it: with --min-copies {} it is put right", primary.config.in_sync())
+            }
             (Some(node), _) => format!("{node} may have it: bring it back"),
             (None, _) if let Some(node) = away => format!("bring {node} back, which is filled all the same"),
             (None, View::Live) if sealed => {
