@@ -77,8 +77,13 @@ pub(crate) struct Filling {
     /// Blocks that were read in vain a while ago, and when the last of them was: read again behind all else of the layer.
     doubted: Vec<Piece>,
     doubted_at: Time,
-    /// When each such block was read in vain first, in whichever layer.
-    first_doubts: BTreeMap<Blocks, Time>,
+    /// When each such block of a layer was read in vain first, and was not read since.
+    first_doubts: BTreeMap<(View, Blocks), Time>,
+    /// The disk that it is filled from is asked to take something before they are read again; and when it has last.
+    proving: bool,
+    proved: Option<Time>,
+    /// Blocks that the copy was told are lost.
+    lost: usize,
     /// Up to here everything is listed.
     listed: Blocks,
     /// Where the layer ends, if before the shard does: a snapshot of when the shard was smaller.
@@ -130,6 +135,9 @@ impl Filling {
             doubted: Vec::new(),
             doubted_at: now,
             first_doubts: BTreeMap::new(),
+            proving: false,
+            proved: None,
+            lost: 0,
             listed: Blocks(0),
             end: None,
             running: BTreeMap::new(),
@@ -233,7 +241,12 @@ impl Filling {
     pub(crate) fn filled(&mut self, key: IocbKey) {
         if let Some(piece) = self.running.remove(&key) {
             self.progress.sent += u64::from(piece.at.count.0);
-            self.first_doubts.remove(&piece.at.from);
+            let (first, end) = (piece.at.from, piece.at.end());
+            let last = Blocks(u32::try_from(end - 1).unwrap_or(u32::MAX)); // within a shard
+            while let Some((&doubt, _)) = self.first_doubts.range((self.layer, first)..=(self.layer, last)).next() {
+                self.first_doubts.remove(&doubt);
+            }
+            self.lost += usize::from(piece.lost);
         }
         self.advance();
     }
@@ -249,11 +262,13 @@ impl Filling {
         }
     }
 
-    /// A block was read in vain. If it was some time ago, too, it is lost; else it is read again, when all else of the layer is done.
-    pub(crate) fn is_lost(&mut self, now: Time, key: IocbKey) -> bool {
+    /// A block was read in vain, from `since` on. If it was some time ago, too, and the disk took something in between, it is lost; else it is
+    /// read again, when all else of the layer is done.
+    pub(crate) fn is_lost(&mut self, now: Time, key: IocbKey, since: Time) -> bool {
         let Some(piece) = self.running.get_mut(&key) else { return false };
-        let first = *self.first_doubts.entry(piece.at.from).or_insert(now);
-        if now >= first + LOST_AFTER || driver::mutant::on("lost_at_once") {
+        let first = *self.first_doubts.entry((self.layer, piece.at.from)).or_insert(now);
+        let is_proved = self.proved.is_some_and(|at| at >= first + LOST_AFTER && since >= at);
+        if is_proved || driver::mutant::on("lost_at_once") {
             piece.lost = true;
             return true;
         }
@@ -267,19 +282,31 @@ impl Filling {
         !self.doubted.is_empty()
     }
 
-    /// There are as many as are kept: nothing else is begun.
-    pub(crate) fn is_full_of_doubts(&self) -> bool {
-        self.doubted.len() + self.running.len() >= MAX_DOUBTS
+    /// Of that many blocks not a few sectors are bad, but the disk: nothing else is begun, and the filling fails.
+    pub(crate) fn doubts_too_much(&self) -> bool {
+        self.lost + self.doubted.len() + self.running.len() >= MAX_DOUBTS
     }
 
-    /// Nothing else can be done. False if it is too soon to read these blocks again.
-    pub(crate) fn reads_doubted(&mut self, now: Time) -> bool {
-        let is_due = now >= self.doubted_at + LOST_AFTER;
-        if is_due {
+    /// The first block that was read in vain.
+    pub(crate) fn first_doubted(&self) -> Option<Blocks> {
+        self.doubted.iter().map(|piece| piece.at.from).min()
+    }
+
+    /// Nothing else can be done. Is the disk to be asked now whether it takes anything, so that these blocks are read again?
+    pub(crate) fn begins_proof(&mut self, now: Time) -> bool {
+        let begins = !self.proving && now >= self.doubted_at + LOST_AFTER;
+        self.proving |= begins;
+        begins
+    }
+
+    /// It did, or not.
+    pub(crate) fn ends_proof(&mut self, now: Time, taken: bool) {
+        self.proving = false;
+        if taken {
+            self.proved = Some(now);
             self.left.extend(self.doubted.drain(..));
             self.left.make_contiguous().sort_by_key(|piece| piece.at.from);
         }
-        is_due
     }
 
     /// The first block that is listed and not done.
@@ -483,44 +510,78 @@ mod tests {
         assert_eq!(filling.mark(stamp(50)).cursor, Blocks(16));
     }
 
+    /// The first piece that is left is read in vain. Is it lost?
+    fn read_in_vain(filling: &mut Filling, now: Time, key: usize) -> bool {
+        let piece = filling.left.pop_front().unwrap();
+        filling.running.insert(IocbKey(key), piece);
+        filling.is_lost(now, IocbKey(key), now)
+    }
+
+    fn list(filling: &mut Filling, from: u32, count: u32) {
+        let listed = (vec![(range(from, count), stamp(20))], SIZE);
+        filling.take_lists(Blocks(from), SIZE, listed, (Vec::new(), SIZE));
+    }
+
     #[test]
     fn the_cursor_waits_for_what_is_to_be_read_again_which_is_not_soon() {
         let mut filling = filling(Mark::default());
         filling.aim(&[], Sequence(5));
-        filling.take_lists(Blocks(0), SIZE, (vec![(range(16, 64), stamp(20))], SIZE), (Vec::new(), SIZE));
+        list(&mut filling, 16, 64);
         for key in 0..4 {
             let piece = filling.left.pop_front().unwrap();
             filling.running.insert(IocbKey(key), piece);
         }
         let now = Time::default() + Span::seconds(3);
-        assert!([2, 1].into_iter().all(|key| !filling.is_lost(now, IocbKey(key))));
+        assert!([2, 1].into_iter().all(|key| !filling.is_lost(now, IocbKey(key), now)));
         [0, 3].into_iter().for_each(|key| filling.filled(IocbKey(key)));
         assert_eq!(filling.mark(stamp(50)).cursor, Blocks(32));
-        assert!(filling.has_doubts() && !filling.reads_doubted(now + Span::seconds(9)));
-        assert!(filling.reads_doubted(now + LOST_AFTER) && !filling.has_doubts());
+        assert!(filling.has_doubts() && !filling.begins_proof(now + Span::seconds(9)));
+        let then = now + LOST_AFTER;
+        assert!(filling.begins_proof(then) && !filling.begins_proof(then), "once at a time");
+        filling.ends_proof(then, false);
+        assert!(filling.has_doubts() && filling.begins_proof(then));
+        filling.ends_proof(then, true);
+        assert!(!filling.has_doubts());
         let due: Vec<u32> = filling.left.iter().map(|piece| piece.at.from.0).collect();
         assert_eq!(due, [32, 48]);
         assert_eq!(filling.mark(stamp(50)).cursor, Blocks(32));
-        let mut read_again = |now, key| {
-            let piece = filling.left.pop_front().unwrap();
-            filling.running.insert(IocbKey(key), piece);
-            filling.is_lost(now, IocbKey(key))
-        };
-        assert!(read_again(now + LOST_AFTER, 5));
-        // Once it could be read, it is doubted anew; whatever the layers, what could not is not.
+        assert!(read_in_vain(&mut filling, then, 5));
+    }
+
+    #[test]
+    fn a_block_is_lost_that_was_read_in_vain_behind_a_proof_and_long_before_it_of_the_same_layer() {
+        let mut filling = filling(Mark::default());
+        let now = Time::default() + Span::seconds(3);
+        let then = now + LOST_AFTER;
+        filling.aim(&[], Sequence(5));
+        list(&mut filling, 16, 48);
+        (1..=3).for_each(|key| assert!(!read_in_vain(&mut filling, now, key)));
+        // Looked at anew before the disk was asked for anything: that some time has passed is not enough.
+        filling.aim(&[], Sequence(6));
+        list(&mut filling, 16, 48);
+        (1..=3).for_each(|key| assert!(!read_in_vain(&mut filling, then, key)));
+        assert!(filling.begins_proof(then + LOST_AFTER));
+        filling.ends_proof(then + LOST_AFTER, true);
+        // One that was begun before the disk had answered.
         let piece = filling.left.pop_front().unwrap();
-        filling.running.insert(IocbKey(6), piece);
-        filling.filled(IocbKey(6));
-        filling.aim(&[SnapshotId(1), SnapshotId(4)], Sequence(7));
+        filling.running.insert(IocbKey(4), piece);
+        assert!(!filling.is_lost(then + LOST_AFTER, IocbKey(4), then));
+        // One that reads well, with others: it is doubted anew from then on.
+        filling.aim(&[], Sequence(7));
+        list(&mut filling, 16, 48);
+        let piece = filling.left.pop_front().unwrap();
+        filling.running.insert(IocbKey(5), piece);
+        filling.filled(IocbKey(5));
+        assert!(read_in_vain(&mut filling, then + LOST_AFTER, 6));
+        filling.aim(&[], Sequence(8));
+        list(&mut filling, 16, 48);
+        assert!(!read_in_vain(&mut filling, then + LOST_AFTER, 7));
+        assert!(read_in_vain(&mut filling, then + LOST_AFTER, 8));
+        // And one of another layer.
         filling.running.clear();
-        filling.take_lists(Blocks(32), SIZE, (vec![(range(32, 32), stamp(20))], SIZE), (Vec::new(), SIZE));
-        let mut read_again = |now, key| {
-            let piece = filling.left.pop_front().unwrap();
-            filling.running.insert(IocbKey(key), piece);
-            filling.is_lost(now, IocbKey(key))
-        };
-        assert!(read_again(now + LOST_AFTER, 7));
-        assert!(!read_again(now + LOST_AFTER, 8));
+        filling.aim(&[SnapshotId(1), SnapshotId(4)], Sequence(9));
+        list(&mut filling, 32, 16);
+        assert!(!read_in_vain(&mut filling, then + LOST_AFTER, 9));
     }
 
     #[test]

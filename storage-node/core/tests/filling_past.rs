@@ -1,6 +1,6 @@
 //! One bad sector does not keep a shard from its second copy: that is told what is lost (rules 4, 11 and 23).
 
-use crate::common::{Cluster, block, shard};
+use crate::common::{Cluster, block, of, shard};
 use crate::filling::{CHUNK, cluster, conductor_answers, start_read};
 use conductor_model::{CopyId, Durability};
 use driver::Span;
@@ -53,6 +53,9 @@ fn a_copy_is_filled_past_what_no_copy_has_and_says_so_to_who_reads_it_there() {
             if primary != c.primary(1) {
                 c.promote(1, primary);
             }
+            // Before anybody reads it there.
+            c.run(Span::millis(300));
+            assert!(said(&c, "no copy has block b3"), "on {primary}: {:?}", c.troubles);
             let expected = |bad: bool| if bad { Status::Io } else { Status::Ok };
             assert_eq!(status(&mut c, 0, 3), expected(!snapshot), "min-copies {min_copies}, on {primary}");
             if snapshot {
@@ -142,6 +145,74 @@ fn what_a_copy_that_comes_back_has_by_itself_is_not_lost_there() {
     c.until_in_sync(1);
     c.run(Span::millis(300));
     assert!(c.troubles.is_empty(), "{:?}", c.troubles);
+}
+
+/// The same below a snapshot, and as a clone of another one's.
+#[test]
+fn what_a_copy_that_comes_back_has_in_a_snapshot_is_not_lost_on_top_of_it() {
+    let mut c = Cluster::new(59);
+    c.min_copies = 1;
+    c.create(1, &[0, 1], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 3, 77);
+    c.snapshot(1, 7);
+    c.run(Span::seconds(5));
+    c.w.kill(c.nodes[1]);
+    c.until("left alone", |c| c.in_sync(1) == [0] && c.role(1).contains("serving"));
+    let client = c.client(1, 0);
+    // One beside it, so that its chunk is due.
+    c.write(client, 1, 4, 6);
+    c.rot(0, 77);
+    c.w.restart(c.nodes[1]);
+    c.until("it is refused", |c| c.count("fill.kept") > 1);
+    assert_eq!((c.count("fill.lost"), c.in_sync(1)), (0, vec![0]));
+    assert!(!c.find(1, &block(77)).is_empty());
+    let client = c.client(1, 0);
+    c.write(client, 1, 3, 8);
+    c.until_in_sync(1);
+    c.promote(1, 1);
+    let client = c.client(1, 7);
+    assert_eq!(c.read(client, 1, 3), 77);
+}
+
+/// Its parent's own primary puts it right.
+#[test]
+fn what_a_clone_has_from_its_parent_is_not_lost_on_a_copy_of_the_clone() {
+    let mut c = Cluster::new(60);
+    c.min_copies = 1;
+    c.create(1, &[0, 1], None, Durability::Always);
+    let client = c.client(1, 0);
+    c.write(client, 1, 3, 77);
+    c.snapshot(1, 7);
+    c.create(2, &[0, 1], Some(of(1, 7)), Durability::Always);
+    c.until_in_sync(2);
+    c.run(Span::seconds(5));
+    c.rot(0, 77);
+    c.replace(2, 1, CopyId(777));
+    c.until("it is tried", |c| c.count("fill.failed") > 1);
+    assert_eq!((c.count("fill.lost"), c.in_sync(2)), (0, vec![0]));
+    let client = c.client(1, 7);
+    assert_eq!(c.read(client, 1, 3), 77, "which puts it right");
+    c.until_in_sync(2);
+    c.promote(2, 1);
+    let client = c.client(2, 0);
+    assert_eq!(c.read(client, 2, 3), 77);
+}
+
+/// A path that is down for longer: what nothing can be written to either is no disk with bad sectors.
+#[test]
+fn what_lies_on_a_disk_that_is_out_of_reach_is_not_lost() {
+    for min_copies in [1, 2] {
+        let mut c = left_alone(61, min_copies, false);
+        c.rot(0, 77);
+        c.w.restart(c.nodes[1]);
+        c.replace(1, 1, CopyId(777));
+        c.until("it is met", |c| c.damage.iter().any(|line| line.contains("NO COPY HAS IT")));
+        c.w.disk(c.disks[0]).fail_writes = u32::MAX;
+        c.until("it fails", |c| !c.failed.is_empty());
+        c.run(Span::seconds(20));
+        assert_eq!((c.count("fill.lost"), c.in_sync(1)), (0, vec![0]));
+    }
 }
 
 /// A holder of the last full set that is away would have it: until then nobody is filled past it.

@@ -121,9 +121,9 @@ impl FillBody {
     pub fn with_zeroes(self) -> Self {
         Self { flags: ZEROES.into(), ..self }
     }
-    /// The same, lost.
-    pub fn with_lost(self) -> Self {
-        Self { flags: LOST.into(), ..self }
+    /// The same, lost: of a snapshot that the copy is filled with, or of what is written to.
+    pub fn with_lost(self, of: Option<SnapshotId>) -> Self {
+        Self { flags: LOST.into(), snapshot: of.map_or(0, |of| of.0).into(), ..self }
     }
     /// The same, for FILL_SNAPSHOT.
     pub fn with_snapshot(self, snapshot: SnapshotId) -> Self {
@@ -153,6 +153,10 @@ impl FillBody {
             LOST => Some(Fill::Lost),
             _ => None,
         }
+    }
+    /// Of which snapshot what is lost is; `None`: of what is written to.
+    pub fn lost_of(&self) -> Option<SnapshotId> {
+        (self.snapshot.get() != 0).then(|| self.snapshot())
     }
     /// The snapshot.
     pub fn snapshot(&self) -> SnapshotId {
@@ -326,7 +330,7 @@ mod tests {
         assert_eq!((fill.what(), fill.snapshot()), (Some(Fill::Zeroes), SnapshotId(8)));
         let what = |fill: FillBody| FillBody::parse(fill.bytes()).unwrap().what();
         let fill = FillBody::new(shard, Epoch(9), stamp(4, 5), at);
-        assert_eq!((what(fill), what(fill.with_lost())), (Some(Fill::Content), Some(Fill::Lost)));
+        assert_eq!((what(fill), what(fill.with_lost(None))), (Some(Fill::Content), Some(Fill::Lost)));
         for unknown in [3, 4, 1 << 31] {
             assert_eq!(what(FillBody { flags: unknown.into(), ..fill }), None);
         }

@@ -117,8 +117,9 @@ pub enum StoreOp {
         durable: bool,
     },
     /// Of a copy that is filled: these blocks are lost, because no copy in sync has them. They read as damaged until they are written, discarded, or
-    /// gone with their snapshot. Refused (`Kept`) where the copy has content of its own, apart from that of snapshots: what a copy that comes back
-    /// has may be all that is left. What it discarded is no content. Durable when completed.
+    /// gone with their snapshot. Refused (`Kept`) where the copy has content of its own, apart from that of snapshots, and by one that was complete
+    /// before (its K says so), or begins as another one's snapshot, wherever it has not lost it already: what such a copy has may be all that is
+    /// left. Durable when completed.
     Lose {
         /// Which copy.
         copy: CopyId,

@@ -217,7 +217,11 @@ impl Lane {
             }
             Err(error) => {
                 let what = format!("operation {id} ({wish:?}), made at {since:?}, failed at {now:?}: {error}");
-                shared.failures.push(Failure::new(verdict::Kind::Refused, what));
+                let failure = Failure::new(verdict::Kind::Refused, what);
+                match error {
+                    BlockError::Io if wish.reads() => shared.unexplained.push(failure),
+                    _ => shared.failures.push(failure),
+                }
             }
         }
     }

@@ -106,12 +106,12 @@ pub(crate) struct Workload {
     pub(crate) history: History,
     /// What must not happen, in words.
     pub(crate) failures: Vec<Failure>,
+    /// Reads of blocks that could be read nowhere while all disks could be: right only if a copy was filled past such a block before.
+    pub(crate) unexplained: Vec<Failure>,
     /// Nodes whose disks cannot be read for now, beside the one that rots. With a copy that is away, a block may be readable nowhere.
     pub(crate) unreadable: BTreeSet<usize>,
     /// When the last of them was mended: what was asked for before may have met it, and be answered now.
     pub(crate) unreadable_until: Time,
-    /// A block was said to be nobody's: a copy may have been filled past it, and be without it when the disks are mended and whoever had it is away.
-    pub(crate) filled_past: bool,
     /// Requests by kind and outcome.
     pub(crate) counts: BTreeMap<&'static str, u64>,
 }
@@ -119,7 +119,7 @@ pub(crate) struct Workload {
 impl Workload {
     /// Whether what was asked for then may have met a block that could be read nowhere.
     pub(crate) fn was_unreadable(&self, since: Time) -> bool {
-        self.filled_past || !self.unreadable.is_empty() || self.unreadable_until >= since
+        !self.unreadable.is_empty() || self.unreadable_until >= since
     }
 
     pub(crate) fn new(mood: Mood, left: usize) -> Self {
@@ -129,9 +129,9 @@ impl Workload {
             script: VecDeque::new(),
             history: History::default(),
             failures: Vec::new(),
+            unexplained: Vec::new(),
             unreadable: BTreeSet::new(),
             unreadable_until: Time::default(),
-            filled_past: false,
             counts: BTreeMap::new(),
         }
     }

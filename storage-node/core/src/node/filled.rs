@@ -6,10 +6,11 @@
 use super::requests::Incoming;
 use super::waits::StoreWait;
 use super::{Node, whole_payload};
+use crate::bad_blocks::Had;
 use crate::change::Change;
 use crate::mail::Letter;
 use crate::replica::Caller;
-use conductor_model::{BLOCK, BlockRange, ShardId, Stamp};
+use conductor_model::{BLOCK, BlockRange, Blocks, ShardId, Stamp};
 use driver::{Outbox, Time};
 use memory::Class;
 use node_protocol::{Fill, FillBody, Mark, MarkBody, ReplyBody, ScanBody, Status, encode_changed, op};
@@ -35,6 +36,8 @@ pub(crate) struct Task {
     change: Option<Stamp>,
     /// The range that is busy, under this number.
     busy: Option<u64>,
+    /// What is lost from then on.
+    lost: Option<(View, BlockRange)>,
 }
 
 impl<S: Store> Node<S> {
@@ -116,7 +119,7 @@ impl<S: Store> Node<S> {
         let look = self.last_look;
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
         let (disk, copy, known_good) = (replica.disk, replica.copy, replica.known_good);
-        let mut task = Task { shard, answer, change: None, busy: None };
+        let mut task = Task { shard, answer, change: None, busy: None, lost: None };
         let operation = match wanted {
             Wanted::Scan(body) => {
                 replica.read_begins(View::Live);
@@ -128,6 +131,7 @@ impl<S: Store> Node<S> {
                 replica.enters_disk(stamp, &change);
                 replica.busy.push((look, at, View::Live));
                 (task.change, task.busy) = (Some(stamp), Some(look));
+                task.lost = (fill == Fill::Lost).then(|| (body.lost_of().map_or(View::Live, View::Snapshot), at));
                 match (fill, change) {
                     (Fill::Lost, _) => StoreOp::Lose { copy, stamp, at, known_good },
                     (_, Change::Write(p)) => {
@@ -162,7 +166,7 @@ impl<S: Store> Node<S> {
         result: Result<StoreDone, StoreError>,
         out: &mut dyn Outbox<Letter>,
     ) {
-        let Task { shard, answer, change, busy } = task;
+        let Task { shard, answer, change, busy, lost } = task;
         let Some(replica) = self.replicas.get_mut(&shard) else {
             self.reply_status(now, answer, Status::NotJoined);
             return;
@@ -172,6 +176,13 @@ impl<S: Store> Node<S> {
             None => replica.read_is_over(View::Live),
         }
         replica.busy.retain(|(look, ..)| Some(*look) != busy);
+        if let Some((view, at)) = lost.filter(|_| result.is_ok()) {
+            // It is said when this copy is its shard's primary.
+            let copy = replica.copy;
+            for block in at.from.0..u32::try_from(at.end()).unwrap_or(u32::MAX) {
+                self.damage.left.met(shard, view, (copy, Blocks(block)), Had::Nowhere);
+            }
+        }
         match result {
             Ok(StoreDone::Changed { chunks, next }) => {
                 let mut list = Vec::new();

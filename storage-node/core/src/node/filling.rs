@@ -135,15 +135,15 @@ impl<S: Store> Node<S> {
                 Step::Fill => {
                     self.fill_pieces(now, shard, out);
                     let Some(filling) = self.filling_of(shard) else { return };
-                    let is_full = filling.is_full_of_doubts();
-                    if !filling.left.is_empty() && !is_full || !filling.running.is_empty() || filling.again {
+                    let is_too_much = filling.doubts_too_much();
+                    if !filling.left.is_empty() && !is_too_much || !filling.running.is_empty() || filling.again {
                         return;
                     }
-                    if is_full || filling.is_listed(size) && filling.has_doubts() {
-                        if filling.reads_doubted(now) {
-                            continue;
-                        }
-                        return;
+                    if is_too_much {
+                        return self.too_much_is_lost(now, shard);
+                    }
+                    if filling.is_listed(size) && filling.has_doubts() {
+                        return self.prove_disk(now, shard, out);
                     }
                     if filling.is_listed(size) {
                         self.tell_complete(now, shard);
@@ -315,7 +315,7 @@ impl<S: Store> Node<S> {
                 self.send_mark(now, shard, mark, Asked::Mark);
             }
             let Some(filling) = self.filling_of(shard) else { return };
-            let waits = filling.allowance <= 0 || filling.again || filling.is_full_of_doubts();
+            let waits = filling.allowance <= 0 || filling.again || filling.doubts_too_much();
             if filling.running.len() >= FILL_DEPTH || waits {
                 return;
             }
@@ -379,8 +379,9 @@ impl<S: Store> Node<S> {
             let Some((_, epoch, _)) = self.fill_conn(shard) else { return };
             let (payload, Some(request)) = (iocb.payload.as_ref().map(Payload::share), &iocb.request) else { return };
             let body = FillBody::new(shard, epoch, piece.version, piece.at);
+            let of = if let View::Snapshot(snapshot) = iocb.view { Some(snapshot) } else { None };
             let body = match payload {
-                None if piece.lost && !driver::mutant::on("lost_filled_as_zeros") => body.with_lost(),
+                None if piece.lost && !driver::mutant::on("lost_filled_as_zeros") => body.with_lost(of),
                 None => body.with_zeroes(),
                 Some(_) => body,
             };
@@ -529,7 +530,10 @@ impl<S: Store> Node<S> {
             }
             Some(Status::NoSpace) => self.fail_filling(now, shard, "its disk is full"),
             Some(Status::Io) => self.fail_filling(now, shard, DISK_FAILED),
-            Some(_) if self.is_lost_piece(shard, what) => self.not_filled_past(now, shard, what),
+            // A program of before knows of nothing that is lost.
+            Some(Status::Kept | Status::BadRequest) if self.lost_piece(shard, what).is_some() => {
+                self.not_filled_past(now, shard, what);
+            }
             Some(_) => self.fail_filling(now, shard, "it refuses to be filled"),
         }
     }

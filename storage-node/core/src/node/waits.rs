@@ -46,6 +46,8 @@ pub(super) enum StoreWait {
     Deletion { copy: CopyId },
     /// What changed on the own copy, for a copy that is filled.
     Changes { shard: ShardId, number: u64, view: View },
+    /// The disk takes something, before what could not be read for a copy that is filled is read again.
+    Proof { shard: ShardId },
     /// What a primary elsewhere has asked of a syncing copy here.
     FillTask(Box<filled::Task>),
     /// A look at content, or a repair.
@@ -143,6 +145,7 @@ impl<S: Store> Node<S> {
                 StoreWait::Changes { shard, number, view } => {
                     self.changes_listed(now, shard, number, view, result, out);
                 }
+                StoreWait::Proof { shard } => self.disk_proved(now, shard, result.map(drop), out),
                 StoreWait::FillTask(task) => self.fill_task_done(now, *task, result, out),
                 StoreWait::Content(look) => self.content_done(now, look, result, out),
                 StoreWait::SnapshotRead { of, answer } => self.snapshot_given(now, of, answer, result, out),

@@ -16,7 +16,7 @@ use super::record::{MAX_FIXED, MAX_PER_BLOCK, Record, Stamped};
 use super::tables::Wait;
 use super::{Kind, record_name, tag};
 use crate::{Crcs, DiskOut, Parent, StoreDone, StoreError, StoreOp, Tag};
-use conductor_model::{BLOCK, BlockRange, Blocks, CopyId};
+use conductor_model::{BLOCK, BlockRange, Blocks, CopyId, Stamp};
 use driver::{Op, Part, mutant};
 use memory::Reads;
 use smallvec::{SmallVec, smallvec};
@@ -119,6 +119,13 @@ impl Write {
             (chunk, low - start, end.min(start + CHUNK_BLOCKS) - low)
         })
     }
+}
+
+/// Blocks of a chunk of which a layer has content, and such as it has lost.
+#[derive(Clone, Copy, Default)]
+struct Top {
+    content: Mask,
+    lost: Mask,
 }
 
 impl JournaledStore {
@@ -324,8 +331,8 @@ impl JournaledStore {
         self.piece_of(all, most).ok_or_else(|| self.no_space_unless_folding())
     }
 
-    /// Patches that say what is lost, and what they may change; no chunks. Only where the copy has no content in its top layer: what one that
-    /// comes back has may be all that is left of it.
+    /// Patches that say what is lost, and what they may change; no chunks. Only where the copy has no content in its top layer, and of one that
+    /// was complete once, or is a clone, nowhere: what it has, below that layer or as zeros, may be all that is left of it.
     fn admit_lost(&mut self, copy: CopyId, at: BlockRange) -> Result<(usize, Changes), Barred> {
         let count = Write::chunks_of(at).len();
         if !self.has_patches(count) {
@@ -336,12 +343,15 @@ impl JournaledStore {
         if !self.has_places(changes) {
             return Err(self.no_space_unless_folding());
         }
+        let is_new = mutant::on("store-lost-below-content")
+            || self.catalog.known_good(copy).is_none_or(|known_good| known_good == Stamp::default());
         for (chunk, which) in masks(at) {
-            let kept = match self.content_on_top(copy, chunk) {
+            let kept = match self.top_of(copy, chunk) {
                 Err(Wait::Load) => return Err(Barred::Waits),
                 // It may have something there: that is found out, or given up, by whoever has to.
                 Err(Wait::Damaged | Wait::Full) => which,
-                Ok(content) => content & which,
+                Ok(top) if is_new => top.content & which,
+                Ok(top) => which & !top.lost,
             };
             if kept != 0 && !mutant::on("store-lost-over-content") {
                 let block = Blocks(chunk * CHUNK_BLOCKS + kept.trailing_zeros());
@@ -351,13 +361,14 @@ impl JournaledStore {
         Ok((count, changes))
     }
 
-    /// Blocks of a chunk of which the copy's top layer has content, as it is with all that is durable.
-    fn content_on_top(&mut self, copy: CopyId, chunk: u32) -> Result<Mask, Wait> {
-        let Some(layer) = self.catalog.copies.get(&copy).map(|state| state.live) else { return Ok(0) };
-        let (mut content, mut left) = (0, ALL);
+    /// What the copy's top layer says of a chunk, as it is with all that is durable.
+    fn top_of(&mut self, copy: CopyId, chunk: u32) -> Result<Top, Wait> {
+        let Some(layer) = self.catalog.copies.get(&copy).map(|state| state.live) else { return Ok(Top::default()) };
+        let (mut top, mut left) = (Top::default(), ALL);
         for overlay in std::iter::once(&self.fresh).chain(&self.folding) {
             if let Some(patch) = overlay.patches.get((layer, chunk)) {
-                content |= patch.written() & left;
+                top.content |= patch.written() & left;
+                top.lost |= patch.lost() & left;
                 left &= !patch.decided();
             }
             if overlay.in_range((layer, chunk)) {
@@ -365,9 +376,11 @@ impl JournaledStore {
             }
         }
         if left != 0 {
-            content |= self.tables.entry(layer, chunk)?.present & left;
+            let entry = self.tables.entry(layer, chunk)?;
+            top.content |= entry.present & left;
+            top.lost |= entry.lost & left;
         }
-        Ok(content)
+        Ok(top)
     }
 
     /// Chunks that were set aside for a copy-range, and what it may change.

@@ -1,7 +1,7 @@
 //! What no copy had when this one was filled: read as damaged until it is written or discarded, and never laid over what the copy has.
 
 use super::disk::*;
-use super::{fold, fresh, repair, snapshot, zero};
+use super::{fold, fresh, repair, snapshot};
 use conductor_model::{BLOCK, BlockRange, Blocks, Bytes, CopyId, SnapshotId, Stamp};
 use driver::DiskIndex;
 use memory::{Arena, Class};
@@ -33,9 +33,19 @@ impl Rig {
         run(&mut self.store, &mut self.disk, op).map(drop)
     }
 
+    /// Of a copy that is not complete yet.
     fn write(&mut self, from: u32, count: u32, sequence: u64, seed: u64) {
-        let op = write(&self.arena, 1, range(from, count), sequence, seed);
+        let mut op = write(&self.arena, 1, range(from, count), sequence, seed);
+        if let StoreOp::Write { known_good, .. } = &mut op {
+            *known_good = Stamp::default();
+        }
         self.run(op).unwrap();
+    }
+
+    fn zero(&mut self, from: u32, count: u32, sequence: u64) {
+        let (stamp, known_good) = (stamp(sequence), Stamp::default());
+        let at = range(from, count);
+        self.run(StoreOp::Zero { copy: CopyId(1), stamp, at, known_good, durable: true }).unwrap();
     }
 
     fn fold(&mut self) {
@@ -130,8 +140,8 @@ fn what_is_lost_reads_as_damaged_until_it_is_written_or_discarded_and_nothing_be
         // The same once more is the same; then it ends, with a write, with a discard of a part, and with one of whole chunks.
         rig.run(lose(1, 5, 1, 3)).unwrap();
         rig.write(5, 1, 6, 105);
-        rig.run(zero(1, 31, 1, 6, 0)).unwrap();
-        rig.run(zero(1, 40, 24, 6, 0)).unwrap();
+        rig.zero(31, 1, 6);
+        rig.zero(40, 24, 6);
         put(&mut rig, place);
         for n in 0..64 {
             let expected = if n < 8 { block_of(100 + u64::from(n)) } else { vec![0; BLOCK] };
@@ -153,8 +163,8 @@ fn what_a_copy_has_of_its_own_is_not_lost() {
         rig.write(3, 2, 2, 100);
         rig.write(16, 16, 2, 200);
         rig.write(32, 96, 2, 300);
-        rig.run(zero(1, 20, 1, 3, 0)).unwrap();
-        rig.run(zero(1, 32, 64, 3, 0)).unwrap();
+        rig.zero(20, 1, 3);
+        rig.zero(32, 64, 3);
         put(&mut rig, place);
         let kept = |block| Err(StoreError::Kept { copy: CopyId(1), block: Blocks(block) });
         for (from, count, block) in [(4, 1, 4), (0, 16, 3), (16, 1, 16), (20, 2, 21), (90, 10, 96), (5, 100, 16)] {
@@ -178,21 +188,44 @@ fn what_a_copy_has_of_its_own_is_not_lost() {
         assert!([5, 15, 20, 40, 89].iter().all(|n| rig.live(*n).is_none()), "{place}");
         assert!([4, 19, 21, 39, 90, 96].iter().all(|n| rig.live(*n).is_some()), "{place}");
         // A whole chunk that was written to a place of its own gives that back, whatever it was ended by.
-        rig.run(zero(1, 0, 128, 10, 0)).unwrap();
+        rig.zero(0, 128, 10);
         put(&mut rig, place);
         rig.fold();
         assert_eq!((rig.store.used_by(CopyId(1)), rig.flaws()), (Blocks(0), vec![]), "{place}");
     }
 }
 
+/// Below its top layer, and as zeros, which it has when it was never written, too.
+#[test]
+fn nothing_is_lost_on_a_copy_that_was_complete_but_what_was_before() {
+    let mut rig = Rig::new(2000);
+    rig.write(0, 5, 3, 100);
+    rig.run(lose(1, 40, 1, 4)).unwrap();
+    rig.run(snapshot(1, 7, 5)).unwrap();
+    rig.run(lose(1, 1, 1, 6)).unwrap();
+    rig.run(StoreOp::KnownGood { copy: CopyId(1), stamp: stamp(6) }).unwrap();
+    for place in PLACES {
+        for (block, known) in [(0, 100), (2, 102), (4, 104)] {
+            assert_eq!(rig.run(lose(1, block, 1, 7)), Err(StoreError::Kept { copy: CopyId(1), block: Blocks(block) }));
+            assert_eq!(rig.live(block), Some(block_of(known)), "{place}");
+        }
+        assert!(matches!(rig.run(lose(1, 5, 1, 7)), Err(StoreError::Kept { .. })), "{place}: a zero");
+        assert!(matches!(rig.run(lose(1, 0, 4, 7)), Err(StoreError::Kept { .. })), "{place}");
+        rig.run(lose(1, 1, 1, 7)).unwrap();
+        assert_eq!((rig.live(1), rig.live(40)), (None, None), "{place}");
+        put(&mut rig, place);
+    }
+    assert_eq!(rig.flaws(), Vec::<String>::new());
+}
+
 #[test]
 fn a_chunk_of_its_own_is_given_back_when_nothing_but_lost_blocks_is_left_of_it() {
     let mut rig = Rig::new(2000);
     rig.write(16, 16, 2, 200);
-    rig.run(zero(1, 20, 1, 3, 0)).unwrap();
+    rig.zero(20, 1, 3);
     rig.run(lose(1, 20, 1, 4)).unwrap();
-    rig.run(zero(1, 16, 4, 5, 0)).unwrap();
-    rig.run(zero(1, 21, 11, 5, 0)).unwrap();
+    rig.zero(16, 4, 5);
+    rig.zero(21, 11, 5);
     rig.fold();
     rig.reopen();
     rig.fold();
@@ -211,7 +244,7 @@ fn what_is_lost_is_lost_in_a_snapshot_too_and_a_snapshot_has_what_it_had() {
         rig.run(lose(1, 1, 1, 4)).unwrap();
         put(&mut rig, place);
         rig.write(9, 1, 5, 500);
-        rig.run(zero(1, 10, 1, 5, 0)).unwrap();
+        rig.zero(10, 1, 5);
         put(&mut rig, place);
         let seven = View::Snapshot(SnapshotId(7));
         for n in 0..16 {
@@ -318,7 +351,7 @@ fn whatever_else_is_done_every_block_of_every_view_is_what_it_must_be() {
                 (3, _) => rig.fold(),
                 (4, _) => rig.reopen(),
                 (5..9, _) => {
-                    rig.run(zero(1, from, count, sequence, 0)).unwrap();
+                    rig.zero(from, count, sequence);
                     live[blocks.clone()].fill(Is::Zero);
                     top[blocks].fill(false);
                 }

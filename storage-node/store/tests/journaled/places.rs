@@ -2,7 +2,7 @@
 
 use super::disk::*;
 use super::{fold, snapshot};
-use conductor_model::{BLOCK, CopyId, ShardId, ShardIndex, SnapshotId, VolumeId};
+use conductor_model::{BLOCK, CopyId, ShardId, ShardIndex, SnapshotId, Stamp, VolumeId};
 use driver::{Op, Span};
 use memory::Arena;
 use node_store::journaled::{JournaledStore, Kind, Opening, Tuning, kind_of};
@@ -303,9 +303,9 @@ fn no_fold_has_more_to_discard_than_its_bound() {
 #[test]
 fn what_is_lost_is_refused_before_there_is_no_page_for_it() {
     const LEAVES: u32 = 400;
-    let (mut disk, arena, mut store) = made(2, LEAVES * LEAF, (640, 24_000));
+    let (mut disk, arena, mut store) = made(3, LEAVES * LEAF, (640, 24_000));
     let lose = |copy: u64, leaf: u32| {
-        let (stamp, known_good) = (stamp(5), stamp(0));
+        let (stamp, known_good) = (stamp(5), Stamp::default());
         StoreOp::Lose { copy: CopyId(copy), stamp, at: range(leaf * LEAF + 7, 1), known_good }
     };
     let all = (1..=2).flat_map(|copy| (0..LEAVES).map(move |leaf| (copy, leaf)));
@@ -325,11 +325,12 @@ fn what_is_lost_is_refused_before_there_is_no_page_for_it() {
         let block = read(&mut store, &mut disk, &arena, copy, range(leaf * LEAF + 7, 1));
         assert!(matches!(block, Err(StoreError::Corrupt { .. })), "{copy}, {leaf}");
     }
+    assert!(matches!(run(&mut store, &mut disk, lose(3, LEAVES - 1)), Err(StoreError::NoSpace)));
     // And a discard gives them back.
     for copy in 1..=2 {
         run(&mut store, &mut disk, StoreOp::KnownGood { copy: CopyId(copy), stamp: stamp(902) }).unwrap();
         run(&mut store, &mut disk, zero(copy, 0, LEAVES * LEAF, 902)).unwrap();
     }
     fold(&mut store, &mut disk);
-    assert!(matches!(run(&mut store, &mut disk, lose(2, LEAVES - 1)), Ok(StoreDone::Done)));
+    assert!(matches!(run(&mut store, &mut disk, lose(3, LEAVES - 1)), Ok(StoreDone::Done)));
 }

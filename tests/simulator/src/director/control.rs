@@ -2,7 +2,7 @@
 
 use super::{ATTACH_AGAIN, Alarm, Director, HEARTBEAT, Sim, Source};
 use crate::mail::{LaneMail, Mail};
-use conductor_model::api::{Ailment, CopyWork, Heartbeat, OrderReport, Register, Report};
+use conductor_model::api::{CopyWork, Heartbeat, OrderReport, Register, Report};
 use conductor_model::{Answer, Commit, Error, Request, ShardId};
 use driver::{Span, Time};
 use sim::State;
@@ -15,11 +15,7 @@ impl Director {
                 self.ask(w, Source::Node(node, life, w.now()), Request::Membership(vec![request]));
             }
             node_core::Letter::Deleted(copy) => control.dropped.push(copy),
-            node_core::Letter::Troubles(troubles) => {
-                let mut shared = self.shared.borrow_mut();
-                shared.filled_past |= troubles.iter().any(|trouble| trouble.ailment == Some(Ailment::Unreadable));
-                control.troubles = troubles;
-            }
+            node_core::Letter::Troubles(troubles) => control.troubles = troubles,
             node_core::Letter::Usage(_, used) => control.used = used,
             node_core::Letter::View(..)
             | node_core::Letter::Damage(_)
