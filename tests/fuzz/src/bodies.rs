@@ -95,7 +95,7 @@ pub(crate) fn target(data: &[u8]) {
             // Of flags that nobody knows nothing is made.
             let (again, what) = match body.what() {
                 Some(Fill::Zeroes) => (again.with_zeroes(), Some(Fill::Zeroes)),
-                Some(Fill::Lost) => (again.with_lost(), Some(Fill::Lost)),
+                Some(Fill::Lost) => (again.with_lost(body.lost_of()), Some(Fill::Lost)),
                 Some(Fill::Content) | None => (again, Some(Fill::Content)),
             };
             assert_eq!(

@@ -175,7 +175,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
             &[
                 join,
                 message(op::FILL, 1, fill.with_zeroes().bytes(), 0),
-                message(op::FILL, 4, fill.with_lost().bytes(), 0),
+                message(op::FILL, 4, fill.with_lost(None).bytes(), 0),
                 message(op::FILL_SNAPSHOT, 2, fill.with_snapshot(SnapshotId(9)).bytes(), 0),
                 message(op::FILL_MARK, 3, MarkBody::new(two.shard, Epoch(3), mark).bytes(), 0),
             ],
