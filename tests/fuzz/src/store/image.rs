@@ -169,8 +169,9 @@ fn make() -> Vec<u8> {
         StoreOp::Rollback { copy: one, stamp: stamp(9), snapshot, known_good },
         StoreOp::DropSnapshot { copy: one, snapshot: SnapshotId(7) },
         StoreOp::Mark { copy: one, mark, known_good: Some(stamp(8)) },
-        StoreOp::Lose { copy: one, stamp: stamp(9), at: range(40, 3), known_good },
         StoreOp::Create { copy: CopyId(3), config: config(CopyId(3), 1), parent: None },
+        // Of a copy that was never complete.
+        StoreOp::Lose { copy: CopyId(3), stamp: stamp(9), at: range(40, 3), known_good },
         StoreOp::Delete { copy: CopyId(3) },
     ];
     folded.into_iter().for_each(|op| drop(rig.run(op).expect("a small change")));
