@@ -215,3 +215,19 @@ fn what_somebody_else_ended_is_not_waited_for() {
     let replacement = format!("the replacement of disk {disk} by d");
     is_ended(&replace, &|| of_disk("successor").is_string(), &cancel, &replacement);
 }
+
+/// No thread can be made with a stack that nothing has room for.
+#[test]
+fn a_conductor_is_asked_where_the_system_has_no_thread_to_give() {
+    let dir = Dir::new("no-thread");
+    let ask = |address: &str| {
+        let mut command = dir.command(&["volume", "list", "--conductor", address]);
+        let output = command.env("RUST_MIN_STACK", (1_u64 << 50).to_string()).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        said
+    };
+    assert!(ask("127.0.0.1:1").contains("refused"));
+    let named = ask("localhost:1");
+    assert!(named.contains("no thread to look up its name"), "{named}");
+}

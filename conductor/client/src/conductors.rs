@@ -13,6 +13,7 @@
 
 use crate::Error;
 use crate::address::is_tls;
+use crate::resolver::Names;
 use crate::secure::{Unopened, secure, trust_of};
 use conductor_model::NOT_LEADER;
 use conductor_model::views::{ConductorInfo, ConductorRole, ErrorBody};
@@ -24,6 +25,7 @@ use tls::Trust;
 use ureq::Agent;
 use ureq::config::Config;
 use ureq::http::{HeaderMap, Method, Request, StatusCode, header};
+use ureq::unversioned::transport::DefaultConnector;
 use wire::{Key, Over, RequestChallenge, RequestProof};
 
 /// Connecting takes no longer on any network that a cluster would be built on.
@@ -113,7 +115,7 @@ impl Failed {
 impl Conductors {
     pub(crate) fn new(all: Vec<String>) -> Self {
         Self {
-            agent: config().into(),
+            agent: Agent::with_parts(config(), DefaultConnector::default(), Names),
             all: all.into(),
             current: Arc::default(),
             key: None,

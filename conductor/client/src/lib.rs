@@ -8,6 +8,7 @@
 mod address;
 mod conductors;
 mod error;
+mod resolver;
 mod secure;
 
 pub use error::Error;

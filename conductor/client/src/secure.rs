@@ -4,6 +4,7 @@
 //! not serve: it looks for the host's.
 
 use crate::Error;
+use crate::resolver::Names;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -12,7 +13,6 @@ use tls::rustls::{self, ClientConfig, ClientConnection, StreamOwned};
 use tls::{Authority, Role, TlsError, Trust};
 use ureq::Agent;
 use ureq::config::Config;
-use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, TcpConnector, Transport, TransportAdapter,
 };
@@ -34,7 +34,7 @@ fn unusable(error: TlsError) -> Error {
 pub(crate) fn secure(config: Config, trust: Trust) -> Result<Agent, Error> {
     let name = Role::Conductor.server_name().map_err(unusable)?;
     let over = Secure { config: trust.config().map_err(unusable)?, name };
-    Ok(Agent::with_parts(config, TcpConnector::default().chain(over), DefaultResolver::default()))
+    Ok(Agent::with_parts(config, TcpConnector::default().chain(over), Names))
 }
 
 /// Begins TLS on a stream.
@@ -65,13 +65,13 @@ impl<In: Transport> Connector<In> for Secure {
     }
 }
 
-/// What failed before anything could be said over TLS: no byte of a request has left.
+/// What failed before anything could be said: no byte of a request has left.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(crate) struct Unopened(pub(crate) ureq::Error);
 
 impl Unopened {
-    fn of(error: ureq::Error) -> ureq::Error {
+    pub(crate) fn of(error: ureq::Error) -> ureq::Error {
         ureq::Error::Other(Box::new(Self(error)))
     }
 }
