@@ -161,6 +161,7 @@ impl Command {
 }
 
 fn main() -> ExitCode {
+    inherited::hear_of_limits();
     let args: Vec<_> = std::env::args_os().collect();
     let command = match config::with_file(Cli::command(), &args) {
         Ok(command) => command,

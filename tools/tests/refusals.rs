@@ -231,3 +231,24 @@ fn a_conductor_is_asked_where_the_system_has_no_thread_to_give() {
     let named = ask("localhost:1");
     assert!(named.contains("no thread to look up its name"), "{named}");
 }
+
+/// With this limit of RLIMIT_FSIZE, in whatever unit the shell has.
+fn limited(command: &Command, limit: u32) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -f {limit}; exec \"$@\""), "sh"]).arg(command.get_program());
+    shell.args(command.get_args()).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.stdin(Stdio::null());
+    shell
+}
+
+#[test]
+fn a_file_that_may_not_grow_is_an_error_in_words() {
+    let dir = Dir::new("file-size");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
+    let file = |name: &str| dir.0.join(name).display().to_string();
+    std::fs::write(file("in"), vec![7; 4 << 20]).unwrap();
+    dir.ok(&["volume", "import", &file("in"), "db"]);
+    let output = limited(&dir.command(&["volume", "export", "db", &file("out")]), 1).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("os error 27"), "{output:?}");
+}
