@@ -191,6 +191,25 @@ fn run_one(args: RunArgs) -> Outcome {
         error @ (Error::Damaged { .. } | Error::Open { .. }) => {
             Failure::new(Exit::Failed, format!("{:#}: move it away; {}", anyhow::Error::from(error), make_it_again(&name)))
         }
+        error @ Error::Withheld { .. } => {
+            let why = anyhow::Error::from(error);
+            Failure::new(
+                Exit::Failed,
+                format!(
+                    "{why:#}\nnothing says that it is damaged: leave it where it is, check its permissions, its disk and this process's \
+                     limits, and start it again"
+                ),
+            )
+        }
+        error @ Error::Make { .. } => {
+            let why = anyhow::Error::from(error);
+            Failure::new(
+                Exit::Failed,
+                format!(
+                    "{why:#}\nno cluster is made: check the directory's permissions, its disk and this process's limits, and start it again"
+                ),
+            )
+        }
         error @ Error::Persist { .. } => {
             let why = anyhow::Error::from(error);
             Failure::new(Exit::Failed, format!("{why:#}\nnothing that was answered is lost: start it again when it can be written"))

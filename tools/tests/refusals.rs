@@ -241,6 +241,36 @@ fn limited(command: &Command, limit: u32) -> Command {
     shell
 }
 
+/// It is good, or not there at all: nobody is to move it away.
+#[test]
+fn a_state_that_the_system_does_not_open_is_not_called_damaged() {
+    let dir = Dir::new("withheld");
+    let at = |name: &str| dir.0.join(name).display().to_string();
+    std::fs::write(at("key"), "1f".repeat(32)).unwrap();
+    let run = |state: &str| {
+        let store = format!("redb:{}", at(state));
+        dir.command(&["conductor", "run", "--listen", "127.0.0.1:0", "--key-file", &at("key"), "--store", &store])
+    };
+    let said = |command: &mut Command| {
+        let output = command.output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        said
+    };
+    std::os::unix::fs::symlink(at("loop"), at("loop")).unwrap();
+    let withheld = said(&mut run("loop"));
+    assert!(withheld.contains(&at("loop")) && withheld.contains("os error 40"), "{withheld}");
+    assert!(withheld.contains("nothing says that it is damaged"), "{withheld}");
+    let unmade = said(&mut limited(&run("new"), 0));
+    assert!(unmade.contains("cannot make the conductor's state") && unmade.contains("os error 27"), "{unmade}");
+    assert!(unmade.contains("no cluster is made") && !unmade.contains("a new cluster is made"), "{unmade}");
+    assert!(!withheld.contains("move it away") && !unmade.contains("move it away"));
+    // What is no state is another thing.
+    std::fs::write(at("other"), "something else").unwrap();
+    let other = said(&mut run("other"));
+    assert!(other.contains("move it away") && other.contains("trine conductor recover"), "{other}");
+}
+
 #[test]
 fn a_file_that_may_not_grow_is_an_error_in_words() {
     let dir = Dir::new("file-size");

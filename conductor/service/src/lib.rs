@@ -119,9 +119,25 @@ pub enum Error {
     /// The file is locked.
     #[error("{0} is in use by another conductor")]
     InUse(PathBuf),
-    /// The file cannot be opened or read.
+    /// The file is no database, or a part of it makes no sense.
     #[error("cannot open the conductor's state {path}")]
     Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<redb::Error>,
+    },
+    /// The system does not give the file out, which says nothing of what is in it.
+    #[error("the system does not open or read the conductor's state {path}")]
+    Withheld {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<redb::Error>,
+    },
+    /// There is no file, and none can be made.
+    #[error("cannot make the conductor's state {path}")]
+    Make {
         /// The file.
         path: PathBuf,
         /// Why.

@@ -18,7 +18,7 @@
 
 use super::page::Page;
 use super::redo::Guarded;
-use super::{Records, changes, encode, new_cluster, restore};
+use super::{Records, changes, encode, new_cluster, restore, tell_of_new};
 use crate::clock::uptime;
 use crate::{Error, EtcdStore, EtcdTls, limits};
 use conductor_model::{Conductor, Key, Millis, Record};
@@ -320,6 +320,7 @@ impl Reign {
         }
         let (model, dirty) = new_cluster(&etcd.place, existing, now)?;
         self.guarded.found(&encoded(&changes(&model, &dirty))?).await?;
+        tell_of_new(&etcd.place, &model);
         Ok(model)
     }
 

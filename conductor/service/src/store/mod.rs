@@ -62,13 +62,17 @@ fn new_cluster(place: &str, existing: bool, now: Millis) -> Result<(Conductor, D
         return Err(Error::NoCluster { place: place.to_owned() });
     }
     let cluster = ClusterId(getrandom::u64().map_err(Error::Random)?);
+    Ok(Conductor::new(cluster, now))
+}
+
+/// When it is durable: nobody is to look for what could not be made.
+fn tell_of_new(place: &str, model: &Conductor) {
     tracing::warn!(
         place,
-        %cluster,
-        "no cluster's state is here: a new cluster is made. If there should be one, stop all conductors and check where they were told \
+        cluster = %model.cluster(),
+        "no cluster's state was here: a new cluster is made. If there should be one, stop all conductors and check where they were told \
          that it is; if it is lost, `trine conductor recover` makes it again from what the nodes hold"
     );
-    Ok(Conductor::new(cluster, now))
 }
 
 fn encode(record: &Record) -> Result<Vec<u8>, std::io::Error> {

@@ -7,7 +7,7 @@
 //! ```
 //! Opened under redb's exclusive lock. Every change is one transaction that is durable when `commit` returns.
 
-use super::{FORMAT, Records, encode, new_cluster, restore};
+use super::{FORMAT, Records, encode, new_cluster, restore, tell_of_new};
 use crate::Error;
 use crate::backup::Part;
 use conductor_model::{Conductor, Key, Millis, Record};
@@ -31,18 +31,23 @@ impl Store {
         let found = match std::fs::metadata(&path) {
             Ok(found) => Some(found.len()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(Error::Open { path, source: Box::new(error.into()) }),
+            Err(error) => return Err(unopened(&path, error.into())),
         };
         match found {
             // Should another have made it in this moment, it is that one's.
-            None => drop(Self::make(&path, &new_cluster(&place, existing, now)?.0)?),
+            None => {
+                let (model, _) = new_cluster(&place, existing, now)?;
+                if Self::make(&path, &model)? {
+                    tell_of_new(&place, &model);
+                }
+            }
             // No database is: what made it empty took a cluster's state.
             Some(0) => return Err(Error::Damaged { place, why: "the file is empty".to_owned() }),
             Some(_) => {}
         }
         let failed = |error| match error {
             DatabaseError::DatabaseAlreadyOpen => Error::InUse(path.clone()),
-            other => Error::Open { path: path.clone(), source: Box::new(other.into()) },
+            other => unopened(&path, other.into()),
         };
         let mut database = Database::create(&path).map_err(failed)?;
         // What is read later is compared with nothing.
@@ -50,7 +55,7 @@ impl Store {
             return Err(Error::Damaged { place, why: "a part of it is not what was written".to_owned() });
         }
         let store = Self { database, path };
-        let (format, records) = store.read().map_err(|source| Error::Open { path: store.path.clone(), source })?;
+        let (format, records) = store.read().map_err(|error| unopened(&store.path, *error))?;
         match restore(&place, format, records, now)? {
             Some(model) => Ok((store, model)),
             None => Err(Error::Damaged { place, why: "no cluster is in it".to_owned() }),
@@ -60,11 +65,11 @@ impl Store {
     /// Makes a file with this state: all of it, durably, or nothing, as one that was cut short could not be told from one that was damaged.
     /// False if there is one.
     pub(crate) fn make(path: &Path, model: &Conductor) -> Result<bool, Error> {
-        let failed = |error: redb::Error| Error::Open { path: path.to_owned(), source: Box::new(error) };
+        let failed = |error: redb::Error| Error::Make { path: path.to_owned(), source: Box::new(error) };
         let (part, file) = Part::beside(path).map_err(|error| failed(error.into()))?;
         let database = Database::builder().create_file(file).map_err(|error| failed(error.into()))?;
         let all: Vec<_> = model.snapshot().into_iter().map(|record| (record.key(), Some(record))).collect();
-        Self { database, path: path.to_owned() }.commit(&all)?;
+        Self { database, path: path.to_owned() }.write(&all).map_err(failed)?;
         part.place(path).map_err(|error| failed(error.into()))
     }
 
@@ -112,6 +117,18 @@ impl Store {
         write.commit()?;
         Ok(())
     }
+}
+
+/// Only what the file itself says is held against it: an errno is about permissions, a limit or the disk.
+fn unopened(path: &Path, error: redb::Error) -> Error {
+    let is_systems = match &error {
+        redb::Error::Io(error) => error.raw_os_error().is_some(),
+        // Said after the first one only.
+        redb::Error::PreviousIo => true,
+        _ => false,
+    };
+    let (path, source) = (path.to_owned(), Box::new(error));
+    if is_systems { Error::Withheld { path, source } } else { Error::Open { path, source } }
 }
 
 impl Records for Store {
