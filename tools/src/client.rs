@@ -194,7 +194,7 @@ fn remove(args: &RemoveArgs) -> Outcome {
         confirm(&format!("Remove the key {}? What is attached with it fails from then on.", args.name), false)?;
     }
     args.cluster.client()?.remove_key(&args.name)?;
-    args.output.print(&Removed { name: &args.name, removed: true }, |key| format!("key {} removed", key.name))
+    args.output.print_done(&Removed { name: &args.name, removed: true }, |key| format!("key {} removed", key.name))
 }
 
 fn one(clients: Vec<ClientInfo>, name: &str) -> Outcome<ClientInfo> {
@@ -223,7 +223,7 @@ fn evict(args: &EvictArgs) -> Outcome {
         }
     }
     let evicted = Evicted { name: &args.name, evicted_from: client.evict(&args.name)? };
-    args.output.print(&evicted, |it| format!("{} evicted from {}", it.name, it.evicted_from.join(", ")))
+    args.output.print_done(&evicted, |it| format!("{} evicted from {}", it.name, it.evicted_from.join(", ")))
 }
 
 fn mode(held: &ClientVolume) -> &'static str {

@@ -124,7 +124,7 @@ pub(crate) fn run(command: DiskCommand) -> Outcome {
         DiskCommand::List(args) => args.output.print(&args.cluster.client()?.nodes()?, |nodes| disks_table(nodes)),
         DiskCommand::Add(args) => {
             let added = add(args.node, &args.paths, &args.making, &args.cluster, args.output)?;
-            args.output.print(&added, |_| "in use: `trine disk list`".to_owned())
+            args.output.print_done(&added, |_| "in use: `trine disk list`".to_owned())
         }
         DiskCommand::Replace(args) => replace(&args),
         DiskCommand::Remove(args) => remove(&args),
@@ -242,7 +242,7 @@ fn replace(args: &ReplaceArgs) -> Outcome {
         explained(&client, &format!("disk {}", args.old), waited)?;
         replaced.filling = client.status()?.health != Health::Healthy;
     }
-    args.output.print(&replaced, |r| {
+    args.output.print_done(&replaced, |r| {
         let mut text = match args.wait.no_wait {
             true => format!("disk {} of {node} is being replaced by {}: {} copies to make there", r.old, r.new, r.left),
             false => format!("disk {} of {node} is replaced by {}: take it out", r.old, r.new),
@@ -288,7 +288,7 @@ fn remove(args: &RemoveArgs) -> Outcome {
     let (client, disk) = (args.cluster.client()?, args.disk);
     if args.cancel {
         let info = client.keep_disk(disk)?;
-        return args.output.print(&info, |info| format!("disk {disk} of {} stays", info.node));
+        return args.output.print_done(&info, |info| format!("disk {disk} of {} stays", info.node));
     }
     let mut info = client.remove_disk(disk, force(args.force.as_deref()))?;
     let node = info.node;
@@ -307,8 +307,8 @@ fn remove(args: &RemoveArgs) -> Outcome {
         });
         info = explained(&client, &format!("disk {disk}"), waited)?;
     }
-    args.output.print(&info, |_| {
-        let path = begun.and_then(|d| d.path).unwrap_or_else(|| "it".to_owned());
+    args.output.print_done(&info, |_| {
+        let path = begun.as_ref().and_then(|d| d.path.clone()).unwrap_or_else(|| "it".to_owned());
         let way = format!(
             "take {path} out of the options that {node} is started with: a start with it would make it a new disk of {node}"
         );

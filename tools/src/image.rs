@@ -93,7 +93,7 @@ pub(crate) fn export(args: ExportArgs) -> Outcome {
         note(people("exported", &report));
         return Ok(());
     }
-    output.print(&report, |report| people("exported", report))
+    output.print_done(&report, |report| people("exported", report))
 }
 
 pub(crate) fn import(args: ImportArgs) -> Outcome {
@@ -141,7 +141,7 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
         .and_then(|_| Ok(following(&args.name, |progress| image::import(by, source, !args.short, progress))?));
     let moved = moved.map_err(|failure| undo(&client, &new, failure))?;
     name_it(&client, &new, &args.name)?;
-    args.output.print(&Report { volume: &args.name, file: args.file.display().to_string(), moved }, |report| {
+    args.output.print_done(&Report { volume: &args.name, file: args.file.display().to_string(), moved }, |report| {
         people("imported", report)
     })
 }

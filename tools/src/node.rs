@@ -216,7 +216,7 @@ pub(crate) fn run(command: NodeCommand) -> Outcome {
 
 fn set_duty(args: &NodeArgs, duty: Duty, what: &str) -> Outcome {
     let info = args.cluster.client()?.set_duty(args.node, duty, false)?;
-    args.output.print(&info, |info| format!("{} {what}", info.node))
+    args.output.print_done(&info, |info| format!("{} {what}", info.node))
 }
 
 /// A node joins by running.

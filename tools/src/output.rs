@@ -119,6 +119,15 @@ impl OutputArgs {
         print(&self.text(value, people)?)
     }
 
+    /// The same of what a command has changed, which is so whether it can be printed or not.
+    pub(crate) fn print_done<T: Serialize + ?Sized>(self, value: &T, people: impl Fn(&T) -> String) -> Outcome {
+        let unsaid = |Failure { exit, why }| {
+            let done = people(value);
+            Failure { exit, why: why.context(format!("it is done, and could not be printed ({})", done.trim_end())) }
+        };
+        self.print(value, &people).map_err(unsaid)
+    }
+
     /// The same of what is said only once: a reader that went away has not got it.
     pub(crate) fn hand_over<T: Serialize + ?Sized>(self, value: &T, people: impl FnOnce(&T) -> String) -> Outcome {
         Ok(write_line(&self.text(value, people)?).map_err(anyhow::Error::from)?)

@@ -94,7 +94,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Outcome {
     }
     let text = args.cluster.client()?.backup()?;
     let head = backup::keep(&args.file, &text).map_err(failed)?;
-    args.output.print(&BackedUp { file: args.file.display().to_string(), head }, |BackedUp { file, head }| {
+    args.output.print_done(&BackedUp { file: args.file.display().to_string(), head }, |BackedUp { file, head }| {
         let Head { cluster, commit, records, taken, .. } = head;
         format!("{file}: cluster {cluster} at commit {commit}, {records} records, {}", when(*taken))
     })
@@ -117,7 +117,7 @@ pub(crate) fn recover(args: RecoverArgs) -> Outcome {
             (what, Recovered { store: name, cluster: cluster_id, commit: None, taken: None })
         }
     };
-    output.print(&recovered, |Recovered { store, .. }| {
+    output.print_done(&recovered, |Recovered { store, .. }| {
         format!(
             "{what}\nnext: `trine conductor run --existing --store {store}`, with the other options that the conductor had (--key-file, --listen, …); \
              when all nodes have come, `trine conductor adopt`"

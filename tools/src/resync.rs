@@ -102,7 +102,7 @@ pub(crate) fn run(command: ResyncCommand) -> Outcome {
 fn change(verb: ResyncVerb, args: ChangeArgs) -> Outcome {
     let ChangeArgs { volume, copies, cluster, output } = args;
     let changed = cluster.client()?.change_resync(&volume, &ResyncChange { verb, copies })?;
-    output.print(&changed, |changed| match (verb, changed.len()) {
+    output.print_done(&changed, |changed| match (verb, changed.len()) {
         (_, 0) => format!("volume {volume} has no copies to {verb} the filling of"),
         (ResyncVerb::Abort, n) => format!("{n} of its copies are not filled until `trine resync resume {volume}`"),
         (ResyncVerb::Resume, n) => format!("{n} of its copies are to be filled: `trine resync list {volume}`"),

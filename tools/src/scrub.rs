@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ScrubArgs) -> Outcome {
             through(client.scrub(&args.volume)?, before)
         })?;
     }
-    args.output.print(&info, describe)
+    args.output.print_done(&info, describe)
 }
 
 /// Is it through? `before` is when the last one was. One that somebody stopped meanwhile found out nothing of the rest.

@@ -102,7 +102,7 @@ pub(crate) fn flatten(args: &FlattenArgs) -> Outcome {
     let client = args.cluster.client()?;
     let begun = client.flatten(&args.name)?;
     if args.wait.no_wait {
-        return args.output.print(&begun, |info| format!("volume {} is being flattened", info.name));
+        return args.output.print_done(&begun, |info| format!("volume {} is being flattened", info.name));
     }
     let done = follow(&format!("flattening of {}", args.name), Unit::Parts("copies"), args.wait.timeout, || {
         let info = client.volume(&args.name)?.info;
@@ -111,7 +111,7 @@ pub(crate) fn flatten(args: &FlattenArgs) -> Outcome {
             None => Ok(info),
         })
     })?;
-    args.output.print(&done, |info| format!("volume {} needs no other volume any more", info.name))
+    args.output.print_done(&done, |info| format!("volume {} needs no other volume any more", info.name))
 }
 
 pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {
@@ -125,7 +125,7 @@ pub(crate) fn copy_range(args: &CopyRangeArgs) -> Outcome {
     let begun = client.copy_range(&args.volume, &range)?;
     let say = |copy: &CopyRangeInfo, how: &str| {
         let (length, source) = (size(length), &args.source);
-        args.output.print(copy, |copy| format!("copy {}: {length} of {source} {how} {}", copy.id, copy.volume))
+        args.output.print_done(copy, |copy| format!("copy {}: {length} of {source} {how} {}", copy.id, copy.volume))
     };
     if args.wait.no_wait {
         return say(&begun, "are being copied into");

@@ -134,7 +134,7 @@ fn create(args: &CreateArgs) -> Outcome {
         Some("snapshot-failed") => Failure::new(Exit::Failed, error),
         _ => error.into(),
     })?;
-    args.output.print(&info, |info| format!("snapshot {} created: {}", args.snapshot, size(info.size)))
+    args.output.print_done(&info, |info| format!("snapshot {} created: {}", args.snapshot, size(info.size)))
 }
 
 fn delete(args: &DeleteArgs) -> Outcome {
@@ -151,14 +151,14 @@ fn delete(args: &DeleteArgs) -> Outcome {
     }
     client.delete_snapshot(volume, name)?;
     let deleted = Deleted { volume, name, state: SnapshotState::Deleting };
-    args.output.print(&deleted, |_| format!("snapshot {} deleted", args.snapshot))
+    args.output.print_done(&deleted, |_| format!("snapshot {} deleted", args.snapshot))
 }
 
 fn rollback(args: &RollbackArgs) -> Outcome {
     let SnapshotName { volume, name } = &args.snapshot;
     let client = args.cluster.client()?;
     if args.cancel {
-        return args.output.print(&client.cancel_rollback(volume, name)?, |info| {
+        return args.output.print_done(&client.cancel_rollback(volume, name)?, |info| {
             let cancelled = info.cancelled_rollback.as_ref();
             let parts = cancelled.map_or_else(String::new, |cancelled| format!(": {}", parts(cancelled)));
             format!("rollback of volume {volume} to {} cancelled{parts}", args.snapshot)
@@ -181,7 +181,7 @@ fn rollback(args: &RollbackArgs) -> Outcome {
     if args.wait.no_wait {
         return args
             .output
-            .print(&begun, |_| format!("volume {volume} is being rolled back to {}{grown}", args.snapshot));
+            .print_done(&begun, |_| format!("volume {volume} is being rolled back to {}{grown}", args.snapshot));
     }
     let what = format!("rollback of {volume}");
     let done = follow(&what, Unit::Parts("shards"), args.wait.timeout, || {
@@ -194,7 +194,7 @@ fn rollback(args: &RollbackArgs) -> Outcome {
             }
         }
     })?;
-    args.output.print(&done, |_| format!("volume {volume} rolled back to {}{grown}", args.snapshot))
+    args.output.print_done(&done, |_| format!("volume {volume} rolled back to {}{grown}", args.snapshot))
 }
 
 /// What a volume reads as whose rollback was cancelled.

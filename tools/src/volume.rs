@@ -275,13 +275,13 @@ fn resize(args: &ResizeArgs) -> Outcome {
 
 fn rename(args: &RenameArgs) -> Outcome {
     let info = args.cluster.client()?.rename_volume(&args.name, &args.new, args.force)?;
-    args.output.print(&info, |info| format!("volume {} is called {} now", args.name, info.name))
+    args.output.print_done(&info, |info| format!("volume {} is called {} now", args.name, info.name))
 }
 
 fn set(args: &SetArgs) -> Outcome {
     let new = NewCopies { copies: args.copies, min_copies: args.min_copies };
     let info = args.cluster.client()?.set_copies(&args.name, &new)?;
-    args.output.print(&info, |info| {
+    args.output.print_done(&info, |info| {
         format!("volume {} has {} copies, {} of them to acknowledge a write", info.name, info.copies, info.min_copies)
     })
 }
@@ -290,7 +290,7 @@ fn set(args: &SetArgs) -> Outcome {
 pub(crate) fn finish(client: &Client, info: VolumeInfo, wait: &WaitArgs, output: OutputArgs, done: &str) -> Outcome {
     let so_far = format!("volume {} is {done}", info.name);
     let info = if wait.no_wait { info } else { wait_until_served(client, &info, &so_far, wait.timeout, &|| false)? };
-    output.print(&info, |info| {
+    output.print_done(&info, |info| {
         let shards = if info.shards == 1 { "shard" } else { "shards" };
         format!("volume {} {done}: {} in {} {shards}", info.name, size(info.size), info.shards)
     })
@@ -356,7 +356,7 @@ fn delete(args: &DeleteArgs) -> Outcome {
     }
     client.delete_volume(&args.name, args.force)?;
     let deleted = Deleted { name: &args.name, state: VolumeState::Deleting };
-    args.output.print(&deleted, |volume| format!("volume {} deleted", volume.name))
+    args.output.print_done(&deleted, |volume| format!("volume {} deleted", volume.name))
 }
 
 /// All volumes, one line each.

@@ -272,6 +272,26 @@ fn a_state_that_the_system_does_not_open_is_not_called_damaged() {
 }
 
 #[test]
+fn what_is_done_and_cannot_be_said_is_not_denied() {
+    let dir = Dir::new("unsaid");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
+    let file = |name: &str| dir.0.join(name).display().to_string();
+    std::fs::write(file("in"), vec![7; 1 << 20]).unwrap();
+    let unsaid = |args: &[&str], done: &str| {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = dir.command(args).stdout(full).output().unwrap();
+        let said = text(&output.stderr);
+        let way = format!("it is done, and could not be printed ({done}");
+        assert!(output.status.code() == Some(1) && said.contains(&way) && said.contains("No space left"), "{said}");
+    };
+    unsaid(&["volume", "create", "db", "--size", "1M"], "volume db created: 1 MiB");
+    unsaid(&["snapshot", "create", "db@a"], "snapshot db@a created: 1 MiB");
+    unsaid(&["volume", "import", &file("in"), "copy"], "copy imported from ");
+    unsaid(&["conductor", "backup", &file("backup")], &format!("{}: cluster k", file("backup")));
+    unsaid(&["volume", "delete", "copy", "--yes", "-o", "json"], "volume copy deleted");
+}
+
+#[test]
 fn a_file_that_may_not_grow_is_an_error_in_words() {
     let dir = Dir::new("file-size");
     dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);

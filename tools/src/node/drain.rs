@@ -16,7 +16,7 @@ pub(super) fn run(args: &DrainArgs) -> Outcome {
     let begun = client.set_duty(args.node, Duty::Draining, false)?;
     let before = copies(&begun);
     if args.wait.no_wait {
-        return args.output.print(&begun, |info| format!("{} is being emptied of {before} copies", info.node));
+        return args.output.print_done(&begun, |info| format!("{} is being emptied of {before} copies", info.node));
     }
     let emptied = follow(&format!("emptying {}", args.node), Unit::Parts("copies"), args.wait.timeout, || {
         let info = client.node(args.node)?;
@@ -29,7 +29,7 @@ pub(super) fn run(args: &DrainArgs) -> Outcome {
         Ok(if is_emptied(&info) { Ok(info) } else { Err(Progress { done, of, reasons }) })
     });
     let emptied = explained(&client, &args.node.to_string(), emptied)?;
-    args.output.print(&emptied, |info| format!("{} is empty", info.node))
+    args.output.print_done(&emptied, |info| format!("{} is empty", info.node))
 }
 
 /// Somebody else has other plans with it: what becomes of it then. That is no end of those who have it removed, too.
@@ -65,7 +65,7 @@ pub(super) fn remove(args: &RemoveArgs) -> Outcome {
         Err(error) if error.kind() == Some("in-use") && falls_silent(&client, args.node)? => remove()?,
         other => other?,
     };
-    args.output.print(&info, removed)
+    args.output.print_done(&info, removed)
 }
 
 /// A node that has ended counts as running for some seconds. False if it is heard again meanwhile, or was dead before.
